@@ -1,0 +1,20 @@
+// HOLDFAST_CHECK: a contract between our own functions. A broken one is a bug, and a bug
+// aborts with a sentence, in release builds too: going on would risk the user's state.
+#pragma once
+
+#include <fmt/format.h>
+
+namespace holdfast {
+
+[[noreturn]] void fail_check(const char* file, int line, const char* condition,
+                             const std::string& message);
+
+}  // namespace holdfast
+
+#define HOLDFAST_CHECK(condition, ...)                              \
+  do {                                                              \
+    if (!(condition)) [[unlikely]] {                                \
+      ::holdfast::fail_check(__FILE__, __LINE__, #condition,        \
+                             ::fmt::format(__VA_ARGS__));           \
+    }                                                               \
+  } while (false)

@@ -1,0 +1,37 @@
+// Checked arithmetic for sizes that come from outside: nullopt where the result does not
+// fit, instead of a wrap that becomes a small allocation.
+#pragma once
+
+#include <concepts>
+#include <optional>
+
+namespace holdfast {
+
+template <std::integral T>
+constexpr std::optional<T> checked_add(T a, T b) {
+  T sum{};
+  if (__builtin_add_overflow(a, b, &sum)) return std::nullopt;
+  return sum;
+}
+
+template <std::integral T>
+constexpr std::optional<T> checked_sub(T a, T b) {
+  T difference{};
+  if (__builtin_sub_overflow(a, b, &difference)) return std::nullopt;
+  return difference;
+}
+
+template <std::integral T>
+constexpr std::optional<T> checked_mul(T a, T b) {
+  T product{};
+  if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;
+  return product;
+}
+
+// a / b rounded up, for b > 0 and a >= 0.
+template <std::integral T>
+constexpr T divide_up(T a, T b) {
+  return a / b + (a % b != 0);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,160 @@
+#include "holdfast/base/json.h"
+
+#include <vector>
+
+namespace holdfast {
+namespace {
+
+// Builds the document from the tokenizer's events. The open containers are on a stack of
+// our own, so that depth is a number that we check and not the machine's stack.
+class Builder : public nlohmann::json_sax<Json> {
+ public:
+  explicit Builder(std::string_view where) : where_(where) {}
+
+  bool null() override { return put(nullptr); }
+  bool boolean(bool value) override { return put(value); }
+  bool number_integer(number_integer_t value) override { return put(value); }
+  bool number_unsigned(number_unsigned_t value) override { return put(value); }
+  bool number_float(number_float_t value, const string_t&) override {
+    return put(value);
+  }
+  bool string(string_t& value) override { return put(std::move(value)); }
+  bool binary(binary_t&) override { return fail("binary value"); }
+  bool start_object(std::size_t) override { return open(Json::object()); }
+  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool end_object() override { return close(); }
+  bool end_array() override { return close(); }
+
+  bool key(string_t& key) override {
+    if (stack_.back().contains(key)) {
+      return fail(fmt::format("duplicate key \"{}\"", key));
+    }
+    keys_.back() = std::move(key);
+    return true;
+  }
+
+  bool parse_error(std::size_t position, const std::string&,
+                   const nlohmann::detail::exception&) override {
+    return fail(fmt::format("not JSON at byte {}", position));
+  }
+
+  Result<Json> take() && {
+    if (error_) return *std::move(error_);
+    return std::move(root_);
+  }
+
+ private:
+  bool put(Json value) {
+    if (stack_.empty()) {
+      root_ = std::move(value);
+    } else if (stack_.back().is_array()) {
+      stack_.back().push_back(std::move(value));
+    } else {
+      stack_.back().emplace(std::move(keys_.back()), std::move(value));
+    }
+    return true;
+  }
+
+  bool open(Json container) {
+    if (stack_.size() == kMaxJsonDepth) {
+      return fail(fmt::format("more than {} levels deep", kMaxJsonDepth));
+    }
+    stack_.push_back(std::move(container));
+    keys_.emplace_back();
+    return true;
+  }
+
+  bool close() {
+    Json done = std::move(stack_.back());
+    stack_.pop_back();
+    keys_.pop_back();
+    return put(std::move(done));
+  }
+
+  bool fail(const std::string& what) {
+    if (!error_) error_ = invalid("{}: {}", where_, what);
+    return false;
+  }
+
+  std::string_view where_;
+  std::vector<Json> stack_;
+  std::vector<std::string> keys_;
+  Json root_;
+  std::optional<Error> error_;
+};
+
+}  // namespace
+
+Result<Json> parse_json(std::string_view text, std::string_view where) {
+  Builder builder(where);
+  (void)Json::sax_parse(text.begin(), text.end(), &builder);  // errors are in builder
+  return std::move(builder).take();
+}
+
+Result<int64_t> json_integer(const Json& value, std::string_view where, int64_t least,
+                             int64_t most) {
+  const bool fits =
+      value.is_number_integer() &&
+      (!value.is_number_unsigned() ||
+       value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
+  if (!fits) return invalid("{}: {}, want an integer", where, value.dump().substr(0, 40));
+  const int64_t number = value.get<int64_t>();
+  if (number < least || number > most) {
+    return invalid("{}: {}, want {} to {}", where, number, least, most);
+  }
+  return number;
+}
+
+Result<Fields> Fields::of(const Json& value, std::string where) {
+  if (!value.is_object()) {
+    return invalid("{}: {}, want an object", where, value.type_name());
+  }
+  return Fields(value, std::move(where));
+}
+
+bool Fields::has(const std::string& key) const { return object_->contains(key); }
+
+Result<const Json*> Fields::any(const std::string& key) {
+  asked_.insert(key);
+  const auto found = object_->find(key);
+  if (found == object_->end()) return invalid("{}: no key \"{}\"", where_, key);
+  return &*found;
+}
+
+Result<int64_t> Fields::integer(const std::string& key, int64_t least, int64_t most) {
+  const Json* value = HOLDFAST_TRY(any(key));
+  return json_integer(*value, fmt::format("{}.{}", where_, key), least, most);
+}
+
+Result<std::string> Fields::text(const std::string& key) {
+  const Json* value = HOLDFAST_TRY(any(key));
+  if (!value->is_string()) {
+    return invalid("{}.{}: {}, want a string", where_, key, value->type_name());
+  }
+  return value->get<std::string>();
+}
+
+Result<bool> Fields::boolean(const std::string& key) {
+  const Json* value = HOLDFAST_TRY(any(key));
+  if (!value->is_boolean()) {
+    return invalid("{}.{}: {}, want true or false", where_, key, value->type_name());
+  }
+  return value->get<bool>();
+}
+
+Result<const Json*> Fields::array(const std::string& key) {
+  const Json* value = HOLDFAST_TRY(any(key));
+  if (!value->is_array()) {
+    return invalid("{}.{}: {}, want an array", where_, key, value->type_name());
+  }
+  return value;
+}
+
+Result<void> Fields::done() const {
+  for (const auto& [key, value] : object_->items()) {
+    if (!asked_.contains(key)) return invalid("{}: unknown key \"{}\"", where_, key);
+  }
+  return {};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,146 @@
+// Errors as values: Result<T> is a T or an Error, and must be looked at.
+//
+// What depends on the outside world (a file, a peer, the caller's input) returns Result;
+// a broken contract between our own functions is HOLDFAST_CHECK (check.h) and aborts.
+// Exceptions exist only at the Python edge. The interface mirrors std::expected.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+
+#include "holdfast/base/check.h"
+
+namespace holdfast {
+
+// A code says what the caller can do next.
+enum class ErrorCode {
+  kInvalid,      // the request itself is wrong: fix the call
+  kNotFound,     // no such checkpoint, tensor or file: look elsewhere
+  kCorrupt,      // bytes disagree with their digest: repair or fall back
+  kConflict,     // somebody else owns it, or it is there already: choose
+  kUnavailable,  // a peer or device did not answer: retry
+  kTimeout,      // the deadline passed: retry or give up
+  kNoSpace,      // the disk is full: free some, then retry
+  kUnsupported,  // well formed, but not by this build or format
+  kIo,           // the operating system refused: report
+};
+
+// "invalid", "not_found", ...: the word used in events, JSON and Python.
+std::string_view name_of(ErrorCode code);
+
+// What went wrong, as `where: what, want what`: lower case, no full stop, with the
+// number that was seen.
+class [[nodiscard]] Error {
+ public:
+  Error(ErrorCode code, std::string message)
+      : code_(code), message_(std::move(message)) {}
+
+  ErrorCode code() const { return code_; }
+  const std::string& message() const { return message_; }
+
+  // The same error with the caller's context in front: "restore step 400: ...".
+  Error within(std::string_view context) const;
+
+ private:
+  ErrorCode code_;
+  std::string message_;
+};
+
+// invalid("{}: header is {} bytes, limit {}", path, seen, limit), and so on by code.
+#define HOLDFAST_ERROR_FACTORY(name, code)                             \
+  template <typename... Args>                                          \
+  Error name(fmt::format_string<Args...> format, Args&&... args) {     \
+    return Error(ErrorCode::code,                                      \
+                 fmt::format(format, std::forward<Args>(args)...));    \
+  }
+HOLDFAST_ERROR_FACTORY(invalid, kInvalid)
+HOLDFAST_ERROR_FACTORY(not_found, kNotFound)
+HOLDFAST_ERROR_FACTORY(corrupt, kCorrupt)
+HOLDFAST_ERROR_FACTORY(conflict, kConflict)
+HOLDFAST_ERROR_FACTORY(unavailable, kUnavailable)
+HOLDFAST_ERROR_FACTORY(timed_out, kTimeout)
+HOLDFAST_ERROR_FACTORY(no_space, kNoSpace)
+HOLDFAST_ERROR_FACTORY(unsupported, kUnsupported)
+HOLDFAST_ERROR_FACTORY(io_error, kIo)
+#undef HOLDFAST_ERROR_FACTORY
+
+// A T or an Error. Reading the one that is not there aborts.
+template <typename T>
+class [[nodiscard]] Result {
+ public:
+  using value_type = T;
+
+  Result(T value) : state_(std::in_place_index<0>, std::move(value)) {}
+  Result(Error error) : state_(std::in_place_index<1>, std::move(error)) {}
+
+  bool ok() const { return state_.index() == 0; }
+  explicit operator bool() const { return ok(); }
+
+  T& value() & { return check_value(), std::get<0>(state_); }
+  const T& value() const& { return check_value(), std::get<0>(state_); }
+  T&& value() && { return check_value(), std::get<0>(std::move(state_)); }
+  T& operator*() & { return value(); }
+  const T& operator*() const& { return value(); }
+  T&& operator*() && { return std::move(*this).value(); }
+  T* operator->() { return &value(); }
+  const T* operator->() const { return &value(); }
+
+  const Error& error() const& { return check_error(), std::get<1>(state_); }
+  Error&& error() && { return check_error(), std::get<1>(std::move(state_)); }
+
+  // The same result; an error gets the caller's context in front.
+  Result within(std::string_view context) && {
+    if (ok()) return std::move(*this);
+    return error().within(context);
+  }
+
+ private:
+  void check_value() const {
+    HOLDFAST_CHECK(ok(), "value of a failed result: {}", std::get<1>(state_).message());
+  }
+  void check_error() const { HOLDFAST_CHECK(!ok(), "error of a good result"); }
+
+  std::variant<T, Error> state_;
+};
+
+template <>
+class [[nodiscard]] Result<void> {
+ public:
+  using value_type = void;
+
+  Result() = default;
+  Result(Error error) : error_(std::move(error)) {}
+
+  bool ok() const { return !error_.has_value(); }
+  explicit operator bool() const { return ok(); }
+  void value() const {
+    HOLDFAST_CHECK(ok(), "value of a failed result: {}", error_->message());
+  }
+  const Error& error() const& { return check_error(), *error_; }
+  Error&& error() && { return check_error(), *std::move(error_); }
+
+  Result within(std::string_view context) && {
+    if (ok()) return {};
+    return error().within(context);
+  }
+
+ private:
+  void check_error() const { HOLDFAST_CHECK(!ok(), "error of a good result"); }
+
+  std::optional<Error> error_;
+};
+
+// The value of a Result, or a return of its error from the enclosing function.
+#define HOLDFAST_TRY(expression)                                        \
+  __extension__({                                                       \
+    auto holdfast_result = (expression);                                \
+    if (!holdfast_result.ok()) return std::move(holdfast_result).error(); \
+    std::move(holdfast_result).value();                                 \
+  })
+
+}  // namespace holdfast

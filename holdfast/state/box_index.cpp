@@ -1,0 +1,167 @@
+#include "holdfast/state/box_index.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace holdfast {
+namespace {
+
+Box bounds_of(std::span<const Box> boxes, std::span<const uint32_t> which) {
+  Box bounds = boxes[which.front()];
+  for (const uint32_t i : which) {
+    for (int k = 0; k < bounds.rank(); ++k) {
+      const Extent& e = boxes[i][k];
+      if (e.lo < bounds[k].lo) bounds = bounds.with(k, {e.lo, bounds[k].hi});
+      if (e.hi > bounds[k].hi) bounds = bounds.with(k, {bounds[k].lo, e.hi});
+    }
+  }
+  return bounds;
+}
+
+// The dimension in which the lower corners spread most distinct values over the boxes.
+int best_dimension(std::span<const Box> boxes, std::span<const uint32_t> which) {
+  int best = 0;
+  double best_spread = -1;
+  for (int k = 0; k < boxes[which.front()].rank(); ++k) {
+    int64_t lo = INT64_MAX, hi = INT64_MIN, widest = 1;
+    for (const uint32_t i : which) {
+      lo = std::min(lo, boxes[i][k].lo);
+      hi = std::max(hi, boxes[i][k].lo);
+      widest = std::max(widest, boxes[i][k].size());
+    }
+    const double spread = static_cast<double>(hi - lo) / static_cast<double>(widest);
+    if (spread > best_spread) best = k, best_spread = spread;
+  }
+  return best;
+}
+
+// Splits `region` at faces of the boxes in `hits` until each part is inside every box that
+// it meets.
+class Refiner {
+ public:
+  Refiner(std::span<const Box> boxes, std::vector<Cell>& out) : boxes_(boxes), out_(out) {}
+
+  void split(const Box& region, const std::vector<uint32_t>& hits) {
+    if (hits.empty()) return;
+    for (const uint32_t hit : hits) {
+      for (int k = 0; k < region.rank(); ++k) {
+        for (const int64_t face : {boxes_[hit][k].lo, boxes_[hit][k].hi}) {
+          if (region[k].lo < face && face < region[k].hi) {
+            descend(region.with(k, {region[k].lo, face}), hits);
+            descend(region.with(k, {face, region[k].hi}), hits);
+            return;
+          }
+        }
+      }
+    }
+    out_.push_back({region, hits});
+  }
+
+ private:
+  void descend(const Box& region, const std::vector<uint32_t>& hits) {
+    std::vector<uint32_t> inner;
+    for (const uint32_t hit : hits) {
+      if (overlap(boxes_[hit], region)) inner.push_back(hit);
+    }
+    split(region, inner);
+  }
+
+  std::span<const Box> boxes_;
+  std::vector<Cell>& out_;
+};
+
+uint32_t root_of(std::vector<uint32_t>& parent, uint32_t i) {
+  while (parent[i] != i) i = parent[i] = parent[parent[i]];
+  return i;
+}
+
+}  // namespace
+
+BoxIndex::BoxIndex(std::span<const Box> boxes) : boxes_(boxes) {
+  for (uint32_t i = 0; i < boxes.size(); ++i) {
+    if (!boxes[i].empty()) order_.push_back(i);
+  }
+  if (!order_.empty()) grow(0, static_cast<uint32_t>(order_.size()));
+}
+
+uint32_t BoxIndex::grow(uint32_t first, uint32_t last) {
+  const auto id = static_cast<uint32_t>(nodes_.size());
+  const std::span which(order_.data() + first, last - first);
+  nodes_.push_back({bounds_of(boxes_, which), first, last, 0});
+  if (which.size() <= kLeaf) return id;
+  const int dim = best_dimension(boxes_, which);
+  const uint32_t middle = first + (last - first) / 2;
+  std::nth_element(order_.begin() + first, order_.begin() + middle,
+                   order_.begin() + last, [&](uint32_t a, uint32_t b) {
+                     return std::pair(boxes_[a][dim].lo, a) <
+                            std::pair(boxes_[b][dim].lo, b);
+                   });
+  grow(first, middle);
+  nodes_[id].right = grow(middle, last);
+  return id;
+}
+
+void BoxIndex::collect(const Box& query) const {
+  if (nodes_.empty()) return;
+  stack_.assign(1, 0);
+  while (!stack_.empty()) {
+    const uint32_t id = stack_.back();
+    stack_.pop_back();
+    const Node& node = nodes_[id];
+    if (!overlap(node.bounds, query)) continue;
+    if (node.right != 0) {
+      stack_.push_back(node.right);
+      stack_.push_back(id + 1);
+      continue;
+    }
+    for (uint32_t i = node.first; i < node.last; ++i) {
+      if (overlap(boxes_[order_[i]], query)) hits_.push_back(order_[i]);
+    }
+  }
+  std::sort(hits_.begin(), hits_.end());
+}
+
+std::vector<Cell> refine(std::span<const Box> boxes) {
+  std::vector<Cell> cells;
+  if (boxes.size() == 1) {
+    if (!boxes[0].empty()) cells.push_back({boxes[0], {0}});
+    return cells;
+  }
+  // Boxes that meet, directly or through others, are refined together.
+  const BoxIndex index(boxes);
+  std::vector<uint32_t> parent(boxes.size());
+  std::iota(parent.begin(), parent.end(), 0);
+  for (uint32_t i = 0; i < boxes.size(); ++i) {
+    index.for_each_hit(boxes[i], [&](uint32_t hit) {
+      const uint32_t a = root_of(parent, i), b = root_of(parent, hit);
+      parent[std::max(a, b)] = std::min(a, b);
+    });
+  }
+  std::vector<std::vector<uint32_t>> groups(boxes.size());
+  for (uint32_t i = 0; i < boxes.size(); ++i) {
+    if (!boxes[i].empty()) groups[root_of(parent, i)].push_back(i);
+  }
+  Refiner refiner(boxes, cells);
+  for (const std::vector<uint32_t>& group : groups) {
+    if (!group.empty()) refiner.split(bounds_of(boxes, group), group);
+  }
+  return cells;
+}
+
+std::optional<Box> first_gap(const Box& region, std::span<const Box> boxes) {
+  if (region.empty()) return std::nullopt;
+  const BoxIndex index(boxes);
+  std::vector<Box> open{region};
+  while (!open.empty()) {
+    const Box part = open.back();
+    open.pop_back();
+    std::optional<uint32_t> hit;
+    index.for_each_hit(part, [&](uint32_t i) { hit = hit.value_or(i); });
+    if (!hit) return part;
+    std::vector<Box> rest = subtract(part, *intersect(part, boxes[*hit]));
+    open.insert(open.end(), rest.rbegin(), rest.rend());
+  }
+  return std::nullopt;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,103 @@
+// A layout says which holder has which box of which tensor.
+//
+// Always true of a Layout: every box lies inside its tensor; the boxes of one tensor on
+// one holder are disjoint; no map runs before byte 0, and no map writes a byte twice.
+// Coverage is not promised but asked for (uncovered): survivors of a failure and partial
+// loads are incomplete layouts. Replication is explicit: a slice lists all who hold it.
+//
+// Stored as slices, one for each distinct box of a tensor, with the pieces (one a holder)
+// behind it, because parallel layouts repeat: what costs is cutting boxes, and a thousand
+// replicas share their cuts.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "holdfast/state/holder.h"
+#include "holdfast/state/strided.h"
+#include "holdfast/state/tensor.h"
+
+namespace holdfast {
+
+using TensorId = uint32_t;
+using PieceId = uint32_t;
+
+// A box and all who hold it, in order of holder.
+struct Slice {
+  Box box;
+  PieceId first = 0;  // its pieces are [first, last)
+  PieceId last = 0;
+};
+
+// One holder's copy of one box.
+struct Piece {
+  TensorId tensor = 0;
+  HolderId holder = 0;
+  Box box;
+  Map map;
+};
+
+class Layout {
+ public:
+  std::span<const Holder> holders() const { return holders_; }
+  size_t tensor_count() const { return first_slice_.size() - 1; }
+  size_t piece_count() const { return pieces_.size(); }
+
+  // In order of box.
+  std::span<const Slice> slices(TensorId tensor) const;
+  HolderId holder(PieceId piece) const { return pieces_[piece].holder; }
+  // The map of a piece of `slice`; `element_bytes` is its tensor's.
+  Map map(PieceId piece, const Slice& slice, int64_t element_bytes) const;
+
+ private:
+  friend class LayoutBuilder;
+  static constexpr uint32_t kDense = UINT32_MAX;
+  struct PieceRecord {
+    HolderId holder;
+    uint32_t strides;  // index into strides_, or kDense
+    int64_t offset;
+  };
+
+  std::vector<Holder> holders_;
+  std::vector<uint32_t> first_slice_{0};  // one a tensor, and the end
+  std::vector<Slice> slices_;
+  std::vector<PieceRecord> pieces_;
+  std::vector<std::array<int64_t, kMaxRank>> strides_;
+};
+
+// Collects pieces in any order and checks them. `tensors` must outlive the builder.
+class LayoutBuilder {
+ public:
+  LayoutBuilder(std::span<const Tensor> tensors, std::vector<Holder> holders)
+      : tensors_(tensors), holders_(std::move(holders)) {}
+
+  // Row-major at byte `offset` of the holder.
+  void add(TensorId tensor, const Box& box, HolderId holder, int64_t offset);
+  void add(TensorId tensor, const Box& box, HolderId holder, const Map& map);
+
+  // Fails, naming tensor, box and holder, on what a Layout never is.
+  Result<Layout> build() &&;
+
+ private:
+  struct Entry {
+    TensorId tensor;
+    HolderId holder;
+    uint32_t strides;
+    int64_t offset;
+    Box box;
+  };
+
+  Result<void> check_entry(const Entry& entry) const;
+  Result<void> check_disjoint(const Layout& layout, TensorId tensor) const;
+  Map map_of(const Entry& entry) const;
+
+  std::span<const Tensor> tensors_;
+  std::vector<Holder> holders_;
+  std::vector<Entry> entries_;
+  std::vector<std::array<int64_t, kMaxRank>> strides_;
+};
+
+}  // namespace holdfast
