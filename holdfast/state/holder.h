@@ -21,7 +21,7 @@ enum class HolderKind : uint8_t {
 
 // Two layouts speak of the same holder if its name is the same.
 struct Holder {
-  std::string name;
+  std::string name{};
   HolderKind kind = HolderKind::kMemory;
   HostId host = 0;
 
@@ -30,7 +30,7 @@ struct Holder {
 
 // A machine, or shared storage (which is a host of its own: reaching it crosses hosts).
 struct Host {
-  std::string name;
+  std::string name{};
   bool shared_storage = false;
   uint32_t island = 0;  // hosts of one rack or fast network
 

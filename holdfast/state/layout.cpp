@@ -33,10 +33,10 @@ std::span<const Slice> Layout::slices(TensorId tensor) const {
           first_slice_[tensor + 1] - first_slice_[tensor]};
 }
 
-Map Layout::map(PieceId piece, const Slice& slice, int64_t element_bytes) const {
+Map Layout::map(PieceId piece, int64_t element_bytes) const {
   const PieceRecord& record = pieces_[piece];
   if (record.strides == kDense) {
-    return Map::dense(slice.box, element_bytes, record.offset);
+    return Map::dense(box(piece), element_bytes, record.offset);
   }
   return {.offset = record.offset, .strides = strides_[record.strides]};
 }
@@ -119,7 +119,9 @@ Result<Layout> LayoutBuilder::build() && {
     if (!last || last->tensor != entry.tensor || last->box != entry.box) {
       layout.slices_.push_back({entry.box, piece, piece});
     }
-    layout.pieces_.push_back({entry.holder, entry.strides, entry.offset});
+    layout.pieces_.push_back({entry.holder, entry.strides,
+                              static_cast<uint32_t>(layout.slices_.size() - 1),
+                              entry.offset});
     layout.slices_.back().last = piece + 1;
     last = &entry;
   }

@@ -25,19 +25,12 @@ namespace holdfast {
 using TensorId = uint32_t;
 using PieceId = uint32_t;
 
-// A box and all who hold it, in order of holder.
+// A box and all who hold it. A piece is one holder's copy of it: tensor, box, holder and
+// the affine map into the holder's bytes, numbered through the whole layout.
 struct Slice {
   Box box;
-  PieceId first = 0;  // its pieces are [first, last)
+  PieceId first = 0;  // its pieces are [first, last), in order of holder
   PieceId last = 0;
-};
-
-// One holder's copy of one box.
-struct Piece {
-  TensorId tensor = 0;
-  HolderId holder = 0;
-  Box box;
-  Map map;
 };
 
 class Layout {
@@ -49,8 +42,9 @@ class Layout {
   // In order of box.
   std::span<const Slice> slices(TensorId tensor) const;
   HolderId holder(PieceId piece) const { return pieces_[piece].holder; }
-  // The map of a piece of `slice`; `element_bytes` is its tensor's.
-  Map map(PieceId piece, const Slice& slice, int64_t element_bytes) const;
+  const Box& box(PieceId piece) const { return slices_[pieces_[piece].slice].box; }
+  // `element_bytes` is that of the piece's tensor.
+  Map map(PieceId piece, int64_t element_bytes) const;
 
  private:
   friend class LayoutBuilder;
@@ -58,6 +52,7 @@ class Layout {
   struct PieceRecord {
     HolderId holder;
     uint32_t strides;  // index into strides_, or kDense
+    uint32_t slice;
     int64_t offset;
   };
 

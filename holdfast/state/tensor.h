@@ -23,17 +23,17 @@ std::string_view name_of(Role role);  // "parameter", "slot", ...
 Result<Role> parse_role(std::string_view name);
 
 struct Tensor {
-  std::string name;
+  std::string name{};
   Dtype dtype = Dtype::kF32;
   // Canonical: without vocabulary padding, with every packed component on an axis of its
   // own (a fused SwiGLU weight is [2, F, H], a fused QKV is [groups, heads + 2, dim, H]).
-  Shape shape;
+  Shape shape{};
   Role role = Role::kParameter;
   // The parameter that a slot or master belongs to; empty otherwise. State is addressed
   // by name, never by position: positions change with the parallel configuration.
-  std::string of;
+  std::string of{};
   // Other names for the same values (a tied output head). One tensor, many holders.
-  std::vector<std::string> ties;
+  std::vector<std::string> ties{};
   // Where ranks pad dimension 0 before cutting it in T parts: to a multiple of this times
   // T (a vocabulary). Padding is an attribute of memory, not state: it has no box.
   // 0 means none.

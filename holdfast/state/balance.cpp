@@ -1,0 +1,164 @@
+#include "holdfast/state/balance.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "holdfast/state/max_flow.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kRowLimit = 32 << 10;  // bytes: the grain at which boxes are cut
+
+// Elements of the largest whole row of `box`, over any number of inner dimensions, that
+// is at most kRowLimit bytes.
+int64_t grain_of(const Box& box, int64_t element_bytes) {
+  int64_t row = 1;
+  for (int k = box.rank() - 1; k >= 0; --k) {
+    if (row * box.size(k) * element_bytes > kRowLimit) break;
+    row *= box.size(k);
+  }
+  return row;
+}
+
+uint32_t root_of(std::vector<uint32_t>& parent, uint32_t i) {
+  while (parent[i] != i) i = parent[i] = parent[parent[i]];
+  return i;
+}
+
+}  // namespace
+
+bool Balancer::Ratio::operator<(const Ratio& other) const {
+  return Wide{bytes} * other.bandwidth < Wide{other.bytes} * bandwidth;
+}
+
+Balancer::Balancer(std::vector<int64_t> bandwidth)
+    : bandwidth_(std::move(bandwidth)), owed_(bandwidth_.size()) {
+  for (const int64_t b : bandwidth_) HOLDFAST_CHECK(b > 0, "bandwidth {}", b);
+}
+
+Balancer::ClassId Balancer::class_of(std::span<const uint32_t> senders) {
+  HOLDFAST_CHECK(!senders.empty(), "a class without senders");
+  const std::vector<uint32_t> key(senders.begin(), senders.end());
+  const auto [at, is_new] = ids_.try_emplace(key, static_cast<ClassId>(classes_.size()));
+  if (is_new) classes_.push_back({.senders = key, .share = {}});
+  return at->second;
+}
+
+void Balancer::solve() {
+  std::vector<uint32_t> parent(bandwidth_.size());
+  std::iota(parent.begin(), parent.end(), 0);
+  for (const Class& c : classes_) {
+    for (const uint32_t s : c.senders) {
+      parent[root_of(parent, s)] = root_of(parent, c.senders.front());
+    }
+  }
+  std::map<uint32_t, std::vector<ClassId>> groups;
+  for (ClassId id = 0; id < classes_.size(); ++id) {
+    groups[root_of(parent, classes_[id].senders.front())].push_back(id);
+  }
+  for (const auto& [root, group] : groups) solve_group(group);
+}
+
+void Balancer::solve_group(std::span<const ClassId> ids) {
+  // Senders by their place in this group, bandwidths in units of their common divisor.
+  std::vector<uint32_t> senders;
+  for (const ClassId id : ids) {
+    senders.insert(senders.end(), classes_[id].senders.begin(),
+                   classes_[id].senders.end());
+  }
+  std::sort(senders.begin(), senders.end());
+  senders.erase(std::unique(senders.begin(), senders.end()), senders.end());
+  int64_t unit = 0;
+  for (const uint32_t s : senders) unit = std::gcd(unit, bandwidth_[s]);
+  std::vector<int64_t> bandwidth;
+  for (const uint32_t s : senders) bandwidth.push_back(bandwidth_[s] / unit);
+  std::vector<std::vector<uint32_t>> edges;
+  for (const ClassId id : ids) {
+    std::vector<uint32_t> local;
+    for (const uint32_t s : classes_[id].senders) {
+      local.push_back(static_cast<uint32_t>(
+          std::lower_bound(senders.begin(), senders.end(), s) - senders.begin()));
+    }
+    edges.push_back(std::move(local));
+  }
+
+  std::vector<bool> tight(ids.size(), true);  // the classes that decide the time
+  for (;;) {
+    Ratio time{0, 0};
+    std::vector<bool> counted(senders.size());
+    for (size_t c = 0; c < ids.size(); ++c) {
+      if (!tight[c]) continue;
+      time.bytes += classes_[ids[c]].bytes;
+      for (const uint32_t s : edges[c]) {
+        if (!counted[s]) time.bandwidth += bandwidth[s], counted[s] = true;
+      }
+    }
+    std::vector<Wide> supply, capacity;
+    for (const ClassId id : ids) supply.push_back(Wide{classes_[id].bytes} * time.bandwidth);
+    for (const int64_t b : bandwidth) capacity.push_back(Wide{b} * time.bytes);
+    BipartiteFlow flow(std::move(supply), std::move(capacity), edges);
+    if (!flow.run()) {
+      tight = flow.short_classes();
+      continue;
+    }
+    for (size_t c = 0; c < ids.size(); ++c) {
+      Class& one = classes_[ids[c]];
+      int64_t left = one.bytes;
+      for (size_t k = 0; k < one.senders.size(); ++k) {
+        one.share.push_back(static_cast<int64_t>(flow.flow(c, k) / time.bandwidth));
+        left -= one.share.back();
+      }
+      // Less than a byte a sender was rounded away.
+      for (size_t k = 0; left > 0; ++k, --left) ++one.share[k];
+    }
+    time.bandwidth *= unit;
+    optimum_ = std::max(optimum_, time);
+    return;
+  }
+}
+
+// Makes `from.next` the sender being filled, with what earlier classes left it owed. The
+// last sender of a class takes whatever remains, so there is nothing to make good there.
+void Balancer::start(Class& from) {
+  if (from.next + 1 == from.senders.size()) return;
+  from.share[from.next] += std::exchange(owed_[from.senders[from.next]], 0);
+}
+
+void Balancer::finish(Class& from) {
+  owed_[from.senders[from.next]] += std::exchange(from.share[from.next], 0);
+}
+
+void Balancer::draw(ClassId id, const Box& box, int64_t element_bytes,
+                    std::vector<Part>& out) {
+  Class& from = classes_[id];
+  if (std::exchange(from.untouched, false)) start(from);
+  const int64_t elements = box.elements();
+  const int64_t grain = grain_of(box, element_bytes);
+  int64_t done = 0;
+  while (done < elements) {
+    const bool last = from.next + 1 == from.senders.size();
+    int64_t& share = from.share[from.next];
+    int64_t take = elements - done;
+    if (!last && share < take * element_bytes) {
+      const int64_t exact = std::max<int64_t>(share, 0) / element_bytes;
+      take = std::min((exact + grain / 2) / grain * grain, take);
+    }
+    if (take > 0) {
+      for (const Box& part : flat_range(box, done, done + take)) {
+        out.push_back({from.senders[from.next], part});
+      }
+      share -= take * element_bytes;
+      done += take;
+    }
+    if (!last && (take == 0 || share <= 0)) {
+      finish(from);
+      ++from.next;
+      start(from);
+    }
+  }
+  from.bytes -= elements * element_bytes;
+  if (from.bytes == 0) finish(from);
+}
+
+}  // namespace holdfast

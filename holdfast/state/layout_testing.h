@@ -1,0 +1,290 @@
+// For tests: random layouts, holders' memories with real bytes, and the carrying out of a
+// plan on them.
+#pragma once
+
+#include <rapidcheck.h>
+
+#include <algorithm>
+#include <numeric>
+#include <vector>
+
+#include "holdfast/state/collection.h"
+#include "holdfast/state/plan.h"
+
+namespace holdfast::testing {
+
+using Memory = std::vector<std::byte>;
+using Memories = std::vector<Memory>;  // one a holder
+
+// Small pseudo-random source seeded by RapidCheck, so that failing cases replay.
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : state_(seed) {}
+  uint64_t next() {
+    uint64_t z = (state_ += 0x9E3779B97F4A7C15ull);
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBull;
+    return z ^ (z >> 31);
+  }
+  int64_t below(int64_t n) {
+    return static_cast<int64_t>(next() % static_cast<uint64_t>(n));
+  }
+  bool one_in(int64_t n) { return below(n) == 0; }
+
+ private:
+  uint64_t state_;
+};
+
+inline std::vector<Tensor> random_tensors(Dice& dice) {
+  constexpr Dtype kDtypes[] = {Dtype::kU8, Dtype::kBf16, Dtype::kF32, Dtype::kC128};
+  std::vector<Tensor> tensors;
+  const int64_t count = 1 + dice.below(3);
+  for (int64_t t = 0; t < count; ++t) {
+    std::vector<int64_t> sizes(static_cast<size_t>(dice.below(4)));
+    for (int64_t& size : sizes) size = dice.one_in(12) ? 0 : 1 + dice.below(7);
+    Tensor tensor;
+    tensor.name = fmt::format("t{}", t);
+    tensor.shape = Shape::create(sizes).value();
+    tensor.dtype = kDtypes[dice.below(4)];
+    tensors.push_back(std::move(tensor));
+  }
+  return tensors;
+}
+
+// Cuts a box into a few by random planes.
+inline std::vector<Box> random_parts(Dice& dice, const Box& whole) {
+  std::vector<Box> parts{whole};
+  for (int64_t cuts = dice.below(5); cuts > 0; --cuts) {
+    const auto i = static_cast<size_t>(dice.below(static_cast<int64_t>(parts.size())));
+    const Box part = parts[i];
+    if (part.rank() == 0) continue;
+    const int k = static_cast<int>(dice.below(part.rank()));
+    if (part.size(k) < 2) continue;
+    const int64_t at = part[k].lo + 1 + dice.below(part.size(k) - 1);
+    parts[i] = part.with(k, {part[k].lo, at});
+    parts.push_back(part.with(k, {at, part[k].hi}));
+  }
+  return parts;
+}
+
+// Row-major, or transposed, or with gaps: any of the maps that holders have.
+inline Map random_map(Dice& dice, const Box& box, int64_t element, int64_t offset,
+                      int64_t& used) {
+  std::vector<int> order(static_cast<size_t>(box.rank()));
+  std::iota(order.begin(), order.end(), 0);
+  if (dice.one_in(3)) std::reverse(order.begin(), order.end());
+  Map map{.offset = offset};
+  int64_t stride = element;
+  for (auto k = order.rbegin(); k != order.rend(); ++k) {
+    map.strides[static_cast<size_t>(*k)] = stride;
+    stride *= std::max<int64_t>(box.size(*k), 1);
+    if (dice.one_in(6)) stride += element;
+  }
+  used = stride;
+  return map;
+}
+
+// Places boxes one after the other in each holder's bytes.
+class RandomLayout {
+ public:
+  RandomLayout(Dice& dice, const std::vector<Tensor>& tensors, std::vector<Holder> holders)
+      : dice_(dice),
+        tensors_(tensors),
+        used_(holders.size()),
+        builder_(tensors_, std::move(holders)) {}
+
+  void put(TensorId t, const Box& box, HolderId h) {
+    int64_t bytes = 0;
+    const Map map = random_map(dice_, box, bytes_of(tensors_[t].dtype), used_[h], bytes);
+    builder_.add(t, box, h, map);
+    used_[h] += bytes + dice_.below(3) * 16;
+  }
+
+  // Everything is held by somebody, some of it by several, cut independently: boxes of
+  // different holders overlap in any way.
+  Collection complete() && {
+    const auto holders = static_cast<int64_t>(used_.size());
+    for (TensorId t = 0; t < tensors_.size(); ++t) {
+      const Box whole = Box::whole(tensors_[t].shape);
+      // Flat shards first, or a random partition, over a random group of holders.
+      const std::vector<Box> parts = random_parts(dice_, whole);
+      std::vector<std::vector<Box>> of(used_.size());
+      if (dice_.one_in(3)) {
+        flat_shards(whole, of);
+      } else {
+        for (const Box& part : parts) {
+          of[static_cast<size_t>(dice_.below(holders))].push_back(part);
+        }
+      }
+      // More holders with cuts of their own, where they do not hold any yet.
+      for (size_t h = 0; h < of.size(); ++h) {
+        if (!of[h].empty() || dice_.one_in(2)) continue;
+        if (dice_.one_in(3)) {
+          of[h] = parts;  // a whole replica, cut alike
+        } else {
+          for (const Box& part : random_parts(dice_, whole)) {
+            if (dice_.one_in(2)) of[h].push_back(part);
+          }
+        }
+      }
+      for (HolderId h = 0; h < of.size(); ++h) {
+        for (const Box& box : of[h]) put(t, box, h);
+      }
+    }
+    return Collection::create(tensors_, std::move(builder_).build().value()).value();
+  }
+
+ private:
+  void flat_shards(const Box& whole, std::vector<std::vector<Box>>& of) {
+    const int64_t n = whole.elements(), d = static_cast<int64_t>(of.size());
+    for (int64_t h = 0; h < d; ++h) {
+      of[static_cast<size_t>(h)] = flat_range(whole, n * h / d, n * (h + 1) / d);
+    }
+    if (n == 0) of[0].push_back(whole);
+  }
+
+  Dice& dice_;
+  const std::vector<Tensor>& tensors_;
+  std::vector<int64_t> used_;
+  LayoutBuilder builder_;
+};
+
+inline std::vector<Holder> random_holders(Dice& dice, const Topology& topology) {
+  std::vector<Holder> holders;
+  const int64_t count = 1 + dice.below(6);
+  for (int64_t h = 0; h < count; ++h) {
+    const auto host = static_cast<HostId>(
+        dice.below(static_cast<int64_t>(topology.hosts.size())));
+    const bool file = topology.hosts[host].shared_storage || dice.one_in(5);
+    holders.push_back({.name = fmt::format("{}-{}-{}", file ? "file" : "device", host, h),
+                       .kind = file ? HolderKind::kFile : HolderKind::kMemory,
+                       .host = host});
+  }
+  return holders;
+}
+
+inline Topology random_topology(Dice& dice) {
+  Topology topology = Topology::uniform(static_cast<uint32_t>(1 + dice.below(4)));
+  for (Host& host : topology.hosts) {
+    host.island = static_cast<uint32_t>(dice.below(2));
+    host.shared_storage = dice.one_in(6);
+  }
+  return topology;
+}
+
+// Row-major bytes of every tensor.
+inline std::vector<Memory> random_values(Dice& dice, std::span<const Tensor> tensors) {
+  std::vector<Memory> values;
+  for (const Tensor& tensor : tensors) {
+    Memory bytes(static_cast<size_t>(tensor.bytes()));
+    for (std::byte& byte : bytes) byte = static_cast<std::byte>(dice.next());
+    values.push_back(std::move(bytes));
+  }
+  return values;
+}
+
+// Calls visit(canonical byte offset, holder's byte offset) for each element of a box, one
+// by one and without any of the library's run arithmetic.
+template <typename Visit>
+void for_each_element(const Tensor& tensor, const Box& box, const Map& map,
+                      Visit&& visit) {
+  const int64_t element = bytes_of(tensor.dtype);
+  std::vector<int64_t> x;
+  for (int k = 0; k < box.rank(); ++k) x.push_back(box[k].lo);
+  for (int64_t n = box.elements(); n > 0; --n) {
+    int64_t canonical = 0, local = map.offset;
+    for (int k = 0; k < box.rank(); ++k) {
+      const auto i = static_cast<size_t>(k);
+      canonical = canonical * tensor.shape[k] + x[i];
+      local += map.strides[i] * (x[i] - box[k].lo);
+    }
+    visit(canonical * element, local);
+    for (int k = box.rank() - 1; k >= 0; --k) {
+      const auto i = static_cast<size_t>(k);
+      if (++x[i] < box[k].hi) break;
+      x[i] = box[k].lo;
+    }
+  }
+}
+
+// Calls visit(tensor, holder, box, map) for every piece.
+template <typename Visit>
+void for_each_piece(const Collection& collection, Visit&& visit) {
+  const Layout& layout = collection.layout();
+  for (TensorId t = 0; t < collection.tensors().size(); ++t) {
+    for (const Slice& slice : layout.slices(t)) {
+      for (PieceId p = slice.first; p < slice.last; ++p) {
+        visit(t, layout.holder(p), slice.box,
+              layout.map(p, bytes_of(collection.tensor(t).dtype)));
+      }
+    }
+  }
+}
+
+// Memories large enough for every piece.
+inline Memories empty_memories(const Collection& collection) {
+  Memories memories(collection.layout().holders().size());
+  for_each_piece(collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
+    const ByteRange range =
+        range_of(map, box.shape(), bytes_of(collection.tensor(t).dtype));
+    Memory& memory = memories[h];
+    memory.resize(std::max(memory.size(), static_cast<size_t>(range.last)));
+  });
+  return memories;
+}
+
+inline Memories fill(const Collection& collection, const std::vector<Memory>& values) {
+  Memories memories = empty_memories(collection);
+  for_each_piece(collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
+    const Tensor& tensor = collection.tensor(t);
+    for_each_element(tensor, box, map, [&](int64_t canonical, int64_t local) {
+      std::copy_n(values[t].begin() + canonical, bytes_of(tensor.dtype),
+                  memories[h].begin() + local);
+    });
+  });
+  return memories;
+}
+
+// True if every piece has exactly the canonical bytes.
+inline bool holds(const Collection& collection, const Memories& memories,
+                  const std::vector<Memory>& values) {
+  bool same = true;
+  for_each_piece(collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
+    const Tensor& tensor = collection.tensor(t);
+    for_each_element(tensor, box, map, [&](int64_t canonical, int64_t local) {
+      same &= std::equal(values[t].begin() + canonical,
+                         values[t].begin() + canonical + bytes_of(tensor.dtype),
+                         memories[h].begin() + local);
+    });
+  });
+  return same;
+}
+
+// Carries the plan out. A holder of both layouts keeps its bytes, as a process does, so
+// that what is planned to be in place must really be there.
+inline Memories carry_out(const Plan& plan, const Collection& source,
+                          const Collection& target, const Memories& old) {
+  Memories fresh = empty_memories(target);
+  std::vector<HolderId> target_of(plan.holders.size(), UINT32_MAX);
+  const auto holders = target.layout().holders();
+  for (HolderId h = 0; h < holders.size(); ++h) {
+    for (HolderId p = 0; p < plan.holders.size(); ++p) {
+      if (plan.holders[p].name == holders[h].name) target_of[p] = h;
+    }
+  }
+  for (HolderId h = 0; h < old.size(); ++h) {
+    if (target_of[h] == UINT32_MAX) continue;
+    Memory& memory = fresh[target_of[h]];
+    std::copy_n(old[h].begin(), std::min(old[h].size(), memory.size()), memory.begin());
+  }
+  for (const Move& move : plan.moves) {
+    const StridedCopy copy = copy_of(plan, move, source, target);
+    const bool relayed = move.after != kNoMove;
+    const Memory& from =
+        relayed ? fresh[target_of[move.from_holder]] : old[move.from_holder];
+    run_copy(copy, from, fresh[target_of[move.to_holder]]);
+  }
+  return fresh;
+}
+
+}  // namespace holdfast::testing
