@@ -1,0 +1,44 @@
+#include "holdfast/state/assignment.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <numeric>
+
+namespace holdfast {
+namespace {
+
+Wide best_by_trying_all(const std::vector<std::vector<Wide>>& weight) {
+  std::vector<size_t> columns(weight.front().size());
+  std::iota(columns.begin(), columns.end(), 0);
+  Wide best = -(Wide{1} << 100);
+  do {
+    Wide sum = 0;
+    for (size_t r = 0; r < weight.size(); ++r) sum += weight[r][columns[r]];
+    best = std::max(best, sum);
+  } while (std::next_permutation(columns.begin(), columns.end()));
+  return best;
+}
+
+RC_GTEST_PROP(AssignmentTest, IsTheBestOfAllPermutations, ()) {
+  const auto rows = *rc::gen::inRange<size_t>(1, 6);
+  const auto columns = *rc::gen::inRange<size_t>(rows, 7);
+  std::vector<std::vector<Wide>> weight(rows, std::vector<Wide>(columns));
+  for (auto& row : weight) {
+    for (Wide& w : row) w = Wide{*rc::gen::inRange<int64_t>(-20, 1'000)} << 64;
+  }
+  const Assignment found = assign(weight);
+  std::vector<bool> used(columns);
+  Wide sum = 0;
+  for (size_t r = 0; r < rows; ++r) {
+    RC_ASSERT(!used[found.column_of_row[r]]);
+    used[found.column_of_row[r]] = true;
+    sum += weight[r][found.column_of_row[r]];
+  }
+  RC_ASSERT(sum == found.weight);
+  RC_ASSERT(sum == best_by_trying_all(weight));
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,31 @@
+// A collection as JSON, so that layouts can be kept, sent and planned between.
+//
+//   {"holdfast": "collection", "version": 1,
+//    "hosts":   [{"name": "host-0", "island": 0, "shared_storage": false}],
+//    "holders": [{"name": "device-0", "kind": "memory", "host": "host-0"}],
+//    "tensors": [{"name": "w", "dtype": "F32", "shape": [4, 6], "role": "parameter"}],
+//    "slices":  [{"tensor": "w", "box": [[0, 4], [0, 3]],
+//                 "copies": [{"holder": "device-0", "offset": 0}]}]}
+//
+// Optional: a host's island and shared_storage; a tensor's role (parameter), of, ties and
+// pad_multiple; a copy's strides in bytes (row-major without gaps). Unknown keys, unknown
+// names and another version are refused.
+#pragma once
+
+#include <string_view>
+
+#include "holdfast/base/json.h"
+#include "holdfast/state/collection.h"
+
+namespace holdfast {
+
+inline constexpr int64_t kCollectionVersion = 1;
+
+OrderedJson to_json(const Collection& collection, const Topology& topology);
+
+// Adds the file's hosts to `topology`; one that is there by name is the same host and must
+// be described alike, so that several files can be read into one topology.
+Result<Collection> collection_from_json(const Json& json, std::string_view where,
+                                        Topology& topology);
+
+}  // namespace holdfast
