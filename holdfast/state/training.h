@@ -1,0 +1,43 @@
+// What a training regime keeps of each parameter: its dtype, a master copy, the
+// optimizer's slots.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "holdfast/state/tensor.h"
+
+namespace holdfast {
+
+enum class Optimizer : uint8_t {
+  kNone,
+  kSgd,   // one slot: momentum
+  kAdam,  // two slots: exp_avg, exp_avg_sq
+};
+
+// What there is of each parameter. The default is mixed-precision Adam: 14 bytes.
+struct Training {
+  Dtype dtype = Dtype::kBf16;  // of the parameters
+  Optimizer optimizer = Optimizer::kAdam;
+  bool master = true;  // a copy of master_dtype
+  Dtype master_dtype = Dtype::kF32;
+  Dtype slot_dtype = Dtype::kF32;
+
+  int64_t bytes_per_parameter() const;
+  friend bool operator==(const Training&, const Training&) = default;
+};
+
+// The parameter's own tensor, then the master and slots that the training keeps for it.
+// A buffer or counter is alone.
+std::vector<Tensor> state_tensors(const Tensor& parameter, const Training& training);
+
+// Regimes by name, with bytes a parameter: mixed-adam (14), mixed-sgd (10), adam (12,
+// all f32), sgd (8, all f32), bf16-adam (6, all bf16), weights (2, bf16 and nothing
+// else).
+std::vector<std::string> training_names();
+// Fails with kNotFound, listing the names.
+Result<Training> find_training(std::string_view name);
+
+}  // namespace holdfast
