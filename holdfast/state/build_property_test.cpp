@@ -216,7 +216,7 @@ std::vector<Memory> memories(const Collection& collection, TensorId id) {
         flat = flat * tensor.shape[k] + slice.box[k].lo + x[static_cast<size_t>(k)];
       }
       for (PieceId piece = slice.first; piece < slice.last; ++piece) {
-        const Map map = collection.layout().map(piece, slice, bytes);
+        const Map map = collection.layout().map(piece, bytes);
         int64_t address = map.offset;
         for (size_t k = 0; k < x.size(); ++k) address += map.strides[k] * x[k];
         const bool fresh =

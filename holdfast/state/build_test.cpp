@@ -255,7 +255,7 @@ TEST(BuildTest, ElderMegatronLayoutsHaveTheSameBoxesInOtherPlaces) {
   const auto strides = [&](const Collection& c) {
     const TensorId id = c.find(name).value();
     const Slice& slice = c.layout().slices(id)[1];
-    const Map map = c.layout().map(slice.first, slice, 2);
+    const Map map = c.layout().map(slice.first, 2);
     return std::vector<int64_t>(map.strides.begin(), map.strides.begin() + 4);
   };
   // 8 heads of 4 rows with 64 columns of 2 bytes on a rank.

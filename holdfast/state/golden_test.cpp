@@ -10,6 +10,8 @@
 #include "holdfast/state/assignment_testing.h"
 #include "holdfast/state/elementwise_testing.h"
 #include "holdfast/state/golden_table_testing.h"
+#include "holdfast/state/resize.h"
+#include "holdfast/state/transformers.h"
 
 namespace holdfast::elementwise {
 namespace {
@@ -27,9 +29,45 @@ Figures by_cut_index(const Gpt& gpt, const Transition& change) {
   return figures(tally(gpt, change, Grain::kCutIndex), change);
 }
 
+// The library's own way: models, builders, planner and placement.
+holdfast::Parallel configuration(const Parallel& p) {
+  return {.tp = p.tp, .pp = p.pp, .dp = p.dp};
+}
+
+ResizeRequest request_of(const Gpt& gpt, const Transition& change, uint32_t a_host) {
+  const auto devices =
+      static_cast<uint32_t>(std::max(change.from.ranks(), change.to.ranks()));
+  return {.model = make_gpt({.layers = gpt.layers,
+                             .hidden = gpt.hidden,
+                             .heads = 8,
+                             .vocabulary = gpt.vocabulary,
+                             .positions = gpt.positions}),
+          .from = configuration(change.from),
+          .to = configuration(change.to),
+          .hosts = HostGrid{(devices + a_host - 1) / a_host, a_host}};
+}
+
+Figures by_planner(const Gpt& gpt, const Transition& change) {
+  ResizeRequest request = request_of(gpt, change, 4);
+  const Resize in_order = plan_resize(request).value();
+  const Plan direct = plan(in_order.source, in_order.target, in_order.topology,
+                           {.forwarding = false})
+                          .value();
+  // One host for all: then nothing keeps a position from the device that suits it.
+  request = request_of(gpt, change, request.hosts->hosts * 4);
+  request.place = true;
+  const Resize placed = plan_resize(request).value();
+  return {.needed = in_order.plan.figures.needed,
+          .moved = in_order.plan.figures.moved,
+          .moved_best = placed.plan.figures.moved,
+          .crossing = in_order.plan.figures.crossing,
+          .crossing_each = direct.figures.crossing};
+}
+
 constexpr Derivation kWalk{"by element", by_element};
 constexpr std::array kDerivations{
     Derivation{"by cut index", by_cut_index},
+    Derivation{"by the planner", by_planner},
 };
 
 std::string name_of(const Transition& change) {
@@ -106,6 +144,18 @@ TEST(GoldenTest, KeepingTensorParallelGroupsOnHostsCostsWhatTheTableSays) {
     SCOPED_TRACE(name_of(row.change));
     const int64_t moved = moved_grouped(row.change, row.change.to.tp);
     EXPECT_EQ(printed_like(row.moved_grouped, moved), row.moved_grouped);
+  }
+}
+
+TEST(GoldenTest, PlaceKeepsTensorParallelGroupsOnHostsAsWellAsCanBe) {
+  for (const LargeRow& row : kLargeRows) {
+    SCOPED_TRACE(name_of(row.change));
+    ResizeRequest request = request_of(kGpt6700M, row.change, 4);
+    request.place = true;
+    const Resize placed = plan_resize(request).value();
+    EXPECT_EQ(placed.plan.figures.moved, moved_grouped(row.change, row.change.to.tp));
+    EXPECT_EQ(placed.plan.figures.needed - placed.placement->kept,
+              placed.plan.figures.moved);
   }
 }
 
