@@ -57,16 +57,15 @@ Map Map::narrowed(const Box& box, const Box& inner) const {
 
 bool is_injective(const Map& map, const Shape& shape, int64_t element_bytes) {
   if (shape.elements() <= 1) return true;
-  std::array<std::pair<int64_t, int64_t>, kMaxRank> dims{};  // |stride|, size
-  int n = 0;
+  std::vector<std::pair<int64_t, int64_t>> dims;  // |stride|, size
   for (int k = 0; k < shape.rank(); ++k) {
-    if (shape[k] > 1) dims[at(n++)] = {std::abs(map.strides[at(k)]), shape[k]};
+    if (shape[k] > 1) dims.emplace_back(std::abs(map.strides[at(k)]), shape[k]);
   }
-  std::sort(dims.begin(), dims.begin() + n);
+  std::sort(dims.begin(), dims.end());
   int64_t span = element_bytes;  // bytes that the smaller strides reach
-  for (int k = 0; k < n; ++k) {
-    if (dims[at(k)].first < span) return false;
-    span += dims[at(k)].first * (dims[at(k)].second - 1);
+  for (const auto& [stride, size] : dims) {
+    if (stride < span) return false;
+    span += stride * (size - 1);
   }
   return true;
 }
