@@ -15,9 +15,9 @@ namespace holdfast {
 namespace {
 
 constexpr uint64_t kWord = sizeof(uint32_t);
-constexpr int64_t kLine = 64;  // bytes that memory brings in together
-constexpr int64_t kTile =
-    32 * 1024;  // bytes gathered at once: half of a first-level cache
+constexpr int64_t kShort = 64;    // bytes: shorter runs are gathered
+constexpr int64_t kStrip = 1024;  // bytes gathered in a row, where the holder has them
+constexpr int64_t kTile = 32 << 10;  // bytes gathered at once: fits a first-level cache
 
 size_t at(int k) { return static_cast<size_t>(k); }
 
@@ -82,22 +82,26 @@ class Summer {
 };
 
 // Adds every run of `plan`, whose target side is canonical bytes.
-void add_runs(Summer& summer, const StridedCopy& plan, int depth, const std::byte* from,
-              int64_t to) {
-  if (depth == plan.loops) {
-    summer.add(from, static_cast<uint64_t>(to), static_cast<uint64_t>(plan.run));
-    return;
-  }
+void add_loops(Summer& summer, const StridedCopy& plan, int depth,
+               const std::byte* from, int64_t to) {
   const StridedCopy::Loop& loop = plan.loop[at(depth)];
+  const bool innermost = depth == plan.loops - 1;
   for (int64_t i = 0; i < loop.count; ++i) {
-    add_runs(summer, plan, depth + 1, from + i * loop.from_stride,
-             to + i * loop.to_stride);
+    const std::byte* run = from + i * loop.from_stride;
+    const int64_t offset = to + i * loop.to_stride;
+    if (innermost) {
+      summer.add(run, static_cast<uint64_t>(offset), static_cast<uint64_t>(plan.run));
+    } else {
+      add_loops(summer, plan, depth + 1, run, offset);
+    }
   }
 }
 
 void add_runs(Summer& summer, const StridedCopy& plan,
               std::span<const std::byte> from) {
-  add_runs(summer, plan, 0, from.data() + plan.from, plan.to);
+  const std::byte* first = from.data() + plan.from;
+  if (plan.loops > 0) return add_loops(summer, plan, 0, first, plan.to);
+  summer.add(first, static_cast<uint64_t>(plan.to), static_cast<uint64_t>(plan.run));
 }
 
 // The dimension along which the holder's elements lie closest.
@@ -112,15 +116,15 @@ int tightest(const Map& map, const Shape& shape) {
   return best;
 }
 
-// Sizes of a tile of at most kTile bytes: a cache line along the holder's tightest
-// dimension, so that each line is read in one tile only, then canonical runs as long as
-// fit.
+// Sizes of a tile of at most kTile bytes: a strip along the holder's tightest
+// dimension, so that a tile touches few pages and whole cache lines, then canonical
+// runs as long as fit.
 std::array<int64_t, kMaxRank> choose_tile(const Map& map, const Shape& shape,
                                           int64_t element_bytes) {
   std::array<int64_t, kMaxRank> tile;
   tile.fill(1);
   const int tight = tightest(map, shape);
-  tile[at(tight)] = std::min(shape[tight], kLine / element_bytes);
+  tile[at(tight)] = std::min(shape[tight], kStrip / element_bytes);
   int64_t room = kTile / (tile[at(tight)] * element_bytes);
   for (int k = shape.rank() - 1; k >= 0 && room > 1; --k) {
     const int64_t grown = std::min(divide_up(shape[k], tile[at(k)]), room);
@@ -141,6 +145,18 @@ void for_each_tile(const Box& box, const std::array<int64_t, kMaxRank>& tile, in
   }
 }
 
+// The buffer is near, the holder is far: within a tile, follow the holder.
+void put_tightest_innermost(StridedCopy& gather) {
+  if (gather.loops == 0) return;
+  StridedCopy::Loop& innermost = gather.loop[at(gather.loops - 1)];
+  for (int k = 0; k < gather.loops - 1; ++k) {
+    StridedCopy::Loop& loop = gather.loop[at(k)];
+    if (std::abs(loop.from_stride) < std::abs(innermost.from_stride)) {
+      std::swap(loop, innermost);
+    }
+  }
+}
+
 // Adds a box whose canonical neighbours lie apart in the holder.
 void add_gathered(Summer& summer, const Box& box, const Map& map, const Map& canonical,
                   int64_t element_bytes, std::span<const std::byte> holder) {
@@ -149,8 +165,10 @@ void add_gathered(Summer& summer, const Box& box, const Map& map, const Map& can
   for_each_tile(box, tile, 0, box, [&](const Box& part) {
     const Map dense = Map::dense(part, element_bytes);
     const Shape shape = part.shape();
-    run_copy(plan_copy(map.narrowed(box, part), dense, shape, element_bytes), holder,
-             buffer);
+    StridedCopy gather =
+        plan_copy(map.narrowed(box, part), dense, shape, element_bytes);
+    put_tightest_innermost(gather);
+    run_copy(gather, holder, buffer);
     add_runs(summer,
              plan_copy(dense, canonical.narrowed(box, part), shape, element_bytes),
              buffer);
@@ -196,7 +214,7 @@ Seal seal_box(const Shape& shape, Dtype dtype, const Box& box, const Map& map,
   const StridedCopy plan = plan_copy(map, canonical, box.shape(), bytes);
   const int64_t longest = plan_copy(canonical, canonical, box.shape(), bytes).run;
   Summer summer;
-  if (plan.run < std::min(longest, kLine)) {
+  if (plan.run < std::min(longest, kShort)) {
     add_gathered(summer, box, map, canonical, bytes, holder);
   } else {
     add_runs(summer, plan, holder);
