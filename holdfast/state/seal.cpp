@@ -28,6 +28,7 @@ class Summer {
   explicit Summer(SealKernel kernel = seal_kernels().back().sum) : kernel_(kernel) {}
 
   void add(const std::byte* run, uint64_t offset, uint64_t size) {
+    if (size == 0) return;
     seal_.bytes += size;
     if (const uint64_t inside = offset % kWord; inside != 0) {
       const uint64_t head = std::min(kWord - inside, size);
@@ -128,7 +129,7 @@ std::array<int64_t, kMaxRank> choose_tile(const Map& map, const Shape& shape,
   int64_t room = kTile / (tile[at(tight)] * element_bytes);
   for (int k = shape.rank() - 1; k >= 0 && room > 1; --k) {
     const int64_t grown = std::min(divide_up(shape[k], tile[at(k)]), room);
-    tile[at(k)] = std::min(shape[k], tile[at(k)] * grown);
+    tile[at(k)] *= grown;
     room /= grown;
   }
   return tile;
