@@ -1,18 +1,43 @@
 #include "holdfast/state/strided.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <cstring>
+#include <utility>
 
 namespace holdfast {
 namespace {
 
 size_t at(int k) { return static_cast<size_t>(k); }
 
-void run_loops(const StridedCopy& copy, int depth, const std::byte* from, std::byte* to) {
-  if (depth == copy.loops) {
-    std::memcpy(to, from, static_cast<size_t>(copy.run));
-    return;
+// The innermost loop, with the run's length known to the compiler: transposed storage has
+// runs of one element, and a call of memcpy for each would cost more than the copy.
+template <size_t kRun>
+void copy_elements(int64_t count, int64_t from_stride, int64_t to_stride,
+                   const std::byte* from, std::byte* to) {
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * to_stride, from + i * from_stride, kRun);
   }
+}
+
+void copy_runs(const StridedCopy& copy, const std::byte* from, std::byte* to) {
+  const auto [count, from_stride, to_stride] = copy.loop[at(copy.loops - 1)];
+  switch (copy.run) {
+    case 1: return copy_elements<1>(count, from_stride, to_stride, from, to);
+    case 2: return copy_elements<2>(count, from_stride, to_stride, from, to);
+    case 4: return copy_elements<4>(count, from_stride, to_stride, from, to);
+    case 8: return copy_elements<8>(count, from_stride, to_stride, from, to);
+    case 16: return copy_elements<16>(count, from_stride, to_stride, from, to);
+    default: break;
+  }
+  for (int64_t i = 0; i < count; ++i) {
+    std::memcpy(to + i * to_stride, from + i * from_stride,
+                static_cast<size_t>(copy.run));
+  }
+}
+
+void run_loops(const StridedCopy& copy, int depth, const std::byte* from, std::byte* to) {
+  if (depth == copy.loops - 1) return copy_runs(copy, from, to);
   const StridedCopy::Loop& loop = copy.loop[at(depth)];
   for (int64_t i = 0; i < loop.count; ++i) {
     run_loops(copy, depth + 1, from + i * loop.from_stride, to + i * loop.to_stride);
@@ -120,7 +145,13 @@ void run_copy(const StridedCopy& copy, std::span<const std::byte> from,
   if (copy.run == 0) return;
   check_inside(copy, copy.from, from.size(), &StridedCopy::Loop::from_stride);
   check_inside(copy, copy.to, to.size(), &StridedCopy::Loop::to_stride);
-  run_loops(copy, 0, from.data() + copy.from, to.data() + copy.to);
+  const std::byte* source = from.data() + copy.from;
+  std::byte* target = to.data() + copy.to;
+  if (copy.loops == 0) {
+    std::memcpy(target, source, static_cast<size_t>(copy.run));
+  } else {
+    run_loops(copy, 0, source, target);
+  }
 }
 
 }  // namespace holdfast

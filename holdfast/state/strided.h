@@ -29,7 +29,9 @@ struct Map {
   friend bool operator==(const Map&, const Map&) = default;
 };
 
-// True if no two elements of a box of this shape share a byte: what a target must be.
+// True if no two elements of a box of this shape share a byte: what a target must be. It is
+// enough to look at strides that nest, each reaching over all the smaller ones; other
+// strides are refused, even the odd ones that happen not to meet.
 bool is_injective(const Map& map, const Shape& shape, int64_t element_bytes);
 
 // [first, last) byte that any element touches.
