@@ -90,17 +90,15 @@ function(holdfast_part_tests name target)
   set_target_properties(${name}_test PROPERTIES CXX_CLANG_TIDY "")
   holdfast_leak_test(${name} environment)
   gtest_discover_tests(${name}_test TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120
-                       PROPERTIES TIMEOUT 600 ENVIRONMENT "${environment}")
+                       PROPERTIES TIMEOUT 600 ${environment})
 endfunction()
 
 # GCC 12's leak check walks the whole address space at exit: nothing on x86-64, seconds a
 # process on aarch64. There it is done once a program, under the label "leaks", and left
 # out of the single tests.
 function(holdfast_leak_test name environment)
-  set(${environment} UBSAN_OPTIONS=print_stacktrace=1 PARENT_SCOPE)
   if(HOLDFAST_SANITIZE MATCHES "address" AND CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
-    set(${environment} UBSAN_OPTIONS=print_stacktrace=1 ASAN_OPTIONS=detect_leaks=0
-        PARENT_SCOPE)
+    set(${environment} ENVIRONMENT ASAN_OPTIONS=detect_leaks=0 PARENT_SCOPE)
     add_test(NAME ${name}.NothingLeaks COMMAND ${name}_test)
     set_tests_properties(${name}.NothingLeaks PROPERTIES LABELS leaks TIMEOUT 1800)
   endif()

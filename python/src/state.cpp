@@ -57,7 +57,7 @@ void bind_dtype(nb::module_& m) {
       "parse_dtype", [](const std::string& name) { return unwrap(parse_dtype(name)); },
       nb::arg("name"),
       "The dtype of that name: safetensors' in any case, or torch's.\n\n"
-      "Raises ValueError on any other.");
+      "Raises NotImplementedError on any other.");
   m.def("bytes_of", &bytes_of, nb::arg("dtype"), "The bytes of one element.");
 }
 
