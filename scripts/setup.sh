@@ -23,9 +23,10 @@ list_packages() {
 
 # The compiler for the CPU that this machine is not, where Debian has one.
 cross_compiler() {
+  local why="Compiles for the other CPU."
   case $(uname -m) in
-    aarch64) echo "g++-x86-64-linux-gnu|command:x86_64-linux-gnu-g++|GCC for x86-64|cross" ;;
-    x86_64) echo "g++-aarch64-linux-gnu|command:aarch64-linux-gnu-g++|GCC for aarch64|cross" ;;
+    aarch64) echo "g++-x86-64-linux-gnu|command:x86_64-linux-gnu-g++|GCC for x86-64|$why" ;;
+    x86_64) echo "g++-aarch64-linux-gnu|command:aarch64-linux-gnu-g++|GCC for aarch64|$why" ;;
   esac
 }
 
@@ -77,11 +78,16 @@ find_python() {
   return 1
 }
 
-has_header() { echo "#include <$1>" | "${CXX:-g++}" -std=c++20 -E -x c++ - >/dev/null 2>&1; }
+# Without a compiler nothing can be said of headers, and the compiler is missed already.
+has_header() {
+  command -v "${CXX:-g++}" >/dev/null || return 0
+  echo "#include <$1>" | "${CXX:-g++}" -std=c++20 -E -x c++ - >/dev/null 2>&1
+}
 
 is_there() {
   case $1 in
     header:Python.h | python:*) find_python >/dev/null ;;
+    optional:*) true ;;
     command:*) command -v "${1#command:}" >/dev/null ;;
     header:*) has_header "${1#header:}" ;;
     *) die "$1: no such probe" ;;
