@@ -1,13 +1,13 @@
-# What Holdfast is built on, and why each is here.
+# What Holdfast is built on, and why each is here. What the installed library needs again
+# stands in holdfastConfig.cmake.in too.
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)            # error messages: C++20 in GCC 12 has no std::format
 find_package(nlohmann_json REQUIRED)  # JSON tokens; limits and duplicate keys are ours
 find_path(HOLDFAST_XXHASH_DIR xxhash.h REQUIRED)  # XXH3-128, compiled in
-find_path(HOLDFAST_ISAL_DIR isa-l/crc.h REQUIRED) # CRC32C at memory speed on both CPUs
-find_library(HOLDFAST_ISAL_LIBRARY isal REQUIRED)
+find_package(IsaL REQUIRED)           # CRC32C at memory speed on both CPUs
 
 add_library(holdfast_isal INTERFACE)
-target_link_libraries(holdfast_isal INTERFACE ${HOLDFAST_ISAL_LIBRARY})
+target_link_libraries(holdfast_isal INTERFACE IsaL::IsaL)
 
 if(HOLDFAST_TESTS)
   enable_testing()

@@ -1,0 +1,43 @@
+# Two commands for a newcomer: make test, make demo. Each sets the machine up by itself
+# (scripts/setup.sh says what that means) and can be run again at no cost.
+
+.PHONY: help setup build test test-all demo bench clean distclean
+
+help:
+	@echo "make test      all quick tests: C++ with sanitizers, Python on the release build"
+	@echo "make demo      what Holdfast does, on this machine"
+	@echo "make bench     the benchmarks"
+	@echo "make test-all  also: leaks, thread sanitizer, clang-tidy, fuzzing, the other CPU"
+	@echo "make build     the release build, with command line and Python module"
+	@echo "make setup     Debian packages and the Python environment in .venv, if missing"
+	@echo "make clean     removes build/; make distclean removes .venv and .cache too"
+	@echo
+	@echo "HOLDFAST_PIP_OPTIONS    more options for pip, such as --index-url ..."
+	@echo "HOLDFAST_NO_APT=1       installs no Debian packages, says what is missing"
+	@echo "HOLDFAST_JOBS=N         how much runs at once (default: all cores)"
+	@echo "HOLDFAST_FUZZ_SECONDS=N time for each fuzz target in test-all (default: 60)"
+
+setup:
+	@scripts/setup.sh
+
+build: setup
+	@scripts/build.sh release
+
+test: setup
+	@scripts/test.sh
+
+test-all:
+	@scripts/setup.sh all
+	@scripts/test-all.sh
+
+demo: setup
+	@scripts/demo.sh
+
+bench: setup
+	@scripts/bench.sh
+
+clean:
+	rm -rf build dist
+
+distclean: clean
+	rm -rf .venv .cache

@@ -1,0 +1,23 @@
+# install: headers, archives and the CMake package that gives holdfast::holdfast.
+include(CMakePackageConfigHelpers)
+
+function(holdfast_install)
+  holdfast_library_parts(parts)
+  list(TRANSFORM parts PREPEND holdfast_)
+  install(TARGETS holdfast_all ${parts} holdfast_isal EXPORT holdfastTargets
+          ARCHIVE COMPONENT cpp FILE_SET HEADERS COMPONENT cpp)
+  set(folder ${CMAKE_INSTALL_LIBDIR}/cmake/holdfast)
+  install(EXPORT holdfastTargets NAMESPACE holdfast:: DESTINATION ${folder} COMPONENT cpp)
+  configure_package_config_file(
+    ${PROJECT_SOURCE_DIR}/cmake/holdfastConfig.cmake.in
+    ${PROJECT_BINARY_DIR}/holdfastConfig.cmake INSTALL_DESTINATION ${folder})
+  write_basic_package_version_file(${PROJECT_BINARY_DIR}/holdfastConfigVersion.cmake
+                                   COMPATIBILITY SameMinorVersion)
+  install(FILES ${PROJECT_BINARY_DIR}/holdfastConfig.cmake
+                ${PROJECT_BINARY_DIR}/holdfastConfigVersion.cmake
+                ${PROJECT_SOURCE_DIR}/cmake/FindIsaL.cmake
+          DESTINATION ${folder} COMPONENT cpp)
+  if(TARGET holdfast_program)
+    install(TARGETS holdfast_program RUNTIME COMPONENT cli)
+  endif()
+endfunction()

@@ -1,0 +1,32 @@
+// holdfast._native: one binding file a part, each names, types and docs only.
+#include <nanobind/stl/string.h>
+
+#include "errors.h"
+
+namespace holdfast::python {
+
+void bind_state(nb::module_& m);
+
+namespace {
+
+// For the tests of errors.h: the library cannot be made to fail with every code at
+// will.
+void raise_error(const std::string& code, const std::string& message) {
+  for (int i = 0; i <= static_cast<int>(ErrorCode::kIo); ++i) {
+    const auto candidate = static_cast<ErrorCode>(i);
+    if (name_of(candidate) == code) throw Raised(Error(candidate, message));
+  }
+  throw Raised(invalid("error code \"{}\": not known", code));
+}
+
+}  // namespace
+
+NB_MODULE(_native, m) {
+  m.doc() = "The native side of Holdfast; import holdfast instead.";
+  m.attr("version") = HOLDFAST_VERSION;
+  register_errors();
+  bind_state(m);
+  m.def("_raise_error", &raise_error, nb::arg("code"), nb::arg("message"));
+}
+
+}  // namespace holdfast::python

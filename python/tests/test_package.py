@@ -1,0 +1,82 @@
+"""The package as a whole: what it needs, what it shows, what its stubs say."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import holdfast
+from holdfast import _native
+
+
+def run_python(code: str) -> str:
+    """The output of a fresh interpreter that sees the same package."""
+    folder = str(Path(holdfast.__file__).parent.parent)
+    result = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {folder!r})\n{code}"],
+        capture_output=True, text=True, check=True,
+    )
+    return result.stdout.strip()
+
+
+def stub() -> ast.Module:
+    return ast.parse((Path(holdfast.__file__).parent / "_native.pyi").read_text())
+
+
+def names_of(body: list[ast.stmt]) -> set[str]:
+    names = {node.name for node in body if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
+    for node in body:
+        if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            names.add(node.target.id)
+        if isinstance(node, ast.Assign):
+            names |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+    return names
+
+
+def test_it_imports_where_torch_and_numpy_are_not():
+    code = (
+        "sys.modules['torch'] = sys.modules['numpy'] = None  # importing them now fails\n"
+        "import holdfast; print(holdfast.__version__)"
+    )
+    assert run_python(code) == holdfast.__version__
+
+
+def test_importing_it_does_not_import_torch():
+    assert run_python("import holdfast; print('torch' in sys.modules)") == "False"
+
+
+def test_it_is_marked_as_typed():
+    assert (Path(holdfast.__file__).parent / "py.typed").exists()
+
+
+def test_everything_public_is_there():
+    assert all(hasattr(holdfast, name) for name in holdfast.__all__)
+    assert holdfast.__all__ == sorted(holdfast.__all__)
+
+
+def test_stub_and_module_have_the_same_public_names():
+    public = {name for name in dir(_native) if not name.startswith("_")}
+    assert names_of(stub().body) == public
+
+
+def test_stub_and_classes_have_the_same_public_members():
+    classes = [node for node in stub().body if isinstance(node, ast.ClassDef)]
+    assert classes
+    for node in classes:
+        members = {name for name in vars(getattr(_native, node.name))
+                   if not name.startswith(("_", "@"))}
+        stubbed = {name for name in names_of(node.body) if not name.startswith("_")}
+        assert stubbed == members, node.name
+
+
+def test_every_stubbed_function_is_fully_typed():
+    for node in ast.walk(stub()):
+        if isinstance(node, ast.FunctionDef):
+            assert node.returns is not None, node.name
+            arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+            assert all(a.annotation or a.arg == "self" for a in arguments), node.name
+
+
+def test_everything_public_has_a_doc_string():
+    for name in holdfast.__all__:
+        assert getattr(holdfast, name).__doc__, name

@@ -1,0 +1,51 @@
+"""Adds up JUnit reports and prints "N passed, M failed".
+
+    count_tests.py REPORT...
+
+Exits 1 if a test failed, or if a report is missing or counts no test that ran: a suite that
+silently runs nothing must not look green. Skipped tests count as neither.
+"""
+
+import sys
+import xml.etree.ElementTree as xml
+from pathlib import Path
+
+# CTest says "notrun" both for a test that skipped itself and for one that could not start.
+SKIPPED_ITSELF = ("SKIP_REGULAR_EXPRESSION_MATCHED", "SKIP_RETURN_CODE")
+
+
+def outcome(case: xml.Element) -> str:
+    skipped = case.find("skipped")
+    if case.find("failure") is not None or case.find("error") is not None:
+        return "failed"
+    if case.get("status") == "notrun":
+        message = "" if skipped is None else skipped.get("message", "")
+        return "skipped" if message.startswith(SKIPPED_ITSELF) else "failed"
+    if skipped is not None or case.get("status") == "disabled":
+        return "skipped"
+    return "passed"
+
+
+def count(report: Path) -> tuple[int, int]:
+    try:
+        cases = list(xml.parse(report).iter("testcase"))
+    except (OSError, xml.ParseError) as error:
+        print(f"{report}: {error}", file=sys.stderr)
+        return 0, 1
+    outcomes = [outcome(case) for case in cases]
+    passed, failed = outcomes.count("passed"), outcomes.count("failed")
+    if passed + failed == 0:
+        print(f"{report}: no test ran", file=sys.stderr)
+        return 0, 1
+    return passed, failed
+
+
+def main(reports: list[Path]) -> int:
+    counts = [count(report) for report in reports]
+    passed, failed = (sum(column) for column in zip(*counts, strict=True))
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main([Path(argument) for argument in sys.argv[1:]]))

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# Builds and runs every fuzz target for a while. What it finds stays in .cache/fuzz/NAME, and
+# is where the next run starts; a crash is kept as build/fuzz/NAME-crash-*.
+#
+#   HOLDFAST_FUZZ_SECONDS   time for each target (default 60)
+#
+# Inputs to start from, malicious ones among them, lie beside a target in testdata/NAME/.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+seconds=${HOLDFAST_FUZZ_SECONDS:-60}
+scripts/build.sh fuzz
+count=0
+while read -r name folder; do
+  echo "== $name for $seconds s"
+  corpus=.cache/fuzz/$name
+  mkdir -p "$corpus"
+  inputs=("$corpus")
+  if [[ -d $folder/testdata/$name ]]; then inputs+=("$folder/testdata/$name"); fi
+  "build/fuzz/fuzz/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
+    -verbosity=0 -print_final_stats=1 -artifact_prefix="build/fuzz/$name-" "${inputs[@]}"
+  count=$((count + 1))
+done <build/fuzz/fuzzers.txt
+echo "$count fuzz targets, no fault found"

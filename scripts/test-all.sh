@@ -1,0 +1,31 @@
+#!/usr/bin/env bash
+# Everything that make test leaves out for time. Goes on after a failure and names what
+# failed at the end.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+. scripts/environment.sh
+
+leaks() { ctest --test-dir build/asan --output-on-failure -L leaks; }
+
+threads() {
+  scripts/build.sh tsan
+  ctest --preset tsan -j "$jobs"
+}
+
+tidy() {
+  scripts/build.sh tidy
+  scripts/build.sh tidy all_verify_interface_header_sets
+}
+
+failed=()
+for suite in scripts/test.sh leaks threads tidy scripts/fuzz.sh scripts/cross.sh; do
+  echo "==== $suite"
+  # In a shell of its own: inside a condition, set -e would not stop a function.
+  bash -c "set -euo pipefail; $(declare -f leaks threads tidy); jobs=$jobs; $suite" ||
+    failed+=("$suite")
+done
+if [[ ${#failed[@]} != 0 ]]; then
+  echo "failed: ${failed[*]}" >&2
+  exit 1
+fi
+tail -n 1 build/test-count.txt

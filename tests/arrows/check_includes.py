@@ -1,0 +1,72 @@
+"""Holds every #include of a part against the arrows that the build declares.
+
+    check_includes.py SOURCE_FOLDER ARROWS_FILE
+
+The arrows file is the build's: one line a part, `name layer dep dep ...`. A part is the
+folder holdfast/<name>, but `python` is python/src. Prints one line a fault; exits 1 if
+there are any, and 2 if it looked at nothing, so that a wrong path cannot pass.
+"""
+
+import re
+import sys
+from pathlib import Path
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+SUFFIXES = {".h", ".cpp"}
+
+
+def read_arrows(path: Path) -> dict[str, set[str]]:
+    rows = [line.split() for line in path.read_text().splitlines() if line.strip()]
+    return {name: {name, *deps} for name, _layer, *deps in rows}
+
+
+def part_of(path: Path) -> str:
+    """The part that a file belongs to, from its path below the source folder."""
+    return "python" if path.parts[0] == "python" else path.parts[1]
+
+
+def fault_of(part: str, quote: str, target: str, allowed: set[str]) -> str | None:
+    pieces = target.split("/")
+    if pieces[0] != "holdfast":
+        if quote == '"' and part != "python":
+            return f'"{target}" is no path from the root, want "holdfast/<part>/..."'
+        return None
+    if len(pieces) < 3:
+        return f"{target} is for users of the library, want the header itself"
+    if pieces[1] not in allowed:
+        uses = " ".join(sorted(allowed - {part})) or "nothing"
+        return f"{part} may not include {target}: it declares {uses}"
+    return None
+
+
+def check_file(root: Path, path: Path, arrows: dict[str, set[str]]) -> list[str]:
+    shown = path.relative_to(root)
+    part = part_of(shown)
+    if part not in arrows:
+        return [f"{shown}: {part} is no declared part"]
+    faults = []
+    for number, line in enumerate(path.read_text().splitlines(), 1):
+        if match := INCLUDE.match(line):
+            if fault := fault_of(part, match[1], match[2], arrows[part]):
+                faults.append(f"{shown}:{number}: {fault}")
+    return faults
+
+
+def sources(root: Path) -> list[Path]:
+    files = [*root.glob("holdfast/*/**/*"), *root.glob("python/src/**/*")]
+    return sorted(file for file in files if file.suffix in SUFFIXES)
+
+
+def main(root: Path, arrows_file: Path) -> int:
+    arrows = read_arrows(arrows_file)
+    files = sources(root)
+    if not files:
+        print(f"{root}: no sources under holdfast/")
+        return 2
+    faults = [fault for file in files for fault in check_file(root, file, arrows)]
+    print("\n".join(faults) or f"{len(files)} files, every include is declared")
+    return 1 if faults else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))

@@ -1,0 +1,77 @@
+"""The include check must see what is planted, and only that."""
+
+import contextlib
+import io
+import tempfile
+import unittest
+from pathlib import Path
+
+import check_includes
+
+ARROWS = "base 0 \nstate 1 base\nstore 2 base\npython 7 base state\n"
+
+
+class CheckIncludesTest(unittest.TestCase):
+    def check(self, files: dict[str, str]) -> tuple[int, str]:
+        with tempfile.TemporaryDirectory() as folder:
+            root = Path(folder)
+            for name, text in files.items():
+                (root / name).parent.mkdir(parents=True, exist_ok=True)
+                (root / name).write_text(text)
+            (root / "arrows.txt").write_text(ARROWS)
+            output = io.StringIO()
+            with contextlib.redirect_stdout(output):
+                status = check_includes.main(root, root / "arrows.txt")
+            return status, output.getvalue()
+
+    def assert_fault(self, name: str, line: str, fault: str):
+        status, output = self.check({name: f"#pragma once\n{line}\n"})
+        self.assertEqual(status, 1)
+        self.assertEqual(output, f"{name}:2: {fault}\n")
+
+    def test_declared_and_foreign_includes_pass(self):
+        status, _ = self.check({
+            "holdfast/state/box.h": '#include <vector>\n#include "holdfast/base/result.h"\n'
+                                    '#include "holdfast/state/extent.h"\n',
+            "python/src/state.cpp": '#include "errors.h"\n#include "holdfast/state/box.h"\n',
+        })
+        self.assertEqual(status, 0)
+
+    def test_an_include_upwards_is_seen(self):
+        self.assert_fault("holdfast/base/env.h", '#include "holdfast/state/box.h"',
+                          "base may not include holdfast/state/box.h: it declares nothing")
+
+    def test_an_include_along_a_layer_or_undeclared_is_seen(self):
+        self.assert_fault("holdfast/store/commit.cpp", '#  include <holdfast/state/box.h>',
+                          "store may not include holdfast/state/box.h: it declares base")
+
+    def test_the_python_face_is_held_too(self):
+        self.assert_fault("python/src/store.cpp", '#include "holdfast/store/commit.h"',
+                          "python may not include holdfast/store/commit.h: "
+                          "it declares base state")
+
+    def test_tests_are_held_too(self):
+        self.assert_fault("holdfast/base/env_test.cpp", '#include "holdfast/store/x.h"',
+                          "base may not include holdfast/store/x.h: it declares nothing")
+
+    def test_a_relative_path_cannot_hide_an_arrow(self):
+        self.assert_fault("holdfast/base/env.h", '#include "../state/box.h"',
+                          '"../state/box.h" is no path from the root, '
+                          'want "holdfast/<part>/..."')
+
+    def test_the_umbrella_is_not_for_parts(self):
+        self.assert_fault("holdfast/base/env.h", '#include "holdfast/holdfast.h"',
+                          "holdfast/holdfast.h is for users of the library, "
+                          "want the header itself")
+
+    def test_an_undeclared_folder_is_seen(self):
+        status, output = self.check({"holdfast/stray/x.cpp": ""})
+        self.assertEqual(status, 1)
+        self.assertIn("stray is no declared part", output)
+
+    def test_looking_at_nothing_fails(self):
+        self.assertEqual(self.check({})[0], 2)
+
+
+if __name__ == "__main__":
+    unittest.main()
