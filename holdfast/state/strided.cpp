@@ -8,7 +8,8 @@ namespace {
 
 size_t at(int k) { return static_cast<size_t>(k); }
 
-void run_loops(const StridedCopy& copy, int depth, const std::byte* from, std::byte* to) {
+void run_loops(const StridedCopy& copy, int depth, const std::byte* from,
+               std::byte* to) {
   if (depth == copy.loops) {
     std::memcpy(to, from, static_cast<size_t>(copy.run));
     return;
@@ -21,7 +22,7 @@ void run_loops(const StridedCopy& copy, int depth, const std::byte* from, std::b
 
 // Fails the program if a run of the copy leaves `size` bytes.
 void check_inside(const StridedCopy& copy, int64_t start, size_t size,
-                  int64_t StridedCopy::Loop::* stride) {
+                  int64_t StridedCopy::Loop::*stride) {
   int64_t first = start, last = start + copy.run;
   for (int k = 0; k < copy.loops; ++k) {
     const int64_t reach = (copy.loop[at(k)].count - 1) * (copy.loop[at(k)].*stride);
@@ -60,9 +61,14 @@ bool is_injective(const Map& map, const Shape& shape, int64_t element_bytes) {
   std::array<std::pair<int64_t, int64_t>, kMaxRank> dims{};  // |stride|, size
   int n = 0;
   for (int k = 0; k < shape.rank(); ++k) {
-    if (shape[k] > 1) dims[at(n++)] = {std::abs(map.strides[at(k)]), shape[k]};
+    if (shape[k] == 1) continue;
+    // Sorted by hand: GCC 12 at -O3 takes std::sort of so few for an overrun.
+    int slot = n++;
+    const std::pair<int64_t, int64_t> dim{std::abs(map.strides[at(k)]), shape[k]};
+    for (; slot > 0 && dim < dims[at(slot - 1)]; --slot)
+      dims[at(slot)] = dims[at(slot - 1)];
+    dims[at(slot)] = dim;
   }
-  std::sort(dims.begin(), dims.begin() + n);
   int64_t span = element_bytes;  // bytes that the smaller strides reach
   for (int k = 0; k < n; ++k) {
     if (dims[at(k)].first < span) return false;
