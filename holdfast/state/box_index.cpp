@@ -152,13 +152,16 @@ std::optional<Box> first_gap(const Box& region, std::span<const Box> boxes) {
   if (region.empty()) return std::nullopt;
   const BoxIndex index(boxes);
   std::vector<Box> open{region};
+  std::vector<uint32_t> hits;
   while (!open.empty()) {
     const Box part = open.back();
     open.pop_back();
-    std::optional<uint32_t> hit;
-    index.for_each_hit(part, [&](uint32_t i) { hit = hit.value_or(i); });
-    if (!hit) return part;
-    std::vector<Box> rest = subtract(part, *intersect(part, boxes[*hit]));
+    hits.clear();
+    index.for_each_hit(part, [&](uint32_t hit) { hits.push_back(hit); });
+    if (hits.empty()) return part;
+    // The middle one halves what is left to look at, where the first would peel it.
+    const Box& middle = boxes[hits[hits.size() / 2]];
+    std::vector<Box> rest = subtract(part, *intersect(part, middle));
     open.insert(open.end(), rest.rbegin(), rest.rend());
   }
   return std::nullopt;
