@@ -1,8 +1,9 @@
 // Errors as values: Result<T> is a T or an Error, and must be looked at.
 //
-// What depends on the outside world (a file, a peer, the caller's input) returns Result;
-// a broken contract between our own functions is HOLDFAST_CHECK (check.h) and aborts.
-// Exceptions exist only at the Python edge. The interface mirrors std::expected.
+// What depends on the outside world (a file, a peer, the caller's input) returns
+// Result; a broken contract between our own functions is HOLDFAST_CHECK (check.h) and
+// aborts. Exceptions exist only at the Python edge. The interface mirrors
+// std::expected.
 #pragma once
 
 #include <fmt/format.h>
@@ -52,11 +53,10 @@ class [[nodiscard]] Error {
 };
 
 // invalid("{}: header is {} bytes, limit {}", path, seen, limit), and so on by code.
-#define HOLDFAST_ERROR_FACTORY(name, code)                             \
-  template <typename... Args>                                          \
-  Error name(fmt::format_string<Args...> format, Args&&... args) {     \
-    return Error(ErrorCode::code,                                      \
-                 fmt::format(format, std::forward<Args>(args)...));    \
+#define HOLDFAST_ERROR_FACTORY(name, code)                                           \
+  template <typename... Args>                                                        \
+  Error name(fmt::format_string<Args...> format, Args&&... args) {                   \
+    return Error(ErrorCode::code, fmt::format(format, std::forward<Args>(args)...)); \
   }
 HOLDFAST_ERROR_FACTORY(invalid, kInvalid)
 HOLDFAST_ERROR_FACTORY(not_found, kNotFound)
@@ -136,11 +136,11 @@ class [[nodiscard]] Result<void> {
 };
 
 // The value of a Result, or a return of its error from the enclosing function.
-#define HOLDFAST_TRY(expression)                                        \
-  __extension__({                                                       \
-    auto holdfast_result = (expression);                                \
+#define HOLDFAST_TRY(expression)                                          \
+  __extension__({                                                         \
+    auto holdfast_result = (expression);                                  \
     if (!holdfast_result.ok()) return std::move(holdfast_result).error(); \
-    std::move(holdfast_result).value();                                 \
+    std::move(holdfast_result).value();                                   \
   })
 
 }  // namespace holdfast
