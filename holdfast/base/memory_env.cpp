@@ -134,6 +134,7 @@ class MemoryEnv::OpenFile : public File {
 
   Result<void> allocate(int64_t size) override {
     MutexLock lock(state_.mutex);
+    if (size < 0) return errno_error(EINVAL, "allocate", path());
     HOLDFAST_TRY(check_room(size, "allocate"));
     if (size > length()) state_.disk->resize(*node_, size);
     return {};
