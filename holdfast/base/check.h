@@ -1,5 +1,6 @@
-// HOLDFAST_CHECK: a contract between our own functions. A broken one is a bug, and a bug
-// aborts with a sentence, in release builds too: going on would risk the user's state.
+// HOLDFAST_CHECK: a contract between our own functions. A broken one is a bug, and a
+// bug aborts with a sentence, in release builds too: going on would risk the user's
+// state.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,10 +12,10 @@ namespace holdfast {
 
 }  // namespace holdfast
 
-#define HOLDFAST_CHECK(condition, ...)                              \
-  do {                                                              \
-    if (!(condition)) [[unlikely]] {                                \
-      ::holdfast::fail_check(__FILE__, __LINE__, #condition,        \
-                             ::fmt::format(__VA_ARGS__));           \
-    }                                                               \
+#define HOLDFAST_CHECK(condition, ...)                       \
+  do {                                                       \
+    if (!(condition)) [[unlikely]] {                         \
+      ::holdfast::fail_check(__FILE__, __LINE__, #condition, \
+                             ::fmt::format(__VA_ARGS__));    \
+    }                                                        \
   } while (false)

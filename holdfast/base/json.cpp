@@ -5,8 +5,16 @@
 namespace holdfast {
 namespace {
 
-// Builds the document from the tokenizer's events. The open containers are on a stack of
-// our own, so that depth is a number that we check and not the machine's stack.
+// A value as a message shows it: printable, and short however long it is.
+std::string shown(const Json& value) {
+  constexpr size_t kMost = 80;
+  std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > kMost) text.replace(kMost, text.npos, "...");
+  return text;
+}
+
+// Builds the document from the tokenizer's events. The open containers are on a stack
+// of our own, so that depth is a number that we check and not the machine's stack.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   explicit Builder(std::string_view where) : where_(where) {}
@@ -27,7 +35,7 @@ class Builder : public nlohmann::json_sax<Json> {
 
   bool key(string_t& key) override {
     if (stack_.back().contains(key)) {
-      return fail(fmt::format("duplicate key \"{}\"", key));
+      return fail(fmt::format("duplicate key {}", shown(key)));
     }
     keys_.back() = std::move(key);
     return true;
@@ -86,6 +94,9 @@ class Builder : public nlohmann::json_sax<Json> {
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, std::string_view where) {
+  // The tokenizer takes a NUL for the end and would not look at what follows.
+  const size_t nul = text.find('\0');
+  if (nul != text.npos) return invalid("{}: not JSON at byte {}", where, nul + 1);
   Builder builder(where);
   (void)Json::sax_parse(text.begin(), text.end(), &builder);  // errors are in builder
   return std::move(builder).take();
@@ -97,7 +108,7 @@ Result<int64_t> json_integer(const Json& value, std::string_view where, int64_t 
       value.is_number_integer() &&
       (!value.is_number_unsigned() ||
        value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
-  if (!fits) return invalid("{}: {}, want an integer", where, value.dump().substr(0, 40));
+  if (!fits) return invalid("{}: {}, want an integer", where, shown(value));
   const int64_t number = value.get<int64_t>();
   if (number < least || number > most) {
     return invalid("{}: {}, want {} to {}", where, number, least, most);
@@ -152,7 +163,7 @@ Result<const Json*> Fields::array(const std::string& key) {
 
 Result<void> Fields::done() const {
   for (const auto& [key, value] : object_->items()) {
-    if (!asked_.contains(key)) return invalid("{}: unknown key \"{}\"", where_, key);
+    if (!asked_.contains(key)) return invalid("{}: unknown key {}", where_, shown(key));
   }
   return {};
 }

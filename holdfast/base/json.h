@@ -1,9 +1,9 @@
 // JSON from outside: parsed with limits, read with names.
 //
-// parse_json refuses duplicate keys, more than 64 levels and trailing bytes; messages name
-// `where` (a path) and the byte. Fields reads one object: every getter names the key it
-// wants, and done() refuses keys that nobody asked for, so that a typing error is never
-// silently ignored.
+// parse_json refuses duplicate keys, more than 64 levels and trailing bytes; messages
+// name `where` (a path) and the byte. Fields reads one object: every getter names the
+// key it wants, and done() refuses keys that nobody asked for, so that a typing error
+// is never silently ignored.
 #pragma once
 
 #include <cstdint>
@@ -35,9 +35,8 @@ class Fields {
   const std::string& where() const { return where_; }
 
   // Each fails if the key is missing or of another type or out of range.
-  Result<int64_t> integer(
-      const std::string& key, int64_t least = 0,
-      int64_t most = std::numeric_limits<int64_t>::max());
+  Result<int64_t> integer(const std::string& key, int64_t least = 0,
+                          int64_t most = std::numeric_limits<int64_t>::max());
   Result<std::string> text(const std::string& key);
   Result<bool> boolean(const std::string& key);
   Result<const Json*> array(const std::string& key);

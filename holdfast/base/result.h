@@ -1,8 +1,9 @@
 // Errors as values: Result<T> is a T or an Error, and must be looked at.
 //
-// What depends on the outside world (a file, a peer, the caller's input) returns Result;
-// a broken contract between our own functions is HOLDFAST_CHECK (check.h) and aborts.
-// Exceptions exist only at the Python edge. The interface mirrors std::expected.
+// What depends on the outside world (a file, a peer, the caller's input) returns
+// Result; a broken contract between our own functions is HOLDFAST_CHECK (check.h) and
+// aborts. Exceptions exist only at the Python edge. The interface mirrors
+// std::expected.
 #pragma once
 
 #include <fmt/format.h>
@@ -52,11 +53,10 @@ class [[nodiscard]] Error {
 };
 
 // invalid("{}: header is {} bytes, limit {}", path, seen, limit), and so on by code.
-#define HOLDFAST_ERROR_FACTORY(name, code)                             \
-  template <typename... Args>                                          \
-  Error name(fmt::format_string<Args...> format, Args&&... args) {     \
-    return Error(ErrorCode::code,                                      \
-                 fmt::format(format, std::forward<Args>(args)...));    \
+#define HOLDFAST_ERROR_FACTORY(name, code)                                           \
+  template <typename... Args>                                                        \
+  Error name(fmt::format_string<Args...> format, Args&&... args) {                   \
+    return Error(ErrorCode::code, fmt::format(format, std::forward<Args>(args)...)); \
   }
 HOLDFAST_ERROR_FACTORY(invalid, kInvalid)
 HOLDFAST_ERROR_FACTORY(not_found, kNotFound)

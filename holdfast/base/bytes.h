@@ -1,0 +1,58 @@
+// Bytes: views, owned bytes, little-endian numbers and hex.
+//
+// A view never owns: whoever passes one keeps the memory alive for the call.
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "holdfast/base/result.h"
+
+namespace holdfast {
+
+using ByteView = std::span<const std::byte>;
+using ByteSpan = std::span<std::byte>;
+using Bytes = std::vector<std::byte>;
+
+// The same memory under another type.
+inline ByteView bytes_of(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+inline std::string_view text_of(ByteView bytes) {
+  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+}
+
+inline Bytes copy_of(ByteView bytes) { return Bytes(bytes.begin(), bytes.end()); }
+
+// The number in the first sizeof(T) bytes, which must be there.
+template <std::unsigned_integral T>
+T load_little_endian(ByteView from) {
+  HOLDFAST_CHECK(from.size() >= sizeof(T), "{} bytes, want {}", from.size(), sizeof(T));
+  T value = 0;
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    value = static_cast<T>(value | (static_cast<T>(from[i]) << (8 * i)));
+  }
+  return value;
+}
+
+// Puts the number into the first sizeof(T) bytes, which must be there.
+template <std::unsigned_integral T>
+void store_little_endian(T value, ByteSpan into) {
+  HOLDFAST_CHECK(into.size() >= sizeof(T), "{} bytes, want {}", into.size(), sizeof(T));
+  for (size_t i = 0; i < sizeof(T); ++i) {
+    into[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
+  }
+}
+
+// Lower-case hex, two digits a byte.
+std::string to_hex(ByteView bytes);
+// Reads what to_hex wrote; upper case is welcome. Fails with kInvalid on an odd number
+// of digits or another character.
+Result<Bytes> from_hex(std::string_view hex);
+
+}  // namespace holdfast

@@ -1,0 +1,42 @@
+#include "holdfast/base/bytes.h"
+
+#include <gtest/gtest.h>
+
+#include <array>
+
+#include "holdfast/base/testing.h"
+
+namespace holdfast {
+namespace {
+
+TEST(BytesTest, NumbersLieLittleEndianInMemory) {
+  std::array<std::byte, 8> memory{};
+  store_little_endian<uint64_t>(0x0102030405060708, memory);
+  EXPECT_EQ(to_hex(memory), "0807060504030201");
+  EXPECT_EQ(load_little_endian<uint64_t>(memory), 0x0102030405060708u);
+  EXPECT_EQ(load_little_endian<uint16_t>(memory), 0x0708);
+  EXPECT_EQ(load_little_endian<uint8_t>(memory), 8);
+  store_little_endian<uint32_t>(0xfffefdfc, ByteSpan(memory).subspan(4));
+  EXPECT_EQ(to_hex(memory), "08070605fcfdfeff");
+}
+
+TEST(BytesDeathTest, ANumberWantsItsBytes) {
+  std::array<std::byte, 3> memory{};
+  EXPECT_DEATH((void)load_little_endian<uint32_t>(memory), "3 bytes, want 4");
+}
+
+TEST(BytesTest, HexReadsBackWhatItWrote) {
+  EXPECT_EQ(to_hex(bytes_of("\x01\xfe ~")), "01fe207e");
+  EXPECT_EQ(text_of(*from_hex("01FE207e")), "\x01\xfe ~");
+  EXPECT_TRUE(from_hex("")->empty());
+}
+
+TEST(BytesTest, HexRefusesOddCountsAndOtherCharacters) {
+  EXPECT_ERROR(from_hex("abc"), ErrorCode::kInvalid);
+  for (const char* bad : {"0g", "g0", " 0", "0\xff", "-1", "0x"}) {
+    EXPECT_ERROR(from_hex(bad), ErrorCode::kInvalid);
+  }
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,82 @@
+#include "holdfast/base/crc32c.h"
+
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <random>
+
+namespace holdfast {
+namespace {
+
+Bytes random_bytes(size_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  Bytes bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() & 0xff);
+  return bytes;
+}
+
+TEST(Crc32cTest, GivesThePublishedValues) {
+  EXPECT_EQ(crc32c({}), 0u);
+  EXPECT_EQ(crc32c(bytes_of("123456789")), 0xe3069283u);
+  // RFC 3720, appendix B.4.
+  EXPECT_EQ(crc32c(Bytes(32, std::byte{0})), 0x8a9136aau);
+  EXPECT_EQ(crc32c(Bytes(32, std::byte{0xff})), 0x62a8ab43u);
+  Bytes rising(32), falling(32);
+  for (size_t i = 0; i < 32; ++i) {
+    rising[i] = static_cast<std::byte>(i);
+    falling[i] = static_cast<std::byte>(31 - i);
+  }
+  EXPECT_EQ(crc32c(rising), 0x46dd794eu);
+  EXPECT_EQ(crc32c(falling), 0x113fdb5cu);
+}
+
+TEST(Crc32cTest, AgreesWithThePortableTwinForAllLengthsAndAlignments) {
+  const Bytes bytes = random_bytes(5000, 1);
+  for (size_t start = 0; start < 17; ++start) {
+    for (size_t count = 0; start + count <= bytes.size(); count += 1 + count / 16) {
+      const ByteView part = ByteView(bytes).subspan(start, count);
+      ASSERT_EQ(crc32c(part), crc32c_extend_portable(0, part)) << start << " " << count;
+      ASSERT_EQ(crc32c_extend(0xdeadbeef, part),
+                crc32c_extend_portable(0xdeadbeef, part));
+    }
+  }
+}
+
+TEST(Crc32cTest, PartsExtendAndCombineToTheWhole) {
+  const Bytes bytes = random_bytes(3000, 2);
+  const Crc32c whole = crc32c(bytes);
+  for (size_t cut = 0; cut <= bytes.size(); cut += 37) {
+    const ByteView a = ByteView(bytes).first(cut), b = ByteView(bytes).subspan(cut);
+    ASSERT_EQ(crc32c_extend(crc32c(a), b), whole);
+    ASSERT_EQ(crc32c_combine(crc32c(a), crc32c(b), b.size()), whole);
+  }
+}
+
+TEST(Crc32cTest, CombiningIsAssociativeForLengthsBeyondAnyMemory) {
+  const Crc32c a = 0x12345678, b = 0x9abcdef0, c = 0x0f1e2d3c;
+  for (const uint64_t length : {uint64_t{1} << 31, uint64_t{1} << 32,
+                                (uint64_t{1} << 40) + 12345, uint64_t{1} << 62}) {
+    const Crc32c left = crc32c_combine(crc32c_combine(a, b, length), c, length - 7);
+    const Crc32c right =
+        crc32c_combine(a, crc32c_combine(b, c, length - 7), length + (length - 7));
+    EXPECT_EQ(left, right);
+  }
+}
+
+// The library counts in an int. Untouched anonymous memory reads as zeros and costs
+// nothing.
+TEST(Crc32cTest, MoreThanTwoToThe31BytesAreTakenInPieces) {
+  const size_t count = (size_t{1} << 31) + 4097;
+  void* memory = mmap(nullptr, count, PROT_READ,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  const Crc32c seen = crc32c({static_cast<const std::byte*>(memory), count});
+  munmap(memory, count);
+  Crc32c block = crc32c(Bytes(4096, std::byte{0}));
+  Crc32c want = crc32c(Bytes(1, std::byte{0}));
+  for (size_t i = 0; i < count / 4096; ++i) want = crc32c_combine(want, block, 4096);
+  EXPECT_EQ(seen, want);
+}
+
+}  // namespace
+}  // namespace holdfast

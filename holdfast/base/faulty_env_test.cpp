@@ -1,0 +1,199 @@
+#include "holdfast/base/faulty_env.h"
+
+#include <gtest/gtest.h>
+
+#include "holdfast/base/memory_env.h"
+#include "holdfast/base/testing.h"
+
+namespace holdfast {
+namespace {
+
+class FaultyEnvTest : public ::testing::Test {
+ protected:
+  std::string text_at(const Path& path) {
+    const auto text = disk_.read_text(path);
+    return text.ok() ? *text : std::string(name_of(text.error().code()));
+  }
+  std::unique_ptr<File> create(const Path& path) {
+    return env_.open(path, {.mode = OpenMode::kCreate}).value();
+  }
+
+  MemoryEnv disk_;
+  FaultyEnv env_{disk_};
+};
+
+TEST_F(FaultyEnvTest, CountsAndLogsCallsByKind) {
+  ASSERT_OK(env_.replace_file("a", bytes_of("text")));
+  std::string kinds;
+  for (const Call& call : env_.log()) kinds += std::string(name_of(call.op)) + " ";
+  EXPECT_EQ(kinds, "open write sync close rename sync_folder ");
+  EXPECT_EQ(env_.calls(), 6);
+  EXPECT_EQ(env_.calls(Op::kSync), 1);
+  EXPECT_EQ(env_.calls(Op::kRead), 0);
+  EXPECT_EQ(env_.log().back().path, ".");
+}
+
+TEST_F(FaultyEnvTest, TheKthCallOfAKindFailsOnceWithoutEffect) {
+  env_.fail_at(Op::kRename, 2, ErrorCode::kNoSpace);
+  ASSERT_OK(disk_.write_file("a", {}));
+  ASSERT_OK(env_.rename("a", "b"));
+  EXPECT_ERROR(env_.rename("b", "c"), ErrorCode::kNoSpace);
+  EXPECT_EQ(text_at("b"), "");
+  EXPECT_OK(env_.rename("b", "c"));
+}
+
+TEST_F(FaultyEnvTest, CountingStartsWhenTheFaultIsSet) {
+  ASSERT_OK(env_.create_folder("a"));
+  env_.fail_at(Op::kCreateFolder);
+  EXPECT_ERROR(env_.create_folder("b"), ErrorCode::kIo);
+  env_.fail_at(Op::kAny, 2);
+  ASSERT_OK(env_.create_folder("b"));
+  EXPECT_ERROR(env_.list("."), ErrorCode::kIo);
+}
+
+TEST_F(FaultyEnvTest, EveryKindOfCallCanFail) {
+  ASSERT_OK(disk_.create_folder("d"));
+  const auto file = create("a");
+  std::byte byte{};
+  const auto refused = [&](Op op, auto call) {
+    env_.fail_at(op, 1, ErrorCode::kUnavailable);
+    EXPECT_ERROR(call(), ErrorCode::kUnavailable);
+  };
+  refused(Op::kOpen, [&] { return env_.open("b", {.mode = OpenMode::kCreate}); });
+  refused(Op::kRead, [&] { return file->read_at(0, {&byte, 1}); });
+  refused(Op::kWrite, [&] { return file->write_at(0, {&byte, 1}); });
+  refused(Op::kAllocate, [&] { return file->allocate(1); });
+  refused(Op::kTruncate, [&] { return file->truncate(1); });
+  refused(Op::kInfo, [&] { return file->size(); });
+  refused(Op::kInfo, [&] { return env_.info("a"); });
+  refused(Op::kList, [&] { return env_.list("."); });
+  refused(Op::kRemove, [&] { return env_.remove_file("a"); });
+  refused(Op::kRemove, [&] { return env_.remove_folder("d"); });
+  refused(Op::kRename, [&] { return env_.rename("a", "c"); });
+  refused(Op::kRename, [&] { return env_.rename_new("a", "c"); });
+  refused(Op::kLink, [&] { return env_.link("a", "c"); });
+  refused(Op::kCreateFolder, [&] { return env_.create_folder("e"); });
+  refused(Op::kSyncFolder, [&] { return env_.sync_folder("."); });
+  refused(Op::kFreeSpace, [&] { return env_.free_space("."); });
+  refused(Op::kSync, [&] { return file->sync(); });
+  refused(Op::kSync, [&] { return file->sync_data(); });
+  refused(Op::kClose, [&] { return file->close(); });
+  EXPECT_EQ(*disk_.list("."), (std::vector<std::string>{"a", "d"}));
+  EXPECT_EQ(disk_.info("a")->size, 0);
+}
+
+TEST_F(FaultyEnvTest, ShortTransfersAreContinued) {
+  const auto file = create("a");
+  env_.shorten_at(Op::kWrite, 1, 3);
+  env_.shorten_at(Op::kWrite, 2, 1);
+  ASSERT_OK(file->write_at(0, bytes_of("0123456789")));
+  EXPECT_EQ(env_.calls(Op::kWrite), 3);
+  EXPECT_EQ(text_at("a"), "0123456789");
+
+  Bytes into(10);
+  env_.shorten_at(Op::kRead, 1, 4);
+  EXPECT_EQ(*file->read_at(0, into), 10u);
+  EXPECT_EQ(env_.calls(Op::kRead), 2);
+  EXPECT_EQ(text_of(into), "0123456789");
+
+  env_.shorten_at(Op::kWrite, 1, 2);
+  ASSERT_OK(
+      env_.open("b", {.mode = OpenMode::kAppend}).value()->append(bytes_of("xyz")));
+  EXPECT_EQ(text_at("b"), "xyz");
+}
+
+TEST_F(FaultyEnvTest, AWriteThatFailsInTheMiddleLeavesItsFirstPart) {
+  const auto file = create("a");
+  env_.shorten_at(Op::kWrite, 1, 4);
+  env_.fail_at(Op::kWrite, 2, ErrorCode::kNoSpace);
+  EXPECT_ERROR(file->write_at(0, bytes_of("0123456789")), ErrorCode::kNoSpace);
+  EXPECT_EQ(text_at("a"), "0123");
+}
+
+TEST_F(FaultyEnvTest, AReadShortenedToNothingLooksLikeTheEndOfTheFile) {
+  ASSERT_OK(disk_.write_file("a", bytes_of("text")));
+  const auto file = env_.open("a", {.mode = OpenMode::kRead}).value();
+  Bytes into(4);
+  env_.shorten_at(Op::kRead, 1, 0);
+  EXPECT_EQ(*file->read_at(0, into), 0u);
+}
+
+TEST_F(FaultyEnvTest, SubmittedTransfersRunInOrderAndFailAtTheirWait) {
+  const auto file = create("a");
+  env_.fail_at(Op::kWrite, 2, ErrorCode::kNoSpace);
+  const Ticket one = file->submit_write(0, bytes_of("a"));
+  const Ticket two = file->submit_write(1, bytes_of("b"));
+  const Ticket three = file->submit_write(2, bytes_of("c"));
+  EXPECT_OK(file->wait(three));
+  EXPECT_ERROR(file->wait(two), ErrorCode::kNoSpace);
+  EXPECT_OK(file->wait(one));
+  EXPECT_EQ(text_at("a"), std::string("a\0c", 3));
+}
+
+TEST_F(FaultyEnvTest, ASyncAfterAFailedOneSucceedsAndSavesNothing) {
+  const auto file = create("a");
+  ASSERT_OK(env_.sync_folder("."));
+  ASSERT_OK(file->write_at(0, bytes_of("text")));
+  env_.fail_at(Op::kSync);
+  EXPECT_ERROR(file->sync(), ErrorCode::kIo);
+  EXPECT_OK(file->sync());
+  EXPECT_OK(file->sync_data());
+  EXPECT_EQ(disk_.after_crash({})->info("a")->size, 0);
+}
+
+TEST_F(FaultyEnvTest, AfterACrashEveryCallFails) {
+  const auto file = create("a");
+  env_.crash_at(Op::kWrite, 2);
+  ASSERT_OK(file->write_at(0, bytes_of("1")));
+  EXPECT_FALSE(env_.crashed());
+  EXPECT_ERROR(file->write_at(0, bytes_of("2")), ErrorCode::kIo);
+  EXPECT_TRUE(env_.crashed());
+  EXPECT_ERROR(file->sync(), ErrorCode::kIo);
+  EXPECT_ERROR(env_.info("a"), ErrorCode::kIo);
+  EXPECT_ERROR(env_.open("b", {.mode = OpenMode::kCreate}), ErrorCode::kIo);
+  EXPECT_EQ(text_at("a"), "1");
+}
+
+// The pattern of all crash tests: one run to count the calls, then a crash at each.
+TEST(CrashPointTest, ReplaceFileIsOldOrNewAtEveryCrashPoint) {
+  const auto prepare = [](MemoryEnv& disk) {
+    disk.write_file("a", bytes_of("old")).value();
+    disk.sync_folder(".").value();
+  };
+  MemoryEnv counted_disk;
+  prepare(counted_disk);
+  FaultyEnv counted(counted_disk);
+  ASSERT_OK(counted.replace_file("a", bytes_of("new")));
+
+  int64_t old_seen = 0, new_seen = 0;
+  for (int64_t k = 1; k <= counted.calls(); ++k) {
+    MemoryEnv disk;
+    prepare(disk);
+    FaultyEnv env(disk);
+    env.crash_at(Op::kAny, k);
+    EXPECT_ERROR(env.replace_file("a", bytes_of("new")), ErrorCode::kIo);
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      const auto after = disk.after_crash({Unsynced::kReordered, seed});
+      const std::string text = *after->read_text("a");
+      EXPECT_TRUE(text == "old" || text == "new") << text << " at call " << k;
+      (text == "old" ? old_seen : new_seen) += 1;
+    }
+  }
+  EXPECT_GT(old_seen, 0);
+  EXPECT_GT(new_seen, 0);
+}
+
+TEST(CrashPointTest, AMissingSyncIsFoundByACrash) {
+  MemoryEnv disk;
+  ASSERT_OK(disk.write_file("a", bytes_of("old")));
+  ASSERT_OK(disk.sync_folder("."));
+  // The classic mistake: rename without syncing the contents first.
+  const auto file = disk.open("a.tmp", {.mode = OpenMode::kCreate}).value();
+  ASSERT_OK(file->write_at(0, bytes_of("new")));
+  ASSERT_OK(disk.rename("a.tmp", "a"));
+  ASSERT_OK(disk.sync_folder("."));
+  EXPECT_EQ(*disk.after_crash({})->read_text("a"), "");
+}
+
+}  // namespace
+}  // namespace holdfast

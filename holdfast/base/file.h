@@ -1,0 +1,122 @@
+// An open file of an Env.
+//
+// Calls are whole: a read ends early only at the end of the file, a write is done in
+// full or fails (some of its bytes may then be in the file). Interruptions and short
+// transfers of the system are continued inside.
+//
+// Written bytes are visible at once and survive a crash only after sync() or
+// sync_data(); the file's *name* survives only after Env::sync_folder. A failed sync
+// must not be repeated on the same file: the system may have dropped the bytes and
+// would then report success. Write a new file instead.
+//
+// Threads: reads, writes, submits and waits may run at the same time; close() runs
+// alone. A file must not outlive its Env. The destructor closes without a report, after
+// waiting for what was submitted.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <string>
+
+#include "holdfast/base/bytes.h"
+#include "holdfast/base/mutex.h"
+#include "holdfast/base/result.h"
+
+namespace holdfast {
+
+using Path = std::filesystem::path;
+
+enum class OpenMode {
+  kRead,      // an existing file, to read
+  kCreate,    // a new file, to read and write; kConflict if the name is taken
+  kTruncate,  // a new file or an existing one emptied, to read and write
+  kUpdate,    // an existing file, to read and write
+  kAppend,    // a new or existing file, to append() only
+};
+
+struct OpenOptions {
+  OpenMode mode = OpenMode::kRead;
+  // Past the system's cache. Offsets, lengths and addresses of every transfer must then
+  // be multiples of kDirectAlignment, else kInvalid (only the end of the file may cut a
+  // read short); opening fails with kUnsupported where the file system cannot. Not for
+  // kAppend.
+  bool direct = false;
+};
+
+inline constexpr int64_t kDirectAlignment = 4096;
+
+// One submitted transfer of one file.
+struct Ticket {
+  uint64_t id = 0;
+};
+
+class File {
+ public:
+  virtual ~File() = default;
+  File(const File&) = delete;
+  File& operator=(const File&) = delete;
+
+  const Path& path() const { return path_; }
+  OpenMode mode() const { return options_.mode; }
+  bool direct() const { return options_.direct; }
+
+  // Number of bytes read: fewer than asked only at the end of the file.
+  Result<size_t> read_at(int64_t offset, ByteSpan into);
+  // Beyond the end the file grows, and what lies between reads as zeros.
+  Result<void> write_at(int64_t offset, ByteView bytes);
+  // At the end of the file as it is then. Only in mode kAppend.
+  Result<void> append(ByteView bytes);
+
+  // Transfers in the background. The memory must stay alive and, for writes, unchanged
+  // until wait() has returned. Transfers run in any order, so ranges in flight must not
+  // overlap. Errors come with wait(). May block while too many are in flight.
+  virtual Ticket submit_read(int64_t offset, ByteSpan into);
+  virtual Ticket submit_write(int64_t offset, ByteView bytes);
+  // Bytes transferred, with the promises of read_at and write_at. Once for each ticket,
+  // in any order. A sync covers only those writes that were waited for.
+  virtual Result<size_t> wait(Ticket ticket);
+
+  virtual Result<int64_t> size() = 0;
+  // Reserves space for [0, size) and makes the file at least that long, zeros at the
+  // end. kNoSpace if there is not enough; kUnsupported where the file system cannot
+  // reserve (the reservation is never emulated by writing).
+  virtual Result<void> allocate(int64_t size) = 0;
+  // Cuts the file, or lengthens it with zeros.
+  virtual Result<void> truncate(int64_t size) = 0;
+  // Makes the contents durable: sync_data without times and other attributes that
+  // reading back does not need.
+  virtual Result<void> sync() = 0;
+  virtual Result<void> sync_data() = 0;
+  // Waits for submitted transfers and closes; reports the first failure of a transfer
+  // that nobody waited for, or of closing itself. No call may follow. Does not sync.
+  Result<void> close();
+
+ protected:
+  File(Path path, OpenOptions options) : path_(std::move(path)), options_(options) {}
+
+  // One transfer of at least one byte; reading gives 0 at the end of the file.
+  virtual Result<size_t> read_some(int64_t offset, ByteSpan into) = 0;
+  virtual Result<size_t> write_some(int64_t offset, ByteView bytes) = 0;
+  virtual Result<size_t> append_some(ByteView bytes) = 0;
+  virtual Result<void> close_handle() = 0;
+  // The result of every ticket not yet waited for; none are left.
+  virtual Result<void> drain();
+
+  // What submit does in the end, for implementations that run it elsewhere.
+  Result<size_t> write_whole(int64_t offset, ByteView bytes);
+
+ private:
+  Result<void> check_transfer(const char* what, int64_t offset, ByteView memory) const;
+  Ticket keep(Result<size_t> result);
+
+  const Path path_;
+  const OpenOptions options_;
+
+  // Transfers of implementations that run them at once, in submit.
+  Mutex mutex_;
+  uint64_t last_id_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, Result<size_t>> done_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+}  // namespace holdfast

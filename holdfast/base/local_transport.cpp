@@ -1,0 +1,162 @@
+#include "holdfast/base/local_transport.h"
+
+namespace holdfast {
+
+class LocalNetwork::Endpoint : public Transport {
+ public:
+  Endpoint(LocalNetwork& network, int rank) : network_(network), rank_(rank) {}
+
+  int rank() const override { return rank_; }
+  int size() const override { return static_cast<int>(network_.endpoints_.size()); }
+
+  Result<void> send(int to, Tag tag, ByteView bytes, Instant deadline) override {
+    HOLDFAST_CHECK(tag >= 0, "tag {}", tag);
+    return network_.send(rank_, to, tag, bytes, deadline);
+  }
+
+  Result<Bytes> recv(int from, Tag tag, Instant deadline) override {
+    HOLDFAST_CHECK(tag >= 0, "tag {}", tag);
+    return network_.recv(rank_, from, tag, deadline);
+  }
+
+  Result<void> barrier(Instant deadline) override {
+    HOLDFAST_TRY(network_.gather(rank_, {}, deadline).within("barrier"));
+    return {};
+  }
+
+  Result<std::vector<Bytes>> all_gather(ByteView bytes, Instant deadline) override {
+    return network_.gather(rank_, bytes, deadline).within("all_gather");
+  }
+
+ private:
+  LocalNetwork& network_;
+  const int rank_;
+};
+
+LocalNetwork::LocalNetwork(Env& env, int size, size_t queue)
+    : env_(env), queue_(queue) {
+  HOLDFAST_CHECK(size > 0, "{} ranks", size);
+  HOLDFAST_CHECK(queue > 0, "a queue without room");
+  const auto count = static_cast<size_t>(size);
+  MutexLock lock(mutex_);
+  ranks_.resize(count);
+  for (int rank = 0; rank < size; ++rank) {
+    endpoints_.push_back(std::make_unique<Endpoint>(*this, rank));
+    at(rank).waiting.resize(count);
+    at(rank).to_drop.resize(count);
+  }
+}
+
+LocalNetwork::~LocalNetwork() = default;
+
+void LocalNetwork::check_rank(int rank) const {
+  HOLDFAST_CHECK(rank >= 0 && static_cast<size_t>(rank) < endpoints_.size(),
+                 "rank {} of {}", rank, endpoints_.size());
+}
+
+Transport& LocalNetwork::endpoint(int rank) {
+  check_rank(rank);
+  return *endpoints_[static_cast<size_t>(rank)];
+}
+
+void LocalNetwork::kill(int rank) {
+  check_rank(rank);
+  MutexLock lock(mutex_);
+  at(rank).alive = false;
+  changed_.notify_all();
+}
+
+void LocalNetwork::drop(int from, int to, int64_t messages) {
+  check_rank(from);
+  check_rank(to);
+  MutexLock lock(mutex_);
+  at(to).to_drop[static_cast<size_t>(from)] += messages;
+}
+
+Result<void> LocalNetwork::check_alive(int self, int peer) {
+  if (!at(self).alive) return unavailable("rank {}: killed", self);
+  if (!at(peer).alive) return unavailable("rank {}: rank {} is gone", self, peer);
+  return {};
+}
+
+bool LocalNetwork::lose(int from, int to) {
+  int64_t& left = at(to).to_drop[static_cast<size_t>(from)];
+  if (left == 0) return false;
+  --left;
+  return true;
+}
+
+Result<void> LocalNetwork::send(int from, int to, int64_t tag, ByteView bytes,
+                                Instant deadline) {
+  check_rank(to);
+  MutexLock lock(mutex_);
+  HOLDFAST_TRY(check_alive(from, to));
+  int64_t& waiting = at(to).waiting[static_cast<size_t>(from)];
+  const bool own = tag >= 0;  // collective calls wait for each other: no queue needed
+  while (own && waiting >= static_cast<int64_t>(queue_)) {
+    if (env_.now() >= deadline) {
+      return timed_out("rank {}: send to rank {}, tag {}: queue of {} is full", from,
+                       to, tag, queue_);
+    }
+    env_.wait_until(changed_, mutex_, deadline);
+    HOLDFAST_TRY(check_alive(from, to));
+  }
+  if (lose(from, to)) return {};
+  if (own) ++waiting;
+  at(to).inbox[{from, tag}].push_back(copy_of(bytes));
+  changed_.notify_all();
+  return {};
+}
+
+Result<Bytes> LocalNetwork::recv(int to, int from, int64_t tag, Instant deadline) {
+  check_rank(from);
+  MutexLock lock(mutex_);
+  Rank& self = at(to);
+  while (self.inbox.find({from, tag}) == self.inbox.end()) {
+    HOLDFAST_TRY(check_alive(to, from));
+    if (env_.now() >= deadline) {
+      return timed_out("rank {}: nothing from rank {}, tag {}", to, from, tag);
+    }
+    env_.wait_until(changed_, mutex_, deadline);
+  }
+  if (!self.alive) return unavailable("rank {}: killed", to);
+  const auto channel = self.inbox.find({from, tag});
+  Bytes message = std::move(channel->second.front());
+  channel->second.pop_front();
+  if (channel->second.empty()) self.inbox.erase(channel);
+  if (tag >= 0) --self.waiting[static_cast<size_t>(from)];
+  changed_.notify_all();
+  return message;
+}
+
+// The tag of the rank's next collective call. What failed calls left behind goes.
+int64_t LocalNetwork::begin_collective(int rank) {
+  MutexLock lock(mutex_);
+  Rank& self = at(rank);
+  const int64_t tag = -(++self.collectives);
+  std::erase_if(self.inbox, [&](const auto& entry) {
+    const int64_t old = entry.first.second;
+    return old < 0 && old > tag;
+  });
+  return tag;
+}
+
+Result<std::vector<Bytes>> LocalNetwork::gather(int rank, ByteView bytes,
+                                                Instant deadline) {
+  const int64_t tag = begin_collective(rank);
+  const int count = static_cast<int>(endpoints_.size());
+  // To all that can hear it first: one dead rank must not keep the others apart longer.
+  Result<void> sent;
+  for (int to = 0; to < count; ++to) {
+    Result<void> one = send(rank, to, tag, bytes, deadline);
+    if (sent.ok()) sent = std::move(one);
+  }
+  HOLDFAST_TRY(std::move(sent));
+  std::vector<Bytes> all;
+  for (int from = 0; from < count; ++from) {
+    all.push_back(HOLDFAST_TRY(recv(rank, from, tag, deadline)));
+  }
+  return all;
+}
+
+}  // namespace holdfast

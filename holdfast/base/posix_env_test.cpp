@@ -1,0 +1,68 @@
+// What only the machine's Env has: symbolic links, and numbers of the system.
+#include "holdfast/base/posix_env.h"
+
+#include <gtest/gtest.h>
+
+#include <cerrno>
+
+#include "holdfast/base/errno_error.h"
+#include "holdfast/base/testing.h"
+
+namespace holdfast {
+namespace {
+
+class PosixEnvTest : public ::testing::Test {
+ protected:
+  PosixEnvTest() {
+    std::string name = std::filesystem::temp_directory_path() / "holdfast-XXXXXX";
+    folder_ = mkdtemp(name.data());
+  }
+  ~PosixEnvTest() override { std::filesystem::remove_all(folder_); }
+
+  std::unique_ptr<Env> env_ = make_posix_env();
+  Path folder_;
+};
+
+TEST_F(PosixEnvTest, RemoveAllDoesNotFollowSymbolicLinks) {
+  ASSERT_OK(env_->create_folders(folder_ / "kept"));
+  ASSERT_OK(env_->write_file(folder_ / "kept" / "x", bytes_of("x")));
+  ASSERT_OK(env_->create_folder(folder_ / "gone"));
+  std::filesystem::create_directory_symlink(folder_ / "kept",
+                                            folder_ / "gone" / "link");
+  EXPECT_TRUE(env_->info(folder_ / "gone" / "link")->symlink);
+  EXPECT_TRUE(env_->info(folder_ / "gone" / "link")->folder);
+  ASSERT_OK(env_->remove_all(folder_ / "gone"));
+  EXPECT_EQ(*env_->read_text(folder_ / "kept" / "x"), "x");
+}
+
+TEST_F(PosixEnvTest, AFileThatIsDestroyedWaitsForItsTransfers) {
+  const Bytes block(1 << 20, std::byte{3});
+  {
+    const auto file = env_->open(folder_ / "a", {.mode = OpenMode::kCreate}).value();
+    for (int i = 0; i < 8; ++i) (void)file->submit_write(i << 20, block);
+  }
+  EXPECT_EQ(env_->info(folder_ / "a")->size, 8 << 20);
+}
+
+TEST(ErrnoErrorTest, NumbersBecomeWhatTheCallerCanDo) {
+  const auto code = [](int number) {
+    return std::string(name_of(errno_error(number, "write", "a").code()));
+  };
+  EXPECT_EQ(code(ENOENT), "not_found");
+  EXPECT_EQ(code(EEXIST), "conflict");
+  EXPECT_EQ(code(ENOTEMPTY), "conflict");
+  EXPECT_EQ(code(ENOSPC), "no_space");
+  EXPECT_EQ(code(EDQUOT), "no_space");
+  EXPECT_EQ(code(EOPNOTSUPP), "unsupported");
+  EXPECT_EQ(code(EXDEV), "unsupported");
+  EXPECT_EQ(code(EINVAL), "invalid");
+  EXPECT_EQ(code(EMFILE), "unavailable");
+  EXPECT_EQ(code(ETIMEDOUT), "timeout");
+  EXPECT_EQ(code(EACCES), "io");
+  EXPECT_EQ(code(EIO), "io");
+  EXPECT_EQ(errno_error(ENOSPC, "write", "a/b").message(),
+            "a/b: write: No space left on device");
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,178 @@
+#include "holdfast/base/posix_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "holdfast/base/errno_error.h"
+
+namespace holdfast {
+namespace {
+
+// The call's result, repeated while a signal interrupts it.
+template <typename Call>
+auto uninterrupted(Call call) {
+  while (true) {
+    const auto result = call();
+    if (result != -1 || errno != EINTR) return result;
+  }
+}
+
+int flags_of(OpenOptions options) {
+  const int direct = options.direct ? O_DIRECT : 0;
+  switch (options.mode) {
+    case OpenMode::kRead: return O_RDONLY | O_CLOEXEC | direct;
+    case OpenMode::kCreate: return O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | direct;
+    case OpenMode::kTruncate: return O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | direct;
+    case OpenMode::kUpdate: return O_RDWR | O_CLOEXEC | direct;
+    case OpenMode::kAppend: return O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+  }
+  HOLDFAST_CHECK(false, "open mode {}", static_cast<int>(options.mode));
+}
+
+}  // namespace
+
+ThreadPool& IoThreads::pool() {
+  MutexLock lock(mutex_);
+  if (!pool_) pool_ = std::make_unique<ThreadPool>(options_);
+  return *pool_;
+}
+
+Result<std::unique_ptr<File>> PosixFile::open(const Path& path, OpenOptions options,
+                                              IoThreads& threads) {
+  HOLDFAST_CHECK(!(options.direct && options.mode == OpenMode::kAppend),
+                 "{}: direct append", path.native());
+  const int descriptor =
+      uninterrupted([&] { return ::open(path.c_str(), flags_of(options), 0666); });
+  if (descriptor < 0) {
+    // This is how a file system without direct transfers answers.
+    const bool no_direct = options.direct && errno == EINVAL;
+    return errno_error(no_direct ? EOPNOTSUPP : errno, "open", path);
+  }
+  std::unique_ptr<PosixFile> file(new PosixFile(path, options, descriptor, threads));
+  struct stat status {};
+  if (::fstat(descriptor, &status) != 0) return file->failure("open");
+  if (S_ISDIR(status.st_mode)) return errno_error(EISDIR, "open", path);
+  return std::unique_ptr<File>(std::move(file));
+}
+
+PosixFile::~PosixFile() {
+  if (descriptor_ < 0) return;
+  (void)drain();
+  (void)close_handle();
+}
+
+Error PosixFile::failure(std::string_view what) const {
+  return errno_error(errno, what, path());
+}
+
+Result<size_t> PosixFile::read_some(int64_t offset, ByteSpan into) {
+  const ssize_t count = uninterrupted(
+      [&] { return ::pread(descriptor_, into.data(), into.size(), offset); });
+  if (count < 0) return failure("read");
+  return static_cast<size_t>(count);
+}
+
+Result<size_t> PosixFile::write_some(int64_t offset, ByteView bytes) {
+  const ssize_t count = uninterrupted(
+      [&] { return ::pwrite(descriptor_, bytes.data(), bytes.size(), offset); });
+  if (count < 0) return failure("write");
+  return static_cast<size_t>(count);
+}
+
+Result<size_t> PosixFile::append_some(ByteView bytes) {
+  const ssize_t count =
+      uninterrupted([&] { return ::write(descriptor_, bytes.data(), bytes.size()); });
+  if (count < 0) return failure("append");
+  return static_cast<size_t>(count);
+}
+
+Result<int64_t> PosixFile::size() {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) return failure("size");
+  return int64_t{status.st_size};
+}
+
+Result<void> PosixFile::allocate(int64_t size) {
+  if (size == 0) return {};  // which the system would call invalid
+  const int done = uninterrupted([&] { return ::fallocate(descriptor_, 0, 0, size); });
+  if (done != 0) return failure("allocate");
+  return {};
+}
+
+Result<void> PosixFile::truncate(int64_t size) {
+  if (uninterrupted([&] { return ::ftruncate(descriptor_, size); }) != 0) {
+    return failure("truncate");
+  }
+  return {};
+}
+
+Result<void> PosixFile::sync() {
+  // Not repeated when interrupted: a second sync could hide what the first one lost.
+  if (::fsync(descriptor_) != 0) return failure("sync");
+  return {};
+}
+
+Result<void> PosixFile::sync_data() {
+  if (::fdatasync(descriptor_) != 0) return failure("sync");
+  return {};
+}
+
+Result<void> PosixFile::close_handle() {
+  const int descriptor = std::exchange(descriptor_, -1);
+  // Linux has freed the descriptor even when it reports an interruption.
+  if (::close(descriptor) != 0 && errno != EINTR) return failure("close");
+  return {};
+}
+
+Ticket PosixFile::start(Transfer transfer) {
+  uint64_t id = 0;
+  {
+    MutexLock lock(mutex_);
+    id = ++last_id_;
+    tickets_.emplace(id, std::nullopt);
+  }
+  threads_.pool().submit([this, id, transfer = std::move(transfer)] {
+    Result<size_t> result = transfer();
+    // Told under the lock: whoever hears it may destroy the file.
+    MutexLock lock(mutex_);
+    tickets_.find(id)->second = std::move(result);
+    finished_.notify_all();
+  });
+  return {id};
+}
+
+Ticket PosixFile::submit_read(int64_t offset, ByteSpan into) {
+  return start([this, offset, into] { return read_at(offset, into); });
+}
+
+Ticket PosixFile::submit_write(int64_t offset, ByteView bytes) {
+  return start([this, offset, bytes] { return write_whole(offset, bytes); });
+}
+
+Result<size_t> PosixFile::wait(Ticket ticket) {
+  MutexLock lock(mutex_);
+  const auto found = tickets_.find(ticket.id);
+  HOLDFAST_CHECK(found != tickets_.end(), "{}: no ticket {}", path().native(),
+                 ticket.id);
+  while (!found->second) finished_.wait(mutex_);
+  Result<size_t> result = *std::move(found->second);
+  tickets_.erase(found);
+  return result;
+}
+
+Result<void> PosixFile::drain() {
+  MutexLock lock(mutex_);
+  Result<void> outcome;
+  while (!tickets_.empty()) {
+    const auto first = tickets_.begin();
+    while (!first->second) finished_.wait(mutex_);
+    if (outcome.ok() && !first->second->ok()) outcome = first->second->error();
+    tickets_.erase(first);
+  }
+  return outcome;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,67 @@
+#include "holdfast/base/thread_pool.h"
+
+#include "holdfast/base/check.h"
+
+namespace holdfast {
+
+ThreadPool::ThreadPool(ThreadPoolOptions options) : limit_(options.queue) {
+  HOLDFAST_CHECK(options.threads > 0, "{} threads", options.threads);
+  HOLDFAST_CHECK(options.queue > 0, "a queue without room");
+  threads_.reserve(static_cast<size_t>(options.threads));
+  for (int i = 0; i < options.threads; ++i) {
+    threads_.emplace_back([this]() noexcept { work(); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+  }
+  task_there_.notify_all();
+  threads_.clear();
+}
+
+void ThreadPool::enqueue(Task task) {
+  queue_.push_back(std::move(task));
+  task_there_.notify_one();
+}
+
+void ThreadPool::submit(Task task) {
+  MutexLock lock(mutex_);
+  HOLDFAST_CHECK(!stopping_, "task for a pool that is being destroyed");
+  while (!has_room()) room_there_.wait(mutex_);
+  enqueue(std::move(task));
+}
+
+bool ThreadPool::try_submit(Task task) {
+  MutexLock lock(mutex_);
+  if (stopping_ || !has_room()) return false;
+  enqueue(std::move(task));
+  return true;
+}
+
+void ThreadPool::wait_idle() {
+  MutexLock lock(mutex_);
+  while (!queue_.empty() || running_ > 0) idle_.wait(mutex_);
+}
+
+void ThreadPool::work() {
+  mutex_.lock();
+  while (true) {
+    while (queue_.empty() && !stopping_) task_there_.wait(mutex_);
+    if (queue_.empty()) break;
+    Task task = std::move(queue_.front());
+    queue_.pop_front();
+    ++running_;
+    room_there_.notify_one();
+    mutex_.unlock();
+    task();
+    task = nullptr;  // what it holds is gone before anybody sees the pool idle
+    mutex_.lock();
+    if (--running_ == 0 && queue_.empty()) idle_.notify_all();
+  }
+  mutex_.unlock();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,56 @@
+// A fixed number of threads that run tasks from a bounded queue.
+#pragma once
+
+#include <cstddef>
+#include <deque>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "holdfast/base/mutex.h"
+
+namespace holdfast {
+
+struct ThreadPoolOptions {
+  int threads = 1;
+  size_t queue = 64;  // tasks that may wait
+};
+
+// Tasks start in the order of submission. A task must not throw (that ends the process)
+// and must not submit() or wait_idle() on its own pool: with all threads waiting for
+// room none would make any; try_submit() is safe there. All calls are safe from several
+// threads; the destructor runs what was submitted, then joins.
+class ThreadPool {
+ public:
+  using Task = std::function<void()>;
+
+  explicit ThreadPool(ThreadPoolOptions options);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  // Waits for room in the queue.
+  void submit(Task task);
+  // False, without running it ever, if the queue is full or the pool is being
+  // destroyed.
+  [[nodiscard]] bool try_submit(Task task);
+  // Returns when no task waits or runs. Tasks submitted meanwhile are waited for too.
+  void wait_idle();
+
+ private:
+  void work();
+  bool has_room() const HOLDFAST_REQUIRES(mutex_) { return queue_.size() < limit_; }
+  void enqueue(Task task) HOLDFAST_REQUIRES(mutex_);
+
+  const size_t limit_;
+  Mutex mutex_;
+  Condition task_there_;
+  Condition room_there_;
+  Condition idle_;
+  std::deque<Task> queue_ HOLDFAST_GUARDED_BY(mutex_);
+  size_t running_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::vector<std::jthread> threads_;  // last: they use all of the above
+};
+
+}  // namespace holdfast

@@ -1,0 +1,112 @@
+#include "holdfast/base/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <atomic>
+#include <latch>
+#include <memory>
+#include <semaphore>
+
+namespace holdfast {
+namespace {
+
+TEST(ThreadPoolTest, RunsEveryTaskOnce) {
+  std::vector<std::atomic<int>> runs(1000);
+  ThreadPool pool({.threads = 4, .queue = 8});
+  for (auto& run : runs) pool.submit([&run] { ++run; });
+  pool.wait_idle();
+  for (const auto& run : runs) EXPECT_EQ(run, 1);
+}
+
+TEST(ThreadPoolTest, OneThreadKeepsTheOrder) {
+  std::vector<int> order;
+  ThreadPool pool({.threads = 1, .queue = 4});
+  for (int i = 0; i < 100; ++i) pool.submit([&order, i] { order.push_back(i); });
+  pool.wait_idle();
+  ASSERT_EQ(order.size(), 100u);
+  EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
+}
+
+TEST(ThreadPoolTest, TrySubmitSaysWhenTheQueueIsFull) {
+  std::binary_semaphore started(0), go(0);
+  std::atomic<int> ran = 0;
+  ThreadPool pool({.threads = 1, .queue = 2});
+  pool.submit([&] {
+    started.release();
+    go.acquire();
+  });
+  started.acquire();
+  EXPECT_TRUE(pool.try_submit([&] { ++ran; }));
+  EXPECT_TRUE(pool.try_submit([&] { ++ran; }));
+  EXPECT_FALSE(pool.try_submit([&] { ran += 100; }));
+  go.release();
+  pool.wait_idle();
+  EXPECT_EQ(ran, 2);
+  EXPECT_TRUE(pool.try_submit([&] { ++ran; }));
+}
+
+TEST(ThreadPoolTest, SubmitWaitsForRoom) {
+  std::atomic<int> submitted = 0, finished = 0, most = 0;
+  ThreadPool pool({.threads = 1, .queue = 1});
+  for (int i = 0; i < 1000; ++i) {
+    pool.submit([&] {
+      most = std::max(most.load(), submitted - finished);
+      ++finished;
+    });
+    ++submitted;
+  }
+  pool.wait_idle();
+  EXPECT_EQ(finished, 1000);
+  EXPECT_LE(most, 2);  // one that runs and one that waits
+}
+
+TEST(ThreadPoolTest, TasksRunAtTheSameTime) {
+  std::latch all(3);  // passes only if three tasks are in it together
+  ThreadPool pool({.threads = 3, .queue = 3});
+  for (int i = 0; i < 3; ++i) pool.submit([&] { all.arrive_and_wait(); });
+  pool.wait_idle();
+  EXPECT_TRUE(all.try_wait());
+}
+
+TEST(ThreadPoolTest, DestructionRunsWhatWasSubmitted) {
+  std::atomic<int> ran = 0;
+  {
+    ThreadPool pool({.threads = 2, .queue = 64});
+    for (int i = 0; i < 50; ++i) pool.submit([&] { ++ran; });
+  }
+  EXPECT_EQ(ran, 50);
+}
+
+TEST(ThreadPoolTest, ATaskMayTryToSubmitAnother) {
+  std::atomic<int> ran = 0;
+  ThreadPool pool({.threads = 1, .queue = 1});
+  pool.submit([&] {
+    ++ran;
+    EXPECT_TRUE(pool.try_submit([&] { ++ran; }));
+  });
+  pool.wait_idle();
+  EXPECT_EQ(ran, 2);
+}
+
+TEST(ThreadPoolTest, WhatATaskHoldsIsGoneWhenThePoolIsIdle) {
+  ThreadPool pool({.threads = 1, .queue = 1});
+  auto held = std::make_shared<int>(1);
+  pool.submit([copy = held] {});
+  pool.wait_idle();
+  EXPECT_EQ(held.use_count(), 1);
+}
+
+TEST(ThreadPoolDeathTest, ATaskThatThrowsEndsTheProcess) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_DEATH(
+      {
+        ThreadPool pool({.threads = 1, .queue = 1});
+        pool.submit([] { throw 1; });
+        pool.wait_idle();
+      },
+      "");
+}
+
+}  // namespace
+}  // namespace holdfast
