@@ -65,8 +65,9 @@ bool is_injective(const Map& map, const Shape& shape, int64_t element_bytes) {
     // Sorted by hand: GCC 12 at -O3 takes std::sort of so few for an overrun.
     int slot = n++;
     const std::pair<int64_t, int64_t> dim{std::abs(map.strides[at(k)]), shape[k]};
-    for (; slot > 0 && dim < dims[at(slot - 1)]; --slot)
+    for (; slot > 0 && dim < dims[at(slot - 1)]; --slot) {
       dims[at(slot)] = dims[at(slot - 1)];
+    }
     dims[at(slot)] = dim;
   }
   int64_t span = element_bytes;  // bytes that the smaller strides reach
