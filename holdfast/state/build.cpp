@@ -167,8 +167,8 @@ FlatCut Assembly::own_cut(const Parameter& parameter,
   const int64_t elements = elements_of(parts);
   int64_t row = 1;
   if (parallel_.shard == ShardUnit::kRows && !parts.empty()) {
-    for (int k = parameter.rows; k < parts[0].box.rank(); ++k)
-      row *= parts[0].box.size(k);
+    const Box& box = parts[0].box;
+    for (int k = parameter.rows; k < box.rank(); ++k) row *= box.size(k);
   }
   return {0, std::max<int64_t>(divide_up(elements / row, replicas) * row, 1)};
 }

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <map>
 #include <numeric>
 #include <set>
 
@@ -289,7 +291,7 @@ TEST(BuildTest, AParameterSmallerThanTheReplicasLeavesSomeEmpty) {
       make_gpt({.layers = 1, .hidden = 3, .heads = 1, .vocabulary = 5, .positions = 1});
   const Collection tensor = build(model, "dp=5,zero=3");
   EXPECT_THAT(held(tensor, "norm.weight"), ElementsAre(1, 1, 1, 0, 0));
-  // ceil(4 / 3) = 2: the third of three has nothing, as with torch.chunk.
+  // 12 rows by ceil(12 / 8) = 2: six have some, as with torch.chunk.
   const Collection rows = build(model, "dp=8,zero=3,shard=rows");
   EXPECT_THAT(held(rows, "layers.0.mlp.up.weight"),
               ElementsAre(6, 6, 6, 6, 6, 6, 0, 0));
