@@ -1,14 +1,12 @@
 #include "holdfast/state/seal.h"
 
-#define XXH_INLINE_ALL
-#include <xxhash.h>
-
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <vector>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/base/xxh3.h"
 #include "holdfast/state/seal_kernel.h"
 
 namespace holdfast {
@@ -231,8 +229,7 @@ std::string print_seal(const Seal& seal, Dtype dtype, const Shape& shape) {
   text.push_back('\0');
   append(text, static_cast<uint64_t>(shape.rank()));
   for (const int64_t size : shape.sizes()) append(text, static_cast<uint64_t>(size));
-  const XXH128_hash_t digest = XXH3_128bits(text.data(), text.size());
-  return fmt::format("{:016x}{:016x}", digest.high64, digest.low64);
+  return xxh3_128(std::as_bytes(std::span(text))).hex();
 }
 
 }  // namespace holdfast

@@ -1,0 +1,122 @@
+#include "holdfast/cli/cli.h"
+
+#include <gtest/gtest.h>
+
+#include <sstream>
+
+#include "holdfast/base/json.h"
+#include "holdfast/base/memory_env.h"
+
+namespace holdfast {
+namespace {
+
+struct Ran {
+  int code;
+  std::string out, err;
+};
+
+class CliTest : public ::testing::Test {
+ protected:
+  Ran run(const std::string& line) {
+    std::istringstream words(line);
+    std::vector<std::string> arguments;
+    for (std::string word; words >> word;) arguments.push_back(word);
+    std::ostringstream out, err;
+    const int code = run_cli(arguments, env_, out, err);
+    return {code, out.str(), err.str()};
+  }
+
+  void expect_wrong_call(const std::string& line, const std::string& sentence) {
+    const Ran ran = run(line);
+    EXPECT_EQ(ran.code, 2) << line;
+    EXPECT_EQ(ran.err, "holdfast: " + sentence + "\n") << line;
+    EXPECT_EQ(ran.out, "") << line;
+  }
+
+  void write(const std::string& path, const std::string& text) {
+    ASSERT_TRUE(env_.write_file(path, std::as_bytes(std::span(text))).ok());
+  }
+
+  MemoryEnv env_;
+};
+
+constexpr const char* kPlan =
+    "plan --model tenplex-6.7b --from tp=4,pp=2,dp=1 --to tp=4,pp=4,dp=1 --hosts 4x4";
+
+TEST_F(CliTest, PlanShowsWhatIsMovedBesideTheLeastPossible) {
+  const Ran ran = run(kPlan);
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.err, "");
+  EXPECT_NE(ran.out.find("tenplex-6.7b: 93.16 GB of state"), std::string::npos);
+  EXPECT_NE(ran.out.find("moved                           70.56 GB"), std::string::npos)
+      << ran.out;
+}
+
+TEST_F(CliTest, JsonHasTheExactFigures) {
+  const Ran ran = run(std::string(kPlan) + " --place --json");
+  ASSERT_EQ(ran.code, 0);
+  const Json json = parse_json(ran.out, "out").value();
+  EXPECT_EQ(json["figures"]["moved"], json["figures"]["moved_bound"]);
+  EXPECT_EQ(json["figures"]["crossing"], json["figures"]["crossing_bound"]);
+  EXPECT_EQ(json["figures"]["needed"].get<int64_t>(),
+            json["figures"]["moved"].get<int64_t>() +
+                json["figures"]["in_place"].get<int64_t>() +
+                json["figures"]["copied"].get<int64_t>());
+  EXPECT_EQ(json["placement"]["exact"], true);
+  EXPECT_EQ(json["hosts"], "4x4");
+}
+
+TEST_F(CliTest, ExportedLayoutsGiveTheSamePlan) {
+  const std::string call =
+      "plan --model gpt2 --from tp=2,pp=1,dp=2 --to tp=4,pp=2,dp=1 --hosts 2x4 --json";
+  const Ran direct = run(call + " --export layouts");
+  ASSERT_EQ(direct.code, 0) << direct.err;
+  const Ran files = run("plan --from layouts/from.json --to layouts/to.json --json");
+  ASSERT_EQ(files.code, 0) << files.err;
+  const Json a = parse_json(direct.out, "a").value(), b = parse_json(files.out, "b").value();
+  EXPECT_EQ(a["figures"], b["figures"]);
+  EXPECT_EQ(a["links"], b["links"]);
+}
+
+TEST_F(CliTest, AHuggingFaceConfigIsAModel) {
+  ASSERT_TRUE(env_.create_folder("llama").ok());
+  write("llama/config.json",
+        R"({"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
+            "vocab_size": 1000})");
+  for (const char* path : {"llama/config.json", "llama"}) {
+    const Ran ran = run(std::string("plan --from tp=1 --to tp=2 --model ") + path);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+  }
+}
+
+TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
+  expect_wrong_call("plan --model gpt2 --from tp=1 --to tp=0", "--to: tp=0: want 1 to 1048576");
+  expect_wrong_call("plan --model gpt2 --from tp=1 --to tp=2,world=3",
+                    "--to: world is 3, want tp * pp * dp = 2 * 1 * 1 = 2");
+  expect_wrong_call("plan --model gpt2 --from tp=1 --to td=2", "--to: td: unknown key");
+  expect_wrong_call("plan --model gpt2 --from dp=8 --to dp=9 --hosts 2x4",
+                    "to: 9 positions for 8 devices");
+  expect_wrong_call("plan --model gpt2 --from dp=8 --to dp=9 --hosts 2by4",
+                    "hosts \"2by4\": want HOSTSxDEVICES such as 4x8, at most 1048576 "
+                    "devices");
+  expect_wrong_call("plan --from nowhere.json --to nowhere.json",
+                    "nowhere.json: no such file or folder");
+  expect_wrong_call("plan --from tp=1", "--to is required");
+  expect_wrong_call("fly", "The following argument was not expected: fly");
+  expect_wrong_call("", "A subcommand is required");
+  write("deep.json", std::string(1'000'000, '['));
+  expect_wrong_call("plan --from deep.json --to deep.json",
+                    "deep.json: more than 64 levels deep");
+  write("torn.json", "{\"holdfast\": ");
+  EXPECT_EQ(run("plan --from torn.json --to torn.json").code, 2);
+}
+
+TEST_F(CliTest, HelpHasAnExampleAndSucceeds) {
+  const Ran ran = run("plan --help");
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_NE(ran.out.find("holdfast plan --model gpt-6.7b"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,168 @@
+// `holdfast plan`: what a change of layout would move, before anything is moved.
+#include <fmt/ostream.h>
+
+#include "holdfast/cli/command.h"
+#include "holdfast/cli/plan_report.h"
+#include "holdfast/cli/text.h"
+#include "holdfast/state/collection_json.h"
+#include "holdfast/state/families.h"
+#include "holdfast/state/hf_config.h"
+#include "holdfast/state/plan_json.h"
+#include "holdfast/state/resize.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kConfigLimit = 16 << 20;
+constexpr int64_t kLayoutLimit = int64_t{1} << 30;
+
+constexpr const char* kExample = R"(
+Examples:
+  holdfast plan --model gpt-6.7b --from tp=4,pp=2,dp=1 --to tp=4,pp=4,dp=1 --hosts 4x4 --place
+  holdfast plan --model path/to/config.json --from dp=8,zero=3 --to tp=2,dp=2 --json
+  holdfast plan --from old_layout.json --to new_layout.json
+
+A configuration is tp, pp, dp, ep, etp, zero, vpp, shard, qkv, split, layers, stages and
+world, as KEY=VALUE separated by commas (docs/layouts.md).)";
+
+struct PlanArguments {
+  std::string model, from, to, hosts;
+  std::string training = "mixed-adam";
+  std::string export_folder;
+  bool place = false;
+  bool json = false;
+};
+
+Result<Json> read_json(Env& env, const std::string& path, int64_t limit) {
+  return parse_json(HOLDFAST_TRY(env.read_text(path, limit)), path);
+}
+
+// A built-in name, or a config.json, or the folder of one.
+Result<Model> read_model(Env& env, const std::string& name) {
+  const auto info = env.info(name);
+  if (!info.ok()) return find_model(name);
+  const std::string path = info->folder ? name + "/config.json" : name;
+  return model_from_config(HOLDFAST_TRY(read_json(env, path, kConfigLimit)), path);
+}
+
+Result<ResizeRequest> request_of(Env& env, const PlanArguments& arguments) {
+  ResizeRequest request{
+      .model = HOLDFAST_TRY(read_model(env, arguments.model)),
+      .from = HOLDFAST_TRY(parse_parallel(arguments.from).within("--from")),
+      .to = HOLDFAST_TRY(parse_parallel(arguments.to).within("--to")),
+      .training = HOLDFAST_TRY(find_training(arguments.training)),
+      .place = arguments.place};
+  if (!arguments.hosts.empty()) {
+    request.hosts = HOLDFAST_TRY(parse_hosts(arguments.hosts));
+  }
+  return request;
+}
+
+Result<void> export_layouts(Env& env, const std::string& folder, const Resize& resize) {
+  HOLDFAST_TRY(env.create_folders(folder));
+  for (const auto& [name, collection] :
+       {std::pair("from.json", &resize.source), std::pair("to.json", &resize.target)}) {
+    const std::string text = to_json(*collection, resize.topology).dump(1) + "\n";
+    HOLDFAST_TRY(env.replace_file(folder + "/" + name, std::as_bytes(std::span(text))));
+  }
+  return {};
+}
+
+void print_resize(std::ostream& out, const ResizeRequest& request, const Resize& resize,
+                  const std::optional<Resize>& in_order) {
+  fmt::print(out, "{}: {} of state in {} tensors\n", request.model.name,
+             human_bytes(resize.source.bytes()),
+             human_count(static_cast<int64_t>(resize.source.tensors().size())));
+  fmt::print(out, "{} on {} devices -> {} on {} devices, {} hosts\n\n",
+             to_string(request.from), request.from.positions(), to_string(request.to),
+             request.to.positions(), resize.topology.hosts.size());
+  if (in_order) {
+    fmt::print(out, "{}\n", figures_text({{"ranks in order", in_order->plan},
+                                          {"placed", resize.plan}}));
+    fmt::print(out, "{}\n", placement_text(resize));
+  } else {
+    fmt::print(out, "{}\n", figures_text({{"", resize.plan}}));
+  }
+  fmt::print(out, "bytes moved{}\n{}", in_order ? ", placed" : "",
+             links_text(resize.plan, resize.topology));
+}
+
+Result<void> plan_model(const Context& context, const PlanArguments& arguments) {
+  ResizeRequest request = HOLDFAST_TRY(request_of(context.env, arguments));
+  const Resize resize = HOLDFAST_TRY(plan_resize(request));
+  if (!arguments.export_folder.empty()) {
+    HOLDFAST_TRY(export_layouts(context.env, arguments.export_folder, resize));
+  }
+  if (arguments.json) {
+    fmt::print(context.out, "{}\n", to_json(request, resize).dump(2));
+    return {};
+  }
+  std::optional<Resize> in_order;
+  if (request.place) {
+    request.place = false;
+    in_order = HOLDFAST_TRY(plan_resize(request));
+  }
+  print_resize(context.out, request, resize, in_order);
+  return {};
+}
+
+Result<void> plan_files(const Context& context, const PlanArguments& arguments) {
+  if (arguments.place || !arguments.hosts.empty() || !arguments.export_folder.empty()) {
+    return invalid("plan: --place, --hosts and --export go with --model");
+  }
+  Topology topology;
+  const auto read = [&](const std::string& path) -> Result<Collection> {
+    const Json json = HOLDFAST_TRY(read_json(context.env, path, kLayoutLimit));
+    return collection_from_json(json, path, topology);
+  };
+  const Collection source = HOLDFAST_TRY(read(arguments.from));
+  const Collection target = HOLDFAST_TRY(read(arguments.to));
+  const Plan made = HOLDFAST_TRY(plan(source, target, topology).within(arguments.from));
+  if (arguments.json) {
+    fmt::print(context.out, "{}\n", to_json(made, topology).dump(2));
+    return {};
+  }
+  fmt::print(context.out, "{} -> {}\n\n{}\nbytes moved\n{}", arguments.from, arguments.to,
+             figures_text({{"", made}}), links_text(made, topology));
+  return {};
+}
+
+// In this verb what is not found was named in the call: a wrong call, not an empty result.
+Result<void> as_wrong_call(Result<void> done) {
+  if (done.ok() || done.error().code() != ErrorCode::kNotFound) return done;
+  return Error(ErrorCode::kInvalid, done.error().message());
+}
+
+}  // namespace
+
+Command add_plan_command(CLI::App& app) {
+  auto arguments = std::make_shared<PlanArguments>();  // lives as long as the command
+  CLI::App* verb = app.add_subcommand(
+      "plan", "Bytes that a change of layout would move, with the lower bound");
+  verb->footer(kExample);
+  verb->add_option("--model", arguments->model,
+                   "A built-in model, or a Hugging Face config.json or its folder");
+  verb->add_option("--from", arguments->from,
+                   "Configuration now, such as tp=4,pp=2,dp=1; without --model a layout "
+                   "file")
+      ->required();
+  verb->add_option("--to", arguments->to, "Configuration wanted, or a layout file")
+      ->required();
+  verb->add_option("--hosts", arguments->hosts,
+                   "Hosts x devices, such as 4x8 (default: hosts of 8 as needed)");
+  verb->add_option("--training", arguments->training,
+                   "What is kept of a parameter: mixed-adam (14 bytes), adam, sgd, "
+                   "mixed-sgd, bf16-adam, weights")
+      ->capture_default_str();
+  verb->add_flag("--place", arguments->place,
+                 "Choose the devices of the new positions so that least is moved");
+  verb->add_option("--export", arguments->export_folder,
+                   "Write both layouts to this folder, as from.json and to.json");
+  verb->add_flag("--json", arguments->json, "Exact figures for programs");
+  return [arguments](const Context& context) {
+    return as_wrong_call(arguments->model.empty() ? plan_files(context, *arguments)
+                                                  : plan_model(context, *arguments));
+  };
+}
+
+}  // namespace holdfast

@@ -1,0 +1,127 @@
+#include "holdfast/cli/plan_report.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+
+#include "holdfast/cli/text.h"
+
+namespace holdfast {
+namespace {
+
+constexpr size_t kMatrixHosts = 8;
+constexpr size_t kLinksShown = 10;
+
+struct Line {
+  const char* label;
+  std::function<std::string(const Plan&)> cell;
+};
+
+std::string share(int64_t part, int64_t whole) {
+  if (whole == 0) return human_bytes(part);
+  const double percent = 100.0 * static_cast<double>(part) / static_cast<double>(whole);
+  return fmt::format("{}  {:>3.0f} %", human_bytes(part), percent);
+}
+
+std::vector<Line> figure_lines() {
+  const auto part = [](int64_t Figures::* member) {
+    return [member](const Plan& p) {
+      return share(p.figures.*member, p.figures.needed);
+    };
+  };
+  return {
+      {"the target needs", part(&Figures::needed)},
+      {"  already in place", part(&Figures::in_place)},
+      {"  copied inside a device", part(&Figures::copied)},
+      {"  moved", part(&Figures::moved)},
+      {"    least possible", part(&Figures::moved_bound)},
+      {"  of it between hosts", part(&Figures::crossing)},
+      {"    least possible", part(&Figures::crossing_bound)},
+      {"  of it passed on by receivers", part(&Figures::forwarded)},
+      {"busiest sender",
+       [](const Plan& p) { return human_time(p.figures.egress_ns); }},
+      {"  least possible",
+       [](const Plan& p) { return human_time(p.figures.egress_bound_ns); }},
+      {"extra memory, at most",
+       [](const Plan& p) { return human_bytes(p.figures.extra_memory); }},
+      {"  going tensor by tensor",
+       [](const Plan& p) { return human_bytes(p.figures.extra_memory_by_tensor); }},
+      {"moves",
+       [](const Plan& p) { return human_count(static_cast<int64_t>(p.moves.size())); }},
+  };
+}
+
+std::string matrix_text(const Plan& plan, const Topology& topology) {
+  Table table;
+  std::vector<std::string> head{"from \\ to"};
+  for (const Host& host : topology.hosts) head.push_back(host.name);
+  table.add(head);
+  for (HostId from = 0; from < topology.hosts.size(); ++from) {
+    std::vector<std::string> row{topology.hosts[from].name};
+    for (HostId to = 0; to < topology.hosts.size(); ++to) {
+      const auto link = std::ranges::find_if(plan.links, [&](const LinkLoad& l) {
+        return l.from == from && l.to == to;
+      });
+      row.push_back(link == plan.links.end() ? "-" : human_bytes(link->bytes));
+    }
+    table.add(row);
+  }
+  return table.text();
+}
+
+std::string busiest_text(const Plan& plan, const Topology& topology) {
+  std::vector<LinkLoad> links = plan.links;
+  std::ranges::stable_sort(links, std::greater{}, &LinkLoad::bytes);
+  const size_t shown = std::min(links.size(), kLinksShown);
+  Table table;
+  for (size_t i = 0; i < shown; ++i) {
+    table.add({fmt::format("{} -> {}", topology.hosts[links[i].from].name,
+                           topology.hosts[links[i].to].name),
+               human_bytes(links[i].bytes)});
+  }
+  std::string text = table.text();
+  if (links.size() > shown) {
+    text += fmt::format("and {} more\n", links.size() - shown);
+  }
+  return text;
+}
+
+}  // namespace
+
+std::string figures_text(const std::vector<PlanColumn>& columns) {
+  Table table;
+  std::vector<std::string> head{""};
+  for (const PlanColumn& column : columns) head.push_back(column.title);
+  if (columns.size() > 1) table.add(head);
+  for (const Line& line : figure_lines()) {
+    std::vector<std::string> row{line.label};
+    for (const PlanColumn& column : columns) row.push_back(line.cell(column.plan));
+    table.add(row);
+  }
+  return table.text();
+}
+
+std::string links_text(const Plan& plan, const Topology& topology) {
+  if (plan.links.empty()) return "no bytes between devices\n";
+  return topology.hosts.size() <= kMatrixHosts ? matrix_text(plan, topology)
+                                               : busiest_text(plan, topology);
+}
+
+std::string placement_text(const Resize& resize) {
+  const Placement& placement = *resize.placement;
+  std::string text = fmt::format("position p goes to device: {}\n",
+                                 fmt::join(placement.device_of_position, " "));
+  if (!placement.released.empty()) {
+    text += fmt::format("devices to release: {}\n", fmt::join(placement.released, " "));
+  }
+  if (!placement.exact) {
+    text += fmt::format(
+        "not proven best: without keeping tensor-parallel groups on hosts, {} more "
+        "could stay in place\n",
+        human_bytes(placement.kept_bound - placement.kept));
+  }
+  return text;
+}
+
+}  // namespace holdfast
