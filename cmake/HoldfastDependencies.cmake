@@ -6,8 +6,9 @@ find_package(nlohmann_json REQUIRED)  # JSON tokens; limits and duplicate keys a
 find_path(HOLDFAST_XXHASH_DIR xxhash.h REQUIRED)  # XXH3-128, compiled in
 find_package(IsaL REQUIRED)           # CRC32C at memory speed on both CPUs
 
-add_library(holdfast_isal INTERFACE)
-target_link_libraries(holdfast_isal INTERFACE IsaL::IsaL)
+# By target, not by path, so that an installed Holdfast can be moved to another machine.
+set(HOLDFAST_ISAL_LIBRARY IsaL::IsaL)
+set(HOLDFAST_ISAL_DIR ${IsaL_INCLUDE_DIR})
 
 if(HOLDFAST_TESTS)
   enable_testing()

@@ -4,7 +4,7 @@ include(CMakePackageConfigHelpers)
 function(holdfast_install)
   holdfast_library_parts(parts)
   list(TRANSFORM parts PREPEND holdfast_)
-  install(TARGETS holdfast_all ${parts} holdfast_isal EXPORT holdfastTargets
+  install(TARGETS holdfast_all ${parts} EXPORT holdfastTargets
           ARCHIVE COMPONENT cpp FILE_SET HEADERS COMPONENT cpp)
   set(folder ${CMAKE_INSTALL_LIBDIR}/cmake/holdfast)
   install(EXPORT holdfastTargets NAMESPACE holdfast:: DESTINATION ${folder} COMPONENT cpp)
