@@ -51,7 +51,7 @@ endfunction()
 # A part's headers, without what is for its own sources and tests.
 function(holdfast_public_headers out folder)
   file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
-  list(FILTER headers EXCLUDE REGEX "_(test|testing|internal)\\.h$")
+  list(FILTER headers EXCLUDE REGEX "[/_](test|testing|internal)\\.h$")
   set(${out} ${headers} PARENT_SCOPE)
 endfunction()
 

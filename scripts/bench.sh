@@ -1,10 +1,16 @@
 #!/usr/bin/env bash
-# Builds and runs every benchmark; options go to each, such as --benchmark_filter=Index.
+# Builds and runs every benchmark; options go to each, such as --benchmark_filter=Index. One
+# that misses its bar fails, the others still run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/build.sh release holdfast_bench
+failed=()
 for source in bench/*_bench.cpp; do
   name=$(basename "$source" .cpp)
   echo "== $name"
-  "build/release/bench/$name" "$@"
+  "build/release/bench/$name" "$@" || failed+=("$name")
 done
+if [[ ${#failed[@]} != 0 ]]; then
+  echo "bench: failed: ${failed[*]}" >&2
+  exit 1
+fi

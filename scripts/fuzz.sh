@@ -17,7 +17,7 @@ while read -r name folder; do
   inputs=("$corpus")
   if [[ -d $folder/testdata/$name ]]; then inputs+=("$folder/testdata/$name"); fi
   "build/fuzz/fuzz/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
-    -verbosity=0 -print_final_stats=1 -artifact_prefix="build/fuzz/$name-" "${inputs[@]}"
+    -verbosity=0 -print_funcs=0 -print_final_stats=1 -artifact_prefix="build/fuzz/$name-" "${inputs[@]}"
   count=$((count + 1))
 done <build/fuzz/fuzzers.txt
 echo "$count fuzz targets, no fault found"

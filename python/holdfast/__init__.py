@@ -6,8 +6,12 @@ The package imports without torch; what needs it stands in holdfast.torch.
 from holdfast._native import (
     Box,
     Dtype,
+    Figures,
+    Placement,
+    Plan,
     bytes_of,
     intersect,
+    model_names,
     parse_dtype,
 )
 from holdfast._native import version as __version__
@@ -18,6 +22,7 @@ from holdfast.errors import (
     NotFoundError,
     UnavailableError,
 )
+from holdfast.planning import plan
 
 __all__ = [
     "Box",
@@ -25,10 +30,15 @@ __all__ = [
     "CorruptError",
     "Dtype",
     "Error",
+    "Figures",
     "NotFoundError",
+    "Placement",
+    "Plan",
     "UnavailableError",
     "__version__",
     "bytes_of",
     "intersect",
+    "model_names",
     "parse_dtype",
+    "plan",
 ]

@@ -6,6 +6,7 @@
 namespace holdfast::python {
 
 void bind_state(nb::module_& m);
+void bind_plan(nb::module_& m);
 
 namespace {
 
@@ -26,6 +27,7 @@ NB_MODULE(_native, m) {
   m.attr("version") = HOLDFAST_VERSION;
   register_errors();
   bind_state(m);
+  bind_plan(m);
   m.def("_raise_error", &raise_error, nb::arg("code"), nb::arg("message"));
 }
 

@@ -1,0 +1,42 @@
+"""Plans between layouts: what a change would move, before anything is moved."""
+
+from os import PathLike
+from pathlib import Path
+
+from holdfast import _native
+
+_Path = str | PathLike[str]
+
+
+def plan(
+    source: _Path,
+    target: _Path,
+    *,
+    model: _Path | None = None,
+    hosts: str | None = None,
+    training: str = "mixed-adam",
+    place: bool = False,
+) -> _native.Plan:
+    """How the bytes of `source` become `target` with the least movement.
+
+    With a `model` (a built-in name, or a Hugging Face config.json or its folder) both are
+    parallel configurations such as "tp=4,pp=2,dp=1". Without one, they are layout files.
+    `hosts` is hosts x devices, such as "4x8". `place` chooses the devices of the new
+    positions so that least is moved. The figures are those of `holdfast plan`.
+
+        >>> holdfast.plan("tp=4,pp=2", "tp=4,pp=4", model="gpt-6.7b", place=True).figures
+    """
+    if model is None:
+        if hosts is not None or place:
+            raise ValueError("plan: hosts and place go with a model")
+        texts = [Path(path).read_text(encoding="utf-8") for path in (source, target)]
+        return _native.plan_layouts(texts[0], str(source), texts[1], str(target))
+    name, where = str(model), ""
+    path = Path(model)
+    if path.is_dir():
+        path /= "config.json"
+    if path.is_file():
+        name, where = path.read_text(encoding="utf-8"), str(path)
+    return _native.plan_model(
+        name, where, str(source), str(target), hosts or "", training, place
+    )

@@ -1,0 +1,113 @@
+// Python face of state's planner: names, types and docs only.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "errors.h"
+#include "holdfast/state/collection_json.h"
+#include "holdfast/state/families.h"
+#include "holdfast/state/hf_config.h"
+#include "holdfast/state/plan_json.h"
+#include "holdfast/state/resize.h"
+
+namespace holdfast::python {
+namespace {
+
+// What both ways of planning give to Python.
+struct Planned {
+  Plan plan;
+  std::optional<Placement> placement;
+  std::string json;
+};
+
+Planned plan_model(const std::string& model, const std::string& config_where,
+                   const std::string& source, const std::string& target,
+                   const std::string& hosts, const std::string& training, bool place) {
+  ResizeRequest request{
+      .model = unwrap(config_where.empty()
+                          ? find_model(model)
+                          : model_from_config(unwrap(parse_json(model, config_where)),
+                                              config_where)),
+      .from = unwrap(parse_parallel(source).within("source")),
+      .to = unwrap(parse_parallel(target).within("target")),
+      .training = unwrap(find_training(training)),
+      .place = place};
+  if (!hosts.empty()) request.hosts = unwrap(parse_hosts(hosts));
+  const nb::gil_scoped_release unlocked;
+  Resize resize = unwrap(plan_resize(request));
+  std::string json = to_json(request, resize).dump();
+  return {std::move(resize.plan), std::move(resize.placement), std::move(json)};
+}
+
+Planned plan_layouts(const std::string& source, const std::string& source_where,
+                     const std::string& target, const std::string& target_where) {
+  const nb::gil_scoped_release unlocked;
+  Topology topology;
+  const auto read = [&](const std::string& text, const std::string& where) {
+    return unwrap(collection_from_json(unwrap(parse_json(text, where)), where, topology));
+  };
+  const Collection from = read(source, source_where);
+  const Collection to = read(target, target_where);
+  Plan made = unwrap(plan(from, to, topology));
+  std::string json = to_json(made, topology).dump();
+  return {std::move(made), std::nullopt, std::move(json)};
+}
+
+void bind_figures(nb::module_& m) {
+  nb::class_<Figures>(m, "Figures",
+                      "What a plan moves, in bytes; needed = in_place + copied + moved.")
+      .def_ro("needed", &Figures::needed, "What the target shall have, with replicas.")
+      .def_ro("in_place", &Figures::in_place, "There already, at the same address.")
+      .def_ro("copied", &Figures::copied, "There already, elsewhere in the same memory.")
+      .def_ro("moved", &Figures::moved, "From another holder.")
+      .def_ro("moved_bound", &Figures::moved_bound, "The least that any plan can move.")
+      .def_ro("crossing", &Figures::crossing, "Of moved: between hosts.")
+      .def_ro("crossing_bound", &Figures::crossing_bound,
+              "The least that any plan can take across hosts.")
+      .def_ro("forwarded", &Figures::forwarded,
+              "Of moved: passed on by a holder that was itself just filled.")
+      .def_ro("egress_ns", &Figures::egress_ns,
+              "Time of the busiest source by its bandwidth, in nanoseconds.")
+      .def_ro("egress_bound_ns", &Figures::egress_bound_ns, "The least possible of it.")
+      .def_ro("extra_memory", &Figures::extra_memory,
+              "Most extra memory of a holder, if old pieces are kept to the end.")
+      .def_ro("extra_memory_by_tensor", &Figures::extra_memory_by_tensor,
+              "The same, if tensors are exchanged one by one.")
+      .def("__repr__", [](const Figures& self) {
+        return fmt::format("Figures({})", to_json(self).dump());
+      });
+}
+
+}  // namespace
+
+void bind_plan(nb::module_& m) {
+  bind_figures(m);
+  nb::class_<Placement>(m, "Placement", "Which device takes which position.")
+      .def_ro("device_of_position", &Placement::device_of_position,
+              "The device of each position.")
+      .def_ro("released", &Placement::released, "Devices that get no position.")
+      .def_ro("kept", &Placement::kept, "Bytes that positions find on their devices.")
+      .def_ro("kept_bound", &Placement::kept_bound,
+              "The most, were tensor-parallel groups not kept on hosts.")
+      .def_ro("exact", &Placement::exact, "True if no allowed placement is better.");
+  nb::class_<Planned>(m, "Plan", "How one layout becomes another.")
+      .def_prop_ro(
+          "figures", [](const Planned& self) { return self.plan.figures; },
+          "What is moved, and the lower bounds.")
+      .def_ro("placement", &Planned::placement, "With place=True; else None.")
+      .def_prop_ro(
+          "moves", [](const Planned& self) { return self.plan.moves.size(); },
+          "The number of moves.")
+      .def_ro("json", &Planned::json, "What `holdfast plan --json` prints.");
+  m.def("plan_model", &plan_model, nb::arg("model"), nb::arg("config_where"),
+        nb::arg("source"), nb::arg("target"), nb::arg("hosts"), nb::arg("training"),
+        nb::arg("place"),
+        "The plan between two parallel configurations of a model.\n\n"
+        "`model` is a name or, if `config_where` names it, the text of a config.json.");
+  m.def("plan_layouts", &plan_layouts, nb::arg("source"), nb::arg("source_where"),
+        nb::arg("target"), nb::arg("target_where"),
+        "The plan between two layouts, given as JSON text.");
+  m.def("model_names", &model_names, "The built-in models.");
+}
+
+}  // namespace holdfast::python
