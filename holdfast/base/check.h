@@ -3,7 +3,9 @@
 // state.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
+
+#include <string>
 
 namespace holdfast {
 

@@ -13,13 +13,10 @@
 #include <string>
 #include <string_view>
 
+#include "holdfast/base/json_value.h"
 #include "holdfast/base/result.h"
 
 namespace holdfast {
-
-using Json = nlohmann::json;
-// Keeps the order of insertion: for what we write.
-using OrderedJson = nlohmann::ordered_json;
 
 inline constexpr int kMaxJsonDepth = 64;
 

@@ -6,7 +6,7 @@
 // std::expected.
 #pragma once
 
-#include <fmt/format.h>
+#include <fmt/core.h>
 
 #include <optional>
 #include <string>

@@ -1,6 +1,7 @@
 // `holdfast plan`: what a change of layout would move, before anything is moved.
 #include <fmt/ostream.h>
 
+#include "holdfast/base/json.h"
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/plan_report.h"
 #include "holdfast/cli/text.h"

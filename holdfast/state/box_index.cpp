@@ -18,10 +18,10 @@ Box bounds_of(std::span<const Box> boxes, std::span<const uint32_t> which) {
   return bounds;
 }
 
-// The dimension in which the lower corners spread most distinct values over the boxes.
+// The dimension in which the lower corners spread over most of the widest box.
 int best_dimension(std::span<const Box> boxes, std::span<const uint32_t> which) {
   int best = 0;
-  double best_spread = -1;
+  int64_t best_spread = -1;
   for (int k = 0; k < boxes[which.front()].rank(); ++k) {
     int64_t lo = INT64_MAX, hi = INT64_MIN, widest = 1;
     for (const uint32_t i : which) {
@@ -29,7 +29,7 @@ int best_dimension(std::span<const Box> boxes, std::span<const uint32_t> which) 
       hi = std::max(hi, boxes[i][k].lo);
       widest = std::max(widest, boxes[i][k].size());
     }
-    const double spread = static_cast<double>(hi - lo) / static_cast<double>(widest);
+    const int64_t spread = (hi - lo) / widest;
     if (spread > best_spread) best = k, best_spread = spread;
   }
   return best;

@@ -15,7 +15,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "holdfast/base/json.h"
 #include "holdfast/state/layout.h"
 
 namespace holdfast {

@@ -2,6 +2,8 @@
 
 #include <unordered_map>
 
+#include "holdfast/base/json.h"
+
 namespace holdfast {
 namespace {
 

@@ -14,7 +14,7 @@
 
 #include <string_view>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_value.h"
 #include "holdfast/state/collection.h"
 
 namespace holdfast {

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "holdfast/base/json.h"
 #include "holdfast/state/layout_testing.h"
 
 namespace holdfast {

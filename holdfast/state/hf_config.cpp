@@ -3,6 +3,7 @@
 #include <initializer_list>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/base/json.h"
 #include "holdfast/state/transformers.h"
 
 namespace holdfast {

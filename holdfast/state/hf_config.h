@@ -5,7 +5,7 @@
 
 #include <string_view>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_value.h"
 #include "holdfast/state/model.h"
 
 namespace holdfast {

@@ -2,6 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "holdfast/base/json.h"
 #include "holdfast/state/hf_config.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "holdfast/base/json.h"
 #include "holdfast/state/families.h"
 
 namespace holdfast {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "holdfast/base/bytes.h"
 #include "holdfast/state/atoms.h"
 #include "holdfast/state/balance.h"
 #include "holdfast/state/route.h"
@@ -275,6 +276,29 @@ Result<Plan> plan(const Collection& source, const Collection& target,
   HolderTable table =
       HOLDFAST_TRY(HolderTable::merge(source.layout(), target.layout(), topology));
   return Planner(source, target, topology, std::move(table), options).run();
+}
+
+Digest128 fingerprint(const Plan& plan) {
+  Xxh3Stream stream;
+  const auto add = [&](std::span<const uint64_t> words) {
+    Bytes bytes(words.size() * sizeof(uint64_t));
+    for (size_t i = 0; i < words.size(); ++i) {
+      store_little_endian(words[i], ByteSpan(bytes).subspan(i * sizeof(uint64_t)));
+    }
+    stream.append(bytes);
+  };
+  for (const Holder& holder : plan.holders) {
+    stream.append(std::as_bytes(std::span(holder.name)));
+    add(std::array<uint64_t, 2>{static_cast<uint64_t>(holder.kind), holder.host});
+  }
+  for (const Move& move : plan.moves) {
+    add(std::array<uint64_t, 6>{move.tensor, move.from, move.to, move.from_holder,
+                                move.to_holder, move.after});
+    for (const Extent& extent : plan.boxes[move.box].extents()) {
+      add(std::array{static_cast<uint64_t>(extent.lo), static_cast<uint64_t>(extent.hi)});
+    }
+  }
+  return stream.digest();
 }
 
 StridedCopy copy_of(const Plan& plan, const Move& move, const Collection& source,

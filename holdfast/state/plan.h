@@ -21,6 +21,7 @@
 #include <optional>
 #include <vector>
 
+#include "holdfast/base/xxh3.h"
 #include "holdfast/state/collection.h"
 
 namespace holdfast {
@@ -92,6 +93,10 @@ struct PlanOptions {
 // with kInvalid where the two disagree on a tensor or a holder.
 Result<Plan> plan(const Collection& source, const Collection& target,
                   const Topology& topology, const PlanOptions& options = {});
+
+// Of everything that the plan says, layouts' numbers included: equal on all ranks, or they
+// do not mean the same plan.
+Digest128 fingerprint(const Plan& plan);
 
 // The copy that carries a move out, between the bytes of its two holders.
 StridedCopy copy_of(const Plan& plan, const Move& move, const Collection& source,

@@ -1,5 +1,7 @@
 #include "holdfast/state/plan_json.h"
 
+#include "holdfast/base/json.h"
+
 namespace holdfast {
 
 OrderedJson to_json(const Figures& f) {

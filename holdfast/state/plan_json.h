@@ -1,7 +1,7 @@
 // A plan's figures as JSON: the same names in C++, Python and on the command line.
 #pragma once
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/json_value.h"
 #include "holdfast/state/place.h"
 #include "holdfast/state/plan.h"
 

@@ -6,7 +6,11 @@
 #include <map>
 #include <set>
 
+#include "holdfast/state/box_index.h"
 #include "holdfast/state/layout_testing.h"
+#include "holdfast/state/resize.h"
+#include "holdfast/state/seal.h"
+#include "holdfast/state/transformers.h"
 
 namespace holdfast {
 namespace {
@@ -83,6 +87,36 @@ RC_GTEST_PROP(PlanTest, CarriedOutOnRealBytesGivesExactlyTheTarget, (uint64_t se
   const Plan made = plan(c.source, c.target, c.topology).value();
   const Memories fresh = carry_out(made, c.source, c.target, fill(c.source, values));
   RC_ASSERT(holds(c.target, fresh, values));
+}
+
+// The seal of a tensor as its holders have it: each element once, from any who has it.
+Seal seal_of(const Collection& collection, const Memories& memories, TensorId t) {
+  const Layout& layout = collection.layout();
+  const Tensor& tensor = collection.tensor(t);
+  std::vector<Box> boxes;
+  for (const Slice& slice : layout.slices(t)) boxes.push_back(slice.box);
+  Seal seal;
+  for (const Cell& cell : refine(boxes)) {
+    const PieceId piece = layout.slices(t)[cell.owners.back()].last - 1;
+    const Map map = layout.map(piece, bytes_of(tensor.dtype));
+    seal += seal_box(tensor.shape, tensor.dtype, cell.box,
+                     map.narrowed(layout.box(piece), cell.box),
+                     memories[layout.holder(piece)]);
+  }
+  return seal;
+}
+
+RC_GTEST_PROP(PlanTest, TheSealsOfAllTensorsAreTheSameBeforeAndAfter, (uint64_t seed)) {
+  Case c = random_case(seed);
+  const std::vector<Memory> values = random_values(c.dice, c.tensors);
+  const Plan made = plan(c.source, c.target, c.topology).value();
+  const Memories old = fill(c.source, values);
+  const Memories fresh = carry_out(made, c.source, c.target, old);
+  for (TensorId t = 0; t < c.tensors.size(); ++t) {
+    const Seal whole = seal_bytes(values[t], 0);
+    RC_ASSERT(seal_of(c.source, old, t) == whole);
+    RC_ASSERT(seal_of(c.target, fresh, t) == whole);
+  }
 }
 
 RC_GTEST_PROP(PlanTest, WithoutForwardingItReadsOnlyTheSource, (uint64_t seed)) {
@@ -297,6 +331,24 @@ TEST(PlanTest, GrowingFromOneReplicaToEightRelaysInsteadOfSendingEightTimes) {
       EXPECT_LE(load.sent + load.forwarded, source.bytes() * 11 / 10);
     }
   }
+}
+
+// The same on every rank, compiler and CPU: these numbers are from one of each, and every
+// build and machine that runs the tests must find them again.
+TEST(PlanTest, IsTheSameWithEveryCompilerAndOnEveryMachine) {
+  const auto hex = [](const char* from, const char* to) {
+    ResizeRequest request{.model = make_gpt({.layers = 6,
+                                             .hidden = 768,
+                                             .heads = 12,
+                                             .vocabulary = 50257,
+                                             .positions = 64}),
+                          .from = parse_parallel(from).value(),
+                          .to = parse_parallel(to).value(),
+                          .place = true};
+    return fingerprint(plan_resize(request).value().plan).hex();
+  };
+  EXPECT_EQ(hex("tp=4,pp=2,dp=2", "tp=2,pp=3,dp=3"), "88bcce3ae99f421988dad46a56c72be2");
+  EXPECT_EQ(hex("dp=6,zero=3,shard=layer", "tp=2,pp=3,dp=4,zero=1"), "ce8ba9a8fe5b5aa343ef7fc52eb21a37");
 }
 
 TEST(PlanTest, ReplicasShareOneBigTensorByRows) {

@@ -4,6 +4,7 @@
 #include <charconv>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/base/json.h"
 #include "holdfast/state/plan_json.h"
 
 namespace holdfast {

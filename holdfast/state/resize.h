@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "holdfast/base/json_value.h"
 #include "holdfast/state/build.h"
 #include "holdfast/state/place.h"
 #include "holdfast/state/plan.h"

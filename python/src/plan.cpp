@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "errors.h"
+#include "holdfast/base/json.h"
 #include "holdfast/state/collection_json.h"
 #include "holdfast/state/families.h"
 #include "holdfast/state/hf_config.h"
