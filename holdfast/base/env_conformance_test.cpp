@@ -25,17 +25,12 @@ class Place {
 
 class PosixPlace : public Place {
  public:
-  PosixPlace() {
-    std::string name = std::filesystem::temp_directory_path() / "holdfast-XXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~PosixPlace() override { std::filesystem::remove_all(folder_); }
   Env& env() override { return *env_; }
-  Path folder() override { return folder_; }
+  Path folder() override { return folder_.path(); }
 
  private:
   std::unique_ptr<Env> env_ = make_posix_env({.io_threads = 2, .in_flight = 2});
-  Path folder_;
+  TempFolder folder_;
 };
 
 class MemoryPlace : public Place {

@@ -49,11 +49,14 @@ Result<EventValue> value_of(const Json& value, std::string_view where) {
 // Adds the field unless it is one of those that every event has.
 Result<void> add_field(EventRecord& record, const std::string& key, const Json& value,
                        std::string_view where) {
-  if (key.starts_with(kNonFiniteMark)) {
-    record.fields.emplace_back(key.substr(1), HOLDFAST_TRY(non_finite(value, where)));
-  } else if (!is_reserved(key)) {
-    record.fields.emplace_back(key, HOLDFAST_TRY(value_of(value, where)));
+  const bool marked = key.starts_with(kNonFiniteMark);
+  if (!marked && is_reserved(key)) return {};
+  const std::string name = marked ? key.substr(1) : key;
+  if (is_reserved(name) || record.find(name) != nullptr) {
+    return invalid("{}: a field of this name cannot be", where);
   }
+  record.fields.emplace_back(
+      name, HOLDFAST_TRY(marked ? non_finite(value, where) : value_of(value, where)));
   return {};
 }
 

@@ -142,6 +142,9 @@ TEST_F(EventTest, LinesThatAreNoEventsAreRefused) {
         R"({"event":"x","wall_ns":1,"mono_ns":2,"v":null})",
         R"({"event":"x","wall_ns":1,"mono_ns":2,"v":[1]})",
         R"({"event":"x","wall_ns":1,"mono_ns":2,"~v":"big"})",
+        R"({"event":"x","wall_ns":1,"mono_ns":2,"~event":"nan"})",
+        R"({"event":"x","wall_ns":1,"mono_ns":2,"~~v":"nan"})",
+        R"({"event":"x","wall_ns":1,"mono_ns":2,"v":1,"~v":"nan"})",
         R"({"event":"x","wall_ns":1,"mono_ns":2,"v":9223372036854775808})"}) {
     EXPECT_ERROR(event_from_json(line, "x"), ErrorCode::kInvalid);
   }

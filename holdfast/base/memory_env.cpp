@@ -107,13 +107,15 @@ Result<NodePtr> MemoryEnv::State::open(const Path& path, OpenMode mode) {
 }
 
 Result<void> MemoryEnv::State::move(const Path& from, const Path& to, bool replace) {
-  const Place source = HOLDFAST_TRY(find_there(from, "rename"));
+  const Place source = HOLDFAST_TRY(find(from, "rename"));
   const Place target = HOLDFAST_TRY(find(to, "rename"));
+  if (!source.node) return errno_error(ENOENT, "rename", from);
   if (target.node && !replace) return errno_error(EEXIST, "rename to new", to);
   if (!source.folder || !target.folder) return errno_error(EBUSY, "rename", from);
   if (target.node == source.node)
     return {};  // two names of one file: POSIX does nothing
   if (is_below(to, from)) return errno_error(EINVAL, "rename into itself", from);
+  if (is_below(from, to)) return errno_error(ENOTEMPTY, "rename to its folder", from);
   if (const int number = replacing_error(source, target)) {
     return errno_error(number, "rename", to);
   }
@@ -275,8 +277,8 @@ Result<void> MemoryEnv::link(const Path& from, const Path& to) {
   MutexLock lock(state_->mutex);
   const Place source = HOLDFAST_TRY(state_->find_there(from, "link"));
   const Place target = HOLDFAST_TRY(state_->find(to, "link"));
-  if (source.node->folder) return errno_error(EOPNOTSUPP, "link", from);
   if (target.node) return errno_error(EEXIST, "link", to);
+  if (source.node->folder) return errno_error(EOPNOTSUPP, "link", from);
   state_->set(target, source.node);
   return {};
 }

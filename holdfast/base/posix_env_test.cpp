@@ -13,14 +13,9 @@ namespace {
 
 class PosixEnvTest : public ::testing::Test {
  protected:
-  PosixEnvTest() {
-    std::string name = std::filesystem::temp_directory_path() / "holdfast-XXXXXX";
-    folder_ = mkdtemp(name.data());
-  }
-  ~PosixEnvTest() override { std::filesystem::remove_all(folder_); }
-
   std::unique_ptr<Env> env_ = make_posix_env();
-  Path folder_;
+  TempFolder temp_;
+  const Path folder_ = temp_.path();
 };
 
 TEST_F(PosixEnvTest, RemoveAllDoesNotFollowSymbolicLinks) {

@@ -83,15 +83,16 @@ class [[nodiscard]] Result {
 
   T& value() & { return check_value(), std::get<0>(state_); }
   const T& value() const& { return check_value(), std::get<0>(state_); }
-  T&& value() && { return check_value(), std::get<0>(std::move(state_)); }
+  // By value, so that a loop over names().value() does not walk a dead temporary.
+  T value() && { return check_value(), std::get<0>(std::move(state_)); }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
-  T&& operator*() && { return std::move(*this).value(); }
+  T operator*() && { return std::move(*this).value(); }
   T* operator->() { return &value(); }
   const T* operator->() const { return &value(); }
 
   const Error& error() const& { return check_error(), std::get<1>(state_); }
-  Error&& error() && { return check_error(), std::get<1>(std::move(state_)); }
+  Error error() && { return check_error(), std::get<1>(std::move(state_)); }
 
   // The same result; an error gets the caller's context in front.
   Result within(std::string_view context) && {
@@ -122,7 +123,7 @@ class [[nodiscard]] Result<void> {
     HOLDFAST_CHECK(ok(), "value of a failed result: {}", error_->message());
   }
   const Error& error() const& { return check_error(), *error_; }
-  Error&& error() && { return check_error(), *std::move(error_); }
+  Error error() && { return check_error(), *std::move(error_); }
 
   Result within(std::string_view context) && {
     if (ok()) return {};

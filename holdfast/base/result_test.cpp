@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <vector>
 
 #include "holdfast/base/testing.h"
 
@@ -40,6 +41,16 @@ TEST(ResultTest, MoveOnlyValuesPassThrough) {
   };
   EXPECT_EQ(*unwrap(10), 5);
   EXPECT_ERROR(unwrap(11), ErrorCode::kInvalid);
+}
+
+TEST(ResultTest, AValueOutlivesTheResultItWasTakenFrom) {
+  const auto names = []() -> Result<std::vector<std::string>> {
+    return std::vector<std::string>(3, std::string(100, 'x'));
+  };
+  size_t total = 0;
+  for (const std::string& name : names().value()) total += name.size();
+  for (const std::string& name : *names()) total += name.size();
+  EXPECT_EQ(total, 600u);
 }
 
 TEST(ResultTest, WithinPutsContextInFrontOfErrorsOnly) {

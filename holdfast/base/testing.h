@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
 #include "holdfast/base/result.h"
 
 // The Result is good; if not, the error is shown.
@@ -39,5 +43,23 @@ template <typename T>
 std::string message_of(const Result<T>& result) {
   return result.ok() ? "" : result.error().message();
 }
+
+// A new folder of the machine, gone with all in it at the end.
+class TempFolder {
+ public:
+  TempFolder() {
+    std::string name = std::filesystem::temp_directory_path() / "holdfast-XXXXXX";
+    HOLDFAST_CHECK(mkdtemp(name.data()) != nullptr, "{}: cannot create", name);
+    path_ = name;
+  }
+  ~TempFolder() { std::filesystem::remove_all(path_); }
+  TempFolder(const TempFolder&) = delete;
+  TempFolder& operator=(const TempFolder&) = delete;
+
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  std::filesystem::path path_;
+};
 
 }  // namespace holdfast

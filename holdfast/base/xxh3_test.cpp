@@ -26,7 +26,8 @@ TEST(Xxh3Test, PartsGiveTheDigestOfTheWhole) {
   Bytes bytes(10'000);
   for (size_t i = 0; i < bytes.size(); ++i)
     bytes[i] = static_cast<std::byte>(i * i % 251);
-  for (const size_t cut : {0, 1, 16, 240, 241, 1024, 9'999, 10'000}) {
+  for (const size_t cut :
+       std::vector<size_t>{0, 1, 16, 240, 241, 1024, 9'999, 10'000}) {
     Xxh3Stream stream;
     stream.append(ByteView(bytes).first(cut));
     EXPECT_EQ(stream.digest(), xxh3_128(ByteView(bytes).first(cut)));
