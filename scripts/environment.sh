@@ -1,6 +1,8 @@
 # Sourced in the root by what builds and tests.
-export CXX=${CXX:-g++}  # by one name everywhere, or ccache would compile twice
-# Lets builds and checkouts in different folders share what ccache has compiled.
+# Lets builds and checkouts in different folders share what ccache has compiled. It tells
+# apart the names of a compiler and the locales; a build that pip drives may set both.
+export CXX=${CXX:-g++}
+export LC_CTYPE=${LC_CTYPE:-C.UTF-8}
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
 export CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
 jobs=${HOLDFAST_JOBS:-$(nproc)}
