@@ -1,8 +1,8 @@
 #include "holdfast/cli/cli.h"
 
-#include <fmt/ostream.h>
-
+#include <CLI/CLI.hpp>
 #include <algorithm>
+#include <ostream>
 
 #include "holdfast/cli/command.h"
 
@@ -20,31 +20,16 @@ ExitCode exit_code(ErrorCode code) {
 }
 
 int report(std::ostream& err, ExitCode code, std::string message) {
-  // One line, whatever was in it.
-  std::ranges::replace(message, '\n', ' ');
-  fmt::print(err, "holdfast: {}\n", message);
+  std::ranges::replace(message, '\n', ' ');  // one line, whatever was in it
+  err << "holdfast: " << message << '\n';
   return static_cast<int>(code);
 }
 
-struct Verb {
-  CLI::App* app;
-  Command command;
-};
-
-std::vector<Verb> add_verbs(CLI::App& app) {
-  std::vector<Verb> verbs;
-  for (const auto add : {add_plan_command}) {
-    Command command = add(app);
-    verbs.push_back({app.get_subcommands({}).back(), std::move(command)});
-  }
-  return verbs;
-}
+std::vector<Verb> all_verbs() { return {plan_verb()}; }
 
 std::string names_of(const std::vector<Verb>& verbs) {
   std::string names;
-  for (const Verb& verb : verbs) {
-    names += (names.empty() ? "" : ", ") + verb.app->get_name();
-  }
+  for (const Verb& verb : verbs) names += (names.empty() ? "" : ", ") + verb.name;
   return names;
 }
 
@@ -53,23 +38,46 @@ std::optional<std::string> verb_error(const std::vector<std::string>& arguments,
                                       const std::vector<Verb>& verbs) {
   if (arguments.empty()) return "no verb, want " + names_of(verbs);
   const std::string& first = arguments.front();
-  const bool known = std::ranges::any_of(
-      verbs, [&](const Verb& verb) { return verb.app->get_name() == first; });
+  const bool known =
+      std::ranges::any_of(verbs, [&](const Verb& verb) { return verb.name == first; });
   if (known || first.starts_with("-")) return std::nullopt;
   return fmt::format("{}: no such verb, want {}", first, names_of(verbs));
+}
+
+void add_option(CLI::App& app, const Option& option) {
+  if (bool* const* flag = std::get_if<bool*>(&option.into)) {
+    app.add_flag(option.name, **flag, option.help);
+    return;
+  }
+  CLI::Option* added = nullptr;
+  if (std::string* const* text = std::get_if<std::string*>(&option.into)) {
+    added = app.add_option(option.name, **text, option.help);
+    if (!(*text)->empty()) added->capture_default_str();
+  } else {
+    added = app.add_option(option.name, *std::get<int64_t*>(option.into), option.help);
+    added->capture_default_str();
+  }
+  added->required(option.required);
+}
+
+CLI::App* add_verb(CLI::App& app, const Verb& verb) {
+  CLI::App* added = app.add_subcommand(verb.name, verb.summary);
+  added->footer(verb.footer);
+  for (const Option& option : verb.options) add_option(*added, option);
+  return added;
 }
 
 }  // namespace
 
 int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
             std::ostream& err) {
-  CLI::App app("Keeps a deep-learning training job going.", "holdfast");
-  app.require_subcommand(1);
-  app.set_help_all_flag("--help-all", "Help of every verb");
-  const std::vector<Verb> verbs = add_verbs(app);
+  const std::vector<Verb> verbs = all_verbs();
   if (const auto wrong = verb_error(arguments, verbs)) {
     return report(err, ExitCode::kWrongCall, *wrong);
   }
+  CLI::App app("Keeps a deep-learning training job going.", "holdfast");
+  app.require_subcommand(1);
+  for (const Verb& verb : verbs) add_verb(app, verb);
   std::ranges::reverse(arguments);  // as CLI11 wants them
   try {
     app.parse(arguments);
@@ -78,8 +86,8 @@ int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
     return report(err, ExitCode::kWrongCall, error.what());
   }
   for (const Verb& verb : verbs) {
-    if (!verb.app->parsed()) continue;
-    const Result<void> done = verb.command({env, out});
+    if (!app.got_subcommand(verb.name)) continue;
+    const Result<void> done = verb.run({env, out});
     if (!done.ok()) {
       return report(err, exit_code(done.error().code()), done.error().message());
     }

@@ -1,24 +1,41 @@
-// What a verb is made of: its options on CLI11's subcommand, and what it does.
+// What a verb is: a name, options that fill variables, and what it does then.
+//
+// Verbs describe their options as data and never see the library that parses them: only
+// cli.cpp does, which alone takes its half a minute to compile.
 #pragma once
 
-#include <CLI/CLI.hpp>
+#include <cstdint>
 #include <functional>
 #include <iosfwd>
+#include <string>
+#include <variant>
+#include <vector>
 
 #include "holdfast/base/env.h"
-#include "holdfast/base/result.h"
 
 namespace holdfast {
+
+// Fills the variable if it is given. A bool is a flag.
+struct Option {
+  std::string name;  // "--hosts"
+  std::string help;
+  std::variant<std::string*, bool*, int64_t*> into;
+  bool required = false;
+};
 
 struct Context {
   Env& env;
   std::ostream& out;
 };
 
-// Run if its verb was given.
-using Command = std::function<Result<void>(const Context&)>;
+struct Verb {
+  std::string name;
+  std::string summary;  // one line
+  std::string footer;   // examples, shown by --help
+  std::vector<Option> options;
+  std::function<Result<void>(const Context&)> run;
+};
 
-// Each adds one verb with its options and returns what it does.
-Command add_plan_command(CLI::App& app);
+Verb plan_verb();
 
 }  // namespace holdfast

@@ -1,6 +1,8 @@
 // `holdfast plan`: what a change of layout would move, before anything is moved.
 #include <fmt/ostream.h>
 
+#include <memory>
+
 #include "holdfast/base/json.h"
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/plan_report.h"
@@ -136,33 +138,38 @@ Result<void> as_wrong_call(Result<void> done) {
 
 }  // namespace
 
-Command add_plan_command(CLI::App& app) {
-  auto arguments = std::make_shared<PlanArguments>();  // lives as long as the command
-  CLI::App* verb = app.add_subcommand(
-      "plan", "Bytes that a change of layout would move, with the lower bound");
-  verb->footer(kExample);
-  verb->add_option("--model", arguments->model,
-                   "A built-in model, or a Hugging Face config.json or its folder");
-  verb->add_option("--from", arguments->from,
-                   "Configuration now, such as tp=4,pp=2,dp=1; without --model a layout "
-                   "file")
-      ->required();
-  verb->add_option("--to", arguments->to, "Configuration wanted, or a layout file")
-      ->required();
-  verb->add_option("--hosts", arguments->hosts,
-                   "Hosts x devices, such as 4x8 (default: hosts of 8 as needed)");
-  verb->add_option("--training", arguments->training,
-                   "What is kept of a parameter: mixed-adam (14 bytes), adam, sgd, "
-                   "mixed-sgd, bf16-adam, weights")
-      ->capture_default_str();
-  verb->add_flag("--place", arguments->place,
-                 "Choose the devices of the new positions so that least is moved");
-  verb->add_option("--export", arguments->export_folder,
-                   "Write both layouts to this folder, as from.json and to.json");
-  verb->add_flag("--json", arguments->json, "Exact figures for programs");
-  return [arguments](const Context& context) {
-    return as_wrong_call(arguments->model.empty() ? plan_files(context, *arguments)
-                                                  : plan_model(context, *arguments));
+Verb plan_verb() {
+  auto arguments = std::make_shared<PlanArguments>();  // shared with `run` below
+  PlanArguments& a = *arguments;
+  return {
+      .name = "plan",
+      .summary = "Bytes that a change of layout would move, with the lower bound",
+      .footer = kExample,
+      .options =
+          {{"--model", "A built-in model, or a Hugging Face config.json or its folder",
+            &a.model},
+           {"--from",
+            "Configuration now, such as tp=4,pp=2,dp=1; without --model a layout file",
+            &a.from, true},
+           {"--to", "Configuration wanted, or a layout file", &a.to, true},
+           {"--hosts", "Hosts x devices, such as 4x8; without it hosts of 8 as needed",
+            &a.hosts},
+           {"--training",
+            "What is kept of a parameter: mixed-adam (14 bytes), adam, sgd, mixed-sgd, "
+            "bf16-adam, weights",
+            &a.training},
+           {"--place",
+            "Choose the devices of the new positions so that least is moved", &a.place},
+           {"--export",
+            "Write both layouts to this folder, as from.json and to.json",
+            &a.export_folder},
+           {"--json", "Exact figures for programs", &a.json}},
+      .run =
+          [arguments](const Context& context) {
+            return as_wrong_call(arguments->model.empty()
+                                     ? plan_files(context, *arguments)
+                                     : plan_model(context, *arguments));
+          },
   };
 }
 
