@@ -2,6 +2,8 @@
 # What Holdfast does, shown on this machine. One scene a capability.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+mkdir -p build
+echo "building..."
 scripts/build.sh release >build/demo-build.log 2>&1 || { cat build/demo-build.log >&2; exit 1; }
 
 scene() { printf '\n== %s\n\n' "$1"; }

@@ -4,8 +4,7 @@
 //
 //   make_posix_env()  the machine (posix_env.h)
 //   MemoryEnv         a disk in memory that can lose power (memory_env.h)
-//   FaultyEnv         fails, shortens or crashes at the k-th call of another
-//   (faulty_env.h)
+//   FaultyEnv         fails, shortens or crashes at the k-th call (faulty_env.h)
 //
 // Durability has two halves. Contents survive a crash after File::sync. A name that was
 // created, renamed, linked or removed survives (or stays away) after sync_folder of the

@@ -4,9 +4,8 @@
 //
 // A crash can tear the last lines. A writer that opens such a file ends the torn line
 // first, so that its own events are whole; the reader skips and counts what is no
-// event. Numbers that JSON does not know are the strings "nan", "inf" and "-inf" under
-// a name with
-// "~" in front, so that a double stays one.
+// event. Numbers that JSON does not know are the strings "nan", "inf" and "-inf" under a
+// name with "~" in front, so that a double stays one.
 #pragma once
 
 #include <memory>

@@ -4,11 +4,9 @@
 // Messages of one sender, receiver and tag arrive in order, or not at all. Failures:
 //
 //   kTimeout      the deadline passed. A message may still arrive later; a collective
-//   call
-//                 is void for this rank, and others may have finished it.
+//                 call is void for this rank, and others may have finished it.
 //   kUnavailable  the peer is known to be gone, or this rank itself is cut off.
-//   Messages
-//                 that it sent before are received first.
+//                 Messages that it sent before are received first.
 //
 // Collective calls (barrier, all_gather) are made by all ranks in the same order; one
 // that failed counts as made. Ranks and tags out of range are bugs and abort. Threads:

@@ -2,9 +2,8 @@
 // with the optimizer state of a training regime, on given devices.
 //
 // Optimizer state follows its parameter by construction: "<name>.master",
-// "<name>.exp_avg",
-// "<name>.exp_avg_sq", "<name>.momentum" have the parameter's shape, cut and ties,
-// refined by ZeRO (zero >= 1 divides them over the replicas, zero = 3 the parameter
+// "<name>.exp_avg", "<name>.exp_avg_sq" and "<name>.momentum" have the parameter's shape,
+// cut and ties, refined by ZeRO (zero >= 1 divides them over the replicas, zero = 3 the parameter
 // too). The replicas of an expert's parameter are those of its expert-parallel
 // coordinate. Buffers and counters are on every position of their stage.
 //

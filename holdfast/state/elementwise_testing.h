@@ -13,10 +13,8 @@
 //     second by columns; its bias, the norms and the position embedding are whole on
 //     every tensor-parallel rank;
 //   - the word embedding is cut by rows after padding to a multiple of 128 * T; padding
-//   is
-//     nobody's state and counts nowhere;
-//   - the head is tied to the word embedding: with P > 1 the last stage has a copy,
-//   with
+//     is nobody's state and counts nowhere;
+//   - the head is tied to the word embedding: with P > 1 the last stage has a copy, with
 //     P = 1 there is one;
 //   - 14 bytes a parameter: 16-bit weight, 32-bit master, two 32-bit moments.
 #pragma once

@@ -18,12 +18,10 @@ namespace holdfast {
 
 // How a rank lays out a fused QKV projection (a group is a KV head with its queries).
 enum class QkvLayout : uint8_t {
-  // Megatron from 2.0 on: rows ordered by group, then queries, key, value. Ranks cut
-  // the
+  // Megatron from 2.0 on: rows ordered by group, then queries, key, value. Ranks cut the
   // rows evenly, and so may cut a group where T does not divide the groups.
   kInterleaved,
-  // [Q; K; V] on each rank, heads whole. With fewer KV heads than ranks, a rank holds
-  // the
+  // [Q; K; V] on each rank, heads whole. With fewer KV heads than ranks, a rank holds the
   // KV heads of its query heads, so that they are replicated.
   kBlocked,
   kMegatron0,  // [3, heads, head] on each rank; for multi-head attention only

@@ -303,6 +303,31 @@ RC_GTEST_PROP(PlanTest, EgressIsWithinTwoPercentOfTheBestOfAllSenderSets,
   }
 }
 
+TEST(PlanTest, EgressOfRealChangesIsWithinTwoPercentOfTheOptimum) {
+  const Model model = make_gpt({.layers = 12,
+                                .hidden = 1024,
+                                .heads = 16,
+                                .vocabulary = 50257,
+                                .positions = 1024});
+  const std::pair<const char*, const char*> changes[] = {
+      {"tp=2,pp=2,dp=4", "tp=4,pp=2,dp=2"}, {"tp=4,pp=2,dp=2", "tp=2,pp=4,dp=2"},
+      {"tp=2,pp=1,dp=3", "tp=2,pp=1,dp=8"}, {"tp=1,pp=4,dp=4,zero=1", "tp=8,pp=2,dp=1"},
+      {"dp=16,zero=3", "tp=4,dp=4,zero=3"}, {"tp=8,pp=2,dp=1", "tp=3,pp=2,dp=2"},
+  };
+  for (const auto& [from, to] : changes) {
+    const Resize resize = plan_resize({.model = model,
+                                       .from = parse_parallel(from).value(),
+                                       .to = parse_parallel(to).value(),
+                                       .hosts = HostGrid{4, 4}})
+                              .value();
+    const Figures& figures = resize.plan.figures;
+    const int64_t slack = 65536 * 1'000'000'000ll / resize.topology.memory_bandwidth;
+    EXPECT_LE(figures.egress_ns * 100, figures.egress_bound_ns * 102 + slack * 100)
+        << from << " -> " << to;
+    EXPECT_GT(figures.egress_bound_ns, 0);
+  }
+}
+
 // One model replica grows to many, on hosts of four: no source may send more than 1.1x of
 // what it holds, and each host imports the state once.
 TEST(PlanTest, GrowingFromOneReplicaToEightRelaysInsteadOfSendingEightTimes) {

@@ -62,6 +62,14 @@ def test_layout_files_and_a_config_are_read(tmp_path):
     assert files.figures.moved == whole.figures.moved
 
 
+def test_the_example_of_the_documentation_is_a_layout(tmp_path):
+    page = Path(__file__).parents[2] / "docs" / "layouts.md"
+    example = page.read_text(encoding="utf-8").split("```json")[1].split("```")[0]
+    (tmp_path / "a.json").write_text(example)
+    figures = holdfast.plan(tmp_path / "a.json", tmp_path / "a.json").figures
+    assert figures.needed == figures.in_place > 0
+
+
 def test_bad_calls_name_the_offender():
     with pytest.raises(holdfast.NotFoundError, match="gpt-9000"):
         holdfast.plan("tp=1", "tp=2", model="gpt-9000")
