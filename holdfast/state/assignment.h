@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "holdfast/state/max_flow.h"
+#include "holdfast/base/wide.h"
 
 namespace holdfast {
 

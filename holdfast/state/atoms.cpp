@@ -21,13 +21,10 @@ struct Cells {
 
 // `number` turns the layout's holder into the common number.
 template <typename Number>
-Cells cells_of(const Layout& layout, TensorId tensor, Number&& number) {
+Result<Cells> cells_of(const Layout& layout, TensorId tensor, Number&& number) {
   const auto slices = layout.slices(tensor);
-  std::vector<Box> boxes;
-  boxes.reserve(slices.size());
-  for (const Slice& slice : slices) boxes.push_back(slice.box);
   Cells cells;
-  for (const Cell& cell : refine(boxes)) {
+  for (const Cell& cell : HOLDFAST_TRY(refine(layout.boxes(tensor)))) {
     cells.boxes.push_back(cell.box);
     for (const uint32_t owner : cell.owners) {
       for (PieceId p = slices[owner].first; p < slices[owner].last; ++p) {
@@ -48,6 +45,13 @@ Result<TensorId> match(const Collection& source, const Tensor& wanted) {
     return invalid("{}: the source has {} {}, want {} {}", wanted.name,
                    name_of(found.dtype), to_string(found.shape), name_of(wanted.dtype),
                    to_string(wanted.shape));
+  }
+  for (const std::string& tie : wanted.ties) {
+    const auto tied = source.find(tie);
+    if (tied && *tied != *id) {
+      return invalid("{}: tied to {}, which is another tensor in the source", wanted.name,
+                     tie);
+    }
   }
   return *id;
 }
@@ -87,9 +91,11 @@ Result<void> for_each_atom(const Collection& source, const Collection& target,
   for (TensorId t = 0; t < target.tensors().size(); ++t) {
     const Tensor& tensor = target.tensor(t);
     const TensorId s = HOLDFAST_TRY(match(source, tensor));
-    const Cells have = cells_of(source.layout(), s, [](HolderId h) { return h; });
-    const Cells want = cells_of(target.layout(), t,
-                                [&](HolderId h) { return table.of_target[h]; });
+    const Cells have = HOLDFAST_TRY(
+        cells_of(source.layout(), s, [](HolderId h) { return h; }).within(tensor.name));
+    const Cells want = HOLDFAST_TRY(cells_of(target.layout(), t, [&](HolderId h) {
+                                      return table.of_target[h];
+                                    }).within(tensor.name));
     const BoxIndex index(have.boxes);
     for (size_t w = 0; w < want.boxes.size(); ++w) {
       int64_t found = 0;

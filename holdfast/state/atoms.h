@@ -39,8 +39,9 @@ struct HolderTable {
 
 // Calls visit for each atom, in order of the target's tensors; the atoms of one tensor are
 // disjoint and fill the union of its target boxes. The spans live until the next tensor.
-// Fails on a target tensor that the source has not or has with another shape or dtype
-// (kInvalid), and on a box without a holder (kNotFound), naming tensor and box.
+// Fails, naming the tensor: with kNotFound if the source has no such tensor or nobody holds
+// a box of it, with kInvalid if it has another shape, dtype or tie there, and with
+// kUnsupported if boxes overlap in millions of ways.
 Result<void> for_each_atom(const Collection& source, const Collection& target,
                            const HolderTable& table,
                            const std::function<void(const Atom&)>& visit);

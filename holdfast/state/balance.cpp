@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "holdfast/state/max_flow.h"
+#include "holdfast/state/union_find.h"
 
 namespace holdfast {
 namespace {
@@ -21,11 +22,6 @@ int64_t grain_of(const Box& box, int64_t element_bytes) {
   return row;
 }
 
-uint32_t root_of(std::vector<uint32_t>& parent, uint32_t i) {
-  while (parent[i] != i) i = parent[i] = parent[parent[i]];
-  return i;
-}
-
 }  // namespace
 
 bool Balancer::Ratio::operator<(const Ratio& other) const {
@@ -41,21 +37,18 @@ Balancer::ClassId Balancer::class_of(std::span<const uint32_t> senders) {
   HOLDFAST_CHECK(!senders.empty(), "a class without senders");
   const std::vector<uint32_t> key(senders.begin(), senders.end());
   const auto [at, is_new] = ids_.try_emplace(key, static_cast<ClassId>(classes_.size()));
-  if (is_new) classes_.push_back({.senders = key, .share = {}});
+  if (is_new) classes_.push_back({.senders = key});
   return at->second;
 }
 
 void Balancer::solve() {
-  std::vector<uint32_t> parent(bandwidth_.size());
-  std::iota(parent.begin(), parent.end(), 0);
+  UnionFind sharing(bandwidth_.size());
   for (const Class& c : classes_) {
-    for (const uint32_t s : c.senders) {
-      parent[root_of(parent, s)] = root_of(parent, c.senders.front());
-    }
+    for (const uint32_t s : c.senders) sharing.join(s, c.senders.front());
   }
   std::map<uint32_t, std::vector<ClassId>> groups;
   for (ClassId id = 0; id < classes_.size(); ++id) {
-    groups[root_of(parent, classes_[id].senders.front())].push_back(id);
+    groups[sharing.root(classes_[id].senders.front())].push_back(id);
   }
   for (const auto& [root, group] : groups) solve_group(group);
 }
@@ -94,6 +87,7 @@ void Balancer::solve_group(std::span<const ClassId> ids) {
         if (!counted[s]) time.bandwidth += bandwidth[s], counted[s] = true;
       }
     }
+    HOLDFAST_CHECK(time.bandwidth > 0, "a cut without senders");
     std::vector<Wide> supply, capacity;
     for (const ClassId id : ids) supply.push_back(Wide{classes_[id].bytes} * time.bandwidth);
     for (const int64_t b : bandwidth) capacity.push_back(Wide{b} * time.bytes);
@@ -118,47 +112,56 @@ void Balancer::solve_group(std::span<const ClassId> ids) {
   }
 }
 
-// Makes `from.next` the sender being filled, with what earlier classes left it owed. The
-// last sender of a class takes whatever remains, so there is nothing to make good there.
-void Balancer::start(Class& from) {
-  if (from.next + 1 == from.senders.size()) return;
-  from.share[from.next] += std::exchange(owed_[from.senders[from.next]], 0);
+// Sets where each sender's stretch of the class ends. What rounding left the senders owed
+// in other classes is made good here, less its mean, so that the class's total stays.
+void Balancer::open(Class& from) {
+  int64_t mean = 0;
+  for (const uint32_t s : from.senders) mean += owed_[s];
+  mean /= static_cast<int64_t>(from.senders.size());
+  int64_t end = 0;
+  for (size_t k = 0; k < from.senders.size(); ++k) {
+    int64_t& owed = owed_[from.senders[k]];
+    from.share[k] += owed - mean;
+    owed = mean;
+    end += from.share[k];
+    from.end.push_back(end);
+  }
 }
 
+// The sender being filled is done; what it got beside its share is noted.
 void Balancer::finish(Class& from) {
-  owed_[from.senders[from.next]] += std::exchange(from.share[from.next], 0);
+  owed_[from.senders[from.next]] += from.share[from.next] - (from.drawn - from.start);
+  from.start = from.drawn;
+  ++from.next;
 }
 
+// The boxes of a class lie behind each other on one line; each sender takes the stretch up
+// to its end, rounded to a row of the box in which that falls. Rounding the ends, and not
+// the stretches, keeps every sender within a row of its share.
 void Balancer::draw(ClassId id, const Box& box, int64_t element_bytes,
                     std::vector<Part>& out) {
   Class& from = classes_[id];
-  if (std::exchange(from.untouched, false)) start(from);
+  if (from.end.empty()) open(from);
   const int64_t elements = box.elements();
   const int64_t grain = grain_of(box, element_bytes);
   int64_t done = 0;
   while (done < elements) {
+    const int64_t left = elements - done;
+    const int64_t room = (from.end[from.next] - from.drawn) / element_bytes;
     const bool last = from.next + 1 == from.senders.size();
-    int64_t& share = from.share[from.next];
-    int64_t take = elements - done;
-    if (!last && share < take * element_bytes) {
-      const int64_t exact = std::max<int64_t>(share, 0) / element_bytes;
-      take = std::min((exact + grain / 2) / grain * grain, take);
+    const bool ends = !last && room < left;
+    const int64_t take =
+        ends ? std::clamp<int64_t>((room + grain / 2) / grain * grain, 0, left) : left;
+    for (const Box& part : flat_range(box, done, done + take)) {
+      out.push_back({from.senders[from.next], part});
     }
-    if (take > 0) {
-      for (const Box& part : flat_range(box, done, done + take)) {
-        out.push_back({from.senders[from.next], part});
-      }
-      share -= take * element_bytes;
-      done += take;
-    }
-    if (!last && (take == 0 || share <= 0)) {
-      finish(from);
-      ++from.next;
-      start(from);
-    }
+    done += take;
+    from.drawn += take * element_bytes;
+    if (ends) finish(from);
   }
-  from.bytes -= elements * element_bytes;
-  if (from.bytes == 0) finish(from);
+  while (elements > 0 && from.drawn == from.bytes && from.next < from.senders.size()) {
+    finish(from);
+  }
 }
 
 }  // namespace holdfast

@@ -46,21 +46,22 @@ class Balancer {
 
   // Appends who sends which part of `box`. Together the draws of a class use up what was
   // demanded; a box is cut only where one sender's share ends, at a row that is at most
-  // 32 KiB (or inside a wider row), so each sender's total is within a few such rows of
-  // its exact share.
+  // 32 KiB (or inside a wider row), so each sender is within such a row of its share.
   void draw(ClassId id, const Box& box, int64_t element_bytes, std::vector<Part>& out);
 
  private:
   struct Class {
     std::vector<uint32_t> senders;
-    std::vector<int64_t> share;  // bytes still to give, one a sender
+    std::vector<int64_t> share{};  // bytes, one a sender
     int64_t bytes = 0;
-    size_t next = 0;  // the sender being filled
-    bool untouched = true;
+    std::vector<int64_t> end{};  // where each sender's stretch ends; made at first draw
+    int64_t start = 0;         // of the stretch being filled
+    int64_t drawn = 0;         // all stretches so far
+    size_t next = 0;           // the sender being filled
   };
 
   void solve_group(std::span<const ClassId> classes);
-  void start(Class& from);
+  void open(Class& from);
   void finish(Class& from);
 
   std::vector<int64_t> bandwidth_;

@@ -1,7 +1,9 @@
 #include "holdfast/state/box_index.h"
 
 #include <algorithm>
-#include <numeric>
+#include <array>
+
+#include "holdfast/state/union_find.h"
 
 namespace holdfast {
 namespace {
@@ -35,45 +37,58 @@ int best_dimension(std::span<const Box> boxes, std::span<const uint32_t> which) 
   return best;
 }
 
-// Splits `region` at faces of the boxes in `hits` until each part is inside every box that
-// it meets.
+// Cuts a region at faces of boxes until each part is inside every box that it meets. Cuts
+// are at the median face of the dimension that has most, so that their depth stays small.
 class Refiner {
  public:
   Refiner(std::span<const Box> boxes, std::vector<Cell>& out) : boxes_(boxes), out_(out) {}
 
-  void split(const Box& region, const std::vector<uint32_t>& hits) {
-    if (hits.empty()) return;
+  Result<void> split(const Box& region, const std::vector<uint32_t>& hits) {
+    if (hits.empty()) return {};
+    std::array<std::vector<int64_t>, kMaxRank> faces;
     for (const uint32_t hit : hits) {
       for (int k = 0; k < region.rank(); ++k) {
         for (const int64_t face : {boxes_[hit][k].lo, boxes_[hit][k].hi}) {
           if (region[k].lo < face && face < region[k].hi) {
-            descend(region.with(k, {region[k].lo, face}), hits);
-            descend(region.with(k, {face, region[k].hi}), hits);
-            return;
+            faces[static_cast<size_t>(k)].push_back(face);
           }
         }
       }
     }
-    out_.push_back({region, hits});
+    const auto most = std::ranges::max_element(faces, {}, &std::vector<int64_t>::size);
+    if (most->empty()) return emit(region, hits);
+    const auto middle = most->begin() + static_cast<int64_t>(most->size() / 2);
+    std::nth_element(most->begin(), middle, most->end());
+    const int k = static_cast<int>(most - faces.begin());
+    HOLDFAST_TRY(descend(region.with(k, {region[k].lo, *middle}), hits));
+    return descend(region.with(k, {*middle, region[k].hi}), hits);
   }
 
  private:
-  void descend(const Box& region, const std::vector<uint32_t>& hits) {
+  Result<void> descend(const Box& region, const std::vector<uint32_t>& hits) {
     std::vector<uint32_t> inner;
     for (const uint32_t hit : hits) {
       if (overlap(boxes_[hit], region)) inner.push_back(hit);
     }
-    split(region, inner);
+    return split(region, inner);
   }
+
+  Result<void> emit(const Box& region, const std::vector<uint32_t>& hits) {
+    owners_ += hits.size();
+    if (owners_ > kMaxOwners) {
+      return unsupported("boxes overlap in more than {} ways", kMaxOwners);
+    }
+    out_.push_back({region, hits});
+    return {};
+  }
+
+  // No layout of a training job comes near; a file made to exhaust the memory does.
+  static constexpr size_t kMaxOwners = size_t{1} << 22;
 
   std::span<const Box> boxes_;
   std::vector<Cell>& out_;
+  size_t owners_ = 0;
 };
-
-uint32_t root_of(std::vector<uint32_t>& parent, uint32_t i) {
-  while (parent[i] != i) i = parent[i] = parent[parent[i]];
-  return i;
-}
 
 }  // namespace
 
@@ -121,29 +136,21 @@ void BoxIndex::collect(const Box& query) const {
   std::sort(hits_.begin(), hits_.end());
 }
 
-std::vector<Cell> refine(std::span<const Box> boxes) {
+Result<std::vector<Cell>> refine(std::span<const Box> boxes) {
   std::vector<Cell> cells;
-  if (boxes.size() == 1) {
-    if (!boxes[0].empty()) cells.push_back({boxes[0], {0}});
-    return cells;
-  }
   // Boxes that meet, directly or through others, are refined together.
   const BoxIndex index(boxes);
-  std::vector<uint32_t> parent(boxes.size());
-  std::iota(parent.begin(), parent.end(), 0);
+  UnionFind meeting(boxes.size());
   for (uint32_t i = 0; i < boxes.size(); ++i) {
-    index.for_each_hit(boxes[i], [&](uint32_t hit) {
-      const uint32_t a = root_of(parent, i), b = root_of(parent, hit);
-      parent[std::max(a, b)] = std::min(a, b);
-    });
+    index.for_each_hit(boxes[i], [&](uint32_t hit) { meeting.join(i, hit); });
   }
   std::vector<std::vector<uint32_t>> groups(boxes.size());
   for (uint32_t i = 0; i < boxes.size(); ++i) {
-    if (!boxes[i].empty()) groups[root_of(parent, i)].push_back(i);
+    if (!boxes[i].empty()) groups[meeting.root(i)].push_back(i);
   }
   Refiner refiner(boxes, cells);
   for (const std::vector<uint32_t>& group : groups) {
-    if (!group.empty()) refiner.split(bounds_of(boxes, group), group);
+    if (!group.empty()) HOLDFAST_TRY(refiner.split(bounds_of(boxes, group), group));
   }
   return cells;
 }

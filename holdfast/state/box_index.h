@@ -47,8 +47,9 @@ struct Cell {
 };
 
 // Cuts the union of `boxes` into disjoint cells, each inside all the boxes that it meets.
-// A box that overlaps no other is one cell.
-std::vector<Cell> refine(std::span<const Box> boxes);
+// A box that overlaps no other is one cell. Fails with kUnsupported where that would take
+// millions of cells.
+Result<std::vector<Cell>> refine(std::span<const Box> boxes);
 
 // The first part of `region` that no box covers, in row-major order of what is tried.
 std::optional<Box> first_gap(const Box& region, std::span<const Box> boxes);

@@ -1,5 +1,6 @@
 #include "holdfast/state/collection.h"
 
+#include "holdfast/base/wide.h"
 #include "holdfast/state/box_index.h"
 
 namespace holdfast {
@@ -10,6 +11,7 @@ Result<Collection> Collection::create(std::vector<Tensor> tensors, Layout layout
                    tensors.size());
   }
   Collection made(std::move(tensors), std::move(layout));
+  HOLDFAST_TRY(made.check_size());
   for (TensorId t = 0; t < made.tensors_.size(); ++t) {
     std::vector<std::string> names = made.tensors_[t].ties;
     names.push_back(made.tensors_[t].name);
@@ -23,6 +25,22 @@ Result<Collection> Collection::create(std::vector<Tensor> tensors, Layout layout
   return made;
 }
 
+Result<void> Collection::check_size() const {
+  Wide total = 0;
+  for (TensorId t = 0; t < tensors_.size(); ++t) {
+    total += tensors_[t].bytes();
+    for (const Slice& slice : layout_.slices(t)) {
+      const int64_t bytes = slice.box.elements() * bytes_of(tensors_[t].dtype);
+      total += Wide{bytes} * (slice.last - slice.first);
+    }
+    if (total >= Wide{1} << 61) {
+      return invalid("collection: more than 2^61 bytes with all copies, at tensor {}",
+                     tensors_[t].name);
+    }
+  }
+  return {};
+}
+
 std::optional<TensorId> Collection::find(std::string_view name) const {
   const auto found = by_name_.find(std::string(name));
   if (found == by_name_.end()) return std::nullopt;
@@ -30,9 +48,7 @@ std::optional<TensorId> Collection::find(std::string_view name) const {
 }
 
 std::optional<Box> Collection::uncovered(TensorId id) const {
-  std::vector<Box> boxes;
-  for (const Slice& slice : layout_.slices(id)) boxes.push_back(slice.box);
-  return first_gap(Box::whole(tensors_[id].shape), boxes);
+  return first_gap(Box::whole(tensors_[id].shape), layout_.boxes(id));
 }
 
 Result<void> Collection::check_covered() const {

@@ -9,7 +9,7 @@
 //   allocation    positions to devices          each piece's holder; place() chooses it
 #pragma once
 
-#include <memory>
+#include <optional>
 #include <span>
 #include <string_view>
 #include <unordered_map>
@@ -21,8 +21,9 @@ namespace holdfast {
 
 class Collection {
  public:
-  // Fails on an empty or repeated name (ties count), and on a layout that speaks of another
-  // number of tensors.
+  // Fails on an empty or repeated name (ties count), on a layout that speaks of another
+  // number of tensors, and on 2^61 bytes or more with all copies: sums over collections
+  // need no further checks.
   static Result<Collection> create(std::vector<Tensor> tensors, Layout layout);
 
   std::span<const Tensor> tensors() const { return tensors_; }
@@ -43,6 +44,8 @@ class Collection {
  private:
   Collection(std::vector<Tensor> tensors, Layout layout)
       : tensors_(std::move(tensors)), layout_(std::move(layout)) {}
+
+  Result<void> check_size() const;
 
   std::vector<Tensor> tensors_;
   Layout layout_;

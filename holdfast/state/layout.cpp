@@ -33,6 +33,12 @@ std::span<const Slice> Layout::slices(TensorId tensor) const {
           first_slice_[tensor + 1] - first_slice_[tensor]};
 }
 
+std::vector<Box> Layout::boxes(TensorId tensor) const {
+  std::vector<Box> boxes;
+  for (const Slice& slice : slices(tensor)) boxes.push_back(slice.box);
+  return boxes;
+}
+
 Map Layout::map(PieceId piece, int64_t element_bytes) const {
   const PieceRecord& record = pieces_[piece];
   if (record.strides == kDense) {
@@ -48,10 +54,6 @@ void LayoutBuilder::add(TensorId tensor, const Box& box, HolderId holder,
 
 void LayoutBuilder::add(TensorId tensor, const Box& box, HolderId holder,
                         const Map& map) {
-  HOLDFAST_CHECK(tensor < tensors_.size(), "tensor {} of {}", tensor, tensors_.size());
-  if (map == Map::dense(box, bytes_of(tensors_[tensor].dtype), map.offset)) {
-    return add(tensor, box, holder, map.offset);
-  }
   entries_.push_back(
       {tensor, holder, static_cast<uint32_t>(strides_.size()), map.offset, box});
   strides_.push_back(map.strides);
@@ -62,6 +64,15 @@ Map LayoutBuilder::map_of(const Entry& entry) const {
     return {.offset = entry.offset, .strides = strides_[entry.strides]};
   }
   return Map::dense(entry.box, bytes_of(tensors_[entry.tensor].dtype), entry.offset);
+}
+
+// Most maps are row-major without gaps; they need no strides of their own. Only for checked
+// entries: the arithmetic trusts the box.
+void LayoutBuilder::mark_dense(Entry& entry) const {
+  const int64_t bytes = bytes_of(tensors_[entry.tensor].dtype);
+  if (map_of(entry) == Map::dense(entry.box, bytes, entry.offset)) {
+    entry.strides = Layout::kDense;
+  }
 }
 
 Result<void> LayoutBuilder::check_entry(const Entry& entry) const {
@@ -95,7 +106,10 @@ Result<Layout> LayoutBuilder::build() && {
       return invalid("holder {}: listed twice", holder.name);
     }
   }
-  for (const Entry& entry : entries_) HOLDFAST_TRY(check_entry(entry));
+  for (Entry& entry : entries_) {
+    HOLDFAST_TRY(check_entry(entry));
+    mark_dense(entry);
+  }
 
   std::vector<uint32_t> order(entries_.size());
   std::iota(order.begin(), order.end(), 0);
@@ -131,14 +145,45 @@ Result<Layout> LayoutBuilder::build() && {
   for (TensorId t = 0; t < tensors_.size(); ++t) {
     HOLDFAST_TRY(check_disjoint(layout, t));
   }
+  HOLDFAST_TRY(check_bytes(layout));
   return layout;
+}
+
+Result<void> LayoutBuilder::check_bytes(const Layout& layout) const {
+  struct Run {
+    HolderId holder;
+    int64_t first, last;
+    TensorId tensor;
+  };
+  std::vector<Run> runs;
+  runs.reserve(layout.piece_count());
+  for (TensorId t = 0; t < tensors_.size(); ++t) {
+    for (const Slice& slice : layout.slices(t)) {
+      const int64_t bytes = slice.box.elements() * bytes_of(tensors_[t].dtype);
+      for (PieceId p = slice.first; p < slice.last && bytes > 0; ++p) {
+        const Layout::PieceRecord& piece = layout.pieces_[p];
+        if (piece.strides != Layout::kDense) continue;
+        runs.push_back({piece.holder, piece.offset, piece.offset + bytes, t});
+      }
+    }
+  }
+  std::sort(runs.begin(), runs.end(), [](const Run& a, const Run& b) {
+    return std::pair(a.holder, a.first) < std::pair(b.holder, b.first);
+  });
+  for (size_t i = 1; i < runs.size(); ++i) {
+    const Run &a = runs[i - 1], &b = runs[i];
+    if (a.holder == b.holder && b.first < a.last) {
+      return invalid("{}: {} and {} share bytes {} to {}", layout.holders()[a.holder].name,
+                     tensors_[a.tensor].name, tensors_[b.tensor].name, b.first,
+                     std::min(a.last, b.last));
+    }
+  }
+  return {};
 }
 
 Result<void> LayoutBuilder::check_disjoint(const Layout& layout, TensorId tensor) const {
   const auto slices = layout.slices(tensor);
-  std::vector<Box> boxes;
   for (const Slice& slice : slices) {
-    boxes.push_back(slice.box);
     for (PieceId p = slice.first + 1; p < slice.last; ++p) {
       if (layout.holder(p) == layout.holder(p - 1)) {
         return invalid("{} on {}: box {} is listed twice", tensors_[tensor].name,
@@ -147,6 +192,7 @@ Result<void> LayoutBuilder::check_disjoint(const Layout& layout, TensorId tensor
     }
   }
   if (slices.size() < 2) return {};
+  const std::vector<Box> boxes = layout.boxes(tensor);
   const BoxIndex index(boxes);
   for (uint32_t i = 0; i < slices.size(); ++i) {
     std::optional<Error> clash;

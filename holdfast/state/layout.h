@@ -1,7 +1,9 @@
 // A layout says which holder has which box of which tensor.
 //
 // Always true of a Layout: every box lies inside its tensor; the boxes of one tensor on
-// one holder are disjoint; no map runs before byte 0, and no map writes a byte twice.
+// one holder are disjoint; no map runs before byte 0 or puts two elements on one byte; no
+// two pieces without gaps share a byte of their holder. (That pieces with gaps interleave
+// without touching is the promise of whoever makes them.)
 // Coverage is not promised but asked for (uncovered): survivors of a failure and partial
 // loads are incomplete layouts. Replication is explicit: a slice lists all who hold it.
 //
@@ -11,7 +13,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
@@ -41,6 +42,8 @@ class Layout {
 
   // In order of box.
   std::span<const Slice> slices(TensorId tensor) const;
+  // The slices' boxes, in the same order.
+  std::vector<Box> boxes(TensorId tensor) const;
   HolderId holder(PieceId piece) const { return pieces_[piece].holder; }
   const Box& box(PieceId piece) const { return slices_[pieces_[piece].slice].box; }
   // `element_bytes` is that of the piece's tensor.
@@ -87,6 +90,8 @@ class LayoutBuilder {
 
   Result<void> check_entry(const Entry& entry) const;
   Result<void> check_disjoint(const Layout& layout, TensorId tensor) const;
+  Result<void> check_bytes(const Layout& layout) const;
+  void mark_dense(Entry& entry) const;
   Map map_of(const Entry& entry) const;
 
   std::span<const Tensor> tensors_;

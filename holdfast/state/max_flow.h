@@ -6,9 +6,9 @@
 #include <span>
 #include <vector>
 
-namespace holdfast {
+#include "holdfast/base/wide.h"
 
-__extension__ using Wide = __int128;
+namespace holdfast {
 
 class BipartiteFlow {
  public:

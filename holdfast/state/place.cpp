@@ -14,6 +14,8 @@ namespace {
 using Worth = std::vector<std::vector<Wide>>;  // position x device
 using Indices = std::vector<uint32_t>;
 
+constexpr uint32_t kMaxPlaced = 1 << 13;
+
 // Bytes of each position that each device holds.
 Result<std::vector<std::vector<int64_t>>> held_bytes(const Collection& source,
                                                      const Collection& target,
@@ -43,9 +45,9 @@ Result<std::vector<std::vector<int64_t>>> held_bytes(const Collection& source,
   return held;
 }
 
-// One number that orders placements by: bytes on the device; then bytes on its host (a
-// shorter way); then positions that stay on the device of their own number, so that what
-// need not change does not.
+// One number that orders placements by: bytes on the device; then (roughly) bytes on its
+// host, a shorter way; then positions that stay on the device of their own number, so that
+// what need not change does not. The fields are wide enough for the sum over kMaxPlaced.
 Worth worth_of(const std::vector<std::vector<int64_t>>& held,
                const std::vector<Holder>& devices) {
   Worth worth(held.size(), std::vector<Wide>(devices.size()));
@@ -53,8 +55,8 @@ Worth worth_of(const std::vector<std::vector<int64_t>>& held,
     std::map<HostId, int64_t> on_host;
     for (uint32_t d = 0; d < devices.size(); ++d) on_host[devices[d].host] += held[p][d];
     for (uint32_t d = 0; d < devices.size(); ++d) {
-      worth[p][d] = (Wide{held[p][d]} << 64) + (Wide{on_host[devices[d].host]} << 12) +
-                    (p == d ? 1 : 0);
+      const int64_t nearby = std::min(on_host[devices[d].host] >> 12, int64_t{1} << 30);
+      worth[p][d] = (Wide{held[p][d]} << 58) + (Wide{nearby} << 14) + (p == d ? 1 : 0);
     }
   }
   return worth;
@@ -285,6 +287,17 @@ Result<Placement> place(const Collection& source, const Collection& target,
   if (options.positions > devices.size()) {
     return invalid("place: {} positions for {} devices", options.positions,
                    devices.size());
+  }
+  if (options.positions > kMaxPlaced) {
+    return unsupported("place: {} positions, want at most {}", options.positions,
+                       kMaxPlaced);
+  }
+  const std::vector<int64_t> wanted = target.bytes_held();
+  for (size_t h = options.positions; h < wanted.size(); ++h) {
+    if (wanted[h] > 0) {
+      return invalid("place: {} holds something, but is not one of the {} positions",
+                     target.layout().holders()[h].name, options.positions);
+    }
   }
   if (options.group == 0 || options.positions % options.group != 0) {
     return invalid("place: {} positions in groups of {}", options.positions,

@@ -39,7 +39,7 @@ struct Placement {
 
 // `devices` are the memories that may be used; the source's holders among them are known
 // by name. Fails with kInvalid on more positions than devices, or groups that do not fit
-// the hosts, and as plan() does on a source that lacks something.
+// the hosts, with kUnsupported on more than 8192 positions, and as plan() does on a source that lacks something.
 Result<Placement> place(const Collection& source, const Collection& target,
                         const Topology& topology, const std::vector<Holder>& devices,
                         const PlaceOptions& options);

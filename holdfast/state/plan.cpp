@@ -1,8 +1,10 @@
 #include "holdfast/state/plan.h"
 
 #include <algorithm>
+#include <map>
 
 #include "holdfast/base/bytes.h"
+#include "holdfast/base/wide.h"
 #include "holdfast/state/atoms.h"
 #include "holdfast/state/balance.h"
 #include "holdfast/state/route.h"
@@ -35,7 +37,6 @@ bool same_place(const Map& a, const Map& b, const Box& box) {
 }
 
 int64_t nanoseconds(int64_t bytes, int64_t bandwidth) {
-  __extension__ using Wide = __int128;
   return static_cast<int64_t>(Wide{bytes} * 1'000'000'000 / bandwidth);
 }
 
@@ -60,7 +61,6 @@ class Planner {
         balancer_(bandwidths(table_, topology)),
         router_(table_.holders, topology, options.forwarding, balancer_) {
     plan_.loads.resize(table_.holders.size());
-    links_.resize(topology.hosts.size() * topology.hosts.size());
   }
 
   Result<Plan> run() && {
@@ -175,7 +175,7 @@ class Planner {
     HolderLoad& sender = plan_.loads[move.from_holder];
     (forwarded ? sender.forwarded : sender.sent) += bytes;
     plan_.loads[move.to_holder].received += bytes;
-    links_[from * topology_.hosts.size() + to] += bytes;
+    links_[{from, to}] += bytes;
   }
 
   void count_time() {
@@ -211,6 +211,11 @@ class Planner {
   // Each holder's most bytes if a tensor's new pieces are made before its old ones go.
   std::vector<int64_t> peak_by_tensor(std::vector<int64_t> resident) const {
     std::vector<int64_t> peak = resident;
+    // A source tensor goes with the last target tensor that is made of it.
+    std::vector<TensorId> last_user(source_.tensors().size());
+    for (TensorId t = 0; t < target_.tensors().size(); ++t) {
+      last_user[*source_.find(target_.tensor(t).name)] = t;
+    }
     auto kept = kept_.begin();
     for (TensorId t = 0; t < target_.tensors().size(); ++t) {
       const TensorId s = *source_.find(target_.tensor(t).name);
@@ -219,7 +224,7 @@ class Planner {
       }
       add_pieces(target_, t, table_.of_target, +1, resident);
       for (size_t h = 0; h < peak.size(); ++h) peak[h] = std::max(peak[h], resident[h]);
-      add_pieces(source_, s, {}, -1, resident);
+      if (last_user[s] == t) add_pieces(source_, s, {}, -1, resident);
       for (auto back = kept; back != kept_.begin() && (--back)->tensor == t;) {
         resident[back->holder] += back->bytes;
       }
@@ -242,11 +247,8 @@ class Planner {
   }
 
   void list_links() {
-    const size_t hosts = topology_.hosts.size();
-    for (size_t i = 0; i < links_.size(); ++i) {
-      if (links_[i] == 0) continue;
-      plan_.links.push_back({static_cast<HostId>(i / hosts),
-                             static_cast<HostId>(i % hosts), links_[i]});
+    for (const auto& [ends, bytes] : links_) {
+      plan_.links.push_back({ends.first, ends.second, bytes});
     }
   }
 
@@ -262,7 +264,7 @@ class Planner {
   std::vector<Held> sources_;
   std::vector<Receiver> receivers_;
   std::vector<Kept> kept_;
-  std::vector<int64_t> links_;  // from host * hosts + to host
+  std::map<std::pair<HostId, HostId>, int64_t> links_;
 
   std::vector<Held> needs_;                           // scratch of collect
   std::vector<Balancer::Part> parts_;                 // scratch of emit
@@ -287,14 +289,18 @@ Digest128 fingerprint(const Plan& plan) {
     }
     stream.append(bytes);
   };
+  add(std::array<uint64_t, 2>{plan.holders.size(), plan.moves.size()});
   for (const Holder& holder : plan.holders) {
+    add(std::array<uint64_t, 3>{static_cast<uint64_t>(holder.kind), holder.host,
+                                holder.name.size()});
     stream.append(std::as_bytes(std::span(holder.name)));
-    add(std::array<uint64_t, 2>{static_cast<uint64_t>(holder.kind), holder.host});
   }
   for (const Move& move : plan.moves) {
-    add(std::array<uint64_t, 6>{move.tensor, move.from, move.to, move.from_holder,
-                                move.to_holder, move.after});
-    for (const Extent& extent : plan.boxes[move.box].extents()) {
+    const Box& box = plan.boxes[move.box];
+    add(std::array<uint64_t, 7>{move.tensor, move.from, move.to, move.from_holder,
+                                move.to_holder, move.after,
+                                static_cast<uint64_t>(box.rank())});
+    for (const Extent& extent : box.extents()) {
       add(std::array{static_cast<uint64_t>(extent.lo), static_cast<uint64_t>(extent.hi)});
     }
   }

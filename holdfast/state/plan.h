@@ -15,6 +15,9 @@
 //              by its bandwidth, as little busy as possible (balance.h).
 //   relays     Where more holders want a byte than have it, those served first pass it
 //              on, in chains, so that no source sends more than it holds.
+//
+// An executor keeps the old bytes readable until the last move is done, and makes the new
+// pieces elsewhere; only what is in place is the same memory before and after.
 #pragma once
 
 #include <cstdint>

@@ -1,7 +1,6 @@
 #include "holdfast/state/route.h"
 
 #include <algorithm>
-#include <deque>
 
 namespace holdfast {
 namespace {
@@ -26,23 +25,19 @@ uint32_t Router::route(const Atom& atom, std::span<const Held> needs,
     route_directly(atom, out);
     return importing;
   }
-  tails_.clear();
+  chains_.clear();
   for (const HostNeeds& host : hosts_) {
     if (host.local) route_local(host, out);
   }
-  // Hosts that reach for the same sources are served together.
-  std::vector<const HostNeeds*> pending, group, rest;
+  // Those with near sources first: the chains that they start can then serve the others,
+  // while a chain of the others would be a detour for them.
+  std::vector<const HostNeeds*> importers;
   for (const HostNeeds& host : hosts_) {
-    if (!host.local) pending.push_back(&host);
+    if (!host.local) importers.push_back(&host);
   }
-  while (!pending.empty()) {
-    group.clear(), rest.clear();
-    for (const HostNeeds* host : pending) {
-      (host->senders == pending.front()->senders ? group : rest).push_back(host);
-    }
-    route_imports(group, out);
-    pending.swap(rest);
-  }
+  std::ranges::stable_sort(importers, {},
+                           [](const HostNeeds* host) { return host->tier; });
+  for (const HostNeeds* host : importers) route_import(*host, out);
   return importing;
 }
 
@@ -57,15 +52,16 @@ void Router::group_by_host(const Atom& atom, std::span<const Held> needs) {
   for (uint32_t i = 0; i < needs_.size(); ++i) {
     const HostId host = holders_[needs_[i].holder].host;
     if (hosts_.empty() || hosts_.back().host != host) {
-      hosts_.push_back({host, i, i, {}, false});
-      nearest_sources(atom, holders_[needs_[i].holder], hosts_.back().senders);
+      hosts_.push_back({host, i, i, {}, Tier::kSame, false});
+      hosts_.back().tier =
+          nearest_sources(atom, holders_[needs_[i].holder], hosts_.back().senders);
       hosts_.back().local = holders_[hosts_.back().senders.front()].host == host;
     }
     hosts_.back().last = i + 1;
   }
 }
 
-void Router::nearest_sources(const Atom& atom, const Holder& to,
+Tier Router::nearest_sources(const Atom& atom, const Holder& to,
                              std::vector<uint32_t>& senders) const {
   Tier nearest = Tier::kFarFile;
   for (const Held& source : atom.sources) {
@@ -73,6 +69,7 @@ void Router::nearest_sources(const Atom& atom, const Holder& to,
     if (tier < nearest) nearest = tier, senders.clear();
     if (tier == nearest) senders.push_back(source.holder);
   }
+  return nearest;
 }
 
 void Router::route_directly(const Atom& atom, std::vector<Receiver>& out) {
@@ -85,62 +82,64 @@ void Router::route_directly(const Atom& atom, std::vector<Receiver>& out) {
   }
 }
 
-// As many chains as there are sources on the host.
+// As many chains as there are sources on the host; files that no memory can serve take it
+// from the sources, which are nearer than another file.
 void Router::route_local(const HostNeeds& host, std::vector<Receiver>& out) {
-  const auto chains = std::min(static_cast<uint32_t>(host.senders.size()),
-                               host.last - host.first);
+  const auto count = std::min(static_cast<uint32_t>(host.senders.size()),
+                              host.last - host.first);
   const auto candidates = balancer_.class_of(host.senders);
-  balancer_.demand(candidates, bytes_ * chains);
-  const auto first = static_cast<uint32_t>(out.size() - base_);
+  const size_t first = chains_.size();
+  for (uint32_t c = 0; c < count; ++c) chains_.push_back({host.senders, kNobody});
   for (uint32_t i = host.first; i < host.last; ++i) {
-    const uint32_t k = i - host.first;
-    const uint32_t parent = k < chains ? kFromSource : first + k - chains;
-    out.push_back({needs_[i], parent, candidates});
-  }
-  const auto end = static_cast<uint32_t>(out.size() - base_);
-  for (uint32_t c = 0; c < chains; ++c) tails_.push_back({host.senders, end - 1 - c});
-}
-
-// Sources serve as many hosts as they can without sending the atom twice; the ends of
-// chains serve the others.
-void Router::route_imports(std::span<const HostNeeds*> hosts,
-                           std::vector<Receiver>& out) {
-  const std::vector<uint32_t>& senders = hosts.front()->senders;
-  std::deque<uint32_t> ends;
-  for (const Tail& tail : tails_) {
-    if (share_any(tail.senders, senders)) ends.push_back(tail.receiver);
-  }
-  size_t direct = senders.size() > ends.size() ? senders.size() - ends.size() : 0;
-  for (const HostNeeds* host : hosts) {
-    uint32_t parent = kFromSource;
-    if (direct > 0) {
-      --direct;
-    } else {
-      parent = ends.front();
-      ends.pop_front();
-    }
-    ends.push_back(import_to(*host, parent, senders, out));
+    Chain& chain = chains_[first + (i - host.first) % count];
+    const uint32_t parent = chain.end == kNobody ? kFromSource : chain.end;
+    if (parent == kFromSource) balancer_.demand(candidates, bytes_);
+    receive(needs_[i], parent, candidates, chain, out);
   }
 }
 
-// One device of the host imports, the others take it from each other. Returns the last.
-uint32_t Router::import_to(const HostNeeds& host, uint32_t parent,
-                           const std::vector<uint32_t>& senders,
-                           std::vector<Receiver>& out) {
+// From a source while that would not make it send the atom twice, else from the end of a
+// chain that hangs on one of them. One device of the host imports, the others follow.
+void Router::route_import(const HostNeeds& host, std::vector<Receiver>& out) {
+  size_t hanging = 0;
+  Chain* free = nullptr;
+  for (Chain& chain : chains_) {
+    if (!share_any(chain.senders, host.senders)) continue;
+    ++hanging;
+    if (chain.end != kNobody && (!free || chain.end < free->end)) free = &chain;
+  }
+  uint32_t parent = kFromSource;
+  Balancer::ClassId candidates = 0;
+  if (hanging < host.senders.size() || !free) {
+    candidates = balancer_.class_of(host.senders);
+    balancer_.demand(candidates, bytes_);
+    chains_.push_back({host.senders, kNobody});
+    free = &chains_.back();
+  } else {
+    parent = free->end;
+  }
   const uint32_t count = host.last - host.first;
   const bool memories =
       holders_[needs_[host.last - 1].holder].kind == HolderKind::kMemory;
   const auto shift = memories ? static_cast<uint32_t>(turn_ % count) : 0;
-  Balancer::ClassId candidates = 0;
-  if (parent == kFromSource) {
-    candidates = balancer_.class_of(senders);
-    balancer_.demand(candidates, bytes_);
-  }
   for (uint32_t i = 0; i < count; ++i) {
-    out.push_back({needs_[host.first + (i + shift) % count], parent, candidates});
-    parent = static_cast<uint32_t>(out.size() - base_ - 1);
+    parent = receive(needs_[host.first + (i + shift) % count], parent, candidates, *free,
+                     out);
   }
-  return parent;
+}
+
+// Adds a receiver and returns who passes the atom on next on its host. That is a memory if
+// there is one, and never a file between hosts: it would have to be read back.
+uint32_t Router::receive(const Held& to, uint32_t parent, Balancer::ClassId candidates,
+                         Chain& chain, std::vector<Receiver>& out) {
+  out.push_back({to, parent, candidates});
+  const auto number = static_cast<uint32_t>(out.size() - base_ - 1);
+  const Holder& holder = holders_[to.holder];
+  if (holder.kind == HolderKind::kMemory) return chain.end = number;
+  if (parent == kFromSource) return number;
+  const Holder& giver = holders_[out[base_ + parent].to.holder];
+  const bool near = giver.kind == HolderKind::kMemory && giver.host == holder.host;
+  return near ? parent : number;
 }
 
 }  // namespace holdfast

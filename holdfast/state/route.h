@@ -15,7 +15,7 @@ inline constexpr uint32_t kFromSource = UINT32_MAX;
 // A holder that has to get an atom.
 struct Receiver {
   Held to;
-  uint32_t parent;              // an earlier receiver of the atom, or kFromSource
+  uint32_t parent;               // an earlier receiver of the atom, or kFromSource
   Balancer::ClassId candidates;  // the sources that may serve it, if kFromSource
 };
 
@@ -39,18 +39,26 @@ class Router {
   struct HostNeeds {
     HostId host;
     uint32_t first, last;  // in needs_
-    std::vector<uint32_t> senders;
-    bool local;  // some source is on the host
+    std::vector<uint32_t> senders;  // the nearest sources
+    Tier tier;                      // how near
+    bool local;                     // on this host
+  };
+
+  // Receivers that hang on each other, the first on a source.
+  static constexpr uint32_t kNobody = UINT32_MAX;
+  struct Chain {
+    std::vector<uint32_t> senders;  // the sources that may serve it
+    uint32_t end;                   // who passes on next, or kNobody
   };
 
   void group_by_host(const Atom& atom, std::span<const Held> needs);
-  void nearest_sources(const Atom& atom, const Holder& to,
+  Tier nearest_sources(const Atom& atom, const Holder& to,
                        std::vector<uint32_t>& senders) const;
   void route_directly(const Atom& atom, std::vector<Receiver>& out);
   void route_local(const HostNeeds& host, std::vector<Receiver>& out);
-  void route_imports(std::span<const HostNeeds*> hosts, std::vector<Receiver>& out);
-  uint32_t import_to(const HostNeeds& host, uint32_t parent,
-                     const std::vector<uint32_t>& senders, std::vector<Receiver>& out);
+  void route_import(const HostNeeds& host, std::vector<Receiver>& out);
+  uint32_t receive(const Held& to, uint32_t parent, Balancer::ClassId candidates,
+                   Chain& chain, std::vector<Receiver>& out);
 
   const std::vector<Holder>& holders_;
   const Topology& topology_;
@@ -62,11 +70,7 @@ class Router {
   size_t base_ = 0;    // where this atom's receivers begin in `out`
   std::vector<Held> needs_;
   std::vector<HostNeeds> hosts_;
-  struct Tail {
-    std::vector<uint32_t> senders;  // of the local chain
-    uint32_t receiver;
-  };
-  std::vector<Tail> tails_;  // ends of the chains on hosts that have sources
+  std::vector<Chain> chains_;
 };
 
 }  // namespace holdfast

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+
+#include "holdfast/base/checked.h"
 #include <utility>
 
 namespace holdfast {
@@ -127,8 +129,8 @@ StridedCopy plan_copy(const Map& from, const Map& to, const Shape& shape,
     }
     if (n > 0) {
       StridedCopy::Loop& inner = inner_first[at(n - 1)];
-      if (loop.from_stride == inner.from_stride * inner.count &&
-          loop.to_stride == inner.to_stride * inner.count) {
+      if (loop.from_stride == checked_mul(inner.from_stride, inner.count) &&
+          loop.to_stride == checked_mul(inner.to_stride, inner.count)) {
         inner.count *= loop.count;
         continue;
       }

@@ -12,6 +12,7 @@ struct Portion {
   TensorId tensor;
   Box box;
   Balancer::ClassId writers;
+  HolderId first;  // of them
 };
 
 std::vector<Holder> files_of(const Layout& ranks, const WriterOptions& options) {
@@ -26,13 +27,11 @@ std::vector<Holder> files_of(const Layout& ranks, const WriterOptions& options) 
 
 // The tensor's cells with all who could write them. A tensor without elements is one
 // empty cell, so that it is in some file by name.
-void add_portions(const Layout& layout, TensorId tensor, Balancer& balancer,
-                  std::vector<Portion>& portions) {
+Result<void> add_portions(const Layout& layout, TensorId tensor, Balancer& balancer,
+                          std::vector<Portion>& portions) {
   const auto slices = layout.slices(tensor);
-  std::vector<Box> boxes;
-  for (const Slice& slice : slices) boxes.push_back(slice.box);
-  std::vector<Cell> cells = refine(boxes);
-  if (cells.empty() && !boxes.empty()) cells.push_back({boxes.front(), {0}});
+  std::vector<Cell> cells = HOLDFAST_TRY(refine(layout.boxes(tensor)));
+  if (cells.empty() && !slices.empty()) cells.push_back({slices.front().box, {0}});
   for (const Cell& cell : cells) {
     std::vector<uint32_t> writers;
     for (const uint32_t owner : cell.owners) {
@@ -41,8 +40,9 @@ void add_portions(const Layout& layout, TensorId tensor, Balancer& balancer,
       }
     }
     std::sort(writers.begin(), writers.end());
-    portions.push_back({tensor, cell.box, balancer.class_of(writers)});
+    portions.push_back({tensor, cell.box, balancer.class_of(writers), writers.front()});
   }
+  return {};
 }
 
 }  // namespace
@@ -58,7 +58,8 @@ Result<Collection> assign_writers(const Collection& ranks, const Topology& topol
   Balancer balancer(std::move(bandwidth));
   std::vector<Portion> portions;
   for (TensorId t = 0; t < ranks.tensors().size(); ++t) {
-    add_portions(layout, t, balancer, portions);
+    HOLDFAST_TRY(
+        add_portions(layout, t, balancer, portions).within(ranks.tensor(t).name));
   }
   const auto element_bytes = [&](const Portion& portion) {
     return bytes_of(ranks.tensor(portion.tensor).dtype);
@@ -74,6 +75,7 @@ Result<Collection> assign_writers(const Collection& ranks, const Topology& topol
   for (const Portion& portion : portions) {
     parts.clear();
     balancer.draw(portion.writers, portion.box, element_bytes(portion), parts);
+    if (portion.box.empty()) parts.push_back({portion.first, portion.box});
     for (const auto& [writer, box] : parts) {
       builder.add(portion.tensor, box, writer, end[writer]);
       end[writer] += box.elements() * element_bytes(portion);

@@ -2,8 +2,7 @@
 // ranks that hold it, so that replicas share the writing and nobody writes twice.
 #pragma once
 
-#include <functional>
-#include <string>
+#include <optional>
 
 #include "holdfast/state/collection.h"
 
