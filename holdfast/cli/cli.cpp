@@ -20,7 +20,9 @@ ExitCode exit_code(ErrorCode code) {
 }
 
 int report(std::ostream& err, ExitCode code, std::string message) {
-  std::ranges::replace(message, '\n', ' ');  // one line, whatever was in it
+  // One line, and nothing that a terminal obeys: names come from files.
+  std::ranges::replace_if(
+      message, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
   err << "holdfast: " << message << '\n';
   return static_cast<int>(code);
 }

@@ -1,7 +1,11 @@
 #include "holdfast/cli/cli.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
 #include <sstream>
 
 #include "holdfast/base/json.h"
@@ -113,6 +117,56 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
                     "deep.json: more than 64 levels deep");
   write("torn.json", "{\"holdfast\": ");
   EXPECT_EQ(run("plan --from torn.json --to torn.json").code, 2);
+}
+
+TEST_F(CliTest, EveryDefectOfALayoutFileIsOneSentenceAndExitCode2) {
+  const std::string head = R"({"holdfast": "collection", "version": 1,
+    "hosts": [{"name": "a"}], "holders": [{"name": "d", "kind": "memory", "host": "a"}],
+    "tensors": [{"name": "w", "dtype": "F32", "shape": [4]}], "slices": [)";
+  const auto slice = [](const char* box, int offset) {
+    return fmt::format(R"({{"tensor": "w", "box": [{}],
+                       "copies": [{{"holder": "d", "offset": {}}}]}})", box, offset);
+  };
+  write("whole.json", head + slice("[0, 4]", 0) + "]}");
+  ASSERT_EQ(run("plan --from whole.json --to whole.json").code, 0);
+  const auto expect_defect = [&](const std::string& text, const std::string& sentence) {
+    write("bad.json", text);
+    expect_wrong_call("plan --from bad.json --to whole.json", "bad.json: " + sentence);
+  };
+  expect_defect(head + slice("[0, 3]", 0) + "," + slice("[2, 4]", 64) + "]}",
+                "w on d: boxes [0:3] and [2:4] overlap");
+  expect_defect(head + slice("[0, 2]", 0) + "]}", "w: box [2:4] has no holder left");
+  expect_defect(head + slice("[-1, 2]", 0) + "]}",
+                "slices[0].box: -1, want 0 to 9223372036854775807");
+  expect_defect(head + slice("[0, 2]", 0) + "," + slice("[2, 4]", 4) + "]}",
+                "d: w and w share bytes 4 to 8");
+  expect_defect(head + slice("[0, 4]", 0) + "], \"speed\": 3}", "unknown key \"speed\"");
+}
+
+// Every file in attacks/ was made to break a reader of layouts: too large in sum, too many
+// ways to overlap, cut off. None may do more than be refused.
+TEST_F(CliTest, NoAttackDoesMoreThanBeRefused) {
+  int seen = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(HOLDFAST_ATTACKS)) {
+    std::ifstream file(entry.path());
+    write("attack.json", std::string(std::istreambuf_iterator<char>(file), {}));
+    const Ran ran = run("plan --from attack.json --to attack.json --json");
+    EXPECT_EQ(ran.code, 2) << entry.path() << ran.out;
+    EXPECT_EQ(std::ranges::count(ran.err, '\n'), 1) << entry.path();
+    ++seen;
+  }
+  EXPECT_GE(seen, 8);
+}
+
+TEST_F(CliTest, ABuiltInNameIsNotShadowedByAFolder) {
+  ASSERT_TRUE(env_.create_folder("gpt2").ok());
+  EXPECT_EQ(run("plan --model gpt2 --from tp=1 --to tp=2").code, 0);
+}
+
+TEST_F(CliTest, HugeRequestsAreRefusedBeforeTheMemoryIs) {
+  EXPECT_EQ(run("plan --model gpt2 --from dp=1048576 --to dp=1").code, 2);
+  const Ran ran = run("plan --model gpt2 --from dp=1 --to dp=2 --hosts 65536x1");
+  EXPECT_EQ(ran.code, 0) << ran.err;
 }
 
 TEST_F(CliTest, HelpHasAnExampleAndSucceeds) {

@@ -30,7 +30,7 @@ world, as KEY=VALUE separated by commas (docs/layouts.md).)";
 
 struct PlanArguments {
   std::string model, from, to, hosts;
-  std::string training = "mixed-adam";
+  std::string training;
   std::string export_folder;
   bool place = false;
   bool json = false;
@@ -42,8 +42,10 @@ Result<Json> read_json(Env& env, const std::string& path, int64_t limit) {
 
 // A built-in name, or a config.json, or the folder of one.
 Result<Model> read_model(Env& env, const std::string& name) {
+  Result<Model> known = find_model(name);
+  if (known.ok()) return known;
   const auto info = env.info(name);
-  if (!info.ok()) return find_model(name);
+  if (!info.ok()) return known;
   const std::string path = info->folder ? name + "/config.json" : name;
   return model_from_config(HOLDFAST_TRY(read_json(env, path, kConfigLimit)), path);
 }
@@ -53,8 +55,10 @@ Result<ResizeRequest> request_of(Env& env, const PlanArguments& arguments) {
       .model = HOLDFAST_TRY(read_model(env, arguments.model)),
       .from = HOLDFAST_TRY(parse_parallel(arguments.from).within("--from")),
       .to = HOLDFAST_TRY(parse_parallel(arguments.to).within("--to")),
-      .training = HOLDFAST_TRY(find_training(arguments.training)),
       .place = arguments.place};
+  if (!arguments.training.empty()) {
+    request.training = HOLDFAST_TRY(find_training(arguments.training));
+  }
   if (!arguments.hosts.empty()) {
     request.hosts = HOLDFAST_TRY(parse_hosts(arguments.hosts));
   }
@@ -110,8 +114,9 @@ Result<void> plan_model(const Context& context, const PlanArguments& arguments) 
 }
 
 Result<void> plan_files(const Context& context, const PlanArguments& arguments) {
-  if (arguments.place || !arguments.hosts.empty() || !arguments.export_folder.empty()) {
-    return invalid("plan: --place, --hosts and --export go with --model");
+  if (arguments.place || !arguments.hosts.empty() || !arguments.training.empty() ||
+      !arguments.export_folder.empty()) {
+    return invalid("plan: --place, --hosts, --training and --export go with --model");
   }
   Topology topology;
   const auto read = [&](const std::string& path) -> Result<Collection> {
@@ -155,8 +160,8 @@ Verb plan_verb() {
            {"--hosts", "Hosts x devices, such as 4x8; without it hosts of 8 as needed",
             &a.hosts},
            {"--training",
-            "What is kept of a parameter: mixed-adam (14 bytes), adam, sgd, mixed-sgd, "
-            "bf16-adam, weights",
+            "What is kept of a parameter: mixed-adam (14 bytes; the default), adam, sgd, "
+            "mixed-sgd, bf16-adam, weights",
             &a.training},
            {"--place",
             "Choose the devices of the new positions so that least is moved", &a.place},

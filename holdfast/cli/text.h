@@ -7,11 +7,11 @@
 
 namespace holdfast {
 
-// "45.11 GB": decimal units, three or four digits. Exact bytes are what --json is for.
+// "45.11 GB": decimal units, two decimals. Exact bytes are what --json is for.
 std::string human_bytes(int64_t bytes);
 // "1,552"
 std::string human_count(int64_t count);
-// "7.06 s", "320 ms"
+// "7.06 s", "320.00 ms"
 std::string human_time(int64_t nanoseconds);
 
 // Rows of cells, the first column to the left and the others to the right, two spaces
@@ -19,7 +19,6 @@ std::string human_time(int64_t nanoseconds);
 class Table {
  public:
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
-  bool empty() const { return rows_.empty(); }
   std::string text() const;
 
  private:

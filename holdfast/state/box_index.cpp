@@ -83,7 +83,7 @@ class Refiner {
   }
 
   // No layout of a training job comes near; a file made to exhaust the memory does.
-  static constexpr size_t kMaxOwners = size_t{1} << 22;
+  static constexpr size_t kMaxOwners = size_t{1} << 20;
 
   std::span<const Box> boxes_;
   std::vector<Cell>& out_;

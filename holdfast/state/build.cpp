@@ -12,6 +12,8 @@
 namespace holdfast {
 namespace {
 
+constexpr int64_t kMaxPieces = int64_t{1} << 25;  // some gigabytes
+
 constexpr int64_t kAlignment = 64;
 
 Result<void> check_suits(const Model& model, const Parallel& parallel) {
@@ -294,6 +296,15 @@ Result<Collection> build_collection(const Model& model, const Parallel& parallel
                                     const Training& training,
                                     std::vector<Holder> devices,
                                     std::span<const uint32_t> device_of_position) {
+  HOLDFAST_TRY(check(parallel));
+  // Tensors of a stage on each of its positions: refused here, before the memory is.
+  const auto tensors = static_cast<int64_t>(
+      model.parameters.size() * state_tensors({.name = "any"}, training).size());
+  const int64_t pieces = divide_up(tensors, parallel.pp) * parallel.positions();
+  if (pieces > kMaxPieces) {
+    return unsupported("{} of {}: about {} pieces, want at most {}", to_string(parallel),
+                       model.name, pieces, kMaxPieces);
+  }
   return Assembly(model, parallel, training)
       .build(std::move(devices), device_of_position);
 }

@@ -4,6 +4,7 @@
 
 #include "holdfast/base/json.h"
 #include "holdfast/state/collection_json.h"
+#include "holdfast/state/plan.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
@@ -11,6 +12,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!json.ok()) return 0;
   holdfast::Topology topology;
   const auto read = holdfast::collection_from_json(*json, "fuzz", topology);
-  if (read.ok()) (void)read->check_covered();
+  if (!read.ok() || read->layout().piece_count() > 64) return 0;
+  (void)read->check_covered();
+  (void)holdfast::plan(*read, *read, topology);
   return 0;
 }

@@ -41,6 +41,17 @@ RC_GTEST_PROP(WritersTest, EveryElementIsInOneFileOfARankThatHoldsIt, (uint64_t 
   RC_ASSERT(holds(files, carry_out(made, ranks, files, fill(ranks, values)), values));
 }
 
+TEST(WritersTest, ATensorWithoutElementsIsInAFileByName) {
+  const std::vector<Tensor> tensors{{.name = "empty", .shape = {0, 7}}};
+  LayoutBuilder builder(tensors, make_devices(1, 2));
+  builder.add(0, Box::whole(tensors[0].shape), 1, 0);
+  const Collection ranks =
+      Collection::create(tensors, std::move(builder).build().value()).value();
+  const Collection files = assign_writers(ranks, Topology::uniform(1)).value();
+  ASSERT_EQ(files.layout().slices(0).size(), 1u);
+  EXPECT_EQ(files.layout().holder(0), 1u);
+}
+
 TEST(WritersTest, ReplicasShareTheWritingEvenly) {
   std::vector<Tensor> tensors;
   for (int t = 0; t < 7; ++t) {

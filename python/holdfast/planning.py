@@ -14,7 +14,7 @@ def plan(
     *,
     model: _Path | None = None,
     hosts: str | None = None,
-    training: str = "mixed-adam",
+    training: str | None = None,
     place: bool = False,
 ) -> _native.Plan:
     """How the bytes of `source` become `target` with the least movement.
@@ -22,21 +22,22 @@ def plan(
     With a `model` (a built-in name, or a Hugging Face config.json or its folder) both are
     parallel configurations such as "tp=4,pp=2,dp=1". Without one, they are layout files.
     `hosts` is hosts x devices, such as "4x8". `place` chooses the devices of the new
-    positions so that least is moved. The figures are those of `holdfast plan`.
+    positions so that least is moved; `training` is what is kept of a parameter, such as
+    "mixed-adam" (14 bytes, the default), "adam" or "weights". The figures are those of `holdfast plan`.
 
         >>> holdfast.plan("tp=4,pp=2", "tp=4,pp=4", model="gpt-6.7b", place=True).figures
     """
     if model is None:
-        if hosts is not None or place:
-            raise ValueError("plan: hosts and place go with a model")
+        if hosts is not None or training is not None or place:
+            raise ValueError("plan: hosts, training and place go with a model")
         texts = [Path(path).read_text(encoding="utf-8") for path in (source, target)]
         return _native.plan_layouts(texts[0], str(source), texts[1], str(target))
     name, where = str(model), ""
-    path = Path(model)
-    if path.is_dir():
-        path /= "config.json"
-    if path.is_file():
+    if name not in _native.model_names() and Path(model).exists():
+        path = Path(model)
+        if path.is_dir():
+            path /= "config.json"
         name, where = path.read_text(encoding="utf-8"), str(path)
     return _native.plan_model(
-        name, where, str(source), str(target), hosts or "", training, place
+        name, where, str(source), str(target), hosts or "", training or "", place
     )

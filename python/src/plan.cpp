@@ -31,8 +31,8 @@ Planned plan_model(const std::string& model, const std::string& config_where,
                                               config_where)),
       .from = unwrap(parse_parallel(source).within("source")),
       .to = unwrap(parse_parallel(target).within("target")),
-      .training = unwrap(find_training(training)),
       .place = place};
+  if (!training.empty()) request.training = unwrap(find_training(training));
   if (!hosts.empty()) request.hosts = unwrap(parse_hosts(hosts));
   const nb::gil_scoped_release unlocked;
   Resize resize = unwrap(plan_resize(request));
