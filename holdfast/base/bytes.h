@@ -51,8 +51,8 @@ void store_little_endian(T value, ByteSpan into) {
 
 // Lower-case hex, two digits a byte.
 std::string to_hex(ByteView bytes);
-// Reads what to_hex wrote; upper case is welcome. Fails with kInvalid on an odd number
-// of digits or another character.
+// Reads what to_hex wrote. Fails with kInvalid on an odd number of digits or another
+// character; upper case is another, for it is a flipped bit away from the lower.
 Result<Bytes> from_hex(std::string_view hex);
 
 }  // namespace holdfast

@@ -129,8 +129,8 @@ Result<void> JsonLinesSink::last_failure() const {
 
 Result<void> JsonLinesSink::sync() { return file_->sync(); }
 
-Result<EventLog> read_events(Env& env, const Path& path) {
-  const std::string text = HOLDFAST_TRY(env.read_text(path));
+Result<EventLog> read_events(Env& env, const Path& path, int64_t limit) {
+  const std::string text = HOLDFAST_TRY(env.read_text(path, limit));
   EventLog log;
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));

@@ -52,7 +52,8 @@ struct EventLog {
   int64_t skipped = 0;  // lines that are no events: torn by a crash
 };
 
-// Fails only if the file cannot be read.
-Result<EventLog> read_events(Env& env, const Path& path);
+// Fails only if the file cannot be read, or with kInvalid if it is longer than `limit`
+// bytes.
+Result<EventLog> read_events(Env& env, const Path& path, int64_t limit = kReadLimit);
 
 }  // namespace holdfast

@@ -233,6 +233,13 @@ TEST_F(EventTest, ThreadsDoNotMixTheirLines) {
   for (int64_t i = 0; i < 400; ++i) EXPECT_EQ(seen[static_cast<size_t>(i)], i);
 }
 
+TEST_F(EventTest, AFileBeyondTheLimitIsRefused) {
+  emit(*JsonLinesSink::open(env_, "e.jsonl").value(), env_, Tick{1});
+  const int64_t size = env_.info("e.jsonl")->size;
+  EXPECT_OK(read_events(env_, "e.jsonl", size));
+  EXPECT_ERROR(read_events(env_, "e.jsonl", size - 1), ErrorCode::kInvalid);
+}
+
 TEST_F(EventTest, AFileThatIsNotThereIsNotFound) {
   EXPECT_ERROR(read_events(env_, "none"), ErrorCode::kNotFound);
 }

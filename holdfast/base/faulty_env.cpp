@@ -31,6 +31,7 @@ class FaultyEnv::OpenFile : public File {
  public:
   OpenFile(FaultyEnv& env, std::unique_ptr<File> inner, OpenOptions options)
       : File(inner->path(), options), env_(env), inner_(std::move(inner)) {}
+  ~OpenFile() override { (void)drain(); }
 
   Result<int64_t> size() override {
     HOLDFAST_TRY(env_.enter(Op::kInfo, path()));

@@ -14,10 +14,11 @@
 //   }
 //
 // Calls are counted as the system sees them: a write that is continued after a short
-// one counts twice. Submitted transfers run in submit, in order, on the calling thread,
-// so a single-threaded test is deterministic. Clock and randomness pass through
-// uncounted, and so do files that are destroyed without close(). Safe from several
-// threads.
+// one counts twice. A submitted transfer runs (and counts) when it is waited for, on the
+// waiting thread; close() and the destructor run the rest in the order of submission.
+// So a single-threaded test is deterministic. Clock and randomness pass through
+// uncounted, and so does the closing of files that are destroyed without close(). Safe
+// from several threads.
 #pragma once
 
 #include <array>

@@ -118,15 +118,28 @@ TEST_F(FaultyEnvTest, AReadShortenedToNothingLooksLikeTheEndOfTheFile) {
   EXPECT_EQ(*file->read_at(0, into), 0u);
 }
 
-TEST_F(FaultyEnvTest, SubmittedTransfersRunInOrderAndFailAtTheirWait) {
+TEST_F(FaultyEnvTest, SubmittedTransfersRunAndFailAtTheirWait) {
   const auto file = create("a");
   env_.fail_at(Op::kWrite, 2, ErrorCode::kNoSpace);
   const Ticket one = file->submit_write(0, bytes_of("a"));
   const Ticket two = file->submit_write(1, bytes_of("b"));
   const Ticket three = file->submit_write(2, bytes_of("c"));
+  EXPECT_EQ(env_.calls(Op::kWrite), 0);
   EXPECT_OK(file->wait(three));
+  EXPECT_EQ(text_at("a"), std::string("\0\0c", 3));
   EXPECT_ERROR(file->wait(two), ErrorCode::kNoSpace);
   EXPECT_OK(file->wait(one));
+  EXPECT_EQ(text_at("a"), std::string("a\0c", 3));
+}
+
+TEST_F(FaultyEnvTest, CloseRunsWhatNobodyWaitedForInOrderAndReportsItFirst) {
+  const auto file = create("a");
+  env_.fail_at(Op::kWrite, 2, ErrorCode::kNoSpace);
+  env_.fail_at(Op::kClose, 1, ErrorCode::kIo);
+  for (const char* text : {"a", "b", "c"}) {
+    (void)file->submit_write(text[0] - 'a', bytes_of(text));
+  }
+  EXPECT_ERROR(file->close(), ErrorCode::kNoSpace);
   EXPECT_EQ(text_at("a"), std::string("a\0c", 3));
 }
 
@@ -181,6 +194,23 @@ TEST(CrashPointTest, ReplaceFileIsOldOrNewAtEveryCrashPoint) {
   }
   EXPECT_GT(old_seen, 0);
   EXPECT_GT(new_seen, 0);
+}
+
+// Killed (not powered off) at each call, made again by the next process, then powered
+// off: the folders must be there, whatever the first process had left unsynced.
+TEST(CrashPointTest, CreateFoldersMadeAgainIsDurable) {
+  MemoryEnv counted_disk;
+  FaultyEnv counted(counted_disk);
+  ASSERT_OK(counted.create_folders("x/y/z"));
+  for (int64_t k = 1; k <= counted.calls(); ++k) {
+    MemoryEnv disk;
+    FaultyEnv killed(disk);
+    killed.crash_at(Op::kAny, k);
+    EXPECT_ERROR(killed.create_folders("x/y/z"), ErrorCode::kIo);
+    ASSERT_OK(disk.create_folders("x/y/z"));
+    SCOPED_TRACE(fmt::format("killed at call {}", k));
+    EXPECT_OK(disk.after_crash({})->info("x/y/z"));
+  }
 }
 
 TEST(CrashPointTest, AMissingSyncIsFoundByACrash) {

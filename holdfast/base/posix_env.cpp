@@ -15,7 +15,7 @@
 
 #include "holdfast/base/checked.h"
 #include "holdfast/base/errno_error.h"
-#include "holdfast/base/posix_file.h"
+#include "holdfast/base/posix_file_internal.h"
 
 namespace holdfast {
 namespace {
@@ -50,7 +50,9 @@ class PosixEnv : public Env {
     struct stat status {};
     HOLDFAST_TRY(outcome(::lstat(path.c_str(), &status), "info", path));
     const bool symlink = S_ISLNK(status.st_mode);
-    if (symlink) HOLDFAST_TRY(outcome(::stat(path.c_str(), &status), "info", path));
+    if (symlink && ::stat(path.c_str(), &status) != 0) {
+      return FileInfo{.symlink = true};
+    }
     const bool folder = S_ISDIR(status.st_mode);
     return FileInfo{.folder = folder,
                     .symlink = symlink,
@@ -104,8 +106,11 @@ class PosixEnv : public Env {
 
   Result<void> sync_folder(const Path& folder) override {
     const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0) return errno_error(errno, "sync folder", folder);
-    const Result<void> synced = outcome(::fsync(descriptor), "sync folder", folder);
+    if (descriptor < 0) {
+      return outcome_or_unsupported(-1, "sync folder", folder, {EACCES});
+    }
+    const Result<void> synced =
+        outcome_or_unsupported(::fsync(descriptor), "sync folder", folder, {EINVAL});
     ::close(descriptor);  // was only read: nothing to lose
     return synced;
   }

@@ -30,13 +30,39 @@ TEST_F(PosixEnvTest, RemoveAllDoesNotFollowSymbolicLinks) {
   EXPECT_EQ(*env_->read_text(folder_ / "kept" / "x"), "x");
 }
 
-TEST_F(PosixEnvTest, AFileThatIsDestroyedWaitsForItsTransfers) {
-  const Bytes block(1 << 20, std::byte{3});
-  {
-    const auto file = env_->open(folder_ / "a", {.mode = OpenMode::kCreate}).value();
-    for (int i = 0; i < 8; ++i) (void)file->submit_write(i << 20, block);
+TEST_F(PosixEnvTest, LinksThatLeadNowhereAreThereAndAreRemoved) {
+  ASSERT_OK(env_->create_folder(folder_ / "gone"));
+  std::filesystem::create_symlink("nowhere", folder_ / "gone" / "link");
+  std::filesystem::create_symlink("loop", folder_ / "gone" / "loop");
+  for (const char* name : {"link", "loop"}) {
+    const FileInfo info = env_->info(folder_ / "gone" / name).value();
+    EXPECT_TRUE(info.symlink);
+    EXPECT_FALSE(info.folder);
   }
-  EXPECT_EQ(env_->info(folder_ / "a")->size, 8 << 20);
+  ASSERT_OK(env_->remove_all(folder_ / "gone"));
+  EXPECT_ERROR(env_->info(folder_ / "gone"), ErrorCode::kNotFound);
+}
+
+TEST_F(PosixEnvTest, AFolderThatCannotBeSyncedIsUnsupported) {
+  const Path folder = "/proc/self";
+  if (!env_->info(folder).ok()) GTEST_SKIP() << "no " << folder;
+  EXPECT_ERROR(env_->sync_folder(folder), ErrorCode::kUnsupported);
+}
+
+TEST_F(PosixEnvTest, FilesThatClaimToBeEmptyAreReadToTheirEnd) {
+  const Path status = "/proc/self/status";
+  if (!env_->info(status).ok()) GTEST_SKIP() << "no " << status;
+  ASSERT_EQ(env_->info(status)->size, 0);
+  const std::string text = env_->read_text(status).value();
+  EXPECT_TRUE(text.starts_with("Name:")) << text;
+  EXPECT_TRUE(text.ends_with("\n"));
+  EXPECT_ERROR(env_->read_text(status, 10), ErrorCode::kInvalid);
+}
+
+TEST_F(PosixEnvTest, WithoutALimitHugeFilesAreRefusedUnread) {
+  const auto file = env_->open(folder_ / "a", {.mode = OpenMode::kCreate}).value();
+  ASSERT_OK(file->truncate(kReadLimit + 1));  // a hole: takes no space
+  EXPECT_ERROR(env_->read_file(folder_ / "a"), ErrorCode::kInvalid);
 }
 
 TEST(ErrnoErrorTest, NumbersBecomeWhatTheCallerCanDo) {

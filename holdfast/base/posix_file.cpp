@@ -1,5 +1,3 @@
-#include "holdfast/base/posix_file.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,6 +5,7 @@
 #include <cerrno>
 
 #include "holdfast/base/errno_error.h"
+#include "holdfast/base/posix_file_internal.h"
 
 namespace holdfast {
 namespace {

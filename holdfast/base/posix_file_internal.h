@@ -47,8 +47,6 @@ class PosixFile : public File {
   Result<void> drain() override;
 
  private:
-  using Transfer = std::function<Result<size_t>()>;
-
   PosixFile(Path path, OpenOptions options, int descriptor, IoThreads& threads)
       : File(std::move(path), options), descriptor_(descriptor), threads_(threads) {}
 
