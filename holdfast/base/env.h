@@ -49,7 +49,7 @@ class Env {
   Env(const Env&) = delete;
   Env& operator=(const Env&) = delete;
 
-  // Files.
+  // Files. What is no regular file (a folder, a pipe, a device) does not open: kInvalid.
   virtual Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) = 0;
   virtual Result<FileInfo> info(const Path& path) = 0;
   virtual Result<void> remove_file(const Path& path) = 0;

@@ -154,6 +154,79 @@ TEST_F(FaultyEnvTest, ASyncAfterAFailedOneSucceedsAndSavesNothing) {
   EXPECT_EQ(disk_.after_crash({})->info("a")->size, 0);
 }
 
+TEST_F(FaultyEnvTest, AFailedSyncIsRememberedForTheFileByEveryNameAndHandle) {
+  ASSERT_OK(create("a")->close());
+  ASSERT_OK(env_.link("a", "b"));
+  ASSERT_OK(env_.sync_folder("."));
+  const auto one = env_.open("a", {.mode = OpenMode::kUpdate}).value();
+  ASSERT_OK(one->write_at(0, bytes_of("text")));
+  env_.fail_at(Op::kSync);
+  EXPECT_ERROR(one->sync(), ErrorCode::kIo);
+  const auto two = env_.open("b", {.mode = OpenMode::kUpdate}).value();
+  EXPECT_OK(two->sync());
+  EXPECT_EQ(disk_.after_crash({})->info("a")->size, 0);
+  ASSERT_OK(env_.write_file("c", bytes_of("text")));  // another file is not affected
+  ASSERT_OK(env_.sync_folder("."));
+  EXPECT_EQ(disk_.after_crash({})->info("c")->size, 4);
+}
+
+TEST_F(FaultyEnvTest, AFailedSyncIsRememberedForAFolderToo) {
+  ASSERT_OK(env_.create_folders("d"));
+  ASSERT_OK(env_.write_file("d/a", {}));
+  env_.fail_at(Op::kSyncFolder);
+  EXPECT_ERROR(env_.sync_folder("d"), ErrorCode::kIo);
+  EXPECT_OK(env_.sync_folder("/d"));
+  EXPECT_ERROR(disk_.after_crash({})->info("d/a"), ErrorCode::kNotFound);
+}
+
+TEST_F(FaultyEnvTest, AFullDiskStaysFull) {
+  env_.fail_from(Op::kCreateFolder, 2, ErrorCode::kNoSpace);
+  EXPECT_OK(env_.create_folder("a"));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_ERROR(env_.create_folder("b"), ErrorCode::kNoSpace);
+  }
+  EXPECT_OK(env_.list("."));
+}
+
+TEST_F(FaultyEnvTest, ACallMayTakeEffectAndFailAllTheSame) {
+  ASSERT_OK(disk_.write_file("a", bytes_of("text")));
+  env_.fail_after(Op::kRename, 1, ErrorCode::kUnavailable);
+  EXPECT_ERROR(env_.rename_new("a", "b"), ErrorCode::kUnavailable);
+  EXPECT_EQ(text_at("b"), "text");
+  EXPECT_ERROR(env_.rename_new("a", "b"), ErrorCode::kNotFound);
+  env_.fail_after(Op::kOpen);
+  EXPECT_ERROR(env_.open("c", {.mode = OpenMode::kCreate}), ErrorCode::kIo);
+  EXPECT_EQ(text_at("c"), "");
+}
+
+TEST_F(FaultyEnvTest, SomebodyElseMayComeBeforeACall) {
+  env_.before(Op::kCreateFolder, 2, [&] { ASSERT_OK(env_.create_folder("b")); });
+  ASSERT_OK(env_.create_folder("a"));
+  EXPECT_ERROR(env_.create_folder("b"), ErrorCode::kConflict);
+  EXPECT_EQ(env_.calls(Op::kCreateFolder), 3);
+}
+
+TEST_F(FaultyEnvTest, RemoveAllForgivesWhatVanishesMeanwhile) {
+  for (const Op op : {Op::kInfo, Op::kList, Op::kRemove}) {
+    for (int64_t k = 1; k <= 2; ++k) {
+      ASSERT_OK(disk_.create_folders("d/e"));
+      ASSERT_OK(disk_.write_file("d/e/x", {}));
+      env_.before(op, k, [&] { ASSERT_OK(disk_.remove_all("d/e")); });
+      EXPECT_OK(env_.remove_all("d"));
+      EXPECT_TRUE(disk_.list(".")->empty());
+    }
+  }
+}
+
+TEST_F(FaultyEnvTest, FoldersThatAreThereNeedNoSyncWhereThereIsNone) {
+  ASSERT_OK(disk_.create_folders("x/y"));
+  env_.fail_at(Op::kSyncFolder, 1, ErrorCode::kUnsupported);
+  EXPECT_OK(env_.create_folders("x/y"));
+  EXPECT_EQ(env_.calls(Op::kSyncFolder), 1);
+  env_.fail_at(Op::kSyncFolder, 1, ErrorCode::kIo);
+  EXPECT_ERROR(env_.create_folders("x/y"), ErrorCode::kIo);
+}
+
 TEST_F(FaultyEnvTest, AfterACrashEveryCallFails) {
   const auto file = create("a");
   env_.crash_at(Op::kWrite, 2);

@@ -40,8 +40,8 @@ struct OpenOptions {
   OpenMode mode = OpenMode::kRead;
   // Past the system's cache. Offsets, lengths and addresses of every transfer must then
   // be multiples of kDirectAlignment, else kInvalid (only the end of the file may cut a
-  // read short); opening fails with kUnsupported where the file system cannot. Not for
-  // kAppend.
+  // read short); opening fails with kUnsupported, and creates or empties no file, where
+  // the file system cannot. Some file systems tell only at a transfer. Not for kAppend.
   bool direct = false;
 };
 

@@ -2,6 +2,8 @@
 #include "holdfast/base/posix_env.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 
@@ -47,6 +49,43 @@ TEST_F(PosixEnvTest, AFolderThatCannotBeSyncedIsUnsupported) {
   const Path folder = "/proc/self";
   if (!env_->info(folder).ok()) GTEST_SKIP() << "no " << folder;
   EXPECT_ERROR(env_->sync_folder(folder), ErrorCode::kUnsupported);
+}
+
+TEST_F(PosixEnvTest, PipesAndDevicesDoNotOpenAndDoNotBlock) {
+  const Path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const OpenMode mode :
+       {OpenMode::kRead, OpenMode::kUpdate, OpenMode::kTruncate, OpenMode::kAppend}) {
+    EXPECT_ERROR(env_->open(pipe, {.mode = mode}), ErrorCode::kInvalid);
+    EXPECT_ERROR(env_->open("/dev/null", {.mode = mode}), ErrorCode::kInvalid);
+  }
+}
+
+// A file system in memory has often nothing to be direct past.
+TEST_F(PosixEnvTest, WhereDirectIsUnsupportedNoFileIsLeftOrEmptied) {
+  if (::access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no /dev/shm";
+  const Path folder = fmt::format("/dev/shm/holdfast-{:016x}", env_->random64());
+  ASSERT_OK(env_->create_folder(folder));
+  ASSERT_OK(env_->write_file(folder / "old", bytes_of("text")));
+  const auto opened = [&](const char* name, OpenMode mode) {
+    return env_->open(folder / name, {.mode = mode, .direct = true});
+  };
+  const auto created = opened("new", OpenMode::kCreate);
+  if (!created.ok()) {
+    EXPECT_ERROR(created, ErrorCode::kUnsupported);
+    EXPECT_ERROR(opened("old", OpenMode::kTruncate), ErrorCode::kUnsupported);
+    EXPECT_EQ(*env_->list(folder), std::vector<std::string>{"old"});
+    EXPECT_EQ(*env_->read_text(folder / "old"), "text");
+  }
+  ASSERT_OK(env_->remove_all(folder));
+  if (created.ok()) GTEST_SKIP() << "direct even there";
+}
+
+TEST_F(PosixEnvTest, AFileOfTheSystemIsNotDirect) {
+  const Path status = "/proc/self/status";
+  if (!env_->info(status).ok()) GTEST_SKIP() << "no " << status;
+  EXPECT_ERROR(env_->open(status, {.mode = OpenMode::kRead, .direct = true}),
+               ErrorCode::kUnsupported);
 }
 
 TEST_F(PosixEnvTest, FilesThatClaimToBeEmptyAreReadToTheirEnd) {
