@@ -53,9 +53,15 @@ class Env {
   virtual Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) = 0;
   virtual Result<FileInfo> info(const Path& path) = 0;
   virtual Result<void> remove_file(const Path& path) = 0;
-  // Replaces a file of the name `to`; both names may be the same file's.
+  // A file replaces a file of the name `to` (both names may be the same file's), a folder
+  // an empty folder: kConflict if it is not empty. kInvalid for a folder into itself and
+  // where one is a file and the other a folder.
   virtual Result<void> rename(const Path& from, const Path& to) = 0;
-  // Replaces nothing: kConflict if `to` exists. For files and folders.
+  // Replaces nothing: kConflict if `to` exists. For files and folders; kInvalid for a
+  // folder into itself. Where the file system cannot do that in one step, a crash may
+  // leave a file with both names, and a folder may replace an empty one that somebody
+  // makes at the same moment; never one that is not empty. kUnsupported for files where
+  // it has no hard links either.
   virtual Result<void> rename_new(const Path& from, const Path& to) = 0;
   // Another name for a file. kConflict if `to` exists, kUnsupported where there are no
   // hard links or not between these places.

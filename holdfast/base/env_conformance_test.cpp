@@ -298,6 +298,8 @@ TEST_P(EnvTest, RenameNewReplacesNothing) {
   EXPECT_ERROR(env_.rename_new(sub_, b_), ErrorCode::kConflict);
   ASSERT_OK(env_.create_folder(folder_ / "empty"));
   EXPECT_ERROR(env_.rename_new(sub_, folder_ / "empty"), ErrorCode::kConflict);
+  EXPECT_ERROR(env_.rename_new(sub_, sub_ / "y"), ErrorCode::kInvalid);
+  EXPECT_ERROR(env_.rename_new(folder_ / "none", folder_ / "c"), ErrorCode::kNotFound);
   ASSERT_OK(env_.rename_new(sub_, folder_ / "step"));
   EXPECT_EQ(get(folder_ / "step" / "x"), "x");
 }

@@ -209,12 +209,19 @@ TEST_F(EventTest, AWriteThatFailsIsCountedAndTheNextEventIsWhole) {
 
 TEST_F(EventTest, SyncedEventsSurviveACrash) {
   const auto sink = JsonLinesSink::open(env_, "e.jsonl").value();
-  ASSERT_OK(env_.sync_folder("."));
   emit(*sink, env_, Tick{1});
   ASSERT_OK(sink->sync());
   emit(*sink, env_, Tick{2});
   const auto after = env_.after_crash({});
   EXPECT_EQ(read_events(*after, "e.jsonl")->events.size(), 1u);
+}
+
+TEST_F(EventTest, AFolderThatFailsToSyncFailsTheOpeningUnlessItNeverCan) {
+  FaultyEnv faulty(env_);
+  faulty.fail_at(Op::kSyncFolder, 1, ErrorCode::kIo);
+  EXPECT_ERROR(JsonLinesSink::open(faulty, "e.jsonl"), ErrorCode::kIo);
+  faulty.fail_at(Op::kSyncFolder, 1, ErrorCode::kUnsupported);
+  EXPECT_OK(JsonLinesSink::open(faulty, "e.jsonl"));
 }
 
 TEST_F(EventTest, ThreadsDoNotMixTheirLines) {

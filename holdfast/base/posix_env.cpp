@@ -16,6 +16,7 @@
 #include "holdfast/base/checked.h"
 #include "holdfast/base/errno_error.h"
 #include "holdfast/base/posix_file_internal.h"
+#include "holdfast/base/posix_rename_internal.h"
 
 namespace holdfast {
 namespace {
@@ -72,9 +73,7 @@ class PosixEnv : public Env {
   }
 
   Result<void> rename_new(const Path& from, const Path& to) override {
-    const int done =
-        ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
-    return outcome_or_unsupported(done, "rename to new " + to.native(), from, {EINVAL});
+    return posix_rename_new(from, to);
   }
 
   Result<void> link(const Path& from, const Path& to) override {

@@ -8,6 +8,7 @@
 #include <cerrno>
 
 #include "holdfast/base/errno_error.h"
+#include "holdfast/base/posix_rename_internal.h"
 #include "holdfast/base/testing.h"
 
 namespace holdfast {
@@ -86,6 +87,34 @@ TEST_F(PosixEnvTest, AFileOfTheSystemIsNotDirect) {
   if (!env_->info(status).ok()) GTEST_SKIP() << "no " << status;
   EXPECT_ERROR(env_->open(status, {.mode = OpenMode::kRead, .direct = true}),
                ErrorCode::kUnsupported);
+}
+
+TEST_F(PosixEnvTest, RenamingPlainlyReplacesNothingEither) {
+  const auto put = [&](const Path& name) {
+    ASSERT_OK(env_->write_file(folder_ / name, bytes_of(name.native())));
+  };
+  const auto move = [&](const Path& from, const Path& to) {
+    return posix_rename_new_plainly(folder_ / from, folder_ / to);
+  };
+  ASSERT_OK(env_->create_folder(folder_ / "full"));
+  ASSERT_OK(env_->create_folder(folder_ / "empty"));
+  for (const char* name : {"a", "b", "full/x"}) put(name);
+  std::filesystem::create_symlink("nowhere", folder_ / "link");
+  for (const char* taken : {"b", "empty", "link"}) {
+    EXPECT_ERROR(move("a", taken), ErrorCode::kConflict);
+    EXPECT_ERROR(move("full", taken), ErrorCode::kConflict);
+  }
+  EXPECT_ERROR(move("none", "c"), ErrorCode::kNotFound);
+  EXPECT_ERROR(move("a", "none/c"), ErrorCode::kNotFound);
+  EXPECT_ERROR(move("full", "full/y"), ErrorCode::kInvalid);
+  EXPECT_ERROR(move("full/", "./empty/../full/y/"), ErrorCode::kInvalid);
+  ASSERT_OK(move("a", "c"));
+  ASSERT_OK(move("full", "fuller"));
+  EXPECT_EQ(*env_->list(folder_),
+            (std::vector<std::string>{"b", "c", "empty", "fuller", "link"}));
+  EXPECT_EQ(*env_->read_text(folder_ / "c"), "a");
+  EXPECT_EQ(env_->info(folder_ / "c")->links, 1);
+  EXPECT_EQ(*env_->read_text(folder_ / "fuller" / "x"), "full/x");
 }
 
 TEST_F(PosixEnvTest, FilesThatClaimToBeEmptyAreReadToTheirEnd) {
