@@ -38,5 +38,30 @@ TEST(BytesTest, HexRefusesOddCountsAndOtherCharacters) {
   }
 }
 
+TEST(BytesTest, AlignedBytesAreZerosInWholeBlocks) {
+  for (const size_t size : std::vector<size_t>{1, 4095, 4096, 4097, 100'000}) {
+    AlignedBytes bytes(size);
+    EXPECT_EQ(bytes.span().size(), size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(bytes.span().data()) % kDirectAlignment, 0u);
+    EXPECT_EQ(bytes.blocks().size(), (size + 4095) / 4096 * 4096);
+    EXPECT_EQ(bytes.blocks().data(), bytes.span().data());
+    for (const std::byte byte : bytes.blocks()) ASSERT_EQ(byte, std::byte{0});
+    bytes.blocks().back() = std::byte{1};  // ours, says the address sanitizer
+  }
+  EXPECT_TRUE(AlignedBytes().blocks().empty());
+  EXPECT_TRUE(AlignedBytes(0).span().empty());
+}
+
+TEST(BytesTest, MovedAlignedBytesAreEmpty) {
+  AlignedBytes from(10);
+  from.span()[9] = std::byte{7};
+  AlignedBytes into = std::move(from);
+  EXPECT_EQ(into.span()[9], std::byte{7});
+  EXPECT_EQ(from.size(), 0u);
+  from = std::move(into);
+  EXPECT_EQ(from.size(), 10u);
+  EXPECT_TRUE(into.span().empty());
+}
+
 }  // namespace
 }  // namespace holdfast

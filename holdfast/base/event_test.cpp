@@ -74,6 +74,16 @@ TEST_F(EventTest, SinksGetTheNameTheTimesAndTheFields) {
   EXPECT_EQ(*event_as<SaveDone>(record), kSave);
 }
 
+TEST_F(EventTest, ATeeGivesEverySinkEveryEvent) {
+  CollectingSink one, two;
+  TeeSink tee({&one, &two});
+  emit(tee, env_, Tick{1});
+  emit(tee, env_, Tick{2});
+  EXPECT_EQ(one.records().size(), 2u);
+  EXPECT_EQ(event_as<Tick>(one.records()[1])->n, 2);
+  EXPECT_EQ(two.records(), one.records());
+}
+
 TEST_F(EventTest, ReadingAsAnotherEventIsRefusedWithTheField) {
   EventRecord record{.name = "save_done", .wall = {}, .monotonic = {}, .fields = {}};
   EXPECT_EQ(message_of(event_as<Tick>(record)), "event \"save_done\", want \"tick\"");

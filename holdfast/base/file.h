@@ -45,8 +45,6 @@ struct OpenOptions {
   bool direct = false;
 };
 
-inline constexpr int64_t kDirectAlignment = 4096;
-
 // One submitted transfer of one file.
 struct Ticket {
   uint64_t id = 0;

@@ -26,7 +26,9 @@ Result<void> move_file(const Path& from, const Path& to) {
     return errno_error(number, "rename to new " + to.native(), from);
   }
   if (::unlink(from.c_str()) != 0) {
-    return errno_error(errno, "rename to new " + to.native(), from);
+    const int number = errno;
+    ::unlink(to.c_str());
+    return errno_error(number, "rename to new " + to.native(), from);
   }
   return {};
 }
