@@ -1,9 +1,11 @@
 """Adds up JUnit reports and prints "N passed, M failed".
 
-    count_tests.py REPORT...
+    count_tests.py REPORT=STATUS...
 
-Exits 1 if a test failed, or if a report is missing or counts no test that ran: a suite that
-silently runs nothing must not look green. Skipped tests count as neither.
+STATUS is the exit status of what wrote the report. Exits 1 if a test failed, if a report is
+missing or counts no test that ran (a suite that silently runs nothing must not look green),
+or if a runner failed although its report is good; each of those counts as one failure.
+Skipped tests count as neither.
 """
 
 import sys
@@ -26,7 +28,7 @@ def outcome(case: xml.Element) -> str:
     return "passed"
 
 
-def count(report: Path) -> tuple[int, int]:
+def count(report: Path, status: int) -> tuple[int, int]:
     try:
         cases = list(xml.parse(report).iter("testcase"))
     except (OSError, xml.ParseError) as error:
@@ -37,15 +39,19 @@ def count(report: Path) -> tuple[int, int]:
     if passed + failed == 0:
         print(f"{report}: no test ran", file=sys.stderr)
         return 0, 1
+    if status != 0 and failed == 0:
+        print(f"{report}: all passed, but the run ended with status {status}", file=sys.stderr)
+        return passed, 1
     return passed, failed
 
 
-def main(reports: list[Path]) -> int:
-    counts = [count(report) for report in reports]
+def main(arguments: list[str]) -> int:
+    pairs = [argument.rpartition("=") for argument in arguments]
+    counts = [count(Path(report), int(status)) for report, _, status in pairs]
     passed, failed = (sum(column) for column in zip(*counts, strict=True))
     print(f"{passed} passed, {failed} failed")
     return 1 if failed else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main([Path(argument) for argument in sys.argv[1:]]))
+    sys.exit(main(sys.argv[1:]))

@@ -32,7 +32,8 @@ cross_compiler() {
 
 # True on Debian and what is made of it, unless HOLDFAST_NO_APT forbids.
 has_apt() {
-  [[ -z ${HOLDFAST_NO_APT:-} ]] && command -v apt-get dpkg-query >/dev/null &&
+  [[ -z ${HOLDFAST_NO_APT:-} ]] && command -v apt-get >/dev/null &&
+    command -v dpkg-query >/dev/null &&
     [[ " $(. /etc/os-release && echo "${ID:-} ${ID_LIKE:-}") " =~ \ (debian|ubuntu)\  ]]
 }
 
@@ -56,8 +57,10 @@ install_packages() {
   fi
   say "installing ${missing[*]}"
   local wait=(-o DPkg::Lock::Timeout=300)
-  as_root apt-get "${wait[@]}" update -q
-  as_root env DEBIAN_FRONTEND=noninteractive "${install[@]}" "${wait[@]}" -q "${missing[@]}"
+  {
+    as_root apt-get "${wait[@]}" update -q &&
+      as_root env DEBIAN_FRONTEND=noninteractive "${install[@]}" "${wait[@]}" -q "${missing[@]}"
+  } || die "not installed; as root run: apt-get update && ${install[*]} ${missing[*]}"
 }
 
 # True if this Python can make an environment in which the module can be compiled.
@@ -126,13 +129,15 @@ make_environment() {
     python=$(find_python) || die "python3: want 3.11 or newer with venv, ensurepip and Python.h"
     say "making .venv with $("$python" --version)"
     "$python" -m venv --clear .venv
+    rm -rf build/release build/wheel  # configured for the Python that was there before
   fi
   say "installing Python packages"
+  rm -f "$stamp"  # now and written last, so that a broken install is tried again
   # Words on purpose: the variable holds several options.
   # shellcheck disable=SC2086
   .venv/bin/python -m pip install --disable-pip-version-check -q \
     ${HOLDFAST_PIP_OPTIONS:-} -r scripts/requirements.txt
-  cp scripts/requirements.txt "$stamp"  # last, so that a broken install is tried again
+  cp scripts/requirements.txt "$stamp"
 }
 
 main() {

@@ -1,23 +1,31 @@
 #!/usr/bin/env bash
 # The tests that every change must pass: C++ with sanitizers and asserts, Python on the
 # release build. The last line is the count: "N passed, M failed". Both kinds run even if the
-# first fails.
+# first fails or does not compile, and both must end well.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 cpp=$PWD/build/asan/ctest.xml
 python=$PWD/build/release/pytest.xml
 rm -f "$cpp" "$python" build/test-count.txt
+mkdir -p build
 
+cpp_status=0 python_status=0
 echo "== C++ tests, with address and undefined-behaviour sanitizers"
-scripts/build.sh asan
-ctest --preset asan -j "$jobs" --output-junit "$cpp" || true
+{
+  scripts/build.sh asan &&
+    ctest --preset asan -j "$jobs" --output-junit "$cpp"
+} || cpp_status=$?
 
 echo "== Python tests, on the release build"
-scripts/build.sh release
-PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q --junit-xml="$python" || true
+{
+  scripts/build.sh release &&
+    PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q --junit-xml="$python"
+} || python_status=$?
 
 status=0
-.venv/bin/python scripts/count_tests.py "$cpp" "$python" >build/test-count.txt || status=$?
+.venv/bin/python scripts/count_tests.py "$cpp=$cpp_status" "$python=$python_status" \
+  >build/test-count.txt || status=$?
+if [[ ! -s build/test-count.txt ]]; then echo "0 passed, 1 failed" >build/test-count.txt; fi
 cat build/test-count.txt
 exit $status

@@ -1,5 +1,10 @@
 #include "holdfast/base/bytes.h"
 
+#include <algorithm>
+#include <limits>
+#include <new>
+#include <utility>
+
 namespace holdfast {
 namespace {
 
@@ -7,11 +12,44 @@ namespace {
 int digit_of(char c) {
   if (c >= '0' && c <= '9') return c - '0';
   if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
   return -1;
 }
 
+constexpr auto kBlock = static_cast<size_t>(kDirectAlignment);
+
+size_t whole_blocks(size_t size) {
+  HOLDFAST_CHECK(size <= std::numeric_limits<size_t>::max() - kBlock, "{} bytes", size);
+  return (size + kBlock - 1) / kBlock * kBlock;
+}
+
+std::byte* new_blocks(size_t size) {
+  if (size == 0) return nullptr;
+  const size_t whole = whole_blocks(size);
+  auto* memory =
+      static_cast<std::byte*>(::operator new(whole, std::align_val_t(kBlock)));
+  std::fill_n(memory, whole, std::byte{});
+  return memory;
+}
+
 }  // namespace
+
+AlignedBytes::AlignedBytes(size_t size) : memory_(new_blocks(size)), size_(size) {}
+
+AlignedBytes::AlignedBytes(AlignedBytes&& other) noexcept
+    : memory_(std::move(other.memory_)), size_(std::exchange(other.size_, 0)) {}
+
+AlignedBytes& AlignedBytes::operator=(AlignedBytes&& other) noexcept {
+  memory_ = std::move(other.memory_);
+  size_ = std::exchange(other.size_, 0);
+  return *this;
+}
+
+void AlignedBytes::Free::operator()(std::byte* memory) const {
+  ::operator delete(memory, std::align_val_t(kBlock));
+}
+
+ByteSpan AlignedBytes::blocks() { return {memory_.get(), whole_blocks(size_)}; }
+ByteView AlignedBytes::blocks() const { return {memory_.get(), whole_blocks(size_)}; }
 
 std::string to_hex(ByteView bytes) {
   static constexpr std::string_view kDigits = "0123456789abcdef";

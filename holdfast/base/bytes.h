@@ -6,6 +6,7 @@
 #include <concepts>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +27,34 @@ inline ByteView bytes_of(std::string_view text) {
 inline std::string_view text_of(ByteView bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
+
+// Of the offsets, lengths and addresses of direct transfers (file.h).
+inline constexpr int64_t kDirectAlignment = 4096;
+
+// Owned bytes for direct transfers, zeros at first: they begin at a multiple of
+// kDirectAlignment, and the memory behind them ends at one. Moving leaves none behind.
+class AlignedBytes {
+ public:
+  AlignedBytes() = default;
+  explicit AlignedBytes(size_t size);
+  AlignedBytes(AlignedBytes&& other) noexcept;
+  AlignedBytes& operator=(AlignedBytes&& other) noexcept;
+
+  size_t size() const { return size_; }
+  ByteSpan span() { return {memory_.get(), size_}; }
+  ByteView span() const { return {memory_.get(), size_}; }
+  // With the rest of the last block, as a direct transfer wants it.
+  ByteSpan blocks();
+  ByteView blocks() const;
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+
+  std::unique_ptr<std::byte[], Free> memory_;
+  size_t size_ = 0;
+};
 
 inline Bytes copy_of(ByteView bytes) { return Bytes(bytes.begin(), bytes.end()); }
 
@@ -51,8 +80,8 @@ void store_little_endian(T value, ByteSpan into) {
 
 // Lower-case hex, two digits a byte.
 std::string to_hex(ByteView bytes);
-// Reads what to_hex wrote; upper case is welcome. Fails with kInvalid on an odd number
-// of digits or another character.
+// Reads what to_hex wrote. Fails with kInvalid on an odd number of digits or another
+// character; upper case is another, for it is a flipped bit away from the lower.
 Result<Bytes> from_hex(std::string_view hex);
 
 }  // namespace holdfast

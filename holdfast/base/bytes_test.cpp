@@ -27,15 +27,40 @@ TEST(BytesDeathTest, ANumberWantsItsBytes) {
 
 TEST(BytesTest, HexReadsBackWhatItWrote) {
   EXPECT_EQ(to_hex(bytes_of("\x01\xfe ~")), "01fe207e");
-  EXPECT_EQ(text_of(*from_hex("01FE207e")), "\x01\xfe ~");
+  EXPECT_EQ(text_of(*from_hex("01fe207e")), "\x01\xfe ~");
   EXPECT_TRUE(from_hex("")->empty());
 }
 
 TEST(BytesTest, HexRefusesOddCountsAndOtherCharacters) {
   EXPECT_ERROR(from_hex("abc"), ErrorCode::kInvalid);
-  for (const char* bad : {"0g", "g0", " 0", "0\xff", "-1", "0x"}) {
+  for (const char* bad : {"0g", "g0", " 0", "0\xff", "-1", "0x", "0A", "F0"}) {
     EXPECT_ERROR(from_hex(bad), ErrorCode::kInvalid);
   }
+}
+
+TEST(BytesTest, AlignedBytesAreZerosInWholeBlocks) {
+  for (const size_t size : std::vector<size_t>{1, 4095, 4096, 4097, 100'000}) {
+    AlignedBytes bytes(size);
+    EXPECT_EQ(bytes.span().size(), size);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(bytes.span().data()) % kDirectAlignment, 0u);
+    EXPECT_EQ(bytes.blocks().size(), (size + 4095) / 4096 * 4096);
+    EXPECT_EQ(bytes.blocks().data(), bytes.span().data());
+    for (const std::byte byte : bytes.blocks()) ASSERT_EQ(byte, std::byte{0});
+    bytes.blocks().back() = std::byte{1};  // ours, says the address sanitizer
+  }
+  EXPECT_TRUE(AlignedBytes().blocks().empty());
+  EXPECT_TRUE(AlignedBytes(0).span().empty());
+}
+
+TEST(BytesTest, MovedAlignedBytesAreEmpty) {
+  AlignedBytes from(10);
+  from.span()[9] = std::byte{7};
+  AlignedBytes into = std::move(from);
+  EXPECT_EQ(into.span()[9], std::byte{7});
+  EXPECT_EQ(from.size(), 0u);
+  from = std::move(into);
+  EXPECT_EQ(from.size(), 10u);
+  EXPECT_TRUE(into.span().empty());
 }
 
 }  // namespace

@@ -19,7 +19,6 @@
 #pragma once
 
 #include <cstdint>
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
@@ -29,7 +28,8 @@
 
 namespace holdfast {
 
-// Of what a symbolic link points to, where the name is one.
+// Of what a symbolic link points to, where the name is one; a link that leads nowhere
+// has only `symlink` set.
 struct FileInfo {
   bool folder = false;
   bool symlink = false;
@@ -39,6 +39,9 @@ struct FileInfo {
   uint64_t device = 0;
 };
 
+// The most that is read into memory at once unless the caller says otherwise.
+inline constexpr int64_t kReadLimit = int64_t{1} << 30;
+
 class Env {
  public:
   virtual ~Env() = default;
@@ -46,13 +49,19 @@ class Env {
   Env(const Env&) = delete;
   Env& operator=(const Env&) = delete;
 
-  // Files.
+  // Files. What is no regular file (a folder, a pipe, a device) does not open: kInvalid.
   virtual Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) = 0;
   virtual Result<FileInfo> info(const Path& path) = 0;
   virtual Result<void> remove_file(const Path& path) = 0;
-  // Replaces a file of the name `to`; both names may be the same file's.
+  // A file replaces a file of the name `to` (both names may be the same file's), a folder
+  // an empty folder: kConflict if it is not empty. kInvalid for a folder into itself and
+  // where one is a file and the other a folder.
   virtual Result<void> rename(const Path& from, const Path& to) = 0;
-  // Replaces nothing: kConflict if `to` exists. For files and folders.
+  // Replaces nothing: kConflict if `to` exists. For files and folders; kInvalid for a
+  // folder into itself. Where the file system cannot do that in one step, a crash may
+  // leave a file with both names, and a folder may replace an empty one that somebody
+  // makes at the same moment; never one that is not empty. kUnsupported for files where
+  // it has no hard links either.
   virtual Result<void> rename_new(const Path& from, const Path& to) = 0;
   // Another name for a file. kConflict if `to` exists, kUnsupported where there are no
   // hard links or not between these places.
@@ -64,6 +73,8 @@ class Env {
   virtual Result<void> remove_folder(const Path& path) = 0;
   // Names in the folder, sorted bytewise, without "." and "..".
   virtual Result<std::vector<std::string>> list(const Path& folder) = 0;
+  // kUnsupported where the file system does not sync folders, or the folder may not be
+  // read.
   virtual Result<void> sync_folder(const Path& folder) = 0;
   // Bytes that an ordinary user can still write there.
   virtual Result<int64_t> free_space(const Path& folder) = 0;
@@ -80,22 +91,27 @@ class Env {
 
   // Made of the calls above.
 
-  // All bytes of a file; kInvalid if there are more than `limit`.
-  Result<Bytes> read_file(const Path& path,
-                          int64_t limit = std::numeric_limits<int64_t>::max());
-  Result<std::string> read_text(const Path& path,
-                                int64_t limit = std::numeric_limits<int64_t>::max());
+  // All bytes of a file, also of one that does not know its size; kInvalid if there are
+  // more than `limit`.
+  Result<Bytes> read_file(const Path& path, int64_t limit = kReadLimit);
+  Result<std::string> read_text(const Path& path, int64_t limit = kReadLimit);
   // The file with these bytes, synced. In place: a crash meanwhile leaves any part of
   // them. The name is durable after sync_folder.
   Result<void> write_file(const Path& path, ByteView bytes);
   // Old contents or new ones, never a mixture, whatever happens; durable on return.
   // Writes a file of another name beside it, and tries to remove that if it fails.
   Result<void> replace_file(const Path& path, ByteView bytes);
-  // The folder and those above it, as far as they are missing; their names are durable.
+  // The folder and those above it, as far as they are missing; their names are durable,
+  // also after a call that failed or was killed and is made again. The name of a folder
+  // that was there already is taken for durable where it cannot be synced.
   Result<void> create_folders(const Path& path);
-  // The file, or the folder with all in it; nothing to remove is success. Symbolic
-  // links are removed, not followed.
+  // The file, or the folder with all in it; nothing to remove is success, also where
+  // somebody else removes at the same time. Symbolic links are removed, not followed.
   Result<void> remove_all(const Path& path);
+
+ private:
+  Result<void> sync_name(const Path& folder);
+  Result<void> remove_tree(const Path& path);
 };
 
 // The folder that holds the name: "." for a name without a folder.

@@ -197,6 +197,15 @@ TEST_P(EnvTest, SubmittedReadsAreShortAtTheEnd) {
   EXPECT_EQ(text_of(into).substr(0, 3), "345");
 }
 
+TEST_P(EnvTest, AFileThatIsDestroyedWaitsForItsTransfers) {
+  const Bytes block(1 << 20, std::byte{3});
+  {
+    const auto file = open(a_, OpenMode::kCreate);
+    for (int i = 0; i < 8; ++i) (void)file->submit_write(i << 20, block);
+  }
+  EXPECT_EQ(env_.info(a_)->size, 8 << 20);
+}
+
 TEST_P(EnvTest, CloseReportsASubmittedTransferThatFailed) {
   const auto file = open(a_, OpenMode::kCreate);
   (void)file->submit_write(-5, bytes_of("x"));
@@ -289,6 +298,8 @@ TEST_P(EnvTest, RenameNewReplacesNothing) {
   EXPECT_ERROR(env_.rename_new(sub_, b_), ErrorCode::kConflict);
   ASSERT_OK(env_.create_folder(folder_ / "empty"));
   EXPECT_ERROR(env_.rename_new(sub_, folder_ / "empty"), ErrorCode::kConflict);
+  EXPECT_ERROR(env_.rename_new(sub_, sub_ / "y"), ErrorCode::kInvalid);
+  EXPECT_ERROR(env_.rename_new(folder_ / "none", folder_ / "c"), ErrorCode::kNotFound);
   ASSERT_OK(env_.rename_new(sub_, folder_ / "step"));
   EXPECT_EQ(get(folder_ / "step" / "x"), "x");
 }
@@ -359,6 +370,14 @@ TEST_P(EnvTest, ReadFileRefusesMoreThanItsLimit) {
   put(a_, "12345");
   EXPECT_EQ(env_.read_file(a_, 5)->size(), 5u);
   EXPECT_ERROR(env_.read_file(a_, 4), ErrorCode::kInvalid);
+}
+
+TEST_P(EnvTest, ReadFileReadsFilesOfEverySize) {
+  for (const size_t size : {4095, 4096, 4097, 10'000}) {
+    const std::string text(size, 'x');
+    put(a_, text);
+    EXPECT_EQ(env_.read_text(a_, static_cast<int64_t>(size)).value(), text);
+  }
 }
 
 TEST_P(EnvTest, SyncsSucceedOnWhatIsThere) {

@@ -9,6 +9,10 @@ const EventValue* EventRecord::find(std::string_view field) const {
   return nullptr;
 }
 
+void TeeSink::put(const EventRecord& record) {
+  for (EventSink* sink : sinks_) sink->put(record);
+}
+
 void CollectingSink::put(const EventRecord& record) {
   MutexLock lock(mutex_);
   records_.push_back(record);

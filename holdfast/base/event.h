@@ -65,6 +65,16 @@ class NullSink : public EventSink {
   void put(const EventRecord&) override {}
 };
 
+// Passes every event on to several sinks, in their order. They must outlive it.
+class TeeSink : public EventSink {
+ public:
+  explicit TeeSink(std::vector<EventSink*> sinks) : sinks_(std::move(sinks)) {}
+  void put(const EventRecord& record) override;
+
+ private:
+  const std::vector<EventSink*> sinks_;
+};
+
 // Keeps all events, for tests.
 class CollectingSink : public EventSink {
  public:

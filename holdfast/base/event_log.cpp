@@ -102,6 +102,10 @@ Result<EventRecord> event_from_json(std::string_view line, std::string_view wher
 Result<std::unique_ptr<JsonLinesSink>> JsonLinesSink::open(Env& env, const Path& path) {
   auto file = HOLDFAST_TRY(env.open(path, {.mode = OpenMode::kAppend}));
   const bool torn = HOLDFAST_TRY(ends_within_line(env, path));
+  const Result<void> named = env.sync_folder(folder_of(path));
+  if (!named.ok() && named.error().code() != ErrorCode::kUnsupported) {
+    return named.error();
+  }
   return std::unique_ptr<JsonLinesSink>(new JsonLinesSink(std::move(file), torn));
 }
 
@@ -129,8 +133,8 @@ Result<void> JsonLinesSink::last_failure() const {
 
 Result<void> JsonLinesSink::sync() { return file_->sync(); }
 
-Result<EventLog> read_events(Env& env, const Path& path) {
-  const std::string text = HOLDFAST_TRY(env.read_text(path));
+Result<EventLog> read_events(Env& env, const Path& path, int64_t limit) {
+  const std::string text = HOLDFAST_TRY(env.read_text(path, limit));
   EventLog log;
   for (std::string_view rest = text; !rest.empty();) {
     const std::string_view line = rest.substr(0, rest.find('\n'));

@@ -26,7 +26,8 @@ Result<EventRecord> event_from_json(std::string_view line, std::string_view wher
 // crash of the process loses none, a power loss may lose the last.
 class JsonLinesSink : public EventSink {
  public:
-  // Creates the file or goes on with it. Env must outlive the sink.
+  // Creates the file or goes on with it, and makes its name durable where the file
+  // system can. Env must outlive the sink.
   static Result<std::unique_ptr<JsonLinesSink>> open(Env& env, const Path& path);
 
   void put(const EventRecord& record) override;
@@ -52,7 +53,8 @@ struct EventLog {
   int64_t skipped = 0;  // lines that are no events: torn by a crash
 };
 
-// Fails only if the file cannot be read.
-Result<EventLog> read_events(Env& env, const Path& path);
+// Fails only if the file cannot be read, or with kInvalid if it is longer than `limit`
+// bytes.
+Result<EventLog> read_events(Env& env, const Path& path, int64_t limit = kReadLimit);
 
 }  // namespace holdfast

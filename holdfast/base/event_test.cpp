@@ -74,6 +74,16 @@ TEST_F(EventTest, SinksGetTheNameTheTimesAndTheFields) {
   EXPECT_EQ(*event_as<SaveDone>(record), kSave);
 }
 
+TEST_F(EventTest, ATeeGivesEverySinkEveryEvent) {
+  CollectingSink one, two;
+  TeeSink tee({&one, &two});
+  emit(tee, env_, Tick{1});
+  emit(tee, env_, Tick{2});
+  EXPECT_EQ(one.records().size(), 2u);
+  EXPECT_EQ(event_as<Tick>(one.records()[1])->n, 2);
+  EXPECT_EQ(two.records(), one.records());
+}
+
 TEST_F(EventTest, ReadingAsAnotherEventIsRefusedWithTheField) {
   EventRecord record{.name = "save_done", .wall = {}, .monotonic = {}, .fields = {}};
   EXPECT_EQ(message_of(event_as<Tick>(record)), "event \"save_done\", want \"tick\"");
@@ -209,12 +219,19 @@ TEST_F(EventTest, AWriteThatFailsIsCountedAndTheNextEventIsWhole) {
 
 TEST_F(EventTest, SyncedEventsSurviveACrash) {
   const auto sink = JsonLinesSink::open(env_, "e.jsonl").value();
-  ASSERT_OK(env_.sync_folder("."));
   emit(*sink, env_, Tick{1});
   ASSERT_OK(sink->sync());
   emit(*sink, env_, Tick{2});
   const auto after = env_.after_crash({});
   EXPECT_EQ(read_events(*after, "e.jsonl")->events.size(), 1u);
+}
+
+TEST_F(EventTest, AFolderThatFailsToSyncFailsTheOpeningUnlessItNeverCan) {
+  FaultyEnv faulty(env_);
+  faulty.fail_at(Op::kSyncFolder, 1, ErrorCode::kIo);
+  EXPECT_ERROR(JsonLinesSink::open(faulty, "e.jsonl"), ErrorCode::kIo);
+  faulty.fail_at(Op::kSyncFolder, 1, ErrorCode::kUnsupported);
+  EXPECT_OK(JsonLinesSink::open(faulty, "e.jsonl"));
 }
 
 TEST_F(EventTest, ThreadsDoNotMixTheirLines) {
@@ -231,6 +248,13 @@ TEST_F(EventTest, ThreadsDoNotMixTheirLines) {
   std::sort(seen.begin(), seen.end());
   ASSERT_EQ(seen.size(), 400u);
   for (int64_t i = 0; i < 400; ++i) EXPECT_EQ(seen[static_cast<size_t>(i)], i);
+}
+
+TEST_F(EventTest, AFileBeyondTheLimitIsRefused) {
+  emit(*JsonLinesSink::open(env_, "e.jsonl").value(), env_, Tick{1});
+  const int64_t size = env_.info("e.jsonl")->size;
+  EXPECT_OK(read_events(env_, "e.jsonl", size));
+  EXPECT_ERROR(read_events(env_, "e.jsonl", size - 1), ErrorCode::kInvalid);
 }
 
 TEST_F(EventTest, AFileThatIsNotThereIsNotFound) {

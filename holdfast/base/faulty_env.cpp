@@ -1,7 +1,6 @@
 #include "holdfast/base/faulty_env.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace holdfast {
 
@@ -27,105 +26,176 @@ std::string_view name_of(Op op) {
   HOLDFAST_CHECK(false, "op {}", static_cast<int>(op));
 }
 
+FaultyEnv::Plan FaultyEnv::enter(Op op, const Path& path) {
+  Plan plan;
+  {
+    MutexLock lock(mutex_);
+    log_.push_back({op, path});
+    ++counts_[static_cast<size_t>(op)];
+    ++counts_[static_cast<size_t>(Op::kAny)];
+    for (const Fault& fault : faults_) {
+      if (fault.op != op && fault.op != Op::kAny) continue;
+      const int64_t count = counts_[static_cast<size_t>(fault.op)];
+      const bool persists = fault.kind == Kind::kFailFrom && count > fault.at;
+      if (count != fault.at && !persists) continue;
+      if (fault.kind == Kind::kCrash) crashed_ = true;
+      apply(fault,
+            Error(fault.code, fmt::format("{}: {}: fault injected at call {}",
+                                          path.native(), name_of(op), count)),
+            plan);
+    }
+    if (crashed_)
+      plan.instead = io_error("{}: {}: crashed", path.native(), name_of(op));
+  }
+  // Outside the lock: a function may use this Env.
+  for (const auto& function : plan.functions) function();
+  return plan;
+}
+
+void FaultyEnv::apply(const Fault& fault, Error error, Plan& plan) {
+  switch (fault.kind) {
+    case Kind::kFail:
+    case Kind::kFailFrom:
+      if (!plan.instead) plan.instead = std::move(error);
+      return;
+    case Kind::kFailAfter: plan.after = std::move(error); return;
+    case Kind::kShorten: plan.most = std::min(plan.most, fault.bytes); return;
+    case Kind::kHook: plan.functions.push_back(fault.function); return;
+    case Kind::kCrash: return;
+  }
+}
+
+template <typename Function>
+auto FaultyEnv::run(Op op, const Path& path, Function call)
+    -> decltype(call(size_t{})) {
+  Plan plan = enter(op, path);
+  if (plan.instead) return *std::move(plan.instead);
+  auto result = call(plan.most);
+  if (plan.after) return *std::move(plan.after);
+  return result;
+}
+
+template <typename Function>
+Result<void> FaultyEnv::run_sync(Op op, const Path& path, Identity identity,
+                                 Function call) {
+  Result<void> synced = run(op, path, [&](size_t) -> Result<void> {
+    {
+      MutexLock lock(mutex_);
+      if (failed_syncs_.contains(identity)) return {};
+    }
+    return call();
+  });
+  MutexLock lock(mutex_);
+  if (!synced.ok()) failed_syncs_.insert(identity);
+  return synced;
+}
+
+FaultyEnv::Identity FaultyEnv::identity_of(const Path& path) {
+  const Result<FileInfo> info = inner_.info(path);
+  return info.ok() ? Identity(info->device, info->inode) : Identity();
+}
+
+void FaultyEnv::forget_failed_sync(Identity identity) {
+  MutexLock lock(mutex_);
+  failed_syncs_.erase(identity);
+}
+
 class FaultyEnv::OpenFile : public File {
  public:
   OpenFile(FaultyEnv& env, std::unique_ptr<File> inner, OpenOptions options)
-      : File(inner->path(), options), env_(env), inner_(std::move(inner)) {}
+      : File(inner->path(), options),
+        env_(env),
+        inner_(std::move(inner)),
+        identity_(env.identity_of(path())) {
+    if (mode() == OpenMode::kCreate) env_.forget_failed_sync(identity_);
+  }
+  ~OpenFile() override { (void)drain(); }
 
   Result<int64_t> size() override {
-    HOLDFAST_TRY(env_.enter(Op::kInfo, path()));
-    return inner_->size();
+    return env_.run(Op::kInfo, path(), [&](size_t) { return inner_->size(); });
   }
 
   Result<void> allocate(int64_t size) override {
-    HOLDFAST_TRY(env_.enter(Op::kAllocate, path()));
-    return inner_->allocate(size);
+    return env_.run(Op::kAllocate, path(),
+                    [&](size_t) { return inner_->allocate(size); });
   }
 
   Result<void> truncate(int64_t size) override {
-    HOLDFAST_TRY(env_.enter(Op::kTruncate, path()));
-    return inner_->truncate(size);
+    return env_.run(Op::kTruncate, path(),
+                    [&](size_t) { return inner_->truncate(size); });
   }
 
   Result<void> sync() override {
-    const bool go_on = HOLDFAST_TRY(enter_sync());
-    return go_on ? inner_->sync() : Result<void>();
+    return env_.run_sync(Op::kSync, path(), identity_, [&] { return inner_->sync(); });
   }
 
   Result<void> sync_data() override {
-    const bool go_on = HOLDFAST_TRY(enter_sync());
-    return go_on ? inner_->sync_data() : Result<void>();
+    return env_.run_sync(Op::kSync, path(), identity_,
+                         [&] { return inner_->sync_data(); });
   }
 
  protected:
   Result<size_t> read_some(int64_t offset, ByteSpan into) override {
-    const size_t most = HOLDFAST_TRY(env_.enter(Op::kRead, path()));
-    return inner_->read_at(offset, into.first(std::min(most, into.size())));
+    return env_.run(Op::kRead, path(), [&](size_t most) {
+      return inner_->read_at(offset, into.first(std::min(most, into.size())));
+    });
   }
 
   Result<size_t> write_some(int64_t offset, ByteView bytes) override {
-    const size_t most = HOLDFAST_TRY(env_.enter(Op::kWrite, path()));
-    const ByteView part = bytes.first(std::min(most, bytes.size()));
-    HOLDFAST_TRY(inner_->write_at(offset, part));
-    return part.size();
+    return env_.run(Op::kWrite, path(), [&](size_t most) -> Result<size_t> {
+      const ByteView part = bytes.first(std::min(most, bytes.size()));
+      HOLDFAST_TRY(inner_->write_at(offset, part));
+      return part.size();
+    });
   }
 
   Result<size_t> append_some(ByteView bytes) override {
-    const size_t most = HOLDFAST_TRY(env_.enter(Op::kWrite, path()));
-    const ByteView part = bytes.first(std::min(most, bytes.size()));
-    HOLDFAST_TRY(inner_->append(part));
-    return part.size();
+    return env_.run(Op::kWrite, path(), [&](size_t most) -> Result<size_t> {
+      const ByteView part = bytes.first(std::min(most, bytes.size()));
+      HOLDFAST_TRY(inner_->append(part));
+      return part.size();
+    });
   }
 
   Result<void> close_handle() override {
-    HOLDFAST_TRY(env_.enter(Op::kClose, path()));
-    return inner_->close();
+    return env_.run(Op::kClose, path(), [&](size_t) { return inner_->close(); });
   }
 
  private:
-  // Whether the sync shall be passed on.
-  Result<bool> enter_sync() {
-    const Result<size_t> entered = env_.enter(Op::kSync, path());
-    MutexLock lock(mutex_);
-    if (!entered.ok()) {
-      sync_failed_ = true;
-      return entered.error();
-    }
-    return !sync_failed_;
-  }
-
   FaultyEnv& env_;
   const std::unique_ptr<File> inner_;
-  Mutex mutex_;
-  bool sync_failed_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  const Identity identity_;
 };
 
-void FaultyEnv::add(Op op, int64_t k, Fault fault) {
+void FaultyEnv::add(int64_t k, Fault fault) {
   HOLDFAST_CHECK(k >= 1, "call {} from now", k);
   MutexLock lock(mutex_);
-  fault.op = op;
-  fault.at = counts_[static_cast<size_t>(op)] + k;
-  faults_.push_back(fault);
+  fault.at = counts_[static_cast<size_t>(fault.op)] + k;
+  faults_.push_back(std::move(fault));
 }
 
 void FaultyEnv::fail_at(Op op, int64_t k, ErrorCode code) {
-  add(op, k, {.kind = Kind::kFail, .op = op, .at = 0, .code = code, .bytes = 0});
+  add(k, {.kind = Kind::kFail, .op = op, .code = code});
+}
+
+void FaultyEnv::fail_from(Op op, int64_t k, ErrorCode code) {
+  add(k, {.kind = Kind::kFailFrom, .op = op, .code = code});
+}
+
+void FaultyEnv::fail_after(Op op, int64_t k, ErrorCode code) {
+  add(k, {.kind = Kind::kFailAfter, .op = op, .code = code});
 }
 
 void FaultyEnv::shorten_at(Op op, int64_t k, size_t bytes) {
   HOLDFAST_CHECK(op == Op::kRead || (op == Op::kWrite && bytes > 0),
                  "{} shortened to {} bytes", name_of(op), bytes);
-  add(op, k,
-      {.kind = Kind::kShorten,
-       .op = op,
-       .at = 0,
-       .code = ErrorCode::kIo,
-       .bytes = bytes});
+  add(k, {.kind = Kind::kShorten, .op = op, .bytes = bytes});
 }
 
-void FaultyEnv::crash_at(Op op, int64_t k) {
-  add(op, k,
-      {.kind = Kind::kCrash, .op = op, .at = 0, .code = ErrorCode::kIo, .bytes = 0});
+void FaultyEnv::crash_at(Op op, int64_t k) { add(k, {.kind = Kind::kCrash, .op = op}); }
+
+void FaultyEnv::before(Op op, int64_t k, std::function<void()> function) {
+  add(k, {.kind = Kind::kHook, .op = op, .function = std::move(function)});
 }
 
 bool FaultyEnv::crashed() const {
@@ -143,82 +213,57 @@ std::vector<Call> FaultyEnv::log() const {
   return log_;
 }
 
-Result<size_t> FaultyEnv::enter(Op op, const Path& path) {
-  MutexLock lock(mutex_);
-  log_.push_back({op, path});
-  ++counts_[static_cast<size_t>(op)];
-  ++counts_[static_cast<size_t>(Op::kAny)];
-  size_t most = std::numeric_limits<size_t>::max();
-  for (const Fault& fault : faults_) {
-    const bool now = (fault.op == op || fault.op == Op::kAny) &&
-                     fault.at == counts_[static_cast<size_t>(fault.op)];
-    if (!now) continue;
-    if (fault.kind == Kind::kShorten) most = std::min(most, fault.bytes);
-    if (fault.kind == Kind::kCrash) crashed_ = true;
-    if (fault.kind == Kind::kFail && !crashed_) {
-      return Error(fault.code, fmt::format("{}: {}: fault injected at call {}",
-                                           path.native(), name_of(op), fault.at));
-    }
-  }
-  if (crashed_) return io_error("{}: {}: crashed", path.native(), name_of(op));
-  return most;
-}
-
 Result<std::unique_ptr<File>> FaultyEnv::open(const Path& path, OpenOptions options) {
-  HOLDFAST_TRY(enter(Op::kOpen, path));
-  auto file = HOLDFAST_TRY(inner_.open(path, options));
-  return std::unique_ptr<File>(
-      std::make_unique<OpenFile>(*this, std::move(file), options));
+  return run(Op::kOpen, path, [&](size_t) -> Result<std::unique_ptr<File>> {
+    auto file = HOLDFAST_TRY(inner_.open(path, options));
+    return std::unique_ptr<File>(
+        std::make_unique<OpenFile>(*this, std::move(file), options));
+  });
 }
 
 Result<FileInfo> FaultyEnv::info(const Path& path) {
-  HOLDFAST_TRY(enter(Op::kInfo, path));
-  return inner_.info(path);
+  return run(Op::kInfo, path, [&](size_t) { return inner_.info(path); });
 }
 
 Result<void> FaultyEnv::remove_file(const Path& path) {
-  HOLDFAST_TRY(enter(Op::kRemove, path));
-  return inner_.remove_file(path);
+  return run(Op::kRemove, path, [&](size_t) { return inner_.remove_file(path); });
 }
 
 Result<void> FaultyEnv::rename(const Path& from, const Path& to) {
-  HOLDFAST_TRY(enter(Op::kRename, from));
-  return inner_.rename(from, to);
+  return run(Op::kRename, from, [&](size_t) { return inner_.rename(from, to); });
 }
 
 Result<void> FaultyEnv::rename_new(const Path& from, const Path& to) {
-  HOLDFAST_TRY(enter(Op::kRename, from));
-  return inner_.rename_new(from, to);
+  return run(Op::kRename, from, [&](size_t) { return inner_.rename_new(from, to); });
 }
 
 Result<void> FaultyEnv::link(const Path& from, const Path& to) {
-  HOLDFAST_TRY(enter(Op::kLink, from));
-  return inner_.link(from, to);
+  return run(Op::kLink, from, [&](size_t) { return inner_.link(from, to); });
 }
 
 Result<void> FaultyEnv::create_folder(const Path& path) {
-  HOLDFAST_TRY(enter(Op::kCreateFolder, path));
-  return inner_.create_folder(path);
+  return run(Op::kCreateFolder, path, [&](size_t) -> Result<void> {
+    HOLDFAST_TRY(inner_.create_folder(path));
+    forget_failed_sync(identity_of(path));
+    return {};
+  });
 }
 
 Result<void> FaultyEnv::remove_folder(const Path& path) {
-  HOLDFAST_TRY(enter(Op::kRemove, path));
-  return inner_.remove_folder(path);
+  return run(Op::kRemove, path, [&](size_t) { return inner_.remove_folder(path); });
 }
 
 Result<std::vector<std::string>> FaultyEnv::list(const Path& folder) {
-  HOLDFAST_TRY(enter(Op::kList, folder));
-  return inner_.list(folder);
+  return run(Op::kList, folder, [&](size_t) { return inner_.list(folder); });
 }
 
 Result<void> FaultyEnv::sync_folder(const Path& folder) {
-  HOLDFAST_TRY(enter(Op::kSyncFolder, folder));
-  return inner_.sync_folder(folder);
+  return run_sync(Op::kSyncFolder, folder, identity_of(folder),
+                  [&] { return inner_.sync_folder(folder); });
 }
 
 Result<int64_t> FaultyEnv::free_space(const Path& folder) {
-  HOLDFAST_TRY(enter(Op::kFreeSpace, folder));
-  return inner_.free_space(folder);
+  return run(Op::kFreeSpace, folder, [&](size_t) { return inner_.free_space(folder); });
 }
 
 }  // namespace holdfast

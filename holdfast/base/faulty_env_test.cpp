@@ -118,15 +118,28 @@ TEST_F(FaultyEnvTest, AReadShortenedToNothingLooksLikeTheEndOfTheFile) {
   EXPECT_EQ(*file->read_at(0, into), 0u);
 }
 
-TEST_F(FaultyEnvTest, SubmittedTransfersRunInOrderAndFailAtTheirWait) {
+TEST_F(FaultyEnvTest, SubmittedTransfersRunAndFailAtTheirWait) {
   const auto file = create("a");
   env_.fail_at(Op::kWrite, 2, ErrorCode::kNoSpace);
   const Ticket one = file->submit_write(0, bytes_of("a"));
   const Ticket two = file->submit_write(1, bytes_of("b"));
   const Ticket three = file->submit_write(2, bytes_of("c"));
+  EXPECT_EQ(env_.calls(Op::kWrite), 0);
   EXPECT_OK(file->wait(three));
+  EXPECT_EQ(text_at("a"), std::string("\0\0c", 3));
   EXPECT_ERROR(file->wait(two), ErrorCode::kNoSpace);
   EXPECT_OK(file->wait(one));
+  EXPECT_EQ(text_at("a"), std::string("a\0c", 3));
+}
+
+TEST_F(FaultyEnvTest, CloseRunsWhatNobodyWaitedForInOrderAndReportsItFirst) {
+  const auto file = create("a");
+  env_.fail_at(Op::kWrite, 2, ErrorCode::kNoSpace);
+  env_.fail_at(Op::kClose, 1, ErrorCode::kIo);
+  for (const char* text : {"a", "b", "c"}) {
+    (void)file->submit_write(text[0] - 'a', bytes_of(text));
+  }
+  EXPECT_ERROR(file->close(), ErrorCode::kNoSpace);
   EXPECT_EQ(text_at("a"), std::string("a\0c", 3));
 }
 
@@ -139,6 +152,79 @@ TEST_F(FaultyEnvTest, ASyncAfterAFailedOneSucceedsAndSavesNothing) {
   EXPECT_OK(file->sync());
   EXPECT_OK(file->sync_data());
   EXPECT_EQ(disk_.after_crash({})->info("a")->size, 0);
+}
+
+TEST_F(FaultyEnvTest, AFailedSyncIsRememberedForTheFileByEveryNameAndHandle) {
+  ASSERT_OK(create("a")->close());
+  ASSERT_OK(env_.link("a", "b"));
+  ASSERT_OK(env_.sync_folder("."));
+  const auto one = env_.open("a", {.mode = OpenMode::kUpdate}).value();
+  ASSERT_OK(one->write_at(0, bytes_of("text")));
+  env_.fail_at(Op::kSync);
+  EXPECT_ERROR(one->sync(), ErrorCode::kIo);
+  const auto two = env_.open("b", {.mode = OpenMode::kUpdate}).value();
+  EXPECT_OK(two->sync());
+  EXPECT_EQ(disk_.after_crash({})->info("a")->size, 0);
+  ASSERT_OK(env_.write_file("c", bytes_of("text")));  // another file is not affected
+  ASSERT_OK(env_.sync_folder("."));
+  EXPECT_EQ(disk_.after_crash({})->info("c")->size, 4);
+}
+
+TEST_F(FaultyEnvTest, AFailedSyncIsRememberedForAFolderToo) {
+  ASSERT_OK(env_.create_folders("d"));
+  ASSERT_OK(env_.write_file("d/a", {}));
+  env_.fail_at(Op::kSyncFolder);
+  EXPECT_ERROR(env_.sync_folder("d"), ErrorCode::kIo);
+  EXPECT_OK(env_.sync_folder("/d"));
+  EXPECT_ERROR(disk_.after_crash({})->info("d/a"), ErrorCode::kNotFound);
+}
+
+TEST_F(FaultyEnvTest, AFullDiskStaysFull) {
+  env_.fail_from(Op::kCreateFolder, 2, ErrorCode::kNoSpace);
+  EXPECT_OK(env_.create_folder("a"));
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_ERROR(env_.create_folder("b"), ErrorCode::kNoSpace);
+  }
+  EXPECT_OK(env_.list("."));
+}
+
+TEST_F(FaultyEnvTest, ACallMayTakeEffectAndFailAllTheSame) {
+  ASSERT_OK(disk_.write_file("a", bytes_of("text")));
+  env_.fail_after(Op::kRename, 1, ErrorCode::kUnavailable);
+  EXPECT_ERROR(env_.rename_new("a", "b"), ErrorCode::kUnavailable);
+  EXPECT_EQ(text_at("b"), "text");
+  EXPECT_ERROR(env_.rename_new("a", "b"), ErrorCode::kNotFound);
+  env_.fail_after(Op::kOpen);
+  EXPECT_ERROR(env_.open("c", {.mode = OpenMode::kCreate}), ErrorCode::kIo);
+  EXPECT_EQ(text_at("c"), "");
+}
+
+TEST_F(FaultyEnvTest, SomebodyElseMayComeBeforeACall) {
+  env_.before(Op::kCreateFolder, 2, [&] { ASSERT_OK(env_.create_folder("b")); });
+  ASSERT_OK(env_.create_folder("a"));
+  EXPECT_ERROR(env_.create_folder("b"), ErrorCode::kConflict);
+  EXPECT_EQ(env_.calls(Op::kCreateFolder), 3);
+}
+
+TEST_F(FaultyEnvTest, RemoveAllForgivesWhatVanishesMeanwhile) {
+  for (const Op op : {Op::kInfo, Op::kList, Op::kRemove}) {
+    for (int64_t k = 1; k <= 2; ++k) {
+      ASSERT_OK(disk_.create_folders("d/e"));
+      ASSERT_OK(disk_.write_file("d/e/x", {}));
+      env_.before(op, k, [&] { ASSERT_OK(disk_.remove_all("d/e")); });
+      EXPECT_OK(env_.remove_all("d"));
+      EXPECT_TRUE(disk_.list(".")->empty());
+    }
+  }
+}
+
+TEST_F(FaultyEnvTest, FoldersThatAreThereNeedNoSyncWhereThereIsNone) {
+  ASSERT_OK(disk_.create_folders("x/y"));
+  env_.fail_at(Op::kSyncFolder, 1, ErrorCode::kUnsupported);
+  EXPECT_OK(env_.create_folders("x/y"));
+  EXPECT_EQ(env_.calls(Op::kSyncFolder), 1);
+  env_.fail_at(Op::kSyncFolder, 1, ErrorCode::kIo);
+  EXPECT_ERROR(env_.create_folders("x/y"), ErrorCode::kIo);
 }
 
 TEST_F(FaultyEnvTest, AfterACrashEveryCallFails) {
@@ -181,6 +267,23 @@ TEST(CrashPointTest, ReplaceFileIsOldOrNewAtEveryCrashPoint) {
   }
   EXPECT_GT(old_seen, 0);
   EXPECT_GT(new_seen, 0);
+}
+
+// Killed (not powered off) at each call, made again by the next process, then powered
+// off: the folders must be there, whatever the first process had left unsynced.
+TEST(CrashPointTest, CreateFoldersMadeAgainIsDurable) {
+  MemoryEnv counted_disk;
+  FaultyEnv counted(counted_disk);
+  ASSERT_OK(counted.create_folders("x/y/z"));
+  for (int64_t k = 1; k <= counted.calls(); ++k) {
+    MemoryEnv disk;
+    FaultyEnv killed(disk);
+    killed.crash_at(Op::kAny, k);
+    EXPECT_ERROR(killed.create_folders("x/y/z"), ErrorCode::kIo);
+    ASSERT_OK(disk.create_folders("x/y/z"));
+    SCOPED_TRACE(fmt::format("killed at call {}", k));
+    EXPECT_OK(disk.after_crash({})->info("x/y/z"));
+  }
 }
 
 TEST(CrashPointTest, AMissingSyncIsFoundByACrash) {

@@ -73,40 +73,47 @@ Result<void> File::append(ByteView bytes) {
   return {};
 }
 
-Ticket File::keep(Result<size_t> result) {
+Ticket File::put_off(Transfer transfer) {
   MutexLock lock(mutex_);
-  done_.emplace(++last_id_, std::move(result));
+  submitted_.emplace(++last_id_, std::move(transfer));
   return {last_id_};
 }
 
 Ticket File::submit_read(int64_t offset, ByteSpan into) {
-  return keep(read_at(offset, into));
+  return put_off([this, offset, into] { return read_at(offset, into); });
 }
 
 Ticket File::submit_write(int64_t offset, ByteView bytes) {
-  return keep(write_whole(offset, bytes));
+  return put_off([this, offset, bytes] { return write_whole(offset, bytes); });
 }
 
-Result<size_t> File::wait(Ticket ticket) {
+File::Transfer File::take(Ticket ticket) {
   MutexLock lock(mutex_);
-  const auto node = done_.extract(ticket.id);
+  const auto node = submitted_.extract(ticket.id);
   HOLDFAST_CHECK(!node.empty(), "{}: no ticket {}", path_.native(), ticket.id);
   return std::move(node.mapped());
 }
 
-Result<void> File::drain() {
+Result<size_t> File::wait(Ticket ticket) { return take(ticket)(); }
+
+std::map<uint64_t, File::Transfer> File::take_all() {
   MutexLock lock(mutex_);
-  const auto done = std::exchange(done_, {});
-  for (const auto& [id, result] : done) {
-    if (!result.ok()) return result.error();
+  return std::exchange(submitted_, {});
+}
+
+Result<void> File::drain() {
+  Result<void> outcome;
+  for (const auto& [id, transfer] : take_all()) {
+    Result<size_t> one = transfer();
+    if (outcome.ok() && !one.ok()) outcome = std::move(one).error();
   }
-  return {};
+  return outcome;
 }
 
 Result<void> File::close() {
-  const Result<void> drained = drain();
-  HOLDFAST_TRY(close_handle());
-  return drained;
+  Result<void> drained = drain();
+  Result<void> closed = close_handle();
+  return drained.ok() ? closed : drained;
 }
 
 }  // namespace holdfast

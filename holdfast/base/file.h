@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <string>
 
@@ -39,12 +40,10 @@ struct OpenOptions {
   OpenMode mode = OpenMode::kRead;
   // Past the system's cache. Offsets, lengths and addresses of every transfer must then
   // be multiples of kDirectAlignment, else kInvalid (only the end of the file may cut a
-  // read short); opening fails with kUnsupported where the file system cannot. Not for
-  // kAppend.
+  // read short); opening fails with kUnsupported, and creates or empties no file, where
+  // the file system cannot. Some file systems tell only at a transfer. Not for kAppend.
   bool direct = false;
 };
-
-inline constexpr int64_t kDirectAlignment = 4096;
 
 // One submitted transfer of one file.
 struct Ticket {
@@ -89,10 +88,13 @@ class File {
   virtual Result<void> sync() = 0;
   virtual Result<void> sync_data() = 0;
   // Waits for submitted transfers and closes; reports the first failure of a transfer
-  // that nobody waited for, or of closing itself. No call may follow. Does not sync.
+  // that nobody waited for, or else of closing itself. No call may follow. Does not sync.
   Result<void> close();
 
  protected:
+  // A whole transfer, for implementations that run it elsewhere or later.
+  using Transfer = std::function<Result<size_t>()>;
+
   File(Path path, OpenOptions options) : path_(std::move(path)), options_(options) {}
 
   // One transfer of at least one byte; reading gives 0 at the end of the file.
@@ -100,23 +102,27 @@ class File {
   virtual Result<size_t> write_some(int64_t offset, ByteView bytes) = 0;
   virtual Result<size_t> append_some(ByteView bytes) = 0;
   virtual Result<void> close_handle() = 0;
-  // The result of every ticket not yet waited for; none are left.
+  // Ends every transfer not yet waited for, in the order of submission; the first
+  // failure of them. Destructors of implementations call it, while they still can.
   virtual Result<void> drain();
 
-  // What submit does in the end, for implementations that run it elsewhere.
+  // write_at, with the count that wait() gives.
   Result<size_t> write_whole(int64_t offset, ByteView bytes);
 
  private:
   Result<void> check_transfer(const char* what, int64_t offset, ByteView memory) const;
-  Ticket keep(Result<size_t> result);
+  Ticket put_off(Transfer transfer);
+  Transfer take(Ticket ticket);
+  std::map<uint64_t, Transfer> take_all();
 
   const Path path_;
   const OpenOptions options_;
 
-  // Transfers of implementations that run them at once, in submit.
+  // Transfers that nobody waited for yet, of implementations that run them in wait():
+  // as late as the contract allows, so that a test sees who relies on less.
   Mutex mutex_;
   uint64_t last_id_ HOLDFAST_GUARDED_BY(mutex_) = 0;
-  std::map<uint64_t, Result<size_t>> done_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<uint64_t, Transfer> submitted_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 }  // namespace holdfast

@@ -137,6 +137,19 @@ Result<int64_t> Fields::integer(const std::string& key, int64_t least, int64_t m
   return json_integer(*value, fmt::format("{}.{}", where_, key), least, most);
 }
 
+Result<double> Fields::number(const std::string& key, double least, double most) {
+  const Json* value = HOLDFAST_TRY(any(key));
+  if (!value->is_number()) {
+    return invalid("{}.{}: {}, want a number", where_, key, shown(*value));
+  }
+  const double number = value->get<double>();
+  // Negated, so that what is not a number is refused too.
+  if (!(number >= least && number <= most)) {
+    return invalid("{}.{}: {}, want {} to {}", where_, key, number, least, most);
+  }
+  return number;
+}
+
 Result<std::string> Fields::text(const std::string& key) {
   const Json* value = HOLDFAST_TRY(any(key));
   if (!value->is_string()) {

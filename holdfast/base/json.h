@@ -34,6 +34,10 @@ class Fields {
   // Each fails if the key is missing or of another type or out of range.
   Result<int64_t> integer(const std::string& key, int64_t least = 0,
                           int64_t most = std::numeric_limits<int64_t>::max());
+  // Also an integer, which may lose digits beyond the 53rd bit. Always finite.
+  Result<double> number(const std::string& key,
+                        double least = std::numeric_limits<double>::lowest(),
+                        double most = std::numeric_limits<double>::max());
   Result<std::string> text(const std::string& key);
   Result<bool> boolean(const std::string& key);
   Result<const Json*> array(const std::string& key);

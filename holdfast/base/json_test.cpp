@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "holdfast/base/testing.h"
 
 namespace holdfast {
@@ -133,6 +135,22 @@ TEST_F(FieldsTest, DoneRefusesAKeyThatNobodyAskedFor) {
   ASSERT_OK(fields_.text("t"));
   ASSERT_OK(fields_.boolean("b"));
   EXPECT_EQ(message_of(fields_.done()), "m.json: unknown key \"l\"");
+}
+
+TEST(JsonTest, NumbersAreReadAsDoublesWithinTheirRange) {
+  const Json json =
+      *parse_json(R"({"a":0.5,"b":-3,"c":"1","d":18446744073709551615})", "x");
+  Fields fields = *Fields::of(json, "x");
+  EXPECT_EQ(*fields.number("a"), 0.5);
+  EXPECT_EQ(*fields.number("b"), -3.0);
+  EXPECT_EQ(*fields.number("d"), 0x1p64);
+  EXPECT_EQ(message_of(fields.number("a", 1, 2)), "x.a: 0.5, want 1 to 2");
+  EXPECT_EQ(message_of(fields.number("b", 0)).substr(0, 16), "x.b: -3, want 0 ");
+  EXPECT_EQ(message_of(fields.number("c")), "x.c: \"1\", want a number");
+  EXPECT_EQ(message_of(fields.number("e")), "x: no key \"e\"");
+  EXPECT_OK(fields.done());
+  const Json built = {{"n", std::nan("")}};
+  EXPECT_ERROR(Fields::of(built, "x")->number("n"), ErrorCode::kInvalid);
 }
 
 }  // namespace

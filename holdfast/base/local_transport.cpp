@@ -145,13 +145,14 @@ Result<std::vector<Bytes>> LocalNetwork::gather(int rank, ByteView bytes,
                                                 Instant deadline) {
   const int64_t tag = begin_collective(rank);
   const int count = static_cast<int>(endpoints_.size());
-  // To all that can hear it first: one dead rank must not keep the others apart longer.
-  Result<void> sent;
+  // To all that can hear it. One that cannot is missed when its own part is received:
+  // if that came before it died, the call is whole for this rank.
   for (int to = 0; to < count; ++to) {
-    Result<void> one = send(rank, to, tag, bytes, deadline);
-    if (sent.ok()) sent = std::move(one);
+    const Result<void> sent = send(rank, to, tag, bytes, deadline);
+    if (!sent.ok() && sent.error().code() != ErrorCode::kUnavailable) {
+      return sent.error();
+    }
   }
-  HOLDFAST_TRY(std::move(sent));
   std::vector<Bytes> all;
   for (int from = 0; from < count; ++from) {
     all.push_back(HOLDFAST_TRY(recv(rank, from, tag, deadline)));

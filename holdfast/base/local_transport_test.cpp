@@ -137,6 +137,18 @@ TEST_F(LocalTransportTest, ACollectiveCallWithADeadRankIsUnavailableToAll) {
   });
 }
 
+TEST_F(LocalTransportTest, WhatADeadRankContributedCounts) {
+  EXPECT_ERROR(at(2).all_gather(bytes_of("last words"), past()), ErrorCode::kTimeout);
+  network_.kill(2);
+  on_all(network_, 2, [](Transport& transport) {
+    const auto all = transport.all_gather(bytes_of("alive"), kNoDeadline);
+    ASSERT_OK(all);
+    EXPECT_EQ(text_of((*all)[2]), "last words");
+    EXPECT_ERROR(transport.barrier(kNoDeadline), ErrorCode::kUnavailable);
+  });
+  EXPECT_ERROR(at(2).barrier(kNoDeadline), ErrorCode::kUnavailable);
+}
+
 TEST_F(LocalTransportTest, WhatAFailedCollectiveLeftDoesNotReachTheNext) {
   // Ranks 0 and 1 give up before rank 2 comes.
   EXPECT_ERROR(at(0).all_gather(bytes_of("old"), past()), ErrorCode::kTimeout);

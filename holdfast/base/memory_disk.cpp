@@ -1,8 +1,8 @@
-#include "holdfast/base/memory_disk.h"
-
 #include <algorithm>
 #include <set>
 #include <utility>
+
+#include "holdfast/base/memory_disk_internal.h"
 
 namespace holdfast {
 namespace {

@@ -5,7 +5,7 @@
 
 #include "holdfast/base/checked.h"
 #include "holdfast/base/errno_error.h"
-#include "holdfast/base/memory_disk.h"
+#include "holdfast/base/memory_disk_internal.h"
 
 namespace holdfast {
 namespace {
@@ -128,6 +128,7 @@ class MemoryEnv::OpenFile : public File {
  public:
   OpenFile(Path path, OpenOptions options, State& state, NodePtr node)
       : File(std::move(path), options), state_(state), node_(std::move(node)) {}
+  ~OpenFile() override { (void)drain(); }
 
   Result<int64_t> size() override {
     MutexLock lock(state_.mutex);

@@ -7,8 +7,9 @@
 // POSIX. after_crash() shows what a power loss leaves.
 //
 // Paths are taken from the root, "a" and "/a" are the same; there are no symbolic
-// links. Submitted transfers run at once, in submit. Transfers of files opened direct
-// must be aligned as on a real disk.
+// links. A submitted transfer runs when it is waited for, and not before, so that a sync
+// that comes too early or memory that is changed too early does its harm. Transfers of
+// files opened direct must be aligned as on a real disk.
 #pragma once
 
 #include <memory>

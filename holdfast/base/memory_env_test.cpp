@@ -65,6 +65,27 @@ TEST_F(CrashTest, SyncedContentsSurviveEveryCrash) {
   EXPECT_EQ(outcomes("a"), Outcomes{"new"});
 }
 
+TEST_F(CrashTest, ASyncCoversOnlyThoseWritesThatWereWaitedFor) {
+  put_durable("a", "..");
+  const auto file = env_.open("a", {.mode = OpenMode::kUpdate}).value();
+  const Ticket one = file->submit_write(0, bytes_of("1"));
+  const Ticket two = file->submit_write(1, bytes_of("2"));
+  ASSERT_OK(file->wait(two));
+  ASSERT_OK(file->sync());
+  ASSERT_OK(file->wait(one));  // too late
+  EXPECT_EQ(after(kLost, "a"), ".2");
+  EXPECT_EQ(text_at(env_, "a"), "12");
+}
+
+TEST_F(CrashTest, MemoryThatIsReusedBeforeTheWaitSpoilsTheFile) {
+  const auto file = env_.open("a", {.mode = OpenMode::kCreate}).value();
+  std::string memory = "good";
+  const Ticket ticket = file->submit_write(0, bytes_of(memory));
+  memory = "evil";
+  ASSERT_OK(file->wait(ticket));
+  EXPECT_EQ(text_at(env_, "a"), "evil");
+}
+
 TEST_F(CrashTest, ASyncOfTheFileDoesNotSaveItsName) {
   ASSERT_OK(env_.write_file("a", bytes_of("text")));
   EXPECT_EQ(after(kLost, "a"), "not_found");

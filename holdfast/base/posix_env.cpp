@@ -15,7 +15,8 @@
 
 #include "holdfast/base/checked.h"
 #include "holdfast/base/errno_error.h"
-#include "holdfast/base/posix_file.h"
+#include "holdfast/base/posix_file_internal.h"
+#include "holdfast/base/posix_rename_internal.h"
 
 namespace holdfast {
 namespace {
@@ -50,7 +51,9 @@ class PosixEnv : public Env {
     struct stat status {};
     HOLDFAST_TRY(outcome(::lstat(path.c_str(), &status), "info", path));
     const bool symlink = S_ISLNK(status.st_mode);
-    if (symlink) HOLDFAST_TRY(outcome(::stat(path.c_str(), &status), "info", path));
+    if (symlink && ::stat(path.c_str(), &status) != 0) {
+      return FileInfo{.symlink = true};
+    }
     const bool folder = S_ISDIR(status.st_mode);
     return FileInfo{.folder = folder,
                     .symlink = symlink,
@@ -70,9 +73,7 @@ class PosixEnv : public Env {
   }
 
   Result<void> rename_new(const Path& from, const Path& to) override {
-    const int done =
-        ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
-    return outcome_or_unsupported(done, "rename to new " + to.native(), from, {EINVAL});
+    return posix_rename_new(from, to);
   }
 
   Result<void> link(const Path& from, const Path& to) override {
@@ -104,8 +105,11 @@ class PosixEnv : public Env {
 
   Result<void> sync_folder(const Path& folder) override {
     const int descriptor = ::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (descriptor < 0) return errno_error(errno, "sync folder", folder);
-    const Result<void> synced = outcome(::fsync(descriptor), "sync folder", folder);
+    if (descriptor < 0) {
+      return outcome_or_unsupported(-1, "sync folder", folder, {EACCES});
+    }
+    const Result<void> synced =
+        outcome_or_unsupported(::fsync(descriptor), "sync folder", folder, {EINVAL});
     ::close(descriptor);  // was only read: nothing to lose
     return synced;
   }

@@ -2,10 +2,13 @@
 #include "holdfast/base/posix_env.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <cerrno>
 
 #include "holdfast/base/errno_error.h"
+#include "holdfast/base/posix_rename_internal.h"
 #include "holdfast/base/testing.h"
 
 namespace holdfast {
@@ -30,13 +33,104 @@ TEST_F(PosixEnvTest, RemoveAllDoesNotFollowSymbolicLinks) {
   EXPECT_EQ(*env_->read_text(folder_ / "kept" / "x"), "x");
 }
 
-TEST_F(PosixEnvTest, AFileThatIsDestroyedWaitsForItsTransfers) {
-  const Bytes block(1 << 20, std::byte{3});
-  {
-    const auto file = env_->open(folder_ / "a", {.mode = OpenMode::kCreate}).value();
-    for (int i = 0; i < 8; ++i) (void)file->submit_write(i << 20, block);
+TEST_F(PosixEnvTest, LinksThatLeadNowhereAreThereAndAreRemoved) {
+  ASSERT_OK(env_->create_folder(folder_ / "gone"));
+  std::filesystem::create_symlink("nowhere", folder_ / "gone" / "link");
+  std::filesystem::create_symlink("loop", folder_ / "gone" / "loop");
+  for (const char* name : {"link", "loop"}) {
+    const FileInfo info = env_->info(folder_ / "gone" / name).value();
+    EXPECT_TRUE(info.symlink);
+    EXPECT_FALSE(info.folder);
   }
-  EXPECT_EQ(env_->info(folder_ / "a")->size, 8 << 20);
+  ASSERT_OK(env_->remove_all(folder_ / "gone"));
+  EXPECT_ERROR(env_->info(folder_ / "gone"), ErrorCode::kNotFound);
+}
+
+TEST_F(PosixEnvTest, AFolderThatCannotBeSyncedIsUnsupported) {
+  const Path folder = "/proc/self";
+  if (!env_->info(folder).ok()) GTEST_SKIP() << "no " << folder;
+  EXPECT_ERROR(env_->sync_folder(folder), ErrorCode::kUnsupported);
+}
+
+TEST_F(PosixEnvTest, PipesAndDevicesDoNotOpenAndDoNotBlock) {
+  const Path pipe = folder_ / "pipe";
+  ASSERT_EQ(::mkfifo(pipe.c_str(), 0600), 0);
+  for (const OpenMode mode :
+       {OpenMode::kRead, OpenMode::kUpdate, OpenMode::kTruncate, OpenMode::kAppend}) {
+    EXPECT_ERROR(env_->open(pipe, {.mode = mode}), ErrorCode::kInvalid);
+    EXPECT_ERROR(env_->open("/dev/null", {.mode = mode}), ErrorCode::kInvalid);
+  }
+}
+
+// A file system in memory has often nothing to be direct past.
+TEST_F(PosixEnvTest, WhereDirectIsUnsupportedNoFileIsLeftOrEmptied) {
+  if (::access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no /dev/shm";
+  const Path folder = fmt::format("/dev/shm/holdfast-{:016x}", env_->random64());
+  ASSERT_OK(env_->create_folder(folder));
+  ASSERT_OK(env_->write_file(folder / "old", bytes_of("text")));
+  const auto opened = [&](const char* name, OpenMode mode) {
+    return env_->open(folder / name, {.mode = mode, .direct = true});
+  };
+  const auto created = opened("new", OpenMode::kCreate);
+  if (!created.ok()) {
+    EXPECT_ERROR(created, ErrorCode::kUnsupported);
+    EXPECT_ERROR(opened("old", OpenMode::kTruncate), ErrorCode::kUnsupported);
+    EXPECT_EQ(*env_->list(folder), std::vector<std::string>{"old"});
+    EXPECT_EQ(*env_->read_text(folder / "old"), "text");
+  }
+  ASSERT_OK(env_->remove_all(folder));
+  if (created.ok()) GTEST_SKIP() << "direct even there";
+}
+
+TEST_F(PosixEnvTest, AFileOfTheSystemIsNotDirect) {
+  const Path status = "/proc/self/status";
+  if (!env_->info(status).ok()) GTEST_SKIP() << "no " << status;
+  EXPECT_ERROR(env_->open(status, {.mode = OpenMode::kRead, .direct = true}),
+               ErrorCode::kUnsupported);
+}
+
+TEST_F(PosixEnvTest, RenamingPlainlyReplacesNothingEither) {
+  const auto put = [&](const Path& name) {
+    ASSERT_OK(env_->write_file(folder_ / name, bytes_of(name.native())));
+  };
+  const auto move = [&](const Path& from, const Path& to) {
+    return posix_rename_new_plainly(folder_ / from, folder_ / to);
+  };
+  ASSERT_OK(env_->create_folder(folder_ / "full"));
+  ASSERT_OK(env_->create_folder(folder_ / "empty"));
+  for (const char* name : {"a", "b", "full/x"}) put(name);
+  std::filesystem::create_symlink("nowhere", folder_ / "link");
+  for (const char* taken : {"b", "empty", "link"}) {
+    EXPECT_ERROR(move("a", taken), ErrorCode::kConflict);
+    EXPECT_ERROR(move("full", taken), ErrorCode::kConflict);
+  }
+  EXPECT_ERROR(move("none", "c"), ErrorCode::kNotFound);
+  EXPECT_ERROR(move("a", "none/c"), ErrorCode::kNotFound);
+  EXPECT_ERROR(move("full", "full/y"), ErrorCode::kInvalid);
+  EXPECT_ERROR(move("full/", "./empty/../full/y/"), ErrorCode::kInvalid);
+  ASSERT_OK(move("a", "c"));
+  ASSERT_OK(move("full", "fuller"));
+  EXPECT_EQ(*env_->list(folder_),
+            (std::vector<std::string>{"b", "c", "empty", "fuller", "link"}));
+  EXPECT_EQ(*env_->read_text(folder_ / "c"), "a");
+  EXPECT_EQ(env_->info(folder_ / "c")->links, 1);
+  EXPECT_EQ(*env_->read_text(folder_ / "fuller" / "x"), "full/x");
+}
+
+TEST_F(PosixEnvTest, FilesThatClaimToBeEmptyAreReadToTheirEnd) {
+  const Path status = "/proc/self/status";
+  if (!env_->info(status).ok()) GTEST_SKIP() << "no " << status;
+  ASSERT_EQ(env_->info(status)->size, 0);
+  const std::string text = env_->read_text(status).value();
+  EXPECT_TRUE(text.starts_with("Name:")) << text;
+  EXPECT_TRUE(text.ends_with("\n"));
+  EXPECT_ERROR(env_->read_text(status, 10), ErrorCode::kInvalid);
+}
+
+TEST_F(PosixEnvTest, WithoutALimitHugeFilesAreRefusedUnread) {
+  const auto file = env_->open(folder_ / "a", {.mode = OpenMode::kCreate}).value();
+  ASSERT_OK(file->truncate(kReadLimit + 1));  // a hole: takes no space
+  EXPECT_ERROR(env_->read_file(folder_ / "a"), ErrorCode::kInvalid);
 }
 
 TEST(ErrnoErrorTest, NumbersBecomeWhatTheCallerCanDo) {

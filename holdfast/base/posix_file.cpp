@@ -1,5 +1,3 @@
-#include "holdfast/base/posix_file.h"
-
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -7,6 +5,7 @@
 #include <cerrno>
 
 #include "holdfast/base/errno_error.h"
+#include "holdfast/base/posix_file_internal.h"
 
 namespace holdfast {
 namespace {
@@ -20,16 +19,22 @@ auto uninterrupted(Call call) {
   }
 }
 
-int flags_of(OpenOptions options) {
-  const int direct = options.direct ? O_DIRECT : 0;
-  switch (options.mode) {
-    case OpenMode::kRead: return O_RDONLY | O_CLOEXEC | direct;
-    case OpenMode::kCreate: return O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC | direct;
-    case OpenMode::kTruncate: return O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | direct;
-    case OpenMode::kUpdate: return O_RDWR | O_CLOEXEC | direct;
-    case OpenMode::kAppend: return O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC;
+// Truncation comes later, when it is known what was opened. Without O_NONBLOCK a pipe
+// would block until somebody opens its other end; for files it means nothing.
+int flags_of(OpenMode mode) {
+  constexpr int kAlways = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
+  switch (mode) {
+    case OpenMode::kRead: return O_RDONLY | kAlways;
+    case OpenMode::kCreate: return O_RDWR | O_CREAT | O_EXCL | kAlways;
+    case OpenMode::kTruncate: return O_RDWR | O_CREAT | kAlways;
+    case OpenMode::kUpdate: return O_RDWR | kAlways;
+    case OpenMode::kAppend: return O_WRONLY | O_CREAT | O_APPEND | kAlways;
   }
-  HOLDFAST_CHECK(false, "open mode {}", static_cast<int>(options.mode));
+  HOLDFAST_CHECK(false, "open mode {}", static_cast<int>(mode));
+}
+
+Error not_a_file(const Path& path) {
+  return invalid("{}: open: want a regular file", path.native());
 }
 
 }  // namespace
@@ -44,18 +49,34 @@ Result<std::unique_ptr<File>> PosixFile::open(const Path& path, OpenOptions opti
                                               IoThreads& threads) {
   HOLDFAST_CHECK(!(options.direct && options.mode == OpenMode::kAppend),
                  "{}: direct append", path.native());
+  const int flags = flags_of(options.mode);
   const int descriptor =
-      uninterrupted([&] { return ::open(path.c_str(), flags_of(options), 0666); });
+      uninterrupted([&] { return ::open(path.c_str(), flags, 0666); });
   if (descriptor < 0) {
-    // This is how a file system without direct transfers answers.
-    const bool no_direct = options.direct && errno == EINVAL;
-    return errno_error(no_direct ? EOPNOTSUPP : errno, "open", path);
+    // The answer of pipes without a reader and of sockets.
+    return errno == ENXIO ? not_a_file(path) : errno_error(errno, "open", path);
   }
   std::unique_ptr<PosixFile> file(new PosixFile(path, options, descriptor, threads));
-  struct stat status {};
-  if (::fstat(descriptor, &status) != 0) return file->failure("open");
-  if (S_ISDIR(status.st_mode)) return errno_error(EISDIR, "open", path);
+  HOLDFAST_TRY(file->check_kind());
+  if (options.direct) HOLDFAST_TRY(file->make_direct());
+  if (options.mode == OpenMode::kTruncate) HOLDFAST_TRY(file->truncate(0));
   return std::unique_ptr<File>(std::move(file));
+}
+
+Result<void> PosixFile::check_kind() const {
+  struct stat status {};
+  if (::fstat(descriptor_, &status) != 0) return failure("open");
+  if (S_ISDIR(status.st_mode)) return errno_error(EISDIR, "open", path());
+  if (!S_ISREG(status.st_mode)) return not_a_file(path());
+  return {};
+}
+
+// Not by open itself: that leaves the new file where it refuses.
+Result<void> PosixFile::make_direct() const {
+  if (::fcntl(descriptor_, F_SETFL, O_DIRECT) == 0) return {};
+  const int number = errno == EINVAL ? EOPNOTSUPP : errno;
+  if (mode() == OpenMode::kCreate) ::unlink(path().c_str());
+  return errno_error(number, "open direct", path());
 }
 
 PosixFile::~PosixFile() {
@@ -68,17 +89,23 @@ Error PosixFile::failure(std::string_view what) const {
   return errno_error(errno, what, path());
 }
 
+Error PosixFile::transfer_failure(std::string_view what) const {
+  // Aligned as it is, the file system wants more of a direct transfer than we give.
+  const bool cannot = direct() && errno == EINVAL;
+  return errno_error(cannot ? EOPNOTSUPP : errno, what, path());
+}
+
 Result<size_t> PosixFile::read_some(int64_t offset, ByteSpan into) {
   const ssize_t count = uninterrupted(
       [&] { return ::pread(descriptor_, into.data(), into.size(), offset); });
-  if (count < 0) return failure("read");
+  if (count < 0) return transfer_failure("read");
   return static_cast<size_t>(count);
 }
 
 Result<size_t> PosixFile::write_some(int64_t offset, ByteView bytes) {
   const ssize_t count = uninterrupted(
       [&] { return ::pwrite(descriptor_, bytes.data(), bytes.size(), offset); });
-  if (count < 0) return failure("write");
+  if (count < 0) return transfer_failure("write");
   return static_cast<size_t>(count);
 }
 
@@ -128,13 +155,14 @@ Result<void> PosixFile::close_handle() {
 }
 
 Ticket PosixFile::start(Transfer transfer) {
+  ThreadPool& pool = threads_.pool();
   uint64_t id = 0;
   {
     MutexLock lock(mutex_);
     id = ++last_id_;
     tickets_.emplace(id, std::nullopt);
   }
-  threads_.pool().submit([this, id, transfer = std::move(transfer)] {
+  pool.submit([this, id, transfer = std::move(transfer)] {
     Result<size_t> result = transfer();
     // Told under the lock: whoever hears it may destroy the file.
     MutexLock lock(mutex_);

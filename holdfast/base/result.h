@@ -46,6 +46,9 @@ class [[nodiscard]] Error {
 
   // The same error with the caller's context in front: "restore step 400: ...".
   Error within(std::string_view context) const;
+  // The same message where it means something else to the caller: what is no JSON to
+  // the parser is a corrupt manifest to its reader.
+  Error as(ErrorCode code) const { return Error(code, message_); }
 
  private:
   ErrorCode code_;

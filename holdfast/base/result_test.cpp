@@ -80,5 +80,11 @@ TEST(CheckDeathTest, ABrokenContractAbortsWithItsSentence) {
                "bug: 7 boxes, want 3 .*seen < 3");
 }
 
+TEST(ResultTest, AnErrorKeepsItsMessageAsAnotherCode) {
+  const Error error = invalid("a: not JSON").as(ErrorCode::kCorrupt);
+  EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+  EXPECT_EQ(error.message(), "a: not JSON");
+}
+
 }  // namespace
 }  // namespace holdfast

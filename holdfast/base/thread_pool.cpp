@@ -1,15 +1,29 @@
 #include "holdfast/base/thread_pool.h"
 
+#include <system_error>
+
 #include "holdfast/base/check.h"
 
 namespace holdfast {
 
-ThreadPool::ThreadPool(ThreadPoolOptions options) : limit_(options.queue) {
+ThreadPool::ThreadPool(ThreadPoolOptions options, const Starter& start)
+    : limit_(options.queue) {
   HOLDFAST_CHECK(options.threads > 0, "{} threads", options.threads);
   HOLDFAST_CHECK(options.queue > 0, "a queue without room");
-  threads_.reserve(static_cast<size_t>(options.threads));
-  for (int i = 0; i < options.threads; ++i) {
-    threads_.emplace_back([this]() noexcept { work(); });
+  start_threads(options.threads, start);
+}
+
+std::jthread ThreadPool::start_thread(Task task) {
+  return std::jthread([task = std::move(task)]() noexcept { task(); });
+}
+
+void ThreadPool::start_threads(int count, const Starter& start) {
+  threads_.reserve(static_cast<size_t>(count));
+  // Caught, for thrown on it would end in joining threads that nobody told to stop.
+  try {
+    while (threads() < count) threads_.push_back(start([this] { work(); }));
+  } catch (const std::system_error& error) {
+    HOLDFAST_CHECK(!threads_.empty(), "no thread can be started: {}", error.what());
   }
 }
 

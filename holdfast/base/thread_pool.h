@@ -24,7 +24,12 @@ class ThreadPool {
  public:
   using Task = std::function<void()>;
 
-  explicit ThreadPool(ThreadPoolOptions options);
+  // Begins a thread that runs the task, or throws std::system_error.
+  using Starter = std::function<std::jthread(Task)>;
+
+  // Where the system refuses some of the threads, goes on with fewer; aborts if it
+  // refuses them all. Tests may start threads in their own way.
+  explicit ThreadPool(ThreadPoolOptions options, const Starter& start = start_thread);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -36,8 +41,12 @@ class ThreadPool {
   [[nodiscard]] bool try_submit(Task task);
   // Returns when no task waits or runs. Tasks submitted meanwhile are waited for too.
   void wait_idle();
+  // Those that could be started.
+  int threads() const { return static_cast<int>(threads_.size()); }
 
  private:
+  static std::jthread start_thread(Task task);
+  void start_threads(int count, const Starter& start);
   void work();
   bool has_room() const HOLDFAST_REQUIRES(mutex_) { return queue_.size() < limit_; }
   void enqueue(Task task) HOLDFAST_REQUIRES(mutex_);

@@ -7,6 +7,8 @@
 #include <latch>
 #include <memory>
 #include <semaphore>
+#include <system_error>
+#include <thread>
 
 namespace holdfast {
 namespace {
@@ -106,6 +108,32 @@ TEST(ThreadPoolDeathTest, ATaskThatThrowsEndsTheProcess) {
         pool.wait_idle();
       },
       "");
+}
+
+// Starts so many threads and refuses the rest, as a system at its limit does.
+ThreadPool::Starter at_most(int count) {
+  return [count](ThreadPool::Task task) mutable {
+    if (count-- == 0) {
+      throw std::system_error(
+          std::make_error_code(std::errc::resource_unavailable_try_again));
+    }
+    return std::jthread(std::move(task));
+  };
+}
+
+TEST(ThreadPoolTest, GoesOnWithTheThreadsThatCouldBeStarted) {
+  std::atomic<int> ran = 0;
+  {
+    ThreadPool pool({.threads = 8, .queue = 4}, at_most(2));
+    EXPECT_EQ(pool.threads(), 2);
+    for (int i = 0; i < 20; ++i) pool.submit([&] { ++ran; });
+  }
+  EXPECT_EQ(ran, 20);
+}
+
+TEST(ThreadPoolDeathTest, WithoutAnyThreadItSaysSo) {
+  EXPECT_DEATH(ThreadPool({.threads = 2, .queue = 4}, at_most(0)),
+               "no thread can be started: ");
 }
 
 }  // namespace

@@ -46,5 +46,15 @@ TEST(Xxh3Test, DigestsReadBackFromHexAndCompare) {
   EXPECT_ERROR(Digest128::from_hex(std::string(32, 'g')), ErrorCode::kInvalid);
 }
 
+TEST(Xxh3Test, AFlippedBitOfTheHexNeverGivesTheSameDigest) {
+  const Digest128 digest{0x0123456789abcdef, 0xfedcba9876543210};
+  for (size_t bit = 0; bit < 8 * 32; ++bit) {
+    std::string hex = digest.hex();
+    hex[bit / 8] = static_cast<char>(hex[bit / 8] ^ (1 << (bit % 8)));
+    const auto read = Digest128::from_hex(hex);
+    EXPECT_TRUE(!read.ok() || *read != digest) << hex;
+  }
+}
+
 }  // namespace
 }  // namespace holdfast

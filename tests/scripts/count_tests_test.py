@@ -21,7 +21,7 @@ PYTEST_SKIPPED = '<testcase name="f"><skipped type="pytest.skip" message="why"/>
 
 
 class CountTestsTest(unittest.TestCase):
-    def count(self, *reports: str | None) -> tuple[int, str]:
+    def count(self, *reports: str | None, statuses: list[int] | None = None) -> tuple[int, str]:
         """None stands for a report that is not there."""
         with tempfile.TemporaryDirectory() as folder:
             paths = [Path(folder) / f"{i}.xml" for i in range(len(reports))]
@@ -30,7 +30,9 @@ class CountTestsTest(unittest.TestCase):
                     path.write_text(report)
             output = io.StringIO()
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(io.StringIO()):
-                status = count_tests.main(paths)
+                arguments = [f"{path}={status}" for path, status
+                             in zip(paths, statuses or [0] * len(paths), strict=True)]
+                status = count_tests.main(arguments)
             return status, output.getvalue()
 
     def suite(self, *cases: str) -> str:
@@ -53,6 +55,11 @@ class CountTestsTest(unittest.TestCase):
         for empty in (self.suite(), self.suite(SKIPPED), "", None):
             self.assertEqual(self.count(self.suite(PASSED), empty),
                              (1, "1 passed, 1 failed\n"))
+
+    def test_a_runner_that_failed_behind_a_good_report_is_one_failure(self):
+        good, bad = self.suite(PASSED), self.suite(PASSED, FAILED)
+        self.assertEqual(self.count(good, good, statuses=[0, 3]), (1, "2 passed, 1 failed\n"))
+        self.assertEqual(self.count(good, bad, statuses=[8, 1]), (1, "2 passed, 2 failed\n"))
 
 
 if __name__ == "__main__":

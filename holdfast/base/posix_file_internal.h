@@ -47,13 +47,14 @@ class PosixFile : public File {
   Result<void> drain() override;
 
  private:
-  using Transfer = std::function<Result<size_t>()>;
-
   PosixFile(Path path, OpenOptions options, int descriptor, IoThreads& threads)
       : File(std::move(path), options), descriptor_(descriptor), threads_(threads) {}
 
   Ticket start(Transfer transfer);
+  Result<void> check_kind() const;
+  Result<void> make_direct() const;
   Error failure(std::string_view what) const;
+  Error transfer_failure(std::string_view what) const;
 
   int descriptor_;  // -1 once closed
   IoThreads& threads_;
