@@ -373,7 +373,7 @@ TEST_P(EnvTest, ReadFileRefusesMoreThanItsLimit) {
 }
 
 TEST_P(EnvTest, ReadFileReadsFilesOfEverySize) {
-  for (const size_t size : {4095, 4096, 4097, 10'000}) {
+  for (const size_t size : std::vector<size_t>{4095, 4096, 4097, 10'000}) {
     const std::string text(size, 'x');
     put(a_, text);
     EXPECT_EQ(env_.read_text(a_, static_cast<int64_t>(size)).value(), text);
