@@ -36,7 +36,8 @@ constexpr Row kRows[] = {
 };
 
 double seconds_since(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start)
+      .count();
 }
 
 double peak_memory_gib() {
@@ -69,8 +70,9 @@ Measured measure(const Row& row) {
   Measured m{source.tensors().size(),
              source.layout().piece_count() + target.layout().piece_count(), 0,
              seconds_since(start), 0};
-  const size_t hosts = std::max(source.layout().holders().size(),
-                                target.layout().holders().size()) / 8 + 1;
+  const size_t hosts =
+      std::max(source.layout().holders().size(), target.layout().holders().size()) / 8 +
+      1;
   const Topology topology = Topology::uniform(static_cast<uint32_t>(hosts));
   std::vector<double> times;
   for (int i = 0; i < row.repeats; ++i) {
@@ -86,14 +88,15 @@ Measured measure(const Row& row) {
 
 bool print_bars() {
   bool met = true;
-  fmt::print("{:<24}{:<24}{:>8}{:>10}{:>10}{:>10}{:>10}{:>8}\n", "from", "to", "tensors",
-             "pieces", "moves", "build s", "plan s", "bar s");
+  fmt::print("{:<24}{:<24}{:>8}{:>10}{:>10}{:>10}{:>10}{:>8}\n", "from", "to",
+             "tensors", "pieces", "moves", "build s", "plan s", "bar s");
   for (const Row& row : kRows) {
     const Measured m = measure(row);
     const bool missed = row.bar > 0 && m.planning > row.bar;
     fmt::print("{:<24}{:<24}{:>8}{:>10}{:>10}{:>10.3f}{:>10.4f}{:>8}{}\n", row.from,
                row.to, m.tensors, m.pieces, m.moves, m.building, m.planning,
-               row.bar > 0 ? fmt::format("{}", row.bar) : "-", missed ? "  MISSED" : "");
+               row.bar > 0 ? fmt::format("{}", row.bar) : "-",
+               missed ? "  MISSED" : "");
     met &= !missed;
     if (row.layers > 100) {
       const double gib = peak_memory_gib();
@@ -110,8 +113,7 @@ bool print_fit() {
   fmt::print("\ncost against size, tp=8,pp=4,dp=d -> tp=4,pp=8,dp=d\n");
   double sx = 0, sy = 0, sxx = 0, sxy = 0, n = 0;
   for (const int64_t layers : {16, 32, 64, 128}) {
-    const Measured m = measure(
-        {"tp=8,pp=4,dp=8", "tp=4,pp=8,dp=8", layers, 5, 0});
+    const Measured m = measure({"tp=8,pp=4,dp=8", "tp=4,pp=8,dp=8", layers, 5, 0});
     const auto size = static_cast<double>(m.pieces + m.moves);
     fmt::print("{:>10.0f} pieces and moves {:>8.4f} s {:>8.0f} ns each\n", size,
                m.planning, m.planning / size * 1e9);

@@ -142,11 +142,11 @@ class [[nodiscard]] Result<void> {
 // The value of a Result, or a return of its error from the enclosing function. Nests.
 #define HOLDFAST_TRY(expression) \
   HOLDFAST_TRY_AS(HOLDFAST_JOIN(holdfast_result_, __COUNTER__), expression)
-#define HOLDFAST_TRY_AS(result, expression)                \
-  __extension__({                                          \
-    auto result = (expression);                            \
-    if (!result.ok()) return std::move(result).error();    \
-    std::move(result).value();                             \
+#define HOLDFAST_TRY_AS(result, expression)             \
+  __extension__({                                       \
+    auto result = (expression);                         \
+    if (!result.ok()) return std::move(result).error(); \
+    std::move(result).value();                          \
   })
 #define HOLDFAST_JOIN(a, b) HOLDFAST_JOIN_EXPANDED(a, b)
 #define HOLDFAST_JOIN_EXPANDED(a, b) a##b

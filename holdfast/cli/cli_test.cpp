@@ -77,7 +77,8 @@ TEST_F(CliTest, ExportedLayoutsGiveTheSamePlan) {
   ASSERT_EQ(direct.code, 0) << direct.err;
   const Ran files = run("plan --from layouts/from.json --to layouts/to.json --json");
   ASSERT_EQ(files.code, 0) << files.err;
-  const Json a = parse_json(direct.out, "a").value(), b = parse_json(files.out, "b").value();
+  const Json a = parse_json(direct.out, "a").value(),
+             b = parse_json(files.out, "b").value();
   EXPECT_EQ(a["figures"], b["figures"]);
   EXPECT_EQ(a["links"], b["links"]);
 }
@@ -95,13 +96,14 @@ TEST_F(CliTest, AHuggingFaceConfigIsAModel) {
 }
 
 TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
-  expect_wrong_call("plan --model gpt2 --from tp=1 --to tp=0", 
+  expect_wrong_call("plan --model gpt2 --from tp=1 --to tp=0",
                     "--to: parallel: tp=0, want an integer from 1 to 1048576");
   expect_wrong_call("plan --model gpt2 --from tp=1 --to tp=2,world=3",
                     "--to: parallel: world=3, but tp x pp x dp = 2 x 1 x 1 = 2");
-  expect_wrong_call("plan --model gpt2 --from tp=1 --to td=2", 
-                    "--to: parallel: unknown key \"td\", want tp, pp, dp, ep, etp, zero, "
-                    "vpp, shard, qkv, split, layers, stages or world");
+  expect_wrong_call(
+      "plan --model gpt2 --from tp=1 --to td=2",
+      "--to: parallel: unknown key \"td\", want tp, pp, dp, ep, etp, zero, "
+      "vpp, shard, qkv, split, layers, stages or world");
   expect_wrong_call("plan --model gpt2 --from dp=8 --to dp=9 --hosts 2x4",
                     "to: parallel: tp=1,pp=1,dp=9 needs 9 devices, there are 8");
   expect_wrong_call("plan --model gpt2 --from dp=8 --to dp=9 --hosts 2by4",
@@ -125,7 +127,8 @@ TEST_F(CliTest, EveryDefectOfALayoutFileIsOneSentenceAndExitCode2) {
     "tensors": [{"name": "w", "dtype": "F32", "shape": [4]}], "slices": [)";
   const auto slice = [](const char* box, int offset) {
     return fmt::format(R"({{"tensor": "w", "box": [{}],
-                       "copies": [{{"holder": "d", "offset": {}}}]}})", box, offset);
+                       "copies": [{{"holder": "d", "offset": {}}}]}})",
+                       box, offset);
   };
   write("whole.json", head + slice("[0, 4]", 0) + "]}");
   ASSERT_EQ(run("plan --from whole.json --to whole.json").code, 0);
@@ -140,7 +143,8 @@ TEST_F(CliTest, EveryDefectOfALayoutFileIsOneSentenceAndExitCode2) {
                 "slices[0].box: -1, want 0 to 9223372036854775807");
   expect_defect(head + slice("[0, 2]", 0) + "," + slice("[2, 4]", 4) + "]}",
                 "d: w and w share bytes 4 to 8");
-  expect_defect(head + slice("[0, 4]", 0) + "], \"speed\": 3}", "unknown key \"speed\"");
+  expect_defect(head + slice("[0, 4]", 0) + "], \"speed\": 3}",
+                "unknown key \"speed\"");
 }
 
 // Every file in attacks/ was made to break a reader of layouts: too large in sum, too many

@@ -84,8 +84,9 @@ void print_resize(std::ostream& out, const ResizeRequest& request, const Resize&
              to_string(request.from), request.from.positions(), to_string(request.to),
              request.to.positions(), resize.topology.hosts.size());
   if (in_order) {
-    fmt::print(out, "{}\n", figures_text({{"ranks in order", in_order->plan},
-                                          {"placed", resize.plan}}));
+    fmt::print(
+        out, "{}\n",
+        figures_text({{"ranks in order", in_order->plan}, {"placed", resize.plan}}));
     fmt::print(out, "{}\n", placement_text(resize));
   } else {
     fmt::print(out, "{}\n", figures_text({{"", resize.plan}}));
@@ -130,8 +131,8 @@ Result<void> plan_files(const Context& context, const PlanArguments& arguments) 
     fmt::print(context.out, "{}\n", to_json(made, topology).dump(2));
     return {};
   }
-  fmt::print(context.out, "{} -> {}\n\n{}\nbytes moved\n{}", arguments.from, arguments.to,
-             figures_text({{"", made}}), links_text(made, topology));
+  fmt::print(context.out, "{} -> {}\n\n{}\nbytes moved\n{}", arguments.from,
+             arguments.to, figures_text({{"", made}}), links_text(made, topology));
   return {};
 }
 
@@ -160,13 +161,13 @@ Verb plan_verb() {
            {"--hosts", "Hosts x devices, such as 4x8; without it hosts of 8 as needed",
             &a.hosts},
            {"--training",
-            "What is kept of a parameter: mixed-adam (14 bytes; the default), adam, sgd, "
+            "What is kept of a parameter: mixed-adam (14 bytes; the default), adam, "
+            "sgd, "
             "mixed-sgd, bf16-adam, weights",
             &a.training},
-           {"--place",
-            "Choose the devices of the new positions so that least is moved", &a.place},
-           {"--export",
-            "Write both layouts to this folder, as from.json and to.json",
+           {"--place", "Choose the devices of the new positions so that least is moved",
+            &a.place},
+           {"--export", "Write both layouts to this folder, as from.json and to.json",
             &a.export_folder},
            {"--json", "Exact figures for programs", &a.json}},
       .run =

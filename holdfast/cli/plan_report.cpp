@@ -25,10 +25,9 @@ std::string share(int64_t part, int64_t whole) {
 }
 
 std::vector<Line> figure_lines() {
-  const auto part = [](int64_t Figures::* member) {
-    return [member](const Plan& p) {
-      return share(p.figures.*member, p.figures.needed);
-    };
+  const auto part = [](int64_t Figures::*member) {
+    return
+        [member](const Plan& p) { return share(p.figures.*member, p.figures.needed); };
   };
   return {
       {"the target needs", part(&Figures::needed)},
@@ -39,8 +38,7 @@ std::vector<Line> figure_lines() {
       {"  of it between hosts", part(&Figures::crossing)},
       {"    least possible", part(&Figures::crossing_bound)},
       {"  of it passed on by receivers", part(&Figures::forwarded)},
-      {"busiest sender",
-       [](const Plan& p) { return human_time(p.figures.egress_ns); }},
+      {"busiest sender", [](const Plan& p) { return human_time(p.figures.egress_ns); }},
       {"  least possible",
        [](const Plan& p) { return human_time(p.figures.egress_bound_ns); }},
       {"extra memory, at most",
@@ -60,9 +58,8 @@ std::string matrix_text(const Plan& plan, const Topology& topology) {
   for (HostId from = 0; from < topology.hosts.size(); ++from) {
     std::vector<std::string> row{topology.hosts[from].name};
     for (HostId to = 0; to < topology.hosts.size(); ++to) {
-      const auto link = std::ranges::find_if(plan.links, [&](const LinkLoad& l) {
-        return l.from == from && l.to == to;
-      });
+      const auto link = std::ranges::find_if(
+          plan.links, [&](const LinkLoad& l) { return l.from == from && l.to == to; });
       row.push_back(link == plan.links.end() ? "-" : human_bytes(link->bytes));
     }
     table.add(row);

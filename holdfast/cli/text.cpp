@@ -40,7 +40,8 @@ std::string Table::text() const {
   std::vector<size_t> width;
   for (const auto& row : rows_) {
     width.resize(std::max(width.size(), row.size()));
-    for (size_t c = 0; c < row.size(); ++c) width[c] = std::max(width[c], row[c].size());
+    for (size_t c = 0; c < row.size(); ++c)
+      width[c] = std::max(width[c], row[c].size());
   }
   std::string text;
   for (const auto& row : rows_) {

@@ -49,8 +49,8 @@ Result<TensorId> match(const Collection& source, const Tensor& wanted) {
   for (const std::string& tie : wanted.ties) {
     const auto tied = source.find(tie);
     if (tied && *tied != *id) {
-      return invalid("{}: tied to {}, which is another tensor in the source", wanted.name,
-                     tie);
+      return invalid("{}: tied to {}, which is another tensor in the source",
+                     wanted.name, tie);
     }
   }
   return *id;

@@ -36,7 +36,8 @@ Balancer::Balancer(std::vector<int64_t> bandwidth)
 Balancer::ClassId Balancer::class_of(std::span<const uint32_t> senders) {
   HOLDFAST_CHECK(!senders.empty(), "a class without senders");
   const std::vector<uint32_t> key(senders.begin(), senders.end());
-  const auto [at, is_new] = ids_.try_emplace(key, static_cast<ClassId>(classes_.size()));
+  const auto [at, is_new] =
+      ids_.try_emplace(key, static_cast<ClassId>(classes_.size()));
   if (is_new) classes_.push_back({.senders = key});
   return at->second;
 }
@@ -89,7 +90,8 @@ void Balancer::solve_group(std::span<const ClassId> ids) {
     }
     HOLDFAST_CHECK(time.bandwidth > 0, "a cut without senders");
     std::vector<Wide> supply, capacity;
-    for (const ClassId id : ids) supply.push_back(Wide{classes_[id].bytes} * time.bandwidth);
+    for (const ClassId id : ids)
+      supply.push_back(Wide{classes_[id].bytes} * time.bandwidth);
     for (const int64_t b : bandwidth) capacity.push_back(Wide{b} * time.bytes);
     BipartiteFlow flow(std::move(supply), std::move(capacity), edges);
     if (!flow.run()) {

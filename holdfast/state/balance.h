@@ -55,9 +55,9 @@ class Balancer {
     std::vector<int64_t> share{};  // bytes, one a sender
     int64_t bytes = 0;
     std::vector<int64_t> end{};  // where each sender's stretch ends; made at first draw
-    int64_t start = 0;         // of the stretch being filled
-    int64_t drawn = 0;         // all stretches so far
-    size_t next = 0;           // the sender being filled
+    int64_t start = 0;           // of the stretch being filled
+    int64_t drawn = 0;           // all stretches so far
+    size_t next = 0;             // the sender being filled
   };
 
   void solve_group(std::span<const ClassId> classes);

@@ -22,7 +22,9 @@ void append_flat(const Box& box, int dim, int64_t first, int64_t last,
   }
   const int64_t lo = box[dim].lo;
   const int64_t head = first / row, tail = last / row;
-  const auto only = [&](int64_t a, int64_t b) { return box.with(dim, {lo + a, lo + b}); };
+  const auto only = [&](int64_t a, int64_t b) {
+    return box.with(dim, {lo + a, lo + b});
+  };
   if (head == tail) {  // within one index
     append_flat(only(head, head + 1), dim + 1, first % row, last % row, out);
     return;
@@ -132,8 +134,8 @@ bool Box::inside(const Shape& shape) const {
 }
 
 std::strong_ordering operator<=>(const Box& a, const Box& b) {
-  return std::lexicographical_compare_three_way(
-      a.extents().begin(), a.extents().end(), b.extents().begin(), b.extents().end());
+  return std::lexicographical_compare_three_way(a.extents().begin(), a.extents().end(),
+                                                b.extents().begin(), b.extents().end());
 }
 
 std::string to_string(const Box& box) {
@@ -174,8 +176,10 @@ std::vector<Box> subtract(const Box& outer, const Box& inner) {
   std::vector<Box> rest;
   Box core = outer;  // shrinks to inner, one face at a time
   for (int k = 0; k < outer.rank(); ++k) {
-    if (core[k].lo < inner[k].lo) rest.push_back(core.with(k, {core[k].lo, inner[k].lo}));
-    if (inner[k].hi < core[k].hi) rest.push_back(core.with(k, {inner[k].hi, core[k].hi}));
+    if (core[k].lo < inner[k].lo)
+      rest.push_back(core.with(k, {core[k].lo, inner[k].lo}));
+    if (inner[k].hi < core[k].hi)
+      rest.push_back(core.with(k, {inner[k].hi, core[k].hi}));
     core = core.with(k, inner[k]);
   }
   return rest;

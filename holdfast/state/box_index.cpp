@@ -41,7 +41,8 @@ int best_dimension(std::span<const Box> boxes, std::span<const uint32_t> which) 
 // are at the median face of the dimension that has most, so that their depth stays small.
 class Refiner {
  public:
-  Refiner(std::span<const Box> boxes, std::vector<Cell>& out) : boxes_(boxes), out_(out) {}
+  Refiner(std::span<const Box> boxes, std::vector<Cell>& out)
+      : boxes_(boxes), out_(out) {}
 
   Result<void> split(const Box& region, const std::vector<uint32_t>& hits) {
     if (hits.empty()) return {};

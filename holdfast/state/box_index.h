@@ -37,7 +37,8 @@ class BoxIndex {
   std::span<const Box> boxes_;
   std::vector<uint32_t> order_;
   std::vector<Node> nodes_;
-  mutable std::vector<uint32_t> hits_, stack_;  // scratch: not for several threads at once
+  mutable std::vector<uint32_t> hits_,
+      stack_;  // scratch: not for several threads at once
 };
 
 // A region of a tensor in which everybody holds all or nothing.

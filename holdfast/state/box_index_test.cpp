@@ -26,7 +26,8 @@ std::vector<Box> random_boxes(Dice& dice, size_t count) {
 
 RC_GTEST_PROP(BoxIndexTest, FindsWhatLookingAtEveryBoxFinds, (uint64_t seed)) {
   Dice dice(seed);
-  const std::vector<Box> boxes = random_boxes(dice, static_cast<size_t>(dice.below(60)));
+  const std::vector<Box> boxes =
+      random_boxes(dice, static_cast<size_t>(dice.below(60)));
   if (boxes.empty()) return;
   const BoxIndex index(boxes);
   for (const Box& query : boxes) {
@@ -60,7 +61,8 @@ RC_GTEST_PROP(BoxIndexTest, CellsAreDisjointFillTheUnionAndKnowTheirOwners,
 }
 
 TEST(BoxIndexTest, DisjointBoxesAreTheirOwnCells) {
-  const std::vector<Box> boxes{Box{{0, 2}, {0, 4}}, Box{{2, 4}, {0, 1}}, Box{{2, 4}, {1, 4}}};
+  const std::vector<Box> boxes{Box{{0, 2}, {0, 4}}, Box{{2, 4}, {0, 1}},
+                               Box{{2, 4}, {1, 4}}};
   EXPECT_EQ(refine(boxes).value().size(), 3u);
 }
 

@@ -302,8 +302,8 @@ Result<Collection> build_collection(const Model& model, const Parallel& parallel
       model.parameters.size() * state_tensors({.name = "any"}, training).size());
   const int64_t pieces = divide_up(tensors, parallel.pp) * parallel.positions();
   if (pieces > kMaxPieces) {
-    return unsupported("{} of {}: about {} pieces, want at most {}", to_string(parallel),
-                       model.name, pieces, kMaxPieces);
+    return unsupported("{} of {}: about {} pieces, want at most {}",
+                       to_string(parallel), model.name, pieces, kMaxPieces);
   }
   return Assembly(model, parallel, training)
       .build(std::move(devices), device_of_position);

@@ -72,7 +72,8 @@ std::vector<int64_t> Collection::bytes_held() const {
     const int64_t element = bytes_of(tensors_[t].dtype);
     for (const Slice& slice : layout_.slices(t)) {
       const int64_t bytes = slice.box.elements() * element;
-      for (PieceId p = slice.first; p < slice.last; ++p) held[layout_.holder(p)] += bytes;
+      for (PieceId p = slice.first; p < slice.last; ++p)
+        held[layout_.holder(p)] += bytes;
     }
   }
   return held;

@@ -42,7 +42,8 @@ class Reader {
     }
     const int64_t version = HOLDFAST_TRY(fields.integer("version"));
     if (version != kCollectionVersion) {
-      return unsupported("{}: version {}, want {}", where_, version, kCollectionVersion);
+      return unsupported("{}: version {}, want {}", where_, version,
+                         kCollectionVersion);
     }
     HOLDFAST_TRY(read_hosts(*HOLDFAST_TRY(fields.array("hosts"))));
     HOLDFAST_TRY(read_holders(*HOLDFAST_TRY(fields.array("holders"))));
@@ -75,7 +76,8 @@ class Reader {
       const HostId id = known.emplace(host.name, next).first->second;
       if (id == next) topology_.hosts.push_back(host);
       if (topology_.hosts[id] != host) {
-        return invalid("{}: host {} is described in two ways", fields.where(), host.name);
+        return invalid("{}: host {} is described in two ways", fields.where(),
+                       host.name);
       }
       if (!hosts_.emplace(host.name, id).second) {
         return invalid("{}: host {} is listed twice", fields.where(), host.name);
@@ -93,8 +95,8 @@ class Reader {
         return invalid("{}: kind \"{}\", want memory or file", fields.where(), kind);
       }
       holder.kind = kind == "file" ? HolderKind::kFile : HolderKind::kMemory;
-      holder.host =
-          HOLDFAST_TRY(look_up(hosts_, HOLDFAST_TRY(fields.text("host")), fields.where()));
+      holder.host = HOLDFAST_TRY(
+          look_up(hosts_, HOLDFAST_TRY(fields.text("host")), fields.where()));
       HOLDFAST_TRY(fields.done());
       holder_ids_.emplace(holder.name, static_cast<uint32_t>(i));
       holders_.push_back(std::move(holder));
@@ -104,7 +106,8 @@ class Reader {
 
   Result<void> read_tensors(const Json& list) {
     for (size_t i = 0; i < list.size(); ++i) {
-      tensors_.push_back(HOLDFAST_TRY(read_tensor(list[i], item(where_, "tensors", i))));
+      tensors_.push_back(
+          HOLDFAST_TRY(read_tensor(list[i], item(where_, "tensors", i))));
       tensor_ids_.emplace(tensors_.back().name, static_cast<uint32_t>(i));
     }
     return {};
@@ -149,8 +152,9 @@ class Reader {
           HOLDFAST_TRY(read_box(*HOLDFAST_TRY(fields.array("box")), fields.where()));
       const Json& copies = *HOLDFAST_TRY(fields.array("copies"));
       for (size_t c = 0; c < copies.size(); ++c) {
-        HOLDFAST_TRY(read_copy(copies[c], fmt::format("{}.copies[{}]", fields.where(), c),
-                               tensor, box, builder));
+        HOLDFAST_TRY(read_copy(copies[c],
+                               fmt::format("{}.copies[{}]", fields.where(), c), tensor,
+                               box, builder));
       }
       HOLDFAST_TRY(fields.done());
     }
@@ -179,9 +183,9 @@ class Reader {
       builder.add(tensor, box, holder, offset);
       return fields.done();
     }
-    const auto strides = HOLDFAST_TRY(
-        read_integers(*HOLDFAST_TRY(fields.array("strides")),
-                      fields.where() + ".strides", std::numeric_limits<int64_t>::min()));
+    const auto strides = HOLDFAST_TRY(read_integers(
+        *HOLDFAST_TRY(fields.array("strides")), fields.where() + ".strides",
+        std::numeric_limits<int64_t>::min()));
     if (strides.size() != static_cast<size_t>(box.rank())) {
       return invalid("{}: {} strides, want {}", fields.where(), strides.size(),
                      box.rank());
@@ -221,13 +225,15 @@ OrderedJson slice_json(const Collection& collection, TensorId t, const Slice& sl
   const Layout& layout = collection.layout();
   const int64_t element = bytes_of(collection.tensor(t).dtype);
   OrderedJson box = OrderedJson::array(), copies = OrderedJson::array();
-  for (const Extent& extent : slice.box.extents()) box.push_back({extent.lo, extent.hi});
+  for (const Extent& extent : slice.box.extents())
+    box.push_back({extent.lo, extent.hi});
   for (PieceId p = slice.first; p < slice.last; ++p) {
     const Map map = layout.map(p, element);
     OrderedJson copy{{"holder", layout.holders()[layout.holder(p)].name},
                      {"offset", map.offset}};
     if (map != Map::dense(slice.box, element, map.offset)) {
-      copy["strides"] = std::span(map.strides).first(static_cast<size_t>(slice.box.rank()));
+      copy["strides"] =
+          std::span(map.strides).first(static_cast<size_t>(slice.box.rank()));
     }
     copies.push_back(std::move(copy));
   }

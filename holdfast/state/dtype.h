@@ -13,11 +13,25 @@ namespace holdfast {
 
 enum class Dtype : uint8_t {
   kBool,
-  kU8, kU16, kU32, kU64,
-  kI8, kI16, kI32, kI64,
-  kF16, kBf16, kF32, kF64,
-  kF8E4m3fn, kF8E5m2, kF8E4m3fnuz, kF8E5m2fnuz, kF8E8m0,
-  kC64, kC128,
+  kU8,
+  kU16,
+  kU32,
+  kU64,
+  kI8,
+  kI16,
+  kI32,
+  kI64,
+  kF16,
+  kBf16,
+  kF32,
+  kF64,
+  kF8E4m3fn,
+  kF8E5m2,
+  kF8E4m3fnuz,
+  kF8E5m2fnuz,
+  kF8E8m0,
+  kC64,
+  kC128,
 };
 
 enum class DtypeKind : uint8_t { kBool, kUnsigned, kSigned, kFloat, kComplex };
@@ -29,11 +43,11 @@ struct DtypeInfo {
   Dtype dtype;
   std::string_view name;  // "BF16"
   DtypeKind kind;
-  int bytes;          // one element
-  int sign_bits;      // of one component
+  int bytes;      // one element
+  int sign_bits;  // of one component
   int exponent_bits;
   int mantissa_bits;
-  int components;     // 2 for complex, else 1
+  int components;  // 2 for complex, else 1
 };
 
 // All of them, in the order of the enum.

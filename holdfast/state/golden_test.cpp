@@ -50,9 +50,9 @@ ResizeRequest request_of(const Gpt& gpt, const Transition& change, uint32_t a_ho
 Figures by_planner(const Gpt& gpt, const Transition& change) {
   ResizeRequest request = request_of(gpt, change, 4);
   const Resize in_order = plan_resize(request).value();
-  const Plan direct = plan(in_order.source, in_order.target, in_order.topology,
-                           {.forwarding = false})
-                          .value();
+  const Plan direct =
+      plan(in_order.source, in_order.target, in_order.topology, {.forwarding = false})
+          .value();
   // One host for all: then nothing keeps a position from the device that suits it.
   request = request_of(gpt, change, request.hosts->hosts * 4);
   request.place = true;

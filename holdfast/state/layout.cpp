@@ -88,11 +88,10 @@ Result<void> LayoutBuilder::check_entry(const Entry& entry) const {
   const Map map = map_of(entry);
   const auto range = checked_range(map, entry.box, bytes);
   if (!range || range->first < 0) {
-    return invalid("{} on {}: box {} at offset {} leaves the holder's bytes", tensor.name,
-                   holder, to_string(entry.box), entry.offset);
+    return invalid("{} on {}: box {} at offset {} leaves the holder's bytes",
+                   tensor.name, holder, to_string(entry.box), entry.offset);
   }
-  if (entry.strides != Layout::kDense &&
-      !is_injective(map, entry.box.shape(), bytes)) {
+  if (entry.strides != Layout::kDense && !is_injective(map, entry.box.shape(), bytes)) {
     return invalid("{} on {}: box {} has strides that put two elements on one byte",
                    tensor.name, holder, to_string(entry.box));
   }
@@ -173,15 +172,16 @@ Result<void> LayoutBuilder::check_bytes(const Layout& layout) const {
   for (size_t i = 1; i < runs.size(); ++i) {
     const Run &a = runs[i - 1], &b = runs[i];
     if (a.holder == b.holder && b.first < a.last) {
-      return invalid("{}: {} and {} share bytes {} to {}", layout.holders()[a.holder].name,
-                     tensors_[a.tensor].name, tensors_[b.tensor].name, b.first,
-                     std::min(a.last, b.last));
+      return invalid("{}: {} and {} share bytes {} to {}",
+                     layout.holders()[a.holder].name, tensors_[a.tensor].name,
+                     tensors_[b.tensor].name, b.first, std::min(a.last, b.last));
     }
   }
   return {};
 }
 
-Result<void> LayoutBuilder::check_disjoint(const Layout& layout, TensorId tensor) const {
+Result<void> LayoutBuilder::check_disjoint(const Layout& layout,
+                                           TensorId tensor) const {
   const auto slices = layout.slices(tensor);
   for (const Slice& slice : slices) {
     for (PieceId p = slice.first + 1; p < slice.last; ++p) {

@@ -87,7 +87,8 @@ inline Map random_map(Dice& dice, const Box& box, int64_t element, int64_t offse
 // Places boxes one after the other in each holder's bytes.
 class RandomLayout {
  public:
-  RandomLayout(Dice& dice, const std::vector<Tensor>& tensors, std::vector<Holder> holders)
+  RandomLayout(Dice& dice, const std::vector<Tensor>& tensors,
+               std::vector<Holder> holders)
       : dice_(dice),
         tensors_(tensors),
         used_(holders.size()),
@@ -95,7 +96,8 @@ class RandomLayout {
 
   void put(TensorId t, const Box& box, HolderId h) {
     int64_t bytes = 0;
-    const Map map = random_map(dice_, box, bytes_of(tensors_[t].dtype), used_[h], bytes);
+    const Map map =
+        random_map(dice_, box, bytes_of(tensors_[t].dtype), used_[h], bytes);
     builder_.add(t, box, h, map);
     used_[h] += bytes + dice_.below(3) * 16;
   }
@@ -153,12 +155,13 @@ inline std::vector<Holder> random_holders(Dice& dice, const Topology& topology) 
   std::vector<Holder> holders;
   const int64_t count = 1 + dice.below(6);
   for (int64_t h = 0; h < count; ++h) {
-    const auto host = static_cast<HostId>(
-        dice.below(static_cast<int64_t>(topology.hosts.size())));
+    const auto host =
+        static_cast<HostId>(dice.below(static_cast<int64_t>(topology.hosts.size())));
     const bool file = topology.hosts[host].shared_storage || dice.one_in(5);
-    holders.push_back({.name = fmt::format("{}-{}-{}", file ? "file" : "device", host, h),
-                       .kind = file ? HolderKind::kFile : HolderKind::kMemory,
-                       .host = host});
+    holders.push_back(
+        {.name = fmt::format("{}-{}-{}", file ? "file" : "device", host, h),
+         .kind = file ? HolderKind::kFile : HolderKind::kMemory,
+         .host = host});
   }
   return holders;
 }
@@ -224,24 +227,26 @@ void for_each_piece(const Collection& collection, Visit&& visit) {
 // Memories large enough for every piece.
 inline Memories empty_memories(const Collection& collection) {
   Memories memories(collection.layout().holders().size());
-  for_each_piece(collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
-    const ByteRange range =
-        range_of(map, box.shape(), bytes_of(collection.tensor(t).dtype));
-    Memory& memory = memories[h];
-    memory.resize(std::max(memory.size(), static_cast<size_t>(range.last)));
-  });
+  for_each_piece(
+      collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
+        const ByteRange range =
+            range_of(map, box.shape(), bytes_of(collection.tensor(t).dtype));
+        Memory& memory = memories[h];
+        memory.resize(std::max(memory.size(), static_cast<size_t>(range.last)));
+      });
   return memories;
 }
 
 inline Memories fill(const Collection& collection, const std::vector<Memory>& values) {
   Memories memories = empty_memories(collection);
-  for_each_piece(collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
-    const Tensor& tensor = collection.tensor(t);
-    for_each_element(tensor, box, map, [&](int64_t canonical, int64_t local) {
-      std::copy_n(values[t].begin() + canonical, bytes_of(tensor.dtype),
-                  memories[h].begin() + local);
-    });
-  });
+  for_each_piece(
+      collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
+        const Tensor& tensor = collection.tensor(t);
+        for_each_element(tensor, box, map, [&](int64_t canonical, int64_t local) {
+          std::copy_n(values[t].begin() + canonical, bytes_of(tensor.dtype),
+                      memories[h].begin() + local);
+        });
+      });
   return memories;
 }
 
@@ -249,14 +254,15 @@ inline Memories fill(const Collection& collection, const std::vector<Memory>& va
 inline bool holds(const Collection& collection, const Memories& memories,
                   const std::vector<Memory>& values) {
   bool same = true;
-  for_each_piece(collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
-    const Tensor& tensor = collection.tensor(t);
-    for_each_element(tensor, box, map, [&](int64_t canonical, int64_t local) {
-      same &= std::equal(values[t].begin() + canonical,
-                         values[t].begin() + canonical + bytes_of(tensor.dtype),
-                         memories[h].begin() + local);
-    });
-  });
+  for_each_piece(
+      collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
+        const Tensor& tensor = collection.tensor(t);
+        for_each_element(tensor, box, map, [&](int64_t canonical, int64_t local) {
+          same &= std::equal(values[t].begin() + canonical,
+                             values[t].begin() + canonical + bytes_of(tensor.dtype),
+                             memories[h].begin() + local);
+        });
+      });
   return same;
 }
 

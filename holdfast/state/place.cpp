@@ -25,7 +25,8 @@ Result<std::vector<std::vector<int64_t>>> held_bytes(const Collection& source,
   const HolderTable table =
       HOLDFAST_TRY(HolderTable::merge(source.layout(), target.layout(), topology));
   std::unordered_map<std::string_view, uint32_t> device_named;
-  for (uint32_t d = 0; d < devices.size(); ++d) device_named.emplace(devices[d].name, d);
+  for (uint32_t d = 0; d < devices.size(); ++d)
+    device_named.emplace(devices[d].name, d);
   constexpr uint32_t kNone = UINT32_MAX;
   Indices device_of(table.holders.size(), kNone);
   for (HolderId h = 0; h < table.holders.size(); ++h) {
@@ -38,7 +39,8 @@ Result<std::vector<std::vector<int64_t>>> held_bytes(const Collection& source,
     for (const Held& wanted : atom.targets) {
       std::vector<int64_t>& row = held[target.layout().holder(wanted.piece)];
       for (const Held& owner : atom.sources) {
-        if (device_of[owner.holder] != kNone) row[device_of[owner.holder]] += atom.bytes;
+        if (device_of[owner.holder] != kNone)
+          row[device_of[owner.holder]] += atom.bytes;
       }
     }
   }));
@@ -53,7 +55,8 @@ Worth worth_of(const std::vector<std::vector<int64_t>>& held,
   Worth worth(held.size(), std::vector<Wide>(devices.size()));
   for (uint32_t p = 0; p < held.size(); ++p) {
     std::map<HostId, int64_t> on_host;
-    for (uint32_t d = 0; d < devices.size(); ++d) on_host[devices[d].host] += held[p][d];
+    for (uint32_t d = 0; d < devices.size(); ++d)
+      on_host[devices[d].host] += held[p][d];
     for (uint32_t d = 0; d < devices.size(); ++d) {
       const int64_t nearby = std::min(on_host[devices[d].host] >> 12, int64_t{1} << 30);
       worth[p][d] = (Wide{held[p][d]} << 58) + (Wide{nearby} << 14) + (p == d ? 1 : 0);
@@ -124,7 +127,8 @@ class Placer {
     Worth part(rows.size(), std::vector<Wide>(columns.size()));
     for (size_t r = 0; r < rows.size(); ++r) {
       for (size_t c = 0; c < columns.size(); ++c) {
-        part[r][c] = transposed ? worth_[columns[c]][rows[r]] : worth_[rows[r]][columns[c]];
+        part[r][c] =
+            transposed ? worth_[columns[c]][rows[r]] : worth_[rows[r]][columns[c]];
       }
     }
     return assign(part);
@@ -172,14 +176,17 @@ class Placer {
     const size_t size = hosts_.front().size();
     for (const Indices& host : hosts_) {
       if (host.size() != size) {
-        return invalid("place: hosts of {} and {} devices for groups of {} positions, "
-                       "want hosts of one size", size, host.size(), group_);
+        return invalid(
+            "place: hosts of {} and {} devices for groups of {} positions, "
+            "want hosts of one size",
+            size, host.size(), group_);
       }
     }
     const size_t each = (group_ + size - 1) / size;
     if (each * groups_ > hosts_.size()) {
-      return invalid("place: {} groups of {} positions want {} whole hosts, there are {}",
-                     groups_, group_, each * groups_, hosts_.size());
+      return invalid(
+          "place: {} groups of {} positions want {} whole hosts, there are {}", groups_,
+          group_, each * groups_, hosts_.size());
     }
     Worth worth(groups_ * each, std::vector<Wide>(hosts_.size()));
     for (uint32_t g = 0; g < groups_; ++g) {
@@ -208,7 +215,7 @@ class Placer {
 
   // Exchanges members between clusters, or moves one into a free place, while that adds
   // value. `many` says which side a cluster has several of.
-  void improve(Indices Cluster::* many) {
+  void improve(Indices Cluster::*many) {
     for (Cluster& cluster : clusters_) cluster.value = value_of(cluster);
     bool better = true;
     while (better) {
@@ -222,7 +229,7 @@ class Placer {
   }
 
   bool try_swaps(Cluster& a, size_t room_a, Cluster& b, size_t room_b,
-                 Indices Cluster::* many) {
+                 Indices Cluster::*many) {
     constexpr uint32_t kNothing = UINT32_MAX;
     Indices from_a = a.*many, from_b = b.*many;
     if ((b.*many).size() < room_b) from_b.push_back(kNothing);
@@ -303,8 +310,8 @@ Result<Placement> place(const Collection& source, const Collection& target,
     return invalid("place: {} positions in groups of {}", options.positions,
                    options.group);
   }
-  const auto held = HOLDFAST_TRY(
-      held_bytes(source, target, topology, devices, options.positions));
+  const auto held =
+      HOLDFAST_TRY(held_bytes(source, target, topology, devices, options.positions));
   const Worth worth = worth_of(held, devices);
   Placement placement;
   const Indices free = assign(worth).column_of_row;

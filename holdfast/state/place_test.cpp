@@ -107,7 +107,8 @@ class Search {
     if (p % s_.options.group == 0) hosts = 0;
     for (uint32_t d = 0; d < held_.size(); ++d) {
       const uint32_t on = hosts | 1u << s_.devices[d].host;
-      if (used >> d & 1 || static_cast<uint32_t>(std::popcount(on)) > hosts_each_) continue;
+      if (used >> d & 1 || static_cast<uint32_t>(std::popcount(on)) > hosts_each_)
+        continue;
       descend(p + 1, used | 1u << d, on, kept + meet(wanted_[p], held_[d]));
     }
   }
@@ -147,7 +148,8 @@ RC_GTEST_PROP(PlaceTest, OneGroupAHostIsTheBestOfAll, (uint64_t seed)) {
   RC_ASSERT(placement.kept_bound == best_by_trying_all(s, false));
 }
 
-RC_GTEST_PROP(PlaceTest, SeveralGroupsAHostStayTogetherAndTheGapIsTold, (uint64_t seed)) {
+RC_GTEST_PROP(PlaceTest, SeveralGroupsAHostStayTogetherAndTheGapIsTold,
+              (uint64_t seed)) {
   const Setting s = random_setting(seed, 2, 4, 2, static_cast<uint32_t>(2 + seed % 3));
   const Placement placement = place(s);
   check_grouped(s, placement);
@@ -179,8 +181,8 @@ RC_GTEST_PROP(PlaceTest, AGroupLargerThanAHostFillsWholeHosts, (uint64_t seed)) 
 TEST(PlaceTest, SwapsComeWithinTwoPercentOfTheBestOnAverage) {
   int64_t kept = 0, best = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
-    for (const Setting& s : {random_setting(seed, 2, 4, 2, 3),
-                             random_setting(seed, 4, 2, 4, 2)}) {
+    for (const Setting& s :
+         {random_setting(seed, 2, 4, 2, 3), random_setting(seed, 4, 2, 4, 2)}) {
       kept += place(s).kept;
       best += best_by_trying_all(s, true);
     }

@@ -15,9 +15,9 @@ namespace {
 // An atom that somebody has to get, kept until the balance is known.
 struct Job {
   TensorId tensor;
-  uint32_t box;               // index into Plan::boxes
-  uint32_t sources;           // first in Planner::sources_; up to the next job's
-  uint32_t receivers;         // first in Planner::receivers_; likewise
+  uint32_t box;        // index into Plan::boxes
+  uint32_t sources;    // first in Planner::sources_; up to the next job's
+  uint32_t receivers;  // first in Planner::receivers_; likewise
 };
 
 // What a holder has already, one tensor at a time: for the memory figures.
@@ -120,8 +120,8 @@ class Planner {
     }
     plan_.figures.copied += atom.bytes;
     if (box == kNoMove) box = add_box(atom.box);
-    plan_.moves.push_back({atom.tensor, box, from.piece, to.piece, from.holder, to.holder,
-                           kNoMove});
+    plan_.moves.push_back(
+        {atom.tensor, box, from.piece, to.piece, from.holder, to.holder, kNoMove});
   }
 
   void emit(const Job& job, const Job& next) {
@@ -146,7 +146,8 @@ class Planner {
     parts_.clear();
     balancer_.draw(receiver.candidates, whole, element, parts_);
     for (const Balancer::Part& part : parts_) {
-      const Held from = *std::ranges::lower_bound(sources, part.sender, {}, &Held::holder);
+      const Held from =
+          *std::ranges::lower_bound(sources, part.sender, {}, &Held::holder);
       const uint32_t box = part.box == whole ? job.box : add_box(part.box);
       add_move({job.tensor, box, from.piece, receiver.to.piece, from.holder,
                 receiver.to.holder, kNoMove});
@@ -154,7 +155,8 @@ class Planner {
   }
 
   // The same parts, each as soon as the parent has it.
-  void take_from_parent(const Job& job, const Receiver& receiver, const Receiver& parent) {
+  void take_from_parent(const Job& job, const Receiver& receiver,
+                        const Receiver& parent) {
     const auto [first, last] = filled_[receiver.parent];
     for (uint32_t m = first; m < last; ++m) {
       add_move({job.tensor, plan_.moves[m].box, parent.to.piece, receiver.to.piece,
@@ -180,10 +182,9 @@ class Planner {
 
   void count_time() {
     for (size_t h = 0; h < table_.holders.size(); ++h) {
-      plan_.figures.egress_ns =
-          std::max(plan_.figures.egress_ns,
-                   nanoseconds(plan_.loads[h].sent,
-                               topology_.bandwidth(table_.holders[h])));
+      plan_.figures.egress_ns = std::max(
+          plan_.figures.egress_ns,
+          nanoseconds(plan_.loads[h].sent, topology_.bandwidth(table_.holders[h])));
     }
     const Balancer::Ratio best = balancer_.optimum();
     plan_.figures.egress_bound_ns = nanoseconds(best.bytes, best.bandwidth);
@@ -192,7 +193,8 @@ class Planner {
   void count_memory() {
     const size_t n = table_.holders.size();
     std::vector<int64_t> old(n), fresh(n), in_place(n);
-    const std::vector<int64_t> held = source_.bytes_held(), wanted = target_.bytes_held();
+    const std::vector<int64_t> held = source_.bytes_held(),
+                               wanted = target_.bytes_held();
     std::copy(held.begin(), held.end(), old.begin());
     for (size_t h = 0; h < wanted.size(); ++h) fresh[table_.of_target[h]] += wanted[h];
     for (const Kept& kept : kept_) in_place[kept.holder] += kept.bytes;
@@ -201,8 +203,8 @@ class Planner {
       if (table_.holders[h].kind != HolderKind::kMemory) continue;
       const int64_t resident = std::max(old[h], fresh[h]);
       Figures& figures = plan_.figures;
-      figures.extra_memory = std::max(figures.extra_memory,
-                                      old[h] + fresh[h] - in_place[h] - resident);
+      figures.extra_memory =
+          std::max(figures.extra_memory, old[h] + fresh[h] - in_place[h] - resident);
       figures.extra_memory_by_tensor =
           std::max(figures.extra_memory_by_tensor, peak[h] - resident);
     }
@@ -266,8 +268,8 @@ class Planner {
   std::vector<Kept> kept_;
   std::map<std::pair<HostId, HostId>, int64_t> links_;
 
-  std::vector<Held> needs_;                           // scratch of collect
-  std::vector<Balancer::Part> parts_;                 // scratch of emit
+  std::vector<Held> needs_;                            // scratch of collect
+  std::vector<Balancer::Part> parts_;                  // scratch of emit
   std::vector<std::pair<uint32_t, uint32_t>> filled_;  // the moves that fill a receiver
 };
 
@@ -301,7 +303,8 @@ Digest128 fingerprint(const Plan& plan) {
                                 move.to_holder, move.after,
                                 static_cast<uint64_t>(box.rank())});
     for (const Extent& extent : box.extents()) {
-      add(std::array{static_cast<uint64_t>(extent.lo), static_cast<uint64_t>(extent.hi)});
+      add(std::array{static_cast<uint64_t>(extent.lo),
+                     static_cast<uint64_t>(extent.hi)});
     }
   }
   return stream.digest();

@@ -33,13 +33,14 @@ inline constexpr uint32_t kNoMove = UINT32_MAX;
 
 // One box goes from one piece to another.
 struct Move {
-  TensorId tensor;      // of the target
-  uint32_t box;         // index into Plan::boxes
-  PieceId from;         // of the source layout; of the target layout if `after` is set
-  PieceId to;           // of the target layout
-  HolderId from_holder;  // in Plan::holders; equal to to_holder for a copy in one memory
+  TensorId tensor;  // of the target
+  uint32_t box;     // index into Plan::boxes
+  PieceId from;     // of the source layout; of the target layout if `after` is set
+  PieceId to;       // of the target layout
+  HolderId
+      from_holder;  // in Plan::holders; equal to to_holder for a copy in one memory
   HolderId to_holder;
-  uint32_t after;       // the move that fills `from`, always an earlier one; or kNoMove
+  uint32_t after;  // the move that fills `from`, always an earlier one; or kNoMove
 
   friend bool operator==(const Move&, const Move&) = default;
 };
@@ -59,12 +60,12 @@ struct HolderLoad {
 
 // All in bytes, exact. needed = in_place + copied + moved.
 struct Figures {
-  int64_t needed = 0;    // what the target holders shall have, replicas counted
-  int64_t in_place = 0;  // there already, at the same address
-  int64_t copied = 0;    // there already, at another address of the same memory
-  int64_t moved = 0;     // from another holder
-  int64_t crossing = 0;  // of moved: between hosts
-  int64_t forwarded = 0; // of moved: from a holder that was itself just filled
+  int64_t needed = 0;          // what the target holders shall have, replicas counted
+  int64_t in_place = 0;        // there already, at the same address
+  int64_t copied = 0;          // there already, at another address of the same memory
+  int64_t moved = 0;           // from another holder
+  int64_t crossing = 0;        // of moved: between hosts
+  int64_t forwarded = 0;       // of moved: from a holder that was itself just filled
   int64_t moved_bound = 0;     // the least that any plan can move
   int64_t crossing_bound = 0;  // the least that any plan can take across hosts
   // Time of the busiest source by its bandwidth, and the least possible, in nanoseconds.
@@ -80,10 +81,10 @@ struct Figures {
 struct Plan {
   std::vector<Holder> holders;  // the source's, then the target's new ones
   std::vector<Box> boxes;
-  std::vector<Move> moves;      // in an order in which they can be carried out
+  std::vector<Move> moves;  // in an order in which they can be carried out
   Figures figures;
-  std::vector<LinkLoad> links;      // those with bytes, in order
-  std::vector<HolderLoad> loads;    // one a holder
+  std::vector<LinkLoad> links;    // those with bytes, in order
+  std::vector<HolderLoad> loads;  // one a holder
 };
 
 struct PlanOptions {

@@ -43,7 +43,8 @@ using Owners = std::vector<std::map<int64_t, std::set<std::string>>>;
 
 Owners owners_of(const Collection& collection) {
   Owners owners(collection.tensors().size());
-  for_each_piece(collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
+  for_each_piece(collection, [&](TensorId t, HolderId h, const Box& box,
+                                 const Map& map) {
     for_each_element(collection.tensor(t), box, map, [&](int64_t canonical, int64_t) {
       owners[t][canonical].insert(collection.layout().holders()[h].name);
     });
@@ -179,11 +180,12 @@ RC_GTEST_PROP(PlanTest, BytesComeFromTheNearestTierThatHasThem, (uint64_t seed))
       const Holder& to = made.holders[move.to_holder];
       const Tier used = tier_between(c.topology, made.holders[move.from_holder], to);
       const Box& box = made.boxes[move.box];
-      for_each_element(c.tensors[move.tensor], box, Map{}, [&](int64_t element, int64_t) {
-        for (const std::string& name : have[move.tensor].at(element)) {
-          RC_ASSERT(used <= tier_between(c.topology, *by_name[name], to));
-        }
-      });
+      for_each_element(
+          c.tensors[move.tensor], box, Map{}, [&](int64_t element, int64_t) {
+            for (const std::string& name : have[move.tensor].at(element)) {
+              RC_ASSERT(used <= tier_between(c.topology, *by_name[name], to));
+            }
+          });
     }
   }
 }
@@ -207,7 +209,8 @@ RC_GTEST_PROP(PlanTest, NoMemorySendsMoreThanItHoldsToOtherMemories, (uint64_t s
   }
   const Plan made =
       plan(Collection::create(tensors, std::move(old).build().value()).value(),
-           Collection::create(tensors, std::move(fresh).build().value()).value(), topology)
+           Collection::create(tensors, std::move(fresh).build().value()).value(),
+           topology)
           .value();
   for (const HolderLoad& load : made.loads) {
     RC_ASSERT(load.sent + load.forwarded <= tensors[0].bytes() * 11 / 10);
@@ -229,7 +232,8 @@ TEST(PlanTest, ALostBoxIsAnErrorThatNamesTensorAndBox) {
   const auto made = plan(source, target, Topology::uniform(1));
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().code(), ErrorCode::kNotFound);
-  EXPECT_EQ(made.error().message(), "layers.3.weight: box [1:4, 2:6] has no holder left");
+  EXPECT_EQ(made.error().message(),
+            "layers.3.weight: box [1:4, 2:6] has no holder left");
 }
 
 // Memories before and after, and what exchanging needs on top of the larger of the two.
@@ -256,22 +260,25 @@ TEST(PlanTest, ExtraMemoryIsWhatOldAndNewNeedTogether) {
 }
 
 TEST(PlanTest, ATieToAnotherTensorOfTheSourceIsRefused) {
-  const std::vector<Tensor> apart{{.name = "a", .shape = {4}}, {.name = "b", .shape = {4}}};
+  const std::vector<Tensor> apart{{.name = "a", .shape = {4}},
+                                  {.name = "b", .shape = {4}}};
   const std::vector<Tensor> tied{{.name = "a", .shape = {4}, .ties = {"b"}}};
   LayoutBuilder x(apart, make_devices(1, 1)), y(tied, make_devices(1, 1));
   x.add(0, Box{{0, 4}}, 0, 0);
   x.add(1, Box{{0, 4}}, 0, 16);
   y.add(0, Box{{0, 4}}, 0, 0);
-  const auto made = plan(Collection::create(apart, std::move(x).build().value()).value(),
-                         Collection::create(tied, std::move(y).build().value()).value(),
-                         Topology::uniform(1));
+  const auto made =
+      plan(Collection::create(apart, std::move(x).build().value()).value(),
+           Collection::create(tied, std::move(y).build().value()).value(),
+           Topology::uniform(1));
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().message(),
             "a: tied to b, which is another tensor in the source");
 }
 
 TEST(PlanTest, AnotherShapeOrDtypeIsRefusedWithBoth) {
-  const std::vector<Tensor> a{{.name = "w", .shape = {4}}}, b{{.name = "w", .shape = {5}}};
+  const std::vector<Tensor> a{{.name = "w", .shape = {4}}},
+      b{{.name = "w", .shape = {5}}};
   LayoutBuilder x(a, make_devices(1, 1)), y(b, make_devices(1, 1));
   x.add(0, Box{{0, 4}}, 0, 0);
   y.add(0, Box{{0, 5}}, 0, 0);
@@ -320,7 +327,8 @@ Replicated random_replicas(uint64_t seed, uint32_t hosts, HolderId newcomers) {
       fresh.add(t, whole, hosts * kPerHost + n, int64_t{t} << 32);
     }
   }
-  Collection source = Collection::create(tensors, std::move(old).build().value()).value();
+  Collection source =
+      Collection::create(tensors, std::move(old).build().value()).value();
   Collection target =
       Collection::create(tensors, std::move(fresh).build().value()).value();
   return {tensors,           holders_of,        topology,
@@ -336,7 +344,8 @@ double least_time(const Replicated& r, const std::vector<Holder>& holders,
   for (uint32_t set = 1; set < 1u << senders; ++set) {
     double bytes = 0, bandwidth = 0;
     for (HolderId h = 0; h < senders; ++h) {
-      if (set >> h & 1) bandwidth += static_cast<double>(r.topology.bandwidth(holders[h]));
+      if (set >> h & 1)
+        bandwidth += static_cast<double>(r.topology.bandwidth(holders[h]));
     }
     for (TensorId t = 0; t < r.tensors.size(); ++t) {
       const bool inside = std::ranges::all_of(
@@ -363,8 +372,8 @@ RC_GTEST_PROP(PlanTest, EgressIsWithinTwoPercentOfTheBestOfAllSenderSets,
     }
     // The figures tell the same.
     if (!forwarding) {
-      RC_ASSERT(std::abs(static_cast<double>(made.figures.egress_bound_ns) - best * 1e9) <=
-                2.0);
+      RC_ASSERT(std::abs(static_cast<double>(made.figures.egress_bound_ns) -
+                         best * 1e9) <= 2.0);
     }
     RC_ASSERT(made.figures.moved == made.figures.moved_bound);
   }
@@ -439,8 +448,10 @@ TEST(PlanTest, IsTheSameWithEveryCompilerAndOnEveryMachine) {
                           .place = true};
     return fingerprint(plan_resize(request).value().plan).hex();
   };
-  EXPECT_EQ(hex("tp=4,pp=2,dp=2", "tp=2,pp=3,dp=3"), "17fe37c4f9ef63da08c1635e69a3f084");
-  EXPECT_EQ(hex("dp=6,zero=3,shard=layer", "tp=2,pp=3,dp=4,zero=1"), "344f7c896ca5cc8ecab2566bce5866fe");
+  EXPECT_EQ(hex("tp=4,pp=2,dp=2", "tp=2,pp=3,dp=3"),
+            "17fe37c4f9ef63da08c1635e69a3f084");
+  EXPECT_EQ(hex("dp=6,zero=3,shard=layer", "tp=2,pp=3,dp=4,zero=1"),
+            "344f7c896ca5cc8ecab2566bce5866fe");
 }
 
 TEST(PlanTest, ReplicasShareOneBigTensorByRowsEachWithinARow) {

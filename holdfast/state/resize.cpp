@@ -22,8 +22,8 @@ std::optional<uint32_t> parse_number(std::string_view text) {
 
 HostGrid grid_for(const ResizeRequest& request) {
   if (request.hosts) return *request.hosts;
-  const auto most = static_cast<uint32_t>(
-      std::max(request.from.positions(), request.to.positions()));
+  const auto most =
+      static_cast<uint32_t>(std::max(request.from.positions(), request.to.positions()));
   const uint32_t each = std::min(most, kDevicesAHost);
   return {divide_up(most, each), each};
 }
@@ -40,8 +40,8 @@ Result<HostGrid> parse_hosts(std::string_view text) {
       return HostGrid{*hosts, *devices};
     }
   }
-  return invalid("hosts \"{}\": want HOSTSxDEVICES such as 4x8, at most {} devices", text,
-                 kMaxPositions);
+  return invalid("hosts \"{}\": want HOSTSxDEVICES such as 4x8, at most {} devices",
+                 text, kMaxPositions);
 }
 
 Result<Resize> plan_resize(const ResizeRequest& request) {
@@ -57,8 +57,9 @@ Result<Resize> plan_resize(const ResizeRequest& request) {
   Collection target = HOLDFAST_TRY(build(request.to, {}).within("to"));
   std::optional<Placement> placement;
   if (request.place) {
-    const PlaceOptions options{.positions = static_cast<uint32_t>(request.to.positions()),
-                               .group = static_cast<uint32_t>(request.to.tp)};
+    const PlaceOptions options{
+        .positions = static_cast<uint32_t>(request.to.positions()),
+        .group = static_cast<uint32_t>(request.to.tp)};
     placement = HOLDFAST_TRY(place(source, target, topology, devices, options));
     target = HOLDFAST_TRY(build(request.to, placement->device_of_position));
   }

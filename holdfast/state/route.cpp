@@ -6,9 +6,8 @@ namespace holdfast {
 namespace {
 
 bool share_any(std::span<const uint32_t> a, std::span<const uint32_t> b) {
-  return std::ranges::any_of(a, [&](uint32_t x) {
-    return std::binary_search(b.begin(), b.end(), x);
-  });
+  return std::ranges::any_of(
+      a, [&](uint32_t x) { return std::binary_search(b.begin(), b.end(), x); });
 }
 
 }  // namespace
@@ -85,8 +84,8 @@ void Router::route_directly(const Atom& atom, std::vector<Receiver>& out) {
 // As many chains as there are sources on the host; files that no memory can serve take it
 // from the sources, which are nearer than another file.
 void Router::route_local(const HostNeeds& host, std::vector<Receiver>& out) {
-  const auto count = std::min(static_cast<uint32_t>(host.senders.size()),
-                              host.last - host.first);
+  const auto count =
+      std::min(static_cast<uint32_t>(host.senders.size()), host.last - host.first);
   const auto candidates = balancer_.class_of(host.senders);
   const size_t first = chains_.size();
   for (uint32_t c = 0; c < count; ++c) chains_.push_back({host.senders, kNobody});
@@ -123,8 +122,8 @@ void Router::route_import(const HostNeeds& host, std::vector<Receiver>& out) {
       holders_[needs_[host.last - 1].holder].kind == HolderKind::kMemory;
   const auto shift = memories ? static_cast<uint32_t>(turn_ % count) : 0;
   for (uint32_t i = 0; i < count; ++i) {
-    parent = receive(needs_[host.first + (i + shift) % count], parent, candidates, *free,
-                     out);
+    parent = receive(needs_[host.first + (i + shift) % count], parent, candidates,
+                     *free, out);
   }
 }
 

@@ -38,7 +38,7 @@ class Router {
  private:
   struct HostNeeds {
     HostId host;
-    uint32_t first, last;  // in needs_
+    uint32_t first, last;           // in needs_
     std::vector<uint32_t> senders;  // the nearest sources
     Tier tier;                      // how near
     bool local;                     // on this host
@@ -67,7 +67,7 @@ class Router {
 
   uint64_t turn_ = 0;  // which device of a host imports: they take turns
   int64_t bytes_ = 0;
-  size_t base_ = 0;    // where this atom's receivers begin in `out`
+  size_t base_ = 0;  // where this atom's receivers begin in `out`
   std::vector<Held> needs_;
   std::vector<HostNeeds> hosts_;
   std::vector<Chain> chains_;

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "holdfast/base/checked.h"
-#include <utility>
 
 namespace holdfast {
 namespace {
@@ -38,7 +38,8 @@ void copy_runs(const StridedCopy& copy, const std::byte* from, std::byte* to) {
   }
 }
 
-void run_loops(const StridedCopy& copy, int depth, const std::byte* from, std::byte* to) {
+void run_loops(const StridedCopy& copy, int depth, const std::byte* from,
+               std::byte* to) {
   if (depth == copy.loops - 1) return copy_runs(copy, from, to);
   const StridedCopy::Loop& loop = copy.loop[at(depth)];
   for (int64_t i = 0; i < loop.count; ++i) {
@@ -48,7 +49,7 @@ void run_loops(const StridedCopy& copy, int depth, const std::byte* from, std::b
 
 // Fails the program if a run of the copy leaves `size` bytes.
 void check_inside(const StridedCopy& copy, int64_t start, size_t size,
-                  int64_t StridedCopy::Loop::* stride) {
+                  int64_t StridedCopy::Loop::*stride) {
   int64_t first = start, last = start + copy.run;
   for (int k = 0; k < copy.loops; ++k) {
     const int64_t reach = (copy.loop[at(k)].count - 1) * (copy.loop[at(k)].*stride);

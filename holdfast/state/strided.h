@@ -16,8 +16,8 @@
 namespace holdfast {
 
 struct Map {
-  int64_t offset = 0;                         // of the box's first element, in bytes
-  std::array<int64_t, kMaxRank> strides{};    // in bytes, one a dimension
+  int64_t offset = 0;                       // of the box's first element, in bytes
+  std::array<int64_t, kMaxRank> strides{};  // in bytes, one a dimension
 
   // Row-major without gaps, starting at `offset`.
   static Map dense(const Box& box, int64_t element_bytes, int64_t offset = 0);
@@ -53,7 +53,7 @@ struct StridedCopy {
 
   int64_t from = 0;  // byte offset of the first run in the source holder
   int64_t to = 0;
-  int64_t run = 0;   // bytes; 0 for an empty box
+  int64_t run = 0;  // bytes; 0 for an empty box
   int loops = 0;
   std::array<Loop, kMaxRank> loop{};
 

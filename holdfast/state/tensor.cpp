@@ -16,8 +16,8 @@ Result<Role> parse_role(std::string_view name) {
   for (size_t i = 0; i < kRoleNames.size(); ++i) {
     if (kRoleNames[i] == name) return static_cast<Role>(i);
   }
-  return invalid("role \"{}\": not known, want parameter, slot, master, buffer or counter",
-                 name);
+  return invalid(
+      "role \"{}\": not known, want parameter, slot, master, buffer or counter", name);
 }
 
 }  // namespace holdfast

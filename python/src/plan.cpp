@@ -45,7 +45,8 @@ Planned plan_layouts(const std::string& source, const std::string& source_where,
   const nb::gil_scoped_release unlocked;
   Topology topology;
   const auto read = [&](const std::string& text, const std::string& where) {
-    return unwrap(collection_from_json(unwrap(parse_json(text, where)), where, topology));
+    return unwrap(
+        collection_from_json(unwrap(parse_json(text, where)), where, topology));
   };
   const Collection from = read(source, source_where);
   const Collection to = read(target, target_where);
@@ -55,11 +56,12 @@ Planned plan_layouts(const std::string& source, const std::string& source_where,
 }
 
 void bind_figures(nb::module_& m) {
-  nb::class_<Figures>(m, "Figures",
-                      "What a plan moves, in bytes; needed = in_place + copied + moved.")
+  nb::class_<Figures>(
+      m, "Figures", "What a plan moves, in bytes; needed = in_place + copied + moved.")
       .def_ro("needed", &Figures::needed, "What the target shall have, with replicas.")
       .def_ro("in_place", &Figures::in_place, "There already, at the same address.")
-      .def_ro("copied", &Figures::copied, "There already, elsewhere in the same memory.")
+      .def_ro("copied", &Figures::copied,
+              "There already, elsewhere in the same memory.")
       .def_ro("moved", &Figures::moved, "From another holder.")
       .def_ro("moved_bound", &Figures::moved_bound, "The least that any plan can move.")
       .def_ro("crossing", &Figures::crossing, "Of moved: between hosts.")
