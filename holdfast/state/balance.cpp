@@ -54,8 +54,9 @@ void Balancer::solve() {
   for (const auto& [root, group] : groups) solve_group(group);
 }
 
-void Balancer::solve_group(std::span<const ClassId> ids) {
-  // Senders by their place in this group, bandwidths in units of their common divisor.
+// The classes with their senders renumbered, bandwidths in units of their common divisor.
+Balancer::Group Balancer::group_of(std::span<const ClassId> ids) const {
+  Group group{.ids = ids};
   std::vector<uint32_t> senders;
   for (const ClassId id : ids) {
     senders.insert(senders.end(), classes_[id].senders.begin(),
@@ -63,54 +64,67 @@ void Balancer::solve_group(std::span<const ClassId> ids) {
   }
   std::sort(senders.begin(), senders.end());
   senders.erase(std::unique(senders.begin(), senders.end()), senders.end());
-  int64_t unit = 0;
-  for (const uint32_t s : senders) unit = std::gcd(unit, bandwidth_[s]);
-  std::vector<int64_t> bandwidth;
-  for (const uint32_t s : senders) bandwidth.push_back(bandwidth_[s] / unit);
-  std::vector<std::vector<uint32_t>> edges;
+  for (const uint32_t s : senders) group.unit = std::gcd(group.unit, bandwidth_[s]);
+  for (const uint32_t s : senders)
+    group.bandwidth.push_back(bandwidth_[s] / group.unit);
   for (const ClassId id : ids) {
-    std::vector<uint32_t> local;
+    std::vector<uint32_t>& local = group.edges.emplace_back();
     for (const uint32_t s : classes_[id].senders) {
       local.push_back(static_cast<uint32_t>(
           std::lower_bound(senders.begin(), senders.end(), s) - senders.begin()));
     }
-    edges.push_back(std::move(local));
   }
+  return group;
+}
 
+// The time of the marked classes if only their own senders serve them.
+Balancer::Ratio Balancer::time_of(const Group& group,
+                                  const std::vector<bool>& tight) const {
+  Ratio time{0, 0};
+  std::vector<bool> counted(group.bandwidth.size());
+  for (size_t c = 0; c < group.ids.size(); ++c) {
+    if (!tight[c]) continue;
+    time.bytes += classes_[group.ids[c]].bytes;
+    for (const uint32_t s : group.edges[c]) {
+      if (!counted[s]) time.bandwidth += group.bandwidth[s], counted[s] = true;
+    }
+  }
+  HOLDFAST_CHECK(time.bandwidth > 0, "a cut without senders");
+  return time;
+}
+
+void Balancer::solve_group(std::span<const ClassId> ids) {
+  const Group group = group_of(ids);
   std::vector<bool> tight(ids.size(), true);  // the classes that decide the time
   for (;;) {
-    Ratio time{0, 0};
-    std::vector<bool> counted(senders.size());
-    for (size_t c = 0; c < ids.size(); ++c) {
-      if (!tight[c]) continue;
-      time.bytes += classes_[ids[c]].bytes;
-      for (const uint32_t s : edges[c]) {
-        if (!counted[s]) time.bandwidth += bandwidth[s], counted[s] = true;
-      }
-    }
-    HOLDFAST_CHECK(time.bandwidth > 0, "a cut without senders");
+    Ratio time = time_of(group, tight);
     std::vector<Wide> supply, capacity;
-    for (const ClassId id : ids)
+    for (const ClassId id : ids) {
       supply.push_back(Wide{classes_[id].bytes} * time.bandwidth);
-    for (const int64_t b : bandwidth) capacity.push_back(Wide{b} * time.bytes);
-    BipartiteFlow flow(std::move(supply), std::move(capacity), edges);
-    if (!flow.run()) {
-      tight = flow.short_classes();
-      continue;
     }
-    for (size_t c = 0; c < ids.size(); ++c) {
-      Class& one = classes_[ids[c]];
-      int64_t left = one.bytes;
-      for (size_t k = 0; k < one.senders.size(); ++k) {
-        one.share.push_back(static_cast<int64_t>(flow.flow(c, k) / time.bandwidth));
-        left -= one.share.back();
-      }
-      // Less than a byte a sender was rounded away.
-      for (size_t k = 0; left > 0; ++k, --left) ++one.share[k];
+    for (const int64_t b : group.bandwidth) capacity.push_back(Wide{b} * time.bytes);
+    BipartiteFlow flow(std::move(supply), std::move(capacity), group.edges);
+    if (flow.run()) {
+      share_out(group, flow, time);
+      time.bandwidth *= group.unit;
+      optimum_ = std::max(optimum_, time);
+      return;
     }
-    time.bandwidth *= unit;
-    optimum_ = std::max(optimum_, time);
-    return;
+    tight = flow.short_classes();
+  }
+}
+
+void Balancer::share_out(const Group& group, const BipartiteFlow& flow,
+                         const Ratio& time) {
+  for (size_t c = 0; c < group.ids.size(); ++c) {
+    Class& one = classes_[group.ids[c]];
+    int64_t left = one.bytes;
+    for (size_t k = 0; k < one.senders.size(); ++k) {
+      one.share.push_back(static_cast<int64_t>(flow.flow(c, k) / time.bandwidth));
+      left -= one.share.back();
+    }
+    // Less than a byte a sender was rounded away.
+    for (size_t k = 0; left > 0; ++k, --left) ++one.share[k];
   }
 }
 

@@ -19,6 +19,8 @@
 
 namespace holdfast {
 
+class BipartiteFlow;
+
 class Balancer {
  public:
   using ClassId = uint32_t;
@@ -60,7 +62,18 @@ class Balancer {
     size_t next = 0;             // the sender being filled
   };
 
-  void solve_group(std::span<const ClassId> classes);
+  // Classes that share senders, and nobody else's.
+  struct Group {
+    std::span<const ClassId> ids;
+    std::vector<std::vector<uint32_t>> edges{};  // senders of each class, from 0
+    std::vector<int64_t> bandwidth{};            // of each sender, in units
+    int64_t unit = 0;
+  };
+
+  Group group_of(std::span<const ClassId> ids) const;
+  Ratio time_of(const Group& group, const std::vector<bool>& tight) const;
+  void solve_group(std::span<const ClassId> ids);
+  void share_out(const Group& group, const BipartiteFlow& flow, const Ratio& time);
   void open(Class& from);
   void finish(Class& from);
 
