@@ -1,0 +1,42 @@
+// A file of tensors, opened: whatever its format, it is a collection over files.
+//
+// Each tensor's boxes lie at byte offsets of its holders, which are files, so that any
+// box is read by range without reading the rest. What reads a Contents does not know the
+// format: converting, comparing and restoring are written once.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "holdfast/base/source_sink.h"
+#include "holdfast/state/collection.h"
+#include "holdfast/state/object.h"
+
+namespace holdfast {
+
+struct Contents {
+  // Its holders are files. One file may serve as several holders, where tensors of a
+  // format share bytes in ways that a layout does not (overlapping views).
+  Collection collection;
+  // One a holder, in order. Shared, because several holders may be one file.
+  std::vector<std::shared_ptr<const Source>> sources;
+  // What is no tensor, with the tensors as leaves where the format nests them (torch);
+  // None where it knows only names.
+  Object objects;
+  // What safetensors keeps under __metadata__.
+  std::map<std::string, std::string> metadata;
+};
+
+// Reads a box of a tensor, from as many pieces as hold it, into `memory` through `into`
+// (a map relative to memory.data()). Memory of its own stays bounded.
+Result<void> read_box(const Contents& contents, TensorId tensor, const Box& box,
+                      const Map& into, ByteSpan memory);
+
+// Reads the canonical bytes [offset, offset + into.size()) of a tensor: row-major,
+// little-endian, unpadded. For writers, which stream.
+Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t offset,
+                            ByteSpan into);
+
+}  // namespace holdfast

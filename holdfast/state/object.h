@@ -1,0 +1,73 @@
+// What is no tensor and belongs to a checkpoint all the same: learning rates, step
+// counts, generators, the nesting of a state dict. Plain data in a tree, with the
+// tensors as leaves by name; never code.
+//
+// It has Python's types, because that is what training programs hold, and keeps them
+// apart: a tuple comes back as a tuple, 1 as an integer and 1.0 as a float, a float with
+// all its bits, a dict with its order and with keys that are not strings.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "holdfast/base/bytes.h"
+
+namespace holdfast {
+
+class Object {
+ public:
+  struct None {
+    friend bool operator==(const None&, const None&) = default;
+  };
+  // An integer outside int64_t: optional '-', then decimal digits without leading zeros.
+  struct BigInteger {
+    std::string decimal;
+    friend bool operator==(const BigInteger&, const BigInteger&) = default;
+  };
+  struct List {
+    std::vector<Object> items;
+    friend bool operator==(const List&, const List&);
+  };
+  struct Tuple {
+    std::vector<Object> items;
+    friend bool operator==(const Tuple&, const Tuple&);
+  };
+  // In order of insertion. Keys are distinct, and no lists or dicts.
+  struct Dict {
+    std::vector<std::pair<Object, Object>> items;
+    friend bool operator==(const Dict&, const Dict&);
+  };
+  // A tensor of the collection that the object belongs to, by its name.
+  struct TensorName {
+    std::string name;
+    friend bool operator==(const TensorName&, const TensorName&) = default;
+  };
+  using Value = std::variant<None, bool, int64_t, BigInteger, double, std::string,
+                             Bytes, List, Tuple, Dict, TensorName>;
+
+  Object() = default;  // None
+  // Not explicit: an Object is written as the value that it is.
+  Object(Value value) : value_(std::move(value)) {}
+
+  const Value& value() const { return value_; }
+  Value& value() { return value_; }
+  template <typename T>
+  const T* as() const {
+    return std::get_if<T>(&value_);
+  }
+  bool none() const { return as<None>() != nullptr; }
+
+  // Floats are compared by their bits, so that a NaN equals itself and 0.0 is not -0.0.
+  friend bool operator==(const Object& a, const Object& b);
+
+ private:
+  Value value_;
+};
+
+// The most that trees may nest, in memory and in files: deeper ones are an attack.
+inline constexpr int kMaxObjectDepth = 100;
+
+}  // namespace holdfast
