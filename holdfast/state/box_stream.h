@@ -1,0 +1,32 @@
+// A box as a stream: its elements row-major and without gaps, as a file holds them, cut
+// into windows at any byte. Writers and readers work in windows that are no larger than
+// their buffers and know nothing of tensors.
+//
+// `first` is the window's offset in the stream; windows that leave the stream, and maps
+// that leave their memory, are bugs and abort. Pure; safe from any thread.
+#pragma once
+
+#include "holdfast/base/bytes.h"
+#include "holdfast/state/seal.h"
+#include "holdfast/state/strided.h"
+
+namespace holdfast {
+
+// Where a box's elements are in memory that somebody else owns.
+struct BoxMemory {
+  Box box;
+  int64_t element_bytes = 1;
+  Map map;  // relative to the memory's first byte
+};
+
+// Fills `into` with the bytes [first, first + into.size()) of the box's stream.
+void gather(const BoxMemory& from, ByteView memory, int64_t first, ByteSpan into);
+
+// The reverse: puts a window of the stream where it belongs.
+void scatter(const BoxMemory& to, ByteSpan memory, int64_t first, ByteView from);
+
+// What a window of the stream of `box` adds to the seal of its tensor.
+Seal seal_stream(const Shape& shape, Dtype dtype, const Box& box, int64_t first,
+                 ByteView window);
+
+}  // namespace holdfast

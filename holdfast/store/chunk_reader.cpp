@@ -1,0 +1,191 @@
+#include "holdfast/store/chunk_reader.h"
+
+#include <algorithm>
+#include <atomic>
+#include <deque>
+#include <thread>
+
+#include "holdfast/base/checked.h"
+
+namespace holdfast {
+namespace {
+
+// Chunks that one read brings in: neighbours in the file.
+struct Group {
+  size_t first = 0;  // in `wanted`
+  size_t last = 0;
+  int64_t offset = 0;  // aligned
+  int64_t bytes = 0;   // aligned
+};
+
+int64_t align_up(int64_t n) {
+  return divide_up(n, kDirectAlignment) * kDirectAlignment;
+}
+
+std::vector<Group> group_chunks(const ShardFile& file, std::span<const size_t> wanted,
+                                int64_t block) {
+  std::vector<Group> groups;
+  int64_t end = -1;  // of the last group's last chunk
+  for (size_t i = 0; i < wanted.size(); ++i) {
+    const Chunk& chunk = file.chunks[wanted[i]];
+    const int64_t first = chunk.offset / kDirectAlignment * kDirectAlignment;
+    const int64_t last = align_up(chunk.offset + chunk.bytes);
+    if (chunk.offset != end || last - groups.back().offset > block) {
+      groups.push_back({.first = i, .offset = first});
+    }
+    groups.back().last = i + 1;
+    groups.back().bytes = last - groups.back().offset;
+    end = chunk.offset + chunk.bytes;
+  }
+  return groups;
+}
+
+Result<std::unique_ptr<File>> open_to_read(Env& env, const Path& path, bool direct) {
+  Result<std::unique_ptr<File>> file =
+      env.open(path, {.mode = OpenMode::kRead, .direct = direct});
+  if (file.ok() || !direct || file.error().code() != ErrorCode::kUnsupported) {
+    return file;
+  }
+  return env.open(path, {.mode = OpenMode::kRead});
+}
+
+// One thread's reads, in order, with some in flight.
+class GroupReader {
+ public:
+  GroupReader(Env& env, const Path& path, const ShardFile& file,
+              std::span<const size_t> wanted, const VisitChunk& visit)
+      : env_(env), path_(path), file_(file), wanted_(wanted), visit_(visit) {}
+  ~GroupReader() {
+    for (const Flight& flight : in_flight_) {
+      static_cast<void>(opened_->wait(flight.ticket));
+    }
+  }
+
+  Result<void> run(std::span<const Group> groups, const ReadOptions& options,
+                   const std::atomic<bool>& stop) {
+    opened_ = HOLDFAST_TRY(open_to_read(env_, path_, options.direct));
+    for (const Group& group : groups) {
+      if (stop) return {};
+      if (in_flight_.size() == static_cast<size_t>(options.in_flight)) {
+        HOLDFAST_TRY(finish_one());
+      }
+      submit(group);
+    }
+    while (!in_flight_.empty() && !stop) HOLDFAST_TRY(finish_one());
+    return {};
+  }
+
+ private:
+  struct Flight {
+    Group group;
+    AlignedBytes memory;
+    Ticket ticket;
+  };
+
+  void submit(const Group& group) {
+    AlignedBytes memory = take_buffer(static_cast<size_t>(group.bytes));
+    const ByteSpan into = memory.span().first(static_cast<size_t>(group.bytes));
+    const Ticket ticket = opened_->submit_read(group.offset, into);
+    in_flight_.push_back({group, std::move(memory), ticket});
+  }
+
+  AlignedBytes take_buffer(size_t bytes) {
+    if (!spare_.empty() && spare_.back().size() >= bytes) {
+      AlignedBytes buffer = std::move(spare_.back());
+      spare_.pop_back();
+      return buffer;
+    }
+    return AlignedBytes(bytes);
+  }
+
+  Result<void> finish_one() {
+    Flight flight = std::move(in_flight_.front());
+    in_flight_.pop_front();
+    const size_t read = HOLDFAST_TRY(opened_->wait(flight.ticket));
+    HOLDFAST_TRY(visit_group(flight.group, flight.memory.span().first(read)));
+    spare_.push_back(std::move(flight.memory));
+    return {};
+  }
+
+  Result<void> visit_group(const Group& group, ByteView read) {
+    for (size_t i = group.first; i < group.last; ++i) {
+      const Chunk& chunk = file_.chunks[wanted_[i]];
+      const auto at = static_cast<size_t>(chunk.offset - group.offset);
+      const size_t there = read.size() > at ? read.size() - at : 0;
+      const ByteView bytes =
+          there == 0
+              ? ByteView()
+              : read.subspan(at, std::min(there, static_cast<size_t>(chunk.bytes)));
+      HOLDFAST_TRY(
+          visit_({.number = wanted_[i], .bytes = bytes, .crc = crc32c(bytes)}));
+    }
+    return {};
+  }
+
+  Env& env_;
+  const Path& path_;
+  const ShardFile& file_;
+  const std::span<const size_t> wanted_;
+  const VisitChunk& visit_;
+  std::unique_ptr<File> opened_;
+  std::vector<AlignedBytes> spare_;
+  std::deque<Flight> in_flight_;
+};
+
+}  // namespace
+
+Result<void> check_chunk(const Path& path, const ShardFile& file,
+                         const FoundChunk& found) {
+  const Chunk& chunk = file.chunks[found.number];
+  if (static_cast<int64_t>(found.bytes.size()) < chunk.bytes) {
+    return corrupt("{}: ends at byte {}, want {}", path.native(),
+                   chunk.offset + static_cast<int64_t>(found.bytes.size()), file.bytes);
+  }
+  if (found.crc != chunk.crc) {
+    return corrupt("{}: chunk {} (bytes {} to {}) has crc {:08x}, want {:08x}",
+                   path.native(), found.number, chunk.offset,
+                   chunk.offset + chunk.bytes, found.crc, chunk.crc);
+  }
+  return {};
+}
+
+Result<void> read_chunks(Env& env, const Path& path, const ShardFile& file,
+                         std::span<const size_t> wanted, const VisitChunk& visit,
+                         const ReadOptions& options) {
+  const std::vector<Group> groups = group_chunks(file, wanted, options.block);
+  const size_t threads =
+      std::clamp<size_t>(static_cast<size_t>(options.threads), 1, groups.size() + 1);
+  std::vector<Result<void>> outcomes(threads);
+  std::atomic<bool> stop = false;
+  const auto read_part = [&](size_t part) {
+    const size_t first = groups.size() * part / threads;
+    const size_t last = groups.size() * (part + 1) / threads;
+    GroupReader reader(env, path, file, wanted, visit);
+    outcomes[part] =
+        reader.run(std::span(groups).subspan(first, last - first), options, stop);
+    if (!outcomes[part].ok()) stop = true;
+  };
+  {
+    std::vector<std::jthread> others;
+    for (size_t part = 1; part < threads; ++part) others.emplace_back(read_part, part);
+    read_part(0);
+  }
+  for (Result<void>& outcome : outcomes) {
+    if (!outcome.ok()) return std::move(outcome);
+  }
+  return {};
+}
+
+ChunkRange chunks_of(const ShardFile& file, int64_t first, int64_t last) {
+  if (first >= last) return {};
+  const auto begin = std::partition_point(
+      file.chunks.begin(), file.chunks.end(),
+      [&](const Chunk& chunk) { return chunk.offset + chunk.bytes <= first; });
+  const auto end =
+      std::partition_point(begin, file.chunks.end(),
+                           [&](const Chunk& chunk) { return chunk.offset < last; });
+  return {static_cast<size_t>(begin - file.chunks.begin()),
+          static_cast<size_t>(end - file.chunks.begin())};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,49 @@
+// Reads chunks of a shard at the disk's speed and checks them on the way: large aligned
+// reads past the system's cache, several in flight, each chunk's digest summed up while
+// it is in the CPU's cache.
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "holdfast/base/crc32c.h"
+#include "holdfast/base/env.h"
+#include "holdfast/store/shard_index.h"
+
+namespace holdfast {
+
+struct ReadOptions {
+  int threads = 1;                   // each reads a part of its own
+  int in_flight = 8;                 // reads of a thread
+  int64_t block = int64_t{4} << 20;  // bytes of a read; a longer chunk is read at once
+  bool direct = true;                // where the file system can
+};
+
+// A chunk as it was found: `bytes` is shorter than the chunk where the file ends early,
+// and `crc` is that of the bytes.
+struct FoundChunk {
+  size_t number = 0;  // in ShardFile::chunks
+  ByteView bytes;
+  Crc32c crc = 0;
+};
+
+// The sentence for a chunk that is not as its index says; nothing if it is.
+Result<void> check_chunk(const Path& path, const ShardFile& file,
+                         const FoundChunk& found);
+
+// Calls `visit` once for each wanted chunk (ascending numbers), intact or not; from
+// several threads at once if there are several. The first failure of reading or of a
+// visit ends it.
+using VisitChunk = std::function<Result<void>(const FoundChunk&)>;
+Result<void> read_chunks(Env& env, const Path& path, const ShardFile& file,
+                         std::span<const size_t> wanted, const VisitChunk& visit,
+                         const ReadOptions& options = {});
+
+// Numbers of the chunks that the bytes [first, last) of the file touch.
+struct ChunkRange {
+  size_t first = 0;
+  size_t last = 0;  // one past the end
+};
+ChunkRange chunks_of(const ShardFile& file, int64_t first, int64_t last);
+
+}  // namespace holdfast

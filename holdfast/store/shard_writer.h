@@ -1,0 +1,110 @@
+// Writes one shard: memory -> ring -> digests -> disk.
+//
+// The two halves run on threads of their own, with the ring between them:
+//
+//   stage()   copies header and pieces into blocks of the ring, in file order. When it
+//             has returned, the pieces' memory may change: the shard is *captured*.
+//   write()   takes the blocks as they are filled, sums up their digests while they are
+//             in the cache, and writes them past the system's cache, several in flight.
+//             When it has returned, the contents are durable (not yet the name).
+//
+// A ring that holds the whole shard lets stage() finish before write() begins, so both
+// may also run on one thread, one after the other. Either half's failure ends the other.
+// The file is written once from front to back and never in place; after a failure it
+// has any contents and its owner removes it.
+#pragma once
+
+#include <deque>
+#include <optional>
+#include <vector>
+
+#include "holdfast/base/env.h"
+#include "holdfast/base/mutex.h"
+#include "holdfast/state/box_stream.h"
+#include "holdfast/state/tensor.h"
+#include "holdfast/store/shard_index.h"
+#include "holdfast/store/staging_ring.h"
+
+namespace holdfast {
+
+// One box of a tensor and where it is now. The memory stays alive and unchanged until
+// stage() has returned.
+struct PieceToWrite {
+  Shape shape;  // of the whole tensor
+  Dtype dtype = Dtype::kF32;
+  Box box;
+  int64_t offset = 0;  // in the file
+  ByteView memory;
+  Map map;  // relative to memory
+
+  int64_t bytes() const { return box.elements() * bytes_of(dtype); }
+};
+
+struct ShardToWrite {
+  Bytes header;                      // the file's first bytes
+  std::vector<PieceToWrite> pieces;  // they follow it, each where the one before ends
+
+  int64_t bytes() const;
+};
+
+// What is known of a shard once it is written.
+struct WrittenShard {
+  int64_t bytes = 0;
+  std::vector<Chunk> chunks;
+  std::vector<Seal> seals;  // one a piece
+};
+
+// The chunks of a shard (shard_index.h), without their digests.
+std::vector<Chunk> cut_chunks(const ShardToWrite& shard);
+
+struct WriteOptions {
+  int in_flight = 8;   // blocks that the disk works on at once
+  bool direct = true;  // past the system's cache, where the file system can
+};
+
+class ShardWriter {
+ public:
+  // Pieces that leave a hole or overlap are a bug and abort. The ring must outlive the
+  // writer.
+  ShardWriter(StagingRing& ring, ShardToWrite shard);
+  // Both halves must have returned.
+  ~ShardWriter();
+  ShardWriter(const ShardWriter&) = delete;
+  ShardWriter& operator=(const ShardWriter&) = delete;
+
+  // Each is called once. With a ring smaller than the shard, on two threads.
+  Result<void> stage();
+  Result<WrittenShard> write(Env& env, const Path& path,
+                             const WriteOptions& options = {});
+
+  // Ends both halves with this error as soon as they look; also instead of calling one.
+  void cancel(Error error);
+
+ private:
+  struct Block {
+    int64_t offset = 0;
+    ByteSpan memory;  // a whole block of the ring
+    size_t used = 0;
+  };
+  class Digester;
+  class Output;
+
+  void fill(int64_t offset, ByteSpan into);
+  bool put(const Block& block);
+  Result<std::optional<Block>> next(bool wait);
+  Result<void> write_blocks(Output& output, Digester& digester);
+  Result<void> failure();
+
+  StagingRing& ring_;
+  const ShardToWrite shard_;
+  const int64_t bytes_;
+  size_t piece_ = 0;  // where stage() is
+
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Block> staged_ HOLDFAST_GUARDED_BY(mutex_);
+  bool all_staged_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::optional<Error> error_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+}  // namespace holdfast

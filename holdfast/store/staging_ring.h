@@ -1,0 +1,51 @@
+// The staging ring: the memory that a save passes through on its way to the disk, in
+// blocks of equal size. It is all that a save holds besides the state itself.
+//
+// Blocks are taken in any order and given back in any order; who finds none waits until
+// one comes back, which is how a slow disk slows down what fills the ring and nothing
+// else. Memory is reserved when the ring is made and touched when a block is first used.
+//
+// Threads: all calls are safe at once. The ring must outlive its blocks.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "holdfast/base/bytes.h"
+#include "holdfast/base/mutex.h"
+
+namespace holdfast {
+
+struct RingOptions {
+  int64_t bytes = int64_t{256} << 20;  // rounded up to whole blocks, two at least
+  int64_t block = int64_t{4} << 20;    // a multiple of kDirectAlignment
+};
+
+class StagingRing {
+ public:
+  explicit StagingRing(RingOptions options);
+
+  int64_t block_bytes() const { return block_; }
+  int64_t blocks() const { return count_; }
+  int64_t bytes() const { return block_ * count_; }
+
+  // A block, aligned for direct transfers, with any contents. Waits for one.
+  ByteSpan take();
+  void give_back(ByteSpan block);
+
+ private:
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  static std::unique_ptr<std::byte[], Free> reserve(int64_t bytes);
+
+  const int64_t block_;
+  const int64_t count_;
+  const std::unique_ptr<std::byte[], Free> memory_;
+  Mutex mutex_;
+  Condition one_free_;
+  std::vector<std::byte*> free_ HOLDFAST_GUARDED_BY(mutex_);  // the last used is on top
+};
+
+}  // namespace holdfast
