@@ -1,0 +1,167 @@
+#include "holdfast/checkpoint/channel.h"
+
+#include <map>
+
+#include "holdfast/state/object_json.h"
+#include "holdfast/store/step_name.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::string_view kWhere = "message of another rank";
+using Dict = Object::Dict;
+
+Object text(std::string value) { return Object(Object::Value(std::move(value))); }
+// A path may have any bytes, and so may a message that names it.
+Object raw(std::string_view value) {
+  return Object(Object::Value(copy_of(bytes_of(value))));
+}
+Object number(int64_t value) { return Object(Object::Value(value)); }
+
+void put(Dict& dict, const char* key, Object value) {
+  dict.items.emplace_back(text(key), std::move(value));
+}
+
+// A dict's members by name, taken one by one.
+class Members {
+ public:
+  explicit Members(const Object& object) {
+    if (const auto* dict = object.as<Dict>()) {
+      for (const auto& [key, value] : dict->items) {
+        if (const auto* name = key.as<std::string>()) members_[*name] = &value;
+      }
+    }
+  }
+  template <typename T>
+  Result<T> get(const char* key) const {
+    const auto found = members_.find(key);
+    if (found != members_.end()) {
+      if (const T* value = found->second->as<T>()) return *value;
+    }
+    return corrupt("{}: no \"{}\"", kWhere, key);
+  }
+  bool has(const char* key) const { return members_.contains(key); }
+
+ private:
+  std::map<std::string, const Object*> members_;
+};
+
+Object encode_file(const ManifestFile& file) {
+  Dict dict;
+  put(dict, "name", text(file.name));
+  put(dict, "bytes", number(file.bytes));
+  put(dict, "digest", text(file.digest));
+  return Object(std::move(dict));
+}
+
+Result<ManifestFile> decode_file(const Object& object) {
+  const Members members(object);
+  return ManifestFile{.name = HOLDFAST_TRY(members.get<std::string>("name")),
+                      .bytes = HOLDFAST_TRY(members.get<int64_t>("bytes")),
+                      .digest = HOLDFAST_TRY(members.get<std::string>("digest"))};
+}
+
+Result<ErrorCode> parse_code(const std::string& name) {
+  for (int code = 0; code <= static_cast<int>(ErrorCode::kIo); ++code) {
+    if (name_of(static_cast<ErrorCode>(code)) == name)
+      return static_cast<ErrorCode>(code);
+  }
+  return corrupt("{}: error code \"{}\"", kWhere, name);
+}
+
+}  // namespace
+
+bool operator==(const Message& a, const Message& b) {
+  return encode_message(a) == encode_message(b);
+}
+
+Bytes encode_message(const Message& message) {
+  Dict dict;
+  put(dict, "serial", number(message.serial));
+  put(dict, "kind", text(message.kind));
+  put(dict, "attempt", text(hex64(message.attempt)));
+  put(dict, "text", raw(message.text));
+  Object::List files;
+  for (const ManifestFile& file : message.files)
+    files.items.push_back(encode_file(file));
+  put(dict, "files", Object(std::move(files)));
+  if (message.error.has_value()) {
+    put(dict, "code", text(std::string(name_of(message.error->code()))));
+    put(dict, "message", raw(message.error->message()));
+  }
+  const Result<std::string> json = encode_object(Object(std::move(dict)));
+  HOLDFAST_CHECK(json.ok(), "{}", json.error().message());
+  return copy_of(bytes_of(*json));
+}
+
+Result<Message> decode_message(ByteView bytes) {
+  const Object object = HOLDFAST_TRY(decode_object(bytes, std::string(kWhere)));
+  const Members members(object);
+  Message message;
+  message.serial = HOLDFAST_TRY(members.get<int64_t>("serial"));
+  message.kind = HOLDFAST_TRY(members.get<std::string>("kind"));
+  const Bytes more = HOLDFAST_TRY(members.get<Bytes>("text"));
+  message.text = text_of(more);
+  const auto attempt = parse_hex64(HOLDFAST_TRY(members.get<std::string>("attempt")));
+  if (!attempt.has_value()) return corrupt("{}: bad \"attempt\"", kWhere);
+  message.attempt = *attempt;
+  const auto files = HOLDFAST_TRY(members.get<Object::List>("files"));
+  for (const Object& file : files.items) {
+    message.files.push_back(HOLDFAST_TRY(decode_file(file)));
+  }
+  if (!members.has("code")) return message;
+  const ErrorCode code =
+      HOLDFAST_TRY(parse_code(HOLDFAST_TRY(members.get<std::string>("code"))));
+  const Bytes what = HOLDFAST_TRY(members.get<Bytes>("message"));
+  message.error = Error(code, std::string(text_of(what)));
+  return message;
+}
+
+Result<void> Channel::tell_all(const Message& message, Duration at_most) {
+  const Bytes bytes = encode_message(message);
+  const Instant deadline = env_.now() + at_most;
+  Result<void> outcome;
+  for (int rank = 1; rank < size(); ++rank) {
+    Result<void> sent = transport_->send(rank, tag_, bytes, deadline);
+    if (outcome.ok()) outcome = std::move(sent);
+  }
+  return outcome;
+}
+
+Result<Message> Channel::hear(int64_t serial, Duration at_most) {
+  return receive(0, tag_, serial, env_.now() + at_most);
+}
+
+Result<void> Channel::report(const Message& message, Duration at_most) {
+  return transport_->send(0, tag_ + 1, encode_message(message), env_.now() + at_most);
+}
+
+std::vector<Message> Channel::collect(Message own, Duration at_most) {
+  const Instant deadline = env_.now() + at_most;
+  const int64_t serial = own.serial;
+  std::vector<Message> all{std::move(own)};
+  for (int rank = 1; rank < size(); ++rank) {
+    Result<Message> heard = receive(rank, tag_ + 1, serial, deadline);
+    if (heard.ok()) {
+      all.push_back(*std::move(heard));
+    } else {
+      all.push_back({.serial = serial,
+                     .error = heard.error().within(fmt::format("rank {}", rank))});
+    }
+  }
+  return all;
+}
+
+Result<Message> Channel::receive(int from, Tag tag, int64_t serial, Instant deadline) {
+  while (true) {
+    const Bytes bytes = HOLDFAST_TRY(transport_->recv(from, tag, deadline));
+    Message message = HOLDFAST_TRY(decode_message(bytes));
+    if (message.serial == serial) return message;
+    if (message.serial > serial) {
+      return unavailable("rank {} has gone on to {}, while {} was awaited", from,
+                         message.serial, serial);
+    }
+  }
+}
+
+}  // namespace holdfast

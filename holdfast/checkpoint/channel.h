@@ -1,0 +1,64 @@
+// What the ranks of a job say to each other about checkpoints: small messages over a
+// Transport, between rank 0 (the coordinator) and the others.
+//
+// Messages carry the serial number of what they are about. A rank that gave up waiting
+// goes on to the next, and finds late messages of the old one in its way: they are
+// skipped. Only send and recv are used, with tags of their own, so a background thread
+// never meets the collective calls of the training thread.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "holdfast/base/env.h"
+#include "holdfast/base/transport.h"
+#include "holdfast/store/manifest.h"
+
+namespace holdfast {
+
+struct Message {
+  int64_t serial = 0;
+  std::string kind;  // what is decided: "go", "skip", a step's folder, ...
+  uint64_t attempt = 0;
+  std::vector<ManifestFile> files;
+  std::string text;            // anything more
+  std::optional<Error> error;  // the sender's, or what all shall raise
+  friend bool operator==(const Message&, const Message&);
+};
+
+Bytes encode_message(const Message& message);
+// kCorrupt for what is none: a peer of another version.
+Result<Message> decode_message(ByteView bytes);
+
+// One kind of conversation. Without a transport there is one rank, which is alone.
+class Channel {
+ public:
+  // Two tags from `tag` on are its own. `transport` may be null.
+  Channel(Env& env, Transport* transport, Tag tag)
+      : env_(env), transport_(transport), tag_(tag) {}
+
+  int rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }
+  int size() const { return transport_ == nullptr ? 1 : transport_->size(); }
+  bool coordinator() const { return rank() == 0; }
+
+  // From rank 0 to all others. Tries all; the first failure.
+  Result<void> tell_all(const Message& message, Duration at_most);
+  // What rank 0 said about `serial`. kUnavailable if it has gone on to a later one.
+  Result<Message> hear(int64_t serial, Duration at_most);
+
+  // To rank 0.
+  Result<void> report(const Message& message, Duration at_most);
+  // What all others reported about `serial`, by rank (rank 0's own entry is `own`);
+  // a rank that did not report by then has an error in its message.
+  std::vector<Message> collect(Message own, Duration at_most);
+
+ private:
+  Result<Message> receive(int from, Tag tag, int64_t serial, Instant deadline);
+
+  Env& env_;
+  Transport* transport_;
+  Tag tag_;
+};
+
+}  // namespace holdfast

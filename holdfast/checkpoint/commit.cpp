@@ -1,0 +1,166 @@
+#include "holdfast/checkpoint/commit.h"
+
+#include <numeric>
+
+#include "holdfast/checkpoint/events.h"
+#include "holdfast/store/chunk_reader.h"
+
+namespace holdfast {
+namespace {
+
+Message vote_of(const SaveTask& task, const Result<std::vector<ManifestFile>>& own) {
+  Message vote{.serial = task.serial, .kind = "vote", .attempt = task.attempt};
+  if (own.ok()) {
+    vote.files = *own;
+  } else {
+    vote.error = own.error();
+  }
+  return vote;
+}
+
+// All files of all ranks, or why there are not all.
+Result<std::vector<ManifestFile>> count_votes(std::vector<Message> votes) {
+  std::vector<ManifestFile> files;
+  for (Message& vote : votes) {
+    if (vote.error.has_value()) return *std::move(vote.error);
+    files.insert(files.end(), vote.files.begin(), vote.files.end());
+  }
+  return files;
+}
+
+}  // namespace
+
+Committer::Committer(Run& run, Owner* owner, Transport* transport,
+                     const SaverOptions& options)
+    : run_(run),
+      owner_(owner),
+      options_(options),
+      begin_(run.env(), transport, kBeginTag),
+      vote_(run.env(), transport, kVoteTag) {
+  if (owner != nullptr && options.keep.has_value()) {
+    retention_.emplace(run, *owner, *options.keep, options.events);
+  }
+}
+
+Result<Durable> Committer::commit(SaveTask& task) {
+  Result<Durable> outcome = vote_.coordinator() ? lead(task) : follow(task);
+  if (!outcome.ok() && task.writer != nullptr) task.writer->cancel(outcome.error());
+  return outcome;
+}
+
+Result<Durable> Committer::lead(SaveTask& task) {
+  Result<Attempt> attempt = begin(task);
+  Message begun{.serial = task.serial,
+                .kind = task.dropped ? "dropped" : "begin",
+                .attempt = task.attempt};
+  if (!attempt.ok()) begun.error = attempt.error();
+  // A rank that cannot be told does not vote, which ends the attempt in its time.
+  static_cast<void>(begin_.tell_all(begun, options_.agree_within));
+  if (!attempt.ok()) return std::move(attempt).error();
+
+  const Result<Path> committed = conclude(task, *attempt, write_files(task, *attempt));
+  Message outcome{.serial = task.serial, .kind = "outcome", .attempt = task.attempt};
+  if (committed.ok()) {
+    outcome.text = committed->filename().native();
+  } else {
+    outcome.error = committed.error();
+    static_cast<void>(attempt->abandon(committed.error().message()));
+  }
+  static_cast<void>(vote_.tell_all(outcome, options_.agree_within));
+  if (!committed.ok()) return committed.error();
+  retain();
+  return Durable{.folder = *committed, .tier = "disk"};
+}
+
+Result<Attempt> Committer::begin(const SaveTask& task) {
+  if (task.dropped) {
+    return conflict("step {}: skipped, because a newer save took its place", task.step);
+  }
+  if (task.failed.has_value()) return *task.failed;
+  HOLDFAST_TRY(check_space(run_, task.plan->total_bytes(), options_.space_reserve));
+  return Attempt::begin(run_, *owner_, task.step, task.attempt, options_.events);
+}
+
+Result<Path> Committer::conclude(SaveTask& task, Attempt& attempt,
+                                 Result<std::vector<ManifestFile>> own) {
+  std::vector<Message> votes = vote_.collect(vote_of(task, own), options_.write_within);
+  task.manifest.files = HOLDFAST_TRY(count_votes(std::move(votes)));
+  task.manifest.world = vote_.size();
+  return attempt.commit(task.manifest);
+}
+
+Result<Durable> Committer::follow(SaveTask& task) {
+  // Rank 0 may still be writing the save before this one.
+  const Message begun = HOLDFAST_TRY(begin_.hear(task.serial, options_.write_within));
+  task.dropped = begun.kind == "dropped";
+  if (begun.error.has_value()) return *begun.error;
+  Result<std::vector<ManifestFile>> own = std::vector<ManifestFile>();
+  if (task.failed.has_value()) {
+    own = *task.failed;
+  } else {
+    Result<Attempt> attempt = Attempt::join(run_, task.step, task.attempt);
+    own = attempt.ok() ? write_files(task, *attempt)
+                       : Result<std::vector<ManifestFile>>(attempt.error());
+  }
+  HOLDFAST_TRY(vote_.report(vote_of(task, own), options_.agree_within));
+  return learn(task);
+}
+
+Result<Durable> Committer::learn(const SaveTask& task) {
+  const Result<Message> told = vote_.hear(task.serial, options_.write_within);
+  if (told.ok() && told->error.has_value()) return *told->error;
+  if (told.ok()) return Durable{.folder = run_.path() / told->text, .tier = "disk"};
+  const Result<StepList> list = run_.steps();
+  if (list.ok()) {
+    for (const Step& step : list->steps) {
+      if (step.manifest.attempt == task.attempt) {
+        return Durable{.folder = step.folder, .tier = "disk"};
+      }
+    }
+  }
+  return unavailable("step {}: whether it was committed is unknown: {}", task.step,
+                     told.error().message());
+}
+
+Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
+                                                         Attempt& attempt) {
+  const WrittenShard written = HOLDFAST_TRY(
+      task.writer->write(run_.env(), attempt.folder() / task.plan->shard_name(),
+                         {.direct = options_.direct}));
+  const ShardIndex index = task.plan->index(written);
+  const ShardFile& shard = index.files.front();
+  if (options_.read_back) HOLDFAST_TRY(read_back(attempt, shard));
+  std::vector<ManifestFile> files{{.name = shard.name,
+                                   .bytes = shard.bytes,
+                                   .digest = crc32c_digest(combined_crc(shard))}};
+  const auto put = [&](const std::string& name, ByteView bytes) -> Result<void> {
+    if (bytes.empty()) return {};
+    files.push_back(HOLDFAST_TRY(attempt.put_file(name, bytes)));
+    return {};
+  };
+  HOLDFAST_TRY(put(task.plan->index_name(), encode_shard_index(index)));
+  HOLDFAST_TRY(put(rank_name(vote_.rank()) + ".objects.json", task.rank_objects));
+  if (vote_.coordinator()) HOLDFAST_TRY(put("objects.json", task.objects));
+  HOLDFAST_TRY(attempt.sync());
+  return files;
+}
+
+Result<void> Committer::read_back(const Attempt& attempt, const ShardFile& file) {
+  std::vector<size_t> all(file.chunks.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  const Path path = attempt.folder() / file.name;
+  return read_chunks(run_.env(), path, file, all, [&](const FoundChunk& found) {
+    return check_chunk(path, file, found);
+  });
+}
+
+// Old checkpoints that cannot be removed now are there for the next time.
+void Committer::retain() {
+  if (!retention_.has_value()) return;
+  const Result<std::vector<StepName>> removed = retention_->run();
+  if (removed.ok() || options_.events == nullptr) return;
+  emit(*options_.events, run_.env(),
+       RetentionFailed{.reason = removed.error().message()});
+}
+
+}  // namespace holdfast

@@ -1,0 +1,71 @@
+// The commit of a save by all ranks, one after the other on a background thread.
+//
+//   1. Rank 0 checks the space, begins the attempt and tells all (or that it cannot).
+//   2. Every rank writes and syncs its shard, index and objects, syncs the attempt's
+//      folder, and votes: its files with sizes and digests, or why not.
+//   3. With a vote from every rank, rank 0 writes the manifest and commits (attempt.h);
+//      a vote that is missing at the deadline, or says no, ends the attempt.
+//   4. Rank 0 tells all what became of it, then applies retention.
+//
+// A rank that hears nothing in 4 looks at the run directory: the attempt is there as a
+// committed step, or the outcome is unknown and it says so.
+#pragma once
+
+#include "holdfast/checkpoint/channel.h"
+#include "holdfast/checkpoint/save_handle.h"
+#include "holdfast/checkpoint/saver.h"
+#include "holdfast/checkpoint/write_plan.h"
+#include "holdfast/store/attempt.h"
+#include "holdfast/store/retention.h"
+#include "holdfast/store/run.h"
+
+namespace holdfast {
+
+inline constexpr Tag kBeginTag = 0x4800;    // 1: begin
+inline constexpr Tag kVoteTag = 0x4802;     // 2 and 4: vote, outcome
+inline constexpr Tag kAgreeTag = 0x4804;    // save(), open
+inline constexpr Tag kRestoreTag = 0x4806;  // restore.h
+
+// One save of one rank.
+struct SaveTask {
+  int64_t serial = 0;
+  uint64_t attempt = 0;
+  int64_t step = 0;
+  std::shared_ptr<const WritePlan> plan;
+  std::unique_ptr<ShardWriter> writer;
+  Bytes objects;                // JSON; empty for none
+  Bytes rank_objects;           // the same
+  Manifest manifest;            // what is known before; rank 0 only
+  std::optional<Error> failed;  // before anything was written: this rank votes no
+  bool dropped = false;         // a newer save took its place: rank 0 says so in 1
+  SaveHandle handle;
+};
+
+class Committer {
+ public:
+  // All must outlive it. `owner` is null on ranks other than 0.
+  Committer(Run& run, Owner* owner, Transport* transport, const SaverOptions& options);
+
+  // Carries a save out.
+  Result<Durable> commit(SaveTask& task);
+
+ private:
+  Result<Durable> lead(SaveTask& task);
+  Result<Durable> follow(SaveTask& task);
+  Result<Attempt> begin(const SaveTask& task);
+  Result<Path> conclude(SaveTask& task, Attempt& attempt,
+                        Result<std::vector<ManifestFile>> own);
+  Result<std::vector<ManifestFile>> write_files(SaveTask& task, Attempt& attempt);
+  Result<void> read_back(const Attempt& attempt, const ShardFile& file);
+  Result<Durable> learn(const SaveTask& task);
+  void retain();
+
+  Run& run_;
+  Owner* owner_;
+  const SaverOptions& options_;
+  Channel begin_;
+  Channel vote_;
+  std::optional<Retention> retention_;
+};
+
+}  // namespace holdfast

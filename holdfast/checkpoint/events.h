@@ -1,0 +1,78 @@
+// What saving and restoring have to say (base/event.h).
+#pragma once
+
+#include <string>
+
+#include "holdfast/base/event.h"
+
+namespace holdfast {
+
+// The tensors of a save are in the ring.
+struct SaveCaptured {
+  static constexpr std::string_view kName = "save_captured";
+  int64_t step = 0;
+  int64_t bytes = 0;   // of this rank
+  double seconds = 0;  // since save() was called
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("bytes", self.bytes);
+    field("seconds", self.seconds);
+  }
+};
+
+struct SaveDurable {
+  static constexpr std::string_view kName = "save_durable";
+  int64_t step = 0;
+  std::string folder;
+  double seconds = 0;
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("folder", self.folder);
+    field("seconds", self.seconds);
+  }
+};
+
+// The attempt was dropped; older checkpoints are untouched.
+struct SaveFailed {
+  static constexpr std::string_view kName = "save_failed";
+  int64_t step = 0;
+  std::string code;
+  std::string reason;
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("code", self.code);
+    field("reason", self.reason);
+  }
+};
+
+// Back-pressure: no room for it, or a newer one took its place.
+struct SaveSkipped {
+  static constexpr std::string_view kName = "save_skipped";
+  int64_t step = 0;
+  static void fields(auto& self, auto&& field) { field("step", self.step); }
+};
+
+struct RetentionFailed {
+  static constexpr std::string_view kName = "retention_failed";
+  std::string reason;
+  static void fields(auto& self, auto&& field) { field("reason", self.reason); }
+};
+
+// A restore is done: from which step, past which others, and how long it took.
+struct Restored {
+  static constexpr std::string_view kName = "restored";
+  int64_t step = 0;
+  std::string folder;
+  int64_t bytes = 0;  // of this rank
+  int64_t skipped = 0;
+  double seconds = 0;
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("folder", self.folder);
+    field("bytes", self.bytes);
+    field("skipped", self.skipped);
+    field("seconds", self.seconds);
+  }
+};
+
+}  // namespace holdfast

@@ -1,0 +1,44 @@
+// The state as one rank has it: which tensors there are and who holds which box of them,
+// the same on all ranks, and where this rank's own boxes are in its memory.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "holdfast/base/bytes.h"
+#include "holdfast/state/collection.h"
+
+namespace holdfast {
+
+// A box of a tensor in this rank's memory.
+struct LocalPiece {
+  TensorId tensor = 0;
+  Box box;
+  ByteSpan memory;
+  Map map;  // relative to memory
+};
+
+struct LocalState {
+  // Over the ranks' memories: holder r is rank r. Offsets of its pieces are not looked
+  // at. Shared, and planned for only once while it is the same object.
+  std::shared_ptr<const Collection> collection;
+  int rank = 0;
+  // One for each piece of holder `rank`, in any order.
+  std::vector<LocalPiece> pieces;
+
+  // kInvalid, naming tensor and box, unless the pieces are just those that the
+  // collection says the rank holds, and lie inside their memory.
+  Result<void> check() const;
+};
+
+// A whole tensor in memory, for states that are not cut.
+struct LocalTensor {
+  Tensor tensor;
+  ByteSpan memory;
+  Map map;
+};
+
+// The state of a job of one rank.
+Result<LocalState> make_local_state(std::vector<LocalTensor> tensors);
+
+}  // namespace holdfast

@@ -1,0 +1,198 @@
+#include "holdfast/checkpoint/restore.h"
+
+#include <algorithm>
+#include <map>
+
+#include "holdfast/checkpoint/commit.h"
+#include "holdfast/checkpoint/events.h"
+#include "holdfast/checkpoint/range_check.h"
+
+namespace holdfast {
+namespace {
+
+// Damage and what has vanished: an older step may do.
+bool passes_over(const Error& error) {
+  return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound;
+}
+
+class Restore {
+ public:
+  Restore(Env& env, const Path& run, const LocalState& into, Transport* transport,
+          const RestoreOptions& options)
+      : env_(env),
+        path_(run),
+        into_(into),
+        options_(options),
+        channel_(env, transport, kRestoreTag) {}
+
+  Result<RestoredState> lead() {
+    Result<StepList> list = candidates();
+    if (!list.ok()) return give_up(list.error());
+    skipped_ = list->skipped;
+    for (const Step& step : list->steps) {
+      if (!is_whole(step)) continue;
+      Result<RestoredState> restored = try_step(step);
+      if (restored.ok() || !passes_over(restored.error())) return restored;
+      touched_ = true;
+      skipped_.push_back({step.folder.filename().native(), restored.error()});
+    }
+    return give_up(nothing_left());
+  }
+
+  Result<RestoredState> follow() {
+    while (true) {
+      const Message chosen =
+          HOLDFAST_TRY(channel_.hear(++serial_, options_.read_within));
+      if (chosen.error.has_value()) return *chosen.error;
+      Result<RestoredState> read = read_step(path_ / chosen.text);
+      HOLDFAST_TRY(channel_.report(report_of(read), options_.agree_within));
+      const Message verdict =
+          HOLDFAST_TRY(channel_.hear(++serial_, options_.read_within));
+      if (verdict.kind == "next") continue;
+      if (verdict.error.has_value()) return *verdict.error;
+      if (read.ok()) read->unverified = parse_names(verdict.text);
+      return read;
+    }
+  }
+
+ private:
+  Result<StepList> candidates() {
+    const Run run = HOLDFAST_TRY(Run::open(env_, path_));
+    StepList list = HOLDFAST_TRY(run.steps());
+    if (options_.step.has_value()) {
+      std::erase_if(list.steps,
+                    [&](const Step& step) { return step.name.step != *options_.step; });
+    }
+    return list;
+  }
+
+  bool is_whole(const Step& step) {
+    const Depth depth = options_.verify_all ? Depth::kFull : Depth::kFast;
+    Result<WholeReport> report = check_whole(env_, step.folder, depth);
+    Result<void> outcome = report.ok() ? report->outcome() : report.error();
+    if (outcome.ok()) return true;
+    skipped_.push_back({step.folder.filename().native(), outcome.error()});
+    return false;
+  }
+
+  Result<RestoredState> try_step(const Step& step) {
+    HOLDFAST_TRY(channel_.tell_all(
+        {.serial = ++serial_, .kind = "read", .text = step.folder.filename().native()},
+        options_.agree_within));
+    Result<RestoredState> read = read_step(step.folder);
+    const std::vector<Message> reports =
+        channel_.collect(report_of(read), options_.read_within);
+    const Result<std::vector<std::string>> unverified = judge(reports);
+    Message verdict{.serial = ++serial_, .kind = "done"};
+    if (unverified.ok()) {
+      verdict.text = print_names(*unverified);
+    } else if (passes_over(unverified.error())) {
+      verdict.kind = "next";
+    } else {
+      verdict.error = unverified.error();
+    }
+    HOLDFAST_TRY(channel_.tell_all(verdict, options_.agree_within));
+    if (!unverified.ok()) return unverified.error();
+    read->unverified = *unverified;
+    read->skipped = std::move(skipped_);
+    return read;
+  }
+
+  Result<RestoredState> read_step(const Path& folder) {
+    const StepFiles step = HOLDFAST_TRY(open_step(env_, folder));
+    Filled filled = HOLDFAST_TRY(fill(env_, step, into_, options_.read));
+    ranges_ = std::move(filled.by_range);
+    seals_ = step.seals;
+    tensors_.assign(step.collection.tensors().begin(), step.collection.tensors().end());
+    const bool same_ranks = step.manifest.world == channel_.size();
+    Object objects = HOLDFAST_TRY(read_objects(env_, step));
+    Object own =
+        same_ranks ? HOLDFAST_TRY(read_objects(env_, step, channel_.rank())) : Object();
+    return RestoredState{.step = step.manifest.step,
+                         .folder = folder,
+                         .manifest = step.manifest,
+                         .objects = std::move(objects),
+                         .rank_objects = std::move(own),
+                         .skipped = {},
+                         .unused = unused_tensors(step, into_),
+                         .unverified = {},
+                         .needed = filled.needed,
+                         .read = filled.read};
+  }
+
+  Message report_of(const Result<RestoredState>& read) const {
+    Message report{.serial = serial_, .kind = "report"};
+    if (!read.ok()) report.error = read.error();
+    if (read.ok()) report.text = print_ranges(ranges_);
+    return report;
+  }
+
+  // Names of tensors that nobody can check, or what is wrong somewhere. What sends all
+  // ranks back counts before what ends the restore, so that one rank's damage is not
+  // taken for another's mistake.
+  Result<std::vector<std::string>> judge(const std::vector<Message>& reports) const {
+    std::vector<RangeRead> ranges;
+    std::optional<Error> failure;
+    for (const Message& report : reports) {
+      if (report.error.has_value()) {
+        if (!failure.has_value() || passes_over(*report.error)) failure = report.error;
+        continue;
+      }
+      for (RangeRead& range : HOLDFAST_TRY(parse_ranges(report.text, tensors_))) {
+        ranges.push_back(std::move(range));
+      }
+    }
+    if (failure.has_value()) return *failure;
+    return check_ranges(ranges, tensors_, seals_);
+  }
+
+  Error nothing_left() const {
+    if (skipped_.empty() && options_.step.has_value()) {
+      return not_found("{}: no step {}", path_.native(), *options_.step);
+    }
+    if (skipped_.empty()) return not_found("{}: no step yet", path_.native());
+    return corrupt("{}: no step is whole; the newest, {}: {}{}", path_.native(),
+                   skipped_.front().folder, skipped_.front().error.message(),
+                   touched_ ? " (the tensors are undefined now)" : "");
+  }
+
+  Result<RestoredState> give_up(const Error& error) {
+    static_cast<void>(channel_.tell_all(
+        {.serial = ++serial_, .kind = "end", .error = error}, options_.agree_within));
+    return error;
+  }
+
+  Env& env_;
+  const Path path_;
+  const LocalState& into_;
+  const RestoreOptions& options_;
+  Channel channel_;
+  int64_t serial_ = 0;
+  bool touched_ = false;  // tensors were written to and are not whole
+  std::vector<SkippedStep> skipped_;
+  // Of the step that was read last.
+  std::vector<RangeRead> ranges_;
+  std::vector<Seal> seals_;
+  std::vector<Tensor> tensors_;
+};
+
+}  // namespace
+
+Result<RestoredState> restore(Env& env, const Path& run, const LocalState& into,
+                              Transport* transport, const RestoreOptions& options) {
+  const Instant start = env.now();
+  Restore restore(env, run, into, transport, options);
+  const bool leads = transport == nullptr || transport->rank() == 0;
+  RestoredState state = HOLDFAST_TRY(leads ? restore.lead() : restore.follow());
+  if (options.events != nullptr) {
+    emit(*options.events, env,
+         Restored{.step = state.step,
+                  .folder = state.folder.filename().native(),
+                  .bytes = state.needed,
+                  .skipped = static_cast<int64_t>(state.skipped.size()),
+                  .seconds = std::chrono::duration<double>(env.now() - start).count()});
+  }
+  return state;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,51 @@
+// Brings the state back from a run directory: any checkpoint into any layout.
+//
+//   1. Rank 0 walks back from the newest step to one that is whole and tells all.
+//   2. Every rank plans files -> its memory, reads what it needs and checks it.
+//   3. All report. Damage anywhere sends all ranks back to 1, to the step before; a rank
+//      that read parts without their chunks' digests (fill.h) sends along what they add
+//      to their tensors' seals, and rank 0 holds the sums against the writers'.
+//   4. Rank 0 tells all the outcome.
+//
+// After kTimeout or kUnavailable the ranks do not agree on where they are, and the
+// transport serves for no other restore.
+#pragma once
+
+#include "holdfast/base/event.h"
+#include "holdfast/base/transport.h"
+#include "holdfast/checkpoint/fill.h"
+#include "holdfast/store/run.h"
+
+namespace holdfast {
+
+struct RestoreOptions {
+  std::optional<int64_t> step{};  // this step, as last saved; the newest if not set
+  bool verify_all = false;        // read and check all of a step before it is chosen
+  ReadOptions read{};
+  Duration agree_within = std::chrono::seconds(60);
+  Duration read_within = std::chrono::minutes(30);
+  EventSink* events = nullptr;
+};
+
+struct RestoredState {
+  int64_t step = 0;
+  Path folder;
+  Manifest manifest;
+  Object objects;       // what is the same for all ranks
+  Object rank_objects;  // this rank's, if as many ranks saved it; else None
+  // Newer steps that were passed over, and why; on rank 0.
+  std::vector<SkippedStep> skipped;
+  std::vector<std::string> unused;      // tensors of the step that nobody asked for
+  std::vector<std::string> unverified;  // tensors read in part, which nobody can check
+  int64_t needed = 0;                   // bytes of this rank's pieces
+  int64_t read = 0;                     // bytes that were read for them
+};
+
+// Fills `into`. kNotFound if the run has no step (or not that one); kInvalid if the step
+// is of another model; kCorrupt if no step is whole, and the state is then undefined if
+// the damage was found while reading, which the message says. All ranks fail alike.
+Result<RestoredState> restore(Env& env, const Path& run, const LocalState& into,
+                              Transport* transport = nullptr,
+                              const RestoreOptions& options = {});
+
+}  // namespace holdfast

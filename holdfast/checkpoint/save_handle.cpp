@@ -1,0 +1,46 @@
+#include "holdfast/checkpoint/save_handle.h"
+
+namespace holdfast {
+
+Result<void> SaveHandle::captured(Instant deadline) const {
+  MutexLock lock(state_->mutex);
+  while (!state_->captured) {
+    if (state_->env.now() >= deadline) return timed_out("save: not captured in time");
+    state_->env.wait_until(state_->changed, state_->mutex, deadline);
+  }
+  return {};
+}
+
+bool SaveHandle::is_captured() const {
+  MutexLock lock(state_->mutex);
+  return state_->captured;
+}
+
+Result<Durable> SaveHandle::durable(Instant deadline) const {
+  MutexLock lock(state_->mutex);
+  while (!state_->done.has_value()) {
+    if (state_->env.now() >= deadline) return timed_out("save: not durable in time");
+    state_->env.wait_until(state_->changed, state_->mutex, deadline);
+  }
+  return *state_->done;
+}
+
+bool SaveHandle::is_done() const {
+  MutexLock lock(state_->mutex);
+  return state_->done.has_value();
+}
+
+void SaveHandle::set_captured() {
+  MutexLock lock(state_->mutex);
+  state_->captured = true;
+  state_->changed.notify_all();
+}
+
+void SaveHandle::set_done(Result<Durable> outcome) {
+  MutexLock lock(state_->mutex);
+  if (!state_->done.has_value()) state_->done = std::move(outcome);
+  state_->captured = true;
+  state_->changed.notify_all();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,49 @@
+// A save under way, with its two promises.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "holdfast/base/env.h"
+#include "holdfast/base/mutex.h"
+
+namespace holdfast {
+
+// Where a checkpoint is safe.
+struct Durable {
+  Path folder;       // of the step
+  std::string tier;  // "disk", ...
+};
+
+// Copies are the same save. Safe from several threads.
+class SaveHandle {
+ public:
+  explicit SaveHandle(Env& env) : state_(std::make_shared<State>(env)) {}
+
+  // The tensors may change again. Fails with kTimeout at the deadline; otherwise returns
+  // when they may, also if the save has failed: that is what durable() says.
+  Result<void> captured(Instant deadline = kNoDeadline) const;
+  bool is_captured() const;
+
+  // No crash can lose the checkpoint. kTimeout at the deadline, else why there is none:
+  // kConflict with "skipped" if a save under way left no room for it (Backpressure).
+  Result<Durable> durable(Instant deadline = kNoDeadline) const;
+  bool is_done() const;  // durable, or failed
+
+  // For whoever carries the save out; each once, the later ones are ignored.
+  void set_captured();
+  void set_done(Result<Durable> outcome);
+
+ private:
+  struct State {
+    explicit State(Env& environment) : env(environment) {}
+    Env& env;
+    Mutex mutex;
+    Condition changed;
+    bool captured HOLDFAST_GUARDED_BY(mutex) = false;
+    std::optional<Result<Durable>> done HOLDFAST_GUARDED_BY(mutex);
+  };
+  std::shared_ptr<State> state_;  // of the caller and of the threads that save
+};
+
+}  // namespace holdfast

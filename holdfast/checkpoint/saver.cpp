@@ -1,0 +1,419 @@
+#include "holdfast/checkpoint/saver.h"
+
+#include <algorithm>
+#include <deque>
+#include <thread>
+
+#include "holdfast/checkpoint/commit.h"
+#include "holdfast/checkpoint/events.h"
+#include "holdfast/checkpoint/free_memory.h"
+#include "holdfast/state/object_json.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int kPatience = 3;  // failures in a row that may pass
+
+bool may_pass(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kNoSpace:
+    case ErrorCode::kIo:
+    case ErrorCode::kTimeout:
+    case ErrorCode::kUnavailable: return true;
+    default: return false;
+  }
+}
+
+Result<Bytes> encode_objects(const Object& object, std::string_view what) {
+  if (object.none()) return Bytes();
+  const std::string json = HOLDFAST_TRY(encode_object(object).within(what));
+  return copy_of(bytes_of(json));
+}
+
+class RunSaver : public Saver {
+ public:
+  RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
+           SaverOptions options)
+      : env_(env),
+        run_(std::move(run)),
+        owner_(std::move(owner)),
+        options_(std::move(options)),
+        agree_(env, transport, kAgreeTag),
+        committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_) {
+    if (!options_.background) return;
+    capturer_ = std::jthread([this] { capture_tasks(); });
+    committer_thread_ = std::jthread([this] { commit_tasks(); });
+  }
+
+  ~RunSaver() override { static_cast<void>(finish(kNoDeadline)); }
+
+  const Path& run() const override { return run_.path(); }
+  Result<SaveHandle> save(const SaveRequest& request) override;
+  Result<void> close(Instant deadline) override;
+
+ private:
+  using Task = std::shared_ptr<SaveTask>;  // of the two threads, one after the other
+
+  Result<Message> agree(int64_t step);
+  Message decide(int64_t step);
+  bool make_room() HOLDFAST_REQUIRES(mutex_);
+  std::optional<Error> to_raise() HOLDFAST_REQUIRES(mutex_);
+
+  Task make_task(const SaveRequest& request, const Message& decision);
+  Result<void> prepare(SaveTask& task, const SaveRequest& request);
+  Result<void> plan_for(const LocalState& state);
+  void make_ring();
+  void enqueue(const Task& task);
+
+  void capture_tasks();
+  void capture(SaveTask& task);
+  void commit_tasks();
+  Task next_to_commit();
+  void commit(SaveTask& task);
+  void note(const SaveTask& task, const Result<Durable>& outcome);
+  void renew_lease();
+
+  Result<void> finish(Instant deadline);
+  bool wait_idle(Instant deadline);
+
+  double since(Instant start) const {
+    return std::chrono::duration<double>(env_.now() - start).count();
+  }
+  template <typename Event>
+  void tell(const Event& event) {
+    if (options_.events != nullptr) emit(*options_.events, env_, event);
+  }
+
+  Env& env_;
+  Run run_;
+  std::optional<Owner> owner_;  // rank 0's
+  const SaverOptions options_;
+  Channel agree_;
+  Committer committer_;
+
+  // Of the training thread.
+  std::shared_ptr<const WritePlan> plan_;
+  std::unique_ptr<StagingRing> ring_;
+  int64_t ring_for_ = 0;  // bytes of the shard that it was made for
+  int64_t serial_ = 0;
+  bool closed_ = false;
+
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Task> to_capture_ HOLDFAST_GUARDED_BY(mutex_);
+  std::deque<Task> to_commit_ HOLDFAST_GUARDED_BY(mutex_);
+  int in_flight_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  int64_t drop_below_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // serials that are superseded
+  std::optional<Error> failure_ HOLDFAST_GUARDED_BY(mutex_);  // of the last save
+  int failures_ HOLDFAST_GUARDED_BY(mutex_) = 0;              // in a row
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::map<int64_t, Instant> started_ HOLDFAST_GUARDED_BY(mutex_);  // by serial
+
+  std::jthread capturer_;  // last: they use all of the above
+  std::jthread committer_thread_;
+};
+
+Result<SaveHandle> RunSaver::save(const SaveRequest& request) {
+  if (closed_) return invalid("{}: the saver is closed", run_.path().native());
+  ++serial_;
+  const Message decision = HOLDFAST_TRY(agree(request.step));
+  if (decision.error.has_value()) return *decision.error;
+  if (decision.kind == "skip") {
+    SaveHandle skipped(env_);
+    skipped.set_done(conflict("step {}: skipped, because {} saves are under way",
+                              request.step, options_.in_flight));
+    tell(SaveSkipped{.step = request.step});
+    return skipped;
+  }
+  const Task task = make_task(request, decision);
+  const SaveHandle handle = task->handle;
+  enqueue(task);
+  return handle;
+}
+
+// Rank 0 decides for all, so that nobody waits for a save that others do not make.
+Result<Message> RunSaver::agree(int64_t step) {
+  if (!agree_.coordinator()) {
+    // Rank 0 may be waiting for room.
+    return agree_.hear(serial_, options_.agree_within + options_.write_within);
+  }
+  const Message decision = decide(step);
+  HOLDFAST_TRY(agree_.tell_all(decision, options_.agree_within));
+  return decision;
+}
+
+Message RunSaver::decide(int64_t step) {
+  Message decision{.serial = serial_, .kind = "go", .attempt = env_.random64()};
+  MutexLock lock(mutex_);
+  if (std::optional<Error> error = to_raise()) {
+    decision.error = error->within(fmt::format("before step {}", step));
+  } else if (!make_room()) {
+    decision.kind = "skip";
+  }
+  return decision;
+}
+
+// What the last saves failed with, once it is time to say so.
+std::optional<Error> RunSaver::to_raise() {
+  if (!failure_.has_value()) return std::nullopt;
+  if (may_pass(*failure_) && failures_ < kPatience) return std::nullopt;
+  failures_ = 0;
+  return std::exchange(failure_, std::nullopt);
+}
+
+bool RunSaver::make_room() {
+  if (in_flight_ < options_.in_flight) return true;
+  switch (options_.backpressure) {
+    case Backpressure::kSkip: return false;
+    case Backpressure::kNewest:
+      drop_below_ = serial_;
+      changed_.notify_all();
+      break;
+    case Backpressure::kWait: break;
+  }
+  while (in_flight_ >= options_.in_flight) changed_.wait(mutex_);
+  return true;
+}
+
+RunSaver::Task RunSaver::make_task(const SaveRequest& request,
+                                   const Message& decision) {
+  auto task = std::make_shared<SaveTask>(SaveTask{.serial = serial_,
+                                                  .attempt = decision.attempt,
+                                                  .step = request.step,
+                                                  .plan = nullptr,
+                                                  .writer = nullptr,
+                                                  .objects = {},
+                                                  .rank_objects = {},
+                                                  .manifest = {},
+                                                  .failed = std::nullopt,
+                                                  .handle = SaveHandle(env_)});
+  if (Result<void> prepared = prepare(*task, request); !prepared.ok()) {
+    task->failed = std::move(prepared).error();
+  }
+  return task;
+}
+
+Result<void> RunSaver::prepare(SaveTask& task, const SaveRequest& request) {
+  HOLDFAST_CHECK(request.state != nullptr, "a save without a state");
+  task.objects = HOLDFAST_TRY(encode_objects(request.objects, "objects"));
+  task.rank_objects =
+      HOLDFAST_TRY(encode_objects(request.rank_objects, "objects of the rank"));
+  HOLDFAST_TRY(plan_for(*request.state));
+  HOLDFAST_TRY(request.state->check());
+  make_ring();
+  task.plan = plan_;
+  task.writer = std::make_unique<ShardWriter>(*ring_, plan_->shard(*request.state));
+  task.manifest.software = options_.software;
+  task.manifest.metrics = request.metrics;
+  task.manifest.parallel = request.parallel;
+  task.manifest.parent = request.parent;
+  return {};
+}
+
+Result<void> RunSaver::plan_for(const LocalState& state) {
+  if (state.rank != agree_.rank()) {
+    return invalid("state of rank {}, want that of rank {}", state.rank, agree_.rank());
+  }
+  const size_t ranks = state.collection->layout().holders().size();
+  if (ranks != static_cast<size_t>(agree_.size())) {
+    return invalid("state of {} ranks, want {}", ranks, agree_.size());
+  }
+  if (plan_ != nullptr && plan_->collection() == state.collection) return {};
+  plan_ = std::make_shared<const WritePlan>(
+      HOLDFAST_TRY(WritePlan::create(state.collection, state.rank)));
+  return {};
+}
+
+// A ring that fits the plan; one that is in use is kept until its saves are done.
+void RunSaver::make_ring() {
+  const bool fixed = options_.ring_bytes != 0;
+  if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
+  wait_idle(kNoDeadline);
+  ring_for_ = plan_->shard_bytes();
+  const int64_t want =
+      fixed ? options_.ring_bytes : std::min(ring_for_, free_memory(env_) / 4);
+  ring_ = nullptr;
+  ring_ = std::make_unique<StagingRing>(
+      RingOptions{.bytes = want, .block = options_.block_bytes});
+}
+
+void RunSaver::enqueue(const Task& task) {
+  {
+    MutexLock lock(mutex_);
+    started_[task->serial] = env_.now();
+    ++in_flight_;
+    if (options_.background) {
+      to_capture_.push_back(task);
+      to_commit_.push_back(task);
+      changed_.notify_all();
+      return;
+    }
+  }
+  capture(*task);
+  commit(*task);
+}
+
+void RunSaver::capture_tasks() {
+  while (true) {
+    Task task;
+    {
+      MutexLock lock(mutex_);
+      while (to_capture_.empty() && !stopping_) changed_.wait(mutex_);
+      if (to_capture_.empty()) return;
+      task = to_capture_.front();
+      to_capture_.pop_front();
+    }
+    capture(*task);
+  }
+}
+
+void RunSaver::capture(SaveTask& task) {
+  const bool staged = task.writer != nullptr && task.writer->stage().ok();
+  task.handle.set_captured();
+  if (!staged) return;  // the committing half knows why
+  Instant start;
+  {
+    MutexLock lock(mutex_);
+    start = started_[task.serial];
+  }
+  tell(SaveCaptured{
+      .step = task.step, .bytes = task.plan->shard_bytes(), .seconds = since(start)});
+}
+
+void RunSaver::commit_tasks() {
+  while (const Task task = next_to_commit()) commit(*task);
+}
+
+// Null when there is no more. Prolongs the lease while it waits.
+RunSaver::Task RunSaver::next_to_commit() {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      const Instant renewal = env_.now() + options_.lease / 3;
+      while (to_commit_.empty() && !stopping_ && env_.now() < renewal) {
+        env_.wait_until(changed_, mutex_, renewal);
+      }
+      if (!to_commit_.empty()) {
+        const Task task = to_commit_.front();
+        to_commit_.pop_front();
+        task->dropped = task->serial < drop_below_;
+        return task;
+      }
+      if (stopping_) return nullptr;
+    }
+    renew_lease();
+  }
+}
+
+// A lease that is lost shows at the next commit.
+void RunSaver::renew_lease() {
+  if (owner_.has_value()) static_cast<void>(owner_->renew());
+}
+
+void RunSaver::commit(SaveTask& task) {
+  renew_lease();
+  const Result<Durable> outcome = committer_.commit(task);
+  if (task.dropped) {
+    tell(SaveSkipped{.step = task.step});
+  } else {
+    note(task, outcome);
+  }
+  // The ring's blocks first, then the word that there is room.
+  MutexLock lock(mutex_);
+  started_.erase(task.serial);
+  --in_flight_;
+  changed_.notify_all();
+  task.handle.set_done(outcome);
+}
+
+void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
+  Instant start;
+  {
+    MutexLock lock(mutex_);
+    start = started_[task.serial];
+    failures_ = outcome.ok() ? 0 : failures_ + 1;
+    failure_ = std::nullopt;
+    if (!outcome.ok()) failure_ = outcome.error();
+  }
+  if (outcome.ok()) {
+    tell(SaveDurable{.step = task.step,
+                     .folder = outcome->folder.filename().native(),
+                     .seconds = since(start)});
+  } else {
+    tell(SaveFailed{.step = task.step,
+                    .code = std::string(name_of(outcome.error().code())),
+                    .reason = outcome.error().message()});
+  }
+}
+
+bool RunSaver::wait_idle(Instant deadline) {
+  MutexLock lock(mutex_);
+  while (in_flight_ > 0 && env_.now() < deadline) {
+    env_.wait_until(changed_, mutex_, deadline);
+  }
+  return in_flight_ == 0;
+}
+
+Result<void> RunSaver::finish(Instant deadline) {
+  if (!wait_idle(deadline)) {
+    return timed_out("{}: saves are still under way", run_.path().native());
+  }
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  if (capturer_.joinable()) capturer_.join();
+  if (committer_thread_.joinable()) committer_thread_.join();
+  if (!owner_.has_value()) return {};
+  // Others then need not wait for the lease; if it fails, they do.
+  static_cast<void>(std::move(*owner_).release());
+  owner_.reset();
+  return {};
+}
+
+Result<void> RunSaver::close(Instant deadline) {
+  if (closed_) return {};
+  closed_ = true;
+  HOLDFAST_TRY(finish(deadline));
+  MutexLock lock(mutex_);
+  if (!failure_.has_value()) return {};
+  return std::exchange(failure_, std::nullopt)->within("close");
+}
+
+// Rank 0's half of open(): the run, owned and swept.
+Result<std::pair<Run, Owner>> own_run(Env& env, const Path& path,
+                                      const SaverOptions& options) {
+  Run run = HOLDFAST_TRY(Run::create_or_open(env, path));
+  const Identity self = options.identity.has_value() ? *options.identity
+                                                     : HOLDFAST_TRY(this_process(env));
+  Owner owner = HOLDFAST_TRY(
+      run.acquire(self, {.lease = options.lease, .events = options.events}));
+  // What crashes left takes space but harms nothing.
+  static_cast<void>(run.sweep(owner, {}));
+  return std::pair(std::move(run), std::move(owner));
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
+                                           Transport* transport, SaverOptions options) {
+  Channel agree(env, transport, kAgreeTag);
+  if (!agree.coordinator()) {
+    const Message told = HOLDFAST_TRY(agree.hear(0, options.agree_within));
+    if (told.error.has_value()) return *told.error;
+    Run opened = HOLDFAST_TRY(Run::open(env, run));
+    return std::make_unique<RunSaver>(env, std::move(opened), std::nullopt, transport,
+                                      std::move(options));
+  }
+  Result<std::pair<Run, Owner>> owned = own_run(env, run, options);
+  Message outcome{.serial = 0, .kind = "open"};
+  if (!owned.ok()) outcome.error = owned.error();
+  HOLDFAST_TRY(agree.tell_all(outcome, options.agree_within));
+  if (!owned.ok()) return std::move(owned).error();
+  return std::make_unique<RunSaver>(env, std::move(owned->first),
+                                    std::move(owned->second), transport,
+                                    std::move(options));
+}
+
+}  // namespace holdfast

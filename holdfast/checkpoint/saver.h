@@ -1,0 +1,94 @@
+// Saves the state of a job into a run directory, in the background.
+//
+// All ranks open a saver on the same directory and call save() at the same steps. A save
+// is captured (the tensors may change again) when it is in the staging ring, and durable
+// when rank 0 has committed it; the two threads of a saver do one and the other, while
+// training goes on. commit.h has the protocol.
+//
+// Failures. What may pass (no_space, io, timeout, unavailable) drops the save, with an
+// event, and the next one tries again; after three in a row, and at close(), save() fails
+// on all ranks alike. What cannot pass (invalid, conflict, unsupported, corrupt) makes the
+// next save() fail on all ranks. No failure touches an older checkpoint.
+//
+// Threads: save() and close() come from one thread, the training's. Without background
+// threads (for tests that count every call) save() returns when all is done.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+
+#include "holdfast/base/event.h"
+#include "holdfast/base/transport.h"
+#include "holdfast/checkpoint/local_state.h"
+#include "holdfast/checkpoint/save_handle.h"
+#include "holdfast/state/object.h"
+#include "holdfast/store/process.h"
+#include "holdfast/store/retention.h"
+
+namespace holdfast {
+
+// What to do with a save for which there is no room, because `in_flight` are under way.
+enum class Backpressure {
+  kWait,    // for room
+  kSkip,    // it: training comes first
+  kNewest,  // drop the ones that wait to be written
+};
+
+struct SaverOptions {
+  // Bytes of the staging ring; 0 is the rank's part of the state, at most a quarter of
+  // the memory that is free.
+  int64_t ring_bytes = 0;
+  int64_t block_bytes = int64_t{4} << 20;
+  int in_flight = 2;  // saves captured or being captured and not yet durable
+  Backpressure backpressure = Backpressure::kWait;
+  std::optional<Keep> keep{};        // all steps, unless it says otherwise
+  bool read_back = false;            // compare what is on disk before it is committed
+  int64_t space_reserve = 64 << 20;  // bytes that a save leaves free on the disk
+  bool direct = true;  // past the system's cache, where the file system can
+  bool background = true;
+  // How long ranks wait for each other: for a decision, and for all to have written.
+  Duration agree_within = std::chrono::seconds(60);
+  Duration write_within = std::chrono::minutes(30);
+  // Who owns the run; this process if not set.
+  std::optional<Identity> identity{};
+  Duration lease = std::chrono::minutes(2);
+  std::map<std::string, std::string> software{};  // versions, for the manifest
+  EventSink* events = nullptr;                    // must outlive the saver
+};
+
+struct SaveRequest {
+  int64_t step = 0;
+  // Its memory stays alive and unchanged until the save is captured.
+  const LocalState* state = nullptr;
+  Object objects{};  // what is no tensor and the same on all ranks; rank 0's is kept
+  Object rank_objects{};  // what is this rank's alone
+  std::map<std::string, double> metrics{};
+  std::string parallel{};  // the parallel configuration, in words
+  std::string parent{};    // the step folder that the job went on from
+};
+
+class Saver {
+ public:
+  // Rank 0 makes the directory and owns the run from then on: kConflict, on all ranks,
+  // if a live job has it. Sweeps what crashes left. `transport` is null for one rank;
+  // it and env must outlive the saver.
+  static Result<std::unique_ptr<Saver>> open(Env& env, const Path& run,
+                                             Transport* transport = nullptr,
+                                             SaverOptions options = {});
+  // close() without a deadline, if it was not called.
+  virtual ~Saver() = default;
+
+  // Begins to save. Fails on all ranks alike if earlier saves did (see above), and with
+  // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a
+  // save that turns out to be impossible or is skipped.
+  virtual Result<SaveHandle> save(const SaveRequest& request) = 0;
+
+  // Waits until all is durable, lets go of the run, and fails as the last save failed.
+  // What is not done by the deadline goes on until the saver is destroyed.
+  virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
+
+  virtual const Path& run() const = 0;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,48 @@
+#include "holdfast/checkpoint/verified_source.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "holdfast/base/crc32c.h"
+#include "holdfast/store/chunk_reader.h"
+
+namespace holdfast {
+
+Result<std::shared_ptr<VerifiedSource>> VerifiedSource::open(Env& env, const Path& path,
+                                                             ShardFile file) {
+  auto source = HOLDFAST_TRY(FileSource::open(env, path));
+  if (source->size() != file.bytes) {
+    return corrupt("{}: {} bytes, want {}", path.native(), source->size(), file.bytes);
+  }
+  return std::shared_ptr<VerifiedSource>(
+      new VerifiedSource(std::move(source), std::move(file)));
+}
+
+Result<void> VerifiedSource::load(size_t number) const {
+  if (number == number_) return {};
+  const Chunk& chunk = file_.chunks[number];
+  number_ = SIZE_MAX;
+  chunk_.resize(static_cast<size_t>(chunk.bytes));
+  HOLDFAST_TRY(source_->read(chunk.offset, chunk_));
+  HOLDFAST_TRY(check_chunk(name(), file_,
+                           {.number = number, .bytes = chunk_, .crc = crc32c(chunk_)}));
+  number_ = number;
+  return {};
+}
+
+Result<void> VerifiedSource::read_inside(int64_t offset, ByteSpan into) const {
+  const int64_t end = offset + static_cast<int64_t>(into.size());
+  const ChunkRange range = chunks_of(file_, offset, end);
+  MutexLock lock(mutex_);
+  for (size_t number = range.first; number < range.last; ++number) {
+    HOLDFAST_TRY(load(number));
+    const Chunk& chunk = file_.chunks[number];
+    const int64_t first = std::max(offset, chunk.offset);
+    const int64_t last = std::min(end, chunk.offset + chunk.bytes);
+    std::memcpy(into.data() + (first - offset), chunk_.data() + (first - chunk.offset),
+                static_cast<size_t>(last - first));
+  }
+  return {};
+}
+
+}  // namespace holdfast

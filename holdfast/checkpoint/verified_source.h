@@ -1,0 +1,39 @@
+// A shard as a Source that checks what it reads: a range is read as the whole chunks that
+// it touches, each held against its digest.
+#pragma once
+
+#include <memory>
+
+#include "holdfast/base/mutex.h"
+#include "holdfast/base/source_sink.h"
+#include "holdfast/store/shard_index.h"
+
+namespace holdfast {
+
+class VerifiedSource : public Source {
+ public:
+  // kCorrupt if the file has another size than its chunks make.
+  static Result<std::shared_ptr<VerifiedSource>> open(Env& env, const Path& path,
+                                                      ShardFile file);
+
+  const std::string& name() const override { return source_->name(); }
+  int64_t size() const override { return source_->size(); }
+
+ protected:
+  Result<void> read_inside(int64_t offset, ByteSpan into) const override;
+
+ private:
+  VerifiedSource(std::unique_ptr<FileSource> source, ShardFile file)
+      : source_(std::move(source)), file_(std::move(file)) {}
+
+  Result<void> load(size_t chunk) const HOLDFAST_REQUIRES(mutex_);
+
+  const std::unique_ptr<FileSource> source_;
+  const ShardFile file_;
+  // The last chunk: who reads in order with a small buffer meets each one many times.
+  mutable Mutex mutex_;
+  mutable size_t number_ HOLDFAST_GUARDED_BY(mutex_) = SIZE_MAX;
+  mutable Bytes chunk_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+}  // namespace holdfast
