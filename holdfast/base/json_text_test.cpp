@@ -25,7 +25,8 @@ std::string written(double number) {
 TEST(JsonTextTest, StringsReadBackAsTheyWere) {
   std::string all;
   for (int c = 0; c < 128; ++c) all += static_cast<char>(c);
-  for (const std::string& text : {all, std::string(), std::string("é/日本\U0001f600")}) {
+  for (const std::string& text :
+       {all, std::string(), std::string("é/日本\U0001f600")}) {
     const auto json = parse_json(in_quotes(text), "test");
     ASSERT_OK(json);
     EXPECT_EQ(json->get<std::string>(), text);

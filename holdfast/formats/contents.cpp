@@ -80,9 +80,8 @@ class CopyReader {
   Result<void> read_run(int64_t from, int64_t to) {
     HOLDFAST_CHECK(to >= 0 && to <= std::ssize(memory_) - copy_.run,
                    "{} bytes at {} of {}", copy_.run, to, memory_.size());
-    return source_.read(from,
-                        memory_.subspan(static_cast<size_t>(to),
-                                        static_cast<size_t>(copy_.run)));
+    return source_.read(
+        from, memory_.subspan(static_cast<size_t>(to), static_cast<size_t>(copy_.run)));
   }
 
   Result<void> read_window(int k, int64_t count, int64_t from, int64_t to) {
@@ -146,9 +145,9 @@ class BoxReader {
         left.push_back(part);
         continue;
       }
-      HOLDFAST_TRY(reader.read(plan_copy(map.narrowed(slice.box, *hit),
-                                         into_.narrowed(box_, *hit), hit->shape(),
-                                         element)));
+      HOLDFAST_TRY(
+          reader.read(plan_copy(map.narrowed(slice.box, *hit),
+                                into_.narrowed(box_, *hit), hit->shape(), element)));
       std::ranges::copy(subtract(part, *hit), std::back_inserter(left));
     }
     missing_ = std::move(left);
@@ -171,9 +170,8 @@ Result<void> read_part(const Contents& contents, TensorId tensor, int64_t elemen
   const int64_t bytes = bytes_of(of.dtype);
   std::array<std::byte, 16> whole{};
   const Box box = flat_range(Box::whole(of.shape), element, element + 1).at(0);
-  HOLDFAST_TRY(
-      read_box(contents, tensor, box, Map::dense(box, bytes),
-               ByteSpan(whole).first(static_cast<size_t>(bytes))));
+  HOLDFAST_TRY(read_box(contents, tensor, box, Map::dense(box, bytes),
+                        ByteSpan(whole).first(static_cast<size_t>(bytes))));
   std::copy_n(whole.begin() + skip, into.size(), into.begin());
   return {};
 }

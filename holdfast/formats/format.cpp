@@ -1,5 +1,7 @@
 #include "holdfast/formats/format.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "holdfast/formats/safetensors.h"

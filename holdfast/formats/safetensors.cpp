@@ -34,9 +34,9 @@ class Notes {
     return notes;
   }
 
-  // Calls apply(tensor, value, where) for each.
-  template <typename Apply>
-  Result<void> for_each(Apply&& apply) const {
+  using Apply = Result<void>(Tensor& tensor, const Object& value,
+                             const std::string& where);
+  Result<void> for_each(Apply* apply) const {
     const auto* dict = object_.as<Object::Dict>();
     if (dict == nullptr) return {};
     for (const auto& [key, value] : dict->items) {
@@ -98,15 +98,13 @@ std::string holder_name(const Source& source, size_t index) {
   return source.name().empty() ? fmt::format("file {}", index) : source.name();
 }
 
-Result<Collection> collection_of(
-    std::span<const std::shared_ptr<const Source>> sources,
-    std::span<SafetensorsHeader> headers) {
+Result<Collection> collection_of(std::span<const std::shared_ptr<const Source>> sources,
+                                 std::span<SafetensorsHeader> headers) {
   std::vector<Tensor> tensors;
   std::vector<Holder> holders;
   std::vector<std::pair<HolderId, int64_t>> places;
   for (HolderId h = 0; h < headers.size(); ++h) {
-    holders.push_back(
-        {.name = holder_name(*sources[h], h), .kind = HolderKind::kFile});
+    holders.push_back({.name = holder_name(*sources[h], h), .kind = HolderKind::kFile});
     for (size_t i = 0; i < headers[h].tensors.size(); ++i) {
       tensors.push_back(std::move(headers[h].tensors[i]));
       places.emplace_back(h, headers[h].offsets[i]);

@@ -3,6 +3,8 @@
 // A header may be 100 MB and comes from anywhere. It is read by events, never as a tree of
 // values, so that what is no header ends at the first event that does not fit and memory
 // stays in proportion to the tensors.
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <limits>
 #include <numeric>
@@ -171,9 +173,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       default: return "an object";
     }
   }
-  std::string of_name() const {
-    return at_ == At::kStart ? "" : " in " + shown(name_);
-  }
+  std::string of_name() const { return at_ == At::kStart ? "" : " in " + shown(name_); }
 
   bool fail_rank() {
     return fail(fmt::format("{}.{} has more than {} numbers", shown(name_), field_,
@@ -259,9 +259,9 @@ Result<Tensor> tensor_of(Entry& entry) {
 // Data in the order of its bytes: each tensor begins where the one before ends.
 Result<SafetensorsHeader> check_entries(std::vector<Entry>& entries, int64_t start,
                                         int64_t file_bytes) {
-  std::stable_sort(
-      entries.begin(), entries.end(),
-      [](const Entry& a, const Entry& b) { return *a.offsets < *b.offsets; });
+  std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
+    return *a.offsets < *b.offsets;
+  });
   SafetensorsHeader header;
   int64_t next = 0;
   for (Entry& entry : entries) {

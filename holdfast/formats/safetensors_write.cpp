@@ -17,9 +17,7 @@ constexpr std::string_view kMetadataName = "__metadata__";
 constexpr int64_t kLengthBytes = 8;
 constexpr int64_t kBufferBytes = int64_t{4} << 20;
 
-Dtype stored_dtype(Dtype dtype) {
-  return dtype == Dtype::kC128 ? Dtype::kF64 : dtype;
-}
+Dtype stored_dtype(Dtype dtype) { return dtype == Dtype::kC128 ? Dtype::kF64 : dtype; }
 
 Result<void> check_name(const std::string& name) {
   if (name.empty()) return invalid("safetensors: a tensor has no name");
@@ -130,10 +128,10 @@ class Stream {
     for (int64_t done = 0; done < bytes;) {
       const int64_t room = std::ssize(buffer_) - used_;
       const int64_t count = std::min(room, bytes - done);
-      HOLDFAST_TRY(read_canonical(
-          contents_, tensor, done,
-          ByteSpan(buffer_).subspan(static_cast<size_t>(used_),
-                                    static_cast<size_t>(count))));
+      HOLDFAST_TRY(
+          read_canonical(contents_, tensor, done,
+                         ByteSpan(buffer_).subspan(static_cast<size_t>(used_),
+                                                   static_cast<size_t>(count))));
       done += count;
       used_ += count;
       if (used_ == std::ssize(buffer_)) HOLDFAST_TRY(flush());
@@ -226,8 +224,7 @@ Result<void> write_tensors(Sink& sink, const Contents& contents,
     entries.push_back({tensor.name, tensor.dtype, tensor.shape});
   }
   const auto metadata = HOLDFAST_TRY(metadata_of(contents, tensors, objects));
-  const SafetensorsLayout layout =
-      HOLDFAST_TRY(lay_out_safetensors(entries, metadata));
+  const SafetensorsLayout layout = HOLDFAST_TRY(lay_out_safetensors(entries, metadata));
   HOLDFAST_TRY(sink.append(layout.header));
   Stream stream(sink, contents);
   for (const TensorId t : tensors) HOLDFAST_TRY(stream.put(t));

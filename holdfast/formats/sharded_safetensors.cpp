@@ -125,8 +125,8 @@ Result<void> write_sharded_safetensors(Env& env, const Path& folder,
     const std::string file =
         fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
     const auto sink = HOLDFAST_TRY(FileSink::create(env, folder / file));
-    HOLDFAST_TRY(
-        write_tensors(*sink, contents, shards[i], i == 0 ? contents.objects : Object()));
+    HOLDFAST_TRY(write_tensors(*sink, contents, shards[i],
+                               i == 0 ? contents.objects : Object()));
     HOLDFAST_TRY(sink->finish());
     for (const TensorId t : shards[i]) map[contents.collection.tensor(t).name] = file;
   }

@@ -36,8 +36,8 @@ bool may_be_key(const Object& key) {
 }
 
 bool is_container(const Object& object) {
-  return object.as<Object::List>() != nullptr || object.as<Object::Tuple>() != nullptr ||
-         object.as<Object::Dict>() != nullptr;
+  return object.as<Object::List>() != nullptr ||
+         object.as<Object::Tuple>() != nullptr || object.as<Object::Dict>() != nullptr;
 }
 
 bool is_natural(const Object::Dict& dict) {
@@ -219,8 +219,8 @@ class Reader : public nlohmann::json_sax<Json> {
   }
   bool number_float(number_float_t value, const string_t& text) override {
     if (text.find_first_of(".eE") == text.npos) {
-      return fail(fmt::format("integer {} is outside 64 bits, want $int",
-                              text.substr(0, 40)));
+      return fail(
+          fmt::format("integer {} is outside 64 bits, want $int", text.substr(0, 40)));
     }
     return put(Object(value), 0);
   }

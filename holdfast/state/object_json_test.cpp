@@ -120,16 +120,32 @@ TEST(ObjectJsonTest, OneHundredLevelsAreReadAndOneMoreIsNot) {
 }
 
 TEST(ObjectJsonTest, WhatIsNoTreeIsCorruptAndSaysWhere) {
-  for (const std::string_view json :
-       {"", "{", "[1,]", "nul", "1 2", "{\"$what\":1}", "{\"$tuple\":\"x\"}",
-        "{\"$tuple\":[],\"a\":1}", "{\"$bytes\":\"0g\"}", "{\"$bytes\":1}",
-        "{\"$int\":\"5\"}", "{\"$int\":\"99999999999999999999x\"}",
-        "{\"$float\":\"1.5\"}", "{\"$float\":\"3ff0000000000000\"}",
-        "{\"$float\":\"7ff8000000000000\"}", "{\"$dict\":[]}", "{\"$dict\":[[1]]}",
-        "{\"$dict\":[[\"a\",1]]}", "{\"$dict\":[[[],1]]}",
-        "{\"$dict\":[[1,1],[1,2]]}", "{\"a\":1,\"a\":2}", "9223372036854775808",
-        "-9223372036854775809", "123456789012345678901234567890", "1e999",
-        "\"\xff\""}) {
+  for (const std::string_view json : {"",
+                                      "{",
+                                      "[1,]",
+                                      "nul",
+                                      "1 2",
+                                      "{\"$what\":1}",
+                                      "{\"$tuple\":\"x\"}",
+                                      "{\"$tuple\":[],\"a\":1}",
+                                      "{\"$bytes\":\"0g\"}",
+                                      "{\"$bytes\":1}",
+                                      "{\"$int\":\"5\"}",
+                                      "{\"$int\":\"99999999999999999999x\"}",
+                                      "{\"$float\":\"1.5\"}",
+                                      "{\"$float\":\"3ff0000000000000\"}",
+                                      "{\"$float\":\"7ff8000000000000\"}",
+                                      "{\"$dict\":[]}",
+                                      "{\"$dict\":[[1]]}",
+                                      "{\"$dict\":[[\"a\",1]]}",
+                                      "{\"$dict\":[[[],1]]}",
+                                      "{\"$dict\":[[1,1],[1,2]]}",
+                                      "{\"a\":1,\"a\":2}",
+                                      "9223372036854775808",
+                                      "-9223372036854775809",
+                                      "123456789012345678901234567890",
+                                      "1e999",
+                                      "\"\xff\""}) {
     const auto read = decode(json);
     EXPECT_ERROR(read, ErrorCode::kCorrupt);
     EXPECT_EQ(message_of(read).find("objects.json: "), 0U) << json;
@@ -141,7 +157,8 @@ std::string random_text(Dice& dice) {
   static const std::vector<std::string> kParts{"a", "$", "é", "\"", "\n", "日", "."};
   std::string made;
   for (int64_t i = dice.below(4); i > 0; --i) {
-    made += kParts[static_cast<size_t>(dice.below(static_cast<int64_t>(kParts.size())))];
+    made +=
+        kParts[static_cast<size_t>(dice.below(static_cast<int64_t>(kParts.size())))];
   }
   return made;
 }
