@@ -34,6 +34,7 @@ struct Format {
   // What survives being written and opened again.
   bool keeps_objects = false;
   bool keeps_ties = false;
+  bool keeps_metadata = false;
   bool keeps_empty = true;  // no tensors at all
   bool (*keeps_dtype)(Dtype dtype) = nullptr;
 
@@ -59,8 +60,10 @@ Result<const Format*> format_of(Env& env, const Path& path);
 Result<const Format*> format_for(const Path& path);
 
 Result<Contents> open_file(Env& env, const Path& path);
-// Writes under another name beside it, then renames: the path is there whole and durable,
-// or not at all. kConflict if it exists. `format` is that of the path if null.
+// Writes under another name beside it, then renames: whatever happens, the path is there
+// whole or not at all, and durable on success. kConflict if it exists. `format` is that of
+// the path if null. A failure leaves nothing, except one of the last step, the sync of the
+// folder above: then the path is there.
 Result<void> write_file(Env& env, const Path& path, const Contents& contents,
                         const Format* format = nullptr);
 
