@@ -6,6 +6,11 @@ find_package(nlohmann_json REQUIRED)  # JSON tokens; limits and duplicate keys a
 find_path(HOLDFAST_XXHASH_DIR xxhash.h REQUIRED)  # XXH3-128, compiled in
 find_package(IsaL REQUIRED)           # CRC32C at memory speed on both CPUs
 
+# Those that the library can do without: a stub takes their place.
+if(HOLDFAST_URING)
+  find_package(Liburing)              # transfers at the device's speed; else threads
+endif()
+
 if(HOLDFAST_CLI)
   find_package(CLI11 REQUIRED)        # options, help and exit codes of the command line
 endif()

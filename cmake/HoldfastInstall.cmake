@@ -8,6 +8,10 @@ function(holdfast_install)
           ARCHIVE COMPONENT cpp FILE_SET HEADERS COMPONENT cpp)
   set(folder ${CMAKE_INSTALL_LIBDIR}/cmake/holdfast)
   install(EXPORT holdfastTargets NAMESPACE holdfast:: DESTINATION ${folder} COMPONENT cpp)
+  set(uses_liburing OFF)
+  if(TARGET Liburing::Liburing)
+    set(uses_liburing ON)
+  endif()
   configure_package_config_file(
     ${PROJECT_SOURCE_DIR}/cmake/holdfastConfig.cmake.in
     ${PROJECT_BINARY_DIR}/holdfastConfig.cmake INSTALL_DESTINATION ${folder})
@@ -16,6 +20,7 @@ function(holdfast_install)
   install(FILES ${PROJECT_BINARY_DIR}/holdfastConfig.cmake
                 ${PROJECT_BINARY_DIR}/holdfastConfigVersion.cmake
                 ${PROJECT_SOURCE_DIR}/cmake/FindIsaL.cmake
+                ${PROJECT_SOURCE_DIR}/cmake/FindLiburing.cmake
           DESTINATION ${folder} COMPONENT cpp)
   if(TARGET holdfast_program)
     install(TARGETS holdfast_program RUNTIME COMPONENT cli)

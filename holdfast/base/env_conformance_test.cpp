@@ -1,5 +1,5 @@
-// What every Env promises, asked of each of them: the machine's, the one in memory, and
-// a faulty one that was told of no fault.
+// What every Env promises, asked of each of them: the machine's (with and without
+// io_uring), the one in memory, and a faulty one that was told of no fault.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -25,11 +25,13 @@ class Place {
 
 class PosixPlace : public Place {
  public:
+  explicit PosixPlace(bool uring)
+      : env_(make_posix_env({.io_threads = 2, .in_flight = 2, .uring = uring})) {}
   Env& env() override { return *env_; }
   Path folder() override { return folder_.path(); }
 
  private:
-  std::unique_ptr<Env> env_ = make_posix_env({.io_threads = 2, .in_flight = 2});
+  std::unique_ptr<Env> env_;
   TempFolder folder_;
 };
 
@@ -79,7 +81,9 @@ class EnvTest : public ::testing::TestWithParam<Kind> {
 
 INSTANTIATE_TEST_SUITE_P(
     AllKinds, EnvTest,
-    ::testing::Values(Kind{"Posix", [] { return std::make_unique<PosixPlace>(); }},
+    ::testing::Values(Kind{"Posix", [] { return std::make_unique<PosixPlace>(true); }},
+                      Kind{"PosixThreads",
+                           [] { return std::make_unique<PosixPlace>(false); }},
                       Kind{"Memory", [] { return std::make_unique<MemoryPlace>(); }},
                       Kind{"Faulty", [] { return std::make_unique<FaultyPlace>(); }}),
     [](const auto& test) { return test.param.name; });

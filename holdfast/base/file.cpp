@@ -25,8 +25,19 @@ Result<void> File::check_transfer(const char* what, int64_t offset,
   return {};
 }
 
+Result<void> File::check_read(int64_t offset, ByteView memory) const {
+  return check_transfer("read", offset, memory);
+}
+
+Result<void> File::check_write(int64_t offset, ByteView bytes) const {
+  HOLDFAST_TRY(check_transfer("write", offset, bytes));
+  HOLDFAST_CHECK(mode() != OpenMode::kRead, "{}: write to a file opened to read",
+                 path_.native());
+  return {};
+}
+
 Result<size_t> File::read_at(int64_t offset, ByteSpan into) {
-  HOLDFAST_TRY(check_transfer("read", offset, into));
+  HOLDFAST_TRY(check_read(offset, into));
   size_t done = 0;
   while (done < into.size()) {
     const size_t count = HOLDFAST_TRY(
@@ -40,9 +51,7 @@ Result<size_t> File::read_at(int64_t offset, ByteSpan into) {
 }
 
 Result<size_t> File::write_whole(int64_t offset, ByteView bytes) {
-  HOLDFAST_TRY(check_transfer("write", offset, bytes));
-  HOLDFAST_CHECK(mode() != OpenMode::kRead, "{}: write to a file opened to read",
-                 path_.native());
+  HOLDFAST_TRY(check_write(offset, bytes));
   size_t done = 0;
   while (done < bytes.size()) {
     size_t count = HOLDFAST_TRY(

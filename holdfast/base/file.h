@@ -92,7 +92,7 @@ class File {
   Result<void> close();
 
  protected:
-  // A whole transfer, for implementations that run it elsewhere or later.
+  // A whole transfer, or the wait for one that runs elsewhere.
   using Transfer = std::function<Result<size_t>()>;
 
   File(Path path, OpenOptions options) : path_(std::move(path)), options_(options) {}
@@ -108,18 +108,23 @@ class File {
 
   // write_at, with the count that wait() gives.
   Result<size_t> write_whole(int64_t offset, ByteView bytes);
+  // What read_at and write_at refuse before they ask the system.
+  Result<void> check_read(int64_t offset, ByteView memory) const;
+  Result<void> check_write(int64_t offset, ByteView bytes) const;
+  // A ticket whose wait() calls `transfer`, once, on the thread that waits.
+  Ticket put_off(Transfer transfer);
 
  private:
   Result<void> check_transfer(const char* what, int64_t offset, ByteView memory) const;
-  Ticket put_off(Transfer transfer);
   Transfer take(Ticket ticket);
   std::map<uint64_t, Transfer> take_all();
 
   const Path path_;
   const OpenOptions options_;
 
-  // Transfers that nobody waited for yet, of implementations that run them in wait():
-  // as late as the contract allows, so that a test sees who relies on less.
+  // Transfers that nobody waited for yet. Unless an implementation starts them earlier
+  // they run in wait(): as late as the contract allows, so that a test sees who relies
+  // on less.
   Mutex mutex_;
   uint64_t last_id_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, Transfer> submitted_ HOLDFAST_GUARDED_BY(mutex_);

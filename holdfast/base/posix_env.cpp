@@ -39,12 +39,10 @@ Result<void> outcome_or_unsupported(int returned, std::string_view what,
 
 class PosixEnv : public Env {
  public:
-  explicit PosixEnv(PosixOptions options)
-      : threads_({.threads = options.io_threads,
-                  .queue = static_cast<size_t>(options.in_flight)}) {}
+  explicit PosixEnv(PosixOptions options) : io_(options) {}
 
   Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override {
-    return PosixFile::open(path, options, threads_);
+    return PosixFile::open(path, options, io_);
   }
 
   Result<FileInfo> info(const Path& path) override {
@@ -144,7 +142,7 @@ class PosixEnv : public Env {
   }
 
  private:
-  IoThreads threads_;
+  PosixIo io_;
 };
 
 }  // namespace

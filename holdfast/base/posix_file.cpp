@@ -39,14 +39,8 @@ Error not_a_file(const Path& path) {
 
 }  // namespace
 
-ThreadPool& IoThreads::pool() {
-  MutexLock lock(mutex_);
-  if (!pool_) pool_ = std::make_unique<ThreadPool>(options_);
-  return *pool_;
-}
-
 Result<std::unique_ptr<File>> PosixFile::open(const Path& path, OpenOptions options,
-                                              IoThreads& threads) {
+                                              PosixIo& io) {
   HOLDFAST_CHECK(!(options.direct && options.mode == OpenMode::kAppend),
                  "{}: direct append", path.native());
   const int flags = flags_of(options.mode);
@@ -56,7 +50,7 @@ Result<std::unique_ptr<File>> PosixFile::open(const Path& path, OpenOptions opti
     // The answer of pipes without a reader and of sockets.
     return errno == ENXIO ? not_a_file(path) : errno_error(errno, "open", path);
   }
-  std::unique_ptr<PosixFile> file(new PosixFile(path, options, descriptor, threads));
+  std::unique_ptr<PosixFile> file(new PosixFile(path, options, descriptor, io));
   HOLDFAST_TRY(file->check_kind());
   if (options.direct) HOLDFAST_TRY(file->make_direct());
   if (options.mode == OpenMode::kTruncate) HOLDFAST_TRY(file->truncate(0));
@@ -89,23 +83,23 @@ Error PosixFile::failure(std::string_view what) const {
   return errno_error(errno, what, path());
 }
 
-Error PosixFile::transfer_failure(std::string_view what) const {
+Error PosixFile::transfer_failure(int number, std::string_view what) const {
   // Aligned as it is, the file system wants more of a direct transfer than we give.
-  const bool cannot = direct() && errno == EINVAL;
-  return errno_error(cannot ? EOPNOTSUPP : errno, what, path());
+  const bool cannot = direct() && number == EINVAL;
+  return errno_error(cannot ? EOPNOTSUPP : number, what, path());
 }
 
 Result<size_t> PosixFile::read_some(int64_t offset, ByteSpan into) {
   const ssize_t count = uninterrupted(
       [&] { return ::pread(descriptor_, into.data(), into.size(), offset); });
-  if (count < 0) return transfer_failure("read");
+  if (count < 0) return transfer_failure(errno, "read");
   return static_cast<size_t>(count);
 }
 
 Result<size_t> PosixFile::write_some(int64_t offset, ByteView bytes) {
   const ssize_t count = uninterrupted(
       [&] { return ::pwrite(descriptor_, bytes.data(), bytes.size(), offset); });
-  if (count < 0) return transfer_failure("write");
+  if (count < 0) return transfer_failure(errno, "write");
   return static_cast<size_t>(count);
 }
 
@@ -148,59 +142,14 @@ Result<void> PosixFile::sync_data() {
 }
 
 Result<void> PosixFile::close_handle() {
+  {
+    MutexLock lock(mutex_);
+    ring_.reset();
+  }
   const int descriptor = std::exchange(descriptor_, -1);
   // Linux has freed the descriptor even when it reports an interruption.
   if (::close(descriptor) != 0 && errno != EINTR) return failure("close");
   return {};
-}
-
-Ticket PosixFile::start(Transfer transfer) {
-  ThreadPool& pool = threads_.pool();
-  uint64_t id = 0;
-  {
-    MutexLock lock(mutex_);
-    id = ++last_id_;
-    tickets_.emplace(id, std::nullopt);
-  }
-  pool.submit([this, id, transfer = std::move(transfer)] {
-    Result<size_t> result = transfer();
-    // Told under the lock: whoever hears it may destroy the file.
-    MutexLock lock(mutex_);
-    tickets_.find(id)->second = std::move(result);
-    finished_.notify_all();
-  });
-  return {id};
-}
-
-Ticket PosixFile::submit_read(int64_t offset, ByteSpan into) {
-  return start([this, offset, into] { return read_at(offset, into); });
-}
-
-Ticket PosixFile::submit_write(int64_t offset, ByteView bytes) {
-  return start([this, offset, bytes] { return write_whole(offset, bytes); });
-}
-
-Result<size_t> PosixFile::wait(Ticket ticket) {
-  MutexLock lock(mutex_);
-  const auto found = tickets_.find(ticket.id);
-  HOLDFAST_CHECK(found != tickets_.end(), "{}: no ticket {}", path().native(),
-                 ticket.id);
-  while (!found->second) finished_.wait(mutex_);
-  Result<size_t> result = *std::move(found->second);
-  tickets_.erase(found);
-  return result;
-}
-
-Result<void> PosixFile::drain() {
-  MutexLock lock(mutex_);
-  Result<void> outcome;
-  while (!tickets_.empty()) {
-    const auto first = tickets_.begin();
-    while (!first->second) finished_.wait(mutex_);
-    if (outcome.ok() && !first->second->ok()) outcome = first->second->error();
-    tickets_.erase(first);
-  }
-  return outcome;
 }
 
 }  // namespace holdfast

@@ -1,37 +1,42 @@
 // The file of the POSIX Env. Internal to base.
 #pragma once
 
-#include <map>
 #include <memory>
-#include <optional>
+#include <vector>
 
 #include "holdfast/base/file.h"
+#include "holdfast/base/posix_env.h"
 #include "holdfast/base/thread_pool.h"
+#include "holdfast/base/uring_internal.h"
 
 namespace holdfast {
 
-// The threads that run submitted transfers, started when first asked for.
-class IoThreads {
+// What runs submitted transfers.
+class PosixIo {
  public:
-  explicit IoThreads(ThreadPoolOptions options) : options_(options) {}
+  explicit PosixIo(PosixOptions options) : options_(options) {}
+  virtual ~PosixIo() = default;
+
+  // A ring for one file; null where the threads are to run its transfers.
+  virtual std::unique_ptr<Uring> make_ring() const;
+  // Started when first asked for.
   ThreadPool& pool();
 
  private:
-  const ThreadPoolOptions options_;
+  const PosixOptions options_;
   Mutex mutex_;
   std::unique_ptr<ThreadPool> pool_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 class PosixFile : public File {
  public:
-  // Fails with the errors of Env::open. `threads` must outlive the file.
+  // Fails with the errors of Env::open. `io` must outlive the file.
   static Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options,
-                                            IoThreads& threads);
+                                            PosixIo& io);
   ~PosixFile() override;
 
   Ticket submit_read(int64_t offset, ByteSpan into) override;
   Ticket submit_write(int64_t offset, ByteView bytes) override;
-  Result<size_t> wait(Ticket ticket) override;
 
   Result<int64_t> size() override;
   Result<void> allocate(int64_t size) override;
@@ -44,27 +49,36 @@ class PosixFile : public File {
   Result<size_t> write_some(int64_t offset, ByteView bytes) override;
   Result<size_t> append_some(ByteView bytes) override;
   Result<void> close_handle() override;
-  Result<void> drain() override;
 
  private:
-  PosixFile(Path path, OpenOptions options, int descriptor, IoThreads& threads)
-      : File(std::move(path), options), descriptor_(descriptor), threads_(threads) {}
+  // A part of a submitted transfer, in the ring.
+  struct Piece {
+    UringPiece what;
+    uint64_t id = 0;
+  };
 
-  Ticket start(Transfer transfer);
+  PosixFile(Path path, OpenOptions options, int descriptor, PosixIo& io)
+      : File(std::move(path), options), descriptor_(descriptor), io_(io) {}
+
+  // posix_submit.cpp
+  Uring* ring();
+  Ticket start_in_ring(Uring& ring, UringPiece whole);
+  Ticket start_in_pool(Transfer transfer);
+  Result<size_t> finish_all(Uring& ring, const std::vector<Piece>& pieces);
+  Result<size_t> finish(Uring& ring, const Piece& piece);
+  Result<size_t> go_on(const UringPiece& piece, size_t done);
+
   Result<void> check_kind() const;
   Result<void> make_direct() const;
   Error failure(std::string_view what) const;
-  Error transfer_failure(std::string_view what) const;
+  Error transfer_failure(int number, std::string_view what) const;
 
   int descriptor_;  // -1 once closed
-  IoThreads& threads_;
+  PosixIo& io_;
 
   Mutex mutex_;
-  Condition finished_;
-  uint64_t last_id_ HOLDFAST_GUARDED_BY(mutex_) = 0;
-  // Of every ticket not yet waited for; empty while it runs.
-  std::map<uint64_t, std::optional<Result<size_t>>> tickets_
-      HOLDFAST_GUARDED_BY(mutex_);
+  bool ring_asked_for_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::unique_ptr<Uring> ring_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 }  // namespace holdfast

@@ -1,0 +1,158 @@
+// The raw line: how fast this device writes and reads a file, by block size, transfers
+// in flight, and past the cache or through it. Writes include the allocation and the
+// sync, reads are cold. No bar: it is what others are held against.
+//
+// "env" submits through the Env as it comes (io_uring where there is one), "threads"
+// through its threads, "pwrite, pread" are system calls in a loop.
+//
+//   raw_io_bench [--bytes=N] [--folder=PATH] [--rounds=N]
+//
+// The file lies in a folder of its own below --folder (the current one unless told).
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cstdio>
+#include <string>
+#include <string_view>
+
+#include "bench/raw_io.h"
+#include "holdfast/base/posix_env.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kLargest = 16 * kMiB, kDeepest = 16;
+
+struct Settings {
+  int64_t bytes = 2048 * kMiB;
+  int64_t rounds = 1;
+  Path folder = ".";
+};
+
+bool parse_number(std::string_view text, int64_t& into) {
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), into);
+  return error == std::errc() && end == text.data() + text.size() && into > 0;
+}
+
+// Options of other benchmarks are let pass: all of them get the same.
+bool parse(int count, char** arguments, Settings& settings) {
+  for (int i = 1; i < count; ++i) {
+    const std::string_view text = arguments[i];
+    const std::string_view value =
+        text.substr(std::min(text.size(), text.find('=') + 1));
+    bool good = true;
+    if (text.starts_with("--bytes=")) good = parse_number(value, settings.bytes);
+    if (text.starts_with("--rounds=")) good = parse_number(value, settings.rounds);
+    if (text.starts_with("--folder=")) settings.folder = value;
+    if (!good) {
+      fmt::print(stderr, "raw_io_bench: {}: want a number above 0\n", text);
+      return false;
+    }
+  }
+  settings.bytes = std::max(settings.bytes / kLargest, kDeepest) * kLargest;
+  return true;
+}
+
+struct Best {
+  double rate = 0;
+  std::string how;
+
+  void take(double candidate, const std::string& name) {
+    if (candidate > rate) *this = {candidate, name};
+  }
+};
+
+class Sweep {
+ public:
+  explicit Sweep(const Settings& settings)
+      : settings_(settings),
+        path_(settings.folder / fmt::format("raw-{:016x}", env_->random64()) / "file") {
+  }
+  ~Sweep() { (void)env_->remove_all(path_.parent_path()); }
+  Sweep(const Sweep&) = delete;
+  Sweep& operator=(const Sweep&) = delete;
+
+  Result<void> run() {
+    HOLDFAST_TRY(env_->create_folders(path_.parent_path()));
+    fmt::print("{} MiB of noise, GB/s; writes with allocation and sync, reads cold\n",
+               settings_.bytes / kMiB);
+    for (int64_t round = 0; round < settings_.rounds; ++round) {
+      for (const bool direct : {true, false}) HOLDFAST_TRY(shapes(direct));
+      HOLDFAST_TRY(others());
+    }
+    fmt::print("best write {:.2f} ({}), best read {:.2f} ({})\n", write_.rate / 1e9,
+               write_.how, read_.rate / 1e9, read_.how);
+    return {};
+  }
+
+ private:
+  Result<void> shapes(bool direct) {
+    for (const int64_t block : {1, 4, 16}) {
+      for (const int64_t depth : {1, 4, 16}) {
+        HOLDFAST_TRY(through_env(*env_, "env", shape(block, depth, direct)));
+      }
+    }
+    return {};
+  }
+
+  // The same by threads, and without anything of ours.
+  Result<void> others() {
+    const auto threads = make_posix_env({.uring = false});
+    HOLDFAST_TRY(through_env(*threads, "threads", shape(4, 4, true)));
+    return plain(shape(16, 1, true));
+  }
+
+  RawShape shape(int64_t block, int64_t depth, bool direct) const {
+    return {settings_.bytes, block * kMiB, depth, direct};
+  }
+
+  Result<void> through_env(Env& env, std::string_view way, const RawShape& shape) {
+    const double write =
+        HOLDFAST_TRY(measure_raw_write(env, path_, shape, memory_.span()));
+    HOLDFAST_TRY(forget(path_));
+    const double read =
+        HOLDFAST_TRY(measure_raw_read(env, path_, shape, memory_.span()));
+    report(way, shape, write, read);
+    return {};
+  }
+
+  Result<void> plain(const RawShape& shape) {
+    const double write =
+        HOLDFAST_TRY(measure_plain_write(path_, shape, memory_.span()));
+    HOLDFAST_TRY(forget(path_));
+    const double read = HOLDFAST_TRY(measure_plain_read(path_, shape, memory_.span()));
+    report("pwrite, pread", shape, write, read);
+    return {};
+  }
+
+  void report(std::string_view way, const RawShape& shape, double write, double read) {
+    const std::string how =
+        fmt::format("{} {} {} MiB x {}", way, shape.direct ? "direct" : "buffered",
+                    shape.block / kMiB, shape.depth);
+    fmt::print("{:<40} write {:>6.2f}  read {:>6.2f}\n", how, write / 1e9, read / 1e9);
+    std::fflush(stdout);
+    write_.take(write, how);
+    read_.take(read, how);
+  }
+
+  const Settings settings_;
+  const std::unique_ptr<Env> env_ = make_posix_env();
+  const Path path_;
+  AlignedBytes memory_ = make_noise(kLargest * kDeepest);
+  Best write_, read_;
+};
+
+}  // namespace
+}  // namespace holdfast
+
+int main(int count, char** arguments) {
+  holdfast::Settings settings;
+  if (!holdfast::parse(count, arguments, settings)) return 2;
+  const holdfast::Result<void> outcome = holdfast::Sweep(settings).run();
+  if (!outcome.ok())
+    fmt::print(stderr, "raw_io_bench: {}\n", outcome.error().message());
+  return outcome.ok() ? 0 : 1;
+}
