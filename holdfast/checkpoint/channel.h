@@ -19,11 +19,11 @@ namespace holdfast {
 
 struct Message {
   int64_t serial = 0;
-  std::string kind;  // what is decided: "go", "skip", a step's folder, ...
+  std::string kind{};  // what is decided: "go", "skip", a step's folder, ...
   uint64_t attempt = 0;
-  std::vector<ManifestFile> files;
-  std::string text;            // anything more
-  std::optional<Error> error;  // the sender's, or what all shall raise
+  std::vector<ManifestFile> files{};
+  std::string text{};            // anything more
+  std::optional<Error> error{};  // the sender's, or what all shall raise
   friend bool operator==(const Message&, const Message&);
 };
 

@@ -132,7 +132,7 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
   if (options_.read_back) HOLDFAST_TRY(read_back(attempt, shard));
   std::vector<ManifestFile> files{{.name = shard.name,
                                    .bytes = shard.bytes,
-                                   .digest = crc32c_digest(combined_crc(shard))}};
+                                   .digest = crc_digest(combined_crc(shard))}};
   const auto put = [&](const std::string& name, ByteView bytes) -> Result<void> {
     if (bytes.empty()) return {};
     files.push_back(HOLDFAST_TRY(attempt.put_file(name, bytes)));

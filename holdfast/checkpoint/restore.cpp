@@ -69,9 +69,9 @@ class Restore {
   bool is_whole(const Step& step) {
     const Depth depth = options_.verify_all ? Depth::kFull : Depth::kFast;
     Result<WholeReport> report = check_whole(env_, step.folder, depth);
-    Result<void> outcome = report.ok() ? report->outcome() : report.error();
-    if (outcome.ok()) return true;
-    skipped_.push_back({step.folder.filename().native(), outcome.error()});
+    if (report.ok() && report->whole()) return true;
+    skipped_.push_back({step.folder.filename().native(),
+                        report.ok() ? report->error() : report.error()});
     return false;
   }
 

@@ -403,17 +403,17 @@ Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
     const Message told = HOLDFAST_TRY(agree.hear(0, options.agree_within));
     if (told.error.has_value()) return *told.error;
     Run opened = HOLDFAST_TRY(Run::open(env, run));
-    return std::make_unique<RunSaver>(env, std::move(opened), std::nullopt, transport,
-                                      std::move(options));
+    return std::unique_ptr<Saver>(std::make_unique<RunSaver>(
+        env, std::move(opened), std::nullopt, transport, std::move(options)));
   }
   Result<std::pair<Run, Owner>> owned = own_run(env, run, options);
   Message outcome{.serial = 0, .kind = "open"};
   if (!owned.ok()) outcome.error = owned.error();
   HOLDFAST_TRY(agree.tell_all(outcome, options.agree_within));
   if (!owned.ok()) return std::move(owned).error();
-  return std::make_unique<RunSaver>(env, std::move(owned->first),
-                                    std::move(owned->second), transport,
-                                    std::move(options));
+  return std::unique_ptr<Saver>(
+      std::make_unique<RunSaver>(env, std::move(owned->first), std::move(owned->second),
+                                 transport, std::move(options)));
 }
 
 }  // namespace holdfast
