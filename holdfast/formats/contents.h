@@ -30,7 +30,10 @@ struct Contents {
 };
 
 // Reads a box of a tensor, from as many pieces as hold it, into `memory` through `into`
-// (a map relative to memory.data()). Memory of its own stays bounded.
+// (a map relative to memory.data(), which must stay inside). Bytes that lie scattered are
+// read through a window of a few MiB, so that small rows are not single reads. kInvalid
+// for a box outside the tensor, kNotFound, naming it, for a part that nothing holds, and
+// what reading the sources gives.
 Result<void> read_box(const Contents& contents, TensorId tensor, const Box& box,
                       const Map& into, ByteSpan memory);
 

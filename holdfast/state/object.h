@@ -67,7 +67,8 @@ class Object {
   Value value_;
 };
 
-// The most that trees may nest, in memory and in files: deeper ones are an attack.
+// The most containers that may lie in one another, in memory and in files: deeper trees
+// are an attack.
 inline constexpr int kMaxObjectDepth = 100;
 
 }  // namespace holdfast

@@ -1,0 +1,219 @@
+#include "holdfast/formats/contents.h"
+
+#include <algorithm>
+#include <array>
+
+namespace holdfast {
+namespace {
+
+// What is read at once where the bytes wanted lie scattered.
+constexpr int64_t kWindowBytes = int64_t{4} << 20;
+// Reading over a gap of this many bytes is cheaper than a second read.
+constexpr int64_t kGapBytes = int64_t{32} << 10;
+// Runs of this many bytes go straight into their place.
+constexpr int64_t kDirectBytes = int64_t{64} << 10;
+
+size_t at(int k) { return static_cast<size_t>(k); }
+
+// Carries a strided copy out of a source: in long runs straight into memory, else through
+// a window over the bytes that are wanted and the gaps between them.
+class CopyReader {
+ public:
+  CopyReader(const Source& source, ByteSpan memory, Bytes& window)
+      : source_(source), memory_(memory), window_(window) {}
+
+  Result<void> read(StridedCopy copy) {
+    if (copy.run == 0) return {};
+    turn_forward(copy);
+    copy_ = copy;
+    measure();
+    return visit(0, copy.from, copy.to);
+  }
+
+ private:
+  // The same runs in ascending order of the file, outermost loop the widest step.
+  static void turn_forward(StridedCopy& copy) {
+    for (int k = 0; k < copy.loops; ++k) {
+      StridedCopy::Loop& loop = copy.loop[at(k)];
+      if (loop.from_stride >= 0) continue;
+      copy.from += (loop.count - 1) * loop.from_stride;
+      copy.to += (loop.count - 1) * loop.to_stride;
+      loop = {loop.count, -loop.from_stride, -loop.to_stride};
+    }
+    std::stable_sort(copy.loop.begin(), copy.loop.begin() + copy.loops,
+                     [](const StridedCopy::Loop& a, const StridedCopy::Loop& b) {
+                       return a.from_stride > b.from_stride;
+                     });
+  }
+
+  void measure() {
+    span_[at(copy_.loops)] = copy_.run;
+    narrow_[at(copy_.loops)] = copy_.run < kDirectBytes;
+    for (int k = copy_.loops - 1; k >= 0; --k) {
+      const StridedCopy::Loop& loop = copy_.loop[at(k)];
+      span_[at(k)] = span_[at(k + 1)] + (loop.count - 1) * loop.from_stride;
+      narrow_[at(k)] =
+          narrow_[at(k + 1)] && loop.from_stride - span_[at(k + 1)] <= kGapBytes;
+    }
+  }
+
+  // Loops k and inwards, for the run at `from` that belongs at `to`.
+  Result<void> visit(int k, int64_t from, int64_t to) {
+    if (k == copy_.loops) return read_run(from, to);
+    const StridedCopy::Loop& loop = copy_.loop[at(k)];
+    int64_t together = 1;
+    if (narrow_[at(k)] && span_[at(k + 1)] <= kWindowBytes) {
+      together += (kWindowBytes - span_[at(k + 1)]) / loop.from_stride;
+    }
+    for (int64_t i = 0; i < loop.count; i += together) {
+      const int64_t count = std::min(together, loop.count - i);
+      const int64_t here = from + i * loop.from_stride, there = to + i * loop.to_stride;
+      if (count == 1) {
+        HOLDFAST_TRY(visit(k + 1, here, there));
+      } else {
+        HOLDFAST_TRY(read_window(k, count, here, there));
+      }
+    }
+    return {};
+  }
+
+  Result<void> read_run(int64_t from, int64_t to) {
+    HOLDFAST_CHECK(to >= 0 && to <= std::ssize(memory_) - copy_.run,
+                   "{} bytes at {} of {}", copy_.run, to, memory_.size());
+    return source_.read(
+        from, memory_.subspan(static_cast<size_t>(to), static_cast<size_t>(copy_.run)));
+  }
+
+  Result<void> read_window(int k, int64_t count, int64_t from, int64_t to) {
+    const int64_t bytes =
+        span_[at(k + 1)] + (count - 1) * copy_.loop[at(k)].from_stride;
+    // Before memory is taken for a range that a damaged file has made up.
+    if (from + bytes > source_.size()) return source_.read_bytes(from, bytes).error();
+    if (std::ssize(window_) < bytes) window_.resize(static_cast<size_t>(bytes));
+    const ByteSpan window = ByteSpan(window_).first(static_cast<size_t>(bytes));
+    HOLDFAST_TRY(source_.read(from, window));
+    StridedCopy inner{.from = 0, .to = to, .run = copy_.run, .loops = copy_.loops - k};
+    std::copy_n(copy_.loop.begin() + k, inner.loops, inner.loop.begin());
+    inner.loop[0].count = count;
+    run_copy(inner, window, memory_);
+    return {};
+  }
+
+  const Source& source_;
+  const ByteSpan memory_;
+  Bytes& window_;
+  StridedCopy copy_;
+  // Of loops k and inwards: the bytes from first to last, and whether a window over them
+  // is better than single reads.
+  std::array<int64_t, kMaxRank + 1> span_{};
+  std::array<bool, kMaxRank + 1> narrow_{};
+};
+
+// One call of read_box.
+class BoxReader {
+ public:
+  BoxReader(const Contents& contents, TensorId tensor, const Box& box, const Map& into,
+            ByteSpan memory)
+      : contents_(contents),
+        tensor_(tensor),
+        box_(box),
+        into_(into),
+        memory_(memory),
+        missing_{box} {}
+
+  Result<void> read() {
+    const std::string& name = contents_.collection.tensor(tensor_).name;
+    for (const Slice& slice : contents_.collection.layout().slices(tensor_)) {
+      if (missing_.empty()) break;
+      HOLDFAST_TRY(read_slice(slice).within(name));
+    }
+    if (missing_.empty()) return {};
+    return not_found("{}: box {} has no holder", name, to_string(missing_.front()));
+  }
+
+ private:
+  // Reads what the slice has and is still missing.
+  Result<void> read_slice(const Slice& slice) {
+    const Layout& layout = contents_.collection.layout();
+    const int64_t element = bytes_of(contents_.collection.tensor(tensor_).dtype);
+    const Map map = layout.map(slice.first, element);
+    CopyReader reader(*contents_.sources[layout.holder(slice.first)], memory_, window_);
+    std::vector<Box> left;
+    for (const Box& part : missing_) {
+      const auto hit = intersect(part, slice.box);
+      if (!hit) {
+        left.push_back(part);
+        continue;
+      }
+      HOLDFAST_TRY(
+          reader.read(plan_copy(map.narrowed(slice.box, *hit),
+                                into_.narrowed(box_, *hit), hit->shape(), element)));
+      std::ranges::copy(subtract(part, *hit), std::back_inserter(left));
+    }
+    missing_ = std::move(left);
+    return {};
+  }
+
+  const Contents& contents_;
+  const TensorId tensor_;
+  const Box& box_;
+  const Map& into_;
+  const ByteSpan memory_;
+  std::vector<Box> missing_;
+  Bytes window_;
+};
+
+// One element, of which only some bytes are wanted.
+Result<void> read_part(const Contents& contents, TensorId tensor, int64_t element,
+                       int64_t skip, ByteSpan into) {
+  const Tensor& of = contents.collection.tensor(tensor);
+  const int64_t bytes = bytes_of(of.dtype);
+  std::array<std::byte, 16> whole{};
+  const Box box = flat_range(Box::whole(of.shape), element, element + 1).at(0);
+  HOLDFAST_TRY(read_box(contents, tensor, box, Map::dense(box, bytes),
+                        ByteSpan(whole).first(static_cast<size_t>(bytes))));
+  std::copy_n(whole.begin() + skip, into.size(), into.begin());
+  return {};
+}
+
+}  // namespace
+
+Result<void> read_box(const Contents& contents, TensorId tensor, const Box& box,
+                      const Map& into, ByteSpan memory) {
+  const Tensor& of = contents.collection.tensor(tensor);
+  if (!box.inside(of.shape)) {
+    return invalid("{}: box {} is outside the shape {}", of.name, to_string(box),
+                   to_string(of.shape));
+  }
+  if (box.empty()) return {};
+  return BoxReader(contents, tensor, box, into, memory).read();
+}
+
+Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t offset,
+                            ByteSpan into) {
+  const Tensor& of = contents.collection.tensor(tensor);
+  const int64_t bytes = bytes_of(of.dtype);
+  if (offset < 0 || offset > of.bytes() - std::ssize(into)) {
+    return invalid("{}: {} bytes at {}, want them inside {}", of.name, into.size(),
+                   offset, of.bytes());
+  }
+  if (into.empty()) return {};
+  if (const int64_t skip = offset % bytes; skip != 0) {
+    const int64_t head = std::min<int64_t>(bytes - skip, std::ssize(into));
+    HOLDFAST_TRY(read_part(contents, tensor, offset / bytes, skip,
+                           into.first(static_cast<size_t>(head))));
+    offset += head;
+    into = into.subspan(static_cast<size_t>(head));
+  }
+  const int64_t whole = std::ssize(into) / bytes, first = offset / bytes;
+  for (const Box& box : flat_range(Box::whole(of.shape), first, first + whole)) {
+    const auto size = static_cast<size_t>(box.elements() * bytes);
+    HOLDFAST_TRY(
+        read_box(contents, tensor, box, Map::dense(box, bytes), into.first(size)));
+    into = into.subspan(size);
+  }
+  if (into.empty()) return {};
+  return read_part(contents, tensor, first + whole, 0, into);
+}
+
+}  // namespace holdfast

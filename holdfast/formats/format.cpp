@@ -1,0 +1,160 @@
+#include "holdfast/formats/format.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "holdfast/formats/safetensors.h"
+#include "holdfast/formats/sharded_safetensors.h"
+
+namespace holdfast {
+namespace {
+
+bool any_dtype(Dtype) { return true; }
+
+// A length that a header can have, then JSON.
+bool is_safetensors(const Glance& glance) {
+  if (glance.folder || glance.head.size() < 9) return false;
+  const auto length = load_little_endian<uint64_t>(glance.head);
+  const std::string_view text = text_of(glance.head).substr(8);
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  return length <= uint64_t{kMaxSafetensorsHeader} && first != text.npos &&
+         text[first] == '{';
+}
+
+Result<Contents> open_safetensors_file(Env& env, const Path& path) {
+  return open_safetensors(HOLDFAST_TRY(FileSource::open(env, path)));
+}
+
+Result<void> write_safetensors_file(Env& env, const Path& path,
+                                    const Contents& contents) {
+  const auto sink = HOLDFAST_TRY(FileSink::create(env, path));
+  HOLDFAST_TRY(write_safetensors(*sink, contents));
+  return sink->finish();
+}
+
+bool is_sharded_safetensors(const Glance& glance) {
+  if (!glance.folder) return glance.path.native().ends_with(kShardIndexSuffix);
+  return std::ranges::any_of(glance.names, [](const std::string& name) {
+    return name.ends_with(kShardIndexSuffix);
+  });
+}
+
+Result<void> write_shards(Env& env, const Path& path, const Contents& contents) {
+  return write_sharded_safetensors(env, path, contents);
+}
+
+// In the order in which they are asked whether they recognise a file.
+const std::vector<Format>& all() {
+  static const std::vector<Format> kFormats{
+      {.name = "safetensors-folder",
+       .what = "folder of safetensors files with an index, as of Hugging Face",
+       .extensions = {},
+       .folder = true,
+       .keeps_objects = true,
+       .keeps_ties = true,
+       .keeps_metadata = true,
+       .keeps_empty = false,
+       .keeps_dtype = any_dtype,
+       .recognises = is_sharded_safetensors,
+       .open = open_sharded_safetensors,
+       .write = write_shards},
+      {.name = "safetensors",
+       .what = "one safetensors file",
+       .extensions = {".safetensors"},
+       .keeps_objects = true,
+       .keeps_ties = true,
+       .keeps_metadata = true,
+       .keeps_dtype = any_dtype,
+       .recognises = is_safetensors,
+       .open = open_safetensors_file,
+       .write = write_safetensors_file},
+      // Here goes torch's zip: {.name = "pt", .extensions = {".pt", ".pth", ".bin"}, …}.
+  };
+  return kFormats;
+}
+
+std::string names_of_formats() {
+  std::vector<std::string_view> names;
+  for (const Format& format : formats()) names.push_back(format.name);
+  return fmt::format("{}", fmt::join(names, ", "));
+}
+
+Result<Glance> glance_at(Env& env, const Path& path) {
+  Glance glance{.path = path, .folder = HOLDFAST_TRY(env.info(path)).folder};
+  if (glance.folder) {
+    glance.names = HOLDFAST_TRY(env.list(path));
+    return glance;
+  }
+  const auto source = HOLDFAST_TRY(FileSource::open(env, path));
+  glance.head =
+      HOLDFAST_TRY(source->read_bytes(0, std::min(source->size(), kGlanceBytes)));
+  return glance;
+}
+
+Path without_slash(const Path& path) {
+  return path.has_filename() ? path : path.parent_path();
+}
+
+// What is half written, or could not be renamed, goes. Its own failure says less than the
+// error that led here.
+Result<void> write_and_rename(Env& env, const Format& format, const Path& path,
+                              const Contents& contents) {
+  const Path attempt = path.native() + fmt::format(".{:016x}.tmp", env.random64());
+  auto done = format.write(env, attempt, contents);
+  if (done.ok()) done = env.rename_new(attempt, path);
+  if (!done.ok()) {
+    (void)env.remove_all(attempt);
+    return done;
+  }
+  return env.sync_folder(folder_of(path));
+}
+
+}  // namespace
+
+std::span<const Format> formats() { return all(); }
+
+Result<const Format*> find_format(std::string_view name) {
+  for (const Format& format : formats()) {
+    if (format.name == name) return &format;
+  }
+  return unsupported("format \"{}\": not known, want one of {}", name,
+                     names_of_formats());
+}
+
+Result<const Format*> format_of(Env& env, const Path& path) {
+  const Glance glance = HOLDFAST_TRY(glance_at(env, path));
+  for (const Format& format : formats()) {
+    if (format.recognises(glance)) return &format;
+  }
+  return unsupported("{}: none of the formats {}", path.native(), names_of_formats());
+}
+
+Result<const Format*> format_for(const Path& path) {
+  if (!path.has_filename()) return find_format("safetensors-folder");
+  for (const Format& format : formats()) {
+    for (const std::string_view extension : format.extensions) {
+      if (format.can_write() && path.native().ends_with(extension)) return &format;
+    }
+  }
+  return unsupported("{}: the name tells no format, want one of {}", path.native(),
+                     names_of_formats());
+}
+
+Result<Contents> open_file(Env& env, const Path& path) {
+  const Format* format = HOLDFAST_TRY(format_of(env, path));
+  return format->open(env, path);
+}
+
+Result<void> write_file(Env& env, const Path& path, const Contents& contents,
+                        const Format* format) {
+  if (format == nullptr) format = HOLDFAST_TRY(format_for(path));
+  if (!format->can_write()) {
+    return unsupported("{}: {} can only be read", path.native(), format->name);
+  }
+  const Path target = without_slash(path);
+  if (env.info(target).ok()) return conflict("{}: exists", target.native());
+  return write_and_rename(env, *format, target, contents);
+}
+
+}  // namespace holdfast

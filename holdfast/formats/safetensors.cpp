@@ -1,0 +1,173 @@
+#include "holdfast/formats/safetensors.h"
+
+#include "holdfast/formats/safetensors_internal.h"
+#include "holdfast/state/object_json.h"
+
+namespace holdfast {
+namespace {
+
+using Metadata = std::map<std::string, std::string>;
+
+// One of our own members of __metadata__, taken out; None where it is not there.
+Result<Object> take_object(Metadata& metadata, const char* key,
+                           const std::string& where) {
+  const auto found = metadata.find(key);
+  if (found == metadata.end()) return Object();
+  const auto place = where + ": __metadata__." + key;
+  Object object = HOLDFAST_TRY(decode_object(bytes_of(found->second), place));
+  metadata.erase(found);
+  return object;
+}
+
+// A member that is a dict from names of tensors to something.
+class Notes {
+ public:
+  static Result<Notes> take(SafetensorsHeader& header, const char* key,
+                            const std::string& where) {
+    Notes notes;
+    notes.where_ = where + ": __metadata__." + key;
+    notes.object_ = HOLDFAST_TRY(take_object(header.metadata, key, where));
+    if (!notes.object_.none() && notes.object_.as<Object::Dict>() == nullptr) {
+      return corrupt("{}: want a dict", notes.where_);
+    }
+    if (notes.object_.none()) return notes;
+    for (Tensor& tensor : header.tensors) notes.tensors_[tensor.name] = &tensor;
+    return notes;
+  }
+
+  using Apply = Result<void>(Tensor& tensor, const Object& value,
+                             const std::string& where);
+  Result<void> for_each(Apply* apply) const {
+    const auto* dict = object_.as<Object::Dict>();
+    if (dict == nullptr) return {};
+    for (const auto& [key, value] : dict->items) {
+      const auto* name = key.as<std::string>();
+      const auto found =
+          name == nullptr ? tensors_.end() : tensors_.find(std::string_view(*name));
+      if (found == tensors_.end()) {
+        return corrupt("{}: a key that is no tensor's name", where_);
+      }
+      HOLDFAST_TRY(apply(*found->second, value, where_ + ": " + shown(*name)));
+    }
+    return {};
+  }
+
+ private:
+  std::string where_;
+  Object object_;
+  std::map<std::string_view, Tensor*> tensors_;
+};
+
+Result<void> apply_tie(Tensor& tensor, const Object& value, const std::string& where) {
+  const auto* names = value.as<Object::List>();
+  if (names == nullptr) return corrupt("{}: want a list of names", where);
+  for (const Object& item : names->items) {
+    const auto* name = item.as<std::string>();
+    if (name == nullptr) return corrupt("{}: want a list of names", where);
+    tensor.ties.push_back(*name);
+  }
+  return {};
+}
+
+Result<void> apply_dtype(Tensor& tensor, const Object& value,
+                         const std::string& where) {
+  const auto* name = value.as<std::string>();
+  if (name == nullptr || *name != name_of(Dtype::kC128)) {
+    return unsupported("{}: want {}", where, name_of(Dtype::kC128));
+  }
+  const int rank = tensor.shape.rank();
+  if (tensor.dtype != Dtype::kF64 || rank == 0 || tensor.shape[rank - 1] != 2) {
+    return corrupt("{}: stored as {} {}, want F64 with a last dimension of 2", where,
+                   name_of(tensor.dtype), to_string(tensor.shape));
+  }
+  tensor.dtype = Dtype::kC128;
+  tensor.shape = HOLDFAST_TRY(
+      Shape::create(tensor.shape.sizes().first(static_cast<size_t>(rank - 1))));
+  return {};
+}
+
+// Undoes what writing put into __metadata__; the objects among it.
+Result<Object> restore(SafetensorsHeader& header, const std::string& where) {
+  const Notes dtypes = HOLDFAST_TRY(Notes::take(header, kDtypesKey, where));
+  HOLDFAST_TRY(dtypes.for_each(apply_dtype));
+  const Notes ties = HOLDFAST_TRY(Notes::take(header, kTiesKey, where));
+  HOLDFAST_TRY(ties.for_each(apply_tie));
+  return take_object(header.metadata, kObjectsKey, where);
+}
+
+std::string holder_name(const Source& source, size_t index) {
+  return source.name().empty() ? fmt::format("file {}", index) : source.name();
+}
+
+Result<Collection> collection_of(std::span<const std::shared_ptr<const Source>> sources,
+                                 std::span<SafetensorsHeader> headers) {
+  std::vector<Tensor> tensors;
+  std::vector<Holder> holders;
+  std::vector<std::pair<HolderId, int64_t>> places;
+  for (HolderId h = 0; h < headers.size(); ++h) {
+    holders.push_back({.name = holder_name(*sources[h], h), .kind = HolderKind::kFile});
+    for (size_t i = 0; i < headers[h].tensors.size(); ++i) {
+      tensors.push_back(std::move(headers[h].tensors[i]));
+      places.emplace_back(h, headers[h].offsets[i]);
+    }
+  }
+  LayoutBuilder builder(tensors, std::move(holders));
+  for (TensorId t = 0; t < tensors.size(); ++t) {
+    builder.add(t, Box::whole(tensors[t].shape), places[t].first, places[t].second);
+  }
+  Layout layout = HOLDFAST_TRY(std::move(builder).build());
+  return Collection::create(std::move(tensors), std::move(layout));
+}
+
+}  // namespace
+
+Result<void> check_tensor_names(const Object& objects, const Collection& collection) {
+  const auto check_all = [&](const std::vector<Object>& items) -> Result<void> {
+    for (const Object& item : items) HOLDFAST_TRY(check_tensor_names(item, collection));
+    return {};
+  };
+  if (const auto* tensor = objects.as<Object::TensorName>()) {
+    if (collection.find(tensor->name)) return {};
+    return invalid("objects: {} is no tensor here", shown(tensor->name));
+  }
+  if (const auto* list = objects.as<Object::List>()) return check_all(list->items);
+  if (const auto* tuple = objects.as<Object::Tuple>()) return check_all(tuple->items);
+  const auto* dict = objects.as<Object::Dict>();
+  if (dict == nullptr) return {};
+  for (const auto& [key, value] : dict->items) {
+    HOLDFAST_TRY(check_tensor_names(key, collection));
+    HOLDFAST_TRY(check_tensor_names(value, collection));
+  }
+  return {};
+}
+
+Result<Contents> contents_of(std::vector<std::shared_ptr<const Source>> sources,
+                             std::vector<SafetensorsHeader> headers) {
+  Object objects;
+  Metadata metadata;
+  for (size_t i = 0; i < headers.size(); ++i) {
+    Object found = HOLDFAST_TRY(restore(headers[i], sources[i]->name()));
+    if (!found.none() && !objects.none()) {
+      return corrupt("{}: objects, but a file before it has them too",
+                     sources[i]->name());
+    }
+    if (!found.none()) objects = std::move(found);
+    metadata.merge(headers[i].metadata);
+  }
+  const std::string where = sources.empty() ? "safetensors" : sources.front()->name();
+  Collection collection =
+      HOLDFAST_TRY(as_corrupt(collection_of(sources, headers).within(where)));
+  HOLDFAST_TRY(as_corrupt(check_tensor_names(objects, collection).within(where)));
+  return Contents{.collection = std::move(collection),
+                  .sources = std::move(sources),
+                  .objects = std::move(objects),
+                  .metadata = std::move(metadata)};
+}
+
+Result<Contents> open_safetensors(std::shared_ptr<const Source> source) {
+  std::vector<SafetensorsHeader> headers;
+  headers.push_back(HOLDFAST_TRY(read_safetensors_header(*source)));
+  return contents_of({std::move(source)}, std::move(headers));
+}
+
+}  // namespace holdfast

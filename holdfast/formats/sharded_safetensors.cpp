@@ -1,0 +1,139 @@
+#include "holdfast/formats/sharded_safetensors.h"
+
+#include <set>
+
+#include "holdfast/base/json_text.h"
+#include "holdfast/formats/safetensors_internal.h"
+
+namespace holdfast {
+namespace {
+
+using WeightMap = std::map<std::string, std::string>;
+
+// An index of a million tensors is half of this.
+constexpr int64_t kMaxIndexBytes = int64_t{256} << 20;
+
+Result<Path> find_index(Env& env, const Path& path) {
+  if (!HOLDFAST_TRY(env.info(path)).folder) return path;
+  std::vector<std::string> found;
+  for (std::string& name : HOLDFAST_TRY(env.list(path))) {
+    if (name.ends_with(kShardIndexSuffix)) found.push_back(std::move(name));
+  }
+  if (found.empty()) {
+    return not_found("{}: no file *{}", path.native(), kShardIndexSuffix);
+  }
+  if (found.size() > 1) {
+    return invalid("{}: {} and {} are indexes, name one of them", path.native(),
+                   shown(found[0]), shown(found[1]));
+  }
+  return path / found.front();
+}
+
+// Every tensor of the file is mapped to it. That none is missing is seen by counting.
+Result<void> check_file(const SafetensorsHeader& header, const WeightMap& map,
+                        const std::string& file, const std::string& where) {
+  for (const Tensor& tensor : header.tensors) {
+    const auto found = map.find(tensor.name);
+    if (found == map.end()) {
+      return corrupt("{}: {} has the tensor {}, which the index does not name", where,
+                     shown(file), shown(tensor.name));
+    }
+    if (found->second != file) {
+      return corrupt("{}: {} has the tensor {}, which the index maps to {}", where,
+                     shown(file), shown(tensor.name), shown(found->second));
+    }
+  }
+  return {};
+}
+
+Result<void> check_all_there(const std::vector<SafetensorsHeader>& headers,
+                             const WeightMap& map, const std::string& where) {
+  std::set<std::string_view> there;
+  for (const SafetensorsHeader& header : headers) {
+    for (const Tensor& tensor : header.tensors) there.insert(tensor.name);
+  }
+  for (const auto& [name, file] : map) {
+    if (there.contains(name)) continue;
+    return corrupt("{}: {} has no tensor {}, but the index says so", where, shown(file),
+                   shown(name));
+  }
+  return {};
+}
+
+// In storage order, cut where a shard would become too large.
+std::vector<std::vector<TensorId>> cut_shards(const Collection& collection,
+                                              int64_t shard_bytes) {
+  std::vector<std::vector<TensorId>> shards(1);
+  int64_t bytes = 0;
+  for (const TensorId t : storage_order(collection)) {
+    const int64_t more = collection.tensor(t).bytes();
+    if (!shards.back().empty() && bytes + more > shard_bytes) {
+      shards.emplace_back();
+      bytes = 0;
+    }
+    shards.back().push_back(t);
+    bytes += more;
+  }
+  return shards;
+}
+
+std::string index_json(const WeightMap& map, int64_t total) {
+  std::string json = "{\"metadata\":{\"total_size\":";
+  append_json_integer(json, total);
+  json += "},\"weight_map\":{";
+  const char* between = "\n";
+  for (const auto& [name, file] : map) {
+    json += between;
+    append_json_string(json, name);
+    json += ':';
+    append_json_string(json, file);
+    between = ",\n";
+  }
+  return json + "}}\n";
+}
+
+}  // namespace
+
+Result<Contents> open_sharded_safetensors(Env& env, const Path& path) {
+  const Path index = HOLDFAST_TRY(find_index(env, path));
+  const std::string& where = index.native();
+  const std::string json = HOLDFAST_TRY(env.read_text(index, kMaxIndexBytes));
+  const WeightMap map = HOLDFAST_TRY(decode_weight_map(json, where));
+  std::set<std::string> files;
+  for (const auto& [name, file] : map) files.insert(file);
+  std::vector<std::shared_ptr<const Source>> sources;
+  std::vector<SafetensorsHeader> headers;
+  for (const std::string& file : files) {
+    sources.push_back(HOLDFAST_TRY(FileSource::open(env, folder_of(index) / file)));
+    headers.push_back(HOLDFAST_TRY(read_safetensors_header(*sources.back())));
+    HOLDFAST_TRY(check_file(headers.back(), map, file, where));
+  }
+  HOLDFAST_TRY(check_all_there(headers, map, where));
+  return contents_of(std::move(sources), std::move(headers));
+}
+
+Result<void> write_sharded_safetensors(Env& env, const Path& folder,
+                                       const Contents& contents, int64_t shard_bytes) {
+  if (contents.collection.tensors().empty()) {
+    return unsupported("{}: no tensors, and an index names no file without one",
+                       folder.native());
+  }
+  HOLDFAST_TRY(env.create_folder(folder));
+  const auto shards = cut_shards(contents.collection, shard_bytes);
+  WeightMap map;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string file =
+        fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
+    const auto sink = HOLDFAST_TRY(FileSink::create(env, folder / file));
+    HOLDFAST_TRY(write_tensors(*sink, contents, shards[i],
+                               i == 0 ? contents.objects : Object()));
+    HOLDFAST_TRY(sink->finish());
+    for (const TensorId t : shards[i]) map[contents.collection.tensor(t).name] = file;
+  }
+  const std::string json = index_json(map, contents.collection.bytes());
+  const Path index = folder / ("model" + std::string(kShardIndexSuffix));
+  HOLDFAST_TRY(env.write_file(index, bytes_of(json)));
+  return env.sync_folder(folder);
+}
+
+}  // namespace holdfast
