@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,6 +38,11 @@ bool may_occur(std::string_view global);
 // `where` and the size of the pickle, which bounds what it may grow to.
 Result<Tree> read_tree(const Pickle& pickle, std::string_view where,
                        size_t pickle_bytes);
+
+// A dict's key in names and messages: model, 0, None.
+std::string text_of_key(const Object& key);
+// Equal exactly for keys that Python holds for equal: 1, 1.0 and True are one key.
+std::string identity_of_key(const Object& key);
 
 // torch.FloatStorage is a storage of F32; nullopt for the others.
 std::optional<Dtype> dtype_of_storage(std::string_view global);

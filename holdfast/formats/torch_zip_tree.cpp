@@ -1,7 +1,5 @@
 // From the nodes of a pickle to objects and views of storages.
 #include <algorithm>
-#include <bit>
-#include <cmath>
 #include <unordered_map>
 #include <unordered_set>
 
@@ -23,44 +21,6 @@ using Tuple = PickleNode::Tuple;
 constexpr size_t kMaxGrowth = 256;
 constexpr size_t kFreeGrowth = size_t{1} << 20;
 constexpr size_t kMostBytes = size_t{1} << 32;
-
-// Text for a key in names and messages, which tells keys of different kinds apart only
-// by their looks.
-std::string text_of_key(const Object& key) {
-  if (const auto* text = key.as<std::string>()) return *text;
-  if (const auto* integer = key.as<int64_t>()) return std::to_string(*integer);
-  if (const auto* big = key.as<Object::BigInteger>()) return big->decimal;
-  if (const auto* truth = key.as<bool>()) return *truth ? "True" : "False";
-  if (const auto* number = key.as<double>()) return fmt::format("{}", *number);
-  if (const auto* bytes = key.as<Bytes>()) return to_hex(*bytes);
-  std::string text = key.none() ? "None" : "(";
-  if (const auto* tuple = key.as<Object::Tuple>()) {
-    for (const Object& item : tuple->items) text += text_of_key(item) + ",";
-    text += ")";
-  }
-  return text;
-}
-
-// Equal exactly for keys that Python holds for equal: 1, 1.0 and True are one key.
-std::string identity_of_key(const Object& key) {
-  if (const auto* text = key.as<std::string>()) return "s" + *text;
-  if (const auto* bytes = key.as<Bytes>()) return "b" + to_hex(*bytes);
-  if (const auto* truth = key.as<bool>()) return *truth ? "1" : "0";
-  if (const auto* number = key.as<double>()) {
-    if (std::abs(*number) < 0x1p53 && std::trunc(*number) == *number) {
-      return std::to_string(static_cast<int64_t>(*number));
-    }
-    return fmt::format("f{:x}", std::bit_cast<uint64_t>(*number));
-  }
-  const auto* tuple = key.as<Object::Tuple>();
-  if (tuple == nullptr) return text_of_key(key);
-  std::string text = "(";
-  for (const Object& item : tuple->items) {
-    const std::string part = identity_of_key(item);
-    text += fmt::format("{}:{},", part.size(), part);
-  }
-  return text;
-}
 
 class Walker {
  public:
@@ -204,7 +164,7 @@ class Walker {
     if (arguments.size() != 2 || HOLDFAST_TRY(text(arguments[1])) != "latin1") {
       return refuse("_codecs.encode");
     }
-    const std::string& from = HOLDFAST_TRY(text(arguments[0]));
+    const std::string from = HOLDFAST_TRY(text(arguments[0]));
     HOLDFAST_TRY(spend(from.size()));
     Bytes bytes;
     for (size_t i = 0; i < from.size(); ++i) {
@@ -284,7 +244,7 @@ class Walker {
   Result<void> read_storage(PickleId id, std::optional<Dtype> dtype, View& view) {
     const auto* persistent = pickle_[id].as<Persistent>();
     if (persistent == nullptr) return broken("has no storage");
-    const auto& parts = HOLDFAST_TRY(tuple(persistent->id));
+    const auto parts = HOLDFAST_TRY(tuple(persistent->id));
     if (parts.size() != 5 || HOLDFAST_TRY(text(parts[0])) != "storage") {
       return broken("has a storage that is not torch's");
     }
