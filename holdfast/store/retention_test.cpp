@@ -1,6 +1,5 @@
 #include "holdfast/store/retention.h"
 
-
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 

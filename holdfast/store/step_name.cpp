@@ -65,7 +65,7 @@ std::optional<StepName> parse_step_name(std::string_view name) {
   if (dot < name.size()) {
     if (!name.substr(dot).starts_with(".g")) return std::nullopt;
     const auto generation = parse_decimal(name.substr(dot + 2));
-    if (!generation) return std::nullopt;
+    if (!generation || *generation < 2) return std::nullopt;
     parsed.generation = *generation;
   }
   // One name for each step: no signs, no other number of zeros, no ".g1".

@@ -70,12 +70,14 @@ class Checker {
     Result<Manifest> manifest = read_manifest(env_, folder_);
     if (!manifest.ok()) {
       add({.file = std::string(kManifestName), .what = manifest.error().message()});
-      return std::move(report_);
+    } else {
+      report_.manifest = *std::move(manifest);
+      check_files();
+      find_extra();
+      if (depth_ == Depth::kFull) check_shards();
     }
-    report_.manifest = *std::move(manifest);
-    check_files();
-    find_extra();
-    if (depth_ == Depth::kFull) check_shards();
+    // What retention removed meanwhile is not damaged.
+    if (!report_.whole()) HOLDFAST_TRY(env_.list(folder_));
     return std::move(report_);
   }
 

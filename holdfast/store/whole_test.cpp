@@ -45,7 +45,7 @@ TEST_F(WholeTest, AnUntouchedStepIsWhole) {
 TEST_F(WholeTest, EveryBitOfEveryFileIsCovered) {
   for (const std::string& name : disk.list(folder).value()) {
     const size_t bits = disk.read_file(folder / name).value().size() * 8;
-    for (size_t bit = 0; bit<bits; bit += bits> 20'000 ? 13 : 7) {
+    for (size_t bit = 0; bit<bits; bit += bits> 4'000 ? 61 : 11) {
       flip(name, bit);
       ASSERT_FALSE(check(Depth::kFull).whole()) << name << " bit " << bit;
       ASSERT_EQ(check(Depth::kFast).whole(), name == shard) << name << " bit " << bit;
