@@ -6,6 +6,13 @@ find_package(nlohmann_json REQUIRED)  # JSON tokens; limits and duplicate keys a
 find_path(HOLDFAST_XXHASH_DIR xxhash.h REQUIRED)  # XXH3-128, compiled in
 find_package(IsaL REQUIRED)           # CRC32C at memory speed on both CPUs
 
+# HTTP and TLS to object stores. Without it they are refused with a sentence (no_s3.cpp).
+set(HOLDFAST_HAS_S3 OFF)
+if(HOLDFAST_S3)
+  find_package(CURL 7.62)
+  set(HOLDFAST_HAS_S3 ${CURL_FOUND})
+endif()
+
 if(HOLDFAST_CLI)
   find_package(CLI11 REQUIRED)        # options, help and exit codes of the command line
 endif()
