@@ -112,7 +112,8 @@ Result<HttpAnswer> S3Client::send(S3Request request) {
     if (answer.received > 0 && request.into.empty()) return answer;
     const S3Failure failure =
         failure_of_attempt(std::move(answer), name_, where(request.key));
-    if (!failure.may_pass) return failure.error;
+    const bool stopped = request.stop != nullptr && *request.stop;
+    if (!failure.may_pass || stopped) return failure.error;
     if (attempt == attempts) {
       return failure.error.within(fmt::format("no success in {} attempts", attempts));
     }

@@ -25,7 +25,8 @@ struct S3Request {
   int64_t total = 0;
   // An answer of 200 may still be an error: it was begun before the outcome was known.
   bool error_in_body = false;
-  int attempts = 0;  // 0: as the options say
+  int attempts = 0;                         // 0: as the options say
+  const std::atomic<bool>* stop = nullptr;  // set: no further attempt
 };
 
 class S3Client {

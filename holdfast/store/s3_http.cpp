@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kMaxHeaders = 100;
 constexpr size_t kMaxHeaderBytes = 8192;
+constexpr long kBufferBytes = 256L << 10;
 
 long milliseconds(Duration duration) {
   return static_cast<long>(
@@ -128,8 +129,7 @@ ErrorCode code_of(CURLcode outcome, const Transfer& transfer) {
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
     case CURLE_SSL_ISSUER_ERROR:
-    case CURLE_URL_MALFORMAT:
-    case CURLE_UNSUPPORTED_PROTOCOL: return ErrorCode::kInvalid;
+    case CURLE_URL_MALFORMAT: return ErrorCode::kInvalid;
     default: return ErrorCode::kUnavailable;
   }
 }
@@ -177,6 +177,8 @@ class Http::Handle {
   void set_limits(const S3Options& options) {
     set(CURLOPT_NOSIGNAL, 1L);  // other threads live here
     set(CURLOPT_PATH_AS_IS, 1L);
+    set(CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
+    set(CURLOPT_BUFFERSIZE, kBufferBytes);
     set(CURLOPT_CONNECTTIMEOUT_MS, milliseconds(options.connect_timeout));
     set(CURLOPT_TIMEOUT_MS, milliseconds(options.request_timeout));
     set(CURLOPT_LOW_SPEED_LIMIT, 1L);

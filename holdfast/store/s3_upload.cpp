@@ -91,6 +91,7 @@ MultipartUpload::MultipartUpload(S3Client& client, ThreadPool& pool,
       part_bytes_(s3_part_bytes(size, client.options().part_bytes)) {}
 
 MultipartUpload::~MultipartUpload() {
+  stop_ = true;
   wait_for_parts();
   // One attempt: a destructor must not sit out the pauses of a dead server.
   if (!over_) (void)abort_multipart(client_, upload_, 1);
@@ -99,6 +100,12 @@ MultipartUpload::~MultipartUpload() {
 Result<void> MultipartUpload::failure() {
   MutexLock lock(mutex_);
   return failure_;
+}
+
+void MultipartUpload::fail(Error error) {
+  stop_ = true;
+  MutexLock lock(mutex_);
+  if (failure_.ok()) failure_ = std::move(error);
 }
 
 Result<void> MultipartUpload::append(ByteView bytes) {
@@ -147,14 +154,11 @@ void MultipartUpload::send_part() {
 }
 
 void MultipartUpload::run_part(size_t number, const Bytes& part) {
-  if (!failure().ok()) return;
+  if (stop_) return;
   Result<std::string> etag = put_part(number, part);
+  if (!etag.ok()) return fail(std::move(etag).error());
   MutexLock lock(mutex_);
-  if (etag.ok()) {
-    etags_[number] = *etag;
-  } else if (failure_.ok()) {
-    failure_ = std::move(etag).error();
-  }
+  etags_[number] = *std::move(etag);
 }
 
 Result<std::string> MultipartUpload::put_part(size_t number, const Bytes& part) {
@@ -164,7 +168,8 @@ Result<std::string> MultipartUpload::put_part(size_t number, const Bytes& part) 
                               .key = upload_.key,
                               .query = {{"partNumber", std::to_string(number + 1)},
                                         {"uploadId", upload_.id}},
-                              .body = part})
+                              .body = part,
+                              .stop = &stop_})
                        .within(fmt::format("part {}", number + 1)));
   const auto found = answer.headers.find("etag");
   if (found == answer.headers.end() || found->second.size() > 256) {
@@ -220,10 +225,7 @@ Result<void> MultipartUpload::complete() {
 }
 
 Result<void> MultipartUpload::abort() {
-  {
-    MutexLock lock(mutex_);
-    if (failure_.ok()) failure_ = invalid("{}: aborted", client_.where(upload_.key));
-  }
+  stop_ = true;
   wait_for_parts();
   over_ = true;
   return abort_multipart(client_, upload_, client_.options().attempts);

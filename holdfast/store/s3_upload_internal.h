@@ -1,6 +1,7 @@
 // The two ways to write an object: in one piece, and in parts that overlap.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <string>
 #include <vector>
@@ -51,6 +52,7 @@ class MultipartUpload : public Upload {
   Result<std::string> put_part(size_t number, const Bytes& part);
   void wait_for_parts();
   Result<void> failure();
+  void fail(Error error);
   Result<void> complete();
 
   S3Client& client_;
@@ -61,7 +63,8 @@ class MultipartUpload : public Upload {
   int64_t taken_ = 0;
   Bytes part_;  // the one that is being filled; it counts as in flight
   size_t parts_ = 0;
-  bool over_ = false;  // finished or aborted
+  bool over_ = false;               // finished or aborted
+  std::atomic<bool> stop_ = false;  // parts on their way need not succeed any more
 
   Mutex mutex_;
   Condition part_done_;
