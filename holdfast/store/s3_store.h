@@ -2,7 +2,7 @@
 //
 // Requests carry AWS Signature Version 4. A plain endpoint (http://) gets signed
 // payloads, so that nobody can change them on the way; over TLS, which keeps them whole
-// already, bodies above 64 KiB go unsigned: hashing costs a core for each 300 MB/s.
+// already, bodies above 64 KiB go unsigned: hashing costs a core for each 200 MB/s or so.
 //
 // Every request is bounded in time and made again, after a pause that doubles and is
 // partly random, when the connection fails or the server answers 429 or 5xx; then the
