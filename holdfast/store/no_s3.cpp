@@ -2,7 +2,7 @@
 
 namespace holdfast {
 
-Result<std::unique_ptr<ObjectStore>> open_s3(Env&, S3Options options) {
+Result<std::unique_ptr<ObjectStore>> open_s3(Env&, const S3Options& options) {
   return unsupported(
       "s3://{}: this build has no object stores, want one with libcurl and the option "
       "HOLDFAST_S3=ON",

@@ -44,7 +44,7 @@ struct ObjectStep {
 inline constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
 
 // One run in a store. All calls are safe from several threads and processes at once; who
-// may commit and remove is the owner's affair (DESIGN of the run directory). Errors are
+// may commit and remove is the owner's affair (see the run directory). Errors are
 // those of object_store.h.
 class ObjectTier {
  public:

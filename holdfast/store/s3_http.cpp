@@ -151,7 +151,9 @@ class Http::Handle {
     HttpAnswer answer;
     Transfer transfer{.request = request, .answer = answer, .curl = curl_};
     HeaderList headers;
-    for (const auto& [name, value] : request.headers) headers.add(name + ": " + value);
+    for (const auto& [name, value] : request.headers) {
+      headers.add(fmt::format("{}: {}", name, value));
+    }
     headers.add("Expect:");  // would wait a second for servers that do not know it
     headers.add("Content-Type:");  // libcurl's guess for POST is wrong
     set(CURLOPT_HTTPHEADER, headers.list);
@@ -229,8 +231,8 @@ class Http::Handle {
 
 Http::Http(const S3Options& options) : options_(options) {
   // Once a process, and never undone: others may use libcurl too.
-  static const CURLcode outcome = curl_global_init(CURL_GLOBAL_DEFAULT);
-  HOLDFAST_CHECK(outcome == CURLE_OK, "libcurl: {}", curl_easy_strerror(outcome));
+  static const CURLcode kOutcome = curl_global_init(CURL_GLOBAL_DEFAULT);
+  HOLDFAST_CHECK(kOutcome == CURLE_OK, "libcurl: {}", curl_easy_strerror(kOutcome));
 }
 
 Http::~Http() = default;

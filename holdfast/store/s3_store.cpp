@@ -190,7 +190,7 @@ class S3Store : public ObjectStore {
 
 }  // namespace
 
-Result<std::unique_ptr<ObjectStore>> open_s3(Env& env, S3Options options) {
+Result<std::unique_ptr<ObjectStore>> open_s3(Env& env, const S3Options& options) {
   HOLDFAST_TRY(check_options(options));
   const S3Endpoint endpoint = HOLDFAST_TRY(resolve_endpoint(options));
   return std::unique_ptr<ObjectStore>(new S3Store(env, options, endpoint));

@@ -69,7 +69,7 @@ S3Options s3_options_from(const Variables& variables, std::string bucket);
 
 // kInvalid for options that cannot be; kUnsupported in a build without libcurl
 // (HOLDFAST_S3). Talks to nobody yet. Env must outlive the store.
-Result<std::unique_ptr<ObjectStore>> open_s3(Env& env, S3Options options);
+Result<std::unique_ptr<ObjectStore>> open_s3(Env& env, const S3Options& options);
 
 // Of a multipart upload of `size` bytes: max(least, size / 10,000 rounded up).
 int64_t s3_part_bytes(int64_t size, int64_t least);
