@@ -1,63 +1,18 @@
 #include "holdfast/store/whole.h"
 
 #include <algorithm>
-#include <map>
+#include <numeric>
 #include <set>
 
 #include "holdfast/base/crc32c.h"
-#include "holdfast/store/block_scan_internal.h"
+#include "holdfast/base/source_sink.h"
+#include "holdfast/store/chunk_reader.h"
 #include "holdfast/store/shard_index.h"
 
 namespace holdfast {
 namespace {
 
 constexpr std::string_view kIndexSuffix = ".index.json";
-
-// A run of bytes whose digest is wrong.
-struct BadChunk {
-  size_t chunk = 0;
-  Crc32c seen = 0;
-};
-
-// Digests the chunks of a file whose bytes come in order.
-class ChunkWalk {
- public:
-  explicit ChunkWalk(const std::vector<Chunk>& chunks) : chunks_(chunks) {}
-
-  void take(ByteView bytes) {
-    while (!bytes.empty()) {
-      const auto open = static_cast<size_t>(chunks_[next_].bytes - filled_);
-      const ByteView part = bytes.first(std::min(open, bytes.size()));
-      crc_ = crc32c_extend(crc_, part);
-      filled_ += static_cast<int64_t>(part.size());
-      if (part.size() == open) end_chunk();
-      bytes = bytes.subspan(part.size());
-    }
-  }
-
-  void start_over() {
-    next_ = 0;
-    crc_ = 0;
-    filled_ = 0;
-    bad_.clear();
-  }
-
-  const std::vector<BadChunk>& bad() const { return bad_; }
-
- private:
-  void end_chunk() {
-    if (crc_ != chunks_[next_].crc) bad_.push_back({next_, crc_});
-    ++next_;
-    crc_ = 0;
-    filled_ = 0;
-  }
-
-  const std::vector<Chunk>& chunks_;
-  size_t next_ = 0;
-  Crc32c crc_ = 0;
-  int64_t filled_ = 0;
-  std::vector<BadChunk> bad_;
-};
 
 class Checker {
  public:
@@ -174,52 +129,61 @@ class Checker {
     }
   }
 
-  // The chunks of a file, or the whole as one where no index is left to tell.
-  std::vector<Chunk> chunks_of(const ManifestFile& file) const {
+  const ShardFile* find_shard(const std::string& name) const {
     for (const ShardIndex& index : indexes_) {
       for (const ShardFile& shard : index.files) {
-        if (shard.name == file.name) return shard.chunks;
+        if (shard.name == name) return &shard;
       }
     }
-    if (file.bytes == 0) return {};
-    const std::string digits = file.digest.substr(file.digest.find(':') + 1);
-    const auto crc = static_cast<Crc32c>(std::stoul(digits, nullptr, 16));
-    return {{.offset = 0, .bytes = file.bytes, .crc = crc}};
+    return nullptr;
   }
 
   void check_shard(const ManifestFile& file) {
-    const std::vector<Chunk> chunks = chunks_of(file);
-    ChunkWalk walk(chunks);
-    Result<void> scanned = scan(file, walk, true);
-    if (!scanned.ok()) {
-      // Some file systems refuse direct reads, at the open or only at the first of them.
-      walk.start_over();
-      scanned = scan(file, walk, false);
-    }
-    if (!scanned.ok()) {
-      add({.file = file.name, .bytes = file.bytes, .what = scanned.error().message()});
-      return;
-    }
-    for (const BadChunk& bad : walk.bad()) add(damage_of(file, chunks[bad.chunk], bad));
+    const ShardFile* shard = find_shard(file.name);
+    const Result<void> read =
+        shard == nullptr ? check_without_index(file) : check_chunks(*shard);
+    if (read.ok()) return;
+    add({.file = file.name, .bytes = file.bytes, .what = read.error().message()});
   }
 
-  Result<void> scan(const ManifestFile& file, ChunkWalk& walk, bool direct) {
-    return scan_file(env_, folder_ / file.name, file.bytes, direct,
-                     [&](int64_t offset, ByteView block) {
-                       walk.take(block);
-                       const auto end = offset + static_cast<int64_t>(block.size());
-                       if (progress_) progress_(done_ + end, total_);
-                     });
+  Result<void> check_chunks(const ShardFile& shard) {
+    std::vector<size_t> all(shard.chunks.size());
+    std::iota(all.begin(), all.end(), size_t{0});
+    return read_chunks(env_, folder_ / shard.name, shard, all,
+                       [&](const FoundChunk& found) -> Result<void> {
+                         const Chunk& chunk = shard.chunks[found.number];
+                         if (found.crc != chunk.crc) add(damage_of(shard, found));
+                         tell_progress(chunk.offset + chunk.bytes);
+                         return {};
+                       });
   }
 
-  Damage damage_of(const ManifestFile& file, const Chunk& chunk,
-                   const BadChunk& bad) const {
-    return {.file = file.name,
-            .tensors = tensors_in(file.name, chunk),
-            .chunk = static_cast<int64_t>(bad.chunk),
+  // Only the digest of the whole is known where no index is left to tell.
+  Result<void> check_without_index(const ManifestFile& file) {
+    constexpr int64_t kBlock = int64_t{4} << 20;
+    const auto source = HOLDFAST_TRY(FileSource::open(env_, folder_ / file.name));
+    Crc32c crc = 0;
+    for (int64_t at = 0; at < file.bytes; at += kBlock) {
+      crc = crc32c_extend(
+          crc, HOLDFAST_TRY(source->read_bytes(at, std::min(kBlock, file.bytes - at))));
+      tell_progress(at);
+    }
+    if (crc_digest(crc) == file.digest) return {};
+    return corrupt("has {}, want {}", crc_digest(crc), file.digest);
+  }
+
+  void tell_progress(int64_t done) {
+    if (progress_) progress_(done_ + done, total_);
+  }
+
+  Damage damage_of(const ShardFile& shard, const FoundChunk& found) const {
+    const Chunk& chunk = shard.chunks[found.number];
+    return {.file = shard.name,
+            .tensors = tensors_in(shard.name, chunk),
+            .chunk = static_cast<int64_t>(found.number),
             .offset = chunk.offset,
             .bytes = chunk.bytes,
-            .what = fmt::format("has crc {:08x}, want {:08x}", bad.seen, chunk.crc)};
+            .what = fmt::format("has crc {:08x}, want {:08x}", found.crc, chunk.crc)};
   }
 
   std::vector<std::string> tensors_in(const std::string& file,
