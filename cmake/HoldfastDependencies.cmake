@@ -11,6 +11,13 @@ if(HOLDFAST_URING)
   find_package(Liburing)              # transfers at the device's speed; else threads
 endif()
 
+# HTTP and TLS to object stores. Without it they are refused with a sentence (no_s3.cpp).
+set(HOLDFAST_HAS_S3 OFF)
+if(HOLDFAST_S3)
+  find_package(CURL 7.62)
+  set(HOLDFAST_HAS_S3 ${CURL_FOUND})
+endif()
+
 if(HOLDFAST_CLI)
   find_package(CLI11 REQUIRED)        # options, help and exit codes of the command line
 endif()

@@ -172,6 +172,8 @@ class FileFiller {
 
   Result<void> read_by_chunk(const ReadOptions& options, Filled& filled) {
     std::vector<bool> touched(file_.chunks.size());
+    // The header too, so that no damage of a shard goes by.
+    if (!by_chunk_.empty() && !touched.empty()) touched[0] = true;
     for (const Delivery& delivery : by_chunk_) {
       const ByteRange range = range_of_rows(delivery);
       const ChunkRange chunks = chunks_of(file_, range.first, range.last);

@@ -23,9 +23,8 @@ Result<Contents> open(Env& env, const Path& path) {
 
 bool is_sentence(std::string_view message) {
   return message.find(": ") != message.npos && message.size() < 500 &&
-         std::ranges::none_of(message, [](char c) {
-           return static_cast<unsigned char>(c) < 0x20;
-         });
+         std::ranges::none_of(
+             message, [](char c) { return static_cast<unsigned char>(c) < 0x20; });
 }
 
 TEST(AttacksTest, EveryFileIsRefusedWithASentence) {

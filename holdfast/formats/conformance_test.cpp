@@ -132,12 +132,16 @@ TEST_P(ConformanceTest, ObjectsComeBack) {
   if (!format().keeps_objects) GTEST_SKIP() << "a format without objects";
   const auto name = [](const char* text) { return Object(std::string(text)); };
   const auto tensor = [](const char* text) { return Object(Object::TensorName{text}); };
-  Contents contents = small();
+  // Named by their paths, as formats that nest name them.
+  Contents contents =
+      random_contents({{.name = "model.a", .dtype = Dtype::kF32, .shape = {2, 3}},
+                       {.name = "model.b", .dtype = Dtype::kU8, .shape = {5}},
+                       {.name = "optimizer.0", .dtype = Dtype::kF64}});
   contents.objects = Object(Object::Dict{
-      {{name("model"),
-        Object(Object::Dict{{{name("a"), tensor("a")}, {name("b"), tensor("b")}}})},
+      {{name("model"), Object(Object::Dict{{{name("a"), tensor("model.a")},
+                                            {name("b"), tensor("model.b")}}})},
        {name("optimizer"),
-        Object(Object::Dict{{{Object(int64_t{0}), tensor("c")},
+        Object(Object::Dict{{{Object(int64_t{0}), tensor("optimizer.0")},
                              {Object(int64_t{1}),
                               Object(Object::Tuple{{Object(0.9), Object(0.999)}})}}})},
        {name("step"), Object(int64_t{400})},

@@ -22,8 +22,9 @@ struct Contents {
   Collection collection;
   // One a holder, in order. Shared, because several holders may be one file.
   std::vector<std::shared_ptr<const Source>> sources;
-  // What is no tensor, with the tensors as leaves where the format nests them (torch);
-  // None where it knows only names.
+  // What is no tensor, with the tensors as leaves where the format nests them (torch),
+  // which then names them by their paths: "model.fc.weight". None where it knows only
+  // names.
   Object objects;
   // What safetensors keeps under __metadata__.
   std::map<std::string, std::string> metadata;

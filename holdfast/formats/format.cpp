@@ -6,6 +6,7 @@
 
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
+#include "holdfast/formats/torch_zip.h"
 
 namespace holdfast {
 namespace {
@@ -30,6 +31,20 @@ Result<void> write_safetensors_file(Env& env, const Path& path,
                                     const Contents& contents) {
   const auto sink = HOLDFAST_TRY(FileSink::create(env, path));
   HOLDFAST_TRY(write_safetensors(*sink, contents));
+  return sink->finish();
+}
+
+bool is_torch(const Glance& glance) {
+  return !glance.folder && looks_like_torch(glance.head);
+}
+
+Result<Contents> open_torch_file(Env& env, const Path& path) {
+  return open_torch(HOLDFAST_TRY(FileSource::open(env, path)));
+}
+
+Result<void> write_torch_file(Env& env, const Path& path, const Contents& contents) {
+  const auto sink = HOLDFAST_TRY(FileSink::create(env, path));
+  HOLDFAST_TRY(write_torch(*sink, contents));
   return sink->finish();
 }
 
@@ -69,7 +84,15 @@ const std::vector<Format>& all() {
        .recognises = is_safetensors,
        .open = open_safetensors_file,
        .write = write_safetensors_file},
-      // Here goes torch's zip: {.name = "pt", .extensions = {".pt", ".pth", ".bin"}, …}.
+      {.name = "torch",
+       .what = "file of torch.save",
+       .extensions = {".pt", ".pth", ".bin"},
+       .keeps_objects = true,
+       .keeps_ties = true,
+       .keeps_dtype = any_dtype,
+       .recognises = is_torch,
+       .open = open_torch_file,
+       .write = write_torch_file},
   };
   return kFormats;
 }

@@ -52,8 +52,9 @@ std::span<const Format> formats();
 // By name; kUnsupported, listing those there are, for another.
 Result<const Format*> find_format(std::string_view name);
 
-// The format of what is there, by its contents and never by its name. kUnsupported if none
-// recognises it.
+// The format of what is there, by its contents and not by its name (but the index of a
+// folder, which stands for the folder, goes by its name). kUnsupported if none recognises
+// it.
 Result<const Format*> format_of(Env& env, const Path& path);
 // The format that a new path asks for: by its extension, or a folder if it ends in '/'.
 // kUnsupported, listing those there are, for another.

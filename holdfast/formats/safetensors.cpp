@@ -30,6 +30,7 @@ class Notes {
     if (!notes.object_.none() && notes.object_.as<Object::Dict>() == nullptr) {
       return corrupt("{}: want a dict", notes.where_);
     }
+    if (notes.object_.none()) return notes;
     for (Tensor& tensor : header.tensors) notes.tensors_[tensor.name] = &tensor;
     return notes;
   }

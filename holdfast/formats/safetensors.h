@@ -16,7 +16,8 @@
 //   holdfast.ties     {"w": ["other name", …]}: the tensor is stored once, as "w"
 //   holdfast.dtypes   {"z": "C128"}: "z" is stored as F64 with one dimension of 2 more
 //
-// Any other reader sees plain tensors. A tensor's role, of and pad_multiple are not kept.
+// Any other reader sees plain tensors. Files get "format": "pt" if their metadata has no
+// format, because Hugging Face's loaders want one. A tensor's role, of and pad_multiple are not kept.
 #pragma once
 
 #include <cstdint>
@@ -44,7 +45,7 @@ Result<Contents> open_safetensors(std::shared_ptr<const Source> source);
 // of the collection. kInvalid for names or objects that the format cannot keep.
 Result<void> write_safetensors(Sink& sink, const Contents& contents);
 
-// For writers that place the bytes themselves.
+// For writers that place the bytes themselves, and choose the metadata.
 struct SafetensorsEntry {
   std::string name{};
   Dtype dtype = Dtype::kF32;

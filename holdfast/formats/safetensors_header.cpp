@@ -233,26 +233,25 @@ Result<Dtype> dtype_named(const std::string& name) {
   return unsupported("dtype {} is not known", shown(name));
 }
 
+// Errors do not yet name the tensor.
 Result<Tensor> tensor_of(Entry& entry) {
-  Tensor tensor{.name = std::move(entry.name)};
-  if (tensor.name.empty()) return unsupported("a tensor has no name");
-  const std::string place = shown(tensor.name);
-  tensor.dtype = HOLDFAST_TRY(dtype_named(*entry.dtype).within(place));
+  Tensor tensor;
+  tensor.dtype = HOLDFAST_TRY(dtype_named(*entry.dtype));
   if (entry.shape->size() > kMaxRank) {
-    return unsupported("{}: {} dimensions, want at most {}", place, entry.shape->size(),
-                       kMaxRank);
+    return unsupported("{} dimensions, want at most {}", entry.shape->size(), kMaxRank);
   }
-  tensor.shape = HOLDFAST_TRY(as_corrupt(Shape::create(*entry.shape).within(place)));
+  tensor.shape = HOLDFAST_TRY(as_corrupt(Shape::create(*entry.shape)));
   const auto& offsets = *entry.offsets;
   if (offsets.size() != 2 || offsets[1] < offsets[0]) {
-    return corrupt("{}: data_offsets [{}], want a first and a last", place,
+    return corrupt("data_offsets [{}], want a first and a last",
                    fmt::join(offsets, ", "));
   }
   if (offsets[1] - offsets[0] != tensor.bytes()) {
-    return corrupt("{}: {} bytes of data, want {} for {} {}", place,
-                   offsets[1] - offsets[0], tensor.bytes(), name_of(tensor.dtype),
-                   to_string(tensor.shape));
+    return corrupt("{} bytes of data, want {} for {} {}", offsets[1] - offsets[0],
+                   tensor.bytes(), name_of(tensor.dtype), to_string(tensor.shape));
   }
+  if (entry.name.empty()) return unsupported("a tensor without a name");
+  tensor.name = std::move(entry.name);
   return tensor;
 }
 
@@ -265,7 +264,9 @@ Result<SafetensorsHeader> check_entries(std::vector<Entry>& entries, int64_t sta
   SafetensorsHeader header;
   int64_t next = 0;
   for (Entry& entry : entries) {
-    Tensor tensor = HOLDFAST_TRY(tensor_of(entry));
+    auto made = tensor_of(entry);
+    if (!made.ok()) return made.error().within(shown(entry.name));
+    Tensor tensor = *std::move(made);
     if (entry.offsets->front() != next) {
       return corrupt("{}: data begins at {}, want {}: no holes, no overlaps",
                      shown(tensor.name), entry.offsets->front(), next);

@@ -195,6 +195,16 @@ TEST(SafetensorsTest, AComplexTensorIsPairsOfDoublesToOthers) {
             text.npos);
 }
 
+TEST(SafetensorsTest, AFileSaysItsFormatToLoadersThatAsk) {
+  Contents contents = random_contents({{.name = "a", .dtype = Dtype::kU8}});
+  MemorySink none, some;
+  ASSERT_OK(write_safetensors(none, contents));
+  EXPECT_EQ(open(std::move(none).take())->metadata.at("format"), "pt");
+  contents.metadata["format"] = "np";
+  ASSERT_OK(write_safetensors(some, contents));
+  EXPECT_EQ(open(std::move(some).take())->metadata.at("format"), "np");
+}
+
 TEST(SafetensorsTest, ReservedMetadataAndStrangersAmongTheObjectsAreRefused) {
   Contents contents = random_contents({{.name = "a", .dtype = Dtype::kU8}});
   MemorySink sink;

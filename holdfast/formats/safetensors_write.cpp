@@ -173,6 +173,8 @@ Result<Metadata> metadata_of(const Contents& contents,
         HOLDFAST_TRY(encode_object(Object(std::move(ties))).within("ties"));
   }
   if (!objects.none()) metadata[kObjectsKey] = HOLDFAST_TRY(encode_object(objects));
+  // Hugging Face's loaders refuse a file that does not say so.
+  metadata.emplace("format", "pt");
   return metadata;
 }
 

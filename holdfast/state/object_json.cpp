@@ -318,7 +318,7 @@ class Reader : public nlohmann::json_sax<Json> {
     if (list != nullptr && marker == "$dict") {
       return end_pairs(std::move(list->items), std::max(frame.depth - 1, 1));
     }
-    return unknown(marker);
+    return fail("a key with $ that is no marker of its value");
   }
 
   bool end_text(const std::string& marker, std::string text) {
@@ -328,7 +328,7 @@ class Reader : public nlohmann::json_sax<Json> {
       if (!is_big(text)) return fail("$int that is none outside 64 bits");
       return put(Object(Object::BigInteger{std::move(text)}), 0);
     }
-    if (marker != "$bytes") return unknown(marker);
+    if (marker != "$bytes") return fail("a key with $ that is no marker of its value");
     auto bytes = from_hex(text);
     if (!bytes.ok()) return fail(bytes.error().message());
     return put(Object(*std::move(bytes)), 0);
@@ -368,12 +368,6 @@ class Reader : public nlohmann::json_sax<Json> {
     return put(Object(std::move(dict)), depth);
   }
 
-  bool unknown(std::string_view marker) {
-    const bool known = marker == "$tuple" || marker == "$dict" || marker == "$tensor" ||
-                       marker == "$float" || marker == "$int" || marker == "$bytes";
-    return fail(known ? fmt::format("{} with a value of the wrong kind", marker)
-                      : "a key with $ that is no marker");
-  }
   bool too_deep() {
     return fail(fmt::format("more than {} levels deep", kMaxObjectDepth));
   }

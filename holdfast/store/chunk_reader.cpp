@@ -40,13 +40,9 @@ std::vector<Group> group_chunks(const ShardFile& file, std::span<const size_t> w
   return groups;
 }
 
-Result<std::unique_ptr<File>> open_to_read(Env& env, const Path& path, bool direct) {
-  Result<std::unique_ptr<File>> file =
-      env.open(path, {.mode = OpenMode::kRead, .direct = direct});
-  if (file.ok() || !direct || file.error().code() != ErrorCode::kUnsupported) {
-    return file;
-  }
-  return env.open(path, {.mode = OpenMode::kRead});
+// What a file system answers that cannot read past its cache, some only at the first read.
+bool refuses_direct(const Error& error) {
+  return error.code() == ErrorCode::kInvalid || error.code() == ErrorCode::kUnsupported;
 }
 
 // One thread's reads, in order, with some in flight.
@@ -55,15 +51,29 @@ class GroupReader {
   GroupReader(Env& env, const Path& path, const ShardFile& file,
               std::span<const size_t> wanted, const VisitChunk& visit)
       : env_(env), path_(path), file_(file), wanted_(wanted), visit_(visit) {}
-  ~GroupReader() {
-    for (const Flight& flight : in_flight_) {
-      static_cast<void>(opened_->wait(flight.ticket));
-    }
-  }
+  ~GroupReader() { drop_in_flight(); }
 
   Result<void> run(std::span<const Group> groups, const ReadOptions& options,
                    const std::atomic<bool>& stop) {
-    opened_ = HOLDFAST_TRY(open_to_read(env_, path_, options.direct));
+    Result<void> outcome = read(groups, options, options.direct, stop);
+    if (outcome.ok() || !options.direct || !refuses_direct(outcome.error())) {
+      return outcome;
+    }
+    drop_in_flight();
+    return read(groups.subspan(visited_), options, false, stop);
+  }
+
+ private:
+  struct Flight {
+    Group group;
+    AlignedBytes memory;
+    Ticket ticket;
+  };
+
+  Result<void> read(std::span<const Group> groups, const ReadOptions& options,
+                    bool direct, const std::atomic<bool>& stop) {
+    opened_ =
+        HOLDFAST_TRY(env_.open(path_, {.mode = OpenMode::kRead, .direct = direct}));
     for (const Group& group : groups) {
       if (stop) return {};
       if (in_flight_.size() == static_cast<size_t>(options.in_flight)) {
@@ -75,12 +85,12 @@ class GroupReader {
     return {};
   }
 
- private:
-  struct Flight {
-    Group group;
-    AlignedBytes memory;
-    Ticket ticket;
-  };
+  void drop_in_flight() {
+    for (const Flight& flight : in_flight_) {
+      static_cast<void>(opened_->wait(flight.ticket));
+    }
+    in_flight_.clear();
+  }
 
   void submit(const Group& group) {
     AlignedBytes memory = take_buffer(static_cast<size_t>(group.bytes));
@@ -103,6 +113,7 @@ class GroupReader {
     in_flight_.pop_front();
     const size_t read = HOLDFAST_TRY(opened_->wait(flight.ticket));
     HOLDFAST_TRY(visit_group(flight.group, flight.memory.span().first(read)));
+    ++visited_;
     spare_.push_back(std::move(flight.memory));
     return {};
   }
@@ -128,6 +139,7 @@ class GroupReader {
   const std::span<const size_t> wanted_;
   const VisitChunk& visit_;
   std::unique_ptr<File> opened_;
+  size_t visited_ = 0;  // groups
   std::vector<AlignedBytes> spare_;
   std::deque<Flight> in_flight_;
 };

@@ -32,19 +32,19 @@ struct Chunk {
 // One box of a tensor, row-major and without gaps.
 struct StoredPiece {
   uint32_t tensor = 0;  // index into ShardIndex::tensors
-  Box box;
-  uint32_t file = 0;              // index into ShardIndex::files; 0 is the shard itself
-  int64_t offset = 0;             // of its first byte in that file
-  Seal seal;                      // the part of the tensor's seal that the box makes
-  std::optional<Digest128> xxh3;  // where unchanged pieces are looked for
+  Box box{};
+  uint32_t file = 0;   // index into ShardIndex::files; 0 is the shard itself
+  int64_t offset = 0;  // of its first byte in that file
+  Seal seal{};         // the part of the tensor's seal that the box makes
+  std::optional<Digest128> xxh3{};  // where unchanged pieces are looked for
   friend bool operator==(const StoredPiece&, const StoredPiece&) = default;
 };
 
 // A file that holds pieces: the shard itself, then older shards linked into the step.
 struct ShardFile {
-  std::string name;
+  std::string name{};
   int64_t bytes = 0;
-  std::vector<Chunk> chunks;
+  std::vector<Chunk> chunks{};
   friend bool operator==(const ShardFile&, const ShardFile&) = default;
 };
 
@@ -58,11 +58,14 @@ struct ShardIndex {
 // CRC32C of the whole file, from its chunks.
 uint32_t combined_crc(const ShardFile& file);
 
-// JSON, written by hand: a shard may have 100,000 pieces.
+// JSON, written by hand: a shard may have 100,000 pieces. Names must be UTF-8, chunks
+// must tile their files, and a seal is that of its whole piece or Seal(), which says
+// that the piece was not sealed: anything else aborts.
 Bytes encode_shard_index(const ShardIndex& index);
 
-// kCorrupt, naming `where`, unless chunks tile their file, pieces lie inside chunks of
-// their file and inside their tensors, and every name, number and dtype makes sense.
+// kUnsupported for a newer version. kCorrupt, naming `where`, unless chunks tile their
+// file, pieces lie behind the header of their file and inside their tensors, and every
+// name, number and dtype makes sense.
 Result<ShardIndex> decode_shard_index(ByteView json, const std::string& where);
 
 }  // namespace holdfast

@@ -38,7 +38,7 @@ class SafetensorsTest(unittest.TestCase):
             self.convert(source, target)
             self.assertEqual(all_bits(load_file(target)), all_bits(load_file(source)))
             with safe_open(target, "pt") as file:
-                self.assertEqual(file.metadata(), {"made by": name})
+                self.assertEqual(file.metadata(), {"made by": name, "format": "pt"})
 
     def test_a_folder_has_every_tensor_where_its_index_says(self):
         folder = self.folder / "model"

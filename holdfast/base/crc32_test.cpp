@@ -1,0 +1,55 @@
+#include "holdfast/base/crc32.h"
+
+#include <gtest/gtest.h>
+
+#include <random>
+
+namespace holdfast {
+namespace {
+
+Crc32 bit_by_bit(Crc32 of_a, ByteView b) {
+  uint32_t reg = ~of_a;
+  for (const std::byte byte : b) {
+    reg ^= std::to_integer<uint32_t>(byte);
+    for (int i = 0; i < 8; ++i) reg = (reg >> 1) ^ ((reg & 1) != 0 ? 0xedb88320 : 0);
+  }
+  return ~reg;
+}
+
+Bytes random_bytes(size_t count) {
+  std::mt19937_64 random(count);
+  Bytes bytes(count);
+  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random() & 0xff);
+  return bytes;
+}
+
+TEST(Crc32Test, GivesThePublishedValues) {
+  EXPECT_EQ(crc32({}), 0u);
+  EXPECT_EQ(crc32(bytes_of("a")), 0xe8b7be43u);
+  EXPECT_EQ(crc32(bytes_of("abc")), 0x352441c2u);
+  EXPECT_EQ(crc32(bytes_of("123456789")), 0xcbf43926u);
+  EXPECT_EQ(crc32(bytes_of("The quick brown fox jumps over the lazy dog")),
+            0x414fa339u);
+}
+
+TEST(Crc32Test, AgreesWithTheDefinitionForAllLengthsAndAlignments) {
+  const Bytes bytes = random_bytes(2000);
+  for (size_t start = 0; start < 17; ++start) {
+    for (size_t count = 0; start + count <= bytes.size(); count += 1 + count / 8) {
+      const ByteView part = ByteView(bytes).subspan(start, count);
+      ASSERT_EQ(crc32(part), bit_by_bit(0, part)) << start << " " << count;
+      ASSERT_EQ(crc32_extend(0xdeadbeef, part), bit_by_bit(0xdeadbeef, part));
+    }
+  }
+}
+
+TEST(Crc32Test, PartsExtendToTheWhole) {
+  const Bytes bytes = random_bytes(3000);
+  for (size_t cut = 0; cut <= bytes.size(); cut += 37) {
+    const ByteView a = ByteView(bytes).first(cut), b = ByteView(bytes).subspan(cut);
+    ASSERT_EQ(crc32_extend(crc32(a), b), crc32(bytes));
+  }
+}
+
+}  // namespace
+}  // namespace holdfast

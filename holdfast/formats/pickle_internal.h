@@ -1,0 +1,134 @@
+// What the reader and the writer of pickles share: opcodes and whole numbers of any size.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+#include "holdfast/base/bytes.h"
+#include "holdfast/state/object.h"
+
+namespace holdfast::pickle {
+
+enum Op : uint8_t {
+  kMark = '(',
+  kStop = '.',
+  kPop = '0',
+  kPopMark = '1',
+  kDup = '2',
+  kFloat = 'F',
+  kInt = 'I',
+  kBinInt = 'J',
+  kBinInt1 = 'K',
+  kLong = 'L',
+  kBinInt2 = 'M',
+  kNone = 'N',
+  kPersistentText = 'P',
+  kBinPersistent = 'Q',
+  kReduce = 'R',
+  kString = 'S',
+  kBinString = 'T',
+  kShortBinString = 'U',
+  kUnicode = 'V',
+  kBinUnicode = 'X',
+  kAppend = 'a',
+  kBuild = 'b',
+  kGlobal = 'c',
+  kDict = 'd',
+  kEmptyDict = '}',
+  kAppends = 'e',
+  kGet = 'g',
+  kBinGet = 'h',
+  kLongBinGet = 'j',
+  kList = 'l',
+  kEmptyList = ']',
+  kPut = 'p',
+  kBinPut = 'q',
+  kLongBinPut = 'r',
+  kSetItem = 's',
+  kTuple = 't',
+  kEmptyTuple = ')',
+  kSetItems = 'u',
+  kBinFloat = 'G',
+  kProto = 0x80,
+  kNewObject = 0x81,
+  kTuple1 = 0x85,
+  kTuple2 = 0x86,
+  kTuple3 = 0x87,
+  kNewTrue = 0x88,
+  kNewFalse = 0x89,
+  kLong1 = 0x8a,
+  kLong4 = 0x8b,
+  kShortBinUnicode = 0x8c,
+  kBinUnicode8 = 0x8d,
+  kBinBytes8 = 0x8e,
+  kStackGlobal = 0x93,
+  kMemoize = 0x94,
+  kFrame = 0x95,
+  kBinBytes = 'B',
+  kShortBinBytes = 'C',
+};
+
+// The bytes of a pickle, taken from the front. Says where an opcode stands in messages.
+class Program {
+ public:
+  Program(ByteView bytes, std::string_view where) : bytes_(bytes), where_(where) {}
+
+  std::string_view where() const { return where_; }
+  size_t left() const { return bytes_.size() - at_; }
+  size_t op_at() const { return op_at_; }
+
+  // The next opcode; messages name it from now on.
+  Result<uint8_t> next() {
+    op_at_ = at_;
+    return number<uint8_t>();
+  }
+
+  Result<ByteView> take(uint64_t count) {
+    if (count > left()) return broken("{} bytes wanted, {} are left", count, left());
+    const ByteView taken = bytes_.subspan(at_, count);
+    at_ += count;
+    return taken;
+  }
+
+  template <typename T>
+  Result<T> number() {
+    return load_little_endian<T>(HOLDFAST_TRY(take(sizeof(T))));
+  }
+
+  // Without the line feed.
+  Result<std::string_view> line() {
+    const std::string_view rest = text_of(bytes_.subspan(at_)).substr(0, kMaxLine);
+    const size_t end = rest.find('\n');
+    if (end == rest.npos) {
+      return broken("no end of a line within {} bytes", rest.size());
+    }
+    at_ += end + 1;
+    return rest.substr(0, end);
+  }
+
+  template <typename... Args>
+  Error broken(fmt::format_string<Args...> format, Args&&... args) const {
+    return corrupt("{}: byte {}: {}", where_, op_at_,
+                   fmt::format(format, std::forward<Args>(args)...));
+  }
+
+ private:
+  static constexpr size_t kMaxLine = 4096;
+
+  const ByteView bytes_;
+  const std::string_view where_;
+  size_t at_ = 0;
+  size_t op_at_ = 0;
+};
+
+// Two's complement, little-endian, as few bytes as carry the sign; none for 0.
+Object integer_from_bytes(ByteView bytes);
+// Optional '-' and digits, else nullopt.
+std::optional<Object> integer_from_decimal(std::string_view decimal);
+// nullopt if it is no decimal number.
+std::optional<Bytes> bytes_of_decimal(std::string_view decimal);
+Bytes bytes_of_integer(int64_t value);
+
+}  // namespace holdfast::pickle

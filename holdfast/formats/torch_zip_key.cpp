@@ -1,0 +1,43 @@
+#include <bit>
+#include <cmath>
+
+#include "holdfast/formats/torch_zip_internal.h"
+
+namespace holdfast::torch_zip {
+
+std::string text_of_key(const Object& key) {
+  if (const auto* text = key.as<std::string>()) return *text;
+  if (const auto* integer = key.as<int64_t>()) return std::to_string(*integer);
+  if (const auto* big = key.as<Object::BigInteger>()) return big->decimal;
+  if (const auto* truth = key.as<bool>()) return *truth ? "True" : "False";
+  if (const auto* number = key.as<double>()) return fmt::format("{}", *number);
+  if (const auto* bytes = key.as<Bytes>()) return to_hex(*bytes);
+  std::string text = key.none() ? "None" : "(";
+  if (const auto* tuple = key.as<Object::Tuple>()) {
+    for (const Object& item : tuple->items) text += text_of_key(item) + ",";
+    text += ")";
+  }
+  return text;
+}
+
+std::string identity_of_key(const Object& key) {
+  if (const auto* text = key.as<std::string>()) return "s" + *text;
+  if (const auto* bytes = key.as<Bytes>()) return "b" + to_hex(*bytes);
+  if (const auto* truth = key.as<bool>()) return *truth ? "1" : "0";
+  if (const auto* number = key.as<double>()) {
+    if (std::abs(*number) < 0x1p53 && std::trunc(*number) == *number) {
+      return std::to_string(static_cast<int64_t>(*number));
+    }
+    return fmt::format("f{:x}", std::bit_cast<uint64_t>(*number));
+  }
+  const auto* tuple = key.as<Object::Tuple>();
+  if (tuple == nullptr) return text_of_key(key);
+  std::string text = "(";
+  for (const Object& item : tuple->items) {
+    const std::string part = identity_of_key(item);
+    text += fmt::format("{}:{},", part.size(), part);
+  }
+  return text;
+}
+
+}  // namespace holdfast::torch_zip

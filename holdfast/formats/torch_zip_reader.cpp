@@ -1,0 +1,239 @@
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <functional>
+#include <queue>
+#include <unordered_map>
+
+#include "holdfast/base/checked.h"
+#include "holdfast/formats/torch_zip.h"
+#include "holdfast/formats/torch_zip_internal.h"
+#include "holdfast/formats/zip_reader.h"
+
+namespace holdfast {
+namespace {
+
+using torch_zip::Tree;
+using torch_zip::View;
+
+constexpr std::string_view kPickleName = "/data.pkl";
+constexpr int64_t kMaxPickleBytes = int64_t{1} << 28;
+constexpr int64_t kMaxNoteBytes = 4096;
+// Of torch's reader.
+constexpr int kMaxVersion = 10;
+
+// What torch.save wrote before it wrote zip files: a pickle of this number.
+constexpr std::string_view kLegacyMagic =
+    "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
+
+Result<void> refuse_legacy(const Source& source) {
+  const auto count = static_cast<int64_t>(kLegacyMagic.size());
+  if (source.size() < count) return {};
+  if (text_of(HOLDFAST_TRY(source.read_bytes(0, count))) != kLegacyMagic) return {};
+  return unsupported("{}: in the format before zip, re-save with torch >= 1.6",
+                     source.name());
+}
+
+// The one folder that the archive is, as its pickle tells.
+Result<std::string> find_folder(const ZipArchive& archive) {
+  const std::string& file = archive.source().name();
+  std::string folder;
+  for (const ZipEntry& entry : archive.entries()) {
+    const std::string_view top =
+        std::string_view(entry.name).substr(0, entry.name.find('/'));
+    if (entry.name.size() != top.size() + kPickleName.size() ||
+        !entry.name.ends_with(kPickleName)) {
+      continue;
+    }
+    if (!folder.empty()) {
+      return corrupt("{}: both {} and {} have a data.pkl", file, folder, top);
+    }
+    folder = top;
+  }
+  if (folder.empty()) return unsupported("{}: a zip, but not torch's", file);
+  return folder;
+}
+
+// A small record as text; empty where there is none.
+Result<std::string> read_note(const ZipArchive& archive, const std::string& name) {
+  const ZipEntry* entry = archive.find(name);
+  if (entry == nullptr) return std::string();
+  return std::string(text_of(HOLDFAST_TRY(archive.read(*entry, kMaxNoteBytes))));
+}
+
+Result<void> check_notes(const ZipArchive& archive, const std::string& folder) {
+  const std::string& file = archive.source().name();
+  if (archive.find(folder + "/constants.pkl") != nullptr) {
+    return unsupported("{}: a program of TorchScript, want what torch.save wrote",
+                       file);
+  }
+  // Files of torch before 2.1 do not say it, and are little-endian in practice.
+  const auto order = HOLDFAST_TRY(read_note(archive, folder + "/byteorder"));
+  if (!order.empty() && order != "little") {
+    return unsupported("{}: byte order is \"{}\", want little", file, order);
+  }
+  const auto version = HOLDFAST_TRY(read_note(archive, folder + "/version"));
+  const int number = std::atoi(version.c_str());
+  if (number < 1 || number > kMaxVersion) {
+    return unsupported("{}: version \"{}\" of the format, want 1 to {}", file,
+                       std::string_view(version).substr(0, version.find('\n')),
+                       kMaxVersion);
+  }
+  return {};
+}
+
+// Strides of dimensions with one element mean nothing: torch leaves any number there.
+Result<Map> map_of(const View& view, const std::string& where, const ZipEntry& record) {
+  const int64_t bytes = bytes_of(view.dtype);
+  Map map = Map::dense(Box::whole(view.shape), bytes, record.offset);
+  int64_t last = view.offset;  // the last element of the view
+  bool fits = view.offset >= 0;
+  for (int k = 0; k < view.shape.rank(); ++k) {
+    const auto at = static_cast<size_t>(k);
+    const int64_t stride = view.strides[at];
+    if (stride < 0) {
+      return corrupt("{}: {} has the stride {}", where, view.path, stride);
+    }
+    if (view.shape[k] <= 1 || view.shape.elements() == 0) continue;
+    if (stride == 0) {
+      return unsupported("{}: {} is an expanded view (stride 0)", where, view.path);
+    }
+    const auto reach = checked_mul(stride, view.shape[k] - 1);
+    const auto moved = reach ? checked_add(last, *reach) : std::nullopt;
+    fits = fits && moved.has_value();
+    last = moved.value_or(0);
+    map.strides[at] = checked_mul(stride, bytes).value_or(0);
+  }
+  if (view.shape.elements() == 0) return map;
+  if (!fits || last >= record.size / bytes) {
+    return corrupt("{}: {} at element {} leaves its storage of {} bytes", where,
+                   view.path, view.offset, record.size);
+  }
+  map.offset = record.offset + view.offset * bytes;
+  if (!is_injective(map, view.shape, bytes)) {
+    return unsupported("{}: {} is a view whose elements share bytes", where, view.path);
+  }
+  return map;
+}
+
+// One tensor, wherever the tree mentions it.
+struct Placed {
+  Tensor tensor;
+  Map map;
+  ByteRange range;
+  HolderId holder = 0;
+};
+
+Result<std::vector<Placed>> place_views(const ZipArchive& archive,
+                                        const std::string& folder,
+                                        std::vector<View> views) {
+  const std::string& where = archive.source().name();
+  std::vector<Placed> placed;
+  std::unordered_map<std::string, size_t> known;
+  for (View& view : views) {
+    const ZipEntry* record = archive.find(folder + "/data/" + view.key);
+    if (record == nullptr) {
+      return corrupt("{}: {} has storage {}, which is not in the file", where,
+                     view.path, view.key);
+    }
+    if (record->size != view.storage_bytes) {
+      return corrupt("{}: {} has a storage of {} bytes, but {} has {}", where,
+                     view.path, view.storage_bytes, record->name, record->size);
+    }
+    const Map map = HOLDFAST_TRY(map_of(view, where, *record));
+    const auto identity =
+        fmt::format("{} {} {} {}", name_of(view.dtype), to_string(view.shape),
+                    map.offset, fmt::join(map.strides, " "));
+    const auto [found, is_new] = known.emplace(identity, placed.size());
+    if (!is_new) {
+      placed[found->second].tensor.ties.push_back(std::move(view.name));
+      continue;
+    }
+    ByteRange range = range_of(map, view.shape, bytes_of(view.dtype));
+    if (view.shape.elements() == 0) range = {map.offset, map.offset};
+    placed.push_back(
+        {{.name = std::move(view.name), .dtype = view.dtype, .shape = view.shape},
+         map,
+         range});
+  }
+  return placed;
+}
+
+// Gives overlapping views different holders, as few as there can be: in order of their
+// first bytes, each takes the holder that is free the longest. Returns how many.
+HolderId choose_holders(std::vector<Placed>& placed) {
+  std::vector<Placed*> order;
+  for (Placed& one : placed) order.push_back(&one);
+  std::sort(order.begin(), order.end(), [](const Placed* a, const Placed* b) {
+    return std::pair(a->range.first, a->range.last) <
+           std::pair(b->range.first, b->range.last);
+  });
+  using Free = std::pair<int64_t, HolderId>;  // from this byte on
+  std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
+  HolderId count = 0;
+  for (Placed* one : order) {
+    if (one->range.first == one->range.last) continue;
+    if (free.empty() || free.top().first > one->range.first) {
+      one->holder = count++;
+    } else {
+      one->holder = free.top().second;
+      free.pop();
+    }
+    free.emplace(one->range.last, one->holder);
+  }
+  return std::max<HolderId>(count, 1);
+}
+
+Result<Contents> make_contents(std::shared_ptr<const Source> source,
+                               std::vector<Placed> placed, Object objects) {
+  const HolderId count = choose_holders(placed);
+  std::vector<Holder> holders;
+  for (HolderId i = 0; i < count; ++i) {
+    const std::string more = i == 0 ? "" : fmt::format("#{}", i);
+    holders.push_back({.name = source->name() + more, .kind = HolderKind::kFile});
+  }
+  std::vector<Tensor> tensors;
+  for (Placed& one : placed) tensors.push_back(std::move(one.tensor));
+  LayoutBuilder builder(tensors, std::move(holders));
+  for (TensorId t = 0; t < tensors.size(); ++t) {
+    builder.add(t, Box::whole(tensors[t].shape), placed[t].holder, placed[t].map);
+  }
+  Layout layout = HOLDFAST_TRY(std::move(builder).build().within(source->name()));
+  auto collection = Collection::create(std::move(tensors), std::move(layout));
+  if (!collection.ok()) return collection.error().within(source->name());
+  return Contents{.collection = *std::move(collection),
+                  .sources = {count, source},
+                  .objects = std::move(objects),
+                  .metadata = {}};
+}
+
+}  // namespace
+
+bool looks_like_torch(ByteView head) {
+  const std::string_view text = text_of(head);
+  return text.starts_with("PK\x03\x04") || text.starts_with(kLegacyMagic);
+}
+
+Result<Contents> open_torch(std::shared_ptr<const Source> source) {
+  HOLDFAST_TRY(refuse_legacy(*source));
+  const ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(source));
+  const std::string folder = HOLDFAST_TRY(find_folder(archive));
+  HOLDFAST_TRY(check_notes(archive, folder));
+  const ZipEntry& entry = *archive.find(folder + std::string(kPickleName));
+  const Bytes bytes = HOLDFAST_TRY(archive.read(entry, kMaxPickleBytes));
+  const std::string where = fmt::format("{}: {}", source->name(), entry.name);
+  const Pickle pickle = HOLDFAST_TRY(
+      read_pickle(bytes, {.where = where, .allow_global = torch_zip::may_occur}));
+  Tree tree = HOLDFAST_TRY(torch_zip::read_tree(pickle, where, bytes.size()));
+  auto placed = HOLDFAST_TRY(place_views(archive, folder, std::move(tree.views)));
+  return make_contents(std::move(source), std::move(placed), std::move(tree.objects));
+}
+
+Result<void> verify_torch(std::shared_ptr<const Source> source) {
+  HOLDFAST_TRY(refuse_legacy(*source));
+  const ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(std::move(source)));
+  for (const ZipEntry& entry : archive.entries()) HOLDFAST_TRY(archive.verify(entry));
+  return {};
+}
+
+}  // namespace holdfast

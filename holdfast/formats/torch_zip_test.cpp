@@ -1,0 +1,219 @@
+#include "holdfast/formats/torch_zip.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdlib>
+#include <map>
+
+#include "holdfast/base/posix_env.h"
+#include "holdfast/base/testing.h"
+#include "holdfast/formats/torch_zip_testing.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+const Path kFixtures = HOLDFAST_TORCH_FIXTURES;
+
+std::map<std::string, std::vector<std::string>> expected_lines() {
+  std::map<std::string, std::vector<std::string>> by_file;
+  std::ifstream file(kFixtures / "expected.txt");
+  for (std::string line; std::getline(file, line);) {
+    by_file[line.substr(0, line.find('\t'))].push_back(line);
+  }
+  return by_file;
+}
+
+Bytes written(const Contents& contents) {
+  MemorySink sink;
+  const auto result = write_torch(sink, contents);
+  HOLDFAST_CHECK(result.ok(), "{}", result.error().message());
+  return std::move(sink).take();
+}
+
+// Tensors of bytes 0, 1, 2, ... in one memory.
+Contents contents_of(std::vector<Tensor> tensors, Object objects = {}) {
+  LayoutBuilder builder(tensors, {{.name = "m", .kind = HolderKind::kFile}});
+  int64_t end = 0;
+  for (TensorId t = 0; t < tensors.size(); ++t) {
+    builder.add(t, Box::whole(tensors[t].shape), 0, end);
+    end += tensors[t].bytes();
+  }
+  Bytes bytes(static_cast<size_t>(end));
+  for (size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(i * 7);
+  Layout layout = std::move(builder).build().value();
+  return {
+      .collection = Collection::create(std::move(tensors), std::move(layout)).value(),
+      .sources = {source_of(std::move(bytes), "m")},
+      .objects = std::move(objects),
+      .metadata = {}};
+}
+
+Object::Dict dict_of(std::vector<std::pair<Object, Object>> items) {
+  return {std::move(items)};
+}
+Object text(std::string value) { return Object(std::move(value)); }
+
+TEST(TorchZipTest, ReadsEveryFileThatTorchWrote) {
+  const auto files = expected_lines();
+  EXPECT_EQ(files.size(), 12u);
+  for (const auto& [file, lines] : files) {
+    const auto contents = open_path(kFixtures / file);
+    ASSERT_OK(contents);
+    EXPECT_THAT(describe(file, *contents), testing::UnorderedElementsAreArray(lines))
+        << file;
+    EXPECT_OK(contents->collection.check_covered());
+    EXPECT_OK(verify_torch(source_of(read_whole(kFixtures / file))));
+  }
+}
+
+TEST(TorchZipTest, WhatItReadItWritesAndReadsAgain) {
+  for (const auto& [file, lines] : expected_lines()) {
+    const auto contents = open_path(kFixtures / file);
+    ASSERT_OK(contents);
+    const auto source = source_of(written(*contents));
+    EXPECT_OK(verify_torch(source));
+    const auto again = open_torch(source);
+    ASSERT_OK(again);
+    EXPECT_THAT(describe(file, *again), testing::UnorderedElementsAreArray(lines));
+    EXPECT_EQ(again->objects, contents->objects);
+  }
+}
+
+TEST(TorchZipTest, OverlappingViewsLieOnHoldersOfTheSameFile) {
+  const auto contents = open_path(kFixtures / "views.pt");
+  ASSERT_OK(contents);
+  EXPECT_GT(contents->sources.size(), 1u);
+  for (const auto& source : contents->sources) {
+    EXPECT_EQ(source, contents->sources.front());
+  }
+  const auto plain = open_path(kFixtures / "training.pt");
+  ASSERT_OK(plain);
+  EXPECT_EQ(plain->sources.size(), 1u);
+}
+
+TEST(TorchZipTest, RecordsBeginAtMultiplesOf64Bytes) {
+  const auto contents =
+      open_torch(source_of(written(*open_path(kFixtures / "training.pt"))));
+  ASSERT_OK(contents);
+  const Layout& layout = contents->collection.layout();
+  for (PieceId p = 0; p < layout.piece_count(); ++p) {
+    EXPECT_EQ(layout.map(p, 1).offset % 64, 0);
+  }
+}
+
+TEST(TorchZipTest, WritesNamesAsAnOrderedDictWithTies) {
+  const Contents contents = contents_of(
+      {{.name = "b", .shape = {2, 3}}, {.name = "a.x", .shape = {}, .ties = {"y"}}});
+  const auto again = open_torch(source_of(written(contents)));
+  ASSERT_OK(again);
+  EXPECT_EQ(describe(again->objects), "{s62:@b,s612e78:@a.x,s79:@y}");
+  EXPECT_EQ(again->collection.tensor(1).ties, std::vector<std::string>{"y"});
+  EXPECT_EQ(canonical(*again, "a.x"), canonical(contents, "a.x"));
+  EXPECT_EQ(canonical(*again, "b"), canonical(contents, "b"));
+}
+
+TEST(TorchZipTest, TensorsWithoutAPlaceGoToTheTopOfTheObjects) {
+  const Object objects(
+      dict_of({{text("step"), Object(int64_t{7})},
+               {text("model"),
+                Object(dict_of({{text("w"), Object(Object::TensorName{"w"})}}))}}));
+  const Contents contents = contents_of({{.name = "w"}, {.name = "v"}}, objects);
+  const auto again = open_torch(source_of(written(contents)));
+  ASSERT_OK(again);
+  EXPECT_EQ(describe(again->objects),
+            "{s73746570:7,s6d6f64656c:{s77:@model.w},s76:@v}");
+}
+
+TEST(TorchZipTest, RefusesToWriteWhatTorchCouldNotRead) {
+  MemorySink sink;
+  const auto write = [&](Object objects, std::vector<Tensor> tensors = {}) {
+    return write_torch(sink, contents_of(std::move(tensors), std::move(objects)));
+  };
+  EXPECT_ERROR(write(Object(Object::TensorName{"nobody"})), ErrorCode::kInvalid);
+  EXPECT_ERROR(write(text("\xff")), ErrorCode::kInvalid);
+  EXPECT_ERROR(write(text("\xed\xa0\x80")), ErrorCode::kInvalid);
+  EXPECT_ERROR(write(Object(Object::BigInteger{"12x"})), ErrorCode::kInvalid);
+  EXPECT_ERROR(write(Object(Object::BigInteger{std::string(650, '9')})),
+               ErrorCode::kUnsupported);
+  EXPECT_ERROR(write(Object(Object::List{}), {{.name = "t"}}), ErrorCode::kInvalid);
+  EXPECT_ERROR(write(Object(dict_of({{text("t"), Object()}})), {{.name = "t"}}),
+               ErrorCode::kInvalid);
+  Object deep;
+  for (int i = 0; i < kMaxObjectDepth; ++i) deep = Object(Object::List{{deep}});
+  EXPECT_ERROR(write(deep), ErrorCode::kInvalid);
+  EXPECT_EQ(sink.size(), 0);
+}
+
+TEST(TorchZipTest, AWrongKeyIsNamed) {
+  MemorySink sink;
+  const auto result = write_torch(
+      sink, contents_of({}, Object(dict_of({{text("note"), text("\xff")}}))));
+  EXPECT_THAT(message_of(result), HasSubstr("[note]"));
+}
+
+TEST(TorchZipTest, EveryCutOfAFileIsAnError) {
+  const Bytes whole = read_whole(kFixtures / "tied.pt");
+  for (size_t size = 0; size < whole.size(); ++size) {
+    const auto opened = open_torch(
+        source_of(Bytes(whole.begin(), whole.begin() + static_cast<ptrdiff_t>(size))));
+    ASSERT_FALSE(opened.ok()) << size;
+  }
+}
+
+TEST(TorchZipTest, AFlippedByteOfATensorIsSeenByVerifyAndNamed) {
+  Bytes bytes = read_whole(kFixtures / "bare_tensor.pt");
+  const auto contents = open_torch(source_of(bytes));
+  ASSERT_OK(contents);
+  const int64_t at = contents->collection.layout().map(0, 4).offset;
+  bytes[static_cast<size_t>(at)] ^= std::byte{1};
+  const auto damaged = source_of(bytes);
+  EXPECT_OK(open_torch(damaged));
+  const auto verified = verify_torch(damaged);
+  EXPECT_ERROR(verified, ErrorCode::kCorrupt);
+  EXPECT_THAT(message_of(verified), HasSubstr("data/0"));
+}
+
+TEST(TorchZipTest, AThousandTensorsAndRangesOfThem) {
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < 1000; ++i) {
+    tensors.push_back({.name = fmt::format("layer.{}", i), .shape = {i % 5, 3}});
+  }
+  const Contents contents = contents_of(tensors);
+  const auto again = open_torch(source_of(written(contents)));
+  ASSERT_OK(again);
+  for (const Tensor& tensor : tensors) {
+    ASSERT_EQ(canonical(*again, tensor.name), canonical(contents, tensor.name));
+  }
+  Bytes part(5);
+  ASSERT_OK(read_canonical(*again, 4, 3, part));
+  const Bytes whole = canonical(contents, "layer.4");
+  EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + 3));
+}
+
+#ifdef HOLDFAST_TORCH_PYTHON
+// All in one process, because importing torch is most of the work; check_written.py says
+// what is tried.
+TEST(TorchZipInteropTest, TorchReadsWhatWeWrote) {
+  const TempFolder folder;
+  const auto env = make_posix_env();
+  std::string command = fmt::format("'{}' '{}'", HOLDFAST_TORCH_PYTHON,
+                                    (kFixtures / "check_written.py").native());
+  for (const auto& [name, lines] : expected_lines()) {
+    const auto contents = open_path(kFixtures / name);
+    ASSERT_OK(contents);
+    const Path file = folder.path() / name;
+    ASSERT_OK(env->write_file(file, written(*contents)));
+    std::string want;
+    for (const std::string& line : describe("f", *contents)) want += line + "\n";
+    ASSERT_OK(env->write_file(file.native() + ".txt", bytes_of(want)));
+    command += fmt::format(" '{}'", file.native());
+  }
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+#endif
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,385 @@
+// From the nodes of a pickle to objects and views of storages.
+#include <algorithm>
+#include <unordered_map>
+#include <unordered_set>
+
+#include "holdfast/base/checked.h"
+#include "holdfast/formats/torch_zip_internal.h"
+
+namespace holdfast::torch_zip {
+namespace {
+
+using Call = PickleNode::Call;
+using Dict = PickleNode::Dict;
+using Global = PickleNode::Global;
+using List = PickleNode::List;
+using Persistent = PickleNode::Persistent;
+using Tuple = PickleNode::Tuple;
+
+// Shared nodes become one object for each place that they stand in, so a small file can
+// grow without bound: it may cost this many bytes of memory for each of its own.
+constexpr size_t kMaxGrowth = 256;
+constexpr size_t kFreeGrowth = size_t{1} << 20;
+constexpr size_t kMostBytes = size_t{1} << 32;
+
+class Walker {
+ public:
+  Walker(const Pickle& pickle, std::string_view where, size_t pickle_bytes)
+      : pickle_(pickle),
+        where_(where),
+        budget_(std::min(kMostBytes, kMaxGrowth * pickle_bytes + kFreeGrowth)),
+        open_(pickle.nodes.size()) {}
+
+  Result<Tree> run() && {
+    tree_.objects = HOLDFAST_TRY(walk(pickle_.root));
+    return std::move(tree_);
+  }
+
+ private:
+  Result<Object> walk(PickleId id) {
+    HOLDFAST_TRY(spend(sizeof(Object)));
+    if (open_[id]) return corrupt("{}: {} contains itself", where_, path());
+    if (++depth_ > kMaxObjectDepth) {
+      return corrupt("{}: {} nests deeper than {}", where_, path(), kMaxObjectDepth);
+    }
+    open_[id] = true;
+    Object object = HOLDFAST_TRY(walk_value(id));
+    open_[id] = false;
+    --depth_;
+    return object;
+  }
+
+  Result<Object> walk_value(PickleId id) {
+    const PickleNode& node = pickle_[id];
+    if (const auto* list = node.as<List>()) {
+      return Object(Object::List{HOLDFAST_TRY(walk_items(list->items))});
+    }
+    if (const auto* tuple = node.as<Tuple>()) {
+      return Object(Object::Tuple{HOLDFAST_TRY(walk_items(tuple->items))});
+    }
+    if (const auto* dict = node.as<Dict>()) return walk_dict(*dict);
+    if (const auto* call = node.as<Call>()) return walk_call(*call);
+    if (const auto* global = node.as<Global>()) return walk_global(*global);
+    if (node.as<Persistent>() != nullptr) {
+      return unsupported("{}: {} is a storage without a tensor", where_, path());
+    }
+    return walk_plain(node);
+  }
+
+  Result<Object> walk_plain(const PickleNode& node) {
+    if (const auto* truth = node.as<bool>()) return Object(*truth);
+    if (const auto* integer = node.as<int64_t>()) return Object(*integer);
+    if (const auto* number = node.as<double>()) return Object(*number);
+    if (const auto* big = node.as<Object::BigInteger>()) {
+      HOLDFAST_TRY(spend(big->decimal.size()));
+      return Object(*big);
+    }
+    if (const auto* text = node.as<std::string>()) {
+      HOLDFAST_TRY(spend(text->size()));
+      return Object(*text);
+    }
+    if (const auto* bytes = node.as<Bytes>()) {
+      HOLDFAST_TRY(spend(bytes->size()));
+      return Object(*bytes);
+    }
+    return Object();
+  }
+
+  Result<std::vector<Object>> walk_items(const std::vector<PickleId>& items) {
+    std::vector<Object> objects;
+    for (size_t i = 0; i < items.size(); ++i) {
+      keys_.emplace_back(static_cast<int64_t>(i));
+      objects.push_back(HOLDFAST_TRY(walk(items[i])));
+      keys_.pop_back();
+    }
+    return objects;
+  }
+
+  Result<Object> walk_dict(const Dict& dict) {
+    Object::Dict object;
+    std::unordered_set<std::string> seen;
+    for (const auto& [key_id, value_id] : dict.items) {
+      Object key = HOLDFAST_TRY(walk_key(key_id));
+      if (!seen.insert(identity_of_key(key)).second) {
+        return corrupt("{}: {} has the key {} twice", where_, path(), text_of_key(key));
+      }
+      keys_.push_back(key);
+      Object value = HOLDFAST_TRY(walk(value_id));
+      keys_.pop_back();
+      object.items.emplace_back(std::move(key), std::move(value));
+    }
+    return Object(std::move(object));
+  }
+
+  Result<Object> walk_key(PickleId id) {
+    Object key = HOLDFAST_TRY(walk(id));
+    if (!plain_key(key)) {
+      return unsupported("{}: {} has a key that is neither text nor a number nor such",
+                         where_, path());
+    }
+    return key;
+  }
+
+  static bool plain_key(const Object& key) {
+    if (const auto* tuple = key.as<Object::Tuple>()) {
+      return std::ranges::all_of(tuple->items, plain_key);
+    }
+    return key.as<Object::List>() == nullptr && key.as<Object::Dict>() == nullptr &&
+           key.as<Object::TensorName>() == nullptr;
+  }
+
+  Result<Object> walk_global(const Global& global) {
+    if (!dtype_of_global(global.name)) return refuse(global.name);
+    HOLDFAST_TRY(spend(global.name.size()));
+    return Object(global.name);
+  }
+
+  Result<Object> walk_call(const Call& call) {
+    const std::string& name = pickle_[call.function].as<Global>()->name;
+    const auto& arguments = pickle_[call.arguments].as<Tuple>()->items;
+    if (name.starts_with("torch._utils._rebuild_")) return walk_tensor(name, arguments);
+    if (name == "torch.Size" && arguments.size() == 1) {
+      return Object(
+          Object::Tuple{HOLDFAST_TRY(walk_items(HOLDFAST_TRY(tuple(arguments[0]))))});
+    }
+    if (name == "torch.device") return walk_device(arguments);
+    if (name == "_codecs.encode") return walk_bytes(arguments);
+    if (name == "builtins.bytes" && arguments.empty()) return Object(Bytes{});
+    return refuse(name);
+  }
+
+  // ("cpu",) or ("cuda", 0).
+  Result<Object> walk_device(const std::vector<PickleId>& arguments) {
+    if (arguments.empty() || arguments.size() > 2) return refuse("torch.device");
+    std::string device = HOLDFAST_TRY(text(arguments[0]));
+    if (arguments.size() == 2) {
+      device += fmt::format(":{}", HOLDFAST_TRY(integer(arguments[1])));
+    }
+    HOLDFAST_TRY(spend(device.size()));
+    return Object(std::move(device));
+  }
+
+  // Protocol 2 has no bytes: they are text of code points below 256.
+  Result<Object> walk_bytes(const std::vector<PickleId>& arguments) {
+    if (arguments.size() != 2 || HOLDFAST_TRY(text(arguments[1])) != "latin1") {
+      return refuse("_codecs.encode");
+    }
+    const std::string from = HOLDFAST_TRY(text(arguments[0]));
+    HOLDFAST_TRY(spend(from.size()));
+    Bytes bytes;
+    for (size_t i = 0; i < from.size(); ++i) {
+      auto point = static_cast<unsigned char>(from[i]);
+      if (point > 0xc3) {
+        return corrupt("{}: {} has bytes above 255", where_, path());
+      }
+      if (point >= 0xc0) {
+        const unsigned low = static_cast<unsigned char>(from[++i]) & 0x3fu;
+        point = static_cast<unsigned char>(((point & 3u) << 6) | low);
+      }
+      bytes.push_back(static_cast<std::byte>(point));
+    }
+    return Object(std::move(bytes));
+  }
+
+  // Tensors.
+
+  Result<Object> walk_tensor(std::string_view function,
+                             const std::vector<PickleId>& arguments) {
+    if (function == "torch._utils._rebuild_parameter" && arguments.size() == 3) {
+      Object data = HOLDFAST_TRY(walk(arguments[0]));
+      if (data.as<Object::TensorName>() == nullptr)
+        return broken("has no tensor in it");
+      return data;
+    }
+    const bool v2 = function == "torch._utils._rebuild_tensor_v2";
+    const bool v3 = function == "torch._utils._rebuild_tensor_v3";
+    const size_t wanted = v3 ? 7 : 6;
+    if ((!v2 && !v3) || arguments.size() < wanted || arguments.size() > wanted + 1) {
+      return refuse(function);
+    }
+    if (arguments.size() > wanted) HOLDFAST_TRY(check_flags(arguments[wanted]));
+    View view = HOLDFAST_TRY(start_view());
+    std::optional<Dtype> dtype;
+    if (v3) {
+      dtype = HOLDFAST_TRY(dtype_named(arguments[6]));
+    }
+    HOLDFAST_TRY(read_storage(arguments[0], dtype, view));
+    view.offset = HOLDFAST_TRY(integer(arguments[1]));
+    HOLDFAST_TRY(read_shape(arguments[2], arguments[3], view));
+    Object leaf(Object::TensorName{view.name});
+    tree_.views.push_back(std::move(view));
+    return leaf;
+  }
+
+  // Its names, which no other tensor has.
+  Result<View> start_view() {
+    View view{.name = name(), .path = path()};
+    HOLDFAST_TRY(spend(sizeof(View) + 4 * view.name.size()));
+    if (view.name.empty()) return unsupported("{}: a tensor without a name", where_);
+    const auto [other, is_new] = names_.emplace(view.name, view.path);
+    if (!is_new) {
+      return unsupported("{}: {} and {} would both be named {}", where_, other->second,
+                         view.path, view.name);
+    }
+    return view;
+  }
+
+  // Lazy conjugation and negation are marked, not carried out.
+  Result<void> check_flags(PickleId id) {
+    const auto* flags = pickle_[id].as<Dict>();
+    if (flags != nullptr && flags->items.empty()) return {};
+    return unsupported("{}: {} is a conjugated or negated view", where_, path());
+  }
+
+  Result<Dtype> dtype_named(PickleId id) {
+    const auto* global = pickle_[id].as<Global>();
+    const auto dtype = global == nullptr ? std::nullopt : dtype_of_global(global->name);
+    if (dtype) return *dtype;
+    return unsupported("{}: {} is of dtype {}, which is not known", where_, path(),
+                       global == nullptr ? "?" : global->name);
+  }
+
+  // ('storage', torch.FloatStorage, '0', 'cpu', 6): the last is in elements of the type.
+  // `dtype` is that of the tensor where the storage has none.
+  Result<void> read_storage(PickleId id, std::optional<Dtype> dtype, View& view) {
+    const auto* persistent = pickle_[id].as<Persistent>();
+    if (persistent == nullptr) return broken("has no storage");
+    const auto parts = HOLDFAST_TRY(tuple(persistent->id));
+    if (parts.size() != 5 || HOLDFAST_TRY(text(parts[0])) != "storage") {
+      return broken("has a storage that is not torch's");
+    }
+    const auto* type = pickle_[parts[1]].as<Global>();
+    if (type == nullptr) return broken("has a storage without a type");
+    const auto stored = dtype_of_storage(type->name);
+    const bool untyped = type->name == "torch.storage.UntypedStorage";
+    if (stored.has_value() == untyped || (!stored && !dtype)) {
+      return unsupported("{}: {} is in a {}, which is not known", where_, path(),
+                         type->name);
+    }
+    view.dtype = dtype ? *dtype : *stored;
+    view.key = HOLDFAST_TRY(text(parts[2]));
+    HOLDFAST_TRY(spend(view.key.size()));
+    const auto bytes = checked_mul(HOLDFAST_TRY(integer(parts[4])),
+                                   stored ? bytes_of(*stored) : int64_t{1});
+    if (!bytes || *bytes < 0) return broken("has a storage of an impossible size");
+    view.storage_bytes = *bytes;
+    return {};
+  }
+
+  Result<void> read_shape(PickleId sizes_id, PickleId strides_id, View& view) {
+    const auto sizes = HOLDFAST_TRY(integers(sizes_id));
+    const auto strides = HOLDFAST_TRY(integers(strides_id));
+    if (sizes.size() != strides.size()) {
+      return corrupt("{}: {} has {} sizes and {} strides", where_, path(), sizes.size(),
+                     strides.size());
+    }
+    if (sizes.size() > kMaxRank) {
+      return unsupported("{}: {} has {} dimensions, limit {}", where_, path(),
+                         sizes.size(), kMaxRank);
+    }
+    auto shape = Shape::create(sizes);
+    if (!shape.ok()) {
+      return shape.error().as(ErrorCode::kCorrupt).within(path()).within(where_);
+    }
+    view.shape = *std::move(shape);
+    std::ranges::copy(strides, view.strides.begin());
+    return {};
+  }
+
+  // Arguments.
+
+  Result<std::vector<PickleId>> tuple(PickleId id) const {
+    const auto* found = pickle_[id].as<Tuple>();
+    if (found == nullptr) return broken("has another value where a tuple belongs");
+    return found->items;
+  }
+
+  Result<std::string> text(PickleId id) const {
+    const auto* found = pickle_[id].as<std::string>();
+    if (found == nullptr) return broken("has another value where text belongs");
+    return *found;
+  }
+
+  Result<int64_t> integer(PickleId id) const {
+    const auto* found = pickle_[id].as<int64_t>();
+    if (found == nullptr) return broken("has another value where an integer belongs");
+    return *found;
+  }
+
+  Result<std::vector<int64_t>> integers(PickleId id) const {
+    PickleId items = id;
+    if (const auto* size = pickle_[id].as<Call>()) {
+      const auto& arguments = pickle_[size->arguments].as<Tuple>()->items;
+      if (pickle_[size->function].as<Global>()->name == "torch.Size" &&
+          arguments.size() == 1) {
+        items = arguments[0];
+      }
+    }
+    std::vector<int64_t> numbers;
+    for (const PickleId item : HOLDFAST_TRY(tuple(items))) {
+      numbers.push_back(HOLDFAST_TRY(integer(item)));
+    }
+    return numbers;
+  }
+
+  Error broken(std::string_view what) const {
+    return corrupt("{}: {} {}", where_, path(), what);
+  }
+
+  Error refuse(std::string_view global) const {
+    return unsupported("{}: {} is made by \"{}\", which is not allowed", where_, path(),
+                       global);
+  }
+
+  Result<void> spend(size_t bytes) {
+    if (bytes > budget_) {
+      return corrupt("{}: {} grows too large for its pickle", where_, path());
+    }
+    budget_ -= bytes;
+    return {};
+  }
+
+  std::string path() const {
+    std::string path;
+    for (const Object& key : keys_) {
+      const std::string_view quote = key.as<std::string>() != nullptr ? "\"" : "";
+      path += fmt::format("[{}{}{}]", quote, text_of_key(key), quote);
+    }
+    return path.empty() ? "the saved object" : path;
+  }
+
+  std::string name() const {
+    if (keys_.empty()) return "tensor";
+    std::string name;
+    for (const Object& key : keys_) {
+      if (&key != keys_.data()) name += '.';
+      name += text_of_key(key);
+    }
+    return name;
+  }
+
+  const Pickle& pickle_;
+  const std::string_view where_;
+  size_t budget_;
+  std::vector<bool> open_;  // on the way from the root to here
+  int depth_ = 0;
+  std::vector<Object> keys_;  // of the object in hand
+  std::unordered_map<std::string, std::string> names_;
+  Tree tree_;
+};
+
+}  // namespace
+
+bool may_occur(std::string_view global) {
+  constexpr std::array<std::string_view, 6> kOthers{
+      "collections.OrderedDict", "_codecs.encode",   "builtins.bytes",
+      "builtins.bytearray",      "builtins.complex", "builtins.set"};
+  return global.starts_with("torch.") || std::ranges::count(kOthers, global) != 0;
+}
+
+Result<Tree> read_tree(const Pickle& pickle, std::string_view where,
+                       size_t pickle_bytes) {
+  return Walker(pickle, where, pickle_bytes).run();
+}
+
+}  // namespace holdfast::torch_zip

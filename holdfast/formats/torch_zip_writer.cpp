@@ -1,0 +1,292 @@
+#include <algorithm>
+#include <set>
+
+#include "holdfast/base/xxh3.h"
+#include "holdfast/formats/pickle_writer.h"
+#include "holdfast/formats/torch_zip.h"
+#include "holdfast/formats/torch_zip_internal.h"
+#include "holdfast/formats/zip_writer.h"
+
+namespace holdfast {
+namespace {
+
+constexpr size_t kChunkBytes = size_t{1} << 20;
+constexpr std::string_view kFolder = "archive/";
+
+// Writes the pickle, and decides on the way which tensor is which storage.
+class Emitter {
+ public:
+  explicit Emitter(const Collection& collection)
+      : collection_(collection), key_of_(collection.tensors().size(), kNoKey) {}
+
+  Result<void> emit(const Object& objects) {
+    find_leaves(objects, 1);
+    const auto missing = missing_names();
+    const auto* dict = objects.as<Object::Dict>();
+    if (objects.none()) {
+      writer_.global("collections", "OrderedDict");
+      writer_.begin_tuple();
+      writer_.end_tuple();
+      writer_.call();
+      return emit_flat(missing);
+    }
+    if (missing.empty()) return emit_object(objects, 1);
+    if (dict == nullptr) {
+      return invalid("tensor {} has no place in the objects, which are no dict",
+                     missing.front());
+    }
+    return emit_extended(*dict, missing);
+  }
+
+  Bytes finish() && { return std::move(writer_).finish(); }
+  // In order of their keys.
+  const std::vector<TensorId>& storages() const { return storages_; }
+
+ private:
+  static constexpr size_t kNoKey = SIZE_MAX;
+
+  // Not in trees that are too deep, which are refused afterwards.
+  void find_leaves(const Object& object, int depth) {
+    if (depth > kMaxObjectDepth) return;
+    if (const auto* leaf = object.as<Object::TensorName>()) leaves_.insert(leaf->name);
+    if (const auto* list = object.as<Object::List>()) {
+      for (const Object& item : list->items) find_leaves(item, depth + 1);
+    }
+    if (const auto* tuple = object.as<Object::Tuple>()) {
+      for (const Object& item : tuple->items) find_leaves(item, depth + 1);
+    }
+    if (const auto* dict = object.as<Object::Dict>()) {
+      for (const auto& [key, value] : dict->items) find_leaves(value, depth + 1);
+    }
+  }
+
+  std::vector<std::string_view> missing_names() const {
+    std::vector<std::string_view> names;
+    for (const Tensor& tensor : collection_.tensors()) {
+      if (!leaves_.contains(tensor.name)) names.push_back(tensor.name);
+      for (const std::string& tie : tensor.ties) {
+        if (!leaves_.contains(tie)) names.push_back(tie);
+      }
+    }
+    return names;
+  }
+
+  Result<void> emit_flat(const std::vector<std::string_view>& names) {
+    writer_.mark();
+    for (const std::string_view name : names) {
+      HOLDFAST_TRY(writer_.text(name).within(name));
+      HOLDFAST_TRY(emit_tensor(name));
+    }
+    writer_.end_dict();
+    return {};
+  }
+
+  // The dict with more tensors under their names.
+  Result<void> emit_extended(const Object::Dict& dict,
+                             const std::vector<std::string_view>& names) {
+    const std::set<std::string_view> taken(names.begin(), names.end());
+    for (const auto& [key, value] : dict.items) {
+      const auto* text = key.as<std::string>();
+      if (text != nullptr && taken.contains(*text)) {
+        return invalid("tensor {} has no place in the objects, its name is a key",
+                       *text);
+      }
+    }
+    HOLDFAST_TRY(emit_dict(dict, 1));
+    return emit_flat(names);
+  }
+
+  Result<void> emit_object(const Object& object, int depth) {
+    if (depth > kMaxObjectDepth) {
+      return invalid("objects nest deeper than {}", kMaxObjectDepth);
+    }
+    if (const auto* leaf = object.as<Object::TensorName>()) {
+      return emit_tensor(leaf->name);
+    }
+    if (const auto* dict = object.as<Object::Dict>()) return emit_dict(*dict, depth);
+    if (const auto* list = object.as<Object::List>()) {
+      writer_.begin_list();
+      HOLDFAST_TRY(emit_items(list->items, depth));
+      writer_.end_list();
+      return {};
+    }
+    if (const auto* tuple = object.as<Object::Tuple>()) {
+      writer_.begin_tuple();
+      HOLDFAST_TRY(emit_items(tuple->items, depth));
+      writer_.end_tuple();
+      return {};
+    }
+    return emit_plain(object);
+  }
+
+  Result<void> emit_plain(const Object& object) {
+    if (const auto* text = object.as<std::string>()) return writer_.text(*text);
+    if (const auto* bytes = object.as<Bytes>()) return writer_.bytes(*bytes);
+    if (const auto* big = object.as<Object::BigInteger>()) {
+      return writer_.big_integer(big->decimal);
+    }
+    if (const auto* truth = object.as<bool>()) {
+      writer_.boolean(*truth);
+    } else if (const auto* integer = object.as<int64_t>()) {
+      writer_.integer(*integer);
+    } else if (const auto* number = object.as<double>()) {
+      writer_.number(*number);
+    } else {
+      writer_.none();
+    }
+    return {};
+  }
+
+  Result<void> emit_items(const std::vector<Object>& items, int depth) {
+    for (size_t i = 0; i < items.size(); ++i) {
+      HOLDFAST_TRY(emit_object(items[i], depth + 1).within(fmt::format("[{}]", i)));
+    }
+    return {};
+  }
+
+  Result<void> emit_dict(const Object::Dict& dict, int depth) {
+    writer_.begin_dict();
+    for (const auto& [key, value] : dict.items) {
+      const auto* text = key.as<std::string>();
+      const std::string where = fmt::format("[{}]", text != nullptr ? *text : "...");
+      HOLDFAST_TRY(emit_object(key, depth + 1).within(where));
+      HOLDFAST_TRY(emit_object(value, depth + 1).within(where));
+    }
+    writer_.end_dict();
+    return {};
+  }
+
+  // torch._utils._rebuild_tensor_v2(storage, 0, size, stride, False, OrderedDict()), or
+  // _v3 with the dtype behind it where storages have none.
+  Result<void> emit_tensor(std::string_view name) {
+    const auto id = collection_.find(name);
+    if (!id) return invalid("the objects name the tensor {}, which is not there", name);
+    const Tensor& tensor = collection_.tensor(*id);
+    const bool typed = !torch_zip::storage_of_dtype(tensor.dtype).empty();
+    writer_.global("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
+    writer_.begin_tuple();
+    HOLDFAST_TRY(emit_storage(*id));
+    writer_.integer(0);
+    emit_shape(tensor.shape);
+    writer_.boolean(false);
+    writer_.global("collections", "OrderedDict");
+    writer_.begin_tuple();
+    writer_.end_tuple();
+    writer_.call();
+    if (!typed) emit_dtype(tensor.dtype);
+    writer_.end_tuple();
+    writer_.call();
+    return {};
+  }
+
+  Result<void> emit_storage(TensorId id) {
+    const Tensor& tensor = collection_.tensor(id);
+    const std::string_view type = torch_zip::storage_of_dtype(tensor.dtype);
+    if (key_of_[id] == kNoKey) {
+      key_of_[id] = storages_.size();
+      storages_.push_back(id);
+    }
+    writer_.begin_tuple();
+    HOLDFAST_TRY(writer_.text("storage"));
+    if (type.empty()) {
+      writer_.global("torch.storage", "UntypedStorage");
+    } else {
+      writer_.global("torch", type);
+    }
+    HOLDFAST_TRY(writer_.text(std::to_string(key_of_[id])));
+    HOLDFAST_TRY(writer_.text("cpu"));
+    writer_.integer(type.empty() ? tensor.bytes() : tensor.shape.elements());
+    writer_.end_tuple();
+    writer_.persistent();
+    return {};
+  }
+
+  void emit_shape(const Shape& shape) {
+    writer_.begin_tuple();
+    for (const int64_t size : shape.sizes()) writer_.integer(size);
+    writer_.end_tuple();
+    const Map dense = Map::dense(Box::whole(shape), 1);
+    writer_.begin_tuple();
+    for (int k = 0; k < shape.rank(); ++k) {
+      writer_.integer(dense.strides[static_cast<size_t>(k)]);
+    }
+    writer_.end_tuple();
+  }
+
+  void emit_dtype(Dtype dtype) {
+    const std::string whole = torch_zip::global_of_dtype(dtype);
+    const size_t dot = whole.find('.');
+    writer_.global(whole.substr(0, dot), whole.substr(dot + 1));
+  }
+
+  const Collection& collection_;
+  PickleWriter writer_;
+  std::set<std::string, std::less<>> leaves_;
+  std::vector<size_t> key_of_;
+  std::vector<TensorId> storages_;
+};
+
+// The archive, with what identifies it: a digest of its records' names and CRCs.
+class Archive {
+ public:
+  explicit Archive(Sink& sink) : zip_(sink) {}
+
+  Result<void> add(std::string_view name, ByteView bytes) {
+    const std::string whole = std::string(kFolder) + std::string(name);
+    note(whole, HOLDFAST_TRY(zip_.add(whole, bytes)));
+    return {};
+  }
+
+  Result<void> add_storage(size_t key, const Contents& contents, TensorId id) {
+    const std::string whole = fmt::format("{}data/{}", kFolder, key);
+    const int64_t size = contents.collection.tensor(id).bytes();
+    HOLDFAST_TRY(zip_.begin(whole, size));
+    buffer_.resize(kChunkBytes);
+    for (int64_t done = 0; done < size;) {
+      const auto count = std::min(kChunkBytes, static_cast<size_t>(size - done));
+      const ByteSpan part = ByteSpan(buffer_).first(count);
+      HOLDFAST_TRY(read_canonical(contents, id, done, part));
+      HOLDFAST_TRY(zip_.append(part));
+      done += static_cast<int64_t>(count);
+    }
+    note(whole, HOLDFAST_TRY(zip_.end()));
+    return {};
+  }
+
+  Result<void> finish() {
+    const Digest128 digest = identity_.digest();
+    const std::string id = fmt::format("{:020}{:020}", digest.high, digest.low);
+    HOLDFAST_TRY(add(".data/serialization_id", bytes_of(id)));
+    return zip_.finish();
+  }
+
+ private:
+  void note(const std::string& name, Crc32 crc) {
+    identity_.append(bytes_of(fmt::format("{} {:08x}\n", name, crc)));
+  }
+
+  ZipWriter zip_;
+  Bytes buffer_;
+  Xxh3Stream identity_;
+};
+
+}  // namespace
+
+// The records and their order are those of torch 2.13.
+Result<void> write_torch(Sink& sink, const Contents& contents) {
+  Emitter emitter(contents.collection);
+  HOLDFAST_TRY(emitter.emit(contents.objects));
+  const std::vector<TensorId> storages = emitter.storages();
+  Archive archive(sink);
+  HOLDFAST_TRY(archive.add("data.pkl", std::move(emitter).finish()));
+  HOLDFAST_TRY(archive.add(".format_version", bytes_of("1")));
+  HOLDFAST_TRY(archive.add(".storage_alignment", bytes_of("64")));
+  HOLDFAST_TRY(archive.add("byteorder", bytes_of("little")));
+  for (size_t key = 0; key < storages.size(); ++key) {
+    HOLDFAST_TRY(archive.add_storage(key, contents, storages[key]));
+  }
+  HOLDFAST_TRY(archive.add("version", bytes_of("3\n")));
+  return archive.finish();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,30 @@
+// A zip archive's central directory, read from the end of the file. For zip_reader.cpp.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "holdfast/base/crc32.h"
+#include "holdfast/base/source_sink.h"
+
+namespace holdfast::zip {
+
+struct DirectoryEntry {
+  std::string name{};
+  int64_t header_offset = 0;
+  int64_t size = 0;
+  Crc32 crc = 0;
+  uint16_t flags = 0;
+  uint16_t method = 0;
+};
+
+struct Directory {
+  int64_t offset = 0;  // where it begins, behind all records
+  std::vector<DirectoryEntry> entries{};
+};
+
+// Entries are stored, not encrypted, with harmless names; their sizes and offsets lie
+// before the directory.
+Result<Directory> read_directory(const Source& source);
+
+}  // namespace holdfast::zip

@@ -1,0 +1,57 @@
+// Reads zip archives as torch and NumPy write them: records stored as they are, so that
+// any range of a record is a range of the file.
+//
+// Refused: what is compressed, encrypted or spread over several files (kUnsupported);
+// directories and headers that contradict each other or the file's size, records that
+// share bytes, one name twice, and names that lead out of the archive (kCorrupt).
+// Everything is checked when the archive is opened, but for the records' bytes.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "holdfast/base/crc32.h"
+#include "holdfast/base/source_sink.h"
+
+namespace holdfast {
+
+struct ZipEntry {
+  std::string name{};
+  int64_t offset = 0;  // of its first byte in the file
+  int64_t size = 0;
+  Crc32 crc = 0;
+};
+
+// Immutable; safe from several threads. Moves, because names point into it.
+class ZipArchive {
+ public:
+  ZipArchive(ZipArchive&&) = default;
+  ZipArchive& operator=(ZipArchive&&) = default;
+  // Reads the directory and each record's header, never the records.
+  static Result<ZipArchive> open(std::shared_ptr<const Source> source);
+
+  const Source& source() const { return *source_; }
+  // In order of offset.
+  const std::vector<ZipEntry>& entries() const { return entries_; }
+  const ZipEntry* find(std::string_view name) const;
+
+  // A whole record, its CRC checked. kCorrupt if it is longer than `limit`.
+  Result<Bytes> read(const ZipEntry& entry, int64_t limit) const;
+  // Checks the CRC of a record of any size, in bounded memory. A CRC of 0 means that the
+  // writer left it out (torch can be told to) and is not checked.
+  Result<void> verify(const ZipEntry& entry) const;
+
+ private:
+  ZipArchive(std::shared_ptr<const Source> source, std::vector<ZipEntry> entries);
+  Result<void> check_crc(const ZipEntry& entry, Crc32 seen) const;
+
+  // Shared with the contents that are made of it.
+  std::shared_ptr<const Source> source_;
+  std::vector<ZipEntry> entries_;
+  std::unordered_map<std::string_view, size_t> by_name_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,212 @@
+#include "holdfast/store/object_tier.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+
+namespace holdfast {
+namespace {
+
+constexpr std::string_view kManifestPrefix = "manifest-";
+constexpr std::string_view kManifestSuffix = ".json";
+constexpr size_t kDecimals = 19;  // of the greatest int64_t
+constexpr size_t kHexDigits = 16;
+
+template <typename T>
+std::optional<T> number_of(std::string_view text, int base) {
+  T value{};
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), value, base);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return value;
+}
+
+std::string name_of_step(const ObjectStep& step) {
+  return fmt::format("{}{:019}-{:019}-{:016x}{}", kManifestPrefix, step.epoch,
+                     step.sequence, step.attempt, kManifestSuffix);
+}
+
+std::optional<ObjectStep> step_of_name(const std::string& name) {
+  const size_t head = kManifestPrefix.size();
+  if (name.size() != head + 2 * (kDecimals + 1) + kHexDigits + kManifestSuffix.size()) {
+    return std::nullopt;
+  }
+  const std::string_view text = name;
+  const auto epoch = number_of<int64_t>(text.substr(head, kDecimals), 10);
+  const auto sequence =
+      number_of<int64_t>(text.substr(head + kDecimals + 1, kDecimals), 10);
+  const auto attempt =
+      number_of<uint64_t>(text.substr(head + 2 * (kDecimals + 1), kHexDigits), 16);
+  if (!epoch || !sequence || !attempt) return std::nullopt;
+  const ObjectStep step{*epoch, *sequence, *attempt};
+  // Written again, so that no second spelling names the same checkpoint.
+  if (name_of_step(step) != name) return std::nullopt;
+  return step;
+}
+
+// The attempt of "<16 digits>/<file>".
+std::optional<uint64_t> attempt_of(std::string_view below_data) {
+  if (below_data.size() <= kHexDigits || below_data[kHexDigits] != '/') {
+    return std::nullopt;
+  }
+  return number_of<uint64_t>(below_data.substr(0, kHexDigits), 16);
+}
+
+struct Leftover {
+  WallTime newest;
+  std::vector<std::string> keys;
+  std::vector<PendingUpload> uploads;
+};
+using Leftovers = std::map<uint64_t, Leftover>;
+
+Leftover* find_leftover(Leftovers& all, std::string_view key, size_t prefix,
+                        WallTime when) {
+  const auto attempt = attempt_of(key.substr(prefix));
+  if (!attempt) return nullptr;
+  Leftover& found = all[*attempt];
+  found.newest = std::max(found.newest, when);
+  return &found;
+}
+
+Result<Leftovers> find_leftovers(ObjectStore& store, const std::string& data) {
+  Leftovers all;
+  for (const ObjectInfo& object : HOLDFAST_TRY(store.list(data))) {
+    Leftover* found = find_leftover(all, object.key, data.size(), object.modified);
+    if (found != nullptr) found->keys.push_back(object.key);
+  }
+  const auto uploads = store.list_uploads(data);
+  if (!uploads.ok()) {
+    if (uploads.error().code() == ErrorCode::kUnsupported) return all;
+    return uploads.error();
+  }
+  for (const PendingUpload& upload : *uploads) {
+    Leftover* found = find_leftover(all, upload.key, data.size(), upload.started);
+    if (found != nullptr) found->uploads.push_back(upload);
+  }
+  return all;
+}
+
+}  // namespace
+
+Result<ObjectTier> ObjectTier::create(ObjectStore& store, std::string prefix) {
+  if (prefix.ends_with('/')) prefix.pop_back();
+  if (!prefix.empty()) {
+    HOLDFAST_TRY(check_object_key(store.name(), prefix));
+    prefix += '/';
+  }
+  return ObjectTier(store, std::move(prefix));
+}
+
+std::string ObjectTier::name() const {
+  if (prefix_.empty()) return store_->name();
+  return store_->name() + "/" + prefix_.substr(0, prefix_.size() - 1);
+}
+
+std::string ObjectTier::attempt_prefix(uint64_t attempt) const {
+  return fmt::format("{}{:016x}/", data_prefix(), attempt);
+}
+
+std::string ObjectTier::manifest_key(const ObjectStep& step) const {
+  return prefix_ + name_of_step(step);
+}
+
+Result<std::string> ObjectTier::file_key(uint64_t attempt,
+                                         const std::string& file) const {
+  if (file.empty() || file.find('/') != file.npos) {
+    return invalid("{}: file \"{}\", want a name without folders", name(), file);
+  }
+  return attempt_prefix(attempt) + file;
+}
+
+Result<std::unique_ptr<Upload>> ObjectTier::create_file(uint64_t attempt,
+                                                        const std::string& file,
+                                                        int64_t size) {
+  return store_->begin_upload(HOLDFAST_TRY(file_key(attempt, file)), size);
+}
+
+Result<void> ObjectTier::commit(const ObjectStep& step, ByteView manifest,
+                                std::span<const ManifestFile> files) {
+  if (step.epoch < 0 || step.sequence < 0) {
+    return invalid("{}: commit of epoch {}, sequence {}, want 0 or more", name(),
+                   step.epoch, step.sequence);
+  }
+  std::map<std::string, int64_t> there;
+  for (const ObjectInfo& object :
+       HOLDFAST_TRY(store_->list(attempt_prefix(step.attempt)))) {
+    there[object.key] = object.size;
+  }
+  for (const ManifestFile& file : files) {
+    const auto found = there.find(HOLDFAST_TRY(file_key(step.attempt, file.name)));
+    if (found == there.end() || found->second != file.bytes) {
+      return conflict("{}: attempt {:016x}: {} has {} bytes, want {}", name(),
+                      step.attempt, file.name, found == there.end() ? 0 : found->second,
+                      file.bytes);
+    }
+  }
+  return store_->put(manifest_key(step), manifest);
+}
+
+Result<std::vector<ObjectStep>> ObjectTier::steps() {
+  std::vector<ObjectStep> steps;
+  for (const ObjectInfo& object :
+       HOLDFAST_TRY(store_->list(prefix_ + std::string(kManifestPrefix)))) {
+    const auto step = step_of_name(object.key.substr(prefix_.size()));
+    if (step) steps.push_back(*step);
+  }
+  std::sort(steps.rbegin(), steps.rend());
+  return steps;
+}
+
+Result<Bytes> ObjectTier::read_manifest(const ObjectStep& step) {
+  return store_->get(manifest_key(step), kMaxManifestBytes);
+}
+
+Result<std::unique_ptr<Source>> ObjectTier::open(const ObjectStep& step,
+                                                 const std::string& file) {
+  return store_->open(HOLDFAST_TRY(file_key(step.attempt, file)));
+}
+
+Result<int64_t> ObjectTier::remove_keys(const std::vector<std::string>& keys) {
+  for (const std::string& key : keys) HOLDFAST_TRY(store_->remove(key));
+  return static_cast<int64_t>(keys.size());
+}
+
+Result<void> ObjectTier::remove(const ObjectStep& step) {
+  HOLDFAST_TRY(store_->remove(manifest_key(step)));
+  return discard(step.attempt);
+}
+
+Result<void> ObjectTier::discard(uint64_t attempt) {
+  for (const ObjectStep& step : HOLDFAST_TRY(steps())) {
+    if (step.attempt == attempt) {
+      return invalid("{}: attempt {:016x} is committed, want one that is not", name(),
+                     attempt);
+    }
+  }
+  for (const ObjectInfo& object : HOLDFAST_TRY(store_->list(attempt_prefix(attempt)))) {
+    HOLDFAST_TRY(store_->remove(object.key));
+  }
+  return {};
+}
+
+Result<int64_t> ObjectTier::sweep(WallTime before, const std::set<uint64_t>& live) {
+  // Data first: an attempt that commits meanwhile is then seen to be committed.
+  const Leftovers all = HOLDFAST_TRY(find_leftovers(*store_, data_prefix()));
+  std::set<uint64_t> kept = live;
+  for (const ObjectStep& step : HOLDFAST_TRY(steps())) kept.insert(step.attempt);
+  int64_t removed = 0;
+  for (const auto& [attempt, leftover] : all) {
+    if (kept.contains(attempt) || leftover.newest >= before) continue;
+    removed += HOLDFAST_TRY(remove_keys(leftover.keys));
+    for (const PendingUpload& upload : leftover.uploads) {
+      HOLDFAST_TRY(store_->abort_upload(upload));
+      ++removed;
+    }
+  }
+  return removed;
+}
+
+}  // namespace holdfast

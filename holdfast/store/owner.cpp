@@ -1,0 +1,293 @@
+#include "holdfast/store/owner.h"
+
+#include <fmt/chrono.h>
+
+#include <algorithm>
+
+#include "holdfast/store/claim_internal.h"
+#include "holdfast/store/events.h"
+#include "holdfast/store/step_name.h"
+
+namespace holdfast {
+namespace {
+
+std::string when(WallTime time) {
+  const auto seconds =
+      std::chrono::floor<std::chrono::seconds>(time.time_since_epoch());
+  return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC",
+                     fmt::gmtime(static_cast<std::time_t>(seconds.count())));
+}
+
+std::string name_of(const Identity& who) {
+  return who.job.empty()
+             ? fmt::format("process {} on {}", who.pid, who.host)
+             : fmt::format("process {} on {} (job {})", who.pid, who.host, who.job);
+}
+
+bool same_machine(const Identity& a, const Identity& b) {
+  return a.host == b.host && a.boot == b.boot && a.pid_space == b.pid_space;
+}
+
+Error in_use(const Path& run, const OwnerRecord& owner, const Identity& self) {
+  const std::string advice =
+      same_machine(owner.who, self)
+          ? "stop it first, or choose another folder"
+          : fmt::format(
+                "stop it first, or wait until its lease ends at {}, or choose "
+                "another folder",
+                when(owner.lease_until));
+  return conflict("{}: in use by {} since {}; {}", run.native(), name_of(owner.who),
+                  when(owner.since), advice);
+}
+
+Result<std::optional<OwnerRecord>> read_copy(Env& env, const Path& run) {
+  const Path path = run / kOwnerFile;
+  const Result<Bytes> bytes = env.read_file(path, kOwnerLimit);
+  if (bytes.ok()) {
+    return std::optional(HOLDFAST_TRY(decode_owner(*bytes, path.native())));
+  }
+  if (bytes.error().code() == ErrorCode::kNotFound) return std::optional<OwnerRecord>();
+  return bytes.error();
+}
+
+Result<OwnerRecord> read_claim(Env& env, const Path& run, int64_t epoch) {
+  const Path path = run / claim_name(epoch);
+  const Bytes bytes = HOLDFAST_TRY(env.read_file(path, kOwnerLimit));
+  OwnerRecord record = HOLDFAST_TRY(decode_owner(bytes, path.native()));
+  if (record.epoch == epoch) return record;
+  return corrupt("{}: is for epoch {}, want {}", path.native(), record.epoch, epoch);
+}
+
+// A claim vanishes only when a greater one stands, so looking again ends.
+Result<std::optional<OwnerRecord>> read_greatest_claim(Env& env, const Path& run) {
+  while (true) {
+    const std::vector<int64_t> epochs = HOLDFAST_TRY(list_claims(env, run));
+    if (epochs.empty()) return std::optional<OwnerRecord>();
+    Result<OwnerRecord> claim = read_claim(env, run, epochs.back());
+    if (claim.ok()) return std::optional(*std::move(claim));
+    if (claim.error().code() != ErrorCode::kNotFound) return claim.error();
+    if (HOLDFAST_TRY(list_claims(env, run)) == epochs) return claim.error();
+  }
+}
+
+// What stands against older epochs until the new owner has looked: as before, and the
+// epoch that ends is open.
+std::optional<Fence> inherited(const std::optional<OwnerRecord>& before) {
+  if (!before || !before->fence) return std::nullopt;
+  Fence fence = *before->fence;
+  fence[before->epoch] = INT64_MAX;
+  return fence;
+}
+
+// The claim under its name, replacing nothing.
+Result<void> put_claim(Env& env, const Path& run, const OwnerRecord& record) {
+  const Path claim = run / claim_name(record.epoch);
+  Path beside = claim;
+  beside += fmt::format(".{}.tmp", hex64(env.random64()));
+  Result<void> put = env.write_file(beside, encode_owner(record));
+  if (put.ok()) put = env.rename_new(beside, claim);
+  if (put.ok()) return {};
+  (void)env.remove_file(beside);
+  // The answer may have been lost and not the rename.
+  const Result<OwnerRecord> there = read_claim(env, run, record.epoch);
+  if (there.ok() && there->token == record.token) return {};
+  if (put.error().code() != ErrorCode::kConflict) return put;
+  return conflict("{}: somebody else took it at the same moment; try again to see who",
+                  run.native());
+}
+
+}  // namespace
+
+std::string claim_name(int64_t epoch) { return fmt::format("owner-{:08}.json", epoch); }
+
+std::optional<int64_t> parse_claim_name(std::string_view name) {
+  constexpr std::string_view kStart = "owner-", kEnd = ".json";
+  if (!name.starts_with(kStart) || !name.ends_with(kEnd)) return std::nullopt;
+  int64_t epoch = 0;
+  for (const char c :
+       name.substr(kStart.size(), name.size() - kStart.size() - kEnd.size())) {
+    if (c < '0' || c > '9' || epoch > INT64_MAX / 100) return std::nullopt;
+    epoch = epoch * 10 + (c - '0');
+  }
+  if (claim_name(epoch) != name) return std::nullopt;
+  return epoch;
+}
+
+Result<std::vector<int64_t>> list_claims(Env& env, const Path& run) {
+  std::vector<int64_t> epochs;
+  const std::vector<std::string> names = HOLDFAST_TRY(env.list(run));
+  for (const std::string& name : names) {
+    if (const auto epoch = parse_claim_name(name)) epochs.push_back(*epoch);
+  }
+  std::sort(epochs.begin(), epochs.end());
+  return epochs;
+}
+
+Result<std::optional<OwnerRecord>> read_owner(Env& env, const Path& run) {
+  Result<std::optional<OwnerRecord>> claim = read_greatest_claim(env, run);
+  const Result<std::optional<OwnerRecord>> copy = read_copy(env, run);
+  const bool copied = copy.ok() && copy->has_value();
+  if (claim.ok()) {
+    const bool copy_is_newer =
+        copied && (!claim->has_value() || (*claim)->epoch < (*copy)->epoch);
+    if (!claim->has_value() && !copy.ok()) return copy;
+    return copy_is_newer ? copy : claim;
+  }
+  if (claim.error().code() != ErrorCode::kCorrupt || !copied) return claim;
+  const std::vector<int64_t> epochs = HOLDFAST_TRY(list_claims(env, run));
+  return !epochs.empty() && epochs.back() > (*copy)->epoch ? claim : copy;
+}
+
+std::optional<std::string> why_dead(const OwnerRecord& owner, const Identity& self,
+                                    WallTime now, const Liveness& alive) {
+  const Identity& who = owner.who;
+  if (owner.released) return "it let go";
+  if (who.host == self.host && who.boot != self.boot) {
+    return "its machine was started anew";
+  }
+  if (same_machine(who, self)) {
+    const Result<std::optional<int64_t>> started = alive(who.pid);
+    if (started.ok() && !started->has_value()) return "its process is gone";
+    if (started.ok() && **started != who.started) {
+      return "its process number belongs to another";
+    }
+    if (started.ok()) return std::nullopt;
+  }
+  if (!who.job.empty() && who.job == self.job && who.restart < self.restart) {
+    return fmt::format("it was start {} of the job, this is {}", who.restart,
+                       self.restart);
+  }
+  if (owner.lease_until < now) return "its lease ran out";
+  return std::nullopt;
+}
+
+struct Owner::State {
+  Env& env;
+  const Path run;
+  const Duration lease;
+  const std::shared_ptr<RunNames> names;
+  mutable Mutex mutex{};
+  OwnerRecord record HOLDFAST_GUARDED_BY(mutex);
+
+  State(Env& e, Path folder, const OwnerOptions& options, OwnerRecord first)
+      : env(e),
+        run(std::move(folder)),
+        lease(options.lease),
+        names(options.names ? options.names : std::make_shared<RunNames>(env, run)),
+        record(std::move(first)) {}
+
+  Result<void> check() const HOLDFAST_REQUIRES(mutex);
+  Result<void> settle(const OwnerOptions& options) HOLDFAST_REQUIRES(mutex);
+  // Steps 3 and 4 of the protocol in the header.
+  Result<void> settle_or_take_back(const OwnerOptions& options);
+  Result<void> write() HOLDFAST_REQUIRES(mutex);
+  void remove_older() HOLDFAST_REQUIRES(mutex);
+};
+
+Result<void> Owner::State::check() const {
+  if (record.released) return conflict("{}: was let go by this process", run.native());
+  const std::vector<int64_t> epochs = HOLDFAST_TRY(list_claims(env, run));
+  if (!epochs.empty() && epochs.back() > record.epoch) {
+    const Result<OwnerRecord> other = read_claim(env, run, epochs.back());
+    return conflict("{}: taken over by {} in epoch {}", run.native(),
+                    other.ok() ? name_of(other->who) : "another process",
+                    epochs.back());
+  }
+  const Result<OwnerRecord> own = read_claim(env, run, record.epoch);
+  if (own.ok() && own->token == record.token) return {};
+  if (!own.ok() && own.error().code() != ErrorCode::kNotFound &&
+      own.error().code() != ErrorCode::kCorrupt) {
+    return own.error();
+  }
+  return conflict("{}: {} is no longer the claim of this process", run.native(),
+                  claim_name(record.epoch));
+}
+
+Result<void> Owner::State::write() {
+  const Bytes bytes = encode_owner(record);
+  HOLDFAST_TRY(names->replace(claim_name(record.epoch), bytes));
+  (void)names->replace(kOwnerFile, bytes);  // for people: the claim is what counts
+  return {};
+}
+
+void Owner::State::remove_older() {
+  const Result<std::vector<int64_t>> epochs = list_claims(env, run);
+  if (!epochs.ok()) return;
+  for (const int64_t epoch : *epochs) {
+    if (epoch < record.epoch) (void)env.remove_file(run / claim_name(epoch));
+  }
+}
+
+Result<void> Owner::State::settle(const OwnerOptions& options) {
+  HOLDFAST_TRY(names->sync());
+  HOLDFAST_TRY(check());
+  if (options.fence) {
+    std::optional<Fence> fence = HOLDFAST_TRY(options.fence());
+    if (fence) record.fence = std::move(fence);
+  }
+  HOLDFAST_TRY(write());
+  remove_older();
+  return {};
+}
+
+Result<void> Owner::State::settle_or_take_back(const OwnerOptions& options) {
+  MutexLock lock(mutex);
+  Result<void> settled = settle(options);
+  if (!settled.ok()) (void)env.remove_file(run / claim_name(record.epoch));
+  return settled;
+}
+
+Result<Owner> Owner::acquire(Env& env, const Path& run, const Identity& self,
+                             const OwnerOptions& options) {
+  const Liveness alive = options.alive ? options.alive : [&env](int64_t pid) {
+    return start_of_process(env, pid);
+  };
+  const WallTime now = env.wall_now();
+  const std::optional<OwnerRecord> before = HOLDFAST_TRY(read_owner(env, run));
+  const auto dead = before ? why_dead(*before, self, now, alive) : std::nullopt;
+  if (before && !dead) return in_use(run, *before, self);
+  const OwnerRecord record{
+      .who = self,
+      .epoch = std::max(before ? before->epoch : 0, options.above) + 1,
+      .token = env.random64(),
+      .since = now,
+      .lease_until = now + options.lease,
+      .fence = inherited(before)};
+  HOLDFAST_TRY(put_claim(env, run, record));
+  auto state = std::make_shared<State>(env, run, options, record);
+  HOLDFAST_TRY(state->settle_or_take_back(options));
+  if (dead && options.events != nullptr) {
+    emit(*options.events, env,
+         RunTakenOver{
+             .epoch = record.epoch, .from = name_of(before->who), .reason = *dead});
+  }
+  return Owner(std::move(state));
+}
+
+int64_t Owner::epoch() const { return record().epoch; }
+
+OwnerRecord Owner::record() const {
+  MutexLock lock(state_->mutex);
+  return state_->record;
+}
+
+Result<void> Owner::check() const {
+  MutexLock lock(state_->mutex);
+  return state_->check();
+}
+
+Result<void> Owner::renew() {
+  MutexLock lock(state_->mutex);
+  HOLDFAST_TRY(state_->check());
+  state_->record.lease_until = state_->env.wall_now() + state_->lease;
+  return state_->write();
+}
+
+Result<void> Owner::release() && {
+  MutexLock lock(state_->mutex);
+  HOLDFAST_TRY(state_->check());
+  state_->record.released = true;
+  return state_->write();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,137 @@
+// Small documents of a run: the owner's and the run's own.
+#include "holdfast/base/json.h"
+#include "holdfast/store/json_text_internal.h"
+#include "holdfast/store/owner.h"
+#include "holdfast/store/run_file_internal.h"
+#include "holdfast/store/step_name.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kOwnerVersion = 1;
+
+int64_t nanoseconds(WallTime time) { return time.time_since_epoch().count(); }
+
+Result<WallTime> read_time(Fields& fields, const std::string& key) {
+  return WallTime(
+      Duration(HOLDFAST_TRY(fields.integer(key, std::numeric_limits<int64_t>::min()))));
+}
+
+Result<Identity> read_identity(Fields& fields) {
+  return Identity{.host = HOLDFAST_TRY(fields.text("host")),
+                  .boot = HOLDFAST_TRY(fields.text("boot")),
+                  .pid = HOLDFAST_TRY(fields.integer("pid")),
+                  .started = HOLDFAST_TRY(fields.integer("started")),
+                  .pid_space = HOLDFAST_TRY(fields.integer("pid_space")),
+                  .job = HOLDFAST_TRY(fields.text("job")),
+                  .restart = HOLDFAST_TRY(fields.integer("restart"))};
+}
+
+Result<Fence> read_fence(const Json& list, const std::string& where) {
+  Fence fence;
+  for (const Json& entry : list) {
+    if (!entry.is_array() || entry.size() != 2) {
+      return corrupt("{}.fence: want pairs of epoch and sequence", where);
+    }
+    fence.emplace(HOLDFAST_TRY(json_integer(entry[0], where + ".fence")),
+                  HOLDFAST_TRY(json_integer(entry[1], where + ".fence")));
+  }
+  return fence;
+}
+
+Result<void> read_kind(Fields& fields, std::string_view kind, int64_t version) {
+  const std::string seen = HOLDFAST_TRY(fields.text("holdfast"));
+  if (seen != kind) {
+    return corrupt("{}: a \"{}\", want a \"{}\"", fields.where(), seen, kind);
+  }
+  const int64_t number = HOLDFAST_TRY(fields.integer("version", 1));
+  if (number <= version) return {};
+  return unsupported("{}: version {}, want at most {}: a newer Holdfast wrote it",
+                     fields.where(), number, version);
+}
+
+Result<OwnerRecord> read_record(Fields& fields) {
+  HOLDFAST_TRY(read_kind(fields, "owner", kOwnerVersion));
+  OwnerRecord record{.who = HOLDFAST_TRY(read_identity(fields)),
+                     .epoch = HOLDFAST_TRY(fields.integer("epoch", 1)),
+                     .token = 0,
+                     .since = HOLDFAST_TRY(read_time(fields, "since_ns")),
+                     .lease_until = HOLDFAST_TRY(read_time(fields, "lease_until_ns")),
+                     .released = HOLDFAST_TRY(fields.boolean("released")),
+                     .fence = {}};
+  const auto token = parse_hex64(HOLDFAST_TRY(fields.text("token")));
+  if (!token) return corrupt("{}.token: want 16 digits", fields.where());
+  record.token = *token;
+  if (fields.has("fence")) {
+    record.fence =
+        HOLDFAST_TRY(read_fence(*HOLDFAST_TRY(fields.array("fence")), fields.where()));
+  }
+  HOLDFAST_TRY(fields.done());
+  return record;
+}
+
+Result<RunFile> read_run(Fields& fields) {
+  HOLDFAST_TRY(read_kind(fields, "run", kRunVersion));
+  RunFile file{.id = HOLDFAST_TRY(fields.text("run"))};
+  if (file.id.empty()) return corrupt("{}.run: empty", fields.where());
+  HOLDFAST_TRY(fields.done());
+  return file;
+}
+
+// A document that this library wrote: what is wrong with it is damage.
+template <typename Read>
+auto read_document(ByteView json, const std::string& where, Read read)
+    -> decltype(read(std::declval<Fields&>())) {
+  const Result<Json> parsed = parse_json(text_of(json), where);
+  if (!parsed.ok()) return parsed.error().as(ErrorCode::kCorrupt);
+  Result<Fields> fields = Fields::of(*parsed, where);
+  if (!fields.ok()) return fields.error().as(ErrorCode::kCorrupt);
+  auto result = read(*fields);
+  if (result.ok() || result.error().code() == ErrorCode::kUnsupported) return result;
+  return result.error().as(ErrorCode::kCorrupt);
+}
+
+}  // namespace
+
+Bytes encode_owner(const OwnerRecord& record) {
+  std::string out;
+  put(out, "{{\"holdfast\":\"owner\",\"version\":{},\"host\":", kOwnerVersion);
+  put_text(out, record.who.host);
+  out += ",\"boot\":";
+  put_text(out, record.who.boot);
+  put(out, ",\"pid\":{},\"started\":{},\"pid_space\":{},\"job\":", record.who.pid,
+      record.who.started, record.who.pid_space);
+  put_text(out, record.who.job);
+  put(out, ",\"restart\":{},\n\"epoch\":{},\"token\":\"{}\",\"since_ns\":{}",
+      record.who.restart, record.epoch, hex64(record.token), nanoseconds(record.since));
+  put(out, ",\"lease_until_ns\":{},\"released\":{}", nanoseconds(record.lease_until),
+      record.released);
+  if (record.fence) {
+    const char* before = ",\n\"fence\":[";
+    for (const auto& [epoch, sequence] : *record.fence) {
+      put(out, "{}[{},{}]", before, epoch, sequence);
+      before = ",";
+    }
+    out += record.fence->empty() ? ",\n\"fence\":[]" : "]";
+  }
+  out += "}\n";
+  return copy_of(bytes_of(out));
+}
+
+Result<OwnerRecord> decode_owner(ByteView json, const std::string& where) {
+  return read_document(json, where, read_record);
+}
+
+Bytes encode_run_file(const RunFile& file) {
+  std::string out;
+  put(out, "{{\"holdfast\":\"run\",\"version\":{},\"run\":", kRunVersion);
+  put_text(out, file.id);
+  out += "}\n";
+  return copy_of(bytes_of(out));
+}
+
+Result<RunFile> decode_run_file(ByteView json, const std::string& where) {
+  return read_document(json, where, read_run);
+}
+
+}  // namespace holdfast

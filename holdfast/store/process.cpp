@@ -1,0 +1,83 @@
+#include "holdfast/store/process.h"
+
+#include <charconv>
+#include <vector>
+
+namespace holdfast {
+namespace {
+
+struct Stat {
+  int64_t pid = 0;
+  char state = ' ';
+  int64_t started = 0;
+};
+
+Result<int64_t> parse_number(std::string_view text, const Path& path) {
+  int64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && stop == end) return number;
+  return io_error("{}: a field is no number", path.native());
+}
+
+std::vector<std::string_view> split(std::string_view text) {
+  std::vector<std::string_view> words;
+  while (!text.empty()) {
+    const size_t space = std::min(text.find(' '), text.size());
+    if (space > 0) words.push_back(text.substr(0, space));
+    text.remove_prefix(std::min(space + 1, text.size()));
+  }
+  return words;
+}
+
+// proc(5): "pid (name) state ...", the start being field 22. The name may hold anything,
+// brackets too, so what follows is counted from the last one.
+Result<Stat> read_stat(Env& env, const Path& path) {
+  constexpr size_t kStart = 22 - 3;
+  const std::string text = HOLDFAST_TRY(env.read_text(path));
+  const size_t open = text.find(" ("), close = text.rfind(')');
+  if (open == text.npos || close == text.npos || close < open) {
+    return io_error("{}: not \"pid (name) ...\"", path.native());
+  }
+  const auto words = split(std::string_view(text).substr(close + 1));
+  if (words.size() <= kStart) {
+    return io_error("{}: {} fields after the name, want more than {}", path.native(),
+                    words.size(), kStart);
+  }
+  return Stat{.pid = HOLDFAST_TRY(parse_number(text.substr(0, open), path)),
+              .state = words[0][0],
+              .started = HOLDFAST_TRY(parse_number(words[kStart], path))};
+}
+
+Result<std::string> read_line(Env& env, const Path& path) {
+  std::string text = HOLDFAST_TRY(env.read_text(path));
+  while (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+}  // namespace
+
+Result<Identity> this_process(Env& env, std::string job, int64_t restart) {
+  const Stat stat = HOLDFAST_TRY(read_stat(env, "/proc/self/stat"));
+  const Result<FileInfo> space = env.info("/proc/self/ns/pid");
+  return Identity{
+      .host = HOLDFAST_TRY(read_line(env, "/proc/sys/kernel/hostname")),
+      .boot = HOLDFAST_TRY(read_line(env, "/proc/sys/kernel/random/boot_id")),
+      .pid = stat.pid,
+      .started = stat.started,
+      .pid_space = space.ok() ? static_cast<int64_t>(space->inode) : 0,
+      .job = std::move(job),
+      .restart = restart};
+}
+
+Result<std::optional<int64_t>> start_of_process(Env& env, int64_t pid) {
+  const Result<Stat> stat = read_stat(env, fmt::format("/proc/{}/stat", pid));
+  if (!stat.ok()) {
+    if (stat.error().code() == ErrorCode::kNotFound) return std::optional<int64_t>();
+    return stat.error();
+  }
+  const bool ended = stat->state == 'Z' || stat->state == 'X';
+  return ended ? std::nullopt : std::optional(stat->started);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,195 @@
+#include "holdfast/store/retention.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "holdfast/store/events.h"
+
+namespace holdfast {
+namespace {
+
+using Steps = std::vector<const KeptStep*>;
+
+Steps newest_first(std::span<const KeptStep> steps) {
+  Steps sorted;
+  for (const KeptStep& step : steps) sorted.push_back(&step);
+  std::sort(sorted.begin(), sorted.end(), [](const KeptStep* a, const KeptStep* b) {
+    return std::pair(a->age, a->name) > std::pair(b->age, b->name);
+  });
+  return sorted;
+}
+
+// The newest `last` whole ones and what is newer than they, whole or not.
+void keep_last(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
+  int64_t open = std::max<int64_t>(keep.last, 1);
+  for (const KeptStep* step : steps) {
+    if (open == 0) return;
+    kept.insert(step->name);
+    open -= step->whole ? 1 : 0;
+  }
+}
+
+void keep_every(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
+  if (keep.every <= 0) return;
+  std::set<int64_t> seen;
+  for (const KeptStep* step : steps) {
+    if (!step->whole || step->name.step % keep.every != 0) continue;
+    if (seen.insert(step->name.step).second) kept.insert(step->name);
+  }
+}
+
+void keep_best(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
+  std::vector<std::pair<double, const KeptStep*>> ranked;
+  for (const KeptStep* step : steps) {
+    const auto metric = step->metrics.find(keep.metric);
+    if (!step->whole || metric == step->metrics.end() || std::isnan(metric->second)) {
+      continue;
+    }
+    ranked.emplace_back(keep.order == Best::kMin ? metric->second : -metric->second,
+                        step);
+  }
+  std::stable_sort(ranked.begin(), ranked.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < ranked.size() && static_cast<int64_t>(i) < keep.best; ++i) {
+    kept.insert(ranked[i].second->name);
+  }
+}
+
+bool is_missing(const Error& error) { return error.code() == ErrorCode::kNotFound; }
+
+}  // namespace
+
+std::vector<StepName> what_to_remove(std::span<const KeptStep> steps,
+                                     const Keep& keep) {
+  const Steps sorted = newest_first(steps);
+  std::set<StepName> kept;
+  keep_last(sorted, keep, kept);
+  keep_every(sorted, keep, kept);
+  keep_best(sorted, keep, kept);
+  std::vector<StepName> removed;
+  for (auto step = sorted.rbegin(); step != sorted.rend(); ++step) {
+    const bool stays = (*step)->pinned || kept.contains((*step)->name);
+    if (!stays) removed.push_back((*step)->name);
+  }
+  return removed;
+}
+
+Result<void> pin(const Run& run, const StepName& step) {
+  const Path mark = run.path() / pin_name(step);
+  HOLDFAST_TRY(run.env().write_file(mark, {}));
+  HOLDFAST_TRY(run.names().sync());
+  // After the mark: retention looks for it last, so a step still here is now safe.
+  const Result<FileInfo> there = run.env().info(run.path() / step.text());
+  if (there.ok()) return {};
+  (void)run.env().remove_file(mark);
+  return there.error();
+}
+
+Result<void> unpin(const Run& run, const StepName& step) {
+  const Result<void> removed = run.env().remove_file(run.path() / pin_name(step));
+  if (!removed.ok() && !is_missing(removed.error())) return removed;
+  return run.names().sync();
+}
+
+Result<std::set<StepName>> pinned_steps(const Run& run) {
+  constexpr std::string_view kEnd = ".pin";
+  std::set<StepName> pinned;
+  const std::vector<std::string> names = HOLDFAST_TRY(run.env().list(run.path()));
+  for (const std::string_view name : names) {
+    if (!name.ends_with(kEnd)) continue;
+    const auto step = parse_step_name(name.substr(0, name.size() - kEnd.size()));
+    if (step) pinned.insert(*step);
+  }
+  return pinned;
+}
+
+bool Retention::is_whole(const StepName& step) {
+  const auto known = whole_.find(step);
+  if (known != whole_.end()) return known->second;
+  const Result<WholeReport> report =
+      check_whole(run_.env(), run_.path() / step.text(), Depth::kFast);
+  const bool whole = report.ok() && report->whole();
+  // What could not be read now may be readable next time.
+  if (whole) whole_.emplace(step, true);
+  return whole;
+}
+
+// Takes all for whole at first and looks only at those that the plan keeps, until a plan
+// keeps nothing that is not.
+Result<std::vector<StepName>> Retention::plan() {
+  const StepList list = HOLDFAST_TRY(run_.steps());
+  const std::set<StepName> pinned = HOLDFAST_TRY(pinned_steps(run_));
+  std::vector<KeptStep> steps;
+  for (const Step& step : list.steps) {
+    steps.push_back({.name = step.name,
+                     .age = age_of(step.manifest),
+                     .pinned = pinned.contains(step.name),
+                     .metrics = step.manifest.metrics});
+  }
+  while (true) {
+    const std::vector<StepName> removed = what_to_remove(steps, keep_);
+    if (removed.empty()) return removed;
+    const std::set<StepName> gone(removed.begin(), removed.end());
+    bool changed = false;
+    for (KeptStep& step : steps) {
+      if (!step.whole || gone.contains(step.name) || is_whole(step.name)) continue;
+      step.whole = false;
+      changed = true;
+    }
+    if (!changed) {
+      const bool one_stays =
+          std::any_of(steps.begin(), steps.end(),
+                      [&](const auto& s) { return s.whole && !gone.contains(s.name); });
+      return one_stays ? removed : std::vector<StepName>();
+    }
+  }
+}
+
+void Retention::tell_failure(const StepName& step, const Error& error) {
+  if (events_ == nullptr) return;
+  emit(*events_, run_.env(),
+       RemovalFailed{.folder = step.text(), .reason = error.message()});
+}
+
+bool Retention::move_away(const StepName& step, Path& trash) {
+  Env& env = run_.env();
+  const Result<FileInfo> mark = env.info(run_.path() / pin_name(step));
+  if (mark.ok()) return false;
+  if (!is_missing(mark.error())) {
+    tell_failure(step, mark.error());
+    return false;
+  }
+  trash = run_.path() / trash_name(step, env.random64());
+  const Result<void> moved = env.rename_new(run_.path() / step.text(), trash);
+  if (!moved.ok()) tell_failure(step, moved.error());
+  return moved.ok();
+}
+
+Result<std::vector<StepName>> Retention::run(const std::set<StepName>& busy) {
+  const std::vector<StepName> planned = HOLDFAST_TRY(plan());
+  if (planned.empty()) return planned;
+  // What stays must be durable before anything goes.
+  HOLDFAST_TRY(run_.names().sync());
+  HOLDFAST_TRY(owner_.check());
+  std::vector<std::pair<StepName, Path>> moved;
+  for (const StepName& step : planned) {
+    Path trash;
+    if (!busy.contains(step) && move_away(step, trash)) moved.emplace_back(step, trash);
+  }
+  // Before their files go: else a power failure could bring back the name of half a step.
+  HOLDFAST_TRY(run_.names().sync());
+  std::vector<StepName> removed;
+  for (const auto& [step, trash] : moved) {
+    whole_.erase(step);
+    removed.push_back(step);
+    const Result<void> gone = run_.env().remove_all(trash);
+    if (!gone.ok()) {
+      tell_failure(step, gone.error());
+    } else if (events_ != nullptr) {
+      emit(*events_, run_.env(), StepRemoved{.folder = step.text()});
+    }
+  }
+  return removed;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,120 @@
+// A run directory: the committed steps of a training run, found and ordered.
+//
+// Age is (epoch, sequence) of the manifests and never the number of the step: a job that
+// goes back to step 300 and saves 400 again has a new 400, and what the old branch had
+// beyond it does not win. Epochs count owners (owner.h), sequences count commits.
+//
+// Fencing. A step of an older epoch that appeared after its owner had lost the run is
+// ignored: the owner's record says how far each older epoch had got when it took over.
+// Without a readable owner record, or if a step could
+// not be read at that time, nothing is fenced, and age alone decides, which puts
+// such a step behind all that the new owner commits.
+//
+// Readers need no ownership. Steps are immutable; one that vanishes while it is looked
+// at was removed by retention, and the run is listed again. Safe from several threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "holdfast/base/env.h"
+#include "holdfast/base/event.h"
+#include "holdfast/store/manifest.h"
+#include "holdfast/store/owner.h"
+#include "holdfast/store/run_names.h"
+#include "holdfast/store/step_name.h"
+#include "holdfast/store/whole.h"
+
+namespace holdfast {
+
+struct Step {
+  StepName name{};
+  Path folder{};
+  Manifest manifest{};
+};
+
+// By age: greater is newer.
+inline std::pair<int64_t, int64_t> age_of(const Manifest& manifest) {
+  return {manifest.epoch, manifest.sequence};
+}
+
+// A step folder that is no candidate, and why.
+struct SkippedStep {
+  std::string folder;  // its name in the run
+  Error error;
+};
+
+struct StepList {
+  std::vector<Step> steps{};  // newest first
+  std::vector<SkippedStep> skipped{};
+};
+
+struct NewestWhole {
+  Step step{};
+  std::vector<SkippedStep> skipped{};
+};
+
+// What became of an attempt, for a rank that was not told.
+enum class Outcome {
+  kCommitted,
+  kPending,  // its folder is there: in flight, or left by a crash
+  kGone,     // never began, abandoned, or committed and removed since
+};
+
+class Run {
+ public:
+  // Makes the folder a run directory, with a new id, or opens the one that it is.
+  // kCorrupt if it has steps but no readable holdfast.json. Env must outlive the run.
+  static Result<Run> create_or_open(Env& env, const Path& path);
+  // kNotFound if it is none.
+  static Result<Run> open(Env& env, const Path& path);
+
+  Env& env() const { return *env_; }
+  const Path& path() const { return path_; }
+  const std::string& id() const { return id_; }
+
+  // The folder's names, for all who write in it.
+  RunNames& names() const { return *names_; }
+
+  // Makes `self` the owner, fenced against owners before it.
+  Result<Owner> acquire(const Identity& self, OwnerOptions options = {}) const;
+
+  // All committed steps. Fails only if the run cannot be listed.
+  Result<StepList> steps() const;
+  // The newest step that is whole as far as `depth` looks, having walked back over those
+  // that are not. kNotFound without any step, kCorrupt if none is whole.
+  Result<NewestWhole> newest_whole(Depth depth, EventSink* events = nullptr) const;
+  // One step by name; kNotFound if it is not there, kCorrupt if its manifest is.
+  Result<Step> step(const StepName& name) const;
+
+  // The number of the next commit, for the owner: greater than those of all steps that
+  // were there at the first call, and than all that it gave before.
+  Result<int64_t> next_sequence() const;
+  Result<Outcome> outcome_of(int64_t step, uint64_t attempt) const;
+
+  // Removes what crashes left: attempts, steps that were being removed, temporary files.
+  // Only an owner may, for the attempts of others are then dead; those in `in_flight`
+  // are its own. Checks ownership first. What cannot be removed is left for next time.
+  Result<int64_t> sweep(const Owner& owner, const std::set<uint64_t>& in_flight) const;
+
+ private:
+  struct State;
+  Run(Env& env, Path path, std::string id);
+
+  Result<StepList> list_once(bool& vanished) const;
+  // Nullopt if somebody removed steps meanwhile.
+  Result<std::optional<NewestWhole>> walk_back(Depth depth, EventSink* events) const;
+
+  Env* env_;
+  Path path_;
+  std::string id_;
+  // Shared by copies: what became of syncs, and the sequence.
+  std::shared_ptr<RunNames> names_;
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,33 @@
+#include "holdfast/store/run_names.h"
+
+#include "holdfast/store/step_name.h"
+
+namespace holdfast {
+
+Result<void> sync_names(Env& env, const Path& folder) {
+  Result<void> synced = env.sync_folder(folder);
+  const bool cannot = !synced.ok() && synced.error().code() == ErrorCode::kUnsupported;
+  return cannot ? Result<void>() : synced;
+}
+
+Result<void> RunNames::sync() {
+  MutexLock lock(mutex_);
+  if (outcome_.ok()) {
+    outcome_ = sync_names(env_, run_);
+    return outcome_;
+  }
+  return outcome_.error().within("an earlier sync failed");
+}
+
+Result<void> RunNames::replace(std::string_view name, ByteView bytes) {
+  const Path path = run_ / name;
+  Path beside = path;
+  beside += fmt::format(".{}.tmp", hex64(env_.random64()));
+  Result<void> replaced = env_.write_file(beside, bytes);
+  if (replaced.ok()) replaced = env_.rename(beside, path);
+  if (replaced.ok()) return sync();
+  (void)env_.remove_file(beside);  // the first failure is the one to report
+  return replaced;
+}
+
+}  // namespace holdfast

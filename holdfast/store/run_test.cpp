@@ -1,0 +1,251 @@
+#include "holdfast/store/run.h"
+
+#include "holdfast/base/faulty_env.h"
+#include "holdfast/base/memory_env.h"
+#include "holdfast/store/retention.h"
+#include "holdfast/store/store_testing.h"
+
+namespace holdfast {
+namespace {
+
+class RunTest : public testing::Test {
+ protected:
+  holdfast::Run run() { return holdfast::Run::create_or_open(disk, kTestRun).value(); }
+  Owner take(int64_t pid) {
+    return run().acquire(test_process(pid), {.alive = nobody_lives()}).value();
+  }
+  std::vector<std::string> names(const Result<StepList>& list) {
+    std::vector<std::string> all;
+    for (const Step& step : list.value().steps) all.push_back(step.name.text());
+    return all;
+  }
+  std::string newest() {
+    const Result<NewestWhole> found = run().newest_whole(Depth::kFull);
+    return found.ok() ? found->step.name.text() : found.error().message();
+  }
+
+  MemoryEnv disk;
+};
+
+TEST(StepNames, ReadBackAndNothingElseDoes) {
+  for (const StepName name : {StepName{.step = 0}, StepName{.step = 400},
+                              StepName{.step = 400, .generation = 2},
+                              StepName{.step = 123456789012, .generation = 17}}) {
+    EXPECT_EQ(parse_step_name(name.text()), name) << name.text();
+  }
+  EXPECT_EQ((StepName{.step = 400, .generation = 2}).text(), "step-00000400.g2");
+  for (const char* text :
+       {"", "step-", "step-400", "step--0000400", "step-00000400.g1",
+        "step-00000400.g0", "step-00000400.g02", "step-00000400.g", "step-00000400.x2",
+        "step-000000400", "step-00000400.g2.", "Step-00000400",
+        "step-00000400.0000000000000001.tmp", "step-00000400.pin",
+        "step-99999999999999999999", "step-+0000400"}) {
+    EXPECT_EQ(parse_step_name(text), std::nullopt) << text;
+  }
+  const AttemptName attempt{.step = 500, .attempt = 0x3f9a61};
+  EXPECT_EQ(attempt.text(), "step-00000500.00000000003f9a61.tmp");
+  EXPECT_EQ(parse_attempt_name(attempt.text()), attempt);
+  EXPECT_EQ(parse_attempt_name("step-00000500.3f9a61.tmp"), std::nullopt);
+  EXPECT_EQ(parse_attempt_name("step-00000500.g2.00000000003f9a61.tmp"), std::nullopt);
+  EXPECT_TRUE(is_trash_name(trash_name({.step = 4, .generation = 3}, 5)));
+  EXPECT_FALSE(is_trash_name("my.0000000000000001.trash"));
+}
+
+TEST_F(RunTest, AnIdIsMadeOnceAndKept) {
+  const std::string id = run().id();
+  EXPECT_EQ(id.size(), 32u);
+  EXPECT_EQ(run().id(), id);
+  EXPECT_EQ(holdfast::Run::open(disk, kTestRun).value().id(), id);
+}
+
+TEST_F(RunTest, WhatIsNoRunDoesNotOpen) {
+  EXPECT_ERROR(holdfast::Run::open(disk, "/nowhere"), ErrorCode::kNotFound);
+}
+
+TEST_F(RunTest, ANewerLayoutIsNotSupported) {
+  (void)run();
+  ASSERT_OK(disk.write_file(Path(kTestRun) / "holdfast.json",
+                            bytes_of("{\"holdfast\":\"run\",\"version\":2,\"x\":1}")));
+  EXPECT_ERROR(holdfast::Run::create_or_open(disk, kTestRun), ErrorCode::kUnsupported);
+}
+
+TEST_F(RunTest, StepsWithoutTheRunsFileAreNotAdopted) {
+  ASSERT_OK(save_tiny(run(), take(1), 400, 1));
+  ASSERT_OK(disk.remove_file(Path(kTestRun) / "holdfast.json"));
+  EXPECT_ERROR(holdfast::Run::create_or_open(disk, kTestRun), ErrorCode::kCorrupt);
+}
+
+TEST_F(RunTest, OfTwoMakersBothGetTheSameId) {
+  for (int64_t k = 1, calls = 1; k <= calls; ++k) {
+    MemoryEnv memory;
+    FaultyEnv env(memory);
+    std::string other;
+    env.before(Op::kAny, k, [&] {
+      other = holdfast::Run::create_or_open(memory, kTestRun).value().id();
+    });
+    const Result<holdfast::Run> made = holdfast::Run::create_or_open(env, kTestRun);
+    ASSERT_OK(made);
+    EXPECT_EQ(made->id(), other);
+    calls = env.calls();
+  }
+}
+
+TEST_F(RunTest, AnEmptyRunHasNothing) {
+  EXPECT_ERROR(run().newest_whole(Depth::kFast), ErrorCode::kNotFound);
+}
+
+TEST_F(RunTest, TheLastCommitIsTheNewestNotTheGreatestStep) {
+  const Owner owner = take(1);
+  const holdfast::Run same = run();
+  for (const int64_t step : {300, 400, 500}) {
+    ASSERT_OK(save_tiny(same, owner, step, static_cast<uint64_t>(step)));
+  }
+  EXPECT_EQ(newest(), "step-00000500");
+  // Back to 300, and on from there.
+  const Result<Path> again = save_tiny(same, owner, 400, 4001);
+  ASSERT_OK(again);
+  EXPECT_EQ(again->filename(), "step-00000400.g2");
+  EXPECT_EQ(newest(), "step-00000400.g2");
+  EXPECT_EQ(read_step(disk, *again).value(), files_of(tiny_step(4001)));
+  EXPECT_EQ(names(run().steps()),
+            (std::vector<std::string>{"step-00000400.g2", "step-00000500",
+                                      "step-00000400", "step-00000300"}));
+}
+
+TEST_F(RunTest, TheNewBranchWinsAlsoAfterARestart) {
+  ASSERT_OK(save_tiny(run(), take(1), 300, 1));
+  ASSERT_OK(save_tiny(run(), take(2), 500, 2));
+  ASSERT_OK(save_tiny(run(), take(3), 400, 3));
+  EXPECT_EQ(newest(), "step-00000400");
+  EXPECT_EQ(run().steps()->steps[0].manifest.sequence, 3);
+}
+
+TEST_F(RunTest, ACommitOfAnOwnerThatLostTheRunIsIgnored) {
+  const Owner old = take(1);
+  const holdfast::Run same = run();
+  ASSERT_OK(save_tiny(same, old, 300, 1));
+  FaultyEnv env(disk);
+  const holdfast::Run slow = holdfast::Run::open(env, kTestRun).value();
+  const Owner old_too = old;
+  // Between its look at the claims and its rename somebody takes the run over.
+  Attempt attempt = Attempt::begin(slow, old_too, 400, 77).value();
+  const auto files = write_tiny(env, attempt, 2);
+  ASSERT_OK(files);
+  env.before(Op::kRename, 1, [&] { (void)take(2); });
+  const Result<Path> late = attempt.commit({.files = *files});
+  ASSERT_OK(late);
+  EXPECT_EQ(newest(), "step-00000300");
+  const Result<StepList> list = run().steps();
+  ASSERT_EQ(list->skipped.size(), 1u);
+  EXPECT_EQ(list->skipped[0].folder, "step-00000400");
+  EXPECT_EQ(list->skipped[0].error.code(), ErrorCode::kConflict);
+  // Nor does it come back with the next owner, or when that one's steps are damaged.
+  ASSERT_OK(save_tiny(run(), take(3), 310, 3));
+  EXPECT_EQ(newest(), "step-00000310");
+  ASSERT_OK(disk.remove_file(Path(kTestRun) / "step-00000310/objects.json"));
+  EXPECT_EQ(newest(), "step-00000300");
+}
+
+TEST_F(RunTest, AStepThatCouldNotBeReadAtATakeoverIsNotShutOut) {
+  const Owner old = take(1);
+  ASSERT_OK(save_tiny(run(), old, 300, 1));
+  FaultyEnv env(disk);
+  const holdfast::Run sick = holdfast::Run::open(env, kTestRun).value();
+  env.fail_from(Op::kRead, 1);
+  EXPECT_FALSE(sick.acquire(test_process(2), {.alive = nobody_lives()}).ok());
+  const Path manifest = Path(kTestRun) / "step-00000300/manifest.json";
+  const Bytes good = disk.read_file(manifest).value();
+  ASSERT_OK(disk.write_file(manifest, bytes_of("{}")));
+  (void)take(3);
+  ASSERT_OK(disk.write_file(manifest, good));
+  EXPECT_EQ(newest(), "step-00000300");
+}
+
+TEST_F(RunTest, DamagedStepsAreWalkedOverAndNamed) {
+  const Owner owner = take(1);
+  const holdfast::Run same = run();
+  for (const int64_t step : {1, 2, 3, 4}) {
+    ASSERT_OK(save_tiny(same, owner, step, static_cast<uint64_t>(step)));
+  }
+  const Path root = kTestRun;
+  ASSERT_OK(disk.remove_file(root / "step-00000004/manifest.json"));
+  ASSERT_OK(
+      disk.write_file(root / "step-00000003/objects.json", bytes_of("{\"seed\":4}")));
+  CollectingSink events;
+  const Result<NewestWhole> found = run().newest_whole(Depth::kFast, &events);
+  ASSERT_OK(found);
+  EXPECT_EQ(found->step.name.text(), "step-00000002");
+  ASSERT_EQ(found->skipped.size(), 2u);
+  EXPECT_EQ(found->skipped[0].folder, "step-00000004");
+  EXPECT_EQ(found->skipped[1].folder, "step-00000003");
+  EXPECT_NE(found->skipped[1].error.message().find("objects.json"), std::string::npos);
+  EXPECT_EQ(events.records().size(), 2u);
+}
+
+TEST_F(RunTest, AStepOfAnotherRunOrNumberIsSkipped) {
+  ASSERT_OK(save_tiny(run(), take(1), 1, 1));
+  const Path root = kTestRun;
+  ASSERT_OK(disk.rename(root / "step-00000001", root / "step-00000002"));
+  EXPECT_ERROR(run().newest_whole(Depth::kFast), ErrorCode::kCorrupt);
+  ASSERT_OK(disk.rename(root / "step-00000002", root / "step-00000001"));
+  ASSERT_OK(
+      disk.write_file(root / "holdfast.json",
+                      bytes_of("{\"holdfast\":\"run\",\"version\":1,\"run\":\"x\"}")));
+  EXPECT_ERROR(run().newest_whole(Depth::kFast), ErrorCode::kCorrupt);
+}
+
+// At each call of a reader somebody commits a new step and removes the old one.
+TEST_F(RunTest, AReaderNeverFindsNothingWhileRetentionRuns) {
+  for (int64_t k = 1, calls = 1; k <= calls; ++k) {
+    MemoryEnv memory;
+    const holdfast::Run writer =
+        holdfast::Run::create_or_open(memory, kTestRun).value();
+    const Owner owner =
+        writer.acquire(test_process(1), {.alive = nobody_lives()}).value();
+    ASSERT_OK(save_tiny(writer, owner, 1, 1));
+    FaultyEnv env(memory);
+    const holdfast::Run reader = holdfast::Run::open(env, kTestRun).value();
+    env.before(Op::kAny, k, [&] {
+      ASSERT_OK(save_tiny(writer, owner, 2, 2));
+      ASSERT_OK(Retention(writer, owner, {.last = 1}).run());
+    });
+    const Result<NewestWhole> found = reader.newest_whole(Depth::kFull);
+    ASSERT_OK(found);
+    calls = std::max(calls, env.calls());
+    if (calls > 100) break;  // in the middle of the shard it is all the same
+  }
+}
+
+TEST_F(RunTest, SweepingRemovesWhatCrashesLeftAndNothingElse) {
+  const Owner owner = take(1);
+  const holdfast::Run same = run();
+  ASSERT_OK(save_tiny(same, owner, 1, 1));
+  const Path root = kTestRun;
+  for (const char* name :
+       {"step-00000002.0000000000000001.tmp", "step-00000003.0000000000000002.tmp",
+        "step-00000001.g2.0000000000000003.trash", "mine.tmp", "notes.trash"}) {
+    ASSERT_OK(disk.create_folders(root / name));
+    ASSERT_OK(disk.write_file(root / name / "file", bytes_of("x")));
+  }
+  for (const char* name : {"latest.0000000000000001.tmp", "draft.0000000000000001.tmp",
+                           "owner-00000001.json.0000000000000001.tmp",
+                           "owner-00000002.json.0000000000000001.tmp"}) {
+    ASSERT_OK(disk.write_file(root / name, bytes_of("x")));
+  }
+  EXPECT_EQ(same.sweep(owner, {2}).value(), 4);
+  EXPECT_EQ(disk.list(root).value(),
+            (std::vector<std::string>{
+                "draft.0000000000000001.tmp", "holdfast.json", "latest", "mine.tmp",
+                "notes.trash", "owner-00000001.json",
+                "owner-00000002.json.0000000000000001.tmp", "owner.json",
+                "step-00000001", "step-00000003.0000000000000002.tmp"}));
+}
+
+TEST_F(RunTest, OnlyTheOwnerSweeps) {
+  const Owner old = take(1);
+  (void)take(2);
+  EXPECT_ERROR(run().sweep(old, {}), ErrorCode::kConflict);
+}
+
+}  // namespace
+}  // namespace holdfast

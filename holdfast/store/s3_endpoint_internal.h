@@ -1,0 +1,23 @@
+// Where the requests of a bucket go.
+#pragma once
+
+#include <string>
+
+#include "holdfast/store/s3_store.h"
+
+namespace holdfast {
+
+struct S3Endpoint {
+  bool tls = true;
+  std::string host;    // as the Host header has it
+  std::string folder;  // "/bucket" in path style, else empty
+
+  std::string path_of(const std::string& key) const;
+  std::string url_of(const std::string& path, const std::string& query) const;
+};
+
+// kInvalid, naming the option, for options that cannot be.
+Result<S3Endpoint> resolve_endpoint(const S3Options& options);
+Result<void> check_options(const S3Options& options);
+
+}  // namespace holdfast
