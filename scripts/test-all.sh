@@ -7,6 +7,11 @@ cd "$(dirname "$0")/.."
 
 leaks() { ctest --test-dir build/asan --output-on-failure -L leaks; }
 
+undefined() {
+  scripts/build.sh ubsan
+  ctest --preset ubsan -j "$jobs"
+}
+
 threads() {
   scripts/build.sh tsan
   ctest --preset tsan -j "$jobs"
@@ -18,10 +23,10 @@ tidy() {
 }
 
 failed=()
-for suite in scripts/test.sh leaks threads tidy scripts/fuzz.sh scripts/cross.sh; do
+for suite in scripts/test.sh leaks undefined threads tidy scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # In a shell of its own: inside a condition, set -e would not stop a function.
-  bash -c "set -euo pipefail; $(declare -f leaks threads tidy); jobs=$jobs; $suite" ||
+  bash -c "set -euo pipefail; $(declare -f leaks undefined threads tidy); jobs=$jobs; $suite" ||
     failed+=("$suite")
 done
 if [[ ${#failed[@]} != 0 ]]; then

@@ -19,7 +19,7 @@ echo "== C++ tests, with address and undefined-behaviour sanitizers"
 
 echo "== Python tests, on the release build"
 {
-  scripts/build.sh release &&
+  scripts/build.sh release holdfast_python_stub holdfast_program &&
     PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q --junit-xml="$python"
 } || python_status=$?
 
