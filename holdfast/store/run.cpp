@@ -33,9 +33,10 @@ Result<void> check_no_steps(Env& env, const Path& path) {
 }
 
 // Replaces nothing, so that of two makers both get the id of the first.
-Result<void> make_run_file(Env& env, const Path& path) {
+Result<void> make_run_file(Env& env, const Path& path, std::string id) {
   HOLDFAST_TRY(check_no_steps(env, path));
-  const RunFile file{.id = hex64(env.random64()) + hex64(env.random64())};
+  if (id.empty()) id = hex64(env.random64()) + hex64(env.random64());
+  const RunFile file{.id = std::move(id)};
   const std::string beside = fmt::format("{}.{}.tmp", kRunFile, hex64(env.random64()));
   HOLDFAST_TRY(env.write_file(path / beside, encode_run_file(file)));
   const Result<void> named = env.rename_new(path / beside, path / kRunFile);
@@ -113,16 +114,19 @@ Result<Run> Run::open(Env& env, const Path& path) {
   return not_found("{}: no run directory, want one with {}", path.native(), kRunFile);
 }
 
-Result<Run> Run::create_or_open(Env& env, const Path& path) {
+Result<Run> Run::create_or_open(Env& env, const Path& path, std::string id) {
   Result<Run> run = open(env, path);
   if (run.ok()) {
+    if (!id.empty() && id != run->id()) {
+      return conflict("{}: is run {}, want {}", path.native(), run->id(), id);
+    }
     // Its maker may have been killed before the name was durable.
     HOLDFAST_TRY(run->names().sync());
     return run;
   }
   if (!is_missing(run.error())) return run;
   HOLDFAST_TRY(env.create_folders(path));
-  HOLDFAST_TRY(make_run_file(env, path));
+  HOLDFAST_TRY(make_run_file(env, path, std::move(id)));
   return open(env, path);
 }
 

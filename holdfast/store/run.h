@@ -67,9 +67,10 @@ enum class Outcome {
 
 class Run {
  public:
-  // Makes the folder a run directory, with a new id, or opens the one that it is.
-  // kCorrupt if it has steps but no readable holdfast.json. Env must outlive the run.
-  static Result<Run> create_or_open(Env& env, const Path& path);
+  // Makes the folder a run directory, with this id or a new one, or opens the one that
+  // it is: kConflict if another id was wanted. kCorrupt if it has steps but no readable
+  // holdfast.json. Env must outlive the run.
+  static Result<Run> create_or_open(Env& env, const Path& path, std::string id = "");
   // kNotFound if it is none.
   static Result<Run> open(Env& env, const Path& path);
 

@@ -1,0 +1,225 @@
+#include "holdfast/store/tier.h"
+
+#include <algorithm>
+
+#include "holdfast/base/crc32c.h"
+#include "holdfast/base/xxh3.h"
+#include "holdfast/store/run.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kBlock = int64_t{4} << 20;
+
+// The digest of bytes that come in order, in the words of a manifest.
+class FileDigest {
+ public:
+  explicit FileDigest(DigestKind kind) : kind_(kind) {}
+
+  void add(ByteView bytes) {
+    if (kind_ == DigestKind::kCrc32c) {
+      crc_ = crc32c_extend(crc_, bytes);
+    } else {
+      small_.insert(small_.end(), bytes.begin(), bytes.end());
+    }
+  }
+  std::string text() const {
+    return kind_ == DigestKind::kCrc32c ? crc_digest(crc_) : xxh3_digest(small_);
+  }
+
+ private:
+  const DigestKind kind_;
+  Crc32c crc_ = 0;
+  Bytes small_;  // indexes and objects, which are read whole everywhere
+};
+
+Result<void> copy_file(const ManifestFile& file, const Source& from, Sink& to) {
+  if (from.size() != file.bytes) {
+    return corrupt("{}: {} bytes, want {}", from.name(), from.size(), file.bytes);
+  }
+  FileDigest digest(HOLDFAST_TRY(parse_file_digest(file.digest)));
+  for (int64_t at = 0; at < file.bytes; at += kBlock) {
+    const Bytes block =
+        HOLDFAST_TRY(from.read_bytes(at, std::min(kBlock, file.bytes - at)));
+    digest.add(block);
+    HOLDFAST_TRY(to.append(block));
+  }
+  if (digest.text() == file.digest) return {};
+  return corrupt("{}: has {}, want {}", from.name(), digest.text(), file.digest);
+}
+
+class FolderTier : public Tier {
+ public:
+  FolderTier(Env& env, Path run)
+      : env_(env), path_(std::move(run)), name_(path_.native()) {}
+
+  const std::string& name() const override { return name_; }
+
+  Result<std::vector<TierStep>> steps() override {
+    const Result<Run> run = Run::open(env_, path_);
+    if (!run.ok() && run.error().code() == ErrorCode::kNotFound) {
+      return std::vector<TierStep>();
+    }
+    if (!run.ok()) return run.error();
+    std::vector<TierStep> found;
+    for (Step& step : HOLDFAST_TRY(run->steps()).steps) {
+      Result<Bytes> bytes = env_.read_file(step.folder / kManifestName);
+      if (!bytes.ok()) continue;  // removed meanwhile
+      found.push_back({.id = step.folder.filename().native(),
+                       .manifest = std::move(step.manifest),
+                       .manifest_bytes = *std::move(bytes)});
+    }
+    return found;
+  }
+
+  Result<std::shared_ptr<const Source>> open(const TierStep& step,
+                                             const std::string& file) override {
+    return std::shared_ptr<const Source>(
+        HOLDFAST_TRY(FileSource::open(env_, path_ / step.id / file)));
+  }
+
+  Result<void> put(const TierStep& step, const OpenFile& open) override {
+    const Run run = HOLDFAST_TRY(Run::create_or_open(env_, path_, step.manifest.run));
+    const Path attempt = path_ / AttemptName{.step = step.manifest.step,
+                                             .attempt = step.manifest.attempt}
+                                     .text();
+    HOLDFAST_TRY(env_.remove_all(attempt));  // of an earlier try
+    Result<void> done = write(step, open, attempt);
+    if (done.ok()) done = rename(step, attempt);
+    if (!done.ok()) static_cast<void>(env_.remove_all(attempt));
+    HOLDFAST_TRY(std::move(done));
+    return run.names().sync();
+  }
+
+  // The manifest first: without it nobody takes the rest for a checkpoint.
+  Result<void> remove(const TierStep& step) override {
+    HOLDFAST_TRY(env_.remove_file(path_ / step.id / kManifestName));
+    return env_.remove_all(path_ / step.id);
+  }
+
+ private:
+  Result<void> write(const TierStep& step, const OpenFile& open, const Path& attempt) {
+    HOLDFAST_TRY(env_.create_folder(attempt));
+    for (const ManifestFile& file : step.manifest.files) {
+      const auto source = HOLDFAST_TRY(open(file));
+      const auto sink = HOLDFAST_TRY(FileSink::create(env_, attempt / file.name));
+      HOLDFAST_TRY(copy_file(file, *source, *sink));
+      HOLDFAST_TRY(sink->finish());
+    }
+    HOLDFAST_TRY(env_.write_file(attempt / kManifestName, step.manifest_bytes));
+    return sync_names(env_, attempt);
+  }
+
+  Result<void> rename(const TierStep& step, const Path& attempt) {
+    for (StepName name{.step = step.manifest.step};; ++name.generation) {
+      const Path folder = path_ / name.text();
+      const Result<void> renamed = env_.rename_new(attempt, folder);
+      if (renamed.ok() || renamed.error().code() != ErrorCode::kConflict)
+        return renamed;
+      const Result<Bytes> there = env_.read_file(folder / kManifestName);
+      if (there.ok() && *there == step.manifest_bytes) return env_.remove_all(attempt);
+    }
+  }
+
+  Env& env_;
+  const Path path_;
+  const std::string name_;
+};
+
+class ObjectStoreTier : public Tier {
+ public:
+  explicit ObjectStoreTier(ObjectTier objects)
+      : objects_(std::move(objects)), name_(objects_.name()) {}
+
+  const std::string& name() const override { return name_; }
+
+  Result<std::vector<TierStep>> steps() override {
+    std::vector<TierStep> found;
+    for (const ObjectStep& step : HOLDFAST_TRY(objects_.steps())) {
+      Result<Bytes> bytes = objects_.read_manifest(step);
+      if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;
+      if (!bytes.ok()) return bytes.error();
+      const std::string id = hex64(step.attempt);
+      Result<Manifest> manifest = decode_manifest(*bytes, name_ + "/" + id);
+      if (!manifest.ok() || !names(step, *manifest)) continue;
+      found.push_back({.id = id,
+                       .manifest = *std::move(manifest),
+                       .manifest_bytes = *std::move(bytes)});
+    }
+    return found;
+  }
+
+  Result<std::shared_ptr<const Source>> open(const TierStep& step,
+                                             const std::string& file) override {
+    return std::shared_ptr<const Source>(
+        HOLDFAST_TRY(objects_.open(key_of(step.manifest), file)));
+  }
+
+  Result<void> put(const TierStep& step, const OpenFile& open) override {
+    for (const ObjectStep& there : HOLDFAST_TRY(objects_.steps())) {
+      if (there == key_of(step.manifest)) return {};
+    }
+    Result<void> uploaded = upload(step, open);
+    if (!uploaded.ok()) {
+      static_cast<void>(objects_.discard(step.manifest.attempt));
+      return uploaded;
+    }
+    return objects_.commit(key_of(step.manifest), step.manifest_bytes,
+                           step.manifest.files);
+  }
+
+  Result<void> remove(const TierStep& step) override {
+    return objects_.remove(key_of(step.manifest));
+  }
+
+ private:
+  static ObjectStep key_of(const Manifest& manifest) {
+    return {.epoch = manifest.epoch,
+            .sequence = manifest.sequence,
+            .attempt = manifest.attempt};
+  }
+  static bool names(const ObjectStep& step, const Manifest& manifest) {
+    return key_of(manifest) == step;
+  }
+
+  Result<void> upload(const TierStep& step, const OpenFile& open) {
+    for (const ManifestFile& file : step.manifest.files) {
+      const auto source = HOLDFAST_TRY(open(file));
+      const auto upload = HOLDFAST_TRY(
+          objects_.create_file(step.manifest.attempt, file.name, file.bytes));
+      HOLDFAST_TRY(copy_file(file, *source, *upload));
+      HOLDFAST_TRY(upload->finish());
+    }
+    return {};
+  }
+
+  ObjectTier objects_;
+  const std::string name_;
+};
+
+}  // namespace
+
+std::unique_ptr<Tier> make_folder_tier(Env& env, Path run) {
+  return std::make_unique<FolderTier>(env, std::move(run));
+}
+
+std::unique_ptr<Tier> make_object_tier(ObjectTier objects) {
+  return std::make_unique<ObjectStoreTier>(std::move(objects));
+}
+
+Result<void> copy_step(Tier& from, const TierStep& step, Tier& to) {
+  return to
+      .put(step, [&](const ManifestFile& file) { return from.open(step, file.name); })
+      .within(fmt::format("{} to {}", from.name(), to.name()));
+}
+
+Result<void> keep_newest(Tier& tier, int64_t last) {
+  const std::vector<TierStep> steps = HOLDFAST_TRY(tier.steps());
+  for (size_t i = static_cast<size_t>(std::max<int64_t>(last, 1)); i < steps.size();
+       ++i) {
+    HOLDFAST_TRY(tier.remove(steps[i]));
+  }
+  return {};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,64 @@
+// Places that keep whole checkpoints, behind one interface: a run directory on a disk, a
+// run directory in shared memory (which survives the process, not the machine), a prefix
+// of an object store.
+//
+// Saving goes to one of them, the run directory (Saver); a step that is committed there
+// is then copied to others, and a step that is nowhere else is copied back before it is
+// restored. A copy is the same checkpoint: its manifest is copied byte for byte, so its
+// age, its digests and its attempt are those of the original.
+//
+// Safe from several threads. Errors are those of Env and of object_store.h.
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "holdfast/base/source_sink.h"
+#include "holdfast/store/manifest.h"
+#include "holdfast/store/object_tier.h"
+
+namespace holdfast {
+
+// A committed step of a tier.
+struct TierStep {
+  std::string id;  // what the tier calls it: "step-00000400", a manifest's name
+  Manifest manifest;
+  Bytes manifest_bytes;
+};
+
+using OpenFile =
+    std::function<Result<std::shared_ptr<const Source>>(const ManifestFile& file)>;
+
+class Tier {
+ public:
+  virtual ~Tier() = default;
+
+  // For messages and reports: "/dev/shm/gpt", "s3://bucket/gpt".
+  virtual const std::string& name() const = 0;
+  // Newest first. Steps whose manifest is damaged are left out.
+  virtual Result<std::vector<TierStep>> steps() = 0;
+  virtual Result<std::shared_ptr<const Source>> open(const TierStep& step,
+                                                     const std::string& file) = 0;
+  // Takes a step whose files `open` gives. All of it is there and durable afterwards, or
+  // none of it. Every file is held against its digest on the way: kCorrupt, and nothing is
+  // taken, if one is wrong. A step that is there already is success.
+  virtual Result<void> put(const TierStep& step, const OpenFile& open) = 0;
+  virtual Result<void> remove(const TierStep& step) = 0;
+};
+
+// A run directory. It is made when a step is put into it, as the run of that step;
+// kConflict for steps of another run. `env` must outlive the tier.
+std::unique_ptr<Tier> make_folder_tier(Env& env, Path run);
+// The store behind `objects` must outlive the tier.
+std::unique_ptr<Tier> make_object_tier(ObjectTier objects);
+
+// Copies a step, checked on the way.
+Result<void> copy_step(Tier& from, const TierStep& step, Tier& to);
+
+// Removes all but the newest `last` steps, one at least, of a tier that is written by its
+// caller alone.
+Result<void> keep_newest(Tier& tier, int64_t last);
+
+}  // namespace holdfast

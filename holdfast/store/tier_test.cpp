@@ -1,0 +1,121 @@
+#include "holdfast/store/tier.h"
+
+#include <gtest/gtest.h>
+
+#include "holdfast/base/faulty_env.h"
+#include "holdfast/base/memory_env.h"
+#include "holdfast/base/testing.h"
+#include "holdfast/store/object_memory_testing.h"
+#include "holdfast/store/run.h"
+#include "holdfast/store/store_testing.h"
+
+namespace holdfast {
+namespace {
+
+// A run with two steps, and a tier of each kind.
+class TierTest : public ::testing::TestWithParam<bool> {
+ protected:
+  void SetUp() override {
+    holdfast::Run run = Run::create_or_open(env, kTestRun).value();
+    owner.emplace(run.acquire(test_process(1)).value());
+    for (const int64_t step : {100, 200}) {
+      ASSERT_OK(save_tiny(run, *owner, step, static_cast<uint64_t>(step)));
+    }
+    if (GetParam()) {
+      to = make_object_tier(ObjectTier::create(store, "gpt").value());
+    } else {
+      to = make_folder_tier(env, "/dev/shm/gpt");
+    }
+  }
+
+  Bytes file(Tier& tier, const TierStep& step, const std::string& name) {
+    const auto source = tier.open(step, name).value();
+    return source->read_bytes(0, source->size()).value();
+  }
+
+  MemoryEnv env{1};
+  MemoryObjectStore store;
+  std::optional<Owner> owner;
+  std::unique_ptr<Tier> from = make_folder_tier(env, kTestRun);
+  std::unique_ptr<Tier> to;
+};
+
+TEST_P(TierTest, ACopyIsTheSameCheckpoint) {
+  for (const TierStep& step : from->steps().value()) {
+    ASSERT_OK(copy_step(*from, step, *to));
+  }
+  const std::vector<TierStep> steps = to->steps().value();
+  ASSERT_EQ(steps.size(), 2u);
+  EXPECT_EQ(steps[0].manifest.step, 200);
+  for (size_t i = 0; i < 2; ++i) {
+    const TierStep original = from->steps().value()[i];
+    EXPECT_EQ(steps[i].manifest_bytes, original.manifest_bytes);
+    for (const ManifestFile& each : original.manifest.files) {
+      EXPECT_EQ(file(*to, steps[i], each.name), file(*from, original, each.name));
+    }
+  }
+}
+
+TEST_P(TierTest, CopyingTwiceIsCopyingOnce) {
+  const TierStep newest = from->steps().value()[0];
+  ASSERT_OK(copy_step(*from, newest, *to));
+  ASSERT_OK(copy_step(*from, newest, *to));
+  EXPECT_EQ(to->steps().value().size(), 1u);
+}
+
+TEST_P(TierTest, ADamagedStepIsNotCopied) {
+  const TierStep newest = from->steps().value()[0];
+  const Path shard = Path(kTestRun) / newest.id / "rank-0000.safetensors";
+  Bytes bytes = env.read_file(shard).value();
+  bytes[700] ^= std::byte{8};
+  ASSERT_OK(env.replace_file(shard, bytes));
+  EXPECT_ERROR(copy_step(*from, newest, *to), ErrorCode::kCorrupt);
+  EXPECT_TRUE(to->steps().value().empty());
+}
+
+TEST_P(TierTest, TheNewestAreKept) {
+  for (const TierStep& step : from->steps().value()) {
+    ASSERT_OK(copy_step(*from, step, *to));
+  }
+  ASSERT_OK(keep_newest(*to, 1));
+  const std::vector<TierStep> left = to->steps().value();
+  ASSERT_EQ(left.size(), 1u);
+  EXPECT_EQ(left[0].manifest.step, 200);
+}
+
+INSTANTIATE_TEST_SUITE_P(Kinds, TierTest, ::testing::Values(false, true),
+                         [](const auto& kind) {
+                           return kind.param ? "Object" : "Folder";
+                         });
+
+TEST(FolderTier, ACopyThatIsKilledAnywhereIsThereWholeOrNotAtAll) {
+  for (const Unsynced policy :
+       {Unsynced::kKept, Unsynced::kLost, Unsynced::kReordered}) {
+    for (int64_t call = 1;; ++call) {
+      MemoryEnv disk(1);
+      holdfast::Run run = Run::create_or_open(disk, kTestRun).value();
+      const Owner owner = run.acquire(test_process(1)).value();
+      ASSERT_OK(save_tiny(run, owner, 100, 7));
+      const auto from = make_folder_tier(disk, kTestRun);
+      const TierStep step = from->steps().value()[0];
+      FaultyEnv faulty(disk);
+      faulty.crash_at(Op::kAny, call);
+      const auto to = make_folder_tier(faulty, "/mirror/gpt");
+      const bool copied = copy_step(*from, step, *to).ok();
+      const auto after = disk.after_crash({policy, static_cast<uint64_t>(call)});
+      const auto found = make_folder_tier(*after, "/mirror/gpt")->steps();
+      if (copied) {
+        ASSERT_OK(found);
+        ASSERT_EQ(found->size(), 1u);
+      }
+      if (found.ok() && !found->empty()) {
+        const Path folder = Path("/mirror/gpt") / found->front().id;
+        EXPECT_TRUE(check_whole(*after, folder, Depth::kFull)->whole()) << call;
+      }
+      if (!faulty.crashed()) break;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace holdfast
