@@ -69,7 +69,7 @@ Result<Durable> Committer::lead(SaveTask& task) {
   static_cast<void>(vote_.tell_all(outcome, options_.agree_within));
   if (!committed.ok()) return committed.error();
   retain();
-  return Durable{.folder = *committed, .tier = "disk"};
+  return Durable{.folder = *committed, .tier = options_.tier};
 }
 
 Result<Attempt> Committer::begin(const SaveTask& task) {
@@ -109,12 +109,13 @@ Result<Durable> Committer::follow(SaveTask& task) {
 Result<Durable> Committer::learn(const SaveTask& task) {
   const Result<Message> told = vote_.hear(task.serial, options_.write_within);
   if (told.ok() && told->error.has_value()) return *told->error;
-  if (told.ok()) return Durable{.folder = run_.path() / told->text, .tier = "disk"};
+  if (told.ok())
+    return Durable{.folder = run_.path() / told->text, .tier = options_.tier};
   const Result<StepList> list = run_.steps();
   if (list.ok()) {
     for (const Step& step : list->steps) {
       if (step.manifest.attempt == task.attempt) {
-        return Durable{.folder = step.folder, .tier = "disk"};
+        return Durable{.folder = step.folder, .tier = options_.tier};
       }
     }
   }

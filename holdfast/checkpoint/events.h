@@ -58,6 +58,32 @@ struct RetentionFailed {
   static void fields(auto& self, auto&& field) { field("reason", self.reason); }
 };
 
+// A further tier has the step too.
+struct StepMirrored {
+  static constexpr std::string_view kName = "step_mirrored";
+  int64_t step = 0;
+  std::string tier;
+  double seconds = 0;
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("tier", self.tier);
+    field("seconds", self.seconds);
+  }
+};
+
+// It has not; the step in the run directory is as safe as before.
+struct MirrorFailed {
+  static constexpr std::string_view kName = "mirror_failed";
+  int64_t step = 0;
+  std::string tier;
+  std::string reason;
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("tier", self.tier);
+    field("reason", self.reason);
+  }
+};
+
 // A restore is done: from which step, past which others, and how long it took.
 struct Restored {
   static constexpr std::string_view kName = "restored";

@@ -26,15 +26,19 @@ class Restore {
         channel_(env, transport, kRestoreTag) {}
 
   Result<RestoredState> lead() {
-    Result<StepList> list = candidates();
-    if (!list.ok()) return give_up(list.error());
-    skipped_ = list->skipped;
-    for (const Step& step : list->steps) {
-      if (!is_whole(step)) continue;
-      Result<RestoredState> restored = try_step(step);
+    Result<std::vector<Candidate>> all = candidates();
+    if (!all.ok()) return give_up(all.error());
+    for (const Candidate& candidate : *all) {
+      Result<Path> folder = bring(candidate);
+      if (!folder.ok()) {
+        skipped_.push_back({candidate.step.id, folder.error()});
+        continue;
+      }
+      if (!is_whole(*folder)) continue;
+      Result<RestoredState> restored = try_step(*folder);
       if (restored.ok() || !passes_over(restored.error())) return restored;
       touched_ = true;
-      skipped_.push_back({step.folder.filename().native(), restored.error()});
+      skipped_.push_back({folder->filename().native(), restored.error()});
     }
     return give_up(nothing_left());
   }
@@ -56,30 +60,82 @@ class Restore {
   }
 
  private:
-  Result<StepList> candidates() {
-    const Run run = HOLDFAST_TRY(Run::open(env_, path_));
-    StepList list = HOLDFAST_TRY(run.steps());
-    if (options_.step.has_value()) {
-      std::erase_if(list.steps,
-                    [&](const Step& step) { return step.name.step != *options_.step; });
+  // A step and where it is: null for the run directory.
+  struct Candidate {
+    TierStep step;
+    StorageTier* tier = nullptr;
+  };
+
+  // Of the run directory and of the tiers, newest first; where both have a step, the run
+  // directory's comes first.
+  Result<std::vector<Candidate>> candidates() {
+    std::vector<Candidate> all = HOLDFAST_TRY(own_steps());
+    for (const std::shared_ptr<StorageTier>& tier : options_.tiers) {
+      Result<std::vector<TierStep>> steps = tier->steps();
+      if (!steps.ok()) {
+        skipped_.push_back({tier->name(), steps.error()});
+        continue;
+      }
+      for (TierStep& step : *steps) all.push_back({std::move(step), tier.get()});
     }
-    return list;
+    std::erase_if(all, [&](const Candidate& candidate) {
+      return options_.step.has_value() &&
+             candidate.step.manifest.step != *options_.step;
+    });
+    std::ranges::stable_sort(all, std::greater(), [](const Candidate& candidate) {
+      return age_of(candidate.step.manifest);
+    });
+    return all;
   }
 
-  bool is_whole(const Step& step) {
+  Result<std::vector<Candidate>> own_steps() {
+    const Result<Run> run = Run::open(env_, path_);
+    std::vector<Candidate> own;
+    if (!run.ok()) {
+      // A directory that is not there yet is made by what the tiers have.
+      if (run.error().code() == ErrorCode::kNotFound && !options_.tiers.empty())
+        return own;
+      return run.error();
+    }
+    StepList list = HOLDFAST_TRY(run->steps());
+    skipped_ = std::move(list.skipped);
+    for (Step& step : list.steps) {
+      own.push_back({.step = {.id = step.folder.filename().native(),
+                              .manifest = std::move(step.manifest),
+                              .manifest_bytes = {}}});
+    }
+    return own;
+  }
+
+  // The step's folder in the run directory, copied there if need be.
+  Result<Path> bring(const Candidate& candidate) {
+    if (candidate.tier == nullptr) return path_ / candidate.step.id;
+    const auto here = make_folder_tier(env_, path_);
+    HOLDFAST_TRY(copy_step(*candidate.tier, candidate.step, *here));
+    std::optional<StepName> newest;  // beside a damaged one of the same step
+    for (const TierStep& step : HOLDFAST_TRY(here->steps())) {
+      if (step.manifest != candidate.step.manifest) continue;
+      newest = std::max(newest, parse_step_name(step.id));
+    }
+    if (newest.has_value()) return path_ / newest->text();
+    return not_found("{}: step {} was copied here and is gone", path_.native(),
+                     candidate.step.manifest.step);
+  }
+
+  bool is_whole(const Path& folder) {
     const Depth depth = options_.verify_all ? Depth::kFull : Depth::kFast;
-    Result<WholeReport> report = check_whole(env_, step.folder, depth);
+    Result<WholeReport> report = check_whole(env_, folder, depth);
     if (report.ok() && report->whole()) return true;
-    skipped_.push_back({step.folder.filename().native(),
-                        report.ok() ? report->error() : report.error()});
+    skipped_.push_back(
+        {folder.filename().native(), report.ok() ? report->error() : report.error()});
     return false;
   }
 
-  Result<RestoredState> try_step(const Step& step) {
+  Result<RestoredState> try_step(const Path& folder) {
     HOLDFAST_TRY(channel_.tell_all(
-        {.serial = ++serial_, .kind = "read", .text = step.folder.filename().native()},
+        {.serial = ++serial_, .kind = "read", .text = folder.filename().native()},
         options_.agree_within));
-    Result<RestoredState> read = read_step(step.folder);
+    Result<RestoredState> read = read_step(folder);
     const std::vector<Message> reports =
         channel_.collect(report_of(read), options_.read_within);
     const Result<std::vector<std::string>> unverified = judge(reports);

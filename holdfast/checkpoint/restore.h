@@ -15,12 +15,16 @@
 #include "holdfast/base/transport.h"
 #include "holdfast/checkpoint/fill.h"
 #include "holdfast/store/run.h"
+#include "holdfast/store/tier.h"
 
 namespace holdfast {
 
 struct RestoreOptions {
   std::optional<int64_t> step{};  // this step, as last saved; the newest if not set
   bool verify_all = false;        // read and check all of a step before it is chosen
+  // Where else steps may be; rank 0 copies one that the run directory does not have into
+  // it, and makes the directory if there is none.
+  std::vector<std::shared_ptr<StorageTier>> tiers{};
   ReadOptions read{};
   Duration agree_within = std::chrono::seconds(60);
   Duration read_within = std::chrono::minutes(30);

@@ -39,7 +39,10 @@ class RunSaver : public Saver {
         owner_(std::move(owner)),
         options_(std::move(options)),
         agree_(env, transport, kAgreeTag),
-        committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_) {
+        committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_),
+        mirror_(env, run_.path(),
+                owner_.has_value() ? options_.mirrors : std::vector<MirrorTo>(),
+                options_.events, options_.background) {
     if (!options_.background) return;
     capturer_ = std::jthread([this] { capture_tasks(); });
     committer_thread_ = std::jthread([this] { commit_tasks(); });
@@ -90,6 +93,7 @@ class RunSaver : public Saver {
   const SaverOptions options_;
   Channel agree_;
   Committer committer_;
+  Mirror mirror_;
 
   // Of the training thread.
   std::shared_ptr<const WritePlan> plan_;
@@ -318,6 +322,7 @@ void RunSaver::commit(SaveTask& task) {
   } else {
     note(task, outcome);
   }
+  if (outcome.ok()) mirror_.committed();
   // The ring's blocks first, then the word that there is room.
   MutexLock lock(mutex_);
   started_.erase(task.serial);
@@ -355,7 +360,7 @@ bool RunSaver::wait_idle(Instant deadline) {
 }
 
 Result<void> RunSaver::finish(Instant deadline) {
-  if (!wait_idle(deadline)) {
+  if (!wait_idle(deadline) || !mirror_.wait_idle(deadline)) {
     return timed_out("{}: saves are still under way", run_.path().native());
   }
   {

@@ -21,6 +21,7 @@
 #include "holdfast/base/event.h"
 #include "holdfast/base/transport.h"
 #include "holdfast/checkpoint/local_state.h"
+#include "holdfast/checkpoint/mirror.h"
 #include "holdfast/checkpoint/save_handle.h"
 #include "holdfast/state/object.h"
 #include "holdfast/store/process.h"
@@ -42,7 +43,11 @@ struct SaverOptions {
   int64_t block_bytes = int64_t{4} << 20;
   int in_flight = 2;  // saves captured or being captured and not yet durable
   Backpressure backpressure = Backpressure::kWait;
-  std::optional<Keep> keep{};        // all steps, unless it says otherwise
+  std::optional<Keep> keep{};  // all steps, unless it says otherwise
+  // What the run directory is called as a tier ("memory" if it is in shared memory), and
+  // those that committed steps are copied to; rank 0 does it.
+  std::string tier = "disk";
+  std::vector<MirrorTo> mirrors{};
   bool read_back = false;            // compare what is on disk before it is committed
   int64_t space_reserve = 64 << 20;  // bytes that a save leaves free on the disk
   bool direct = true;  // past the system's cache, where the file system can
@@ -84,7 +89,8 @@ class Saver {
   // save that turns out to be impossible or is skipped.
   virtual Result<SaveHandle> save(const SaveRequest& request) = 0;
 
-  // Waits until all is durable, lets go of the run, and fails as the last save failed.
+  // Waits until all is durable and mirrored, lets go of the run, and fails as the last
+  // save failed.
   // What is not done by the deadline goes on until the saver is destroyed.
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
 

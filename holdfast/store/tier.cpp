@@ -48,7 +48,7 @@ Result<void> copy_file(const ManifestFile& file, const Source& from, Sink& to) {
   return corrupt("{}: has {}, want {}", from.name(), digest.text(), file.digest);
 }
 
-class FolderTier : public Tier {
+class FolderTier : public StorageTier {
  public:
   FolderTier(Env& env, Path run)
       : env_(env), path_(std::move(run)), name_(path_.native()) {}
@@ -116,9 +116,16 @@ class FolderTier : public Tier {
       const Result<void> renamed = env_.rename_new(attempt, folder);
       if (renamed.ok() || renamed.error().code() != ErrorCode::kConflict)
         return renamed;
-      const Result<Bytes> there = env_.read_file(folder / kManifestName);
-      if (there.ok() && *there == step.manifest_bytes) return env_.remove_all(attempt);
+      if (is_whole(step, folder)) return env_.remove_all(attempt);
     }
+  }
+
+  // The same step, with every byte as it should be: else its copy stands beside it.
+  bool is_whole(const TierStep& step, const Path& folder) {
+    const Result<Bytes> there = env_.read_file(folder / kManifestName);
+    if (!there.ok() || *there != step.manifest_bytes) return false;
+    const Result<WholeReport> report = check_whole(env_, folder, Depth::kFull);
+    return report.ok() && report->whole();
   }
 
   Env& env_;
@@ -126,7 +133,7 @@ class FolderTier : public Tier {
   const std::string name_;
 };
 
-class ObjectStoreTier : public Tier {
+class ObjectStoreTier : public StorageTier {
  public:
   explicit ObjectStoreTier(ObjectTier objects)
       : objects_(std::move(objects)), name_(objects_.name()) {}
@@ -199,21 +206,21 @@ class ObjectStoreTier : public Tier {
 
 }  // namespace
 
-std::unique_ptr<Tier> make_folder_tier(Env& env, Path run) {
+std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run) {
   return std::make_unique<FolderTier>(env, std::move(run));
 }
 
-std::unique_ptr<Tier> make_object_tier(ObjectTier objects) {
+std::unique_ptr<StorageTier> make_object_tier(ObjectTier objects) {
   return std::make_unique<ObjectStoreTier>(std::move(objects));
 }
 
-Result<void> copy_step(Tier& from, const TierStep& step, Tier& to) {
+Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to) {
   return to
       .put(step, [&](const ManifestFile& file) { return from.open(step, file.name); })
       .within(fmt::format("{} to {}", from.name(), to.name()));
 }
 
-Result<void> keep_newest(Tier& tier, int64_t last) {
+Result<void> keep_newest(StorageTier& tier, int64_t last) {
   const std::vector<TierStep> steps = HOLDFAST_TRY(tier.steps());
   for (size_t i = static_cast<size_t>(std::max<int64_t>(last, 1)); i < steps.size();
        ++i) {

@@ -31,9 +31,9 @@ struct TierStep {
 using OpenFile =
     std::function<Result<std::shared_ptr<const Source>>(const ManifestFile& file)>;
 
-class Tier {
+class StorageTier {
  public:
-  virtual ~Tier() = default;
+  virtual ~StorageTier() = default;
 
   // For messages and reports: "/dev/shm/gpt", "s3://bucket/gpt".
   virtual const std::string& name() const = 0;
@@ -43,22 +43,22 @@ class Tier {
                                                      const std::string& file) = 0;
   // Takes a step whose files `open` gives. All of it is there and durable afterwards, or
   // none of it. Every file is held against its digest on the way: kCorrupt, and nothing is
-  // taken, if one is wrong. A step that is there already is success.
+  // taken, if one is wrong. A step that is there already, whole, is success.
   virtual Result<void> put(const TierStep& step, const OpenFile& open) = 0;
   virtual Result<void> remove(const TierStep& step) = 0;
 };
 
 // A run directory. It is made when a step is put into it, as the run of that step;
 // kConflict for steps of another run. `env` must outlive the tier.
-std::unique_ptr<Tier> make_folder_tier(Env& env, Path run);
+std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run);
 // The store behind `objects` must outlive the tier.
-std::unique_ptr<Tier> make_object_tier(ObjectTier objects);
+std::unique_ptr<StorageTier> make_object_tier(ObjectTier objects);
 
 // Copies a step, checked on the way.
-Result<void> copy_step(Tier& from, const TierStep& step, Tier& to);
+Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to);
 
 // Removes all but the newest `last` steps, one at least, of a tier that is written by its
 // caller alone.
-Result<void> keep_newest(Tier& tier, int64_t last);
+Result<void> keep_newest(StorageTier& tier, int64_t last);
 
 }  // namespace holdfast

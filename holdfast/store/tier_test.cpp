@@ -28,7 +28,7 @@ class TierTest : public ::testing::TestWithParam<bool> {
     }
   }
 
-  Bytes file(Tier& tier, const TierStep& step, const std::string& name) {
+  Bytes file(StorageTier& tier, const TierStep& step, const std::string& name) {
     const auto source = tier.open(step, name).value();
     return source->read_bytes(0, source->size()).value();
   }
@@ -36,8 +36,8 @@ class TierTest : public ::testing::TestWithParam<bool> {
   MemoryEnv env{1};
   MemoryObjectStore store;
   std::optional<Owner> owner;
-  std::unique_ptr<Tier> from = make_folder_tier(env, kTestRun);
-  std::unique_ptr<Tier> to;
+  std::unique_ptr<StorageTier> from = make_folder_tier(env, kTestRun);
+  std::unique_ptr<StorageTier> to;
 };
 
 TEST_P(TierTest, ACopyIsTheSameCheckpoint) {

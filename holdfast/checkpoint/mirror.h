@@ -1,0 +1,54 @@
+// Copies committed steps to further tiers, on a thread of its own: rank 0's. Each tier
+// gets the newest step there is when its turn comes; what it cannot keep up with is left
+// out, and a copy that fails is an event and is tried again with the next step. The
+// checkpoint in the run directory does not depend on it.
+#pragma once
+
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "holdfast/base/event.h"
+#include "holdfast/base/mutex.h"
+#include "holdfast/store/tier.h"
+
+namespace holdfast {
+
+struct MirrorTo {
+  std::shared_ptr<StorageTier> tier;  // shared with whoever restores from it
+  int64_t every = 1;                  // every n-th committed step
+  int64_t keep_last = 0;              // of the tier's steps; 0: all
+};
+
+// Calls from any threads. The destructor finishes what is due.
+class Mirror {
+ public:
+  // With `background` off a copy is made inside committed().
+  Mirror(Env& env, const Path& run, std::vector<MirrorTo> tiers, EventSink* events,
+         bool background);
+  ~Mirror();
+
+  // A step was committed.
+  void committed();
+  // False if copies are still under way at the deadline.
+  bool wait_idle(Instant deadline);
+
+ private:
+  void work();
+  void copy_newest(int64_t count);
+  Result<void> copy_to(const MirrorTo& to, const TierStep& newest);
+
+  Env& env_;
+  const std::unique_ptr<StorageTier> run_;
+  const std::vector<MirrorTo> tiers_;
+  EventSink* const events_;
+
+  Mutex mutex_;
+  Condition changed_;
+  int64_t committed_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  int64_t copied_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // commits that were looked at
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::jthread thread_;  // last: it uses all of the above
+};
+
+}  // namespace holdfast
