@@ -42,13 +42,13 @@ Committer::Committer(Run& run, Owner* owner, Transport* transport,
   }
 }
 
-Result<Durable> Committer::commit(SaveTask& task) {
-  Result<Durable> outcome = vote_.coordinator() ? lead(task) : follow(task);
+Result<Durable> Committer::commit(SaveTask& task, const Busy& busy) {
+  Result<Durable> outcome = vote_.coordinator() ? lead(task, busy) : follow(task);
   if (!outcome.ok() && task.writer != nullptr) task.writer->cancel(outcome.error());
   return outcome;
 }
 
-Result<Durable> Committer::lead(SaveTask& task) {
+Result<Durable> Committer::lead(SaveTask& task, const Busy& busy) {
   Result<Attempt> attempt = begin(task);
   Message begun{.serial = task.serial,
                 .kind = task.dropped ? "dropped" : "begin",
@@ -68,7 +68,7 @@ Result<Durable> Committer::lead(SaveTask& task) {
   }
   static_cast<void>(vote_.tell_all(outcome, options_.agree_within));
   if (!committed.ok()) return committed.error();
-  retain();
+  retain(busy);
   return Durable{.folder = *committed, .tier = options_.tier};
 }
 
@@ -128,12 +128,16 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
   const WrittenShard written = HOLDFAST_TRY(
       task.writer->write(run_.env(), attempt.folder() / task.plan->shard_name(),
                          {.direct = options_.direct}));
-  const ShardIndex index = task.plan->index(written);
-  const ShardFile& shard = index.files.front();
-  if (options_.read_back) HOLDFAST_TRY(read_back(attempt, shard));
-  std::vector<ManifestFile> files{{.name = shard.name,
-                                   .bytes = shard.bytes,
-                                   .digest = crc_digest(combined_crc(shard))}};
+  HOLDFAST_TRY(link_shards(task.shard, attempt));
+  const ShardIndex& index =
+      task.index.emplace(task.shard.index(task.plan->shard_name(), written));
+  if (options_.read_back) HOLDFAST_TRY(read_back(attempt, index.files.front()));
+  std::vector<ManifestFile> files;
+  for (const ShardFile& shard : index.files) {
+    files.push_back({.name = shard.name,
+                     .bytes = shard.bytes,
+                     .digest = crc_digest(combined_crc(shard))});
+  }
   const auto put = [&](const std::string& name, ByteView bytes) -> Result<void> {
     if (bytes.empty()) return {};
     files.push_back(HOLDFAST_TRY(attempt.put_file(name, bytes)));
@@ -146,6 +150,16 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
   return files;
 }
 
+// kUnavailable where it fails: the next save is then a full one.
+Result<void> Committer::link_shards(const ShardPlan& shard, const Attempt& attempt) {
+  for (const ReusableFile* link : shard.links()) {
+    const Result<void> linked =
+        run_.env().link(link->path, attempt.folder() / link->file.name);
+    if (!linked.ok()) return linked.error().as(ErrorCode::kUnavailable);
+  }
+  return {};
+}
+
 Result<void> Committer::read_back(const Attempt& attempt, const ShardFile& file) {
   std::vector<size_t> all(file.chunks.size());
   std::iota(all.begin(), all.end(), size_t{0});
@@ -156,9 +170,13 @@ Result<void> Committer::read_back(const Attempt& attempt, const ShardFile& file)
 }
 
 // Old checkpoints that cannot be removed now are there for the next time.
-void Committer::retain() {
+void Committer::retain(const Busy& busy) {
   if (!retention_.has_value()) return;
-  const Result<std::vector<StepName>> removed = retention_->run();
+  std::set<StepName> spared;
+  for (const std::string& name : busy()) {
+    if (const auto step = parse_step_name(name)) spared.insert(*step);
+  }
+  const Result<std::vector<StepName>> removed = retention_->run(spared);
   if (removed.ok() || options_.events == nullptr) return;
   emit(*options_.events, run_.env(),
        RetentionFailed{.reason = removed.error().message()});

@@ -11,6 +11,9 @@
 // committed step, or the outcome is unknown and it says so.
 #pragma once
 
+#include <functional>
+#include <set>
+
 #include "holdfast/checkpoint/channel.h"
 #include "holdfast/checkpoint/save_handle.h"
 #include "holdfast/checkpoint/saver.h"
@@ -32,6 +35,7 @@ struct SaveTask {
   uint64_t attempt = 0;
   int64_t step = 0;
   std::shared_ptr<const WritePlan> plan;
+  ShardPlan shard;
   std::unique_ptr<ShardWriter> writer;
   Bytes objects;                // JSON; empty for none
   Bytes rank_objects;           // the same
@@ -39,6 +43,8 @@ struct SaveTask {
   std::optional<Error> failed;  // before anything was written: this rank votes no
   bool dropped = false;         // a newer save took its place: rank 0 says so in 1
   SaveHandle handle;
+  // Of this rank, once it is written: what a later save may build upon.
+  std::optional<ShardIndex> index;
 };
 
 class Committer {
@@ -46,19 +52,23 @@ class Committer {
   // All must outlive it. `owner` is null on ranks other than 0.
   Committer(Run& run, Owner* owner, Transport* transport, const SaverOptions& options);
 
+  // Names of steps that retention must spare, because saves under way build upon them.
+  using Busy = std::function<std::set<std::string>()>;
+
   // Carries a save out.
-  Result<Durable> commit(SaveTask& task);
+  Result<Durable> commit(SaveTask& task, const Busy& busy);
 
  private:
-  Result<Durable> lead(SaveTask& task);
+  Result<Durable> lead(SaveTask& task, const Busy& busy);
   Result<Durable> follow(SaveTask& task);
   Result<Attempt> begin(const SaveTask& task);
   Result<Path> conclude(SaveTask& task, Attempt& attempt,
                         Result<std::vector<ManifestFile>> own);
   Result<std::vector<ManifestFile>> write_files(SaveTask& task, Attempt& attempt);
+  Result<void> link_shards(const ShardPlan& shard, const Attempt& attempt);
   Result<void> read_back(const Attempt& attempt, const ShardFile& file);
   Result<Durable> learn(const SaveTask& task);
-  void retain();
+  void retain(const Busy& busy);
 
   Run& run_;
   Owner* owner_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <set>
 #include <thread>
 
 #include "holdfast/checkpoint/commit.h"
@@ -63,7 +64,12 @@ class RunSaver : public Saver {
   std::optional<Error> to_raise() HOLDFAST_REQUIRES(mutex_);
 
   Task make_task(const SaveRequest& request, const Message& decision);
-  Result<void> prepare(SaveTask& task, const SaveRequest& request);
+  Result<void> prepare(SaveTask& task, const SaveRequest& request,
+                       const std::string& base);
+  Result<ShardPlan> plan_shard(const LocalState& state, const std::string& base);
+  std::string choose_base() HOLDFAST_REQUIRES(mutex_);
+  void remember(const SaveTask& task, const Durable& durable);
+  std::set<std::string> bases_in_use();
   Result<void> plan_for(const LocalState& state);
   void make_ring();
   void enqueue(const Task& task);
@@ -110,6 +116,12 @@ class RunSaver : public Saver {
   int64_t drop_below_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // serials that are superseded
   std::optional<Error> failure_ HOLDFAST_GUARDED_BY(mutex_);  // of the last save
   int failures_ HOLDFAST_GUARDED_BY(mutex_) = 0;              // in a row
+  // Committed steps that the next save may build upon, oldest first; saves since a full
+  // one (rank 0 counts).
+  std::deque<std::shared_ptr<const ReusableStep>> reusable_ HOLDFAST_GUARDED_BY(mutex_);
+  int since_full_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  std::string chosen_base_ HOLDFAST_GUARDED_BY(mutex_);  // until its save is a task
+  bool links_work_ HOLDFAST_GUARDED_BY(mutex_) = true;
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   std::map<int64_t, Instant> started_ HOLDFAST_GUARDED_BY(mutex_);  // by serial
 
@@ -153,8 +165,20 @@ Message RunSaver::decide(int64_t step) {
     decision.error = error->within(fmt::format("before step {}", step));
   } else if (!make_room()) {
     decision.kind = "skip";
+  } else {
+    decision.text = choose_base();
   }
   return decision;
+}
+
+// The step that a save builds upon; empty for a full save. All ranks take the same one,
+// so that retention, which rank 0 does, knows what it must spare.
+std::string RunSaver::choose_base() {
+  chosen_base_.clear();
+  if (!options_.incremental || !links_work_ || reusable_.empty()) return "";
+  if (++since_full_ >= options_.full_every) since_full_ = 0;
+  if (since_full_ != 0) chosen_base_ = reusable_.back()->name();
+  return chosen_base_;
 }
 
 // What the last saves failed with, once it is time to say so.
@@ -185,19 +209,22 @@ RunSaver::Task RunSaver::make_task(const SaveRequest& request,
                                                   .attempt = decision.attempt,
                                                   .step = request.step,
                                                   .plan = nullptr,
+                                                  .shard = {},
                                                   .writer = nullptr,
                                                   .objects = {},
                                                   .rank_objects = {},
                                                   .manifest = {},
                                                   .failed = std::nullopt,
-                                                  .handle = SaveHandle(env_)});
-  if (Result<void> prepared = prepare(*task, request); !prepared.ok()) {
+                                                  .handle = SaveHandle(env_),
+                                                  .index = std::nullopt});
+  if (Result<void> prepared = prepare(*task, request, decision.text); !prepared.ok()) {
     task->failed = std::move(prepared).error();
   }
   return task;
 }
 
-Result<void> RunSaver::prepare(SaveTask& task, const SaveRequest& request) {
+Result<void> RunSaver::prepare(SaveTask& task, const SaveRequest& request,
+                               const std::string& base) {
   HOLDFAST_CHECK(request.state != nullptr, "a save without a state");
   task.objects = HOLDFAST_TRY(encode_objects(request.objects, "objects"));
   task.rank_objects =
@@ -206,12 +233,49 @@ Result<void> RunSaver::prepare(SaveTask& task, const SaveRequest& request) {
   HOLDFAST_TRY(request.state->check());
   make_ring();
   task.plan = plan_;
-  task.writer = std::make_unique<ShardWriter>(*ring_, plan_->shard(*request.state));
+  task.shard = HOLDFAST_TRY(plan_shard(*request.state, base));
+  task.writer = std::make_unique<ShardWriter>(*ring_, task.shard.shard());
   task.manifest.software = options_.software;
   task.manifest.metrics = request.metrics;
   task.manifest.parallel = request.parallel;
   task.manifest.parent = request.parent;
   return {};
+}
+
+Result<ShardPlan> RunSaver::plan_shard(const LocalState& state,
+                                       const std::string& base) {
+  if (!options_.incremental) return plan_->shard(state);
+  std::shared_ptr<const ReusableStep> upon;
+  {
+    MutexLock lock(mutex_);
+    for (const auto& step : reusable_) {
+      if (step->name() == base) upon = step;
+    }
+  }
+  return plan_->shard(state, std::move(upon));
+}
+
+// Steps that saves in flight build upon.
+std::set<std::string> RunSaver::bases_in_use() {
+  std::set<std::string> names;
+  MutexLock lock(mutex_);
+  for (const Task& task : to_commit_) {
+    for (const ReusableFile* link : task->shard.links()) {
+      names.insert(link->path.parent_path().filename().native());
+    }
+  }
+  if (options_.incremental && !reusable_.empty())
+    names.insert(reusable_.back()->name());
+  return names;
+}
+
+// The two newest: this rank may hear of a commit before or after rank 0 chooses.
+void RunSaver::remember(const SaveTask& task, const Durable& durable) {
+  if (!options_.incremental || !task.index.has_value()) return;
+  auto step = std::make_shared<const ReusableStep>(durable.folder, *task.index);
+  MutexLock lock(mutex_);
+  reusable_.push_back(std::move(step));
+  if (reusable_.size() > 2) reusable_.pop_front();
 }
 
 Result<void> RunSaver::plan_for(const LocalState& state) {
@@ -246,6 +310,7 @@ void RunSaver::enqueue(const Task& task) {
     MutexLock lock(mutex_);
     started_[task->serial] = env_.now();
     ++in_flight_;
+    chosen_base_.clear();  // the task knows it
     if (options_.background) {
       to_capture_.push_back(task);
       to_commit_.push_back(task);
@@ -316,7 +381,9 @@ void RunSaver::renew_lease() {
 
 void RunSaver::commit(SaveTask& task) {
   renew_lease();
-  const Result<Durable> outcome = committer_.commit(task);
+  const Result<Durable> outcome =
+      committer_.commit(task, [this] { return bases_in_use(); });
+  if (outcome.ok()) remember(task, *outcome);
   if (task.dropped) {
     tell(SaveSkipped{.step = task.step});
   } else {
@@ -339,6 +406,8 @@ void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
     failures_ = outcome.ok() ? 0 : failures_ + 1;
     failure_ = std::nullopt;
     if (!outcome.ok()) failure_ = outcome.error();
+    // Perhaps it could not link; full saves need nothing of older ones.
+    if (!outcome.ok() && !task.shard.links().empty()) links_work_ = false;
   }
   if (outcome.ok()) {
     tell(SaveDurable{.step = task.step,

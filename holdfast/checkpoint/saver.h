@@ -48,6 +48,11 @@ struct SaverOptions {
   // those that committed steps are copied to; rank 0 does it.
   std::string tier = "disk";
   std::vector<MirrorTo> mirrors{};
+  // Pieces that are as in the step before are not written again but linked (reuse.h),
+  // and every n-th save is a full one. Looking for them costs a pass over the state
+  // before it is captured.
+  bool incremental = false;
+  int full_every = 16;
   bool read_back = false;            // compare what is on disk before it is committed
   int64_t space_reserve = 64 << 20;  // bytes that a save leaves free on the disk
   bool direct = true;  // past the system's cache, where the file system can

@@ -20,6 +20,21 @@ std::string key_of(const Tensor& tensor, const Box& box) {
   return key + "]";
 }
 
+Digest128 digest_of(const PieceToWrite& piece) {
+  constexpr int64_t kWindow = int64_t{1} << 20;
+  const BoxMemory memory{
+      .box = piece.box, .element_bytes = bytes_of(piece.dtype), .map = piece.map};
+  Bytes buffer(static_cast<size_t>(std::min(kWindow, piece.bytes())));
+  Xxh3Stream stream;
+  for (int64_t at = 0; at < piece.bytes(); at += kWindow) {
+    const ByteSpan window = ByteSpan(buffer).first(
+        static_cast<size_t>(std::min(kWindow, piece.bytes() - at)));
+    gather(memory, piece.memory, at, window);
+    stream.append(window);
+  }
+  return stream.digest();
+}
+
 }  // namespace
 
 std::string rank_name(int rank) { return fmt::format("rank-{:04}", rank); }
@@ -42,16 +57,23 @@ Result<WritePlan> WritePlan::create(std::shared_ptr<const Collection> collection
       plan.pieces_.push_back({t, slice.box, layout.map(slice.first, element).offset});
     }
   }
-  HOLDFAST_TRY(plan.lay_out());
+  std::sort(plan.pieces_.begin(), plan.pieces_.end(),
+            [](const Piece& a, const Piece& b) {
+              return std::pair(a.offset, a.tensor) < std::pair(b.offset, b.tensor);
+            });
+  Header header = HOLDFAST_TRY(plan.lay_out(plan.pieces_));
+  for (size_t i = 0; i < plan.pieces_.size(); ++i) {
+    plan.pieces_[i].offset = header.offsets[i];
+  }
+  plan.header_ = std::move(header.bytes);
+  plan.shard_bytes_ = header.file_bytes;
   return plan;
 }
 
-Result<void> WritePlan::lay_out() {
-  std::sort(pieces_.begin(), pieces_.end(), [](const Piece& a, const Piece& b) {
-    return std::pair(a.offset, a.tensor) < std::pair(b.offset, b.tensor);
-  });
+Result<WritePlan::Header> WritePlan::lay_out(std::span<const Piece> pieces) const {
   std::vector<SafetensorsEntry> entries;
-  for (const Piece& piece : pieces_) {
+  entries.reserve(pieces.size());
+  for (const Piece& piece : pieces) {
     const Tensor& tensor = collection_->tensor(piece.tensor);
     entries.push_back({.name = key_of(tensor, piece.box),
                        .dtype = tensor.dtype,
@@ -59,17 +81,16 @@ Result<void> WritePlan::lay_out() {
   }
   SafetensorsLayout layout =
       HOLDFAST_TRY(lay_out_safetensors(entries, {{"format", "pt"}}, kDirectAlignment));
-  for (size_t i = 0; i < pieces_.size(); ++i) pieces_[i].offset = layout.offsets[i];
-  header_ = std::move(layout.header);
-  shard_bytes_ = layout.file_bytes;
-  return {};
+  return Header{.bytes = std::move(layout.header),
+                .offsets = std::move(layout.offsets),
+                .file_bytes = layout.file_bytes};
 }
 
-ShardToWrite WritePlan::shard(const LocalState& state) const {
+std::vector<PieceToWrite> WritePlan::in_memory(const LocalState& state) const {
   std::unordered_multimap<TensorId, const LocalPiece*> local;
   for (const LocalPiece& piece : state.pieces) local.emplace(piece.tensor, &piece);
-  ShardToWrite shard{.header = header_, .pieces = {}};
-  shard.pieces.reserve(pieces_.size());
+  std::vector<PieceToWrite> pieces;
+  pieces.reserve(pieces_.size());
   for (const Piece& piece : pieces_) {
     const auto [first, last] = local.equal_range(piece.tensor);
     const auto found = std::find_if(first, last, [&](const auto& entry) {
@@ -78,31 +99,91 @@ ShardToWrite WritePlan::shard(const LocalState& state) const {
     HOLDFAST_CHECK(found != last, "{}: box {} is not in memory",
                    collection_->tensor(piece.tensor).name, to_string(piece.box));
     const LocalPiece& from = *found->second;
-    shard.pieces.push_back({.shape = collection_->tensor(piece.tensor).shape,
-                            .dtype = collection_->tensor(piece.tensor).dtype,
-                            .box = piece.box,
-                            .offset = piece.offset,
-                            .memory = from.memory,
-                            .map = from.map.narrowed(from.box, piece.box)});
+    pieces.push_back({.shape = collection_->tensor(piece.tensor).shape,
+                      .dtype = collection_->tensor(piece.tensor).dtype,
+                      .box = piece.box,
+                      .offset = piece.offset,
+                      .memory = from.memory,
+                      .map = from.map.narrowed(from.box, piece.box)});
   }
-  return shard;
+  return pieces;
 }
 
-ShardIndex WritePlan::index(const WrittenShard& written) const {
+ShardPlan WritePlan::shard(const LocalState& state) const {
+  ShardPlan plan;
+  plan.collection_ = collection_;
+  plan.shard_ = {.header = header_, .pieces = in_memory(state)};
+  for (const Piece& piece : pieces_) {
+    plan.entries_.push_back({piece.tensor, piece.box, std::nullopt});
+  }
+  return plan;
+}
+
+Result<ShardPlan> WritePlan::shard(const LocalState& state,
+                                   std::shared_ptr<const ReusableStep> base) const {
+  ShardPlan plan;
+  plan.collection_ = collection_;
+  plan.base_ = std::move(base);
+  std::vector<Piece> written;
+  std::vector<bool> linked(plan.base_ == nullptr ? 0 : plan.base_->files().size());
+  const std::vector<PieceToWrite> pieces = in_memory(state);
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const std::string& name = collection_->tensor(pieces_[i].tensor).name;
+    const Digest128 digest = digest_of(pieces[i]);
+    const ReusablePiece* reused = plan.base_ == nullptr || pieces[i].bytes() == 0
+                                      ? nullptr
+                                      : plan.base_->find(name, pieces_[i].box, digest);
+    plan.entries_.push_back({pieces_[i].tensor, pieces_[i].box, digest, reused});
+    if (reused == nullptr) {
+      written.push_back(pieces_[i]);
+      plan.shard_.pieces.push_back(pieces[i]);
+      continue;
+    }
+    linked[reused->file] = true;
+    plan.reused_bytes_ += pieces[i].bytes();
+  }
+  for (size_t f = 0; f < linked.size(); ++f) {
+    if (linked[f]) plan.links_.push_back(&plan.base_->files()[f]);
+  }
+  Header header = HOLDFAST_TRY(lay_out(written));
+  plan.shard_.header = std::move(header.bytes);
+  for (size_t i = 0; i < written.size(); ++i) {
+    plan.shard_.pieces[i].offset = header.offsets[i];
+  }
+  return plan;
+}
+
+ShardIndex ShardPlan::index(const std::string& shard_name,
+                            const WrittenShard& written) const {
   ShardIndex index;
   index.files.push_back(
-      {.name = shard_name_, .bytes = written.bytes, .chunks = written.chunks});
-  std::unordered_map<TensorId, uint32_t> number;
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    const auto [entry, added] =
-        number.emplace(pieces_[i].tensor, static_cast<uint32_t>(index.tensors.size()));
-    if (added) index.tensors.push_back(collection_->tensor(pieces_[i].tensor));
-    index.pieces.push_back({.tensor = entry->second,
-                            .box = pieces_[i].box,
-                            .file = 0,
-                            .offset = pieces_[i].offset,
-                            .seal = written.seals[i],
-                            .xxh3 = std::nullopt});
+      {.name = shard_name, .bytes = written.bytes, .chunks = written.chunks});
+  std::unordered_map<const ReusableFile*, uint32_t> number_of_file;
+  for (const ReusableFile* link : links_) {
+    number_of_file[link] = static_cast<uint32_t>(index.files.size());
+    index.files.push_back(link->file);
+  }
+  std::unordered_map<TensorId, uint32_t> number_of_tensor;
+  size_t next = 0;  // in the shard
+  for (const Entry& entry : entries_) {
+    const auto [tensor, added] = number_of_tensor.emplace(
+        entry.tensor, static_cast<uint32_t>(index.tensors.size()));
+    if (added) index.tensors.push_back(collection_->tensor(entry.tensor));
+    StoredPiece piece{.tensor = tensor->second,
+                      .box = entry.box,
+                      .file = 0,
+                      .offset = 0,
+                      .seal = {},
+                      .xxh3 = entry.digest};
+    if (entry.reused != nullptr) {
+      piece.file = number_of_file.at(&base_->files()[entry.reused->file]);
+      piece.offset = entry.reused->offset;
+      piece.seal = entry.reused->seal;
+    } else {
+      piece.offset = shard_.pieces[next].offset;
+      piece.seal = written.seals[next++];
+    }
+    index.pieces.push_back(std::move(piece));
   }
   return index;
 }

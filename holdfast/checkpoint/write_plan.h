@@ -1,14 +1,46 @@
 // What one rank writes of a state: the plan ranks -> files, as the shard of this rank.
 //
-// Depends on the collection alone, so it is made once and serves all saves of the same
-// layout; every rank makes the same decisions for itself, without a word between them.
+// The plan depends on the collection alone, so it is made once and serves all saves of
+// the same layout; every rank makes the same decisions for itself, without a word between
+// them. A save then is a ShardPlan: where the pieces are in memory now, and which of them
+// need not be written because an older step has them (reuse.h).
 #pragma once
 
 #include "holdfast/checkpoint/local_state.h"
+#include "holdfast/checkpoint/reuse.h"
 #include "holdfast/store/shard_index.h"
 #include "holdfast/store/shard_writer.h"
 
 namespace holdfast {
+
+// One save of one rank: the shard to write, the older shards to link, and the index of
+// all once that is done.
+class ShardPlan {
+ public:
+  const ShardToWrite& shard() const { return shard_; }
+  // Older shards that hold pieces of this save, each once.
+  const std::vector<const ReusableFile*>& links() const { return links_; }
+  // Bytes of pieces that are not written again.
+  int64_t reused_bytes() const { return reused_bytes_; }
+
+  ShardIndex index(const std::string& shard_name, const WrittenShard& written) const;
+
+ private:
+  friend class WritePlan;
+  struct Entry {
+    TensorId tensor;
+    Box box;
+    std::optional<Digest128> digest;        // where pieces are reused
+    const ReusablePiece* reused = nullptr;  // null if it is in the shard
+  };
+
+  std::shared_ptr<const Collection> collection_;
+  std::shared_ptr<const ReusableStep> base_;
+  std::vector<Entry> entries_;
+  ShardToWrite shard_;  // its pieces are the entries that are not reused, in order
+  std::vector<const ReusableFile*> links_;
+  int64_t reused_bytes_ = 0;
+};
 
 class WritePlan {
  public:
@@ -23,18 +55,27 @@ class WritePlan {
   int64_t shard_bytes() const { return shard_bytes_; }
   int64_t total_bytes() const { return total_bytes_; }
 
-  // The shard over the memory of `state`, whose collection is the plan's.
-  ShardToWrite shard(const LocalState& state) const;
-  ShardIndex index(const WrittenShard& written) const;
+  // The whole shard over the memory of `state`, whose collection is the plan's.
+  ShardPlan shard(const LocalState& state) const;
+  // With a look at every byte, so that pieces that are as in `base` are left out; `base`
+  // may have none.
+  Result<ShardPlan> shard(const LocalState& state,
+                          std::shared_ptr<const ReusableStep> base) const;
 
  private:
   struct Piece {
     TensorId tensor;
     Box box;
-    int64_t offset;  // in the shard
+    int64_t offset;  // in a shard of all pieces
+  };
+  struct Header {
+    Bytes bytes;
+    std::vector<int64_t> offsets;
+    int64_t file_bytes = 0;
   };
 
-  Result<void> lay_out();
+  Result<Header> lay_out(std::span<const Piece> pieces) const;
+  std::vector<PieceToWrite> in_memory(const LocalState& state) const;
 
   std::shared_ptr<const Collection> collection_;
   std::string shard_name_;

@@ -1,0 +1,121 @@
+// Saves that write only what has changed.
+#include <gtest/gtest.h>
+
+#include "holdfast/base/faulty_env.h"
+#include "holdfast/checkpoint/checkpoint_testing.h"
+#include "holdfast/checkpoint/step_files.h"
+
+namespace holdfast::testing {
+namespace {
+
+std::vector<Tensor> tensors() {
+  return {{.name = "frozen", .dtype = Dtype::kF32, .shape = {50, 100}},
+          {.name = "moving", .dtype = Dtype::kF32, .shape = {7, 9}},
+          {.name = "empty", .dtype = Dtype::kF32, .shape = {0}}};
+}
+
+// `frozen` is the same for all steps of an era.
+std::vector<Memory> values_at(int64_t era, int64_t step) {
+  Dice era_dice(static_cast<uint64_t>(era)), dice(static_cast<uint64_t>(step));
+  std::vector<Memory> values = random_values(era_dice, tensors());
+  values[1] = random_values(dice, tensors())[1];
+  return values;
+}
+
+class Incremental : public ::testing::TestWithParam<int> {
+ protected:
+  SaverOptions options(int boots) {
+    SaverOptions made = test_options(boots);
+    made.incremental = true;
+    made.full_every = 16;
+    made.keep = Keep{.last = 1};
+    return made;
+  }
+
+  // Steps [first, last], all by the same process.
+  void save(int64_t era, int64_t first, int64_t last, const SaverOptions& how) {
+    run_ranks(env, ranks, [&](int rank, Transport& transport) {
+      const auto saver = Saver::open(env, kRun, &transport, how);
+      ASSERT_OK(saver);
+      for (int64_t step = first; step <= last; ++step) {
+        ASSERT_OK(transport.barrier(kNoDeadline));
+        if (rank == 0) job.set(values_at(era, step));
+        ASSERT_OK(transport.barrier(kNoDeadline));
+        const LocalState state = job.state(rank);
+        const Result<SaveHandle> handle =
+            (*saver)->save({.step = step, .state = &state});
+        ASSERT_OK(handle);
+        ASSERT_OK(handle->durable());
+      }
+    });
+  }
+
+  // Bytes that are in the step's own shards, without their headers.
+  int64_t written(const char* folder) {
+    const StepFiles step = open_step(env, kRun / folder).value();
+    int64_t bytes = 0;
+    for (const ShardFile& file : step.files) {
+      if (file.name.starts_with("rank-")) bytes += file.bytes - file.chunks[0].bytes;
+    }
+    return bytes;
+  }
+
+  void expect_restored(int64_t era, int64_t step) {
+    Job fresh(replicated(tensors(), 1));
+    const Result<RestoredState> restored =
+        restore_alone(env, fresh, {.verify_all = true});
+    ASSERT_OK(restored);
+    EXPECT_EQ(restored->step, step);
+    EXPECT_TRUE(fresh.has(values_at(era, step)));
+  }
+
+  const int ranks = GetParam();
+  MemoryEnv env{1};
+  Job job{replicated(tensors(), ranks)};
+};
+
+constexpr int64_t kMoving = 7 * 9 * 4;
+
+TEST_P(Incremental, OnlyWhatChangedIsWrittenAndTheRestIsLinked) {
+  save(1, 1, 3, options(1));
+  EXPECT_EQ(written("step-00000003"), kMoving);
+  expect_restored(1, 3);
+  // The steps that wrote the frozen part are gone, their shards live on.
+  EXPECT_EQ(Run::open(env, kRun)->steps()->steps.size(), 1u);
+}
+
+TEST_P(Incremental, ChangedPiecesAreWrittenEvenIfTheyWereLinkedBefore) {
+  save(1, 1, 2, options(1));
+  save(2, 3, 4, options(2));
+  EXPECT_EQ(written("step-00000004"), kMoving);
+  expect_restored(2, 4);
+}
+
+TEST_P(Incremental, EverySixteenthIsFull) {
+  save(1, 1, 17, options(1));
+  EXPECT_EQ(written("step-00000017"), 50 * 100 * 4 + kMoving);
+  expect_restored(1, 17);
+}
+
+TEST_P(Incremental, WithoutHardLinksTheNextSaveIsFull) {
+  if (ranks > 1) GTEST_SKIP() << "one rank tells";
+  FaultyEnv no_links(env);
+  no_links.fail_from(Op::kLink, 1, ErrorCode::kUnsupported);
+  const auto saver = Saver::open(no_links, kRun, nullptr, options(1));
+  ASSERT_OK(saver);
+  std::vector<bool> durable;
+  for (int64_t step = 1; step <= 4; ++step) {
+    job.set(values_at(1, step));
+    const LocalState state = job.state(0);
+    const Result<SaveHandle> handle = (*saver)->save({.step = step, .state = &state});
+    ASSERT_OK(handle);
+    durable.push_back(handle->durable().ok());
+  }
+  EXPECT_EQ(durable, (std::vector<bool>{true, false, true, true}));
+  expect_restored(1, 4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Incremental, ::testing::Values(1, 2));
+
+}  // namespace
+}  // namespace holdfast::testing
