@@ -264,8 +264,7 @@ std::set<std::string> RunSaver::bases_in_use() {
       names.insert(link->path.parent_path().filename().native());
     }
   }
-  if (options_.incremental && !reusable_.empty())
-    names.insert(reusable_.back()->name());
+  if (!chosen_base_.empty()) names.insert(chosen_base_);
   return names;
 }
 
