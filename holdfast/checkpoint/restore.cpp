@@ -10,6 +10,8 @@
 namespace holdfast {
 namespace {
 
+constexpr int kLooks = 20;  // at a run whose steps vanish
+
 // Damage and what has vanished: an older step may do.
 bool passes_over(const Error& error) {
   return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound;
@@ -25,18 +27,21 @@ class Restore {
         options_(options),
         channel_(env, transport, kRestoreTag) {}
 
+  // What retention removes meanwhile is no damage: there is a newer step then.
   Result<RestoredState> lead() {
-    Result<StepList> list = candidates();
-    if (!list.ok()) return give_up(list.error());
-    skipped_ = list->skipped;
-    for (const Step& step : list->steps) {
-      if (!is_whole(step)) continue;
-      Result<RestoredState> restored = try_step(step);
-      if (restored.ok() || !passes_over(restored.error())) return restored;
-      touched_ = true;
-      skipped_.push_back({step.folder.filename().native(), restored.error()});
+    for (int look = 1;; ++look) {
+      Result<StepList> list = candidates();
+      if (!list.ok()) return give_up(list.error());
+      skipped_ = list->skipped;
+      for (const Step& step : list->steps) {
+        if (!is_whole(step)) continue;
+        Result<RestoredState> restored = try_step(step);
+        if (restored.ok() || !passes_over(restored.error())) return restored;
+        touched_ = true;
+        skipped_.push_back({step.folder.filename().native(), restored.error()});
+      }
+      if (look == kLooks || !any_vanished(list->steps)) return give_up(nothing_left());
     }
-    return give_up(nothing_left());
   }
 
   Result<RestoredState> follow() {
@@ -64,6 +69,13 @@ class Restore {
                     [&](const Step& step) { return step.name.step != *options_.step; });
     }
     return list;
+  }
+
+  bool any_vanished(const std::vector<Step>& steps) const {
+    return std::any_of(steps.begin(), steps.end(), [&](const Step& step) {
+      const Result<FileInfo> info = env_.info(step.folder);
+      return !info.ok() && info.error().code() == ErrorCode::kNotFound;
+    });
   }
 
   bool is_whole(const Step& step) {
