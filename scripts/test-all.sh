@@ -7,6 +7,12 @@ cd "$(dirname "$0")/.."
 
 leaks() { ctest --test-dir build/asan --output-on-failure -L leaks; }
 
+# On the release build that test.sh has made.
+kills() {
+  HOLDFAST_KILLS=${HOLDFAST_KILLS:-300} PYTHONPATH=$PWD/build/release/python \
+    .venv/bin/python -m pytest -q python/tests/test_kill.py
+}
+
 undefined() {
   scripts/build.sh ubsan
   ctest --preset ubsan -j "$jobs"
@@ -23,10 +29,11 @@ tidy() {
 }
 
 failed=()
-for suite in scripts/test.sh leaks undefined threads tidy scripts/fuzz.sh scripts/cross.sh; do
+suites="leaks kills undefined threads tidy"
+for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # In a shell of its own: inside a condition, set -e would not stop a function.
-  bash -c "set -euo pipefail; $(declare -f leaks undefined threads tidy); jobs=$jobs; $suite" ||
+  bash -c "set -euo pipefail; $(declare -f $suites); jobs=$jobs; $suite" ||
     failed+=("$suite")
 done
 if [[ ${#failed[@]} != 0 ]]; then

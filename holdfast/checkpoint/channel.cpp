@@ -153,15 +153,21 @@ std::vector<Message> Channel::collect(Message own, Duration at_most) {
 }
 
 Result<Message> Channel::receive(int from, Tag tag, int64_t serial, Instant deadline) {
+  std::optional<Message> message;
+  if (auto kept = early_.extract({from, tag})) message = std::move(kept.mapped());
   while (true) {
-    const Bytes bytes = HOLDFAST_TRY(transport_->recv(from, tag, deadline));
-    Message message = HOLDFAST_TRY(decode_message(bytes));
-    if (message.serial == serial) return message;
-    if (message.serial > serial) {
-      return unavailable("rank {} has gone on to {}, while {} was awaited", from,
-                         message.serial, serial);
+    if (!message.has_value()) {
+      const Bytes bytes = HOLDFAST_TRY(transport_->recv(from, tag, deadline));
+      message = HOLDFAST_TRY(decode_message(bytes));
     }
+    if (message->serial == serial) return *std::move(message);
+    if (message->serial > serial) break;
+    message.reset();
   }
+  const int64_t later = message->serial;
+  early_[{from, tag}] = *std::move(message);
+  return unavailable("rank {} has gone on to {}, while {} was awaited", from, later,
+                     serial);
 }
 
 }  // namespace holdfast

@@ -3,12 +3,14 @@
 //
 // Messages carry the serial number of what they are about. A rank that gave up waiting
 // goes on to the next, and finds late messages of the old one in its way: they are
-// skipped. Only send and recv are used, with tags of their own, so a background thread
+// skipped; an early one, of what is still to come, is kept for then. Only send and recv are used, with tags of their own, so a background thread
 // never meets the collective calls of the training thread.
 #pragma once
 
+#include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "holdfast/base/env.h"
@@ -31,7 +33,7 @@ Bytes encode_message(const Message& message);
 // kCorrupt for what is none: a peer of another version.
 Result<Message> decode_message(ByteView bytes);
 
-// One kind of conversation. Without a transport there is one rank, which is alone.
+// One kind of conversation, of one thread at a time. Without a transport there is one rank, which is alone.
 class Channel {
  public:
   // Two tags from `tag` on are its own. `transport` may be null.
@@ -59,6 +61,7 @@ class Channel {
   Env& env_;
   Transport* transport_;
   Tag tag_;
+  std::map<std::pair<int, Tag>, Message> early_;  // by sender and tag
 };
 
 }  // namespace holdfast

@@ -10,6 +10,8 @@
 namespace holdfast {
 namespace {
 
+constexpr int kLooks = 20;  // at a run whose steps vanish
+
 // Damage and what has vanished: an older step may do.
 bool passes_over(const Error& error) {
   return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound;
@@ -25,22 +27,26 @@ class Restore {
         options_(options),
         channel_(env, transport, kRestoreTag) {}
 
+  // What retention removes meanwhile is no damage: there is a newer step then.
   Result<RestoredState> lead() {
-    Result<std::vector<Candidate>> all = candidates();
-    if (!all.ok()) return give_up(all.error());
-    for (const Candidate& candidate : *all) {
-      Result<Path> folder = bring(candidate);
-      if (!folder.ok()) {
-        skipped_.push_back({candidate.step.id, folder.error()});
-        continue;
+    for (int look = 1;; ++look) {
+      skipped_.clear();
+      const Result<std::vector<Candidate>> all = candidates();
+      if (!all.ok()) return give_up(all.error());
+      for (const Candidate& candidate : *all) {
+        Result<Path> folder = bring(candidate);
+        if (!folder.ok()) {
+          skipped_.push_back({candidate.step.id, folder.error()});
+          continue;
+        }
+        if (!is_whole(*folder)) continue;
+        Result<RestoredState> restored = try_step(*folder);
+        if (restored.ok() || !passes_over(restored.error())) return restored;
+        touched_ = true;
+        skipped_.push_back({folder->filename().native(), restored.error()});
       }
-      if (!is_whole(*folder)) continue;
-      Result<RestoredState> restored = try_step(*folder);
-      if (restored.ok() || !passes_over(restored.error())) return restored;
-      touched_ = true;
-      skipped_.push_back({folder->filename().native(), restored.error()});
+      if (look == kLooks || !any_vanished(*all)) return give_up(nothing_left());
     }
-    return give_up(nothing_left());
   }
 
   Result<RestoredState> follow() {
@@ -98,7 +104,7 @@ class Restore {
       return run.error();
     }
     StepList list = HOLDFAST_TRY(run->steps());
-    skipped_ = std::move(list.skipped);
+    for (SkippedStep& skipped : list.skipped) skipped_.push_back(std::move(skipped));
     for (Step& step : list.steps) {
       own.push_back({.step = {.id = step.folder.filename().native(),
                               .manifest = std::move(step.manifest),
@@ -120,6 +126,14 @@ class Restore {
     if (newest.has_value()) return path_ / newest->text();
     return not_found("{}: step {} was copied here and is gone", path_.native(),
                      candidate.step.manifest.step);
+  }
+
+  bool any_vanished(const std::vector<Candidate>& candidates) const {
+    return std::ranges::any_of(candidates, [&](const Candidate& candidate) {
+      if (candidate.tier != nullptr) return false;
+      const Result<FileInfo> info = env_.info(path_ / candidate.step.id);
+      return !info.ok() && info.error().code() == ErrorCode::kNotFound;
+    });
   }
 
   bool is_whole(const Path& folder) {

@@ -1,0 +1,281 @@
+// Several at once: readers and writers on one run, saves that overtake each other, and
+// what becomes of failures in the background.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+
+#include "holdfast/base/faulty_env.h"
+#include "holdfast/checkpoint/checkpoint_testing.h"
+
+namespace holdfast::testing {
+namespace {
+
+std::vector<Tensor> tensors() {
+  return {{.name = "w", .dtype = Dtype::kF32, .shape = {40, 30}},
+          {.name = "b", .dtype = Dtype::kBf16, .shape = {7}}};
+}
+
+std::vector<Memory> values_at(int64_t step) {
+  Dice dice(static_cast<uint64_t>(step));
+  return random_values(dice, tensors());
+}
+
+SaverOptions in_background() {
+  SaverOptions options = test_options();
+  options.background = true;
+  return options;
+}
+
+// A job of one rank with a saver, which sets its state to that of the step it saves.
+struct Writer {
+  explicit Writer(Env& env, const SaverOptions& options = in_background())
+      : saver(Saver::open(env, kRun, nullptr, options).value()) {}
+
+  Result<SaveHandle> save(int64_t step) {
+    auto job = std::make_unique<Job>(replicated(tensors(), 1));
+    job->set(values_at(step));
+    const LocalState state = job->state(0);
+    jobs.push_back(std::move(job));
+    return saver->save({.step = step, .state = &state});
+  }
+
+  std::vector<std::unique_ptr<Job>> jobs;  // memory that is being captured
+  std::unique_ptr<Saver> saver;
+};
+
+// Restores until the writer is done; every state found must be that of its step.
+void read_until(Env& env, const std::atomic<bool>& done) {
+  Job job(replicated(tensors(), 1));
+  int64_t newest = 0;
+  while (!done) {
+    const Result<RestoredState> restored = restore_alone(env, job);
+    ASSERT_OK(restored);
+    EXPECT_TRUE(job.has(values_at(restored->step))) << "step " << restored->step;
+    EXPECT_GE(restored->step, newest);
+    newest = restored->step;
+  }
+}
+
+class ReadersAndWriter : public ::testing::TestWithParam<bool> {};
+
+TEST_P(ReadersAndWriter, ReadersFindAWholeStepAtAnyTimeOfSavesAndRetention) {
+  MemoryEnv env(1);
+  SaverOptions options = in_background();
+  if (GetParam()) options.keep = Keep{.last = 1};
+  Writer writer(env, options);
+  ASSERT_OK(writer.save(1).value().durable());
+  std::atomic<bool> done = false;
+  std::vector<std::jthread> readers;
+  for (int i = 0; i < 2; ++i) readers.emplace_back([&] { read_until(env, done); });
+  for (int64_t step = 2; step <= 40; ++step) {
+    EXPECT_OK(writer.save(step).value().durable());
+  }
+  done = true;
+  readers.clear();
+  EXPECT_OK(writer.saver->close());
+}
+
+INSTANTIATE_TEST_SUITE_P(Keep, ReadersAndWriter, ::testing::Bool());
+
+TEST(TwoWriters, OneThatIsTakenOverCommitsNothingMore) {
+  MemoryEnv env(1);
+  Writer first(env, test_options(1));
+  ASSERT_OK(first.save(1).value().durable());
+  Writer second(env, test_options(2));  // finds the first one dead
+  ASSERT_OK(second.save(2).value().durable());
+  EXPECT_ERROR(first.save(3).value().durable(), ErrorCode::kConflict);
+  EXPECT_ERROR(first.save(4), ErrorCode::kConflict);
+  ASSERT_OK(second.save(5).value().durable());
+  Job job(replicated(tensors(), 1));
+  const Result<RestoredState> restored = restore_alone(env, job);
+  ASSERT_OK(restored);
+  EXPECT_EQ(restored->step, 5);
+  EXPECT_TRUE(job.has(values_at(5)));
+}
+
+// A writer whose next save stands still in the middle of its commit until it is let go.
+class Overtaking : public ::testing::Test {
+ protected:
+  void open(Backpressure backpressure, int in_flight) {
+    SaverOptions options = in_background();
+    options.backpressure = backpressure;
+    options.in_flight = in_flight;
+    writer.emplace(env, options);
+    env.before(Op::kSyncFolder, 1, [this] {
+      reached.set_value();
+      free.get_future().wait();
+    });
+  }
+  SaveHandle save(int64_t step) { return writer->save(step).value(); }
+  int64_t newest() {
+    Job job(replicated(tensors(), 1));
+    const Result<RestoredState> restored = restore_alone(disk, job);
+    EXPECT_OK(restored);
+    if (!restored.ok()) return -1;
+    EXPECT_TRUE(job.has(values_at(restored->step)));
+    return restored->step;
+  }
+
+  MemoryEnv disk{1};
+  FaultyEnv env{disk};
+  std::promise<void> reached, free;
+  std::optional<Writer> writer;
+};
+
+TEST_F(Overtaking, SkipLeavesOutTheSaveThatHasNoRoom) {
+  open(Backpressure::kSkip, 1);
+  const SaveHandle first = save(1);
+  reached.get_future().wait();
+  const SaveHandle second = save(2);
+  EXPECT_TRUE(second.is_done());
+  EXPECT_ERROR(second.durable(), ErrorCode::kConflict);
+  EXPECT_FALSE(first.is_done());
+  free.set_value();
+  EXPECT_OK(first.durable());
+  EXPECT_OK(save(3).durable());
+  EXPECT_OK(writer->saver->close());
+  EXPECT_EQ(newest(), 3);
+}
+
+TEST_F(Overtaking, WaitReturnsOnlyWhenThereIsRoom) {
+  open(Backpressure::kWait, 1);
+  const SaveHandle first = save(1);
+  reached.get_future().wait();
+  const std::jthread releaser([this] { free.set_value(); });
+  const SaveHandle second = save(2);
+  EXPECT_TRUE(first.is_done());
+  EXPECT_OK(first.durable());
+  EXPECT_OK(second.durable());
+  EXPECT_EQ(newest(), 2);
+}
+
+TEST_F(Overtaking, SavesMayBeUnderWayTogetherAndAreCommittedInOrder) {
+  open(Backpressure::kWait, 3);
+  const SaveHandle first = save(1);
+  reached.get_future().wait();
+  const SaveHandle second = save(2), third = save(3);
+  EXPECT_OK(second.captured());
+  EXPECT_OK(third.captured());
+  EXPECT_FALSE(first.is_done() || second.is_done() || third.is_done());
+  free.set_value();
+  EXPECT_OK(third.durable());
+  EXPECT_TRUE(first.is_done() && second.is_done());
+  EXPECT_EQ(newest(), 3);
+}
+
+// Whether the save that waited to be written was dropped for a newer one. It may have
+// been faster than the newer one was to ask.
+bool drops_the_one_that_waits() {
+  MemoryEnv disk(1);
+  FaultyEnv env(disk);
+  std::promise<void> reached, free;
+  SaverOptions options = in_background();
+  options.backpressure = Backpressure::kNewest;
+  Writer writer(env, options);
+  env.before(Op::kSyncFolder, 1, [&] {
+    reached.set_value();
+    free.get_future().wait();
+  });
+  const SaveHandle first = writer.save(1).value();
+  reached.get_future().wait();
+  const SaveHandle second = writer.save(2).value();
+  const std::jthread releaser([&] {
+    for (int i = 0; i < 1000; ++i) std::this_thread::yield();
+    free.set_value();
+  });
+  const SaveHandle third = writer.save(3).value();
+  EXPECT_OK(first.durable());
+  EXPECT_OK(third.durable());
+  EXPECT_OK(writer.saver->close());  // what was dropped is no failure
+  if (second.durable().ok()) return false;
+  EXPECT_ERROR(second.durable(), ErrorCode::kConflict);
+  return true;
+}
+
+TEST(Newest, DropsWhatWaitsToBeWrittenForTheNewest) {
+  for (int round = 0; round < 100; ++round) {
+    if (drops_the_one_that_waits()) return;
+  }
+  FAIL() << "never dropped";
+}
+
+TEST(Failures, ThreeThatMayPassAreRaisedByTheNextSaveAndThenForgotten) {
+  MemoryEnv disk(1);
+  FaultyEnv env(disk);
+  Writer writer(env);
+  ASSERT_OK(writer.save(1).value().durable());
+  for (int64_t step : {2, 3, 4}) {
+    env.fail_at(Op::kCreateFolder, 1, ErrorCode::kIo);
+    EXPECT_ERROR(writer.save(step).value().durable(), ErrorCode::kIo);
+  }
+  const Result<SaveHandle> raised = writer.save(5);
+  EXPECT_ERROR(raised, ErrorCode::kIo);
+  EXPECT_NE(message_of(raised).find("before step 5"), std::string::npos);
+  EXPECT_OK(writer.save(6).value().durable());
+  EXPECT_OK(writer.saver->close());
+}
+
+TEST(Failures, OneThatPassedIsForgotten) {
+  MemoryEnv disk(1);
+  FaultyEnv env(disk);
+  Writer writer(env);
+  for (int64_t step = 1; step <= 8; ++step) {
+    if (step % 4 != 0) env.fail_at(Op::kCreateFolder, 1, ErrorCode::kNoSpace);
+    const Result<SaveHandle> handle = writer.save(step);
+    ASSERT_OK(handle);
+    EXPECT_EQ(handle->durable().ok(), step % 4 == 0);
+    if (step % 4 == 2) {  // two in a row, not three
+      EXPECT_OK(writer.save(100 + step).value().durable());
+    }
+  }
+}
+
+TEST(Failures, OneThatCannotPassIsRaisedByTheNextSave) {
+  MemoryEnv env(1);
+  Writer writer(env);
+  EXPECT_ERROR(writer.save(-1).value().durable(), ErrorCode::kInvalid);
+  EXPECT_ERROR(writer.save(1), ErrorCode::kInvalid);
+  EXPECT_OK(writer.save(2).value().durable());
+}
+
+TEST(Failures, CloseSaysWhatTheLastSaveFailedWith) {
+  MemoryEnv disk(1);
+  FaultyEnv env(disk);
+  Writer writer(env);
+  env.fail_at(Op::kCreateFolder, 1, ErrorCode::kNoSpace);
+  ASSERT_OK(writer.save(1));
+  EXPECT_ERROR(writer.saver->close(), ErrorCode::kNoSpace);
+  EXPECT_OK(writer.saver->close());
+  EXPECT_ERROR(writer.save(2), ErrorCode::kInvalid);
+}
+
+TEST(Failures, ACloseThatRanOutOfTimeMayBeCalledAgain) {
+  MemoryEnv disk(1);
+  FaultyEnv env(disk);
+  Writer writer(env);
+  std::promise<void> free;
+  env.before(Op::kSyncFolder, 1, [&] { free.get_future().wait(); });
+  const SaveHandle handle = writer.save(1).value();
+  EXPECT_ERROR(writer.saver->close(env.now()), ErrorCode::kTimeout);
+  EXPECT_FALSE(handle.is_done());
+  free.set_value();
+  EXPECT_OK(writer.saver->close());
+  EXPECT_TRUE(handle.is_done());
+}
+
+TEST(Failures, OptionsThatMakeNoSenseAreRefused) {
+  MemoryEnv env(1);
+  const auto open = [&](auto change) {
+    SaverOptions options = test_options();
+    change(options);
+    return Saver::open(env, kRun, nullptr, options);
+  };
+  EXPECT_ERROR(open([](auto& o) { o.in_flight = 0; }), ErrorCode::kInvalid);
+  EXPECT_ERROR(open([](auto& o) { o.ring_bytes = -1; }), ErrorCode::kInvalid);
+  EXPECT_ERROR(open([](auto& o) { o.ring_bytes = INT64_MAX; }), ErrorCode::kInvalid);
+  EXPECT_ERROR(open([](auto& o) { o.block_bytes = 1000; }), ErrorCode::kInvalid);
+}
+
+}  // namespace
+}  // namespace holdfast::testing

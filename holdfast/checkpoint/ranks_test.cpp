@@ -1,0 +1,197 @@
+// Ranks that fail, vanish or are not heard: all others agree on what became of the save,
+// and the next one works.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <barrier>
+
+#include "holdfast/base/faulty_env.h"
+#include "holdfast/checkpoint/channel.h"
+#include "holdfast/checkpoint/checkpoint_testing.h"
+
+namespace holdfast::testing {
+namespace {
+
+constexpr Duration kSoon = std::chrono::seconds(10);
+
+std::vector<Tensor> tensors() {
+  return {{.name = "w", .dtype = Dtype::kF32, .shape = {40, 30}},
+          {.name = "b", .dtype = Dtype::kBf16, .shape = {7}}};
+}
+
+std::vector<Memory> values_at(int64_t step) {
+  Dice dice(static_cast<uint64_t>(step));
+  return random_values(dice, tensors());
+}
+
+TEST(Channel, LateMessagesAreSkipped) {
+  MemoryEnv env(1);
+  LocalNetwork network(env, 2);
+  Channel first(env, &network.endpoint(0), 1), second(env, &network.endpoint(1), 1);
+  for (int64_t serial : {1, 2}) {
+    ASSERT_OK(first.tell_all({.serial = serial, .kind = "go"}, kSoon));
+    ASSERT_OK(second.report({.serial = serial, .kind = "vote"}, kSoon));
+  }
+  EXPECT_EQ(second.hear(2, kSoon).value().serial, 2);
+  EXPECT_FALSE(first.collect({.serial = 2}, kSoon)[1].error.has_value());
+}
+
+TEST(Channel, AMessageThatIsLostDoesNotTakeTheNextOneWithIt) {
+  MemoryEnv env(1);
+  LocalNetwork network(env, 2);
+  Channel first(env, &network.endpoint(0), 1), second(env, &network.endpoint(1), 1);
+  network.drop(0, 1);
+  network.drop(1, 0);
+  for (int64_t serial : {1, 2}) {
+    ASSERT_OK(first.tell_all({.serial = serial, .kind = "go"}, kSoon));
+    ASSERT_OK(second.report({.serial = serial, .kind = "vote"}, kSoon));
+  }
+  EXPECT_ERROR(second.hear(1, kSoon), ErrorCode::kUnavailable);
+  EXPECT_OK(second.hear(2, kSoon));
+  EXPECT_TRUE(first.collect({.serial = 1}, kSoon)[1].error.has_value());
+  EXPECT_FALSE(first.collect({.serial = 2}, kSoon)[1].error.has_value());
+}
+
+struct Ranks : ::testing::Test {
+  static constexpr int kRanks = 3;
+
+  // Runs body(rank, saver) on all ranks, each with its own Env.
+  void run(const std::function<void(int, Saver&)>& body) {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        Result<std::unique_ptr<Saver>> saver =
+            Saver::open(*envs[static_cast<size_t>(rank)], kRun, &network.endpoint(rank),
+                        test_options(boots));
+        ASSERT_OK(saver);
+        body(rank, **saver);
+      });
+    }
+    threads.clear();
+    ++boots;
+  }
+  Result<Durable> save(int rank, Saver& saver, int64_t step) {
+    Job job(replicated(tensors(), kRanks));
+    job.set(values_at(step));
+    const LocalState state = job.state(rank);
+    const SaveHandle handle = HOLDFAST_TRY(saver.save({.step = step, .state = &state}));
+    return handle.durable();
+  }
+  int64_t newest() {
+    Job job(replicated(tensors(), 1));
+    const Result<RestoredState> restored = restore_alone(disk, job);
+    EXPECT_OK(restored);
+    if (!restored.ok()) return -1;
+    EXPECT_TRUE(job.has(values_at(restored->step)));
+    return restored->step;
+  }
+
+  MemoryEnv disk{1};
+  FaultyEnv second{disk};
+  std::vector<Env*> envs{&disk, &second, &disk};
+  LocalNetwork network{disk, kRanks};
+  int boots = 1;
+};
+
+TEST_F(Ranks, AFailureOfOneIsAFailureOfAllAndRaisedOnAllAfterThree) {
+  run([&](int rank, Saver& saver) {
+    EXPECT_OK(save(rank, saver, 1));
+    for (int64_t step : {2, 3, 4}) {
+      if (rank == 1) second.fail_at(Op::kOpen, 1, ErrorCode::kIo);
+      EXPECT_ERROR(save(rank, saver, step), ErrorCode::kIo);
+    }
+    const Result<Durable> raised = save(rank, saver, 5);
+    EXPECT_ERROR(raised, ErrorCode::kIo);
+    EXPECT_NE(message_of(raised).find("before step 5"), std::string::npos);
+    EXPECT_OK(save(rank, saver, 6));
+    EXPECT_OK(saver.close());
+  });
+  EXPECT_EQ(newest(), 6);
+}
+
+TEST_F(Ranks, AStateThatOneRankCannotSaveIsRaisedOnAllByTheNextSave) {
+  run([&](int rank, Saver& saver) {
+    Job job(replicated(tensors(), kRanks));
+    LocalState state = job.state(rank);
+    if (rank == 2) state.pieces.pop_back();
+    const Result<SaveHandle> handle = saver.save({.step = 1, .state = &state});
+    ASSERT_OK(handle);
+    EXPECT_ERROR(handle->durable(), ErrorCode::kInvalid);
+    EXPECT_ERROR(save(rank, saver, 2), ErrorCode::kInvalid);
+    EXPECT_OK(save(rank, saver, 3));
+  });
+  EXPECT_EQ(newest(), 3);
+}
+
+TEST_F(Ranks, CloseSaysOnAllWhatTheLastSaveFailedWith) {
+  run([&](int rank, Saver& saver) {
+    if (rank == 1) second.fail_at(Op::kOpen, 1, ErrorCode::kNoSpace);
+    EXPECT_ERROR(save(rank, saver, 1), ErrorCode::kNoSpace);
+    EXPECT_ERROR(saver.close(), ErrorCode::kNoSpace);
+  });
+}
+
+// The clock runs until the save is over: nobody else can tell that a vote is missing.
+TEST_F(Ranks, AMissingVoteLeavesTheAttemptUncommittedAndTheNextSaveWorks) {
+  std::atomic<int> over = 0;
+  std::barrier all(kRanks + 1);
+  std::jthread clock([&] {
+    all.arrive_and_wait();
+    while (over < kRanks) disk.advance(std::chrono::minutes(1));
+    all.arrive_and_wait();
+  });
+  run([&](int rank, Saver& saver) {
+    EXPECT_OK(save(rank, saver, 1));
+    if (rank == 1) network.drop(1, 0);
+    all.arrive_and_wait();
+    EXPECT_FALSE(save(rank, saver, 2).ok());
+    ++over;
+    all.arrive_and_wait();
+    EXPECT_OK(save(rank, saver, 3));
+    EXPECT_OK(saver.close());
+  });
+  EXPECT_EQ(newest(), 3);
+  for (const std::string& name : disk.list(kRun).value()) {
+    EXPECT_NE(name.substr(0, 13), "step-00000002");
+  }
+}
+
+// Of a save that is told to nobody, or whose end is: ranks that say durable are right.
+class Vanishing : public Ranks, public ::testing::WithParamInterface<int> {};
+
+TEST_P(Vanishing, ARankThatIsGoneAtAnyTimeHangsNobodyAndLosesNothing) {
+  const int victim = GetParam();
+  run([&](int rank, Saver& saver) { EXPECT_OK(save(rank, saver, 100)); });
+  for (int64_t call = 1;; ++call) {
+    LocalNetwork fresh(disk, kRanks);
+    FaultyEnv watched(disk);
+    std::atomic<bool> killed = false;
+    watched.before(Op::kAny, call, [&] {
+      killed = true;
+      fresh.kill(victim);
+    });
+    std::atomic<int> durable = 0;
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        Env& env = rank == victim ? static_cast<Env&>(watched) : disk;
+        SaverOptions options = test_options(boots);
+        options.keep = Keep{.last = 2};
+        auto saver = Saver::open(env, kRun, &fresh.endpoint(rank), options);
+        if (saver.ok() && save(rank, **saver, 100 + call).ok()) ++durable;
+        fresh.kill(rank);
+      });
+    }
+    threads.clear();
+    ++boots;
+    const int64_t found = newest();
+    ASSERT_TRUE(durable == 0 || found == 100 + call) << "call " << call;
+    if (!killed) break;
+    ASSERT_LT(call, 2000) << "never ends";
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Victims, Vanishing, ::testing::Values(0, 2));
+
+}  // namespace
+}  // namespace holdfast::testing
