@@ -124,9 +124,11 @@ Result<Durable> Committer::learn(const SaveTask& task) {
 
 Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
                                                          Attempt& attempt) {
+  const Instant start = run_.env().now();
   const WrittenShard written = HOLDFAST_TRY(
       task.writer->write(run_.env(), attempt.folder() / task.plan->shard_name(),
                          {.direct = options_.direct}));
+  tell_written(task, written, start);
   const ShardIndex index = task.plan->index(written);
   const ShardFile& shard = index.files.front();
   if (options_.read_back) HOLDFAST_TRY(read_back(attempt, shard));
@@ -143,6 +145,20 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
   if (vote_.coordinator()) HOLDFAST_TRY(put("objects.json", task.objects));
   HOLDFAST_TRY(attempt.sync());
   return files;
+}
+
+void Committer::tell_written(const SaveTask& task, const WrittenShard& written,
+                             Instant start) {
+  if (options_.events == nullptr) return;
+  const std::chrono::duration<double> took = run_.env().now() - start;
+  emit(*options_.events, run_.env(),
+       SaveWritten{.step = task.step,
+                   .bytes = written.bytes,
+                   .stage = written.times.stage,
+                   .digest = written.times.digest,
+                   .disk = written.times.disk,
+                   .sync = written.times.sync,
+                   .seconds = took.count()});
 }
 
 Result<void> Committer::read_back(const Attempt& attempt, const ShardFile& file) {

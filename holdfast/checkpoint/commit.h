@@ -56,6 +56,7 @@ class Committer {
   Result<Path> conclude(SaveTask& task, Attempt& attempt,
                         Result<std::vector<ManifestFile>> own);
   Result<std::vector<ManifestFile>> write_files(SaveTask& task, Attempt& attempt);
+  void tell_written(const SaveTask& task, const WrittenShard& written, Instant start);
   Result<void> read_back(const Attempt& attempt, const ShardFile& file);
   Result<Durable> learn(const SaveTask& task);
   void retain();
