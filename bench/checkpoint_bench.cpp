@@ -13,6 +13,7 @@
 // shapes take part in every round, and the one with the better median is what counts.
 //
 //   checkpoint_bench [--bytes=N] [--pairs=N] [--folder=PATH] [--json=PATH] [--strict]
+//                    [--only=write|read|partial|memory|many]
 //
 // Works in a folder of its own below --folder (the current one unless told). Fails when a
 // bar is missed only with --strict, for a loaded machine says little.
@@ -47,6 +48,7 @@ struct Settings {
   int64_t pairs = 9;
   Path folder = ".";
   Path json;
+  std::string only;  // one part; all if empty
   bool strict = false;
 };
 
@@ -67,6 +69,7 @@ bool parse(int count, char** arguments, Settings& settings) {
     if (text.starts_with("--pairs=")) good = parse_number(value, settings.pairs);
     if (text.starts_with("--folder=")) settings.folder = value;
     if (text.starts_with("--json=")) settings.json = value;
+    if (text.starts_with("--only=")) settings.only = value;
     if (text == "--strict") settings.strict = true;
     if (!good) {
       fmt::print(stderr, "checkpoint_bench: {}: want a number above 0\n", text);
@@ -150,12 +153,12 @@ class Bench {
     state_ = HOLDFAST_TRY(state_over(memory_.span(), kTensors));
     fmt::print("{} MiB in {} tensors, {} rounds by turns\n", settings_.bytes / kMiB,
                kTensors, settings_.pairs);
-    HOLDFAST_TRY(sweep());
-    HOLDFAST_TRY(writes());
-    HOLDFAST_TRY(reads());
-    HOLDFAST_TRY(partial());
-    HOLDFAST_TRY(memory());
-    HOLDFAST_TRY(many());
+    if (wants("write") || wants("read")) HOLDFAST_TRY(sweep());
+    HOLDFAST_TRY(writes());  // what the others read
+    if (wants("read")) HOLDFAST_TRY(reads());
+    if (wants("partial")) HOLDFAST_TRY(partial());
+    if (wants("memory")) HOLDFAST_TRY(memory());
+    if (wants("many")) HOLDFAST_TRY(many());
     if (settings_.json.empty()) return {};
     return figures_.write_json(*env_, settings_.json);
   }
@@ -171,6 +174,10 @@ class Bench {
 
   // What is measured next finds no work that others left to the disk.
   static void settle() { ::sync(); }
+
+  bool wants(std::string_view part) const {
+    return settings_.only.empty() || settings_.only == part;
+  }
 
   Result<void> sweep() {
     for (const auto& [block, depth, direct] : {std::tuple(1, 16, true),
@@ -246,9 +253,10 @@ class Bench {
     Series rates, first;
     const auto bytes = static_cast<double>(state_.collection->bytes());
     int64_t step = 0;
+    const int64_t pairs = wants("write") ? settings_.pairs : 1;
     // A new saver for every third save, to see whether its first one is dearer.
     std::unique_ptr<Saver> saver;
-    for (int64_t pair = 0; pair < settings_.pairs; ++pair) {
+    for (int64_t pair = 0; pair < pairs; ++pair) {
       for (Raw& raw : writes_) raw.rates.add(HOLDFAST_TRY(raw_write(raw.shape)));
       if (pair % 3 == 0) {
         saver = nullptr;
@@ -258,6 +266,7 @@ class Bench {
       }
       rates.add(bytes / HOLDFAST_TRY(save(*saver, state_, ++step)));
     }
+    if (!wants("write")) return {};
     const Series& raw = best(writes_);
     figures_.show("raw write", raw, "GB/s", 1e9);
     figures_.show("durable write", rates, "GB/s", 1e9);

@@ -67,7 +67,7 @@ struct WrittenShard {
 std::vector<Chunk> cut_chunks(const ShardToWrite& shard);
 
 struct WriteOptions {
-  int in_flight = 8;   // blocks that the disk works on at once
+  int in_flight = 16;  // blocks that the disk works on at once
   bool direct = true;  // past the system's cache, where the file system can
 };
 
