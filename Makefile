@@ -7,7 +7,8 @@ help:
 	@echo "make test      all quick tests: C++ with sanitizers, Python on the release build"
 	@echo "make demo      what Holdfast does, on this machine"
 	@echo "make bench     the benchmarks"
-	@echo "make test-all  also: leaks, thread sanitizer, clang-tidy, fuzzing, the other CPU"
+	@echo "make test-all  also: leaks, hundreds of kills, thread sanitizer, clang-tidy, fuzzing,"
+	@echo "               the other CPU"
 	@echo "make build     the release build, with command line and Python module"
 	@echo "make setup     Debian packages and the Python environment in .venv, if missing"
 	@echo "make clean     removes build/; make distclean removes .venv and .cache too"
@@ -15,6 +16,7 @@ help:
 	@echo "HOLDFAST_PIP_OPTIONS    more options for pip, such as --index-url ..."
 	@echo "HOLDFAST_NO_APT=1       installs no Debian packages, says what is missing"
 	@echo "HOLDFAST_JOBS=N         how much runs at once (default: all cores)"
+	@echo "HOLDFAST_KILLS=N        processes to kill in test-all (default: 300; 10 in make test)"
 	@echo "HOLDFAST_FUZZ_SECONDS=N time for each fuzz target in test-all (default: 60)"
 
 setup:

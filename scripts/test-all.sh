@@ -7,6 +7,12 @@ cd "$(dirname "$0")/.."
 
 leaks() { ctest --test-dir build/asan --output-on-failure -L leaks; }
 
+# On the release build that test.sh has made.
+kills() {
+  HOLDFAST_KILLS=${HOLDFAST_KILLS:-300} PYTHONPATH=$PWD/build/release/python \
+    .venv/bin/python -m pytest -q python/tests/test_kill.py
+}
+
 threads() {
   scripts/build.sh tsan
   ctest --preset tsan -j "$jobs"
@@ -18,10 +24,10 @@ tidy() {
 }
 
 failed=()
-for suite in scripts/test.sh leaks threads tidy scripts/fuzz.sh scripts/cross.sh; do
+for suite in scripts/test.sh leaks kills threads tidy scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # In a shell of its own: inside a condition, set -e would not stop a function.
-  bash -c "set -euo pipefail; $(declare -f leaks threads tidy); jobs=$jobs; $suite" ||
+  bash -c "set -euo pipefail; $(declare -f leaks kills threads tidy); jobs=$jobs; $suite" ||
     failed+=("$suite")
 done
 if [[ ${#failed[@]} != 0 ]]; then

@@ -1,6 +1,8 @@
 #include "holdfast/checkpoint/fill.h"
 
 #include <algorithm>
+#include <map>
+#include <tuple>
 #include <unordered_map>
 
 #include "holdfast/state/box_stream.h"
@@ -49,7 +51,27 @@ std::string join(const std::vector<std::string>& names) {
   return text;
 }
 
-// Every tensor that is asked for is there, with the same dtype and shape.
+// The tensor of the step under the name, or else a tie, of one here.
+std::optional<TensorId> find_in(const StepFiles& step, const Tensor& tensor) {
+  std::optional<TensorId> found = step.collection.find(tensor.name);
+  for (const std::string& tie : tensor.ties) {
+    if (!found.has_value()) found = step.collection.find(tie);
+  }
+  return found;
+}
+
+// A tie of `tensor` that has values of its own in the step.
+std::optional<std::string> untied_in(const StepFiles& step, const Tensor& tensor,
+                                     TensorId as) {
+  for (const std::string& tie : tensor.ties) {
+    const std::optional<TensorId> other = step.collection.find(tie);
+    if (other.has_value() && step.seals[*other] != step.seals[as]) return tie;
+  }
+  return std::nullopt;
+}
+
+// Every tensor that is asked for is there, with the same dtype and shape, and what is
+// one tensor here has one value there.
 Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
   std::vector<std::string> missing, different;
   std::vector<bool> seen(into.collection->tensors().size());
@@ -57,13 +79,19 @@ Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
     if (seen[piece.tensor]) continue;
     seen[piece.tensor] = true;
     const Tensor& want = into.collection->tensor(piece.tensor);
-    const std::optional<TensorId> found = step.collection.find(want.name);
+    const std::optional<TensorId> found = find_in(step, want);
     if (!found.has_value()) {
       missing.push_back(want.name);
       continue;
     }
     const Tensor& have = step.collection.tensor(*found);
-    if (have.dtype == want.dtype && have.shape == want.shape) continue;
+    if (have.dtype == want.dtype && have.shape == want.shape) {
+      if (const auto tie = untied_in(step, want, *found)) {
+        different.push_back(fmt::format("{} and {} are tied here and have two values",
+                                        want.name, *tie));
+      }
+      continue;
+    }
     different.push_back(fmt::format("{} is {} {}, want {} {}", want.name,
                                     name_of(have.dtype), to_string(have.shape),
                                     name_of(want.dtype), to_string(want.shape)));
@@ -77,24 +105,44 @@ Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
   return invalid("{}: {}", step.folder.native(), what);
 }
 
-// What this rank wants, as a collection of one holder.
+// What this rank wants, as a collection. Its holders are places in its memory: tensors
+// that are one in the step and several here (tied then, not any more) have one each.
 struct Wanted {
   Collection collection;
   std::vector<const LocalPiece*> pieces;  // by PieceId
 };
 
+// The place of each tensor of `into` among those that are the same one in the step.
+std::vector<HolderId> places_of(const StepFiles& step, const LocalState& into) {
+  std::unordered_map<TensorId, HolderId> seen;
+  std::vector<HolderId> places;
+  for (const Tensor& tensor : into.collection->tensors()) {
+    const std::optional<TensorId> id = find_in(step, tensor);
+    places.push_back(id.has_value() ? seen[*id]++ : 0);
+  }
+  return places;
+}
+
 Result<Wanted> wanted_of(const StepFiles& step, const LocalState& into) {
   std::vector<Tensor> tensors(step.collection.tensors().begin(),
                               step.collection.tensors().end());
-  LayoutBuilder builder(tensors, {Holder{.name = "this rank"}});
-  std::unordered_map<TensorId, std::vector<const LocalPiece*>> local;
-  int64_t offset = 0;
+  const std::vector<HolderId> places = places_of(step, into);
+  const HolderId most =
+      places.empty() ? 0 : *std::max_element(places.begin(), places.end());
+  std::vector<Holder> holders;
+  for (HolderId h = 0; h <= most; ++h) {
+    holders.push_back({.name = fmt::format("place {} of this rank", h)});
+  }
+  LayoutBuilder builder(tensors, std::move(holders));
+  std::map<std::tuple<TensorId, HolderId, Box>, const LocalPiece*> local;
+  std::vector<int64_t> offsets(most + 1);
   for (const LocalPiece& piece : into.pieces) {
     const Tensor& tensor = into.collection->tensor(piece.tensor);
-    const TensorId id = *step.collection.find(tensor.name);
-    builder.add(id, piece.box, 0, offset);
-    offset += piece.box.elements() * bytes_of(tensor.dtype);
-    local[id].push_back(&piece);
+    const TensorId id = *find_in(step, tensor);
+    const HolderId place = places[piece.tensor];
+    builder.add(id, piece.box, place, offsets[place]);
+    offsets[place] += piece.box.elements() * bytes_of(tensor.dtype);
+    local[{id, place, piece.box}] = &piece;
   }
   Layout layout = HOLDFAST_TRY(std::move(builder).build());
   Wanted wanted{.collection = HOLDFAST_TRY(
@@ -104,10 +152,9 @@ Result<Wanted> wanted_of(const StepFiles& step, const LocalState& into) {
   wanted.pieces.resize(built.piece_count());
   for (TensorId t = 0; t < built.tensor_count(); ++t) {
     for (const Slice& slice : built.slices(t)) {
-      const auto& of = local[t];
-      wanted.pieces[slice.first] = *std::find_if(
-          of.begin(), of.end(),
-          [&](const LocalPiece* piece) { return piece->box == slice.box; });
+      for (PieceId p = slice.first; p < slice.last; ++p) {
+        wanted.pieces[p] = local.at({t, built.holder(p), slice.box});
+      }
     }
   }
   return wanted;
@@ -308,7 +355,10 @@ Result<Filled> fill(Env& env, const StepFiles& step, const LocalState& into,
 std::vector<std::string> unused_tensors(const StepFiles& step, const LocalState& into) {
   std::vector<bool> used(step.collection.tensors().size());
   for (const Tensor& tensor : into.collection->tensors()) {
-    if (const auto found = step.collection.find(tensor.name)) used[*found] = true;
+    if (const auto found = find_in(step, tensor)) used[*found] = true;
+    for (const std::string& tie : tensor.ties) {
+      if (const auto found = step.collection.find(tie)) used[*found] = true;
+    }
   }
   std::vector<std::string> names;
   for (TensorId t = 0; t < used.size(); ++t) {

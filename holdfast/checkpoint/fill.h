@@ -27,8 +27,9 @@ struct Filled {
   std::vector<RangeRead> by_range;
 };
 
-// kInvalid, with a list, if tensors are missing in the step or have another dtype or
-// shape there; nothing is touched then. kCorrupt at the first damage, and kIo: the memory
+// Tensors are found by name or tie; what was tied and is not any more is filled several
+// times. kInvalid, with a list, if tensors are missing in the step or have another dtype
+// or shape there, or are tied here and have two values there; nothing is touched then. kCorrupt at the first damage, and kIo: the memory
 // then has any contents.
 Result<Filled> fill(Env& env, const StepFiles& step, const LocalState& into,
                     const ReadOptions& options = {});

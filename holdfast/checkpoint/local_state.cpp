@@ -21,6 +21,30 @@ Result<void> check_memory(const Collection& collection, const LocalPiece& piece)
                  to_string(piece.box));
 }
 
+bool has_tensors(const LocalState& state, const std::vector<LocalTensor>& tensors) {
+  const std::span<const Tensor> known = state.collection->tensors();
+  return std::equal(
+      known.begin(), known.end(), tensors.begin(), tensors.end(),
+      [](const Tensor& a, const LocalTensor& b) { return a == b.tensor; });
+}
+
+// Each whole, on the only rank.
+Result<std::shared_ptr<const Collection>> collect(
+    const std::vector<LocalTensor>& tensors) {
+  std::vector<Tensor> named;
+  named.reserve(tensors.size());
+  for (const LocalTensor& local : tensors) named.push_back(local.tensor);
+  LayoutBuilder builder(named, {Holder{.name = "rank-0"}});
+  int64_t offset = 0;
+  for (TensorId t = 0; t < named.size(); ++t) {
+    builder.add(t, Box::whole(named[t].shape), 0, offset);
+    offset += named[t].bytes();
+  }
+  Layout layout = HOLDFAST_TRY(std::move(builder).build());
+  return std::make_shared<const Collection>(
+      HOLDFAST_TRY(Collection::create(std::move(named), std::move(layout))));
+}
+
 }  // namespace
 
 Result<void> LocalState::check() const {
@@ -51,24 +75,20 @@ Result<void> LocalState::check() const {
                  to_string(held.begin()->second), rank);
 }
 
-Result<LocalState> make_local_state(std::vector<LocalTensor> tensors) {
-  std::vector<Tensor> named;
-  for (const LocalTensor& local : tensors) named.push_back(local.tensor);
-  LayoutBuilder builder(named, {Holder{.name = "rank-0"}});
+Result<LocalState> make_local_state(const std::vector<LocalTensor>& tensors,
+                                    const LocalState* like) {
   LocalState state;
-  int64_t offset = 0;
-  for (TensorId t = 0; t < named.size(); ++t) {
-    const Box whole = Box::whole(named[t].shape);
-    builder.add(t, whole, 0, offset);
-    offset += named[t].bytes();
+  if (like != nullptr && has_tensors(*like, tensors)) {
+    state.collection = like->collection;
+  } else {
+    state.collection = HOLDFAST_TRY(collect(tensors));
+  }
+  for (TensorId t = 0; t < tensors.size(); ++t) {
     state.pieces.push_back({.tensor = t,
-                            .box = whole,
+                            .box = Box::whole(tensors[t].tensor.shape),
                             .memory = tensors[t].memory,
                             .map = tensors[t].map});
   }
-  Layout layout = HOLDFAST_TRY(std::move(builder).build());
-  state.collection = std::make_shared<const Collection>(
-      HOLDFAST_TRY(Collection::create(std::move(named), std::move(layout))));
   HOLDFAST_TRY(state.check());
   return state;
 }

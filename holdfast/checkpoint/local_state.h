@@ -38,7 +38,9 @@ struct LocalTensor {
   Map map;
 };
 
-// The state of a job of one rank.
-Result<LocalState> make_local_state(std::vector<LocalTensor> tensors);
+// The state of a job of one rank. Takes over the collection of `like`, the state of an
+// earlier call, if it is of the same tensors: then nothing is planned anew.
+Result<LocalState> make_local_state(const std::vector<LocalTensor>& tensors,
+                                    const LocalState* like = nullptr);
 
 }  // namespace holdfast

@@ -375,12 +375,28 @@ Result<void> RunSaver::finish(Instant deadline) {
 }
 
 Result<void> RunSaver::close(Instant deadline) {
-  if (closed_) return {};
   closed_ = true;
   HOLDFAST_TRY(finish(deadline));
   MutexLock lock(mutex_);
   if (!failure_.has_value()) return {};
   return std::exchange(failure_, std::nullopt)->within("close");
+}
+
+// What would hang or abort later.
+Result<void> check_options(const SaverOptions& options) {
+  constexpr int64_t kMost = int64_t{1} << 50;
+  if (options.in_flight < 1) {
+    return invalid("in_flight: {}, want 1 or more", options.in_flight);
+  }
+  if (options.ring_bytes < 0 || options.ring_bytes > kMost) {
+    return invalid("ring: {} bytes, want 0 to {}", options.ring_bytes, kMost);
+  }
+  if (options.block_bytes < kDirectAlignment || options.block_bytes > kMost ||
+      options.block_bytes % kDirectAlignment != 0) {
+    return invalid("block: {} bytes, want a multiple of {}", options.block_bytes,
+                   kDirectAlignment);
+  }
+  return {};
 }
 
 // Rank 0's half of open(): the run, owned and swept.
@@ -400,6 +416,7 @@ Result<std::pair<Run, Owner>> own_run(Env& env, const Path& path,
 
 Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
                                            Transport* transport, SaverOptions options) {
+  HOLDFAST_TRY(check_options(options));
   Channel agree(env, transport, kAgreeTag);
   if (!agree.coordinator()) {
     const Message told = HOLDFAST_TRY(agree.hear(0, options.agree_within));

@@ -71,7 +71,8 @@ struct SaveRequest {
 class Saver {
  public:
   // Rank 0 makes the directory and owns the run from then on: kConflict, on all ranks,
-  // if a live job has it. Sweeps what crashes left. `transport` is null for one rank;
+  // if a live job has it. Sweeps what crashes left. kInvalid for options that make no
+  // sense, which are to be the same on all ranks. `transport` is null for one rank;
   // it and env must outlive the saver.
   static Result<std::unique_ptr<Saver>> open(Env& env, const Path& run,
                                              Transport* transport = nullptr,
@@ -85,7 +86,7 @@ class Saver {
   virtual Result<SaveHandle> save(const SaveRequest& request) = 0;
 
   // Waits until all is durable, lets go of the run, and fails as the last save failed.
-  // What is not done by the deadline goes on until the saver is destroyed.
+  // What is not done by the deadline (kTimeout) goes on, and close() may be called again.
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
 
   virtual const Path& run() const = 0;

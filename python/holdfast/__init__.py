@@ -6,15 +6,22 @@ The package imports without torch; what needs it stands in holdfast.torch.
 from holdfast._native import (
     Box,
     Dtype,
+    Durable,
     Figures,
+    Keep,
     Placement,
     Plan,
+    Restored,
+    SaveHandle,
+    TensorInfo,
+    TensorName,
     bytes_of,
     intersect,
     model_names,
     parse_dtype,
 )
 from holdfast._native import version as __version__
+from holdfast.checkpoint import Saver, restore
 from holdfast.errors import (
     ConflictError,
     CorruptError,
@@ -22,23 +29,35 @@ from holdfast.errors import (
     NotFoundError,
     UnavailableError,
 )
+from holdfast.files import Contents, convert, open
 from holdfast.planning import plan
 
 __all__ = [
     "Box",
     "ConflictError",
+    "Contents",
     "CorruptError",
     "Dtype",
+    "Durable",
     "Error",
     "Figures",
+    "Keep",
     "NotFoundError",
     "Placement",
     "Plan",
+    "Restored",
+    "SaveHandle",
+    "Saver",
+    "TensorInfo",
+    "TensorName",
     "UnavailableError",
     "__version__",
     "bytes_of",
+    "convert",
     "intersect",
     "model_names",
+    "open",
     "parse_dtype",
     "plan",
+    "restore",
 ]

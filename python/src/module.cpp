@@ -7,6 +7,10 @@ namespace holdfast::python {
 
 void bind_state(nb::module_& m);
 void bind_plan(nb::module_& m);
+void bind_object(nb::module_& m);
+void bind_array(nb::module_& m);
+void bind_checkpoint(nb::module_& m);
+void bind_files(nb::module_& m);
 
 namespace {
 
@@ -28,6 +32,10 @@ NB_MODULE(_native, m) {
   register_errors();
   bind_state(m);
   bind_plan(m);
+  bind_object(m);
+  bind_array(m);
+  bind_checkpoint(m);
+  bind_files(m);
   m.def("_raise_error", &raise_error, nb::arg("code"), nb::arg("message"));
 }
 

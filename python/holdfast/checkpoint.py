@@ -1,0 +1,126 @@
+"""Saving the state of a training job in the background, and bringing it back."""
+
+from collections.abc import Mapping
+from os import PathLike
+from types import TracebackType
+from typing import Any, Self
+
+from holdfast import _native
+from holdfast.arrays import describe
+
+_Path = str | PathLike[str]
+
+
+class Saver:
+    """Saves arrays and objects into a run directory while training goes on.
+
+        >>> with holdfast.Saver("runs/gpt", keep=3) as saver:
+        ...     handle = saver.save(step, model.state_dict(), {"epoch": 3})
+        ...     handle.captured()  # the tensors may change again
+        ...     handle.durable()   # no crash can lose it
+
+    `keep` is the number of steps to keep, or a Keep; None keeps all. `ring` is the memory
+    in bytes that saves pass through; 0 is as much as the state, but at most a quarter of
+    what is free. `in_flight` saves may be under way; for one more, `backpressure` says
+    whether to "wait", to "skip" it, or to drop those that wait for it, the "newest". With
+    `read_back` a checkpoint is read again before it counts. `space_reserve` bytes are left
+    free on the disk; `direct` goes past the system's cache where that is possible;
+    `software` is noted in the checkpoint, as names and versions.
+
+    ConflictError if a live job owns the directory; a dead one's is taken over. A save that
+    fails for a reason that may pass (a full disk) is dropped and the next one tries again;
+    after three in a row, at close(), and at once for any other reason, it is raised.
+    """
+
+    def __init__(
+        self,
+        path: _Path,
+        *,
+        keep: int | _native.Keep | None = None,
+        ring: int = 0,
+        backpressure: str = "wait",
+        in_flight: int = 2,
+        read_back: bool = False,
+        space_reserve: int = 64 << 20,
+        direct: bool = True,
+        software: Mapping[str, str] | None = None,
+    ) -> None:
+        versions = {"holdfast": _native.version} | dict(software or {})
+        self._native = _native.Saver(
+            path, keep=_native.Keep(keep) if isinstance(keep, int) else keep, ring=ring,
+            backpressure=backpressure, in_flight=in_flight, read_back=read_back,
+            space_reserve=space_reserve, direct=direct, software=versions,
+        )
+
+    @property
+    def path(self) -> PathLike[str]:
+        """The run directory."""
+        return self._native.path
+
+    def save(
+        self,
+        step: int,
+        tensors: Mapping[str, Any],
+        objects: Any = None,
+        *,
+        metrics: Mapping[str, float] | None = None,
+        rank_objects: Any = None,
+        parallel: str = "",
+        parent: str = "",
+    ) -> _native.SaveHandle:
+        """Begins to save, and returns before it is done.
+
+        `tensors` are numpy arrays or torch tensors in main memory, which must not change
+        before the handle is captured; they are kept alive until then. `objects` is
+        anything made of None, bool, int, float, str, bytes, list, tuple and dict, and
+        comes back as it was; `rank_objects` likewise, for what is this rank's alone.
+        `metrics` serve Keep's `best`. `parallel` says in words how the job is laid out,
+        `parent` names the step folder that it went on from.
+        """
+        held = dict(tensors)  # once: some mappings make their values anew each time
+        return self._native.save(
+            step, describe(held), held, objects, rank_objects,
+            dict(metrics or {}), parallel, parent,
+        )
+
+    def close(self, timeout: float | None = None) -> None:
+        """Waits until all is durable, lets go of the run, raises what the last save did.
+
+        After TimeoutError, the saves go on, and it may be called again.
+        """
+        self._native.close(timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        try:
+            self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"and the last save failed: {failure}")
+
+
+def restore(
+    path: _Path,
+    into: Mapping[str, Any],
+    step: int | None = None,
+    *,
+    verify_all: bool = False,
+) -> _native.Restored:
+    """Fills arrays from the newest whole checkpoint of a run, or from that of `step`.
+
+    Names, dtypes and shapes must be those of the checkpoint, which may have more tensors
+    (`unused`). Every byte that is used is checked; a damaged step is passed over for the
+    one before it (`skipped`), and with `verify_all` it is read in full first. NotFoundError
+    if there is none, ValueError if it is of another model, CorruptError if none is whole:
+    then, if the message says so, the arrays have any contents.
+    """
+    held = dict(into)
+    return _native.restore(path, describe(held, writable=True), step, verify_all)

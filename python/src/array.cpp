@@ -1,0 +1,84 @@
+#include "array.h"
+
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "holdfast/base/checked.h"
+
+namespace holdfast::python {
+namespace {
+
+// A map whose offset makes room for strides that go back, with sums that do not wrap.
+Map map_of(const Tensor& tensor, const std::vector<int64_t>& strides) {
+  const auto rank = static_cast<size_t>(tensor.shape.rank());
+  if (strides.size() != rank) {
+    throw Raised(invalid("{}: {} strides, want {}", tensor.name, strides.size(), rank));
+  }
+  Map map;
+  int64_t reach = 0;
+  for (size_t k = 0; k < rank; ++k) {
+    map.strides[k] = strides[k];
+    const int64_t steps = std::max<int64_t>(tensor.shape[static_cast<int>(k)] - 1, 0);
+    const auto there = checked_mul(steps, strides[k]);
+    const auto size = there.has_value() && *there != INT64_MIN
+                          ? checked_add(reach, std::abs(*there))
+                          : std::nullopt;
+    if (!size.has_value() || *size > int64_t{1} << 60) {
+      throw Raised(invalid("{}: stride {} along {} elements", tensor.name, strides[k],
+                           steps + 1));
+    }
+    reach = *size;
+    if (*there < 0) map.offset -= *there;
+  }
+  return map;
+}
+
+}  // namespace
+
+Array Array::create(const std::string& name, uint64_t address, const std::string& dtype,
+                    const std::vector<int64_t>& shape,
+                    const std::vector<int64_t>& strides,
+                    std::vector<std::string> ties) {
+  Tensor tensor{.name = name,
+                .dtype = unwrap(parse_dtype(dtype).within(name)),
+                .shape = unwrap(Shape::create(shape).within(name)),
+                .ties = std::move(ties)};
+  const Map map = map_of(tensor, strides);
+  ByteSpan memory;
+  if (tensor.shape.elements() > 0) {
+    if (address == 0) throw Raised(invalid("{}: no memory", name));
+    const ByteRange range = range_of(map, tensor.shape, bytes_of(tensor.dtype));
+    // Python gives addresses as numbers.
+    auto* first = reinterpret_cast<std::byte*>(address) - map.offset;  // NOLINT
+    memory = ByteSpan(first, static_cast<size_t>(range.last));
+  }
+  return {.local = {.tensor = std::move(tensor), .memory = memory, .map = map}};
+}
+
+std::vector<LocalTensor> locals(const std::vector<Array>& arrays) {
+  std::vector<LocalTensor> made;
+  made.reserve(arrays.size());
+  for (const Array& array : arrays) made.push_back(array.local);
+  return made;
+}
+
+void bind_array(nb::module_& m) {
+  nb::class_<Array>(m, "Array",
+                    "An array in memory, described; who describes it keeps it alive.")
+      .def(
+          "__init__",
+          [](Array* self, const std::string& name, uint64_t address,
+             const std::string& dtype, const std::vector<int64_t>& shape,
+             const std::vector<int64_t>& strides, std::vector<std::string> ties) {
+            new (self) Array(
+                Array::create(name, address, dtype, shape, strides, std::move(ties)));
+          },
+          nb::arg("name"), nb::arg("address"), nb::arg("dtype"), nb::arg("shape"),
+          nb::arg("strides"), nb::arg("ties"),
+          "`strides` in bytes; `ties` are other names of the same array.")
+      .def_prop_ro(
+          "name", [](const Array& self) { return self.local.tensor.name; },
+          "The tensor's name.");
+}
+
+}  // namespace holdfast::python

@@ -1,0 +1,25 @@
+// An array in this process's memory, as Python describes it: name, address, dtype, shape
+// and strides. Whoever owns the memory keeps it alive.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "errors.h"
+#include "holdfast/checkpoint/local_state.h"
+
+namespace holdfast::python {
+
+struct Array {
+  // Raises ValueError or NotImplementedError, naming the array, on what is no tensor.
+  static Array create(const std::string& name, uint64_t address,
+                      const std::string& dtype, const std::vector<int64_t>& shape,
+                      const std::vector<int64_t>& strides,
+                      std::vector<std::string> ties);
+
+  LocalTensor local;
+};
+
+std::vector<LocalTensor> locals(const std::vector<Array>& arrays);
+
+}  // namespace holdfast::python

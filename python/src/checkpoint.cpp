@@ -1,0 +1,195 @@
+// Python face of checkpoint/: names, types and docs only.
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "holdfast/checkpoint/restore.h"
+#include "object.h"
+#include "saver.h"
+
+namespace holdfast::python {
+namespace {
+
+using Texts = std::map<std::string, std::string>;
+using Numbers = std::map<std::string, double>;
+
+Backpressure backpressure_of(const std::string& name) {
+  if (name == "wait") return Backpressure::kWait;
+  if (name == "skip") return Backpressure::kSkip;
+  if (name == "newest") return Backpressure::kNewest;
+  throw Raised(invalid("backpressure: \"{}\", want wait, skip or newest", name));
+}
+
+Keep make_keep(int64_t last, int64_t every, int64_t best, const std::string& metric,
+               const std::string& order) {
+  if (last < 0 || every < 0 || best < 0) {
+    throw Raised(
+        invalid("keep: last {}, every {}, best {}, want 0 or more", last, every, best));
+  }
+  if (best > 0 && metric.empty()) throw Raised(invalid("keep: best without a metric"));
+  if (order != "min" && order != "max") {
+    throw Raised(invalid("keep: order \"{}\", want min or max", order));
+  }
+  return {.last = last,
+          .every = every,
+          .best = best,
+          .metric = metric,
+          .order = order == "min" ? Best::kMin : Best::kMax};
+}
+
+void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
+                int64_t ring, const std::string& backpressure, int in_flight,
+                bool read_back, int64_t space_reserve, bool direct, Texts software) {
+  SaverOptions options{.ring_bytes = ring,
+                       .in_flight = in_flight,
+                       .backpressure = backpressure_of(backpressure),
+                       .keep = std::move(keep),
+                       .read_back = read_back,
+                       .space_reserve = space_reserve,
+                       .direct = direct,
+                       .software = std::move(software)};
+  auto opened = [&] {
+    const nb::gil_scoped_release unlocked;
+    return unwrap(Saver::open(env(), path, nullptr, std::move(options)));
+  }();
+  new (self) HeldSaver(std::move(opened));
+}
+
+HeldHandle save(HeldSaver& self, int64_t step, const std::vector<Array>& arrays,
+                nb::object owners, nb::object objects, nb::object rank_objects,
+                Numbers metrics, std::string parallel, std::string parent) {
+  SaveRequest request{.step = step,
+                      .objects = to_object(objects, "objects"),
+                      .rank_objects = to_object(rank_objects, "rank_objects"),
+                      .metrics = std::move(metrics),
+                      .parallel = std::move(parallel),
+                      .parent = std::move(parent)};
+  return self.save(std::move(request), arrays, std::move(owners));
+}
+
+void captured(const HeldHandle& self, std::optional<double> timeout) {
+  unwrap(wait_interruptibly(
+      timeout, [&](Instant until) { return self.handle.captured(until); },
+      [&] { return self.is_captured(); }));
+}
+
+Durable durable(const HeldHandle& self, std::optional<double> timeout) {
+  Result<Durable> outcome = wait_interruptibly(
+      timeout, [&](Instant until) { return self.handle.durable(until); },
+      [&] { return self.handle.is_done(); });
+  static_cast<void>(self.is_captured());
+  return unwrap(std::move(outcome));
+}
+
+// Objects are made once, so that a caller may change them.
+struct HeldRestored {
+  RestoredState state;
+  nb::object objects;
+  nb::object rank_objects;
+};
+
+HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
+                            std::optional<int64_t> step, bool verify_all) {
+  RestoredState state = [&] {
+    const nb::gil_scoped_release unlocked;
+    const LocalState local = unwrap(make_local_state(locals(into)));
+    return unwrap(
+        restore(env(), path, local, nullptr, {.step = step, .verify_all = verify_all}));
+  }();
+  nb::object objects = to_python(state.objects);
+  nb::object rank_objects = to_python(state.rank_objects);
+  return {std::move(state), std::move(objects), std::move(rank_objects)};
+}
+
+std::vector<std::pair<std::string, std::string>> skipped_of(const HeldRestored& self) {
+  std::vector<std::pair<std::string, std::string>> pairs;
+  for (const SkippedStep& step : self.state.skipped) {
+    pairs.emplace_back(step.folder, step.error.message());
+  }
+  return pairs;
+}
+
+void bind_handle(nb::module_& m) {
+  nb::class_<Durable>(m, "Durable", "Where a checkpoint is safe.")
+      .def_ro("folder", &Durable::folder, "The step's folder.")
+      .def_ro("tier", &Durable::tier, "What keeps it: \"disk\".");
+  nb::class_<HeldHandle>(m, "SaveHandle", "A save under way, with its two promises.")
+      .def("captured", &captured, nb::arg("timeout") = nb::none(),
+           "Waits until the arrays may change again; TimeoutError after `timeout` s.")
+      .def("durable", &durable, nb::arg("timeout") = nb::none(),
+           "Waits until no crash can lose the checkpoint; raises why there is none.\n\n"
+           "TimeoutError after `timeout` seconds, ConflictError for a save that was\n"
+           "skipped because others were under way.")
+      .def_prop_ro("is_captured", &HeldHandle::is_captured,
+                   "True if the arrays may change.")
+      .def_prop_ro(
+          "is_done", [](const HeldHandle& self) { return self.handle.is_done(); },
+          "True if it is durable or has failed.");
+}
+
+void bind_saver(nb::module_& m) {
+  nb::class_<Keep>(m, "Keep",
+                   "Which steps are kept: the union of its rules, and what is pinned.")
+      .def(
+          "__init__",
+          [](Keep* self, int64_t last, int64_t every, int64_t best,
+             const std::string& metric, const std::string& order) {
+            new (self) Keep(make_keep(last, every, best, metric, order));
+          },
+          nb::arg("last") = 3, nb::kw_only(), nb::arg("every") = 0, nb::arg("best") = 0,
+          nb::arg("metric") = "", nb::arg("order") = "min",
+          "The `last` newest ones, those whose number is a multiple of `every`, and "
+          "the\n"
+          "`best` by a metric that was saved with them (`order` \"min\" or \"max\").");
+  nb::class_<HeldSaver>(m, "Saver", "The native side of holdfast.Saver.")
+      .def("__init__", &open_saver, nb::arg("path"), nb::kw_only(),
+           nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
+           nb::arg("in_flight"), nb::arg("read_back"), nb::arg("space_reserve"),
+           nb::arg("direct"), nb::arg("software"))
+      .def("save", &save, nb::arg("step"), nb::arg("arrays"), nb::arg("owners").none(),
+           nb::arg("objects").none(), nb::arg("rank_objects").none(),
+           nb::arg("metrics"), nb::arg("parallel"), nb::arg("parent"),
+           "Begins to save; `owners` is kept until the arrays are captured.")
+      .def("close", &HeldSaver::close, nb::arg("timeout") = nb::none(),
+           "Waits until all is durable and lets go of the run.")
+      .def_prop_ro("path", &HeldSaver::run, "The run directory.");
+}
+
+}  // namespace
+
+void bind_checkpoint(nb::module_& m) {
+  bind_handle(m);
+  bind_saver(m);
+  using R = HeldRestored;
+  nb::class_<R>(m, "Restored", "What a restore found.")
+      .def_prop_ro(
+          "step", [](const R& r) { return r.state.step; }, "The step.")
+      .def_prop_ro(
+          "folder", [](const R& r) { return r.state.folder; }, "Its folder.")
+      .def_ro("objects", &R::objects, "What was saved as objects; None if nothing was.")
+      .def_ro("rank_objects", &R::rank_objects, "The same, of this rank alone.")
+      .def_prop_ro(
+          "metrics", [](const R& r) { return r.state.manifest.metrics; },
+          "The metrics that were saved with it.")
+      .def_prop_ro("skipped", &skipped_of,
+                   "Newer steps that were passed over: (folder, why).")
+      .def_prop_ro(
+          "unused", [](const R& r) { return r.state.unused; },
+          "Tensors of the step that were not asked for.")
+      .def_prop_ro(
+          "unverified", [](const R& r) { return r.state.unverified; },
+          "Tensors that were read in part, so that nobody could check them.")
+      .def_prop_ro(
+          "needed", [](const R& r) { return r.state.needed; }, "Bytes of the arrays.")
+      .def_prop_ro(
+          "read", [](const R& r) { return r.state.read; },
+          "Bytes that were read for them.");
+  m.def("restore", &restore_arrays, nb::arg("path"), nb::arg("into"),
+        nb::arg("step").none(), nb::arg("verify_all"),
+        "The native side of holdfast.restore.");
+}
+
+}  // namespace holdfast::python

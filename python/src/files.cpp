@@ -1,0 +1,111 @@
+// Python face of files of tensors (formats/, and steps of checkpoint/): names, types and
+// docs only.
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include "array.h"
+#include "env.h"
+#include "holdfast/checkpoint/step_files.h"
+#include "holdfast/formats/format.h"
+#include "holdfast/store/run.h"
+#include "object.h"
+
+namespace holdfast::python {
+namespace {
+
+// A step folder, a run (its newest whole step), or a file of any format.
+Contents open_contents(const Path& path) {
+  if (env().info(path / kManifestName).ok()) {
+    return unwrap(open_step_contents(env(), path));
+  }
+  if (env().info(path / kRunFile).ok()) {
+    const Run run = unwrap(Run::open(env(), path));
+    const NewestWhole newest = unwrap(run.newest_whole(Depth::kFast));
+    return unwrap(open_step_contents(env(), newest.step.folder));
+  }
+  return unwrap(open_file(env(), path));
+}
+
+TensorId find(const Contents& contents, const std::string& name) {
+  const std::optional<TensorId> id = contents.collection.find(name);
+  if (id.has_value()) return *id;
+  throw Raised(not_found("tensor \"{}\": not in the file", name));
+}
+
+std::vector<std::string> names_of(const Contents& contents) {
+  std::vector<std::string> names;
+  for (const Tensor& tensor : contents.collection.tensors()) {
+    names.push_back(tensor.name);
+    names.insert(names.end(), tensor.ties.begin(), tensor.ties.end());
+  }
+  return names;
+}
+
+void read_into(const Contents& contents, const Array& array,
+               const std::optional<Box>& box) {
+  const nb::gil_scoped_release unlocked;
+  const LocalTensor& to = array.local;
+  const TensorId id = find(contents, to.tensor.name);
+  const Tensor& tensor = contents.collection.tensor(id);
+  const Box part = box.value_or(Box::whole(tensor.shape));
+  if (to.tensor.dtype != tensor.dtype || to.tensor.shape != part.shape()) {
+    throw Raised(invalid("{}: an array of {} {}, want {} {}", tensor.name,
+                         name_of(to.tensor.dtype), to_string(to.tensor.shape),
+                         name_of(tensor.dtype), to_string(part.shape())));
+  }
+  unwrap(read_box(contents, id, part, to.map, to.memory));
+}
+
+void convert(const Path& source, const Path& target) {
+  const nb::gil_scoped_release unlocked;
+  unwrap(write_file(env(), target, open_contents(source)));
+}
+
+std::vector<int64_t> shape_of(const Tensor& tensor) {
+  return {tensor.shape.sizes().begin(), tensor.shape.sizes().end()};
+}
+
+}  // namespace
+
+void bind_files(nb::module_& m) {
+  nb::class_<Tensor>(m, "TensorInfo", "A tensor of a file.")
+      .def_ro("name", &Tensor::name, "Its first name.")
+      .def_ro("ties", &Tensor::ties, "Its other names.")
+      .def_ro("dtype", &Tensor::dtype, "The type of its elements.")
+      .def_prop_ro("shape", &shape_of, "The size of each dimension.")
+      .def_prop_ro("nbytes", &Tensor::bytes, "The bytes of all elements.")
+      .def("__repr__", [](const Tensor& self) {
+        return fmt::format("TensorInfo({}, {}, {})", self.name, name_of(self.dtype),
+                           to_string(self.shape));
+      });
+  nb::class_<Contents>(m, "Contents", "The native side of holdfast.Contents.")
+      .def(
+          "__init__",
+          [](Contents* self, const Path& path) {
+            const nb::gil_scoped_release unlocked;
+            new (self) Contents(open_contents(path));
+          },
+          nb::arg("path"))
+      .def_prop_ro("names", &names_of, "All names, ties included.")
+      .def(
+          "info",
+          [](const Contents& self, const std::string& name) {
+            return self.collection.tensor(find(self, name));
+          },
+          nb::arg("name"), "What is known of a tensor without reading it.")
+      .def_prop_ro(
+          "objects", [](const Contents& self) { return to_python(self.objects); },
+          "What is no tensor; None where there is nothing.")
+      .def_ro("metadata", &Contents::metadata, "What safetensors keeps as metadata.")
+      .def("read_into", &read_into, nb::arg("array"), nb::arg("box").none(),
+           "Reads the tensor of the array's name, or a box of it.");
+  m.def("convert", &convert, nb::arg("source"), nb::arg("target"),
+        "Writes a file anew in the format that the target's name asks for.\n\n"
+        "The source is a file of any format, a step's folder, or a run directory, of\n"
+        "which the newest whole step is taken. ConflictError if the target exists.");
+}
+
+}  // namespace holdfast::python

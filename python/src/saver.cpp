@@ -1,0 +1,58 @@
+#include "saver.h"
+
+namespace holdfast::python {
+
+HeldSaver::~HeldSaver() {
+  const nb::gil_scoped_release unlocked;
+  saver_.reset();  // waits, and the arrays are still there
+}
+
+HeldHandle HeldSaver::save(SaveRequest request, const std::vector<Array>& arrays,
+                           nb::object owners) {
+  forget_done();
+  const SaveHandle handle = [&] {
+    const nb::gil_scoped_release unlocked;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    const bool again = last_.collection != nullptr;
+    LocalState state =
+        unwrap(make_local_state(locals(arrays), again ? &last_ : nullptr));
+    request.state = &state;
+    SaveHandle begun = unwrap(saver_->save(request));
+    last_ = {.collection = state.collection};
+    return begun;
+  }();
+  const HeldHandle held{handle, std::make_shared<nb::object>(std::move(owners))};
+  under_way_.push_back(held);
+  return held;
+}
+
+void HeldSaver::forget_done() {
+  const std::deque<HeldHandle> saves = under_way_;
+  std::erase_if(under_way_,
+                [](const HeldHandle& save) { return save.handle.is_done(); });
+  for (const HeldHandle& save : saves) static_cast<void>(save.is_captured());
+}
+
+// Waits for the saves first, because that wait can be interrupted.
+void HeldSaver::close(std::optional<double> timeout) {
+  const Instant deadline = deadline_of(timeout);
+  const std::deque<HeldHandle> saves = under_way_;
+  for (const HeldHandle& save : saves) {
+    const SaveHandle& handle = save.handle;
+    std::optional<double> left = timeout;
+    if (left.has_value()) {
+      left =
+          std::max(0.0, std::chrono::duration<double>(deadline - env().now()).count());
+    }
+    // What became of it, the saver says.
+    static_cast<void>(wait_interruptibly(
+        left, [&](Instant until) { return handle.durable(until); },
+        [&] { return handle.is_done(); }));
+  }
+  forget_done();
+  const nb::gil_scoped_release unlocked;
+  const std::lock_guard<std::mutex> lock(mutex_);
+  unwrap(saver_->close(deadline));
+}
+
+}  // namespace holdfast::python

@@ -1,0 +1,51 @@
+// A Saver as Python holds it: keeps the arrays of a save alive until they are captured,
+// and lets several threads of Python use one saver.
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <utility>
+
+#include "array.h"
+#include "env.h"
+#include "holdfast/checkpoint/saver.h"
+
+namespace holdfast::python {
+
+// A save under way, and whatever keeps its arrays' memory alive. The GIL guards it.
+struct HeldHandle {
+  // Lets go of the owners if the arrays may change again. True if so.
+  bool is_captured() const {
+    if (!handle.is_captured()) return false;
+    const nb::object last = std::exchange(*owners, nb::object());  // may run any code
+    return true;
+  }
+
+  SaveHandle handle;
+  std::shared_ptr<nb::object> owners;  // of the saver and of Python's handle
+};
+
+// All calls need the GIL and let go of it while they wait.
+class HeldSaver {
+ public:
+  explicit HeldSaver(std::unique_ptr<Saver> saver) : saver_(std::move(saver)) {}
+  ~HeldSaver();
+  HeldSaver(const HeldSaver&) = delete;
+  HeldSaver& operator=(const HeldSaver&) = delete;
+
+  HeldHandle save(SaveRequest request, const std::vector<Array>& arrays,
+                  nb::object owners);
+  void close(std::optional<double> timeout);
+  const Path& run() const { return saver_->run(); }
+
+ private:
+  void forget_done();
+
+  std::deque<HeldHandle> under_way_;  // guarded by the GIL
+  LocalState last_;                   // guarded by the mutex
+  std::mutex mutex_;  // taken without the GIL; save and close are one thread's
+  std::unique_ptr<Saver> saver_;
+};
+
+}  // namespace holdfast::python

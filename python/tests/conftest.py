@@ -1,0 +1,27 @@
+"""Fixtures of all tests."""
+
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+MEMORY = Path("/dev/shm")
+
+
+@pytest.fixture
+def disk_path(tmp_path_factory):
+    """A new folder on the disk, for what the memory-backed one cannot show."""
+    return tmp_path_factory.mktemp("disk")
+
+
+@pytest.fixture
+def tmp_path(tmp_path_factory):
+    """A new folder in memory, where every sync is quick; on the disk if there is none."""
+    if not os.access(MEMORY, os.W_OK):
+        yield tmp_path_factory.mktemp("memory")
+        return
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-", dir=MEMORY))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)

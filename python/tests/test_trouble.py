@@ -1,0 +1,199 @@
+"""Disks that are full, read-only, missing or no disk at all: one clear sentence, older
+checkpoints whole, and the next save works once the cause is gone."""
+
+import errno
+import os
+import shutil
+import subprocess
+
+import numpy as np
+import pytest
+
+import holdfast
+
+MIB = 1 << 20
+
+
+def state(step):
+    return {"w": np.full(MIB // 8, step, "f8"), "b": np.full(3, step, "i4")}
+
+
+def restored_step(path):
+    """The newest step, having checked that its state is that step's."""
+    into = {name: np.zeros_like(array) for name, array in state(0).items()}
+    restored = holdfast.restore(path, into)
+    for name, array in state(restored.step).items():
+        assert np.array_equal(into[name], array), name
+    assert restored.skipped == []
+    return restored.step
+
+
+def assert_clear(error, *words):
+    text = str(error.value)
+    assert "\n" not in text and len(text) < 300, text
+    assert all(word in text for word in words), text
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of 8 MiB; returns its folder and a function that remounts it."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+
+    def mount(options):
+        return subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)],
+                              capture_output=True, text=True, check=False)
+
+    mounted = mount("size=8m")
+    if mounted.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {mounted.stderr.strip()}")
+    try:
+        yield folder, lambda options: mount(f"remount,{options}").check_returncode()
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill(folder, leave):
+    """Takes all space but `leave` bytes."""
+    free = os.statvfs(folder)
+    with open(folder / "filler", "wb") as file:
+        file.write(bytes(free.f_bavail * free.f_frsize - leave))
+
+
+def no_space(handle):
+    with pytest.raises(OSError) as error:
+        handle.durable()
+    assert error.value.errno == errno.ENOSPC
+    assert_clear(error, "step-" if "step-" in str(error.value) else "run")
+
+
+def test_a_full_disk_keeps_the_older_step_and_the_next_save_works(small_disk):
+    folder, _ = small_disk
+    run = folder / "run"
+    with holdfast.Saver(run, space_reserve=0) as saver:
+        saver.save(1, state(1)).durable()
+        fill(folder, MIB // 2)
+        no_space(saver.save(2, state(2)))
+        assert restored_step(run) == 1
+        (folder / "filler").unlink()
+        saver.save(3, state(3)).durable()
+        assert restored_step(run) == 3
+        assert not list(run.glob("*.tmp"))
+
+
+def test_a_disk_that_fills_up_in_the_middle_of_a_save_is_the_same(small_disk):
+    folder, _ = small_disk
+    run = folder / "run"
+    with holdfast.Saver(run, space_reserve=0) as saver:
+        saver.save(1, state(1)).durable()
+        fill(folder, MIB + MIB // 2)
+        no_space(saver.save(2, state(2), "x" * MIB))  # objects come after the tensors
+        assert restored_step(run) == 1
+        (folder / "filler").unlink()
+        saver.save(3, state(3)).durable()
+        assert restored_step(run) == 3
+        assert not list(run.glob("*.tmp"))
+
+
+def test_the_reserve_is_left_free(small_disk):
+    folder, _ = small_disk
+    with pytest.raises(OSError):
+        with holdfast.Saver(folder / "run", space_reserve=100 * MIB) as saver:
+            no_space(saver.save(1, state(1)))
+
+
+def test_three_failures_in_a_row_are_raised_and_then_it_tries_again(small_disk):
+    folder, _ = small_disk
+    with holdfast.Saver(folder / "run", space_reserve=0) as saver:
+        saver.save(1, state(1)).durable()
+        fill(folder, MIB // 2)
+        for step in (2, 3, 4):
+            no_space(saver.save(step, state(step)))
+        with pytest.raises(OSError) as error:
+            saver.save(5, state(5))
+        assert error.value.errno == errno.ENOSPC
+        assert_clear(error, "before step 5")
+        (folder / "filler").unlink()
+        saver.save(6, state(6)).durable()
+    assert restored_step(folder / "run") == 6
+
+
+def test_close_raises_what_the_last_save_did(small_disk):
+    folder, _ = small_disk
+    saver = holdfast.Saver(folder / "run", space_reserve=0)
+    saver.save(1, state(1)).durable()
+    fill(folder, MIB // 2)
+    saver.save(2, state(2))
+    with pytest.raises(OSError, match="close"):
+        saver.close()
+    assert restored_step(folder / "run") == 1
+
+
+def test_a_disk_that_becomes_read_only_is_read_from_all_the_same(small_disk):
+    folder, remount = small_disk
+    run = folder / "run"
+    saver = holdfast.Saver(run, space_reserve=0)
+    saver.save(1, state(1)).durable()
+    remount("ro")
+    with pytest.raises(OSError) as error:
+        saver.save(2, state(2)).durable()
+    assert_clear(error, str(run), "Read-only")
+    assert restored_step(run) == 1
+    remount("rw")
+    saver.save(3, state(3)).durable()
+    saver.close()
+    assert restored_step(run) == 3
+
+
+def test_a_read_only_disk_is_refused_at_the_start(small_disk):
+    folder, remount = small_disk
+    remount("ro")
+    with pytest.raises(OSError) as error:
+        holdfast.Saver(folder / "run")
+    assert_clear(error, str(folder / "run"), "Read-only")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_without_permission_is_refused(tmp_path):
+    tmp_path.chmod(0o500)
+    with pytest.raises(OSError) as error:
+        holdfast.Saver(tmp_path / "run")
+    assert_clear(error, str(tmp_path))
+
+
+def test_missing_folders_are_made(tmp_path):
+    run = tmp_path / "a" / "b" / "run"
+    with holdfast.Saver(run, space_reserve=0) as saver:
+        saver.save(1, state(1)).durable()
+    assert restored_step(run) == 1
+
+
+def test_a_run_that_vanishes_under_the_job_is_named(tmp_path):
+    run = tmp_path / "run"
+    saver = holdfast.Saver(run, space_reserve=0)
+    saver.save(1, state(1)).durable()
+    shutil.rmtree(run)
+    with pytest.raises((holdfast.Error, OSError)) as error:
+        saver.save(2, state(2)).durable()
+    assert_clear(error, str(run))
+    with pytest.raises((holdfast.Error, OSError)):
+        saver.close()
+
+
+@pytest.mark.parametrize("use", [
+    lambda path: holdfast.Saver(path), lambda path: holdfast.restore(path, {}),
+])
+def test_a_file_is_no_run(tmp_path, use):
+    path = tmp_path / "file"
+    path.write_text("not a folder")
+    with pytest.raises((ValueError, holdfast.Error)) as error:
+        use(path)
+    assert_clear(error, str(path))
+    assert path.read_text() == "not a folder"
+
+
+def test_a_folder_of_other_things_is_no_run(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(holdfast.NotFoundError) as error:
+        holdfast.restore(tmp_path, {})
+    assert_clear(error, str(tmp_path))
