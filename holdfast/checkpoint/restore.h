@@ -21,7 +21,7 @@ namespace holdfast {
 struct RestoreOptions {
   std::optional<int64_t> step{};  // this step, as last saved; the newest if not set
   bool verify_all = false;        // read and check all of a step before it is chosen
-  ReadOptions read{};
+  ReadOptions read{.threads = 2, .in_flight = 4};
   Duration agree_within = std::chrono::seconds(60);
   Duration read_within = std::chrono::minutes(30);
   EventSink* events = nullptr;

@@ -20,30 +20,49 @@ std::string key_of(const Tensor& tensor, const Box& box) {
   return key + "]";
 }
 
+// Nobody to share the writing with, and nothing twice: 100,000 tensors need no balance.
+bool is_undivided(const Layout& layout) {
+  if (layout.holders().size() != 1) return false;
+  for (TensorId t = 0; t < layout.tensor_count(); ++t) {
+    if (layout.slices(t).size() > 1) return false;
+  }
+  return true;
+}
+
 }  // namespace
 
 std::string rank_name(int rank) { return fmt::format("rank-{:04}", rank); }
 
 Result<WritePlan> WritePlan::create(std::shared_ptr<const Collection> collection,
                                     int rank) {
-  // All ranks write to one place, so who writes what depends on their load alone.
-  const Collection files =
-      HOLDFAST_TRY(assign_writers(*collection, Topology::uniform(1)));
   WritePlan plan;
-  plan.collection_ = std::move(collection);
   plan.shard_name_ = rank_name(rank) + ".safetensors";
   plan.index_name_ = rank_name(rank) + ".index.json";
-  plan.total_bytes_ = files.bytes();
+  if (is_undivided(collection->layout())) {
+    HOLDFAST_TRY(collection->check_covered());
+    plan.take_pieces(*collection, rank);
+    // In order of tensors; where they are in memory is nobody's business.
+    for (Piece& piece : plan.pieces_) piece.offset = 0;
+  } else {
+    // All ranks write to one place, so who writes what depends on their load alone.
+    plan.take_pieces(HOLDFAST_TRY(assign_writers(*collection, Topology::uniform(1))),
+                     rank);
+  }
+  plan.total_bytes_ = collection->bytes();
+  plan.collection_ = std::move(collection);
+  HOLDFAST_TRY(plan.lay_out());
+  return plan;
+}
+
+void WritePlan::take_pieces(const Collection& files, int rank) {
   const Layout& layout = files.layout();
   for (TensorId t = 0; t < layout.tensor_count(); ++t) {
     const int64_t element = bytes_of(files.tensor(t).dtype);
     for (const Slice& slice : layout.slices(t)) {
       if (layout.holder(slice.first) != static_cast<HolderId>(rank)) continue;
-      plan.pieces_.push_back({t, slice.box, layout.map(slice.first, element).offset});
+      pieces_.push_back({t, slice.box, layout.map(slice.first, element).offset});
     }
   }
-  HOLDFAST_TRY(plan.lay_out());
-  return plan;
 }
 
 Result<void> WritePlan::lay_out() {

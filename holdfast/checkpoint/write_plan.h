@@ -34,6 +34,7 @@ class WritePlan {
     int64_t offset;  // in the shard
   };
 
+  void take_pieces(const Collection& files, int rank);
   Result<void> lay_out();
 
   std::shared_ptr<const Collection> collection_;
