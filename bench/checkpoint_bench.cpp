@@ -364,11 +364,11 @@ class Bench {
     const LocalState all = HOLDFAST_TRY(state_over(memory, kMany));
     const LocalState one = HOLDFAST_TRY(state_over(memory, 1));
     Series of_all, of_one, of_all_again, of_one_again;
-    for (int round = 0; round < 3; ++round) {
+    for (int round = 0; round < 5; ++round) {
       HOLDFAST_TRY(save_twice(one, 2000 + 4 * round, of_one, of_one_again));
       HOLDFAST_TRY(save_twice(all, 2002 + 4 * round, of_all, of_all_again));
     }
-    figures_.show("one tensor, first and others", of_one, "s");
+    figures_.show("one tensor", of_one, "s");
     figures_.show("one tensor, again", of_one_again, "s");
     figures_.show("100,000 tensors", of_all, "s");
     figures_.show("100,000 tensors, again", of_all_again, "s");

@@ -112,6 +112,8 @@ ShardIndex WritePlan::index(const WrittenShard& written) const {
   index.files.push_back(
       {.name = shard_name_, .bytes = written.bytes, .chunks = written.chunks});
   std::unordered_map<TensorId, uint32_t> number;
+  number.reserve(pieces_.size());
+  index.pieces.reserve(pieces_.size());
   for (size_t i = 0; i < pieces_.size(); ++i) {
     const auto [entry, added] =
         number.emplace(pieces_[i].tensor, static_cast<uint32_t>(index.tensors.size()));
