@@ -125,9 +125,11 @@ Result<Durable> Committer::learn(const SaveTask& task) {
 
 Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
                                                          Attempt& attempt) {
+  const Instant start = run_.env().now();
   const WrittenShard written = HOLDFAST_TRY(
       task.writer->write(run_.env(), attempt.folder() / task.plan->shard_name(),
                          {.direct = options_.direct}));
+  tell_written(task, written, start);
   HOLDFAST_TRY(link_shards(task.shard, attempt));
   const ShardIndex& index =
       task.index.emplace(task.shard.index(task.plan->shard_name(), written));
@@ -158,6 +160,20 @@ Result<void> Committer::link_shards(const ShardPlan& shard, const Attempt& attem
     if (!linked.ok()) return linked.error().as(ErrorCode::kUnavailable);
   }
   return {};
+}
+
+void Committer::tell_written(const SaveTask& task, const WrittenShard& written,
+                             Instant start) {
+  if (options_.events == nullptr) return;
+  const std::chrono::duration<double> took = run_.env().now() - start;
+  emit(*options_.events, run_.env(),
+       SaveWritten{.step = task.step,
+                   .bytes = written.bytes,
+                   .stage = written.times.stage,
+                   .digest = written.times.digest,
+                   .disk = written.times.disk,
+                   .sync = written.times.sync,
+                   .seconds = took.count()});
 }
 
 Result<void> Committer::read_back(const Attempt& attempt, const ShardFile& file) {

@@ -66,6 +66,7 @@ class Committer {
                         Result<std::vector<ManifestFile>> own);
   Result<std::vector<ManifestFile>> write_files(SaveTask& task, Attempt& attempt);
   Result<void> link_shards(const ShardPlan& shard, const Attempt& attempt);
+  void tell_written(const SaveTask& task, const WrittenShard& written, Instant start);
   Result<void> read_back(const Attempt& attempt, const ShardFile& file);
   Result<Durable> learn(const SaveTask& task);
   void retain(const Busy& busy);

@@ -20,6 +20,27 @@ struct SaveCaptured {
   }
 };
 
+// A rank's shard is on the disk; where the writing thread's time went (shard_writer.h).
+struct SaveWritten {
+  static constexpr std::string_view kName = "save_written";
+  int64_t step = 0;
+  int64_t bytes = 0;
+  double stage = 0;
+  double digest = 0;
+  double disk = 0;
+  double sync = 0;
+  double seconds = 0;  // all of it
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("bytes", self.bytes);
+    field("stage", self.stage);
+    field("digest", self.digest);
+    field("disk", self.disk);
+    field("sync", self.sync);
+    field("seconds", self.seconds);
+  }
+};
+
 struct SaveDurable {
   static constexpr std::string_view kName = "save_durable";
   int64_t step = 0;

@@ -25,7 +25,7 @@ struct RestoreOptions {
   // Where else steps may be; rank 0 copies one that the run directory does not have into
   // it, and makes the directory if there is none.
   std::vector<std::shared_ptr<StorageTier>> tiers{};
-  ReadOptions read{};
+  ReadOptions read{.threads = 2, .in_flight = 4};
   Duration agree_within = std::chrono::seconds(60);
   Duration read_within = std::chrono::minutes(30);
   EventSink* events = nullptr;

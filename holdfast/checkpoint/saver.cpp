@@ -300,8 +300,10 @@ void RunSaver::make_ring() {
   const int64_t want =
       fixed ? options_.ring_bytes : std::min(ring_for_, free_memory(env_) / 4);
   ring_ = nullptr;
-  ring_ = std::make_unique<StagingRing>(
-      RingOptions{.bytes = want, .block = options_.block_bytes});
+  ring_ =
+      std::make_unique<StagingRing>(RingOptions{.bytes = want,
+                                                .block = options_.block_bytes,
+                                                .touch_ahead = options_.background});
 }
 
 void RunSaver::enqueue(const Task& task) {

@@ -20,6 +20,15 @@ std::string key_of(const Tensor& tensor, const Box& box) {
   return key + "]";
 }
 
+// Nobody to share the writing with, and nothing twice: 100,000 tensors need no balance.
+bool is_undivided(const Layout& layout) {
+  if (layout.holders().size() != 1) return false;
+  for (TensorId t = 0; t < layout.tensor_count(); ++t) {
+    if (layout.slices(t).size() > 1) return false;
+  }
+  return true;
+}
+
 Digest128 digest_of(const PieceToWrite& piece) {
   constexpr int64_t kWindow = int64_t{1} << 20;
   const BoxMemory memory{
@@ -41,22 +50,21 @@ std::string rank_name(int rank) { return fmt::format("rank-{:04}", rank); }
 
 Result<WritePlan> WritePlan::create(std::shared_ptr<const Collection> collection,
                                     int rank) {
-  // All ranks write to one place, so who writes what depends on their load alone.
-  const Collection files =
-      HOLDFAST_TRY(assign_writers(*collection, Topology::uniform(1)));
   WritePlan plan;
-  plan.collection_ = std::move(collection);
   plan.shard_name_ = rank_name(rank) + ".safetensors";
   plan.index_name_ = rank_name(rank) + ".index.json";
-  plan.total_bytes_ = files.bytes();
-  const Layout& layout = files.layout();
-  for (TensorId t = 0; t < layout.tensor_count(); ++t) {
-    const int64_t element = bytes_of(files.tensor(t).dtype);
-    for (const Slice& slice : layout.slices(t)) {
-      if (layout.holder(slice.first) != static_cast<HolderId>(rank)) continue;
-      plan.pieces_.push_back({t, slice.box, layout.map(slice.first, element).offset});
-    }
+  if (is_undivided(collection->layout())) {
+    HOLDFAST_TRY(collection->check_covered());
+    plan.take_pieces(*collection, rank);
+    // In order of tensors; where they are in memory is nobody's business.
+    for (Piece& piece : plan.pieces_) piece.offset = 0;
+  } else {
+    // All ranks write to one place, so who writes what depends on their load alone.
+    plan.take_pieces(HOLDFAST_TRY(assign_writers(*collection, Topology::uniform(1))),
+                     rank);
   }
+  plan.total_bytes_ = collection->bytes();
+  plan.collection_ = std::move(collection);
   std::sort(plan.pieces_.begin(), plan.pieces_.end(),
             [](const Piece& a, const Piece& b) {
               return std::pair(a.offset, a.tensor) < std::pair(b.offset, b.tensor);
@@ -68,6 +76,17 @@ Result<WritePlan> WritePlan::create(std::shared_ptr<const Collection> collection
   plan.header_ = std::move(header.bytes);
   plan.shard_bytes_ = header.file_bytes;
   return plan;
+}
+
+void WritePlan::take_pieces(const Collection& files, int rank) {
+  const Layout& layout = files.layout();
+  for (TensorId t = 0; t < layout.tensor_count(); ++t) {
+    const int64_t element = bytes_of(files.tensor(t).dtype);
+    for (const Slice& slice : layout.slices(t)) {
+      if (layout.holder(slice.first) != static_cast<HolderId>(rank)) continue;
+      pieces_.push_back({t, slice.box, layout.map(slice.first, element).offset});
+    }
+  }
 }
 
 Result<WritePlan::Header> WritePlan::lay_out(std::span<const Piece> pieces) const {
@@ -164,6 +183,8 @@ ShardIndex ShardPlan::index(const std::string& shard_name,
     index.files.push_back(link->file);
   }
   std::unordered_map<TensorId, uint32_t> number_of_tensor;
+  number_of_tensor.reserve(entries_.size());
+  index.pieces.reserve(entries_.size());
   size_t next = 0;  // in the shard
   for (const Entry& entry : entries_) {
     const auto [tensor, added] = number_of_tensor.emplace(

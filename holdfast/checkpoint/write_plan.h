@@ -74,6 +74,7 @@ class WritePlan {
     int64_t file_bytes = 0;
   };
 
+  void take_pieces(const Collection& files, int rank);
   Result<Header> lay_out(std::span<const Piece> pieces) const;
   std::vector<PieceToWrite> in_memory(const LocalState& state) const;
 

@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/store/staging_ring.h"
 
 namespace holdfast {
 namespace {
@@ -25,19 +26,30 @@ int64_t align_up(int64_t n) {
 std::vector<Group> group_chunks(const ShardFile& file, std::span<const size_t> wanted,
                                 int64_t block) {
   std::vector<Group> groups;
-  int64_t end = -1;  // of the last group's last chunk
+  int64_t begin = 0;  // of the last group's first chunk
+  int64_t end = -1;   // of its last
   for (size_t i = 0; i < wanted.size(); ++i) {
     const Chunk& chunk = file.chunks[wanted[i]];
     const int64_t first = chunk.offset / kDirectAlignment * kDirectAlignment;
     const int64_t last = align_up(chunk.offset + chunk.bytes);
-    if (chunk.offset != end || last - groups.back().offset > block) {
+    if (chunk.offset != end || chunk.offset + chunk.bytes - begin > block) {
       groups.push_back({.first = i, .offset = first});
+      begin = chunk.offset;
     }
     groups.back().last = i + 1;
     groups.back().bytes = last - groups.back().offset;
     end = chunk.offset + chunk.bytes;
   }
   return groups;
+}
+
+// Buffers for as many of the groups as are in flight; of huge pages, which the disk's
+// driver takes as they are.
+RingOptions buffers_for(std::span<const Group> groups, const ReadOptions& options) {
+  int64_t largest = kDirectAlignment;
+  for (const Group& group : groups) largest = std::max(largest, group.bytes);
+  const int64_t count = std::min<int64_t>(options.in_flight, std::ssize(groups));
+  return {.bytes = count * largest, .block = largest};
 }
 
 // What a file system answers that cannot read past its cache, some only at the first read.
@@ -49,8 +61,14 @@ bool refuses_direct(const Error& error) {
 class GroupReader {
  public:
   GroupReader(Env& env, const Path& path, const ShardFile& file,
-              std::span<const size_t> wanted, const VisitChunk& visit)
-      : env_(env), path_(path), file_(file), wanted_(wanted), visit_(visit) {}
+              std::span<const size_t> wanted, const VisitChunk& visit,
+              RingOptions buffers)
+      : env_(env),
+        path_(path),
+        file_(file),
+        wanted_(wanted),
+        visit_(visit),
+        buffers_(buffers) {}
   ~GroupReader() { drop_in_flight(); }
 
   Result<void> run(std::span<const Group> groups, const ReadOptions& options,
@@ -66,7 +84,7 @@ class GroupReader {
  private:
   struct Flight {
     Group group;
-    AlignedBytes memory;
+    ByteSpan memory;
     Ticket ticket;
   };
 
@@ -88,34 +106,28 @@ class GroupReader {
   void drop_in_flight() {
     for (const Flight& flight : in_flight_) {
       static_cast<void>(opened_->wait(flight.ticket));
+      buffers_.give_back(flight.memory);
     }
     in_flight_.clear();
   }
 
   void submit(const Group& group) {
-    AlignedBytes memory = take_buffer(static_cast<size_t>(group.bytes));
-    const ByteSpan into = memory.span().first(static_cast<size_t>(group.bytes));
-    const Ticket ticket = opened_->submit_read(group.offset, into);
-    in_flight_.push_back({group, std::move(memory), ticket});
-  }
-
-  AlignedBytes take_buffer(size_t bytes) {
-    if (!spare_.empty() && spare_.back().size() >= bytes) {
-      AlignedBytes buffer = std::move(spare_.back());
-      spare_.pop_back();
-      return buffer;
-    }
-    return AlignedBytes(bytes);
+    const ByteSpan memory = buffers_.take();
+    const Ticket ticket = opened_->submit_read(
+        group.offset, memory.first(static_cast<size_t>(group.bytes)));
+    in_flight_.push_back({group, memory, ticket});
   }
 
   Result<void> finish_one() {
-    Flight flight = std::move(in_flight_.front());
+    const Flight flight = in_flight_.front();
     in_flight_.pop_front();
-    const size_t read = HOLDFAST_TRY(opened_->wait(flight.ticket));
-    HOLDFAST_TRY(visit_group(flight.group, flight.memory.span().first(read)));
-    ++visited_;
-    spare_.push_back(std::move(flight.memory));
-    return {};
+    const Result<size_t> read = opened_->wait(flight.ticket);
+    const Result<void> visited =
+        read.ok() ? visit_group(flight.group, flight.memory.first(*read))
+                  : Result<void>(read.error());
+    buffers_.give_back(flight.memory);
+    if (visited.ok()) ++visited_;
+    return visited;
   }
 
   Result<void> visit_group(const Group& group, ByteView read) {
@@ -140,7 +152,7 @@ class GroupReader {
   const VisitChunk& visit_;
   std::unique_ptr<File> opened_;
   size_t visited_ = 0;  // groups
-  std::vector<AlignedBytes> spare_;
+  StagingRing buffers_;
   std::deque<Flight> in_flight_;
 };
 
@@ -172,9 +184,9 @@ Result<void> read_chunks(Env& env, const Path& path, const ShardFile& file,
   const auto read_part = [&](size_t part) {
     const size_t first = groups.size() * part / threads;
     const size_t last = groups.size() * (part + 1) / threads;
-    GroupReader reader(env, path, file, wanted, visit);
-    outcomes[part] =
-        reader.run(std::span(groups).subspan(first, last - first), options, stop);
+    const auto own = std::span(groups).subspan(first, last - first);
+    GroupReader reader(env, path, file, wanted, visit, buffers_for(own, options));
+    outcomes[part] = reader.run(own, options, stop);
     if (!outcomes[part].ok()) stop = true;
   };
   {

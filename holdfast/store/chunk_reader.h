@@ -15,7 +15,7 @@ namespace holdfast {
 struct ReadOptions {
   int threads = 1;                   // each reads a part of its own
   int in_flight = 8;                 // reads of a thread
-  int64_t block = int64_t{4} << 20;  // bytes of a read; a longer chunk is read at once
+  int64_t block = int64_t{8} << 20;  // bytes of a read; a longer chunk is read at once
   bool direct = true;                // where the file system can
 };
 

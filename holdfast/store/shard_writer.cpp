@@ -72,8 +72,11 @@ class ShardWriter::Digester {
     }
   }
 
-  WrittenShard finish(int64_t bytes) && {
-    return {.bytes = bytes, .chunks = std::move(chunks_), .seals = std::move(seals_)};
+  WrittenShard finish(int64_t bytes, const WriteTimes& times) && {
+    return {.bytes = bytes,
+            .chunks = std::move(chunks_),
+            .seals = std::move(seals_),
+            .times = times};
   }
 
  private:
@@ -107,6 +110,20 @@ class ShardWriter::Digester {
   std::vector<Chunk> chunks_;
   size_t chunk_ = 0;  // the first that is not yet complete
   size_t piece_ = 0;
+};
+
+// Splits the time from its making on: lap() adds what passed since the one before.
+class ShardWriter::Stopwatch {
+ public:
+  explicit Stopwatch(Env& env) : env_(env), last_(env.now()) {}
+  void lap(double& seconds) {
+    const Instant now = env_.now();
+    seconds += std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+  }
+
+ private:
+  Env& env_;
+  Instant last_;
 };
 
 // The file, with some blocks in flight. Gives each back to the ring when it is written.
@@ -295,28 +312,35 @@ Result<WrittenShard> ShardWriter::write(Env& env, const Path& path,
                                         const WriteOptions& options) {
   Digester digester(shard_);
   Output output(env, path, options, ring_);
+  WriteTimes times;
   Result<void> written = output.open(bytes_);
-  if (written.ok()) written = write_blocks(output, digester);
+  Stopwatch watch(env);
+  if (written.ok()) written = write_blocks(output, digester, watch, times);
   if (written.ok()) written = output.finish(bytes_);
+  watch.lap(times.sync);
   if (!written.ok()) {
     cancel(written.error());
     return std::move(written).error();
   }
-  return std::move(digester).finish(bytes_);
+  return std::move(digester).finish(bytes_, times);
 }
 
-Result<void> ShardWriter::write_blocks(Output& output, Digester& digester) {
+Result<void> ShardWriter::write_blocks(Output& output, Digester& digester,
+                                       Stopwatch& watch, WriteTimes& times) {
   while (true) {
     // Blocks in flight come back to the ring before anybody waits for one to be filled:
     // they may be all that the ring has.
     const std::optional<Block> block = HOLDFAST_TRY(next(output.idle()));
+    watch.lap(times.stage);
     if (!block.has_value() && output.idle()) return {};
-    if (!block.has_value()) {
+    if (block.has_value()) {
+      digester.add(block->offset, block->memory.first(block->used));
+      watch.lap(times.digest);
+      HOLDFAST_TRY(output.write(*block));
+    } else {
       HOLDFAST_TRY(output.finish_one());
-      continue;
     }
-    digester.add(block->offset, block->memory.first(block->used));
-    HOLDFAST_TRY(output.write(*block));
+    watch.lap(times.disk);
   }
 }
 

@@ -47,18 +47,27 @@ struct ShardToWrite {
   int64_t bytes() const;
 };
 
+// Where the writing half's time went, in seconds; the rest is opening the file.
+struct WriteTimes {
+  double stage = 0;   // waiting for blocks to be filled
+  double digest = 0;  // summing up
+  double disk = 0;    // submitting, and waiting for room in flight
+  double sync = 0;    // from the last block on
+};
+
 // What is known of a shard once it is written.
 struct WrittenShard {
   int64_t bytes = 0;
   std::vector<Chunk> chunks;
   std::vector<Seal> seals;  // one a piece
+  WriteTimes times;
 };
 
 // The chunks of a shard (shard_index.h), without their digests.
 std::vector<Chunk> cut_chunks(const ShardToWrite& shard);
 
 struct WriteOptions {
-  int in_flight = 8;   // blocks that the disk works on at once
+  int in_flight = 16;  // blocks that the disk works on at once
   bool direct = true;  // past the system's cache, where the file system can
 };
 
@@ -88,11 +97,13 @@ class ShardWriter {
   };
   class Digester;
   class Output;
+  class Stopwatch;
 
   void fill(int64_t offset, ByteSpan into);
   bool put(const Block& block);
   Result<std::optional<Block>> next(bool wait);
-  Result<void> write_blocks(Output& output, Digester& digester);
+  Result<void> write_blocks(Output& output, Digester& digester, Stopwatch& watch,
+                            WriteTimes& times);
   Result<void> failure();
 
   StagingRing& ring_;

@@ -1,5 +1,6 @@
 #include "holdfast/store/staging_ring.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -13,6 +14,8 @@ namespace holdfast {
 namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
+constexpr size_t kPage = 4096;
+constexpr int64_t kAtOnce = int64_t{128} << 20;  // there from the beginning
 
 }  // namespace
 
@@ -22,7 +25,28 @@ StagingRing::StagingRing(RingOptions options)
       memory_(reserve(block_ * count_)) {
   HOLDFAST_CHECK(block_ > 0 && block_ % kDirectAlignment == 0, "block of {} bytes",
                  block_);
-  for (int64_t i = count_; i-- > 0;) free_.push_back(memory_.get() + i * block_);
+  const int64_t at_once =
+      options.touch_ahead ? std::min(count_, divide_up(kAtOnce, block_)) : count_;
+  for (int64_t i = at_once; i-- > 0;) give_back(block(i));
+  if (at_once == count_) return;
+  toucher_ = std::jthread(
+      [this, at_once](const std::stop_token& stop) { touch_from(at_once, stop); });
+}
+
+ByteSpan StagingRing::block(int64_t i) const {
+  return {memory_.get() + i * block_, static_cast<size_t>(block_)};
+}
+
+// Only with time that nobody else wants. Written to, and not populated by the system, which
+// would meanwhile keep others of the process from mapping memory.
+void StagingRing::touch_from(int64_t first, const std::stop_token& stop) {
+  const sched_param none{};
+  static_cast<void>(::pthread_setschedparam(::pthread_self(), SCHED_IDLE, &none));
+  for (int64_t i = first; i < count_ && !stop.stop_requested(); ++i) {
+    const ByteSpan touched = block(i);
+    for (size_t at = 0; at < touched.size(); at += kPage) touched[at] = std::byte{1};
+    give_back(touched);
+  }
 }
 
 void StagingRing::Free::operator()(std::byte* memory) const { std::free(memory); }

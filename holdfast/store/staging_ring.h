@@ -5,11 +5,16 @@
 // one comes back, which is how a slow disk slows down what fills the ring and nothing
 // else. Memory is reserved when the ring is made and touched when a block is first used.
 //
+// With touch_ahead most blocks join the ring only when a thread of its own has touched
+// them. Where the system is slow to find and clear pages, a first save then goes on with
+// blocks that came back, and is as fast as the disk.
+//
 // Threads: all calls are safe at once. The ring must outlive its blocks.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "holdfast/base/bytes.h"
@@ -20,6 +25,7 @@ namespace holdfast {
 struct RingOptions {
   int64_t bytes = int64_t{256} << 20;  // rounded up to whole blocks, two at least
   int64_t block = int64_t{4} << 20;    // a multiple of kDirectAlignment
+  bool touch_ahead = false;
 };
 
 class StagingRing {
@@ -39,6 +45,8 @@ class StagingRing {
     void operator()(std::byte* memory) const;
   };
   static std::unique_ptr<std::byte[], Free> reserve(int64_t bytes);
+  ByteSpan block(int64_t i) const;
+  void touch_from(int64_t first, const std::stop_token& stop);
 
   const int64_t block_;
   const int64_t count_;
@@ -46,6 +54,7 @@ class StagingRing {
   Mutex mutex_;
   Condition one_free_;
   std::vector<std::byte*> free_ HOLDFAST_GUARDED_BY(mutex_);  // the last used is on top
+  std::jthread toucher_;  // last: it uses the memory
 };
 
 }  // namespace holdfast

@@ -50,7 +50,7 @@ using Progress = std::function<void(int64_t done, int64_t total)>;
 
 // Looks at everything, also after damage was found. Fails only if the folder cannot be
 // listed (kNotFound: it is not there, or not any more); what cannot be read is damage.
-// Reads shards past the system's cache where it can, with 16 MiB of its own memory.
+// Reads shards past the system's cache where it can, with 64 MiB of its own memory.
 Result<WholeReport> check_whole(Env& env, const Path& folder, Depth depth,
                                 const Progress& progress = {});
 

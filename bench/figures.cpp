@@ -1,0 +1,77 @@
+#include "bench/figures.h"
+
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+
+#include "holdfast/base/json_text.h"
+
+namespace holdfast {
+
+double Series::quantile(double part) const {
+  HOLDFAST_CHECK(!values.empty(), "quantile of nothing");
+  std::vector<double> sorted = values;
+  std::sort(sorted.begin(), sorted.end());
+  const double at = part * static_cast<double>(sorted.size() - 1);
+  const auto below = static_cast<size_t>(std::floor(at));
+  const size_t above = std::min(below + 1, sorted.size() - 1);
+  return std::lerp(sorted[below], sorted[above], at - std::floor(at));
+}
+
+Series ratios(const Series& a, const Series& b) {
+  HOLDFAST_CHECK(a.values.size() == b.values.size(), "{} values and {}",
+                 a.values.size(), b.values.size());
+  Series series;
+  for (size_t i = 0; i < a.values.size(); ++i) series.add(a.values[i] / b.values[i]);
+  return series;
+}
+
+void Figures::show(std::string_view name, const Series& series, std::string_view unit,
+                   double scale) {
+  fmt::print("  {:<44} {:>8.3f}  ({:.3f} to {:.3f}) {}\n", name,
+             series.median() / scale, series.quantile(0.25) / scale,
+             series.quantile(0.75) / scale, unit);
+  std::fflush(stdout);
+  keep(name, series, scale);
+  json_ += '}';
+}
+
+void Figures::at_least(std::string_view name, const Series& series, double bar) {
+  judge(name, series, bar, series.median() >= bar, ">=");
+}
+
+void Figures::at_most(std::string_view name, const Series& series, double bar) {
+  judge(name, series, bar, series.median() <= bar, "<=");
+}
+
+void Figures::judge(std::string_view name, const Series& series, double bar,
+                    bool passed, std::string_view want) {
+  fmt::print("  {:<44} {:>8.3f}  ({:.3f} to {:.3f})  want {} {}  {}\n", name,
+             series.median(), series.quantile(0.25), series.quantile(0.75), want, bar,
+             passed ? "PASS" : "FAIL");
+  std::fflush(stdout);
+  if (!passed) ++failed_;
+  keep(name, series, 1);
+  json_ += ", \"bar\": ";
+  append_json_double(json_, bar);
+  json_ += fmt::format(", \"passed\": {}}}", passed);
+}
+
+void Figures::keep(std::string_view name, const Series& series, double scale) {
+  json_ += json_.empty() ? "  " : ",\n  ";
+  append_json_string(json_, name);
+  json_ += ": {\"median\": ";
+  append_json_double(json_, series.median() / scale);
+  json_ += ", \"lower\": ";
+  append_json_double(json_, series.quantile(0.25) / scale);
+  json_ += ", \"upper\": ";
+  append_json_double(json_, series.quantile(0.75) / scale);
+}
+
+Result<void> Figures::write_json(Env& env, const Path& path) const {
+  return env.replace_file(path, bytes_of("{\n" + json_ + "\n}\n"));
+}
+
+}  // namespace holdfast
