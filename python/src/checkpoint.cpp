@@ -169,8 +169,10 @@ void bind_checkpoint(nb::module_& m) {
           "step", [](const R& r) { return r.state.step; }, "The step.")
       .def_prop_ro(
           "folder", [](const R& r) { return r.state.folder; }, "Its folder.")
-      .def_ro("objects", &R::objects, "What was saved as objects; None if nothing was.")
-      .def_ro("rank_objects", &R::rank_objects, "The same, of this rank alone.")
+      .def_ro("objects", &R::objects, "What was saved as objects; None if nothing was.",
+              nb::for_getter(nb::sig("def objects(self) -> typing.Any")))
+      .def_ro("rank_objects", &R::rank_objects, "The same, of this rank alone.",
+              nb::for_getter(nb::sig("def rank_objects(self) -> typing.Any")))
       .def_prop_ro(
           "metrics", [](const R& r) { return r.state.manifest.metrics; },
           "The metrics that were saved with it.")

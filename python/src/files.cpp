@@ -98,6 +98,7 @@ void bind_files(nb::module_& m) {
           nb::arg("name"), "What is known of a tensor without reading it.")
       .def_prop_ro(
           "objects", [](const Contents& self) { return to_python(self.objects); },
+          nb::for_getter(nb::sig("def objects(self) -> typing.Any")),
           "What is no tensor; None where there is nothing.")
       .def_ro("metadata", &Contents::metadata, "What safetensors keeps as metadata.")
       .def("read_into", &read_into, nb::arg("array"), nb::arg("box").none(),

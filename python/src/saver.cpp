@@ -3,12 +3,24 @@
 namespace holdfast::python {
 
 HeldSaver::~HeldSaver() {
+  if (::getpid() != process_) {
+    static_cast<void>(saver_.release());  // its threads are not here to be joined
+    return;
+  }
   const nb::gil_scoped_release unlocked;
   saver_.reset();  // waits, and the arrays are still there
 }
 
+void HeldSaver::check_process() const {
+  const pid_t here = ::getpid();
+  if (here == process_) return;
+  throw Raised(invalid("{}: the saver is of process {}, and this is its child {}",
+                       run().native(), process_, here));
+}
+
 HeldHandle HeldSaver::save(SaveRequest request, const std::vector<Array>& arrays,
                            nb::object owners) {
+  check_process();
   forget_done();
   const SaveHandle handle = [&] {
     const nb::gil_scoped_release unlocked;
@@ -35,6 +47,7 @@ void HeldSaver::forget_done() {
 
 // Waits for the saves first, because that wait can be interrupted.
 void HeldSaver::close(std::optional<double> timeout) {
+  check_process();
   const Instant deadline = deadline_of(timeout);
   const std::deque<HeldHandle> saves = under_way_;
   for (const HeldHandle& save : saves) {

@@ -2,6 +2,8 @@
 // and lets several threads of Python use one saver.
 #pragma once
 
+#include <unistd.h>
+
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -26,7 +28,8 @@ struct HeldHandle {
   std::shared_ptr<nb::object> owners;  // of the saver and of Python's handle
 };
 
-// All calls need the GIL and let go of it while they wait.
+// All calls need the GIL and let go of it while they wait. A copy of it in a forked process
+// does nothing: threads and ownership stay with the parent.
 class HeldSaver {
  public:
   explicit HeldSaver(std::unique_ptr<Saver> saver) : saver_(std::move(saver)) {}
@@ -40,8 +43,10 @@ class HeldSaver {
   const Path& run() const { return saver_->run(); }
 
  private:
+  void check_process() const;
   void forget_done();
 
+  const pid_t process_ = ::getpid();
   std::deque<HeldHandle> under_way_;  // guarded by the GIL
   LocalState last_;                   // guarded by the mutex
   std::mutex mutex_;  // taken without the GIL; save and close are one thread's

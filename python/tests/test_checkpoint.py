@@ -4,8 +4,11 @@ import gc
 import math
 import os
 import struct
+import subprocess
+import sys
 import threading
 import weakref
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -240,6 +243,34 @@ def test_two_threads_may_share_a_saver(tmp_path):
         for thread in threads:
             thread.join()
     assert len(list(tmp_path.glob("step-*"))) == 10
+
+
+FORK = """
+import os, sys, holdfast
+saver = holdfast.Saver(sys.argv[1], space_reserve=0)
+saver.save(1, {}).durable()
+child = os.fork()
+if child == 0:
+    try:
+        saver.save(2, {})
+    except ValueError as error:
+        print(error, flush=True)
+    del saver
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+saver.save(3, {}).durable()
+saver.close()
+"""
+
+
+def test_a_forked_child_leaves_the_saver_to_its_parent(tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", FORK, str(tmp_path)], capture_output=True, text=True, timeout=60,
+        env=os.environ | {"PYTHONPATH": str(Path(holdfast.__file__).parent.parent)},
+    )
+    assert done.returncode == 0, done.stderr
+    assert "this is its child" in done.stdout
+    assert holdfast.restore(tmp_path, {}).step == 3
 
 
 def test_a_closed_saver_saves_no_more(tmp_path):
