@@ -165,7 +165,7 @@ TEST_F(Ranks, AMissingVoteLeavesTheAttemptUncommittedAndTheNextSaveWorks) {
   });
   EXPECT_EQ(newest(), 3);
   for (const std::string& name : disk.list(kRun).value()) {
-    EXPECT_NE(name.substr(0, 13), "step-00000002");
+    EXPECT_NE(name, "step-00000002");  // the attempt may be left for a sweep
   }
 }
 
