@@ -64,8 +64,10 @@ std::vector<std::string> what_is_left_out(Env& env, const Found& from,
                                           const Contents& contents,
                                           const Format& format) {
   std::vector<std::string> words;
-  if (!format.keeps_metadata && !contents.metadata.empty()) {
-    words.push_back(fmt::format("metadata ({} keys)", contents.metadata.size()));
+  if (!format.keeps_metadata) {
+    for (const auto& [key, value] : contents.metadata) {
+      words.push_back("metadata " + key);
+    }
   }
   const Result<Manifest> manifest =
       from.step() ? read_manifest(env, from.path) : Result<Manifest>(Manifest());
