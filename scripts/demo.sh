@@ -6,11 +6,12 @@ mkdir -p build
 echo "building..."
 scripts/build.sh release >build/demo-build.log 2>&1 || { cat build/demo-build.log >&2; exit 1; }
 
+bin=$PWD/build/release/bin
 scene() { printf '\n== %s\n\n' "$1"; }
 # Shows the command as a person would type it, then runs it.
 show() {
   printf '$ %s\n\n' "$*"
-  "build/release/bin/$1" "${@:2}"
+  "$bin/$1" "${@:2}"
 }
 
 scene "Resize: a 6.7B model on 4 hosts of 4 GPUs goes from 2 to 4 pipeline stages"
@@ -24,14 +25,8 @@ show holdfast plan --model tenplex-6.7b --from tp=4,pp=2,dp=2 --to tp=4,pp=2,dp=
 scene "Crash: a job is killed with -9 in the middle of a save"
 demo=$(mktemp -d)
 trap 'rm -rf "$demo"' EXIT
-# Paths in what is shown are those that a person would type.
-bin=$PWD/build/release/bin
-cd "$demo"
-show() {
-  printf '$ %s\n\n' "$*"
-  "$bin/$1" "${@:2}"
-}
-# The same for a command that is to end with an exit code other than 0.
+cd "$demo"  # so that paths are shown as a person would type them
+# As show, for a command that is to end with an exit code other than 0.
 show_exit() {
   local want=$1 code=0
   shift

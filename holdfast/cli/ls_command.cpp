@@ -42,10 +42,10 @@ std::string state_text(const StepView& view, bool colour) {
 
 std::string owner_text(const OwnerView& owner) {
   const Identity& who = owner.record.who;
-  return fmt::format("{} of {} (process {}), since {}{}",
+  return fmt::format("{}: {} (process {}), since {}{}",
                      owner.dead ? "last owner" : "owner", printable(who.host), who.pid,
                      human_date(owner.record.since),
-                     owner.dead ? ": " + printable(*owner.dead) : "");
+                     owner.dead ? ", but " + printable(*owner.dead) : "");
 }
 
 void print_steps(const Context& context, const RunView& run) {
