@@ -34,9 +34,9 @@ show_exit() {
   printf '(exit code %d)\n' "$code"
   [ "$code" = "$want" ] || { echo "demo: exit code $code, want $want" >&2; exit 1; }
 }
-show save_loop runs/demo 2 256
-printf '\n$ save_loop runs/demo 1000 256 &    # killed in its next save\n\n'
-"$bin/save_loop" runs/demo 1000 256 >loop.log 2>&1 &
+show save_loop runs/demo 2 192
+printf '\n$ save_loop runs/demo 1000 192 &    # killed in its next save\n\n'
+"$bin/save_loop" runs/demo 1000 192 >loop.log 2>&1 &
 loop=$!
 # A save is in flight once its attempt has a shard.
 for _ in $(seq 2000); do
@@ -65,4 +65,4 @@ PYTHON
 show_exit 3 holdfast verify runs/demo
 
 scene "Restore: the damage is seen while reading, and the step before is taken"
-show save_loop runs/demo 0 256
+show save_loop runs/demo 0 192
