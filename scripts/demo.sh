@@ -6,11 +6,12 @@ mkdir -p build
 echo "building..."
 scripts/build.sh release >build/demo-build.log 2>&1 || { cat build/demo-build.log >&2; exit 1; }
 
+bin=$PWD/build/release/bin
 scene() { printf '\n== %s\n\n' "$1"; }
 # Shows the command as a person would type it, then runs it.
 show() {
   printf '$ %s\n\n' "$*"
-  "build/release/bin/$1" "${@:2}"
+  "$bin/$1" "${@:2}"
 }
 
 scene "Resize: a 6.7B model on 4 hosts of 4 GPUs goes from 2 to 4 pipeline stages"
@@ -20,3 +21,48 @@ show holdfast plan --model tenplex-6.7b --from tp=4,pp=2,dp=1 --to tp=4,pp=4,dp=
 scene "Shrink: which devices to give up so that nothing has to move"
 show holdfast plan --model tenplex-6.7b --from tp=4,pp=2,dp=2 --to tp=4,pp=2,dp=1 \
   --hosts 4x4 --place
+
+scene "Crash: a job is killed with -9 in the middle of a save"
+demo=$(mktemp -d)
+trap 'rm -rf "$demo"' EXIT
+cd "$demo"  # so that paths are shown as a person would type them
+# As show, for a command that is to end with an exit code other than 0.
+show_exit() {
+  local want=$1 code=0
+  shift
+  show "$@" || code=$?
+  printf '(exit code %d)\n' "$code"
+  [ "$code" = "$want" ] || { echo "demo: exit code $code, want $want" >&2; exit 1; }
+}
+show save_loop runs/demo 2 192
+printf '\n$ save_loop runs/demo 1000 192 &    # killed in its next save\n\n'
+"$bin/save_loop" runs/demo 1000 192 >loop.log 2>&1 &
+loop=$!
+# A save is in flight once its attempt has a shard.
+for _ in $(seq 2000); do
+  compgen -G 'runs/demo/step-*.tmp/rank-*.safetensors' >/dev/null && break
+  kill -0 "$loop" 2>/dev/null || break
+  sleep 0.005
+done
+kill -9 "$loop" 2>/dev/null || true
+wait "$loop" 2>/dev/null || true
+# The kill must have hit the save, or the scene shows nothing.
+compgen -G 'runs/demo/step-*.tmp' >/dev/null || { cat loop.log >&2; exit 1; }
+show holdfast ls runs/demo
+
+scene "Verify: every byte of every step, then one flipped bit is found"
+show holdfast verify runs/demo
+newest=$(ls -d runs/demo/step-* | grep -v '\.tmp$' | tail -n 1)
+printf '\nflipping one bit in %s/rank-0000.safetensors, byte 123456789\n\n' "$newest"
+python3 - "$newest/rank-0000.safetensors" <<'PYTHON'
+import sys
+with open(sys.argv[1], "r+b") as file:
+    file.seek(123456789)
+    byte = file.read(1)[0]
+    file.seek(123456789)
+    file.write(bytes([byte ^ 4]))
+PYTHON
+show_exit 3 holdfast verify runs/demo
+
+scene "Restore: the damage is seen while reading, and the step before is taken"
+show save_loop runs/demo 0 192

@@ -293,12 +293,13 @@ Result<void> RunSaver::plan_for(const LocalState& state) {
 
 // A ring that fits the plan; one that is in use is kept until its saves are done.
 void RunSaver::make_ring() {
-  const bool fixed = options_.ring_bytes != 0;
+  const bool fixed = options_.ring_bytes != 0 && options_.background;
   if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
   wait_idle(kNoDeadline);
   ring_for_ = plan_->shard_bytes();
-  const int64_t want =
-      fixed ? options_.ring_bytes : std::min(ring_for_, free_memory(env_) / 4);
+  int64_t want = fixed ? options_.ring_bytes : std::min(ring_for_, free_memory(env_) / 4);
+  // On one thread all of a save is captured before any of it is written.
+  if (!options_.background) want = std::max(ring_for_, options_.ring_bytes);
   ring_ = nullptr;
   ring_ =
       std::make_unique<StagingRing>(RingOptions{.bytes = want,

@@ -11,7 +11,8 @@
 // next save() fail on all ranks. No failure touches an older checkpoint.
 //
 // Threads: save() and close() come from one thread, the training's. Without background
-// threads (for tests that count every call) save() returns when all is done.
+// threads (for tests that count every call) save() returns when all is done, and the ring
+// holds the rank's whole state.
 #pragma once
 
 #include <functional>

@@ -5,6 +5,7 @@
 #include <ostream>
 
 #include "holdfast/cli/command.h"
+#include "holdfast/cli/text.h"
 
 namespace holdfast {
 namespace {
@@ -20,14 +21,15 @@ ExitCode exit_code(ErrorCode code) {
 }
 
 int report(std::ostream& err, ExitCode code, std::string message) {
-  // One line, and nothing that a terminal obeys: names come from files.
-  std::ranges::replace_if(
-      message, [](unsigned char c) { return c < 0x20 || c == 0x7f; }, ' ');
-  err << "holdfast: " << message << '\n';
+  std::ranges::replace(message, '\n', ' ');
+  err << "holdfast: " << printable(message) << '\n';
   return static_cast<int>(code);
 }
 
-std::vector<Verb> all_verbs() { return {plan_verb()}; }
+std::vector<Verb> all_verbs() {
+  return {ls_verb(), show_verb(), verify_verb(), diff_verb(), convert_verb(),
+          gc_verb(), pin_verb(),  unpin_verb(),  plan_verb()};
+}
 
 std::string names_of(const std::vector<Verb>& verbs) {
   std::string names;
@@ -46,19 +48,26 @@ std::optional<std::string> verb_error(const std::vector<std::string>& arguments,
   return fmt::format("{}: no such verb, want {}", first, names_of(verbs));
 }
 
+CLI::Option* add_value(CLI::App& app, const Option& option, std::string& text) {
+  CLI::Option* added = app.add_option(option.name, text, option.help);
+  return text.empty() ? added : added->capture_default_str();
+}
+
+CLI::Option* add_value(CLI::App& app, const Option& option, int64_t& number) {
+  return app.add_option(option.name, number, option.help)->capture_default_str();
+}
+
+CLI::Option* add_value(CLI::App& app, const Option& option, bool& flag) {
+  return app.add_flag(option.name, flag, option.help);
+}
+
+CLI::Option* add_value(CLI::App& app, const Option& option, auto& other) {
+  return app.add_option(option.name, other, option.help);
+}
+
 void add_option(CLI::App& app, const Option& option) {
-  if (bool* const* flag = std::get_if<bool*>(&option.into)) {
-    app.add_flag(option.name, **flag, option.help);
-    return;
-  }
-  CLI::Option* added = nullptr;
-  if (std::string* const* text = std::get_if<std::string*>(&option.into)) {
-    added = app.add_option(option.name, **text, option.help);
-    if (!(*text)->empty()) added->capture_default_str();
-  } else {
-    added = app.add_option(option.name, *std::get<int64_t*>(option.into), option.help);
-    added->capture_default_str();
-  }
+  CLI::Option* added = std::visit(
+      [&](auto* into) { return add_value(app, option, *into); }, option.into);
   added->required(option.required);
 }
 
@@ -72,7 +81,7 @@ CLI::App* add_verb(CLI::App& app, const Verb& verb) {
 }  // namespace
 
 int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
-            std::ostream& err) {
+            std::ostream& err, Terminal terminal) {
   const std::vector<Verb> verbs = all_verbs();
   if (const auto wrong = verb_error(arguments, verbs)) {
     return report(err, ExitCode::kWrongCall, *wrong);
@@ -89,10 +98,9 @@ int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
   }
   for (const Verb& verb : verbs) {
     if (!app.got_subcommand(verb.name)) continue;
-    const Result<void> done = verb.run({env, out});
-    if (!done.ok()) {
-      return report(err, exit_code(done.error().code()), done.error().message());
-    }
+    const Result<ExitCode> done = verb.run({env, out, err, terminal});
+    if (done.ok()) return static_cast<int>(*done);
+    return report(err, exit_code(done.error().code()), done.error().message());
   }
   return static_cast<int>(ExitCode::kDone);
 }

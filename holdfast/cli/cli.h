@@ -1,8 +1,9 @@
 // The command line: `holdfast VERB ...`.
 //
 // Every verb has --json for programs and --help with an example. Results go to `out`;
-// what went wrong is one sentence on `err`. Exit codes: 0 done, 1 failed, 2 wrong call,
-// 3 damage found, 4 nothing found.
+// what went wrong is one sentence on `err`, where progress is shown too if it is a
+// terminal. Exit codes: 0 done, 1 failed (or, of diff, different), 2 wrong call, 3 damage
+// found, 4 nothing found.
 #pragma once
 
 #include <iosfwd>
@@ -21,8 +22,14 @@ enum class ExitCode : int {
   kNothing = 4,
 };
 
+// What the streams lead to. Nobody looks, unless the program says so.
+struct Terminal {
+  bool progress = false;  // err is a terminal
+  bool colour = false;    // out is one, and its owner does not mind
+};
+
 // Runs one command. `arguments` are without the program's name.
 int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
-            std::ostream& err);
+            std::ostream& err, Terminal terminal = {});
 
 }  // namespace holdfast

@@ -10,25 +10,16 @@
 
 #include "holdfast/base/json.h"
 #include "holdfast/base/memory_env.h"
+#include "holdfast/cli/cli_testing.h"
 
 namespace holdfast {
 namespace {
 
-struct Ran {
-  int code;
-  std::string out, err;
-};
+using testing::Ran;
 
 class CliTest : public ::testing::Test {
  protected:
-  Ran run(const std::string& line) {
-    std::istringstream words(line);
-    std::vector<std::string> arguments;
-    for (std::string word; words >> word;) arguments.push_back(word);
-    std::ostringstream out, err;
-    const int code = run_cli(arguments, env_, out, err);
-    return {code, out.str(), err.str()};
-  }
+  Ran run(const std::string& line) { return testing::run_line(env_, line); }
 
   void expect_wrong_call(const std::string& line, const std::string& sentence) {
     const Ran ran = run(line);
@@ -112,8 +103,11 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
   expect_wrong_call("plan --from nowhere.json --to nowhere.json",
                     "nowhere.json: open: No such file or directory");
   expect_wrong_call("plan --from tp=1", "--to is required");
-  expect_wrong_call("fly", "fly: no such verb, want plan");
-  expect_wrong_call("", "no verb, want plan");
+  expect_wrong_call("fly",
+                    "fly: no such verb, want ls, show, verify, diff, convert, "
+                    "gc, pin, unpin, plan");
+  expect_wrong_call(
+      "", "no verb, want ls, show, verify, diff, convert, gc, pin, unpin, plan");
   write("deep.json", std::string(1'000'000, '['));
   expect_wrong_call("plan --from deep.json --to deep.json",
                     "deep.json: more than 64 levels deep");

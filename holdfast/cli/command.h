@@ -7,25 +7,31 @@
 #include <cstdint>
 #include <functional>
 #include <iosfwd>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
 
 #include "holdfast/base/env.h"
+#include "holdfast/cli/cli.h"
 
 namespace holdfast {
 
-// Fills the variable if it is given. A bool is a flag.
+// Fills the variable if it is given. A bool is a flag; a vector takes one or more.
 struct Option {
-  std::string name;  // "--hosts"
+  std::string name;  // "--hosts"; without dashes, "RUN", it goes by position
   std::string help;
-  std::variant<std::string*, bool*, int64_t*> into;
+  std::variant<std::string*, bool*, int64_t*, std::optional<int64_t>*,
+               std::vector<std::string>*>
+      into;
   bool required = false;
 };
 
 struct Context {
   Env& env;
   std::ostream& out;
+  std::ostream& err;
+  Terminal terminal{};
 };
 
 struct Verb {
@@ -33,9 +39,18 @@ struct Verb {
   std::string summary;  // one line
   std::string footer;   // examples, shown by --help
   std::vector<Option> options;
-  std::function<Result<void>(const Context&)> run;
+  // An error decides the exit code by its code, and is told on err.
+  std::function<Result<ExitCode>(const Context&)> run;
 };
 
+Verb convert_verb();
+Verb diff_verb();
+Verb gc_verb();
+Verb ls_verb();
+Verb pin_verb();
 Verb plan_verb();
+Verb show_verb();
+Verb unpin_verb();
+Verb verify_verb();
 
 }  // namespace holdfast

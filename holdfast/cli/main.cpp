@@ -1,14 +1,36 @@
 // The program `holdfast`: everything is in cli.h, so that tests can call it.
+#include <unistd.h>
+
+#include <cstdlib>
 #include <iostream>
 #include <new>
+#include <string_view>
 
 #include "holdfast/base/posix_env.h"
 #include "holdfast/cli/cli.h"
 
+namespace {
+
+// https://no-color.org: set and not empty means no.
+holdfast::Terminal terminal() {
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* kind = std::getenv("TERM");
+  const bool plain = (no_colour != nullptr && *no_colour != '\0') || kind == nullptr ||
+                     std::string_view(kind) == "dumb";
+  return {.progress = isatty(STDERR_FILENO) == 1,
+          .colour = !plain && isatty(STDOUT_FILENO) == 1};
+}
+
+}  // namespace
+
 int main(int argc, char** argv) {
   try {
     const auto env = holdfast::make_posix_env();
-    return holdfast::run_cli({argv + 1, argv + argc}, *env, std::cout, std::cerr);
+    const int code = holdfast::run_cli({argv + 1, argv + argc}, *env, std::cout,
+                                       std::cerr, terminal());
+    if (std::cout.flush()) return code;
+    std::cerr << "holdfast: the output could not be written\n";
+    return static_cast<int>(holdfast::ExitCode::kFailed);
   } catch (const std::bad_alloc&) {
     std::cerr << "holdfast: out of memory\n";
     return static_cast<int>(holdfast::ExitCode::kFailed);

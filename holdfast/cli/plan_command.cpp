@@ -170,12 +170,12 @@ Verb plan_verb() {
            {"--export", "Write both layouts to this folder, as from.json and to.json",
             &a.export_folder},
            {"--json", "Exact figures for programs", &a.json}},
-      .run =
-          [arguments](const Context& context) {
-            return as_wrong_call(arguments->model.empty()
-                                     ? plan_files(context, *arguments)
-                                     : plan_model(context, *arguments));
-          },
+      .run = [arguments](const Context& context) -> Result<ExitCode> {
+        HOLDFAST_TRY(as_wrong_call(arguments->model.empty()
+                                       ? plan_files(context, *arguments)
+                                       : plan_model(context, *arguments)));
+        return ExitCode::kDone;
+      },
   };
 }
 

@@ -1,9 +1,12 @@
 #include "holdfast/cli/text.h"
 
+#include <fmt/chrono.h>
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
+
+#include "holdfast/base/json_text.h"
 
 namespace holdfast {
 namespace {
@@ -14,6 +17,49 @@ std::string scaled(int64_t value, double step, const auto& units) {
   while (shown >= step && unit + 1 < units.size()) shown /= step, ++unit;
   if (unit == 0) return fmt::format("{} {}", value, units[0]);
   return fmt::format("{:.2f} {}", shown, units[unit]);
+}
+
+// Bytes of the UTF-8 character that `text` begins with; 0 if it begins with none.
+size_t character_bytes(std::string_view text) {
+  for (size_t size = 1; size <= std::min<size_t>(text.size(), 4); ++size) {
+    if (is_utf8(text.substr(0, size))) return size;
+  }
+  return 0;
+}
+
+uint32_t code_point(std::string_view character) {
+  const auto first = static_cast<unsigned char>(character[0]);
+  if (character.size() == 1) return first;
+  uint32_t code = first & (0xffu >> (character.size() + 1));
+  for (const char c : character.substr(1)) {
+    code = code << 6 | (static_cast<unsigned char>(c) & 0x3fu);
+  }
+  return code;
+}
+
+bool misleads(uint32_t code) {
+  return code == 0x061c || code == 0x200e || code == 0x200f ||
+         (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
+}
+
+bool is_control(uint32_t code) { return code < 0x20 || (code >= 0x7f && code < 0xa0); }
+
+// Characters as a terminal counts them, without the colours of paint().
+size_t width_of(std::string_view text) {
+  size_t width = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '\033') {
+      i = std::min(text.find('m', i), text.size() - 1);
+    } else if ((static_cast<unsigned char>(text[i]) & 0xc0) != 0x80) {
+      ++width;
+    }
+  }
+  return width;
+}
+
+std::string padded(const std::string& cell, size_t width, bool left) {
+  const std::string space(width - std::min(width, width_of(cell)), ' ');
+  return left ? cell + space : space + cell;
 }
 
 }  // namespace
@@ -36,19 +82,69 @@ std::string human_count(int64_t count) {
   return grouped;
 }
 
+std::string human_clock(int64_t seconds) {
+  const int64_t minutes = seconds / 60;
+  if (minutes < 60) return fmt::format("{}:{:02}", minutes, seconds % 60);
+  return fmt::format("{}:{:02}:{:02}", minutes / 60, minutes % 60, seconds % 60);
+}
+
+std::string human_age(Duration age) {
+  const int64_t seconds = std::max<int64_t>(
+      std::chrono::duration_cast<std::chrono::seconds>(age).count(), 0);
+  if (seconds < 120) return fmt::format("{} s", seconds);
+  if (seconds < 120 * 60) return fmt::format("{} min", seconds / 60);
+  if (seconds < 48 * 3600) return fmt::format("{} h", seconds / 3600);
+  return fmt::format("{} d", seconds / 86400);
+}
+
+std::string human_date(WallTime time) {
+  const auto seconds =
+      std::chrono::floor<std::chrono::seconds>(time.time_since_epoch());
+  return fmt::format("{:%Y-%m-%d %H:%M:%S}Z",
+                     fmt::gmtime(static_cast<std::time_t>(seconds.count())));
+}
+
+std::string human_number(double number) { return fmt::format("{:.6g}", number); }
+
+std::string printable(std::string_view text) {
+  std::string shown;
+  while (!text.empty()) {
+    const size_t size = character_bytes(text);
+    const std::string_view character = text.substr(0, std::max<size_t>(size, 1));
+    const uint32_t code = size == 0 ? 0 : code_point(character);
+    if (size == 0) {
+      shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[0]));
+    } else if (is_control(code)) {
+      shown += fmt::format("\\x{:02x}", code);
+    } else if (misleads(code)) {
+      shown += fmt::format("\\u{:04x}", code);
+    } else {
+      shown += character;
+    }
+    text.remove_prefix(character.size());
+  }
+  return shown;
+}
+
+std::string paint(std::string_view text, Colour colour, bool on) {
+  if (!on || colour == Colour::kNone) return std::string(text);
+  const int code = colour == Colour::kRed ? 31 : colour == Colour::kGreen ? 32 : 33;
+  return fmt::format("\033[{}m{}\033[0m", code, text);
+}
+
 std::string Table::text() const {
   std::vector<size_t> width;
   for (const auto& row : rows_) {
     width.resize(std::max(width.size(), row.size()));
     for (size_t c = 0; c < row.size(); ++c)
-      width[c] = std::max(width[c], row[c].size());
+      width[c] = std::max(width[c], width_of(row[c]));
   }
   std::string text;
   for (const auto& row : rows_) {
     std::string line;
     for (size_t c = 0; c < row.size(); ++c) {
-      line += c == 0 ? fmt::format("{:<{}}", row[c], width[c])
-                     : fmt::format("  {:>{}}", row[c], width[c]);
+      const bool left = sides_[std::min(c, sides_.size() - 1)] == 'l';
+      line += (c == 0 ? "" : "  ") + padded(row[c], width[c], left);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     text += line + "\n";

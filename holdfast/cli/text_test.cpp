@@ -28,5 +28,33 @@ TEST(TextTest, TablesAlignAndEndLinesWithoutSpaces) {
   EXPECT_EQ(table.text(), "         a\nrow  1,000  x\n");
 }
 
+TEST(TextTest, TablesCountCharactersAndNotBytesOrColours) {
+  Table table("lrl");
+  table.add({"\u00e9", paint("x", Colour::kRed, true), "a"});
+  table.add({"ab", "yy", "b"});
+  EXPECT_EQ(table.text(), "\u00e9    \033[31mx\033[0m  a\nab  yy  b\n");
+}
+
+TEST(TextTest, TimesAreShort) {
+  using namespace std::chrono_literals;
+  EXPECT_EQ(human_clock(7), "0:07");
+  EXPECT_EQ(human_clock(3 * 3600 + 25 * 60), "3:25:00");
+  EXPECT_EQ(human_age(-5s), "0 s");
+  EXPECT_EQ(human_age(119s), "119 s");
+  EXPECT_EQ(human_age(5min), "5 min");
+  EXPECT_EQ(human_age(50h), "2 d");
+  EXPECT_EQ(human_date(WallTime(1'000'000'000s)), "2001-09-09 01:46:40Z");
+}
+
+TEST(TextTest, WhatATerminalObeysIsShownInstead) {
+  EXPECT_EQ(printable("model.fc \u00e9\u4e2d"), "model.fc \u00e9\u4e2d");
+  EXPECT_EQ(printable("a\033[2Jb\n\x7f"), "a\\x1b[2Jb\\x0a\\x7f");
+  EXPECT_EQ(printable("\xc2\x9b"
+                      "31m"),
+            "\\x9b31m");  // the 8-bit escape, as UTF-8
+  EXPECT_EQ(printable("\x9b\xff"), "\\x9b\\xff");
+  EXPECT_EQ(printable("\u202etxt.\u2066"), "\\u202etxt.\\u2066");
+}
+
 }  // namespace
 }  // namespace holdfast

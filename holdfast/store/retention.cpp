@@ -103,22 +103,21 @@ Result<std::set<StepName>> pinned_steps(const Run& run) {
   return pinned;
 }
 
-bool Retention::is_whole(const StepName& step) {
-  const auto known = whole_.find(step);
-  if (known != whole_.end()) return known->second;
+namespace {
+
+bool is_whole_now(const Run& run, const StepName& step) {
   const Result<WholeReport> report =
-      check_whole(run_.env(), run_.path() / step.text(), Depth::kFast);
-  const bool whole = report.ok() && report->whole();
-  // What could not be read now may be readable next time.
-  if (whole) whole_.emplace(step, true);
-  return whole;
+      check_whole(run.env(), run.path() / step.text(), Depth::kFast);
+  return report.ok() && report->whole();
 }
 
 // Takes all for whole at first and looks only at those that the plan keeps, until a plan
 // keeps nothing that is not.
-Result<std::vector<StepName>> Retention::plan() {
-  const StepList list = HOLDFAST_TRY(run_.steps());
-  const std::set<StepName> pinned = HOLDFAST_TRY(pinned_steps(run_));
+Result<std::vector<StepName>> plan_with(
+    const Run& run, const Keep& keep,
+    const std::function<bool(const StepName&)>& is_whole) {
+  const StepList list = HOLDFAST_TRY(run.steps());
+  const std::set<StepName> pinned = HOLDFAST_TRY(pinned_steps(run));
   std::vector<KeptStep> steps;
   for (const Step& step : list.steps) {
     steps.push_back({.name = step.name,
@@ -127,7 +126,7 @@ Result<std::vector<StepName>> Retention::plan() {
                      .metrics = step.manifest.metrics});
   }
   while (true) {
-    const std::vector<StepName> removed = what_to_remove(steps, keep_);
+    const std::vector<StepName> removed = what_to_remove(steps, keep);
     if (removed.empty()) return removed;
     const std::set<StepName> gone(removed.begin(), removed.end());
     bool changed = false;
@@ -143,6 +142,22 @@ Result<std::vector<StepName>> Retention::plan() {
       return one_stays ? removed : std::vector<StepName>();
     }
   }
+}
+
+}  // namespace
+
+Result<std::vector<StepName>> plan_retention(const Run& run, const Keep& keep) {
+  return plan_with(run, keep,
+                   [&](const StepName& step) { return is_whole_now(run, step); });
+}
+
+bool Retention::is_whole(const StepName& step) {
+  const auto known = whole_.find(step);
+  if (known != whole_.end()) return known->second;
+  const bool whole = is_whole_now(run_, step);
+  // What could not be read now may be readable next time.
+  if (whole) whole_.emplace(step, true);
+  return whole;
 }
 
 void Retention::tell_failure(const StepName& step, const Error& error) {
@@ -166,7 +181,8 @@ bool Retention::move_away(const StepName& step, Path& trash) {
 }
 
 Result<std::vector<StepName>> Retention::run(const std::set<StepName>& busy) {
-  const std::vector<StepName> planned = HOLDFAST_TRY(plan());
+  const std::vector<StepName> planned = HOLDFAST_TRY(
+      plan_with(run_, keep_, [this](const StepName& step) { return is_whole(step); }));
   if (planned.empty()) return planned;
   // What stays must be durable before anything goes.
   HOLDFAST_TRY(run_.names().sync());

@@ -47,6 +47,10 @@ Result<void> pin(const Run& run, const StepName& step);
 Result<void> unpin(const Run& run, const StepName& step);
 Result<std::set<StepName>> pinned_steps(const Run& run);
 
+// What retention would remove now, oldest first: what_to_remove with a fast look at those
+// steps that would stay. Removes nothing and needs no ownership.
+Result<std::vector<StepName>> plan_retention(const Run& run, const Keep& keep);
+
 // Carries retention out. Remembers which steps it has found whole, for they do not
 // change. One thread at a time.
 class Retention {
@@ -60,7 +64,6 @@ class Retention {
   Result<std::vector<StepName>> run(const std::set<StepName>& busy = {});
 
  private:
-  Result<std::vector<StepName>> plan();
   bool is_whole(const StepName& step);
   bool move_away(const StepName& step, Path& trash);
   void tell_failure(const StepName& step, const Error& error);

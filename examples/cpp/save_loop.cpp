@@ -1,0 +1,90 @@
+// A training loop without the training: restores what there is, then saves again and again.
+//
+//   save_loop RUN SAVES MEGABYTES    e.g. save_loop runs/demo 3 256
+//
+// Kill it whenever you like: the next start goes on from the newest whole step.
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+
+#include "holdfast/base/posix_env.h"
+#include "holdfast/checkpoint/restore.h"
+#include "holdfast/checkpoint/saver.h"
+
+namespace {
+
+using namespace holdfast;
+
+// The state: one layer's weights, which every step changes.
+struct Model {
+  explicit Model(int64_t megabytes)
+      : weights(static_cast<size_t>(megabytes) * 1'000'000 / sizeof(float)) {}
+
+  Result<LocalState> state() {
+    const Shape shape{static_cast<int64_t>(weights.size())};
+    return make_local_state(
+        {{.tensor = {.name = "layer.weight", .dtype = Dtype::kF32, .shape = shape},
+          .memory = std::as_writable_bytes(std::span(weights)),
+          .map = Map::dense(Box::whole(shape), sizeof(float))}});
+  }
+
+  void train(int64_t step) {
+    for (size_t i = 0; i < weights.size(); ++i) {
+      weights[i] = static_cast<float>(static_cast<int64_t>(i % 1000) + step);
+    }
+  }
+
+  std::vector<float> weights;
+};
+
+Result<int64_t> resume(Env& env, const Path& run, const LocalState& into) {
+  const Result<RestoredState> restored = restore(env, run, into);
+  if (!restored.ok()) {
+    if (restored.error().code() != ErrorCode::kNotFound) return restored.error();
+    std::printf("nothing to restore, beginning at step 0\n");
+    return 0;
+  }
+  for (const SkippedStep& skipped : restored->skipped) {
+    std::printf("skipped %s: %s\n", skipped.folder.c_str(),
+                skipped.error.message().c_str());
+  }
+  std::printf("restored step %lld\n", static_cast<long long>(restored->step));
+  return restored->step;
+}
+
+Result<void> run_loop(Env& env, const Path& run, int64_t saves, int64_t megabytes) {
+  Model model(megabytes);
+  const LocalState state = HOLDFAST_TRY(model.state());
+  int64_t step = HOLDFAST_TRY(resume(env, run, state));
+  std::fflush(stdout);
+  if (saves == 0) return {};
+  const auto saver = HOLDFAST_TRY(Saver::open(env, run));
+  for (int64_t i = 0; i < saves; ++i) {
+    step += 100;
+    model.train(step);
+    const SaveHandle handle = HOLDFAST_TRY(
+        saver->save({.step = step,
+                     .state = &state,
+                     .metrics = {{"loss", 100.0 / static_cast<double>(step)}}}));
+    HOLDFAST_TRY(handle.captured());  // from here on the weights may change again
+    const Durable durable = HOLDFAST_TRY(handle.durable());
+    std::printf("saved %s\n", durable.folder.filename().c_str());
+    std::fflush(stdout);
+  }
+  return saver->close();
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc != 4) {
+    std::fprintf(stderr, "usage: save_loop RUN SAVES MEGABYTES\n");
+    return 2;
+  }
+  const auto env = make_posix_env();
+  const int64_t saves = std::atoll(argv[2]), megabytes = std::atoll(argv[3]);
+  const Result<void> done = run_loop(*env, argv[1], saves, megabytes);
+  if (done.ok()) return 0;
+  std::fprintf(stderr, "save_loop: %s\n", done.error().message().c_str());
+  return 1;
+}

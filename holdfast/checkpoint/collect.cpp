@@ -1,0 +1,82 @@
+#include "holdfast/checkpoint/collect.h"
+
+#include <algorithm>
+
+#include "holdfast/store/events.h"
+
+namespace holdfast {
+namespace {
+
+// What a sweep takes, seen before it does: attempts and steps half removed.
+Result<std::vector<std::string>> leftovers(const Run& run) {
+  std::vector<std::string> left;
+  const std::vector<std::string> names = HOLDFAST_TRY(run.env().list(run.path()));
+  for (const std::string& name : names) {
+    if (parse_attempt_name(name) || is_trash_name(name)) left.push_back(name);
+  }
+  return left;
+}
+
+int64_t bytes_of_step(const StepList& list, const StepName& name) {
+  const auto step = std::ranges::find(list.steps, name, &Step::name);
+  int64_t bytes = 0;
+  if (step == list.steps.end()) return bytes;
+  for (const ManifestFile& file : step->manifest.files) bytes += file.bytes;
+  return bytes;
+}
+
+void note_removed(const StepList& before, const std::vector<StepName>& names,
+                  Collected& done) {
+  for (const StepName& name : names) {
+    done.removed.push_back({name, bytes_of_step(before, name)});
+  }
+  for (const Step& step : before.steps) {
+    if (std::ranges::find(names, step.name) == names.end()) {
+      done.kept.push_back(step.name);
+    }
+  }
+}
+
+Result<Collected> carry_out(const Run& run, const Owner& owner, const Keep& keep) {
+  Collected done;
+  CollectingSink events;
+  const std::vector<std::string> left = HOLDFAST_TRY(leftovers(run));
+  HOLDFAST_TRY(run.sweep(owner, {}));
+  const std::vector<std::string> still = HOLDFAST_TRY(leftovers(run));
+  for (const std::string& name : left) {
+    const bool gone = std::ranges::find(still, name) == still.end();
+    (gone ? done.swept : done.failed).push_back(name);
+  }
+  const StepList before = HOLDFAST_TRY(run.steps());
+  note_removed(before, HOLDFAST_TRY(Retention(run, owner, keep, &events).run()), done);
+  for (const EventRecord& record : events.records()) {
+    const Result<RemovalFailed> failed = event_as<RemovalFailed>(record);
+    if (failed.ok()) done.failed.push_back(failed->folder + ": " + failed->reason);
+  }
+  return done;
+}
+
+Result<Collected> plan_only(const Run& run, const Keep& keep) {
+  Collected planned;
+  planned.swept = HOLDFAST_TRY(leftovers(run));
+  const StepList before = HOLDFAST_TRY(run.steps());
+  note_removed(before, HOLDFAST_TRY(plan_retention(run, keep)), planned);
+  return planned;
+}
+
+}  // namespace
+
+Result<Collected> collect(Env& env, const Path& path, const Keep& keep,
+                          const CollectOptions& options) {
+  const Run run = HOLDFAST_TRY(Run::open(env, path));
+  if (options.dry_run) return plan_only(run, keep);
+  const Identity self =
+      options.identity ? *options.identity : HOLDFAST_TRY(this_process(env));
+  Owner owner = HOLDFAST_TRY(run.acquire(self));
+  Result<Collected> done = carry_out(run, owner, keep);
+  const Result<void> released = std::move(owner).release();
+  if (done.ok() && !released.ok()) return released.error();
+  return done;
+}
+
+}  // namespace holdfast

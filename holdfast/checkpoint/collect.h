@@ -1,0 +1,34 @@
+// Retention by hand: what `holdfast gc` does, for a run that nobody writes to.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "holdfast/store/process.h"
+#include "holdfast/store/retention.h"
+
+namespace holdfast {
+
+struct CollectOptions {
+  bool dry_run = false;  // say what would go; takes no ownership and changes nothing
+  std::optional<Identity> identity{};  // who does it; this process if not set
+};
+
+struct Collected {
+  struct Removed {
+    StepName name{};
+    int64_t bytes = 0;  // of its files, as its manifest says
+  };
+  std::vector<Removed> removed{};     // oldest first
+  std::vector<StepName> kept{};       // newest first
+  std::vector<std::string> swept{};   // attempts and the like that crashes left
+  std::vector<std::string> failed{};  // what could not be removed, and why
+};
+
+// Owns the run meanwhile: kConflict, with the owner's name, if a live job has it. Lets go
+// in the end, also after a failure. kNotFound if it is no run.
+Result<Collected> collect(Env& env, const Path& run, const Keep& keep,
+                          const CollectOptions& options = {});
+
+}  // namespace holdfast

@@ -1,0 +1,117 @@
+#include "holdfast/checkpoint/verify.h"
+
+#include "holdfast/formats/torch_zip.h"
+
+namespace holdfast {
+namespace {
+
+Progress progress_of(const VerifyOptions& options, const Path& path) {
+  return options.progress ? options.progress(path) : Progress();
+}
+
+Result<Verified> verify_step(Env& env, const Path& folder,
+                             const VerifyOptions& options) {
+  WholeReport report = HOLDFAST_TRY(
+      check_whole(env, folder, options.depth, progress_of(options, folder)));
+  return Verified{.path = folder,
+                  .kind = "step",
+                  .damage = std::move(report.damage),
+                  .extra = std::move(report.extra),
+                  .bytes_read = report.bytes_read,
+                  .digests = options.depth == Depth::kFull};
+}
+
+// Passes reads on and tells how far they are.
+class WatchedSource : public Source {
+ public:
+  WatchedSource(std::unique_ptr<FileSource> inner, Progress progress)
+      : inner_(std::move(inner)), progress_(std::move(progress)) {}
+
+  const std::string& name() const override { return inner_->name(); }
+  int64_t size() const override { return inner_->size(); }
+
+ protected:
+  Result<void> read_inside(int64_t offset, ByteSpan into) const override {
+    HOLDFAST_TRY(inner_->read(offset, into));
+    if (progress_) progress_(offset + std::ssize(into), size());
+    return {};
+  }
+
+ private:
+  const std::unique_ptr<FileSource> inner_;
+  const Progress progress_;
+};
+
+Result<void> check_torch(Env& env, const Path& path, const VerifyOptions& options,
+                         Verified& verified) {
+  auto file = HOLDFAST_TRY(FileSource::open(env, path));
+  verified.bytes_read = file->size();
+  return verify_torch(
+      std::make_shared<WatchedSource>(std::move(file), progress_of(options, path)));
+}
+
+Result<Verified> verify_file(Env& env, const Found& found,
+                             const VerifyOptions& options) {
+  Verified verified{.path = found.path, .kind = std::string(found.kind())};
+  const auto look = [&]() -> Result<void> {
+    HOLDFAST_TRY(open_found(env, found));
+    if (found.kind() != "torch" || options.depth != Depth::kFull) return {};
+    verified.digests = true;
+    return check_torch(env, found.path, options, verified);
+  };
+  const Result<void> looked = look();
+  if (looked.ok()) return verified;
+  if (looked.error().code() != ErrorCode::kCorrupt) return looked.error();
+  const Result<FileInfo> info = env.info(found.path);
+  verified.damage.push_back({.file = found.path.filename().native(),
+                             .bytes = info.ok() ? info->size : 0,
+                             .what = looked.error().message()});
+  return verified;
+}
+
+// One that retention removed meanwhile is no longer of the run.
+Result<void> add_step(Env& env, const Path& folder, const VerifyOptions& options,
+                      std::vector<Verified>& all) {
+  Result<Verified> verified = verify_step(env, folder, options);
+  if (verified.ok()) {
+    all.push_back(*std::move(verified));
+    return {};
+  }
+  const bool gone = verified.error().code() == ErrorCode::kNotFound;
+  return gone ? Result<void>() : verified.error();
+}
+
+Result<std::vector<Verified>> verify_run(Env& env, const Path& path,
+                                         const VerifyOptions& options) {
+  const Run run = HOLDFAST_TRY(Run::open(env, path));
+  const StepList list = HOLDFAST_TRY(run.steps());
+  std::vector<Verified> all;
+  for (const Step& step : list.steps) {
+    HOLDFAST_TRY(add_step(env, step.folder, options, all));
+  }
+  for (const SkippedStep& skipped : list.skipped) {
+    HOLDFAST_TRY(add_step(env, path / skipped.folder, options, all));
+    // Its files may agree among themselves and yet be of another run or step.
+    const bool fenced = skipped.error.code() == ErrorCode::kConflict;
+    if (fenced || all.empty() || !all.back().whole()) continue;
+    if (all.back().path != path / skipped.folder) continue;
+    all.back().damage.push_back(
+        {.file = std::string(kManifestName), .what = skipped.error.message()});
+  }
+  if (all.empty()) return not_found("{}: no steps", path.native());
+  return all;
+}
+
+}  // namespace
+
+Result<std::vector<Verified>> verify(Env& env, const Path& path,
+                                     const VerifyOptions& options) {
+  if (is_run(env, path)) return verify_run(env, path, options);
+  const Found found = HOLDFAST_TRY(find_any(env, path));
+  std::vector<Verified> one;
+  one.push_back(HOLDFAST_TRY(found.step() ? verify_step(env, found.path, options)
+                                          : verify_file(env, found, options)));
+  return one;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,67 @@
+// `holdfast convert`: from any format, step or run into a file of a format.
+#include <fmt/ostream.h>
+
+#include <memory>
+
+#include "holdfast/checkpoint/convert.h"
+#include "holdfast/cli/command.h"
+#include "holdfast/cli/json_report.h"
+#include "holdfast/cli/progress.h"
+#include "holdfast/cli/text.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* kExample = R"(
+Examples:
+  holdfast convert model.pt model.safetensors
+  holdfast convert runs/gpt model.pt               the newest whole step
+  holdfast convert runs/gpt@400 model/             a folder of safetensors files
+  holdfast convert runs/gpt weights --format torch
+
+FROM is a file or folder of a known format, a step's folder, or a run directory; RUN@STEP
+is that step, as last saved. Formats: safetensors (.safetensors), safetensors-folder (a
+name that ends in /), torch (.pt, .pth, .bin). A target that exists is not touched.)";
+
+struct ConvertArguments {
+  std::string from, to, format;
+  bool json = false;
+};
+
+Result<ExitCode> convert_path(const Context& context,
+                              const ConvertArguments& arguments) {
+  ProgressBar bar(context, "convert");
+  const Converted done =
+      HOLDFAST_TRY(convert(context.env, arguments.from, arguments.to,
+                           {.format = arguments.format, .progress = bar.callback()}));
+  bar.clear();
+  if (arguments.json) {
+    fmt::print(context.out, "{}\n", convert_json(done));
+    return ExitCode::kDone;
+  }
+  fmt::print(context.out, "{} ({}) -> {} ({}): {} tensors, {}\n",
+             printable(done.from.path.native()), done.from.kind(),
+             printable(done.to.native()), done.format->name, human_count(done.tensors),
+             human_bytes(done.bytes));
+  for (const std::string& words : done.left_out) {
+    fmt::print(context.out, "left out: {}\n", printable(words));
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Verb convert_verb() {
+  auto arguments = std::make_shared<ConvertArguments>();  // shared with `run` below
+  ConvertArguments& a = *arguments;
+  return {.name = "convert",
+          .summary = "Write a checkpoint in another format",
+          .footer = kExample,
+          .options = {{"FROM", "A file, a step, a run, or RUN@STEP", &a.from, true},
+                      {"TO", "The new file, or folder if it ends in /", &a.to, true},
+                      {"--format", "If TO's name does not tell it", &a.format},
+                      {"--json", "The same for programs", &a.json}},
+          .run = [arguments](const Context& c) { return convert_path(c, *arguments); }};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,102 @@
+// `holdfast diff`: what differs between two checkpoints.
+#include <fmt/ostream.h>
+#include <fmt/ranges.h>
+
+#include <memory>
+
+#include "holdfast/cli/command.h"
+#include "holdfast/cli/json_report.h"
+#include "holdfast/cli/progress.h"
+#include "holdfast/cli/text.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* kExample = R"(
+Examples:
+  holdfast diff runs/gpt@300 runs/gpt@400
+  holdfast diff model.pt model.safetensors
+  holdfast diff a.pt b.pt --json
+
+Exits with 0 if all is equal bit by bit and with 1 if not. A relative difference is
+|a - b| / max(|a|, |b|).)";
+
+struct DiffArguments {
+  std::string a, b;
+  bool all = false;
+  bool json = false;
+};
+
+std::string kind_text(const TensorKind& kind) {
+  return fmt::format("{} {}", name_of(kind.dtype), to_string(kind.shape));
+}
+
+std::vector<std::string> row_of(const TensorDiff& tensor) {
+  const std::string name = printable(tensor.name);
+  switch (tensor.verdict) {
+    case Verdict::kEqual: return {name, "equal"};
+    case Verdict::kOnlyA: return {name, "only in the first"};
+    case Verdict::kOnlyB: return {name, "only in the second"};
+    case Verdict::kDtype:
+    case Verdict::kShape:
+      return {name,
+              fmt::format("{} against {}", kind_text(*tensor.a), kind_text(*tensor.b))};
+    case Verdict::kDiffers: break;
+  }
+  return {name,
+          fmt::format("{} of {} elements", human_count(tensor.differing),
+                      human_count(tensor.a->shape.elements())),
+          human_number(tensor.max_absolute), human_number(tensor.max_relative),
+          fmt::format("[{}]", fmt::join(tensor.first, ", "))};
+}
+
+void print_report(const Context& context, const DiffReport& report, bool all) {
+  Table table("llrrl");
+  table.add({"tensor", "differs", "max difference", "relative", "first at"});
+  bool any = false;
+  for (const TensorDiff& tensor : report.tensors) {
+    if (!all && tensor.verdict == Verdict::kEqual) continue;
+    table.add(row_of(tensor));
+    any = true;
+  }
+  if (any) fmt::print(context.out, "{}", table.text());
+  if (report.objects) {
+    fmt::print(context.out, "objects differ at {}\n", printable(*report.objects));
+  }
+  const auto equal = report.count(Verdict::kEqual);
+  fmt::print(context.out, "{} of {} tensors are equal{}; {} compared\n",
+             human_count(equal), human_count(std::ssize(report.tensors)),
+             report.equal() ? ", and so are the objects" : "",
+             human_bytes(report.bytes));
+}
+
+Result<ExitCode> diff_paths(const Context& context, const DiffArguments& arguments) {
+  const Contents a = HOLDFAST_TRY(open_any(context.env, arguments.a));
+  const Contents b = HOLDFAST_TRY(open_any(context.env, arguments.b));
+  ProgressBar bar(context, "diff");
+  const DiffReport report = HOLDFAST_TRY(diff(a, b, {}, bar.callback()));
+  bar.clear();
+  if (arguments.json) {
+    fmt::print(context.out, "{}\n", diff_json(arguments.a, arguments.b, report));
+  } else {
+    print_report(context, report, arguments.all);
+  }
+  return report.equal() ? ExitCode::kDone : ExitCode::kFailed;
+}
+
+}  // namespace
+
+Verb diff_verb() {
+  auto arguments = std::make_shared<DiffArguments>();  // shared with `run` below
+  DiffArguments& a = *arguments;
+  return {.name = "diff",
+          .summary = "What differs between two checkpoints, tensor by tensor",
+          .footer = kExample,
+          .options = {{"A", "A file, a step, a run, or RUN@STEP", &a.a, true},
+                      {"B", "The other one, of any format", &a.b, true},
+                      {"--all", "List equal tensors too", &a.all},
+                      {"--json", "The same for programs, all tensors", &a.json}},
+          .run = [arguments](const Context& c) { return diff_paths(c, *arguments); }};
+}
+
+}  // namespace holdfast

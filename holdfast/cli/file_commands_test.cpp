@@ -1,0 +1,159 @@
+// The verbs that read and write files of formats.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "holdfast/base/json.h"
+#include "holdfast/base/memory_env.h"
+#include "holdfast/cli/cli_testing.h"
+#include "holdfast/formats/contents_testing.h"
+#include "holdfast/formats/format.h"
+
+namespace holdfast::testing {
+namespace {
+
+template <typename T>
+Memory memory_of(const std::vector<T>& values) {
+  const auto bytes = std::as_bytes(std::span(values));
+  return {bytes.begin(), bytes.end()};
+}
+
+Contents floats(const std::vector<float>& values, Object objects = {}) {
+  Contents made =
+      contents_with({{.name = "w",
+                      .dtype = Dtype::kF32,
+                      .shape = {2, static_cast<int64_t>(values.size()) / 2}}},
+                    {memory_of(values)});
+  made.objects = std::move(objects);
+  return made;
+}
+
+// {"model": {"fc": w, "tied": w}, "lr": 0.1, "betas": (0.9, 0.999), 3: [True, None]}
+Contents nested() {
+  Contents made =
+      random_contents({{.name = "model.fc",
+                        .dtype = Dtype::kBf16,
+                        .shape = {3, 5},
+                        .ties = {"model.tied"}},
+                       {.name = "model.count", .dtype = Dtype::kI64, .shape = {}}});
+  const auto leaf = [](const char* name) { return Object(Object::TensorName{name}); };
+  const Object model(Object::Dict{{{Object("fc"), leaf("model.fc")},
+                                   {Object("tied"), leaf("model.tied")},
+                                   {Object("count"), leaf("model.count")}}});
+  made.objects = Object(Object::Dict{
+      {{Object("model"), model},
+       {Object("lr"), Object(0.1)},
+       {Object("betas"), Object(Object::Tuple{{Object(0.9), Object(0.999)}})},
+       {Object(int64_t{3}), Object(Object::List{{Object(true), Object()}})}}});
+  return made;
+}
+
+class FileCommandsTest : public ::testing::Test {
+ protected:
+  Ran run(const std::string& line) { return run_line(env_, line); }
+  Json json(const std::string& line) {
+    return parse_json(run(line + " --json").out, "out").value();
+  }
+  void write(const std::string& path, const Contents& contents) {
+    ASSERT_OK(write_file(env_, path, contents));
+  }
+  MemoryEnv env_;
+};
+
+TEST_F(FileCommandsTest, ConvertGoesRoundAllFormatsWithoutLosingABit) {
+  const Contents made = nested();
+  write("a.pt", made);
+  ASSERT_EQ(run("convert a.pt b.safetensors").code, 0);
+  ASSERT_EQ(run("convert b.safetensors folder/").code, 0);
+  ASSERT_EQ(run("convert folder c --format torch").code, 0);
+  for (const char* path : {"a.pt", "b.safetensors", "folder", "c"}) {
+    const Result<Contents> seen = open_file(env_, path);
+    ASSERT_OK(seen);
+    expect_same_tensors(*seen, made);
+    EXPECT_TRUE(seen->objects == made.objects) << path;
+    EXPECT_EQ(run(std::string("diff a.pt ") + path).code, 0) << path;
+    EXPECT_EQ(run(std::string("verify ") + path).code, 0) << path;
+  }
+  EXPECT_EQ(json("show c")["objects"]["$dict"][2][1]["$tuple"][1], 0.999);
+}
+
+TEST_F(FileCommandsTest, ConvertSaysWhatItDidAndWhatItLeftOut) {
+  Contents made = floats({1, 2});
+  made.metadata = {{"license", "none"}};
+  write("a.safetensors", made);
+  const Json done = json("convert a.safetensors b.pt");
+  EXPECT_EQ(done["kind"], "safetensors");
+  EXPECT_EQ(done["format"], "torch");
+  EXPECT_EQ(done["bytes"], 8);
+  EXPECT_EQ(done["left_out"].back(), "metadata license");
+}
+
+TEST_F(FileCommandsTest, DiffCountsAndMeasures) {
+  write("a.pt", floats({1, 2, 3, 4, 5, 6}));
+  write("b.safetensors", floats({1, 2, 3, 4.5, 5, -6}));
+  const Ran ran = run("diff a.pt b.safetensors");
+  EXPECT_EQ(ran.code, 1);
+  EXPECT_EQ(ran.err, "");
+  EXPECT_NE(ran.out.find("2 of 6 elements"), ran.out.npos) << ran.out;
+  const Json tensor = json("diff a.pt b.safetensors")["tensors"][0];
+  EXPECT_EQ(tensor["verdict"], "differs");
+  EXPECT_EQ(tensor["differing"], 2);
+  EXPECT_EQ(tensor["max_absolute"], 12);
+  EXPECT_EQ(tensor["max_relative"], 2);
+  EXPECT_EQ(tensor["first"], Json::array({1, 0}));
+}
+
+TEST_F(FileCommandsTest, DiffSaysNanWhereThereIsNoDistance) {
+  write("a.pt", floats({1, NAN, 3, 4}));
+  write("b.pt", floats({1, 2, 3, 5}));
+  EXPECT_EQ(json("diff a.pt b.pt")["tensors"][0]["max_absolute"], "nan");
+  EXPECT_EQ(run("diff a.pt a.pt").code, 0);
+}
+
+TEST_F(FileCommandsTest, DamageOfATorchFileIsFoundByItsRecord) {
+  write("a.pt", floats(std::vector<float>(1000, 1.5f)));
+  Bytes bytes = env_.read_file("a.pt").value();
+  const Memory pattern = memory_of(std::vector<float>(8, 1.5f));
+  const auto at = std::ranges::search(bytes, pattern).begin();
+  ASSERT_NE(at, bytes.end());
+  at[5] ^= std::byte{1};
+  ASSERT_OK(env_.write_file("a.pt", bytes));
+  const Ran ran = run("verify a.pt");
+  EXPECT_EQ(ran.code, 3);
+  EXPECT_NE(ran.out.find("data/0"), ran.out.npos) << ran.out;
+  EXPECT_EQ(run("verify --fast a.pt").code, 0);
+}
+
+TEST_F(FileCommandsTest, ASafetensorsFileIsCheckedAsFarAsItCanBe) {
+  write("a.safetensors", floats({1, 2}));
+  EXPECT_EQ(json("verify a.safetensors")["verified"][0]["digests"], false);
+  const Bytes bytes = env_.read_file("a.safetensors").value();
+  ASSERT_OK(env_.write_file("a.safetensors", ByteView(bytes).first(bytes.size() - 1)));
+  EXPECT_EQ(run("verify a.safetensors").code, 3);
+  EXPECT_EQ(run("show a.safetensors").code, 3);
+}
+
+TEST_F(FileCommandsTest, NamesFromFilesCannotSpeakToTheTerminal) {
+  write("a.safetensors",
+        contents_with({{.name = "w\033[2Jx\u202e", .shape = {1}}}, {Memory(4)}));
+  for (const char* line : {"show a.safetensors --tensors --layout",
+                           "diff a.safetensors a.safetensors --all"}) {
+    const Ran ran = run(line);
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    EXPECT_EQ(ran.out.find('\033'), ran.out.npos);
+    EXPECT_NE(ran.out.find("w\\x1b[2Jx\\u202e"), ran.out.npos) << ran.out;
+  }
+}
+
+TEST_F(FileCommandsTest, ProgressIsShownOnlyOnATerminalAndWipedInTheEnd) {
+  write("a.pt", floats({1, 2}));
+  EXPECT_EQ(run("convert a.pt b.pt").err, "");
+  const Ran ran = run_line(env_, "convert a.pt c.pt", {.progress = true});
+  EXPECT_TRUE(ran.err.starts_with("\r\033[Kconvert  ")) << ran.err;
+  EXPECT_TRUE(ran.err.ends_with("\r\033[K")) << ran.err;
+}
+
+}  // namespace
+}  // namespace holdfast::testing

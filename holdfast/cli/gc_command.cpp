@@ -1,0 +1,104 @@
+// `holdfast gc`: removes the steps that no rule keeps.
+#include <fmt/ostream.h>
+
+#include <memory>
+
+#include "holdfast/cli/command.h"
+#include "holdfast/cli/json_report.h"
+#include "holdfast/cli/text.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* kExample = R"(
+Examples:
+  holdfast gc runs/gpt --keep-last 3 --dry-run
+  holdfast gc runs/gpt --keep-last 3 --keep-every 1000
+  holdfast gc runs/gpt --keep-best 2 --metric loss
+
+Kept is what any rule keeps, what is pinned (holdfast pin), and always the newest whole
+step. Leftovers of crashed saves go too. A run that a live job writes to is refused.)";
+
+struct GcArguments {
+  std::string run;
+  std::optional<int64_t> last, every, best;
+  std::string metric;
+  bool max = false;
+  bool dry_run = false;
+  bool json = false;
+};
+
+Result<int64_t> at_least_one(const char* name, const std::optional<int64_t>& number,
+                             int64_t otherwise) {
+  if (!number) return otherwise;
+  if (*number < 1) return invalid("{}: {}, want 1 or more", name, *number);
+  return *number;
+}
+
+Result<Keep> keep_of(const GcArguments& arguments) {
+  if (!arguments.last && !arguments.every && !arguments.best) {
+    return invalid("gc: no rule, want --keep-last, --keep-every or --keep-best");
+  }
+  if (arguments.best.has_value() == arguments.metric.empty()) {
+    return invalid("gc: --keep-best and --metric go together");
+  }
+  if (arguments.max && !arguments.best)
+    return invalid("gc: --max goes with --keep-best");
+  return Keep{.last = HOLDFAST_TRY(at_least_one("--keep-last", arguments.last, 1)),
+              .every = HOLDFAST_TRY(at_least_one("--keep-every", arguments.every, 0)),
+              .best = HOLDFAST_TRY(at_least_one("--keep-best", arguments.best, 0)),
+              .metric = arguments.metric,
+              .order = arguments.max ? Best::kMax : Best::kMin};
+}
+
+void print_collected(const Context& context, const Collected& done, bool dry_run) {
+  const char* would = dry_run ? "would be " : "";
+  int64_t bytes = 0;
+  for (const auto& [name, size] : done.removed) {
+    fmt::print(context.out, "{}removed: {}, {}\n", would, name.text(),
+               human_bytes(size));
+    bytes += size;
+  }
+  for (const std::string& name : done.swept) {
+    fmt::print(context.out, "{}removed: {}, left by a crash\n", would, name);
+  }
+  for (const std::string& words : done.failed) {
+    fmt::print(context.out, "not removed: {}\n", printable(words));
+  }
+  fmt::print(context.out, "{} steps, {}, {}removed; {} stay\n", done.removed.size(),
+             human_bytes(bytes), would, done.kept.size());
+}
+
+Result<ExitCode> gc(const Context& context, const GcArguments& arguments) {
+  const Keep keep = HOLDFAST_TRY(keep_of(arguments));
+  const Collected done = HOLDFAST_TRY(
+      collect(context.env, arguments.run, keep, {.dry_run = arguments.dry_run}));
+  if (arguments.json) {
+    fmt::print(context.out, "{}\n", gc_json(arguments.run, arguments.dry_run, done));
+  } else {
+    print_collected(context, done, arguments.dry_run);
+  }
+  return done.failed.empty() ? ExitCode::kDone : ExitCode::kFailed;
+}
+
+}  // namespace
+
+Verb gc_verb() {
+  auto arguments = std::make_shared<GcArguments>();  // shared with `run` below
+  GcArguments& a = *arguments;
+  return {
+      .name = "gc",
+      .summary = "Remove the steps that no rule keeps",
+      .footer = kExample,
+      .options = {{"RUN", "The run directory", &a.run, true},
+                  {"--keep-last", "The newest N steps", &a.last},
+                  {"--keep-every", "Steps whose number is a multiple of N", &a.every},
+                  {"--keep-best", "The N steps with the best --metric", &a.best},
+                  {"--metric", "Name of the metric, such as loss", &a.metric},
+                  {"--max", "Greatest is best; without it the least", &a.max},
+                  {"--dry-run", "Only say what would go", &a.dry_run},
+                  {"--json", "The same for programs", &a.json}},
+      .run = [arguments](const Context& c) { return gc(c, *arguments); }};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,261 @@
+#include "holdfast/cli/json_report.h"
+
+#include <cmath>
+
+#include "holdfast/base/json.h"
+#include "holdfast/cli/text.h"
+#include "holdfast/state/object_json.h"
+
+namespace holdfast {
+namespace {
+
+std::string dump(const OrderedJson& json) {
+  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
+}
+
+// JSON has no word for these two.
+OrderedJson number(double value) {
+  if (std::isfinite(value)) return value;
+  return human_number(value);
+}
+
+OrderedJson text_or_null(const std::string& text) {
+  return text.empty() ? OrderedJson() : OrderedJson(text);
+}
+
+OrderedJson skipped_json(const std::vector<SkippedStep>& list) {
+  OrderedJson all = OrderedJson::array();
+  for (const SkippedStep& skipped : list) {
+    all.push_back({{"folder", skipped.folder},
+                   {"code", name_of(skipped.error.code())},
+                   {"why", skipped.error.message()}});
+  }
+  return all;
+}
+
+OrderedJson metrics_json(const Manifest& manifest) {
+  OrderedJson metrics = OrderedJson::object();
+  for (const auto& [name, value] : manifest.metrics) metrics[name] = number(value);
+  return metrics;
+}
+
+OrderedJson owner_json(const std::optional<OwnerView>& owner) {
+  if (!owner) return OrderedJson();
+  const OwnerRecord& record = owner->record;
+  return {{"host", record.who.host},
+          {"pid", record.who.pid},
+          {"job", text_or_null(record.who.job)},
+          {"epoch", record.epoch},
+          {"since", human_date(record.since)},
+          {"live", !owner->dead},
+          {"why_dead", text_or_null(owner->dead.value_or(""))}};
+}
+
+OrderedJson step_json(const StepView& view) {
+  const Manifest& manifest = view.step.manifest;
+  return {{"folder", view.step.name.text()},
+          {"step", view.step.name.step},
+          {"generation", view.step.name.generation},
+          {"epoch", manifest.epoch},
+          {"sequence", manifest.sequence},
+          {"created", human_date(manifest.created)},
+          {"bytes", view.bytes},
+          {"ranks", manifest.world},
+          {"metrics", metrics_json(manifest)},
+          {"pinned", view.pinned},
+          {"newest", view.newest},
+          {"whole", !view.why_not},
+          {"why", view.why_not ? OrderedJson(view.why_not->message()) : OrderedJson()}};
+}
+
+OrderedJson run_json(const RunView& run) {
+  OrderedJson steps = OrderedJson::array(), newest;
+  for (const StepView& view : run.steps) {
+    steps.push_back(step_json(view));
+    if (view.newest) newest = view.step.name.text();
+  }
+  return {{"path", run.path.native()},
+          {"id", run.id},
+          {"owner", owner_json(run.owner)},
+          {"newest", newest},
+          {"steps", steps},
+          {"skipped", skipped_json(run.skipped)},
+          {"attempts", run.attempts}};
+}
+
+OrderedJson manifest_json(const Manifest& manifest) {
+  OrderedJson files = OrderedJson::array();
+  for (const ManifestFile& file : manifest.files) {
+    files.push_back(
+        {{"name", file.name}, {"bytes", file.bytes}, {"digest", file.digest}});
+  }
+  return {{"step", manifest.step},
+          {"run", manifest.run},
+          {"epoch", manifest.epoch},
+          {"sequence", manifest.sequence},
+          {"attempt", hex64(manifest.attempt)},
+          {"ranks", manifest.world},
+          {"parallel", text_or_null(manifest.parallel)},
+          {"parent", text_or_null(manifest.parent)},
+          {"created", human_date(manifest.created)},
+          {"software", manifest.software},
+          {"metrics", metrics_json(manifest)},
+          {"files", files}};
+}
+
+OrderedJson pieces_json(const Collection& collection, TensorId id) {
+  OrderedJson pieces = OrderedJson::array();
+  const Layout& layout = collection.layout();
+  const int64_t element = bytes_of(collection.tensor(id).dtype);
+  for (const Slice& slice : layout.slices(id)) {
+    OrderedJson box = OrderedJson::array();
+    for (const Extent& extent : slice.box.extents())
+      box.push_back({extent.lo, extent.hi});
+    for (PieceId piece = slice.first; piece < slice.last; ++piece) {
+      pieces.push_back({{"box", box},
+                        {"file", layout.holders()[layout.holder(piece)].name},
+                        {"offset", layout.map(piece, element).offset}});
+    }
+  }
+  return pieces;
+}
+
+OrderedJson tensor_json(const Shown& shown, TensorId id, bool layout) {
+  const Tensor& tensor = shown.collection.tensor(id);
+  OrderedJson json{{"name", tensor.name},
+                   {"dtype", name_of(tensor.dtype)},
+                   {"shape", tensor.shape.sizes()},
+                   {"bytes", tensor.bytes()},
+                   {"ties", tensor.ties},
+                   {"seal", text_or_null(seal_text(shown, id).value_or(""))}};
+  if (layout) json["pieces"] = pieces_json(shown.collection, id);
+  return json;
+}
+
+// Typed JSON, as object_json.h has it.
+OrderedJson object_json(const Object& object) {
+  const Result<std::string> text = encode_object(object);
+  if (!text.ok()) return {{"$error", text.error().message()}};
+  return OrderedJson::parse(*text, nullptr, false);
+}
+
+OrderedJson damage_json(const Damage& damage) {
+  return {{"file", damage.file},
+          {"tensors", damage.tensors},
+          {"chunk", damage.chunk < 0 ? OrderedJson() : OrderedJson(damage.chunk)},
+          {"offset", damage.offset},
+          {"bytes", damage.bytes},
+          {"what", damage.what}};
+}
+
+OrderedJson kind_json(const std::optional<TensorKind>& kind) {
+  if (!kind) return OrderedJson();
+  return {{"dtype", name_of(kind->dtype)}, {"shape", kind->shape.sizes()}};
+}
+
+OrderedJson tensor_diff_json(const TensorDiff& tensor) {
+  OrderedJson json{{"name", tensor.name},
+                   {"verdict", name_of(tensor.verdict)},
+                   {"a", kind_json(tensor.a)},
+                   {"b", kind_json(tensor.b)}};
+  if (tensor.verdict != Verdict::kDiffers) return json;
+  json["elements"] = tensor.a->shape.elements();
+  json["differing"] = tensor.differing;
+  json["max_absolute"] = number(tensor.max_absolute);
+  json["max_relative"] = number(tensor.max_relative);
+  json["first"] = tensor.first;
+  return json;
+}
+
+}  // namespace
+
+std::string ls_json(std::span<const Overview> overviews) {
+  OrderedJson runs = OrderedJson::array(), skipped = OrderedJson::array();
+  for (const Overview& overview : overviews) {
+    for (const RunView& run : overview.runs) runs.push_back(run_json(run));
+    for (const auto& entry : skipped_json(overview.skipped)) skipped.push_back(entry);
+  }
+  return dump({{"runs", runs}, {"skipped", skipped}});
+}
+
+std::string show_json(const Shown& shown, bool layout) {
+  OrderedJson tensors = OrderedJson::array(), of_ranks = OrderedJson::object();
+  for (TensorId id = 0; id < shown.collection.tensors().size(); ++id) {
+    tensors.push_back(tensor_json(shown, id, layout));
+  }
+  for (const auto& [rank, object] : shown.rank_objects) {
+    of_ranks[std::to_string(rank)] = object_json(object);
+  }
+  return dump(
+      {{"path", shown.found.path.native()},
+       {"kind", shown.found.kind()},
+       {"skipped", skipped_json(shown.found.skipped)},
+       {"manifest", shown.manifest ? manifest_json(*shown.manifest) : OrderedJson()},
+       {"bytes", shown.collection.bytes()},
+       {"tensors", tensors},
+       {"objects", object_json(shown.objects)},
+       {"rank_objects", of_ranks},
+       {"metadata", shown.metadata}});
+}
+
+std::string verify_json(std::span<const Verified> all) {
+  OrderedJson list = OrderedJson::array();
+  bool whole = true;
+  for (const Verified& verified : all) {
+    OrderedJson damage = OrderedJson::array();
+    for (const Damage& one : verified.damage) damage.push_back(damage_json(one));
+    whole = whole && verified.whole();
+    list.push_back({{"path", verified.path.native()},
+                    {"kind", verified.kind},
+                    {"whole", verified.whole()},
+                    {"digests", verified.digests},
+                    {"bytes_read", verified.bytes_read},
+                    {"damage", damage},
+                    {"extra", verified.extra}});
+  }
+  return dump({{"whole", whole}, {"verified", list}});
+}
+
+std::string diff_json(const std::string& a, const std::string& b,
+                      const DiffReport& report) {
+  OrderedJson tensors = OrderedJson::array();
+  for (const TensorDiff& tensor : report.tensors) {
+    tensors.push_back(tensor_diff_json(tensor));
+  }
+  return dump({{"a", a},
+               {"b", b},
+               {"equal", report.equal()},
+               {"bytes", report.bytes},
+               {"objects", text_or_null(report.objects.value_or(""))},
+               {"tensors", tensors}});
+}
+
+std::string gc_json(const std::string& run, bool dry_run, const Collected& done) {
+  OrderedJson removed = OrderedJson::array(), kept = OrderedJson::array();
+  for (const auto& [name, bytes] : done.removed) {
+    removed.push_back({{"folder", name.text()}, {"bytes", bytes}});
+  }
+  for (const StepName& name : done.kept) kept.push_back(name.text());
+  return dump({{"run", run},
+               {"dry_run", dry_run},
+               {"removed", removed},
+               {"kept", kept},
+               {"swept", done.swept},
+               {"failed", done.failed}});
+}
+
+std::string pin_json(const std::string& run, const std::string& folder, bool pinned) {
+  return dump({{"run", run}, {"folder", folder}, {"pinned", pinned}});
+}
+
+std::string convert_json(const Converted& done) {
+  return dump({{"from", done.from.path.native()},
+               {"kind", done.from.kind()},
+               {"to", done.to.native()},
+               {"format", done.format->name},
+               {"tensors", done.tensors},
+               {"bytes", done.bytes},
+               {"left_out", done.left_out}});
+}
+
+}  // namespace holdfast

@@ -1,0 +1,26 @@
+// What --json prints, verb by verb. Field names are stable: programs read them. All text
+// ends without a line end; names that are no UTF-8 have U+FFFD where they are not.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "holdfast/checkpoint/collect.h"
+#include "holdfast/checkpoint/convert.h"
+#include "holdfast/checkpoint/diff.h"
+#include "holdfast/checkpoint/overview.h"
+#include "holdfast/checkpoint/verify.h"
+#include "holdfast/cli/shown.h"
+
+namespace holdfast {
+
+std::string ls_json(std::span<const Overview> overviews);
+std::string show_json(const Shown& shown, bool layout);
+std::string verify_json(std::span<const Verified> all);
+std::string diff_json(const std::string& a, const std::string& b,
+                      const DiffReport& report);
+std::string gc_json(const std::string& run, bool dry_run, const Collected& done);
+std::string pin_json(const std::string& run, const std::string& folder, bool pinned);
+std::string convert_json(const Converted& done);
+
+}  // namespace holdfast

@@ -1,0 +1,126 @@
+// `holdfast ls`: which runs and steps there are.
+#include <fmt/ostream.h>
+
+#include <memory>
+
+#include "holdfast/cli/command.h"
+#include "holdfast/cli/json_report.h"
+#include "holdfast/cli/text.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* kExample = R"(
+Examples:
+  holdfast ls runs/gpt          the steps of a run, newest first
+  holdfast ls runs              all runs in a folder
+  holdfast ls runs/gpt --json
+
+Looks at names, sizes and small files; holdfast verify reads every byte.)";
+
+struct LsArguments {
+  std::vector<std::string> paths{"."};
+  bool json = false;
+};
+
+std::string metrics_text(const Manifest& manifest) {
+  std::string text;
+  for (const auto& [name, value] : manifest.metrics) {
+    text += fmt::format("{}{}={}", text.empty() ? "" : " ", printable(name),
+                        human_number(value));
+  }
+  return text.empty() ? "-" : text;
+}
+
+std::string state_text(const StepView& view, bool colour) {
+  std::string text = view.why_not  ? paint("damaged", Colour::kRed, colour)
+                     : view.newest ? paint("newest", Colour::kGreen, colour)
+                                   : "whole";
+  if (view.pinned) text += ", pinned";
+  return text;
+}
+
+std::string owner_text(const OwnerView& owner) {
+  const Identity& who = owner.record.who;
+  return fmt::format("{}: {} (process {}), since {}{}",
+                     owner.dead ? "last owner" : "owner", printable(who.host), who.pid,
+                     human_date(owner.record.since),
+                     owner.dead ? ", but " + printable(*owner.dead) : "");
+}
+
+void print_steps(const Context& context, const RunView& run) {
+  const bool colour = context.terminal.colour;
+  Table table("lrrrrrll");
+  table.add({"folder", "step", "saved", "age", "size", "ranks", "metrics", "state"});
+  for (const StepView& view : run.steps) {
+    const Manifest& manifest = view.step.manifest;
+    table.add({view.step.name.text(), std::to_string(manifest.step),
+               human_date(manifest.created),
+               human_age(context.env.wall_now() - manifest.created),
+               human_bytes(view.bytes), std::to_string(manifest.world),
+               metrics_text(manifest), state_text(view, colour)});
+  }
+  fmt::print(context.out, "{}", table.text());
+}
+
+void print_run(const Context& context, const RunView& run) {
+  fmt::print(context.out, "{}: run {}, {} steps\n", printable(run.path.native()),
+             printable(run.id), run.steps.size());
+  if (run.owner) fmt::print(context.out, "{}\n", owner_text(*run.owner));
+  if (!run.steps.empty()) print_steps(context, run);
+  for (const StepView& view : run.steps) {
+    if (!view.why_not) continue;
+    fmt::print(context.out, "damaged: {}: {}\n", view.step.name.text(),
+               printable(view.why_not->message()));
+  }
+  for (const SkippedStep& skipped : run.skipped) {
+    fmt::print(context.out, "skipped: {}: {}\n", printable(skipped.folder),
+               printable(skipped.error.message()));
+  }
+  const bool live = run.owner && !run.owner->dead;
+  for (const std::string& name : run.attempts) {
+    fmt::print(context.out, "attempt: {}: {}\n", name,
+               live ? "in flight, or left by a crash" : "left by a crash, not a step");
+  }
+}
+
+Result<ExitCode> ls(const Context& context, const LsArguments& arguments) {
+  std::vector<Overview> all;
+  for (const std::string& path : arguments.paths) {
+    all.push_back(HOLDFAST_TRY(overview(context.env, path)));
+  }
+  if (arguments.json) {
+    fmt::print(context.out, "{}\n", ls_json(all));
+    return ExitCode::kDone;
+  }
+  bool first = true;
+  for (const Overview& one : all) {
+    for (const RunView& run : one.runs) {
+      if (!first) fmt::print(context.out, "\n");
+      print_run(context, run);
+      first = false;
+    }
+    for (const SkippedStep& skipped : one.skipped) {
+      fmt::print(context.out, "skipped: {}: {}\n", printable(skipped.folder),
+                 printable(skipped.error.message()));
+    }
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Verb ls_verb() {
+  auto arguments = std::make_shared<LsArguments>();  // shared with `run` below
+  LsArguments& a = *arguments;
+  return {
+      .name = "ls",
+      .summary = "Runs and their steps, newest first",
+      .footer = kExample,
+      .options = {{"RUN", "A run directory, or a folder with runs; here if not given",
+                   &a.paths},
+                  {"--json", "The same for programs", &a.json}},
+      .run = [arguments](const Context& c) { return ls(c, *arguments); }};
+}
+
+}  // namespace holdfast

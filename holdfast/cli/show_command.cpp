@@ -1,0 +1,203 @@
+// `holdfast show`: what is in a checkpoint, and where.
+#include <fmt/ostream.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <memory>
+
+#include "holdfast/cli/command.h"
+#include "holdfast/cli/json_report.h"
+#include "holdfast/cli/text.h"
+#include "holdfast/state/object_json.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* kExample = R"(
+Examples:
+  holdfast show runs/gpt                the newest whole step
+  holdfast show runs/gpt@400 --tensors  step 400, tensor by tensor
+  holdfast show model.pt --layout       which bytes of which file hold which box
+
+PATH is a file or folder of a known format, a step's folder, or a run directory; RUN@STEP
+is that step of the run, as last saved.)";
+
+constexpr size_t kObjectsShown = 1000;  // characters, unless --objects asks for all
+
+struct ShowArguments {
+  std::string path;
+  bool tensors = false;
+  bool layout = false;
+  bool objects = false;
+  bool json = false;
+};
+
+void print_manifest(const Context& context, const Manifest& manifest) {
+  Table table("ll");
+  table.add({"step", std::to_string(manifest.step)});
+  table.add({"saved", human_date(manifest.created)});
+  table.add({"ranks", std::to_string(manifest.world)});
+  if (!manifest.parallel.empty()) table.add({"parallel", printable(manifest.parallel)});
+  if (!manifest.parent.empty()) table.add({"went on from", printable(manifest.parent)});
+  for (const auto& [name, value] : manifest.metrics) {
+    table.add({printable(name), human_number(value)});
+  }
+  for (const auto& [name, version] : manifest.software) {
+    table.add({printable(name), printable(version)});
+  }
+  table.add({"run", printable(manifest.run)});
+  table.add(
+      {"epoch, sequence", fmt::format("{}, {}", manifest.epoch, manifest.sequence)});
+  fmt::print(context.out, "{}", table.text());
+}
+
+void print_summary(const Context& context, const Collection& collection) {
+  std::map<Dtype, std::pair<int64_t, int64_t>> by_dtype;  // tensors and bytes
+  for (const Tensor& tensor : collection.tensors()) {
+    by_dtype[tensor.dtype].first += 1;
+    by_dtype[tensor.dtype].second += tensor.bytes();
+  }
+  fmt::print(context.out, "{} tensors, {}, in {} files\n",
+             human_count(std::ssize(collection.tensors())),
+             human_bytes(collection.bytes()), collection.layout().holders().size());
+  for (const auto& [dtype, counts] : by_dtype) {
+    fmt::print(context.out, "  {}: {} tensors, {}\n", name_of(dtype),
+               human_count(counts.first), human_bytes(counts.second));
+  }
+}
+
+void print_tensors(const Context& context, const Shown& shown) {
+  Table table("llrrl");
+  table.add({"tensor", "dtype", "shape", "size", "seal"});
+  for (TensorId id = 0; id < shown.collection.tensors().size(); ++id) {
+    const Tensor& tensor = shown.collection.tensor(id);
+    table.add({printable(tensor.name), std::string(name_of(tensor.dtype)),
+               to_string(tensor.shape), human_bytes(tensor.bytes()),
+               seal_text(shown, id).value_or("-")});
+    for (const std::string& tie : tensor.ties) {
+      table.add({"  = " + printable(tie)});
+    }
+  }
+  fmt::print(context.out, "\n{}", table.text());
+}
+
+void print_layout(const Context& context, const Collection& collection) {
+  const Layout& layout = collection.layout();
+  Table table("lllr");
+  table.add({"tensor", "box", "file", "at byte"});
+  for (TensorId id = 0; id < collection.tensors().size(); ++id) {
+    const Tensor& tensor = collection.tensor(id);
+    for (const Slice& slice : layout.slices(id)) {
+      for (PieceId piece = slice.first; piece < slice.last; ++piece) {
+        table.add({printable(tensor.name), to_string(slice.box),
+                   printable(layout.holders()[layout.holder(piece)].name),
+                   std::to_string(layout.map(piece, bytes_of(tensor.dtype)).offset)});
+      }
+    }
+  }
+  fmt::print(context.out, "\n{}", table.text());
+}
+
+void print_object(const Context& context, const std::string& label,
+                  const Object& object, bool all) {
+  if (object.none()) return;
+  const Result<std::string> text = encode_object(object);
+  const std::string words = text.ok() ? *text : text.error().message();
+  const bool cut = !all && words.size() > kObjectsShown;
+  fmt::print(
+      context.out, "\n{}: {}{}\n", label,
+      printable(std::string_view(words).substr(0, cut ? kObjectsShown : words.npos)),
+      cut ? "... (--objects shows all)" : "");
+}
+
+void print_objects(const Context& context, const Shown& shown, bool all) {
+  print_object(context, "objects", shown.objects, all);
+  for (const auto& [rank, object] : shown.rank_objects) {
+    print_object(context, fmt::format("objects of rank {}", rank), object, all);
+  }
+  for (const auto& [key, value] : shown.metadata) {
+    fmt::print(context.out, "metadata: {}: {}\n", printable(key), printable(value));
+  }
+}
+
+Result<ExitCode> show(const Context& context, const ShowArguments& arguments) {
+  const Shown shown = HOLDFAST_TRY(look_at(context.env, arguments.path));
+  if (arguments.json) {
+    fmt::print(context.out, "{}\n", show_json(shown, arguments.layout));
+    return ExitCode::kDone;
+  }
+  fmt::print(context.out, "{}: {}\n", printable(shown.found.path.native()),
+             shown.found.step() ? "a step of a run" : shown.found.format->what);
+  for (const SkippedStep& skipped : shown.found.skipped) {
+    fmt::print(context.out, "skipped: {}: {}\n", printable(skipped.folder),
+               printable(skipped.error.message()));
+  }
+  if (shown.manifest) print_manifest(context, *shown.manifest);
+  print_summary(context, shown.collection);
+  if (arguments.tensors) print_tensors(context, shown);
+  if (arguments.layout) print_layout(context, shown.collection);
+  print_objects(context, shown, arguments.objects);
+  return ExitCode::kDone;
+}
+
+// By the files, not by counting to a number that a file claims.
+std::vector<int> ranks_with_objects(const Manifest& manifest) {
+  constexpr std::string_view kBegin = "rank-", kEnd = ".objects.json";
+  std::vector<int> ranks;
+  for (const ManifestFile& file : manifest.files) {
+    if (!file.name.starts_with(kBegin) || !file.name.ends_with(kEnd)) continue;
+    const char* end = file.name.data() + file.name.size() - kEnd.size();
+    int rank = 0;
+    const auto read = std::from_chars(file.name.data() + kBegin.size(), end, rank);
+    if (read.ec == std::errc() && read.ptr == end) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+}  // namespace
+
+std::optional<std::string> seal_text(const Shown& shown, TensorId id) {
+  if (id >= shown.seals.size()) return std::nullopt;
+  const Tensor& tensor = shown.collection.tensor(id);
+  const Seal& seal = shown.seals[id];
+  if (seal.bytes != static_cast<uint64_t>(tensor.bytes())) return std::nullopt;
+  return print_seal(seal, tensor.dtype, tensor.shape);
+}
+
+Result<Shown> look_at(Env& env, const Path& path) {
+  const Found found = HOLDFAST_TRY(find_any(env, path));
+  if (!found.step()) {
+    Contents contents = HOLDFAST_TRY(open_found(env, found));
+    return Shown{.found = found,
+                 .collection = std::move(contents.collection),
+                 .objects = std::move(contents.objects),
+                 .metadata = std::move(contents.metadata)};
+  }
+  const StepFiles step = HOLDFAST_TRY(open_step(env, found.path));
+  Shown shown{.found = found,
+              .collection = step.collection,
+              .objects = HOLDFAST_TRY(read_objects(env, step)),
+              .manifest = step.manifest,
+              .seals = step.seals};
+  for (const int rank : ranks_with_objects(step.manifest)) {
+    shown.rank_objects.emplace(rank, HOLDFAST_TRY(read_objects(env, step, rank)));
+  }
+  return shown;
+}
+
+Verb show_verb() {
+  auto arguments = std::make_shared<ShowArguments>();  // shared with `run` below
+  ShowArguments& a = *arguments;
+  return {
+      .name = "show",
+      .summary = "What is in a checkpoint or file, and where",
+      .footer = kExample,
+      .options = {{"PATH", "A file, a step, a run, or RUN@STEP", &a.path, true},
+                  {"--tensors", "Every tensor: dtype, shape, size, seal", &a.tensors},
+                  {"--layout", "Which file holds which box, at which byte", &a.layout},
+                  {"--objects", "All of what is no tensor, however long", &a.objects},
+                  {"--json", "All of it for programs (boxes with --layout)", &a.json}},
+      .run = [arguments](const Context& c) { return show(c, *arguments); }};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,97 @@
+// `holdfast verify`: is every byte what was written?
+#include <fmt/ostream.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <memory>
+
+#include "holdfast/cli/command.h"
+#include "holdfast/cli/json_report.h"
+#include "holdfast/cli/progress.h"
+#include "holdfast/cli/text.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* kExample = R"(
+Examples:
+  holdfast verify runs/gpt          every step of a run, every byte
+  holdfast verify runs/gpt@400      one step
+  holdfast verify model.pt other.pt
+  holdfast verify runs/gpt --fast   names, sizes and small files only
+
+Names file, tensors, chunk and bytes of all damage and then exits with 3. A safetensors
+file has no digests: of one that is in no run only the header is checked.)";
+
+struct VerifyArguments {
+  std::vector<std::string> paths;
+  bool fast = false;
+  bool json = false;
+};
+
+void print_damage(const Context& context, const Damage& damage) {
+  fmt::print(context.out, "  {}", printable(damage.file));
+  if (damage.chunk >= 0) fmt::print(context.out, ", chunk {}", damage.chunk);
+  if (damage.bytes > 0) {
+    fmt::print(context.out, ", bytes {} to {}", damage.offset,
+               damage.offset + damage.bytes);
+  }
+  if (!damage.tensors.empty()) {
+    fmt::print(context.out, ", in {}",
+               printable(fmt::format("{}", fmt::join(damage.tensors, ", "))));
+  }
+  fmt::print(context.out, ": {}\n", printable(damage.what));
+}
+
+void print_one(const Context& context, const Verified& verified) {
+  const bool colour = context.terminal.colour;
+  const std::string state = verified.whole() ? paint("whole", Colour::kGreen, colour)
+                                             : paint("DAMAGED", Colour::kRed, colour);
+  fmt::print(context.out, "{}: {}, {} read{}\n", printable(verified.path.native()),
+             state, human_bytes(verified.bytes_read),
+             verified.digests ? "" : ", contents not checked");
+  for (const Damage& damage : verified.damage) print_damage(context, damage);
+  for (const std::string& name : verified.extra) {
+    fmt::print(context.out, "  {}: a file that is not of the step\n", printable(name));
+  }
+}
+
+Result<ExitCode> verify_paths(const Context& context,
+                              const VerifyArguments& arguments) {
+  std::vector<Verified> all;
+  for (const std::string& path : arguments.paths) {
+    std::unique_ptr<ProgressBar> bar;
+    VerifyOptions options{.depth = arguments.fast ? Depth::kFast : Depth::kFull};
+    options.progress = [&](const Path& at) {
+      bar = std::make_unique<ProgressBar>(context, "verify " + at.filename().native());
+      return bar->callback();
+    };
+    for (Verified& one : HOLDFAST_TRY(verify(context.env, path, options))) {
+      all.push_back(std::move(one));
+    }
+  }
+  if (arguments.json) {
+    fmt::print(context.out, "{}\n", verify_json(all));
+  } else {
+    for (const Verified& one : all) print_one(context, one);
+  }
+  const bool whole = std::ranges::all_of(all, &Verified::whole);
+  return whole ? ExitCode::kDone : ExitCode::kDamage;
+}
+
+}  // namespace
+
+Verb verify_verb() {
+  auto arguments = std::make_shared<VerifyArguments>();  // shared with `run` below
+  VerifyArguments& a = *arguments;
+  return {.name = "verify",
+          .summary = "Check every digest; names what is damaged and exits with 3",
+          .footer = kExample,
+          .options = {{"PATH", "Files, steps, runs (all of their steps), or RUN@STEP",
+                       &a.paths, true},
+                      {"--fast", "Names, sizes and small files only", &a.fast},
+                      {"--json", "The same for programs", &a.json}},
+          .run = [arguments](const Context& c) { return verify_paths(c, *arguments); }};
+}
+
+}  // namespace holdfast
