@@ -71,6 +71,7 @@ class RunSaver : public Saver {
   void remember(const SaveTask& task, const Durable& durable);
   std::set<std::string> bases_in_use();
   Result<void> plan_for(const LocalState& state);
+  int64_t ring_size();
   void make_ring();
   void enqueue(const Task& task);
 
@@ -291,15 +292,20 @@ Result<void> RunSaver::plan_for(const LocalState& state) {
   return {};
 }
 
+int64_t RunSaver::ring_size() {
+  // On one thread all of a save is captured before any of it is written.
+  if (!options_.background) return std::max(ring_for_, options_.ring_bytes);
+  if (options_.ring_bytes != 0) return options_.ring_bytes;
+  return std::min(ring_for_, free_memory(env_) / 4);
+}
+
 // A ring that fits the plan; one that is in use is kept until its saves are done.
 void RunSaver::make_ring() {
   const bool fixed = options_.ring_bytes != 0 && options_.background;
   if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
   wait_idle(kNoDeadline);
   ring_for_ = plan_->shard_bytes();
-  int64_t want = fixed ? options_.ring_bytes : std::min(ring_for_, free_memory(env_) / 4);
-  // On one thread all of a save is captured before any of it is written.
-  if (!options_.background) want = std::max(ring_for_, options_.ring_bytes);
+  const int64_t want = ring_size();
   ring_ = nullptr;
   ring_ =
       std::make_unique<StagingRing>(RingOptions{.bytes = want,
