@@ -34,7 +34,8 @@ Result<void> refuse_legacy(const Source& source) {
                      source.name());
 }
 
-// The one folder that the archive is, as its pickle tells.
+// The one folder that the archive is, as its pickle tells; torch goes by what the
+// directory lists first, so that has to be in it.
 Result<std::string> find_folder(const ZipArchive& archive) {
   const std::string& file = archive.source().name();
   std::string folder;
@@ -51,6 +52,10 @@ Result<std::string> find_folder(const ZipArchive& archive) {
     folder = top;
   }
   if (folder.empty()) return unsupported("{}: a zip, but not torch's", file);
+  const std::string& first = archive.first_listed();
+  if (!first.starts_with(folder + "/")) {
+    return corrupt("{}: lists {} first, but {} has the data.pkl", file, first, folder);
+  }
   return folder;
 }
 
