@@ -234,11 +234,15 @@ Result<Contents> open_torch(std::shared_ptr<const Source> source) {
   return make_contents(std::move(source), std::move(placed), std::move(tree.objects));
 }
 
-Result<void> verify_torch(std::shared_ptr<const Source> source) {
+Result<int64_t> verify_torch(std::shared_ptr<const Source> source) {
   HOLDFAST_TRY(refuse_legacy(*source));
   const ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(std::move(source)));
-  for (const ZipEntry& entry : archive.entries()) HOLDFAST_TRY(archive.verify(entry));
-  return {};
+  int64_t unchecked = 0;
+  for (const ZipEntry& entry : archive.entries()) {
+    HOLDFAST_TRY(archive.verify(entry));
+    unchecked += entry.size > 0 && entry.crc == 0 ? 1 : 0;
+  }
+  return unchecked;
 }
 
 }  // namespace holdfast
