@@ -182,7 +182,7 @@ TEST_F(RetentionTest, AStepThatIsPinnedAsItGoesComesBack) {
   Retention retention(raced, owner, {.last = 3}, &events);
   env.before(Op::kRename, 1, [&] { EXPECT_OK(pin(run, {.step = 1})); });
   EXPECT_TRUE(retention.run().value().empty());
-  EXPECT_EQ(left(), (std::vector<int64_t>{4, 3, 2, 1}));
+  ASSERT_EQ(left(), (std::vector<int64_t>{4, 3, 2, 1}));
   EXPECT_TRUE(check_whole(disk, folder(1), Depth::kFull)->whole());
   EXPECT_TRUE(events.records().empty());
 }
