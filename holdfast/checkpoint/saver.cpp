@@ -98,7 +98,7 @@ class RunSaver : public Saver {
   void commit_tasks();
   Task next_to_commit();
   void commit(SaveTask& task);
-  void leave(const SaveTask& task);
+  void leave(SaveTask& task, const Result<Durable>& outcome);
   void note(const SaveTask& task, const Result<Durable>& outcome);
   void keep_lease();
   void renew_lease();
@@ -439,8 +439,7 @@ void RunSaver::commit(SaveTask& task) {
   }
   // Of a save that has failed, the other half may still be reading the tensors.
   static_cast<void>(task.handle.captured());
-  leave(task);
-  task.handle.set_done(outcome);
+  leave(task, outcome);
   if (outcome.ok()) {
     committer_.retain([this] { return bases_in_use(); });
     mirror_.committed();
@@ -450,11 +449,12 @@ void RunSaver::commit(SaveTask& task) {
   changed_.notify_all();
 }
 
-// There is room for another save.
-void RunSaver::leave(const SaveTask& task) {
+// Says what became of it, and that there is room for another, in one.
+void RunSaver::leave(SaveTask& task, const Result<Durable>& outcome) {
   MutexLock lock(mutex_);
   started_.erase(task.serial);
   if (!task.superseded) --in_flight_;
+  task.handle.set_done(outcome);
   changed_.notify_all();
 }
 
