@@ -10,6 +10,9 @@ find_package(IsaL REQUIRED)           # CRC32C at memory speed on both CPUs
 if(HOLDFAST_URING)
   find_package(Liburing)              # transfers at the device's speed; else threads
 endif()
+if(HOLDFAST_ZSTD)
+  find_package(Zstd)                  # compressed shards; else refused (no_pack.cpp)
+endif()
 
 # HTTP and TLS to object stores. Without it they are refused with a sentence (no_s3.cpp).
 set(HOLDFAST_HAS_S3 OFF)

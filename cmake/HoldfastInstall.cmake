@@ -12,6 +12,10 @@ function(holdfast_install)
   if(TARGET Liburing::Liburing)
     set(uses_liburing ON)
   endif()
+  set(uses_zstd OFF)
+  if(TARGET Zstd::Zstd)
+    set(uses_zstd ON)
+  endif()
   configure_package_config_file(
     ${PROJECT_SOURCE_DIR}/cmake/holdfastConfig.cmake.in
     ${PROJECT_BINARY_DIR}/holdfastConfig.cmake INSTALL_DESTINATION ${folder})
@@ -21,6 +25,7 @@ function(holdfast_install)
                 ${PROJECT_BINARY_DIR}/holdfastConfigVersion.cmake
                 ${PROJECT_SOURCE_DIR}/cmake/FindIsaL.cmake
                 ${PROJECT_SOURCE_DIR}/cmake/FindLiburing.cmake
+                ${PROJECT_SOURCE_DIR}/cmake/FindZstd.cmake
           DESTINATION ${folder} COMPONENT cpp)
   if(TARGET holdfast_program)
     install(TARGETS holdfast_program RUNTIME COMPONENT cli)

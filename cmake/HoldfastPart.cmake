@@ -86,9 +86,13 @@ function(holdfast_part_tests name target)
   endif()
   add_executable(${name}_test ${tests})
   target_link_libraries(${name}_test PRIVATE ${target} holdfast_warnings holdfast_testing)
-  # Test code is large and runs little of it; what it tests keeps its optimisation.
+  # Test code is large and runs little of it; what it tests keeps its optimisation, and in
+  # the everyday build it alone is looked into.
   if(HOLDFAST_SANITIZE)
     target_compile_options(${name}_test PRIVATE -O0)
+  endif()
+  if(HOLDFAST_SANITIZE MATCHES "address")
+    target_compile_options(${name}_test PRIVATE -fno-sanitize=all)
   endif()
   # GoogleTest's macros expand to what clang-tidy dislikes; the compiler still warns.
   set_target_properties(${name}_test PROPERTIES CXX_CLANG_TIDY "")

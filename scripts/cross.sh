@@ -17,7 +17,7 @@ esac
 triple=$cpu-linux-gnu
 root=$PWD/.cache/cross/$debian
 packages=(libfmt-dev libfmt9 nlohmann-json3-dev libxxhash-dev libisal-dev libisal2
-          liburing-dev liburing2 libcli11-dev libgtest-dev libgmock-dev librapidcheck-dev)
+          liburing-dev liburing2 libzstd-dev libzstd1 libcli11-dev libgtest-dev libgmock-dev librapidcheck-dev)
 
 # Fetches the packages with lists of their own.
 fetch() {

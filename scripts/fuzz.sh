@@ -20,4 +20,8 @@ while read -r name folder; do
     -verbosity=0 -print_funcs=0 -print_final_stats=1 -artifact_prefix="build/fuzz/$name-" "${inputs[@]}"
   count=$((count + 1))
 done <build/fuzz/fuzzers.txt
+if [[ $count -eq 0 ]]; then
+  echo "build/fuzz/fuzzers.txt: no fuzz targets, want at least one" >&2
+  exit 1
+fi
 echo "$count fuzz targets, no fault found"

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "holdfast/checkpoint/overview.h"
 #include "holdfast/store/events.h"
 
 namespace holdfast {
@@ -58,7 +59,13 @@ Result<Collected> carry_out(const Run& run, const Owner& owner, const Keep& keep
 
 Result<Collected> plan_only(const Run& run, const Keep& keep) {
   Collected planned;
-  planned.swept = HOLDFAST_TRY(leftovers(run));
+  const std::optional<OwnerView> owner = view_owner(run.env(), run.path());
+  if (owner && !owner->dead) {
+    const Identity& who = owner->record.who;
+    planned.in_use_by = fmt::format("{} (process {})", who.host, who.pid);
+  } else {
+    planned.swept = HOLDFAST_TRY(leftovers(run));
+  }
   const StepList before = HOLDFAST_TRY(run.steps());
   note_removed(before, HOLDFAST_TRY(plan_retention(run, keep)), planned);
   return planned;

@@ -24,6 +24,9 @@ struct Collected {
   std::vector<StepName> kept{};       // newest first
   std::vector<std::string> swept{};   // attempts and the like that crashes left
   std::vector<std::string> failed{};  // what could not be removed, and why
+  // Of a dry run: who has the run, so that gc would be refused. What lies beside the
+  // steps is then his and not in `swept`.
+  std::optional<std::string> in_use_by{};
 };
 
 // Owns the run meanwhile: kConflict, with the owner's name, if a live job has it. Lets go

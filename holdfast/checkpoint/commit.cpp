@@ -9,7 +9,9 @@ namespace holdfast {
 namespace {
 
 Message vote_of(const SaveTask& task, const Result<std::vector<ManifestFile>>& own) {
-  Message vote{.serial = task.serial, .kind = "vote", .attempt = task.attempt};
+  Message vote{.serial = task.serial,
+               .kind = task.unlinked ? "unlinked" : "vote",
+               .attempt = task.attempt};
   if (own.ok()) {
     vote.files = *own;
   } else {
@@ -18,11 +20,20 @@ Message vote_of(const SaveTask& task, const Result<std::vector<ManifestFile>>& o
   return vote;
 }
 
+// Serials begin anew with every saver, attempts never.
+Result<void> check_attempt(const Message& message, uint64_t attempt) {
+  if (message.attempt == attempt) return {};
+  return unavailable("a message of attempt {}, want {}", hex64(message.attempt),
+                     hex64(attempt));
+}
+
 // All files of all ranks, or why there are not all.
-Result<std::vector<ManifestFile>> count_votes(std::vector<Message> votes) {
+Result<std::vector<ManifestFile>> count_votes(std::vector<Message> votes,
+                                              uint64_t attempt) {
   std::vector<ManifestFile> files;
   for (Message& vote : votes) {
     if (vote.error.has_value()) return *std::move(vote.error);
+    HOLDFAST_TRY(check_attempt(vote, attempt));
     files.insert(files.end(), vote.files.begin(), vote.files.end());
   }
   return files;
@@ -42,13 +53,13 @@ Committer::Committer(Run& run, Owner* owner, Transport* transport,
   }
 }
 
-Result<Durable> Committer::commit(SaveTask& task, const Busy& busy) {
-  Result<Durable> outcome = vote_.coordinator() ? lead(task, busy) : follow(task);
+Result<Durable> Committer::commit(SaveTask& task) {
+  Result<Durable> outcome = vote_.coordinator() ? lead(task) : follow(task);
   if (!outcome.ok() && task.writer != nullptr) task.writer->cancel(outcome.error());
   return outcome;
 }
 
-Result<Durable> Committer::lead(SaveTask& task, const Busy& busy) {
+Result<Durable> Committer::lead(SaveTask& task) {
   Result<Attempt> attempt = begin(task);
   Message begun{.serial = task.serial,
                 .kind = task.dropped ? "dropped" : "begin",
@@ -68,7 +79,6 @@ Result<Durable> Committer::lead(SaveTask& task, const Busy& busy) {
   }
   static_cast<void>(vote_.tell_all(outcome, options_.agree_within));
   if (!committed.ok()) return committed.error();
-  retain(busy);
   return Durable{.folder = *committed, .tier = options_.tier};
 }
 
@@ -84,7 +94,8 @@ Result<Attempt> Committer::begin(const SaveTask& task) {
 Result<Path> Committer::conclude(SaveTask& task, Attempt& attempt,
                                  Result<std::vector<ManifestFile>> own) {
   std::vector<Message> votes = vote_.collect(vote_of(task, own), options_.write_within);
-  task.manifest.files = HOLDFAST_TRY(count_votes(std::move(votes)));
+  for (const Message& vote : votes) task.unlinked |= vote.kind == "unlinked";
+  task.manifest.files = HOLDFAST_TRY(count_votes(std::move(votes), task.attempt));
   task.manifest.world = vote_.size();
   return attempt.commit(task.manifest);
 }
@@ -92,6 +103,7 @@ Result<Path> Committer::conclude(SaveTask& task, Attempt& attempt,
 Result<Durable> Committer::follow(SaveTask& task) {
   // Rank 0 may still be writing the save before this one.
   const Message begun = HOLDFAST_TRY(begin_.hear(task.serial, options_.write_within));
+  HOLDFAST_TRY(check_attempt(begun, task.attempt));
   task.dropped = begun.kind == "dropped";
   if (begun.error.has_value()) return *begun.error;
   Result<std::vector<ManifestFile>> own = std::vector<ManifestFile>();
@@ -102,12 +114,18 @@ Result<Durable> Committer::follow(SaveTask& task) {
     own = attempt.ok() ? write_files(task, *attempt)
                        : Result<std::vector<ManifestFile>>(attempt.error());
   }
-  HOLDFAST_TRY(vote_.report(vote_of(task, own), options_.agree_within));
+  // One that is late may still arrive: what became of it is asked in any case.
+  static_cast<void>(vote_.report(vote_of(task, own), options_.agree_within));
   return learn(task);
 }
 
 Result<Durable> Committer::learn(const SaveTask& task) {
-  const Result<Message> told = vote_.hear(task.serial, options_.write_within);
+  Result<Message> told = vote_.hear(task.serial, options_.write_within);
+  if (told.ok()) {
+    if (Result<void> own = check_attempt(*told, task.attempt); !own.ok()) {
+      told = own.error();
+    }
+  }
   if (told.ok() && told->error.has_value()) return *told->error;
   if (told.ok())
     return Durable{.folder = run_.path() / told->text, .tier = options_.tier};
@@ -128,9 +146,9 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
   const Instant start = run_.env().now();
   const WrittenShard written = HOLDFAST_TRY(
       task.writer->write(run_.env(), attempt.folder() / task.plan->shard_name(),
-                         {.direct = options_.direct}));
+                         {.direct = options_.direct, .pack_level = options_.compress}));
   tell_written(task, written, start);
-  HOLDFAST_TRY(link_shards(task.shard, attempt));
+  HOLDFAST_TRY(link_shards(task, attempt));
   const ShardIndex& index =
       task.index.emplace(task.shard.index(task.plan->shard_name(), written));
   if (options_.read_back) HOLDFAST_TRY(read_back(attempt, index.files.front()));
@@ -153,11 +171,13 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
 }
 
 // kUnavailable where it fails: the next save is then a full one.
-Result<void> Committer::link_shards(const ShardPlan& shard, const Attempt& attempt) {
-  for (const ReusableFile* link : shard.links()) {
+Result<void> Committer::link_shards(SaveTask& task, const Attempt& attempt) {
+  for (const ReusableFile* link : task.shard.links()) {
     const Result<void> linked =
         run_.env().link(link->path, attempt.folder() / link->file.name);
-    if (!linked.ok()) return linked.error().as(ErrorCode::kUnavailable);
+    if (linked.ok()) continue;
+    task.unlinked = true;
+    return linked.error().as(ErrorCode::kUnavailable);
   }
   return {};
 }

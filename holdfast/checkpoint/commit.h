@@ -5,7 +5,7 @@
 //      folder, and votes: its files with sizes and digests, or why not.
 //   3. With a vote from every rank, rank 0 writes the manifest and commits (attempt.h);
 //      a vote that is missing at the deadline, or says no, ends the attempt.
-//   4. Rank 0 tells all what became of it, then applies retention.
+//   4. Rank 0 tells all what became of it. Retention comes after that.
 //
 // A rank that hears nothing in 4 looks at the run directory: the attempt is there as a
 // committed step, or the outcome is unknown and it says so.
@@ -34,6 +34,7 @@ struct SaveTask {
   int64_t serial = 0;
   uint64_t attempt = 0;
   int64_t step = 0;
+  std::string base{};  // the step that it builds upon, on whatever rank; or empty
   std::shared_ptr<const WritePlan> plan;
   ShardPlan shard;
   std::unique_ptr<ShardWriter> writer;
@@ -42,6 +43,8 @@ struct SaveTask {
   Manifest manifest;            // what is known before; rank 0 only
   std::optional<Error> failed;  // before anything was written: this rank votes no
   bool dropped = false;         // a newer save took its place: rank 0 says so in 1
+  bool superseded = false;      // the same, as soon as it is known; rank 0's
+  bool unlinked = false;        // an older shard could not be linked, on whatever rank
   SaveHandle handle;
   // Of this rank, once it is written: what a later save may build upon.
   std::optional<ShardIndex> index;
@@ -52,24 +55,25 @@ class Committer {
   // All must outlive it. `owner` is null on ranks other than 0.
   Committer(Run& run, Owner* owner, Transport* transport, const SaverOptions& options);
 
+  // Carries a save out.
+  Result<Durable> commit(SaveTask& task);
+
   // Names of steps that retention must spare, because saves under way build upon them.
   using Busy = std::function<std::set<std::string>()>;
-
-  // Carries a save out.
-  Result<Durable> commit(SaveTask& task, const Busy& busy);
+  // Applies retention, on rank 0; others have nothing to do.
+  void retain(const Busy& busy);
 
  private:
-  Result<Durable> lead(SaveTask& task, const Busy& busy);
+  Result<Durable> lead(SaveTask& task);
   Result<Durable> follow(SaveTask& task);
   Result<Attempt> begin(const SaveTask& task);
   Result<Path> conclude(SaveTask& task, Attempt& attempt,
                         Result<std::vector<ManifestFile>> own);
   Result<std::vector<ManifestFile>> write_files(SaveTask& task, Attempt& attempt);
-  Result<void> link_shards(const ShardPlan& shard, const Attempt& attempt);
+  Result<void> link_shards(SaveTask& task, const Attempt& attempt);
   void tell_written(const SaveTask& task, const WrittenShard& written, Instant start);
   Result<void> read_back(const Attempt& attempt, const ShardFile& file);
   Result<Durable> learn(const SaveTask& task);
-  void retain(const Busy& busy);
 
   Run& run_;
   Owner* owner_;

@@ -122,6 +122,9 @@ TEST(DiffTest, TheFirstDifferenceOfObjectsIsNamedByItsPath) {
   EXPECT_EQ(first_difference(dict({{Object("x"), Object(true)}}), dict({})),
             "x: only in the first");
   EXPECT_EQ(first_difference(Object(), Object(true)), "the objects: null against true");
+  const Object none(Object::Dict{});
+  const Object empty(Object::Dict{{{Object("m"), none}}});
+  EXPECT_EQ(first_difference(none, empty), "m: only in the second");
 }
 
 TEST(DiffTest, TheOrderOfADictAndTheBareNestingOfTensorsAreNoDifference) {

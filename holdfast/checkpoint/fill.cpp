@@ -206,6 +206,7 @@ class FileFiller {
 
  private:
   bool better_by_rows(const Delivery& delivery) const {
+    if (!file_.packed.empty()) return false;
     const StridedCopy rows = delivery.rows();
     if (rows.loops == 0 || rows.run < kWorthARead) return false;
     int64_t touched = 0;
@@ -231,7 +232,7 @@ class FileFiller {
     for (size_t i = 0; i < touched.size(); ++i) {
       if (!touched[i]) continue;
       wanted.push_back(i);
-      filled.read += file_.chunks[i].bytes;
+      filled.read += place_of(file_, i).bytes;
     }
     if (wanted.empty()) return {};
     return read_chunks(

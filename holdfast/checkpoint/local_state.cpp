@@ -1,7 +1,7 @@
 #include "holdfast/checkpoint/local_state.h"
 
 #include <algorithm>
-#include <set>
+#include <optional>
 
 namespace holdfast {
 namespace {
@@ -45,34 +45,55 @@ Result<std::shared_ptr<const Collection>> collect(
       HOLDFAST_TRY(Collection::create(std::move(named), std::move(layout))));
 }
 
-}  // namespace
-
-Result<void> LocalState::check() const {
-  std::set<std::pair<TensorId, Box>> held;
-  for (const LocalPiece& piece : pieces) {
-    if (piece.tensor >= collection->tensors().size()) {
-      return invalid("tensor {} of {}", piece.tensor, collection->tensors().size());
-    }
-    HOLDFAST_TRY(check_memory(*collection, piece));
-    if (held.emplace(piece.tensor, piece.box).second) continue;
-    return invalid("{}: box {} is given twice", collection->tensor(piece.tensor).name,
-                   to_string(piece.box));
+// The rank's piece of exactly this box.
+std::optional<PieceId> piece_of(const Layout& layout, const LocalPiece& piece,
+                                int rank) {
+  const std::span<const Slice> slices = layout.slices(piece.tensor);
+  const auto slice = std::ranges::lower_bound(slices, piece.box, {}, &Slice::box);
+  if (slice == slices.end() || slice->box != piece.box) return std::nullopt;
+  for (PieceId p = slice->first; p < slice->last; ++p) {
+    if (layout.holder(p) == static_cast<HolderId>(rank)) return p;
   }
-  const Layout& layout = collection->layout();
+  return std::nullopt;
+}
+
+Result<void> check_all_given(const Collection& collection, int rank,
+                             const std::vector<bool>& given) {
+  const Layout& layout = collection.layout();
   for (TensorId t = 0; t < layout.tensor_count(); ++t) {
     for (const Slice& slice : layout.slices(t)) {
       for (PieceId p = slice.first; p < slice.last; ++p) {
-        if (layout.holder(p) != static_cast<HolderId>(rank)) continue;
-        if (held.erase({t, slice.box}) == 1) continue;
+        if (given[p] || layout.holder(p) != static_cast<HolderId>(rank)) continue;
         return invalid("{}: rank {} holds box {}, but its memory is not given",
-                       collection->tensor(t).name, rank, to_string(slice.box));
+                       collection.tensor(t).name, rank, to_string(slice.box));
       }
     }
   }
-  if (held.empty()) return {};
-  return invalid("{}: memory is given for box {}, which rank {} does not hold",
-                 collection->tensor(held.begin()->first).name,
-                 to_string(held.begin()->second), rank);
+  return {};
+}
+
+}  // namespace
+
+Result<void> LocalState::check() const {
+  const Layout& layout = collection->layout();
+  std::vector<bool> given(layout.piece_count());
+  for (const LocalPiece& piece : pieces) {
+    if (piece.tensor >= layout.tensor_count()) {
+      return invalid("tensor {} of {}", piece.tensor, layout.tensor_count());
+    }
+    HOLDFAST_TRY(check_memory(*collection, piece));
+    const std::string& name = collection->tensor(piece.tensor).name;
+    const std::optional<PieceId> held = piece_of(layout, piece, rank);
+    if (!held.has_value()) {
+      return invalid("{}: memory is given for box {}, which rank {} does not hold",
+                     name, to_string(piece.box), rank);
+    }
+    if (given[*held]) {
+      return invalid("{}: box {} is given twice", name, to_string(piece.box));
+    }
+    given[*held] = true;
+  }
+  return check_all_given(*collection, rank, given);
 }
 
 Result<LocalState> make_local_state(const std::vector<LocalTensor>& tensors,

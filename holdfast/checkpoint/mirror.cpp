@@ -29,7 +29,12 @@ void Mirror::committed() {
     if (thread_.joinable()) return;
     copied_ = count;
   }
-  copy_newest(count);
+  copy_newest(count - 1, count);
+}
+
+std::string Mirror::reading() const {
+  MutexLock lock(mutex_);
+  return reading_;
 }
 
 bool Mirror::wait_idle(Instant deadline) {
@@ -42,41 +47,52 @@ bool Mirror::wait_idle(Instant deadline) {
 
 void Mirror::work() {
   while (true) {
-    int64_t count = 0;
+    int64_t before = 0, count = 0;
     {
       MutexLock lock(mutex_);
       while (copied_ == committed_ && !stopping_) changed_.wait(mutex_);
       if (copied_ == committed_) return;
+      before = copied_;
       count = committed_;
     }
-    copy_newest(count);
+    copy_newest(before, count);
     MutexLock lock(mutex_);
     copied_ = count;
     changed_.notify_all();
   }
 }
 
-void Mirror::copy_newest(int64_t count) {
+void Mirror::copy_newest(int64_t before, int64_t count) {
   const Result<std::vector<TierStep>> steps = run_->steps();
-  if (!steps.ok() || steps->empty()) return;  // the next commit looks again
+  if (!steps.ok()) return tell_failure(-1, run_->name(), steps.error());
+  if (steps->empty()) return;
+  const TierStep& newest = steps->front();
+  {
+    MutexLock lock(mutex_);
+    reading_ = newest.id;
+  }
   for (const MirrorTo& to : tiers_) {
-    if (count % to.every != 0) continue;
+    if (count / to.every == before / to.every) continue;
     const Instant start = env_.now();
-    const Result<void> copied = copy_to(to, steps->front());
-    if (events_ == nullptr) continue;
-    if (copied.ok()) {
+    const Result<void> copied = copy_to(to, newest);
+    if (!copied.ok()) {
+      tell_failure(newest.manifest.step, to.tier->name(), copied.error());
+    } else if (events_ != nullptr) {
       emit(*events_, env_,
            StepMirrored{
-               .step = steps->front().manifest.step,
+               .step = newest.manifest.step,
                .tier = to.tier->name(),
                .seconds = std::chrono::duration<double>(env_.now() - start).count()});
-    } else {
-      emit(*events_, env_,
-           MirrorFailed{.step = steps->front().manifest.step,
-                        .tier = to.tier->name(),
-                        .reason = copied.error().message()});
     }
   }
+  MutexLock lock(mutex_);
+  reading_.clear();
+}
+
+void Mirror::tell_failure(int64_t step, const std::string& tier, const Error& error) {
+  if (events_ == nullptr) return;
+  emit(*events_, env_,
+       MirrorFailed{.step = step, .tier = tier, .reason = error.message()});
 }
 
 Result<void> Mirror::copy_to(const MirrorTo& to, const TierStep& newest) {

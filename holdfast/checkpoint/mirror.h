@@ -30,12 +30,16 @@ class Mirror {
 
   // A step was committed.
   void committed();
+  // The step that is being copied, which retention must spare; or empty.
+  std::string reading() const;
   // False if copies are still under way at the deadline.
   bool wait_idle(Instant deadline);
 
  private:
   void work();
-  void copy_newest(int64_t count);
+  // Of all commits up to number `count`, of which those up to `before` were looked at.
+  void copy_newest(int64_t before, int64_t count);
+  void tell_failure(int64_t step, const std::string& tier, const Error& error);
   Result<void> copy_to(const MirrorTo& to, const TierStep& newest);
 
   Env& env_;
@@ -43,10 +47,11 @@ class Mirror {
   const std::vector<MirrorTo> tiers_;
   EventSink* const events_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Condition changed_;
   int64_t committed_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   int64_t copied_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // commits that were looked at
+  std::string reading_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   std::jthread thread_;  // last: it uses all of the above
 };

@@ -4,7 +4,6 @@
 #include "holdfast/store/retention.h"
 
 namespace holdfast {
-namespace {
 
 std::optional<OwnerView> view_owner(Env& env, const Path& run) {
   const Result<std::optional<OwnerRecord>> owner = read_owner(env, run);
@@ -18,6 +17,8 @@ std::optional<OwnerView> view_owner(Env& env, const Path& run) {
   }
   return view;
 }
+
+namespace {
 
 StepView view_step(Env& env, Step step, const std::set<StepName>& pinned) {
   StepView view{.step = std::move(step)};

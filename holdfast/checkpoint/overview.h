@@ -25,6 +25,9 @@ struct OwnerView {
   std::optional<std::string> dead{};
 };
 
+// nullopt if the run never had one, or its record cannot be read.
+std::optional<OwnerView> view_owner(Env& env, const Path& run);
+
 struct RunView {
   Path path{};
   std::string id{};

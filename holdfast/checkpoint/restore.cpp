@@ -118,10 +118,17 @@ class Restore {
     if (candidate.tier == nullptr) return path_ / candidate.step.id;
     const auto here = make_folder_tier(env_, path_);
     HOLDFAST_TRY(copy_step(*candidate.tier, candidate.step, *here));
+    // By its attempt, and without regard to fences: it is here because it was asked for.
+    const Run run = HOLDFAST_TRY(Run::open(env_, path_));
     std::optional<StepName> newest;  // beside a damaged one of the same step
-    for (const TierStep& step : HOLDFAST_TRY(here->steps())) {
-      if (step.manifest != candidate.step.manifest) continue;
-      newest = std::max(newest, parse_step_name(step.id));
+    for (const std::string& text : HOLDFAST_TRY(env_.list(path_))) {
+      const std::optional<StepName> name = parse_step_name(text);
+      if (!name.has_value()) continue;
+      const Result<Step> step = run.step(*name);
+      if (!step.ok() || step->manifest.attempt != candidate.step.manifest.attempt) {
+        continue;
+      }
+      newest = std::max(newest, name);
     }
     if (newest.has_value()) return path_ / newest->text();
     return not_found("{}: step {} was copied here and is gone", path_.native(),
@@ -146,9 +153,11 @@ class Restore {
   }
 
   Result<RestoredState> try_step(const Path& folder) {
-    HOLDFAST_TRY(channel_.tell_all(
+    const Result<void> told = channel_.tell_all(
         {.serial = ++serial_, .kind = "read", .text = folder.filename().native()},
-        options_.agree_within));
+        options_.agree_within);
+    if (!told.ok())
+      return give_up(told.error());  // those that were told wait for a word
     Result<RestoredState> read = read_step(folder);
     const std::vector<Message> reports =
         channel_.collect(report_of(read), options_.read_within);
@@ -161,7 +170,10 @@ class Restore {
     } else {
       verdict.error = unverified.error();
     }
-    HOLDFAST_TRY(channel_.tell_all(verdict, options_.agree_within));
+    if (Result<void> judged = channel_.tell_all(verdict, options_.agree_within);
+        !judged.ok()) {
+      return give_up(judged.error());
+    }
     if (!unverified.ok()) return unverified.error();
     read->unverified = *unverified;
     read->skipped = std::move(skipped_);
@@ -201,18 +213,18 @@ class Restore {
   // ranks back counts before what ends the restore, so that one rank's damage is not
   // taken for another's mistake.
   Result<std::vector<std::string>> judge(const std::vector<Message>& reports) const {
-    std::vector<RangeRead> ranges;
     std::optional<Error> failure;
     for (const Message& report : reports) {
-      if (report.error.has_value()) {
-        if (!failure.has_value() || passes_over(*report.error)) failure = report.error;
-        continue;
-      }
+      if (!report.error.has_value()) continue;
+      if (!failure.has_value() || passes_over(*report.error)) failure = report.error;
+    }
+    if (failure.has_value()) return *failure;
+    std::vector<RangeRead> ranges;
+    for (const Message& report : reports) {
       for (RangeRead& range : HOLDFAST_TRY(parse_ranges(report.text, tensors_))) {
         ranges.push_back(std::move(range));
       }
     }
-    if (failure.has_value()) return *failure;
     return check_ranges(ranges, tensors_, seals_);
   }
 

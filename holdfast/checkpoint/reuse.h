@@ -1,7 +1,7 @@
 // Pieces that need not be written again, because a committed step of this rank has them:
 // equal in name, box and XXH3-128. The new step links the older shard that physically
 // holds them (a hard link: the file lives as long as any step that needs it), under the
-// name "step-00000400.rank-0000.safetensors", which says where it came from.
+// name "step-00000400.<attempt>.rank-0000.safetensors", which says where it came from.
 #pragma once
 
 #include <map>
@@ -30,7 +30,7 @@ class ReusableStep {
  public:
   // `index` is this rank's in the step folder `folder`. Pieces without a digest are not
   // reusable.
-  ReusableStep(const Path& folder, const ShardIndex& index);
+  ReusableStep(const Path& folder, uint64_t attempt, const ShardIndex& index);
 
   const std::string& name() const { return name_; }  // of the step folder
   const std::vector<ReusableFile>& files() const { return files_; }

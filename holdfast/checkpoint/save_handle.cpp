@@ -39,7 +39,6 @@ void SaveHandle::set_captured() {
 void SaveHandle::set_done(Result<Durable> outcome) {
   MutexLock lock(state_->mutex);
   if (!state_->done.has_value()) state_->done = std::move(outcome);
-  state_->captured = true;
   state_->changed.notify_all();
 }
 

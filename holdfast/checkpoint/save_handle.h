@@ -30,7 +30,8 @@ class SaveHandle {
   Result<Durable> durable(Instant deadline = kNoDeadline) const;
   bool is_done() const;  // durable, or failed
 
-  // For whoever carries the save out; each once, the later ones are ignored.
+  // For whoever carries the save out; each once, the later ones are ignored. Only the half
+  // that reads the tensors may promise the first, also of a save that has failed.
   void set_captured();
   void set_done(Result<Durable> outcome);
 

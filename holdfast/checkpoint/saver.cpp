@@ -5,6 +5,7 @@
 #include <set>
 #include <thread>
 
+#include "holdfast/base/json_text.h"
 #include "holdfast/checkpoint/commit.h"
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/free_memory.h"
@@ -23,6 +24,21 @@ bool may_pass(const Error& error) {
     case ErrorCode::kUnavailable: return true;
     default: return false;
   }
+}
+
+// What goes into the manifest as it is.
+Result<void> check_texts(const SaveRequest& request,
+                         const std::map<std::string, std::string>& software) {
+  std::vector<std::string_view> texts{request.parallel, request.parent};
+  for (const auto& [name, value] : request.metrics) texts.push_back(name);
+  for (const auto& [name, version] : software) {
+    texts.push_back(name);
+    texts.push_back(version);
+  }
+  for (const std::string_view text : texts) {
+    if (!is_utf8(text)) return invalid("step {}: text that is not UTF-8", request.step);
+  }
+  return {};
 }
 
 Result<Bytes> encode_objects(const Object& object, std::string_view what) {
@@ -47,6 +63,7 @@ class RunSaver : public Saver {
     if (!options_.background) return;
     capturer_ = std::jthread([this] { capture_tasks(); });
     committer_thread_ = std::jthread([this] { commit_tasks(); });
+    if (owner_.has_value()) keeper_ = std::jthread([this] { keep_lease(); });
   }
 
   ~RunSaver() override { static_cast<void>(finish(kNoDeadline)); }
@@ -61,6 +78,7 @@ class RunSaver : public Saver {
   Result<Message> agree(int64_t step);
   Message decide(int64_t step);
   bool make_room() HOLDFAST_REQUIRES(mutex_);
+  void supersede_waiting() HOLDFAST_REQUIRES(mutex_);
   std::optional<Error> to_raise() HOLDFAST_REQUIRES(mutex_);
 
   Task make_task(const SaveRequest& request, const Message& decision);
@@ -80,7 +98,9 @@ class RunSaver : public Saver {
   void commit_tasks();
   Task next_to_commit();
   void commit(SaveTask& task);
+  void leave(SaveTask& task, const Result<Durable>& outcome);
   void note(const SaveTask& task, const Result<Durable>& outcome);
+  void keep_lease();
   void renew_lease();
 
   Result<void> finish(Instant deadline);
@@ -114,7 +134,7 @@ class RunSaver : public Saver {
   std::deque<Task> to_capture_ HOLDFAST_GUARDED_BY(mutex_);
   std::deque<Task> to_commit_ HOLDFAST_GUARDED_BY(mutex_);
   int in_flight_ HOLDFAST_GUARDED_BY(mutex_) = 0;
-  int64_t drop_below_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // serials that are superseded
+  int unfinished_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // those, and the superseded
   std::optional<Error> failure_ HOLDFAST_GUARDED_BY(mutex_);  // of the last save
   int failures_ HOLDFAST_GUARDED_BY(mutex_) = 0;              // in a row
   // Committed steps that the next save may build upon, oldest first; saves since a full
@@ -128,6 +148,7 @@ class RunSaver : public Saver {
 
   std::jthread capturer_;  // last: they use all of the above
   std::jthread committer_thread_;
+  std::jthread keeper_;
 };
 
 Result<SaveHandle> RunSaver::save(const SaveRequest& request) {
@@ -137,6 +158,7 @@ Result<SaveHandle> RunSaver::save(const SaveRequest& request) {
   if (decision.error.has_value()) return *decision.error;
   if (decision.kind == "skip") {
     SaveHandle skipped(env_);
+    skipped.set_captured();
     skipped.set_done(conflict("step {}: skipped, because {} saves are under way",
                               request.step, options_.in_flight));
     tell(SaveSkipped{.step = request.step});
@@ -155,7 +177,8 @@ Result<Message> RunSaver::agree(int64_t step) {
     return agree_.hear(serial_, options_.agree_within + options_.write_within);
   }
   const Message decision = decide(step);
-  HOLDFAST_TRY(agree_.tell_all(decision, options_.agree_within));
+  // A rank that cannot be told does not vote, which ends the attempt in its time.
+  static_cast<void>(agree_.tell_all(decision, options_.agree_within));
   return decision;
 }
 
@@ -194,14 +217,25 @@ bool RunSaver::make_room() {
   if (in_flight_ < options_.in_flight) return true;
   switch (options_.backpressure) {
     case Backpressure::kSkip: return false;
-    case Backpressure::kNewest:
-      drop_below_ = serial_;
-      changed_.notify_all();
-      break;
+    case Backpressure::kNewest: supersede_waiting(); break;
     case Backpressure::kWait: break;
   }
   while (in_flight_ >= options_.in_flight) changed_.wait(mutex_);
   return true;
+}
+
+// Saves that wait to be written make room at once; the committing thread tells the other
+// ranks when it comes to them.
+void RunSaver::supersede_waiting() {
+  for (const Task& task : to_commit_) {
+    if (task->superseded) continue;
+    task->superseded = task->dropped = true;
+    if (task->writer != nullptr) {
+      task->writer->cancel(
+          conflict("step {}: a newer save took its place", task->step));
+    }
+    --in_flight_;
+  }
 }
 
 RunSaver::Task RunSaver::make_task(const SaveRequest& request,
@@ -209,6 +243,7 @@ RunSaver::Task RunSaver::make_task(const SaveRequest& request,
   auto task = std::make_shared<SaveTask>(SaveTask{.serial = serial_,
                                                   .attempt = decision.attempt,
                                                   .step = request.step,
+                                                  .base = decision.text,
                                                   .plan = nullptr,
                                                   .shard = {},
                                                   .writer = nullptr,
@@ -227,6 +262,7 @@ RunSaver::Task RunSaver::make_task(const SaveRequest& request,
 Result<void> RunSaver::prepare(SaveTask& task, const SaveRequest& request,
                                const std::string& base) {
   HOLDFAST_CHECK(request.state != nullptr, "a save without a state");
+  HOLDFAST_TRY(check_texts(request, options_.software));
   task.objects = HOLDFAST_TRY(encode_objects(request.objects, "objects"));
   task.rank_objects =
       HOLDFAST_TRY(encode_objects(request.rank_objects, "objects of the rank"));
@@ -260,11 +296,8 @@ Result<ShardPlan> RunSaver::plan_shard(const LocalState& state,
 std::set<std::string> RunSaver::bases_in_use() {
   std::set<std::string> names;
   MutexLock lock(mutex_);
-  for (const Task& task : to_commit_) {
-    for (const ReusableFile* link : task->shard.links()) {
-      names.insert(link->path.parent_path().filename().native());
-    }
-  }
+  for (const Task& task : to_commit_) names.insert(task->base);
+  names.insert(mirror_.reading());
   if (!chosen_base_.empty()) names.insert(chosen_base_);
   return names;
 }
@@ -272,7 +305,8 @@ std::set<std::string> RunSaver::bases_in_use() {
 // The two newest: this rank may hear of a commit before or after rank 0 chooses.
 void RunSaver::remember(const SaveTask& task, const Durable& durable) {
   if (!options_.incremental || !task.index.has_value()) return;
-  auto step = std::make_shared<const ReusableStep>(durable.folder, *task.index);
+  auto step =
+      std::make_shared<const ReusableStep>(durable.folder, task.attempt, *task.index);
   MutexLock lock(mutex_);
   reusable_.push_back(std::move(step));
   if (reusable_.size() > 2) reusable_.pop_front();
@@ -287,8 +321,8 @@ Result<void> RunSaver::plan_for(const LocalState& state) {
     return invalid("state of {} ranks, want {}", ranks, agree_.size());
   }
   if (plan_ != nullptr && plan_->collection() == state.collection) return {};
-  plan_ = std::make_shared<const WritePlan>(
-      HOLDFAST_TRY(WritePlan::create(state.collection, state.rank)));
+  plan_ = std::make_shared<const WritePlan>(HOLDFAST_TRY(
+      WritePlan::create(state.collection, state.rank, options_.compress > 0)));
   return {};
 }
 
@@ -318,6 +352,7 @@ void RunSaver::enqueue(const Task& task) {
     MutexLock lock(mutex_);
     started_[task->serial] = env_.now();
     ++in_flight_;
+    ++unfinished_;
     chosen_base_.clear();  // the task knows it
     if (options_.background) {
       to_capture_.push_back(task);
@@ -351,7 +386,9 @@ void RunSaver::capture(SaveTask& task) {
   Instant start;
   {
     MutexLock lock(mutex_);
-    start = started_[task.serial];
+    const auto found = started_.find(task.serial);
+    if (found == started_.end()) return;  // over already
+    start = found->second;
   }
   tell(SaveCaptured{
       .step = task.step, .bytes = task.plan->shard_bytes(), .seconds = since(start)});
@@ -361,22 +398,26 @@ void RunSaver::commit_tasks() {
   while (const Task task = next_to_commit()) commit(*task);
 }
 
-// Null when there is no more. Prolongs the lease while it waits.
+// Null when there is no more.
 RunSaver::Task RunSaver::next_to_commit() {
+  MutexLock lock(mutex_);
+  while (to_commit_.empty() && !stopping_) changed_.wait(mutex_);
+  if (to_commit_.empty()) return nullptr;
+  const Task task = to_commit_.front();
+  to_commit_.pop_front();
+  return task;
+}
+
+// Others must hear of this owner also while a long write is under way.
+void RunSaver::keep_lease() {
   while (true) {
     {
       MutexLock lock(mutex_);
       const Instant renewal = env_.now() + options_.lease / 3;
-      while (to_commit_.empty() && !stopping_ && env_.now() < renewal) {
+      while (!stopping_ && env_.now() < renewal) {
         env_.wait_until(changed_, mutex_, renewal);
       }
-      if (!to_commit_.empty()) {
-        const Task task = to_commit_.front();
-        to_commit_.pop_front();
-        task->dropped = task->serial < drop_below_;
-        return task;
-      }
-      if (stopping_) return nullptr;
+      if (stopping_) return;
     }
     renew_lease();
   }
@@ -389,21 +430,32 @@ void RunSaver::renew_lease() {
 
 void RunSaver::commit(SaveTask& task) {
   renew_lease();
-  const Result<Durable> outcome =
-      committer_.commit(task, [this] { return bases_in_use(); });
+  const Result<Durable> outcome = committer_.commit(task);
   if (outcome.ok()) remember(task, *outcome);
   if (task.dropped) {
     tell(SaveSkipped{.step = task.step});
   } else {
     note(task, outcome);
   }
-  if (outcome.ok()) mirror_.committed();
-  // The ring's blocks first, then the word that there is room.
+  // Of a save that has failed, the other half may still be reading the tensors.
+  static_cast<void>(task.handle.captured());
+  leave(task, outcome);
+  if (outcome.ok()) {
+    committer_.retain([this] { return bases_in_use(); });
+    mirror_.committed();
+  }
+  MutexLock lock(mutex_);
+  --unfinished_;
+  changed_.notify_all();
+}
+
+// Says what became of it, and that there is room for another, in one.
+void RunSaver::leave(SaveTask& task, const Result<Durable>& outcome) {
   MutexLock lock(mutex_);
   started_.erase(task.serial);
-  --in_flight_;
-  changed_.notify_all();
+  if (!task.superseded) --in_flight_;
   task.handle.set_done(outcome);
+  changed_.notify_all();
 }
 
 void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
@@ -412,10 +464,12 @@ void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
     MutexLock lock(mutex_);
     start = started_[task.serial];
     failures_ = outcome.ok() ? 0 : failures_ + 1;
-    failure_ = std::nullopt;
-    if (!outcome.ok()) failure_ = outcome.error();
-    // Perhaps it could not link; full saves need nothing of older ones.
-    if (!outcome.ok() && !task.shard.links().empty()) links_work_ = false;
+    // What cannot pass stays until it was raised.
+    if (!failure_.has_value() || may_pass(*failure_)) {
+      failure_ = std::nullopt;
+      if (!outcome.ok()) failure_ = outcome.error();
+    }
+    if (task.unlinked) links_work_ = false;
   }
   if (outcome.ok()) {
     tell(SaveDurable{.step = task.step,
@@ -430,10 +484,10 @@ void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
 
 bool RunSaver::wait_idle(Instant deadline) {
   MutexLock lock(mutex_);
-  while (in_flight_ > 0 && env_.now() < deadline) {
+  while (unfinished_ > 0 && env_.now() < deadline) {
     env_.wait_until(changed_, mutex_, deadline);
   }
-  return in_flight_ == 0;
+  return unfinished_ == 0;
 }
 
 Result<void> RunSaver::finish(Instant deadline) {
@@ -447,6 +501,7 @@ Result<void> RunSaver::finish(Instant deadline) {
   }
   if (capturer_.joinable()) capturer_.join();
   if (committer_thread_.joinable()) committer_thread_.join();
+  if (keeper_.joinable()) keeper_.join();
   if (!owner_.has_value()) return {};
   // Others then need not wait for the lease; if it fails, they do.
   static_cast<void>(std::move(*owner_).release());
@@ -468,6 +523,16 @@ Result<void> check_options(const SaverOptions& options) {
   if (options.in_flight < 1) {
     return invalid("in_flight: {}, want 1 or more", options.in_flight);
   }
+  if (options.lease <= Duration::zero())
+    return invalid("lease: want more than nothing");
+  for (const MirrorTo& mirror : options.mirrors) {
+    if (mirror.tier == nullptr || mirror.every < 1) {
+      return invalid("mirror: every {}, want a tier and 1 or more", mirror.every);
+    }
+  }
+  if (options.compress < 0 || options.compress > 22) {
+    return invalid("compress: {}, want 0 to 22", options.compress);
+  }
   if (options.ring_bytes < 0 || options.ring_bytes > kMost) {
     return invalid("ring: {} bytes, want 0 to {}", options.ring_bytes, kMost);
   }
@@ -485,8 +550,15 @@ Result<std::pair<Run, Owner>> own_run(Env& env, const Path& path,
   Run run = HOLDFAST_TRY(Run::create_or_open(env, path));
   const Identity self = options.identity.has_value() ? *options.identity
                                                      : HOLDFAST_TRY(this_process(env));
-  Owner owner = HOLDFAST_TRY(
-      run.acquire(self, {.lease = options.lease, .events = options.events}));
+  // Newer than all that mirrors have, else a branch that was given up would win there.
+  int64_t above = 0;
+  for (const MirrorTo& mirror : options.mirrors) {
+    const Result<std::vector<TierStep>> steps = mirror.tier->steps();
+    if (!steps.ok() || steps->empty()) continue;  // an event says so at the first copy
+    above = std::max(above, steps->front().manifest.epoch);
+  }
+  Owner owner = HOLDFAST_TRY(run.acquire(
+      self, {.lease = options.lease, .above = above, .events = options.events}));
   // What crashes left takes space but harms nothing.
   static_cast<void>(run.sweep(owner, {}));
   return std::pair(std::move(run), std::move(owner));
@@ -508,8 +580,12 @@ Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
   Result<std::pair<Run, Owner>> owned = own_run(env, run, options);
   Message outcome{.serial = 0, .kind = "open"};
   if (!owned.ok()) outcome.error = owned.error();
-  HOLDFAST_TRY(agree.tell_all(outcome, options.agree_within));
+  const Result<void> told = agree.tell_all(outcome, options.agree_within);
   if (!owned.ok()) return std::move(owned).error();
+  if (!told.ok()) {
+    static_cast<void>(std::move(owned->second).release());
+    return told.error();
+  }
   return std::unique_ptr<Saver>(
       std::make_unique<RunSaver>(env, std::move(owned->first), std::move(owned->second),
                                  transport, std::move(options)));

@@ -54,6 +54,9 @@ struct SaverOptions {
   // before it is captured.
   bool incremental = false;
   int full_every = 16;
+  // Of zstd, 1 to 22; 0: shards are plain safetensors files. Compressed ones are smaller
+  // and slower, and only Holdfast reads them.
+  int compress = 0;
   bool read_back = false;            // compare what is on disk before it is committed
   int64_t space_reserve = 64 << 20;  // bytes that a save leaves free on the disk
   bool direct = true;  // past the system's cache, where the file system can

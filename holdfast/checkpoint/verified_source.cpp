@@ -20,10 +20,13 @@ Result<std::shared_ptr<VerifiedSource>> VerifiedSource::open(Env& env, const Pat
 
 Result<void> VerifiedSource::load(size_t number) const {
   if (number == number_) return {};
-  const Chunk& chunk = file_.chunks[number];
   number_ = SIZE_MAX;
-  chunk_.resize(static_cast<size_t>(chunk.bytes));
-  HOLDFAST_TRY(source_->read(chunk.offset, chunk_));
+  const ByteExtent place = place_of(file_, number);
+  stored_.resize(static_cast<size_t>(place.bytes));
+  HOLDFAST_TRY(source_->read(place.offset, stored_));
+  Result<ByteView> bytes = open_chunk(file_, number, stored_, chunk_);
+  if (!bytes.ok()) return bytes.error().within(name());
+  if (file_.packed.empty()) chunk_ = stored_;
   HOLDFAST_TRY(check_chunk(name(), file_,
                            {.number = number, .bytes = chunk_, .crc = crc32c(chunk_)}));
   number_ = number;

@@ -1,4 +1,4 @@
-// A shard as a Source that checks what it reads: a range is read as the whole chunks that
+// A shard, unpacked if it is compressed, as a Source that checks what it reads: a range is read as the whole chunks that
 // it touches, each held against its digest.
 #pragma once
 
@@ -17,7 +17,7 @@ class VerifiedSource : public Source {
                                                       ShardFile file);
 
   const std::string& name() const override { return source_->name(); }
-  int64_t size() const override { return source_->size(); }
+  int64_t size() const override { return file_.content_bytes(); }
 
  protected:
   Result<void> read_inside(int64_t offset, ByteSpan into) const override;
@@ -34,6 +34,7 @@ class VerifiedSource : public Source {
   mutable Mutex mutex_;
   mutable size_t number_ HOLDFAST_GUARDED_BY(mutex_) = SIZE_MAX;
   mutable Bytes chunk_ HOLDFAST_GUARDED_BY(mutex_);
+  mutable Bytes stored_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 }  // namespace holdfast

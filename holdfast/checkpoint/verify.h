@@ -18,8 +18,9 @@ struct Verified {
   std::vector<Damage> damage{};
   std::vector<std::string> extra{};  // files in a step's folder that are nobody's
   int64_t bytes_read = 0;
-  // False where there are none to check (safetensors has no digests) or none were asked
-  // for: then only names, sizes and headers were.
+  // False where there are none to check (safetensors has no digests, and torch can be
+  // told to leave some out) or none were asked for: then only names, sizes and headers
+  // were.
   bool digests = false;
 
   bool whole() const { return damage.empty(); }

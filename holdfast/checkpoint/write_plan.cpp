@@ -49,9 +49,10 @@ Digest128 digest_of(const PieceToWrite& piece) {
 std::string rank_name(int rank) { return fmt::format("rank-{:04}", rank); }
 
 Result<WritePlan> WritePlan::create(std::shared_ptr<const Collection> collection,
-                                    int rank) {
+                                    int rank, bool compressed) {
   WritePlan plan;
-  plan.shard_name_ = rank_name(rank) + ".safetensors";
+  // Another extension, for other tools cannot read it.
+  plan.shard_name_ = rank_name(rank) + (compressed ? ".packed" : ".safetensors");
   plan.index_name_ = rank_name(rank) + ".index.json";
   if (is_undivided(collection->layout())) {
     HOLDFAST_TRY(collection->check_covered());
@@ -175,8 +176,10 @@ Result<ShardPlan> WritePlan::shard(const LocalState& state,
 ShardIndex ShardPlan::index(const std::string& shard_name,
                             const WrittenShard& written) const {
   ShardIndex index;
-  index.files.push_back(
-      {.name = shard_name, .bytes = written.bytes, .chunks = written.chunks});
+  index.files.push_back({.name = shard_name,
+                         .bytes = written.bytes,
+                         .chunks = written.chunks,
+                         .packed = written.packed});
   std::unordered_map<const ReusableFile*, uint32_t> number_of_file;
   for (const ReusableFile* link : links_) {
     number_of_file[link] = static_cast<uint32_t>(index.files.size());

@@ -45,8 +45,8 @@ class ShardPlan {
 class WritePlan {
  public:
   // kNotFound, naming tensor and box, if a part of the state has no holder.
-  static Result<WritePlan> create(std::shared_ptr<const Collection> collection,
-                                  int rank);
+  static Result<WritePlan> create(std::shared_ptr<const Collection> collection, int rank,
+                                  bool compressed = false);
 
   const std::shared_ptr<const Collection>& collection() const { return collection_; }
   const std::string& shard_name() const { return shard_name_; }

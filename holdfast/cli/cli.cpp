@@ -80,6 +80,16 @@ CLI::App* add_verb(CLI::App& app, const Verb& verb) {
 
 }  // namespace
 
+ExitCode tell_failed(const Context& context, std::span<const FailedPath> failed) {
+  ExitCode first = ExitCode::kDone;
+  for (const auto& [path, error] : failed) {
+    const ExitCode code = exit_code(error.code());
+    report(context.err, code, error.message());
+    if (first == ExitCode::kDone || code == ExitCode::kDamage) first = code;
+  }
+  return first;
+}
+
 int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
             std::ostream& err, Terminal terminal) {
   const std::vector<Verb> verbs = all_verbs();

@@ -8,6 +8,7 @@
 #include <functional>
 #include <iosfwd>
 #include <optional>
+#include <span>
 #include <string>
 #include <variant>
 #include <vector>
@@ -33,6 +34,16 @@ struct Context {
   std::ostream& err;
   Terminal terminal{};
 };
+
+// Of a verb that takes several paths, one that could not be looked at.
+struct FailedPath {
+  std::string path;
+  Error error;
+};
+
+// Tells each on err. Returns kDamage if one of them is damaged, else the code that the
+// first stands for; kDone if there are none.
+ExitCode tell_failed(const Context& context, std::span<const FailedPath> failed);
 
 struct Verb {
   std::string name;

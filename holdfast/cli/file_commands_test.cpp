@@ -126,6 +126,18 @@ TEST_F(FileCommandsTest, DamageOfATorchFileIsFoundByItsRecord) {
   EXPECT_EQ(run("verify --fast a.pt").code, 0);
 }
 
+TEST_F(FileCommandsTest, ATorchFileWithoutACrcIsNotSaidToBeChecked) {
+  write("a.pt", floats({1, 2}));
+  EXPECT_EQ(json("verify a.pt")["verified"][0]["digests"], true);
+  Bytes bytes = env_.read_file("a.pt").value();
+  const auto name = text_of(bytes).rfind("/data/0");  // in the directory
+  const auto entry = text_of(bytes).rfind("PK\x01\x02", name);
+  for (size_t i = 0; i < 4; ++i) bytes[entry + 16 + i] = std::byte{0};
+  ASSERT_OK(env_.write_file("a.pt", bytes));
+  EXPECT_EQ(json("verify a.pt")["verified"][0]["digests"], false);
+  EXPECT_NE(run("verify a.pt").out.find("contents not checked"), std::string::npos);
+}
+
 TEST_F(FileCommandsTest, ASafetensorsFileIsCheckedAsFarAsItCanBe) {
   write("a.safetensors", floats({1, 2}));
   EXPECT_EQ(json("verify a.safetensors")["verified"][0]["digests"], false);
@@ -145,6 +157,8 @@ TEST_F(FileCommandsTest, NamesFromFilesCannotSpeakToTheTerminal) {
     EXPECT_EQ(ran.out.find('\033'), ran.out.npos);
     EXPECT_NE(ran.out.find("w\\x1b[2Jx\\u202e"), ran.out.npos) << ran.out;
   }
+  const Ran programs = run("show a.safetensors --json");
+  EXPECT_NE(programs.out.find("w\\u001b[2Jx\\u202e"), std::string::npos);
 }
 
 TEST_F(FileCommandsTest, ProgressIsShownOnlyOnATerminalAndWipedInTheEnd) {

@@ -65,6 +65,10 @@ void print_collected(const Context& context, const Collected& done, bool dry_run
   for (const std::string& words : done.failed) {
     fmt::print(context.out, "not removed: {}\n", printable(words));
   }
+  if (done.in_use_by) {
+    fmt::print(context.out, "gc would be refused: in use by {}\n",
+               printable(*done.in_use_by));
+  }
   fmt::print(context.out, "{} steps, {}, {}removed; {} stay\n", done.removed.size(),
              human_bytes(bytes), would, done.kept.size());
 }

@@ -10,7 +10,7 @@ namespace holdfast {
 namespace {
 
 std::string dump(const OrderedJson& json) {
-  return json.dump(2, ' ', false, OrderedJson::error_handler_t::replace);
+  return json.dump(2, ' ', true, OrderedJson::error_handler_t::replace);
 }
 
 // JSON has no word for these two.
@@ -29,6 +29,15 @@ OrderedJson skipped_json(const std::vector<SkippedStep>& list) {
     all.push_back({{"folder", skipped.folder},
                    {"code", name_of(skipped.error.code())},
                    {"why", skipped.error.message()}});
+  }
+  return all;
+}
+
+OrderedJson errors_json(std::span<const FailedPath> failed) {
+  OrderedJson all = OrderedJson::array();
+  for (const auto& [path, error] : failed) {
+    all.push_back(
+        {{"path", path}, {"code", name_of(error.code())}, {"why", error.message()}});
   }
   return all;
 }
@@ -169,13 +178,14 @@ OrderedJson tensor_diff_json(const TensorDiff& tensor) {
 
 }  // namespace
 
-std::string ls_json(std::span<const Overview> overviews) {
+std::string ls_json(std::span<const Overview> overviews,
+                    std::span<const FailedPath> failed) {
   OrderedJson runs = OrderedJson::array(), skipped = OrderedJson::array();
   for (const Overview& overview : overviews) {
     for (const RunView& run : overview.runs) runs.push_back(run_json(run));
     for (const auto& entry : skipped_json(overview.skipped)) skipped.push_back(entry);
   }
-  return dump({{"runs", runs}, {"skipped", skipped}});
+  return dump({{"runs", runs}, {"skipped", skipped}, {"errors", errors_json(failed)}});
 }
 
 std::string show_json(const Shown& shown, bool layout) {
@@ -198,9 +208,10 @@ std::string show_json(const Shown& shown, bool layout) {
        {"metadata", shown.metadata}});
 }
 
-std::string verify_json(std::span<const Verified> all) {
+std::string verify_json(std::span<const Verified> all,
+                        std::span<const FailedPath> failed) {
   OrderedJson list = OrderedJson::array();
-  bool whole = true;
+  bool whole = failed.empty();
   for (const Verified& verified : all) {
     OrderedJson damage = OrderedJson::array();
     for (const Damage& one : verified.damage) damage.push_back(damage_json(one));
@@ -213,7 +224,7 @@ std::string verify_json(std::span<const Verified> all) {
                     {"damage", damage},
                     {"extra", verified.extra}});
   }
-  return dump({{"whole", whole}, {"verified", list}});
+  return dump({{"whole", whole}, {"verified", list}, {"errors", errors_json(failed)}});
 }
 
 std::string diff_json(const std::string& a, const std::string& b,
@@ -241,7 +252,8 @@ std::string gc_json(const std::string& run, bool dry_run, const Collected& done)
                {"removed", removed},
                {"kept", kept},
                {"swept", done.swept},
-               {"failed", done.failed}});
+               {"failed", done.failed},
+               {"in_use_by", text_or_null(done.in_use_by.value_or(""))}});
 }
 
 std::string pin_json(const std::string& run, const std::string& folder, bool pinned) {

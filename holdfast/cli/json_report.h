@@ -1,5 +1,6 @@
 // What --json prints, verb by verb. Field names are stable: programs read them. All text
-// ends without a line end; names that are no UTF-8 have U+FFFD where they are not.
+// ends without a line end and is ASCII, so that no name can speak to a terminal; names
+// that are no UTF-8 have U+FFFD where they are not.
 #pragma once
 
 #include <span>
@@ -10,13 +11,16 @@
 #include "holdfast/checkpoint/diff.h"
 #include "holdfast/checkpoint/overview.h"
 #include "holdfast/checkpoint/verify.h"
+#include "holdfast/cli/command.h"
 #include "holdfast/cli/shown.h"
 
 namespace holdfast {
 
-std::string ls_json(std::span<const Overview> overviews);
+std::string ls_json(std::span<const Overview> overviews,
+                    std::span<const FailedPath> failed);
 std::string show_json(const Shown& shown, bool layout);
-std::string verify_json(std::span<const Verified> all);
+std::string verify_json(std::span<const Verified> all,
+                        std::span<const FailedPath> failed);
 std::string diff_json(const std::string& a, const std::string& b,
                       const DiffReport& report);
 std::string gc_json(const std::string& run, bool dry_run, const Collected& done);

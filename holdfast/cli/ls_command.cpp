@@ -84,15 +84,7 @@ void print_run(const Context& context, const RunView& run) {
   }
 }
 
-Result<ExitCode> ls(const Context& context, const LsArguments& arguments) {
-  std::vector<Overview> all;
-  for (const std::string& path : arguments.paths) {
-    all.push_back(HOLDFAST_TRY(overview(context.env, path)));
-  }
-  if (arguments.json) {
-    fmt::print(context.out, "{}\n", ls_json(all));
-    return ExitCode::kDone;
-  }
+void print_all(const Context& context, const std::vector<Overview>& all) {
   bool first = true;
   for (const Overview& one : all) {
     for (const RunView& run : one.runs) {
@@ -105,7 +97,25 @@ Result<ExitCode> ls(const Context& context, const LsArguments& arguments) {
                  printable(skipped.error.message()));
     }
   }
-  return ExitCode::kDone;
+}
+
+Result<ExitCode> ls(const Context& context, const LsArguments& arguments) {
+  std::vector<Overview> all;
+  std::vector<FailedPath> failed;
+  for (const std::string& path : arguments.paths) {
+    Result<Overview> seen = overview(context.env, path);
+    if (seen.ok()) {
+      all.push_back(*std::move(seen));
+    } else {
+      failed.push_back({path, seen.error()});
+    }
+  }
+  if (arguments.json) {
+    fmt::print(context.out, "{}\n", ls_json(all, failed));
+  } else {
+    print_all(context, all);
+  }
+  return tell_failed(context, failed);
 }
 
 }  // namespace

@@ -77,7 +77,7 @@ Result<void> export_layouts(Env& env, const std::string& folder, const Resize& r
 
 void print_resize(std::ostream& out, const ResizeRequest& request, const Resize& resize,
                   const std::optional<Resize>& in_order) {
-  fmt::print(out, "{}: {} of state in {} tensors\n", request.model.name,
+  fmt::print(out, "{}: {} of state in {} tensors\n", printable(request.model.name),
              human_bytes(resize.source.bytes()),
              human_count(static_cast<int64_t>(resize.source.tensors().size())));
   fmt::print(out, "{} on {} devices -> {} on {} devices, {} hosts\n\n",
@@ -95,6 +95,11 @@ void print_resize(std::ostream& out, const ResizeRequest& request, const Resize&
              links_text(resize.plan, resize.topology));
 }
 
+// Names come from files: in ASCII, and U+FFFD for what is no UTF-8.
+std::string dump(const auto& json) {
+  return json.dump(2, ' ', true, Json::error_handler_t::replace);
+}
+
 Result<void> plan_model(const Context& context, const PlanArguments& arguments) {
   ResizeRequest request = HOLDFAST_TRY(request_of(context.env, arguments));
   const Resize resize = HOLDFAST_TRY(plan_resize(request));
@@ -102,7 +107,7 @@ Result<void> plan_model(const Context& context, const PlanArguments& arguments) 
     HOLDFAST_TRY(export_layouts(context.env, arguments.export_folder, resize));
   }
   if (arguments.json) {
-    fmt::print(context.out, "{}\n", to_json(request, resize).dump(2));
+    fmt::print(context.out, "{}\n", dump(to_json(request, resize)));
     return {};
   }
   std::optional<Resize> in_order;
@@ -128,11 +133,12 @@ Result<void> plan_files(const Context& context, const PlanArguments& arguments) 
   const Collection target = HOLDFAST_TRY(read(arguments.to));
   const Plan made = HOLDFAST_TRY(plan(source, target, topology).within(arguments.from));
   if (arguments.json) {
-    fmt::print(context.out, "{}\n", to_json(made, topology).dump(2));
+    fmt::print(context.out, "{}\n", dump(to_json(made, topology)));
     return {};
   }
-  fmt::print(context.out, "{} -> {}\n\n{}\nbytes moved\n{}", arguments.from,
-             arguments.to, figures_text({{"", made}}), links_text(made, topology));
+  fmt::print(context.out, "{} -> {}\n\n{}\nbytes moved\n{}", printable(arguments.from),
+             printable(arguments.to), figures_text({{"", made}}),
+             links_text(made, topology));
   return {};
 }
 

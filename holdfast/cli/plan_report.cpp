@@ -53,10 +53,10 @@ std::vector<Line> figure_lines() {
 std::string matrix_text(const Plan& plan, const Topology& topology) {
   Table table;
   std::vector<std::string> head{"from \\ to"};
-  for (const Host& host : topology.hosts) head.push_back(host.name);
+  for (const Host& host : topology.hosts) head.push_back(printable(host.name));
   table.add(head);
   for (HostId from = 0; from < topology.hosts.size(); ++from) {
-    std::vector<std::string> row{topology.hosts[from].name};
+    std::vector<std::string> row{printable(topology.hosts[from].name)};
     for (HostId to = 0; to < topology.hosts.size(); ++to) {
       const auto link = std::ranges::find_if(
           plan.links, [&](const LinkLoad& l) { return l.from == from && l.to == to; });
@@ -73,8 +73,8 @@ std::string busiest_text(const Plan& plan, const Topology& topology) {
   const size_t shown = std::min(links.size(), kLinksShown);
   Table table;
   for (size_t i = 0; i < shown; ++i) {
-    table.add({fmt::format("{} -> {}", topology.hosts[links[i].from].name,
-                           topology.hosts[links[i].to].name),
+    table.add({fmt::format("{} -> {}", printable(topology.hosts[links[i].from].name),
+                           printable(topology.hosts[links[i].to].name)),
                human_bytes(links[i].bytes)});
   }
   std::string text = table.text();

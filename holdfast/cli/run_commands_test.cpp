@@ -205,6 +205,45 @@ TEST_F(RunCommandsTest, OneFlippedBitIsLocatedToFileTensorChunkAndBytes) {
   EXPECT_EQ(env_->info(root_ + "/m.pt").error().code(), ErrorCode::kNotFound);
 }
 
+TEST_F(RunCommandsTest, DamageIsToldThoughAnotherPathFails) {
+  save(100);
+  const std::string both = "verify " + root_ + "/nowhere " + run_path_;
+  EXPECT_EQ(run(both).code, 4);
+  flip(folder(100) + "/rank-0000.safetensors", offset_of(100, "big") + 5);
+  for (const std::string& line : {both, "verify " + run_path_ + " " + root_ + "/no"}) {
+    const Ran ran = run(line);
+    EXPECT_EQ(ran.code, 3) << ran.err;
+    EXPECT_NE(ran.out.find("DAMAGED"), ran.out.npos) << ran.out;
+    EXPECT_NE(ran.err.find("No such file"), ran.err.npos) << ran.err;
+  }
+  const Json seen = json(both);
+  EXPECT_EQ(seen["whole"], false);
+  EXPECT_EQ(seen["verified"].size(), 1u);
+  EXPECT_EQ(seen["errors"][0]["path"], root_ + "/nowhere");
+  EXPECT_EQ(seen["errors"][0]["code"], "not_found");
+}
+
+TEST_F(RunCommandsTest, LsShowsWhatItCanThoughAnotherPathFails) {
+  save(100);
+  const std::string both = "ls " + root_ + "/nowhere " + run_path_;
+  const Ran ran = run(both);
+  EXPECT_EQ(ran.code, 4);
+  EXPECT_NE(ran.out.find("step-00000100"), ran.out.npos) << ran.out;
+  EXPECT_NE(ran.err.find("No such file"), ran.err.npos) << ran.err;
+  const Json seen = parse_json(run(both + " --json").out, "out").value();
+  EXPECT_EQ(seen["runs"].size(), 1u);
+  EXPECT_EQ(seen["errors"][0]["path"], root_ + "/nowhere");
+}
+
+TEST_F(RunCommandsTest, ARunWithObjectsEqualsTheFileItIsConvertedTo) {
+  save(100, 1, Object(Object::Dict{{{Object("lr"), Object(0.5)}}}));
+  const std::string file = root_ + "/m.pt";
+  ASSERT_EQ(run("convert " + run_path_ + " " + file).code, 0);
+  const Ran ran = run("diff " + run_path_ + " " + file);
+  EXPECT_EQ(ran.code, 0) << ran.out;
+  EXPECT_EQ(run("diff " + file + " " + run_path_).code, 0);
+}
+
 TEST_F(RunCommandsTest, DamageOfSmallFilesIsNamedToo) {
   save(100);
   flip(folder(100) + "/rank-0000.index.json", 10);
@@ -267,7 +306,13 @@ TEST_F(RunCommandsTest, GcRefusesARunOfALiveJobByItsName) {
   EXPECT_NE(ran.err.find(std::to_string(getpid())), ran.err.npos) << ran.err;
   EXPECT_TRUE(env_->info(folder(100)).ok());
   EXPECT_EQ(json("ls " + run_path_)["runs"][0]["owner"]["live"], true);
-  EXPECT_EQ(run("gc --keep-last 1 --dry-run " + run_path_).code, 0);
+  ASSERT_OK(env_->create_folder(run_path_ + "/step-00000400.00000000000000aa.tmp"));
+  const std::string dry = "gc --keep-last 1 --dry-run " + run_path_;
+  const Ran planned = run(dry);
+  EXPECT_EQ(planned.code, 0);
+  EXPECT_NE(planned.out.find("gc would be refused: in use by "), planned.out.npos);
+  EXPECT_EQ(planned.out.find("left by a crash"), planned.out.npos) << planned.out;
+  EXPECT_EQ(json(dry)["swept"].size(), 0u);
 }
 
 struct Call {
@@ -291,7 +336,6 @@ TEST_F(RunCommandsTest, EveryBadCallIsOneSentenceWithItsExitCode) {
       {"show R@x", 2, "want a number such as 400"},
       {"verify", 2, "PATH is required"},
       {"verify T/noise.bin", 2, "none of the formats"},
-      {"verify R T/nowhere", 4, "No such file"},
       {"diff R", 2, "B is required"},
       {"diff R T/nowhere", 4, "No such file"},
       {"diff R R R", 2, "was not expected"},

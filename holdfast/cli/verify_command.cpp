@@ -20,8 +20,9 @@ Examples:
   holdfast verify model.pt other.pt
   holdfast verify runs/gpt --fast   names, sizes and small files only
 
-Names file, tensors, chunk and bytes of all damage and then exits with 3. A safetensors
-file has no digests: of one that is in no run only the header is checked.)";
+Names file, tensors, chunk and bytes of all damage and then exits with 3, also if other
+paths could not be looked at. A safetensors file has no digests: of one
+that is in no run only the header is checked.)";
 
 struct VerifyArguments {
   std::vector<std::string> paths;
@@ -59,6 +60,7 @@ void print_one(const Context& context, const Verified& verified) {
 Result<ExitCode> verify_paths(const Context& context,
                               const VerifyArguments& arguments) {
   std::vector<Verified> all;
+  std::vector<FailedPath> failed;
   for (const std::string& path : arguments.paths) {
     std::unique_ptr<ProgressBar> bar;
     VerifyOptions options{.depth = arguments.fast ? Depth::kFast : Depth::kFull};
@@ -66,17 +68,21 @@ Result<ExitCode> verify_paths(const Context& context,
       bar = std::make_unique<ProgressBar>(context, "verify " + at.filename().native());
       return bar->callback();
     };
-    for (Verified& one : HOLDFAST_TRY(verify(context.env, path, options))) {
-      all.push_back(std::move(one));
+    Result<std::vector<Verified>> seen = verify(context.env, path, options);
+    if (!seen.ok()) {
+      failed.push_back({path, seen.error()});
+      continue;
     }
+    for (Verified& one : *seen) all.push_back(std::move(one));
   }
   if (arguments.json) {
-    fmt::print(context.out, "{}\n", verify_json(all));
+    fmt::print(context.out, "{}\n", verify_json(all, failed));
   } else {
     for (const Verified& one : all) print_one(context, one);
   }
   const bool whole = std::ranges::all_of(all, &Verified::whole);
-  return whole ? ExitCode::kDone : ExitCode::kDamage;
+  const ExitCode told = tell_failed(context, failed);
+  return whole ? told : ExitCode::kDamage;
 }
 
 }  // namespace

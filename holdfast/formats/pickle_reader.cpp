@@ -27,6 +27,10 @@ class Machine {
       if (nodes_.size() > kMaxPickleNodes) {
         return program_.broken("more than {} values", kMaxPickleNodes);
       }
+      if (stack_.size() + marks_.size() > kMaxPickleNodes) {
+        return program_.broken("more than {} values and marks on the stack",
+                               kMaxPickleNodes);
+      }
     }
     const PickleId root = HOLDFAST_TRY(pop());
     if (!stack_.empty() || !marks_.empty()) {
@@ -327,15 +331,18 @@ class Machine {
     if (found == memo_.end())
       return program_.broken("nothing has number {} in the memo", index);
     stack_.push_back(found->second);
-    if (stack_.size() > kMaxPickleNodes) {
-      return program_.broken("more than {} values on the stack", kMaxPickleNodes);
-    }
     return true;
   }
 
   // Names and calls.
 
+  // Each use copies the names, which a few bytes can ask for: they have to be short.
   Result<bool> push_global(std::string_view module, std::string_view name) {
+    if (module.size() + name.size() > kMaxPickleGlobalBytes) {
+      return unsupported("{}: a global of {} bytes at byte {}, limit {}",
+                         options_.where, module.size() + name.size(), program_.op_at(),
+                         kMaxPickleGlobalBytes);
+    }
     if (module == "__builtin__") module = "builtins";
     std::string whole = fmt::format("{}.{}", module, name);
     if (!is_utf8(whole)) return program_.broken("text that is not UTF-8");

@@ -62,10 +62,13 @@ struct PickleNode {
   }
 };
 
-// At most this many nodes: a program makes one or none with each opcode.
+// At most this many nodes, and as many values and marks on the stack: a program makes one
+// or none with each opcode.
 inline constexpr size_t kMaxPickleNodes = size_t{1} << 24;
 // Of integers in any notation.
 inline constexpr size_t kMaxPickleIntegerBytes = 1024;
+// Of a global's module and name together.
+inline constexpr size_t kMaxPickleGlobalBytes = 1024;
 
 struct Pickle {
   std::vector<PickleNode> nodes;

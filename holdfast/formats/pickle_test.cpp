@@ -99,6 +99,24 @@ TEST(PickleReaderTest, OtherGlobalsAreRefusedByNameAndByte) {
   EXPECT_EQ(message_of(refused), "p: global \"os.system\" at byte 6 is not allowed");
 }
 
+TEST(PickleReaderTest, AGlobalOfMoreThan1024BytesIsRefused) {
+  const auto read_named = [](size_t size) {
+    const std::string program = "cm\n" + std::string(size, 'x') + "\n.";
+    return read_pickle(bytes_of(program),
+                       {.where = "p", .allow_global = [](auto) { return true; }});
+  };
+  EXPECT_OK(read_named(kMaxPickleGlobalBytes - 1));
+  EXPECT_EQ(message_of(read_named(kMaxPickleGlobalBytes)),
+            "p: a global of 1025 bytes at byte 0, limit 1024");
+}
+
+TEST(PickleReaderTest, TheStackAndItsMarksAreBounded) {
+  const std::string marks(kMaxPickleNodes + 1, '(');
+  EXPECT_THAT(message_of(read(marks)), HasSubstr("values and marks on the stack"));
+  const std::string copies = "N" + std::string(kMaxPickleNodes, '2');
+  EXPECT_THAT(message_of(read(copies)), HasSubstr("values and marks on the stack"));
+}
+
 TEST(PickleReaderTest, NothingBelowAMarkCanBeReached) {
   EXPECT_ERROR(read("N(\x85."), ErrorCode::kCorrupt);
   EXPECT_ERROR(read("](a."), ErrorCode::kCorrupt);

@@ -33,8 +33,9 @@ bool looks_like_torch(ByteView head);
 Result<Contents> open_torch(std::shared_ptr<const Source> source);
 
 // Reads every record and checks its CRC, in bounded memory; kCorrupt names the record.
-// (open_torch checks the pickle; range reads of tensors cannot be checked.)
-Result<void> verify_torch(std::shared_ptr<const Source> source);
+// (open_torch checks the pickle; range reads of tensors cannot be checked.) Returns how
+// many records could not be checked: torch can be told to write no CRCs.
+Result<int64_t> verify_torch(std::shared_ptr<const Source> source);
 
 // Streams the file in bounded memory. torch.load reads it with weights_only=True and with
 // mmap=True. One storage a tensor, which its ties share; all on the CPU and without

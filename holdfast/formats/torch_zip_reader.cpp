@@ -34,7 +34,8 @@ Result<void> refuse_legacy(const Source& source) {
                      source.name());
 }
 
-// The one folder that the archive is, as its pickle tells.
+// The one folder that the archive is, as its pickle tells; torch goes by what the
+// directory lists first, so that has to be in it.
 Result<std::string> find_folder(const ZipArchive& archive) {
   const std::string& file = archive.source().name();
   std::string folder;
@@ -51,6 +52,10 @@ Result<std::string> find_folder(const ZipArchive& archive) {
     folder = top;
   }
   if (folder.empty()) return unsupported("{}: a zip, but not torch's", file);
+  const std::string& first = archive.first_listed();
+  if (!first.starts_with(folder + "/")) {
+    return corrupt("{}: lists {} first, but {} has the data.pkl", file, first, folder);
+  }
   return folder;
 }
 
@@ -229,11 +234,15 @@ Result<Contents> open_torch(std::shared_ptr<const Source> source) {
   return make_contents(std::move(source), std::move(placed), std::move(tree.objects));
 }
 
-Result<void> verify_torch(std::shared_ptr<const Source> source) {
+Result<int64_t> verify_torch(std::shared_ptr<const Source> source) {
   HOLDFAST_TRY(refuse_legacy(*source));
   const ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(std::move(source)));
-  for (const ZipEntry& entry : archive.entries()) HOLDFAST_TRY(archive.verify(entry));
-  return {};
+  int64_t unchecked = 0;
+  for (const ZipEntry& entry : archive.entries()) {
+    HOLDFAST_TRY(archive.verify(entry));
+    unchecked += entry.size > 0 && entry.crc == 0 ? 1 : 0;
+  }
+  return unchecked;
 }
 
 }  // namespace holdfast

@@ -74,7 +74,7 @@ TEST(TorchZipTest, WhatItReadItWritesAndReadsAgain) {
     const auto contents = open_path(kFixtures / file);
     ASSERT_OK(contents);
     const auto source = source_of(written(*contents));
-    EXPECT_OK(verify_torch(source));
+    EXPECT_EQ(verify_torch(source).value(), 0);
     const auto again = open_torch(source);
     ASSERT_OK(again);
     EXPECT_THAT(describe(file, *again), testing::UnorderedElementsAreArray(lines));
@@ -174,6 +174,13 @@ TEST(TorchZipTest, AFlippedByteOfATensorIsSeenByVerifyAndNamed) {
   const auto verified = verify_torch(damaged);
   EXPECT_ERROR(verified, ErrorCode::kCorrupt);
   EXPECT_THAT(message_of(verified), HasSubstr("data/0"));
+}
+
+TEST(TorchZipTest, VerifyCountsTheRecordsWithoutACrc) {
+  Bytes bytes = read_whole(kFixtures / "bare_tensor.pt");
+  const auto last = text_of(bytes).rfind("PK\x01\x02");  // in the directory
+  for (size_t i = 0; i < 4; ++i) bytes[last + 16 + i] = std::byte{0};
+  EXPECT_EQ(verify_torch(source_of(std::move(bytes))).value(), 1);
 }
 
 TEST(TorchZipTest, AThousandTensorsAndRangesOfThem) {

@@ -11,7 +11,6 @@ namespace {
 // A directory larger than any that names real tensors.
 constexpr int64_t kMaxDirectoryBytes = int64_t{1} << 29;
 constexpr int64_t kMaxEntries = int64_t{1} << 22;
-constexpr int64_t kMaxComment = 0xffff;
 
 uint16_t u16(ByteView bytes, size_t at) {
   return load_little_endian<uint16_t>(bytes.subspan(at));
@@ -34,19 +33,17 @@ struct End {
   int64_t limit = 0;  // where the directory has to end: the first byte of these records
 };
 
-// The last record whose comment reaches exactly to the end of the file.
-Result<int64_t> find_end(const Source& source, Bytes& tail) {
-  const int64_t size = source.size();
-  const int64_t count = std::min(size, kEndBytes + kMaxComment);
-  tail = HOLDFAST_TRY(source.read_bytes(size - count, count));
-  for (int64_t at = count - kEndBytes; at >= 0; --at) {
-    const ByteView here = ByteView(tail).subspan(static_cast<size_t>(at));
-    if (u32(here, 0) == kEndMark && u16(here, 20) == count - at - kEndBytes) {
-      return size - count + at;
-    }
+// The record that the file ends with. A comment behind it is refused: it could hold a
+// second such record, and tools differ in which one they take.
+Result<Bytes> read_end_record(const Source& source) {
+  if (source.size() >= kEndBytes) {
+    Bytes end = HOLDFAST_TRY(source.read_bytes(source.size() - kEndBytes, kEndBytes));
+    if (u32(end, 0) == kEndMark && u16(end, 20) == 0) return end;
   }
-  return corrupt("{}: no end of a zip directory, the file is cut off or no zip",
-                 source.name());
+  return corrupt(
+      "{}: no end of a zip directory in its last bytes, the file is cut off, has a "
+      "comment or is no zip",
+      source.name());
 }
 
 // The fields of zip64 replace those that are too small for their values.
@@ -84,9 +81,8 @@ bool agree(int64_t value, int64_t small, int64_t instead) {
 }
 
 Result<End> read_end(const Source& source) {
-  Bytes tail;
-  const int64_t at = HOLDFAST_TRY(find_end(source, tail));
-  const ByteView end = ByteView(tail).last(static_cast<size_t>(source.size() - at));
+  const Bytes end = HOLDFAST_TRY(read_end_record(source));
+  const int64_t at = source.size() - kEndBytes;
   if (u16(end, 4) != 0 || u16(end, 6) != 0) {
     return unsupported("{}: a zip archive over several files", source.name());
   }

@@ -23,7 +23,7 @@ struct Directory {
   std::vector<DirectoryEntry> entries{};
 };
 
-// Entries are stored, not encrypted, with harmless names; their sizes and offsets lie
+// In the directory's own order. Entries are stored, not encrypted, with harmless names; their sizes and offsets lie
 // before the directory.
 Result<Directory> read_directory(const Source& source);
 

@@ -68,16 +68,30 @@ Result<void> check_apart(const Source& source,
   return {};
 }
 
+std::string lower(std::string_view name) {
+  std::string text(name);
+  for (char& c : text) {
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c - 'A' + 'a');
+  }
+  return text;
+}
+
 }  // namespace
 
 ZipArchive::ZipArchive(std::shared_ptr<const Source> source,
-                       std::vector<ZipEntry> entries)
-    : source_(std::move(source)), entries_(std::move(entries)) {
-  for (size_t i = 0; i < entries_.size(); ++i) by_name_.emplace(entries_[i].name, i);
+                       std::vector<ZipEntry> entries, std::string first_listed)
+    : source_(std::move(source)),
+      entries_(std::move(entries)),
+      first_listed_(std::move(first_listed)) {
+  for (size_t i = 0; i < entries_.size(); ++i) {
+    by_name_.emplace(lower(entries_[i].name), i);
+  }
 }
 
 Result<ZipArchive> ZipArchive::open(std::shared_ptr<const Source> source) {
   zip::Directory directory = HOLDFAST_TRY(zip::read_directory(*source));
+  std::string first =
+      directory.entries.empty() ? std::string() : directory.entries.front().name;
   std::sort(directory.entries.begin(), directory.entries.end(),
             [](const DirectoryEntry& a, const DirectoryEntry& b) {
               return a.header_offset < b.header_offset;
@@ -89,11 +103,11 @@ Result<ZipArchive> ZipArchive::open(std::shared_ptr<const Source> source) {
     entries.push_back({entry.name, offset, entry.size, entry.crc});
   }
   HOLDFAST_TRY(check_apart(*source, directory.entries, entries, directory.offset));
-  ZipArchive archive(std::move(source), std::move(entries));
+  ZipArchive archive(std::move(source), std::move(entries), std::move(first));
   if (archive.by_name_.size() != archive.entries_.size()) {
     for (size_t i = 0; i < archive.entries_.size(); ++i) {
       const std::string& name = archive.entries_[i].name;
-      if (archive.by_name_.at(name) != i) {
+      if (archive.by_name_.at(lower(name)) != i) {
         return corrupt("{}: entry {}: listed twice", archive.source().name(), name);
       }
     }
@@ -102,7 +116,7 @@ Result<ZipArchive> ZipArchive::open(std::shared_ptr<const Source> source) {
 }
 
 const ZipEntry* ZipArchive::find(std::string_view name) const {
-  const auto found = by_name_.find(name);
+  const auto found = by_name_.find(lower(name));
   return found == by_name_.end() ? nullptr : &entries_[found->second];
 }
 

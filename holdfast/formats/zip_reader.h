@@ -3,7 +3,8 @@
 //
 // Refused: what is compressed, encrypted or spread over several files (kUnsupported);
 // directories and headers that contradict each other or the file's size, records that
-// share bytes, one name twice, and names that lead out of the archive (kCorrupt).
+// share bytes, one name twice, names that lead out of the archive, and a comment, in which
+// other tools could see another archive (kCorrupt).
 // Everything is checked when the archive is opened, but for the records' bytes.
 #pragma once
 
@@ -25,7 +26,7 @@ struct ZipEntry {
   Crc32 crc = 0;
 };
 
-// Immutable; safe from several threads. Moves, because names point into it.
+// Immutable; safe from several threads.
 class ZipArchive {
  public:
   ZipArchive(ZipArchive&&) = default;
@@ -36,7 +37,10 @@ class ZipArchive {
   const Source& source() const { return *source_; }
   // In order of offset.
   const std::vector<ZipEntry>& entries() const { return entries_; }
+  // By name, whatever the case of its ASCII letters: so torch finds them.
   const ZipEntry* find(std::string_view name) const;
+  // The name that stands first in the directory; empty if there is none.
+  const std::string& first_listed() const { return first_listed_; }
 
   // A whole record, its CRC checked. kCorrupt if it is longer than `limit`.
   Result<Bytes> read(const ZipEntry& entry, int64_t limit) const;
@@ -45,13 +49,15 @@ class ZipArchive {
   Result<void> verify(const ZipEntry& entry) const;
 
  private:
-  ZipArchive(std::shared_ptr<const Source> source, std::vector<ZipEntry> entries);
+  ZipArchive(std::shared_ptr<const Source> source, std::vector<ZipEntry> entries,
+             std::string first_listed);
   Result<void> check_crc(const ZipEntry& entry, Crc32 seen) const;
 
   // Shared with the contents that are made of it.
   std::shared_ptr<const Source> source_;
   std::vector<ZipEntry> entries_;
-  std::unordered_map<std::string_view, size_t> by_name_;
+  std::string first_listed_;
+  std::unordered_map<std::string, size_t> by_name_;  // in lower case
 };
 
 }  // namespace holdfast

@@ -60,6 +60,10 @@ Result<Attempt> Attempt::join(const Run& run, int64_t step, uint64_t attempt) {
 
 Result<ManifestFile> Attempt::put_file(const std::string& name, ByteView bytes) {
   HOLDFAST_TRY(check_file_name(name).within(folder_.native()));
+  if (static_cast<int64_t>(bytes.size()) > kReadLimit) {
+    return invalid("{}/{}: {} bytes, limit {}", folder_.native(), name, bytes.size(),
+                   kReadLimit);
+  }
   const auto file =
       HOLDFAST_TRY(run_.env().open(folder_ / name, {.mode = OpenMode::kCreate}));
   HOLDFAST_TRY(file->write_at(0, bytes));

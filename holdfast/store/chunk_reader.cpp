@@ -6,6 +6,7 @@
 #include <thread>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/store/pack.h"
 #include "holdfast/store/staging_ring.h"
 
 namespace holdfast {
@@ -29,7 +30,7 @@ std::vector<Group> group_chunks(const ShardFile& file, std::span<const size_t> w
   int64_t begin = 0;  // of the last group's first chunk
   int64_t end = -1;   // of its last
   for (size_t i = 0; i < wanted.size(); ++i) {
-    const Chunk& chunk = file.chunks[wanted[i]];
+    const ByteExtent chunk = place_of(file, wanted[i]);
     const int64_t first = chunk.offset / kDirectAlignment * kDirectAlignment;
     const int64_t last = align_up(chunk.offset + chunk.bytes);
     if (chunk.offset != end || chunk.offset + chunk.bytes - begin > block) {
@@ -132,15 +133,21 @@ class GroupReader {
 
   Result<void> visit_group(const Group& group, ByteView read) {
     for (size_t i = group.first; i < group.last; ++i) {
-      const Chunk& chunk = file_.chunks[wanted_[i]];
-      const auto at = static_cast<size_t>(chunk.offset - group.offset);
+      const ByteExtent place = place_of(file_, wanted_[i]);
+      const auto at = static_cast<size_t>(place.offset - group.offset);
       const size_t there = read.size() > at ? read.size() - at : 0;
-      const ByteView bytes =
+      const ByteView stored =
           there == 0
               ? ByteView()
-              : read.subspan(at, std::min(there, static_cast<size_t>(chunk.bytes)));
+              : read.subspan(at, std::min(there, static_cast<size_t>(place.bytes)));
+      const Result<ByteView> bytes = open_chunk(file_, wanted_[i], stored, unpacked_);
+      // A build that cannot unpack is no damage.
+      if (!bytes.ok() && bytes.error().code() == ErrorCode::kUnsupported) {
+        return bytes.error().within(path_.native());
+      }
+      const ByteView found = bytes.ok() ? *bytes : ByteView();
       HOLDFAST_TRY(
-          visit_({.number = wanted_[i], .bytes = bytes, .crc = crc32c(bytes)}));
+          visit_({.number = wanted_[i], .bytes = found, .crc = crc32c(found)}));
     }
     return {};
   }
@@ -153,15 +160,37 @@ class GroupReader {
   std::unique_ptr<File> opened_;
   size_t visited_ = 0;  // groups
   StagingRing buffers_;
+  Bytes unpacked_;
   std::deque<Flight> in_flight_;
 };
 
 }  // namespace
 
+ByteExtent place_of(const ShardFile& file, size_t chunk) {
+  if (file.packed.empty()) return {file.chunks[chunk].offset, file.chunks[chunk].bytes};
+  return {file.packed[chunk].offset, file.packed[chunk].bytes};
+}
+
+Result<ByteView> open_chunk(const ShardFile& file, size_t chunk, ByteView stored,
+                            Bytes& unpacked) {
+  if (file.packed.empty()) return stored;
+  const PackedChunk& packed = file.packed[chunk];
+  if (crc32c(stored) != packed.crc) return corrupt("chunk {} is damaged", chunk);
+  unpacked.resize(static_cast<size_t>(file.chunks[chunk].bytes));
+  HOLDFAST_TRY(unpack(stored, packed.width, unpacked));
+  return ByteView(unpacked);
+}
+
 Result<void> check_chunk(const Path& path, const ShardFile& file,
                          const FoundChunk& found) {
   const Chunk& chunk = file.chunks[found.number];
-  if (static_cast<int64_t>(found.bytes.size()) < chunk.bytes) {
+  const bool short_of = static_cast<int64_t>(found.bytes.size()) < chunk.bytes;
+  if (short_of && !file.packed.empty()) {
+    const ByteExtent place = place_of(file, found.number);
+    return corrupt("{}: chunk {} (bytes {} to {}) does not unpack", path.native(),
+                   found.number, place.offset, place.offset + place.bytes);
+  }
+  if (short_of) {
     return corrupt("{}: ends at byte {}, want {}", path.native(),
                    chunk.offset + static_cast<int64_t>(found.bytes.size()), file.bytes);
   }

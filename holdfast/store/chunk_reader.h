@@ -19,13 +19,25 @@ struct ReadOptions {
   bool direct = true;                // where the file system can
 };
 
-// A chunk as it was found: `bytes` is shorter than the chunk where the file ends early,
-// and `crc` is that of the bytes.
+// A chunk as it was found, unpacked: `bytes` is shorter than the chunk where the file ends
+// early or does not unpack, and `crc` is that of the bytes.
 struct FoundChunk {
   size_t number = 0;  // in ShardFile::chunks
   ByteView bytes;
   Crc32c crc = 0;
 };
+
+// Where the chunk lies in the file.
+struct ByteExtent {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+};
+ByteExtent place_of(const ShardFile& file, size_t chunk);
+
+// The chunk that bytes of the file, as many as place_of says, hold. `unpacked` is where
+// it is put if it is compressed; then kCorrupt if it does not unpack.
+Result<ByteView> open_chunk(const ShardFile& file, size_t chunk, ByteView stored,
+                            Bytes& unpacked);
 
 // The sentence for a chunk that is not as its index says; nothing if it is.
 Result<void> check_chunk(const Path& path, const ShardFile& file,

@@ -166,18 +166,29 @@ void Retention::tell_failure(const StepName& step, const Error& error) {
        RemovalFailed{.folder = step.text(), .reason = error.message()});
 }
 
-bool Retention::move_away(const StepName& step, Path& trash) {
-  Env& env = run_.env();
-  const Result<FileInfo> mark = env.info(run_.path() / pin_name(step));
+bool Retention::may_go(const StepName& step) {
+  const Result<FileInfo> mark = run_.env().info(run_.path() / pin_name(step));
   if (mark.ok()) return false;
-  if (!is_missing(mark.error())) {
-    tell_failure(step, mark.error());
+  if (is_missing(mark.error())) return true;
+  tell_failure(step, mark.error());
+  return false;
+}
+
+bool Retention::move_away(const StepName& step, Path& trash) {
+  if (!may_go(step)) return false;
+  Env& env = run_.env();
+  const Path folder = run_.path() / step.text();
+  trash = run_.path() / trash_name(step, env.random64());
+  const Result<void> moved = env.rename_new(folder, trash);
+  if (!moved.ok()) {
+    tell_failure(step, moved.error());
     return false;
   }
-  trash = run_.path() / trash_name(step, env.random64());
-  const Result<void> moved = env.rename_new(run_.path() / step.text(), trash);
-  if (!moved.ok()) tell_failure(step, moved.error());
-  return moved.ok();
+  // Whoever pinned it since the first look saw the step there and was told of success.
+  if (may_go(step)) return true;
+  const Result<void> back = env.rename_new(trash, folder);
+  if (!back.ok()) tell_failure(step, back.error());
+  return false;
 }
 
 Result<std::vector<StepName>> Retention::run(const std::set<StepName>& busy) {

@@ -65,6 +65,7 @@ class Retention {
 
  private:
   bool is_whole(const StepName& step);
+  bool may_go(const StepName& step);
   bool move_away(const StepName& step, Path& trash);
   void tell_failure(const StepName& step, const Error& error);
 

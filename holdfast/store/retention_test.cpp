@@ -176,6 +176,17 @@ TEST_F(RetentionTest, PinsSurviveAndUnpinnedStepsGo) {
       pinned_steps(holdfast::Run::open(*after, kTestRun).value()).value().empty());
 }
 
+TEST_F(RetentionTest, AStepThatIsPinnedAsItGoesComesBack) {
+  FaultyEnv env(disk);
+  const holdfast::Run raced = holdfast::Run::open(env, kTestRun).value();
+  Retention retention(raced, owner, {.last = 3}, &events);
+  env.before(Op::kRename, 1, [&] { EXPECT_OK(pin(run, {.step = 1})); });
+  EXPECT_TRUE(retention.run().value().empty());
+  ASSERT_EQ(left(), (std::vector<int64_t>{4, 3, 2, 1}));
+  EXPECT_TRUE(check_whole(disk, folder(1), Depth::kFull)->whole());
+  EXPECT_TRUE(events.records().empty());
+}
+
 TEST_F(RetentionTest, WhatIsBusyStays) {
   ASSERT_OK(Retention(run, owner, {.last = 1}).run({{.step = 2}}));
   EXPECT_EQ(left(), (std::vector<int64_t>{4, 2}));

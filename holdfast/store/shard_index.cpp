@@ -1,11 +1,12 @@
 // The document, compact because of its many entries:
 //
 //   {"holdfast":"shard index","version":1,
-//    "files":[["rank-0000.safetensors",bytes,[[bytes,"crc32c"],...]],...],
+//    "files":[["rank-0000.safetensors",bytes,[[bytes,"crc32c"],...],packed],...],
 //    "tensors":[["name","F32",[shape],"role","of",["tie",...],pad_multiple],...],
 //    "pieces":[[tensor,file,offset,[lo,hi,...],"seal" or null,"xxh3" or null],...]}
 //
-// A chunk's offset is the sum of those before it. A seal is its two lanes, 16 digits
+// `packed` is there if the file is compressed: [[bytes,"crc32c",width],...]. A chunk's
+// offset is the sum of those before it. A seal is its two lanes, 16 digits
 // each; it always covers the whole piece.
 #include "holdfast/store/shard_index.h"
 
@@ -15,6 +16,7 @@
 #include "holdfast/base/crc32c.h"
 #include "holdfast/base/json.h"
 #include "holdfast/store/json_text_internal.h"
+#include "holdfast/store/pack.h"
 #include "holdfast/store/step_name.h"
 
 namespace holdfast {
@@ -50,6 +52,13 @@ void put_file(std::string& out, const ShardFile& file) {
     offset += chunk.bytes;
     put(out, "[{},\"{:08x}\"]", chunk.bytes, chunk.crc);
   });
+  if (!file.packed.empty()) {
+    out += ',';
+    put_list(out, file.packed.size(), [&](size_t i) {
+      const PackedChunk& chunk = file.packed[i];
+      put(out, "[{},\"{:08x}\",{}]", chunk.bytes, chunk.crc, chunk.width);
+    });
+  }
   out += ']';
 }
 
@@ -119,6 +128,7 @@ class Row {
 
   std::string name() const { return fmt::format("{}: {}[{}]", where_, list_, index_); }
 
+  size_t size() const { return value_.is_array() ? value_.size() : 0; }
   Result<void> of(size_t count) const {
     if (value_.is_array() && value_.size() == count) return {};
     return corrupt("{}: want an array of {}", name(), count);
@@ -159,6 +169,9 @@ class Row {
 };
 
 constexpr int64_t kMostBytes = std::numeric_limits<int64_t>::max();
+constexpr int64_t kMostFileBytes = int64_t{1} << 61;  // sums need no further checks
+// Chunks are read whole into memory. The format's own limit, and room for padding.
+constexpr int64_t kMaxHeader = int64_t{128} << 20;
 
 class Reader {
  public:
@@ -196,34 +209,61 @@ class Reader {
   }
 
   Result<ShardFile> read_shard_file(const Row& row) {
-    HOLDFAST_TRY(row.of(3));
+    const bool packed = row.size() == 4;
+    HOLDFAST_TRY(row.of(packed ? 4 : 3));
     ShardFile file{.name = *HOLDFAST_TRY(row.text(0)),
-                   .bytes = HOLDFAST_TRY(row.integer(1, kMostBytes)),
+                   .bytes = HOLDFAST_TRY(row.integer(1, kMostFileBytes)),
                    .chunks = {}};
     HOLDFAST_TRY(row.named(check_file_name(file.name)));
-    int64_t end = 0;
+    const int64_t room = packed ? kMostFileBytes : file.bytes;
     for (const Json& entry : *HOLDFAST_TRY(row.array(2, SIZE_MAX))) {
       const Row chunk(entry, where_, "chunks", file.chunks.size());
-      file.chunks.push_back(HOLDFAST_TRY(read_chunk(chunk, end, file.bytes)));
-      end += file.chunks.back().bytes;
+      file.chunks.push_back(
+          HOLDFAST_TRY(read_chunk(chunk, file.content_bytes(), room)));
     }
-    if (end != file.bytes) {
-      return corrupt("{}: chunks end at {}, want {}", row.name(), end, file.bytes);
+    if (packed) {
+      HOLDFAST_TRY(read_packed(row, file));
+    } else if (file.content_bytes() != file.bytes) {
+      return corrupt("{}: chunks end at {}, want {}", row.name(), file.content_bytes(),
+                     file.bytes);
     }
     return file;
   }
 
-  // Chunk 0 is a header, however long.
-  static Result<Chunk> read_chunk(const Row& row, int64_t offset, int64_t file_bytes) {
+  // Chunk 0 is a header.
+  static Result<Chunk> read_chunk(const Row& row, int64_t offset, int64_t room) {
     HOLDFAST_TRY(row.of(2));
-    const int64_t room = file_bytes - offset;
-    const int64_t most = offset == 0 ? room : std::min(room, kChunkBytes);
+    const int64_t longest = offset == 0 ? kMaxHeader : kChunkBytes;
+    const int64_t most = std::min(room - offset, longest);
     const int64_t bytes = HOLDFAST_TRY(row.integer(0, most));
     if (bytes == 0) return corrupt("{}: empty", row.name());
-    const std::string& digits = *HOLDFAST_TRY(row.text(1));
-    const Bytes crc = HOLDFAST_TRY(row.named(from_hex(digits)));
+    return Chunk{.offset = offset, .bytes = bytes, .crc = HOLDFAST_TRY(read_crc(row))};
+  }
+
+  static Result<uint32_t> read_crc(const Row& row) {
+    const Bytes crc = HOLDFAST_TRY(row.named(from_hex(*HOLDFAST_TRY(row.text(1)))));
     if (crc.size() != 4) return corrupt("{}: crc has no 8 digits", row.name());
-    return Chunk{.offset = offset, .bytes = bytes, .crc = big_endian<uint32_t>(crc)};
+    return big_endian<uint32_t>(crc);
+  }
+
+  Result<void> read_packed(const Row& row, ShardFile& file) {
+    const Json& list = *HOLDFAST_TRY(row.array(3, file.chunks.size()));
+    int64_t end = 0;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const Row entry(list[i], where_, "packed", i);
+      HOLDFAST_TRY(entry.of(3));
+      // Never longer than what it holds: then that would be there as it is.
+      const int64_t most = std::min(file.chunks[i].bytes, file.bytes - end);
+      file.packed.push_back(
+          {.offset = end,
+           .bytes = HOLDFAST_TRY(entry.integer(0, most)),
+           .crc = HOLDFAST_TRY(read_crc(entry)),
+           .width = static_cast<int>(HOLDFAST_TRY(entry.integer(2, kMaxPackWidth)))});
+      end += file.packed.back().bytes;
+    }
+    if (list.size() == file.chunks.size() && end == file.bytes && end > 0) return {};
+    return corrupt("{}: {} packed chunks end at {}, want {} and {}", row.name(),
+                   list.size(), end, file.chunks.size(), file.bytes);
   }
 
   Result<void> read_tensors(const Json& list) {
@@ -273,7 +313,8 @@ class Reader {
     StoredPiece piece;
     piece.tensor = HOLDFAST_TRY(read_place(row, 0, index_.tensors.size()));
     piece.file = HOLDFAST_TRY(read_place(row, 1, index_.files.size()));
-    piece.offset = HOLDFAST_TRY(row.integer(2, index_.files[piece.file].bytes));
+    piece.offset =
+        HOLDFAST_TRY(row.integer(2, index_.files[piece.file].content_bytes()));
     piece.box = HOLDFAST_TRY(read_box(row));
     if (!piece.box.inside(index_.tensors[piece.tensor].shape)) {
       return corrupt("{}: box {} leaves {} of shape {}", row.name(),
@@ -309,9 +350,10 @@ class Reader {
     const int64_t bytes = bytes_of_piece(index_, piece);
     const int64_t first = file.chunks.empty() ? 0 : file.chunks[0].bytes;
     const std::optional<int64_t> end = checked_add(piece.offset, bytes);
-    if (end && *end <= file.bytes && (piece.offset >= first || bytes == 0)) return {};
+    const int64_t last = file.content_bytes();
+    if (end && *end <= last && (piece.offset >= first || bytes == 0)) return {};
     return corrupt("{}: {} bytes at {}, want them within {} to {}", row.name(), bytes,
-                   piece.offset, first, file.bytes);
+                   piece.offset, first, last);
   }
 
   Result<void> read_digests(const Row& row, StoredPiece& piece) const {
@@ -347,8 +389,13 @@ class Reader {
 
 uint32_t combined_crc(const ShardFile& file) {
   Crc32c crc = 0;
-  for (const Chunk& chunk : file.chunks) {
+  const auto add = [&](const auto& chunk) {
     crc = crc32c_combine(crc, chunk.crc, static_cast<uint64_t>(chunk.bytes));
+  };
+  if (file.packed.empty()) {
+    for (const Chunk& chunk : file.chunks) add(chunk);
+  } else {
+    for (const PackedChunk& chunk : file.packed) add(chunk);
   }
   return crc;
 }

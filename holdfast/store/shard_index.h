@@ -40,11 +40,28 @@ struct StoredPiece {
   friend bool operator==(const StoredPiece&, const StoredPiece&) = default;
 };
 
+// Where a chunk of a compressed file lies: these bytes of it become the chunk (pack.h).
+struct PackedChunk {
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  uint32_t crc = 0;  // CRC32C, as they are in the file
+  int width = 0;     // of the planes that the bytes were sorted into
+  friend bool operator==(const PackedChunk&, const PackedChunk&) = default;
+};
+
 // A file that holds pieces: the shard itself, then older shards linked into the step.
+// The file of a compressed shard is its packed chunks, one after the other; offsets of
+// chunks and pieces are then those before compression.
 struct ShardFile {
   std::string name{};
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // on disk
   std::vector<Chunk> chunks{};
+  std::vector<PackedChunk> packed{};  // one a chunk; none if it is not compressed
+
+  // Of all chunks together: those of the file, unless it is compressed.
+  int64_t content_bytes() const {
+    return chunks.empty() ? 0 : chunks.back().offset + chunks.back().bytes;
+  }
   friend bool operator==(const ShardFile&, const ShardFile&) = default;
 };
 
@@ -55,7 +72,7 @@ struct ShardIndex {
   friend bool operator==(const ShardIndex&, const ShardIndex&) = default;
 };
 
-// CRC32C of the whole file, from its chunks.
+// CRC32C of the whole file as it is on disk, from its chunks.
 uint32_t combined_crc(const ShardFile& file);
 
 // JSON, written by hand: a shard may have 100,000 pieces. Names must be UTF-8, chunks

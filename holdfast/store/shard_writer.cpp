@@ -5,6 +5,7 @@
 
 #include "holdfast/base/checked.h"
 #include "holdfast/base/crc32c.h"
+#include "holdfast/store/chunk_packer_internal.h"
 
 namespace holdfast {
 namespace {
@@ -75,6 +76,7 @@ class ShardWriter::Digester {
   WrittenShard finish(int64_t bytes, const WriteTimes& times) && {
     return {.bytes = bytes,
             .chunks = std::move(chunks_),
+            .packed = {},
             .seals = std::move(seals_),
             .times = times};
   }
@@ -310,6 +312,7 @@ Result<std::optional<ShardWriter::Block>> ShardWriter::next(bool wait) {
 
 Result<WrittenShard> ShardWriter::write(Env& env, const Path& path,
                                         const WriteOptions& options) {
+  if (options.pack_level > 0) return write_packed(env, path, options.pack_level);
   Digester digester(shard_);
   Output output(env, path, options, ring_);
   WriteTimes times;
@@ -342,6 +345,52 @@ Result<void> ShardWriter::write_blocks(Output& output, Digester& digester,
     }
     watch.lap(times.disk);
   }
+}
+
+Result<WrittenShard> ShardWriter::write_packed(Env& env, const Path& path, int level) {
+  Digester digester(shard_);
+  std::vector<Chunk> chunks = cut_chunks(shard_);
+  std::vector<int> widths = widths_of(chunks);
+  ChunkPacker packer(std::move(chunks), std::move(widths), level);
+  Stopwatch watch(env);
+  WriteTimes times;
+  Result<void> written = pack_blocks(env, path, packer, digester);
+  watch.lap(times.disk);
+  if (!written.ok()) {
+    cancel(written.error());
+    return std::move(written).error();
+  }
+  WrittenShard shard = std::move(digester).finish(packer.file_bytes(), times);
+  shard.packed = std::move(packer).take();
+  return shard;
+}
+
+Result<void> ShardWriter::pack_blocks(Env& env, const Path& path, ChunkPacker& packer,
+                                      Digester& digester) {
+  HOLDFAST_TRY(packer.open(env, path));
+  while (true) {
+    const std::optional<Block> block = HOLDFAST_TRY(next(true));
+    if (!block.has_value()) return packer.finish();
+    const ByteView bytes = block->memory.first(block->used);
+    digester.add(block->offset, bytes);
+    const Result<void> packed = packer.add(bytes);
+    ring_.give_back(block->memory);
+    HOLDFAST_TRY(packed);
+  }
+}
+
+// The element size of the piece that each chunk begins with; the header is text.
+std::vector<int> ShardWriter::widths_of(std::span<const Chunk> chunks) const {
+  std::vector<int> widths(chunks.size(), 1);
+  size_t piece = 0;
+  for (size_t i = 1; i < chunks.size(); ++i) {
+    while (shard_.pieces[piece].offset + shard_.pieces[piece].bytes() <=
+           chunks[i].offset) {
+      ++piece;
+    }
+    widths[i] = static_cast<int>(bytes_of(shard_.pieces[piece].dtype));
+  }
+  return widths;
 }
 
 void ShardWriter::cancel(Error error) {

@@ -27,6 +27,8 @@
 
 namespace holdfast {
 
+class ChunkPacker;
+
 // One box of a tensor and where it is now. The memory stays alive and unchanged until
 // stage() has returned.
 struct PieceToWrite {
@@ -57,9 +59,10 @@ struct WriteTimes {
 
 // What is known of a shard once it is written.
 struct WrittenShard {
-  int64_t bytes = 0;
+  int64_t bytes = 0;  // of the file
   std::vector<Chunk> chunks;
-  std::vector<Seal> seals;  // one a piece
+  std::vector<PackedChunk> packed;  // if it is compressed
+  std::vector<Seal> seals;          // one a piece
   WriteTimes times;
 };
 
@@ -69,6 +72,9 @@ std::vector<Chunk> cut_chunks(const ShardToWrite& shard);
 struct WriteOptions {
   int in_flight = 16;  // blocks that the disk works on at once
   bool direct = true;  // past the system's cache, where the file system can
+  // Of compression (pack.h), 1 to 22 as zstd has them; 0: none. A compressed shard goes
+  // through the system's cache.
+  int pack_level = 0;
 };
 
 class ShardWriter {
@@ -104,6 +110,10 @@ class ShardWriter {
   Result<std::optional<Block>> next(bool wait);
   Result<void> write_blocks(Output& output, Digester& digester, Stopwatch& watch,
                             WriteTimes& times);
+  Result<WrittenShard> write_packed(Env& env, const Path& path, int level);
+  Result<void> pack_blocks(Env& env, const Path& path, ChunkPacker& packer,
+                           Digester& digester);
+  std::vector<int> widths_of(std::span<const Chunk> chunks) const;
   Result<void> failure();
 
   StagingRing& ring_;

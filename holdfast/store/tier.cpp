@@ -80,10 +80,10 @@ class FolderTier : public StorageTier {
 
   Result<void> put(const TierStep& step, const OpenFile& open) override {
     const Run run = HOLDFAST_TRY(Run::create_or_open(env_, path_, step.manifest.run));
-    const Path attempt = path_ / AttemptName{.step = step.manifest.step,
-                                             .attempt = step.manifest.attempt}
-                                     .text();
-    HOLDFAST_TRY(env_.remove_all(attempt));  // of an earlier try
+    // A name of its own: others may be copying the same step.
+    const Path attempt =
+        path_ /
+        AttemptName{.step = step.manifest.step, .attempt = env_.random64()}.text();
     Result<void> done = write(step, open, attempt);
     if (done.ok()) done = rename(step, attempt);
     if (!done.ok()) static_cast<void>(env_.remove_all(attempt));
@@ -91,10 +91,14 @@ class FolderTier : public StorageTier {
     return run.names().sync();
   }
 
-  // The manifest first: without it nobody takes the rest for a checkpoint.
+  // Under another name first: nobody takes half a step for a checkpoint.
   Result<void> remove(const TierStep& step) override {
-    HOLDFAST_TRY(env_.remove_file(path_ / step.id / kManifestName));
-    return env_.remove_all(path_ / step.id);
+    const std::optional<StepName> name = parse_step_name(step.id);
+    if (!name.has_value()) return invalid("{}: no step \"{}\"", name_, step.id);
+    const Path trash = path_ / trash_name(*name, env_.random64());
+    HOLDFAST_TRY(env_.rename_new(path_ / step.id, trash));
+    HOLDFAST_TRY(sync_names(env_, path_));
+    return env_.remove_all(trash);
   }
 
  private:
@@ -163,8 +167,12 @@ class ObjectStoreTier : public StorageTier {
   }
 
   Result<void> put(const TierStep& step, const OpenFile& open) override {
-    for (const ObjectStep& there : HOLDFAST_TRY(objects_.steps())) {
-      if (there == key_of(step.manifest)) return {};
+    for (const TierStep& there : HOLDFAST_TRY(steps())) {
+      if (there.manifest.run != step.manifest.run) {
+        return conflict("{}: has the run {}, want {}", name_, there.manifest.run,
+                        step.manifest.run);
+      }
+      if (key_of(there.manifest) == key_of(step.manifest)) return {};
     }
     Result<void> uploaded = upload(step, open);
     if (!uploaded.ok()) {

@@ -153,7 +153,8 @@ class Checker {
                        [&](const FoundChunk& found) -> Result<void> {
                          const Chunk& chunk = shard.chunks[found.number];
                          if (found.crc != chunk.crc) add(damage_of(shard, found));
-                         tell_progress(chunk.offset + chunk.bytes);
+                         const ByteExtent place = place_of(shard, found.number);
+                         tell_progress(place.offset + place.bytes);
                          return {};
                        });
   }
@@ -181,8 +182,8 @@ class Checker {
     return {.file = shard.name,
             .tensors = tensors_in(shard.name, chunk),
             .chunk = static_cast<int64_t>(found.number),
-            .offset = chunk.offset,
-            .bytes = chunk.bytes,
+            .offset = place_of(shard, found.number).offset,
+            .bytes = place_of(shard, found.number).bytes,
             .what = fmt::format("has crc {:08x}, want {:08x}", found.crc, chunk.crc)};
   }
 

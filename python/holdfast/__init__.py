@@ -1,6 +1,6 @@
 """Holdfast keeps a deep-learning training job going.
 
-The package imports without torch; what needs it stands in holdfast.torch.
+The package imports without torch, and takes torch tensors where it is there.
 """
 
 from holdfast._native import (

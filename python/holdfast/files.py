@@ -65,7 +65,7 @@ class Contents(Mapping[str, _native.TensorInfo]):
 
 
 def open(path: _Path) -> Contents:
-    """Opens a file of tensors, a step's folder, or a run (its newest whole step).
+    """Opens a file of tensors, a step's folder, a run (its newest whole step) or RUN@STEP.
 
     Reads headers only. The format is told by the contents, not by the name.
 

@@ -8,26 +8,12 @@
 
 #include "array.h"
 #include "env.h"
-#include "holdfast/checkpoint/step_files.h"
-#include "holdfast/formats/format.h"
-#include "holdfast/store/run.h"
+#include "holdfast/checkpoint/convert.h"
+#include "holdfast/checkpoint/open_any.h"
 #include "object.h"
 
 namespace holdfast::python {
 namespace {
-
-// A step folder, a run (its newest whole step), or a file of any format.
-Contents open_contents(const Path& path) {
-  if (env().info(path / kManifestName).ok()) {
-    return unwrap(open_step_contents(env(), path));
-  }
-  if (env().info(path / kRunFile).ok()) {
-    const Run run = unwrap(Run::open(env(), path));
-    const NewestWhole newest = unwrap(run.newest_whole(Depth::kFast));
-    return unwrap(open_step_contents(env(), newest.step.folder));
-  }
-  return unwrap(open_file(env(), path));
-}
 
 TensorId find(const Contents& contents, const std::string& name) {
   const std::optional<TensorId> id = contents.collection.find(name);
@@ -59,9 +45,9 @@ void read_into(const Contents& contents, const Array& array,
   unwrap(read_box(contents, id, part, to.map, to.memory));
 }
 
-void convert(const Path& source, const Path& target) {
+void convert_file(const Path& source, const Path& target) {
   const nb::gil_scoped_release unlocked;
-  unwrap(write_file(env(), target, open_contents(source)));
+  unwrap(convert(env(), source, target));
 }
 
 std::vector<int64_t> shape_of(const Tensor& tensor) {
@@ -86,7 +72,7 @@ void bind_files(nb::module_& m) {
           "__init__",
           [](Contents* self, const Path& path) {
             const nb::gil_scoped_release unlocked;
-            new (self) Contents(open_contents(path));
+            new (self) Contents(unwrap(open_any(env(), path)));
           },
           nb::arg("path"))
       .def_prop_ro("names", &names_of, "All names, ties included.")
@@ -103,10 +89,12 @@ void bind_files(nb::module_& m) {
       .def_ro("metadata", &Contents::metadata, "What safetensors keeps as metadata.")
       .def("read_into", &read_into, nb::arg("array"), nb::arg("box").none(),
            "Reads the tensor of the array's name, or a box of it.");
-  m.def("convert", &convert, nb::arg("source"), nb::arg("target"),
-        "Writes a file anew in the format that the target's name asks for.\n\n"
-        "The source is a file of any format, a step's folder, or a run directory, of\n"
-        "which the newest whole step is taken. ConflictError if the target exists.");
+  m.def(
+      "convert", &convert_file, nb::arg("source"), nb::arg("target"),
+      "Writes a file anew in the format that the target's name asks for.\n\n"
+      "The source is a file of any format, a step's folder, a run directory, of which\n"
+      "the newest whole step is taken, or RUN@STEP. ConflictError if the target\n"
+      "exists.");
 }
 
 }  // namespace holdfast::python

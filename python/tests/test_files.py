@@ -73,7 +73,9 @@ def test_a_run_becomes_a_torch_file(tmp_path):
         folder = saver.save(2, tensors).durable().folder
     holdfast.convert(tmp_path / "run", tmp_path / "of_run.pt")
     holdfast.convert(folder, tmp_path / "of_step.pt")
-    for name in ("of_run.pt", "of_step.pt"):
+    holdfast.convert(f"{tmp_path / 'run'}@2", tmp_path / "of_number.pt")
+    assert list(holdfast.open(f"{tmp_path / 'run'}@1")) == ["a"]
+    for name in ("of_run.pt", "of_step.pt", "of_number.pt"):
         loaded = torch.load(tmp_path / name, weights_only=True)
         assert loaded.keys() == tensors.keys()
         assert all(torch.equal(loaded[key], tensors[key]) for key in tensors)

@@ -84,6 +84,9 @@ def zip_attacks():
     yield "only_an_end_record", good[good.rindex(END) :]
     yield "bytes_in_front", b"#!/bin/sh\n" + good
     yield "bytes_behind", good + b"more"
+    comment = patch(good, END, 20, "<H", 4)
+    yield "a_comment", comment + b"more"
+    yield "another_archive_in_the_comment", in_the_comment(good)
     yield "compressed", archive(compression=zipfile.ZIP_DEFLATED)
     yield "encrypted", patch(patch(good, CENTRAL, 8, "<H", 1), LOCAL, 6, "<H", 1)
     yield "directory_outside", patch(good, END, 16, "<I", 0x7FFFFFFF)
@@ -105,6 +108,13 @@ def zip_attacks():
     yield "two_entries_for_one_record", two_for_one(good)
     yield "records_that_overlap", overlapping()
     yield "the_same_name_twice", twice()
+    yield "the_same_name_but_for_case", archive(
+        records={"data/0": DATA, "DATA/0": b"x" * 16}
+    )
+    yield "another_byte_order_but_for_case", archive(
+        notes={"ByteOrder": b"big", "version": b"3\n"}
+    )
+    yield "another_folder_first", another_folder_first()
     yield "up_and_out", archive(records={"data/0": DATA, "../../etc/passwd": b"x"})
     yield "absolute_name", absolute()
     yield "backslashes", archive(records={"data/0": DATA, "..\\..\\x": b"x"})
@@ -148,6 +158,20 @@ def twice():
 def absolute():
     raw = archive(records={"data/0": DATA, "data/1": DATA})
     return raw.replace(b"a/data/1", b"/etc/pwd")
+
+
+def in_the_comment(good):
+    """The end record of one directory in the comment of another: which one counts?"""
+    other = good[good.rindex(END) :] + b"!"
+    return patch(good, END, 20, "<H", len(other)) + other
+
+
+def another_folder_first():
+    """torch takes the folder of the entry that the directory lists first."""
+    raw = archive(records={"data/0": DATA, "data/1": DATA})
+    raw = raw.replace(b"a/data/1", b"b/data/1")
+    begin, last, end = raw.index(CENTRAL), raw.rindex(CENTRAL), raw.rindex(END)
+    return raw[:begin] + raw[last:end] + raw[begin:last] + raw[end:]
 
 
 def two_pickles():
@@ -212,6 +236,7 @@ def pickle_attacks():
     yield "contains_itself_through_a_tuple", b"]q\x00h\x00\x85a"
     yield "billion_laughs", laughs()
     yield "long_text_many_times", text("x" * 4096) + b"q\x000](" + b"h\x00" * 9000 + b"e"
+    yield "long_global_many_times", long_global()
     yield "huge_long", b"\x8b" + struct.pack("<I", 2**31 - 1) + b"\x01"
     yield "long_of_4_kib", b"\x8b" + struct.pack("<I", 4096) + b"\x7f" * 4096
     yield "long_text_that_is_short", b"X" + struct.pack("<I", 2**32 - 1) + b"x"
@@ -235,6 +260,12 @@ def pickle_attacks():
     yield "deep", b"(" * 5000 + b"t" * 5000
     yield "protocol_9", b"\x80\x09N"
     yield "line_without_end", b"I" + b"1" * 10000
+
+
+def long_global():
+    """One long name, copied by every use of it if a reader lets it."""
+    name = text("torch") + b"q\x00" + text("x" * 50000) + b"q\x01"
+    return b"](" + name + b"00" + b"h\x00h\x01\x93" * 10000 + b"e"
 
 
 def laughs():

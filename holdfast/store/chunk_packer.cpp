@@ -1,0 +1,40 @@
+#include <algorithm>
+
+#include "holdfast/base/crc32c.h"
+#include "holdfast/store/chunk_packer_internal.h"
+
+namespace holdfast {
+
+Result<void> ChunkPacker::open(Env& env, const Path& path) {
+  sink_ = HOLDFAST_TRY(FileSink::create(env, path));
+  return {};
+}
+
+Result<void> ChunkPacker::add(ByteView bytes) {
+  while (!bytes.empty()) {
+    const auto whole = static_cast<size_t>(chunks_[packed_.size()].bytes);
+    const ByteView part = bytes.first(std::min(bytes.size(), whole - open_.size()));
+    open_.insert(open_.end(), part.begin(), part.end());
+    bytes = bytes.subspan(part.size());
+    if (open_.size() == whole) HOLDFAST_TRY(pack_chunk());
+  }
+  return {};
+}
+
+Result<void> ChunkPacker::pack_chunk() {
+  const Packed packed = HOLDFAST_TRY(pack(open_, widths_[packed_.size()], level_));
+  packed_.push_back({.offset = sink_->size(),
+                     .bytes = static_cast<int64_t>(packed.bytes.size()),
+                     .crc = crc32c(packed.bytes),
+                     .width = packed.width});
+  open_.clear();
+  return sink_->append(packed.bytes);
+}
+
+Result<void> ChunkPacker::finish() {
+  HOLDFAST_CHECK(packed_.size() == chunks_.size(), "{} chunks of {}", packed_.size(),
+                 chunks_.size());
+  return sink_->finish();
+}
+
+}  // namespace holdfast

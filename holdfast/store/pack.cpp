@@ -1,0 +1,62 @@
+#include "holdfast/store/pack.h"
+
+#include <zstd.h>
+
+#include <cstring>
+
+namespace holdfast {
+namespace {
+
+// Bytes beyond the last whole element keep their place at the end.
+void sort_into_planes(ByteView from, size_t width, std::byte* to) {
+  const size_t count = from.size() / width;
+  for (size_t plane = 0; plane < width; ++plane) {
+    for (size_t i = 0; i < count; ++i) to[plane * count + i] = from[i * width + plane];
+  }
+  const size_t whole = count * width;
+  std::memcpy(to + whole, from.data() + whole, from.size() - whole);
+}
+
+void sort_back(ByteView from, size_t width, ByteSpan to) {
+  const size_t count = to.size() / width;
+  for (size_t plane = 0; plane < width; ++plane) {
+    for (size_t i = 0; i < count; ++i) to[i * width + plane] = from[plane * count + i];
+  }
+  const size_t whole = count * width;
+  std::memcpy(to.data() + whole, from.data() + whole, to.size() - whole);
+}
+
+}  // namespace
+
+Result<Packed> pack(ByteView chunk, int width, int level) {
+  HOLDFAST_CHECK(width >= 1 && width <= kMaxPackWidth, "planes of width {}", width);
+  Bytes planes(chunk.size());
+  sort_into_planes(chunk, static_cast<size_t>(width), planes.data());
+  Packed packed{.bytes = Bytes(ZSTD_compressBound(chunk.size())), .width = width};
+  const size_t size = ZSTD_compress(packed.bytes.data(), packed.bytes.size(),
+                                    planes.data(), planes.size(), level);
+  if (ZSTD_isError(size) != 0 || size >= chunk.size()) {
+    return Packed{.bytes = copy_of(chunk), .width = 0};
+  }
+  packed.bytes.resize(size);
+  return packed;
+}
+
+Result<void> unpack(ByteView packed, int width, ByteSpan chunk) {
+  if (width == 0) {
+    if (packed.size() != chunk.size()) {
+      return corrupt("{} bytes, want {}", packed.size(), chunk.size());
+    }
+    std::memcpy(chunk.data(), packed.data(), chunk.size());
+    return {};
+  }
+  Bytes planes(chunk.size());
+  const size_t size =
+      ZSTD_decompress(planes.data(), planes.size(), packed.data(), packed.size());
+  if (ZSTD_isError(size) != 0) return corrupt("zstd: {}", ZSTD_getErrorName(size));
+  if (size != chunk.size()) return corrupt("{} bytes, want {}", size, chunk.size());
+  sort_back(planes, static_cast<size_t>(width), chunk);
+  return {};
+}
+
+}  // namespace holdfast
