@@ -2,7 +2,7 @@
 
 #include <zstd.h>
 
-#include <cstring>
+#include <algorithm>
 
 namespace holdfast {
 namespace {
@@ -13,8 +13,8 @@ void sort_into_planes(ByteView from, size_t width, std::byte* to) {
   for (size_t plane = 0; plane < width; ++plane) {
     for (size_t i = 0; i < count; ++i) to[plane * count + i] = from[i * width + plane];
   }
-  const size_t whole = count * width;
-  std::memcpy(to + whole, from.data() + whole, from.size() - whole);
+  std::copy(from.begin() + static_cast<std::ptrdiff_t>(count * width), from.end(),
+            to + count * width);
 }
 
 void sort_back(ByteView from, size_t width, ByteSpan to) {
@@ -22,8 +22,8 @@ void sort_back(ByteView from, size_t width, ByteSpan to) {
   for (size_t plane = 0; plane < width; ++plane) {
     for (size_t i = 0; i < count; ++i) to[i * width + plane] = from[plane * count + i];
   }
-  const size_t whole = count * width;
-  std::memcpy(to.data() + whole, from.data() + whole, to.size() - whole);
+  std::copy(from.begin() + static_cast<std::ptrdiff_t>(count * width), from.end(),
+            to.begin() + static_cast<std::ptrdiff_t>(count * width));
 }
 
 }  // namespace
@@ -47,7 +47,7 @@ Result<void> unpack(ByteView packed, int width, ByteSpan chunk) {
     if (packed.size() != chunk.size()) {
       return corrupt("{} bytes, want {}", packed.size(), chunk.size());
     }
-    std::memcpy(chunk.data(), packed.data(), chunk.size());
+    std::copy(packed.begin(), packed.end(), chunk.begin());
     return {};
   }
   Bytes planes(chunk.size());
