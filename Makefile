@@ -4,11 +4,11 @@
 .PHONY: help setup build test test-all demo bench clean distclean
 
 help:
-	@echo "make test      all quick tests: C++ with sanitizers, Python on the release build"
+	@echo "make test      all quick tests, C++ and Python, on a build with asserts"
 	@echo "make demo      what Holdfast does, on this machine"
 	@echo "make bench     the benchmarks"
-	@echo "make test-all  also: leaks, hundreds of kills, thread sanitizer, clang-tidy, fuzzing,"
-	@echo "               the other CPU"
+	@echo "make test-all  also: address, undefined-behaviour and thread sanitizers, leaks,"
+	@echo "               hundreds of kills, the wheel, clang-tidy, fuzzing, the other CPU"
 	@echo "make build     the release build, with command line and Python module"
 	@echo "make setup     Debian packages and the Python environment in .venv, if missing"
 	@echo "make clean     removes build/; make distclean removes .venv and .cache too"

@@ -3,6 +3,7 @@
 #include <fmt/core.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <cstdio>
 
@@ -18,6 +19,12 @@ double Series::quantile(double part) const {
   const auto below = static_cast<size_t>(std::floor(at));
   const size_t above = std::min(below + 1, sorted.size() - 1);
   return std::lerp(sorted[below], sorted[above], at - std::floor(at));
+}
+
+bool parse_number(std::string_view text, int64_t& into) {
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), into);
+  return error == std::errc() && end == text.data() + text.size() && into > 0;
 }
 
 Series ratios(const Series& a, const Series& b) {

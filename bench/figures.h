@@ -23,6 +23,9 @@ struct Series {
 // One divided by the other, measurement by measurement: two series taken by turns.
 Series ratios(const Series& a, const Series& b);
 
+// Reads a number above 0, all of the text; false for anything else.
+bool parse_number(std::string_view text, int64_t& into);
+
 class Figures {
  public:
   // "name   median (lower to upper quartile) unit", all values divided by `scale`.

@@ -11,7 +11,6 @@
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -30,12 +29,6 @@ struct Settings {
   int64_t rounds = 1;
   Path folder = ".";
 };
-
-bool parse_number(std::string_view text, int64_t& into) {
-  const auto [end, error] =
-      std::from_chars(text.data(), text.data() + text.size(), into);
-  return error == std::errc() && end == text.data() + text.size() && into > 0;
-}
 
 // Options of other benchmarks are let pass: all of them get the same.
 bool parse(int count, char** arguments, Settings& settings) {

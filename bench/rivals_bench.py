@@ -1,18 +1,18 @@
 """Holdfast beside what others use, on the same state, in the same folder, by turns.
 
-    rivals_bench.py [--bytes N] [--rounds N] [--folder PATH] [--json PATH] [--strict]
+    rivals_bench.py [--bytes N] [--rounds N] [--folder PATH] [--json PATH]
 
 Writes count until the bytes are durable: who does not sync is synced. Loads are cold and
 end with the values in the tensors' memory; Holdfast alone checks them on the way. Raw is
 one thread a block in flight past the cache, from and into the same amount of memory.
-Bars: durable write 1.5 times that of the best rival, cold load above every rival. A bar
-that is missed fails only with --strict, for a loaded machine says little.
+Bars: durable write 1.5 times that of the best rival, cold load above every rival.
 """
 
 import argparse
 import json
 import mmap
 import os
+import random
 import shutil
 import statistics
 import sys
@@ -59,7 +59,7 @@ class Raw:
 
     def __init__(self, size: int) -> None:
         self.memory = memoryview(mmap.mmap(-1, size // BLOCK * BLOCK))
-        self.memory[:] = os.urandom(BLOCK) * (len(self.memory) // BLOCK)
+        self.memory[:] = random.randbytes(len(self.memory))
 
     def save(self, state: State, folder: Path) -> None:
         flags = os.O_CREAT | os.O_RDWR | os.O_DIRECT
@@ -270,18 +270,17 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("."))
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--strict", action="store_true")
     options, _ = parser.parse_known_args()  # those of other benchmarks
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="rivals-") as folder:
         bench = Bench(options, Path(folder))
         print(f"{bench.bytes >> 20} MiB in {TENSORS} tensors, {options.rounds} rounds")
-        bench.check()
         for _ in range(options.rounds):
             bench.round()
+        bench.check()
         figures, good = report(bench)
     if options.json:
         options.json.write_text(json.dumps(figures, indent=2) + "\n")
-    return 1 if options.strict and not good else 0
+    return 0 if good else 1
 
 
 if __name__ == "__main__":

@@ -129,7 +129,7 @@ make_environment() {
     python=$(find_python) || die "python3: want 3.11 or newer with venv, ensurepip and Python.h"
     say "making .venv with $("$python" --version)"
     "$python" -m venv --clear .venv
-    rm -rf build/release build/wheel  # configured for the Python that was there before
+    rm -rf build/check build/release build/wheel  # configured for the Python that was there before
   fi
   say "installing Python packages"
   rm -f "$stamp"  # now and written last, so that a broken install is tried again

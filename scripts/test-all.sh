@@ -5,9 +5,19 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
 
+addresses() {
+  scripts/build.sh asan
+  ctest --preset asan -j "$jobs"
+}
+
 leaks() { ctest --test-dir build/asan --output-on-failure -L leaks; }
 
-# On the release build that test.sh has made.
+release() {
+  scripts/build.sh release holdfast_python_stub holdfast_program
+  PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q
+}
+
+# On the release build that was just made.
 kills() {
   HOLDFAST_KILLS=${HOLDFAST_KILLS:-300} PYTHONPATH=$PWD/build/release/python \
     .venv/bin/python -m pytest -q python/tests/test_kill.py
@@ -29,7 +39,7 @@ tidy() {
 }
 
 failed=()
-suites="leaks kills undefined threads tidy"
+suites="addresses leaks release kills undefined threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # In a shell of its own: inside a condition, set -e would not stop a function.

@@ -152,6 +152,23 @@ std::vector<Message> Channel::collect(Message own, Duration at_most) {
   return all;
 }
 
+Result<void> Channel::agree(int64_t serial, const Result<void>& own, Duration at_most) {
+  Message message{.serial = serial, .kind = "fared"};
+  if (!own.ok()) message.error = own.error();
+  if (coordinator()) {
+    for (const Message& report : collect(message, at_most)) {
+      if (!message.error.has_value()) message.error = report.error;
+    }
+    // A rank that cannot be told fails at its own deadline.
+    static_cast<void>(tell_all(message, at_most));
+  } else {
+    HOLDFAST_TRY(report(message, at_most));
+    message = HOLDFAST_TRY(hear(serial, at_most * 2));
+  }
+  if (message.error.has_value()) return *message.error;
+  return {};
+}
+
 Result<Message> Channel::receive(int from, Tag tag, int64_t serial, Instant deadline) {
   std::optional<Message> message;
   if (auto kept = early_.extract({from, tag})) message = std::move(kept.mapped());

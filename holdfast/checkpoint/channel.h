@@ -55,6 +55,9 @@ class Channel {
   // a rank that did not report by then has an error in its message.
   std::vector<Message> collect(Message own, Duration at_most);
 
+  // All ranks say how they fared; the failure of the first that failed is everybody's.
+  Result<void> agree(int64_t serial, const Result<void>& own, Duration at_most);
+
  private:
   Result<Message> receive(int from, Tag tag, int64_t serial, Instant deadline);
 

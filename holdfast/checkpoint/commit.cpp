@@ -1,7 +1,5 @@
 #include "holdfast/checkpoint/commit.h"
 
-#include <numeric>
-
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/store/chunk_reader.h"
 
@@ -197,10 +195,8 @@ void Committer::tell_written(const SaveTask& task, const WrittenShard& written,
 }
 
 Result<void> Committer::read_back(const Attempt& attempt, const ShardFile& file) {
-  std::vector<size_t> all(file.chunks.size());
-  std::iota(all.begin(), all.end(), size_t{0});
   const Path path = attempt.folder() / file.name;
-  return read_chunks(run_.env(), path, file, all, [&](const FoundChunk& found) {
+  return read_all_chunks(run_.env(), path, file, [&](const FoundChunk& found) {
     return check_chunk(path, file, found);
   });
 }

@@ -34,6 +34,7 @@ struct SaveTask {
   int64_t serial = 0;
   uint64_t attempt = 0;
   int64_t step = 0;
+  Instant started{};   // when save() was called
   std::string base{};  // the step that it builds upon, on whatever rank; or empty
   std::shared_ptr<const WritePlan> plan;
   ShardPlan shard;

@@ -119,12 +119,13 @@ class Comparison {
   Result<void> compare(const Match& match, TensorDiff& tensor) {
     const int64_t bytes = a_.collection.tensor(*match.a).bytes();
     const int64_t element_bytes = bytes_of(tensor.a->dtype);
+    CanonicalStream stream_a(a_, *match.a), stream_b(b_, *match.b);
     for (int64_t at = 0; at < bytes; at += window_) {
       const auto size = static_cast<size_t>(std::min(window_, bytes - at));
       of_a_.resize(size);
       of_b_.resize(size);
-      HOLDFAST_TRY(read_canonical(a_, *match.a, at, of_a_));
-      HOLDFAST_TRY(read_canonical(b_, *match.b, at, of_b_));
+      HOLDFAST_TRY(stream_a.read(of_a_));
+      HOLDFAST_TRY(stream_b.read(of_b_));
       compare_window(of_a_, of_b_, at / element_bytes, tensor);
       report_.bytes += static_cast<int64_t>(size);
       if (progress_) progress_(report_.bytes, total_);

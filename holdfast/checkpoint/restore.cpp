@@ -45,7 +45,12 @@ class Restore {
         touched_ = true;
         skipped_.push_back({folder->filename().native(), restored.error()});
       }
-      if (look == kLooks || !any_vanished(*all)) return give_up(nothing_left());
+      if (!any_vanished(*all)) return give_up(nothing_left());
+      if (look == kLooks) {
+        return give_up(unavailable(
+            "{}: steps are removed faster than they are read, want a longer keep",
+            path_.native()));
+      }
     }
   }
 

@@ -34,4 +34,45 @@ const ReusablePiece* ReusableStep::find(const std::string& tensor, const Box& bo
   return &found->second;
 }
 
+std::string ReuseHistory::choose() {
+  MutexLock lock(mutex_);
+  chosen_.clear();
+  if (stopped_ || steps_.empty()) return chosen_;
+  if (++since_full_ >= full_every_) since_full_ = 0;
+  if (since_full_ != 0) chosen_ = steps_.back()->name();
+  return chosen_;
+}
+
+std::string ReuseHistory::chosen() const {
+  MutexLock lock(mutex_);
+  return chosen_;
+}
+
+void ReuseHistory::taken() {
+  MutexLock lock(mutex_);
+  chosen_.clear();
+}
+
+std::shared_ptr<const ReusableStep> ReuseHistory::find(const std::string& name) const {
+  MutexLock lock(mutex_);
+  for (const auto& step : steps_) {
+    if (step->name() == name) return step;
+  }
+  return nullptr;
+}
+
+void ReuseHistory::remember(const Path& folder, uint64_t attempt,
+                            const ShardIndex& index) {
+  if (!on_) return;
+  auto step = std::make_shared<const ReusableStep>(folder, attempt, index);
+  MutexLock lock(mutex_);
+  steps_.push_back(std::move(step));
+  if (steps_.size() > 2) steps_.pop_front();
+}
+
+void ReuseHistory::stop() {
+  MutexLock lock(mutex_);
+  stopped_ = true;
+}
+
 }  // namespace holdfast

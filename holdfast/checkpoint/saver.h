@@ -99,8 +99,8 @@ class Saver {
   // save that turns out to be impossible or is skipped.
   virtual Result<SaveHandle> save(const SaveRequest& request) = 0;
 
-  // Waits until all is durable and mirrored, lets go of the run, and fails as the last
-  // save failed. What is not done by the deadline (kTimeout) goes on, and close() may be
+  // Waits until all is durable and mirrored, lets go of the run, and fails, on all ranks
+  // alike, as the last save failed on any. What is not done by the deadline (kTimeout) goes on, and close() may be
   // called again.
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
 

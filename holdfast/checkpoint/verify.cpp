@@ -79,8 +79,13 @@ Result<void> add_step(Env& env, const Path& folder, const VerifyOptions& options
     all.push_back(*std::move(verified));
     return {};
   }
-  const bool gone = verified.error().code() == ErrorCode::kNotFound;
-  return gone ? Result<void>() : verified.error();
+  if (verified.error().code() == ErrorCode::kNotFound) return {};
+  // What the disk does not give back is damage, and what was found before still counts.
+  if (verified.error().code() != ErrorCode::kIo) return verified.error();
+  all.push_back({.path = folder,
+                 .kind = "step",
+                 .damage = {{.what = verified.error().message()}}});
+  return {};
 }
 
 Result<std::vector<Verified>> verify_run(Env& env, const Path& path,

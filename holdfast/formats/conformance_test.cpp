@@ -241,6 +241,27 @@ TEST_P(ConformanceTest, WritingStreams) {
   EXPECT_LE(counting->counts.bytes, 2 * contents.collection.bytes());
 }
 
+// As torch saves a transposed weight.
+TEST_P(ConformanceTest, ATransposedTensorIsNotReadOverAndOver) {
+  const std::vector<Tensor> tensors{
+      {.name = "w", .dtype = Dtype::kF32, .shape = {3000, 1000}}};
+  Contents contents = random_contents(tensors);
+  const Box box = Box::whole(tensors[0].shape);
+  Map map = Map::dense(box, 4);
+  map.strides[0] = 4;
+  map.strides[1] = 3000 * 4;
+  LayoutBuilder builder(tensors, {{.name = "memory", .kind = HolderKind::kFile}});
+  builder.add(0, box, 0, map);
+  contents.collection =
+      Collection::create(tensors, std::move(builder).build().value()).value();
+  const auto counting = std::make_shared<CountingSource>(contents.sources.front());
+  contents.sources = {counting};
+  const auto opened = round_trip(contents);
+  ASSERT_OK(opened);
+  EXPECT_LE(counting->counts.bytes, 2 * contents.collection.bytes());
+  expect_same_tensors(*opened, contents);
+}
+
 TEST_P(ConformanceTest, WhatExistsIsNotReplaced) {
   ASSERT_OK(write_file(env_, "there", small(1), &format()));
   EXPECT_ERROR(write_file(env_, "there", small(2), &format()), ErrorCode::kConflict);

@@ -12,6 +12,8 @@ constexpr int64_t kWindowBytes = int64_t{4} << 20;
 constexpr int64_t kGapBytes = int64_t{32} << 10;
 // Runs of this many bytes go straight into their place.
 constexpr int64_t kDirectBytes = int64_t{64} << 10;
+// What is read ahead of a tensor that lies otherwise than it is wanted.
+constexpr int64_t kAheadBytes = int64_t{256} << 20;
 
 size_t at(int k) { return static_cast<size_t>(k); }
 
@@ -176,6 +178,16 @@ Result<void> read_part(const Contents& contents, TensorId tensor, int64_t elemen
   return {};
 }
 
+// True if all its pieces lie in their files as boxes do in memory.
+bool lies_row_major(const Contents& contents, TensorId tensor) {
+  const Layout& layout = contents.collection.layout();
+  const int64_t element = bytes_of(contents.collection.tensor(tensor).dtype);
+  return std::ranges::all_of(layout.slices(tensor), [&](const Slice& slice) {
+    const Map map = layout.map(slice.first, element);
+    return map == Map::dense(slice.box, element, map.offset);
+  });
+}
+
 }  // namespace
 
 Result<void> read_box(const Contents& contents, TensorId tensor, const Box& box,
@@ -214,6 +226,32 @@ Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t o
   }
   if (into.empty()) return {};
   return read_part(contents, tensor, first + whole, 0, into);
+}
+
+CanonicalStream::CanonicalStream(const Contents& contents, TensorId tensor)
+    : contents_(contents), tensor_(tensor), ahead_(!lies_row_major(contents, tensor)) {}
+
+Result<void> CanonicalStream::read(ByteSpan into) {
+  if (!ahead_) {
+    HOLDFAST_TRY(read_canonical(contents_, tensor_, at_, into));
+    at_ += std::ssize(into);
+    return {};
+  }
+  while (!into.empty()) {
+    if (at_ == part_begin_ + std::ssize(part_)) {
+      const int64_t left = contents_.collection.tensor(tensor_).bytes() - at_;
+      part_begin_ = at_;
+      part_.resize(static_cast<size_t>(
+          std::clamp(left, std::min(kAheadBytes, std::ssize(into)), kAheadBytes)));
+      HOLDFAST_TRY(read_canonical(contents_, tensor_, at_, part_));
+    }
+    const auto used = static_cast<size_t>(at_ - part_begin_);
+    const size_t count = std::min(into.size(), part_.size() - used);
+    std::copy_n(part_.begin() + static_cast<std::ptrdiff_t>(used), count, into.begin());
+    into = into.subspan(count);
+    at_ += static_cast<int64_t>(count);
+  }
+  return {};
 }
 
 }  // namespace holdfast

@@ -39,8 +39,28 @@ Result<void> read_box(const Contents& contents, TensorId tensor, const Box& box,
                       const Map& into, ByteSpan memory);
 
 // Reads the canonical bytes [offset, offset + into.size()) of a tensor: row-major,
-// little-endian, unpadded. For writers, which stream.
+// little-endian, unpadded.
 Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t offset,
                             ByteSpan into);
+
+// The same bytes from front to back, for what streams. A tensor that does not lie row-major
+// in its file (transposed) is read ahead in large parts, for every part goes over all of
+// the file's bytes.
+class CanonicalStream {
+ public:
+  // `contents` must outlive it.
+  CanonicalStream(const Contents& contents, TensorId tensor);
+
+  // The next bytes; kInvalid beyond the tensor's last.
+  Result<void> read(ByteSpan into);
+
+ private:
+  const Contents& contents_;
+  const TensorId tensor_;
+  const bool ahead_;
+  int64_t at_ = 0;          // of the tensor
+  Bytes part_;              // what was read ahead
+  int64_t part_begin_ = 0;  // of it in the tensor
+};
 
 }  // namespace holdfast

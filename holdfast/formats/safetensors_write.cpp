@@ -125,13 +125,12 @@ class Stream {
 
   Result<void> put(TensorId tensor) {
     const int64_t bytes = contents_.collection.tensor(tensor).bytes();
+    CanonicalStream stream(contents_, tensor);
     for (int64_t done = 0; done < bytes;) {
       const int64_t room = std::ssize(buffer_) - used_;
       const int64_t count = std::min(room, bytes - done);
-      HOLDFAST_TRY(
-          read_canonical(contents_, tensor, done,
-                         ByteSpan(buffer_).subspan(static_cast<size_t>(used_),
-                                                   static_cast<size_t>(count))));
+      HOLDFAST_TRY(stream.read(ByteSpan(buffer_).subspan(static_cast<size_t>(used_),
+                                                         static_cast<size_t>(count))));
       done += count;
       used_ += count;
       if (used_ == std::ssize(buffer_)) HOLDFAST_TRY(flush());

@@ -242,10 +242,11 @@ class Archive {
     const int64_t size = contents.collection.tensor(id).bytes();
     HOLDFAST_TRY(zip_.begin(whole, size));
     buffer_.resize(kChunkBytes);
+    CanonicalStream stream(contents, id);
     for (int64_t done = 0; done < size;) {
       const auto count = std::min(kChunkBytes, static_cast<size_t>(size - done));
       const ByteSpan part = ByteSpan(buffer_).first(count);
-      HOLDFAST_TRY(read_canonical(contents, id, done, part));
+      HOLDFAST_TRY(stream.read(part));
       HOLDFAST_TRY(zip_.append(part));
       done += static_cast<int64_t>(count);
     }

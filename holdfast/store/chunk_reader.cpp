@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <atomic>
 #include <deque>
+#include <numeric>
 #include <thread>
 
 #include "holdfast/base/checked.h"
@@ -227,6 +228,13 @@ Result<void> read_chunks(Env& env, const Path& path, const ShardFile& file,
     if (!outcome.ok()) return std::move(outcome);
   }
   return {};
+}
+
+Result<void> read_all_chunks(Env& env, const Path& path, const ShardFile& file,
+                             const VisitChunk& visit, const ReadOptions& options) {
+  std::vector<size_t> all(file.chunks.size());
+  std::iota(all.begin(), all.end(), size_t{0});
+  return read_chunks(env, path, file, all, visit, options);
 }
 
 ChunkRange chunks_of(const ShardFile& file, int64_t first, int64_t last) {

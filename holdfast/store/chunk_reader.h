@@ -51,6 +51,10 @@ Result<void> read_chunks(Env& env, const Path& path, const ShardFile& file,
                          std::span<const size_t> wanted, const VisitChunk& visit,
                          const ReadOptions& options = {});
 
+// The same for all of them.
+Result<void> read_all_chunks(Env& env, const Path& path, const ShardFile& file,
+                             const VisitChunk& visit, const ReadOptions& options = {});
+
 // Numbers of the chunks that the bytes [first, last) of the file touch.
 struct ChunkRange {
   size_t first = 0;

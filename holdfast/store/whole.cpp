@@ -1,7 +1,6 @@
 #include "holdfast/store/whole.h"
 
 #include <algorithm>
-#include <numeric>
 #include <set>
 
 #include "holdfast/base/crc32c.h"
@@ -147,16 +146,14 @@ class Checker {
   }
 
   Result<void> check_chunks(const ShardFile& shard) {
-    std::vector<size_t> all(shard.chunks.size());
-    std::iota(all.begin(), all.end(), size_t{0});
-    return read_chunks(env_, folder_ / shard.name, shard, all,
-                       [&](const FoundChunk& found) -> Result<void> {
-                         const Chunk& chunk = shard.chunks[found.number];
-                         if (found.crc != chunk.crc) add(damage_of(shard, found));
-                         const ByteExtent place = place_of(shard, found.number);
-                         tell_progress(place.offset + place.bytes);
-                         return {};
-                       });
+    return read_all_chunks(env_, folder_ / shard.name, shard,
+                           [&](const FoundChunk& found) -> Result<void> {
+                             const Chunk& chunk = shard.chunks[found.number];
+                             if (found.crc != chunk.crc) add(damage_of(shard, found));
+                             const ByteExtent place = place_of(shard, found.number);
+                             tell_progress(place.offset + place.bytes);
+                             return {};
+                           });
   }
 
   // Only the digest of the whole is known where no index is left to tell.

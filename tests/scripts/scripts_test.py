@@ -48,7 +48,7 @@ class TestScriptTest(ScriptsTest):
     def setUp(self):
         super().setUp()
         self.take("test.sh", "environment.sh", "count_tests.py")
-        self.put("scripts/build.sh", 'echo "built $1"; [[ $1 != "$BROKEN" ]]')
+        self.put("scripts/build.sh", 'echo "built $*"; [[ $* != "$BROKEN" ]]')
         self.put("bin/ctest", RUNNER.replace("$RUNNER_STATUS", "${CTEST_STATUS:-0}"))
         self.put("bin/pytest", RUNNER.replace("$RUNNER_STATUS", "${PYTEST_STATUS:-0}"))
         self.put(".venv/bin/python",
@@ -58,16 +58,16 @@ class TestScriptTest(ScriptsTest):
         done = self.run_script("test.sh", **environment)
         self.assertEqual(done.stdout.splitlines()[-1], f"{passed} passed, {failed} failed")
         self.assertEqual(done.returncode != 0, failed != 0, done.stdout + done.stderr)
-        self.assertIn("built release", done.stdout)
+        self.assertIn("built check holdfast_python_stub", done.stdout)
 
     def test_good_runs_are_good(self):
         self.expect(2, 0)
 
     def test_python_runs_although_the_cpp_build_fails(self):
-        self.expect(1, 1, BROKEN="asan")
+        self.expect(1, 1, BROKEN="check")
 
-    def test_a_failed_release_build_is_counted(self):
-        self.expect(1, 1, BROKEN="release")
+    def test_a_failed_build_of_the_module_is_counted(self):
+        self.expect(1, 1, BROKEN="check holdfast_python_stub holdfast_program")
 
     def test_a_runner_that_fails_behind_a_good_report_fails_the_run(self):
         self.expect(2, 1, CTEST_STATUS="8")
@@ -108,7 +108,7 @@ class SetupScriptTest(ScriptsTest):
     def test_builds_for_another_python_go_when_the_environment_is_made(self):
         self.put("bin/python3", "[[ $2 != venv ]] || { mkdir -p .venv/bin; "
                                 "cp bin/python3 .venv/bin/python; }")
-        for name in ("release", "wheel", "asan"):
+        for name in ("check", "release", "wheel", "asan"):
             (self.root / "build" / name).mkdir(parents=True)
         done = self.set_up()
         self.assertEqual(done.returncode, 0, done.stderr)

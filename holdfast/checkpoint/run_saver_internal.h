@@ -1,0 +1,102 @@
+// The saver of a run directory: two threads between save() and the disk, and one that keeps
+// the lease. saver.cpp has what the training thread does, saver_threads.cpp the rest.
+#pragma once
+
+#include <deque>
+#include <set>
+#include <thread>
+
+#include "holdfast/checkpoint/commit.h"
+#include "holdfast/checkpoint/saver.h"
+
+namespace holdfast {
+
+// What an attempt may fail with and the next one succeed.
+bool may_pass(const Error& error);
+
+class RunSaver : public Saver {
+ public:
+  RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
+           SaverOptions options);
+  ~RunSaver() override { static_cast<void>(finish(kNoDeadline)); }
+
+  const Path& run() const override { return run_.path(); }
+  Result<SaveHandle> save(const SaveRequest& request) override;
+  Result<void> close(Instant deadline) override;
+
+ private:
+  using Task = std::shared_ptr<SaveTask>;  // of the two threads, one after the other
+
+  // Of the training thread (saver.cpp).
+  Result<Message> agree(int64_t step);
+  Message decide(int64_t step);
+  bool make_room() HOLDFAST_REQUIRES(mutex_);
+  void supersede_waiting() HOLDFAST_REQUIRES(mutex_);
+  std::optional<Error> to_raise() HOLDFAST_REQUIRES(mutex_);
+
+  Task make_task(const SaveRequest& request, const Message& decision);
+  Result<void> prepare(SaveTask& task, const SaveRequest& request,
+                       const std::string& base);
+  Result<ShardPlan> plan_shard(const LocalState& state, const std::string& base);
+  std::set<std::string> bases_in_use();
+  Result<void> plan_for(const LocalState& state);
+  int64_t ring_size();
+  void make_ring();
+  void enqueue(const Task& task);
+
+  // Of the background (saver_threads.cpp).
+  void capture_tasks();
+  void capture(SaveTask& task);
+  void commit_tasks();
+  Task next_to_commit();
+  void commit(SaveTask& task);
+  void leave(SaveTask& task, const Result<Durable>& outcome);
+  void note(const SaveTask& task, const Result<Durable>& outcome);
+  void keep_lease();
+  void renew_lease();
+
+  Result<void> last_outcome(Instant deadline);
+  Result<void> finish(Instant deadline);
+  Result<void> wait_done(Instant deadline);
+  bool wait_idle(Instant deadline);
+
+  double since(Instant start) const {
+    return std::chrono::duration<double>(env_.now() - start).count();
+  }
+  template <typename Event>
+  void tell(const Event& event) {
+    if (options_.events != nullptr) emit(*options_.events, env_, event);
+  }
+
+  Env& env_;
+  Run run_;
+  std::optional<Owner> owner_;  // rank 0's
+  const SaverOptions options_;
+  Channel agree_;
+  Committer committer_;
+  Mirror mirror_;
+  ReuseHistory history_;
+
+  // Of the training thread.
+  std::shared_ptr<const WritePlan> plan_;
+  std::unique_ptr<StagingRing> ring_;
+  int64_t ring_for_ = 0;  // bytes of the shard that it was made for
+  int64_t serial_ = 0;
+  bool closed_ = false;
+
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Task> to_capture_ HOLDFAST_GUARDED_BY(mutex_);
+  std::deque<Task> to_commit_ HOLDFAST_GUARDED_BY(mutex_);
+  int in_flight_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  int unfinished_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // those, and the superseded
+  std::optional<Error> failure_ HOLDFAST_GUARDED_BY(mutex_);  // of the last save
+  int failures_ HOLDFAST_GUARDED_BY(mutex_) = 0;              // in a row
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+
+  std::jthread capturer_;  // last: they use all of the above
+  std::jthread committer_thread_;
+  std::jthread keeper_;
+};
+
+}  // namespace holdfast

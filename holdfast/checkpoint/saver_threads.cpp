@@ -1,0 +1,146 @@
+#include "holdfast/checkpoint/events.h"
+#include "holdfast/checkpoint/run_saver_internal.h"
+
+namespace holdfast {
+
+void RunSaver::capture_tasks() {
+  while (true) {
+    Task task;
+    {
+      MutexLock lock(mutex_);
+      while (to_capture_.empty() && !stopping_) changed_.wait(mutex_);
+      if (to_capture_.empty()) return;
+      task = to_capture_.front();
+      to_capture_.pop_front();
+    }
+    capture(*task);
+  }
+}
+
+void RunSaver::capture(SaveTask& task) {
+  const bool staged = task.writer != nullptr && task.writer->stage().ok();
+  task.handle.set_captured();
+  if (!staged) return;  // the committing half knows why
+  tell(SaveCaptured{.step = task.step,
+                    .bytes = task.plan->shard_bytes(),
+                    .seconds = since(task.started)});
+}
+
+void RunSaver::commit_tasks() {
+  while (const Task task = next_to_commit()) commit(*task);
+}
+
+// Null when there is no more.
+RunSaver::Task RunSaver::next_to_commit() {
+  MutexLock lock(mutex_);
+  while (to_commit_.empty() && !stopping_) changed_.wait(mutex_);
+  if (to_commit_.empty()) return nullptr;
+  const Task task = to_commit_.front();
+  to_commit_.pop_front();
+  return task;
+}
+
+// Others must hear of this owner also while a long write is under way.
+void RunSaver::keep_lease() {
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      const Instant renewal = env_.now() + options_.lease / 3;
+      while (!stopping_ && env_.now() < renewal) {
+        env_.wait_until(changed_, mutex_, renewal);
+      }
+      if (stopping_) return;
+    }
+    renew_lease();
+  }
+}
+
+// A lease that is lost shows at the next commit.
+void RunSaver::renew_lease() {
+  if (owner_.has_value()) static_cast<void>(owner_->renew());
+}
+
+void RunSaver::commit(SaveTask& task) {
+  renew_lease();
+  const Result<Durable> outcome = committer_.commit(task);
+  if (outcome.ok() && task.index.has_value()) {
+    history_.remember(outcome->folder, task.attempt, *task.index);
+  }
+  if (task.dropped) {
+    tell(SaveSkipped{.step = task.step});
+  } else {
+    note(task, outcome);
+  }
+  // Of a save that has failed, the other half may still be reading the tensors.
+  static_cast<void>(task.handle.captured());
+  leave(task, outcome);
+  if (outcome.ok()) {
+    committer_.retain([this] { return bases_in_use(); });
+    mirror_.committed();
+  }
+  MutexLock lock(mutex_);
+  --unfinished_;
+  changed_.notify_all();
+}
+
+// Says what became of it, and that there is room for another, in one.
+void RunSaver::leave(SaveTask& task, const Result<Durable>& outcome) {
+  MutexLock lock(mutex_);
+  if (!task.superseded) --in_flight_;
+  task.handle.set_done(outcome);
+  changed_.notify_all();
+}
+
+void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
+  if (task.unlinked) history_.stop();
+  {
+    MutexLock lock(mutex_);
+    failures_ = outcome.ok() ? 0 : failures_ + 1;
+    // What cannot pass stays until it was raised.
+    if (!failure_.has_value() || may_pass(*failure_)) {
+      failure_ = std::nullopt;
+      if (!outcome.ok()) failure_ = outcome.error();
+    }
+  }
+  if (outcome.ok()) {
+    tell(SaveDurable{.step = task.step,
+                     .folder = outcome->folder.filename().native(),
+                     .seconds = since(task.started)});
+  } else {
+    tell(SaveFailed{.step = task.step,
+                    .code = std::string(name_of(outcome.error().code())),
+                    .reason = outcome.error().message()});
+  }
+}
+
+bool RunSaver::wait_idle(Instant deadline) {
+  MutexLock lock(mutex_);
+  while (unfinished_ > 0 && env_.now() < deadline) {
+    env_.wait_until(changed_, mutex_, deadline);
+  }
+  return unfinished_ == 0;
+}
+
+Result<void> RunSaver::wait_done(Instant deadline) {
+  if (wait_idle(deadline) && mirror_.wait_idle(deadline)) return {};
+  return timed_out("{}: saves are still under way", run_.path().native());
+}
+
+Result<void> RunSaver::finish(Instant deadline) {
+  HOLDFAST_TRY(wait_done(deadline));
+  {
+    MutexLock lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  if (capturer_.joinable()) capturer_.join();
+  if (committer_thread_.joinable()) committer_thread_.join();
+  if (keeper_.joinable()) keeper_.join();
+  if (!owner_.has_value()) return {};
+  // Others then need not wait for the lease; if it fails, they do.
+  static_cast<void>(std::move(*owner_).release());
+  owner_.reset();
+  return {};
+}
+
+}  // namespace holdfast
