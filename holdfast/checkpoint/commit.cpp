@@ -7,9 +7,8 @@ namespace holdfast {
 namespace {
 
 Message vote_of(const SaveTask& task, const Result<std::vector<ManifestFile>>& own) {
-  Message vote{.serial = task.serial,
-               .kind = task.unlinked ? "unlinked" : "vote",
-               .attempt = task.attempt};
+  const char* const kind = task.torn ? "torn" : task.unlinked ? "unlinked" : "vote";
+  Message vote{.serial = task.serial, .kind = kind, .attempt = task.attempt};
   if (own.ok()) {
     vote.files = *own;
   } else {
@@ -68,7 +67,9 @@ Result<Durable> Committer::lead(SaveTask& task) {
   if (!attempt.ok()) return std::move(attempt).error();
 
   const Result<Path> committed = conclude(task, *attempt, write_files(task, *attempt));
-  Message outcome{.serial = task.serial, .kind = "outcome", .attempt = task.attempt};
+  Message outcome{.serial = task.serial,
+                  .kind = task.torn ? "torn" : "outcome",
+                  .attempt = task.attempt};
   if (committed.ok()) {
     outcome.text = committed->filename().native();
   } else {
@@ -92,7 +93,10 @@ Result<Attempt> Committer::begin(const SaveTask& task) {
 Result<Path> Committer::conclude(SaveTask& task, Attempt& attempt,
                                  Result<std::vector<ManifestFile>> own) {
   std::vector<Message> votes = vote_.collect(vote_of(task, own), options_.write_within);
-  for (const Message& vote : votes) task.unlinked |= vote.kind == "unlinked";
+  for (const Message& vote : votes) {
+    task.unlinked |= vote.kind == "unlinked";
+    task.torn |= vote.kind == "torn";
+  }
   task.manifest.files = HOLDFAST_TRY(count_votes(std::move(votes), task.attempt));
   task.manifest.world = vote_.size();
   return attempt.commit(task.manifest);
@@ -117,13 +121,14 @@ Result<Durable> Committer::follow(SaveTask& task) {
   return learn(task);
 }
 
-Result<Durable> Committer::learn(const SaveTask& task) {
+Result<Durable> Committer::learn(SaveTask& task) {
   Result<Message> told = vote_.hear(task.serial, options_.write_within);
   if (told.ok()) {
     if (Result<void> own = check_attempt(*told, task.attempt); !own.ok()) {
       told = own.error();
     }
   }
+  task.torn |= told.ok() && told->kind == "torn";
   if (told.ok() && told->error.has_value()) return *told->error;
   if (told.ok())
     return Durable{.folder = run_.path() / told->text, .tier = options_.tier};
@@ -165,6 +170,12 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
   HOLDFAST_TRY(put(rank_name(vote_.rank()) + ".objects.json", task.rank_objects));
   if (vote_.coordinator()) HOLDFAST_TRY(put("objects.json", task.objects));
   HOLDFAST_TRY(attempt.sync());
+  // All is written, and counts only if it was captured before it changed.
+  if (task.guard != nullptr) {
+    Result<void> settled = task.guard->settled();
+    task.torn = !settled.ok();
+    HOLDFAST_TRY(std::move(settled));
+  }
   return files;
 }
 

@@ -15,6 +15,7 @@
 #include <set>
 
 #include "holdfast/checkpoint/channel.h"
+#include "holdfast/checkpoint/guard.h"
 #include "holdfast/checkpoint/save_handle.h"
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/checkpoint/write_plan.h"
@@ -38,6 +39,7 @@ struct SaveTask {
   std::string base{};  // the step that it builds upon, on whatever rank; or empty
   std::shared_ptr<const WritePlan> plan;
   ShardPlan shard;
+  std::shared_ptr<CaptureGuard> guard;  // null if there is none
   std::unique_ptr<ShardWriter> writer;
   Bytes objects;                // JSON; empty for none
   Bytes rank_objects;           // the same
@@ -46,6 +48,9 @@ struct SaveTask {
   bool dropped = false;         // a newer save took its place: rank 0 says so in 1
   bool superseded = false;      // the same, as soon as it is known; rank 0's
   bool unlinked = false;        // an older shard could not be linked, on whatever rank
+  bool staged = false;          // all of it is in the ring, or was
+  bool torn = false;            // tensors changed before they were captured, the same
+  Bytes copies;                 // of the pieces that are copied at once
   SaveHandle handle;
   // Of this rank, once it is written: what a later save may build upon.
   std::optional<ShardIndex> index;
@@ -74,7 +79,7 @@ class Committer {
   Result<void> link_shards(SaveTask& task, const Attempt& attempt);
   void tell_written(const SaveTask& task, const WrittenShard& written, Instant start);
   Result<void> read_back(const Attempt& attempt, const ShardFile& file);
-  Result<Durable> learn(const SaveTask& task);
+  Result<Durable> learn(SaveTask& task);
 
   Run& run_;
   Owner* owner_;

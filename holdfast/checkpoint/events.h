@@ -41,6 +41,19 @@ struct SaveWritten {
   }
 };
 
+// Tensors were written to before they were captured: the save is dropped.
+struct SaveTorn {
+  static constexpr std::string_view kName = "save_torn";
+  int64_t step = 0;
+  int64_t tensors = 0;
+  std::string first;  // name of one
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("tensors", self.tensors);
+    field("first", self.first);
+  }
+};
+
 struct SaveDurable {
   static constexpr std::string_view kName = "save_durable";
   int64_t step = 0;

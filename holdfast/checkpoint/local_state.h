@@ -16,6 +16,8 @@ struct LocalPiece {
   Box box;
   ByteSpan memory;
   Map map;  // relative to memory
+  // Copied inside save(), for it may change before the next update: buffers, counters.
+  bool at_once = false;
 };
 
 struct LocalState {

@@ -18,10 +18,15 @@ class RunSaver : public Saver {
  public:
   RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
            SaverOptions options);
-  ~RunSaver() override { static_cast<void>(finish(kNoDeadline)); }
+  ~RunSaver() override {
+    RunSaver::settle({});
+    static_cast<void>(finish(kNoDeadline));
+  }
 
   const Path& run() const override { return run_.path(); }
+  Result<void> prepare(const LocalState& state) override;
   Result<SaveHandle> save(const SaveRequest& request) override;
+  Settled settle(const std::vector<std::string>& changed) override;
   Result<void> close(Instant deadline) override;
 
  private:
@@ -35,8 +40,10 @@ class RunSaver : public Saver {
   std::optional<Error> to_raise() HOLDFAST_REQUIRES(mutex_);
 
   Task make_task(const SaveRequest& request, const Message& decision);
-  Result<void> prepare(SaveTask& task, const SaveRequest& request,
-                       const std::string& base);
+  Result<void> fill_task(SaveTask& task, const SaveRequest& request,
+                         const std::string& base);
+  void settle_task(SaveTask& task, const std::vector<std::string>& changed,
+                   Settled& settled);
   Result<ShardPlan> plan_shard(const LocalState& state, const std::string& base);
   std::set<std::string> bases_in_use();
   Result<void> plan_for(const LocalState& state);
@@ -47,6 +54,7 @@ class RunSaver : public Saver {
   // Of the background (saver_threads.cpp).
   void capture_tasks();
   void capture(SaveTask& task);
+  Result<void> stage(SaveTask& task);
   void commit_tasks();
   Task next_to_commit();
   void commit(SaveTask& task);
@@ -82,6 +90,7 @@ class RunSaver : public Saver {
   std::unique_ptr<StagingRing> ring_;
   int64_t ring_for_ = 0;  // bytes of the shard that it was made for
   int64_t serial_ = 0;
+  std::vector<Task> unsettled_;
   bool closed_ = false;
 
   Mutex mutex_;

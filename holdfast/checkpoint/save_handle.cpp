@@ -36,9 +36,17 @@ void SaveHandle::set_captured() {
   state_->changed.notify_all();
 }
 
-void SaveHandle::set_done(Result<Durable> outcome) {
+bool SaveHandle::is_torn() const {
   MutexLock lock(state_->mutex);
-  if (!state_->done.has_value()) state_->done = std::move(outcome);
+  return state_->torn;
+}
+
+void SaveHandle::set_done(Result<Durable> outcome, bool torn) {
+  MutexLock lock(state_->mutex);
+  if (!state_->done.has_value()) {
+    state_->done = std::move(outcome);
+    state_->torn = torn;
+  }
   state_->changed.notify_all();
 }
 

@@ -29,11 +29,14 @@ class SaveHandle {
   // kConflict with "skipped" if a save under way left no room for it (Backpressure).
   Result<Durable> durable(Instant deadline = kNoDeadline) const;
   bool is_done() const;  // durable, or failed
+  // It failed because tensors were written to before they were captured, on whatever rank
+  // (guard.h): the next save is worth making at once.
+  bool is_torn() const;
 
   // For whoever carries the save out; each once, the later ones are ignored. Only the half
   // that reads the tensors may promise the first, also of a save that has failed.
   void set_captured();
-  void set_done(Result<Durable> outcome);
+  void set_done(Result<Durable> outcome, bool torn = false);
 
  private:
   struct State {
@@ -42,6 +45,7 @@ class SaveHandle {
     Mutex mutex;
     Condition changed;
     bool captured HOLDFAST_GUARDED_BY(mutex) = false;
+    bool torn HOLDFAST_GUARDED_BY(mutex) = false;
     std::optional<Result<Durable>> done HOLDFAST_GUARDED_BY(mutex);
   };
   std::shared_ptr<State> state_;  // of the caller and of the threads that save

@@ -113,6 +113,7 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
 
 Result<SaveHandle> RunSaver::save(const SaveRequest& request) {
   if (closed_) return invalid("{}: the saver is closed", run_.path().native());
+  settle({});
   ++serial_;
   const Message decision = HOLDFAST_TRY(agree(request.step));
   if (decision.error.has_value()) return *decision.error;
@@ -197,31 +198,44 @@ RunSaver::Task RunSaver::make_task(const SaveRequest& request,
                                                   .base = decision.text,
                                                   .plan = nullptr,
                                                   .shard = {},
+                                                  .guard = nullptr,
                                                   .writer = nullptr,
                                                   .objects = {},
                                                   .rank_objects = {},
                                                   .manifest = {},
                                                   .failed = std::nullopt,
+                                                  .copies = {},
                                                   .handle = SaveHandle(env_),
                                                   .index = std::nullopt});
-  if (Result<void> prepared = prepare(*task, request, decision.text); !prepared.ok()) {
-    task->failed = std::move(prepared).error();
+  if (Result<void> filled = fill_task(*task, request, decision.text); !filled.ok()) {
+    task->failed = std::move(filled).error();
   }
   return task;
 }
 
-Result<void> RunSaver::prepare(SaveTask& task, const SaveRequest& request,
-                               const std::string& base) {
+Result<void> RunSaver::prepare(const LocalState& state) {
+  settle({});
+  HOLDFAST_TRY(plan_for(state));
+  HOLDFAST_TRY(state.check());
+  make_ring();
+  return {};
+}
+
+Result<void> RunSaver::fill_task(SaveTask& task, const SaveRequest& request,
+                                 const std::string& base) {
   HOLDFAST_CHECK(request.state != nullptr, "a save without a state");
   HOLDFAST_TRY(check_texts(request, options_.software));
   task.objects = HOLDFAST_TRY(encode_objects(request.objects, "objects"));
   task.rank_objects =
       HOLDFAST_TRY(encode_objects(request.rank_objects, "objects of the rank"));
-  HOLDFAST_TRY(plan_for(*request.state));
-  HOLDFAST_TRY(request.state->check());
-  make_ring();
+  HOLDFAST_TRY(prepare(*request.state));
   task.plan = plan_;
   task.shard = HOLDFAST_TRY(plan_shard(*request.state, base));
+  task.copies = task.shard.copy_at_once();
+  if (options_.guard != Guard::kOff) {
+    task.guard = std::make_shared<CaptureGuard>(options_.guard, task.shard.shard(),
+                                                static_cast<uint64_t>(serial_));
+  }
   task.writer = std::make_unique<ShardWriter>(*ring_, task.shard.shard());
   task.manifest.software = options_.software;
   task.manifest.metrics = request.metrics;
@@ -287,6 +301,7 @@ void RunSaver::enqueue(const Task& task) {
     ++in_flight_;
     ++unfinished_;
     if (options_.background) {
+      if (task->guard != nullptr) unsettled_.push_back(task);
       to_capture_.push_back(task);
       to_commit_.push_back(task);
       history_.taken();  // the task knows it
@@ -296,11 +311,37 @@ void RunSaver::enqueue(const Task& task) {
   }
   history_.taken();
   capture(*task);
+  if (task->guard != nullptr) task->guard->settle({});  // nobody came between
   commit(*task);
+}
+
+Settled RunSaver::settle(const std::vector<std::string>& changed) {
+  Settled settled;
+  for (const Task& task : std::exchange(unsettled_, {})) {
+    const Instant start = env_.now();
+    static_cast<void>(task->handle.captured());
+    settled.waited += since(start);
+    settle_task(*task, changed, settled);
+  }
+  return settled;
+}
+
+void RunSaver::settle_task(SaveTask& task, const std::vector<std::string>& changed,
+                           Settled& settled) {
+  if (!task.staged) return task.guard->settle({});  // it has failed, which others say
+  const std::vector<std::string> torn =
+      task.shard.names(task.guard->changed(), changed);
+  if (torn.empty()) return task.guard->settle({});
+  tell(SaveTorn{.step = task.step, .tensors = std::ssize(torn), .first = torn.front()});
+  task.guard->settle(unavailable("step {}: {} was written to before it was captured{}",
+                                 task.step, torn.front(),
+                                 torn.size() == 1 ? "" : ", and others"));
+  settled.torn.insert(settled.torn.end(), torn.begin(), torn.end());
 }
 
 Result<void> RunSaver::close(Instant deadline) {
   closed_ = true;
+  settle({});
   const Result<void> own = last_outcome(deadline);
   const Result<void> agreed = agree_.agree(++serial_, own, options_.agree_within);
   const Result<void> finished = finish(deadline);

@@ -21,6 +21,7 @@
 
 #include "holdfast/base/event.h"
 #include "holdfast/base/transport.h"
+#include "holdfast/checkpoint/guard.h"
 #include "holdfast/checkpoint/local_state.h"
 #include "holdfast/checkpoint/mirror.h"
 #include "holdfast/checkpoint/save_handle.h"
@@ -61,6 +62,8 @@ struct SaverOptions {
   int64_t space_reserve = 64 << 20;  // bytes that a save leaves free on the disk
   bool direct = true;  // past the system's cache, where the file system can
   bool background = true;
+  // With one, settle() must be called before the state changes (guard.h).
+  Guard guard = Guard::kOff;
   // How long ranks wait for each other: for a decision, and for all to have written.
   Duration agree_within = std::chrono::seconds(60);
   Duration write_within = std::chrono::minutes(30);
@@ -73,7 +76,7 @@ struct SaverOptions {
 
 struct SaveRequest {
   int64_t step = 0;
-  // Its memory stays alive and unchanged until the save is captured.
+  // Its memory stays alive and unchanged until the save is captured, or settled.
   const LocalState* state = nullptr;
   Object objects{};  // what is no tensor and the same on all ranks; rank 0's is kept
   Object rank_objects{};  // what is this rank's alone
@@ -94,10 +97,19 @@ class Saver {
   // close() without a deadline, if it was not called.
   virtual ~Saver() = default;
 
+  // Plans for the state and makes the ring, so that the first save is like the others.
+  // Not needed.
+  virtual Result<void> prepare(const LocalState& state) = 0;
+
   // Begins to save. Fails on all ranks alike if earlier saves did (see above), and with
   // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a
   // save that turns out to be impossible or is skipped.
   virtual Result<SaveHandle> save(const SaveRequest& request) = 0;
+
+  // Before the state changes: waits until it is captured, and holds the copy against it.
+  // `changed` names tensors that are known to have been written to. A save that was torn is
+  // dropped by all ranks; tensors that tear should be marked at_once.
+  virtual Settled settle(const std::vector<std::string>& changed = {}) = 0;
 
   // Waits until all is durable and mirrored, lets go of the run, and fails, on all ranks
   // alike, as the last save failed on any. What is not done by the deadline (kTimeout) goes on, and close() may be

@@ -18,12 +18,18 @@ void RunSaver::capture_tasks() {
 }
 
 void RunSaver::capture(SaveTask& task) {
-  const bool staged = task.writer != nullptr && task.writer->stage().ok();
+  task.staged = task.writer != nullptr && stage(task).ok();
   task.handle.set_captured();
-  if (!staged) return;  // the committing half knows why
+  if (!task.staged) return;  // the committing half knows why
   tell(SaveCaptured{.step = task.step,
                     .bytes = task.plan->shard_bytes(),
                     .seconds = since(task.started)});
+}
+
+Result<void> RunSaver::stage(SaveTask& task) {
+  if (task.guard == nullptr) return task.writer->stage();
+  return task.writer->stage(
+      [&](int64_t offset, ByteView bytes) { task.guard->staged(offset, bytes); });
 }
 
 void RunSaver::commit_tasks() {
@@ -87,7 +93,7 @@ void RunSaver::commit(SaveTask& task) {
 void RunSaver::leave(SaveTask& task, const Result<Durable>& outcome) {
   MutexLock lock(mutex_);
   if (!task.superseded) --in_flight_;
-  task.handle.set_done(outcome);
+  task.handle.set_done(outcome, task.torn);
   changed_.notify_all();
 }
 

@@ -1,6 +1,7 @@
 #include "holdfast/checkpoint/write_plan.h"
 
 #include <algorithm>
+#include <set>
 #include <unordered_map>
 
 #include "holdfast/formats/safetensors.h"
@@ -27,21 +28,6 @@ bool is_undivided(const Layout& layout) {
     if (layout.slices(t).size() > 1) return false;
   }
   return true;
-}
-
-Digest128 digest_of(const PieceToWrite& piece) {
-  constexpr int64_t kWindow = int64_t{1} << 20;
-  const BoxMemory memory{
-      .box = piece.box, .element_bytes = bytes_of(piece.dtype), .map = piece.map};
-  Bytes buffer(static_cast<size_t>(std::min(kWindow, piece.bytes())));
-  Xxh3Stream stream;
-  for (int64_t at = 0; at < piece.bytes(); at += kWindow) {
-    const ByteSpan window = ByteSpan(buffer).first(
-        static_cast<size_t>(std::min(kWindow, piece.bytes() - at)));
-    gather(memory, piece.memory, at, window);
-    stream.append(window);
-  }
-  return stream.digest();
 }
 
 }  // namespace
@@ -124,7 +110,8 @@ std::vector<PieceToWrite> WritePlan::in_memory(const LocalState& state) const {
                       .box = piece.box,
                       .offset = piece.offset,
                       .memory = from.memory,
-                      .map = from.map.narrowed(from.box, piece.box)});
+                      .map = from.map.narrowed(from.box, piece.box),
+                      .at_once = from.at_once});
   }
   return pieces;
 }
@@ -171,6 +158,46 @@ Result<ShardPlan> WritePlan::shard(const LocalState& state,
     plan.shard_.pieces[i].offset = header.offsets[i];
   }
   return plan;
+}
+
+Bytes ShardPlan::copy_at_once() {
+  int64_t total = 0;
+  for (const PieceToWrite& piece : shard_.pieces) {
+    if (piece.at_once) total += piece.bytes();
+  }
+  Bytes copies(static_cast<size_t>(total));
+  ByteSpan room = copies;
+  for (PieceToWrite& piece : shard_.pieces) {
+    if (!piece.at_once) continue;
+    const int64_t element = bytes_of(piece.dtype);
+    const ByteSpan copy = room.first(static_cast<size_t>(piece.bytes()));
+    gather({.box = piece.box, .element_bytes = element, .map = piece.map}, piece.memory,
+           0, copy);
+    piece.memory = copy;
+    piece.map = Map::dense(piece.box, element);
+    room = room.subspan(copy.size());
+  }
+  return copies;
+}
+
+std::vector<std::string> ShardPlan::names(std::span<const size_t> pieces,
+                                          const std::vector<std::string>& more) const {
+  std::set<std::string> names;
+  std::vector<const Entry*> written;  // in the order of the shard's pieces
+  for (const Entry& entry : entries_) {
+    if (entry.reused == nullptr) written.push_back(&entry);
+  }
+  for (const size_t piece : pieces) {
+    names.insert(collection_->tensor(written[piece]->tensor).name);
+  }
+  if (!more.empty()) {
+    const std::set<std::string> known(more.begin(), more.end());
+    for (size_t i = 0; i < written.size(); ++i) {
+      const std::string& name = collection_->tensor(written[i]->tensor).name;
+      if (!shard_.pieces[i].at_once && known.contains(name)) names.insert(name);
+    }
+  }
+  return {names.begin(), names.end()};
 }
 
 ShardIndex ShardPlan::index(const std::string& shard_name,

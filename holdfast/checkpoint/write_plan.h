@@ -23,6 +23,14 @@ class ShardPlan {
   // Bytes of pieces that are not written again.
   int64_t reused_bytes() const { return reused_bytes_; }
 
+  // Copies the pieces that are to be copied at once, and writes the copies instead; they
+  // must live as long as the shard is read.
+  Bytes copy_at_once();
+  // Names of the tensors of these pieces of the shard, and those of `more` that it has
+  // parts of which are not copied at once.
+  std::vector<std::string> names(std::span<const size_t> pieces,
+                                 const std::vector<std::string>& more) const;
+
   ShardIndex index(const std::string& shard_name, const WrittenShard& written) const;
 
  private:
@@ -45,8 +53,8 @@ class ShardPlan {
 class WritePlan {
  public:
   // kNotFound, naming tensor and box, if a part of the state has no holder.
-  static Result<WritePlan> create(std::shared_ptr<const Collection> collection, int rank,
-                                  bool compressed = false);
+  static Result<WritePlan> create(std::shared_ptr<const Collection> collection,
+                                  int rank, bool compressed = false);
 
   const std::shared_ptr<const Collection>& collection() const { return collection_; }
   const std::string& shard_name() const { return shard_name_; }

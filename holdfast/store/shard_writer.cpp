@@ -247,13 +247,29 @@ ShardWriter::~ShardWriter() {
   for (const Block& block : staged_) ring_.give_back(block.memory);
 }
 
-Result<void> ShardWriter::stage() {
+Digest128 digest_of(const PieceToWrite& piece) {
+  constexpr int64_t kWindow = int64_t{1} << 20;
+  const BoxMemory memory{
+      .box = piece.box, .element_bytes = bytes_of(piece.dtype), .map = piece.map};
+  Bytes buffer(static_cast<size_t>(std::min(kWindow, piece.bytes())));
+  Xxh3Stream stream;
+  for (int64_t at = 0; at < piece.bytes(); at += kWindow) {
+    const ByteSpan window = ByteSpan(buffer).first(
+        static_cast<size_t>(std::min(kWindow, piece.bytes() - at)));
+    gather(memory, piece.memory, at, window);
+    stream.append(window);
+  }
+  return stream.digest();
+}
+
+Result<void> ShardWriter::stage(const Observe& observe) {
   for (int64_t offset = 0; offset < bytes_; offset += ring_.block_bytes()) {
     HOLDFAST_TRY(failure());
     const ByteSpan memory = ring_.take();
     const auto used =
         static_cast<size_t>(std::min(ring_.block_bytes(), bytes_ - offset));
     fill(offset, memory.first(used));
+    if (observe) observe(offset, memory.first(used));
     if (!put({.offset = offset, .memory = memory, .used = used})) break;
   }
   HOLDFAST_TRY(failure());

@@ -15,11 +15,13 @@
 #pragma once
 
 #include <deque>
+#include <functional>
 #include <optional>
 #include <vector>
 
 #include "holdfast/base/env.h"
 #include "holdfast/base/mutex.h"
+#include "holdfast/base/xxh3.h"
 #include "holdfast/state/box_stream.h"
 #include "holdfast/state/tensor.h"
 #include "holdfast/store/shard_index.h"
@@ -37,10 +39,14 @@ struct PieceToWrite {
   Box box;
   int64_t offset = 0;  // in the file
   ByteView memory;
-  Map map;  // relative to memory
+  Map map;               // relative to memory
+  bool at_once = false;  // the memory is a copy that was made for this shard
 
   int64_t bytes() const { return box.elements() * bytes_of(dtype); }
 };
+
+// Of the bytes that the memory has now.
+Digest128 digest_of(const PieceToWrite& piece);
 
 struct ShardToWrite {
   Bytes header;                      // the file's first bytes
@@ -87,8 +93,10 @@ class ShardWriter {
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
 
-  // Each is called once. With a ring smaller than the shard, on two threads.
-  Result<void> stage();
+  // Each is called once. With a ring smaller than the shard, on two threads. `observe` is
+  // shown what was copied, in order of the file.
+  using Observe = std::function<void(int64_t offset, ByteView bytes)>;
+  Result<void> stage(const Observe& observe = {});
   Result<WrittenShard> write(Env& env, const Path& path,
                              const WriteOptions& options = {});
 

@@ -1,0 +1,230 @@
+#include "holdfast/checkpoint/gather.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "holdfast/base/json.h"
+#include "holdfast/state/collection_json.h"
+#include "holdfast/state/seal.h"
+
+namespace holdfast {
+namespace {
+
+std::string rank_text(int rank) { return fmt::format("rank {}", rank); }
+
+// Tensors of several ranks, each once, and who has which box.
+class Union {
+ public:
+  explicit Union(int ranks) {
+    for (int r = 0; r < ranks; ++r) holders_.push_back({.name = rank_text(r)});
+  }
+
+  Result<void> add(int rank, const Tensor& tensor, const Box& box) {
+    const auto [found, added] =
+        ids_.emplace(tensor.name, static_cast<TensorId>(tensors_.size()));
+    if (added) {
+      tensors_.push_back(tensor);
+      first_.push_back(rank);
+    } else if (tensors_[found->second] != tensor) {
+      return differ(tensors_[found->second], first_[found->second], tensor, rank);
+    }
+    pieces_.push_back({found->second, box, static_cast<HolderId>(rank)});
+    return {};
+  }
+
+  // As far as it goes: parts may be missing.
+  Result<Collection> build() && {
+    LayoutBuilder builder(tensors_, holders_);
+    std::vector<int64_t> ends(holders_.size());
+    for (const Piece& piece : pieces_) {
+      builder.add(piece.tensor, piece.box, piece.holder, ends[piece.holder]);
+      ends[piece.holder] +=
+          piece.box.elements() * bytes_of(tensors_[piece.tensor].dtype);
+    }
+    Layout layout = HOLDFAST_TRY(std::move(builder).build());
+    return Collection::create(std::move(tensors_), std::move(layout));
+  }
+
+ private:
+  struct Piece {
+    TensorId tensor;
+    Box box;
+    HolderId holder;
+  };
+
+  static Error differ(const Tensor& a, int rank_a, const Tensor& b, int rank_b) {
+    return invalid(
+        "{}: rank {} has {} {}, rank {} has {} {}; want one name for one tensor "
+        "(stages "
+        "that begin to count anew need names of their own)",
+        a.name, rank_a, name_of(a.dtype), to_string(a.shape), rank_b, name_of(b.dtype),
+        to_string(b.shape));
+  }
+
+  std::vector<Tensor> tensors_;
+  std::vector<int> first_;  // the rank that first named the tensor
+  std::unordered_map<std::string, TensorId> ids_;
+  std::vector<Holder> holders_;
+  std::vector<Piece> pieces_;
+};
+
+Result<void> check_tiled(const Collection& all) {
+  for (TensorId t = 0; t < all.tensors().size(); ++t) {
+    const Tensor& tensor = all.tensor(t);
+    if (const std::optional<Box> hole = all.uncovered(t)) {
+      return invalid("{} {}: no rank has the box {}", tensor.name,
+                     to_string(tensor.shape), to_string(*hole));
+    }
+    int64_t elements = 0;
+    for (const Slice& slice : all.layout().slices(t)) elements += slice.box.elements();
+    if (elements == tensor.shape.elements()) continue;
+    return invalid("{} {}: boxes of the ranks overlap, want each element once",
+                   tensor.name, to_string(tensor.shape));
+  }
+  return {};
+}
+
+// A rank whose part of a small tensor is nothing has no piece of it.
+bool is_nothing(const HeldPiece& piece) {
+  return piece.box.empty() && piece.tensor.shape.elements() > 0;
+}
+
+// One rank's pieces, as text. Where they lie in memory is its own business.
+Result<Bytes> describe(const std::vector<HeldPiece>& pieces) {
+  Union own(1);
+  for (const HeldPiece& piece : pieces) {
+    if (!is_nothing(piece)) HOLDFAST_TRY(own.add(0, piece.tensor, piece.box));
+  }
+  const Collection collection = HOLDFAST_TRY(std::move(own).build());
+  const std::string text = to_json(collection, Topology::uniform(1)).dump();
+  return copy_of(bytes_of(text));
+}
+
+Result<void> add_described(Union& all, int rank, ByteView text) {
+  const std::string where = rank_text(rank);
+  Topology topology;
+  const Json json = HOLDFAST_TRY(parse_json(text_of(text), where));
+  const Collection own = HOLDFAST_TRY(collection_from_json(json, where, topology));
+  for (TensorId t = 0; t < own.tensors().size(); ++t) {
+    for (const Slice& slice : own.layout().slices(t)) {
+      HOLDFAST_TRY(all.add(rank, own.tensor(t), slice.box));
+    }
+  }
+  return {};
+}
+
+// Calls visit(tensor, slice) for every box that several ranks have.
+void for_each_replica(const Collection& all, const auto& visit) {
+  for (TensorId t = 0; t < all.tensors().size(); ++t) {
+    for (const Slice& slice : all.layout().slices(t)) {
+      if (slice.last - slice.first > 1) visit(t, slice);
+    }
+  }
+}
+
+// Seals of the rank's replicas, in the order of for_each_replica.
+Bytes seal_replicas(const LocalState& state) {
+  std::map<std::pair<TensorId, Box>, const LocalPiece*> pieces;
+  for (const LocalPiece& piece : state.pieces)
+    pieces[{piece.tensor, piece.box}] = &piece;
+  Bytes seals;
+  for_each_replica(*state.collection, [&](TensorId t, const Slice& slice) {
+    const auto found = pieces.find({t, slice.box});
+    if (found == pieces.end()) return;
+    const Tensor& tensor = state.collection->tensor(t);
+    const LocalPiece& piece = *found->second;
+    const Seal seal =
+        seal_box(tensor.shape, tensor.dtype, piece.box, piece.map, piece.memory);
+    const size_t at = seals.size();
+    seals.resize(at + 2 * sizeof(uint64_t));
+    store_little_endian(seal.lanes[0], ByteSpan(seals).subspan(at));
+    store_little_endian(seal.lanes[1], ByteSpan(seals).subspan(at + sizeof(uint64_t)));
+  });
+  return seals;
+}
+
+}  // namespace
+
+StateGatherer::StateGatherer(Env& env, Transport* transport, Duration at_most)
+    : env_(env), transport_(transport), at_most_(at_most) {}
+
+Result<std::vector<Bytes>> StateGatherer::all(ByteView own) {
+  if (transport_ == nullptr) return std::vector<Bytes>{copy_of(own)};
+  return transport_->all_gather(own, env_.now() + at_most_);
+}
+
+Result<LocalState> StateGatherer::gather(const std::vector<HeldPiece>& pieces,
+                                         bool compare) {
+  // What one rank cannot describe, all hear of as a text that is none.
+  const Result<Bytes> described = describe(pieces);
+  const Bytes text = described.ok() ? *described : Bytes();
+  const std::string hex = xxh3_128(text).hex();
+  std::vector<Bytes> digests = HOLDFAST_TRY(all(bytes_of(hex)));
+  if (digests != seen_ || collection_ == nullptr) {
+    seen_.clear();
+    const std::vector<Bytes> texts = HOLDFAST_TRY(all(text));
+    if (!described.ok()) return described.error();
+    collection_ = HOLDFAST_TRY(merge(texts));
+    if (compare) HOLDFAST_TRY(compare_replicas(place(pieces)));
+    seen_ = std::move(digests);
+  }
+  return place(pieces);
+}
+
+Result<std::shared_ptr<const Collection>> StateGatherer::merge(
+    const std::vector<Bytes>& texts) {
+  Union all(static_cast<int>(texts.size()));
+  for (size_t r = 0; r < texts.size(); ++r) {
+    HOLDFAST_TRY(add_described(all, static_cast<int>(r), texts[r]));
+  }
+  auto merged =
+      std::make_shared<const Collection>(HOLDFAST_TRY(std::move(all).build()));
+  HOLDFAST_TRY(check_tiled(*merged));
+  return std::shared_ptr<const Collection>(std::move(merged));
+}
+
+LocalState StateGatherer::place(const std::vector<HeldPiece>& pieces) const {
+  LocalState state{.collection = collection_, .rank = rank(), .pieces = {}};
+  for (const HeldPiece& piece : pieces) {
+    if (is_nothing(piece)) continue;
+    state.pieces.push_back({.tensor = *collection_->find(piece.tensor.name),
+                            .box = piece.box,
+                            .memory = piece.memory,
+                            .map = piece.map,
+                            .at_once = piece.at_once});
+  }
+  return state;
+}
+
+Result<void> StateGatherer::compare_replicas(const LocalState& state) {
+  const std::vector<Bytes> seals = HOLDFAST_TRY(all(seal_replicas(state)));
+  std::vector<size_t> at(seals.size());  // how far each rank's are read
+  std::optional<Error> first;
+  const Layout& layout = state.collection->layout();
+  for_each_replica(*state.collection, [&](TensorId t, const Slice& slice) {
+    ByteView known;
+    for (PieceId p = slice.first; p < slice.last; ++p) {
+      const size_t r = layout.holder(p);
+      constexpr size_t kBytes = 2 * sizeof(uint64_t);
+      if (seals[r].size() < at[r] + kBytes) return;  // not of this version
+      const ByteView own = ByteView(seals[r]).subspan(at[r], kBytes);
+      at[r] += kBytes;
+      if (known.empty()) known = own;
+      if (first.has_value() || std::ranges::equal(known, own)) continue;
+      first = invalid(
+          "{}: rank {} and rank {} hold the box {} with different values, want "
+          "replicas "
+          "or a spec that says how it is cut",
+          state.collection->tensor(t).name, layout.holder(slice.first), r,
+          to_string(slice.box));
+    }
+  });
+  if (first.has_value()) return *first;
+  return {};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,72 @@
+// Catches writes to tensors between save() and their capture.
+//
+// A save copies the state while the next forward and backward run, which only read it. Code
+// that writes nevertheless (an embedding that renormalises its rows, a clamp, an average
+// swapped in) would tear the checkpoint. So the copy is held against the live tensors before
+// they may change, on the training thread: one block of 4 KiB of every piece, another one in
+// every save, or all of it.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "holdfast/base/mutex.h"
+#include "holdfast/base/xxh3.h"
+#include "holdfast/store/shard_writer.h"
+
+namespace holdfast {
+
+enum class Guard {
+  kOff,     // the caller waits for captured() itself
+  kSample,  // a block of every piece
+  kFull,    // every byte
+};
+
+// What Saver::settle() found.
+struct Settled {
+  double waited = 0;                // seconds until all was captured
+  std::vector<std::string> torn{};  // tensors that were written to too early
+};
+
+// The guard of one save of one rank. staged() comes from the capturing thread, the rest
+// from the training thread once all is staged, settled() from the committing one.
+class CaptureGuard {
+ public:
+  // `turn` chooses the block. `shard` must outlive it.
+  CaptureGuard(Guard depth, const ShardToWrite& shard, uint64_t turn);
+
+  // Bytes of the file as they were copied, in order and without gaps.
+  void staged(int64_t offset, ByteView bytes);
+  // Numbers of the shard's pieces whose live bytes are not those of the copy.
+  std::vector<size_t> changed() const;
+
+  // Whether the copy is good, said once, and waited for.
+  void settle(Result<void> verdict);
+  Result<void> settled();
+
+ private:
+  // What is kept of a piece: the bytes [first, first + size) of its stream.
+  struct Sample {
+    int64_t first = 0;
+    int64_t size = 0;
+    size_t at = 0;  // in bytes_
+  };
+  static constexpr int64_t kBlock = 4096;
+
+  bool differs(size_t piece) const;
+  void note(size_t piece, int64_t offset, ByteView bytes);
+
+  const Guard depth_;
+  const ShardToWrite& shard_;
+  std::vector<Sample> samples_;  // one a piece, if only a block is looked at
+  Bytes bytes_;
+  std::vector<Digest128> digests_;  // one a piece, if all is
+  Xxh3Stream stream_;
+  size_t piece_ = 0;  // where staged() is
+
+  Mutex mutex_;
+  Condition changed_;
+  std::optional<Result<void>> verdict_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+}  // namespace holdfast
