@@ -1,0 +1,206 @@
+// Saves that overlap training: what is copied at once, what tears, and how a state is put
+// together from what its ranks hold.
+#include "holdfast/checkpoint/guard.h"
+
+#include <gtest/gtest.h>
+
+#include "holdfast/checkpoint/checkpoint_testing.h"
+#include "holdfast/checkpoint/gather.h"
+#include "holdfast/checkpoint/write_plan.h"
+
+namespace holdfast::testing {
+namespace {
+
+constexpr Duration kSoon = std::chrono::seconds(10);
+
+struct Guarded : ::testing::TestWithParam<Guard> {
+  static std::vector<Tensor> tensors() {
+    return {{.name = "large", .dtype = Dtype::kF32, .shape = {5000}},
+            {.name = "small", .dtype = Dtype::kF32, .shape = {3}}};
+  }
+
+  std::unique_ptr<Saver> open() {
+    SaverOptions options = test_options();
+    options.guard = GetParam();
+    options.background = true;
+    options.direct = false;
+    return Saver::open(env, "run", nullptr, options).value();
+  }
+
+  MemoryEnv env{1};
+  Dice dice{1};
+  Job job{replicated(tensors(), 1)};
+};
+
+TEST_P(Guarded, NothingIsDurableBeforeItIsSettled) {
+  const auto saver = open();
+  const LocalState state = job.state(0);
+  const SaveHandle handle = saver->save({.step = 1, .state = &state}).value();
+  ASSERT_OK(handle.captured());
+  EXPECT_FALSE(handle.is_done());
+  EXPECT_EQ(saver->settle().torn, std::vector<std::string>());
+  EXPECT_OK(handle.durable());
+  EXPECT_OK(saver->close());
+}
+
+TEST_P(Guarded, ATensorThatChangesTooEarlyIsNamedAndTheSaveIsDropped) {
+  const auto saver = open();
+  LocalState state = job.state(0);
+  const SaveHandle torn = saver->save({.step = 1, .state = &state}).value();
+  ASSERT_OK(torn.captured());
+  for (LocalPiece& piece : state.pieces) {
+    if (state.collection->tensor(piece.tensor).name != "small") continue;
+    piece.memory[static_cast<size_t>(piece.map.offset)] ^= std::byte{1};
+  }
+  EXPECT_EQ(saver->settle().torn, std::vector<std::string>{"small"});
+  EXPECT_ERROR(torn.durable(), ErrorCode::kUnavailable);
+  EXPECT_TRUE(torn.is_torn());
+
+  const SaveHandle again = saver->save({.step = 2, .state = &state}).value();
+  saver->settle();
+  EXPECT_OK(again.durable());
+  EXPECT_FALSE(again.is_torn());
+}
+
+TEST_P(Guarded, ATensorThatIsSaidToHaveChangedTears) {
+  const auto saver = open();
+  const LocalState state = job.state(0);
+  const SaveHandle handle = saver->save({.step = 1, .state = &state}).value();
+  EXPECT_EQ(saver->settle({"large", "elsewhere"}).torn,
+            std::vector<std::string>{"large"});
+  EXPECT_TRUE(handle.durable().ok() == false && handle.is_torn());
+}
+
+TEST_P(Guarded, WhatIsCopiedAtOnceMayChange) {
+  const auto saver = open();
+  LocalState state = job.state(0);
+  for (LocalPiece& piece : state.pieces) piece.at_once = true;
+  const std::vector<Memory> before = random_values(dice, tensors());
+  job.set(before);
+  state = job.state(0);
+  for (LocalPiece& piece : state.pieces) piece.at_once = true;
+  const SaveHandle handle = saver->save({.step = 1, .state = &state}).value();
+  job.set(random_values(dice, tensors()));
+  EXPECT_EQ(saver->settle().torn, std::vector<std::string>());
+  ASSERT_OK(handle.durable());
+  ASSERT_OK(saver->close());
+  Job back(replicated(tensors(), 1));
+  const LocalState into = back.state(0);
+  ASSERT_OK(restore(env, "run", into));
+  EXPECT_TRUE(back.has(before));
+}
+
+INSTANTIATE_TEST_SUITE_P(Depths, Guarded,
+                         ::testing::Values(Guard::kSample, Guard::kFull));
+
+// One block a save, another one in the next: in as many saves as there are blocks every
+// byte was looked at.
+TEST(Guard, SamplesRotateOverTheWholeTensor) {
+  const std::vector<Tensor> tensors{
+      {.name = "w", .dtype = Dtype::kF32, .shape = {3 * 1024}}};
+  Dice dice(1);
+  Job job(replicated(tensors, 1));
+  const LocalState state = job.state(0);
+  const WritePlan plan = WritePlan::create(state.collection, 0).value();
+  const ShardPlan shard = plan.shard(state);
+  for (int64_t block = 0; block < 3; ++block) {
+    int seen = 0;
+    for (uint64_t turn = 0; turn < 3; ++turn) {
+      CaptureGuard guard(Guard::kSample, shard.shard(), turn);
+      const PieceToWrite& piece = shard.shard().pieces[0];
+      guard.staged(piece.offset, copy_of(ByteView(piece.memory).first(3 * 4096)));
+      state.pieces[0].memory[static_cast<size_t>(block) * 4096 + 7] ^= std::byte{1};
+      seen += guard.changed().empty() ? 0 : 1;
+      state.pieces[0].memory[static_cast<size_t>(block) * 4096 + 7] ^= std::byte{1};
+    }
+    EXPECT_EQ(seen, 1) << "block " << block;
+  }
+}
+
+// Ranks, each with rows of a tensor.
+struct Gather : ::testing::Test {
+  using Rows = std::vector<Extent>;  // by rank
+
+  std::vector<Result<LocalState>> gather(const Rows& rows, bool compare = true) {
+    const int ranks = static_cast<int>(rows.size());
+    memories.assign(rows.size(), Bytes(4 * 100));
+    for (size_t r = 0; r < rows.size(); ++r) {
+      for (auto i = rows[r].lo; i < rows[r].hi; ++i) {
+        memories[r][static_cast<size_t>(4 * (i - rows[r].lo))] =
+            static_cast<std::byte>(i);
+      }
+    }
+    if (spoil) memories.back()[0] ^= std::byte{1};
+    std::vector<Result<LocalState>> states(rows.size(), invalid("not run"));
+    run_ranks(env, ranks, [&](int r, Transport& transport) {
+      const auto rank = static_cast<size_t>(r);
+      StateGatherer gatherer(env, &transport, kSoon);
+      const Box box{rows[rank], {0, 1}};
+      states[rank] = gatherer.gather({{.tensor = tensor,
+                                       .box = box,
+                                       .memory = memories[rank],
+                                       .map = Map::dense(box, 4)}},
+                                     compare);
+    });
+    return states;
+  }
+
+  MemoryEnv env{1};
+  Tensor tensor{.name = "w", .dtype = Dtype::kF32, .shape = {7, 1}};
+  std::vector<Bytes> memories;
+  bool spoil = false;
+};
+
+TEST_F(Gather, BoxesOfAllRanksMakeOneCollection) {
+  const auto states = gather({{0, 3}, {3, 6}, {6, 7}});
+  for (const auto& state : states) {
+    ASSERT_OK(state);
+    EXPECT_OK(state->check());
+    EXPECT_EQ(state->collection->layout().piece_count(), 3u);
+  }
+}
+
+TEST_F(Gather, ARankWithoutAPartHasNoPiece) {
+  const auto states = gather({{0, 4}, {4, 7}, {7, 7}});
+  ASSERT_OK(states[2]);
+  EXPECT_TRUE(states[2]->pieces.empty());
+}
+
+TEST_F(Gather, APartThatNobodyHasIsRefusedOnAllRanks) {
+  for (const auto& state : gather({{0, 3}, {4, 7}})) {
+    EXPECT_ERROR(state, ErrorCode::kInvalid);
+    EXPECT_NE(state.error().message().find("no rank has the box [3:4, 0:1]"),
+              std::string::npos);
+  }
+}
+
+TEST_F(Gather, BoxesThatOverlapAreRefused) {
+  for (const auto& state : gather({{0, 4}, {3, 7}})) {
+    EXPECT_ERROR(state, ErrorCode::kInvalid);
+  }
+}
+
+TEST_F(Gather, ReplicasThatDifferAreRefusedOnlyIfCompared) {
+  for (const auto& state : gather({{0, 7}, {0, 7}})) EXPECT_OK(state);
+  spoil = true;
+  for (const auto& state : gather({{0, 7}, {0, 7}})) {
+    EXPECT_ERROR(state, ErrorCode::kInvalid);
+  }
+  for (const auto& state : gather({{0, 7}, {0, 7}}, false)) EXPECT_OK(state);
+}
+
+TEST_F(Gather, WhatStaysAsItIsIsTheSameObject) {
+  StateGatherer gatherer(env, nullptr, kSoon);
+  Bytes memory(28);
+  const Box box = Box::whole(tensor.shape);
+  const std::vector<HeldPiece> pieces{
+      {.tensor = tensor, .box = box, .memory = memory, .map = Map::dense(box, 4)}};
+  const auto first = gatherer.gather(pieces, true).value();
+  EXPECT_EQ(gatherer.gather(pieces, true).value().collection, first.collection);
+  std::vector<HeldPiece> other = pieces;
+  other[0].tensor.name = "v";
+  EXPECT_NE(gatherer.gather(other, true).value().collection, first.collection);
+}
+
+}  // namespace
+}  // namespace holdfast::testing

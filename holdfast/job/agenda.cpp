@@ -1,0 +1,126 @@
+#include "holdfast/job/agenda.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "holdfast/base/checked.h"
+
+namespace holdfast {
+namespace {
+
+constexpr Tag kAgendaTag = 0x4808;
+constexpr Tag kStopTag = 0x480a;
+constexpr Duration kAhead = std::chrono::milliseconds(100);
+constexpr int64_t kMostAhead = 4096;  // steps
+constexpr size_t kMostSaves = 4;
+
+// "120 117 every 50 steps": known until, due at (-1: nothing), why.
+std::string print(int64_t until, const std::optional<Appointment>& appointment) {
+  if (!appointment.has_value()) return fmt::format("{} -1 ", until);
+  return fmt::format("{} {} {}", until, appointment->step, appointment->due.why);
+}
+
+// The number at the front of `text`, and the blank behind it, taken off.
+int64_t take_number(std::string_view& text) {
+  int64_t number = -1;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number);
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  if (!text.empty()) text.remove_prefix(1);
+  return number;
+}
+
+}  // namespace
+
+Agenda::Agenda(Env& env, Transport* transport, Decide decide, Duration patience)
+    : env_(env),
+      transport_(transport),
+      channel_(env, transport, kAgendaTag),
+      decide_(std::move(decide)),
+      patience_(patience) {}
+
+Result<Due> Agenda::at(int64_t step) {
+  if (channel_.coordinator()) {
+    measure(step);
+    while (behind(step)) announce(step);
+  } else {
+    while (!until_.has_value() || *until_ < step) HOLDFAST_TRY(hear());
+  }
+  Due due;
+  while (!appointed_.empty() && appointed_.begin()->first <= step) {
+    due = appointed_.begin()->second;
+    appointed_.erase(appointed_.begin());
+  }
+  return due;
+}
+
+// More is to be announced; a save after every short step is not announced by the thousand.
+bool Agenda::behind(int64_t step) const {
+  if (stopping_) return false;  // nothing comes after that
+  if (!until_.has_value() || *until_ < step) return true;
+  return *until_ < step + divide_up(lead_, int64_t{2}) &&
+         appointed_.size() < kMostSaves;
+}
+
+void Agenda::measure(int64_t step) {
+  const Instant now = env_.now();
+  if (last_.has_value() && step > last_->first) {
+    const Duration one =
+        std::max<Duration>((now - last_->second) / (step - last_->first), Duration(1));
+    lead_ = std::clamp<int64_t>(kAhead / one, 2, kMostAhead);
+  }
+  last_ = {step, now};
+}
+
+void Agenda::announce(int64_t step) {
+  hear_stops();
+  const int64_t first = until_.has_value() ? *until_ + 1 : step;
+  const int64_t last = std::max(first, step + lead_);
+  std::optional<Appointment> appointment;
+  if (stop_.has_value()) {
+    appointment = {.step = first, .due = {.save = true, .stop = true, .why = *stop_}};
+  } else {
+    appointment = decide_(first, last);
+  }
+  const int64_t until = appointment.has_value() ? appointment->step : last;
+  const Message message{.serial = ++serial_,
+                        .kind = stop_.has_value() ? "stop" : "save",
+                        .text = print(until, appointment)};
+  // A rank that cannot be told waits in vain and says so.
+  static_cast<void>(channel_.tell_all(message, patience_));
+  note(message);
+}
+
+void Agenda::hear_stops() {
+  if (transport_ == nullptr) return;
+  for (int r = 1; r < transport_->size() && !stop_.has_value(); ++r) {
+    const Result<Bytes> asked = transport_->recv(r, kStopTag, env_.now());
+    if (asked.ok()) stop_ = std::string(text_of(*asked));
+  }
+}
+
+Result<void> Agenda::hear() {
+  note(HOLDFAST_TRY(channel_.hear(++serial_, patience_)));
+  return {};
+}
+
+void Agenda::note(const Message& message) {
+  std::string_view text = message.text;
+  until_ = take_number(text);
+  const int64_t step = take_number(text);
+  if (step < 0) return;
+  stopping_ = message.kind == "stop";
+  appointed_[step] = {.save = true, .stop = stopping_, .why = std::string(text)};
+}
+
+Result<void> Agenda::ask_to_stop(const std::string& why) {
+  if (channel_.coordinator()) {
+    stop_ = why;
+    return {};
+  }
+  return transport_->send(0, kStopTag, bytes_of(why), env_.now() + patience_);
+}
+
+}  // namespace holdfast

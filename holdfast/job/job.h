@@ -1,0 +1,105 @@
+// One training process with its checkpoints: what a training loop holds, in C++ or behind
+// the Python face.
+//
+//   job = Job::open(env, "runs/gpt", transport, {.every = EverySteps{500}});
+//   job->attach(pieces);                       // what this rank holds
+//   start = job->resume(pieces)                // newest whole checkpoint, any layout
+//   for each step: train;
+//     job->settle();                           // before the update: copies are complete
+//     update;
+//     due = job->due(step);                    // agreed by all ranks, without a wait
+//     if (due.save) job->save({.step = step, ...});
+//     if (due.stop) leave;                     // saved; exit with kStoppedExit
+//   job->close();                              // all is durable
+//
+// All ranks make the same calls in the same order. Failures are those of Saver (saver.h).
+// Threads: all calls come from the training thread.
+#pragma once
+
+#include <memory>
+#include <optional>
+
+#include "holdfast/checkpoint/gather.h"
+#include "holdfast/checkpoint/restore.h"
+#include "holdfast/checkpoint/saver.h"
+#include "holdfast/job/agenda.h"
+#include "holdfast/job/stop_signals.h"
+#include "holdfast/schedule/cadence.h"
+
+namespace holdfast {
+
+// Of a process that was asked to stop, has saved, and may be started again.
+inline constexpr int kStoppedExit = 143;
+
+struct JobOptions {
+  Cadence every = EveryTime{std::chrono::minutes(10)};
+  // For the save after a stop signal, until it is durable.
+  Duration grace = std::chrono::seconds(60);
+  bool signals = true;  // SIGTERM and SIGUSR1 ask all ranks to save and stop
+  SaverOptions saver{};
+};
+
+// What goes into a checkpoint beside the pieces.
+struct JobState {
+  int64_t step = 0;
+  std::vector<HeldPiece> pieces{};
+  Object objects{};
+  Object rank_objects{};
+  std::map<std::string, double> metrics{};
+  std::string parallel{};
+};
+
+class Job {
+ public:
+  // Opens the saver, on all ranks together. `transport` is null for one rank; it, env and
+  // what the options point to must outlive the job.
+  static Result<std::unique_ptr<Job>> open(Env& env, const Path& run,
+                                           Transport* transport, JobOptions options);
+  ~Job();
+
+  // Looks at the pieces before the first step: they tile, replicas are equal, the ring is
+  // there. Not needed after resume().
+  Result<void> attach(const std::vector<HeldPiece>& pieces);
+
+  // The newest whole checkpoint, as rank 0 sees it: which tensors there are to fill, before
+  // the pieces are made. kNotFound if there is none.
+  Result<StepFiles> look();
+  // Fills the pieces; see restore(). kNotFound if there is no checkpoint.
+  Result<RestoredState> resume(const std::vector<HeldPiece>& pieces,
+                               const RestoreOptions& options = {});
+
+  // What all ranks do after this step.
+  Result<Due> due(int64_t step);
+  // Saves, on all ranks together; whether it was due or not.
+  Result<SaveHandle> save(const JobState& state);
+  // Waits for the last save to be durable, for as long as `grace` allows.
+  Result<Durable> wait_stopped(const SaveHandle& handle);
+  // Before the pieces change (Saver::settle).
+  Settled settle(const std::vector<std::string>& changed = {});
+
+  Result<void> close(Instant deadline = kNoDeadline);
+
+ private:
+  Job(Env& env, Transport* transport, JobOptions options);
+
+  std::optional<Appointment> decide(int64_t first, int64_t last);
+  std::optional<std::string> wanted_again();
+
+  Env& env_;
+  Transport* transport_;
+  const JobOptions options_;
+  std::unique_ptr<Saver> saver_;
+  StateGatherer gatherer_;
+  Agenda agenda_;
+  Channel look_;
+  int64_t looks_ = 0;
+  std::unique_ptr<StopSignals> signals_;
+  bool asked_ = false;  // to stop
+  std::string parent_;  // the step folder that the job goes on from
+  // Rank 0's, for the next decision.
+  int64_t saved_step_ = -1;  // appointed
+  Instant saved_at_{};       // begun, or appointed
+  std::optional<SaveHandle> newest_;
+};
+
+}  // namespace holdfast

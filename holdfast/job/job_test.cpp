@@ -1,0 +1,184 @@
+#include "holdfast/job/job.h"
+
+#include <gtest/gtest.h>
+
+#include <csignal>
+#include <thread>
+
+#include "holdfast/base/local_transport.h"
+#include "holdfast/base/memory_env.h"
+#include "holdfast/base/testing.h"
+
+namespace holdfast {
+namespace {
+
+constexpr Duration kSoon = std::chrono::seconds(10);
+
+// Saves are wanted after these steps.
+Agenda::Decide wants(std::vector<int64_t> steps) {
+  return [steps](int64_t first, int64_t last) -> std::optional<Appointment> {
+    for (const int64_t step : steps) {
+      if (first <= step && step <= last) {
+        return Appointment{.step = step, .due = {.save = true, .why = "wanted"}};
+      }
+    }
+    return std::nullopt;
+  };
+}
+
+void run_ranks(Env& env, int ranks, const std::function<void(int, Transport&)>& body) {
+  LocalNetwork network(env, ranks);
+  std::vector<std::jthread> threads;
+  for (int rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank] {
+      body(rank, network.endpoint(rank));
+      network.kill(rank);  // nobody waits for one that has returned
+    });
+  }
+  threads.clear();
+}
+
+TEST(Agenda, AllRanksSaveAtTheSameSteps) {
+  MemoryEnv env(1);
+  std::vector<std::vector<int64_t>> saved(3);
+  run_ranks(env, 3, [&](int rank, Transport& transport) {
+    Agenda agenda(env, &transport, wants({3, 4, 90}), kSoon);
+    for (int64_t step = 0; step < 100; ++step) {
+      const Result<Due> due = agenda.at(step);
+      ASSERT_OK(due);
+      if (due->save) saved[static_cast<size_t>(rank)].push_back(step);
+    }
+  });
+  for (const auto& steps : saved) EXPECT_EQ(steps, (std::vector<int64_t>{3, 4, 90}));
+}
+
+TEST(Agenda, WhatWasAppointedForAStepLeftOutIsDueAtTheNext) {
+  MemoryEnv env(1);
+  Agenda agenda(env, nullptr, wants({3, 6}), kSoon);
+  std::vector<int64_t> saved;
+  for (int64_t step = 0; step < 16; step += 4) {
+    if (agenda.at(step).value().save) saved.push_back(step);
+  }
+  EXPECT_EQ(saved, (std::vector<int64_t>{4, 8}));
+}
+
+TEST(Agenda, AStopThatAnyRankAsksForEndsAllAtOneStep) {
+  MemoryEnv env(1);
+  std::vector<int64_t> stopped(3, -1);
+  run_ranks(env, 3, [&](int rank, Transport& transport) {
+    Agenda agenda(env, &transport, wants({}), kSoon);
+    for (int64_t step = 0; stopped[static_cast<size_t>(rank)] < 0; ++step) {
+      if (rank == 2 && step == 5) ASSERT_OK(agenda.ask_to_stop("signal 15"));
+      const Result<Due> due = agenda.at(step);
+      ASSERT_OK(due);
+      if (!due->stop) continue;
+      EXPECT_EQ(due->why, "signal 15");
+      EXPECT_TRUE(due->save);
+      stopped[static_cast<size_t>(rank)] = step;
+    }
+  });
+  EXPECT_EQ(stopped[0], stopped[1]);
+  EXPECT_EQ(stopped[0], stopped[2]);
+}
+
+int called = 0;
+void count_call(int /*signal*/) { ++called; }
+
+TEST(StopSignals, SetAFlagCallWhatWasThereAndPutItBack) {
+  struct sigaction own {};
+  own.sa_handler = count_call;
+  struct sigaction before {};
+  ASSERT_EQ(sigaction(SIGUSR1, &own, &before), 0);
+  {
+    const StopSignals signals;
+    EXPECT_EQ(signals.caught(), std::nullopt);
+    std::raise(SIGUSR1);
+    EXPECT_EQ(signals.caught(), SIGUSR1);
+    std::raise(SIGTERM);  // would end the process
+    EXPECT_EQ(signals.caught(), SIGUSR1);
+    EXPECT_EQ(called, 1);
+  }
+  struct sigaction after {};
+  sigaction(SIGUSR1, &before, &after);
+  EXPECT_EQ(after.sa_handler, &count_call);
+}
+
+// Two ranks that hold halves of a tensor whose every element is the step.
+struct TwoRanks : ::testing::Test {
+  static constexpr int64_t kRows = 6;
+
+  JobOptions options(Cadence every) {
+    JobOptions options{.every = every, .signals = false};
+    options.saver.ring_bytes = 1 << 20;
+    options.saver.block_bytes = 64 << 10;
+    options.saver.space_reserve = 0;
+    options.saver.guard = Guard::kSample;
+    options.saver.identity = Identity{.host = "alpha",
+                                      .boot = fmt::format("boot-{}", ++boots),
+                                      .pid = 100,
+                                      .started = 7};
+    return options;
+  }
+
+  static std::vector<HeldPiece> pieces_of(int rank, int ranks, Bytes& memory) {
+    const int64_t lo = kRows * rank / ranks, hi = kRows * (rank + 1) / ranks;
+    memory.resize(static_cast<size_t>(hi - lo) * 8);
+    const Box box{{lo, hi}};
+    return {{.tensor = {.name = "w", .dtype = Dtype::kI64, .shape = {kRows}},
+             .box = box,
+             .memory = memory,
+             .map = Map::dense(box, 8)}};
+  }
+
+  static void set(Bytes& memory, int64_t step) {
+    for (size_t at = 0; at < memory.size(); at += 8) {
+      store_little_endian(static_cast<uint64_t>(step), ByteSpan(memory).subspan(at));
+    }
+  }
+
+  // Trains `steps` steps on `ranks` ranks, on from the newest checkpoint; where it began.
+  int64_t train(int ranks, int64_t steps, const JobOptions& options) {
+    int64_t start = 0;
+    run_ranks(env, ranks, [&](int rank, Transport& transport) {
+      Bytes memory;
+      const std::vector<HeldPiece> pieces = pieces_of(rank, ranks, memory);
+      const auto job = Job::open(env, "run", &transport, options);
+      ASSERT_OK(job);
+      int64_t step = 0;
+      if ((*job)->look().ok()) {
+        const Result<RestoredState> restored = (*job)->resume(pieces);
+        ASSERT_OK(restored);
+        Bytes want = memory;
+        set(want, restored->step);
+        EXPECT_EQ(memory, want);
+        step = restored->step + 1;
+      } else {
+        ASSERT_OK((*job)->attach(pieces));
+      }
+      if (rank == 0) start = step;
+      for (const int64_t end = step + steps; step < end; ++step) {
+        (*job)->settle();
+        set(memory, step);
+        const Result<Due> due = (*job)->due(step);
+        ASSERT_OK(due);
+        if (due->save) ASSERT_OK((*job)->save({.step = step, .pieces = pieces}));
+      }
+      EXPECT_OK((*job)->close());
+    });
+    return start;
+  }
+
+  MemoryEnv env{1};
+  int boots = 0;
+};
+
+TEST_F(TwoRanks, SaveEveryFewStepsAndGoOnWithAnotherNumberOfRanks) {
+  EXPECT_EQ(train(2, 10, options(EverySteps{4})), 0);
+  EXPECT_EQ(train(3, 3, options(EverySteps{4})), 8);  // saved after step 7
+  EXPECT_EQ(train(1, 3, options(EverySteps{4})), 8);  // nothing was due in between
+  EXPECT_EQ(train(2, 5, options(EverySteps{2})), 8);
+  EXPECT_EQ(train(2, 1, options(EverySteps{2})), 12);
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,24 @@
+// Hears that the process is asked to stop: SIGTERM (schedulers, torchrun) and SIGUSR1
+// (Slurm's --signal). The signal only sets a flag; who trains asks for it between steps.
+//
+// Handlers that were there are called too, if they are functions, and are put back in the
+// end. One instance at a time; a second one is a bug and aborts. Safe from all threads.
+#pragma once
+
+#include <csignal>
+#include <optional>
+
+namespace holdfast {
+
+class StopSignals {
+ public:
+  StopSignals();
+  ~StopSignals();
+  StopSignals(const StopSignals&) = delete;
+  StopSignals& operator=(const StopSignals&) = delete;
+
+  // The first signal that came, if any.
+  std::optional<int> caught() const;
+};
+
+}  // namespace holdfast
