@@ -8,7 +8,7 @@ is uneven, and is not used.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -35,29 +35,37 @@ class Part:
     copies: Copies = "equal"
 
 
-Rule = str | Part | Callable[[torch.Tensor], Part]
-
-
 def whole(shape: Sequence[int], copies: Copies = "equal") -> Part:
     """All of a tensor."""
     return Part(tuple(shape), Box([(0, size) for size in shape]), copies)
 
 
-def sharded(dim: int, index: int, count: int, size: int | None = None) -> Rule:
-    """The rule for a tensor that holds piece `index` of `count` along `dim`.
+@dataclass(frozen=True)
+class Sharded:
+    """The rule for plain tensors of which each rank holds a piece along `dim`.
 
-    `size` is that of the whole, for pieces of ceil(size / count) of which the last may be
-    short; without it all pieces are as large as this one.
+    This rank's is number `index` of `count`. `size` is that of the whole, for pieces of
+    ceil(size / count) of which the last may be short; without it all are equally large.
     """
 
-    def part(tensor: torch.Tensor) -> Part:
-        shape = list(tensor.shape)
-        shape[dim] = shape[dim] * count if size is None else size
-        extents = [(0, extent) for extent in shape]
-        extents[dim] = _cut(extents[dim], index, count)
+    dim: int
+    index: int
+    count: int
+    size: int | None = None
+
+    def part(self, held: Sequence[int]) -> Part:
+        """Of a tensor of which this rank holds that shape."""
+        size = held[self.dim] * self.count if self.size is None else self.size
+        return self.part_of_whole([*held[: self.dim], size, *held[self.dim :][1:]])
+
+    def part_of_whole(self, shape: Sequence[int]) -> Part:
+        """Of a tensor that is of that shape as a whole."""
+        extents = [(0, size) for size in shape]
+        extents[self.dim] = _cut(extents[self.dim], self.index, self.count)
         return Part(tuple(shape), Box(extents))
 
-    return part
+
+Rule = Copies | Part | Sharded
 
 
 def box_at(
@@ -89,7 +97,7 @@ def part_of(tensor: torch.Tensor, where: str = "tensor", rule: Rule | None = Non
     nothing. ValueError, beginning with `where`, for what has no box.
     """
     if rule is not None:
-        part = _declared(tensor, where, rule)
+        part = declared(local_of(tensor).shape, rule, where)
     elif not isinstance(tensor, DTensor):
         return whole(tensor.shape)
     else:
@@ -137,14 +145,16 @@ def rule_for(name: str, rules: Mapping[str, Rule]) -> Rule | None:
     return None
 
 
-def _declared(tensor: torch.Tensor, where: str, rule: Rule) -> Part:
+def declared(shape: Sequence[int], rule: Rule, where: str, *, is_whole: bool = False) -> Part:
+    """The part by a rule of a tensor whose piece here, or as a whole, has that shape."""
     if isinstance(rule, Part):
         return rule
-    if callable(rule):
-        return rule(local_of(tensor))
+    if isinstance(rule, Sharded):
+        return rule.part_of_whole(shape) if is_whole else rule.part(shape)
     if rule not in ("equal", "first", "own"):
-        raise ValueError(f'{where}: rule "{rule}", want "equal", "first", "own" or a Part')
-    return whole(local_of(tensor).shape, rule)  # type: ignore[arg-type]
+        raise ValueError(f'{where}: rule {rule!r}, want "equal", "first", "own", '
+                         "a Part or Sharded")
+    return whole(shape, rule)
 
 
 def _is_strided(placement: Placement) -> bool:

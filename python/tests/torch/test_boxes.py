@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from holdfast import Box
-from holdfast.torch.boxes import box_at, check_plain, local_of, part_of, sharded
+from holdfast.torch.boxes import Sharded, box_at, check_plain, local_of, part_of
 
 
 def fsdp_over_tp(rank, world, dp, tp, rows):
@@ -92,13 +92,13 @@ def test_what_leaves_no_block_is_refused_by_name():
 
 
 def test_a_declared_shard_has_its_box():
-    part = part_of(torch.zeros(2, 3), "w", sharded(1, 2, 3))
+    part = part_of(torch.zeros(2, 3), "w", Sharded(1, 2, 3))
     assert (part.shape, part.box) == ((2, 9), Box([(0, 2), (6, 9)]))
-    part = part_of(torch.zeros(1, 3), "w", sharded(0, 2, 3, size=7))
+    part = part_of(torch.zeros(1, 3), "w", Sharded(0, 2, 3, size=7))
     assert (part.shape, part.box) == ((7, 3), Box([(6, 7), (0, 3)]))
     with pytest.raises(ValueError, match=r"w: this rank holds \(2, 3\), want \(1, 3\)"):
-        part_of(torch.zeros(2, 3), "w", sharded(0, 2, 3, size=7))
-    with pytest.raises(ValueError, match='w: rule "mine"'):
+        part_of(torch.zeros(2, 3), "w", Sharded(0, 2, 3, size=7))
+    with pytest.raises(ValueError, match="w: rule 'mine'"):
         part_of(torch.zeros(2), "w", "mine")
 
 

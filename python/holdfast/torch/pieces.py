@@ -1,0 +1,414 @@
+"""The tensors of models and optimizers as named pieces of whole tensors, and back.
+
+Names are "model.<parameter or buffer>" and "optimizer.<parameter>.<slot>". The optimizer's
+state is walked by parameter: asking torch for a state_dict may step an optimizer, and
+loading one casts the moments. What is restored is written into the memory of the live
+tensors; slots that a fresh optimizer does not have yet are made first, by make_slots().
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
+from torch.optim import Optimizer
+
+from holdfast import Box
+from holdfast.torch.boxes import (
+    Copies,
+    Part,
+    Rule,
+    check_plain,
+    declared,
+    local_of,
+    part_of,
+    rule_for,
+    whole,
+)
+from holdfast.torch.groups import has_objects, has_other, options_of, pack_other, set_options
+from holdfast.torch.names import Entry, Renaming, entries_of, join
+from holdfast.torch.trees import names_in, pack, unpack
+
+Models = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
+Optimizers = Optimizer | Sequence[Optimizer] | Mapping[str, Optimizer]
+
+_Place = tuple[Entry, Optimizer, dict[str, Any]]  # a parameter, where its slots are, its group
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A named tensor of this process: which box it is of the whole, and its memory."""
+
+    name: str
+    tensor: torch.Tensor = field(repr=False)  # what is held here, detached, the same memory
+    shape: tuple[int, ...]  # of the whole
+    box: Box
+    kind: Literal["parameter", "buffer", "slot", "object"]
+    copies: Copies = "equal"  # what ranks with the same box hold; boxes.Part says more
+    at_once: bool = False  # to be copied inside save(): it may change before the next step
+    aliases: tuple[str, ...] = ()  # other names of the whole tensor
+    outer: torch.Tensor | None = field(default=None, repr=False)  # whose _version counts
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A tensor of a checkpoint: all that is needed to make room for it."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+
+def piece_of(name: str, tensor: torch.Tensor, rules: Mapping[str, Rule]) -> Piece | None:
+    """The piece of a tensor that is no parameter, buffer or slot (an EMA's, say).
+
+    None if this rank holds nothing of it. TypeError or ValueError name what is refused.
+    """
+    check_plain(tensor, name)
+    part = part_of(tensor, name, rule_for(name, rules))
+    return None if part is None else _piece(name, tensor, part, "object")
+
+
+class State:
+    """The parameters, buffers and optimizer slots of this process.
+
+    `model` is a module, a list of stages, or several by name; `optimizer` likewise.
+    `names` renames what stages call by names that begin anew (one for all stages, or a
+    list with one a stage); `spec` has rules, by pattern, for tensors that do not show how
+    they are cut. Made once, after the model is wrapped and sharded and the optimizer made:
+    it keeps the sharded parameters, which FSDP replaces by gathered ones at times.
+    """
+
+    def __init__(
+        self,
+        model: Models,
+        optimizer: Optimizers | None = None,
+        *,
+        names: Renaming | Sequence[Renaming | None] | None = None,
+        spec: Mapping[str, Rule] | None = None,
+    ) -> None:
+        self._rules = dict(spec or {})
+        self._entries = _entries(_by_key(model), names)
+        self._of = {id(entry.kept): entry for entry in self._entries}
+        self._optimizers = [] if optimizer is None else list(_by_key(optimizer))
+        self._parts: dict[str, Part | None] = {}
+        for entry in self._entries:
+            check_plain(entry.kept, entry.name)
+            self._parts[entry.name] = self._part_of_entry(entry)
+        self._check_optimizers()
+        self._stamp: list[tuple[int, int]] = []
+        self._pieces: list[Piece] = []
+
+    @property
+    def entries(self) -> list[Entry]:
+        """The parameters and buffers as they were found."""
+        return self._entries
+
+    def pieces(self) -> list[Piece]:
+        """All pieces that this process holds, as they are now.
+
+        The same list as before, unless some tensor was replaced by another.
+        """
+        live = list(self._live())
+        stamp = [(id(tensor), _address(tensor)) for _, _, tensor in live]
+        if stamp != self._stamp or not self._pieces:
+            made = (self._make(name, source, tensor) for name, source, tensor in live)
+            self._pieces = [piece for piece in made if piece is not None]
+            self._stamp = stamp
+        return self._pieces
+
+    def objects(self) -> dict[str, Any]:
+        """What optimizers hold that is no tensor, as plain values by parameter name."""
+        return {
+            "groups": [group for key, optimizer in self._optimizers
+                       for group in self._groups(key, optimizer)],
+            "slots": {prefix: {slot: pack(value, join(prefix, slot)).tree
+                               for slot, value in state.items()
+                               if not isinstance(value, torch.Tensor)}
+                      for prefix, _, state in self._states() if has_objects(state)},
+            "scalars": {slot: value.device.type
+                        for _, _, state in self._states() for slot, value in state.items()
+                        if isinstance(value, torch.Tensor) and value.dim() == 0},
+            "other": {join("optimizer", key): pack_other(key, optimizer)
+                      for key, optimizer in self._optimizers if has_other(optimizer)},
+        }
+
+    def make_slots(self, saved: Mapping[str, Saved], objects: Mapping[str, Any]) -> list[str]:
+        """Makes room for the slots of a checkpoint that the optimizers do not have.
+
+        `objects` are those of the checkpoint, merged over its ranks. Returns the names that
+        were made; their memory holds anything until it is filled. Moments have the dtype
+        that was saved, whatever that of the parameter is.
+        """
+        made: list[str] = []
+        places = self._places()
+        for name, info in saved.items():
+            prefix, slot = _split(name, places)
+            if prefix is None or "." in slot:
+                continue
+            entry, optimizer, group = places[prefix]
+            state = optimizer.state[entry.kept]
+            if not isinstance(state.get(slot), torch.Tensor):
+                scalars = objects.get("scalars", {})
+                state[slot] = self._blank(name, info, entry, group, scalars.get(slot))
+                made.append(name)
+        return made + self._make_containers(saved, objects.get("slots", {}), places)
+
+    def load_objects(self, objects: Mapping[str, Any]) -> list[str]:
+        """Sets hyper-parameters and other plain values; call it after make_slots().
+
+        Each group takes what was saved for its parameters, whatever group they were in, and
+        ValueError says so if that differs among them. Returns the parameters of which
+        nothing was saved.
+        """
+        options = {name: group["options"] for group in objects["groups"]
+                   for name in group["params"]}
+        missing: list[str] = []
+        for key, optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                names = [self._slot_prefix(key, self._entry(p)) for p in group["params"]]
+                missing += [name for name in names if name not in options]
+                set_options(group, [n for n in names if n in options], options)
+            for name, value in objects.get("other", {}).get(join("optimizer", key), []):
+                optimizer.state[name] = unpack(value, {})
+        return missing
+
+    # What is there
+
+    def _live(self) -> Iterator[tuple[str, Entry | None, torch.Tensor]]:
+        """(name, its own entry or its parameter's, the tensor) of all tensors."""
+        for entry in self._entries:
+            live = entry.live
+            if entry.is_parameter:
+                _check_kept(entry, live)
+                live = entry.kept
+            if live is not None:
+                yield entry.name, entry, live
+        for prefix, entry, state in self._states():
+            for slot, value in state.items():
+                if isinstance(value, torch.Tensor):
+                    yield join(prefix, str(slot)), entry, value
+                elif not isinstance(value, (bool, int, float, str, type(None))):
+                    for name, tensor in pack(value, join(prefix, str(slot))).tensors.items():
+                        yield name, entry, tensor
+
+    def _states(self) -> Iterator[tuple[str, Entry, dict[str, Any]]]:
+        for key, optimizer in self._optimizers:
+            for parameter, state in optimizer.state.items():
+                if isinstance(parameter, torch.Tensor):
+                    entry = self._entry(parameter)
+                    yield self._slot_prefix(key, entry), entry, state
+
+    def _entry(self, parameter: torch.Tensor) -> Entry:
+        entry = self._of.get(id(parameter))
+        if entry is None:
+            raise ValueError(f"optimizer: a parameter of shape {tuple(parameter.shape)} that "
+                             "the model does not have, want the optimizer made after it")
+        return entry
+
+    def _slot_prefix(self, key: str, entry: Entry) -> str:
+        return join("optimizer", key, entry.name.removeprefix("model."))
+
+    def _check_optimizers(self) -> None:
+        taken: set[str] = set()
+        for key, optimizer in self._optimizers:
+            if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+                raise TypeError("optimizer: a ZeroRedundancyOptimizer, want fully_shard()")
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    prefix = self._slot_prefix(key, self._entry(parameter))
+                    if prefix in taken:
+                        raise ValueError(f"{prefix}: in two optimizers, want them by name: "
+                                         'optimizer={"a": ..., "b": ...}')
+                    taken.add(prefix)
+
+    # Pieces
+
+    def _make(self, name: str, source: Entry, tensor: torch.Tensor) -> Piece | None:
+        check_plain(tensor, name)
+        if name == source.name:
+            kind = "parameter" if source.is_parameter else "buffer"
+            part = self._parts[name] if source.is_parameter else self._part_of_entry(source)
+            aliases = tuple(source.aliases)
+        else:
+            kind, part = "slot", self._part_of_slot(name, source, tensor)
+            aliases = _slot_aliases(name, source)
+        if part is None:
+            return None
+        return _piece(name, tensor, part, kind, aliases)  # type: ignore[arg-type]
+
+    def _part_of_entry(self, entry: Entry) -> Part | None:
+        tensor = entry.kept if entry.is_parameter else entry.live
+        if tensor is None:
+            return None
+        rule = rule_for(entry.name, self._rules)
+        part = part_of(tensor, entry.name, rule)
+        if rule is not None or part is None or entry.is_parameter or isinstance(tensor, DTensor):
+            return part
+        return Part(part.shape, part.box, _copies_of_buffer(entry))
+
+    def _part_of_slot(self, name: str, entry: Entry, slot: torch.Tensor) -> Part | None:
+        rule = rule_for(name, self._rules)
+        if rule is not None:
+            return part_of(slot, name, rule)
+        parameter = self._parts[entry.name]
+        if parameter is None:  # nothing here, as of its parameter
+            return None
+        if isinstance(slot, DTensor):
+            if tuple(slot.shape) == parameter.shape:
+                return part_of(slot, name)
+        elif slot.shape == local_of(entry.kept).shape:
+            return parameter
+        elif slot.numel() == 1 or parameter == whole(parameter.shape):
+            return whole(slot.shape, parameter.copies)
+        raise _odd_slot(name, slot.shape, parameter.shape)
+
+    # Making slots
+
+    def _places(self) -> dict[str, _Place]:
+        """Where slots of each name go, aliases included."""
+        places: dict[str, _Place] = {}
+        for key, optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    entry = self._entry(parameter)
+                    for name in (entry.name, *entry.aliases):
+                        prefix = join("optimizer", key, name.removeprefix("model."))
+                        places[prefix] = (entry, optimizer, group)
+        return places
+
+    def _blank(self, name: str, info: Saved, entry: Entry, group: Mapping[str, Any],
+               device: str | None) -> torch.Tensor:
+        parameter, part = entry.kept, self._parts[entry.name]
+        aside = info.shape == () and device == "cpu"  # a count that is kept off the GPU
+        aside = aside and (parameter.device.type != "cpu" or name.endswith(".step"))
+        like = part is not None and info.shape == part.shape and not aside
+        if like and rule_for(name, self._rules) is None:
+            return torch.empty_like(parameter.detach(), dtype=info.dtype)
+        with_parameter = not aside or group.get("capturable") or group.get("fused")
+        return torch.empty(self._local_shape(name, info, part), dtype=info.dtype,
+                           device=parameter.device if with_parameter else "cpu")
+
+    def _local_shape(self, name: str, info: Saved, part: Part | None) -> Sequence[int]:
+        rule = rule_for(name, self._rules)
+        if rule is not None:
+            return declared(info.shape, rule, name, is_whole=True).box.shape
+        scalar = len(info.shape) == 0 or info.shape == (1,)
+        if scalar or (part is not None and part == whole(part.shape)):
+            return info.shape
+        raise _odd_slot(name, info.shape, part.shape if part is not None else ())
+
+    def _make_containers(self, saved: Mapping[str, Saved], slots: Mapping[str, Any],
+                         places: Mapping[str, _Place]) -> list[str]:
+        """Slots that are no tensors; those inside them are made."""
+        made: list[str] = []
+        for prefix, trees in slots.items():
+            if prefix not in places:
+                continue
+            entry, optimizer, _ = places[prefix]
+            for slot, tree in trees.items():
+                inside = names_in(tree)
+                blanks = {name: torch.empty(
+                    self._local_shape(name, saved[name], self._parts[entry.name]),
+                    dtype=saved[name].dtype, device=entry.kept.device) for name in inside}
+                optimizer.state[entry.kept][slot] = unpack(tree, blanks)
+                made += inside
+        return made
+
+    def _groups(self, key: str, optimizer: Optimizer) -> list[dict[str, Any]]:
+        return [
+            {"params": [self._slot_prefix(key, self._entry(p)) for p in group["params"]],
+             "options": options_of(key, group)}
+            for group in optimizer.param_groups
+        ]
+
+
+def _entries(models: Iterable[tuple[str, nn.Module]],
+             names: Renaming | Sequence[Renaming | None] | None) -> list[Entry]:
+    by_tensor: dict[int, Entry] = {}
+    by_name: dict[str, Entry] = {}
+    for index, (key, module) in enumerate(models):
+        _reshard(module)
+        renaming = names[index] if isinstance(names, (list, tuple)) else names
+        for entry in entries_of(module, renaming):  # type: ignore[arg-type]
+            entry.name = join("model", key, entry.name)
+            entry.aliases = [join("model", key, alias) for alias in entry.aliases]
+            first = by_tensor.setdefault(id(entry.kept), entry)
+            if first is not entry:
+                first.aliases += [n for n in (entry.name, *entry.aliases)
+                                  if n != first.name and n not in first.aliases]
+            for name in (entry.name, *entry.aliases):
+                if by_name.setdefault(name, first) is not first:
+                    raise ValueError(f"{name}: two tensors of that name, want names= with a "
+                                     'map such as {"0": "layers.4"} for each stage')
+    return list(by_tensor.values())
+
+
+def _by_key(given: Any) -> list[tuple[str, Any]]:
+    if isinstance(given, Mapping):
+        return list(given.items())
+    several = isinstance(given, (list, tuple))  # a module may be a sequence of its own
+    return [("", getattr(item, "submod", item)) for item in (given if several else [given])]
+
+
+def _reshard(module: nn.Module) -> None:
+    """Has FSDP put its sharded parameters back, which an evaluation may have replaced."""
+    for child in module.modules():
+        if hasattr(child, "_get_fsdp_state"):
+            child.reshard()
+
+
+def _check_kept(entry: Entry, live: torch.Tensor | None) -> None:
+    gathered = isinstance(entry.kept, DTensor) and not isinstance(live, DTensor)
+    if live is not entry.kept and not gathered:
+        raise ValueError(f"{entry.name}: replaced by another parameter, want it attached anew")
+
+
+def _copies_of_buffer(entry: Entry) -> Copies:
+    ddp = entry.ddp
+    if ddp is not None:
+        if dist.get_world_size(ddp.process_group) == 1:
+            return "equal"
+        ignored = entry.ddp_name in ddp.parameters_to_ignore
+        return "first" if ddp.broadcast_buffers and not ignored else "own"
+    several = dist.is_initialized() and dist.get_world_size() > 1
+    running = isinstance(entry.module, _NormBase) and not isinstance(entry.module, SyncBatchNorm)
+    return "own" if several and running else "equal"
+
+
+def _piece(name: str, tensor: torch.Tensor, part: Part,
+           kind: Literal["parameter", "buffer", "slot", "object"],
+           aliases: tuple[str, ...] = ()) -> Piece:
+    local = local_of(tensor)
+    return Piece(name, local, part.shape, part.box, kind, part.copies,
+                 kind == "buffer" or local.numel() <= 1, aliases, tensor)
+
+
+def _address(tensor: torch.Tensor) -> int:
+    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return local.data_ptr()
+
+
+def _odd_slot(name: str, shape: Sequence[int], parameter: Sequence[int]) -> ValueError:
+    return ValueError(f"{name}: shape {tuple(shape)} of a parameter of {tuple(parameter)} that "
+                      f'is cut over ranks, want a rule for it: spec={{"{name}": ...}}')
+
+
+def _slot_aliases(name: str, entry: Entry) -> tuple[str, ...]:
+    own = entry.name.removeprefix("model.")
+    head, _, slot = name.rpartition(own + ".")
+    return tuple(f"{head}{alias.removeprefix('model.')}.{slot}" for alias in entry.aliases)
+
+
+def _split(name: str, places: Mapping[str, Any]) -> tuple[str | None, str]:
+    """A slot's name as its parameter's and the rest; None if there is no such parameter."""
+    head, dot, rest = name.rpartition(".")
+    while dot:
+        if head in places:
+            return head, rest
+        head, dot, last = head.rpartition(".")
+        rest = f"{last}.{rest}"
+    return None, ""
