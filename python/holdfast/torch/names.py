@@ -6,8 +6,9 @@ tensor that the model knows by several names (tied weights) has the first, with 
 as aliases. Buffers count whether or not a state_dict would have them.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import nn
@@ -30,10 +31,14 @@ class Entry:
     aliases: list[str] = field(default_factory=list)
 
     @property
+    def holder(self) -> dict[str, torch.Tensor | None]:
+        """The dict of the module that it is in."""
+        return self.module._parameters if self.is_parameter else self.module._buffers
+
+    @property
     def live(self) -> torch.Tensor | None:
         """What the module has now; for a parameter of FSDP that may be the gathered one."""
-        held = self.module._parameters if self.is_parameter else self.module._buffers
-        return held.get(self.attribute)
+        return self.holder.get(self.attribute)
 
 
 def entries_of(module: nn.Module, renaming: Renaming | None = None) -> list[Entry]:
@@ -45,6 +50,48 @@ def entries_of(module: nn.Module, renaming: Renaming | None = None) -> list[Entr
         if first is not entry and entry.name != first.name and entry.name not in first.aliases:
             first.aliases.append(entry.name)
     return list(found.values())
+
+
+def collect_entries(
+    models: Iterable[tuple[str, nn.Module]],
+    names: Renaming | Sequence[Renaming | None] | None,
+) -> list[Entry]:
+    """Those of all models, as "model.<key>.<name>"; `names` is for all, or one for each.
+
+    ValueError if two tensors have one name.
+    """
+    by_tensor: dict[int, Entry] = {}
+    by_name: dict[str, Entry] = {}
+    for index, (key, module) in enumerate(models):
+        _reshard(module)
+        renaming = names[index] if isinstance(names, (list, tuple)) else names
+        for entry in entries_of(module, renaming):  # type: ignore[arg-type]
+            entry.name = join("model", key, entry.name)
+            entry.aliases = [join("model", key, alias) for alias in entry.aliases]
+            first = by_tensor.setdefault(id(entry.kept), entry)
+            if first is not entry:
+                first.aliases += [n for n in (entry.name, *entry.aliases)
+                                  if n != first.name and n not in first.aliases]
+            for name in (entry.name, *entry.aliases):
+                if by_name.setdefault(name, first) is not first:
+                    raise ValueError(f"{name}: two tensors of that name, want names= with a "
+                                     'map such as {"0": "layers.4"} for each stage')
+    return list(by_tensor.values())
+
+
+def by_key(given: Any) -> list[tuple[str, Any]]:
+    """One, a list or a dict of modules or optimizers; a pipeline stage is its module."""
+    if isinstance(given, Mapping):
+        return list(given.items())
+    several = isinstance(given, (list, tuple))  # a module may be a sequence of its own
+    return [("", getattr(item, "submod", item)) for item in (given if several else [given])]
+
+
+def _reshard(module: nn.Module) -> None:
+    """Has FSDP put its sharded parameters back, which an evaluation may have replaced."""
+    for child in module.modules():
+        if hasattr(child, "_get_fsdp_state"):
+            child.reshard()
 
 
 def find_wrappers(module: nn.Module) -> dict[str, DistributedDataParallel]:

@@ -30,8 +30,9 @@ from holdfast.torch.boxes import (
     whole,
 )
 from holdfast.torch.groups import has_objects, has_other, options_of, pack_other, set_options
-from holdfast.torch.names import Entry, Renaming, entries_of, join
+from holdfast.torch.names import Entry, Renaming, by_key, collect_entries, join
 from holdfast.torch.trees import names_in, pack, unpack
+from holdfast.torch.watch import Watch
 
 Models = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 Optimizers = Optimizer | Sequence[Optimizer] | Mapping[str, Optimizer]
@@ -91,16 +92,19 @@ class State:
         spec: Mapping[str, Rule] | None = None,
     ) -> None:
         self._rules = dict(spec or {})
-        self._entries = _entries(_by_key(model), names)
+        self._entries = collect_entries(by_key(model), names)
         self._of = {id(entry.kept): entry for entry in self._entries}
-        self._optimizers = [] if optimizer is None else list(_by_key(optimizer))
+        self._optimizers = [] if optimizer is None else by_key(optimizer)
         self._parts: dict[str, Part | None] = {}
         for entry in self._entries:
             check_plain(entry.kept, entry.name)
             self._parts[entry.name] = self._part_of_entry(entry)
         self._check_optimizers()
-        self._stamp: list[tuple[int, int]] = []
         self._pieces: list[Piece] = []
+        self._watch: Watch | None = None
+        self._scalars: dict[str, str] = {}
+        self._with_objects: list[tuple[str, dict[str, Any]]] = []
+        self._group_names: dict[int, tuple[dict[str, Any], list[str]]] = {}
 
     @property
     def entries(self) -> list[Entry]:
@@ -112,26 +116,29 @@ class State:
 
         The same list as before, unless some tensor was replaced by another.
         """
-        live = list(self._live())
-        stamp = [(id(tensor), _address(tensor)) for _, _, tensor in live]
-        if stamp != self._stamp or not self._pieces:
-            made = (self._make(name, source, tensor) for name, source, tensor in live)
+        if self._watch is None or not self._watch.same():
+            self._watch = Watch()
+            made = (self._make(*found) for found in self._live(self._watch))
             self._pieces = [piece for piece in made if piece is not None]
-            self._stamp = stamp
+            states = list(self._states())
+            self._scalars = {slot: value.device.type for _, _, state in states
+                             for slot, value in state.items()
+                             if isinstance(value, torch.Tensor) and value.dim() == 0}
+            self._with_objects = [(prefix, state) for prefix, _, state in states
+                                  if has_objects(state)]
         return self._pieces
 
     def objects(self) -> dict[str, Any]:
         """What optimizers hold that is no tensor, as plain values by parameter name."""
+        self.pieces()
         return {
             "groups": [group for key, optimizer in self._optimizers
                        for group in self._groups(key, optimizer)],
             "slots": {prefix: {slot: pack(value, join(prefix, slot)).tree
                                for slot, value in state.items()
                                if not isinstance(value, torch.Tensor)}
-                      for prefix, _, state in self._states() if has_objects(state)},
-            "scalars": {slot: value.device.type
-                        for _, _, state in self._states() for slot, value in state.items()
-                        if isinstance(value, torch.Tensor) and value.dim() == 0},
+                      for prefix, state in self._with_objects},
+            "scalars": dict(self._scalars),
             "other": {join("optimizer", key): pack_other(key, optimizer)
                       for key, optimizer in self._optimizers if has_other(optimizer)},
         }
@@ -178,7 +185,7 @@ class State:
 
     # What is there
 
-    def _live(self) -> Iterator[tuple[str, Entry | None, torch.Tensor]]:
+    def _live(self, watch: Watch) -> Iterator[tuple[str, Entry, torch.Tensor]]:
         """(name, its own entry or its parameter's, the tensor) of all tensors."""
         for entry in self._entries:
             live = entry.live
@@ -186,14 +193,21 @@ class State:
                 _check_kept(entry, live)
                 live = entry.kept
             if live is not None:
+                watch.tensor(entry.holder, entry.attribute, live)
                 yield entry.name, entry, live
+        for _, optimizer in self._optimizers:
+            watch.size(optimizer.state)
         for prefix, entry, state in self._states():
+            watch.size(state)
             for slot, value in state.items():
+                name = join(prefix, str(slot))
                 if isinstance(value, torch.Tensor):
-                    yield join(prefix, str(slot)), entry, value
-                elif not isinstance(value, (bool, int, float, str, type(None))):
-                    for name, tensor in pack(value, join(prefix, str(slot))).tensors.items():
-                        yield name, entry, tensor
+                    watch.tensor(state, slot, value)
+                    yield name, entry, value
+                else:
+                    watch.object(state, slot)
+                    for inside, tensor in pack(value, name).tensors.items():
+                        yield inside, entry, tensor
 
     def _states(self) -> Iterator[tuple[str, Entry, dict[str, Any]]]:
         for key, optimizer in self._optimizers:
@@ -319,51 +333,23 @@ class State:
         return made
 
     def _groups(self, key: str, optimizer: Optimizer) -> list[dict[str, Any]]:
-        return [
-            {"params": [self._slot_prefix(key, self._entry(p)) for p in group["params"]],
-             "options": options_of(key, group)}
-            for group in optimizer.param_groups
-        ]
+        return [{"params": self._names_of(key, group), "options": options_of(key, group)}
+                for group in optimizer.param_groups]
 
-
-def _entries(models: Iterable[tuple[str, nn.Module]],
-             names: Renaming | Sequence[Renaming | None] | None) -> list[Entry]:
-    by_tensor: dict[int, Entry] = {}
-    by_name: dict[str, Entry] = {}
-    for index, (key, module) in enumerate(models):
-        _reshard(module)
-        renaming = names[index] if isinstance(names, (list, tuple)) else names
-        for entry in entries_of(module, renaming):  # type: ignore[arg-type]
-            entry.name = join("model", key, entry.name)
-            entry.aliases = [join("model", key, alias) for alias in entry.aliases]
-            first = by_tensor.setdefault(id(entry.kept), entry)
-            if first is not entry:
-                first.aliases += [n for n in (entry.name, *entry.aliases)
-                                  if n != first.name and n not in first.aliases]
-            for name in (entry.name, *entry.aliases):
-                if by_name.setdefault(name, first) is not first:
-                    raise ValueError(f"{name}: two tensors of that name, want names= with a "
-                                     'map such as {"0": "layers.4"} for each stage')
-    return list(by_tensor.values())
-
-
-def _by_key(given: Any) -> list[tuple[str, Any]]:
-    if isinstance(given, Mapping):
-        return list(given.items())
-    several = isinstance(given, (list, tuple))  # a module may be a sequence of its own
-    return [("", getattr(item, "submod", item)) for item in (given if several else [given])]
-
-
-def _reshard(module: nn.Module) -> None:
-    """Has FSDP put its sharded parameters back, which an evaluation may have replaced."""
-    for child in module.modules():
-        if hasattr(child, "_get_fsdp_state"):
-            child.reshard()
+    def _names_of(self, key: str, group: dict[str, Any]) -> list[str]:
+        seen, names = self._group_names.get(id(group), (None, []))
+        if seen is not group or len(names) != len(group["params"]):
+            names = [self._slot_prefix(key, self._entry(p)) for p in group["params"]]
+            self._group_names[id(group)] = (group, names)
+        return names
 
 
 def _check_kept(entry: Entry, live: torch.Tensor | None) -> None:
-    gathered = isinstance(entry.kept, DTensor) and not isinstance(live, DTensor)
-    if live is not entry.kept and not gathered:
+    if live is entry.kept:
+        return
+    mesh = live.device_mesh if isinstance(live, DTensor) else None
+    gathered = isinstance(entry.kept, DTensor) and entry.kept.device_mesh != mesh  # by FSDP
+    if not gathered:
         raise ValueError(f"{entry.name}: replaced by another parameter, want it attached anew")
 
 
@@ -385,11 +371,6 @@ def _piece(name: str, tensor: torch.Tensor, part: Part,
     local = local_of(tensor)
     return Piece(name, local, part.shape, part.box, kind, part.copies,
                  kind == "buffer" or local.numel() <= 1, aliases, tensor)
-
-
-def _address(tensor: torch.Tensor) -> int:
-    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-    return local.data_ptr()
 
 
 def _odd_slot(name: str, shape: Sequence[int], parameter: Sequence[int]) -> ValueError:
