@@ -21,15 +21,16 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.torch.names import entries_of, find_wrappers
+from holdfast.torch.names import by_key, entries_of, find_wrappers, join
 
 
 class Buckets:
     """The bucket orders of all DDP modules inside a model; made before the first step."""
 
-    def __init__(self, *models: nn.Module) -> None:
-        found = [item for model in models for item in find_wrappers(model).items()]
-        self._orders = [(name, _Order(ddp)) for name, ddp in found]
+    def __init__(self, models: Any) -> None:
+        """`models` is a module, a list of stages, or several by name."""
+        self._orders = [(join(key, name), _Order(ddp)) for key, model in by_key(models)
+                        for name, ddp in find_wrappers(model).items()]
 
     def __len__(self) -> int:
         return len(self._orders)
@@ -48,10 +49,16 @@ class Buckets:
         Returns the modules whose order could not be set, with the reason; a resumed run
         may then differ in bits.
         """
-        orders = dict(saved)
+        left = list(saved)
         failed = []
         for name, order in self._orders:
-            reason = order.restore(orders.get(name))
+            # Stages may share a name: the parameters tell, then the order of stages.
+            same = [item for item in left if item[0] == name and item[1] is not None]
+            fitting = [item for item in same if order.fits(item[1])] or same
+            if not fitting:
+                continue
+            left.remove(fitting[0])
+            reason = order.restore(fitting[0][1])
             if reason:
                 failed.append(f"{name or 'model'}: {reason}")
         return failed
@@ -82,12 +89,17 @@ class _Order:
         order = self._known()
         return None if order is None else [self._names[index] for index in order]
 
-    def restore(self, names: list[str] | None) -> str | None:
+    def fits(self, names: list[str]) -> bool:
+        """True if they are of this module's parameters."""
+        counted_only = self._ddp.static_graph and not names
+        return counted_only or sorted(names) == sorted(self._names)
+
+    def restore(self, names: list[str]) -> str | None:
         """Why it was not possible; None if it was, or if there was nothing to do."""
-        if names is None or not self._rebuilds:
+        if not self._rebuilds:
             return None
         counted_only = self._ddp.static_graph and not names  # saved after its first pass
-        if sorted(names) != sorted(self._names) and not counted_only:
+        if not self.fits(names):
             return "the saved bucket order is of other parameters"
         if any(hasattr(p, "_in_backward_optimizers") for p in self._parameters):
             return "its optimizer steps inside backward, so buckets are not rebuilt ahead"

@@ -299,7 +299,8 @@ class State:
         parameter, part = entry.kept, self._parts[entry.name]
         aside = info.shape == () and device == "cpu"  # a count that is kept off the GPU
         aside = aside and (parameter.device.type != "cpu" or name.endswith(".step"))
-        like = part is not None and info.shape == part.shape and not aside
+        like = info.shape == (tuple(parameter.shape) if part is None else part.shape)
+        like = like and not aside
         if like and rule_for(name, self._rules) is None:
             return torch.empty_like(parameter.detach(), dtype=info.dtype)
         with_parameter = not aside or group.get("capturable") or group.get("fused")

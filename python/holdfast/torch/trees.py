@@ -38,13 +38,14 @@ class Packed(NamedTuple):
     tensors: dict[str, torch.Tensor]
 
 
-def pack(value: Any, root: str, *, inline: int = 0) -> Packed:
+def pack(value: Any, root: str, *, inline: int = 0, plain: bool = False) -> Packed:
     """The value as a plain tree; its tensors are named by `root` and their path.
 
     Tensors are not copied, unless they have up to `inline` bytes: those are in the tree
-    itself. One tensor at two places has one name.
+    itself. One tensor at two places has one name. With `plain`, for readers that are not
+    Holdfast, an OrderedDict is a dict, and of a tensor only its elements are kept.
     """
-    packer = _Packer(root, inline)
+    packer = _Packer(root, inline, plain)
     tree = packer.pack(value, [])
     return Packed(tree, packer.tensors)
 
@@ -77,10 +78,11 @@ def names_in(tree: Any) -> list[str]:
 
 
 class _Packer:
-    def __init__(self, root: str, inline: int) -> None:
+    def __init__(self, root: str, inline: int, plain: bool) -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         self._root = root
         self._inline = inline
+        self._plain = plain
         self._names: dict[int, str] = {}  # of tensors, by identity
         self._open: set[int] = set()  # the containers around
 
@@ -114,7 +116,7 @@ class _Packer:
             return self._items(value, path, depth)
         if kind is tuple:
             return tuple(self._items(value, path, depth))
-        if kind is dict:
+        if kind is dict or (kind is OrderedDict and self._plain):
             return self._pack_dict(value, path, depth)
         if kind in (OrderedDict, Counter):
             return {TYPE: kind.__name__, "items": self._pairs(value, path, depth)}
@@ -158,6 +160,8 @@ class _Packer:
 
     def _pack_tensor(self, value: torch.Tensor, path: list[str]) -> Any:
         check_plain(value, self._where(path))
+        if self._plain:
+            return TensorName(self._name(value, path))
         if not isinstance(value, DTensor) and value.nbytes <= self._inline:
             node: dict[str, Any] = {
                 TYPE: "tensor", "dtype": str(value.dtype).removeprefix("torch."),
@@ -175,7 +179,7 @@ class _Packer:
 
     def _name(self, value: torch.Tensor, path: list[str]) -> str:
         if id(value) not in self._names:
-            base = name = join(self._root, *path)
+            base = name = join(self._root, *path) or "tensor"
             count = 1
             while name in self.tensors:  # the keys "a.b" and "a" with "b" inside
                 count += 1

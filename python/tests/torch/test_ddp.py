@@ -119,6 +119,7 @@ def orders_of_odd_states(rank, world):
     assert "gradients already" in buckets.restore(buckets.state())[0]
     inner = nn.ModuleDict({"a": ddp, "b": nn.Linear(1, 1)})
     assert [name for name, _ in Buckets(inner).state()] == ["a"]
+    assert [name for name, _ in Buckets({"g": ddp, "d": inner}).state()] == ["g", "d.a"]
 
 
 def test_orders_that_are_not_there_or_not_of_this_model_are_told():
