@@ -82,7 +82,7 @@ class Holder:
 
 def _state_of(thing: Any) -> Any:
     """Its state_dict; a scaler's with its two tensors, whose values are on the GPU."""
-    if not isinstance(thing, GradScaler) or thing._scale is None or not thing.is_enabled():
+    if not isinstance(thing, GradScaler) or getattr(thing, "_scale", None) is None:
         return thing.state_dict()
     return {  # its own state_dict would wait for the GPU
         "scale": thing._scale,

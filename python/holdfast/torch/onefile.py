@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
-from holdfast import Contents, Dtype, Saver, convert, open, parse_dtype
+from holdfast import Contents, Saver, convert, open
 from holdfast.arrays import describe
+from holdfast.torch.dtypes import torch_dtype
 from holdfast.torch.trees import names_in, pack, unpack
 
 _Path = str | PathLike[str]
@@ -59,25 +60,11 @@ def _read(contents: Contents, names: list[str],
     for name in names:
         info = contents[name]
         if info.name not in by_first_name:
-            made = torch.empty(tuple(info.shape), dtype=_DTYPES[info.dtype])
+            made = torch.empty(tuple(info.shape), dtype=torch_dtype(info.dtype))
             contents._native.read_into(describe({info.name: made})[0], None)
             by_first_name[info.name] = made if device is None else made.to(device)
         tensors[name] = by_first_name[info.name]
     return tensors
-
-
-def _known_dtypes() -> dict[Dtype, torch.dtype]:
-    found: dict[Dtype, torch.dtype] = {}
-    for value in vars(torch).values():
-        if isinstance(value, torch.dtype):
-            try:
-                found[parse_dtype(str(value).removeprefix("torch."))] = value
-            except NotImplementedError:
-                continue  # torch has it, the store does not
-    return found
-
-
-_DTYPES = _known_dtypes()
 
 
 def _sync(folder: Path) -> None:

@@ -8,7 +8,7 @@ tensors; slots that a fresh optimizer does not have yet are made first, by make_
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 import torch.distributed as dist
@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 from torch.optim import Optimizer
 
-from holdfast import Box
+from holdfast import Box, TensorInfo
 from holdfast.torch.boxes import (
     Copies,
     Part,
@@ -29,6 +29,7 @@ from holdfast.torch.boxes import (
     rule_for,
     whole,
 )
+from holdfast.torch.dtypes import torch_dtype
 from holdfast.torch.groups import has_objects, has_other, options_of, pack_other, set_options
 from holdfast.torch.names import Entry, Renaming, by_key, collect_entries, join
 from holdfast.torch.trees import names_in, pack, unpack
@@ -61,6 +62,11 @@ class Saved:
 
     dtype: torch.dtype
     shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, info: TensorInfo) -> Self:
+        """As the checkpoint describes it."""
+        return cls(torch_dtype(info.dtype), tuple(info.shape))
 
 
 def piece_of(name: str, tensor: torch.Tensor, rules: Mapping[str, Rule]) -> Piece | None:

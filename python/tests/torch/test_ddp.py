@@ -2,6 +2,7 @@
 
 import copy
 import hashlib
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -124,3 +125,26 @@ def orders_of_odd_states(rank, world):
 
 def test_orders_that_are_not_there_or_not_of_this_model_are_told():
     run_ranks(3, orders_of_odd_states)
+
+
+def orders_of_stages(rank, world):
+    """Each of two stages gets its own order back, in whatever order they were saved."""
+    orders = []
+    for _ in range(2):
+        torch.manual_seed(0)
+        stages = [DistributedDataParallel(nn.Sequential(OrderedDict({name: Net()})), **SMALL)
+                  for name in "ab"]
+        buckets = Buckets(stages)
+        if not orders:
+            for stage in stages:
+                stage(torch.ones(1, 23)).sum().backward()
+            orders = buckets.state()
+        else:
+            assert buckets.restore(orders[::-1]) == []
+            assert buckets.state() == orders
+    return [(name, names[0]) for name, names in orders]
+
+
+def test_stages_get_their_own_orders_back():
+    wanted = [("", "a.layers.2.bias"), ("", "b.layers.2.bias")]
+    assert run_ranks(2, orders_of_stages) == [wanted] * 2
