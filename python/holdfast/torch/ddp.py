@@ -1,6 +1,6 @@
-"""DDP's bucket order, without which a resumed run on three or more ranks differs in bits.
+"""What DDP keeps to itself: which rank's buffers count, and its bucket order.
 
-DDP adds up gradients in buckets, and an element's place in its bucket decides the order in
+Without that order a resumed run on three or more ranks differs in bits. DDP adds up gradients in buckets, and an element's place in its bucket decides the order in
 which ranks are added. The first backward pass of a DDP object runs on buckets in order of
 declaration; then it rebuilds them, once, in the order in which gradients became ready. A
 resumed job has a new DDP object and would run one more pass on the first kind. So:
@@ -18,10 +18,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
+from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.torch.names import by_key, entries_of, find_wrappers, join
+from holdfast.torch.boxes import Copies
+from holdfast.torch.names import Entry, by_key, entries_of, find_wrappers, join
 
 
 class Buckets:
@@ -67,6 +70,23 @@ class Buckets:
         """Removes the hooks that are left."""
         for _, order in self._orders:
             order.forget()
+
+
+def copies_of_buffer(entry: Entry) -> Copies:
+    """What ranks hold of a plain buffer; boxes.Part says what the words mean.
+
+    Where DDP broadcasts buffers, rank 0's count. Where it does not, and in FSDP, which never
+    does, the running statistics of BatchNorm are each rank's own.
+    """
+    ddp = entry.ddp
+    if ddp is not None:
+        if dist.get_world_size(ddp.process_group) == 1:
+            return "equal"
+        ignored = entry.ddp_name in ddp.parameters_to_ignore
+        return "first" if ddp.broadcast_buffers and not ignored else "own"
+    several = dist.is_initialized() and dist.get_world_size() > 1
+    running = isinstance(entry.module, _NormBase) and not isinstance(entry.module, SyncBatchNorm)
+    return "own" if several and running else "equal"
 
 
 class _Order:

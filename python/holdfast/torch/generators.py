@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from holdfast.torch.trees import bytes_of, pack, unpack
+from holdfast.torch.dtypes import bytes_of
+from holdfast.torch.trees import pack, unpack
 
 _ANY_SIZE = 1 << 62
 

@@ -11,10 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.nn.modules.batchnorm import SyncBatchNorm, _NormBase
 from torch.optim import Optimizer
 
 from holdfast import Box, TensorInfo
@@ -29,6 +27,7 @@ from holdfast.torch.boxes import (
     rule_for,
     whole,
 )
+from holdfast.torch.ddp import copies_of_buffer
 from holdfast.torch.dtypes import torch_dtype
 from holdfast.torch.groups import has_objects, has_other, options_of, pack_other, set_options
 from holdfast.torch.names import Entry, Renaming, by_key, collect_entries, join
@@ -268,7 +267,7 @@ class State:
         part = part_of(tensor, entry.name, rule)
         if rule is not None or part is None or entry.is_parameter or isinstance(tensor, DTensor):
             return part
-        return Part(part.shape, part.box, _copies_of_buffer(entry))
+        return Part(part.shape, part.box, copies_of_buffer(entry))
 
     def _part_of_slot(self, name: str, entry: Entry, slot: torch.Tensor) -> Part | None:
         rule = rule_for(name, self._rules)
@@ -358,18 +357,6 @@ def _check_kept(entry: Entry, live: torch.Tensor | None) -> None:
     gathered = isinstance(entry.kept, DTensor) and entry.kept.device_mesh != mesh  # by FSDP
     if not gathered:
         raise ValueError(f"{entry.name}: replaced by another parameter, want it attached anew")
-
-
-def _copies_of_buffer(entry: Entry) -> Copies:
-    ddp = entry.ddp
-    if ddp is not None:
-        if dist.get_world_size(ddp.process_group) == 1:
-            return "equal"
-        ignored = entry.ddp_name in ddp.parameters_to_ignore
-        return "first" if ddp.broadcast_buffers and not ignored else "own"
-    several = dist.is_initialized() and dist.get_world_size() > 1
-    running = isinstance(entry.module, _NormBase) and not isinstance(entry.module, SyncBatchNorm)
-    return "own" if several and running else "equal"
 
 
 def _piece(name: str, tensor: torch.Tensor, part: Part,

@@ -7,7 +7,6 @@ another type becomes {TYPE: "its kind", ...}. Nothing is pickled: what is not kn
 raises TypeError with the path of its key.
 """
 
-import math
 import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
@@ -18,6 +17,7 @@ from torch.distributed.tensor import DTensor
 
 from holdfast import TensorName
 from holdfast.torch.boxes import check_plain
+from holdfast.torch.dtypes import bytes_of, named_dtype, tensor_from
 from holdfast.torch.names import join
 
 TYPE = "holdfast:type"
@@ -42,7 +42,7 @@ def pack(value: Any, root: str, *, inline: int = 0, plain: bool = False) -> Pack
     """The value as a plain tree; its tensors are named by `root` and their path.
 
     Tensors are not copied, unless they have up to `inline` bytes: those are in the tree
-    itself. One tensor at two places has one name. With `plain`, for readers that are not
+    itself. One memory at two places has one name. With `plain`, for readers that are not
     Holdfast, an OrderedDict is a dict, and of a tensor only its elements are kept.
     """
     packer = _Packer(root, inline, plain)
@@ -83,7 +83,7 @@ class _Packer:
         self._root = root
         self._inline = inline
         self._plain = plain
-        self._names: dict[int, str] = {}  # of tensors, by identity
+        self._names: dict[tuple[Any, ...], str] = {}  # of tensors, by their memory
         self._open: set[int] = set()  # the containers around
 
     def pack(self, value: Any, path: list[str], depth: int = 0) -> Any:
@@ -178,15 +178,16 @@ class _Packer:
         return node["name"] if list(node) == [TYPE, "name"] else node
 
     def _name(self, value: torch.Tensor, path: list[str]) -> str:
-        if id(value) not in self._names:
+        memory = _memory_of(value)
+        if memory not in self._names:
             base = name = join(self._root, *path) or "tensor"
             count = 1
             while name in self.tensors:  # the keys "a.b" and "a" with "b" inside
                 count += 1
                 name = f"{base}~{count}"
-            self._names[id(value)] = name
+            self._names[memory] = name
             self.tensors[name] = value
-        return self._names[id(value)]
+        return self._names[memory]
 
     def _pack_numpy(self, value: Any, path: list[str]) -> Any:
         numpy = sys.modules.get("numpy")
@@ -297,24 +298,11 @@ class _Unpacker:
         return numpy.frombuffer(node["data"], _dtype(node["dtype"]))[0]
 
 
-def bytes_of(tensor: torch.Tensor) -> bytes:
-    """The elements of a tensor, in order, as bytes."""
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-
-
-def tensor_from(data: bytes, dtype: str, shape: Iterable[int]) -> torch.Tensor:
-    """The tensor of those elements."""
-    kind = _torch_dtype(dtype)
-    sizes = tuple(shape)
-    size = math.prod(sizes) * kind.itemsize
-    if size != len(data):
-        raise ValueError(f"tensor of {size} bytes with {len(data)}, want as many")
-    tensor = torch.empty(sizes, dtype=kind)
-    if data:
-        flat = torch.frombuffer(bytearray(data), dtype=torch.uint8)
-        tensor.view(-1).view(torch.uint8).copy_(flat)
-    return tensor
+def _memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Equal for tied weights, which a state_dict has as two tensors of one memory."""
+    if isinstance(tensor, DTensor) or tensor.numel() == 0:
+        return (id(tensor),)
+    return (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
 
 
 def _pack_text(value: str) -> Any:
@@ -354,17 +342,10 @@ _MAKERS: dict[str, Callable[[dict[str, Any]], Any]] = {
     "range": lambda node: range(*node["of"]),
     "slice": lambda node: slice(*node["of"]),
     "torch.Size": lambda node: torch.Size(node["of"]),
-    "torch.dtype": lambda node: _torch_dtype(node["of"]),
+    "torch.dtype": lambda node: named_dtype(node["of"]),
     "torch.device": lambda node: torch.device(node["of"]),
     "numpy dtype": lambda node: _dtype(node["dtype"]),
 }
-
-
-def _torch_dtype(name: str) -> torch.dtype:
-    dtype = getattr(torch, str(name), None)
-    if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"dtype {name}, want one of this torch")
-    return dtype
 
 
 def _limits(value: slice) -> tuple[Any, Any, Any]:

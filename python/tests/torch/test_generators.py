@@ -24,8 +24,8 @@ def draw(extra):
     return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(),
             torch.rand(3).tolist(), torch.randn(1).tolist(),
             torch.rand(2, generator=extra["torch"]).tolist(), extra["python"].gauss(0, 1),
-            extra["numpy"].random(), extra["legacy"].randn(), extra["philox"].integers(9, size=3).tolist(),
-            extra["pcg"].standard_normal()]
+            extra["numpy"].random(), extra["legacy"].randn(),
+            extra["philox"].integers(9, size=3).tolist(), extra["pcg"].standard_normal()]
 
 
 def test_all_draw_on_as_if_nothing_had_happened(tmp_path):

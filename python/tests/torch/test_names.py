@@ -69,7 +69,8 @@ def test_prefixes_are_renamed_by_whole_words_and_longest_first():
 
 def test_one_name_for_two_tensors_is_refused():
     check_agreement([{"a": ("F32", (2,))}, {"a": ("F32", (2,)), "b": ("F32", (3,))}])
-    with pytest.raises(ValueError, match=r"a: F32 \(2,\) on rank 0 and F32 \(3,\) on rank 1.*names="):
+    message = r"a: F32 \(2,\) on rank 0 and F32 \(3,\) on rank 1.*names="
+    with pytest.raises(ValueError, match=message):
         check_agreement([{"a": ("F32", (2,))}, {"a": ("F32", (3,))}])
 
 

@@ -5,6 +5,7 @@ import hashlib
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
@@ -53,7 +54,8 @@ class Run:
         self.scheduler = torch.optim.lr_scheduler.LinearLR(self.optimizer, 0.1, total_iters=4)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=2,
                                            enabled=how.get("scaler", False))
-        self.ema = AveragedModel(self.net, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
+        self.ema = AveragedModel(self.net, multi_avg_fn=get_ema_multi_avg_fn(0.9),
+                                 use_buffers=True)
         self.buckets = Buckets(self.model)
         self.state = State(self.model, self.optimizer)
         self.holders = [Holder(key, getattr(self, key)) for key in ("scheduler", "scaler", "ema")]
@@ -80,16 +82,19 @@ class Run:
         with holdfast.Saver(folder, space_reserve=0) as saver:
             saver.save(1, tensors, objects)
 
-    def resume(self, folder):
+    def resume(self, folder, first):
+        """From what this rank saved, and `first` what all share, from what rank 0 saved."""
         contents = holdfast.open(folder)
         saved = {name: Saved.of(info) for name, info in contents.items()}
         objects = contents.objects
         self.state.make_slots(saved, objects["optimizer"])
-        into = {p.name: p.tensor for p in self.state.pieces()}
+        shared = {p.name: p.tensor for p in self.state.pieces() if p.copies != "own"}
+        own = {p.name: p.tensor for p in self.state.pieces() if p.copies == "own"}
         for holder in self.holders:
-            into |= {p.name: p.tensor for p in holder.make_room(objects[holder.key], saved)}
-        restored = holdfast.restore(folder, into)
-        assert restored.unused == []
+            own |= {p.name: p.tensor for p in holder.make_room(objects[holder.key], saved)}
+        assert sorted(own | shared) == sorted({contents[name].name for name in contents})
+        holdfast.restore(first, shared)
+        holdfast.restore(folder, own)
         assert self.state.load_objects(objects["optimizer"]) == []
         for holder in self.holders:
             holder.load()
@@ -118,8 +123,10 @@ def stop_and_go_on(rank, world, folder, how, stops):
     for step in range(7):
         if step in stops:
             run.save(f"{folder}/{step}-{rank}")
+            if world > 1:
+                dist.barrier()
             run = Run(rank + 50, world, how)  # other weights, other generators
-            run.resume(f"{folder}/{step}-{rank}")
+            run.resume(f"{folder}/{step}-{rank}", f"{folder}/{step}-0")
         run.step()
         seen.append(run.digest())
     return seen == wanted
