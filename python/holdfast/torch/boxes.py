@@ -121,6 +121,15 @@ def local_of(tensor: torch.Tensor) -> torch.Tensor:
     return local.detach()
 
 
+def is_plain(tensor: torch.Tensor) -> bool:
+    """True if check_plain() surely has nothing against it: a quick first look."""
+    return (
+        type(tensor) in (torch.Tensor, torch.nn.Parameter)
+        and tensor.layout is torch.strided
+        and not (tensor.is_meta or tensor.is_quantized or tensor.is_conj() or tensor.is_neg())
+    )
+
+
 def check_plain(tensor: torch.Tensor, where: str) -> None:
     """TypeError or ValueError, beginning with `where`, for what has no plain elements."""
     if isinstance(tensor, torch.nn.parameter.UninitializedTensorMixin):

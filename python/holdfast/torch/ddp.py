@@ -1,7 +1,8 @@
 """What DDP keeps to itself: which rank's buffers count, and its bucket order.
 
-Without that order a resumed run on three or more ranks differs in bits. DDP adds up gradients in buckets, and an element's place in its bucket decides the order in
-which ranks are added. The first backward pass of a DDP object runs on buckets in order of
+Without that order a resumed run on three or more ranks differs in bits: DDP adds up
+gradients in buckets, and an element's place in its bucket decides the order in which ranks
+are added. The first backward pass of a DDP object runs on buckets in order of
 declaration; then it rebuilds them, once, in the order in which gradients became ready. A
 resumed job has a new DDP object and would run one more pass on the first kind. So:
 

@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from holdfast.torch.boxes import Rule, declared, rule_for
 from holdfast.torch.pieces import Piece, Saved, piece_of
-from holdfast.torch.trees import names_in, pack, unpack
+from holdfast.torch.trees import memory_of, names_in, pack, unpack
 
 
 class Holder:
@@ -33,6 +33,7 @@ class Holder:
         self.key = key
         self._thing = thing
         self._rules = dict(rules or {})
+        self._known: dict[str, tuple[tuple[Any, ...] | None, Piece | None]] = {}
         self._room: tuple[Any, dict[str, torch.Tensor]] | None = None
 
     def capture(self) -> tuple[Any, list[Piece]]:
@@ -67,8 +68,17 @@ class Holder:
         self._thing.load_state_dict(state)
 
     def _pieces(self, tensors: Mapping[str, torch.Tensor]) -> list[Piece]:
-        made = (piece_of(name, tensor, self._rules) for name, tensor in tensors.items())
+        made = (self._piece(name, tensor) for name, tensor in tensors.items())
         return [piece for piece in made if piece is not None]
+
+    def _piece(self, name: str, tensor: torch.Tensor) -> Piece | None:
+        """The one of the last time, if its memory is still the same."""
+        memory = memory_of(tensor)
+        known, piece = self._known.get(name, (None, None))
+        if memory != known:
+            piece = piece_of(name, tensor, self._rules)
+            self._known[name] = (memory, piece)
+        return piece
 
     def _blank(self, name: str, info: Saved, live: torch.Tensor | None) -> torch.Tensor:
         if isinstance(live, DTensor) and tuple(live.shape) == info.shape:

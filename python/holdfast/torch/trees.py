@@ -16,7 +16,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from holdfast import TensorName
-from holdfast.torch.boxes import check_plain
+from holdfast.torch.boxes import check_plain, is_plain
 from holdfast.torch.dtypes import bytes_of, named_dtype, tensor_from
 from holdfast.torch.names import join
 
@@ -159,16 +159,20 @@ class _Packer:
                         f"want one of {', '.join(_FACTORIES)}")
 
     def _pack_tensor(self, value: torch.Tensor, path: list[str]) -> Any:
-        check_plain(value, self._where(path))
+        if not is_plain(value):
+            check_plain(value, self._where(path))
         if self._plain:
             return TensorName(self._name(value, path))
-        if not isinstance(value, DTensor) and value.nbytes <= self._inline:
-            node: dict[str, Any] = {
-                TYPE: "tensor", "dtype": str(value.dtype).removeprefix("torch."),
-                "shape": list(value.shape), "data": bytes_of(value),
-            }
+        inline = self._inline and not isinstance(value, DTensor) and value.nbytes <= self._inline
+        if not inline and type(value) is torch.Tensor and value.is_cpu and not value.requires_grad:
+            return TensorName(self._name(value, path))
+        node: dict[str, Any] = {TYPE: "tensor"}
+        if inline:
+            node["dtype"] = str(value.dtype).removeprefix("torch.")
+            node["shape"] = list(value.shape)
+            node["data"] = bytes_of(value)
         else:
-            node = {TYPE: "tensor", "name": TensorName(self._name(value, path))}
+            node["name"] = TensorName(self._name(value, path))
         if value.device.type != "cpu":
             node["device"] = str(value.device)
         if value.requires_grad:
@@ -178,7 +182,7 @@ class _Packer:
         return node["name"] if list(node) == [TYPE, "name"] else node
 
     def _name(self, value: torch.Tensor, path: list[str]) -> str:
-        memory = _memory_of(value)
+        memory = memory_of(value)
         if memory not in self._names:
             base = name = join(self._root, *path) or "tensor"
             count = 1
@@ -298,7 +302,7 @@ class _Unpacker:
         return numpy.frombuffer(node["data"], _dtype(node["dtype"]))[0]
 
 
-def _memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+def memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Equal for tied weights, which a state_dict has as two tensors of one memory."""
     if isinstance(tensor, DTensor) or tensor.numel() == 0:
         return (id(tensor),)

@@ -94,7 +94,8 @@ def test_any_tree_comes_back(value):
 
 def test_tensors_are_named_by_their_path_and_not_copied():
     weight = torch.rand(3)
-    packed = pack({"shadow": {"fc.weight": weight, "again": weight.detach()}, 7: [weight.clone()]}, "ema")
+    shadow = {"fc.weight": weight, "again": weight.detach()}
+    packed = pack({"shadow": shadow, 7: [weight.clone()]}, "ema")
     assert list(packed.tensors) == ["ema.shadow.fc.weight", "ema.7.0"]
     assert packed.tensors["ema.shadow.fc.weight"] is weight
     assert packed.tree["shadow"]["again"] == TensorName("ema.shadow.fc.weight")
