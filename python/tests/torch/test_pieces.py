@@ -7,6 +7,7 @@ from ranks import run_ranks
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
@@ -349,6 +350,27 @@ def restarted_stage_names(rank, world):
         except ValueError as error:
             outcome.append(str(error))
     return outcome
+
+
+def pipeline_stages(rank, world):
+    """Names of a stage that drops what is not its own, and of one that is cut out anew."""
+    layers = nn.ModuleDict({str(k): nn.Linear(2, 2) for k in range(4)})
+    for k in range(4):
+        if k // 2 != rank:
+            del layers[str(k)]
+    cut = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    first = PipelineStage(layers, rank, world, torch.device("cpu"))
+    second = PipelineStage(cut, rank, world, torch.device("cpu"))
+    renaming = {str(k): str(2 * rank + k) for k in range(2)}
+    optimizer = torch.optim.SGD(cut.parameters(), lr=1)
+    state = State([second], [optimizer], names=renaming)
+    assert state.objects()["groups"][0]["params"][0] == f"optimizer.{2 * rank}.weight"
+    return [p.name for p in State(first).pieces()], [p.name for p in state.pieces()]
+
+
+def test_pipeline_stages_have_names_of_the_whole_model():
+    names = [f"model.{k}.{what}" for k in range(4) for what in ("weight", "bias")]
+    assert run_ranks(2, pipeline_stages) == [(names[:4], names[:4]), (names[4:], names[4:])]
 
 
 def test_state_moves_between_meshes_with_the_same_bits():
