@@ -3,6 +3,9 @@
 The package imports without torch, and takes torch tensors where it is there.
 """
 
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from holdfast._native import (
     Box,
     Dtype,
@@ -32,6 +35,19 @@ from holdfast.errors import (
 from holdfast.files import Contents, convert, open
 from holdfast.planning import plan
 
+if TYPE_CHECKING:
+    from holdfast.torch.onefile import load, save
+
+# These need torch, and import it when they are first asked for.
+_WITH_TORCH = {"load": "holdfast.torch.onefile", "save": "holdfast.torch.onefile"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _WITH_TORCH:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    return getattr(importlib.import_module(_WITH_TORCH[name]), name)
+
+
 __all__ = [
     "Box",
     "ConflictError",
@@ -55,9 +71,11 @@ __all__ = [
     "bytes_of",
     "convert",
     "intersect",
+    "load",
     "model_names",
     "open",
     "parse_dtype",
     "plan",
     "restore",
+    "save",
 ]

@@ -1,0 +1,136 @@
+"""The random generators of a process as plain values, and back.
+
+Python's, numpy's global one (once numpy is imported), torch's for the CPU and every CUDA
+device (once CUDA is in use), and any that the caller names. The number of threads is kept
+with them: a sum over many elements has other bits on another number.
+"""
+
+import random
+import struct
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from holdfast.torch.dtypes import bytes_of
+from holdfast.torch.trees import pack, unpack
+
+_ANY_SIZE = 1 << 62
+
+
+def capture(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The state of all generators, and of those in `extra` by their names.
+
+    `extra` may have torch.Generator, random.Random, numpy.random.Generator and
+    numpy.random.RandomState; TypeError names any other.
+    """
+    numpy = _numpy()
+    return {
+        "python": _pack_python(random.getstate()),
+        "numpy": None if numpy is None else _pack(numpy.random.get_state(legacy=False)),
+        "torch": bytes_of(torch.get_rng_state()),
+        "cuda": [bytes_of(state) for state in _cuda_states()],
+        "extra": {name: _capture_one(name, one) for name, one in (extra or {}).items()},
+        "threads": torch.get_num_threads(),
+    }
+
+
+def restore(saved: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> list[str]:
+    """Sets all generators to what was captured; call it after the loader's iterator exists.
+
+    (iter(DataLoader) draws from torch's own.) Returns, and warns of, what differs from the
+    process that was captured, so that the run may differ in bits. ValueError for a state
+    that the generator does not take.
+    """
+    differences = _check_threads(saved["threads"])
+    random.setstate(_unpack_python(saved["python"]))
+    if saved["numpy"] is not None:
+        import numpy
+
+        numpy.random.set_state(unpack(saved["numpy"], {}))
+    torch.set_rng_state(_tensor(saved["torch"]))
+    differences += _restore_cuda(saved["cuda"])
+    live = dict(extra or {})
+    for name in sorted(live.keys() | saved["extra"].keys()):
+        if name in live and name in saved["extra"]:
+            _restore_one(name, live[name], saved["extra"][name])
+        else:
+            where = "the checkpoint" if name in live else "this process"
+            differences.append(f"generator {name}: not in {where}")
+    for difference in differences:
+        warnings.warn(difference, RuntimeWarning, stacklevel=2)
+    return differences
+
+
+def _check_threads(saved: int) -> list[str]:
+    here = torch.get_num_threads()
+    if here == saved:
+        return []
+    return [f"threads: {here}, and {saved} when it was saved, so sums may differ in bits; "
+            f"want torch.set_num_threads({saved}) or OMP_NUM_THREADS={saved}"]
+
+
+def _cuda_states() -> list[torch.Tensor]:
+    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+
+
+def _restore_cuda(saved: list[bytes]) -> list[str]:
+    count = torch.cuda.device_count() if saved else 0
+    for device, state in enumerate(saved[:count]):
+        torch.cuda.set_rng_state(_tensor(state), device)
+    if count < len(saved):
+        return [f"cuda: {count} devices, and {len(saved)} when it was saved"]
+    return []
+
+
+def _capture_one(name: str, one: Any) -> Any:
+    numpy = _numpy()
+    if isinstance(one, torch.Generator):
+        return ("torch", bytes_of(one.get_state()))
+    if isinstance(one, random.Random):
+        return ("python", _pack_python(one.getstate()))
+    if numpy is not None and isinstance(one, numpy.random.Generator):
+        return ("numpy", _pack(one.bit_generator.state))
+    if numpy is not None and isinstance(one, numpy.random.RandomState):
+        return ("numpy legacy", _pack(one.get_state(legacy=False)))
+    raise TypeError(f"generator {name}: a {type(one).__module__}.{type(one).__qualname__}, want "
+                    "torch.Generator, random.Random, numpy.random.Generator or RandomState")
+
+
+def _restore_one(name: str, one: Any, saved: tuple[str, Any]) -> None:
+    kind, state = saved
+    if kind != _capture_one(name, one)[0]:
+        raise ValueError(f"generator {name}: a {type(one).__qualname__}, saved as one of {kind}")
+    if kind == "torch":
+        one.set_state(_tensor(state))
+    elif kind == "python":
+        one.setstate(_unpack_python(state))
+    elif kind == "numpy":
+        one.bit_generator.state = unpack(state, {})
+    else:
+        one.set_state(unpack(state, {}))
+
+
+def _pack_python(state: tuple[Any, ...]) -> tuple[int, bytes, float | None]:
+    version, words, gauss = state
+    return version, struct.pack(f"<{len(words)}Q", *words), gauss
+
+
+def _unpack_python(saved: tuple[int, bytes, float | None]) -> tuple[Any, ...]:
+    version, words, gauss = saved
+    return version, struct.unpack(f"<{len(words) // 8}Q", words), gauss
+
+
+def _pack(state: Any) -> Any:
+    return pack(state, "generator", inline=_ANY_SIZE).tree
+
+
+def _tensor(state: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
+
+
+def _numpy() -> Any:
+    numpy = sys.modules.get("numpy")
+    return numpy if numpy is not None and hasattr(numpy, "random") else None

@@ -1,0 +1,81 @@
+"""What an optimizer holds that is no tensor: the options of its groups, and other values.
+
+Options are kept by the names of the parameters, so that groups may be cut another way over
+other ranks.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from holdfast.torch.names import join
+from holdfast.torch.trees import pack, unpack
+
+# How a step is computed is the live optimizer's choice, not the checkpoint's.
+_LIVE_OPTIONS = {"params", "param_names", "foreach", "fused", "capturable", "differentiable"}
+_ANY_SIZE = 1 << 62
+
+
+def merge_objects(ranks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """What State.objects() gave on all ranks, as one.
+
+    ValueError, naming a parameter, if ranks disagree on its hyper-parameters.
+    """
+    merged: dict[str, Any] = {"groups": [], "slots": {}, "scalars": {}, "other": {}}
+    options: dict[str, Any] = {}
+    for objects in ranks:
+        for group in objects["groups"]:
+            fresh = [name for name in group["params"] if name not in options]
+            for name in group["params"]:
+                if options.setdefault(name, group["options"]) != group["options"]:
+                    raise ValueError(f"{name}: hyper-parameters {options[name]} and "
+                                     f"{group['options']} on two ranks, want equal ones")
+            if fresh:
+                merged["groups"].append({"params": fresh, "options": group["options"]})
+        for part in ("slots", "scalars", "other"):
+            merged[part] = {**objects[part], **merged[part]}
+    return merged
+
+
+def has_objects(state: Mapping[str, Any]) -> bool:
+    """True if some slot is no tensor."""
+    return any(not isinstance(value, torch.Tensor) for value in state.values())
+
+
+def has_other(optimizer: Optimizer) -> bool:
+    """True if the optimizer keeps something by other keys than parameters."""
+    return bool(_other(optimizer))
+
+
+def _other(optimizer: Optimizer) -> list[tuple[Any, Any]]:
+    return [(k, v) for k, v in optimizer.state.items() if not isinstance(k, torch.Tensor)]
+
+
+def pack_other(key: str, optimizer: Optimizer) -> list[tuple[Any, Any]]:
+    """What the optimizer keeps by other keys than parameters, as plain values."""
+    root = join("optimizer", key)
+    return [(k, pack(v, join(root, str(k)), inline=_ANY_SIZE).tree) for k, v in _other(optimizer)]
+
+
+def options_of(key: str, group: Mapping[str, Any]) -> Any:
+    """The options of a group, as plain values."""
+    kept = {k: v for k, v in group.items() if k not in _LIVE_OPTIONS}
+    return pack(kept, join("optimizer", key, "group"), inline=_ANY_SIZE).tree
+
+
+def set_options(group: dict[str, Any], names: list[str], options: Mapping[str, Any]) -> None:
+    """Gives a live group what was saved for its parameters; ValueError if that differs."""
+    for name in names:
+        if options[name] != options[names[0]]:
+            raise ValueError(f"optimizer: {names[0]} and {name} are of one group, and were saved "
+                             f"with {options[names[0]]} and {options[name]}")
+    if not names:
+        return
+    for key, value in unpack(options[names[0]], {}).items():
+        live = group.get(key)
+        if isinstance(live, torch.Tensor):  # a scheduler may hold the same one
+            live.fill_(value)
+        else:
+            group[key] = value

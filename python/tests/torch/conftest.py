@@ -1,0 +1,19 @@
+"""Ranks for the tests of the PyTorch plug-in; ranks.py says how."""
+
+import sys
+from pathlib import Path
+
+_HERE = Path(__file__).parent
+sys.path.insert(0, str(_HERE))  # so that tests can import ranks
+
+import ranks  # noqa: E402
+
+
+def pytest_collection_finish(session):
+    if any(_HERE in item.path.parents for item in session.items):
+        if not session.config.option.collectonly:
+            ranks.open_nursery()
+
+
+def pytest_unconfigure():
+    ranks.close_nursery()

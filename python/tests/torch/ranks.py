@@ -1,0 +1,165 @@
+"""Several ranks of a job, as forked processes with torch already imported.
+
+    >>> def body(rank, world, text):          # at the top level of a test module
+    ...     total = torch.tensor(rank)
+    ...     dist.all_reduce(total)
+    ...     return int(total)
+    >>> run_ranks(3, body, "any arguments")   # the ranks' results, in order
+    [3, 3, 3]
+
+A process in which torch has run a backward pass cannot be forked into one that runs
+another. So a nursery is forked off when all test modules are imported and no test has run
+yet, and the ranks are forked from it. It knows functions by their names, hence the top
+level; arguments and results are pickled.
+"""
+
+import contextlib
+import logging
+import os
+import pickle
+import tempfile
+import time
+import traceback
+import warnings
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint
+import torch.distributed.fsdp
+import torch.distributed.pipelining
+import torch.distributed.tensor.parallel  # noqa: F401  (all imported once, before the fork)
+
+_CONTEXT = get_context("fork")
+_GRACE_S = 3.0  # for the others to say what they saw of a rank's failure
+
+
+class RankError(AssertionError):
+    """Some ranks failed; the message has their tracebacks."""
+
+
+def run_ranks(
+    world: int, fn: Callable[..., Any], *args: Any, timeout: float = 60, backend: str = "gloo"
+) -> list[Any]:
+    """Runs fn(rank, world, *args) on every rank of a new process group.
+
+    Collectives have that timeout too. If a rank fails, the others are ended shortly after,
+    and RankError shows what each of them raised.
+    """
+    job = pickle.dumps((world, fn, args, timeout, backend))
+    answers = _nursery.run(job) if _nursery is not None else _run(job)
+    failed = [f"rank {rank}: {text}" for rank, (good, text) in enumerate(answers) if not good]
+    if failed:
+        raise RankError("\n".join([f"{len(failed)} of {world} ranks failed", *failed]))
+    return [pickle.loads(result) for _, result in answers]
+
+
+class Nursery:
+    """The process that ranks are forked from."""
+
+    def __init__(self) -> None:
+        self._pipe, theirs = _CONTEXT.Pipe()
+        self._process = _CONTEXT.Process(target=_serve, args=(theirs, self._pipe))
+        self._process.start()
+        theirs.close()
+
+    def run(self, job: bytes) -> list[tuple[bool, Any]]:
+        self._pipe.send_bytes(job)
+        return pickle.loads(self._pipe.recv_bytes())
+
+    def close(self) -> None:
+        self._pipe.close()
+        self._process.join()
+
+
+_nursery: Nursery | None = None
+
+
+def open_nursery() -> None:
+    """Forks the nursery; call it before any test runs."""
+    global _nursery
+    if _nursery is None:
+        _nursery = Nursery()
+
+
+def close_nursery() -> None:
+    global _nursery
+    if _nursery is not None:
+        _nursery.close()
+    _nursery = None
+
+
+def _serve(pipe: Connection, other_end: Connection) -> None:
+    other_end.close()  # or the end of the parent would not be seen
+    with contextlib.suppress(EOFError, KeyboardInterrupt):
+        while True:
+            pipe.send_bytes(pickle.dumps(_run(pipe.recv_bytes())))
+    os._exit(0)
+
+
+def _run(job: bytes) -> list[tuple[bool, Any]]:
+    world, _, _, timeout, _ = pickle.loads(job)
+    with tempfile.TemporaryDirectory() as folder:
+        pipes, processes = [], []
+        for rank in range(world):
+            ours, theirs = _CONTEXT.Pipe(duplex=False)
+            process = _CONTEXT.Process(target=_rank, args=(rank, job, folder, theirs))
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        answers = _collect(pipes, time.monotonic() + timeout)
+        for rank, process in enumerate(processes):
+            process.join(_GRACE_S if answers[rank][0] else 0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            if answers[rank] == _SILENT:
+                answers[rank] = (False, f"no answer, exit code {process.exitcode}")
+    return answers
+
+
+_SILENT = (False, None)
+
+
+def _collect(pipes: list[Connection], deadline: float) -> list[tuple[bool, Any]]:
+    answers: list[tuple[bool, Any]] = [_SILENT] * len(pipes)
+    open_pipes = {pipe: rank for rank, pipe in enumerate(pipes)}
+    while open_pipes and time.monotonic() < deadline:
+        for pipe in wait(list(open_pipes), max(0.0, deadline - time.monotonic())):
+            rank = open_pipes.pop(pipe)  # type: ignore[call-overload]
+            with contextlib.suppress(EOFError):
+                answers[rank] = pickle.loads(pipe.recv_bytes())  # type: ignore[union-attr]
+            if not answers[rank][0]:
+                deadline = min(deadline, time.monotonic() + _GRACE_S)
+    return answers
+
+
+def _rank(rank: int, job: bytes, folder: str, pipe: Connection) -> None:
+    code = 1
+    try:
+        answer = (True, pickle.dumps(_body(rank, job, folder)))
+        code = 0
+    except BaseException:  # SystemExit is a failure of the rank, too
+        answer = (False, traceback.format_exc())
+    pipe.send_bytes(pickle.dumps(answer))
+    pipe.close()
+    if code == 0 and dist.is_initialized():
+        with contextlib.suppress(Exception):
+            dist.destroy_process_group()
+    os._exit(code)
+
+
+def _body(rank: int, job: bytes, folder: str) -> Any:
+    world, fn, args, timeout, backend = pickle.loads(job)
+    torch.set_num_threads(1)
+    logging.getLogger("torch").setLevel(logging.ERROR)
+    warnings.filterwarnings("ignore", module="torch")
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
+    dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank,
+                            world_size=world, timeout=timedelta(seconds=timeout))
+    return fn(rank, world, *args)

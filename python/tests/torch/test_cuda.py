@@ -1,0 +1,70 @@
+"""On a GPU: where slots live, generators of devices, scalers without waiting."""
+
+import pytest
+import torch
+from torch import nn
+
+from holdfast.torch import generators
+from holdfast.torch.holders import Holder
+from holdfast.torch.pieces import Saved, State
+
+pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+
+
+@pytest.mark.parametrize("how", [{}, {"fused": True}, {"capturable": True}])
+def test_slots_are_made_where_the_optimizer_wants_them(how):
+    model = nn.Linear(4, 3).cuda()
+    optimizer = torch.optim.AdamW(model.parameters(), **how)
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    state = State(model, optimizer)
+    fresh = torch.optim.AdamW(model.parameters(), **how)
+    other = State(model, fresh)
+    other.make_slots({p.name: Saved(p.tensor.dtype, p.shape) for p in state.pieces()},
+                     state.objects())
+    for parameter, slots in optimizer.state.items():
+        for slot, tensor in slots.items():
+            assert fresh.state[parameter][slot].device == tensor.device, slot
+    for here, there in zip(state.pieces(), other.pieces(), strict=True):
+        assert here.name == there.name
+        there.tensor.copy_(here.tensor)
+    fresh.step()
+
+
+def test_a_step_count_moves_to_the_gpu_when_the_new_optimizer_is_fused():
+    model = nn.Linear(4, 3).cuda()
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.ones(2, 4, device="cuda")).sum().backward()
+    optimizer.step()
+    state = State(model, optimizer)
+    fresh = torch.optim.AdamW(model.parameters(), fused=True)
+    State(model, fresh).make_slots(
+        {p.name: Saved(p.tensor.dtype, p.shape) for p in state.pieces()}, state.objects())
+    assert fresh.state[model.weight]["step"].is_cuda
+
+
+def test_generators_of_devices_draw_on():
+    torch.rand(1, device="cuda")
+    extra = {"mine": torch.Generator("cuda").manual_seed(3)}
+    saved = generators.capture(extra)
+    wanted = torch.rand(3, device="cuda"), torch.rand(3, device="cuda", generator=extra["mine"])
+    assert generators.restore(saved, extra) == []
+    assert torch.equal(torch.rand(3, device="cuda"), wanted[0])
+    assert torch.equal(torch.rand(3, device="cuda", generator=extra["mine"]), wanted[1])
+
+
+def test_a_scaler_is_captured_without_waiting_for_the_gpu():
+    scaler = torch.amp.GradScaler("cuda", init_scale=8.0)
+    scaler.scale(torch.ones(1, device="cuda"))
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        tree, pieces = Holder("scaler", scaler).capture()
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    assert all(piece.tensor.is_cuda and piece.at_once for piece in pieces)
+    fresh = Holder("scaler", torch.amp.GradScaler("cuda"))
+    saved = {p.name: Saved(p.tensor.dtype, p.shape) for p in pieces}
+    for here, there in zip(pieces, fresh.make_room(tree, saved), strict=True):
+        there.tensor.copy_(here.tensor)
+    fresh.load()
+    assert fresh._thing.get_scale() == 8.0

@@ -1,0 +1,78 @@
+"""Generators: after a restore every one of them draws what it would have drawn."""
+
+import random
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import holdfast
+from holdfast.torch.generators import capture, restore
+
+
+def others():
+    return {"torch": torch.Generator().manual_seed(1), "python": random.Random(2),
+            "numpy": np.random.default_rng(3), "legacy": np.random.RandomState(4),
+            "philox": np.random.Generator(np.random.Philox(5)),
+            "pcg": np.random.Generator(np.random.MT19937(6))}
+
+
+def draw(extra):
+    """A little of everything, with what generators keep back for the next call (gauss)."""
+    return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(),
+            torch.rand(3).tolist(), torch.randn(1).tolist(),
+            torch.rand(2, generator=extra["torch"]).tolist(), extra["python"].gauss(0, 1),
+            extra["numpy"].random(), extra["legacy"].randn(),
+            extra["philox"].integers(9, size=3).tolist(), extra["pcg"].standard_normal()]
+
+
+def test_all_draw_on_as_if_nothing_had_happened(tmp_path):
+    extra = others()
+    draw(extra)
+    with holdfast.Saver(tmp_path / "run", space_reserve=0) as saver:
+        saver.save(1, {"none": torch.zeros(1)}, capture(extra))
+    wanted = [draw(extra) for _ in range(2)]
+    random.seed(0), np.random.seed(0), torch.manual_seed(0)
+    again = others()
+    saved = holdfast.restore(tmp_path / "run", {"none": torch.zeros(1)}).objects
+    assert restore(saved, again) == []
+    assert [draw(again) for _ in range(2)] == wanted
+
+
+def test_a_restore_after_the_loaders_iterator_undoes_what_it_drew():
+    saved = capture()
+    wanted = torch.rand(3)
+    restore(saved)
+    batches = iter(DataLoader(list(range(4))))
+    next(batches)
+    restore(saved)
+    assert torch.equal(torch.rand(3), wanted)
+
+
+def test_capture_draws_nothing():
+    first = capture()
+    assert capture() == first
+
+
+def test_another_number_of_threads_is_warned_of():
+    saved = capture()
+    saved["threads"] += 3
+    with pytest.warns(RuntimeWarning, match=r"threads: \d+, and \d+ when it was saved"):
+        assert len(restore(saved)) == 1
+
+
+def test_generators_that_are_missing_on_a_side_are_told():
+    saved = capture({"a": random.Random(1)})
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        assert restore(saved, {"b": random.Random(1)}) == [
+            "generator a: not in this process", "generator b: not in the checkpoint"]
+
+
+def test_a_generator_of_another_kind_is_refused_by_name():
+    with pytest.raises(TypeError, match="generator mine: a builtins.int"):
+        capture({"mine": 3})
+    with pytest.raises(ValueError, match="generator a: a Generator, saved as one of python"):
+        restore(capture({"a": random.Random(1)}), {"a": torch.Generator()})
