@@ -1,0 +1,5 @@
+"""The PyTorch plug-in: the only part of Holdfast that imports torch.
+
+It reads what a training process holds (parameters, buffers, optimizer, generators, objects
+with a state_dict) as named pieces and plain objects, and writes it back in place.
+"""
