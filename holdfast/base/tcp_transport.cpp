@@ -38,8 +38,8 @@ class TcpTransport::Office : public TcpEvents {
   Result<void> on_frame(int rank, Frame frame) override;
   void on_gone(int rank, const std::string& why) override;
 
-  const int rank_;
-  const int size_;
+  int rank() const { return rank_; }
+  int size() const { return size_; }
 
  private:
   struct Peer {
@@ -58,6 +58,8 @@ class TcpTransport::Office : public TcpEvents {
   Result<void> check_alive(int peer) HOLDFAST_REQUIRES(mutex_);
   std::string missing() HOLDFAST_REQUIRES(mutex_);
 
+  const int rank_;
+  const int size_;
   Env& env_;
   const int64_t queue_;
   const int64_t most_bytes_;
@@ -240,8 +242,8 @@ Result<void> TcpTransport::connect(const std::vector<std::string>& addresses,
 void TcpTransport::close() { office_->close(); }
 void TcpTransport::close_in_child() { office_->loop().close_in_child(); }
 
-int TcpTransport::rank() const { return office_->rank_; }
-int TcpTransport::size() const { return office_->size_; }
+int TcpTransport::rank() const { return office_->rank(); }
+int TcpTransport::size() const { return office_->size(); }
 
 Result<void> TcpTransport::send(int to, Tag tag, ByteView bytes, Instant deadline) {
   HOLDFAST_CHECK(tag >= 0, "tag {}", tag);
