@@ -10,7 +10,8 @@ ErrorCode code_of(int number) {
   switch (number) {
     case ENOENT: return ErrorCode::kNotFound;
     case EEXIST:
-    case ENOTEMPTY: return ErrorCode::kConflict;
+    case ENOTEMPTY:
+    case EADDRINUSE: return ErrorCode::kConflict;
     case ENOSPC:
     case EDQUOT: return ErrorCode::kNoSpace;
     case ETIMEDOUT: return ErrorCode::kTimeout;
@@ -24,6 +25,7 @@ ErrorCode code_of(int number) {
     case EOPNOTSUPP:
     case ENOSYS:
     case EXDEV: return ErrorCode::kUnsupported;
+    case EADDRNOTAVAIL:
     case EINVAL:
     case EISDIR:
     case ELOOP:

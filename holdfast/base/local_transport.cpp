@@ -1,6 +1,16 @@
 #include "holdfast/base/local_transport.h"
 
+#include "holdfast/base/transport_internal.h"
+
 namespace holdfast {
+
+struct LocalNetwork::Rank {
+  explicit Rank(int size) : inbox(size), to_drop(static_cast<size_t>(size)) {}
+
+  bool alive = true;
+  Inbox inbox;
+  std::vector<int64_t> to_drop;  // by sender
+};
 
 class LocalNetwork::Endpoint : public Transport {
  public:
@@ -37,17 +47,18 @@ LocalNetwork::LocalNetwork(Env& env, int size, size_t queue)
     : env_(env), queue_(queue) {
   HOLDFAST_CHECK(size > 0, "{} ranks", size);
   HOLDFAST_CHECK(queue > 0, "a queue without room");
-  const auto count = static_cast<size_t>(size);
   MutexLock lock(mutex_);
-  ranks_.resize(count);
   for (int rank = 0; rank < size; ++rank) {
     endpoints_.push_back(std::make_unique<Endpoint>(*this, rank));
-    at(rank).waiting.resize(count);
-    at(rank).to_drop.resize(count);
+    ranks_.emplace_back(size);
   }
 }
 
 LocalNetwork::~LocalNetwork() = default;
+
+LocalNetwork::Rank& LocalNetwork::at(int rank) {
+  return ranks_[static_cast<size_t>(rank)];
+}
 
 void LocalNetwork::check_rank(int rank) const {
   HOLDFAST_CHECK(rank >= 0 && static_cast<size_t>(rank) < endpoints_.size(),
@@ -91,7 +102,7 @@ Result<void> LocalNetwork::send(int from, int to, int64_t tag, ByteView bytes,
   check_rank(to);
   MutexLock lock(mutex_);
   HOLDFAST_TRY(check_alive(from, to));
-  int64_t& waiting = at(to).waiting[static_cast<size_t>(from)];
+  const int64_t& waiting = at(to).inbox.waiting(from);
   const bool own = tag >= 0;  // collective calls wait for each other: no queue needed
   while (own && waiting >= static_cast<int64_t>(queue_)) {
     if (env_.now() >= deadline) {
@@ -102,8 +113,7 @@ Result<void> LocalNetwork::send(int from, int to, int64_t tag, ByteView bytes,
     HOLDFAST_TRY(check_alive(from, to));
   }
   if (lose(from, to)) return {};
-  if (own) ++waiting;
-  at(to).inbox[{from, tag}].push_back(copy_of(bytes));
+  at(to).inbox.put(from, tag, copy_of(bytes));
   changed_.notify_all();
   return {};
 }
@@ -112,7 +122,7 @@ Result<Bytes> LocalNetwork::recv(int to, int from, int64_t tag, Instant deadline
   check_rank(from);
   MutexLock lock(mutex_);
   Rank& self = at(to);
-  while (self.inbox.find({from, tag}) == self.inbox.end()) {
+  while (!self.inbox.has(from, tag)) {
     HOLDFAST_TRY(check_alive(to, from));
     if (env_.now() >= deadline) {
       return timed_out("rank {}: nothing from rank {}, tag {}", to, from, tag);
@@ -120,44 +130,20 @@ Result<Bytes> LocalNetwork::recv(int to, int from, int64_t tag, Instant deadline
     env_.wait_until(changed_, mutex_, deadline);
   }
   if (!self.alive) return unavailable("rank {}: killed", to);
-  const auto channel = self.inbox.find({from, tag});
-  Bytes message = std::move(channel->second.front());
-  channel->second.pop_front();
-  if (channel->second.empty()) self.inbox.erase(channel);
-  if (tag >= 0) --self.waiting[static_cast<size_t>(from)];
   changed_.notify_all();
-  return message;
-}
-
-// The tag of the rank's next collective call. What failed calls left behind goes.
-int64_t LocalNetwork::begin_collective(int rank) {
-  MutexLock lock(mutex_);
-  Rank& self = at(rank);
-  const int64_t tag = -(++self.collectives);
-  std::erase_if(self.inbox, [&](const auto& entry) {
-    const int64_t old = entry.first.second;
-    return old < 0 && old > tag;
-  });
-  return tag;
+  return self.inbox.take(from, tag);
 }
 
 Result<std::vector<Bytes>> LocalNetwork::gather(int rank, ByteView bytes,
                                                 Instant deadline) {
-  const int64_t tag = begin_collective(rank);
-  const int count = static_cast<int>(endpoints_.size());
-  // To all that can hear it. One that cannot is missed when its own part is received:
-  // if that came before it died, the call is whole for this rank.
-  for (int to = 0; to < count; ++to) {
-    const Result<void> sent = send(rank, to, tag, bytes, deadline);
-    if (!sent.ok() && sent.error().code() != ErrorCode::kUnavailable) {
-      return sent.error();
-    }
-  }
-  std::vector<Bytes> all;
-  for (int from = 0; from < count; ++from) {
-    all.push_back(HOLDFAST_TRY(recv(rank, from, tag, deadline)));
-  }
-  return all;
+  const int64_t tag = [&] {
+    MutexLock lock(mutex_);
+    return at(rank).inbox.begin_collective();
+  }();
+  return gather_from_all(
+      static_cast<int>(endpoints_.size()),
+      [&](int to) { return send(rank, to, tag, bytes, deadline); },
+      [&](int from) { return recv(rank, from, tag, deadline); });
 }
 
 }  // namespace holdfast

@@ -2,10 +2,7 @@
 // ranks.
 #pragma once
 
-#include <deque>
-#include <map>
 #include <memory>
-#include <utility>
 #include <vector>
 
 #include "holdfast/base/env.h"
@@ -33,25 +30,14 @@ class LocalNetwork {
 
  private:
   class Endpoint;
-  // Tags >= 0 are the callers'; collective call number n has tag -n.
-  using Channel = std::pair<int, int64_t>;  // sender, tag
-  struct Rank {
-    bool alive = true;
-    std::map<Channel, std::deque<Bytes>> inbox;
-    std::vector<int64_t> waiting;  // by sender, callers' messages in the inbox
-    std::vector<int64_t> to_drop;  // by sender
-    int64_t collectives = 0;
-  };
+  struct Rank;
 
   void check_rank(int rank) const;
   Result<void> send(int from, int to, int64_t tag, ByteView bytes, Instant deadline);
   Result<Bytes> recv(int to, int from, int64_t tag, Instant deadline);
   Result<std::vector<Bytes>> gather(int rank, ByteView bytes, Instant deadline);
-  int64_t begin_collective(int rank);
 
-  Rank& at(int rank) HOLDFAST_REQUIRES(mutex_) {
-    return ranks_[static_cast<size_t>(rank)];
-  }
+  Rank& at(int rank) HOLDFAST_REQUIRES(mutex_);
   // Why a call of `self` that needs `peer` cannot be made.
   Result<void> check_alive(int self, int peer) HOLDFAST_REQUIRES(mutex_);
   bool lose(int from, int to) HOLDFAST_REQUIRES(mutex_);

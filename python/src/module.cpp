@@ -11,6 +11,7 @@ void bind_object(nb::module_& m);
 void bind_array(nb::module_& m);
 void bind_checkpoint(nb::module_& m);
 void bind_files(nb::module_& m);
+void bind_transport(nb::module_& m);
 
 namespace {
 
@@ -36,6 +37,7 @@ NB_MODULE(_native, m) {
   bind_array(m);
   bind_checkpoint(m);
   bind_files(m);
+  bind_transport(m);
   m.def("_raise_error", &raise_error, nb::arg("code"), nb::arg("message"));
 }
 

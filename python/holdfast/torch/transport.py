@@ -1,0 +1,97 @@
+"""A transport of Holdfast's own between the ranks of a torch.distributed job.
+
+Votes and decisions of background threads go by it, so that they neither wait for the
+job's own collective calls nor get in their order, and see a dead peer at once.
+"""
+
+import os
+import secrets
+import socket
+import weakref
+from pathlib import Path
+
+import torch.distributed as dist
+
+from holdfast._native import TcpTransport
+from holdfast.errors import Error, UnavailableError
+
+_TOKEN_BYTES = 32
+
+_open: "weakref.WeakSet[TcpTransport]" = weakref.WeakSet()
+
+
+def connect(
+    group: dist.ProcessGroup | None = None, *, host: str | None = None, timeout: float = 120.0
+) -> TcpTransport | None:
+    """A transport between the ranks of `group`, or of the whole job; None for one rank.
+
+    All ranks of the group call it, as a collective. `host` is the name or address by which
+    the others reach this machine, HOLDFAST_HOST in the environment if not given; else it is
+    found: loopback if all ranks share one machine, or the address that leads to MASTER_ADDR.
+    Fails on all ranks alike if one cannot listen, and with TimeoutError or UnavailableError
+    if one does not come within `timeout` seconds.
+    """
+    if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
+        return None
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    if rank < 0:
+        raise ValueError("connect: this process is not in the group")
+    met = _all_gather((_machine(), secrets.token_bytes(_TOKEN_BYTES)), group)
+    together = all(machine == met[0][0] for machine, _ in met)
+    transport, failure = None, ""
+    try:
+        transport = TcpTransport(rank, size, token=met[0][1], host=_host(host, together))
+    except (Error, OSError, ValueError) as error:
+        failure = str(error)  # told to all first: they would wait for this rank
+    told = _all_gather((transport.address if transport else "", failure), group)
+    for other, (_, why) in enumerate(told):
+        if why:
+            raise UnavailableError(f"connect: rank {other} cannot listen: {why}")
+    transport.connect([address for address, _ in told], timeout)
+    _open.add(transport)
+    return transport
+
+
+def _all_gather(value, group):
+    values = [None] * dist.get_world_size(group)
+    dist.all_gather_object(values, value, group)
+    return values
+
+
+def _machine() -> tuple[str, str]:
+    """Equal for processes that reach each other by loopback."""
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return boot, os.readlink("/proc/self/ns/net")
+    except OSError:
+        return socket.gethostname(), ""
+
+
+def _host(host: str | None, together: bool) -> str:
+    host = host or os.environ.get("HOLDFAST_HOST")
+    if host:
+        return host
+    if together:
+        return "127.0.0.1"
+    return _way_to(os.environ.get("MASTER_ADDR", ""))
+
+
+def _way_to(master: str) -> str:
+    """The address of this machine that leads to `master`; empty if it tells nothing."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(address)  # sends nothing
+            own = probe.getsockname()[0]
+    except OSError:
+        return ""
+    return "" if own.startswith("127.") or own == "::1" else own
+
+
+def _let_go_in_child() -> None:
+    for transport in list(_open):
+        transport.let_go_in_child()
+
+
+# Workers of a data loader are forked, and may outlive who forked them.
+os.register_at_fork(after_in_child=_let_go_in_child)
