@@ -6,6 +6,7 @@
 namespace holdfast::python {
 
 void bind_state(nb::module_& m);
+void bind_sample_sequence(nb::module_& m);
 void bind_plan(nb::module_& m);
 void bind_object(nb::module_& m);
 void bind_array(nb::module_& m);
@@ -31,6 +32,7 @@ NB_MODULE(_native, m) {
   m.attr("version") = HOLDFAST_VERSION;
   register_errors();
   bind_state(m);
+  bind_sample_sequence(m);
   bind_plan(m);
   bind_object(m);
   bind_array(m);
