@@ -3,6 +3,7 @@
 The package imports without torch, and takes torch tensors where it is there.
 """
 
+from holdfast import data
 from holdfast._native import (
     Box,
     Dtype,
@@ -54,6 +55,7 @@ __all__ = [
     "__version__",
     "bytes_of",
     "convert",
+    "data",
     "intersect",
     "model_names",
     "open",

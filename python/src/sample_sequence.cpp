@@ -37,12 +37,15 @@ int64_t checked(int64_t position) {
   return position;
 }
 
-Positions share(const SampleSequence& self, int64_t cursor, int64_t rank,
-                int64_t world) {
+Pair share(int64_t first, int64_t last, int64_t rank, int64_t world) {
   if (rank < 0 || rank >= world) {
     throw Raised(invalid("rank {} of {}, want one of them", rank, world));
   }
-  return share_of(unwrap(self.batch_at(checked(cursor))), rank, world);
+  if (checked(last) < checked(first)) {
+    throw Raised(invalid("a batch from {} to {}, want it forward", first, last));
+  }
+  const Positions part = share_of({first, last}, rank, world);
+  return {part.first, part.last};
 }
 
 std::string print(const SampleSequence& self) {
@@ -104,15 +107,10 @@ void bind_positions(nb::class_<SampleSequence>& sequence) {
           nb::arg("cursor"),
           "The positions (first, last) of the batch that follows when all before\n"
           "`cursor` has been read; `last` is the cursor after it.")
-      .def(
-          "share",
-          [](const S& self, int64_t cursor, int64_t rank, int64_t world) {
-            const Positions part = share(self, cursor, rank, world);
-            return Pair(part.first, part.last);
-          },
-          nb::arg("cursor"), nb::arg("rank"), nb::arg("world"),
-          "What rank `rank` of `world` takes of that batch, as (first, last). The\n"
-          "shares put together are the batch, whatever `world` is.");
+      .def_static("share", &share, nb::arg("first"), nb::arg("last"), nb::arg("rank"),
+                  nb::arg("world"),
+                  "What rank `rank` of `world` takes of the batch [first, last). The\n"
+                  "shares put together are the batch, whatever `world` is.");
 }
 
 }  // namespace

@@ -1,0 +1,1 @@
+"""Holdfast for PyTorch: the only part of the package that imports torch."""
