@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "holdfast/base/event_log.h"
+
 namespace holdfast {
 namespace {
 
@@ -18,6 +20,22 @@ Result<Path> newest_whole(Env& env, const Path& path) {
   return HOLDFAST_TRY(run.newest_whole(Depth::kFast)).step.folder;
 }
 
+// The job goes on without one if need be; a directory that cannot be written to fails when
+// the saver opens it.
+std::unique_ptr<EventSink> open_log(Env& env, const Path& run, int rank,
+                                    const JobOptions& options) {
+  const Path folder = run / "events";
+  if (options.saver.events != nullptr || !env.create_folders(folder).ok())
+    return nullptr;
+  auto log = JsonLinesSink::open(env, folder / fmt::format("rank-{:04}.jsonl", rank));
+  return log.ok() ? *std::move(log) : nullptr;
+}
+
+JobOptions with_log(JobOptions options, EventSink* log) {
+  if (options.saver.events == nullptr) options.saver.events = log;
+  return options;
+}
+
 Duration interval_of(const Cadence& every) {
   const auto* const time = std::get_if<EveryTime>(&every);
   return time != nullptr ? time->time : kUnlearned;
@@ -25,10 +43,11 @@ Duration interval_of(const Cadence& every) {
 
 }  // namespace
 
-Job::Job(Env& env, Transport* transport, JobOptions options)
+Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options)
     : env_(env),
       transport_(transport),
-      options_(std::move(options)),
+      log_(open_log(env, run, transport == nullptr ? 0 : transport->rank(), options)),
+      options_(with_log(std::move(options), log_.get())),
       gatherer_(env, transport, options_.saver.agree_within),
       agenda_(
           env, transport,
@@ -41,7 +60,7 @@ Job::~Job() = default;
 
 Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* transport,
                                        JobOptions options) {
-  std::unique_ptr<Job> job(new Job(env, transport, std::move(options)));
+  std::unique_ptr<Job> job(new Job(env, run, transport, std::move(options)));
   job->saver_ = HOLDFAST_TRY(Saver::open(env, run, transport, job->options_.saver));
   if (job->options_.signals) job->signals_ = std::make_unique<StopSignals>();
   return job;

@@ -36,6 +36,8 @@ struct JobOptions {
   // For the save after a stop signal, until it is durable.
   Duration grace = std::chrono::seconds(60);
   bool signals = true;  // SIGTERM and SIGUSR1 ask all ranks to save and stop
+  // Its `events` are those of the job; if not set, they go to events/rank-0000.jsonl and so
+  // on in the run directory.
   SaverOptions saver{};
 };
 
@@ -80,13 +82,14 @@ class Job {
   Result<void> close(Instant deadline = kNoDeadline);
 
  private:
-  Job(Env& env, Transport* transport, JobOptions options);
+  Job(Env& env, const Path& run, Transport* transport, JobOptions options);
 
   std::optional<Appointment> decide(int64_t first, int64_t last);
   std::optional<std::string> wanted_again();
 
   Env& env_;
   Transport* transport_;
+  std::unique_ptr<EventSink> log_;
   const JobOptions options_;
   std::unique_ptr<Saver> saver_;
   StateGatherer gatherer_;

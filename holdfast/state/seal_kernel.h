@@ -12,18 +12,12 @@
 #include <span>
 #include <string_view>
 
+#include "holdfast/state/mix64.h"
+
 namespace holdfast {
 
 inline constexpr size_t kSealLanes = 2;
 inline constexpr size_t kSealBlock = 1024;  // words that share one A_j(h)
-
-// The SplitMix64 step.
-constexpr uint64_t mix64(uint64_t z) {
-  z += 0x9E3779B97F4A7C15u;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-  return z ^ (z >> 31);
-}
 
 // K_0 and K_1. Rows are longer than a block because a twin may load (never use) the
 // words behind its last one.

@@ -6,6 +6,7 @@ The package imports without torch, and takes torch tensors where it is there.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from holdfast import data
 from holdfast._native import (
     Box,
     Dtype,
@@ -70,6 +71,7 @@ __all__ = [
     "__version__",
     "bytes_of",
     "convert",
+    "data",
     "intersect",
     "load",
     "model_names",

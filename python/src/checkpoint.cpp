@@ -6,8 +6,8 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "holdfast/checkpoint/restore.h"
 #include "object.h"
+#include "restored.h"
 #include "saver.h"
 
 namespace holdfast::python {
@@ -15,13 +15,6 @@ namespace {
 
 using Texts = std::map<std::string, std::string>;
 using Numbers = std::map<std::string, double>;
-
-Backpressure backpressure_of(const std::string& name) {
-  if (name == "wait") return Backpressure::kWait;
-  if (name == "skip") return Backpressure::kSkip;
-  if (name == "newest") return Backpressure::kNewest;
-  throw Raised(invalid("backpressure: \"{}\", want wait, skip or newest", name));
-}
 
 Keep make_keep(int64_t last, int64_t every, int64_t best, const std::string& metric,
                const std::string& order) {
@@ -84,13 +77,6 @@ Durable durable(const HeldHandle& self, std::optional<double> timeout) {
   return unwrap(std::move(outcome));
 }
 
-// Objects are made once, so that a caller may change them.
-struct HeldRestored {
-  RestoredState state;
-  nb::object objects;
-  nb::object rank_objects;
-};
-
 HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
                             std::optional<int64_t> step, bool verify_all) {
   RestoredState state = [&] {
@@ -99,9 +85,7 @@ HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
     return unwrap(
         restore(env(), path, local, nullptr, {.step = step, .verify_all = verify_all}));
   }();
-  nb::object objects = to_python(state.objects);
-  nb::object rank_objects = to_python(state.rank_objects);
-  return {std::move(state), std::move(objects), std::move(rank_objects)};
+  return HeldRestored::of(std::move(state));
 }
 
 std::vector<std::pair<std::string, std::string>> skipped_of(const HeldRestored& self) {

@@ -6,11 +6,13 @@
 namespace holdfast::python {
 
 void bind_state(nb::module_& m);
+void bind_sample_sequence(nb::module_& m);
 void bind_plan(nb::module_& m);
 void bind_object(nb::module_& m);
 void bind_array(nb::module_& m);
 void bind_checkpoint(nb::module_& m);
 void bind_files(nb::module_& m);
+void bind_job(nb::module_& m);
 void bind_transport(nb::module_& m);
 
 namespace {
@@ -32,12 +34,14 @@ NB_MODULE(_native, m) {
   m.attr("version") = HOLDFAST_VERSION;
   register_errors();
   bind_state(m);
+  bind_sample_sequence(m);
   bind_plan(m);
   bind_object(m);
   bind_array(m);
   bind_checkpoint(m);
   bind_files(m);
   bind_transport(m);
+  bind_job(m);
   m.def("_raise_error", &raise_error, nb::arg("code"), nb::arg("message"));
 }
 

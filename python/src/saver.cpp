@@ -2,6 +2,13 @@
 
 namespace holdfast::python {
 
+Backpressure backpressure_of(const std::string& name) {
+  if (name == "wait") return Backpressure::kWait;
+  if (name == "skip") return Backpressure::kSkip;
+  if (name == "newest") return Backpressure::kNewest;
+  throw Raised(invalid("backpressure: \"{}\", want wait, skip or newest", name));
+}
+
 HeldSaver::~HeldSaver() {
   if (::getpid() != process_) {
     static_cast<void>(saver_.release());  // its threads are not here to be joined

@@ -15,6 +15,9 @@
 
 namespace holdfast::python {
 
+// "wait", "skip" or "newest"; throws for anything else.
+Backpressure backpressure_of(const std::string& name);
+
 // A save under way, and whatever keeps its arrays' memory alive. The GIL guards it.
 struct HeldHandle {
   // Lets go of the owners if the arrays may change again. True if so.

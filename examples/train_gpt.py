@@ -1,0 +1,240 @@
+"""A small GPT that learns four books of old English, byte by byte.
+
+    python examples/train_gpt.py runs/gpt
+    torchrun --nproc-per-node 4 examples/train_gpt.py runs/gpt                       # DDP
+    torchrun --nproc-per-node 8 examples/train_gpt.py runs/gpt --dp 2 --tp 2 --pp 2  # a mesh
+
+Stop it however you like and start it again, on any other number of processes and with any
+other cut: it goes on with the batch that would have followed. On the same number the losses
+are the same bit for bit.
+"""
+
+import argparse
+import json
+import math
+import os
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
+from torch.nn.parallel import DistributedDataParallel
+
+import holdfast
+
+TEXT = Path(__file__).parent / "data" / "wisdom.txt"
+MICRO_BATCHES = 4  # of a pipeline
+
+
+class Block(nn.Module):
+    """Attention and a small network, each beside a residual path."""
+
+    def __init__(self, width: int, head: int, dropout: float) -> None:
+        super().__init__()
+        self.head = head
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.q, self.k, self.v = (nn.Linear(width, width) for _ in range(3))
+        self.out = nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = self.norm1(x)
+        # -1 heads: with tensor parallelism a rank has only some of them.
+        q, k, v = (
+            f(y).unflatten(-1, (-1, self.head)).transpose(1, 2) for f in (self.q, self.k, self.v)
+        )
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.dropout(self.out(y.transpose(1, 2).flatten(2)))
+        return x + self.dropout(self.down(F.gelu(self.up(self.norm2(x)))))
+
+
+class GPT(nn.Module):
+    """A GPT over bytes, whole or one stage of it; names are those of the whole."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(256, args.width)
+        self.place = nn.Embedding(args.context, args.width)
+        blocks = (Block(args.width, args.head, args.dropout) for _ in range(args.layers))
+        self.blocks = nn.ModuleDict({str(i): block for i, block in enumerate(blocks)})
+        self.norm = nn.LayerNorm(args.width)
+        self.logits = nn.Linear(args.width, 256)
+
+    def keep_stage(self, stage: int, stages: int) -> None:
+        """Gives up what belongs to other stages of a pipeline."""
+        layers = len(self.blocks)
+        for i in range(layers):
+            if i * stages // layers != stage:
+                del self.blocks[str(i)]
+        if stage > 0:
+            self.embed = self.place = None
+        if stage < stages - 1:
+            self.norm = self.logits = None
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.embed is not None:
+            x = self.embed(x) + self.place.weight[: x.shape[1]]
+        for block in self.blocks.values():
+            x = block(x)
+        return x if self.logits is None else self.logits(self.norm(x))
+
+
+class Windows(torch.utils.data.Dataset):
+    """The text in pieces of `context` bytes, each with the byte that follows."""
+
+    def __init__(self, text: bytes, context: int) -> None:
+        self.text = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
+        self.context = context
+
+    def __len__(self) -> int:
+        return (len(self.text) - 1) // self.context
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, torch.Tensor]:
+        piece = self.text[index * self.context : (index + 1) * self.context + 1]
+        return piece[:-1], piece[1:]
+
+
+def loss_of(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+    return F.cross_entropy(logits.flatten(0, 1), target.flatten())
+
+
+def cut(model: GPT, mesh: DeviceMesh) -> nn.Module:
+    """The model as this rank has it: its stage, its part of every matrix, its replica."""
+    pp, dp, tp = mesh.shape
+    model.keep_stage(mesh.get_local_rank("pp"), pp)
+    if tp > 1:
+        column, row = ColwiseParallel(), RowwiseParallel()
+        plan = {"q": column, "k": column, "v": column, "out": row, "up": column, "down": row}
+        for block in model.blocks.values():
+            parallelize_module(block, mesh["tp"], plan)
+    if dp == 1:
+        return model
+    if tp == pp == 1:
+        return DistributedDataParallel(model, process_group=mesh.get_group("dp"))
+    for block in model.blocks.values():
+        fully_shard(block, mesh=mesh["dp"])
+    return fully_shard(model, mesh=mesh["dp"])
+
+
+def pipeline(model: nn.Module, mesh: DeviceMesh, args: argparse.Namespace) -> ScheduleGPipe:
+    """A schedule that passes micro-batches through the stages."""
+    stage, stages = mesh.get_local_rank("pp"), mesh.shape[0]
+    size = args.batch // mesh.shape[1] // MICRO_BATCHES
+    tokens = torch.zeros(size, args.context, dtype=torch.long)
+    hidden = torch.zeros(size, args.context, args.width, requires_grad=True)
+    logits = torch.zeros(size, args.context, 256)
+    # Shapes are given, or every new process would find them by a run on unset memory.
+    made = PipelineStage(
+        model,
+        stage,
+        stages,
+        torch.device(args.device),
+        input_args=(hidden if stage > 0 else tokens).to(args.device),
+        output_args=(hidden if stage < stages - 1 else logits).to(args.device),
+        group=mesh.get_group("pp"),
+    )
+    return ScheduleGPipe(made, MICRO_BATCHES, loss_fn=loss_of)
+
+
+def backward(model: nn.Module, schedule: ScheduleGPipe | None, x, y) -> torch.Tensor | None:
+    """Forward and backward; the loss, on the stage that has it."""
+    if schedule is None:
+        loss = loss_of(model(x), y)
+        loss.backward()
+        return loss.detach()
+    losses: list[torch.Tensor] = []
+    schedule.step(*([x] if model.embed is not None else []), target=y, losses=losses)
+    return torch.stack(losses).mean().detach() if losses else None
+
+
+def main(args: argparse.Namespace) -> None:
+    torch.use_deterministic_algorithms(True)
+    mesh = None
+    if "RANK" in os.environ:  # under torchrun
+        dist.init_process_group()
+        args.dp = args.dp or dist.get_world_size() // (args.pp * args.tp)
+        mesh = init_device_mesh(
+            args.device, (args.pp, args.dp, args.tp), mesh_dim_names=("pp", "dp", "tp")
+        )
+    replica = mesh.get_local_rank("dp") if mesh else 0
+
+    torch.manual_seed(args.seed)  # all ranks begin with the same model
+    model = GPT(args).to(args.device)
+    if mesh:
+        model = cut(model, mesh)
+    schedule = pipeline(model, mesh, args) if args.pp > 1 else None
+    torch.manual_seed(args.seed + 1 + replica)  # and replicas drop out differently
+
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, foreach=False)
+    warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=20)
+    data = Windows(TEXT.read_bytes(), args.context)
+    loader = holdfast.data.loader(
+        data, args.batch, seed=args.seed, last="join", num_workers=args.workers,
+        rank=replica, world=args.dp or 1,
+    )  # fmt: skip
+
+    ck = holdfast.Checkpointer(
+        args.run, model=model, optimizer=optimizer, scheduler=warm_up, data=loader, every=args.every
+    )
+    start = ck.resume()
+    for step, (x, y) in zip(range(start, args.steps), loader):
+        loss = backward(model, schedule, x.to(args.device), y.to(args.device))
+        optimizer.step()
+        warm_up.step()
+        optimizer.zero_grad()
+        report(step, loss, mesh, args)
+        ck.step(step, loss=loss)
+    ck.close()
+    if mesh:
+        dist.destroy_process_group()
+
+
+def report(step: int, loss: torch.Tensor | None, mesh: DeviceMesh | None, args) -> None:
+    """Prints the loss of all replicas, and keeps every bit of it if asked to."""
+    if loss is None:
+        return
+    if mesh:
+        dist.all_reduce(loss, group=mesh.get_group("dp"))
+        loss /= args.dp
+    if mesh and mesh.get_local_rank("dp") + mesh.get_local_rank("tp") > 0:
+        return
+    if step % 10 == 0 or step == args.steps - 1:
+        bits = loss.item() / math.log(2)
+        print(f"step {step:5}  loss {loss.item():.4f}  ({bits:.2f} bits a byte)", flush=True)
+    if args.losses:
+        with open(args.losses, "a") as file:
+            file.write(json.dumps({"step": step, "loss": loss.item().hex()}) + "\n")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("run", help="the run directory")
+    parser.add_argument("--steps", type=int, default=300)
+    parser.add_argument("--every", default="50 steps", help="how often to save")
+    parser.add_argument("--dp", type=int, default=0, help="replicas (default: what is left)")
+    parser.add_argument("--tp", type=int, default=1, help="ranks that share every matrix")
+    parser.add_argument("--pp", type=int, default=1, help="stages of a pipeline")
+    parser.add_argument("--batch", type=int, default=24, help="samples a step, all replicas")
+    parser.add_argument("--context", type=int, default=64)
+    parser.add_argument("--layers", type=int, default=4)
+    parser.add_argument("--width", type=int, default=64)
+    parser.add_argument("--head", type=int, default=16, help="the width of a head")
+    parser.add_argument("--dropout", type=float, default=0.1)
+    parser.add_argument("--rate", type=float, default=1e-3)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=0, help="processes that read data")
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--losses", help="a file that gets every loss, one JSON line a step")
+    main(parser.parse_args())

@@ -1,0 +1,28 @@
+"""Data in an order that survives restarts: `holdfast.data`.
+
+    loader = holdfast.data.loader(dataset, batch_size=256, seed=0)   # of all ranks together
+    loader = holdfast.data.resumable(plain_torch_dataloader)
+
+`Sequence`, the order itself, needs no torch; the rest does, and imports it when asked for.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from holdfast._native import Sequence
+
+if TYPE_CHECKING:
+    from holdfast.torch.data import BatchSampler, Loader, loader, resumable
+
+__all__ = ["BatchSampler", "Loader", "Sequence", "loader", "resumable"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from holdfast.torch import data
+
+    return getattr(data, name)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -1,0 +1,115 @@
+"""How one batch is read, in a worker or in the training process itself.
+
+Torch seeds a worker once, so what its dataset draws depends on everything that this worker
+read before, and a restart cannot repeat it. Here a batch brings its seeds along: what is
+drawn for it depends on nothing else, in whichever process it is read.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import random
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils.data import Dataset, get_worker_info
+from torch.utils.data._utils import worker as torch_worker
+
+_LOW64 = (1 << 64) - 1
+
+
+class Task(NamedTuple):
+    """What to read, and the seeds for it: one a sample, one for all, or None."""
+
+    indices: Any
+    seeds: list[int] | int | None
+
+
+def mix(a: int, b: int) -> int:
+    """A seed made of two numbers: 64 bits that differ everywhere if one of them differs."""
+    z = (a * 0x9E3779B97F4A7C15 + b + 0x9E3779B97F4A7C15) & _LOW64
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _LOW64
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _LOW64
+    return z ^ (z >> 31)
+
+
+def seed_all(seed: int) -> None:
+    """Seeds the generators of this process that datasets draw from. Leaves GPUs alone."""
+    torch.default_generator.manual_seed(seed)
+    random.seed(seed)
+    if numpy := sys.modules.get("numpy"):
+        numpy.random.seed(seed & 0xFFFFFFFF)
+
+
+@functools.cache
+def _stand_in() -> Any:
+    return sys.modules["numpy"].random.MT19937(0)
+
+
+@contextlib.contextmanager
+def generators_kept() -> Iterator[None]:
+    """Leaves the process's generators as they were: the training itself draws from them."""
+    numpy = sys.modules.get("numpy")
+    torch_state, python_state = torch.default_generator.get_state(), random.getstate()
+    if numpy:  # its state takes long to copy, so another one stands in meanwhile
+        own = numpy.random.get_bit_generator()
+        numpy.random.set_bit_generator(_stand_in())
+    try:
+        yield
+    finally:
+        torch.default_generator.set_state(torch_state)
+        random.setstate(python_state)
+        if numpy:
+            numpy.random.set_bit_generator(own)
+
+
+class Fetch(Dataset):
+    """A dataset of finished batches, each asked for by its Task."""
+
+    def __init__(self, dataset: Any, collate: Callable[[Any], Any], batched: bool = True) -> None:
+        self.dataset = dataset
+        self._collate = collate
+        self._batched = batched
+
+    def __getitem__(self, task: Task) -> Any:
+        if task.seeds is None or get_worker_info() is not None:
+            return self._collate(self._read(task))
+        with generators_kept():
+            return self._collate(self._read(task))
+
+    def _read(self, task: Task) -> Any:
+        if isinstance(task.seeds, int):
+            seed_all(task.seeds)
+        if not self._batched:
+            return self.dataset[task.indices]
+        if getattr(self.dataset, "__getitems__", None):
+            if isinstance(task.seeds, list):
+                seed_all(task.seeds[0])
+            return self.dataset.__getitems__(task.indices)
+        if isinstance(task.seeds, list):
+            return [self._sample(*pair) for pair in zip(task.indices, task.seeds, strict=True)]
+        return [self.dataset[index] for index in task.indices]
+
+    def _sample(self, index: int, seed: int) -> Any:
+        seed_all(seed)
+        return self.dataset[index]
+
+
+class InitWorker:
+    """Runs the user's `worker_init_fn` in a worker that shows it the user's dataset."""
+
+    def __init__(self, then: Callable[[int], None] | None) -> None:
+        self._then = then
+
+    def __call__(self, worker: int) -> None:
+        info = get_worker_info()
+        torch_worker._worker_info = dataclasses.replace(info, dataset=info.dataset.dataset)
+        if self._then is not None:
+            self._then(worker)
+
+
+def as_read(batch: Any) -> Any:
+    """The collate function of a loader whose dataset gives finished batches."""
+    return batch
