@@ -195,8 +195,6 @@ def main(args: argparse.Namespace) -> None:
         report(step, loss, mesh, args)
         ck.step(step, loss=loss)
     ck.close()
-    if mesh:
-        dist.destroy_process_group()
 
 
 def report(step: int, loss: torch.Tensor | None, mesh: DeviceMesh | None, args) -> None:
@@ -238,3 +236,5 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--losses", help="a file that gets every loss, one JSON line a step")
     main(parser.parse_args())
+    if dist.is_initialized():
+        dist.destroy_process_group()

@@ -144,7 +144,8 @@ class _SequenceLoader(Loader):
     ) -> None:
         self.sampler = sampler
         tasks = _SequenceTasks(sampler, seeded)
-        self._inner = inner_loader(fetch, tasks, torch.Generator(), **options)
+        self._worker_seeds = torch.Generator()
+        self._inner = inner_loader(fetch, tasks, self._worker_seeds, **options)
 
     @property
     def epoch(self) -> int:
@@ -160,6 +161,7 @@ class _SequenceLoader(Loader):
         return len(self.sampler)
 
     def _batches(self) -> Iterator[Any]:
+        self._worker_seeds.manual_seed(mix(self.sampler.sequence.seed, self.sampler.cursor))
         batches = iter(self._inner)
         self._restore_generators()
         return self._counted(batches)
