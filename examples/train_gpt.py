@@ -184,8 +184,9 @@ def main(args: argparse.Namespace) -> None:
     )  # fmt: skip
 
     ck = holdfast.Checkpointer(
-        args.run, model=model, optimizer=optimizer, scheduler=warm_up, data=loader, every=args.every
-    )
+        args.run, model=model, optimizer=optimizer, scheduler=warm_up, data=loader,
+        every=args.every,
+    )  # fmt: skip
     start = ck.resume()
     for step, (x, y) in zip(range(start, args.steps), loader):
         loss = backward(model, schedule, x.to(args.device), y.to(args.device))

@@ -207,7 +207,7 @@ def loader(
     rank, world of the data-parallel ranks; torch.distributed's if not given.
     seeded      Python's, NumPy's and torch's generators are seeded for every sample by its
                 position, so that augmentation is repeated whatever the workers, ranks and
-                restarts (10 us a sample). A dataset that reads many at once
+                restarts (some 20 us a sample). A dataset that reads many at once
                 (`__getitems__`) is seeded once a batch; generators of its own are its own
                 business. False: for datasets that draw nothing.
     options     torch's: num_workers, prefetch_factor, persistent_workers, pin_memory,
