@@ -158,7 +158,10 @@ def backward(model: nn.Module, schedule: ScheduleGPipe | None, x, y) -> torch.Te
 
 
 def main(args: argparse.Namespace) -> None:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS is not repeatable
     torch.use_deterministic_algorithms(True)
+    if args.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     mesh = None
     if "RANK" in os.environ:  # under torchrun
         dist.init_process_group()

@@ -23,14 +23,15 @@ from torch.utils.data import DataLoader, DistributedSampler
 
 import holdfast
 
+SIZE = 24
 CLASSES = ("disc", "ring", "square", "frame", "cross", "stripes")
 
 
 class Shapes(torch.utils.data.Dataset):
     """Coloured shapes of any size at any place; flipped and made noisy when read."""
 
-    def __init__(self, samples: int, size: int = 24) -> None:
-        self.samples, self.size = samples, size
+    def __init__(self, samples: int) -> None:
+        self.samples = samples
 
     def __len__(self) -> int:
         return self.samples
@@ -45,7 +46,7 @@ class Shapes(torch.utils.data.Dataset):
     def draw(self, kind: int, generator: torch.Generator) -> torch.Tensor:
         x, y, radius, *colour = torch.rand(6, generator=generator).tolist()
         radius = 0.15 + 0.2 * radius
-        line = torch.linspace(0, 1, self.size)
+        line = torch.linspace(0, 1, SIZE)
         dx = (line - radius - x * (1 - 2 * radius)).abs()[None, :] / radius
         dy = (line - radius - y * (1 - 2 * radius)).abs()[:, None] / radius
         far, wide = (dx**2 + dy**2).sqrt(), torch.maximum(dx, dy)
@@ -86,7 +87,7 @@ def resnet(width: int, dropout: float) -> nn.Sequential:
         Residual(width, width, 1),
         Residual(width, 2 * width, 2),
         Residual(2 * width, 4 * width, 2),
-        nn.AdaptiveAvgPool2d(1),
+        nn.AvgPool2d(SIZE // 4),
         nn.Flatten(),
         nn.Dropout(dropout),
         nn.Linear(4 * width, len(CLASSES)),
@@ -94,8 +95,11 @@ def resnet(width: int, dropout: float) -> nn.Sequential:
 
 
 def main(args: argparse.Namespace) -> None:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS is not repeatable
     torch.use_deterministic_algorithms(True)
-    torch.manual_seed(args.seed)
+    torch.manual_seed(args.seed)  # all ranks begin with the same model
+    if args.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     model = resnet(args.width, args.dropout).to(args.device)
     data, sampler, rank = Shapes(args.samples), None, 0
     if "RANK" in os.environ:  # under torchrun
