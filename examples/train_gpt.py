@@ -158,7 +158,10 @@ def backward(model: nn.Module, schedule: ScheduleGPipe | None, x, y) -> torch.Te
 
 
 def main(args: argparse.Namespace) -> None:
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS is not repeatable
     torch.use_deterministic_algorithms(True)
+    if args.device == "cuda":
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     mesh = None
     if "RANK" in os.environ:  # under torchrun
         dist.init_process_group()
@@ -184,8 +187,9 @@ def main(args: argparse.Namespace) -> None:
     )  # fmt: skip
 
     ck = holdfast.Checkpointer(
-        args.run, model=model, optimizer=optimizer, scheduler=warm_up, data=loader, every=args.every
-    )
+        args.run, model=model, optimizer=optimizer, scheduler=warm_up, data=loader,
+        every=args.every,
+    )  # fmt: skip
     start = ck.resume()
     for step, (x, y) in zip(range(start, args.steps), loader):
         loss = backward(model, schedule, x.to(args.device), y.to(args.device))
@@ -195,8 +199,6 @@ def main(args: argparse.Namespace) -> None:
         report(step, loss, mesh, args)
         ck.step(step, loss=loss)
     ck.close()
-    if mesh:
-        dist.destroy_process_group()
 
 
 def report(step: int, loss: torch.Tensor | None, mesh: DeviceMesh | None, args) -> None:
@@ -238,3 +240,5 @@ if __name__ == "__main__":
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--losses", help="a file that gets every loss, one JSON line a step")
     main(parser.parse_args())
+    if dist.is_initialized():
+        dist.destroy_process_group()

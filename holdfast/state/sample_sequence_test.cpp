@@ -72,7 +72,7 @@ TEST(ShuffleTest, HasEverySampleOnce) {
 TEST(ShuffleTest, HasEveryOrderOfFewSamplesEquallyOften) {
   for (int64_t samples = 2, orders = 2; samples <= 5; orders *= ++samples) {
     std::map<Indices, int64_t> seen;
-    for (int64_t epoch = 0; epoch < 500 * orders; ++epoch) {
+    for (int64_t epoch = 0; epoch < 200 * orders; ++epoch) {
       ++seen[order_of(samples, 17, epoch)];
     }
     std::vector<int64_t> counts;

@@ -144,7 +144,8 @@ class _SequenceLoader(Loader):
     ) -> None:
         self.sampler = sampler
         tasks = _SequenceTasks(sampler, seeded)
-        self._inner = inner_loader(fetch, tasks, torch.Generator(), **options)
+        self._worker_seeds = torch.Generator()
+        self._inner = inner_loader(fetch, tasks, self._worker_seeds, **options)
 
     @property
     def epoch(self) -> int:
@@ -160,6 +161,7 @@ class _SequenceLoader(Loader):
         return len(self.sampler)
 
     def _batches(self) -> Iterator[Any]:
+        self._worker_seeds.manual_seed(mix(self.sampler.sequence.seed, self.sampler.cursor))
         batches = iter(self._inner)
         self._restore_generators()
         return self._counted(batches)
@@ -205,7 +207,7 @@ def loader(
     rank, world of the data-parallel ranks; torch.distributed's if not given.
     seeded      Python's, NumPy's and torch's generators are seeded for every sample by its
                 position, so that augmentation is repeated whatever the workers, ranks and
-                restarts (10 us a sample). A dataset that reads many at once
+                restarts (some 20 us a sample). A dataset that reads many at once
                 (`__getitems__`) is seeded once a batch; generators of its own are its own
                 business. False: for datasets that draw nothing.
     options     torch's: num_workers, prefetch_factor, persistent_workers, pin_memory,

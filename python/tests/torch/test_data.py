@@ -156,6 +156,15 @@ def test_ranks_together_read_the_batches_of_one(workers):
     assert len(together) == len(ranks[0]) == 5
 
 
+def test_rank_and_world_come_from_torch_if_not_given(monkeypatch):
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
+    assert values(take(loader(list(range(10)), 4), 1)) == [Sequence(10).indices(2, 4)]
+    with pytest.raises(ValueError, match="want both or neither"):
+        loader(list(range(10)), 4, rank=0)
+
+
 def test_a_loop_that_is_left_goes_on_where_it_was():
     one = loader(list(range(10)), 2, epochs=1)
     assert values(take(one, 2)) + values(one) == values(loader(list(range(10)), 2, epochs=1))
@@ -332,6 +341,13 @@ def test_epoch_by_epoch_it_goes_on_in_the_middle_and_at_the_end(first):
     two.after_iter = lambda: set_generators(kept)
     assert two.epoch == first // 4
     assert [*itertools.chain(*(values(two) for _ in range(two.epoch, 2)))] == want
+
+
+def test_over_epochs_the_samplers_are_told_which_it_is():
+    spanning = resumable(plain("distributed", 0), epochs=2)
+    indices = [row[0] for batch in values(spanning) for row in batch]
+    assert len(indices) == 12
+    assert indices[:6] != indices[6:]
 
 
 def test_what_was_read_before_is_not_read_again():
