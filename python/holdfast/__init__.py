@@ -37,10 +37,15 @@ from holdfast.files import Contents, convert, open
 from holdfast.planning import plan
 
 if TYPE_CHECKING:
+    from holdfast.torch.checkpointer import Checkpointer
     from holdfast.torch.onefile import load, save
 
 # These need torch, and import it when they are first asked for.
-_WITH_TORCH = {"load": "holdfast.torch.onefile", "save": "holdfast.torch.onefile"}
+_WITH_TORCH = {
+    "Checkpointer": "holdfast.torch.checkpointer",
+    "load": "holdfast.torch.onefile",
+    "save": "holdfast.torch.onefile",
+}
 
 
 def __getattr__(name: str) -> Any:
@@ -51,6 +56,7 @@ def __getattr__(name: str) -> Any:
 
 __all__ = [
     "Box",
+    "Checkpointer",
     "ConflictError",
     "Contents",
     "CorruptError",

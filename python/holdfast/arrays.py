@@ -5,7 +5,7 @@ their methods: nothing here imports torch or numpy.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast import _native
@@ -47,6 +47,12 @@ def describe(arrays: Mapping[str, Any], *, writable: bool = False) -> list[_nati
         _native.Array(first, view.address, view.dtype, view.shape, view.strides, ties)
         for view, (first, *ties) in zip(views, names.values(), strict=True)
     ]
+
+
+def describe_one(name: str, array: Any, ties: Iterable[str] = ()) -> _native.Array:
+    """One array under that name, with other names for the same values."""
+    view = _view(name, array)
+    return _native.Array(name, view.address, view.dtype, view.shape, view.strides, list(ties))
 
 
 def _view(name: str, array: Any) -> _View:

@@ -6,6 +6,7 @@ tensor that the model knows by several names (tied weights) has the first, with 
 as aliases. Buffers count whether or not a state_dict would have them.
 """
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -127,6 +128,11 @@ def join(*parts: str) -> str:
 def own_name(name: str, rank: int) -> str:
     """The name of what is a rank's own, where others have one of the same name."""
     return f"{name}@rank{rank}"
+
+
+def plain_name(name: str) -> str:
+    """The name without own_name()'s rank."""
+    return re.sub(r"@rank\d+$", "", name)
 
 
 def check_agreement(ranks: Sequence[Mapping[str, tuple[object, ...]]]) -> None:

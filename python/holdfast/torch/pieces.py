@@ -133,6 +133,10 @@ class State:
                                   if has_objects(state)]
         return self._pieces
 
+    def slot_prefixes(self) -> set[str]:
+        """What names of slots begin with: "optimizer.<parameter>"."""
+        return set(self._places())
+
     def objects(self) -> dict[str, Any]:
         """What optimizers hold that is no tensor, as plain values by parameter name."""
         self.pieces()

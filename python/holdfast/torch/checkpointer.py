@@ -1,0 +1,302 @@
+"""The checkpoints of a training loop: `holdfast.Checkpointer`."""
+
+import atexit
+import logging
+import platform
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import Any, Self
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from holdfast import _native
+from holdfast.errors import NotFoundError
+from holdfast.torch import generators
+from holdfast.torch.boxes import Rule
+from holdfast.torch.contents import Contents
+from holdfast.torch.ddp import Buckets
+from holdfast.torch.names import Renaming
+from holdfast.torch.pieces import Models, Optimizers
+from holdfast.torch.report import Report, compare
+from holdfast.torch.transport import connect
+
+STOPPED = 143  # the exit code of a process that was asked to stop and has saved
+
+_log = logging.getLogger("holdfast")
+
+
+class Checkpointer:
+    """Saves a training loop while it runs, and takes it up again with the same bits.
+
+        ck = holdfast.Checkpointer("runs/gpt", model=model, optimizer=opt, scheduler=sched,
+                                   data=loader)
+        start = ck.resume()                     # the next step to run; 0 at first
+        for step, batch in enumerate(loader, start):
+            loss = train(batch)
+            ck.step(step, loss=loss)            # decides, captures, returns
+        ck.close()                              # waits until all is durable
+
+    Made on all ranks, after the model is wrapped and sharded and the optimizer is made:
+    plain, DDP, FSDP2, tensor-parallel (DTensor), pipeline stages (`model` is then a list),
+    and what is made of them on a mesh. A checkpoint can be resumed on any number of ranks
+    and any split.
+
+    scheduler, scaler, ema, data, and any other keyword: objects with `state_dict` and
+    `load_state_dict`. `data` is a loader: holdfast.data's, or one that knows its position.
+
+    every       "500 steps", "10m", or "auto".
+    keep        steps to keep: a number or a Keep; None keeps all.
+    guard       what is compared to catch writes to tensors before they are captured: a
+                "sample" of every tensor, all of it ("full"), or nothing ("off").
+    strict      False: resume() leaves out what is missing in the checkpoint or unexpected.
+    spec        rules by name pattern for tensors that do not show how they are cut, or what
+                ranks hold of them ("equal", "own", "first"; Sharded, Part).
+    names       renames tensors of pipeline stages whose names begin anew.
+    generators  random generators of your own, by name; Python's, NumPy's and torch's are
+                saved anyway.
+    grace       seconds for the save after SIGTERM or SIGUSR1, upon which all ranks save at
+                the same step and exit with 143. signals=False leaves the signals alone.
+    verify      "fast", or "full": resume() reads and checks all of a checkpoint first.
+    ring        bytes of staging memory; 0: as much as the state, a quarter of what is free
+                at most. `backpressure`, `in_flight`, `read_back`, `incremental`, `compress`
+                and `space_reserve` are those of holdfast.Saver.
+
+    A save that fails for a reason that may pass (a full disk) is dropped, and tried again;
+    after three in a row, and at close(), it is raised, as anything else is at the next
+    save: on all ranks alike.
+    """
+
+    def __init__(
+        self,
+        run: str | PathLike[str],
+        *,
+        model: Models,
+        optimizer: Optimizers | None = None,
+        scheduler: Any = None,
+        scaler: Any = None,
+        ema: Any = None,
+        data: Any = None,
+        every: str = "auto",
+        keep: int | _native.Keep | None = None,
+        guard: str = "sample",
+        strict: bool = True,
+        spec: Mapping[str, Rule] | None = None,
+        names: Renaming | Sequence[Renaming | None] | None = None,
+        generators: Mapping[str, Any] | None = None,
+        group: dist.ProcessGroup | None = None,
+        grace: float = 60.0,
+        signals: bool = True,
+        verify: str = "fast",
+        ring: int = 0,
+        backpressure: str = "wait",
+        in_flight: int = 2,
+        read_back: bool = False,
+        incremental: bool = False,
+        compress: int = 0,
+        space_reserve: int = 64 << 20,
+        direct: bool = True,
+        timeout: float = 60.0,
+        **objects: Any,
+    ) -> None:
+        if verify not in ("fast", "full"):
+            raise ValueError(f"verify={verify!r}: want 'fast' or 'full'")
+        things = {"scheduler": scheduler, "scaler": scaler, "ema": ema} | objects
+        self._contents = Contents(model, optimizer, things, data, names, spec, generators, group)
+        self._buckets = Buckets(model)
+        self._strict = strict
+        self._verify_all = verify == "full"
+        self._optimizers = {id(one) for one in self._contents.optimizers}
+        self._boundary = True
+        self._attached = False
+        self._unsettled: list[tuple[str, torch.Tensor, int]] = []
+        self._stalled = 0.0
+        self.report = Report()
+        transport = connect(group)
+        self._job: _native.Job | None = _native.Job(
+            run, transport, every=every, grace=grace, signals=signals,
+            keep=_native.Keep(keep) if isinstance(keep, int) else keep, ring=ring,
+            backpressure=backpressure, in_flight=in_flight, read_back=read_back,
+            space_reserve=space_reserve, direct=direct, guard=guard, incremental=incremental,
+            compress=compress, agree_within=timeout, software=_versions(),
+        )
+        self._hooks = _hook_updates(self)
+        atexit.register(_close_at_exit, weakref.ref(self))
+
+    @property
+    def stall(self) -> float:
+        """Seconds that training has waited for saves, all in all."""
+        return self._stalled
+
+    def resume(self) -> int:
+        """Takes up the newest whole checkpoint; the next step to run, 0 if there is none.
+
+        `report` then says what was not as expected. ValueError, with that report and
+        before anything is touched, if the checkpoint is of another model and `strict`.
+        """
+        job = self._live()
+        try:
+            found = job.look()
+        except NotFoundError:
+            self._attach()
+            return 0
+        self.report = compare(self._contents, found)
+        if self._strict and not self.report.exact:
+            raise ValueError(f"{found.folder}: {self.report}")
+        pieces = self._contents.make_room(found, self.report)
+        restored = job.resume(pieces, self._verify_all)
+        self._contents.load(restored, found)
+        self._attached = True
+        for reason in self._buckets.restore(restored.objects["buckets"]):
+            self.report.inexact.append(f"buckets of {reason}")
+        self._contents.restore_generators(found, self.report)
+        for line in self.report.inexact:
+            _log.warning("resume: %s", line)
+        _log.info("resumed after step %d from %s", restored.step, restored.folder)
+        return restored.step + 1
+
+    def step(self, step: int, loss: Any = None) -> None:
+        """To be called when `step` is done: saves if it is time, in the background.
+
+        Does nothing in the middle of gradient accumulation, where no optimizer has made a
+        step since the last call; what is due then waits for the next that has.
+        """
+        if not self._boundary:
+            return
+        self._boundary = not self._optimizers
+        save, stop, why = self._live().due(step)
+        if not save:
+            return
+        handle = self._save(step, loss, why)
+        if stop:
+            self._stop(step, handle, why)
+
+    def save(self, step: int, loss: Any = None) -> _native.SaveHandle:
+        """Saves now, whatever is due. On all ranks together, between two updates."""
+        return self._save(step, loss, "asked for")
+
+    def close(self, timeout: float | None = None) -> None:
+        """Waits until all is durable, and raises what the last save did."""
+        if self._job is None:
+            return
+        self._settle()
+        self._job.close(timeout)
+        self._job = None
+        for hook in self._hooks:
+            hook.remove()
+        self._buckets.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: TracebackType | None) -> None:
+        try:
+            self.close()
+        except Exception as failure:
+            if error is None:
+                raise
+            error.add_note(f"and the last save failed: {failure}")
+
+    def _live(self) -> _native.Job:
+        if self._job is None:
+            raise ValueError("the checkpointer is closed")
+        return self._job
+
+    def _attach(self) -> None:
+        self._live().attach(self._contents.held(self._contents.pieces()))
+        self._attached = True
+
+    def _save(self, step: int, loss: Any, why: str) -> _native.SaveHandle:
+        start = time.perf_counter()
+        self._settle()
+        if not self._attached:
+            self._attach()
+        captured = self._contents.capture()
+        captured.objects["buckets"] = self._buckets.state()
+        handle = self._live().save(
+            step, captured.held, captured.owners, captured.objects, captured.rank_objects,
+            _metrics(loss), self._contents.parallel,
+        )
+        self._unsettled = captured.versions
+        self._stalled += time.perf_counter() - start
+        _log.info("saving after step %d: %s", step, why)
+        return handle
+
+    def _settle(self) -> None:
+        """Before tensors change: their copies are complete, and as they were."""
+        if not self._unsettled or self._job is None:
+            return
+        changed = [name for name, tensor, version in self._unsettled
+                   if tensor._version != version]
+        self._unsettled = []
+        start = time.perf_counter()
+        _, torn = self._job.settle(changed)
+        self._stalled += time.perf_counter() - start
+        if torn:
+            self._contents.copy_at_once(torn)
+            _log.warning("%s was written to between two updates: saved again, and copied at "
+                         "once from now on%s", torn[0],
+                         f" ({len(torn) - 1} more)" if len(torn) > 1 else "")
+
+    def _stop(self, step: int, handle: _native.SaveHandle, why: str) -> None:
+        self._settle()
+        self._live().wait_stopped(handle)
+        self.close()
+        _log.warning("stopped after step %d, which is saved: %s", step, why)
+        raise SystemExit(STOPPED)
+
+    def _before_update(self, optimizer: torch.optim.Optimizer) -> None:
+        if id(optimizer) in self._optimizers:
+            self._settle()
+
+    def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
+        if id(optimizer) in self._optimizers:
+            self._boundary = True
+
+
+def _hook_updates(checkpointer: Checkpointer) -> list[Any]:
+    """Global hooks: they come before those of an optimizer, and for all kinds of steps."""
+    ref = weakref.ref(checkpointer)
+
+    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        live = ref()
+        if live is not None:
+            live._before_update(optimizer)
+
+    def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        live = ref()
+        if live is not None:
+            live._after_update(optimizer)
+
+    return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+
+
+def _close_at_exit(ref: "weakref.ref[Checkpointer]") -> None:
+    live = ref()
+    if live is not None and live._job is not None:
+        try:
+            live.close(timeout=600)
+        except Exception as error:
+            _log.error("at exit: %s", error)
+
+
+def _metrics(loss: Any) -> dict[str, float]:
+    """A loss that can be had without waiting for a GPU."""
+    if isinstance(loss, torch.Tensor):
+        if loss.device.type != "cpu" or loss.numel() != 1:
+            return {}
+        return {"loss": float(loss.detach())}
+    return {} if loss is None else {"loss": float(loss)}
+
+
+def _versions() -> dict[str, str]:
+    return {"holdfast": _native.version, "torch": torch.__version__,
+            "python": platform.python_version()}

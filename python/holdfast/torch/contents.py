@@ -1,0 +1,281 @@
+"""All that a checkpoint of a training process holds, gathered and put back.
+
+Tensors are pieces (pieces.py); the rest is plain objects, in two trees: what is the same on
+all ranks, of which rank 0's is kept, and what is a rank's own (generators, the options of
+the parameters that it holds, the position of a loader that differs by rank).
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from holdfast import _native
+from holdfast.arrays import describe_one
+from holdfast.torch import generators as random_generators
+from holdfast.torch.boxes import Rule
+from holdfast.torch.groups import merge_objects
+from holdfast.torch.holders import Holder
+from holdfast.torch.loader import Loader
+from holdfast.torch.names import Renaming, by_key, own_name
+from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
+
+FORMAT = 1
+
+
+@dataclass
+class Captured:
+    """One save, before it begins."""
+
+    held: list[_native.HeldPiece]
+    owners: list[torch.Tensor]  # kept alive until their bytes are copied
+    versions: list[tuple[str, torch.Tensor, int]]  # of what is copied in the background
+    objects: dict[str, Any] = field(default_factory=dict)
+    rank_objects: dict[str, Any] = field(default_factory=dict)
+
+
+class Contents:
+    """The state of this process, as a Checkpointer was given it."""
+
+    def __init__(
+        self,
+        model: Models,
+        optimizer: Optimizers | None,
+        things: Mapping[str, Any],
+        data: Any,
+        names: Renaming | Sequence[Renaming | None] | None,
+        spec: Mapping[str, Rule] | None,
+        generators: Mapping[str, Any] | None,
+        group: dist.ProcessGroup | None,
+    ) -> None:
+        several = dist.is_available() and dist.is_initialized()
+        self._group = group
+        self._rank = dist.get_rank(group) if several else 0
+        self._world = dist.get_world_size(group) if several else 1
+        self._models = [one for _, one in by_key(model)]
+        self._state = State(model, optimizer, names=names, spec=spec)
+        self._entries = {entry.name: entry for entry in self._state.entries}
+        self._data = data
+        self._data_is_own = data is not None and getattr(data, "per_rank", True)
+        rules = dict(spec or {})
+        self._holders = [Holder(key, thing, rules) for key, thing in things.items()
+                         if thing is not None]
+        if data is not None:
+            _check_data(data)
+            self._holders.append(Holder("data", data, rules))
+        self._generators = dict(generators or {})
+        self._at_once: set[str] = set()
+        self._made: tuple[list[Piece], list[_native.HeldPiece], list[Any]] | None = None
+        self.optimizers = [] if optimizer is None else [one for _, one in by_key(optimizer)]
+        self.parallel = f"{self._world} ranks"
+
+    def pieces(self) -> list[Piece]:
+        """What this rank saves of the model and its optimizers."""
+        return [piece for piece in self._state.pieces() if self._saves(piece)]
+
+    def held(self, pieces: Iterable[Piece]) -> list[_native.HeldPiece]:
+        """As the engine takes them."""
+        return [self._hold(piece, self._saved_name(piece)) for piece in pieces]
+
+    def capture(self) -> Captured:
+        """Everything as it is now; tensors are not copied yet."""
+        held, versions, owners = self._capture_state()
+        captured = Captured(held, owners, versions)
+        own = captured.rank_objects
+        for holder in self._holders:
+            tree, pieces = holder.capture()
+            trees = own if self._is_own(holder) else captured.objects
+            trees.setdefault("things", {})[holder.key] = tree
+            mine = [piece for piece in pieces if self._saves(piece)]
+            captured.held += [self._hold(piece, self._thing_name(holder, piece), at_once=True)
+                              for piece in mine]
+            captured.owners += [piece.tensor for piece in mine]
+        captured.objects["format"] = FORMAT
+        own["optimizer"] = self._state.objects()
+        own["generators"] = random_generators.capture(self._generators)
+        return captured
+
+    def copy_at_once(self, names: Iterable[str]) -> None:
+        """These tensors are written to between updates: copied inside save() from now on."""
+        self._at_once |= set(names)
+        self._made = None
+
+    def expected(self) -> dict[str, Saved]:
+        """Names that the model itself has, which a checkpoint of it must have too."""
+        return {self._saved_name(piece): Saved(piece.tensor.dtype, tuple(piece.shape))
+                for piece in self._state.pieces() if piece.kind in ("parameter", "buffer")}
+
+    def known(self) -> set[str]:
+        """Names of tensors, and of what tensors belong to: a parameter's slots, an object."""
+        names = {name for entry in self._state.entries for name in (entry.name, *entry.aliases)}
+        return names | self._state.slot_prefixes() | self.things
+
+    @property
+    def things(self) -> set[str]:
+        """Keys of the objects that are given."""
+        return {holder.key for holder in self._holders}
+
+    def all_ranks(self, value: Any) -> list[Any]:
+        """What all ranks pass, by rank."""
+        if self._world == 1:
+            return [value]
+        values: list[Any] = [None] * self._world
+        dist.all_gather_object(values, value, self._group)
+        return values
+
+    def make_room(self, found: _native.Looked, report: Any) -> list[_native.HeldPiece]:
+        """Memory for all that is in the checkpoint, as pieces to fill."""
+        saved = _saved(found)
+        self._state.make_slots(saved, _optimizer_objects(found))
+        held = []
+        for piece in self._state.pieces():
+            name = self._name_in(piece.name, piece.copies, saved, len(found.rank_objects))
+            if name in saved:
+                held.append(self._hold(piece, name))
+        for holder in self._holders:
+            tree = self._tree_of(holder, found)
+            if tree is None:
+                continue
+            own = self._is_own(holder)
+            room = holder.make_room(tree, self._own_view(saved, found) if own else saved)
+            held += [self._hold(piece, self._thing_name(holder, piece)) for piece in room]
+        return held
+
+    def load(self, restored: _native.Restored, found: _native.Looked) -> None:
+        """Gives the objects what was restored; the tensors are filled already."""
+        if self.optimizers:
+            self._state.load_objects(_optimizer_objects(found))
+        for holder in self._holders:
+            if self._tree_of(holder, found) is not None:
+                holder.load()
+
+    def restore_generators(self, found: _native.Looked, report: Any) -> None:
+        """When the loader's iterator exists, whose making draws from them."""
+        if len(found.rank_objects) != self._world:
+            report.inexact.append(f"generators: of {len(found.rank_objects)} ranks, and there "
+                                  f"are {self._world}: they go on as they are")
+            return
+        saved = found.rank_objects[self._rank]["generators"]
+
+        def restore() -> None:
+            report.inexact.extend(random_generators.restore(saved, self._generators))
+
+        if isinstance(self._data, Loader):
+            self._data.after_iter = restore
+        elif self._data is not None:
+            _before_first_forward(self._models, restore)
+        else:
+            restore()
+
+    # Names
+
+    def _saves(self, piece: Piece) -> bool:
+        if piece.copies != "first":
+            return True
+        entry = self._entries.get(piece.name)
+        group = entry.ddp.process_group if entry is not None and entry.ddp is not None else None
+        return (dist.get_rank(group) if group is not None else self._rank) == 0
+
+    def _saved_name(self, piece: Piece) -> str:
+        return own_name(piece.name, self._rank) if piece.copies == "own" else piece.name
+
+    def _thing_name(self, holder: Holder, piece: Piece) -> str:
+        own = piece.copies == "own" or self._is_own(holder)
+        return own_name(piece.name, self._rank) if own and self._world > 1 else piece.name
+
+    def _name_in(self, name: str, copies: str, saved: Mapping[str, Saved], ranks: int) -> str:
+        """The tensor of the checkpoint for one of this rank: of a like rank, if it is own."""
+        if copies == "own" and own_name(name, self._rank % ranks) in saved:
+            return own_name(name, self._rank % ranks)
+        if name not in saved and own_name(name, self._rank % ranks) in saved:
+            return own_name(name, self._rank % ranks)  # it was own then
+        return name
+
+    def _own_view(self, saved: Mapping[str, Saved], found: _native.Looked) -> dict[str, Saved]:
+        """Tensors that are this rank's own, by the names that its objects have for them."""
+        end = own_name("", self._rank)
+        mine = {name.removesuffix(end): info for name, info in saved.items()
+                if name.endswith(end)}
+        return {**saved, **mine}
+
+    def _is_own(self, holder: Holder) -> bool:
+        return holder.key == "data" and self._data_is_own and self._world > 1
+
+    def _tree_of(self, holder: Holder, found: _native.Looked) -> Any:
+        if not self._is_own(holder):
+            trees = found.objects.get("things", {})
+            if holder.key == "data" and "data" not in trees and len(found.rank_objects) > 1:
+                raise ValueError(f"data: saved by each of {len(found.rank_objects)} ranks for "
+                                 f"itself, and there are {self._world}; want "
+                                 "holdfast.data.loader, whose position is the same for all")
+            return trees.get(holder.key)
+        if len(found.rank_objects) != self._world:
+            raise ValueError(f"data: its position is of {len(found.rank_objects)} ranks, and "
+                             f"there are {self._world}; want as many, or holdfast.data.loader")
+        own = found.rank_objects[self._rank].get("things", {})
+        return own.get(holder.key, found.objects.get("things", {}).get(holder.key))
+
+    # Pieces for the engine
+
+    def _capture_state(self) -> tuple[list[Any], list[tuple[str, torch.Tensor, int]], list[Any]]:
+        pieces = self._state.pieces()
+        if self._made is None or self._made[0] is not pieces:
+            mine = [piece for piece in pieces if self._saves(piece)]
+            self._made = (pieces, self.held(mine), mine)
+        _, held, mine = self._made
+        versions = [(self._saved_name(p), p.outer, p.outer._version) for p in mine
+                    if p.outer is not None and not self._copied_at_once(p)]
+        return list(held), versions, [piece.tensor for piece in mine]
+
+    def _copied_at_once(self, piece: Piece) -> bool:
+        return piece.at_once or self._saved_name(piece) in self._at_once
+
+    def _hold(self, piece: Piece, name: str, at_once: bool = False) -> _native.HeldPiece:
+        array = describe_one(name, piece.tensor, piece.aliases)
+        return _native.HeldPiece(array, list(piece.shape), piece.box,
+                                 at_once or piece.at_once or name in self._at_once)
+
+
+def _saved(found: _native.Looked) -> dict[str, Saved]:
+    saved = {}
+    for info in found.tensors:
+        for name in (info.name, *info.ties):
+            saved[name] = Saved.of(info)
+    return saved
+
+
+def _optimizer_objects(found: _native.Looked) -> dict[str, Any]:
+    return merge_objects(own["optimizer"] for own in found.rank_objects)
+
+
+def _check_data(data: Any) -> None:
+    if callable(getattr(data, "state_dict", None)):
+        return
+    kind = f"{type(data).__module__}.{type(data).__qualname__}"
+    if isinstance(data, torch.utils.data.DataLoader):
+        raise TypeError(f"data: a {kind}, which does not know its position; want "
+                        "holdfast.data.resumable(loader) around it, or holdfast.data.loader")
+    raise TypeError(f"data: a {kind} without state_dict(); want holdfast.data.loader, "
+                    "holdfast.data.resumable, or an iterable with state_dict and load_state_dict")
+
+
+def _before_first_forward(models: Iterable[nn.Module], call: Callable[[], None]) -> None:
+    """Once, before whichever model is first called."""
+    hooks: list[Any] = []
+
+    def once(module: nn.Module, args: Any) -> None:
+        while hooks:
+            hooks.pop().remove()
+        if called:
+            return
+        called.append(True)
+        call()
+
+    called: list[bool] = []
+    for model in models:
+        module = model if isinstance(model, nn.Module) else getattr(model, "submod", None)
+        if isinstance(module, nn.Module):
+            hooks.append(module.register_forward_pre_hook(once))

@@ -1,0 +1,263 @@
+// Python face of job/: names, types and docs only.
+#include "holdfast/job/job.h"
+
+#include <nanobind/stl/filesystem.h>
+#include <nanobind/stl/map.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include "restored.h"
+#include "saver.h"
+#include "transport.h"
+
+namespace holdfast::python {
+namespace {
+
+using Texts = std::map<std::string, std::string>;
+using Numbers = std::map<std::string, double>;
+
+Guard guard_of(const std::string& name) {
+  if (name == "off") return Guard::kOff;
+  if (name == "sample") return Guard::kSample;
+  if (name == "full") return Guard::kFull;
+  throw Raised(invalid("guard: \"{}\", want sample, full or off", name));
+}
+
+Duration seconds(double value, const char* what) {
+  if (!(value >= 0 && value < 1e9)) {
+    throw Raised(invalid("{}: {} seconds, want 0 or more", what, value));
+  }
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
+}
+
+// The array is the part `box` of a tensor of the shape.
+HeldPiece make_piece(const Array& array, const std::vector<int64_t>& shape,
+                     const Box& box, bool at_once) {
+  Tensor tensor = array.local.tensor;
+  tensor.shape = unwrap(Shape::create(shape).within(tensor.name));
+  if (box.shape() != array.local.tensor.shape || !box.inside(tensor.shape)) {
+    throw Raised(invalid("{}: memory of shape {} for the box {} of {}", tensor.name,
+                         to_string(array.local.tensor.shape), to_string(box),
+                         to_string(tensor.shape)));
+  }
+  return {.tensor = std::move(tensor),
+          .box = box,
+          .memory = array.local.memory,
+          .map = array.local.map,
+          .at_once = at_once};
+}
+
+// A Job as Python holds it: keeps what saves need alive, and does nothing in a forked
+// process. All calls need the GIL and let go of it while they wait.
+class HeldJob {
+ public:
+  HeldJob(std::unique_ptr<Job> job, nb::object transport)
+      : transport_(std::move(transport)), job_(std::move(job)) {}
+  ~HeldJob() {
+    if (::getpid() != process_) {
+      static_cast<void>(job_.release());  // its threads are not here to be joined
+      return;
+    }
+    const nb::gil_scoped_release unlocked;
+    job_.reset();
+  }
+  HeldJob(const HeldJob&) = delete;
+  HeldJob& operator=(const HeldJob&) = delete;
+
+  template <typename Call>
+  auto call(const Call& call) {
+    if (::getpid() != process_) {
+      throw Raised(
+          invalid("the checkpointer is of process {}, and this is its child {}",
+                  process_, ::getpid()));
+    }
+    const nb::gil_scoped_release unlocked;
+    return unwrap(call(*job_));
+  }
+
+  HeldHandle keep(SaveHandle handle, nb::object owners) {
+    std::erase_if(under_way_,
+                  [](const HeldHandle& save) { return save.handle.is_done(); });
+    return under_way_.emplace_back(
+        HeldHandle{std::move(handle), std::make_shared<nb::object>(std::move(owners))});
+  }
+
+  // Waits for the saves first, because that wait can be interrupted.
+  void wait_saves(std::optional<double> timeout) {
+    for (const HeldHandle& save : std::deque<HeldHandle>(under_way_)) {
+      static_cast<void>(wait_interruptibly(
+          timeout, [&](Instant until) { return save.handle.durable(until); },
+          [&] { return save.handle.is_done(); }));
+    }
+  }
+
+ private:
+  const pid_t process_ = ::getpid();
+  nb::object transport_;  // outlives the job
+  std::deque<HeldHandle> under_way_;
+  std::unique_ptr<Job> job_;
+};
+
+// No options struct on Python's side: the keywords are the options.
+void open_job(HeldJob* self, const Path& path, nb::object transport,
+              const std::string& every, double grace, bool signals,
+              std::optional<Keep> keep, int64_t ring, const std::string& backpressure,
+              int in_flight, bool read_back, int64_t space_reserve, bool direct,
+              const std::string& guard, bool incremental, int compress,
+              double agree_within, Texts software) {
+  Transport* const over =
+      transport.is_none() ? nullptr : &nb::cast<HeldTransport&>(transport).get();
+  JobOptions options{.every = unwrap(parse_cadence(every).within("every")),
+                     .grace = seconds(grace, "grace"),
+                     .signals = signals,
+                     .saver = {.ring_bytes = ring,
+                               .in_flight = in_flight,
+                               .backpressure = backpressure_of(backpressure),
+                               .keep = std::move(keep),
+                               .incremental = incremental,
+                               .compress = compress,
+                               .read_back = read_back,
+                               .space_reserve = space_reserve,
+                               .direct = direct,
+                               .guard = guard_of(guard),
+                               .agree_within = seconds(agree_within, "agree_within"),
+                               .software = std::move(software)}};
+  auto opened = [&] {
+    const nb::gil_scoped_release unlocked;
+    return unwrap(Job::open(env(), path, over, std::move(options)));
+  }();
+  new (self) HeldJob(std::move(opened), std::move(transport));
+}
+
+struct Looked {
+  int64_t step;
+  Path folder;
+  std::vector<Tensor> tensors;
+  nb::object objects;
+  nb::list rank_objects;  // by rank
+};
+
+Looked look(HeldJob& self) {
+  Object objects;
+  std::vector<Object> of_ranks;
+  const StepFiles step = self.call([&](Job& job) -> Result<StepFiles> {
+    StepFiles files = HOLDFAST_TRY(job.look());
+    objects = HOLDFAST_TRY(read_objects(env(), files));
+    for (int rank = 0; rank < files.manifest.world; ++rank) {
+      of_ranks.push_back(HOLDFAST_TRY(read_objects(env(), files, rank)));
+    }
+    return files;
+  });
+  const std::span<const Tensor> tensors = step.collection.tensors();
+  nb::list rank_objects;
+  for (const Object& object : of_ranks) rank_objects.append(to_python(object));
+  return {.step = step.manifest.step,
+          .folder = step.folder,
+          .tensors = {tensors.begin(), tensors.end()},
+          .objects = to_python(objects),
+          .rank_objects = std::move(rank_objects)};
+}
+
+HeldRestored resume(HeldJob& self, const std::vector<HeldPiece>& pieces,
+                    bool verify_all) {
+  return HeldRestored::of(self.call(
+      [&](Job& job) { return job.resume(pieces, {.verify_all = verify_all}); }));
+}
+
+HeldHandle save(HeldJob& self, int64_t step, std::vector<HeldPiece> pieces,
+                nb::object owners, nb::object objects, nb::object rank_objects,
+                Numbers metrics, std::string parallel) {
+  JobState state{.step = step,
+                 .pieces = std::move(pieces),
+                 .objects = to_object(objects, "objects"),
+                 .rank_objects = to_object(rank_objects, "rank_objects"),
+                 .metrics = std::move(metrics),
+                 .parallel = std::move(parallel)};
+  const SaveHandle handle = self.call([&](Job& job) { return job.save(state); });
+  return self.keep(handle, std::move(owners));
+}
+
+void bind_looked(nb::module_& m) {
+  nb::class_<Looked>(m, "Looked", "A checkpoint, before it is read.")
+      .def_ro("step", &Looked::step)
+      .def_ro("folder", &Looked::folder)
+      .def_ro("tensors", &Looked::tensors)
+      .def_ro("objects", &Looked::objects,
+              nb::for_getter(nb::sig("def objects(self) -> typing.Any")))
+      .def_ro("rank_objects", &Looked::rank_objects,
+              "What each rank saved for itself.");
+  nb::class_<HeldPiece>(m, "HeldPiece", "A box of a tensor in this process's memory.")
+      .def(
+          "__init__",
+          [](HeldPiece* self, const Array& array, const std::vector<int64_t>& shape,
+             const Box& box, bool at_once) {
+            new (self) HeldPiece(make_piece(array, shape, box, at_once));
+          },
+          nb::arg("array"), nb::arg("shape"), nb::arg("box"),
+          nb::arg("at_once") = false);
+}
+
+}  // namespace
+
+void bind_job(nb::module_& m) {
+  bind_looked(m);
+  using Pieces = std::vector<HeldPiece>;
+  nb::class_<HeldJob>(m, "Job", "The native side of holdfast.Checkpointer.")
+      .def("__init__", &open_job, nb::arg("path"), nb::arg("transport").none(),
+           nb::kw_only(), nb::arg("every"), nb::arg("grace"), nb::arg("signals"),
+           nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
+           nb::arg("in_flight"), nb::arg("read_back"), nb::arg("space_reserve"),
+           nb::arg("direct"), nb::arg("guard"), nb::arg("incremental"),
+           nb::arg("compress"), nb::arg("agree_within"), nb::arg("software"))
+      .def(
+          "attach",
+          [](HeldJob& self, const Pieces& pieces) {
+            self.call([&](Job& job) { return job.attach(pieces); });
+          },
+          nb::arg("pieces"),
+          "Checks that the pieces of all ranks tile; makes the ring.")
+      .def("look", &look,
+           "The newest whole checkpoint; NotFoundError if there is none.")
+      .def("resume", &resume, nb::arg("pieces"), nb::arg("verify_all") = false,
+           "Fills the pieces from it.")
+      .def(
+          "due",
+          [](HeldJob& self, int64_t step) {
+            const Due due = self.call([&](Job& job) { return job.due(step); });
+            return std::tuple(due.save, due.stop, due.why);
+          },
+          nb::arg("step"), "(save, stop, why), the same on all ranks.")
+      .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
+           nb::arg("objects").none(), nb::arg("rank_objects").none(),
+           nb::arg("metrics"), nb::arg("parallel"))
+      .def(
+          "settle",
+          [](HeldJob& self, const std::vector<std::string>& changed) {
+            const Settled settled = self.call(
+                [&](Job& job) { return Result<Settled>(job.settle(changed)); });
+            return std::tuple(settled.waited, settled.torn);
+          },
+          nb::arg("changed"), "(seconds waited, names of tensors that were torn).")
+      .def(
+          "wait_stopped",
+          [](HeldJob& self, const HeldHandle& handle) {
+            return self.call([&](Job& job) { return job.wait_stopped(handle.handle); });
+          },
+          nb::arg("handle"), "Waits until the last save is durable, within the grace.")
+      .def(
+          "close",
+          [](HeldJob& self, std::optional<double> timeout) {
+            self.call([&](Job& job) {
+              static_cast<void>(job.settle());
+              return Result<void>();
+            });
+            self.wait_saves(timeout);
+            const Instant deadline = deadline_of(timeout);
+            self.call([&](Job& job) { return job.close(deadline); });
+          },
+          nb::arg("timeout") = nb::none());
+}
+
+}  // namespace holdfast::python

@@ -1,0 +1,26 @@
+// A restored state as Python holds it.
+#pragma once
+
+#include <utility>
+
+#include "errors.h"
+#include "holdfast/checkpoint/restore.h"
+#include "object.h"
+
+namespace holdfast::python {
+
+// Objects are made once, so that a caller may change them.
+struct HeldRestored {
+  // Needs the GIL.
+  static HeldRestored of(RestoredState state) {
+    nb::object objects = to_python(state.objects);
+    nb::object rank_objects = to_python(state.rank_objects);
+    return {std::move(state), std::move(objects), std::move(rank_objects)};
+  }
+
+  RestoredState state;
+  nb::object objects;
+  nb::object rank_objects;
+};
+
+}  // namespace holdfast::python
