@@ -178,6 +178,12 @@ Curve Curve::from(double x) const {
   return Curve(std::move(out));
 }
 
+Curve Curve::later(double x) const {
+  Curve out = *this;
+  for (Piece& piece : out.pieces_) piece.start += x;
+  return out;
+}
+
 Curve Curve::paced(const Workers& workers, double efficiency) const {
   std::vector<Piece> out;
   double z = 0;  // this curve's own clock

@@ -71,6 +71,8 @@ class Curve {
   Curve paced(const Workers& workers, double efficiency) const;
   // What is left of it from x on, as a curve from 0.
   Curve from(double x) const;
+  // The same curve begun at x instead of 0.
+  Curve later(double x) const;
 
  private:
   explicit Curve(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {}
