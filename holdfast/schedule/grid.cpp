@@ -37,12 +37,11 @@ class Rest {
     for (size_t c = rest_.size() - 1; c-- > 0;) rest_[c] = rest_[c + 1] + part(c, 0);
   }
 
-  // From position j, t cells further on.
-  double from(size_t j, double t) const {
-    const double skip = std::floor(t);
-    const size_t c = j + static_cast<size_t>(skip);
+  // From `skip` positions and `t` < 1 of a cell after j on.
+  double from(size_t j, size_t skip, double t) const {
+    const size_t c = j + skip;
     if (c + 1 >= rest_.size()) return 0;
-    return skip == t ? rest_[c] : rest_[c + 1] + part(c, t - skip);
+    return t == 0 ? rest_[c] : rest_[c + 1] + part(c, t);
   }
 
  private:
@@ -76,12 +75,16 @@ Grid::Component component_of(Danger danger, const Problem& problem, double cell)
   std::vector<double> weighted = danger.left;
   for (size_t i = 0; i < weighted.size(); ++i) weighted[i] *= danger.rate[i];
   const Rest rates(danger.rate, cell), sums(weighted, cell);
-  const double late = problem.persist / cell;
+  const double late = problem.persist / cell, whole = std::floor(late);
+  const auto skip = static_cast<size_t>(whole);
+  for (std::vector<double>* each : {&out.left, &out.danger, &out.sum}) {
+    each->resize(n + 1);
+  }
   for (size_t j = 0; j <= n; ++j) {
-    const double t = j == 0 || j == n ? 0 : late;
-    out.left.push_back(danger.left[2 * j]);
-    out.danger.push_back(rates.from(j, t));
-    out.sum.push_back(sums.from(j, t));
+    const bool now = j == 0 || j == n;
+    out.left[j] = danger.left[2 * j];
+    out.danger[j] = rates.from(j, now ? 0 : skip, now ? 0 : late - whole);
+    out.sum[j] = sums.from(j, now ? 0 : skip, now ? 0 : late - whole);
   }
   add_jumps(danger, problem, cell, out);
   return out;
@@ -103,7 +106,7 @@ Result<Grid> Grid::build(Problem problem) {
   }
   grid.problem_ = std::move(problem);
   const Problem& p = grid.problem_;
-  if (p.objective == Objective::kDelay && p.persist == 0 && p.workers.phases.empty() &&
+  if (p.objective == Objective::kDelay && p.persist == 0 && p.steady() &&
       std::isfinite(p.mtbf)) {
     grid.build_exact();
     return grid;
@@ -119,7 +122,7 @@ Result<Grid> Grid::build(Problem problem) {
 
 // Beyond e^600 the table goes on as a line: still convex, and sums stay finite.
 void Grid::build_exact() {
-  const double mtbf = problem_.mtbf, scale = mtbf + problem_.restart;
+  const double mtbf = 1 / problem_.failure_rate(0), scale = mtbf + problem_.restart;
   const auto entry = [&](double work, double stall) {
     const double y = (work + stall) / mtbf;
     if (y <= 600) return scale * portable::expm1(y) - work;

@@ -101,19 +101,75 @@ Path by_hull(const Grid& grid, double extra) {
   return path;
 }
 
-// A candidate j beats an earlier-opened b > j from some position downwards for good.
-class Queue {
+// What a queue needs of costs: which of two candidates is better from i, and by what price
+// the chosen one is to be had. Terms that depend on i alone are left out of comparisons.
+class TwoDangers {
  public:
-  Queue(const Grid& grid, const Path& path, double extra)
-      : grid_(grid), path_(path), extra_(extra) {
-    entries_.push_back({grid.last(), grid.last() - 1});
+  TwoDangers(const Grid& grid, const Path& path, double extra)
+      : grid_(grid), path_(path), extra_(extra), nodes_(path.to_go.size()) {
+    const auto all = grid.components();
+    const Grid::Component& a = all[0];
+    for (size_t j = 0; j < nodes_.size(); ++j) {
+      Node& node = nodes_[j];
+      node = {a.left[j], 0, a.danger[j], 0, a.sum[j]};
+      if (all.size() < 2) continue;
+      node.left_too = all[1].left[j], node.danger_too = all[1].danger[j];
+      node.level += all[1].sum[j];
+    }
   }
 
+  // The cost to go from j is known.
+  void open(int64_t j) {
+    const auto b = static_cast<size_t>(j);
+    const double price = j == grid_.last() ? 0 : grid_.prices()[b] + extra_;
+    nodes_[b].level += price + path_.to_go[b];
+  }
+  double compare(int64_t i, int64_t j) const {
+    const Node &a = nodes_[static_cast<size_t>(i)], &b = nodes_[static_cast<size_t>(j)];
+    return b.level - (a.left * b.danger + a.left_too * b.danger_too);
+  }
   double cost(int64_t i, int64_t j) const {
     return path_.at(j) + grid_.cost(i, j) + (j == grid_.last() ? 0 : extra_);
   }
 
+ private:
+  struct Node {
+    double left = 0, left_too = 0, danger = 0, danger_too = 0, level = 0;
+  };
+  const Grid& grid_;
+  const Path& path_;
+  const double extra_;
+  std::vector<Node> nodes_;
+};
+
+class ExactCosts {
+ public:
+  ExactCosts(const Grid& grid, const Path& path, double extra)
+      : grid_(grid), path_(path), extra_(extra) {}
+
+  void open(int64_t) {}
+  double compare(int64_t i, int64_t j) const { return cost(i, j); }
+  double cost(int64_t i, int64_t j) const {
+    return path_.at(j) + grid_.cost(i, j) + (j == grid_.last() ? 0 : extra_);
+  }
+
+ private:
+  const Grid& grid_;
+  const Path& path_;
+  const double extra_;
+};
+
+// A candidate j beats an earlier-opened b > j from some position downwards for good.
+template <typename Costs>
+class Queue {
+ public:
+  explicit Queue(Costs& costs, int64_t last) : costs_(costs) {
+    costs.open(last);
+    entries_.push_back({last, last - 1});
+  }
+
   void add(int64_t j, int64_t i) {
+    costs_.open(j);
     while (entries_.size() > head_) {
       const Entry& back = entries_.back();
       const int64_t from = std::min(back.from, i);
@@ -137,11 +193,18 @@ class Queue {
     int64_t j, from;  // best for positions from here down to the next entry's
   };
 
-  bool wins(int64_t j, int64_t b, int64_t i) const { return cost(i, j) < cost(i, b); }
+  bool wins(int64_t j, int64_t b, int64_t i) const {
+    return costs_.compare(i, j) < costs_.compare(i, b);
+  }
 
-  // The highest position below `from` at which j wins, or -1.
+  // The highest position below `from` at which j wins, or -1. Mostly it is near.
   int64_t first_win(int64_t j, int64_t b, int64_t from) const {
-    int64_t low = -1, high = from;
+    int64_t high = from, low = from - 1;
+    for (int64_t stride = 1; low >= 0 && !wins(j, b, low); stride *= 2) {
+      high = low;
+      low -= stride;
+    }
+    low = std::max<int64_t>(low, -1);
     while (high - low > 1) {
       const int64_t middle = low + (high - low) / 2;
       (wins(j, b, middle) ? low : high) = middle;
@@ -149,30 +212,31 @@ class Queue {
     return low;
   }
 
-  const Grid& grid_;
-  const Path& path_;
-  const double extra_;
+  Costs& costs_;
   std::vector<Entry> entries_;
   size_t head_ = 0;
 };
 
+template <typename Costs>
 Path by_queue(const Grid& grid, double extra) {
   Path path(grid);
-  Queue queue(grid, path, extra);
+  Costs costs(grid, path, extra);
+  Queue<Costs> queue(costs, grid.last());
   int64_t open = grid.last();
   for (int64_t i = grid.last() - 1; i >= 0; --i) {
     for (const int64_t nearest = nearest_open(grid, i); open > nearest;) {
       queue.add(--open, i);
     }
     const int64_t j = queue.best(i);
-    path.set(i, j, queue.cost(i, j));
+    path.set(i, j, costs.cost(i, j));
   }
   return path;
 }
 
 std::vector<int64_t> cheapest(const Grid& grid, double extra) {
-  const bool hull = !grid.exact() && grid.components().size() == 1;
-  return (hull ? by_hull(grid, extra) : by_queue(grid, extra)).saves();
+  if (grid.exact()) return by_queue<ExactCosts>(grid, extra).saves();
+  if (grid.components().size() == 1) return by_hull(grid, extra).saves();
+  return by_queue<TwoDangers>(grid, extra).saves();
 }
 
 // Two plans of the same least cost, with fewer and more saves than wanted: where an edge

@@ -168,7 +168,7 @@ TEST(PlannerTest, ConstantProgressMakesEveryObjectiveYoungs) {
   for (const Objective objective : {Objective::kDelay, Objective::kProgress,
                                     Objective::kExplore, Objective::kPriced}) {
     Problem p{.length = 15 * tau, .stall = 2, .mtbf = kHour, .positions = 3000};
-    p.workers.phases = {{0, 1}};  // first order, not the exact makespan
+    p.workers.phases = {{0, 1}, {1e9, 1}};  // first order, not the exact makespan
     p.curve = Curve::points(line).value();
     p.objective = objective;
     const Grid grid = grid_of(p);
@@ -349,7 +349,7 @@ TEST(PlannerTest, ARungAndADeadlineFindTheStateDurable) {
 // Interior gaps do not depend on the persist time; the last is longer by it.
 TEST(PlannerTest, ThePersistTimeMovesNoSaveButTheLastGap) {
   Problem p{.length = 1800, .stall = 2, .mtbf = kHour, .positions = 3600};
-  p.workers.phases = {{0, 1}};
+  p.workers.phases = {{0, 1}, {1e9, 1}};
   for (const double persist : {0.0, 20.0, 60.0}) {
     p.persist = persist;
     p.length = 15 * 120 + persist;

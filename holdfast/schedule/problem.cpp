@@ -94,6 +94,11 @@ Result<Objective> parse_objective(std::string_view text) {
   return invalid("objective: \"{}\", want delay, progress, explore or priced", text);
 }
 
+bool Problem::steady() const {
+  const auto& phases = workers.phases;
+  return phases.empty() || (phases.size() == 1 && phases.front().start <= 0);
+}
+
 Result<void> check(const Problem& problem) {
   if (!(problem.length > 0 && problem.length <= kMost)) {
     return invalid("length: {} s, want more than 0 and at most {:g}", problem.length,

@@ -64,6 +64,8 @@ struct Problem {
   std::optional<int64_t> budget{};  // exactly so many saves
   int64_t positions = 0;  // where a save may stand: so many, or 0 for enough of them
 
+  // The number of workers never changes.
+  bool steady() const;
   double failure_rate(double x) const { return workers.at(x) / mtbf; }
   // Over the whole length.
   double mean_failure_rate() const { return workers.until(length) / length / mtbf; }

@@ -266,8 +266,8 @@ Result<std::vector<Simulated>> simulate(const Problem& problem,
 }
 
 std::optional<double> expected_time(const Problem& problem, const Schedule& schedule) {
-  if (problem.persist > 0 || !problem.workers.phases.empty()) return std::nullopt;
-  const double mtbf = problem.mtbf;
+  if (problem.persist > 0 || !problem.steady()) return std::nullopt;
+  const double mtbf = 1 / problem.failure_rate(0);
   const auto part = [&](double work) {
     if (std::isinf(mtbf)) return work;
     return (mtbf + problem.restart) * portable::expm1(work / mtbf);

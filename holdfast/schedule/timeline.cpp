@@ -6,7 +6,7 @@
 namespace holdfast {
 
 Timeline::Timeline(const Problem& problem, const Schedule& schedule)
-    : problem_(problem), steady_(problem.workers.phases.empty()) {
+    : problem_(problem), steady_(problem.steady()) {
   x_.push_back(0);
   for (const double x : schedule.times) {
     if (x > x_.back() && x < problem.length) x_.push_back(x);
@@ -55,7 +55,7 @@ size_t Timeline::durable(size_t base, const Moment& moment, double time) const {
 
 double Timeline::time_of_hazard(size_t base, double hazard) const {
   if (steady_) {
-    const double time = hazard * problem_.mtbf;
+    const double time = hazard / problem_.failure_rate(0);
     return time < rest(base) ? time : INFINITY;
   }
   const Workers& workers = problem_.workers;

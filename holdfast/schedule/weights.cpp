@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "holdfast/schedule/portable.h"
@@ -17,8 +18,8 @@ Nodes at_nodes(const Problem& problem, int64_t count, auto&& function) {
 }
 
 Nodes failure_rates(const Problem& problem, int64_t count) {
-  if (problem.workers.phases.empty()) {
-    return Nodes(static_cast<size_t>(count) + 1, 1 / problem.mtbf);
+  if (problem.steady()) {
+    return Nodes(static_cast<size_t>(count) + 1, problem.failure_rate(0));
   }
   return at_nodes(problem, count, [&](double x) { return problem.failure_rate(x); });
 }
@@ -27,10 +28,76 @@ Nodes time_left(const Problem& problem, int64_t count) {
   return at_nodes(problem, count, [&](double x) { return problem.length - x; });
 }
 
-Nodes loss_left(const Problem& problem, int64_t count) {
-  return at_nodes(problem, count, [&](double x) {
-    return problem.curve.drop(std::min(x, problem.length), problem.length);
+// scale e^(-rate x), computed anew at every 64th node and by a product in between.
+Nodes decay(const Problem& problem, int64_t count, double scale, double rate) {
+  constexpr size_t kBlock = 64;
+  const double h = problem.length / static_cast<double>(count);
+  std::array<double, kBlock> within{};
+  for (size_t i = 0; i < kBlock; ++i) {
+    within[i] = portable::exp(-rate * h * static_cast<double>(i));
+  }
+  Nodes out(static_cast<size_t>(count) + 1);
+  for (size_t i = 0; i < out.size(); i += kBlock) {
+    const double first = scale * portable::exp(-rate * h * static_cast<double>(i));
+    const size_t end = std::min(kBlock, out.size() - i);
+    for (size_t k = 0; k < end; ++k) out[i + k] = first * within[k];
+  }
+  return out;
+}
+
+// The only piece of a curve, or null if there are more, or it is a line.
+const Curve::Piece* single(const Curve& curve) {
+  const Curve::Piece& piece = curve.pieces().front();
+  const bool one = curve.pieces().size() == 1 && piece.start == 0;
+  return one && piece.shape != Curve::Shape::kLine ? &piece : nullptr;
+}
+
+struct OnMesh {
+  Nodes left, fall;  // Curve::drop to the end, Curve::fall
+};
+
+// Of a single piece both follow from one function a node; near the end, where the
+// difference is small, so are the costs that it enters.
+OnMesh single_on_mesh(const Problem& problem, int64_t count,
+                      const Curve::Piece& piece) {
+  const double scale = piece.first - piece.floor;
+  if (piece.shape == Curve::Shape::kExponential) {
+    Nodes left = decay(problem, count, scale, piece.rate), fall = left;
+    const double end = left.back();
+    for (double& each : left) each -= end;
+    for (double& each : fall) each *= piece.rate;
+    return {std::move(left), std::move(fall)};
+  }
+  Nodes left = at_nodes(problem, count, [&](double x) {
+    return scale * portable::pow(1 + piece.rate * x, -piece.exponent);
   });
+  const double end = left.back();
+  Nodes fall = at_nodes(problem, count, [&](double x) {
+    return piece.rate * piece.exponent / (1 + piece.rate * x);
+  });
+  for (size_t i = 0; i < left.size(); ++i) fall[i] *= left[i], left[i] -= end;
+  return {std::move(left), std::move(fall)};
+}
+
+OnMesh on_mesh(const Problem& problem, int64_t count) {
+  const Curve& curve = problem.curve;
+  if (const Curve::Piece* piece = single(curve)) {
+    return single_on_mesh(problem, count, *piece);
+  }
+  const double end = problem.length;
+  return {at_nodes(problem, count,
+                   [&](double x) { return curve.drop(std::min(x, end), end); }),
+          at_nodes(problem, count, [&](double x) { return curve.fall(x); })};
+}
+
+// What a stall takes off the progress made.
+Nodes stall_losses(const Problem& problem, int64_t count) {
+  const Curve::Piece* piece = single(problem.curve);
+  if (piece != nullptr && piece->shape == Curve::Shape::kExponential) {
+    return decay(problem, count, problem.curve.drop(0, problem.stall), piece->rate);
+  }
+  return at_nodes(problem, count,
+                  [&](double x) { return problem.curve.drop(x, x + problem.stall); });
 }
 
 double mean_fall(const Problem& problem) {
@@ -46,14 +113,18 @@ double alive(const Stops& stops, double x, bool to = false) {
   return share;
 }
 
+Nodes shares_alive(const Problem& problem, int64_t count) {
+  if (problem.stops.at.empty()) return decay(problem, count, 1, problem.stops.rate);
+  return at_nodes(problem, count, [&](double x) { return alive(problem.stops, x); });
+}
+
 // What one second of delay at x takes from what is left when the job is stopped: the
 // integral of v dF from x on. A job that is never stopped loses the last second's.
-Nodes delay_weight(const Problem& problem, int64_t count, const Nodes& share) {
+Nodes delay_weight(const Problem& problem, int64_t count, const Nodes& share,
+                   const Nodes& fall) {
   const Stops& stops = problem.stops;
   const double h = problem.length / static_cast<double>(count);
   Nodes out(share.size());
-  const Nodes fall =
-      at_nodes(problem, count, [&](double x) { return problem.curve.fall(x); });
   double sum = alive(stops, problem.length, true) * fall.back();
   for (size_t i = out.size(); i-- > 0;) {
     const double x = static_cast<double>(i) * h;
@@ -89,9 +160,9 @@ Nodes product(Nodes a, const Nodes& b) {
 // A = C (W + w S); failures cost (W + w S) a second of age, hard stops v. W and S count
 // all jobs, so the price w of a second is paid by those alive, S.
 Weights weigh_explore(const Problem& problem, int64_t count) {
-  const Nodes share =
-      at_nodes(problem, count, [&](double x) { return alive(problem.stops, x); });
-  Nodes weight = delay_weight(problem, count, share);
+  const Nodes share = shares_alive(problem, count);
+  OnMesh curve = on_mesh(problem, count);
+  Nodes weight = delay_weight(problem, count, share, curve.fall);
   const double second = problem.second.value_or(mean_fall(problem));
   for (size_t i = 0; i < weight.size(); ++i) weight[i] += second * share[i];
   Weights out;
@@ -104,7 +175,7 @@ Weights weigh_explore(const Problem& problem, int64_t count) {
                          {}});
   Nodes stop = share;
   for (double& rate : stop) rate *= problem.stops.rate * problem.stops.hard;
-  out.dangers.push_back({false, loss_left(problem, count), stop, hard_jumps(problem)});
+  out.dangers.push_back({false, std::move(curve.left), stop, hard_jumps(problem)});
   return out;
 }
 
@@ -123,11 +194,9 @@ Weights weigh(const Problem& problem, int64_t n) {
   const double flat = (problem.stall + problem.price) * mean_fall(problem);
   out.price = problem.objective == Objective::kPriced
                   ? Nodes(static_cast<size_t>(n) + 1, flat)
-                  : at_nodes(problem, n, [&](double x) {
-                      return problem.curve.drop(x, x + problem.stall);
-                    });
+                  : stall_losses(problem, n);
   out.dangers.push_back(
-      {false, loss_left(problem, count), failure_rates(problem, count), {}});
+      {false, on_mesh(problem, count).left, failure_rates(problem, count), {}});
   return out;
 }
 
