@@ -4,8 +4,8 @@
 
 #include "holdfast/schedule/grid.h"
 #include "holdfast/schedule/intervals.h"
-#include "holdfast/schedule/optimum.h"
 #include "holdfast/schedule/planner.h"
+#include "holdfast/schedule/recommend.h"
 #include "holdfast/schedule/scheduler.h"
 
 namespace holdfast {
@@ -14,7 +14,6 @@ namespace {
 // What a save costs until one was measured: a guess that the first save replaces.
 constexpr double kGuessedStall = 1, kGuessedPersist = 10;
 constexpr double kHysteresis = 0.1;  // costs less than 0.5 %
-constexpr double kWorthUneven = 0.05;
 constexpr double kFarFromYoung = 4;  // coci's interval stays within this factor of it
 constexpr double kFewestPositions = 256, kMostPositions = 4096;
 constexpr double kDay = 86400;
@@ -32,20 +31,6 @@ std::string duration_text(double seconds) {
 double longest_within(double stall, double mtbf, double slack) {
   const double bound = std::sqrt(2 * stall / mtbf) + slack;
   return mtbf * (bound + std::sqrt(bound * bound - 2 * stall / mtbf));
-}
-
-// The fewest even saves whose cost is `slack` above the best plan's.
-int64_t fewest_within(const Grid& grid, int64_t count, double limit) {
-  const auto cost = [&](int64_t saves) {
-    return grid.cost(every(grid.problem().length / static_cast<double>(saves + 1),
-                           grid.problem().length));
-  };
-  int64_t low = 0, high = count;  // cost(high) is within
-  while (high - low > 1) {
-    const int64_t middle = low + (high - low) / 2;
-    (cost(middle) <= limit ? high : low) = middle;
-  }
-  return high;
 }
 
 }  // namespace
@@ -171,23 +156,15 @@ Problem Scheduler::problem(const FittedCurve& fit, Objective aim) const {
 std::optional<Scheduler::Choice> Scheduler::choose_by_curve(Objective aim) {
   const Result<Grid> grid = Grid::build(problem(*fit_, aim));
   if (!grid.ok()) return std::nullopt;
-  const std::vector<int64_t> plan = optimum(*grid);
-  const Schedule even = best_even(*grid);
-  const double cost = grid->cost(plan), even_cost = grid->cost(even);
-  const double gain = even_cost > 0 ? 1 - cost / even_cost : 0;
-  const std::string_view family = fit_->family;
-  if (plan.empty()) return Choice{grid->problem().length, "auto: no further save pays"};
-  if (gain > kWorthUneven || options_.budget) {
-    return Choice{grid->time(plan.front()),
-                  fmt::format("auto: {} on a {} curve, {:.0f} % better than even",
-                              name_of(aim), family, 100 * gain)};
+  const Recommendation best = recommend(*grid, options_.slack);
+  if (best.schedule.times.empty()) {
+    return Choice{best.interval, "auto: no further save pays"};
   }
-  const double second = grid->problem().curve.drop(0, grid->problem().length);
-  const auto count = static_cast<int64_t>(even.times.size());
-  const int64_t fewest =
-      fewest_within(*grid, count, even_cost + options_.slack * second);
-  return Choice{grid->problem().length / static_cast<double>(fewest + 1),
-                fmt::format("auto: {} on a {} curve, evenly", name_of(aim), family)};
+  const std::string how =
+      best.uneven ? fmt::format("{:.0f} % better than evenly", 100 * best.gain())
+                  : "evenly";
+  return Choice{best.interval, fmt::format("auto: {} on a {} curve, {}", name_of(aim),
+                                           fit_->family, how)};
 }
 
 Scheduler::Choice Scheduler::choose_coci() {
