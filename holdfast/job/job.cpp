@@ -150,7 +150,8 @@ Result<SaveHandle> Job::save(const JobState& job) {
                                                  .rank_objects = job.rank_objects,
                                                  .metrics = job.metrics,
                                                  .parallel = job.parallel,
-                                                 .parent = parent_}));
+                                                 .parent = parent_,
+                                                 .stream = job.stream}));
   saved_step_ = std::max(saved_step_, job.step);
   saved_at_ = env_.now();
   newest_ = handle;
@@ -162,8 +163,14 @@ Result<Durable> Job::wait_stopped(const SaveHandle& handle) {
   return handle.durable(env_.now() + options_.grace);
 }
 
-Settled Job::settle(const std::vector<std::string>& changed) {
-  return saver_->settle(changed);
+Settled Job::settle(const std::vector<std::string>& changed, CudaStream stream) {
+  // Without a guard nobody else waits for the copy.
+  if (options_.saver.guard == Guard::kOff && newest_.has_value()) {
+    const Instant start = env_.now();
+    static_cast<void>(newest_->captured());
+    return {.waited = std::chrono::duration<double>(env_.now() - start).count()};
+  }
+  return saver_->settle(changed, stream);
 }
 
 Result<void> Job::close(Instant deadline) { return saver_->close(deadline); }

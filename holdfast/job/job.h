@@ -49,6 +49,7 @@ struct JobState {
   Object rank_objects{};
   std::map<std::string, double> metrics{};
   std::string parallel{};
+  CudaStream stream = nullptr;  // training's, for pieces on devices
 };
 
 class Job {
@@ -77,7 +78,8 @@ class Job {
   // Waits for the last save to be durable, for as long as `grace` allows.
   Result<Durable> wait_stopped(const SaveHandle& handle);
   // Before the pieces change (Saver::settle).
-  Settled settle(const std::vector<std::string>& changed = {});
+  Settled settle(const std::vector<std::string>& changed = {},
+                 CudaStream stream = nullptr);
 
   Result<void> close(Instant deadline = kNoDeadline);
 

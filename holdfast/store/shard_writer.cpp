@@ -247,16 +247,23 @@ ShardWriter::~ShardWriter() {
   for (const Block& block : staged_) ring_.give_back(block.memory);
 }
 
-Digest128 digest_of(const PieceToWrite& piece) {
+Result<void> read_piece(const PieceToWrite& piece, int64_t first, ByteSpan into) {
+  if (piece.device == nullptr) {
+    gather(piece.place(), piece.memory, first, into);
+    return {};
+  }
+  HOLDFAST_TRY(piece.device->read(piece.place(), piece.memory, first, into));
+  return HOLDFAST_TRY(piece.device->mark()).wait();
+}
+
+Result<Digest128> digest_of(const PieceToWrite& piece) {
   constexpr int64_t kWindow = int64_t{1} << 20;
-  const BoxMemory memory{
-      .box = piece.box, .element_bytes = bytes_of(piece.dtype), .map = piece.map};
   Bytes buffer(static_cast<size_t>(std::min(kWindow, piece.bytes())));
   Xxh3Stream stream;
   for (int64_t at = 0; at < piece.bytes(); at += kWindow) {
     const ByteSpan window = ByteSpan(buffer).first(
         static_cast<size_t>(std::min(kWindow, piece.bytes() - at)));
-    gather(memory, piece.memory, at, window);
+    HOLDFAST_TRY(read_piece(piece, at, window));
     stream.append(window);
   }
   return stream.digest();

@@ -56,7 +56,9 @@ struct PieceToWrite {
 };
 
 // Of the bytes that the memory has now.
-Digest128 digest_of(const PieceToWrite& piece);
+Result<Digest128> digest_of(const PieceToWrite& piece);
+// A window of the piece's stream as it is now, from wherever it is; waits for a device.
+Result<void> read_piece(const PieceToWrite& piece, int64_t first, ByteSpan into);
 
 struct ShardToWrite {
   Bytes header;                      // the file's first bytes
