@@ -142,7 +142,7 @@ std::optional<Appointment> Job::decide(int64_t first, int64_t last) {
 }
 
 Result<SaveHandle> Job::save(const JobState& job) {
-  saver_->settle();
+  static_cast<void>(settle());
   const LocalState state = HOLDFAST_TRY(gatherer_.gather(job.pieces, false));
   SaveHandle handle = HOLDFAST_TRY(saver_->save({.step = job.step,
                                                  .state = &state,
@@ -163,7 +163,12 @@ Result<Durable> Job::wait_stopped(const SaveHandle& handle) {
 }
 
 Settled Job::settle(const std::vector<std::string>& changed) {
-  return saver_->settle(changed);
+  if (options_.saver.guard != Guard::kOff || !newest_.has_value()) {
+    return saver_->settle(changed);
+  }
+  const Instant start = env_.now();  // nothing is compared, but the copy must be there
+  static_cast<void>(newest_->captured());
+  return {.waited = std::chrono::duration<double>(env_.now() - start).count()};
 }
 
 Result<void> Job::close(Instant deadline) { return saver_->close(deadline); }

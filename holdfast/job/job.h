@@ -76,7 +76,7 @@ class Job {
   Result<SaveHandle> save(const JobState& state);
   // Waits for the last save to be durable, for as long as `grace` allows.
   Result<Durable> wait_stopped(const SaveHandle& handle);
-  // Before the pieces change (Saver::settle).
+  // Before the pieces change: see Saver::settle. Waits for the copy without a guard, too.
   Settled settle(const std::vector<std::string>& changed = {});
 
   Result<void> close(Instant deadline = kNoDeadline);
