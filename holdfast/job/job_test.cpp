@@ -122,7 +122,7 @@ struct TwoRanks : ::testing::Test {
   static constexpr int64_t kRows = 6;
 
   JobOptions options(Cadence every) {
-    JobOptions options{.every = every, .signals = false};
+    JobOptions options{.schedule = {.every = every}, .signals = false};
     options.saver.ring_bytes = 1 << 20;
     options.saver.block_bytes = 64 << 10;
     options.saver.space_reserve = 0;
