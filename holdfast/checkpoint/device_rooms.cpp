@@ -5,6 +5,8 @@
 namespace holdfast {
 namespace {
 
+constexpr size_t kMostRooms = 16;  // small ones, of a device
+
 // Numbers of the device's pieces that are, or are not, to be copied at once.
 std::vector<size_t> choose(std::span<const PieceToWrite> pieces, const Device& device,
                            bool at_once) {
@@ -50,6 +52,22 @@ Result<void> DeviceShot::make_wait(CudaStream stream, ShardWriter& writer) const
   return {};
 }
 
+Result<std::unique_ptr<DeviceSnapshot>> DeviceRooms::SmallRooms::take(
+    std::span<const PieceToWrite> pieces, const DeviceMark& mark) {
+  for (const auto& room : rooms_) {
+    Result<std::unique_ptr<DeviceSnapshot>> snapshot = room->take(pieces, mark);
+    const bool full = !snapshot.ok() && snapshot.error().code() == ErrorCode::kNoSpace;
+    if (!full) return snapshot;
+  }
+  if (rooms_.size() == kMostRooms) {
+    return no_space("device {}: {} saves have small copies on it", device_.number(),
+                    kMostRooms);
+  }
+  rooms_.push_back(
+      std::make_unique<SnapshotRoom>(device_, SnapshotOptions{.reserve = 0}));
+  return rooms_.back()->take(pieces, mark);
+}
+
 DeviceRooms::Rooms& DeviceRooms::of(const Device& device) {
   MutexLock lock(mutex_);
   std::unique_ptr<Rooms>& rooms = rooms_[&device];
@@ -62,9 +80,7 @@ bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces) {
   for (const Device* device : devices_of(pieces)) {
     Rooms& rooms = of(*device);
     const auto later = pick(pieces, choose(pieces, *device, false));
-    const auto now = pick(pieces, choose(pieces, *device, true));
-    enough &= rooms.later.prepare(rooms.later.bytes_for(later)).ok();
-    static_cast<void>(rooms.now.prepare(rooms.now.bytes_for(now)));
+    enough &= rooms.large.prepare(rooms.large.bytes_for(later)).ok();
   }
   return enough;
 }
@@ -85,14 +101,14 @@ Result<void> DeviceRooms::take_on(const Device& device, std::span<PieceToWrite> 
   const DeviceMark mark = HOLDFAST_TRY(device.mark(stream));
   Rooms& rooms = of(device);
   if (const std::vector<size_t> now = choose(pieces, device, true); !now.empty()) {
-    auto snapshot = HOLDFAST_TRY(rooms.now.take(pick(pieces, now), mark));
+    auto snapshot = HOLDFAST_TRY(rooms.small.take(pick(pieces, now), mark));
     HOLDFAST_TRY(snapshot->make_wait(stream));
     move_to(*snapshot, now, pieces);
     shot.snapshots_.push_back(std::move(snapshot));
   }
   const std::vector<size_t> later = choose(pieces, device, false);
   if (later.empty()) return {};
-  auto snapshot = rooms.later.take(pick(pieces, later), mark);
+  auto snapshot = rooms.large.take(pick(pieces, later), mark);
   if (snapshot.ok()) {
     move_to(**snapshot, later, pieces);
     shot.snapshots_.push_back(*std::move(snapshot));
@@ -108,7 +124,7 @@ Result<std::vector<std::unique_ptr<DeviceSnapshot>>> DeviceRooms::probe(
   std::vector<std::unique_ptr<DeviceSnapshot>> snapshots;
   for (const Device* device : devices_of(pieces)) {
     const DeviceMark mark = HOLDFAST_TRY(device->mark(stream));
-    snapshots.push_back(HOLDFAST_TRY(of(*device).probe.take(pieces, mark)));
+    snapshots.push_back(HOLDFAST_TRY(of(*device).small.take(pieces, mark)));
     HOLDFAST_TRY(snapshots.back()->make_wait(stream));
   }
   return snapshots;

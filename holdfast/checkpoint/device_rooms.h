@@ -44,9 +44,21 @@ class DeviceRooms {
       std::span<const PieceToWrite> pieces, CudaStream stream);
 
  private:
+  // Small copies find a free room, or get a new one: several saves may be under way.
+  class SmallRooms {
+   public:
+    explicit SmallRooms(const Device& device) : device_(device) {}
+    Result<std::unique_ptr<DeviceSnapshot>> take(std::span<const PieceToWrite> pieces,
+                                                 const DeviceMark& mark);
+
+   private:
+    const Device& device_;
+    std::vector<std::unique_ptr<SnapshotRoom>> rooms_;
+  };
   struct Rooms {
-    explicit Rooms(const Device& device) : now(device), later(device), probe(device) {}
-    SnapshotRoom now, later, probe;
+    explicit Rooms(const Device& device) : small(device), large(device) {}
+    SmallRooms small;
+    SnapshotRoom large;
   };
 
   Rooms& of(const Device& device);
