@@ -235,7 +235,7 @@ TEST(SimulateTest, OneFailureAndPeriodicOnesAreSpreadOverTheRuns) {
   EXPECT_NEAR(once.at(Metric::kTime).mean, 50, 1e-9);
   options.failures = {.kind = Kind::kEvery, .period = 700};
   const Simulated periodic = run_one(p, every(100, p.length), options);
-  EXPECT_NEAR(periodic.failures, 1.56, 0.1);
+  EXPECT_NEAR(periodic.failures, 1000.0 / 700, 0.01);
 }
 
 TEST(SimulateTest, HopelessJobsAreGivenUpAndCounted) {
