@@ -260,6 +260,27 @@ TEST(SimulateTest, BadModelsAreRefused) {
             "failures: one every 0 s, want more than 0");
 }
 
+TEST(ProblemTest, BadProblemsAreRefusedWithTheNumber) {
+  const auto message = [](Problem p) { return message_of(Grid::build(std::move(p))); };
+  EXPECT_EQ(message({}), "length: 0 s, want more than 0 and at most 1e+12");
+  EXPECT_EQ(message({.length = NAN}),
+            "length: nan s, want more than 0 and at most 1e+12");
+  EXPECT_EQ(message({.length = 1, .stall = -1}), "stall: -1 s, want 0 to 1e+12");
+  EXPECT_EQ(message({.length = 1, .stall = NAN}), "stall: nan s, want 0 to 1e+12");
+  EXPECT_EQ(message({.length = 1, .mtbf = -5}),
+            "mtbf: -5 s, want more than 0, or never");
+  EXPECT_EQ(message({.length = 1, .objective = Objective::kProgress}),
+            "progress: the loss falls by 0, want a curve that falls");
+  EXPECT_EQ(message({.length = 1, .price = 3}),
+            "price: goes with the objective priced, not delay");
+  EXPECT_EQ(message({.length = 1, .stops = {-1, 1, {}}}),
+            "stops: rate -1 a second, want 0 or more");
+  EXPECT_EQ(message({.length = 60, .stall = 1, .persist = 30, .budget = 3}),
+            "budget: 3 saves of 30 s each do not fit into 60 s");
+  EXPECT_ERROR(find_planner("best"), ErrorCode::kInvalid);
+  EXPECT_ERROR(parse_objective("gain"), ErrorCode::kInvalid);
+}
+
 TEST(AllocateTest, TheSteepJobGetsMostAndTheSumIsTheBestThereIs) {
   const Curve curves[] = {falling(1, 1 / 600.0), falling(1, 1 / 600.0).from(1200),
                           falling(1, 1 / 60.0).from(600)};
