@@ -62,7 +62,10 @@ Result<std::vector<Contestant>> plans_of(const Grid& grid) {
 Result<Cell> measure(double stall, double rate, double theta1) {
   const Problem problem = hour(stall, rate, theta1);
   const Grid grid = HOLDFAST_TRY(Grid::build(problem));
-  Cell cell{stall, rate, theta1, HOLDFAST_TRY(plans_of(grid)), {}};
+  Cell cell{stall, rate, theta1, HOLDFAST_TRY(plans_of(grid)), {}, {}};
+  for (const Contestant& plan : cell.plans) {
+    cell.expected.push_back(grid.cost(plan.schedule));
+  }
   for (size_t s = 0; s < kScenarios; ++s) {
     cell.seen[s] = HOLDFAST_TRY(
         simulate(problem, cell.plans, options_of(static_cast<Scenario>(s))));
@@ -182,6 +185,14 @@ const Simulated& Cell::at(Scenario scenario, std::string_view plan) const {
   return *found;
 }
 
+double Cell::expected_change(std::string_view plan, std::string_view other) const {
+  const auto cost = [&](std::string_view name) {
+    const auto found = std::ranges::find(plans, name, &Contestant::name);
+    return expected[static_cast<size_t>(found - plans.begin())];
+  };
+  return cost(plan) / cost(other) - 1;
+}
+
 double Cell::change(Scenario scenario, std::string_view plan, std::string_view other,
                     Metric metric) const {
   if (metric == Metric::kProgress) metric = progress_of(scenario);
@@ -226,11 +237,8 @@ Result<std::vector<double>> study_phases() {
   std::vector<double> out;
   for (int phase = 0; phase < kPhases; ++phase) {
     SimulateOptions options{.runs = 1};
-    options.failures = {.kind = Kind::kTrace};
-    const double first = kInjection * (phase + 0.5) / kPhases;
-    for (double t = first; t < 4 * p.length; t += kInjection) {
-      options.failures.trace.push_back(t);
-    }
+    options.failures = {.kind = Kind::kEvery, .period = kInjection};
+    options.failures.phase = (phase + 0.5) / kPhases;
     const auto seen = HOLDFAST_TRY(simulate(p, plans, options));
     out.push_back(
         seen[1].at(Metric::kProgress).mean / seen[0].at(Metric::kProgress).mean - 1);

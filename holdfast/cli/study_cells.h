@@ -21,6 +21,9 @@ struct Cell {
   std::vector<Contestant> plans;
   std::array<std::vector<Simulated>, kScenarios> seen;  // by plan
 
+  std::vector<double> expected;  // of the paper's metric, by plan, to the first order
+
+  double expected_change(std::string_view plan, std::string_view other) const;
   const Simulated& at(Scenario scenario, std::string_view plan) const;
   // The plan's mean over the other's, minus 1.
   double change(Scenario scenario, std::string_view plan, std::string_view other,

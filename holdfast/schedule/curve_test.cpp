@@ -1,11 +1,14 @@
-// Curves, and the functions and draws below them.
+// Curves, their fits, published intervals, and the functions and draws below them.
 #include "holdfast/schedule/curve.h"
 
 #include <bit>
 #include <cmath>
+#include <functional>
 
 #include "holdfast/base/testing.h"
 #include "holdfast/schedule/dice.h"
+#include "holdfast/schedule/intervals.h"
+#include "holdfast/schedule/loss_fit.h"
 #include "holdfast/schedule/portable.h"
 
 namespace holdfast {
@@ -81,6 +84,103 @@ TEST(CurveTest, WorkersPaceACurveAndPartsOfItAreTheSameCurve) {
     EXPECT_NEAR(paced.loss(150), c.loss(450), 1e-14);
     EXPECT_NEAR(c.from(30).loss(12), c.loss(42), 1e-14);
   }
+}
+
+TEST(IntervalsTest, TheLiteraturesIntervalsHaveTheirPublishedValues) {
+  EXPECT_NEAR(young(10, 3600), 268.33, 0.01);
+  EXPECT_NEAR(young(60, 900), 328.63, 0.01);
+  EXPECT_NEAR(daly(10, 3600), 261.7, 0.05);
+  EXPECT_NEAR(daly(60, 900), 289.9, 0.05);
+  EXPECT_NEAR(daly_exact(10, 3600), 261.7, 0.05);
+  EXPECT_NEAR(daly_exact(60, 900), 289.9, 0.05);
+  EXPECT_NEAR(daly(5, 24 * 60), 117, 0.5);
+  EXPECT_NEAR(daly(5, 6 * 60), 57, 0.5);
+  EXPECT_NEAR(daly(5, 15), 9.1, 0.05);
+  EXPECT_EQ(daly(30, 15), 15);
+  EXPECT_EQ(daly_first(10, 3600, 60), std::sqrt(20 * 3660.0));
+  EXPECT_EQ(checkfreq(1, 3, 0.25), 28.75);  // 115 steps hold the stall to 3.5 %
+  EXPECT_EQ(checkfreq(0.01, 3, 0.4), 3.2);  // 8 steps until it is durable
+  EXPECT_TRUE(std::isinf(daly(10, INFINITY)));
+}
+
+// The repository's example, 0.09 s of stall: a loss that depends on the unit of time.
+TEST(IntervalsTest, CocisPublishedStepDependsOnTheUnitOfTime) {
+  EXPECT_NEAR(coci_loss_step(-0.078, 0.0042, 0.0015), 0.014678, 1e-6);  // minutes
+  EXPECT_NEAR(coci_loss_step(-0.078 / 60, 0.0042 / 60, 0.09), 0.880663, 1e-6);
+  EXPECT_NEAR(coci_loss_step(-0.078 * 60, 0.0042 * 60, 0.0015 / 60), 0.000245, 1e-6);
+}
+
+// The loss over the next tenth of the run, as a share of the true fall.
+double fit_error(const std::function<double(double)>& loss, double noise,
+                 uint64_t seed) {
+  Dice dice(seed);
+  LossFit fit;
+  for (double x = 0; x < 1000; x += 0.5)
+    fit.add(x, loss(x) * (1 + noise * dice.normal()));
+  const auto fitted = fit.fit();
+  if (!fitted) return INFINITY;
+  return fitted->curve.drop(900, 1100) / (loss(900) - loss(1100)) - 1;
+}
+
+TEST(LossFitTest, ExponentialsAndPowerLawsAreFoundUnderNoise) {
+  const auto exponential = [](double x) { return 0.4 + 2 * std::exp(-x / 300); };
+  const auto power = [](double x) { return 0.2 + 2 * std::pow(1 + x / 20, -0.5); };
+  EXPECT_NEAR(fit_error(exponential, 0, 1), 0, 0.01);
+  EXPECT_NEAR(fit_error(power, 0, 1), 0, 0.08);
+  int good = 0;
+  for (uint64_t seed = 1; seed <= 5; ++seed) {
+    good += std::fabs(fit_error(exponential, 0.1, seed)) < 0.3;
+    good += std::fabs(fit_error(power, 0.1, seed)) < 0.3;
+  }
+  EXPECT_GE(good, 9);
+}
+
+TEST(LossFitTest, OutliersAndHolesDoNotMoveIt) {
+  Dice dice(3);
+  LossFit fit;
+  for (int i = 0; i < 2000; ++i) {
+    const double x = i * 0.5, loss = 0.4 + 2 * std::exp(-x / 300);
+    fit.add(x, i % 97 == 50  ? 1e6
+               : i % 31 == 7 ? NAN
+                             : loss * (1 + 0.02 * dice.normal()));
+  }
+  const auto fitted = fit.fit();
+  ASSERT_TRUE(fitted);
+  EXPECT_NEAR(fitted->curve.loss(500), 0.4 + 2 * std::exp(-500.0 / 300), 0.02);
+  EXPECT_GT(fitted->confidence, 0.9);
+}
+
+TEST(LossFitTest, ALearningRateDropOpensASegmentWithinFiveBins) {
+  Dice dice(4);
+  LossFit fit;
+  const auto loss = [](double x) {
+    return x < 1000 ? 0.55 + 1.7 * std::exp(-x / 200)
+                    : 0.2 + 0.35 * std::exp(-(x - 1000) / 60);
+  };
+  double noticed = 0;
+  for (double x = 0; x < 1500; x += 0.5) {
+    fit.add(x, loss(x) * (1 + 0.02 * dice.normal()));
+    if (std::fmod(x, 30) == 0) fit.fit();
+    if (noticed == 0 && fit.segments() > 1) noticed = x;
+  }
+  EXPECT_GE(noticed, 1000);
+  EXPECT_LE(noticed, 1000 + 5 * 32);  // bins of 64 values by then
+  const auto fitted = fit.fit();
+  ASSERT_TRUE(fitted);
+  EXPECT_NEAR(fitted->curve.loss(1400), 0.2, 0.03);
+}
+
+TEST(LossFitTest, WhatDoesNotFallHasNoFit) {
+  Dice dice(6);
+  LossFit rising, constant, noise;
+  for (int i = 0; i < 500; ++i) {
+    rising.add(i, 1 + 0.01 * i);
+    constant.add(i, 3);
+    noise.add(i, dice.normal());
+  }
+  EXPECT_FALSE(rising.fit());
+  EXPECT_FALSE(constant.fit());
+  EXPECT_FALSE(noise.fit());
 }
 
 }  // namespace

@@ -33,7 +33,9 @@ void FailureTimes::begin(const SimulateOptions& options, int64_t run) {
   const double part =
       (static_cast<double>(run) + 0.5) / static_cast<double>(options.runs);
   once_ = part * model_.share * problem_.length;
-  if (model_.kind == Kind::kEvery) offset_ = part * model_.period;
+  if (model_.kind == Kind::kEvery) {
+    offset_ = model_.phase.value_or(part) * model_.period;
+  }
   if (model_.kind == Kind::kTrace) {
     offset_ = run == 0 ? 0 : dice_.uniform() * model_.trace_length;
   }
@@ -70,11 +72,9 @@ double FailureTimes::next_weibull() {
   return time;
 }
 
-// The quotient of a failure's own time may round to just below a whole number.
-double FailureTimes::every_after(double wall) const {
-  const double count = std::max(0.0, std::floor((wall - offset_) / model_.period) + 1);
-  const double time = offset_ + count * model_.period;
-  return time > wall ? time : time + model_.period;
+double FailureTimes::work(size_t index) const {
+  if (model_.kind == Kind::kOnce) return index == 0 ? once_ : INFINITY;
+  return offset_ + static_cast<double>(index) * model_.period;
 }
 
 double FailureTimes::trace_after(double wall) const {
@@ -86,13 +86,8 @@ double FailureTimes::trace_after(double wall) const {
 }
 
 double FailureTimes::after(double wall) {
-  switch (model_.kind) {
-    case Kind::kNever: return INFINITY;
-    case Kind::kOnce: return wall < once_ ? once_ : INFINITY;
-    case Kind::kEvery: return every_after(wall);
-    case Kind::kTrace: return trace_after(wall);
-    default: break;
-  }
+  if (model_.kind == Kind::kNever) return INFINITY;
+  if (model_.kind == Kind::kTrace) return trace_after(wall);
   while (drawn_.empty() || drawn_.back() <= wall) drawn_.push_back(next_weibull());
   return *std::upper_bound(drawn_.begin(), drawn_.end(), wall);
 }

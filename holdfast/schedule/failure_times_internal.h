@@ -16,8 +16,14 @@ class FailureTimes {
   // Another run: its own draws.
   void begin(const SimulateOptions& options, int64_t run);
 
-  // Exponential failures count hazard, others wall time.
+  // Exponential failures count hazard, injected ones work, others wall time.
   bool by_hazard() const { return model_.kind == FailureModel::Kind::kExponential; }
+  bool by_work() const {
+    return model_.kind == FailureModel::Kind::kEvery ||
+           model_.kind == FailureModel::Kind::kOnce;
+  }
+  // Where on the work clock failure number `index` strikes.
+  double work(size_t index) const;
   // The hazard that the run survives before failure number `index`.
   double hazard(size_t index);
   // The first failure after this wall time.
@@ -25,7 +31,6 @@ class FailureTimes {
   Dice& dice() { return dice_; }
 
  private:
-  double every_after(double wall) const;
   double trace_after(double wall) const;
   double next_weibull();
   double wall_of(double hazard, double age) const;

@@ -10,8 +10,9 @@ namespace holdfast {
 namespace {
 
 constexpr size_t kMostBins = 64, kFewestBins = 8, kJudged = 3;
-constexpr double kForget = 0.98;  // a bin's weight against the next one's
-constexpr double kLeastConfidence = 0.5;
+constexpr int64_t kFirstLosses = 5;
+constexpr double kForget = 0.98;        // a bin's weight against the next one's
+constexpr double kLeastDeviations = 5;  // the best of many shapes finds 3 in noise
 
 // One shape s(x) of the curve floor + scale s(x - x0).
 struct Shape {
@@ -31,14 +32,14 @@ struct Line {
     ss += weight * shape * shape, sy += weight * shape * value;
     yy += weight * value * value;
   }
-  double spread() const { return std::max(yy - y * y / w, 0.0); }
 };
 
 }  // namespace
 
 struct LossFit::Candidate {
   Shape shape{};
-  double x0 = 0, floor = 0, scale = 0, error = INFINITY, spread = 0;
+  double x0 = 0, floor = 0, scale = 0, error = INFINITY;
+  double deviation = 0;  // standard error of the scale
 
   double at(double x) const { return floor + scale * shape.at(x - x0); }
 };
@@ -73,7 +74,8 @@ void solve(const Bins& bins, Candidate& c) {
             c.scale * c.scale * line.ss;
   c.error = std::max(c.error, 1e-18 * line.yy);
   c.floor = floor + origin;
-  c.spread = line.spread();
+  const double freedom = static_cast<double>(bins.size()) - 3;
+  c.deviation = std::sqrt(c.error / freedom * line.w / det);
   if (!(c.scale > 0)) c.error = INFINITY;
 }
 
@@ -130,6 +132,7 @@ bool LossFit::outlier(double loss) {
   rejected_in_a_row_ = 0;
   const double weight = 1.0 / static_cast<double>(std::min<int64_t>(++seen_, 50));
   mean_ += weight * off;
+  if (seen_ <= kFirstLosses) first_loss_ = mean_;
   variance_ = (1 - weight) * (variance_ + weight * off * off);
   return false;
 }
@@ -163,7 +166,7 @@ void LossFit::milestone() {
 
 void LossFit::open_segment(size_t keep) {
   bins_.erase(bins_.begin(), bins_.end() - static_cast<ptrdiff_t>(keep));
-  per_bin_ = std::max(1.0, std::floor(per_bin_ / 4));
+  per_bin_ = 1;  // a new slope is to be known soon
   ++segments_;
 }
 
@@ -206,14 +209,14 @@ std::optional<FittedCurve> LossFit::fit() {
   if (bins_.size() < kFewestBins) return std::nullopt;
   const auto model = best_fit(bins_);
   if (!model) return std::nullopt;
-  const double confidence = model->spread > 0 ? 1 - model->error / model->spread : 0;
-  if (!(confidence >= kLeastConfidence)) return std::nullopt;
+  const double cv = model->deviation / model->scale;
+  if (!(cv * kLeastDeviations <= 1)) return std::nullopt;
   const Shape& s = model->shape;
   const double first = model->floor + model->scale;
   Result<Curve> curve = s.power ? Curve::power(first, s.rate, s.exponent, model->floor)
                                 : Curve::exponential(first, s.rate, model->floor);
   if (!curve.ok()) return std::nullopt;
-  return FittedCurve{curve->later(model->x0), confidence,
+  return FittedCurve{curve->later(model->x0), 1 / (1 + cv * cv),
                      s.power ? "power law" : "exponential"};
 }
 

@@ -21,7 +21,7 @@ namespace holdfast {
 
 struct FittedCurve {
   Curve curve;              // over the work clock of add(); good from the segment on
-  double confidence = 0;    // the share of the losses' spread that it explains, 0 to 1
+  double confidence = 0;    // 1 / (1 + cv^2), cv the relative error of the fall
   std::string_view family;  // "exponential", "power law"
 };
 
@@ -32,10 +32,12 @@ class LossFit {
   // What was learned of the slope does not hold from here on.
   void milestone();
   // Fits what is there: a millisecond at most. Empty if there are fewer than 8 bins, or
-  // nothing that falls with a confidence of 0.5.
+  // the fall is less than five of its standard errors.
   std::optional<FittedCurve> fit();
 
   int64_t segments() const { return segments_; }
+  // The mean of the first losses, where the run began; 0 before there are any.
+  double first_loss() const { return first_loss_; }
 
  private:
   struct Bin {
@@ -54,6 +56,7 @@ class LossFit {
   double mean_ = 0, variance_ = 0;  // of the recent values
   int64_t seen_ = 0, rejected_in_a_row_ = 0;
   int64_t segments_ = 1;
+  double first_loss_ = 0;
 };
 
 }  // namespace holdfast

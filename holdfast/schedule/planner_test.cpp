@@ -124,23 +124,6 @@ TEST(PlannerTest, TheCostIsMonge) {
   }
 }
 
-TEST(PlannerTest, TheLiteraturesIntervalsHaveTheirPublishedValues) {
-  EXPECT_NEAR(young(10, 3600), 268.33, 0.01);
-  EXPECT_NEAR(young(60, 900), 328.63, 0.01);
-  EXPECT_NEAR(daly(10, 3600), 261.7, 0.05);
-  EXPECT_NEAR(daly(60, 900), 289.9, 0.05);
-  EXPECT_NEAR(daly_exact(10, 3600), 261.7, 0.05);
-  EXPECT_NEAR(daly_exact(60, 900), 289.9, 0.05);
-  EXPECT_NEAR(daly(5, 24 * 60), 117, 0.5);
-  EXPECT_NEAR(daly(5, 6 * 60), 57, 0.5);
-  EXPECT_NEAR(daly(5, 15), 9.1, 0.05);
-  EXPECT_EQ(daly(30, 15), 15);
-  EXPECT_EQ(daly_first(10, 3600, 60), std::sqrt(20 * 3660.0));
-  EXPECT_EQ(checkfreq(1, 3, 0.25), 28.75);  // 115 steps hold the stall to 3.5 %
-  EXPECT_EQ(checkfreq(0.01, 3, 0.4), 3.2);  // 8 steps until it is durable
-  EXPECT_TRUE(std::isinf(daly(10, INFINITY)));
-}
-
 TEST(PlannerTest, TheExactMakespanLeadsToDalysExactInterval) {
   for (const auto& [stall, mtbf] : {std::pair(10.0, 3600.0), std::pair(60.0, 900.0)}) {
     const double exact = daly_exact(stall, mtbf);
@@ -226,13 +209,6 @@ TEST(PlannerTest, NoPlanDependsOnTheUnitOfTime) {
     p.stops.rate /= 64;
     EXPECT_EQ(optimum(grid_of(p)), plan) << name_of(objective);
   }
-}
-
-// The repository's example, 0.09 s of stall: a loss that depends on the unit of time.
-TEST(PlannerTest, CocisPublishedStepDependsOnTheUnitOfTime) {
-  EXPECT_NEAR(coci_loss_step(-0.078, 0.0042, 0.0015), 0.014678, 1e-6);  // minutes
-  EXPECT_NEAR(coci_loss_step(-0.078 / 60, 0.0042 / 60, 0.09), 0.880663, 1e-6);
-  EXPECT_NEAR(coci_loss_step(-0.078 * 60, 0.0042 * 60, 0.0015 / 60), 0.000245, 1e-6);
 }
 
 TEST(PlannerTest, CociAsPublishedCanLeaveAJobWithoutAnySave) {
@@ -410,27 +386,6 @@ TEST(PlannerTest, AFinerGridHardlyChangesTheCost) {
     const double cost = fine.cost(optimum(fine));
     EXPECT_NEAR(coarse.cost(optimum(coarse)), cost, 2e-3 * cost) << name_of(objective);
   }
-}
-
-TEST(PlannerTest, BadProblemsAreRefusedWithTheNumber) {
-  const auto message = [](Problem p) { return message_of(Grid::build(std::move(p))); };
-  EXPECT_EQ(message({}), "length: 0 s, want more than 0 and at most 1e+12");
-  EXPECT_EQ(message({.length = NAN}),
-            "length: nan s, want more than 0 and at most 1e+12");
-  EXPECT_EQ(message({.length = 1, .stall = -1}), "stall: -1 s, want 0 to 1e+12");
-  EXPECT_EQ(message({.length = 1, .stall = NAN}), "stall: nan s, want 0 to 1e+12");
-  EXPECT_EQ(message({.length = 1, .mtbf = -5}),
-            "mtbf: -5 s, want more than 0, or never");
-  EXPECT_EQ(message({.length = 1, .objective = Objective::kProgress}),
-            "progress: the loss falls by 0, want a curve that falls");
-  EXPECT_EQ(message({.length = 1, .price = 3}),
-            "price: goes with the objective priced, not delay");
-  EXPECT_EQ(message({.length = 1, .stops = {-1, 1, {}}}),
-            "stops: rate -1 a second, want 0 or more");
-  EXPECT_EQ(message({.length = 60, .stall = 1, .persist = 30, .budget = 3}),
-            "budget: 3 saves of 30 s each do not fit into 60 s");
-  EXPECT_ERROR(find_planner("best"), ErrorCode::kInvalid);
-  EXPECT_ERROR(parse_objective("gain"), ErrorCode::kInvalid);
 }
 
 TEST(PlannerTest, AJobThatNeverFailsIsNeverSaved) {

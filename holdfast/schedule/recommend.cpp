@@ -8,8 +8,6 @@
 namespace holdfast {
 namespace {
 
-constexpr double kWorthUneven = 0.05;
-
 double first_gap(const Problem& problem, const Schedule& schedule) {
   return schedule.times.empty() ? problem.length : schedule.times.front();
 }
@@ -35,13 +33,13 @@ Schedule fewest_within(const Grid& grid, const Schedule& even, double limit) {
 
 }  // namespace
 
-Recommendation recommend(const Grid& grid, double slack) {
+Recommendation recommend(const Grid& grid, double slack, double worth) {
   const Problem& problem = grid.problem();
   Recommendation out;
   const Schedule plan = grid.schedule(optimum(grid)), even = best_even(grid);
   out.optimum = grid.cost(plan);
   out.even = grid.cost(even);
-  out.uneven = out.gain() > kWorthUneven || problem.budget.has_value();
+  out.uneven = out.gain() > worth || problem.budget.has_value();
   if (out.uneven) {
     out.schedule = plan;
   } else {

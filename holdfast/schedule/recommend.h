@@ -20,6 +20,9 @@ struct Recommendation {
 // share of the whole: of the job's length for the objective delay, of the loss to be taken
 // off for others. Saves that hardly pay wear out disks for nothing. An uneven plan only
 // where it gains more than 5 % over the best even one, or where a budget asks for it.
-Recommendation recommend(const Grid& grid, double slack = 0.001);
+// `worth` is that 5 %.
+inline constexpr double kWorthUneven = 0.05;
+Recommendation recommend(const Grid& grid, double slack = 0.001,
+                         double worth = kWorthUneven);
 
 }  // namespace holdfast

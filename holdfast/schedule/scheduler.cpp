@@ -9,7 +9,8 @@ namespace {
 constexpr int64_t kFirstSave = 3;  // steps after which buffers and clocks have settled
 constexpr double kTriesAnInterval = 8;  // after a save that was dropped
 constexpr double kLost = 600;  // a save in flight that long, at least, may never come
-constexpr double kLookAgain = 60;  // seconds of work between two looks at the plan
+constexpr double kLookAgain = 60;  // seconds of work between two looks at the plan,
+constexpr double kLookSoon = 15;   // or until the losses show a curve
 
 double seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
 
@@ -107,7 +108,9 @@ bool Scheduler::step(int64_t step, Instant now) {
   if (stale_ || work_ >= plan_again_) {
     replan();
     stale_ = false;
-    plan_again_ = work_ + std::max(kLookAgain, interval_ < 1e9 ? interval_ / 4 : 0);
+    const double rest = interval_ < 1e9 ? interval_ / 4 : 0;
+    const bool waits = highest_loss_step_ >= 0 && !fit_;
+    plan_again_ = work_ + (waits ? kLookSoon : std::max(kLookAgain, rest));
   }
   const bool save = due(step, now);
   last_step_ = step;

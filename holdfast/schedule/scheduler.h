@@ -125,7 +125,7 @@ class Scheduler {
   };
   Choice choose();
   Choice choose_auto();
-  Choice choose_delay(std::string_view why);
+  Choice choose_delay(std::string_view why, double stops);
   std::optional<Choice> choose_by_curve(Objective objective);
   Choice choose_coci();
   Choice limited(Choice choice) const;
@@ -159,7 +159,8 @@ class Scheduler {
   size_t next_must_ = 0, next_milestone_ = 0;
   int64_t saves_ = 0, bytes_ = 0;
   bool has_durable_ = false, in_flight_ = false, deadline_met_ = false;
-  bool stale_ = true;  // something was learned: plan at the next step
+  bool uneven_ = false;  // the last plan by the curve was
+  bool stale_ = true;    // something was learned: plan at the next step
   std::string why_, reason_;
 };
 

@@ -14,6 +14,8 @@ namespace {
 // What a save costs until one was measured: a guess that the first save replaces.
 constexpr double kGuessedStall = 1, kGuessedPersist = 10;
 constexpr double kHysteresis = 0.1;  // costs less than 0.5 %
+// An even interval for what is left, chosen again and again, would always come too late.
+constexpr double kKeepUneven = 0.005;
 constexpr double kFarFromYoung = 4;  // coci's interval stays within this factor of it
 constexpr double kFewestPositions = 256, kMostPositions = 4096;
 constexpr double kDay = 86400;
@@ -116,18 +118,23 @@ Scheduler::Choice Scheduler::choose_auto() {
     return {remaining_work() / (left + 1),
             fmt::format("auto: {} of {} saves left", left, *options_.budget)};
   }
-  if (aim == Objective::kDelay && !options_.budget) return choose_delay("auto: delay");
+  if (aim == Objective::kDelay) return choose_delay("auto: delay", 0);
   if (fit_) {
     if (auto choice = choose_by_curve(aim)) return *std::move(choice);
   }
+  // Until a curve is known every second counts alike, and a hard stop is a failure.
+  const double stops =
+      aim == Objective::kExplore ? options_.stop_rate * options_.hard : 0;
   return choose_delay(
-      fmt::format("auto: delay, for {} knows no falling curve yet", name_of(aim)));
+      fmt::format("auto: delay, for {} knows no falling curve yet", name_of(aim)),
+      stops);
 }
 
-Scheduler::Choice Scheduler::choose_delay(std::string_view why) {
-  const double best = daly_exact(stall(), mtbf());
+Scheduler::Choice Scheduler::choose_delay(std::string_view why, double stops) {
+  const double danger = 1 / (1 / mtbf() + stops);
+  const double best = daly_exact(stall(), danger);
   const double longest =
-      std::min(longest_within(stall(), mtbf(), options_.slack), mtbf());
+      std::min(longest_within(stall(), danger, options_.slack), danger);
   return {std::max(best, longest),
           fmt::format("{}, the longest within {:g} % of wall time of the best {}", why,
                       options_.slack * 100, duration_text(best))};
@@ -139,6 +146,9 @@ Problem Scheduler::problem(const FittedCurve& fit, Objective aim) const {
   p.mtbf = mtbf();
   p.objective = aim;
   p.curve = fit.curve.from(anchor_);
+  // The price of a second is the whole run's: it must not fall as the end comes near.
+  const double end = anchor_ + p.length;
+  p.second = std::max(losses_.first_loss() - fit.curve.loss(end), 0.0) / end;
   p.stops.rate = options_.stop_rate;
   p.stops.hard = options_.hard;
   if (options_.deadline) {
@@ -156,7 +166,9 @@ Problem Scheduler::problem(const FittedCurve& fit, Objective aim) const {
 std::optional<Scheduler::Choice> Scheduler::choose_by_curve(Objective aim) {
   const Result<Grid> grid = Grid::build(problem(*fit_, aim));
   if (!grid.ok()) return std::nullopt;
-  const Recommendation best = recommend(*grid, options_.slack);
+  const Recommendation best =
+      recommend(*grid, options_.slack, uneven_ ? kKeepUneven : kWorthUneven);
+  uneven_ = best.uneven;
   if (best.schedule.times.empty()) {
     return Choice{best.interval, "auto: no further save pays"};
   }

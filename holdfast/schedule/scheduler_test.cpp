@@ -1,4 +1,4 @@
-// The live decider, what it learns from, and the fit of loss curves.
+// The live decider and what it learns from.
 #include "holdfast/schedule/scheduler.h"
 
 #include <cmath>
@@ -6,9 +6,7 @@
 
 #include "holdfast/base/testing.h"
 #include "holdfast/schedule/dice.h"
-#include "holdfast/schedule/grid.h"
 #include "holdfast/schedule/intervals.h"
-#include "holdfast/schedule/optimum.h"
 
 namespace holdfast {
 namespace {
@@ -329,79 +327,6 @@ TEST(EstimatesTest, StepsBesideASaveInFlightShowTheSlowdown) {
   for (int i = 0; i < 100; ++i) steps.add(0.1, false), steps.add(0.12, true);
   EXPECT_NEAR(steps.slowdown(), 0.2, 1e-9);
   EXPECT_NEAR(steps.step(), 0.1, 1e-9);
-}
-
-// The loss over the next tenth of the run, as a share of the true fall.
-double fit_error(const std::function<double(double)>& loss, double noise,
-                 uint64_t seed) {
-  Dice dice(seed);
-  LossFit fit;
-  for (double x = 0; x < 1000; x += 0.5)
-    fit.add(x, loss(x) * (1 + noise * dice.normal()));
-  const auto fitted = fit.fit();
-  if (!fitted) return INFINITY;
-  return fitted->curve.drop(900, 1100) / (loss(900) - loss(1100)) - 1;
-}
-
-TEST(LossFitTest, ExponentialsAndPowerLawsAreFoundUnderNoise) {
-  const auto exponential = [](double x) { return 0.4 + 2 * std::exp(-x / 300); };
-  const auto power = [](double x) { return 0.2 + 2 * std::pow(1 + x / 20, -0.5); };
-  EXPECT_NEAR(fit_error(exponential, 0, 1), 0, 0.01);
-  EXPECT_NEAR(fit_error(power, 0, 1), 0, 0.08);
-  int good = 0;
-  for (uint64_t seed = 1; seed <= 5; ++seed) {
-    good += std::fabs(fit_error(exponential, 0.1, seed)) < 0.3;
-    good += std::fabs(fit_error(power, 0.1, seed)) < 0.3;
-  }
-  EXPECT_GE(good, 9);
-}
-
-TEST(LossFitTest, OutliersAndHolesDoNotMoveIt) {
-  Dice dice(3);
-  LossFit fit;
-  for (int i = 0; i < 2000; ++i) {
-    const double x = i * 0.5, loss = 0.4 + 2 * std::exp(-x / 300);
-    fit.add(x, i % 97 == 50  ? 1e6
-               : i % 31 == 7 ? NAN
-                             : loss * (1 + 0.02 * dice.normal()));
-  }
-  const auto fitted = fit.fit();
-  ASSERT_TRUE(fitted);
-  EXPECT_NEAR(fitted->curve.loss(500), 0.4 + 2 * std::exp(-500.0 / 300), 0.02);
-  EXPECT_GT(fitted->confidence, 0.9);
-}
-
-TEST(LossFitTest, ALearningRateDropOpensASegmentWithinFiveBins) {
-  Dice dice(4);
-  LossFit fit;
-  const auto loss = [](double x) {
-    return x < 1000 ? 0.55 + 1.7 * std::exp(-x / 200)
-                    : 0.2 + 0.35 * std::exp(-(x - 1000) / 60);
-  };
-  double noticed = 0;
-  for (double x = 0; x < 1500; x += 0.5) {
-    fit.add(x, loss(x) * (1 + 0.02 * dice.normal()));
-    if (std::fmod(x, 10) == 0) fit.fit();
-    if (noticed == 0 && fit.segments() > 1) noticed = x;
-  }
-  EXPECT_GE(noticed, 1000);
-  EXPECT_LE(noticed, 1000 + 5 * 32);  // bins of 64 values by then
-  const auto fitted = fit.fit();
-  ASSERT_TRUE(fitted);
-  EXPECT_NEAR(fitted->curve.loss(1400), 0.2, 0.03);
-}
-
-TEST(LossFitTest, WhatDoesNotFallHasNoFit) {
-  Dice dice(6);
-  LossFit rising, constant, noise;
-  for (int i = 0; i < 500; ++i) {
-    rising.add(i, 1 + 0.01 * i);
-    constant.add(i, 3);
-    noise.add(i, dice.normal());
-  }
-  EXPECT_FALSE(rising.fit());
-  EXPECT_FALSE(constant.fit());
-  EXPECT_FALSE(noise.fit());
 }
 
 }  // namespace

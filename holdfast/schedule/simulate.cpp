@@ -49,6 +49,9 @@ class Run {
     if (failures_.by_hazard()) {
       return timeline_.time_of_hazard(base_, failures_.hazard(out_.failures));
     }
+    if (failures_.by_work()) {
+      return timeline_.time_of_work(base_, failures_.work(out_.failures));
+    }
     failure_ = failures_.after(wall_);
     return failure_ - wall_;
   }
@@ -66,7 +69,7 @@ class Run {
       out_.at(Metric::kWorkerSeconds) +=
           w.until(moment.x) - w.until(from) + problem_.restart * w.at(moment.x);
     }
-    wall_ = (failures_.by_hazard() ? wall_ + time : failure_) + problem_.restart;
+    wall_ = (failure_ > 0 ? failure_ : wall_ + time) + problem_.restart;
     base_ = durable;
     ++out_.failures;
     if (stop_ < wall_) stop_down();
@@ -120,7 +123,8 @@ class Run {
   const Timeline& timeline_;
   FailureTimes& failures_;
   double stop_;
-  double wall_ = 0, failure_ = 0;
+  double wall_ = 0;
+  double failure_ = 0;  // by wall time: just that moment, or the sum may fall before it
   size_t base_ = 0;
   Outcome out_;
 };

@@ -32,6 +32,7 @@ struct FailureModel {
   std::vector<double> trace{};
   double trace_length = 0;  // 0: up to its last failure
   double period = 0;
+  std::optional<double> phase{};  // kEvery: this share of the period, in every run
   double share = 1;
 };
 

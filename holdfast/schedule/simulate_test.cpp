@@ -235,7 +235,7 @@ TEST(SimulateTest, OneFailureAndPeriodicOnesAreSpreadOverTheRuns) {
   EXPECT_NEAR(once.at(Metric::kTime).mean, 50, 1e-9);
   options.failures = {.kind = Kind::kEvery, .period = 700};
   const Simulated periodic = run_one(p, every(100, p.length), options);
-  EXPECT_NEAR(periodic.failures, 1.56, 0.1);
+  EXPECT_NEAR(periodic.failures, 1000.0 / 700, 0.01);
 }
 
 TEST(SimulateTest, HopelessJobsAreGivenUpAndCounted) {
@@ -258,6 +258,27 @@ TEST(SimulateTest, BadModelsAreRefused) {
             "weibull: shape nan, want 0.1 to 20");
   EXPECT_EQ(message({.failures = {.kind = Kind::kEvery}}),
             "failures: one every 0 s, want more than 0");
+}
+
+TEST(ProblemTest, BadProblemsAreRefusedWithTheNumber) {
+  const auto message = [](Problem p) { return message_of(Grid::build(std::move(p))); };
+  EXPECT_EQ(message({}), "length: 0 s, want more than 0 and at most 1e+12");
+  EXPECT_EQ(message({.length = NAN}),
+            "length: nan s, want more than 0 and at most 1e+12");
+  EXPECT_EQ(message({.length = 1, .stall = -1}), "stall: -1 s, want 0 to 1e+12");
+  EXPECT_EQ(message({.length = 1, .stall = NAN}), "stall: nan s, want 0 to 1e+12");
+  EXPECT_EQ(message({.length = 1, .mtbf = -5}),
+            "mtbf: -5 s, want more than 0, or never");
+  EXPECT_EQ(message({.length = 1, .objective = Objective::kProgress}),
+            "progress: the loss falls by 0, want a curve that falls");
+  EXPECT_EQ(message({.length = 1, .price = 3}),
+            "price: goes with the objective priced, not delay");
+  EXPECT_EQ(message({.length = 1, .stops = {-1, 1, {}}}),
+            "stops: rate -1 a second, want 0 or more");
+  EXPECT_EQ(message({.length = 60, .stall = 1, .persist = 30, .budget = 3}),
+            "budget: 3 saves of 30 s each do not fit into 60 s");
+  EXPECT_ERROR(find_planner("best"), ErrorCode::kInvalid);
+  EXPECT_ERROR(parse_objective("gain"), ErrorCode::kInvalid);
 }
 
 TEST(AllocateTest, TheSteepJobGetsMostAndTheSumIsTheBestThereIs) {

@@ -77,6 +77,14 @@ double Timeline::time_of_hazard(size_t base, double hazard) const {
   return low;
 }
 
+double Timeline::time_of_work(size_t base, double x) const {
+  if (!(x < x_.back())) return INFINITY;
+  const auto after = std::upper_bound(x_.begin(), x_.end(), x);
+  const auto segment = std::max(static_cast<size_t>(after - x_.begin()) - 1, base);
+  const double waited = segment > base ? saved_wait(base) : 0;
+  return ends_[segment] - ends_[base] - waited + std::max(0.0, x - x_[segment]);
+}
+
 double Timeline::stalls(size_t base, const Moment& moment) const {
   const double waited = moment.segment > base ? saved_wait(base) : 0;
   double own = moment.stalled;

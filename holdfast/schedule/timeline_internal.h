@@ -32,6 +32,8 @@ class Timeline {
   // How long from a restart at `base` until this much hazard is used up; infinity if the
   // job ends before.
   double time_of_hazard(size_t base, double hazard) const;
+  // How long from there until the work clock first shows x; infinity if it never does.
+  double time_of_work(size_t base, double x) const;
   // Time and loss spent on stalls between a restart at `base` and the moment.
   double stalls(size_t base, const Moment& moment) const;
   double loss_of_stalls(size_t base, const Moment& moment) const;

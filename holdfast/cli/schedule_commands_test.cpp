@@ -1,0 +1,152 @@
+// holdfast interval and holdfast simulate.
+#include <gtest/gtest.h>
+
+#include "holdfast/base/json.h"
+#include "holdfast/base/memory_env.h"
+#include "holdfast/cli/cli_testing.h"
+
+namespace holdfast {
+namespace {
+
+using testing::Ran;
+
+class ScheduleCommandTest : public ::testing::Test {
+ protected:
+  Ran run(const std::string& line) { return testing::run_line(env_, line); }
+
+  void expect_wrong_call(const std::string& line, const std::string& sentence) {
+    const Ran ran = run(line);
+    EXPECT_EQ(ran.code, 2) << line;
+    EXPECT_EQ(ran.err, "holdfast: " + sentence + "\n") << line;
+    EXPECT_EQ(ran.out, "") << line;
+  }
+
+  void write(const std::string& path, const std::string& text) {
+    ASSERT_TRUE(env_.write_file(path, std::as_bytes(std::span(text))).ok());
+  }
+
+  Json json(const std::string& line) {
+    const Ran ran = run(line + " --json");
+    EXPECT_EQ(ran.code, 0) << ran.err;
+    return parse_json(ran.out, "out").value();
+  }
+
+  MemoryEnv env_;
+};
+
+TEST_F(ScheduleCommandTest, IntervalSaysHowOftenAndWhy) {
+  const Ran ran = run("interval --stall 200ms --persist 5s --mtbf 8h");
+  EXPECT_EQ(ran.code, 0) << ran.err;
+  EXPECT_NE(ran.out.find("save every 3.7 min (392 times): the longest even interval"),
+            std::string::npos)
+      << ran.out;
+  EXPECT_NE(ran.out.find("objective: delay, because nothing stops the job early"),
+            std::string::npos);
+  EXPECT_NE(ran.out.find("checkfreq"), std::string::npos);
+  EXPECT_EQ(ran.out.find("coci"), std::string::npos);  // nothing is known of the loss
+  EXPECT_NE(ran.out.find("####"), std::string::npos);
+}
+
+TEST_F(ScheduleCommandTest, AJobThatMayBeStoppedIsPlannedByItsCurve) {
+  const Json seen = json(
+      "interval --stall 5s --length 3h --mtbf 2h --curve power:2.3,3m,0.8,0.02 --stop "
+      "90m");
+  EXPECT_EQ(seen["job"]["objective"], "explore");
+  EXPECT_EQ(seen["uneven"], true);
+  EXPECT_GT(seen["gain"].get<double>(), 0.1);
+  const auto times = seen["times"].get<std::vector<double>>();
+  EXPECT_LT(times[1] - times[0], times.back() - times[times.size() - 2]);
+  EXPECT_EQ(seen["planners"].size(), 10u);
+}
+
+TEST_F(ScheduleCommandTest, EventsOfEarlierRunsGiveCostsAndFailures) {
+  std::string log;
+  const auto add = [&](int64_t second, const std::string& event) {
+    log += fmt::format("{{\"wall_ns\":{0}000000000,\"mono_ns\":{0}000000000,{1}}}\n",
+                       1000 + second, event);
+  };
+  for (int64_t i = 0; i < 20; ++i) {
+    const double stall = i == 0 ? 9 : 0.5;
+    if (i == 10) add(i * 600, R"("event":"restored","step":700,"seconds":1.0)");
+    add(i * 600 + 1,
+        fmt::format(R"("event":"save_captured","step":{},"seconds":{:.1f})", i * 100,
+                    stall));
+    add(i * 600 + 5, fmt::format(R"("event":"save_durable","step":{},"seconds":{:.1f})",
+                                 i * 100, stall + 3));
+  }
+  write("events.jsonl", log);
+  const Json seen = json("interval --events events.jsonl --mtbf 3h");
+  EXPECT_NEAR(seen["job"]["stall"].get<double>(), 0.5, 0.5);
+  EXPECT_NEAR(seen["job"]["persist"].get<double>(), 3, 1e-9);
+  // Four failures' worth of prior, and one in 3.15 h.
+  EXPECT_NEAR(seen["job"]["mtbf"].get<double>(), (4 * 10800 + 10805) / 5.0, 150);
+}
+
+TEST_F(ScheduleCommandTest, SimulateComparesPlansOnTheSameFailures) {
+  const std::string line =
+      "simulate --length 3h --stall 5s --restart 1m --mtbf 2h --runs 2000 "
+      "--plans young,optimal,50m --curve exp:2.3,1h";
+  const Json seen = json(line);
+  ASSERT_EQ(seen["plans"].size(), 3u);
+  const Json& young = seen["plans"][0];
+  EXPECT_NEAR(young["time"]["mean"].get<double>(), young["expected_time"].get<double>(),
+              1.5 * young["time"]["ci95"].get<double>());
+  const Json& rare = seen["plans"][2]["time_against_first"];
+  EXPECT_GT(rare["mean"].get<double>(), 5 * rare["ci95"].get<double>());
+  const Ran text = run(line);
+  EXPECT_NE(text.out.find("against young"), std::string::npos);
+  EXPECT_EQ(run(line).out, text.out);
+}
+
+TEST_F(ScheduleCommandTest, TracesAndManyWorkersAreSimulated) {
+  write("trace.txt", "# failures\n600\n4000\n9000\n");
+  const Json traced = json(
+      "simulate --length 2h --stall 5s --mtbf 2h --failures trace:trace.txt --runs 1");
+  EXPECT_EQ(traced["plans"][0]["failures"], 2.0);
+  const Json many = json(
+      "simulate --length 2h --stall 1s --mtbf 10000h --workers 100000 --runs 50 "
+      "--failures weibull:0.7,30d");
+  EXPECT_GT(many["plans"][0]["failures"].get<double>(), 10);
+  const Json shrinking = json(
+      "simulate --length 2h --stall 5s --mtbf 24h --allocate 32 --runs 50 "
+      "--curve exp:1,2h exp:0.3,2h exp:0.1,2h");
+  EXPECT_GT(shrinking["plans"][0]["worker_seconds"]["mean"].get<double>(),
+            shrinking["plans"][0]["time"]["mean"].get<double>());
+}
+
+TEST_F(ScheduleCommandTest, WrongCallsAreOneClearSentence) {
+  expect_wrong_call("interval",
+                    "--stall: how long does a save stop the job? want it, or --events");
+  expect_wrong_call("interval --stall=-5",
+                    "--stall: \"-5\", want a time such as 90s, 10m, 8h or 2d");
+  expect_wrong_call("interval --stall nan",
+                    "--stall: \"nan\", want a time such as 90s, 10m, 8h or 2d");
+  expect_wrong_call("interval --stall 5 --length 0",
+                    "length: 0 s, want more than 0 and at most 1e+12");
+  expect_wrong_call("interval --stall 5 --mtbf 0",
+                    "mtbf: 0 s, want more than 0, or never");
+  expect_wrong_call("interval --stall 5 --objective fast",
+                    "objective: \"fast\", want delay, progress, explore or priced");
+  expect_wrong_call("interval --stall 5 --objective progress",
+                    "objective progress: needs --curve");
+  expect_wrong_call("interval --stall 5 --objective delay --stop 2h --curve exp:1,1h",
+                    "objective delay: --stop, --rungs and --deadline go with explore");
+  expect_wrong_call("interval --stall 5 --curve exp:1,-1h",
+                    "curve: \"-1h\", want a time such as 90s, 10m, 8h or 2d");
+  expect_wrong_call("interval --stall 5 --curve exp:nan,1h",
+                    "curve: \"nan\", want a number");
+  expect_wrong_call("interval --stall 5 --slack 2",
+                    "--slack: 2, want a share of 0 to 1");
+  expect_wrong_call("simulate --stall 5 --runs 0", "runs: 0, want 1 to 100000000");
+  expect_wrong_call("simulate --stall 5 --failures weibull:-1",
+                    "weibull: shape -1, want 0.1 to 20");
+  expect_wrong_call("simulate --stall 5 --workers 4 --allocate 8 --curve exp:1,1h",
+                    "--allocate and --workers: want one of them");
+  const Ran missing = run("simulate --stall 5 --failures trace:none.txt");
+  EXPECT_EQ(missing.code, 2) << missing.err;
+  EXPECT_EQ(run("interval --stall 5 --workers 0").code, 2);
+  EXPECT_EQ(run("simulate --stall 5 --plans best").code, 2);
+}
+
+}  // namespace
+}  // namespace holdfast
