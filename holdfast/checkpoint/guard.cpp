@@ -18,6 +18,9 @@ CaptureGuard::CaptureGuard(Guard depth, const ShardToWrite& shard, uint64_t turn
     : depth_(depth), shard_(shard) {
   if (depth == Guard::kFull) {
     digests_.resize(shard.pieces.size());
+    for (const PieceToWrite& piece : shard.pieces) {
+      digests_before_.push_back(piece.at_once ? Digest128{} : digest_of(piece));
+    }
     return;
   }
   size_t total = 0;
@@ -30,6 +33,13 @@ CaptureGuard::CaptureGuard(Guard depth, const ShardToWrite& shard, uint64_t turn
     total += static_cast<size_t>(size);
   }
   bytes_.resize(total);
+  before_.resize(total);
+  for (size_t i = 0; i < samples_.size(); ++i) {
+    if (shard.pieces[i].at_once) continue;
+    gather(place_of(shard.pieces[i]), shard.pieces[i].memory, samples_[i].first,
+           ByteSpan(before_).subspan(samples_[i].at,
+                                     static_cast<size_t>(samples_[i].size)));
+  }
 }
 
 void CaptureGuard::staged(int64_t offset, ByteView bytes) {
@@ -73,13 +83,18 @@ std::vector<size_t> CaptureGuard::changed() const {
 }
 
 bool CaptureGuard::differs(size_t i) const {
-  const PieceToWrite& piece = shard_.pieces[i];
-  if (depth_ == Guard::kFull) return digest_of(piece) != digests_[i];
+  if (depth_ == Guard::kFull) {
+    return digests_before_[i] != digests_[i] ||
+           digest_of(shard_.pieces[i]) != digests_[i];
+  }
   const Sample& sample = samples_[i];
+  const auto size = static_cast<size_t>(sample.size);
+  const ByteView copy = ByteView(bytes_).subspan(sample.at, size);
+  if (std::memcmp(before_.data() + sample.at, copy.data(), size) != 0) return true;
   std::array<std::byte, kBlock> live;
-  const ByteSpan window = ByteSpan(live).first(static_cast<size_t>(sample.size));
-  gather(place_of(piece), piece.memory, sample.first, window);
-  return std::memcmp(window.data(), bytes_.data() + sample.at, window.size()) != 0;
+  gather(place_of(shard_.pieces[i]), shard_.pieces[i].memory, sample.first,
+         ByteSpan(live).first(size));
+  return std::memcmp(live.data(), copy.data(), size) != 0;
 }
 
 void CaptureGuard::settle(Result<void> verdict) {

@@ -2,9 +2,10 @@
 //
 // A save copies the state while the next forward and backward run, which only read it. Code
 // that writes nevertheless (an embedding that renormalises its rows, a clamp, an average
-// swapped in) would tear the checkpoint. So the copy is held against the live tensors before
-// they may change, on the training thread: one block of 4 KiB of every piece, another one in
-// every save, or all of it.
+// swapped in) would tear the checkpoint. So the copy is held against the tensors, as they were
+// inside save() and as they are before they may change, both on the training thread: one
+// block of 4 KiB of every piece, another one in every save, or all of it. (The first alone
+// would miss what comes between two blocks, the second what comes before the copy.)
 #pragma once
 
 #include <string>
@@ -32,12 +33,12 @@ struct Settled {
 // from the training thread once all is staged, settled() from the committing one.
 class CaptureGuard {
  public:
-  // `turn` chooses the block. `shard` must outlive it.
+  // Looks at the pieces as they are now. `turn` chooses the block. `shard` must outlive it.
   CaptureGuard(Guard depth, const ShardToWrite& shard, uint64_t turn);
 
   // Bytes of the file as they were copied, in order and without gaps.
   void staged(int64_t offset, ByteView bytes);
-  // Numbers of the shard's pieces whose live bytes are not those of the copy.
+  // Numbers of the shard's pieces whose bytes, then or now, are not those of the copy.
   std::vector<size_t> changed() const;
 
   // Whether the copy is good, said once, and waited for.
@@ -59,8 +60,10 @@ class CaptureGuard {
   const Guard depth_;
   const ShardToWrite& shard_;
   std::vector<Sample> samples_;  // one a piece, if only a block is looked at
-  Bytes bytes_;
-  std::vector<Digest128> digests_;  // one a piece, if all is
+  Bytes before_;
+  Bytes bytes_;                            // of the copy
+  std::vector<Digest128> digests_before_;  // one a piece, if all is
+  std::vector<Digest128> digests_;         // of the copy
   Xxh3Stream stream_;
   size_t piece_ = 0;  // where staged() is
 
