@@ -19,8 +19,9 @@ release() {
 
 # On the release build that was just made.
 kills() {
-  HOLDFAST_KILLS=${HOLDFAST_KILLS:-300} PYTHONPATH=$PWD/build/release/python \
-    .venv/bin/python -m pytest -q python/tests/test_kill.py
+  HOLDFAST_KILLS=${HOLDFAST_KILLS:-300} HOLDFAST_RANK_KILLS=${HOLDFAST_RANK_KILLS:-50} \
+    PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q \
+    python/tests/test_kill.py python/tests/torch/test_kill_ranks.py
 }
 
 undefined() {

@@ -29,7 +29,10 @@ std::vector<PieceToWrite> pick(std::span<const PieceToWrite> pieces,
 // The chosen pieces lie in the snapshot from now on.
 void move_to(const DeviceSnapshot& snapshot, const std::vector<size_t>& chosen,
              std::span<PieceToWrite> pieces) {
-  for (size_t i = 0; i < chosen.size(); ++i) pieces[chosen[i]] = snapshot.pieces()[i];
+  for (size_t i = 0; i < chosen.size(); ++i) {
+    pieces[chosen[i]] = snapshot.pieces()[i];
+    pieces[chosen[i]].at_once = true;
+  }
 }
 
 }  // namespace
@@ -45,7 +48,6 @@ std::vector<const Device*> devices_of(std::span<const PieceToWrite> pieces) {
 }
 
 Result<void> DeviceShot::make_wait(CudaStream stream, ShardWriter& writer) const {
-  for (const auto& snapshot : snapshots_) HOLDFAST_TRY(snapshot->make_wait(stream));
   for (const Device* device : by_ring_) {
     HOLDFAST_TRY(writer.make_wait(stream, *device));
   }
@@ -110,6 +112,7 @@ Result<void> DeviceRooms::take_on(const Device& device, std::span<PieceToWrite> 
   if (later.empty()) return {};
   auto snapshot = rooms.large.take(pick(pieces, later), mark);
   if (snapshot.ok()) {
+    HOLDFAST_TRY((*snapshot)->make_wait(stream));
     move_to(**snapshot, later, pieces);
     shot.snapshots_.push_back(*std::move(snapshot));
     return {};

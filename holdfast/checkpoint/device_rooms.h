@@ -1,8 +1,8 @@
-// How a save takes tensors of CUDA devices: copies inside the device where it has room, so
-// that training goes on at once; else straight into the ring, while the next forward and
-// backward run. In both cases only training's stream waits for the copies, before the update
-// (DeviceShot::make_wait); no thread does, and nothing is copied before training's own work
-// that was begun earlier.
+// How a save takes tensors of CUDA devices. Where the device has room, they are copied inside
+// it: training's stream waits for that, a few milliseconds a save, and nothing that it does
+// afterwards can tear the copy. Else they go straight into the ring while the next forward and
+// backward run, and training's stream waits before the update (DeviceShot::make_wait). No
+// thread waits for the device in either case.
 #pragma once
 
 #include <map>
@@ -17,7 +17,8 @@ namespace holdfast {
 // The device copies of one save. Of one thread at a time.
 class DeviceShot {
  public:
-  // What is put into the stream from now on comes after the copies. `writer` stages them.
+  // What is put into the stream from now on comes after the copies that go straight into
+  // the ring; `writer` stages them.
   Result<void> make_wait(CudaStream stream, ShardWriter& writer) const;
 
  private:
@@ -34,8 +35,8 @@ class DeviceRooms {
   bool prepare(std::span<const PieceToWrite> pieces);
 
   // Begins to copy the pieces that are on devices, as they are after what was put into the
-  // stream so far, and lets them point to the copies. Those to be copied at once are copied
-  // before the stream goes on. Null if there are none.
+  // stream so far. Those that the device has room for, and the ones to be copied at once,
+  // point to their copies then and are at_once. Null if there are none.
   Result<std::unique_ptr<DeviceShot>> take(std::span<PieceToWrite> pieces,
                                            CudaStream stream);
 

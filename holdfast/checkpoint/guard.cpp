@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <iterator>
+#include <set>
 
 #include "holdfast/base/checked.h"
 
@@ -32,6 +34,12 @@ CaptureGuard::CaptureGuard(Guard depth, std::vector<PieceToWrite> pieces, uint64
     : depth_(depth), pieces_(std::move(pieces)) {
   if (depth == Guard::kFull) {
     digests_.resize(pieces_.size());
+    for (const PieceToWrite& piece : pieces_) {
+      // One that cannot be read is seen when it is staged.
+      const Result<Digest128> digest =
+          piece.at_once ? Result<Digest128>(Digest128{}) : digest_of(piece);
+      digests_before_.push_back(digest.ok() ? *digest : Digest128{});
+    }
     return;
   }
   size_t total = 0;
@@ -44,6 +52,13 @@ CaptureGuard::CaptureGuard(Guard depth, std::vector<PieceToWrite> pieces, uint64
     total += static_cast<size_t>(size);
   }
   bytes_.resize(total);
+  before_.resize(total);
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (pieces_[i].at_once || !on_host(i)) continue;
+    gather(pieces_[i].place(), pieces_[i].memory, samples_[i].first,
+           ByteSpan(before_).subspan(samples_[i].at,
+                                     static_cast<size_t>(samples_[i].size)));
+  }
 }
 
 void CaptureGuard::staged(int64_t offset, ByteView bytes) {
@@ -82,56 +97,62 @@ Result<std::vector<size_t>> CaptureGuard::changed() const {
   for (size_t i = 0; i < pieces_.size(); ++i) {
     // What was copied inside save() cannot have been torn.
     if (pieces_[i].at_once) continue;
-    if (pieces_[i].device != nullptr && depth_ == Guard::kSample) continue;
+    if (depth_ == Guard::kSample && !on_host(i)) continue;
     if (HOLDFAST_TRY(differs(i))) changed.push_back(i);
   }
   return changed;
 }
 
 Result<bool> CaptureGuard::differs(size_t i) const {
-  if (depth_ == Guard::kFull) return HOLDFAST_TRY(digest_of(pieces_[i])) != digests_[i];
+  if (depth_ == Guard::kFull) {
+    return digests_before_[i] != digests_[i] ||
+           HOLDFAST_TRY(digest_of(pieces_[i])) != digests_[i];
+  }
   const Sample& sample = samples_[i];
+  const auto size = static_cast<size_t>(sample.size);
+  if (differs(sample, ByteView(before_).subspan(sample.at, size))) return true;
   std::array<std::byte, kBlock> live;
-  const ByteSpan window = ByteSpan(live).first(static_cast<size_t>(sample.size));
-  HOLDFAST_TRY(read_piece(pieces_[i], sample.first, window));
-  return differs(sample, window);
+  HOLDFAST_TRY(read_piece(pieces_[i], sample.first, ByteSpan(live).first(size)));
+  return differs(sample, ByteView(live).first(size));
 }
 
 bool CaptureGuard::differs(const Sample& sample, ByteView live) const {
   return std::memcmp(live.data(), bytes_.data() + sample.at, live.size()) != 0;
 }
 
-Result<void> CaptureGuard::probe(DeviceRooms& rooms, CudaStream stream) {
-  if (depth_ != Guard::kSample) return {};
+void CaptureGuard::probe(DeviceRooms& rooms, CudaStream stream) {
+  if (depth_ != Guard::kSample) return;
   std::vector<PieceToWrite> blocks;
+  std::vector<size_t> numbers;
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    const Sample& sample = samples_[i];
-    const auto block = block_of(pieces_[i], sample.first, sample.size);
+    const auto block = block_of(pieces_[i], samples_[i].first, samples_[i].size);
     if (!block.has_value()) continue;
-    probed_.push_back(i);
+    numbers.push_back(i);
     blocks.push_back(*block);
   }
-  if (blocks.empty()) return {};
-  probes_ = HOLDFAST_TRY(rooms.probe(blocks, stream));
-  return {};
+  probed_ = std::move(numbers);
+  if (blocks.empty()) return;
+  // A device without a few MiB to spare does without: versions are still looked at.
+  if (auto taken = rooms.probe(blocks, stream); taken.ok()) {
+    std::ranges::move(*taken, std::back_inserter(probes_));
+  }
 }
 
 Result<std::vector<size_t>> CaptureGuard::probed() {
-  std::vector<size_t> changed;
+  std::set<size_t> changed;
   for (const auto& probe : probes_) {
     for (size_t k = 0; k < probe->pieces().size(); ++k) {
       const PieceToWrite& copy = probe->pieces()[k];
+      if (copy.device != &probe->device()) continue;  // that of another one has it
       const Sample& sample = samples_[probed_[k]];
-      // The probe of another device has it as it was.
-      if (copy.memory.data() == nullptr || copy.device == nullptr) continue;
       std::array<std::byte, kBlock> live;
       const ByteSpan window = ByteSpan(live).first(static_cast<size_t>(sample.size));
       HOLDFAST_TRY(read_piece(copy, 0, window));
-      if (differs(sample, window)) changed.push_back(probed_[k]);
+      if (differs(sample, window)) changed.insert(probed_[k]);
     }
   }
   probes_.clear();
-  return changed;
+  return std::vector<size_t>(changed.begin(), changed.end());
 }
 
 void CaptureGuard::settle(Result<void> verdict) {

@@ -2,10 +2,12 @@
 //
 // A save copies the state while the next forward and backward run, which only read it. Code
 // that writes nevertheless (an embedding that renormalises its rows, a clamp, an average
-// swapped in) would tear the checkpoint. So the copy is held against the live tensors before
-// they may change, on the training thread: one block of 4 KiB of every piece, another one in
-// every save, or all of it. Of a device's tensors the blocks are copied inside the device
-// before training's stream goes on, and looked at later, when nobody waits.
+// swapped in) would tear the checkpoint. So the copy is held against the tensors, as they were
+// inside save() and as they are before they may change, both on the training thread: one
+// block of 4 KiB of every piece, another one in every save, or all of it. (The first alone
+// would miss what comes between two blocks, the second what comes before the copy.) Of
+// tensors that a device copies into the ring the blocks are copied inside the device before
+// training's stream goes on, both times, and looked at later, when nobody waits.
 #pragma once
 
 #include <string>
@@ -33,16 +35,17 @@ struct Settled {
 // settle() from the training thread once all is staged, the rest from the committing one.
 class CaptureGuard {
  public:
-  // `pieces` are those of the shard where they live; `turn` chooses the block.
+  // Looks at the pieces, where they live, as they are now; `turn` chooses the block. What
+  // is at_once needs no guard.
   CaptureGuard(Guard depth, std::vector<PieceToWrite> pieces, uint64_t turn);
 
   // Bytes of the file as they were copied, in order and without gaps.
   void staged(int64_t offset, ByteView bytes);
-  // Numbers of the pieces whose live bytes are not those of the copy, as far as that is
-  // seen without waiting for a device.
+  // Numbers of the pieces whose bytes, then or now, are not those of the copy, as far as
+  // that is seen without waiting for a device.
   Result<std::vector<size_t>> changed() const;
-  // Takes blocks of the pieces that are on devices.
-  Result<void> probe(DeviceRooms& rooms, CudaStream stream);
+  // Takes blocks of the pieces that are on devices, as they are now.
+  void probe(DeviceRooms& rooms, CudaStream stream);
 
   // Whether the copy is good, said once, and waited for.
   void settle(Result<void> verdict);
@@ -59,6 +62,7 @@ class CaptureGuard {
   };
   static constexpr int64_t kBlock = 4096;
 
+  bool on_host(size_t piece) const { return pieces_[piece].device == nullptr; }
   Result<bool> differs(size_t piece) const;
   bool differs(const Sample& sample, ByteView live) const;
   void note(size_t piece, int64_t offset, ByteView bytes);
@@ -66,12 +70,14 @@ class CaptureGuard {
   const Guard depth_;
   const std::vector<PieceToWrite> pieces_;
   std::vector<Sample> samples_;  // one a piece, if only a block is looked at
-  Bytes bytes_;
-  std::vector<Digest128> digests_;  // one a piece, if all is
+  Bytes before_;
+  Bytes bytes_;                            // of the copy
+  std::vector<Digest128> digests_before_;  // one a piece, if all is
+  std::vector<Digest128> digests_;         // of the copy
   Xxh3Stream stream_;
   size_t piece_ = 0;  // where staged() is
 
-  std::vector<size_t> probed_;  // numbers of the pieces
+  std::vector<size_t> probed_;  // numbers of the pieces, the same every time
   std::vector<std::unique_ptr<DeviceSnapshot>> probes_;
 
   Mutex mutex_;

@@ -117,6 +117,23 @@ TEST(Guard, SamplesRotateOverTheWholeTensor) {
   }
 }
 
+// The copy is then as the tensor is, and neither is what was to be saved.
+TEST(Guard, AWriteBeforeTheCopyIsSeen) {
+  const std::vector<Tensor> tensors{
+      {.name = "w", .dtype = Dtype::kF32, .shape = {1024}}};
+  Job job(replicated(tensors, 1));
+  const LocalState state = job.state(0);
+  const WritePlan plan = WritePlan::create(state.collection, 0).value();
+  const ShardPlan shard = plan.shard(state);
+  const PieceToWrite& piece = shard.shard().pieces[0];
+  for (const Guard depth : {Guard::kSample, Guard::kFull}) {
+    CaptureGuard guard(depth, shard.shard().pieces, 0);
+    state.pieces[0].memory[7] ^= std::byte{1};
+    guard.staged(piece.offset, copy_of(ByteView(piece.memory).first(4096)));
+    EXPECT_EQ(guard.changed().value(), std::vector<size_t>{0});
+  }
+}
+
 // Ranks, each with rows of a tensor.
 struct Gather : ::testing::Test {
   using Rows = std::vector<Extent>;  // by rank

@@ -233,12 +233,17 @@ Result<void> RunSaver::fill_task(SaveTask& task, const SaveRequest& request,
   HOLDFAST_TRY(prepare(*request.state));
   task.plan = plan_;
   task.shard = HOLDFAST_TRY(plan_shard(*request.state, base));
-  if (options_.guard != Guard::kOff) {
-    task.guard = std::make_shared<CaptureGuard>(
-        options_.guard, task.shard.shard().pieces, static_cast<uint64_t>(serial_));
-  }
+  std::vector<PieceToWrite> live = task.shard.shard().pieces;
   task.copies = task.shard.copy_at_once();
   task.shot = HOLDFAST_TRY(rooms_.take(task.shard.pieces(), request.stream));
+  if (options_.guard != Guard::kOff) {
+    for (size_t i = 0; i < live.size(); ++i) {
+      live[i].at_once = task.shard.pieces()[i].at_once;
+    }
+    task.guard = std::make_shared<CaptureGuard>(options_.guard, std::move(live),
+                                                static_cast<uint64_t>(serial_));
+    task.guard->probe(rooms_, request.stream);
+  }
   task.host_pieces =
       std::ranges::any_of(task.shard.shard().pieces, [](const PieceToWrite& piece) {
         return piece.device == nullptr && !piece.at_once && piece.bytes() > 0;
@@ -352,7 +357,10 @@ Result<void> RunSaver::settle_task(SaveTask& task,
   if (task.shot != nullptr) HOLDFAST_TRY(task.shot->make_wait(stream, *task.writer));
   const std::vector<size_t> seen = HOLDFAST_TRY(task.guard->changed());
   const std::vector<std::string> torn = task.shard.names(seen, changed);
-  if (torn.empty()) return task.guard->probe(rooms_, stream);
+  if (torn.empty()) {
+    task.guard->probe(rooms_, stream);
+    return {};
+  }
   tell(SaveTorn{.step = task.step, .tensors = std::ssize(torn), .first = torn.front()});
   settled.torn.insert(settled.torn.end(), torn.begin(), torn.end());
   return torn_save(task.step, torn);

@@ -131,8 +131,8 @@ Result<Contents> open_step_contents(Env& env, const Path& folder) {
   Object objects = HOLDFAST_TRY(read_objects(env, step));
   std::vector<std::shared_ptr<const Source>> sources;
   for (ShardFile& file : step.files) {
-    sources.push_back(
-        HOLDFAST_TRY(VerifiedSource::open(env, folder / file.name, std::move(file))));
+    const Path path = folder / file.name;
+    sources.push_back(HOLDFAST_TRY(VerifiedSource::open(env, path, std::move(file))));
   }
   return Contents{.collection = std::move(step.collection),
                   .sources = std::move(sources),

@@ -35,6 +35,7 @@ class DeviceSnapshot {
   // True if all is copied: the tensors may change.
   Result<bool> done() const { return copied_.done(); }
   Result<void> wait() const { return copied_.wait(); }
+  const Device& device() const { return copied_.device(); }
   // The same pieces, in the copy.
   const std::vector<PieceToWrite>& pieces() const { return pieces_; }
 

@@ -1,0 +1,95 @@
+"""Real ranks of which one is killed at a random time: the run goes on from a whole step, no
+older than the newest that was there, with the bits of a run that nobody killed.
+
+HOLDFAST_RANK_KILLS is the number of kills (default 3).
+"""
+
+import os
+import random
+import signal
+import threading
+
+import pytest
+from ranks import RankError, run_ranks
+from training import How, Script, settle_matmul
+
+import holdfast
+
+KILLS = int(os.environ.get("HOLDFAST_RANK_KILLS", "3"))
+RANKS = 3
+HOW = How(net="resnet", ema=True, ddp={"bucket_cap_mb": 0.001})
+
+
+def die_after(seconds):
+    threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGKILL)).start()
+
+
+def live(rank, world, folder, seed, victim, in_start, seconds):
+    """Trains until one of the ranks is killed, in the start or in the training."""
+    settle_matmul()
+    script = Script(HOW, seed, rank, world)
+    if rank == victim and in_start:
+        die_after(seconds)
+    checkpointer = script.checkpointer(f"{folder}/run")
+    start = checkpointer.resume()
+    assert not checkpointer.report.inexact
+    if rank == victim and not in_start:
+        die_after(seconds)
+    with open(f"{folder}/losses-{rank}", "a") as file:
+        file.write(f"\nstart {start}\n")
+        for step, batch in enumerate(script.data, start):
+            loss = script.step(step, batch)
+            checkpointer.step(step, loss=loss)
+            file.write(f"{step} {loss.item().hex()} .\n")  # torn, if it does not end so
+            file.flush()
+
+
+def losses_of(rank, world, steps):
+    settle_matmul()
+    return Script(HOW, 0, rank, world).train(steps)
+
+
+def newest(run):
+    try:
+        return holdfast.open(run).objects is not None and max(
+            int(folder.name.removeprefix("step-")) for folder in run.glob("step-*[0-9]"))
+    except (holdfast.NotFoundError, ValueError):
+        return -1
+
+
+def lines_of(path):
+    """(first steps of each life, losses by step of all lives)."""
+    starts, losses = [], {}
+    for line in path.read_text().splitlines():
+        words = line.split()
+        if words[:1] == ["start"]:
+            starts.append(int(words[1]))
+        elif words[2:] == ["."]:
+            losses.setdefault(int(words[0]), set()).add(words[1])
+    return starts, losses
+
+
+def kill_often(folder, kills, dice):
+    """Kills one rank after the other; the steps that were there after each."""
+    found = []
+    for number in range(kills):
+        in_start = number > 0 and dice.random() < 0.3
+        seed = 1000 * number if found and found[-1] >= 0 else 0  # what is resumed counts
+        how = (seed, dice.randrange(RANKS), in_start, dice.random() ** 2 * 0.5)
+        with pytest.raises(RankError, match="exit code -9"):
+            run_ranks(RANKS, live, str(folder), *how, timeout=60)
+        found.append(newest(folder / "run"))
+    return found
+
+
+def test_a_run_of_which_any_rank_is_killed_goes_on(tmp_path):
+    seed = random.randrange(2**32)
+    print("seed", seed)
+    found = kill_often(tmp_path, KILLS, random.Random(seed))
+    assert found == sorted(found)
+    seen = [lines_of(tmp_path / f"losses-{rank}") for rank in range(RANKS)]
+    last = max((step for _, losses in seen for step in losses), default=0)
+    wanted = run_ranks(RANKS, losses_of, last + 1, timeout=100)
+    for rank, (starts, losses) in enumerate(seen):
+        assert all(start - 1 in [-1, *found] for start in starts)
+        assert {step: {wanted[rank][step]} for step in losses} == losses
