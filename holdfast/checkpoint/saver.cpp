@@ -214,10 +214,14 @@ RunSaver::Task RunSaver::make_task(const SaveRequest& request,
 }
 
 Result<void> RunSaver::prepare(const LocalState& state) {
+  return prepare(state, Touch::kAhead);
+}
+
+Result<void> RunSaver::prepare(const LocalState& state, Touch touch) {
   settle({});
   HOLDFAST_TRY(plan_for(state));
   HOLDFAST_TRY(state.check());
-  make_ring();
+  make_ring(touch);
   return {};
 }
 
@@ -228,7 +232,8 @@ Result<void> RunSaver::fill_task(SaveTask& task, const SaveRequest& request,
   task.objects = HOLDFAST_TRY(encode_objects(request.objects, "objects"));
   task.rank_objects =
       HOLDFAST_TRY(encode_objects(request.rank_objects, "objects of the rank"));
-  HOLDFAST_TRY(prepare(*request.state));
+  // The copying begins at once, and comes first.
+  HOLDFAST_TRY(prepare(*request.state, Touch::kAheadIdly));
   task.plan = plan_;
   task.shard = HOLDFAST_TRY(plan_shard(*request.state, base));
   task.copies = task.shard.copy_at_once();
@@ -282,17 +287,17 @@ int64_t RunSaver::ring_size() {
 }
 
 // A ring that fits the plan; one that is in use is kept until its saves are done.
-void RunSaver::make_ring() {
+void RunSaver::make_ring(Touch touch) {
   const bool fixed = options_.ring_bytes != 0 && options_.background;
   if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
   wait_idle(kNoDeadline);
   ring_for_ = plan_->shard_bytes();
   const int64_t want = ring_size();
   ring_ = nullptr;
-  ring_ =
-      std::make_unique<StagingRing>(RingOptions{.bytes = want,
-                                                .block = options_.block_bytes,
-                                                .touch_ahead = options_.background});
+  ring_ = std::make_unique<StagingRing>(
+      RingOptions{.bytes = want,
+                  .block = options_.block_bytes,
+                  .touch = options_.background ? touch : Touch::kWhenUsed});
 }
 
 void RunSaver::enqueue(const Task& task) {
@@ -318,12 +323,19 @@ void RunSaver::enqueue(const Task& task) {
 Settled RunSaver::settle(const std::vector<std::string>& changed) {
   Settled settled;
   for (const Task& task : std::exchange(unsettled_, {})) {
-    const Instant start = env_.now();
-    static_cast<void>(task->handle.captured());
-    settled.waited += since(start);
+    wait_captured(*task, settled);
     settle_task(*task, changed, settled);
   }
   return settled;
+}
+
+void RunSaver::wait_captured(SaveTask& task, Settled& settled) {
+  if (task.handle.is_captured()) return;
+  const Instant start = env_.now();
+  if (ring_ != nullptr) ring_->begin_rush();
+  static_cast<void>(task.handle.captured());
+  if (ring_ != nullptr) ring_->end_rush();
+  settled.waited += since(start);
 }
 
 void RunSaver::settle_task(SaveTask& task, const std::vector<std::string>& changed,
