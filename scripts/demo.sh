@@ -6,7 +6,8 @@ mkdir -p build
 echo "building..."
 scripts/build.sh release >build/demo-build.log 2>&1 || { cat build/demo-build.log >&2; exit 1; }
 
-bin=$PWD/build/release/bin
+root=$PWD
+bin=$root/build/release/bin
 scene() { printf '\n== %s\n\n' "$1"; }
 # Shows the command as a person would type it, then runs it.
 show() {
@@ -66,3 +67,30 @@ show_exit 3 holdfast verify runs/demo
 
 scene "Restore: the damage is seen while reading, and the step before is taken"
 show save_loop runs/demo 0 192
+
+scene "Train: a GPT is killed with -9 in the middle, and goes on bit for bit"
+# train RUN: trains, and keeps every loss.
+train() {
+  PYTHONPATH=$root/build/release/python OMP_NUM_THREADS=1 exec "$root/.venv/bin/python" \
+    "$root/examples/train_gpt.py" "runs/$1" --losses "$1.jsonl" --steps 130 --every "30 steps" \
+    --layers 2 --batch 12
+}
+printf '$ train_gpt.py runs/whole --steps 130 --every "30 steps"\n'
+(train whole) >whole.log 2>&1 &
+whole=$!
+printf '$ train_gpt.py runs/gpt --steps 130 --every "30 steps" &    # killed\n'
+(train gpt) >gpt.log 2>&1 &
+killed=$!
+lines() { if [ -f gpt.jsonl ]; then wc -l <gpt.jsonl; else echo 0; fi; }
+# Some steps after one that was saved.
+until [ "$(lines)" -ge 75 ] && compgen -G 'runs/gpt/step-*/manifest.json' >/dev/null; do
+  kill -0 "$killed" 2>/dev/null || { cat gpt.log >&2; exit 1; }
+  sleep 0.05
+done
+kill -9 "$killed"
+wait "$killed" 2>/dev/null || true
+at=$(lines)
+printf '$ kill -9 %d\n$ train_gpt.py runs/gpt --steps 130 --every "30 steps"\n\n' "$killed"
+(train gpt) >gpt.log 2>&1 || { cat gpt.log >&2; exit 1; }
+wait "$whole" || { cat whole.log >&2; exit 1; }
+python3 "$root/scripts/draw_losses.py" whole.jsonl gpt.jsonl "$at"

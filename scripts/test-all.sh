@@ -24,6 +24,8 @@ kills() {
     python/tests/test_kill.py python/tests/torch/test_kill_ranks.py
 }
 
+slurm() { tests/slurm/preempt_test.sh build/release; }
+
 undefined() {
   scripts/build.sh ubsan
   ctest --preset ubsan -j "$jobs"
@@ -40,7 +42,7 @@ tidy() {
 }
 
 failed=()
-suites="addresses leaks release kills undefined threads tidy"
+suites="addresses leaks release kills slurm undefined threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # In a shell of its own: inside a condition, set -e would not stop a function.

@@ -95,7 +95,7 @@ bool is_nothing(const HeldPiece& piece) {
 }
 
 // One rank's pieces, as text. Where they lie in memory is its own business.
-Result<Bytes> describe(const std::vector<HeldPiece>& pieces) {
+Result<Bytes> description_of(const std::vector<HeldPiece>& pieces) {
   Union own(1);
   for (const HeldPiece& piece : pieces) {
     if (!is_nothing(piece)) HOLDFAST_TRY(own.add(0, piece.tensor, piece.box));
@@ -180,16 +180,32 @@ Result<std::vector<Bytes>> StateGatherer::all(ByteView own) {
   return transport_->all_gather(own, env_.now() + at_most_);
 }
 
+// The text of the last time, if the pieces are the same: making it takes milliseconds, for
+// which training would stop at every save.
+Result<void> StateGatherer::describe(const std::vector<HeldPiece>& pieces) {
+  const bool same =
+      std::ranges::equal(pieces, described_, [](const HeldPiece& a, const auto& b) {
+        return a.box == b.second && a.tensor == b.first;
+      });
+  if (same && !text_.empty()) return {};
+  described_.clear();
+  text_.clear();
+  text_ = HOLDFAST_TRY(description_of(pieces));
+  for (const HeldPiece& piece : pieces)
+    described_.emplace_back(piece.tensor, piece.box);
+  digest_ = xxh3_128(text_).hex();
+  return {};
+}
+
 Result<LocalState> StateGatherer::gather(const std::vector<HeldPiece>& pieces,
                                          bool compare) {
   // What one rank cannot describe, all hear of as a text that is none.
-  const Result<Bytes> described = describe(pieces);
-  const Bytes text = described.ok() ? *described : Bytes();
-  const std::string hex = xxh3_128(text).hex();
-  std::vector<Bytes> digests = HOLDFAST_TRY(all(bytes_of(hex)));
+  const Result<void> described = describe(pieces);
+  std::vector<Bytes> digests =
+      HOLDFAST_TRY(all(bytes_of(described.ok() ? digest_ : "")));
   if (digests != seen_ || collection_ == nullptr) {
     seen_.clear();
-    const std::vector<Bytes> texts = HOLDFAST_TRY(all(text));
+    const std::vector<Bytes> texts = HOLDFAST_TRY(all(text_));
     if (!described.ok()) return described.error();
     collection_ = HOLDFAST_TRY(merge(texts));
     if (compare) HOLDFAST_TRY(compare_replicas(place(pieces)));

@@ -41,6 +41,7 @@ class StateGatherer {
   Result<LocalState> gather(const std::vector<HeldPiece>& pieces, bool compare);
 
  private:
+  Result<void> describe(const std::vector<HeldPiece>& pieces);
   Result<std::vector<Bytes>> all(ByteView own);
   static Result<std::shared_ptr<const Collection>> merge(
       const std::vector<Bytes>& texts);
@@ -52,6 +53,9 @@ class StateGatherer {
   Env& env_;
   Transport* transport_;
   const Duration at_most_;
+  std::vector<std::pair<Tensor, Box>> described_;  // in text_
+  Bytes text_;
+  std::string digest_;       // of the text
   std::vector<Bytes> seen_;  // digests of all ranks' descriptions
   std::shared_ptr<const Collection> collection_;
 };

@@ -42,13 +42,15 @@ class RunSaver : public Saver {
   Task make_task(const SaveRequest& request, const Message& decision);
   Result<void> fill_task(SaveTask& task, const SaveRequest& request,
                          const std::string& base);
+  Result<void> prepare(const LocalState& state, Touch touch);
+  void wait_captured(SaveTask& task);
   Result<void> settle_task(SaveTask& task, const std::vector<std::string>& changed,
                            CudaStream stream, Settled& settled);
   Result<ShardPlan> plan_shard(const LocalState& state, const std::string& base);
   std::set<std::string> bases_in_use();
   Result<void> plan_for(const LocalState& state);
   int64_t ring_size();
-  void make_ring(const LocalState& state);
+  void make_ring(const LocalState& state, Touch touch);
   void enqueue(const Task& task);
 
   // Of the background (saver_threads.cpp).

@@ -216,10 +216,14 @@ RunSaver::Task RunSaver::make_task(const SaveRequest& request,
 }
 
 Result<void> RunSaver::prepare(const LocalState& state) {
+  return prepare(state, Touch::kAhead);
+}
+
+Result<void> RunSaver::prepare(const LocalState& state, Touch touch) {
   settle({}, nullptr);
   HOLDFAST_TRY(plan_for(state));
   HOLDFAST_TRY(state.check());
-  make_ring(state);
+  make_ring(state, touch);
   return {};
 }
 
@@ -230,7 +234,8 @@ Result<void> RunSaver::fill_task(SaveTask& task, const SaveRequest& request,
   task.objects = HOLDFAST_TRY(encode_objects(request.objects, "objects"));
   task.rank_objects =
       HOLDFAST_TRY(encode_objects(request.rank_objects, "objects of the rank"));
-  HOLDFAST_TRY(prepare(*request.state));
+  // The copying begins at once, and comes first.
+  HOLDFAST_TRY(prepare(*request.state, Touch::kAheadIdly));
   task.plan = plan_;
   task.shard = HOLDFAST_TRY(plan_shard(*request.state, base));
   std::vector<PieceToWrite> live = task.shard.shard().pieces;
@@ -294,7 +299,7 @@ int64_t RunSaver::ring_size() {
 }
 
 // A ring that fits the plan; one that is in use is kept until its saves are done.
-void RunSaver::make_ring(const LocalState& state) {
+void RunSaver::make_ring(const LocalState& state, Touch touch) {
   const bool fixed = options_.ring_bytes != 0 && options_.background;
   if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
   wait_idle(kNoDeadline);
@@ -308,7 +313,7 @@ void RunSaver::make_ring(const LocalState& state) {
   ring_ = std::make_unique<StagingRing>(RingOptions{
       .bytes = want,
       .block = options_.block_bytes,
-      .touch_ahead = options_.background,
+      .touch = options_.background ? touch : Touch::kWhenUsed,
       .pinner = devices.empty() ? nullptr : const_cast<Device*>(devices[0])});
 }
 
@@ -345,13 +350,21 @@ Settled RunSaver::settle(const std::vector<std::string>& changed, CudaStream str
   return settled;
 }
 
+// Who waits comes first.
+void RunSaver::wait_captured(SaveTask& task) {
+  if (task.handle.is_captured()) return;
+  if (ring_ != nullptr) ring_->begin_rush();
+  static_cast<void>(task.handle.captured());
+  if (ring_ != nullptr) ring_->end_rush();
+}
+
 // Of devices nothing is waited for here.
 Result<void> RunSaver::settle_task(SaveTask& task,
                                    const std::vector<std::string>& changed,
                                    CudaStream stream, Settled& settled) {
   if (task.writer == nullptr) return {};  // it has failed, which others say
   if (task.host_pieces || options_.guard == Guard::kFull) {
-    static_cast<void>(task.handle.captured());
+    wait_captured(task);
     if (!task.staged) return {};
   }
   if (task.shot != nullptr) HOLDFAST_TRY(task.shot->make_wait(stream, *task.writer));

@@ -310,6 +310,7 @@ Result<void> ShardWriter::write_blocks(Output& output, Digester& digester,
     watch.lap(times.stage);
     if (!block.has_value() && output.idle()) return {};
     if (block.has_value()) {
+      ring_.hold_off();
       digester.add(block->offset, block->memory.first(block->used));
       watch.lap(times.digest);
       HOLDFAST_TRY(output.write(*block));
@@ -345,6 +346,7 @@ Result<void> ShardWriter::pack_blocks(Env& env, const Path& path, ChunkPacker& p
     const std::optional<Block> block = HOLDFAST_TRY(next(true));
     if (!block.has_value()) return packer.finish();
     const ByteView bytes = block->memory.first(block->used);
+    ring_.hold_off();
     digester.add(block->offset, bytes);
     const Result<void> packed = packer.add(bytes);
     ring_.give_back(block->memory);

@@ -29,8 +29,10 @@ StagingRing::StagingRing(RingOptions options)
   const int64_t at_once = there_at_once(options);
   for (int64_t i = at_once; i-- > 0;) give_back(block(i));
   if (at_once == count_) return;
-  toucher_ = std::jthread(
-      [this, at_once](const std::stop_token& stop) { touch_from(at_once, stop); });
+  toucher_ =
+      std::jthread([this, at_once, touch = options.touch](const std::stop_token& stop) {
+        touch_from(at_once, touch, stop);
+      });
 }
 
 StagingRing::~StagingRing() {
@@ -40,19 +42,19 @@ StagingRing::~StagingRing() {
 
 int64_t StagingRing::there_at_once(const RingOptions& options) const {
   if (options.pinner != nullptr) return 0;
-  return options.touch_ahead ? std::min(count_, divide_up(kAtOnce, block_)) : count_;
+  if (options.touch == Touch::kWhenUsed) return count_;
+  return std::min(count_, divide_up(kAtOnce, block_));
 }
 
 ByteSpan StagingRing::block(int64_t i) const {
   return {memory_.get() + i * block_, static_cast<size_t>(block_)};
 }
 
-// Only with time that nobody else wants, unless it pins: others wait for it then. Written to,
-// and not populated by the system, which would meanwhile keep others of the process from
-// mapping memory.
-void StagingRing::touch_from(int64_t first, const std::stop_token& stop) {
+// Written to, and not populated by the system, which would meanwhile keep others of the
+// process from mapping memory. Others wait for what is pinned.
+void StagingRing::touch_from(int64_t first, Touch touch, const std::stop_token& stop) {
   const sched_param none{};
-  if (pinner_ == nullptr) {
+  if (touch == Touch::kAheadIdly && pinner_ == nullptr) {
     static_cast<void>(::pthread_setschedparam(::pthread_self(), SCHED_IDLE, &none));
   }
   for (int64_t i = first; i < count_ && !stop.stop_requested(); ++i) {
@@ -83,6 +85,10 @@ std::unique_ptr<std::byte[], StagingRing::Free> StagingRing::reserve(int64_t byt
 
 ByteSpan StagingRing::take() {
   MutexLock lock(mutex_);
+  if (free_.empty()) {
+    short_ = true;
+    calm_.notify_all();
+  }
   while (free_.empty()) one_free_.wait(mutex_);
   std::byte* const block = free_.back();
   free_.pop_back();
@@ -101,6 +107,22 @@ void StagingRing::give_back(ByteSpan block) {
   MutexLock lock(mutex_);
   free_.push_back(block.data());
   one_free_.notify_one();
+}
+
+void StagingRing::begin_rush() {
+  MutexLock lock(mutex_);
+  if (rushes_++ == 0) short_ = false;
+}
+
+void StagingRing::end_rush() {
+  MutexLock lock(mutex_);
+  --rushes_;
+  calm_.notify_all();
+}
+
+void StagingRing::hold_off() {
+  MutexLock lock(mutex_);
+  while (rushes_ > 0 && !short_ && !free_.empty()) calm_.wait(mutex_);
 }
 
 }  // namespace holdfast

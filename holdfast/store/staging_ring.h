@@ -5,7 +5,7 @@
 // one comes back, which is how a slow disk slows down what fills the ring and nothing
 // else. Memory is reserved when the ring is made and touched when a block is first used.
 //
-// With touch_ahead most blocks join the ring only when a thread of its own has touched
+// Touched ahead, most blocks join the ring only when a thread of its own has touched
 // them. Where the system is slow to find and clear pages, a first save then goes on with
 // blocks that came back, and is as fast as the disk.
 //
@@ -13,6 +13,9 @@
 // joins the ring when the ring's thread has touched and pinned it, one at a time, because
 // pinning keeps others from the driver. Where the system does not let it pin more, the rest
 // stays as it is, and is slower.
+//
+// In a rush, when somebody waits for the ring to be filled, those who empty it hold off:
+// they would take memory bandwidth and time from who fills it. Unless no block is free.
 //
 // Threads: all calls are safe at once. The ring must outlive its blocks.
 #pragma once
@@ -36,10 +39,16 @@ class HostPinner {
   virtual void unpin(ByteSpan memory) = 0;
 };
 
+enum class Touch {
+  kWhenUsed,
+  kAheadIdly,  // with time that nobody else wants
+  kAhead,      // soon, because nobody fills the ring yet
+};
+
 struct RingOptions {
   int64_t bytes = int64_t{256} << 20;  // rounded up to whole blocks, two at least
   int64_t block = int64_t{4} << 20;    // a multiple of kDirectAlignment
-  bool touch_ahead = false;
+  Touch touch = Touch::kWhenUsed;
   HostPinner* pinner = nullptr;  // must outlive the ring
 };
 
@@ -60,6 +69,12 @@ class StagingRing {
   std::optional<ByteSpan> try_take();
   void give_back(ByteSpan block);
 
+  // From one call to the other; they nest.
+  void begin_rush();
+  void end_rush();
+  // Waits while there is a rush and a block is free. For who empties the ring.
+  void hold_off();
+
  private:
   struct Free {
     void operator()(std::byte* memory) const;
@@ -67,7 +82,7 @@ class StagingRing {
   static std::unique_ptr<std::byte[], Free> reserve(int64_t bytes);
   ByteSpan block(int64_t i) const;
   int64_t there_at_once(const RingOptions& options) const;
-  void touch_from(int64_t first, const std::stop_token& stop);
+  void touch_from(int64_t first, Touch touch, const std::stop_token& stop);
   void pin(ByteSpan block);
 
   const int64_t block_;
@@ -79,7 +94,10 @@ class StagingRing {
   Mutex mutex_;
   Condition one_free_;
   std::vector<std::byte*> free_ HOLDFAST_GUARDED_BY(mutex_);  // the last used is on top
-  std::jthread toucher_;  // last: it uses the memory
+  Condition calm_;
+  int rushes_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  bool short_ HOLDFAST_GUARDED_BY(mutex_) = false;  // of blocks, in this rush
+  std::jthread toucher_;                            // last: it uses the memory
 };
 
 }  // namespace holdfast

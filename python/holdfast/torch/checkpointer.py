@@ -116,6 +116,7 @@ class Checkpointer:
         self._optimizers = {id(one) for one in self._contents.optimizers}
         self._boundary = True
         self._attached = False
+        self._looked = False  # at all that is saved, when it was there
         self._unsettled: list[tuple[str, torch.Tensor, int]] = []
         self._saved = False  # and not settled yet
         self._stalled = 0.0
@@ -172,6 +173,8 @@ class Checkpointer:
         if not self._boundary:
             return
         self._boundary = not self._optimizers
+        if not self._looked:
+            self._look()
         save, stop, why = self._live().due(step)
         if not save:
             return
@@ -213,6 +216,13 @@ class Checkpointer:
 
     def _attach(self) -> None:
         self._live().attach(self._contents.held(self._contents.pieces()))
+        self._attached = True
+
+    def _look(self) -> None:
+        """After the first update, which makes slots: the first save is like the others."""
+        self._looked = True
+        self._settle()
+        self._live().attach(self._contents.capture().held)
         self._attached = True
 
     def _save(self, step: int, loss: Any, why: str) -> _native.SaveHandle:
