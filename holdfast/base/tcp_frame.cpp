@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <limits>
 
 #include "holdfast/base/tcp_frame_internal.h"
 
@@ -6,13 +7,6 @@ namespace holdfast {
 namespace {
 
 constexpr std::string_view kMagic = "hfast01\n";
-
-template <std::unsigned_integral T>
-void append(Bytes& to, T number) {
-  std::array<std::byte, sizeof(T)> bytes;
-  store_little_endian(number, bytes);
-  to.insert(to.end(), bytes.begin(), bytes.end());
-}
 
 // Takes as long for any bytes, so that nobody finds a token byte by byte.
 bool equal(ByteView a, ByteView b) {
@@ -24,10 +18,14 @@ bool equal(ByteView a, ByteView b) {
 }  // namespace
 
 Bytes encode_hello(const JobToken& token, int rank, int size) {
-  Bytes hello = copy_of(bytes_of(kMagic));
-  hello.insert(hello.end(), token.begin(), token.end());
-  append(hello, static_cast<uint32_t>(rank));
-  append(hello, static_cast<uint32_t>(size));
+  Bytes hello(kHelloBytes);
+  ByteSpan rest = hello;
+  std::ranges::copy(bytes_of(kMagic), rest.begin());
+  rest = rest.subspan(kMagic.size());
+  std::ranges::copy(token, rest.begin());
+  rest = rest.subspan(kTokenBytes);
+  store_little_endian(static_cast<uint32_t>(rank), rest);
+  store_little_endian(static_cast<uint32_t>(size), rest.subspan(4));
   return hello;
 }
 
@@ -47,10 +45,11 @@ Result<int> decode_hello(ByteView bytes, const JobToken& token, int size) {
 
 Outgoing encode_frame(FrameKind kind, int64_t number,
                       std::shared_ptr<const Bytes> body) {
-  Outgoing frame;
-  append(frame.head, static_cast<uint32_t>(kind));
-  append(frame.head, static_cast<uint64_t>(number));
-  append(frame.head, uint64_t{body == nullptr ? 0 : body->size()});
+  Outgoing frame{.head = Bytes(kFrameHeaderBytes), .body = nullptr};
+  const ByteSpan head = frame.head;
+  store_little_endian(static_cast<uint32_t>(kind), head);
+  store_little_endian(static_cast<uint64_t>(number), head.subspan(4));
+  store_little_endian(uint64_t{body == nullptr ? 0 : body->size()}, head.subspan(12));
   frame.body = std::move(body);
   return frame;
 }

@@ -66,10 +66,11 @@ Device::~Device() {
 Result<DeviceMark> Device::mark(CudaStream stream) const {
   const Entered entered(*this);
   HOLDFAST_TRY(entered.outcome());
-  const DeviceMark mark(
-      this, std::shared_ptr<void>(
-                HOLDFAST_TRY(driver_.create_event()),
-                [&driver = driver_](CudaEvent event) { driver.destroy_event(event); }));
+  const auto destroy = [this](CudaEvent event) {
+    const Entered again(*this);
+    driver_.destroy_event(event);
+  };
+  const DeviceMark mark(this, {HOLDFAST_TRY(driver_.create_event()), destroy});
   HOLDFAST_TRY(driver_.record(mark.event_.get(), stream));
   return mark;
 }

@@ -163,6 +163,7 @@ class FakeCuda : public CudaDriver {
   }
   void destroy_event(CudaEvent event) override {
     MutexLock lock(mutex_);
+    check_entered();
     events_.erase(event);
   }
   Result<void> record(CudaEvent event, CudaStream stream) override {
