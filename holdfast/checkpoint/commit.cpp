@@ -38,6 +38,11 @@ Result<std::vector<ManifestFile>> count_votes(std::vector<Message> votes,
 
 }  // namespace
 
+Error torn_save(int64_t step, const std::vector<std::string>& names) {
+  return unavailable("step {}: {} was written to before it was captured{}", step,
+                     names.front(), names.size() == 1 ? "" : ", and others");
+}
+
 Committer::Committer(Run& run, Owner* owner, Transport* transport,
                      const SaverOptions& options)
     : run_(run),
@@ -172,11 +177,19 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
   HOLDFAST_TRY(attempt.sync());
   // All is written, and counts only if it was captured before it changed.
   if (task.guard != nullptr) {
-    Result<void> settled = task.guard->settled();
+    Result<void> settled = check_guard(task);
     task.torn = !settled.ok();
     HOLDFAST_TRY(std::move(settled));
   }
   return files;
+}
+
+Result<void> Committer::check_guard(SaveTask& task) {
+  HOLDFAST_TRY(task.guard->settled());
+  task.shot.reset();  // staged and settled: the next save may have the room
+  task.torn_names = task.shard.names(HOLDFAST_TRY(task.guard->probed()), {});
+  if (task.torn_names.empty()) return {};
+  return torn_save(task.step, task.torn_names);
 }
 
 // kUnavailable where it fails: the next save is then a full one.

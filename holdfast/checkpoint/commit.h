@@ -48,13 +48,19 @@ struct SaveTask {
   bool dropped = false;         // a newer save took its place: rank 0 says so in 1
   bool superseded = false;      // the same, as soon as it is known; rank 0's
   bool unlinked = false;        // an older shard could not be linked, on whatever rank
+  bool host_pieces = false;     // some are in the host's memory and not copied yet
   bool staged = false;          // all of it is in the ring, or was
   bool torn = false;            // tensors changed before they were captured, the same
-  Bytes copies;                 // of the pieces that are copied at once
+  std::vector<std::string> torn_names{};  // seen late, of this rank
+  Bytes copies;                        // of the host's pieces that are copied at once
+  std::unique_ptr<DeviceShot> shot{};  // of those on devices; null if there are none
   SaveHandle handle;
   // Of this rank, once it is written: what a later save may build upon.
   std::optional<ShardIndex> index;
 };
+
+// Why a save was dropped in which these tensors changed too early.
+Error torn_save(int64_t step, const std::vector<std::string>& names);
 
 class Committer {
  public:
@@ -77,6 +83,7 @@ class Committer {
                         Result<std::vector<ManifestFile>> own);
   Result<std::vector<ManifestFile>> write_files(SaveTask& task, Attempt& attempt);
   Result<void> link_shards(SaveTask& task, const Attempt& attempt);
+  Result<void> check_guard(SaveTask& task);
   void tell_written(const SaveTask& task, const WrittenShard& written, Instant start);
   Result<void> read_back(const Attempt& attempt, const ShardFile& file);
   Result<Durable> learn(SaveTask& task);

@@ -7,6 +7,7 @@
 
 #include "holdfast/state/box_stream.h"
 #include "holdfast/state/plan.h"
+#include "holdfast/store/device_upload.h"
 
 namespace holdfast {
 namespace {
@@ -190,8 +191,14 @@ Result<Deliveries> deliveries_of(const StepFiles& step, const Wanted& wanted) {
 // Fills from one file.
 class FileFiller {
  public:
-  FileFiller(Env& env, const StepFiles& step, const ShardFile& file)
-      : env_(env), step_(step), file_(file), path_(step.folder / file.name) {}
+  // `upload` takes what goes to devices.
+  FileFiller(Env& env, const StepFiles& step, const ShardFile& file,
+             DeviceUpload* upload)
+      : env_(env),
+        step_(step),
+        file_(file),
+        path_(step.folder / file.name),
+        upload_(upload) {}
 
   Result<void> run(std::vector<Delivery> deliveries, const ReadOptions& options,
                    Filled& filled) {
@@ -206,7 +213,7 @@ class FileFiller {
 
  private:
   bool better_by_rows(const Delivery& delivery) const {
-    if (!file_.packed.empty()) return false;
+    if (!file_.packed.empty() || delivery.to->device != nullptr) return false;
     const StridedCopy rows = delivery.rows();
     if (rows.loops == 0 || rows.run < kWorthARead) return false;
     int64_t touched = 0;
@@ -264,13 +271,7 @@ class FileFiller {
                                           static_cast<size_t>(last - first));
     const int64_t at = first - delivery.offset;  // in the piece's stream
     const LocalPiece& to = *delivery.to;
-    if (delivery.whole()) {
-      scatter({.box = delivery.box,
-               .element_bytes = delivery.element,
-               .map = to.map.narrowed(to.box, delivery.box)},
-              to.memory, at, window);
-      return {};
-    }
+    if (delivery.whole()) return put(delivery, delivery.box, at, window);
     const int64_t end = last - delivery.offset;
     if (at % delivery.element != 0 || end % delivery.element != 0) {
       return corrupt("{}: chunk at byte {} cuts an element", path_.native(),
@@ -281,12 +282,40 @@ class FileFiller {
          flat_range(delivery.stored, at / delivery.element, end / delivery.element)) {
       const std::optional<Box> common = intersect(part, delivery.box);
       if (!common.has_value()) continue;
-      run_copy(plan_copy(stream.narrowed(delivery.stored, *common),
-                         to.map.narrowed(to.box, *common), common->shape(),
+      const Map from = stream.narrowed(delivery.stored, *common);
+      if (to.device != nullptr) {
+        HOLDFAST_TRY(put_part(delivery, *common, from, window));
+        continue;
+      }
+      run_copy(plan_copy(from, to.map.narrowed(to.box, *common), common->shape(),
                          delivery.element),
                window, to.memory);
     }
     return {};
+  }
+
+  // A window of the stream of `box`, into its place.
+  Result<void> put(const Delivery& delivery, const Box& box, int64_t at,
+                   ByteView window) const {
+    const LocalPiece& to = *delivery.to;
+    const BoxMemory place{.box = box,
+                          .element_bytes = delivery.element,
+                          .map = to.map.narrowed(to.box, box)};
+    if (to.device != nullptr) {
+      return upload_->put(*to.device, place, to.memory, at, window);
+    }
+    scatter(place, to.memory, at, window);
+    return {};
+  }
+
+  // A box that lies scattered in the window, to a device.
+  Result<void> put_part(const Delivery& delivery, const Box& box, const Map& from,
+                        ByteView window) const {
+    Bytes dense(static_cast<size_t>(box.elements() * delivery.element));
+    run_copy(plan_copy(from, Map::dense(box, delivery.element), box.shape(),
+                       delivery.element),
+             window, dense);
+    return put(delivery, box, 0, dense);
   }
 
   Result<void> read_rows(const std::vector<Delivery>& deliveries, Filled& filled) {
@@ -333,7 +362,28 @@ class FileFiller {
   const StepFiles& step_;
   const ShardFile& file_;
   const Path path_;
+  DeviceUpload* const upload_;
   std::vector<Delivery> by_chunk_;
+};
+
+// Blocks through which the pieces on devices are filled; none if there are none.
+struct Uploads {
+  explicit Uploads(const LocalState& into) {
+    for (const LocalPiece& piece : into.pieces) {
+      if (piece.device == nullptr || ring != nullptr) continue;
+      ring = std::make_unique<StagingRing>(
+          RingOptions{.bytes = int64_t{128} << 20,
+                      .block = int64_t{8} << 20,
+                      .pinner = const_cast<Device*>(piece.device)});
+      upload = std::make_unique<DeviceUpload>(*ring);
+    }
+  }
+  Result<void> finish() {
+    return upload == nullptr ? Result<void>() : upload->finish();
+  }
+
+  std::unique_ptr<StagingRing> ring;
+  std::unique_ptr<DeviceUpload> upload;
 };
 
 }  // namespace
@@ -345,11 +395,13 @@ Result<Filled> fill(Env& env, const StepFiles& step, const LocalState& into,
   const Wanted wanted = HOLDFAST_TRY(wanted_of(step, into));
   Deliveries deliveries = HOLDFAST_TRY(deliveries_of(step, wanted));
   Filled filled;
+  Uploads uploads(into);
   for (size_t f = 0; f < step.files.size(); ++f) {
     if (deliveries[f].empty()) continue;
-    FileFiller filler(env, step, step.files[f]);
+    FileFiller filler(env, step, step.files[f], uploads.upload.get());
     HOLDFAST_TRY(filler.run(std::move(deliveries[f]), options, filled));
   }
+  HOLDFAST_TRY(uploads.finish());
   return filled;
 }
 

@@ -8,6 +8,7 @@
 #include <unordered_map>
 
 #include "holdfast/base/json.h"
+#include "holdfast/state/box_stream.h"
 #include "holdfast/state/collection_json.h"
 #include "holdfast/state/seal.h"
 
@@ -126,7 +127,29 @@ void for_each_replica(const Collection& all, const auto& visit) {
   }
 }
 
-// Seals of the rank's replicas, in the order of for_each_replica.
+Result<Seal> seal_of(const Tensor& tensor, const LocalPiece& piece) {
+  if (piece.device == nullptr) {
+    return seal_box(tensor.shape, tensor.dtype, piece.box, piece.map, piece.memory);
+  }
+  constexpr int64_t kWindow = int64_t{16} << 20;  // a multiple of every element's size
+  const int64_t element = bytes_of(tensor.dtype);
+  const int64_t bytes = piece.box.elements() * element;
+  Bytes buffer(static_cast<size_t>(std::min(kWindow, bytes)));
+  Seal seal;
+  for (int64_t at = 0; at < bytes; at += kWindow) {
+    const ByteSpan window =
+        ByteSpan(buffer).first(static_cast<size_t>(std::min(kWindow, bytes - at)));
+    HOLDFAST_TRY(piece.device->read(
+        {.box = piece.box, .element_bytes = element, .map = piece.map}, piece.memory,
+        at, window));
+    HOLDFAST_TRY(HOLDFAST_TRY(piece.device->mark()).wait());
+    seal += seal_stream(tensor.shape, tensor.dtype, piece.box, at, window);
+  }
+  return seal;
+}
+
+// Seals of the rank's replicas, in the order of for_each_replica; zeros for one that could
+// not be read.
 Bytes seal_replicas(const LocalState& state) {
   std::map<std::pair<TensorId, Box>, const LocalPiece*> pieces;
   for (const LocalPiece& piece : state.pieces)
@@ -137,8 +160,8 @@ Bytes seal_replicas(const LocalState& state) {
     if (found == pieces.end()) return;
     const Tensor& tensor = state.collection->tensor(t);
     const LocalPiece& piece = *found->second;
-    const Seal seal =
-        seal_box(tensor.shape, tensor.dtype, piece.box, piece.map, piece.memory);
+    const Result<Seal> read = seal_of(tensor, piece);
+    const Seal seal = read.ok() ? *read : Seal();
     const size_t at = seals.size();
     seals.resize(at + 2 * sizeof(uint64_t));
     store_little_endian(seal.lanes[0], ByteSpan(seals).subspan(at));
@@ -195,6 +218,7 @@ LocalState StateGatherer::place(const std::vector<HeldPiece>& pieces) const {
                             .box = piece.box,
                             .memory = piece.memory,
                             .map = piece.map,
+                            .device = piece.device,
                             .at_once = piece.at_once});
   }
   return state;

@@ -24,7 +24,8 @@ struct HeldPiece {
   Box box;
   ByteSpan memory;
   Map map;
-  bool at_once = false;  // as in LocalPiece
+  const Device* device = nullptr;  // as in LocalPiece
+  bool at_once = false;            // the same
 };
 
 // Remembers what was gathered, for states that stay as they are. Of one thread.

@@ -4,7 +4,8 @@
 // that writes nevertheless (an embedding that renormalises its rows, a clamp, an average
 // swapped in) would tear the checkpoint. So the copy is held against the live tensors before
 // they may change, on the training thread: one block of 4 KiB of every piece, another one in
-// every save, or all of it.
+// every save, or all of it. Of a device's tensors the blocks are copied inside the device
+// before training's stream goes on, and looked at later, when nobody waits.
 #pragma once
 
 #include <string>
@@ -12,7 +13,7 @@
 
 #include "holdfast/base/mutex.h"
 #include "holdfast/base/xxh3.h"
-#include "holdfast/store/shard_writer.h"
+#include "holdfast/checkpoint/device_rooms.h"
 
 namespace holdfast {
 
@@ -28,21 +29,26 @@ struct Settled {
   std::vector<std::string> torn{};  // tensors that were written to too early
 };
 
-// The guard of one save of one rank. staged() comes from the capturing thread, the rest
-// from the training thread once all is staged, settled() from the committing one.
+// The guard of one save of one rank. staged() comes from the capturing thread, changed() to
+// settle() from the training thread once all is staged, the rest from the committing one.
 class CaptureGuard {
  public:
-  // `turn` chooses the block. `shard` must outlive it.
-  CaptureGuard(Guard depth, const ShardToWrite& shard, uint64_t turn);
+  // `pieces` are those of the shard where they live; `turn` chooses the block.
+  CaptureGuard(Guard depth, std::vector<PieceToWrite> pieces, uint64_t turn);
 
   // Bytes of the file as they were copied, in order and without gaps.
   void staged(int64_t offset, ByteView bytes);
-  // Numbers of the shard's pieces whose live bytes are not those of the copy.
-  std::vector<size_t> changed() const;
+  // Numbers of the pieces whose live bytes are not those of the copy, as far as that is
+  // seen without waiting for a device.
+  Result<std::vector<size_t>> changed() const;
+  // Takes blocks of the pieces that are on devices.
+  Result<void> probe(DeviceRooms& rooms, CudaStream stream);
 
   // Whether the copy is good, said once, and waited for.
   void settle(Result<void> verdict);
   Result<void> settled();
+  // Numbers of the pieces whose probed blocks are not those of the copy. After all is staged.
+  Result<std::vector<size_t>> probed();
 
  private:
   // What is kept of a piece: the bytes [first, first + size) of its stream.
@@ -53,16 +59,20 @@ class CaptureGuard {
   };
   static constexpr int64_t kBlock = 4096;
 
-  bool differs(size_t piece) const;
+  Result<bool> differs(size_t piece) const;
+  bool differs(const Sample& sample, ByteView live) const;
   void note(size_t piece, int64_t offset, ByteView bytes);
 
   const Guard depth_;
-  const ShardToWrite& shard_;
+  const std::vector<PieceToWrite> pieces_;
   std::vector<Sample> samples_;  // one a piece, if only a block is looked at
   Bytes bytes_;
   std::vector<Digest128> digests_;  // one a piece, if all is
   Xxh3Stream stream_;
   size_t piece_ = 0;  // where staged() is
+
+  std::vector<size_t> probed_;  // numbers of the pieces
+  std::vector<std::unique_ptr<DeviceSnapshot>> probes_;
 
   Mutex mutex_;
   Condition changed_;

@@ -106,11 +106,11 @@ TEST(Guard, SamplesRotateOverTheWholeTensor) {
   for (int64_t block = 0; block < 3; ++block) {
     int seen = 0;
     for (uint64_t turn = 0; turn < 3; ++turn) {
-      CaptureGuard guard(Guard::kSample, shard.shard(), turn);
+      CaptureGuard guard(Guard::kSample, shard.shard().pieces, turn);
       const PieceToWrite& piece = shard.shard().pieces[0];
       guard.staged(piece.offset, copy_of(ByteView(piece.memory).first(3 * 4096)));
       state.pieces[0].memory[static_cast<size_t>(block) * 4096 + 7] ^= std::byte{1};
-      seen += guard.changed().empty() ? 0 : 1;
+      seen += guard.changed().value().empty() ? 0 : 1;
       state.pieces[0].memory[static_cast<size_t>(block) * 4096 + 7] ^= std::byte{1};
     }
     EXPECT_EQ(seen, 1) << "block " << block;

@@ -7,6 +7,7 @@
 
 #include "holdfast/base/bytes.h"
 #include "holdfast/state/collection.h"
+#include "holdfast/store/device.h"
 
 namespace holdfast {
 
@@ -15,7 +16,8 @@ struct LocalPiece {
   TensorId tensor = 0;
   Box box;
   ByteSpan memory;
-  Map map;  // relative to memory
+  Map map;                         // relative to memory
+  const Device* device = nullptr;  // whose memory it is; null for the host's
   // Copied inside save(), for it may change before the next update: buffers, counters.
   bool at_once = false;
 };

@@ -19,14 +19,14 @@ class RunSaver : public Saver {
   RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
            SaverOptions options);
   ~RunSaver() override {
-    RunSaver::settle({});
+    RunSaver::settle({}, nullptr);
     static_cast<void>(finish(kNoDeadline));
   }
 
   const Path& run() const override { return run_.path(); }
   Result<void> prepare(const LocalState& state) override;
   Result<SaveHandle> save(const SaveRequest& request) override;
-  Settled settle(const std::vector<std::string>& changed) override;
+  Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
   Result<void> close(Instant deadline) override;
 
  private:
@@ -42,13 +42,13 @@ class RunSaver : public Saver {
   Task make_task(const SaveRequest& request, const Message& decision);
   Result<void> fill_task(SaveTask& task, const SaveRequest& request,
                          const std::string& base);
-  void settle_task(SaveTask& task, const std::vector<std::string>& changed,
-                   Settled& settled);
+  Result<void> settle_task(SaveTask& task, const std::vector<std::string>& changed,
+                           CudaStream stream, Settled& settled);
   Result<ShardPlan> plan_shard(const LocalState& state, const std::string& base);
   std::set<std::string> bases_in_use();
   Result<void> plan_for(const LocalState& state);
   int64_t ring_size();
-  void make_ring();
+  void make_ring(const LocalState& state);
   void enqueue(const Task& task);
 
   // Of the background (saver_threads.cpp).
@@ -87,6 +87,7 @@ class RunSaver : public Saver {
 
   // Of the training thread.
   std::shared_ptr<const WritePlan> plan_;
+  DeviceRooms rooms_;
   std::unique_ptr<StagingRing> ring_;
   int64_t ring_for_ = 0;  // bytes of the shard that it was made for
   int64_t serial_ = 0;
@@ -101,6 +102,7 @@ class RunSaver : public Saver {
   int unfinished_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // those, and the superseded
   std::optional<Error> failure_ HOLDFAST_GUARDED_BY(mutex_);  // of the last save
   int failures_ HOLDFAST_GUARDED_BY(mutex_) = 0;              // in a row
+  std::vector<std::string> torn_late_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
 
   std::jthread capturer_;  // last: they use all of the above

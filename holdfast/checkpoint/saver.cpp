@@ -12,6 +12,8 @@ namespace holdfast {
 namespace {
 
 constexpr int kPatience = 3;  // failures in a row that may pass
+// Of a ring for what is copied inside its device first.
+constexpr int64_t kDeviceRing = int64_t{256} << 20;
 
 // What goes into the manifest as it is.
 Result<void> check_texts(const SaveRequest& request,
@@ -113,7 +115,7 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
 
 Result<SaveHandle> RunSaver::save(const SaveRequest& request) {
   if (closed_) return invalid("{}: the saver is closed", run_.path().native());
-  settle({});
+  settle({}, nullptr);
   ++serial_;
   const Message decision = HOLDFAST_TRY(agree(request.step));
   if (decision.error.has_value()) return *decision.error;
@@ -214,10 +216,10 @@ RunSaver::Task RunSaver::make_task(const SaveRequest& request,
 }
 
 Result<void> RunSaver::prepare(const LocalState& state) {
-  settle({});
+  settle({}, nullptr);
   HOLDFAST_TRY(plan_for(state));
   HOLDFAST_TRY(state.check());
-  make_ring();
+  make_ring(state);
   return {};
 }
 
@@ -231,11 +233,16 @@ Result<void> RunSaver::fill_task(SaveTask& task, const SaveRequest& request,
   HOLDFAST_TRY(prepare(*request.state));
   task.plan = plan_;
   task.shard = HOLDFAST_TRY(plan_shard(*request.state, base));
-  task.copies = task.shard.copy_at_once();
   if (options_.guard != Guard::kOff) {
-    task.guard = std::make_shared<CaptureGuard>(options_.guard, task.shard.shard(),
-                                                static_cast<uint64_t>(serial_));
+    task.guard = std::make_shared<CaptureGuard>(
+        options_.guard, task.shard.shard().pieces, static_cast<uint64_t>(serial_));
   }
+  task.copies = task.shard.copy_at_once();
+  task.shot = HOLDFAST_TRY(rooms_.take(task.shard.pieces(), request.stream));
+  task.host_pieces =
+      std::ranges::any_of(task.shard.shard().pieces, [](const PieceToWrite& piece) {
+        return piece.device == nullptr && !piece.at_once && piece.bytes() > 0;
+      });
   task.writer = std::make_unique<ShardWriter>(*ring_, task.shard.shard());
   task.manifest.software = options_.software;
   task.manifest.metrics = request.metrics;
@@ -282,17 +289,22 @@ int64_t RunSaver::ring_size() {
 }
 
 // A ring that fits the plan; one that is in use is kept until its saves are done.
-void RunSaver::make_ring() {
+void RunSaver::make_ring(const LocalState& state) {
   const bool fixed = options_.ring_bytes != 0 && options_.background;
   if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
   wait_idle(kNoDeadline);
   ring_for_ = plan_->shard_bytes();
-  const int64_t want = ring_size();
+  const std::vector<PieceToWrite> pieces = plan_->shard(state).shard().pieces;
+  const std::vector<const Device*> devices = devices_of(pieces);
+  // What is copied inside its device has time, and pinning a large ring takes long.
+  const bool roomy = !devices.empty() && rooms_.prepare(pieces);
+  const int64_t want = roomy ? std::min(ring_size(), kDeviceRing) : ring_size();
   ring_ = nullptr;
-  ring_ =
-      std::make_unique<StagingRing>(RingOptions{.bytes = want,
-                                                .block = options_.block_bytes,
-                                                .touch_ahead = options_.background});
+  ring_ = std::make_unique<StagingRing>(RingOptions{
+      .bytes = want,
+      .block = options_.block_bytes,
+      .touch_ahead = options_.background,
+      .pinner = devices.empty() ? nullptr : const_cast<Device*>(devices[0])});
 }
 
 void RunSaver::enqueue(const Task& task) {
@@ -315,33 +327,40 @@ void RunSaver::enqueue(const Task& task) {
   commit(*task);
 }
 
-Settled RunSaver::settle(const std::vector<std::string>& changed) {
+Settled RunSaver::settle(const std::vector<std::string>& changed, CudaStream stream) {
   Settled settled;
   for (const Task& task : std::exchange(unsettled_, {})) {
     const Instant start = env_.now();
-    static_cast<void>(task->handle.captured());
+    task->guard->settle(settle_task(*task, changed, stream, settled));
     settled.waited += since(start);
-    settle_task(*task, changed, settled);
   }
+  MutexLock lock(mutex_);
+  const std::vector<std::string> late = std::exchange(torn_late_, {});
+  settled.torn.insert(settled.torn.end(), late.begin(), late.end());
   return settled;
 }
 
-void RunSaver::settle_task(SaveTask& task, const std::vector<std::string>& changed,
-                           Settled& settled) {
-  if (!task.staged) return task.guard->settle({});  // it has failed, which others say
-  const std::vector<std::string> torn =
-      task.shard.names(task.guard->changed(), changed);
-  if (torn.empty()) return task.guard->settle({});
+// Of devices nothing is waited for here.
+Result<void> RunSaver::settle_task(SaveTask& task,
+                                   const std::vector<std::string>& changed,
+                                   CudaStream stream, Settled& settled) {
+  if (task.writer == nullptr) return {};  // it has failed, which others say
+  if (task.host_pieces || options_.guard == Guard::kFull) {
+    static_cast<void>(task.handle.captured());
+    if (!task.staged) return {};
+  }
+  if (task.shot != nullptr) HOLDFAST_TRY(task.shot->make_wait(stream, *task.writer));
+  const std::vector<size_t> seen = HOLDFAST_TRY(task.guard->changed());
+  const std::vector<std::string> torn = task.shard.names(seen, changed);
+  if (torn.empty()) return task.guard->probe(rooms_, stream);
   tell(SaveTorn{.step = task.step, .tensors = std::ssize(torn), .first = torn.front()});
-  task.guard->settle(unavailable("step {}: {} was written to before it was captured{}",
-                                 task.step, torn.front(),
-                                 torn.size() == 1 ? "" : ", and others"));
   settled.torn.insert(settled.torn.end(), torn.begin(), torn.end());
+  return torn_save(task.step, torn);
 }
 
 Result<void> RunSaver::close(Instant deadline) {
   closed_ = true;
-  settle({});
+  settle({}, nullptr);
   const Result<void> own = last_outcome(deadline);
   const Result<void> agreed = agree_.agree(++serial_, own, options_.agree_within);
   const Result<void> finished = finish(deadline);

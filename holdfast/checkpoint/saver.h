@@ -83,6 +83,8 @@ struct SaveRequest {
   std::map<std::string, double> metrics{};
   std::string parallel{};  // the parallel configuration, in words
   std::string parent{};    // the step folder that the job went on from
+  // Tensors on CUDA devices are saved as they are after what was put into it so far.
+  CudaStream stream = nullptr;
 };
 
 class Saver {
@@ -109,7 +111,10 @@ class Saver {
   // Before the state changes: waits until it is captured, and holds the copy against it.
   // `changed` names tensors that are known to have been written to. A save that was torn is
   // dropped by all ranks; tensors that tear should be marked at_once.
-  virtual Settled settle(const std::vector<std::string>& changed = {}) = 0;
+  // Of tensors on CUDA devices nothing is waited for here: `stream`, in which the change
+  // comes, is made to wait.
+  virtual Settled settle(const std::vector<std::string>& changed = {},
+                         CudaStream stream = nullptr) = 0;
 
   // Waits until all is durable and mirrored, lets go of the run, and fails, on all ranks
   // alike, as the last save failed on any. What is not done by the deadline (kTimeout) goes on, and close() may be

@@ -101,6 +101,7 @@ void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
   if (task.unlinked) history_.stop();
   {
     MutexLock lock(mutex_);
+    torn_late_.insert(torn_late_.end(), task.torn_names.begin(), task.torn_names.end());
     failures_ = outcome.ok() ? 0 : failures_ + 1;
     // What cannot pass stays until it was raised.
     if (!failure_.has_value() || may_pass(*failure_)) {

@@ -111,6 +111,7 @@ std::vector<PieceToWrite> WritePlan::in_memory(const LocalState& state) const {
                       .offset = piece.offset,
                       .memory = from.memory,
                       .map = from.map.narrowed(from.box, piece.box),
+                      .device = from.device,
                       .at_once = from.at_once});
   }
   return pieces;
@@ -136,7 +137,7 @@ Result<ShardPlan> WritePlan::shard(const LocalState& state,
   const std::vector<PieceToWrite> pieces = in_memory(state);
   for (size_t i = 0; i < pieces.size(); ++i) {
     const std::string& name = collection_->tensor(pieces_[i].tensor).name;
-    const Digest128 digest = digest_of(pieces[i]);
+    const Digest128 digest = HOLDFAST_TRY(digest_of(pieces[i]));
     const ReusablePiece* reused = plan.base_ == nullptr || pieces[i].bytes() == 0
                                       ? nullptr
                                       : plan.base_->find(name, pieces_[i].box, digest);
@@ -161,20 +162,21 @@ Result<ShardPlan> WritePlan::shard(const LocalState& state,
 }
 
 Bytes ShardPlan::copy_at_once() {
+  const auto copied = [](const PieceToWrite& piece) {
+    return piece.at_once && piece.device == nullptr;
+  };
   int64_t total = 0;
   for (const PieceToWrite& piece : shard_.pieces) {
-    if (piece.at_once) total += piece.bytes();
+    if (copied(piece)) total += piece.bytes();
   }
   Bytes copies(static_cast<size_t>(total));
   ByteSpan room = copies;
   for (PieceToWrite& piece : shard_.pieces) {
-    if (!piece.at_once) continue;
-    const int64_t element = bytes_of(piece.dtype);
+    if (!copied(piece)) continue;
     const ByteSpan copy = room.first(static_cast<size_t>(piece.bytes()));
-    gather({.box = piece.box, .element_bytes = element, .map = piece.map}, piece.memory,
-           0, copy);
+    gather(piece.place(), piece.memory, 0, copy);
     piece.memory = copy;
-    piece.map = Map::dense(piece.box, element);
+    piece.map = Map::dense(piece.box, bytes_of(piece.dtype));
     room = room.subspan(copy.size());
   }
   return copies;

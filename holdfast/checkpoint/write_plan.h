@@ -18,13 +18,15 @@ namespace holdfast {
 class ShardPlan {
  public:
   const ShardToWrite& shard() const { return shard_; }
+  // To let pieces point to copies of them.
+  std::span<PieceToWrite> pieces() { return shard_.pieces; }
   // Older shards that hold pieces of this save, each once.
   const std::vector<const ReusableFile*>& links() const { return links_; }
   // Bytes of pieces that are not written again.
   int64_t reused_bytes() const { return reused_bytes_; }
 
-  // Copies the pieces that are to be copied at once, and writes the copies instead; they
-  // must live as long as the shard is read.
+  // Copies the pieces of the host that are to be copied at once, and writes the copies
+  // instead; they must live as long as the shard is read.
   Bytes copy_at_once();
   // Names of the tensors of these pieces of the shard, and those of `more` that it has
   // parts of which are not copied at once.

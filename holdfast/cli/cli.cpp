@@ -27,8 +27,9 @@ int report(std::ostream& err, ExitCode code, std::string message) {
 }
 
 std::vector<Verb> all_verbs() {
-  return {ls_verb(), show_verb(), verify_verb(), diff_verb(), convert_verb(),
-          gc_verb(), pin_verb(),  unpin_verb(),  plan_verb()};
+  return {ls_verb(),      show_verb(),     verify_verb(),  diff_verb(),
+          convert_verb(), gc_verb(),       pin_verb(),     unpin_verb(),
+          plan_verb(),    interval_verb(), simulate_verb()};
 }
 
 std::string names_of(const std::vector<Verb>& verbs) {

@@ -57,10 +57,12 @@ struct Verb {
 Verb convert_verb();
 Verb diff_verb();
 Verb gc_verb();
+Verb interval_verb();
 Verb ls_verb();
 Verb pin_verb();
 Verb plan_verb();
 Verb show_verb();
+Verb simulate_verb();
 Verb unpin_verb();
 Verb verify_verb();
 

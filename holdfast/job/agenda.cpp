@@ -66,7 +66,9 @@ bool Agenda::behind(int64_t step) const {
 
 void Agenda::measure(int64_t step) {
   const Instant now = env_.now();
-  if (last_.has_value() && step > last_->first) {
+  if (channel_.size() == 1) {
+    lead_ = 0;  // nobody is to be told
+  } else if (last_.has_value() && step > last_->first) {
     const Duration one =
         std::max<Duration>((now - last_->second) / (step - last_->first), Duration(1));
     lead_ = std::clamp<int64_t>(kAhead / one, 2, kMostAhead);

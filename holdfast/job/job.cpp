@@ -10,10 +10,6 @@ namespace holdfast {
 namespace {
 
 constexpr Tag kLookTag = 0x480c;
-// A save that failed is made again after this time, if none is due before.
-constexpr Duration kRetry = std::chrono::seconds(30);
-// Until the scheduler has learned something.
-constexpr Duration kUnlearned = std::chrono::minutes(10);
 
 Result<Path> newest_whole(Env& env, const Path& path) {
   const Run run = HOLDFAST_TRY(Run::open(env, path));
@@ -36,14 +32,15 @@ JobOptions with_log(JobOptions options, EventSink* log) {
   return options;
 }
 
-Duration interval_of(const Cadence& every) {
-  const auto* const time = std::get_if<EveryTime>(&every);
-  return time != nullptr ? time->time : kUnlearned;
+JobOptions with_workers(JobOptions options, const Transport* transport) {
+  options.schedule.workers = transport == nullptr ? 1 : transport->size();
+  return options;
 }
 
 }  // namespace
 
-Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options)
+Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options,
+         Scheduler scheduler)
     : env_(env),
       transport_(transport),
       log_(open_log(env, run, transport == nullptr ? 0 : transport->rank(), options)),
@@ -54,13 +51,17 @@ Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options)
           [this](int64_t first, int64_t last) { return decide(first, last); },
           options_.saver.agree_within + options_.saver.write_within),
       look_(env, transport, kLookTag),
-      saved_at_(env.now()) {}
+      scheduler_(std::move(scheduler)) {}
 
 Job::~Job() = default;
 
 Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* transport,
                                        JobOptions options) {
-  std::unique_ptr<Job> job(new Job(env, run, transport, std::move(options)));
+  options = with_workers(std::move(options), transport);
+  Scheduler scheduler =
+      HOLDFAST_TRY(Scheduler::create(options.schedule).within("schedule"));
+  std::unique_ptr<Job> job(
+      new Job(env, run, transport, std::move(options), std::move(scheduler)));
   job->saver_ = HOLDFAST_TRY(Saver::open(env, run, transport, job->options_.saver));
   if (job->options_.signals) job->signals_ = std::make_unique<StopSignals>();
   return job;
@@ -93,8 +94,7 @@ Result<RestoredState> Job::resume(const std::vector<HeldPiece>& pieces,
   RestoredState restored =
       HOLDFAST_TRY(restore(env_, saver_->run(), state, transport_, options));
   parent_ = restored.folder.filename().native();
-  saved_step_ = restored.step;
-  saved_at_ = env_.now();
+  resumed_ = appointed_ = restored.step;
   HOLDFAST_TRY(saver_->prepare(state));
   return restored;
 }
@@ -106,43 +106,49 @@ Result<Due> Job::due(int64_t step) {
       HOLDFAST_TRY(agenda_.ask_to_stop(fmt::format("signal {}", *signal)));
     }
   }
+  if (look_.coordinator()) consult(step);
   return agenda_.at(step);
 }
 
-// Why a save that was made does not count, if so.
-std::optional<std::string> Job::wanted_again() {
-  if (!newest_.has_value() || !newest_->is_done() || newest_->durable().ok()) {
-    return std::nullopt;
+void Job::consult(int64_t step) {
+  if (!std::exchange(started_, true)) {
+    scheduler_.start(step, env_.now(), resumed_.has_value());
   }
-  if (newest_->is_torn()) return "the last one was torn";
-  if (env_.now() - saved_at_ < kRetry) return std::nullopt;
-  return "the last one failed";
+  learn_outcome();
+  // Steps are counted ahead, in decide(): they are known before they come.
+  const bool by_steps = std::holds_alternative<EverySteps>(options_.schedule.every);
+  if (scheduler_.step(step, env_.now()) && !by_steps) wanted_ = scheduler_.reason();
+}
+
+// What became of the newest save, once that is known.
+void Job::learn_outcome() {
+  if (!newest_.has_value() || !newest_->handle.is_done()) return;
+  const Newest save = *std::exchange(newest_, std::nullopt);
+  if (save.handle.durable().ok()) {
+    return scheduler_.durable(save.step, env_.now() - save.begun, save.bytes);
+  }
+  scheduler_.dropped(save.step);
+  if (save.handle.is_torn()) wanted_ = "the last one was torn";
 }
 
 std::optional<Appointment> Job::decide(int64_t first, int64_t last) {
-  std::optional<Appointment> found;
-  if (const std::optional<std::string> why = wanted_again()) {
-    found = {.step = first, .due = {.save = true, .why = *why}};
-    newest_.reset();
-  } else if (const auto* const steps = std::get_if<EverySteps>(&options_.every)) {
-    // After step n - 1, n steps are done.
-    const int64_t next = (std::max(saved_step_, first - 1) + 1) / steps->steps + 1;
-    const int64_t step = next * steps->steps - 1;
-    if (step <= last) {
-      found = {.step = step, .due = {.save = true, .why = to_string(options_.every)}};
-    }
-  } else if (env_.now() - saved_at_ >= interval_of(options_.every)) {
-    found = {.step = first, .due = {.save = true, .why = to_string(options_.every)}};
+  if (wanted_.has_value()) {
+    const std::string why = *std::exchange(wanted_, std::nullopt);
+    return Appointment{.step = first, .due = {.save = true, .why = why}};
   }
-  if (found.has_value()) {
-    saved_step_ = found->step;
-    saved_at_ = env_.now();
-  }
-  return found;
+  const auto* const every = std::get_if<EverySteps>(&options_.schedule.every);
+  if (every == nullptr) return std::nullopt;
+  // After step n - 1, n steps are done.
+  const int64_t done = std::max(appointed_, first - 1) + 1;
+  const int64_t step = (done / every->steps + 1) * every->steps - 1;
+  if (step > last) return std::nullopt;
+  appointed_ = step;
+  return Appointment{.step = step,
+                     .due = {.save = true, .why = to_string(options_.schedule.every)}};
 }
 
 Result<SaveHandle> Job::save(const JobState& job) {
-  saver_->settle();
+  static_cast<void>(settle());
   const LocalState state = HOLDFAST_TRY(gatherer_.gather(job.pieces, false));
   SaveHandle handle = HOLDFAST_TRY(saver_->save({.step = job.step,
                                                  .state = &state,
@@ -150,10 +156,12 @@ Result<SaveHandle> Job::save(const JobState& job) {
                                                  .rank_objects = job.rank_objects,
                                                  .metrics = job.metrics,
                                                  .parallel = job.parallel,
-                                                 .parent = parent_}));
-  saved_step_ = std::max(saved_step_, job.step);
-  saved_at_ = env_.now();
-  newest_ = handle;
+                                                 .parent = parent_,
+                                                 .stream = job.stream}));
+  newest_ = {.handle = handle,
+             .step = job.step,
+             .begun = env_.now(),
+             .bytes = state.collection->bytes()};
   return handle;
 }
 
@@ -162,8 +170,17 @@ Result<Durable> Job::wait_stopped(const SaveHandle& handle) {
   return handle.durable(env_.now() + options_.grace);
 }
 
-Settled Job::settle(const std::vector<std::string>& changed) {
-  return saver_->settle(changed);
+Settled Job::settle(const std::vector<std::string>& changed, CudaStream stream) {
+  const Instant start = env_.now();
+  Settled settled;
+  if (options_.saver.guard != Guard::kOff) {
+    settled = saver_->settle(changed, stream);
+  } else if (newest_.has_value()) {
+    static_cast<void>(newest_->handle.captured());  // nobody else waits for the copy
+  }
+  settled.waited = std::chrono::duration<double>(env_.now() - start).count();
+  if (newest_.has_value()) scheduler_.captured(newest_->step, env_.now() - start);
+  return settled;
 }
 
 Result<void> Job::close(Instant deadline) { return saver_->close(deadline); }

@@ -1,7 +1,7 @@
 // One training process with its checkpoints: what a training loop holds, in C++ or behind
 // the Python face.
 //
-//   job = Job::open(env, "runs/gpt", transport, {.every = EverySteps{500}});
+//   job = Job::open(env, "runs/gpt", transport, {.schedule = {.every = EverySteps{500}}});
 //   job->attach(pieces);                       // what this rank holds
 //   start = job->resume(pieces)                // newest whole checkpoint, any layout
 //   for each step: train;
@@ -24,7 +24,7 @@
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/job/agenda.h"
 #include "holdfast/job/stop_signals.h"
-#include "holdfast/schedule/cadence.h"
+#include "holdfast/schedule/scheduler.h"
 
 namespace holdfast {
 
@@ -32,7 +32,8 @@ namespace holdfast {
 inline constexpr int kStoppedExit = 143;
 
 struct JobOptions {
-  Cadence every = EveryTime{std::chrono::minutes(10)};
+  // When to save (scheduler.h). Its `workers` is the number of ranks, whatever it says.
+  SchedulerOptions schedule{};
   // For the save after a stop signal, until it is durable.
   Duration grace = std::chrono::seconds(60);
   bool signals = true;  // SIGTERM and SIGUSR1 ask all ranks to save and stop
@@ -49,6 +50,7 @@ struct JobState {
   Object rank_objects{};
   std::map<std::string, double> metrics{};
   std::string parallel{};
+  CudaStream stream = nullptr;  // training's, for pieces on devices
 };
 
 class Job {
@@ -72,20 +74,27 @@ class Job {
 
   // What all ranks do after this step.
   Result<Due> due(int64_t step);
+  // The loss after a step, for policies that look at it; every k-th step will do.
+  void loss(int64_t step, double value) { scheduler_.loss(step, value); }
+  // The interval that the policy has found, and why: one line.
+  std::string explain() const { return scheduler_.explain(); }
   // Saves, on all ranks together; whether it was due or not.
   Result<SaveHandle> save(const JobState& state);
   // Waits for the last save to be durable, for as long as `grace` allows.
   Result<Durable> wait_stopped(const SaveHandle& handle);
   // Before the pieces change (Saver::settle).
-  Settled settle(const std::vector<std::string>& changed = {});
+  Settled settle(const std::vector<std::string>& changed = {},
+                 CudaStream stream = nullptr);
 
   Result<void> close(Instant deadline = kNoDeadline);
 
  private:
-  Job(Env& env, const Path& run, Transport* transport, JobOptions options);
+  Job(Env& env, const Path& run, Transport* transport, JobOptions options,
+      Scheduler scheduler);
 
   std::optional<Appointment> decide(int64_t first, int64_t last);
-  std::optional<std::string> wanted_again();
+  void consult(int64_t step);
+  void learn_outcome();
 
   Env& env_;
   Transport* transport_;
@@ -99,10 +108,21 @@ class Job {
   std::unique_ptr<StopSignals> signals_;
   bool asked_ = false;  // to stop
   std::string parent_;  // the step folder that the job goes on from
+
   // Rank 0's, for the next decision.
-  int64_t saved_step_ = -1;  // appointed
-  Instant saved_at_{};       // begun, or appointed
-  std::optional<SaveHandle> newest_;
+  Scheduler scheduler_;
+  std::optional<int64_t> resumed_;  // the step that it goes on from
+  bool started_ = false;
+  int64_t appointed_ = -1;             // the last step of an appointment by steps
+  std::optional<std::string> wanted_;  // a save, as soon as can be, and why
+  // The newest save, until its outcome is learned.
+  struct Newest {
+    SaveHandle handle;
+    int64_t step;
+    Instant begun;
+    int64_t bytes;
+  };
+  std::optional<Newest> newest_;
 };
 
 }  // namespace holdfast

@@ -1,6 +1,8 @@
 #include "holdfast/job/job.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <thread>
@@ -103,12 +105,24 @@ TEST(StopSignals, SetAFlagCallWhatWasThereAndPutItBack) {
   EXPECT_EQ(after.sa_handler, &count_call);
 }
 
+TEST(StopSignals, AForkedProcessIsEndedByThem) {
+  const StopSignals signals;
+  const pid_t child = fork();
+  if (child == 0) {
+    std::raise(SIGTERM);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
+}
+
 // Two ranks that hold halves of a tensor whose every element is the step.
 struct TwoRanks : ::testing::Test {
   static constexpr int64_t kRows = 6;
 
   JobOptions options(Cadence every) {
-    JobOptions options{.every = every, .signals = false};
+    JobOptions options{.schedule = {.every = every}, .signals = false};
     options.saver.ring_bytes = 1 << 20;
     options.saver.block_bytes = 64 << 10;
     options.saver.space_reserve = 0;

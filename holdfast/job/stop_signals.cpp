@@ -1,5 +1,7 @@
 #include "holdfast/job/stop_signals.h"
 
+#include <pthread.h>
+
 #include <array>
 #include <atomic>
 
@@ -32,10 +34,24 @@ void handle(int number, siginfo_t* info, void* context) {
   }
 }
 
+void put_back() {
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], &previous[i], nullptr);
+  }
+}
+
+// A forked process, such as a loader's worker, is ended by the signals as before.
+void put_back_in_child() {
+  if (installed) put_back();
+  installed = false;
+}
+
 }  // namespace
 
 StopSignals::StopSignals() {
   HOLDFAST_CHECK(!installed.exchange(true), "stop signals are caught twice");
+  static const int once = pthread_atfork(nullptr, nullptr, put_back_in_child);
+  static_cast<void>(once);
   first_caught = 0;
   struct sigaction action {};
   action.sa_sigaction = handle;
@@ -46,10 +62,8 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], &previous[i], nullptr);
-  }
-  installed = false;
+  if (!installed.exchange(false)) return;  // a child's copy
+  put_back();
 }
 
 std::optional<int> StopSignals::caught() const {

@@ -2,7 +2,7 @@
 // (Slurm's --signal). The signal only sets a flag; who trains asks for it between steps.
 //
 // Handlers that were there are called too, if they are functions, and are put back in the
-// end. One instance at a time; a second one is a bug and aborts. Safe from all threads.
+// end, and in forked processes at once. One instance at a time; a second one is a bug and aborts. Safe from all threads.
 #pragma once
 
 #include <csignal>

@@ -53,35 +53,65 @@ void walk(const BoxMemory& place, int64_t first, int64_t size, const OnRun& on_r
   cut_element(last_whole * bytes, end);
 }
 
-}  // namespace
-
-void gather(const BoxMemory& from, ByteView memory, int64_t first, ByteSpan into) {
+// The copies that take a window of the stream out of memory.
+template <typename OnCopy>
+void visit_gather(const BoxMemory& from, int64_t first, int64_t size,
+                  const OnCopy& on_copy) {
   const Map stream = stream_map(from.box, from.element_bytes, first);
   walk(
-      from, first, length(into),
+      from, first, size,
       [&](const Run& run) {
-        run_copy({.from = run.at, .to = run.window, .run = run.bytes}, memory, into);
+        on_copy(StridedCopy{.from = run.at, .to = run.window, .run = run.bytes});
       },
       [&](const Box& part) {
-        run_copy(plan_copy(from.map.narrowed(from.box, part),
-                           stream.narrowed(from.box, part), part.shape(),
-                           from.element_bytes),
-                 memory, into);
+        on_copy(plan_copy(from.map.narrowed(from.box, part),
+                          stream.narrowed(from.box, part), part.shape(),
+                          from.element_bytes));
       });
 }
 
-void scatter(const BoxMemory& to, ByteSpan memory, int64_t first, ByteView from) {
+// Those that put it there.
+template <typename OnCopy>
+void visit_scatter(const BoxMemory& to, int64_t first, int64_t size,
+                   const OnCopy& on_copy) {
   const Map stream = stream_map(to.box, to.element_bytes, first);
   walk(
-      to, first, length(from),
+      to, first, size,
       [&](const Run& run) {
-        run_copy({.from = run.window, .to = run.at, .run = run.bytes}, from, memory);
+        on_copy(StridedCopy{.from = run.window, .to = run.at, .run = run.bytes});
       },
       [&](const Box& part) {
-        run_copy(plan_copy(stream.narrowed(to.box, part), to.map.narrowed(to.box, part),
-                           part.shape(), to.element_bytes),
-                 from, memory);
+        on_copy(plan_copy(stream.narrowed(to.box, part), to.map.narrowed(to.box, part),
+                          part.shape(), to.element_bytes));
       });
+}
+
+}  // namespace
+
+std::vector<StridedCopy> plan_gather(const BoxMemory& from, int64_t first,
+                                     int64_t size) {
+  std::vector<StridedCopy> copies;
+  visit_gather(from, first, size,
+               [&](const StridedCopy& copy) { copies.push_back(copy); });
+  return copies;
+}
+
+std::vector<StridedCopy> plan_scatter(const BoxMemory& to, int64_t first,
+                                      int64_t size) {
+  std::vector<StridedCopy> copies;
+  visit_scatter(to, first, size,
+                [&](const StridedCopy& copy) { copies.push_back(copy); });
+  return copies;
+}
+
+void gather(const BoxMemory& from, ByteView memory, int64_t first, ByteSpan into) {
+  visit_gather(from, first, length(into),
+               [&](const StridedCopy& copy) { run_copy(copy, memory, into); });
+}
+
+void scatter(const BoxMemory& to, ByteSpan memory, int64_t first, ByteView from) {
+  visit_scatter(to, first, length(from),
+                [&](const StridedCopy& copy) { run_copy(copy, from, memory); });
 }
 
 Seal seal_stream(const Shape& shape, Dtype dtype, const Box& box, int64_t first,

@@ -6,6 +6,8 @@
 // that leave their memory, are bugs and abort. Pure; safe from any thread.
 #pragma once
 
+#include <vector>
+
 #include "holdfast/base/bytes.h"
 #include "holdfast/state/seal.h"
 #include "holdfast/state/strided.h"
@@ -24,6 +26,12 @@ void gather(const BoxMemory& from, ByteView memory, int64_t first, ByteSpan into
 
 // The reverse: puts a window of the stream where it belongs.
 void scatter(const BoxMemory& to, ByteSpan memory, int64_t first, ByteView from);
+
+// The copies of which the two consist, for memory that only somebody else can touch: between
+// the memory, from its first byte, and the window, from its own.
+std::vector<StridedCopy> plan_gather(const BoxMemory& from, int64_t first,
+                                     int64_t size);
+std::vector<StridedCopy> plan_scatter(const BoxMemory& to, int64_t first, int64_t size);
 
 // What a window of the stream of `box` adds to the seal of its tensor.
 Seal seal_stream(const Shape& shape, Dtype dtype, const Box& box, int64_t first,

@@ -143,11 +143,16 @@ StridedCopy plan_copy(const Map& from, const Map& to, const Shape& shape,
   return copy;
 }
 
+void check_copy(const StridedCopy& copy, size_t from_bytes, size_t to_bytes) {
+  if (copy.run == 0) return;
+  check_inside(copy, copy.from, from_bytes, &StridedCopy::Loop::from_stride);
+  check_inside(copy, copy.to, to_bytes, &StridedCopy::Loop::to_stride);
+}
+
 void run_copy(const StridedCopy& copy, std::span<const std::byte> from,
               std::span<std::byte> to) {
   if (copy.run == 0) return;
-  check_inside(copy, copy.from, from.size(), &StridedCopy::Loop::from_stride);
-  check_inside(copy, copy.to, to.size(), &StridedCopy::Loop::to_stride);
+  check_copy(copy, from.size(), to.size());
   const std::byte* source = from.data() + copy.from;
   std::byte* target = to.data() + copy.to;
   if (copy.loops == 0) {

@@ -64,6 +64,9 @@ struct StridedCopy {
 StridedCopy plan_copy(const Map& from, const Map& to, const Shape& shape,
                       int64_t element_bytes);
 
+// Aborts if the copy touches anything outside holders of so many bytes: that is a bug.
+void check_copy(const StridedCopy& copy, size_t from_bytes, size_t to_bytes);
+
 // Carries the copy out. The spans are the whole of both holders' bytes; touching anything
 // outside them is a bug and aborts. The holders must not overlap.
 void run_copy(const StridedCopy& copy, std::span<const std::byte> from,

@@ -247,69 +247,26 @@ ShardWriter::~ShardWriter() {
   for (const Block& block : staged_) ring_.give_back(block.memory);
 }
 
-Digest128 digest_of(const PieceToWrite& piece) {
+Result<void> read_piece(const PieceToWrite& piece, int64_t first, ByteSpan into) {
+  if (piece.device == nullptr) {
+    gather(piece.place(), piece.memory, first, into);
+    return {};
+  }
+  HOLDFAST_TRY(piece.device->read(piece.place(), piece.memory, first, into));
+  return HOLDFAST_TRY(piece.device->mark()).wait();
+}
+
+Result<Digest128> digest_of(const PieceToWrite& piece) {
   constexpr int64_t kWindow = int64_t{1} << 20;
-  const BoxMemory memory{
-      .box = piece.box, .element_bytes = bytes_of(piece.dtype), .map = piece.map};
   Bytes buffer(static_cast<size_t>(std::min(kWindow, piece.bytes())));
   Xxh3Stream stream;
   for (int64_t at = 0; at < piece.bytes(); at += kWindow) {
     const ByteSpan window = ByteSpan(buffer).first(
         static_cast<size_t>(std::min(kWindow, piece.bytes() - at)));
-    gather(memory, piece.memory, at, window);
+    HOLDFAST_TRY(read_piece(piece, at, window));
     stream.append(window);
   }
   return stream.digest();
-}
-
-Result<void> ShardWriter::stage(const Observe& observe) {
-  for (int64_t offset = 0; offset < bytes_; offset += ring_.block_bytes()) {
-    HOLDFAST_TRY(failure());
-    const ByteSpan memory = ring_.take();
-    const auto used =
-        static_cast<size_t>(std::min(ring_.block_bytes(), bytes_ - offset));
-    fill(offset, memory.first(used));
-    if (observe) observe(offset, memory.first(used));
-    if (!put({.offset = offset, .memory = memory, .used = used})) break;
-  }
-  HOLDFAST_TRY(failure());
-  MutexLock lock(mutex_);
-  all_staged_ = true;
-  changed_.notify_all();
-  return {};
-}
-
-void ShardWriter::fill(int64_t offset, ByteSpan into) {
-  const int64_t size = length(into);
-  if (const Common part = common(offset, size, 0, length(shard_.header));
-      !part.empty()) {
-    std::memcpy(into.data() + (part.first - offset), shard_.header.data() + part.first,
-                static_cast<size_t>(part.last - part.first));
-  }
-  for (; piece_ < shard_.pieces.size(); ++piece_) {
-    const PieceToWrite& piece = shard_.pieces[piece_];
-    const Common part = common(offset, size, piece.offset, piece.bytes());
-    if (!part.empty()) {
-      gather(
-          {.box = piece.box, .element_bytes = bytes_of(piece.dtype), .map = piece.map},
-          piece.memory, part.first - piece.offset,
-          into.subspan(static_cast<size_t>(part.first - offset),
-                       static_cast<size_t>(part.last - part.first)));
-    }
-    if (piece.offset + piece.bytes() > offset + size) return;
-  }
-}
-
-// False, giving the block back, if the writing half has failed.
-bool ShardWriter::put(const Block& block) {
-  MutexLock lock(mutex_);
-  if (error_.has_value()) {
-    ring_.give_back(block.memory);
-    return false;
-  }
-  staged_.push_back(block);
-  changed_.notify_all();
-  return true;
 }
 
 // The next block in file order; none after the last, or if none is there and `wait` is

@@ -8,6 +8,10 @@
 //             in the cache, and writes them past the system's cache, several in flight.
 //             When it has returned, the contents are durable (not yet the name).
 //
+// Pieces may be in device memory: the device copies them into the blocks, several of them
+// ahead, and stage() has returned when it is done. Before that, make_wait() lets a stream
+// of the device wait for the copies that it must not overtake.
+//
 // A ring that holds the whole shard lets stage() finish before write() begins, so both
 // may also run on one thread, one after the other. Either half's failure ends the other.
 // The file is written once from front to back and never in place; after a failure it
@@ -24,6 +28,7 @@
 #include "holdfast/base/xxh3.h"
 #include "holdfast/state/box_stream.h"
 #include "holdfast/state/tensor.h"
+#include "holdfast/store/device.h"
 #include "holdfast/store/shard_index.h"
 #include "holdfast/store/staging_ring.h"
 
@@ -32,21 +37,28 @@ namespace holdfast {
 class ChunkPacker;
 
 // One box of a tensor and where it is now. The memory stays alive and unchanged until
-// stage() has returned.
+// stage() has returned; that of a device is read behind what its own stream follows
+// (Device::follow).
 struct PieceToWrite {
   Shape shape;  // of the whole tensor
   Dtype dtype = Dtype::kF32;
   Box box;
   int64_t offset = 0;  // in the file
   ByteView memory;
-  Map map;               // relative to memory
-  bool at_once = false;  // the memory is a copy that was made for this shard
+  Map map;                         // relative to memory
+  const Device* device = nullptr;  // whose memory it is; null for the host's
+  bool at_once = false;            // the memory is a copy that was made for this shard
 
   int64_t bytes() const { return box.elements() * bytes_of(dtype); }
+  BoxMemory place() const {
+    return {.box = box, .element_bytes = bytes_of(dtype), .map = map};
+  }
 };
 
 // Of the bytes that the memory has now.
-Digest128 digest_of(const PieceToWrite& piece);
+Result<Digest128> digest_of(const PieceToWrite& piece);
+// A window of the piece's stream as it is now, from wherever it is; waits for a device.
+Result<void> read_piece(const PieceToWrite& piece, int64_t first, ByteSpan into);
 
 struct ShardToWrite {
   Bytes header;                      // the file's first bytes
@@ -100,6 +112,13 @@ class ShardWriter {
   Result<WrittenShard> write(Env& env, const Path& path,
                              const WriteOptions& options = {});
 
+  // The stream, of the device that has the piece, goes on when the piece is copied. Waits
+  // here until the copy is begun, and no longer; fails as stage() does. Nothing to do for
+  // a piece of the host. From any thread, while stage() runs or after.
+  Result<void> make_wait(CudaStream stream, size_t piece);
+  // The same for all pieces of that device.
+  Result<void> make_wait(CudaStream stream, const Device& device);
+
   // Ends both halves with this error as soon as they look; also instead of calling one.
   void cancel(Error error);
 
@@ -110,10 +129,15 @@ class ShardWriter {
     size_t used = 0;
   };
   class Digester;
+  class Filling;
   class Output;
   class Stopwatch;
 
-  void fill(int64_t offset, ByteSpan into);
+  Result<void> stage_blocks(const Observe& observe);
+  Result<void> fill(int64_t offset, ByteSpan into, std::vector<const Device*>& busy);
+  Result<void> fill_piece(const PieceToWrite& piece, int64_t first, ByteSpan into,
+                          std::vector<const Device*>& busy);
+  void note_begun(size_t pieces, const std::vector<DeviceMark>& marks);
   bool put(const Block& block);
   Result<std::optional<Block>> next(bool wait);
   Result<void> write_blocks(Output& output, Digester& digester, Stopwatch& watch,
@@ -133,6 +157,9 @@ class ShardWriter {
   Condition changed_;
   std::deque<Block> staged_ HOLDFAST_GUARDED_BY(mutex_);
   bool all_staged_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  // By piece, the first ones: all copies of them are begun, up to this mark. None for those
+  // of the host.
+  std::vector<std::optional<DeviceMark>> begun_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<Error> error_ HOLDFAST_GUARDED_BY(mutex_);
 };
 

@@ -22,31 +22,51 @@ constexpr int64_t kAtOnce = int64_t{128} << 20;  // there from the beginning
 StagingRing::StagingRing(RingOptions options)
     : block_(options.block),
       count_(std::max<int64_t>(divide_up(options.bytes, options.block), 2)),
-      memory_(reserve(block_ * count_)) {
+      memory_(reserve(block_ * count_)),
+      pinner_(options.pinner) {
   HOLDFAST_CHECK(block_ > 0 && block_ % kDirectAlignment == 0, "block of {} bytes",
                  block_);
-  const int64_t at_once =
-      options.touch_ahead ? std::min(count_, divide_up(kAtOnce, block_)) : count_;
+  const int64_t at_once = there_at_once(options);
   for (int64_t i = at_once; i-- > 0;) give_back(block(i));
   if (at_once == count_) return;
   toucher_ = std::jthread(
       [this, at_once](const std::stop_token& stop) { touch_from(at_once, stop); });
 }
 
+StagingRing::~StagingRing() {
+  toucher_ = std::jthread();  // stops it
+  for (int64_t i = 0; i < pinned_; ++i) pinner_->unpin(block(i));
+}
+
+int64_t StagingRing::there_at_once(const RingOptions& options) const {
+  if (options.pinner != nullptr) return 0;
+  return options.touch_ahead ? std::min(count_, divide_up(kAtOnce, block_)) : count_;
+}
+
 ByteSpan StagingRing::block(int64_t i) const {
   return {memory_.get() + i * block_, static_cast<size_t>(block_)};
 }
 
-// Only with time that nobody else wants. Written to, and not populated by the system, which
-// would meanwhile keep others of the process from mapping memory.
+// Only with time that nobody else wants, unless it pins: others wait for it then. Written to,
+// and not populated by the system, which would meanwhile keep others of the process from
+// mapping memory.
 void StagingRing::touch_from(int64_t first, const std::stop_token& stop) {
   const sched_param none{};
-  static_cast<void>(::pthread_setschedparam(::pthread_self(), SCHED_IDLE, &none));
+  if (pinner_ == nullptr) {
+    static_cast<void>(::pthread_setschedparam(::pthread_self(), SCHED_IDLE, &none));
+  }
   for (int64_t i = first; i < count_ && !stop.stop_requested(); ++i) {
     const ByteSpan touched = block(i);
     for (size_t at = 0; at < touched.size(); at += kPage) touched[at] = std::byte{1};
+    pin(touched);
     give_back(touched);
   }
+}
+
+void StagingRing::pin(ByteSpan block) {
+  if (pinner_ == nullptr || !pins_) return;
+  pins_ = pinner_->pin(block).ok();
+  if (pins_) ++pinned_;
 }
 
 void StagingRing::Free::operator()(std::byte* memory) const { std::free(memory); }
@@ -67,6 +87,14 @@ ByteSpan StagingRing::take() {
   std::byte* const block = free_.back();
   free_.pop_back();
   return {block, static_cast<size_t>(block_)};
+}
+
+std::optional<ByteSpan> StagingRing::try_take() {
+  MutexLock lock(mutex_);
+  if (free_.empty()) return std::nullopt;
+  std::byte* const block = free_.back();
+  free_.pop_back();
+  return ByteSpan(block, static_cast<size_t>(block_));
 }
 
 void StagingRing::give_back(ByteSpan block) {

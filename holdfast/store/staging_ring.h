@@ -9,11 +9,17 @@
 // them. Where the system is slow to find and clear pages, a first save then goes on with
 // blocks that came back, and is as fast as the disk.
 //
+// A ring with a pinner is pinned, so that devices fill its blocks by themselves: a block
+// joins the ring when the ring's thread has touched and pinned it, one at a time, because
+// pinning keeps others from the driver. Where the system does not let it pin more, the rest
+// stays as it is, and is slower.
+//
 // Threads: all calls are safe at once. The ring must outlive its blocks.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -22,15 +28,27 @@
 
 namespace holdfast {
 
+// Makes host memory one that a device reads and writes by itself.
+class HostPinner {
+ public:
+  virtual ~HostPinner() = default;
+  virtual Result<void> pin(ByteSpan memory) = 0;
+  virtual void unpin(ByteSpan memory) = 0;
+};
+
 struct RingOptions {
   int64_t bytes = int64_t{256} << 20;  // rounded up to whole blocks, two at least
   int64_t block = int64_t{4} << 20;    // a multiple of kDirectAlignment
   bool touch_ahead = false;
+  HostPinner* pinner = nullptr;  // must outlive the ring
 };
 
 class StagingRing {
  public:
   explicit StagingRing(RingOptions options);
+  ~StagingRing();
+  StagingRing(const StagingRing&) = delete;
+  StagingRing& operator=(const StagingRing&) = delete;
 
   int64_t block_bytes() const { return block_; }
   int64_t blocks() const { return count_; }
@@ -38,6 +56,8 @@ class StagingRing {
 
   // A block, aligned for direct transfers, with any contents. Waits for one.
   ByteSpan take();
+  // One that is free now.
+  std::optional<ByteSpan> try_take();
   void give_back(ByteSpan block);
 
  private:
@@ -46,11 +66,16 @@ class StagingRing {
   };
   static std::unique_ptr<std::byte[], Free> reserve(int64_t bytes);
   ByteSpan block(int64_t i) const;
+  int64_t there_at_once(const RingOptions& options) const;
   void touch_from(int64_t first, const std::stop_token& stop);
+  void pin(ByteSpan block);
 
   const int64_t block_;
   const int64_t count_;
   const std::unique_ptr<std::byte[], Free> memory_;
+  HostPinner* const pinner_;
+  int64_t pinned_ = 0;  // blocks, the first ones; the thread's
+  bool pins_ = true;
   Mutex mutex_;
   Condition one_free_;
   std::vector<std::byte*> free_ HOLDFAST_GUARDED_BY(mutex_);  // the last used is on top

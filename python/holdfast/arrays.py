@@ -50,9 +50,11 @@ def describe(arrays: Mapping[str, Any], *, writable: bool = False) -> list[_nati
 
 
 def describe_one(name: str, array: Any, ties: Iterable[str] = ()) -> _native.Array:
-    """One array under that name, with other names for the same values."""
-    view = _view(name, array)
-    return _native.Array(name, view.address, view.dtype, view.shape, view.strides, list(ties))
+    """One array under that name, with other names for the same values; on a GPU too."""
+    on_device = getattr(array, "is_cuda", False)
+    view = _torch_view(name, array, anywhere=True) if on_device else _view(name, array)
+    return _native.Array(name, view.address, view.dtype, view.shape, view.strides, list(ties),
+                         on_device)
 
 
 def _view(name: str, array: Any) -> _View:
@@ -68,8 +70,8 @@ def _view(name: str, array: Any) -> _View:
     return _numpy_view(name, array, interface)
 
 
-def _torch_view(name: str, tensor: Any) -> _View:
-    if tensor.device.type != "cpu":
+def _torch_view(name: str, tensor: Any, anywhere: bool = False) -> _View:
+    if tensor.device.type != "cpu" and not anywhere:
         raise TypeError(f"{name}: on {tensor.device}, want a tensor in main memory")
     if hasattr(tensor, "device_mesh"):
         raise TypeError(f"{name}: distributed over ranks, want a tensor of this process")

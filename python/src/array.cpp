@@ -33,12 +33,24 @@ Map map_of(const Tensor& tensor, const std::vector<int64_t>& strides) {
   return map;
 }
 
+// The CUDA devices of this process; never closed, because streams of ours may be used until
+// the very end.
+Result<const Device*> device_of(ByteView memory) {
+  static CudaDriver* const driver = [] {
+    Result<std::unique_ptr<CudaDriver>> loaded = load_cuda_driver();
+    return loaded.ok() ? loaded->release() : nullptr;
+  }();
+  if (driver == nullptr) return unsupported("on a device, and there is no CUDA driver");
+  static Devices& devices = *new Devices(*driver);
+  return HOLDFAST_TRY(devices.of(memory));
+}
+
 }  // namespace
 
 Array Array::create(const std::string& name, uint64_t address, const std::string& dtype,
                     const std::vector<int64_t>& shape,
-                    const std::vector<int64_t>& strides,
-                    std::vector<std::string> ties) {
+                    const std::vector<int64_t>& strides, std::vector<std::string> ties,
+                    bool on_device) {
   Tensor tensor{.name = name,
                 .dtype = unwrap(parse_dtype(dtype).within(name)),
                 .shape = unwrap(Shape::create(shape).within(name)),
@@ -52,7 +64,10 @@ Array Array::create(const std::string& name, uint64_t address, const std::string
     auto* first = reinterpret_cast<std::byte*>(address) - map.offset;  // NOLINT
     memory = ByteSpan(first, static_cast<size_t>(range.last));
   }
-  return {.local = {.tensor = std::move(tensor), .memory = memory, .map = map}};
+  const Device* device = nullptr;
+  if (on_device && !memory.empty()) device = unwrap(device_of(memory).within(name));
+  return {.local = {.tensor = std::move(tensor), .memory = memory, .map = map},
+          .device = device};
 }
 
 std::vector<LocalTensor> locals(const std::vector<Array>& arrays) {
@@ -69,12 +84,13 @@ void bind_array(nb::module_& m) {
           "__init__",
           [](Array* self, const std::string& name, uint64_t address,
              const std::string& dtype, const std::vector<int64_t>& shape,
-             const std::vector<int64_t>& strides, std::vector<std::string> ties) {
-            new (self) Array(
-                Array::create(name, address, dtype, shape, strides, std::move(ties)));
+             const std::vector<int64_t>& strides, std::vector<std::string> ties,
+             bool on_device) {
+            new (self) Array(Array::create(name, address, dtype, shape, strides,
+                                           std::move(ties), on_device));
           },
           nb::arg("name"), nb::arg("address"), nb::arg("dtype"), nb::arg("shape"),
-          nb::arg("strides"), nb::arg("ties"),
+          nb::arg("strides"), nb::arg("ties"), nb::arg("on_device") = false,
           "`strides` in bytes; `ties` are other names of the same array.")
       .def_prop_ro(
           "name", [](const Array& self) { return self.local.tensor.name; },

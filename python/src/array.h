@@ -15,9 +15,10 @@ struct Array {
   static Array create(const std::string& name, uint64_t address,
                       const std::string& dtype, const std::vector<int64_t>& shape,
                       const std::vector<int64_t>& strides,
-                      std::vector<std::string> ties);
+                      std::vector<std::string> ties, bool on_device = false);
 
   LocalTensor local;
+  const Device* device = nullptr;
 };
 
 std::vector<LocalTensor> locals(const std::vector<Array>& arrays);

@@ -46,7 +46,13 @@ HeldPiece make_piece(const Array& array, const std::vector<int64_t>& shape,
           .box = box,
           .memory = array.local.memory,
           .map = array.local.map,
+          .device = array.device,
           .at_once = at_once};
+}
+
+// Python gives handles as numbers.
+CudaStream stream_of(uint64_t handle) {
+  return reinterpret_cast<CudaStream>(handle);  // NOLINT
 }
 
 // A Job as Python holds it: keeps what saves need alive, and does nothing in a forked
@@ -109,21 +115,22 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
               double agree_within, Texts software) {
   Transport* const over =
       transport.is_none() ? nullptr : &nb::cast<HeldTransport&>(transport).get();
-  JobOptions options{.every = unwrap(parse_cadence(every).within("every")),
-                     .grace = seconds(grace, "grace"),
-                     .signals = signals,
-                     .saver = {.ring_bytes = ring,
-                               .in_flight = in_flight,
-                               .backpressure = backpressure_of(backpressure),
-                               .keep = std::move(keep),
-                               .incremental = incremental,
-                               .compress = compress,
-                               .read_back = read_back,
-                               .space_reserve = space_reserve,
-                               .direct = direct,
-                               .guard = guard_of(guard),
-                               .agree_within = seconds(agree_within, "agree_within"),
-                               .software = std::move(software)}};
+  JobOptions options{
+      .schedule = {.every = unwrap(parse_cadence(every).within("every"))},
+      .grace = seconds(grace, "grace"),
+      .signals = signals,
+      .saver = {.ring_bytes = ring,
+                .in_flight = in_flight,
+                .backpressure = backpressure_of(backpressure),
+                .keep = std::move(keep),
+                .incremental = incremental,
+                .compress = compress,
+                .read_back = read_back,
+                .space_reserve = space_reserve,
+                .direct = direct,
+                .guard = guard_of(guard),
+                .agree_within = seconds(agree_within, "agree_within"),
+                .software = std::move(software)}};
   auto opened = [&] {
     const nb::gil_scoped_release unlocked;
     return unwrap(Job::open(env(), path, over, std::move(options)));
@@ -168,13 +175,14 @@ HeldRestored resume(HeldJob& self, const std::vector<HeldPiece>& pieces,
 
 HeldHandle save(HeldJob& self, int64_t step, std::vector<HeldPiece> pieces,
                 nb::object owners, nb::object objects, nb::object rank_objects,
-                Numbers metrics, std::string parallel) {
+                Numbers metrics, std::string parallel, uint64_t stream) {
   JobState state{.step = step,
                  .pieces = std::move(pieces),
                  .objects = to_object(objects, "objects"),
                  .rank_objects = to_object(rank_objects, "rank_objects"),
                  .metrics = std::move(metrics),
-                 .parallel = std::move(parallel)};
+                 .parallel = std::move(parallel),
+                 .stream = stream_of(stream)};
   const SaveHandle handle = self.call([&](Job& job) { return job.save(state); });
   return self.keep(handle, std::move(owners));
 }
@@ -231,15 +239,17 @@ void bind_job(nb::module_& m) {
           nb::arg("step"), "(save, stop, why), the same on all ranks.")
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
            nb::arg("objects").none(), nb::arg("rank_objects").none(),
-           nb::arg("metrics"), nb::arg("parallel"))
+           nb::arg("metrics"), nb::arg("parallel"), nb::arg("stream") = 0)
       .def(
           "settle",
-          [](HeldJob& self, const std::vector<std::string>& changed) {
-            const Settled settled = self.call(
-                [&](Job& job) { return Result<Settled>(job.settle(changed)); });
+          [](HeldJob& self, const std::vector<std::string>& changed, uint64_t stream) {
+            const Settled settled = self.call([&](Job& job) {
+              return Result<Settled>(job.settle(changed, stream_of(stream)));
+            });
             return std::tuple(settled.waited, settled.torn);
           },
-          nb::arg("changed"), "(seconds waited, names of tensors that were torn).")
+          nb::arg("changed"), nb::arg("stream") = 0,
+          "(seconds waited, names of tensors that were torn).")
       .def(
           "wait_stopped",
           [](HeldJob& self, const HeldHandle& handle) {

@@ -117,6 +117,7 @@ class Checkpointer:
         self._boundary = not self._optimizers  # else the first of several micro-batches is one
         self._attached = False
         self._unsettled: list[tuple[str, torch.Tensor, int]] = []
+        self._saved = False  # and not settled yet
         self._stalled = 0.0
         self.report = Report()
         transport = connect(group)
@@ -216,6 +217,7 @@ class Checkpointer:
 
     def _save(self, step: int, loss: Any, why: str) -> _native.SaveHandle:
         start = time.perf_counter()
+        self._saved = True  # what was seen late of the last save is said, too
         self._settle()
         if not self._attached:
             self._attach()
@@ -223,22 +225,24 @@ class Checkpointer:
         captured.objects["buckets"] = self._buckets.state()
         handle = self._live().save(
             step, captured.held, captured.owners, captured.objects, captured.rank_objects,
-            _metrics(loss), self._contents.parallel,
+            _metrics(loss), self._contents.parallel, _stream(),
         )
         self._unsettled = captured.versions
+        self._saved = True
         self._stalled += time.perf_counter() - start
         _log.info("saving after step %d: %s", step, why)
         return handle
 
     def _settle(self) -> None:
         """Before tensors change: their copies are complete, and as they were."""
-        if not self._unsettled or self._job is None:
+        if not self._saved or self._job is None:
             return
+        self._saved = False
         changed = [name for name, tensor, version in self._unsettled
                    if tensor._version != version]
         self._unsettled = []
         start = time.perf_counter()
-        _, torn = self._job.settle(changed)
+        _, torn = self._job.settle(changed, _stream())
         self._stalled += time.perf_counter() - start
         if torn:
             self._contents.copy_at_once(torn)
@@ -295,6 +299,11 @@ def _metrics(loss: Any) -> dict[str, float]:
             return {}
         return {"loss": float(loss.detach())}
     return {} if loss is None else {"loss": float(loss)}
+
+
+def _stream() -> int:
+    """Of CUDA, in which training's work is."""
+    return torch.cuda.current_stream().cuda_stream if torch.cuda.is_initialized() else 0
 
 
 def _versions() -> dict[str, str]:

@@ -19,6 +19,7 @@ from holdfast import _native
 from holdfast.arrays import describe_one
 from holdfast.torch import generators as random_generators
 from holdfast.torch.boxes import Rule
+from holdfast.torch.ddp import running_statistics
 from holdfast.torch.groups import merge_objects
 from holdfast.torch.holders import Holder
 from holdfast.torch.loader import Loader
@@ -63,8 +64,8 @@ class Contents:
         self._data = data
         self._data_is_own = data is not None and getattr(data, "per_rank", True)
         rules = dict(spec or {})
-        self._holders = [Holder(key, thing, rules) for key, thing in things.items()
-                         if thing is not None]
+        self._holders = [Holder(key, thing, self._rules_of(key, thing, rules))
+                         for key, thing in things.items() if thing is not None]
         if data is not None:
             _check_data(data)
             self._holders.append(Holder("data", data, rules))
@@ -141,9 +142,10 @@ class Contents:
             tree = self._tree_of(holder, found)
             if tree is None:
                 continue
-            own = self._is_own(holder)
-            room = holder.make_room(tree, self._own_view(saved, found) if own else saved)
-            held += [self._hold(piece, self._thing_name(holder, piece)) for piece in room]
+            ranks = len(found.rank_objects)
+            for piece in holder.make_room(tree, self._own_view(saved, ranks)):
+                copies = "own" if self._is_own(holder) else piece.copies
+                held.append(self._hold(piece, self._name_in(piece.name, copies, saved, ranks)))
         return held
 
     def load(self, restored: _native.Restored, found: _native.Looked) -> None:
@@ -196,12 +198,18 @@ class Contents:
             return own_name(name, self._rank % ranks)  # it was own then
         return name
 
-    def _own_view(self, saved: Mapping[str, Saved], found: _native.Looked) -> dict[str, Saved]:
+    def _own_view(self, saved: Mapping[str, Saved], ranks: int) -> dict[str, Saved]:
         """Tensors that are this rank's own, by the names that its objects have for them."""
-        end = own_name("", self._rank)
+        end = own_name("", self._rank % ranks)
         mine = {name.removesuffix(end): info for name, info in saved.items()
                 if name.endswith(end)}
         return {**saved, **mine}
+
+    def _rules_of(self, key: str, thing: Any, rules: Mapping[str, Rule]) -> dict[str, Rule]:
+        """An averaged model has running statistics, too, which each rank averages alone."""
+        if self._world == 1 or not isinstance(thing, nn.Module):
+            return dict(rules)
+        return {**rules, **{f"{key}.{name}": "own" for name in running_statistics(thing)}}
 
     def _is_own(self, holder: Holder) -> bool:
         return holder.key == "data" and self._data_is_own and self._world > 1

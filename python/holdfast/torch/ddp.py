@@ -86,8 +86,17 @@ def copies_of_buffer(entry: Entry) -> Copies:
         ignored = entry.ddp_name in ddp.parameters_to_ignore
         return "first" if ddp.broadcast_buffers and not ignored else "own"
     several = dist.is_initialized() and dist.get_world_size() > 1
-    running = isinstance(entry.module, _NormBase) and not isinstance(entry.module, SyncBatchNorm)
-    return "own" if several and running else "equal"
+    return "own" if several and _is_running(entry.module) else "equal"
+
+
+def running_statistics(model: nn.Module) -> list[str]:
+    """Names of buffers that ranks compute each from the samples that it sees."""
+    return [f"{prefix}.{name}" if prefix else name for prefix, module in model.named_modules()
+            if _is_running(module) for name, _ in module.named_buffers(recurse=False)]
+
+
+def _is_running(module: nn.Module) -> bool:
+    return isinstance(module, _NormBase) and not isinstance(module, SyncBatchNorm)
 
 
 class _Order:
@@ -103,8 +112,7 @@ class _Order:
         self._rebuilds = rebuilds and bool(self._parameters)
         self._hooks: list[Any] = []
         if self._rebuilds:
-            self._hooks = [p.register_post_accumulate_grad_hook(self._hook(index))
-                           for index, p in enumerate(self._parameters)]
+            self._watch()
 
     def names(self) -> list[str] | None:
         order = self._known()
@@ -131,10 +139,13 @@ class _Order:
         order = [index[name] for name in names]
         if self._ddp.static_graph:
             self._count_hooks()
-        if not counted_only:
-            self._replay(order)
-            if not self._ddp.reducer._rebuild_buckets():
-                return "DDP had its buckets rebuilt already"
+        if counted_only:  # the pass to come decides
+            self._seen = list(range(len(self._parameters)))
+            self._watch()
+            return None
+        self._replay(order)
+        if not self._ddp.reducer._rebuild_buckets():
+            return "DDP had its buckets rebuilt already"
         self._order = order
         return None
 
@@ -142,6 +153,10 @@ class _Order:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+
+    def _watch(self) -> None:
+        self._hooks = [p.register_post_accumulate_grad_hook(self._hook(index))
+                       for index, p in enumerate(self._parameters)]
 
     def _replay(self, order: Iterable[int]) -> None:
         """A pass of zeros in which gradients become ready in that order."""

@@ -1,0 +1,121 @@
+// How fast plans are made, decisions taken and jobs simulated, on one core, with bars.
+#include <benchmark/benchmark.h>
+#include <fmt/core.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "holdfast/schedule/optimum.h"
+#include "holdfast/schedule/planner.h"
+#include "holdfast/schedule/scheduler.h"
+#include "holdfast/schedule/simulate.h"
+
+namespace holdfast {
+namespace {
+
+constexpr double kHour = 3600;
+
+double best_of(int rounds, const std::function<void()>& work) {
+  double best = std::numeric_limits<double>::infinity();
+  for (int round = 0; round < rounds; ++round) {
+    const auto start = std::chrono::steady_clock::now();
+    work();
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
+    best = std::min(best, took.count());
+  }
+  return best;
+}
+
+Problem day(Objective objective, int64_t positions, bool power = false) {
+  Problem p{
+      .length = 24 * kHour, .stall = 2, .mtbf = 4 * kHour, .positions = positions};
+  p.curve = Curve::exponential(2.3, 5 / p.length, 0.1).value();
+  if (power) p.curve = Curve::power(2.3, 100 / p.length, 0.5, 0.1).value();
+  p.objective = objective;
+  if (objective == Objective::kExplore) p.stops.rate = 1 / (12 * kHour);
+  return p;
+}
+
+bool row(const char* what, double value, const char* unit, double bar) {
+  const bool missed = bar > 0 && value > bar;
+  fmt::print("{:<58}{:>10.3f} {:<3}{}{}\n", what, value, unit,
+             bar > 0 ? fmt::format("  bar {:g}", bar) : "", missed ? "  MISSED" : "");
+  return !missed;
+}
+
+bool plans() {
+  const auto plan = [](Objective objective, int64_t positions, bool power = false) {
+    return 1e3 * best_of(9, [&] {
+             const Grid grid = Grid::build(day(objective, positions, power)).value();
+             benchmark::DoNotOptimize(optimum(grid));
+           });
+  };
+  bool met = row("plan 100,000 positions, hull (progress)",
+                 plan(Objective::kProgress, 100000), "ms", 10);
+  met &= row("plan 100,000 positions, general (exact delay)",
+             plan(Objective::kDelay, 100000), "ms", 40);
+  met &= row("plan 100,000 positions, general (explore)",
+             plan(Objective::kExplore, 100000), "ms", 40);
+  met &= row("plan 4,096 positions again (explore)", plan(Objective::kExplore, 4096),
+             "ms", 1);
+  return met & row("plan 4,096 positions again (explore, power law)",
+                   plan(Objective::kExplore, 4096, true), "ms", 1);
+}
+
+bool decisions() {
+  constexpr int kSteps = 1'000'000;
+  SchedulerOptions options{.mtbf = 8 * kHour};
+  Scheduler scheduler = Scheduler::create(options).value();
+  Instant now{};
+  scheduler.start(0, now, true, {.stall = 1, .persist = 5});
+  int64_t step = 0, saves = 0;
+  const double took = best_of(3, [&] {
+    for (int i = 0; i < kSteps; ++i) {
+      now += std::chrono::microseconds(1);
+      saves += scheduler.step(step++, now);
+    }
+  });
+  benchmark::DoNotOptimize(saves);
+  return row("a step where nothing is due", took / kSteps * 1e6, "us", 2);
+}
+
+std::vector<Contestant> contestants(const Problem& problem) {
+  std::vector<Contestant> out;
+  const Grid grid = Grid::build(problem).value();
+  for (const Planner* planner : planners()) {
+    out.push_back({std::string(planner->name()), planner->plan(grid)});
+  }
+  return out;
+}
+
+bool simulations() {
+  Problem p{
+      .length = 3 * kHour, .stall = 5, .persist = 15, .restart = 60, .mtbf = 2 * kHour};
+  p.curve = Curve::power(2.3, 60 / p.length, 0.8, 0.02).value();
+  const std::vector<Contestant> plans = contestants(p);
+  const double took = best_of(3, [&] {
+    benchmark::DoNotOptimize(simulate(p, plans, {.runs = 100'000}).value());
+  });
+  const bool met = row("100,000 paired runs of 10 plans, 3 h", took, "s", 1);
+  p.workers.phases = {{0, 100'000}};
+  p.mtbf = 100'000 * 2 * kHour;
+  SimulateOptions weibull{.runs = 10'000};
+  weibull.failures = {.kind = FailureModel::Kind::kWeibull, .shape = 0.7};
+  weibull.failures.age = 1000 * kHour;
+  row("10,000 paired runs of 10 plans, Weibull, 100,000 workers",
+      best_of(1,
+              [&] { benchmark::DoNotOptimize(simulate(p, plans, weibull).value()); }),
+      "s", 0);
+  return met;
+}
+
+}  // namespace
+}  // namespace holdfast
+
+int main() {
+  const bool plans = holdfast::plans(), decisions = holdfast::decisions();
+  return holdfast::simulations() && plans && decisions ? 0 : 1;
+}

@@ -1,0 +1,133 @@
+#include "holdfast/checkpoint/device_rooms.h"
+
+#include <algorithm>
+
+namespace holdfast {
+namespace {
+
+constexpr size_t kMostRooms = 16;  // small ones, of a device
+
+// Numbers of the device's pieces that are, or are not, to be copied at once.
+std::vector<size_t> choose(std::span<const PieceToWrite> pieces, const Device& device,
+                           bool at_once) {
+  std::vector<size_t> chosen;
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (pieces[i].device == &device && pieces[i].at_once == at_once)
+      chosen.push_back(i);
+  }
+  return chosen;
+}
+
+std::vector<PieceToWrite> pick(std::span<const PieceToWrite> pieces,
+                               const std::vector<size_t>& chosen) {
+  std::vector<PieceToWrite> picked;
+  picked.reserve(chosen.size());
+  for (const size_t i : chosen) picked.push_back(pieces[i]);
+  return picked;
+}
+
+// The chosen pieces lie in the snapshot from now on.
+void move_to(const DeviceSnapshot& snapshot, const std::vector<size_t>& chosen,
+             std::span<PieceToWrite> pieces) {
+  for (size_t i = 0; i < chosen.size(); ++i) pieces[chosen[i]] = snapshot.pieces()[i];
+}
+
+}  // namespace
+
+std::vector<const Device*> devices_of(std::span<const PieceToWrite> pieces) {
+  std::vector<const Device*> devices;
+  for (const PieceToWrite& piece : pieces) {
+    if (piece.device == nullptr || std::ranges::count(devices, piece.device) > 0)
+      continue;
+    devices.push_back(piece.device);
+  }
+  return devices;
+}
+
+Result<void> DeviceShot::make_wait(CudaStream stream, ShardWriter& writer) const {
+  for (const auto& snapshot : snapshots_) HOLDFAST_TRY(snapshot->make_wait(stream));
+  for (const Device* device : by_ring_) {
+    HOLDFAST_TRY(writer.make_wait(stream, *device));
+  }
+  return {};
+}
+
+Result<std::unique_ptr<DeviceSnapshot>> DeviceRooms::SmallRooms::take(
+    std::span<const PieceToWrite> pieces, const DeviceMark& mark) {
+  for (const auto& room : rooms_) {
+    Result<std::unique_ptr<DeviceSnapshot>> snapshot = room->take(pieces, mark);
+    const bool full = !snapshot.ok() && snapshot.error().code() == ErrorCode::kNoSpace;
+    if (!full) return snapshot;
+  }
+  if (rooms_.size() == kMostRooms) {
+    return no_space("device {}: {} saves have small copies on it", device_.number(),
+                    kMostRooms);
+  }
+  rooms_.push_back(
+      std::make_unique<SnapshotRoom>(device_, SnapshotOptions{.reserve = 0}));
+  return rooms_.back()->take(pieces, mark);
+}
+
+DeviceRooms::Rooms& DeviceRooms::of(const Device& device) {
+  MutexLock lock(mutex_);
+  std::unique_ptr<Rooms>& rooms = rooms_[&device];
+  if (rooms == nullptr) rooms = std::make_unique<Rooms>(device);
+  return *rooms;
+}
+
+bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces) {
+  bool enough = true;
+  for (const Device* device : devices_of(pieces)) {
+    Rooms& rooms = of(*device);
+    const auto later = pick(pieces, choose(pieces, *device, false));
+    enough &= rooms.large.prepare(rooms.large.bytes_for(later)).ok();
+  }
+  return enough;
+}
+
+Result<std::unique_ptr<DeviceShot>> DeviceRooms::take(std::span<PieceToWrite> pieces,
+                                                      CudaStream stream) {
+  const std::vector<const Device*> devices = devices_of(pieces);
+  if (devices.empty()) return std::unique_ptr<DeviceShot>();
+  auto shot = std::make_unique<DeviceShot>();
+  for (const Device* device : devices) {
+    HOLDFAST_TRY(take_on(*device, pieces, stream, *shot));
+  }
+  return shot;
+}
+
+Result<void> DeviceRooms::take_on(const Device& device, std::span<PieceToWrite> pieces,
+                                  CudaStream stream, DeviceShot& shot) {
+  const DeviceMark mark = HOLDFAST_TRY(device.mark(stream));
+  Rooms& rooms = of(device);
+  if (const std::vector<size_t> now = choose(pieces, device, true); !now.empty()) {
+    auto snapshot = HOLDFAST_TRY(rooms.small.take(pick(pieces, now), mark));
+    HOLDFAST_TRY(snapshot->make_wait(stream));
+    move_to(*snapshot, now, pieces);
+    shot.snapshots_.push_back(std::move(snapshot));
+  }
+  const std::vector<size_t> later = choose(pieces, device, false);
+  if (later.empty()) return {};
+  auto snapshot = rooms.large.take(pick(pieces, later), mark);
+  if (snapshot.ok()) {
+    move_to(**snapshot, later, pieces);
+    shot.snapshots_.push_back(*std::move(snapshot));
+    return {};
+  }
+  if (snapshot.error().code() != ErrorCode::kNoSpace) return snapshot.error();
+  shot.by_ring_.push_back(&device);
+  return device.follow(mark);
+}
+
+Result<std::vector<std::unique_ptr<DeviceSnapshot>>> DeviceRooms::probe(
+    std::span<const PieceToWrite> pieces, CudaStream stream) {
+  std::vector<std::unique_ptr<DeviceSnapshot>> snapshots;
+  for (const Device* device : devices_of(pieces)) {
+    const DeviceMark mark = HOLDFAST_TRY(device->mark(stream));
+    snapshots.push_back(HOLDFAST_TRY(of(*device).small.take(pieces, mark)));
+    HOLDFAST_TRY(snapshots.back()->make_wait(stream));
+  }
+  return snapshots;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,75 @@
+// How a save takes tensors of CUDA devices: copies inside the device where it has room, so
+// that training goes on at once; else straight into the ring, while the next forward and
+// backward run. In both cases only training's stream waits for the copies, before the update
+// (DeviceShot::make_wait); no thread does, and nothing is copied before training's own work
+// that was begun earlier.
+#pragma once
+
+#include <map>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "holdfast/store/device_snapshot.h"
+
+namespace holdfast {
+
+// The device copies of one save. Of one thread at a time.
+class DeviceShot {
+ public:
+  // What is put into the stream from now on comes after the copies. `writer` stages them.
+  Result<void> make_wait(CudaStream stream, ShardWriter& writer) const;
+
+ private:
+  friend class DeviceRooms;
+  std::vector<std::unique_ptr<DeviceSnapshot>> snapshots_;
+  std::vector<const Device*> by_ring_;  // devices whose tensors go straight to the ring
+};
+
+// The memory of a saver on each device, kept between saves. Safe from several threads.
+class DeviceRooms {
+ public:
+  // Takes memory for copies of these pieces, so that the first save need not. False where
+  // a device has too little: then tensors go straight into the ring.
+  bool prepare(std::span<const PieceToWrite> pieces);
+
+  // Begins to copy the pieces that are on devices, as they are after what was put into the
+  // stream so far, and lets them point to the copies. Those to be copied at once are copied
+  // before the stream goes on. Null if there are none.
+  Result<std::unique_ptr<DeviceShot>> take(std::span<PieceToWrite> pieces,
+                                           CudaStream stream);
+
+  // Copies small pieces before the stream goes on, for a look at them later.
+  Result<std::vector<std::unique_ptr<DeviceSnapshot>>> probe(
+      std::span<const PieceToWrite> pieces, CudaStream stream);
+
+ private:
+  // Small copies find a free room, or get a new one: several saves may be under way.
+  class SmallRooms {
+   public:
+    explicit SmallRooms(const Device& device) : device_(device) {}
+    Result<std::unique_ptr<DeviceSnapshot>> take(std::span<const PieceToWrite> pieces,
+                                                 const DeviceMark& mark);
+
+   private:
+    const Device& device_;
+    std::vector<std::unique_ptr<SnapshotRoom>> rooms_;
+  };
+  struct Rooms {
+    explicit Rooms(const Device& device) : small(device), large(device) {}
+    SmallRooms small;
+    SnapshotRoom large;
+  };
+
+  Rooms& of(const Device& device);
+  Result<void> take_on(const Device& device, std::span<PieceToWrite> pieces,
+                       CudaStream stream, DeviceShot& shot);
+
+  Mutex mutex_;
+  std::map<const Device*, std::unique_ptr<Rooms>> rooms_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+// The devices that the pieces are on, each once.
+std::vector<const Device*> devices_of(std::span<const PieceToWrite> pieces);
+
+}  // namespace holdfast

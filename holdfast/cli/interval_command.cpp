@@ -1,0 +1,93 @@
+// `holdfast interval`: how often to save, and why.
+#include <fmt/ostream.h>
+
+#include <cmath>
+#include <memory>
+
+#include "holdfast/cli/command.h"
+#include "holdfast/cli/schedule_report.h"
+#include "holdfast/schedule/spec.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* kExample = R"(
+Examples:
+  holdfast interval --stall 200ms --persist 5s --mtbf 8h
+  holdfast interval --stall 5s --length 3h --mtbf 2h --curve power:2.3,3m,0.8,0.02 --stop 90m
+  holdfast interval --events runs/gpt/events.rank0.jsonl --workers 64
+
+Delay counts the time to finish; explore what is left if the job is stopped; progress the
+loss not taken off because of stalls and rollbacks; priced a price for each save.)";
+
+struct IntervalArguments {
+  ScheduleArguments job;
+  std::string slack = "0.001";
+};
+
+// The plan that is right for another failure rate, and what this one costs then.
+Result<IntervalReport::Sensitive> sensitive(const IntervalReport& report, double slack,
+                                            double factor) {
+  Problem other = report.read.problem;
+  other.mtbf *= factor;
+  const Grid grid = HOLDFAST_TRY(Grid::build(other));
+  const Recommendation best = recommend(grid, slack);
+  const double kept = grid.cost(report.best.schedule);
+  return IntervalReport::Sensitive{factor, best.interval,
+                                   best.cost > 0 ? kept / best.cost - 1 : 0};
+}
+
+void add_curve(const Grid& grid, IntervalReport& report) {
+  const double middle = report.best.interval;
+  for (double factor = 1.0 / 8; factor <= 8.01; factor *= 1.5) {
+    const double interval = middle * factor;
+    if (interval < grid.cell() * 4 || interval > grid.problem().length) continue;
+    report.curve.emplace_back(interval,
+                              grid.cost(every(interval, grid.problem().length)));
+  }
+}
+
+Result<IntervalReport> make_report(const Context& context,
+                                   const IntervalArguments& arguments) {
+  IntervalReport report;
+  report.read = HOLDFAST_TRY(read_problem(context, arguments.job));
+  const double slack = HOLDFAST_TRY(parse_number(arguments.slack, "--slack"));
+  if (!(slack >= 0 && slack <= 1)) {
+    return invalid("--slack: {}, want a share of 0 to 1", slack);
+  }
+  const Grid grid = HOLDFAST_TRY(Grid::build(report.read.problem));
+  report.best = recommend(grid, slack);
+  report.all = compare(grid);
+  if (std::isfinite(report.read.problem.mtbf) && !report.best.schedule.times.empty()) {
+    for (const double factor : {0.25, 0.5, 2.0, 4.0}) {
+      report.sensitivity.push_back(HOLDFAST_TRY(sensitive(report, slack, factor)));
+    }
+    add_curve(grid, report);
+  }
+  return report;
+}
+
+}  // namespace
+
+Verb interval_verb() {
+  auto arguments = std::make_shared<IntervalArguments>();
+  std::vector<Option> options = schedule_options(arguments->job);
+  options.push_back(
+      {"--slack", "Take the longest interval that costs this share of the whole more",
+       &arguments->slack});
+  return {
+      .name = "interval",
+      .summary = "How often to save, and why",
+      .footer = kExample,
+      .options = std::move(options),
+      .run = [arguments](const Context& context) -> Result<ExitCode> {
+        const IntervalReport report = HOLDFAST_TRY(make_report(context, *arguments));
+        fmt::print(
+            context.out, "{}",
+            arguments->job.json ? interval_json(report) + "\n" : interval_text(report));
+        return ExitCode::kDone;
+      },
+  };
+}
+
+}  // namespace holdfast

@@ -1,0 +1,206 @@
+#include "holdfast/cli/schedule_options.h"
+
+#include <cmath>
+
+#include "holdfast/base/event_log.h"
+#include "holdfast/schedule/allocate.h"
+#include "holdfast/schedule/learn.h"
+#include "holdfast/schedule/loss_fit.h"
+#include "holdfast/schedule/spec.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kFileLimit = 256 << 20;
+
+Error as_wrong_call(const Error& error) {
+  return error.code() == ErrorCode::kNotFound ? error.as(ErrorCode::kInvalid) : error;
+}
+
+// Noisy losses give a curve by a fit, clean ones that no fit explains give themselves.
+Result<Curve> read_losses(const Context& context, const std::string& path) {
+  const std::string text = HOLDFAST_TRY(read_named_file(context, path));
+  const Curve points = HOLDFAST_TRY(parse_curve_points(text, path));
+  LossFit fit;
+  for (const Curve::Piece& piece : points.pieces()) fit.add(piece.start, piece.first);
+  if (const auto fitted = fit.fit(); fitted && fitted->confidence > 0.9) {
+    return fitted->curve.from(0);
+  }
+  return points;
+}
+
+Result<Curve> read_curve(const Context& context, const std::string& text) {
+  const bool spec = text.starts_with("exp:") || text.starts_with("power:") ||
+                    text.starts_with("drops:");
+  if (spec || !context.env.info(text).ok()) return parse_curve(text);
+  return read_losses(context, text);
+}
+
+Result<void> read_time(const std::string& text, const char* name, double& into) {
+  if (text.empty()) return {};
+  into = HOLDFAST_TRY(parse_seconds(text, name));
+  return {};
+}
+
+Result<void> read_times(const ScheduleArguments& a, Problem& p) {
+  HOLDFAST_TRY(read_time(a.length, "--length", p.length));
+  HOLDFAST_TRY(read_time(a.stall, "--stall", p.stall));
+  HOLDFAST_TRY(read_time(a.persist, "--persist", p.persist));
+  HOLDFAST_TRY(read_time(a.restart, "--restart", p.restart));
+  HOLDFAST_TRY(read_time(a.step, "--step", p.step));
+  HOLDFAST_TRY(read_time(a.mtbf, "--mtbf", p.mtbf));
+  return read_time(a.price, "--price", p.price);
+}
+
+Result<void> read_stops(const ScheduleArguments& a, Problem& p) {
+  if (!a.stop.empty()) {
+    const double mean = HOLDFAST_TRY(parse_seconds(a.stop, "--stop"));
+    if (!(mean > 0)) return invalid("--stop: {} s, want more than 0", mean);
+    p.stops.rate = 1 / mean;
+  }
+  if (!a.hard.empty()) p.stops.hard = HOLDFAST_TRY(parse_number(a.hard, "--hard"));
+  if (a.graceful) p.stops.hard = 0;
+  if (!a.rungs.empty()) p.stops.at = HOLDFAST_TRY(parse_stops(a.rungs, !a.graceful));
+  if (a.deadline.empty()) return {};
+  const double end = HOLDFAST_TRY(parse_seconds(a.deadline, "--deadline"));
+  p.length = std::min(p.length, end);
+  std::erase_if(p.stops.at, [&](const Stops::At& stop) { return stop.time >= end; });
+  p.stops.at.push_back({end, 1, !a.graceful});
+  return {};
+}
+
+bool may_stop(const Problem& p) { return p.stops.rate > 0 || !p.stops.at.empty(); }
+
+Result<void> read_objective(const ScheduleArguments& a, ReadProblem& read) {
+  Problem& p = read.problem;
+  if (!a.objective.empty()) {
+    p.objective = HOLDFAST_TRY(parse_objective(a.objective));
+    read.why = "as asked";
+    if (p.objective != Objective::kDelay && a.curves.empty()) {
+      return invalid("objective {}: needs --curve", a.objective);
+    }
+  } else if (may_stop(p) && !a.curves.empty()) {
+    p.objective = Objective::kExplore;
+    read.why = "because the job may be stopped";
+  } else if (may_stop(p)) {
+    return invalid("--stop, --rungs and --deadline: need --curve to say what is lost");
+  } else {
+    read.why = "because nothing stops the job early";
+  }
+  if (may_stop(p) && p.objective != Objective::kExplore) {
+    return invalid("objective {}: --stop, --rungs and --deadline go with explore",
+                   name_of(p.objective));
+  }
+  return {};
+}
+
+Result<void> read_curves(const Context& context, const ScheduleArguments& a,
+                         Problem& p) {
+  std::vector<Curve> curves;
+  for (const std::string& text : a.curves) {
+    curves.push_back(HOLDFAST_TRY(read_curve(context, text)));
+  }
+  if (!a.workers.empty()) p.workers = HOLDFAST_TRY(parse_workers(a.workers));
+  if (a.allocate) {
+    if (!a.workers.empty())
+      return invalid("--allocate and --workers: want one of them");
+    if (curves.empty()) return invalid("--allocate: needs the jobs' --curve");
+    auto all = HOLDFAST_TRY(allocate_over(curves, *a.allocate, p.length));
+    p.workers = std::move(all.front());
+  } else if (curves.size() > 1) {
+    return invalid("--curve: {} of them, want one without --allocate", curves.size());
+  }
+  if (!curves.empty()) {
+    const bool one = p.workers.phases.empty() || p.steady();
+    p.curve = one ? curves.front() : curves.front().paced(p.workers, 0.9);
+  }
+  return {};
+}
+
+Result<void> read_event_files(const Context& context, const ScheduleArguments& a,
+                              ReadProblem& read) {
+  for (const std::string& path : a.events) {
+    const Result<EventLog> log = read_events(context.env, path);
+    if (!log.ok()) return as_wrong_call(log.error());
+    const Learned learned = learn(log->events);
+    read.learned.failures += learned.failures;
+    read.learned.worker_seconds += learned.worker_seconds;
+    read.learned.stall = std::max(read.learned.stall, learned.stall);
+    read.learned.persist = std::max(read.learned.persist, learned.persist);
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::string> read_named_file(const Context& context, const std::string& path) {
+  Result<std::string> text = context.env.read_text(path, kFileLimit);
+  if (!text.ok()) return as_wrong_call(text.error());
+  return text;
+}
+
+Result<ReadProblem> read_problem(const Context& context, const ScheduleArguments& a) {
+  ReadProblem read;
+  Problem& p = read.problem;
+  HOLDFAST_TRY(read_event_files(context, a, read));
+  p.stall = read.learned.stall;
+  p.persist = read.learned.persist;
+  HOLDFAST_TRY(read_times(a, p));
+  if (a.stall.empty() && read.learned.stall <= 0) {
+    return invalid("--stall: how long does a save stop the job? want it, or --events");
+  }
+  HOLDFAST_TRY(read_stops(a, p));
+  HOLDFAST_TRY(check(Problem{.length = p.length, .mtbf = p.mtbf}));
+  HOLDFAST_TRY(read_curves(context, a, p));
+  const double workers = p.workers.at(0);
+  read.mtbf_known = !a.mtbf.empty();
+  FailureRate rate = read.mtbf_known
+                         ? FailureRate(p.mtbf, 4)
+                         : FailureRate::unknown(static_cast<int64_t>(workers));
+  rate.exposed(read.learned.worker_seconds * workers);
+  rate.failed(read.learned.failures);
+  if (!(std::isinf(p.mtbf) && read.mtbf_known)) p.mtbf = 1 / rate.rate();
+  p.budget = a.budget;
+  p.positions = a.positions.value_or(0);
+  HOLDFAST_TRY(read_objective(a, read));
+  HOLDFAST_TRY(check(p));
+  return read;
+}
+
+std::vector<Option> schedule_options(ScheduleArguments& a) {
+  return {
+      {"--length", "Work to be done, such as 3h", &a.length},
+      {"--stall", "How long a save stops the job, such as 200ms", &a.stall},
+      {"--persist", "And how long until it is durable", &a.persist},
+      {"--restart", "Time to come back after a failure", &a.restart},
+      {"--step", "Time of a training step", &a.step},
+      {"--mtbf",
+       "Mean time between failures of one worker that need the checkpoint; without it "
+       "a "
+       "prior, and what --events say",
+       &a.mtbf},
+      {"--workers", "Their number, or phases such as 8,30m:4,1h:1", &a.workers},
+      {"--curve",
+       "Loss over the work: exp:FIRST,TIME[,FLOOR], power:FIRST,TIME,EXPONENT[,FLOOR], "
+       "drops:FIRST,START/FLOOR/TIME,... or a file of seconds and losses",
+       &a.curves},
+      {"--allocate",
+       "So many workers for all jobs of --curve by what each gains; the first is "
+       "planned",
+       &a.allocate},
+      {"--objective", "delay, progress, explore or priced", &a.objective},
+      {"--stop", "Mean time until the job is stopped early", &a.stop},
+      {"--hard", "Share of these stops without notice (1)", &a.hard},
+      {"--deadline", "The job ends then", &a.deadline},
+      {"--rungs", "Stops of a tuner: TIME/SHARE,...", &a.rungs},
+      {"--graceful", "Stops leave time to save", &a.graceful},
+      {"--price", "priced: what a save costs besides its stall, as time", &a.price},
+      {"--budget", "Exactly so many saves", &a.budget},
+      {"--events", "Event files of earlier runs, to learn costs and failures",
+       &a.events},
+      {"--positions", "Where a save may stand: so many, or enough of them",
+       &a.positions},
+      {"--json", "Exact figures for programs", &a.json}};
+}
+
+}  // namespace holdfast

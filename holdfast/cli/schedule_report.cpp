@@ -1,0 +1,297 @@
+#include "holdfast/cli/schedule_report.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "holdfast/base/json.h"
+#include "holdfast/cli/text.h"
+
+namespace holdfast {
+namespace {
+
+constexpr double kBarWidth = 40;
+
+std::string dump(const OrderedJson& json) {
+  return json.dump(2, ' ', true, OrderedJson::error_handler_t::replace);
+}
+
+OrderedJson number(double value) {
+  if (std::isfinite(value)) return value;
+  return human_number(value);
+}
+
+// A cost is seconds for delay, else loss.
+std::string cost_text(const Problem& problem, double cost) {
+  if (problem.objective == Objective::kDelay) return human_seconds(cost);
+  return fmt::format("{:.4g}", cost);
+}
+
+std::string percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
+
+std::string workers_text(const Workers& workers) {
+  if (workers.phases.empty()) return "";
+  std::string out = fmt::format("; workers {:g}", workers.at(0));
+  const size_t shown = std::min<size_t>(workers.phases.size(), 6);
+  for (size_t i = 1; i < shown; ++i) {
+    out += fmt::format(", {:g} from {}", workers.phases[i].count,
+                       human_seconds(workers.phases[i].start));
+  }
+  return workers.phases.size() > shown ? out + ", ..." : out;
+}
+
+std::string job_text(const ReadProblem& read) {
+  const Problem& p = read.problem;
+  return fmt::format(
+      "job: {} of work; a save stalls it {} and is durable {} later; restart {}{}\n"
+      "failures that need the checkpoint: one in {}{}\n"
+      "objective: {}, {}\n",
+      human_seconds(p.length), human_seconds(p.stall), human_seconds(p.persist),
+      human_seconds(p.restart), workers_text(p.workers),
+      human_seconds(1 / p.mean_failure_rate()),
+      read.mtbf_known ? "" : " (a prior: --mtbf or --events know better)",
+      name_of(p.objective), read.why);
+}
+
+std::string gap_text(const Problem& problem, const Schedule& schedule, bool last) {
+  const auto& t = schedule.times;
+  if (t.empty()) return "-";
+  if (!last) return human_seconds(t.front());
+  return human_seconds(problem.length - t.back());
+}
+
+std::string answer_text(const IntervalReport& report) {
+  const Recommendation& best = report.best;
+  if (best.schedule.times.empty()) return "do not save: no save pays\n";
+  const size_t count = best.schedule.times.size();
+  if (best.uneven) {
+    return fmt::format(
+        "save {} times, the first after {}: {:.1f} % less than any even "
+        "plan\n",
+        count, human_seconds(best.interval), 100 * best.gain());
+  }
+  return fmt::format(
+      "save every {} ({} times): the longest even interval that is as good as the "
+      "best\n",
+      human_seconds(best.interval), count);
+}
+
+std::string planners_text(const IntervalReport& report) {
+  const Problem& p = report.read.problem;
+  const double least = report.best.optimum;
+  Table table;
+  table.add({"planner", "saves", "first gap", "last gap", "cost", "above the best"});
+  const bool falls = p.curve.drop(0, p.length) > 0;
+  for (const Comparison::Row& row : report.all.rows) {
+    const std::string_view name = row.planner->name();
+    const bool by_loss = name.starts_with("coci") || name == "equal-progress";
+    if (by_loss && !falls) continue;
+    table.add({std::string(name),
+               human_count(static_cast<int64_t>(row.schedule.times.size())),
+               gap_text(p, row.schedule, false), gap_text(p, row.schedule, true),
+               cost_text(p, row.cost),
+               least > 0 ? percent(row.cost / least - 1) : "-"});
+  }
+  return table.text();
+}
+
+std::string sensitivity_text(const IntervalReport& report) {
+  Table table;
+  table.add({"if failures are", "the right interval", "keeping this plan costs"});
+  for (const auto& [factor, interval, loss] : report.sensitivity) {
+    table.add({factor < 1 ? fmt::format("{:g} x as frequent", 1 / factor)
+                          : fmt::format("{:g} x as rare", factor),
+               human_seconds(interval), percent(loss)});
+  }
+  return table.text();
+}
+
+std::string chart_text(const IntervalReport& report) {
+  Table table("rrl");
+  double most = 0;
+  for (const auto& [interval, cost] : report.curve) most = std::max(most, cost);
+  table.add({"even interval", "cost", ""});
+  for (const auto& [interval, cost] : report.curve) {
+    table.add({human_seconds(interval), cost_text(report.read.problem, cost),
+               bar(most > 0 ? cost / most : 0)});
+  }
+  return table.text();
+}
+
+OrderedJson problem_json(const ReadProblem& read) {
+  const Problem& p = read.problem;
+  return {{"length", p.length},
+          {"stall", p.stall},
+          {"persist", p.persist},
+          {"restart", p.restart},
+          {"mtbf", number(1 / p.mean_failure_rate())},
+          {"mtbf_is_prior", !read.mtbf_known},
+          {"objective", name_of(p.objective)},
+          {"why", read.why}};
+}
+
+OrderedJson summary_json(const Summary& summary) {
+  return {{"mean", number(summary.mean)},
+          {"ci95", number(summary.half)},
+          {"median", number(summary.median)}};
+}
+
+std::string with_interval(double mean, double half) {
+  return fmt::format("{:.4g} +- {:.2g}", mean, half);
+}
+
+// The mean difference to the first plan, in percent of the first.
+std::string against(const Simulated& plan, const Simulated& first, Metric metric) {
+  const double base = first.at(metric).mean;
+  if (!(base > 0) || &plan == &first) return "-";
+  const Summary& d = plan.difference(metric);
+  return fmt::format("{:+.1f} +- {:.1f} %", 100 * d.mean / base, 100 * d.half / base);
+}
+
+std::vector<Metric> shown_metrics(const SimulationReport& report) {
+  const Problem& p = report.read.problem;
+  std::vector<Metric> out{Metric::kTime};
+  if (!p.steady()) out.push_back(Metric::kWorkerSeconds);
+  if (p.curve.drop(0, p.length) > 0) out.push_back(Metric::kProgress);
+  if (out.back() == Metric::kProgress && (report.options.stop_at || p.stops.rate > 0)) {
+    out.insert(out.end(), {Metric::kInHand, Metric::kDurable});
+  }
+  return out;
+}
+
+const char* metric_title(Metric metric) {
+  switch (metric) {
+    case Metric::kTime: return "overhead, s";
+    case Metric::kWorkerSeconds: return "overhead, worker-s";
+    case Metric::kProgress: return "loss not taken off (stalls + rollbacks)";
+    case Metric::kProgressUntilStop: return "the same until the stop";
+    case Metric::kInHand: return "missing at the stop, in memory";
+    case Metric::kDurable: return "missing at the stop, durable";
+  }
+  return "";
+}
+
+std::string metric_text(const SimulationReport& report, Metric metric) {
+  Table table("lrrrrl");
+  const std::string first = "against " + report.plans.front().name;
+  table.add({"plan", "saves", "mean", "median", first, ""});
+  double most = 0;
+  for (const Simulated& plan : report.plans)
+    most = std::max(most, plan.at(metric).mean);
+  for (const Simulated& plan : report.plans) {
+    const Summary& s = plan.at(metric);
+    table.add({printable(plan.name), human_count(plan.planned_saves),
+               with_interval(s.mean, s.half), fmt::format("{:.4g}", s.median),
+               against(plan, report.plans.front(), metric),
+               bar(most > 0 ? s.mean / most : 0)});
+  }
+  return fmt::format("{}\n{}", metric_title(metric), table.text());
+}
+
+std::string check_text(const SimulationReport& report) {
+  std::string out;
+  for (size_t i = 0; i < report.plans.size(); ++i) {
+    if (!report.expected[i]) continue;
+    const Summary& s = report.plans[i].at(Metric::kTime);
+    out += fmt::format("{}{} {:.4g}", out.empty() ? "" : ", ", report.plans[i].name,
+                       *report.expected[i]);
+    if (std::fabs(s.mean - *report.expected[i]) > 2.2 * s.half) out += " (outside)";
+  }
+  return out.empty() ? "" : "expected overhead by the closed form, s: " + out + "\n";
+}
+
+}  // namespace
+
+std::string human_seconds(double seconds) {
+  if (std::isinf(seconds)) return "never";
+  if (seconds == 0) return "0 s";
+  if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1e3);
+  if (seconds < 120) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 7200) return fmt::format("{:.1f} min", seconds / 60);
+  if (seconds < 2 * 86400) return fmt::format("{:.1f} h", seconds / 3600);
+  return fmt::format("{:.1f} d", seconds / 86400);
+}
+
+std::string bar(double share) {
+  const double width = std::clamp(share, 0.0, 1.0) * kBarWidth;
+  return std::string(static_cast<size_t>(std::lround(width)), '#');
+}
+
+std::string interval_text(const IntervalReport& report) {
+  std::string out =
+      job_text(report.read) + "\n" + answer_text(report) + "\n" + planners_text(report);
+  out += fmt::format(
+      "placement is worth {:.2f} % here (the optimum against the best even "
+      "plan, exactly)\n\n",
+      100 * report.best.gain());
+  if (!report.sensitivity.empty()) out += sensitivity_text(report) + "\n";
+  return report.curve.empty() ? out : out + chart_text(report);
+}
+
+std::string interval_json(const IntervalReport& report) {
+  OrderedJson planners = OrderedJson::array();
+  for (const Comparison::Row& row : report.all.rows) {
+    planners.push_back({{"planner", row.planner->name()},
+                        {"about", row.planner->about()},
+                        {"cost", number(row.cost)},
+                        {"times", row.schedule.times}});
+  }
+  OrderedJson sensitivity = OrderedJson::array();
+  for (const auto& [factor, interval, loss] : report.sensitivity) {
+    sensitivity.push_back({{"mtbf_factor", factor},
+                           {"interval", number(interval)},
+                           {"loss", number(loss)}});
+  }
+  return dump({{"job", problem_json(report.read)},
+               {"interval", number(report.best.interval)},
+               {"uneven", report.best.uneven},
+               {"times", report.best.schedule.times},
+               {"cost", number(report.best.cost)},
+               {"optimum", number(report.best.optimum)},
+               {"best_even", number(report.best.even)},
+               {"gain", number(report.best.gain())},
+               {"planners", planners},
+               {"sensitivity", sensitivity}});
+}
+
+std::string simulation_text(const SimulationReport& report) {
+  std::string out = job_text(report.read);
+  out += fmt::format("{} runs, failures {}, seed {}; {:.2f} failures a run\n\n",
+                     human_count(report.options.runs), report.failures,
+                     report.options.seed, report.plans.front().failures);
+  for (const Metric metric : shown_metrics(report)) {
+    out += metric_text(report, metric) + "\n";
+  }
+  out += check_text(report);
+  for (const Simulated& plan : report.plans) {
+    if (plan.unfinished == 0) continue;
+    out += fmt::format("{}: {} runs were given up after 10,000 failures\n", plan.name,
+                       plan.unfinished);
+  }
+  return out;
+}
+
+std::string simulation_json(const SimulationReport& report) {
+  OrderedJson plans = OrderedJson::array();
+  for (size_t i = 0; i < report.plans.size(); ++i) {
+    const Simulated& plan = report.plans[i];
+    OrderedJson each{{"plan", plan.name},
+                     {"planned_saves", plan.planned_saves},
+                     {"saves", plan.saves},
+                     {"failures", plan.failures},
+                     {"unfinished", plan.unfinished}};
+    for (const Metric metric : shown_metrics(report)) {
+      each[std::string(name_of(metric))] = summary_json(plan.at(metric));
+      each[std::string(name_of(metric)) + "_against_first"] =
+          summary_json(plan.difference(metric));
+    }
+    if (report.expected[i]) each["expected_time"] = *report.expected[i];
+    plans.push_back(std::move(each));
+  }
+  return dump({{"job", problem_json(report.read)},
+               {"runs", report.options.runs},
+               {"seed", report.options.seed},
+               {"failure_model", report.failures},
+               {"plans", plans}});
+}
+
+}  // namespace holdfast

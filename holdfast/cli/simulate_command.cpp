@@ -1,0 +1,119 @@
+// `holdfast simulate`: what plans cost a job under failures, on paper.
+#include <fmt/ostream.h>
+
+#include <memory>
+
+#include "holdfast/cli/command.h"
+#include "holdfast/cli/schedule_report.h"
+#include "holdfast/cli/schedule_study.h"
+#include "holdfast/schedule/spec.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* kExample = R"(
+Examples:
+  holdfast simulate --length 3h --stall 5s --persist 15s --restart 1m --mtbf 2h
+  holdfast simulate --stall 1s --mtbf 50d --workers 100000 --failures weibull:0.7,90d
+  holdfast simulate --stall 2s --mtbf 8h --failures trace:failures.txt --plans young,10m
+  holdfast simulate --study > docs/schedule.md
+
+Plans are planners (holdfast interval lists them) or constant intervals. All meet the same
+failures; differences to the first plan are taken run by run, with 95 % intervals.)";
+
+struct SimulateArguments {
+  ScheduleArguments job;
+  std::string plans = "young,optimal,even,daly,checkfreq";
+  std::string failures = "exponential", stop_at;
+  int64_t runs = 10000, seed = 1;
+  bool study = false;
+};
+
+Result<FailureModel> read_failures(const Context& context, const std::string& text) {
+  constexpr std::string_view kTrace = "trace:";
+  if (!text.starts_with(kTrace)) return parse_failures(text);
+  const std::string path = text.substr(kTrace.size());
+  return parse_trace(HOLDFAST_TRY(read_named_file(context, path)), path);
+}
+
+Result<Contestant> read_plan(const Grid& grid, const std::string& name) {
+  const Result<const Planner*> planner = find_planner(name);
+  if (planner.ok()) return Contestant{name, (*planner)->plan(grid)};
+  const Result<double> interval = parse_seconds(name, "--plans");
+  if (!interval.ok()) return planner.error().within("--plans");
+  if (!(*interval > 0)) return invalid("--plans: \"{}\", want more than 0", name);
+  return Contestant{name, every(*interval, grid.problem().length)};
+}
+
+Result<std::vector<Contestant>> read_plans(const Grid& grid, const std::string& names) {
+  std::vector<Contestant> out;
+  for (size_t at = 0; at <= names.size();) {
+    const size_t end = std::min(names.find(',', at), names.size());
+    out.push_back(HOLDFAST_TRY(read_plan(grid, names.substr(at, end - at))));
+    at = end + 1;
+  }
+  return out;
+}
+
+Result<SimulationReport> make_report(const Context& context,
+                                     const SimulateArguments& a) {
+  SimulationReport report;
+  report.read = HOLDFAST_TRY(read_problem(context, a.job));
+  const Problem& problem = report.read.problem;
+  report.failures = a.failures;
+  report.options.runs = a.runs;
+  report.options.seed = static_cast<uint64_t>(a.seed);
+  report.options.failures = HOLDFAST_TRY(read_failures(context, a.failures));
+  if (!a.stop_at.empty()) {
+    report.options.stop_at = HOLDFAST_TRY(parse_seconds(a.stop_at, "--stop-at"));
+  }
+  const Grid grid = HOLDFAST_TRY(Grid::build(problem));
+  const std::vector<Contestant> plans = HOLDFAST_TRY(read_plans(grid, a.plans));
+  report.plans = HOLDFAST_TRY(simulate(problem, plans, report.options));
+  for (const Contestant& plan : plans) {
+    const bool fits = report.options.failures.kind == FailureModel::Kind::kExponential;
+    const auto expected = expected_time(problem, plan.schedule);
+    report.expected.push_back(
+        fits && expected ? std::optional(*expected - problem.length) : std::nullopt);
+  }
+  return report;
+}
+
+}  // namespace
+
+Verb simulate_verb() {
+  auto arguments = std::make_shared<SimulateArguments>();
+  SimulateArguments& a = *arguments;
+  std::vector<Option> options = schedule_options(a.job);
+  options.insert(
+      options.end(),
+      {{"--plans", "Planners or intervals, by commas; differences are to the first",
+        &a.plans},
+       {"--failures",
+        "exponential, weibull[:SHAPE[,AGE]], trace:FILE, never, once[:SHARE], "
+        "every:TIME",
+        &a.failures},
+       {"--runs", "How many", &a.runs},
+       {"--seed", "Same seed, same figures on any machine", &a.seed},
+       {"--stop-at", "Stop every run at this time", &a.stop_at},
+       {"--study", "Print docs/schedule.md: COCI's question, measured", &a.study}});
+  return {
+      .name = "simulate",
+      .summary = "What plans cost a job under failures",
+      .footer = kExample,
+      .options = std::move(options),
+      .run = [arguments](const Context& context) -> Result<ExitCode> {
+        if (arguments->study) {
+          fmt::print(context.out, "{}", HOLDFAST_TRY(schedule_study()));
+          return ExitCode::kDone;
+        }
+        const SimulationReport report = HOLDFAST_TRY(make_report(context, *arguments));
+        fmt::print(context.out, "{}",
+                   arguments->job.json ? simulation_json(report) + "\n"
+                                       : simulation_text(report));
+        return ExitCode::kDone;
+      },
+  };
+}
+
+}  // namespace holdfast

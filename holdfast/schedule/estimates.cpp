@@ -1,0 +1,89 @@
+#include "holdfast/schedule/estimates.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace holdfast {
+namespace {
+
+constexpr double kDay = 86400;
+
+bool usable(double value) { return value >= 0 && value < 1e12; }
+
+}  // namespace
+
+void Window::add(double value) {
+  if (!usable(value)) return;
+  values_[next_] = value;
+  next_ = (next_ + 1) % values_.size();
+  count_ = std::min(count_ + 1, values_.size());
+}
+
+double Window::mean() const {
+  double sum = 0;
+  for (size_t i = 0; i < count_; ++i) sum += values_[i];
+  return count_ == 0 ? 0 : sum / static_cast<double>(count_);
+}
+
+double Window::quantile(double share) const {
+  if (count_ == 0) return 0;
+  std::vector<double> sorted(values_.begin(),
+                             values_.begin() + static_cast<ptrdiff_t>(count_));
+  const double rank = std::ceil(share * static_cast<double>(count_));
+  const auto at = static_cast<size_t>(std::clamp(rank - 1, 0.0, double(count_ - 1)));
+  std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(at),
+                   sorted.end());
+  return sorted[at];
+}
+
+void SaveCosts::stalled(double seconds) {
+  if (stalled_once_) return stalls_.add(seconds);
+  if (usable(seconds)) first_stall_ = seconds, stalled_once_ = true;
+}
+
+void SaveCosts::persisted(double seconds) {
+  if (persisted_once_) return persists_.add(seconds);
+  if (usable(seconds)) first_persist_ = seconds, persisted_once_ = true;
+}
+
+double SaveCosts::stall() const {
+  return stalls_.empty() ? first_stall_ : stalls_.mean();
+}
+
+double SaveCosts::persist() const {
+  return persists_.empty() ? first_persist_ : persists_.mean();
+}
+
+// Young averages follow the plain mean, old ones the last 200 values; a hiccup of ten
+// times the average counts as ten.
+void StepTimes::Average::add(double value) {
+  if (!usable(value)) return;
+  if (count > 10) value = std::min(value, 10 * average);
+  count = std::min<int64_t>(count + 1, 200);
+  average += (value - average) / static_cast<double>(count);
+}
+
+void StepTimes::add(double seconds, bool persisting) {
+  (persisting ? busy_ : idle_).add(seconds);
+  if (persisting && idle_.count == 0) idle_ = busy_;
+}
+
+double StepTimes::slowdown() const {
+  if (idle_.count < 10 || busy_.count < 10 || idle_.average <= 0) return 0;
+  return std::clamp(busy_.average / idle_.average - 1, 0.0, 1.0);
+}
+
+FailureRate::FailureRate(double mtbf_of_worker, double worth)
+    : worth_(worth), prior_(worth * mtbf_of_worker) {}
+
+FailureRate FailureRate::unknown(int64_t workers) {
+  const auto count = static_cast<double>(std::max<int64_t>(workers, 1));
+  const double job_rate = 1 / (7 * kDay) + count / (400 * kDay);
+  return FailureRate(count / job_rate, 1);
+}
+
+void FailureRate::exposed(double worker_seconds) {
+  if (usable(worker_seconds)) exposure_ += worker_seconds;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,44 @@
+// The failures of one run, drawn as they are needed and the same for every plan.
+#pragma once
+
+#include <queue>
+#include <vector>
+
+#include "holdfast/schedule/dice.h"
+#include "holdfast/schedule/simulate.h"
+
+namespace holdfast {
+
+class FailureTimes {
+ public:
+  FailureTimes(const Problem& problem, const FailureModel& model);
+
+  // Another run: its own draws.
+  void begin(const SimulateOptions& options, int64_t run);
+
+  // Exponential failures count hazard, others wall time.
+  bool by_hazard() const { return model_.kind == FailureModel::Kind::kExponential; }
+  // The hazard that the run survives before failure number `index`.
+  double hazard(size_t index);
+  // The first failure after this wall time.
+  double after(double wall);
+  Dice& dice() { return dice_; }
+
+ private:
+  double every_after(double wall) const;
+  double trace_after(double wall) const;
+  double next_weibull();
+  double wall_of(double hazard, double age) const;
+
+  const Problem& problem_;
+  const FailureModel& model_;
+  Dice dice_;
+  std::vector<double> drawn_;
+  double offset_ = 0, once_ = 0;
+  // kWeibull: workers that never failed, their common hazard so far, and the next failure
+  // of each that was renewed.
+  double scale_ = 1, fresh_ = 0, hazard_ = 0, next_fresh_ = 0;
+  std::priority_queue<double, std::vector<double>, std::greater<>> renewed_;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,59 @@
+#include "holdfast/schedule/recommend.h"
+
+#include <algorithm>
+
+#include "holdfast/schedule/optimum.h"
+#include "holdfast/schedule/planner.h"
+
+namespace holdfast {
+namespace {
+
+constexpr double kWorthUneven = 0.05;
+
+double first_gap(const Problem& problem, const Schedule& schedule) {
+  return schedule.times.empty() ? problem.length : schedule.times.front();
+}
+
+// The fewest even saves, up to those of `even`, that cost no more than `limit`.
+Schedule fewest_within(const Grid& grid, const Schedule& even, double limit) {
+  const double length = grid.problem().length;
+  Schedule best = even;
+  size_t low = 0, high = even.times.size();
+  if (grid.cost(Schedule{}) <= limit) return {};
+  while (high - low > 1) {
+    const size_t middle = low + (high - low) / 2;
+    Schedule plan = every(length / static_cast<double>(middle + 1), length);
+    if (grid.cost(plan) <= limit) {
+      high = middle;
+      best = std::move(plan);
+    } else {
+      low = middle;
+    }
+  }
+  return best;
+}
+
+}  // namespace
+
+Recommendation recommend(const Grid& grid, double slack) {
+  const Problem& problem = grid.problem();
+  Recommendation out;
+  const Schedule plan = grid.schedule(optimum(grid)), even = best_even(grid);
+  out.optimum = grid.cost(plan);
+  out.even = grid.cost(even);
+  out.uneven = out.gain() > kWorthUneven || problem.budget.has_value();
+  if (out.uneven) {
+    out.schedule = plan;
+  } else {
+    const double whole = problem.objective == Objective::kDelay
+                             ? problem.length
+                             : problem.curve.drop(0, problem.length);
+    const double limit = std::max(out.optimum + slack * whole, out.even);
+    out.schedule = fewest_within(grid, even, limit);
+  }
+  out.cost = grid.cost(out.schedule);
+  out.interval = first_gap(problem, out.schedule);
+  return out;
+}
+
+}  // namespace holdfast

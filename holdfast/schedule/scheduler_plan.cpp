@@ -1,0 +1,197 @@
+// How the scheduler finds its interval.
+#include <algorithm>
+#include <cmath>
+
+#include "holdfast/schedule/grid.h"
+#include "holdfast/schedule/intervals.h"
+#include "holdfast/schedule/planner.h"
+#include "holdfast/schedule/recommend.h"
+#include "holdfast/schedule/scheduler.h"
+
+namespace holdfast {
+namespace {
+
+// What a save costs until one was measured: a guess that the first save replaces.
+constexpr double kGuessedStall = 1, kGuessedPersist = 10;
+constexpr double kHysteresis = 0.1;  // costs less than 0.5 %
+constexpr double kFarFromYoung = 4;  // coci's interval stays within this factor of it
+constexpr double kFewestPositions = 256, kMostPositions = 4096;
+constexpr double kDay = 86400;
+
+std::string duration_text(double seconds) {
+  if (std::isinf(seconds)) return "never";
+  if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1e3);
+  if (seconds < 120) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 2 * 3600) return fmt::format("{:.1f} min", seconds / 60);
+  if (seconds < 2 * kDay) return fmt::format("{:.1f} h", seconds / 3600);
+  return fmt::format("{:.1f} d", seconds / kDay);
+}
+
+// The longest interval whose overhead stall/t + t/(2 mtbf) is `slack` above the least.
+double longest_within(double stall, double mtbf, double slack) {
+  const double bound = std::sqrt(2 * stall / mtbf) + slack;
+  return mtbf * (bound + std::sqrt(bound * bound - 2 * stall / mtbf));
+}
+
+}  // namespace
+
+double Scheduler::stall() const {
+  const double known = costs_.stall_known() ? costs_.stall()
+                       : before_.stall > 0  ? before_.stall
+                                            : kGuessedStall;
+  return known + steps_.slowdown() * persist();
+}
+
+double Scheduler::persist() const {
+  if (costs_.persist_known()) return costs_.persist();
+  return before_.stall > 0 ? before_.persist : kGuessedPersist;
+}
+
+double Scheduler::mtbf() const {
+  return 1 / (failures_.rate() * static_cast<double>(options_.workers));
+}
+
+Objective Scheduler::objective() const {
+  if (options_.objective) return *options_.objective;
+  const bool may_stop =
+      options_.deadline || options_.stop_rate > 0 || !options_.durable_steps.empty();
+  return may_stop ? Objective::kExplore : Objective::kDelay;
+}
+
+double Scheduler::remaining_work() const {
+  if (!options_.total_steps) return std::max(work_, 20 * young(stall(), mtbf()));
+  const auto steps = static_cast<double>(*options_.total_steps - last_step_ - 1);
+  return std::max(steps, 1.0) * std::max(steps_.step(), 1e-6) + (work_ - anchor_);
+}
+
+void Scheduler::replan() {
+  if (!std::holds_alternative<Policy>(options_.every)) {
+    interval_ = std::numeric_limits<double>::infinity();
+    if (const auto* time = std::get_if<EveryTime>(&options_.every)) {
+      interval_ = std::chrono::duration<double>(time->time).count();
+    }
+    return;
+  }
+  fit_ = losses_.fit();
+  planned_stall_ = stall();
+  planned_persist_ = persist();
+  Choice choice = limited(choose());
+  const bool keeps = interval_ > 0 &&
+                     std::fabs(choice.interval - interval_) <= kHysteresis * interval_;
+  if (!keeps) interval_ = choice.interval;
+  why_ = std::move(choice.why);
+  next_ = anchor_ + interval_;
+}
+
+Scheduler::Choice Scheduler::choose() {
+  switch (std::get<Policy>(options_.every)) {
+    case Policy::kYoung: return {young(stall(), mtbf()), "young"};
+    case Policy::kDaly: return {daly(stall(), mtbf()), "daly"};
+    case Policy::kCheckfreq:
+      return {checkfreq(stall(), persist(), steps_.step()), "checkfreq"};
+    case Policy::kCoci: return choose_coci();
+    case Policy::kAuto: return choose_auto();
+  }
+  return choose_auto();
+}
+
+// What the disk can take; a save in flight is never overtaken.
+Scheduler::Choice Scheduler::limited(Choice choice) const {
+  const bool is_auto = std::get<Policy>(options_.every) == Policy::kAuto;
+  const double duty = is_auto ? persist() / options_.duty : persist();
+  const double daily =
+      is_auto ? static_cast<double>(bytes_) / options_.bytes_a_day * kDay : 0;
+  const double least = std::max(duty, daily);
+  if (choice.interval >= least) return choice;
+  choice.interval = least;
+  choice.why += duty >= daily ? ", as short as saving takes" : ", as bytes a day allow";
+  return choice;
+}
+
+Scheduler::Choice Scheduler::choose_auto() {
+  const Objective aim = objective();
+  if (options_.budget && !fit_) {
+    const auto left =
+        static_cast<double>(std::max<int64_t>(*options_.budget - saves_, 0));
+    return {remaining_work() / (left + 1),
+            fmt::format("auto: {} of {} saves left", left, *options_.budget)};
+  }
+  if (aim == Objective::kDelay && !options_.budget) return choose_delay("auto: delay");
+  if (fit_) {
+    if (auto choice = choose_by_curve(aim)) return *std::move(choice);
+  }
+  return choose_delay(
+      fmt::format("auto: delay, for {} knows no falling curve yet", name_of(aim)));
+}
+
+Scheduler::Choice Scheduler::choose_delay(std::string_view why) {
+  const double best = daly_exact(stall(), mtbf());
+  const double longest =
+      std::min(longest_within(stall(), mtbf(), options_.slack), mtbf());
+  return {std::max(best, longest),
+          fmt::format("{}, the longest within {:g} % of wall time of the best {}", why,
+                      options_.slack * 100, duration_text(best))};
+}
+
+Problem Scheduler::problem(const FittedCurve& fit, Objective aim) const {
+  Problem p{.length = remaining_work(), .stall = stall(), .persist = persist()};
+  p.step = steps_.step();
+  p.mtbf = mtbf();
+  p.objective = aim;
+  p.curve = fit.curve.from(anchor_);
+  p.stops.rate = options_.stop_rate;
+  p.stops.hard = options_.hard;
+  if (options_.deadline) {
+    const double left = *options_.deadline - since(anchor_time_);
+    if (left > 0 && left < p.length) p.length = left;
+    if (left > 0 && left <= p.length) p.stops.at = {{left, 1, options_.hard > 0}};
+  }
+  if (options_.budget) p.budget = std::max<int64_t>(*options_.budget - saves_, 0);
+  const double intervals = p.length / young(p.stall, p.mtbf);
+  p.positions = static_cast<int64_t>(
+      std::clamp(40 * intervals, kFewestPositions, kMostPositions));
+  return p;
+}
+
+std::optional<Scheduler::Choice> Scheduler::choose_by_curve(Objective aim) {
+  const Result<Grid> grid = Grid::build(problem(*fit_, aim));
+  if (!grid.ok()) return std::nullopt;
+  const Recommendation best = recommend(*grid, options_.slack);
+  if (best.schedule.times.empty()) {
+    return Choice{best.interval, "auto: no further save pays"};
+  }
+  const std::string how =
+      best.uneven ? fmt::format("{:.0f} % better than evenly", 100 * best.gain())
+                  : "evenly";
+  return Choice{best.interval, fmt::format("auto: {} on a {} curve, {}", name_of(aim),
+                                           fit_->family, how)};
+}
+
+Scheduler::Choice Scheduler::choose_coci() {
+  const double usual = young(stall(), mtbf());
+  if (!fit_) return {usual, "coci: young's, for there is no falling curve yet"};
+  const double length = remaining_work();
+  const CociFit fit = coci_fit(fit_->curve.from(anchor_), length);
+  if (!(fit.theta1 < 0)) return {usual, "coci: young's, for the loss does not fall"};
+  const double step = coci_loss_step(fit.theta1, 60 / mtbf(), stall() / 60);
+  const double rest = std::exp(fit.theta2) - step;
+  const double interval = rest > 0 ? (std::log(rest) - fit.theta2) / fit.theta1 * 60
+                                   : usual * kFarFromYoung;
+  return {std::clamp(interval, usual / kFarFromYoung, usual * kFarFromYoung),
+          fmt::format("coci: the loss falls by {:.3g}", step)};
+}
+
+std::string Scheduler::explain() const {
+  if (!std::holds_alternative<Policy>(options_.every)) {
+    return "every " + to_string(options_.every);
+  }
+  return fmt::format(
+      "interval {} ({}; stall {}{}, durable after {}, MTBF {} from {:g} failures in "
+      "{})",
+      duration_text(interval_), why_, duration_text(stall()),
+      costs_.stall_known() || before_.stall > 0 ? "" : " guessed",
+      duration_text(persist()), duration_text(mtbf()), failures_.failures(),
+      duration_text(failures_.exposure() / static_cast<double>(options_.workers)));
+}
+
+}  // namespace holdfast

@@ -1,0 +1,283 @@
+#include "holdfast/schedule/simulate.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "holdfast/schedule/failure_times_internal.h"
+#include "holdfast/schedule/portable.h"
+#include "holdfast/schedule/timeline_internal.h"
+
+namespace holdfast {
+namespace {
+
+constexpr size_t kMostFailures = 10000;
+constexpr int64_t kMostRuns = 100'000'000;
+
+struct Outcome {
+  std::array<double, kMetrics> metrics{};
+  double saves = 0;
+  size_t failures = 0;
+  bool finished = true;
+
+  double& at(Metric metric) { return metrics[static_cast<size_t>(metric)]; }
+};
+
+// One run of one plan.
+class Run {
+ public:
+  Run(const Problem& problem, const Timeline& timeline, FailureTimes& failures,
+      double stop)
+      : problem_(problem), timeline_(timeline), failures_(failures), stop_(stop) {}
+
+  Outcome outcome() {
+    while (out_.failures < kMostFailures) {
+      const double rest = timeline_.rest(base_);
+      const double time = until_failure();
+      if (time >= rest) {
+        finish(rest);
+        return out_;
+      }
+      fail(time);
+    }
+    out_.finished = false;
+    finish(timeline_.rest(base_));
+    return out_;
+  }
+
+ private:
+  double until_failure() {
+    if (failures_.by_hazard()) {
+      return timeline_.time_of_hazard(base_, failures_.hazard(out_.failures));
+    }
+    failure_ = failures_.after(wall_);
+    return failure_ - wall_;
+  }
+
+  void fail(double time) {
+    if (stop_ < wall_ + time) stop_here();
+    const Moment moment = timeline_.at(base_, time);
+    const size_t durable = timeline_.durable(base_, moment, time);
+    const double from = timeline_.work(durable);
+    account(moment);
+    out_.at(Metric::kTime) += moment.x - from + problem_.restart;
+    out_.at(Metric::kProgress) += problem_.curve.drop(from, moment.x);
+    if (!problem_.workers.phases.empty()) {
+      const Workers& w = problem_.workers;
+      out_.at(Metric::kWorkerSeconds) +=
+          w.until(moment.x) - w.until(from) + problem_.restart * w.at(moment.x);
+    }
+    wall_ = (failures_.by_hazard() ? wall_ + time : failure_) + problem_.restart;
+    base_ = durable;
+    ++out_.failures;
+    if (stop_ < wall_) stop_down();
+  }
+
+  void finish(double rest) {
+    if (stop_ < wall_ + rest) stop_here();
+    account(timeline_.at(base_, rest));
+    if (std::isfinite(stop_)) stopped(problem_.length, problem_.length);
+    if (problem_.workers.phases.empty()) {
+      out_.at(Metric::kWorkerSeconds) = out_.at(Metric::kTime);
+    }
+  }
+
+  void account(const Moment& moment) {
+    out_.at(Metric::kTime) += timeline_.stalls(base_, moment);
+    out_.at(Metric::kProgress) += timeline_.loss_of_stalls(base_, moment);
+    if (!problem_.workers.phases.empty()) {
+      out_.at(Metric::kWorkerSeconds) += timeline_.worker_stalls(base_, moment);
+    }
+    out_.saves += static_cast<double>(moment.segment - base_);
+  }
+
+  void stop_here() {
+    const double time = stop_ - wall_;
+    const Moment moment = timeline_.at(base_, time);
+    const double lost = timeline_.loss_of_stalls(base_, moment);
+    const size_t durable = timeline_.durable(base_, moment, time);
+    out_.at(Metric::kProgressUntilStop) = out_.at(Metric::kProgress) + lost;
+    stopped(moment.x, timeline_.work(durable));
+  }
+
+  void stop_down() {
+    out_.at(Metric::kProgressUntilStop) = out_.at(Metric::kProgress);
+    stopped(timeline_.work(base_), timeline_.work(base_));
+  }
+
+  // Against a job that had worked all the time.
+  void stopped(double in_hand, double durable) {
+    if (std::isinf(stop_)) return;
+    if (in_hand == problem_.length) {
+      out_.at(Metric::kProgressUntilStop) = out_.at(Metric::kProgress);
+    }
+    const double could = std::min(stop_, problem_.length);
+    stop_ = INFINITY;
+    out_.at(Metric::kInHand) = problem_.curve.drop(in_hand, could);
+    out_.at(Metric::kDurable) = problem_.curve.drop(durable, could);
+  }
+
+  const Problem& problem_;
+  const Timeline& timeline_;
+  FailureTimes& failures_;
+  double stop_;
+  double wall_ = 0, failure_ = 0;
+  size_t base_ = 0;
+  Outcome out_;
+};
+
+Summary summarise(std::vector<double>& values) {
+  Summary out;
+  const auto n = static_cast<double>(values.size());
+  for (const double value : values) out.mean += value / n;
+  double squares = 0;
+  for (const double value : values) squares += (value - out.mean) * (value - out.mean);
+  if (values.size() > 1) out.half = 1.96 * std::sqrt(squares / (n - 1) / n);
+  const auto middle = values.begin() + static_cast<ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  out.median = *middle;
+  return out;
+}
+
+using Columns = std::array<std::vector<double>, kMetrics>;
+
+void summarise_all(std::vector<Columns>& columns, std::vector<Simulated>& out) {
+  const Columns first = columns.front();
+  for (size_t c = 0; c < columns.size(); ++c) {
+    for (size_t m = 0; m < kMetrics; ++m) {
+      std::vector<double>& values = columns[c][m];
+      if (values.empty()) continue;
+      std::vector<double> differences = values;
+      for (size_t r = 0; r < values.size(); ++r) differences[r] -= first[m][r];
+      out[c].metrics[m] = summarise(values);
+      if (c > 0) out[c].against_first[m] = summarise(differences);
+    }
+  }
+}
+
+Result<void> check_trace(const FailureModel& model) {
+  if (model.trace.empty()) return invalid("trace: no failures in it");
+  double before = 0;
+  for (const double time : model.trace) {
+    if (!(time > before) || !std::isfinite(time)) {
+      return invalid("trace: a failure at {} s after {} s, want rising times", time,
+                     before);
+    }
+    before = time;
+  }
+  if (model.trace_length != 0 && !(model.trace_length >= before)) {
+    return invalid("trace: {} s long with a failure at {} s", model.trace_length,
+                   before);
+  }
+  return {};
+}
+
+Result<void> check_model(const Problem& problem, const SimulateOptions& options) {
+  const FailureModel& model = options.failures;
+  if (options.runs < 1 || options.runs > kMostRuns) {
+    return invalid("runs: {}, want 1 to {}", options.runs, kMostRuns);
+  }
+  if (options.stop_at && !(*options.stop_at > 0)) {
+    return invalid("stop: at {} s, want more than 0", *options.stop_at);
+  }
+  if (model.kind == FailureModel::Kind::kTrace) return check_trace(model);
+  if (model.kind == FailureModel::Kind::kEvery && !(model.period > 0)) {
+    return invalid("failures: one every {} s, want more than 0", model.period);
+  }
+  if (model.kind == FailureModel::Kind::kOnce &&
+      !(model.share > 0 && model.share <= 1)) {
+    return invalid("failures: in the first {} of the run, want a share", model.share);
+  }
+  if (model.kind != FailureModel::Kind::kWeibull) return {};
+  if (!(model.shape >= 0.1 && model.shape <= 20)) {
+    return invalid("weibull: shape {}, want 0.1 to 20", model.shape);
+  }
+  if (!(model.age >= 0) || !std::isfinite(model.age)) {
+    return invalid("weibull: age {} s, want 0 or more", model.age);
+  }
+  if (problem.workers.phases.size() > 1) {
+    return invalid("weibull: {} phases of workers, want a constant number",
+                   problem.workers.phases.size());
+  }
+  if (!std::isfinite(problem.mtbf)) return invalid("weibull: no mtbf, want one");
+  return {};
+}
+
+double draw_stop(const Problem& problem, const SimulateOptions& options, int64_t run) {
+  if (options.stop_at) return *options.stop_at;
+  if (problem.stops.rate <= 0) return INFINITY;
+  Dice dice(options.seed ^ 0x5709, static_cast<uint64_t>(run));
+  return dice.exponential() / problem.stops.rate;
+}
+
+void add(const Outcome& outcome, bool stops, Columns& columns, Simulated& out) {
+  for (size_t m = 0; m < kMetrics; ++m) {
+    if (stops || m <= static_cast<size_t>(Metric::kProgress)) {
+      columns[m].push_back(outcome.metrics[m]);
+    }
+  }
+  out.saves += outcome.saves;
+  out.failures += static_cast<double>(outcome.failures);
+  out.unfinished += !outcome.finished;
+}
+
+}  // namespace
+
+std::string_view name_of(Metric metric) {
+  constexpr std::array<std::string_view, kMetrics> kNames{
+      "time",    "worker_seconds", "progress", "progress_until_stop",
+      "in_hand", "durable"};
+  return kNames[static_cast<size_t>(metric)];
+}
+
+Result<std::vector<Simulated>> simulate(const Problem& problem,
+                                        std::span<const Contestant> contestants,
+                                        const SimulateOptions& options) {
+  HOLDFAST_TRY(check(problem));
+  HOLDFAST_TRY(check_model(problem, options));
+  if (contestants.empty()) return invalid("simulate: no plans, want one at least");
+  FailureModel model = options.failures;
+  if (model.kind == FailureModel::Kind::kTrace && model.trace_length == 0) {
+    model.trace_length = model.trace.back();
+  }
+  std::vector<Timeline> timelines;
+  std::vector<Simulated> out;
+  for (const Contestant& each : contestants) {
+    timelines.emplace_back(problem, each.schedule);
+    out.push_back({.name = each.name,
+                   .planned_saves = static_cast<int64_t>(timelines.back().saves())});
+  }
+  std::vector<Columns> columns(contestants.size());
+  const bool stops = options.stop_at || problem.stops.rate > 0;
+  FailureTimes failures(problem, model);
+  for (int64_t run = 0; run < options.runs; ++run) {
+    failures.begin(options, run);
+    const double stop = draw_stop(problem, options, run);
+    for (size_t c = 0; c < contestants.size(); ++c) {
+      add(Run(problem, timelines[c], failures, stop).outcome(), stops, columns[c],
+          out[c]);
+    }
+  }
+  for (Simulated& each : out) {
+    each.saves /= static_cast<double>(options.runs);
+    each.failures /= static_cast<double>(options.runs);
+  }
+  summarise_all(columns, out);
+  return out;
+}
+
+std::optional<double> expected_time(const Problem& problem, const Schedule& schedule) {
+  if (problem.persist > 0 || !problem.steady()) return std::nullopt;
+  const double mtbf = 1 / problem.failure_rate(0);
+  const auto part = [&](double work) {
+    if (std::isinf(mtbf)) return work;
+    return (mtbf + problem.restart) * portable::expm1(work / mtbf);
+  };
+  double sum = 0, before = 0;
+  for (const double x : schedule.times) {
+    sum += part(x - before + problem.stall);
+    before = x;
+  }
+  return sum + part(problem.length - before);
+}
+
+}  // namespace holdfast
