@@ -114,7 +114,7 @@ class Checkpointer:
         self._strict = strict
         self._verify_all = verify == "full"
         self._optimizers = {id(one) for one in self._contents.optimizers}
-        self._boundary = True
+        self._boundary = not self._optimizers  # else the first of several micro-batches is one
         self._attached = False
         self._looked = False  # at all that is saved, when it was there
         self._unsettled: list[tuple[str, torch.Tensor, int]] = []

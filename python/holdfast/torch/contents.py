@@ -5,8 +5,10 @@ all ranks, of which rank 0's is kept, and what is a rank's own (generators, the 
 the parameters that it holds, the position of a loader that differs by rank).
 """
 
+import contextlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import GeneratorType
 from typing import Any
 
 import torch
@@ -168,7 +170,7 @@ class Contents:
         if isinstance(self._data, Loader):
             self._data.after_iter = restore
         elif self._data is not None:
-            _before_first_forward(self._models, restore)
+            _after_first_iter(self._data, self._models, restore)
         else:
             restore()
 
@@ -268,6 +270,30 @@ def _check_data(data: Any) -> None:
                         "holdfast.data.resumable(loader) around it, or holdfast.data.loader")
     raise TypeError(f"data: a {kind} without state_dict(); want holdfast.data.loader, "
                     "holdfast.data.resumable, or an iterable with state_dict and load_state_dict")
+
+
+def _after_first_iter(data: Any, models: Iterable[nn.Module], call: Callable[[], None]) -> None:
+    """Once, when the loader's iterator exists: what the next epoch's draws is kept then.
+
+    A generator draws later than that; for it, and for a loader that is read in another way,
+    before the first forward pass.
+    """
+    kind, left = type(data), [call]
+
+    def once() -> None:
+        if left:
+            left.pop()()
+
+    def make_iterator(self: Any) -> Any:
+        self.__class__ = kind
+        made = kind.__iter__(self)
+        if not isinstance(made, GeneratorType):
+            once()
+        return made
+
+    _before_first_forward(models, once)
+    with contextlib.suppress(TypeError):  # some classes cannot be changed
+        data.__class__ = type(kind.__name__, (kind,), {"__iter__": make_iterator})
 
 
 def _before_first_forward(models: Iterable[nn.Module], call: Callable[[], None]) -> None:

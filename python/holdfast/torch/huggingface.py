@@ -1,0 +1,200 @@
+"""Hugging Face's Trainer with checkpoints of Holdfast.
+
+    class Trainer(HoldfastTrainer, transformers.Trainer):
+        pass
+
+    trainer = Trainer(model, args, train_dataset=data)
+    trainer.train(resume_from_checkpoint="auto")
+
+The Trainer decides when to save (`save_strategy`, `save_steps`); the save is a step of the
+run directory `args.output_dir`, made in the background, with all that a bit-exact resume
+needs. A callback could save but not resume: the Trainer has fixed where it goes on before
+callbacks are asked. So this stands in for the methods that read and write checkpoints.
+"""
+
+import dataclasses
+import json
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from holdfast import _native
+from holdfast.errors import NotFoundError
+from holdfast.torch import generators
+from holdfast.torch.checkpointer import Checkpointer
+
+_NEVER = f"{1 << 40} steps"  # the Trainer says when
+
+
+class HoldfastTrainer:
+    """To be named before transformers.Trainer among the bases of a class.
+
+    `holdfast` are options for holdfast.Checkpointer. `every` is one more reason to save,
+    beside those of the Trainer; `keep` is args.save_total_limit unless given, 2 at least.
+
+    train(resume_from_checkpoint=...): True takes up the newest whole step, "auto" does if
+    there is one, and a path is one of the Trainer's own checkpoints. SIGTERM and SIGUSR1
+    save, and end the process with 143. The number of a step is that of updates done.
+
+    The final model is saved by trainer.save_model(), as ever. ValueError for arguments
+    that need the Trainer's own files: save_only_model, load_best_model_at_end, DeepSpeed.
+    """
+
+    def __init__(self, *args: Any, holdfast: Mapping[str, Any] | None = None,
+                 **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._options = dict(holdfast or {})
+        self._checkpointer: Checkpointer | None = None
+        self._state: _TrainerState | None = None
+        self._resumed: Any = None  # the generators of the checkpoint, until they are due
+        self._found: int | None = None  # the step to take up
+        self._saved: int | None = None
+        ours: Any = self
+        for name in ("save_only_model", "load_best_model_at_end", "deepspeed"):
+            if getattr(ours.args, name, None):
+                raise ValueError(f"{name}: needs the Trainer's own checkpoints, want it off")
+
+    def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """As the Trainer's; returns when the last save is durable."""
+        with tempfile.TemporaryDirectory() as folder:
+            if resume_from_checkpoint is True or resume_from_checkpoint == "auto":
+                resume_from_checkpoint = self._look(folder, must=resume_from_checkpoint is True)
+            try:
+                result = super().train(resume_from_checkpoint, *args, **kwargs)  # type: ignore
+            except BaseException as error:
+                self._close(error)
+                raise
+            self._close()
+            return result
+
+    def _look(self, folder: str, must: bool) -> str | None:
+        """Writes down the state of the Trainer of the newest step, where it will look."""
+        from transformers.trainer import TRAINER_STATE_NAME
+
+        run = self.args.output_dir  # type: ignore[attr-defined]
+        try:
+            found = _native.restore(run, [], None, False)
+        except NotFoundError:
+            if must:
+                raise
+            return None
+        try:
+            state = found.objects["things"]["trainer"]["state"]
+        except (TypeError, KeyError):
+            raise ValueError(f"{found.folder}: not of a Trainer, want another output_dir") from None
+        Path(folder, TRAINER_STATE_NAME).write_text(json.dumps(state))
+        self._found = found.step
+        return folder
+
+    def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
+        self._close()  # of an attempt with another batch size
+        prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[misc]
+        if self._checkpointer is None:
+            self._open()
+        return prepared
+
+    def _open(self) -> Checkpointer:
+        ours: Any = self
+        limit = ours.args.save_total_limit
+        options = {"every": _NEVER, "keep": None if limit is None else max(2, limit)}
+        self._saved = None
+        self._state = _TrainerState(ours)
+        self._checkpointer = Checkpointer(
+            ours.args.output_dir, model=ours.model_wrapped,
+            optimizer=getattr(ours.optimizer, "optimizer", ours.optimizer),
+            scheduler=ours.lr_scheduler, scaler=ours.accelerator.scaler,
+            trainer=self._state, **(options | self._options),
+        )
+        return self._checkpointer
+
+    def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
+        if self._found is None:
+            super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        """Here all is there that a checkpoint is read into, the model too."""
+        if self._found is None:
+            super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
+            return
+        done = self._open().resume() - 1
+        if done != self._found:
+            raise ValueError(f"resumed step {done}, and the Trainer is at step {self._found}: "
+                             "a newer step is damaged, want it removed")
+        self._saved = done
+        self._resumed = generators.capture()
+
+    def _load_scaler(self, checkpoint: str | None) -> None:
+        if self._found is None:
+            super()._load_scaler(checkpoint)  # type: ignore[misc]
+
+    def _load_rng_state(self, checkpoint: str | None) -> None:
+        """When the first batch is there, or the epoch begins."""
+        if self._found is None:
+            super()._load_rng_state(checkpoint)  # type: ignore[misc]
+        elif self._resumed is not None:
+            assert self._state is not None
+            self._state.resume()
+            generators.restore(self._resumed)
+            self._resumed = None
+
+    def _save_checkpoint(self, model: Any, trial: Any) -> None:
+        ours: Any = self
+        if self._saved == ours.state.global_step or self._checkpointer is None:
+            return  # at the last step of an epoch there may be two reasons
+        self._saved = ours.state.global_step
+        self._checkpointer.save(self._saved)
+
+    def _maybe_log_save_evaluate(self, *args: Any, **kwargs: Any) -> None:
+        super()._maybe_log_save_evaluate(*args, **kwargs)  # type: ignore[misc]
+        if self._checkpointer is not None:
+            self._checkpointer.step(self.state.global_step)  # type: ignore[attr-defined]
+
+    def _close(self, error: BaseException | None = None) -> None:
+        open_one, self._checkpointer = self._checkpointer, None
+        if open_one is not None:
+            open_one.__exit__(type(error) if error else None, error, None)
+
+
+class _TrainerState:
+    """What a Trainer itself counts, as an object of a checkpoint."""
+
+    def __init__(self, trainer: Any) -> None:
+        self._trainer = trainer
+        self._restored: dict[str, Any] | None = None
+
+    def state_dict(self) -> dict[str, Any]:
+        trainer = self._trainer
+        loss = getattr(trainer, "_tr_loss", None)
+        if loss is None:  # asked before the first step, for the shape of it
+            return {"state": {}, "loss": torch.zeros(()), "logged": 0}
+        trainer.store_flos()
+        trainer.state.stateful_callbacks = _callbacks(trainer)
+        state = json.loads(json.dumps(dataclasses.asdict(trainer.state)))
+        return {"state": state, "loss": loss, "logged": trainer._globalstep_last_logged}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """`state` itself is read from a file by the Trainer, before there is a model."""
+        self._restored = state
+
+    def resume(self) -> None:
+        """Goes on with the mean loss that is logged next, when the Trainer has begun anew."""
+        if self._restored is None:
+            return
+        self._trainer._tr_loss += self._restored["loss"].to(self._trainer._tr_loss.device)
+        self._trainer._globalstep_last_logged = self._restored["logged"]
+        self._trainer._total_loss_scalar -= float(self._restored["loss"])  # of an earlier call
+        self._restored = None
+
+
+def _callbacks(trainer: Any) -> dict[str, Any]:
+    """The states of callbacks that have one, as the Trainer keeps them."""
+    from transformers.trainer_callback import ExportableState
+
+    states: dict[str, list[Any]] = {}
+    for callback in [*trainer.callback_handler.callbacks, trainer.control]:
+        if isinstance(callback, ExportableState):
+            states.setdefault(type(callback).__name__, []).append(callback.state())
+    return {name: found if len(found) > 1 else found[0] for name, found in states.items()}
