@@ -309,6 +309,8 @@ def main() -> int:
 
 def without_room(job: Job, folder: Path) -> Holdfast:
     """With too little memory on the GPU for a copy of the state."""
+    job.step()  # so that what a step needs is taken already
+    torch.cuda.synchronize()
     free, _ = torch.cuda.mem_get_info()
     filler = torch.empty(max(0, free - (2 << 30)), dtype=torch.uint8, device="cuda")
     engine = Holdfast(job, folder, ring=job.bytes + (64 << 20))
