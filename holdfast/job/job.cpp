@@ -171,6 +171,9 @@ Settled Job::settle(const std::vector<std::string>& changed) {
   return {.waited = std::chrono::duration<double>(env_.now() - start).count()};
 }
 
-Result<void> Job::close(Instant deadline) { return saver_->close(deadline); }
+Result<void> Job::close(Instant deadline) {
+  signals_ = nullptr;
+  return saver_->close(deadline);
+}
 
 }  // namespace holdfast
