@@ -183,6 +183,9 @@ Settled Job::settle(const std::vector<std::string>& changed, CudaStream stream) 
   return settled;
 }
 
-Result<void> Job::close(Instant deadline) { return saver_->close(deadline); }
+Result<void> Job::close(Instant deadline) {
+  signals_ = nullptr;
+  return saver_->close(deadline);
+}
 
 }  // namespace holdfast

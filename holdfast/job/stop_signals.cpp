@@ -1,11 +1,11 @@
 #include "holdfast/job/stop_signals.h"
 
-#include <pthread.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
 
-#include "holdfast/base/check.h"
+#include "holdfast/base/mutex.h"
 
 namespace holdfast {
 namespace {
@@ -13,9 +13,16 @@ namespace {
 constexpr std::array kSignals = {SIGTERM, SIGUSR1};
 
 // A handler has no argument of its own, so what it touches is global.
-std::atomic<bool> installed = false;
 std::atomic<int> first_caught = 0;
+std::atomic<pid_t> listener = 0;
 std::array<struct sigaction, kSignals.size()> previous{};
+
+Mutex mutex;  // never taken by the handler
+int instances HOLDFAST_GUARDED_BY(mutex) = 0;
+
+bool is_default(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;
+}
 
 void call_previous(const struct sigaction& action, int number, siginfo_t* info,
                    void* context) {
@@ -30,29 +37,23 @@ void handle(int number, siginfo_t* info, void* context) {
   int none = 0;
   first_caught.compare_exchange_strong(none, number);
   for (size_t i = 0; i < kSignals.size(); ++i) {
-    if (kSignals[i] == number) call_previous(previous[i], number, info, context);
+    if (kSignals[i] != number) continue;
+    if (listener == ::getpid() || !is_default(previous[i])) {
+      call_previous(previous[i], number, info, context);
+    } else {  // nobody asks for the flag in a child, and who ends it waits for its end
+      sigaction(number, &previous[i], nullptr);
+      ::raise(number);
+    }
   }
-}
-
-void put_back() {
-  for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], &previous[i], nullptr);
-  }
-}
-
-// A forked process, such as a loader's worker, is ended by the signals as before.
-void put_back_in_child() {
-  if (installed) put_back();
-  installed = false;
 }
 
 }  // namespace
 
 StopSignals::StopSignals() {
-  HOLDFAST_CHECK(!installed.exchange(true), "stop signals are caught twice");
-  static const int once = pthread_atfork(nullptr, nullptr, put_back_in_child);
-  static_cast<void>(once);
+  MutexLock lock(mutex);
+  if (instances++ > 0) return;
   first_caught = 0;
+  listener = ::getpid();
   struct sigaction action {};
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
@@ -62,8 +63,11 @@ StopSignals::StopSignals() {
 }
 
 StopSignals::~StopSignals() {
-  if (!installed.exchange(false)) return;  // a child's copy
-  put_back();
+  MutexLock lock(mutex);
+  if (--instances > 0) return;
+  for (size_t i = 0; i < kSignals.size(); ++i) {
+    sigaction(kSignals[i], &previous[i], nullptr);
+  }
 }
 
 std::optional<int> StopSignals::caught() const {

@@ -1,8 +1,9 @@
 // Hears that the process is asked to stop: SIGTERM (schedulers, torchrun) and SIGUSR1
 // (Slurm's --signal). The signal only sets a flag; who trains asks for it between steps.
 //
-// Handlers that were there are called too, if they are functions, and are put back in the
-// end, and in forked processes at once. One instance at a time; a second one is a bug and aborts. Safe from all threads.
+// Handlers that were there are called too, if they are functions, and are put back when the
+// last instance goes. Several instances hear the same signals. A forked child is stopped as
+// if nobody listened. Safe from all threads.
 #pragma once
 
 #include <csignal>
@@ -17,7 +18,7 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // The first signal that came, if any.
+  // The first signal that came since there are instances, if any.
   std::optional<int> caught() const;
 };
 

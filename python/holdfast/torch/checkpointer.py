@@ -56,7 +56,8 @@ class Checkpointer:
     keep        steps to keep: a number or a Keep; None keeps all.
     guard       what is compared to catch writes to tensors before they are captured: a
                 "sample" of every tensor, all of it ("full"), or nothing ("off").
-    strict      False: resume() leaves out what is missing in the checkpoint or unexpected.
+    strict      False: resume() leaves out what is missing in the checkpoint or unexpected,
+                and the state of an optimizer of another kind.
     spec        rules by name pattern for tensors that do not show how they are cut, or what
                 ranks hold of them ("equal", "own", "first"; Sharded, Part).
     names       renames tensors of pipeline stages whose names begin anew.
@@ -141,7 +142,8 @@ class Checkpointer:
         """Takes up the newest whole checkpoint; the next step to run, 0 if there is none.
 
         `report` then says what was not as expected. ValueError, with that report and
-        before anything is touched, if the checkpoint is of another model and `strict`.
+        before anything is touched, if the checkpoint is of another model and `strict`, or if
+        a tensor has another shape or dtype.
         """
         job = self._live()
         try:
@@ -150,7 +152,7 @@ class Checkpointer:
             self._attach()
             return 0
         self.report = compare(self._contents, found)
-        if self._strict and not self.report.exact:
+        if self.report.reshaped or (self._strict and not self.report.exact):
             raise ValueError(f"{found.folder}: {self.report}")
         pieces = self._contents.make_room(found, self.report)
         restored = job.resume(pieces, self._verify_all)
@@ -170,32 +172,36 @@ class Checkpointer:
         Does nothing in the middle of gradient accumulation, where no optimizer has made a
         step since the last call; what is due then waits for the next that has.
         """
+        job = self._live()
         if not self._boundary:
             return
         self._boundary = not self._optimizers
         if not self._looked:
             self._look()
-        save, stop, why = self._live().due(step)
+        save, stop, why = job.due(step)
         if not save:
             return
         handle = self._save(step, loss, why)
         if stop:
             self._stop(step, handle, why)
 
-    def save(self, step: int, loss: Any = None) -> _native.SaveHandle:
+    def save(self, step: int, loss: Any = None) -> "Save":
         """Saves now, whatever is due. On all ranks together, between two updates."""
-        return self._save(step, loss, "asked for")
+        return Save(self, self._save(step, loss, "asked for"))
 
     def close(self, timeout: float | None = None) -> None:
         """Waits until all is durable, and raises what the last save did."""
         if self._job is None:
             return
         self._settle()
-        self._job.close(timeout)
-        self._job = None
-        for hook in self._hooks:
-            hook.remove()
-        self._buckets.close()
+        try:
+            self._job.close(timeout)
+        except TimeoutError:  # saves go on, and it may be called again
+            raise
+        except Exception:
+            self._let_go()
+            raise
+        self._let_go()
 
     def __enter__(self) -> Self:
         return self
@@ -208,6 +214,12 @@ class Checkpointer:
             if error is None:
                 raise
             error.add_note(f"and the last save failed: {failure}")
+
+    def _let_go(self) -> None:
+        self._job = None
+        for hook in self._hooks:
+            hook.remove()
+        self._buckets.close()
 
     def _live(self) -> _native.Job:
         if self._job is None:
@@ -274,6 +286,29 @@ class Checkpointer:
     def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
         if id(optimizer) in self._optimizers:
             self._boundary = True
+
+
+class Save:
+    """A save that was asked for. To wait for it is left to the thread that trains."""
+
+    def __init__(self, checkpointer: Checkpointer, handle: _native.SaveHandle) -> None:
+        self._checkpointer = checkpointer
+        self._handle = handle
+
+    @property
+    def is_done(self) -> bool:
+        """True if it is durable, or has failed; not before the next update or a wait."""
+        return self._handle.is_done
+
+    def captured(self, timeout: float | None = None) -> None:
+        """Waits until the tensors may change."""
+        self._checkpointer._settle()
+        self._handle.captured(timeout)
+
+    def durable(self, timeout: float | None = None) -> _native.Durable:
+        """Waits until no crash can lose it; raises what it failed with."""
+        self._checkpointer._settle()  # or nobody would say that the copy is good
+        return self._handle.durable(timeout)
 
 
 def _hook_updates(checkpointer: Checkpointer) -> list[Any]:

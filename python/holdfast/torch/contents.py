@@ -23,7 +23,7 @@ from holdfast.torch.ddp import running_statistics
 from holdfast.torch.groups import merge_objects
 from holdfast.torch.holders import Holder
 from holdfast.torch.loader import Loader
-from holdfast.torch.names import Renaming, by_key, own_name
+from holdfast.torch.names import Renaming, by_key, join, own_name
 from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
 
 FORMAT = 1
@@ -72,7 +72,9 @@ class Contents:
         self._generators = dict(generators or {})
         self._at_once: set[str] = set()
         self._made: tuple[list[Piece], list[_native.HeldPiece], list[Any]] | None = None
-        self.optimizers = [] if optimizer is None else [one for _, one in by_key(optimizer)]
+        keyed = [] if optimizer is None else by_key(optimizer)
+        self.optimizers = [one for _, one in keyed]
+        self._kinds = {join("optimizer", key): _kind_of(one) for key, one in keyed}
         self.parallel = f"{self._world} ranks"
 
     def pieces(self) -> list[Piece]:
@@ -97,6 +99,7 @@ class Contents:
                               for piece in mine]
             captured.owners += [piece.tensor for piece in mine]
         captured.objects["format"] = FORMAT
+        captured.objects["optimizers"] = dict(self._kinds)
         own["optimizer"] = self._state.objects()
         own["generators"] = random_generators.capture(self._generators)
         return captured
@@ -121,6 +124,12 @@ class Contents:
         """Keys of the objects that are given."""
         return {holder.key for holder in self._holders}
 
+    def other_optimizers(self, found: _native.Looked) -> list[str]:
+        """Sentences about optimizers that are of another kind than those of the checkpoint."""
+        saved = found.objects.get("optimizers", {})
+        return [f"{key} is a {saved[key]}, want a {kind}" for key, kind in self._kinds.items()
+                if saved.get(key, kind) != kind]
+
     def all_ranks(self, value: Any) -> list[Any]:
         """What all ranks pass, by rank."""
         if self._world == 1:
@@ -132,7 +141,8 @@ class Contents:
     def make_room(self, found: _native.Looked, report: Any) -> list[_native.HeldPiece]:
         """Memory for all that is in the checkpoint, as pieces to fill."""
         saved = _saved(found)
-        self._state.make_slots(saved, _optimizer_objects(found))
+        if not self.other_optimizers(found):
+            self._state.make_slots(saved, _optimizer_objects(found))
         held = []
         for piece in self._state.pieces():
             name = self._name_in(piece.name, piece.copies, saved, len(found.rank_objects))
@@ -150,7 +160,7 @@ class Contents:
 
     def load(self, restored: _native.Restored, found: _native.Looked) -> None:
         """Gives the objects what was restored; the tensors are filled already."""
-        if self.optimizers:
+        if self.optimizers and not self.other_optimizers(found):
             self._state.load_objects(_optimizer_objects(found))
         for holder in self._holders:
             if self._tree_of(holder, found) is not None:
@@ -261,10 +271,14 @@ def _optimizer_objects(found: _native.Looked) -> dict[str, Any]:
     return merge_objects(own["optimizer"] for own in found.rank_objects)
 
 
+def _kind_of(thing: Any) -> str:
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
 def _check_data(data: Any) -> None:
     if callable(getattr(data, "state_dict", None)):
         return
-    kind = f"{type(data).__module__}.{type(data).__qualname__}"
+    kind = _kind_of(data)
     if isinstance(data, torch.utils.data.DataLoader):
         raise TypeError(f"data: a {kind}, which does not know its position; want "
                         "holdfast.data.resumable(loader) around it, or holdfast.data.loader")

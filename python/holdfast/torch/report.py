@@ -51,6 +51,7 @@ def compare(contents: Contents, found: _native.Looked) -> Report:
         things |= set(own.get("things", {}))
     report.missing += sorted(ranks[0][2] - things)
     report.unexpected += sorted(things - ranks[0][2])
+    report.unexpected += contents.other_optimizers(found)
     return report
 
 

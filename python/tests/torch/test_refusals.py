@@ -1,0 +1,395 @@
+"""What a Checkpointer refuses, and how it says so: one clear sentence, on all ranks alike, with
+the training state untouched and older checkpoints whole."""
+
+import errno
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+
+import pytest
+import torch
+from ranks import run_ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader
+
+import holdfast
+
+MIB = 1 << 20
+
+
+class Toy:
+    """The smallest script: everything by a few names."""
+
+    def __init__(self, model=None, kind=torch.optim.AdamW, size=4):
+        self.model = model or nn.Sequential(nn.Linear(size, 3), nn.Linear(3, 2))
+        self.optimizer = kind(self.model.parameters(), lr=0.1)
+
+    def step(self):
+        for parameter in self.model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        self.optimizer.step()
+
+    def checkpointer(self, run, **options):
+        return holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
+                                     **{"every": "1 steps", "space_reserve": 0} | options)
+
+    def train(self, checkpointer, steps):
+        for step in steps:
+            self.step()
+            checkpointer.step(step)
+
+    def state(self):
+        """Copies of all tensors, and what the optimizer has beside them."""
+        slots = [sorted(state) for state in self.optimizer.state.values()]
+        return ([t.detach().clone() for t in self.model.state_dict().values()],
+                [{k: v for k, v in group.items() if k != "params"}
+                 for group in self.optimizer.param_groups], slots)
+
+
+def same(one, other):
+    return (all(torch.equal(a, b) for a, b in zip(one[0], other[0], strict=True))
+            and one[1:] == other[1:])
+
+
+def save(run, steps=2, toy=None, **options):
+    toy = toy or Toy()
+    with toy.checkpointer(run, **options) as checkpointer:
+        toy.train(checkpointer, range(checkpointer.resume(), steps))
+    return toy
+
+
+def clear(error, *words):
+    text = str(error.value)
+    assert "\n" not in text and len(text) < 400, text
+    assert all(word in text for word in words), text
+    return True
+
+
+# Checkpoints of something else
+
+def refuse(run, toy, *words, error=ValueError, **options):
+    before = toy.state()
+    with toy.checkpointer(run, **options) as checkpointer:
+        with pytest.raises(error) as raised:
+            checkpointer.resume()
+    assert clear(raised, *words)
+    assert same(toy.state(), before)
+
+
+def test_a_checkpoint_of_another_model_is_refused_with_a_report(tmp_path):
+    save(tmp_path)
+    other = Toy(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 5), nn.Linear(5, 1, bias=False)))
+    refuse(tmp_path, other, "step-", "model.2.weight", "model.1.bias is float32 [2], want",
+           "[5]")
+
+
+def test_a_checkpoint_with_more_is_refused_too(tmp_path):
+    save(tmp_path)
+    refuse(tmp_path, Toy(nn.Sequential(nn.Linear(4, 3))), "not expected", "model.1.weight")
+
+
+def test_so_is_one_of_another_dtype(tmp_path):
+    save(tmp_path)
+    refuse(tmp_path, Toy(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 2)).double()),
+           "float32", "float64")
+
+
+def test_so_is_one_of_another_kind_of_optimizer(tmp_path):
+    save(tmp_path, toy=Toy(kind=lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9)))
+    refuse(tmp_path, Toy(), "optimizer is a torch.optim.sgd.SGD, want", "AdamW")
+    toy = Toy()
+    with toy.checkpointer(tmp_path, strict=False) as checkpointer:
+        assert checkpointer.resume() == 2
+        toy.train(checkpointer, [2])  # with moments of its own
+
+
+def test_an_object_that_is_not_in_the_checkpoint_is_missed(tmp_path):
+    save(tmp_path)
+    toy = Toy()
+    scheduler = torch.optim.lr_scheduler.StepLR(toy.optimizer, 1)
+    refuse(tmp_path, toy, "not in it", "scheduler", scheduler=scheduler)
+
+
+def test_what_fits_is_taken_if_it_need_not_be_all(tmp_path):
+    saved = save(tmp_path)
+    toy = Toy(nn.ModuleDict({"0": nn.Linear(4, 3), "new": nn.Linear(3, 2)}))
+    fresh = toy.model["new"].weight.detach().clone()
+    with toy.checkpointer(tmp_path, strict=False) as checkpointer:
+        assert checkpointer.resume() == 2
+        assert torch.equal(toy.model["0"].weight, saved.model[0].weight)
+        assert torch.equal(toy.model["new"].weight, fresh)
+        assert "model.new.weight" in checkpointer.report.missing
+        assert "model.1.weight" in checkpointer.report.unexpected
+        moments = toy.optimizer.state[toy.model["0"].weight]["exp_avg"]
+        assert torch.equal(moments, saved.optimizer.state[saved.model[0].weight]["exp_avg"])
+        toy.train(checkpointer, range(2, 4))
+    assert save(tmp_path, 5, Toy(toy.model)).optimizer.state
+
+
+def test_another_shape_is_refused_even_then(tmp_path):
+    save(tmp_path)
+    refuse(tmp_path, Toy(size=6), "[3, 4]", "[3, 6]", strict=False)
+
+
+class Odd:
+    def __init__(self, value):
+        self.value = value
+
+    def state_dict(self):
+        return {"deep": [1, self.value]}
+
+    def load_state_dict(self, state):
+        self.value = state["deep"][1]
+
+
+def test_an_object_that_cannot_be_stored_is_named_and_the_next_save_works(tmp_path):
+    toy, odd = Toy(), Odd(object())
+    with toy.checkpointer(tmp_path, thing=odd) as checkpointer:
+        checkpointer.resume()
+        toy.step()
+        with pytest.raises(TypeError) as raised:
+            checkpointer.step(0)
+        assert clear(raised, "thing.deep.1", "object")
+        odd.value = 7
+        toy.train(checkpointer, [1])
+    assert holdfast.open(tmp_path).objects["things"]["thing"] == {"deep": [1, 7]}
+
+
+@pytest.mark.parametrize("data, words", [
+    (iter([1]), ("data", "state_dict", "holdfast.data.loader")),
+    (DataLoader(range(4)), ("data", "holdfast.data.resumable")),
+])
+def test_data_without_a_position_is_refused_with_what_to_do(tmp_path, data, words):
+    with pytest.raises(TypeError) as raised:
+        Toy().checkpointer(tmp_path / "run", data=data)
+    assert clear(raised, *words)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("options, words", [
+    ({"every": "often"}, ("every", "often")), ({"guard": "some"}, ("guard", "some")),
+    ({"verify": "some"}, ("verify", "some")), ({"backpressure": "x"}, ("backpressure", "x")),
+    ({"in_flight": 0}, ("0",)), ({"grace": -1.0}, ("grace", "-1")),
+    ({"thing": 7}, ("thing", "int", "state_dict")),
+])
+def test_options_that_make_no_sense_are_refused(tmp_path, options, words):
+    with pytest.raises((ValueError, TypeError)) as raised:
+        Toy().checkpointer(tmp_path / "run", **options)
+    assert clear(raised, *words)
+
+
+def test_a_closed_checkpointer_says_so_and_leaves_training_alone(tmp_path):
+    toy = Toy()
+    checkpointer = toy.checkpointer(tmp_path)
+    checkpointer.resume()
+    toy.train(checkpointer, range(2))
+    checkpointer.close()
+    checkpointer.close()
+    toy.step()
+    for call in (lambda: checkpointer.step(2), lambda: checkpointer.save(2),
+                 checkpointer.resume):
+        with pytest.raises(ValueError, match="closed"):
+            call()
+
+
+def test_a_second_live_job_is_refused_and_the_first_goes_on(tmp_path):
+    toy = Toy()
+    with toy.checkpointer(tmp_path) as checkpointer:
+        checkpointer.resume()
+        toy.train(checkpointer, [0])
+        with pytest.raises(holdfast.ConflictError) as raised:
+            Toy().checkpointer(tmp_path)
+        assert clear(raised, str(tmp_path), str(os.getpid()))
+        toy.train(checkpointer, [1])
+    assert save(tmp_path, 2)
+
+
+def test_a_run_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises((OSError, ValueError)) as raised:
+        Toy().checkpointer(tmp_path / "file" / "run")
+    assert clear(raised, str(tmp_path / "file"))
+
+
+def test_a_failure_of_the_training_is_not_hidden_by_one_of_the_last_save(tmp_path):
+    toy = Toy()
+    with pytest.raises(KeyError) as raised:
+        with toy.checkpointer(tmp_path / "run") as checkpointer:
+            checkpointer.resume()
+            shutil.rmtree(tmp_path / "run")
+            toy.train(checkpointer, [0])
+            raise KeyError("mine")
+    assert any("last save" in note for note in raised.value.__notes__)
+
+
+# Damage
+
+def shards(folder):
+    return sorted(folder.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("harm", [
+    lambda shard: shard.unlink(), lambda shard: shard.write_bytes(shard.read_bytes()[:-9]),
+])
+def test_a_step_without_a_shard_is_passed_over(tmp_path, harm):
+    save(tmp_path, 2)
+    harm(shards(tmp_path / "step-00000001")[0])
+    toy = Toy()
+    with toy.checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.resume() == 1
+        toy.train(checkpointer, [1, 2])
+    assert save(tmp_path, 3)
+
+
+def test_bytes_that_have_changed_are_found_before_they_are_used(tmp_path):
+    save(tmp_path, 2)
+    shard = shards(tmp_path / "step-00000001")[0]
+    data = bytearray(shard.read_bytes())
+    data[-2] ^= 1
+    shard.write_bytes(data)
+    toy = Toy()
+    with toy.checkpointer(tmp_path, verify="full") as checkpointer:
+        assert checkpointer.resume() == 1
+
+
+def test_a_run_of_which_nothing_is_whole_is_refused(tmp_path):
+    save(tmp_path, 1)
+    shards(tmp_path / "step-00000000")[0].unlink()
+    refuse(tmp_path, Toy(), str(tmp_path), error=(holdfast.CorruptError, holdfast.NotFoundError))
+
+
+def lose_shard(rank, world, run):
+    torch.manual_seed(0)
+    toy = Toy(DistributedDataParallel(nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64))))
+    with toy.checkpointer(run) as checkpointer:
+        start = checkpointer.resume()
+        toy.train(checkpointer, range(start, start + 2))
+    return start
+
+
+def test_the_shard_of_one_rank_is_missed_by_all(tmp_path):
+    assert run_ranks(3, lose_shard, str(tmp_path)) == [0] * 3
+    shards(tmp_path / "step-00000001")[-1].unlink()
+    assert run_ranks(3, lose_shard, str(tmp_path)) == [1] * 3
+
+
+# Disks
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """The folder of a file system of 8 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)],
+                          capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder, leave):
+    free = os.statvfs(folder)
+    with open(folder / "filler", "wb") as file:
+        file.write(bytes(free.f_bavail * free.f_frsize - leave))
+
+
+def big_toy():
+    torch.manual_seed(0)
+    return Toy(nn.Linear(256, 256))  # 0.8 MB with its moments
+
+
+def test_a_disk_that_fills_up_costs_saves_and_not_the_training(small_disk):
+    run, toy = small_disk / "run", big_toy()
+    with toy.checkpointer(run, keep=1) as checkpointer:
+        checkpointer.resume()
+        checkpointer.save(0).durable()
+        fill(small_disk, MIB // 4)
+        for step in (1, 2, 3):
+            toy.step()
+            with pytest.raises(OSError) as raised:
+                checkpointer.save(step).durable()
+            assert raised.value.errno == errno.ENOSPC
+        toy.step()
+        with pytest.raises(OSError) as raised:
+            checkpointer.save(4)
+        assert raised.value.errno == errno.ENOSPC and clear(raised, str(run))
+        assert list(holdfast.open(run))  # the older one is whole
+        (small_disk / "filler").unlink()
+        toy.train(checkpointer, [5])
+    toy = big_toy()
+    with toy.checkpointer(run) as checkpointer:
+        assert checkpointer.resume() == 6
+
+
+def fill_up(rank, world, folder):
+    """What each rank saw, by step."""
+    toy = Toy(DistributedDataParallel(nn.Linear(256, 256)))
+    seen = []
+    checkpointer = toy.checkpointer(f"{folder}/run", in_flight=1)
+    checkpointer.resume()
+    for step in range(8):
+        toy.step()
+        try:
+            save = checkpointer.save(step)
+            seen.append(step)
+        except OSError as error:
+            seen.append((error.errno, str(error)))
+        if step == 0:
+            save.durable()
+            if rank == 0:
+                fill(pathlib.Path(folder), MIB // 8)
+        torch.distributed.barrier()
+    try:
+        checkpointer.close()
+    except OSError as error:
+        seen.append((error.errno, str(error)))
+    return seen
+
+
+def test_failures_of_the_background_are_raised_on_all_ranks_alike(small_disk):
+    seen = run_ranks(3, fill_up, str(small_disk))
+    failures = [[one[0] for one in of_rank if isinstance(one, tuple)] for of_rank in seen]
+    assert failures[0] and set(failures[0]) == {errno.ENOSPC}
+    assert failures == [failures[0]] * 3
+    steps = [[one for one in of_rank if isinstance(one, int)] for of_rank in seen]
+    assert steps == [steps[0]] * 3
+
+
+# Signals
+
+def stop(rank, world, run, number, victim):
+    """(first step, last step, exit code, and what a handler of the user's saw)."""
+    torch.manual_seed(0)
+    seen = []
+    signal.signal(number, lambda *_: seen.append("mine"))
+    toy = Toy(DistributedDataParallel(nn.Linear(4, 4)))
+    checkpointer = toy.checkpointer(run, every="1000 steps")
+    start = checkpointer.resume()
+    step = start
+    try:
+        while True:
+            toy.step()
+            if rank == victim and step == start + 3:
+                os.kill(os.getpid(), number)
+            checkpointer.step(step)
+            step += 1
+    except SystemExit as end:
+        return start, step, end.code, seen
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path, number, victim):
+    first = run_ranks(3, stop, str(tmp_path), number, victim)
+    assert len({(start, step, code) for start, step, code, _ in first}) == 1
+    start, last, code, _ = first[0]
+    assert (start, code) == (0, 143)
+    assert 3 <= last
+    assert [seen for *_, seen in first] == [["mine"] if r == victim else [] for r in range(3)]
+    assert (tmp_path / f"step-{last:08}").is_dir()
+    second = run_ranks(3, stop, str(tmp_path), number, victim)
+    assert {start for start, *_ in second} == {last + 1}
