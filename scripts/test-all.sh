@@ -23,6 +23,20 @@ kills() {
     .venv/bin/python -m pytest -q python/tests/test_kill.py
 }
 
+# On the release build, with the packages that it adapts to.
+adapters() {
+  local packages=.cache/adapters
+  if ! cmp -s scripts/requirements-all.txt $packages/requirements-all.txt; then
+    rm -rf $packages
+    # shellcheck disable=SC2086 # several options
+    .venv/bin/python -m pip install --disable-pip-version-check -q --no-deps \
+      --target $packages ${HOLDFAST_PIP_OPTIONS:-} -r scripts/requirements-all.txt
+    cp scripts/requirements-all.txt $packages/
+  fi
+  HF_HUB_OFFLINE=1 PYTHONPATH=$PWD/build/release/python:$PWD/$packages \
+    .venv/bin/python -m pytest -q python/tests/adapters
+}
+
 undefined() {
   scripts/build.sh ubsan
   ctest --preset ubsan -j "$jobs"
@@ -39,7 +53,7 @@ tidy() {
 }
 
 failed=()
-suites="addresses leaks release kills undefined threads tidy"
+suites="addresses leaks release kills adapters undefined threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # In a shell of its own: inside a condition, set -e would not stop a function.
