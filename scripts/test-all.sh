@@ -26,6 +26,20 @@ kills() {
 
 slurm() { tests/slurm/preempt_test.sh build/release; }
 
+# On the release build, with the packages that it adapts to.
+adapters() {
+  local packages=.cache/adapters
+  if ! cmp -s scripts/requirements-all.txt $packages/requirements-all.txt; then
+    rm -rf $packages
+    # shellcheck disable=SC2086 # several options
+    .venv/bin/python -m pip install --disable-pip-version-check -q --no-deps \
+      --target $packages ${HOLDFAST_PIP_OPTIONS:-} -r scripts/requirements-all.txt
+    cp scripts/requirements-all.txt $packages/
+  fi
+  HF_HUB_OFFLINE=1 PYTHONPATH=$PWD/build/release/python:$PWD/$packages \
+    .venv/bin/python -m pytest -q python/tests/adapters
+}
+
 undefined() {
   scripts/build.sh ubsan
   ctest --preset ubsan -j "$jobs"
@@ -42,7 +56,7 @@ tidy() {
 }
 
 failed=()
-suites="addresses leaks release kills slurm undefined threads tidy"
+suites="addresses leaks release kills slurm adapters undefined threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # In a shell of its own: inside a condition, set -e would not stop a function.

@@ -1,9 +1,29 @@
-"""These tests need packages that scripts/test-all.sh installs; without them they are left out."""
+"""These tests need packages that scripts/test-all.sh installs; without them they are left out.
+
+Ranks are those of ../torch/ranks.py.
+"""
 
 import importlib.util
+import sys
+from pathlib import Path
 
-NEEDS = {"test_huggingface.py": "transformers", "test_lightning.py": "lightning",
-         "test_torchdata.py": "torchdata"}
+NEEDS = {"test_document.py": "lightning", "test_huggingface.py": "transformers",
+         "test_lightning.py": "lightning", "test_torchdata.py": "torchdata"}
 
 collect_ignore = [name for name, package in NEEDS.items()
                   if importlib.util.find_spec(package) is None]
+
+_HERE = Path(__file__).parent
+sys.path.insert(0, str(_HERE.parent / "torch"))
+
+import ranks  # noqa: E402
+
+
+def pytest_collection_finish(session):
+    if any(_HERE in item.path.parents for item in session.items):
+        if not session.config.option.collectonly:
+            ranks.open_nursery()
+
+
+def pytest_unconfigure():
+    ranks.close_nursery()

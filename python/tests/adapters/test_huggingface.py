@@ -6,6 +6,7 @@ import signal
 import pytest
 import torch
 import transformers
+from ranks import run_ranks
 
 import holdfast
 from holdfast.torch.huggingface import HoldfastTrainer
@@ -145,3 +146,20 @@ def test_a_checkpoint_of_the_trainers_own_is_taken_up_and_saved_anew(tmp_path):
     assert len(again.losses) == again.state.global_step - 6
     state = holdfast.open(tmp_path).objects["things"]["trainer"]["state"]
     assert state["global_step"] == again.state.global_step
+
+
+def stop_and_go_on(rank, world, folder):
+    whole = trainer_in(f"{folder}/whole", max_steps=6)
+    whole.train()
+    stopped = trainer_in(f"{folder}/run", max_steps=6, save_steps=2)
+    stopped.stop_after = 5
+    with pytest.raises(KeyboardInterrupt):
+        stopped.train()
+    again = trainer_in(f"{folder}/run", seed=1, max_steps=6)
+    again.train(resume_from_checkpoint=True)
+    assert whole.args.world_size == world
+    return again.losses == whole.losses[4:] and same(weights(again), weights(whole))
+
+
+def test_three_ranks_go_on_with_the_same_bits(tmp_path):
+    assert all(run_ranks(3, stop_and_go_on, str(tmp_path), timeout=200))

@@ -10,6 +10,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.plugins.io import AsyncCheckpointIO
+from ranks import run_ranks
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -28,7 +29,6 @@ class Model(pl.LightningModule):
         self.net = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.Dropout(0.3),
                                  nn.Linear(width, 1))
         self.losses = []
-        self.batches_at_save = []
         self.seen = 0
 
     def training_step(self, batch, index):
@@ -181,3 +181,19 @@ def test_a_checkpoint_takes_the_place_of_the_old_one_and_can_be_removed(tmp_path
 def test_a_file_of_torch_save_is_loaded(tmp_path):
     torch.save({"global_step": 3, "w": torch.ones(2)}, tmp_path / "old.ckpt")
     assert HoldfastIO().load_checkpoint(tmp_path / "old.ckpt")["w"].tolist() == [1, 1]
+
+
+def stop_and_go_on(rank, world, folder):
+    def three(name, **options):
+        return fit(f"{folder}/{name}", devices=world, strategy="ddp", **options)
+
+    whole, _ = three("whole")
+    three("run", stop=StopAt(3))
+    again, trainer = three("run", seed=1)
+    assert trainer.world_size == world
+    return again.losses == whole.losses[3:] and same(again, whole)
+
+
+def test_three_ranks_go_on_with_the_same_bits(tmp_path, monkeypatch):
+    monkeypatch.setenv("MASTER_ADDR", "127.0.0.1")
+    assert all(run_ranks(3, stop_and_go_on, str(tmp_path), timeout=200))
