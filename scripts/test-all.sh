@@ -23,6 +23,8 @@ kills() {
     .venv/bin/python -m pytest -q python/tests/test_kill.py
 }
 
+train_cpp() { tests/examples/train_cpp_test.sh release; }
+
 slurm() { tests/slurm/preempt_test.sh build/release; }
 
 undefined() {
@@ -41,7 +43,7 @@ tidy() {
 }
 
 failed=()
-suites="addresses leaks release kills slurm undefined threads tidy"
+suites="addresses leaks release kills train_cpp slurm undefined threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # In a shell of its own: inside a condition, set -e would not stop a function.
