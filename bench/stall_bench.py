@@ -47,7 +47,7 @@ import holdfast
 TENSORS = 64
 COLUMNS = 1024
 SLOTS = ("exp_avg", "exp_avg_sq")
-HIDDEN, BARE, FIRST, COPY_PART, STEP_PART = 0.05, 1.2, 0.05, 1.0, 0.001
+HIDDEN, BARE, FIRST, STEP_PART = 0.05, 1.2, 0.05, 0.001  # the bars
 
 
 def now() -> float:
@@ -82,7 +82,8 @@ class Training:
         self._start = now()
 
     def _after_hook(self, *_: Any) -> None:
-        self.waited += now() - self._start
+        last, self._start = self._start, now()
+        self.waited += self._start - last
 
     def state(self) -> dict[str, torch.Tensor]:
         named = {f"parameters.{i}": p.detach() for i, p in enumerate(self.model)}
@@ -341,7 +342,6 @@ def step_overhead(training: Training, folder: Path) -> dict[str, float]:
                 in_calls += timed(lambda step=batch * 20 + i: ck.step(step))
             wall = now() - start
             calls.append(in_calls / 20)
-            # Our two hooks are counted twice in it, which only makes it more.
             parts.append((in_calls + training.waited) / wall)
     return {"call_us": 1e6 * slowest(statistics.median(calls[2:])),
             "part": slowest(statistics.median(parts[2:]))}

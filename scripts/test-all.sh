@@ -24,6 +24,8 @@ kills() {
     python/tests/test_kill.py python/tests/torch/test_kill_ranks.py
 }
 
+train_cpp() { tests/examples/train_cpp_test.sh release; }
+
 slurm() { tests/slurm/preempt_test.sh build/release; }
 
 # On the release build, with the packages that it adapts to.
@@ -56,7 +58,7 @@ tidy() {
 }
 
 failed=()
-suites="addresses leaks release kills slurm adapters undefined threads tidy"
+suites="addresses leaks release kills train_cpp slurm adapters undefined threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # In a shell of its own: inside a condition, set -e would not stop a function.

@@ -273,5 +273,45 @@ TEST_P(ChunkReader, FindsTheChunksOfARange) {
 
 INSTANTIATE_TEST_SUITE_P(Threads, ChunkReader, ::testing::Values(1, 3));
 
+TEST(StagingRing, InARushWhoEmptiesItHoldsOffUntilTheEnd) {
+  StagingRing ring = ring_of(2 * kBlock);
+  std::vector<std::string> order;
+  ring.begin_rush();
+  std::jthread writer([&] {
+    ring.hold_off();
+    order.emplace_back("written");
+  });
+  order.emplace_back("captured");
+  ring.end_rush();
+  writer.join();
+  EXPECT_EQ(order, (std::vector<std::string>{"captured", "written"}));
+  ring.hold_off();  // does not wait
+}
+
+TEST(StagingRing, WithoutAFreeBlockNobodyHoldsOffInARush) {
+  StagingRing ring = ring_of(2 * kBlock);
+  const ByteSpan first = ring.take(), second = ring.take();
+  ring.begin_rush();
+  ring.hold_off();
+  std::jthread filler([&] { ring.give_back(ring.take()); });
+  ring.give_back(first);
+  filler.join();
+  ring.give_back(second);
+  ring.end_rush();
+}
+
+TEST(ShardWriter, AShardLargerThanTheRingIsWrittenInARush) {
+  MemoryEnv env(1);
+  const Made made({5 * kBlock, 7, 3 * kBlock});
+  StagingRing ring = ring_of(2 * kBlock);
+  ring.begin_rush();
+  ShardWriter writer(ring, made.shard);
+  std::jthread stager([&] { EXPECT_OK(writer.stage()); });
+  EXPECT_OK(writer.write(env, "shard", {.direct = false}));
+  stager.join();
+  ring.end_rush();
+  EXPECT_EQ(env.read_file("shard").value(), made.file());
+}
+
 }  // namespace
 }  // namespace holdfast

@@ -1,7 +1,10 @@
 // The Env of the Python module, and waiting in it.
 #pragma once
 
+#include <pthread.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <optional>
 
@@ -15,6 +18,15 @@ namespace holdfast::python {
 inline Env& env() {
   static Env& machine = *make_posix_env().release();
   return machine;
+}
+
+// How many forks lie between the first process and this one. Unlike getpid() it does not
+// enter the kernel, which costs more than a whole call that finds nothing to do.
+inline int forks() {
+  static std::atomic<int> count = 0;
+  static const int registered = ::pthread_atfork(nullptr, nullptr, [] { ++count; });
+  static_cast<void>(registered);
+  return count;
 }
 
 // The deadline of a timeout in seconds; none for None. Needs no GIL.

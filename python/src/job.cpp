@@ -62,7 +62,7 @@ class HeldJob {
   HeldJob(std::unique_ptr<Job> job, nb::object transport)
       : transport_(std::move(transport)), job_(std::move(job)) {}
   ~HeldJob() {
-    if (::getpid() != process_) {
+    if (forks() != forks_) {
       static_cast<void>(job_.release());  // its threads are not here to be joined
       return;
     }
@@ -74,7 +74,7 @@ class HeldJob {
 
   template <typename Call>
   auto call(const Call& call) {
-    if (::getpid() != process_) {
+    if (forks() != forks_) {
       throw Raised(
           invalid("the checkpointer is of process {}, and this is its child {}",
                   process_, ::getpid()));
@@ -101,6 +101,7 @@ class HeldJob {
 
  private:
   const pid_t process_ = ::getpid();
+  const int forks_ = forks();
   nb::object transport_;  // outlives the job
   std::deque<HeldHandle> under_way_;
   std::unique_ptr<Job> job_;
