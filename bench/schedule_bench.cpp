@@ -1,10 +1,10 @@
-// How fast plans are made, decisions taken and jobs simulated, on one core, with bars.
+// How fast plans are made, decisions taken and jobs simulated, in time of one core, with bars.
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
 
 #include <algorithm>
 #include <chrono>
-#include <cmath>
+#include <ctime>
 #include <functional>
 #include <limits>
 
@@ -18,13 +18,19 @@ namespace {
 
 constexpr double kHour = 3600;
 
+// Of this thread: what else the machine does is no cost of ours.
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
 double best_of(int rounds, const std::function<void()>& work) {
   double best = std::numeric_limits<double>::infinity();
   for (int round = 0; round < rounds; ++round) {
-    const auto start = std::chrono::steady_clock::now();
+    const double start = cpu_seconds();
     work();
-    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - start;
-    best = std::min(best, took.count());
+    best = std::min(best, cpu_seconds() - start);
   }
   return best;
 }

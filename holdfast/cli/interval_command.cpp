@@ -39,8 +39,9 @@ Result<IntervalReport::Sensitive> sensitive(const IntervalReport& report, double
 
 void add_curve(const Grid& grid, IntervalReport& report) {
   const double middle = report.best.interval;
-  for (double factor = 1.0 / 8; factor <= 8.01; factor *= 1.5) {
-    const double interval = middle * factor;
+  double interval = middle / 8 / 1.5;
+  for (int i = 0; i < 11; ++i) {
+    interval *= 1.5;
     if (interval < grid.cell() * 4 || interval > grid.problem().length) continue;
     report.curve.emplace_back(interval,
                               grid.cost(every(interval, grid.problem().length)));

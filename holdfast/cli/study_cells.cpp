@@ -5,6 +5,7 @@
 
 #include "holdfast/schedule/allocate.h"
 #include "holdfast/schedule/intervals.h"
+#include "holdfast/schedule/portable.h"
 
 namespace holdfast {
 namespace {
@@ -76,8 +77,9 @@ Result<Cell> measure(double stall, double rate, double theta1) {
 // How many deviations a normal value exceeds with the chance 0.05 / comparisons, both
 // sides: the leading terms of the tail's inverse.
 double corrected_deviations(int64_t comparisons) {
-  const double log_odds = 2 * std::log(2 * static_cast<double>(comparisons) / 0.05);
-  return std::sqrt(log_odds - std::log(log_odds) - std::log(2 * M_PI) + 0.5);
+  using portable::log;
+  const double log_odds = 2 * log(2 * static_cast<double>(comparisons) / 0.05);
+  return std::sqrt(log_odds - log(log_odds) - log(2 * M_PI) + 0.5);
 }
 
 struct Own {
@@ -145,11 +147,11 @@ std::string phases_text(const Workers& workers) {
   return out;
 }
 
-Workers halving(double workers, double length) {
+Workers halving(double workers, int64_t phases, double length) {
   Workers out;
-  const double phases = std::log2(workers) + 1;
-  for (double i = 0; i < phases; ++i) {
-    out.phases.push_back({length * i / phases, workers / std::exp2(i)});
+  for (int64_t i = 0; i < phases; ++i, workers /= 2) {
+    const double start = length * static_cast<double>(i) / static_cast<double>(phases);
+    out.phases.push_back({start, workers});
   }
   return out;
 }
@@ -228,7 +230,7 @@ Result<std::vector<double>> study_phases() {
   constexpr int kPhases = 102;
   Problem p{.length = 30 * kMinute, .stall = 0.09};
   p.mtbf = kMinute / 0.0042;
-  p.curve = Curve::exponential(std::exp(0.787), 0.078 / kMinute).value();
+  p.curve = Curve::exponential(portable::exp(0.787), 0.078 / kMinute).value();
   p.objective = Objective::kProgress;
   const Grid grid = HOLDFAST_TRY(Grid::build(p));
   const std::vector<Contestant> plans{
@@ -249,10 +251,10 @@ Result<std::vector<double>> study_phases() {
 
 Result<std::vector<ShrinkingJob>> study_parallel() {
   std::vector<ShrinkingJob> out;
-  for (const double most : {8.0, 16.0, 32.0}) {
+  for (const auto& [most, phases] : {std::pair(8.0, 4), {16.0, 5}, {32.0, 6}}) {
     for (const auto& [mtbf, stall] : {std::pair(8.0, 1.0), {24.0, 5.0}, {48.0, 30.0}}) {
-      out.push_back(
-          HOLDFAST_TRY(shrinking(halving(most, 2 * kHour), mtbf * kHour, stall)));
+      out.push_back(HOLDFAST_TRY(
+          shrinking(halving(most, phases, 2 * kHour), mtbf * kHour, stall)));
     }
   }
   // A young job beside three that have converged further.

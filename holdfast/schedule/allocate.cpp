@@ -78,7 +78,9 @@ Result<std::vector<Workers>> allocate_over(std::span<const Curve> curves,
   if (options.least < 1) return invalid("allocate: least 0, want 1 over time");
   std::vector<Workers> out(curves.size());
   std::vector<double> at(curves.size(), 0);
-  for (double time = 0; time < length; time += options.window) {
+  const auto windows = static_cast<int64_t>(std::ceil(length / options.window));
+  for (int64_t window = 0; window < windows; ++window) {
+    const double time = static_cast<double>(window) * options.window;
     const std::vector<int64_t> counts = share_out(curves, at, workers, options);
     for (size_t job = 0; job < curves.size(); ++job) {
       const auto count = static_cast<double>(counts[job]);

@@ -48,7 +48,7 @@ Piece rebased(const Piece& piece, double x, double pace) {
 }
 
 Result<void> check_fall(double first, double rate, double floor) {
-  if (!std::isfinite(first) || !std::isfinite(floor) || !(first > floor)) {
+  if (!std::isfinite(first - floor) || !(first > floor)) {
     return invalid("curve: loss from {} to floor {}, want a finite fall", first, floor);
   }
   if (!(rate > 0) || !std::isfinite(rate)) {
@@ -128,6 +128,8 @@ Result<Curve> Curve::points(std::span<const std::pair<double, double>> points) {
                      loss);
     }
     least = pieces.empty() ? loss : std::min(least, loss);
+    if (std::fabs(loss) > 1e150)
+      return invalid("curve: a loss of {}, limit 1e150", loss);
     if (!pieces.empty()) {
       Piece& last = pieces.back();
       last.rate = (last.first - least) / (x - last.start);

@@ -78,11 +78,12 @@ double FailureTimes::work(size_t index) const {
 }
 
 double FailureTimes::trace_after(double wall) const {
-  for (double skip = 0;; skip = 2 * skip + 1e-9) {
-    const double time =
-        in_trace(model_.trace, model_.trace_length, wall + offset_ + skip) - offset_;
-    if (time > wall) return time;
-  }
+  double skip = 0, time = 0;
+  do {
+    time = in_trace(model_.trace, model_.trace_length, wall + offset_ + skip) - offset_;
+    skip = 2 * skip + 1e-9;
+  } while (time <= wall);
+  return time;
 }
 
 double FailureTimes::after(double wall) {

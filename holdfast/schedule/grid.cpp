@@ -11,16 +11,20 @@ namespace {
 
 constexpr double kCellsPerInterval =
     20;  // then the best plan on the grid is 0.04 % off
-constexpr double kFewest = 256, kMost = 20000;
+constexpr double kFewestCells = 4;
+constexpr double kFewest = 256, kMost = 200000;
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-int64_t choose_positions(const Problem& problem) {
+Result<int64_t> choose_positions(const Problem& problem) {
   const double shortest = std::max(shortest_interval(problem), problem.persist);
-  const double wanted = problem.length / shortest * kCellsPerInterval;
-  const double fewest =
-      problem.budget ? 20.0 * static_cast<double>(*problem.budget) : 0;
-  return static_cast<int64_t>(
-      std::clamp(std::max(wanted, fewest), kFewest, std::max(kMost, fewest)));
+  const double intervals = problem.length / shortest;
+  if (intervals * kFewestCells > kMost) {
+    return invalid("length: {} s hold {:.0f} intervals of {:.3g} s, limit {:.0f}",
+                   problem.length, intervals, shortest, kMost / kFewestCells);
+  }
+  const double budget = problem.budget ? static_cast<double>(*problem.budget) : 0;
+  const double wanted = kCellsPerInterval * std::max(intervals, budget);
+  return static_cast<int64_t>(std::clamp(wanted, kFewest, kMost));
 }
 
 // The integral over [t, 1] of the parabola through (0, f0), (1/2, fm), (1, f1).
@@ -95,7 +99,8 @@ Grid::Component component_of(Danger danger, const Problem& problem, double cell)
 Result<Grid> Grid::build(Problem problem) {
   HOLDFAST_TRY(check(problem));
   Grid grid;
-  grid.last_ = problem.positions > 0 ? problem.positions : choose_positions(problem);
+  grid.last_ = problem.positions > 0 ? problem.positions
+                                     : HOLDFAST_TRY(choose_positions(problem));
   grid.cell_ = problem.length / static_cast<double>(grid.last_);
   grid.gap_ = std::max<int64_t>(
       1, static_cast<int64_t>(std::ceil(problem.persist / grid.cell_ - 1e-9)));

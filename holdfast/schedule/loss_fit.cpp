@@ -88,24 +88,29 @@ void attempt(const Bins& bins, Candidate& best, Shape shape) {
   if (c.error < best.error) best = c;
 }
 
+// The rates that are tried are these multiples of 1 / the time seen, each `ratio` times
+// the last; then steps up and down that shrink to a hundredth.
 template <typename Bins, typename Candidate>
 Candidate fit_exponential(const Bins& bins, Candidate best, double span) {
-  for (double k = 0.2; k < 200; k *= 1.5) attempt(bins, best, {false, k / span, 1});
-  for (double step = 1.2; step > 1.005; step = std::sqrt(step)) {
-    const double rate = best.shape.rate;
-    attempt(bins, best, {false, rate * step, 1});
-    attempt(bins, best, {false, rate / step, 1});
+  double rate = 0.2 / span;
+  for (int i = 0; i < 18; ++i, rate *= 1.5) attempt(bins, best, {false, rate, 1});
+  double step = 1.2;
+  for (int i = 0; i < 6; ++i, step = std::sqrt(step)) {
+    const double found = best.shape.rate;
+    attempt(bins, best, {false, found * step, 1});
+    attempt(bins, best, {false, found / step, 1});
   }
   return best;
 }
 
 template <typename Bins, typename Candidate>
 Candidate fit_power(const Bins& bins, Candidate best, double span) {
-  for (double k = 1; k < 1500; k *= 4) {
-    for (const double a : {0.2, 0.4, 0.8, 1.6})
-      attempt(bins, best, {true, k / span, a});
+  double rate = 1 / span;
+  for (int i = 0; i < 6; ++i, rate *= 4) {
+    for (const double a : {0.2, 0.4, 0.8, 1.6}) attempt(bins, best, {true, rate, a});
   }
-  for (double step = 2; step > 1.02; step = std::sqrt(step)) {
+  double step = 2;
+  for (int i = 0; i < 6; ++i, step = std::sqrt(step)) {
     const Shape s = best.shape;
     attempt(bins, best, {true, s.rate * step, s.exponent});
     attempt(bins, best, {true, s.rate / step, s.exponent});

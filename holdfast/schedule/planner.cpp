@@ -12,6 +12,7 @@ namespace holdfast {
 namespace {
 
 constexpr double kMinute = 60;
+constexpr double kMostSaves = 5e6;
 
 double mtbf_of(const Problem& problem) { return 1 / problem.mean_failure_rate(); }
 
@@ -56,9 +57,10 @@ class Constant : public Planner {
 // Saves where the loss has fallen by `step` once more, then none.
 Schedule coci_plan(const CociFit& fit, double first, double step, double length) {
   Schedule out;
-  const double count = std::floor(first / step);
-  for (double i = 1; i <= count && step > 0; ++i) {
-    const double loss = first - i * step;
+  if (!(step > 0)) return out;
+  const double count = std::min(std::floor(first / step), kMostSaves);
+  for (int64_t i = 1; i <= static_cast<int64_t>(count); ++i) {
+    const double loss = first - static_cast<double>(i) * step;
     if (loss <= 0) break;
     const double t = portable::log(loss / first) / fit.theta1 * kMinute;
     if (t >= length) break;
@@ -209,8 +211,10 @@ Result<const Planner*> find_planner(std::string_view name) {
 Schedule every(double interval, double length) {
   Schedule out;
   if (!(interval > 0) || !std::isfinite(interval)) return out;
-  for (double k = 1; k * interval < length * (1 - 1e-12); ++k) {
-    out.times.push_back(k * interval);
+  const double count = std::ceil(length / interval * (1 - 1e-12)) - 1;
+  const auto saves = static_cast<int64_t>(std::clamp(count, 0.0, kMostSaves));
+  for (int64_t k = 1; k <= saves; ++k) {
+    out.times.push_back(static_cast<double>(k) * interval);
   }
   return out;
 }

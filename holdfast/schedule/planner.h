@@ -30,7 +30,8 @@ std::span<const Planner* const> planners();
 // Fails with kInvalid and the names that there are.
 Result<const Planner*> find_planner(std::string_view name);
 
-// A save every `interval` of work; none if it is not positive and finite.
+// A save every `interval` of work, 5 million at most; none if it is not positive and
+// finite.
 Schedule every(double interval, double length);
 
 // The even plan of least cost on the grid, by count of saves; with a budget that count.

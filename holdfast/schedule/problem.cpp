@@ -14,7 +14,7 @@ constexpr std::array<std::pair<std::string_view, Objective>, 4> kObjectives{
      {"priced", Objective::kPriced}}};
 
 constexpr double kMost = 1e12;  // seconds: what is longer is a mistake
-constexpr int64_t kMostPositions = 10'000'000;
+constexpr int64_t kMostPositions = 1'000'000;
 
 Result<void> check_range(std::string_view name, double value) {
   if (value >= 0 && value <= kMost) return {};

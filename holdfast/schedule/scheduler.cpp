@@ -87,7 +87,8 @@ Scheduler::Scheduler(SchedulerOptions options)
     : options_(std::move(options)), failures_(prior_of(options_)) {}
 
 void Scheduler::start(int64_t step, Instant now, bool resumed, const Learned& learned) {
-  if (last_step_ < 0) started_ = now;  // a deadline runs through restarts
+  if (!running_) started_ = now;  // a deadline runs through restarts
+  running_ = true;
   first_step_ = step;
   last_step_ = step - 1;
   last_ = anchor_time_ = now;
@@ -104,6 +105,7 @@ void Scheduler::start(int64_t step, Instant now, bool resumed, const Learned& le
 }
 
 bool Scheduler::step(int64_t step, Instant now) {
+  if (!running_) start(step, now);
   tick(step, now);
   if (stale_ || work_ >= plan_again_) {
     replan();

@@ -96,7 +96,7 @@ class Scheduler {
   void durable(int64_t step, Duration persist, int64_t bytes = 0);
   // It was skipped or failed. Tried again after an eighth of the interval.
   void dropped(int64_t step);
-  // A save that nobody asked it about.
+  // A save that it did not ask for begins; captured(), durable() or dropped() follow.
   void saved_elsewhere(int64_t step);
   // Mended from memory or with notice enough to save is no failure to the disk.
   void failed(bool needed_checkpoint = true);
@@ -158,6 +158,7 @@ class Scheduler {
   int64_t first_step_ = 0, last_step_ = -1, highest_loss_step_ = -1;
   size_t next_must_ = 0, next_milestone_ = 0;
   int64_t saves_ = 0, bytes_ = 0;
+  bool running_ = false;
   bool has_durable_ = false, in_flight_ = false, deadline_met_ = false;
   bool uneven_ = false;  // the last plan by the curve was
   bool stale_ = true;    // something was learned: plan at the next step

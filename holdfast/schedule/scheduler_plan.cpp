@@ -5,6 +5,7 @@
 #include "holdfast/schedule/grid.h"
 #include "holdfast/schedule/intervals.h"
 #include "holdfast/schedule/planner.h"
+#include "holdfast/schedule/portable.h"
 #include "holdfast/schedule/recommend.h"
 #include "holdfast/schedule/scheduler.h"
 
@@ -18,6 +19,7 @@ constexpr double kHysteresis = 0.1;  // costs less than 0.5 %
 constexpr double kKeepUneven = 0.005;
 constexpr double kFarFromYoung = 4;  // coci's interval stays within this factor of it
 constexpr double kFewestPositions = 256, kMostPositions = 4096;
+constexpr double kFarthest = 100;  // intervals that a plan looks ahead
 constexpr double kDay = 86400;
 
 std::string duration_text(double seconds) {
@@ -157,7 +159,13 @@ Problem Scheduler::problem(const FittedCurve& fit, Objective aim) const {
     if (left > 0 && left <= p.length) p.stops.at = {{left, 1, options_.hard > 0}};
   }
   if (options_.budget) p.budget = std::max<int64_t>(*options_.budget - saves_, 0);
-  const double intervals = p.length / young(p.stall, p.mtbf);
+  const double danger = 1 / p.mtbf + p.stops.rate * p.stops.hard;
+  const double usual = young(p.stall, 1 / danger);
+  if (!p.budget && p.length > kFarthest * usual) {
+    p.length = kFarthest * usual;  // beyond, a second counts as at the end
+    std::erase_if(p.stops.at, [&](const auto& stop) { return stop.time > p.length; });
+  }
+  const double intervals = p.length / usual;
   p.positions = static_cast<int64_t>(
       std::clamp(40 * intervals, kFewestPositions, kMostPositions));
   return p;
@@ -186,9 +194,10 @@ Scheduler::Choice Scheduler::choose_coci() {
   const CociFit fit = coci_fit(fit_->curve.from(anchor_), length);
   if (!(fit.theta1 < 0)) return {usual, "coci: young's, for the loss does not fall"};
   const double step = coci_loss_step(fit.theta1, 60 / mtbf(), stall() / 60);
-  const double rest = std::exp(fit.theta2) - step;
-  const double interval = rest > 0 ? (std::log(rest) - fit.theta2) / fit.theta1 * 60
-                                   : usual * kFarFromYoung;
+  const double rest = portable::exp(fit.theta2) - step;
+  const double interval = rest > 0
+                              ? (portable::log(rest) - fit.theta2) / fit.theta1 * 60
+                              : usual * kFarFromYoung;
   return {std::clamp(interval, usual / kFarFromYoung, usual * kFarFromYoung),
           fmt::format("coci: the loss falls by {:.3g}", step)};
 }
