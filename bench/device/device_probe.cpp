@@ -191,6 +191,7 @@ PROBE int probe_snapshot_wait(Probe* probe) { return note(probe->snapshot->wait(
 
 // Begins to write what the snapshot has, or the tensors themselves behind the stream.
 PROBE int probe_write(Probe* probe, const char* path, CudaStream stream) {
+  static_cast<void>(probe->env->remove_file(path));  // of the save before
   ShardToWrite shard = probe->shard;
   if (probe->snapshot != nullptr) {
     shard.pieces = probe->snapshot->pieces();

@@ -9,6 +9,7 @@ import secrets
 import socket
 import weakref
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -47,13 +48,14 @@ def connect(
     for other, (_, why) in enumerate(told):
         if why:
             raise UnavailableError(f"connect: rank {other} cannot listen: {why}")
+    assert transport is not None
     transport.connect([address for address, _ in told], timeout)
     _open.add(transport)
     return transport
 
 
-def _all_gather(value, group):
-    values = [None] * dist.get_world_size(group)
+def _all_gather(value: tuple, group: dist.ProcessGroup | None) -> list[Any]:
+    values: list[Any] = [None] * dist.get_world_size(group)
     dist.all_gather_object(values, value, group)
     return values
 
