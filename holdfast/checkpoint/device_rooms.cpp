@@ -65,9 +65,19 @@ Result<std::unique_ptr<DeviceSnapshot>> DeviceRooms::SmallRooms::take(
     return no_space("device {}: {} saves have small copies on it", device_.number(),
                     kMostRooms);
   }
-  rooms_.push_back(
+  return add().take(pieces, mark);
+}
+
+SnapshotRoom& DeviceRooms::SmallRooms::add() {
+  return *rooms_.emplace_back(
       std::make_unique<SnapshotRoom>(device_, SnapshotOptions{.reserve = 0}));
-  return rooms_.back()->take(pieces, mark);
+}
+
+// Taking device memory makes the device wait, so it is not left to the first save.
+void DeviceRooms::SmallRooms::prepare(int64_t bytes) {
+  if (bytes == 0 || !rooms_.empty()) return;
+  static_cast<void>(add().prepare(bytes));
+  static_cast<void>(add().prepare(bytes));
 }
 
 DeviceRooms::Rooms& DeviceRooms::of(const Device& device) {
@@ -83,6 +93,8 @@ bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces) {
     Rooms& rooms = of(*device);
     const auto later = pick(pieces, choose(pieces, *device, false));
     enough &= rooms.large.prepare(rooms.large.bytes_for(later)).ok();
+    const auto now = pick(pieces, choose(pieces, *device, true));
+    rooms.small.prepare(rooms.large.bytes_for(now));
   }
   return enough;
 }

@@ -49,10 +49,14 @@ class DeviceRooms {
   class SmallRooms {
    public:
     explicit SmallRooms(const Device& device) : device_(device) {}
+    // Makes two, of so many bytes.
+    void prepare(int64_t bytes);
     Result<std::unique_ptr<DeviceSnapshot>> take(std::span<const PieceToWrite> pieces,
                                                  const DeviceMark& mark);
 
    private:
+    SnapshotRoom& add();
+
     const Device& device_;
     std::vector<std::unique_ptr<SnapshotRoom>> rooms_;
   };

@@ -71,7 +71,8 @@ class Contents:
             self._holders.append(Holder("data", data, rules))
         self._generators = dict(generators or {})
         self._at_once: set[str] = set()
-        self._made: tuple[list[Piece], list[_native.HeldPiece], list[Any]] | None = None
+        # What was made of the pieces, for as long as they stay the same.
+        self._made: tuple[list[Piece], list[_native.HeldPiece], list[Any], list[Any]] | None = None
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
         self._kinds = {join("optimizer", key): _kind_of(one) for key, one in keyed}
@@ -100,7 +101,7 @@ class Contents:
             captured.owners += [piece.tensor for piece in mine]
         captured.objects["format"] = FORMAT
         captured.objects["optimizers"] = dict(self._kinds)
-        own["optimizer"] = self._state.objects()
+        own["optimizer"] = self._state.objects(looked=True)
         own["generators"] = random_generators.capture(self._generators)
         return captured
 
@@ -244,11 +245,12 @@ class Contents:
         pieces = self._state.pieces()
         if self._made is None or self._made[0] is not pieces:
             mine = [piece for piece in pieces if self._saves(piece)]
-            self._made = (pieces, self.held(mine), mine)
-        _, held, mine = self._made
-        versions = [(self._saved_name(p), p.outer, p.outer._version) for p in mine
-                    if p.outer is not None and not self._copied_at_once(p)]
-        return list(held), versions, [piece.tensor for piece in mine]
+            watched = [(self._saved_name(p), p.outer) for p in mine
+                       if p.outer is not None and not self._copied_at_once(p)]
+            self._made = (pieces, self.held(mine), watched, [piece.tensor for piece in mine])
+        _, held, watched, owners = self._made
+        versions = [(name, outer, outer._version) for name, outer in watched]
+        return list(held), versions, list(owners)
 
     def _copied_at_once(self, piece: Piece) -> bool:
         return piece.at_once or self._saved_name(piece) in self._at_once

@@ -137,9 +137,13 @@ class State:
         """What names of slots begin with: "optimizer.<parameter>"."""
         return set(self._places())
 
-    def objects(self) -> dict[str, Any]:
-        """What optimizers hold that is no tensor, as plain values by parameter name."""
-        self.pieces()
+    def objects(self, *, looked: bool = False) -> dict[str, Any]:
+        """What optimizers hold that is no tensor, as plain values by parameter name.
+
+        `looked`: pieces() was called just now, which need not be done again.
+        """
+        if not looked:
+            self.pieces()
         return {
             "groups": [group for key, optimizer in self._optimizers
                        for group in self._groups(key, optimizer)],
