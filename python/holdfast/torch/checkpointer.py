@@ -117,7 +117,7 @@ class Checkpointer:
         self._optimizers = {id(one) for one in self._contents.optimizers}
         self._boundary = True
         self._attached = False
-        self._unsettled: list[tuple[str, torch.Tensor, int]] = []
+        self._unsettled: list[tuple[str, torch.Tensor, int]] | None = None
         self._stalled = 0.0
         self.report = Report()
         transport = connect(group)
@@ -244,11 +244,11 @@ class Checkpointer:
 
     def _settle(self) -> None:
         """Before tensors change: their copies are complete, and as they were."""
-        if not self._unsettled or self._job is None:
+        if self._unsettled is None or self._job is None:
             return
         changed = [name for name, tensor, version in self._unsettled
                    if tensor._version != version]
-        self._unsettled = []
+        self._unsettled = None
         start = time.perf_counter()
         _, torn = self._job.settle(changed)
         self._stalled += time.perf_counter() - start

@@ -225,6 +225,27 @@ def test_a_failure_of_the_training_is_not_hidden_by_one_of_the_last_save(tmp_pat
     assert any("last save" in note for note in raised.value.__notes__)
 
 
+def test_a_loader_that_is_of_other_ranks_is_refused(tmp_path):
+    run_ranks(2, plain_data, str(tmp_path))
+    data = holdfast.data.resumable(DataLoader(range(8)))
+    refuse(tmp_path, Toy(), "data", "2 ranks", "holdfast.data.loader", data=data)
+
+
+def plain_data(rank, world, run):
+    torch.manual_seed(0)
+    save(run, toy=Toy(), data=holdfast.data.resumable(DataLoader(range(8))))
+
+
+def test_a_save_that_was_asked_for_can_be_waited_for(tmp_path):
+    toy = Toy(nn.ParameterList(torch.zeros(1) for _ in range(2)))  # all copied at once
+    with toy.checkpointer(tmp_path) as checkpointer:
+        checkpointer.resume()
+        toy.step()
+        assert checkpointer.save(7).durable().folder == tmp_path / "step-00000007"
+    with toy.checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.resume() == 8
+
+
 # Damage
 
 def shards(folder):
