@@ -1,6 +1,8 @@
 #include "holdfast/job/job.h"
 
 #include <gtest/gtest.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <thread>
@@ -101,6 +103,29 @@ TEST(StopSignals, SetAFlagCallWhatWasThereAndPutItBack) {
   struct sigaction after {};
   sigaction(SIGUSR1, &before, &after);
   EXPECT_EQ(after.sa_handler, &count_call);
+}
+
+TEST(StopSignals, SeveralListenersHearTheSame) {
+  const StopSignals first;
+  {
+    const StopSignals second;
+    std::raise(SIGTERM);
+    EXPECT_EQ(second.caught(), SIGTERM);
+  }
+  std::raise(SIGTERM);  // still heard
+  EXPECT_EQ(first.caught(), SIGTERM);
+}
+
+TEST(StopSignals, AForkedChildIsStoppedAsIfNobodyListened) {
+  const StopSignals signals;
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::raise(SIGTERM);
+    ::_exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 
 // Two ranks that hold halves of a tensor whose every element is the step.
