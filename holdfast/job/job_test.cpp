@@ -105,15 +105,26 @@ TEST(StopSignals, SetAFlagCallWhatWasThereAndPutItBack) {
   EXPECT_EQ(after.sa_handler, &count_call);
 }
 
-TEST(StopSignals, AForkedProcessIsEndedByThem) {
+TEST(StopSignals, SeveralListenersHearTheSame) {
+  const StopSignals first;
+  {
+    const StopSignals second;
+    std::raise(SIGTERM);
+    EXPECT_EQ(second.caught(), SIGTERM);
+  }
+  std::raise(SIGTERM);  // still heard
+  EXPECT_EQ(first.caught(), SIGTERM);
+}
+
+TEST(StopSignals, AForkedChildIsStoppedAsIfNobodyListened) {
   const StopSignals signals;
-  const pid_t child = fork();
+  const pid_t child = ::fork();
   if (child == 0) {
     std::raise(SIGTERM);
-    _exit(0);
+    ::_exit(0);
   }
   int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
   EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM);
 }
 

@@ -142,21 +142,22 @@ class Contents:
     def make_room(self, found: _native.Looked, report: Any) -> list[_native.HeldPiece]:
         """Memory for all that is in the checkpoint, as pieces to fill."""
         saved = _saved(found)
-        if not self.other_optimizers(found):
-            self._state.make_slots(saved, _optimizer_objects(found))
+        ranks = len(found.rank_objects)
         held = []
-        for piece in self._state.pieces():
-            name = self._name_in(piece.name, piece.copies, saved, len(found.rank_objects))
-            if name in saved:
-                held.append(self._hold(piece, name))
         for holder in self._holders:
             tree = self._tree_of(holder, found)
             if tree is None:
                 continue
-            ranks = len(found.rank_objects)
             for piece in holder.make_room(tree, self._own_view(saved, ranks)):
                 copies = "own" if self._is_own(holder) else piece.copies
                 held.append(self._hold(piece, self._name_in(piece.name, copies, saved, ranks)))
+        # Last, for it is what changes something, and the above may fail.
+        if not self.other_optimizers(found):
+            self._state.make_slots(saved, _optimizer_objects(found))
+        for piece in self._state.pieces():
+            name = self._name_in(piece.name, piece.copies, saved, ranks)
+            if name in saved:
+                held.append(self._hold(piece, name))
         return held
 
     def load(self, restored: _native.Restored, found: _native.Looked) -> None:

@@ -1,12 +1,8 @@
 """What a Checkpointer refuses, and how it says so: one clear sentence, on all ranks alike, with
 the training state untouched and older checkpoints whole."""
 
-import errno
 import os
-import pathlib
 import shutil
-import signal
-import subprocess
 
 import pytest
 import torch
@@ -14,39 +10,9 @@ from ranks import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
+from training import Toy, clear
 
 import holdfast
-
-MIB = 1 << 20
-
-
-class Toy:
-    """The smallest script: everything by a few names."""
-
-    def __init__(self, model=None, kind=torch.optim.AdamW, size=4):
-        self.model = model or nn.Sequential(nn.Linear(size, 3), nn.Linear(3, 2))
-        self.optimizer = kind(self.model.parameters(), lr=0.1)
-
-    def step(self):
-        for parameter in self.model.parameters():
-            parameter.grad = torch.ones_like(parameter)
-        self.optimizer.step()
-
-    def checkpointer(self, run, **options):
-        return holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
-                                     **{"every": "1 steps", "space_reserve": 0} | options)
-
-    def train(self, checkpointer, steps):
-        for step in steps:
-            self.step()
-            checkpointer.step(step)
-
-    def state(self):
-        """Copies of all tensors, and what the optimizer has beside them."""
-        slots = [sorted(state) for state in self.optimizer.state.values()]
-        return ([t.detach().clone() for t in self.model.state_dict().values()],
-                [{k: v for k, v in group.items() if k != "params"}
-                 for group in self.optimizer.param_groups], slots)
 
 
 def same(one, other):
@@ -59,13 +25,6 @@ def save(run, steps=2, toy=None, **options):
     with toy.checkpointer(run, **options) as checkpointer:
         toy.train(checkpointer, range(checkpointer.resume(), steps))
     return toy
-
-
-def clear(error, *words):
-    text = str(error.value)
-    assert "\n" not in text and len(text) < 400, text
-    assert all(word in text for word in words), text
-    return True
 
 
 # Checkpoints of something else
@@ -225,6 +184,27 @@ def test_a_failure_of_the_training_is_not_hidden_by_one_of_the_last_save(tmp_pat
     assert any("last save" in note for note in raised.value.__notes__)
 
 
+def test_a_loader_that_is_of_other_ranks_is_refused(tmp_path):
+    run_ranks(2, plain_data, str(tmp_path))
+    data = holdfast.data.resumable(DataLoader(range(8)))
+    refuse(tmp_path, Toy(), "data", "2 ranks", "holdfast.data.loader", data=data)
+
+
+def plain_data(rank, world, run):
+    torch.manual_seed(0)
+    save(run, toy=Toy(), data=holdfast.data.resumable(DataLoader(range(8))))
+
+
+def test_a_save_that_was_asked_for_can_be_waited_for(tmp_path):
+    toy = Toy(nn.ParameterList(torch.zeros(1) for _ in range(2)))  # all copied at once
+    with toy.checkpointer(tmp_path) as checkpointer:
+        checkpointer.resume()
+        toy.step()
+        assert checkpointer.save(7).durable().folder == tmp_path / "step-00000007"
+    with toy.checkpointer(tmp_path) as checkpointer:
+        assert checkpointer.resume() == 8
+
+
 # Damage
 
 def shards(folder):
@@ -274,122 +254,3 @@ def test_the_shard_of_one_rank_is_missed_by_all(tmp_path):
     assert run_ranks(3, lose_shard, str(tmp_path)) == [0] * 3
     shards(tmp_path / "step-00000001")[-1].unlink()
     assert run_ranks(3, lose_shard, str(tmp_path)) == [1] * 3
-
-
-# Disks
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """The folder of a file system of 8 MiB."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)],
-                          capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        pytest.skip(f"cannot mount a small disk: {made.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", "-l", str(folder)], check=True)
-
-
-def fill(folder, leave):
-    free = os.statvfs(folder)
-    with open(folder / "filler", "wb") as file:
-        file.write(bytes(free.f_bavail * free.f_frsize - leave))
-
-
-def big_toy():
-    torch.manual_seed(0)
-    return Toy(nn.Linear(256, 256))  # 0.8 MB with its moments
-
-
-def test_a_disk_that_fills_up_costs_saves_and_not_the_training(small_disk):
-    run, toy = small_disk / "run", big_toy()
-    with toy.checkpointer(run, keep=1) as checkpointer:
-        checkpointer.resume()
-        checkpointer.save(0).durable()
-        fill(small_disk, MIB // 4)
-        for step in (1, 2, 3):
-            toy.step()
-            with pytest.raises(OSError) as raised:
-                checkpointer.save(step).durable()
-            assert raised.value.errno == errno.ENOSPC
-        toy.step()
-        with pytest.raises(OSError) as raised:
-            checkpointer.save(4)
-        assert raised.value.errno == errno.ENOSPC and clear(raised, str(run))
-        assert list(holdfast.open(run))  # the older one is whole
-        (small_disk / "filler").unlink()
-        toy.train(checkpointer, [5])
-    toy = big_toy()
-    with toy.checkpointer(run) as checkpointer:
-        assert checkpointer.resume() == 6
-
-
-def fill_up(rank, world, folder):
-    """What each rank saw, by step."""
-    toy = Toy(DistributedDataParallel(nn.Linear(256, 256)))
-    seen = []
-    checkpointer = toy.checkpointer(f"{folder}/run", in_flight=1)
-    checkpointer.resume()
-    for step in range(8):
-        toy.step()
-        try:
-            save = checkpointer.save(step)
-            seen.append(step)
-        except OSError as error:
-            seen.append((error.errno, str(error)))
-        if step == 0:
-            save.durable()
-            if rank == 0:
-                fill(pathlib.Path(folder), MIB // 8)
-        torch.distributed.barrier()
-    try:
-        checkpointer.close()
-    except OSError as error:
-        seen.append((error.errno, str(error)))
-    return seen
-
-
-def test_failures_of_the_background_are_raised_on_all_ranks_alike(small_disk):
-    seen = run_ranks(3, fill_up, str(small_disk))
-    failures = [[one[0] for one in of_rank if isinstance(one, tuple)] for of_rank in seen]
-    assert failures[0] and set(failures[0]) == {errno.ENOSPC}
-    assert failures == [failures[0]] * 3
-    steps = [[one for one in of_rank if isinstance(one, int)] for of_rank in seen]
-    assert steps == [steps[0]] * 3
-
-
-# Signals
-
-def stop(rank, world, run, number, victim):
-    """(first step, last step, exit code, and what a handler of the user's saw)."""
-    torch.manual_seed(0)
-    seen = []
-    signal.signal(number, lambda *_: seen.append("mine"))
-    toy = Toy(DistributedDataParallel(nn.Linear(4, 4)))
-    checkpointer = toy.checkpointer(run, every="1000 steps")
-    start = checkpointer.resume()
-    step = start
-    try:
-        while True:
-            toy.step()
-            if rank == victim and step == start + 3:
-                os.kill(os.getpid(), number)
-            checkpointer.step(step)
-            step += 1
-    except SystemExit as end:
-        return start, step, end.code, seen
-
-
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
-@pytest.mark.parametrize("victim", [0, 2])
-def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path, number, victim):
-    first = run_ranks(3, stop, str(tmp_path), number, victim)
-    assert len({(start, step, code) for start, step, code, _ in first}) == 1
-    start, last, code, _ = first[0]
-    assert (start, code) == (0, 143)
-    assert 3 <= last
-    assert [seen for *_, seen in first] == [["mine"] if r == victim else [] for r in range(3)]
-    assert (tmp_path / f"step-{last:08}").is_dir()
-    second = run_ranks(3, stop, str(tmp_path), number, victim)
-    assert {start for start, *_ in second} == {last + 1}

@@ -256,3 +256,40 @@ def train(how, steps, run=None, stops=(), rank=0, world=1):
         assert again == {step: losses[step] for step in again}
         losses |= seen
     return losses, script.digests()
+
+
+class Toy:
+    """The smallest script: everything by a few names."""
+
+    def __init__(self, model=None, kind=torch.optim.AdamW, size=4):
+        self.model = model or nn.Sequential(nn.Linear(size, 3), nn.Linear(3, 2))
+        self.optimizer = kind(self.model.parameters(), lr=0.1)
+
+    def step(self):
+        for parameter in self.model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        self.optimizer.step()
+
+    def checkpointer(self, run, **options):
+        return holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
+                                     **{"every": "1 steps", "space_reserve": 0} | options)
+
+    def train(self, checkpointer, steps):
+        for step in steps:
+            self.step()
+            checkpointer.step(step)
+
+    def state(self):
+        """Copies of all tensors, and what the optimizer has beside them."""
+        slots = [sorted(state) for state in self.optimizer.state.values()]
+        return ([t.detach().clone() for t in self.model.state_dict().values()],
+                [{k: v for k, v in group.items() if k != "params"}
+                 for group in self.optimizer.param_groups], slots)
+
+
+def clear(error, *words):
+    """True if the error is one short sentence with these words in it."""
+    text = str(error.value)
+    assert "\n" not in text and len(text) < 400, text
+    assert all(word in text for word in words), text
+    return True

@@ -1,0 +1,134 @@
+"""Disks that fill up under a job, and signals that end it: on all ranks alike, with a step to go
+on from."""
+
+import errno
+import os
+import pathlib
+import signal
+import subprocess
+
+import pytest
+import torch
+from ranks import run_ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from training import Toy, clear
+
+import holdfast
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """The folder of a file system of 8 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)],
+                          capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def fill(folder, leave):
+    free = os.statvfs(folder)
+    with open(folder / "filler", "wb") as file:
+        file.write(bytes(free.f_bavail * free.f_frsize - leave))
+
+
+def big_toy():
+    torch.manual_seed(0)
+    return Toy(nn.Linear(256, 256))  # 0.8 MB with its moments
+
+
+def test_a_disk_that_fills_up_costs_saves_and_not_the_training(small_disk):
+    run, toy = small_disk / "run", big_toy()
+    with toy.checkpointer(run, keep=1) as checkpointer:
+        checkpointer.resume()
+        checkpointer.save(0).durable()
+        fill(small_disk, MIB // 4)
+        for step in (1, 2, 3):
+            toy.step()
+            with pytest.raises(OSError) as raised:
+                checkpointer.save(step).durable()
+            assert raised.value.errno == errno.ENOSPC
+        toy.step()
+        with pytest.raises(OSError) as raised:
+            checkpointer.save(4)
+        assert raised.value.errno == errno.ENOSPC and clear(raised, str(run))
+        assert list(holdfast.open(run))  # the older one is whole
+        (small_disk / "filler").unlink()
+        toy.train(checkpointer, [5])
+    toy = big_toy()
+    with toy.checkpointer(run) as checkpointer:
+        assert checkpointer.resume() == 6
+
+
+def fill_up(rank, world, folder):
+    """What each rank saw, by step."""
+    toy = Toy(DistributedDataParallel(nn.Linear(256, 256)))
+    seen = []
+    checkpointer = toy.checkpointer(f"{folder}/run", in_flight=1)
+    checkpointer.resume()
+    for step in range(8):
+        toy.step()
+        try:
+            save = checkpointer.save(step)
+            seen.append(step)
+        except OSError as error:
+            seen.append((error.errno, str(error)))
+        if step == 0:
+            save.durable()
+            if rank == 0:
+                fill(pathlib.Path(folder), MIB // 8)
+        torch.distributed.barrier()
+    try:
+        checkpointer.close()
+    except OSError as error:
+        seen.append((error.errno, str(error)))
+    return seen
+
+
+def test_failures_of_the_background_are_raised_on_all_ranks_alike(small_disk):
+    seen = run_ranks(3, fill_up, str(small_disk))
+    failures = [[one[0] for one in of_rank if isinstance(one, tuple)] for of_rank in seen]
+    assert failures[0] and set(failures[0]) == {errno.ENOSPC}
+    assert failures == [failures[0]] * 3
+    steps = [[one for one in of_rank if isinstance(one, int)] for of_rank in seen]
+    assert steps == [steps[0]] * 3
+
+
+def stop(rank, world, run, number, victim):
+    """(first step, last step, exit code, and what a handler of the user's saw)."""
+    torch.manual_seed(0)
+    seen = []
+    signal.signal(number, lambda *_: seen.append("mine"))
+    toy = Toy(DistributedDataParallel(nn.Linear(4, 4)))
+    checkpointer = toy.checkpointer(run, every="1000 steps")
+    start = checkpointer.resume()
+    step = start
+    try:
+        while True:
+            toy.step()
+            if rank == victim and step == start + 3:
+                os.kill(os.getpid(), number)
+            checkpointer.step(step)
+            step += 1
+    except SystemExit as end:
+        return start, step, end.code, seen
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+@pytest.mark.parametrize("victim", [0, 2])
+def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path, number, victim):
+    first = run_ranks(3, stop, str(tmp_path), number, victim)
+    assert len({(start, step, code) for start, step, code, _ in first}) == 1
+    start, last, code, _ = first[0]
+    assert (start, code) == (0, 143)
+    assert 3 <= last
+    assert [seen for *_, seen in first] == [["mine"] if r == victim else [] for r in range(3)]
+    assert (tmp_path / f"step-{last:08}").is_dir()
+    second = run_ranks(3, stop, str(tmp_path), number, victim)
+    assert {start for start, *_ in second} == {last + 1}
