@@ -159,8 +159,8 @@ def test_lightnings_own_checkpoints_are_runs_and_resume(tmp_path, background):
     path = tmp_path / "kept" / "step=6.ckpt"
     assert path.is_dir() and (background or (tmp_path / "kept" / "last.ckpt").exists())
     assert holdfast.open(path)["state_dict.net.0.weight"].shape == [8, 4]
-    again, trainer = fit(tmp_path / "run", seed=1, every=None, ckpt_path=str(path), more=[keeper()],
-                         plugins=io())
+    again, trainer = fit(tmp_path / "run", seed=1, every=None, ckpt_path=str(path),
+                         more=[keeper()], plugins=io())
     assert trainer.global_step == 22 and len(again.losses) == 16
     assert again.hparams.width == 8
 
