@@ -84,7 +84,8 @@ class HoldfastTrainer:
         try:
             state = found.objects["things"]["trainer"]["state"]
         except (TypeError, KeyError):
-            raise ValueError(f"{found.folder}: not of a Trainer, want another output_dir") from None
+            raise ValueError(f"{found.folder}: not of a Trainer, want another "
+                             "output_dir") from None
         Path(folder, TRAINER_STATE_NAME).write_text(json.dumps(state))
         self._found = found.step
         return folder

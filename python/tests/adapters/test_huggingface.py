@@ -149,6 +149,7 @@ def test_a_checkpoint_of_the_trainers_own_is_taken_up_and_saved_anew(tmp_path):
 
 
 def stop_and_go_on(rank, world, folder):
+    os.environ.update(LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     whole = trainer_in(f"{folder}/whole", max_steps=6)
     whole.train()
     stopped = trainer_in(f"{folder}/run", max_steps=6, save_steps=2)
