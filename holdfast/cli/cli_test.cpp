@@ -105,9 +105,10 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
   expect_wrong_call("plan --from tp=1", "--to is required");
   expect_wrong_call("fly",
                     "fly: no such verb, want ls, show, verify, diff, convert, "
-                    "gc, pin, unpin, plan");
-  expect_wrong_call(
-      "", "no verb, want ls, show, verify, diff, convert, gc, pin, unpin, plan");
+                    "gc, pin, unpin, plan, interval, simulate");
+  expect_wrong_call("",
+                    "no verb, want ls, show, verify, diff, convert, gc, pin, unpin, "
+                    "plan, interval, simulate");
   write("deep.json", std::string(1'000'000, '['));
   expect_wrong_call("plan --from deep.json --to deep.json",
                     "deep.json: more than 64 levels deep");

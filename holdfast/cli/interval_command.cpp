@@ -4,8 +4,10 @@
 #include <cmath>
 #include <memory>
 
+#include "holdfast/base/json.h"
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/schedule_report.h"
+#include "holdfast/cli/text.h"
 #include "holdfast/schedule/spec.h"
 
 namespace holdfast {
@@ -15,6 +17,7 @@ constexpr const char* kExample = R"(
 Examples:
   holdfast interval --stall 200ms --persist 5s --mtbf 8h
   holdfast interval --stall 5s --length 3h --mtbf 2h --curve power:2.3,3m,0.8,0.02 --stop 90m
+  holdfast interval --tier memory,50ms,1s,6h disk,1s,10s,2d remote,4s,5m,60d
   holdfast interval --events runs/gpt/events.rank0.jsonl --workers 64
 
 Delay counts the time to finish; explore what is left if the job is stopped; progress the
@@ -22,6 +25,7 @@ loss not taken off because of stalls and rollbacks; priced a price for each save
 
 struct IntervalArguments {
   ScheduleArguments job;
+  std::vector<std::string> tiers;
   std::string slack = "0.001";
 };
 
@@ -68,6 +72,29 @@ Result<IntervalReport> make_report(const Context& context,
   return report;
 }
 
+// Each storage tier's interval, from the nearest to the farthest.
+Result<std::string> tiers_report(const IntervalArguments& arguments) {
+  std::vector<TierCost> tiers;
+  for (const std::string& text : arguments.tiers) {
+    tiers.push_back(HOLDFAST_TRY(parse_tier(text)));
+  }
+  const auto plan = HOLDFAST_TRY(plan_tiers(tiers));
+  OrderedJson json = OrderedJson::array();
+  Table table;
+  table.add({"tier", "interval", "every n-th save", "overhead"});
+  for (size_t i = 0; i < tiers.size(); ++i) {
+    table.add({printable(tiers[i].name), human_seconds(plan[i].interval),
+               human_count(plan[i].each),
+               fmt::format("{:.3f} %", 100 * plan[i].overhead)});
+    json.push_back({{"tier", tiers[i].name},
+                    {"interval", plan[i].interval},
+                    {"each", plan[i].each},
+                    {"overhead", plan[i].overhead}});
+  }
+  if (!arguments.job.json) return table.text();
+  return json.dump(2, ' ', true, OrderedJson::error_handler_t::replace) + "\n";
+}
+
 }  // namespace
 
 Verb interval_verb() {
@@ -76,12 +103,21 @@ Verb interval_verb() {
   options.push_back(
       {"--slack", "Take the longest interval that costs this share of the whole more",
        &arguments->slack});
+  options.push_back(
+      {"--tier",
+       "NAME,STALL,PERSIST,MTBF of each storage tier, nearest first: their "
+       "nested intervals instead",
+       &arguments->tiers});
   return {
       .name = "interval",
       .summary = "How often to save, and why",
       .footer = kExample,
       .options = std::move(options),
       .run = [arguments](const Context& context) -> Result<ExitCode> {
+        if (!arguments->tiers.empty()) {
+          fmt::print(context.out, "{}", HOLDFAST_TRY(tiers_report(*arguments)));
+          return ExitCode::kDone;
+        }
         const IntervalReport report = HOLDFAST_TRY(make_report(context, *arguments));
         fmt::print(
             context.out, "{}",

@@ -82,6 +82,17 @@ TEST_F(ScheduleCommandTest, EventsOfEarlierRunsGiveCostsAndFailures) {
   EXPECT_NEAR(seen["job"]["mtbf"].get<double>(), (4 * 10800 + 10805) / 5.0, 150);
 }
 
+TEST_F(ScheduleCommandTest, TiersHaveNestedIntervals) {
+  const Json seen = json("interval --tier memory,50ms,1s,6h disk,1s,10s,2d");
+  ASSERT_EQ(seen.size(), 2u);
+  EXPECT_EQ(seen[0]["each"], 1);
+  EXPECT_GT(seen[1]["each"].get<int64_t>(), 5);
+  EXPECT_NE(run("interval --tier disk,1s,10s,2d").out.find("every n-th save"),
+            std::string::npos);
+  expect_wrong_call("interval --tier disk",
+                    "tier: \"disk\", want NAME,STALL,PERSIST,MTBF");
+}
+
 TEST_F(ScheduleCommandTest, SimulateComparesPlansOnTheSameFailures) {
   const std::string line =
       "simulate --length 3h --stall 5s --restart 1m --mtbf 2h --runs 2000 "

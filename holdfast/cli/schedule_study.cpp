@@ -58,43 +58,43 @@ double median_of(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-double median_run_change(const Cell& cell, std::string_view plan) {
+double median_run_change(const StudyCell& cell, std::string_view plan) {
   return cell.at(Scenario::kPoisson, plan).at(Metric::kProgress).median /
              cell.at(Scenario::kPoisson, "young").at(Metric::kProgress).median -
          1;
 }
 
-std::string cell_name(const Cell& cell) {
+std::string cell_name(const StudyCell& cell) {
   return fmt::format("Ts {:g} s, {:g}/min, theta1 {:g}/min", cell.stall, cell.rate,
                      cell.theta1);
 }
 
 // Over all cells: how often a plan is better, and by how much.
-std::string summary_row(const std::vector<Cell>& cells, const char* title,
-                        const std::function<double(const Cell&)>& change) {
+std::string summary_row(const std::vector<StudyCell>& cells, const char* title,
+                        const std::function<double(const StudyCell&)>& change) {
   std::vector<double> all;
-  for (const Cell& cell : cells) all.push_back(change(cell));
+  for (const StudyCell& cell : cells) all.push_back(change(cell));
   const auto better = std::ranges::count_if(all, [](double c) { return c < -1e-9; });
   const auto [least, most] = std::ranges::minmax(all);
   return fmt::format("| {} | {} | {} | {} | {} |\n", title, better, percent(least),
                      percent(median_of(all)), percent(most));
 }
 
-std::string summary(const std::vector<Cell>& cells, const char* plan,
+std::string summary(const std::vector<StudyCell>& cells, const char* plan,
                     const char* other) {
   std::string out = fmt::format(
       "\n**{} against {}**, percent, over {} cells\n\n"
       "| failures | cells below | least | median | most |\n|---|---|---|---|---|\n",
       plan, other, cells.size());
-  out += summary_row(cells, "expected, first order", [&](const Cell& cell) {
+  out += summary_row(cells, "expected, first order", [&](const StudyCell& cell) {
     return cell.expected_change(plan, other);
   });
   for (const Column& column : kColumns) {
-    out += summary_row(cells, column.title, [&](const Cell& cell) {
+    out += summary_row(cells, column.title, [&](const StudyCell& cell) {
       return cell.change(column.scenario, plan, other);
     });
     if (column.scenario == Scenario::kPoisson && std::string_view(other) == "young") {
-      out += summary_row(cells, "Poisson, median run", [&](const Cell& cell) {
+      out += summary_row(cells, "Poisson, median run", [&](const StudyCell& cell) {
         return median_run_change(cell, plan);
       });
     }
@@ -102,12 +102,12 @@ std::string summary(const std::vector<Cell>& cells, const char* plan,
   return out;
 }
 
-std::string progress_table(const std::vector<Cell>& cells) {
+std::string progress_table(const std::vector<StudyCell>& cells) {
   std::string out =
       "\n| Ts, s | rate, /min | theta1, /min | saves COCI/Young | expected | Poisson, "
       "mean | Poisson, median run | none | one | first 10 % | first 25 % | every 5.103 "
       "min | stop at 25 % |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|\n";
-  for (const Cell& cell : cells) {
+  for (const StudyCell& cell : cells) {
     const Simulated& coci = cell.at(Scenario::kPoisson, "coci");
     const Simulated& young = cell.at(Scenario::kPoisson, "young");
     const double base = young.at(Metric::kProgress).mean;
@@ -127,17 +127,17 @@ std::string progress_table(const std::vector<Cell>& cells) {
   return out;
 }
 
-std::string seconds_table(const std::vector<Cell>& cells) {
+std::string seconds_table(const std::vector<StudyCell>& cells) {
   std::string out =
       "\n| Ts, s | rate, /min | theta1, /min | Young | COCI | CheckFreq | Daly, exact "
       "| "
       "optimal for progress | no failure: Young, COCI | one in the first 10 %: Young, "
       "COCI "
       "|\n|---|---|---|---|---|---|---|---|---|---|\n";
-  const auto mean = [](const Cell& cell, Scenario scenario, const char* plan) {
+  const auto mean = [](const StudyCell& cell, Scenario scenario, const char* plan) {
     return cell.at(scenario, plan).at(Metric::kTime).mean;
   };
-  for (const Cell& cell : cells) {
+  for (const StudyCell& cell : cells) {
     const Summary& young = cell.at(Scenario::kPoisson, "young").at(Metric::kTime);
     out += fmt::format("| {:g} | {:g} | {:g} | {:.1f} +- {:.1f} |", cell.stall,
                        cell.rate, cell.theta1, young.mean, young.half);
@@ -154,14 +154,15 @@ std::string seconds_table(const std::vector<Cell>& cells) {
 }
 
 // Which cells and ways to count come out at a published figure.
-std::string regimes(const std::vector<Cell>& cells, const char* other, double figure) {
+std::string regimes(const std::vector<StudyCell>& cells, const char* other,
+                    double figure) {
   std::string out;
   for (const Column& column : kColumns) {
-    const auto off = [&](const Cell& cell) {
+    const auto off = [&](const StudyCell& cell) {
       return std::fabs(cell.change(column.scenario, "coci", other) - figure);
     };
     const auto near = std::ranges::min_element(cells, {}, off);
-    const auto at_least = std::ranges::count_if(cells, [&](const Cell& cell) {
+    const auto at_least = std::ranges::count_if(cells, [&](const StudyCell& cell) {
       return cell.change(column.scenario, "coci", other) <= figure;
     });
     const std::string closest =
@@ -190,9 +191,9 @@ Result<std::string> phases_text() {
 }
 
 // By the expected cost, which has no noise.
-std::string own_expected_text(const std::vector<Cell>& cells) {
+std::string own_expected_text(const std::vector<StudyCell>& cells) {
   int64_t comparisons = 0, beaten = 0;
-  for (const Cell& cell : cells) {
+  for (const StudyCell& cell : cells) {
     for (const Contestant& plan : cell.plans) {
       if (plan.name == "optimal") continue;
       ++comparisons;
@@ -281,7 +282,7 @@ constexpr const char* kReading = R"(
 }  // namespace
 
 Result<std::string> schedule_study() {
-  const std::vector<Cell> cells = HOLDFAST_TRY(study_cells());
+  const std::vector<StudyCell> cells = HOLDFAST_TRY(study_cells());
   std::string out = kHead;
   out += "\n## The paper's metric\n";
   out += kColumnsText;

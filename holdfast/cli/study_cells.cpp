@@ -60,10 +60,10 @@ Result<std::vector<Contestant>> plans_of(const Grid& grid) {
   return out;
 }
 
-Result<Cell> measure(double stall, double rate, double theta1) {
+Result<StudyCell> measure(double stall, double rate, double theta1) {
   const Problem problem = hour(stall, rate, theta1);
   const Grid grid = HOLDFAST_TRY(Grid::build(problem));
-  Cell cell{stall, rate, theta1, HOLDFAST_TRY(plans_of(grid)), {}, {}};
+  StudyCell cell{stall, rate, theta1, HOLDFAST_TRY(plans_of(grid)), {}, {}};
   for (const Contestant& plan : cell.plans) {
     cell.expected.push_back(grid.cost(plan.schedule));
   }
@@ -179,7 +179,7 @@ Result<ShrinkingJob> shrinking(const Workers& workers, double mtbf, double stall
 
 }  // namespace
 
-const Simulated& Cell::at(Scenario scenario, std::string_view plan) const {
+const Simulated& StudyCell::at(Scenario scenario, std::string_view plan) const {
   const auto& all = seen[static_cast<size_t>(scenario)];
   const auto found = std::ranges::find_if(
       all, [&](const Simulated& each) { return each.name == plan; });
@@ -187,7 +187,7 @@ const Simulated& Cell::at(Scenario scenario, std::string_view plan) const {
   return *found;
 }
 
-double Cell::expected_change(std::string_view plan, std::string_view other) const {
+double StudyCell::expected_change(std::string_view plan, std::string_view other) const {
   const auto cost = [&](std::string_view name) {
     const auto found = std::ranges::find(plans, name, &Contestant::name);
     return expected[static_cast<size_t>(found - plans.begin())];
@@ -195,8 +195,8 @@ double Cell::expected_change(std::string_view plan, std::string_view other) cons
   return cost(plan) / cost(other) - 1;
 }
 
-double Cell::change(Scenario scenario, std::string_view plan, std::string_view other,
-                    Metric metric) const {
+double StudyCell::change(Scenario scenario, std::string_view plan,
+                         std::string_view other, Metric metric) const {
   if (metric == Metric::kProgress) metric = progress_of(scenario);
   return at(scenario, plan).at(metric).mean / at(scenario, other).at(metric).mean - 1;
 }
@@ -205,8 +205,8 @@ Metric progress_of(Scenario scenario) {
   return scenario == Scenario::kStop25 ? Metric::kProgressUntilStop : Metric::kProgress;
 }
 
-Result<std::vector<Cell>> study_cells() {
-  std::vector<Cell> out;
+Result<std::vector<StudyCell>> study_cells() {
+  std::vector<StudyCell> out;
   for (const double stall : kStalls) {
     for (const double rate : kRates) {
       for (const double theta1 : kThetas) {

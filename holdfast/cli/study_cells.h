@@ -14,7 +14,7 @@ namespace holdfast {
 enum class Scenario { kPoisson, kNone, kOnce, kFirst10, kFirst25, kInjected, kStop25 };
 inline constexpr size_t kScenarios = 7;
 
-struct Cell {
+struct StudyCell {
   double stall;   // s
   double rate;    // failures a minute
   double theta1;  // of the loss, a minute
@@ -34,7 +34,7 @@ struct Cell {
 Metric progress_of(Scenario scenario);
 
 // Stalls of 0.13 to 1.6 s, MTBF of 4 to 70 h, decay of 0.01 to 0.2 a minute, one hour.
-Result<std::vector<Cell>> study_cells();
+Result<std::vector<StudyCell>> study_cells();
 
 // The largest excess of the optimum over any planner on its own objective, over all cells,
 // and how many exceed max(0.5 %, the confidence interval corrected for all comparisons).

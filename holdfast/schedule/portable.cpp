@@ -116,7 +116,7 @@ double pow(double x, double y) {
 double gamma(double x) {
   if (!(x > 0)) return kNaN;
   double product = 1;
-  for (; x < 20; x += 1) product *= x;
+  while (x < 20) product *= x++;
   // Stirling's series: at 20 its first missing term is below 1e-17.
   const double inverse = 1 / x, square = inverse * inverse;
   const double tail =

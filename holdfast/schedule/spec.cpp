@@ -190,6 +190,17 @@ Result<FailureModel> parse_trace(std::string_view text, std::string_view where) 
   return out;
 }
 
+Result<TierCost> parse_tier(std::string_view text) {
+  const auto parts = split(text, ',');
+  if (parts.size() != 4 || parts[0].empty()) {
+    return invalid("tier: \"{}\", want NAME,STALL,PERSIST,MTBF", text);
+  }
+  return TierCost{.name = std::string(parts[0]),
+                  .stall = HOLDFAST_TRY(parse_seconds(parts[1], "tier")),
+                  .persist = HOLDFAST_TRY(parse_seconds(parts[2], "tier")),
+                  .mtbf = HOLDFAST_TRY(parse_seconds(parts[3], "tier"))};
+}
+
 Result<std::vector<Stops::At>> parse_stops(std::string_view text, bool hard) {
   std::vector<Stops::At> out;
   for (const std::string_view part : split(text, ',')) {

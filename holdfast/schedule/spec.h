@@ -5,6 +5,7 @@
 #include <string_view>
 
 #include "holdfast/schedule/simulate.h"
+#include "holdfast/schedule/tiers.h"
 
 namespace holdfast {
 
@@ -26,6 +27,10 @@ Result<FailureModel> parse_trace(std::string_view text, std::string_view where);
 
 // "TIME[/SHARE],...": at these times this share of the jobs is stopped (1 if not said).
 Result<std::vector<Stops::At>> parse_stops(std::string_view text, bool hard);
+
+// NAME,STALL,PERSIST,MTBF: what a storage tier costs, and how often only it (or one after
+// it) can help.
+Result<TierCost> parse_tier(std::string_view text);
 
 // A finite number, all of the text.
 Result<double> parse_number(std::string_view text, std::string_view where);
