@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "holdfast/base/event_log.h"
+#include "holdfast/schedule/learn.h"
 
 namespace holdfast {
 namespace {
@@ -16,14 +17,27 @@ Result<Path> newest_whole(Env& env, const Path& path) {
   return HOLDFAST_TRY(run.newest_whole(Depth::kFast)).step.folder;
 }
 
+Path log_path(const Path& run, int rank) {
+  return run / "events" / fmt::format("rank-{:04}.jsonl", rank);
+}
+
+// What is not there, or cannot be read, teaches nothing.
+Learned learn_from(Env& env, const Path& run, const Transport* transport) {
+  if (transport != nullptr && transport->rank() != 0) return {};
+  const Result<EventLog> log = read_events(env, log_path(run, 0));
+  if (!log.ok()) return {};
+  return learn(log->events, transport == nullptr ? 1 : transport->size());
+}
+
 // The job goes on without one if need be; a directory that cannot be written to fails when
 // the saver opens it.
 std::unique_ptr<EventSink> open_log(Env& env, const Path& run, int rank,
                                     const JobOptions& options) {
-  const Path folder = run / "events";
-  if (options.saver.events != nullptr || !env.create_folders(folder).ok())
+  const Path path = log_path(run, rank);
+  if (options.saver.events != nullptr || !env.create_folders(path.parent_path()).ok()) {
     return nullptr;
-  auto log = JsonLinesSink::open(env, folder / fmt::format("rank-{:04}.jsonl", rank));
+  }
+  auto log = JsonLinesSink::open(env, path);
   return log.ok() ? *std::move(log) : nullptr;
 }
 
@@ -43,6 +57,7 @@ Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options,
          Scheduler scheduler)
     : env_(env),
       transport_(transport),
+      learned_(learn_from(env, run, transport)),
       log_(open_log(env, run, transport == nullptr ? 0 : transport->rank(), options)),
       options_(with_log(std::move(options), log_.get())),
       gatherer_(env, transport, options_.saver.agree_within),
@@ -91,8 +106,10 @@ Result<RestoredState> Job::resume(const std::vector<HeldPiece>& pieces,
   saver_->settle();
   // Values are about to be overwritten: replicas need not be equal yet.
   const LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, false));
+  RestoreOptions told = options;
+  if (told.events == nullptr) told.events = options_.saver.events;
   RestoredState restored =
-      HOLDFAST_TRY(restore(env_, saver_->run(), state, transport_, options));
+      HOLDFAST_TRY(restore(env_, saver_->run(), state, transport_, told));
   parent_ = restored.folder.filename().native();
   resumed_ = appointed_ = restored.step;
   HOLDFAST_TRY(saver_->prepare(state));
@@ -112,7 +129,7 @@ Result<Due> Job::due(int64_t step) {
 
 void Job::consult(int64_t step) {
   if (!std::exchange(started_, true)) {
-    scheduler_.start(step, env_.now(), resumed_.has_value());
+    scheduler_.start(step, env_.now(), resumed_.has_value(), learned_);
   }
   learn_outcome();
   // Steps are counted ahead, in decide(): they are known before they come.

@@ -76,6 +76,8 @@ class Job {
   Result<Due> due(int64_t step);
   // The loss after a step, for policies that look at it; every k-th step will do.
   void loss(int64_t step, double value) { scheduler_.loss(step, value); }
+  // A save is wanted, by whoever knows better: all ranks make it soon. Rank 0's counts.
+  void want(const std::string& why) { wanted_ = why; }
   // The interval that the policy has found, and why: one line.
   std::string explain() const { return scheduler_.explain(); }
   // Saves, on all ranks together; whether it was due or not.
@@ -98,6 +100,7 @@ class Job {
 
   Env& env_;
   Transport* transport_;
+  Learned learned_;  // by earlier processes; rank 0's
   std::unique_ptr<EventSink> log_;
   const JobOptions options_;
   std::unique_ptr<Saver> saver_;

@@ -107,31 +107,52 @@ class HeldJob {
   std::unique_ptr<Job> job_;
 };
 
+SchedulerOptions schedule_of(const std::string& every, const nb::dict& given) {
+  SchedulerOptions options{.every = unwrap(parse_cadence(every).within("every"))};
+  const auto take = [&]<typename T>(const char* name, T& into) {
+    if (!given.contains(name) || given[name].is_none()) return;
+    if (!nb::try_cast(given[name], into)) {
+      throw Raised(invalid("{}: a value of another type, want a number", name));
+    }
+  };
+  std::optional<std::string> objective;
+  take("objective", objective);
+  if (objective.has_value()) options.objective = unwrap(parse_objective(*objective));
+  take("mtbf", options.mtbf);
+  take("budget", options.budget);
+  take("total_steps", options.total_steps);
+  take("slack", options.slack);
+  take("stop_rate", options.stop_rate);
+  take("deadline", options.deadline);
+  take("durable_steps", options.durable_steps);
+  take("milestones", options.milestones);
+  return options;
+}
+
 // No options struct on Python's side: the keywords are the options.
 void open_job(HeldJob* self, const Path& path, nb::object transport,
               const std::string& every, double grace, bool signals,
               std::optional<Keep> keep, int64_t ring, const std::string& backpressure,
               int in_flight, bool read_back, int64_t space_reserve, bool direct,
               const std::string& guard, bool incremental, int compress,
-              double agree_within, Texts software) {
+              double agree_within, Texts software, const nb::dict& schedule) {
   Transport* const over =
       transport.is_none() ? nullptr : &nb::cast<HeldTransport&>(transport).get();
-  JobOptions options{
-      .schedule = {.every = unwrap(parse_cadence(every).within("every"))},
-      .grace = seconds(grace, "grace"),
-      .signals = signals,
-      .saver = {.ring_bytes = ring,
-                .in_flight = in_flight,
-                .backpressure = backpressure_of(backpressure),
-                .keep = std::move(keep),
-                .incremental = incremental,
-                .compress = compress,
-                .read_back = read_back,
-                .space_reserve = space_reserve,
-                .direct = direct,
-                .guard = guard_of(guard),
-                .agree_within = seconds(agree_within, "agree_within"),
-                .software = std::move(software)}};
+  JobOptions options{.schedule = schedule_of(every, schedule),
+                     .grace = seconds(grace, "grace"),
+                     .signals = signals,
+                     .saver = {.ring_bytes = ring,
+                               .in_flight = in_flight,
+                               .backpressure = backpressure_of(backpressure),
+                               .keep = std::move(keep),
+                               .incremental = incremental,
+                               .compress = compress,
+                               .read_back = read_back,
+                               .space_reserve = space_reserve,
+                               .direct = direct,
+                               .guard = guard_of(guard),
+                               .agree_within = seconds(agree_within, "agree_within"),
+                               .software = std::move(software)}};
   auto opened = [&] {
     const nb::gil_scoped_release unlocked;
     return unwrap(Job::open(env(), path, over, std::move(options)));
@@ -219,7 +240,8 @@ void bind_job(nb::module_& m) {
            nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
            nb::arg("in_flight"), nb::arg("read_back"), nb::arg("space_reserve"),
            nb::arg("direct"), nb::arg("guard"), nb::arg("incremental"),
-           nb::arg("compress"), nb::arg("agree_within"), nb::arg("software"))
+           nb::arg("compress"), nb::arg("agree_within"), nb::arg("software"),
+           nb::arg("schedule"))
       .def(
           "attach",
           [](HeldJob& self, const Pieces& pieces) {
@@ -241,6 +263,31 @@ void bind_job(nb::module_& m) {
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
            nb::arg("objects").none(), nb::arg("rank_objects").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("stream") = 0)
+      .def(
+          "loss",
+          [](HeldJob& self, int64_t step, double value) {
+            self.call([&](Job& job) {
+              job.loss(step, value);
+              return Result<void>();
+            });
+          },
+          nb::arg("step"), nb::arg("value"), "The loss after a step, for policies.")
+      .def(
+          "want",
+          [](HeldJob& self, const std::string& why) {
+            self.call([&](Job& job) {
+              job.want(why);
+              return Result<void>();
+            });
+          },
+          nb::arg("why"), "All ranks save soon; rank 0's counts.")
+      .def(
+          "explain",
+          [](HeldJob& self) {
+            return self.call(
+                [](Job& job) { return Result<std::string>(job.explain()); });
+          },
+          "The interval, and what it follows from.")
       .def(
           "settle",
           [](HeldJob& self, const std::vector<std::string>& changed, uint64_t stream) {

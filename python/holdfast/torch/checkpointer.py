@@ -5,7 +5,7 @@ import logging
 import platform
 import time
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self
@@ -23,11 +23,13 @@ from holdfast.torch import generators
 from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Contents
 from holdfast.torch.ddp import Buckets
+from holdfast.torch.losses import Losses
 from holdfast.torch.names import Renaming
 from holdfast.torch.pieces import Models, Optimizers
 from holdfast.torch.report import Report, compare
 from holdfast.torch.transport import connect
 
+_NEVER = "1000000000000 steps"  # a function decides
 STOPPED = 143  # the exit code of a process that was asked to stop and has saved
 
 _log = logging.getLogger("holdfast")
@@ -52,7 +54,13 @@ class Checkpointer:
     scheduler, scaler, ema, data, and any other keyword: objects with `state_dict` and
     `load_state_dict`. `data` is a loader: holdfast.data's, or one that knows its position.
 
-    every       "500 steps", "10m", or "auto".
+    every       "500 steps", "10m", "auto" (the longest interval that is as good as the best
+                for what saves cost and how often the job fails), "young", "daly",
+                "checkfreq", "coci", or a function of (step, seconds since the start) that
+                says whether to save; rank 0's counts.
+    objective   of "auto": "delay", "progress", "explore" or "priced"; mtbf, deadline: in
+                seconds; total_steps, budget (saves in all), slack, stop_rate, milestones,
+                durable_steps: docs/schedule.md.
     keep        steps to keep: a number or a Keep; None keeps all.
     guard       what is compared to catch writes to tensors before they are captured: a
                 "sample" of every tensor, all of it ("full"), or nothing ("off").
@@ -85,7 +93,16 @@ class Checkpointer:
         scaler: Any = None,
         ema: Any = None,
         data: Any = None,
-        every: str = "auto",
+        every: str | Callable[[int, float], bool] = "auto",
+        objective: str | None = None,
+        mtbf: float | None = None,
+        budget: int | None = None,
+        total_steps: int | None = None,
+        deadline: float | None = None,
+        slack: float | None = None,
+        stop_rate: float | None = None,
+        milestones: Sequence[int] | None = None,
+        durable_steps: Sequence[int] | None = None,
         keep: int | _native.Keep | None = None,
         guard: str = "sample",
         strict: bool = True,
@@ -124,12 +141,19 @@ class Checkpointer:
         self.report = Report()
         transport = connect(group)
         self._job: _native.Job | None = _native.Job(
-            run, transport, every=every, grace=grace, signals=signals,
+            run, transport, every=_NEVER if callable(every) else every, grace=grace, signals=signals,
             keep=_native.Keep(keep) if isinstance(keep, int) else keep, ring=ring,
             backpressure=backpressure, in_flight=in_flight, read_back=read_back,
             space_reserve=space_reserve, direct=direct, guard=guard, incremental=incremental,
             compress=compress, agree_within=timeout, software=_versions(),
+            schedule={"objective": objective, "mtbf": mtbf, "budget": budget,
+                      "total_steps": total_steps, "deadline": deadline, "slack": slack,
+                      "stop_rate": stop_rate, "milestones": _listed(milestones),
+                      "durable_steps": _listed(durable_steps)},
         )
+        self._decide = every if callable(every) else None
+        self._started = time.monotonic()
+        self._losses = Losses()
         self._hooks = _hook_updates(self)
         atexit.register(_close_at_exit, weakref.ref(self))
 
@@ -178,6 +202,11 @@ class Checkpointer:
         self._boundary = not self._optimizers
         if not self._looked:
             self._look()
+        known = self._losses.take(step, loss)
+        if known is not None:
+            job.loss(*known)
+        if self._decide is not None and self._decide(step, time.monotonic() - self._started):
+            job.want("asked for by every=")
         save, stop, why = job.due(step)
         if not save:
             return
@@ -344,6 +373,10 @@ def _metrics(loss: Any) -> dict[str, float]:
             return {}
         return {"loss": float(loss.detach())}
     return {} if loss is None else {"loss": float(loss)}
+
+
+def _listed(numbers: Sequence[int] | None) -> list[int] | None:
+    return None if numbers is None else list(numbers)
 
 
 def _stream() -> int:

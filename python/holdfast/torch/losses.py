@@ -1,0 +1,42 @@
+"""The loss, taken from the training loop without making a GPU wait."""
+
+from typing import Any
+
+import torch
+
+_EVERY = 16  # steps between two looks at a loss on a GPU
+
+
+class Losses:
+    """What is known of the losses: of the CPU's at once, of a GPU's some steps later."""
+
+    def __init__(self) -> None:
+        self._coming: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
+        self._next = 0
+
+    def take(self, step: int, loss: Any) -> tuple[int, float] | None:
+        """A step and its loss, if one is known now."""
+        if loss is None:
+            return None
+        if not isinstance(loss, torch.Tensor):
+            return step, float(loss)
+        if loss.numel() != 1:
+            return None
+        if loss.device.type != "cuda":
+            return step, float(loss.detach())
+        return self._from_gpu(step, loss)
+
+    def _from_gpu(self, step: int, loss: torch.Tensor) -> tuple[int, float] | None:
+        """Copied in the stream's order, and read when the stream has come there."""
+        known = None
+        if self._coming is not None and self._coming[2].query():
+            known = self._coming[0], float(self._coming[1])
+            self._coming = None
+        if self._coming is None and step >= self._next:
+            self._next = step + _EVERY
+            copy = torch.empty((), dtype=torch.float32, pin_memory=True)
+            copy.copy_(loss.detach().reshape(()), non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            self._coming = (step, copy, event)
+        return known
