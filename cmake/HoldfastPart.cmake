@@ -3,22 +3,28 @@
 #
 #   holdfast_part(NAME state LAYER 1 DEPS base SOURCES box.cpp plan.cpp)
 #
-# LIBS are foreign libraries that its headers show, PRIVATE_LIBS those that they do not.
+# LIBS are foreign libraries that its headers show, PRIVATE_LIBS those that they do not. ALONE
+# are sources that cannot be compiled in one unit with others (the check preset does that with
+# a part's sources, for time): their private names are those of others, too.
 # Every *_test.cpp of the folder becomes part of one test program, every *_fuzz.cpp a fuzz
 # program of its own (in the fuzz preset): they are globbed, so that none on disk can drop out.
 # Headers are public and installed, except those of holdfast_public_headers below.
 set(HOLDFAST_FACE_LAYER 7)  # faces (command line, Python): not part of the C++ library
 
 function(holdfast_part)
-  cmake_parse_arguments(PART "" "NAME;LAYER" "DEPS;SOURCES;LIBS;PRIVATE_LIBS" ${ARGN})
+  cmake_parse_arguments(PART "" "NAME;LAYER" "DEPS;SOURCES;LIBS;PRIVATE_LIBS;ALONE" ${ARGN})
   if(PART_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "${PART_NAME}: unknown arguments ${PART_UNPARSED_ARGUMENTS}")
   endif()
 
   set(target holdfast_${PART_NAME})
   add_library(${target} STATIC ${PART_SOURCES})
+  set_source_files_properties(${PART_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   set_target_properties(${target} PROPERTIES HOLDFAST_LAYER ${PART_LAYER}
                         POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${PART_NAME})
+  if(NOT PART_LAYER LESS HOLDFAST_FACE_LAYER)  # verbs are alike, down to their private names
+    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+  endif()
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PUBLIC ${PART_LIBS}
@@ -85,6 +91,7 @@ function(holdfast_part_tests name target)
     return()
   endif()
   add_executable(${name}_test ${tests})
+  set_target_properties(${name}_test PROPERTIES UNITY_BUILD OFF)
   target_link_libraries(${name}_test PRIVATE ${target} holdfast_warnings holdfast_testing)
   # Test code is large and runs little of it; what it tests keeps its optimisation, and in
   # the everyday build it alone is looked into.

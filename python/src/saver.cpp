@@ -37,7 +37,7 @@ HeldHandle HeldSaver::save(SaveRequest request, const std::vector<Array>& arrays
         unwrap(make_local_state(locals(arrays), again ? &last_ : nullptr));
     request.state = &state;
     SaveHandle begun = unwrap(saver_->save(request));
-    last_ = {.collection = state.collection};
+    last_ = {.collection = state.collection, .rank = 0, .pieces = {}};
     return begun;
   }();
   const HeldHandle held{handle, std::make_shared<nb::object>(std::move(owners))};
