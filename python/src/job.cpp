@@ -241,7 +241,7 @@ void bind_job(nb::module_& m) {
            nb::arg("in_flight"), nb::arg("read_back"), nb::arg("space_reserve"),
            nb::arg("direct"), nb::arg("guard"), nb::arg("incremental"),
            nb::arg("compress"), nb::arg("agree_within"), nb::arg("software"),
-           nb::arg("schedule"))
+           nb::arg("schedule") = nb::dict())
       .def(
           "attach",
           [](HeldJob& self, const Pieces& pieces) {

@@ -75,13 +75,15 @@ def decide_on_rank_0(rank, world, run):
     saved = []
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every=every) as ck:
         ck.resume()
-        for step in range(40):
+        step = 0
+        while not saved and step < 20_000:  # it is announced a tenth of a second ahead
             optimizer.step()
             before = ck.stall
             ck.step(step)
             if ck.stall != before:
                 saved.append(step)
             torch.distributed.barrier()
+            step += 1
     return saved
 
 
