@@ -15,6 +15,7 @@
 #include <string>
 #include <string_view>
 
+#include "bench/figures.h"
 #include "bench/raw_io.h"
 #include "holdfast/base/posix_env.h"
 

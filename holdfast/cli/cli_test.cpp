@@ -17,23 +17,7 @@ namespace {
 
 using testing::Ran;
 
-class CliTest : public ::testing::Test {
- protected:
-  Ran run(const std::string& line) { return testing::run_line(env_, line); }
-
-  void expect_wrong_call(const std::string& line, const std::string& sentence) {
-    const Ran ran = run(line);
-    EXPECT_EQ(ran.code, 2) << line;
-    EXPECT_EQ(ran.err, "holdfast: " + sentence + "\n") << line;
-    EXPECT_EQ(ran.out, "") << line;
-  }
-
-  void write(const std::string& path, const std::string& text) {
-    ASSERT_TRUE(env_.write_file(path, std::as_bytes(std::span(text))).ok());
-  }
-
-  MemoryEnv env_;
-};
+using CliTest = testing::CommandTest;
 
 constexpr const char* kPlan =
     "plan --model tenplex-6.7b --from tp=4,pp=2,dp=1 --to tp=4,pp=4,dp=1 --hosts 4x4";

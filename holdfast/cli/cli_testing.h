@@ -1,10 +1,13 @@
 // For tests: runs a command and keeps what it said.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <sstream>
 #include <string>
 #include <vector>
 
+#include "holdfast/base/memory_env.h"
 #include "holdfast/cli/cli.h"
 
 namespace holdfast::testing {
@@ -27,5 +30,24 @@ inline Ran run_line(Env& env, const std::string& line, Terminal terminal = {}) {
   for (std::string word; words >> word;) arguments.push_back(word);
   return run_words(env, std::move(arguments), terminal);
 }
+
+// The command line in a machine of its own.
+class CommandTest : public ::testing::Test {
+ protected:
+  Ran run(const std::string& line) { return run_line(env_, line); }
+
+  void expect_wrong_call(const std::string& line, const std::string& sentence) {
+    const Ran ran = run(line);
+    EXPECT_EQ(ran.code, 2) << line;
+    EXPECT_EQ(ran.err, "holdfast: " + sentence + "\n") << line;
+    EXPECT_EQ(ran.out, "") << line;
+  }
+
+  void write(const std::string& path, const std::string& text) {
+    ASSERT_TRUE(env_.write_file(path, std::as_bytes(std::span(text))).ok());
+  }
+
+  MemoryEnv env_;
+};
 
 }  // namespace holdfast::testing

@@ -10,28 +10,13 @@ namespace {
 
 using testing::Ran;
 
-class ScheduleCommandTest : public ::testing::Test {
+class ScheduleCommandTest : public testing::CommandTest {
  protected:
-  Ran run(const std::string& line) { return testing::run_line(env_, line); }
-
-  void expect_wrong_call(const std::string& line, const std::string& sentence) {
-    const Ran ran = run(line);
-    EXPECT_EQ(ran.code, 2) << line;
-    EXPECT_EQ(ran.err, "holdfast: " + sentence + "\n") << line;
-    EXPECT_EQ(ran.out, "") << line;
-  }
-
-  void write(const std::string& path, const std::string& text) {
-    ASSERT_TRUE(env_.write_file(path, std::as_bytes(std::span(text))).ok());
-  }
-
   Json json(const std::string& line) {
     const Ran ran = run(line + " --json");
     EXPECT_EQ(ran.code, 0) << ran.err;
     return parse_json(ran.out, "out").value();
   }
-
-  MemoryEnv env_;
 };
 
 TEST_F(ScheduleCommandTest, IntervalSaysHowOftenAndWhy) {
