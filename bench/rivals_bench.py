@@ -59,7 +59,8 @@ class Raw:
 
     def __init__(self, size: int) -> None:
         self.memory = memoryview(mmap.mmap(-1, size // BLOCK * BLOCK))
-        self.memory[:] = random.randbytes(len(self.memory))
+        for at in range(0, len(self.memory), BLOCK):
+            self.memory[at : at + BLOCK] = random.randbytes(BLOCK)
 
     def save(self, state: State, folder: Path) -> None:
         flags = os.O_CREAT | os.O_RDWR | os.O_DIRECT
