@@ -33,8 +33,11 @@ Result<void> DeviceUpload::send(const Device& device, const BoxMemory& to,
   return written;
 }
 
-// Our own blocks come back before anybody waits for another's: they may be all there are.
+// Our own blocks come back before anybody waits for another's: they may be all there are. And
+// who waits for another's looks again and again, for all others may have gone by then and
+// left blocks in flight.
 ByteSpan DeviceUpload::take_block() {
+  constexpr Duration kLookAgain = std::chrono::milliseconds(1);
   while (true) {
     if (const std::optional<ByteSpan> block = ring_.try_take()) {
       MutexLock lock(mutex_);
@@ -43,14 +46,8 @@ ByteSpan DeviceUpload::take_block() {
     }
     if (finish_oldest()) continue;
     MutexLock lock(mutex_);
-    if (!in_flight_.empty()) continue;
-    if (in_hand_ == 0) break;
-    changed_.wait(mutex_);
+    if (in_flight_.empty()) changed_.wait_for(mutex_, kLookAgain);
   }
-  const ByteSpan block = ring_.take();
-  MutexLock lock(mutex_);
-  ++in_hand_;
-  return block;
 }
 
 // A block that is not in anybody's hand any more.
