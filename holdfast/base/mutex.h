@@ -52,7 +52,8 @@ class Condition {
     condition_.wait(lock);
     lock.release();
   }
-  // In the machine's own time: only an Env calls this (see Env::wait_until).
+  // In the machine's own time: for an Env (see Env::wait_until), and for who looks again
+  // after a moment in any case.
   void wait_for(Mutex& mutex, Duration at_most) HOLDFAST_REQUIRES(mutex) {
     std::unique_lock lock(mutex.mutex_, std::adopt_lock);
     condition_.wait_for(lock, at_most);

@@ -27,7 +27,8 @@ class DeviceShot {
   std::vector<const Device*> by_ring_;  // devices whose tensors go straight to the ring
 };
 
-// The memory of a saver on each device, kept between saves. Safe from several threads.
+// The memory of a saver on each device, kept between saves. Of the training thread; what it
+// gives may be destroyed by others.
 class DeviceRooms {
  public:
   // Takes memory for copies of these pieces, so that the first save need not. False where

@@ -19,11 +19,10 @@ from torch.optim.optimizer import (
 
 from holdfast import _native
 from holdfast.errors import NotFoundError
-from holdfast.torch import generators
 from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Contents
 from holdfast.torch.ddp import Buckets
-from holdfast.torch.losses import Losses
+from holdfast.torch.losses import Losses, known_now
 from holdfast.torch.names import Renaming
 from holdfast.torch.pieces import Models, Optimizers
 from holdfast.torch.report import Report, compare
@@ -141,7 +140,8 @@ class Checkpointer:
         self.report = Report()
         transport = connect(group)
         self._job: _native.Job | None = _native.Job(
-            run, transport, every=_NEVER if callable(every) else every, grace=grace, signals=signals,
+            run, transport, every=_NEVER if callable(every) else every, grace=grace,
+            signals=signals,
             keep=_native.Keep(keep) if isinstance(keep, int) else keep, ring=ring,
             backpressure=backpressure, in_flight=in_flight, read_back=read_back,
             space_reserve=space_reserve, direct=direct, guard=guard, incremental=incremental,
@@ -274,9 +274,10 @@ class Checkpointer:
             self._attach()
         captured = self._contents.capture()
         captured.objects["buckets"] = self._buckets.state()
+        known = known_now(loss)
         handle = self._live().save(
             step, captured.held, captured.owners, captured.objects, captured.rank_objects,
-            _metrics(loss), self._contents.parallel, _stream(),
+            {} if known is None else {"loss": known}, self._contents.parallel, _stream(),
         )
         self._unsettled = captured.versions
         self._saved = True
@@ -364,15 +365,6 @@ def _close_at_exit(ref: "weakref.ref[Checkpointer]") -> None:
             live.close(timeout=600)
         except Exception as error:
             _log.error("at exit: %s", error)
-
-
-def _metrics(loss: Any) -> dict[str, float]:
-    """A loss that can be had without waiting for a GPU."""
-    if isinstance(loss, torch.Tensor):
-        if loss.device.type != "cpu" or loss.numel() != 1:
-            return {}
-        return {"loss": float(loss.detach())}
-    return {} if loss is None else {"loss": float(loss)}
 
 
 def _listed(numbers: Sequence[int] | None) -> list[int] | None:

@@ -7,6 +7,15 @@ import torch
 _EVERY = 16  # steps between two looks at a loss on a GPU
 
 
+def known_now(loss: Any) -> float | None:
+    """The loss, if it can be had without waiting for a GPU."""
+    if not isinstance(loss, torch.Tensor):
+        return None if loss is None else float(loss)
+    if loss.device.type == "cuda" or loss.numel() != 1:
+        return None
+    return float(loss.detach())
+
+
 class Losses:
     """What is known of the losses: of the CPU's at once, of a GPU's some steps later."""
 
@@ -16,15 +25,11 @@ class Losses:
 
     def take(self, step: int, loss: Any) -> tuple[int, float] | None:
         """A step and its loss, if one is known now."""
-        if loss is None:
-            return None
-        if not isinstance(loss, torch.Tensor):
-            return step, float(loss)
-        if loss.numel() != 1:
-            return None
-        if loss.device.type != "cuda":
-            return step, float(loss.detach())
-        return self._from_gpu(step, loss)
+        now = known_now(loss)
+        if now is not None:
+            return step, now
+        on_gpu = isinstance(loss, torch.Tensor) and loss.device.type == "cuda"
+        return self._from_gpu(step, loss) if on_gpu and loss.numel() == 1 else None
 
     def _from_gpu(self, step: int, loss: torch.Tensor) -> tuple[int, float] | None:
         """Copied in the stream's order, and read when the stream has come there."""
