@@ -81,7 +81,6 @@ void DeviceRooms::SmallRooms::prepare(int64_t bytes) {
 }
 
 DeviceRooms::Rooms& DeviceRooms::of(const Device& device) {
-  MutexLock lock(mutex_);
   std::unique_ptr<Rooms>& rooms = rooms_[&device];
   if (rooms == nullptr) rooms = std::make_unique<Rooms>(device);
   return *rooms;

@@ -71,8 +71,7 @@ class DeviceRooms {
   Result<void> take_on(const Device& device, std::span<PieceToWrite> pieces,
                        CudaStream stream, DeviceShot& shot);
 
-  Mutex mutex_;
-  std::map<const Device*, std::unique_ptr<Rooms>> rooms_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<const Device*, std::unique_ptr<Rooms>> rooms_;
 };
 
 // The devices that the pieces are on, each once.
