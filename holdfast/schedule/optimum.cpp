@@ -1,12 +1,9 @@
 #include "holdfast/schedule/optimum.h"
 
 #include <algorithm>
-#include <limits>
 
 namespace holdfast {
 namespace {
-
-constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
 // Costs to go, and the next save from each position. `extra` is a further price a save.
 struct Path {
