@@ -37,10 +37,13 @@ class Example:
 
 def examples(quick: bool) -> list[Example]:
     """GPT saves much and ResNet little; a step takes a few tenths of a second."""
-    steps = 30 if quick else 80
-    gpt = ("--steps", str(steps), "--width", "512", "--head", "64", "--batch", "2")
-    resnet = ("--epochs", "2", "--samples", str(16 * steps), "--width", "24", "--ema")
-    return [Example("gpt", steps, gpt), Example("resnet", steps, resnet)]
+    gpt, resnet = (30, 30) if quick else (60, 70)
+    return [
+        Example("gpt", gpt, ("--steps", str(gpt), "--width", "512", "--head", "64",
+                             "--batch", "2")),
+        Example("resnet", resnet, ("--epochs", "2", "--samples", str(16 * resnet),
+                                   "--width", "24", "--ema")),
+    ]  # fmt: skip
 
 
 @dataclass(frozen=True)
