@@ -210,17 +210,19 @@ def measure(job: Job, pace: float | None = None) -> Measured:
     The pace of another run counts where hardly a step was without a save in flight.
     """
     saves = job.saves()
-    idle, busy = [], []
+    idle, every = [], []
     for life in job.lives:
         for begin, end in zip(life.times, life.times[1:]):
             beside = any(save.begun < end and begin < save.ended for save in saves)
-            (busy if beside else idle).append(end - begin)
+            every.append(end - begin)
+            if not beside:
+                idle.append(end - begin)
     step = pace if pace and len(idle) < FEWEST else statistics.fmean(idle)
     begins = [life.times[0] - step for life in job.lives]
     kills = [life.killed for life in job.lives if life.killed]
     done = sum(len(life.steps) for life in job.lives)
     torn = sum(life.killed - life.times[-1] for life in job.lives if life.killed)
-    stalled = sum(busy) - step * len(busy)
+    stalled = sum(every) - step * len(every)
     persists = [save.ended - save.begun for save in saves if save.durable]
     stall = stalled / max(len(saves), 1)
     return Measured(
