@@ -188,7 +188,7 @@ def main(args: argparse.Namespace) -> None:
 
     ck = holdfast.Checkpointer(
         args.run, model=model, optimizer=optimizer, scheduler=warm_up, data=loader,
-        every=args.every,
+        every=args.every, mtbf=args.mtbf,
     )  # fmt: skip
     start = ck.resume()
     for step, (x, y) in zip(range(start, args.steps), loader):
@@ -225,6 +225,7 @@ if __name__ == "__main__":
     parser.add_argument("run", help="the run directory")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--every", default="50 steps", help="how often to save")
+    parser.add_argument("--mtbf", type=float, help="seconds between failures, if known")
     parser.add_argument("--dp", type=int, default=0, help="replicas (default: what is left)")
     parser.add_argument("--tp", type=int, default=1, help="ranks that share every matrix")
     parser.add_argument("--pp", type=int, default=1, help="stages of a pipeline")

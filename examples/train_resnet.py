@@ -120,7 +120,7 @@ def main(args: argparse.Namespace) -> None:
 
     ck = holdfast.Checkpointer(
         args.run, model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, ema=ema,
-        data=loader, every=args.every,
+        data=loader, every=args.every, mtbf=args.mtbf,
     )  # fmt: skip
     start = ck.resume()
     for step, (images, labels) in enumerate(loader, start):
@@ -156,6 +156,7 @@ if __name__ == "__main__":
     parser.add_argument("run", help="the run directory")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--every", default="20 steps", help="how often to save")
+    parser.add_argument("--mtbf", type=float, help="seconds between failures, if known")
     parser.add_argument("--samples", type=int, default=1500, help="of an epoch")
     parser.add_argument("--batch", type=int, default=32, help="samples a step and rank")
     parser.add_argument("--accumulate", type=int, default=1, help="batches an update")

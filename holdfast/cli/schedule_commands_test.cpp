@@ -110,6 +110,21 @@ TEST_F(ScheduleCommandTest, TracesAndManyWorkersAreSimulated) {
             shrinking["plans"][0]["time"]["mean"].get<double>());
 }
 
+// Killed 3 s after the second save, and in the middle of the third one's stall.
+TEST_F(ScheduleCommandTest, ARunIsReplayedFromWhereItSavedAndWhenItFailed) {
+  write("saves.txt", "# seconds of work\n20\n40\n60\n");
+  write("failures.txt", "45\n75.5\n1e9\n");
+  const Json seen = json(
+      "simulate --length 100 --stall 1 --persist 2 --restart 10 --mtbf 30 --runs 1 "
+      "--failures trace:failures.txt --plans at:saves.txt,20s");
+  const Json& replayed = seen["plans"][0];
+  EXPECT_EQ(replayed["failures"], 2.0);
+  EXPECT_EQ(replayed["redone"], 3.0 + 20.0);
+  EXPECT_EQ(replayed["stalled"], 2 + 0.5 + 1);
+  EXPECT_EQ(replayed["time"]["mean"], 23 + 3.5 + 2 * 10);
+  EXPECT_EQ(seen["plans"][1]["redone"], 23.0);
+}
+
 TEST_F(ScheduleCommandTest, WrongCallsAreOneClearSentence) {
   expect_wrong_call("interval",
                     "--stall: how long does a save stop the job? want it, or --events");
@@ -138,6 +153,10 @@ TEST_F(ScheduleCommandTest, WrongCallsAreOneClearSentence) {
                     "weibull: shape -1, want 0.1 to 20");
   expect_wrong_call("simulate --stall 5 --workers 4 --allocate 8 --curve exp:1,1h",
                     "--allocate and --workers: want one of them");
+  write("back.txt", "20\n10\n");
+  expect_wrong_call("simulate --stall 5 --plans at:back.txt",
+                    "back.txt: a save at 10 s after 20 s, want rising times");
+  EXPECT_EQ(run("simulate --stall 5 --plans at:none.txt").code, 2);
   const Ran missing = run("simulate --stall 5 --failures trace:none.txt");
   EXPECT_EQ(missing.code, 2) << missing.err;
   EXPECT_EQ(run("interval --stall 5 --workers 0").code, 2);

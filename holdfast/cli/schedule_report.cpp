@@ -278,6 +278,8 @@ std::string simulation_json(const SimulationReport& report) {
                      {"planned_saves", plan.planned_saves},
                      {"saves", plan.saves},
                      {"failures", plan.failures},
+                     {"stalled", plan.stalled},
+                     {"redone", plan.redone},
                      {"unfinished", plan.unfinished}};
     for (const Metric metric : shown_metrics(report)) {
       each[std::string(name_of(metric))] = summary_json(plan.at(metric));

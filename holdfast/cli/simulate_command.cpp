@@ -18,8 +18,8 @@ Examples:
   holdfast simulate --stall 2s --mtbf 8h --failures trace:failures.txt --plans young,10m
   holdfast simulate --study > docs/schedule.md
 
-Plans are planners (holdfast interval lists them) or constant intervals. All meet the same
-failures; differences to the first plan are taken run by run, with 95 % intervals.)";
+Plans are planners (holdfast interval lists them), constant intervals, or at:FILE, the
+seconds of work at which a run saved, one a line. All meet the same failures; differences to the first plan are taken run by run, with 95 % intervals.)";
 
 struct SimulateArguments {
   ScheduleArguments job;
@@ -36,7 +36,14 @@ Result<FailureModel> read_failures(const Context& context, const std::string& te
   return parse_trace(HOLDFAST_TRY(read_named_file(context, path)), path);
 }
 
-Result<Contestant> read_plan(const Grid& grid, const std::string& name) {
+Result<Contestant> read_plan(const Context& context, const Grid& grid,
+                             const std::string& name) {
+  constexpr std::string_view kAt = "at:";
+  if (name.starts_with(kAt)) {
+    const std::string path = name.substr(kAt.size());
+    const std::string text = HOLDFAST_TRY(read_named_file(context, path));
+    return Contestant{name, HOLDFAST_TRY(parse_schedule(text, path))};
+  }
   const Result<const Planner*> planner = find_planner(name);
   if (planner.ok()) return Contestant{name, (*planner)->plan(grid)};
   const Result<double> interval = parse_seconds(name, "--plans");
@@ -45,11 +52,12 @@ Result<Contestant> read_plan(const Grid& grid, const std::string& name) {
   return Contestant{name, every(*interval, grid.problem().length)};
 }
 
-Result<std::vector<Contestant>> read_plans(const Grid& grid, const std::string& names) {
+Result<std::vector<Contestant>> read_plans(const Context& context, const Grid& grid,
+                                           const std::string& names) {
   std::vector<Contestant> out;
   for (size_t at = 0; at <= names.size();) {
     const size_t end = std::min(names.find(',', at), names.size());
-    out.push_back(HOLDFAST_TRY(read_plan(grid, names.substr(at, end - at))));
+    out.push_back(HOLDFAST_TRY(read_plan(context, grid, names.substr(at, end - at))));
     at = end + 1;
   }
   return out;
@@ -68,7 +76,8 @@ Result<SimulationReport> make_report(const Context& context,
     report.options.stop_at = HOLDFAST_TRY(parse_seconds(a.stop_at, "--stop-at"));
   }
   const Grid grid = HOLDFAST_TRY(Grid::build(problem));
-  const std::vector<Contestant> plans = HOLDFAST_TRY(read_plans(grid, a.plans));
+  const std::vector<Contestant> plans =
+      HOLDFAST_TRY(read_plans(context, grid, a.plans));
   report.plans = HOLDFAST_TRY(simulate(problem, plans, report.options));
   for (const Contestant& plan : plans) {
     const bool fits = report.options.failures.kind == FailureModel::Kind::kExponential;
@@ -87,7 +96,8 @@ Verb simulate_verb() {
   std::vector<Option> options = schedule_options(a.job);
   options.insert(
       options.end(),
-      {{"--plans", "Planners or intervals, by commas; differences are to the first",
+      {{"--plans",
+        "Planners, intervals or at:FILE, by commas; differences are to the first",
         &a.plans},
        {"--failures",
         "exponential, weibull[:SHAPE[,AGE]], trace:FILE, never, once[:SHARE], "

@@ -15,7 +15,7 @@ constexpr int64_t kMostRuns = 100'000'000;
 
 struct Outcome {
   std::array<double, kMetrics> metrics{};
-  double saves = 0;
+  double saves = 0, stalled = 0, redone = 0;
   size_t failures = 0;
   bool finished = true;
 
@@ -62,6 +62,7 @@ class Run {
     const size_t durable = timeline_.durable(base_, moment, time);
     const double from = timeline_.work(durable);
     account(moment);
+    out_.redone += moment.x - from;
     out_.at(Metric::kTime) += moment.x - from + problem_.restart;
     out_.at(Metric::kProgress) += problem_.curve.drop(from, moment.x);
     if (!problem_.workers.phases.empty()) {
@@ -85,7 +86,9 @@ class Run {
   }
 
   void account(const Moment& moment) {
-    out_.at(Metric::kTime) += timeline_.stalls(base_, moment);
+    const double stalled = timeline_.stalls(base_, moment);
+    out_.stalled += stalled;
+    out_.at(Metric::kTime) += stalled;
     out_.at(Metric::kProgress) += timeline_.loss_of_stalls(base_, moment);
     if (!problem_.workers.phases.empty()) {
       out_.at(Metric::kWorkerSeconds) += timeline_.worker_stalls(base_, moment);
@@ -220,6 +223,8 @@ void add(const Outcome& outcome, bool stops, Columns& columns, Simulated& out) {
     }
   }
   out.saves += outcome.saves;
+  out.stalled += outcome.stalled;
+  out.redone += outcome.redone;
   out.failures += static_cast<double>(outcome.failures);
   out.unfinished += !outcome.finished;
 }
@@ -262,8 +267,9 @@ Result<std::vector<Simulated>> simulate(const Problem& problem,
     }
   }
   for (Simulated& each : out) {
-    each.saves /= static_cast<double>(options.runs);
-    each.failures /= static_cast<double>(options.runs);
+    for (double* sum : {&each.saves, &each.failures, &each.stalled, &each.redone}) {
+      *sum /= static_cast<double>(options.runs);
+    }
   }
   summarise_all(columns, out);
   return out;

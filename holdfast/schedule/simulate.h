@@ -69,7 +69,9 @@ struct Simulated {
   std::string name;
   int64_t planned_saves = 0;
   double saves = 0, failures = 0;  // a run, in the mean
-  int64_t unfinished = 0;          // runs given up after 10,000 failures
+  // What kTime is made of, in seconds a run; restarts are the rest.
+  double stalled = 0, redone = 0;
+  int64_t unfinished = 0;  // runs given up after 10,000 failures
   std::array<Summary, kMetrics> metrics{};
   // Of the differences to the first contestant, run by run.
   std::array<Summary, kMetrics> against_first{};

@@ -29,7 +29,7 @@ Simulated run_one(const Problem& problem, const Schedule& schedule,
 }
 
 struct Plain {
-  double time = 0, progress = 0, saves = 0;
+  double time = 0, progress = 0, saves = 0, redone = 0, restarts = 0;
 };
 
 // One event after the other: work to the next save, wait, stall; failures by wall time.
@@ -77,6 +77,8 @@ Plain plain_run(const Problem& p, const Schedule& plan,
       }
     }
     if (failed) {
+      out.redone += x - durable;
+      out.restarts += p.restart;
       out.time += x - durable + p.restart;
       out.progress += p.curve.drop(durable, x);
       x = durable, flying = -1, wall += p.restart;
@@ -101,6 +103,9 @@ TEST(SimulateTest, EveryRunIsWhatAPlainWalkThroughItsEventsGives) {
     EXPECT_NEAR(seen.at(Metric::kTime).mean, want.time, 1e-6 * want.time) << round;
     EXPECT_NEAR(seen.at(Metric::kProgress).mean, want.progress, 1e-6 * want.progress);
     EXPECT_EQ(seen.saves, want.saves) << round;
+    EXPECT_NEAR(seen.redone, want.redone, 1e-6 * want.time) << round;
+    EXPECT_NEAR(seen.stalled, want.time - want.redone - want.restarts,
+                1e-6 * want.time);
   }
 }
 

@@ -74,6 +74,20 @@ Result<void> each_line(std::string_view text, std::string_view where, Take&& tak
   return {};
 }
 
+Result<std::vector<double>> parse_times(std::string_view text, std::string_view where) {
+  std::vector<double> out;
+  HOLDFAST_TRY(each_line(
+      text, where, [&](const std::vector<double>& line, size_t n) -> Result<void> {
+        if (line.size() != 1) {
+          return invalid("{} line {}: {} numbers, want one time", where, n,
+                         line.size());
+        }
+        out.push_back(line[0]);
+        return {};
+      }));
+  return out;
+}
+
 }  // namespace
 
 Result<double> parse_number(std::string_view text, std::string_view where) {
@@ -177,16 +191,21 @@ Result<FailureModel> parse_failures(std::string_view text) {
 Result<FailureModel> parse_trace(std::string_view text, std::string_view where) {
   FailureModel out;
   out.kind = FailureModel::Kind::kTrace;
-  HOLDFAST_TRY(each_line(
-      text, where, [&](const std::vector<double>& line, size_t n) -> Result<void> {
-        if (line.size() != 1) {
-          return invalid("{} line {}: {} numbers, want one time", where, n,
-                         line.size());
-        }
-        out.trace.push_back(line[0]);
-        return {};
-      }));
+  out.trace = HOLDFAST_TRY(parse_times(text, where));
   if (out.trace.empty()) return invalid("{}: no failures, want a time a line", where);
+  return out;
+}
+
+Result<Schedule> parse_schedule(std::string_view text, std::string_view where) {
+  Schedule out{.times = HOLDFAST_TRY(parse_times(text, where))};
+  double before = 0;
+  for (const double time : out.times) {
+    if (!(time > before)) {
+      return invalid("{}: a save at {} s after {} s, want rising times", where, time,
+                     before);
+    }
+    before = time;
+  }
   return out;
 }
 

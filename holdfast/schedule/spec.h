@@ -24,6 +24,8 @@ Result<Workers> parse_workers(std::string_view text);
 Result<FailureModel> parse_failures(std::string_view text);
 // One wall time of a failure a line, in seconds; # begins a comment.
 Result<FailureModel> parse_trace(std::string_view text, std::string_view where);
+// Where to save: seconds of work, rising, one a line; # begins a comment.
+Result<Schedule> parse_schedule(std::string_view text, std::string_view where);
 
 // "TIME[/SHARE],...": at these times this share of the jobs is stopped (1 if not said).
 Result<std::vector<Stops::At>> parse_stops(std::string_view text, bool hard);

@@ -1,0 +1,282 @@
+"""Real training under real failures, beside what the simulator says of the same run.
+
+    failures_bench.py [--quick] [--seed N] [--sequences N] [--examples LIST]
+                      [--policies LIST] [--folder PATH] [--json PATH]
+
+The GPT and ResNet examples train on one core, by one policy after the other. Every policy
+meets the same failures: kill -9 at wall times since the start of the job, exponential from
+the seed; the process is started again at once until the training is done. A failure that
+falls into a restart passes over, as in the simulator.
+
+The run's own clock (when each loss came, and its events) gives the time of a step with no
+save in flight, what a save adds to the steps, when it is durable, and what a restart takes
+until its first new step. `holdfast simulate` replays the run from these means, the work at
+which it saved and the times at which it was killed: where the job was at each kill, what
+was durable by then and how much was done again is the simulator's. In the replay all
+restarts take the mean of the run, and what a kill left of a save is no save.
+
+overhead   wall time beyond the steps at the run's own pace: restarts, stalls, work redone
+simulated  the replay's
+paced      a second replay, of kills told by the steps and saves that each process had made,
+           each at the mean: of a machine that is not equally fast all the time
+clean      overhead against the median of the runs without failure and save, at their pace
+planned    what the simulator says of the policy's textbook plan under these failures
+
+Bars, over all policies: the overhead is within 15 % of the replay's; and restarts aside,
+which both have in common, stalls and redone work are within 15 % of the paced replay's.
+Every loss of every process is that of the run without failures, bit for bit, and so is the
+last checkpoint.
+"""
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from killed import ROOT, Example, Failures, Job, Measured, examples, measure
+
+PROGRAM = ROOT / "build/release/bin/holdfast"
+BAR = 0.15
+PLANNERS = ("young", "daly", "checkfreq")  # of coci's plan a step would have to be a limit
+MTBF = 0.4  # of the time that the work takes
+NO_MORE = 1e9  # a trace begins again after its last failure: one that never comes
+
+
+def replay(job: Job, seen: Measured, ups: list[float]) -> list[dict]:
+    """The simulator's answer: for where the run saved, and for the textbook plan."""
+    restart = statistics.fmean(seen.restarts) if seen.restarts else 0.0
+    wall, trace = 0.0, []
+    for up in ups:
+        trace.append(wall + up)
+        wall += up + restart
+    write_lines(job.folder / "failures", [*trace, NO_MORE])
+    write_lines(job.folder / "saves", [(step + 1) * seen.step for step in seen.saved])
+    plans = [f"at:{job.folder / 'saves'}"]
+    plans += [job.every] if job.every in PLANNERS else []
+    options = {"length": job.example.steps * seen.step, "step": seen.step,
+               "stall": max(0.0, seen.stalled / max(seen.saves, 1)), "persist": seen.persist,
+               "restart": restart, "mtbf": job.mtbf}  # fmt: skip
+    command = [str(PROGRAM), "simulate", "--json", "--runs", "1", "--plans", ",".join(plans),
+               "--failures", f"trace:{job.folder / 'failures'}"]
+    for name, value in options.items():
+        command += [f"--{name}", f"{value:.9f}"]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    if ran.returncode != 0:
+        sys.exit(f"failures_bench: {' '.join(command)}: {ran.stderr}")
+    return json.loads(ran.stdout)["plans"]
+
+
+def write_lines(path: Path, numbers: list[float]) -> None:
+    path.write_text("".join(f"{number:.9f}\n" for number in numbers))
+
+
+def same_losses(job: Job, clean: Job) -> bool:
+    """Every loss of every process, and none is missing."""
+    want, seen = clean.lives[0].losses, set()
+    for life in job.lives:
+        seen.update(life.steps)
+        if any(want[step] != loss for step, loss in zip(life.steps, life.losses)):
+            return False
+    return seen == set(range(job.example.steps))
+
+
+def same_end(job: Job, clean: Job) -> bool | None:
+    """The checkpoints after the last step are equal; None if this run made none."""
+    last = f"step-{job.example.steps - 1:08}"
+    ours, theirs = job.folder / "run" / last, clean.folder / "run" / last
+    if not ours.exists() and job.every != job.example.fixed:
+        return None
+    command = [str(PROGRAM), "diff", str(ours), str(theirs)]
+    return subprocess.run(command, capture_output=True).returncode == 0
+
+
+def row_of(job: Job, seen: Measured, reference: Job, clean: float) -> dict:
+    simulated, *planned = replay(job, seen, seen.up)
+    at_pace = replay(job, seen, seen.paced)[0]
+    return {
+        "example": job.example.name,
+        "policy": job.every,
+        "failures": len(seen.up),
+        "saves": seen.saves,
+        "overhead": seen.overhead,
+        "simulated": simulated["time"]["mean"],
+        "clean": seen.start + seen.makespan - clean,
+        "planned": planned[0]["time"]["mean"] if planned else None,
+        "redone": seen.redone,
+        "simulated_redone": simulated["redone"],
+        "stalled": seen.stalled,
+        "simulated_stalled": simulated["stalled"],
+        "paced": at_pace["redone"] + at_pace["stalled"],
+        "restarts": sum(seen.restarts),
+        "simulated_failures": simulated["failures"],
+        "step": seen.step,
+        "persist": seen.persist,
+        "makespan": seen.makespan,
+        "same_losses": same_losses(job, reference),
+        "same_end": same_end(job, reference),
+    }
+
+
+class Bench:
+    """Runs of one example: those without failures between those with."""
+
+    def __init__(self, example: Example, folder: Path) -> None:
+        self.example, self.folder = example, folder
+        self.mtbf = 0.0
+        self.clean: list[tuple[Job, Measured]] = []
+        self.runs: list[tuple[Job, Measured]] = []
+
+    def run(self, policies: list[str], seeds: list[str]) -> list[dict]:
+        self.run_clean()
+        self.mtbf = self.clean[0][1].makespan * MTBF
+        for number, seed in enumerate(seeds):
+            failures = Failures.draw(self.mtbf, seed)
+            for at, every in enumerate(policies):
+                self.run_failing(every, failures, f"{number}-{at}")
+                if at == len(policies) // 2:
+                    self.run_clean()
+            self.run_clean()
+        walls = [seen.start + seen.makespan for _, seen in self.clean]
+        reference = self.clean[0][0]
+        if not all(same_losses(job, reference) for job, _ in self.clean):
+            sys.exit(f"failures_bench: {self.example.name}: no two runs have the same bits")
+        return [row_of(job, seen, reference, statistics.median(walls))
+                for job, seen in self.runs]  # fmt: skip
+
+    def run_clean(self) -> None:
+        """The one save, after the last step, comes when the clock has stopped."""
+        name = f"clean-{len(self.clean)}"
+        job = self.do(name, f"{self.example.steps} steps", Failures(NO_MORE))
+        self.clean.append((job, measure(job)))
+        said = self.clean[-1][1]
+        progress(f"{self.example.name} clean: {said.start:.1f} s to start, then "
+                 f"{said.makespan:.1f} s")  # fmt: skip
+
+    def run_failing(self, every: str, failures: Failures, name: str) -> None:
+        job = self.do(name, every, failures)
+        seen = measure(job, self.clean[-1][1].step)
+        self.runs.append((job, seen))
+        progress(f"{self.example.name} {every}: {len(seen.up)} kills, {seen.saves} saves, "
+                 f"{seen.makespan:.1f} s")  # fmt: skip
+        keep_last(job)
+
+    def do(self, name: str, every: str, failures: Failures) -> Job:
+        job = Job(self.example, every, failures, self.folder / name)
+        job.run()
+        return job
+
+
+def keep_last(job: Job) -> None:
+    """Old steps go, or a disk would fill."""
+    steps = sorted(path for path in (job.folder / "run").glob("step-*") if path.is_dir())
+    for path in steps[:-1]:
+        shutil.rmtree(path)
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def exact(row: dict) -> bool:
+    return row["same_losses"] and row["same_end"] is not False
+
+
+COLUMNS = (
+    ("policy", "{policy}"), ("kills", "{failures}"), ("saves", "{saves}"),
+    ("overhead, s", "{overhead:.2f}"), ("simulated", "{simulated:.2f}"), ("ratio", "{ratio}"),
+    ("redone", "{redone:.2f}"), ("simulated", "{simulated_redone:.2f}"),
+    ("stalls", "{stalled:.2f}"), ("simulated", "{simulated_stalled:.2f}"),
+    ("both", "{both:.2f}"), ("paced", "{paced:.2f}"),
+    ("restarts", "{restarts:.2f}"), ("clean", "{clean:.2f}"), ("planned", "{plan}"),
+    ("bits", "{bits}"),
+)  # fmt: skip
+
+
+def show(title: str, rows: list[dict]) -> None:
+    cells = [[head for head, _ in COLUMNS]]
+    for row in rows:
+        shown = row | {
+            "both": row["redone"] + row["stalled"],
+            "ratio": f"{row['overhead'] / row['simulated']:.3f}" if row["simulated"] else "-",
+            "plan": "-" if row["planned"] is None else f"{row['planned']:.2f}",
+            "bits": "same" if exact(row) else "DIFFER",
+        }
+        cells.append([form.format(**shown) for _, form in COLUMNS])
+    widths = [max(map(len, column)) for column in zip(*cells)]
+    print(f"\n{title}")
+    for line in cells:
+        print("  ".join(cell.rjust(width) for cell, width in zip(line, widths)))
+
+
+def judge(example: Example, rows: list[dict]) -> tuple[dict, list[str]]:
+    """The sums over the policies, and what is wrong with them."""
+    total = {key: sum(row[key] for row in rows) for key in
+             ("overhead", "simulated", "redone", "simulated_redone", "stalled",
+              "simulated_stalled", "paced", "restarts", "clean")}  # fmt: skip
+    parts = total["redone"] + total["stalled"]
+    total["ratio"] = total["overhead"] / max(total["simulated"], 1e-9)
+    total["ratio_of_parts"] = parts / max(total["paced"], 1e-9)
+    total["ratio_of_clean"] = total["clean"] / max(total["simulated"], 1e-9)
+    print(f"{example.name}: overhead {total['overhead']:.1f} s, simulated "
+          f"{total['simulated']:.1f} s, ratio {total['ratio']:.3f}; stalls and redone work "
+          f"{parts:.1f} s, paced {total['paced']:.1f} s, ratio {total['ratio_of_parts']:.3f} "
+          f"(bars 1 +- {BAR}); against clean runs {total['ratio_of_clean']:.3f}")  # fmt: skip
+    wrong = []
+    for ratio in ("ratio", "ratio_of_parts"):
+        if not abs(total[ratio] - 1) <= BAR:
+            wrong.append(f"{example.name}: {ratio} {total[ratio]:.3f}, want 1 +- {BAR}")
+    wrong += [f"{example.name} {row['policy']}: other bits than without failures"
+              for row in rows if not exact(row)]  # fmt: skip
+    return total, wrong
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="short runs, two policies")
+    parser.add_argument("--seed", type=int, default=1, help="of the failures")
+    parser.add_argument("--sequences", type=int, default=1, help="of failures")
+    parser.add_argument("--examples", default="gpt,resnet")
+    parser.add_argument("--policies", help="such as young,auto or '12 steps'; by commas")
+    parser.add_argument("--folder", type=Path, help="where to train (default: a temporary one)")
+    parser.add_argument("--json", type=Path, help="where the figures go, too")
+    return parser.parse_args()
+
+
+def main() -> int:
+    args = parse_arguments()
+    rows, totals, wrong = [], {}, []
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory(dir=args.folder, prefix="failures-") as folder:
+        for example in examples(args.quick):
+            if example.name not in args.examples.split(","):
+                continue
+            usual = "young," if args.quick else "young,daly,coci,checkfreq,auto,"
+            policies = (args.policies or usual + example.fixed).split(",")
+            seeds = [f"{example.name} {args.seed} {i}" for i in range(args.sequences)]
+            (place := Path(folder) / example.name).mkdir()
+            bench = Bench(example, place)
+            found = bench.run(policies, seeds)
+            show(f"{example.name}: {example.steps} steps, MTBF {bench.mtbf:.1f} s, seconds",
+                 found)  # fmt: skip
+            totals[example.name], missed = judge(example, found)
+            rows += found
+            wrong += missed
+    print(f"\nin {time.monotonic() - begun:.0f} s")
+    if args.json:
+        figures = {"seed": args.seed, "sequences": args.sequences, "quick": args.quick,
+                   "rows": rows, "totals": totals, "missed": wrong}  # fmt: skip
+        args.json.write_text(json.dumps(figures, indent=1) + "\n")
+    for line in wrong:
+        print(f"failures_bench: {line}", file=sys.stderr)
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
