@@ -78,6 +78,39 @@ TEST_P(ReadersAndWriter, ReadersFindAWholeStepAtAnyTimeOfSavesAndRetention) {
 
 INSTANTIATE_TEST_SUITE_P(Keep, ReadersAndWriter, ::testing::Bool());
 
+// The k of the first read of a shard in a restore.
+int64_t first_shard_read(const FaultyEnv& env) {
+  int64_t reads = 0;
+  for (const Call& call : env.log()) {
+    reads += call.op == Op::kRead;
+    if (call.op == Op::kRead && call.path.extension() == ".safetensors") return reads;
+  }
+  return -1;
+}
+
+TEST(AReader, KeepsTheStepThatRetentionRemovesWhileItIsRead) {
+  MemoryEnv disk(1);
+  SaverOptions options = test_options();
+  options.keep = Keep{.last = 1};
+  Writer writer(disk, options);
+  ASSERT_OK(writer.save(1).value().durable());
+  Job job(replicated(tensors(), 1));
+  FaultyEnv counted(disk);
+  ASSERT_OK(restore_alone(counted, job));
+
+  FaultyEnv env(disk);
+  env.before(Op::kRead, first_shard_read(counted), [&] {
+    ASSERT_OK(writer.save(2).value().durable());
+    ASSERT_FALSE(disk.info(kRun / "step-00000001").ok());
+  });
+  const Result<RestoredState> restored = restore_alone(env, job);
+  ASSERT_OK(restored);
+  EXPECT_EQ(restored->step, 1);
+  EXPECT_TRUE(job.has(values_at(1)));
+  EXPECT_TRUE(restored->skipped.empty());
+  ASSERT_FALSE(disk.info(kRun / "step-00000001").ok());  // it was removed
+}
+
 TEST(TwoWriters, OneThatIsTakenOverCommitsNothingMore) {
   MemoryEnv env(1);
   Writer first(env, test_options(1));
