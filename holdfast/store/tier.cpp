@@ -4,7 +4,9 @@
 
 #include "holdfast/base/crc32c.h"
 #include "holdfast/base/xxh3.h"
+#include "holdfast/store/object_env.h"
 #include "holdfast/store/run.h"
+#include "holdfast/store/s3_store.h"
 
 namespace holdfast {
 namespace {
@@ -220,6 +222,25 @@ std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run) {
 
 std::unique_ptr<StorageTier> make_object_tier(ObjectTier objects) {
   return std::make_unique<ObjectStoreTier>(std::move(objects));
+}
+
+Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& place,
+                                               const OpenBucket& open_bucket) {
+  if (place.empty())
+    return invalid("tier: no name, want a folder or s3://bucket/prefix");
+  if (!is_object_path(place)) {
+    return std::shared_ptr<StorageTier>(make_folder_tier(env, place));
+  }
+  struct Owned {  // the tier and what it stands on, in this order
+    std::shared_ptr<ObjectStore> store;
+    std::unique_ptr<StorageTier> tier;
+  };
+  const S3Url url = HOLDFAST_TRY(parse_s3_url(place));
+  auto owned = std::make_shared<Owned>();
+  owned->store = HOLDFAST_TRY(open_bucket(url.bucket));
+  owned->tier =
+      make_object_tier(HOLDFAST_TRY(ObjectTier::create(*owned->store, url.prefix)));
+  return std::shared_ptr<StorageTier>(owned, owned->tier.get());
 }
 
 Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to) {
