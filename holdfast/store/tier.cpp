@@ -103,6 +103,20 @@ class FolderTier : public StorageTier {
     return env_.remove_all(trash);
   }
 
+  Result<int64_t> sweep(WallTime) override {
+    const Result<Run> run = Run::open(env_, path_);
+    if (!run.ok() && run.error().code() == ErrorCode::kNotFound) return int64_t{0};
+    if (!run.ok()) return run.error();
+    if (HOLDFAST_TRY(read_owner(env_, path_)).has_value()) return int64_t{0};
+    int64_t removed = 0;
+    for (const std::string& name : HOLDFAST_TRY(env_.list(path_))) {
+      if (!parse_attempt_name(name) && !is_trash_name(name)) continue;
+      HOLDFAST_TRY(env_.remove_all(path_ / name));
+      ++removed;
+    }
+    return removed;
+  }
+
  private:
   Result<void> write(const TierStep& step, const OpenFile& open, const Path& attempt) {
     HOLDFAST_TRY(env_.create_folder(attempt));
@@ -188,6 +202,8 @@ class ObjectStoreTier : public StorageTier {
   Result<void> remove(const TierStep& step) override {
     return objects_.remove(key_of(step.manifest));
   }
+
+  Result<int64_t> sweep(WallTime before) override { return objects_.sweep(before, {}); }
 
  private:
   static ObjectStep key_of(const Manifest& manifest) {
