@@ -77,7 +77,8 @@ class Saver:
         self._native = _native.Saver(
             path, keep=keep_of(keep), ring=ring, backpressure=backpressure,
             in_flight=in_flight, read_back=read_back, incremental=incremental,
-            compress=compress, space_reserve=space_reserve, direct=direct, software=versions, tiers=tiers_of(tiers),
+            compress=compress, space_reserve=space_reserve, direct=direct, software=versions,
+            tiers=tiers_of(tiers),
         )
         self._warn()
 

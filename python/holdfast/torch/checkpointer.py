@@ -170,9 +170,9 @@ class Checkpointer:
     def resume(self) -> int:
         """Takes up the newest whole checkpoint; the next step to run, 0 if there is none.
 
-        `report` then says what was not as expected, and from which tier it came. ValueError, with that report and
-        before anything is touched, if the checkpoint is of another model and `strict`, or if
-        a tensor has another shape or dtype.
+        `report` then says what was not as expected, and from which tier it came. ValueError,
+        with that report and before anything is touched, if the checkpoint is of another model
+        and `strict`, or if a tensor has another shape or dtype.
         """
         job = self._live()
         try:
