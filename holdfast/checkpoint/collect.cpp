@@ -1,6 +1,7 @@
 #include "holdfast/checkpoint/collect.h"
 
 #include <algorithm>
+#include <map>
 
 #include "holdfast/checkpoint/overview.h"
 #include "holdfast/store/events.h"
@@ -18,19 +19,44 @@ Result<std::vector<std::string>> leftovers(const Run& run) {
   return left;
 }
 
-int64_t bytes_of_step(const StepList& list, const StepName& name) {
-  const auto step = std::ranges::find(list.steps, name, &Step::name);
-  int64_t bytes = 0;
-  if (step == list.steps.end()) return bytes;
-  for (const ManifestFile& file : step->manifest.files) bytes += file.bytes;
-  return bytes;
-}
-
-void note_removed(const StepList& before, const std::vector<StepName>& names,
-                  Collected& done) {
-  for (const StepName& name : names) {
-    done.removed.push_back({name, bytes_of_step(before, name)});
+// The files of steps as they were before any was removed.
+class Sizes {
+ public:
+  Sizes(Env& env, const StepList& list) {
+    for (const Step& step : list.steps) {
+      std::vector<FileInfo>& files = files_[step.name];
+      for (const ManifestFile& file : step.manifest.files) {
+        files.push_back(look(env, step.folder / file.name));
+      }
+      files.push_back(look(env, step.folder / kManifestName));
+    }
   }
+
+  // Of the step's removal, if those before it are gone.
+  int64_t remove(const StepName& step) {
+    int64_t freed = 0;
+    for (const FileInfo& file : files_[step]) {
+      const auto [left, first] =
+          left_.try_emplace({file.device, file.inode}, file.links);
+      if (--left->second == 0) freed += file.size;
+    }
+    return freed;
+  }
+
+ private:
+  // What cannot be looked at frees nothing that one could promise.
+  static FileInfo look(Env& env, const Path& path) {
+    const Result<FileInfo> info = env.info(path);
+    return info.ok() ? *info : FileInfo();
+  }
+
+  std::map<StepName, std::vector<FileInfo>> files_;
+  std::map<std::pair<uint64_t, uint64_t>, int64_t> left_;  // names, by device and inode
+};
+
+void note_removed(const StepList& before, Sizes& sizes,
+                  const std::vector<StepName>& names, Collected& done) {
+  for (const StepName& name : names) done.removed.push_back({name, sizes.remove(name)});
   for (const Step& step : before.steps) {
     if (std::ranges::find(names, step.name) == names.end()) {
       done.kept.push_back(step.name);
@@ -49,7 +75,9 @@ Result<Collected> carry_out(const Run& run, const Owner& owner, const Keep& keep
     (gone ? done.swept : done.failed).push_back(name);
   }
   const StepList before = HOLDFAST_TRY(run.steps());
-  note_removed(before, HOLDFAST_TRY(Retention(run, owner, keep, &events).run()), done);
+  Sizes sizes(run.env(), before);
+  note_removed(before, sizes, HOLDFAST_TRY(Retention(run, owner, keep, &events).run()),
+               done);
   for (const EventRecord& record : events.records()) {
     const Result<RemovalFailed> failed = event_as<RemovalFailed>(record);
     if (failed.ok()) done.failed.push_back(failed->folder + ": " + failed->reason);
@@ -67,7 +95,8 @@ Result<Collected> plan_only(const Run& run, const Keep& keep) {
     planned.swept = HOLDFAST_TRY(leftovers(run));
   }
   const StepList before = HOLDFAST_TRY(run.steps());
-  note_removed(before, HOLDFAST_TRY(plan_retention(run, keep)), planned);
+  Sizes sizes(run.env(), before);
+  note_removed(before, sizes, HOLDFAST_TRY(plan_retention(run, keep)), planned);
   return planned;
 }
 

@@ -18,7 +18,9 @@ struct CollectOptions {
 struct Collected {
   struct Removed {
     StepName name{};
-    int64_t bytes = 0;  // of its files, as its manifest says
+    // That its removal frees: a file with other names, in a step that stays or anywhere
+    // else, takes its room until the last of them goes.
+    int64_t bytes = 0;
   };
   std::vector<Removed> removed{};     // oldest first
   std::vector<StepName> kept{};       // newest first

@@ -7,6 +7,7 @@
 
 #include "holdfast/base/faulty_env.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
+#include "holdfast/checkpoint/step_files.h"
 
 namespace holdfast::testing {
 namespace {
@@ -32,9 +33,10 @@ struct Writer {
   explicit Writer(Env& env, const SaverOptions& options = in_background())
       : saver(Saver::open(env, kRun, nullptr, options).value()) {}
 
-  Result<SaveHandle> save(int64_t step) {
+  Result<SaveHandle> save(int64_t step) { return save(step, values_at(step)); }
+  Result<SaveHandle> save(int64_t step, const std::vector<Memory>& values) {
     auto job = std::make_unique<Job>(replicated(tensors(), 1));
-    job->set(values_at(step));
+    job->set(values);
     const LocalState state = job->state(0);
     jobs.push_back(std::move(job));
     return saver->save({.step = step, .state = &state});
@@ -77,6 +79,44 @@ TEST_P(ReadersAndWriter, ReadersFindAWholeStepAtAnyTimeOfSavesAndRetention) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Keep, ReadersAndWriter, ::testing::Bool());
+
+// The k of the first read of a shard in a restore.
+int64_t first_shard_read(const FaultyEnv& env) {
+  int64_t reads = 0;
+  for (const Call& call : env.log()) {
+    reads += call.op == Op::kRead;
+    if (call.op == Op::kRead && call.path.extension() == ".safetensors") return reads;
+  }
+  return -1;
+}
+
+TEST(AReader, KeepsTheStepThatRetentionRemovesWhileItIsRead) {
+  MemoryEnv disk(1);
+  SaverOptions options = test_options();
+  options.keep = Keep{.last = 1};
+  options.incremental = true;
+  Writer writer(disk, options);
+  ASSERT_OK(writer.save(1).value().durable());
+  std::vector<Memory> values = values_at(1);  // `w` is linked, so there are two files
+  values[1] = values_at(2)[1];
+  ASSERT_OK(writer.save(2, values).value().durable());
+  ASSERT_EQ(open_step(disk, kRun / "step-00000002")->files.size(), 2u);
+  Job job(replicated(tensors(), 1));
+  FaultyEnv counted(disk);
+  ASSERT_OK(restore_alone(counted, job));
+
+  FaultyEnv env(disk);
+  env.before(Op::kRead, first_shard_read(counted), [&] {
+    ASSERT_OK(writer.save(3).value().durable());
+    ASSERT_FALSE(disk.info(kRun / "step-00000002").ok());
+  });
+  const Result<RestoredState> restored = restore_alone(env, job);
+  ASSERT_OK(restored);
+  EXPECT_EQ(restored->step, 2);
+  EXPECT_TRUE(job.has(values));
+  EXPECT_TRUE(restored->skipped.empty());
+  EXPECT_FALSE(disk.info(kRun / "step-00000002").ok());  // it was removed
+}
 
 TEST(TwoWriters, OneThatIsTakenOverCommitsNothingMore) {
   MemoryEnv env(1);

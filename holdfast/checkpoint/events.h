@@ -118,6 +118,19 @@ struct MirrorFailed {
   }
 };
 
+// A step that the run directory had not was copied there from another tier.
+struct StepFetched {
+  static constexpr std::string_view kName = "step_fetched";
+  int64_t step = 0;
+  std::string tier;
+  double seconds = 0;
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("tier", self.tier);
+    field("seconds", self.seconds);
+  }
+};
+
 // A restore is done: from which step, past which others, and how long it took.
 struct Restored {
   static constexpr std::string_view kName = "restored";

@@ -5,6 +5,10 @@
 // where that would read more than 1.05 times what it needs and the rows are long enough
 // to be worth a read each, the rows alone are read, and their tensors must be checked
 // afterwards, by all ranks together (`by_range`, restore.h).
+//
+// All files are opened before the first byte is read, so that a step which retention
+// removes meanwhile is still read to its end; above some hundred descriptors they are
+// opened in their turn, and one that is gone then is kNotFound.
 #pragma once
 
 #include "holdfast/checkpoint/local_state.h"

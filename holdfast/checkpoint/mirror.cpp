@@ -4,6 +4,9 @@
 
 namespace holdfast {
 
+// Of an object store: no process of this run can still be writing there.
+constexpr Duration kLongAgo = std::chrono::hours(1);
+
 Mirror::Mirror(Env& env, const Path& run, std::vector<MirrorTo> tiers,
                EventSink* events, bool background)
     : env_(env),
@@ -45,7 +48,15 @@ bool Mirror::wait_idle(Instant deadline) {
   return copied_ == committed_;
 }
 
+// What an earlier process left half done; a tier that fails now says so with its copy.
+void Mirror::sweep() {
+  for (const MirrorTo& to : tiers_) {
+    static_cast<void>(to.tier->sweep(env_.wall_now() - kLongAgo));
+  }
+}
+
 void Mirror::work() {
+  sweep();
   while (true) {
     int64_t before = 0, count = 0;
     {

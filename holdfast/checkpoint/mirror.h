@@ -1,7 +1,8 @@
 // Copies committed steps to further tiers, on a thread of its own: rank 0's. Each tier
 // gets the newest step there is when its turn comes; what it cannot keep up with is left
 // out, and a copy that fails is an event and is tried again with the next step. The
-// checkpoint in the run directory does not depend on it.
+// checkpoint in the run directory does not depend on it. What killed processes left in the
+// tiers is swept when the thread begins.
 #pragma once
 
 #include <memory>
@@ -36,6 +37,7 @@ class Mirror {
   bool wait_idle(Instant deadline);
 
  private:
+  void sweep();
   void work();
   // Of all commits up to number `count`, of which those up to `before` were looked at.
   void copy_newest(int64_t before, int64_t count);

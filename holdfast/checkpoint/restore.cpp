@@ -5,6 +5,7 @@
 
 #include "holdfast/checkpoint/commit.h"
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/range_check.h"
 
 namespace holdfast {
@@ -41,6 +42,9 @@ class Restore {
         }
         if (!is_whole(*folder)) continue;
         Result<RestoredState> restored = try_step(*folder);
+        if (restored.ok() && candidate.tier != nullptr) {
+          restored->tier = candidate.tier->name();
+        }
         if (restored.ok() || !passes_over(restored.error())) return restored;
         touched_ = true;
         skipped_.push_back({folder->filename().native(), restored.error()});
@@ -121,23 +125,7 @@ class Restore {
   // The step's folder in the run directory, copied there if need be.
   Result<Path> bring(const Candidate& candidate) {
     if (candidate.tier == nullptr) return path_ / candidate.step.id;
-    const auto here = make_folder_tier(env_, path_);
-    HOLDFAST_TRY(copy_step(*candidate.tier, candidate.step, *here));
-    // By its attempt, and without regard to fences: it is here because it was asked for.
-    const Run run = HOLDFAST_TRY(Run::open(env_, path_));
-    std::optional<StepName> newest;  // beside a damaged one of the same step
-    for (const std::string& text : HOLDFAST_TRY(env_.list(path_))) {
-      const std::optional<StepName> name = parse_step_name(text);
-      if (!name.has_value()) continue;
-      const Result<Step> step = run.step(*name);
-      if (!step.ok() || step->manifest.attempt != candidate.step.manifest.attempt) {
-        continue;
-      }
-      newest = std::max(newest, name);
-    }
-    if (newest.has_value()) return path_ / newest->text();
-    return not_found("{}: step {} was copied here and is gone", path_.native(),
-                     candidate.step.manifest.step);
+    return fetch_step(env_, path_, *candidate.tier, candidate.step, options_.events);
   }
 
   bool any_vanished(const std::vector<Candidate>& candidates) const {
@@ -187,16 +175,18 @@ class Restore {
 
   Result<RestoredState> read_step(const Path& folder) {
     const StepFiles step = HOLDFAST_TRY(open_step(env_, folder));
-    Filled filled = HOLDFAST_TRY(fill(env_, step, into_, options_.read));
-    ranges_ = std::move(filled.by_range);
-    seals_ = step.seals;
-    tensors_.assign(step.collection.tensors().begin(), step.collection.tensors().end());
+    // Small files first: the rest stays readable once it is open (fill.h).
     const bool same_ranks = step.manifest.world == channel_.size();
     Object objects = HOLDFAST_TRY(read_objects(env_, step));
     Object own =
         same_ranks ? HOLDFAST_TRY(read_objects(env_, step, channel_.rank())) : Object();
+    Filled filled = HOLDFAST_TRY(fill(env_, step, into_, options_.read));
+    ranges_ = std::move(filled.by_range);
+    seals_ = step.seals;
+    tensors_.assign(step.collection.tensors().begin(), step.collection.tensors().end());
     return RestoredState{.step = step.manifest.step,
                          .folder = folder,
+                         .tier = {},
                          .manifest = step.manifest,
                          .objects = std::move(objects),
                          .rank_objects = std::move(own),

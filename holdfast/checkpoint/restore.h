@@ -34,6 +34,8 @@ struct RestoreOptions {
 struct RestoredState {
   int64_t step = 0;
   Path folder;
+  // Where it was copied from, into the run directory; empty if it was there. On rank 0.
+  std::string tier;
   Manifest manifest;
   Object objects;       // what is the same for all ranks
   Object rank_objects;  // this rank's, if as many ranks saved it; else None

@@ -15,6 +15,8 @@ Examples:
   holdfast ls runs/gpt          the steps of a run, newest first
   holdfast ls runs              all runs in a folder
   holdfast ls runs/gpt --json
+  holdfast ls s3://bucket/gpt   in an object store, with the keys of AWS_ACCESS_KEY_ID and
+                                AWS_SECRET_ACCESS_KEY, the server of AWS_ENDPOINT_URL
 
 Looks at names, sizes and small files; holdfast verify reads every byte.)";
 

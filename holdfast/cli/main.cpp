@@ -8,6 +8,8 @@
 
 #include "holdfast/base/posix_env.h"
 #include "holdfast/cli/cli.h"
+#include "holdfast/store/object_env.h"
+#include "holdfast/store/s3_store.h"
 
 namespace {
 
@@ -21,12 +23,20 @@ holdfast::Terminal terminal() {
           .colour = !plain && isatty(STDOUT_FILENO) == 1};
 }
 
+std::optional<std::string> variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   try {
-    const auto env = holdfast::make_posix_env();
-    const int code = holdfast::run_cli({argv + 1, argv + argc}, *env, std::cout,
+    const auto machine = holdfast::make_posix_env();
+    holdfast::ObjectEnv env(*machine, [&](const std::string& bucket) {
+      return holdfast::open_s3_from(*machine, variable, bucket);
+    });
+    const int code = holdfast::run_cli({argv + 1, argv + argc}, env, std::cout,
                                        std::cerr, terminal());
     if (std::cout.flush()) return code;
     std::cerr << "holdfast: the output could not be written\n";

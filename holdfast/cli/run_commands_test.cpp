@@ -285,6 +285,35 @@ TEST_F(RunCommandsTest, GcKeepsWhatAnyRuleKeepsAndSaysWhatGoes) {
   save(400);  // the run goes on
 }
 
+TEST_F(RunCommandsTest, GcCountsAByteWhenItsLastNameGoes) {
+  Dice dice(1);
+  job_.set(random_values(dice, tensors()));
+  const LocalState state = job_.state(0);
+  SaverOptions options = test_options();
+  options.ring_bytes = 8 * kMiB;
+  options.incremental = true;
+  const auto saver = Saver::open(*env_, run_path_, nullptr, options);
+  ASSERT_OK(saver);
+  for (const int64_t step :
+       {100, 200, 300}) {  // the first one has all, the others link
+    ASSERT_OK((*saver)->save({.step = step, .state = &state})->durable());
+  }
+  ASSERT_OK((*saver)->close());
+  const auto bytes = [](const Json& report) {
+    int64_t sum = 0;
+    for (const Json& step : report["removed"]) sum += step["bytes"].get<int64_t>();
+    return sum;
+  };
+  const int64_t shard = env_->info(folder(100) + "/rank-0000.safetensors")->size;
+  ASSERT_GT(shard, 2 * kMiB);
+  const std::string rule = "gc " + run_path_ + " --keep-last 1";
+  EXPECT_LT(bytes(json(rule + " --dry-run")), kMiB);  // step 300 has the shard, too
+  EXPECT_LT(bytes(json(rule)), kMiB);
+  save(400);
+  EXPECT_GE(bytes(json(rule + " --dry-run")), shard);
+  EXPECT_GE(bytes(json(rule)), shard);
+}
+
 TEST_F(RunCommandsTest, GcSweepsWhatACrashLeft) {
   save(100);
   const std::string left = run_path_ + "/step-00000400.00000000000000aa.tmp";

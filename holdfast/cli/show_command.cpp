@@ -20,7 +20,7 @@ Examples:
   holdfast show model.pt --layout       which bytes of which file hold which box
 
 PATH is a file or folder of a known format, a step's folder, or a run directory; RUN@STEP
-is that step of the run, as last saved.)";
+is that step of the run, as last saved. A run may be in an object store: s3://bucket/prefix.)";
 
 constexpr size_t kObjectsShown = 1000;  // characters, unless --objects asks for all
 

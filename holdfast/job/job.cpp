@@ -41,9 +41,15 @@ std::unique_ptr<EventSink> open_log(Env& env, const Path& run, int rank,
   return log.ok() ? *std::move(log) : nullptr;
 }
 
-JobOptions with_log(JobOptions options, EventSink* log) {
-  if (options.saver.events == nullptr) options.saver.events = log;
+JobOptions with_events(JobOptions options, EventSink* events) {
+  options.saver.events = events;
   return options;
+}
+
+std::vector<std::shared_ptr<StorageTier>> tiers_of(const SaverOptions& options) {
+  std::vector<std::shared_ptr<StorageTier>> tiers;
+  for (const MirrorTo& mirror : options.mirrors) tiers.push_back(mirror.tier);
+  return tiers;
 }
 
 JobOptions with_workers(JobOptions options, const Transport* transport) {
@@ -59,7 +65,8 @@ Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options,
       transport_(transport),
       learned_(learn_from(env, run, transport)),
       log_(open_log(env, run, transport == nullptr ? 0 : transport->rank(), options)),
-      options_(with_log(std::move(options), log_.get())),
+      warnings_(options.saver.events != nullptr ? options.saver.events : log_.get()),
+      options_(with_events(std::move(options), &warnings_)),
       gatherer_(env, transport, options_.saver.agree_within),
       agenda_(
           env, transport,
@@ -77,9 +84,27 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
       HOLDFAST_TRY(Scheduler::create(options.schedule).within("schedule"));
   std::unique_ptr<Job> job(
       new Job(env, run, transport, std::move(options), std::move(scheduler)));
+  HOLDFAST_TRY(job->fetch(run));
   job->saver_ = HOLDFAST_TRY(Saver::open(env, run, transport, job->options_.saver));
   if (job->options_.signals) job->signals_ = std::make_unique<StopSignals>();
   return job;
+}
+
+// Rank 0's affair; the others wait, for as long as a step may take.
+Result<void> Job::fetch(const Path& run) {
+  const std::vector<std::shared_ptr<StorageTier>> tiers = tiers_of(options_.saver);
+  if (tiers.empty()) return {};
+  if (!look_.coordinator()) {
+    const Message told =
+        HOLDFAST_TRY(look_.hear(++looks_, options_.saver.write_within));
+    return told.error.has_value() ? Result<void>(*told.error) : Result<void>();
+  }
+  Message message{.serial = ++looks_, .kind = "fetch"};
+  Result<Fetched> fetched = fetch_newest(env_, run, tiers, &warnings_);
+  if (!fetched.ok()) message.error = fetched.error();
+  HOLDFAST_TRY(look_.tell_all(message, options_.saver.agree_within));
+  fetched_ = HOLDFAST_TRY(std::move(fetched));
+  return {};
 }
 
 Result<void> Job::attach(const std::vector<HeldPiece>& pieces) {
@@ -108,8 +133,10 @@ Result<RestoredState> Job::resume(const std::vector<HeldPiece>& pieces,
   const LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, false));
   RestoreOptions told = options;
   if (told.events == nullptr) told.events = options_.saver.events;
+  if (told.tiers.empty()) told.tiers = tiers_of(options_.saver);
   RestoredState restored =
       HOLDFAST_TRY(restore(env_, saver_->run(), state, transport_, told));
+  if (restored.folder == fetched_.folder) restored.tier = fetched_.tier;
   parent_ = restored.folder.filename().native();
   resumed_ = appointed_ = restored.step;
   HOLDFAST_TRY(saver_->prepare(state));

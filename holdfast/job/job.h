@@ -19,11 +19,13 @@
 #include <memory>
 #include <optional>
 
+#include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/gather.h"
 #include "holdfast/checkpoint/restore.h"
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/job/agenda.h"
 #include "holdfast/job/stop_signals.h"
+#include "holdfast/job/warnings.h"
 #include "holdfast/schedule/scheduler.h"
 
 namespace holdfast {
@@ -55,7 +57,8 @@ struct JobState {
 
 class Job {
  public:
-  // Opens the saver, on all ranks together. `transport` is null for one rank; it, env and
+  // Opens the saver, on all ranks together. What only its mirrors have is brought back
+  // first (fetch.h): the newest step may be there, and the run with it. `transport` is null for one rank; it, env and
   // what the options point to must outlive the job.
   static Result<std::unique_ptr<Job>> open(Env& env, const Path& run,
                                            Transport* transport, JobOptions options);
@@ -68,7 +71,8 @@ class Job {
   // The newest whole checkpoint, as rank 0 sees it: which tensors there are to fill, before
   // the pieces are made. kNotFound if there is none.
   Result<StepFiles> look();
-  // Fills the pieces; see restore(). kNotFound if there is no checkpoint.
+  // Fills the pieces; see restore(), whose tiers are the mirrors unless the options name
+  // others. kNotFound if there is no checkpoint.
   Result<RestoredState> resume(const std::vector<HeldPiece>& pieces,
                                const RestoreOptions& options = {});
 
@@ -80,6 +84,8 @@ class Job {
   void want(const std::string& why) { wanted_ = why; }
   // The interval that the policy has found, and why: one line.
   std::string explain() const { return scheduler_.explain(); }
+  // What went wrong since the last call and did not stop the job: one sentence each.
+  std::vector<std::string> take_warnings() { return warnings_.take(); }
   // Saves, on all ranks together; whether it was due or not.
   Result<SaveHandle> save(const JobState& state);
   // Waits for the last save to be durable, for as long as `grace` allows.
@@ -94,6 +100,7 @@ class Job {
   Job(Env& env, const Path& run, Transport* transport, JobOptions options,
       Scheduler scheduler);
 
+  Result<void> fetch(const Path& run);
   std::optional<Appointment> decide(int64_t first, int64_t last);
   void consult(int64_t step);
   void learn_outcome();
@@ -102,7 +109,9 @@ class Job {
   Transport* transport_;
   Learned learned_;  // by earlier processes; rank 0's
   std::unique_ptr<EventSink> log_;
+  Warnings warnings_;  // before the log
   const JobOptions options_;
+  Fetched fetched_;  // when it was opened
   std::unique_ptr<Saver> saver_;
   StateGatherer gatherer_;
   Agenda agenda_;

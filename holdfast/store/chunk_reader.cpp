@@ -59,17 +59,22 @@ bool refuses_direct(const Error& error) {
   return error.code() == ErrorCode::kInvalid || error.code() == ErrorCode::kUnsupported;
 }
 
+Result<std::unique_ptr<File>> open_to_read(Env& env, const Path& path, bool direct) {
+  return env.open(path, {.mode = OpenMode::kRead, .direct = direct});
+}
+
 // One thread's reads, in order, with some in flight.
 class GroupReader {
  public:
   GroupReader(Env& env, const Path& path, const ShardFile& file,
               std::span<const size_t> wanted, const VisitChunk& visit,
-              RingOptions buffers)
+              RingOptions buffers, std::unique_ptr<File> opened)
       : env_(env),
         path_(path),
         file_(file),
         wanted_(wanted),
         visit_(visit),
+        opened_(std::move(opened)),
         buffers_(buffers) {}
   ~GroupReader() { drop_in_flight(); }
 
@@ -80,6 +85,7 @@ class GroupReader {
       return outcome;
     }
     drop_in_flight();
+    opened_.reset();
     return read(groups.subspan(visited_), options, false, stop);
   }
 
@@ -92,8 +98,7 @@ class GroupReader {
 
   Result<void> read(std::span<const Group> groups, const ReadOptions& options,
                     bool direct, const std::atomic<bool>& stop) {
-    opened_ =
-        HOLDFAST_TRY(env_.open(path_, {.mode = OpenMode::kRead, .direct = direct}));
+    if (opened_ == nullptr) opened_ = HOLDFAST_TRY(open_to_read(env_, path_, direct));
     for (const Group& group : groups) {
       if (stop) return {};
       if (in_flight_.size() == static_cast<size_t>(options.in_flight)) {
@@ -167,6 +172,18 @@ class GroupReader {
 
 }  // namespace
 
+Result<OpenShard> open_shard(Env& env, const Path& path, const ReadOptions& options) {
+  OpenShard opened;
+  for (int i = 0; i < std::max(options.threads, 1); ++i) {
+    Result<std::unique_ptr<File>> file = open_to_read(env, path, options.direct);
+    if (!file.ok() && options.direct && refuses_direct(file.error())) {
+      file = open_to_read(env, path, false);
+    }
+    opened.files.push_back(HOLDFAST_TRY(std::move(file)));
+  }
+  return opened;
+}
+
 ByteExtent place_of(const ShardFile& file, size_t chunk) {
   if (file.packed.empty()) return {file.chunks[chunk].offset, file.chunks[chunk].bytes};
   return {file.packed[chunk].offset, file.packed[chunk].bytes};
@@ -205,7 +222,7 @@ Result<void> check_chunk(const Path& path, const ShardFile& file,
 
 Result<void> read_chunks(Env& env, const Path& path, const ShardFile& file,
                          std::span<const size_t> wanted, const VisitChunk& visit,
-                         const ReadOptions& options) {
+                         const ReadOptions& options, OpenShard opened) {
   const std::vector<Group> groups = group_chunks(file, wanted, options.block);
   const size_t threads =
       std::clamp<size_t>(static_cast<size_t>(options.threads), 1, groups.size() + 1);
@@ -215,7 +232,10 @@ Result<void> read_chunks(Env& env, const Path& path, const ShardFile& file,
     const size_t first = groups.size() * part / threads;
     const size_t last = groups.size() * (part + 1) / threads;
     const auto own = std::span(groups).subspan(first, last - first);
-    GroupReader reader(env, path, file, wanted, visit, buffers_for(own, options));
+    std::unique_ptr<File> held;
+    if (part < opened.files.size()) held = std::move(opened.files[part]);
+    GroupReader reader(env, path, file, wanted, visit, buffers_for(own, options),
+                       std::move(held));
     outcomes[part] = reader.run(own, options, stop);
     if (!outcomes[part].ok()) stop = true;
   };

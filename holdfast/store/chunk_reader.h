@@ -4,6 +4,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <span>
 
 #include "holdfast/base/crc32c.h"
@@ -43,13 +44,19 @@ Result<ByteView> open_chunk(const ShardFile& file, size_t chunk, ByteView stored
 Result<void> check_chunk(const Path& path, const ShardFile& file,
                          const FoundChunk& found);
 
+// A shard opened for read_chunks beforehand: what is removed then can still be read.
+struct OpenShard {
+  std::vector<std::unique_ptr<File>> files{};  // one a thread
+};
+Result<OpenShard> open_shard(Env& env, const Path& path, const ReadOptions& options);
+
 // Calls `visit` once for each wanted chunk (ascending numbers), intact or not; from
 // several threads at once if there are several. The first failure of reading or of a
-// visit ends it.
+// visit ends it. `opened` is of the same file and options, or empty.
 using VisitChunk = std::function<Result<void>(const FoundChunk&)>;
 Result<void> read_chunks(Env& env, const Path& path, const ShardFile& file,
                          std::span<const size_t> wanted, const VisitChunk& visit,
-                         const ReadOptions& options = {});
+                         const ReadOptions& options = {}, OpenShard opened = {});
 
 // The same for all of them.
 Result<void> read_all_chunks(Env& env, const Path& path, const ShardFile& file,

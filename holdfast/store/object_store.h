@@ -18,6 +18,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -88,6 +89,10 @@ class ObjectStore {
   // Nothing to abort is success.
   virtual Result<void> abort_upload(const PendingUpload& upload) = 0;
 };
+
+// Opens the store of a bucket; shared by all that is open in it.
+using OpenBucket =
+    std::function<Result<std::shared_ptr<ObjectStore>>(const std::string& bucket)>;
 
 // kInvalid unless all servers can hold it under this very name: 1 to 1024 bytes, without
 // control characters and without empty, "." or ".." segments.

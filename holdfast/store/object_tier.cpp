@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <map>
 #include <optional>
 
 namespace holdfast {
@@ -29,17 +28,16 @@ std::string name_of_step(const ObjectStep& step) {
                      step.sequence, step.attempt, kManifestSuffix);
 }
 
-std::optional<ObjectStep> step_of_name(const std::string& name) {
+std::optional<ObjectStep> step_of_name(std::string_view name) {
   const size_t head = kManifestPrefix.size();
   if (name.size() != head + 2 * (kDecimals + 1) + kHexDigits + kManifestSuffix.size()) {
     return std::nullopt;
   }
-  const std::string_view text = name;
-  const auto epoch = number_of<int64_t>(text.substr(head, kDecimals), 10);
+  const auto epoch = number_of<int64_t>(name.substr(head, kDecimals), 10);
   const auto sequence =
-      number_of<int64_t>(text.substr(head + kDecimals + 1, kDecimals), 10);
+      number_of<int64_t>(name.substr(head + kDecimals + 1, kDecimals), 10);
   const auto attempt =
-      number_of<uint64_t>(text.substr(head + 2 * (kDecimals + 1), kHexDigits), 16);
+      number_of<uint64_t>(name.substr(head + 2 * (kDecimals + 1), kHexDigits), 16);
   if (!epoch || !sequence || !attempt) return std::nullopt;
   const ObjectStep step{*epoch, *sequence, *attempt};
   // Written again, so that no second spelling names the same checkpoint.
@@ -91,6 +89,8 @@ Result<Leftovers> find_leftovers(ObjectStore& store, const std::string& data) {
 
 }  // namespace
 
+bool is_manifest_name(std::string_view name) { return step_of_name(name).has_value(); }
+
 Result<ObjectTier> ObjectTier::create(ObjectStore& store, std::string prefix) {
   if (prefix.ends_with('/')) prefix.pop_back();
   if (!prefix.empty()) {
@@ -133,13 +133,9 @@ Result<void> ObjectTier::commit(const ObjectStep& step, ByteView manifest,
     return invalid("{}: commit of epoch {}, sequence {}, want 0 or more", name(),
                    step.epoch, step.sequence);
   }
-  std::map<std::string, int64_t> there;
-  for (const ObjectInfo& object :
-       HOLDFAST_TRY(store_->list(attempt_prefix(step.attempt)))) {
-    there[object.key] = object.size;
-  }
+  const std::map<std::string, int64_t> there = HOLDFAST_TRY(this->files(step));
   for (const ManifestFile& file : files) {
-    const auto found = there.find(HOLDFAST_TRY(file_key(step.attempt, file.name)));
+    const auto found = there.find(file.name);
     if (found == there.end() || found->second != file.bytes) {
       return conflict("{}: attempt {:016x}: {} has {} bytes, want {}", name(),
                       step.attempt, file.name, found == there.end() ? 0 : found->second,
@@ -167,6 +163,15 @@ Result<Bytes> ObjectTier::read_manifest(const ObjectStep& step) {
 Result<std::unique_ptr<Source>> ObjectTier::open(const ObjectStep& step,
                                                  const std::string& file) {
   return store_->open(HOLDFAST_TRY(file_key(step.attempt, file)));
+}
+
+Result<std::map<std::string, int64_t>> ObjectTier::files(const ObjectStep& step) {
+  const std::string start = attempt_prefix(step.attempt);
+  std::map<std::string, int64_t> files;
+  for (const ObjectInfo& object : HOLDFAST_TRY(store_->list(start))) {
+    files[object.key.substr(start.size())] = object.size;
+  }
+  return files;
 }
 
 Result<int64_t> ObjectTier::remove_keys(const std::vector<std::string>& keys) {

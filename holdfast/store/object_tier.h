@@ -21,10 +21,12 @@
 // digests (manifest.h) are for the caller to check: an ETag is no digest.
 #pragma once
 
+#include <map>
 #include <memory>
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "holdfast/store/manifest.h"
@@ -39,6 +41,9 @@ struct ObjectStep {
   uint64_t attempt = 0;
   friend auto operator<=>(const ObjectStep&, const ObjectStep&) = default;
 };
+
+// "manifest-<epoch>-<sequence>-<attempt>.json": the name of a commit mark.
+bool is_manifest_name(std::string_view name);
 
 // Manifests have no more bytes than this.
 inline constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
@@ -67,6 +72,8 @@ class ObjectTier {
   // The bytes of its manifest; kNotFound if it was removed meanwhile.
   Result<Bytes> read_manifest(const ObjectStep& step);
   Result<std::unique_ptr<Source>> open(const ObjectStep& step, const std::string& file);
+  // Names and sizes of its files as they are, whatever the manifest says.
+  Result<std::map<std::string, int64_t>> files(const ObjectStep& step);
 
   // The checkpoint is gone; its last data keys may stay if this fails or is killed.
   Result<void> remove(const ObjectStep& step);

@@ -9,6 +9,8 @@ namespace holdfast {
 namespace {
 
 constexpr int64_t kMaxParts = 10'000;
+constexpr const char* kAccessKey = "AWS_ACCESS_KEY_ID";
+constexpr const char* kSecretKey = "AWS_SECRET_ACCESS_KEY";
 
 bool is_word(std::string_view text, std::string_view others) {
   return !text.empty() && std::all_of(text.begin(), text.end(), [&](char c) {
@@ -149,14 +151,28 @@ S3Options s3_options_from(const Variables& variables, std::string bucket) {
   };
   S3Options options;
   options.bucket = std::move(bucket);
-  options.credentials = {.access_key = first_of({"AWS_ACCESS_KEY_ID"}),
-                         .secret_key = first_of({"AWS_SECRET_ACCESS_KEY"}),
+  options.credentials = {.access_key = first_of({kAccessKey}),
+                         .secret_key = first_of({kSecretKey}),
                          .session_token = first_of({"AWS_SESSION_TOKEN"})};
   options.endpoint = first_of({"AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL"});
   options.ca_file = first_of({"AWS_CA_BUNDLE"});
   const std::string region = first_of({"AWS_REGION", "AWS_DEFAULT_REGION"});
   if (!region.empty()) options.region = region;
   return options;
+}
+
+Result<std::shared_ptr<ObjectStore>> open_s3_from(Env& env, const Variables& variables,
+                                                  const std::string& bucket) {
+  const S3Options options = s3_options_from(variables, bucket);
+  auto store = open_s3(env, options);
+  if (store.ok()) return std::shared_ptr<ObjectStore>(*std::move(store));
+  const S3Credentials& keys = options.credentials;
+  const bool both = !keys.access_key.empty() && !keys.secret_key.empty();
+  const bool wrong = store.error().code() == ErrorCode::kInvalid;
+  if (both || !wrong || !is_bucket(bucket)) return store.error();
+  return invalid("s3://{}: {} is not set, want the keys of the account in {} and {}",
+                 bucket, keys.access_key.empty() ? kAccessKey : kSecretKey, kAccessKey,
+                 kSecretKey);
 }
 
 int64_t s3_part_bytes(int64_t size, int64_t least) {

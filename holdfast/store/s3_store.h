@@ -71,6 +71,10 @@ S3Options s3_options_from(const Variables& variables, std::string bucket);
 // (HOLDFAST_S3). Talks to nobody yet. Env must outlive the store.
 Result<std::unique_ptr<ObjectStore>> open_s3(Env& env, const S3Options& options);
 
+// The same with options from `variables`; kInvalid, naming the variable, without keys.
+Result<std::shared_ptr<ObjectStore>> open_s3_from(Env& env, const Variables& variables,
+                                                  const std::string& bucket);
+
 // Of a multipart upload of `size` bytes: max(least, size / 10,000 rounded up).
 int64_t s3_part_bytes(int64_t size, int64_t least);
 

@@ -4,7 +4,9 @@
 
 #include "holdfast/base/crc32c.h"
 #include "holdfast/base/xxh3.h"
+#include "holdfast/store/object_env.h"
 #include "holdfast/store/run.h"
+#include "holdfast/store/s3_store.h"
 
 namespace holdfast {
 namespace {
@@ -101,6 +103,20 @@ class FolderTier : public StorageTier {
     return env_.remove_all(trash);
   }
 
+  Result<int64_t> sweep(WallTime) override {
+    const Result<Run> run = Run::open(env_, path_);
+    if (!run.ok() && run.error().code() == ErrorCode::kNotFound) return int64_t{0};
+    if (!run.ok()) return run.error();
+    if (HOLDFAST_TRY(read_owner(env_, path_)).has_value()) return int64_t{0};
+    int64_t removed = 0;
+    for (const std::string& name : HOLDFAST_TRY(env_.list(path_))) {
+      if (!parse_attempt_name(name) && !is_trash_name(name)) continue;
+      HOLDFAST_TRY(env_.remove_all(path_ / name));
+      ++removed;
+    }
+    return removed;
+  }
+
  private:
   Result<void> write(const TierStep& step, const OpenFile& open, const Path& attempt) {
     HOLDFAST_TRY(env_.create_folder(attempt));
@@ -187,6 +203,8 @@ class ObjectStoreTier : public StorageTier {
     return objects_.remove(key_of(step.manifest));
   }
 
+  Result<int64_t> sweep(WallTime before) override { return objects_.sweep(before, {}); }
+
  private:
   static ObjectStep key_of(const Manifest& manifest) {
     return {.epoch = manifest.epoch,
@@ -220,6 +238,25 @@ std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run) {
 
 std::unique_ptr<StorageTier> make_object_tier(ObjectTier objects) {
   return std::make_unique<ObjectStoreTier>(std::move(objects));
+}
+
+Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& place,
+                                               const OpenBucket& open_bucket) {
+  if (place.empty())
+    return invalid("tier: no name, want a folder or s3://bucket/prefix");
+  if (!is_object_path(place)) {
+    return std::shared_ptr<StorageTier>(make_folder_tier(env, place));
+  }
+  struct Owned {  // the tier and what it stands on, in this order
+    std::shared_ptr<ObjectStore> store;
+    std::unique_ptr<StorageTier> tier;
+  };
+  const S3Url url = HOLDFAST_TRY(parse_s3_url(place));
+  auto owned = std::make_shared<Owned>();
+  owned->store = HOLDFAST_TRY(open_bucket(url.bucket));
+  owned->tier =
+      make_object_tier(HOLDFAST_TRY(ObjectTier::create(*owned->store, url.prefix)));
+  return std::shared_ptr<StorageTier>(owned, owned->tier.get());
 }
 
 Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to) {

@@ -46,6 +46,10 @@ class StorageTier {
   // taken, if one is wrong. A step that is there already, whole, is success.
   virtual Result<void> put(const TierStep& step, const OpenFile& open) = 0;
   virtual Result<void> remove(const TierStep& step) = 0;
+  // Removes what copies and removals that were killed have left, of a tier that is written
+  // by its caller alone; nothing of a run directory that somebody owns. Of an object store
+  // only what is from before `before`, by the server's clock. How much went.
+  virtual Result<int64_t> sweep(WallTime before) = 0;
 };
 
 // A run directory. It is made when a step is put into it, as the run of that step;
@@ -53,6 +57,11 @@ class StorageTier {
 std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run);
 // The store behind `objects` must outlive the tier.
 std::unique_ptr<StorageTier> make_object_tier(ObjectTier objects);
+
+// A tier by name: of an object store for "s3://bucket/prefix", which it opens and owns,
+// else a run directory. kInvalid for a name that cannot be; else as `open_bucket` fails.
+Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& place,
+                                               const OpenBucket& open_bucket);
 
 // Copies a step, checked on the way.
 Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to);

@@ -73,6 +73,24 @@ TEST_P(TierTest, ADamagedStepIsNotCopied) {
   EXPECT_TRUE(to->steps().value().empty());
 }
 
+TEST_P(TierTest, WhatAKilledCopyLeftIsSwept) {
+  ASSERT_OK(copy_step(*from, from->steps().value()[0], *to));
+  const WallTime later = env.wall_now() + std::chrono::hours(1);
+  EXPECT_EQ(to->sweep(later).value(), 0);
+  if (GetParam()) {
+    ASSERT_OK(store.put("gpt/data/00000000000000aa/rank-0000.safetensors", {}));
+  } else {
+    ASSERT_OK(env.create_folder("/dev/shm/gpt/step-00000300.00000000000000aa.tmp"));
+  }
+  EXPECT_EQ(to->sweep(later).value(), 1);
+  EXPECT_EQ(to->steps().value().size(), 1u);
+}
+
+TEST_P(TierTest, ARunDirectoryThatSomebodyOwnsIsNotSwept) {
+  ASSERT_OK(env.create_folder(Path(kTestRun) / "step-00000300.00000000000000aa.tmp"));
+  EXPECT_EQ(from->sweep(env.wall_now()).value(), 0);
+}
+
 TEST_P(TierTest, TheNewestAreKept) {
   for (const TierStep& step : from->steps().value()) {
     ASSERT_OK(copy_step(*from, step, *to));

@@ -1,7 +1,8 @@
 """Saving the state of a training job in the background, and bringing it back."""
 
-from collections.abc import Mapping
-from os import PathLike
+import logging
+from collections.abc import Mapping, Sequence
+from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Self
 
@@ -9,6 +10,22 @@ from holdfast import _native
 from holdfast.arrays import describe
 
 _Path = str | PathLike[str]
+Tiers = Sequence[_Path | _native.Tier]
+
+_log = logging.getLogger("holdfast")
+
+
+def keep_of(keep: int | _native.Keep | None) -> _native.Keep | None:
+    """A number is that of the newest steps to keep."""
+    return _native.Keep(keep) if isinstance(keep, int) else keep
+
+
+def tiers_of(tiers: Tiers) -> list[_native.Tier]:
+    """Opens those that are named only."""
+    if isinstance(tiers, str | PathLike):
+        raise TypeError(f"tiers={tiers!r}: want a list of places")
+    return [tier if isinstance(tier, _native.Tier) else _native.Tier(fspath(tier))
+            for tier in tiers]
 
 
 class Saver:
@@ -23,9 +40,17 @@ class Saver:
     in bytes that saves pass through; 0 is as much as the state, but at most a quarter of
     what is free. `in_flight` saves may be under way; for one more, `backpressure` says
     whether to "wait", to "skip" it, or to drop those that wait for it, the "newest". With
-    `read_back` a checkpoint is read again before it counts. `space_reserve` bytes are left
+    `read_back` a checkpoint is read again before it counts; with `incremental` what did not
+    change is linked and not written again; `compress` is a level of zstd, 1 to 22, for files
+    that only Holdfast reads. `space_reserve` bytes are left
     free on the disk; `direct` goes past the system's cache where that is possible;
     `software` is noted in the checkpoint, as names and versions.
+
+    `tiers` are further places for copies of each step, made in the background once it is
+    durable: folders (another disk, or "/dev/shm/gpt", which outlives the process),
+    "s3://bucket/prefix" (keys and server as in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
+    AWS_ENDPOINT_URL, AWS_REGION), or a Tier. A tier that fails costs a warning, never the
+    save. A run directory that was lost is brought back from them.
 
     ConflictError if a live job owns the directory; a dead one's is taken over. A save that
     fails for a reason that may pass (a full disk) is dropped and the next one tries again;
@@ -41,16 +66,21 @@ class Saver:
         backpressure: str = "wait",
         in_flight: int = 2,
         read_back: bool = False,
+        incremental: bool = False,
+        compress: int = 0,
         space_reserve: int = 64 << 20,
         direct: bool = True,
         software: Mapping[str, str] | None = None,
+        tiers: Tiers = (),
     ) -> None:
         versions = {"holdfast": _native.version} | dict(software or {})
         self._native = _native.Saver(
-            path, keep=_native.Keep(keep) if isinstance(keep, int) else keep, ring=ring,
-            backpressure=backpressure, in_flight=in_flight, read_back=read_back,
-            space_reserve=space_reserve, direct=direct, software=versions,
+            path, keep=keep_of(keep), ring=ring, backpressure=backpressure,
+            in_flight=in_flight, read_back=read_back, incremental=incremental,
+            compress=compress, space_reserve=space_reserve, direct=direct, software=versions,
+            tiers=tiers_of(tiers),
         )
+        self._warn()
 
     @property
     def path(self) -> PathLike[str]:
@@ -77,6 +107,7 @@ class Saver:
         `metrics` serve Keep's `best`. `parallel` says in words how the job is laid out,
         `parent` names the step folder that it went on from.
         """
+        self._warn()
         held = dict(tensors)  # once: some mappings make their values anew each time
         return self._native.save(
             step, describe(held), held, objects, rank_objects,
@@ -88,7 +119,14 @@ class Saver:
 
         After TimeoutError, the saves go on, and it may be called again.
         """
-        self._native.close(timeout)
+        try:
+            self._native.close(timeout)
+        finally:
+            self._warn()
+
+    def _warn(self) -> None:
+        for sentence in self._native.take_warnings():
+            _log.warning("%s", sentence)
 
     def __enter__(self) -> Self:
         return self
@@ -113,8 +151,12 @@ def restore(
     step: int | None = None,
     *,
     verify_all: bool = False,
+    tiers: Tiers = (),
 ) -> _native.Restored:
     """Fills arrays from the newest whole checkpoint of a run, or from that of `step`.
+
+    `path` is a run directory, or "s3://bucket/prefix". Of `tiers` (as in Saver), a newer
+    step than the run directory has is copied there first; the result's `tier` says so.
 
     Names, dtypes and shapes must be those of the checkpoint, which may have more tensors
     (`unused`). Every byte that is used is checked; a damaged step is passed over for the
@@ -123,4 +165,5 @@ def restore(
     then, if the message says so, the arrays have any contents.
     """
     held = dict(into)
-    return _native.restore(path, describe(held, writable=True), step, verify_all)
+    return _native.restore(path, describe(held, writable=True), step, verify_all,
+                           tiers_of(tiers))

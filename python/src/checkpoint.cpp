@@ -6,9 +6,11 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "holdfast/checkpoint/fetch.h"
 #include "object.h"
 #include "restored.h"
 #include "saver.h"
+#include "tier.h"
 
 namespace holdfast::python {
 namespace {
@@ -35,20 +37,28 @@ Keep make_keep(int64_t last, int64_t every, int64_t best, const std::string& met
 
 void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
                 int64_t ring, const std::string& backpressure, int in_flight,
-                bool read_back, int64_t space_reserve, bool direct, Texts software) {
+                bool read_back, bool incremental, int compress, int64_t space_reserve,
+                bool direct, Texts software, const std::vector<HeldTier>& tiers) {
+  auto warnings = std::make_unique<Warnings>();
   SaverOptions options{.ring_bytes = ring,
                        .in_flight = in_flight,
                        .backpressure = backpressure_of(backpressure),
-                       .keep = std::move(keep),
+                       .keep = keep,
+                       .mirrors = mirrors_of(tiers, keep),
+                       .incremental = incremental,
+                       .compress = compress,
                        .read_back = read_back,
                        .space_reserve = space_reserve,
                        .direct = direct,
-                       .software = std::move(software)};
+                       .software = std::move(software),
+                       .events = warnings.get()};
   auto opened = [&] {
     const nb::gil_scoped_release unlocked;
+    unwrap(fetch_newest(env(), path, storage_of(tiers), warnings.get()));
     return unwrap(Saver::open(env(), path, nullptr, std::move(options)));
   }();
-  new (self) HeldSaver(std::move(opened));
+  new (self) HeldSaver(std::move(opened), std::move(warnings),
+                       room_of(backpressure_of(backpressure), in_flight));
 }
 
 HeldHandle save(HeldSaver& self, int64_t step, const std::vector<Array>& arrays,
@@ -78,12 +88,14 @@ Durable durable(const HeldHandle& self, std::optional<double> timeout) {
 }
 
 HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
-                            std::optional<int64_t> step, bool verify_all) {
+                            std::optional<int64_t> step, bool verify_all,
+                            const std::vector<HeldTier>& tiers) {
   RestoredState state = [&] {
     const nb::gil_scoped_release unlocked;
     const LocalState local = unwrap(make_local_state(locals(into)));
     return unwrap(
-        restore(env(), path, local, nullptr, {.step = step, .verify_all = verify_all}));
+        restore(env(), path, local, nullptr,
+                {.step = step, .verify_all = verify_all, .tiers = storage_of(tiers)}));
   }();
   return HeldRestored::of(std::move(state));
 }
@@ -114,6 +126,24 @@ void bind_handle(nb::module_& m) {
           "True if it is durable or has failed.");
 }
 
+void bind_tier(nb::module_& m) {
+  nb::class_<HeldTier>(m, "Tier", "A further place that keeps copies of checkpoints.")
+      .def(
+          "__init__",
+          [](HeldTier* self, const std::string& place, int64_t every,
+             std::optional<int64_t> keep) {
+            new (self) HeldTier(make_tier(place, every, keep));
+          },
+          nb::arg("place"), nb::kw_only(), nb::arg("every") = 1,
+          nb::arg("keep") = nb::none(),
+          "A folder, or \"s3://bucket/prefix\" with the keys and the server that the\n"
+          "AWS_ variables of the environment name. It gets every n-th step and keeps "
+          "the\n"
+          "`keep` newest ones; None: as many as the run directory.")
+      .def_prop_ro(
+          "name", [](const HeldTier& self) { return self.tier->name(); }, "Its place.");
+}
+
 void bind_saver(nb::module_& m) {
   nb::class_<Keep>(m, "Keep",
                    "Which steps are kept: the union of its rules, and what is pinned.")
@@ -131,14 +161,17 @@ void bind_saver(nb::module_& m) {
   nb::class_<HeldSaver>(m, "Saver", "The native side of holdfast.Saver.")
       .def("__init__", &open_saver, nb::arg("path"), nb::kw_only(),
            nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
-           nb::arg("in_flight"), nb::arg("read_back"), nb::arg("space_reserve"),
-           nb::arg("direct"), nb::arg("software"))
+           nb::arg("in_flight"), nb::arg("read_back"), nb::arg("incremental"),
+           nb::arg("compress"), nb::arg("space_reserve"), nb::arg("direct"),
+           nb::arg("software"), nb::arg("tiers"))
       .def("save", &save, nb::arg("step"), nb::arg("arrays"), nb::arg("owners").none(),
            nb::arg("objects").none(), nb::arg("rank_objects").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("parent"),
            "Begins to save; `owners` is kept until the arrays are captured.")
       .def("close", &HeldSaver::close, nb::arg("timeout") = nb::none(),
            "Waits until all is durable and lets go of the run.")
+      .def("take_warnings", &HeldSaver::take_warnings,
+           "What went wrong since the last call and stopped nothing.")
       .def_prop_ro("path", &HeldSaver::run, "The run directory.");
 }
 
@@ -146,6 +179,7 @@ void bind_saver(nb::module_& m) {
 
 void bind_checkpoint(nb::module_& m) {
   bind_handle(m);
+  bind_tier(m);
   bind_saver(m);
   using R = HeldRestored;
   nb::class_<R>(m, "Restored", "What a restore found.")
@@ -153,6 +187,9 @@ void bind_checkpoint(nb::module_& m) {
           "step", [](const R& r) { return r.state.step; }, "The step.")
       .def_prop_ro(
           "folder", [](const R& r) { return r.state.folder; }, "Its folder.")
+      .def_prop_ro(
+          "tier", [](const R& r) { return r.state.tier; },
+          "The tier that it was copied from; \"\" if the run directory had it.")
       .def_ro("objects", &R::objects, "What was saved as objects; None if nothing was.",
               nb::for_getter(nb::sig("def objects(self) -> typing.Any")))
       .def_ro("rank_objects", &R::rank_objects, "The same, of this rank alone.",
@@ -175,6 +212,7 @@ void bind_checkpoint(nb::module_& m) {
           "Bytes that were read for them.");
   m.def("restore", &restore_arrays, nb::arg("path"), nb::arg("into"),
         nb::arg("step").none(), nb::arg("verify_all"),
+        nb::arg("tiers") = std::vector<HeldTier>(),
         "The native side of holdfast.restore.");
 }
 

@@ -6,18 +6,36 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <optional>
 
 #include "errors.h"
 #include "holdfast/base/posix_env.h"
+#include "holdfast/store/object_env.h"
+#include "holdfast/store/s3_store.h"
 
 namespace holdfast::python {
 
 // One for the process. Never destroyed: handles that Python lets go of at its very end
 // still use it.
+inline Env& machine() {
+  static Env& posix = *make_posix_env().release();
+  return posix;
+}
+
+// With the keys and the server that the environment names.
+inline Result<std::shared_ptr<ObjectStore>> open_bucket(const std::string& bucket) {
+  const auto variable = [](const std::string& name) {
+    const char* value = std::getenv(name.c_str());
+    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+  };
+  return open_s3_from(machine(), variable, bucket);
+}
+
+// The same machine, with object stores to read from.
 inline Env& env() {
-  static Env& machine = *make_posix_env().release();
-  return machine;
+  static Env& all = *new ObjectEnv(machine(), open_bucket);
+  return all;
 }
 
 // How many forks lie between the first process and this one. Unlike getpid() it does not
@@ -53,6 +71,25 @@ auto wait_interruptibly(std::optional<double> timeout, const Wait& wait,
       return wait(std::min(deadline, env().now() + kSlice));
     }();
     if (outcome.ok() || last) return outcome;
+    if (PyErr_CheckSignals() != 0) throw nb::python_error();
+  }
+}
+
+// Makes call(deadline), which may be made again after kTimeout, in slices: without the GIL,
+// and with Python's signals let through between them. Needs the GIL.
+template <typename Call>
+auto call_interruptibly(std::optional<double> timeout, const Call& call) {
+  constexpr Duration kSlice = std::chrono::milliseconds(200);
+  const Instant deadline = deadline_of(timeout);
+  while (true) {
+    const Instant until = std::min(deadline, env().now() + kSlice);
+    auto outcome = [&] {
+      const nb::gil_scoped_release unlocked;
+      return call(until);
+    }();
+    const bool again = !outcome.ok() && until < deadline &&
+                       outcome.error().code() == ErrorCode::kTimeout;
+    if (!again) return outcome;
     if (PyErr_CheckSignals() != 0) throw nb::python_error();
   }
 }

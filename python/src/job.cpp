@@ -10,6 +10,7 @@
 
 #include "restored.h"
 #include "saver.h"
+#include "tier.h"
 #include "transport.h"
 
 namespace holdfast::python {
@@ -59,8 +60,9 @@ CudaStream stream_of(uint64_t handle) {
 // process. All calls need the GIL and let go of it while they wait.
 class HeldJob {
  public:
-  HeldJob(std::unique_ptr<Job> job, nb::object transport)
-      : transport_(std::move(transport)), job_(std::move(job)) {}
+  // `room` is that of wait_room.
+  HeldJob(std::unique_ptr<Job> job, nb::object transport, size_t room)
+      : room_(room), transport_(std::move(transport)), job_(std::move(job)) {}
   ~HeldJob() {
     if (forks() != forks_) {
       static_cast<void>(job_.release());  // its threads are not here to be joined
@@ -90,6 +92,15 @@ class HeldJob {
         HeldHandle{std::move(handle), std::make_shared<nb::object>(std::move(owners))});
   }
 
+  // Before the next save, which would wait and could not be interrupted.
+  void make_room() {
+    std::erase_if(under_way_,
+                  [](const HeldHandle& save) { return save.handle.is_done(); });
+    if (under_way_.size() < room_) return;
+    call([](Job& job) { return Result<Settled>(job.settle()); });  // else none is done
+    wait_room(std::deque<HeldHandle>(under_way_), room_);
+  }
+
   // Waits for the saves first, because that wait can be interrupted.
   void wait_saves(std::optional<double> timeout) {
     for (const HeldHandle& save : std::deque<HeldHandle>(under_way_)) {
@@ -99,9 +110,21 @@ class HeldJob {
     }
   }
 
+  // In slices where no other rank has to make as many.
+  void close(std::optional<double> timeout) {
+    if (transport_.is_none()) {
+      unwrap(call_interruptibly(timeout,
+                                [&](Instant until) { return job_->close(until); }));
+      return;
+    }
+    const Instant deadline = deadline_of(timeout);
+    call([&](Job& job) { return job.close(deadline); });
+  }
+
  private:
   const pid_t process_ = ::getpid();
   const int forks_ = forks();
+  const size_t room_;
   nb::object transport_;  // outlives the job
   std::deque<HeldHandle> under_way_;
   std::unique_ptr<Job> job_;
@@ -135,7 +158,8 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
               std::optional<Keep> keep, int64_t ring, const std::string& backpressure,
               int in_flight, bool read_back, int64_t space_reserve, bool direct,
               const std::string& guard, bool incremental, int compress,
-              double agree_within, Texts software, const nb::dict& schedule) {
+              double agree_within, Texts software, const std::vector<HeldTier>& tiers,
+              const nb::dict& schedule) {
   Transport* const over =
       transport.is_none() ? nullptr : &nb::cast<HeldTransport&>(transport).get();
   JobOptions options{.schedule = schedule_of(every, schedule),
@@ -144,7 +168,8 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
                      .saver = {.ring_bytes = ring,
                                .in_flight = in_flight,
                                .backpressure = backpressure_of(backpressure),
-                               .keep = std::move(keep),
+                               .keep = keep,
+                               .mirrors = mirrors_of(tiers, keep),
                                .incremental = incremental,
                                .compress = compress,
                                .read_back = read_back,
@@ -157,7 +182,8 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
     const nb::gil_scoped_release unlocked;
     return unwrap(Job::open(env(), path, over, std::move(options)));
   }();
-  new (self) HeldJob(std::move(opened), std::move(transport));
+  new (self) HeldJob(std::move(opened), std::move(transport),
+                     room_of(backpressure_of(backpressure), in_flight));
 }
 
 struct Looked {
@@ -205,6 +231,7 @@ HeldHandle save(HeldJob& self, int64_t step, std::vector<HeldPiece> pieces,
                  .metrics = std::move(metrics),
                  .parallel = std::move(parallel),
                  .stream = stream_of(stream)};
+  self.make_room();
   const SaveHandle handle = self.call([&](Job& job) { return job.save(state); });
   return self.keep(handle, std::move(owners));
 }
@@ -241,7 +268,7 @@ void bind_job(nb::module_& m) {
            nb::arg("in_flight"), nb::arg("read_back"), nb::arg("space_reserve"),
            nb::arg("direct"), nb::arg("guard"), nb::arg("incremental"),
            nb::arg("compress"), nb::arg("agree_within"), nb::arg("software"),
-           nb::arg("schedule") = nb::dict())
+           nb::arg("tiers"), nb::arg("schedule") = nb::dict())
       .def(
           "attach",
           [](HeldJob& self, const Pieces& pieces) {
@@ -289,6 +316,14 @@ void bind_job(nb::module_& m) {
           },
           "The interval, and what it follows from.")
       .def(
+          "take_warnings",
+          [](HeldJob& self) {
+            return self.call([](Job& job) {
+              return Result<std::vector<std::string>>(job.take_warnings());
+            });
+          },
+          "What went wrong since the last call and stopped nothing.")
+      .def(
           "settle",
           [](HeldJob& self, const std::vector<std::string>& changed, uint64_t stream) {
             const Settled settled = self.call([&](Job& job) {
@@ -312,8 +347,7 @@ void bind_job(nb::module_& m) {
               return Result<void>();
             });
             self.wait_saves(timeout);
-            const Instant deadline = deadline_of(timeout);
-            self.call([&](Job& job) { return job.close(deadline); });
+            self.close(timeout);
           },
           nb::arg("timeout") = nb::none());
 }

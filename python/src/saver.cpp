@@ -1,12 +1,34 @@
 #include "saver.h"
 
 namespace holdfast::python {
+namespace {
+
+double seconds_until(Instant deadline) {
+  return std::max(0.0, std::chrono::duration<double>(deadline - env().now()).count());
+}
+
+}  // namespace
 
 Backpressure backpressure_of(const std::string& name) {
   if (name == "wait") return Backpressure::kWait;
   if (name == "skip") return Backpressure::kSkip;
   if (name == "newest") return Backpressure::kNewest;
   throw Raised(invalid("backpressure: \"{}\", want wait, skip or newest", name));
+}
+
+void wait_room(const std::deque<HeldHandle>& saves, size_t room) {
+  while (true) {
+    std::deque<HeldHandle> open;
+    for (const HeldHandle& save : saves) {
+      if (!save.handle.is_done()) open.push_back(save);
+    }
+    if (open.size() < room) return;
+    // What became of it is told elsewhere.
+    const SaveHandle& oldest = open.front().handle;
+    static_cast<void>(wait_interruptibly(
+        std::nullopt, [&](Instant until) { return oldest.durable(until); },
+        [&] { return oldest.is_done(); }));
+  }
 }
 
 HeldSaver::~HeldSaver() {
@@ -29,6 +51,7 @@ HeldHandle HeldSaver::save(SaveRequest request, const std::vector<Array>& arrays
                            nb::object owners) {
   check_process();
   forget_done();
+  wait_room(std::deque<HeldHandle>(under_way_), room_);
   const SaveHandle handle = [&] {
     const nb::gil_scoped_release unlocked;
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -60,19 +83,18 @@ void HeldSaver::close(std::optional<double> timeout) {
   for (const HeldHandle& save : saves) {
     const SaveHandle& handle = save.handle;
     std::optional<double> left = timeout;
-    if (left.has_value()) {
-      left =
-          std::max(0.0, std::chrono::duration<double>(deadline - env().now()).count());
-    }
+    if (left.has_value()) left = seconds_until(deadline);
     // What became of it, the saver says.
     static_cast<void>(wait_interruptibly(
         left, [&](Instant until) { return handle.durable(until); },
         [&] { return handle.is_done(); }));
   }
   forget_done();
-  const nb::gil_scoped_release unlocked;
-  const std::lock_guard<std::mutex> lock(mutex_);
-  unwrap(saver_->close(deadline));
+  if (timeout.has_value()) timeout = seconds_until(deadline);
+  unwrap(call_interruptibly(timeout, [&](Instant until) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return saver_->close(until);
+  }));
 }
 
 }  // namespace holdfast::python

@@ -12,6 +12,7 @@
 #include "array.h"
 #include "env.h"
 #include "holdfast/checkpoint/saver.h"
+#include "holdfast/job/warnings.h"
 
 namespace holdfast::python {
 
@@ -31,11 +32,23 @@ struct HeldHandle {
   std::shared_ptr<nb::object> owners;  // of the saver and of Python's handle
 };
 
+// Waits until fewer than `room` of the saves are under way, so that the next one need not;
+// Ctrl-C ends this wait. Needs the GIL.
+void wait_room(const std::deque<HeldHandle>& saves, size_t room);
+// Saves that may be under way before one more has to wait; no end of them unless it waits.
+inline size_t room_of(Backpressure backpressure, int in_flight) {
+  return backpressure == Backpressure::kWait ? static_cast<size_t>(in_flight)
+                                             : SIZE_MAX;
+}
+
 // All calls need the GIL and let go of it while they wait. A copy of it in a forked process
 // does nothing: threads and ownership stay with the parent.
 class HeldSaver {
  public:
-  explicit HeldSaver(std::unique_ptr<Saver> saver) : saver_(std::move(saver)) {}
+  // `warnings` are where its events go; `room` is that of wait_room.
+  HeldSaver(std::unique_ptr<Saver> saver, std::unique_ptr<Warnings> warnings,
+            size_t room)
+      : room_(room), warnings_(std::move(warnings)), saver_(std::move(saver)) {}
   ~HeldSaver();
   HeldSaver(const HeldSaver&) = delete;
   HeldSaver& operator=(const HeldSaver&) = delete;
@@ -44,15 +57,18 @@ class HeldSaver {
                   nb::object owners);
   void close(std::optional<double> timeout);
   const Path& run() const { return saver_->run(); }
+  std::vector<std::string> take_warnings() { return warnings_->take(); }
 
  private:
   void check_process() const;
   void forget_done();
 
   const pid_t process_ = ::getpid();
+  const size_t room_;
   std::deque<HeldHandle> under_way_;  // guarded by the GIL
   LocalState last_;                   // guarded by the mutex
   std::mutex mutex_;  // taken without the GIL; save and close are one thread's
+  std::unique_ptr<Warnings> warnings_;  // outlive the saver
   std::unique_ptr<Saver> saver_;
 };
 

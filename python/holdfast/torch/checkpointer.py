@@ -2,7 +2,6 @@
 
 import atexit
 import logging
-import platform
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -18,10 +17,12 @@ from torch.optim.optimizer import (
 )
 
 from holdfast import _native
+from holdfast.checkpoint import Tiers
 from holdfast.errors import NotFoundError
 from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Contents
 from holdfast.torch.ddp import Buckets
+from holdfast.torch.job import open_job, warn
 from holdfast.torch.losses import Losses, known_now
 from holdfast.torch.names import Renaming
 from holdfast.torch.pieces import Models, Optimizers
@@ -61,6 +62,9 @@ class Checkpointer:
                 seconds; total_steps, budget (saves in all), slack, stop_rate, milestones,
                 durable_steps: docs/schedule.md.
     keep        steps to keep: a number or a Keep; None keeps all.
+    tiers       further places for copies of each step, made in the background once it is
+                durable: folders, "s3://bucket/prefix", Tier (holdfast.Saver has more). A run
+                directory that was lost comes back from whichever is left.
     guard       what is compared to catch writes to tensors before they are captured: a
                 "sample" of every tensor, all of it ("full"), or nothing ("off").
     strict      False: resume() leaves out what is missing in the checkpoint or unexpected,
@@ -103,6 +107,7 @@ class Checkpointer:
         milestones: Sequence[int] | None = None,
         durable_steps: Sequence[int] | None = None,
         keep: int | _native.Keep | None = None,
+        tiers: Tiers = (),
         guard: str = "sample",
         strict: bool = True,
         spec: Mapping[str, Rule] | None = None,
@@ -139,18 +144,18 @@ class Checkpointer:
         self._stalled = 0.0
         self.report = Report()
         transport = connect(group)
-        self._job: _native.Job | None = _native.Job(
+        self._job: _native.Job | None = open_job(
             run, transport, every=_NEVER if callable(every) else every, grace=grace,
-            signals=signals,
-            keep=_native.Keep(keep) if isinstance(keep, int) else keep, ring=ring,
-            backpressure=backpressure, in_flight=in_flight, read_back=read_back,
-            space_reserve=space_reserve, direct=direct, guard=guard, incremental=incremental,
-            compress=compress, agree_within=timeout, software=_versions(),
+            signals=signals, keep=keep, tiers=tiers, ring=ring, backpressure=backpressure,
+            in_flight=in_flight, read_back=read_back, incremental=incremental,
+            compress=compress, space_reserve=space_reserve, direct=direct, guard=guard,
+            timeout=timeout,
             schedule={"objective": objective, "mtbf": mtbf, "budget": budget,
                       "total_steps": total_steps, "deadline": deadline, "slack": slack,
                       "stop_rate": stop_rate, "milestones": _listed(milestones),
                       "durable_steps": _listed(durable_steps)},
         )
+        warn(self._job)
         self._decide = every if callable(every) else None
         self._started = time.monotonic()
         self._losses = Losses()
@@ -165,9 +170,9 @@ class Checkpointer:
     def resume(self) -> int:
         """Takes up the newest whole checkpoint; the next step to run, 0 if there is none.
 
-        `report` then says what was not as expected. ValueError, with that report and
-        before anything is touched, if the checkpoint is of another model and `strict`, or if
-        a tensor has another shape or dtype.
+        `report` then says what was not as expected, and from which tier it came. ValueError,
+        with that report and before anything is touched, if the checkpoint is of another model
+        and `strict`, or if a tensor has another shape or dtype.
         """
         job = self._live()
         try:
@@ -182,12 +187,14 @@ class Checkpointer:
         restored = job.resume(pieces, self._verify_all)
         self._contents.load(restored, found)
         self._attached = True
+        self.report.tier = restored.tier
         for reason in self._buckets.restore(restored.objects["buckets"]):
             self.report.inexact.append(f"buckets of {reason}")
         self._contents.restore_generators(found, self.report)
         for line in self.report.inexact:
             _log.warning("resume: %s", line)
-        _log.info("resumed after step %d from %s", restored.step, restored.folder)
+        _log.info("resumed after step %d from %s%s", restored.step, restored.folder,
+                  f", copied from {restored.tier}" if restored.tier else "")
         return restored.step + 1
 
     def step(self, step: int, loss: Any = None) -> None:
@@ -245,10 +252,11 @@ class Checkpointer:
             error.add_note(f"and the last save failed: {failure}")
 
     def _let_go(self) -> None:
-        self._job = None
+        job, self._job = self._live(), None
         for hook in self._hooks:
             hook.remove()
         self._buckets.close()
+        warn(job)
 
     def _live(self) -> _native.Job:
         if self._job is None:
@@ -270,6 +278,7 @@ class Checkpointer:
         start = time.perf_counter()
         self._saved = True  # what was seen late of the last save is said, too
         self._settle()
+        warn(self._live())
         if not self._attached:
             self._attach()
         captured = self._contents.capture()
@@ -374,8 +383,3 @@ def _listed(numbers: Sequence[int] | None) -> list[int] | None:
 def _stream() -> int:
     """Of CUDA, in which training's work is."""
     return torch.cuda.current_stream().cuda_stream if torch.cuda.is_initialized() else 0
-
-
-def _versions() -> dict[str, str]:
-    return {"holdfast": _native.version, "torch": torch.__version__,
-            "python": platform.python_version()}

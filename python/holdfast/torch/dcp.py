@@ -40,8 +40,10 @@ from torch.futures import Future
 
 from holdfast import Box, Contents, TensorInfo, _native
 from holdfast.arrays import describe_one
+from holdfast.checkpoint import Tiers
 from holdfast.torch.dcp_planners import LoadPlanner, SavePlanner, Values
 from holdfast.torch.dtypes import torch_dtype
+from holdfast.torch.job import open_job, warn
 from holdfast.torch.transport import connect
 from holdfast.torch.trees import names_in, unpack
 
@@ -61,7 +63,7 @@ class Writer(StorageWriter):
     step is committed and durable; if a rank fails, there is no step. One save at a time;
     AsyncCheckpointerType.PROCESS is refused.
 
-    keep, read_back, incremental, compress, space_reserve and direct are those of
+    keep, tiers, read_back, incremental, compress, space_reserve and direct are those of
     holdfast.Saver and holdfast.Checkpointer; `timeout` is how long ranks wait for another.
     """
 
@@ -71,6 +73,7 @@ class Writer(StorageWriter):
         *,
         group: dist.ProcessGroup | None = None,
         keep: int | _native.Keep | None = None,
+        tiers: Tiers = (),
         ring: int = 0,
         read_back: bool = False,
         incremental: bool = False,
@@ -83,14 +86,13 @@ class Writer(StorageWriter):
         self._transport = connect(group)
         self._step: int | None = None
         self._lock = threading.Lock()
-        self._job: _native.Job | None = _native.Job(
-            run, self._transport, every="1 steps", grace=0, signals=False,
-            keep=_native.Keep(keep) if isinstance(keep, int) else keep, ring=ring,
-            backpressure="wait", in_flight=1, read_back=read_back,
-            space_reserve=space_reserve, direct=direct, guard="off", incremental=incremental,
-            compress=compress, agree_within=timeout,
-            software={"holdfast": _native.version, "torch": torch.__version__},
+        self._job: _native.Job | None = open_job(
+            run, self._transport, every="1 steps", grace=0, signals=False, keep=keep,
+            tiers=tiers, ring=ring, backpressure="wait", in_flight=1, read_back=read_back,
+            incremental=incremental, compress=compress, space_reserve=space_reserve,
+            direct=direct, guard="off", timeout=timeout,
         )
+        warn(self._job)
 
     def reset(self, checkpoint_id: Any = None) -> None:
         """A new save begins, of that step."""
@@ -131,6 +133,7 @@ class Writer(StorageWriter):
             handle = self._job.save(plan.storage_data, pieces, tensors, objects, None, {},
                                     f"{ranks} ranks")
             handle.durable()
+            warn(self._job)
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(item.index, tensor.nbytes, None)
                          for item, tensor in zip(plan.items, tensors, strict=True)])
@@ -144,6 +147,7 @@ class Writer(StorageWriter):
         with self._lock:
             if self._job is not None:
                 self._job.close(timeout)
+                warn(self._job)
             self._job = None
 
     def __enter__(self) -> Self:

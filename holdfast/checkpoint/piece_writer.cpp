@@ -1,0 +1,45 @@
+#include "holdfast/checkpoint/piece_writer_internal.h"
+#include "holdfast/state/box_stream.h"
+
+namespace holdfast {
+
+PieceWriter::PieceWriter(const LocalState& into) {
+  for (const LocalPiece& piece : into.pieces) {
+    if (piece.device == nullptr || ring_ != nullptr) continue;
+    ring_ = std::make_unique<StagingRing>(
+        RingOptions{.bytes = int64_t{128} << 20,
+                    .block = int64_t{8} << 20,
+                    .pinner = const_cast<Device*>(piece.device)});
+    upload_ = std::make_unique<DeviceUpload>(*ring_);
+  }
+}
+
+Result<void> PieceWriter::put(const LocalPiece& to, const Box& box, int64_t element,
+                              int64_t at, ByteView window) {
+  const BoxMemory place{
+      .box = box, .element_bytes = element, .map = to.map.narrowed(to.box, box)};
+  if (to.device != nullptr) {
+    return upload_->put(*to.device, place, to.memory, at, window);
+  }
+  scatter(place, to.memory, at, window);
+  return {};
+}
+
+Result<void> PieceWriter::put_part(const LocalPiece& to, const Box& box,
+                                   int64_t element, const Map& from, ByteView window) {
+  if (to.device == nullptr) {
+    run_copy(plan_copy(from, to.map.narrowed(to.box, box), box.shape(), element),
+             window, to.memory);
+    return {};
+  }
+  Bytes dense(static_cast<size_t>(box.elements() * element));
+  run_copy(plan_copy(from, Map::dense(box, element), box.shape(), element), window,
+           dense);
+  return put(to, box, element, 0, dense);
+}
+
+Result<void> PieceWriter::finish() {
+  return upload_ == nullptr ? Result<void>() : upload_->finish();
+}
+
+}  // namespace holdfast

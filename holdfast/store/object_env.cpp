@@ -1,0 +1,334 @@
+#include "holdfast/store/object_env.h"
+
+#include <algorithm>
+#include <future>
+#include <set>
+
+#include "holdfast/store/object_tier.h"
+#include "holdfast/store/run_file_internal.h"
+#include "holdfast/store/step_name.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::string_view kObjectScheme = "s3:/";
+constexpr int64_t kReadAhead = int64_t{8}
+                               << 20;  // bytes fetched for who reads in order
+
+Error read_only(const Path& path) {
+  return unsupported(
+      "{}: object stores are read here and not written to; a job copies its steps "
+      "there "
+      "and removes old ones (tiers)",
+      path.native());
+}
+
+// Reads objects. Several submitted reads are under way at once: each is a request.
+class ObjectFile : public File {
+ public:
+  ObjectFile(const Path& path, std::shared_ptr<const Source> source)
+      : File(path, {}), source_(std::move(source)) {}
+  ~ObjectFile() override { (void)drain(); }
+
+  Ticket submit_read(int64_t offset, ByteSpan into) override {
+    auto done = std::make_shared<std::future<Result<size_t>>>(std::async(
+        std::launch::async, [this, offset, into] { return fetch(offset, into); }));
+    return put_off([done] { return done->get(); });
+  }
+
+  Result<int64_t> size() override { return source_->size(); }
+  Result<void> allocate(int64_t) override { return read_only(path()); }
+  Result<void> truncate(int64_t) override { return read_only(path()); }
+  Result<void> sync() override { return {}; }
+  Result<void> sync_data() override { return {}; }
+
+ protected:
+  // Small reads in order are met from a longer one.
+  Result<size_t> read_some(int64_t offset, ByteSpan into) override {
+    MutexLock lock(mutex_);
+    const bool in_order = offset == next_;
+    const int64_t end = ahead_at_ + std::ssize(ahead_);
+    if (offset < ahead_at_ || offset >= end) {
+      if (!in_order || std::ssize(into) >= kReadAhead) {
+        const size_t count = HOLDFAST_TRY(fetch(offset, into));
+        next_ = offset + static_cast<int64_t>(count);
+        return count;
+      }
+      ahead_.resize(static_cast<size_t>(kReadAhead));
+      ahead_at_ = offset;
+      const Result<size_t> count = fetch(offset, ahead_);
+      ahead_.resize(count.ok() ? *count : 0);
+      HOLDFAST_TRY(count);
+    }
+    const ByteView rest =
+        ByteView(ahead_).subspan(static_cast<size_t>(offset - ahead_at_));
+    const size_t count = std::min(rest.size(), into.size());
+    std::copy_n(rest.begin(), count, into.begin());
+    next_ = offset + static_cast<int64_t>(count);
+    return count;
+  }
+  Result<size_t> write_some(int64_t, ByteView) override { return read_only(path()); }
+  Result<size_t> append_some(ByteView) override { return read_only(path()); }
+  Result<void> close_handle() override { return {}; }
+
+ private:
+  Result<size_t> fetch(int64_t offset, ByteSpan into) const {
+    const int64_t rest = std::max<int64_t>(source_->size() - offset, 0);
+    const ByteSpan part = into.first(
+        static_cast<size_t>(std::min(rest, static_cast<int64_t>(into.size()))));
+    if (!part.empty()) HOLDFAST_TRY(source_->read(offset, part));
+    return part.size();
+  }
+
+  const std::shared_ptr<const Source> source_;
+  Mutex mutex_;
+  int64_t next_ HOLDFAST_GUARDED_BY(mutex_) = -1;  // where the last read ended
+  int64_t ahead_at_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  Bytes ahead_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+bool is_object_path(const Path& path) {
+  return path.native().starts_with(kObjectScheme);
+}
+
+struct ObjectEnv::Place {
+  std::string bucket;
+  std::string prefix;              // of the run, or of a folder of runs
+  std::optional<StepName> step{};  // of the run
+  std::string file{};              // of the step, or else of the run
+
+  std::string run() const { return bucket + "/" + prefix; }
+  std::string text() const {
+    return fmt::format("s3://{}{}{}", bucket, prefix.empty() ? "" : "/", prefix);
+  }
+};
+
+struct ObjectEnv::Step {
+  ObjectStep key;
+  Bytes manifest;
+  // As the store lists them, once that was asked for.
+  std::optional<std::map<std::string, int64_t>> files{};
+};
+
+struct ObjectEnv::Run {
+  std::shared_ptr<ObjectStore> store;  // of what is open in it, too
+  ObjectTier tier;
+  std::string id = "unknown";  // while no manifest can be read
+  std::map<StepName, Step> steps{};
+  std::vector<std::string> below{};  // if there are no steps: runs under this prefix
+};
+
+ObjectEnv::ObjectEnv(Env& inner, OpenBucket open_bucket)
+    : inner_(inner), open_bucket_(std::move(open_bucket)) {}
+
+ObjectEnv::~ObjectEnv() = default;
+
+ObjectEnv::Place ObjectEnv::locate(const Path& path) {
+  std::vector<std::string> names;
+  for (const Path& part : path) {
+    if (!part.empty()) names.push_back(part.native());
+  }
+  Place place;
+  if (names.size() > 1) place.bucket = names[1];
+  names.erase(names.begin(),
+              names.begin() + std::min<std::ptrdiff_t>(2, std::ssize(names)));
+  if (names.size() > 1 && parse_step_name(names[names.size() - 2])) {
+    place.file = names.back();
+    names.pop_back();
+  }
+  if (!names.empty()) place.step = parse_step_name(names.back());
+  const bool of_run =
+      !names.empty() && (names.back() == kRunFile || names.back() == kOwnerFile ||
+                         names.back() == kLatestFile);
+  if (of_run) place.file = names.back();
+  if (of_run || place.step.has_value()) names.pop_back();
+  for (const std::string& name : names) {
+    place.prefix += (place.prefix.empty() ? "" : "/") + name;
+  }
+  return place;
+}
+
+namespace {
+
+// Names of what lies right below the prefix and has a manifest.
+Result<std::vector<std::string>> runs_below(ObjectStore& store,
+                                            const std::string& prefix) {
+  const std::string start = prefix.empty() ? "" : prefix + "/";
+  std::set<std::string> names;
+  for (const ObjectInfo& object : HOLDFAST_TRY(store.list(start))) {
+    const std::string_view rest = std::string_view(object.key).substr(start.size());
+    const size_t slash = rest.find('/');
+    if (slash == rest.npos || slash == 0) continue;
+    if (is_manifest_name(rest.substr(slash + 1))) names.emplace(rest.substr(0, slash));
+  }
+  return std::vector<std::string>(names.begin(), names.end());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ObjectEnv::Run>> ObjectEnv::look(const Place& place,
+                                                        const Run* before) {
+  const std::shared_ptr<ObjectStore> store = HOLDFAST_TRY(open_bucket_(place.bucket));
+  std::map<ObjectStep, Bytes> known;  // manifests never change
+  if (before != nullptr) {
+    for (const auto& [name, step] : before->steps) known[step.key] = step.manifest;
+  }
+  Run run{.store = store,
+          .tier = HOLDFAST_TRY(ObjectTier::create(*store, place.prefix))};
+  std::vector<ObjectStep> keys = HOLDFAST_TRY(run.tier.steps());
+  std::reverse(keys.begin(), keys.end());
+  std::map<int64_t, int64_t> generations;
+  for (const ObjectStep& key : keys) {
+    const auto old = known.find(key);
+    Result<Bytes> bytes =
+        old != known.end() ? old->second : run.tier.read_manifest(key);
+    if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;
+    if (!bytes.ok()) return bytes.error();
+    const Result<Manifest> manifest = decode_manifest(*bytes, place.text());
+    if (manifest.ok()) run.id = manifest->run;
+    const int64_t number = manifest.ok() ? manifest->step : 0;
+    const StepName name{.step = number, .generation = ++generations[number]};
+    run.steps.emplace(name, Step{.key = key, .manifest = *std::move(bytes)});
+  }
+  if (run.steps.empty()) run.below = HOLDFAST_TRY(runs_below(*store, place.prefix));
+  return std::make_unique<Run>(std::move(run));
+}
+
+Result<ObjectEnv::Run*> ObjectEnv::run_at(const Place& place, bool again) {
+  std::unique_ptr<Run>& run = runs_[place.run()];
+  const bool empty = run == nullptr || (run->steps.empty() && run->below.empty());
+  if (empty || again) run = HOLDFAST_TRY(look(place, run.get()));
+  if (run->steps.empty() && run->below.empty()) {
+    return not_found("{}: no checkpoint there", place.text());
+  }
+  return run.get();
+}
+
+Result<ObjectEnv::Step*> ObjectEnv::step_at(const Place& place) {
+  Run* const run = HOLDFAST_TRY(run_at(place, false));
+  const auto found = run->steps.find(*place.step);
+  if (found == run->steps.end()) {
+    return not_found("{}: no {}", place.text(), place.step->text());
+  }
+  Step& step = found->second;
+  if (!step.files.has_value()) step.files = HOLDFAST_TRY(run->tier.files(step.key));
+  return &step;
+}
+
+Result<std::shared_ptr<const Source>> ObjectEnv::source_at(const Place& place) {
+  const auto memory = [&](Bytes bytes) {
+    return std::make_shared<MemorySource>(place.text() + "/" + place.file,
+                                          std::move(bytes));
+  };
+  const bool is_it_one = !place.step.has_value() && place.file == kRunFile;
+  Run* const run = HOLDFAST_TRY(run_at(place, is_it_one));
+  if (!place.step.has_value()) {
+    if (place.file != kRunFile || run->steps.empty()) {
+      return not_found("{}: no {}", place.text(), place.file);
+    }
+    return std::shared_ptr<const Source>(memory(encode_run_file({.id = run->id})));
+  }
+  Step* const step = HOLDFAST_TRY(step_at(place));
+  if (place.file == kManifestName) {
+    return std::shared_ptr<const Source>(memory(step->manifest));
+  }
+  struct Owned {
+    std::shared_ptr<ObjectStore> store;
+    std::unique_ptr<Source> source;
+  };
+  const auto owned = std::make_shared<Owned>(
+      Owned{run->store, HOLDFAST_TRY(run->tier.open(step->key, place.file))});
+  return std::shared_ptr<const Source>(owned, owned->source.get());
+}
+
+Result<std::unique_ptr<File>> ObjectEnv::open(const Path& path, OpenOptions options) {
+  if (!is_object_path(path)) return inner_.open(path, options);
+  if (options.mode != OpenMode::kRead) return read_only(path);
+  if (options.direct) return unsupported("{}: no direct reads", path.native());
+  const Place place = locate(path);
+  if (place.file.empty()) {
+    HOLDFAST_TRY(info(path));
+    return invalid("{}: is a folder", path.native());
+  }
+  MutexLock lock(mutex_);
+  return std::unique_ptr<File>(
+      std::make_unique<ObjectFile>(path, HOLDFAST_TRY(source_at(place))));
+}
+
+Result<FileInfo> ObjectEnv::info(const Path& path) {
+  if (!is_object_path(path)) return inner_.info(path);
+  const Place place = locate(path);
+  MutexLock lock(mutex_);
+  if (!place.file.empty() && place.step.has_value() && place.file != kManifestName) {
+    const Step* const step = HOLDFAST_TRY(step_at(place));
+    const auto found = step->files->find(place.file);
+    if (found == step->files->end())
+      return not_found("{}: no such file", path.native());
+    return FileInfo{.size = found->second, .links = 1};
+  }
+  if (!place.file.empty()) {
+    return FileInfo{.size = HOLDFAST_TRY(source_at(place))->size(), .links = 1};
+  }
+  HOLDFAST_TRY(run_at(place, false));
+  if (place.step.has_value()) HOLDFAST_TRY(step_at(place));
+  return FileInfo{.folder = true};
+}
+
+Result<std::vector<std::string>> ObjectEnv::list(const Path& folder) {
+  if (!is_object_path(folder)) return inner_.list(folder);
+  const Place place = locate(folder);
+  MutexLock lock(mutex_);
+  if (!place.file.empty()) return invalid("{}: is no folder", folder.native());
+  std::vector<std::string> names;
+  if (place.step.has_value()) {
+    const Step* const step = HOLDFAST_TRY(step_at(place));
+    for (const auto& [name, size] : *step->files) names.push_back(name);
+    names.emplace_back(kManifestName);
+  } else {
+    const Run* const run = HOLDFAST_TRY(run_at(place, true));
+    names = run->below;
+    for (const auto& [name, step] : run->steps) names.push_back(name.text());
+    if (!run->steps.empty()) names.emplace_back(kRunFile);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<void> ObjectEnv::remove_file(const Path& path) {
+  return is_object_path(path) ? read_only(path) : inner_.remove_file(path);
+}
+
+Result<void> ObjectEnv::rename(const Path& from, const Path& to) {
+  if (is_object_path(from)) return read_only(from);
+  return is_object_path(to) ? read_only(to) : inner_.rename(from, to);
+}
+
+Result<void> ObjectEnv::rename_new(const Path& from, const Path& to) {
+  if (is_object_path(from)) return read_only(from);
+  return is_object_path(to) ? read_only(to) : inner_.rename_new(from, to);
+}
+
+Result<void> ObjectEnv::link(const Path& from, const Path& to) {
+  if (is_object_path(from)) return read_only(from);
+  return is_object_path(to) ? read_only(to) : inner_.link(from, to);
+}
+
+Result<void> ObjectEnv::create_folder(const Path& path) {
+  return is_object_path(path) ? read_only(path) : inner_.create_folder(path);
+}
+
+Result<void> ObjectEnv::remove_folder(const Path& path) {
+  return is_object_path(path) ? read_only(path) : inner_.remove_folder(path);
+}
+
+Result<void> ObjectEnv::sync_folder(const Path& folder) {
+  return is_object_path(folder) ? read_only(folder) : inner_.sync_folder(folder);
+}
+
+Result<int64_t> ObjectEnv::free_space(const Path& folder) {
+  return is_object_path(folder) ? read_only(folder) : inner_.free_space(folder);
+}
+
+}  // namespace holdfast

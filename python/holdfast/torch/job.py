@@ -1,0 +1,53 @@
+"""The native job behind a Checkpointer and a DCP Writer."""
+
+import logging
+import platform
+from collections.abc import Mapping
+from os import PathLike
+from typing import Any
+
+import torch
+
+from holdfast import _native
+from holdfast.checkpoint import Tiers, keep_of, tiers_of
+
+_log = logging.getLogger("holdfast")
+
+
+def open_job(
+    run: str | PathLike[str],
+    transport: _native.TcpTransport | None,
+    *,
+    every: str,
+    grace: float,
+    signals: bool,
+    keep: int | _native.Keep | None,
+    tiers: Tiers,
+    ring: int,
+    backpressure: str,
+    in_flight: int,
+    read_back: bool,
+    incremental: bool,
+    compress: int,
+    space_reserve: int,
+    direct: bool,
+    guard: str,
+    timeout: float,
+    schedule: Mapping[str, Any] | None = None,
+) -> _native.Job:
+    """Opens it on all ranks together; the keywords are those of Checkpointer."""
+    return _native.Job(
+        run, transport, every=every, grace=grace, signals=signals, keep=keep_of(keep),
+        tiers=tiers_of(tiers), ring=ring, backpressure=backpressure, in_flight=in_flight,
+        read_back=read_back, incremental=incremental, compress=compress,
+        space_reserve=space_reserve, direct=direct, guard=guard, agree_within=timeout,
+        software={"holdfast": _native.version, "torch": torch.__version__,
+                  "python": platform.python_version()},
+        schedule=dict(schedule or {}),
+    )
+
+
+def warn(job: _native.Job) -> None:
+    """Logs what went wrong since the last call and stopped nothing."""
+    for sentence in job.take_warnings():
+        _log.warning("%s", sentence)

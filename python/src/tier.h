@@ -1,0 +1,50 @@
+// A further place for checkpoints, as Python names it.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "env.h"
+#include "holdfast/checkpoint/mirror.h"
+#include "holdfast/store/retention.h"
+
+namespace holdfast::python {
+
+struct HeldTier {
+  std::shared_ptr<StorageTier> tier;  // of all savers and restores that use it
+  int64_t every = 1;
+  std::optional<int64_t> keep{};  // nullopt: as many as the run directory
+};
+
+// Throws for a name that cannot be, and for object stores without keys.
+inline HeldTier make_tier(const std::string& place, int64_t every,
+                          std::optional<int64_t> keep) {
+  if (every < 1 || keep.value_or(1) < 1) {
+    throw Raised(invalid("{}: every {}, keep {}, want 1 or more", place, every,
+                         keep.value_or(1)));
+  }
+  return {unwrap(open_tier(machine(), place, open_bucket)), every, keep};
+}
+
+inline std::vector<MirrorTo> mirrors_of(const std::vector<HeldTier>& tiers,
+                                        const std::optional<Keep>& keep) {
+  std::vector<MirrorTo> mirrors;
+  for (const HeldTier& held : tiers) {
+    mirrors.push_back(
+        {.tier = held.tier,
+         .every = held.every,
+         .keep_last = held.keep.value_or(keep.has_value() ? keep->last : 0)});
+  }
+  return mirrors;
+}
+
+inline std::vector<std::shared_ptr<StorageTier>> storage_of(
+    const std::vector<HeldTier>& tiers) {
+  std::vector<std::shared_ptr<StorageTier>> all;
+  for (const HeldTier& held : tiers) all.push_back(held.tier);
+  return all;
+}
+
+}  // namespace holdfast::python
