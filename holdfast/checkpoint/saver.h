@@ -106,7 +106,7 @@ class Saver {
   // Begins to save. Fails on all ranks alike if earlier saves did (see above), and with
   // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a
   // save that turns out to be impossible or is skipped.
-  virtual Result<SaveHandle> save(const SaveRequest& request) = 0;
+  virtual Result<SaveHandle> save(SaveRequest request) = 0;
 
   // Before the state changes: waits until it is captured, and holds the copy against it.
   // `changed` names tensors that are known to have been written to. A save that was torn is

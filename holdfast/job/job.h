@@ -45,7 +45,7 @@ struct JobOptions {
 // What goes into a checkpoint beside the pieces.
 struct JobState {
   int64_t step = 0;
-  std::vector<HeldPiece> pieces{};
+  std::span<const HeldPiece> pieces{};
   Object objects{};
   Object rank_objects{};
   std::map<std::string, double> metrics{};
@@ -63,13 +63,13 @@ class Job {
 
   // Looks at the pieces before the first step: they tile, replicas are equal, the ring is
   // there. Not needed after resume().
-  Result<void> attach(const std::vector<HeldPiece>& pieces);
+  Result<void> attach(std::span<const HeldPiece> pieces);
 
   // The newest whole checkpoint, as rank 0 sees it: which tensors there are to fill, before
   // the pieces are made. kNotFound if there is none.
   Result<StepFiles> look();
   // Fills the pieces; see restore(). kNotFound if there is no checkpoint.
-  Result<RestoredState> resume(const std::vector<HeldPiece>& pieces,
+  Result<RestoredState> resume(std::span<const HeldPiece> pieces,
                                const RestoreOptions& options = {});
 
   // What all ranks do after this step.
@@ -81,7 +81,7 @@ class Job {
   // The interval that the policy has found, and why: one line.
   std::string explain() const { return scheduler_.explain(); }
   // Saves, on all ranks together; whether it was due or not.
-  Result<SaveHandle> save(const JobState& state);
+  Result<SaveHandle> save(JobState state);
   // Waits for the last save to be durable, for as long as `grace` allows.
   Result<Durable> wait_stopped(const SaveHandle& handle);
   // Before the pieces change (Saver::settle).

@@ -317,7 +317,8 @@ TEST_P(StagingTest, ASnapshotIsStagedLikeTheTensors) {
   ASSERT_OK(snapshot->make_wait(training_));
   for (const size_t i : {1, 2, 4}) cuda_.set(training_, memory_of(i), std::byte{0xff});
   StagingRing ring({.bytes = 3 * kBlock, .block = kBlock, .pinner = device_.get()});
-  ShardWriter writer(ring, {.header = shard_.header, .pieces = snapshot->pieces()});
+  const ShardToWrite copy{.header = shard_.header, .pieces = snapshot->pieces()};
+  ShardWriter writer(ring, copy);
   std::jthread stager([&] { EXPECT_OK(writer.stage()); });
   EXPECT_OK(writer.write(env_, "shard"));
   stager.join();
