@@ -125,9 +125,17 @@ class Holdfast:
 
     def durable_s(self) -> float:
         """Of the last save, as it says itself: it was done long before the loop."""
+        return self.last("save_durable")["seconds"]
+
+    def last(self, name: str) -> dict:
         lines = self.events.read_text().splitlines()
-        return next(event["seconds"] for event in map(json.loads, reversed(lines))
-                    if event["event"] == "save_durable")
+        return next(event for event in map(json.loads, reversed(lines)) if event["event"] == name)
+
+    def times(self) -> dict:
+        """Where the last save's time went, in seconds."""
+        written = self.last("save_written")
+        return {"captured": self.last("save_captured")["seconds"]} | {
+            part: written[part] for part in ("stage", "digest", "disk", "sync", "seconds")}
 
     def close(self) -> None:
         self.ck.close()
@@ -170,8 +178,9 @@ class DcpAsync(TorchSave):
             self.sync(path)
 
 
-def loop(job: Job, steps: int, save: Callable[[], None]) -> float:
-    """Milliseconds that a save after a third of the steps added to all that follow."""
+def loop(job: Job, steps: int, save: Callable[[], None]) -> tuple[float, list[float]]:
+    """Milliseconds that a save after a third of the steps added to all that follow, and by
+    how much each of those was longer than the median step."""
     marks = [torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)]
     marks[0].record()
     for step in range(steps):
@@ -182,12 +191,13 @@ def loop(job: Job, steps: int, save: Callable[[], None]) -> float:
     torch.cuda.synchronize()
     times = [a.elapsed_time(b) for a, b in zip(marks, marks[1:], strict=False)]
     usual = statistics.median(times)
-    return sum(times[steps // 3 :]) - usual * (steps - steps // 3)
+    longer = [time - usual for time in times[steps // 3 :]]
+    return sum(longer), longer
 
 
 def added(job: Job, engine, rounds: int, steps: int) -> dict:
     """Milliseconds that each save added, and seconds until each was durable."""
-    adds, durables = [], []
+    adds, durables, traces = [], [], []
     for _ in range(rounds):
         begun = []
 
@@ -195,12 +205,15 @@ def added(job: Job, engine, rounds: int, steps: int) -> dict:
             begun.append(time.perf_counter())
             engine.save()
 
-        adds.append(loop(job, steps, save))
+        add, longer = loop(job, steps, save)
+        adds.append(add)
+        traces.append([round(ms, 2) for ms in longer])
         engine.wait()
         durables.append(engine.durable_s() or time.perf_counter() - begun[0])
         time.sleep(0.5)
     return {"first_ms": adds[0], "added_ms": statistics.median(adds[1:]),
-            "worst_ms": max(adds[1:]), "durable_s": statistics.median(durables[1:])}
+            "worst_ms": max(adds[1:]), "durable_s": statistics.median(durables[1:]),
+            "steps_ms": traces}
 
 
 def raw(folder: Path, size: int) -> tuple[float, float]:
@@ -210,15 +223,22 @@ def raw(folder: Path, size: int) -> tuple[float, float]:
     path = folder / "raw"
     number = os.open(path, os.O_CREAT | os.O_RDWR | os.O_DIRECT, 0o644)
 
-    def run(transfer: Callable[[int], int]) -> float:
+    def run(block: int, threads: int, transfer: Callable[[int, int], int]) -> float:
         start = time.perf_counter()
-        with ThreadPoolExecutor(8) as threads:
-            list(threads.map(transfer, range(0, len(memory), BLOCK)))
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda at: transfer(at, at + block), range(0, len(memory), block)))
         os.fdatasync(number)
         return time.perf_counter() - start
 
-    write = min(run(lambda at: os.pwrite(number, memory[at : at + BLOCK], at)) for _ in range(3))
-    read = min(run(lambda at: os.preadv(number, [memory[at : at + BLOCK]], at)) for _ in range(3))
+    def best(what: str, transfer: Callable[[int, int], int]) -> float:
+        seconds = {(block, threads): min(run(block, threads, transfer) for _ in range(2))
+                   for block in (BLOCK // 4, BLOCK) for threads in (4, 8, 16)}
+        print(what, {f"{b >> 20} MiB x {t}": f"{len(memory) / s / 1e9:.2f} GB/s"
+                     for (b, t), s in seconds.items()}, flush=True)
+        return min(seconds.values()) * size / len(memory)
+
+    write = best("raw write", lambda at, end: os.pwrite(number, memory[at:end], at))
+    read = best("raw read", lambda at, end: os.preadv(number, [memory[at:end]], at))
     os.close(number)
     path.unlink()
     return write, read
@@ -303,10 +323,13 @@ def main() -> int:
             slow = not engine_name.startswith("Holdfast")
             figures[engine_name] = added(job, engine, 3 if slow else options.rounds,
                                          10 if slow else 40)
+            if not slow:
+                figures[engine_name]["times_s"] = engine.times()
             engine.close()
             shutil.rmtree(place)
             torch.cuda.empty_cache()
-            print(engine_name, {k: round(v, 3) for k, v in figures[engine_name].items()},
+            print(engine_name, {k: round(v, 3) if isinstance(v, float) else v
+                                for k, v in figures[engine_name].items() if k != "steps_ms"},
                   flush=True)
         figures["load"] = load(job, folder, read)
         print("load", figures["load"], flush=True)
