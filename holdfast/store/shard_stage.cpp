@@ -7,8 +7,6 @@
 namespace holdfast {
 namespace {
 
-constexpr size_t kAhead = 8;  // blocks that devices fill at once
-
 // The window [begin, begin + size) of a file and what lies at [first, last) of it.
 struct Overlap {
   int64_t first;
@@ -50,7 +48,6 @@ class ShardWriter::Filling {
   Filling& operator=(const Filling&) = delete;
 
   bool empty() const { return entries_.empty(); }
-  size_t size() const { return entries_.size(); }
 
   void add(const Block& block, std::vector<DeviceMark> marks) {
     entries_.push_back({block, std::move(marks)});
@@ -63,6 +60,14 @@ class ShardWriter::Filling {
     entries_.pop_front();
     if (observe_) observe_(block.offset, block.memory.first(block.used));
     return writer_.put(block);
+  }
+
+  // Hands over what is filled by now. False as finish_one().
+  Result<bool> finish_done() {
+    while (!entries_.empty() && HOLDFAST_TRY(is_done(entries_.front()))) {
+      if (!HOLDFAST_TRY(finish_one())) return false;
+    }
+    return true;
   }
 
   // A block to fill. Those that are being filled may be all that the ring has.
@@ -83,6 +88,13 @@ class ShardWriter::Filling {
   static Result<void> wait(const Entry& entry) {
     for (const DeviceMark& mark : entry.marks) HOLDFAST_TRY(mark.wait());
     return {};
+  }
+
+  static Result<bool> is_done(const Entry& entry) {
+    for (const DeviceMark& mark : entry.marks) {
+      if (!HOLDFAST_TRY(mark.done())) return false;
+    }
+    return true;
   }
 
   ShardWriter& writer_;
@@ -118,11 +130,9 @@ Result<void> ShardWriter::stage_blocks(const Observe& observe) {
     HOLDFAST_TRY(filled);
     HOLDFAST_TRY(marks);
     note_begun(piece_, *marks);
-    // Without devices it goes on at once.
-    const size_t ahead = busy.empty() ? 0 : kAhead - 1;
-    while (filling.size() > ahead) {
-      if (!HOLDFAST_TRY(filling.finish_one())) return {};
-    }
+    // Devices are asked for as many blocks as the ring has: who waits for copies to be begun
+    // is let go early.
+    if (!HOLDFAST_TRY(filling.finish_done())) return {};
   }
   while (!filling.empty()) {
     if (!HOLDFAST_TRY(filling.finish_one())) return {};

@@ -256,7 +256,7 @@ class Checkpointer:
         return self._job
 
     def _attach(self) -> None:
-        self._live().attach(self._contents.held(self._contents.pieces()))
+        self._live().attach(self._contents.held())
         self._attached = True
 
     def _look(self) -> None:

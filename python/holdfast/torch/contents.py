@@ -84,13 +84,9 @@ class Contents:
         self._kinds = {join("optimizer", key): _kind_of(one) for key, one in keyed}
         self.parallel = f"{self._world} ranks"
 
-    def pieces(self) -> list[Piece]:
-        """What this rank saves of the model and its optimizers."""
-        return [piece for piece in self._state.pieces() if self._saves(piece)]
-
-    def held(self, pieces: Iterable[Piece]) -> list[_native.HeldPiece]:
-        """As the engine takes them."""
-        return [self._hold(piece, self._saved_name(piece)) for piece in pieces]
+    def held(self) -> _native.Pieces:
+        """What this rank saves of the model and its optimizers, as the engine takes it."""
+        return self._capture_state().held
 
     def capture(self) -> Captured:
         """Everything as it is now; tensors are not copied yet."""
@@ -256,8 +252,8 @@ class Contents:
             mine = [piece for piece in pieces if self._saves(piece)]
             watched = [(self._saved_name(p), p.outer) for p in mine
                        if p.outer is not None and not self._copied_at_once(p)]
-            self._made = (pieces, _native.Pieces(self.held(mine)), watched,
-                          [piece.tensor for piece in mine])
+            held = _native.Pieces([self._hold(p, self._saved_name(p)) for p in mine])
+            self._made = (pieces, held, watched, [piece.tensor for piece in mine])
         _, held, watched, owners = self._made
         # Numbers alone: many new containers would make Python collect garbage, for 10 ms.
         return Captured(held, owners, watched, [outer._version for _, outer in watched])
