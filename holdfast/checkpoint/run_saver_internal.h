@@ -26,6 +26,7 @@ class RunSaver : public Saver {
   const Path& run() const override { return run_.path(); }
   Result<void> prepare(const LocalState& state) override;
   Result<SaveHandle> save(SaveRequest request) override;
+  bool may_tear() const override;
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
   Result<void> close(Instant deadline) override;
 

@@ -325,6 +325,14 @@ void RunSaver::enqueue(const Task& task) {
   commit(*task);
 }
 
+bool RunSaver::may_tear() const {
+  return std::ranges::any_of(unsettled_, [](const Task& task) {
+    return std::ranges::any_of(
+        task->shard.shard().pieces,
+        [](const PieceToWrite& piece) { return !piece.at_once && piece.bytes() > 0; });
+  });
+}
+
 Settled RunSaver::settle(const std::vector<std::string>& changed, CudaStream stream) {
   Settled settled;
   for (const Task& task : std::exchange(unsettled_, {})) {

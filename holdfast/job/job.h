@@ -84,7 +84,8 @@ class Job {
   Result<SaveHandle> save(JobState state);
   // Waits for the last save to be durable, for as long as `grace` allows.
   Result<Durable> wait_stopped(const SaveHandle& handle);
-  // Before the pieces change (Saver::settle).
+  // Before the pieces change (Saver::settle); may_tear() is the saver's, too.
+  bool may_tear() const { return saver_->may_tear(); }
   Settled settle(const std::vector<std::string>& changed = {},
                  CudaStream stream = nullptr);
 

@@ -294,6 +294,12 @@ void bind_job(nb::module_& m) {
           },
           "The interval, and what it follows from.")
       .def(
+          "may_tear",
+          [](HeldJob& self) {
+            return self.call([](Job& job) { return Result<bool>(job.may_tear()); });
+          },
+          "False if no write can spoil what was saved.")
+      .def(
           "settle",
           [](HeldJob& self, const std::vector<std::string>& changed, uint64_t stream) {
             const Settled settled = self.call([&](Job& job) {

@@ -290,9 +290,9 @@ class Checkpointer:
         if not self._saved or self._job is None:
             return
         self._saved = False
-        changed = [] if self._unsettled is None else self._unsettled.changed()
-        self._unsettled = None
         start = time.perf_counter()
+        saved, self._unsettled = self._unsettled, None
+        changed = saved.changed() if saved is not None and self._job.may_tear() else []
         _, torn = self._job.settle(changed, _stream())
         self._stalled += time.perf_counter() - start
         if torn:
