@@ -229,11 +229,11 @@ struct Gather : ::testing::Test {
       const auto rank = static_cast<size_t>(r);
       StateGatherer gatherer(env, &transport, kSoon);
       const Box box{rows[rank], {0, 1}};
-      states[rank] = gatherer.gather({{.tensor = tensor,
-                                       .box = box,
-                                       .memory = memories[rank],
-                                       .map = Map::dense(box, 4)}},
-                                     compare);
+      const std::vector<HeldPiece> held{{.tensor = tensor,
+                                         .box = box,
+                                         .memory = memories[rank],
+                                         .map = Map::dense(box, 4)}};
+      states[rank] = gatherer.gather(held, compare);
     });
     return states;
   }
