@@ -130,9 +130,9 @@ Result<int> train(Env& env, const Path& run, int64_t steps) {
   torch::manual_seed(0);
   Training training;
   const std::vector<HeldPiece> pieces = HOLDFAST_TRY(training.pieces());
-  const auto job = HOLDFAST_TRY(
-      Job::open(env, run, nullptr,
-                {.every = EverySteps{20}, .saver = {.guard = Guard::kSample}}));
+  const auto job = HOLDFAST_TRY(Job::open(
+      env, run, nullptr,
+      {.schedule = {.every = EverySteps{20}}, .saver = {.guard = Guard::kSample}}));
   const int64_t start = HOLDFAST_TRY(resume(*job, training, pieces));
   for (int64_t step = start; step < steps; ++step) {
     const double loss = training.backward(step);

@@ -2,6 +2,10 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
+
+#include "holdfast/base/cuda_copier_internal.h"
+
 namespace holdfast {
 namespace {
 
@@ -61,6 +65,10 @@ struct Functions {
   Status (*stream_wait)(CudaStream, CudaEvent, unsigned);
   Status (*copy)(DeviceAddress, DeviceAddress, size_t, CudaStream);
   Status (*copy_2d)(const Copy2D*, CudaStream);
+  Status (*load_module)(void**, const void*);
+  Status (*find_kernel)(CudaKernel*, void*, const char*);
+  Status (*launch)(CudaKernel, unsigned, unsigned, unsigned, unsigned, unsigned,
+                   unsigned, unsigned, CudaStream, void**, void**);
   Status (*event_create)(CudaEvent*, unsigned);
   Status (*event_destroy)(CudaEvent);
   Status (*event_record)(CudaEvent, CudaStream);
@@ -109,6 +117,9 @@ Result<Functions> find_all(const Library& library) {
   HOLDFAST_TRY(library.find("cuStreamWaitEvent", f.stream_wait));
   HOLDFAST_TRY(library.find("cuMemcpyAsync", f.copy));
   HOLDFAST_TRY(library.find("cuMemcpy2DAsync_v2", f.copy_2d));
+  HOLDFAST_TRY(library.find("cuModuleLoadData", f.load_module));
+  HOLDFAST_TRY(library.find("cuModuleGetFunction", f.find_kernel));
+  HOLDFAST_TRY(library.find("cuLaunchKernel", f.launch));
   HOLDFAST_TRY(library.find("cuEventCreate", f.event_create));
   HOLDFAST_TRY(library.find("cuEventDestroy_v2", f.event_destroy));
   HOLDFAST_TRY(library.find("cuEventRecord", f.event_record));
@@ -215,6 +226,35 @@ class LoadedDriver : public CudaDriver {
     return outcome(f_.copy_2d(&copy, stream), "cuMemcpy2DAsync");
   }
 
+  Result<CudaKernel> load_copier() override {
+    void* module = nullptr;
+    CudaKernel kernel = nullptr;
+    HOLDFAST_TRY(outcome(f_.load_module(&module, kCopier), "cuModuleLoadData"));
+    HOLDFAST_TRY(
+        outcome(f_.find_kernel(&kernel, module, kCopierName), "cuModuleGetFunction"));
+    return kernel;
+  }
+
+  // Long ones are cut, so that all blocks of a launch have about as much to do.
+  Result<void> copy_all(CudaKernel copier, std::span<const CudaCopy> copies,
+                        CudaStream stream) override {
+    constexpr int64_t kPart = int64_t{2} << 20;
+    CopyTable table;
+    size_t count = 0;
+    for (const CudaCopy& copy : copies) {
+      for (int64_t at = 0; at < copy.bytes; at += kPart) {
+        const auto first = static_cast<DeviceAddress>(at);
+        table.entries[count++] = {
+            copy.to + first, copy.from + first,
+            static_cast<uint64_t>(std::min(kPart, copy.bytes - at))};
+        if (count < kCopiesPerLaunch) continue;
+        HOLDFAST_TRY(launch(copier, table, count, stream));
+        count = 0;
+      }
+    }
+    return count == 0 ? Result<void>() : launch(copier, table, count, stream);
+  }
+
   Result<CudaEvent> create_event() override {
     CudaEvent event = nullptr;
     HOLDFAST_TRY(outcome(f_.event_create(&event, kSleepNoTiming), "cuEventCreate"));
@@ -238,6 +278,16 @@ class LoadedDriver : public CudaDriver {
   }
 
  private:
+  Result<void> launch(CudaKernel copier, CopyTable& table, size_t count,
+                      CudaStream stream) const {
+    constexpr unsigned kBlocks = 4;  // a copy: all of a launch run at once
+    constexpr unsigned kThreads = 256;
+    void* parameters[] = {&table};
+    return outcome(f_.launch(copier, kBlocks, static_cast<unsigned>(count), 1, kThreads,
+                             1, 1, 0, stream, parameters, nullptr),
+                   "cuLaunchKernel");
+  }
+
   // At the end of things, where nobody could do anything about it.
   static void ignore(Status) {}
 

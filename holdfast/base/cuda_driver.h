@@ -16,6 +16,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 
 #include "holdfast/base/result.h"
 
@@ -25,6 +26,7 @@ using DeviceAddress = uint64_t;
 using CudaContext = void*;
 using CudaStream = void*;  // null is the default stream
 using CudaEvent = void*;
+using CudaKernel = void*;
 
 inline DeviceAddress address_of(const void* pointer) {
   return static_cast<DeviceAddress>(reinterpret_cast<uintptr_t>(pointer));
@@ -38,6 +40,15 @@ struct CudaRows {
   int64_t from_pitch = 0;
   int64_t bytes = 0;
   int64_t rows = 0;
+};
+
+// Inside one device. Addresses are multiples of kAlignment.
+struct CudaCopy {
+  static constexpr DeviceAddress kAlignment = 16;
+
+  DeviceAddress to = 0;
+  DeviceAddress from = 0;
+  int64_t bytes = 0;
 };
 
 struct CudaMemory {
@@ -78,6 +89,14 @@ class CudaDriver {
                             CudaStream stream) = 0;
   // Pitches of 0 up to 2^31 - 1, no shorter than a row.
   virtual Result<void> copy_rows(const CudaRows& rows, CudaStream stream) = 0;
+
+  // In a context, and for as long as that is there: what copy_all() runs. Takes a moment,
+  // for it is compiled for the device.
+  virtual Result<CudaKernel> load_copier() = 0;
+  // Copies inside the context's device, in the stream's order, by a launch for a hundred or
+  // more: copy() keeps the calling thread for microseconds each.
+  virtual Result<void> copy_all(CudaKernel copier, std::span<const CudaCopy> copies,
+                                CudaStream stream) = 0;
 
   // In a context. Events begin as if they had been reached.
   virtual Result<CudaEvent> create_event() = 0;

@@ -8,7 +8,7 @@
 namespace holdfast {
 
 struct PosixOptions {
-  int io_threads = 4;  // transfers that run at once; started with the first submit
+  int io_threads = 8;  // transfers that run at once; started with the first submit
   int in_flight = 64;  // transfers that may wait before submit blocks; with io_uring
                        // that may be in flight of one file
   bool uring = true;   // io_uring where it is to be had; false: always the threads

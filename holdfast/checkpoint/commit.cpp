@@ -1,10 +1,27 @@
 #include "holdfast/checkpoint/commit.h"
 
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/state/object_json.h"
 #include "holdfast/store/chunk_reader.h"
 
 namespace holdfast {
 namespace {
+
+// As JSON; empty for none.
+struct Encoded {
+  std::string of_all;
+  std::string of_rank;
+};
+
+// Not by save(), which training waits for.
+Result<Encoded> encode_objects(const SaveTask& task) {
+  const auto encode = [](const Object& object, std::string_view what) {
+    return object.none() ? Result<std::string>("") : encode_object(object).within(what);
+  };
+  return Encoded{
+      .of_all = HOLDFAST_TRY(encode(task.objects, "objects")),
+      .of_rank = HOLDFAST_TRY(encode(task.rank_objects, "objects of the rank"))};
+}
 
 Message vote_of(const SaveTask& task, const Result<std::vector<ManifestFile>>& own) {
   const char* const kind = task.torn ? "torn" : task.unlinked ? "unlinked" : "vote";
@@ -151,6 +168,11 @@ Result<Durable> Committer::learn(SaveTask& task) {
 
 Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
                                                          Attempt& attempt) {
+  const Result<Encoded> objects = encode_objects(task);
+  if (!objects.ok()) {
+    task.writer->cancel(objects.error());
+    return objects.error();
+  }
   const Instant start = run_.env().now();
   const WrittenShard written = HOLDFAST_TRY(
       task.writer->write(run_.env(), attempt.folder() / task.plan->shard_name(),
@@ -172,8 +194,9 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
     return {};
   };
   HOLDFAST_TRY(put(task.plan->index_name(), encode_shard_index(index)));
-  HOLDFAST_TRY(put(rank_name(vote_.rank()) + ".objects.json", task.rank_objects));
-  if (vote_.coordinator()) HOLDFAST_TRY(put("objects.json", task.objects));
+  HOLDFAST_TRY(
+      put(rank_name(vote_.rank()) + ".objects.json", bytes_of(objects->of_rank)));
+  if (vote_.coordinator()) HOLDFAST_TRY(put("objects.json", bytes_of(objects->of_all)));
   HOLDFAST_TRY(attempt.sync());
   // All is written, and counts only if it was captured before it changed.
   if (task.guard != nullptr) {

@@ -39,10 +39,10 @@ struct SaveTask {
   std::string base{};  // the step that it builds upon, on whatever rank; or empty
   std::shared_ptr<const WritePlan> plan;
   ShardPlan shard;
-  std::shared_ptr<CaptureGuard> guard;  // null if there is none
+  std::unique_ptr<CaptureGuard> guard;  // null if there is none
   std::unique_ptr<ShardWriter> writer;
-  Bytes objects;                // JSON; empty for none
-  Bytes rank_objects;           // the same
+  Object objects;               // of all ranks together
+  Object rank_objects;          // of this one
   Manifest manifest;            // what is known before; rank 0 only
   std::optional<Error> failed;  // before anything was written: this rank votes no
   bool dropped = false;         // a newer save took its place: rank 0 says so in 1

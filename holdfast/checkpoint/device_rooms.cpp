@@ -30,8 +30,10 @@ std::vector<PieceToWrite> pick(std::span<const PieceToWrite> pieces,
 void move_to(const DeviceSnapshot& snapshot, const std::vector<size_t>& chosen,
              std::span<PieceToWrite> pieces) {
   for (size_t i = 0; i < chosen.size(); ++i) {
-    pieces[chosen[i]] = snapshot.pieces()[i];
-    pieces[chosen[i]].at_once = true;
+    PieceToWrite& piece = pieces[chosen[i]];
+    piece.memory = snapshot.pieces()[i].memory;
+    piece.map = snapshot.pieces()[i].map;
+    piece.at_once = true;
   }
 }
 
@@ -55,7 +57,7 @@ Result<void> DeviceShot::make_wait(CudaStream stream, ShardWriter& writer) const
 }
 
 Result<std::unique_ptr<DeviceSnapshot>> DeviceRooms::SmallRooms::take(
-    std::span<const PieceToWrite> pieces, const DeviceMark& mark) {
+    const std::vector<PieceToWrite>& pieces, const DeviceMark& mark) {
   for (const auto& room : rooms_) {
     Result<std::unique_ptr<DeviceSnapshot>> snapshot = room->take(pieces, mark);
     const bool full = !snapshot.ok() && snapshot.error().code() == ErrorCode::kNoSpace;
@@ -134,7 +136,7 @@ Result<void> DeviceRooms::take_on(const Device& device, std::span<PieceToWrite> 
 }
 
 Result<std::vector<std::unique_ptr<DeviceSnapshot>>> DeviceRooms::probe(
-    std::span<const PieceToWrite> pieces, CudaStream stream) {
+    const std::vector<PieceToWrite>& pieces, CudaStream stream) {
   std::vector<std::unique_ptr<DeviceSnapshot>> snapshots;
   for (const Device* device : devices_of(pieces)) {
     const DeviceMark mark = HOLDFAST_TRY(device->mark(stream));

@@ -43,7 +43,7 @@ class DeviceRooms {
 
   // Copies small pieces before the stream goes on, for a look at them later.
   Result<std::vector<std::unique_ptr<DeviceSnapshot>>> probe(
-      std::span<const PieceToWrite> pieces, CudaStream stream);
+      const std::vector<PieceToWrite>& pieces, CudaStream stream);
 
  private:
   // Small copies find a free room, or get a new one: several saves may be under way.
@@ -52,8 +52,8 @@ class DeviceRooms {
     explicit SmallRooms(const Device& device) : device_(device) {}
     // Makes two, of so many bytes.
     void prepare(int64_t bytes);
-    Result<std::unique_ptr<DeviceSnapshot>> take(std::span<const PieceToWrite> pieces,
-                                                 const DeviceMark& mark);
+    Result<std::unique_ptr<DeviceSnapshot>> take(
+        const std::vector<PieceToWrite>& pieces, const DeviceMark& mark);
 
    private:
     SnapshotRoom& add();

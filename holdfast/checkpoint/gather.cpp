@@ -95,7 +95,7 @@ bool is_nothing(const HeldPiece& piece) {
 }
 
 // One rank's pieces, as text. Where they lie in memory is its own business.
-Result<Bytes> description_of(const std::vector<HeldPiece>& pieces) {
+Result<Bytes> description_of(std::span<const HeldPiece> pieces) {
   Union own(1);
   for (const HeldPiece& piece : pieces) {
     if (!is_nothing(piece)) HOLDFAST_TRY(own.add(0, piece.tensor, piece.box));
@@ -182,7 +182,7 @@ Result<std::vector<Bytes>> StateGatherer::all(ByteView own) {
 
 // The text of the last time, if the pieces are the same: making it takes milliseconds, for
 // which training would stop at every save.
-Result<void> StateGatherer::describe(const std::vector<HeldPiece>& pieces) {
+Result<void> StateGatherer::describe(std::span<const HeldPiece> pieces) {
   const bool same =
       std::ranges::equal(pieces, described_, [](const HeldPiece& a, const auto& b) {
         return a.box == b.second && a.tensor == b.first;
@@ -197,7 +197,7 @@ Result<void> StateGatherer::describe(const std::vector<HeldPiece>& pieces) {
   return {};
 }
 
-Result<LocalState> StateGatherer::gather(const std::vector<HeldPiece>& pieces,
+Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
                                          bool compare) {
   // What one rank cannot describe, all hear of as a text that is none.
   const Result<void> described = describe(pieces);
@@ -208,6 +208,7 @@ Result<LocalState> StateGatherer::gather(const std::vector<HeldPiece>& pieces,
     const std::vector<Bytes> texts = HOLDFAST_TRY(all(text_));
     if (!described.ok()) return described.error();
     collection_ = HOLDFAST_TRY(merge(texts));
+    find_tensors();
     if (compare) HOLDFAST_TRY(compare_replicas(place(pieces)));
     seen_ = std::move(digests);
   }
@@ -226,11 +227,22 @@ Result<std::shared_ptr<const Collection>> StateGatherer::merge(
   return std::shared_ptr<const Collection>(std::move(merged));
 }
 
-LocalState StateGatherer::place(const std::vector<HeldPiece>& pieces) const {
+void StateGatherer::find_tensors() {
+  ids_.clear();
+  for (const auto& [tensor, box] : described_) {
+    ids_.push_back(
+        collection_->find(tensor.name).value_or(0));  // of nothing: not looked at
+  }
+}
+
+// Pieces that were described last.
+LocalState StateGatherer::place(std::span<const HeldPiece> pieces) const {
   LocalState state{.collection = collection_, .rank = rank(), .pieces = {}};
-  for (const HeldPiece& piece : pieces) {
+  state.pieces.reserve(pieces.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    const HeldPiece& piece = pieces[i];
     if (is_nothing(piece)) continue;
-    state.pieces.push_back({.tensor = *collection_->find(piece.tensor.name),
+    state.pieces.push_back({.tensor = ids_[i],
                             .box = piece.box,
                             .memory = piece.memory,
                             .map = piece.map,

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,15 +39,16 @@ class StateGatherer {
   // number of them. If no rank's description has changed, the collection is the same object
   // as before. kInvalid, on all ranks, naming tensor and ranks, for what does not tile;
   // with `compare` also for replicas that differ.
-  Result<LocalState> gather(const std::vector<HeldPiece>& pieces, bool compare);
+  Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare);
 
  private:
-  Result<void> describe(const std::vector<HeldPiece>& pieces);
+  Result<void> describe(std::span<const HeldPiece> pieces);
   Result<std::vector<Bytes>> all(ByteView own);
   static Result<std::shared_ptr<const Collection>> merge(
       const std::vector<Bytes>& texts);
   Result<void> compare_replicas(const LocalState& state);
-  LocalState place(const std::vector<HeldPiece>& pieces) const;
+  void find_tensors();
+  LocalState place(std::span<const HeldPiece> pieces) const;
 
   int rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }
 
@@ -54,6 +56,7 @@ class StateGatherer {
   Transport* transport_;
   const Duration at_most_;
   std::vector<std::pair<Tensor, Box>> described_;  // in text_
+  std::vector<TensorId> ids_;                      // of those, in the collection
   Bytes text_;
   std::string digest_;       // of the text
   std::vector<Bytes> seen_;  // digests of all ranks' descriptions

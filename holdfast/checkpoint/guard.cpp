@@ -14,9 +14,9 @@ namespace {
 // The block of a device's piece, as one to copy; none if it is scattered.
 std::optional<PieceToWrite> block_of(const PieceToWrite& piece, int64_t first,
                                      int64_t size) {
+  if (piece.device == nullptr || piece.at_once) return std::nullopt;
   const Map dense = Map::dense(piece.box, bytes_of(piece.dtype), piece.map.offset);
-  if (piece.device == nullptr || piece.at_once || piece.map != dense)
-    return std::nullopt;
+  if (piece.map != dense) return std::nullopt;
   const Box box{{0, size}};
   return PieceToWrite{
       .shape = {size},
@@ -30,8 +30,9 @@ std::optional<PieceToWrite> block_of(const PieceToWrite& piece, int64_t first,
 
 }  // namespace
 
-CaptureGuard::CaptureGuard(Guard depth, std::vector<PieceToWrite> pieces, uint64_t turn)
-    : depth_(depth), pieces_(std::move(pieces)) {
+CaptureGuard::CaptureGuard(Guard depth, std::span<const PieceToWrite> pieces,
+                           uint64_t turn)
+    : depth_(depth), pieces_(pieces) {
   if (depth == Guard::kFull) {
     digests_.resize(pieces_.size());
     for (const PieceToWrite& piece : pieces_) {
@@ -42,26 +43,32 @@ CaptureGuard::CaptureGuard(Guard depth, std::vector<PieceToWrite> pieces, uint64
     }
     return;
   }
-  size_t total = 0;
-  for (const PieceToWrite& piece : pieces_) {
-    const auto blocks =
-        static_cast<uint64_t>(std::max<int64_t>(divide_up(piece.bytes(), kBlock), 1));
-    const int64_t first = static_cast<int64_t>(turn % blocks) * kBlock;
-    const int64_t size = std::min(kBlock, piece.bytes() - first);
-    samples_.push_back({.first = first, .size = size, .at = total});
-    total += static_cast<size_t>(size);
-  }
-  bytes_.resize(total);
-  before_.resize(total);
+  choose_samples(turn);
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (pieces_[i].at_once || !on_host(i)) continue;
+    if (!is_guarded(i) || !on_host(i)) continue;
+    before_.resize(sampled_);
     gather(pieces_[i].place(), pieces_[i].memory, samples_[i].first,
            ByteSpan(before_).subspan(samples_[i].at,
                                      static_cast<size_t>(samples_[i].size)));
   }
 }
 
+void CaptureGuard::choose_samples(uint64_t turn) {
+  samples_.resize(pieces_.size());
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!is_guarded(i)) continue;
+    const int64_t bytes = pieces_[i].bytes();
+    const auto blocks =
+        static_cast<uint64_t>(std::max<int64_t>(divide_up(bytes, kBlock), 1));
+    const int64_t first = static_cast<int64_t>(turn % blocks) * kBlock;
+    samples_[i] = {
+        .first = first, .size = std::min(kBlock, bytes - first), .at = sampled_};
+    sampled_ += static_cast<size_t>(samples_[i].size);
+  }
+}
+
 void CaptureGuard::staged(int64_t offset, ByteView bytes) {
+  bytes_.resize(sampled_);  // here, where nobody waits for it
   const int64_t end = offset + std::ssize(bytes);
   for (; piece_ < pieces_.size(); ++piece_) {
     const PieceToWrite& piece = pieces_[piece_];
@@ -96,7 +103,7 @@ Result<std::vector<size_t>> CaptureGuard::changed() const {
   std::vector<size_t> changed;
   for (size_t i = 0; i < pieces_.size(); ++i) {
     // What was copied inside save() cannot have been torn.
-    if (pieces_[i].at_once) continue;
+    if (!is_guarded(i)) continue;
     if (depth_ == Guard::kSample && !on_host(i)) continue;
     if (HOLDFAST_TRY(differs(i))) changed.push_back(i);
   }

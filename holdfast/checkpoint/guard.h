@@ -36,8 +36,8 @@ struct Settled {
 class CaptureGuard {
  public:
   // Looks at the pieces, where they live, as they are now; `turn` chooses the block. What
-  // is at_once needs no guard.
-  CaptureGuard(Guard depth, std::vector<PieceToWrite> pieces, uint64_t turn);
+  // is at_once needs no guard. The pieces must outlive it.
+  CaptureGuard(Guard depth, std::span<const PieceToWrite> pieces, uint64_t turn);
 
   // Bytes of the file as they were copied, in order and without gaps.
   void staged(int64_t offset, ByteView bytes);
@@ -62,15 +62,18 @@ class CaptureGuard {
   };
   static constexpr int64_t kBlock = 4096;
 
+  void choose_samples(uint64_t turn);
+  bool is_guarded(size_t piece) const { return !pieces_[piece].at_once; }
   bool on_host(size_t piece) const { return pieces_[piece].device == nullptr; }
   Result<bool> differs(size_t piece) const;
   bool differs(const Sample& sample, ByteView live) const;
   void note(size_t piece, int64_t offset, ByteView bytes);
 
   const Guard depth_;
-  const std::vector<PieceToWrite> pieces_;
-  std::vector<Sample> samples_;  // one a piece, if only a block is looked at
-  Bytes before_;
+  const std::span<const PieceToWrite> pieces_;
+  std::vector<Sample> samples_;            // one a piece, if only a block is looked at
+  size_t sampled_ = 0;                     // bytes of them
+  Bytes before_;                           // empty if none of the pieces is the host's
   Bytes bytes_;                            // of the copy
   std::vector<Digest128> digests_before_;  // one a piece, if all is
   std::vector<Digest128> digests_;         // of the copy

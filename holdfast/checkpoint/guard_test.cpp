@@ -7,6 +7,7 @@
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/gather.h"
 #include "holdfast/checkpoint/write_plan.h"
+#include "holdfast/store/device_testing.h"
 
 namespace holdfast::testing {
 namespace {
@@ -93,6 +94,81 @@ TEST_P(Guarded, WhatIsCopiedAtOnceMayChange) {
 INSTANTIATE_TEST_SUITE_P(Depths, Guarded,
                          ::testing::Values(Guard::kSample, Guard::kFull));
 
+// A tensor of a device that has room for a copy of it, or none.
+struct OnADevice : ::testing::TestWithParam<std::tuple<bool, First>> {
+  OnADevice() {
+    if (!has_room()) cuda.free_memory = 1 << 20;
+    state.pieces[0].device = device.get();
+    cuda.set(training, tensor, std::byte{1});
+  }
+  bool has_room() const { return std::get<0>(GetParam()); }
+
+  static LocalState state_of(ByteSpan memory) {
+    const Box box{{0, std::ssize(memory)}};
+    return make_local_state({{.tensor = {.name = "w",
+                                         .dtype = Dtype::kU8,
+                                         .shape = {std::ssize(memory)}},
+                              .memory = memory,
+                              .map = Map::dense(box, 1)}})
+        .value();
+  }
+  std::unique_ptr<Saver> open() {
+    SaverOptions options = test_options();
+    options.guard = Guard::kSample;
+    options.background = true;
+    options.direct = false;
+    return Saver::open(env, "run", nullptr, options).value();
+  }
+  Bytes saved() {
+    Bytes memory(tensor.size());
+    const LocalState into = state_of(memory);
+    EXPECT_OK(restore(env, "run", into));
+    return memory;
+  }
+
+  MemoryEnv env{1};
+  FakeCuda cuda{std::get<1>(GetParam())};
+  std::unique_ptr<Device> device = Device::open(cuda, 0).value();
+  CudaStream training = cuda.new_stream();
+  ByteSpan tensor = cuda.new_tensor(100'000);
+  LocalState state = state_of(tensor);
+};
+
+INSTANTIATE_TEST_SUITE_P(Rooms, OnADevice,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(First::kOurs,
+                                                              First::kTrainings)));
+
+TEST_P(OnADevice, AnUpdateAfterSettleIsNotInTheCheckpoint) {
+  const auto saver = open();
+  ASSERT_OK(saver->prepare(state));
+  for (int64_t step = 1; step < 4; ++step) {
+    const SaveHandle handle =
+        saver->save({.step = step, .state = &state, .stream = training}).value();
+    EXPECT_EQ(saver->may_tear(), !has_room());
+    EXPECT_EQ(saver->settle({}, training).torn, std::vector<std::string>());
+    cuda.set(training, tensor, static_cast<std::byte>(step + 1));
+    ASSERT_OK(handle.durable());
+    EXPECT_EQ(saved(), Bytes(tensor.size(), static_cast<std::byte>(step)));
+  }
+  EXPECT_OK(saver->close());
+}
+
+TEST_P(OnADevice, AWriteBeforeSettleTearsOnlyWhatIsNotCopiedYet) {
+  const auto saver = open();
+  const SaveHandle handle =
+      saver->save({.step = 1, .state = &state, .stream = training}).value();
+  cuda.set(training, tensor, std::byte{9});
+  saver->settle({}, training);
+  if (has_room()) {
+    ASSERT_OK(handle.durable());
+    EXPECT_EQ(saved(), Bytes(tensor.size(), std::byte{1}));
+  } else {
+    EXPECT_ERROR(handle.durable(), ErrorCode::kUnavailable);
+    EXPECT_TRUE(handle.is_torn());
+  }
+}
+
 // One block a save, another one in the next: in as many saves as there are blocks every
 // byte was looked at.
 TEST(Guard, SamplesRotateOverTheWholeTensor) {
@@ -153,11 +229,11 @@ struct Gather : ::testing::Test {
       const auto rank = static_cast<size_t>(r);
       StateGatherer gatherer(env, &transport, kSoon);
       const Box box{rows[rank], {0, 1}};
-      states[rank] = gatherer.gather({{.tensor = tensor,
-                                       .box = box,
-                                       .memory = memories[rank],
-                                       .map = Map::dense(box, 4)}},
-                                     compare);
+      const std::vector<HeldPiece> held{{.tensor = tensor,
+                                         .box = box,
+                                         .memory = memories[rank],
+                                         .map = Map::dense(box, 4)}};
+      states[rank] = gatherer.gather(held, compare);
     });
     return states;
   }

@@ -25,7 +25,8 @@ class RunSaver : public Saver {
 
   const Path& run() const override { return run_.path(); }
   Result<void> prepare(const LocalState& state) override;
-  Result<SaveHandle> save(const SaveRequest& request) override;
+  Result<SaveHandle> save(SaveRequest request) override;
+  bool may_tear() const override;
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
   Result<void> close(Instant deadline) override;
 
@@ -39,8 +40,8 @@ class RunSaver : public Saver {
   void supersede_waiting() HOLDFAST_REQUIRES(mutex_);
   std::optional<Error> to_raise() HOLDFAST_REQUIRES(mutex_);
 
-  Task make_task(const SaveRequest& request, const Message& decision);
-  Result<void> fill_task(SaveTask& task, const SaveRequest& request,
+  Task make_task(SaveRequest&& request, const Message& decision);
+  Result<void> fill_task(SaveTask& task, SaveRequest&& request,
                          const std::string& base);
   Result<void> prepare(const LocalState& state, Touch touch);
   void wait_captured(SaveTask& task);

@@ -6,7 +6,6 @@
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/free_memory.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
-#include "holdfast/state/object_json.h"
 
 namespace holdfast {
 namespace {
@@ -28,12 +27,6 @@ Result<void> check_texts(const SaveRequest& request,
     if (!is_utf8(text)) return invalid("step {}: text that is not UTF-8", request.step);
   }
   return {};
-}
-
-Result<Bytes> encode_objects(const Object& object, std::string_view what) {
-  if (object.none()) return Bytes();
-  const std::string json = HOLDFAST_TRY(encode_object(object).within(what));
-  return copy_of(bytes_of(json));
 }
 
 // What would hang or abort later.
@@ -113,7 +106,7 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
   if (owner_.has_value()) keeper_ = std::jthread([this] { keep_lease(); });
 }
 
-Result<SaveHandle> RunSaver::save(const SaveRequest& request) {
+Result<SaveHandle> RunSaver::save(SaveRequest request) {
   if (closed_) return invalid("{}: the saver is closed", run_.path().native());
   settle({}, nullptr);
   ++serial_;
@@ -127,7 +120,7 @@ Result<SaveHandle> RunSaver::save(const SaveRequest& request) {
     tell(SaveSkipped{.step = request.step});
     return skipped;
   }
-  const Task task = make_task(request, decision);
+  const Task task = make_task(std::move(request), decision);
   const SaveHandle handle = task->handle;
   enqueue(task);
   return handle;
@@ -191,8 +184,7 @@ void RunSaver::supersede_waiting() {
   }
 }
 
-RunSaver::Task RunSaver::make_task(const SaveRequest& request,
-                                   const Message& decision) {
+RunSaver::Task RunSaver::make_task(SaveRequest&& request, const Message& decision) {
   auto task = std::make_shared<SaveTask>(SaveTask{.serial = serial_,
                                                   .attempt = decision.attempt,
                                                   .step = request.step,
@@ -209,7 +201,8 @@ RunSaver::Task RunSaver::make_task(const SaveRequest& request,
                                                   .copies = {},
                                                   .handle = SaveHandle(env_),
                                                   .index = std::nullopt});
-  if (Result<void> filled = fill_task(*task, request, decision.text); !filled.ok()) {
+  if (Result<void> filled = fill_task(*task, std::move(request), decision.text);
+      !filled.ok()) {
     task->failed = std::move(filled).error();
   }
   return task;
@@ -227,26 +220,21 @@ Result<void> RunSaver::prepare(const LocalState& state, Touch touch) {
   return {};
 }
 
-Result<void> RunSaver::fill_task(SaveTask& task, const SaveRequest& request,
+Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
                                  const std::string& base) {
   HOLDFAST_CHECK(request.state != nullptr, "a save without a state");
   HOLDFAST_TRY(check_texts(request, options_.software));
-  task.objects = HOLDFAST_TRY(encode_objects(request.objects, "objects"));
-  task.rank_objects =
-      HOLDFAST_TRY(encode_objects(request.rank_objects, "objects of the rank"));
+  task.objects = std::move(request.objects);
+  task.rank_objects = std::move(request.rank_objects);
   // The copying begins at once, and comes first.
   HOLDFAST_TRY(prepare(*request.state, Touch::kAheadIdly));
   task.plan = plan_;
   task.shard = HOLDFAST_TRY(plan_shard(*request.state, base));
-  std::vector<PieceToWrite> live = task.shard.shard().pieces;
   task.copies = task.shard.copy_at_once();
   task.shot = HOLDFAST_TRY(rooms_.take(task.shard.pieces(), request.stream));
   if (options_.guard != Guard::kOff) {
-    for (size_t i = 0; i < live.size(); ++i) {
-      live[i].at_once = task.shard.pieces()[i].at_once;
-    }
-    task.guard = std::make_shared<CaptureGuard>(options_.guard, std::move(live),
-                                                static_cast<uint64_t>(serial_));
+    task.guard = std::make_unique<CaptureGuard>(
+        options_.guard, task.shard.shard().pieces, static_cast<uint64_t>(serial_));
     task.guard->probe(rooms_, request.stream);
   }
   task.host_pieces =
@@ -335,6 +323,14 @@ void RunSaver::enqueue(const Task& task) {
   capture(*task);
   if (task->guard != nullptr) task->guard->settle({});  // nobody came between
   commit(*task);
+}
+
+bool RunSaver::may_tear() const {
+  return std::ranges::any_of(unsettled_, [](const Task& task) {
+    return std::ranges::any_of(
+        task->shard.shard().pieces,
+        [](const PieceToWrite& piece) { return !piece.at_once && piece.bytes() > 0; });
+  });
 }
 
 Settled RunSaver::settle(const std::vector<std::string>& changed, CudaStream stream) {

@@ -106,7 +106,11 @@ class Saver {
   // Begins to save. Fails on all ranks alike if earlier saves did (see above), and with
   // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a
   // save that turns out to be impossible or is skipped.
-  virtual Result<SaveHandle> save(const SaveRequest& request) = 0;
+  virtual Result<SaveHandle> save(SaveRequest request) = 0;
+
+  // False if all that was saved is safe from what is done next (copied inside its device,
+  // or by save() itself): then nobody need look for what has changed.
+  virtual bool may_tear() const = 0;
 
   // Before the state changes: waits until it is captured, and holds the copy against it.
   // `changed` names tensors that are known to have been written to. A save that was torn is
@@ -117,8 +121,8 @@ class Saver {
                          CudaStream stream = nullptr) = 0;
 
   // Waits until all is durable and mirrored, lets go of the run, and fails, on all ranks
-  // alike, as the last save failed on any. What is not done by the deadline (kTimeout) goes on, and close() may be
-  // called again.
+  // alike, as the last save failed on any. What is not done by the deadline (kTimeout)
+  // goes on, and close() may be called again.
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
 
   virtual const Path& run() const = 0;

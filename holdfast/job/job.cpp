@@ -107,7 +107,7 @@ Result<void> Job::fetch(const Path& run) {
   return {};
 }
 
-Result<void> Job::attach(const std::vector<HeldPiece>& pieces) {
+Result<void> Job::attach(std::span<const HeldPiece> pieces) {
   const LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, true));
   return saver_->prepare(state);
 }
@@ -126,7 +126,7 @@ Result<StepFiles> Job::look() {
   return open_step(env_, saver_->run() / found.text);
 }
 
-Result<RestoredState> Job::resume(const std::vector<HeldPiece>& pieces,
+Result<RestoredState> Job::resume(std::span<const HeldPiece> pieces,
                                   const RestoreOptions& options) {
   saver_->settle();
   // Values are about to be overwritten: replicas need not be equal yet.
@@ -191,17 +191,18 @@ std::optional<Appointment> Job::decide(int64_t first, int64_t last) {
                      .due = {.save = true, .why = to_string(options_.schedule.every)}};
 }
 
-Result<SaveHandle> Job::save(const JobState& job) {
+Result<SaveHandle> Job::save(JobState job) {
   static_cast<void>(settle());
   const LocalState state = HOLDFAST_TRY(gatherer_.gather(job.pieces, false));
-  SaveHandle handle = HOLDFAST_TRY(saver_->save({.step = job.step,
-                                                 .state = &state,
-                                                 .objects = job.objects,
-                                                 .rank_objects = job.rank_objects,
-                                                 .metrics = job.metrics,
-                                                 .parallel = job.parallel,
-                                                 .parent = parent_,
-                                                 .stream = job.stream}));
+  SaveHandle handle =
+      HOLDFAST_TRY(saver_->save({.step = job.step,
+                                 .state = &state,
+                                 .objects = std::move(job.objects),
+                                 .rank_objects = std::move(job.rank_objects),
+                                 .metrics = job.metrics,
+                                 .parallel = job.parallel,
+                                 .parent = parent_,
+                                 .stream = job.stream}));
   newest_ = {.handle = handle,
              .step = job.step,
              .begun = env_.now(),

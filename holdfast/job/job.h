@@ -47,7 +47,7 @@ struct JobOptions {
 // What goes into a checkpoint beside the pieces.
 struct JobState {
   int64_t step = 0;
-  std::vector<HeldPiece> pieces{};
+  std::span<const HeldPiece> pieces{};
   Object objects{};
   Object rank_objects{};
   std::map<std::string, double> metrics{};
@@ -66,14 +66,14 @@ class Job {
 
   // Looks at the pieces before the first step: they tile, replicas are equal, the ring is
   // there. Not needed after resume().
-  Result<void> attach(const std::vector<HeldPiece>& pieces);
+  Result<void> attach(std::span<const HeldPiece> pieces);
 
   // The newest whole checkpoint, as rank 0 sees it: which tensors there are to fill, before
   // the pieces are made. kNotFound if there is none.
   Result<StepFiles> look();
   // Fills the pieces; see restore(), whose tiers are the mirrors unless the options name
   // others. kNotFound if there is no checkpoint.
-  Result<RestoredState> resume(const std::vector<HeldPiece>& pieces,
+  Result<RestoredState> resume(std::span<const HeldPiece> pieces,
                                const RestoreOptions& options = {});
 
   // What all ranks do after this step.
@@ -87,10 +87,11 @@ class Job {
   // What went wrong since the last call and did not stop the job: one sentence each.
   std::vector<std::string> take_warnings() { return warnings_.take(); }
   // Saves, on all ranks together; whether it was due or not.
-  Result<SaveHandle> save(const JobState& state);
+  Result<SaveHandle> save(JobState state);
   // Waits for the last save to be durable, for as long as `grace` allows.
   Result<Durable> wait_stopped(const SaveHandle& handle);
-  // Before the pieces change (Saver::settle).
+  // Before the pieces change (Saver::settle); may_tear() is the saver's, too.
+  bool may_tear() const { return saver_->may_tear(); }
   Settled settle(const std::vector<std::string>& changed = {},
                  CudaStream stream = nullptr);
 

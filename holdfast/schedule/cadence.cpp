@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cmath>
 #include <limits>
 #include <optional>
 
@@ -79,7 +80,7 @@ Result<Cadence> time_of(double seconds, std::string_view text) {
   if (!(seconds >= 1e-3 && seconds <= kLongest)) {
     return invalid("every: \"{}\" is {} s, want 1 ms to 10 years", text, seconds);
   }
-  return Cadence(EveryTime{Duration(static_cast<int64_t>(seconds * 1e9 + 0.5))});
+  return Cadence(EveryTime{Duration(std::llround(seconds * 1e9))});
 }
 
 }  // namespace

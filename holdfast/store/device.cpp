@@ -11,6 +11,10 @@ bool is_pitch(int64_t stride, int64_t run) {
   return stride >= run && stride <= kMostPitch;
 }
 
+bool is_aligned(const CudaCopy& copy) {
+  return (copy.to | copy.from) % CudaCopy::kAlignment == 0;
+}
+
 }  // namespace
 
 // The device's context is this thread's as long as this lives.
@@ -49,6 +53,10 @@ Result<std::unique_ptr<Device>> Device::open(CudaDriver& driver, int number) {
   const Entered entered(*device);
   HOLDFAST_TRY(entered.outcome());
   device->stream_ = HOLDFAST_TRY(driver.create_stream());
+  // Without it, copies inside the device are made one by one.
+  if (const Result<CudaKernel> copier = driver.load_copier(); copier.ok()) {
+    device->copier_ = *copier;
+  }
   return device;
 }
 
@@ -101,6 +109,27 @@ Result<void> Device::write(const BoxMemory& to, ByteSpan memory, int64_t first,
     HOLDFAST_TRY(copy(part, from, memory));
   }
   return {};
+}
+
+Result<void> Device::copy_inside(std::span<const Copy> copies) const {
+  const Entered entered(*this);
+  HOLDFAST_TRY(entered.outcome());
+  std::vector<CudaCopy> runs;
+  runs.reserve(copies.size());
+  for (const Copy& one : copies) {
+    for (const StridedCopy& part : plan_gather(one.from, 0, std::ssize(one.into))) {
+      const CudaCopy run{.to = address_of(one.into.data() + part.to),
+                         .from = address_of(one.memory.data() + part.from),
+                         .bytes = part.run};
+      if (copier_ == nullptr || part.loops > 0 || !is_aligned(run)) {
+        HOLDFAST_TRY(copy(part, one.memory, one.into));
+        continue;
+      }
+      check_copy(part, one.memory.size(), one.into.size());
+      runs.push_back(run);
+    }
+  }
+  return runs.empty() ? Result<void>() : driver_.copy_all(copier_, runs, stream_);
 }
 
 // Between the two spans, which are only looked at as addresses.

@@ -18,6 +18,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "holdfast/base/cuda_driver.h"
@@ -72,6 +73,15 @@ class Device : public HostPinner {
   Result<void> write(const BoxMemory& to, ByteSpan memory, int64_t first,
                      ByteView from) const;
 
+  // Whole boxes of the device's memory into other memory of it, in a few calls of the
+  // driver.
+  struct Copy {
+    BoxMemory from;
+    ByteView memory;
+    ByteSpan into;
+  };
+  Result<void> copy_inside(std::span<const Copy> copies) const;
+
   // Memory of the device. kNoSpace if fewer than `reserve` bytes would stay free. Freeing
   // may make the device wait.
   Result<ByteSpan> allocate(int64_t bytes, int64_t reserve) const;
@@ -95,6 +105,7 @@ class Device : public HostPinner {
   const int number_;
   const CudaContext context_;
   CudaStream stream_ = nullptr;
+  CudaKernel copier_ = nullptr;  // null where the driver has none
 };
 
 // The devices of this process, each opened when memory of it is first seen.

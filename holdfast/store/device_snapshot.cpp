@@ -11,14 +11,6 @@ int64_t room_of(const PieceToWrite& piece) {
   return divide_up(piece.bytes(), kAlignment) * kAlignment;
 }
 
-// The piece as it will be at `memory`.
-PieceToWrite moved(const PieceToWrite& piece, ByteView memory) {
-  PieceToWrite copy = piece;
-  copy.memory = memory;
-  copy.map = Map::dense(piece.box, bytes_of(piece.dtype));
-  return copy;
-}
-
 }  // namespace
 
 DeviceSnapshot::~DeviceSnapshot() {
@@ -78,32 +70,37 @@ bool SnapshotRoom::give_back() {
 }
 
 Result<std::unique_ptr<DeviceSnapshot>> SnapshotRoom::take(
-    std::span<const PieceToWrite> pieces, const DeviceMark& mark) {
-  std::vector<PieceToWrite> copies(pieces.begin(), pieces.end());
+    std::vector<PieceToWrite> pieces, const DeviceMark& mark) {
   HOLDFAST_TRY(claim(bytes_for(pieces)));
-  const auto copy_all = [&]() -> Result<DeviceMark> {
-    const ByteSpan room = [&] {
-      MutexLock lock(mutex_);
-      return memory_;
-    }();
-    HOLDFAST_TRY(device_.follow(mark));
-    size_t at = 0;
-    for (PieceToWrite& piece : copies) {
-      if (piece.device != &device_) continue;
-      const ByteSpan to = room.subspan(at, static_cast<size_t>(piece.bytes()));
-      HOLDFAST_TRY(device_.read(piece.place(), piece.memory, 0, to));
-      at += static_cast<size_t>(room_of(piece));
-      piece = moved(piece, to);
-    }
-    return device_.mark();
-  };
-  Result<DeviceMark> copied = copy_all();
+  Result<DeviceMark> copied = copy(pieces, mark);
   if (!copied.ok()) {
     release();
     return std::move(copied).error();
   }
   return std::unique_ptr<DeviceSnapshot>(
-      new DeviceSnapshot(*this, std::move(copies), *std::move(copied)));
+      new DeviceSnapshot(*this, std::move(pieces), *std::move(copied)));
+}
+
+// Lets the pieces point to where their copies will be. The room is claimed.
+Result<DeviceMark> SnapshotRoom::copy(std::span<PieceToWrite> pieces,
+                                      const DeviceMark& mark) {
+  ByteSpan room = [&] {
+    MutexLock lock(mutex_);
+    return memory_;
+  }();
+  std::vector<Device::Copy> copies;
+  copies.reserve(pieces.size());
+  for (PieceToWrite& piece : pieces) {
+    if (piece.device != &device_) continue;
+    const ByteSpan to = room.first(static_cast<size_t>(piece.bytes()));
+    copies.push_back({.from = piece.place(), .memory = piece.memory, .into = to});
+    room = room.subspan(static_cast<size_t>(room_of(piece)));
+    piece.memory = to;
+    piece.map = Map::dense(piece.box, bytes_of(piece.dtype));
+  }
+  HOLDFAST_TRY(device_.follow(mark));
+  HOLDFAST_TRY(device_.copy_inside(copies));
+  return device_.mark();
 }
 
 }  // namespace holdfast

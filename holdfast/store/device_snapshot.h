@@ -72,7 +72,7 @@ class SnapshotRoom {
   Result<void> prepare(int64_t bytes);
   // Copies the pieces as they are after `mark`. Pieces of the host, or of another device,
   // are none of its business and stay as they are. kNoSpace as prepare().
-  Result<std::unique_ptr<DeviceSnapshot>> take(std::span<const PieceToWrite> pieces,
+  Result<std::unique_ptr<DeviceSnapshot>> take(std::vector<PieceToWrite> pieces,
                                                const DeviceMark& mark);
   // Gives the memory back, unless a snapshot has it; true if so. The device may wait.
   bool give_back();
@@ -81,6 +81,7 @@ class SnapshotRoom {
   friend class DeviceSnapshot;
   Result<void> claim(int64_t bytes);
   void release();
+  Result<DeviceMark> copy(std::span<PieceToWrite> pieces, const DeviceMark& mark);
   Result<void> grow(int64_t bytes) HOLDFAST_REQUIRES(mutex_);
 
   const Device& device_;

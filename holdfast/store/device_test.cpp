@@ -137,6 +137,30 @@ TEST_P(DeviceTest, ASnapshotHoldsWhatTheStreamHadWrittenAndNothingLater) {
   }
 }
 
+// By one launch, where the driver has the kernel, and one by one where it has not.
+TEST_P(DeviceTest, ASnapshotOfManyPiecesIsTheSameByAKernelAndWithout) {
+  for (const bool kernel : {true, false}) {
+    cuda_.has_copier = kernel;
+    const auto device = Device::open(cuda_, 0).value();
+    SnapshotRoom room(*device);
+    std::vector<PieceToWrite> pieces;
+    for (size_t size = 0; size < 300; ++size) {
+      const ByteSpan tensor = cuda_.new_tensor(size + 16);
+      fill_random(tensor, size);
+      // Some begin where no vector of 16 bytes does.
+      pieces.push_back(piece_of(tensor.subspan(size % 7 == 0 ? 3 : 0)));
+      pieces.back().device = device.get();
+    }
+    cuda_.launches = 0;
+    const auto snapshot = room.take(pieces, device->mark(training_).value()).value();
+    ASSERT_OK(snapshot->wait());
+    for (size_t i = 0; i < pieces.size(); ++i) {
+      ASSERT_EQ(content(snapshot->pieces()[i]), content(pieces[i])) << i;
+    }
+    EXPECT_EQ(cuda_.launches, kernel ? 1 : 0);
+  }
+}
+
 TEST_P(DeviceTest, ASnapshotMakesStridedPiecesDenseAndLeavesTheHostsAlone) {
   SnapshotRoom room(*device_);
   const BoxMemory place = inner_matrix(5, 7, true);
@@ -317,7 +341,8 @@ TEST_P(StagingTest, ASnapshotIsStagedLikeTheTensors) {
   ASSERT_OK(snapshot->make_wait(training_));
   for (const size_t i : {1, 2, 4}) cuda_.set(training_, memory_of(i), std::byte{0xff});
   StagingRing ring({.bytes = 3 * kBlock, .block = kBlock, .pinner = device_.get()});
-  ShardWriter writer(ring, {.header = shard_.header, .pieces = snapshot->pieces()});
+  const ShardToWrite copy{.header = shard_.header, .pieces = snapshot->pieces()};
+  ShardWriter writer(ring, copy);
   std::jthread stager([&] { EXPECT_OK(writer.stage()); });
   EXPECT_OK(writer.write(env_, "shard"));
   stager.join();

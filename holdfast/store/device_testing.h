@@ -54,6 +54,8 @@ class FakeCuda : public CudaDriver {
   int copies_until_failure = 1 << 30;
   int unpinned_copies = 0;
   int copies = 0;
+  int launches = 0;
+  bool has_copier = true;
 
   Result<int> device_count() override { return 2; }
   Result<std::optional<int>> device_of(DeviceAddress address) override {
@@ -127,6 +129,21 @@ class FakeCuda : public CudaDriver {
                     CudaStream stream) override {
     return copy_rows({.to = to, .from = from, .bytes = bytes, .rows = 1}, stream);
   }
+  Result<CudaKernel> load_copier() override {
+    if (!has_copier) return unsupported("no compiler");
+    return reinterpret_cast<CudaKernel>(&copier_);
+  }
+  Result<void> copy_all(CudaKernel copier, std::span<const CudaCopy> all,
+                        CudaStream stream) override {
+    HOLDFAST_CHECK(copier == &copier_, "a kernel that was not loaded");
+    ++launches;
+    for (const CudaCopy& one : all) {
+      HOLDFAST_CHECK((one.to | one.from) % CudaCopy::kAlignment == 0, "not aligned");
+      HOLDFAST_CHECK(device_of(one.to)->has_value(), "not inside the device");
+      HOLDFAST_TRY(copy(one.to, one.from, one.bytes, stream));
+    }
+    return {};
+  }
   Result<void> copy_rows(const CudaRows& rows, CudaStream stream) override {
     MutexLock lock(mutex_);
     check_entered();
@@ -194,6 +211,7 @@ class FakeCuda : public CudaDriver {
   }
 
  private:
+  char copier_ = 0;  // its address is the kernel
   struct Work {
     std::function<void()> run;
     std::shared_ptr<const bool> after{};

@@ -234,8 +234,8 @@ class ShardWriter::Output {
   std::deque<Flight> in_flight_;
 };
 
-ShardWriter::ShardWriter(StagingRing& ring, ShardToWrite shard)
-    : ring_(ring), shard_(std::move(shard)), bytes_(shard_.bytes()) {
+ShardWriter::ShardWriter(StagingRing& ring, const ShardToWrite& shard)
+    : ring_(ring), shard_(shard), bytes_(shard_.bytes()) {
   int64_t end = length(shard_.header);
   for (const PieceToWrite& piece : shard_.pieces) {
     HOLDFAST_CHECK(piece.offset == end, "piece at byte {}, want {}", piece.offset, end);

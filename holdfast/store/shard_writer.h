@@ -97,9 +97,9 @@ struct WriteOptions {
 
 class ShardWriter {
  public:
-  // Pieces that leave a hole or overlap are a bug and abort. The ring must outlive the
-  // writer.
-  ShardWriter(StagingRing& ring, ShardToWrite shard);
+  // Pieces that leave a hole or overlap are a bug and abort. Ring and shard must outlive
+  // the writer.
+  ShardWriter(StagingRing& ring, const ShardToWrite& shard);
   // Both halves must have returned.
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
@@ -149,7 +149,7 @@ class ShardWriter {
   Result<void> failure();
 
   StagingRing& ring_;
-  const ShardToWrite shard_;
+  const ShardToWrite& shard_;
   const int64_t bytes_;
   size_t piece_ = 0;  // where stage() is
 

@@ -1,6 +1,7 @@
 // Python face of job/: names, types and docs only.
 #include "holdfast/job/job.h"
 
+#include <nanobind/stl/bind_vector.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -13,9 +14,13 @@
 #include "tier.h"
 #include "transport.h"
 
+// Made once, and passed as it is for as long as the tensors are the same.
+NB_MAKE_OPAQUE(std::vector<holdfast::HeldPiece>)
+
 namespace holdfast::python {
 namespace {
 
+using Pieces = std::vector<HeldPiece>;
 using Texts = std::map<std::string, std::string>;
 using Numbers = std::map<std::string, double>;
 
@@ -215,24 +220,24 @@ Looked look(HeldJob& self) {
           .rank_objects = std::move(rank_objects)};
 }
 
-HeldRestored resume(HeldJob& self, const std::vector<HeldPiece>& pieces,
-                    bool verify_all) {
+HeldRestored resume(HeldJob& self, const Pieces& pieces, bool verify_all) {
   return HeldRestored::of(self.call(
       [&](Job& job) { return job.resume(pieces, {.verify_all = verify_all}); }));
 }
 
-HeldHandle save(HeldJob& self, int64_t step, std::vector<HeldPiece> pieces,
-                nb::object owners, nb::object objects, nb::object rank_objects,
-                Numbers metrics, std::string parallel, uint64_t stream) {
+HeldHandle save(HeldJob& self, int64_t step, const Pieces& pieces, nb::object owners,
+                nb::object objects, nb::object rank_objects, Numbers metrics,
+                std::string parallel, uint64_t stream) {
   JobState state{.step = step,
-                 .pieces = std::move(pieces),
+                 .pieces = pieces,
                  .objects = to_object(objects, "objects"),
                  .rank_objects = to_object(rank_objects, "rank_objects"),
                  .metrics = std::move(metrics),
                  .parallel = std::move(parallel),
                  .stream = stream_of(stream)};
   self.make_room();
-  const SaveHandle handle = self.call([&](Job& job) { return job.save(state); });
+  const SaveHandle handle =
+      self.call([&](Job& job) { return job.save(std::move(state)); });
   return self.keep(handle, std::move(owners));
 }
 
@@ -254,13 +259,13 @@ void bind_looked(nb::module_& m) {
           },
           nb::arg("array"), nb::arg("shape"), nb::arg("box"),
           nb::arg("at_once") = false);
+  nb::bind_vector<Pieces>(m, "Pieces", "Boxes, as a list.");
 }
 
 }  // namespace
 
 void bind_job(nb::module_& m) {
   bind_looked(m);
-  using Pieces = std::vector<HeldPiece>;
   nb::class_<HeldJob>(m, "Job", "The native side of holdfast.Checkpointer.")
       .def("__init__", &open_job, nb::arg("path"), nb::arg("transport").none(),
            nb::kw_only(), nb::arg("every"), nb::arg("grace"), nb::arg("signals"),
@@ -323,6 +328,12 @@ void bind_job(nb::module_& m) {
             });
           },
           "What went wrong since the last call and stopped nothing.")
+      .def(
+          "may_tear",
+          [](HeldJob& self) {
+            return self.call([](Job& job) { return Result<bool>(job.may_tear()); });
+          },
+          "False if no write can spoil what was saved.")
       .def(
           "settle",
           [](HeldJob& self, const std::vector<std::string>& changed, uint64_t stream) {

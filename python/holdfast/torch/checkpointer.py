@@ -20,7 +20,7 @@ from holdfast import _native
 from holdfast.checkpoint import Tiers
 from holdfast.errors import NotFoundError
 from holdfast.torch.boxes import Rule
-from holdfast.torch.contents import Contents
+from holdfast.torch.contents import Captured, Contents
 from holdfast.torch.ddp import Buckets
 from holdfast.torch.job import open_job, warn
 from holdfast.torch.losses import Losses, known_now
@@ -139,7 +139,7 @@ class Checkpointer:
         self._boundary = not self._optimizers  # else the first of several micro-batches is one
         self._attached = False
         self._looked = False  # at all that is saved, when it was there
-        self._unsettled: list[tuple[str, torch.Tensor, int]] = []
+        self._unsettled: Captured | None = None
         self._saved = False  # and not settled yet
         self._stalled = 0.0
         self.report = Report()
@@ -264,7 +264,7 @@ class Checkpointer:
         return self._job
 
     def _attach(self) -> None:
-        self._live().attach(self._contents.held(self._contents.pieces()))
+        self._live().attach(self._contents.held())
         self._attached = True
 
     def _look(self) -> None:
@@ -288,7 +288,7 @@ class Checkpointer:
             step, captured.held, captured.owners, captured.objects, captured.rank_objects,
             {} if known is None else {"loss": known}, self._contents.parallel, _stream(),
         )
-        self._unsettled = captured.versions
+        self._unsettled = captured
         self._saved = True
         self._stalled += time.perf_counter() - start
         _log.info("saving after step %d: %s", step, why)
@@ -299,10 +299,9 @@ class Checkpointer:
         if not self._saved or self._job is None:
             return
         self._saved = False
-        changed = [name for name, tensor, version in self._unsettled
-                   if tensor._version != version]
-        self._unsettled = []
         start = time.perf_counter()
+        saved, self._unsettled = self._unsettled, None
+        changed = saved.changed() if saved is not None and self._job.may_tear() else []
         _, torn = self._job.settle(changed, _stream())
         self._stalled += time.perf_counter() - start
         if torn:

@@ -33,11 +33,17 @@ FORMAT = 1
 class Captured:
     """One save, before it begins."""
 
-    held: list[_native.HeldPiece]
+    held: _native.Pieces
     owners: list[torch.Tensor]  # kept alive until their bytes are copied
-    versions: list[tuple[str, torch.Tensor, int]]  # of what is copied in the background
+    watched: list[tuple[str, torch.Tensor]]  # what is copied in the background
+    versions: list[int]  # of those
     objects: dict[str, Any] = field(default_factory=dict)
     rank_objects: dict[str, Any] = field(default_factory=dict)
+
+    def changed(self) -> list[str]:
+        """Names of tensors that were written to since, as far as their versions tell."""
+        return [name for (name, tensor), version in zip(self.watched, self.versions, strict=True)
+                if tensor._version != version]
 
 
 class Contents:
@@ -72,33 +78,31 @@ class Contents:
         self._generators = dict(generators or {})
         self._at_once: set[str] = set()
         # What was made of the pieces, for as long as they stay the same.
-        self._made: tuple[list[Piece], list[_native.HeldPiece], list[Any], list[Any]] | None = None
+        self._made: tuple[list[Piece], _native.Pieces, list[Any], list[Any]] | None = None
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
         self._kinds = {join("optimizer", key): _kind_of(one) for key, one in keyed}
         self.parallel = f"{self._world} ranks"
 
-    def pieces(self) -> list[Piece]:
-        """What this rank saves of the model and its optimizers."""
-        return [piece for piece in self._state.pieces() if self._saves(piece)]
-
-    def held(self, pieces: Iterable[Piece]) -> list[_native.HeldPiece]:
-        """As the engine takes them."""
-        return [self._hold(piece, self._saved_name(piece)) for piece in pieces]
+    def held(self) -> _native.Pieces:
+        """What this rank saves of the model and its optimizers, as the engine takes it."""
+        return self._capture_state().held
 
     def capture(self) -> Captured:
         """Everything as it is now; tensors are not copied yet."""
-        held, versions, owners = self._capture_state()
-        captured = Captured(held, owners, versions)
+        captured = self._capture_state()
         own = captured.rank_objects
         for holder in self._holders:
             tree, pieces = holder.capture()
             trees = own if self._is_own(holder) else captured.objects
             trees.setdefault("things", {})[holder.key] = tree
             mine = [piece for piece in pieces if self._saves(piece)]
-            captured.held += [self._hold(piece, self._thing_name(holder, piece), at_once=True)
-                              for piece in mine]
-            captured.owners += [piece.tensor for piece in mine]
+            if mine:
+                captured.held = _native.Pieces(captured.held)
+                captured.held.extend([
+                    self._hold(piece, self._thing_name(holder, piece), at_once=True)
+                    for piece in mine])
+                captured.owners = captured.owners + [piece.tensor for piece in mine]
         captured.objects["format"] = FORMAT
         captured.objects["optimizers"] = dict(self._kinds)
         own["optimizer"] = self._state.objects(looked=True)
@@ -242,16 +246,17 @@ class Contents:
 
     # Pieces for the engine
 
-    def _capture_state(self) -> tuple[list[Any], list[tuple[str, torch.Tensor, int]], list[Any]]:
+    def _capture_state(self) -> Captured:
         pieces = self._state.pieces()
         if self._made is None or self._made[0] is not pieces:
             mine = [piece for piece in pieces if self._saves(piece)]
             watched = [(self._saved_name(p), p.outer) for p in mine
                        if p.outer is not None and not self._copied_at_once(p)]
-            self._made = (pieces, self.held(mine), watched, [piece.tensor for piece in mine])
+            held = _native.Pieces([self._hold(p, self._saved_name(p)) for p in mine])
+            self._made = (pieces, held, watched, [piece.tensor for piece in mine])
         _, held, watched, owners = self._made
-        versions = [(name, outer, outer._version) for name, outer in watched]
-        return list(held), versions, list(owners)
+        # Numbers alone: many new containers would make Python collect garbage, for 10 ms.
+        return Captured(held, owners, watched, [outer._version for _, outer in watched])
 
     def _copied_at_once(self, piece: Piece) -> bool:
         return piece.at_once or self._saved_name(piece) in self._at_once
