@@ -29,6 +29,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -227,7 +228,7 @@ class Raw:
         self.memory = memoryview(mmap.mmap(-1, size // BLOCK * BLOCK))
         self.memory[:] = bytes(len(self.memory))
         self.size = size
-        ways = [(block, threads) for block in (BLOCK // 4, BLOCK) for threads in (4, 8, 16)]
+        ways = [(block, threads) for block in (BLOCK // 4, BLOCK) for threads in (8, 16)]
         self.writing = min(ways, key=self.write)
         self.reading = min(ways, key=self.read)
 
@@ -319,47 +320,55 @@ def main() -> int:
     parser.add_argument("--layers", type=int, default=24)
     parser.add_argument("--quick", action="store_true", help="Holdfast alone")
     options = parser.parse_args()
-    figures: dict = {"device": torch.cuda.get_device_name(), "torch": torch.__version__}
+    figures: dict = {}
+
+    def note(name: str, figure: Any) -> None:
+        figures[name] = figure
+        shown = figure
+        if isinstance(figure, dict):
+            shown = {k: round(v, 3) if isinstance(v, float) else v
+                     for k, v in figure.items() if k != "steps_ms"}
+        print(name, shown, flush=True)
+        if options.json:  # a run that is cut short has something to show
+            options.json.write_text(json.dumps(figures, indent=2) + "\n")
+
+    note("device", torch.cuda.get_device_name())
+    note("torch", torch.__version__)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="gpu-") as name:
-        folder = Path(name)
-        job = Job(options.layers)
-        figures["bytes"] = job.bytes
-        disk = Raw(folder, job.bytes)
-        for what, way, seconds in (("write", disk.writing, disk.write()),
-                                   ("read", disk.reading, disk.read())):
-            figures[f"raw_{what}_s"] = seconds
-            print(f"{job.bytes / 1e9:.2f} GB; raw {what}, {way[0] >> 20} MiB by {way[1]} "
-                  f"threads: {job.bytes / seconds / 1e9:.2f} GB/s", flush=True)
-        engines = {
-            "Holdfast, copy inside the GPU": lambda f: Holdfast(job, f),
-            "Holdfast, pinned ring": lambda f: without_room(job, f),
-            "torch.save": lambda f: TorchSave(job, f),
-            "DCP async_save": lambda f: DcpAsync(job, f),
-        }
-        for engine_name, make in list(engines.items())[: 2 if options.quick else None]:
-            place = folder / "engine"
-            place.mkdir()
-            engine = make(place)
-            slow = not engine_name.startswith("Holdfast")
-            figures[engine_name] = added(job, engine, 3 if slow else options.rounds,
-                                         10 if slow else 40, disk)
-            if not slow:
-                figures[engine_name]["times_s"] = engine.times()
-            engine.close()
-            shutil.rmtree(place)
-            torch.cuda.empty_cache()
-            print(engine_name, {k: round(v, 3) if isinstance(v, float) else v
-                                for k, v in figures[engine_name].items() if k != "steps_ms"},
-                  flush=True)
-        figures["load"] = load(job, folder, disk)
-        print("load", figures["load"], flush=True)
-        for size in (int(0.21e9), int(4.3e9)):
-            figures[f"bare {size / 1e9:.2f} GB"] = bare(size, folder, 12)
-            shutil.rmtree(folder / "bare")
-            print("bare", figures[f"bare {size / 1e9:.2f} GB"], flush=True)
-    if options.json:
-        options.json.write_text(json.dumps(figures, indent=2) + "\n")
+        measure(Path(name), options, note)
     return judge(figures)
+
+
+def measure(folder: Path, options: argparse.Namespace, note: Callable[[str, Any], None]) -> None:
+    job = Job(options.layers)
+    note("bytes", job.bytes)
+    disk = Raw(folder, job.bytes)
+    note("raw write", {"s": disk.write(), "block": disk.writing[0], "threads": disk.writing[1]})
+    note("raw read", {"s": disk.read(), "block": disk.reading[0], "threads": disk.reading[1]})
+    for name, make in (("Holdfast, copy inside the GPU", Holdfast),
+                       ("Holdfast, pinned ring", without_room)):
+        note(name, measure_engine(job, folder, make, disk, options.rounds, 30))
+    for size in (int(0.21e9), int(4.3e9)):
+        note(f"bare {size / 1e9:.2f} GB", bare(size, folder, 12))
+        shutil.rmtree(folder / "bare")
+    note("load", load(job, folder, disk))
+    if not options.quick:
+        for name, make in (("torch.save", TorchSave), ("DCP async_save", DcpAsync)):
+            note(name, measure_engine(job, folder, make, disk, 3, 10))
+
+
+def measure_engine(job: Job, folder: Path, make: Callable, disk: Raw, rounds: int,
+                   steps: int) -> dict:
+    place = folder / "engine"
+    place.mkdir()
+    engine = make(job, place)
+    figures = added(job, engine, rounds, steps, disk)
+    if isinstance(engine, Holdfast):
+        figures["times_s"] = engine.times()
+    engine.close()
+    shutil.rmtree(place)
+    torch.cuda.empty_cache()
+    return figures
 
 
 def without_room(job: Job, folder: Path) -> Holdfast:
