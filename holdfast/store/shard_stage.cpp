@@ -7,9 +7,7 @@
 namespace holdfast {
 namespace {
 
-// Copies that devices are asked for ahead. A stream that is full makes everybody wait who
-// wants something of the driver, training too; it holds about a thousand.
-constexpr size_t kMostQueued = 512;
+constexpr size_t kAhead = 8;  // blocks that devices fill at once
 
 // The window [begin, begin + size) of a file and what lies at [first, last) of it.
 struct Overlap {
@@ -52,30 +50,19 @@ class ShardWriter::Filling {
   Filling& operator=(const Filling&) = delete;
 
   bool empty() const { return entries_.empty(); }
+  size_t size() const { return entries_.size(); }
 
-  // `copies`: how many the devices were asked for.
-  void add(const Block& block, std::vector<DeviceMark> marks, size_t copies) {
-    entries_.push_back({block, std::move(marks), copies});
-    queued_ += copies;
+  void add(const Block& block, std::vector<DeviceMark> marks) {
+    entries_.push_back({block, std::move(marks)});
   }
 
   // Hands the oldest block to the writing half. False if that has failed.
   Result<bool> finish_one() {
     HOLDFAST_TRY(wait(entries_.front()));
     const Block block = entries_.front().block;
-    queued_ -= entries_.front().copies;
     entries_.pop_front();
     if (observe_) observe_(block.offset, block.memory.first(block.used));
     return writer_.put(block);
-  }
-
-  // Hands over what is filled by now, and what is too much. False as finish_one().
-  Result<bool> finish_some() {
-    while (!entries_.empty() &&
-           (queued_ > kMostQueued || HOLDFAST_TRY(is_done(entries_.front())))) {
-      if (!HOLDFAST_TRY(finish_one())) return false;
-    }
-    return true;
   }
 
   // A block to fill. Those that are being filled may be all that the ring has.
@@ -91,7 +78,6 @@ class ShardWriter::Filling {
   struct Entry {
     Block block;
     std::vector<DeviceMark> marks;
-    size_t copies;
   };
 
   static Result<void> wait(const Entry& entry) {
@@ -99,17 +85,9 @@ class ShardWriter::Filling {
     return {};
   }
 
-  static Result<bool> is_done(const Entry& entry) {
-    for (const DeviceMark& mark : entry.marks) {
-      if (!HOLDFAST_TRY(mark.done())) return false;
-    }
-    return true;
-  }
-
   ShardWriter& writer_;
   const Observe& observe_;
   std::deque<Entry> entries_;
-  size_t queued_ = 0;
 };
 
 Result<void> ShardWriter::stage(const Observe& observe) {
@@ -134,16 +112,17 @@ Result<void> ShardWriter::stage_blocks(const Observe& observe) {
         static_cast<size_t>(std::min(ring_.block_bytes(), bytes_ - offset));
     const Block block{.offset = offset, .memory = memory, .used = used};
     std::vector<const Device*> busy;
-    const size_t before = piece_;
     const Result<void> filled = fill(offset, memory.first(used), busy);
     const Result<std::vector<DeviceMark>> marks = mark_all(busy);
-    filling.add(block, marks.ok() ? *marks : std::vector<DeviceMark>(),
-                busy.empty() ? 0 : piece_ - before + 1);
+    filling.add(block, marks.ok() ? *marks : std::vector<DeviceMark>());
     HOLDFAST_TRY(filled);
     HOLDFAST_TRY(marks);
     note_begun(piece_, *marks);
-    // Far ahead: who waits for copies to be begun is let go early.
-    if (!HOLDFAST_TRY(filling.finish_some())) return {};
+    // Without devices it goes on at once.
+    const size_t ahead = busy.empty() ? 0 : kAhead - 1;
+    while (filling.size() > ahead) {
+      if (!HOLDFAST_TRY(filling.finish_one())) return {};
+    }
   }
   while (!filling.empty()) {
     if (!HOLDFAST_TRY(filling.finish_one())) return {};
