@@ -87,12 +87,16 @@ void Agenda::announce(int64_t step) {
     appointment = decide_(first, last);
   }
   const int64_t until = appointment.has_value() ? appointment->step : last;
+  if (channel_.size() > 1) tell(until, appointment);
+  note(until, appointment);
+}
+
+// A rank that cannot be told waits in vain and says so.
+void Agenda::tell(int64_t until, const std::optional<Appointment>& appointment) {
   const Message message{.serial = ++serial_,
                         .kind = stop_.has_value() ? "stop" : "save",
                         .text = print(until, appointment)};
-  // A rank that cannot be told waits in vain and says so.
   static_cast<void>(channel_.tell_all(message, patience_));
-  note(message);
 }
 
 void Agenda::hear_stops() {
@@ -104,17 +108,26 @@ void Agenda::hear_stops() {
 }
 
 Result<void> Agenda::hear() {
-  note(HOLDFAST_TRY(channel_.hear(++serial_, patience_)));
+  const Message message = HOLDFAST_TRY(channel_.hear(++serial_, patience_));
+  std::string_view text = message.text;
+  const int64_t until = take_number(text);
+  const int64_t step = take_number(text);
+  if (step < 0) {
+    note(until, std::nullopt);
+  } else {
+    note(until, Appointment{.step = step,
+                            .due = {.save = true,
+                                    .stop = message.kind == "stop",
+                                    .why = std::string(text)}});
+  }
   return {};
 }
 
-void Agenda::note(const Message& message) {
-  std::string_view text = message.text;
-  until_ = take_number(text);
-  const int64_t step = take_number(text);
-  if (step < 0) return;
-  stopping_ = message.kind == "stop";
-  appointed_[step] = {.save = true, .stop = stopping_, .why = std::string(text)};
+void Agenda::note(int64_t until, const std::optional<Appointment>& appointment) {
+  until_ = until;
+  if (!appointment.has_value()) return;
+  stopping_ = appointment->due.stop;
+  appointed_[appointment->step] = appointment->due;
 }
 
 Result<void> Agenda::ask_to_stop(const std::string& why) {

@@ -57,7 +57,8 @@ class Agenda {
   void measure(int64_t step);
   void hear_stops();
   Result<void> hear();
-  void note(const Message& message);
+  void tell(int64_t until, const std::optional<Appointment>& appointment);
+  void note(int64_t until, const std::optional<Appointment>& appointment);
 
   Env& env_;
   Transport* transport_;

@@ -288,10 +288,12 @@ void bind_job(nb::module_& m) {
       .def(
           "due",
           [](HeldJob& self, int64_t step) {
-            const Due due = self.call([&](Job& job) { return job.due(step); });
-            return std::tuple(due.save, due.stop, due.why);
+            Due due = self.call([&](Job& job) { return job.due(step); });
+            std::optional<std::tuple<bool, std::string>> save;
+            if (due.save) save.emplace(due.stop, std::move(due.why));
+            return save;
           },
-          nb::arg("step"), "(save, stop, why), the same on all ranks.")
+          nb::arg("step"), "None, or for a save (stop, why): the same on all ranks.")
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
            nb::arg("objects").none(), nb::arg("rank_objects").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("stream") = 0)

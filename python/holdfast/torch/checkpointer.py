@@ -209,14 +209,14 @@ class Checkpointer:
         self._boundary = not self._optimizers
         if not self._looked:
             self._look()
-        known = self._losses.take(step, loss)
-        if known is not None:
+        if loss is not None and (known := self._losses.take(step, loss)) is not None:
             job.loss(*known)
         if self._decide is not None and self._decide(step, time.monotonic() - self._started):
             job.want("asked for by every=")
-        save, stop, why = job.due(step)
-        if not save:
+        due = job.due(step)
+        if due is None:
             return
+        stop, why = due
         handle = self._save(step, loss, why)
         if stop:
             self._stop(step, handle, why)
