@@ -14,7 +14,7 @@ Added is the wall time of the steps until the save is durable, above that of as 
 ones: on few cores the copy and the write compete with compute. A rival that does not sync
 is not made to, here.
 Bars: hidden 5 % of the copy, bare 1.2 times the copy, both below every rival, the first save
-as cheap as the others; a step with nothing to save 0.1 % dearer.
+as cheap as the others; a step of 100 ms with nothing to save 0.1 % dearer.
 """
 
 import argparse
@@ -183,9 +183,11 @@ class DcpAsync(Engine):
     def __init__(self, training: Training, folder: Path) -> None:
         super().__init__(training, folder)
         self.future: Any = None
+        self.group = dist.new_group(backend="gloo")  # its thread talks while training does
 
     def save(self, number: int) -> None:
-        self.future = dcp.async_save(self.training.state(), checkpoint_id=self.place(number))
+        self.future = dcp.async_save(self.training.state(), checkpoint_id=self.place(number),
+                                     process_group=self.group)
 
     def is_durable(self) -> bool:
         return self.future.done() and self.future.result() is not self
@@ -324,28 +326,28 @@ class Bench:
 
 
 def step_overhead(training: Training, folder: Path) -> dict[str, float]:
-    """What a step of about 10 ms pays for being able to save."""
+    """What a step of about 100 ms pays for being able to save: the call, and the hooks."""
     torch.manual_seed(0)  # the same on all ranks
     model = nn.Linear(8, 8)
     model.weight.grad, model.bias.grad = torch.ones(8, 8), torch.ones(8)
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
-    laps = training.laps_for(0.01)
+    laps = training.laps_for(0.1)
     with holdfast.Checkpointer(folder / "idle", model=model, optimizer=optimizer,
                                every="1000000 steps", signals=False) as ck:
         ck.resume()
         training.hooks_are_in_place()
-        calls, parts = [], []
-        for batch in range(12):
+        paid, parts = [], []
+        for batch in range(8):
             training.waited, in_calls, start = 0.0, 0.0, now()
-            for i in range(20):
+            for i in range(10):
                 training.compute(laps)
                 dist.all_reduce(model.bias.grad, dist.ReduceOp.MAX)  # ranks go in step
                 optimizer.step()
-                in_calls += timed(lambda step=batch * 20 + i: ck.step(step))
+                in_calls += timed(lambda step=batch * 10 + i: ck.step(step))
             wall = now() - start
-            calls.append(in_calls / 20)
+            paid.append((in_calls + training.waited) / 10)
             parts.append((in_calls + training.waited) / wall)
-    return {"call_us": 1e6 * slowest(statistics.median(calls[2:])),
+    return {"paid_us": 1e6 * slowest(statistics.median(paid[2:])),
             "part": slowest(statistics.median(parts[2:]))}
 
 
@@ -396,7 +398,7 @@ def report(world: int, figures: dict[str, Any]) -> tuple[dict[str, Any], bool]:
         ("first save, of a copy", own["first"] / copy, FIRST),
         ("hidden, of the best rival", own["hidden"] / min(r["hidden"] for r in others), 1.0),
         ("bare, of the best rival", own["bare"] / min(r["bare"] for r in others), 1.0),
-        (f"idle step ({idle['call_us']:.1f} us a call)", idle["part"], STEP_PART),
+        (f"idle step of 100 ms ({idle['paid_us']:.1f} us)", idle["part"], STEP_PART),
     ]
     good = True
     for what, seen, bar in bars:
