@@ -152,7 +152,8 @@ std::vector<Metric> shown_metrics(const SimulationReport& report) {
   std::vector<Metric> out{Metric::kTime};
   if (!p.steady()) out.push_back(Metric::kWorkerSeconds);
   if (p.curve.drop(0, p.length) > 0) out.push_back(Metric::kProgress);
-  if (out.back() == Metric::kProgress && (report.options.stop_at || p.stops.rate > 0)) {
+  if (p.objective == Objective::kPriced) out.push_back(Metric::kPriced);
+  if (p.curve.drop(0, p.length) > 0 && (report.options.stop_at || p.stops.rate > 0)) {
     out.insert(out.end(), {Metric::kInHand, Metric::kDurable});
   }
   return out;
@@ -163,6 +164,7 @@ const char* metric_title(Metric metric) {
     case Metric::kTime: return "overhead, s";
     case Metric::kWorkerSeconds: return "overhead, worker-s";
     case Metric::kProgress: return "loss not taken off (stalls + rollbacks)";
+    case Metric::kPriced: return "loss of rollbacks, and the price of saves";
     case Metric::kProgressUntilStop: return "the same until the stop";
     case Metric::kInHand: return "missing at the stop, in memory";
     case Metric::kDurable: return "missing at the stop, durable";

@@ -91,6 +91,7 @@ struct Own {
 Problem own_problem(const Own& own, double stall, double rate, double theta1) {
   Problem p = hour(stall, rate, theta1);
   p.objective = own.objective;
+  if (own.objective == Objective::kPriced) p.price = 5;
   if (own.objective == Objective::kExplore) {
     p.stops.rate = 1 / (30 * kMinute);
     p.second = 0;
@@ -112,12 +113,14 @@ void judge(const std::vector<Simulated>& seen, const Own& own, double deviations
   }
 }
 
-constexpr std::array<Own, 3> kOwn{
+constexpr std::array<Own, 4> kOwn{
     {{Objective::kDelay, Metric::kTime, "wall time beyond the work"},
      {Objective::kProgress, Metric::kProgress, "loss not taken off"},
      {Objective::kExplore, Metric::kDurable,
       "loss missing from what is durable at a stop (30 min in the mean, none "
-      "graceful)"}}};
+      "graceful)"},
+     {Objective::kPriced, Metric::kPriced,
+      "loss of rollbacks, and of saves at 5 s each besides their stall"}}};
 
 Result<OwnObjective> own_objective(const Own& own, double deviations) {
   OwnObjective out{.objective = std::string(name_of(own.objective)),
@@ -218,7 +221,7 @@ Result<std::vector<StudyCell>> study_cells() {
 }
 
 Result<std::vector<OwnObjective>> study_own_objectives() {
-  const int64_t comparisons = 3 * 5 * 2 * 3 * (static_cast<int64_t>(kPlans.size()) - 1);
+  const int64_t comparisons = std::ssize(kOwn) * 5 * 2 * 3 * (std::ssize(kPlans) - 1);
   std::vector<OwnObjective> out;
   for (const Own& own : kOwn) {
     out.push_back(HOLDFAST_TRY(own_objective(own, corrected_deviations(comparisons))));

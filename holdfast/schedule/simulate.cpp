@@ -64,7 +64,9 @@ class Run {
     account(moment);
     out_.redone += moment.x - from;
     out_.at(Metric::kTime) += moment.x - from + problem_.restart;
-    out_.at(Metric::kProgress) += problem_.curve.drop(from, moment.x);
+    const double lost = problem_.curve.drop(from, moment.x);
+    out_.at(Metric::kProgress) += lost;
+    out_.at(Metric::kPriced) += lost;
     if (!problem_.workers.phases.empty()) {
       const Workers& w = problem_.workers;
       out_.at(Metric::kWorkerSeconds) +=
@@ -93,7 +95,9 @@ class Run {
     if (!problem_.workers.phases.empty()) {
       out_.at(Metric::kWorkerSeconds) += timeline_.worker_stalls(base_, moment);
     }
-    out_.saves += static_cast<double>(moment.segment - base_);
+    const auto saves = static_cast<double>(moment.segment - base_);
+    out_.saves += saves;
+    out_.at(Metric::kPriced) += saves * price_;
   }
 
   void stop_here() {
@@ -125,6 +129,9 @@ class Run {
   const Problem& problem_;
   const Timeline& timeline_;
   FailureTimes& failures_;
+  // Of a save, in loss.
+  const double price_ = (problem_.stall + problem_.price) *
+                        problem_.curve.drop(0, problem_.length) / problem_.length;
   double stop_;
   double wall_ = 0;
   double failure_ = 0;  // by wall time: just that moment, or the sum may fall before it
@@ -218,7 +225,7 @@ double draw_stop(const Problem& problem, const SimulateOptions& options, int64_t
 
 void add(const Outcome& outcome, bool stops, Columns& columns, Simulated& out) {
   for (size_t m = 0; m < kMetrics; ++m) {
-    if (stops || m <= static_cast<size_t>(Metric::kProgress)) {
+    if (stops || m <= static_cast<size_t>(Metric::kPriced)) {
       columns[m].push_back(outcome.metrics[m]);
     }
   }
@@ -233,7 +240,7 @@ void add(const Outcome& outcome, bool stops, Columns& columns, Simulated& out) {
 
 std::string_view name_of(Metric metric) {
   constexpr std::array<std::string_view, kMetrics> kNames{
-      "time",    "worker_seconds", "progress", "progress_until_stop",
+      "time",    "worker_seconds", "progress", "priced", "progress_until_stop",
       "in_hand", "durable"};
   return kNames[static_cast<size_t>(metric)];
 }

@@ -53,11 +53,12 @@ enum class Metric {
   kTime,           // wall time beyond the work: stalls, work done again, restarts
   kWorkerSeconds,  // the same, of all workers
   kProgress,       // loss not taken off: COCI's P_s + P_r
+  kPriced,         // the same of rollbacks, and what saves cost as kPriced has it
   kProgressUntilStop,
   kInHand,   // at a stop: loss missing from the state in memory,
   kDurable,  // and from the newest durable one
 };
-inline constexpr size_t kMetrics = 6;
+inline constexpr size_t kMetrics = 7;
 std::string_view name_of(Metric metric);
 
 struct Summary {
