@@ -12,7 +12,7 @@ WARM_UP = 50
 
 # In a process of its own, so that no other test's memory is in the figures.
 PROGRAM = """
-import os, sys, holdfast
+import os, sys, time, holdfast
 sys.path.insert(0, sys.argv[2])
 from job import SHAPES, Array, set_state
 
@@ -29,6 +29,12 @@ def counts():  # without the workers that the kernel lends to io_uring, and take
     tasks = [task for task in os.listdir("/proc/self/task") if "iou-" not in name_of(task)]
     return len(tasks), len(os.listdir("/proc/self/fd"))
 
+def settled(most):  # retention goes on after a save is durable, with files of its own
+    until = time.monotonic() + 20
+    while (seen := counts()) > most and time.monotonic() < until:
+        pass
+    return seen
+
 state = {name: Array(shape) for name, shape in SHAPES.items()}
 again = {name: Array(shape) for name, shape in SHAPES.items()}
 objects = {"loader": list(range(200)), "text": "x" * 1000}
@@ -39,8 +45,8 @@ for step in range(int(sys.argv[3])):
     if step % 10 == 0:
         holdfast.restore(sys.argv[1], again)
     if step == int(sys.argv[4]):
-        before, warm = resident(), counts()
-print(resident() - before, *counts(), *warm)
+        before, warm = resident(), min(counts() for _ in range(100))
+print(resident() - before, *settled(warm), *warm)
 saver.close()
 print(*counts())
 """
@@ -57,5 +63,5 @@ def test_two_hundred_saves_leave_nothing_behind(tmp_path):
     grown, threads, descriptors, warm_threads, warm_descriptors = later
     # A leak of a tenth of the state at each save would be 5 MiB; allocators keep some.
     assert grown < 2 << 20
-    assert (threads, descriptors) == (warm_threads, warm_descriptors)
+    assert threads <= warm_threads and descriptors <= warm_descriptors
     assert closed[0] < threads and closed[1] <= descriptors

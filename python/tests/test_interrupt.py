@@ -12,6 +12,7 @@ import os, signal, sys, threading
 import numpy as np
 import holdfast
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and the like ignore it
 path, kind, what = sys.argv[1:]
 SIZE = 32 << 20
 noise = {"w": np.random.default_rng(1).integers(0, 256, SIZE, "u1")}
