@@ -139,7 +139,9 @@ class [[nodiscard]] Result<void> {
   std::optional<Error> error_;
 };
 
-// The value of a Result, or a return of its error from the enclosing function. Nests.
+// The value of a Result, or a return of its error from the enclosing function. Nests. Not
+// for a member of an aggregate behind one that owns something: compilers forget to destroy
+// that one when this returns.
 #define HOLDFAST_TRY(expression) \
   HOLDFAST_TRY_AS(HOLDFAST_JOIN(holdfast_result_, __COUNTER__), expression)
 #define HOLDFAST_TRY_AS(result, expression)             \

@@ -56,9 +56,11 @@ Object encode_file(const ManifestFile& file) {
 
 Result<ManifestFile> decode_file(const Object& object) {
   const Members members(object);
-  return ManifestFile{.name = HOLDFAST_TRY(members.get<std::string>("name")),
-                      .bytes = HOLDFAST_TRY(members.get<int64_t>("bytes")),
-                      .digest = HOLDFAST_TRY(members.get<std::string>("digest"))};
+  ManifestFile file;
+  file.name = HOLDFAST_TRY(members.get<std::string>("name"));
+  file.bytes = HOLDFAST_TRY(members.get<int64_t>("bytes"));
+  file.digest = HOLDFAST_TRY(members.get<std::string>("digest"));
+  return file;
 }
 
 Result<ErrorCode> parse_code(const std::string& name) {

@@ -18,9 +18,10 @@ Result<Encoded> encode_objects(const SaveTask& task) {
   const auto encode = [](const Object& object, std::string_view what) {
     return object.none() ? Result<std::string>("") : encode_object(object).within(what);
   };
-  return Encoded{
-      .of_all = HOLDFAST_TRY(encode(task.objects, "objects")),
-      .of_rank = HOLDFAST_TRY(encode(task.rank_objects, "objects of the rank"))};
+  Encoded encoded;
+  encoded.of_all = HOLDFAST_TRY(encode(task.objects, "objects"));
+  encoded.of_rank = HOLDFAST_TRY(encode(task.rank_objects, "objects of the rank"));
+  return encoded;
 }
 
 Message vote_of(const SaveTask& task, const Result<std::vector<ManifestFile>>& own) {

@@ -104,7 +104,8 @@ std::string names_of_formats() {
 }
 
 Result<Glance> glance_at(Env& env, const Path& path) {
-  Glance glance{.path = path, .folder = HOLDFAST_TRY(env.info(path)).folder};
+  const bool folder = HOLDFAST_TRY(env.info(path)).folder;
+  Glance glance{.path = path, .folder = folder};
   if (glance.folder) {
     glance.names = HOLDFAST_TRY(env.list(path));
     return glance;

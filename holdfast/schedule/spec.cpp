@@ -214,10 +214,11 @@ Result<TierCost> parse_tier(std::string_view text) {
   if (parts.size() != 4 || parts[0].empty()) {
     return invalid("tier: \"{}\", want NAME,STALL,PERSIST,MTBF", text);
   }
-  return TierCost{.name = std::string(parts[0]),
-                  .stall = HOLDFAST_TRY(parse_seconds(parts[1], "tier")),
-                  .persist = HOLDFAST_TRY(parse_seconds(parts[2], "tier")),
-                  .mtbf = HOLDFAST_TRY(parse_seconds(parts[3], "tier"))};
+  TierCost tier{.name = std::string(parts[0])};
+  tier.stall = HOLDFAST_TRY(parse_seconds(parts[1], "tier"));
+  tier.persist = HOLDFAST_TRY(parse_seconds(parts[2], "tier"));
+  tier.mtbf = HOLDFAST_TRY(parse_seconds(parts[3], "tier"));
+  return tier;
 }
 
 Result<std::vector<Stops::At>> parse_stops(std::string_view text, bool hard) {

@@ -150,9 +150,10 @@ class Reader {
 
   static Result<ManifestFile> read_file(const Json& json, const std::string& where) {
     Fields fields = HOLDFAST_TRY(Fields::of(json, where));
-    ManifestFile file{.name = HOLDFAST_TRY(fields.text("name")),
-                      .bytes = HOLDFAST_TRY(fields.integer("bytes")),
-                      .digest = HOLDFAST_TRY(fields.text("digest"))};
+    ManifestFile file;
+    file.name = HOLDFAST_TRY(fields.text("name"));
+    file.bytes = HOLDFAST_TRY(fields.integer("bytes"));
+    file.digest = HOLDFAST_TRY(fields.text("digest"));
     HOLDFAST_TRY(fields.done());
     HOLDFAST_TRY(check_file_name(file.name).within(where));
     HOLDFAST_TRY(parse_file_digest(file.digest).within(where));

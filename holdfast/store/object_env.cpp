@@ -175,8 +175,8 @@ Result<std::unique_ptr<ObjectEnv::Run>> ObjectEnv::look(const Place& place,
   if (before != nullptr) {
     for (const auto& [name, step] : before->steps) known[step.key] = step.manifest;
   }
-  Run run{.store = store,
-          .tier = HOLDFAST_TRY(ObjectTier::create(*store, place.prefix))};
+  ObjectTier tier = HOLDFAST_TRY(ObjectTier::create(*store, place.prefix));
+  Run run{.store = store, .tier = std::move(tier)};
   std::vector<ObjectStep> keys = HOLDFAST_TRY(run.tier.steps());
   std::reverse(keys.begin(), keys.end());
   std::map<int64_t, int64_t> generations;

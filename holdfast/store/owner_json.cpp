@@ -18,13 +18,15 @@ Result<WallTime> read_time(Fields& fields, const std::string& key) {
 }
 
 Result<Identity> read_identity(Fields& fields) {
-  return Identity{.host = HOLDFAST_TRY(fields.text("host")),
-                  .boot = HOLDFAST_TRY(fields.text("boot")),
-                  .pid = HOLDFAST_TRY(fields.integer("pid")),
-                  .started = HOLDFAST_TRY(fields.integer("started")),
-                  .pid_space = HOLDFAST_TRY(fields.integer("pid_space")),
-                  .job = HOLDFAST_TRY(fields.text("job")),
-                  .restart = HOLDFAST_TRY(fields.integer("restart"))};
+  Identity identity;
+  identity.host = HOLDFAST_TRY(fields.text("host"));
+  identity.boot = HOLDFAST_TRY(fields.text("boot"));
+  identity.pid = HOLDFAST_TRY(fields.integer("pid"));
+  identity.started = HOLDFAST_TRY(fields.integer("started"));
+  identity.pid_space = HOLDFAST_TRY(fields.integer("pid_space"));
+  identity.job = HOLDFAST_TRY(fields.text("job"));
+  identity.restart = HOLDFAST_TRY(fields.integer("restart"));
+  return identity;
 }
 
 Result<Fence> read_fence(const Json& list, const std::string& where) {
@@ -52,13 +54,12 @@ Result<void> read_kind(Fields& fields, std::string_view kind, int64_t version) {
 
 Result<OwnerRecord> read_record(Fields& fields) {
   HOLDFAST_TRY(read_kind(fields, "owner", kOwnerVersion));
-  OwnerRecord record{.who = HOLDFAST_TRY(read_identity(fields)),
-                     .epoch = HOLDFAST_TRY(fields.integer("epoch", 1)),
-                     .token = 0,
-                     .since = HOLDFAST_TRY(read_time(fields, "since_ns")),
-                     .lease_until = HOLDFAST_TRY(read_time(fields, "lease_until_ns")),
-                     .released = HOLDFAST_TRY(fields.boolean("released")),
-                     .fence = {}};
+  OwnerRecord record;
+  record.who = HOLDFAST_TRY(read_identity(fields));
+  record.epoch = HOLDFAST_TRY(fields.integer("epoch", 1));
+  record.since = HOLDFAST_TRY(read_time(fields, "since_ns"));
+  record.lease_until = HOLDFAST_TRY(read_time(fields, "lease_until_ns"));
+  record.released = HOLDFAST_TRY(fields.boolean("released"));
   const auto token = parse_hex64(HOLDFAST_TRY(fields.text("token")));
   if (!token) return corrupt("{}.token: want 16 digits", fields.where());
   record.token = *token;

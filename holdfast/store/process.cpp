@@ -60,14 +60,15 @@ Result<std::string> read_line(Env& env, const Path& path) {
 Result<Identity> this_process(Env& env, std::string job, int64_t restart) {
   const Stat stat = HOLDFAST_TRY(read_stat(env, "/proc/self/stat"));
   const Result<FileInfo> space = env.info("/proc/self/ns/pid");
-  return Identity{
-      .host = HOLDFAST_TRY(read_line(env, "/proc/sys/kernel/hostname")),
-      .boot = HOLDFAST_TRY(read_line(env, "/proc/sys/kernel/random/boot_id")),
-      .pid = stat.pid,
-      .started = stat.started,
-      .pid_space = space.ok() ? static_cast<int64_t>(space->inode) : 0,
-      .job = std::move(job),
-      .restart = restart};
+  std::string host = HOLDFAST_TRY(read_line(env, "/proc/sys/kernel/hostname"));
+  std::string boot = HOLDFAST_TRY(read_line(env, "/proc/sys/kernel/random/boot_id"));
+  return Identity{.host = std::move(host),
+                  .boot = std::move(boot),
+                  .pid = stat.pid,
+                  .started = stat.started,
+                  .pid_space = space.ok() ? static_cast<int64_t>(space->inode) : 0,
+                  .job = std::move(job),
+                  .restart = restart};
 }
 
 Result<std::optional<int64_t>> start_of_process(Env& env, int64_t pid) {

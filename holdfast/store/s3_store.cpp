@@ -86,10 +86,9 @@ Result<ObjectInfo> object_of(const XmlElement& entry, const std::string& where) 
   if (error != std::errc() || end != text.data() + text.size() || size < 0) {
     return unavailable("{}: size \"{}\" in a listing", where, text.substr(0, 64));
   }
-  return ObjectInfo{
-      .key = entry.text_of("Key"),
-      .size = size,
-      .modified = HOLDFAST_TRY(parse_xml_time(entry.text_of("LastModified"), where))};
+  const WallTime modified =
+      HOLDFAST_TRY(parse_xml_time(entry.text_of("LastModified"), where));
+  return ObjectInfo{.key = entry.text_of("Key"), .size = size, .modified = modified};
 }
 
 class S3Store : public ObjectStore {
@@ -169,10 +168,10 @@ class S3Store : public ObjectStore {
       for (const XmlElement& entry : page.children) {
         const std::string key = entry.text_of("Key");
         if (entry.name != "Upload" || !key.starts_with(prefix)) continue;
-        uploads.push_back({.key = key,
-                           .id = entry.text_of("UploadId"),
-                           .started = HOLDFAST_TRY(
-                               parse_xml_time(entry.text_of("Initiated"), name()))});
+        const WallTime started =
+            HOLDFAST_TRY(parse_xml_time(entry.text_of("Initiated"), name()));
+        uploads.push_back(
+            {.key = key, .id = entry.text_of("UploadId"), .started = started});
       }
     }
     return uploads;

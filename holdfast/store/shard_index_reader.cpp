@@ -103,9 +103,9 @@ class Reader {
   Result<ShardFile> read_shard_file(const Row& row) {
     const bool packed = row.size() == 4;
     HOLDFAST_TRY(row.of(packed ? 4 : 3));
-    ShardFile file{.name = *HOLDFAST_TRY(row.text(0)),
-                   .bytes = HOLDFAST_TRY(row.integer(1, kMostFileBytes)),
-                   .chunks = {}};
+    ShardFile file;
+    file.name = *HOLDFAST_TRY(row.text(0));
+    file.bytes = HOLDFAST_TRY(row.integer(1, kMostFileBytes));
     HOLDFAST_TRY(row.named(check_file_name(file.name)));
     const int64_t room = packed ? kMostFileBytes : file.bytes;
     for (const Json& entry : *HOLDFAST_TRY(row.array(2, SIZE_MAX))) {
