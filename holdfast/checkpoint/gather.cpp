@@ -189,6 +189,7 @@ Result<void> StateGatherer::describe(std::span<const HeldPiece> pieces) {
       });
   if (same && !text_.empty()) return {};
   described_.clear();
+  ids_.clear();
   text_.clear();
   text_ = HOLDFAST_TRY(description_of(pieces));
   for (const HeldPiece& piece : pieces)
@@ -208,7 +209,7 @@ Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
     const std::vector<Bytes> texts = HOLDFAST_TRY(all(text_));
     if (!described.ok()) return described.error();
     collection_ = HOLDFAST_TRY(merge(texts));
-    find_tensors();
+    ids_.clear();
     if (compare) HOLDFAST_TRY(compare_replicas(place(pieces)));
     seen_ = std::move(digests);
   }
@@ -228,7 +229,7 @@ Result<std::shared_ptr<const Collection>> StateGatherer::merge(
 }
 
 void StateGatherer::find_tensors() {
-  ids_.clear();
+  if (ids_.size() == described_.size()) return;
   for (const auto& [tensor, box] : described_) {
     ids_.push_back(
         collection_->find(tensor.name).value_or(0));  // of nothing: not looked at
@@ -236,7 +237,8 @@ void StateGatherer::find_tensors() {
 }
 
 // Pieces that were described last.
-LocalState StateGatherer::place(std::span<const HeldPiece> pieces) const {
+LocalState StateGatherer::place(std::span<const HeldPiece> pieces) {
+  find_tensors();
   LocalState state{.collection = collection_, .rank = rank(), .pieces = {}};
   state.pieces.reserve(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {

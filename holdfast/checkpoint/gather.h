@@ -48,7 +48,7 @@ class StateGatherer {
       const std::vector<Bytes>& texts);
   Result<void> compare_replicas(const LocalState& state);
   void find_tensors();
-  LocalState place(std::span<const HeldPiece> pieces) const;
+  LocalState place(std::span<const HeldPiece> pieces);
 
   int rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }
 
@@ -56,7 +56,7 @@ class StateGatherer {
   Transport* transport_;
   const Duration at_most_;
   std::vector<std::pair<Tensor, Box>> described_;  // in text_
-  std::vector<TensorId> ids_;                      // of those, in the collection
+  std::vector<TensorId> ids_;  // of those, in the collection; empty: to be found
   Bytes text_;
   std::string digest_;       // of the text
   std::vector<Bytes> seen_;  // digests of all ranks' descriptions

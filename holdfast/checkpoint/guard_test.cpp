@@ -169,6 +169,28 @@ TEST_P(OnADevice, AWriteBeforeSettleTearsOnlyWhatIsNotCopiedYet) {
   }
 }
 
+// Parts that are nothing are not in the description, and may come and go.
+TEST(Gather, PiecesOfNothingDoNotShiftTheOthers) {
+  MemoryEnv env{1};
+  StateGatherer gatherer(env, nullptr, kSoon);
+  Bytes a(4), b(4);
+  const Box one{{0, 1}}, none{{0, 0}};
+  const auto held = [&](const char* name, const Box& box, ByteSpan memory) {
+    return HeldPiece{.tensor = {.name = name, .dtype = Dtype::kF32, .shape = {1}},
+                     .box = box,
+                     .memory = memory,
+                     .map = Map::dense(box, 4)};
+  };
+  const std::vector<HeldPiece> before{held("a", one, a), held("b", one, b)};
+  ASSERT_OK(gatherer.gather(before, true));
+  const std::vector<HeldPiece> after{held("c", none, {}), held("a", one, a),
+                                     held("b", one, b)};
+  const LocalState state = gatherer.gather(after, true).value();
+  ASSERT_EQ(state.pieces.size(), 2u);
+  EXPECT_EQ(state.collection->tensor(state.pieces[0].tensor).name, "a");
+  EXPECT_EQ(state.collection->tensor(state.pieces[1].tensor).name, "b");
+}
+
 // One block a save, another one in the next: in as many saves as there are blocks every
 // byte was looked at.
 TEST(Guard, SamplesRotateOverTheWholeTensor) {
