@@ -170,7 +170,7 @@ TEST_P(OnADevice, AWriteBeforeSettleTearsOnlyWhatIsNotCopiedYet) {
 }
 
 // Parts that are nothing are not in the description, and may come and go.
-TEST(Gather, PiecesOfNothingDoNotShiftTheOthers) {
+TEST(Gatherer, PiecesOfNothingDoNotShiftTheOthers) {
   MemoryEnv env{1};
   StateGatherer gatherer(env, nullptr, kSoon);
   Bytes a(4), b(4);
