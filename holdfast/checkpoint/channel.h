@@ -3,8 +3,9 @@
 //
 // Messages carry the serial number of what they are about. A rank that gave up waiting
 // goes on to the next, and finds late messages of the old one in its way: they are
-// skipped; an early one, of what is still to come, is kept for then. Only send and recv are used, with tags of their own, so a background thread
-// never meets the collective calls of the training thread.
+// skipped; an early one, of what is still to come, is kept for then. Only send and recv are
+// used, with tags of their own, so a background thread never meets the collective calls of
+// the training thread.
 #pragma once
 
 #include <map>
@@ -33,7 +34,8 @@ Bytes encode_message(const Message& message);
 // kCorrupt for what is none: a peer of another version.
 Result<Message> decode_message(ByteView bytes);
 
-// One kind of conversation, of one thread at a time. Without a transport there is one rank, which is alone.
+// One kind of conversation, of one thread at a time. Without a transport there is one rank,
+// which is alone.
 class Channel {
  public:
   // Two tags from `tag` on are its own. `transport` may be null.

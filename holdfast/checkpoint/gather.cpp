@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "holdfast/base/check.h"
 #include "holdfast/base/json.h"
 #include "holdfast/state/box_stream.h"
 #include "holdfast/state/collection_json.h"
@@ -14,6 +15,8 @@
 
 namespace holdfast {
 namespace {
+
+constexpr size_t kDigest = 32;  // digits
 
 std::string rank_text(int rank) { return fmt::format("rank {}", rank); }
 
@@ -94,6 +97,10 @@ bool is_nothing(const HeldPiece& piece) {
   return piece.box.empty() && piece.tensor.shape.elements() > 0;
 }
 
+bool says_same(const HeldPiece& a, const HeldPiece& b) {
+  return a.box == b.box && a.tensor == b.tensor;
+}
+
 // One rank's pieces, as text. Where they lie in memory is its own business.
 Result<Bytes> description_of(std::span<const HeldPiece> pieces) {
   Union own(1);
@@ -172,48 +179,77 @@ Bytes seal_replicas(const LocalState& state) {
 
 }  // namespace
 
+bool operator==(const HeldPiece& a, const HeldPiece& b) {
+  return a.memory.data() == b.memory.data() && a.memory.size() == b.memory.size() &&
+         says_same(a, b) && a.map == b.map && a.device == b.device &&
+         a.at_once == b.at_once;
+}
+
 StateGatherer::StateGatherer(Env& env, Transport* transport, Duration at_most)
     : env_(env), transport_(transport), at_most_(at_most) {}
 
-Result<std::vector<Bytes>> StateGatherer::all(ByteView own) {
+Result<std::vector<Bytes>> StateGatherer::all(ByteView own, Duration longer) {
   if (transport_ == nullptr) return std::vector<Bytes>{copy_of(own)};
-  return transport_->all_gather(own, env_.now() + at_most_);
+  return transport_->all_gather(own, env_.now() + at_most_ + longer);
+}
+
+// Rank 0's has the word behind it.
+Result<std::vector<Bytes>> StateGatherer::exchange_digests(std::string_view own,
+                                                           Bytes& word,
+                                                           Duration longer) {
+  Bytes said = copy_of(bytes_of(own));
+  said.resize(kDigest);  // nothing, for one that is none
+  if (rank() == 0) said.insert(said.end(), word.begin(), word.end());
+  std::vector<Bytes> digests =
+      HOLDFAST_TRY(all(said, rank() == 0 ? Duration{} : longer));
+  for (size_t r = 0; r < digests.size(); ++r) {
+    if (digests[r].size() < kDigest) {
+      return corrupt("{}: a digest of {} bytes", rank_text(static_cast<int>(r)),
+                     digests[r].size());
+    }
+  }
+  word.assign(digests[0].begin() + kDigest, digests[0].end());
+  for (Bytes& digest : digests) digest.resize(kDigest);
+  return digests;
 }
 
 // The text of the last time, if the pieces are the same: making it takes milliseconds, for
 // which training would stop at every save.
 Result<void> StateGatherer::describe(std::span<const HeldPiece> pieces) {
-  const bool same =
-      std::ranges::equal(pieces, described_, [](const HeldPiece& a, const auto& b) {
-        return a.box == b.second && a.tensor == b.first;
-      });
-  if (same && !text_.empty()) return {};
-  described_.clear();
-  ids_.clear();
+  if (!text_.empty() && std::ranges::equal(pieces, described_)) return {};
+  placed_.reset();
+  const bool same_text = !text_.empty() && std::ranges::equal(pieces, described_, says_same);
+  described_.assign(pieces.begin(), pieces.end());
+  if (same_text) return {};  // it lies elsewhere
   text_.clear();
   text_ = HOLDFAST_TRY(description_of(pieces));
-  for (const HeldPiece& piece : pieces)
-    described_.emplace_back(piece.tensor, piece.box);
   digest_ = xxh3_128(text_).hex();
   return {};
 }
 
 Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
                                          bool compare) {
+  Bytes nothing;
+  return gather(pieces, compare, nothing, {});
+}
+
+Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces, bool compare,
+                                         Bytes& word, Duration longer) {
   // What one rank cannot describe, all hear of as a text that is none.
   const Result<void> described = describe(pieces);
-  std::vector<Bytes> digests =
-      HOLDFAST_TRY(all(bytes_of(described.ok() ? digest_ : "")));
+  std::vector<Bytes> digests = HOLDFAST_TRY(
+      exchange_digests(described.ok() ? digest_ : std::string(), word, longer));
   if (digests != seen_ || collection_ == nullptr) {
     seen_.clear();
+    placed_.reset();
     const std::vector<Bytes> texts = HOLDFAST_TRY(all(text_));
     if (!described.ok()) return described.error();
     collection_ = HOLDFAST_TRY(merge(texts));
-    ids_.clear();
     if (compare) HOLDFAST_TRY(compare_replicas(place(pieces)));
     seen_ = std::move(digests);
   }
-  return place(pieces);
+  if (!placed_.has_value()) placed_ = place(pieces);
+  return *placed_;
 }
 
 Result<std::shared_ptr<const Collection>> StateGatherer::merge(
@@ -228,23 +264,15 @@ Result<std::shared_ptr<const Collection>> StateGatherer::merge(
   return std::shared_ptr<const Collection>(std::move(merged));
 }
 
-void StateGatherer::find_tensors() {
-  if (ids_.size() == described_.size()) return;
-  for (const auto& [tensor, box] : described_) {
-    ids_.push_back(
-        collection_->find(tensor.name).value_or(0));  // of nothing: not looked at
-  }
-}
-
 // Pieces that were described last.
-LocalState StateGatherer::place(std::span<const HeldPiece> pieces) {
-  find_tensors();
+LocalState StateGatherer::place(std::span<const HeldPiece> pieces) const {
   LocalState state{.collection = collection_, .rank = rank(), .pieces = {}};
   state.pieces.reserve(pieces.size());
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    const HeldPiece& piece = pieces[i];
+  for (const HeldPiece& piece : pieces) {
     if (is_nothing(piece)) continue;
-    state.pieces.push_back({.tensor = ids_[i],
+    const std::optional<TensorId> id = collection_->find(piece.tensor.name);
+    HOLDFAST_CHECK(id.has_value(), "{}: described, and not found", piece.tensor.name);
+    state.pieces.push_back({.tensor = *id,
                             .box = piece.box,
                             .memory = piece.memory,
                             .map = piece.map,

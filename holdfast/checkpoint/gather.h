@@ -8,6 +8,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +28,8 @@ struct HeldPiece {
   Map map;
   const Device* device = nullptr;  // as in LocalPiece
   bool at_once = false;            // the same
+
+  friend bool operator==(const HeldPiece& a, const HeldPiece& b);
 };
 
 // Remembers what was gathered, for states that stay as they are. Of one thread.
@@ -41,26 +44,32 @@ class StateGatherer {
   // with `compare` also for replicas that differ.
   Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare);
 
+  // The same, and what rank 0 has to say goes to all with it, which spares them a message.
+  // Others wait so much longer for it; `word` is then rank 0's.
+  Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare, Bytes& word,
+                            Duration longer);
+
  private:
   Result<void> describe(std::span<const HeldPiece> pieces);
-  Result<std::vector<Bytes>> all(ByteView own);
+  Result<std::vector<Bytes>> all(ByteView own, Duration longer = {});
+  Result<std::vector<Bytes>> exchange_digests(std::string_view own, Bytes& word,
+                                              Duration longer);
   static Result<std::shared_ptr<const Collection>> merge(
       const std::vector<Bytes>& texts);
   Result<void> compare_replicas(const LocalState& state);
-  void find_tensors();
-  LocalState place(std::span<const HeldPiece> pieces);
+  LocalState place(std::span<const HeldPiece> pieces) const;
 
   int rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }
 
   Env& env_;
   Transport* transport_;
   const Duration at_most_;
-  std::vector<std::pair<Tensor, Box>> described_;  // in text_
-  std::vector<TensorId> ids_;  // of those, in the collection; empty: to be found
+  std::vector<HeldPiece> described_;  // in text_
   Bytes text_;
   std::string digest_;       // of the text
   std::vector<Bytes> seen_;  // digests of all ranks' descriptions
   std::shared_ptr<const Collection> collection_;
+  std::optional<LocalState> placed_;  // what is described, in the collection
 };
 
 }  // namespace holdfast

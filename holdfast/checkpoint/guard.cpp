@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 #include <iterator>
 #include <set>
+#include <utility>
 
 #include "holdfast/base/checked.h"
 
@@ -15,60 +15,48 @@ namespace {
 std::optional<PieceToWrite> block_of(const PieceToWrite& piece, int64_t first,
                                      int64_t size) {
   if (piece.device == nullptr || piece.at_once) return std::nullopt;
-  const Map dense = Map::dense(piece.box, bytes_of(piece.dtype), piece.map.offset);
-  if (piece.map != dense) return std::nullopt;
+  const std::optional<ByteView> memory = piece.window(first, size);
+  if (!memory.has_value()) return std::nullopt;
   const Box box{{0, size}};
-  return PieceToWrite{
-      .shape = {size},
-      .dtype = Dtype::kU8,
-      .box = box,
-      .memory = piece.memory.subspan(static_cast<size_t>(piece.map.offset + first),
-                                     static_cast<size_t>(size)),
-      .map = Map::dense(box, 1),
-      .device = piece.device};
+  return PieceToWrite{.shape = {size},
+                      .dtype = Dtype::kU8,
+                      .box = box,
+                      .memory = *memory,
+                      .map = Map::dense(box, 1),
+                      .device = piece.device};
 }
 
 }  // namespace
 
 CaptureGuard::CaptureGuard(Guard depth, std::span<const PieceToWrite> pieces,
                            uint64_t turn)
-    : depth_(depth), pieces_(pieces) {
-  if (depth == Guard::kFull) {
-    digests_.resize(pieces_.size());
-    for (const PieceToWrite& piece : pieces_) {
-      // One that cannot be read is seen when it is staged.
-      const Result<Digest128> digest =
-          piece.at_once ? Result<Digest128>(Digest128{}) : digest_of(piece);
-      digests_before_.push_back(digest.ok() ? *digest : Digest128{});
-    }
-    return;
-  }
-  choose_samples(turn);
+    : depth_(depth), pieces_(pieces), samples_(pieces.size()) {
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (!is_guarded(i) || !on_host(i)) continue;
-    before_.resize(sampled_);
-    gather(pieces_[i].place(), pieces_[i].memory, samples_[i].first,
-           ByteSpan(before_).subspan(samples_[i].at,
-                                     static_cast<size_t>(samples_[i].size)));
+    if (is_guarded(i)) samples_[i] = choose(pieces_[i], turn);
+  }
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!is_read_here(i)) continue;
+    // One that cannot be read is seen when it is staged.
+    const Result<Digest128> digest = digest_now(i);
+    if (digest.ok()) samples_[i].before = *digest;
   }
 }
 
-void CaptureGuard::choose_samples(uint64_t turn) {
-  samples_.resize(pieces_.size());
-  for (size_t i = 0; i < pieces_.size(); ++i) {
-    if (!is_guarded(i)) continue;
-    const int64_t bytes = pieces_[i].bytes();
-    const auto blocks =
-        static_cast<uint64_t>(std::max<int64_t>(divide_up(bytes, kBlock), 1));
-    const int64_t first = static_cast<int64_t>(turn % blocks) * kBlock;
-    samples_[i] = {
-        .first = first, .size = std::min(kBlock, bytes - first), .at = sampled_};
-    sampled_ += static_cast<size_t>(samples_[i].size);
-  }
+CaptureGuard::Sample CaptureGuard::choose(const PieceToWrite& piece,
+                                          uint64_t turn) const {
+  const int64_t bytes = piece.bytes();
+  if (depth_ == Guard::kFull) return {.first = 0, .size = bytes};
+  const auto blocks =
+      static_cast<uint64_t>(std::max<int64_t>(divide_up(bytes, kBlock), 1));
+  const int64_t first = static_cast<int64_t>(turn % blocks) * kBlock;
+  return {.first = first, .size = std::min(kBlock, bytes - first)};
+}
+
+Result<Digest128> CaptureGuard::digest_now(size_t i) const {
+  return digest_of(pieces_[i], samples_[i].first, samples_[i].size);
 }
 
 void CaptureGuard::staged(int64_t offset, ByteView bytes) {
-  bytes_.resize(sampled_);  // here, where nobody waits for it
   const int64_t end = offset + std::ssize(bytes);
   for (; piece_ < pieces_.size(); ++piece_) {
     const PieceToWrite& piece = pieces_[piece_];
@@ -79,52 +67,30 @@ void CaptureGuard::staged(int64_t offset, ByteView bytes) {
          bytes.subspan(static_cast<size_t>(first - offset),
                        static_cast<size_t>(std::max<int64_t>(last - first, 0))));
     if (piece.offset + piece.bytes() > end) return;
-    if (depth_ == Guard::kFull) {
-      digests_[piece_] = stream_.digest();
-      stream_ = Xxh3Stream();
-    }
+    if (is_guarded(piece_)) samples_[piece_].copied = std::exchange(stream_, {}).digest();
   }
 }
 
 void CaptureGuard::note(size_t piece, int64_t offset, ByteView bytes) {
-  if (depth_ == Guard::kFull) {
-    stream_.append(bytes);
-    return;
-  }
   const Sample& sample = samples_[piece];
   const int64_t first = std::max(offset, sample.first);
   const int64_t last = std::min(offset + std::ssize(bytes), sample.first + sample.size);
   if (first >= last) return;
-  std::memcpy(bytes_.data() + sample.at + (first - sample.first),
-              bytes.data() + (first - offset), static_cast<size_t>(last - first));
+  stream_.append(bytes.subspan(static_cast<size_t>(first - offset),
+                               static_cast<size_t>(last - first)));
 }
 
 Result<std::vector<size_t>> CaptureGuard::changed() const {
   std::vector<size_t> changed;
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    // What was copied inside save() cannot have been torn.
-    if (!is_guarded(i)) continue;
-    if (depth_ == Guard::kSample && !on_host(i)) continue;
-    if (HOLDFAST_TRY(differs(i))) changed.push_back(i);
+    if (!is_read_here(i)) continue;
+    const Sample& sample = samples_[i];
+    if (sample.before != sample.copied ||
+        HOLDFAST_TRY(digest_now(i)) != sample.copied) {
+      changed.push_back(i);
+    }
   }
   return changed;
-}
-
-Result<bool> CaptureGuard::differs(size_t i) const {
-  if (depth_ == Guard::kFull) {
-    return digests_before_[i] != digests_[i] ||
-           HOLDFAST_TRY(digest_of(pieces_[i])) != digests_[i];
-  }
-  const Sample& sample = samples_[i];
-  const auto size = static_cast<size_t>(sample.size);
-  if (differs(sample, ByteView(before_).subspan(sample.at, size))) return true;
-  std::array<std::byte, kBlock> live;
-  HOLDFAST_TRY(read_piece(pieces_[i], sample.first, ByteSpan(live).first(size)));
-  return differs(sample, ByteView(live).first(size));
-}
-
-bool CaptureGuard::differs(const Sample& sample, ByteView live) const {
-  return std::memcmp(live.data(), bytes_.data() + sample.at, live.size()) != 0;
 }
 
 void CaptureGuard::probe(DeviceRooms& rooms, CudaStream stream) {
@@ -155,7 +121,7 @@ Result<std::vector<size_t>> CaptureGuard::probed() {
       std::array<std::byte, kBlock> live;
       const ByteSpan window = ByteSpan(live).first(static_cast<size_t>(sample.size));
       HOLDFAST_TRY(read_piece(copy, 0, window));
-      if (differs(sample, window)) changed.insert(probed_[k]);
+      if (xxh3_128(window) != sample.copied) changed.insert(probed_[k]);
     }
   }
   probes_.clear();

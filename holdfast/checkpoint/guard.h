@@ -4,10 +4,11 @@
 // that writes nevertheless (an embedding that renormalises its rows, a clamp, an average
 // swapped in) would tear the checkpoint. So the copy is held against the tensors, as they were
 // inside save() and as they are before they may change, both on the training thread: one
-// block of 4 KiB of every piece, another one in every save, or all of it. (The first alone
-// would miss what comes between two blocks, the second what comes before the copy.) Of
-// tensors that a device copies into the ring the blocks are copied inside the device before
-// training's stream goes on, both times, and looked at later, when nobody waits.
+// block of 4 KiB of every piece, another one in every save, or all of it, by its digest.
+// (The first alone would miss what comes between two blocks, the second what comes before
+// the copy.) Of tensors that a device copies into the ring the blocks are copied inside the
+// device before training's stream goes on, both times, and looked at later, when nobody
+// waits.
 #pragma once
 
 #include <string>
@@ -54,30 +55,33 @@ class CaptureGuard {
   Result<std::vector<size_t>> probed();
 
  private:
-  // What is kept of a piece: the bytes [first, first + size) of its stream.
+  // What is looked at of a piece, the bytes [first, first + size) of its stream, and their
+  // digests in save() and in the copy.
   struct Sample {
     int64_t first = 0;
     int64_t size = 0;
-    size_t at = 0;  // in bytes_
+    Digest128 before{};
+    Digest128 copied{};
   };
   static constexpr int64_t kBlock = 4096;
 
-  void choose_samples(uint64_t turn);
-  bool is_guarded(size_t piece) const { return !pieces_[piece].at_once; }
-  bool on_host(size_t piece) const { return pieces_[piece].device == nullptr; }
-  Result<bool> differs(size_t piece) const;
-  bool differs(const Sample& sample, ByteView live) const;
+  Sample choose(const PieceToWrite& piece, uint64_t turn) const;
+  // What was copied inside save() cannot have been torn.
+  bool is_guarded(size_t piece) const {
+    return !pieces_[piece].at_once && pieces_[piece].bytes() > 0;
+  }
+  // Without waiting for a device, unless all is to be looked at.
+  bool is_read_here(size_t piece) const {
+    return is_guarded(piece) &&
+           (depth_ == Guard::kFull || pieces_[piece].device == nullptr);
+  }
+  Result<Digest128> digest_now(size_t piece) const;
   void note(size_t piece, int64_t offset, ByteView bytes);
 
   const Guard depth_;
   const std::span<const PieceToWrite> pieces_;
-  std::vector<Sample> samples_;            // one a piece, if only a block is looked at
-  size_t sampled_ = 0;                     // bytes of them
-  Bytes before_;                           // empty if none of the pieces is the host's
-  Bytes bytes_;                            // of the copy
-  std::vector<Digest128> digests_before_;  // one a piece, if all is
-  std::vector<Digest128> digests_;         // of the copy
-  Xxh3Stream stream_;
+  std::vector<Sample> samples_;  // one a piece
+  Xxh3Stream stream_;            // of the copy of the piece where staged() is
   size_t piece_ = 0;  // where staged() is
 
   std::vector<size_t> probed_;  // numbers of the pieces, the same every time

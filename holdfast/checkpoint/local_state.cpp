@@ -74,6 +74,12 @@ Result<void> check_all_given(const Collection& collection, int rank,
 
 }  // namespace
 
+bool operator==(const LocalPiece& a, const LocalPiece& b) {
+  return a.memory.data() == b.memory.data() && a.memory.size() == b.memory.size() &&
+         a.tensor == b.tensor && a.box == b.box && a.map == b.map &&
+         a.device == b.device && a.at_once == b.at_once;
+}
+
 Result<void> LocalState::check() const {
   const Layout& layout = collection->layout();
   std::vector<bool> given(layout.piece_count());

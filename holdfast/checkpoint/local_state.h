@@ -20,6 +20,8 @@ struct LocalPiece {
   const Device* device = nullptr;  // whose memory it is; null for the host's
   // Copied inside save(), for it may change before the next update: buffers, counters.
   bool at_once = false;
+
+  friend bool operator==(const LocalPiece& a, const LocalPiece& b);
 };
 
 struct LocalState {
@@ -33,6 +35,9 @@ struct LocalState {
   // kInvalid, naming tensor and box, unless the pieces are just those that the
   // collection says the rank holds, and lie inside their memory.
   Result<void> check() const;
+
+  // The same boxes at the same addresses: what was planned for one does for the other.
+  friend bool operator==(const LocalState&, const LocalState&) = default;
 };
 
 // A whole tensor in memory, for states that are not cut.

@@ -25,6 +25,7 @@ class RunSaver : public Saver {
 
   const Path& run() const override { return run_.path(); }
   Result<void> prepare(const LocalState& state) override;
+  Message propose(int64_t step) override;
   Result<SaveHandle> save(SaveRequest request) override;
   bool may_tear() const override;
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
@@ -35,7 +36,6 @@ class RunSaver : public Saver {
 
   // Of the training thread (saver.cpp).
   Result<Message> agree(int64_t step);
-  Message decide(int64_t step);
   bool make_room() HOLDFAST_REQUIRES(mutex_);
   void supersede_waiting() HOLDFAST_REQUIRES(mutex_);
   std::optional<Error> to_raise() HOLDFAST_REQUIRES(mutex_);
@@ -51,11 +51,12 @@ class RunSaver : public Saver {
   std::set<std::string> bases_in_use();
   Result<void> plan_for(const LocalState& state);
   int64_t ring_size();
-  void make_ring(const LocalState& state, Touch touch);
+  void make_ring(Touch touch);
   void enqueue(const Task& task);
 
   // Of the background (saver_threads.cpp).
   void capture_tasks();
+  Task next_to_capture();
   void capture(SaveTask& task);
   Result<void> stage(SaveTask& task);
   void commit_tasks();
@@ -90,6 +91,12 @@ class RunSaver : public Saver {
 
   // Of the training thread.
   std::shared_ptr<const WritePlan> plan_;
+  // The state of the last call, checked, and where its pieces go.
+  struct Planned {
+    LocalState state;
+    ShardPlan shard;
+  };
+  std::optional<Planned> planned_;
   DeviceRooms rooms_;
   std::unique_ptr<StagingRing> ring_;
   int64_t ring_for_ = 0;  // bytes of the shard that it was made for
@@ -98,7 +105,10 @@ class RunSaver : public Saver {
   bool closed_ = false;
 
   Mutex mutex_;
-  Condition changed_;
+  Condition changed_;   // what the training thread waits for
+  Condition captures_;  // and each of the others, of which no more are woken than need be
+  Condition commits_;
+  Condition stops_;
   std::deque<Task> to_capture_ HOLDFAST_GUARDED_BY(mutex_);
   std::deque<Task> to_commit_ HOLDFAST_GUARDED_BY(mutex_);
   int in_flight_ HOLDFAST_GUARDED_BY(mutex_) = 0;

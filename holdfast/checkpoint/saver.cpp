@@ -109,8 +109,10 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
 Result<SaveHandle> RunSaver::save(SaveRequest request) {
   if (closed_) return invalid("{}: the saver is closed", run_.path().native());
   settle({}, nullptr);
-  ++serial_;
-  const Message decision = HOLDFAST_TRY(agree(request.step));
+  const Message decision = request.decision.has_value()
+                               ? *std::exchange(request.decision, std::nullopt)
+                               : HOLDFAST_TRY(agree(request.step));
+  serial_ = decision.serial;
   if (decision.error.has_value()) return *decision.error;
   if (decision.kind == "skip") {
     SaveHandle skipped(env_);
@@ -130,16 +132,17 @@ Result<SaveHandle> RunSaver::save(SaveRequest request) {
 Result<Message> RunSaver::agree(int64_t step) {
   if (!agree_.coordinator()) {
     // Rank 0 may be waiting for room.
-    return agree_.hear(serial_, options_.agree_within + options_.write_within);
+    return agree_.hear(++serial_, options_.agree_within + options_.write_within);
   }
-  const Message decision = decide(step);
+  const Message decision = propose(step);
   // A rank that cannot be told does not vote, which ends the attempt in its time.
   static_cast<void>(agree_.tell_all(decision, options_.agree_within));
   return decision;
 }
 
-Message RunSaver::decide(int64_t step) {
-  Message decision{.serial = serial_, .kind = "go", .attempt = env_.random64()};
+Message RunSaver::propose(int64_t step) {
+  settle({}, nullptr);  // or there may never be room
+  Message decision{.serial = ++serial_, .kind = "go", .attempt = env_.random64()};
   MutexLock lock(mutex_);
   if (std::optional<Error> error = to_raise()) {
     decision.error = error->within(fmt::format("before step {}", step));
@@ -214,9 +217,12 @@ Result<void> RunSaver::prepare(const LocalState& state) {
 
 Result<void> RunSaver::prepare(const LocalState& state, Touch touch) {
   settle({}, nullptr);
+  if (planned_.has_value() && planned_->state == state) return {};
+  planned_.reset();
   HOLDFAST_TRY(plan_for(state));
   HOLDFAST_TRY(state.check());
-  make_ring(state, touch);
+  planned_ = Planned{.state = state, .shard = plan_->shard(state)};
+  make_ring(touch);
   return {};
 }
 
@@ -251,7 +257,7 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
 
 Result<ShardPlan> RunSaver::plan_shard(const LocalState& state,
                                        const std::string& base) {
-  if (!options_.incremental) return plan_->shard(state);
+  if (!options_.incremental) return planned_->shard;
   return plan_->shard(state, history_.find(base));
 }
 
@@ -287,12 +293,12 @@ int64_t RunSaver::ring_size() {
 }
 
 // A ring that fits the plan; one that is in use is kept until its saves are done.
-void RunSaver::make_ring(const LocalState& state, Touch touch) {
+void RunSaver::make_ring(Touch touch) {
   const bool fixed = options_.ring_bytes != 0 && options_.background;
   if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
   wait_idle(kNoDeadline);
   ring_for_ = plan_->shard_bytes();
-  const std::vector<PieceToWrite> pieces = plan_->shard(state).shard().pieces;
+  const std::vector<PieceToWrite>& pieces = planned_->shard.shard().pieces;
   const std::vector<const Device*> devices = devices_of(pieces);
   // What is copied inside its device has time, and pinning a large ring takes long.
   const bool roomy = !devices.empty() && rooms_.prepare(pieces);
@@ -310,16 +316,16 @@ void RunSaver::enqueue(const Task& task) {
     MutexLock lock(mutex_);
     ++in_flight_;
     ++unfinished_;
+    history_.taken();  // the task knows it
     if (options_.background) {
       if (task->guard != nullptr) unsettled_.push_back(task);
       to_capture_.push_back(task);
       to_commit_.push_back(task);
-      history_.taken();  // the task knows it
-      changed_.notify_all();
-      return;
     }
   }
-  history_.taken();
+  // That thread alone, and without the lock, on which it would stop at once: it wakes the
+  // other, when this one is gone.
+  if (options_.background) return captures_.notify_one();
   capture(*task);
   if (task->guard != nullptr) task->guard->settle({});  // nobody came between
   commit(*task);

@@ -21,6 +21,7 @@
 
 #include "holdfast/base/event.h"
 #include "holdfast/base/transport.h"
+#include "holdfast/checkpoint/channel.h"
 #include "holdfast/checkpoint/guard.h"
 #include "holdfast/checkpoint/local_state.h"
 #include "holdfast/checkpoint/mirror.h"
@@ -85,6 +86,8 @@ struct SaveRequest {
   std::string parent{};    // the step folder that the job went on from
   // Tensors on CUDA devices are saved as they are after what was put into it so far.
   CudaStream stream = nullptr;
+  // What rank 0 has proposed, if the caller has told it to all ranks; else save() does.
+  std::optional<Message> decision{};
 };
 
 class Saver {
@@ -102,6 +105,10 @@ class Saver {
   // Plans for the state and makes the ring, so that the first save is like the others.
   // Not needed.
   virtual Result<void> prepare(const LocalState& state) = 0;
+
+  // Rank 0's word about the save that comes next, for a caller that has something to tell
+  // all ranks before it anyway: whether it is made, skipped, or fails. Waits for room.
+  virtual Message propose(int64_t step) = 0;
 
   // Begins to save. Fails on all ranks alike if earlier saves did (see above), and with
   // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a

@@ -1,20 +1,25 @@
+#include "holdfast/base/thread_manners.h"
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
 
 namespace holdfast {
 
 void RunSaver::capture_tasks() {
-  while (true) {
-    Task task;
-    {
-      MutexLock lock(mutex_);
-      while (to_capture_.empty() && !stopping_) changed_.wait(mutex_);
-      if (to_capture_.empty()) return;
-      task = to_capture_.front();
-      to_capture_.pop_front();
-    }
+  wait_for_turns();
+  while (const Task task = next_to_capture()) {
+    commits_.notify_one();
     capture(*task);
   }
+}
+
+// Null when there is no more.
+RunSaver::Task RunSaver::next_to_capture() {
+  MutexLock lock(mutex_);
+  while (to_capture_.empty() && !stopping_) captures_.wait(mutex_);
+  if (to_capture_.empty()) return nullptr;
+  const Task task = to_capture_.front();
+  to_capture_.pop_front();
+  return task;
 }
 
 void RunSaver::capture(SaveTask& task) {
@@ -33,13 +38,14 @@ Result<void> RunSaver::stage(SaveTask& task) {
 }
 
 void RunSaver::commit_tasks() {
+  wait_for_turns();
   while (const Task task = next_to_commit()) commit(*task);
 }
 
 // Null when there is no more.
 RunSaver::Task RunSaver::next_to_commit() {
   MutexLock lock(mutex_);
-  while (to_commit_.empty() && !stopping_) changed_.wait(mutex_);
+  while (to_commit_.empty() && !stopping_) commits_.wait(mutex_);
   if (to_commit_.empty()) return nullptr;
   const Task task = to_commit_.front();
   to_commit_.pop_front();
@@ -53,7 +59,7 @@ void RunSaver::keep_lease() {
       MutexLock lock(mutex_);
       const Instant renewal = env_.now() + options_.lease / 3;
       while (!stopping_ && env_.now() < renewal) {
-        env_.wait_until(changed_, mutex_, renewal);
+        env_.wait_until(stops_, mutex_, renewal);
       }
       if (stopping_) return;
     }
@@ -138,8 +144,8 @@ Result<void> RunSaver::finish(Instant deadline) {
   {
     MutexLock lock(mutex_);
     stopping_ = true;
-    changed_.notify_all();
   }
+  for (Condition* one : {&captures_, &commits_, &stops_}) one->notify_all();
   if (capturer_.joinable()) capturer_.join();
   if (committer_thread_.joinable()) committer_thread_.join();
   if (keeper_.joinable()) keeper_.join();

@@ -193,7 +193,15 @@ std::optional<Appointment> Job::decide(int64_t first, int64_t last) {
 
 Result<SaveHandle> Job::save(JobState job) {
   static_cast<void>(settle());
-  const LocalState state = HOLDFAST_TRY(gatherer_.gather(job.pieces, false));
+  std::optional<Message> decision;
+  Bytes word;
+  if (look_.coordinator()) {
+    decision = saver_->propose(job.step);
+    word = encode_message(*decision);
+  }
+  const LocalState state = HOLDFAST_TRY(
+      gatherer_.gather(job.pieces, false, word, options_.saver.write_within));
+  if (!decision.has_value()) decision = HOLDFAST_TRY(decode_message(word));
   SaveHandle handle =
       HOLDFAST_TRY(saver_->save({.step = job.step,
                                  .state = &state,
@@ -202,7 +210,8 @@ Result<SaveHandle> Job::save(JobState job) {
                                  .metrics = job.metrics,
                                  .parallel = job.parallel,
                                  .parent = parent_,
-                                 .stream = job.stream}));
+                                 .stream = job.stream,
+                                 .decision = std::move(decision)}));
   newest_ = {.handle = handle,
              .step = job.step,
              .begun = env_.now(),

@@ -58,8 +58,8 @@ struct JobState {
 class Job {
  public:
   // Opens the saver, on all ranks together. What only its mirrors have is brought back
-  // first (fetch.h): the newest step may be there, and the run with it. `transport` is null for one rank; it, env and
-  // what the options point to must outlive the job.
+  // first (fetch.h): the newest step may be there, and the run with it. `transport` is null
+  // for one rank; it, env and what the options point to must outlive the job.
   static Result<std::unique_ptr<Job>> open(Env& env, const Path& run,
                                            Transport* transport, JobOptions options);
   ~Job();

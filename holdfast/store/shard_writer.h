@@ -53,10 +53,13 @@ struct PieceToWrite {
   BoxMemory place() const {
     return {.box = box, .element_bytes = bytes_of(dtype), .map = map};
   }
+  // Where the bytes [first, first + size) of the piece's stream are; none if scattered.
+  std::optional<ByteView> window(int64_t first, int64_t size) const;
 };
 
-// Of the bytes that the memory has now.
+// Of the bytes that the memory has now: of all, and of [first, first + size).
 Result<Digest128> digest_of(const PieceToWrite& piece);
+Result<Digest128> digest_of(const PieceToWrite& piece, int64_t first, int64_t size);
 // A window of the piece's stream as it is now, from wherever it is; waits for a device.
 Result<void> read_piece(const PieceToWrite& piece, int64_t first, ByteSpan into);
 

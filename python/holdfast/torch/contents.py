@@ -25,6 +25,7 @@ from holdfast.torch.holders import Holder
 from holdfast.torch.loader import Loader
 from holdfast.torch.names import Renaming, by_key, join, own_name
 from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
+from holdfast.torch.watch import Versions
 
 FORMAT = 1
 
@@ -35,15 +36,14 @@ class Captured:
 
     held: _native.Pieces
     owners: list[torch.Tensor]  # kept alive until their bytes are copied
-    watched: list[tuple[str, torch.Tensor]]  # what is copied in the background
-    versions: list[int]  # of those
+    watched: Versions  # of what is copied in the background
+    versions: list[int]  # of those, now
     objects: dict[str, Any] = field(default_factory=dict)
     rank_objects: dict[str, Any] = field(default_factory=dict)
 
     def changed(self) -> list[str]:
         """Names of tensors that were written to since, as far as their versions tell."""
-        return [name for (name, tensor), version in zip(self.watched, self.versions, strict=True)
-                if tensor._version != version]
+        return self.watched.changed(self.versions)
 
 
 class Contents:
@@ -78,7 +78,7 @@ class Contents:
         self._generators = dict(generators or {})
         self._at_once: set[str] = set()
         # What was made of the pieces, for as long as they stay the same.
-        self._made: tuple[list[Piece], _native.Pieces, list[Any], list[Any]] | None = None
+        self._made: tuple[list[Piece], _native.Pieces, Versions, list[Any]] | None = None
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
         self._kinds = {join("optimizer", key): _kind_of(one) for key, one in keyed}
@@ -250,13 +250,12 @@ class Contents:
         pieces = self._state.pieces()
         if self._made is None or self._made[0] is not pieces:
             mine = [piece for piece in pieces if self._saves(piece)]
-            watched = [(self._saved_name(p), p.outer) for p in mine
-                       if p.outer is not None and not self._copied_at_once(p)]
+            watched = Versions({self._saved_name(p): p.outer for p in mine
+                                if p.outer is not None and not self._copied_at_once(p)})
             held = _native.Pieces([self._hold(p, self._saved_name(p)) for p in mine])
             self._made = (pieces, held, watched, [piece.tensor for piece in mine])
         _, held, watched, owners = self._made
-        # Numbers alone: many new containers would make Python collect garbage, for 10 ms.
-        return Captured(held, owners, watched, [outer._version for _, outer in watched])
+        return Captured(held, owners, watched, watched.now())
 
     def _copied_at_once(self, piece: Piece) -> bool:
         return piece.at_once or self._saved_name(piece) in self._at_once

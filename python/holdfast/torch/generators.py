@@ -5,6 +5,7 @@ device (once CUDA is in use), and any that the caller names. The number of threa
 with them: a sum over many elements has other bits on another number.
 """
 
+import ctypes
 import random
 import struct
 import sys
@@ -14,7 +15,6 @@ from typing import Any
 
 import torch
 
-from holdfast.torch.dtypes import bytes_of
 from holdfast.torch.trees import pack, unpack
 
 _ANY_SIZE = 1 << 62
@@ -29,9 +29,9 @@ def capture(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     numpy = _numpy()
     return {
         "python": _pack_python(random.getstate()),
-        "numpy": None if numpy is None else _pack(numpy.random.get_state(legacy=False)),
-        "torch": bytes_of(torch.get_rng_state()),
-        "cuda": [bytes_of(state) for state in _cuda_states()],
+        "numpy": None if numpy is None else _numpys.capture(numpy),
+        "torch": _bytes(torch.get_rng_state()),
+        "cuda": [_bytes(state) for state in _cuda_states()],
         "extra": {name: _capture_one(name, one) for name, one in (extra or {}).items()},
         "threads": torch.get_num_threads(),
     }
@@ -88,7 +88,7 @@ def _restore_cuda(saved: list[bytes]) -> list[str]:
 def _capture_one(name: str, one: Any) -> Any:
     numpy = _numpy()
     if isinstance(one, torch.Generator):
-        return ("torch", bytes_of(one.get_state()))
+        return ("torch", _bytes(one.get_state()))
     if isinstance(one, random.Random):
         return ("python", _pack_python(one.getstate()))
     if numpy is not None and isinstance(one, numpy.random.Generator):
@@ -125,6 +125,50 @@ def _unpack_python(saved: tuple[int, bytes, float | None]) -> tuple[Any, ...]:
 
 def _pack(state: Any) -> Any:
     return pack(state, "generator", inline=_ANY_SIZE).tree
+
+
+class _GlobalNumpy:
+    """The state of numpy's global generator, asked for only when it has moved.
+
+    To ask takes longer than all other generators together, and most training never draws
+    from it. What was drawn shows in its words in memory, unless a second Gaussian, which is
+    kept aside, is yet to be taken.
+    """
+
+    def __init__(self) -> None:
+        self._source: Any = None  # whose words they were
+        self._words = b""  # empty: to be asked
+        self._packed: Any = None
+
+    def capture(self, numpy: Any) -> Any:
+        source = numpy.random.get_bit_generator()
+        if source is self._source and self._words and self._words == _words_of(source):
+            return self._packed
+        state = numpy.random.get_state(legacy=False)
+        self._source, self._packed = source, _pack(state)
+        self._words = b"" if state.get("has_gauss") else self._known_words(source, state)
+        return self._packed
+
+    @staticmethod
+    def _known_words(source: Any, state: Mapping[str, Any]) -> bytes:
+        """Those in memory, if they are laid out as they are known to be."""
+        if state["bit_generator"] != "MT19937":
+            return b""
+        inner = state["state"]
+        words = inner["key"].tobytes() + struct.pack("i", inner["pos"])
+        return words if words == _words_of(source) else b""
+
+
+def _words_of(source: Any) -> bytes:
+    """624 words, and how many of them are used up."""
+    return ctypes.string_at(source.ctypes.state_address, 625 * 4)
+
+
+_numpys = _GlobalNumpy()
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    return state.numpy().tobytes()
 
 
 def _tensor(state: bytes) -> torch.Tensor:

@@ -109,6 +109,7 @@ class State:
         self._watch: Watch | None = None
         self._scalars: dict[str, str] = {}
         self._with_objects: list[tuple[str, dict[str, Any]]] = []
+        self._with_other: list[tuple[str, Optimizer]] = []
         self._group_names: dict[int, tuple[dict[str, Any], list[str]]] = {}
 
     @property
@@ -131,6 +132,7 @@ class State:
                              if isinstance(value, torch.Tensor) and value.dim() == 0}
             self._with_objects = [(prefix, state) for prefix, _, state in states
                                   if has_objects(state)]
+            self._with_other = [one for one in self._optimizers if has_other(one[1])]
         return self._pieces
 
     def slot_prefixes(self) -> set[str]:
@@ -153,7 +155,7 @@ class State:
                       for prefix, state in self._with_objects},
             "scalars": dict(self._scalars),
             "other": {join("optimizer", key): pack_other(key, optimizer)
-                      for key, optimizer in self._optimizers if has_other(optimizer)},
+                      for key, optimizer in self._with_other},
         }
 
     def make_slots(self, saved: Mapping[str, Saved], objects: Mapping[str, Any]) -> list[str]:

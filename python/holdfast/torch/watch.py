@@ -5,29 +5,45 @@ and optimizers keep their tensors in dicts: to look each up there again, and its
 costs a tenth of that.
 """
 
+import operator
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch.distributed.tensor import DTensor
 
+_local_of = operator.attrgetter("_local_tensor")
+_version_of = operator.attrgetter("_version")
+
 
 class Watch:
     """What was found, and where."""
 
     def __init__(self) -> None:
-        self._plain: list[tuple[Mapping[Any, Any], Any, torch.Tensor, int]] = []
-        self._distributed: list[tuple[DTensor, torch.Tensor, int]] = []
+        # Side by side, so that no Python code runs for each.
+        self._holders: list[Mapping[Any, Any]] = []
+        self._keys: list[Any] = []
+        self._held: list[torch.Tensor] = []
+        self._distributed: list[DTensor] = []
+        self._locals: list[torch.Tensor] = []
+        self._memories: list[torch.Tensor] = []
+        self._addresses: list[int] = []
         self._sizes: list[tuple[Mapping[Any, Any], int]] = []
         self._objects: list[tuple[Mapping[Any, Any], Any]] = []
 
     def tensor(self, holder: Mapping[Any, Any], key: Any, tensor: torch.Tensor) -> None:
         """It was found in that dict. A DTensor is watched itself: FSDP swaps it there."""
+        memory = tensor
         if isinstance(tensor, DTensor):
-            local = tensor._local_tensor
-            self._distributed.append((tensor, local, local.data_ptr()))
+            memory = tensor._local_tensor
+            self._distributed.append(tensor)
+            self._locals.append(memory)
         else:
-            self._plain.append((holder, key, tensor, tensor.data_ptr()))
+            self._holders.append(holder)
+            self._keys.append(key)
+            self._held.append(tensor)
+        self._memories.append(memory)
+        self._addresses.append(memory.data_ptr())
 
     def object(self, holder: Mapping[Any, Any], key: Any) -> None:
         """Something that is no tensor was found there."""
@@ -39,14 +55,36 @@ class Watch:
 
     def same(self) -> bool:
         """True if all of it is as it was."""
-        return (
-            all(len(holder) == size for holder, size in self._sizes)
-            and all(holder.get(key) is tensor and tensor.data_ptr() == address
-                    for holder, key, tensor, address in self._plain)
-            and all(tensor._local_tensor is local and local.data_ptr() == address
-                    for tensor, local, address in self._distributed)
-            and all(_is_simple(holder.get(key)) for holder, key in self._objects)
-        )
+        try:
+            return (
+                all(len(holder) == size for holder, size in self._sizes)
+                and all(map(operator.is_, map(operator.getitem, self._holders, self._keys),
+                            self._held))
+                and all(map(operator.is_, map(_local_of, self._distributed), self._locals))
+                and list(map(torch.Tensor.data_ptr, self._memories)) == self._addresses
+                and all(_is_simple(holder.get(key)) for holder, key in self._objects)
+            )
+        except KeyError:  # no longer there
+            return False
+
+
+class Versions:
+    """Of tensors by name, at two times: which were written to between."""
+
+    def __init__(self, named: Mapping[str, torch.Tensor]) -> None:
+        self._names = list(named)
+        self._tensors = list(named.values())
+
+    def now(self) -> list[int]:
+        """Numbers alone: many new containers would make Python collect garbage, for 10 ms."""
+        return list(map(_version_of, self._tensors))
+
+    def changed(self, since: list[int]) -> list[str]:
+        """Names of those that were written to, as far as their versions tell."""
+        now = self.now()
+        if now == since:
+            return []
+        return [name for name, a, b in zip(self._names, since, now, strict=True) if a != b]
 
 
 def _is_simple(value: Any) -> bool:
