@@ -5,7 +5,8 @@
 namespace holdfast {
 namespace {
 
-constexpr size_t kMostRooms = 16;  // small ones, of a device
+constexpr size_t kMostRooms = 16;   // small ones, of a device
+constexpr size_t kSavesAtOnce = 2;  // for which there is room from the beginning
 
 // Numbers of the device's pieces that are, or are not, to be copied at once.
 std::vector<size_t> choose(std::span<const PieceToWrite> pieces, const Device& device,
@@ -76,10 +77,9 @@ SnapshotRoom& DeviceRooms::SmallRooms::add() {
 }
 
 // Taking device memory makes the device wait, so it is not left to the first save.
-void DeviceRooms::SmallRooms::prepare(int64_t bytes) {
-  if (bytes == 0 || !rooms_.empty()) return;
-  static_cast<void>(add().prepare(bytes));
-  static_cast<void>(add().prepare(bytes));
+void DeviceRooms::SmallRooms::prepare(size_t count, int64_t bytes) {
+  if (bytes == 0) return;
+  while (rooms_.size() < count) static_cast<void>(add().prepare(bytes));
 }
 
 DeviceRooms::Rooms& DeviceRooms::of(const Device& device) {
@@ -88,14 +88,21 @@ DeviceRooms::Rooms& DeviceRooms::of(const Device& device) {
   return *rooms;
 }
 
-bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces) {
+bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces, int64_t probed) {
   bool enough = true;
   for (const Device* device : devices_of(pieces)) {
     Rooms& rooms = of(*device);
     const auto later = pick(pieces, choose(pieces, *device, false));
-    enough &= rooms.large.prepare(rooms.large.bytes_for(later)).ok();
     const auto now = pick(pieces, choose(pieces, *device, true));
-    rooms.small.prepare(rooms.large.bytes_for(now));
+    const int64_t small = rooms.large.bytes_for(now);
+    if (rooms.large.prepare(rooms.large.bytes_for(later)).ok()) {
+      rooms.small.prepare(kSavesAtOnce, small);
+      continue;
+    }
+    enough = false;
+    // One for what is copied at once, two to probe.
+    rooms.small.prepare(3 * kSavesAtOnce,
+                        std::max(small, std::ssize(later) * probed));
   }
   return enough;
 }

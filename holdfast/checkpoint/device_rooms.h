@@ -32,8 +32,9 @@ class DeviceShot {
 class DeviceRooms {
  public:
   // Takes memory for copies of these pieces, so that the first save need not. False where
-  // a device has too little: then tensors go straight into the ring.
-  bool prepare(std::span<const PieceToWrite> pieces);
+  // a device has too little: then tensors go straight into the ring, and there is memory
+  // to probe so many bytes of each.
+  bool prepare(std::span<const PieceToWrite> pieces, int64_t probed);
 
   // Begins to copy the pieces that are on devices, as they are after what was put into the
   // stream so far. Those that the device has room for, and the ones to be copied at once,
@@ -50,8 +51,8 @@ class DeviceRooms {
   class SmallRooms {
    public:
     explicit SmallRooms(const Device& device) : device_(device) {}
-    // Makes two, of so many bytes.
-    void prepare(int64_t bytes);
+    // Makes so many, of so many bytes.
+    void prepare(size_t count, int64_t bytes);
     Result<std::unique_ptr<DeviceSnapshot>> take(
         const std::vector<PieceToWrite>& pieces, const DeviceMark& mark);
 

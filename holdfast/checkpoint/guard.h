@@ -36,6 +36,8 @@ struct Settled {
 // settle() from the training thread once all is staged, the rest from the committing one.
 class CaptureGuard {
  public:
+  static constexpr int64_t kBlock = 4096;
+
   // Looks at the pieces, where they live, as they are now; `turn` chooses the block. What
   // is at_once needs no guard. The pieces must outlive it.
   CaptureGuard(Guard depth, std::span<const PieceToWrite> pieces, uint64_t turn);
@@ -63,7 +65,6 @@ class CaptureGuard {
     Digest128 before{};
     Digest128 copied{};
   };
-  static constexpr int64_t kBlock = 4096;
 
   Sample choose(const PieceToWrite& piece, uint64_t turn) const;
   // What was copied inside save() cannot have been torn.

@@ -2,6 +2,7 @@
 // together from what its ranks hold.
 #include "holdfast/checkpoint/guard.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
@@ -91,6 +92,41 @@ TEST_P(Guarded, WhatIsCopiedAtOnceMayChange) {
   EXPECT_TRUE(back.has(before));
 }
 
+// It has no bytes that could be compared, at the end of the shard or elsewhere.
+TEST_P(Guarded, AnEmptyTensorIsNotTorn) {
+  const auto saver = open();
+  Job with_empty(replicated({{.name = "a", .dtype = Dtype::kF32, .shape = {0, 4}},
+                             {.name = "b", .dtype = Dtype::kF32, .shape = {700}},
+                             {.name = "c", .dtype = Dtype::kF32, .shape = {0}}},
+                            1));
+  const LocalState state = with_empty.state(0);
+  const SaveHandle handle = saver->save({.step = 1, .state = &state}).value();
+  EXPECT_EQ(saver->settle().torn, std::vector<std::string>());
+  EXPECT_OK(handle.durable());
+}
+
+// What was planned for a state is kept while it is the same.
+TEST_P(Guarded, ATensorThatHasMovedIsSavedFromWhereItIsNow) {
+  const auto saver = open();
+  const LocalState state = job.state(0);
+  job.set(random_values(dice, tensors()));
+  ASSERT_OK(saver->save({.step = 1, .state = &state}));
+  saver->settle();
+  Job other(replicated(tensors(), 1));
+  const std::vector<Memory> moved = random_values(dice, tensors());
+  other.set(moved);
+  LocalState elsewhere = other.state(0);
+  elsewhere.collection = state.collection;
+  const SaveHandle handle = saver->save({.step = 2, .state = &elsewhere}).value();
+  saver->settle();
+  ASSERT_OK(handle.durable());
+  ASSERT_OK(saver->close());
+  Job back(replicated(tensors(), 1));
+  const LocalState into = back.state(0);
+  ASSERT_OK(restore(env, "run", into));
+  EXPECT_TRUE(back.has(moved));
+}
+
 INSTANTIATE_TEST_SUITE_P(Depths, Guarded,
                          ::testing::Values(Guard::kSample, Guard::kFull));
 
@@ -167,6 +203,20 @@ TEST_P(OnADevice, AWriteBeforeSettleTearsOnlyWhatIsNotCopiedYet) {
     EXPECT_ERROR(handle.durable(), ErrorCode::kUnavailable);
     EXPECT_TRUE(handle.is_torn());
   }
+}
+
+// To take memory makes the device wait.
+TEST_P(OnADevice, NoSaveTakesMemoryThatPrepareCouldHaveTaken) {
+  const auto saver = open();
+  ASSERT_OK(saver->prepare(state));
+  const int prepared = cuda.allocations;
+  for (int64_t step = 1; step < 3; ++step) {
+    const SaveHandle handle =
+        saver->save({.step = step, .state = &state, .stream = training}).value();
+    saver->settle({}, training);
+    ASSERT_OK(handle.durable());
+  }
+  EXPECT_EQ(cuda.allocations, prepared);
 }
 
 // Parts that are nothing are not in the description, and may come and go.
@@ -302,6 +352,30 @@ TEST_F(Gather, ReplicasThatDifferAreRefusedOnlyIfCompared) {
     EXPECT_ERROR(state, ErrorCode::kInvalid);
   }
   for (const auto& state : gather({{0, 7}, {0, 7}}, false)) EXPECT_OK(state);
+}
+
+TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
+  for (int round = 0; round < 2; ++round) {  // whether the layout is known or not
+    std::vector<Bytes> words(3);
+    run_ranks(env, 3, [&](int r, Transport& transport) {
+      StateGatherer gatherer(env, &transport, kSoon);
+      const Box box{{3 * r, 3 * r + 3}, {0, 1}};
+      Bytes memory(12);
+      const std::vector<HeldPiece> held{
+          {.tensor = {.name = "w", .dtype = Dtype::kF32, .shape = {9, 1}},
+           .box = box,
+           .memory = memory,
+           .map = Map::dense(box, 4)}};
+      for (int i = 0; i <= round; ++i) {
+        Bytes word = copy_of(bytes_of(fmt::format("{} of rank {}", i, r)));
+        EXPECT_OK(gatherer.gather(held, true, word, {}));
+        words[static_cast<size_t>(r)] = word;
+      }
+    });
+    for (const Bytes& word : words) {
+      EXPECT_EQ(text_of(word), fmt::format("{} of rank 0", round));
+    }
+  }
 }
 
 TEST_F(Gather, WhatStaysAsItIsIsTheSameObject) {

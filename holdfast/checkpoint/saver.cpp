@@ -301,7 +301,8 @@ void RunSaver::make_ring(Touch touch) {
   const std::vector<PieceToWrite>& pieces = planned_->shard.shard().pieces;
   const std::vector<const Device*> devices = devices_of(pieces);
   // What is copied inside its device has time, and pinning a large ring takes long.
-  const bool roomy = !devices.empty() && rooms_.prepare(pieces);
+  const int64_t probed = options_.guard == Guard::kSample ? CaptureGuard::kBlock : 0;
+  const bool roomy = !devices.empty() && rooms_.prepare(pieces, probed);
   const int64_t want = roomy ? std::min(ring_size(), kDeviceRing) : ring_size();
   ring_ = nullptr;
   ring_ = std::make_unique<StagingRing>(RingOptions{

@@ -197,7 +197,7 @@ Result<SaveHandle> Job::save(JobState job) {
   Bytes word;
   if (look_.coordinator()) {
     decision = saver_->propose(job.step);
-    word = encode_message(*decision);
+    if (transport_ != nullptr) word = encode_message(*decision);
   }
   const LocalState state = HOLDFAST_TRY(
       gatherer_.gather(job.pieces, false, word, options_.saver.write_within));

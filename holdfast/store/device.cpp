@@ -15,6 +15,15 @@ bool is_aligned(const CudaCopy& copy) {
   return (copy.to | copy.from) % CudaCopy::kAlignment == 0;
 }
 
+// The copies of all of a box into memory without gaps. Most boxes have none themselves, and
+// for them nothing is planned: a save makes training wait for this.
+std::vector<StridedCopy> plan_all(const BoxMemory& from, int64_t bytes) {
+  if (from.map != Map::dense(from.box, from.element_bytes, from.map.offset)) {
+    return plan_gather(from, 0, bytes);
+  }
+  return {{.from = from.map.offset, .run = bytes}};
+}
+
 }  // namespace
 
 // The device's context is this thread's as long as this lives.
@@ -117,7 +126,7 @@ Result<void> Device::copy_inside(std::span<const Copy> copies) const {
   std::vector<CudaCopy> runs;
   runs.reserve(copies.size());
   for (const Copy& one : copies) {
-    for (const StridedCopy& part : plan_gather(one.from, 0, std::ssize(one.into))) {
+    for (const StridedCopy& part : plan_all(one.from, std::ssize(one.into))) {
       const CudaCopy run{.to = address_of(one.into.data() + part.to),
                          .from = address_of(one.memory.data() + part.from),
                          .bytes = part.run};

@@ -288,6 +288,8 @@ class Checkpointer:
             step, captured.held, captured.owners, captured.objects, captured.rank_objects,
             {} if known is None else {"loss": known}, self._contents.parallel, _stream(),
         )
+        if self._live().may_tear():
+            captured.watch()
         self._unsettled = captured
         self._saved = True
         self._stalled += time.perf_counter() - start
@@ -301,7 +303,7 @@ class Checkpointer:
         self._saved = False
         start = time.perf_counter()
         saved, self._unsettled = self._unsettled, None
-        changed = saved.changed() if saved is not None and self._job.may_tear() else []
+        changed = saved.changed() if saved is not None else []
         _, torn = self._job.settle(changed, _stream())
         self._stalled += time.perf_counter() - start
         if torn:
@@ -380,5 +382,7 @@ def _listed(numbers: Sequence[int] | None) -> list[int] | None:
 
 
 def _stream() -> int:
-    """Of CUDA, in which training's work is."""
-    return torch.cuda.current_stream().cuda_stream if torch.cuda.is_initialized() else 0
+    """Of CUDA, in which training's work is; without an object around it, which takes long."""
+    if not torch.cuda.is_initialized():
+        return 0
+    return torch._C._cuda_getCurrentRawStream(torch._C._cuda_getDevice())

@@ -37,13 +37,17 @@ class Captured:
     held: _native.Pieces
     owners: list[torch.Tensor]  # kept alive until their bytes are copied
     watched: Versions  # of what is copied in the background
-    versions: list[int]  # of those, now
     objects: dict[str, Any] = field(default_factory=dict)
     rank_objects: dict[str, Any] = field(default_factory=dict)
+    versions: list[int] | None = None  # of what is watched
+
+    def watch(self) -> None:
+        """From now on it is noticed if tensors are written to."""
+        self.versions = self.watched.now()
 
     def changed(self) -> list[str]:
         """Names of tensors that were written to since, as far as their versions tell."""
-        return self.watched.changed(self.versions)
+        return [] if self.versions is None else self.watched.changed(self.versions)
 
 
 class Contents:
@@ -76,6 +80,8 @@ class Contents:
             _check_data(data)
             self._holders.append(Holder("data", data, rules))
         self._generators = dict(generators or {})
+        # Refuses what it does not know; and what is slow the first time is done then.
+        random_generators.capture(self._generators)
         self._at_once: set[str] = set()
         # What was made of the pieces, for as long as they stay the same.
         self._made: tuple[list[Piece], _native.Pieces, Versions, list[Any]] | None = None
@@ -255,7 +261,7 @@ class Contents:
             held = _native.Pieces([self._hold(p, self._saved_name(p)) for p in mine])
             self._made = (pieces, held, watched, [piece.tensor for piece in mine])
         _, held, watched, owners = self._made
-        return Captured(held, owners, watched, watched.now())
+        return Captured(held, owners, watched)
 
     def _copied_at_once(self, piece: Piece) -> bool:
         return piece.at_once or self._saved_name(piece) in self._at_once

@@ -73,7 +73,9 @@ def _check_threads(saved: int) -> list[str]:
 
 
 def _cuda_states() -> list[torch.Tensor]:
-    return torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
+    if not torch.cuda.is_initialized():
+        return []
+    return [generator.get_state() for generator in torch.cuda.default_generators]
 
 
 def _restore_cuda(saved: list[bytes]) -> list[str]:

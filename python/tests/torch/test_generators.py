@@ -56,6 +56,39 @@ def test_capture_draws_nothing():
     assert capture() == first
 
 
+def test_numpys_state_is_that_of_the_moment_whatever_was_drawn():
+    """It is kept while its words stay the same, and a second Gaussian changes none."""
+    np.random.seed(7)
+    kept = np.random.get_state()
+    moves = [lambda: None, np.random.rand, np.random.randn, np.random.randn, lambda: None,
+             np.random.randn, lambda: np.random.seed(7), lambda: np.random.set_state(kept),
+             lambda: np.random.randint(5), np.random.randn, np.random.randn]
+    for number, move in enumerate(moves):
+        move()
+        saved = capture()
+        np.random.set_state(np.random.get_state())  # as a restore would
+        now = np.random.get_state(legacy=False)
+        restore(saved)
+        then = np.random.get_state(legacy=False)
+        assert repr(then["has_gauss"]) == repr(now["has_gauss"]), number
+        assert then["gauss"] == now["gauss"], number
+        assert then["state"]["pos"] == now["state"]["pos"], number
+        assert (then["state"]["key"] == now["state"]["key"]).all(), number
+
+
+def test_another_bit_generator_of_numpy_is_saved_as_it_is():
+    mine = np.random.get_bit_generator()
+    capture()
+    try:
+        np.random.set_bit_generator(np.random.PCG64(3))
+        saved = capture()
+        wanted = np.random.rand(3).tolist()
+        restore(saved)
+        assert np.random.rand(3).tolist() == wanted
+    finally:
+        np.random.set_bit_generator(mine)
+
+
 def test_another_number_of_threads_is_warned_of():
     saved = capture()
     saved["threads"] += 3
