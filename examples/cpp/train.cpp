@@ -146,7 +146,7 @@ Result<int> train(Env& env, const Path& run, int64_t steps) {
     const SaveHandle handle =
         HOLDFAST_TRY(job->save({.step = step,
                                 .pieces = pieces,
-                                .objects = Object(training.updates()),
+                                .objects = {.of_all = Object(training.updates())},
                                 .metrics = {{"loss", loss}}}));
     if (!due.stop) continue;
     HOLDFAST_TRY(job->wait_stopped(handle));

@@ -18,9 +18,11 @@ Result<Encoded> encode_objects(const SaveTask& task) {
   const auto encode = [](const Object& object, std::string_view what) {
     return object.none() ? Result<std::string>("") : encode_object(object).within(what);
   };
+  const Result<SaveObjects>& objects = task.objects->wait();
+  if (!objects.ok()) return objects.error();
   Encoded encoded;
-  encoded.of_all = HOLDFAST_TRY(encode(task.objects, "objects"));
-  encoded.of_rank = HOLDFAST_TRY(encode(task.rank_objects, "objects of the rank"));
+  encoded.of_all = HOLDFAST_TRY(encode(objects->of_all, "objects"));
+  encoded.of_rank = HOLDFAST_TRY(encode(objects->of_rank, "objects of the rank"));
   return encoded;
 }
 

@@ -41,8 +41,7 @@ struct SaveTask {
   ShardPlan shard;
   std::unique_ptr<CaptureGuard> guard;  // null if there is none
   std::unique_ptr<ShardWriter> writer;
-  Object objects;               // of all ranks together
-  Object rank_objects;          // of this one
+  std::shared_ptr<PromisedObjects> objects;
   Manifest manifest;            // what is known before; rank 0 only
   std::optional<Error> failed;  // before anything was written: this rank votes no
   bool dropped = false;         // a newer save took its place: rank 0 says so in 1

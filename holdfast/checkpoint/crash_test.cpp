@@ -145,8 +145,8 @@ class Damaged : public ::testing::Test {
     ASSERT_OK(saver);
     ASSERT_OK((*saver)->save({.step = 100,
                               .state = &state,
-                              .objects = Object(Object::Value(int64_t{7})),
-                              .rank_objects = Object(Object::Value(0.5))}));
+                              .objects = {.of_all = Object(Object::Value(int64_t{7})),
+                                          .of_rank = Object(Object::Value(0.5))}}));
     for (const std::string& name : disk.list(folder).value()) {
       files.emplace_back(name, disk.read_file(folder / name).value());
     }

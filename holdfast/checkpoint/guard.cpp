@@ -128,16 +128,4 @@ Result<std::vector<size_t>> CaptureGuard::probed() {
   return std::vector<size_t>(changed.begin(), changed.end());
 }
 
-void CaptureGuard::settle(Result<void> verdict) {
-  MutexLock lock(mutex_);
-  if (!verdict_.has_value()) verdict_ = std::move(verdict);
-  changed_.notify_all();
-}
-
-Result<void> CaptureGuard::settled() {
-  MutexLock lock(mutex_);
-  while (!verdict_.has_value()) changed_.wait(mutex_);
-  return *verdict_;
-}
-
 }  // namespace holdfast

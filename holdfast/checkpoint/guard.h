@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/base/mutex.h"
+#include "holdfast/base/promised.h"
 #include "holdfast/base/xxh3.h"
 #include "holdfast/checkpoint/device_rooms.h"
 
@@ -51,8 +51,8 @@ class CaptureGuard {
   void probe(DeviceRooms& rooms, CudaStream stream);
 
   // Whether the copy is good, said once, and waited for.
-  void settle(Result<void> verdict);
-  Result<void> settled();
+  void settle(Result<void> verdict) { verdict_.keep(std::move(verdict)); }
+  Result<void> settled() { return verdict_.wait(); }
   // Numbers of the pieces whose probed blocks are not those of the copy. After all is staged.
   Result<std::vector<size_t>> probed();
 
@@ -88,9 +88,7 @@ class CaptureGuard {
   std::vector<size_t> probed_;  // numbers of the pieces, the same every time
   std::vector<std::unique_ptr<DeviceSnapshot>> probes_;
 
-  Mutex mutex_;
-  Condition changed_;
-  std::optional<Result<void>> verdict_ HOLDFAST_GUARDED_BY(mutex_);
+  Promised<Result<void>> verdict_;
 };
 
 }  // namespace holdfast

@@ -159,8 +159,7 @@ TEST_F(SaveRestoreAlone, ObjectsComeBackToo) {
     const LocalState state = job.state(0);
     ASSERT_OK((*saver)->save({.step = 1,
                               .state = &state,
-                              .objects = objects,
-                              .rank_objects = own,
+                              .objects = {.of_all = objects, .of_rank = own},
                               .metrics = {{"loss", 0.5}},
                               .parallel = "dp 1",
                               .parent = "step-00000000"}));

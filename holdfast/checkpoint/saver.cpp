@@ -197,8 +197,7 @@ RunSaver::Task RunSaver::make_task(SaveRequest&& request, const Message& decisio
                                                   .shard = {},
                                                   .guard = nullptr,
                                                   .writer = nullptr,
-                                                  .objects = {},
-                                                  .rank_objects = {},
+                                                  .objects = nullptr,
                                                   .manifest = {},
                                                   .failed = std::nullopt,
                                                   .copies = {},
@@ -229,9 +228,14 @@ Result<void> RunSaver::prepare(const LocalState& state, Touch touch) {
 Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
                                  const std::string& base) {
   HOLDFAST_CHECK(request.state != nullptr, "a save without a state");
+  HOLDFAST_CHECK(request.objects_later == nullptr || options_.background,
+                 "objects that come later, and no thread to wait for them");
   HOLDFAST_TRY(check_texts(request, options_.software));
-  task.objects = std::move(request.objects);
-  task.rank_objects = std::move(request.rank_objects);
+  task.objects = request.objects_later;
+  if (task.objects == nullptr) {
+    task.objects = std::make_shared<PromisedObjects>();
+    task.objects->keep(std::move(request.objects));
+  }
   // The copying begins at once, and comes first.
   HOLDFAST_TRY(prepare(*request.state, Touch::kAheadIdly));
   task.plan = plan_;

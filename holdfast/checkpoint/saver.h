@@ -20,6 +20,7 @@
 #include <memory>
 
 #include "holdfast/base/event.h"
+#include "holdfast/base/promised.h"
 #include "holdfast/base/transport.h"
 #include "holdfast/checkpoint/channel.h"
 #include "holdfast/checkpoint/guard.h"
@@ -75,12 +76,21 @@ struct SaverOptions {
   EventSink* events = nullptr;                    // must outlive the saver
 };
 
+// What is no tensor.
+struct SaveObjects {
+  Object of_all{};   // the same on all ranks; rank 0's is kept
+  Object of_rank{};  // this rank's alone
+};
+using PromisedObjects = Promised<Result<SaveObjects>>;
+
 struct SaveRequest {
   int64_t step = 0;
   // Its memory stays alive and unchanged until the save is captured, or settled.
   const LocalState* state = nullptr;
-  Object objects{};  // what is no tensor and the same on all ranks; rank 0's is kept
-  Object rank_objects{};  // what is this rank's alone
+  SaveObjects objects{};
+  // Or, if it takes long to gather them: the tensors are copied meanwhile. To be kept on the
+  // same thread, before any other call; an error ends the save. Only with background threads.
+  std::shared_ptr<PromisedObjects> objects_later{};
   std::map<std::string, double> metrics{};
   std::string parallel{};  // the parallel configuration, in words
   std::string parent{};    // the step folder that the job went on from

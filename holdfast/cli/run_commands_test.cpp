@@ -40,7 +40,7 @@ class RunCommandsTest : public ::testing::Test {
     ASSERT_OK(saver);
     const auto handle = (*saver)->save({.step = step,
                                         .state = &state,
-                                        .objects = std::move(objects),
+                                        .objects = {.of_all = std::move(objects)},
                                         .metrics = {{"loss", loss}}});
     ASSERT_OK(handle);
     ASSERT_OK(handle->durable());

@@ -206,7 +206,7 @@ Result<SaveHandle> Job::save(JobState job) {
       HOLDFAST_TRY(saver_->save({.step = job.step,
                                  .state = &state,
                                  .objects = std::move(job.objects),
-                                 .rank_objects = std::move(job.rank_objects),
+                                 .objects_later = std::move(job.objects_later),
                                  .metrics = job.metrics,
                                  .parallel = job.parallel,
                                  .parent = parent_,

@@ -48,8 +48,8 @@ struct JobOptions {
 struct JobState {
   int64_t step = 0;
   std::span<const HeldPiece> pieces{};
-  Object objects{};
-  Object rank_objects{};
+  SaveObjects objects{};
+  std::shared_ptr<PromisedObjects> objects_later{};  // as in SaveRequest
   std::map<std::string, double> metrics{};
   std::string parallel{};
   CudaStream stream = nullptr;  // training's, for pieces on devices

@@ -65,8 +65,8 @@ HeldHandle save(HeldSaver& self, int64_t step, const std::vector<Array>& arrays,
                 nb::object owners, nb::object objects, nb::object rank_objects,
                 Numbers metrics, std::string parallel, std::string parent) {
   SaveRequest request{.step = step,
-                      .objects = to_object(objects, "objects"),
-                      .rank_objects = to_object(rank_objects, "rank_objects"),
+                      .objects = {.of_all = to_object(objects, "objects"),
+                                  .of_rank = to_object(rank_objects, "rank_objects")},
                       .metrics = std::move(metrics),
                       .parallel = std::move(parallel),
                       .parent = std::move(parent)};

@@ -73,6 +73,7 @@ class HeldJob {
       static_cast<void>(job_.release());  // its threads are not here to be joined
       return;
     }
+    give_up_objects();
     const nb::gil_scoped_release unlocked;
     job_.reset();
   }
@@ -97,8 +98,23 @@ class HeldJob {
         HeldHandle{std::move(handle), std::make_shared<nb::object>(std::move(owners))});
   }
 
+  // Those of the save that comes next, which waits for them.
+  std::shared_ptr<PromisedObjects> await_objects() {
+    objects_ = std::make_shared<PromisedObjects>();
+    return objects_;
+  }
+  void give_objects(Result<SaveObjects> objects) {
+    if (objects_ != nullptr) objects_->keep(std::move(objects));
+    objects_ = nullptr;
+  }
+  // Of a save whose caller did not come so far: others shall not wait for it.
+  void give_up_objects(std::string_view why = "they were never given") {
+    give_objects(unavailable("objects: {}", why));
+  }
+
   // Before the next save, which would wait and could not be interrupted.
   void make_room() {
+    give_up_objects();
     std::erase_if(under_way_,
                   [](const HeldHandle& save) { return save.handle.is_done(); });
     if (under_way_.size() < room_) return;
@@ -131,6 +147,7 @@ class HeldJob {
   const int forks_ = forks();
   const size_t room_;
   nb::object transport_;  // outlives the job
+  std::shared_ptr<PromisedObjects> objects_;  // that the last save waits for
   std::deque<HeldHandle> under_way_;
   std::unique_ptr<Job> job_;
 };
@@ -226,19 +243,22 @@ HeldRestored resume(HeldJob& self, const Pieces& pieces, bool verify_all) {
 }
 
 HeldHandle save(HeldJob& self, int64_t step, const Pieces& pieces, nb::object owners,
-                nb::object objects, nb::object rank_objects, Numbers metrics,
-                std::string parallel, uint64_t stream) {
+                Numbers metrics, std::string parallel, uint64_t stream) {
+  self.make_room();
   JobState state{.step = step,
                  .pieces = pieces,
-                 .objects = to_object(objects, "objects"),
-                 .rank_objects = to_object(rank_objects, "rank_objects"),
+                 .objects_later = self.await_objects(),
                  .metrics = std::move(metrics),
                  .parallel = std::move(parallel),
                  .stream = stream_of(stream)};
-  self.make_room();
   const SaveHandle handle =
       self.call([&](Job& job) { return job.save(std::move(state)); });
   return self.keep(handle, std::move(owners));
+}
+
+void give_objects(HeldJob& self, nb::handle of_all, nb::handle of_rank) {
+  self.give_objects(SaveObjects{.of_all = to_object(of_all, "objects"),
+                                .of_rank = to_object(of_rank, "rank_objects")});
 }
 
 void bind_looked(nb::module_& m) {
@@ -295,8 +315,14 @@ void bind_job(nb::module_& m) {
           },
           nb::arg("step"), "None, or for a save (stop, why): the same on all ranks.")
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
-           nb::arg("objects").none(), nb::arg("rank_objects").none(),
-           nb::arg("metrics"), nb::arg("parallel"), nb::arg("stream") = 0)
+           nb::arg("metrics"), nb::arg("parallel"), nb::arg("stream") = 0,
+           "Begins to copy. One of the two that follow must come next.")
+      .def("objects", &give_objects, nb::arg("objects").none(),
+           nb::arg("rank_objects").none(), "What else is in that save.")
+      .def(
+          "no_objects",
+          [](HeldJob& self, const std::string& why) { self.give_up_objects(why); },
+          nb::arg("why"), "That save is dropped, by all ranks.")
       .def(
           "loss",
           [](HeldJob& self, int64_t step, double value) {
@@ -339,6 +365,7 @@ void bind_job(nb::module_& m) {
       .def(
           "settle",
           [](HeldJob& self, const std::vector<std::string>& changed, uint64_t stream) {
+            self.give_up_objects();
             const Settled settled = self.call([&](Job& job) {
               return Result<Settled>(job.settle(changed, stream_of(stream)));
             });
@@ -355,6 +382,7 @@ void bind_job(nb::module_& m) {
       .def(
           "close",
           [](HeldJob& self, std::optional<double> timeout) {
+            self.give_up_objects();
             self.call([&](Job& job) {
               static_cast<void>(job.settle());
               return Result<void>();

@@ -28,7 +28,10 @@ else:
     piece = _native.HeldPiece(describe_one("w", noise["w"]), [SIZE], box)
     job = _native.Job(path, None, every="1 steps", grace=1, signals=True, keep=None, tiers=[],
                       guard="sample", agree_within=60, software={}, **options)
-    save = lambda step: job.save(step, [piece], noise, None, None, {}, "")
+    def save(step):
+        handle = job.save(step, [piece], noise, {}, "")
+        job.objects(None, None)
+        return handle
     close = job.close
 handle = save(1)
 handle.captured() if kind == "saver" else job.settle([])

@@ -22,7 +22,7 @@ from holdfast.errors import NotFoundError
 from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Captured, Contents
 from holdfast.torch.ddp import Buckets
-from holdfast.torch.job import open_job, warn
+from holdfast.torch.job import complete, open_job, warn
 from holdfast.torch.losses import Losses, known_now
 from holdfast.torch.names import Renaming
 from holdfast.torch.pieces import Models, Optimizers
@@ -282,19 +282,24 @@ class Checkpointer:
         if not self._attached:
             self._attach()
         captured = self._contents.capture()
-        captured.objects["buckets"] = self._buckets.state()
         known = known_now(loss)
-        handle = self._live().save(
-            step, captured.held, captured.owners, captured.objects, captured.rank_objects,
-            {} if known is None else {"loss": known}, self._contents.parallel, _stream(),
-        )
-        if self._live().may_tear():
+        job = self._live()
+        handle = job.save(step, captured.held, captured.owners,
+                          {} if known is None else {"loss": known}, self._contents.parallel,
+                          _stream())
+        if job.may_tear():
             captured.watch()
         self._unsettled = captured
         self._saved = True
+        complete(job, lambda: self._objects(captured))
         self._stalled += time.perf_counter() - start
         _log.info("saving after step %d: %s", step, why)
         return handle
+
+    def _objects(self, captured: Captured) -> tuple[dict[str, Any], dict[str, Any]]:
+        self._contents.complete(captured)
+        captured.objects["buckets"] = self._buckets.state()
+        return captured.objects, captured.rank_objects
 
     def _settle(self) -> None:
         """Before tensors change: their copies are complete, and as they were."""

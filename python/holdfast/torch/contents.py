@@ -95,7 +95,7 @@ class Contents:
         return self._capture_state().held
 
     def capture(self) -> Captured:
-        """Everything as it is now; tensors are not copied yet."""
+        """All tensors, and the objects that may have some; they are not copied yet."""
         captured = self._capture_state()
         own = captured.rank_objects
         for holder in self._holders:
@@ -109,11 +109,14 @@ class Contents:
                     self._hold(piece, self._thing_name(holder, piece), at_once=True)
                     for piece in mine])
                 captured.owners = captured.owners + [piece.tensor for piece in mine]
+        return captured
+
+    def complete(self, captured: Captured) -> None:
+        """Adds what has no tensors. It takes as long, and the copying has begun meanwhile."""
         captured.objects["format"] = FORMAT
         captured.objects["optimizers"] = dict(self._kinds)
-        own["optimizer"] = self._state.objects(looked=True)
-        own["generators"] = random_generators.capture(self._generators)
-        return captured
+        captured.rank_objects["optimizer"] = self._state.objects(looked=True)
+        captured.rank_objects["generators"] = random_generators.capture(self._generators)
 
     def copy_at_once(self, names: Iterable[str]) -> None:
         """These tensors are written to between updates: copied inside save() from now on."""

@@ -1,0 +1,33 @@
+// A value that one thread owes others, who wait for it.
+#pragma once
+
+#include <optional>
+#include <utility>
+
+#include "holdfast/base/mutex.h"
+
+namespace holdfast {
+
+template <typename T>
+class Promised {
+ public:
+  // The first one counts.
+  void keep(T value) {
+    MutexLock lock(mutex_);
+    if (!value_.has_value()) value_ = std::move(value);
+    kept_.notify_all();
+  }
+  // As long as the promise lives.
+  const T& wait() {
+    MutexLock lock(mutex_);
+    while (!value_.has_value()) kept_.wait(mutex_);
+    return *value_;
+  }
+
+ private:
+  Mutex mutex_;
+  Condition kept_;
+  std::optional<T> value_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+}  // namespace holdfast
