@@ -317,5 +317,46 @@ TEST(Failures, OptionsThatMakeNoSenseAreRefused) {
   EXPECT_ERROR(open([](auto& o) { o.block_bytes = 1000; }), ErrorCode::kInvalid);
 }
 
+// Tensors are copied while the objects are gathered.
+struct LateObjects : ::testing::Test {
+  SaveHandle save(int64_t step) {
+    promised = std::make_shared<PromisedObjects>();
+    const LocalState state = job.state(0);
+    return saver->save({.step = step, .state = &state, .objects_later = promised})
+        .value();
+  }
+
+  MemoryEnv env{1};
+  Job job{replicated(tensors(), 1)};
+  std::unique_ptr<Saver> saver =
+      Saver::open(env, kRun, nullptr, in_background()).value();
+  std::shared_ptr<PromisedObjects> promised;
+};
+
+TEST_F(LateObjects, ASaveIsCapturedWithoutThemAndDurableWithThem) {
+  const SaveHandle handle = save(1);
+  EXPECT_OK(handle.captured());
+  EXPECT_FALSE(handle.is_done());
+  promised->keep(SaveObjects{.of_all = Object(Object::Value(int64_t{7})),
+                             .of_rank = Object(Object::Value(0.5))});
+  promised->keep(invalid("the first one counts"));
+  ASSERT_OK(handle.durable());
+  ASSERT_OK(saver->close());
+  Job back(replicated(tensors(), 1));
+  const RestoredState restored = restore_alone(env, back).value();
+  EXPECT_EQ(restored.objects, Object(Object::Value(int64_t{7})));
+  EXPECT_EQ(restored.rank_objects, Object(Object::Value(0.5)));
+}
+
+TEST_F(LateObjects, ASaveThatGetsAnErrorInsteadIsDropped) {
+  const SaveHandle handle = save(1);
+  promised->keep(unavailable("there are none"));
+  EXPECT_ERROR(handle.durable(), ErrorCode::kUnavailable);
+  const SaveHandle next = save(2);
+  promised->keep(SaveObjects{});
+  EXPECT_OK(next.durable());
+  EXPECT_OK(saver->close());
+}
+
 }  // namespace
 }  // namespace holdfast::testing

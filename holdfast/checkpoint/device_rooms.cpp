@@ -101,8 +101,7 @@ bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces, int64_t probed) 
     }
     enough = false;
     // One for what is copied at once, two to probe.
-    rooms.small.prepare(3 * kSavesAtOnce,
-                        std::max(small, std::ssize(later) * probed));
+    rooms.small.prepare(3 * kSavesAtOnce, std::max(small, std::ssize(later) * probed));
   }
   return enough;
 }

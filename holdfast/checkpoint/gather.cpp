@@ -218,7 +218,8 @@ Result<std::vector<Bytes>> StateGatherer::exchange_digests(std::string_view own,
 Result<void> StateGatherer::describe(std::span<const HeldPiece> pieces) {
   if (!text_.empty() && std::ranges::equal(pieces, described_)) return {};
   placed_.reset();
-  const bool same_text = !text_.empty() && std::ranges::equal(pieces, described_, says_same);
+  const bool same_text =
+      !text_.empty() && std::ranges::equal(pieces, described_, says_same);
   described_.assign(pieces.begin(), pieces.end());
   if (same_text) return {};  // it lies elsewhere
   text_.clear();
@@ -233,8 +234,8 @@ Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
   return gather(pieces, compare, nothing, {});
 }
 
-Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces, bool compare,
-                                         Bytes& word, Duration longer) {
+Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
+                                         bool compare, Bytes& word, Duration longer) {
   // What one rank cannot describe, all hear of as a text that is none.
   const Result<void> described = describe(pieces);
   std::vector<Bytes> digests = HOLDFAST_TRY(

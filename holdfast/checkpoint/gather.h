@@ -46,8 +46,8 @@ class StateGatherer {
 
   // The same, and what rank 0 has to say goes to all with it, which spares them a message.
   // Others wait so much longer for it; `word` is then rank 0's.
-  Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare, Bytes& word,
-                            Duration longer);
+  Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare,
+                            Bytes& word, Duration longer);
 
  private:
   Result<void> describe(std::span<const HeldPiece> pieces);

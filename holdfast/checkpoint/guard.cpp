@@ -67,7 +67,8 @@ void CaptureGuard::staged(int64_t offset, ByteView bytes) {
          bytes.subspan(static_cast<size_t>(first - offset),
                        static_cast<size_t>(std::max<int64_t>(last - first, 0))));
     if (piece.offset + piece.bytes() > end) return;
-    if (is_guarded(piece_)) samples_[piece_].copied = std::exchange(stream_, {}).digest();
+    if (is_guarded(piece_))
+      samples_[piece_].copied = std::exchange(stream_, {}).digest();
   }
 }
 

@@ -83,7 +83,7 @@ class CaptureGuard {
   const std::span<const PieceToWrite> pieces_;
   std::vector<Sample> samples_;  // one a piece
   Xxh3Stream stream_;            // of the copy of the piece where staged() is
-  size_t piece_ = 0;  // where staged() is
+  size_t piece_ = 0;             // where staged() is
 
   std::vector<size_t> probed_;  // numbers of the pieces, the same every time
   std::vector<std::unique_ptr<DeviceSnapshot>> probes_;

@@ -105,8 +105,9 @@ class RunSaver : public Saver {
   bool closed_ = false;
 
   Mutex mutex_;
-  Condition changed_;   // what the training thread waits for
-  Condition captures_;  // and each of the others, of which no more are woken than need be
+  Condition changed_;  // what the training thread waits for
+  Condition
+      captures_;  // and each of the others, of which no more are woken than need be
   Condition commits_;
   Condition stops_;
   std::deque<Task> to_capture_ HOLDFAST_GUARDED_BY(mutex_);

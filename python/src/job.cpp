@@ -146,7 +146,7 @@ class HeldJob {
   const pid_t process_ = ::getpid();
   const int forks_ = forks();
   const size_t room_;
-  nb::object transport_;  // outlives the job
+  nb::object transport_;                      // outlives the job
   std::shared_ptr<PromisedObjects> objects_;  // that the last save waits for
   std::deque<HeldHandle> under_way_;
   std::unique_ptr<Job> job_;
