@@ -1,4 +1,4 @@
-"""Objects are gathered while tensors are copied: what becomes of a save that gets none."""
+"""What a save does when: what is left to other moments, and what becomes of one without it."""
 
 import pytest
 import torch
@@ -6,6 +6,7 @@ from ranks import run_ranks
 from torch import nn
 
 import holdfast
+from holdfast import _native
 
 
 def training(run, **options):
@@ -74,3 +75,31 @@ def one_of_several(rank, world, folder):
 def test_the_other_ranks_hear_of_it_at_once(tmp_path):
     run_ranks(3, one_of_several, str(tmp_path))
     assert steps(tmp_path / "run") == [1, 3]
+
+
+class Spy:
+    """Passes calls on, and keeps with how many pieces each was made."""
+
+    def __init__(self, job):
+        self.job, self.seen = job, []
+
+    def __getattr__(self, name):
+        def call(*args, **more):
+            self.seen += [(name, len(arg)) for arg in args if isinstance(arg, _native.Pieces)]
+            return getattr(self.job, name)(*args, **more)
+
+        return call
+
+
+def test_the_first_step_attaches_what_the_first_save_has(tmp_path):
+    """Slots come with the first update: what they need is not left to the first save."""
+    model, optimizer, ck = training(tmp_path / "run")
+    ck.resume()
+    ck._job = spy = Spy(ck._job)
+    update(model, optimizer)
+    ck.step(0)
+    update(model, optimizer)
+    ck.step(1)
+    ck.save(1).durable()
+    assert spy.seen == [("attach", 4), ("save", 4)]
+    ck.close()
