@@ -108,8 +108,8 @@ TEST_P(Guarded, AnEmptyTensorIsNotTorn) {
 // What was planned for a state is kept while it is the same.
 TEST_P(Guarded, ATensorThatHasMovedIsSavedFromWhereItIsNow) {
   const auto saver = open();
-  const LocalState state = job.state(0);
   job.set(random_values(dice, tensors()));
+  const LocalState state = job.state(0);
   ASSERT_OK(saver->save({.step = 1, .state = &state}));
   saver->settle();
   Job other(replicated(tensors(), 1));
