@@ -9,4 +9,7 @@ namespace holdfast {
 // somebody has chosen a scheduling policy for the process.
 void wait_for_turns();
 
+// The same for a thread that has time: it gets what nobody else wants.
+void run_when_idle();
+
 }  // namespace holdfast

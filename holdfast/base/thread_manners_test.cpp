@@ -16,12 +16,12 @@ int policy_now() {
   return policy;
 }
 
-int policy_after(int before) {
+int policy_after(int before, void (*change)() = wait_for_turns) {
   int seen = -1;
   std::thread([&] {
     const sched_param none{};
     ASSERT_EQ(::pthread_setschedparam(::pthread_self(), before, &none), 0);
-    wait_for_turns();
+    change();
     seen = policy_now();
   }).join();
   return seen;
@@ -31,7 +31,12 @@ TEST(ThreadManners, AThreadOfTheUsualPolicyWaitsForItsTurns) {
   EXPECT_EQ(policy_after(SCHED_OTHER), SCHED_BATCH);
 }
 
+TEST(ThreadManners, AThreadThatHasTimeRunsWhenNobodyElseDoes) {
+  EXPECT_EQ(policy_after(SCHED_OTHER, run_when_idle), SCHED_IDLE);
+}
+
 TEST(ThreadManners, APolicyThatSomebodyChoseStays) {
+  EXPECT_EQ(policy_after(SCHED_BATCH, run_when_idle), SCHED_BATCH);
   EXPECT_EQ(policy_after(SCHED_IDLE), SCHED_IDLE);
 }
 

@@ -1,6 +1,5 @@
 #include "holdfast/store/staging_ring.h"
 
-#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 
 #include "holdfast/base/check.h"
 #include "holdfast/base/checked.h"
+#include "holdfast/base/thread_manners.h"
 
 namespace holdfast {
 namespace {
@@ -53,10 +53,7 @@ ByteSpan StagingRing::block(int64_t i) const {
 // Written to, and not populated by the system, which would meanwhile keep others of the
 // process from mapping memory. Others wait for what is pinned.
 void StagingRing::touch_from(int64_t first, Touch touch, const std::stop_token& stop) {
-  const sched_param none{};
-  if (touch == Touch::kAheadIdly && pinner_ == nullptr) {
-    static_cast<void>(::pthread_setschedparam(::pthread_self(), SCHED_IDLE, &none));
-  }
+  if (touch == Touch::kAheadIdly && pinner_ == nullptr) run_when_idle();
   for (int64_t i = first; i < count_ && !stop.stop_requested(); ++i) {
     const ByteSpan touched = block(i);
     for (size_t at = 0; at < touched.size(); at += kPage) touched[at] = std::byte{1};

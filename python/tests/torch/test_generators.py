@@ -66,7 +66,6 @@ def test_numpys_state_is_that_of_the_moment_whatever_was_drawn():
     for number, move in enumerate(moves):
         move()
         saved = capture()
-        np.random.set_state(np.random.get_state())  # as a restore would
         now = np.random.get_state(legacy=False)
         restore(saved)
         then = np.random.get_state(legacy=False)
