@@ -29,6 +29,7 @@ class RunSaver : public Saver {
   Result<SaveHandle> save(SaveRequest request) override;
   bool may_tear() const override;
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
+  Result<void> await_capture(Instant deadline) override;
   Result<void> close(Instant deadline) override;
 
  private:
@@ -44,7 +45,9 @@ class RunSaver : public Saver {
   Result<void> fill_task(SaveTask& task, SaveRequest&& request,
                          const std::string& base);
   Result<void> prepare(const LocalState& state, Touch touch);
-  void wait_captured(SaveTask& task);
+  // Whether settle() waits for all of it to be copied.
+  bool is_awaited(const SaveTask& task) const;
+  Result<void> wait_captured(SaveTask& task, Instant deadline);
   Result<void> settle_task(SaveTask& task, const std::vector<std::string>& changed,
                            CudaStream stream, Settled& settled);
   Result<ShardPlan> plan_shard(const LocalState& state, const std::string& base);

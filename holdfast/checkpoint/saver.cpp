@@ -310,21 +310,34 @@ Settled RunSaver::settle(const std::vector<std::string>& changed, CudaStream str
   return settled;
 }
 
+Result<void> RunSaver::await_capture(Instant deadline) {
+  for (const Task& task : unsettled_) {
+    if (is_awaited(*task)) HOLDFAST_TRY(wait_captured(*task, deadline));
+  }
+  return {};
+}
+
+// One that has failed is not: others say so.
+bool RunSaver::is_awaited(const SaveTask& task) const {
+  return task.writer != nullptr && (task.host_pieces || options_.guard == Guard::kFull);
+}
+
 // Who waits comes first.
-void RunSaver::wait_captured(SaveTask& task) {
-  if (task.handle.is_captured()) return;
+Result<void> RunSaver::wait_captured(SaveTask& task, Instant deadline) {
+  if (task.handle.is_captured()) return {};
   if (ring_ != nullptr) ring_->begin_rush();
-  static_cast<void>(task.handle.captured());
+  Result<void> captured = task.handle.captured(deadline);
   if (ring_ != nullptr) ring_->end_rush();
+  return captured;
 }
 
 // Of devices nothing is waited for here.
 Result<void> RunSaver::settle_task(SaveTask& task,
                                    const std::vector<std::string>& changed,
                                    CudaStream stream, Settled& settled) {
-  if (task.writer == nullptr) return {};  // it has failed, which others say
-  if (task.host_pieces || options_.guard == Guard::kFull) {
-    wait_captured(task);
+  if (task.writer == nullptr) return {};
+  if (is_awaited(task)) {
+    HOLDFAST_TRY(wait_captured(task, kNoDeadline));
     if (!task.staged) return {};
   }
   if (task.shot != nullptr) HOLDFAST_TRY(task.shot->make_wait(stream, *task.writer));

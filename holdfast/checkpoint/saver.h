@@ -137,6 +137,10 @@ class Saver {
   virtual Settled settle(const std::vector<std::string>& changed = {},
                          CudaStream stream = nullptr) = 0;
 
+  // The waiting of settle() alone, in pieces: kTimeout if it is not over by the deadline.
+  // For callers that look after something else meanwhile.
+  virtual Result<void> await_capture(Instant deadline) = 0;
+
   // Waits until all is durable and mirrored, lets go of the run, and fails, on all ranks
   // alike, as the last save failed on any. What is not done by the deadline (kTimeout)
   // goes on, and close() may be called again.

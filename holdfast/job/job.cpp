@@ -232,9 +232,23 @@ Settled Job::settle(const std::vector<std::string>& changed, CudaStream stream) 
   } else if (newest_.has_value()) {
     static_cast<void>(newest_->handle.captured());  // nobody else waits for the copy
   }
-  settled.waited = std::chrono::duration<double>(env_.now() - start).count();
-  if (newest_.has_value()) scheduler_.captured(newest_->step, env_.now() - start);
+  const Duration waited =
+      env_.now() - start + std::exchange(awaited_, Duration::zero());
+  settled.waited = std::chrono::duration<double>(waited).count();
+  if (newest_.has_value()) scheduler_.captured(newest_->step, waited);
   return settled;
+}
+
+Result<void> Job::await_capture(Instant deadline) {
+  const Instant start = env_.now();
+  Result<void> captured;
+  if (options_.saver.guard != Guard::kOff) {
+    captured = saver_->await_capture(deadline);
+  } else if (newest_.has_value()) {
+    captured = newest_->handle.captured(deadline);
+  }
+  awaited_ += env_.now() - start;
+  return captured;
 }
 
 Result<void> Job::close(Instant deadline) {

@@ -95,6 +95,9 @@ class Job {
   Settled settle(const std::vector<std::string>& changed = {},
                  CudaStream stream = nullptr);
 
+  // The waiting of settle() alone (Saver::await_capture).
+  Result<void> await_capture(Instant deadline);
+
   Result<void> close(Instant deadline = kNoDeadline);
 
  private:
@@ -136,6 +139,7 @@ class Job {
     int64_t bytes;
   };
   std::optional<Newest> newest_;
+  Duration awaited_ = Duration::zero();  // before settle()
 };
 
 }  // namespace holdfast

@@ -82,13 +82,21 @@ class HeldJob {
 
   template <typename Call>
   auto call(const Call& call) {
-    if (forks() != forks_) {
-      throw Raised(
-          invalid("the checkpointer is of process {}, and this is its child {}",
-                  process_, ::getpid()));
-    }
+    check_process();
     const nb::gil_scoped_release unlocked;
     return unwrap(call(*job_));
+  }
+
+  // Ctrl-C and the timeout end the wait for what is to be settled; then nothing is.
+  Settled settle(const std::vector<std::string>& changed, uint64_t stream,
+                 std::optional<double> timeout) {
+    give_up_objects();
+    check_process();
+    unwrap(call_interruptibly(
+        timeout, [&](Instant until) { return job_->await_capture(until); }));
+    return call([&](Job& job) {
+      return Result<Settled>(job.settle(changed, stream_of(stream)));
+    });
   }
 
   HeldHandle keep(SaveHandle handle, nb::object owners) {
@@ -118,7 +126,7 @@ class HeldJob {
     std::erase_if(under_way_,
                   [](const HeldHandle& save) { return save.handle.is_done(); });
     if (under_way_.size() < room_) return;
-    call([](Job& job) { return Result<Settled>(job.settle()); });  // else none is done
+    static_cast<void>(settle({}, 0, std::nullopt));  // else none is done
     wait_room(std::deque<HeldHandle>(under_way_), room_);
   }
 
@@ -143,6 +151,12 @@ class HeldJob {
   }
 
  private:
+  void check_process() const {
+    if (forks() == forks_) return;
+    throw Raised(invalid("the checkpointer is of process {}, and this is its child {}",
+                         process_, ::getpid()));
+  }
+
   const pid_t process_ = ::getpid();
   const int forks_ = forks();
   const size_t room_;
@@ -364,15 +378,12 @@ void bind_job(nb::module_& m) {
           "False if no write can spoil what was saved.")
       .def(
           "settle",
-          [](HeldJob& self, const std::vector<std::string>& changed, uint64_t stream) {
-            self.give_up_objects();
-            const Settled settled = self.call([&](Job& job) {
-              return Result<Settled>(job.settle(changed, stream_of(stream)));
-            });
-            return std::tuple(settled.waited, settled.torn);
+          [](HeldJob& self, const std::vector<std::string>& changed, uint64_t stream,
+             std::optional<double> timeout) {
+            return self.settle(changed, stream, timeout).torn;
           },
-          nb::arg("changed"), nb::arg("stream") = 0,
-          "(seconds waited, names of tensors that were torn).")
+          nb::arg("changed"), nb::arg("stream") = 0, nb::arg("timeout") = nb::none(),
+          "Waits for what is copied; names of tensors that were torn.")
       .def(
           "wait_stopped",
           [](HeldJob& self, const HeldHandle& handle) {
@@ -382,11 +393,7 @@ void bind_job(nb::module_& m) {
       .def(
           "close",
           [](HeldJob& self, std::optional<double> timeout) {
-            self.give_up_objects();
-            self.call([&](Job& job) {
-              static_cast<void>(job.settle());
-              return Result<void>();
-            });
+            static_cast<void>(self.settle({}, 0, timeout));
             self.wait_saves(timeout);
             self.close(timeout);
           },

@@ -16,7 +16,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and the like i
 path, kind, what = sys.argv[1:]
 SIZE = 32 << 20
 noise = {"w": np.random.default_rng(1).integers(0, 256, SIZE, "u1")}
-options = dict(ring=0, backpressure="wait", in_flight=1, read_back=False, incremental=False,
+options = dict(ring=(4 << 20) if what == "settle" else 0, backpressure="wait", in_flight=1, read_back=False, incremental=False,
                compress=22, space_reserve=0, direct=False)
 if kind == "saver":
     saver = holdfast.Saver(path, **options)
@@ -34,7 +34,10 @@ else:
         return handle
     close = job.close
 handle = save(1)
-handle.captured() if kind == "saver" else job.settle([])
+if kind == "saver":
+    handle.captured()
+elif what != "settle":
+    job.settle([])
 main = threading.main_thread().ident
 
 def interrupt():
@@ -47,7 +50,8 @@ def interrupt():
     os.kill(os.getpid(), signal.SIGINT)
 
 def held_up():
-    {"save": lambda: save(2), "durable": handle.durable, "close": close}[what]()
+    {"save": lambda: save(2), "durable": handle.durable, "close": close,
+     "settle": lambda: job.settle([])}[what]()
 
 threading.Thread(target=interrupt).start()
 try:
@@ -59,7 +63,7 @@ os._exit(0)
 
 
 @pytest.mark.parametrize(("kind", "what"), [("saver", "save"), ("saver", "close"),
-                                            ("job", "save")])
+                                            ("job", "save"), ("job", "settle")])
 def test_ctrl_c_ends_a_wait(tmp_path, kind, what):
     ran = subprocess.run([sys.executable, "-c", SCRIPT, str(tmp_path / "run"), kind, what],
                          capture_output=True, text=True, timeout=60, check=False)

@@ -229,8 +229,8 @@ class Checkpointer:
         """Waits until all is durable, and raises what the last save did."""
         if self._job is None:
             return
-        self._settle()
         try:
+            self._settle(timeout)
             self._job.close(timeout)
         except TimeoutError:  # saves go on, and it may be called again
             raise
@@ -301,15 +301,14 @@ class Checkpointer:
         captured.objects["buckets"] = self._buckets.state()
         return captured.objects, captured.rank_objects
 
-    def _settle(self) -> None:
+    def _settle(self, timeout: float | None = None) -> None:
         """Before tensors change: their copies are complete, and as they were."""
         if not self._saved or self._job is None:
             return
-        self._saved = False
         start = time.perf_counter()
-        saved, self._unsettled = self._unsettled, None
-        changed = saved.changed() if saved is not None else []
-        _, torn = self._job.settle(changed, _stream())
+        changed = [] if self._unsettled is None else self._unsettled.changed()
+        torn = self._job.settle(changed, _stream(), timeout)
+        self._saved, self._unsettled = False, None  # not if the wait was interrupted
         self._stalled += time.perf_counter() - start
         if torn:
             self._contents.copy_at_once(torn)
@@ -324,9 +323,26 @@ class Checkpointer:
         _log.warning("stopped after step %d, which is saved: %s", step, why)
         raise SystemExit(STOPPED)
 
-    def _before_update(self, optimizer: torch.optim.Optimizer) -> None:
-        if id(optimizer) in self._optimizers:
+    def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        if id(optimizer) not in self._optimizers or not self._saved:
+            return None
+        # Torch's own change nothing before they have called it.
+        if type(optimizer).__module__.startswith("torch.optim."):
+            changed = _with_closure(args, kwargs, self._settle_after)
+            if changed is not None:
+                return changed
+        self._settle()
+        return None
+
+    def _settle_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Forward and backward are in there, which hide the copying."""
+
+        def then_settle() -> Any:
+            result = closure()
             self._settle()
+            return result
+
+        return then_settle
 
     def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
         if id(optimizer) in self._optimizers:
@@ -347,12 +363,12 @@ class Save:
 
     def captured(self, timeout: float | None = None) -> None:
         """Waits until the tensors may change."""
-        self._checkpointer._settle()
+        self._checkpointer._settle(timeout)
         self._handle.captured(timeout)
 
     def durable(self, timeout: float | None = None) -> _native.Durable:
         """Waits until no crash can lose it; raises what it failed with."""
-        self._checkpointer._settle()  # or nobody would say that the copy is good
+        self._checkpointer._settle(timeout)  # or nobody would say that the copy is good
         return self._handle.durable(timeout)
 
 
@@ -360,10 +376,9 @@ def _hook_updates(checkpointer: Checkpointer) -> list[Any]:
     """Global hooks: they come before those of an optimizer, and for all kinds of steps."""
     ref = weakref.ref(checkpointer)
 
-    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         live = ref()
-        if live is not None:
-            live._before_update(optimizer)
+        return None if live is None else live._before_update(optimizer, args, kwargs)
 
     def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         live = ref()
@@ -371,6 +386,15 @@ def _hook_updates(checkpointer: Checkpointer) -> list[Any]:
             live._after_update(optimizer)
 
     return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
+
+
+def _with_closure(args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
+    """The arguments of a step() with another closure; None if it has none."""
+    if callable(kwargs.get("closure")):
+        return args, {**kwargs, "closure": change(kwargs["closure"])}
+    if len(args) > 1 and callable(args[1]):  # behind the optimizer itself
+        return (args[0], change(args[1]), *args[2:]), kwargs
+    return None
 
 
 def _close_at_exit(ref: "weakref.ref[Checkpointer]") -> None:

@@ -22,6 +22,7 @@ from typing import Any
 import torch
 
 from holdfast import _native
+from holdfast.checkpoint import tiers_of
 from holdfast.errors import NotFoundError
 from holdfast.torch import generators
 from holdfast.torch.checkpointer import Checkpointer
@@ -75,8 +76,10 @@ class HoldfastTrainer:
         from transformers.trainer import TRAINER_STATE_NAME
 
         run = self.args.output_dir  # type: ignore[attr-defined]
+        tiers = tiers_of(self._options.get("tiers", ()))
         try:
-            found = _native.restore(run, [], None, False)
+            with self.args.main_process_first(local=False):  # type: ignore[attr-defined]
+                found = _native.restore(run, [], None, False, tiers)
         except NotFoundError:
             if must:
                 raise

@@ -1,6 +1,7 @@
 """Hugging Face's Trainer, resumed by Holdfast with the same bits."""
 
 import os
+import shutil
 import signal
 
 import pytest
@@ -40,7 +41,7 @@ class Texts(torch.utils.data.Dataset):
         return {"input_ids": ids, "labels": ids}
 
 
-def trainer_in(folder, seed=0, kind=Trainer, **options):
+def trainer_in(folder, seed=0, kind=Trainer, tiers=(), **options):
     torch.manual_seed(seed)
     config = transformers.GPT2Config(vocab_size=50, n_positions=16, n_embd=16, n_layer=2,
                                      n_head=2, resid_pdrop=0.2, embd_pdrop=0.2, attn_pdrop=0.2)
@@ -48,7 +49,7 @@ def trainer_in(folder, seed=0, kind=Trainer, **options):
                     save_steps=3, logging_steps=1, learning_rate=1e-2, warmup_steps=4,
                     use_cpu=True, report_to=[], seed=7, disable_tqdm=True)
     args = transformers.TrainingArguments(**(defaults | options))
-    more = {"holdfast": {"space_reserve": 0}} if kind is Trainer else {}
+    more = {"holdfast": {"space_reserve": 0, "tiers": tiers}} if kind is Trainer else {}
     return kind(transformers.GPT2LMHeadModel(config), args, train_dataset=Texts(), **more)
 
 
@@ -149,14 +150,19 @@ def test_a_checkpoint_of_the_trainers_own_is_taken_up_and_saved_anew(tmp_path):
 
 
 def stop_and_go_on(rank, world, folder):
+    """On another machine, too: the run directory is lost, and a copy of it is not."""
     os.environ.update(LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     whole = trainer_in(f"{folder}/whole", max_steps=6)
     whole.train()
-    stopped = trainer_in(f"{folder}/run", max_steps=6, save_steps=2)
+    tiers = [f"{folder}/copies"]
+    stopped = trainer_in(f"{folder}/run", max_steps=6, save_steps=2, tiers=tiers)
     stopped.stop_after = 5
     with pytest.raises(KeyboardInterrupt):
         stopped.train()
-    again = trainer_in(f"{folder}/run", seed=1, max_steps=6)
+    torch.distributed.barrier()
+    if rank == 0:
+        shutil.rmtree(f"{folder}/run")
+    again = trainer_in(f"{folder}/run", seed=1, max_steps=6, tiers=tiers)
     again.train(resume_from_checkpoint=True)
     assert whole.args.world_size == world
     return again.losses == whole.losses[4:] and same(weights(again), weights(whole))

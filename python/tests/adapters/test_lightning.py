@@ -127,6 +127,23 @@ def test_saves_are_made_at_optimizer_boundaries_alone(tmp_path):
     assert again.losses == whole.losses[4:] and same(again, whole)
 
 
+class Watch(pl.Callback):
+    """How many backward passes found a save whose copying nobody had waited for."""
+
+    def __init__(self):
+        self.hidden = 0
+
+    def on_after_backward(self, trainer, module):
+        ours = next(one for one in trainer.callbacks if isinstance(one, HoldfastCallback))
+        self.hidden += ours.checkpointer._saved
+
+
+def test_the_copying_is_hidden_behind_forward_and_backward(tmp_path):
+    watch = Watch()
+    fit(tmp_path / "run", more=[watch])
+    assert watch.hidden == 21  # all steps but the first
+
+
 def test_saving_does_not_change_the_run(tmp_path):
     plain, _ = fit(tmp_path / "plain", every=None)
     saved, _ = fit(tmp_path / "run")

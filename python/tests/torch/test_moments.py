@@ -103,3 +103,57 @@ def test_the_first_step_attaches_what_the_first_save_has(tmp_path):
     ck.save(1).durable()
     assert spy.seen == [("attach", 4), ("save", 4)]
     ck.close()
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
+def test_the_copying_is_hidden_behind_a_closure_too(tmp_path, kind, by_name):
+    """Its forward and backward come first, and what is saved is what was there before."""
+    torch.manual_seed(0)
+    model = nn.Linear(64, 64)
+    optimizer = kind(model.parameters(), lr=0.1)
+    ck = holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
+                               every="1000 steps", signals=False, space_reserve=0)
+    ck.resume()
+    seen = []
+
+    def closure():
+        seen.append(ck._saved)
+        optimizer.zero_grad()
+        loss = (model(torch.ones(1, 64)) ** 2).sum()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    handle = ck.save(1)
+    seen.clear()
+    optimizer.step(closure=closure) if by_name else optimizer.step(closure)
+    assert seen[0] and not any(seen[1:])
+    assert not torch.equal(before["weight"], model.weight)
+    handle.durable()
+    ck.close()
+    saved = holdfast.load(tmp_path / "run")
+    assert all(torch.equal(saved[f"model.{name}"], before[name]) for name in before)
+
+
+class Early(torch.optim.SGD):
+    """Of somebody else, who changes parameters before the closure is called."""
+
+    def step(self, closure):
+        with torch.no_grad():
+            self.param_groups[0]["params"][0].mul_(0.5)
+        return super().step(closure)
+
+
+def test_an_optimizer_of_others_finds_all_settled(tmp_path):
+    model = nn.Linear(64, 64)
+    optimizer = Early(model.parameters(), lr=0.1)
+    ck = holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer, guard="off",
+                               every="1000 steps", signals=False, space_reserve=0)
+    ck.resume()
+    before = model.weight.detach().clone()
+    ck.save(1)
+    optimizer.step(lambda: None)
+    ck.close()
+    assert torch.equal(holdfast.load(tmp_path / "run")["model.weight"], before)
