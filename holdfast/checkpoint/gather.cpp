@@ -16,7 +16,8 @@
 namespace holdfast {
 namespace {
 
-constexpr size_t kDigest = 32;  // digits
+constexpr size_t kDigest = 32;                    // digits
+constexpr std::string_view kFailed = "failed: ";  // what no description begins with
 
 std::string rank_text(int rank) { return fmt::format("rank {}", rank); }
 
@@ -112,10 +113,13 @@ Result<Bytes> description_of(std::span<const HeldPiece> pieces) {
   return copy_of(bytes_of(text));
 }
 
-Result<void> add_described(Union& all, int rank, ByteView text) {
+Result<void> add_described(Union& all, int rank, std::string_view text) {
   const std::string where = rank_text(rank);
+  if (text.starts_with(kFailed)) {
+    return invalid("{}: {}", where, text.substr(kFailed.size()));
+  }
   Topology topology;
-  const Json json = HOLDFAST_TRY(parse_json(text_of(text), where));
+  const Json json = HOLDFAST_TRY(parse_json(text, where));
   const Collection own = HOLDFAST_TRY(collection_from_json(json, where, topology));
   for (TensorId t = 0; t < own.tensors().size(); ++t) {
     for (const Slice& slice : own.layout().slices(t)) {
@@ -236,15 +240,14 @@ Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
 
 Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
                                          bool compare, Bytes& word, Duration longer) {
-  // What one rank cannot describe, all hear of as a text that is none.
-  const Result<void> described = describe(pieces);
-  std::vector<Bytes> digests = HOLDFAST_TRY(
-      exchange_digests(described.ok() ? digest_ : std::string(), word, longer));
+  if (const Result<void> described = describe(pieces); !described.ok()) {
+    return fail(described.error(), word, longer);
+  }
+  std::vector<Bytes> digests = HOLDFAST_TRY(exchange_digests(digest_, word, longer));
   if (digests != seen_ || collection_ == nullptr) {
     seen_.clear();
     placed_.reset();
     const std::vector<Bytes> texts = HOLDFAST_TRY(all(text_));
-    if (!described.ok()) return described.error();
     collection_ = HOLDFAST_TRY(merge(texts));
     if (compare) HOLDFAST_TRY(compare_replicas(place(pieces)));
     seen_ = std::move(digests);
@@ -253,11 +256,25 @@ Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
   return *placed_;
 }
 
+Error StateGatherer::fail(const Error& why) {
+  Bytes nothing;
+  return fail(why, nothing, {});
+}
+
+// A digest that is none makes all ask for the texts, and this one's says why.
+Error StateGatherer::fail(const Error& why, Bytes& word, Duration longer) {
+  text_.clear();
+  seen_.clear();
+  const std::string said = std::string(kFailed) + why.message();
+  if (exchange_digests("", word, longer).ok()) static_cast<void>(all(bytes_of(said)));
+  return why;
+}
+
 Result<std::shared_ptr<const Collection>> StateGatherer::merge(
     const std::vector<Bytes>& texts) {
   Union all(static_cast<int>(texts.size()));
   for (size_t r = 0; r < texts.size(); ++r) {
-    HOLDFAST_TRY(add_described(all, static_cast<int>(r), texts[r]));
+    HOLDFAST_TRY(add_described(all, static_cast<int>(r), text_of(texts[r])));
   }
   auto merged =
       std::make_shared<const Collection>(HOLDFAST_TRY(std::move(all).build()));

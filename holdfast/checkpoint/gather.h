@@ -49,7 +49,11 @@ class StateGatherer {
   Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare,
                             Bytes& word, Duration longer);
 
+  // Instead of gather(), on a rank that has failed before it: all fail, with its error.
+  Error fail(const Error& why);
+
  private:
+  Error fail(const Error& why, Bytes& word, Duration longer);
   Result<void> describe(std::span<const HeldPiece> pieces);
   Result<std::vector<Bytes>> all(ByteView own, Duration longer = {});
   Result<std::vector<Bytes>> exchange_digests(std::string_view own, Bytes& word,

@@ -20,7 +20,7 @@ bool passes_over(const Error& error) {
 
 class Restore {
  public:
-  Restore(Env& env, const Path& run, const LocalState& into, Transport* transport,
+  Restore(Env& env, const Path& run, const StateFor& into, Transport* transport,
           const RestoreOptions& options)
       : env_(env),
         path_(run),
@@ -46,7 +46,6 @@ class Restore {
           restored->tier = candidate.tier->name();
         }
         if (restored.ok() || !passes_over(restored.error())) return restored;
-        touched_ = true;
         skipped_.push_back({folder->filename().native(), restored.error()});
       }
       if (!any_vanished(*all)) return give_up(nothing_left());
@@ -63,7 +62,12 @@ class Restore {
       const Message chosen =
           HOLDFAST_TRY(channel_.hear(++serial_, options_.read_within));
       if (chosen.error.has_value()) return *chosen.error;
-      Result<RestoredState> read = read_step(path_ / chosen.text);
+      const Result<Opened> opened = open(path_ / chosen.text);
+      if (!opened.ok()) {
+        if (passes_over(opened.error())) continue;
+        return opened.error();
+      }
+      Result<RestoredState> read = read_step(*opened);
       HOLDFAST_TRY(channel_.report(report_of(read), options_.agree_within));
       const Message verdict =
           HOLDFAST_TRY(channel_.hear(++serial_, options_.read_within));
@@ -79,6 +83,14 @@ class Restore {
   struct Candidate {
     TierStep step;
     StorageTier* tier = nullptr;
+  };
+
+  // A step, and its small files.
+  struct Opened {
+    Path folder;
+    StepFiles step;
+    Object objects;
+    Object own;
   };
 
   // Of the run directory and of the tiers, newest first; where both have a step, the run
@@ -151,7 +163,9 @@ class Restore {
         options_.agree_within);
     if (!told.ok())
       return give_up(told.error());  // those that were told wait for a word
-    Result<RestoredState> read = read_step(folder);
+    const Opened opened = HOLDFAST_TRY(open(folder));
+    touched_ = true;
+    Result<RestoredState> read = read_step(opened);
     const std::vector<Message> reports =
         channel_.collect(report_of(read), options_.read_within);
     const Result<std::vector<std::string>> unverified = judge(reports);
@@ -173,25 +187,39 @@ class Restore {
     return read;
   }
 
-  Result<RestoredState> read_step(const Path& folder) {
-    const StepFiles step = HOLDFAST_TRY(open_step(env_, folder));
-    // Small files first: the rest stays readable once it is open (fill.h).
-    const bool same_ranks = step.manifest.world == channel_.size();
+  // On all ranks, or on none.
+  Result<Opened> open(const Path& folder) {
+    Result<Opened> opened = open_here(folder);
+    const Result<void> own = opened.ok() ? Result<void>() : opened.error();
+    HOLDFAST_TRY(channel_.agree(++serial_, own, options_.agree_within));
+    return opened;
+  }
+
+  // Small files first: the rest stays readable once it is open (fill.h).
+  Result<Opened> open_here(const Path& folder) {
+    StepFiles step = HOLDFAST_TRY(open_step(env_, folder));
     Object objects = HOLDFAST_TRY(read_objects(env_, step));
+    const bool same_ranks = step.manifest.world == channel_.size();
     Object own =
         same_ranks ? HOLDFAST_TRY(read_objects(env_, step, channel_.rank())) : Object();
-    Filled filled = HOLDFAST_TRY(fill(env_, step, into_, options_.read));
+    return Opened{folder, std::move(step), std::move(objects), std::move(own)};
+  }
+
+  Result<RestoredState> read_step(const Opened& opened) {
+    const StepFiles& step = opened.step;
+    const LocalState& into = *HOLDFAST_TRY(into_(step));
+    Filled filled = HOLDFAST_TRY(fill(env_, step, into, options_.read));
     ranges_ = std::move(filled.by_range);
     seals_ = step.seals;
     tensors_.assign(step.collection.tensors().begin(), step.collection.tensors().end());
     return RestoredState{.step = step.manifest.step,
-                         .folder = folder,
+                         .folder = opened.folder,
                          .tier = {},
                          .manifest = step.manifest,
-                         .objects = std::move(objects),
-                         .rank_objects = std::move(own),
+                         .objects = opened.objects,
+                         .rank_objects = opened.own,
                          .skipped = {},
-                         .unused = unused_tensors(step, into_),
+                         .unused = unused_tensors(step, into),
                          .unverified = {},
                          .needed = filled.needed,
                          .read = filled.read};
@@ -241,7 +269,7 @@ class Restore {
 
   Env& env_;
   const Path path_;
-  const LocalState& into_;
+  const StateFor& into_;
   const RestoreOptions& options_;
   Channel channel_;
   int64_t serial_ = 0;
@@ -256,6 +284,14 @@ class Restore {
 }  // namespace
 
 Result<RestoredState> restore(Env& env, const Path& run, const LocalState& into,
+                              Transport* transport, const RestoreOptions& options) {
+  const auto always = [&](const StepFiles&) {
+    return Result<const LocalState*>(&into);
+  };
+  return restore(env, run, always, transport, options);
+}
+
+Result<RestoredState> restore(Env& env, const Path& run, const StateFor& into,
                               Transport* transport, const RestoreOptions& options) {
   const Instant start = env.now();
   Restore restore(env, run, into, transport, options);

@@ -1,15 +1,18 @@
 // Brings the state back from a run directory: any checkpoint into any layout.
 //
 //   1. Rank 0 walks back from the newest step to one that is whole and tells all.
-//   2. Every rank plans files -> its memory, reads what it needs and checks it.
-//   3. All report. Damage anywhere sends all ranks back to 1, to the step before; a rank
+//   2. All open it, and agree that they have.
+//   3. Every rank plans files -> its memory, reads what it needs and checks it.
+//   4. All report. Damage anywhere sends all ranks back to 1, to the step before; a rank
 //      that read parts without their chunks' digests (fill.h) sends along what they add
 //      to their tensors' seals, and rank 0 holds the sums against the writers'.
-//   4. Rank 0 tells all the outcome.
+//   5. Rank 0 tells all the outcome.
 //
 // After kTimeout or kUnavailable the ranks do not agree on where they are, and the
 // transport serves for no other restore.
 #pragma once
+
+#include <functional>
 
 #include "holdfast/base/event.h"
 #include "holdfast/base/transport.h"
@@ -47,9 +50,16 @@ struct RestoredState {
   int64_t read = 0;                     // bytes that were read for them
 };
 
+// Memory for a step that all ranks have opened; called by all of them, and again if it
+// turns out to be damaged, for an older one. It lives until restore() returns.
+using StateFor = std::function<Result<const LocalState*>(const StepFiles&)>;
+
 // Fills `into`. kNotFound if the run has no step (or not that one); kInvalid if the step
 // is of another model; kCorrupt if no step is whole, and the state is then undefined if
 // the damage was found while reading, which the message says. All ranks fail alike.
+Result<RestoredState> restore(Env& env, const Path& run, const StateFor& into,
+                              Transport* transport = nullptr,
+                              const RestoreOptions& options = {});
 Result<RestoredState> restore(Env& env, const Path& run, const LocalState& into,
                               Transport* transport = nullptr,
                               const RestoreOptions& options = {});

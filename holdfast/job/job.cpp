@@ -10,12 +10,8 @@
 namespace holdfast {
 namespace {
 
-constexpr Tag kLookTag = 0x480c;
-
-Result<Path> newest_whole(Env& env, const Path& path) {
-  const Run run = HOLDFAST_TRY(Run::open(env, path));
-  return HOLDFAST_TRY(run.newest_whole(Depth::kFast)).step.folder;
-}
+constexpr Tag kFetchTag = 0x480c;
+constexpr int64_t kFetch = 1;  // the only one
 
 Path log_path(const Path& run, int rank) {
   return run / "events" / fmt::format("rank-{:04}.jsonl", rank);
@@ -72,7 +68,7 @@ Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options,
           env, transport,
           [this](int64_t first, int64_t last) { return decide(first, last); },
           options_.saver.agree_within + options_.saver.write_within),
-      look_(env, transport, kLookTag),
+      ranks_(env, transport, kFetchTag),
       scheduler_(std::move(scheduler)) {}
 
 Job::~Job() = default;
@@ -94,15 +90,14 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
 Result<void> Job::fetch(const Path& run) {
   const std::vector<std::shared_ptr<StorageTier>> tiers = tiers_of(options_.saver);
   if (tiers.empty()) return {};
-  if (!look_.coordinator()) {
-    const Message told =
-        HOLDFAST_TRY(look_.hear(++looks_, options_.saver.write_within));
+  if (!ranks_.coordinator()) {
+    const Message told = HOLDFAST_TRY(ranks_.hear(kFetch, options_.saver.write_within));
     return told.error.has_value() ? Result<void>(*told.error) : Result<void>();
   }
-  Message message{.serial = ++looks_, .kind = "fetch"};
+  Message message{.serial = kFetch, .kind = "fetch"};
   Result<Fetched> fetched = fetch_newest(env_, run, tiers, &warnings_);
   if (!fetched.ok()) message.error = fetched.error();
-  HOLDFAST_TRY(look_.tell_all(message, options_.saver.agree_within));
+  HOLDFAST_TRY(ranks_.tell_all(message, options_.saver.agree_within));
   fetched_ = HOLDFAST_TRY(std::move(fetched));
   return {};
 }
@@ -112,30 +107,29 @@ Result<void> Job::attach(std::span<const HeldPiece> pieces) {
   return saver_->prepare(state);
 }
 
-Result<StepFiles> Job::look() {
-  Message found{.serial = ++looks_, .kind = "look"};
-  if (look_.coordinator()) {
-    const Result<Path> newest = newest_whole(env_, saver_->run());
-    if (newest.ok()) found.text = newest->filename().native();
-    if (!newest.ok()) found.error = newest.error();
-    HOLDFAST_TRY(look_.tell_all(found, options_.saver.agree_within));
-  } else {
-    found = HOLDFAST_TRY(look_.hear(looks_, options_.saver.agree_within));
-  }
-  if (found.error.has_value()) return *found.error;
-  return open_step(env_, saver_->run() / found.text);
-}
-
 Result<RestoredState> Job::resume(std::span<const HeldPiece> pieces,
                                   const RestoreOptions& options) {
+  const std::vector<HeldPiece> all(pieces.begin(), pieces.end());
+  return resume([&](const StepFiles&) { return Result<std::vector<HeldPiece>>(all); },
+                options);
+}
+
+Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
+                                  const RestoreOptions& options) {
   saver_->settle();
-  // Values are about to be overwritten: replicas need not be equal yet.
-  const LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, false));
+  LocalState state;
+  const auto state_for = [&](const StepFiles& step) -> Result<const LocalState*> {
+    const Result<std::vector<HeldPiece>> pieces = pieces_for(step);
+    if (!pieces.ok()) return gatherer_.fail(pieces.error());
+    // Values are about to be overwritten: replicas need not be equal yet.
+    state = HOLDFAST_TRY(gatherer_.gather(*pieces, false));
+    return &state;
+  };
   RestoreOptions told = options;
   if (told.events == nullptr) told.events = options_.saver.events;
   if (told.tiers.empty()) told.tiers = tiers_of(options_.saver);
   RestoredState restored =
-      HOLDFAST_TRY(restore(env_, saver_->run(), state, transport_, told));
+      HOLDFAST_TRY(restore(env_, saver_->run(), state_for, transport_, told));
   if (restored.folder == fetched_.folder) restored.tier = fetched_.tier;
   parent_ = restored.folder.filename().native();
   resumed_ = appointed_ = restored.step;
@@ -150,7 +144,7 @@ Result<Due> Job::due(int64_t step) {
       HOLDFAST_TRY(agenda_.ask_to_stop(fmt::format("signal {}", *signal)));
     }
   }
-  if (look_.coordinator()) consult(step);
+  if (ranks_.coordinator()) consult(step);
   return agenda_.at(step);
 }
 
@@ -195,7 +189,7 @@ Result<SaveHandle> Job::save(JobState job) {
   static_cast<void>(settle());
   std::optional<Message> decision;
   Bytes word;
-  if (look_.coordinator()) {
+  if (ranks_.coordinator()) {
     decision = saver_->propose(job.step);
     if (transport_ != nullptr) word = encode_message(*decision);
   }

@@ -55,6 +55,8 @@ struct JobState {
   CudaStream stream = nullptr;  // training's, for pieces on devices
 };
 
+using PiecesFor = std::function<Result<std::vector<HeldPiece>>(const StepFiles&)>;
+
 class Job {
  public:
   // Opens the saver, on all ranks together. What only its mirrors have is brought back
@@ -68,12 +70,13 @@ class Job {
   // there. Not needed after resume().
   Result<void> attach(std::span<const HeldPiece> pieces);
 
-  // The newest whole checkpoint, as rank 0 sees it: which tensors there are to fill, before
-  // the pieces are made. kNotFound if there is none.
-  Result<StepFiles> look();
   // Fills the pieces; see restore(), whose tiers are the mirrors unless the options name
   // others. kNotFound if there is no checkpoint.
   Result<RestoredState> resume(std::span<const HeldPiece> pieces,
+                               const RestoreOptions& options = {});
+  // The same for pieces that are made to fit what is in the checkpoint. Asked for on all
+  // ranks, once for every step that is tried.
+  Result<RestoredState> resume(const PiecesFor& pieces_for,
                                const RestoreOptions& options = {});
 
   // What all ranks do after this step.
@@ -119,8 +122,7 @@ class Job {
   std::unique_ptr<Saver> saver_;
   StateGatherer gatherer_;
   Agenda agenda_;
-  Channel look_;
-  int64_t looks_ = 0;
+  Channel ranks_;
   std::unique_ptr<StopSignals> signals_;
   bool asked_ = false;  // to stop
   std::string parent_;  // the step folder that the job goes on from

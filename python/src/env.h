@@ -56,6 +56,10 @@ inline Instant deadline_of(std::optional<double> timeout) {
   return env().now() + std::chrono::duration_cast<Duration>(seconds);
 }
 
+inline double seconds_until(Instant deadline) {
+  return std::max(0.0, std::chrono::duration<double>(deadline - env().now()).count());
+}
+
 // Calls wait(deadline) without the GIL until it is over(), and lets Python's signals
 // through meanwhile, so that Ctrl-C ends a long wait. Needs the GIL.
 template <typename Wait, typename Over>

@@ -9,8 +9,8 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include "held_job.h"
 #include "restored.h"
-#include "saver.h"
 #include "tier.h"
 #include "transport.h"
 
@@ -60,111 +60,6 @@ HeldPiece make_piece(const Array& array, const std::vector<int64_t>& shape,
 CudaStream stream_of(uint64_t handle) {
   return reinterpret_cast<CudaStream>(handle);  // NOLINT
 }
-
-// A Job as Python holds it: keeps what saves need alive, and does nothing in a forked
-// process. All calls need the GIL and let go of it while they wait.
-class HeldJob {
- public:
-  // `room` is that of wait_room.
-  HeldJob(std::unique_ptr<Job> job, nb::object transport, size_t room)
-      : room_(room), transport_(std::move(transport)), job_(std::move(job)) {}
-  ~HeldJob() {
-    if (forks() != forks_) {
-      static_cast<void>(job_.release());  // its threads are not here to be joined
-      return;
-    }
-    give_up_objects();
-    const nb::gil_scoped_release unlocked;
-    job_.reset();
-  }
-  HeldJob(const HeldJob&) = delete;
-  HeldJob& operator=(const HeldJob&) = delete;
-
-  template <typename Call>
-  auto call(const Call& call) {
-    check_process();
-    const nb::gil_scoped_release unlocked;
-    return unwrap(call(*job_));
-  }
-
-  // Ctrl-C and the timeout end the wait for what is to be settled; then nothing is.
-  Settled settle(const std::vector<std::string>& changed, uint64_t stream,
-                 std::optional<double> timeout) {
-    give_up_objects();
-    check_process();
-    unwrap(call_interruptibly(
-        timeout, [&](Instant until) { return job_->await_capture(until); }));
-    return call([&](Job& job) {
-      return Result<Settled>(job.settle(changed, stream_of(stream)));
-    });
-  }
-
-  HeldHandle keep(SaveHandle handle, nb::object owners) {
-    std::erase_if(under_way_,
-                  [](const HeldHandle& save) { return save.handle.is_done(); });
-    return under_way_.emplace_back(
-        HeldHandle{std::move(handle), std::make_shared<nb::object>(std::move(owners))});
-  }
-
-  // Those of the save that comes next, which waits for them.
-  std::shared_ptr<PromisedObjects> await_objects() {
-    objects_ = std::make_shared<PromisedObjects>();
-    return objects_;
-  }
-  void give_objects(Result<SaveObjects> objects) {
-    if (objects_ != nullptr) objects_->keep(std::move(objects));
-    objects_ = nullptr;
-  }
-  // Of a save whose caller did not come so far: others shall not wait for it.
-  void give_up_objects(std::string_view why = "they were never given") {
-    give_objects(unavailable("objects: {}", why));
-  }
-
-  // Before the next save, which would wait and could not be interrupted.
-  void make_room() {
-    give_up_objects();
-    std::erase_if(under_way_,
-                  [](const HeldHandle& save) { return save.handle.is_done(); });
-    if (under_way_.size() < room_) return;
-    static_cast<void>(settle({}, 0, std::nullopt));  // else none is done
-    wait_room(std::deque<HeldHandle>(under_way_), room_);
-  }
-
-  // Waits for the saves first, because that wait can be interrupted.
-  void wait_saves(std::optional<double> timeout) {
-    for (const HeldHandle& save : std::deque<HeldHandle>(under_way_)) {
-      static_cast<void>(wait_interruptibly(
-          timeout, [&](Instant until) { return save.handle.durable(until); },
-          [&] { return save.handle.is_done(); }));
-    }
-  }
-
-  // In slices where no other rank has to make as many.
-  void close(std::optional<double> timeout) {
-    if (transport_.is_none()) {
-      unwrap(call_interruptibly(timeout,
-                                [&](Instant until) { return job_->close(until); }));
-      return;
-    }
-    const Instant deadline = deadline_of(timeout);
-    call([&](Job& job) { return job.close(deadline); });
-  }
-
- private:
-  void check_process() const {
-    if (forks() == forks_) return;
-    throw Raised(invalid("the checkpointer is of process {}, and this is its child {}",
-                         process_, ::getpid()));
-  }
-
-  const pid_t process_ = ::getpid();
-  const int forks_ = forks();
-  const size_t room_;
-  nb::object transport_;                      // outlives the job
-  std::shared_ptr<PromisedObjects> objects_;  // that the last save waits for
-  std::deque<HeldHandle> under_way_;
-  std::unique_ptr<Job> job_;
-};
 
 SchedulerOptions schedule_of(const std::string& every, const nb::dict& given) {
   SchedulerOptions options{.every = unwrap(parse_cadence(every).within("every"))};
@@ -230,44 +125,56 @@ struct Looked {
   nb::list rank_objects;  // by rank
 };
 
-Looked look(HeldJob& self) {
-  Object objects;
-  std::vector<Object> of_ranks;
-  const StepFiles step = self.call([&](Job& job) -> Result<StepFiles> {
-    StepFiles files = HOLDFAST_TRY(job.look());
-    objects = HOLDFAST_TRY(read_objects(env(), files));
-    for (int rank = 0; rank < files.manifest.world; ++rank) {
-      of_ranks.push_back(HOLDFAST_TRY(read_objects(env(), files, rank)));
-    }
-    return files;
-  });
+// What is the same on all ranks, and then what each saved for itself. Needs no GIL.
+Result<std::vector<Object>> objects_of(const StepFiles& step) {
+  std::vector<Object> all{HOLDFAST_TRY(read_objects(env(), step))};
+  for (int rank = 0; rank < step.manifest.world; ++rank) {
+    all.push_back(HOLDFAST_TRY(read_objects(env(), step, rank)));
+  }
+  return all;
+}
+
+Looked look(const StepFiles& step, std::span<const Object> objects) {
   const std::span<const Tensor> tensors = step.collection.tensors();
   nb::list rank_objects;
-  for (const Object& object : of_ranks) rank_objects.append(to_python(object));
+  for (const Object& own : objects.subspan(1)) rank_objects.append(to_python(own));
   return {.step = step.manifest.step,
           .folder = step.folder,
           .tensors = {tensors.begin(), tensors.end()},
-          .objects = to_python(objects),
+          .objects = to_python(objects[0]),
           .rank_objects = std::move(rank_objects)};
 }
 
-HeldRestored resume(HeldJob& self, const Pieces& pieces, bool verify_all) {
-  return HeldRestored::of(self.call(
-      [&](Job& job) { return job.resume(pieces, {.verify_all = verify_all}); }));
+// What pieces_for raises ends the resume on all ranks, and is raised on this one.
+HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_all) {
+  std::optional<nb::python_error> raised;
+  const auto ask = [&](const StepFiles& step) -> Result<Pieces> {
+    const std::vector<Object> objects = HOLDFAST_TRY(objects_of(step));
+    const nb::gil_scoped_acquire locked;
+    try {
+      return nb::cast<Pieces>(pieces_for(look(step, objects)));
+    } catch (nb::python_error& error) {
+      raised.emplace(error);
+      return invalid("{}", nb::str(error.value()).c_str());
+    }
+  };
+  try {
+    return HeldRestored::of(self.call(
+        [&](Job& job) { return job.resume(ask, {.verify_all = verify_all}); }));
+  } catch (const Raised&) {
+    if (raised.has_value()) throw nb::python_error(*raised);
+    throw;
+  }
 }
 
 HeldHandle save(HeldJob& self, int64_t step, const Pieces& pieces, nb::object owners,
                 Numbers metrics, std::string parallel, uint64_t stream) {
-  self.make_room();
-  JobState state{.step = step,
-                 .pieces = pieces,
-                 .objects_later = self.await_objects(),
-                 .metrics = std::move(metrics),
-                 .parallel = std::move(parallel),
-                 .stream = stream_of(stream)};
-  const SaveHandle handle =
-      self.call([&](Job& job) { return job.save(std::move(state)); });
-  return self.keep(handle, std::move(owners));
+  return self.save({.step = step,
+                    .pieces = pieces,
+                    .metrics = std::move(metrics),
+                    .parallel = std::move(parallel),
+                    .stream = stream_of(stream)},
+                   std::move(owners));
 }
 
 void give_objects(HeldJob& self, nb::handle of_all, nb::handle of_rank) {
@@ -315,10 +222,11 @@ void bind_job(nb::module_& m) {
           },
           nb::arg("pieces"),
           "Checks that the pieces of all ranks tile; makes the ring.")
-      .def("look", &look,
-           "The newest whole checkpoint; NotFoundError if there is none.")
-      .def("resume", &resume, nb::arg("pieces"), nb::arg("verify_all") = false,
-           "Fills the pieces from it.")
+      .def("resume", &resume, nb::arg("pieces_for"), nb::arg("verify_all") = false,
+           nb::sig("def resume(self, pieces_for: collections.abc.Callable[[Looked], "
+                   "Pieces], verify_all: bool = False) -> Restored"),
+           "Fills the pieces that are made to fit the newest whole checkpoint, or an\n"
+           "older one; NotFoundError if there is none.")
       .def(
           "due",
           [](HeldJob& self, int64_t step) {
@@ -380,7 +288,7 @@ void bind_job(nb::module_& m) {
           "settle",
           [](HeldJob& self, const std::vector<std::string>& changed, uint64_t stream,
              std::optional<double> timeout) {
-            return self.settle(changed, stream, timeout).torn;
+            return self.settle(changed, stream_of(stream), timeout).torn;
           },
           nb::arg("changed"), nb::arg("stream") = 0, nb::arg("timeout") = nb::none(),
           "Waits for what is copied; names of tensors that were torn.")
@@ -390,14 +298,7 @@ void bind_job(nb::module_& m) {
             return self.call([&](Job& job) { return job.wait_stopped(handle.handle); });
           },
           nb::arg("handle"), "Waits until the last save is durable, within the grace.")
-      .def(
-          "close",
-          [](HeldJob& self, std::optional<double> timeout) {
-            static_cast<void>(self.settle({}, 0, timeout));
-            self.wait_saves(timeout);
-            self.close(timeout);
-          },
-          nb::arg("timeout") = nb::none());
+      .def("close", &HeldJob::close, nb::arg("timeout") = nb::none());
 }
 
 }  // namespace holdfast::python

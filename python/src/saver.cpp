@@ -1,13 +1,6 @@
 #include "saver.h"
 
 namespace holdfast::python {
-namespace {
-
-double seconds_until(Instant deadline) {
-  return std::max(0.0, std::chrono::duration<double>(deadline - env().now()).count());
-}
-
-}  // namespace
 
 Backpressure backpressure_of(const std::string& name) {
   if (name == "wait") return Backpressure::kWait;

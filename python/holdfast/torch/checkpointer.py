@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import threading
 import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,7 @@ from holdfast.torch.losses import Losses, known_now
 from holdfast.torch.names import Renaming
 from holdfast.torch.pieces import Models, Optimizers
 from holdfast.torch.report import Report, compare
+from holdfast.torch.settler import Settler
 from holdfast.torch.transport import connect
 
 _NEVER = "1000000000000 steps"  # a function decides
@@ -139,7 +141,12 @@ class Checkpointer:
         self._boundary = not self._optimizers  # else the first of several micro-batches is one
         self._attached = False
         self._looked = False  # at all that is saved, when it was there
+        # The newest save, until it is settled; by another thread, too (settler.py).
+        self._lock = threading.RLock()
+        self._settler: Settler | None = None
         self._unsettled: Captured | None = None
+        self._handle: _native.SaveHandle | None = None
+        self._stream = 0  # in which that save was made
         self._saved = False  # and not settled yet
         self._stalled = 0.0
         self.report = Report()
@@ -170,24 +177,24 @@ class Checkpointer:
     def resume(self) -> int:
         """Takes up the newest whole checkpoint; the next step to run, 0 if there is none.
 
-        `report` then says what was not as expected, and from which tier it came. ValueError,
-        with that report and before anything is touched, if the checkpoint is of another model
-        and `strict`, or if a tensor has another shape or dtype.
+        `report` then says what was not as expected, which newer ones were damaged, and from
+        which tier it came. ValueError, with that report and before anything is touched, if the
+        checkpoint is of another model and `strict`, or if a tensor has another shape or dtype.
         """
-        job = self._live()
+        tried: list[_native.Looked] = []
         try:
-            found = job.look()
+            restored = self._live().resume(lambda found: self._room_for(found, tried),
+                                           self._verify_all)
         except NotFoundError:
             self._attach()
             return 0
-        self.report = compare(self._contents, found)
-        if self.report.reshaped or (self._strict and not self.report.exact):
-            raise ValueError(f"{found.folder}: {self.report}")
-        pieces = self._contents.make_room(found, self.report)
-        restored = job.resume(pieces, self._verify_all)
+        found = tried[-1]
         self._contents.load(restored, found)
         self._attached = True
         self.report.tier = restored.tier
+        self.report.skipped = restored.skipped
+        for folder, why in restored.skipped:
+            _log.warning("resume: %s is passed over: %s", folder, why)
         for reason in self._buckets.restore(restored.objects["buckets"]):
             self.report.inexact.append(f"buckets of {reason}")
         self._contents.restore_generators(found, self.report)
@@ -196,6 +203,15 @@ class Checkpointer:
         _log.info("resumed after step %d from %s%s", restored.step, restored.folder,
                   f", copied from {restored.tier}" if restored.tier else "")
         return restored.step + 1
+
+    def _room_for(self, found: _native.Looked, tried: list[_native.Looked]) -> _native.Pieces:
+        """Memory for the newest step, and for an older one if that turns out to be damaged."""
+        tried.append(found)
+        self.report = compare(self._contents, found)
+        if self.report.reshaped or (self._strict and not self.report.exact):
+            damaged = f" ({tried[0].folder} is damaged, and has been read in part)"
+            raise ValueError(f"{found.folder}: {self.report}{damaged if tried[1:] else ''}")
+        return _native.Pieces(self._contents.make_room(found))
 
     def step(self, step: int, loss: Any = None) -> None:
         """To be called when `step` is done: saves if it is time, in the background.
@@ -252,6 +268,8 @@ class Checkpointer:
             error.add_note(f"and the last save failed: {failure}")
 
     def _let_go(self) -> None:
+        if self._settler is not None:
+            self._settler.close()
         job, self._job = self._live(), None
         for hook in self._hooks:
             hook.remove()
@@ -273,27 +291,40 @@ class Checkpointer:
         self._settle()
         self._live().attach(self._contents.capture().held)
         self._attached = True
+        self._watch_saves()
+
+    def _watch_saves(self) -> None:
+        if self._settler is None:
+            self._settler = Settler(self._settle_late)
 
     def _save(self, step: int, loss: Any, why: str) -> _native.SaveHandle:
+        if not self._looked:
+            self._watch_saves()
         start = time.perf_counter()
+        with self._lock:
+            self._handle = self._begin_save(step, loss)
+        self._stalled += time.perf_counter() - start
+        _log.info("saving after step %d: %s", step, why)
+        return self._handle
+
+    def _begin_save(self, step: int, loss: Any) -> _native.SaveHandle:
         self._saved = True  # what was seen late of the last save is said, too
         self._settle()
         warn(self._live())
         if not self._attached:
             self._attach()
         captured = self._contents.capture()
+        self._stream = _stream()
         known = known_now(loss)
         job = self._live()
         handle = job.save(step, captured.held, captured.owners,
                           {} if known is None else {"loss": known}, self._contents.parallel,
-                          _stream())
+                          self._stream)
         if job.may_tear():
             captured.watch()
         self._unsettled = captured
         self._saved = True
         complete(job, lambda: self._objects(captured))
-        self._stalled += time.perf_counter() - start
-        _log.info("saving after step %d: %s", step, why)
         return handle
 
     def _objects(self, captured: Captured) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -306,10 +337,21 @@ class Checkpointer:
         if not self._saved or self._job is None:
             return
         start = time.perf_counter()
-        changed = [] if self._unsettled is None else self._unsettled.changed()
-        torn = self._job.settle(changed, _stream(), timeout)
-        self._saved, self._unsettled = False, None  # not if the wait was interrupted
+        with self._lock:
+            if self._saved:
+                self._settle_now(_stream(), timeout)
         self._stalled += time.perf_counter() - start
+
+    def _settle_late(self) -> None:
+        """Called by the settler: what is copied already waits for nobody but this."""
+        with self._lock:
+            if self._saved and self._handle is not None and self._handle.is_captured:
+                self._settle_now(self._stream, None)
+
+    def _settle_now(self, stream: int, timeout: float | None) -> None:
+        changed = [] if self._unsettled is None else self._unsettled.changed()
+        torn = self._live().settle(changed, stream, timeout)
+        self._saved, self._unsettled = False, None  # not if the wait was interrupted
         if torn:
             self._contents.copy_at_once(torn)
             _log.warning("%s was written to between two updates: saved again, and copied at "
@@ -358,7 +400,7 @@ class Save:
 
     @property
     def is_done(self) -> bool:
-        """True if it is durable, or has failed; not before the next update or a wait."""
+        """True if it is durable, or has failed."""
         return self._handle.is_done
 
     def captured(self, timeout: float | None = None) -> None:

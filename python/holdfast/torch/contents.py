@@ -152,7 +152,7 @@ class Contents:
         dist.all_gather_object(values, value, self._group)
         return values
 
-    def make_room(self, found: _native.Looked, report: Any) -> list[_native.HeldPiece]:
+    def make_room(self, found: _native.Looked) -> list[_native.HeldPiece]:
         """Memory for all that is in the checkpoint, as pieces to fill."""
         saved = _saved(found)
         ranks = len(found.rank_objects)

@@ -111,6 +111,7 @@ class State:
         self._with_objects: list[tuple[str, dict[str, Any]]] = []
         self._with_other: list[tuple[str, Optimizer]] = []
         self._group_names: dict[int, tuple[dict[str, Any], list[str]]] = {}
+        self._blanks: list[tuple[dict[str, Any], str]] = []  # slots that nobody has filled yet
 
     @property
     def entries(self) -> list[Entry]:
@@ -163,8 +164,12 @@ class State:
 
         `objects` are those of the checkpoint, merged over its ranks. Returns the names that
         were made; their memory holds anything until it is filled. Moments have the dtype
-        that was saved, whatever that of the parameter is.
+        that was saved, whatever that of the parameter is. Those of an earlier call that were
+        not filled, for its checkpoint was damaged, are taken back.
         """
+        while self._blanks:
+            state, slot = self._blanks.pop()
+            state.pop(slot, None)
         made: list[str] = []
         places = self._places()
         for name, info in saved.items():
@@ -176,16 +181,18 @@ class State:
             if not isinstance(state.get(slot), torch.Tensor):
                 scalars = objects.get("scalars", {})
                 state[slot] = self._blank(name, info, entry, group, scalars.get(slot))
+                self._blanks.append((state, slot))
                 made.append(name)
         return made + self._make_containers(saved, objects.get("slots", {}), places)
 
     def load_objects(self, objects: Mapping[str, Any]) -> list[str]:
-        """Sets hyper-parameters and other plain values; call it after make_slots().
+        """Sets hyper-parameters and other plain values, when the tensors are filled.
 
         Each group takes what was saved for its parameters, whatever group they were in, and
         ValueError says so if that differs among them. Returns the parameters of which
         nothing was saved.
         """
+        self._blanks.clear()
         options = {name: group["options"] for group in objects["groups"]
                    for name in group["params"]}
         missing: list[str] = []
@@ -345,6 +352,7 @@ class State:
                     self._local_shape(name, saved[name], self._parts[entry.name]),
                     dtype=saved[name].dtype, device=entry.kept.device) for name in inside}
                 optimizer.state[entry.kept][slot] = unpack(tree, blanks)
+                self._blanks.append((optimizer.state[entry.kept], slot))
                 made += inside
         return made
 

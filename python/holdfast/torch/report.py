@@ -19,6 +19,7 @@ class Report:
     unexpected: list[str] = field(default_factory=list)  # in the checkpoint alone
     reshaped: list[str] = field(default_factory=list)  # "name: float32 [4], want [5]"
     inexact: list[str] = field(default_factory=list)  # why bits may differ from now on
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # newer steps, and why
     tier: str = ""  # that it was copied from (rank 0's); "" if the run directory had it
 
     @property

@@ -1,5 +1,7 @@
 """What a save does when: what is left to other moments, and what becomes of one without it."""
 
+import time
+
 import pytest
 import torch
 from ranks import run_ranks
@@ -157,3 +159,39 @@ def test_an_optimizer_of_others_finds_all_settled(tmp_path):
     optimizer.step(lambda: None)
     ck.close()
     assert torch.equal(holdfast.load(tmp_path / "run")["model.weight"], before)
+
+
+def wait_for(condition):
+    for _ in range(1000):
+        if condition():
+            return
+        time.sleep(0.02)
+    raise TimeoutError("it never came")
+
+
+def test_a_save_is_durable_without_another_update(tmp_path):
+    """A validation that comes first may take an hour, and crash."""
+    model, optimizer, ck = training(tmp_path / "run")
+    ck.resume()
+    update(model, optimizer)
+    handle = ck.save(1)
+    wait_for(lambda: handle.is_done)
+    assert steps(tmp_path / "run") == [1]
+    update(model, optimizer)
+    ck.close()
+
+
+def test_nor_is_it_without_an_update_if_it_was_torn(tmp_path):
+    model, optimizer, ck = training(tmp_path / "run")
+    ck.resume()
+    update(model, optimizer)
+    handle = ck.save(1)
+    with torch.no_grad():
+        model.weight.mul_(2)
+    wait_for(lambda: handle.is_done)
+    with pytest.raises(holdfast.UnavailableError, match="weight"):
+        handle.durable()
+    assert steps(tmp_path / "run") == []
+    ck.save(2).durable()
+    ck.close()
+    assert torch.equal(holdfast.load(tmp_path / "run")["model.weight"], model.weight)
