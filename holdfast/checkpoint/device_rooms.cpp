@@ -40,16 +40,6 @@ void move_to(const DeviceSnapshot& snapshot, const std::vector<size_t>& chosen,
 
 }  // namespace
 
-std::vector<const Device*> devices_of(std::span<const PieceToWrite> pieces) {
-  std::vector<const Device*> devices;
-  for (const PieceToWrite& piece : pieces) {
-    if (piece.device == nullptr || std::ranges::count(devices, piece.device) > 0)
-      continue;
-    devices.push_back(piece.device);
-  }
-  return devices;
-}
-
 Result<void> DeviceShot::make_wait(CudaStream stream, ShardWriter& writer) const {
   for (const Device* device : by_ring_) {
     HOLDFAST_TRY(writer.make_wait(stream, *device));

@@ -75,7 +75,4 @@ class DeviceRooms {
   std::map<const Device*, std::unique_ptr<Rooms>> rooms_;
 };
 
-// The devices that the pieces are on, each once.
-std::vector<const Device*> devices_of(std::span<const PieceToWrite> pieces);
-
 }  // namespace holdfast

@@ -42,12 +42,14 @@ class StateGatherer {
   // number of them. If no rank's description has changed, the collection is the same object
   // as before. kInvalid, on all ranks, naming tensor and ranks, for what does not tile;
   // with `compare` also for replicas that differ.
-  Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare);
+  // What is on CUDA devices is compared as it is after what was put into the stream so far.
+  Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare,
+                            CudaStream stream = nullptr);
 
   // The same, and what rank 0 has to say goes to all with it, which spares them a message.
   // Others wait so much longer for it; `word` is then rank 0's.
   Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare,
-                            Bytes& word, Duration longer);
+                            Bytes& word, Duration longer, CudaStream stream = nullptr);
 
  private:
   Result<void> describe(std::span<const HeldPiece> pieces);
@@ -56,7 +58,7 @@ class StateGatherer {
                                               Duration longer);
   static Result<std::shared_ptr<const Collection>> merge(
       const std::vector<Bytes>& texts);
-  Result<void> compare_replicas(const LocalState& state);
+  Result<void> compare_replicas(const LocalState& state, CudaStream stream);
   LocalState place(std::span<const HeldPiece> pieces) const;
 
   int rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }

@@ -148,11 +148,12 @@ struct OnADevice : ::testing::TestWithParam<std::tuple<bool, First>> {
                               .map = Map::dense(box, 1)}})
         .value();
   }
-  std::unique_ptr<Saver> open() {
+  std::unique_ptr<Saver> open(bool incremental = false) {
     SaverOptions options = test_options();
     options.guard = Guard::kSample;
     options.background = true;
     options.direct = false;
+    options.incremental = incremental;
     return Saver::open(env, "run", nullptr, options).value();
   }
   Bytes saved() {
@@ -203,6 +204,62 @@ TEST_P(OnADevice, AWriteBeforeSettleTearsOnlyWhatIsNotCopiedYet) {
     EXPECT_ERROR(handle.durable(), ErrorCode::kUnavailable);
     EXPECT_TRUE(handle.is_torn());
   }
+}
+
+// What is linked is what a look at the tensor finds, so the look comes after the update.
+TEST_P(OnADevice, AnUpdateThatIsStillToRunIsInAnIncrementalSave) {
+  const auto saver = open(true);
+  for (int64_t step = 1; step < 4; ++step) {
+    cuda.set(training, tensor, static_cast<std::byte>(step));
+    const SaveHandle handle =
+        saver->save({.step = step, .state = &state, .stream = training}).value();
+    saver->settle({}, training);
+    ASSERT_OK(handle.durable());
+    EXPECT_EQ(saved(), Bytes(tensor.size(), static_cast<std::byte>(step)));
+  }
+  EXPECT_OK(saver->close());
+}
+
+TEST_P(OnADevice, WhatSettlesByTheWayMakesTrainingsStreamWait) {
+  const auto saver = open();
+  const auto save = [&](int64_t step) {
+    EXPECT_OK(saver->save({.step = step, .state = &state, .stream = training}));
+  };
+  save(1);
+  save(2);
+  ASSERT_OK(saver->prepare(state, training));
+  save(3);
+  saver->propose(4, training);
+  EXPECT_EQ(cuda.waits_of(nullptr), 0);
+}
+
+TEST_P(OnADevice, WorkThatIsStillToRunDoesNotOverwriteWhatIsRestored) {
+  {
+    const auto saver = open();
+    ASSERT_OK(saver->save({.step = 1, .state = &state, .stream = training}));
+    saver->settle({}, training);
+    ASSERT_OK(saver->close());
+  }
+  cuda.set(training, tensor, std::byte{7});
+  ASSERT_OK(restore(env, "run", state, nullptr, {.stream = training}));
+  EXPECT_TRUE(std::ranges::equal(tensor, Bytes(tensor.size(), std::byte{1})));
+  cuda.run_all();
+  EXPECT_TRUE(std::ranges::equal(tensor, Bytes(tensor.size(), std::byte{1})));
+}
+
+// One is where training is on its way to, the other has arrived.
+TEST_P(OnADevice, ReplicasAreComparedAsTheyAreAfterTheStream) {
+  const ByteSpan other = cuda.new_tensor(tensor.size());
+  std::ranges::fill(other, std::byte{1});
+  run_ranks(env, 2, [&](int rank, Transport& transport) {
+    StateGatherer gatherer(env, &transport, kSoon);
+    const std::vector<HeldPiece> held{{.tensor = state.collection->tensor(0),
+                                       .box = state.pieces[0].box,
+                                       .memory = rank == 0 ? tensor : other,
+                                       .map = state.pieces[0].map,
+                                       .device = device.get()}};
+    EXPECT_OK(gatherer.gather(held, true, training));
+  });
 }
 
 // To take memory makes the device wait.

@@ -180,6 +180,7 @@ class Restore {
     Object objects = HOLDFAST_TRY(read_objects(env_, step));
     Object own =
         same_ranks ? HOLDFAST_TRY(read_objects(env_, step, channel_.rank())) : Object();
+    HOLDFAST_TRY(follow_stream(devices_of(into_.pieces), options_.stream));
     Filled filled = HOLDFAST_TRY(fill(env_, step, into_, options_.read));
     ranges_ = std::move(filled.by_range);
     seals_ = step.seals;

@@ -61,10 +61,10 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
 
 Result<SaveHandle> RunSaver::save(SaveRequest request) {
   if (closed_) return invalid("{}: the saver is closed", run_.path().native());
-  settle({}, nullptr);
+  settle({}, request.stream);
   const Message decision = request.decision.has_value()
                                ? *std::exchange(request.decision, std::nullopt)
-                               : HOLDFAST_TRY(agree(request.step));
+                               : HOLDFAST_TRY(agree(request.step, request.stream));
   serial_ = decision.serial;
   if (decision.error.has_value()) return *decision.error;
   if (decision.kind == "skip") {
@@ -82,19 +82,19 @@ Result<SaveHandle> RunSaver::save(SaveRequest request) {
 }
 
 // Rank 0 decides for all, so that nobody waits for a save that others do not make.
-Result<Message> RunSaver::agree(int64_t step) {
+Result<Message> RunSaver::agree(int64_t step, CudaStream stream) {
   if (!agree_.coordinator()) {
     // Rank 0 may be waiting for room.
     return agree_.hear(++serial_, options_.agree_within + options_.write_within);
   }
-  const Message decision = propose(step);
+  const Message decision = propose(step, stream);
   // A rank that cannot be told does not vote, which ends the attempt in its time.
   static_cast<void>(agree_.tell_all(decision, options_.agree_within));
   return decision;
 }
 
-Message RunSaver::propose(int64_t step) {
-  settle({}, nullptr);  // or there may never be room
+Message RunSaver::propose(int64_t step, CudaStream stream) {
+  settle({}, stream);  // or there may never be room
   Message decision{.serial = ++serial_, .kind = "go", .attempt = env_.random64()};
   MutexLock lock(mutex_);
   if (std::optional<Error> error = to_raise()) {
@@ -163,12 +163,12 @@ RunSaver::Task RunSaver::make_task(SaveRequest&& request, const Message& decisio
   return task;
 }
 
-Result<void> RunSaver::prepare(const LocalState& state) {
-  return prepare(state, Touch::kAhead);
+Result<void> RunSaver::prepare(const LocalState& state, CudaStream stream) {
+  settle({}, stream);
+  return plan_state(state, Touch::kAhead);
 }
 
-Result<void> RunSaver::prepare(const LocalState& state, Touch touch) {
-  settle({}, nullptr);
+Result<void> RunSaver::plan_state(const LocalState& state, Touch touch) {
   if (planned_.has_value() && planned_->state == state) return {};
   planned_.reset();
   HOLDFAST_TRY(plan_for(state));
@@ -190,9 +190,9 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
     task.objects->keep(std::move(request.objects));
   }
   // The copying begins at once, and comes first.
-  HOLDFAST_TRY(prepare(*request.state, Touch::kAheadIdly));
+  HOLDFAST_TRY(plan_state(*request.state, Touch::kAheadIdly));
   task.plan = plan_;
-  task.shard = HOLDFAST_TRY(plan_shard(*request.state, base));
+  task.shard = HOLDFAST_TRY(plan_shard(*request.state, base, request.stream));
   task.copies = task.shard.copy_at_once();
   task.shot = HOLDFAST_TRY(rooms_.take(task.shard.pieces(), request.stream));
   if (options_.guard != Guard::kOff) {
@@ -212,9 +212,11 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
   return {};
 }
 
-Result<ShardPlan> RunSaver::plan_shard(const LocalState& state,
-                                       const std::string& base) {
+Result<ShardPlan> RunSaver::plan_shard(const LocalState& state, const std::string& base,
+                                       CudaStream stream) {
   if (!options_.incremental) return planned_->shard;
+  // Else an update that is still to run would look like none.
+  HOLDFAST_TRY(follow_stream(devices_of(state.pieces), stream));
   return plan_->shard(state, history_.find(base));
 }
 

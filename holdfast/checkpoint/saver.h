@@ -94,7 +94,8 @@ struct SaveRequest {
   std::map<std::string, double> metrics{};
   std::string parallel{};  // the parallel configuration, in words
   std::string parent{};    // the step folder that the job went on from
-  // Tensors on CUDA devices are saved as they are after what was put into it so far.
+  // Tensors on CUDA devices are saved as they are after what was put into it so far. On
+  // devices that it is not of, the default stream stands for it (device.h).
   CudaStream stream = nullptr;
   // What rank 0 has proposed, if the caller has told it to all ranks; else save() does.
   std::optional<Message> decision{};
@@ -113,12 +114,13 @@ class Saver {
   virtual ~Saver() = default;
 
   // Plans for the state and makes the ring, so that the first save is like the others.
-  // Not needed.
-  virtual Result<void> prepare(const LocalState& state) = 0;
+  // Not needed. Settles for the stream, as save() and propose() do.
+  virtual Result<void> prepare(const LocalState& state,
+                               CudaStream stream = nullptr) = 0;
 
   // Rank 0's word about the save that comes next, for a caller that has something to tell
   // all ranks before it anyway: whether it is made, skipped, or fails. Waits for room.
-  virtual Message propose(int64_t step) = 0;
+  virtual Message propose(int64_t step, CudaStream stream = nullptr) = 0;
 
   // Begins to save. Fails on all ranks alike if earlier saves did (see above), and with
   // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a
@@ -143,7 +145,7 @@ class Saver {
 
   // Waits until all is durable and mirrored, lets go of the run, and fails, on all ranks
   // alike, as the last save failed on any. What is not done by the deadline (kTimeout)
-  // goes on, and close() may be called again.
+  // goes on, the state must stay as it is, and close() may be called again.
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
 
   virtual const Path& run() const = 0;

@@ -65,14 +65,15 @@ class Job {
   ~Job();
 
   // Looks at the pieces before the first step: they tile, replicas are equal, the ring is
-  // there. Not needed after resume().
-  Result<void> attach(std::span<const HeldPiece> pieces);
+  // there. Not needed after resume(). What is on devices is looked at as it is after what
+  // was put into training's stream so far.
+  Result<void> attach(std::span<const HeldPiece> pieces, CudaStream stream = nullptr);
 
   // The newest whole checkpoint, as rank 0 sees it: which tensors there are to fill, before
   // the pieces are made. kNotFound if there is none.
   Result<StepFiles> look();
   // Fills the pieces; see restore(), whose tiers are the mirrors unless the options name
-  // others. kNotFound if there is no checkpoint.
+  // others, and whose stream is training's. kNotFound if there is no checkpoint.
   Result<RestoredState> resume(std::span<const HeldPiece> pieces,
                                const RestoreOptions& options = {});
 

@@ -121,12 +121,12 @@ class HeldJob {
   }
 
   // Before the next save, which would wait and could not be interrupted.
-  void make_room() {
+  void make_room(uint64_t stream) {
     give_up_objects();
     std::erase_if(under_way_,
                   [](const HeldHandle& save) { return save.handle.is_done(); });
     if (under_way_.size() < room_) return;
-    static_cast<void>(settle({}, 0, std::nullopt));  // else none is done
+    static_cast<void>(settle({}, stream, std::nullopt));  // else none is done
     wait_room(std::deque<HeldHandle>(under_way_), room_);
   }
 
@@ -251,14 +251,16 @@ Looked look(HeldJob& self) {
           .rank_objects = std::move(rank_objects)};
 }
 
-HeldRestored resume(HeldJob& self, const Pieces& pieces, bool verify_all) {
-  return HeldRestored::of(self.call(
-      [&](Job& job) { return job.resume(pieces, {.verify_all = verify_all}); }));
+HeldRestored resume(HeldJob& self, const Pieces& pieces, bool verify_all,
+                    uint64_t stream) {
+  return HeldRestored::of(self.call([&](Job& job) {
+    return job.resume(pieces, {.verify_all = verify_all, .stream = stream_of(stream)});
+  }));
 }
 
 HeldHandle save(HeldJob& self, int64_t step, const Pieces& pieces, nb::object owners,
                 Numbers metrics, std::string parallel, uint64_t stream) {
-  self.make_room();
+  self.make_room(stream);
   JobState state{.step = step,
                  .pieces = pieces,
                  .objects_later = self.await_objects(),
@@ -310,15 +312,15 @@ void bind_job(nb::module_& m) {
            nb::arg("tiers"), nb::arg("schedule") = nb::dict())
       .def(
           "attach",
-          [](HeldJob& self, const Pieces& pieces) {
-            self.call([&](Job& job) { return job.attach(pieces); });
+          [](HeldJob& self, const Pieces& pieces, uint64_t stream) {
+            self.call([&](Job& job) { return job.attach(pieces, stream_of(stream)); });
           },
-          nb::arg("pieces"),
+          nb::arg("pieces"), nb::arg("stream") = 0,
           "Checks that the pieces of all ranks tile; makes the ring.")
       .def("look", &look,
            "The newest whole checkpoint; NotFoundError if there is none.")
       .def("resume", &resume, nb::arg("pieces"), nb::arg("verify_all") = false,
-           "Fills the pieces from it.")
+           nb::arg("stream") = 0, "Fills the pieces from it.")
       .def(
           "due",
           [](HeldJob& self, int64_t step) {

@@ -184,7 +184,7 @@ class Checkpointer:
         if self.report.reshaped or (self._strict and not self.report.exact):
             raise ValueError(f"{found.folder}: {self.report}")
         pieces = self._contents.make_room(found, self.report)
-        restored = job.resume(pieces, self._verify_all)
+        restored = job.resume(pieces, self._verify_all, _stream())
         self._contents.load(restored, found)
         self._attached = True
         self.report.tier = restored.tier
@@ -264,14 +264,14 @@ class Checkpointer:
         return self._job
 
     def _attach(self) -> None:
-        self._live().attach(self._contents.held())
+        self._live().attach(self._contents.held(), _stream())
         self._attached = True
 
     def _look(self) -> None:
         """After the first update, which makes slots: the first save is like the others."""
         self._looked = True
         self._settle()
-        self._live().attach(self._contents.capture().held)
+        self._live().attach(self._contents.capture().held, _stream())
         self._attached = True
 
     def _save(self, step: int, loss: Any, why: str) -> _native.SaveHandle:
