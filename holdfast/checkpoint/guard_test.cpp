@@ -262,6 +262,71 @@ TEST_P(OnADevice, ReplicasAreComparedAsTheyAreAfterTheStream) {
   });
 }
 
+// What is copied at once, on a device with so many bytes.
+struct AtOnceOnADevice : ::testing::TestWithParam<First> {
+  static constexpr int64_t kReserve = int64_t{1} << 30;
+  static constexpr int64_t kLarge = int64_t{20} << 20;
+
+  // Saves a few times, overwriting the tensor without a settle; all are as they were.
+  void save_and_overwrite(int64_t size, int64_t free) {
+    cuda.free_memory = free;
+    const ByteSpan tensor = cuda.new_tensor(static_cast<size_t>(size));
+    LocalState state = OnADevice::state_of(tensor);
+    state.pieces[0].device = device.get();
+    state.pieces[0].at_once = true;
+    SaverOptions options = test_options();
+    options.guard = Guard::kSample;
+    options.background = true;
+    options.direct = false;
+    const auto saver = Saver::open(env, "run", nullptr, options).value();
+    ASSERT_OK(saver->prepare(state));
+    for (int64_t step = 1; step < 4; ++step) {
+      cuda.set(training, tensor, static_cast<std::byte>(step));
+      const SaveHandle handle =
+          saver->save({.step = step, .state = &state, .stream = training}).value();
+      cuda.set(training, tensor, std::byte{9});
+      EXPECT_FALSE(saver->may_tear());
+      saver->settle({}, training);
+      ASSERT_OK(handle.durable());
+      Bytes memory(tensor.size());
+      ASSERT_OK(restore(env, "run", OnADevice::state_of(memory)));
+      EXPECT_TRUE(memory == Bytes(tensor.size(), static_cast<std::byte>(step)));
+    }
+    left = cuda.free_memory;
+    EXPECT_OK(saver->close());
+  }
+
+  MemoryEnv env{1};
+  FakeCuda cuda{GetParam()};
+  std::unique_ptr<Device> device = Device::open(cuda, 0).value();
+  CudaStream training = cuda.new_stream();
+  int64_t left = 0;  // free bytes of the device
+};
+
+INSTANTIATE_TEST_SUITE_P(All, AtOnceOnADevice,
+                         ::testing::Values(First::kOurs, First::kTrainings));
+
+TEST_P(AtOnceOnADevice, SmallCopiesNeedNoReserve) {
+  save_and_overwrite(1000, 1 << 20);
+  EXPECT_GT(cuda.allocations, 0);
+}
+
+TEST_P(AtOnceOnADevice, LargeCopiesLeaveTheReserveFree) {
+  save_and_overwrite(kLarge, kReserve + kLarge + kLarge / 2);
+  EXPECT_EQ(cuda.allocations, 1);
+  EXPECT_GE(left, kReserve);
+}
+
+TEST_P(AtOnceOnADevice, WhatFindsNoRoomIsCopiedIntoTheHostsMemory) {
+  save_and_overwrite(kLarge, kReserve + kLarge - 1);
+  EXPECT_EQ(cuda.allocations, 0);
+}
+
+TEST_P(AtOnceOnADevice, TheSameOfWhatIsSmall) {
+  save_and_overwrite(1000, 10);
+  EXPECT_EQ(cuda.allocations, 0);
+}
+
 // To take memory makes the device wait.
 TEST_P(OnADevice, NoSaveTakesMemoryThatPrepareCouldHaveTaken) {
   const auto saver = open();
