@@ -65,7 +65,7 @@ class Job {
   ~Job();
 
   // Looks at the pieces before the first step: they tile, replicas are equal, the ring is
-  // there. Not needed after resume(). What is on devices is looked at as it is after what
+  // there. Again where tensors were added: a save does not compare their replicas. Not needed after resume(). What is on devices is looked at as it is after what
   // was put into training's stream so far.
   Result<void> attach(std::span<const HeldPiece> pieces, CudaStream stream = nullptr);
 
