@@ -17,7 +17,7 @@ bool may_pass(const Error& error);
 class RunSaver : public Saver {
  public:
   RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
-           SaverOptions options);
+           SaverOptions options, int ranks_here);
   ~RunSaver() override {
     RunSaver::settle({}, nullptr);
     static_cast<void>(finish(kNoDeadline));
@@ -55,7 +55,7 @@ class RunSaver : public Saver {
   std::set<std::string> bases_in_use();
   Result<void> plan_for(const LocalState& state);
   int64_t ring_size();
-  void make_ring(Touch touch);
+  void make_ring(const std::vector<PieceToWrite>& pieces, Touch touch);
   void enqueue(const Task& task);
 
   // Of the background (saver_threads.cpp).
@@ -88,6 +88,7 @@ class RunSaver : public Saver {
   Run run_;
   std::optional<Owner> owner_;  // rank 0's
   const SaverOptions options_;
+  const int ranks_here_;  // that share this machine's memory
   Channel agree_;
   Committer committer_;
   Mirror mirror_;

@@ -41,8 +41,8 @@ enum class Backpressure {
 };
 
 struct SaverOptions {
-  // Bytes of the staging ring; 0 is the rank's part of the state, at most a quarter of
-  // the memory that is free.
+  // Bytes of the staging ring; 0 is the rank's part of the state, at most its part of a
+  // quarter of the memory that is free on its machine.
   int64_t ring_bytes = 0;
   int64_t block_bytes = int64_t{4} << 20;
   int in_flight = 2;  // saves captured or being captured and not yet durable
@@ -105,7 +105,8 @@ class Saver {
  public:
   // Rank 0 makes the directory and owns the run from then on: kConflict, on all ranks,
   // if a live job has it. Sweeps what crashes left. kInvalid for options that make no
-  // sense, which are to be the same on all ranks. `transport` is null for one rank;
+  // sense, which are to be the same on all ranks. Collective, also where it fails: kTimeout
+  // or kUnavailable if a rank does not come. `transport` is null for one rank;
   // it and env must outlive the saver.
   static Result<std::unique_ptr<Saver>> open(Env& env, const Path& run,
                                              Transport* transport = nullptr,
