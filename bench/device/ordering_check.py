@@ -106,6 +106,7 @@ def check_incremental(checks: Checks, where: str) -> None:
     job.ck.resume()
     job.backward()
     job.optimizer.step()
+    torch.cuda.synchronize()
     job.ck.save(0).durable()
     before = job.copies()
     job.backward()

@@ -211,6 +211,7 @@ TEST_P(OnADevice, AnUpdateThatIsStillToRunIsInAnIncrementalSave) {
   const auto saver = open(true);
   for (int64_t step = 1; step < 4; ++step) {
     cuda.set(training, tensor, static_cast<std::byte>(step));
+    if (step == 1) cuda.run_all();
     const SaveHandle handle =
         saver->save({.step = step, .state = &state, .stream = training}).value();
     saver->settle({}, training);
