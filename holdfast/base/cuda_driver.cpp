@@ -62,6 +62,7 @@ struct Functions {
   Status (*priorities)(int*, int*);
   Status (*stream_create)(CudaStream*, unsigned, int);
   Status (*stream_destroy)(CudaStream);
+  Status (*stream_context)(CudaStream, CudaContext*);
   Status (*stream_wait)(CudaStream, CudaEvent, unsigned);
   Status (*copy)(DeviceAddress, DeviceAddress, size_t, CudaStream);
   Status (*copy_2d)(const Copy2D*, CudaStream);
@@ -114,6 +115,7 @@ Result<Functions> find_all(const Library& library) {
   HOLDFAST_TRY(library.find("cuCtxGetStreamPriorityRange", f.priorities));
   HOLDFAST_TRY(library.find("cuStreamCreateWithPriority", f.stream_create));
   HOLDFAST_TRY(library.find("cuStreamDestroy_v2", f.stream_destroy));
+  HOLDFAST_TRY(library.find("cuStreamGetCtx", f.stream_context));
   HOLDFAST_TRY(library.find("cuStreamWaitEvent", f.stream_wait));
   HOLDFAST_TRY(library.find("cuMemcpyAsync", f.copy));
   HOLDFAST_TRY(library.find("cuMemcpy2DAsync_v2", f.copy_2d));
@@ -209,6 +211,11 @@ class LoadedDriver : public CudaDriver {
     return stream;
   }
   void destroy_stream(CudaStream stream) override { ignore(f_.stream_destroy(stream)); }
+  Result<CudaContext> context_of(CudaStream stream) override {
+    CudaContext context = nullptr;
+    HOLDFAST_TRY(outcome(f_.stream_context(stream, &context), "cuStreamGetCtx"));
+    return context;
+  }
 
   Result<void> copy(DeviceAddress to, DeviceAddress from, int64_t bytes,
                     CudaStream stream) override {

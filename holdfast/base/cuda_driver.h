@@ -84,6 +84,8 @@ class CudaDriver {
   // In a context. A stream that does not wait for the default one.
   virtual Result<CudaStream> create_stream() = 0;
   virtual void destroy_stream(CudaStream stream) = 0;
+  // The one that it was made in; this thread's for the default one.
+  virtual Result<CudaContext> context_of(CudaStream stream) = 0;
   // Copies in the stream's order. What is host memory is pinned, or the call waits.
   virtual Result<void> copy(DeviceAddress to, DeviceAddress from, int64_t bytes,
                             CudaStream stream) = 0;
@@ -101,6 +103,7 @@ class CudaDriver {
   // In a context. Events begin as if they had been reached.
   virtual Result<CudaEvent> create_event() = 0;
   virtual void destroy_event(CudaEvent event) = 0;
+  // Both of the context.
   virtual Result<void> record(CudaEvent event, CudaStream stream) = 0;
   // The stream goes on when the event, as recorded last, is reached. Nobody waits here.
   virtual Result<void> make_wait(CudaStream stream, CudaEvent event) = 0;

@@ -46,6 +46,23 @@ struct Writer {
   std::unique_ptr<Saver> saver;
 };
 
+// Sanitizers end a process that asks for so much.
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+TEST(Memory, ARingThatCannotBeHadDropsEverySaveAndEndsNothing) {
+  MemoryEnv env(1);
+  SaverOptions options = in_background();
+  options.ring_bytes = int64_t{1} << 50;
+  const auto saver = Saver::open(env, kRun, nullptr, options).value();
+  Job job(replicated(tensors(), 1));
+  const LocalState state = job.state(0);
+  EXPECT_ERROR(saver->prepare(state), ErrorCode::kNoSpace);
+  for (int64_t step = 1; step < 3; ++step) {
+    const SaveHandle handle = saver->save({.step = step, .state = &state}).value();
+    EXPECT_ERROR(handle.durable(), ErrorCode::kNoSpace);
+  }
+}
+#endif
+
 // Restores until the writer is done; every state found must be that of its step.
 void read_until(Env& env, const std::atomic<bool>& done) {
   Job job(replicated(tensors(), 1));

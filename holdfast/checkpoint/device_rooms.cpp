@@ -5,8 +5,13 @@
 namespace holdfast {
 namespace {
 
-constexpr size_t kMostRooms = 16;   // small ones, of a device
+constexpr int64_t kSmall = int64_t{16} << 20;  // bytes that need no reserve
+constexpr size_t kMostRooms = 16;              // small ones, of a device
 constexpr size_t kSavesAtOnce = 2;  // for which there is room from the beginning
+
+bool is_full(const Result<std::unique_ptr<DeviceSnapshot>>& snapshot) {
+  return !snapshot.ok() && snapshot.error().code() == ErrorCode::kNoSpace;
+}
 
 // Numbers of the device's pieces that are, or are not, to be copied at once.
 std::vector<size_t> choose(std::span<const PieceToWrite> pieces, const Device& device,
@@ -40,16 +45,6 @@ void move_to(const DeviceSnapshot& snapshot, const std::vector<size_t>& chosen,
 
 }  // namespace
 
-std::vector<const Device*> devices_of(std::span<const PieceToWrite> pieces) {
-  std::vector<const Device*> devices;
-  for (const PieceToWrite& piece : pieces) {
-    if (piece.device == nullptr || std::ranges::count(devices, piece.device) > 0)
-      continue;
-    devices.push_back(piece.device);
-  }
-  return devices;
-}
-
 Result<void> DeviceShot::make_wait(CudaStream stream, ShardWriter& writer) const {
   for (const Device* device : by_ring_) {
     HOLDFAST_TRY(writer.make_wait(stream, *device));
@@ -57,29 +52,32 @@ Result<void> DeviceShot::make_wait(CudaStream stream, ShardWriter& writer) const
   return {};
 }
 
-Result<std::unique_ptr<DeviceSnapshot>> DeviceRooms::SmallRooms::take(
+// Only the training thread takes rooms, so one that is free stays so.
+Result<std::unique_ptr<DeviceSnapshot>> DeviceRooms::Pool::take(
     const std::vector<PieceToWrite>& pieces, const DeviceMark& mark) {
   for (const auto& room : rooms_) {
-    Result<std::unique_ptr<DeviceSnapshot>> snapshot = room->take(pieces, mark);
-    const bool full = !snapshot.ok() && snapshot.error().code() == ErrorCode::kNoSpace;
-    if (!full) return snapshot;
+    if (room->is_free()) return room->take(pieces, mark);
   }
-  if (rooms_.size() == kMostRooms) {
-    return no_space("device {}: {} saves have small copies on it", device_.number(),
-                    kMostRooms);
+  SnapshotRoom& room = add();
+  const bool small = room.bytes_for(pieces) <= kSmall;
+  if (rooms_.size() > (small ? kMostRooms : kSavesAtOnce)) {
+    rooms_.pop_back();
+    return no_space("device {}: {} saves have copies on it", device_.number(),
+                    rooms_.size());
   }
-  return add().take(pieces, mark);
+  return room.take(pieces, mark);
 }
 
-SnapshotRoom& DeviceRooms::SmallRooms::add() {
+SnapshotRoom& DeviceRooms::Pool::add() {
   return *rooms_.emplace_back(
-      std::make_unique<SnapshotRoom>(device_, SnapshotOptions{.reserve = 0}));
+      std::make_unique<SnapshotRoom>(device_, SnapshotOptions{.small = kSmall}));
 }
 
 // Taking device memory makes the device wait, so it is not left to the first save.
-void DeviceRooms::SmallRooms::prepare(size_t count, int64_t bytes) {
+void DeviceRooms::Pool::prepare(size_t count, int64_t bytes) {
   if (bytes == 0) return;
-  while (rooms_.size() < count) static_cast<void>(add().prepare(bytes));
+  while (rooms_.size() < count) add();
+  for (size_t i = 0; i < count; ++i) static_cast<void>(rooms_[i]->prepare(bytes));
 }
 
 DeviceRooms::Rooms& DeviceRooms::of(const Device& device) {
@@ -94,14 +92,14 @@ bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces, int64_t probed) 
     Rooms& rooms = of(*device);
     const auto later = pick(pieces, choose(pieces, *device, false));
     const auto now = pick(pieces, choose(pieces, *device, true));
-    const int64_t small = rooms.large.bytes_for(now);
-    if (rooms.large.prepare(rooms.large.bytes_for(later)).ok()) {
-      rooms.small.prepare(kSavesAtOnce, small);
-      continue;
-    }
+    const int64_t at_once = rooms.large.bytes_for(now);
+    // Without a first one save() waits for the host; the large one is needed less.
+    rooms.at_once.prepare(1, at_once);
+    const bool roomy = rooms.large.prepare(rooms.large.bytes_for(later)).ok();
+    rooms.at_once.prepare(kSavesAtOnce, at_once);
+    if (roomy) continue;
     enough = false;
-    // One for what is copied at once, two to probe.
-    rooms.small.prepare(3 * kSavesAtOnce, std::max(small, std::ssize(later) * probed));
+    rooms.probes.prepare(2 * kSavesAtOnce, std::ssize(later) * probed);  // two a save
   }
   return enough;
 }
@@ -112,33 +110,61 @@ Result<std::unique_ptr<DeviceShot>> DeviceRooms::take(std::span<PieceToWrite> pi
   if (devices.empty()) return std::unique_ptr<DeviceShot>();
   auto shot = std::make_unique<DeviceShot>();
   for (const Device* device : devices) {
-    HOLDFAST_TRY(take_on(*device, pieces, stream, *shot));
+    const Order order{.device = *device,
+                      .mark = HOLDFAST_TRY(device->mark(stream)),
+                      .stream = stream,
+                      .pieces = pieces,
+                      .shot = *shot};
+    HOLDFAST_TRY(take_now(order));
+    HOLDFAST_TRY(take_later(order));
   }
   return shot;
 }
 
-Result<void> DeviceRooms::take_on(const Device& device, std::span<PieceToWrite> pieces,
-                                  CudaStream stream, DeviceShot& shot) {
-  const DeviceMark mark = HOLDFAST_TRY(device.mark(stream));
-  Rooms& rooms = of(device);
-  if (const std::vector<size_t> now = choose(pieces, device, true); !now.empty()) {
-    auto snapshot = HOLDFAST_TRY(rooms.small.take(pick(pieces, now), mark));
-    HOLDFAST_TRY(snapshot->make_wait(stream));
-    move_to(*snapshot, now, pieces);
-    shot.snapshots_.push_back(std::move(snapshot));
-  }
-  const std::vector<size_t> later = choose(pieces, device, false);
+Result<void> DeviceRooms::take_now(const Order& order) {
+  const std::vector<size_t> now = choose(order.pieces, order.device, true);
+  if (now.empty()) return {};
+  auto snapshot = of(order.device).at_once.take(pick(order.pieces, now), order.mark);
+  if (is_full(snapshot)) return copy_to_host(order, now);
+  return keep(order, now, HOLDFAST_TRY(std::move(snapshot)));
+}
+
+Result<void> DeviceRooms::take_later(const Order& order) {
+  const std::vector<size_t> later = choose(order.pieces, order.device, false);
   if (later.empty()) return {};
-  auto snapshot = rooms.large.take(pick(pieces, later), mark);
-  if (snapshot.ok()) {
-    HOLDFAST_TRY((*snapshot)->make_wait(stream));
-    move_to(**snapshot, later, pieces);
-    shot.snapshots_.push_back(*std::move(snapshot));
-    return {};
+  auto snapshot = of(order.device).large.take(pick(order.pieces, later), order.mark);
+  if (!is_full(snapshot)) return keep(order, later, HOLDFAST_TRY(std::move(snapshot)));
+  order.shot.by_ring_.push_back(&order.device);
+  return order.device.follow(order.mark);
+}
+
+Result<void> DeviceRooms::keep(const Order& order, const std::vector<size_t>& chosen,
+                               std::unique_ptr<DeviceSnapshot> snapshot) {
+  HOLDFAST_TRY(snapshot->make_wait(order.stream));
+  move_to(*snapshot, chosen, order.pieces);
+  order.shot.snapshots_.push_back(std::move(snapshot));
+  return {};
+}
+
+// The chosen pieces are the host's from now on.
+Result<void> DeviceRooms::copy_to_host(const Order& order,
+                                       const std::vector<size_t>& chosen) {
+  int64_t total = 0;
+  for (const size_t i : chosen) total += order.pieces[i].bytes();
+  Bytes copies(static_cast<size_t>(total));
+  ByteSpan room = copies;
+  HOLDFAST_TRY(order.device.follow(order.mark));
+  for (const size_t i : chosen) {
+    PieceToWrite& piece = order.pieces[i];
+    const ByteSpan copy = room.first(static_cast<size_t>(piece.bytes()));
+    HOLDFAST_TRY(read_piece(piece, 0, copy));
+    piece.memory = copy;
+    piece.map = Map::dense(piece.box, bytes_of(piece.dtype));
+    piece.device = nullptr;
+    room = room.subspan(copy.size());
   }
-  if (snapshot.error().code() != ErrorCode::kNoSpace) return snapshot.error();
-  shot.by_ring_.push_back(&device);
-  return device.follow(mark);
+  order.shot.in_host_.push_back(std::move(copies));
+  return {};
 }
 
 Result<std::vector<std::unique_ptr<DeviceSnapshot>>> DeviceRooms::probe(
@@ -146,7 +172,7 @@ Result<std::vector<std::unique_ptr<DeviceSnapshot>>> DeviceRooms::probe(
   std::vector<std::unique_ptr<DeviceSnapshot>> snapshots;
   for (const Device* device : devices_of(pieces)) {
     const DeviceMark mark = HOLDFAST_TRY(device->mark(stream));
-    snapshots.push_back(HOLDFAST_TRY(of(*device).small.take(pieces, mark)));
+    snapshots.push_back(HOLDFAST_TRY(of(*device).probes.take(pieces, mark)));
     HOLDFAST_TRY(snapshots.back()->make_wait(stream));
   }
   return snapshots;

@@ -3,6 +3,10 @@
 // afterwards can tear the copy. Else they go straight into the ring while the next forward and
 // backward run, and training's stream waits before the update (DeviceShot::make_wait). No
 // thread waits for the device in either case.
+//
+// What is to be copied at once, and finds no room in the device, is copied into the host's
+// memory while save() waits: slow, and right. All that is more than a few MiB leaves a
+// reserve of the device free, which training may need yet.
 #pragma once
 
 #include <map>
@@ -25,6 +29,7 @@ class DeviceShot {
   friend class DeviceRooms;
   std::vector<std::unique_ptr<DeviceSnapshot>> snapshots_;
   std::vector<const Device*> by_ring_;  // devices whose tensors go straight to the ring
+  std::vector<Bytes> in_host_;          // copies for which devices had no room
 };
 
 // The memory of a saver on each device, kept between saves. Of the training thread; what it
@@ -47,12 +52,13 @@ class DeviceRooms {
       const std::vector<PieceToWrite>& pieces, CudaStream stream);
 
  private:
-  // Small copies find a free room, or get a new one: several saves may be under way.
-  class SmallRooms {
+  // Copies find a free room, or get a new one: several saves may be under way.
+  class Pool {
    public:
-    explicit SmallRooms(const Device& device) : device_(device) {}
-    // Makes so many, of so many bytes.
+    explicit Pool(const Device& device) : device_(device) {}
+    // Makes so many, of so many bytes, as far as the device has them.
     void prepare(size_t count, int64_t bytes);
+    // kNoSpace if all are taken, or the device has too little.
     Result<std::unique_ptr<DeviceSnapshot>> take(
         const std::vector<PieceToWrite>& pieces, const DeviceMark& mark);
 
@@ -63,19 +69,30 @@ class DeviceRooms {
     std::vector<std::unique_ptr<SnapshotRoom>> rooms_;
   };
   struct Rooms {
-    explicit Rooms(const Device& device) : small(device), large(device) {}
-    SmallRooms small;
-    SnapshotRoom large;
+    explicit Rooms(const Device& device)
+        : at_once(device), probes(device), large(device) {}
+    Pool at_once;
+    Pool probes;
+    SnapshotRoom large;  // of the rest
+  };
+  // What take() does on one device.
+  struct Order {
+    const Device& device;
+    DeviceMark mark;
+    CudaStream stream;
+    std::span<PieceToWrite> pieces;
+    DeviceShot& shot;
   };
 
   Rooms& of(const Device& device);
-  Result<void> take_on(const Device& device, std::span<PieceToWrite> pieces,
-                       CudaStream stream, DeviceShot& shot);
+  Result<void> take_now(const Order& order);
+  Result<void> take_later(const Order& order);
+  static Result<void> keep(const Order& order, const std::vector<size_t>& chosen,
+                           std::unique_ptr<DeviceSnapshot> snapshot);
+  static Result<void> copy_to_host(const Order& order,
+                                   const std::vector<size_t>& chosen);
 
   std::map<const Device*, std::unique_ptr<Rooms>> rooms_;
 };
-
-// The devices that the pieces are on, each once.
-std::vector<const Device*> devices_of(std::span<const PieceToWrite> pieces);
 
 }  // namespace holdfast

@@ -161,7 +161,8 @@ Result<Seal> seal_of(const Tensor& tensor, const LocalPiece& piece) {
 
 // Seals of the rank's replicas, in the order of for_each_replica; zeros for one that could
 // not be read.
-Bytes seal_replicas(const LocalState& state) {
+Bytes seal_replicas(const LocalState& state, CudaStream stream) {
+  const Result<void> behind = follow_stream(devices_of(state.pieces), stream);
   std::map<std::pair<TensorId, Box>, const LocalPiece*> pieces;
   for (const LocalPiece& piece : state.pieces)
     pieces[{piece.tensor, piece.box}] = &piece;
@@ -171,7 +172,8 @@ Bytes seal_replicas(const LocalState& state) {
     if (found == pieces.end()) return;
     const Tensor& tensor = state.collection->tensor(t);
     const LocalPiece& piece = *found->second;
-    const Result<Seal> read = seal_of(tensor, piece);
+    const Result<Seal> read =
+        behind.ok() ? seal_of(tensor, piece) : Result<Seal>(behind.error());
     const Seal seal = read.ok() ? *read : Seal();
     const size_t at = seals.size();
     seals.resize(at + 2 * sizeof(uint64_t));
@@ -233,13 +235,14 @@ Result<void> StateGatherer::describe(std::span<const HeldPiece> pieces) {
 }
 
 Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
-                                         bool compare) {
+                                         bool compare, CudaStream stream) {
   Bytes nothing;
-  return gather(pieces, compare, nothing, {});
+  return gather(pieces, compare, nothing, {}, stream);
 }
 
 Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
-                                         bool compare, Bytes& word, Duration longer) {
+                                         bool compare, Bytes& word, Duration longer,
+                                         CudaStream stream) {
   if (const Result<void> described = describe(pieces); !described.ok()) {
     return fail(described.error(), word, longer);
   }
@@ -249,7 +252,7 @@ Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
     placed_.reset();
     const std::vector<Bytes> texts = HOLDFAST_TRY(all(text_));
     collection_ = HOLDFAST_TRY(merge(texts));
-    if (compare) HOLDFAST_TRY(compare_replicas(place(pieces)));
+    if (compare) HOLDFAST_TRY(compare_replicas(place(pieces), stream));
     seen_ = std::move(digests);
   }
   if (!placed_.has_value()) placed_ = place(pieces);
@@ -300,8 +303,9 @@ LocalState StateGatherer::place(std::span<const HeldPiece> pieces) const {
   return state;
 }
 
-Result<void> StateGatherer::compare_replicas(const LocalState& state) {
-  const std::vector<Bytes> seals = HOLDFAST_TRY(all(seal_replicas(state)));
+Result<void> StateGatherer::compare_replicas(const LocalState& state,
+                                             CudaStream stream) {
+  const std::vector<Bytes> seals = HOLDFAST_TRY(all(seal_replicas(state, stream)));
   std::vector<size_t> at(seals.size());  // how far each rank's are read
   std::optional<Error> first;
   const Layout& layout = state.collection->layout();

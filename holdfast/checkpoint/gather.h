@@ -3,8 +3,10 @@
 //
 // Boxes of a tensor must tile it exactly: a part that no rank has, or boxes that overlap
 // without being equal, are refused. Equal boxes on several ranks are replicas, and must hold
-// the same bytes when they are first seen: a cut that nobody knows of (hand-written tensor
-// parallelism) looks like a replica that differs.
+// the same bytes when they are compared: a cut that nobody knows of (hand-written tensor
+// parallelism) looks like a replica that differs. That is when a description is new and the
+// caller asks for it. Comparing reads every byte while training waits, so a job asks when it
+// attaches, and never in a save: what appears between the two is not compared.
 #pragma once
 
 #include <memory>
@@ -41,13 +43,15 @@ class StateGatherer {
   // Called by all ranks together, each with its own pieces; a tensor may have pieces on any
   // number of them. If no rank's description has changed, the collection is the same object
   // as before. kInvalid, on all ranks, naming tensor and ranks, for what does not tile;
-  // with `compare` also for replicas that differ.
-  Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare);
+  // with `compare` also for replicas that differ, in descriptions that no call has seen.
+  // What is on CUDA devices is compared as it is after what was put into the stream so far.
+  Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare,
+                            CudaStream stream = nullptr);
 
   // The same, and what rank 0 has to say goes to all with it, which spares them a message.
   // Others wait so much longer for it; `word` is then rank 0's.
   Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare,
-                            Bytes& word, Duration longer);
+                            Bytes& word, Duration longer, CudaStream stream = nullptr);
 
   // Instead of gather(), on a rank that has failed before it: all fail, with its error.
   Error fail(const Error& why);
@@ -60,7 +64,7 @@ class StateGatherer {
                                               Duration longer);
   static Result<std::shared_ptr<const Collection>> merge(
       const std::vector<Bytes>& texts);
-  Result<void> compare_replicas(const LocalState& state);
+  Result<void> compare_replicas(const LocalState& state, CudaStream stream);
   LocalState place(std::span<const HeldPiece> pieces) const;
 
   int rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }

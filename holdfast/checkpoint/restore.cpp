@@ -208,6 +208,7 @@ class Restore {
   Result<RestoredState> read_step(const Opened& opened) {
     const StepFiles& step = opened.step;
     const LocalState& into = *HOLDFAST_TRY(into_(step));
+    HOLDFAST_TRY(follow_stream(devices_of(into.pieces), options_.stream));
     Filled filled = HOLDFAST_TRY(fill(env_, step, into, options_.read));
     ranges_ = std::move(filled.by_range);
     seals_ = step.seals;

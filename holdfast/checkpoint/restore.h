@@ -29,6 +29,9 @@ struct RestoreOptions {
   // it, and makes the directory if there is none.
   std::vector<std::shared_ptr<StorageTier>> tiers{};
   ReadOptions read{.threads = 2, .in_flight = 4};
+  // Pieces on CUDA devices are filled after what was put into it so far, which may be the
+  // last of their initialisation. When restore() returns they are, whatever stream looks.
+  CudaStream stream = nullptr;
   Duration agree_within = std::chrono::seconds(60);
   Duration read_within = std::chrono::minutes(30);
   EventSink* events = nullptr;

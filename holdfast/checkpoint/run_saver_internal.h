@@ -17,15 +17,15 @@ bool may_pass(const Error& error);
 class RunSaver : public Saver {
  public:
   RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
-           SaverOptions options);
+           SaverOptions options, int ranks_here);
   ~RunSaver() override {
     RunSaver::settle({}, nullptr);
     static_cast<void>(finish(kNoDeadline));
   }
 
   const Path& run() const override { return run_.path(); }
-  Result<void> prepare(const LocalState& state) override;
-  Message propose(int64_t step) override;
+  Result<void> prepare(const LocalState& state, CudaStream stream) override;
+  Message propose(int64_t step, CudaStream stream) override;
   Result<SaveHandle> save(SaveRequest request) override;
   bool may_tear() const override;
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
@@ -36,7 +36,7 @@ class RunSaver : public Saver {
   using Task = std::shared_ptr<SaveTask>;  // of the two threads, one after the other
 
   // Of the training thread (saver.cpp).
-  Result<Message> agree(int64_t step);
+  Result<Message> agree(int64_t step, CudaStream stream);
   bool make_room() HOLDFAST_REQUIRES(mutex_);
   void supersede_waiting() HOLDFAST_REQUIRES(mutex_);
   std::optional<Error> to_raise() HOLDFAST_REQUIRES(mutex_);
@@ -44,17 +44,18 @@ class RunSaver : public Saver {
   Task make_task(SaveRequest&& request, const Message& decision);
   Result<void> fill_task(SaveTask& task, SaveRequest&& request,
                          const std::string& base);
-  Result<void> prepare(const LocalState& state, Touch touch);
+  Result<void> plan_state(const LocalState& state, Touch touch);
   // Whether settle() waits for all of it to be copied.
   bool is_awaited(const SaveTask& task) const;
   Result<void> wait_captured(SaveTask& task, Instant deadline);
   Result<void> settle_task(SaveTask& task, const std::vector<std::string>& changed,
                            CudaStream stream, Settled& settled);
-  Result<ShardPlan> plan_shard(const LocalState& state, const std::string& base);
+  Result<ShardPlan> plan_shard(const LocalState& state, const std::string& base,
+                               CudaStream stream);
   std::set<std::string> bases_in_use();
   Result<void> plan_for(const LocalState& state);
   int64_t ring_size();
-  void make_ring(Touch touch);
+  void make_ring(const std::vector<PieceToWrite>& pieces, Touch touch);
   void enqueue(const Task& task);
 
   // Of the background (saver_threads.cpp).
@@ -87,6 +88,7 @@ class RunSaver : public Saver {
   Run run_;
   std::optional<Owner> owner_;  // rank 0's
   const SaverOptions options_;
+  const int ranks_here_;  // that share this machine's memory
   Channel agree_;
   Committer committer_;
   Mirror mirror_;

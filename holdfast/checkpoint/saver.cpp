@@ -1,6 +1,7 @@
 #include "holdfast/checkpoint/saver.h"
 
 #include <algorithm>
+#include <new>
 
 #include "holdfast/base/json_text.h"
 #include "holdfast/checkpoint/events.h"
@@ -29,6 +30,15 @@ Result<void> check_texts(const SaveRequest& request,
   return {};
 }
 
+// What takes memory in proportion to the state, and may not get it.
+Result<void> if_memory_lasts(const auto& call) {
+  try {
+    return call();
+  } catch (const std::bad_alloc&) {
+    return no_space("no memory is left to copy the state into");
+  }
+}
+
 }  // namespace
 
 bool may_pass(const Error& error) {
@@ -42,11 +52,12 @@ bool may_pass(const Error& error) {
 }
 
 RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
-                   SaverOptions options)
+                   SaverOptions options, int ranks_here)
     : env_(env),
       run_(std::move(run)),
       owner_(std::move(owner)),
       options_(std::move(options)),
+      ranks_here_(ranks_here),
       agree_(env, transport, kAgreeTag),
       committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_),
       mirror_(env, run_.path(),
@@ -61,10 +72,10 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
 
 Result<SaveHandle> RunSaver::save(SaveRequest request) {
   if (closed_) return invalid("{}: the saver is closed", run_.path().native());
-  settle({}, nullptr);
+  settle({}, request.stream);
   const Message decision = request.decision.has_value()
                                ? *std::exchange(request.decision, std::nullopt)
-                               : HOLDFAST_TRY(agree(request.step));
+                               : HOLDFAST_TRY(agree(request.step, request.stream));
   serial_ = decision.serial;
   if (decision.error.has_value()) return *decision.error;
   if (decision.kind == "skip") {
@@ -82,19 +93,19 @@ Result<SaveHandle> RunSaver::save(SaveRequest request) {
 }
 
 // Rank 0 decides for all, so that nobody waits for a save that others do not make.
-Result<Message> RunSaver::agree(int64_t step) {
+Result<Message> RunSaver::agree(int64_t step, CudaStream stream) {
   if (!agree_.coordinator()) {
     // Rank 0 may be waiting for room.
     return agree_.hear(++serial_, options_.agree_within + options_.write_within);
   }
-  const Message decision = propose(step);
+  const Message decision = propose(step, stream);
   // A rank that cannot be told does not vote, which ends the attempt in its time.
   static_cast<void>(agree_.tell_all(decision, options_.agree_within));
   return decision;
 }
 
-Message RunSaver::propose(int64_t step) {
-  settle({}, nullptr);  // or there may never be room
+Message RunSaver::propose(int64_t step, CudaStream stream) {
+  settle({}, stream);  // or there may never be room
   Message decision{.serial = ++serial_, .kind = "go", .attempt = env_.random64()};
   MutexLock lock(mutex_);
   if (std::optional<Error> error = to_raise()) {
@@ -156,25 +167,25 @@ RunSaver::Task RunSaver::make_task(SaveRequest&& request, const Message& decisio
                                                   .copies = {},
                                                   .handle = SaveHandle(env_),
                                                   .index = std::nullopt});
-  if (Result<void> filled = fill_task(*task, std::move(request), decision.text);
-      !filled.ok()) {
-    task->failed = std::move(filled).error();
-  }
+  Result<void> filled = if_memory_lasts(
+      [&] { return fill_task(*task, std::move(request), decision.text); });
+  if (!filled.ok()) task->failed = std::move(filled).error();
   return task;
 }
 
-Result<void> RunSaver::prepare(const LocalState& state) {
-  return prepare(state, Touch::kAhead);
+Result<void> RunSaver::prepare(const LocalState& state, CudaStream stream) {
+  settle({}, stream);
+  return if_memory_lasts([&] { return plan_state(state, Touch::kAhead); });
 }
 
-Result<void> RunSaver::prepare(const LocalState& state, Touch touch) {
-  settle({}, nullptr);
+Result<void> RunSaver::plan_state(const LocalState& state, Touch touch) {
   if (planned_.has_value() && planned_->state == state) return {};
   planned_.reset();
   HOLDFAST_TRY(plan_for(state));
   HOLDFAST_TRY(state.check());
-  planned_ = Planned{.state = state, .shard = plan_->shard(state)};
-  make_ring(touch);
+  Planned planned{.state = state, .shard = plan_->shard(state)};
+  make_ring(planned.shard.shard().pieces, touch);
+  planned_ = std::move(planned);  // with a ring
   return {};
 }
 
@@ -190,9 +201,9 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
     task.objects->keep(std::move(request.objects));
   }
   // The copying begins at once, and comes first.
-  HOLDFAST_TRY(prepare(*request.state, Touch::kAheadIdly));
+  HOLDFAST_TRY(plan_state(*request.state, Touch::kAheadIdly));
   task.plan = plan_;
-  task.shard = HOLDFAST_TRY(plan_shard(*request.state, base));
+  task.shard = HOLDFAST_TRY(plan_shard(*request.state, base, request.stream));
   task.copies = task.shard.copy_at_once();
   task.shot = HOLDFAST_TRY(rooms_.take(task.shard.pieces(), request.stream));
   if (options_.guard != Guard::kOff) {
@@ -212,9 +223,11 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
   return {};
 }
 
-Result<ShardPlan> RunSaver::plan_shard(const LocalState& state,
-                                       const std::string& base) {
+Result<ShardPlan> RunSaver::plan_shard(const LocalState& state, const std::string& base,
+                                       CudaStream stream) {
   if (!options_.incremental) return planned_->shard;
+  // Else an update that is still to run would look like none.
+  HOLDFAST_TRY(follow_stream(devices_of(state.pieces), stream));
   return plan_->shard(state, history_.find(base));
 }
 
@@ -246,16 +259,15 @@ int64_t RunSaver::ring_size() {
   // On one thread all of a save is captured before any of it is written.
   if (!options_.background) return std::max(ring_for_, options_.ring_bytes);
   if (options_.ring_bytes != 0) return options_.ring_bytes;
-  return std::min(ring_for_, free_memory(env_) / 4);
+  return std::min(ring_for_, ring_share(env_, ranks_here_));
 }
 
 // A ring that fits the plan; one that is in use is kept until its saves are done.
-void RunSaver::make_ring(Touch touch) {
+void RunSaver::make_ring(const std::vector<PieceToWrite>& pieces, Touch touch) {
   const bool fixed = options_.ring_bytes != 0 && options_.background;
   if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
   wait_idle(kNoDeadline);
   ring_for_ = plan_->shard_bytes();
-  const std::vector<PieceToWrite>& pieces = planned_->shard.shard().pieces;
   const std::vector<const Device*> devices = devices_of(pieces);
   // What is copied inside its device has time, and pinning a large ring takes long.
   const int64_t probed = options_.guard == Guard::kSample ? CaptureGuard::kBlock : 0;

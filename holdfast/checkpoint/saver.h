@@ -41,8 +41,8 @@ enum class Backpressure {
 };
 
 struct SaverOptions {
-  // Bytes of the staging ring; 0 is the rank's part of the state, at most a quarter of
-  // the memory that is free.
+  // Bytes of the staging ring; 0 is the rank's part of the state, at most its part of a
+  // quarter of the memory that is free on its machine.
   int64_t ring_bytes = 0;
   int64_t block_bytes = int64_t{4} << 20;
   int in_flight = 2;  // saves captured or being captured and not yet durable
@@ -94,7 +94,8 @@ struct SaveRequest {
   std::map<std::string, double> metrics{};
   std::string parallel{};  // the parallel configuration, in words
   std::string parent{};    // the step folder that the job went on from
-  // Tensors on CUDA devices are saved as they are after what was put into it so far.
+  // Tensors on CUDA devices are saved as they are after what was put into it so far. On
+  // devices that it is not of, the default stream stands for it (device.h).
   CudaStream stream = nullptr;
   // What rank 0 has proposed, if the caller has told it to all ranks; else save() does.
   std::optional<Message> decision{};
@@ -104,7 +105,8 @@ class Saver {
  public:
   // Rank 0 makes the directory and owns the run from then on: kConflict, on all ranks,
   // if a live job has it. Sweeps what crashes left. kInvalid for options that make no
-  // sense, which are to be the same on all ranks. `transport` is null for one rank;
+  // sense, which are to be the same on all ranks. Collective, also where it fails: kTimeout
+  // or kUnavailable if a rank does not come. `transport` is null for one rank;
   // it and env must outlive the saver.
   static Result<std::unique_ptr<Saver>> open(Env& env, const Path& run,
                                              Transport* transport = nullptr,
@@ -113,12 +115,13 @@ class Saver {
   virtual ~Saver() = default;
 
   // Plans for the state and makes the ring, so that the first save is like the others.
-  // Not needed.
-  virtual Result<void> prepare(const LocalState& state) = 0;
+  // Not needed. Settles for the stream, as save() and propose() do.
+  virtual Result<void> prepare(const LocalState& state,
+                               CudaStream stream = nullptr) = 0;
 
   // Rank 0's word about the save that comes next, for a caller that has something to tell
   // all ranks before it anyway: whether it is made, skipped, or fails. Waits for room.
-  virtual Message propose(int64_t step) = 0;
+  virtual Message propose(int64_t step, CudaStream stream = nullptr) = 0;
 
   // Begins to save. Fails on all ranks alike if earlier saves did (see above), and with
   // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a
@@ -143,7 +146,7 @@ class Saver {
 
   // Waits until all is durable and mirrored, lets go of the run, and fails, on all ranks
   // alike, as the last save failed on any. What is not done by the deadline (kTimeout)
-  // goes on, and close() may be called again.
+  // goes on, the state must stay as it is, and close() may be called again.
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
 
   virtual const Path& run() const = 0;

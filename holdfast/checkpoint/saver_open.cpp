@@ -1,6 +1,7 @@
 // How a saver comes to its run.
 #include <algorithm>
 
+#include "holdfast/checkpoint/free_memory.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
 
 namespace holdfast {
@@ -58,13 +59,16 @@ Result<std::pair<Run, Owner>> own_run(Env& env, const Path& path,
 Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
                                            Transport* transport, SaverOptions options) {
   HOLDFAST_TRY(check_options(options));
+  const int here =
+      HOLDFAST_TRY(ranks_here(env, transport, options.identity, options.agree_within)
+                       .within("open"));
   Channel agree(env, transport, kAgreeTag);
   if (!agree.coordinator()) {
     const Message told = HOLDFAST_TRY(agree.hear(0, options.agree_within));
     if (told.error.has_value()) return *told.error;
     Run opened = HOLDFAST_TRY(Run::open(env, run));
     return std::unique_ptr<Saver>(std::make_unique<RunSaver>(
-        env, std::move(opened), std::nullopt, transport, std::move(options)));
+        env, std::move(opened), std::nullopt, transport, std::move(options), here));
   }
   Result<std::pair<Run, Owner>> owned = own_run(env, run, options);
   Message outcome{.serial = 0, .kind = "open"};
@@ -77,7 +81,7 @@ Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
   }
   return std::unique_ptr<Saver>(
       std::make_unique<RunSaver>(env, std::move(owned->first), std::move(owned->second),
-                                 transport, std::move(options)));
+                                 transport, std::move(options), here));
 }
 
 }  // namespace holdfast

@@ -102,9 +102,9 @@ Result<void> Job::fetch(const Path& run) {
   return {};
 }
 
-Result<void> Job::attach(std::span<const HeldPiece> pieces) {
-  const LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, true));
-  return saver_->prepare(state);
+Result<void> Job::attach(std::span<const HeldPiece> pieces, CudaStream stream) {
+  const LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, true, stream));
+  return saver_->prepare(state, stream);
 }
 
 Result<RestoredState> Job::resume(std::span<const HeldPiece> pieces,
@@ -116,7 +116,7 @@ Result<RestoredState> Job::resume(std::span<const HeldPiece> pieces,
 
 Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
                                   const RestoreOptions& options) {
-  saver_->settle();
+  saver_->settle({}, options.stream);
   LocalState state;
   const auto state_for = [&](const StepFiles& step) -> Result<const LocalState*> {
     const Result<std::vector<HeldPiece>> pieces = pieces_for(step);
@@ -133,7 +133,7 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
   if (restored.folder == fetched_.folder) restored.tier = fetched_.tier;
   parent_ = restored.folder.filename().native();
   resumed_ = appointed_ = restored.step;
-  HOLDFAST_TRY(saver_->prepare(state));
+  HOLDFAST_TRY(saver_->prepare(state, options.stream));
   return restored;
 }
 
@@ -186,11 +186,11 @@ std::optional<Appointment> Job::decide(int64_t first, int64_t last) {
 }
 
 Result<SaveHandle> Job::save(JobState job) {
-  static_cast<void>(settle());
+  static_cast<void>(settle({}, job.stream));
   std::optional<Message> decision;
   Bytes word;
   if (ranks_.coordinator()) {
-    decision = saver_->propose(job.step);
+    decision = saver_->propose(job.step, job.stream);
     if (transport_ != nullptr) word = encode_message(*decision);
   }
   const LocalState state = HOLDFAST_TRY(

@@ -67,11 +67,12 @@ class Job {
   ~Job();
 
   // Looks at the pieces before the first step: they tile, replicas are equal, the ring is
-  // there. Not needed after resume().
-  Result<void> attach(std::span<const HeldPiece> pieces);
+  // there. Again where tensors were added: a save does not compare their replicas. Not needed after resume(). What is on devices is looked at as it is after what
+  // was put into training's stream so far.
+  Result<void> attach(std::span<const HeldPiece> pieces, CudaStream stream = nullptr);
 
   // Fills the pieces; see restore(), whose tiers are the mirrors unless the options name
-  // others. kNotFound if there is no checkpoint.
+  // others, and whose stream is training's. kNotFound if there is no checkpoint.
   Result<RestoredState> resume(std::span<const HeldPiece> pieces,
                                const RestoreOptions& options = {});
   // The same for pieces that are made to fit what is in the checkpoint. Asked for on all

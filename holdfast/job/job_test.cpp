@@ -10,6 +10,7 @@
 #include "holdfast/base/local_transport.h"
 #include "holdfast/base/memory_env.h"
 #include "holdfast/base/testing.h"
+#include "holdfast/store/device_testing.h"
 
 namespace holdfast {
 namespace {
@@ -196,6 +197,42 @@ struct TwoRanks : ::testing::Test {
   MemoryEnv env{1};
   int boots = 0;
 };
+
+TEST_F(TwoRanks, StreamsAreToldToWhatReadsAndWritesDevices) {
+  FakeCuda cuda(First::kOurs);
+  cuda.free_memory = 1 << 20;
+  const auto device = Device::open(cuda, 0).value();
+  const CudaStream training = cuda.new_stream();
+  const ByteSpan tensor = cuda.new_tensor(kRows * 8);
+  const Box box{{0, kRows}};
+  const std::vector<HeldPiece> pieces{
+      {.tensor = {.name = "w", .dtype = Dtype::kI64, .shape = {kRows}},
+       .box = box,
+       .memory = tensor,
+       .map = Map::dense(box, 8),
+       .device = device.get()}};
+  const auto all_are = [&](int value) {
+    return std::ranges::all_of(
+        tensor, [&](std::byte byte) { return byte == std::byte(value); });
+  };
+  {
+    const auto job = Job::open(env, "run", nullptr, options(EverySteps{1})).value();
+    ASSERT_OK(job->attach(pieces, training));
+    cuda.set(training, tensor, std::byte{2});
+    for (int step = 1; step < 3; ++step) {
+      ASSERT_OK(job->save({.step = step, .pieces = pieces, .stream = training}));
+    }
+    job->settle({}, training);
+    ASSERT_OK(job->close());
+  }
+  EXPECT_EQ(cuda.waits_of(nullptr), 0);
+  cuda.set(training, tensor, std::byte{7});
+  const auto job = Job::open(env, "run", nullptr, options(EverySteps{1})).value();
+  ASSERT_OK(job->resume(pieces, {.stream = training}));
+  cuda.run_all();
+  EXPECT_TRUE(all_are(2));
+  EXPECT_OK(job->close());
+}
 
 TEST_F(TwoRanks, SaveEveryFewStepsAndGoOnWithAnotherNumberOfRanks) {
   EXPECT_EQ(train(2, 10, options(EverySteps{4})), 0);

@@ -80,6 +80,13 @@ Device::~Device() {
   driver_.release_context(number_);
 }
 
+// In the device's context. One that cannot be asked is taken as it is.
+CudaStream Device::here(CudaStream stream) const {
+  if (stream == nullptr || stream == stream_) return stream;
+  const Result<CudaContext> context = driver_.context_of(stream);
+  return context.ok() && *context != context_ ? nullptr : stream;
+}
+
 Result<DeviceMark> Device::mark(CudaStream stream) const {
   const Entered entered(*this);
   HOLDFAST_TRY(entered.outcome());
@@ -88,14 +95,14 @@ Result<DeviceMark> Device::mark(CudaStream stream) const {
     driver_.destroy_event(event);
   };
   const DeviceMark mark(this, {HOLDFAST_TRY(driver_.create_event()), destroy});
-  HOLDFAST_TRY(driver_.record(mark.event_.get(), stream));
+  HOLDFAST_TRY(driver_.record(mark.event_.get(), here(stream)));
   return mark;
 }
 
 Result<void> Device::make_wait(CudaStream stream, const DeviceMark& mark) const {
   const Entered entered(*this);
   HOLDFAST_TRY(entered.outcome());
-  return driver_.make_wait(stream, mark.event_.get());
+  return driver_.make_wait(here(stream), mark.event_.get());
 }
 
 Result<void> Device::read(const BoxMemory& from, ByteView memory, int64_t first,
@@ -198,6 +205,13 @@ Result<void> Device::pin(ByteSpan memory) {
 void Device::unpin(ByteSpan memory) {
   const Entered entered(*this);
   if (entered.outcome().ok()) driver_.unpin(memory.data());
+}
+
+Result<void> follow_stream(std::span<const Device* const> devices, CudaStream stream) {
+  for (const Device* device : devices) {
+    HOLDFAST_TRY(device->follow(HOLDFAST_TRY(device->mark(stream))));
+  }
+  return {};
 }
 
 Result<Device*> Devices::of(ByteView memory) {

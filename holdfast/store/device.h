@@ -9,6 +9,10 @@
 //   device.read(...);  const DeviceMark read = device.mark();
 //   device.make_wait(training, read);               // the update comes after our copies
 //
+// A stream is of one device. A caller may have several devices and name one stream: for a
+// device that the stream is not of, its default stream stands, in which frameworks put what
+// nobody put elsewhere.
+//
 // Memory of the device is named by spans that nobody here looks into. Boxes that are not
 // contiguous are copied row by row, in one call for rows that lie at one distance: right in
 // any case, and slow where rows are of a few bytes.
@@ -17,6 +21,7 @@
 // and no context of the caller's.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <span>
 #include <vector>
@@ -58,7 +63,7 @@ class Device : public HostPinner {
 
   int number() const { return number_; }
 
-  // Where a stream is now: of the caller's, and of ours.
+  // Where a stream is now: the caller's, and ours.
   Result<DeviceMark> mark(CudaStream stream) const;
   Result<DeviceMark> mark() const { return mark(stream_); }
   // What is put into the stream from now on comes after the mark.
@@ -97,6 +102,7 @@ class Device : public HostPinner {
 
   Device(CudaDriver& driver, int number, CudaContext context)
       : driver_(driver), number_(number), context_(context) {}
+  CudaStream here(CudaStream stream) const;
   Result<void> copy(const StridedCopy& copy, ByteView from, ByteView to) const;
   Result<void> copy_loops(const StridedCopy& copy, int depth, DeviceAddress from,
                           DeviceAddress to) const;
@@ -107,6 +113,20 @@ class Device : public HostPinner {
   CudaStream stream_ = nullptr;
   CudaKernel copier_ = nullptr;  // null where the driver has none
 };
+
+// The devices that the pieces are on, each once.
+std::vector<const Device*> devices_of(const auto& pieces) {
+  std::vector<const Device*> devices;
+  for (const auto& piece : pieces) {
+    if (piece.device == nullptr || std::ranges::count(devices, piece.device) > 0)
+      continue;
+    devices.push_back(piece.device);
+  }
+  return devices;
+}
+
+// What all of them read and write from now on comes after what was put into the stream.
+Result<void> follow_stream(std::span<const Device* const> devices, CudaStream stream);
 
 // The devices of this process, each opened when memory of it is first seen.
 class Devices {

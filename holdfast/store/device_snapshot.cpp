@@ -44,7 +44,8 @@ Result<void> SnapshotRoom::grow(int64_t bytes) {
   if (static_cast<int64_t>(memory_.size()) >= bytes) return {};
   if (!memory_.empty()) device_.free(memory_);
   memory_ = {};
-  memory_ = HOLDFAST_TRY(device_.allocate(bytes, options_.reserve).within("snapshot"));
+  const int64_t reserve = bytes > options_.small ? options_.reserve : 0;
+  memory_ = HOLDFAST_TRY(device_.allocate(bytes, reserve).within("snapshot"));
   return {};
 }
 
@@ -59,6 +60,11 @@ Result<void> SnapshotRoom::claim(int64_t bytes) {
 void SnapshotRoom::release() {
   MutexLock lock(mutex_);
   taken_ = false;
+}
+
+bool SnapshotRoom::is_free() const {
+  MutexLock lock(mutex_);
+  return !taken_;
 }
 
 bool SnapshotRoom::give_back() {

@@ -52,6 +52,7 @@ class DeviceSnapshot {
 
 struct SnapshotOptions {
   int64_t reserve = int64_t{1} << 30;  // bytes of the device that are left free
+  int64_t small = 0;                   // rooms of up to so many bytes need not
 };
 
 // The memory for snapshots of one device, which must outlive it. Safe from several threads.
@@ -74,6 +75,8 @@ class SnapshotRoom {
   // are none of its business and stay as they are. kNoSpace as prepare().
   Result<std::unique_ptr<DeviceSnapshot>> take(std::vector<PieceToWrite> pieces,
                                                const DeviceMark& mark);
+  // No snapshot has it.
+  bool is_free() const;
   // Gives the memory back, unless a snapshot has it; true if so. The device may wait.
   bool give_back();
 
@@ -86,7 +89,7 @@ class SnapshotRoom {
 
   const Device& device_;
   const SnapshotOptions options_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
   ByteSpan memory_ HOLDFAST_GUARDED_BY(mutex_);
   bool taken_ HOLDFAST_GUARDED_BY(mutex_) = false;
 };

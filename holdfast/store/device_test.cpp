@@ -84,6 +84,22 @@ TEST_P(DeviceTest, MemoryIsKnownByItsAddress) {
   EXPECT_ERROR(devices.of(ByteView(one.data(), 200)), ErrorCode::kInvalid);
 }
 
+// One stream is named for all devices, and is of one of them.
+TEST_P(DeviceTest, ForAStreamOfAnotherDeviceTheDefaultOneStands) {
+  const ByteSpan tensor = cuda_.new_tensor(100);
+  const CudaStream elsewhere = cuda_.new_stream(1);
+  cuda_.set(nullptr, tensor, std::byte{1});
+  const std::vector<PieceToWrite> pieces{piece_of(tensor)};
+  ASSERT_OK(follow_stream(devices_of(pieces), elsewhere));
+  Bytes read(tensor.size());
+  ASSERT_OK(device_->read(pieces[0].place(), tensor, 0, read));
+  EXPECT_EQ(read, Bytes(tensor.size(), std::byte{1}));
+  ASSERT_OK(device_->make_wait(elsewhere, device_->mark().value()));
+  EXPECT_EQ(cuda_.waits_of(nullptr), 1);
+  EXPECT_EQ(cuda_.waits_of(elsewhere), 0);
+  cuda_.run_all();
+}
+
 TEST_P(DeviceTest, WindowsOfStridedBoxesAreReadAndWrittenAsOnTheHost) {
   for (const bool transposed : {false, true}) {
     const BoxMemory place = inner_matrix(5, 7, transposed);

@@ -36,16 +36,26 @@ class FakeCuda : public CudaDriver {
     ranges_[address_of(memory.data())] = {bytes, device};
     return memory;
   }
-  CudaStream new_stream() { return add_stream(false); }
-  // A kernel that sets all of a tensor.
+  CudaStream new_stream(int device = 0) {
+    MutexLock lock(mutex_);
+    return add_stream(device, false);
+  }
+  // A kernel that sets all of a tensor; null is the default stream of its device.
   void set(CudaStream stream, ByteSpan tensor, std::byte value) {
     MutexLock lock(mutex_);
-    streams_.at(stream).work.push_back(
-        {.run = [=] { std::fill(tensor.begin(), tensor.end(), value); }});
+    const int device = range_of(address_of(tensor.data())).second;
+    find(stream, device).work.push_back({.run = [=] {
+      std::fill(tensor.begin(), tensor.end(), value);
+    }});
   }
   void run_all() {
     MutexLock lock(mutex_);
     while (advance()) continue;
+  }
+  // How often a stream was made to wait; null is the default stream of device 0.
+  int waits_of(CudaStream stream) {
+    MutexLock lock(mutex_);
+    return find(stream, 0).waits;
   }
 
   int64_t free_memory = int64_t{1} << 40;
@@ -66,20 +76,20 @@ class FakeCuda : public CudaDriver {
   Result<CudaContext> retain_context(int device) override {
     MutexLock lock(mutex_);
     ++retained_;
-    return reinterpret_cast<CudaContext>(static_cast<uintptr_t>(device + 1));
+    return context_of_device(device);
   }
   void release_context(int) override {
     MutexLock lock(mutex_);
     --retained_;
   }
-  Result<void> enter(CudaContext) override {
+  Result<void> enter(CudaContext context) override {
     MutexLock lock(mutex_);
-    ++entered_[std::this_thread::get_id()];
+    entered_[std::this_thread::get_id()].push_back(context);
     return {};
   }
   void leave() override {
     MutexLock lock(mutex_);
-    --entered_[std::this_thread::get_id()];
+    entered_[std::this_thread::get_id()].pop_back();
   }
 
   Result<CudaMemory> memory() override {
@@ -94,7 +104,7 @@ class FakeCuda : public CudaDriver {
     free_memory -= bytes;
     Bytes memory(static_cast<size_t>(bytes), std::byte{0xee});
     const DeviceAddress address = address_of(memory.data());
-    ranges_[address] = {memory.size(), 0};
+    ranges_[address] = {memory.size(), device_now()};
     allocated_[address] = std::move(memory);
     return address;
   }
@@ -118,7 +128,14 @@ class FakeCuda : public CudaDriver {
     HOLDFAST_CHECK(pinned_.erase(address_of(memory)) == 1, "was not pinned");
   }
 
-  Result<CudaStream> create_stream() override { return add_stream(true); }
+  Result<CudaStream> create_stream() override {
+    MutexLock lock(mutex_);
+    return add_stream(device_now(), true);
+  }
+  Result<CudaContext> context_of(CudaStream stream) override {
+    MutexLock lock(mutex_);
+    return context_of_device(find(stream, device_now()).device);
+  }
   void destroy_stream(CudaStream stream) override {
     MutexLock lock(mutex_);
     check_entered();
@@ -186,15 +203,19 @@ class FakeCuda : public CudaDriver {
   Result<void> record(CudaEvent event, CudaStream stream) override {
     MutexLock lock(mutex_);
     check_entered();
+    Stream& found = find(stream, device_now());
+    if (found.device != device_now()) return io_error("record: of another context");
     const auto reached = std::make_shared<bool>(false);
     events_.at(event) = reached;
-    streams_.at(stream).work.push_back({.run = [reached] { *reached = true; }});
+    found.work.push_back({.run = [reached] { *reached = true; }});
     return {};
   }
   Result<void> make_wait(CudaStream stream, CudaEvent event) override {
     MutexLock lock(mutex_);
     check_entered();
-    streams_.at(stream).work.push_back({.run = [] {}, .after = events_.at(event)});
+    Stream& found = find(stream, device_now());
+    found.work.push_back({.run = [] {}, .after = events_.at(event)});
+    ++found.waits;
     return {};
   }
   Result<bool> reached(CudaEvent event) override {
@@ -217,18 +238,34 @@ class FakeCuda : public CudaDriver {
     std::shared_ptr<const bool> after{};
   };
   struct Stream {
+    int device = 0;
     bool ours = false;
+    int waits = 0;
     std::deque<Work> work{};
   };
 
-  CudaStream add_stream(bool ours) {
-    MutexLock lock(mutex_);
+  CudaStream add_stream(int device, bool ours) HOLDFAST_REQUIRES(mutex_) {
     const auto stream = reinterpret_cast<CudaStream>(++last_handle_);
-    streams_[stream].ours = ours;
+    streams_[stream] = {.device = device, .ours = ours};
     return stream;
   }
+  // The default stream of the device, for null. None waits for it.
+  Stream& find(CudaStream stream, int device) HOLDFAST_REQUIRES(mutex_) {
+    if (stream != nullptr) return streams_.at(stream);
+    CudaStream& its = defaults_[device];
+    if (its == nullptr) its = add_stream(device, false);
+    return streams_.at(its);
+  }
+  static CudaContext context_of_device(int device) {
+    return reinterpret_cast<CudaContext>(static_cast<uintptr_t>(device + 1));
+  }
+  int device_now() HOLDFAST_REQUIRES(mutex_) {
+    check_entered();
+    const CudaContext context = entered_[std::this_thread::get_id()].back();
+    return static_cast<int>(reinterpret_cast<uintptr_t>(context)) - 1;
+  }
   void check_entered() HOLDFAST_REQUIRES(mutex_) {
-    HOLDFAST_CHECK(entered_[std::this_thread::get_id()] > 0, "no context");
+    HOLDFAST_CHECK(!entered_[std::this_thread::get_id()].empty(), "no context");
   }
   // The device range around an address: its bytes (0: none) and device.
   std::pair<size_t, int> range_of(DeviceAddress address) HOLDFAST_REQUIRES(mutex_) {
@@ -269,8 +306,10 @@ class FakeCuda : public CudaDriver {
   std::map<DeviceAddress, std::pair<size_t, int>> ranges_ HOLDFAST_GUARDED_BY(mutex_);
   std::map<DeviceAddress, Bytes> allocated_ HOLDFAST_GUARDED_BY(mutex_);
   std::map<DeviceAddress, size_t> pinned_ HOLDFAST_GUARDED_BY(mutex_);
-  std::map<std::thread::id, int> entered_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<std::thread::id, std::vector<CudaContext>> entered_
+      HOLDFAST_GUARDED_BY(mutex_);
   std::map<CudaStream, Stream> streams_ HOLDFAST_GUARDED_BY(mutex_);
+  std::map<int, CudaStream> defaults_ HOLDFAST_GUARDED_BY(mutex_);  // by device
   std::map<CudaEvent, std::shared_ptr<bool>> events_ HOLDFAST_GUARDED_BY(mutex_);
   uintptr_t last_handle_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   int retained_ HOLDFAST_GUARDED_BY(mutex_) = 0;

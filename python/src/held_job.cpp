@@ -19,7 +19,7 @@ void HeldJob::check_process() const {
 }
 
 HeldHandle HeldJob::save(JobState state, nb::object owners) {
-  make_room();
+  make_room(state.stream);
   objects_ = std::make_shared<PromisedObjects>();
   state.objects_later = objects_;
   const SaveHandle handle = call([&](Job& job) { return job.save(std::move(state)); });
@@ -43,11 +43,11 @@ void HeldJob::forget_done() {
 }
 
 // Before the next save, which would wait and could not be interrupted.
-void HeldJob::make_room() {
+void HeldJob::make_room(CudaStream stream) {
   give_up_objects();
   forget_done();
   if (under_way_.size() < room_) return;
-  static_cast<void>(settle({}, nullptr, std::nullopt));  // else none is done
+  static_cast<void>(settle({}, stream, std::nullopt));  // else none is done
   wait_room(std::deque<HeldHandle>(under_way_), room_);
 }
 

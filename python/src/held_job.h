@@ -48,7 +48,7 @@ class HeldJob {
  private:
   void check_process() const;
   void forget_done();
-  void make_room();
+  void make_room(CudaStream stream);
 
   const pid_t process_ = ::getpid();
   const int forks_ = forks();

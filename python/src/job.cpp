@@ -146,7 +146,8 @@ Looked look(const StepFiles& step, std::span<const Object> objects) {
 }
 
 // What pieces_for raises ends the resume on all ranks, and is raised on this one.
-HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_all) {
+HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_all,
+                    uint64_t stream) {
   std::optional<nb::python_error> raised;
   const auto ask = [&](const StepFiles& step) -> Result<Pieces> {
     const std::vector<Object> objects = HOLDFAST_TRY(objects_of(step));
@@ -159,8 +160,9 @@ HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_a
     }
   };
   try {
-    return HeldRestored::of(self.call(
-        [&](Job& job) { return job.resume(ask, {.verify_all = verify_all}); }));
+    return HeldRestored::of(self.call([&](Job& job) {
+      return job.resume(ask, {.verify_all = verify_all, .stream = stream_of(stream)});
+    }));
   } catch (const Raised&) {
     if (raised.has_value()) throw nb::python_error(*raised);
     throw;
@@ -217,14 +219,15 @@ void bind_job(nb::module_& m) {
            nb::arg("tiers"), nb::arg("schedule") = nb::dict())
       .def(
           "attach",
-          [](HeldJob& self, const Pieces& pieces) {
-            self.call([&](Job& job) { return job.attach(pieces); });
+          [](HeldJob& self, const Pieces& pieces, uint64_t stream) {
+            self.call([&](Job& job) { return job.attach(pieces, stream_of(stream)); });
           },
-          nb::arg("pieces"),
+          nb::arg("pieces"), nb::arg("stream") = 0,
           "Checks that the pieces of all ranks tile; makes the ring.")
       .def("resume", &resume, nb::arg("pieces_for"), nb::arg("verify_all") = false,
+           nb::arg("stream") = 0,
            nb::sig("def resume(self, pieces_for: collections.abc.Callable[[Looked], "
-                   "Pieces], verify_all: bool = False) -> Restored"),
+                   "Pieces], verify_all: bool = False, stream: int = 0) -> Restored"),
            "Fills the pieces that are made to fit the newest whole checkpoint, or an\n"
            "older one; NotFoundError if there is none.")
       .def(

@@ -184,7 +184,7 @@ class Checkpointer:
         tried: list[_native.Looked] = []
         try:
             restored = self._live().resume(lambda found: self._room_for(found, tried),
-                                           self._verify_all)
+                                           self._verify_all, _stream())
         except NotFoundError:
             self._attach()
             return 0
@@ -282,14 +282,14 @@ class Checkpointer:
         return self._job
 
     def _attach(self) -> None:
-        self._live().attach(self._contents.held())
+        self._live().attach(self._contents.held(), _stream())
         self._attached = True
 
     def _look(self) -> None:
         """After the first update, which makes slots: the first save is like the others."""
         self._looked = True
         self._settle()
-        self._live().attach(self._contents.capture().held)
+        self._live().attach(self._contents.capture().held, _stream())
         self._attached = True
         self._watch_saves()
 

@@ -1,0 +1,189 @@
+"""Checks on a GPU that saves and restores keep to the order of training's stream.
+
+    ordering_check.py [--folder PATH] [--cycles N]
+
+Every check puts a kernel that takes about a second into a stream, and work behind it, and
+calls Holdfast while that is still to run, in the default stream and in one of its own:
+
+  incremental   an update that is still to run is in the checkpoint, though the tensors are
+                as in the step before when save() is called
+  resume        initialisation that is still to run does not overwrite what is restored, and
+                the stream sees that at once
+  at once       an average, which is copied inside save(), is as it was there, though the
+                next change of it is put into the stream at once
+
+Comparisons are of bits. Ends with 1 if one fails.
+"""
+
+import argparse
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.optim.swa_utils import AveragedModel
+
+import holdfast
+
+WIDTH = 1024
+State = dict[str, torch.Tensor]
+
+
+class Job:
+    """A model, its average and an optimizer, with a checkpointer over them."""
+
+    def __init__(self, run: Path, **options) -> None:
+        self.model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)).cuda()
+        self.ema = AveragedModel(self.model)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=True)
+        self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
+                                        ema=self.ema, every="1000000 steps", signals=False,
+                                        **options)
+
+    def backward(self) -> None:
+        self.optimizer.zero_grad()
+        self.model(torch.ones(8, WIDTH, device="cuda")).square().mean().backward()
+
+    def tensors(self) -> State:
+        """All of the state, where it lives."""
+        found = {f"model.{name}": value for name, value in self.model.named_parameters()}
+        found |= {f"ema.{name}": value for name, value in self.ema.module.named_parameters()}
+        for name, value in self.model.named_parameters():
+            for slot, content in self.optimizer.state.get(value, {}).items():
+                found[f"optimizer.{name}.{slot}"] = content
+        return {name: value.detach() for name, value in found.items()}
+
+    def copies(self) -> State:
+        """As the current stream will find it when it comes so far."""
+        return {name: value.clone() for name, value in self.tensors().items()}
+
+    def averages(self) -> list[torch.Tensor]:
+        return [value.detach() for value in self.ema.module.parameters()]
+
+
+class Checks:
+    def __init__(self, folder: Path, cycles: int) -> None:
+        self.folder = folder
+        self.cycles = cycles
+        self.runs = 0
+        self.failed = 0
+
+    def run(self) -> Path:
+        self.runs += 1
+        return self.folder / f"run-{self.runs}"
+
+    def delay(self) -> torch.cuda.Event:
+        """Keeps the current stream busy; the event comes after that."""
+        torch.cuda.synchronize()
+        torch.cuda._sleep(self.cycles)
+        event = torch.cuda.Event()
+        event.record()
+        return event
+
+    def expect(self, good: bool, what: str) -> None:
+        print(f"{'ok' if good else 'FAILED':8}{what}", flush=True)
+        self.failed += not good
+
+    def expect_equal(self, got: State, want: State, what: str) -> None:
+        torch.cuda.synchronize()
+        missing = sorted(got.keys() ^ want.keys())
+        differ = [name for name in want if name in got and not torch.equal(got[name], want[name])]
+        self.expect(not missing and not differ,
+                    f"{what}: {len(want)} tensors, missing {missing[:3]}, differ {differ[:3]}")
+
+    def resumed(self, run: Path, what: str, want: State) -> None:
+        job = Job(run)
+        job.ck.resume()
+        self.expect_equal(job.tensors(), want, what)
+        job.ck.close()
+
+
+def check_incremental(checks: Checks, where: str) -> None:
+    run = checks.run()
+    job = Job(run, incremental=True)
+    job.ck.resume()
+    job.backward()
+    job.optimizer.step()
+    torch.cuda.synchronize()
+    job.ck.save(0).durable()
+    before = job.copies()
+    job.backward()
+    busy = checks.delay()
+    job.optimizer.step()
+    want = job.copies()
+    checks.expect(not busy.query(), f"incremental, {where}: the update is still to run")
+    job.ck.save(1).durable()
+    checks.expect_equal(job.tensors(), want, f"incremental, {where}: nothing has changed since")
+    checks.expect(not torch.equal(before["model.0.weight"], want["model.0.weight"]),
+                  f"incremental, {where}: the update was one")
+    job.ck.close()
+    checks.resumed(run, f"incremental, {where}: the checkpoint", want)
+
+
+def check_resume(checks: Checks, where: str) -> None:
+    run = checks.run()
+    job = Job(run)
+    job.ck.resume()
+    job.backward()
+    job.optimizer.step()
+    job.ck.save(0).durable()
+    want = job.copies()
+    job.ck.close()
+
+    job = Job(run)
+    busy = checks.delay()
+    for value in job.tensors().values():
+        value.fill_(7)
+    checks.expect(not busy.query(), f"resume, {where}: the initialisation is still to run")
+    job.ck.resume()
+    seen = job.copies()  # by the stream, without a wait
+    checks.expect_equal(seen, want, f"resume, {where}: seen at once")
+    checks.expect_equal(job.tensors(), want, f"resume, {where}: in the end")
+    job.ck.close()
+
+
+def check_at_once(checks: Checks, where: str) -> None:
+    run = checks.run()
+    job = Job(run)
+    job.ck.resume()
+    job.backward()
+    job.optimizer.step()
+    job.ck.save(0).durable()
+    busy = checks.delay()
+    for value in job.averages():
+        value.add_(1)
+    want = job.copies()
+    checks.expect(not busy.query(), f"at once, {where}: the change is still to run")
+    save = job.ck.save(1)
+    for value in job.averages():
+        value.add_(1)
+    save.durable()
+    job.ck.close()
+    checks.resumed(run, f"at once, {where}: the checkpoint", want)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Checks the order of saves and training.")
+    parser.add_argument("--folder", type=Path, help="where the runs are made; a temporary one")
+    parser.add_argument("--cycles", type=int, default=int(2e9), help="of the kernel that waits")
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        raise SystemExit("no CUDA device")
+    torch.manual_seed(0)
+    with tempfile.TemporaryDirectory(dir=options.folder) as folder:
+        checks = Checks(Path(folder), options.cycles)
+        for where in ("default stream", "own stream"):
+            own = where == "own stream"
+            stream = torch.cuda.stream(torch.cuda.Stream()) if own else contextlib.nullcontext()
+            with stream:
+                check_incremental(checks, where)
+                check_resume(checks, where)
+                check_at_once(checks, where)
+    print(f"{checks.failed} checks failed")
+    return 1 if checks.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
