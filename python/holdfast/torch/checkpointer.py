@@ -137,6 +137,8 @@ class Checkpointer:
         self._verify_all = verify == "full"
         self._optimizers = {id(one) for one in self._contents.optimizers}
         self._boundary = not self._optimizers  # else the first of several micro-batches is one
+        self._stranger = False  # an optimizer that was not given has updated the model
+        self._warned = False  # of it
         self._attached = False
         self._looked = False  # at all that is saved, when it was there
         self._unsettled: Captured | None = None
@@ -205,6 +207,7 @@ class Checkpointer:
         """
         job = self._live()
         if not self._boundary:
+            self._warn_of_stranger()
             return
         self._boundary = not self._optimizers
         if not self._looked:
@@ -344,9 +347,18 @@ class Checkpointer:
 
         return then_settle
 
+    def _warn_of_stranger(self) -> None:
+        """Or it would look as if it were the middle of gradient accumulation, for ever."""
+        if self._stranger and not self._warned:
+            self._warned = True
+            _log.warning("an optimizer that the Checkpointer was not given has updated the model: "
+                         "such steps are not saved, want a new Checkpointer")
+
     def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
         if id(optimizer) in self._optimizers:
-            self._boundary = True
+            self._boundary, self._stranger = True, False  # which may be inside it
+        elif not (self._warned or self._boundary):
+            self._stranger = self._stranger or self._contents.owns(optimizer)
 
 
 class Save:
