@@ -23,7 +23,7 @@ from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Captured, Contents
 from holdfast.torch.ddp import Buckets
 from holdfast.torch.job import complete, open_job, warn
-from holdfast.torch.losses import Losses, known_now
+from holdfast.torch.losses import Losses, waited_for
 from holdfast.torch.names import Renaming
 from holdfast.torch.pieces import Models, Optimizers
 from holdfast.torch.report import Report, compare
@@ -203,7 +203,9 @@ class Checkpointer:
         """To be called when `step` is done: saves if it is time, in the background.
 
         Does nothing in the middle of gradient accumulation, where no optimizer has made a
-        step since the last call; what is due then waits for the next that has.
+        step since the last call; what is due then waits for the next that has. The loss is
+        saved as the metric "loss", for Keep(best=); no GPU is waited for, so that of a loss
+        there it is the newest that has come from it, of some 20 steps before at most.
         """
         job = self._live()
         if not self._boundary:
@@ -225,8 +227,11 @@ class Checkpointer:
             self._stop(step, handle, why)
 
     def save(self, step: int, loss: Any = None) -> "Save":
-        """Saves now, whatever is due. On all ranks together, between two updates."""
-        return Save(self, self._save(step, loss, "asked for"))
+        """Saves now, whatever is due. On all ranks together, between two updates.
+
+        A loss is saved as the metric "loss" of that very step: for one on a GPU it waits.
+        """
+        return Save(self, self._save(step, waited_for(loss), "asked for"))
 
     def close(self, timeout: float | None = None) -> None:
         """Waits until all is durable, and raises what the last save did."""
@@ -285,7 +290,7 @@ class Checkpointer:
         if not self._attached:
             self._attach()
         captured = self._contents.capture()
-        known = known_now(loss)
+        known = self._losses.newest(loss)
         job = self._live()
         handle = job.save(step, captured.held, captured.owners,
                           {} if known is None else {"loss": known}, self._contents.parallel,
