@@ -65,8 +65,9 @@ class Checkpointer:
     tiers       further places for copies of each step, made in the background once it is
                 durable: folders, "s3://bucket/prefix", Tier (holdfast.Saver has more). A run
                 directory that was lost comes back from whichever is left.
-    guard       what is compared to catch writes to tensors before they are captured: a
-                "sample" of every tensor, all of it ("full"), or nothing ("off").
+    guard       what catches writes to tensors before they are captured: "sample" (versions
+                and a block of every tensor, which miss most writes through .data), "full"
+                (every byte: for code that writes through .data), "off" (nothing).
     strict      False: resume() leaves out what is missing in the checkpoint or unexpected,
                 and the state of an optimizer of another kind.
     spec        rules by name pattern for tensors that do not show how they are cut, or what
