@@ -24,7 +24,7 @@ from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Captured, Contents
 from holdfast.torch.ddp import Buckets
 from holdfast.torch.job import complete, open_job, warn
-from holdfast.torch.losses import Losses, known_now
+from holdfast.torch.losses import Losses, waited_for
 from holdfast.torch.names import Renaming
 from holdfast.torch.pieces import Models, Optimizers
 from holdfast.torch.report import Report, compare
@@ -67,8 +67,9 @@ class Checkpointer:
     tiers       further places for copies of each step, made in the background once it is
                 durable: folders, "s3://bucket/prefix", Tier (holdfast.Saver has more). A run
                 directory that was lost comes back from whichever is left.
-    guard       what is compared to catch writes to tensors before they are captured: a
-                "sample" of every tensor, all of it ("full"), or nothing ("off").
+    guard       what catches writes to tensors before they are captured: "sample" (versions
+                and a block of every tensor, which miss most writes through .data), "full"
+                (every byte: for code that writes through .data), "off" (nothing).
     strict      False: resume() leaves out what is missing in the checkpoint or unexpected,
                 and the state of an optimizer of another kind.
     spec        rules by name pattern for tensors that do not show how they are cut, or what
@@ -139,6 +140,8 @@ class Checkpointer:
         self._verify_all = verify == "full"
         self._optimizers = {id(one) for one in self._contents.optimizers}
         self._boundary = not self._optimizers  # else the first of several micro-batches is one
+        self._stranger = False  # an optimizer that was not given has updated the model
+        self._warned = False  # of it
         self._attached = False
         self._looked = False  # at all that is saved, when it was there
         # The newest save, until it is settled; by another thread, too (settler.py).
@@ -217,10 +220,13 @@ class Checkpointer:
         """To be called when `step` is done: saves if it is time, in the background.
 
         Does nothing in the middle of gradient accumulation, where no optimizer has made a
-        step since the last call; what is due then waits for the next that has.
+        step since the last call; what is due then waits for the next that has. The loss is
+        saved as the metric "loss", for Keep(best=); no GPU is waited for, so that of a loss
+        there it is the newest that has come from it, of some 20 steps before at most.
         """
         job = self._live()
         if not self._boundary:
+            self._warn_of_stranger()
             return
         self._boundary = not self._optimizers
         if not self._looked:
@@ -238,8 +244,11 @@ class Checkpointer:
             self._stop(step, handle, why)
 
     def save(self, step: int, loss: Any = None) -> "Save":
-        """Saves now, whatever is due. On all ranks together, between two updates."""
-        return Save(self, self._save(step, loss, "asked for"))
+        """Saves now, whatever is due. On all ranks together, between two updates.
+
+        A loss is saved as the metric "loss" of that very step: for one on a GPU it waits.
+        """
+        return Save(self, self._save(step, waited_for(loss), "asked for"))
 
     def close(self, timeout: float | None = None) -> None:
         """Waits until all is durable, and raises what the last save did."""
@@ -315,7 +324,7 @@ class Checkpointer:
             self._attach()
         captured = self._contents.capture()
         self._stream = _stream()
-        known = known_now(loss)
+        known = self._losses.newest(loss)
         job = self._live()
         handle = job.save(step, captured.held, captured.owners,
                           {} if known is None else {"loss": known}, self._contents.parallel,
@@ -386,9 +395,18 @@ class Checkpointer:
 
         return then_settle
 
+    def _warn_of_stranger(self) -> None:
+        """Or it would look as if it were the middle of gradient accumulation, for ever."""
+        if self._stranger and not self._warned:
+            self._warned = True
+            _log.warning("an optimizer that the Checkpointer was not given has updated the model: "
+                         "such steps are not saved, want a new Checkpointer")
+
     def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
         if id(optimizer) in self._optimizers:
-            self._boundary = True
+            self._boundary, self._stranger = True, False  # which may be inside it
+        elif not (self._warned or self._boundary):
+            self._stranger = self._stranger or self._contents.owns(optimizer)
 
 
 class Save:

@@ -6,6 +6,7 @@ the parameters that it holds, the position of a loader that differs by rank).
 """
 
 import contextlib
+import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import GeneratorType
@@ -70,7 +71,6 @@ class Contents:
         self._world = dist.get_world_size(group) if several else 1
         self._models = [one for _, one in by_key(model)]
         self._state = State(model, optimizer, names=names, spec=spec)
-        self._entries = {entry.name: entry for entry in self._state.entries}
         self._data = data
         self._data_is_own = data is not None and getattr(data, "per_rank", True)
         rules = dict(spec or {})
@@ -89,6 +89,7 @@ class Contents:
         self.optimizers = [one for _, one in keyed]
         self._kinds = {join("optimizer", key): _kind_of(one) for key, one in keyed}
         self.parallel = f"{self._world} ranks"
+        _forget_on_load(self)
 
     def held(self) -> _native.Pieces:
         """What this rank saves of the model and its optimizers, as the engine takes it."""
@@ -122,6 +123,16 @@ class Contents:
         """These tensors are written to between updates: copied inside save() from now on."""
         self._at_once |= set(names)
         self._made = None
+
+    def forget(self) -> None:
+        """Lets go of tensors that may have been replaced: they would take memory until a save."""
+        self._made = None
+        self._state.forget()
+
+    def owns(self, optimizer: torch.optim.Optimizer) -> bool:
+        """True if it updates parameters that are saved here: the first of a group tells."""
+        return any(self._state.has(parameter) for group in optimizer.param_groups
+                   for parameter in group["params"][:1])
 
     def expected(self) -> dict[str, Saved]:
         """Names that the model itself has, which a checkpoint of it must have too."""
@@ -204,7 +215,7 @@ class Contents:
     def _saves(self, piece: Piece) -> bool:
         if piece.copies != "first":
             return True
-        entry = self._entries.get(piece.name)
+        entry = self._state.entry(piece.name)
         group = entry.ddp.process_group if entry is not None and entry.ddp is not None else None
         return (dist.get_rank(group) if group is not None else self._rank) == 0
 
@@ -273,6 +284,19 @@ class Contents:
         array = describe_one(name, piece.tensor, piece.aliases)
         return _native.HeldPiece(array, list(piece.shape), piece.box,
                                  at_once or piece.at_once or name in self._at_once)
+
+
+def _forget_on_load(contents: Contents) -> None:
+    """An optimizer that loads a state_dict puts new tensors in place of all it had."""
+    ref = weakref.ref(contents)
+
+    def forget(optimizer: torch.optim.Optimizer) -> None:
+        live = ref()
+        if live is not None:
+            live.forget()
+
+    for one in contents.optimizers:
+        one.register_load_state_dict_post_hook(forget)
 
 
 def _saved(found: _native.Looked) -> dict[str, Saved]:

@@ -61,24 +61,23 @@ class Holder:
         if self._room is None:
             raise ValueError(f"{self.key}: nothing to load, want make_room() first")
         tree, tensors = self._room
-        self._room = None
+        self._room, self._known = None, {}
         state = unpack(tree, tensors)
         if isinstance(self._thing, GradScaler):
             state = {key: _number(value) for key, value in state.items()}
         self._thing.load_state_dict(state)
 
     def _pieces(self, tensors: Mapping[str, torch.Tensor]) -> list[Piece]:
-        made = (self._piece(name, tensor) for name, tensor in tensors.items())
-        return [piece for piece in made if piece is not None]
+        # Only those of this time are known the next: others would be kept alive.
+        self._known = {name: self._known_piece(name, tensor) for name, tensor in tensors.items()}
+        return [piece for _, piece in self._known.values() if piece is not None]
 
-    def _piece(self, name: str, tensor: torch.Tensor) -> Piece | None:
-        """The one of the last time, if its memory is still the same."""
+    def _known_piece(self, name: str,
+                     tensor: torch.Tensor) -> tuple[tuple[Any, ...], Piece | None]:
+        """The memory, and the piece of the last time if that is still the same."""
         memory = memory_of(tensor)
         known, piece = self._known.get(name, (None, None))
-        if memory != known:
-            piece = piece_of(name, tensor, self._rules)
-            self._known[name] = (memory, piece)
-        return piece
+        return memory, piece if memory == known else piece_of(name, tensor, self._rules)
 
     def _blank(self, name: str, info: Saved, live: torch.Tensor | None) -> torch.Tensor:
         if isinstance(live, DTensor) and tuple(live.shape) == info.shape:

@@ -8,8 +8,6 @@ bits. HoldfastIO is for the checkpoints that Lightning itself decides on (ModelC
 trainer.save_checkpoint): they become Holdfast runs of one step, without pickles.
 """
 
-import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Mapping
@@ -28,7 +26,7 @@ except ImportError:  # the older name of the same
     from pytorch_lightning.plugins import CheckpointIO
 
 from holdfast.checkpoint import Saver
-from holdfast.torch import generators
+from holdfast.torch import generators, places
 from holdfast.torch.checkpointer import Checkpointer
 from holdfast.torch.loader import Loader
 from holdfast.torch.onefile import load
@@ -124,7 +122,8 @@ class HoldfastIO(CheckpointIO):
     """Lightning's own checkpoints as Holdfast runs, for Trainer(plugins=[HoldfastIO()]).
 
     A checkpoint is a folder of the name that Lightning gives it, whole and durable when the
-    call returns, and every byte is checked when it is loaded. TypeError names the key of
+    call returns, and every byte is checked when it is loaded. A crash on the way leaves the
+    old one of that name, or the new one, to be loaded. TypeError names the key of
     what cannot be stored without a pickle. Files that torch.save wrote are loaded too.
     For saves in the background use HoldfastCallback, or AsyncCheckpointIO(HoldfastIO()).
     """
@@ -137,31 +136,25 @@ class HoldfastIO(CheckpointIO):
         packed = pack(checkpoint, "")
         tensors = {name: tensor.detach().cpu() for name, tensor in packed.tensors.items()}
         target = Path(path)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder:
+        with (places.made_folder(target.parent),
+              tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder):
             made = Path(folder) / "run"
             with Saver(made) as saver:
                 saver.save(int(checkpoint.get("global_step", 0)), tensors, packed.tree)
-            if target.exists() or target.is_symlink():
-                os.rename(target, Path(folder) / "old")
-            os.rename(made, target)
+            places.take_place(made, target)
 
     def load_checkpoint(self, path: _Path, map_location: Any = None,
                         weights_only: bool | None = None) -> dict[str, Any]:
         """All of it, in main memory or on the device `map_location`."""
         device = map_location if isinstance(map_location, (str, torch.device)) else None
-        loaded = load(path, device=device)
+        loaded = load(places.found(path), device=device)
         if not isinstance(loaded, Mapping):
             raise ValueError(f"{path}: holds a {type(loaded).__name__}, want a checkpoint")
         return dict(loaded)
 
     def remove_checkpoint(self, path: _Path) -> None:
         """Removes it, if it is there."""
-        target = Path(path)
-        if target.is_dir() and not target.is_symlink():
-            shutil.rmtree(target)
-        else:
-            target.unlink(missing_ok=True)
+        places.forget(Path(path))
 
 
 class _TrainerState:

@@ -64,7 +64,6 @@ def collect_entries(
     by_tensor: dict[int, Entry] = {}
     by_name: dict[str, Entry] = {}
     for index, (key, module) in enumerate(models):
-        _reshard(module)
         renaming = names[index] if isinstance(names, (list, tuple)) else names
         for entry in entries_of(module, renaming):  # type: ignore[arg-type]
             entry.name = join("model", key, entry.name)
@@ -88,11 +87,19 @@ def by_key(given: Any) -> list[tuple[str, Any]]:
     return [("", getattr(item, "submod", item)) for item in (given if several else [given])]
 
 
-def _reshard(module: nn.Module) -> None:
+def reshard(module: nn.Module) -> None:
     """Has FSDP put its sharded parameters back, which an evaluation may have replaced."""
-    for child in module.modules():
-        if hasattr(child, "_get_fsdp_state"):
-            child.reshard()
+    for child in _fully_sharded(module):
+        child.reshard()
+
+
+def gathering_modules(module: nn.Module) -> set[int]:
+    """The ids of all modules in which FSDP puts gathered parameters in place of sharded ones."""
+    return {id(inside) for child in _fully_sharded(module) for inside in child.modules()}
+
+
+def _fully_sharded(module: nn.Module) -> list[Any]:
+    return [child for child in module.modules() if hasattr(child, "_get_fsdp_state")]
 
 
 def find_wrappers(module: nn.Module) -> dict[str, DistributedDataParallel]:
@@ -133,27 +140,6 @@ def own_name(name: str, rank: int) -> str:
 def plain_name(name: str) -> str:
     """The name without own_name()'s rank."""
     return re.sub(r"@rank\d+$", "", name)
-
-
-def check_agreement(ranks: Sequence[Mapping[str, tuple[object, ...]]]) -> None:
-    """Refuses one name for different tensors on different ranks.
-
-    Each rank gives, by name, what must be equal: dtype and whole shape at least, and the
-    box and digest of what is whole on several. ValueError says what to do about it.
-    """
-    seen: dict[str, tuple[int, tuple[object, ...]]] = {}
-    for rank, described in enumerate(ranks):
-        for name, what in described.items():
-            first, before = seen.setdefault(name, (rank, what))
-            if before != what:
-                raise ValueError(
-                    f"{name}: {_words(before)} on rank {first} and {_words(what)} on rank "
-                    f"{rank}, want one tensor of that name; if these are stages whose names "
-                    "begin anew, give names={\"0\": \"layers.4\", ...}, else a spec= for it")
-
-
-def _words(what: tuple[object, ...]) -> str:
-    return " ".join(str(word) for word in what)
 
 
 _Place = tuple[str, nn.Module, DistributedDataParallel | None, str]

@@ -11,6 +11,7 @@ import torch
 from holdfast import Contents, Saver, convert, open
 from holdfast.arrays import describe
 from holdfast.torch.dtypes import torch_dtype
+from holdfast.torch.places import sync
 from holdfast.torch.trees import names_in, pack, unpack
 
 _Path = str | PathLike[str]
@@ -36,7 +37,7 @@ def save(obj: Any, path: _Path) -> None:
         made = Path(folder) / f"file{target.suffix}"
         convert(run, made)
         os.replace(made, target)
-    _sync(target.parent)
+    sync(target.parent)
 
 
 def load(path: _Path, *, device: torch.device | str | None = None) -> Any:
@@ -65,11 +66,3 @@ def _read(contents: Contents, names: list[str],
             by_first_name[info.name] = made if device is None else made.to(device)
         tensors[name] = by_first_name[info.name]
     return tensors
-
-
-def _sync(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

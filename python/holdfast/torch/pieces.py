@@ -6,8 +6,10 @@ loading one casts the moments. What is restored is written into the memory of th
 tensors; slots that a fresh optimizer does not have yet are made first, by make_slots().
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import operator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -30,7 +32,15 @@ from holdfast.torch.boxes import (
 from holdfast.torch.ddp import copies_of_buffer
 from holdfast.torch.dtypes import torch_dtype
 from holdfast.torch.groups import has_objects, has_other, options_of, pack_other, set_options
-from holdfast.torch.names import Entry, Renaming, by_key, collect_entries, join
+from holdfast.torch.names import (
+    Entry,
+    Renaming,
+    by_key,
+    collect_entries,
+    gathering_modules,
+    join,
+    reshard,
+)
 from holdfast.torch.trees import names_in, pack, unpack
 from holdfast.torch.watch import Watch
 
@@ -85,7 +95,9 @@ class State:
     `names` renames what stages call by names that begin anew (one for all stages, or a
     list with one a stage); `spec` has rules, by pattern, for tensors that do not show how
     they are cut. Made once, after the model is wrapped and sharded and the optimizer made:
-    it keeps the sharded parameters, which FSDP replaces by gathered ones at times.
+    it keeps the sharded parameters, which FSDP replaces by gathered ones at times. What is
+    put into the model or the optimizer later is followed, but a parameter that takes the
+    place of another is refused: the optimizer would go on with the old one.
     """
 
     def __init__(
@@ -97,26 +109,33 @@ class State:
         spec: Mapping[str, Rule] | None = None,
     ) -> None:
         self._rules = dict(spec or {})
-        self._entries = collect_entries(by_key(model), names)
-        self._of = {id(entry.kept): entry for entry in self._entries}
+        self._models = by_key(model)
+        self._names = names
         self._optimizers = [] if optimizer is None else by_key(optimizer)
+        self._entries: list[Entry] = []
+        self._of: dict[int, Entry] = {}
+        self._by_name: dict[str, Entry] = {}
         self._parts: dict[str, Part | None] = {}
-        for entry in self._entries:
-            check_plain(entry.kept, entry.name)
-            self._parts[entry.name] = self._part_of_entry(entry)
-        self._check_optimizers()
+        self._gathered: set[int] = set()  # ids of parameters that FSDP replaces at times
+        for _, one in self._models:
+            reshard(one)
+        self._find()
         self._pieces: list[Piece] = []
         self._watch: Watch | None = None
         self._scalars: dict[str, str] = {}
         self._with_objects: list[tuple[str, dict[str, Any]]] = []
         self._with_other: list[tuple[str, Optimizer]] = []
-        self._group_names: dict[int, tuple[dict[str, Any], list[str]]] = {}
+        self._group_names: dict[int, tuple[list[torch.Tensor], list[str]]] = {}
         self._blanks: list[tuple[dict[str, Any], str]] = []  # slots that nobody has filled yet
 
     @property
     def entries(self) -> list[Entry]:
-        """The parameters and buffers as they were found."""
+        """The parameters and buffers as pieces() last found them."""
         return self._entries
+
+    def entry(self, name: str) -> Entry | None:
+        """The parameter or buffer of that name."""
+        return self._by_name.get(name)
 
     def pieces(self) -> list[Piece]:
         """All pieces that this process holds, as they are now.
@@ -124,17 +143,20 @@ class State:
         The same list as before, unless some tensor was replaced by another.
         """
         if self._watch is None or not self._watch.same():
-            self._watch = Watch()
-            made = (self._make(*found) for found in self._live(self._watch))
-            self._pieces = [piece for piece in made if piece is not None]
-            states = list(self._states())
-            self._scalars = {slot: value.device.type for _, _, state in states
-                             for slot, value in state.items()
-                             if isinstance(value, torch.Tensor) and value.dim() == 0}
-            self._with_objects = [(prefix, state) for prefix, _, state in states
-                                  if has_objects(state)]
-            self._with_other = [one for one in self._optimizers if has_other(one[1])]
+            self.forget()
+            self._look()
         return self._pieces
+
+    def forget(self) -> None:
+        """Lets go of all tensors but the parameters, for they may have been replaced."""
+        self._watch = None
+        self._pieces = []
+        self._with_objects = []
+        self._group_names = {}
+
+    def has(self, tensor: torch.Tensor) -> bool:
+        """True if it is one of the parameters."""
+        return id(tensor) in self._of
 
     def slot_prefixes(self) -> set[str]:
         """What names of slots begin with: "optimizer.<parameter>"."""
@@ -207,29 +229,82 @@ class State:
 
     # What is there
 
+    def _find(self) -> None:
+        """Parameters and buffers as they are now; those of FSDP as they were, sharded."""
+        entries = collect_entries(self._models, self._names)
+        for entry in entries:
+            entry.kept = self._kept(entry)
+            check_plain(entry.kept, entry.name)
+        self._entries = entries
+        self._by_name = {entry.name: entry for entry in entries}
+        self._of = {id(entry.kept): entry for entry in entries}
+        self._parts = {entry.name: self._part_of_entry(entry) for entry in entries}
+        inside = set().union(*(gathering_modules(model) for _, model in self._models))
+        self._gathered = {id(entry.kept) for entry in entries if id(entry.module) in inside}
+        self._check_optimizers()
+
+    def _kept(self, found: Entry) -> torch.Tensor:
+        """A buffer as it is, a parameter as it was."""
+        known = self._by_name.get(found.name)
+        if known is None or not (known.is_parameter and found.is_parameter):
+            return found.kept
+        if known.kept is found.kept or _stands_for(self._gathered, known.kept, found.kept):
+            return known.kept
+        raise ValueError(f"{found.name}: replaced by another parameter, want it attached anew")
+
+    def _look(self) -> None:
+        """Makes the pieces, and watches from where they were made."""
+        self._find()
+        watch = Watch(partial(_stands_for, self._gathered))
+        made = [self._make(*found) for found in self._live(watch)]
+        states = list(self._states())
+        self._scalars = {slot: value.device.type for _, _, state in states
+                         for slot, value in state.items()
+                         if isinstance(value, torch.Tensor) and value.dim() == 0}
+        self._with_objects = [(prefix, state) for prefix, _, state in states
+                              if has_objects(state)]
+        self._with_other = [one for one in self._optimizers if has_other(one[1])]
+        self._pieces = [piece for piece in made if piece is not None]
+        self._watch = watch  # last: what is refused now is refused at the next look, too
+
     def _live(self, watch: Watch) -> Iterator[tuple[str, Entry, torch.Tensor]]:
         """(name, its own entry or its parameter's, the tensor) of all tensors."""
+        self._watch_holders(watch)
         for entry in self._entries:
-            live = entry.live
-            if entry.is_parameter:
-                _check_kept(entry, live)
-                live = entry.kept
-            if live is not None:
-                watch.tensor(entry.holder, entry.attribute, live)
-                yield entry.name, entry, live
-        for _, optimizer in self._optimizers:
-            watch.size(optimizer.state)
+            watch.memory(entry.kept, layout=True)
+            yield entry.name, entry, entry.kept
         for prefix, entry, state in self._states():
-            watch.size(state)
+            tensors = [key for key, value in state.items() if isinstance(value, torch.Tensor)]
+            if len(tensors) == len(state):
+                watch.values(state)
+            else:
+                watch.items(state, tensors)
             for slot, value in state.items():
                 name = join(prefix, str(slot))
                 if isinstance(value, torch.Tensor):
-                    watch.tensor(state, slot, value)
+                    watch.memory(value)
                     yield name, entry, value
                 else:
                     watch.object(state, slot)
                     for inside, tensor in pack(value, name).tensors.items():
                         yield inside, entry, tensor
+
+    def _watch_holders(self, watch: Watch) -> None:
+        """The dicts of modules and optimizers that tensors are found in."""
+        sharded = {id(entry.live): entry.kept for entry in self._entries}
+        modules = {id(module): module for _, model in self._models for module in model.modules()}
+        for module in modules.values():
+            watch.values(module._modules)
+            watch.values(module._buffers)
+            watch.values(module._parameters,
+                         [sharded.get(id(p), p) for p in module._parameters.values()])
+        for _, optimizer in self._optimizers:
+            watch.attribute(optimizer, "state")
+            if has_other(optimizer):
+                watch.items(optimizer.state,
+                            [key for key in optimizer.state if isinstance(key, torch.Tensor)])
+            else:
+                watch.values(optimizer.state)
 
     def _states(self) -> Iterator[tuple[str, Entry, dict[str, Any]]]:
         for key, optimizer in self._optimizers:
@@ -267,8 +342,7 @@ class State:
         check_plain(tensor, name)
         if name == source.name:
             kind = "parameter" if source.is_parameter else "buffer"
-            part = self._parts[name] if source.is_parameter else self._part_of_entry(source)
-            aliases = tuple(source.aliases)
+            part, aliases = self._parts[name], tuple(source.aliases)
         else:
             kind, part = "slot", self._part_of_slot(name, source, tensor)
             aliases = _slot_aliases(name, source)
@@ -277,10 +351,7 @@ class State:
         return _piece(name, tensor, part, kind, aliases)  # type: ignore[arg-type]
 
     def _part_of_entry(self, entry: Entry) -> Part | None:
-        tensor = entry.kept if entry.is_parameter else entry.live
-        if tensor is None:
-            return None
-        rule = rule_for(entry.name, self._rules)
+        tensor, rule = entry.kept, rule_for(entry.name, self._rules)
         part = part_of(tensor, entry.name, rule)
         if rule is not None or part is None or entry.is_parameter or isinstance(tensor, DTensor):
             return part
@@ -361,20 +432,20 @@ class State:
                 for group in optimizer.param_groups]
 
     def _names_of(self, key: str, group: dict[str, Any]) -> list[str]:
-        seen, names = self._group_names.get(id(group), (None, []))
-        if seen is not group or len(names) != len(group["params"]):
-            names = [self._slot_prefix(key, self._entry(p)) for p in group["params"]]
-            self._group_names[id(group)] = (group, names)
+        parameters = group["params"]
+        seen, names = self._group_names.get(id(group), ([], []))
+        if len(seen) != len(parameters) or not all(map(operator.is_, seen, parameters)):
+            names = [self._slot_prefix(key, self._entry(p)) for p in parameters]
+            self._group_names[id(group)] = (list(parameters), names)
         return names
 
 
-def _check_kept(entry: Entry, live: torch.Tensor | None) -> None:
-    if live is entry.kept:
-        return
+def _stands_for(gathered: set[int], kept: Any, live: Any) -> bool:
+    """True if FSDP may have put it, gathered, in place of the sharded parameter."""
+    if id(kept) not in gathered or not isinstance(kept, DTensor):
+        return False
     mesh = live.device_mesh if isinstance(live, DTensor) else None
-    gathered = isinstance(entry.kept, DTensor) and entry.kept.device_mesh != mesh  # by FSDP
-    if not gathered:
-        raise ValueError(f"{entry.name}: replaced by another parameter, want it attached anew")
+    return isinstance(live, torch.Tensor) and kept.device_mesh != mesh
 
 
 def _piece(name: str, tensor: torch.Tensor, part: Part,

@@ -304,7 +304,9 @@ class _Unpacker:
 
 def memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
     """Equal for tied weights, which a state_dict has as two tensors of one memory."""
-    if isinstance(tensor, DTensor) or tensor.numel() == 0:
+    if isinstance(tensor, DTensor):
+        return (id(tensor), id(tensor._local_tensor), tensor._local_tensor.data_ptr())
+    if tensor.numel() == 0:
         return (id(tensor),)
     return (tensor.data_ptr(), tensor.device, tensor.dtype, tensor.shape, tensor.stride())
 

@@ -16,6 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import holdfast
+from holdfast.torch import places
 from holdfast.torch.lightning import HoldfastCallback, HoldfastIO
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -195,6 +196,28 @@ def test_a_checkpoint_takes_the_place_of_the_old_one_and_can_be_removed(tmp_path
     io.remove_checkpoint(tmp_path / "a.ckpt")
     io.remove_checkpoint(tmp_path / "a.ckpt")
     assert not list(tmp_path.iterdir())
+
+
+def test_a_crash_between_two_renames_leaves_the_old_checkpoint(tmp_path, monkeypatch):
+    io = HoldfastIO()
+    io.save_checkpoint({"global_step": 1, "w": torch.ones(3)}, tmp_path / "new" / "a.ckpt")
+    monkeypatch.setattr(places, "_exchange", lambda one, two: False)
+    rename = os.rename
+
+    def crash(old, new):
+        if str(new).endswith("a.ckpt"):
+            raise OSError("crashed")
+        rename(old, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "rename", crash)
+        with pytest.raises(OSError, match="crashed"):
+            io.save_checkpoint({"global_step": 2}, tmp_path / "new" / "a.ckpt")
+    loaded = io.load_checkpoint(tmp_path / "new" / "a.ckpt")
+    assert loaded["global_step"] == 1 and loaded["w"].tolist() == [1] * 3
+    io.save_checkpoint({"global_step": 3}, tmp_path / "new" / "a.ckpt")
+    assert io.load_checkpoint(tmp_path / "new" / "a.ckpt")["global_step"] == 3
+    assert [entry.name for entry in (tmp_path / "new").iterdir()] == ["a.ckpt"]
 
 
 def test_a_file_of_torch_save_is_loaded(tmp_path):

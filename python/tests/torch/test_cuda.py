@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import nn
 
+import holdfast
 from holdfast.torch import generators
 from holdfast.torch.holders import Holder
 from holdfast.torch.pieces import Saved, State
@@ -68,3 +69,21 @@ def test_a_scaler_is_captured_without_waiting_for_the_gpu():
         there.tensor.copy_(here.tensor)
     fresh.load()
     assert fresh._thing.get_scale() == 8.0
+
+
+def test_the_best_by_a_loss_on_the_gpu_is_kept(tmp_path):
+    model = nn.Linear(4, 4).cuda()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1 steps",
+                               signals=False, space_reserve=0,
+                               keep=holdfast.Keep(1, best=1, metric="loss")) as ck:
+        ck.resume()
+        for step, loss in enumerate([5.0, 1.0, 4.0, 3.0]):
+            model(torch.ones(2, 4, device="cuda")).sum().backward()
+            optimizer.step()
+            ck.step(step, loss=torch.tensor(loss, device="cuda"))
+            torch.cuda.synchronize()
+        ck.save(4, loss=torch.tensor(2.0, device="cuda")).durable()
+    found = {int(path.name[5:]): holdfast.restore(tmp_path, {}, int(path.name[5:])).metrics
+             for path in tmp_path.glob("step-*")}
+    assert found == {2: {"loss": 1.0}, 4: {"loss": 2.0}}

@@ -7,7 +7,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.nn.parallel import DataParallel, DistributedDataParallel
 
-from holdfast.torch.names import check_agreement, entries_of, find_wrappers, rename
+from holdfast.torch.names import entries_of, find_wrappers, rename
 
 
 class Tied(nn.Module):
@@ -65,13 +65,6 @@ def test_prefixes_are_renamed_by_whole_words_and_longest_first():
     assert rename("01.weight", renaming) == "01.weight"
     assert rename("w", {"": "stage1"}) == "stage1.w"
     assert rename("w", str.upper) == "W"
-
-
-def test_one_name_for_two_tensors_is_refused():
-    check_agreement([{"a": ("F32", (2,))}, {"a": ("F32", (2,)), "b": ("F32", (3,))}])
-    message = r"a: F32 \(2,\) on rank 0 and F32 \(3,\) on rank 1.*names="
-    with pytest.raises(ValueError, match=message):
-        check_agreement([{"a": ("F32", (2,))}, {"a": ("F32", (3,))}])
 
 
 def test_the_first_fsdp_is_refused():

@@ -14,7 +14,6 @@ from torch.nn.parallel import DistributedDataParallel
 from holdfast import Box
 from holdfast.torch.boxes import Sharded
 from holdfast.torch.groups import merge_objects
-from holdfast.torch.names import check_agreement
 from holdfast.torch.pieces import Saved, State
 
 
@@ -335,23 +334,6 @@ def ddp_buffers(rank, world):
             for k in made], made[True]["model.0.weight"]
 
 
-def restarted_stage_names(rank, world):
-    torch.manual_seed(rank)
-    stage = nn.Sequential(nn.Linear(2, 2))
-    outcome = []
-    for names in (None, {"0": str(rank)}):
-        described = {p.name: (str(p.tensor.dtype), p.shape, p.tensor.tolist())
-                     for p in State(stage, names=names).pieces()}
-        everyone = [None] * world
-        dist.all_gather_object(everyone, described)
-        try:
-            check_agreement(everyone)
-            outcome.append("agreed")
-        except ValueError as error:
-            outcome.append(str(error))
-    return outcome
-
-
 def pipeline_stages(rank, world):
     """Names of a stage that drops what is not its own, and of one that is cut out anew."""
     layers = nn.ModuleDict({str(k): nn.Linear(2, 2) for k in range(4)})
@@ -379,9 +361,3 @@ def test_state_moves_between_meshes_with_the_same_bits():
 
 def test_buffers_of_ddp_are_the_first_ranks_or_each_ones_own():
     assert run_ranks(2, ddp_buffers) == [(["first", "own", "own"], "equal")] * 2
-
-
-def test_stages_on_ranks_whose_names_begin_anew_are_found_out():
-    for collided, agreed in run_ranks(2, restarted_stage_names):
-        assert collided.startswith("model.0.weight: ") and "names=" in collided
-        assert agreed == "agreed"
