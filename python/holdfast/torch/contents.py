@@ -296,7 +296,8 @@ def _forget_on_load(contents: Contents) -> None:
             live.forget()
 
     for one in contents.optimizers:
-        one.register_load_state_dict_post_hook(forget)
+        with contextlib.suppress(AttributeError):  # of what only looks like an optimizer
+            one.register_load_state_dict_post_hook(forget)
 
 
 def _saved(found: _native.Looked) -> dict[str, Saved]:

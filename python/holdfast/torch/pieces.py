@@ -9,7 +9,6 @@ tensors; slots that a fresh optimizer does not have yet are made first, by make_
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any, Literal, Self
 
 import torch
@@ -32,15 +31,8 @@ from holdfast.torch.boxes import (
 from holdfast.torch.ddp import copies_of_buffer
 from holdfast.torch.dtypes import torch_dtype
 from holdfast.torch.groups import has_objects, has_other, options_of, pack_other, set_options
-from holdfast.torch.names import (
-    Entry,
-    Renaming,
-    by_key,
-    collect_entries,
-    gathering_modules,
-    join,
-    reshard,
-)
+from holdfast.torch.modules import Modules
+from holdfast.torch.names import Entry, Renaming, by_key, join
 from holdfast.torch.trees import names_in, pack, unpack
 from holdfast.torch.watch import Watch
 
@@ -109,16 +101,9 @@ class State:
         spec: Mapping[str, Rule] | None = None,
     ) -> None:
         self._rules = dict(spec or {})
-        self._models = by_key(model)
-        self._names = names
+        self._modules = Modules(model, names)
         self._optimizers = [] if optimizer is None else by_key(optimizer)
-        self._entries: list[Entry] = []
-        self._of: dict[int, Entry] = {}
-        self._by_name: dict[str, Entry] = {}
         self._parts: dict[str, Part | None] = {}
-        self._gathered: set[int] = set()  # ids of parameters that FSDP replaces at times
-        for _, one in self._models:
-            reshard(one)
         self._find()
         self._pieces: list[Piece] = []
         self._watch: Watch | None = None
@@ -131,11 +116,11 @@ class State:
     @property
     def entries(self) -> list[Entry]:
         """The parameters and buffers as pieces() last found them."""
-        return self._entries
+        return self._modules.entries
 
     def entry(self, name: str) -> Entry | None:
         """The parameter or buffer of that name."""
-        return self._by_name.get(name)
+        return self._modules.named(name)
 
     def pieces(self) -> list[Piece]:
         """All pieces that this process holds, as they are now.
@@ -156,7 +141,7 @@ class State:
 
     def has(self, tensor: torch.Tensor) -> bool:
         """True if it is one of the parameters."""
-        return id(tensor) in self._of
+        return self._modules.of(tensor) is not None
 
     def slot_prefixes(self) -> set[str]:
         """What names of slots begin with: "optimizer.<parameter>"."""
@@ -230,32 +215,17 @@ class State:
     # What is there
 
     def _find(self) -> None:
-        """Parameters and buffers as they are now; those of FSDP as they were, sharded."""
-        entries = collect_entries(self._models, self._names)
-        for entry in entries:
-            entry.kept = self._kept(entry)
+        """Parameters and buffers as they are now, and how they are cut."""
+        self._modules.find()
+        for entry in self.entries:
             check_plain(entry.kept, entry.name)
-        self._entries = entries
-        self._by_name = {entry.name: entry for entry in entries}
-        self._of = {id(entry.kept): entry for entry in entries}
-        self._parts = {entry.name: self._part_of_entry(entry) for entry in entries}
-        inside = set().union(*(gathering_modules(model) for _, model in self._models))
-        self._gathered = {id(entry.kept) for entry in entries if id(entry.module) in inside}
+        self._parts = {entry.name: self._part_of_entry(entry) for entry in self.entries}
         self._check_optimizers()
-
-    def _kept(self, found: Entry) -> torch.Tensor:
-        """A buffer as it is, a parameter as it was."""
-        known = self._by_name.get(found.name)
-        if known is None or not (known.is_parameter and found.is_parameter):
-            return found.kept
-        if known.kept is found.kept or _stands_for(self._gathered, known.kept, found.kept):
-            return known.kept
-        raise ValueError(f"{found.name}: replaced by another parameter, want it attached anew")
 
     def _look(self) -> None:
         """Makes the pieces, and watches from where they were made."""
         self._find()
-        watch = Watch(partial(_stands_for, self._gathered))
+        watch = self._modules.watch()
         made = [self._make(*found) for found in self._live(watch)]
         states = list(self._states())
         self._scalars = {slot: value.device.type for _, _, state in states
@@ -269,10 +239,10 @@ class State:
 
     def _live(self, watch: Watch) -> Iterator[tuple[str, Entry, torch.Tensor]]:
         """(name, its own entry or its parameter's, the tensor) of all tensors."""
-        self._watch_holders(watch)
-        for entry in self._entries:
-            watch.memory(entry.kept, layout=True)
+        for entry in self.entries:
             yield entry.name, entry, entry.kept
+        for _, optimizer in self._optimizers:
+            _watch_states(watch, optimizer)
         for prefix, entry, state in self._states():
             tensors = [key for key, value in state.items() if isinstance(value, torch.Tensor)]
             if len(tensors) == len(state):
@@ -289,23 +259,6 @@ class State:
                     for inside, tensor in pack(value, name).tensors.items():
                         yield inside, entry, tensor
 
-    def _watch_holders(self, watch: Watch) -> None:
-        """The dicts of modules and optimizers that tensors are found in."""
-        sharded = {id(entry.live): entry.kept for entry in self._entries}
-        modules = {id(module): module for _, model in self._models for module in model.modules()}
-        for module in modules.values():
-            watch.values(module._modules)
-            watch.values(module._buffers)
-            watch.values(module._parameters,
-                         [sharded.get(id(p), p) for p in module._parameters.values()])
-        for _, optimizer in self._optimizers:
-            watch.attribute(optimizer, "state")
-            if has_other(optimizer):
-                watch.items(optimizer.state,
-                            [key for key in optimizer.state if isinstance(key, torch.Tensor)])
-            else:
-                watch.values(optimizer.state)
-
     def _states(self) -> Iterator[tuple[str, Entry, dict[str, Any]]]:
         for key, optimizer in self._optimizers:
             for parameter, state in optimizer.state.items():
@@ -314,7 +267,7 @@ class State:
                     yield self._slot_prefix(key, entry), entry, state
 
     def _entry(self, parameter: torch.Tensor) -> Entry:
-        entry = self._of.get(id(parameter))
+        entry = self._modules.of(parameter)
         if entry is None:
             raise ValueError(f"optimizer: a parameter of shape {tuple(parameter.shape)} that "
                              "the model does not have, want the optimizer made after it")
@@ -440,12 +393,13 @@ class State:
         return names
 
 
-def _stands_for(gathered: set[int], kept: Any, live: Any) -> bool:
-    """True if FSDP may have put it, gathered, in place of the sharded parameter."""
-    if id(kept) not in gathered or not isinstance(kept, DTensor):
-        return False
-    mesh = live.device_mesh if isinstance(live, DTensor) else None
-    return isinstance(live, torch.Tensor) and kept.device_mesh != mesh
+def _watch_states(watch: Watch, optimizer: Optimizer) -> None:
+    """Which parameters have a state; others may be values of the optimizer's own."""
+    watch.attribute(optimizer, "state")
+    if has_other(optimizer):
+        watch.items(optimizer.state, [k for k in optimizer.state if isinstance(k, torch.Tensor)])
+    else:
+        watch.values(optimizer.state)
 
 
 def _piece(name: str, tensor: torch.Tensor, part: Part,

@@ -17,6 +17,7 @@ _local_of = operator.attrgetter("_local_tensor")
 _version_of = operator.attrgetter("_version")
 _shape_of = operator.attrgetter("shape")
 _dtype_of = operator.attrgetter("dtype")
+_address_of = torch.Tensor.const_data_ptr  # a tenth quicker than data_ptr
 _END = object()  # of all values
 
 
@@ -82,7 +83,7 @@ class Watch:
         elif layout:
             self._layouts.add(tensor)
         self._memories.append(memory)
-        self._addresses.append(memory.data_ptr())
+        self._addresses.append(_address_of(memory))
 
     def same(self) -> bool:
         """True if all of it is as it was."""
@@ -96,7 +97,7 @@ class Watch:
                 and all(map(operator.is_, map(operator.getitem, self._holders, self._keys),
                             self._items))
                 and all(map(operator.is_, map(_local_of, self._distributed), self._locals))
-                and list(map(torch.Tensor.data_ptr, self._memories)) == self._addresses
+                and list(map(_address_of, self._memories)) == self._addresses
                 and self._layouts.same()
                 and all(_is_simple(holder.get(key)) for holder, key in self._objects)
             )

@@ -302,6 +302,33 @@ def test_an_optimizer_that_was_not_given_is_spoken_of(tmp_path, caplog):
         assert len(caplog.messages) == 1 and "was not given" in caplog.text
 
 
+class Wrapper(torch.optim.Optimizer):
+    """Around another, as some trainers have it: nothing of torch's own class is set up."""
+
+    def __init__(self, optimizer):
+        self.inside = optimizer
+
+    state = property(lambda self: self.inside.state)
+    param_groups = property(lambda self: self.inside.param_groups)
+
+    def step(self, closure=None):
+        self.inside.step(closure)
+
+
+def test_an_optimizer_inside_another_is_followed(tmp_path):
+    model = Net()
+    inside = torch.optim.AdamW(model.parameters())
+    with holdfast.Checkpointer(tmp_path, model=model, optimizer=Wrapper(inside), signals=False,
+                               every="1000 steps", space_reserve=0) as ck:
+        ck.resume()
+        update(model, inside)
+        ck.save(1).durable()
+        loaded(model, inside)
+        ck.save(2).durable()
+    like = lives(model, inside)
+    assert same_bits(saved(tmp_path, like), like)
+
+
 # Real ranks
 
 
