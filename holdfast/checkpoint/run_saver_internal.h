@@ -25,7 +25,7 @@ class RunSaver : public Saver {
 
   const Path& run() const override { return run_.path(); }
   Result<void> prepare(const LocalState& state) override;
-  Message propose(int64_t step) override;
+  Message propose(int64_t step, bool last) override;
   Result<SaveHandle> save(SaveRequest request) override;
   bool may_tear() const override;
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
@@ -36,8 +36,8 @@ class RunSaver : public Saver {
   using Task = std::shared_ptr<SaveTask>;  // of the two threads, one after the other
 
   // Of the training thread (saver.cpp).
-  Result<Message> agree(int64_t step);
-  bool make_room() HOLDFAST_REQUIRES(mutex_);
+  Result<Message> agree(int64_t step, bool last);
+  bool make_room(bool last) HOLDFAST_REQUIRES(mutex_);
   void supersede_waiting() HOLDFAST_REQUIRES(mutex_);
   std::optional<Error> to_raise() HOLDFAST_REQUIRES(mutex_);
 

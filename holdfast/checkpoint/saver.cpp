@@ -64,7 +64,7 @@ Result<SaveHandle> RunSaver::save(SaveRequest request) {
   settle({}, nullptr);
   const Message decision = request.decision.has_value()
                                ? *std::exchange(request.decision, std::nullopt)
-                               : HOLDFAST_TRY(agree(request.step));
+                               : HOLDFAST_TRY(agree(request.step, request.last));
   serial_ = decision.serial;
   if (decision.error.has_value()) return *decision.error;
   if (decision.kind == "skip") {
@@ -82,24 +82,24 @@ Result<SaveHandle> RunSaver::save(SaveRequest request) {
 }
 
 // Rank 0 decides for all, so that nobody waits for a save that others do not make.
-Result<Message> RunSaver::agree(int64_t step) {
+Result<Message> RunSaver::agree(int64_t step, bool last) {
   if (!agree_.coordinator()) {
     // Rank 0 may be waiting for room.
     return agree_.hear(++serial_, options_.agree_within + options_.write_within);
   }
-  const Message decision = propose(step);
+  const Message decision = propose(step, last);
   // A rank that cannot be told does not vote, which ends the attempt in its time.
   static_cast<void>(agree_.tell_all(decision, options_.agree_within));
   return decision;
 }
 
-Message RunSaver::propose(int64_t step) {
+Message RunSaver::propose(int64_t step, bool last) {
   settle({}, nullptr);  // or there may never be room
   Message decision{.serial = ++serial_, .kind = "go", .attempt = env_.random64()};
   MutexLock lock(mutex_);
   if (std::optional<Error> error = to_raise()) {
     decision.error = error->within(fmt::format("before step {}", step));
-  } else if (!make_room()) {
+  } else if (!make_room(last)) {
     decision.kind = "skip";
   } else {
     decision.text = history_.choose();
@@ -115,10 +115,12 @@ std::optional<Error> RunSaver::to_raise() {
   return std::exchange(failure_, std::nullopt);
 }
 
-bool RunSaver::make_room() {
+bool RunSaver::make_room(bool last) {
   if (in_flight_ < options_.in_flight) return true;
   switch (options_.backpressure) {
-    case Backpressure::kSkip: return false;
+    case Backpressure::kSkip:
+      if (!last) return false;
+      break;
     case Backpressure::kNewest: supersede_waiting(); break;
     case Backpressure::kWait: break;
   }

@@ -96,6 +96,8 @@ struct SaveRequest {
   std::string parent{};    // the step folder that the job went on from
   // Tensors on CUDA devices are saved as they are after what was put into it so far.
   CudaStream stream = nullptr;
+  // No save follows: it waits for room, whatever Backpressure says. Rank 0's counts.
+  bool last = false;
   // What rank 0 has proposed, if the caller has told it to all ranks; else save() does.
   std::optional<Message> decision{};
 };
@@ -118,7 +120,8 @@ class Saver {
 
   // Rank 0's word about the save that comes next, for a caller that has something to tell
   // all ranks before it anyway: whether it is made, skipped, or fails. Waits for room.
-  virtual Message propose(int64_t step) = 0;
+  // `last` is that of SaveRequest.
+  virtual Message propose(int64_t step, bool last = false) = 0;
 
   // Begins to save. Fails on all ranks alike if earlier saves did (see above), and with
   // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a

@@ -151,7 +151,9 @@ Result<Due> Job::due(int64_t step) {
     }
   }
   if (look_.coordinator()) consult(step);
-  return agenda_.at(step);
+  Due due = HOLDFAST_TRY(agenda_.at(step));
+  stopping_ |= due.stop;
+  return due;
 }
 
 void Job::consult(int64_t step) {
@@ -196,7 +198,7 @@ Result<SaveHandle> Job::save(JobState job) {
   std::optional<Message> decision;
   Bytes word;
   if (look_.coordinator()) {
-    decision = saver_->propose(job.step);
+    decision = saver_->propose(job.step, stopping_);
     if (transport_ != nullptr) word = encode_message(*decision);
   }
   const LocalState state = HOLDFAST_TRY(

@@ -86,7 +86,8 @@ class Job {
   std::string explain() const { return scheduler_.explain(); }
   // What went wrong since the last call and did not stop the job: one sentence each.
   std::vector<std::string> take_warnings() { return warnings_.take(); }
-  // Saves, on all ranks together; whether it was due or not.
+  // Saves, on all ranks together; whether it was due or not. Once a stop is due it waits
+  // for room, whatever Backpressure says.
   Result<SaveHandle> save(JobState state);
   // Waits for the last save to be durable, for as long as `grace` allows.
   Result<Durable> wait_stopped(const SaveHandle& handle);
@@ -122,8 +123,9 @@ class Job {
   Channel look_;
   int64_t looks_ = 0;
   std::unique_ptr<StopSignals> signals_;
-  bool asked_ = false;  // to stop
-  std::string parent_;  // the step folder that the job goes on from
+  bool asked_ = false;     // to stop
+  bool stopping_ = false;  // the next save is the last
+  std::string parent_;     // the step folder that the job goes on from
 
   // Rank 0's, for the next decision.
   Scheduler scheduler_;

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <future>
 #include <thread>
 
+#include "holdfast/base/faulty_env.h"
 #include "holdfast/base/local_transport.h"
 #include "holdfast/base/memory_env.h"
 #include "holdfast/base/testing.h"
@@ -203,6 +205,37 @@ TEST_F(TwoRanks, SaveEveryFewStepsAndGoOnWithAnotherNumberOfRanks) {
   EXPECT_EQ(train(1, 3, options(EverySteps{4})), 8);  // nothing was due in between
   EXPECT_EQ(train(2, 5, options(EverySteps{2})), 8);
   EXPECT_EQ(train(2, 1, options(EverySteps{2})), 12);
+}
+
+TEST_F(TwoRanks, TheSaveAtAStopWaitsForRoomWhereOthersAreSkipped) {
+  FaultyEnv faulty(env);
+  JobOptions skipping = options(EverySteps{1});
+  skipping.signals = true;
+  skipping.saver.backpressure = Backpressure::kSkip;
+  skipping.saver.in_flight = 1;
+  const auto job = Job::open(faulty, "run", nullptr, skipping);
+  ASSERT_OK(job);
+  Bytes memory;
+  const std::vector<HeldPiece> pieces = pieces_of(0, 1, memory);
+  std::promise<void> reached, saving;
+  faulty.before(Op::kSyncFolder, 1, [&] {
+    reached.set_value();
+    saving.get_future().wait();
+  });
+  ASSERT_TRUE((*job)->due(0)->save);
+  ASSERT_OK((*job)->save({.step = 0, .pieces = pieces}));
+  (*job)->settle();
+  reached.get_future().wait();
+  ASSERT_TRUE((*job)->due(1)->save);
+  EXPECT_ERROR((*job)->save({.step = 1, .pieces = pieces})->durable(),
+               ErrorCode::kConflict);
+  std::raise(SIGTERM);
+  ASSERT_TRUE((*job)->due(2)->stop);
+  saving.set_value();
+  const Result<SaveHandle> last = (*job)->save({.step = 2, .pieces = pieces});
+  ASSERT_OK(last);
+  EXPECT_OK((*job)->wait_stopped(*last));
+  EXPECT_OK((*job)->close());
 }
 
 }  // namespace
