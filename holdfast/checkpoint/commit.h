@@ -46,10 +46,11 @@ struct SaveTask {
   std::optional<Error> failed;  // before anything was written: this rank votes no
   bool dropped = false;         // a newer save took its place: rank 0 says so in 1
   bool superseded = false;      // the same, as soon as it is known; rank 0's
-  bool unlinked = false;        // an older shard could not be linked, on whatever rank
-  bool host_pieces = false;     // some are in the host's memory and not copied yet
-  bool staged = false;          // all of it is in the ring, or was
-  bool torn = false;            // tensors changed before they were captured, the same
+  bool told = false;         // what it failed with is rank 0's word: rank 0 raises it
+  bool unlinked = false;     // an older shard could not be linked, on whatever rank
+  bool host_pieces = false;  // some are in the host's memory and not copied yet
+  bool staged = false;       // all of it is in the ring, or was
+  bool torn = false;         // tensors changed before they were captured, the same
   std::vector<std::string> torn_names{};  // seen late, of this rank
   Bytes copies;                        // of the host's pieces that are copied at once
   std::unique_ptr<DeviceShot> shot{};  // of those on devices; null if there are none

@@ -124,6 +124,7 @@ TEST_F(Ranks, AStateThatOneRankCannotSaveIsRaisedOnAllByTheNextSave) {
     EXPECT_ERROR(handle->durable(), ErrorCode::kInvalid);
     EXPECT_ERROR(save(rank, saver, 2), ErrorCode::kInvalid);
     EXPECT_OK(save(rank, saver, 3));
+    EXPECT_OK(saver.close());  // it was raised
   });
   EXPECT_EQ(newest(), 3);
 }
