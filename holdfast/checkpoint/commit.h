@@ -27,8 +27,10 @@ namespace holdfast {
 
 inline constexpr Tag kBeginTag = 0x4800;    // 1: begin
 inline constexpr Tag kVoteTag = 0x4802;     // 2 and 4: vote, outcome
-inline constexpr Tag kAgreeTag = 0x4804;    // save(), open
-inline constexpr Tag kRestoreTag = 0x4806;  // restore.h
+inline constexpr Tag kAgreeTag = 0x4804;    // save()
+inline constexpr Tag kRestoreTag = 0x4806;  // restore.h; 0x4808 to 0x480d are job/'s
+inline constexpr Tag kOpenTag = 0x480e;     // open()
+inline constexpr Tag kCloseTag = 0x4810;    // close()
 
 // One save of one rank.
 struct SaveTask {

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <latch>
 
 #include "holdfast/base/faulty_env.h"
 #include "holdfast/checkpoint/channel.h"
@@ -73,6 +74,8 @@ struct Ranks : ::testing::Test {
   SaverOptions options() const {
     SaverOptions made = test_options(boots);
     made.agree_within = std::chrono::hours(100'000);
+    made.background = background;
+    made.mirrors = mirrors;
     return made;
   }
   Result<Durable> save(int rank, Saver& saver, int64_t step) {
@@ -96,6 +99,8 @@ struct Ranks : ::testing::Test {
   std::vector<Env*> envs{&disk, &second, &disk};
   LocalNetwork network{disk, kRanks};
   int boots = 1;
+  bool background = false;
+  std::vector<MirrorTo> mirrors;
 };
 
 TEST_F(Ranks, AFailureOfOneIsAFailureOfAllAndRaisedOnAllAfterThree) {
@@ -135,6 +140,41 @@ TEST_F(Ranks, CloseSaysOnAllWhatTheLastSaveFailedWith) {
     EXPECT_ERROR(save(rank, saver, 1), ErrorCode::kNoSpace);
     EXPECT_ERROR(saver.close(), ErrorCode::kNoSpace);
   });
+}
+
+TEST_F(Ranks, ClosingDoesNotCountTheSavesThatOnlyRankZeroHasProposed) {
+  run([&](int rank, Saver& saver) {
+    EXPECT_OK(save(rank, saver, 1));
+    if (rank == 0) static_cast<void>(saver.propose(2));  // and nobody was told
+    EXPECT_OK(saver.close());
+  });
+}
+
+TEST_F(Ranks, OthersCloseWhileRankZeroStillMirrors) {
+  background = true;
+  FaultyEnv slow(disk);
+  std::latch closed(kRanks - 1);
+  slow.before(Op::kRename, 1, [&] { closed.wait(); });
+  mirrors = {{.tier = make_folder_tier(slow, "/mirror/gpt")}};
+  run([&](int rank, Saver& saver) {
+    EXPECT_OK(save(rank, saver, 1));
+    EXPECT_OK(saver.close());
+    if (rank != 0) closed.count_down();
+  });
+  EXPECT_EQ(mirrors[0].tier->steps()->size(), 1u);
+}
+
+TEST(Channel, ARankThatGaveUpWaitingFindsTheAnswerLater) {
+  MemoryEnv env(1);
+  LocalNetwork network(env, 2);
+  Channel first(env, &network.endpoint(0), 1), second(env, &network.endpoint(1), 1);
+  EXPECT_ERROR(second.agree({}, Duration::zero()), ErrorCode::kTimeout);
+  EXPECT_ERROR(second.agree({}, Duration::zero()), ErrorCode::kTimeout);
+  EXPECT_OK(first.agree({}, kSoon));
+  EXPECT_OK(second.agree({}, kSoon));
+  EXPECT_ERROR(second.agree(no_space("full"), Duration::zero()), ErrorCode::kTimeout);
+  EXPECT_ERROR(first.agree({}, kSoon), ErrorCode::kNoSpace);
+  EXPECT_ERROR(second.agree({}, kSoon), ErrorCode::kNoSpace);
 }
 
 // The clock runs from the lost vote on until the save is over: nobody else can tell that

@@ -70,9 +70,10 @@ class RunSaver : public Saver {
   void keep_lease();
   void renew_lease();
 
+  Result<void> agree_on_end(Instant deadline);
   Result<void> last_outcome(Instant deadline);
   Result<void> finish(Instant deadline);
-  Result<void> wait_done(Instant deadline);
+  Error still_under_way() const;
   bool wait_idle(Instant deadline);
 
   double since(Instant start) const {
@@ -88,6 +89,7 @@ class RunSaver : public Saver {
   std::optional<Owner> owner_;  // rank 0's
   const SaverOptions options_;
   Channel agree_;
+  Channel close_;
   Committer committer_;
   Mirror mirror_;
   ReuseHistory history_;
@@ -106,6 +108,7 @@ class RunSaver : public Saver {
   int64_t serial_ = 0;
   std::vector<Task> unsettled_;
   bool closed_ = false;
+  bool ended_ = false;  // all ranks have agreed on how
 
   Mutex mutex_;
   Condition changed_;  // what the training thread waits for

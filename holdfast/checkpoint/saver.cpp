@@ -48,6 +48,7 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
       owner_(std::move(owner)),
       options_(std::move(options)),
       agree_(env, transport, kAgreeTag),
+      close_(env, transport, kCloseTag),
       committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_),
       mirror_(env, run_.path(),
               owner_.has_value() ? options_.mirrors : std::vector<MirrorTo>(),
@@ -357,18 +358,27 @@ Result<void> RunSaver::settle_task(SaveTask& task,
 Result<void> RunSaver::close(Instant deadline) {
   closed_ = true;
   settle({}, nullptr);
-  const Result<void> own = last_outcome(deadline);
-  const Result<void> agreed = agree_.agree(++serial_, own, options_.agree_within);
+  const Result<void> agreed = agree_on_end(deadline);
   const Result<void> finished = finish(deadline);
   return agreed.ok() ? finished : agreed;
 }
 
-// What the last save of this rank failed with; kTimeout while saves are under way.
+// Before rank 0 waits for its copies to other tiers, which may take longer than the others
+// wait for it. Once: rank 0 alone comes again if they were not done in time.
+Result<void> RunSaver::agree_on_end(Instant deadline) {
+  if (ended_) return {};
+  Result<void> agreed = close_.agree(last_outcome(deadline), options_.agree_within);
+  ended_ = agreed.ok() || agreed.error().code() != ErrorCode::kTimeout;
+  return agreed;
+}
+
+// What the last save failed with, as far as this rank has to say so; kTimeout while saves
+// are under way.
 Result<void> RunSaver::last_outcome(Instant deadline) {
-  HOLDFAST_TRY(wait_done(deadline));
+  if (!wait_idle(deadline)) return still_under_way();
   MutexLock lock(mutex_);
   if (!failure_.has_value()) return {};
-  return std::exchange(failure_, std::nullopt)->within("close");
+  return failure_->within("close");
 }
 
 }  // namespace holdfast

@@ -144,9 +144,9 @@ class Saver {
   // For callers that look after something else meanwhile.
   virtual Result<void> await_capture(Instant deadline) = 0;
 
-  // Waits until all is durable and mirrored, lets go of the run, and fails, on all ranks
-  // alike, as the last save failed on any. What is not done by the deadline (kTimeout)
-  // goes on, and close() may be called again.
+  // Waits until all is durable, lets go of the run, and fails, on all ranks alike, as the
+  // last save failed on any. Rank 0 then waits until all is mirrored, too. What is not done
+  // by the deadline (kTimeout) goes on, and close() may be called again.
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
 
   virtual const Path& run() const = 0;

@@ -135,13 +135,12 @@ bool RunSaver::wait_idle(Instant deadline) {
   return unfinished_ == 0;
 }
 
-Result<void> RunSaver::wait_done(Instant deadline) {
-  if (wait_idle(deadline) && mirror_.wait_idle(deadline)) return {};
+Error RunSaver::still_under_way() const {
   return timed_out("{}: saves are still under way", run_.path().native());
 }
 
 Result<void> RunSaver::finish(Instant deadline) {
-  HOLDFAST_TRY(wait_done(deadline));
+  if (!wait_idle(deadline) || !mirror_.wait_idle(deadline)) return still_under_way();
   {
     MutexLock lock(mutex_);
     stopping_ = true;
