@@ -142,6 +142,23 @@ TEST_F(Ranks, CloseSaysOnAllWhatTheLastSaveFailedWith) {
   });
 }
 
+TEST_F(Ranks, ARunThatOneRankCannotOpenIsOpenedByNone) {
+  second.fail_at(Op::kAny, 1, ErrorCode::kIo);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto saver = Saver::open(*envs[static_cast<size_t>(rank)], kRun,
+                                       &network.endpoint(rank), options());
+        EXPECT_ERROR(saver, ErrorCode::kIo);
+        EXPECT_NE(message_of(saver).find("rank 1"), std::string::npos);
+      });
+    }
+  }
+  run([&](int rank, Saver& saver) { EXPECT_OK(save(rank, saver, 1)); });
+  EXPECT_EQ(newest(), 1);
+}
+
 TEST_F(Ranks, ClosingDoesNotCountTheSavesThatOnlyRankZeroHasProposed) {
   run([&](int rank, Saver& saver) {
     EXPECT_OK(save(rank, saver, 1));

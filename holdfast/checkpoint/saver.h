@@ -105,8 +105,8 @@ struct SaveRequest {
 class Saver {
  public:
   // Rank 0 makes the directory and owns the run from then on: kConflict, on all ranks,
-  // if a live job has it. Sweeps what crashes left. kInvalid for options that make no
-  // sense, which are to be the same on all ranks. `transport` is null for one rank;
+  // if a live job has it. Sweeps what crashes left. What one rank cannot open, none does.
+  // kInvalid for options that make no sense, which are to be the same on all ranks. `transport` is null for one rank;
   // it and env must outlive the saver.
   static Result<std::unique_ptr<Saver>> open(Env& env, const Path& run,
                                              Transport* transport = nullptr,
