@@ -181,6 +181,33 @@ TEST_F(Ranks, OthersCloseWhileRankZeroStillMirrors) {
   EXPECT_EQ(mirrors[0].tier->steps()->size(), 1u);
 }
 
+TEST_F(Ranks, OneThatEndsAloneWaitsForNobodyAndNobodyForIt) {
+  run([&](int rank, Saver& saver) {
+    EXPECT_OK(save(rank, saver, 1));
+    if (rank == 2) {
+      EXPECT_OK(saver.close_alone());
+      return network.kill(2);
+    }
+    const Result<void> closed = saver.close();
+    EXPECT_ERROR(closed, ErrorCode::kUnavailable);
+    EXPECT_NE(message_of(closed).find("rank 2"), std::string::npos);
+  });
+  EXPECT_EQ(newest(), 1);
+}
+
+TEST_F(Ranks, AllThatEndAloneHaveCommittedTheirLastSave) {
+  background = true;
+  run([&](int rank, Saver& saver) {
+    Job job(replicated(tensors(), kRanks));
+    job.set(values_at(1));
+    const LocalState state = job.state(rank);
+    EXPECT_OK(saver.save({.step = 1, .state = &state}));
+    EXPECT_OK(saver.close_alone());
+    network.kill(rank);
+  });
+  EXPECT_EQ(newest(), 1);
+}
+
 TEST(Channel, ARankThatGaveUpWaitingFindsTheAnswerLater) {
   MemoryEnv env(1);
   LocalNetwork network(env, 2);

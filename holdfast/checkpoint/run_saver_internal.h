@@ -31,6 +31,7 @@ class RunSaver : public Saver {
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
   Result<void> await_capture(Instant deadline) override;
   Result<void> close(Instant deadline) override;
+  Result<void> close_alone(Instant deadline) override;
 
  private:
   using Task = std::shared_ptr<SaveTask>;  // of the two threads, one after the other

@@ -363,6 +363,14 @@ Result<void> RunSaver::close(Instant deadline) {
   return agreed.ok() ? finished : agreed;
 }
 
+Result<void> RunSaver::close_alone(Instant deadline) {
+  closed_ = true;
+  settle({}, nullptr);
+  const Result<void> own = last_outcome(deadline);
+  const Result<void> finished = finish(deadline);
+  return own.ok() ? finished : own;
+}
+
 // Before rank 0 waits for its copies to other tiers, which may take longer than the others
 // wait for it. Once: rank 0 alone comes again if they were not done in time.
 Result<void> RunSaver::agree_on_end(Instant deadline) {

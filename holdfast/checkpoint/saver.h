@@ -149,6 +149,11 @@ class Saver {
   // by the deadline (kTimeout) goes on, and close() may be called again.
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
 
+  // The same without a word to the other ranks, for a process that ends and does not know
+  // what they do: when its saves are over, as all ranks make them, or at the deadline
+  // (kTimeout). The caller then lets go of the transport, by which the others notice.
+  virtual Result<void> close_alone(Instant deadline = kNoDeadline) = 0;
+
   virtual const Path& run() const = 0;
 };
 
