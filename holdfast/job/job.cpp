@@ -253,9 +253,16 @@ Result<void> Job::await_capture(Instant deadline) {
   return captured;
 }
 
-Result<void> Job::close(Instant deadline) {
-  signals_ = nullptr;
-  return saver_->close(deadline);
+Result<void> Job::close(Instant deadline) { return let_go(saver_->close(deadline)); }
+
+Result<void> Job::close_alone(Instant deadline) {
+  return let_go(saver_->close_alone(deadline));
+}
+
+// Of the signals, when no save is under way any more.
+Result<void> Job::let_go(Result<void> closed) {
+  if (closed.ok() || closed.error().code() != ErrorCode::kTimeout) signals_ = nullptr;
+  return closed;
 }
 
 }  // namespace holdfast

@@ -100,6 +100,8 @@ class Job {
   Result<void> await_capture(Instant deadline);
 
   Result<void> close(Instant deadline = kNoDeadline);
+  // For a process that ends before its time (Saver::close_alone).
+  Result<void> close_alone(Instant deadline = kNoDeadline);
 
  private:
   Job(Env& env, const Path& run, Transport* transport, JobOptions options,
@@ -109,6 +111,7 @@ class Job {
   std::optional<Appointment> decide(int64_t first, int64_t last);
   void consult(int64_t step);
   void learn_outcome();
+  Result<void> let_go(Result<void> closed);
 
   Env& env_;
   Transport* transport_;
@@ -117,12 +120,13 @@ class Job {
   Warnings warnings_;  // before the log
   const JobOptions options_;
   Fetched fetched_;  // when it was opened
+  // Before the saver: a signal that comes again shall not end its last save.
+  std::unique_ptr<StopSignals> signals_;
   std::unique_ptr<Saver> saver_;
   StateGatherer gatherer_;
   Agenda agenda_;
   Channel look_;
   int64_t looks_ = 0;
-  std::unique_ptr<StopSignals> signals_;
   bool asked_ = false;     // to stop
   bool stopping_ = false;  // the next save is the last
   std::string parent_;     // the step folder that the job goes on from

@@ -107,6 +107,50 @@ TEST(StopSignals, SetAFlagCallWhatWasThereAndPutItBack) {
   EXPECT_EQ(after.sa_handler, &count_call);
 }
 
+TEST(StopSignals, LeaveAHandlerThatCameLater) {
+  struct sigaction own {
+  }, before{}, after{};
+  own.sa_handler = count_call;
+  called = 0;
+  {
+    const StopSignals signals;
+    ASSERT_EQ(sigaction(SIGTERM, &own, &before), 0);
+  }
+  std::raise(SIGTERM);
+  EXPECT_EQ(called, 1);
+  ASSERT_EQ(sigaction(SIGTERM, nullptr, &after), 0);
+  EXPECT_EQ(after.sa_handler, &count_call);
+  after.sa_handler = SIG_DFL;
+  sigaction(SIGTERM, &after, nullptr);
+}
+
+struct sigaction below {};
+void count_and_pass_on(int signal, siginfo_t* info, void* context) {
+  ++called;
+  below.sa_sigaction(signal, info, context);
+}
+
+TEST(StopSignals, MayBeBothOverAndUnderAHandlerThatPassesOn) {
+  struct sigaction own {};
+  own.sa_sigaction = count_and_pass_on;
+  own.sa_flags = SA_SIGINFO;
+  called = 0;
+  {
+    const StopSignals first;
+    ASSERT_EQ(sigaction(SIGTERM, &own, &below), 0);
+    std::raise(SIGTERM);
+    EXPECT_EQ(first.caught(), SIGTERM);
+  }
+  const StopSignals second;
+  EXPECT_EQ(second.caught(), std::nullopt);
+  std::raise(SIGTERM);
+  EXPECT_EQ(second.caught(), SIGTERM);
+  EXPECT_EQ(called, 2);
+  own = {};
+  own.sa_handler = SIG_DFL;
+  sigaction(SIGTERM, &own, nullptr);
+}
+
 TEST(StopSignals, SeveralListenersHearTheSame) {
   const StopSignals first;
   {
@@ -205,6 +249,29 @@ TEST_F(TwoRanks, SaveEveryFewStepsAndGoOnWithAnotherNumberOfRanks) {
   EXPECT_EQ(train(1, 3, options(EverySteps{4})), 8);  // nothing was due in between
   EXPECT_EQ(train(2, 5, options(EverySteps{2})), 8);
   EXPECT_EQ(train(2, 1, options(EverySteps{2})), 12);
+}
+
+TEST_F(TwoRanks, ASignalThatComesWhileTheLastSaveIsCommittedDoesNotEndIt) {
+  FaultyEnv faulty(env);
+  JobOptions listening = options(EverySteps{1});
+  listening.signals = true;
+  const auto job = Job::open(faulty, "run", nullptr, listening);
+  ASSERT_OK(job);
+  Bytes memory;
+  const std::vector<HeldPiece> pieces = pieces_of(0, 1, memory);
+  std::promise<void> reached, closing;
+  faulty.before(Op::kSyncFolder, 1, [&] {
+    reached.set_value();
+    closing.get_future().wait();
+  });
+  const Result<SaveHandle> last = (*job)->save({.step = 0, .pieces = pieces});
+  ASSERT_OK(last);
+  reached.get_future().wait();
+  // The rest of the commit comes when close() has settled the save.
+  faulty.before(Op::kRename, 1, [] { std::raise(SIGTERM); });
+  closing.set_value();
+  EXPECT_OK((*job)->close());
+  EXPECT_OK(last->durable());
 }
 
 TEST_F(TwoRanks, TheSaveAtAStopWaitsForRoomWhereOthersAreSkipped) {
