@@ -159,14 +159,8 @@ Result<Durable> Committer::learn(SaveTask& task) {
   if (task.told) return *told->error;
   if (told.ok())
     return Durable{.folder = run_.path() / told->text, .tier = options_.tier};
-  const Result<StepList> list = run_.steps();
-  if (list.ok()) {
-    for (const Step& step : list->steps) {
-      if (step.manifest.attempt == task.attempt) {
-        return Durable{.folder = step.folder, .tier = options_.tier};
-      }
-    }
-  }
+  const Result<Step> step = run_.committed(task.step, task.attempt);
+  if (step.ok()) return Durable{.folder = step->folder, .tier = options_.tier};
   return unavailable("step {}: whether it was committed is unknown: {}", task.step,
                      told.error().message());
 }
