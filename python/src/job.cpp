@@ -140,10 +140,11 @@ class HeldJob {
   }
 
   // In slices where no other rank has to make as many.
-  void close(std::optional<double> timeout) {
-    if (transport_.is_none()) {
-      unwrap(call_interruptibly(timeout,
-                                [&](Instant until) { return job_->close(until); }));
+  void close(std::optional<double> timeout, bool alone) {
+    if (alone || transport_.is_none()) {
+      unwrap(call_interruptibly(timeout, [&](Instant until) {
+        return alone ? job_->close_alone(until) : job_->close(until);
+      }));
       return;
     }
     const Instant deadline = deadline_of(timeout);
@@ -392,12 +393,15 @@ void bind_job(nb::module_& m) {
           nb::arg("handle"), "Waits until the last save is durable, within the grace.")
       .def(
           "close",
-          [](HeldJob& self, std::optional<double> timeout) {
+          [](HeldJob& self, std::optional<double> timeout, bool alone) {
             static_cast<void>(self.settle({}, 0, timeout));
-            self.wait_saves(timeout);
-            self.close(timeout);
+            if (!alone) self.wait_saves(timeout);
+            self.close(timeout, alone);
           },
-          nb::arg("timeout") = nb::none());
+          nb::arg("timeout") = nb::none(), nb::arg("alone") = false,
+          "Waits until all is durable. `alone`: whatever other ranks do, which are to "
+          "be\n"
+          "left then.");
 }
 
 }  // namespace holdfast::python
