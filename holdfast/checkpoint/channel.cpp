@@ -154,8 +154,8 @@ std::vector<Message> Channel::collect(Message own, Duration at_most) {
   return all;
 }
 
-Result<void> Channel::agree(int64_t serial, const Result<void>& own, Duration at_most) {
-  Message message{.serial = serial, .kind = "fared"};
+Result<void> Channel::agree(const Result<void>& own, Duration at_most) {
+  Message message{.serial = agreed_ + 1, .kind = "fared"};
   if (!own.ok()) message.error = own.error();
   if (coordinator()) {
     for (const Message& report : collect(message, at_most)) {
@@ -164,9 +164,12 @@ Result<void> Channel::agree(int64_t serial, const Result<void>& own, Duration at
     // A rank that cannot be told fails at its own deadline.
     static_cast<void>(tell_all(message, at_most));
   } else {
-    HOLDFAST_TRY(report(message, at_most));
-    message = HOLDFAST_TRY(hear(serial, at_most * 2));
+    if (!reported_) HOLDFAST_TRY(report(message, at_most));
+    reported_ = true;
+    message = HOLDFAST_TRY(hear(message.serial, at_most * 2));
+    reported_ = false;
   }
+  ++agreed_;
   if (message.error.has_value()) return *message.error;
   return {};
 }

@@ -57,8 +57,10 @@ class Channel {
   // a rank that did not report by then has an error in its message.
   std::vector<Message> collect(Message own, Duration at_most);
 
-  // All ranks say how they fared; the failure of the first that failed is everybody's.
-  Result<void> agree(int64_t serial, const Result<void>& own, Duration at_most);
+  // All ranks say how they fared; the failure of the first that failed is everybody's. It
+  // counts its calls, and is all that such a channel is used for from then on. A rank that
+  // gave up waiting for rank 0 finds the answer with its next call.
+  Result<void> agree(const Result<void>& own, Duration at_most);
 
  private:
   Result<Message> receive(int from, Tag tag, int64_t serial, Instant deadline);
@@ -67,6 +69,8 @@ class Channel {
   Transport* transport_;
   Tag tag_;
   std::map<std::pair<int, Tag>, Message> early_;  // by sender and tag
+  int64_t agreed_ = 0;                            // calls of agree() that had an answer
+  bool reported_ = false;                         // in the one that has none yet
 };
 
 }  // namespace holdfast

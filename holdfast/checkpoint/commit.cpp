@@ -132,7 +132,8 @@ Result<Durable> Committer::follow(SaveTask& task) {
   const Message begun = HOLDFAST_TRY(begin_.hear(task.serial, options_.write_within));
   HOLDFAST_TRY(check_attempt(begun, task.attempt));
   task.dropped = begun.kind == "dropped";
-  if (begun.error.has_value()) return *begun.error;
+  task.told = begun.error.has_value();
+  if (task.told) return *begun.error;
   Result<std::vector<ManifestFile>> own = std::vector<ManifestFile>();
   if (task.failed.has_value()) {
     own = *task.failed;
@@ -154,17 +155,12 @@ Result<Durable> Committer::learn(SaveTask& task) {
     }
   }
   task.torn |= told.ok() && told->kind == "torn";
-  if (told.ok() && told->error.has_value()) return *told->error;
+  task.told = told.ok() && told->error.has_value();
+  if (task.told) return *told->error;
   if (told.ok())
     return Durable{.folder = run_.path() / told->text, .tier = options_.tier};
-  const Result<StepList> list = run_.steps();
-  if (list.ok()) {
-    for (const Step& step : list->steps) {
-      if (step.manifest.attempt == task.attempt) {
-        return Durable{.folder = step.folder, .tier = options_.tier};
-      }
-    }
-  }
+  const Result<Step> step = run_.committed(task.step, task.attempt);
+  if (step.ok()) return Durable{.folder = step->folder, .tier = options_.tier};
   return unavailable("step {}: whether it was committed is unknown: {}", task.step,
                      told.error().message());
 }

@@ -25,10 +25,13 @@
 
 namespace holdfast {
 
-inline constexpr Tag kBeginTag = 0x4800;    // 1: begin
-inline constexpr Tag kVoteTag = 0x4802;     // 2 and 4: vote, outcome
-inline constexpr Tag kAgreeTag = 0x4804;    // save(), open
-inline constexpr Tag kRestoreTag = 0x4806;  // restore.h
+inline constexpr Tag kBeginTag = 0x4800;     // 1: begin
+inline constexpr Tag kVoteTag = 0x4802;      // 2 and 4: vote, outcome
+inline constexpr Tag kAgreeTag = 0x4804;     // save()
+inline constexpr Tag kRestoreTag = 0x4806;   // restore.h; 0x4808 to 0x480d are job/'s
+inline constexpr Tag kOpenTag = 0x480e;      // open()
+inline constexpr Tag kCloseTag = 0x4810;     // close()
+inline constexpr Tag kReadableTag = 0x4812;  // restore.h
 
 // One save of one rank.
 struct SaveTask {
@@ -46,10 +49,11 @@ struct SaveTask {
   std::optional<Error> failed;  // before anything was written: this rank votes no
   bool dropped = false;         // a newer save took its place: rank 0 says so in 1
   bool superseded = false;      // the same, as soon as it is known; rank 0's
-  bool unlinked = false;        // an older shard could not be linked, on whatever rank
-  bool host_pieces = false;     // some are in the host's memory and not copied yet
-  bool staged = false;          // all of it is in the ring, or was
-  bool torn = false;            // tensors changed before they were captured, the same
+  bool told = false;         // what it failed with is rank 0's word: rank 0 raises it
+  bool unlinked = false;     // an older shard could not be linked, on whatever rank
+  bool host_pieces = false;  // some are in the host's memory and not copied yet
+  bool staged = false;       // all of it is in the ring, or was
+  bool torn = false;         // tensors changed before they were captured, the same
   std::vector<std::string> torn_names{};  // seen late, of this rank
   Bytes copies;                        // of the host's pieces that are copied at once
   std::unique_ptr<DeviceShot> shot{};  // of those on devices; null if there are none

@@ -108,8 +108,8 @@ void Mirror::tell_failure(int64_t step, const std::string& tier, const Error& er
 
 Result<void> Mirror::copy_to(const MirrorTo& to, const TierStep& newest) {
   HOLDFAST_TRY(copy_step(*run_, newest, *to.tier));
-  if (to.keep_last == 0) return {};
-  return keep_newest(*to.tier, to.keep_last);
+  if (!to.keep.has_value()) return {};
+  return retain(*to.tier, *to.keep);
 }
 
 }  // namespace holdfast

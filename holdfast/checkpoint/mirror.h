@@ -18,7 +18,7 @@ namespace holdfast {
 struct MirrorTo {
   std::shared_ptr<StorageTier> tier;  // shared with whoever restores from it
   int64_t every = 1;                  // every n-th committed step
-  int64_t keep_last = 0;              // of the tier's steps; 0: all
+  std::optional<Keep> keep{};  // of the tier's steps; all, unless it says otherwise
 };
 
 // Calls from any threads. The destructor finishes what is due.

@@ -4,6 +4,7 @@
 
 #include <atomic>
 #include <barrier>
+#include <latch>
 
 #include "holdfast/base/faulty_env.h"
 #include "holdfast/checkpoint/channel.h"
@@ -73,6 +74,8 @@ struct Ranks : ::testing::Test {
   SaverOptions options() const {
     SaverOptions made = test_options(boots);
     made.agree_within = std::chrono::hours(100'000);
+    made.background = background;
+    made.mirrors = mirrors;
     return made;
   }
   Result<Durable> save(int rank, Saver& saver, int64_t step) {
@@ -96,6 +99,8 @@ struct Ranks : ::testing::Test {
   std::vector<Env*> envs{&disk, &second, &disk};
   LocalNetwork network{disk, kRanks};
   int boots = 1;
+  bool background = false;
+  std::vector<MirrorTo> mirrors;
 };
 
 TEST_F(Ranks, AFailureOfOneIsAFailureOfAllAndRaisedOnAllAfterThree) {
@@ -124,6 +129,7 @@ TEST_F(Ranks, AStateThatOneRankCannotSaveIsRaisedOnAllByTheNextSave) {
     EXPECT_ERROR(handle->durable(), ErrorCode::kInvalid);
     EXPECT_ERROR(save(rank, saver, 2), ErrorCode::kInvalid);
     EXPECT_OK(save(rank, saver, 3));
+    EXPECT_OK(saver.close());  // it was raised
   });
   EXPECT_EQ(newest(), 3);
 }
@@ -134,6 +140,85 @@ TEST_F(Ranks, CloseSaysOnAllWhatTheLastSaveFailedWith) {
     EXPECT_ERROR(save(rank, saver, 1), ErrorCode::kNoSpace);
     EXPECT_ERROR(saver.close(), ErrorCode::kNoSpace);
   });
+}
+
+TEST_F(Ranks, ARunThatOneRankCannotOpenIsOpenedByNone) {
+  second.fail_at(Op::kAny, 1, ErrorCode::kIo);
+  {
+    std::vector<std::jthread> threads;
+    for (int rank = 0; rank < kRanks; ++rank) {
+      threads.emplace_back([&, rank] {
+        const auto saver = Saver::open(*envs[static_cast<size_t>(rank)], kRun,
+                                       &network.endpoint(rank), options());
+        EXPECT_ERROR(saver, ErrorCode::kIo);
+        EXPECT_NE(message_of(saver).find("rank 1"), std::string::npos);
+      });
+    }
+  }
+  run([&](int rank, Saver& saver) { EXPECT_OK(save(rank, saver, 1)); });
+  EXPECT_EQ(newest(), 1);
+}
+
+TEST_F(Ranks, ClosingDoesNotCountTheSavesThatOnlyRankZeroHasProposed) {
+  run([&](int rank, Saver& saver) {
+    EXPECT_OK(save(rank, saver, 1));
+    if (rank == 0) static_cast<void>(saver.propose(2));  // and nobody was told
+    EXPECT_OK(saver.close());
+  });
+}
+
+TEST_F(Ranks, OthersCloseWhileRankZeroStillMirrors) {
+  background = true;
+  FaultyEnv slow(disk);
+  std::latch closed(kRanks - 1);
+  slow.before(Op::kRename, 1, [&] { closed.wait(); });
+  mirrors = {{.tier = make_folder_tier(slow, "/mirror/gpt")}};
+  run([&](int rank, Saver& saver) {
+    EXPECT_OK(save(rank, saver, 1));
+    EXPECT_OK(saver.close());
+    if (rank != 0) closed.count_down();
+  });
+  EXPECT_EQ(mirrors[0].tier->steps()->size(), 1u);
+}
+
+TEST_F(Ranks, OneThatEndsAloneWaitsForNobodyAndNobodyForIt) {
+  run([&](int rank, Saver& saver) {
+    EXPECT_OK(save(rank, saver, 1));
+    if (rank == 2) {
+      EXPECT_OK(saver.close_alone());
+      return network.kill(2);
+    }
+    const Result<void> closed = saver.close();
+    EXPECT_ERROR(closed, ErrorCode::kUnavailable);
+    EXPECT_NE(message_of(closed).find("rank 2"), std::string::npos);
+  });
+  EXPECT_EQ(newest(), 1);
+}
+
+TEST_F(Ranks, AllThatEndAloneHaveCommittedTheirLastSave) {
+  background = true;
+  run([&](int rank, Saver& saver) {
+    Job job(replicated(tensors(), kRanks));
+    job.set(values_at(1));
+    const LocalState state = job.state(rank);
+    EXPECT_OK(saver.save({.step = 1, .state = &state}));
+    EXPECT_OK(saver.close_alone());
+    network.kill(rank);
+  });
+  EXPECT_EQ(newest(), 1);
+}
+
+TEST(Channel, ARankThatGaveUpWaitingFindsTheAnswerLater) {
+  MemoryEnv env(1);
+  LocalNetwork network(env, 2);
+  Channel first(env, &network.endpoint(0), 1), second(env, &network.endpoint(1), 1);
+  EXPECT_ERROR(second.agree({}, Duration::zero()), ErrorCode::kTimeout);
+  EXPECT_ERROR(second.agree({}, Duration::zero()), ErrorCode::kTimeout);
+  EXPECT_OK(first.agree({}, kSoon));
+  EXPECT_OK(second.agree({}, kSoon));
+  EXPECT_ERROR(second.agree(no_space("full"), Duration::zero()), ErrorCode::kTimeout);
+  EXPECT_ERROR(first.agree({}, kSoon), ErrorCode::kNoSpace);
+  EXPECT_ERROR(second.agree({}, kSoon), ErrorCode::kNoSpace);
 }
 
 // The clock runs from the lost vote on until the save is over: nobody else can tell that

@@ -26,7 +26,8 @@ class Restore {
         path_(run),
         into_(into),
         options_(options),
-        channel_(env, transport, kRestoreTag) {}
+        channel_(env, transport, kRestoreTag),
+        opens_(env, transport, kReadableTag) {}
 
   // What retention removes meanwhile is no damage: there is a newer step then.
   Result<RestoredState> lead() {
@@ -191,7 +192,7 @@ class Restore {
   Result<Opened> open(const Path& folder) {
     Result<Opened> opened = open_here(folder);
     const Result<void> own = opened.ok() ? Result<void>() : opened.error();
-    HOLDFAST_TRY(channel_.agree(++serial_, own, options_.agree_within));
+    HOLDFAST_TRY(opens_.agree(own, options_.agree_within));
     return opened;
   }
 
@@ -273,6 +274,7 @@ class Restore {
   const StateFor& into_;
   const RestoreOptions& options_;
   Channel channel_;
+  Channel opens_;
   int64_t serial_ = 0;
   bool touched_ = false;  // tensors were written to and are not whole
   std::vector<SkippedStep> skipped_;

@@ -25,19 +25,20 @@ class RunSaver : public Saver {
 
   const Path& run() const override { return run_.path(); }
   Result<void> prepare(const LocalState& state, CudaStream stream) override;
-  Message propose(int64_t step, CudaStream stream) override;
+  Message propose(int64_t step, CudaStream stream, bool last) override;
   Result<SaveHandle> save(SaveRequest request) override;
   bool may_tear() const override;
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
   Result<void> await_capture(Instant deadline) override;
   Result<void> close(Instant deadline) override;
+  Result<void> close_alone(Instant deadline) override;
 
  private:
   using Task = std::shared_ptr<SaveTask>;  // of the two threads, one after the other
 
   // Of the training thread (saver.cpp).
-  Result<Message> agree(int64_t step, CudaStream stream);
-  bool make_room() HOLDFAST_REQUIRES(mutex_);
+  Result<Message> agree(int64_t step, CudaStream stream, bool last);
+  bool make_room(bool last) HOLDFAST_REQUIRES(mutex_);
   void supersede_waiting() HOLDFAST_REQUIRES(mutex_);
   std::optional<Error> to_raise() HOLDFAST_REQUIRES(mutex_);
 
@@ -71,9 +72,10 @@ class RunSaver : public Saver {
   void keep_lease();
   void renew_lease();
 
+  Result<void> agree_on_end(Instant deadline);
   Result<void> last_outcome(Instant deadline);
   Result<void> finish(Instant deadline);
-  Result<void> wait_done(Instant deadline);
+  Error still_under_way() const;
   bool wait_idle(Instant deadline);
 
   double since(Instant start) const {
@@ -90,6 +92,7 @@ class RunSaver : public Saver {
   const SaverOptions options_;
   const int ranks_here_;  // that share this machine's memory
   Channel agree_;
+  Channel close_;
   Committer committer_;
   Mirror mirror_;
   ReuseHistory history_;
@@ -108,6 +111,7 @@ class RunSaver : public Saver {
   int64_t serial_ = 0;
   std::vector<Task> unsettled_;
   bool closed_ = false;
+  bool ended_ = false;  // all ranks have agreed on how
 
   Mutex mutex_;
   Condition changed_;  // what the training thread waits for

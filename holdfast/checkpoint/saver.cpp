@@ -59,6 +59,7 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
       options_(std::move(options)),
       ranks_here_(ranks_here),
       agree_(env, transport, kAgreeTag),
+      close_(env, transport, kCloseTag),
       committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_),
       mirror_(env, run_.path(),
               owner_.has_value() ? options_.mirrors : std::vector<MirrorTo>(),
@@ -73,9 +74,10 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
 Result<SaveHandle> RunSaver::save(SaveRequest request) {
   if (closed_) return invalid("{}: the saver is closed", run_.path().native());
   settle({}, request.stream);
-  const Message decision = request.decision.has_value()
-                               ? *std::exchange(request.decision, std::nullopt)
-                               : HOLDFAST_TRY(agree(request.step, request.stream));
+  const Message decision =
+      request.decision.has_value()
+          ? *std::exchange(request.decision, std::nullopt)
+          : HOLDFAST_TRY(agree(request.step, request.stream, request.last));
   serial_ = decision.serial;
   if (decision.error.has_value()) return *decision.error;
   if (decision.kind == "skip") {
@@ -93,24 +95,24 @@ Result<SaveHandle> RunSaver::save(SaveRequest request) {
 }
 
 // Rank 0 decides for all, so that nobody waits for a save that others do not make.
-Result<Message> RunSaver::agree(int64_t step, CudaStream stream) {
+Result<Message> RunSaver::agree(int64_t step, CudaStream stream, bool last) {
   if (!agree_.coordinator()) {
     // Rank 0 may be waiting for room.
     return agree_.hear(++serial_, options_.agree_within + options_.write_within);
   }
-  const Message decision = propose(step, stream);
+  const Message decision = propose(step, stream, last);
   // A rank that cannot be told does not vote, which ends the attempt in its time.
   static_cast<void>(agree_.tell_all(decision, options_.agree_within));
   return decision;
 }
 
-Message RunSaver::propose(int64_t step, CudaStream stream) {
+Message RunSaver::propose(int64_t step, CudaStream stream, bool last) {
   settle({}, stream);  // or there may never be room
   Message decision{.serial = ++serial_, .kind = "go", .attempt = env_.random64()};
   MutexLock lock(mutex_);
   if (std::optional<Error> error = to_raise()) {
     decision.error = error->within(fmt::format("before step {}", step));
-  } else if (!make_room()) {
+  } else if (!make_room(last)) {
     decision.kind = "skip";
   } else {
     decision.text = history_.choose();
@@ -126,10 +128,12 @@ std::optional<Error> RunSaver::to_raise() {
   return std::exchange(failure_, std::nullopt);
 }
 
-bool RunSaver::make_room() {
+bool RunSaver::make_room(bool last) {
   if (in_flight_ < options_.in_flight) return true;
   switch (options_.backpressure) {
-    case Backpressure::kSkip: return false;
+    case Backpressure::kSkip:
+      if (!last) return false;
+      break;
     case Backpressure::kNewest: supersede_waiting(); break;
     case Backpressure::kWait: break;
   }
@@ -367,18 +371,35 @@ Result<void> RunSaver::settle_task(SaveTask& task,
 Result<void> RunSaver::close(Instant deadline) {
   closed_ = true;
   settle({}, nullptr);
-  const Result<void> own = last_outcome(deadline);
-  const Result<void> agreed = agree_.agree(++serial_, own, options_.agree_within);
+  const Result<void> agreed = agree_on_end(deadline);
   const Result<void> finished = finish(deadline);
   return agreed.ok() ? finished : agreed;
 }
 
-// What the last save of this rank failed with; kTimeout while saves are under way.
+Result<void> RunSaver::close_alone(Instant deadline) {
+  closed_ = true;
+  settle({}, nullptr);
+  const Result<void> own = last_outcome(deadline);
+  const Result<void> finished = finish(deadline);
+  return own.ok() ? finished : own;
+}
+
+// Before rank 0 waits for its copies to other tiers, which may take longer than the others
+// wait for it. Once: rank 0 alone comes again if they were not done in time.
+Result<void> RunSaver::agree_on_end(Instant deadline) {
+  if (ended_) return {};
+  Result<void> agreed = close_.agree(last_outcome(deadline), options_.agree_within);
+  ended_ = agreed.ok() || agreed.error().code() != ErrorCode::kTimeout;
+  return agreed;
+}
+
+// What the last save failed with, as far as this rank has to say so; kTimeout while saves
+// are under way.
 Result<void> RunSaver::last_outcome(Instant deadline) {
-  HOLDFAST_TRY(wait_done(deadline));
+  if (!wait_idle(deadline)) return still_under_way();
   MutexLock lock(mutex_);
   if (!failure_.has_value()) return {};
-  return std::exchange(failure_, std::nullopt)->within("close");
+  return failure_->within("close");
 }
 
 }  // namespace holdfast

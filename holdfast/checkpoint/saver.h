@@ -97,6 +97,8 @@ struct SaveRequest {
   // Tensors on CUDA devices are saved as they are after what was put into it so far. On
   // devices that it is not of, the default stream stands for it (device.h).
   CudaStream stream = nullptr;
+  // No save follows: it waits for room, whatever Backpressure says. Rank 0's counts.
+  bool last = false;
   // What rank 0 has proposed, if the caller has told it to all ranks; else save() does.
   std::optional<Message> decision{};
 };
@@ -104,10 +106,10 @@ struct SaveRequest {
 class Saver {
  public:
   // Rank 0 makes the directory and owns the run from then on: kConflict, on all ranks,
-  // if a live job has it. Sweeps what crashes left. kInvalid for options that make no
-  // sense, which are to be the same on all ranks. Collective, also where it fails: kTimeout
-  // or kUnavailable if a rank does not come. `transport` is null for one rank;
-  // it and env must outlive the saver.
+  // if a live job has it. Sweeps what crashes left. What one rank cannot open, none does.
+  // kInvalid for options that make no sense, which are to be the same on all ranks.
+  // Collective, also where it fails: kTimeout or kUnavailable if a rank does not come.
+  // `transport` is null for one rank; it and env must outlive the saver.
   static Result<std::unique_ptr<Saver>> open(Env& env, const Path& run,
                                              Transport* transport = nullptr,
                                              SaverOptions options = {});
@@ -121,7 +123,9 @@ class Saver {
 
   // Rank 0's word about the save that comes next, for a caller that has something to tell
   // all ranks before it anyway: whether it is made, skipped, or fails. Waits for room.
-  virtual Message propose(int64_t step, CudaStream stream = nullptr) = 0;
+  // `last` is that of SaveRequest.
+  virtual Message propose(int64_t step, CudaStream stream = nullptr,
+                          bool last = false) = 0;
 
   // Begins to save. Fails on all ranks alike if earlier saves did (see above), and with
   // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a
@@ -144,10 +148,16 @@ class Saver {
   // For callers that look after something else meanwhile.
   virtual Result<void> await_capture(Instant deadline) = 0;
 
-  // Waits until all is durable and mirrored, lets go of the run, and fails, on all ranks
-  // alike, as the last save failed on any. What is not done by the deadline (kTimeout)
-  // goes on, the state must stay as it is, and close() may be called again.
+  // Waits until all is durable, lets go of the run, and fails, on all ranks alike, as the
+  // last save failed on any. Rank 0 then waits until all is mirrored, too. What is not done
+  // by the deadline (kTimeout) goes on, the state must stay as it is, and close() may be
+  // called again.
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
+
+  // The same without a word to the other ranks, for a process that ends and does not know
+  // what they do: when its saves are over, as all ranks make them, or at the deadline
+  // (kTimeout). The caller then lets go of the transport, by which the others notice.
+  virtual Result<void> close_alone(Instant deadline = kNoDeadline) = 0;
 
   virtual const Path& run() const = 0;
 };

@@ -34,9 +34,13 @@ Result<void> check_options(const SaverOptions& options) {
   return {};
 }
 
+struct Opened {
+  Run run;
+  std::optional<Owner> owner{};  // rank 0's
+};
+
 // Rank 0's half of open(): the run, owned and swept.
-Result<std::pair<Run, Owner>> own_run(Env& env, const Path& path,
-                                      const SaverOptions& options) {
+Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) {
   Run run = HOLDFAST_TRY(Run::create_or_open(env, path));
   const Identity self = options.identity.has_value() ? *options.identity
                                                      : HOLDFAST_TRY(this_process(env));
@@ -51,7 +55,24 @@ Result<std::pair<Run, Owner>> own_run(Env& env, const Path& path,
       self, {.lease = options.lease, .above = above, .events = options.events}));
   // What crashes left takes space but harms nothing.
   static_cast<void>(run.sweep(owner, {}));
-  return std::pair(std::move(run), std::move(owner));
+  return Opened{.run = std::move(run), .owner = std::move(owner)};
+}
+
+// The others come when rank 0 has made the directory.
+Result<Opened> open_run(Env& env, const Path& path, Channel& channel,
+                        const SaverOptions& options) {
+  if (!channel.coordinator()) {
+    const Message told = HOLDFAST_TRY(channel.hear(0, options.agree_within));
+    if (told.error.has_value()) return *told.error;
+    return Opened{.run = HOLDFAST_TRY(Run::open(env, path).within(
+                      fmt::format("rank {}", channel.rank())))};
+  }
+  Result<Opened> owned = own_run(env, path, options);
+  Message outcome{.serial = 0, .kind = "open"};
+  if (!owned.ok()) outcome.error = owned.error();
+  // A rank that cannot be told does not say how it fared, and nobody opens the run.
+  static_cast<void>(channel.tell_all(outcome, options.agree_within));
+  return owned;
 }
 
 }  // namespace
@@ -62,26 +83,19 @@ Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
   const int here =
       HOLDFAST_TRY(ranks_here(env, transport, options.identity, options.agree_within)
                        .within("open"));
-  Channel agree(env, transport, kAgreeTag);
-  if (!agree.coordinator()) {
-    const Message told = HOLDFAST_TRY(agree.hear(0, options.agree_within));
-    if (told.error.has_value()) return *told.error;
-    Run opened = HOLDFAST_TRY(Run::open(env, run));
+  Channel channel(env, transport, kOpenTag);
+  Result<Opened> opened = open_run(env, run, channel, options);
+  const Result<void> own = opened.ok() ? Result<void>() : opened.error();
+  const Result<void> agreed = channel.agree(own, options.agree_within);
+  if (agreed.ok()) {
     return std::unique_ptr<Saver>(std::make_unique<RunSaver>(
-        env, std::move(opened), std::nullopt, transport, std::move(options), here));
+        env, std::move(opened->run), std::move(opened->owner), transport,
+        std::move(options), here));
   }
-  Result<std::pair<Run, Owner>> owned = own_run(env, run, options);
-  Message outcome{.serial = 0, .kind = "open"};
-  if (!owned.ok()) outcome.error = owned.error();
-  const Result<void> told = agree.tell_all(outcome, options.agree_within);
-  if (!owned.ok()) return std::move(owned).error();
-  if (!told.ok()) {
-    static_cast<void>(std::move(owned->second).release());
-    return told.error();
+  if (opened.ok() && opened->owner.has_value()) {
+    static_cast<void>(std::move(*opened->owner).release());
   }
-  return std::unique_ptr<Saver>(
-      std::make_unique<RunSaver>(env, std::move(owned->first), std::move(owned->second),
-                                 transport, std::move(options), here));
+  return agreed.error();
 }
 
 }  // namespace holdfast

@@ -109,10 +109,11 @@ void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
     MutexLock lock(mutex_);
     torn_late_.insert(torn_late_.end(), task.torn_names.begin(), task.torn_names.end());
     failures_ = outcome.ok() ? 0 : failures_ + 1;
-    // What cannot pass stays until it was raised.
+    // What cannot pass stays until it was raised. Rank 0 raises what it has told others,
+    // and is alone in knowing whether it has.
     if (!failure_.has_value() || may_pass(*failure_)) {
       failure_ = std::nullopt;
-      if (!outcome.ok()) failure_ = outcome.error();
+      if (!outcome.ok() && !task.told) failure_ = outcome.error();
     }
   }
   if (outcome.ok()) {
@@ -134,13 +135,12 @@ bool RunSaver::wait_idle(Instant deadline) {
   return unfinished_ == 0;
 }
 
-Result<void> RunSaver::wait_done(Instant deadline) {
-  if (wait_idle(deadline) && mirror_.wait_idle(deadline)) return {};
+Error RunSaver::still_under_way() const {
   return timed_out("{}: saves are still under way", run_.path().native());
 }
 
 Result<void> RunSaver::finish(Instant deadline) {
-  HOLDFAST_TRY(wait_done(deadline));
+  if (!wait_idle(deadline) || !mirror_.wait_idle(deadline)) return still_under_way();
   {
     MutexLock lock(mutex_);
     stopping_ = true;

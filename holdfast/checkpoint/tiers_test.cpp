@@ -25,7 +25,8 @@ struct Tiers : ::testing::Test {
   SaverOptions options(int boots) {
     SaverOptions made = test_options(boots);
     made.tier = "memory";
-    made.mirrors = {{.tier = disk}, {.tier = remote, .every = 2, .keep_last = 1}};
+    made.mirrors = {{.tier = disk},
+                    {.tier = remote, .every = 2, .keep = Keep{.last = 1}}};
     made.events = &events;
     return made;
   }

@@ -145,7 +145,9 @@ Result<Due> Job::due(int64_t step) {
     }
   }
   if (ranks_.coordinator()) consult(step);
-  return agenda_.at(step);
+  Due due = HOLDFAST_TRY(agenda_.at(step));
+  stopping_ |= due.stop;
+  return due;
 }
 
 void Job::consult(int64_t step) {
@@ -190,7 +192,7 @@ Result<SaveHandle> Job::save(JobState job) {
   std::optional<Message> decision;
   Bytes word;
   if (ranks_.coordinator()) {
-    decision = saver_->propose(job.step, job.stream);
+    decision = saver_->propose(job.step, job.stream, stopping_);
     if (transport_ != nullptr) word = encode_message(*decision);
   }
   const LocalState state = HOLDFAST_TRY(
@@ -245,9 +247,16 @@ Result<void> Job::await_capture(Instant deadline) {
   return captured;
 }
 
-Result<void> Job::close(Instant deadline) {
-  signals_ = nullptr;
-  return saver_->close(deadline);
+Result<void> Job::close(Instant deadline) { return let_go(saver_->close(deadline)); }
+
+Result<void> Job::close_alone(Instant deadline) {
+  return let_go(saver_->close_alone(deadline));
+}
+
+// Of the signals, when no save is under way any more.
+Result<void> Job::let_go(Result<void> closed) {
+  if (closed.ok() || closed.error().code() != ErrorCode::kTimeout) signals_ = nullptr;
+  return closed;
 }
 
 }  // namespace holdfast

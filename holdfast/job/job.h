@@ -90,7 +90,8 @@ class Job {
   std::string explain() const { return scheduler_.explain(); }
   // What went wrong since the last call and did not stop the job: one sentence each.
   std::vector<std::string> take_warnings() { return warnings_.take(); }
-  // Saves, on all ranks together; whether it was due or not.
+  // Saves, on all ranks together; whether it was due or not. Once a stop is due it waits
+  // for room, whatever Backpressure says.
   Result<SaveHandle> save(JobState state);
   // Waits for the last save to be durable, for as long as `grace` allows.
   Result<Durable> wait_stopped(const SaveHandle& handle);
@@ -103,6 +104,8 @@ class Job {
   Result<void> await_capture(Instant deadline);
 
   Result<void> close(Instant deadline = kNoDeadline);
+  // For a process that ends before its time (Saver::close_alone).
+  Result<void> close_alone(Instant deadline = kNoDeadline);
 
  private:
   Job(Env& env, const Path& run, Transport* transport, JobOptions options,
@@ -112,6 +115,7 @@ class Job {
   std::optional<Appointment> decide(int64_t first, int64_t last);
   void consult(int64_t step);
   void learn_outcome();
+  Result<void> let_go(Result<void> closed);
 
   Env& env_;
   Transport* transport_;
@@ -120,13 +124,15 @@ class Job {
   Warnings warnings_;  // before the log
   const JobOptions options_;
   Fetched fetched_;  // when it was opened
+  // Before the saver: a signal that comes again shall not end its last save.
+  std::unique_ptr<StopSignals> signals_;
   std::unique_ptr<Saver> saver_;
   StateGatherer gatherer_;
   Agenda agenda_;
   Channel ranks_;
-  std::unique_ptr<StopSignals> signals_;
-  bool asked_ = false;  // to stop
-  std::string parent_;  // the step folder that the job goes on from
+  bool asked_ = false;     // to stop
+  bool stopping_ = false;  // the next save is the last
+  std::string parent_;     // the step folder that the job goes on from
 
   // Rank 0's, for the next decision.
   Scheduler scheduler_;

@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <future>
 #include <thread>
 
+#include "holdfast/base/faulty_env.h"
 #include "holdfast/base/local_transport.h"
 #include "holdfast/base/memory_env.h"
 #include "holdfast/base/testing.h"
@@ -104,6 +106,50 @@ TEST(StopSignals, SetAFlagCallWhatWasThereAndPutItBack) {
   struct sigaction after {};
   sigaction(SIGUSR1, &before, &after);
   EXPECT_EQ(after.sa_handler, &count_call);
+}
+
+TEST(StopSignals, LeaveAHandlerThatCameLater) {
+  struct sigaction own {
+  }, before{}, after{};
+  own.sa_handler = count_call;
+  called = 0;
+  {
+    const StopSignals signals;
+    ASSERT_EQ(sigaction(SIGTERM, &own, &before), 0);
+  }
+  std::raise(SIGTERM);
+  EXPECT_EQ(called, 1);
+  ASSERT_EQ(sigaction(SIGTERM, nullptr, &after), 0);
+  EXPECT_EQ(after.sa_handler, &count_call);
+  after.sa_handler = SIG_DFL;
+  sigaction(SIGTERM, &after, nullptr);
+}
+
+struct sigaction below {};
+void count_and_pass_on(int signal, siginfo_t* info, void* context) {
+  ++called;
+  below.sa_sigaction(signal, info, context);
+}
+
+TEST(StopSignals, MayBeBothOverAndUnderAHandlerThatPassesOn) {
+  struct sigaction own {};
+  own.sa_sigaction = count_and_pass_on;
+  own.sa_flags = SA_SIGINFO;
+  called = 0;
+  {
+    const StopSignals first;
+    ASSERT_EQ(sigaction(SIGTERM, &own, &below), 0);
+    std::raise(SIGTERM);
+    EXPECT_EQ(first.caught(), SIGTERM);
+  }
+  const StopSignals second;
+  EXPECT_EQ(second.caught(), std::nullopt);
+  std::raise(SIGTERM);
+  EXPECT_EQ(second.caught(), SIGTERM);
+  EXPECT_EQ(called, 2);
+  own = {};
+  own.sa_handler = SIG_DFL;
+  sigaction(SIGTERM, &own, nullptr);
 }
 
 TEST(StopSignals, SeveralListenersHearTheSame) {
@@ -240,6 +286,60 @@ TEST_F(TwoRanks, SaveEveryFewStepsAndGoOnWithAnotherNumberOfRanks) {
   EXPECT_EQ(train(1, 3, options(EverySteps{4})), 8);  // nothing was due in between
   EXPECT_EQ(train(2, 5, options(EverySteps{2})), 8);
   EXPECT_EQ(train(2, 1, options(EverySteps{2})), 12);
+}
+
+TEST_F(TwoRanks, ASignalThatComesWhileTheLastSaveIsCommittedDoesNotEndIt) {
+  FaultyEnv faulty(env);
+  JobOptions listening = options(EverySteps{1});
+  listening.signals = true;
+  const auto job = Job::open(faulty, "run", nullptr, listening);
+  ASSERT_OK(job);
+  Bytes memory;
+  const std::vector<HeldPiece> pieces = pieces_of(0, 1, memory);
+  std::promise<void> reached, closing;
+  faulty.before(Op::kSyncFolder, 1, [&] {
+    reached.set_value();
+    closing.get_future().wait();
+  });
+  const Result<SaveHandle> last = (*job)->save({.step = 0, .pieces = pieces});
+  ASSERT_OK(last);
+  reached.get_future().wait();
+  // The rest of the commit comes when close() has settled the save.
+  faulty.before(Op::kRename, 1, [] { std::raise(SIGTERM); });
+  closing.set_value();
+  EXPECT_OK((*job)->close());
+  EXPECT_OK(last->durable());
+}
+
+TEST_F(TwoRanks, TheSaveAtAStopWaitsForRoomWhereOthersAreSkipped) {
+  FaultyEnv faulty(env);
+  JobOptions skipping = options(EverySteps{1});
+  skipping.signals = true;
+  skipping.saver.backpressure = Backpressure::kSkip;
+  skipping.saver.in_flight = 1;
+  const auto job = Job::open(faulty, "run", nullptr, skipping);
+  ASSERT_OK(job);
+  Bytes memory;
+  const std::vector<HeldPiece> pieces = pieces_of(0, 1, memory);
+  std::promise<void> reached, saving;
+  faulty.before(Op::kSyncFolder, 1, [&] {
+    reached.set_value();
+    saving.get_future().wait();
+  });
+  ASSERT_TRUE((*job)->due(0)->save);
+  ASSERT_OK((*job)->save({.step = 0, .pieces = pieces}));
+  (*job)->settle();
+  reached.get_future().wait();
+  ASSERT_TRUE((*job)->due(1)->save);
+  EXPECT_ERROR((*job)->save({.step = 1, .pieces = pieces})->durable(),
+               ErrorCode::kConflict);
+  std::raise(SIGTERM);
+  ASSERT_TRUE((*job)->due(2)->stop);
+  saving.set_value();
+  const Result<SaveHandle> last = (*job)->save({.step = 2, .pieces = pieces});
+  ASSERT_OK(last);
+  EXPECT_OK((*job)->wait_stopped(*last));
+  EXPECT_OK((*job)->close());
 }
 
 }  // namespace

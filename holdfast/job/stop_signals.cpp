@@ -16,6 +16,8 @@ constexpr std::array kSignals = {SIGTERM, SIGUSR1};
 std::atomic<int> first_caught = 0;
 std::atomic<pid_t> listener = 0;
 std::array<struct sigaction, kSignals.size()> previous{};
+// One that is called may call back: it was put over ours once, and ours over it later.
+std::array<std::atomic<bool>, kSignals.size()> calling{};
 
 Mutex mutex;  // never taken by the handler
 int instances HOLDFAST_GUARDED_BY(mutex) = 0;
@@ -24,13 +26,15 @@ bool is_default(const struct sigaction& action) {
   return (action.sa_flags & SA_SIGINFO) == 0 && action.sa_handler == SIG_DFL;
 }
 
-void call_previous(const struct sigaction& action, int number, siginfo_t* info,
-                   void* context) {
+void call_previous(size_t i, int number, siginfo_t* info, void* context) {
+  if (calling[i].exchange(true)) return;
+  const struct sigaction& action = previous[i];
   if ((action.sa_flags & SA_SIGINFO) != 0) {
     if (action.sa_sigaction != nullptr) action.sa_sigaction(number, info, context);
   } else if (action.sa_handler != SIG_DFL && action.sa_handler != SIG_IGN) {
     action.sa_handler(number);
   }
+  calling[i] = false;
 }
 
 void handle(int number, siginfo_t* info, void* context) {
@@ -39,12 +43,16 @@ void handle(int number, siginfo_t* info, void* context) {
   for (size_t i = 0; i < kSignals.size(); ++i) {
     if (kSignals[i] != number) continue;
     if (listener == ::getpid() || !is_default(previous[i])) {
-      call_previous(previous[i], number, info, context);
-    } else {  // nobody asks for the flag in a child, and who ends it waits for its end
+      call_previous(i, number, info, context);
+    } else {  // nobody asks for the flag (a child, or late), and who ends it waits for that
       sigaction(number, &previous[i], nullptr);
       ::raise(number);
     }
   }
+}
+
+bool is_ours(const struct sigaction& action) {
+  return (action.sa_flags & SA_SIGINFO) != 0 && action.sa_sigaction == handle;
 }
 
 }  // namespace
@@ -58,15 +66,21 @@ StopSignals::StopSignals() {
   action.sa_sigaction = handle;
   action.sa_flags = SA_SIGINFO | SA_RESTART;
   for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], &action, &previous[i]);
+    struct sigaction before {};
+    sigaction(kSignals[i], &action, &before);
+    // Whoever was over ours may have put it back when nobody listened any more.
+    if (!is_ours(before)) previous[i] = before;
   }
 }
 
 StopSignals::~StopSignals() {
   MutexLock lock(mutex);
   if (--instances > 0) return;
+  listener = 0;
   for (size_t i = 0; i < kSignals.size(); ++i) {
-    sigaction(kSignals[i], &previous[i], nullptr);
+    struct sigaction current {};
+    sigaction(kSignals[i], nullptr, &current);
+    if (is_ours(current)) sigaction(kSignals[i], &previous[i], nullptr);
   }
 }
 

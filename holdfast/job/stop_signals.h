@@ -2,8 +2,8 @@
 // (Slurm's --signal). The signal only sets a flag; who trains asks for it between steps.
 //
 // Handlers that were there are called too, if they are functions, and are put back when the
-// last instance goes. Several instances hear the same signals. A forked child is stopped as
-// if nobody listened. Safe from all threads.
+// last instance goes, unless somebody has put others over these. Several instances hear the
+// same signals. A forked child is stopped as if nobody listened. Safe from all threads.
 #pragma once
 
 #include <csignal>

@@ -52,10 +52,10 @@ TEST_F(AttemptTest, SeveralRanksWriteInOneFolder) {
   manifest.files.push_back(second.put_file("b", bytes_of("22")).value());
   ASSERT_OK(second.sync());
   ASSERT_OK(first.sync());
-  EXPECT_EQ(run.outcome_of(7, 99).value(), Outcome::kPending);
+  EXPECT_ERROR(run.committed(7, 99), ErrorCode::kNotFound);
   ASSERT_OK(first.commit(manifest));
-  EXPECT_EQ(run.outcome_of(7, 99).value(), Outcome::kCommitted);
-  EXPECT_EQ(run.outcome_of(7, 98).value(), Outcome::kGone);
+  EXPECT_EQ(run.committed(7, 99)->folder.filename(), "step-00000007");
+  EXPECT_ERROR(run.committed(7, 98), ErrorCode::kNotFound);
   ASSERT_OK(second.abandon("heard nothing"));
   EXPECT_TRUE(check_whole(disk, run.path() / "step-00000007", Depth::kFull)->whole());
 }
@@ -85,7 +85,7 @@ TEST_F(AttemptTest, AnAttemptThatIsDroppedLeavesNothing) {
     Attempt attempt = Attempt::begin(run, owner, 7, 99, &events).value();
     ASSERT_OK(attempt.put_file("a", bytes_of("1")));
   }
-  EXPECT_EQ(run.outcome_of(7, 99).value(), Outcome::kGone);
+  EXPECT_ERROR(run.committed(7, 99), ErrorCode::kNotFound);
   EXPECT_EQ(events.records().back().name, AttemptAbandoned::kName);
 }
 
@@ -117,7 +117,7 @@ TEST_F(AttemptTest, WhereNothingCanBeLookedUpTheOutcomeIsUnknown) {
   const auto files = write_tiny(env, attempt, 1);
   env.crash_at(Op::kRename, 1);
   EXPECT_ERROR(attempt.commit({.files = *files}), ErrorCode::kUnavailable);
-  EXPECT_EQ(run.outcome_of(7, 99).value(), Outcome::kPending);
+  EXPECT_ERROR(run.committed(7, 99), ErrorCode::kNotFound);
 }
 
 TEST_F(AttemptTest, AFailedSyncOfTheRunIsNeverForgotten) {

@@ -236,19 +236,16 @@ Result<int64_t> Run::next_sequence() const {
   return ++*state_->last_sequence;
 }
 
-Result<Outcome> Run::outcome_of(int64_t step_number, uint64_t attempt) const {
+Result<Step> Run::committed(int64_t step_number, uint64_t attempt) const {
   const std::vector<std::string> names = HOLDFAST_TRY(env_->list(path_));
-  Outcome outcome = Outcome::kGone;
-  const std::string pending =
-      AttemptName{.step = step_number, .attempt = attempt}.text();
   for (const std::string& text : names) {
-    if (text == pending) outcome = Outcome::kPending;
     const auto name = parse_step_name(text);
     if (!name || name->step != step_number) continue;
-    const Result<Step> found = step(*name);
-    if (found.ok() && found->manifest.attempt == attempt) return Outcome::kCommitted;
+    Result<Step> found = step(*name);
+    if (found.ok() && found->manifest.attempt == attempt) return found;
   }
-  return outcome;
+  return not_found("{}: no step {} of attempt {}", path_.native(), step_number,
+                   hex64(attempt));
 }
 
 Result<int64_t> Run::sweep(const Owner& owner,

@@ -58,13 +58,6 @@ struct NewestWhole {
   std::vector<SkippedStep> skipped{};
 };
 
-// What became of an attempt, for a rank that was not told.
-enum class Outcome {
-  kCommitted,
-  kPending,  // its folder is there: in flight, or left by a crash
-  kGone,     // never began, abandoned, or committed and removed since
-};
-
 class Run {
  public:
   // Makes the folder a run directory, with this id or a new one, or opens the one that
@@ -95,7 +88,9 @@ class Run {
   // The number of the next commit, for the owner: greater than those of all steps that
   // were there at the first call, and than all that it gave before.
   Result<int64_t> next_sequence() const;
-  Result<Outcome> outcome_of(int64_t step, uint64_t attempt) const;
+  // The step that an attempt became, for a rank that was not told; kNotFound if it is not
+  // committed, or removed since.
+  Result<Step> committed(int64_t step, uint64_t attempt) const;
 
   // Removes what crashes left: attempts, steps that were being removed, temporary files.
   // Only an owner may, for the attempts of others are then dead; those in `in_flight`

@@ -265,11 +265,19 @@ Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to)
       .within(fmt::format("{} to {}", from.name(), to.name()));
 }
 
-Result<void> keep_newest(StorageTier& tier, int64_t last) {
+Result<void> retain(StorageTier& tier, const Keep& keep) {
   const std::vector<TierStep> steps = HOLDFAST_TRY(tier.steps());
-  for (size_t i = static_cast<size_t>(std::max<int64_t>(last, 1)); i < steps.size();
-       ++i) {
-    HOLDFAST_TRY(tier.remove(steps[i]));
+  std::vector<KeptStep> kept;
+  std::map<StepName, const TierStep*> by_name;
+  for (const TierStep& step : steps) {
+    // Tiers have names of their own; these only tell apart the same step saved again.
+    const StepName name{.step = step.manifest.step, .generation = std::ssize(kept)};
+    by_name[name] = &step;
+    kept.push_back(
+        {.name = name, .age = age_of(step.manifest), .metrics = step.manifest.metrics});
+  }
+  for (const StepName& name : what_to_remove(kept, keep)) {
+    HOLDFAST_TRY(tier.remove(*by_name[name]));
   }
   return {};
 }

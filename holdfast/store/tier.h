@@ -18,6 +18,7 @@
 #include "holdfast/base/source_sink.h"
 #include "holdfast/store/manifest.h"
 #include "holdfast/store/object_tier.h"
+#include "holdfast/store/retention.h"
 
 namespace holdfast {
 
@@ -66,8 +67,8 @@ Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& plac
 // Copies a step, checked on the way.
 Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to);
 
-// Removes all but the newest `last` steps, one at least, of a tier that is written by its
-// caller alone.
-Result<void> keep_newest(StorageTier& tier, int64_t last);
+// Removes the steps that the rules do not keep, of a tier that is written by its caller
+// alone. All of its steps count as whole.
+Result<void> retain(StorageTier& tier, const Keep& keep);
 
 }  // namespace holdfast

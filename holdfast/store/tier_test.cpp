@@ -91,11 +91,13 @@ TEST_P(TierTest, ARunDirectoryThatSomebodyOwnsIsNotSwept) {
   EXPECT_EQ(from->sweep(env.wall_now()).value(), 0);
 }
 
-TEST_P(TierTest, TheNewestAreKept) {
+TEST_P(TierTest, WhatTheRulesKeepStays) {
   for (const TierStep& step : from->steps().value()) {
     ASSERT_OK(copy_step(*from, step, *to));
   }
-  ASSERT_OK(keep_newest(*to, 1));
+  ASSERT_OK(retain(*to, {.last = 1, .every = 100}));
+  EXPECT_EQ(to->steps().value().size(), 2u);
+  ASSERT_OK(retain(*to, {.last = 1}));
   const std::vector<TierStep> left = to->steps().value();
   ASSERT_EQ(left.size(), 1u);
   EXPECT_EQ(left[0].manifest.step, 200);

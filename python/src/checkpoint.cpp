@@ -139,7 +139,7 @@ void bind_tier(nb::module_& m) {
           "A folder, or \"s3://bucket/prefix\" with the keys and the server that the\n"
           "AWS_ variables of the environment name. It gets every n-th step and keeps "
           "the\n"
-          "`keep` newest ones; None: as many as the run directory.")
+          "`keep` newest ones; None: what the run directory's rules keep of them.")
       .def_prop_ro(
           "name", [](const HeldTier& self) { return self.tier->name(); }, "Its place.");
 }

@@ -62,26 +62,26 @@ Settled HeldJob::settle(const std::vector<std::string>& changed, CudaStream stre
   return call([&](Job& job) { return Result<Settled>(job.settle(changed, stream)); });
 }
 
-// In slices where no other rank has to make as many. Saves are waited for first, because
-// that wait can be interrupted.
-void HeldJob::close(std::optional<double> timeout) {
+// In slices, so that it can be interrupted, where no other rank has to make as many; else
+// the saves are waited for first, in slices.
+void HeldJob::close(std::optional<double> timeout, bool alone) {
   const Instant deadline = deadline_of(timeout);
   const auto left = [&]() -> std::optional<double> {
     if (!timeout.has_value()) return std::nullopt;
     return seconds_until(deadline);
   };
   static_cast<void>(settle({}, nullptr, left()));
-  for (const HeldHandle& save : std::deque<HeldHandle>(under_way_)) {
-    static_cast<void>(wait_interruptibly(
-        left(), [&](Instant until) { return save.handle.durable(until); },
-        [&] { return save.handle.is_done(); }));
-  }
-  if (!transport_.is_none()) {
+  if (!alone && !transport_.is_none()) {
+    for (const HeldHandle& save : std::deque<HeldHandle>(under_way_)) {
+      static_cast<void>(wait_interruptibly(
+          left(), [&](Instant until) { return save.handle.durable(until); },
+          [&] { return save.handle.is_done(); }));
+    }
     return call([&](Job& job) { return job.close(deadline); });
   }
   unwrap(call_interruptibly(left(), [&](Instant until) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return job_->close(until);
+    return alone ? job_->close_alone(until) : job_->close(until);
   }));
 }
 

@@ -43,7 +43,8 @@ class HeldJob {
   // Ctrl-C and the timeout end the wait for what is to be settled; then nothing is.
   Settled settle(const std::vector<std::string>& changed, CudaStream stream,
                  std::optional<double> timeout);
-  void close(std::optional<double> timeout);
+  // `alone`: without a word to other ranks.
+  void close(std::optional<double> timeout, bool alone);
 
  private:
   void check_process() const;

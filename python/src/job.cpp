@@ -301,7 +301,11 @@ void bind_job(nb::module_& m) {
             return self.call([&](Job& job) { return job.wait_stopped(handle.handle); });
           },
           nb::arg("handle"), "Waits until the last save is durable, within the grace.")
-      .def("close", &HeldJob::close, nb::arg("timeout") = nb::none());
+      .def(
+          "close", &HeldJob::close, nb::arg("timeout") = nb::none(),
+          nb::arg("alone") = false,
+          "Waits until all is durable. `alone`: whatever other ranks do, which are to\n"
+          "be left then.");
 }
 
 }  // namespace holdfast::python

@@ -15,7 +15,7 @@ namespace holdfast::python {
 struct HeldTier {
   std::shared_ptr<StorageTier> tier;  // of all savers and restores that use it
   int64_t every = 1;
-  std::optional<int64_t> keep{};  // nullopt: as many as the run directory
+  std::optional<int64_t> keep{};  // nullopt: by the rules of the run directory
 };
 
 // Throws for a name that cannot be, and for object stores without keys.
@@ -35,7 +35,7 @@ inline std::vector<MirrorTo> mirrors_of(const std::vector<HeldTier>& tiers,
     mirrors.push_back(
         {.tier = held.tier,
          .every = held.every,
-         .keep_last = held.keep.value_or(keep.has_value() ? keep->last : 0)});
+         .keep = held.keep.has_value() ? Keep{.last = *held.keep} : keep});
   }
   return mirrors;
 }

@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import sys
 import threading
 import time
 import weakref
@@ -33,6 +34,7 @@ from holdfast.torch.transport import connect
 
 _NEVER = "1000000000000 steps"  # a function decides
 STOPPED = 143  # the exit code of a process that was asked to stop and has saved
+_AT_EXIT = 600.0  # seconds for the last saves of a process that ends without close()
 
 _log = logging.getLogger("holdfast")
 
@@ -78,7 +80,8 @@ class Checkpointer:
     generators  random generators of your own, by name; Python's, NumPy's and torch's are
                 saved anyway.
     grace       seconds for the save after SIGTERM or SIGUSR1, upon which all ranks save at
-                the same step and exit with 143. signals=False leaves the signals alone.
+                the same step and exit with 143; and for the saves under way when an exception
+                ends one rank of several. signals=False leaves the signals alone.
     verify      "fast", or "full": resume() reads and checks all of a checkpoint first.
     ring        bytes of staging memory; 0: as much as the state, a quarter of what is free
                 at most. `backpressure`, `in_flight`, `read_back`, `incremental`, `compress`
@@ -153,9 +156,10 @@ class Checkpointer:
         self._saved = False  # and not settled yet
         self._stalled = 0.0
         self.report = Report()
-        transport = connect(group)
+        self._grace = grace
+        self._transport = connect(group)
         self._job: _native.Job | None = open_job(
-            run, transport, every=_NEVER if callable(every) else every, grace=grace,
+            run, self._transport, every=_NEVER if callable(every) else every, grace=grace,
             signals=signals, keep=keep, tiers=tiers, ring=ring, backpressure=backpressure,
             in_flight=in_flight, read_back=read_back, incremental=incremental,
             compress=compress, space_reserve=space_reserve, direct=direct, guard=guard,
@@ -269,12 +273,33 @@ class Checkpointer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        try:
+        if error is None:
             self.close()
+            return
+        try:
+            self._end(error)
         except Exception as failure:
-            if error is None:
-                raise
             error.add_note(f"and the last save failed: {failure}")
+
+    def _end(self, error: BaseException | None) -> None:
+        """A close() of a process that ends before its time, for that error if any.
+
+        The other ranks may be waiting for this one in a collective call: nothing is agreed
+        upon with them, and they find it gone.
+        """
+        if self._job is None:
+            return
+        if self._transport is None:
+            self.close()
+            return
+        orderly = error is None or isinstance(error, SystemExit)
+        timeout = _AT_EXIT if orderly else self._grace
+        try:
+            self._settle(timeout)
+            self._job.close(timeout, alone=True)
+        finally:
+            self._transport.close()  # and whoever waits for others here gives up
+            self._let_go()
 
     def _let_go(self) -> None:
         if self._settler is not None:
@@ -459,9 +484,9 @@ def _with_closure(args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
 
 def _close_at_exit(ref: "weakref.ref[Checkpointer]") -> None:
     live = ref()
-    if live is not None and live._job is not None:
+    if live is not None:
         try:
-            live.close(timeout=600)
+            live._end(getattr(sys, "last_value", None))  # what nobody has caught
         except Exception as error:
             _log.error("at exit: %s", error)
 

@@ -83,6 +83,7 @@ class Writer(StorageWriter):
         timeout: float = 60.0,
     ) -> None:
         super().__init__()
+        self._timeout = timeout
         self._transport = connect(group)
         self._step: int | None = None
         self._lock = threading.Lock()
@@ -144,9 +145,12 @@ class Writer(StorageWriter):
 
     def close(self, timeout: float | None = None) -> None:
         """Lets go of the run. On all ranks."""
+        self._close(timeout, alone=False)
+
+    def _close(self, timeout: float | None, *, alone: bool) -> None:
         with self._lock:
             if self._job is not None:
-                self._job.close(timeout)
+                self._job.close(timeout, alone)
                 warn(self._job)
             self._job = None
 
@@ -155,7 +159,15 @@ class Writer(StorageWriter):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        self.close()
+        if error is None or self._transport is None:
+            self.close()
+            return
+        try:  # the others may be anywhere: nothing is agreed upon, and they find it gone
+            self._close(self._timeout, alone=True)
+        except Exception as failure:
+            error.add_note(f"and the last save failed: {failure}")
+        finally:
+            self._transport.close()
 
     def __reduce__(self) -> Any:
         raise TypeError("holdfast.torch.dcp.Writer belongs to its process, want "

@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import weakref
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training import Toy, clear
 
 import holdfast
+from holdfast.torch.checkpointer import _close_at_exit
 
 MIB = 1 << 20
 
@@ -132,3 +134,55 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path, number, victi
     assert (tmp_path / f"step-{last:08}").is_dir()
     second = run_ranks(3, stop, str(tmp_path), number, victim)
     assert {start for start, *_ in second} == {last + 1}
+
+
+def fail_on_rank_1(rank, world, run):
+    """What ended each rank, and the notes on it."""
+    toy = Toy(DistributedDataParallel(nn.Linear(4, 4)))
+    try:
+        with toy.checkpointer(run, every="1000 steps", timeout=1000) as checkpointer:
+            checkpointer.resume()
+            toy.step()
+            checkpointer.save(0).durable()
+            if rank == 1:
+                raise KeyError("of rank 1")
+            toy.step()
+            checkpointer.save(1)
+    except (KeyError, holdfast.UnavailableError) as error:
+        return type(error).__name__, str(error), getattr(error, "__notes__", [])
+
+
+def test_a_rank_that_fails_leaves_at_once_and_the_others_hear_of_it(tmp_path):
+    first, second, third = run_ranks(3, fail_on_rank_1, str(tmp_path))
+    assert second == ("KeyError", "'of rank 1'", [])
+    for name, text, _ in (first, third):
+        assert name == "UnavailableError" and "is gone" in text
+    assert (tmp_path / "step-00000000").is_dir()
+
+
+def exit_without_close(rank, world, run):
+    toy = Toy(DistributedDataParallel(nn.Linear(4, 4)))
+    checkpointer = toy.checkpointer(run, every="1000 steps", timeout=1000)
+    checkpointer.resume()
+    toy.step()
+    checkpointer.save(0)
+    _close_at_exit(weakref.ref(checkpointer))
+
+
+def test_an_exit_without_close_commits_the_last_save(tmp_path):
+    run_ranks(3, exit_without_close, str(tmp_path))
+    assert (tmp_path / "step-00000000").is_dir()
+
+
+def test_the_save_at_a_stop_is_made_where_others_are_skipped(tmp_path):
+    toy = big_toy()
+    checkpointer = toy.checkpointer(tmp_path, backpressure="skip", in_flight=1)
+    checkpointer.resume()
+    with pytest.raises(SystemExit) as stopped:
+        for step in range(4):
+            toy.step()
+            if step == 3:
+                os.kill(os.getpid(), signal.SIGTERM)
+            checkpointer.step(step)
+    assert stopped.value.code == 143
+    assert (tmp_path / "step-00000003").is_dir()

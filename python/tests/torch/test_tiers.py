@@ -86,6 +86,18 @@ def test_a_run_comes_back_from_whichever_tier_is_left(tmp_path, bucket):
     assert all(torch.equal(weights[name], never_lost[name]) for name in weights)
 
 
+def test_a_tier_keeps_what_the_rules_of_the_run_keep(tmp_path):
+    rules = holdfast.Keep(last=1, every=2)
+    tiers = [tmp_path / "same", holdfast.Tier(str(tmp_path / "own"), keep=1)]
+    for step in range(6):  # each is copied before the next
+        train(tmp_path / "run", step, step, tiers=tiers, keep=rules)
+    kept = {place: sorted(path.name for path in (tmp_path / place).glob("step-*"))
+            for place in ("run", "same", "own")}
+    assert kept["run"] == [f"step-{step:08}" for step in (0, 2, 4, 5)]
+    assert kept["same"] == kept["run"]
+    assert kept["own"] == ["step-00000005"]
+
+
 def test_the_command_line_reads_an_object_store(tmp_path, bucket):
     values = {"w": np.arange(1 << 20, dtype=np.float32)}
     for step in (1, 2):
