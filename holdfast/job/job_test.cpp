@@ -94,6 +94,7 @@ TEST(StopSignals, SetAFlagCallWhatWasThereAndPutItBack) {
   own.sa_handler = count_call;
   struct sigaction before {};
   ASSERT_EQ(sigaction(SIGUSR1, &own, &before), 0);
+  called = 0;
   {
     const StopSignals signals;
     EXPECT_EQ(signals.caught(), std::nullopt);
