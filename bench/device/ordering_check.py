@@ -151,6 +151,7 @@ def check_at_once(checks: Checks, where: str) -> None:
     job.backward()
     job.optimizer.step()
     job.ck.save(0).durable()
+    job.copies()  # taking new memory would wait for the device
     busy = checks.delay()
     for value in job.averages():
         value.add_(1)
