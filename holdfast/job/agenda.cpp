@@ -86,6 +86,8 @@ void Agenda::announce(int64_t step) {
   } else {
     appointment = decide_(first, last);
   }
+  // Of numbers that jump, what was passed is due now, and once.
+  if (appointment.has_value()) appointment->step = std::max(appointment->step, step);
   const int64_t until = appointment.has_value() ? appointment->step : last;
   if (channel_.size() > 1) tell(until, appointment);
   note(until, appointment);

@@ -1,6 +1,7 @@
 """Saving the state of a training job in the background, and bringing it back."""
 
 import logging
+import os
 from collections.abc import Mapping, Sequence
 from os import PathLike, fspath
 from types import TracebackType
@@ -15,8 +16,16 @@ Tiers = Sequence[_Path | _native.Tier]
 _log = logging.getLogger("holdfast")
 
 
+def absolute(path: _Path) -> str:
+    """The same place when the process changes its directory; of an object store as it is."""
+    text = fspath(path)
+    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+
+
 def keep_of(keep: int | _native.Keep | None) -> _native.Keep | None:
     """A number is that of the newest steps to keep."""
+    if keep is not None and not isinstance(keep, (int, _native.Keep)):
+        raise TypeError(f"keep={keep!r}: want a number, a Keep or None")
     return _native.Keep(keep) if isinstance(keep, int) else keep
 
 
@@ -24,7 +33,7 @@ def tiers_of(tiers: Tiers) -> list[_native.Tier]:
     """Opens those that are named only."""
     if isinstance(tiers, str | PathLike):
         raise TypeError(f"tiers={tiers!r}: want a list of places")
-    return [tier if isinstance(tier, _native.Tier) else _native.Tier(fspath(tier))
+    return [tier if isinstance(tier, _native.Tier) else _native.Tier(absolute(tier))
             for tier in tiers]
 
 
@@ -75,7 +84,7 @@ class Saver:
     ) -> None:
         versions = {"holdfast": _native.version} | dict(software or {})
         self._native = _native.Saver(
-            path, keep=keep_of(keep), ring=ring, backpressure=backpressure,
+            absolute(path), keep=keep_of(keep), ring=ring, backpressure=backpressure,
             in_flight=in_flight, read_back=read_back, incremental=incremental,
             compress=compress, space_reserve=space_reserve, direct=direct, software=versions,
             tiers=tiers_of(tiers),

@@ -1,6 +1,7 @@
 """The checkpoints of a training loop: `holdfast.Checkpointer`."""
 
 import atexit
+import contextlib
 import logging
 import sys
 import threading
@@ -8,6 +9,7 @@ import time
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from os import PathLike
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -19,7 +21,7 @@ from torch.optim.optimizer import (
 )
 
 from holdfast import _native
-from holdfast.checkpoint import Tiers
+from holdfast.checkpoint import Tiers, absolute
 from holdfast.errors import NotFoundError
 from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Captured, Contents
@@ -30,6 +32,7 @@ from holdfast.torch.names import Renaming
 from holdfast.torch.pieces import Models, Optimizers
 from holdfast.torch.report import Report, compare
 from holdfast.torch.settler import Settler
+from holdfast.torch.steps import Steps, whole_number
 from holdfast.torch.transport import connect
 
 _NEVER = "1000000000000 steps"  # a function decides
@@ -136,6 +139,9 @@ class Checkpointer:
     ) -> None:
         if verify not in ("fast", "full"):
             raise ValueError(f"verify={verify!r}: want 'fast' or 'full'")
+        if not (isinstance(every, str) or callable(every)):
+            raise TypeError(f'every={every!r}: want "500 steps", "10m", a policy or a function')
+        self._run = absolute(run)
         things = {"scheduler": scheduler, "scaler": scaler, "ema": ema} | objects
         self._contents = Contents(model, optimizer, things, data, names, spec, generators, group)
         self._buckets = Buckets(model)
@@ -145,6 +151,8 @@ class Checkpointer:
         self._boundary = not self._optimizers  # else the first of several micro-batches is one
         self._stranger = False  # an optimizer that was not given has updated the model
         self._warned = False  # of it
+        self._steps = Steps(total_steps)
+        self._asked = False  # whether there is something to resume
         self._attached = False
         self._looked = False  # at all that is saved, when it was there
         # The newest save, until it is settled; by another thread, too (settler.py).
@@ -159,7 +167,7 @@ class Checkpointer:
         self._grace = grace
         self._transport = connect(group)
         self._job: _native.Job | None = open_job(
-            run, self._transport, every=_NEVER if callable(every) else every, grace=grace,
+            self._run, self._transport, every=_NEVER if callable(every) else every, grace=grace,
             signals=signals, keep=keep, tiers=tiers, ring=ring, backpressure=backpressure,
             in_flight=in_flight, read_back=read_back, incremental=incremental,
             compress=compress, space_reserve=space_reserve, direct=direct, guard=guard,
@@ -188,6 +196,8 @@ class Checkpointer:
         which tier it came. ValueError, with that report and before anything is touched, if the
         checkpoint is of another model and `strict`, or if a tensor has another shape or dtype.
         """
+        self._asked = True
+        self._await_saves()
         tried: list[_native.Looked] = []
         try:
             restored = self._live().resume(lambda found: self._room_for(found, tried),
@@ -200,6 +210,7 @@ class Checkpointer:
         self._attached = True
         self.report.tier = restored.tier
         self.report.skipped = restored.skipped
+        self._steps.resumed(restored.step)
         for folder, why in restored.skipped:
             _log.warning("resume: %s is passed over: %s", folder, why)
         for reason in self._buckets.restore(restored.objects["buckets"]):
@@ -218,6 +229,10 @@ class Checkpointer:
         if self.report.reshaped or (self._strict and not self.report.exact):
             damaged = f" ({tried[0].folder} is damaged, and has been read in part)"
             raise ValueError(f"{found.folder}: {self.report}{damaged if tried[1:] else ''}")
+        if not self.report.exact:
+            _log.warning("resume: %s: %s", found.folder, self.report)
+            if not self._contents.has_any(found):
+                raise ValueError(f"{found.folder}: none of its tensors is one of the model's")
         return _native.Pieces(self._contents.make_room(found))
 
     def step(self, step: int, loss: Any = None) -> None:
@@ -229,6 +244,7 @@ class Checkpointer:
         there it is the newest that has come from it, of some 20 steps before at most.
         """
         job = self._live()
+        step = self._steps.take(step)
         if not self._boundary:
             self._warn_of_stranger()
             return
@@ -240,6 +256,8 @@ class Checkpointer:
         if self._decide is not None and self._decide(step, time.monotonic() - self._started):
             job.want("asked for by every=")
         due = job.due(step)
+        if due is None and self._steps.is_last_of_all(step):
+            due = False, "the last step"
         if due is None:
             return
         stop, why = due
@@ -252,10 +270,18 @@ class Checkpointer:
 
         A loss is saved as the metric "loss" of that very step: for one on a GPU it waits.
         """
-        return Save(self, self._save(step, waited_for(loss), "asked for"))
+        return Save(self, self._save(whole_number(step), waited_for(loss), "asked for"))
 
     def close(self, timeout: float | None = None) -> None:
-        """Waits until all is durable, and raises what the last save did."""
+        """Waits until all is durable, and raises what the last save did.
+
+        It saves nothing: the model may be another by now. It warns of steps that are lost so.
+        """
+        if self._job is not None and (lost := self._steps.lost()):
+            _log.warning("%s", lost)
+        self._close(timeout)
+
+    def _close(self, timeout: float | None = None) -> None:
         if self._job is None:
             return
         try:
@@ -275,6 +301,13 @@ class Checkpointer:
                  trace: TracebackType | None) -> None:
         if error is None:
             self.close()
+        else:
+            self._leave(error)
+
+    def _leave(self, error: BaseException | None) -> None:
+        """Closes it; an error that is on its way stays what it is."""
+        if error is None:
+            self._close()
             return
         try:
             self._end(error)
@@ -290,7 +323,7 @@ class Checkpointer:
         if self._job is None:
             return
         if self._transport is None:
-            self.close()
+            self._close()
             return
         orderly = error is None or isinstance(error, SystemExit)
         timeout = _AT_EXIT if orderly else self._grace
@@ -321,11 +354,27 @@ class Checkpointer:
 
     def _look(self) -> None:
         """After the first update, which makes slots: the first save is like the others."""
+        self._check_new()
         self._looked = True
         self._settle()
         self._live().attach(self._contents.capture().held, _stream())
         self._attached = True
         self._watch_saves()
+
+    def _check_new(self) -> None:
+        """Or steps of another training would be taken for older ones of this, and removed."""
+        there = sorted(path.name for path in Path(self._run).glob("step-*"))
+        if there and not self._asked:
+            raise ValueError(f"{self._run}: {there[-1]} is there already, want resume() before the "
+                             "first step, or another folder")
+        self._asked = True
+
+    def _await_saves(self) -> None:
+        """Of this process, so that the newest is found; what becomes of them is said elsewhere."""
+        self._settle()
+        if self._handle is not None:
+            with contextlib.suppress(Exception):
+                self._handle.durable()
 
     def _watch_saves(self) -> None:
         if self._settler is None:
@@ -333,10 +382,12 @@ class Checkpointer:
 
     def _save(self, step: int, loss: Any, why: str) -> _native.SaveHandle:
         if not self._looked:
+            self._check_new()
             self._watch_saves()
         start = time.perf_counter()
         with self._lock:
             self._handle = self._begin_save(step, loss)
+        self._steps.saved(step)
         self._stalled += time.perf_counter() - start
         _log.info("saving after step %d: %s", step, why)
         return self._handle
@@ -395,7 +446,7 @@ class Checkpointer:
     def _stop(self, step: int, handle: _native.SaveHandle, why: str) -> None:
         self._settle()
         self._live().wait_stopped(handle)
-        self.close()
+        self._close()
         _log.warning("stopped after step %d, which is saved: %s", step, why)
         raise SystemExit(STOPPED)
 

@@ -24,7 +24,7 @@ from holdfast.torch.ddp import running_statistics
 from holdfast.torch.groups import merge_objects
 from holdfast.torch.holders import Holder
 from holdfast.torch.loader import Loader
-from holdfast.torch.names import Renaming, by_key, join, own_name
+from holdfast.torch.names import Renaming, by_key, join, own_name, plain_name
 from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
 from holdfast.torch.watch import Versions
 
@@ -138,6 +138,12 @@ class Contents:
         """Names that the model itself has, which a checkpoint of it must have too."""
         return {self._saved_name(piece): Saved(piece.tensor.dtype, tuple(piece.shape))
                 for piece in self._state.pieces() if piece.kind in ("parameter", "buffer")}
+
+    def has_any(self, found: _native.Looked) -> bool:
+        """True if the checkpoint has a parameter or buffer of some rank."""
+        saved = {plain_name(name) for name in _saved(found)}
+        wanted = {plain_name(name) for name in self.expected()}
+        return any(self.all_ranks(not wanted or bool(saved & wanted)))
 
     def known(self) -> set[str]:
         """Names of tensors, and of what tensors belong to: a parameter's slots, an object."""

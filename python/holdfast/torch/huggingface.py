@@ -60,6 +60,10 @@ class HoldfastTrainer:
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """As the Trainer's; returns when the last save is durable."""
+        run = Path(self.args.output_dir)  # type: ignore[attr-defined]
+        if not resume_from_checkpoint and next(run.glob("step-*"), None):
+            raise ValueError(f"{run}: has steps already, want resume_from_checkpoint=\"auto\", or "
+                             "another output_dir")
         with tempfile.TemporaryDirectory() as folder:
             if resume_from_checkpoint is True or resume_from_checkpoint == "auto":
                 resume_from_checkpoint = self._look(folder, must=resume_from_checkpoint is True)
@@ -112,6 +116,7 @@ class HoldfastTrainer:
             scheduler=ours.lr_scheduler, scaler=ours.accelerator.scaler,
             trainer=self._state, **(options | self._options),
         )
+        self._checkpointer._asked = True  # train() has
         return self._checkpointer
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -159,7 +164,7 @@ class HoldfastTrainer:
     def _close(self, error: BaseException | None = None) -> None:
         open_one, self._checkpointer = self._checkpointer, None
         if open_one is not None:
-            open_one.__exit__(type(error) if error else None, error, None)
+            open_one._leave(error)
 
 
 class _TrainerState:

@@ -83,6 +83,7 @@ class HoldfastCallback(pl.Callback):
             for number, handler in self._handlers.items():  # Lightning's would not wait for a save
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._checkpointer = self._open(trainer, _TrainerState(trainer, self))
+        self._checkpointer._asked = True  # by on_fit_start, or it was not wanted
         if self._resumed is not None:
             (saved, epoch_is_over), self._resumed = self._resumed, None
             generators.restore(saved)
@@ -115,7 +116,7 @@ class HoldfastCallback(pl.Callback):
     def _close(self, error: BaseException | None = None) -> None:
         open_one, self._checkpointer = self._checkpointer, None
         if open_one is not None:
-            open_one.__exit__(type(error) if error else None, error, None)
+            open_one._leave(error)
 
 
 class HoldfastIO(CheckpointIO):

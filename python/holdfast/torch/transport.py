@@ -4,10 +4,14 @@ Votes and decisions of background threads go by it, so that they neither wait fo
 job's own collective calls nor get in their order, and see a dead peer at once.
 """
 
+import contextlib
+import logging
 import os
 import secrets
 import socket
+import threading
 import weakref
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +21,9 @@ from holdfast._native import TcpTransport
 from holdfast.errors import Error, UnavailableError
 
 _TOKEN_BYTES = 32
+_LATE = 30.0  # seconds
+
+_log = logging.getLogger("holdfast")
 
 _open: "weakref.WeakSet[TcpTransport]" = weakref.WeakSet()
 
@@ -37,7 +44,8 @@ def connect(
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if rank < 0:
         raise ValueError("connect: this process is not in the group")
-    met = _all_gather((_machine(), secrets.token_bytes(_TOKEN_BYTES)), group)
+    with _said_if_late(rank, size):
+        met = _all_gather((_machine(), secrets.token_bytes(_TOKEN_BYTES)), group)
     together = all(machine == met[0][0] for machine, _ in met)
     transport, failure = None, ""
     try:
@@ -52,6 +60,20 @@ def connect(
     transport.connect([address for address, _ in told], timeout)
     _open.add(transport)
     return transport
+
+
+@contextlib.contextmanager
+def _said_if_late(rank: int, size: int) -> Iterator[None]:
+    """A rank that never comes keeps the others waiting for as long as their group does."""
+    said = threading.Timer(_LATE, lambda: _log.warning(
+        "rank %d has waited for %.0f s for the other ranks to connect: want a Checkpointer on all %d",
+        rank, _LATE, size))
+    said.daemon = True
+    said.start()
+    try:
+        yield
+    finally:
+        said.cancel()
 
 
 def _all_gather(value: tuple, group: dist.ProcessGroup | None) -> list[Any]:

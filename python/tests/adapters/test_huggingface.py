@@ -128,6 +128,12 @@ def test_a_signal_saves_and_ends_the_run(tmp_path):
     assert len(again.losses) < len(whole.losses) - 3
 
 
+def test_a_run_that_has_steps_is_not_begun_anew(tmp_path):
+    trainer_in(tmp_path, max_steps=3).train()
+    with pytest.raises(ValueError, match='has steps already, want resume_from_checkpoint="auto"'):
+        trainer_in(tmp_path, max_steps=3).train()
+
+
 def test_what_cannot_be_resumed_says_so(tmp_path):
     with pytest.raises(holdfast.NotFoundError):
         trainer_in(tmp_path / "none").train(resume_from_checkpoint=True)

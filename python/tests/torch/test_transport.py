@@ -113,6 +113,29 @@ def test_a_rank_that_cannot_listen_fails_on_all(tmp_path):
         assert "rank 1 cannot listen" in text and "192.0.2.1" in text
 
 
+def _one_is_late(rank, size):
+    """The last comes when the first has said that it waits."""
+    under_test._LATE = 0.01
+    said = threading.Event()
+    under_test._log.warning = lambda text, *args: (said.set(), print(text % args))
+    if rank == 1:
+        dist.recv(torch.zeros(1), 0)
+        under_test.connect()
+        return True
+
+    def tell_when_said():
+        said.wait(60)
+        dist.send(torch.zeros(1), 1)
+
+    threading.Thread(target=tell_when_said).start()
+    under_test.connect()
+    return said.is_set()
+
+
+def test_who_waits_for_a_rank_says_so(tmp_path):
+    assert all(done(run(2, _one_is_late, tmp_path)))
+
+
 def test_a_group_has_a_transport_of_its_own(tmp_path):
     outcomes = done(run(4, _pairs, tmp_path))
     assert outcomes == [(0, [b"0", b"1"]), (1, [b"0", b"1"]),

@@ -1,0 +1,122 @@
+"""Calls that would lose steps say so, at the first of them."""
+
+import logging
+import os
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import holdfast
+
+
+class Loop:
+    def __init__(self, run, every="2 steps", **options):
+        self.model = nn.Linear(4, 4)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
+                                        every=every, signals=False, space_reserve=0, **options)
+
+    def run(self, numbers):
+        for number in numbers:
+            self.model(torch.ones(2, 4)).sum().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.ck.step(number)
+
+
+def saved(run):
+    return [int(path.name[5:]) for path in sorted(run.glob("step-*"))]
+
+
+def trained(run, numbers, **options):
+    loop = Loop(run, **options)
+    loop.ck.resume()
+    loop.run(numbers)
+    loop.ck.close()
+
+
+@pytest.mark.parametrize("call", ["step", "save"])
+def test_a_run_that_has_steps_is_resumed_first(tmp_path, call):
+    trained(tmp_path / "run", range(8), keep=2)
+    loop = Loop(tmp_path / "run", keep=2)
+    with pytest.raises(ValueError, match=r"run: step-00000007 is there already, want resume\(\)"):
+        loop.run([0]) if call == "step" else loop.ck.save(0)
+    loop.ck.close()
+    assert saved(tmp_path / "run") == [5, 7]
+
+
+def test_numbers_grow(tmp_path):
+    loop = Loop(tmp_path / "run")
+    loop.ck.resume()
+    loop.run([0, 1, 1, 2])
+    with pytest.raises(ValueError, match="step 0 after step 2, want numbers that grow"):
+        loop.run([0])
+    loop.ck.close()
+    again = Loop(tmp_path / "run")
+    assert again.ck.resume() == 2
+    with pytest.raises(ValueError, match="step 0 after step 1, want"):
+        again.run([0])
+    again.ck.close()
+
+
+@pytest.mark.parametrize("number", [1.0, "1", None])
+def test_numbers_are_whole(tmp_path, number):
+    loop = Loop(tmp_path / "run")
+    loop.ck.resume()
+    with pytest.raises(TypeError, match="want a whole number"):
+        loop.run([number])
+    loop.run([np.int64(3)])
+    loop.ck.close()
+
+
+def test_numbers_may_jump(tmp_path):
+    """Where samples are counted, say; a loop over all numbers between would take for ever."""
+    trained(tmp_path / "run", [0, 10**12, 10**12 + 1, 2 * 10**15], every="1000 steps")
+    assert saved(tmp_path / "run") == [10**12, 2 * 10**15]
+
+
+def test_the_end_is_saved_where_it_is_known_and_missed_where_not(tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "holdfast"):
+        trained(tmp_path / "known", range(5), total_steps=5)
+        trained(tmp_path / "even", range(4))
+    assert saved(tmp_path / "known") == [1, 3, 4] and caplog.text == ""
+    trained(tmp_path / "run", range(5))
+    assert "the last step was 4, and the newest that is saved is step 3" in caplog.text
+
+
+def test_a_relative_path_stays_where_it_was(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    loop, saver = Loop("run"), holdfast.Saver("~/run")
+    loop.ck.resume()
+    os.chdir("/")
+    loop.run(range(2))
+    loop.ck.close()
+    saver.close()
+    assert saved(tmp_path / "run") == [1] and (tmp_path / "home" / "run").is_dir()
+
+
+def test_a_resume_in_mid_run_finds_the_newest_save(tmp_path):
+    loop = Loop(tmp_path / "run", every="1 steps")
+    loop.ck.resume()
+    loop.run(range(6))
+    assert loop.ck.resume() == 6
+    loop.ck.close()
+
+
+def test_a_checkpoint_of_something_else_is_no_resume(tmp_path, caplog):
+    trained(tmp_path / "run", range(2))
+    model = nn.Sequential(nn.Linear(3, 3))
+    ck = holdfast.Checkpointer(tmp_path / "run", model=model, signals=False, strict=False)
+    with pytest.raises(ValueError, match="none of its tensors is one of the model's"):
+        ck.resume()
+    ck.close()
+
+
+@pytest.mark.parametrize(("option", "value"), [("every", 5), ("every", None), ("keep", "3"),
+                                               ("keep", 2.0)])
+def test_options_of_another_type_are_named(tmp_path, option, value):
+    with pytest.raises(TypeError, match=rf"{option}={value!r}: want"):
+        holdfast.Checkpointer(tmp_path, model=nn.Linear(1, 1), **{option: value})
