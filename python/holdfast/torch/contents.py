@@ -2,7 +2,8 @@
 
 Tensors are pieces (pieces.py); the rest is plain objects, in two trees: what is the same on
 all ranks, of which rank 0's is kept, and what is a rank's own (generators, the options of
-the parameters that it holds, the position of a loader that differs by rank).
+the parameters that it holds, the extra state of its modules, the position of a loader that
+differs by rank).
 """
 
 import contextlib
@@ -21,6 +22,7 @@ from holdfast.arrays import describe_one
 from holdfast.torch import generators as random_generators
 from holdfast.torch.boxes import Rule
 from holdfast.torch.ddp import running_statistics
+from holdfast.torch.extra import ExtraState, names_of
 from holdfast.torch.groups import merge_objects
 from holdfast.torch.holders import Holder
 from holdfast.torch.loader import Loader
@@ -71,6 +73,7 @@ class Contents:
         self._world = dist.get_world_size(group) if several else 1
         self._models = [one for _, one in by_key(model)]
         self._state = State(model, optimizer, names=names, spec=spec)
+        self._extra = ExtraState(model, names)
         self._data = data
         self._data_is_own = data is not None and getattr(data, "per_rank", True)
         rules = dict(spec or {})
@@ -103,13 +106,10 @@ class Contents:
             tree, pieces = holder.capture()
             trees = own if self._is_own(holder) else captured.objects
             trees.setdefault("things", {})[holder.key] = tree
-            mine = [piece for piece in pieces if self._saves(piece)]
-            if mine:
-                captured.held = _native.Pieces(captured.held)
-                captured.held.extend([
-                    self._hold(piece, self._thing_name(holder, piece), at_once=True)
-                    for piece in mine])
-                captured.owners = captured.owners + [piece.tensor for piece in mine]
+            self._add(captured, pieces, self._is_own(holder))
+        if self._extra.names:
+            own["extra"], pieces = self._extra.capture()
+            self._add(captured, pieces, is_own=True)
         return captured
 
     def complete(self, captured: Captured) -> None:
@@ -142,12 +142,16 @@ class Contents:
     def known(self) -> set[str]:
         """Names of tensors, and of what tensors belong to: a parameter's slots, an object."""
         names = {name for entry in self._state.entries for name in (entry.name, *entry.aliases)}
-        return names | self._state.slot_prefixes() | self.things
+        return names | self._state.slot_prefixes() | self.things | self._extra.names
 
     @property
     def things(self) -> set[str]:
         """Keys of the objects that are given."""
         return {holder.key for holder in self._holders}
+
+    def missing_extra(self, found: _native.Looked) -> list[str]:
+        """Names of what modules keep beside tensors that the checkpoint does not have."""
+        return sorted(self._extra.names - set(saved_extra(found)))
 
     def other_optimizers(self, found: _native.Looked) -> list[str]:
         """Sentences about optimizers that are of another kind than those of the checkpoint."""
@@ -175,6 +179,8 @@ class Contents:
             for piece in holder.make_room(tree, self._own_view(saved, ranks)):
                 copies = "own" if self._is_own(holder) else piece.copies
                 held.append(self._hold(piece, self._name_in(piece.name, copies, saved, ranks)))
+        held += [self._hold(piece, piece.name)
+                 for piece in self._extra.make_room(self._rank, _extra_trees(found), saved)]
         # Last, for it is what changes something, and the above may fail.
         if not self.other_optimizers(found):
             self._state.make_slots(saved, _optimizer_objects(found))
@@ -191,6 +197,7 @@ class Contents:
         for holder in self._holders:
             if self._tree_of(holder, found) is not None:
                 holder.load()
+        self._extra.load()
 
     def restore_generators(self, found: _native.Looked, report: Any) -> None:
         """When the loader's iterator exists, whose making draws from them."""
@@ -222,8 +229,8 @@ class Contents:
     def _saved_name(self, piece: Piece) -> str:
         return own_name(piece.name, self._rank) if piece.copies == "own" else piece.name
 
-    def _thing_name(self, holder: Holder, piece: Piece) -> str:
-        own = piece.copies == "own" or self._is_own(holder)
+    def _thing_name(self, piece: Piece, is_own: bool) -> str:
+        own = piece.copies == "own" or is_own
         return own_name(piece.name, self._rank) if own and self._world > 1 else piece.name
 
     def _name_in(self, name: str, copies: str, saved: Mapping[str, Saved], ranks: int) -> str:
@@ -277,6 +284,15 @@ class Contents:
         _, held, watched, owners = self._made
         return Captured(held, owners, watched)
 
+    def _add(self, captured: Captured, pieces: list[Piece], is_own: bool) -> None:
+        """Tensors of an object, which may change at any time."""
+        mine = [piece for piece in pieces if self._saves(piece)]
+        if mine:
+            captured.held = _native.Pieces(captured.held)
+            captured.held.extend([self._hold(piece, self._thing_name(piece, is_own), at_once=True)
+                                  for piece in mine])
+            captured.owners = captured.owners + [piece.tensor for piece in mine]
+
     def _copied_at_once(self, piece: Piece) -> bool:
         return piece.at_once or self._saved_name(piece) in self._at_once
 
@@ -284,6 +300,11 @@ class Contents:
         array = describe_one(name, piece.tensor, piece.aliases)
         return _native.HeldPiece(array, list(piece.shape), piece.box,
                                  at_once or piece.at_once or name in self._at_once)
+
+
+def saved_extra(found: _native.Looked) -> list[str]:
+    """Names of what modules kept beside tensors."""
+    return names_of(_extra_trees(found))
 
 
 def _forget_on_load(contents: Contents) -> None:
@@ -310,6 +331,10 @@ def _saved(found: _native.Looked) -> dict[str, Saved]:
 
 def _optimizer_objects(found: _native.Looked) -> dict[str, Any]:
     return merge_objects(own["optimizer"] for own in found.rank_objects)
+
+
+def _extra_trees(found: _native.Looked) -> list[Any]:
+    return [own.get("extra", {}) for own in found.rank_objects]
 
 
 def _kind_of(thing: Any) -> str:

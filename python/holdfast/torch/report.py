@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast import _native
-from holdfast.torch.contents import Contents
+from holdfast.torch.contents import Contents, saved_extra
 from holdfast.torch.names import plain_name
 from holdfast.torch.pieces import Saved
 
@@ -39,8 +39,9 @@ def compare(contents: Contents, found: _native.Looked) -> Report:
     A collective: all ranks get the same report.
     """
     saved = {name: info for info in found.tensors for name in (info.name, *info.ties)}
-    ranks = contents.all_ranks((_differences(contents.expected(), saved), contents.known(),
-                                contents.things))
+    missing, reshaped = _differences(contents.expected(), saved)
+    missing += contents.missing_extra(found)
+    ranks = contents.all_ranks(((missing, reshaped), contents.known(), contents.things))
     report = Report()
     known: set[str] = set()
     for (missing, reshaped), names, _ in ranks:
@@ -48,6 +49,7 @@ def compare(contents: Contents, found: _native.Looked) -> Report:
         report.reshaped += [line for line in reshaped if line not in report.reshaped]
         known |= names
     report.unexpected = [info.name for info in found.tensors if not _belongs(info.name, known)]
+    report.unexpected += [name for name in saved_extra(found) if name not in known]
     things = set(found.objects.get("things", {}))
     for own in found.rank_objects:
         things |= set(own.get("things", {}))
