@@ -217,7 +217,7 @@ class Checkpointer:
         self.report = compare(self._contents, found)
         if self.report.reshaped or (self._strict and not self.report.exact):
             damaged = f" ({tried[0].folder} is damaged, and has been read in part)"
-            raise ValueError(f"{found.folder}: {self.report}{damaged if tried[1:] else ''}")
+            raise ValueError(f"{found.folder}: {self.report.refusal}{damaged if tried[1:] else ''}")
         return _native.Pieces(self._contents.make_room(found))
 
     def step(self, step: int, loss: Any = None) -> None:

@@ -24,7 +24,7 @@ from holdfast.torch.boxes import Rule
 from holdfast.torch.ddp import running_statistics
 from holdfast.torch.extra import ExtraState, names_of
 from holdfast.torch.groups import merge_objects
-from holdfast.torch.holders import Holder
+from holdfast.torch.holders import Holder, Several, kind_of, kinds_of, together
 from holdfast.torch.loader import Loader
 from holdfast.torch.names import Renaming, by_key, join, own_name
 from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
@@ -77,8 +77,10 @@ class Contents:
         self._data = data
         self._data_is_own = data is not None and getattr(data, "per_rank", True)
         rules = dict(spec or {})
+        given = {key: together(key, thing) for key, thing in things.items() if thing is not None}
+        self._thing_kinds = {key: kinds_of(thing) for key, thing in given.items()}
         self._holders = [Holder(key, thing, self._rules_of(key, thing, rules))
-                         for key, thing in things.items() if thing is not None]
+                         for key, thing in given.items()]
         if data is not None:
             _check_data(data)
             self._holders.append(Holder("data", data, rules))
@@ -90,7 +92,7 @@ class Contents:
         self._made: tuple[list[Piece], _native.Pieces, Versions, list[Any]] | None = None
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
-        self._kinds = {join("optimizer", key): _kind_of(one) for key, one in keyed}
+        self._kinds = {join("optimizer", key): kind_of(one) for key, one in keyed}
         self.parallel = f"{self._world} ranks"
         _forget_on_load(self)
 
@@ -116,6 +118,7 @@ class Contents:
         """Adds what has no tensors. It takes as long, and the copying has begun meanwhile."""
         captured.objects["format"] = FORMAT
         captured.objects["optimizers"] = dict(self._kinds)
+        captured.objects["kinds"] = {key: dict(kinds) for key, kinds in self._thing_kinds.items()}
         captured.rank_objects["optimizer"] = self._state.objects(looked=True)
         captured.rank_objects["generators"] = random_generators.capture(self._generators)
 
@@ -158,6 +161,13 @@ class Contents:
         saved = found.objects.get("optimizers", {})
         return [f"{key} is a {saved[key]}, want a {kind}" for key, kind in self._kinds.items()
                 if saved.get(key, kind) != kind]
+
+    def other_things(self, found: _native.Looked) -> dict[str, str]:
+        """Sentences, by key, about objects of another kind than those of the checkpoint."""
+        saved = found.objects.get("kinds", {})
+        return {key: f"{key} is {_words(saved[key])}, want {_words(kinds)}"
+                for key, kinds in self._thing_kinds.items()
+                if _short(saved.get(key, kinds)) != _short(kinds)}
 
     def all_ranks(self, value: Any) -> list[Any]:
         """What all ranks pass, by rank."""
@@ -250,6 +260,9 @@ class Contents:
 
     def _rules_of(self, key: str, thing: Any, rules: Mapping[str, Rule]) -> dict[str, Rule]:
         """An averaged model has running statistics, too, which each rank averages alone."""
+        if self._world > 1 and isinstance(thing, Several):
+            for name, one in thing.things.items():
+                rules = self._rules_of(join(key, name), one, rules)
         if self._world == 1 or not isinstance(thing, nn.Module):
             return dict(rules)
         return {**rules, **{f"{key}.{name}": "own" for name in running_statistics(thing)}}
@@ -258,6 +271,9 @@ class Contents:
         return holder.key == "data" and self._data_is_own and self._world > 1
 
     def _tree_of(self, holder: Holder, found: _native.Looked) -> Any:
+        """What was saved of it; None if there is nothing, or it was of another kind."""
+        if holder.key in self.other_things(found):
+            return None
         if not self._is_own(holder):
             trees = found.objects.get("things", {})
             if holder.key == "data" and "data" not in trees and len(found.rank_objects) > 1:
@@ -337,14 +353,19 @@ def _extra_trees(found: _native.Looked) -> list[Any]:
     return [own.get("extra", {}) for own in found.rank_objects]
 
 
-def _kind_of(thing: Any) -> str:
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+def _short(kinds: Mapping[str, str]) -> dict[str, str]:
+    """Without modules: a class may be moved, and torch.cuda.amp has torch.amp's scaler."""
+    return {key: kind.rpartition(".")[2] for key, kind in kinds.items()}
+
+
+def _words(kinds: Mapping[str, str]) -> str:
+    return " and ".join(f"a {kind}" for kind in kinds.values()) or "none"
 
 
 def _check_data(data: Any) -> None:
     if callable(getattr(data, "state_dict", None)):
         return
-    kind = _kind_of(data)
+    kind = kind_of(data)
     if isinstance(data, torch.utils.data.DataLoader):
         raise TypeError(f"data: a {kind}, which does not know its position; want "
                         "holdfast.data.resumable(loader) around it, or holdfast.data.loader")
