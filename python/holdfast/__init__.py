@@ -55,6 +55,10 @@ def __getattr__(name: str) -> Any:
     return getattr(importlib.import_module(_WITH_TORCH[name]), name)
 
 
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_WITH_TORCH})
+
+
 __all__ = [
     "Box",
     "Checkpointer",

@@ -33,6 +33,14 @@ def names_of(body: list[ast.stmt]) -> set[str]:
     return names
 
 
+def test_dir_shows_all_that_is_public_before_torch_is_imported():
+    code = (
+        "import holdfast; print(set(holdfast.__all__) - set(dir(holdfast)))\n"
+        "print('torch' in sys.modules)"
+    )
+    assert run_python(code).split() == ["set()", "False"]
+
+
 def test_it_imports_where_torch_and_numpy_are_not():
     code = (
         "sys.modules['torch'] = sys.modules['numpy'] = None  # importing them now fails\n"

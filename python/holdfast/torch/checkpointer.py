@@ -76,7 +76,7 @@ class Checkpointer:
                 and a block of every tensor, which miss most writes through .data), "full"
                 (every byte: for code that writes through .data), "off" (nothing).
     strict      False: resume() leaves out what is missing in the checkpoint or unexpected,
-                and the state of an optimizer of another kind.
+                and the state of an optimizer or scheduler of another kind.
     spec        rules by name pattern for tensors that do not show how they are cut, or what
                 ranks hold of them ("equal", "own", "first"; Sharded, Part).
     names       renames tensors of pipeline stages whose names begin anew.
@@ -228,7 +228,7 @@ class Checkpointer:
         self.report = compare(self._contents, found)
         if self.report.reshaped or (self._strict and not self.report.exact):
             damaged = f" ({tried[0].folder} is damaged, and has been read in part)"
-            raise ValueError(f"{found.folder}: {self.report}{damaged if tried[1:] else ''}")
+            raise ValueError(f"{found.folder}: {self.report.refusal}{damaged if tried[1:] else ''}")
         if not self.report.exact:
             _log.warning("resume: %s: %s", found.folder, self.report)
             if not self._contents.has_any(found):

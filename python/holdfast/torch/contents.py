@@ -2,7 +2,8 @@
 
 Tensors are pieces (pieces.py); the rest is plain objects, in two trees: what is the same on
 all ranks, of which rank 0's is kept, and what is a rank's own (generators, the options of
-the parameters that it holds, the position of a loader that differs by rank).
+the parameters that it holds, the extra state of its modules, the position of a loader that
+differs by rank).
 """
 
 import contextlib
@@ -21,8 +22,9 @@ from holdfast.arrays import describe_one
 from holdfast.torch import generators as random_generators
 from holdfast.torch.boxes import Rule
 from holdfast.torch.ddp import running_statistics
+from holdfast.torch.extra import ExtraState, names_of
 from holdfast.torch.groups import merge_objects
-from holdfast.torch.holders import Holder
+from holdfast.torch.holders import Holder, Several, kind_of, kinds_of, together
 from holdfast.torch.loader import Loader
 from holdfast.torch.names import Renaming, by_key, join, own_name, plain_name
 from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
@@ -71,11 +73,14 @@ class Contents:
         self._world = dist.get_world_size(group) if several else 1
         self._models = [one for _, one in by_key(model)]
         self._state = State(model, optimizer, names=names, spec=spec)
+        self._extra = ExtraState(model, names)
         self._data = data
         self._data_is_own = data is not None and getattr(data, "per_rank", True)
         rules = dict(spec or {})
+        given = {key: together(key, thing) for key, thing in things.items() if thing is not None}
+        self._thing_kinds = {key: kinds_of(thing) for key, thing in given.items()}
         self._holders = [Holder(key, thing, self._rules_of(key, thing, rules))
-                         for key, thing in things.items() if thing is not None]
+                         for key, thing in given.items()]
         if data is not None:
             _check_data(data)
             self._holders.append(Holder("data", data, rules))
@@ -87,7 +92,7 @@ class Contents:
         self._made: tuple[list[Piece], _native.Pieces, Versions, list[Any]] | None = None
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
-        self._kinds = {join("optimizer", key): _kind_of(one) for key, one in keyed}
+        self._kinds = {join("optimizer", key): kind_of(one) for key, one in keyed}
         self.parallel = f"{self._world} ranks"
         _forget_on_load(self)
 
@@ -103,19 +108,17 @@ class Contents:
             tree, pieces = holder.capture()
             trees = own if self._is_own(holder) else captured.objects
             trees.setdefault("things", {})[holder.key] = tree
-            mine = [piece for piece in pieces if self._saves(piece)]
-            if mine:
-                captured.held = _native.Pieces(captured.held)
-                captured.held.extend([
-                    self._hold(piece, self._thing_name(holder, piece), at_once=True)
-                    for piece in mine])
-                captured.owners = captured.owners + [piece.tensor for piece in mine]
+            self._add(captured, pieces, self._is_own(holder))
+        if self._extra.names:
+            own["extra"], pieces = self._extra.capture()
+            self._add(captured, pieces, is_own=True)
         return captured
 
     def complete(self, captured: Captured) -> None:
         """Adds what has no tensors. It takes as long, and the copying has begun meanwhile."""
         captured.objects["format"] = FORMAT
         captured.objects["optimizers"] = dict(self._kinds)
+        captured.objects["kinds"] = {key: dict(kinds) for key, kinds in self._thing_kinds.items()}
         captured.rank_objects["optimizer"] = self._state.objects(looked=True)
         captured.rank_objects["generators"] = random_generators.capture(self._generators)
 
@@ -148,18 +151,29 @@ class Contents:
     def known(self) -> set[str]:
         """Names of tensors, and of what tensors belong to: a parameter's slots, an object."""
         names = {name for entry in self._state.entries for name in (entry.name, *entry.aliases)}
-        return names | self._state.slot_prefixes() | self.things
+        return names | self._state.slot_prefixes() | self.things | self._extra.names
 
     @property
     def things(self) -> set[str]:
         """Keys of the objects that are given."""
         return {holder.key for holder in self._holders}
 
+    def missing_extra(self, found: _native.Looked) -> list[str]:
+        """Names of what modules keep beside tensors that the checkpoint does not have."""
+        return sorted(self._extra.names - set(saved_extra(found)))
+
     def other_optimizers(self, found: _native.Looked) -> list[str]:
         """Sentences about optimizers that are of another kind than those of the checkpoint."""
         saved = found.objects.get("optimizers", {})
         return [f"{key} is a {saved[key]}, want a {kind}" for key, kind in self._kinds.items()
                 if saved.get(key, kind) != kind]
+
+    def other_things(self, found: _native.Looked) -> dict[str, str]:
+        """Sentences, by key, about objects of another kind than those of the checkpoint."""
+        saved = found.objects.get("kinds", {})
+        return {key: f"{key} is {_words(saved[key])}, want {_words(kinds)}"
+                for key, kinds in self._thing_kinds.items()
+                if _short(saved.get(key, kinds)) != _short(kinds)}
 
     def all_ranks(self, value: Any) -> list[Any]:
         """What all ranks pass, by rank."""
@@ -181,6 +195,8 @@ class Contents:
             for piece in holder.make_room(tree, self._own_view(saved, ranks)):
                 copies = "own" if self._is_own(holder) else piece.copies
                 held.append(self._hold(piece, self._name_in(piece.name, copies, saved, ranks)))
+        held += [self._hold(piece, piece.name)
+                 for piece in self._extra.make_room(self._rank, _extra_trees(found), saved)]
         # Last, for it is what changes something, and the above may fail.
         if not self.other_optimizers(found):
             self._state.make_slots(saved, _optimizer_objects(found))
@@ -197,6 +213,7 @@ class Contents:
         for holder in self._holders:
             if self._tree_of(holder, found) is not None:
                 holder.load()
+        self._extra.load()
 
     def restore_generators(self, found: _native.Looked, report: Any) -> None:
         """When the loader's iterator exists, whose making draws from them."""
@@ -228,8 +245,8 @@ class Contents:
     def _saved_name(self, piece: Piece) -> str:
         return own_name(piece.name, self._rank) if piece.copies == "own" else piece.name
 
-    def _thing_name(self, holder: Holder, piece: Piece) -> str:
-        own = piece.copies == "own" or self._is_own(holder)
+    def _thing_name(self, piece: Piece, is_own: bool) -> str:
+        own = piece.copies == "own" or is_own
         return own_name(piece.name, self._rank) if own and self._world > 1 else piece.name
 
     def _name_in(self, name: str, copies: str, saved: Mapping[str, Saved], ranks: int) -> str:
@@ -249,6 +266,9 @@ class Contents:
 
     def _rules_of(self, key: str, thing: Any, rules: Mapping[str, Rule]) -> dict[str, Rule]:
         """An averaged model has running statistics, too, which each rank averages alone."""
+        if self._world > 1 and isinstance(thing, Several):
+            for name, one in thing.things.items():
+                rules = self._rules_of(join(key, name), one, rules)
         if self._world == 1 or not isinstance(thing, nn.Module):
             return dict(rules)
         return {**rules, **{f"{key}.{name}": "own" for name in running_statistics(thing)}}
@@ -257,6 +277,9 @@ class Contents:
         return holder.key == "data" and self._data_is_own and self._world > 1
 
     def _tree_of(self, holder: Holder, found: _native.Looked) -> Any:
+        """What was saved of it; None if there is nothing, or it was of another kind."""
+        if holder.key in self.other_things(found):
+            return None
         if not self._is_own(holder):
             trees = found.objects.get("things", {})
             if holder.key == "data" and "data" not in trees and len(found.rank_objects) > 1:
@@ -283,6 +306,15 @@ class Contents:
         _, held, watched, owners = self._made
         return Captured(held, owners, watched)
 
+    def _add(self, captured: Captured, pieces: list[Piece], is_own: bool) -> None:
+        """Tensors of an object, which may change at any time."""
+        mine = [piece for piece in pieces if self._saves(piece)]
+        if mine:
+            captured.held = _native.Pieces(captured.held)
+            captured.held.extend([self._hold(piece, self._thing_name(piece, is_own), at_once=True)
+                                  for piece in mine])
+            captured.owners = captured.owners + [piece.tensor for piece in mine]
+
     def _copied_at_once(self, piece: Piece) -> bool:
         return piece.at_once or self._saved_name(piece) in self._at_once
 
@@ -290,6 +322,11 @@ class Contents:
         array = describe_one(name, piece.tensor, piece.aliases)
         return _native.HeldPiece(array, list(piece.shape), piece.box,
                                  at_once or piece.at_once or name in self._at_once)
+
+
+def saved_extra(found: _native.Looked) -> list[str]:
+    """Names of what modules kept beside tensors."""
+    return names_of(_extra_trees(found))
 
 
 def _forget_on_load(contents: Contents) -> None:
@@ -318,14 +355,23 @@ def _optimizer_objects(found: _native.Looked) -> dict[str, Any]:
     return merge_objects(own["optimizer"] for own in found.rank_objects)
 
 
-def _kind_of(thing: Any) -> str:
-    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+def _extra_trees(found: _native.Looked) -> list[Any]:
+    return [own.get("extra", {}) for own in found.rank_objects]
+
+
+def _short(kinds: Mapping[str, str]) -> dict[str, str]:
+    """Without modules: a class may be moved, and torch.cuda.amp has torch.amp's scaler."""
+    return {key: kind.rpartition(".")[2] for key, kind in kinds.items()}
+
+
+def _words(kinds: Mapping[str, str]) -> str:
+    return " and ".join(f"a {kind}" for kind in kinds.values()) or "none"
 
 
 def _check_data(data: Any) -> None:
     if callable(getattr(data, "state_dict", None)):
         return
-    kind = _kind_of(data)
+    kind = kind_of(data)
     if isinstance(data, torch.utils.data.DataLoader):
         raise TypeError(f"data: a {kind}, which does not know its position; want "
                         "holdfast.data.resumable(loader) around it, or holdfast.data.loader")

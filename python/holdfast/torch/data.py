@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
 import torch
-from torch.utils.data import Sampler, default_collate
+from torch.utils.data import IterableDataset, Sampler, default_collate
 
 from holdfast._native import Sequence
 from holdfast.torch.fetch import Fetch, Task, mix
@@ -213,6 +213,9 @@ def loader(
     options     torch's: num_workers, prefetch_factor, persistent_workers, pin_memory,
                 timeout, worker_init_fn, multiprocessing_context.
     """
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise TypeError(f"data: {type(dataset).__name__} is a stream or has no len(), want samples "
+                        "by number, or torchdata's StatefulDataLoader")
     sequence = Sequence(len(dataset), batch_size, seed=seed, shuffle=shuffle, last=last)
     sampler = BatchSampler(sequence, rank=rank, world=world, epochs=epochs)
     fetch = Fetch(dataset, collate_fn or default_collate)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.distributed.tensor import DTensor
 
@@ -27,9 +28,8 @@ class Holder:
     def __init__(self, key: str, thing: Any, rules: Mapping[str, Rule] | None = None) -> None:
         for method in ("state_dict", "load_state_dict"):
             if not callable(getattr(thing, method, None)):
-                kind = f"{type(thing).__module__}.{type(thing).__qualname__}"
-                raise TypeError(f"{key}: a {kind} without {method}(), want one with state_dict() "
-                                "and load_state_dict()")
+                raise TypeError(f"{key}: a {kind_of(thing)} without {method}(), want one with "
+                                "state_dict() and load_state_dict()")
         self.key = key
         self._thing = thing
         self._rules = dict(rules or {})
@@ -62,10 +62,7 @@ class Holder:
             raise ValueError(f"{self.key}: nothing to load, want make_room() first")
         tree, tensors = self._room
         self._room, self._known = None, {}
-        state = unpack(tree, tensors)
-        if isinstance(self._thing, GradScaler):
-            state = {key: _number(value) for key, value in state.items()}
-        self._thing.load_state_dict(state)
+        _load_into(self._thing, unpack(tree, tensors))
 
     def _pieces(self, tensors: Mapping[str, torch.Tensor]) -> list[Piece]:
         # Only those of this time are known the next: others would be kept alive.
@@ -89,6 +86,53 @@ class Holder:
         return torch.empty(shape, dtype=info.dtype)
 
 
+class Several:
+    """Several objects with a state_dict as one, by name."""
+
+    def __init__(self, key: str, things: Mapping[str, Any]) -> None:
+        for name, thing in things.items():
+            Holder(f"{key}.{name}", thing)  # refuses what is none
+        self._key = key
+        self.things = dict(things)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Theirs, by name."""
+        return {name: _state_of(thing) for name, thing in self.things.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Gives each its own."""
+        if state.keys() != self.things.keys():
+            raise ValueError(f"{self._key}: {', '.join(state)} were saved, want "
+                             f"{', '.join(self.things)}")
+        for name, thing in self.things.items():
+            _load_into(thing, state[name])
+
+
+def together(key: str, given: Any) -> Any:
+    """One object, which a list or dict of some becomes too."""
+    if isinstance(given, (list, tuple)):
+        return Several(key, {str(k): thing for k, thing in enumerate(given)})
+    if isinstance(given, Mapping) and not hasattr(given, "state_dict"):
+        return Several(key, {str(name): thing for name, thing in given.items()})
+    return given
+
+
+def kinds_of(thing: Any) -> dict[str, str]:
+    """The kind of an object, or those of several, by name.
+
+    A module is just that: wrappers and FSDP change its class, and the names of its tensors
+    tell more.
+    """
+    several = thing.things if isinstance(thing, Several) else {"": thing}
+    return {name: "module" if isinstance(one, nn.Module) else kind_of(one)
+            for name, one in several.items()}
+
+
+def kind_of(thing: Any) -> str:
+    """The class, as an error names it."""
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
 def _state_of(thing: Any) -> Any:
     """Its state_dict; a scaler's with its two tensors, whose values are on the GPU."""
     if not isinstance(thing, GradScaler) or getattr(thing, "_scale", None) is None:
@@ -100,6 +144,12 @@ def _state_of(thing: Any) -> Any:
         "growth_interval": thing._growth_interval,
         "_growth_tracker": thing._growth_tracker,
     }
+
+
+def _load_into(thing: Any, state: Any) -> None:
+    if isinstance(thing, GradScaler):
+        state = {key: _number(value) for key, value in state.items()}
+    thing.load_state_dict(state)
 
 
 def _number(value: Any) -> Any:

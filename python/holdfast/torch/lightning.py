@@ -108,7 +108,7 @@ class HoldfastCallback(pl.Callback):
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
         return Checkpointer(
             self._run, model=trainer.model, optimizer=list(trainer.optimizers),
-            scheduler=_Several(schedulers) if schedulers else None,
+            scheduler=schedulers or None,
             scaler=getattr(trainer.precision_plugin, "scaler", None), trainer=state,
             **(self._options | more),
         )
@@ -183,22 +183,6 @@ class _TrainerState:
             if one.state_key in state["callbacks"]:
                 one.load_state_dict(state["callbacks"][one.state_key])
         self.epoch_is_over = state["epoch is over"]
-
-
-class _Several:
-    """Several objects with a state_dict as one."""
-
-    def __init__(self, things: list[Any]) -> None:
-        self._things = things
-
-    def state_dict(self) -> dict[str, Any]:
-        return {str(k): thing.state_dict() for k, thing in enumerate(self._things)}
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        if len(state) != len(self._things):
-            raise ValueError(f"scheduler: {len(state)} were saved, want {len(self._things)}")
-        for k, thing in enumerate(self._things):
-            thing.load_state_dict(state[str(k)])
 
 
 def _begin_epoch(fit_loop: Any) -> None:

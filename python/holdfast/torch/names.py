@@ -111,6 +111,12 @@ def find_wrappers(module: nn.Module) -> dict[str, DistributedDataParallel]:
     return found
 
 
+def modules_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+    """Every module under every name, in the model's order."""
+    for name, child, _, _ in _modules(module, "", None, ""):
+        yield name, child
+
+
 def rename(name: str, renaming: Renaming | None) -> str:
     """The name by a function, or by the longest of the prefixes that is whole words of it.
 

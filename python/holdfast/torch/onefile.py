@@ -44,12 +44,13 @@ def load(path: _Path, *, device: torch.device | str | None = None) -> Any:
     """What save() wrote, or torch.save, or any file that open() takes.
 
     Tensors come in main memory or on `device`, without gradients; tensors that were one
-    are one again. Where no tree says where the tensors stand, they come as a dict by name.
-    Nothing in the file is executed.
+    are one again. Where no tree says where all of them stand, as in the run of a Checkpointer
+    and in files made of one, all come as a flat dict by name ("model.weight", "ema.module.bias",
+    "optimizer.weight.exp_avg"), and open() has the objects. Nothing in the file is executed.
     """
     contents = open(path)
     named = names_in(contents.objects)
-    if named or not len(contents):
+    if {contents[name].name for name in named} == {info.name for info in contents.values()}:
         return unpack(contents.objects, _read(contents, named, device))
     return _read(contents, list(contents), device)
 

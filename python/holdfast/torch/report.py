@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast import _native
-from holdfast.torch.contents import Contents
+from holdfast.torch.contents import Contents, saved_extra
 from holdfast.torch.names import plain_name
 from holdfast.torch.pieces import Saved
 
@@ -27,6 +27,11 @@ class Report:
         """True if nothing is missing, unexpected or of another shape or dtype."""
         return not (self.missing or self.unexpected or self.reshaped)
 
+    @property
+    def refusal(self) -> str:
+        """What an error says of it, with the way out if there is one."""
+        return f"{self}{'' if self.reshaped else '; strict=False leaves that out'}"
+
     def __str__(self) -> str:
         parts = [("not in it: ", self.missing), ("not expected: ", self.unexpected),
                  ("different: ", self.reshaped)]
@@ -39,21 +44,26 @@ def compare(contents: Contents, found: _native.Looked) -> Report:
     A collective: all ranks get the same report.
     """
     saved = {name: info for info in found.tensors for name in (info.name, *info.ties)}
-    ranks = contents.all_ranks((_differences(contents.expected(), saved), contents.known(),
-                                contents.things))
+    missing, reshaped = _differences(contents.expected(), saved)
+    missing += contents.missing_extra(found)
+    others = [*contents.other_optimizers(found), *contents.other_things(found).values()]
+    ranks = contents.all_ranks(((missing, reshaped, others), contents.known(), contents.things))
     report = Report()
     known: set[str] = set()
-    for (missing, reshaped), names, _ in ranks:
+    kinds: list[str] = []
+    for (missing, reshaped, others), names, _ in ranks:
         report.missing += [name for name in missing if name not in report.missing]
         report.reshaped += [line for line in reshaped if line not in report.reshaped]
+        kinds += [line for line in others if line not in kinds]
         known |= names
     report.unexpected = [info.name for info in found.tensors if not _belongs(info.name, known)]
+    report.unexpected += [name for name in saved_extra(found) if name not in known]
     things = set(found.objects.get("things", {}))
     for own in found.rank_objects:
         things |= set(own.get("things", {}))
     report.missing += sorted(ranks[0][2] - things)
     report.unexpected += sorted(things - ranks[0][2])
-    report.unexpected += contents.other_optimizers(found)
+    report.unexpected += kinds
     return report
 
 

@@ -77,6 +77,17 @@ def names_in(tree: Any) -> list[str]:
     return list(found)
 
 
+def renamed(tree: Any, name: Callable[[str], str]) -> Any:
+    """A packed tree with other names for its tensors."""
+    if isinstance(tree, TensorName):
+        return TensorName(name(tree.name))
+    if isinstance(tree, (list, tuple)):
+        return type(tree)(renamed(item, name) for item in tree)
+    if isinstance(tree, dict):
+        return {key: renamed(item, name) for key, item in tree.items()}
+    return tree
+
+
 class _Packer:
     def __init__(self, root: str, inline: int, plain: bool) -> None:
         self.tensors: dict[str, torch.Tensor] = {}

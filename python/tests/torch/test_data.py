@@ -401,6 +401,8 @@ def test_what_cannot_say_where_it_is_is_refused_with_a_way_out():
 
     with pytest.raises(TypeError, match="Stream is an IterableDataset.*StatefulDataLoader"):
         resumable(DataLoader(Stream()))
+    with pytest.raises(TypeError, match="data: Stream is a stream or has no len.*Stateful"):
+        loader(Stream(), 2)
     with pytest.raises(TypeError, match="Special is no plain torch DataLoader"):
         resumable(Special(DATA))
     with pytest.raises(TypeError, match="in_order"):

@@ -12,7 +12,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel
 
 import holdfast
-from holdfast.torch.holders import Holder
+from holdfast.torch.holders import Holder, together
 from holdfast.torch.pieces import Saved
 
 
@@ -67,6 +67,17 @@ def test_a_scaler_that_was_not_used_yet_comes_back(tmp_path):
     target = torch.amp.GradScaler("cpu")
     through_a_checkpoint(tmp_path / "run", torch.amp.GradScaler("cpu", init_scale=4.0), target)
     assert target.get_scale() == 4.0
+
+
+def test_so_do_several_of_them(tmp_path):
+    source = [torch.amp.GradScaler("cpu", init_scale=scale) for scale in (8.0, 2.0)]
+    for scaler in source:
+        scaler.scale(torch.ones(1))  # makes its tensors
+    target = {"0": torch.amp.GradScaler("cpu"), "1": torch.amp.GradScaler("cpu")}
+    through_a_checkpoint(tmp_path / "run", together("thing", source), together("thing", target))
+    assert [scaler.get_scale() for scaler in target.values()] == [8.0, 2.0]
+    assert target["1"].state_dict() == source[1].state_dict()
+    assert isinstance(target["0"].state_dict()["scale"], float)
 
 
 def test_an_average_of_a_model_comes_back(tmp_path):

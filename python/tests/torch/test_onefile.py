@@ -6,6 +6,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
+from torch.optim.swa_utils import AveragedModel
+from training import Toy
 
 import holdfast
 
@@ -75,6 +77,25 @@ def test_an_old_file_is_replaced_only_by_a_whole_one(tmp_path):
     assert list(holdfast.load(tmp_path / "x.pt")) == ["a"]
     holdfast.save({"b": torch.ones(1)}, tmp_path / "x.pt")
     assert list(holdfast.load(tmp_path / "x.pt")) == ["b"]
+
+
+@pytest.mark.parametrize("with_ema", [False, True])
+def test_the_run_of_a_checkpointer_is_a_flat_dict_of_all_its_tensors(tmp_path, with_ema):
+    toy = Toy()
+    ema = AveragedModel(toy.model) if with_ema else None
+    with toy.checkpointer(tmp_path / "run", ema=ema) as checkpointer:
+        toy.train(checkpointer, [0])
+    wanted = {f"model.{name}": t for name, t in toy.model.state_dict().items()}
+    for name, parameter in toy.model.named_parameters():
+        for slot, value in toy.optimizer.state[parameter].items():
+            wanted[f"optimizer.{name}.{slot}"] = value
+    if ema is not None:
+        wanted |= {f"ema.{name}": t for name, t in ema.state_dict().items()}
+    holdfast.convert(tmp_path / "run", tmp_path / "run.safetensors")
+    for path in (tmp_path / "run", tmp_path / "run.safetensors"):
+        loaded = holdfast.load(path)
+        assert loaded.keys() == wanted.keys()
+        assert all(torch.equal(loaded[name], wanted[name]) for name in wanted)
 
 
 def test_a_pickle_with_code_is_refused(tmp_path):

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from training import Toy, clear
 
 import holdfast
+from holdfast.torch.contents import Contents
 
 
 def same(one, other):
@@ -47,7 +48,8 @@ def test_a_checkpoint_of_another_model_is_refused_with_a_report(tmp_path):
 
 def test_a_checkpoint_with_more_is_refused_too(tmp_path):
     save(tmp_path)
-    refuse(tmp_path, Toy(nn.Sequential(nn.Linear(4, 3))), "not expected", "model.1.weight")
+    refuse(tmp_path, Toy(nn.Sequential(nn.Linear(4, 3))), "not expected", "model.1.weight",
+           "strict=False")
 
 
 def test_so_is_one_of_another_dtype(tmp_path):
@@ -63,6 +65,63 @@ def test_so_is_one_of_another_kind_of_optimizer(tmp_path):
     with toy.checkpointer(tmp_path, strict=False) as checkpointer:
         assert checkpointer.resume() == 2
         toy.train(checkpointer, [2])  # with moments of its own
+
+
+def stepping(toy):
+    return torch.optim.lr_scheduler.StepLR(toy.optimizer, 1)
+
+
+def cosine(toy):
+    return torch.optim.lr_scheduler.CosineAnnealingLR(toy.optimizer, 7)
+
+
+def test_so_is_one_of_another_kind_of_scheduler(tmp_path):
+    first, other = Toy(), Toy()
+    save(tmp_path, toy=first, scheduler=stepping(first))
+    refuse(tmp_path, other, "scheduler is a torch.optim.lr_scheduler.StepLR, want a ",
+           "CosineAnnealingLR", scheduler=cosine(other))
+    scheduler = cosine(other)
+    before = scheduler.state_dict()
+    with other.checkpointer(tmp_path, strict=False, scheduler=scheduler) as checkpointer:
+        assert checkpointer.resume() == 2
+    assert scheduler.state_dict() == before
+
+
+def test_several_schedulers_come_back_and_others_are_refused(tmp_path):
+    toy, other = Toy(), Toy()
+    for name, these, those in [
+        ("list", [stepping(toy), cosine(toy)], [stepping(other), cosine(other)]),
+        ("dict", {"a": stepping(toy), "b": cosine(toy)},
+         {"a": stepping(other), "b": cosine(other)}),
+    ]:
+        wanted = these if name == "list" else list(these.values())
+        found = those if name == "list" else list(those.values())
+        wanted[0].last_epoch = wanted[1].last_epoch = 5
+        save(tmp_path / name, toy=toy, scheduler=these)
+        with other.checkpointer(tmp_path / name, scheduler=those) as checkpointer:
+            assert checkpointer.resume() == 2
+        assert [one.state_dict() for one in found] == [one.state_dict() for one in wanted]
+        refuse(tmp_path / name, other, "scheduler is a ", "StepLR and a ", scheduler=found[:1])
+    with pytest.raises(TypeError) as raised:
+        toy.checkpointer(tmp_path / "new", scheduler=[these["a"], 3])
+    assert clear(raised, "scheduler.1: a builtins.int without state_dict()")
+
+
+def test_a_checkpoint_that_does_not_say_the_kinds_is_taken(tmp_path, monkeypatch):
+    toy, other = Toy(), Toy()
+    with monkeypatch.context() as old:
+        old.setattr(Contents, "complete", without_kinds(Contents.complete))
+        save(tmp_path, toy=toy, scheduler=stepping(toy))
+    scheduler = stepping(other)
+    with other.checkpointer(tmp_path, scheduler=scheduler) as checkpointer:
+        assert checkpointer.resume() == 2 and checkpointer.report.exact
+
+
+def without_kinds(complete):
+    def changed(self, captured):
+        complete(self, captured)
+        del captured.objects["kinds"]
+    return changed
 
 
 def test_an_object_that_is_not_in_the_checkpoint_is_missed(tmp_path):
