@@ -17,7 +17,11 @@ _log = logging.getLogger("holdfast")
 
 def keep_of(keep: int | _native.Keep | None) -> _native.Keep | None:
     """A number is that of the newest steps to keep."""
-    return _native.Keep(keep) if isinstance(keep, int) else keep
+    if not isinstance(keep, int):
+        return keep
+    if keep < 1:
+        raise ValueError(f"keep={keep}: want 1 or more, or None to keep all")
+    return _native.Keep(keep)
 
 
 def tiers_of(tiers: Tiers) -> list[_native.Tier]:
