@@ -1,7 +1,10 @@
 #include "holdfast/checkpoint/collect.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "holdfast/checkpoint/overview.h"
 #include "holdfast/store/events.h"
@@ -64,6 +67,22 @@ void note_removed(const StepList& before, Sizes& sizes,
   }
 }
 
+// A misspelt metric would keep other steps than those meant.
+Result<void> check_metric(const Run& run, const Keep& keep) {
+  if (keep.best <= 0) return {};
+  const StepList list = HOLDFAST_TRY(run.steps());
+  std::set<std::string> known;
+  for (const Step& step : list.steps) {
+    for (const auto& [name, value] : step.manifest.metrics) known.insert(name);
+  }
+  if (list.steps.empty() || known.contains(keep.metric)) return {};
+  if (known.empty()) {
+    return invalid("metric \"{}\": no step has it, nor any other", keep.metric);
+  }
+  return invalid("metric \"{}\": no step has it, want one of: {}", keep.metric,
+                 fmt::join(known, ", "));
+}
+
 Result<Collected> carry_out(const Run& run, const Owner& owner, const Keep& keep) {
   Collected done;
   CollectingSink events;
@@ -105,6 +124,7 @@ Result<Collected> plan_only(const Run& run, const Keep& keep) {
 Result<Collected> collect(Env& env, const Path& path, const Keep& keep,
                           const CollectOptions& options) {
   const Run run = HOLDFAST_TRY(Run::open(env, path));
+  HOLDFAST_TRY(check_metric(run, keep));
   if (options.dry_run) return plan_only(run, keep);
   const Identity self =
       options.identity ? *options.identity : HOLDFAST_TRY(this_process(env));

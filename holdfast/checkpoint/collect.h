@@ -32,7 +32,8 @@ struct Collected {
 };
 
 // Owns the run meanwhile: kConflict, with the owner's name, if a live job has it. Lets go
-// in the end, also after a failure. kNotFound if it is no run.
+// in the end, also after a failure. kNotFound if it is no run; kInvalid, and nothing is
+// changed, if there are steps and none has the metric that the best are chosen by.
 Result<Collected> collect(Env& env, const Path& run, const Keep& keep,
                           const CollectOptions& options = {});
 

@@ -71,6 +71,22 @@ Result<Verified> verify_file(Env& env, const Found& found,
   return verified;
 }
 
+// What no format recognises has a name all the same: a safetensors file that is empty or
+// zeroed is damaged. Other names (.bin) stand for many things, and must be empty for that.
+Result<Found> find_by_name(Env& env, const Path& path, const Error& unrecognised) {
+  if (unrecognised.code() != ErrorCode::kUnsupported) return unrecognised;
+  const FileInfo info = HOLDFAST_TRY(env.info(path));
+  const Result<const Format*> format = format_for(path);
+  if (info.folder || !format.ok()) return unrecognised;
+  if (info.size > 0 && (*format)->name != "safetensors") return unrecognised;
+  return Found{.path = path, .format = *format};
+}
+
+Result<Found> find_to_verify(Env& env, const Path& path) {
+  Result<Found> found = find_any(env, path);
+  return found.ok() ? std::move(found) : find_by_name(env, path, found.error());
+}
+
 // One that retention removed meanwhile is no longer of the run.
 Result<void> add_step(Env& env, const Path& folder, const VerifyOptions& options,
                       std::vector<Verified>& all) {
@@ -114,7 +130,7 @@ Result<std::vector<Verified>> verify_run(Env& env, const Path& path,
 Result<std::vector<Verified>> verify(Env& env, const Path& path,
                                      const VerifyOptions& options) {
   if (is_run(env, path)) return verify_run(env, path, options);
-  const Found found = HOLDFAST_TRY(find_any(env, path));
+  const Found found = HOLDFAST_TRY(find_to_verify(env, path));
   std::vector<Verified> one;
   one.push_back(HOLDFAST_TRY(found.step() ? verify_step(env, found.path, options)
                                           : verify_file(env, found, options)));

@@ -99,12 +99,14 @@ int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
   }
   CLI::App app("Keeps a deep-learning training job going.", "holdfast");
   app.require_subcommand(1);
+  app.set_version_flag("--version", "holdfast " HOLDFAST_VERSION);
   for (const Verb& verb : verbs) add_verb(app, verb);
   std::ranges::reverse(arguments);  // as CLI11 wants them
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() == 0) return app.exit(error, out, err);  // --help
+    // --help or --version
+    if (error.get_exit_code() == 0) return app.exit(error, out, err);
     return report(err, ExitCode::kWrongCall, error.what());
   }
   for (const Verb& verb : verbs) {

@@ -3,7 +3,7 @@
 // Every verb has --json for programs and --help with an example. Results go to `out`;
 // what went wrong is one sentence on `err`, where progress is shown too if it is a
 // terminal. Exit codes: 0 done, 1 failed (or, of diff, different), 2 wrong call, 3 damage
-// found, 4 nothing found.
+// found, 4 nothing found. `holdfast --version` says which one it is.
 #pragma once
 
 #include <iosfwd>

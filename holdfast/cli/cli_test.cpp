@@ -100,6 +100,13 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
   EXPECT_EQ(run("plan --from torn.json --to torn.json").code, 2);
 }
 
+TEST_F(CliTest, ItTellsItsVersion) {
+  const Ran ran = run("--version");
+  EXPECT_EQ(ran.code, 0);
+  EXPECT_EQ(ran.out, "holdfast " HOLDFAST_VERSION "\n");
+  EXPECT_EQ(ran.err, "");
+}
+
 TEST_F(CliTest, EveryDefectOfALayoutFileIsOneSentenceAndExitCode2) {
   const std::string head = R"({"holdfast": "collection", "version": 1,
     "hosts": [{"name": "a"}], "holders": [{"name": "d", "kind": "memory", "host": "a"}],

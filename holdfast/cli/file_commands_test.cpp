@@ -147,6 +147,25 @@ TEST_F(FileCommandsTest, ASafetensorsFileIsCheckedAsFarAsItCanBe) {
   EXPECT_EQ(run("show a.safetensors").code, 3);
 }
 
+TEST_F(FileCommandsTest, AFileThatLostWhatItIsKnownByIsDamagedAllTheSame) {
+  const Bytes zeros(4096);
+  ASSERT_OK(env_.write_file("zeroed.safetensors", zeros));
+  for (const char* path : {"a.safetensors", "a.pt", "a.pth", "a.bin"}) {
+    ASSERT_OK(env_.write_file(path, {}));
+  }
+  for (const std::string path :
+       {"a.safetensors", "a.pt", "a.pth", "a.bin", "zeroed.safetensors"}) {
+    const Ran ran = run("verify " + path);
+    EXPECT_EQ(ran.code, 3) << path << ": " << ran.err;
+    EXPECT_NE(ran.out.find("DAMAGED"), ran.out.npos) << ran.out;
+  }
+  ASSERT_OK(env_.write_file("zeroed.bin", zeros));
+  ASSERT_OK(env_.write_file("a.txt", {}));
+  for (const char* path : {"zeroed.bin", "a.txt"}) {
+    EXPECT_EQ(run(std::string("verify ") + path).code, 2) << path;
+  }
+}
+
 TEST_F(FileCommandsTest, NamesFromFilesCannotSpeakToTheTerminal) {
   write("a.safetensors",
         contents_with({{.name = "w\033[2Jx\u202e", .shape = {1}}}, {Memory(4)}));

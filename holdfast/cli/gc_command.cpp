@@ -17,7 +17,9 @@ Examples:
   holdfast gc runs/gpt --keep-best 2 --metric loss
 
 Kept is what any rule keeps, what is pinned (holdfast pin), and always the newest whole
-step. Leftovers of crashed saves go too. A run that a live job writes to is refused.)";
+step. Steps without the metric are not taken for bad: --keep-best 2 keeps the newest 2 of
+them as well. Leftovers of crashed saves go too. Refused are a run that a live job writes
+to, and a metric that no step has.)";
 
 struct GcArguments {
   std::string run;

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include "holdfast/base/json.h"
 #include "holdfast/base/posix_env.h"
@@ -30,7 +32,9 @@ class RunCommandsTest : public ::testing::Test {
     return parse_json(ran.out, "out").value();
   }
 
-  void save(int64_t step, double loss = 1, Object objects = {}) {
+  void save(int64_t step, std::optional<double> loss = 1, Object objects = {}) {
+    std::map<std::string, double> metrics;
+    if (loss) metrics["loss"] = *loss;
     Dice dice(static_cast<uint64_t>(step));
     job_.set(random_values(dice, tensors()));
     const LocalState state = job_.state(0);
@@ -41,7 +45,7 @@ class RunCommandsTest : public ::testing::Test {
     const auto handle = (*saver)->save({.step = step,
                                         .state = &state,
                                         .objects = {.of_all = std::move(objects)},
-                                        .metrics = {{"loss", loss}}});
+                                        .metrics = std::move(metrics)});
     ASSERT_OK(handle);
     ASSERT_OK(handle->durable());
     ASSERT_OK((*saver)->close());
@@ -283,6 +287,27 @@ TEST_F(RunCommandsTest, GcKeepsWhatAnyRuleKeepsAndSaysWhatGoes) {
   EXPECT_EQ(json("gc " + run_path_ + " --keep-best 1 --metric loss --max")["kept"],
             Json::array({"step-00000300", "step-00000200"}));
   save(400);  // the run goes on
+}
+
+TEST_F(RunCommandsTest, GcByAMetricThatNoStepHasRemovesNothing) {
+  save(100, std::nullopt);
+  save(200, std::nullopt);
+  const std::string rule = "gc " + run_path_ + " --keep-best 1 --metric Loss";
+  const Ran bare = run(rule);
+  EXPECT_EQ(bare.code, 2);
+  EXPECT_EQ(bare.err, "holdfast: metric \"Loss\": no step has it, nor any other\n");
+  save(300, 0.5);
+  const std::string left = run_path_ + "/step-00000400.00000000000000aa.tmp";
+  ASSERT_OK(env_->create_folder(left));
+  for (const std::string& line : {rule, rule + " --dry-run", rule + " --json"}) {
+    const Ran ran = run(line);
+    EXPECT_EQ(ran.code, 2) << line;
+    EXPECT_EQ(ran.err,
+              "holdfast: metric \"Loss\": no step has it, want one of: loss\n");
+    EXPECT_EQ(ran.out, "") << line;
+  }
+  EXPECT_OK(env_->info(left));
+  EXPECT_EQ(json("ls " + run_path_)["runs"][0]["steps"].size(), 3u);
 }
 
 TEST_F(RunCommandsTest, GcCountsAByteWhenItsLastNameGoes) {

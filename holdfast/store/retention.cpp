@@ -38,6 +38,7 @@ void keep_every(const Steps& steps, const Keep& keep, std::set<StepName>& kept) 
   }
 }
 
+// A metric that is no number was measured, and is worse than any.
 void keep_best(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
   std::vector<std::pair<double, const KeptStep*>> ranked;
   for (const KeptStep* step : steps) {
@@ -55,6 +56,17 @@ void keep_best(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
   }
 }
 
+// A misspelt metric, or one that only later saves have, must not cost all the others.
+void keep_unmeasured(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
+  int64_t open = keep.best;
+  for (const KeptStep* step : steps) {
+    if (open <= 0) return;
+    if (!step->whole || step->metrics.contains(keep.metric)) continue;
+    kept.insert(step->name);
+    --open;
+  }
+}
+
 bool is_missing(const Error& error) { return error.code() == ErrorCode::kNotFound; }
 
 }  // namespace
@@ -66,6 +78,7 @@ std::vector<StepName> what_to_remove(std::span<const KeptStep> steps,
   keep_last(sorted, keep, kept);
   keep_every(sorted, keep, kept);
   keep_best(sorted, keep, kept);
+  keep_unmeasured(sorted, keep, kept);
   std::vector<StepName> removed;
   for (auto step = sorted.rbegin(); step != sorted.rend(); ++step) {
     const bool stays = (*step)->pinned || kept.contains((*step)->name);

@@ -23,7 +23,9 @@ enum class Best { kMin, kMax };
 struct Keep {
   int64_t last = 3;   // newest ones; at least one is always kept
   int64_t every = 0;  // steps whose number is a multiple, each as last saved; 0: none
-  int64_t best = 0;   // those with the best metric, the newer of equals
+  // Those with the best metric, the newer of equals. Of a step that has no such metric
+  // nobody knows how good it is: as many of those, the newest, are kept beside them.
+  int64_t best = 0;
   std::string metric{};
   Best order = Best::kMin;
 };

@@ -54,6 +54,21 @@ TEST(Keep, BestLooksAtTheMetricInTheOrderAsked) {
       (std::vector<int64_t>{1, 2, 3}));
 }
 
+TEST(Keep, OfStepsWithoutTheMetricAsManyAreKeptAsOfTheBest) {
+  std::vector<KeptStep> steps = {kept(1, 1, {{"loss", 0.1}}),
+                                 kept(2, 2),
+                                 kept(3, 3),
+                                 kept(4, 4),
+                                 kept(5, 5, {{"loss", 0.2}}),
+                                 kept(6, 6, {{"loss", 0.3}})};
+  const Keep rule{.last = 1, .best = 2, .metric = "loss"};
+  EXPECT_EQ(removed(steps, rule), std::vector<int64_t>{2});
+  steps[2].whole = false;
+  EXPECT_EQ(removed(steps, rule), std::vector<int64_t>{3});
+  EXPECT_EQ(removed(steps, {.last = 1, .best = 3, .metric = "Loss"}),
+            (std::vector<int64_t>{1, 2, 3}));
+}
+
 TEST(Keep, WhatIsNotWholeMakesNothingSuperfluous) {
   std::vector<KeptStep> steps = {kept(1, 1), kept(2, 2), kept(3, 3)};
   steps[2].whole = false;

@@ -24,9 +24,13 @@ def absolute(path: _Path) -> str:
 
 def keep_of(keep: int | _native.Keep | None) -> _native.Keep | None:
     """A number is that of the newest steps to keep."""
-    if keep is not None and not isinstance(keep, (int, _native.Keep)):
+    if keep is None or isinstance(keep, _native.Keep):
+        return keep
+    if not isinstance(keep, int):
         raise TypeError(f"keep={keep!r}: want a number, a Keep or None")
-    return _native.Keep(keep) if isinstance(keep, int) else keep
+    if keep < 1:
+        raise ValueError(f"keep={keep}: want 1 or more, or None to keep all")
+    return _native.Keep(keep)
 
 
 def tiers_of(tiers: Tiers) -> list[_native.Tier]:

@@ -157,7 +157,9 @@ void bind_saver(nb::module_& m) {
           nb::arg("metric") = "", nb::arg("order") = "min",
           "The `last` newest ones, those whose number is a multiple of `every`, and "
           "the\n"
-          "`best` by a metric that was saved with them (`order` \"min\" or \"max\").");
+          "`best` by a metric that was saved with them (`order` \"min\" or \"max\"), "
+          "with\n"
+          "as many, the newest, of those that were saved without it.");
   nb::class_<HeldSaver>(m, "Saver", "The native side of holdfast.Saver.")
       .def("__init__", &open_saver, nb::arg("path"), nb::kw_only(),
            nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),

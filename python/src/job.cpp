@@ -62,7 +62,7 @@ CudaStream stream_of(uint64_t handle) {
 }
 
 SchedulerOptions schedule_of(const std::string& every, const nb::dict& given) {
-  SchedulerOptions options{.every = unwrap(parse_cadence(every).within("every"))};
+  SchedulerOptions options{.every = unwrap(parse_cadence(every))};
   const auto take = [&]<typename T>(const char* name, T& into) {
     if (!given.contains(name) || given[name].is_none()) return;
     if (!nb::try_cast(given[name], into)) {

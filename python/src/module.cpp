@@ -27,11 +27,20 @@ void raise_error(const std::string& code, const std::string& message) {
   throw Raised(invalid("error code \"{}\": not known", code));
 }
 
+#ifdef NDEBUG
+constexpr bool kChecked = false;
+#else
+constexpr bool kChecked = true;
+#endif
+
 }  // namespace
 
 NB_MODULE(_native, m) {
   m.doc() = "The native side of Holdfast; import holdfast instead.";
   m.attr("version") = HOLDFAST_VERSION;
+  m.attr("_checked") = kChecked;
+  // What a daemon thread holds at exit is no leak of the user's, and he cannot help it.
+  nb::set_leak_warnings(kChecked);
   register_errors();
   bind_state(m);
   bind_sample_sequence(m);

@@ -293,7 +293,8 @@ def test_an_error_in_the_block_is_not_hidden_by_close(tmp_path):
     ({"in_flight": 0}, "want 1 or more"),
     ({"ring": -1}, "ring: -1 bytes"),
     ({"ring": 1 << 60}, "ring"),
-    ({"keep": -1}, "want 0 or more"),
+    ({"keep": 0}, "^keep=0: want 1 or more, or None"),
+    ({"keep": -1}, "^keep=-1: want 1 or more, or None"),
 ])
 def test_senseless_options_are_refused(tmp_path, options, message):
     with pytest.raises(ValueError, match=message):

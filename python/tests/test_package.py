@@ -9,14 +9,17 @@ import holdfast
 from holdfast import _native
 
 
-def run_python(code: str) -> str:
-    """The output of a fresh interpreter that sees the same package."""
+def fresh_python(code: str) -> subprocess.CompletedProcess[str]:
+    """A fresh interpreter that sees the same package."""
     folder = str(Path(holdfast.__file__).parent.parent)
-    result = subprocess.run(
+    return subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {folder!r})\n{code}"],
         capture_output=True, text=True, check=True,
     )
-    return result.stdout.strip()
+
+
+def run_python(code: str) -> str:
+    return fresh_python(code).stdout.strip()
 
 
 def stub() -> ast.Module:
@@ -51,6 +54,22 @@ def test_it_imports_where_torch_and_numpy_are_not():
 
 def test_importing_it_does_not_import_torch():
     assert run_python("import holdfast; print('torch' in sys.modules)") == "False"
+
+
+def test_what_a_daemon_thread_holds_at_exit_is_reported_by_checked_builds_only():
+    code = (
+        "import threading, holdfast\n"
+        "held = threading.Event()\n"
+        "def hold():\n"
+        "    box = holdfast.Box([(0, 4)])\n"
+        "    held.set()\n"
+        "    threading.Event().wait()\n"
+        "    print(box)\n"
+        "threading.Thread(target=hold, daemon=True).start()\n"
+        "held.wait()"
+    )
+    said = fresh_python(code).stderr
+    assert ("leaked" in said) if _native._checked else said == ""
 
 
 def test_it_is_marked_as_typed():

@@ -86,4 +86,4 @@ def test_the_best_by_a_loss_on_the_gpu_is_kept(tmp_path):
         ck.save(4, loss=torch.tensor(2.0, device="cuda")).durable()
     found = {int(path.name[5:]): holdfast.restore(tmp_path, {}, int(path.name[5:])).metrics
              for path in tmp_path.glob("step-*")}
-    assert found == {2: {"loss": 1.0}, 4: {"loss": 2.0}}
+    assert found == {0: {}, 2: {"loss": 1.0}, 4: {"loss": 2.0}}
