@@ -2,7 +2,8 @@
 
 Buffers are taken as they are. A parameter stays the one that was first found by its name:
 FSDP puts a gathered one in its place at times. Any other in its place is refused, for the
-optimizer would go on with the old one.
+optimizer would go on with the old one. Other strides over the same memory (`p.data = p.data.t()`)
+are not seen: to ask each tensor for them takes longer than all the rest.
 """
 
 from collections.abc import Sequence
@@ -66,7 +67,7 @@ class Modules:
             watch.values(module._parameters,
                          [sharded.get(id(p), p) for p in module._parameters.values()])
         for entry in self.entries:
-            watch.memory(entry.kept, layout=True)
+            watch.memory(entry.kept)
         return watch
 
     def _kept(self, found: Entry) -> torch.Tensor:

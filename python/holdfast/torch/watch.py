@@ -15,8 +15,6 @@ from torch.distributed.tensor import DTensor
 
 _local_of = operator.attrgetter("_local_tensor")
 _version_of = operator.attrgetter("_version")
-_shape_of = operator.attrgetter("shape")
-_dtype_of = operator.attrgetter("dtype")
 _address_of = torch.Tensor.data_ptr
 _END = object()  # of all values
 
@@ -44,7 +42,6 @@ class Watch:
         self._locals: list[torch.Tensor] = []
         self._memories: list[torch.Tensor] = []
         self._addresses: list[int] = []
-        self._layouts = Layouts()
 
     def attribute(self, owner: Any, name: str) -> None:
         """The owner had that value by that name."""
@@ -73,15 +70,13 @@ class Watch:
         """Something that is no tensor was found there."""
         self._objects.append((holder, key))
 
-    def memory(self, tensor: torch.Tensor, *, layout: bool = False) -> None:
-        """The tensor's memory was where it is now; `layout`: of the same shape and strides."""
+    def memory(self, tensor: torch.Tensor) -> None:
+        """The tensor's memory was where it is now."""
         memory = tensor
         if isinstance(tensor, DTensor):
             memory = tensor._local_tensor
             self._distributed.append(tensor)
             self._locals.append(memory)
-        elif layout:
-            self._layouts.add(tensor)
         self._memories.append(memory)
         self._addresses.append(_address_of(memory))
 
@@ -98,7 +93,6 @@ class Watch:
                             self._items))
                 and all(map(operator.is_, map(_local_of, self._distributed), self._locals))
                 and list(map(_address_of, self._memories)) == self._addresses
-                and self._layouts.same()
                 and all(_is_simple(holder.get(key)) for holder, key in self._objects)
             )
         except KeyError:  # no longer there
@@ -110,41 +104,6 @@ class Watch:
         return len(found) == len(self._held) and all(
             now is held or self._stands_for(held, now)
             for now, held in zip(found, self._held, strict=True))
-
-
-class Layouts:
-    """Shapes, strides and dtypes of tensors, which `tensor.data = ...` changes in place."""
-
-    def __init__(self) -> None:
-        self._tensors: list[torch.Tensor] = []
-        self._seen: list[tuple[Any, ...]] = []
-        self._guard: Any = None
-
-    def add(self, tensor: torch.Tensor) -> None:
-        """To be compared with what it is now."""
-        self._tensors.append(tensor)
-        self._seen.append((tensor.shape, tensor.stride(), tensor.dtype))
-
-    def same(self) -> bool:
-        """True if all are as they were."""
-        if self._guard is not None and self._guard.check(*self._tensors):
-            return True
-        now = zip(map(_shape_of, self._tensors), map(torch.Tensor.stride, self._tensors),
-                  map(_dtype_of, self._tensors), strict=True)
-        if list(now) != self._seen:
-            return False
-        self._guard = _guard(self._tensors)  # it also sees what is of no matter: requires_grad
-        return True
-
-
-def _guard(tensors: list[torch.Tensor]) -> Any:
-    """The compiler's way to see layouts change, in one call that takes a third of the time."""
-    try:
-        return torch._C._dynamo.guards.TensorGuards(
-            *tensors, dynamic_dims_sizes=[list(tensor.shape) for tensor in tensors],
-            dynamic_dims_strides=[list(tensor.stride()) for tensor in tensors])
-    except (AttributeError, TypeError, ValueError, SystemError):  # another version's
-        return None
 
 
 class Versions:

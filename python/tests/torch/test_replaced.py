@@ -105,22 +105,6 @@ def memory_of_a_slot(model, optimizer):
     optimizer.state[model.b.weight]["exp_avg"].data = torch.full((4, 4), 5.0)
 
 
-def transposed(model, optimizer):
-    model.a.weight.data = model.a.weight.data.t()
-
-
-def cut(model, optimizer):
-    model.a.weight.data = model.a.weight.data[:2]
-
-
-def cut_vector(model, optimizer):
-    model.a.bias.data = model.a.bias.data[:2]
-
-
-def reshaped(model, optimizer):
-    model.b.weight.data = model.b.weight.data.view(2, 8)
-
-
 def other_dtype(model, optimizer):
     model.double()
 
@@ -154,8 +138,8 @@ def module_gone(model, optimizer):
 
 
 CHANGES = [loaded, loaded_and_trained, one_state_by_hand, all_state_by_hand, state_begun_anew,
-           one_slot, one_slot_more, one_slot_gone, memory_of_a_slot, transposed, cut, cut_vector,
-           reshaped, other_dtype, late_buffer, new_buffer, buffer_and_gone_again, new_parameter,
+           one_slot, one_slot_more, one_slot_gone, memory_of_a_slot, other_dtype,
+           late_buffer, new_buffer, buffer_and_gone_again, new_parameter,
            new_module, module_gone]
 
 
