@@ -122,13 +122,18 @@ def check_incremental(checks: Checks, where: str) -> None:
     checks.resumed(run, f"incremental, {where}: the checkpoint", want)
 
 
-def check_resume(checks: Checks, where: str) -> None:
-    run = checks.run()
+def saved_once(run: Path) -> Job:
     job = Job(run)
     job.ck.resume()
     job.backward()
     job.optimizer.step()
     job.ck.save(0).durable()
+    return job
+
+
+def check_resume(checks: Checks, where: str) -> None:
+    run = checks.run()
+    job = saved_once(run)
     want = job.copies()
     job.ck.close()
 
@@ -146,11 +151,7 @@ def check_resume(checks: Checks, where: str) -> None:
 
 def check_at_once(checks: Checks, where: str) -> None:
     run = checks.run()
-    job = Job(run)
-    job.ck.resume()
-    job.backward()
-    job.optimizer.step()
-    job.ck.save(0).durable()
+    job = saved_once(run)
     job.copies()  # taking new memory would wait for the device
     busy = checks.delay()
     for value in job.averages():

@@ -16,7 +16,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and the like i
 path, kind, what = sys.argv[1:]
 SIZE = 32 << 20
 noise = {"w": np.random.default_rng(1).integers(0, 256, SIZE, "u1")}
-options = dict(ring=(4 << 20) if what == "settle" else 0, backpressure="wait", in_flight=1, read_back=False, incremental=False,
+RING = (4 << 20) if what == "settle" else 0
+options = dict(ring=RING, backpressure="wait", in_flight=1, read_back=False, incremental=False,
                compress=22, space_reserve=0, direct=False)
 if kind == "saver":
     saver = holdfast.Saver(path, **options)

@@ -15,10 +15,6 @@ from typing import Any, Self
 
 import torch
 import torch.distributed as dist
-from torch.optim.optimizer import (
-    register_optimizer_step_post_hook,
-    register_optimizer_step_pre_hook,
-)
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, absolute
@@ -34,6 +30,7 @@ from holdfast.torch.report import Report, compare
 from holdfast.torch.settler import Settler
 from holdfast.torch.steps import Steps, whole_number
 from holdfast.torch.transport import connect
+from holdfast.torch.updates import hook_updates, with_closure
 
 _NEVER = "1000000000000 steps"  # a function decides
 STOPPED = 143  # the exit code of a process that was asked to stop and has saved
@@ -59,7 +56,8 @@ class Checkpointer:
     and any split.
 
     scheduler, scaler, ema, data, and any other keyword: objects with `state_dict` and
-    `load_state_dict`. `data` is a loader: holdfast.data's, or one that knows its position.
+    `load_state_dict`, or lists or dicts of such. `data` is one loader: holdfast.data's, or one
+    that knows its position.
 
     every       "500 steps", "10m", "auto" (the longest interval that is as good as the best
                 for what saves cost and how often the job fails), "young", "daly",
@@ -87,7 +85,7 @@ class Checkpointer:
                 ends one rank of several. signals=False leaves the signals alone.
     verify      "fast", or "full": resume() reads and checks all of a checkpoint first.
     ring        bytes of staging memory; 0: as much as the state, a quarter of what is free
-                at most. `backpressure`, `in_flight`, `read_back`, `incremental`, `compress`
+                at most, which the ranks of a machine share. `backpressure`, `in_flight`, `read_back`, `incremental`, `compress`
                 and `space_reserve` are those of holdfast.Saver.
 
     A save that fails for a reason that may pass (a full disk) is dropped, and tried again;
@@ -181,7 +179,7 @@ class Checkpointer:
         self._decide = every if callable(every) else None
         self._started = time.monotonic()
         self._losses = Losses()
-        self._hooks = _hook_updates(self)
+        self._hooks = hook_updates(self._before_update, self._after_update)
         atexit.register(_close_at_exit, weakref.ref(self))
 
     @property
@@ -455,7 +453,7 @@ class Checkpointer:
             return None
         # Torch's own change nothing before they have called it.
         if type(optimizer).__module__.startswith("torch.optim."):
-            changed = _with_closure(args, kwargs, self._settle_after)
+            changed = with_closure(args, kwargs, self._settle_after)
             if changed is not None:
                 return changed
         self._settle()
@@ -506,31 +504,6 @@ class Save:
         """Waits until no crash can lose it; raises what it failed with."""
         self._checkpointer._settle(timeout)  # or nobody would say that the copy is good
         return self._handle.durable(timeout)
-
-
-def _hook_updates(checkpointer: Checkpointer) -> list[Any]:
-    """Global hooks: they come before those of an optimizer, and for all kinds of steps."""
-    ref = weakref.ref(checkpointer)
-
-    def before(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        live = ref()
-        return None if live is None else live._before_update(optimizer, args, kwargs)
-
-    def after(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        live = ref()
-        if live is not None:
-            live._after_update(optimizer)
-
-    return [register_optimizer_step_pre_hook(before), register_optimizer_step_post_hook(after)]
-
-
-def _with_closure(args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
-    """The arguments of a step() with another closure; None if it has none."""
-    if callable(kwargs.get("closure")):
-        return args, {**kwargs, "closure": change(kwargs["closure"])}
-    if len(args) > 1 and callable(args[1]):  # behind the optimizer itself
-        return (args[0], change(args[1]), *args[2:]), kwargs
-    return None
 
 
 def _close_at_exit(ref: "weakref.ref[Checkpointer]") -> None:

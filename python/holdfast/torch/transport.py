@@ -66,8 +66,8 @@ def connect(
 def _said_if_late(rank: int, size: int) -> Iterator[None]:
     """A rank that never comes keeps the others waiting for as long as their group does."""
     said = threading.Timer(_LATE, lambda: _log.warning(
-        "rank %d has waited for %.0f s for the other ranks to connect: want a Checkpointer on all %d",
-        rank, _LATE, size))
+        "rank %d has waited for %.0f s for the other ranks to connect: want a Checkpointer on all "
+        "of the %d", rank, _LATE, size))
     said.daemon = True
     said.start()
     try:

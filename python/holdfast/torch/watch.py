@@ -2,7 +2,7 @@
 
 A walk over thousands of tensors costs milliseconds, and it is wanted at every save. Modules
 and optimizers keep their tensors in dicts: to go through those again, and to look where the
-tensors lie, costs a hundredth of that, for no Python code runs for each.
+tensors lie, costs a small part of that, for no Python code runs for each.
 """
 
 import operator

@@ -84,6 +84,11 @@ def all_state_by_hand(model, optimizer):
     optimizer.state = made
 
 
+def checkpoints(run, model, optimizer):
+    return holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1000 steps",
+                                 signals=False, space_reserve=0)
+
+
 def state_begun_anew(model, optimizer):
     optimizer.state.clear()
     update(model, optimizer)
@@ -149,8 +154,7 @@ def test_what_was_replaced_is_saved_as_it_lives(change, tmp_path):
     model = Net()
     model.more["old"] = nn.BatchNorm1d(3, affine=False)
     optimizer = torch.optim.AdamW(model.parameters())
-    with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1000 steps",
-                               signals=False, space_reserve=0) as ck:
+    with checkpoints(tmp_path, model, optimizer) as ck:
         ck.resume()
         update(model, optimizer)
         ck.save(1).durable()
@@ -183,8 +187,7 @@ def test_moments_that_are_loaded_before_the_first_update_are_saved(tmp_path):
 def test_moments_that_were_replaced_are_let_go_of_at_once(tmp_path):
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters())
-    with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1000 steps",
-                               signals=False, space_reserve=0) as ck:
+    with checkpoints(tmp_path, model, optimizer) as ck:
         ck.resume()
         update(model, optimizer)
         ck.save(1).durable()
