@@ -315,7 +315,7 @@ class Bench {
     fmt::print("partial load\n");
     std::vector<LocalTensor> tensors;
     for (const LocalPiece& piece :
-         std::span(state_.pieces).subspan(kTensors / 2, kLayer)) {
+         std::span<const LocalPiece>(state_.pieces).subspan(kTensors / 2, kLayer)) {
       tensors.push_back(
           {state_.collection->tensor(piece.tensor), piece.memory, piece.map});
     }

@@ -34,6 +34,7 @@ struct Probe {
   std::unique_ptr<StagingRing> ring;
   std::unique_ptr<SnapshotRoom> room;
   ShardToWrite shard{.header = Bytes(kHeader, std::byte{' '}), .pieces = {}};
+  ShardToWrite copied{};  // the same, where the snapshot has it
   std::unique_ptr<DeviceSnapshot> snapshot;
   std::unique_ptr<ShardWriter> writer;
   Result<void> staged;
@@ -168,18 +169,25 @@ PROBE int probe_add(Probe* probe, void* memory, int64_t rows, int64_t columns,
   return 0;
 }
 
+static std::vector<PieceToWrite*> pointers(std::vector<PieceToWrite>& pieces) {
+  std::vector<PieceToWrite*> all;
+  for (PieceToWrite& piece : pieces) all.push_back(&piece);
+  return all;
+}
+
 // Memory for a snapshot of the pieces, leaving `reserve` bytes free.
 PROBE int probe_prepare(Probe* probe, int64_t reserve) {
   probe->room = nullptr;
   probe->room = std::make_unique<SnapshotRoom>(*probe->device,
                                                SnapshotOptions{.reserve = reserve});
-  return note(probe->room->prepare(probe->room->bytes_for(probe->shard.pieces)));
+  return note(probe->room->prepare(snapshot_bytes(pointers(probe->shard.pieces))));
 }
 
 PROBE int probe_take(Probe* probe, CudaStream stream) {
   const auto mark = probe->device->mark(stream);
   if (!mark.ok()) return note(mark.error());
-  auto snapshot = probe->room->take(probe->shard.pieces, *mark);
+  probe->copied = probe->shard;
+  auto snapshot = probe->room->take(pointers(probe->copied.pieces), *mark);
   if (!snapshot.ok()) return note(snapshot.error());
   probe->snapshot = *std::move(snapshot);
   return 0;
@@ -192,10 +200,9 @@ PROBE int probe_snapshot_wait(Probe* probe) { return note(probe->snapshot->wait(
 // Begins to write what the snapshot has, or the tensors themselves behind the stream.
 PROBE int probe_write(Probe* probe, const char* path, CudaStream stream) {
   static_cast<void>(probe->env->remove_file(path));  // of the save before
-  ShardToWrite shard = probe->shard;
-  if (probe->snapshot != nullptr) {
-    shard.pieces = probe->snapshot->pieces();
-  } else {
+  const bool copied = probe->snapshot != nullptr;
+  ShardToWrite shard = copied ? probe->copied : probe->shard;
+  if (!copied) {
     const auto mark = probe->device->mark(stream);
     if (!mark.ok()) return note(mark.error());
     if (note(probe->device->follow(*mark)) != 0) return kFailed;

@@ -110,8 +110,7 @@ class Training {
 };
 
 // The next step to make.
-Result<int64_t> resume(Job& job, Training& training,
-                       const std::vector<HeldPiece>& pieces) {
+Result<int64_t> resume(Job& job, Training& training, const HeldPieces& pieces) {
   const Result<RestoredState> restored = job.resume(pieces);
   if (!restored.ok()) {
     if (restored.error().code() != ErrorCode::kNotFound) return restored.error();
@@ -129,7 +128,7 @@ Result<int64_t> resume(Job& job, Training& training,
 Result<int> train(Env& env, const Path& run, int64_t steps) {
   torch::manual_seed(0);
   Training training;
-  const std::vector<HeldPiece> pieces = HOLDFAST_TRY(training.pieces());
+  const HeldPieces pieces = HOLDFAST_TRY(training.pieces());
   const auto job = HOLDFAST_TRY(Job::open(
       env, run, nullptr,
       {.schedule = {.every = EverySteps{20}}, .saver = {.guard = Guard::kSample}}));

@@ -9,38 +9,20 @@ constexpr int64_t kSmall = int64_t{16} << 20;  // bytes that need no reserve
 constexpr size_t kMostRooms = 16;              // small ones, of a device
 constexpr size_t kSavesAtOnce = 2;  // for which there is room from the beginning
 
-bool is_full(const Result<std::unique_ptr<DeviceSnapshot>>& snapshot) {
-  return !snapshot.ok() && snapshot.error().code() == ErrorCode::kNoSpace;
+bool is_full(const Result<void>& taken) {
+  return !taken.ok() && taken.error().code() == ErrorCode::kNoSpace;
 }
 
-// Numbers of the device's pieces that are, or are not, to be copied at once.
-std::vector<size_t> choose(std::span<const PieceToWrite> pieces, const Device& device,
+// The device's pieces that are, or are not, to be copied at once.
+template <typename Piece>
+std::vector<Piece*> choose(std::span<Piece> pieces, const Device& device,
                            bool at_once) {
-  std::vector<size_t> chosen;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (pieces[i].device == &device && pieces[i].at_once == at_once)
-      chosen.push_back(i);
+  std::vector<Piece*> chosen;
+  chosen.reserve(pieces.size());
+  for (Piece& piece : pieces) {
+    if (piece.device == &device && piece.at_once == at_once) chosen.push_back(&piece);
   }
   return chosen;
-}
-
-std::vector<PieceToWrite> pick(std::span<const PieceToWrite> pieces,
-                               const std::vector<size_t>& chosen) {
-  std::vector<PieceToWrite> picked;
-  picked.reserve(chosen.size());
-  for (const size_t i : chosen) picked.push_back(pieces[i]);
-  return picked;
-}
-
-// The chosen pieces lie in the snapshot from now on.
-void move_to(const DeviceSnapshot& snapshot, const std::vector<size_t>& chosen,
-             std::span<PieceToWrite> pieces) {
-  for (size_t i = 0; i < chosen.size(); ++i) {
-    PieceToWrite& piece = pieces[chosen[i]];
-    piece.memory = snapshot.pieces()[i].memory;
-    piece.map = snapshot.pieces()[i].map;
-    piece.at_once = true;
-  }
 }
 
 }  // namespace
@@ -53,19 +35,15 @@ Result<void> DeviceShot::make_wait(CudaStream stream, ShardWriter& writer) const
 }
 
 // Only the training thread takes rooms, so one that is free stays so.
-Result<std::unique_ptr<DeviceSnapshot>> DeviceRooms::Pool::take(
-    const std::vector<PieceToWrite>& pieces, const DeviceMark& mark) {
+Result<SnapshotRoom*> DeviceRooms::Pool::find(int64_t bytes) {
   for (const auto& room : rooms_) {
-    if (room->is_free()) return room->take(pieces, mark);
+    if (room->is_free()) return room.get();
   }
-  SnapshotRoom& room = add();
-  const bool small = room.bytes_for(pieces) <= kSmall;
-  if (rooms_.size() > (small ? kMostRooms : kSavesAtOnce)) {
-    rooms_.pop_back();
+  if (rooms_.size() >= (bytes <= kSmall ? kMostRooms : kSavesAtOnce)) {
     return no_space("device {}: {} saves have copies on it", device_.number(),
                     rooms_.size());
   }
-  return room.take(pieces, mark);
+  return &add();
 }
 
 SnapshotRoom& DeviceRooms::Pool::add() {
@@ -90,12 +68,11 @@ bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces, int64_t probed) 
   bool enough = true;
   for (const Device* device : devices_of(pieces)) {
     Rooms& rooms = of(*device);
-    const auto later = pick(pieces, choose(pieces, *device, false));
-    const auto now = pick(pieces, choose(pieces, *device, true));
-    const int64_t at_once = rooms.large.bytes_for(now);
+    const auto later = choose(pieces, *device, false);
+    const int64_t at_once = snapshot_bytes(choose(pieces, *device, true));
     // Without a first one save() waits for the host; the large one is needed less.
     rooms.at_once.prepare(1, at_once);
-    const bool roomy = rooms.large.prepare(rooms.large.bytes_for(later)).ok();
+    const bool roomy = rooms.large.prepare(snapshot_bytes(later)).ok();
     rooms.at_once.prepare(kSavesAtOnce, at_once);
     if (roomy) continue;
     enough = false;
@@ -122,60 +99,87 @@ Result<std::unique_ptr<DeviceShot>> DeviceRooms::take(std::span<PieceToWrite> pi
 }
 
 Result<void> DeviceRooms::take_now(const Order& order) {
-  const std::vector<size_t> now = choose(order.pieces, order.device, true);
+  const auto now = choose(order.pieces, order.device, true);
   if (now.empty()) return {};
-  auto snapshot = of(order.device).at_once.take(pick(order.pieces, now), order.mark);
-  if (is_full(snapshot)) return copy_to_host(order, now);
-  return keep(order, now, HOLDFAST_TRY(std::move(snapshot)));
+  const Result<SnapshotRoom*> room = of(order.device).at_once.find(snapshot_bytes(now));
+  const Result<void> taken =
+      room.ok() ? take_into(**room, order, now) : Result<void>(room.error());
+  return is_full(taken) ? copy_to_host(order, now) : taken;
 }
 
 Result<void> DeviceRooms::take_later(const Order& order) {
-  const std::vector<size_t> later = choose(order.pieces, order.device, false);
+  const auto later = choose(order.pieces, order.device, false);
   if (later.empty()) return {};
-  auto snapshot = of(order.device).large.take(pick(order.pieces, later), order.mark);
-  if (!is_full(snapshot)) return keep(order, later, HOLDFAST_TRY(std::move(snapshot)));
+  const Result<void> taken = take_into(of(order.device).large, order, later);
+  if (!is_full(taken)) return taken;
   order.shot.by_ring_.push_back(&order.device);
   return order.device.follow(order.mark);
 }
 
-Result<void> DeviceRooms::keep(const Order& order, const std::vector<size_t>& chosen,
-                               std::unique_ptr<DeviceSnapshot> snapshot) {
+Result<void> DeviceRooms::take_into(SnapshotRoom& room, const Order& order,
+                                    std::span<PieceToWrite* const> chosen) {
+  auto snapshot = HOLDFAST_TRY(room.take(chosen, order.mark));
   HOLDFAST_TRY(snapshot->make_wait(order.stream));
-  move_to(*snapshot, chosen, order.pieces);
+  for (PieceToWrite* piece : chosen) piece->at_once = true;
   order.shot.snapshots_.push_back(std::move(snapshot));
   return {};
 }
 
 // The chosen pieces are the host's from now on.
 Result<void> DeviceRooms::copy_to_host(const Order& order,
-                                       const std::vector<size_t>& chosen) {
+                                       std::span<PieceToWrite* const> chosen) {
   int64_t total = 0;
-  for (const size_t i : chosen) total += order.pieces[i].bytes();
+  for (const PieceToWrite* piece : chosen) total += piece->bytes();
   Bytes copies(static_cast<size_t>(total));
   ByteSpan room = copies;
   HOLDFAST_TRY(order.device.follow(order.mark));
-  for (const size_t i : chosen) {
-    PieceToWrite& piece = order.pieces[i];
-    const ByteSpan copy = room.first(static_cast<size_t>(piece.bytes()));
-    HOLDFAST_TRY(read_piece(piece, 0, copy));
-    piece.memory = copy;
-    piece.map = Map::dense(piece.box, bytes_of(piece.dtype));
-    piece.device = nullptr;
+  for (PieceToWrite* piece : chosen) {
+    const ByteSpan copy = room.first(static_cast<size_t>(piece->bytes()));
+    HOLDFAST_TRY(read_piece(*piece, 0, copy));
+    piece->memory = copy;
+    piece->map = Map::dense(piece->box, bytes_of(piece->dtype));
+    piece->device = nullptr;
     room = room.subspan(copy.size());
   }
   order.shot.in_host_.push_back(std::move(copies));
   return {};
 }
 
-Result<std::vector<std::unique_ptr<DeviceSnapshot>>> DeviceRooms::probe(
-    const std::vector<PieceToWrite>& pieces, CudaStream stream) {
-  std::vector<std::unique_ptr<DeviceSnapshot>> snapshots;
-  for (const Device* device : devices_of(pieces)) {
-    const DeviceMark mark = HOLDFAST_TRY(device->mark(stream));
-    snapshots.push_back(HOLDFAST_TRY(of(*device).probes.take(pieces, mark)));
-    HOLDFAST_TRY(snapshots.back()->make_wait(stream));
+Result<std::vector<DeviceProbe>> DeviceRooms::probe(std::span<const DeviceBlock> blocks,
+                                                    CudaStream stream) {
+  std::vector<DeviceProbe> probes;
+  for (const Device* device : devices_of(blocks)) {
+    probes.push_back(HOLDFAST_TRY(probe_one(*device, blocks, stream)));
   }
-  return snapshots;
+  return probes;
+}
+
+Result<DeviceProbe> DeviceRooms::probe_one(const Device& device,
+                                           std::span<const DeviceBlock> blocks,
+                                           CudaStream stream) {
+  int64_t bytes = 0;
+  for (const DeviceBlock& block : blocks) {
+    if (block.device == &device)
+      bytes += SnapshotPlaces::room_of(std::ssize(block.memory));
+  }
+  DeviceProbe probe;
+  probe.copies.resize(blocks.size());
+  const auto fill = [&](Device::InsideCopies& copies,
+                        SnapshotPlaces room) -> Result<void> {
+    for (size_t i = 0; i < blocks.size(); ++i) {
+      const ByteView memory = blocks[i].memory;
+      if (blocks[i].device != &device) continue;
+      const ByteSpan copy = room.next(std::ssize(memory));
+      HOLDFAST_TRY(copies.add(plain_bytes(std::ssize(memory)), memory, copy));
+      probe.copies[i] = copy;
+    }
+    return {};
+  };
+  const DeviceMark mark = HOLDFAST_TRY(device.mark(stream));
+  SnapshotRoom* const room = HOLDFAST_TRY(of(device).probes.find(bytes));
+  probe.snapshot = HOLDFAST_TRY(room->take(bytes, mark, fill));
+  HOLDFAST_TRY(probe.snapshot->make_wait(stream));
+  return probe;
 }
 
 }  // namespace holdfast

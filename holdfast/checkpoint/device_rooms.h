@@ -32,6 +32,18 @@ class DeviceShot {
   std::vector<Bytes> in_host_;          // copies for which devices had no room
 };
 
+// Memory of a device, a few KiB.
+struct DeviceBlock {
+  const Device* device = nullptr;
+  ByteView memory;
+};
+
+// Copies of blocks inside their device.
+struct DeviceProbe {
+  std::unique_ptr<DeviceSnapshot> snapshot;
+  std::vector<ByteView> copies;  // one a block, none of those that are on other devices
+};
+
 // The memory of a saver on each device, kept between saves. Of the training thread; what it
 // gives may be destroyed by others.
 class DeviceRooms {
@@ -47,9 +59,9 @@ class DeviceRooms {
   Result<std::unique_ptr<DeviceShot>> take(std::span<PieceToWrite> pieces,
                                            CudaStream stream);
 
-  // Copies small pieces before the stream goes on, for a look at them later.
-  Result<std::vector<std::unique_ptr<DeviceSnapshot>>> probe(
-      const std::vector<PieceToWrite>& pieces, CudaStream stream);
+  // Copies the blocks before the stream goes on, for a look at them later.
+  Result<std::vector<DeviceProbe>> probe(std::span<const DeviceBlock> blocks,
+                                         CudaStream stream);
 
  private:
   // Copies find a free room, or get a new one: several saves may be under way.
@@ -58,9 +70,8 @@ class DeviceRooms {
     explicit Pool(const Device& device) : device_(device) {}
     // Makes so many, of so many bytes, as far as the device has them.
     void prepare(size_t count, int64_t bytes);
-    // kNoSpace if all are taken, or the device has too little.
-    Result<std::unique_ptr<DeviceSnapshot>> take(
-        const std::vector<PieceToWrite>& pieces, const DeviceMark& mark);
+    // One for so many bytes. kNoSpace if all are taken.
+    Result<SnapshotRoom*> find(int64_t bytes);
 
    private:
     SnapshotRoom& add();
@@ -87,10 +98,12 @@ class DeviceRooms {
   Rooms& of(const Device& device);
   Result<void> take_now(const Order& order);
   Result<void> take_later(const Order& order);
-  static Result<void> keep(const Order& order, const std::vector<size_t>& chosen,
-                           std::unique_ptr<DeviceSnapshot> snapshot);
+  static Result<void> take_into(SnapshotRoom& room, const Order& order,
+                                std::span<PieceToWrite* const> chosen);
+  Result<DeviceProbe> probe_one(const Device& device,
+                                std::span<const DeviceBlock> blocks, CudaStream stream);
   static Result<void> copy_to_host(const Order& order,
-                                   const std::vector<size_t>& chosen);
+                                   std::span<PieceToWrite* const> chosen);
 
   std::map<const Device*, std::unique_ptr<Rooms>> rooms_;
 };

@@ -221,27 +221,27 @@ Result<std::vector<Bytes>> StateGatherer::exchange_digests(std::string_view own,
 
 // The text of the last time, if the pieces are the same: making it takes milliseconds, for
 // which training would stop at every save.
-Result<void> StateGatherer::describe(std::span<const HeldPiece> pieces) {
-  if (!text_.empty() && std::ranges::equal(pieces, described_)) return {};
+Result<void> StateGatherer::describe(const HeldPieces& pieces) {
+  const HeldPieces before = std::exchange(described_, pieces);
+  if (!text_.empty() && pieces == before) return {};
   placed_.reset();
-  const bool same_text =
-      !text_.empty() && std::ranges::equal(pieces, described_, says_same);
-  described_.assign(pieces.begin(), pieces.end());
-  if (same_text) return {};  // it lies elsewhere
+  if (!text_.empty() && std::ranges::equal(pieces, before, says_same)) {
+    return {};  // it lies elsewhere
+  }
   text_.clear();
   text_ = HOLDFAST_TRY(description_of(pieces));
   digest_ = xxh3_128(text_).hex();
   return {};
 }
 
-Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
-                                         bool compare, CudaStream stream) {
+Result<LocalState> StateGatherer::gather(const HeldPieces& pieces, bool compare,
+                                         CudaStream stream) {
   Bytes nothing;
   return gather(pieces, compare, nothing, {}, stream);
 }
 
-Result<LocalState> StateGatherer::gather(std::span<const HeldPiece> pieces,
-                                         bool compare, Bytes& word, Duration longer,
+Result<LocalState> StateGatherer::gather(const HeldPieces& pieces, bool compare,
+                                         Bytes& word, Duration longer,
                                          CudaStream stream) {
   if (const Result<void> described = describe(pieces); !described.ok()) {
     return fail(described.error(), word, longer);
@@ -286,21 +286,21 @@ Result<std::shared_ptr<const Collection>> StateGatherer::merge(
 }
 
 // Pieces that were described last.
-LocalState StateGatherer::place(std::span<const HeldPiece> pieces) const {
-  LocalState state{.collection = collection_, .rank = rank(), .pieces = {}};
-  state.pieces.reserve(pieces.size());
+LocalState StateGatherer::place(const HeldPieces& pieces) const {
+  std::vector<LocalPiece> placed;
+  placed.reserve(pieces.size());
   for (const HeldPiece& piece : pieces) {
     if (is_nothing(piece)) continue;
     const std::optional<TensorId> id = collection_->find(piece.tensor.name);
     HOLDFAST_CHECK(id.has_value(), "{}: described, and not found", piece.tensor.name);
-    state.pieces.push_back({.tensor = *id,
-                            .box = piece.box,
-                            .memory = piece.memory,
-                            .map = piece.map,
-                            .device = piece.device,
-                            .at_once = piece.at_once});
+    placed.push_back({.tensor = *id,
+                      .box = piece.box,
+                      .memory = piece.memory,
+                      .map = piece.map,
+                      .device = piece.device,
+                      .at_once = piece.at_once});
   }
-  return state;
+  return {.collection = collection_, .rank = rank(), .pieces = std::move(placed)};
 }
 
 Result<void> StateGatherer::compare_replicas(const LocalState& state,

@@ -34,6 +34,10 @@ struct HeldPiece {
   friend bool operator==(const HeldPiece& a, const HeldPiece& b);
 };
 
+// To be made once, and passed again for as long as the tensors stay where they are: a save
+// then need not look at each of them.
+using HeldPieces = SharedList<HeldPiece>;
+
 // Remembers what was gathered, for states that stay as they are. Of one thread.
 class StateGatherer {
  public:
@@ -45,34 +49,34 @@ class StateGatherer {
   // as before. kInvalid, on all ranks, naming tensor and ranks, for what does not tile;
   // with `compare` also for replicas that differ, in descriptions that no call has seen.
   // What is on CUDA devices is compared as it is after what was put into the stream so far.
-  Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare,
+  Result<LocalState> gather(const HeldPieces& pieces, bool compare,
                             CudaStream stream = nullptr);
 
   // The same, and what rank 0 has to say goes to all with it, which spares them a message.
   // Others wait so much longer for it; `word` is then rank 0's.
-  Result<LocalState> gather(std::span<const HeldPiece> pieces, bool compare,
-                            Bytes& word, Duration longer, CudaStream stream = nullptr);
+  Result<LocalState> gather(const HeldPieces& pieces, bool compare, Bytes& word,
+                            Duration longer, CudaStream stream = nullptr);
 
   // Instead of gather(), on a rank that has failed before it: all fail, with its error.
   Error fail(const Error& why);
 
  private:
   Error fail(const Error& why, Bytes& word, Duration longer);
-  Result<void> describe(std::span<const HeldPiece> pieces);
+  Result<void> describe(const HeldPieces& pieces);
   Result<std::vector<Bytes>> all(ByteView own, Duration longer = {});
   Result<std::vector<Bytes>> exchange_digests(std::string_view own, Bytes& word,
                                               Duration longer);
   static Result<std::shared_ptr<const Collection>> merge(
       const std::vector<Bytes>& texts);
   Result<void> compare_replicas(const LocalState& state, CudaStream stream);
-  LocalState place(std::span<const HeldPiece> pieces) const;
+  LocalState place(const HeldPieces& pieces) const;
 
   int rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }
 
   Env& env_;
   Transport* transport_;
   const Duration at_most_;
-  std::vector<HeldPiece> described_;  // in text_
+  HeldPieces described_;  // in text_
   Bytes text_;
   std::string digest_;       // of the text
   std::vector<Bytes> seen_;  // digests of all ranks' descriptions

@@ -9,24 +9,6 @@
 #include "holdfast/base/checked.h"
 
 namespace holdfast {
-namespace {
-
-// The block of a device's piece, as one to copy; none if it is scattered.
-std::optional<PieceToWrite> block_of(const PieceToWrite& piece, int64_t first,
-                                     int64_t size) {
-  if (piece.device == nullptr || piece.at_once) return std::nullopt;
-  const std::optional<ByteView> memory = piece.window(first, size);
-  if (!memory.has_value()) return std::nullopt;
-  const Box box{{0, size}};
-  return PieceToWrite{.shape = {size},
-                      .dtype = Dtype::kU8,
-                      .box = box,
-                      .memory = *memory,
-                      .map = Map::dense(box, 1),
-                      .device = piece.device};
-}
-
-}  // namespace
 
 CaptureGuard::CaptureGuard(Guard depth, std::span<const PieceToWrite> pieces,
                            uint64_t turn)
@@ -96,15 +78,16 @@ Result<std::vector<size_t>> CaptureGuard::changed() const {
 
 void CaptureGuard::probe(DeviceRooms& rooms, CudaStream stream) {
   if (depth_ != Guard::kSample) return;
-  std::vector<PieceToWrite> blocks;
-  std::vector<size_t> numbers;
+  std::vector<DeviceBlock> blocks;
+  probed_.clear();
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    const auto block = block_of(pieces_[i], samples_[i].first, samples_[i].size);
-    if (!block.has_value()) continue;
-    numbers.push_back(i);
-    blocks.push_back(*block);
+    const PieceToWrite& piece = pieces_[i];
+    if (piece.device == nullptr || piece.at_once) continue;
+    const auto memory = piece.window(samples_[i].first, samples_[i].size);
+    if (!memory.has_value()) continue;  // it is scattered
+    probed_.push_back(i);
+    blocks.push_back({.device = piece.device, .memory = *memory});
   }
-  probed_ = std::move(numbers);
   if (blocks.empty()) return;
   // A device without a few MiB to spare does without: versions are still looked at.
   if (auto taken = rooms.probe(blocks, stream); taken.ok()) {
@@ -114,15 +97,16 @@ void CaptureGuard::probe(DeviceRooms& rooms, CudaStream stream) {
 
 Result<std::vector<size_t>> CaptureGuard::probed() {
   std::set<size_t> changed;
-  for (const auto& probe : probes_) {
-    for (size_t k = 0; k < probe->pieces().size(); ++k) {
-      const PieceToWrite& copy = probe->pieces()[k];
-      if (copy.device != &probe->device()) continue;  // that of another one has it
-      const Sample& sample = samples_[probed_[k]];
+  for (const DeviceProbe& probe : probes_) {
+    const Device& device = probe.snapshot->device();
+    for (size_t k = 0; k < probe.copies.size(); ++k) {
+      const ByteView copy = probe.copies[k];
+      if (copy.empty()) continue;  // another one's
       std::array<std::byte, kBlock> live;
-      const ByteSpan window = ByteSpan(live).first(static_cast<size_t>(sample.size));
-      HOLDFAST_TRY(read_piece(copy, 0, window));
-      if (xxh3_128(window) != sample.copied) changed.insert(probed_[k]);
+      const ByteSpan window = ByteSpan(live).first(copy.size());
+      HOLDFAST_TRY(device.read(plain_bytes(std::ssize(copy)), copy, 0, window));
+      HOLDFAST_TRY(HOLDFAST_TRY(device.mark()).wait());
+      if (xxh3_128(window) != samples_[probed_[k]].copied) changed.insert(probed_[k]);
     }
   }
   probes_.clear();

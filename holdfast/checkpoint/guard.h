@@ -86,7 +86,7 @@ class CaptureGuard {
   size_t piece_ = 0;             // where staged() is
 
   std::vector<size_t> probed_;  // numbers of the pieces, the same every time
-  std::vector<std::unique_ptr<DeviceSnapshot>> probes_;
+  std::vector<DeviceProbe> probes_;
 
   Promised<Result<void>> verdict_;
 };

@@ -50,7 +50,7 @@ TEST_P(Guarded, ATensorThatChangesTooEarlyIsNamedAndTheSaveIsDropped) {
   LocalState state = job.state(0);
   const SaveHandle torn = saver->save({.step = 1, .state = &state}).value();
   ASSERT_OK(torn.captured());
-  for (LocalPiece& piece : state.pieces) {
+  for (LocalPiece& piece : state.pieces.edit()) {
     if (state.collection->tensor(piece.tensor).name != "small") continue;
     piece.memory[static_cast<size_t>(piece.map.offset)] ^= std::byte{1};
   }
@@ -76,11 +76,11 @@ TEST_P(Guarded, ATensorThatIsSaidToHaveChangedTears) {
 TEST_P(Guarded, WhatIsCopiedAtOnceMayChange) {
   const auto saver = open();
   LocalState state = job.state(0);
-  for (LocalPiece& piece : state.pieces) piece.at_once = true;
+  for (LocalPiece& piece : state.pieces.edit()) piece.at_once = true;
   const std::vector<Memory> before = random_values(dice, tensors());
   job.set(before);
   state = job.state(0);
-  for (LocalPiece& piece : state.pieces) piece.at_once = true;
+  for (LocalPiece& piece : state.pieces.edit()) piece.at_once = true;
   const SaveHandle handle = saver->save({.step = 1, .state = &state}).value();
   job.set(random_values(dice, tensors()));
   EXPECT_EQ(saver->settle().torn, std::vector<std::string>());
@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Depths, Guarded,
 struct OnADevice : ::testing::TestWithParam<std::tuple<bool, First>> {
   OnADevice() {
     if (!has_room()) cuda.free_memory = 1 << 20;
-    state.pieces[0].device = device.get();
+    state.pieces.edit()[0].device = device.get();
     cuda.set(training, tensor, std::byte{1});
   }
   bool has_room() const { return std::get<0>(GetParam()); }
@@ -273,8 +273,8 @@ struct AtOnceOnADevice : ::testing::TestWithParam<First> {
     cuda.free_memory = free;
     const ByteSpan tensor = cuda.new_tensor(static_cast<size_t>(size));
     LocalState state = OnADevice::state_of(tensor);
-    state.pieces[0].device = device.get();
-    state.pieces[0].at_once = true;
+    state.pieces.edit()[0].device = device.get();
+    state.pieces.edit()[0].at_once = true;
     SaverOptions options = test_options();
     options.guard = Guard::kSample;
     options.background = true;

@@ -110,11 +110,12 @@ Result<LocalState> make_local_state(const std::vector<LocalTensor>& tensors,
   } else {
     state.collection = HOLDFAST_TRY(collect(tensors));
   }
+  std::vector<LocalPiece>& pieces = state.pieces.edit();
   for (TensorId t = 0; t < tensors.size(); ++t) {
-    state.pieces.push_back({.tensor = t,
-                            .box = Box::whole(tensors[t].tensor.shape),
-                            .memory = tensors[t].memory,
-                            .map = tensors[t].map});
+    pieces.push_back({.tensor = t,
+                      .box = Box::whole(tensors[t].tensor.shape),
+                      .memory = tensors[t].memory,
+                      .map = tensors[t].map});
   }
   HOLDFAST_TRY(state.check());
   return state;

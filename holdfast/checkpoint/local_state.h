@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "holdfast/base/bytes.h"
+#include "holdfast/base/shared_list.h"
 #include "holdfast/state/collection.h"
 #include "holdfast/store/device.h"
 
@@ -30,7 +31,7 @@ struct LocalState {
   std::shared_ptr<const Collection> collection;
   int rank = 0;
   // One for each piece of holder `rank`, in any order.
-  std::vector<LocalPiece> pieces;
+  SharedList<LocalPiece> pieces;
 
   // kInvalid, naming tensor and box, unless the pieces are just those that the
   // collection says the rank holds, and lie inside their memory.

@@ -123,7 +123,7 @@ TEST_F(Ranks, AStateThatOneRankCannotSaveIsRaisedOnAllByTheNextSave) {
   run([&](int rank, Saver& saver) {
     Job job(replicated(tensors(), kRanks));
     LocalState state = job.state(rank);
-    if (rank == 2) state.pieces.pop_back();
+    if (rank == 2) state.pieces.edit().pop_back();
     const Result<SaveHandle> handle = saver.save({.step = 1, .state = &state});
     ASSERT_OK(handle);
     EXPECT_ERROR(handle->durable(), ErrorCode::kInvalid);

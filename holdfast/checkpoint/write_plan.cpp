@@ -121,8 +121,9 @@ ShardPlan WritePlan::shard(const LocalState& state) const {
   ShardPlan plan;
   plan.collection_ = collection_;
   plan.shard_ = {.header = header_, .pieces = in_memory(state)};
+  std::vector<ShardPlan::Entry>& entries = plan.entries_.edit();
   for (const Piece& piece : pieces_) {
-    plan.entries_.push_back({piece.tensor, piece.box, std::nullopt});
+    entries.push_back({piece.tensor, piece.box, std::nullopt});
   }
   return plan;
 }
@@ -135,13 +136,14 @@ Result<ShardPlan> WritePlan::shard(const LocalState& state,
   std::vector<Piece> written;
   std::vector<bool> linked(plan.base_ == nullptr ? 0 : plan.base_->files().size());
   const std::vector<PieceToWrite> pieces = in_memory(state);
+  std::vector<ShardPlan::Entry>& entries = plan.entries_.edit();
   for (size_t i = 0; i < pieces.size(); ++i) {
     const std::string& name = collection_->tensor(pieces_[i].tensor).name;
     const Digest128 digest = HOLDFAST_TRY(digest_of(pieces[i]));
     const ReusablePiece* reused = plan.base_ == nullptr || pieces[i].bytes() == 0
                                       ? nullptr
                                       : plan.base_->find(name, pieces_[i].box, digest);
-    plan.entries_.push_back({pieces_[i].tensor, pieces_[i].box, digest, reused});
+    entries.push_back({pieces_[i].tensor, pieces_[i].box, digest, reused});
     if (reused == nullptr) {
       written.push_back(pieces_[i]);
       plan.shard_.pieces.push_back(pieces[i]);
@@ -184,6 +186,7 @@ Bytes ShardPlan::copy_at_once() {
 
 std::vector<std::string> ShardPlan::names(std::span<const size_t> pieces,
                                           const std::vector<std::string>& more) const {
+  if (pieces.empty() && more.empty()) return {};
   std::set<std::string> names;
   std::vector<const Entry*> written;  // in the order of the shard's pieces
   for (const Entry& entry : entries_) {

@@ -46,7 +46,7 @@ class ShardPlan {
 
   std::shared_ptr<const Collection> collection_;
   std::shared_ptr<const ReusableStep> base_;
-  std::vector<Entry> entries_;
+  SharedList<Entry> entries_;
   ShardToWrite shard_;  // its pieces are the entries that are not reused, in order
   std::vector<const ReusableFile*> links_;
   int64_t reused_bytes_ = 0;
@@ -91,7 +91,7 @@ class WritePlan {
   std::shared_ptr<const Collection> collection_;
   std::string shard_name_;
   std::string index_name_;
-  Bytes header_;
+  SharedList<std::byte> header_;
   std::vector<Piece> pieces_;
   int64_t shard_bytes_ = 0;
   int64_t total_bytes_ = 0;

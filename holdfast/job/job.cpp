@@ -102,16 +102,14 @@ Result<void> Job::fetch(const Path& run) {
   return {};
 }
 
-Result<void> Job::attach(std::span<const HeldPiece> pieces, CudaStream stream) {
+Result<void> Job::attach(const HeldPieces& pieces, CudaStream stream) {
   const LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, true, stream));
   return saver_->prepare(state, stream);
 }
 
-Result<RestoredState> Job::resume(std::span<const HeldPiece> pieces,
+Result<RestoredState> Job::resume(const HeldPieces& pieces,
                                   const RestoreOptions& options) {
-  const std::vector<HeldPiece> all(pieces.begin(), pieces.end());
-  return resume([&](const StepFiles&) { return Result<std::vector<HeldPiece>>(all); },
-                options);
+  return resume([&](const StepFiles&) { return Result<HeldPieces>(pieces); }, options);
 }
 
 Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
@@ -119,7 +117,7 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
   saver_->settle({}, options.stream);
   LocalState state;
   const auto state_for = [&](const StepFiles& step) -> Result<const LocalState*> {
-    const Result<std::vector<HeldPiece>> pieces = pieces_for(step);
+    const Result<HeldPieces> pieces = pieces_for(step);
     if (!pieces.ok()) return gatherer_.fail(pieces.error());
     // Values are about to be overwritten: replicas need not be equal yet.
     state = HOLDFAST_TRY(gatherer_.gather(*pieces, false));
@@ -253,9 +251,14 @@ Result<void> Job::close_alone(Instant deadline) {
   return let_go(saver_->close_alone(deadline));
 }
 
-// Of the signals, when no save is under way any more.
+// Of the signals, when no save is under way any more. One that came too late for a step to
+// stop at is not lost.
 Result<void> Job::let_go(Result<void> closed) {
-  if (closed.ok() || closed.error().code() != ErrorCode::kTimeout) signals_ = nullptr;
+  if (!closed.ok() && closed.error().code() == ErrorCode::kTimeout) return closed;
+  const std::optional<int> late =
+      signals_ == nullptr || stopping_ ? std::nullopt : signals_->caught();
+  signals_ = nullptr;
+  if (late.has_value()) StopSignals::give_way(*late);
   return closed;
 }
 

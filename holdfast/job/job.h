@@ -47,7 +47,7 @@ struct JobOptions {
 // What goes into a checkpoint beside the pieces.
 struct JobState {
   int64_t step = 0;
-  std::span<const HeldPiece> pieces{};
+  HeldPieces pieces{};
   SaveObjects objects{};
   std::shared_ptr<PromisedObjects> objects_later{};  // as in SaveRequest
   std::map<std::string, double> metrics{};
@@ -55,7 +55,7 @@ struct JobState {
   CudaStream stream = nullptr;  // training's, for pieces on devices
 };
 
-using PiecesFor = std::function<Result<std::vector<HeldPiece>>(const StepFiles&)>;
+using PiecesFor = std::function<Result<HeldPieces>(const StepFiles&)>;
 
 class Job {
  public:
@@ -69,11 +69,11 @@ class Job {
   // Looks at the pieces before the first step: they tile, replicas are equal, the ring is
   // there. Again where tensors were added: a save does not compare their replicas. Not needed after resume(). What is on devices is looked at as it is after what
   // was put into training's stream so far.
-  Result<void> attach(std::span<const HeldPiece> pieces, CudaStream stream = nullptr);
+  Result<void> attach(const HeldPieces& pieces, CudaStream stream = nullptr);
 
   // Fills the pieces; see restore(), whose tiers are the mirrors unless the options name
   // others, and whose stream is training's. kNotFound if there is no checkpoint.
-  Result<RestoredState> resume(std::span<const HeldPiece> pieces,
+  Result<RestoredState> resume(const HeldPieces& pieces,
                                const RestoreOptions& options = {});
   // The same for pieces that are made to fit what is in the checkpoint. Asked for on all
   // ranks, once for every step that is tried.

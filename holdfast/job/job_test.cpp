@@ -291,6 +291,8 @@ TEST_F(TwoRanks, SaveEveryFewStepsAndGoOnWithAnotherNumberOfRanks) {
 
 TEST_F(TwoRanks, ASignalThatComesWhileTheLastSaveIsCommittedDoesNotEndIt) {
   FaultyEnv faulty(env);
+  const auto before = std::signal(SIGTERM, count_call);  // else it is ended afterwards
+  called = 0;
   JobOptions listening = options(EverySteps{1});
   listening.signals = true;
   const auto job = Job::open(faulty, "run", nullptr, listening);
@@ -310,6 +312,24 @@ TEST_F(TwoRanks, ASignalThatComesWhileTheLastSaveIsCommittedDoesNotEndIt) {
   closing.set_value();
   EXPECT_OK((*job)->close());
   EXPECT_OK(last->durable());
+  EXPECT_EQ(called, 1);
+  std::signal(SIGTERM, before);
+}
+
+// No step comes any more that it could stop at, and the process is to end nevertheless.
+TEST_F(TwoRanks, ASignalThatComesAfterTheLastStepEndsTheProcessWhenAllIsDurable) {
+  JobOptions listening = options(EverySteps{1});
+  listening.signals = true;
+  Bytes memory;
+  const HeldPieces pieces = pieces_of(0, 1, memory);
+  const auto end = [&] {
+    const auto job = Job::open(env, "run", nullptr, listening).value();
+    const SaveHandle last = job->save({.step = 0, .pieces = pieces}).value();
+    std::raise(SIGTERM);
+    if (!job->close().ok()) std::_Exit(1);
+    std::_Exit(last.durable().ok() ? 2 : 3);
+  };
+  EXPECT_EXIT(end(), ::testing::KilledBySignal(SIGTERM), "");
 }
 
 TEST_F(TwoRanks, TheSaveAtAStopWaitsForRoomWhereOthersAreSkipped) {

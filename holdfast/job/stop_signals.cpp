@@ -89,4 +89,10 @@ std::optional<int> StopSignals::caught() const {
   return number == 0 ? std::nullopt : std::optional(number);
 }
 
+void StopSignals::give_way(int signal) {
+  struct sigaction current {};
+  sigaction(signal, nullptr, &current);
+  if (is_default(current)) ::raise(signal);
+}
+
 }  // namespace holdfast

@@ -20,6 +20,10 @@ class StopSignals {
 
   // The first signal that came since there are instances, if any.
   std::optional<int> caught() const;
+
+  // Lets a signal that was caught do what it would have done, for nobody has acted upon it.
+  // A handler that is a function was called then, and is not called again.
+  static void give_way(int signal);
 };
 
 }  // namespace holdfast

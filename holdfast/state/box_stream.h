@@ -21,6 +21,12 @@ struct BoxMemory {
   Map map;  // relative to the memory's first byte
 };
 
+// So many bytes, one behind the other.
+inline BoxMemory plain_bytes(int64_t bytes) {
+  const Box box{{0, bytes}};
+  return {.box = box, .element_bytes = 1, .map = Map::dense(box, 1)};
+}
+
 // Fills `into` with the bytes [first, first + into.size()) of the box's stream.
 void gather(const BoxMemory& from, ByteView memory, int64_t first, ByteSpan into);
 

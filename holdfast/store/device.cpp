@@ -15,15 +15,6 @@ bool is_aligned(const CudaCopy& copy) {
   return (copy.to | copy.from) % CudaCopy::kAlignment == 0;
 }
 
-// The copies of all of a box into memory without gaps. Most boxes have none themselves, and
-// for them nothing is planned: a save makes training wait for this.
-std::vector<StridedCopy> plan_all(const BoxMemory& from, int64_t bytes) {
-  if (from.map != Map::dense(from.box, from.element_bytes, from.map.offset)) {
-    return plan_gather(from, 0, bytes);
-  }
-  return {{.from = from.map.offset, .run = bytes}};
-}
-
 }  // namespace
 
 // The device's context is this thread's as long as this lives.
@@ -127,25 +118,36 @@ Result<void> Device::write(const BoxMemory& to, ByteSpan memory, int64_t first,
   return {};
 }
 
-Result<void> Device::copy_inside(std::span<const Copy> copies) const {
-  const Entered entered(*this);
-  HOLDFAST_TRY(entered.outcome());
-  std::vector<CudaCopy> runs;
-  runs.reserve(copies.size());
-  for (const Copy& one : copies) {
-    for (const StridedCopy& part : plan_all(one.from, std::ssize(one.into))) {
-      const CudaCopy run{.to = address_of(one.into.data() + part.to),
-                         .from = address_of(one.memory.data() + part.from),
-                         .bytes = part.run};
-      if (copier_ == nullptr || part.loops > 0 || !is_aligned(run)) {
-        HOLDFAST_TRY(copy(part, one.memory, one.into));
-        continue;
-      }
-      check_copy(part, one.memory.size(), one.into.size());
-      runs.push_back(run);
+Result<void> Device::InsideCopies::add(const BoxMemory& from, ByteView memory,
+                                       ByteSpan into) {
+  const auto add_one = [&](const StridedCopy& part) -> Result<void> {
+    const CudaCopy run{.to = address_of(into.data() + part.to),
+                       .from = address_of(memory.data() + part.from),
+                       .bytes = part.run};
+    if (device_.copier_ == nullptr || part.loops > 0 || !is_aligned(run)) {
+      const Entered entered(device_);
+      HOLDFAST_TRY(entered.outcome());
+      return device_.copy(part, memory, into);
     }
+    check_copy(part, memory.size(), into.size());
+    runs_.push_back(run);
+    return {};
+  };
+  // Most boxes have no gaps, and for them nothing is planned: a save makes training wait.
+  if (from.map == Map::dense(from.box, from.element_bytes, from.map.offset)) {
+    return add_one({.from = from.map.offset, .run = std::ssize(into)});
   }
-  return runs.empty() ? Result<void>() : driver_.copy_all(copier_, runs, stream_);
+  for (const StridedCopy& part : plan_gather(from, 0, std::ssize(into))) {
+    HOLDFAST_TRY(add_one(part));
+  }
+  return {};
+}
+
+Result<void> Device::InsideCopies::run() {
+  if (runs_.empty()) return {};
+  const Entered entered(device_);
+  HOLDFAST_TRY(entered.outcome());
+  return device_.driver_.copy_all(device_.copier_, runs_, device_.stream_);
 }
 
 // Between the two spans, which are only looked at as addresses.

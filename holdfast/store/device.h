@@ -79,13 +79,17 @@ class Device : public HostPinner {
                      ByteView from) const;
 
   // Whole boxes of the device's memory into other memory of it, in a few calls of the
-  // driver.
-  struct Copy {
-    BoxMemory from;
-    ByteView memory;
-    ByteSpan into;
+  // driver: those that are added, when run() is called at the latest.
+  class InsideCopies {
+   public:
+    explicit InsideCopies(const Device& device) : device_(device) {}
+    Result<void> add(const BoxMemory& from, ByteView memory, ByteSpan into);
+    Result<void> run();
+
+   private:
+    const Device& device_;
+    std::vector<CudaCopy> runs_;
   };
-  Result<void> copy_inside(std::span<const Copy> copies) const;
 
   // Memory of the device. kNoSpace if fewer than `reserve` bytes would stay free. Freeing
   // may make the device wait.
@@ -98,6 +102,7 @@ class Device : public HostPinner {
 
  private:
   friend class DeviceMark;
+  friend class InsideCopies;
   class Entered;
 
   Device(CudaDriver& driver, int number, CudaContext context)

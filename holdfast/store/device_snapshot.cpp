@@ -7,10 +7,6 @@ namespace {
 
 constexpr int64_t kAlignment = 512;  // copies are fastest from such addresses
 
-int64_t room_of(const PieceToWrite& piece) {
-  return divide_up(piece.bytes(), kAlignment) * kAlignment;
-}
-
 }  // namespace
 
 DeviceSnapshot::~DeviceSnapshot() {
@@ -26,10 +22,20 @@ SnapshotRoom::~SnapshotRoom() {
   HOLDFAST_CHECK(give_back(), "a snapshot outlives its room");
 }
 
-int64_t SnapshotRoom::bytes_for(std::span<const PieceToWrite> pieces) const {
+int64_t SnapshotPlaces::room_of(int64_t bytes) {
+  return divide_up(bytes, kAlignment) * kAlignment;
+}
+
+ByteSpan SnapshotPlaces::next(int64_t bytes) {
+  const ByteSpan place = room_.first(static_cast<size_t>(bytes));
+  room_ = room_.subspan(static_cast<size_t>(room_of(bytes)));
+  return place;
+}
+
+int64_t snapshot_bytes(std::span<const PieceToWrite* const> pieces) {
   int64_t bytes = 0;
-  for (const PieceToWrite& piece : pieces) {
-    if (piece.device == &device_) bytes += room_of(piece);
+  for (const PieceToWrite* piece : pieces) {
+    bytes += SnapshotPlaces::room_of(piece->bytes());
   }
   return bytes;
 }
@@ -75,37 +81,48 @@ bool SnapshotRoom::give_back() {
   return true;
 }
 
-Result<std::unique_ptr<DeviceSnapshot>> SnapshotRoom::take(
-    std::vector<PieceToWrite> pieces, const DeviceMark& mark) {
-  HOLDFAST_TRY(claim(bytes_for(pieces)));
-  Result<DeviceMark> copied = copy(pieces, mark);
+Result<std::unique_ptr<DeviceSnapshot>> SnapshotRoom::take(int64_t bytes,
+                                                           const DeviceMark& mark,
+                                                           const FillRoom& fill) {
+  HOLDFAST_TRY(claim(bytes));
+  Result<DeviceMark> copied = copy(mark, fill);
   if (!copied.ok()) {
     release();
     return std::move(copied).error();
   }
-  return std::unique_ptr<DeviceSnapshot>(
-      new DeviceSnapshot(*this, std::move(pieces), *std::move(copied)));
+  return std::unique_ptr<DeviceSnapshot>(new DeviceSnapshot(*this, *std::move(copied)));
 }
 
-// Lets the pieces point to where their copies will be. The room is claimed.
-Result<DeviceMark> SnapshotRoom::copy(std::span<PieceToWrite> pieces,
-                                      const DeviceMark& mark) {
-  ByteSpan room = [&] {
+Result<std::unique_ptr<DeviceSnapshot>> SnapshotRoom::take(
+    std::span<PieceToWrite* const> pieces, const DeviceMark& mark) {
+  SnapshotPlaces places;
+  const auto fill = [&](Device::InsideCopies& copies,
+                        SnapshotPlaces room) -> Result<void> {
+    places = room;
+    for (const PieceToWrite* piece : pieces) {
+      HOLDFAST_TRY(
+          copies.add(piece->place(), piece->memory, room.next(piece->bytes())));
+    }
+    return {};
+  };
+  auto snapshot = HOLDFAST_TRY(take(snapshot_bytes(pieces), mark, fill));
+  for (PieceToWrite* piece : pieces) {
+    piece->memory = places.next(piece->bytes());
+    piece->map = Map::dense(piece->box, bytes_of(piece->dtype));
+  }
+  return snapshot;
+}
+
+// The room is claimed.
+Result<DeviceMark> SnapshotRoom::copy(const DeviceMark& mark, const FillRoom& fill) {
+  const ByteSpan room = [&] {
     MutexLock lock(mutex_);
     return memory_;
   }();
-  std::vector<Device::Copy> copies;
-  copies.reserve(pieces.size());
-  for (PieceToWrite& piece : pieces) {
-    if (piece.device != &device_) continue;
-    const ByteSpan to = room.first(static_cast<size_t>(piece.bytes()));
-    copies.push_back({.from = piece.place(), .memory = piece.memory, .into = to});
-    room = room.subspan(static_cast<size_t>(room_of(piece)));
-    piece.memory = to;
-    piece.map = Map::dense(piece.box, bytes_of(piece.dtype));
-  }
   HOLDFAST_TRY(device_.follow(mark));
-  HOLDFAST_TRY(device_.copy_inside(copies));
+  Device::InsideCopies copies(device_);
+  HOLDFAST_TRY(fill(copies, SnapshotPlaces(room)));
+  HOLDFAST_TRY(copies.run());
   return device_.mark();
 }
 

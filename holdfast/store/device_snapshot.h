@@ -5,12 +5,13 @@
 //   2. take(): copies, on the device's own stream, behind that mark. Any thread.
 //   3. make_wait(): before the next update, training's stream is made to wait for the
 //              copies. No thread waits for the device.
-//   4. A ShardWriter stages pieces(); then the snapshot is destroyed.
+//   4. A ShardWriter stages the copies; then the snapshot is destroyed.
 //
 // The memory is taken once and kept, because giving device memory back makes the device
 // wait. One snapshot has it at a time.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -25,7 +26,7 @@ class SnapshotRoom;
 // Safe from several threads at once.
 class DeviceSnapshot {
  public:
-  // Gives the room free. Whoever reads pieces() must be done.
+  // Gives the room free. Whoever reads the copies must be done.
   ~DeviceSnapshot();
   DeviceSnapshot(const DeviceSnapshot&) = delete;
   DeviceSnapshot& operator=(const DeviceSnapshot&) = delete;
@@ -36,17 +37,13 @@ class DeviceSnapshot {
   Result<bool> done() const { return copied_.done(); }
   Result<void> wait() const { return copied_.wait(); }
   const Device& device() const { return copied_.device(); }
-  // The same pieces, in the copy.
-  const std::vector<PieceToWrite>& pieces() const { return pieces_; }
 
  private:
   friend class SnapshotRoom;
-  DeviceSnapshot(SnapshotRoom& room, std::vector<PieceToWrite> pieces,
-                 DeviceMark copied)
-      : room_(room), pieces_(std::move(pieces)), copied_(std::move(copied)) {}
+  DeviceSnapshot(SnapshotRoom& room, DeviceMark copied)
+      : room_(room), copied_(std::move(copied)) {}
 
   SnapshotRoom& room_;
-  std::vector<PieceToWrite> pieces_;
   DeviceMark copied_;
 };
 
@@ -54,6 +51,22 @@ struct SnapshotOptions {
   int64_t reserve = int64_t{1} << 30;  // bytes of the device that are left free
   int64_t small = 0;                   // rooms of up to so many bytes need not
 };
+
+// Where the parts of a snapshot lie in its room, one behind the other.
+class SnapshotPlaces {
+ public:
+  explicit SnapshotPlaces(ByteSpan room = {}) : room_(room) {}
+  // The next one, of so many bytes.
+  ByteSpan next(int64_t bytes);
+  // What a part of so many bytes takes of the room.
+  static int64_t room_of(int64_t bytes);
+
+ private:
+  ByteSpan room_;
+};
+
+// Puts into the device's stream what is to be copied into the room.
+using FillRoom = std::function<Result<void>(Device::InsideCopies&, SnapshotPlaces)>;
 
 // The memory for snapshots of one device, which must outlive it. Safe from several threads.
 class SnapshotRoom {
@@ -65,15 +78,14 @@ class SnapshotRoom {
   SnapshotRoom(const SnapshotRoom&) = delete;
   SnapshotRoom& operator=(const SnapshotRoom&) = delete;
 
-  // What a snapshot of these pieces needs.
-  int64_t bytes_for(std::span<const PieceToWrite> pieces) const;
-
   // Takes memory for snapshots of up to so many bytes, so that the first one need not.
   // kNoSpace where the device has too little, or a snapshot has the room.
   Result<void> prepare(int64_t bytes);
-  // Copies the pieces as they are after `mark`. Pieces of the host, or of another device,
-  // are none of its business and stay as they are. kNoSpace as prepare().
-  Result<std::unique_ptr<DeviceSnapshot>> take(std::vector<PieceToWrite> pieces,
+  // Copies memory as it is after `mark`, into so many bytes. kNoSpace as prepare().
+  Result<std::unique_ptr<DeviceSnapshot>> take(int64_t bytes, const DeviceMark& mark,
+                                               const FillRoom& fill);
+  // Copies the pieces, all of this device, which point to their copies then.
+  Result<std::unique_ptr<DeviceSnapshot>> take(std::span<PieceToWrite* const> pieces,
                                                const DeviceMark& mark);
   // No snapshot has it.
   bool is_free() const;
@@ -84,7 +96,7 @@ class SnapshotRoom {
   friend class DeviceSnapshot;
   Result<void> claim(int64_t bytes);
   void release();
-  Result<DeviceMark> copy(std::span<PieceToWrite> pieces, const DeviceMark& mark);
+  Result<DeviceMark> copy(const DeviceMark& mark, const FillRoom& fill);
   Result<void> grow(int64_t bytes) HOLDFAST_REQUIRES(mutex_);
 
   const Device& device_;
@@ -93,5 +105,8 @@ class SnapshotRoom {
   ByteSpan memory_ HOLDFAST_GUARDED_BY(mutex_);
   bool taken_ HOLDFAST_GUARDED_BY(mutex_) = false;
 };
+
+// What a snapshot of the pieces takes of a room.
+int64_t snapshot_bytes(std::span<const PieceToWrite* const> pieces);
 
 }  // namespace holdfast

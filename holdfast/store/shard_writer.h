@@ -25,6 +25,7 @@
 
 #include "holdfast/base/env.h"
 #include "holdfast/base/mutex.h"
+#include "holdfast/base/shared_list.h"
 #include "holdfast/base/xxh3.h"
 #include "holdfast/state/box_stream.h"
 #include "holdfast/state/tensor.h"
@@ -64,7 +65,7 @@ Result<Digest128> digest_of(const PieceToWrite& piece, int64_t first, int64_t si
 Result<void> read_piece(const PieceToWrite& piece, int64_t first, ByteSpan into);
 
 struct ShardToWrite {
-  Bytes header;                      // the file's first bytes
+  SharedList<std::byte> header;      // the file's first bytes
   std::vector<PieceToWrite> pieces;  // they follow it, each where the one before ends
 
   int64_t bytes() const;

@@ -22,8 +22,8 @@ constexpr int64_t kBlock = 16 << 10;
 class Made {
  public:
   explicit Made(std::vector<int64_t> sizes) {
-    shard.header.assign(4096, std::byte{' '});
-    shard.header[0] = std::byte{7};
+    shard.header = Bytes(4096, std::byte{' '});
+    shard.header.edit()[0] = std::byte{7};
     int64_t offset = 4096;
     for (const int64_t size : sizes) {
       Bytes& bytes = memory_.emplace_back(static_cast<size_t>(size));
@@ -42,7 +42,7 @@ class Made {
   }
 
   Bytes file() const {
-    Bytes all = shard.header;
+    Bytes all(shard.header.begin(), shard.header.end());
     for (const Bytes& bytes : memory_)
       all.insert(all.end(), bytes.begin(), bytes.end());
     return all;

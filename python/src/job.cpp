@@ -1,7 +1,6 @@
 // Python face of job/: names, types and docs only.
 #include "holdfast/job/job.h"
 
-#include <nanobind/stl/bind_vector.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -14,13 +13,9 @@
 #include "tier.h"
 #include "transport.h"
 
-// Made once, and passed as it is for as long as the tensors are the same.
-NB_MAKE_OPAQUE(std::vector<holdfast::HeldPiece>)
-
 namespace holdfast::python {
 namespace {
 
-using Pieces = std::vector<HeldPiece>;
 using Texts = std::map<std::string, std::string>;
 using Numbers = std::map<std::string, double>;
 
@@ -149,11 +144,11 @@ Looked look(const StepFiles& step, std::span<const Object> objects) {
 HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_all,
                     uint64_t stream) {
   std::optional<nb::python_error> raised;
-  const auto ask = [&](const StepFiles& step) -> Result<Pieces> {
+  const auto ask = [&](const StepFiles& step) -> Result<HeldPieces> {
     const std::vector<Object> objects = HOLDFAST_TRY(objects_of(step));
     const nb::gil_scoped_acquire locked;
     try {
-      return nb::cast<Pieces>(pieces_for(look(step, objects)));
+      return nb::cast<HeldPieces>(pieces_for(look(step, objects)));
     } catch (nb::python_error& error) {
       raised.emplace(error);
       return invalid("{}", nb::str(error.value()).c_str());
@@ -169,8 +164,9 @@ HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_a
   }
 }
 
-HeldHandle save(HeldJob& self, int64_t step, const Pieces& pieces, nb::object owners,
-                Numbers metrics, std::string parallel, uint64_t stream) {
+HeldHandle save(HeldJob& self, int64_t step, const HeldPieces& pieces,
+                nb::object owners, Numbers metrics, std::string parallel,
+                uint64_t stream) {
   return self.save({.step = step,
                     .pieces = pieces,
                     .metrics = std::move(metrics),
@@ -202,7 +198,20 @@ void bind_looked(nb::module_& m) {
           },
           nb::arg("array"), nb::arg("shape"), nb::arg("box"),
           nb::arg("at_once") = false);
-  nb::bind_vector<Pieces>(m, "Pieces", "Boxes, as a list.");
+  nb::class_<HeldPieces>(
+      m, "Pieces",
+      "Boxes. Made once, and passed again for as long as the tensors "
+      "are the same.")
+      .def(nb::init_implicit<std::vector<HeldPiece>>())
+      .def("__len__", &HeldPieces::size)
+      .def(
+          "plus",
+          [](HeldPieces pieces, const std::vector<HeldPiece>& more) {
+            std::vector<HeldPiece>& all = pieces.edit();
+            all.insert(all.end(), more.begin(), more.end());
+            return pieces;
+          },
+          nb::arg("more"));
 }
 
 }  // namespace
@@ -219,7 +228,7 @@ void bind_job(nb::module_& m) {
            nb::arg("tiers"), nb::arg("schedule") = nb::dict())
       .def(
           "attach",
-          [](HeldJob& self, const Pieces& pieces, uint64_t stream) {
+          [](HeldJob& self, const HeldPieces& pieces, uint64_t stream) {
             self.call([&](Job& job) { return job.attach(pieces, stream_of(stream)); });
           },
           nb::arg("pieces"), nb::arg("stream") = 0,

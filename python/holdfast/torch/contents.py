@@ -7,6 +7,7 @@ differs by rank).
 """
 
 import contextlib
+import operator
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -53,6 +54,20 @@ class Captured:
         return [] if self.versions is None else self.watched.changed(self.versions)
 
 
+@dataclass
+class _Joined:
+    """Tensors of the model and its optimizers, and of objects with them."""
+
+    state: _native.Pieces
+    pieces: list[Piece]
+    all: _native.Pieces
+
+    def is_of(self, state: _native.Pieces, pieces: list[Piece]) -> bool:
+        """True if it was made of the very same."""
+        return (state is self.state and len(pieces) == len(self.pieces)
+                and all(map(operator.is_, pieces, self.pieces)))
+
+
 class Contents:
     """The state of this process, as a Checkpointer was given it."""
 
@@ -90,6 +105,7 @@ class Contents:
         self._at_once: set[str] = set()
         # What was made of the pieces, for as long as they stay the same.
         self._made: tuple[list[Piece], _native.Pieces, Versions, list[Any]] | None = None
+        self._joined: _Joined | None = None
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
         self._kinds = {join("optimizer", key): kind_of(one) for key, one in keyed}
@@ -104,14 +120,18 @@ class Contents:
         """All tensors, and the objects that may have some; they are not copied yet."""
         captured = self._capture_state()
         own = captured.rank_objects
+        others: list[tuple[Piece, bool]] = []
         for holder in self._holders:
             tree, pieces = holder.capture()
-            trees = own if self._is_own(holder) else captured.objects
+            is_own = self._is_own(holder)
+            trees = own if is_own else captured.objects
             trees.setdefault("things", {})[holder.key] = tree
-            self._add(captured, pieces, self._is_own(holder))
+            others += [(piece, is_own) for piece in pieces if self._saves(piece)]
         if self._extra.names:
             own["extra"], pieces = self._extra.capture()
-            self._add(captured, pieces, is_own=True)
+            others += [(piece, True) for piece in pieces if self._saves(piece)]
+        if others:
+            self._add(captured, others)
         return captured
 
     def complete(self, captured: Captured) -> None:
@@ -125,11 +145,11 @@ class Contents:
     def copy_at_once(self, names: Iterable[str]) -> None:
         """These tensors are written to between updates: copied inside save() from now on."""
         self._at_once |= set(names)
-        self._made = None
+        self._made = self._joined = None
 
     def forget(self) -> None:
         """Lets go of tensors that may have been replaced: they would take memory until a save."""
-        self._made = None
+        self._made = self._joined = None
         self._state.forget()
 
     def owns(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -306,14 +326,15 @@ class Contents:
         _, held, watched, owners = self._made
         return Captured(held, owners, watched)
 
-    def _add(self, captured: Captured, pieces: list[Piece], is_own: bool) -> None:
-        """Tensors of an object, which may change at any time."""
-        mine = [piece for piece in pieces if self._saves(piece)]
-        if mine:
-            captured.held = _native.Pieces(captured.held)
-            captured.held.extend([self._hold(piece, self._thing_name(piece, is_own), at_once=True)
-                                  for piece in mine])
-            captured.owners = captured.owners + [piece.tensor for piece in mine]
+    def _add(self, captured: Captured, others: list[tuple[Piece, bool]]) -> None:
+        """Tensors of objects, which may change at any time; and whether they are a rank's own."""
+        pieces = [piece for piece, _ in others]
+        if self._joined is None or not self._joined.is_of(captured.held, pieces):
+            more = [self._hold(piece, self._thing_name(piece, is_own), at_once=True)
+                    for piece, is_own in others]
+            self._joined = _Joined(captured.held, pieces, captured.held.plus(more))
+        captured.held = self._joined.all
+        captured.owners = captured.owners + [piece.tensor for piece in pieces]
 
     def _copied_at_once(self, piece: Piece) -> bool:
         return piece.at_once or self._saved_name(piece) in self._at_once

@@ -6,6 +6,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import sys
 import weakref
 
 import pytest
@@ -171,6 +172,44 @@ def exit_without_close(rank, world, run):
 
 def test_an_exit_without_close_commits_the_last_save(tmp_path):
     run_ranks(3, exit_without_close, str(tmp_path))
+    assert (tmp_path / "step-00000000").is_dir()
+
+
+def stop_after_the_last_step(rank, world, run):
+    toy = Toy(DistributedDataParallel(nn.Linear(4, 4)))
+    seen = []
+    signal.signal(signal.SIGTERM, lambda *_: seen.append("mine"))
+    checkpointer = toy.checkpointer(run, every="1000 steps")
+    checkpointer.resume()
+    toy.step()
+    checkpointer.save(0)
+    os.kill(os.getpid(), signal.SIGTERM)
+    checkpointer.close()
+    return seen
+
+
+def test_a_handler_hears_once_of_a_signal_after_the_last_step(tmp_path):
+    assert run_ranks(2, stop_after_the_last_step, str(tmp_path)) == [["mine"]] * 2
+    assert (tmp_path / "step-00000000").is_dir()
+
+
+END = """
+import os, signal, sys, torch, holdfast
+model = torch.nn.Linear(4, 4)
+checkpointer = holdfast.Checkpointer(sys.argv[1], model=model, every="1 steps")
+checkpointer.resume()
+checkpointer.step(0)
+os.kill(os.getpid(), signal.SIGTERM)
+checkpointer.close()
+print("went on")
+"""
+
+
+def test_a_signal_after_the_last_step_ends_the_process_when_all_is_durable(tmp_path):
+    done = subprocess.run([sys.executable, "-c", END, str(tmp_path)], capture_output=True,
+                          text=True)
+    assert done.returncode == -signal.SIGTERM, done.stderr
+    assert done.stdout == ""
     assert (tmp_path / "step-00000000").is_dir()
 
 
