@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <pthread.h>
 #include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <thread>
 
@@ -38,6 +40,31 @@ TEST(ThreadManners, AThreadThatHasTimeRunsWhenNobodyElseDoes) {
 TEST(ThreadManners, APolicyThatSomebodyChoseStays) {
   EXPECT_EQ(policy_after(SCHED_BATCH, run_when_idle), SCHED_BATCH);
   EXPECT_EQ(policy_after(SCHED_IDLE), SCHED_IDLE);
+}
+
+// What sched_getattr says of the calling thread; its sixth field of 32 or 64 bits.
+uint64_t turn_now() {
+  struct {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t turn, deadline, period;
+  } attributes{};
+  EXPECT_EQ(::syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0), 0);
+  return attributes.turn;
+}
+
+TEST(ThreadManners, TurnsAreShortWhereTheSystemKnowsOfTheirLength) {
+  const uint64_t usual = turn_now();
+  if (usual == 0) GTEST_SKIP() << "it does not";
+  uint64_t turn = usual;
+  std::thread([&] {
+    wait_for_turns();
+    turn = turn_now();
+  }).join();
+  EXPECT_LT(turn, usual);
+  EXPECT_EQ(turn_now(), usual);
 }
 
 TEST(ThreadManners, OthersStayAsTheyAre) {

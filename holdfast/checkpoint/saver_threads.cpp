@@ -23,6 +23,9 @@ RunSaver::Task RunSaver::next_to_capture() {
 }
 
 void RunSaver::capture(SaveTask& task) {
+  // Copying takes a core, maybe the one on which training still gathers objects; devices
+  // copy without one.
+  if (task.host_pieces) static_cast<void>(task.objects->wait());
   task.staged = task.writer != nullptr && stage(task).ok();
   task.handle.set_captured();
   if (!task.staged) return;  // the committing half knows why

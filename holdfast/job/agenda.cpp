@@ -12,7 +12,7 @@ namespace {
 
 constexpr Tag kAgendaTag = 0x4808;
 constexpr Tag kStopTag = 0x480a;
-constexpr Duration kAhead = std::chrono::milliseconds(100);
+constexpr Duration kAhead = std::chrono::milliseconds(500);
 constexpr int64_t kMostAhead = 4096;  // steps
 constexpr size_t kMostSaves = 4;
 

@@ -2,8 +2,8 @@
 //
 // Rank 0 decides for all and says so some steps ahead: "until step 120 there is one save,
 // after step 117". A rank that comes to a step has heard about it long before, so training
-// never waits for a word, and all save at the same step whoever is first. How far ahead is a
-// tenth of a second, whatever a step takes.
+// never waits for a word, and all save at the same step whoever is first. How far ahead is
+// half a second, whatever a step takes.
 //
 // Any rank may ask for a stop; rank 0 then appoints the last save.
 //

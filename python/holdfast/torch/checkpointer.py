@@ -355,7 +355,9 @@ class Checkpointer:
         self._check_new()
         self._looked = True
         self._settle()
-        self._live().attach(self._contents.capture().held, _stream())
+        captured = self._contents.capture()
+        self._objects(captured)  # what cannot be stored is said now
+        self._live().attach(captured.held, _stream())
         self._attached = True
         self._watch_saves()
 

@@ -28,7 +28,7 @@ def capture(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """
     numpy = _numpy()
     return {
-        "python": _pack_python(random.getstate()),
+        "python": _pythons.capture(),
         "numpy": None if numpy is None else _numpys.capture(numpy),
         "torch": _bytes(torch.get_rng_state()),
         "cuda": [_bytes(state) for state in _cuda_states()],
@@ -129,6 +129,20 @@ def _pack(state: Any) -> Any:
     return pack(state, "generator", inline=_ANY_SIZE).tree
 
 
+class _GlobalPython:
+    """The state of Python's global generator, packed only when it has moved."""
+
+    def __init__(self) -> None:
+        self._state: tuple[Any, ...] = ()
+        self._packed: Any = None
+
+    def capture(self) -> Any:
+        state = random.getstate()
+        if state != self._state:
+            self._state, self._packed = state, _pack_python(state)
+        return self._packed
+
+
 class _GlobalNumpy:
     """The state of numpy's global generator, asked for only when it has moved.
 
@@ -166,6 +180,7 @@ def _words_of(source: Any) -> bytes:
     return ctypes.string_at(source.ctypes.state_address, 625 * 4)
 
 
+_pythons = _GlobalPython()
 _numpys = _GlobalNumpy()
 
 

@@ -115,7 +115,9 @@ class Versions:
 
     def now(self) -> list[int]:
         """Numbers alone: many new containers would make Python collect garbage, for 10 ms."""
-        return list(map(_version_of, self._tensors))
+        # Of DTensors, torch would look each time whether they have a way of their own.
+        with torch._C.DisableTorchFunctionSubclass():
+            return list(map(_version_of, self._tensors))
 
     def changed(self, since: list[int]) -> list[str]:
         """Names of those that were written to, as far as their versions tell."""
