@@ -1,6 +1,7 @@
 // A value that one thread owes others, who wait for it.
 #pragma once
 
+#include <chrono>
 #include <optional>
 #include <utility>
 
@@ -22,6 +23,11 @@ class Promised {
     MutexLock lock(mutex_);
     while (!value_.has_value()) kept_.wait(mutex_);
     return *value_;
+  }
+  // For a moment; it may not be there then.
+  void await_a_moment(std::chrono::milliseconds at_most) {
+    MutexLock lock(mutex_);
+    if (!value_.has_value()) kept_.wait_for(mutex_, at_most);
   }
 
  private:

@@ -88,9 +88,8 @@ struct SaveRequest {
   // Its memory stays alive and unchanged until the save is captured, or settled.
   const LocalState* state = nullptr;
   SaveObjects objects{};
-  // Or, if it takes long to gather them: devices copy their tensors meanwhile. To be kept on
-  // the same thread, before any other call; an error ends the save. Only with background
-  // threads.
+  // Or, if it takes long to gather them: the tensors are copied meanwhile. To be kept on the
+  // same thread, before any other call; an error ends the save. Only with background threads.
   std::shared_ptr<PromisedObjects> objects_later{};
   std::map<std::string, double> metrics{};
   std::string parallel{};  // the parallel configuration, in words

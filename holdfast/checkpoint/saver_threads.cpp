@@ -3,6 +3,11 @@
 #include "holdfast/checkpoint/run_saver_internal.h"
 
 namespace holdfast {
+namespace {
+
+constexpr std::chrono::milliseconds kMoment{10};
+
+}  // namespace
 
 void RunSaver::capture_tasks() {
   wait_for_turns();
@@ -23,9 +28,9 @@ RunSaver::Task RunSaver::next_to_capture() {
 }
 
 void RunSaver::capture(SaveTask& task) {
-  // Copying takes a core, maybe the one on which training still gathers objects; devices
-  // copy without one.
-  if (task.host_pieces) static_cast<void>(task.objects->wait());
+  // Copying takes a core, maybe the one on which training still gathers objects, for a
+  // millisecond or so; devices copy without one.
+  if (task.host_pieces) task.objects->await_a_moment(kMoment);
   task.staged = task.writer != nullptr && stage(task).ok();
   task.handle.set_captured();
   if (!task.staged) return;  // the committing half knows why
