@@ -130,17 +130,37 @@ def _pack(state: Any) -> Any:
 
 
 class _GlobalPython:
-    """The state of Python's global generator, packed only when it has moved."""
+    """The state of Python's global generator, asked for only when it has moved.
+
+    Which shows in its words in memory, as with numpy's; a second Gaussian is kept aside here,
+    too.
+    """
 
     def __init__(self) -> None:
-        self._state: tuple[Any, ...] = ()
+        self._words = b""  # empty: to be asked
         self._packed: Any = None
 
     def capture(self) -> Any:
+        if self._words and self._words == self._words_now():
+            return self._packed
         state = random.getstate()
-        if state != self._state:
-            self._state, self._packed = state, _pack_python(state)
+        self._packed = _pack_python(state)
+        self._words = b"" if state[2] is not None else self._known_words(state[1])
         return self._packed
+
+    def _known_words(self, state: tuple[int, ...]) -> bytes:
+        """Those in memory, if they are laid out as they are known to be."""
+        if len(state) != 625 or sys.getsizeof(random._inst) < object.__basicsize__ + 625 * 4:
+            return b""
+        words = struct.pack("<I624I", state[-1], *state[:-1])
+        return words if words == self._words_now() else b""
+
+    @staticmethod
+    def _words_now() -> bytes:
+        """How many are used up, and 624 words, behind what all objects begin with."""
+        if random._inst.gauss_next is not None:
+            return b""
+        return ctypes.string_at(id(random._inst) + object.__basicsize__, 625 * 4)
 
 
 class _GlobalNumpy:
@@ -153,31 +173,32 @@ class _GlobalNumpy:
 
     def __init__(self) -> None:
         self._source: Any = None  # whose words they were
+        self._place = 0  # of the words
         self._words = b""  # empty: to be asked
         self._packed: Any = None
 
     def capture(self, numpy: Any) -> Any:
         source = numpy.random.get_bit_generator()
-        if source is self._source and self._words and self._words == _words_of(source):
+        if source is self._source and self._words and self._words == _words_at(self._place):
             return self._packed
         state = numpy.random.get_state(legacy=False)
         self._source, self._packed = source, _pack(state)
-        self._words = b"" if state.get("has_gauss") else self._known_words(source, state)
+        self._place = source.ctypes.state_address
+        self._words = b"" if state.get("has_gauss") else self._known_words(state)
         return self._packed
 
-    @staticmethod
-    def _known_words(source: Any, state: Mapping[str, Any]) -> bytes:
+    def _known_words(self, state: Mapping[str, Any]) -> bytes:
         """Those in memory, if they are laid out as they are known to be."""
         if state["bit_generator"] != "MT19937":
             return b""
         inner = state["state"]
         words = inner["key"].tobytes() + struct.pack("i", inner["pos"])
-        return words if words == _words_of(source) else b""
+        return words if words == _words_at(self._place) else b""
 
 
-def _words_of(source: Any) -> bytes:
+def _words_at(place: int) -> bytes:
     """624 words, and how many of them are used up."""
-    return ctypes.string_at(source.ctypes.state_address, 625 * 4)
+    return ctypes.string_at(place, 625 * 4)
 
 
 _pythons = _GlobalPython()

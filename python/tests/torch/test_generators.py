@@ -108,3 +108,21 @@ def test_a_generator_of_another_kind_is_refused_by_name():
         capture({"mine": 3})
     with pytest.raises(ValueError, match="generator a: a Generator, saved as one of python"):
         restore(capture({"a": random.Random(1)}), {"a": torch.Generator()})
+
+
+def test_every_move_of_pythons_generator_is_seen():
+    moves = [lambda: None, random.random, lambda: None, lambda: random.gauss(0, 1),
+             lambda: None, lambda: random.gauss(0, 1), lambda: random.seed(3), lambda: None,
+             lambda: random.getrandbits(7), lambda: random.setstate(random.Random(5).getstate())]
+    for move in moves:
+        move()
+        captured = capture()["python"]
+        want = random.getstate()
+        random.seed(99)
+        restore_python(captured)
+        assert random.getstate() == want
+
+
+def restore_python(captured):
+    state = capture()
+    restore(state | {"python": captured})
