@@ -11,8 +11,7 @@ namespace holdfast {
 
 namespace {
 
-constexpr uint64_t kShortTurn =
-    100'000;  // nanoseconds, the least that the system takes
+constexpr uint64_t kShortTurn = 100'000;  // ns, the least that is taken
 
 // As the system call takes it, of which the C library knows nothing.
 struct SchedulingAttributes {
@@ -26,18 +25,13 @@ struct SchedulingAttributes {
   uint64_t period = 0;
 };
 
-bool is_usual() {
+// Unless somebody has chosen another than the usual one; true if it is changed.
+bool change_policy(int to) {
   int policy = 0;
   sched_param param{};
-  return ::pthread_getschedparam(::pthread_self(), &policy, &param) == 0 &&
-         policy == SCHED_OTHER;
-}
-
-// Unless somebody has chosen another than the usual one.
-void change_policy(int to) {
-  const sched_param none{};
-  if (is_usual())
-    static_cast<void>(::pthread_setschedparam(::pthread_self(), to, &none));
+  if (::pthread_getschedparam(::pthread_self(), &policy, &param) != 0) return false;
+  if (policy != SCHED_OTHER) return false;
+  return ::pthread_setschedparam(::pthread_self(), to, &param) == 0;
 }
 
 // The length of a turn, for systems that let a thread say so (Linux 6.12).
@@ -51,11 +45,9 @@ void take_short_turns() {
 }  // namespace
 
 void wait_for_turns() {
-  if (!is_usual()) return;
-  change_policy(SCHED_BATCH);
-  take_short_turns();
+  if (change_policy(SCHED_BATCH)) take_short_turns();
 }
 
-void run_when_idle() { change_policy(SCHED_IDLE); }
+void run_when_idle() { static_cast<void>(change_policy(SCHED_IDLE)); }
 
 }  // namespace holdfast

@@ -67,8 +67,9 @@ class Job {
   ~Job();
 
   // Looks at the pieces before the first step: they tile, replicas are equal, the ring is
-  // there. Again where tensors were added: a save does not compare their replicas. Not needed after resume(). What is on devices is looked at as it is after what
-  // was put into training's stream so far.
+  // there. Again where tensors were added: a save does not compare their replicas. Not needed
+  // after resume(). What is on devices is looked at as it is after what was put into
+  // training's stream so far.
   Result<void> attach(const HeldPieces& pieces, CudaStream stream = nullptr);
 
   // Fills the pieces; see restore(), whose tiers are the mirrors unless the options name

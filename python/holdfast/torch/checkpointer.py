@@ -85,8 +85,9 @@ class Checkpointer:
                 ends one rank of several. signals=False leaves the signals alone.
     verify      "fast", or "full": resume() reads and checks all of a checkpoint first.
     ring        bytes of staging memory; 0: as much as the state, a quarter of what is free
-                at most, which the ranks of a machine share. `backpressure`, `in_flight`, `read_back`, `incremental`, `compress`
-                and `space_reserve` are those of holdfast.Saver.
+                at most, which the ranks of a machine share. `backpressure`, `in_flight`,
+                `read_back`, `incremental`, `compress` and `space_reserve` are those of
+                holdfast.Saver.
 
     A save that fails for a reason that may pass (a full disk) is dropped, and tried again;
     after three in a row, and at close(), it is raised, as anything else is at the next
