@@ -1,0 +1,227 @@
+// Saves of tensors that are on devices: copied inside them where there is room, else through
+// the ring, and in the order of training's stream.
+#include "holdfast/checkpoint/device_rooms.h"
+
+#include <gtest/gtest.h>
+
+#include "holdfast/checkpoint/checkpoint_testing.h"
+#include "holdfast/checkpoint/gather.h"
+#include "holdfast/store/device_testing.h"
+
+namespace holdfast::testing {
+namespace {
+
+// A tensor of a device that has room for a copy of it, or none.
+struct OnADevice : ::testing::TestWithParam<std::tuple<bool, First>> {
+  OnADevice() {
+    if (!has_room()) cuda.free_memory = 1 << 20;
+    state.pieces.edit()[0].device = device.get();
+    cuda.set(training, tensor, std::byte{1});
+  }
+  bool has_room() const { return std::get<0>(GetParam()); }
+
+  static LocalState state_of(ByteSpan memory) {
+    const Box box{{0, std::ssize(memory)}};
+    return make_local_state({{.tensor = {.name = "w",
+                                         .dtype = Dtype::kU8,
+                                         .shape = {std::ssize(memory)}},
+                              .memory = memory,
+                              .map = Map::dense(box, 1)}})
+        .value();
+  }
+  std::unique_ptr<Saver> open(bool incremental = false) {
+    SaverOptions options = test_options();
+    options.guard = Guard::kSample;
+    options.background = true;
+    options.direct = false;
+    options.incremental = incremental;
+    return Saver::open(env, "run", nullptr, options).value();
+  }
+  Bytes saved() {
+    Bytes memory(tensor.size());
+    const LocalState into = state_of(memory);
+    EXPECT_OK(restore(env, "run", into));
+    return memory;
+  }
+
+  MemoryEnv env{1};
+  FakeCuda cuda{std::get<1>(GetParam())};
+  std::unique_ptr<Device> device = Device::open(cuda, 0).value();
+  CudaStream training = cuda.new_stream();
+  ByteSpan tensor = cuda.new_tensor(100'000);
+  LocalState state = state_of(tensor);
+};
+
+INSTANTIATE_TEST_SUITE_P(Rooms, OnADevice,
+                         ::testing::Combine(::testing::Bool(),
+                                            ::testing::Values(First::kOurs,
+                                                              First::kTrainings)));
+
+TEST_P(OnADevice, AnUpdateAfterSettleIsNotInTheCheckpoint) {
+  const auto saver = open();
+  ASSERT_OK(saver->prepare(state));
+  for (int64_t step = 1; step < 4; ++step) {
+    const SaveHandle handle =
+        saver->save({.step = step, .state = &state, .stream = training}).value();
+    EXPECT_EQ(saver->may_tear(), !has_room());
+    EXPECT_EQ(saver->settle({}, training).torn, std::vector<std::string>());
+    cuda.set(training, tensor, static_cast<std::byte>(step + 1));
+    ASSERT_OK(handle.durable());
+    EXPECT_EQ(saved(), Bytes(tensor.size(), static_cast<std::byte>(step)));
+  }
+  EXPECT_OK(saver->close());
+}
+
+TEST_P(OnADevice, AWriteBeforeSettleTearsOnlyWhatIsNotCopiedYet) {
+  const auto saver = open();
+  const SaveHandle handle =
+      saver->save({.step = 1, .state = &state, .stream = training}).value();
+  cuda.set(training, tensor, std::byte{9});
+  saver->settle({}, training);
+  if (has_room()) {
+    ASSERT_OK(handle.durable());
+    EXPECT_EQ(saved(), Bytes(tensor.size(), std::byte{1}));
+  } else {
+    EXPECT_ERROR(handle.durable(), ErrorCode::kUnavailable);
+    EXPECT_TRUE(handle.is_torn());
+  }
+}
+
+// What is linked is what a look at the tensor finds, so the look comes after the update.
+TEST_P(OnADevice, AnUpdateThatIsStillToRunIsInAnIncrementalSave) {
+  const auto saver = open(true);
+  for (int64_t step = 1; step < 4; ++step) {
+    cuda.set(training, tensor, static_cast<std::byte>(step));
+    if (step == 1) cuda.run_all();
+    const SaveHandle handle =
+        saver->save({.step = step, .state = &state, .stream = training}).value();
+    saver->settle({}, training);
+    ASSERT_OK(handle.durable());
+    EXPECT_EQ(saved(), Bytes(tensor.size(), static_cast<std::byte>(step)));
+  }
+  EXPECT_OK(saver->close());
+}
+
+TEST_P(OnADevice, WhatSettlesByTheWayMakesTrainingsStreamWait) {
+  const auto saver = open();
+  const auto save = [&](int64_t step) {
+    EXPECT_OK(saver->save({.step = step, .state = &state, .stream = training}));
+  };
+  save(1);
+  save(2);
+  ASSERT_OK(saver->prepare(state, training));
+  save(3);
+  saver->propose(4, training);
+  EXPECT_EQ(cuda.waits_of(nullptr), 0);
+}
+
+TEST_P(OnADevice, WorkThatIsStillToRunDoesNotOverwriteWhatIsRestored) {
+  {
+    const auto saver = open();
+    ASSERT_OK(saver->save({.step = 1, .state = &state, .stream = training}));
+    saver->settle({}, training);
+    ASSERT_OK(saver->close());
+  }
+  cuda.set(training, tensor, std::byte{7});
+  ASSERT_OK(restore(env, "run", state, nullptr, {.stream = training}));
+  EXPECT_TRUE(std::ranges::equal(tensor, Bytes(tensor.size(), std::byte{1})));
+  cuda.run_all();
+  EXPECT_TRUE(std::ranges::equal(tensor, Bytes(tensor.size(), std::byte{1})));
+}
+
+// One is where training is on its way to, the other has arrived.
+TEST_P(OnADevice, ReplicasAreComparedAsTheyAreAfterTheStream) {
+  const ByteSpan other = cuda.new_tensor(tensor.size());
+  std::ranges::fill(other, std::byte{1});
+  run_ranks(env, 2, [&](int rank, Transport& transport) {
+    StateGatherer gatherer(env, &transport, std::chrono::seconds(10));
+    const std::vector<HeldPiece> held{{.tensor = state.collection->tensor(0),
+                                       .box = state.pieces[0].box,
+                                       .memory = rank == 0 ? tensor : other,
+                                       .map = state.pieces[0].map,
+                                       .device = device.get()}};
+    EXPECT_OK(gatherer.gather(held, true, training));
+  });
+}
+
+// What is copied at once, on a device with so many bytes.
+struct AtOnceOnADevice : ::testing::TestWithParam<First> {
+  static constexpr int64_t kReserve = int64_t{1} << 30;
+  static constexpr int64_t kLarge = int64_t{20} << 20;
+
+  // Saves a few times, overwriting the tensor without a settle; all are as they were.
+  void save_and_overwrite(int64_t size, int64_t free) {
+    cuda.free_memory = free;
+    const ByteSpan tensor = cuda.new_tensor(static_cast<size_t>(size));
+    LocalState state = OnADevice::state_of(tensor);
+    state.pieces.edit()[0].device = device.get();
+    state.pieces.edit()[0].at_once = true;
+    SaverOptions options = test_options();
+    options.guard = Guard::kSample;
+    options.background = true;
+    options.direct = false;
+    const auto saver = Saver::open(env, "run", nullptr, options).value();
+    ASSERT_OK(saver->prepare(state));
+    for (int64_t step = 1; step < 4; ++step) {
+      cuda.set(training, tensor, static_cast<std::byte>(step));
+      const SaveHandle handle =
+          saver->save({.step = step, .state = &state, .stream = training}).value();
+      cuda.set(training, tensor, std::byte{9});
+      EXPECT_FALSE(saver->may_tear());
+      saver->settle({}, training);
+      ASSERT_OK(handle.durable());
+      Bytes memory(tensor.size());
+      ASSERT_OK(restore(env, "run", OnADevice::state_of(memory)));
+      EXPECT_TRUE(memory == Bytes(tensor.size(), static_cast<std::byte>(step)));
+    }
+    left = cuda.free_memory;
+    EXPECT_OK(saver->close());
+  }
+
+  MemoryEnv env{1};
+  FakeCuda cuda{GetParam()};
+  std::unique_ptr<Device> device = Device::open(cuda, 0).value();
+  CudaStream training = cuda.new_stream();
+  int64_t left = 0;  // free bytes of the device
+};
+
+INSTANTIATE_TEST_SUITE_P(All, AtOnceOnADevice,
+                         ::testing::Values(First::kOurs, First::kTrainings));
+
+TEST_P(AtOnceOnADevice, SmallCopiesNeedNoReserve) {
+  save_and_overwrite(1000, 1 << 20);
+  EXPECT_GT(cuda.allocations, 0);
+}
+
+TEST_P(AtOnceOnADevice, LargeCopiesLeaveTheReserveFree) {
+  save_and_overwrite(kLarge, kReserve + kLarge + kLarge / 2);
+  EXPECT_EQ(cuda.allocations, 1);
+  EXPECT_GE(left, kReserve);
+}
+
+TEST_P(AtOnceOnADevice, WhatFindsNoRoomIsCopiedIntoTheHostsMemory) {
+  save_and_overwrite(kLarge, kReserve + kLarge - 1);
+  EXPECT_EQ(cuda.allocations, 0);
+}
+
+TEST_P(AtOnceOnADevice, TheSameOfWhatIsSmall) {
+  save_and_overwrite(1000, 10);
+  EXPECT_EQ(cuda.allocations, 0);
+}
+
+// To take memory makes the device wait.
+TEST_P(OnADevice, NoSaveTakesMemoryThatPrepareCouldHaveTaken) {
+  const auto saver = open();
+  ASSERT_OK(saver->prepare(state));
+  const int prepared = cuda.allocations;
+  for (int64_t step = 1; step < 3; ++step) {
+    const SaveHandle handle =
+        saver->save({.step = step, .state = &state, .stream = training}).value();
+    saver->settle({}, training);
+    ASSERT_OK(handle.durable());
+  }
+  EXPECT_EQ(cuda.allocations, prepared);
+}
+
+}  // namespace
+}  // namespace holdfast::testing
