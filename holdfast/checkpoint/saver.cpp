@@ -208,8 +208,9 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
   HOLDFAST_TRY(plan_state(*request.state, Touch::kAheadIdly));
   task.plan = plan_;
   task.shard = HOLDFAST_TRY(plan_shard(*request.state, base, request.stream));
-  task.copies = task.shard.copy_at_once();
+  // First, while the list of pieces is still the one that the rooms know.
   task.shot = HOLDFAST_TRY(rooms_.take(task.shard.pieces(), request.stream));
+  task.copies = task.shard.copy_at_once();
   if (options_.guard != Guard::kOff) {
     task.guard = std::make_unique<CaptureGuard>(
         options_.guard, task.shard.shard().pieces, static_cast<uint64_t>(serial_));
@@ -267,7 +268,7 @@ int64_t RunSaver::ring_size() {
 }
 
 // A ring that fits the plan; one that is in use is kept until its saves are done.
-void RunSaver::make_ring(const std::vector<PieceToWrite>& pieces, Touch touch) {
+void RunSaver::make_ring(std::span<const PieceToWrite> pieces, Touch touch) {
   const bool fixed = options_.ring_bytes != 0 && options_.background;
   if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
   wait_idle(kNoDeadline);

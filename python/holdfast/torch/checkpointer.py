@@ -364,8 +364,10 @@ class Checkpointer:
 
     def _check_new(self) -> None:
         """Or steps of another training would be taken for older ones of this, and removed."""
+        if self._asked:
+            return
         there = sorted(path.name for path in Path(self._run).glob("step-*"))
-        if there and not self._asked:
+        if there:
             raise ValueError(f"{self._run}: {there[-1]} is there already, want resume() before the "
                              "first step, or another folder")
         self._asked = True
