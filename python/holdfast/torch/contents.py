@@ -9,9 +9,8 @@ differs by rank).
 import contextlib
 import operator
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import GeneratorType
 from typing import Any
 
 import torch
@@ -24,6 +23,7 @@ from holdfast.torch import generators as random_generators
 from holdfast.torch.boxes import Rule
 from holdfast.torch.ddp import running_statistics
 from holdfast.torch.extra import ExtraState, names_of
+from holdfast.torch.foreign import Foreign
 from holdfast.torch.groups import merge_objects
 from holdfast.torch.holders import Holder, Several, kind_of, kinds_of, together
 from holdfast.torch.loader import Loader
@@ -86,7 +86,6 @@ class Contents:
         self._group = group
         self._rank = dist.get_rank(group) if several else 0
         self._world = dist.get_world_size(group) if several else 1
-        self._models = [one for _, one in by_key(model)]
         self._state = State(model, optimizer, names=names, spec=spec)
         self._extra = ExtraState(model, names)
         self._data = data
@@ -99,6 +98,8 @@ class Contents:
         if data is not None:
             _check_data(data)
             self._holders.append(Holder("data", data, rules))
+        known = data is None or isinstance(data, Loader)
+        self._foreign = None if known else Foreign(data)
         self._generators = dict(generators or {})
         # Refuses what it does not know; and what is slow the first time is done then.
         random_generators.capture(self._generators)
@@ -141,6 +142,9 @@ class Contents:
         captured.objects["kinds"] = {key: dict(kinds) for key, kinds in self._thing_kinds.items()}
         captured.rank_objects["optimizer"] = self._state.objects(looked=True)
         captured.rank_objects["generators"] = random_generators.capture(self._generators)
+        if self._foreign is not None:
+            self._foreign.go_on()
+            captured.rank_objects["data draws"] = self._foreign.draws
 
     def copy_at_once(self, names: Iterable[str]) -> None:
         """These tensors are written to between updates: copied inside save() from now on."""
@@ -236,22 +240,23 @@ class Contents:
         self._extra.load()
 
     def restore_generators(self, found: _native.Looked, report: Any) -> None:
-        """When the loader's iterator exists, whose making draws from them."""
+        """When the loader's iterator exists, whose making draws from them, or before."""
         if len(found.rank_objects) != self._world:
             report.inexact.append(f"generators: of {len(found.rank_objects)} ranks, and there "
                                   f"are {self._world}: they go on as they are")
             return
-        saved = found.rank_objects[self._rank]["generators"]
+        own = found.rank_objects[self._rank]
 
         def restore() -> None:
-            report.inexact.extend(random_generators.restore(saved, self._generators))
+            lines = random_generators.restore(own["generators"], self._generators)
+            report.inexact.extend(line for line in lines if line not in report.inexact)
 
         if isinstance(self._data, Loader):
             self._data.after_iter = restore
-        elif self._data is not None:
-            _after_first_iter(self._data, self._models, restore)
-        else:
+        elif self._foreign is None:
             restore()
+        else:
+            report.inexact += self._foreign.resumed(restore, own.get("data draws"))
 
     # Names
 
@@ -398,46 +403,3 @@ def _check_data(data: Any) -> None:
                         "holdfast.data.resumable(loader) around it, or holdfast.data.loader")
     raise TypeError(f"data: a {kind} without state_dict(); want holdfast.data.loader, "
                     "holdfast.data.resumable, or an iterable with state_dict and load_state_dict")
-
-
-def _after_first_iter(data: Any, models: Iterable[nn.Module], call: Callable[[], None]) -> None:
-    """Once, when the loader's iterator exists: what the next epoch's draws is kept then.
-
-    A generator draws later than that; for it, and for a loader that is read in another way,
-    before the first forward pass.
-    """
-    kind, left = type(data), [call]
-
-    def once() -> None:
-        if left:
-            left.pop()()
-
-    def make_iterator(self: Any) -> Any:
-        self.__class__ = kind
-        made = kind.__iter__(self)
-        if not isinstance(made, GeneratorType):
-            once()
-        return made
-
-    _before_first_forward(models, once)
-    with contextlib.suppress(TypeError):  # some classes cannot be changed
-        data.__class__ = type(kind.__name__, (kind,), {"__iter__": make_iterator})
-
-
-def _before_first_forward(models: Iterable[nn.Module], call: Callable[[], None]) -> None:
-    """Once, before whichever model is first called."""
-    hooks: list[Any] = []
-
-    def once(module: nn.Module, args: Any) -> None:
-        while hooks:
-            hooks.pop().remove()
-        if called:
-            return
-        called.append(True)
-        call()
-
-    called: list[bool] = []
-    for model in models:
-        module = model if isinstance(model, nn.Module) else getattr(model, "submod", None)
-        if isinstance(module, nn.Module):
-            hooks.append(module.register_forward_pre_hook(once))
