@@ -29,7 +29,7 @@ from holdfast.torch.holders import Holder, Several, kind_of, kinds_of, together
 from holdfast.torch.loader import Loader
 from holdfast.torch.names import Renaming, by_key, join, own_name, plain_name
 from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
-from holdfast.torch.watch import Versions
+from holdfast.torch.watch import Versions, places_of
 
 FORMAT = 1
 
@@ -55,17 +55,36 @@ class Captured:
 
 
 @dataclass
+class _Made:
+    """What was made of the pieces of the model and its optimizers."""
+
+    pieces: list[Piece]
+    places: dict[int, int]  # where a piece is in what follows, if it is saved by this rank
+    held: _native.Pieces
+    watched: Versions
+    owners: list[torch.Tensor]
+
+    def changed(self, pieces: list[Piece]) -> list[int] | None:
+        """Where pieces are others by the same names; None if there is another number of them."""
+        if len(pieces) != len(self.pieces):
+            return None
+        found = places_of(operator.is_not, pieces, self.pieces)
+        names = all(pieces[k].name == self.pieces[k].name for k in found)
+        return found if names else None
+
+
+@dataclass
 class _Joined:
     """Tensors of the model and its optimizers, and of objects with them."""
 
     state: _native.Pieces
     pieces: list[Piece]
+    more: list[_native.HeldPiece]  # of these
     all: _native.Pieces
 
-    def is_of(self, state: _native.Pieces, pieces: list[Piece]) -> bool:
-        """True if it was made of the very same."""
-        return (state is self.state and len(pieces) == len(self.pieces)
-                and all(map(operator.is_, pieces, self.pieces)))
+    def is_of(self, pieces: list[Piece]) -> bool:
+        """True if it has the very same of objects."""
+        return len(pieces) == len(self.pieces) and all(map(operator.is_, pieces, self.pieces))
 
 
 class Contents:
@@ -104,7 +123,7 @@ class Contents:
         random_generators.capture(self._generators)
         self._at_once: set[str] = set()
         # What was made of the pieces, for as long as they stay the same.
-        self._made: tuple[list[Piece], _native.Pieces, Versions, list[Any]] | None = None
+        self._made: _Made | None = None
         self._joined: _Joined | None = None
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
@@ -317,23 +336,50 @@ class Contents:
 
     def _capture_state(self) -> Captured:
         pieces = self._state.pieces()
-        if self._made is None or self._made[0] is not pieces:
-            mine = [piece for piece in pieces if self._saves(piece)]
-            watched = Versions({self._saved_name(p): p.outer for p in mine
-                                if p.outer is not None and not self._copied_at_once(p)})
-            held = _native.Pieces([self._hold(p, self._saved_name(p)) for p in mine])
-            self._made = (pieces, held, watched, [piece.tensor for piece in mine])
-        _, held, watched, owners = self._made
-        return Captured(held, owners, watched)
+        if self._made is None or self._made.pieces is not pieces:
+            self._made = self._renew(pieces) or self._make(pieces)
+        return Captured(self._made.held, self._made.owners, self._made.watched)
+
+    def _make(self, pieces: list[Piece]) -> _Made:
+        mine = [k for k, piece in enumerate(pieces) if self._saves(piece)]
+        watched = Versions({self._saved_name(p): p.outer for p in (pieces[k] for k in mine)
+                            if p.outer is not None and not self._copied_at_once(p)})
+        held = [self._hold(pieces[k], self._saved_name(pieces[k])) for k in mine]
+        return _Made(pieces, {place: k for k, place in enumerate(mine)}, _native.Pieces(held),
+                     watched, [pieces[k].tensor for k in mine])
+
+    def _renew(self, pieces: list[Piece]) -> _Made | None:
+        """What was made before, with the pieces that are others now; None if more has changed."""
+        known, found = self._made, self._made and self._made.changed(pieces)
+        if known is None or found is None:
+            return None
+        for k in found:
+            if self._saves(pieces[k]) != (k in known.places) or (
+                    self._copied_at_once(pieces[k]) != self._copied_at_once(known.pieces[k])):
+                return None
+        found = [k for k in found if k in known.places]
+        owners = list(known.owners)
+        for k in found:
+            owners[known.places[k]] = pieces[k].tensor
+        held = known.held.replaced(
+            [known.places[k] for k in found],
+            [self._hold(pieces[k], self._saved_name(pieces[k])) for k in found])
+        watched = known.watched.replaced({
+            self._saved_name(pieces[k]): pieces[k].outer for k in found})
+        return _Made(pieces, known.places, held, watched, owners)
 
     def _add(self, captured: Captured, others: list[tuple[Piece, bool]]) -> None:
         """Tensors of objects, which may change at any time; and whether they are a rank's own."""
         pieces = [piece for piece, _ in others]
-        if self._joined is None or not self._joined.is_of(captured.held, pieces):
+        joined = self._joined
+        if joined is None or not joined.is_of(pieces):
             more = [self._hold(piece, self._thing_name(piece, is_own), at_once=True)
                     for piece, is_own in others]
-            self._joined = _Joined(captured.held, pieces, captured.held.plus(more))
-        captured.held = self._joined.all
+            joined = _Joined(captured.held, pieces, more, captured.held.plus(more))
+        elif joined.state is not captured.held:
+            joined = _Joined(captured.held, pieces, joined.more, captured.held.plus(joined.more))
+        self._joined = joined
+        captured.held = joined.all
         captured.owners = captured.owners + [piece.tensor for piece in pieces]
 
     def _copied_at_once(self, piece: Piece) -> bool:

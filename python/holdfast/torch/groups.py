@@ -39,11 +39,6 @@ def merge_objects(ranks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
     return merged
 
 
-def has_objects(state: Mapping[str, Any]) -> bool:
-    """True if some slot is no tensor."""
-    return any(not isinstance(value, torch.Tensor) for value in state.values())
-
-
 def has_other(optimizer: Optimizer) -> bool:
     """True if the optimizer keeps something by other keys than parameters."""
     return bool(_other(optimizer))
@@ -57,6 +52,14 @@ def pack_other(key: str, optimizer: Optimizer) -> list[tuple[Any, Any]]:
     """What the optimizer keeps by other keys than parameters, as plain values."""
     root = join("optimizer", key)
     return [(k, pack(v, join(root, str(k)), inline=_ANY_SIZE).tree) for k, v in _other(optimizer)]
+
+
+def remove_other(key: str, optimizer: Optimizer, objects: Mapping[str, Any]) -> None:
+    """Removes what the optimizer keeps by such keys, and what the checkpoint does not have."""
+    saved = [name for name, _ in objects["other"].get(join("optimizer", key), [])]
+    if any(group["params"] for group in objects["groups"]):
+        for name in [k for k, _ in _other(optimizer) if k not in saved]:
+            del optimizer.state[name]
 
 
 def options_of(key: str, group: Mapping[str, Any]) -> Any:
