@@ -1,9 +1,9 @@
 """All that a checkpoint of a training process holds, gathered and put back.
 
-Tensors are pieces (pieces.py); the rest is plain objects, in two trees: what is the same on
-all ranks, of which rank 0's is kept, and what is a rank's own (generators, the options of
-the parameters that it holds, the extra state of its modules, the position of a loader that
-differs by rank).
+Tensors are pieces (pieces.py); the rest is plain objects, in two trees: rank 0's, and what
+is a rank's own (generators, the options of the parameters that it holds, the extra state of
+its modules, the position of a loader that differs by rank, and the values of objects on all
+ranks but rank 0, for they may differ: own_values.py).
 """
 
 import contextlib
@@ -21,13 +21,14 @@ from torch import nn
 from holdfast import _native
 from holdfast.arrays import describe_one
 from holdfast.torch import generators as random_generators
-from holdfast.torch.boxes import Rule
+from holdfast.torch.boxes import Rule, rule_for
 from holdfast.torch.ddp import running_statistics
 from holdfast.torch.extra import ExtraState, names_of
 from holdfast.torch.groups import merge_objects
 from holdfast.torch.holders import Holder, Several, kind_of, kinds_of, together
 from holdfast.torch.loader import Loader
 from holdfast.torch.names import Renaming, by_key, join, own_name, plain_name
+from holdfast.torch.own_values import check_rules, choose, rules_inside
 from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
 from holdfast.torch.watch import Versions, places_of
 
@@ -110,18 +111,20 @@ class Contents:
         self._extra = ExtraState(model, names)
         self._data = data
         self._data_is_own = data is not None and getattr(data, "per_rank", True)
-        rules = dict(spec or {})
+        rules = self._rules = dict(spec or {})
+        check_rules(rules)
         given = {key: together(key, thing) for key, thing in things.items() if thing is not None}
         self._thing_kinds = {key: kinds_of(thing) for key, thing in given.items()}
         self._holders = [Holder(key, thing, self._rules_of(key, thing, rules))
                          for key, thing in given.items()]
         if data is not None:
             _check_data(data)
-            self._holders.append(Holder("data", data, rules))
+            self._holders.append(Holder("data", data, rules_inside("data", rules)))
         self._generators = dict(generators or {})
         # Refuses what it does not know; and what is slow the first time is done then.
         random_generators.capture(self._generators)
         self._at_once: set[str] = set()
+        self._notes: dict[str, str] = {}  # what is not surely right of what is restored
         # What was made of the pieces, for as long as they stay the same.
         self._made: _Made | None = None
         self._joined: _Joined | None = None
@@ -143,8 +146,10 @@ class Contents:
         for holder in self._holders:
             tree, pieces = holder.capture()
             is_own = self._is_own(holder)
-            trees = own if is_own else captured.objects
-            trees.setdefault("things", {})[holder.key] = tree
+            if not is_own:
+                captured.objects.setdefault("things", {})[holder.key] = tree
+            if is_own or self._keeps_own_values(holder):
+                own.setdefault("things", {})[holder.key] = tree
             others += [(piece, is_own) for piece in pieces if self._saves(piece)]
         if self._extra.names:
             own["extra"], pieces = self._extra.capture()
@@ -226,19 +231,21 @@ class Contents:
         """Memory for all that is in the checkpoint, as pieces to fill."""
         saved = _saved(found)
         ranks = len(found.rank_objects)
+        mine = self._own_view(saved, ranks)
+        self._notes = {}
         held = []
         for holder in self._holders:
             tree = self._tree_of(holder, found)
             if tree is None:
                 continue
-            for piece in holder.make_room(tree, self._own_view(saved, ranks)):
+            for piece in holder.make_room(tree, mine):
                 copies = "own" if self._is_own(holder) else piece.copies
                 held.append(self._hold(piece, self._name_in(piece.name, copies, saved, ranks)))
         held += [self._hold(piece, piece.name)
                  for piece in self._extra.make_room(self._rank, _extra_trees(found), saved)]
         # Last, for it is what changes something, and the above may fail.
         if not self.other_optimizers(found):
-            self._state.make_slots(saved, _optimizer_objects(found))
+            self._state.make_slots(mine, self._optimizer_objects(found))
         for piece in self._state.pieces():
             name = self._name_in(piece.name, piece.copies, saved, ranks)
             if name in saved:
@@ -247,8 +254,12 @@ class Contents:
 
     def load(self, restored: _native.Restored, found: _native.Looked) -> None:
         """Gives the objects what was restored; the tensors are filled already."""
+        self._state.forget_gradients()
         if self.optimizers and not self.other_optimizers(found):
-            self._state.load_objects(_optimizer_objects(found))
+            objects = self._optimizer_objects(found)
+            self._state.load_objects(objects)
+            self._state.remove_unsaved(self._own_view(_saved(found), len(found.rank_objects)),
+                                       objects)
         for holder in self._holders:
             if self._tree_of(holder, found) is not None:
                 holder.load()
@@ -256,6 +267,7 @@ class Contents:
 
     def restore_generators(self, found: _native.Looked, report: Any) -> None:
         """When the loader's iterator exists, whose making draws from them."""
+        report.inexact.extend(self._notes.values())
         if len(found.rank_objects) != self._world:
             report.inexact.append(f"generators: of {len(found.rank_objects)} ranks, and there "
                                   f"are {self._world}: they go on as they are")
@@ -271,6 +283,15 @@ class Contents:
             _after_first_iter(self._data, self._models, restore)
         else:
             restore()
+
+    def _optimizer_objects(self, found: _native.Looked) -> dict[str, Any]:
+        ranks = [own["optimizer"] for own in found.rank_objects]
+        merged = merge_objects(ranks, self._rank if len(ranks) == self._world else None)
+        if merged["differ"]:
+            self._notes["optimizer"] = (
+                f"{_few(merged['differ'])}: the {len(ranks)} ranks that saved had different "
+                "hyper-parameters, and those of the first are taken")
+        return merged
 
     # Names
 
@@ -301,19 +322,28 @@ class Contents:
         end = own_name("", self._rank % ranks)
         mine = {name.removesuffix(end): info for name, info in saved.items()
                 if name.endswith(end)}
-        return {**saved, **mine}
+        of_all = {name: info for name, info in saved.items() if plain_name(name) == name}
+        return {**of_all, **mine}
 
     def _rules_of(self, key: str, thing: Any, rules: Mapping[str, Rule]) -> dict[str, Rule]:
         """An averaged model has running statistics, too, which each rank averages alone."""
         if self._world > 1 and isinstance(thing, Several):
             for name, one in thing.things.items():
                 rules = self._rules_of(join(key, name), one, rules)
+        rules = rules_inside(key, rules)
         if self._world == 1 or not isinstance(thing, nn.Module):
-            return dict(rules)
+            return rules
         return {**rules, **{f"{key}.{name}": "own" for name in running_statistics(thing)}}
 
     def _is_own(self, holder: Holder) -> bool:
-        return holder.key == "data" and self._data_is_own and self._world > 1
+        if holder.key != "data" or self._world == 1:
+            return False
+        rule = rule_for("data", self._rules)
+        return rule == "own" if isinstance(rule, str) else self._data_is_own
+
+    def _keeps_own_values(self, holder: Holder) -> bool:
+        """True if this rank's plain values are saved beside those of rank 0."""
+        return self._rank > 0 and rule_for(holder.key, self._rules) != "first"
 
     def _tree_of(self, holder: Holder, found: _native.Looked) -> Any:
         """What was saved of it; None if there is nothing, or it was of another kind."""
@@ -325,12 +355,25 @@ class Contents:
                 raise ValueError(f"data: saved by each of {len(found.rank_objects)} ranks for "
                                  f"itself, and there are {self._world}; want "
                                  "holdfast.data.loader, whose position is the same for all")
-            return trees.get(holder.key)
+            return self._chosen(holder, trees[holder.key], found) if holder.key in trees else None
         if len(found.rank_objects) != self._world:
             raise ValueError(f"data: its position is of {len(found.rank_objects)} ranks, and "
                              f"there are {self._world}; want as many, or holdfast.data.loader")
         own = found.rank_objects[self._rank].get("things", {})
         return own.get(holder.key, found.objects.get("things", {}).get(holder.key))
+
+    def _chosen(self, holder: Holder, first: Any, found: _native.Looked) -> Any:
+        """Its values for this rank; what is not surely right is noted."""
+        trees = [own.get("things", {}).get(holder.key, first) for own in found.rank_objects]
+        rules = {**self._rules, "data": self._rules.get("data", "equal")}
+        differing: list[str] = []
+        chosen = choose(holder.key, trees, self._rank if len(trees) == self._world else None,
+                        rules, differing)
+        if differing:
+            self._notes[holder.key] = (
+                f"{_few(differing)}: the {len(trees)} ranks that saved had different values, and "
+                "those of rank 0 are taken")
+        return chosen
 
     # Pieces for the engine
 
@@ -418,10 +461,6 @@ def _saved(found: _native.Looked) -> dict[str, Saved]:
     return saved
 
 
-def _optimizer_objects(found: _native.Looked) -> dict[str, Any]:
-    return merge_objects(own["optimizer"] for own in found.rank_objects)
-
-
 def _extra_trees(found: _native.Looked) -> list[Any]:
     return [own.get("extra", {}) for own in found.rank_objects]
 
@@ -433,6 +472,11 @@ def _short(kinds: Mapping[str, str]) -> dict[str, str]:
 
 def _words(kinds: Mapping[str, str]) -> str:
     return " and ".join(f"a {kind}" for kind in kinds.values()) or "none"
+
+
+def _few(names: Sequence[str]) -> str:
+    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return ", ".join(names[:3]) + more
 
 
 def _check_data(data: Any) -> None:

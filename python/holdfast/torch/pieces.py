@@ -202,6 +202,12 @@ class State:
                     del optimizer.state[parameter]
             remove_other(key, optimizer, objects)
 
+    def forget_gradients(self) -> None:
+        """Those of steps that are undone would be added to; a new process has none."""
+        for entry in self.entries:
+            if entry.is_parameter:
+                entry.kept.grad = None
+
     def load_objects(self, objects: Mapping[str, Any]) -> list[str]:
         """Sets hyper-parameters and other plain values, when the tensors are filled.
 
