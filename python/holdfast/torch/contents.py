@@ -151,7 +151,7 @@ class Contents:
             if is_own or self._keeps_own_values(holder):
                 own.setdefault("things", {})[holder.key] = tree
             others += [(piece, is_own) for piece in pieces if self._saves(piece)]
-        if self._extra.names:
+        if self._extra.all_names:
             own["extra"], pieces = self._extra.capture()
             others += [(piece, True) for piece in pieces if self._saves(piece)]
         if others:
@@ -181,9 +181,14 @@ class Contents:
         return any(self._state.has(parameter) for group in optimizer.param_groups
                    for parameter in group["params"][:1])
 
-    def expected(self) -> dict[str, Saved]:
-        """Names that the model itself has, which a checkpoint of it must have too."""
-        return {self._saved_name(piece): Saved(piece.tensor.dtype, tuple(piece.shape))
+    def expected(self, found: _native.Looked | None = None) -> dict[str, Saved]:
+        """Names that the model itself has, which a checkpoint of it must have too.
+
+        Given one, buffers are as it has them where their module takes them so.
+        """
+        taken = {} if found is None else self._state.reshaped(self._saved_for_me(found))
+        return {self._saved_name(piece): taken.get(
+                    piece.name, Saved(piece.tensor.dtype, tuple(piece.shape)))
                 for piece in self._state.pieces() if piece.kind in ("parameter", "buffer")}
 
     def has_any(self, found: _native.Looked) -> bool:
@@ -195,7 +200,7 @@ class Contents:
     def known(self) -> set[str]:
         """Names of tensors, and of what tensors belong to: a parameter's slots, an object."""
         names = {name for entry in self._state.entries for name in (entry.name, *entry.aliases)}
-        return names | self._state.slot_prefixes() | self.things | self._extra.names
+        return names | self._state.slot_prefixes() | self.things | self._extra.all_names
 
     @property
     def things(self) -> set[str]:
@@ -231,7 +236,7 @@ class Contents:
         """Memory for all that is in the checkpoint, as pieces to fill."""
         saved = _saved(found)
         ranks = len(found.rank_objects)
-        mine = self._own_view(saved, ranks)
+        mine = self._saved_for_me(found)
         self._notes = {}
         held = []
         for holder in self._holders:
@@ -244,6 +249,7 @@ class Contents:
         held += [self._hold(piece, piece.name)
                  for piece in self._extra.make_room(self._rank, _extra_trees(found), saved)]
         # Last, for it is what changes something, and the above may fail.
+        self._state.reshape(mine)
         if not self.other_optimizers(found):
             self._state.make_slots(mine, self._optimizer_objects(found))
         for piece in self._state.pieces():
@@ -258,12 +264,14 @@ class Contents:
         if self.optimizers and not self.other_optimizers(found):
             objects = self._optimizer_objects(found)
             self._state.load_objects(objects)
-            self._state.remove_unsaved(self._own_view(_saved(found), len(found.rank_objects)),
-                                       objects)
+            self._state.remove_unsaved(self._saved_for_me(found), objects)
         for holder in self._holders:
             if self._tree_of(holder, found) is not None:
                 holder.load()
         self._extra.load()
+        if self._extra.not_taken:
+            self._notes["extra"] = (f"{_few(self._extra.not_taken)}: of a state_dict of its own, "
+                                    "and not loaded from the checkpoint")
 
     def restore_generators(self, found: _native.Looked, report: Any) -> None:
         """When the loader's iterator exists, whose making draws from them."""
@@ -317,9 +325,10 @@ class Contents:
             return own_name(name, self._rank % ranks)  # it was own then
         return name
 
-    def _own_view(self, saved: Mapping[str, Saved], ranks: int) -> dict[str, Saved]:
-        """Tensors that are this rank's own, by the names that its objects have for them."""
-        end = own_name("", self._rank % ranks)
+    def _saved_for_me(self, found: _native.Looked) -> dict[str, Saved]:
+        """The tensors of the checkpoint, by the names that this rank has for them."""
+        saved = _saved(found)
+        end = own_name("", self._rank % len(found.rank_objects))
         mine = {name.removesuffix(end): info for name, info in saved.items()
                 if name.endswith(end)}
         of_all = {name: info for name, info in saved.items() if plain_name(name) == name}

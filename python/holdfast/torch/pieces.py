@@ -30,6 +30,7 @@ from holdfast.torch.boxes import (
 from holdfast.torch.ddp import copies_of_buffer
 from holdfast.torch.dtypes import Saved as Saved
 from holdfast.torch.groups import has_other, options_of, pack_other, remove_other, set_options
+from holdfast.torch.module_dicts import reshape, reshaped
 from holdfast.torch.modules import Modules
 from holdfast.torch.names import Entry, Renaming, by_key, join
 from holdfast.torch.slots import (
@@ -201,6 +202,19 @@ class State:
                 if not state:
                     del optimizer.state[parameter]
             remove_other(key, optimizer, objects)
+
+    def reshaped(self, saved: Mapping[str, Saved]) -> dict[str, Saved]:
+        """Buffers that have another shape in the checkpoint, which their modules take."""
+        taken = {(id(module), name): info for module, wanted in reshaped(self.entries, saved)
+                 for name, info in wanted.items()}
+        return {entry.name: taken[id(entry.module), entry.attribute] for entry in self.entries
+                if (id(entry.module), entry.attribute) in taken}
+
+    def reshape(self, saved: Mapping[str, Saved]) -> None:
+        """Has modules make room for such buffers."""
+        for module, wanted in reshaped(self.entries, saved):
+            reshape(module, wanted)
+            self.forget()
 
     def forget_gradients(self) -> None:
         """Those of steps that are undone would be added to; a new process has none."""

@@ -44,7 +44,7 @@ def compare(contents: Contents, found: _native.Looked) -> Report:
     A collective: all ranks get the same report.
     """
     saved = {name: info for info in found.tensors for name in (info.name, *info.ties)}
-    missing, reshaped = _differences(contents.expected(), saved)
+    missing, reshaped = _differences(contents.expected(found), saved)
     missing += contents.missing_extra(found)
     others = [*contents.other_optimizers(found), *contents.other_things(found).values()]
     ranks = contents.all_ranks(((missing, reshaped, others), contents.known(), contents.things))
