@@ -20,14 +20,17 @@ from torch import nn
 
 from holdfast import _native
 from holdfast.arrays import describe_one
+from holdfast.torch import comm_hooks
 from holdfast.torch import generators as random_generators
 from holdfast.torch.boxes import Rule, rule_for
+from holdfast.torch.comm_hooks import CommHooks
 from holdfast.torch.ddp import running_statistics
 from holdfast.torch.extra import ExtraState, names_of
 from holdfast.torch.groups import merge_objects
 from holdfast.torch.holders import Holder, Several, kind_of, kinds_of, together
 from holdfast.torch.loader import Loader
 from holdfast.torch.names import Renaming, by_key, join, own_name, plain_name
+from holdfast.torch.optimizer_dicts import added_by
 from holdfast.torch.own_values import check_rules, choose, rules_inside
 from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
 from holdfast.torch.watch import Versions, places_of
@@ -120,6 +123,12 @@ class Contents:
         if data is not None:
             _check_data(data)
             self._holders.append(Holder("data", data, rules_inside("data", rules)))
+        keyed = [] if optimizer is None else by_key(optimizer)
+        for name, thing in added_by(keyed).items():
+            self._holders.append(Holder(name, thing, rules_inside(name, rules)))
+            self._holders[-1].capture()  # what cannot be stored is said at once
+        self._comm_hooks = CommHooks(model)
+        self._hooks_holder = Holder(comm_hooks.KEY, self._comm_hooks)
         self._generators = dict(generators or {})
         # Refuses what it does not know; and what is slow the first time is done then.
         random_generators.capture(self._generators)
@@ -128,7 +137,6 @@ class Contents:
         # What was made of the pieces, for as long as they stay the same.
         self._made: _Made | None = None
         self._joined: _Joined | None = None
-        keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
         self._kinds = {join("optimizer", key): kind_of(one) for key, one in keyed}
         self.parallel = f"{self._world} ranks"
@@ -143,9 +151,11 @@ class Contents:
         captured = self._capture_state()
         own = captured.rank_objects
         others: list[tuple[Piece, bool]] = []
-        for holder in self._holders:
+        for holder in [*self._holders, self._hooks_holder]:
             tree, pieces = holder.capture()
             is_own = self._is_own(holder)
+            if is_internal(holder.key) and not tree:
+                continue
             if not is_own:
                 captured.objects.setdefault("things", {})[holder.key] = tree
             if is_own or self._keeps_own_values(holder):
@@ -200,12 +210,13 @@ class Contents:
     def known(self) -> set[str]:
         """Names of tensors, and of what tensors belong to: a parameter's slots, an object."""
         names = {name for entry in self._state.entries for name in (entry.name, *entry.aliases)}
+        names |= {holder.key for holder in self._holders} | {comm_hooks.KEY}
         return names | self._state.slot_prefixes() | self.things | self._extra.all_names
 
     @property
     def things(self) -> set[str]:
         """Keys of the objects that are given."""
-        return {holder.key for holder in self._holders}
+        return {holder.key for holder in self._holders if not is_internal(holder.key)}
 
     def missing_extra(self, found: _native.Looked) -> list[str]:
         """Names of what modules keep beside tensors that the checkpoint does not have."""
@@ -239,7 +250,7 @@ class Contents:
         mine = self._saved_for_me(found)
         self._notes = {}
         held = []
-        for holder in self._holders:
+        for holder in [*self._holders, self._hooks_holder]:
             tree = self._tree_of(holder, found)
             if tree is None:
                 continue
@@ -274,7 +285,16 @@ class Contents:
                                     "and not loaded from the checkpoint")
 
     def restore_generators(self, found: _native.Looked, report: Any) -> None:
-        """When the loader's iterator exists, whose making draws from them."""
+        """When the loader's iterator exists, whose making draws from them.
+
+        Communication hooks get their state here, too: DDP's buckets were rebuilt just now,
+        by a pass that their hooks have seen.
+        """
+        if self._tree_of(self._hooks_holder, found) is not None:
+            self._hooks_holder.load()
+        if unsaved := self._comm_hooks.unsaved():
+            self._notes["unsaved"] = (f"{_few(unsaved)}: of a communication hook, and cannot be "
+                                      "stored; expected a state_dict() and load_state_dict()")
         report.inexact.extend(self._notes.values())
         if len(found.rank_objects) != self._world:
             report.inexact.append(f"generators: of {len(found.rank_objects)} ranks, and there "
@@ -345,6 +365,8 @@ class Contents:
         return {**rules, **{f"{key}.{name}": "own" for name in running_statistics(thing)}}
 
     def _is_own(self, holder: Holder) -> bool:
+        if holder is self._hooks_holder:
+            return True
         if holder.key != "data" or self._world == 1:
             return False
         rule = rule_for("data", self._rules)
@@ -358,6 +380,8 @@ class Contents:
         """What was saved of it; None if there is nothing, or it was of another kind."""
         if holder.key in self.other_things(found):
             return None
+        if is_internal(holder.key):
+            return self._internal_tree(holder, found)
         if not self._is_own(holder):
             trees = found.objects.get("things", {})
             if holder.key == "data" and "data" not in trees and len(found.rank_objects) > 1:
@@ -370,6 +394,20 @@ class Contents:
                              f"there are {self._world}; want as many, or holdfast.data.loader")
         own = found.rank_objects[self._rank].get("things", {})
         return own.get(holder.key, found.objects.get("things", {}).get(holder.key))
+
+    def _internal_tree(self, holder: Holder, found: _native.Looked) -> Any:
+        """Likewise, where a checkpoint may do without it, and then that is noted."""
+        own = [rank.get("things", {}) for rank in found.rank_objects]
+        first = found.objects.get("things", {}).get(holder.key)
+        tree = None
+        if holder is self._hooks_holder:
+            tree = own[self._rank].get(holder.key) if len(own) == self._world else None
+        elif first is not None and not self.other_optimizers(found):
+            tree = self._chosen(holder, first, found)
+        if tree is None and (holder.capture()[0] or any(holder.key in one for one in own)):
+            self._notes[holder.key] = (f"{holder.key}: the checkpoint has none for this rank of "
+                                       f"{self._world}, and it stays as it is")
+        return tree
 
     def _chosen(self, holder: Holder, first: Any, found: _native.Looked) -> Any:
         """Its values for this rank; what is not surely right is noted."""
@@ -441,6 +479,11 @@ class Contents:
         array = describe_one(name, piece.tensor, piece.aliases)
         return _native.HeldPiece(array, list(piece.shape), piece.box,
                                  at_once or piece.at_once or name in self._at_once)
+
+
+def is_internal(key: str) -> bool:
+    """True for an object that nobody has given: the name of a keyword has no dot."""
+    return "." in key
 
 
 def saved_extra(found: _native.Looked) -> list[str]:
