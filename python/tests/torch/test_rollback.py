@@ -4,8 +4,11 @@ import copy
 
 import pytest
 import torch
+import torch.distributed as dist
 from ranks import run_ranks
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from training import Toy
 
@@ -163,3 +166,53 @@ def on_ranks(rank, world, run):
 
 def test_going_back_on_ranks_leaves_ddp_as_it_is(tmp_path):
     assert run_ranks(2, on_ranks, str(tmp_path)) == [([], 0), ([], 0)]
+
+
+class Momentum(torch.optim.Optimizer):
+    """One momentum by a number, one in a list, and one that is each rank's own."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for p in self.param_groups[0]["params"]:
+            state = self.state[p]
+            if not state:
+                state[0], state["list"] = torch.zeros_like(p), [torch.zeros_like(p)]
+                state["own"] = torch.zeros(3)
+            state[0].add_(p.grad)
+            state["list"][0].add_(state[0])
+            state["own"] += 1 + (dist.get_rank() if dist.is_initialized() else 0)
+            p.sub_(state["list"][0] + state["own"].sum(), alpha=0.1)
+
+
+def sharded(rank, world, run, start, steps):
+    torch.manual_seed(0)
+    model = nn.Linear(4, 6, bias=False)
+    if world > 1:
+        fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
+    optimizer = Momentum(model.parameters())
+    with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1000 steps",
+                               signals=False, space_reserve=0,
+                               spec={"optimizer.*.own": "own"}) as ck:
+        assert ck.resume() == start
+        for step in range(start, steps):
+            optimizer.zero_grad()
+            model(torch.ones(2, 4) * step).sum().backward()
+            optimizer.step()
+        ck.save(steps - 1).durable()
+    state = optimizer.state[model.weight]
+    tensors = [model.weight, state[0], state["list"][0]]
+    whole = [t.full_tensor() if world > 1 else t for t in tensors]
+    return [t.tolist() for t in whole], state["own"].tolist(), sorted(map(str, state))
+
+
+def test_slots_by_numbers_and_in_lists_are_cut_as_their_parameter_is(tmp_path):
+    wanted = run_ranks(2, sharded, str(tmp_path / "a"), 0, 5)
+    assert [own for _, own, _ in wanted] == [[5.0] * 3, [10.0] * 3]
+    saved = run_ranks(2, sharded, str(tmp_path / "b"), 0, 3)
+    assert run_ranks(2, sharded, str(tmp_path / "b"), 3, 5) == wanted
+    run_ranks(2, sharded, str(tmp_path / "c"), 0, 3)
+    tensors, own, keys = sharded(0, 1, tmp_path / "c", 3, 3)
+    assert tensors == saved[0][0] and keys == ["0", "list", "own"]
