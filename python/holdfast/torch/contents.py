@@ -7,10 +7,8 @@ ranks but rank 0, for they may differ: own_values.py).
 """
 
 import contextlib
-import operator
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import GeneratorType
 from typing import Any
 
@@ -19,10 +17,11 @@ import torch.distributed as dist
 from torch import nn
 
 from holdfast import _native
-from holdfast.arrays import describe_one
 from holdfast.torch import comm_hooks
 from holdfast.torch import generators as random_generators
 from holdfast.torch.boxes import Rule, rule_for
+from holdfast.torch.capture import Captured as Captured
+from holdfast.torch.capture import HeldState
 from holdfast.torch.comm_hooks import CommHooks
 from holdfast.torch.ddp import running_statistics
 from holdfast.torch.extra import ExtraState, names_of
@@ -33,62 +32,8 @@ from holdfast.torch.names import Renaming, by_key, join, own_name, plain_name
 from holdfast.torch.optimizer_dicts import added_by
 from holdfast.torch.own_values import check_rules, choose, rules_inside
 from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
-from holdfast.torch.watch import Versions, places_of
 
 FORMAT = 1
-
-
-@dataclass
-class Captured:
-    """One save, before it begins."""
-
-    held: _native.Pieces
-    owners: list[torch.Tensor]  # kept alive until their bytes are copied
-    watched: Versions  # of what is copied in the background
-    objects: dict[str, Any] = field(default_factory=dict)
-    rank_objects: dict[str, Any] = field(default_factory=dict)
-    versions: list[int] | None = None  # of what is watched
-
-    def watch(self) -> None:
-        """From now on it is noticed if tensors are written to."""
-        self.versions = self.watched.now()
-
-    def changed(self) -> list[str]:
-        """Names of tensors that were written to since, as far as their versions tell."""
-        return [] if self.versions is None else self.watched.changed(self.versions)
-
-
-@dataclass
-class _Made:
-    """What was made of the pieces of the model and its optimizers."""
-
-    pieces: list[Piece]
-    places: dict[int, int]  # where a piece is in what follows, if it is saved by this rank
-    held: _native.Pieces
-    watched: Versions
-    owners: list[torch.Tensor]
-
-    def changed(self, pieces: list[Piece]) -> list[int] | None:
-        """Where pieces are others by the same names; None if there is another number of them."""
-        if len(pieces) != len(self.pieces):
-            return None
-        found = places_of(operator.is_not, pieces, self.pieces)
-        names = all(pieces[k].name == self.pieces[k].name for k in found)
-        return found if names else None
-
-
-@dataclass
-class _Joined:
-    """Tensors of the model and its optimizers, and of objects with them."""
-
-    state: _native.Pieces
-    pieces: list[Piece]
-    more: list[_native.HeldPiece]  # of these
-    all: _native.Pieces
-
-    def is_of(self, pieces: list[Piece]) -> bool:
-        """True if it has the very same of objects."""
-        return len(pieces) == len(self.pieces) and all(map(operator.is_, pieces, self.pieces))
 
 
 class Contents:
@@ -111,6 +56,7 @@ class Contents:
         self._world = dist.get_world_size(group) if several else 1
         self._models = [one for _, one in by_key(model)]
         self._state = State(model, optimizer, names=names, spec=spec)
+        self._held = HeldState(self._state, self._rank)
         self._extra = ExtraState(model, names)
         self._data = data
         self._data_is_own = data is not None and getattr(data, "per_rank", True)
@@ -132,11 +78,7 @@ class Contents:
         self._generators = dict(generators or {})
         # Refuses what it does not know; and what is slow the first time is done then.
         random_generators.capture(self._generators)
-        self._at_once: set[str] = set()
         self._notes: dict[str, str] = {}  # what is not surely right of what is restored
-        # What was made of the pieces, for as long as they stay the same.
-        self._made: _Made | None = None
-        self._joined: _Joined | None = None
         self.optimizers = [one for _, one in keyed]
         self._kinds = {join("optimizer", key): kind_of(one) for key, one in keyed}
         self.parallel = f"{self._world} ranks"
@@ -144,11 +86,11 @@ class Contents:
 
     def held(self) -> _native.Pieces:
         """What this rank saves of the model and its optimizers, as the engine takes it."""
-        return self._capture_state().held
+        return self._held.capture().held
 
     def capture(self) -> Captured:
         """All tensors, and the objects that may have some; they are not copied yet."""
-        captured = self._capture_state()
+        captured = self._held.capture()
         own = captured.rank_objects
         others: list[tuple[Piece, bool]] = []
         for holder in [*self._holders, self._hooks_holder]:
@@ -160,12 +102,12 @@ class Contents:
                 captured.objects.setdefault("things", {})[holder.key] = tree
             if is_own or self._keeps_own_values(holder):
                 own.setdefault("things", {})[holder.key] = tree
-            others += [(piece, is_own) for piece in pieces if self._saves(piece)]
+            others += [(piece, is_own) for piece in pieces if self._held.saves(piece)]
         if self._extra.all_names:
             own["extra"], pieces = self._extra.capture()
-            others += [(piece, True) for piece in pieces if self._saves(piece)]
+            others += [(piece, True) for piece in pieces if self._held.saves(piece)]
         if others:
-            self._add(captured, others)
+            self._held.add(captured, others, self._thing_name)
         return captured
 
     def complete(self, captured: Captured) -> None:
@@ -178,12 +120,11 @@ class Contents:
 
     def copy_at_once(self, names: Iterable[str]) -> None:
         """These tensors are written to between updates: copied inside save() from now on."""
-        self._at_once |= set(names)
-        self._made = self._joined = None
+        self._held.copy_at_once(names)
 
     def forget(self) -> None:
         """Lets go of tensors that may have been replaced: they would take memory until a save."""
-        self._made = self._joined = None
+        self._held.forget()
         self._state.forget()
 
     def owns(self, optimizer: torch.optim.Optimizer) -> bool:
@@ -197,7 +138,7 @@ class Contents:
         Given one, buffers are as it has them where their module takes them so.
         """
         taken = {} if found is None else self._state.reshaped(self._saved_for_me(found))
-        return {self._saved_name(piece): taken.get(
+        return {self._held.saved_name(piece): taken.get(
                     piece.name, Saved(piece.tensor.dtype, tuple(piece.shape)))
                 for piece in self._state.pieces() if piece.kind in ("parameter", "buffer")}
 
@@ -256,8 +197,8 @@ class Contents:
                 continue
             for piece in holder.make_room(tree, mine):
                 copies = "own" if self._is_own(holder) else piece.copies
-                held.append(self._hold(piece, self._name_in(piece.name, copies, saved, ranks)))
-        held += [self._hold(piece, piece.name)
+                held.append(self._held.hold(piece, self._name_in(piece.name, copies, saved, ranks)))
+        held += [self._held.hold(piece, piece.name)
                  for piece in self._extra.make_room(self._rank, _extra_trees(found), saved)]
         # Last, for it is what changes something, and the above may fail.
         self._state.reshape(mine)
@@ -266,7 +207,7 @@ class Contents:
         for piece in self._state.pieces():
             name = self._name_in(piece.name, piece.copies, saved, ranks)
             if name in saved:
-                held.append(self._hold(piece, name))
+                held.append(self._held.hold(piece, name))
         return held
 
     def load(self, restored: _native.Restored, found: _native.Looked) -> None:
@@ -322,16 +263,6 @@ class Contents:
         return merged
 
     # Names
-
-    def _saves(self, piece: Piece) -> bool:
-        if piece.copies != "first":
-            return True
-        entry = self._state.entry(piece.name)
-        group = entry.ddp.process_group if entry is not None and entry.ddp is not None else None
-        return (dist.get_rank(group) if group is not None else self._rank) == 0
-
-    def _saved_name(self, piece: Piece) -> str:
-        return own_name(piece.name, self._rank) if piece.copies == "own" else piece.name
 
     def _thing_name(self, piece: Piece, is_own: bool) -> str:
         own = piece.copies == "own" or is_own
@@ -421,64 +352,6 @@ class Contents:
                 f"{_few(differing)}: the {len(trees)} ranks that saved had different values, and "
                 "those of rank 0 are taken")
         return chosen
-
-    # Pieces for the engine
-
-    def _capture_state(self) -> Captured:
-        pieces = self._state.pieces()
-        if self._made is None or self._made.pieces is not pieces:
-            self._made = self._renew(pieces) or self._make(pieces)
-        return Captured(self._made.held, self._made.owners, self._made.watched)
-
-    def _make(self, pieces: list[Piece]) -> _Made:
-        mine = [k for k, piece in enumerate(pieces) if self._saves(piece)]
-        watched = Versions({self._saved_name(p): p.outer for p in (pieces[k] for k in mine)
-                            if p.outer is not None and not self._copied_at_once(p)})
-        held = [self._hold(pieces[k], self._saved_name(pieces[k])) for k in mine]
-        return _Made(pieces, {place: k for k, place in enumerate(mine)}, _native.Pieces(held),
-                     watched, [pieces[k].tensor for k in mine])
-
-    def _renew(self, pieces: list[Piece]) -> _Made | None:
-        """What was made before, with the pieces that are others now; None if more has changed."""
-        known, found = self._made, self._made and self._made.changed(pieces)
-        if known is None or found is None:
-            return None
-        for k in found:
-            if self._saves(pieces[k]) != (k in known.places) or (
-                    self._copied_at_once(pieces[k]) != self._copied_at_once(known.pieces[k])):
-                return None
-        found = [k for k in found if k in known.places]
-        owners = list(known.owners)
-        for k in found:
-            owners[known.places[k]] = pieces[k].tensor
-        held = known.held.replaced(
-            [known.places[k] for k in found],
-            [self._hold(pieces[k], self._saved_name(pieces[k])) for k in found])
-        watched = known.watched.replaced({
-            self._saved_name(pieces[k]): pieces[k].outer for k in found})
-        return _Made(pieces, known.places, held, watched, owners)
-
-    def _add(self, captured: Captured, others: list[tuple[Piece, bool]]) -> None:
-        """Tensors of objects, which may change at any time; and whether they are a rank's own."""
-        pieces = [piece for piece, _ in others]
-        joined = self._joined
-        if joined is None or not joined.is_of(pieces):
-            more = [self._hold(piece, self._thing_name(piece, is_own), at_once=True)
-                    for piece, is_own in others]
-            joined = _Joined(captured.held, pieces, more, captured.held.plus(more))
-        elif joined.state is not captured.held:
-            joined = _Joined(captured.held, pieces, joined.more, captured.held.plus(joined.more))
-        self._joined = joined
-        captured.held = joined.all
-        captured.owners = captured.owners + [piece.tensor for piece in pieces]
-
-    def _copied_at_once(self, piece: Piece) -> bool:
-        return piece.at_once or self._saved_name(piece) in self._at_once
-
-    def _hold(self, piece: Piece, name: str, at_once: bool = False) -> _native.HeldPiece:
-        array = describe_one(name, piece.tensor, piece.aliases)
-        return _native.HeldPiece(array, list(piece.shape), piece.box,
-                                 at_once or piece.at_once or name in self._at_once)
 
 
 def is_internal(key: str) -> bool:

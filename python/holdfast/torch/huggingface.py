@@ -111,7 +111,7 @@ class HoldfastTrainer:
         self._saved = None
         self._state = _TrainerState(ours)
         # A Trainer's state says which rank it is on, and all take up rank 0's.
-        spec = {**self._options.get("spec", {}), "trainer.state": "first"}
+        spec = {**(self._options.get("spec") or {}), "trainer.state": "first"}
         self._checkpointer = Checkpointer(
             ours.args.output_dir, model=ours.model_wrapped,
             optimizer=getattr(ours.optimizer, "optimizer", ours.optimizer),

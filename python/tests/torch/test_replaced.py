@@ -17,7 +17,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 
 import holdfast
 from holdfast.arrays import describe_one
-from holdfast.torch import contents
+from holdfast.torch import capture
 from holdfast.torch.holders import Holder
 from holdfast.torch.pieces import State
 
@@ -220,7 +220,7 @@ def test_a_tensor_in_place_of_another_costs_no_look_at_the_rest(
         update(model, optimizer)
         ck.save(0).durable()
         described = []
-        monkeypatch.setattr(contents, "describe_one", lambda name, *rest: (
+        monkeypatch.setattr(capture, "describe_one", lambda name, *rest: (
             described.append(name), describe_one(name, *rest))[1])
         before = ck._contents._state.pieces()
         for step in (1, 2):
