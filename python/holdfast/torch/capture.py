@@ -2,11 +2,15 @@
 
 To describe a tensor to the engine takes some 20 µs: what was described at the last save is
 passed again, and where tensors were put in place of others, only those are described anew.
+The engine then plans its copies anew, for all tensors. So small tensors that are copied
+inside save() anyway (buffers, counters), and that were put in place of others once, are
+copied into memory of our own first, which stays where it is: some modules and optimizers
+assign new ones in every step.
 """
 
 import operator
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -39,6 +43,22 @@ class Captured:
         return [] if self.versions is None else self.watched.changed(self.versions)
 
 
+_SMALL = 1 << 20  # bytes of a tensor that may be copied twice
+
+
+@dataclass
+class _Room:
+    """Memory of our own, and the tensor whose values it has in the next save."""
+
+    memory: torch.Tensor
+    live: torch.Tensor
+
+    def fits(self, tensor: torch.Tensor) -> bool:
+        """True if it can have the values of that tensor."""
+        own = self.memory
+        return (own.shape, own.dtype, own.device) == (tensor.shape, tensor.dtype, tensor.device)
+
+
 @dataclass
 class _Made:
     """What was made of the pieces of the model and its optimizers."""
@@ -48,6 +68,7 @@ class _Made:
     held: _native.Pieces
     watched: Versions
     owners: list[torch.Tensor]
+    rooms: dict[int, _Room] = field(default_factory=dict)  # by piece
 
     def changed(self, pieces: list[Piece]) -> list[int] | None:
         """Where pieces are others by the same names; None if there is another number of them."""
@@ -87,6 +108,8 @@ class HeldState:
         pieces = self._state.pieces()
         if self._made is None or self._made.pieces is not pieces:
             self._made = self._renew(pieces) or self._make(pieces)
+        for room in self._made.rooms.values():
+            room.memory.copy_(room.live)
         return Captured(self._made.held, self._made.owners, self._made.watched)
 
     def add(self, captured: Captured, others: list[tuple[Piece, bool]],
@@ -148,15 +171,34 @@ class HeldState:
             if self.saves(pieces[k]) != (k in known.places) or (
                     self._copied_at_once(pieces[k]) != self._copied_at_once(known.pieces[k])):
                 return None
-        found = [k for k in found if k in known.places]
-        places = [known.places[k] for k in found]
+        rooms = dict(known.rooms)
+        moved = [k for k in found if k in known.places and not self._keep(k, pieces[k], rooms)]
+        if not moved:
+            return replace(known, pieces=pieces, rooms=rooms)
+        tensors = [rooms[k].memory if k in rooms else pieces[k].tensor for k in moved]
+        places = [known.places[k] for k in moved]
         owners = list(known.owners)
-        for k, place in zip(found, places, strict=True):
-            owners[place] = pieces[k].tensor
-        named = {self.saved_name(pieces[k]): pieces[k] for k in found}
-        held = known.held.replaced(places, [self.hold(one, name) for name, one in named.items()])
-        watched = known.watched.replaced({name: one.outer for name, one in named.items()})
-        return _Made(pieces, known.places, held, watched, owners)
+        for place, tensor in zip(places, tensors, strict=True):
+            owners[place] = tensor
+        names = [self.saved_name(pieces[k]) for k in moved]
+        held = known.held.replaced(places, [
+            self.hold(replace(pieces[k], tensor=tensor), name)
+            for k, tensor, name in zip(moved, tensors, names, strict=True)])
+        watched = known.watched.replaced({
+            name: pieces[k].outer for k, name in zip(moved, names, strict=True)})
+        return _Made(pieces, known.places, held, watched, owners, rooms)
+
+    def _keep(self, place: int, piece: Piece, rooms: dict[int, _Room]) -> bool:
+        """True if the engine need not know that the piece is another; makes room for the next."""
+        room = rooms.pop(place, None)
+        if not self._copied_at_once(piece) or piece.tensor.nbytes > _SMALL:
+            return False
+        if room is not None and room.fits(piece.tensor):
+            rooms[place] = _Room(room.memory, piece.tensor)
+            return True
+        memory = torch.empty_like(piece.tensor, memory_format=torch.contiguous_format)
+        rooms[place] = _Room(memory, piece.tensor)
+        return False
 
     def _copied_at_once(self, piece: Piece) -> bool:
         return piece.at_once or self.saved_name(piece) in self._at_once
