@@ -211,7 +211,19 @@ void bind_looked(nb::module_& m) {
             all.insert(all.end(), more.begin(), more.end());
             return pieces;
           },
-          nb::arg("more"));
+          nb::arg("more"))
+      .def(
+          "replaced",
+          [](HeldPieces pieces, const std::vector<size_t>& places,
+             const std::vector<HeldPiece>& others) {
+            std::vector<HeldPiece>& all = pieces.edit();
+            for (size_t k = 0; k < std::min(places.size(), others.size()); ++k) {
+              all.at(places[k]) = others[k];
+            }
+            return pieces;
+          },
+          nb::arg("places"), nb::arg("others"),
+          "The same boxes, but for those at these places, which are others.");
 }
 
 }  // namespace

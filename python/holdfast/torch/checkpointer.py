@@ -76,7 +76,8 @@ class Checkpointer:
     strict      False: resume() leaves out what is missing in the checkpoint or unexpected,
                 and the state of an optimizer or scheduler of another kind.
     spec        rules by name pattern for tensors that do not show how they are cut, or what
-                ranks hold of them ("equal", "own", "first"; Sharded, Part).
+                ranks hold of them ("equal", "own", "first"; Sharded, Part); the words are for
+                plain values of objects, too: {"tracker.best": "first"}.
     names       renames tensors of pipeline stages whose names begin anew.
     generators  random generators of your own, by name; Python's, NumPy's and torch's are
                 saved anyway.

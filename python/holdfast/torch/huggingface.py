@@ -110,11 +110,13 @@ class HoldfastTrainer:
         options = {"every": _NEVER, "keep": None if limit is None else max(2, limit)}
         self._saved = None
         self._state = _TrainerState(ours)
+        # A Trainer's state says which rank it is on, and all take up rank 0's.
+        spec = {**(self._options.get("spec") or {}), "trainer.state": "first"}
         self._checkpointer = Checkpointer(
             ours.args.output_dir, model=ours.model_wrapped,
             optimizer=getattr(ours.optimizer, "optimizer", ours.optimizer),
             scheduler=ours.lr_scheduler, scaler=ours.accelerator.scaler,
-            trainer=self._state, **(options | self._options),
+            trainer=self._state, **(options | self._options | {"spec": spec}),
         )
         self._checkpointer._asked = True  # train() has
         return self._checkpointer
