@@ -6,6 +6,7 @@ only figures of the same round are compared. The median of these differences com
 confidence interval, and a bar fails only where the whole interval lies above it.
 """
 
+import math
 import random
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -50,3 +51,16 @@ def interval(values: Sequence[float], resamples: int = 4000, seed: int = 0) -> I
                      for _ in range(resamples))
     return Interval(statistics.median(values), medians[round(0.025 * resamples)],
                     medians[round(0.975 * resamples) - 1])
+
+
+def quantile(values: Sequence[float], part: float) -> Interval:
+    """The value that `part` of all such values do not exceed, such as 0.99 of them.
+
+    The lower end is the greatest of the values that lies below the true quantile with a
+    probability of 97.5 %, whatever the distribution is. The upper end is the largest value:
+    a few values say no more about a high quantile.
+    """
+    ordered, count = sorted(values), len(values)
+    below = [math.comb(count, k) * part**k * (1 - part) ** (count - k) for k in range(count + 1)]
+    low = max((k for k in range(1, count + 1) if sum(below[k:]) >= 0.975), default=1)
+    return Interval(ordered[math.ceil(part * count) - 1], ordered[low - 1], ordered[-1])

@@ -28,7 +28,6 @@ torch_checkpointing is among the rivals where it is installed.
 import argparse
 import importlib.util
 import json
-import math
 import operator
 import os
 import shutil
@@ -56,7 +55,7 @@ from torch import nn
 import holdfast
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-from paired import Interval, difference, in_turns, interval  # noqa: E402
+from paired import Interval, difference, in_turns, interval, quantile  # noqa: E402
 
 PARTS = ["loop", "bare", "load", "rivals"]
 PATHS = COPY, RING = "copy inside the GPU", "pinned ring"
@@ -235,9 +234,9 @@ def bare(size: int, folder: Path, rounds: int, room: bool) -> dict:
     turns = [(one.stall(number), one.copy()) for number in range(rounds)]
     one.ck.close()
     shutil.rmtree(place)
-    stalls = sorted(stall for stall, _ in turns)
+    stalls = [stall for stall, _ in turns]
     return {"bytes": one.bytes, "saves": rounds, "p50_ms": statistics.median(stalls),
-            "p99_ms": stalls[math.ceil(0.99 * rounds) - 1], "worst_ms": stalls[-1],
+            "p99_ms": quantile(stalls, 0.99), "stalls_ms": stalls,
             "copy_ms": statistics.median(copy for _, copy in turns),
             "of_copy": interval([stall / copy for stall, copy in turns])}
 
@@ -278,7 +277,7 @@ def main() -> int:
         figures[name] = figure
         shown = figure
         if isinstance(figure, dict):
-            shown = {k: shorten(v) for k, v in figure.items() if k != "rounds_ms"}
+            shown = {k: shorten(v) for k, v in figure.items() if not isinstance(v, (dict, list)) or k == "times_s"}
         print(name, shown, flush=True)
         if options.json:  # a run that is cut short has something to show
             options.json.write_text(json.dumps(figures, indent=2) + "\n")
@@ -334,8 +333,7 @@ def bars_of(figures: dict) -> list[tuple[str, Interval, float]]:
                      (f"durable, {path}, of raw", loop["durable_of_raw"], 1.1)]
     for size, most in (("0.21", 1), ("4.30", 5)):
         if seen := figures.get(f"bare {size} GB, {COPY}"):
-            p99 = seen["p99_ms"]
-            bars.append((f"stall p99 of {size} GB, {COPY}, ms", Interval(p99, p99, p99), most))
+            bars.append((f"stall p99 of {size} GB, {COPY}, ms", seen["p99_ms"], most))
         if seen := figures.get(f"bare {size} GB, {RING}"):
             bars.append((f"stall of {size} GB, {RING}, of a pinned copy", seen["of_copy"], 1.1))
     if seen := figures.get("load"):

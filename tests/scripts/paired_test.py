@@ -6,7 +6,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
-from paired import Interval, difference, in_turns, interval
+from paired import Interval, difference, in_turns, interval, quantile
 
 
 class PairedTest(unittest.TestCase):
@@ -35,6 +35,11 @@ class PairedTest(unittest.TestCase):
             one = interval([noise.gauss(0, 1) for _ in range(18)], resamples=400)
             hits += one.low <= 0 <= one.high
         self.assertGreater(hits, 180)
+
+    def test_one_outlier_does_not_decide_a_high_quantile(self) -> None:
+        values = [1.0] * 98 + [1.1, 50.0]
+        self.assertEqual(quantile(values, 0.99), Interval(1.1, 1.0, 50.0))
+        self.assertEqual(quantile([1.0] * 18 + [2.0, 3.0], 0.99), Interval(3.0, 2.0, 3.0))
 
     def test_only_an_interval_above_the_bar_exceeds_it(self) -> None:
         self.assertFalse(Interval(6, 4, 8).exceeds(4))
