@@ -67,9 +67,11 @@ class Contents:
                          for key, thing in given.items()]
         if data is not None:
             _check_data(data)
-            self._holders.append(Holder("data", data, rules_inside("data", rules)))
         known = data is None or isinstance(data, Loader)
         self._foreign = None if known else Foreign(data)
+        if data is not None:
+            thing = data if self._foreign is None else self._foreign.thing
+            self._holders.append(Holder("data", thing, rules_inside("data", rules)))
         keyed = [] if optimizer is None else by_key(optimizer)
         for name, thing in added_by(keyed).items():
             self._holders.append(Holder(name, thing, rules_inside(name, rules)))

@@ -14,6 +14,7 @@ between the two, as far as that place can be seen from outside:
 """
 
 import contextlib
+import functools
 import inspect
 import weakref
 from collections.abc import Callable, Iterator
@@ -23,6 +24,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
 from holdfast.torch import generators
+from holdfast.torch.accelerated import Accelerated, is_accelerated
 
 _LOOKED_AT = 16  # batches, until one is seen to draw
 
@@ -32,15 +34,21 @@ class Foreign:
 
     def __init__(self, data: Any) -> None:
         self._data = data
+        self._order = Accelerated(data) if is_accelerated(data) else None
         self._watching = False
-        self._restore: Callable[[], None] | None = None
+        self._restore: Callable[[], Any] | None = None
         self._hook: Any = None  # on updates, as long as generators may be restored again
         # Whether reading a batch draws from the generators; None as long as it is not known.
         self.draws: bool | None = None
         if inspect.isgeneratorfunction(getattr(type(data), "__iter__", None)):
             self._watch()
 
-    def resumed(self, restore: Callable[[], None], draws: bool | None) -> list[str]:
+    @property
+    def thing(self) -> Any:
+        """What is saved and loaded: the loader, or one with more to it."""
+        return self._order or self._data
+
+    def resumed(self, restore: Callable[[], Any], draws: bool | None) -> list[str]:
         """Calls `restore` now and when it is due; says why the run may differ in bits."""
         restore()
         self._restore, self.draws = restore, draws
@@ -49,7 +57,7 @@ class Foreign:
         if hasattr(kind, "__iter__") and not self._watch():
             return [f"generators: restored before a {kind.__name__} is iterated, which may draw "
                     "from them to begin anew"]
-        return []
+        return [] if self._order is None else self._order.inexact(draws)
 
     def go_on(self) -> None:
         """The training goes on: it read the loader in another way than by iterating over it."""
@@ -81,10 +89,12 @@ class Foreign:
         restore, self._restore = self._restore, None
         if restore is not None:
             restore()
+        elif self._order is not None and self._order.waits:
+            restore = functools.partial(generators.restore, generators.capture())
         # What is of a class of its own is left as it is: its making has drawn, if anything did.
         return self._read(made, restore) if type(made).__module__ == "builtins" else made
 
-    def _read(self, made: Iterator[Any], restore: Callable[[], None] | None) -> Iterator[Any]:
+    def _read(self, made: Iterator[Any], restore: Callable[[], Any] | None) -> Iterator[Any]:
         with contextlib.suppress(StopIteration):
             yield next(made) if restore is None else self._first(made, restore)
             for _ in range(_LOOKED_AT):
@@ -96,8 +106,10 @@ class Foreign:
                 yield batch
         yield from made
 
-    def _first(self, made: Iterator[Any], restore: Callable[[], None]) -> Any:
+    def _first(self, made: Iterator[Any], restore: Callable[[], Any]) -> Any:
         restore()
+        if self._order is not None:
+            return self._first_of_accelerate(made, restore, self._order)
         try:
             with _behind_new_iterators(restore):
                 batch = next(made)
@@ -106,6 +118,15 @@ class Foreign:
             raise
         if self.draws is False:
             restore()
+        return batch
+
+    def _first_of_accelerate(self, made: Iterator[Any], restore: Callable[[], Any],
+                             order: Accelerated) -> Any:
+        if not order.waits:
+            return next(made)  # an epoch begins here
+        with order.replaying(), _behind_new_iterators(order.iterator_made):
+            batch = next(made)
+        restore()
         return batch
 
 
@@ -127,7 +148,7 @@ def _set_class(thing: Any, kind: type) -> None:
 
 
 @contextlib.contextmanager
-def _behind_new_iterators(call: Callable[[], None]) -> Iterator[None]:
+def _behind_new_iterators(call: Callable[[], Any]) -> Iterator[None]:
     """Meanwhile calls it whenever the iterator of a torch DataLoader was made."""
     found = {kind: vars(kind)["__iter__"] for kind in _kinds_of_loaders(DataLoader)
              if "__iter__" in vars(kind)}
