@@ -25,6 +25,11 @@ class CommHooks:
         self._ddps = [(join(key, name), ddp) for key, model in by_key(models)
                       for name, ddp in find_wrappers(model).items()]
 
+    @property
+    def is_possible(self) -> bool:
+        """False if no module is wrapped in DDP, so that there can be no hook."""
+        return bool(self._ddps)
+
     def state_dict(self) -> dict[str, Any]:
         """By DDP module and number of the hook; process groups are left out."""
         return {name: _values_of(state) for name, state in self._states()}

@@ -78,6 +78,8 @@ class Contents:
             self._holders[-1].capture()  # what cannot be stored is said at once
         self._comm_hooks = CommHooks(model)
         self._hooks_holder = Holder(comm_hooks.KEY, self._comm_hooks)
+        hooks = [self._hooks_holder] if self._comm_hooks.is_possible else []
+        self._captured_holders = [*self._holders, *hooks]
         self._generators = dict(generators or {})
         # Refuses what it does not know; and what is slow the first time is done then.
         random_generators.capture(self._generators)
@@ -96,7 +98,7 @@ class Contents:
         captured = self._held.capture()
         own = captured.rank_objects
         others: list[tuple[Piece, bool]] = []
-        for holder in [*self._holders, self._hooks_holder]:
+        for holder in self._captured_holders:
             tree, pieces = holder.capture()
             is_own = self._is_own(holder)
             if is_internal(holder.key) and not tree:
