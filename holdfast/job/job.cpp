@@ -6,6 +6,7 @@
 
 #include "holdfast/base/event_log.h"
 #include "holdfast/schedule/learn.h"
+#include "holdfast/store/place.h"
 
 namespace holdfast {
 namespace {
@@ -75,6 +76,7 @@ Job::~Job() = default;
 
 Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* transport,
                                        JobOptions options) {
+  HOLDFAST_TRY(check_place(run));
   options = with_workers(std::move(options), transport);
   Scheduler scheduler =
       HOLDFAST_TRY(Scheduler::create(options.schedule).within("schedule"));

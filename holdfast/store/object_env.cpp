@@ -11,7 +11,6 @@
 namespace holdfast {
 namespace {
 
-constexpr std::string_view kObjectScheme = "s3:/";
 constexpr int64_t kReadAhead = int64_t{8}
                                << 20;  // bytes fetched for who reads in order
 
@@ -87,11 +86,13 @@ class ObjectFile : public File {
   Bytes ahead_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-}  // namespace
-
-bool is_object_path(const Path& path) {
-  return path.native().starts_with(kObjectScheme);
+// Whether the path is one of an object store. kInvalid where it has another scheme.
+Result<bool> is_here(const Path& path) {
+  HOLDFAST_TRY(check_scheme(path));
+  return is_object_path(path);
 }
+
+}  // namespace
 
 struct ObjectEnv::Place {
   std::string bucket;
@@ -244,7 +245,7 @@ Result<std::shared_ptr<const Source>> ObjectEnv::source_at(const Place& place) {
 }
 
 Result<std::unique_ptr<File>> ObjectEnv::open(const Path& path, OpenOptions options) {
-  if (!is_object_path(path)) return inner_.open(path, options);
+  if (!HOLDFAST_TRY(is_here(path))) return inner_.open(path, options);
   if (options.mode != OpenMode::kRead) return read_only(path);
   if (options.direct) return unsupported("{}: no direct reads", path.native());
   const Place place = locate(path);
@@ -258,7 +259,7 @@ Result<std::unique_ptr<File>> ObjectEnv::open(const Path& path, OpenOptions opti
 }
 
 Result<FileInfo> ObjectEnv::info(const Path& path) {
-  if (!is_object_path(path)) return inner_.info(path);
+  if (!HOLDFAST_TRY(is_here(path))) return inner_.info(path);
   const Place place = locate(path);
   MutexLock lock(mutex_);
   if (!place.file.empty() && place.step.has_value() && place.file != kManifestName) {
@@ -277,7 +278,7 @@ Result<FileInfo> ObjectEnv::info(const Path& path) {
 }
 
 Result<std::vector<std::string>> ObjectEnv::list(const Path& folder) {
-  if (!is_object_path(folder)) return inner_.list(folder);
+  if (!HOLDFAST_TRY(is_here(folder))) return inner_.list(folder);
   const Place place = locate(folder);
   MutexLock lock(mutex_);
   if (!place.file.empty()) return invalid("{}: is no folder", folder.native());
@@ -297,38 +298,38 @@ Result<std::vector<std::string>> ObjectEnv::list(const Path& folder) {
 }
 
 Result<void> ObjectEnv::remove_file(const Path& path) {
-  return is_object_path(path) ? read_only(path) : inner_.remove_file(path);
+  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.remove_file(path);
 }
 
 Result<void> ObjectEnv::rename(const Path& from, const Path& to) {
-  if (is_object_path(from)) return read_only(from);
-  return is_object_path(to) ? read_only(to) : inner_.rename(from, to);
+  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
+  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.rename(from, to);
 }
 
 Result<void> ObjectEnv::rename_new(const Path& from, const Path& to) {
-  if (is_object_path(from)) return read_only(from);
-  return is_object_path(to) ? read_only(to) : inner_.rename_new(from, to);
+  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
+  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.rename_new(from, to);
 }
 
 Result<void> ObjectEnv::link(const Path& from, const Path& to) {
-  if (is_object_path(from)) return read_only(from);
-  return is_object_path(to) ? read_only(to) : inner_.link(from, to);
+  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
+  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.link(from, to);
 }
 
 Result<void> ObjectEnv::create_folder(const Path& path) {
-  return is_object_path(path) ? read_only(path) : inner_.create_folder(path);
+  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.create_folder(path);
 }
 
 Result<void> ObjectEnv::remove_folder(const Path& path) {
-  return is_object_path(path) ? read_only(path) : inner_.remove_folder(path);
+  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.remove_folder(path);
 }
 
 Result<void> ObjectEnv::sync_folder(const Path& folder) {
-  return is_object_path(folder) ? read_only(folder) : inner_.sync_folder(folder);
+  return HOLDFAST_TRY(is_here(folder)) ? read_only(folder) : inner_.sync_folder(folder);
 }
 
 Result<int64_t> ObjectEnv::free_space(const Path& folder) {
-  return is_object_path(folder) ? read_only(folder) : inner_.free_space(folder);
+  return HOLDFAST_TRY(is_here(folder)) ? read_only(folder) : inner_.free_space(folder);
 }
 
 }  // namespace holdfast

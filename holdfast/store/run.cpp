@@ -4,6 +4,7 @@
 
 #include "holdfast/store/claim_internal.h"
 #include "holdfast/store/events.h"
+#include "holdfast/store/place.h"
 #include "holdfast/store/run_file_internal.h"
 
 namespace holdfast {
@@ -108,6 +109,7 @@ Run::Run(Env& env, Path path, std::string id)
       state_(std::make_shared<State>()) {}
 
 Result<Run> Run::open(Env& env, const Path& path) {
+  HOLDFAST_TRY(check_place(path));
   Result<RunFile> file = read_run_file(env, path);
   if (file.ok()) return Run(env, path, file->id);
   if (!is_missing(file.error())) return file.error();

@@ -4,7 +4,7 @@
 
 #include "holdfast/base/crc32c.h"
 #include "holdfast/base/xxh3.h"
-#include "holdfast/store/object_env.h"
+#include "holdfast/store/place.h"
 #include "holdfast/store/run.h"
 #include "holdfast/store/s3_store.h"
 
@@ -242,8 +242,7 @@ std::unique_ptr<StorageTier> make_object_tier(ObjectTier objects) {
 
 Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& place,
                                                const OpenBucket& open_bucket) {
-  if (place.empty())
-    return invalid("tier: no name, want a folder or s3://bucket/prefix");
+  HOLDFAST_TRY(check_place(place).within("tier"));
   if (!is_object_path(place)) {
     return std::shared_ptr<StorageTier>(make_folder_tier(env, place));
   }

@@ -60,7 +60,8 @@ std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run);
 std::unique_ptr<StorageTier> make_object_tier(ObjectTier objects);
 
 // A tier by name: of an object store for "s3://bucket/prefix", which it opens and owns,
-// else a run directory. kInvalid for a name that cannot be; else as `open_bucket` fails.
+// else a run directory. kInvalid for a name that cannot be (place.h); else as `open_bucket`
+// fails.
 Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& place,
                                                const OpenBucket& open_bucket);
 

@@ -19,7 +19,9 @@ _log = logging.getLogger("holdfast")
 def absolute(path: _Path) -> str:
     """The same place when the process changes its directory; of an object store as it is."""
     text = fspath(path)
-    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+    if _native.is_object_path(text):  # refuses names that are neither
+        return text
+    return os.path.abspath(os.path.expanduser(text))
 
 
 def keep_of(keep: int | _native.Keep | None) -> _native.Keep | None:

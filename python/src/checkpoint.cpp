@@ -216,6 +216,15 @@ void bind_checkpoint(nb::module_& m) {
         nb::arg("step").none(), nb::arg("verify_all"),
         nb::arg("tiers") = std::vector<HeldTier>(),
         "The native side of holdfast.restore.");
+  m.def(
+      "is_object_path",
+      [](const std::string& place) {
+        unwrap(check_place(place));
+        return is_object_path(place);
+      },
+      nb::arg("place"),
+      "True for a place in an object store, False for a local path. ValueError for an\n"
+      "empty name and for a scheme other than s3://.");
 }
 
 }  // namespace holdfast::python

@@ -160,3 +160,31 @@ def test_a_run_without_a_step_does_not_begin_anew_where_a_tier_is_silent(tmp_pat
     with pytest.raises(ValueError, match="run: has no step: .*tier"):
         holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
                               tiers=[tmp_path / "tier"], signals=False)
+
+
+@pytest.mark.parametrize("place", ["gs://bucket/gpt", "S3://bucket/gpt", "ftp://host/gpt",
+                                   "file:///tmp/gpt", Path("gs://bucket/gpt"), ""])
+def test_what_is_no_place_is_refused_by_name_and_makes_no_folder(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    sentence = "expected"
+    model, optimizer = made()
+    values = {"w": np.zeros(4, np.float32)}
+    np.save("there.npy", values["w"])
+    calls = [
+        lambda: holdfast.Checkpointer(place, model=model, optimizer=optimizer, signals=False),
+        lambda: holdfast.Checkpointer("run", model=model, optimizer=optimizer, signals=False,
+                                      tiers=[place]),
+        lambda: holdfast.Saver(place),
+        lambda: holdfast.Saver("run", tiers=[place]),
+        lambda: holdfast.Tier(str(place)),
+        lambda: holdfast.restore(place, values),
+        lambda: holdfast.open(place),
+        lambda: holdfast.convert(place, "to.safetensors"),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=sentence):
+            call()
+    for verb in ("ls", "show", "verify"):
+        seen = run(verb, place)
+        assert (seen.returncode, sentence in seen.stderr) == (2, True), (verb, seen)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["there.npy"]
