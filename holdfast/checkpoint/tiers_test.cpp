@@ -221,6 +221,24 @@ TEST_F(Objects, AreVerifiedToTheLastByte) {
   for (const Verified& step : verify(opened, gpt).value()) EXPECT_FALSE(step.whole());
 }
 
+TEST_F(Objects, ADamagedManifestHasNoNumberAndTheNameOfItsKey) {
+  const auto keys = bucket->list("gpt/manifest-").value();
+  Bytes bytes = bucket->get(keys[1].key, kReadLimit).value();  // of step 2
+  bytes[bytes.size() / 2] ^= std::byte{1};
+  ASSERT_OK(bucket->put(keys[1].key, bytes));
+  const Result<RunView> seen = view_run(opened, gpt);
+  ASSERT_OK(seen);
+  EXPECT_EQ(seen->steps.size(), 2u);
+  ASSERT_EQ(seen->skipped.size(), 1u);
+  EXPECT_EQ("gpt/" + seen->skipped[0].folder, keys[1].key);
+  EXPECT_EQ(seen->skipped[0].error.code(), ErrorCode::kCorrupt);
+  EXPECT_ERROR(find_any(opened, "s3://runs/gpt@0"), ErrorCode::kNotFound);
+  const auto verified = verify(opened, gpt).value();
+  ASSERT_EQ(verified.size(), 3u);
+  EXPECT_EQ("s3://runs/" + keys[1].key, verified[2].path);
+  EXPECT_FALSE(verified[2].whole());
+}
+
 TEST_F(Objects, ADamagedManifestIsNotPassedOver) {
   flip(".json");
   const auto seen = verify(opened, gpt);

@@ -8,8 +8,8 @@
 // Everything else passes on to another Env, except for names with other schemes ("gs://"):
 // kInvalid. Object stores cannot be written to here:
 // kUnsupported; jobs copy steps there (tier.h). A step that was saved several times is
-// step-00000400, step-00000400.g2 and so on, oldest first; one whose manifest cannot be
-// read is a generation of step 0.
+// step-00000400, step-00000400.g2 and so on, oldest first. Nobody knows the number of a step
+// whose manifest is damaged: it is a folder with the name of the manifest's key.
 //
 // A run is looked at, with a bucket opened anew, by list() and by who asks whether it is
 // one (holdfast.json); in between it is as it was then. Errors of reading are those of

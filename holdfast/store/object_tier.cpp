@@ -23,11 +23,6 @@ std::optional<T> number_of(std::string_view text, int base) {
   return value;
 }
 
-std::string name_of_step(const ObjectStep& step) {
-  return fmt::format("{}{:019}-{:019}-{:016x}{}", kManifestPrefix, step.epoch,
-                     step.sequence, step.attempt, kManifestSuffix);
-}
-
 std::optional<ObjectStep> step_of_name(std::string_view name) {
   const size_t head = kManifestPrefix.size();
   if (name.size() != head + 2 * (kDecimals + 1) + kHexDigits + kManifestSuffix.size()) {
@@ -41,7 +36,7 @@ std::optional<ObjectStep> step_of_name(std::string_view name) {
   if (!epoch || !sequence || !attempt) return std::nullopt;
   const ObjectStep step{*epoch, *sequence, *attempt};
   // Written again, so that no second spelling names the same checkpoint.
-  if (name_of_step(step) != name) return std::nullopt;
+  if (manifest_name(step) != name) return std::nullopt;
   return step;
 }
 
@@ -89,6 +84,11 @@ Result<Leftovers> find_leftovers(ObjectStore& store, const std::string& data) {
 
 }  // namespace
 
+std::string manifest_name(const ObjectStep& step) {
+  return fmt::format("{}{:019}-{:019}-{:016x}{}", kManifestPrefix, step.epoch,
+                     step.sequence, step.attempt, kManifestSuffix);
+}
+
 bool is_manifest_name(std::string_view name) { return step_of_name(name).has_value(); }
 
 Result<ObjectTier> ObjectTier::create(ObjectStore& store, std::string prefix) {
@@ -110,7 +110,7 @@ std::string ObjectTier::attempt_prefix(uint64_t attempt) const {
 }
 
 std::string ObjectTier::manifest_key(const ObjectStep& step) const {
-  return prefix_ + name_of_step(step);
+  return prefix_ + manifest_name(step);
 }
 
 Result<std::string> ObjectTier::file_key(uint64_t attempt,

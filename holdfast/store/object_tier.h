@@ -43,6 +43,7 @@ struct ObjectStep {
 };
 
 // "manifest-<epoch>-<sequence>-<attempt>.json": the name of a commit mark.
+std::string manifest_name(const ObjectStep& step);
 bool is_manifest_name(std::string_view name);
 
 // Manifests have no more bytes than this.

@@ -4,6 +4,7 @@
 
 #include "holdfast/store/claim_internal.h"
 #include "holdfast/store/events.h"
+#include "holdfast/store/object_tier.h"
 #include "holdfast/store/place.h"
 #include "holdfast/store/run_file_internal.h"
 
@@ -70,6 +71,14 @@ constexpr int kTries = 100;
 Error vanishing(const Path& run) {
   return unavailable("{}: steps vanish faster than they are listed, {} times",
                      run.native(), kTries);
+}
+
+// A step of an object store whose manifest is damaged: ObjectEnv shows it as a folder with
+// the name of the manifest's key.
+Error step_without_number(Env& env, const Path& folder) {
+  const Result<Manifest> manifest = read_manifest(env, folder);
+  if (!manifest.ok()) return manifest.error();
+  return corrupt("{}: is a manifest under another's name", folder.native());
 }
 
 // How far each epoch got. Nullopt if a step cannot be read: it may be the newest of its
@@ -151,8 +160,8 @@ Result<StepList> Run::list_once(bool& vanished) const {
   StepList list;
   for (const std::string& text : names) {
     const auto name = parse_step_name(text);
-    if (!name) continue;
-    Result<Step> found = step(*name);
+    if (!name && !is_manifest_name(text)) continue;
+    Result<Step> found = name ? step(*name) : step_without_number(*env_, path_ / text);
     if (!found.ok()) {
       const Result<FileInfo> folder = env_->info(path_ / text);
       vanished = vanished || (!folder.ok() && is_missing(folder.error()));

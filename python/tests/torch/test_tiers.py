@@ -162,6 +162,12 @@ def test_a_run_without_a_step_does_not_begin_anew_where_a_tier_is_silent(tmp_pat
                               tiers=[tmp_path / "tier"], signals=False)
 
 
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
 @pytest.mark.parametrize("place", ["gs://bucket/gpt", "S3://bucket/gpt", "ftp://host/gpt",
                                    "file:///tmp/gpt", Path("gs://bucket/gpt"), ""])
 def test_what_is_no_place_is_refused_by_name_and_makes_no_folder(tmp_path, monkeypatch, place):
@@ -188,3 +194,17 @@ def test_what_is_no_place_is_refused_by_name_and_makes_no_folder(tmp_path, monke
         seen = run(verb, place)
         assert (seen.returncode, sentence in seen.stderr) == (2, True), (verb, seen)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["there.npy"]
+
+
+def test_a_damaged_manifest_of_an_object_store_is_no_step_0(tmp_path, bucket):
+    values = {"w": np.arange(8, dtype=np.float32)}
+    with holdfast.Saver(tmp_path / "run", tiers=["s3://runs/gpt"]) as saver:
+        saver.save(7, values).durable()
+    manifest = next((bucket / "gpt").glob("manifest-*"))
+    flip_a_bit(manifest)
+    listed = json.loads(run("ls", "s3://runs/gpt", "--json").stdout)["runs"][0]
+    assert listed["steps"] == []
+    assert [skipped["folder"] for skipped in listed["skipped"]] == [manifest.name]
+    verified = run("verify", "s3://runs/gpt")
+    assert verified.returncode == 3
+    assert manifest.name in verified.stdout and "step-00000000" not in verified.stdout
