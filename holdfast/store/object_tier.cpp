@@ -6,6 +6,8 @@
 #include <charconv>
 #include <optional>
 
+#include "holdfast/store/step_name.h"
+
 namespace holdfast {
 namespace {
 
@@ -154,6 +156,16 @@ Result<std::vector<ObjectStep>> ObjectTier::steps() {
   }
   std::sort(steps.rbegin(), steps.rend());
   return steps;
+}
+
+Result<std::vector<std::string>> ObjectTier::copied_folders() {
+  std::set<std::string> names;
+  for (const ObjectInfo& object : HOLDFAST_TRY(store_->list(prefix_ + "step-"))) {
+    const std::string_view rest = std::string_view(object.key).substr(prefix_.size());
+    const std::string_view folder = rest.substr(0, rest.find('/'));
+    if (parse_step_name(folder)) names.emplace(folder);
+  }
+  return std::vector<std::string>(names.begin(), names.end());
 }
 
 Result<Bytes> ObjectTier::read_manifest(const ObjectStep& step) {

@@ -70,6 +70,9 @@ class ObjectTier {
 
   // Committed checkpoints, newest first. Names of others are ignored.
   Result<std::vector<ObjectStep>> steps();
+  // Names of steps' folders that somebody copied below the prefix with another tool. They
+  // are no checkpoints here, but of a run all the same.
+  Result<std::vector<std::string>> copied_folders();
   // The bytes of its manifest; kNotFound if it was removed meanwhile.
   Result<Bytes> read_manifest(const ObjectStep& step);
   Result<std::unique_ptr<Source>> open(const ObjectStep& step, const std::string& file);
