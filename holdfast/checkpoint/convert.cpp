@@ -3,6 +3,7 @@
 #include <atomic>
 
 #include "holdfast/checkpoint/step_files.h"
+#include "holdfast/store/place.h"
 
 namespace holdfast {
 namespace {
@@ -83,6 +84,7 @@ std::vector<std::string> what_is_left_out(Env& env, const Found& from,
 
 Result<Converted> convert(Env& env, const Path& from, const Path& to,
                           const ConvertOptions& options) {
+  HOLDFAST_TRY(check_place(to));
   const Format* format = HOLDFAST_TRY(
       options.format.empty() ? format_for(to) : find_format(options.format));
   Converted done{.from = HOLDFAST_TRY(find_any(env, from)), .to = to, .format = format};

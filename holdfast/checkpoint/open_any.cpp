@@ -3,6 +3,7 @@
 #include <charconv>
 
 #include "holdfast/checkpoint/step_files.h"
+#include "holdfast/store/place.h"
 
 namespace holdfast {
 namespace {
@@ -69,6 +70,7 @@ Result<Step> find_step(const Run& run, std::string_view text) {
 }
 
 Result<Found> find_any(Env& env, const Path& path) {
+  HOLDFAST_TRY(check_place(path));
   const Result<FileInfo> info = env.info(path);
   if (!info.ok()) {
     const auto parts = split_at(env, path);

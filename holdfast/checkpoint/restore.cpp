@@ -35,10 +35,12 @@ class Restore {
       skipped_.clear();
       const Result<std::vector<Candidate>> all = candidates();
       if (!all.ok()) return give_up(all.error());
+      FetchTrouble trouble;
       for (const Candidate& candidate : *all) {
+        if (trouble.forbids(candidate)) break;
         Result<Path> folder = bring(candidate);
         if (!folder.ok()) {
-          skipped_.push_back({candidate.step.id, folder.error()});
+          trouble.note(path_, candidate, folder.error(), skipped_);
           continue;
         }
         if (!is_whole(*folder)) continue;
@@ -49,6 +51,7 @@ class Restore {
         if (restored.ok() || !passes_over(restored.error())) return restored;
         skipped_.push_back({folder->filename().native(), restored.error()});
       }
+      if (trouble.error().has_value()) return give_up(*trouble.error());
       if (!any_vanished(*all)) return give_up(nothing_left());
       if (look == kLooks) {
         return give_up(unavailable(
@@ -80,11 +83,7 @@ class Restore {
   }
 
  private:
-  // A step and where it is: null for the run directory.
-  struct Candidate {
-    TierStep step;
-    StorageTier* tier = nullptr;
-  };
+  using Candidate = Offer;
 
   // A step, and its small files.
   struct Opened {
@@ -97,15 +96,12 @@ class Restore {
   // Of the run directory and of the tiers, newest first; where both have a step, the run
   // directory's comes first.
   Result<std::vector<Candidate>> candidates() {
-    std::vector<Candidate> all = HOLDFAST_TRY(own_steps());
-    for (const std::shared_ptr<StorageTier>& tier : options_.tiers) {
-      Result<std::vector<TierStep>> steps = tier->steps();
-      if (!steps.ok()) {
-        skipped_.push_back({tier->name(), steps.error()});
-        continue;
-      }
-      for (TierStep& step : *steps) all.push_back({std::move(step), tier.get()});
-    }
+    std::string id;
+    std::vector<Candidate> all = HOLDFAST_TRY(own_steps(id));
+    offers_ = HOLDFAST_TRY(ask_tiers(options_.tiers, id));
+    all.insert(all.end(), offers_.steps.begin(), offers_.steps.end());
+    const std::vector<SkippedStep> skipped = offers_.skipped();
+    skipped_.insert(skipped_.end(), skipped.begin(), skipped.end());
     std::erase_if(all, [&](const Candidate& candidate) {
       return options_.step.has_value() &&
              candidate.step.manifest.step != *options_.step;
@@ -116,7 +112,8 @@ class Restore {
     return all;
   }
 
-  Result<std::vector<Candidate>> own_steps() {
+  // Those of the run directory, and its id if there is one.
+  Result<std::vector<Candidate>> own_steps(std::string& id) {
     const Result<Run> run = Run::open(env_, path_);
     std::vector<Candidate> own;
     if (!run.ok()) {
@@ -125,6 +122,7 @@ class Restore {
         return own;
       return run.error();
     }
+    id = run->id();
     StepList list = HOLDFAST_TRY(run->steps());
     for (SkippedStep& skipped : list.skipped) skipped_.push_back(std::move(skipped));
     for (Step& step : list.steps) {
@@ -254,13 +252,22 @@ class Restore {
   }
 
   Error nothing_left() const {
-    if (skipped_.empty() && options_.step.has_value()) {
+    const auto why = why_not_anew(path_, offers_, options_.allow_unreachable_tiers);
+    const bool only_tiers = skipped_.size() == offers_.skipped().size();
+    if (why.has_value() && (only_tiers || !is_damage(*why))) {
+      return Error(why->code(), why->message() + std::string(state_of_tensors()));
+    }
+    if (only_tiers && options_.step.has_value()) {
       return not_found("{}: no step {}", path_.native(), *options_.step);
     }
-    if (skipped_.empty()) return not_found("{}: no step yet", path_.native());
+    if (only_tiers) return not_found("{}: no step yet", path_.native());
     return corrupt("{}: no step is whole; the newest, {}: {}{}", path_.native(),
                    skipped_.front().folder, skipped_.front().error.message(),
-                   touched_ ? " (the tensors are undefined now)" : "");
+                   state_of_tensors());
+  }
+
+  std::string_view state_of_tensors() const {
+    return touched_ ? " (the tensors are undefined now)" : "";
   }
 
   Result<RestoredState> give_up(const Error& error) {
@@ -277,6 +284,7 @@ class Restore {
   Channel opens_;
   int64_t serial_ = 0;
   bool touched_ = false;  // tensors were written to and are not whole
+  Offers offers_;         // of the tiers, at the last look
   std::vector<SkippedStep> skipped_;
   // Of the step that was read last.
   std::vector<RangeRead> ranges_;

@@ -52,6 +52,9 @@ struct SaverOptions {
   // those that committed steps are copied to; rank 0 does it.
   std::string tier = "disk";
   std::vector<MirrorTo> mirrors{};
+  // Lets a run directory without a step begin although a mirror, which may hold the run,
+  // does not answer. What the mirror holds then stays another run's.
+  bool allow_unreachable_tiers = false;
   // Pieces that are as in the step before are not written again but linked (reuse.h),
   // and every n-th save is a full one. Looking for them costs a pass over the state
   // before it is captured.
@@ -107,6 +110,8 @@ class Saver {
  public:
   // Rank 0 makes the directory and owns the run from then on: kConflict, on all ranks,
   // if a live job has it. Sweeps what crashes left. What one rank cannot open, none does.
+  // A directory without a step is not opened where a mirror holds steps, which are to be
+  // fetched first (fetch.h), or cannot be asked: kConflict, kCorrupt, or as it fails.
   // kInvalid for options that make no sense, which are to be the same on all ranks.
   // Collective, also where it fails: kTimeout or kUnavailable if a rank does not come.
   // `transport` is null for one rank; it and env must outlive the saver.

@@ -6,6 +6,7 @@
 
 #include "holdfast/base/event_log.h"
 #include "holdfast/schedule/learn.h"
+#include "holdfast/store/place.h"
 
 namespace holdfast {
 namespace {
@@ -75,6 +76,7 @@ Job::~Job() = default;
 
 Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* transport,
                                        JobOptions options) {
+  HOLDFAST_TRY(check_place(run));
   options = with_workers(std::move(options), transport);
   Scheduler scheduler =
       HOLDFAST_TRY(Scheduler::create(options.schedule).within("schedule"));
@@ -95,7 +97,10 @@ Result<void> Job::fetch(const Path& run) {
     return told.error.has_value() ? Result<void>(*told.error) : Result<void>();
   }
   Message message{.serial = kFetch, .kind = "fetch"};
-  Result<Fetched> fetched = fetch_newest(env_, run, tiers, &warnings_);
+  const FetchOptions how{
+      .allow_unreachable_tiers = options_.saver.allow_unreachable_tiers,
+      .events = &warnings_};
+  Result<Fetched> fetched = fetch_newest(env_, run, tiers, how);
   if (!fetched.ok()) message.error = fetched.error();
   HOLDFAST_TRY(ranks_.tell_all(message, options_.saver.agree_within));
   fetched_ = HOLDFAST_TRY(std::move(fetched));
@@ -126,6 +131,7 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
   RestoreOptions told = options;
   if (told.events == nullptr) told.events = options_.saver.events;
   if (told.tiers.empty()) told.tiers = tiers_of(options_.saver);
+  told.allow_unreachable_tiers |= options_.saver.allow_unreachable_tiers;
   RestoredState restored =
       HOLDFAST_TRY(restore(env_, saver_->run(), state_for, transport_, told));
   if (restored.folder == fetched_.folder) restored.tier = fetched_.tier;

@@ -91,6 +91,8 @@ class Job {
   std::string explain() const { return scheduler_.explain(); }
   // What went wrong since the last call and did not stop the job: one sentence each.
   std::vector<std::string> take_warnings() { return warnings_.take(); }
+  // What was done since the last call and should not go unsaid: one sentence each.
+  std::vector<std::string> take_notes() { return warnings_.take_notes(); }
   // Saves, on all ranks together; whether it was due or not. Once a stop is due it waits
   // for room, whatever Backpressure says.
   Result<SaveHandle> save(JobState state);

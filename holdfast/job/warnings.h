@@ -9,8 +9,9 @@
 
 namespace holdfast {
 
-// Passes events on, and keeps a sentence of some of them until it is asked for. Safe from
-// several threads.
+// Passes events on, and keeps a sentence of some of them until it is asked for: a warning,
+// or a note of what is as it should be and yet not to be done in silence. Safe from several
+// threads.
 class Warnings : public EventSink {
  public:
   // `next` may be null; else it must outlive this.
@@ -19,11 +20,13 @@ class Warnings : public EventSink {
   void put(const EventRecord& record) override;
   // Those since the last call, in order.
   std::vector<std::string> take();
+  std::vector<std::string> take_notes();
 
  private:
   EventSink* const next_;
   Mutex mutex_;
   std::vector<std::string> kept_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<std::string> notes_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 }  // namespace holdfast

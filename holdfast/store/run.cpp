@@ -4,6 +4,8 @@
 
 #include "holdfast/store/claim_internal.h"
 #include "holdfast/store/events.h"
+#include "holdfast/store/object_tier.h"
+#include "holdfast/store/place.h"
 #include "holdfast/store/run_file_internal.h"
 
 namespace holdfast {
@@ -71,6 +73,14 @@ Error vanishing(const Path& run) {
                      run.native(), kTries);
 }
 
+// A step of an object store whose manifest is damaged: ObjectEnv shows it as a folder with
+// the name of the manifest's key.
+Error step_without_number(Env& env, const Path& folder) {
+  const Result<Manifest> manifest = read_manifest(env, folder);
+  if (!manifest.ok()) return manifest.error();
+  return corrupt("{}: is a manifest under another's name", folder.native());
+}
+
 // How far each epoch got. Nullopt if a step cannot be read: it may be the newest of its
 // epoch, and must not be shut out should it be readable tomorrow.
 std::optional<Fence> fence_of(const StepList& list) {
@@ -108,6 +118,7 @@ Run::Run(Env& env, Path path, std::string id)
       state_(std::make_shared<State>()) {}
 
 Result<Run> Run::open(Env& env, const Path& path) {
+  HOLDFAST_TRY(check_place(path));
   Result<RunFile> file = read_run_file(env, path);
   if (file.ok()) return Run(env, path, file->id);
   if (!is_missing(file.error())) return file.error();
@@ -149,8 +160,8 @@ Result<StepList> Run::list_once(bool& vanished) const {
   StepList list;
   for (const std::string& text : names) {
     const auto name = parse_step_name(text);
-    if (!name) continue;
-    Result<Step> found = step(*name);
+    if (!name && !is_manifest_name(text)) continue;
+    Result<Step> found = name ? step(*name) : step_without_number(*env_, path_ / text);
     if (!found.ok()) {
       const Result<FileInfo> folder = env_->info(path_ / text);
       vanished = vanished || (!folder.ok() && is_missing(folder.error()));

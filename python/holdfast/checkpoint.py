@@ -19,7 +19,9 @@ _log = logging.getLogger("holdfast")
 def absolute(path: _Path) -> str:
     """The same place when the process changes its directory; of an object store as it is."""
     text = fspath(path)
-    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+    if _native.is_object_path(text):  # refuses names that are neither
+        return text
+    return os.path.abspath(os.path.expanduser(text))
 
 
 def keep_of(keep: int | _native.Keep | None) -> _native.Keep | None:
@@ -63,7 +65,9 @@ class Saver:
     durable: folders (another disk, or "/dev/shm/gpt", which outlives the process),
     "s3://bucket/prefix" (keys and server as in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
     AWS_ENDPOINT_URL, AWS_REGION), or a Tier. A tier that fails costs a warning, never the
-    save. A run directory that was lost is brought back from them.
+    save. A run directory that was lost is brought back from them: without a step it is not
+    opened while a tier does not answer, unless `allow_unreachable_tiers`, nor where all that
+    a tier has is damaged or of another run.
 
     ConflictError if a live job owns the directory; a dead one's is taken over. A save that
     fails for a reason that may pass (a full disk) is dropped and the next one tries again;
@@ -85,13 +89,14 @@ class Saver:
         direct: bool = True,
         software: Mapping[str, str] | None = None,
         tiers: Tiers = (),
+        allow_unreachable_tiers: bool = False,
     ) -> None:
         versions = {"holdfast": _native.version} | dict(software or {})
         self._native = _native.Saver(
             absolute(path), keep=keep_of(keep), ring=ring, backpressure=backpressure,
             in_flight=in_flight, read_back=read_back, incremental=incremental,
             compress=compress, space_reserve=space_reserve, direct=direct, software=versions,
-            tiers=tiers_of(tiers),
+            tiers=tiers_of(tiers), allow_unreachable_tiers=allow_unreachable_tiers,
         )
         self._warn()
 
@@ -140,6 +145,8 @@ class Saver:
     def _warn(self) -> None:
         for sentence in self._native.take_warnings():
             _log.warning("%s", sentence)
+        for sentence in self._native.take_notes():
+            _log.info("%s", sentence)
 
     def __enter__(self) -> Self:
         return self
@@ -165,11 +172,15 @@ def restore(
     *,
     verify_all: bool = False,
     tiers: Tiers = (),
+    allow_unreachable_tiers: bool = False,
 ) -> _native.Restored:
     """Fills arrays from the newest whole checkpoint of a run, or from that of `step`.
 
     `path` is a run directory, or "s3://bucket/prefix". Of `tiers` (as in Saver), a newer
-    step than the run directory has is copied there first; the result's `tier` says so.
+    step than the run directory has is copied there first; the result's `tier` says so. If
+    that fails for another reason than damage (a full disk), no older step is taken. A tier
+    that does not answer is in `skipped`; where there is no step at all its error is raised,
+    or, with `allow_unreachable_tiers`, NotFoundError.
 
     Names, dtypes and shapes must be those of the checkpoint, which may have more tensors
     (`unused`). Every byte that is used is checked; a damaged step is passed over for the
@@ -179,4 +190,4 @@ def restore(
     """
     held = dict(into)
     return _native.restore(path, describe(held, writable=True), step, verify_all,
-                           tiers_of(tiers))
+                           tiers_of(tiers), allow_unreachable_tiers)

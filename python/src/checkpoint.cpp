@@ -38,13 +38,15 @@ Keep make_keep(int64_t last, int64_t every, int64_t best, const std::string& met
 void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
                 int64_t ring, const std::string& backpressure, int in_flight,
                 bool read_back, bool incremental, int compress, int64_t space_reserve,
-                bool direct, Texts software, const std::vector<HeldTier>& tiers) {
+                bool direct, Texts software, const std::vector<HeldTier>& tiers,
+                bool allow_unreachable_tiers) {
   auto warnings = std::make_unique<Warnings>();
   SaverOptions options{.ring_bytes = ring,
                        .in_flight = in_flight,
                        .backpressure = backpressure_of(backpressure),
                        .keep = keep,
                        .mirrors = mirrors_of(tiers, keep),
+                       .allow_unreachable_tiers = allow_unreachable_tiers,
                        .incremental = incremental,
                        .compress = compress,
                        .read_back = read_back,
@@ -54,7 +56,9 @@ void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
                        .events = warnings.get()};
   auto opened = [&] {
     const nb::gil_scoped_release unlocked;
-    unwrap(fetch_newest(env(), path, storage_of(tiers), warnings.get()));
+    unwrap(fetch_newest(env(), path, storage_of(tiers),
+                        {.allow_unreachable_tiers = allow_unreachable_tiers,
+                         .events = warnings.get()}));
     return unwrap(Saver::open(env(), path, nullptr, std::move(options)));
   }();
   new (self) HeldSaver(std::move(opened), std::move(warnings),
@@ -89,13 +93,17 @@ Durable durable(const HeldHandle& self, std::optional<double> timeout) {
 
 HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
                             std::optional<int64_t> step, bool verify_all,
-                            const std::vector<HeldTier>& tiers) {
+                            const std::vector<HeldTier>& tiers,
+                            bool allow_unreachable_tiers) {
   RestoredState state = [&] {
     const nb::gil_scoped_release unlocked;
     const LocalState local = unwrap(make_local_state(locals(into)));
     return unwrap(
         restore(env(), path, local, nullptr,
-                {.step = step, .verify_all = verify_all, .tiers = storage_of(tiers)}));
+                {.step = step,
+                 .verify_all = verify_all,
+                 .tiers = storage_of(tiers),
+                 .allow_unreachable_tiers = allow_unreachable_tiers}));
   }();
   return HeldRestored::of(std::move(state));
 }
@@ -165,7 +173,8 @@ void bind_saver(nb::module_& m) {
            nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
            nb::arg("in_flight"), nb::arg("read_back"), nb::arg("incremental"),
            nb::arg("compress"), nb::arg("space_reserve"), nb::arg("direct"),
-           nb::arg("software"), nb::arg("tiers"))
+           nb::arg("software"), nb::arg("tiers"),
+           nb::arg("allow_unreachable_tiers") = false)
       .def("save", &save, nb::arg("step"), nb::arg("arrays"), nb::arg("owners").none(),
            nb::arg("objects").none(), nb::arg("rank_objects").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("parent"),
@@ -174,6 +183,8 @@ void bind_saver(nb::module_& m) {
            "Waits until all is durable and lets go of the run.")
       .def("take_warnings", &HeldSaver::take_warnings,
            "What went wrong since the last call and stopped nothing.")
+      .def("take_notes", &HeldSaver::take_notes,
+           "What was done since the last call and should not go unsaid.")
       .def_prop_ro("path", &HeldSaver::run, "The run directory.");
 }
 
@@ -215,7 +226,17 @@ void bind_checkpoint(nb::module_& m) {
   m.def("restore", &restore_arrays, nb::arg("path"), nb::arg("into"),
         nb::arg("step").none(), nb::arg("verify_all"),
         nb::arg("tiers") = std::vector<HeldTier>(),
+        nb::arg("allow_unreachable_tiers") = false,
         "The native side of holdfast.restore.");
+  m.def(
+      "is_object_path",
+      [](const std::string& place) {
+        unwrap(check_place(place));
+        return is_object_path(place);
+      },
+      nb::arg("place"),
+      "True for a place in an object store, False for a local path. ValueError for an\n"
+      "empty name and for a scheme other than s3://.");
 }
 
 }  // namespace holdfast::python

@@ -85,7 +85,7 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
               int in_flight, bool read_back, int64_t space_reserve, bool direct,
               const std::string& guard, bool incremental, int compress,
               double agree_within, Texts software, const std::vector<HeldTier>& tiers,
-              const nb::dict& schedule) {
+              const nb::dict& schedule, bool allow_unreachable_tiers) {
   Transport* const over =
       transport.is_none() ? nullptr : &nb::cast<HeldTransport&>(transport).get();
   JobOptions options{.schedule = schedule_of(every, schedule),
@@ -96,6 +96,7 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
                                .backpressure = backpressure_of(backpressure),
                                .keep = keep,
                                .mirrors = mirrors_of(tiers, keep),
+                               .allow_unreachable_tiers = allow_unreachable_tiers,
                                .incremental = incremental,
                                .compress = compress,
                                .read_back = read_back,
@@ -237,7 +238,8 @@ void bind_job(nb::module_& m) {
            nb::arg("in_flight"), nb::arg("read_back"), nb::arg("space_reserve"),
            nb::arg("direct"), nb::arg("guard"), nb::arg("incremental"),
            nb::arg("compress"), nb::arg("agree_within"), nb::arg("software"),
-           nb::arg("tiers"), nb::arg("schedule") = nb::dict())
+           nb::arg("tiers"), nb::arg("schedule") = nb::dict(),
+           nb::arg("allow_unreachable_tiers") = false)
       .def(
           "attach",
           [](HeldJob& self, const HeldPieces& pieces, uint64_t stream) {
@@ -302,6 +304,14 @@ void bind_job(nb::module_& m) {
             });
           },
           "What went wrong since the last call and stopped nothing.")
+      .def(
+          "take_notes",
+          [](HeldJob& self) {
+            return self.call([](Job& job) {
+              return Result<std::vector<std::string>>(job.take_notes());
+            });
+          },
+          "What was done since the last call and should not go unsaid.")
       .def(
           "may_tear",
           [](HeldJob& self) {

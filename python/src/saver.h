@@ -58,6 +58,7 @@ class HeldSaver {
   void close(std::optional<double> timeout);
   const Path& run() const { return saver_->run(); }
   std::vector<std::string> take_warnings() { return warnings_->take(); }
+  std::vector<std::string> take_notes() { return warnings_->take_notes(); }
 
  private:
   void check_process() const;

@@ -69,7 +69,9 @@ class Checkpointer:
     keep        steps to keep: a number or a Keep; None keeps all.
     tiers       further places for copies of each step, made in the background once it is
                 durable: folders, "s3://bucket/prefix", Tier (holdfast.Saver has more). A run
-                directory that was lost comes back from whichever is left.
+                directory that was lost comes back from whichever is left. Without a step it
+                does not start while a tier is silent, unless allow_unreachable_tiers=True,
+                nor where all that a tier has is damaged or of another run.
     guard       what catches writes to tensors before they are captured: "sample" (versions
                 and a block of every tensor, which miss most writes through .data), "full"
                 (every byte: for code that writes through .data), "off" (nothing).
@@ -117,6 +119,7 @@ class Checkpointer:
         durable_steps: Sequence[int] | None = None,
         keep: int | _native.Keep | None = None,
         tiers: Tiers = (),
+        allow_unreachable_tiers: bool = False,
         guard: str = "sample",
         strict: bool = True,
         spec: Mapping[str, Rule] | None = None,
@@ -171,7 +174,7 @@ class Checkpointer:
             signals=signals, keep=keep, tiers=tiers, ring=ring, backpressure=backpressure,
             in_flight=in_flight, read_back=read_back, incremental=incremental,
             compress=compress, space_reserve=space_reserve, direct=direct, guard=guard,
-            timeout=timeout,
+            timeout=timeout, allow_unreachable_tiers=allow_unreachable_tiers,
             schedule={"objective": objective, "mtbf": mtbf, "budget": budget,
                       "total_steps": total_steps, "deadline": deadline, "slack": slack,
                       "stop_rate": stop_rate, "milestones": _listed(milestones),
@@ -203,6 +206,7 @@ class Checkpointer:
             restored = self._live().resume(lambda found: self._room_for(found, tried),
                                            self._verify_all, _stream())
         except NotFoundError:
+            _log.info("resume: no checkpoint in %s nor in its tiers, starting from 0", self._run)
             self._attach()
             return 0
         found = tried[-1]

@@ -83,7 +83,8 @@ class HoldfastTrainer:
         tiers = tiers_of(self._options.get("tiers", ()))
         try:
             with self.args.main_process_first(local=False):  # type: ignore[attr-defined]
-                found = _native.restore(run, [], None, False, tiers)
+                found = _native.restore(run, [], None, False, tiers,
+                                        self._options.get("allow_unreachable_tiers", False))
         except NotFoundError:
             if must:
                 raise

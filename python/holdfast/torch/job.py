@@ -34,6 +34,7 @@ def open_job(
     guard: str,
     timeout: float,
     schedule: Mapping[str, Any] | None = None,
+    allow_unreachable_tiers: bool = False,
 ) -> _native.Job:
     """Opens it on all ranks together; the keywords are those of Checkpointer."""
     return _native.Job(
@@ -43,7 +44,7 @@ def open_job(
         space_reserve=space_reserve, direct=direct, guard=guard, agree_within=timeout,
         software={"holdfast": _native.version, "torch": torch.__version__,
                   "python": platform.python_version()},
-        schedule=dict(schedule or {}),
+        schedule=dict(schedule or {}), allow_unreachable_tiers=allow_unreachable_tiers,
     )
 
 
@@ -60,6 +61,8 @@ def complete(job: _native.Job, make: Callable[[], tuple[Any, Any]]) -> None:
 
 
 def warn(job: _native.Job) -> None:
-    """Logs what went wrong since the last call and stopped nothing."""
+    """Logs what went wrong since the last call and stopped nothing, and what tiers removed."""
     for sentence in job.take_warnings():
         _log.warning("%s", sentence)
+    for sentence in job.take_notes():
+        _log.info("%s", sentence)
