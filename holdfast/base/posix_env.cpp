@@ -106,8 +106,8 @@ class PosixEnv : public Env {
     if (descriptor < 0) {
       return outcome_or_unsupported(-1, "sync folder", folder, {EACCES});
     }
-    const Result<void> synced =
-        outcome_or_unsupported(::fsync(descriptor), "sync folder", folder, {EINVAL});
+    const Result<void> synced = outcome_or_unsupported(
+        ::fsync(descriptor), "sync folder", folder, {EINVAL, EBADF});
     ::close(descriptor);  // was only read: nothing to lose
     return synced;
   }
@@ -115,6 +115,8 @@ class PosixEnv : public Env {
   Result<int64_t> free_space(const Path& folder) override {
     struct statvfs status {};
     HOLDFAST_TRY(outcome(::statvfs(folder.c_str(), &status), "free space", folder));
+    // A file system without a size, as many in user space are, does not say what is free.
+    if (status.f_blocks == 0) return std::numeric_limits<int64_t>::max();
     return checked_mul(static_cast<int64_t>(status.f_bavail),
                        static_cast<int64_t>(status.f_frsize))
         .value_or(std::numeric_limits<int64_t>::max());
