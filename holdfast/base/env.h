@@ -37,6 +37,7 @@ struct FileInfo {
   int64_t links = 0;   // names of the file
   uint64_t inode = 0;  // equal exactly for the names of one file of a device
   uint64_t device = 0;
+  WallTime modified{};  // when its contents last changed; 1970 where that is not known
 };
 
 // The most that is read into memory at once unless the caller says otherwise.

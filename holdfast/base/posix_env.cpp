@@ -37,6 +37,11 @@ Result<void> outcome_or_unsupported(int returned, std::string_view what,
   return errno_error(cannot ? EOPNOTSUPP : number, what, path);
 }
 
+WallTime wall_time(const timespec& time) {
+  return WallTime(std::chrono::seconds(time.tv_sec) +
+                  std::chrono::nanoseconds(time.tv_nsec));
+}
+
 class PosixEnv : public Env {
  public:
   explicit PosixEnv(PosixOptions options) : io_(options) {}
@@ -58,7 +63,8 @@ class PosixEnv : public Env {
                     .size = folder ? 0 : int64_t{status.st_size},
                     .links = static_cast<int64_t>(status.st_nlink),
                     .inode = status.st_ino,
-                    .device = status.st_dev};
+                    .device = status.st_dev,
+                    .modified = wall_time(status.st_mtim)};
   }
 
   Result<void> remove_file(const Path& path) override {

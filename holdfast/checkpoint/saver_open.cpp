@@ -3,6 +3,7 @@
 
 #include "holdfast/checkpoint/free_memory.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
+#include "holdfast/store/events.h"
 
 namespace holdfast {
 namespace {
@@ -42,6 +43,12 @@ struct Opened {
 // Rank 0's half of open(): the run, owned and swept.
 Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) {
   Run run = HOLDFAST_TRY(Run::create_or_open(env, path));
+  if (run.damage() && options.events != nullptr) {
+    emit(*options.events, env,
+         RunFileDamaged{
+             .reason = run.damage()->message(),
+             .remedy = "it was written anew with the id that its steps name"});
+  }
   const Identity self = options.identity.has_value() ? *options.identity
                                                      : HOLDFAST_TRY(this_process(env));
   // Newer than all that mirrors have, else a branch that was given up would win there.
