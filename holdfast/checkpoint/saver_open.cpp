@@ -49,8 +49,10 @@ Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) 
              .reason = run.damage()->message(),
              .remedy = "it was written anew with the id that its steps name"});
   }
-  const Identity self = options.identity.has_value() ? *options.identity
-                                                     : HOLDFAST_TRY(this_process(env));
+  const Identity self =
+      options.identity.has_value()
+          ? *options.identity
+          : HOLDFAST_TRY(this_process(env, options.job.name, options.job.restart));
   // Newer than all that mirrors have, else a branch that was given up would win there.
   int64_t above = 0;
   for (const MirrorTo& mirror : options.mirrors) {

@@ -206,8 +206,7 @@ std::optional<std::string> why_dead(const OwnerRecord& owner, const Identity& se
     if (started.ok()) return std::nullopt;
   }
   if (!who.job.empty() && who.job == self.job && who.restart < self.restart) {
-    return fmt::format("it was start {} of the job, this is {}", who.restart,
-                       self.restart);
+    return "it was an earlier start of the same job";
   }
   if (owner.lease_until < now) return "its lease ran out";
   return std::nullopt;

@@ -103,6 +103,7 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
                                .direct = direct,
                                .guard = guard_of(guard),
                                .agree_within = seconds(agree_within, "agree_within"),
+                               .job = scheduler_job(variable),
                                .software = std::move(software)}};
   auto opened = [&] {
     const nb::gil_scoped_release unlocked;
