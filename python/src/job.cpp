@@ -313,9 +313,10 @@ void bind_job(nb::module_& m) {
           nb::arg("handle"), "Waits until the last save is durable, within the grace.")
       .def(
           "close", &HeldJob::close, nb::arg("timeout") = nb::none(),
-          nb::arg("alone") = false,
+          nb::arg("alone") = false, nb::arg("orderly") = true,
           "Waits until all is durable. `alone`: whatever other ranks do, which are to\n"
-          "be left then.");
+          "be left then. `orderly=False` (only if alone): something failed, and the\n"
+          "next process counts this end as a failure.");
 }
 
 }  // namespace holdfast::python
