@@ -1,4 +1,4 @@
-"""Runs on file systems that can do less than Linux's own."""
+"""Runs on file systems that can do less than Linux's own, or are nearly full."""
 
 import contextlib
 import os
@@ -14,6 +14,8 @@ from torch import nn
 from training import Toy
 
 import holdfast
+
+MIB = 1 << 20
 
 # What rclone asks to mount for it. That program comes with FUSE's own package, and root can do
 # without it.
@@ -86,3 +88,32 @@ def test_a_run_without_hard_links_and_exclusive_renames(mounted, incremental):
         assert torch.equal(ours, theirs)
     holdfast.convert(run, mounted / "out.safetensors")
     assert holdfast.open(mounted / "out.safetensors")
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """The folder of a file system of 8 MiB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    made = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", folder],
+                          capture_output=True, text=True, check=False)
+    if made.returncode != 0:
+        pytest.skip(f"cannot mount a small disk: {made.stderr.strip()}")
+    yield folder
+    subprocess.run(["umount", "-l", folder], check=True)
+
+
+def test_an_incremental_save_needs_room_only_for_what_it_writes(small_disk):
+    model = nn.Sequential(nn.Linear(800, 800).requires_grad_(False), nn.Linear(800, 4))
+    optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    with holdfast.Checkpointer(small_disk / "run", model=model, optimizer=optimizer,
+                               incremental=True, space_reserve=MIB // 4) as checkpointer:
+        checkpointer.resume()
+        for step in range(4):
+            model(torch.ones(2, 800)).sum().backward()
+            optimizer.step()
+            checkpointer.save(step).durable()  # 2.6 MB the first time, then less than 0.1 MB
+            if step == 0:
+                disk = os.statvfs(small_disk)
+                (small_disk / "filler").write_bytes(bytes(disk.f_bavail * disk.f_frsize - MIB))
+    assert holdfast.open(small_disk / "run")
