@@ -56,6 +56,11 @@ Result<std::vector<ManifestFile>> count_votes(std::vector<Message> votes,
   return files;
 }
 
+// Of this rank's shard, without the pieces that an older step has.
+int64_t own_bytes(const SaveTask& task) {
+  return task.plan->shard_bytes() - task.shard.reused_bytes();
+}
+
 }  // namespace
 
 Error torn_save(int64_t step, const std::vector<std::string>& names) {
@@ -111,7 +116,9 @@ Result<Attempt> Committer::begin(const SaveTask& task) {
     return conflict("step {}: skipped, because a newer save took its place", task.step);
   }
   if (task.failed.has_value()) return *task.failed;
-  HOLDFAST_TRY(check_space(run_, task.plan->total_bytes(), options_.space_reserve));
+  // What the others write upon an older step they alone know: each looks for itself.
+  const int64_t bytes = task.base.empty() ? task.plan->total_bytes() : own_bytes(task);
+  HOLDFAST_TRY(check_space(run_, bytes, options_.space_reserve));
   return Attempt::begin(run_, *owner_, task.step, task.attempt, options_.events);
 }
 
@@ -138,13 +145,24 @@ Result<Durable> Committer::follow(SaveTask& task) {
   if (task.failed.has_value()) {
     own = *task.failed;
   } else {
-    Result<Attempt> attempt = Attempt::join(run_, task.step, task.attempt);
-    own = attempt.ok() ? write_files(task, *attempt)
-                       : Result<std::vector<ManifestFile>>(attempt.error());
+    own = join_and_write(task);
   }
   // One that is late may still arrive: what became of it is asked in any case.
   static_cast<void>(vote_.report(vote_of(task, own), options_.agree_within));
   return learn(task);
+}
+
+Result<std::vector<ManifestFile>> Committer::join_and_write(SaveTask& task) {
+  Attempt attempt = HOLDFAST_TRY(Attempt::join(run_, task.step, task.attempt));
+  // Of a full save rank 0 has found room for the shards of all ranks.
+  const Result<void> room =
+      task.base.empty() ? Result<void>()
+                        : check_space(run_, own_bytes(task), options_.space_reserve);
+  if (!room.ok()) {
+    task.writer->cancel(room.error());
+    return room.error();
+  }
+  return write_files(task, attempt);
 }
 
 Result<Durable> Committer::learn(SaveTask& task) {

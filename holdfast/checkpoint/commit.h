@@ -1,6 +1,7 @@
 // The commit of a save by all ranks, one after the other on a background thread.
 //
-//   1. Rank 0 checks the space, begins the attempt and tells all (or that it cannot).
+//   1. Rank 0 checks the space, begins the attempt and tells all (or that it cannot). Where
+//      the save builds upon an older step, each rank checks the space for what it writes.
 //   2. Every rank writes and syncs its shard, index and objects, syncs the attempt's
 //      folder, and votes: its files with sizes and digests, or why not.
 //   3. With a vote from every rank, rank 0 writes the manifest and commits (attempt.h);
@@ -84,6 +85,7 @@ class Committer {
   Result<Attempt> begin(const SaveTask& task);
   Result<Path> conclude(SaveTask& task, Attempt& attempt,
                         Result<std::vector<ManifestFile>> own);
+  Result<std::vector<ManifestFile>> join_and_write(SaveTask& task);
   Result<std::vector<ManifestFile>> write_files(SaveTask& task, Attempt& attempt);
   Result<void> link_shards(SaveTask& task, const Attempt& attempt);
   Result<void> check_guard(SaveTask& task);

@@ -72,8 +72,9 @@ struct SaverOptions {
   // How long ranks wait for each other: for a decision, and for all to have written.
   Duration agree_within = std::chrono::seconds(60);
   Duration write_within = std::chrono::minutes(30);
-  // Who owns the run; this process if not set.
+  // Who owns the run; this process if not set, as a part of the job (process.h).
   std::optional<Identity> identity{};
+  SchedulerJob job{};
   Duration lease = std::chrono::minutes(2);
   std::map<std::string, std::string> software{};  // versions, for the manifest
   EventSink* events = nullptr;                    // must outlive the saver

@@ -4,6 +4,7 @@
 #include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/free_memory.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
+#include "holdfast/store/events.h"
 #include "holdfast/store/place.h"
 
 namespace holdfast {
@@ -83,8 +84,16 @@ Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) 
   const Offers offers = HOLDFAST_TRY(ask_mirrors(env, path, options));
   if (!has_steps(env, path)) HOLDFAST_TRY(check_no_run(path, options, offers));
   Run run = HOLDFAST_TRY(Run::create_or_open(env, path));
-  const Identity self = options.identity.has_value() ? *options.identity
-                                                     : HOLDFAST_TRY(this_process(env));
+  if (run.damage() && options.events != nullptr) {
+    emit(*options.events, env,
+         RunFileDamaged{
+             .reason = run.damage()->message(),
+             .remedy = "it was written anew with the id that its steps name"});
+  }
+  const Identity self =
+      options.identity.has_value()
+          ? *options.identity
+          : HOLDFAST_TRY(this_process(env, options.job.name, options.job.restart));
   Owner owner = HOLDFAST_TRY(run.acquire(self, {.lease = options.lease,
                                                 .above = greatest_epoch(env, offers),
                                                 .events = options.events}));

@@ -104,6 +104,21 @@ Result<void> add_step(Env& env, const Path& folder, const VerifyOptions& options
   return {};
 }
 
+// The run's own file and its owner's, if they are damaged.
+std::optional<Verified> damaged_run_files(const Run& run) {
+  Verified files{.path = run.path(), .kind = "run"};
+  if (run.damage()) {
+    files.damage.push_back(
+        {.file = std::string(kRunFile), .what = run.damage()->message()});
+  }
+  const Result<std::optional<OwnerRecord>> owner = read_owner(run.env(), run.path());
+  if (!owner.ok() && owner.error().code() == ErrorCode::kCorrupt) {
+    files.damage.push_back(
+        {.file = std::string(kOwnerFile), .what = owner.error().message()});
+  }
+  return files.whole() ? std::nullopt : std::optional(std::move(files));
+}
+
 Result<std::vector<Verified>> verify_run(Env& env, const Path& path,
                                          const VerifyOptions& options) {
   const Run run = HOLDFAST_TRY(Run::open(env, path));
@@ -122,6 +137,7 @@ Result<std::vector<Verified>> verify_run(Env& env, const Path& path,
         {.file = std::string(kManifestName), .what = skipped.error.message()});
   }
   if (all.empty()) return not_found("{}: no steps", path.native());
+  if (auto files = damaged_run_files(run)) all.push_back(*std::move(files));
   return all;
 }
 

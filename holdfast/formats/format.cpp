@@ -131,7 +131,7 @@ Result<void> write_and_rename(Env& env, const Format& format, const Path& path,
     (void)env.remove_all(attempt);
     return done;
   }
-  return env.sync_folder(folder_of(path));
+  return env.sync_names(folder_of(path));
 }
 
 }  // namespace

@@ -133,7 +133,7 @@ Result<void> write_sharded_safetensors(Env& env, const Path& folder,
   const std::string json = index_json(map, contents.collection.bytes());
   const Path index = folder / ("model" + std::string(kShardIndexSuffix));
   HOLDFAST_TRY(env.write_file(index, bytes_of(json)));
-  return env.sync_folder(folder);
+  return env.sync_names(folder);
 }
 
 }  // namespace holdfast

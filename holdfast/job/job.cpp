@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "holdfast/base/event_log.h"
+#include "holdfast/job/events.h"
 #include "holdfast/schedule/learn.h"
 #include "holdfast/store/place.h"
 
@@ -60,7 +61,6 @@ Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options,
          Scheduler scheduler)
     : env_(env),
       transport_(transport),
-      learned_(learn_from(env, run, transport)),
       log_(open_log(env, run, transport == nullptr ? 0 : transport->rank(), options)),
       warnings_(options.saver.events != nullptr ? options.saver.events : log_.get()),
       options_(with_events(std::move(options), &warnings_)),
@@ -84,6 +84,9 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
       new Job(env, run, transport, std::move(options), std::move(scheduler)));
   HOLDFAST_TRY(job->fetch(run));
   job->saver_ = HOLDFAST_TRY(Saver::open(env, run, transport, job->options_.saver));
+  emit(job->warnings_, env, JobOpened{});
+  // After the saver has told who owned the run before, and how that process ended.
+  job->learned_ = learn_from(env, run, transport);
   if (job->options_.signals) job->signals_ = std::make_unique<StopSignals>();
   return job;
 }
@@ -251,15 +254,18 @@ Result<void> Job::await_capture(Instant deadline) {
   return captured;
 }
 
-Result<void> Job::close(Instant deadline) { return let_go(saver_->close(deadline)); }
+Result<void> Job::close(Instant deadline) {
+  return let_go(saver_->close(deadline), true);
+}
 
-Result<void> Job::close_alone(Instant deadline) {
-  return let_go(saver_->close_alone(deadline));
+Result<void> Job::close_alone(Instant deadline, bool orderly) {
+  return let_go(saver_->close_alone(deadline), orderly);
 }
 
 // Of the signals, when no save is under way any more. One that came too late for a step to
 // stop at is not lost.
-Result<void> Job::let_go(Result<void> closed) {
+Result<void> Job::let_go(Result<void> closed, bool orderly) {
+  if (closed.ok() && orderly) emit(warnings_, env_, JobClosed{});
   if (!closed.ok() && closed.error().code() == ErrorCode::kTimeout) return closed;
   const std::optional<int> late =
       signals_ == nullptr || stopping_ ? std::nullopt : signals_->caught();

@@ -107,8 +107,10 @@ class Job {
   Result<void> await_capture(Instant deadline);
 
   Result<void> close(Instant deadline = kNoDeadline);
-  // For a process that ends before its time (Saver::close_alone).
-  Result<void> close_alone(Instant deadline = kNoDeadline);
+  // For a process that ends before its time (Saver::close_alone). `orderly`: it leaves
+  // because its program ends, not because something failed; the next process then does not
+  // count this end as a failure.
+  Result<void> close_alone(Instant deadline = kNoDeadline, bool orderly = false);
 
  private:
   Job(Env& env, const Path& run, Transport* transport, JobOptions options,
@@ -118,11 +120,11 @@ class Job {
   std::optional<Appointment> decide(int64_t first, int64_t last);
   void consult(int64_t step);
   void learn_outcome();
-  Result<void> let_go(Result<void> closed);
+  Result<void> let_go(Result<void> closed, bool orderly);
 
   Env& env_;
   Transport* transport_;
-  Learned learned_;  // by earlier processes; rank 0's
+  Learned learned_{};  // from the events of earlier processes; rank 0's
   std::unique_ptr<EventSink> log_;
   Warnings warnings_;  // before the log
   const JobOptions options_;

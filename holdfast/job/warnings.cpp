@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/store/events.h"
 
 namespace holdfast {
 namespace {
@@ -22,6 +23,9 @@ std::optional<std::string> sentence_of(const EventRecord& record) {
   }
   if (const auto failed = event_as<RetentionFailed>(record); failed.ok()) {
     return fmt::format("old steps were not removed: {}", failed->reason);
+  }
+  if (const auto damaged = event_as<RunFileDamaged>(record); damaged.ok()) {
+    return fmt::format("{}; {}", damaged->reason, damaged->remedy);
   }
   // Retention is routine, but not of a step beyond the newest: somebody has gone back.
   const auto removed = event_as<TierStepRemoved>(record);

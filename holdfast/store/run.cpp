@@ -1,6 +1,7 @@
 #include "holdfast/store/run.h"
 
 #include <algorithm>
+#include <set>
 
 #include "holdfast/store/claim_internal.h"
 #include "holdfast/store/events.h"
@@ -21,13 +22,52 @@ Result<RunFile> read_run_file(Env& env, const Path& path) {
 
 bool is_missing(const Error& error) { return error.code() == ErrorCode::kNotFound; }
 
+// The runs that the readable manifests name.
+Result<std::set<std::string>> runs_of_steps(Env& env, const Path& path) {
+  std::set<std::string> runs;
+  const std::vector<std::string> names = HOLDFAST_TRY(env.list(path));
+  for (const std::string& name : names) {
+    if (!parse_step_name(name)) continue;
+    const Result<Manifest> manifest = read_manifest(env, path / name);
+    if (manifest.ok()) runs.insert(manifest->run);
+  }
+  return runs;
+}
+
+// The id of a run whose own file is damaged: that of its steps, whose manifests carry
+// digests, if they agree.
+Result<std::string> id_of_steps(Env& env, const Path& path, const Error& damage) {
+  const std::set<std::string> runs = HOLDFAST_TRY(runs_of_steps(env, path));
+  if (runs.size() == 1) return *runs.begin();
+  if (runs.empty()) {
+    return corrupt(
+        "{}; no step says which run it is: if nothing in the folder is needed, remove "
+        "{}, and the next job begins a new run",
+        damage.message(), kRunFile);
+  }
+  return corrupt("{}; its steps are of {} runs: move those of other runs away",
+                 damage.message(), runs.size());
+}
+
+// A file of version 1 has no digest. If no step is of the run that it names, it is damaged
+// or the steps are foreign: a new step must not be written under that id.
+Result<void> check_id(Env& env, const Path& path, const std::string& id) {
+  const std::set<std::string> runs = HOLDFAST_TRY(runs_of_steps(env, path));
+  if (runs.empty() || runs.contains(id)) return {};
+  return corrupt(
+      "{}: {} names the run {}, but the steps are of {}; put that id into the file if "
+      "the steps are this run's, else move them away",
+      path.native(), kRunFile, id, *runs.begin());
+}
+
 // A run whose own file is lost must not get a new id: its steps would become foreign.
 Result<void> check_no_steps(Env& env, const Path& path) {
   const std::vector<std::string> names = HOLDFAST_TRY(env.list(path));
   for (const std::string& name : names) {
     if (!parse_step_name(name)) continue;
     return corrupt(
-        "{}: {} is missing, but there is {}; put it back, the run's id is in "
+        "{}: {} is missing, but there is {}; put it back: "
+        "{{\"holdfast\":\"run\",\"version\":1,\"run\":\"ID\"}}, where ID is the run in "
         "the manifest of each step",
         path.native(), kRunFile, name);
   }
@@ -110,17 +150,23 @@ struct Run::State {
   std::optional<int64_t> last_sequence HOLDFAST_GUARDED_BY(mutex){};
 };
 
-Run::Run(Env& env, Path path, std::string id)
+Run::Run(Env& env, Path path, std::string id, bool checked, std::optional<Error> damage)
     : env_(&env),
       path_(std::move(path)),
       id_(std::move(id)),
+      checked_(checked),
+      damage_(std::move(damage)),
       names_(std::make_shared<RunNames>(env, path_)),
       state_(std::make_shared<State>()) {}
 
 Result<Run> Run::open(Env& env, const Path& path) {
   HOLDFAST_TRY(check_place(path));
   Result<RunFile> file = read_run_file(env, path);
-  if (file.ok()) return Run(env, path, file->id);
+  if (file.ok()) return Run(env, path, file->id, file->checked);
+  if (file.error().code() == ErrorCode::kCorrupt) {
+    std::string id = HOLDFAST_TRY(id_of_steps(env, path, file.error()));
+    return Run(env, path, std::move(id), true, file.error());
+  }
   if (!is_missing(file.error())) return file.error();
   return not_found("{}: no run directory, want one with {}", path.native(), kRunFile);
 }
@@ -130,6 +176,9 @@ Result<Run> Run::create_or_open(Env& env, const Path& path, std::string id) {
   if (run.ok()) {
     if (!id.empty() && id != run->id()) {
       return conflict("{}: is run {}, want {}", path.native(), run->id(), id);
+    }
+    if (run->damage()) {
+      HOLDFAST_TRY(run->names().replace(kRunFile, encode_run_file({.id = run->id()})));
     }
     // Its maker may have been killed before the name was durable.
     HOLDFAST_TRY(run->names().sync());
@@ -224,6 +273,7 @@ Result<NewestWhole> Run::newest_whole(Depth depth, EventSink* events) const {
 
 Result<Owner> Run::acquire(const Identity& self, OwnerOptions options) const {
   const StepList before = HOLDFAST_TRY(steps());
+  if (before.steps.empty() && !checked_) HOLDFAST_TRY(check_id(*env_, path_, id_));
   for (const Step& step : before.steps) {
     options.above = std::max(options.above, step.manifest.epoch);
   }

@@ -52,6 +52,7 @@ void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
                        .read_back = read_back,
                        .space_reserve = space_reserve,
                        .direct = direct,
+                       .job = scheduler_job(variable),
                        .software = std::move(software),
                        .events = warnings.get()};
   auto opened = [&] {

@@ -44,7 +44,7 @@ class HeldJob {
   Settled settle(const std::vector<std::string>& changed, CudaStream stream,
                  std::optional<double> timeout);
   // `alone`: without a word to other ranks.
-  void close(std::optional<double> timeout, bool alone);
+  void close(std::optional<double> timeout, bool alone, bool orderly);
 
  private:
   void check_process() const;

@@ -104,6 +104,7 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
                                .direct = direct,
                                .guard = guard_of(guard),
                                .agree_within = seconds(agree_within, "agree_within"),
+                               .job = scheduler_job(variable),
                                .software = std::move(software)}};
   auto opened = [&] {
     const nb::gil_scoped_release unlocked;
@@ -334,9 +335,10 @@ void bind_job(nb::module_& m) {
           nb::arg("handle"), "Waits until the last save is durable, within the grace.")
       .def(
           "close", &HeldJob::close, nb::arg("timeout") = nb::none(),
-          nb::arg("alone") = false,
+          nb::arg("alone") = false, nb::arg("orderly") = true,
           "Waits until all is durable. `alone`: whatever other ranks do, which are to\n"
-          "be left then.");
+          "be left then. `orderly=False` (only if alone): something failed, and the\n"
+          "next process counts this end as a failure.");
 }
 
 }  // namespace holdfast::python

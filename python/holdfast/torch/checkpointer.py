@@ -285,12 +285,12 @@ class Checkpointer:
             _log.warning("%s", lost)
         self._close(timeout)
 
-    def _close(self, timeout: float | None = None) -> None:
+    def _close(self, timeout: float | None = None, *, orderly: bool = True) -> None:
         if self._job is None:
             return
         try:
             self._settle(timeout)
-            self._job.close(timeout)
+            self._job.close(timeout, alone=not orderly, orderly=orderly)
         except TimeoutError:  # saves go on, and it may be called again
             raise
         except Exception:
@@ -326,14 +326,15 @@ class Checkpointer:
         """
         if self._job is None:
             return
-        if self._transport is None:
-            self._close()
-            return
+        # The next process counts any other end as a failure, and saves more often.
         orderly = error is None or isinstance(error, SystemExit)
+        if self._transport is None:
+            self._close(orderly=orderly)
+            return
         timeout = _AT_EXIT if orderly else self._grace
         try:
             self._settle(timeout)
-            self._job.close(timeout, alone=True)
+            self._job.close(timeout, alone=True, orderly=orderly)
         finally:
             self._transport.close()  # and whoever waits for others here gives up
             self._let_go()

@@ -153,7 +153,7 @@ class Writer(StorageWriter):
     def _close(self, timeout: float | None, *, alone: bool) -> None:
         with self._lock:
             if self._job is not None:
-                self._job.close(timeout, alone)
+                self._job.close(timeout, alone, orderly=not alone)
                 warn(self._job)
             self._job = None
 
