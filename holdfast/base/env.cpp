@@ -45,6 +45,14 @@ Path folder_of(const Path& path) {
   return parent.empty() ? Path(".") : parent;
 }
 
+Result<std::unique_ptr<File>> Env::create_unnamed(const Path& folder) {
+  return unsupported("{}: no files without a name here", folder.native());
+}
+
+Result<void> Env::name_file(File& file, const Path& to) {
+  return unsupported("{}: no name {} for it", file.path().native(), to.native());
+}
+
 Result<Bytes> Env::read_file(const Path& path, int64_t limit) {
   const auto file = HOLDFAST_TRY(open(path, {.mode = OpenMode::kRead}));
   Bytes bytes = HOLDFAST_TRY(read_to_end(*file, limit));

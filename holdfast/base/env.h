@@ -13,7 +13,8 @@
 // Errors name the path. Codes: kNotFound (no such file or folder), kConflict (the name
 // is taken, the folder is not empty), kNoSpace, kUnsupported (this file system cannot),
 // kInvalid (a file where a folder is wanted, and the other way round), kUnavailable
-// (too many open files, busy), kIo (the rest: permissions, broken disks).
+// (too many open files, no memory, busy, a stale handle), kDenied (permissions), kIo (the
+// rest: broken disks).
 //
 // All calls are safe from several threads at once.
 #pragma once
@@ -67,6 +68,14 @@ class Env {
   // Another name for a file. kConflict if `to` exists, kUnsupported where there are no
   // hard links or not between these places.
   virtual Result<void> link(const Path& from, const Path& to) = 0;
+
+  // A new file to write, in the folder but without a name, so that nobody sees it and
+  // nothing is left when the process ends, however it does. kUnsupported where the file
+  // system, or this Env, has no such files.
+  virtual Result<std::unique_ptr<File>> create_unnamed(const Path& folder);
+  // Gives such a file, still open, a name in its folder. Replaces nothing: kConflict if
+  // `to` exists. The name is durable after sync_folder.
+  virtual Result<void> name_file(File& file, const Path& to);
 
   // Folders.
   virtual Result<void> create_folder(const Path& path) = 0;

@@ -50,6 +50,16 @@ class PosixEnv : public Env {
     return PosixFile::open(path, options, io_);
   }
 
+  Result<std::unique_ptr<File>> create_unnamed(const Path& folder) override {
+    return PosixFile::create_unnamed(folder, io_);
+  }
+
+  Result<void> name_file(File& file, const Path& to) override {
+    const auto* unnamed = dynamic_cast<const PosixFile*>(&file);
+    HOLDFAST_CHECK(unnamed != nullptr, "{}: of another Env", file.path().native());
+    return unnamed->take_name(to);
+  }
+
   Result<FileInfo> info(const Path& path) override {
     struct stat status {};
     HOLDFAST_TRY(outcome(::lstat(path.c_str(), &status), "info", path));

@@ -211,10 +211,26 @@ TEST(ErrnoErrorTest, NumbersBecomeWhatTheCallerCanDo) {
   EXPECT_EQ(code(EINVAL), "invalid");
   EXPECT_EQ(code(EMFILE), "unavailable");
   EXPECT_EQ(code(ETIMEDOUT), "timeout");
-  EXPECT_EQ(code(EACCES), "io");
+  EXPECT_EQ(code(ESTALE), "unavailable");
+  EXPECT_EQ(code(ENOMEM), "unavailable");
+  EXPECT_EQ(code(EACCES), "denied");
   EXPECT_EQ(code(EIO), "io");
   EXPECT_EQ(errno_error(ENOSPC, "write", "a/b").message(),
             "a/b: write: No space left on device");
+}
+
+TEST(UnnamedFileTest, AFileWithoutANameIsSeenOnlyOnceItHasOne) {
+  const TempFolder folder;
+  const auto env = make_posix_env();
+  const auto file = env->create_unnamed(folder.path());
+  if (!file.ok()) GTEST_SKIP() << file.error().message();
+  ASSERT_OK((*file)->write_at(0, bytes_of("abc")));
+  EXPECT_TRUE(env->list(folder.path())->empty());
+  ASSERT_OK(env->write_file(folder.path() / "taken", {}));
+  EXPECT_ERROR(env->name_file(**file, folder.path() / "taken"), ErrorCode::kConflict);
+  ASSERT_OK(env->name_file(**file, folder.path() / "new"));
+  ASSERT_OK((*file)->close());
+  EXPECT_EQ(env->read_text(folder.path() / "new").value(), "abc");
 }
 
 }  // namespace

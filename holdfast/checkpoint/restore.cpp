@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "holdfast/base/patient_env.h"
 #include "holdfast/checkpoint/commit.h"
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/fetch.h"
@@ -23,6 +24,7 @@ class Restore {
   Restore(Env& env, const Path& run, const StateFor& into, Transport* transport,
           const RestoreOptions& options)
       : env_(env),
+        patient_(env),
         path_(run),
         into_(into),
         options_(options),
@@ -43,7 +45,9 @@ class Restore {
           trouble.note(path_, candidate, folder.error(), skipped_);
           continue;
         }
-        if (!is_whole(*folder)) continue;
+        const Result<bool> whole = is_whole(*folder);
+        if (!whole.ok()) return give_up(whole.error());
+        if (!*whole) continue;
         Result<RestoredState> restored = try_step(*folder);
         if (restored.ok() && candidate.tier != nullptr) {
           restored->tier = candidate.tier->name();
@@ -114,7 +118,7 @@ class Restore {
 
   // Those of the run directory, and its id if there is one.
   Result<std::vector<Candidate>> own_steps(std::string& id) {
-    const Result<Run> run = Run::open(env_, path_);
+    const Result<Run> run = Run::open(patient_, path_);
     std::vector<Candidate> own;
     if (!run.ok()) {
       // A directory that is not there yet is made by what the tiers have.
@@ -124,13 +128,23 @@ class Restore {
     }
     id = run->id();
     StepList list = HOLDFAST_TRY(run->steps());
-    for (SkippedStep& skipped : list.skipped) skipped_.push_back(std::move(skipped));
+    for (SkippedStep& skipped : list.skipped) {
+      if (is_wanted(skipped.folder) && cannot_tell(skipped.error)) {
+        return skipped.error;
+      }
+      skipped_.push_back(std::move(skipped));
+    }
     for (Step& step : list.steps) {
       own.push_back({.step = {.id = step.folder.filename().native(),
                               .manifest = std::move(step.manifest),
                               .manifest_bytes = {}}});
     }
     return own;
+  }
+
+  bool is_wanted(const std::string& folder) const {
+    const std::optional<StepName> name = parse_step_name(folder);
+    return !options_.step.has_value() || (name && name->step == *options_.step);
   }
 
   // The step's folder in the run directory, copied there if need be.
@@ -147,10 +161,12 @@ class Restore {
     });
   }
 
-  bool is_whole(const Path& folder) {
+  // Fails where nobody can tell.
+  Result<bool> is_whole(const Path& folder) {
     const Depth depth = options_.verify_all ? Depth::kFull : Depth::kFast;
     Result<WholeReport> report = check_whole(env_, folder, depth);
     if (report.ok() && report->whole()) return true;
+    if (!report.ok() && cannot_tell(report.error())) return report.error();
     skipped_.push_back(
         {folder.filename().native(), report.ok() ? report->error() : report.error()});
     return false;
@@ -196,11 +212,12 @@ class Restore {
 
   // Small files first: the rest stays readable once it is open (fill.h).
   Result<Opened> open_here(const Path& folder) {
-    StepFiles step = HOLDFAST_TRY(open_step(env_, folder));
-    Object objects = HOLDFAST_TRY(read_objects(env_, step));
+    StepFiles step = HOLDFAST_TRY(open_step(patient_, folder));
+    Object objects = HOLDFAST_TRY(read_objects(patient_, step));
     const bool same_ranks = step.manifest.world == channel_.size();
-    Object own =
-        same_ranks ? HOLDFAST_TRY(read_objects(env_, step, channel_.rank())) : Object();
+    Object own = same_ranks
+                     ? HOLDFAST_TRY(read_objects(patient_, step, channel_.rank()))
+                     : Object();
     return Opened{folder, std::move(step), std::move(objects), std::move(own)};
   }
 
@@ -208,7 +225,7 @@ class Restore {
     const StepFiles& step = opened.step;
     const LocalState& into = *HOLDFAST_TRY(into_(step));
     HOLDFAST_TRY(follow_stream(devices_of(into.pieces), options_.stream));
-    Filled filled = HOLDFAST_TRY(fill(env_, step, into, options_.read));
+    Filled filled = HOLDFAST_TRY(fill(patient_, step, into, options_.read));
     ranges_ = std::move(filled.by_range);
     seals_ = step.seals;
     tensors_.assign(step.collection.tensors().begin(), step.collection.tensors().end());
@@ -277,6 +294,7 @@ class Restore {
   }
 
   Env& env_;
+  PatientEnv patient_;  // all that is read of a step is read through it
   const Path path_;
   const StateFor& into_;
   const RestoreOptions& options_;

@@ -8,6 +8,11 @@
 //      to their tensors' seals, and rank 0 holds the sums against the writers'.
 //   5. Rank 0 tells all the outcome.
 //
+// A read that fails is made again after a pause (base/patient_env.h). What the disk still
+// does not give back is damage, and sends all ranks to the step before; a failure that says
+// nothing of the step (no memory, a stale handle, no permission) ends the restore, because
+// an older step would lose work that may be whole.
+//
 // After kTimeout or kUnavailable the ranks do not agree on where they are, and the
 // transport serves for no other restore.
 #pragma once

@@ -45,6 +45,7 @@ bool may_pass(const Error& error) {
   switch (error.code()) {
     case ErrorCode::kNoSpace:
     case ErrorCode::kIo:
+    case ErrorCode::kDenied:
     case ErrorCode::kTimeout:
     case ErrorCode::kUnavailable: return true;
     default: return false;

@@ -266,6 +266,16 @@ Result<std::unique_ptr<File>> ObjectEnv::open(const Path& path, OpenOptions opti
       std::make_unique<ObjectFile>(path, HOLDFAST_TRY(source_at(place))));
 }
 
+Result<std::unique_ptr<File>> ObjectEnv::create_unnamed(const Path& folder) {
+  if (is_object_path(folder)) return read_only(folder);
+  return inner_.create_unnamed(folder);
+}
+
+Result<void> ObjectEnv::name_file(File& file, const Path& to) {
+  if (is_object_path(to)) return read_only(to);
+  return inner_.name_file(file, to);
+}
+
 Result<FileInfo> ObjectEnv::info(const Path& path) {
   if (!HOLDFAST_TRY(is_here(path))) return inner_.info(path);
   const Place place = locate(path);

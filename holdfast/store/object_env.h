@@ -33,6 +33,8 @@ class ObjectEnv : public Env {
   ~ObjectEnv() override;
 
   Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override;
+  Result<std::unique_ptr<File>> create_unnamed(const Path& folder) override;
+  Result<void> name_file(File& file, const Path& to) override;
   Result<FileInfo> info(const Path& path) override;
   Result<void> remove_file(const Path& path) override;
   Result<void> rename(const Path& from, const Path& to) override;

@@ -245,9 +245,13 @@ Result<std::optional<NewestWhole>> Run::walk_back(Depth depth,
                                                   EventSink* events) const {
   StepList list = HOLDFAST_TRY(steps());
   NewestWhole newest{.step = {}, .skipped = std::move(list.skipped)};
+  for (const SkippedStep& skipped : newest.skipped) {
+    if (cannot_tell(skipped.error)) return skipped.error;
+  }
   for (Step& step : list.steps) {
     const Result<WholeReport> report = check_whole(*env_, step.folder, depth);
     if (!report.ok() && is_missing(report.error())) return std::optional<NewestWhole>();
+    if (!report.ok() && cannot_tell(report.error())) return report.error();
     if (report.ok() && report->whole()) {
       newest.step = std::move(step);
       tell_skipped(*env_, newest.skipped, events);

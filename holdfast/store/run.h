@@ -85,7 +85,8 @@ class Run {
   // All committed steps. Fails only if the run cannot be listed.
   Result<StepList> steps() const;
   // The newest step that is whole as far as `depth` looks, having walked back over those
-  // that are not. kNotFound without any step, kCorrupt if none is whole.
+  // that are not. kNotFound without any step, kCorrupt if none is whole; the failure where
+  // one cannot be told whole from damaged (cannot_tell in whole.h).
   Result<NewestWhole> newest_whole(Depth depth, EventSink* events = nullptr) const;
   // One step by name; kNotFound if it is not there, kCorrupt if its manifest is.
   Result<Step> step(const StepName& name) const;

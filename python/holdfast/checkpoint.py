@@ -183,11 +183,17 @@ def restore(
     or, with `allow_unreachable_tiers`, NotFoundError.
 
     Names, dtypes and shapes must be those of the checkpoint, which may have more tensors
-    (`unused`). Every byte that is used is checked; a damaged step is passed over for the
-    one before it (`skipped`), and with `verify_all` it is read in full first. NotFoundError
-    if there is none, ValueError if it is of another model, CorruptError if none is whole:
-    then, if the message says so, the arrays have any contents.
+    (`unused`). Every byte that is used is checked; a step that is damaged, or that the disk
+    does not give back when asked again, is passed over for the one before it (`skipped`),
+    with a warning in the log "holdfast", and with `verify_all` it is read in full first. A
+    failure that says nothing of the step (no memory, a stale handle of NFS, no permission)
+    is raised. NotFoundError if there is no step, ValueError if it is of another model or two
+    arrays share memory without being the same, CorruptError if none is whole: then, if the
+    message says so, the arrays have any contents.
     """
     held = dict(into)
-    return _native.restore(path, describe(held, writable=True), step, verify_all,
-                           tiers_of(tiers), allow_unreachable_tiers)
+    restored = _native.restore(path, describe(held, writable=True), step, verify_all,
+                               tiers_of(tiers), allow_unreachable_tiers)
+    for folder, why in restored.skipped:
+        _log.warning("restore: %s is passed over: %s", folder, why)
+    return restored

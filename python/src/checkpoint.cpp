@@ -99,6 +99,7 @@ HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
   RestoredState state = [&] {
     const nb::gil_scoped_release unlocked;
     const LocalState local = unwrap(make_local_state(locals(into)));
+    unwrap(check_apart(local));
     return unwrap(
         restore(env(), path, local, nullptr,
                 {.step = step,
@@ -107,14 +108,6 @@ HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
                  .allow_unreachable_tiers = allow_unreachable_tiers}));
   }();
   return HeldRestored::of(std::move(state));
-}
-
-std::vector<std::pair<std::string, std::string>> skipped_of(const HeldRestored& self) {
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (const SkippedStep& step : self.state.skipped) {
-    pairs.emplace_back(step.folder, step.error.message());
-  }
-  return pairs;
 }
 
 void bind_handle(nb::module_& m) {
@@ -211,8 +204,9 @@ void bind_checkpoint(nb::module_& m) {
       .def_prop_ro(
           "metrics", [](const R& r) { return r.state.manifest.metrics; },
           "The metrics that were saved with it.")
-      .def_prop_ro("skipped", &skipped_of,
-                   "Newer steps that were passed over: (folder, why).")
+      .def_prop_ro(
+          "skipped", [](const R& r) { return pairs_of(r.state.skipped); },
+          "Newer steps that were passed over: (folder, why).")
       .def_prop_ro(
           "unused", [](const R& r) { return r.state.unused; },
           "Tensors of the step that were not asked for.")
