@@ -89,9 +89,13 @@ class Checkpointer:
                 `read_back`, `incremental`, `compress` and `space_reserve` are those of
                 holdfast.Saver.
 
-    A save that fails for a reason that may pass (a full disk) is dropped, and tried again;
-    after three in a row, and at close(), it is raised, as anything else is at the next
-    save: on all ranks alike.
+    fail_after  "30m", or seconds: ends training once all saves have failed for so long; None
+                lets it go on for ever.
+
+    A save that fails for a reason that may pass (a full disk) is dropped and tried again, with
+    pauses that grow to a minute, while training goes on; a warning at least every minute
+    names the last durable step. close() raises it if the last save failed. Anything else is
+    raised by the next step() that may save. Both are raised on all ranks alike.
     """
 
     def __init__(
@@ -134,6 +138,7 @@ class Checkpointer:
         space_reserve: int = 64 << 20,
         direct: bool = True,
         timeout: float = 60.0,
+        fail_after: str | float | None = None,
         **objects: Any,
     ) -> None:
         if verify not in ("fast", "full"):
@@ -156,7 +161,6 @@ class Checkpointer:
         self._looked = False  # at all that is saved, when it was there
         # The newest save, until it is settled; by another thread, too (settler.py).
         self._lock = threading.RLock()
-        self._settler: Settler | None = None
         self._unsettled: Captured | None = None
         self._handle: _native.SaveHandle | None = None
         self._stream = 0  # in which that save was made
@@ -170,7 +174,7 @@ class Checkpointer:
             signals=signals, keep=keep, tiers=tiers, ring=ring, backpressure=backpressure,
             in_flight=in_flight, read_back=read_back, incremental=incremental,
             compress=compress, space_reserve=space_reserve, direct=direct, guard=guard,
-            timeout=timeout,
+            timeout=timeout, fail_after=fail_after,
             schedule={"objective": objective, "mtbf": mtbf, "budget": budget,
                       "total_steps": total_steps, "deadline": deadline, "slack": slack,
                       "stop_rate": stop_rate, "milestones": _listed(milestones),
@@ -181,6 +185,7 @@ class Checkpointer:
         self._started = time.monotonic()
         self._losses = Losses()
         self._hooks = hook_updates(self._before_update, self._after_update)
+        self._settler = Settler(self._settle_late)
         atexit.register(_close_at_exit, weakref.ref(self))
 
     @property
@@ -334,8 +339,7 @@ class Checkpointer:
             self._let_go()
 
     def _let_go(self) -> None:
-        if self._settler is not None:
-            self._settler.close()
+        self._settler.close()
         job, self._job = self._live(), None
         for hook in self._hooks:
             hook.remove()
@@ -360,7 +364,6 @@ class Checkpointer:
         self._objects(captured)  # what cannot be stored is said now
         self._live().attach(captured.held, _stream())
         self._attached = True
-        self._watch_saves()
 
     def _check_new(self) -> None:
         """Or steps of another training would be taken for older ones of this, and removed."""
@@ -377,14 +380,9 @@ class Checkpointer:
             with contextlib.suppress(Exception):
                 self._handle.durable()
 
-    def _watch_saves(self) -> None:
-        if self._settler is None:
-            self._settler = Settler(self._settle_late)
-
     def _save(self, step: int, loss: Any, why: str) -> _native.SaveHandle:
         if not self._looked:
             self._check_new()
-            self._watch_saves()
         start = time.perf_counter()
         with self._lock:
             self._handle = self._begin_save(step, loss)
@@ -429,10 +427,19 @@ class Checkpointer:
         self._stalled += time.perf_counter() - start
 
     def _settle_late(self) -> None:
-        """Called by the settler: what is copied already waits for nobody but this."""
-        with self._lock:
+        """Called by the settler: what is copied already waits for nobody but this.
+
+        What is to be said is said, also while training waits for other ranks, with the lock.
+        """
+        if (job := self._job) is not None:
+            warn(job)
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             if self._saved and self._handle is not None and self._handle.is_captured:
                 self._settle_now(self._stream, None)
+        finally:
+            self._lock.release()
 
     def _settle_now(self, stream: int, timeout: float | None) -> None:
         changed = [] if self._unsettled is None else self._unsettled.changed()
