@@ -19,6 +19,7 @@ import torch.distributed as dist
 from holdfast import _native
 from holdfast.checkpoint import Tiers, absolute
 from holdfast.errors import NotFoundError
+from holdfast.torch.boundaries import Boundaries
 from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Captured, Contents
 from holdfast.torch.ddp import Buckets
@@ -151,10 +152,11 @@ class Checkpointer:
         self._buckets = Buckets(model)
         self._strict = strict
         self._verify_all = verify == "full"
-        self._optimizers = {id(one) for one in self._contents.optimizers}
-        self._boundary = not self._optimizers  # else the first of several micro-batches is one
+        self._boundaries = Boundaries(self._contents.optimizers, self._contents.models)
+        self._owed: tuple[bool, str] | None = None  # a save that is due: is it the last, and why
+        self._waited = 0  # calls of step() that it has waited for the end of an update
         self._stranger = False  # an optimizer that was not given has updated the model
-        self._warned = False  # of it
+        self._warned: set[str] = set()  # what was said once
         self._steps = Steps(total_steps)
         self._asked = False  # whether there is something to resume
         self._attached = False
@@ -181,6 +183,8 @@ class Checkpointer:
                       "durable_steps": _listed(durable_steps)},
         )
         warn(self._job)
+        # Ranks that have other optimizers may see other boundaries.
+        self._agrees = self._job.any(self._boundaries.number != 1)
         self._decide = every if callable(every) else None
         self._started = time.monotonic()
         self._losses = Losses()
@@ -190,7 +194,7 @@ class Checkpointer:
 
     @property
     def stall(self) -> float:
-        """Seconds that training has waited for saves, all in all."""
+        """Seconds that training has waited for saves, all in all: the first look included."""
         return self._stalled
 
     def resume(self) -> int:
@@ -219,7 +223,9 @@ class Checkpointer:
             _log.warning("resume: %s is passed over: %s", folder, why)
         for reason in self._buckets.restore(restored.objects["buckets"]):
             self.report.inexact.append(f"buckets of {reason}")
+        self._contents.load_gradients()
         self._contents.restore_generators(found, self.report)
+        self.report.inexact += self._contents.inexact_gradients(found)
         for line in self.report.inexact:
             _log.warning("resume: %s", line)
         _log.info("resumed after step %d from %s%s", restored.step, restored.folder,
@@ -242,32 +248,55 @@ class Checkpointer:
     def step(self, step: int, loss: Any = None) -> None:
         """To be called when `step` is done: saves if it is time, in the background.
 
-        Does nothing in the middle of gradient accumulation, where no optimizer has made a
-        step since the last call; what is due then waits for the next that has. The loss is
-        saved as the metric "loss", for Keep(best=); no GPU is waited for, so that of a loss
-        there it is the newest that has come from it, of some 20 steps before at most.
+        Saves nothing in the middle of gradient accumulation, where gradients wait for an
+        update: what is due then waits for the next call that lies between two updates. A save
+        that has waited for 16 calls (twice the longest accumulation so far, if that is more),
+        one at a stop signal and that of the last step are made at once, with the gradients.
+        The loss is saved as the metric "loss", for Keep(best=); no GPU is waited for, so that
+        of a loss there it is the newest that has come from it, of some 20 steps before at most.
         """
         job = self._live()
         step = self._steps.take(step)
-        if not self._boundary:
-            self._warn_of_stranger()
-            return
-        self._boundary = not self._optimizers
-        if not self._looked:
+        self._boundaries.look()
+        if not self._looked and not self._is_middle():
             self._look()
+        idle = self._boundaries.is_idle
+        if not idle:
+            self._tell_policies(step, loss)
+        due, last = job.due(step, not idle), self._steps.is_last_of_all(step)
+        if due is not None or (last and self._owed is None):
+            self._owed = due or (False, "the last step")
+        if self._stranger:
+            self._warn_once("an optimizer that the Checkpointer was not given has updated the "
+                            "model: such steps are not saved, want a new Checkpointer")
+        if self._owed is not None and (self._owed[0] or not self._stranger):
+            self._save_what_is_owed(step, loss, last, *self._owed)
+
+    def _tell_policies(self, step: int, loss: Any) -> None:
+        job = self._live()
         if loss is not None and (known := self._losses.take(step, loss)) is not None:
             job.loss(*known)
         if self._decide is not None and self._decide(step, time.monotonic() - self._started):
             job.want("asked for by every=")
-        due = job.due(step)
-        if due is None and self._steps.is_last_of_all(step):
-            due = False, "the last step"
-        if due is None:
-            return
-        stop, why = due
-        handle = self._save(step, loss, why)
+
+    def _save_what_is_owed(self, step: int, loss: Any, last: bool, stop: bool, why: str) -> None:
+        """Now, or after a later call: not while gradients wait for an update."""
+        middle = self._is_middle()
+        self._waited += 1
+        if middle and not (stop or last):
+            if self._waited <= self._boundaries.patience:
+                return
+            self._warn_once("gradients have waited for an update for %d steps: saved with them, "
+                            "in the middle of it", self._waited)
+        self._owed, self._waited = None, 0
+        handle = self._save(step, loss, why, gradients=middle)
         if stop:
             self._stop(step, handle, why)
+
+    def _is_middle(self) -> bool:
+        """True if on any rank gradients wait for an update."""
+        middle = self._boundaries.is_middle()
+        return self._live().any(middle) if self._agrees else middle
 
     def save(self, step: int, loss: Any = None) -> "Save":
         """Saves now, whatever is due. On all ranks together, between two updates.
@@ -357,6 +386,7 @@ class Checkpointer:
 
     def _look(self) -> None:
         """After the first update, which makes slots: the first save is like the others."""
+        start = time.perf_counter()
         self._check_new()
         self._looked = True
         self._settle()
@@ -364,6 +394,7 @@ class Checkpointer:
         self._objects(captured)  # what cannot be stored is said now
         self._live().attach(captured.held, _stream())
         self._attached = True
+        self._stalled += time.perf_counter() - start
 
     def _check_new(self) -> None:
         """Or steps of another training would be taken for older ones of this, and removed."""
@@ -380,24 +411,30 @@ class Checkpointer:
             with contextlib.suppress(Exception):
                 self._handle.durable()
 
-    def _save(self, step: int, loss: Any, why: str) -> _native.SaveHandle:
+    def _save(self, step: int, loss: Any, why: str, *,
+              gradients: bool = False) -> _native.SaveHandle:
         if not self._looked:
             self._check_new()
         start = time.perf_counter()
         with self._lock:
-            self._handle = self._begin_save(step, loss)
+            self._handle = self._begin_save(step, loss, gradients)
         self._steps.saved(step)
         self._stalled += time.perf_counter() - start
         _log.info("saving after step %d: %s", step, why)
+        if self._boundaries.updates_unseen:
+            self._warn_once("no hook tells of the optimizer's updates (it is no torch optimizer, "
+                            "or a CUDA graph replays its steps): each step() is taken for the "
+                            "end of an update, and every save waits until it is copied")
+            self._settle()  # nobody else does so before the update
         return self._handle
 
-    def _begin_save(self, step: int, loss: Any) -> _native.SaveHandle:
+    def _begin_save(self, step: int, loss: Any, gradients: bool) -> _native.SaveHandle:
         self._saved = True  # what was seen late of the last save is said, too
         self._settle()
         warn(self._live())
         if not self._attached:
             self._attach()
-        captured = self._contents.capture()
+        captured = self._contents.capture(gradients=gradients)
         self._stream = _stream()
         known = self._losses.newest(loss)
         job = self._live()
@@ -459,7 +496,7 @@ class Checkpointer:
         raise SystemExit(STOPPED)
 
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        if id(optimizer) not in self._optimizers or not self._saved:
+        if not self._saved or not self._boundaries.knows(optimizer):
             return None
         # Torch's own change nothing before they have called it.
         if type(optimizer).__module__.startswith("torch.optim."):
@@ -479,18 +516,16 @@ class Checkpointer:
 
         return then_settle
 
-    def _warn_of_stranger(self) -> None:
-        """Or it would look as if it were the middle of gradient accumulation, for ever."""
-        if self._stranger and not self._warned:
-            self._warned = True
-            _log.warning("an optimizer that the Checkpointer was not given has updated the model: "
-                         "such steps are not saved, want a new Checkpointer")
+    def _warn_once(self, text: str, *values: Any) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            _log.warning(text, *values)
 
     def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
-        if id(optimizer) in self._optimizers:
-            self._boundary, self._stranger = True, False  # which may be inside it
-        elif not (self._warned or self._boundary):
-            self._stranger = self._stranger or self._contents.owns(optimizer)
+        if self._boundaries.updated(optimizer):
+            self._stranger = False  # it may be inside of it
+        elif not (self._stranger or self._boundaries.has_stepped):
+            self._stranger = self._contents.owns(optimizer)
 
 
 class Save:

@@ -21,6 +21,7 @@ from torch import nn
 from holdfast import _native
 from holdfast.arrays import describe_one
 from holdfast.torch import generators as random_generators
+from holdfast.torch import gradients as pending
 from holdfast.torch.boxes import Rule
 from holdfast.torch.ddp import running_statistics
 from holdfast.torch.extra import ExtraState, names_of
@@ -86,7 +87,7 @@ class Contents:
         self._group = group
         self._rank = dist.get_rank(group) if several else 0
         self._world = dist.get_world_size(group) if several else 1
-        self._models = [one for _, one in by_key(model)]
+        self.models = [one for _, one in by_key(model)]
         self._state = State(model, optimizer, names=names, spec=spec)
         self._extra = ExtraState(model, names)
         self._data = data
@@ -106,6 +107,7 @@ class Contents:
         # What was made of the pieces, for as long as they stay the same.
         self._made: tuple[list[Piece], _native.Pieces, Versions, list[Any]] | None = None
         self._joined: _Joined | None = None
+        self._pending: Holder | None = None  # gradients that are being restored
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
         self._kinds = {join("optimizer", key): kind_of(one) for key, one in keyed}
@@ -116,8 +118,11 @@ class Contents:
         """What this rank saves of the model and its optimizers, as the engine takes it."""
         return self._capture_state().held
 
-    def capture(self) -> Captured:
-        """All tensors, and the objects that may have some; they are not copied yet."""
+    def capture(self, *, gradients: bool = False) -> Captured:
+        """All tensors, and the objects that may have some; they are not copied yet.
+
+        `gradients`: those that wait for an update, too.
+        """
         captured = self._capture_state()
         own = captured.rank_objects
         others: list[tuple[Piece, bool]] = []
@@ -130,9 +135,18 @@ class Contents:
         if self._extra.names:
             own["extra"], pieces = self._extra.capture()
             others += [(piece, True) for piece in pieces if self._saves(piece)]
+        if gradients:
+            own[pending.KEY], pieces = Holder(pending.KEY, self._gradients()).capture()
+            others += [(piece, True) for piece in pieces]
         if others:
             self._add(captured, others)
+        if gradients:
+            self._joined = None  # it would keep their memory until the next save
         return captured
+
+    def _gradients(self) -> pending.Gradients:
+        return pending.Gradients({entry.name: entry.kept for entry in self._state.entries
+                                  if entry.is_parameter}, self.models)
 
     def complete(self, captured: Captured) -> None:
         """Adds what has no tensors. It takes as long, and the copying has begun meanwhile."""
@@ -171,7 +185,8 @@ class Contents:
     def known(self) -> set[str]:
         """Names of tensors, and of what tensors belong to: a parameter's slots, an object."""
         names = {name for entry in self._state.entries for name in (entry.name, *entry.aliases)}
-        return names | self._state.slot_prefixes() | self.things | self._extra.names
+        return (names | self._state.slot_prefixes() | self.things | self._extra.names
+                | {pending.KEY})
 
     @property
     def things(self) -> set[str]:
@@ -217,6 +232,11 @@ class Contents:
                 held.append(self._hold(piece, self._name_in(piece.name, copies, saved, ranks)))
         held += [self._hold(piece, piece.name)
                  for piece in self._extra.make_room(self._rank, _extra_trees(found), saved)]
+        tree = self._gradient_tree(found)
+        self._pending = None if tree is None else Holder(pending.KEY, self._gradients())
+        if self._pending is not None:
+            held += [self._hold(piece, self._name_in(piece.name, "own", saved, ranks))
+                     for piece in self._pending.make_room(tree, self._own_view(saved, ranks))]
         # Last, for it is what changes something, and the above may fail.
         if not self.other_optimizers(found):
             self._state.make_slots(saved, _optimizer_objects(found))
@@ -235,6 +255,25 @@ class Contents:
                 holder.load()
         self._extra.load()
 
+    def load_gradients(self) -> None:
+        """Those that waited for an update. Last: DDP makes its buckets without any."""
+        if self._pending is not None:
+            self._pending.load()
+            self._pending = None
+
+    def inexact_gradients(self, found: _native.Looked) -> list[str]:
+        """Sentences about gradients that waited for an update then, and were not restored."""
+        trees = [own.get(pending.KEY) for own in found.rank_objects]
+        lines = {line for tree in trees if tree is not None for line in tree["lost"]}
+        if any(trees) and len(trees) != self._world:
+            lines = {f"gradients of {len(trees)} ranks, and there are {self._world}"}
+        return [f"saved in the middle of an update, without {line}" for line in sorted(lines)]
+
+    def _gradient_tree(self, found: _native.Looked) -> Any:
+        if len(found.rank_objects) != self._world:
+            return None
+        return found.rank_objects[self._rank].get(pending.KEY)
+
     def restore_generators(self, found: _native.Looked, report: Any) -> None:
         """When the loader's iterator exists, whose making draws from them."""
         if len(found.rank_objects) != self._world:
@@ -249,7 +288,7 @@ class Contents:
         if isinstance(self._data, Loader):
             self._data.after_iter = restore
         elif self._data is not None:
-            _after_first_iter(self._data, self._models, restore)
+            _after_first_iter(self._data, self.models, restore)
         else:
             restore()
 
