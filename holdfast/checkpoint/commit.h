@@ -71,18 +71,21 @@ class Committer {
   // All must outlive it. `owner` is null on ranks other than 0.
   Committer(Run& run, Owner* owner, Transport* transport, const SaverOptions& options);
 
-  // Carries a save out.
-  Result<Durable> commit(SaveTask& task);
-
   // Names of steps that retention must spare, because saves under way build upon them.
   using Busy = std::function<std::set<std::string>()>;
+
+  // Carries a save out. Where the disk is full, retention makes room first.
+  Result<Durable> commit(SaveTask& task, const Busy& busy);
+
   // Applies retention, on rank 0; others have nothing to do.
-  void retain(const Busy& busy);
+  void retain(const Busy& busy) { retain(false, busy); }
 
  private:
-  Result<Durable> lead(SaveTask& task);
+  Result<Durable> lead(SaveTask& task, const Busy& busy);
   Result<Durable> follow(SaveTask& task);
-  Result<Attempt> begin(const SaveTask& task);
+  Result<Attempt> begin(const SaveTask& task, const Busy& busy);
+  Result<void> find_space(const SaveTask& task, const Busy& busy);
+  void retain(bool ahead, const Busy& busy);
   Result<Path> conclude(SaveTask& task, Attempt& attempt,
                         Result<std::vector<ManifestFile>> own);
   Result<std::vector<ManifestFile>> join_and_write(SaveTask& task);
@@ -99,6 +102,7 @@ class Committer {
   Channel begin_;
   Channel vote_;
   std::optional<Retention> retention_;
+  bool was_full_ = false;  // the disk, for the last attempt
 };
 
 }  // namespace holdfast

@@ -11,7 +11,6 @@
 namespace holdfast {
 namespace {
 
-constexpr int kPatience = 3;  // failures in a row that may pass
 // Of a ring for what is copied inside its device first.
 constexpr int64_t kDeviceRing = int64_t{256} << 20;
 
@@ -60,7 +59,7 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
       options_(std::move(options)),
       ranks_here_(ranks_here),
       agree_(env, transport, kAgreeTag),
-      close_(env, transport, kCloseTag),
+      close_(env, transport, kCloseTag, true),
       committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_),
       mirror_(env, run_.path(),
               owner_.has_value() ? options_.mirrors : std::vector<MirrorTo>(),
@@ -111,7 +110,7 @@ Message RunSaver::propose(int64_t step, CudaStream stream, bool last) {
   settle({}, stream);  // or there may never be room
   Message decision{.serial = ++serial_, .kind = "go", .attempt = env_.random64()};
   MutexLock lock(mutex_);
-  if (std::optional<Error> error = to_raise()) {
+  if (std::optional<Error> error = take_failure()) {
     decision.error = error->within(fmt::format("before step {}", step));
   } else if (!make_room(last)) {
     decision.kind = "skip";
@@ -121,11 +120,22 @@ Message RunSaver::propose(int64_t step, CudaStream stream, bool last) {
   return decision;
 }
 
-// What the last saves failed with, once it is time to say so.
-std::optional<Error> RunSaver::to_raise() {
-  if (!failure_.has_value()) return std::nullopt;
-  if (may_pass(*failure_) && failures_ < kPatience) return std::nullopt;
-  failures_ = 0;
+bool RunSaver::has_to_raise() {
+  MutexLock lock(mutex_);
+  return is_to_raise();
+}
+
+bool RunSaver::is_to_raise() const {
+  if (!failure_.has_value()) return false;
+  if (!may_pass(*failure_)) return true;
+  return options_.fail_after.has_value() && failing_since_.has_value() &&
+         env_.now() - *failing_since_ >= *options_.fail_after;
+}
+
+// What the last saves failed with, once it is time to raise it; saves then begin anew.
+std::optional<Error> RunSaver::take_failure() {
+  if (!is_to_raise()) return std::nullopt;
+  failing_since_.reset();
   return std::exchange(failure_, std::nullopt);
 }
 
@@ -381,7 +391,7 @@ Result<void> RunSaver::close(Instant deadline) {
 Result<void> RunSaver::close_alone(Instant deadline) {
   closed_ = true;
   settle({}, nullptr);
-  const Result<void> own = last_outcome(deadline);
+  const Result<void> own = last_outcome(deadline).within("close");
   const Result<void> finished = finish(deadline);
   return own.ok() ? finished : own;
 }
@@ -390,7 +400,8 @@ Result<void> RunSaver::close_alone(Instant deadline) {
 // wait for it. Once: rank 0 alone comes again if they were not done in time.
 Result<void> RunSaver::agree_on_end(Instant deadline) {
   if (ended_) return {};
-  Result<void> agreed = close_.agree(last_outcome(deadline), options_.agree_within);
+  Result<void> agreed =
+      close_.agree(last_outcome(deadline), options_.agree_within).within("close");
   ended_ = agreed.ok() || agreed.error().code() != ErrorCode::kTimeout;
   return agreed;
 }
@@ -401,7 +412,7 @@ Result<void> RunSaver::last_outcome(Instant deadline) {
   if (!wait_idle(deadline)) return still_under_way();
   MutexLock lock(mutex_);
   if (!failure_.has_value()) return {};
-  return failure_->within("close");
+  return *failure_;
 }
 
 }  // namespace holdfast

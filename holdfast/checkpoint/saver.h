@@ -6,9 +6,11 @@
 // training goes on. commit.h has the protocol.
 //
 // Failures. What may pass (no_space, io, timeout, unavailable) drops the save, with an
-// event, and the next one tries again; after three in a row, and at close(), save() fails
-// on all ranks alike. What cannot pass (invalid, conflict, unsupported, corrupt) makes the
-// next save() fail on all ranks. No failure touches an older checkpoint.
+// event, and the next one tries again; save() fails for it only where all saves have failed
+// for as long as `fail_after` says, and close() if the last save failed. What cannot pass
+// (invalid, conflict, unsupported, corrupt) makes the next save() fail. Both fail on all
+// ranks alike. No failure touches an older checkpoint; where the disk is full, retention
+// removes beforehand what it would remove after the save, never the newest whole step.
 //
 // Threads: save() and close() come from one thread, the training's. Without background
 // threads (for tests that count every call) save() returns when all is done, and the ring
@@ -32,6 +34,9 @@
 #include "holdfast/store/retention.h"
 
 namespace holdfast {
+
+// What an attempt may fail with and the next one succeed.
+bool may_pass(const Error& error);
 
 // What to do with a save for which there is no room, because `in_flight` are under way.
 enum class Backpressure {
@@ -69,6 +74,9 @@ struct SaverOptions {
   bool background = true;
   // With one, settle() must be called before the state changes (guard.h).
   Guard guard = Guard::kOff;
+  // Saves that fail for reasons that may pass are raised once none has succeeded for so
+  // long; never, if it is not set.
+  std::optional<Duration> fail_after{};
   // How long ranks wait for each other: for a decision, and for all to have written.
   Duration agree_within = std::chrono::seconds(60);
   Duration write_within = std::chrono::minutes(30);
@@ -137,6 +145,9 @@ class Saver {
   // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a
   // save that turns out to be impossible or is skipped.
   virtual Result<SaveHandle> save(SaveRequest request) = 0;
+
+  // True if the next save() will fail for what earlier ones failed with. Rank 0 knows.
+  virtual bool has_to_raise() = 0;
 
   // False if all that was saved is safe from what is done next (copied inside its device,
   // or by save() itself): then nobody need look for what has changed.

@@ -35,6 +35,11 @@ def keep_of(keep: int | _native.Keep | None) -> _native.Keep | None:
     return _native.Keep(keep)
 
 
+def duration_of(text: str | float | None) -> str | None:
+    """A number is one of seconds; None is for ever."""
+    return None if text is None else str(text)
+
+
 def tiers_of(tiers: Tiers) -> list[_native.Tier]:
     """Opens those that are named only."""
     if isinstance(tiers, str | PathLike):
@@ -70,8 +75,10 @@ class Saver:
     a tier has is damaged or of another run.
 
     ConflictError if a live job owns the directory; a dead one's is taken over. A save that
-    fails for a reason that may pass (a full disk) is dropped and the next one tries again;
-    after three in a row, at close(), and at once for any other reason, it is raised.
+    fails for a reason that may pass (a full disk) is dropped with a warning, and the next one
+    tries again; it is raised by close() if it was the last, and by save() once all saves have
+    failed for `fail_after` ("30m", or seconds; None: never). What fails for any other reason
+    is raised by the next save().
     """
 
     def __init__(
@@ -87,6 +94,7 @@ class Saver:
         compress: int = 0,
         space_reserve: int = 64 << 20,
         direct: bool = True,
+        fail_after: str | float | None = None,
         software: Mapping[str, str] | None = None,
         tiers: Tiers = (),
         allow_unreachable_tiers: bool = False,
@@ -95,8 +103,9 @@ class Saver:
         self._native = _native.Saver(
             absolute(path), keep=keep_of(keep), ring=ring, backpressure=backpressure,
             in_flight=in_flight, read_back=read_back, incremental=incremental,
-            compress=compress, space_reserve=space_reserve, direct=direct, software=versions,
-            tiers=tiers_of(tiers), allow_unreachable_tiers=allow_unreachable_tiers,
+            compress=compress, space_reserve=space_reserve, direct=direct,
+            fail_after=duration_of(fail_after), software=versions, tiers=tiers_of(tiers),
+            allow_unreachable_tiers=allow_unreachable_tiers,
         )
         self._warn()
 

@@ -38,9 +38,10 @@ Keep make_keep(int64_t last, int64_t every, int64_t best, const std::string& met
 void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
                 int64_t ring, const std::string& backpressure, int in_flight,
                 bool read_back, bool incremental, int compress, int64_t space_reserve,
-                bool direct, Texts software, const std::vector<HeldTier>& tiers,
+                bool direct, const std::optional<std::string>& fail_after,
+                Texts software, const std::vector<HeldTier>& tiers,
                 bool allow_unreachable_tiers) {
-  auto warnings = std::make_unique<Warnings>();
+  auto warnings = std::make_unique<Warnings>(env());
   SaverOptions options{.ring_bytes = ring,
                        .in_flight = in_flight,
                        .backpressure = backpressure_of(backpressure),
@@ -52,6 +53,7 @@ void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
                        .read_back = read_back,
                        .space_reserve = space_reserve,
                        .direct = direct,
+                       .fail_after = fail_after_of(fail_after),
                        .job = scheduler_job(variable),
                        .software = std::move(software),
                        .events = warnings.get()};
@@ -167,7 +169,7 @@ void bind_saver(nb::module_& m) {
            nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
            nb::arg("in_flight"), nb::arg("read_back"), nb::arg("incremental"),
            nb::arg("compress"), nb::arg("space_reserve"), nb::arg("direct"),
-           nb::arg("software"), nb::arg("tiers"),
+           nb::arg("fail_after") = nb::none(), nb::arg("software"), nb::arg("tiers"),
            nb::arg("allow_unreachable_tiers") = false)
       .def("save", &save, nb::arg("step"), nb::arg("arrays"), nb::arg("owners").none(),
            nb::arg("objects").none(), nb::arg("rank_objects").none(),

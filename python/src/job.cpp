@@ -84,7 +84,8 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
               std::optional<Keep> keep, int64_t ring, const std::string& backpressure,
               int in_flight, bool read_back, int64_t space_reserve, bool direct,
               const std::string& guard, bool incremental, int compress,
-              double agree_within, Texts software, const std::vector<HeldTier>& tiers,
+              double agree_within, const std::optional<std::string>& fail_after,
+              Texts software, const std::vector<HeldTier>& tiers,
               const nb::dict& schedule, bool allow_unreachable_tiers) {
   Transport* const over =
       transport.is_none() ? nullptr : &nb::cast<HeldTransport&>(transport).get();
@@ -103,6 +104,7 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
                                .space_reserve = space_reserve,
                                .direct = direct,
                                .guard = guard_of(guard),
+                               .fail_after = fail_after_of(fail_after),
                                .agree_within = seconds(agree_within, "agree_within"),
                                .job = scheduler_job(variable),
                                .software = std::move(software)}};
@@ -238,9 +240,9 @@ void bind_job(nb::module_& m) {
            nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
            nb::arg("in_flight"), nb::arg("read_back"), nb::arg("space_reserve"),
            nb::arg("direct"), nb::arg("guard"), nb::arg("incremental"),
-           nb::arg("compress"), nb::arg("agree_within"), nb::arg("software"),
-           nb::arg("tiers"), nb::arg("schedule") = nb::dict(),
-           nb::arg("allow_unreachable_tiers") = false)
+           nb::arg("compress"), nb::arg("agree_within"),
+           nb::arg("fail_after") = nb::none(), nb::arg("software"), nb::arg("tiers"),
+           nb::arg("schedule") = nb::dict(), nb::arg("allow_unreachable_tiers") = false)
       .def(
           "attach",
           [](HeldJob& self, const HeldPieces& pieces, uint64_t stream) {
@@ -256,13 +258,14 @@ void bind_job(nb::module_& m) {
            "older one; NotFoundError if there is none.")
       .def(
           "due",
-          [](HeldJob& self, int64_t step) {
-            Due due = self.call([&](Job& job) { return job.due(step); });
+          [](HeldJob& self, int64_t step, bool updated) {
+            Due due = self.call([&](Job& job) { return job.due(step, updated); });
             std::optional<std::tuple<bool, std::string>> save;
             if (due.save) save.emplace(due.stop, std::move(due.why));
             return save;
           },
-          nb::arg("step"), "None, or for a save (stop, why): the same on all ranks.")
+          nb::arg("step"), nb::arg("updated") = true,
+          "None, or for a save (stop, why): the same on all ranks.")
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("stream") = 0,
            "Begins to copy. One of the two that follow must come next.")
@@ -299,12 +302,14 @@ void bind_job(nb::module_& m) {
           "The interval, and what it follows from.")
       .def(
           "take_warnings",
-          [](HeldJob& self) {
-            return self.call([](Job& job) {
-              return Result<std::vector<std::string>>(job.take_warnings());
-            });
+          [](HeldJob& self) { return self.take_warnings(); },
+          "What went wrong since the last call and stopped nothing. From any thread.")
+      .def(
+          "any",
+          [](HeldJob& self, bool own) {
+            return self.call([&](Job& job) { return job.any(own); });
           },
-          "What went wrong since the last call and stopped nothing.")
+          nb::arg("own"), "True if any rank says so; asked of all ranks together.")
       .def(
           "take_notes",
           [](HeldJob& self) {

@@ -142,6 +142,10 @@ class HeldState:
         """Lets go of all tensors."""
         self._made = self._joined = None
 
+    def forget_objects(self) -> None:
+        """Lets go of the tensors of objects."""
+        self._joined = None
+
     def saves(self, piece: Piece) -> bool:
         """False if another rank's is the one that counts."""
         if piece.copies != "first":

@@ -18,6 +18,7 @@ from torch import nn
 from holdfast import _native
 from holdfast.torch import comm_hooks
 from holdfast.torch import generators as random_generators
+from holdfast.torch import gradients as pending
 from holdfast.torch.boxes import Rule, rule_for
 from holdfast.torch.capture import Captured as Captured
 from holdfast.torch.capture import HeldState
@@ -54,6 +55,7 @@ class Contents:
         self._group = group
         self._rank = dist.get_rank(group) if several else 0
         self._world = dist.get_world_size(group) if several else 1
+        self.models = [one for _, one in by_key(model)]
         self._state = State(model, optimizer, names=names, spec=spec)
         self._held = HeldState(self._state, self._rank)
         self._extra = ExtraState(model, names)
@@ -84,6 +86,7 @@ class Contents:
         # Refuses what it does not know; and what is slow the first time is done then.
         random_generators.capture(self._generators)
         self._notes: dict[str, str] = {}  # what is not surely right of what is restored
+        self._pending: Holder | None = None  # gradients that are being restored
         self.optimizers = [one for _, one in keyed]
         self._kinds = {join("optimizer", key): kind_of(one) for key, one in keyed}
         self.parallel = f"{self._world} ranks"
@@ -93,8 +96,11 @@ class Contents:
         """What this rank saves of the model and its optimizers, as the engine takes it."""
         return self._held.capture().held
 
-    def capture(self) -> Captured:
-        """All tensors, and the objects that may have some; they are not copied yet."""
+    def capture(self, *, gradients: bool = False) -> Captured:
+        """All tensors, and the objects that may have some; they are not copied yet.
+
+        `gradients`: those that wait for an update, too.
+        """
         captured = self._held.capture()
         own = captured.rank_objects
         others: list[tuple[Piece, bool]] = []
@@ -111,9 +117,18 @@ class Contents:
         if self._extra.all_names:
             own["extra"], pieces = self._extra.capture()
             others += [(piece, True) for piece in pieces if self._held.saves(piece)]
+        if gradients:
+            own[pending.KEY], pieces = Holder(pending.KEY, self._gradients()).capture()
+            others += [(piece, True) for piece in pieces]
         if others:
             self._held.add(captured, others, self._thing_name)
+        if gradients:
+            self._held.forget_objects()  # else their memory is kept until the next save
         return captured
+
+    def _gradients(self) -> pending.Gradients:
+        return pending.Gradients({entry.name: entry.kept for entry in self._state.entries
+                                  if entry.is_parameter}, self.models)
 
     def complete(self, captured: Captured) -> None:
         """Adds what has no tensors. It takes as long, and the copying has begun meanwhile."""
@@ -159,7 +174,7 @@ class Contents:
     def known(self) -> set[str]:
         """Names of tensors, and of what tensors belong to: a parameter's slots, an object."""
         names = {name for entry in self._state.entries for name in (entry.name, *entry.aliases)}
-        names |= {holder.key for holder in self._holders} | {comm_hooks.KEY}
+        names |= {holder.key for holder in self._holders} | {comm_hooks.KEY, pending.KEY}
         return names | self._state.slot_prefixes() | self.things | self._extra.all_names
 
     @property
@@ -208,6 +223,11 @@ class Contents:
                 held.append(self._held.hold(piece, self._name_in(piece.name, copies, saved, ranks)))
         held += [self._held.hold(piece, piece.name)
                  for piece in self._extra.make_room(self._rank, _extra_trees(found), saved)]
+        tree = self._gradient_tree(found)
+        self._pending = None if tree is None else Holder(pending.KEY, self._gradients())
+        if self._pending is not None:
+            held += [self._held.hold(piece, self._name_in(piece.name, "own", saved, ranks))
+                     for piece in self._pending.make_room(tree, mine)]
         # Last, for it is what changes something, and the above may fail.
         self._state.reshape(mine)
         if not self.other_optimizers(found):
@@ -232,6 +252,25 @@ class Contents:
         if self._extra.not_taken:
             self._notes["extra"] = (f"{_few(self._extra.not_taken)}: of a state_dict of its own, "
                                     "and not loaded from the checkpoint")
+
+    def load_gradients(self) -> None:
+        """Those that waited for an update. Last: DDP makes its buckets without any."""
+        if self._pending is not None:
+            self._pending.load()
+            self._pending = None
+
+    def inexact_gradients(self, found: _native.Looked) -> list[str]:
+        """Sentences about gradients that waited for an update then, and were not restored."""
+        trees = [own.get(pending.KEY) for own in found.rank_objects]
+        lines = {line for tree in trees if tree is not None for line in tree["lost"]}
+        if any(trees) and len(trees) != self._world:
+            lines = {f"gradients of {len(trees)} ranks, and there are {self._world}"}
+        return [f"saved in the middle of an update, without {line}" for line in sorted(lines)]
+
+    def _gradient_tree(self, found: _native.Looked) -> Any:
+        if len(found.rank_objects) != self._world:
+            return None
+        return found.rank_objects[self._rank].get(pending.KEY)
 
     def restore_generators(self, found: _native.Looked, report: Any) -> None:
         """When the loader's iterator exists, whose making draws from them, or before.
