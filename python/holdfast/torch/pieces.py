@@ -22,6 +22,7 @@ from holdfast.torch.boxes import (
     Part,
     Rule,
     check_plain,
+    is_plain,
     local_of,
     part_of,
     rule_for,
@@ -287,22 +288,24 @@ class State:
         pieces = list(self._pieces)
         for tag, tensor in replaced.items():
             place = self._place_of.get(tag)
-            piece = self._made_anew(self._cells[tag], tensor)
-            if place is None or piece is None:
+            if place is None or not self._cells[tag].has(tensor):
                 return False
-            if isinstance(tensor, DTensor) != isinstance(pieces[place].outer, DTensor):
+            piece = self._made_anew(self._cells[tag], tensor, pieces[place])
+            if piece is None or isinstance(tensor, DTensor) != isinstance(
+                    pieces[place].outer, DTensor):
                 return False
             pieces[place] = piece
             watch.update(tag, tensor)
         self._pieces = pieces
         return True
 
-    def _made_anew(self, cell: _Cell, tensor: torch.Tensor) -> Piece | None:
+    def _made_anew(self, cell: _Cell, tensor: torch.Tensor, before: Piece) -> Piece | None:
         """The piece of a tensor that took the place of another; None if it is another case."""
         name, entry = cell.name, cell.entry
-        if not cell.has(tensor):
-            return None
         if name != entry.name:
+            if _are_alike(tensor, before.outer):
+                return Piece(name, tensor.detach(), before.shape, before.box, before.kind,
+                             before.copies, before.at_once, before.aliases, tensor)
             if tensor.dim() == 0:
                 self._scalars[cell.key] = tensor.device.type
         elif not entry.is_parameter:
@@ -470,3 +473,10 @@ def _piece(name: str, tensor: torch.Tensor, part: Part,
     local = local_of(tensor)
     return Piece(name, local, part.shape, part.box, kind, part.copies,
                  kind == "buffer" or local.numel() <= 1, aliases, tensor)
+
+
+def _are_alike(tensor: torch.Tensor, before: torch.Tensor | None) -> bool:
+    """True if one can be in place of the other, and that is known without a closer look."""
+    return (before is not None and type(tensor) is torch.Tensor and is_plain(tensor)
+            and type(before) is torch.Tensor and tensor.shape == before.shape
+            and tensor.dtype == before.dtype and tensor.device == before.device)
