@@ -204,10 +204,15 @@ class Contents:
         self._state.reshape(mine)
         if not self.other_optimizers(found):
             self._state.make_slots(mine, self._optimizer_objects(found))
+        others: list[str] = []
         for piece in self._state.pieces():
             name = self._name_in(piece.name, piece.copies, saved, ranks)
             if name in saved:
                 held.append(self._held.hold(piece, name))
+                others += [piece.name] if name != piece.name and ranks != self._world else []
+        if others:
+            self._notes["tensors"] = (f"{_few(others)}: each of {ranks} ranks had its own, and "
+                                      f"those of rank {self._rank % ranks} are taken")
         return held
 
     def load(self, restored: _native.Restored, found: _native.Looked) -> None:
