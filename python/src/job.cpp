@@ -227,7 +227,22 @@ void bind_looked(nb::module_& m) {
             return pieces;
           },
           nb::arg("places"), nb::arg("others"),
-          "The same boxes, but for those at these places, which are others.");
+          "The same boxes, but for those at these places, which are others.")
+      .def(
+          "moved",
+          [](HeldPieces pieces, const std::vector<size_t>& places,
+             const std::vector<uint64_t>& addresses) {
+            std::vector<HeldPiece>& all = pieces.edit();
+            for (size_t k = 0; k < std::min(places.size(), addresses.size()); ++k) {
+              ByteSpan& memory = all.at(places[k]).memory;
+              auto* const first = reinterpret_cast<std::byte*>(addresses[k]);  // NOLINT
+              memory = ByteSpan(first, memory.size());
+            }
+            return pieces;
+          },
+          nb::arg("places"), nb::arg("addresses"),
+          "The same boxes, but for those at these places, which lie elsewhere: of the\n"
+          "same elements and strides on the same device.");
 }
 
 }  // namespace

@@ -9,7 +9,7 @@ assign new ones in every step.
 """
 
 import operator
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -179,18 +179,28 @@ class HeldState:
         moved = [k for k in found if k in known.places and not self._keep(k, pieces[k], rooms)]
         if not moved:
             return replace(known, pieces=pieces, rooms=rooms)
-        tensors = [rooms[k].memory if k in rooms else pieces[k].tensor for k in moved]
-        places = [known.places[k] for k in moved]
-        owners = list(known.owners)
-        for place, tensor in zip(places, tensors, strict=True):
-            owners[place] = tensor
-        names = [self.saved_name(pieces[k]) for k in moved]
-        held = known.held.replaced(places, [
-            self.hold(replace(pieces[k], tensor=tensor), name)
-            for k, tensor, name in zip(moved, tensors, names, strict=True)])
+        tensors = {k: rooms[k].memory if k in rooms else pieces[k].tensor for k in moved}
         watched = known.watched.replaced({
-            name: pieces[k].outer for k, name in zip(moved, names, strict=True)})
+            self.saved_name(pieces[k]): pieces[k].outer for k in moved})
+        held, owners = self._replaced(known, pieces, tensors)
         return _Made(pieces, known.places, held, watched, owners, rooms)
+
+    def _replaced(self, known: _Made, pieces: list[Piece], tensors: Mapping[int, torch.Tensor]
+                  ) -> tuple[_native.Pieces, list[torch.Tensor]]:
+        """What the engine takes, with these tensors; most lie elsewhere and are alike else."""
+        owners = list(known.owners)
+        alike: dict[int, int] = {}
+        others: dict[int, _native.HeldPiece] = {}
+        for k, tensor in tensors.items():
+            place = known.places[k]
+            if _are_alike(tensor, owners[place]):
+                alike[place] = tensor.data_ptr()
+            else:
+                others[place] = self.hold(replace(pieces[k], tensor=tensor),
+                                          self.saved_name(pieces[k]))
+            owners[place] = tensor
+        held = known.held.moved(list(alike), list(alike.values())) if alike else known.held
+        return held.replaced(list(others), list(others.values())) if others else held, owners
 
     def _keep(self, place: int, piece: Piece, rooms: dict[int, _Room]) -> bool:
         """True if the engine need not know that the piece is another; makes room for the next."""
@@ -206,3 +216,9 @@ class HeldState:
 
     def _copied_at_once(self, piece: Piece) -> bool:
         return piece.at_once or self.saved_name(piece) in self._at_once
+
+
+def _are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """True if they differ in nothing but their values and where these lie."""
+    return (one.shape == other.shape and one.stride() == other.stride()
+            and one.dtype == other.dtype and one.device == other.device and one.numel() > 0)

@@ -24,7 +24,7 @@ from holdfast.torch.capture import Captured as Captured
 from holdfast.torch.capture import HeldState
 from holdfast.torch.comm_hooks import CommHooks
 from holdfast.torch.ddp import running_statistics
-from holdfast.torch.extra import ExtraState, names_of
+from holdfast.torch.extra import ExtraState, differing, names_of
 from holdfast.torch.foreign import Foreign
 from holdfast.torch.groups import merge_objects
 from holdfast.torch.holders import Holder, Several, kind_of, kinds_of, together
@@ -209,9 +209,7 @@ class Contents:
 
     def make_room(self, found: _native.Looked) -> list[_native.HeldPiece]:
         """Memory for all that is in the checkpoint, as pieces to fill."""
-        saved = _saved(found)
-        ranks = len(found.rank_objects)
-        mine = self._saved_for_me(found)
+        saved, mine, ranks = _saved(found), self._saved_for_me(found), len(found.rank_objects)
         self._notes = {}
         held = []
         for holder in [*self._holders, self._hooks_holder]:
@@ -220,23 +218,35 @@ class Contents:
                 continue
             for piece in holder.make_room(tree, mine):
                 copies = "own" if self._is_own(holder) else piece.copies
-                held.append(self._held.hold(piece, self._name_in(piece.name, copies, saved, ranks)))
-        held += [self._held.hold(piece, piece.name)
-                 for piece in self._extra.make_room(self._rank, _extra_trees(found), saved)]
+                held.append((piece, self._name_in(piece.name, copies, saved, ranks)))
         tree = self._gradient_tree(found)
         self._pending = None if tree is None else Holder(pending.KEY, self._gradients())
         if self._pending is not None:
-            held += [self._held.hold(piece, self._name_in(piece.name, "own", saved, ranks))
+            held += [(piece, self._name_in(piece.name, "own", saved, ranks))
                      for piece in self._pending.make_room(tree, mine)]
+        objects = None if self.other_optimizers(found) else self._optimizer_objects(found)
+        if objects is not None:
+            self._state.check_options(objects)
         # Last, for it is what changes something, and the above may fail.
         self._state.reshape(mine)
-        if not self.other_optimizers(found):
-            self._state.make_slots(mine, self._optimizer_objects(found))
+        if objects is not None:
+            self._state.make_slots(mine, objects)
         for piece in self._state.pieces():
             name = self._name_in(piece.name, piece.copies, saved, ranks)
             if name in saved:
-                held.append(self._held.hold(piece, name))
-        return held
+                held.append((piece, name))
+        if ranks != self._world:
+            self._note_own([piece.name for piece, name in held if name != piece.name], found)
+        trees = _extra_trees(found)
+        held += [(piece, piece.name) for piece in self._extra.make_room(self._rank, trees, saved)]
+        return [self._held.hold(piece, name) for piece, name in held]
+
+    def _note_own(self, tensors: list[str], found: _native.Looked) -> None:
+        """On another number of ranks, what was each rank's own is some rank's."""
+        names = [*tensors, *differing(_extra_trees(found))]
+        if names:
+            self._notes["own"] = (f"{_few(names)}: each of {len(found.rank_objects)} ranks had its "
+                                  "own, and those of one of them are taken")
 
     def load(self, restored: _native.Restored, found: _native.Looked) -> None:
         """Gives the objects what was restored; the tensors are filled already."""
@@ -392,12 +402,12 @@ class Contents:
         """Its values for this rank; what is not surely right is noted."""
         trees = [own.get("things", {}).get(holder.key, first) for own in found.rank_objects]
         rules = {**self._rules, "data": self._rules.get("data", "equal")}
-        differing: list[str] = []
+        unlike: list[str] = []
         chosen = choose(holder.key, trees, self._rank if len(trees) == self._world else None,
-                        rules, differing)
-        if differing:
+                        rules, unlike)
+        if unlike:
             self._notes[holder.key] = (
-                f"{_few(differing)}: the {len(trees)} ranks that saved had different values, and "
+                f"{_few(unlike)}: the {len(trees)} ranks that saved had different values, and "
                 "those of rank 0 are taken")
         return chosen
 

@@ -93,6 +93,15 @@ def names_of(trees: Sequence[Mapping[str, Any]]) -> list[str]:
     return sorted({join(_ROOT, name) for tree in trees for name in tree})
 
 
+def differing(trees: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of what several ranks captured with different values."""
+    values: dict[str, set[str]] = {}
+    for tree in trees:
+        for name, node in tree.items():
+            values.setdefault(join(_ROOT, name), set()).add(repr(node))
+    return sorted(name for name, texts in values.items() if len(texts) > 1)
+
+
 def _once(found: Iterable[tuple[str, nn.Module]]) -> dict[str, nn.Module]:
     """By name, each module at the first of the places where it is."""
     modules: dict[str, nn.Module] = {}

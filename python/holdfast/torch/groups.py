@@ -73,12 +73,17 @@ def options_of(key: str, group: Mapping[str, Any]) -> Any:
     return pack(kept, join("optimizer", key, "group"), inline=_ANY_SIZE).tree
 
 
-def set_options(group: dict[str, Any], names: list[str], options: Mapping[str, Any]) -> None:
-    """Gives a live group what was saved for its parameters; ValueError if that differs."""
+def check_options(names: list[str], options: Mapping[str, Any]) -> None:
+    """ValueError if parameters of one live group were saved with different options."""
     for name in names:
         if options[name] != options[names[0]]:
             raise ValueError(f"optimizer: {names[0]} and {name} are of one group, and were saved "
                              f"with {options[names[0]]} and {options[name]}")
+
+
+def set_options(group: dict[str, Any], names: list[str], options: Mapping[str, Any]) -> None:
+    """Gives a live group what was saved for its parameters; ValueError if that differs."""
+    check_options(names, options)
     if not names:
         return
     for key, value in unpack(options[names[0]], {}).items():

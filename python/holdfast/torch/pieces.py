@@ -8,20 +8,18 @@ tensors; slots that a fresh optimizer does not have yet are made first, by make_
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from holdfast import Box
 from holdfast.torch.boxes import (
-    Copies,
     Part,
     Rule,
     check_plain,
+    is_plain,
     local_of,
     part_of,
     rule_for,
@@ -29,10 +27,20 @@ from holdfast.torch.boxes import (
 )
 from holdfast.torch.ddp import copies_of_buffer
 from holdfast.torch.dtypes import Saved as Saved
-from holdfast.torch.groups import has_other, options_of, pack_other, remove_other, set_options
+from holdfast.torch.groups import (
+    check_options,
+    has_other,
+    options_of,
+    pack_other,
+    remove_other,
+    set_options,
+)
 from holdfast.torch.module_dicts import reshape, reshaped
 from holdfast.torch.modules import Modules
 from holdfast.torch.names import Entry, Renaming, by_key, join
+from holdfast.torch.piece import Piece as Piece
+from holdfast.torch.piece import make_piece
+from holdfast.torch.piece import piece_of as piece_of
 from holdfast.torch.slots import (
     Place,
     SlotRoom,
@@ -61,31 +69,6 @@ class _Cell(NamedTuple):
         """True if that tensor is the one that is there now."""
         found = self.entry.kept if self.holder is None else self.holder.get(self.key)
         return found is tensor
-
-
-@dataclass(frozen=True)
-class Piece:
-    """A named tensor of this process: which box it is of the whole, and its memory."""
-
-    name: str
-    tensor: torch.Tensor = field(repr=False)  # what is held here, detached, the same memory
-    shape: tuple[int, ...]  # of the whole
-    box: Box
-    kind: Literal["parameter", "buffer", "slot", "object"]
-    copies: Copies = "equal"  # what ranks with the same box hold; boxes.Part says more
-    at_once: bool = False  # to be copied inside save(): it may change before the next step
-    aliases: tuple[str, ...] = ()  # other names of the whole tensor
-    outer: torch.Tensor | None = field(default=None, repr=False)  # whose _version counts
-
-
-def piece_of(name: str, tensor: torch.Tensor, rules: Mapping[str, Rule]) -> Piece | None:
-    """The piece of a tensor that is no parameter, buffer or slot (an EMA's, say).
-
-    None if this rank holds nothing of it. TypeError or ValueError name what is refused.
-    """
-    check_plain(tensor, name)
-    part = part_of(tensor, name, rule_for(name, rules))
-    return None if part is None else _piece(name, tensor, part, "object")
 
 
 class State:
@@ -166,8 +149,8 @@ class State:
         if not looked:
             self.pieces()
         return {
-            "groups": [group for key, optimizer in self._optimizers
-                       for group in self._groups(key, optimizer)],
+            "groups": [{"params": names, "options": options_of(key, group)}
+                       for key, group, names in self._named_groups()],
             **pack_slots(self._with_objects),
             "scalars": dict(self._scalars),
             "other": {join("optimizer", key): pack_other(key, optimizer)
@@ -222,6 +205,12 @@ class State:
             if entry.is_parameter:
                 entry.kept.grad = None
 
+    def check_options(self, objects: Mapping[str, Any]) -> None:
+        """ValueError if load_objects() would refuse them, before anything is touched."""
+        options = _options_in(objects)
+        for _, _, names in self._named_groups():
+            check_options([name for name in names if name in options], options)
+
     def load_objects(self, objects: Mapping[str, Any]) -> list[str]:
         """Sets hyper-parameters and other plain values, when the tensors are filled.
 
@@ -230,17 +219,21 @@ class State:
         nothing was saved.
         """
         self._room.filled()
-        options = {name: group["options"] for group in objects["groups"]
-                   for name in group["params"]}
+        options = _options_in(objects)
         missing: list[str] = []
+        for _, group, names in self._named_groups():
+            missing += [name for name in names if name not in options]
+            set_options(group, [name for name in names if name in options], options)
         for key, optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                names = [self._slot_prefix(key, self._entry(p)) for p in group["params"]]
-                missing += [name for name in names if name not in options]
-                set_options(group, [n for n in names if n in options], options)
             for name, value in objects.get("other", {}).get(join("optimizer", key), []):
                 optimizer.state[name] = unpack(value, {})
         return missing
+
+    def _named_groups(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
+        """(key of the optimizer, group, what slots of its parameters begin with) of all groups."""
+        for key, optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                yield key, group, self._names_of(key, group)
 
     # What is there
 
@@ -287,22 +280,24 @@ class State:
         pieces = list(self._pieces)
         for tag, tensor in replaced.items():
             place = self._place_of.get(tag)
-            piece = self._made_anew(self._cells[tag], tensor)
-            if place is None or piece is None:
+            if place is None or not self._cells[tag].has(tensor):
                 return False
-            if isinstance(tensor, DTensor) != isinstance(pieces[place].outer, DTensor):
+            piece = self._made_anew(self._cells[tag], tensor, pieces[place])
+            if piece is None or isinstance(tensor, DTensor) != isinstance(
+                    pieces[place].outer, DTensor):
                 return False
             pieces[place] = piece
             watch.update(tag, tensor)
         self._pieces = pieces
         return True
 
-    def _made_anew(self, cell: _Cell, tensor: torch.Tensor) -> Piece | None:
+    def _made_anew(self, cell: _Cell, tensor: torch.Tensor, before: Piece) -> Piece | None:
         """The piece of a tensor that took the place of another; None if it is another case."""
         name, entry = cell.name, cell.entry
-        if not cell.has(tensor):
-            return None
         if name != entry.name:
+            if _are_alike(tensor, before.outer):
+                return Piece(name, tensor.detach(), before.shape, before.box, before.kind,
+                             before.copies, before.at_once, before.aliases, tensor)
             if tensor.dim() == 0:
                 self._scalars[cell.key] = tensor.device.type
         elif not entry.is_parameter:
@@ -404,7 +399,7 @@ class State:
             aliases = self._slot_aliases(name, source)
         if part is None:
             return None
-        return _piece(name, tensor, part, kind, aliases)  # type: ignore[arg-type]
+        return make_piece(name, tensor, part, kind, aliases)  # type: ignore[arg-type]
 
     def _part_of_entry(self, entry: Entry) -> Part | None:
         tensor, rule = entry.kept, rule_for(entry.name, self._rules)
@@ -442,10 +437,6 @@ class State:
                         places[prefix] = (entry, optimizer, group)
         return places
 
-    def _groups(self, key: str, optimizer: Optimizer) -> list[dict[str, Any]]:
-        return [{"params": self._names_of(key, group), "options": options_of(key, group)}
-                for group in optimizer.param_groups]
-
     def _names_of(self, key: str, group: dict[str, Any]) -> list[str]:
         parameters = group["params"]
         seen, names = self._group_names.get(id(group), ([], []))
@@ -453,6 +444,10 @@ class State:
             names = [self._slot_prefix(key, self._entry(p)) for p in parameters]
             self._group_names[id(group)] = (list(parameters), names)
         return names
+
+
+def _options_in(objects: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: group["options"] for group in objects["groups"] for name in group["params"]}
 
 
 def _watch_states(watch: Watch, optimizer: Optimizer) -> None:
@@ -464,9 +459,8 @@ def _watch_states(watch: Watch, optimizer: Optimizer) -> None:
         watch.values(optimizer.state)
 
 
-def _piece(name: str, tensor: torch.Tensor, part: Part,
-           kind: Literal["parameter", "buffer", "slot", "object"],
-           aliases: tuple[str, ...] = ()) -> Piece:
-    local = local_of(tensor)
-    return Piece(name, local, part.shape, part.box, kind, part.copies,
-                 kind == "buffer" or local.numel() <= 1, aliases, tensor)
+def _are_alike(tensor: torch.Tensor, before: torch.Tensor | None) -> bool:
+    """True if one can be in place of the other, and that is known without a closer look."""
+    return (before is not None and type(tensor) is torch.Tensor and is_plain(tensor)
+            and type(before) is torch.Tensor and tensor.shape == before.shape
+            and tensor.dtype == before.dtype and tensor.device == before.device)

@@ -168,3 +168,26 @@ def test_a_checkpoint_with_values_of_one_rank_alone_is_resumed(tmp_path):
 def test_a_rule_that_is_none_is_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match="tracker: rule 'mine'"):
         script(tmp_path, 1, 0, 1, Tracker(), spec={"tracker": "mine"})
+
+
+def statistics(rank, world, run):
+    """BatchNorm of which each rank keeps its own statistics."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
+    model[1].running_mean.fill_(rank)
+    if world > 1:
+        model = DistributedDataParallel(model, broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+    with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1000 steps",
+                               space_reserve=0) as checkpointer:
+        checkpointer.resume()
+        checkpointer.save(0).durable()
+    return checkpointer.report.inexact
+
+
+def test_tensors_of_each_rank_are_named_on_another_number_of_ranks(tmp_path):
+    assert run_ranks(2, statistics, str(tmp_path)) == [[], []]
+    assert run_ranks(2, statistics, str(tmp_path)) == [[], []]
+    assert any(line.startswith("model.1.running_mean, model.1.running_var, ")
+               and "each of 2 ranks had its own" in line
+               for line in statistics(0, 1, tmp_path))

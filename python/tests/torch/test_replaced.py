@@ -229,8 +229,8 @@ def test_a_tensor_in_place_of_another_costs_no_look_at_the_rest(
             now = ck._contents._state.pieces()
             assert [one.name for k, one in enumerate(now) if one is not before[k]] == names
             before = now
-        small = change is reassigned_buffer  # which is copied before the engine sees it
-        assert described == (names if small else 2 * names)
+        # A buffer is copied before the engine sees it; others just lie elsewhere.
+        assert described == []
         like = lives(model, optimizer)
         assert same_bits(saved(tmp_path, like), like)
 

@@ -1,4 +1,4 @@
-"""resume() in the middle of a run goes back to the checkpoint, and leaves nothing of later steps."""
+"""resume() in the middle of a run goes back, and leaves nothing of the steps that it undoes."""
 
 import copy
 
