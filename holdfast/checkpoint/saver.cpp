@@ -274,7 +274,7 @@ void RunSaver::make_ring(const std::vector<PieceToWrite>& pieces, Touch touch) {
   ring_for_ = plan_->shard_bytes();
   const std::vector<const Device*> devices = devices_of(pieces);
   // What is copied inside its device has time, and pinning a large ring takes long.
-  const int64_t probed = options_.guard == Guard::kSample ? CaptureGuard::kBlock : 0;
+  const bool probed = options_.guard == Guard::kSample;
   const bool roomy = !devices.empty() && rooms_.prepare(pieces, probed);
   const int64_t want = roomy ? std::min(ring_size(), kDeviceRing) : ring_size();
   ring_ = nullptr;

@@ -70,9 +70,12 @@ class Checkpointer:
     tiers       further places for copies of each step, made in the background once it is
                 durable: folders, "s3://bucket/prefix", Tier (holdfast.Saver has more). A run
                 directory that was lost comes back from whichever is left.
-    guard       what catches writes to tensors before they are captured: "sample" (versions
-                and a block of every tensor, which miss most writes through .data), "full"
-                (every byte: for code that writes through .data), "off" (nothing).
+    guard       what catches writes to tensors before they are captured: "sample" (versions,
+                and the beginning, the end and other places of every tensor, which find
+                weights that are exchanged through .data), "full" (every byte: for code that
+                writes to a few elements through .data), "off" (nothing). A save that was
+                caught is made again; after a write that no version told, every save copies
+                all tensors before it returns.
     strict      False: resume() leaves out what is missing in the checkpoint or unexpected,
                 and the state of an optimizer or scheduler of another kind.
     spec        rules by name pattern for tensors that do not show how they are cut, or what
@@ -161,6 +164,7 @@ class Checkpointer:
         self._handle: _native.SaveHandle | None = None
         self._stream = 0  # in which that save was made
         self._saved = False  # and not settled yet
+        self._at_once = False  # saves are settled before they return: no version tells of writes
         self._stalled = 0.0
         self.report = Report()
         self._grace = grace
@@ -411,6 +415,8 @@ class Checkpointer:
         self._unsettled = captured
         self._saved = True
         complete(job, lambda: self._objects(captured))
+        if self._at_once and job.may_tear():
+            self._settle_now(self._stream, None)
         return handle
 
     def _objects(self, captured: Captured) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -439,10 +445,20 @@ class Checkpointer:
         torn = self._live().settle(changed, stream, timeout)
         self._saved, self._unsettled = False, None  # not if the wait was interrupted
         if torn:
+            self._note_torn(torn, changed)
+
+    def _note_torn(self, torn: list[str], changed: list[str]) -> None:
+        """Tensors whose versions have told are known; after other writes none is trusted."""
+        more = f" ({len(torn) - 1} more)" if len(torn) > 1 else ""
+        if set(torn) <= set(changed):
             self._contents.copy_at_once(torn)
             _log.warning("%s was written to between two updates: saved again, and copied at "
-                         "once from now on%s", torn[0],
-                         f" ({len(torn) - 1} more)" if len(torn) > 1 else "")
+                         "once from now on%s", torn[0], more)
+        else:
+            self._at_once = True
+            _log.warning("%s was written to between two updates in a way that torch does not "
+                         "count (.data)%s: saved again, and from now on every save waits until "
+                         "all tensors are copied", torn[0], more)
 
     def _stop(self, step: int, handle: _native.SaveHandle, why: str) -> None:
         self._settle()
