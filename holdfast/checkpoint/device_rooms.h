@@ -24,6 +24,8 @@ class DeviceShot {
   // What is put into the stream from now on comes after the copies that go straight into
   // the ring; `writer` stages them.
   Result<void> make_wait(CudaStream stream, ShardWriter& writer) const;
+  // Some go straight into the ring.
+  bool goes_by_ring() const { return !by_ring_.empty(); }
 
  private:
   friend class DeviceRooms;

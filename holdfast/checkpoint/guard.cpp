@@ -5,8 +5,6 @@
 #include <iterator>
 #include <utility>
 
-#include "holdfast/base/checked.h"
-
 namespace holdfast {
 namespace {
 

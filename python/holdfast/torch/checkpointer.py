@@ -18,13 +18,14 @@ import torch.distributed as dist
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, absolute
-from holdfast.errors import NotFoundError
+from holdfast.errors import NotFoundError, UnavailableError
 from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Captured, Contents
 from holdfast.torch.ddp import Buckets
 from holdfast.torch.job import complete, open_job, warn
 from holdfast.torch.losses import Losses, waited_for
 from holdfast.torch.names import Renaming
+from holdfast.torch.parted import Differing, warning
 from holdfast.torch.pieces import Models, Optimizers
 from holdfast.torch.report import Report, compare
 from holdfast.torch.settler import Settler
@@ -218,6 +219,7 @@ class Checkpointer:
             _log.warning("resume: %s is passed over: %s", folder, why)
         for reason in self._buckets.restore(restored.objects["buckets"]):
             self.report.inexact.append(f"buckets of {reason}")
+        self.report.inexact += self._contents.inexact(found)
         self._contents.restore_generators(found, self.report)
         for line in self.report.inexact:
             _log.warning("resume: %s", line)
@@ -228,6 +230,7 @@ class Checkpointer:
     def _room_for(self, found: _native.Looked, tried: list[_native.Looked]) -> _native.Pieces:
         """Memory for the newest step, and for an older one if that turns out to be damaged."""
         tried.append(found)
+        self._contents.take_parted(found)
         self.report = compare(self._contents, found)
         if self.report.reshaped or (self._strict and not self.report.exact):
             damaged = f" ({tried[0].folder} is damaged, and has been read in part)"
@@ -352,8 +355,29 @@ class Checkpointer:
         return self._job
 
     def _attach(self) -> None:
-        self._live().attach(self._contents.held(), _stream())
+        def part(found: list[Differing]) -> _native.Pieces:
+            self._part(found)
+            return self._contents.held()
+
+        self._live().attach(self._contents.held(), _stream(), part)
         self._attached = True
+
+    def _part(self, found: list[Differing], captured: Captured | None = None) -> None:
+        """When tensors differ between ranks that were taken for the same; of that save."""
+        self._contents.part(found)
+        _log.warning("%s", warning(found))
+        if captured is not None:
+            again = self._contents.capture()
+            captured.held, captured.watched = again.held, again.watched
+            captured.objects, captured.rank_objects = again.objects, again.rank_objects
+            captured.owners.extend(again.owners)  # the list that the save keeps
+
+    def _parting(self, captured: Captured) -> Callable[[list[Differing]], _native.Pieces]:
+        def part(found: list[Differing]) -> _native.Pieces:
+            self._part(found, captured)
+            return captured.held
+
+        return part
 
     def _look(self) -> None:
         """After the first update, which makes slots: the first save is like the others."""
@@ -362,7 +386,7 @@ class Checkpointer:
         self._settle()
         captured = self._contents.capture()
         self._objects(captured)  # what cannot be stored is said now
-        self._live().attach(captured.held, _stream())
+        self._live().attach(captured.held, _stream(), self._parting(captured))
         self._attached = True
         self._watch_saves()
 
@@ -409,7 +433,7 @@ class Checkpointer:
         job = self._live()
         handle = job.save(step, captured.held, captured.owners,
                           {} if known is None else {"loss": known}, self._contents.parallel,
-                          self._stream)
+                          self._stream, self._parting(captured))
         if job.may_tear():
             captured.watch()
         self._unsettled = captured
@@ -462,7 +486,14 @@ class Checkpointer:
 
     def _stop(self, step: int, handle: _native.SaveHandle, why: str) -> None:
         self._settle()
-        self._live().wait_stopped(handle)
+        try:
+            self._live().wait_stopped(handle)
+        except UnavailableError:
+            if not handle.is_torn:
+                raise
+            handle = self._save(step, None, why)  # on all ranks: replicas were seen to differ
+            self._settle()
+            self._live().wait_stopped(handle)
         self._close()
         _log.warning("stopped after step %d, which is saved: %s", step, why)
         raise SystemExit(STOPPED)

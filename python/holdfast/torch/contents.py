@@ -28,6 +28,7 @@ from holdfast.torch.groups import merge_objects
 from holdfast.torch.holders import Holder, Several, kind_of, kinds_of, together
 from holdfast.torch.loader import Loader
 from holdfast.torch.names import Renaming, by_key, join, own_name, plain_name
+from holdfast.torch.parted import Differing, Parted
 from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
 from holdfast.torch.watch import Versions
 
@@ -103,6 +104,7 @@ class Contents:
         # Refuses what it does not know; and what is slow the first time is done then.
         random_generators.capture(self._generators)
         self._at_once: set[str] = set()
+        self._parted = Parted()
         # What was made of the pieces, for as long as they stay the same.
         self._made: tuple[list[Piece], _native.Pieces, Versions, list[Any]] | None = None
         self._joined: _Joined | None = None
@@ -137,6 +139,7 @@ class Contents:
     def complete(self, captured: Captured) -> None:
         """Adds what has no tensors. It takes as long, and the copying has begun meanwhile."""
         captured.objects["format"] = FORMAT
+        captured.objects["parted"] = self._parted.state()
         captured.objects["optimizers"] = dict(self._kinds)
         captured.objects["kinds"] = {key: dict(kinds) for key, kinds in self._thing_kinds.items()}
         captured.rank_objects["optimizer"] = self._state.objects(looked=True)
@@ -146,6 +149,20 @@ class Contents:
         """These tensors are written to between updates: copied inside save() from now on."""
         self._at_once |= set(names)
         self._made = self._joined = None
+
+    def part(self, found: Iterable[Differing]) -> None:
+        """Ranks hold these tensors with different values, which were taken for equal ones."""
+        self._parted.add(found)
+        self._made = self._joined = None
+
+    def take_parted(self, found: _native.Looked) -> None:
+        """Tensors that were each rank's own in the checkpoint are that from now on, too."""
+        self._parted = Parted.of(found) if self._world > 1 else Parted()
+        self._made = self._joined = None
+
+    def inexact(self, found: _native.Looked) -> list[str]:
+        """Sentences about tensors of which a rank gets what another one had."""
+        return Parted.of(found).sentences(len(found.rank_objects), self._world)
 
     def forget(self) -> None:
         """Lets go of tensors that may have been replaced: they would take memory until a save."""
@@ -219,7 +236,9 @@ class Contents:
                  for piece in self._extra.make_room(self._rank, _extra_trees(found), saved)]
         # Last, for it is what changes something, and the above may fail.
         if not self.other_optimizers(found):
-            self._state.make_slots(saved, _optimizer_objects(found))
+            mine = self._own_view(saved, ranks)
+            self._state.make_slots({name: info for name, info in mine.items()
+                                    if name == plain_name(name)}, _optimizer_objects(found))
         for piece in self._state.pieces():
             name = self._name_in(piece.name, piece.copies, saved, ranks)
             if name in saved:
@@ -256,6 +275,8 @@ class Contents:
     # Names
 
     def _saves(self, piece: Piece) -> bool:
+        if piece.name in self._parted.elsewhere:
+            return False
         if piece.copies != "first":
             return True
         entry = self._state.entry(piece.name)
@@ -263,10 +284,11 @@ class Contents:
         return (dist.get_rank(group) if group is not None else self._rank) == 0
 
     def _saved_name(self, piece: Piece) -> str:
-        return own_name(piece.name, self._rank) if piece.copies == "own" else piece.name
+        own = piece.copies == "own" or piece.name in self._parted.own
+        return own_name(piece.name, self._rank) if own else piece.name
 
     def _thing_name(self, piece: Piece, is_own: bool) -> str:
-        own = piece.copies == "own" or is_own
+        own = piece.copies == "own" or is_own or piece.name in self._parted.own
         return own_name(piece.name, self._rank) if own and self._world > 1 else piece.name
 
     def _name_in(self, name: str, copies: str, saved: Mapping[str, Saved], ranks: int) -> str:
@@ -340,7 +362,10 @@ class Contents:
         return piece.at_once or self._saved_name(piece) in self._at_once
 
     def _hold(self, piece: Piece, name: str, at_once: bool = False) -> _native.HeldPiece:
-        array = describe_one(name, piece.tensor, piece.aliases)
+        aliases = piece.aliases
+        if name != piece.name and name == own_name(piece.name, self._rank):
+            aliases = tuple(own_name(alias, self._rank) for alias in aliases)
+        array = describe_one(name, piece.tensor, aliases)
         return _native.HeldPiece(array, list(piece.shape), piece.box,
                                  at_once or piece.at_once or name in self._at_once)
 
