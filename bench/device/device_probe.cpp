@@ -148,7 +148,7 @@ PROBE int64_t probe_ring(Probe* probe, int64_t bytes, int64_t block, int pinned)
   return static_cast<int64_t>(1e6 * seconds(*probe->env, start));
 }
 
-PROBE void probe_clear(Probe* probe) { probe->shard.pieces.clear(); }
+PROBE void probe_clear(Probe* probe) { probe->shard.pieces.edit().clear(); }
 
 // A matrix, with strides in elements; a vector is one of one row.
 PROBE int probe_add(Probe* probe, void* memory, int64_t rows, int64_t columns,
@@ -158,14 +158,15 @@ PROBE int probe_add(Probe* probe, void* memory, int64_t rows, int64_t columns,
   map.strides[0] = row_stride * width;
   map.strides[1] = column_stride * width;
   const ByteRange range = range_of(map, box.shape(), width);
-  probe->shard.pieces.push_back({.shape = {rows, columns},
-                                 .dtype = dtype_of_width(width),
-                                 .box = box,
-                                 .offset = probe->shard.bytes(),
-                                 .memory = ByteView(static_cast<std::byte*>(memory),
-                                                    static_cast<size_t>(range.last)),
-                                 .map = map,
-                                 .device = probe->device});
+  probe->shard.pieces.edit().push_back(
+      {.shape = {rows, columns},
+       .dtype = dtype_of_width(width),
+       .box = box,
+       .offset = probe->shard.bytes(),
+       .memory =
+           ByteView(static_cast<std::byte*>(memory), static_cast<size_t>(range.last)),
+       .map = map,
+       .device = probe->device});
   return 0;
 }
 
@@ -180,14 +181,15 @@ PROBE int probe_prepare(Probe* probe, int64_t reserve) {
   probe->room = nullptr;
   probe->room = std::make_unique<SnapshotRoom>(*probe->device,
                                                SnapshotOptions{.reserve = reserve});
-  return note(probe->room->prepare(snapshot_bytes(pointers(probe->shard.pieces))));
+  return note(
+      probe->room->prepare(snapshot_bytes(pointers(probe->shard.pieces.edit()))));
 }
 
 PROBE int probe_take(Probe* probe, CudaStream stream) {
   const auto mark = probe->device->mark(stream);
   if (!mark.ok()) return note(mark.error());
   probe->copied = probe->shard;
-  auto snapshot = probe->room->take(pointers(probe->copied.pieces), *mark);
+  auto snapshot = probe->room->take(pointers(probe->copied.pieces.edit()), *mark);
   if (!snapshot.ok()) return note(snapshot.error());
   probe->snapshot = *std::move(snapshot);
   return 0;

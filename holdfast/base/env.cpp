@@ -45,6 +45,14 @@ Path folder_of(const Path& path) {
   return parent.empty() ? Path(".") : parent;
 }
 
+Result<std::unique_ptr<File>> Env::create_unnamed(const Path& folder) {
+  return unsupported("{}: no files without a name here", folder.native());
+}
+
+Result<void> Env::name_file(File& file, const Path& to) {
+  return unsupported("{}: no name {} for it", file.path().native(), to.native());
+}
+
 Result<Bytes> Env::read_file(const Path& path, int64_t limit) {
   const auto file = HOLDFAST_TRY(open(path, {.mode = OpenMode::kRead}));
   Bytes bytes = HOLDFAST_TRY(read_to_end(*file, limit));
@@ -63,6 +71,12 @@ Result<void> Env::write_file(const Path& path, ByteView bytes) {
   return file->close();
 }
 
+Result<void> Env::sync_names(const Path& folder) {
+  Result<void> synced = sync_folder(folder);
+  const bool cannot = !synced.ok() && synced.error().code() == ErrorCode::kUnsupported;
+  return cannot ? Result<void>() : synced;
+}
+
 Result<void> Env::replace_file(const Path& path, ByteView bytes) {
   Path beside = path;
   beside += fmt::format(".{:016x}.tmp", random64());
@@ -74,16 +88,14 @@ Result<void> Env::replace_file(const Path& path, ByteView bytes) {
     (void)remove_file(beside);  // the first failure is the one to report
     return replaced;
   }
-  return sync_folder(folder_of(path));
+  return sync_names(folder_of(path));
 }
 
 // Of a folder that was there before: it may be left from a call that was cut short
 // between creating and syncing. All above it was synced before it was created.
 Result<void> Env::sync_name(const Path& folder) {
   if (folder == "." || !folder.has_relative_path()) return {};
-  Result<void> synced = sync_folder(folder_of(folder));
-  const bool can = synced.ok() || synced.error().code() != ErrorCode::kUnsupported;
-  return can ? synced : Result<void>();
+  return sync_names(folder_of(folder));
 }
 
 Result<void> Env::create_folders(const Path& path) {
@@ -95,7 +107,7 @@ Result<void> Env::create_folders(const Path& path) {
     HOLDFAST_TRY(create_folders(folder_of(folder)));
     created = create_folder(folder);
   }
-  if (created.ok()) return sync_folder(folder_of(folder));
+  if (created.ok()) return sync_names(folder_of(folder));
   if (created.error().code() != ErrorCode::kConflict) return created;
   const FileInfo there = HOLDFAST_TRY(info(folder));
   return there.folder ? sync_name(folder) : created;

@@ -13,7 +13,8 @@
 // Errors name the path. Codes: kNotFound (no such file or folder), kConflict (the name
 // is taken, the folder is not empty), kNoSpace, kUnsupported (this file system cannot),
 // kInvalid (a file where a folder is wanted, and the other way round), kUnavailable
-// (too many open files, busy), kIo (the rest: permissions, broken disks).
+// (too many open files, no memory, busy, a stale handle), kDenied (permissions), kIo (the
+// rest: broken disks).
 //
 // All calls are safe from several threads at once.
 #pragma once
@@ -37,6 +38,7 @@ struct FileInfo {
   int64_t links = 0;   // names of the file
   uint64_t inode = 0;  // equal exactly for the names of one file of a device
   uint64_t device = 0;
+  WallTime modified{};  // when its contents last changed; 1970 where that is not known
 };
 
 // The most that is read into memory at once unless the caller says otherwise.
@@ -60,12 +62,20 @@ class Env {
   // Replaces nothing: kConflict if `to` exists. For files and folders; kInvalid for a
   // folder into itself. Where the file system cannot do that in one step, a crash may
   // leave a file with both names, and a folder may replace an empty one that somebody
-  // makes at the same moment; never one that is not empty. kUnsupported for files where
-  // it has no hard links either.
+  // makes at the same moment; never one that is not empty. Where it has no hard links
+  // either, `to` is an empty file for a moment, and a crash may leave that.
   virtual Result<void> rename_new(const Path& from, const Path& to) = 0;
   // Another name for a file. kConflict if `to` exists, kUnsupported where there are no
   // hard links or not between these places.
   virtual Result<void> link(const Path& from, const Path& to) = 0;
+
+  // A new file to write, in the folder but without a name, so that nobody sees it and
+  // nothing is left when the process ends, however it does. kUnsupported where the file
+  // system, or this Env, has no such files.
+  virtual Result<std::unique_ptr<File>> create_unnamed(const Path& folder);
+  // Gives such a file, still open, a name in its folder. Replaces nothing: kConflict if
+  // `to` exists. The name is durable after sync_folder.
+  virtual Result<void> name_file(File& file, const Path& to);
 
   // Folders.
   virtual Result<void> create_folder(const Path& path) = 0;
@@ -76,7 +86,8 @@ class Env {
   // kUnsupported where the file system does not sync folders, or the folder may not be
   // read.
   virtual Result<void> sync_folder(const Path& folder) = 0;
-  // Bytes that an ordinary user can still write there.
+  // Bytes that an ordinary user can still write there; the greatest number where the file
+  // system does not say.
   virtual Result<int64_t> free_space(const Path& folder) = 0;
 
   // Clock and randomness.
@@ -91,6 +102,9 @@ class Env {
 
   // Made of the calls above.
 
+  // sync_folder() as far as the file system can: one that does not sync folders is no
+  // failure, for names there are as durable as they get.
+  Result<void> sync_names(const Path& folder);
   // All bytes of a file, also of one that does not know its size; kInvalid if there are
   // more than `limit`.
   Result<Bytes> read_file(const Path& path, int64_t limit = kReadLimit);
@@ -98,12 +112,12 @@ class Env {
   // The file with these bytes, synced. In place: a crash meanwhile leaves any part of
   // them. The name is durable after sync_folder.
   Result<void> write_file(const Path& path, ByteView bytes);
-  // Old contents or new ones, never a mixture, whatever happens; durable on return.
+  // Old contents or new ones, never a mixture, whatever happens; durable on return, as far
+  // as sync_names() goes.
   // Writes a file of another name beside it, and tries to remove that if it fails.
   Result<void> replace_file(const Path& path, ByteView bytes);
-  // The folder and those above it, as far as they are missing; their names are durable,
-  // also after a call that failed or was killed and is made again. The name of a folder
-  // that was there already is taken for durable where it cannot be synced.
+  // The folder and those above it, as far as they are missing; their names are durable, as
+  // far as sync_names() goes, also after a call that failed or was killed and is made again.
   Result<void> create_folders(const Path& path);
   // The file, or the folder with all in it; nothing to remove is success, also where
   // somebody else removes at the same time. Symbolic links are removed, not followed.

@@ -25,6 +25,8 @@ ErrorCode code_of(int number) {
     case EOPNOTSUPP:
     case ENOSYS:
     case EXDEV: return ErrorCode::kUnsupported;
+    case EACCES:
+    case EPERM: return ErrorCode::kDenied;
     case EADDRNOTAVAIL:
     case EINVAL:
     case EISDIR:

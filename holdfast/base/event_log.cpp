@@ -102,10 +102,7 @@ Result<EventRecord> event_from_json(std::string_view line, std::string_view wher
 Result<std::unique_ptr<JsonLinesSink>> JsonLinesSink::open(Env& env, const Path& path) {
   auto file = HOLDFAST_TRY(env.open(path, {.mode = OpenMode::kAppend}));
   const bool torn = HOLDFAST_TRY(ends_within_line(env, path));
-  const Result<void> named = env.sync_folder(folder_of(path));
-  if (!named.ok() && named.error().code() != ErrorCode::kUnsupported) {
-    return named.error();
-  }
+  HOLDFAST_TRY(env.sync_names(folder_of(path)));
   return std::unique_ptr<JsonLinesSink>(new JsonLinesSink(std::move(file), torn));
 }
 

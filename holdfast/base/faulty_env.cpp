@@ -44,6 +44,12 @@ FaultyEnv::Plan FaultyEnv::enter(Op op, const Path& path) {
                                           path.native(), name_of(op), count)),
             plan);
     }
+    for (BadFile& bad : bad_files_) {
+      if (bad.op != op || bad.path != path || bad.times == 0) continue;
+      --bad.times;
+      plan.instead = Error(
+          bad.code, fmt::format("{}: {}: fault injected", path.native(), name_of(op)));
+    }
     if (crashed_)
       plan.instead = io_error("{}: {}: crashed", path.native(), name_of(op));
   }
@@ -180,6 +186,11 @@ void FaultyEnv::fail_at(Op op, int64_t k, ErrorCode code) {
 
 void FaultyEnv::fail_from(Op op, int64_t k, ErrorCode code) {
   add(k, {.kind = Kind::kFailFrom, .op = op, .code = code});
+}
+
+void FaultyEnv::fail_file(Op op, Path path, ErrorCode code, int64_t times) {
+  MutexLock lock(mutex_);
+  bad_files_.push_back({op, std::move(path), code, times});
 }
 
 void FaultyEnv::fail_after(Op op, int64_t k, ErrorCode code) {

@@ -76,6 +76,9 @@ class FaultyEnv : public Env {
   void fail_at(Op op, int64_t k = 1, ErrorCode code = ErrorCode::kIo);
   // The same for the k-th call and all after it: a disk that stays full.
   void fail_from(Op op, int64_t k = 1, ErrorCode code = ErrorCode::kIo);
+  // The next `times` calls of the kind on this path fail with the code: a bad sector.
+  void fail_file(Op op, Path path, ErrorCode code = ErrorCode::kIo,
+                 int64_t times = std::numeric_limits<int64_t>::max());
   // The call has its effect and fails with the code all the same, as when the answer of
   // a server is lost. An open leaves no open file.
   void fail_after(Op op, int64_t k = 1, ErrorCode code = ErrorCode::kIo);
@@ -127,6 +130,13 @@ class FaultyEnv : public Env {
     size_t bytes = 0;
     std::function<void()> function = nullptr;
   };
+  // A path whose calls fail.
+  struct BadFile {
+    Op op = Op::kAny;
+    Path path;
+    ErrorCode code = ErrorCode::kIo;
+    int64_t times = 0;  // still
+  };
   // What shall become of one call.
   struct Plan {
     std::optional<Error> instead, after;               // of the call
@@ -154,6 +164,7 @@ class FaultyEnv : public Env {
   std::array<int64_t, kOps> counts_ HOLDFAST_GUARDED_BY(mutex_){};
   std::vector<Call> log_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<Fault> faults_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<BadFile> bad_files_ HOLDFAST_GUARDED_BY(mutex_);
   std::set<Identity> failed_syncs_ HOLDFAST_GUARDED_BY(mutex_);
   bool crashed_ HOLDFAST_GUARDED_BY(mutex_) = false;
 };

@@ -227,6 +227,15 @@ TEST_F(FaultyEnvTest, FoldersThatAreThereNeedNoSyncWhereThereIsNone) {
   EXPECT_ERROR(env_.create_folders("x/y"), ErrorCode::kIo);
 }
 
+TEST_F(FaultyEnvTest, NamesAreAsDurableAsTheyGetWhereFoldersAreNotSynced) {
+  env_.fail_from(Op::kSyncFolder, 1, ErrorCode::kUnsupported);
+  EXPECT_OK(env_.create_folders("new/x"));
+  EXPECT_OK(env_.replace_file("new/x/file", bytes_of("text")));
+  EXPECT_OK(env_.sync_names("new"));
+  EXPECT_ERROR(env_.sync_folder("new"), ErrorCode::kUnsupported);
+  EXPECT_EQ(text_at("new/x/file"), "text");
+}
+
 TEST_F(FaultyEnvTest, AfterACrashEveryCallFails) {
   const auto file = create("a");
   env_.crash_at(Op::kWrite, 2);

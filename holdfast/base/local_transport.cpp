@@ -30,12 +30,12 @@ class LocalNetwork::Endpoint : public Transport {
   }
 
   Result<void> barrier(Instant deadline) override {
-    HOLDFAST_TRY(network_.gather(rank_, {}, deadline).within("barrier"));
+    HOLDFAST_TRY(network_.gather(*this, {}, deadline).within("barrier"));
     return {};
   }
 
   Result<std::vector<Bytes>> all_gather(ByteView bytes, Instant deadline) override {
-    return network_.gather(rank_, bytes, deadline).within("all_gather");
+    return network_.gather(*this, bytes, deadline).within("all_gather");
   }
 
  private:
@@ -134,16 +134,17 @@ Result<Bytes> LocalNetwork::recv(int to, int from, int64_t tag, Instant deadline
   return self.inbox.take(from, tag);
 }
 
-Result<std::vector<Bytes>> LocalNetwork::gather(int rank, ByteView bytes,
+Result<std::vector<Bytes>> LocalNetwork::gather(const Transport& self, ByteView bytes,
                                                 Instant deadline) {
+  const int rank = self.rank();
   const int64_t tag = [&] {
     MutexLock lock(mutex_);
     return at(rank).inbox.begin_collective();
   }();
   return gather_from_all(
-      static_cast<int>(endpoints_.size()),
+      env_, self, deadline,
       [&](int to) { return send(rank, to, tag, bytes, deadline); },
-      [&](int from) { return recv(rank, from, tag, deadline); });
+      [&](int from, Instant until) { return recv(rank, from, tag, until); });
 }
 
 }  // namespace holdfast

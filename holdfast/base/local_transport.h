@@ -35,7 +35,8 @@ class LocalNetwork {
   void check_rank(int rank) const;
   Result<void> send(int from, int to, int64_t tag, ByteView bytes, Instant deadline);
   Result<Bytes> recv(int to, int from, int64_t tag, Instant deadline);
-  Result<std::vector<Bytes>> gather(int rank, ByteView bytes, Instant deadline);
+  Result<std::vector<Bytes>> gather(const Transport& self, ByteView bytes,
+                                    Instant deadline);
 
   Rank& at(int rank) HOLDFAST_REQUIRES(mutex_);
   // Why a call of `self` that needs `peer` cannot be made.

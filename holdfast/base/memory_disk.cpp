@@ -195,6 +195,7 @@ std::unique_ptr<MemoryDisk> MemoryDisk::after_crash(CrashPolicy policy) const {
         copy = disk->new_node(node->folder);
         copy->content = surviving_content(*node, policy, random);
         copy->durable_content = copy->content;
+        copy->modified = node->modified;
         if (node->folder) folders.push_back(node.get());
       }
       disk->change_entries({{copies[folder], name, copy}});

@@ -58,7 +58,8 @@ class MemoryDisk {
   struct Node {
     uint64_t id = 0;
     bool folder = false;
-    int64_t links = 0;  // live names
+    int64_t links = 0;    // live names
+    Duration modified{};  // when contents were last written, by the disk's clock
     Bytes content, durable_content;
     std::vector<ContentChange> changes;
     Entries entries, durable_entries;

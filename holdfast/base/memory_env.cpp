@@ -97,6 +97,7 @@ Result<NodePtr> MemoryEnv::State::open(const Path& path, OpenMode mode) {
       return errno_error(ENOENT, "open", path);
     }
     NodePtr file = disk->new_node(false);
+    file->modified = time;
     set(place, file);
     return file;
   }
@@ -189,6 +190,7 @@ class MemoryEnv::OpenFile : public File {
     if (!end) return errno_error(EFBIG, "write", path());
     HOLDFAST_TRY(check_room(*end, "write"));
     state_.disk->write(*node_, offset, bytes);
+    node_->modified = state_.time;
     return bytes.size();
   }
 
@@ -253,7 +255,8 @@ Result<FileInfo> MemoryEnv::info(const Path& path) {
                   .size = static_cast<int64_t>(place.node->content.size()),
                   .links = place.node->links,
                   .inode = place.node->id,
-                  .device = 1};
+                  .device = 1,
+                  .modified = WallTime(place.node->modified)};
 }
 
 Result<void> MemoryEnv::remove_file(const Path& path) {

@@ -37,12 +37,27 @@ Result<void> outcome_or_unsupported(int returned, std::string_view what,
   return errno_error(cannot ? EOPNOTSUPP : number, what, path);
 }
 
+WallTime wall_time(const timespec& time) {
+  return WallTime(std::chrono::seconds(time.tv_sec) +
+                  std::chrono::nanoseconds(time.tv_nsec));
+}
+
 class PosixEnv : public Env {
  public:
   explicit PosixEnv(PosixOptions options) : io_(options) {}
 
   Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override {
     return PosixFile::open(path, options, io_);
+  }
+
+  Result<std::unique_ptr<File>> create_unnamed(const Path& folder) override {
+    return PosixFile::create_unnamed(folder, io_);
+  }
+
+  Result<void> name_file(File& file, const Path& to) override {
+    const auto* unnamed = dynamic_cast<const PosixFile*>(&file);
+    HOLDFAST_CHECK(unnamed != nullptr, "{}: of another Env", file.path().native());
+    return unnamed->take_name(to);
   }
 
   Result<FileInfo> info(const Path& path) override {
@@ -58,7 +73,8 @@ class PosixEnv : public Env {
                     .size = folder ? 0 : int64_t{status.st_size},
                     .links = static_cast<int64_t>(status.st_nlink),
                     .inode = status.st_ino,
-                    .device = status.st_dev};
+                    .device = status.st_dev,
+                    .modified = wall_time(status.st_mtim)};
   }
 
   Result<void> remove_file(const Path& path) override {
@@ -106,8 +122,8 @@ class PosixEnv : public Env {
     if (descriptor < 0) {
       return outcome_or_unsupported(-1, "sync folder", folder, {EACCES});
     }
-    const Result<void> synced =
-        outcome_or_unsupported(::fsync(descriptor), "sync folder", folder, {EINVAL});
+    const Result<void> synced = outcome_or_unsupported(
+        ::fsync(descriptor), "sync folder", folder, {EINVAL, EBADF});
     ::close(descriptor);  // was only read: nothing to lose
     return synced;
   }
@@ -115,6 +131,8 @@ class PosixEnv : public Env {
   Result<int64_t> free_space(const Path& folder) override {
     struct statvfs status {};
     HOLDFAST_TRY(outcome(::statvfs(folder.c_str(), &status), "free space", folder));
+    // A file system without a size, as many in user space are, does not say what is free.
+    if (status.f_blocks == 0) return std::numeric_limits<int64_t>::max();
     return checked_mul(static_cast<int64_t>(status.f_bavail),
                        static_cast<int64_t>(status.f_frsize))
         .value_or(std::numeric_limits<int64_t>::max());

@@ -2,10 +2,18 @@
 #include "holdfast/base/posix_env.h"
 
 #include <gtest/gtest.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <cstddef>
+#include <limits>
 
 #include "holdfast/base/errno_error.h"
 #include "holdfast/base/posix_rename_internal.h"
@@ -117,6 +125,62 @@ TEST_F(PosixEnvTest, RenamingPlainlyReplacesNothingEither) {
   EXPECT_EQ(*env_->read_text(folder_ / "fuller" / "x"), "full/x");
 }
 
+// Makes the system refuse hard links and renames that replace nothing, as file systems in
+// user space do, for this process and until it ends.
+bool refuse_links_and_new_names() {
+  const auto refuse = [](auto number, uint32_t error) {
+    return std::array<sock_filter, 2>{
+        sock_filter BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, uint32_t{number}, 0, 1),
+        sock_filter BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error)};
+  };
+  const auto linkat = refuse(uint32_t{__NR_linkat}, ENOSYS);
+  const auto renameat2 = refuse(uint32_t{__NR_renameat2}, EINVAL);
+  std::vector<sock_filter> program = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr))};
+  program.insert(program.end(), linkat.begin(), linkat.end());
+  program.insert(program.end(), renameat2.begin(), renameat2.end());
+#ifdef __NR_link
+  const auto link = refuse(uint32_t{__NR_link}, ENOSYS);
+  program.insert(program.end(), link.begin(), link.end());
+#endif
+  program.push_back(BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW));
+  const sock_fprog filter{.len = static_cast<unsigned short>(program.size()),
+                          .filter = program.data()};
+  return ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) == 0 &&
+         ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) == 0;
+}
+
+TEST_F(PosixEnvTest, WithoutHardLinksAFileGetsItsNewNameToo) {
+  enum Outcome { kRight, kWrong, kNoFilter };
+  ASSERT_OK(env_->write_file(folder_ / "a", bytes_of("a")));
+  ASSERT_OK(env_->write_file(folder_ / "b", bytes_of("b")));
+  const pid_t child = ::fork();
+  if (child == 0) {
+    if (!refuse_links_and_new_names()) ::_exit(kNoFilter);
+    const auto taken = env_->rename_new(folder_ / "a", folder_ / "b");
+    const bool refused = !taken.ok() && taken.error().code() == ErrorCode::kConflict;
+    const bool moved = env_->rename_new(folder_ / "a", folder_ / "c").ok();
+    const auto none = env_->rename_new(folder_ / "none", folder_ / "d");
+    const bool missing = !none.ok() && none.error().code() == ErrorCode::kNotFound;
+    const auto linked = env_->link(folder_ / "b", folder_ / "e");
+    const bool no_links =
+        !linked.ok() && linked.error().code() == ErrorCode::kUnsupported;
+    ::_exit(refused && moved && missing && no_links ? kRight : kWrong);
+  }
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  if (WEXITSTATUS(status) == kNoFilter) GTEST_SKIP() << "no seccomp here";
+  EXPECT_EQ(status, kRight);
+  EXPECT_EQ(*env_->list(folder_), (std::vector<std::string>{"b", "c"}));
+  EXPECT_EQ(*env_->read_text(folder_ / "b"), "b");
+  EXPECT_EQ(*env_->read_text(folder_ / "c"), "a");
+}
+
+TEST_F(PosixEnvTest, AFileSystemWithoutASizeHasRoom) {
+  if (!env_->info("/proc/self").ok()) GTEST_SKIP() << "no /proc";
+  EXPECT_EQ(*env_->free_space("/proc"), std::numeric_limits<int64_t>::max());
+}
+
 TEST_F(PosixEnvTest, FilesThatClaimToBeEmptyAreReadToTheirEnd) {
   const Path status = "/proc/self/status";
   if (!env_->info(status).ok()) GTEST_SKIP() << "no " << status;
@@ -147,10 +211,26 @@ TEST(ErrnoErrorTest, NumbersBecomeWhatTheCallerCanDo) {
   EXPECT_EQ(code(EINVAL), "invalid");
   EXPECT_EQ(code(EMFILE), "unavailable");
   EXPECT_EQ(code(ETIMEDOUT), "timeout");
-  EXPECT_EQ(code(EACCES), "io");
+  EXPECT_EQ(code(ESTALE), "unavailable");
+  EXPECT_EQ(code(ENOMEM), "unavailable");
+  EXPECT_EQ(code(EACCES), "denied");
   EXPECT_EQ(code(EIO), "io");
   EXPECT_EQ(errno_error(ENOSPC, "write", "a/b").message(),
             "a/b: write: No space left on device");
+}
+
+TEST(UnnamedFileTest, AFileWithoutANameIsSeenOnlyOnceItHasOne) {
+  const TempFolder folder;
+  const auto env = make_posix_env();
+  const auto file = env->create_unnamed(folder.path());
+  if (!file.ok()) GTEST_SKIP() << file.error().message();
+  ASSERT_OK((*file)->write_at(0, bytes_of("abc")));
+  EXPECT_TRUE(env->list(folder.path())->empty());
+  ASSERT_OK(env->write_file(folder.path() / "taken", {}));
+  EXPECT_ERROR(env->name_file(**file, folder.path() / "taken"), ErrorCode::kConflict);
+  ASSERT_OK(env->name_file(**file, folder.path() / "new"));
+  ASSERT_OK((*file)->close());
+  EXPECT_EQ(env->read_text(folder.path() / "new").value(), "abc");
 }
 
 }  // namespace

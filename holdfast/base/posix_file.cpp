@@ -57,6 +57,36 @@ Result<std::unique_ptr<File>> PosixFile::open(const Path& path, OpenOptions opti
   return std::unique_ptr<File>(std::move(file));
 }
 
+Result<std::unique_ptr<File>> PosixFile::create_unnamed(const Path& folder,
+                                                        PosixIo& io) {
+  const int descriptor = uninterrupted(
+      [&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666); });
+  // What a file system without such files answers, and a kernel from before them.
+  const bool cannot = errno == EISDIR || errno == EINVAL || errno == ENOENT;
+  if (descriptor < 0) {
+    return errno_error(cannot ? EOPNOTSUPP : errno, "create unnamed", folder);
+  }
+  std::unique_ptr<PosixFile> file(
+      new PosixFile(folder, {.mode = OpenMode::kCreate}, descriptor, io));
+  // take_name goes through it; without it the file would be written in vain.
+  if (::access(file->in_proc().c_str(), F_OK) == 0) {
+    return std::unique_ptr<File>(std::move(file));
+  }
+  return errno_error(EOPNOTSUPP, "create unnamed", folder);
+}
+
+std::string PosixFile::in_proc() const {
+  return fmt::format("/proc/self/fd/{}", descriptor_);
+}
+
+Result<void> PosixFile::take_name(const Path& to) const {
+  if (::linkat(AT_FDCWD, in_proc().c_str(), AT_FDCWD, to.c_str(), AT_SYMLINK_FOLLOW) ==
+      0) {
+    return {};
+  }
+  return errno_error(errno, "name", to);
+}
+
 Result<void> PosixFile::check_kind() const {
   struct stat status {};
   if (::fstat(descriptor_, &status) != 0) return failure("open");

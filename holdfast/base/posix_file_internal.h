@@ -33,6 +33,9 @@ class PosixFile : public File {
   // Fails with the errors of Env::open. `io` must outlive the file.
   static Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options,
                                             PosixIo& io);
+  // As Env::create_unnamed and Env::name_file.
+  static Result<std::unique_ptr<File>> create_unnamed(const Path& folder, PosixIo& io);
+  Result<void> take_name(const Path& to) const;
   ~PosixFile() override;
 
   Ticket submit_read(int64_t offset, ByteSpan into) override;
@@ -68,6 +71,7 @@ class PosixFile : public File {
   Result<size_t> finish(Uring& ring, const Piece& piece);
   Result<size_t> go_on(const UringPiece& piece, size_t done);
 
+  std::string in_proc() const;
   Result<void> check_kind() const;
   Result<void> make_direct() const;
   Error failure(std::string_view what) const;

@@ -8,9 +8,10 @@ namespace holdfast {
 // Env::rename_new, by the system's call where the file system knows it, else plainly.
 Result<void> posix_rename_new(const Path& from, const Path& to);
 
-// What posix_rename_new does where the system cannot: a file gets its new name (which
-// fails if it is taken) and loses the old one; a folder is renamed after a look whether
-// the name is free.
+// What posix_rename_new does where the system cannot: a file gets its new name by a hard
+// link (which fails if it is taken) and loses the old one; where there are no hard links, it
+// replaces an empty file that was created under the new name. A folder is renamed after a
+// look whether the name is free.
 Result<void> posix_rename_new_plainly(const Path& from, const Path& to);
 
 }  // namespace holdfast

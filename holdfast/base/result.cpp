@@ -21,6 +21,7 @@ std::string_view name_of(ErrorCode code) {
     case ErrorCode::kTimeout: return "timeout";
     case ErrorCode::kNoSpace: return "no_space";
     case ErrorCode::kUnsupported: return "unsupported";
+    case ErrorCode::kDenied: return "denied";
     case ErrorCode::kIo: return "io";
   }
   HOLDFAST_CHECK(false, "error code {}", static_cast<int>(code));

@@ -28,6 +28,7 @@ enum class ErrorCode {
   kTimeout,      // the deadline passed: retry or give up
   kNoSpace,      // the disk is full: free some, then retry
   kUnsupported,  // well formed, but not by this build or format
+  kDenied,       // permissions do not allow it: change them
   kIo,           // the operating system refused: report
 };
 
@@ -69,6 +70,7 @@ HOLDFAST_ERROR_FACTORY(unavailable, kUnavailable)
 HOLDFAST_ERROR_FACTORY(timed_out, kTimeout)
 HOLDFAST_ERROR_FACTORY(no_space, kNoSpace)
 HOLDFAST_ERROR_FACTORY(unsupported, kUnsupported)
+HOLDFAST_ERROR_FACTORY(denied, kDenied)
 HOLDFAST_ERROR_FACTORY(io_error, kIo)
 #undef HOLDFAST_ERROR_FACTORY
 

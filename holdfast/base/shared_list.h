@@ -24,6 +24,10 @@ class SharedList {
   const T* begin() const { return data(); }
   const T* end() const { return data() + size(); }
   const T& operator[](size_t i) const { return data()[i]; }
+  const T& back() const { return data()[size() - 1]; }
+
+  // True if both are copies of one list. Looks at nothing that is in them.
+  bool shares_with(const SharedList& other) const { return items_ == other.items_; }
 
   // A list of its own, which others no longer share.
   std::vector<T>& edit() {

@@ -55,6 +55,12 @@ Result<std::unique_ptr<FileSink>> FileSink::create(Env& env, const Path& path) {
   return std::unique_ptr<FileSink>(new FileSink(std::move(file)));
 }
 
+Result<std::unique_ptr<FileSink>> FileSink::create_unnamed(Env& env,
+                                                           const Path& folder) {
+  auto file = HOLDFAST_TRY(env.create_unnamed(folder));
+  return std::unique_ptr<FileSink>(new FileSink(std::move(file)));
+}
+
 Result<void> FileSink::append(ByteView bytes) {
   HOLDFAST_TRY(file_->write_at(size_, bytes));
   size_ += static_cast<int64_t>(bytes.size());
@@ -63,6 +69,12 @@ Result<void> FileSink::append(ByteView bytes) {
 
 Result<void> FileSink::finish() {
   HOLDFAST_TRY(file_->sync());
+  return file_->close();
+}
+
+Result<void> FileSink::finish_as(Env& env, const Path& path) {
+  HOLDFAST_TRY(file_->sync());
+  HOLDFAST_TRY(env.name_file(*file_, path));
   return file_->close();
 }
 

@@ -99,12 +99,17 @@ class FileSink : public Sink {
   // kConflict if the file exists.
   static Result<std::unique_ptr<FileSink>> create(Env& env, const Path& path);
 
+  // A file without a name (Env::create_unnamed), which finish_as() gives it.
+  static Result<std::unique_ptr<FileSink>> create_unnamed(Env& env, const Path& folder);
+
   Result<void> append(ByteView bytes) override;
   int64_t size() const override { return size_; }
   // Makes the contents durable and closes; no call may follow. The name is durable
   // after Env::sync_folder. Without finish() the file stays, with contents that may be
   // lost.
   Result<void> finish();
+  // The same for a file without a name. kConflict if the path exists.
+  Result<void> finish_as(Env& env, const Path& path);
 
  private:
   explicit FileSink(std::unique_ptr<File> file) : file_(std::move(file)) {}

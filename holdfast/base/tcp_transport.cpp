@@ -32,7 +32,8 @@ class TcpTransport::Office : public TcpEvents {
   Result<void> send(int to, int64_t tag, const std::shared_ptr<const Bytes>& bytes,
                     Instant deadline);
   Result<Bytes> recv(int from, int64_t tag, Instant deadline);
-  Result<std::vector<Bytes>> gather(ByteView bytes, Instant deadline);
+  Result<std::vector<Bytes>> gather(const Transport& self, ByteView bytes,
+                                    Instant deadline);
 
   void on_up(int rank) override;
   Result<void> on_frame(int rank, Frame frame) override;
@@ -169,7 +170,8 @@ Result<Bytes> TcpTransport::Office::recv(int from, int64_t tag, Instant deadline
   return inbox_.take(from, tag);
 }
 
-Result<std::vector<Bytes>> TcpTransport::Office::gather(ByteView bytes,
+Result<std::vector<Bytes>> TcpTransport::Office::gather(const Transport& self,
+                                                        ByteView bytes,
                                                         Instant deadline) {
   const int64_t tag = [&] {
     MutexLock lock(mutex_);
@@ -177,8 +179,8 @@ Result<std::vector<Bytes>> TcpTransport::Office::gather(ByteView bytes,
   }();
   const auto mine = std::make_shared<const Bytes>(copy_of(bytes));
   return gather_from_all(
-      size_, [&](int to) { return send(to, tag, mine, deadline); },
-      [&](int from) { return recv(from, tag, deadline); });
+      env_, self, deadline, [&](int to) { return send(to, tag, mine, deadline); },
+      [&](int from, Instant until) { return recv(from, tag, until); });
 }
 
 void TcpTransport::Office::on_up(int rank) {
@@ -257,12 +259,12 @@ Result<Bytes> TcpTransport::recv(int from, Tag tag, Instant deadline) {
 }
 
 Result<void> TcpTransport::barrier(Instant deadline) {
-  HOLDFAST_TRY(office_->gather({}, deadline).within("barrier"));
+  HOLDFAST_TRY(office_->gather(*this, {}, deadline).within("barrier"));
   return {};
 }
 
 Result<std::vector<Bytes>> TcpTransport::all_gather(ByteView bytes, Instant deadline) {
-  return office_->gather(bytes, deadline).within("all_gather");
+  return office_->gather(*this, bytes, deadline).within("all_gather");
 }
 
 }  // namespace holdfast

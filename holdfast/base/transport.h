@@ -14,10 +14,12 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "holdfast/base/bytes.h"
 #include "holdfast/base/clock.h"
+#include "holdfast/base/late_watch.h"
 #include "holdfast/base/result.h"
 
 namespace holdfast {
@@ -28,6 +30,11 @@ using Tag = int32_t;
 class Transport {
  public:
   virtual ~Transport() = default;
+
+  // Of collective calls, and of whoever asks for it (channel.h). To be set by the thread
+  // that makes those calls.
+  void set_late_watch(LateWatch watch) { late_watch_ = std::move(watch); }
+  const LateWatch& late_watch() const { return late_watch_; }
 
   virtual int rank() const = 0;
   virtual int size() const = 0;
@@ -41,6 +48,9 @@ class Transport {
   virtual Result<void> barrier(Instant deadline) = 0;
   // What every rank passed, by rank. Lengths may differ.
   virtual Result<std::vector<Bytes>> all_gather(ByteView bytes, Instant deadline) = 0;
+
+ private:
+  LateWatch late_watch_;
 };
 
 }  // namespace holdfast

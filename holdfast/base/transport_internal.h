@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <map>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -51,10 +52,12 @@ class Inbox {
 };
 
 // A collective call: `send(to)` gives this rank's part to each rank, itself included, and
-// `recv(from)` gives theirs.
+// `recv(from, deadline)` gives theirs. The failure names all ranks that did not come.
 template <typename Send, typename Recv>
-Result<std::vector<Bytes>> gather_from_all(int size, const Send& send,
+Result<std::vector<Bytes>> gather_from_all(Env& env, const Transport& self,
+                                           Instant deadline, const Send& send,
                                            const Recv& recv) {
+  const int size = self.size();
   // To all that can hear it. One that cannot is missed when its own part is received:
   // if that came before it died, the call is whole for this rank.
   for (int to = 0; to < size; ++to) {
@@ -63,9 +66,27 @@ Result<std::vector<Bytes>> gather_from_all(int size, const Send& send,
       return sent.error();
     }
   }
-  std::vector<Bytes> all;
-  for (int from = 0; from < size; ++from) all.push_back(HOLDFAST_TRY(recv(from)));
-  return all;
+  std::vector<Bytes> all(static_cast<size_t>(size));
+  std::vector<int> ranks, missing;
+  for (int from = 0; from < size; ++from) ranks.push_back(from);
+  std::optional<Error> gone;
+  const auto keep = [&](int from, Result<Bytes> part) {
+    if (part.ok()) {
+      all[static_cast<size_t>(from)] = *std::move(part);
+    } else if (part.error().code() == ErrorCode::kTimeout) {
+      missing.push_back(from);
+    } else if (!gone.has_value()) {
+      gone = part.error();
+    }
+  };
+  const auto unless_gone = [&](int from, Instant until) {
+    return gone.has_value() ? Result<Bytes>(*gone) : recv(from, until);
+  };
+  receive_from(env, self.late_watch(), std::move(ranks), deadline, unless_gone, keep);
+  if (gone.has_value()) return *gone;
+  if (missing.empty()) return all;
+  return timed_out("rank {}: nothing from {}; expected the same calls on all ranks",
+                   self.rank(), name_ranks(missing));
 }
 
 }  // namespace holdfast

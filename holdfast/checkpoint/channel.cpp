@@ -131,7 +131,7 @@ Result<void> Channel::tell_all(const Message& message, Duration at_most) {
 }
 
 Result<Message> Channel::hear(int64_t serial, Duration at_most) {
-  return receive(0, tag_, serial, env_.now() + at_most);
+  return std::move(receive_all({0}, tag_, serial, at_most).front());
 }
 
 Result<void> Channel::report(const Message& message, Duration at_most) {
@@ -139,18 +139,41 @@ Result<void> Channel::report(const Message& message, Duration at_most) {
 }
 
 std::vector<Message> Channel::collect(Message own, Duration at_most) {
-  const Instant deadline = env_.now() + at_most;
   const int64_t serial = own.serial;
+  std::vector<int> others, silent;
+  for (int rank = 1; rank < size(); ++rank) others.push_back(rank);
   std::vector<Message> all{std::move(own)};
-  for (int rank = 1; rank < size(); ++rank) {
-    Result<Message> heard = receive(rank, tag_ + 1, serial, deadline);
+  for (Result<Message>& heard : receive_all(others, tag_ + 1, serial, at_most)) {
+    const int rank = static_cast<int>(all.size());
     if (heard.ok()) {
       all.push_back(*std::move(heard));
-    } else {
-      all.push_back({.serial = serial,
-                     .error = heard.error().within(fmt::format("rank {}", rank))});
+      continue;
     }
+    if (heard.error().code() == ErrorCode::kTimeout) silent.push_back(rank);
+    all.push_back({.serial = serial,
+                   .error = heard.error().within(fmt::format("rank {}", rank))});
   }
+  for (const int rank : silent) {
+    all[static_cast<size_t>(rank)].error = timed_out(
+        "nothing from {} within {:.0f} s; expected the same calls on all ranks",
+        name_ranks(silent), std::chrono::duration<double>(at_most).count());
+  }
+  return all;
+}
+
+std::vector<Result<Message>> Channel::receive_all(std::vector<int> ranks, Tag tag,
+                                                  int64_t serial, Duration at_most) {
+  static const LateWatch kNobody;
+  std::map<int, Result<Message>> heard;
+  receive_from(
+      env_, watched_ && transport_ != nullptr ? transport_->late_watch() : kNobody,
+      std::move(ranks), env_.now() + at_most,
+      [&](int rank, Instant until) { return receive(rank, tag, serial, until); },
+      [&](int rank, Result<Message> message) {
+        heard.emplace(rank, std::move(message));
+      });
+  std::vector<Result<Message>> all;
+  for (auto& [rank, message] : heard) all.push_back(std::move(message));
   return all;
 }
 

@@ -38,9 +38,10 @@ Result<Message> decode_message(ByteView bytes);
 // which is alone.
 class Channel {
  public:
-  // Two tags from `tag` on are its own. `transport` may be null.
-  Channel(Env& env, Transport* transport, Tag tag)
-      : env_(env), transport_(transport), tag_(tag) {}
+  // Two tags from `tag` on are its own. `transport` may be null. `watched`: its waits are
+  // told to the transport's late watch.
+  Channel(Env& env, Transport* transport, Tag tag, bool watched = false)
+      : env_(env), transport_(transport), tag_(tag), watched_(watched) {}
 
   int rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }
   int size() const { return transport_ == nullptr ? 1 : transport_->size(); }
@@ -54,7 +55,8 @@ class Channel {
   // To rank 0.
   Result<void> report(const Message& message, Duration at_most);
   // What all others reported about `serial`, by rank (rank 0's own entry is `own`);
-  // a rank that did not report by then has an error in its message.
+  // a rank that did not report by then has an error in its message, which names all such
+  // ranks.
   std::vector<Message> collect(Message own, Duration at_most);
 
   // All ranks say how they fared; the failure of the first that failed is everybody's. It
@@ -64,10 +66,14 @@ class Channel {
 
  private:
   Result<Message> receive(int from, Tag tag, int64_t serial, Instant deadline);
+  // From several, with the watch.
+  std::vector<Result<Message>> receive_all(std::vector<int> ranks, Tag tag,
+                                           int64_t serial, Duration at_most);
 
   Env& env_;
   Transport* transport_;
   Tag tag_;
+  bool watched_;
   std::map<std::pair<int, Tag>, Message> early_;  // by sender and tag
   int64_t agreed_ = 0;                            // calls of agree() that had an answer
   bool reported_ = false;                         // in the one that has none yet

@@ -57,6 +57,11 @@ Result<std::vector<ManifestFile>> count_votes(std::vector<Message> votes,
   return files;
 }
 
+// Of this rank's shard, without the pieces that an older step has.
+int64_t own_bytes(const SaveTask& task) {
+  return task.plan->shard_bytes() - task.shard.reused_bytes();
+}
+
 }  // namespace
 
 Error torn_save(int64_t step, const std::vector<std::string>& names) {
@@ -76,14 +81,15 @@ Committer::Committer(Run& run, Owner* owner, Transport* transport,
   }
 }
 
-Result<Durable> Committer::commit(SaveTask& task) {
-  Result<Durable> outcome = vote_.coordinator() ? lead(task) : follow(task);
+Result<Durable> Committer::commit(SaveTask& task, const Busy& busy) {
+  Result<Durable> outcome = vote_.coordinator() ? lead(task, busy) : follow(task);
   if (!outcome.ok() && task.writer != nullptr) task.writer->cancel(outcome.error());
+  was_full_ = !outcome.ok() && outcome.error().code() == ErrorCode::kNoSpace;
   return outcome;
 }
 
-Result<Durable> Committer::lead(SaveTask& task) {
-  Result<Attempt> attempt = begin(task);
+Result<Durable> Committer::lead(SaveTask& task, const Busy& busy) {
+  Result<Attempt> attempt = begin(task, busy);
   Message begun{.serial = task.serial,
                 .kind = task.dropped ? "dropped" : "begin",
                 .attempt = task.attempt};
@@ -107,13 +113,29 @@ Result<Durable> Committer::lead(SaveTask& task) {
   return Durable{.folder = *committed, .tier = options_.tier};
 }
 
-Result<Attempt> Committer::begin(const SaveTask& task) {
+Result<Attempt> Committer::begin(const SaveTask& task, const Busy& busy) {
   if (task.dropped) {
     return conflict("step {}: skipped, because a newer save took its place", task.step);
   }
   if (task.failed.has_value()) return *task.failed;
-  HOLDFAST_TRY(check_space(run_, task.plan->total_bytes(), options_.space_reserve));
+  HOLDFAST_TRY(find_space(task, busy));
   return Attempt::begin(run_, *owner_, task.step, task.attempt, options_.events);
+}
+
+// An attempt that found the disk full only while it wrote is reason enough to make room
+// before the next one.
+Result<void> Committer::find_space(const SaveTask& task, const Busy& busy) {
+  // What the others write upon an older step they alone know: each looks for itself.
+  const int64_t bytes = task.base.empty() ? task.plan->total_bytes() : own_bytes(task);
+  const auto look = [&] { return check_space(run_, bytes, options_.space_reserve); };
+  const Result<void> space = look();
+  if (!retention_.has_value() || (space.ok() && !was_full_)) return space;
+  retain(true, [&] {
+    std::set<std::string> names = busy();
+    names.insert(task.base);
+    return names;
+  });
+  return look();
 }
 
 Result<Path> Committer::conclude(SaveTask& task, Attempt& attempt,
@@ -157,13 +179,24 @@ Result<Durable> Committer::follow(SaveTask& task) {
   if (task.failed.has_value()) {
     own = *task.failed;
   } else {
-    Result<Attempt> attempt = Attempt::join(run_, task.step, task.attempt);
-    own = attempt.ok() ? write_files(task, *attempt)
-                       : Result<std::vector<ManifestFile>>(attempt.error());
+    own = join_and_write(task);
   }
   // One that is late may still arrive: what became of it is asked in any case.
   static_cast<void>(vote_.report(vote_of(task, own), options_.agree_within));
   return learn(task);
+}
+
+Result<std::vector<ManifestFile>> Committer::join_and_write(SaveTask& task) {
+  Attempt attempt = HOLDFAST_TRY(Attempt::join(run_, task.step, task.attempt));
+  // Of a full save rank 0 has found room for the shards of all ranks.
+  const Result<void> room =
+      task.base.empty() ? Result<void>()
+                        : check_space(run_, own_bytes(task), options_.space_reserve);
+  if (!room.ok()) {
+    task.writer->cancel(room.error());
+    return room.error();
+  }
+  return write_files(task, attempt);
 }
 
 Result<Durable> Committer::learn(SaveTask& task) {
@@ -267,13 +300,14 @@ Result<void> Committer::read_back(const Attempt& attempt, const ShardFile& file)
 }
 
 // Old checkpoints that cannot be removed now are there for the next time.
-void Committer::retain(const Busy& busy) {
+void Committer::retain(bool ahead, const Busy& busy) {
   if (!retention_.has_value()) return;
   std::set<StepName> spared;
   for (const std::string& name : busy()) {
     if (const auto step = parse_step_name(name)) spared.insert(*step);
   }
-  const Result<std::vector<StepName>> removed = retention_->run(spared);
+  const Result<std::vector<StepName>> removed =
+      ahead ? retention_->run_ahead(spared) : retention_->run(spared);
   if (removed.ok() || options_.events == nullptr) return;
   emit(*options_.events, run_.env(),
        RetentionFailed{.reason = removed.error().message()});

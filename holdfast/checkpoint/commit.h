@@ -1,6 +1,7 @@
 // The commit of a save by all ranks, one after the other on a background thread.
 //
-//   1. Rank 0 checks the space, begins the attempt and tells all (or that it cannot).
+//   1. Rank 0 checks the space, begins the attempt and tells all (or that it cannot). Where
+//      the save builds upon an older step, each rank checks the space for what it writes.
 //   2. Every rank writes and syncs its shard, index and objects, syncs the attempt's
 //      folder, and votes: its files with sizes and digests, or why not; and with that the
 //      digests of what others hold too (replicas.h).
@@ -82,9 +83,6 @@ class Committer {
   // All must outlive it. `owner` is null on ranks other than 0.
   Committer(Run& run, Owner* owner, Transport* transport, const SaverOptions& options);
 
-  // Carries a save out.
-  Result<Durable> commit(SaveTask& task);
-
   // Of rank 0: replicas were seen to differ. From then on all saves are dropped whose
   // serial is below the one that is trusted.
   bool replicas_differ() const { return trusted_from_ == kNone; }
@@ -92,15 +90,22 @@ class Committer {
 
   // Names of steps that retention must spare, because saves under way build upon them.
   using Busy = std::function<std::set<std::string>()>;
+
+  // Carries a save out. Where the disk is full, retention makes room first.
+  Result<Durable> commit(SaveTask& task, const Busy& busy);
+
   // Applies retention, on rank 0; others have nothing to do.
-  void retain(const Busy& busy);
+  void retain(const Busy& busy) { retain(false, busy); }
 
  private:
-  Result<Durable> lead(SaveTask& task);
+  Result<Durable> lead(SaveTask& task, const Busy& busy);
   Result<Durable> follow(SaveTask& task);
-  Result<Attempt> begin(const SaveTask& task);
+  Result<Attempt> begin(const SaveTask& task, const Busy& busy);
+  Result<void> find_space(const SaveTask& task, const Busy& busy);
+  void retain(bool ahead, const Busy& busy);
   Result<Path> conclude(SaveTask& task, Attempt& attempt,
                         Result<std::vector<ManifestFile>> own);
+  Result<std::vector<ManifestFile>> join_and_write(SaveTask& task);
   Result<std::vector<ManifestFile>> write_files(SaveTask& task, Attempt& attempt);
   Result<void> link_shards(SaveTask& task, const Attempt& attempt);
   Result<void> check_guard(SaveTask& task);
@@ -119,6 +124,7 @@ class Committer {
   Channel begin_;
   Channel vote_;
   std::optional<Retention> retention_;
+  bool was_full_ = false;  // the disk, for the last attempt
 };
 
 }  // namespace holdfast

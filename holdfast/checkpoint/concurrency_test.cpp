@@ -257,17 +257,36 @@ TEST(Newest, DropsWhatWaitsToBeWrittenForTheNewest) {
   FAIL() << "never dropped";
 }
 
-TEST(Failures, ThreeThatMayPassAreRaisedByTheNextSaveAndThenForgotten) {
+TEST(Failures, ThoseThatMayPassAreNeverRaisedByASave) {
   MemoryEnv disk(1);
   FaultyEnv env(disk);
   Writer writer(env);
   ASSERT_OK(writer.save(1).value().durable());
-  for (int64_t step : {2, 3, 4}) {
+  for (int64_t step = 2; step < 20; ++step) {
     env.fail_at(Op::kCreateFolder, 1, ErrorCode::kIo);
     EXPECT_ERROR(writer.save(step).value().durable(), ErrorCode::kIo);
+    EXPECT_FALSE(writer.saver->has_to_raise());
+    disk.advance(std::chrono::hours(1));
   }
+  EXPECT_OK(writer.save(20).value().durable());
+  EXPECT_OK(writer.saver->close());
+}
+
+TEST(Failures, ThoseThatLastLongerThanFailAfterAreRaisedAndThenItTriesAgain) {
+  MemoryEnv disk(1);
+  FaultyEnv env(disk);
+  SaverOptions options = in_background();
+  options.fail_after = std::chrono::minutes(30);
+  Writer writer(env, options);
+  for (int64_t step : {1, 2, 3, 4}) {
+    env.fail_at(Op::kCreateFolder, 1, ErrorCode::kNoSpace);
+    EXPECT_ERROR(writer.save(step).value().durable(), ErrorCode::kNoSpace);
+    EXPECT_FALSE(writer.saver->has_to_raise());
+  }
+  disk.advance(std::chrono::minutes(30));
+  EXPECT_TRUE(writer.saver->has_to_raise());
   const Result<SaveHandle> raised = writer.save(5);
-  EXPECT_ERROR(raised, ErrorCode::kIo);
+  EXPECT_ERROR(raised, ErrorCode::kNoSpace);
   EXPECT_NE(message_of(raised).find("before step 5"), std::string::npos);
   EXPECT_OK(writer.save(6).value().durable());
   EXPECT_OK(writer.saver->close());
@@ -282,9 +301,6 @@ TEST(Failures, OneThatPassedIsForgotten) {
     const Result<SaveHandle> handle = writer.save(step);
     ASSERT_OK(handle);
     EXPECT_EQ(handle->durable().ok(), step % 4 == 0);
-    if (step % 4 == 2) {  // two in a row, not three
-      EXPECT_OK(writer.save(100 + step).value().durable());
-    }
   }
 }
 
@@ -292,6 +308,7 @@ TEST(Failures, OneThatCannotPassIsRaisedByTheNextSave) {
   MemoryEnv env(1);
   Writer writer(env);
   EXPECT_ERROR(writer.save(-1).value().durable(), ErrorCode::kInvalid);
+  EXPECT_TRUE(writer.saver->has_to_raise());
   EXPECT_ERROR(writer.save(1), ErrorCode::kInvalid);
   EXPECT_OK(writer.save(2).value().durable());
 }

@@ -14,10 +14,12 @@ namespace holdfast {
 struct ConvertOptions {
   std::string format{};  // by name; empty: as the target's name tells
   Progress progress{};   // bytes of tensors read, and all of them
+  // Asked at every read, from any thread: true ends the conversion with kUnavailable.
+  std::function<bool()> stop{};
 };
 
 struct Converted {
-  Found from{};
+  Found from{};  // with the newer steps of a run that were passed over
   Path to{};
   const Format* format = nullptr;
   int64_t tensors = 0;
@@ -26,10 +28,15 @@ struct Converted {
   std::vector<std::string> left_out{};
 };
 
-// The target is there whole or not at all. Tensors, ties and objects are carried along, and
-// metadata where the format keeps it. kConflict if the target exists; kUnsupported, with
-// nothing written, for what the format cannot keep and the values depend on (a dtype,
-// objects, ties); kCorrupt if bytes of a step are not those that were saved.
+// The target is there whole or not at all. A process that is killed leaves nothing else
+// where the file system has files without a name; elsewhere, and for folders, it leaves a
+// hidden ".NAME.*.tmp" beside the target, which the next conversion to it removes.
+//
+// Of a run the newest step is taken of which every byte is what was saved. Tensors, ties
+// and objects are carried along, and metadata where the format keeps it. kConflict if the
+// target exists; kUnsupported, with nothing written, for what the format cannot keep and
+// the values depend on (a dtype, objects, ties); kCorrupt if bytes of a named step, or of a
+// file with digests, are not those that were saved.
 Result<Converted> convert(Env& env, const Path& from, const Path& to,
                           const ConvertOptions& options = {});
 

@@ -10,6 +10,7 @@ namespace {
 constexpr int64_t kSmall = int64_t{16} << 20;  // bytes that need no reserve
 constexpr size_t kMostRooms = 16;              // small ones, of a device
 constexpr size_t kSavesAtOnce = 2;  // for which there is room from the beginning
+constexpr size_t kMostKnown = 8;    // plans of one list for different rooms
 
 bool is_full(const Result<void>& taken) {
   return !taken.ok() && taken.error().code() == ErrorCode::kNoSpace;
@@ -95,21 +96,66 @@ bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces, bool probed) {
   return enough;
 }
 
-Result<std::unique_ptr<DeviceShot>> DeviceRooms::take(std::span<PieceToWrite> pieces,
+Result<std::unique_ptr<DeviceShot>> DeviceRooms::take(SharedList<PieceToWrite>& pieces,
                                                       CudaStream stream) {
+  if (const Known* const known = find_known(pieces)) {
+    auto shot = HOLDFAST_TRY(take_known(*known, stream));
+    pieces = known->to;
+    return shot;
+  }
   const std::vector<const Device*> devices = devices_of(pieces);
   if (devices.empty()) return std::unique_ptr<DeviceShot>();
   auto shot = std::make_unique<DeviceShot>();
+  Known known{.from = pieces, .to = {}, .parts = {}};
   for (const Device* device : devices) {
     const Order order{.device = *device,
                       .mark = HOLDFAST_TRY(device->mark(stream)),
                       .stream = stream,
-                      .pieces = pieces,
-                      .shot = *shot};
+                      .pieces = pieces.edit(),
+                      .shot = *shot,
+                      .known = known};
     HOLDFAST_TRY(take_now(order));
     HOLDFAST_TRY(take_later(order));
   }
+  known.to = pieces;
+  if (shot->by_ring_.empty() && shot->in_host_.empty()) remember(std::move(known));
   return shot;
+}
+
+const DeviceRooms::Known* DeviceRooms::find_known(
+    const SharedList<PieceToWrite>& pieces) const {
+  const auto fits = [&](const Known& known) {
+    return known.from.shares_with(pieces) &&
+           std::ranges::all_of(known.parts, [](const Known::Part& part) {
+             return part.room->is_ready_for(part.plan);
+           });
+  };
+  const auto found = std::ranges::find_if(known_, fits);
+  return found == known_.end() ? nullptr : &*found;
+}
+
+Result<std::unique_ptr<DeviceShot>> DeviceRooms::take_known(const Known& known,
+                                                            CudaStream stream) {
+  auto shot = std::make_unique<DeviceShot>();
+  std::optional<DeviceMark> mark;
+  for (const Known::Part& part : known.parts) {
+    const Device& device = part.plan.copies.device();
+    if (!mark.has_value() || &mark->device() != &device) {
+      mark = HOLDFAST_TRY(device.mark(stream));
+    }
+    auto snapshot = HOLDFAST_TRY(part.room->take(part.plan, *mark));
+    HOLDFAST_TRY(snapshot->make_wait(stream));
+    shot->snapshots_.push_back(std::move(snapshot));
+  }
+  return shot;
+}
+
+// The plans of another list, or of memory that a room no longer has, serve nobody.
+void DeviceRooms::remember(Known known) {
+  std::erase_if(known_, [&](const Known& old) {
+    return !old.from.shares_with(known.from) || known_.size() >= kMostKnown;
+  });
+  known_.push_back(std::move(known));
 }
 
 Result<void> DeviceRooms::take_now(const Order& order) {
@@ -132,10 +178,13 @@ Result<void> DeviceRooms::take_later(const Order& order) {
 
 Result<void> DeviceRooms::take_into(SnapshotRoom& room, const Order& order,
                                     std::span<PieceToWrite* const> chosen) {
-  auto snapshot = HOLDFAST_TRY(room.take(chosen, order.mark));
+  SnapshotPlan plan = HOLDFAST_TRY(room.plan(chosen));
+  auto snapshot = HOLDFAST_TRY(room.take(plan, order.mark));
   HOLDFAST_TRY(snapshot->make_wait(order.stream));
+  point_to_copies(plan.room, chosen);
   for (PieceToWrite* piece : chosen) piece->at_once = true;
   order.shot.snapshots_.push_back(std::move(snapshot));
+  order.known.parts.push_back({.room = &room, .plan = std::move(plan)});
   return {};
 }
 
@@ -178,20 +227,19 @@ Result<DeviceProbe> DeviceRooms::probe_one(const Device& device,
   }
   DeviceProbe probe;
   probe.copies.resize(blocks.size());
-  const auto fill = [&](Device::InsideCopies& copies,
-                        SnapshotPlaces room) -> Result<void> {
+  const auto fill = [&](Device::InsideCopies& copies, SnapshotPlaces room) {
     for (size_t i = 0; i < blocks.size(); ++i) {
       const ByteView memory = blocks[i].memory;
       if (blocks[i].device != &device) continue;
       const ByteSpan copy = room.next(std::ssize(memory));
-      HOLDFAST_TRY(copies.add(plain_bytes(std::ssize(memory)), memory, copy));
+      copies.add(plain_bytes(std::ssize(memory)), memory, copy);
       probe.copies[i] = copy;
     }
-    return {};
   };
   const DeviceMark mark = HOLDFAST_TRY(device.mark(stream));
   SnapshotRoom* const room = HOLDFAST_TRY(of(device).probes.find(bytes));
-  probe.snapshot = HOLDFAST_TRY(room->take(bytes, mark, fill));
+  probe.snapshot =
+      HOLDFAST_TRY(room->take(HOLDFAST_TRY(room->plan(bytes, fill)), mark));
   HOLDFAST_TRY(probe.snapshot->make_wait(stream));
   return probe;
 }

@@ -11,6 +11,7 @@
 
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -57,8 +58,9 @@ class DeviceRooms {
 
   // Begins to copy the pieces that are on devices, as they are after what was put into the
   // stream so far. Those that the device has room for, and the ones to be copied at once,
-  // point to their copies then and are at_once. Null if there are none.
-  Result<std::unique_ptr<DeviceShot>> take(std::span<PieceToWrite> pieces,
+  // point to their copies then and are at_once. Null if there are none. A copy of a list
+  // that was taken before costs nothing to plan.
+  Result<std::unique_ptr<DeviceShot>> take(SharedList<PieceToWrite>& pieces,
                                            CudaStream stream);
 
   // Copies the blocks before the stream goes on, for a look at them later.
@@ -88,6 +90,16 @@ class DeviceRooms {
     Pool probes;
     SnapshotRoom large;  // of the rest
   };
+  // A take() of which all pieces found room on their devices.
+  struct Known {
+    struct Part {
+      SnapshotRoom* room;
+      SnapshotPlan plan;
+    };
+    SharedList<PieceToWrite> from;  // as the caller passed them
+    SharedList<PieceToWrite> to;    // as they were returned
+    std::vector<Part> parts;
+  };
   // What take() does on one device.
   struct Order {
     const Device& device;
@@ -95,7 +107,13 @@ class DeviceRooms {
     CudaStream stream;
     std::span<PieceToWrite> pieces;
     DeviceShot& shot;
+    Known& known;
   };
+
+  const Known* find_known(const SharedList<PieceToWrite>& pieces) const;
+  static Result<std::unique_ptr<DeviceShot>> take_known(const Known& known,
+                                                        CudaStream stream);
+  void remember(Known known);
 
   Rooms& of(const Device& device);
   Result<void> take_now(const Order& order);
@@ -108,6 +126,7 @@ class DeviceRooms {
                                    std::span<PieceToWrite* const> chosen);
 
   std::map<const Device*, std::unique_ptr<Rooms>> rooms_;
+  std::vector<Known> known_;  // takes of one list, into different rooms
 };
 
 }  // namespace holdfast

@@ -209,6 +209,42 @@ TEST_P(AtOnceOnADevice, TheSameOfWhatIsSmall) {
   EXPECT_EQ(cuda.allocations, 0);
 }
 
+// A save makes training wait, so the same tensors are not planned for again.
+TEST_P(OnADevice, ACopyOfTheSameListIsPlannedOnce) {
+  if (!has_room()) return;
+  const PieceToWrite piece{.shape = {std::ssize(tensor)},
+                           .dtype = Dtype::kU8,
+                           .box = state.pieces[0].box,
+                           .offset = 0,
+                           .memory = tensor,
+                           .map = state.pieces[0].map,
+                           .device = device.get()};
+  const SharedList<PieceToWrite> list(std::vector<PieceToWrite>{piece});
+  DeviceRooms rooms;
+  const auto take = [&](SharedList<PieceToWrite> pieces) {
+    cuda.set(training, tensor, std::byte{5});
+    const auto shot = rooms.take(pieces, training).value();
+    cuda.set(training, tensor, std::byte{6});
+    cuda.run_all();
+    EXPECT_EQ(pieces[0].memory[7], std::byte{5});
+    return pieces;
+  };
+  const SharedList<PieceToWrite> first = take(list);
+  EXPECT_TRUE(take(list).shares_with(first));
+  SharedList<PieceToWrite> other = list;
+  other.edit()[0].memory = cuda.new_tensor(tensor.size());
+  std::ranges::fill(tensor, std::byte{0});
+  SharedList<PieceToWrite> copied = other;
+  const auto shot = rooms.take(copied, training).value();
+  cuda.run_all();
+  EXPECT_FALSE(copied.shares_with(first));
+  EXPECT_EQ(copied[0].memory[7], other[0].memory[7]);
+  // The room is taken: the tensors go through the ring, as they are.
+  SharedList<PieceToWrite> late = other;
+  const auto second = rooms.take(late, training).value();
+  EXPECT_EQ(late[0].memory.data(), other[0].memory.data());
+}
+
 // To take memory makes the device wait.
 TEST_P(OnADevice, NoSaveTakesMemoryThatPrepareCouldHaveTaken) {
   const auto saver = open();

@@ -134,6 +134,30 @@ struct MirrorFailed {
   }
 };
 
+// Retention has removed a step from a further tier.
+struct TierStepRemoved {
+  static constexpr std::string_view kName = "tier_step_removed";
+  int64_t step = 0;
+  std::string tier;
+  int64_t newest = 0;  // the newest step that the tier keeps; less after a roll-back
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("tier", self.tier);
+    field("newest", self.newest);
+  }
+};
+
+// What copies and removals that were killed had left in a further tier is gone.
+struct TierSwept {
+  static constexpr std::string_view kName = "tier_swept";
+  std::string tier;
+  int64_t removed = 0;  // folders, or objects and uploads
+  static void fields(auto& self, auto&& field) {
+    field("tier", self.tier);
+    field("removed", self.removed);
+  }
+};
+
 // A step that the run directory had not was copied there from another tier.
 struct StepFetched {
   static constexpr std::string_view kName = "step_fetched";

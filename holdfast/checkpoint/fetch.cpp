@@ -3,28 +3,37 @@
 #include <algorithm>
 
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/store/place.h"
 
 namespace holdfast {
 namespace {
 
 using Age = std::pair<int64_t, int64_t>;
 
-// Of the newest step that is whole as far as a fast look tells; nullopt if there is none.
-Result<std::optional<Age>> newest_age(Env& env, const Path& path) {
+constexpr int kTries = 3;  // of a copy, beside those that an object store makes
+
+// What the run directory has.
+struct Own {
+  std::string id{};             // empty: there is no run yet
+  std::optional<Age> newest{};  // of its steps that a fast look finds whole
+};
+
+Result<Own> look_at(Env& env, const Path& path) {
   const Result<Run> run = Run::open(env, path);
-  if (!run.ok() && run.error().code() == ErrorCode::kNotFound)
-    return std::optional<Age>();
+  if (!run.ok() && run.error().code() == ErrorCode::kNotFound) return Own();
   if (!run.ok()) return run.error();
+  Own own{.id = run->id()};
   const Result<NewestWhole> newest = run->newest_whole(Depth::kFast);
-  if (newest.ok()) return std::optional(age_of(newest->step.manifest));
-  const ErrorCode code = newest.error().code();
-  if (code == ErrorCode::kNotFound || code == ErrorCode::kCorrupt) {
-    return std::optional<Age>();
+  if (newest.ok()) {
+    own.newest = age_of(newest->step.manifest);
+  } else if (!is_damage(newest.error())) {
+    return newest.error();
   }
-  return newest.error();
+  return own;
 }
 
 bool is_same_folder(Env& env, const Path& a, const Path& b) {
+  if (is_object_path(a)) return false;
   if ((a / "").lexically_normal() == (b / "").lexically_normal()) return true;
   const Result<FileInfo> first = env.info(a), second = env.info(b);
   return first.ok() && second.ok() && first->inode != 0 &&
@@ -32,30 +41,54 @@ bool is_same_folder(Env& env, const Path& a, const Path& b) {
              std::pair(second->device, second->inode);
 }
 
-struct Offer {
-  TierStep step;
-  StorageTier* tier = nullptr;
-};
+// What may be gone a second later. A full disk is not.
+bool may_pass_soon(const Error& error) {
+  return error.code() == ErrorCode::kUnavailable ||
+         error.code() == ErrorCode::kTimeout || error.code() == ErrorCode::kIo;
+}
 
-// Newer ones than `own`, newest first; of the same age, the first tier's first.
-std::vector<Offer> offers_of(Tiers tiers, const std::optional<Age>& own,
-                             std::vector<SkippedStep>& skipped) {
-  std::vector<Offer> offers;
-  for (const std::shared_ptr<StorageTier>& tier : tiers) {
-    Result<std::vector<TierStep>> steps = tier->steps();
-    if (!steps.ok()) {
-      skipped.push_back({tier->name(), steps.error()});
-      continue;
-    }
-    for (TierStep& step : *steps) {
-      if (own.has_value() && age_of(step.manifest) <= *own) continue;
-      offers.push_back({std::move(step), tier.get()});
+Result<void> copy_with_patience(Env& env, StorageTier& from, const TierStep& step,
+                                StorageTier& to) {
+  for (int tries = 1;; ++tries) {
+    Result<void> copied = copy_step(from, step, to);
+    if (copied.ok() || !may_pass_soon(copied.error()) || tries == kTries) return copied;
+    env.sleep_for(std::chrono::seconds(tries));
+  }
+}
+
+void add_unusable(const StorageTier& tier, UnusableStep& step, Offers& offers) {
+  offers.epoch = std::max(offers.epoch, step.epoch.value_or(0));
+  offers.knows_epochs = offers.knows_epochs && step.epoch.has_value();
+  auto& list = is_damage(step.error) ? offers.damaged : offers.unreachable;
+  list.push_back({tier.name() + "/" + step.id, std::move(step.error)});
+}
+
+void add_steps(StorageTier& tier, std::vector<TierStep> steps,
+               const std::string& run_id, Offers& offers) {
+  const size_t before = offers.foreign.size();
+  for (TierStep& step : steps) {
+    if (run_id.empty() || step.manifest.run == run_id) {
+      offers.epoch = std::max(offers.epoch, step.manifest.epoch);
+      offers.steps.push_back({std::move(step), &tier});
+    } else if (offers.foreign.size() == before) {
+      offers.foreign.push_back(
+          {tier.name(),
+           conflict("{}: holds the run {}; expected the run {}, or another place for "
+                    "one of them",
+                    tier.name(), step.manifest.run, run_id)});
     }
   }
-  std::ranges::stable_sort(offers, std::greater(), [](const Offer& offer) {
-    return age_of(offer.step.manifest);
-  });
-  return offers;
+}
+
+Result<void> check_one_run(const std::vector<Offer>& offers) {
+  for (const Offer& offer : offers) {
+    const Offer& first = offers.front();
+    if (offer.step.manifest.run == first.step.manifest.run) continue;
+    return conflict("{} holds the run {}, and {} the run {}; expected tiers of one run",
+                    first.tier->name(), first.step.manifest.run, offer.tier->name(),
+                    offer.step.manifest.run);
+  }
+  return {};
 }
 
 void tell_skipped(Env& env, const std::vector<SkippedStep>& skipped,
@@ -69,11 +102,75 @@ void tell_skipped(Env& env, const std::vector<SkippedStep>& skipped,
 
 }  // namespace
 
+std::vector<SkippedStep> Offers::skipped() const {
+  std::vector<SkippedStep> all = damaged;
+  all.insert(all.end(), foreign.begin(), foreign.end());
+  all.insert(all.end(), unreachable.begin(), unreachable.end());
+  return all;
+}
+
+Result<Offers> ask_tiers(Tiers tiers, const std::string& run_id) {
+  Offers offers;
+  for (const std::shared_ptr<StorageTier>& tier : tiers) {
+    Result<TierSteps> held = tier->list();
+    if (!held.ok()) {
+      offers.unreachable.push_back({tier->name(), held.error()});
+      offers.knows_epochs = false;
+      continue;
+    }
+    for (UnusableStep& step : held->unusable) add_unusable(*tier, step, offers);
+    add_steps(*tier, std::move(held->steps), run_id, offers);
+  }
+  if (run_id.empty()) HOLDFAST_TRY(check_one_run(offers.steps));
+  std::ranges::stable_sort(offers.steps, std::greater(), [](const Offer& offer) {
+    return age_of(offer.step.manifest);
+  });
+  return offers;
+}
+
+std::optional<Error> why_not_anew(const Path& run, const Offers& offers,
+                                  bool allow_unreachable_tiers) {
+  if (!offers.foreign.empty()) return offers.foreign.front().error;
+  if (!offers.unreachable.empty() && !allow_unreachable_tiers) {
+    const auto& [tier, error] = offers.unreachable.front();
+    return Error(error.code(),
+                 fmt::format("{}: has no whole step, and the tier {}, which may have the "
+                             "run, cannot be read: {}; expected its answer, or "
+                             "allow_unreachable_tiers to start without it",
+                             run.native(), tier, error.message()));
+  }
+  if (offers.damaged.empty()) return std::nullopt;
+  const auto& [step, error] = offers.damaged.front();
+  return corrupt("{}: has no whole step, and what its tiers have is damaged: {}: {}; "
+                 "expected a whole step, or another run directory and other tiers for "
+                 "a new run",
+                 run.native(), step, error.message());
+}
+
+void FetchTrouble::note(const Path& run, const Offer& offer, const Error& error,
+                        std::vector<SkippedStep>& damaged) {
+  const int64_t step = offer.step.manifest.step;
+  if (is_damage(error)) {
+    damaged.push_back({fmt::format("{}: step {}", offer.tier->name(), step), error});
+    return;
+  }
+  if (error_.has_value()) return;
+  age_ = age_of(offer.step.manifest);
+  error_ = Error(error.code(),
+                 fmt::format("{}: step {} is on {} and could not be copied here, which "
+                             "is no damage, so no older step is taken: {}",
+                             run.native(), step, offer.tier->name(), error.message()));
+}
+
+bool FetchTrouble::forbids(const Offer& offer) const {
+  return error_.has_value() && age_of(offer.step.manifest) < age_;
+}
+
 Result<Path> fetch_step(Env& env, const Path& path, StorageTier& tier,
                         const TierStep& step, EventSink* events) {
   const Instant start = env.now();
   const auto here = make_folder_tier(env, path);
-  HOLDFAST_TRY(copy_step(tier, step, *here));
+  HOLDFAST_TRY(copy_with_patience(env, tier, step, *here));
   // By its attempt, and without regard to fences: it is here because it was asked for.
   const Run run = HOLDFAST_TRY(Run::open(env, path));
   std::optional<StepName> newest;  // beside a damaged one of the same step
@@ -99,29 +196,35 @@ Result<Path> fetch_step(Env& env, const Path& path, StorageTier& tier,
 }
 
 Result<Fetched> fetch_newest(Env& env, const Path& run, Tiers tiers,
-                             EventSink* events) {
+                             const FetchOptions& options) {
   for (const std::shared_ptr<StorageTier>& tier : tiers) {
     if (!is_same_folder(env, tier->name(), run)) continue;
     return invalid("{}: is the run directory itself, want another place as a tier",
                    tier->name());
   }
-  const std::optional<Age> own = HOLDFAST_TRY(newest_age(env, run));
+  const Own own = HOLDFAST_TRY(look_at(env, run));
+  Offers offers = HOLDFAST_TRY(ask_tiers(tiers, own.id));
   Fetched fetched;
-  for (const Offer& offer : offers_of(tiers, own, fetched.skipped)) {
-    Result<Path> folder = fetch_step(env, run, *offer.tier, offer.step, events);
+  FetchTrouble trouble;
+  for (const Offer& offer : offers.steps) {
+    if (own.newest.has_value() && age_of(offer.step.manifest) <= *own.newest) break;
+    if (trouble.forbids(offer)) break;
+    Result<Path> folder = fetch_step(env, run, *offer.tier, offer.step, options.events);
     if (folder.ok()) {
       fetched.folder = *std::move(folder);
       fetched.tier = offer.tier->name();
       break;
     }
-    fetched.skipped.push_back({offer.tier->name(), folder.error()});
+    trouble.note(run, offer, folder.error(), offers.damaged);
   }
-  const bool any = own.has_value() || !fetched.folder.empty();
-  if (!any && !fetched.skipped.empty()) {
-    return fetched.skipped.front().error.within(
-        fmt::format("{}: has no step", run.native()));
+  const bool any = own.newest.has_value() || !fetched.folder.empty();
+  if (fetched.folder.empty() && trouble.error().has_value()) return *trouble.error();
+  if (!any) {
+    const auto why = why_not_anew(run, offers, options.allow_unreachable_tiers);
+    if (why.has_value()) return *why;
   }
-  tell_skipped(env, fetched.skipped, events);
+  fetched.skipped = offers.skipped();
+  tell_skipped(env, fetched.skipped, options.events);
   return fetched;
 }
 

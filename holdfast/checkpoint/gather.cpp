@@ -102,25 +102,34 @@ bool says_same(const HeldPiece& a, const HeldPiece& b) {
   return a.box == b.box && a.tensor == b.tensor;
 }
 
-// One rank's pieces, as text. Where they lie in memory is its own business.
-Result<Bytes> description_of(std::span<const HeldPiece> pieces) {
+using SharedCollection = std::shared_ptr<const Collection>;
+
+// One rank's pieces. Where they lie in memory is its own business.
+Result<SharedCollection> collection_of(std::span<const HeldPiece> pieces) {
   Union own(1);
   for (const HeldPiece& piece : pieces) {
     if (!is_nothing(piece)) HOLDFAST_TRY(own.add(0, piece.tensor, piece.box));
   }
-  const Collection collection = HOLDFAST_TRY(std::move(own).build());
+  return std::make_shared<const Collection>(HOLDFAST_TRY(std::move(own).build()));
+}
+
+Bytes description_of(const Collection& collection) {
   const std::string text = to_json(collection, Topology::uniform(1)).dump();
   return copy_of(bytes_of(text));
 }
 
-Result<void> add_described(Union& all, int rank, std::string_view text) {
+Result<SharedCollection> parse_description(int rank, std::string_view text) {
   const std::string where = rank_text(rank);
   if (text.starts_with(kFailed)) {
     return invalid("{}: {}", where, text.substr(kFailed.size()));
   }
   Topology topology;
   const Json json = HOLDFAST_TRY(parse_json(text, where));
-  const Collection own = HOLDFAST_TRY(collection_from_json(json, where, topology));
+  return std::make_shared<const Collection>(
+      HOLDFAST_TRY(collection_from_json(json, where, topology)));
+}
+
+Result<void> add_described(Union& all, int rank, const Collection& own) {
   for (TensorId t = 0; t < own.tensors().size(); ++t) {
     for (const Slice& slice : own.layout().slices(t)) {
       HOLDFAST_TRY(all.add(rank, own.tensor(t), slice.box));
@@ -229,7 +238,13 @@ Result<void> StateGatherer::describe(const HeldPieces& pieces) {
     return {};  // it lies elsewhere
   }
   text_.clear();
-  text_ = HOLDFAST_TRY(description_of(pieces));
+  own_ = HOLDFAST_TRY(collection_of(pieces));
+  if (transport_ == nullptr) {  // nobody is to read it
+    text_ = Bytes(1);
+    digest_ = fmt::format("{:032}", ++descriptions_);
+    return {};
+  }
+  text_ = description_of(*own_);
   digest_ = xxh3_128(text_).hex();
   return {};
 }
@@ -275,14 +290,25 @@ Error StateGatherer::fail(const Error& why, Bytes& word, Duration longer) {
 
 Result<std::shared_ptr<const Collection>> StateGatherer::merge(
     const std::vector<Bytes>& texts) {
+  if (transport_ == nullptr) {
+    HOLDFAST_TRY(check_tiled(*own_));
+    return own_;
+  }
+  // Replicas say the same: each text is read once, and this rank's own never.
+  std::unordered_map<std::string_view, SharedCollection> read{{text_of(text_), own_}};
   Union all(static_cast<int>(texts.size()));
   for (size_t r = 0; r < texts.size(); ++r) {
-    HOLDFAST_TRY(add_described(all, static_cast<int>(r), text_of(texts[r])));
+    const int rank = static_cast<int>(r);
+    SharedCollection& one = read[text_of(texts[r])];
+    if (one == nullptr) {
+      one = HOLDFAST_TRY(parse_description(rank, text_of(texts[r])));
+    }
+    HOLDFAST_TRY(add_described(all, rank, *one));
   }
   auto merged =
       std::make_shared<const Collection>(HOLDFAST_TRY(std::move(all).build()));
   HOLDFAST_TRY(check_tiled(*merged));
-  return std::shared_ptr<const Collection>(std::move(merged));
+  return SharedCollection(std::move(merged));
 }
 
 // Pieces that were described last.

@@ -82,8 +82,7 @@ class StateGatherer {
   Result<std::vector<Bytes>> all(ByteView own, Duration longer = {});
   Result<std::vector<Bytes>> exchange_digests(std::string_view own, Bytes& word,
                                               Duration longer);
-  static Result<std::shared_ptr<const Collection>> merge(
-      const std::vector<Bytes>& texts);
+  Result<std::shared_ptr<const Collection>> merge(const std::vector<Bytes>& texts);
   Result<void> compare_replicas(const LocalState& state, CudaStream stream);
   bool is_first(const Layout& layout, TensorId tensor) const;
   LocalState place(const HeldPieces& pieces) const;
@@ -93,9 +92,11 @@ class StateGatherer {
   Env& env_;
   Transport* transport_;
   const Duration at_most_;
-  HeldPieces described_;  // in text_
-  Bytes text_;
+  HeldPieces described_;                   // in text_
+  std::shared_ptr<const Collection> own_;  // the same, before it became text
+  Bytes text_;                             // of one rank that is alone: not empty
   std::string digest_;       // of the text
+  int64_t descriptions_ = 0;
   std::vector<Bytes> seen_;  // digests of all ranks' descriptions
   std::shared_ptr<const Collection> collection_;
   std::optional<LocalState> placed_;  // what is described, in the collection

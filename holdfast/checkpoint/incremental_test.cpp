@@ -9,7 +9,7 @@ namespace holdfast::testing {
 namespace {
 
 std::vector<Tensor> tensors() {
-  return {{.name = "frozen", .dtype = Dtype::kF32, .shape = {50, 100}},
+  return {{.name = "frozen", .dtype = Dtype::kF32, .shape = {500, 100}},
           {.name = "moving", .dtype = Dtype::kF32, .shape = {7, 9}},
           {.name = "empty", .dtype = Dtype::kF32, .shape = {0}}};
 }
@@ -93,8 +93,62 @@ TEST_P(Incremental, ChangedPiecesAreWrittenEvenIfTheyWereLinkedBefore) {
 
 TEST_P(Incremental, EverySixteenthIsFull) {
   save(1, 1, 17, options(1));
-  EXPECT_EQ(written("step-00000017"), 50 * 100 * 4 + kMoving);
+  EXPECT_EQ(written("step-00000017"), 500 * 100 * 4 + kMoving);
   expect_restored(1, 17);
+}
+
+// Room for what has changed, and not for all of the state once more.
+TEST_P(Incremental, NeedsRoomOnlyForWhatHasChanged) {
+  SaverOptions how = options(1);
+  how.space_reserve = 4096;
+  int64_t used = 0;
+  run_ranks(env, ranks, [&](int rank, Transport& transport) {
+    const auto saver = Saver::open(env, kRun, &transport, how);
+    ASSERT_OK(saver);
+    for (const int64_t step : {1, 2, 3}) {
+      ASSERT_OK(transport.barrier(kNoDeadline));
+      if (rank == 0) {
+        // The rest is for headers and the small files of two ranks.
+        const int64_t all = int64_t{1} << 40;
+        env.set_capacity(all);
+        used = all - env.free_space(kRun).value();
+        if (step > 1) env.set_capacity(used + how.space_reserve + kMoving + (40 << 10));
+        job.set(values_at(1, step));
+      }
+      ASSERT_OK(transport.barrier(kNoDeadline));
+      const LocalState state = job.state(rank);
+      const Result<SaveHandle> handle = (*saver)->save({.step = step, .state = &state});
+      ASSERT_OK(handle);
+      EXPECT_OK(handle->durable());
+    }
+  });
+  env.set_capacity(int64_t{1} << 40);
+  expect_restored(1, 3);
+}
+
+TEST_P(Incremental, WithoutRoomForWhatHasChangedIsRefused) {
+  SaverOptions how = options(1);
+  how.space_reserve = 64 << 10;
+  run_ranks(env, ranks, [&](int rank, Transport& transport) {
+    const auto saver = Saver::open(env, kRun, &transport, how);
+    ASSERT_OK(saver);
+    for (const int64_t step : {1, 2}) {
+      ASSERT_OK(transport.barrier(kNoDeadline));
+      if (rank == 0) {
+        const int64_t all = int64_t{1} << 40;
+        env.set_capacity(all);
+        const int64_t free = env.free_space(kRun).value();
+        if (step > 1) env.set_capacity(all - free + how.space_reserve);
+        job.set(values_at(1, step));
+      }
+      ASSERT_OK(transport.barrier(kNoDeadline));
+      const LocalState state = job.state(rank);
+      const Result<SaveHandle> handle = (*saver)->save({.step = step, .state = &state});
+      ASSERT_OK(handle);
+      if (step == 1) EXPECT_OK(handle->durable());
+      if (step == 2) EXPECT_ERROR(handle->durable(), ErrorCode::kNoSpace);
+    }
+  });
 }
 
 // One rank tells.

@@ -41,6 +41,11 @@ struct LocalState {
   friend bool operator==(const LocalState&, const LocalState&) = default;
 };
 
+// kInvalid, naming two tensors, if pieces of a state in main memory have bytes in common:
+// what is restored into one would change the other. Pieces that lie between each other, such
+// as the columns of a matrix, do not.
+Result<void> check_apart(const LocalState& state);
+
 // A whole tensor in memory, for states that are not cut.
 struct LocalTensor {
   Tensor tensor;

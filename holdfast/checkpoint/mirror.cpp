@@ -10,6 +10,7 @@ constexpr Duration kLongAgo = std::chrono::hours(1);
 Mirror::Mirror(Env& env, const Path& run, std::vector<MirrorTo> tiers,
                EventSink* events, bool background)
     : env_(env),
+      path_(run),
       run_(make_folder_tier(env, run)),
       tiers_(std::move(tiers)),
       events_(events) {
@@ -51,7 +52,9 @@ bool Mirror::wait_idle(Instant deadline) {
 // What an earlier process left half done; a tier that fails now says so with its copy.
 void Mirror::sweep() {
   for (const MirrorTo& to : tiers_) {
-    static_cast<void>(to.tier->sweep(env_.wall_now() - kLongAgo));
+    const Result<int64_t> removed = to.tier->sweep(env_.wall_now() - kLongAgo);
+    if (!removed.ok() || *removed == 0 || events_ == nullptr) continue;
+    emit(*events_, env_, TierSwept{.tier = to.tier->name(), .removed = *removed});
   }
 }
 
@@ -85,7 +88,7 @@ void Mirror::copy_newest(int64_t before, int64_t count) {
   for (const MirrorTo& to : tiers_) {
     if (count / to.every == before / to.every) continue;
     const Instant start = env_.now();
-    const Result<void> copied = copy_to(to, newest);
+    const Result<void> copied = copy_step(*run_, newest, *to.tier);
     if (!copied.ok()) {
       tell_failure(newest.manifest.step, to.tier->name(), copied.error());
     } else if (events_ != nullptr) {
@@ -95,6 +98,7 @@ void Mirror::copy_newest(int64_t before, int64_t count) {
                .tier = to.tier->name(),
                .seconds = std::chrono::duration<double>(env_.now() - start).count()});
     }
+    if (copied.ok()) retain_in(to);
   }
   MutexLock lock(mutex_);
   reading_.clear();
@@ -106,10 +110,26 @@ void Mirror::tell_failure(int64_t step, const std::string& tier, const Error& er
        MirrorFailed{.step = step, .tier = tier, .reason = error.message()});
 }
 
-Result<void> Mirror::copy_to(const MirrorTo& to, const TierStep& newest) {
-  HOLDFAST_TRY(copy_step(*run_, newest, *to.tier));
-  if (!to.keep.has_value()) return {};
-  return retain(*to.tier, *to.keep);
+void Mirror::retain_in(const MirrorTo& to) {
+  if (!to.keep.has_value()) return;
+  RetainOptions options;
+  options.on_removed = [&](const TierStep& gone, const TierStep& newest) {
+    if (events_ == nullptr) return;
+    emit(*events_, env_,
+         TierStepRemoved{.step = gone.manifest.step,
+                         .tier = to.tier->name(),
+                         .newest = newest.manifest.step});
+  };
+  const auto remove = [&]() -> Result<void> {
+    const Run run = HOLDFAST_TRY(Run::open(env_, path_));
+    for (const StepName& name : HOLDFAST_TRY(pinned_steps(run))) {
+      options.pinned.insert(name.step);
+    }
+    return retain(*to.tier, *to.keep, options);
+  };
+  const Result<void> removed = remove().within(to.tier->name());
+  if (removed.ok() || events_ == nullptr) return;
+  emit(*events_, env_, RetentionFailed{.reason = removed.error().message()});
 }
 
 }  // namespace holdfast

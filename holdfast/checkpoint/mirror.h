@@ -18,7 +18,9 @@ namespace holdfast {
 struct MirrorTo {
   std::shared_ptr<StorageTier> tier;  // shared with whoever restores from it
   int64_t every = 1;                  // every n-th committed step
-  std::optional<Keep> keep{};  // of the tier's steps; all, unless it says otherwise
+  // Of the tier's steps; all, unless it says otherwise. Those that are pinned in the run
+  // directory stay in any case.
+  std::optional<Keep> keep{};
 };
 
 // Calls from any threads. The destructor finishes what is due.
@@ -42,9 +44,11 @@ class Mirror {
   // Of all commits up to number `count`, of which those up to `before` were looked at.
   void copy_newest(int64_t before, int64_t count);
   void tell_failure(int64_t step, const std::string& tier, const Error& error);
-  Result<void> copy_to(const MirrorTo& to, const TierStep& newest);
+  // Removes what the tier's rules do not keep, and says so.
+  void retain_in(const MirrorTo& to);
 
   Env& env_;
+  const Path path_;
   const std::unique_ptr<StorageTier> run_;
   const std::vector<MirrorTo> tiers_;
   EventSink* const events_;

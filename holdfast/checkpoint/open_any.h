@@ -9,6 +9,7 @@
 // itself; only then is the text after the last '@' a step.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -38,12 +39,24 @@ bool is_step(Env& env, const Path& path);
 Result<Step> find_step(const Run& run, std::string_view text);
 
 // kNotFound if nothing is there, or no step in the run; kCorrupt if no step is whole;
-// kUnsupported for a file of no known format.
+// kUnsupported for a file of no known format. Reads are patient, as those of restore.h.
 Result<Found> find_any(Env& env, const Path& path);
+
+// Calls `use` with what the path stands for, and gives back what did in the end. Of a run
+// that is its newest whole step: should `use` find it damaged (kCorrupt), the step before
+// it, and where retention removes it meanwhile, the run is looked at again. A step or file
+// that is named is used once. Other failures of `use` are passed on.
+using Use = std::function<Result<void>(const Found&)>;
+Result<Found> use_any(Env& env, const Path& path, const Use& use);
 
 // Opens it: headers and indexes are read, not tensors. Bytes of a step are checked as they
 // are read. The Env must outlive the contents.
 Result<Contents> open_found(Env& env, const Found& found);
-Result<Contents> open_any(Env& env, const Path& path);
+
+struct OpenedAny {
+  Found found{};
+  Contents contents;
+};
+Result<OpenedAny> open_any(Env& env, const Path& path);
 
 }  // namespace holdfast

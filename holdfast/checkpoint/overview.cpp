@@ -1,6 +1,7 @@
 #include "holdfast/checkpoint/overview.h"
 
 #include "holdfast/checkpoint/open_any.h"
+#include "holdfast/store/place.h"
 #include "holdfast/store/retention.h"
 
 namespace holdfast {
@@ -54,6 +55,7 @@ Result<RunView> view_run(Env& env, const Path& path) {
 }
 
 Result<Overview> overview(Env& env, const Path& path) {
+  HOLDFAST_TRY(check_place(path));
   Overview all;
   if (is_run(env, path)) {
     all.runs.push_back(HOLDFAST_TRY(view_run(env, path)));

@@ -53,6 +53,33 @@ TEST(Channel, AMessageThatIsLostDoesNotTakeTheNextOneWithIt) {
   EXPECT_FALSE(first.collect({.serial = 2}, kSoon)[1].error.has_value());
 }
 
+TEST(Channel, RanksThatAreLateAreToldWhileTheWaitGoesOn) {
+  MemoryEnv env(1);
+  LocalNetwork network(env, 4);
+  std::vector<std::vector<int>> told;
+  const auto tell = [&](const std::vector<int>& missing) {
+    told.push_back(missing);
+    env.advance(std::chrono::minutes(1));
+  };
+  Transport& first = network.endpoint(0);
+  first.set_late_watch({.after = Duration::zero(), .tell = tell});
+  Channel watched(env, &first, 1, true), other(env, &first, 3);
+  Channel second(env, &network.endpoint(2), 1);
+  ASSERT_OK(second.report({.serial = 1}, kSoon));
+  const std::vector<Message> heard =
+      watched.collect({.serial = 1}, std::chrono::minutes(1));
+  EXPECT_EQ(told, (std::vector<std::vector<int>>{{1, 3}}));
+  ASSERT_EQ(heard.size(), 4u);
+  EXPECT_FALSE(heard[2].error.has_value());
+  for (const size_t rank : {1u, 3u}) {
+    ASSERT_TRUE(heard[rank].error.has_value());
+    const std::string& why = heard[rank].error->message();
+    EXPECT_NE(why.find("ranks 1, 3 within 60 s"), std::string::npos) << why;
+  }
+  other.collect({.serial = 1}, Duration::zero());
+  EXPECT_EQ(told.size(), 1u);
+}
+
 struct Ranks : ::testing::Test {
   static constexpr int kRanks = 3;
 
@@ -76,6 +103,7 @@ struct Ranks : ::testing::Test {
     made.agree_within = std::chrono::hours(100'000);
     made.background = background;
     made.mirrors = mirrors;
+    made.fail_after = fail_after;
     return made;
   }
   Result<Durable> save(int rank, Saver& saver, int64_t step) {
@@ -101,15 +129,18 @@ struct Ranks : ::testing::Test {
   int boots = 1;
   bool background = false;
   std::vector<MirrorTo> mirrors;
+  std::optional<Duration> fail_after;
 };
 
-TEST_F(Ranks, AFailureOfOneIsAFailureOfAllAndRaisedOnAllAfterThree) {
+TEST_F(Ranks, AFailureOfOneIsAFailureOfAllAndRaisedOnAllAfterAWhile) {
+  fail_after = std::chrono::minutes(30);
   run([&](int rank, Saver& saver) {
     EXPECT_OK(save(rank, saver, 1));
     for (int64_t step : {2, 3, 4}) {
       if (rank == 1) second.fail_at(Op::kOpen, 1, ErrorCode::kIo);
       EXPECT_ERROR(save(rank, saver, step), ErrorCode::kIo);
     }
+    if (rank == 0) disk.advance(std::chrono::minutes(30));
     const Result<Durable> raised = save(rank, saver, 5);
     EXPECT_ERROR(raised, ErrorCode::kIo);
     EXPECT_NE(message_of(raised).find("before step 5"), std::string::npos);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 
+#include "holdfast/base/patient_env.h"
 #include "holdfast/checkpoint/commit.h"
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/fetch.h"
@@ -23,6 +24,7 @@ class Restore {
   Restore(Env& env, const Path& run, const StateFor& into, Transport* transport,
           const RestoreOptions& options)
       : env_(env),
+        patient_(env),
         path_(run),
         into_(into),
         options_(options),
@@ -35,13 +37,17 @@ class Restore {
       skipped_.clear();
       const Result<std::vector<Candidate>> all = candidates();
       if (!all.ok()) return give_up(all.error());
+      FetchTrouble trouble;
       for (const Candidate& candidate : *all) {
+        if (trouble.forbids(candidate)) break;
         Result<Path> folder = bring(candidate);
         if (!folder.ok()) {
-          skipped_.push_back({candidate.step.id, folder.error()});
+          trouble.note(path_, candidate, folder.error(), skipped_);
           continue;
         }
-        if (!is_whole(*folder)) continue;
+        const Result<bool> whole = is_whole(*folder);
+        if (!whole.ok()) return give_up(whole.error());
+        if (!*whole) continue;
         Result<RestoredState> restored = try_step(*folder);
         if (restored.ok() && candidate.tier != nullptr) {
           restored->tier = candidate.tier->name();
@@ -49,6 +55,7 @@ class Restore {
         if (restored.ok() || !passes_over(restored.error())) return restored;
         skipped_.push_back({folder->filename().native(), restored.error()});
       }
+      if (trouble.error().has_value()) return give_up(*trouble.error());
       if (!any_vanished(*all)) return give_up(nothing_left());
       if (look == kLooks) {
         return give_up(unavailable(
@@ -80,11 +87,7 @@ class Restore {
   }
 
  private:
-  // A step and where it is: null for the run directory.
-  struct Candidate {
-    TierStep step;
-    StorageTier* tier = nullptr;
-  };
+  using Candidate = Offer;
 
   // A step, and its small files.
   struct Opened {
@@ -97,15 +100,12 @@ class Restore {
   // Of the run directory and of the tiers, newest first; where both have a step, the run
   // directory's comes first.
   Result<std::vector<Candidate>> candidates() {
-    std::vector<Candidate> all = HOLDFAST_TRY(own_steps());
-    for (const std::shared_ptr<StorageTier>& tier : options_.tiers) {
-      Result<std::vector<TierStep>> steps = tier->steps();
-      if (!steps.ok()) {
-        skipped_.push_back({tier->name(), steps.error()});
-        continue;
-      }
-      for (TierStep& step : *steps) all.push_back({std::move(step), tier.get()});
-    }
+    std::string id;
+    std::vector<Candidate> all = HOLDFAST_TRY(own_steps(id));
+    offers_ = HOLDFAST_TRY(ask_tiers(options_.tiers, id));
+    all.insert(all.end(), offers_.steps.begin(), offers_.steps.end());
+    const std::vector<SkippedStep> skipped = offers_.skipped();
+    skipped_.insert(skipped_.end(), skipped.begin(), skipped.end());
     std::erase_if(all, [&](const Candidate& candidate) {
       return options_.step.has_value() &&
              candidate.step.manifest.step != *options_.step;
@@ -116,8 +116,9 @@ class Restore {
     return all;
   }
 
-  Result<std::vector<Candidate>> own_steps() {
-    const Result<Run> run = Run::open(env_, path_);
+  // Those of the run directory, and its id if there is one.
+  Result<std::vector<Candidate>> own_steps(std::string& id) {
+    const Result<Run> run = Run::open(patient_, path_);
     std::vector<Candidate> own;
     if (!run.ok()) {
       // A directory that is not there yet is made by what the tiers have.
@@ -125,14 +126,25 @@ class Restore {
         return own;
       return run.error();
     }
+    id = run->id();
     StepList list = HOLDFAST_TRY(run->steps());
-    for (SkippedStep& skipped : list.skipped) skipped_.push_back(std::move(skipped));
+    for (SkippedStep& skipped : list.skipped) {
+      if (is_wanted(skipped.folder) && cannot_tell(skipped.error)) {
+        return skipped.error;
+      }
+      skipped_.push_back(std::move(skipped));
+    }
     for (Step& step : list.steps) {
       own.push_back({.step = {.id = step.folder.filename().native(),
                               .manifest = std::move(step.manifest),
                               .manifest_bytes = {}}});
     }
     return own;
+  }
+
+  bool is_wanted(const std::string& folder) const {
+    const std::optional<StepName> name = parse_step_name(folder);
+    return !options_.step.has_value() || (name && name->step == *options_.step);
   }
 
   // The step's folder in the run directory, copied there if need be.
@@ -149,10 +161,12 @@ class Restore {
     });
   }
 
-  bool is_whole(const Path& folder) {
+  // Fails where nobody can tell.
+  Result<bool> is_whole(const Path& folder) {
     const Depth depth = options_.verify_all ? Depth::kFull : Depth::kFast;
     Result<WholeReport> report = check_whole(env_, folder, depth);
     if (report.ok() && report->whole()) return true;
+    if (!report.ok() && cannot_tell(report.error())) return report.error();
     skipped_.push_back(
         {folder.filename().native(), report.ok() ? report->error() : report.error()});
     return false;
@@ -198,11 +212,12 @@ class Restore {
 
   // Small files first: the rest stays readable once it is open (fill.h).
   Result<Opened> open_here(const Path& folder) {
-    StepFiles step = HOLDFAST_TRY(open_step(env_, folder));
-    Object objects = HOLDFAST_TRY(read_objects(env_, step));
+    StepFiles step = HOLDFAST_TRY(open_step(patient_, folder));
+    Object objects = HOLDFAST_TRY(read_objects(patient_, step));
     const bool same_ranks = step.manifest.world == channel_.size();
-    Object own =
-        same_ranks ? HOLDFAST_TRY(read_objects(env_, step, channel_.rank())) : Object();
+    Object own = same_ranks
+                     ? HOLDFAST_TRY(read_objects(patient_, step, channel_.rank()))
+                     : Object();
     return Opened{folder, std::move(step), std::move(objects), std::move(own)};
   }
 
@@ -210,7 +225,7 @@ class Restore {
     const StepFiles& step = opened.step;
     const LocalState& into = *HOLDFAST_TRY(into_(step));
     HOLDFAST_TRY(follow_stream(devices_of(into.pieces), options_.stream));
-    Filled filled = HOLDFAST_TRY(fill(env_, step, into, options_.read));
+    Filled filled = HOLDFAST_TRY(fill(patient_, step, into, options_.read));
     ranges_ = std::move(filled.by_range);
     seals_ = step.seals;
     tensors_.assign(step.collection.tensors().begin(), step.collection.tensors().end());
@@ -254,13 +269,22 @@ class Restore {
   }
 
   Error nothing_left() const {
-    if (skipped_.empty() && options_.step.has_value()) {
+    const auto why = why_not_anew(path_, offers_, options_.allow_unreachable_tiers);
+    const bool only_tiers = skipped_.size() == offers_.skipped().size();
+    if (why.has_value() && (only_tiers || !is_damage(*why))) {
+      return Error(why->code(), why->message() + std::string(state_of_tensors()));
+    }
+    if (only_tiers && options_.step.has_value()) {
       return not_found("{}: no step {}", path_.native(), *options_.step);
     }
-    if (skipped_.empty()) return not_found("{}: no step yet", path_.native());
+    if (only_tiers) return not_found("{}: no step yet", path_.native());
     return corrupt("{}: no step is whole; the newest, {}: {}{}", path_.native(),
                    skipped_.front().folder, skipped_.front().error.message(),
-                   touched_ ? " (the tensors are undefined now)" : "");
+                   state_of_tensors());
+  }
+
+  std::string_view state_of_tensors() const {
+    return touched_ ? " (the tensors are undefined now)" : "";
   }
 
   Result<RestoredState> give_up(const Error& error) {
@@ -270,6 +294,7 @@ class Restore {
   }
 
   Env& env_;
+  PatientEnv patient_;  // all that is read of a step is read through it
   const Path path_;
   const StateFor& into_;
   const RestoreOptions& options_;
@@ -277,6 +302,7 @@ class Restore {
   Channel opens_;
   int64_t serial_ = 0;
   bool touched_ = false;  // tensors were written to and are not whole
+  Offers offers_;         // of the tiers, at the last look
   std::vector<SkippedStep> skipped_;
   // Of the step that was read last.
   std::vector<RangeRead> ranges_;

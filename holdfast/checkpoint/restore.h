@@ -8,6 +8,11 @@
 //      to their tensors' seals, and rank 0 holds the sums against the writers'.
 //   5. Rank 0 tells all the outcome.
 //
+// A read that fails is made again after a pause (base/patient_env.h). What the disk still
+// does not give back is damage, and sends all ranks to the step before; a failure that says
+// nothing of the step (no memory, a stale handle, no permission) ends the restore, because
+// an older step would lose work that may be whole.
+//
 // After kTimeout or kUnavailable the ranks do not agree on where they are, and the
 // transport serves for no other restore.
 #pragma once
@@ -28,6 +33,8 @@ struct RestoreOptions {
   // Where else steps may be; rank 0 copies one that the run directory does not have into
   // it, and makes the directory if there is none.
   std::vector<std::shared_ptr<StorageTier>> tiers{};
+  // Without a step, a tier that does not answer means kNotFound and no failure.
+  bool allow_unreachable_tiers = false;
   ReadOptions read{.threads = 2, .in_flight = 4};
   // Pieces on CUDA devices are filled after what was put into it so far, which may be the
   // last of their initialisation. When restore() returns they are, whatever stream looks.
@@ -58,7 +65,8 @@ struct RestoredState {
 using StateFor = std::function<Result<const LocalState*>(const StepFiles&)>;
 
 // Fills `into`. kNotFound if the run has no step (or not that one); kInvalid if the step
-// is of another model; kCorrupt if no step is whole, and the state is then undefined if
+// is of another model; as copying failed, if a tier has the newest step and it cannot be
+// brought here now (fetch.h); kCorrupt if no step is whole, and the state is then undefined if
 // the damage was found while reading, which the message says. All ranks fail alike.
 Result<RestoredState> restore(Env& env, const Path& run, const StateFor& into,
                               Transport* transport = nullptr,

@@ -11,9 +11,6 @@
 
 namespace holdfast {
 
-// What an attempt may fail with and the next one succeed.
-bool may_pass(const Error& error);
-
 class RunSaver : public Saver {
  public:
   RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
@@ -27,6 +24,7 @@ class RunSaver : public Saver {
   Result<void> prepare(const LocalState& state, CudaStream stream) override;
   Message propose(int64_t step, CudaStream stream, bool last) override;
   Result<SaveHandle> save(SaveRequest request) override;
+  bool has_to_raise() override;
   bool may_tear() const override;
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
   Result<void> await_capture(Instant deadline) override;
@@ -42,7 +40,8 @@ class RunSaver : public Saver {
   Result<Message> agree(int64_t step, CudaStream stream, bool last);
   bool make_room(bool last) HOLDFAST_REQUIRES(mutex_);
   void supersede_waiting() HOLDFAST_REQUIRES(mutex_);
-  std::optional<Error> to_raise() HOLDFAST_REQUIRES(mutex_);
+  bool is_to_raise() const HOLDFAST_REQUIRES(mutex_);
+  std::optional<Error> take_failure() HOLDFAST_REQUIRES(mutex_);
 
   Task make_task(SaveRequest&& request, const Message& decision);
   Result<void> fill_task(SaveTask& task, SaveRequest&& request,
@@ -59,7 +58,7 @@ class RunSaver : public Saver {
   std::set<std::string> bases_in_use();
   Result<void> plan_for(const LocalState& state);
   int64_t ring_size();
-  void make_ring(const std::vector<PieceToWrite>& pieces, Touch touch);
+  void make_ring(std::span<const PieceToWrite> pieces, Touch touch);
   void enqueue(const Task& task);
 
   // Of the background (saver_threads.cpp).
@@ -130,7 +129,8 @@ class RunSaver : public Saver {
   int in_flight_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   int unfinished_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // those, and the superseded
   std::optional<Error> failure_ HOLDFAST_GUARDED_BY(mutex_);  // of the last save
-  int failures_ HOLDFAST_GUARDED_BY(mutex_) = 0;              // in a row
+  // When the first of the failures failed that came since the last success.
+  std::optional<Instant> failing_since_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<std::string> torn_late_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
 

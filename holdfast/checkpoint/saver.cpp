@@ -11,7 +11,6 @@
 namespace holdfast {
 namespace {
 
-constexpr int kPatience = 3;  // failures in a row that may pass
 // Of a ring for what is copied inside its device first.
 constexpr int64_t kDeviceRing = int64_t{256} << 20;
 
@@ -45,6 +44,7 @@ bool may_pass(const Error& error) {
   switch (error.code()) {
     case ErrorCode::kNoSpace:
     case ErrorCode::kIo:
+    case ErrorCode::kDenied:
     case ErrorCode::kTimeout:
     case ErrorCode::kUnavailable: return true;
     default: return false;
@@ -59,7 +59,7 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
       options_(std::move(options)),
       ranks_here_(ranks_here),
       agree_(env, transport, kAgreeTag),
-      close_(env, transport, kCloseTag),
+      close_(env, transport, kCloseTag, true),
       committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_),
       mirror_(env, run_.path(),
               owner_.has_value() ? options_.mirrors : std::vector<MirrorTo>(),
@@ -110,7 +110,7 @@ Message RunSaver::propose(int64_t step, CudaStream stream, bool last) {
   settle({}, stream);  // or there may never be room
   Message decision{.serial = ++serial_, .kind = "go", .attempt = env_.random64()};
   MutexLock lock(mutex_);
-  if (std::optional<Error> error = to_raise()) {
+  if (std::optional<Error> error = take_failure()) {
     decision.error = error->within(fmt::format("before step {}", step));
   } else if (!make_room(last)) {
     decision.kind = "skip";
@@ -120,11 +120,22 @@ Message RunSaver::propose(int64_t step, CudaStream stream, bool last) {
   return decision;
 }
 
-// What the last saves failed with, once it is time to say so.
-std::optional<Error> RunSaver::to_raise() {
-  if (!failure_.has_value()) return std::nullopt;
-  if (may_pass(*failure_) && failures_ < kPatience) return std::nullopt;
-  failures_ = 0;
+bool RunSaver::has_to_raise() {
+  MutexLock lock(mutex_);
+  return is_to_raise();
+}
+
+bool RunSaver::is_to_raise() const {
+  if (!failure_.has_value()) return false;
+  if (!may_pass(*failure_)) return true;
+  return options_.fail_after.has_value() && failing_since_.has_value() &&
+         env_.now() - *failing_since_ >= *options_.fail_after;
+}
+
+// What the last saves failed with, once it is time to raise it; saves then begin anew.
+std::optional<Error> RunSaver::take_failure() {
+  if (!is_to_raise()) return std::nullopt;
+  failing_since_.reset();
   return std::exchange(failure_, std::nullopt);
 }
 
@@ -208,8 +219,9 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
   HOLDFAST_TRY(plan_state(*request.state, Touch::kAheadIdly));
   task.plan = plan_;
   task.shard = HOLDFAST_TRY(plan_shard(*request.state, base, request.stream));
-  task.copies = task.shard.copy_at_once();
+  // First, while the list of pieces is still the one that the rooms know.
   task.shot = HOLDFAST_TRY(rooms_.take(task.shard.pieces(), request.stream));
+  task.copies = task.shard.copy_at_once();
   if (options_.guard != Guard::kOff) {
     task.guard = std::make_unique<CaptureGuard>(
         options_.guard, task.shard.shard().pieces, static_cast<uint64_t>(serial_));
@@ -284,7 +296,7 @@ int64_t RunSaver::ring_size() {
 }
 
 // A ring that fits the plan; one that is in use is kept until its saves are done.
-void RunSaver::make_ring(const std::vector<PieceToWrite>& pieces, Touch touch) {
+void RunSaver::make_ring(std::span<const PieceToWrite> pieces, Touch touch) {
   const bool fixed = options_.ring_bytes != 0 && options_.background;
   if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
   wait_idle(kNoDeadline);
@@ -402,7 +414,7 @@ Result<void> RunSaver::close(Instant deadline) {
 Result<void> RunSaver::close_alone(Instant deadline) {
   closed_ = true;
   settle({}, nullptr);
-  const Result<void> own = last_outcome(deadline);
+  const Result<void> own = last_outcome(deadline).within("close");
   const Result<void> finished = finish(deadline);
   return own.ok() ? finished : own;
 }
@@ -411,7 +423,8 @@ Result<void> RunSaver::close_alone(Instant deadline) {
 // wait for it. Once: rank 0 alone comes again if they were not done in time.
 Result<void> RunSaver::agree_on_end(Instant deadline) {
   if (ended_) return {};
-  Result<void> agreed = close_.agree(last_outcome(deadline), options_.agree_within);
+  Result<void> agreed =
+      close_.agree(last_outcome(deadline), options_.agree_within).within("close");
   ended_ = agreed.ok() || agreed.error().code() != ErrorCode::kTimeout;
   return agreed;
 }
@@ -422,7 +435,7 @@ Result<void> RunSaver::last_outcome(Instant deadline) {
   if (!wait_idle(deadline)) return still_under_way();
   MutexLock lock(mutex_);
   if (!failure_.has_value()) return {};
-  return failure_->within("close");
+  return *failure_;
 }
 
 }  // namespace holdfast

@@ -6,9 +6,11 @@
 // training goes on. commit.h has the protocol.
 //
 // Failures. What may pass (no_space, io, timeout, unavailable) drops the save, with an
-// event, and the next one tries again; after three in a row, and at close(), save() fails
-// on all ranks alike. What cannot pass (invalid, conflict, unsupported, corrupt) makes the
-// next save() fail on all ranks. No failure touches an older checkpoint.
+// event, and the next one tries again; save() fails for it only where all saves have failed
+// for as long as `fail_after` says, and close() if the last save failed. What cannot pass
+// (invalid, conflict, unsupported, corrupt) makes the next save() fail. Both fail on all
+// ranks alike. No failure touches an older checkpoint; where the disk is full, retention
+// removes beforehand what it would remove after the save, never the newest whole step.
 //
 // Threads: save() and close() come from one thread, the training's. Without background
 // threads (for tests that count every call) save() returns when all is done, and the ring
@@ -33,6 +35,9 @@
 
 namespace holdfast {
 
+// What an attempt may fail with and the next one succeed.
+bool may_pass(const Error& error);
+
 // What to do with a save for which there is no room, because `in_flight` are under way.
 enum class Backpressure {
   kWait,    // for room
@@ -52,6 +57,9 @@ struct SaverOptions {
   // those that committed steps are copied to; rank 0 does it.
   std::string tier = "disk";
   std::vector<MirrorTo> mirrors{};
+  // Lets a run directory without a step begin although a mirror, which may hold the run,
+  // does not answer. What the mirror holds then stays another run's.
+  bool allow_unreachable_tiers = false;
   // Pieces that are as in the step before are not written again but linked (reuse.h),
   // and every n-th save is a full one. Looking for them costs a pass over the state
   // before it is captured.
@@ -66,11 +74,15 @@ struct SaverOptions {
   bool background = true;
   // With one, settle() must be called before the state changes (guard.h).
   Guard guard = Guard::kOff;
+  // Saves that fail for reasons that may pass are raised once none has succeeded for so
+  // long; never, if it is not set.
+  std::optional<Duration> fail_after{};
   // How long ranks wait for each other: for a decision, and for all to have written.
   Duration agree_within = std::chrono::seconds(60);
   Duration write_within = std::chrono::minutes(30);
-  // Who owns the run; this process if not set.
+  // Who owns the run; this process if not set, as a part of the job (process.h).
   std::optional<Identity> identity{};
+  SchedulerJob job{};
   Duration lease = std::chrono::minutes(2);
   std::map<std::string, std::string> software{};  // versions, for the manifest
   EventSink* events = nullptr;                    // must outlive the saver
@@ -111,6 +123,8 @@ class Saver {
  public:
   // Rank 0 makes the directory and owns the run from then on: kConflict, on all ranks,
   // if a live job has it. Sweeps what crashes left. What one rank cannot open, none does.
+  // A directory without a step is not opened where a mirror holds steps, which are to be
+  // fetched first (fetch.h), or cannot be asked: kConflict, kCorrupt, or as it fails.
   // kInvalid for options that make no sense, which are to be the same on all ranks.
   // Collective, also where it fails: kTimeout or kUnavailable if a rank does not come.
   // `transport` is null for one rank; it and env must outlive the saver.
@@ -135,6 +149,9 @@ class Saver {
   // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a
   // save that turns out to be impossible or is skipped.
   virtual Result<SaveHandle> save(SaveRequest request) = 0;
+
+  // True if the next save() will fail for what earlier ones failed with. Rank 0 knows.
+  virtual bool has_to_raise() = 0;
 
   // False if all that was saved is safe from what is done next (copied inside its device,
   // or by save() itself): then nobody need look for what has changed.

@@ -1,8 +1,11 @@
 // How a saver comes to its run.
 #include <algorithm>
 
+#include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/free_memory.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
+#include "holdfast/store/events.h"
+#include "holdfast/store/place.h"
 
 namespace holdfast {
 namespace {
@@ -39,20 +42,61 @@ struct Opened {
   std::optional<Owner> owner{};  // rank 0's
 };
 
+bool has_steps(Env& env, const Path& path) {
+  const Result<std::vector<std::string>> names = env.list(path);
+  return names.ok() && std::ranges::any_of(*names, [](const std::string& name) {
+           return parse_step_name(name).has_value();
+         });
+}
+
+// The steps of another run, or of this one, would go on beside those that are saved here.
+Result<void> check_no_run(const Path& path, const SaverOptions& options,
+                          const Offers& offers) {
+  const auto why = why_not_anew(path, offers, options.allow_unreachable_tiers);
+  if (why.has_value()) return *why;
+  if (offers.steps.empty()) return {};
+  const Offer& newest = offers.steps.front();
+  return conflict("{}: has no step, and {} has step {} of the run {}; expected that "
+                  "step to be fetched first, or another tier",
+                  path.native(), newest.tier->name(), newest.step.manifest.step,
+                  newest.step.manifest.run);
+}
+
+Result<Offers> ask_mirrors(Env& env, const Path& path, const SaverOptions& options) {
+  std::vector<std::shared_ptr<StorageTier>> tiers;
+  for (const MirrorTo& mirror : options.mirrors) tiers.push_back(mirror.tier);
+  const Result<Run> run = Run::open(env, path);
+  return ask_tiers(tiers, run.ok() ? run->id() : "");
+}
+
+// An epoch at least as great as all that tiers may hold, else a branch that was given up
+// would win there over what is saved from now on. Where a tier does not tell, it is the
+// seconds since 1970: epochs count owners, and those made so in an earlier outage are less.
+int64_t greatest_epoch(Env& env, const Offers& offers) {
+  if (offers.knows_epochs) return offers.epoch;
+  const auto now = std::chrono::floor<std::chrono::seconds>(env.wall_now());
+  return std::max<int64_t>(offers.epoch, now.time_since_epoch().count());
+}
+
 // Rank 0's half of open(): the run, owned and swept.
 Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) {
+  HOLDFAST_TRY(check_place(path));
+  const Offers offers = HOLDFAST_TRY(ask_mirrors(env, path, options));
+  if (!has_steps(env, path)) HOLDFAST_TRY(check_no_run(path, options, offers));
   Run run = HOLDFAST_TRY(Run::create_or_open(env, path));
-  const Identity self = options.identity.has_value() ? *options.identity
-                                                     : HOLDFAST_TRY(this_process(env));
-  // Newer than all that mirrors have, else a branch that was given up would win there.
-  int64_t above = 0;
-  for (const MirrorTo& mirror : options.mirrors) {
-    const Result<std::vector<TierStep>> steps = mirror.tier->steps();
-    if (!steps.ok() || steps->empty()) continue;  // an event says so at the first copy
-    above = std::max(above, steps->front().manifest.epoch);
+  if (run.damage() && options.events != nullptr) {
+    emit(*options.events, env,
+         RunFileDamaged{
+             .reason = run.damage()->message(),
+             .remedy = "it was written anew with the id that its steps name"});
   }
-  Owner owner = HOLDFAST_TRY(run.acquire(
-      self, {.lease = options.lease, .above = above, .events = options.events}));
+  const Identity self =
+      options.identity.has_value()
+          ? *options.identity
+          : HOLDFAST_TRY(this_process(env, options.job.name, options.job.restart));
+  Owner owner = HOLDFAST_TRY(run.acquire(self, {.lease = options.lease,
+                                                .above = greatest_epoch(env, offers),
+                                                .events = options.events}));
   // What crashes left takes space but harms nothing.
   static_cast<void>(run.sweep(owner, {}));
   return Opened{.run = std::move(run), .owner = std::move(owner)};
@@ -62,7 +106,10 @@ Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) 
 Result<Opened> open_run(Env& env, const Path& path, Channel& channel,
                         const SaverOptions& options) {
   if (!channel.coordinator()) {
-    const Message told = HOLDFAST_TRY(channel.hear(0, options.agree_within));
+    // A tier that does not answer is asked for longer than ranks wait for a decision.
+    const Duration within =
+        options.mirrors.empty() ? options.agree_within : options.write_within;
+    const Message told = HOLDFAST_TRY(channel.hear(0, within));
     if (told.error.has_value()) return *told.error;
     return Opened{.run = HOLDFAST_TRY(Run::open(env, path).within(
                       fmt::format("rank {}", channel.rank())))};

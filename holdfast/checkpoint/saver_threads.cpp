@@ -97,7 +97,8 @@ void RunSaver::renew_lease() {
 
 void RunSaver::commit(SaveTask& task) {
   renew_lease();
-  const Result<Durable> outcome = committer_.commit(task);
+  const auto busy = [this] { return bases_in_use(); };
+  const Result<Durable> outcome = committer_.commit(task, busy);
   if (outcome.ok() && task.index.has_value()) {
     history_.remember(outcome->folder, task.attempt, *task.index);
   }
@@ -110,7 +111,7 @@ void RunSaver::commit(SaveTask& task) {
   static_cast<void>(task.handle.captured());
   leave(task, outcome);
   if (outcome.ok()) {
-    committer_.retain([this] { return bases_in_use(); });
+    committer_.retain(busy);
     mirror_.committed();
   }
   MutexLock lock(mutex_);
@@ -132,7 +133,11 @@ void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
     MutexLock lock(mutex_);
     torn_late_.insert(torn_late_.end(), task.torn_names.begin(), task.torn_names.end());
     // One that was torn is made again in another way, and is no sign of trouble.
-    if (!task.torn) failures_ = outcome.ok() ? 0 : failures_ + 1;
+    if (outcome.ok()) {
+      failing_since_.reset();
+    } else if (!task.torn && !failing_since_.has_value()) {
+      failing_since_ = env_.now();
+    }
     // What cannot pass stays until it was raised. Rank 0 raises what it has told others,
     // and is alone in knowing whether it has.
     if (!failure_.has_value() || may_pass(*failure_)) {

@@ -1,6 +1,7 @@
 // Saving to one tier, with copies on others, and coming back from whichever is left.
 #include <gtest/gtest.h>
 
+#include "holdfast/base/faulty_env.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/open_any.h"
@@ -41,6 +42,19 @@ struct Tiers : ::testing::Test {
       ASSERT_OK(handle->durable());
       EXPECT_EQ(handle->durable()->tier, "memory");
     }
+    ASSERT_OK((*saver)->close());
+  }
+
+  // One step, copied to these alone.
+  void save_to(const std::vector<std::shared_ptr<StorageTier>>& tiers, int64_t step,
+               int boots, const Path& run = kRun) {
+    SaverOptions made = test_options(boots);
+    for (const auto& tier : tiers) made.mirrors.push_back({.tier = tier});
+    const auto saver = Saver::open(env, run, nullptr, made);
+    ASSERT_OK(saver);
+    job.set(values_at(step));
+    const LocalState state = job.state(0);
+    ASSERT_OK((*saver)->save({.step = step, .state = &state}));
     ASSERT_OK((*saver)->close());
   }
 
@@ -99,9 +113,10 @@ TEST_F(Tiers, ADamagedStepIsTakenFromAnotherTier) {
 }
 
 TEST_F(Tiers, ATierThatFailsIsAnEventAndNothingMore) {
+  save(1, 1, 1);
   store.die_after(0, false);
-  save(1, 2, 1);
-  EXPECT_EQ(restore_alone(env, job)->step, 2);
+  save(2, 3, 2);
+  EXPECT_EQ(restore_alone(env, job)->step, 3);
   EXPECT_EQ(count("mirror_failed"), 1);
 }
 
@@ -121,7 +136,8 @@ TEST_F(Tiers, ARunThatLostItsDirectoryGoesOnAsTheSameRun) {
   save(1, 3, 1);
   ASSERT_OK(env.remove_all(kRun));
   const std::vector tiers = {remote, disk};
-  const Result<Fetched> fetched = fetch_newest(env, kRun, tiers, &events);
+  const Result<Fetched> fetched =
+      fetch_newest(env, kRun, tiers, {.events = &events});
   ASSERT_OK(fetched);
   EXPECT_EQ(fetched->tier, "/disk/gpt");
   EXPECT_EQ(fetched->folder, kRun / "step-00000003");
@@ -141,7 +157,8 @@ TEST_F(Tiers, WhatTheRunHasIsNotFetched) {
 TEST_F(Tiers, ATierThatCannotBeAskedStopsOnlyARunWithoutAStep) {
   save(1, 2, 1);
   store.die_after(0, false);
-  const Result<Fetched> fetched = fetch_newest(env, kRun, std::vector{remote}, &events);
+  const Result<Fetched> fetched =
+      fetch_newest(env, kRun, std::vector{remote}, {.events = &events});
   ASSERT_OK(fetched);
   EXPECT_EQ(fetched->skipped.size(), 1u);
   EXPECT_EQ(count("mirror_failed"), 1);
@@ -154,6 +171,209 @@ TEST_F(Tiers, TheRunDirectoryIsNoTierOfItself) {
   const std::vector<std::shared_ptr<StorageTier>> itself = {
       make_folder_tier(env, kRun / ".")};
   EXPECT_ERROR(fetch_newest(env, kRun, itself), ErrorCode::kInvalid);
+}
+
+// A run of one tier that has lost its directory.
+struct LostRun : Tiers {
+  // Flips a bit of all manifests, or of those of one step.
+  void damage_manifests(const std::string& of = "") {
+    for (const std::string& name : env.list("/disk/gpt").value()) {
+      if (!name.starts_with("step-") || !name.ends_with(of)) continue;
+      flip(Path("/disk/gpt") / name / kManifestName);
+    }
+    for (const ObjectInfo& object : store.list("gpt/manifest-").value()) {
+      Bytes bytes = store.get(object.key, kReadLimit).value();
+      bytes[bytes.size() / 2] ^= std::byte{1};
+      ASSERT_OK(store.put(object.key, bytes));
+    }
+  }
+  void flip(const Path& file) {
+    Bytes bytes = env.read_file(file).value();
+    bytes[bytes.size() / 2] ^= std::byte{1};
+    ASSERT_OK(env.replace_file(file, bytes));
+  }
+  void SetUp() override {
+    save(1, 4, 1);
+    ASSERT_OK(env.remove_all(kRun));
+  }
+  Result<void> open(std::vector<std::shared_ptr<StorageTier>> tiers,
+                    bool allow = false) {
+    SaverOptions opened = test_options(2);
+    for (auto& tier : tiers) opened.mirrors.push_back({.tier = tier});
+    opened.allow_unreachable_tiers = allow;
+    const auto saver = Saver::open(env, kRun, nullptr, opened);
+    return saver.ok() ? (*saver)->close() : Result<void>(saver.error());
+  }
+};
+
+TEST_F(LostRun, DoesNotBeginAnewBesideDamagedManifests) {
+  damage_manifests();
+  for (const auto& tier : {disk, remote}) {
+    const std::vector<std::shared_ptr<StorageTier>> tiers = {tier};
+    EXPECT_ERROR(fetch_newest(env, kRun, tiers), ErrorCode::kCorrupt);
+    EXPECT_ERROR(restore_alone(env, job, {.tiers = tiers}), ErrorCode::kCorrupt);
+    EXPECT_ERROR(open(tiers), ErrorCode::kCorrupt);
+    EXPECT_ERROR(open(tiers, true), ErrorCode::kCorrupt);
+  }
+  EXPECT_FALSE(env.info(kRun / "holdfast.json").ok());
+}
+
+TEST_F(LostRun, SaysWhichNewerStepsOfATierAreDamaged) {
+  damage_manifests("4");
+  const Result<Fetched> fetched =
+      fetch_newest(env, kRun, std::vector{disk}, {.events = &events});
+  ASSERT_OK(fetched);
+  EXPECT_EQ(fetched->folder.filename(), "step-00000003");
+  ASSERT_EQ(fetched->skipped.size(), 1u);
+  EXPECT_EQ(fetched->skipped[0].folder, "/disk/gpt/step-00000004");
+  EXPECT_EQ(count("mirror_failed"), 1);
+  const Result<RestoredState> restored = restore_alone(env, job, {.tiers = {disk}});
+  ASSERT_OK(restored);
+  EXPECT_EQ(restored->skipped.size(), 1u);
+}
+
+TEST_F(LostRun, ComesBackFromATierWithoutARunFile) {
+  ASSERT_OK(env.remove_file("/disk/gpt/holdfast.json"));
+  ASSERT_OK(fetch_newest(env, kRun, std::vector{disk}, {.events = &events}));
+  EXPECT_EQ(count("mirror_failed"), 1);  // the file is missed, and named
+  const Result<RestoredState> restored = restore_alone(env, job, {.tiers = {disk}});
+  ASSERT_OK(restored);
+  EXPECT_EQ(restored->step, 4);
+  EXPECT_TRUE(job.has(values_at(4)));
+}
+
+TEST_F(LostRun, DoesNotBeginAnewWithoutARunFileAndWithDamagedManifests) {
+  ASSERT_OK(env.remove_file("/disk/gpt/holdfast.json"));
+  damage_manifests();
+  EXPECT_ERROR(fetch_newest(env, kRun, std::vector{disk}), ErrorCode::kCorrupt);
+  EXPECT_ERROR(open({disk}), ErrorCode::kCorrupt);
+}
+
+TEST_F(LostRun, IsFetchedBeforeASaverOpensIt) {
+  EXPECT_ERROR(open({disk}), ErrorCode::kConflict);
+  EXPECT_ERROR(open({remote}), ErrorCode::kConflict);
+  ASSERT_OK(fetch_newest(env, kRun, std::vector{disk}));
+  EXPECT_OK(open({disk, remote}));
+}
+
+TEST_F(LostRun, DoesNotMixWithAnotherOfItsTiers) {
+  ASSERT_OK(env.remove_all("/disk/gpt"));
+  save_to({disk}, 9, 2, "/runs/other");
+  const std::vector<std::shared_ptr<StorageTier>> both = {disk, remote};
+  EXPECT_ERROR(fetch_newest(env, kRun, both), ErrorCode::kConflict);
+  EXPECT_ERROR(restore_alone(env, job, {.tiers = both}), ErrorCode::kConflict);
+}
+
+TEST_F(LostRun, IsNotOverwrittenByANewRunOfTheSamePlace) {
+  const size_t held = remote->steps()->size();
+  ASSERT_OK(open({}));  // a run directory of another id, without a step
+  EXPECT_ERROR(fetch_newest(env, kRun, std::vector{remote}), ErrorCode::kConflict);
+  EXPECT_ERROR(open({remote}), ErrorCode::kConflict);
+  damage_manifests();
+  EXPECT_ERROR(open({remote}), ErrorCode::kCorrupt);
+  EXPECT_EQ(remote->list()->unusable.size(), held);
+}
+
+TEST_F(LostRun, DoesNotBeginAnewWhileATierIsSilentUnlessAllowed) {
+  store.die_after(0, false);
+  const std::vector<std::shared_ptr<StorageTier>> tiers = {remote};
+  EXPECT_ERROR(fetch_newest(env, kRun, tiers), ErrorCode::kUnavailable);
+  EXPECT_ERROR(restore_alone(env, job, {.tiers = tiers}), ErrorCode::kUnavailable);
+  const Result<void> opened = open(tiers);
+  EXPECT_ERROR(opened, ErrorCode::kUnavailable);
+  EXPECT_NE(message_of(opened).find("allow_unreachable_tiers"), std::string::npos);
+  EXPECT_OK(fetch_newest(env, kRun, tiers, {.allow_unreachable_tiers = true}));
+  EXPECT_OK(open(tiers, true));
+  EXPECT_ERROR(
+      restore_alone(env, job, {.tiers = tiers, .allow_unreachable_tiers = true}),
+      ErrorCode::kNotFound);
+}
+
+// The disk has steps of the first owner, the object store those of later ones. While the
+// object store was silent, the run went on from the disk.
+TEST_F(LostRun, WhatIsSavedInAnOutageIsNewerThanWhatTheSilentTierHas) {
+  for (int boots = 2; boots < 5; ++boots) {
+    ASSERT_OK(fetch_newest(env, kRun, std::vector{disk, remote}));
+    save_to({remote}, 100, boots);
+    ASSERT_OK(env.remove_all(kRun));
+  }
+  store.die_after(0, false);
+  ASSERT_OK(fetch_newest(env, kRun, std::vector{disk, remote}));
+  save_to({disk, remote}, 5, 5);
+  store.revive();
+  const Result<RestoredState> restored =
+      restore_alone(env, job, {.tiers = {disk, remote}});
+  ASSERT_OK(restored);
+  EXPECT_EQ(restored->step, 5);
+}
+
+TEST_F(LostRun, AFullDiskIsNoDamage) {
+  FaultyEnv full(env);
+  full.fail_at(Op::kWrite, 2, ErrorCode::kNoSpace);  // there is room for a smaller step
+  const auto fetched = fetch_newest(full, kRun, std::vector{disk});
+  EXPECT_ERROR(fetched, ErrorCode::kNoSpace);
+  EXPECT_NE(message_of(fetched).find("step 4 "), std::string::npos);
+  full.fail_at(Op::kWrite, 1, ErrorCode::kNoSpace);
+  EXPECT_ERROR(restore_alone(full, job, {.tiers = {disk}}), ErrorCode::kNoSpace);
+  EXPECT_EQ(restore_alone(full, job, {.tiers = {disk}})->step, 4);
+}
+
+TEST_F(LostRun, ATierThatBreaksOffIsNoDamage) {
+  store.die_after(2, false);  // after the listing and the manifest
+  EXPECT_ERROR(fetch_newest(env, kRun, std::vector{remote}), ErrorCode::kUnavailable);
+  store.die_after(2, false);
+  EXPECT_ERROR(restore_alone(env, job, {.tiers = {remote}}), ErrorCode::kUnavailable);
+  store.revive();
+  EXPECT_EQ(restore_alone(env, job, {.tiers = {remote}})->step, 4);
+}
+
+TEST_F(LostRun, AllRanksHearThatTheirStepCannotBeFetched) {
+  FaultyEnv full(env);
+  full.fail_at(Op::kWrite, 2, ErrorCode::kNoSpace);
+  Job two(replicated(tensors(), 2));
+  run_ranks(env, 2, [&](int rank, Transport& transport) {
+    const Result<RestoredState> restored =
+        restore(full, kRun, two.state(rank), &transport, {.tiers = {disk}});
+    EXPECT_ERROR(restored, ErrorCode::kNoSpace);
+  });
+}
+
+TEST_F(LostRun, AnotherCopyOfTheSameStepWillDo) {
+  store.die_after(2, false);
+  const Result<RestoredState> restored =
+      restore_alone(env, job, {.tiers = {remote, disk}});
+  ASSERT_OK(restored);
+  EXPECT_EQ(restored->step, 4);
+  EXPECT_EQ(restored->tier, "/disk/gpt");
+}
+
+TEST_F(LostRun, ATierThatAnswersAgainIsAskedAgain) {
+  FaultyEnv weak(env);
+  weak.fail_at(Op::kWrite, 1, ErrorCode::kIo);
+  EXPECT_EQ(fetch_newest(weak, kRun, std::vector{disk})->folder.filename(),
+            "step-00000004");
+}
+
+TEST_F(Tiers, RemovalsFromATierAreEvents) {
+  save(1, 4, 1);
+  EXPECT_EQ(count("tier_step_removed"), 1);  // step 2, when step 4 came
+}
+
+TEST_F(Tiers, APinnedStepStaysInThem) {
+  save(1, 2, 1);
+  ASSERT_OK(pin(Run::open(env, kRun).value(), {.step = 2}));
+  save(3, 8, 2);
+  const std::vector<TierStep> left = remote->steps().value();
+  ASSERT_EQ(left.size(), 2u);
+  EXPECT_EQ(left[0].manifest.step, 8);
+  EXPECT_EQ(left[1].manifest.step, 2);
+}
+
+TEST_F(Tiers, AStepThatIsPinnedInATierStaysThere) {
+  save(1, 2, 1);
+  ASSERT_OK(pin(Run::open(env, "/disk/gpt").value(), {.step = 1}));
+  ASSERT_OK(retain(*disk, {.last = 1}));
+  EXPECT_EQ(disk->steps()->size(), 2u);
 }
 
 // Steps 1 and 2, and step 1 once more, in the bucket "runs" under "gpt".
@@ -219,6 +439,24 @@ TEST_F(Objects, AreVerifiedToTheLastByte) {
   for (const Verified& step : *whole) EXPECT_TRUE(step.whole());
   flip(".safetensors");
   for (const Verified& step : verify(opened, gpt).value()) EXPECT_FALSE(step.whole());
+}
+
+TEST_F(Objects, ADamagedManifestHasNoNumberAndTheNameOfItsKey) {
+  const auto keys = bucket->list("gpt/manifest-").value();
+  Bytes bytes = bucket->get(keys[1].key, kReadLimit).value();  // of step 2
+  bytes[bytes.size() / 2] ^= std::byte{1};
+  ASSERT_OK(bucket->put(keys[1].key, bytes));
+  const Result<RunView> seen = view_run(opened, gpt);
+  ASSERT_OK(seen);
+  EXPECT_EQ(seen->steps.size(), 2u);
+  ASSERT_EQ(seen->skipped.size(), 1u);
+  EXPECT_EQ("gpt/" + seen->skipped[0].folder, keys[1].key);
+  EXPECT_EQ(seen->skipped[0].error.code(), ErrorCode::kCorrupt);
+  EXPECT_ERROR(find_any(opened, "s3://runs/gpt@0"), ErrorCode::kNotFound);
+  const auto verified = verify(opened, gpt).value();
+  ASSERT_EQ(verified.size(), 3u);
+  EXPECT_EQ("s3://runs/" + keys[1].key, verified[2].path);
+  EXPECT_FALSE(verified[2].whole());
 }
 
 TEST_F(Objects, ADamagedManifestIsNotPassedOver) {

@@ -1,5 +1,8 @@
 #include "holdfast/checkpoint/verify.h"
 
+#include <algorithm>
+
+#include "holdfast/base/patient_env.h"
 #include "holdfast/formats/torch_zip.h"
 
 namespace holdfast {
@@ -44,7 +47,8 @@ class WatchedSource : public Source {
 
 Result<void> check_torch(Env& env, const Path& path, const VerifyOptions& options,
                          Verified& verified) {
-  auto file = HOLDFAST_TRY(FileSource::open(env, path));
+  PatientEnv patient(env);
+  auto file = HOLDFAST_TRY(FileSource::open(patient, path));
   verified.bytes_read = file->size();
   const int64_t unchecked = HOLDFAST_TRY(verify_torch(
       std::make_shared<WatchedSource>(std::move(file), progress_of(options, path))));
@@ -87,7 +91,8 @@ Result<Found> find_to_verify(Env& env, const Path& path) {
   return found.ok() ? std::move(found) : find_by_name(env, path, found.error());
 }
 
-// One that retention removed meanwhile is no longer of the run.
+// Adds a step to `all`. One that retention removed meanwhile is no longer of the run. What
+// the disk does not give back is damage.
 Result<void> add_step(Env& env, const Path& folder, const VerifyOptions& options,
                       std::vector<Verified>& all) {
   Result<Verified> verified = verify_step(env, folder, options);
@@ -96,32 +101,60 @@ Result<void> add_step(Env& env, const Path& folder, const VerifyOptions& options
     return {};
   }
   if (verified.error().code() == ErrorCode::kNotFound) return {};
-  // What the disk does not give back is damage, and what was found before still counts.
-  if (verified.error().code() != ErrorCode::kIo) return verified.error();
+  if (verified.error().code() != ErrorCode::kCorrupt) return verified.error();
   all.push_back({.path = folder,
                  .kind = "step",
                  .damage = {{.what = verified.error().message()}}});
   return {};
 }
 
+// The run's own file and its owner's, if they are damaged.
+std::optional<Verified> damaged_run_files(const Run& run) {
+  Verified files{.path = run.path(), .kind = "run"};
+  if (run.damage()) {
+    files.damage.push_back(
+        {.file = std::string(kRunFile), .what = run.damage()->message()});
+  }
+  const Result<std::optional<OwnerRecord>> owner = read_owner(run.env(), run.path());
+  if (!owner.ok() && owner.error().code() == ErrorCode::kCorrupt) {
+    files.damage.push_back(
+        {.file = std::string(kOwnerFile), .what = owner.error().message()});
+  }
+  return files.whole() ? std::nullopt : std::optional(std::move(files));
+}
+
+// Adds one whose manifest does not make it a step. Its files may agree among themselves and
+// yet be of another run or step.
+Result<void> add_skipped(Env& env, const Path& run, const SkippedStep& skipped,
+                         const VerifyOptions& options, std::vector<Verified>& all) {
+  HOLDFAST_TRY(add_step(env, run / skipped.folder, options, all));
+  const bool fenced = skipped.error.code() == ErrorCode::kConflict;
+  if (fenced || all.empty() || !all.back().whole()) return {};
+  if (all.back().path != run / skipped.folder) return {};
+  all.back().damage.push_back(
+      {.file = std::string(kManifestName), .what = skipped.error.message()});
+  return {};
+}
+
+// A step that nobody can tell anything of does not hide damage of another.
 Result<std::vector<Verified>> verify_run(Env& env, const Path& path,
                                          const VerifyOptions& options) {
   const Run run = HOLDFAST_TRY(Run::open(env, path));
   const StepList list = HOLDFAST_TRY(run.steps());
   std::vector<Verified> all;
+  std::optional<Error> unknown;
+  const auto keep_first = [&](const Result<void>& added) {
+    if (!added.ok() && !unknown) unknown = added.error();
+  };
   for (const Step& step : list.steps) {
-    HOLDFAST_TRY(add_step(env, step.folder, options, all));
+    keep_first(add_step(env, step.folder, options, all));
   }
   for (const SkippedStep& skipped : list.skipped) {
-    HOLDFAST_TRY(add_step(env, path / skipped.folder, options, all));
-    // Its files may agree among themselves and yet be of another run or step.
-    const bool fenced = skipped.error.code() == ErrorCode::kConflict;
-    if (fenced || all.empty() || !all.back().whole()) continue;
-    if (all.back().path != path / skipped.folder) continue;
-    all.back().damage.push_back(
-        {.file = std::string(kManifestName), .what = skipped.error.message()});
+    keep_first(add_skipped(env, path, skipped, options, all));
   }
+  if (unknown && std::ranges::all_of(all, &Verified::whole)) return *unknown;
   if (all.empty()) return not_found("{}: no steps", path.native());
+  if (auto files = damaged_run_files(run)) all.push_back(*std::move(files));
   return all;
 }
 

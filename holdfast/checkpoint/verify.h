@@ -33,7 +33,9 @@ struct VerifyOptions {
 };
 
 // `path` is as in open_any.h, but a run means all of its steps, newest first, with those
-// whose manifest cannot be read last. Damage is a result, not a failure. kNotFound if
+// whose manifest cannot be read last, and then its own files if they are damaged. Damage is
+// a result, not a failure; where there is none, a step that cannot be told whole from damaged
+// (cannot_tell in whole.h) is one. kNotFound if
 // nothing is there or the run has no step; kUnsupported for a file of no known format or
 // of a kind that this build does not read. A file that is called .safetensors and is none,
 // or has the name of a format and is empty, is damaged.

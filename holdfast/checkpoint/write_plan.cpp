@@ -146,7 +146,7 @@ Result<ShardPlan> WritePlan::shard(const LocalState& state,
     entries.push_back({pieces_[i].tensor, pieces_[i].box, digest, reused});
     if (reused == nullptr) {
       written.push_back(pieces_[i]);
-      plan.shard_.pieces.push_back(pieces[i]);
+      plan.shard_.pieces.edit().push_back(pieces[i]);
       continue;
     }
     linked[reused->file] = true;
@@ -158,7 +158,7 @@ Result<ShardPlan> WritePlan::shard(const LocalState& state,
   Header header = HOLDFAST_TRY(lay_out(written));
   plan.shard_.header = std::move(header.bytes);
   for (size_t i = 0; i < written.size(); ++i) {
-    plan.shard_.pieces[i].offset = header.offsets[i];
+    plan.shard_.pieces.edit()[i].offset = header.offsets[i];
   }
   return plan;
 }
@@ -171,9 +171,10 @@ Bytes ShardPlan::copy_at_once() {
   for (const PieceToWrite& piece : shard_.pieces) {
     if (copied(piece)) total += piece.bytes();
   }
+  if (total == 0) return {};  // the list stays shared
   Bytes copies(static_cast<size_t>(total));
   ByteSpan room = copies;
-  for (PieceToWrite& piece : shard_.pieces) {
+  for (PieceToWrite& piece : shard_.pieces.edit()) {
     if (!copied(piece)) continue;
     const ByteSpan copy = room.first(static_cast<size_t>(piece.bytes()));
     gather(piece.place(), piece.memory, 0, copy);

@@ -19,7 +19,7 @@ class ShardPlan {
  public:
   const ShardToWrite& shard() const { return shard_; }
   // To let pieces point to copies of them.
-  std::span<PieceToWrite> pieces() { return shard_.pieces; }
+  SharedList<PieceToWrite>& pieces() { return shard_.pieces; }
   // Older shards that hold pieces of this save, each once.
   const std::vector<const ReusableFile*>& links() const { return links_; }
   // Bytes of pieces that are not written again.

@@ -2,9 +2,11 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <new>
 #include <ostream>
 
 #include "holdfast/cli/command.h"
+#include "holdfast/cli/json_report.h"
 #include "holdfast/cli/text.h"
 
 namespace holdfast {
@@ -12,19 +14,31 @@ namespace {
 
 ExitCode exit_code(ErrorCode code) {
   switch (code) {
-    case ErrorCode::kInvalid:
-    case ErrorCode::kUnsupported: return ExitCode::kWrongCall;
+    case ErrorCode::kInvalid: return ExitCode::kWrongCall;
     case ErrorCode::kCorrupt: return ExitCode::kDamage;
     case ErrorCode::kNotFound: return ExitCode::kNothing;
     default: return ExitCode::kFailed;
   }
 }
 
-int report(std::ostream& err, ExitCode code, std::string message) {
+void tell(std::ostream& err, std::string message) {
   std::ranges::replace(message, '\n', ' ');
   err << "holdfast: " << printable(message) << '\n';
-  return static_cast<int>(code);
 }
+
+// A command that failed, for people and, if they asked, for programs.
+struct Report {
+  std::ostream& out;
+  std::ostream& err;
+  bool json = false;
+
+  int operator()(const Error& error) const {
+    const ExitCode code = exit_code(error.code());
+    tell(err, error.message());
+    if (json) out << error_json(error, code) << '\n';
+    return static_cast<int>(code);
+  }
+};
 
 std::vector<Verb> all_verbs() {
   return {ls_verb(),      show_verb(),     verify_verb(),  diff_verb(),
@@ -79,24 +93,40 @@ CLI::App* add_verb(CLI::App& app, const Verb& verb) {
   return added;
 }
 
+Result<ExitCode> run_verb(const Verb& verb, const Context& context) {
+  try {
+    return verb.run(context);
+  } catch (const std::bad_alloc&) {
+    return no_space("out of memory");
+  }
+}
+
 }  // namespace
 
 ExitCode tell_failed(const Context& context, std::span<const FailedPath> failed) {
   ExitCode first = ExitCode::kDone;
   for (const auto& [path, error] : failed) {
     const ExitCode code = exit_code(error.code());
-    report(context.err, code, error.message());
+    tell(context.err, error.message());
     if (first == ExitCode::kDone || code == ExitCode::kDamage) first = code;
   }
   return first;
 }
 
+void tell_skipped(const Context& context, const Found& found) {
+  for (const SkippedStep& skipped : found.skipped) {
+    tell(context.err,
+         fmt::format("{} is passed over: {}", skipped.folder, skipped.error.message()));
+  }
+}
+
 int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
             std::ostream& err, Terminal terminal) {
   const std::vector<Verb> verbs = all_verbs();
-  if (const auto wrong = verb_error(arguments, verbs)) {
-    return report(err, ExitCode::kWrongCall, *wrong);
-  }
+  // Before anything is parsed, so that a wrong call is told in the same way.
+  const Report report{out, err, std::ranges::count(arguments, "--json") > 0};
+  if (const auto wrong = verb_error(arguments, verbs))
+    return report(invalid("{}", *wrong));
   CLI::App app("Keeps a deep-learning training job going.", "holdfast");
   app.require_subcommand(1);
   app.set_version_flag("--version", "holdfast " HOLDFAST_VERSION);
@@ -107,13 +137,12 @@ int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
   } catch (const CLI::ParseError& error) {
     // --help or --version
     if (error.get_exit_code() == 0) return app.exit(error, out, err);
-    return report(err, ExitCode::kWrongCall, error.what());
+    return report(invalid("{}", error.what()));
   }
   for (const Verb& verb : verbs) {
     if (!app.got_subcommand(verb.name)) continue;
-    const Result<ExitCode> done = verb.run({env, out, err, terminal});
-    if (done.ok()) return static_cast<int>(*done);
-    return report(err, exit_code(done.error().code()), done.error().message());
+    const Result<ExitCode> done = run_verb(verb, {env, out, err, terminal});
+    return done.ok() ? static_cast<int>(*done) : report(done.error());
   }
   return static_cast<int>(ExitCode::kDone);
 }

@@ -4,6 +4,13 @@
 // what went wrong is one sentence on `err`, where progress is shown too if it is a
 // terminal. Exit codes: 0 done, 1 failed (or, of diff, different), 2 wrong call, 3 damage
 // found, 4 nothing found. `holdfast --version` says which one it is.
+//
+// With --json, a command that fails prints one object to `out`, whatever the verb:
+//
+//   {"error": {"code": "corrupt", "message": "model.pt: ...", "exit": 3}}
+//
+// `code` is the word of ErrorCode (base/result.h). ls and verify, which go on to the next
+// path after one that failed, have a list "errors" in their own object instead.
 #pragma once
 
 #include <iosfwd>

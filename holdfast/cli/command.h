@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "holdfast/base/env.h"
+#include "holdfast/checkpoint/open_any.h"
 #include "holdfast/cli/cli.h"
 
 namespace holdfast {
@@ -44,6 +45,9 @@ struct FailedPath {
 // Tells each on err. Returns kDamage if one of them is damaged, else the code that the
 // first stands for; kDone if there are none.
 ExitCode tell_failed(const Context& context, std::span<const FailedPath> failed);
+
+// Tells on err which newer steps of a run were passed over, and why.
+void tell_skipped(const Context& context, const Found& found);
 
 struct Verb {
   std::string name;

@@ -5,6 +5,7 @@
 
 #include "holdfast/checkpoint/convert.h"
 #include "holdfast/cli/command.h"
+#include "holdfast/cli/interruption.h"
 #include "holdfast/cli/json_report.h"
 #include "holdfast/cli/progress.h"
 #include "holdfast/cli/text.h"
@@ -15,7 +16,7 @@ namespace {
 constexpr const char* kExample = R"(
 Examples:
   holdfast convert model.pt model.safetensors
-  holdfast convert runs/gpt model.pt               the newest whole step
+  holdfast convert runs/gpt model.pt               the newest step that is whole
   holdfast convert runs/gpt@400 model/             a folder of safetensors files
   holdfast convert runs/gpt weights --format torch
 
@@ -28,13 +29,26 @@ struct ConvertArguments {
   bool json = false;
 };
 
+// A format that is not known, or that the target's name does not tell, is a wrong call.
+Result<void> check_format(const ConvertArguments& arguments) {
+  const Result<const Format*> format = arguments.format.empty()
+                                           ? format_for(arguments.to)
+                                           : find_format(arguments.format);
+  return format.ok() ? Result<void>() : format.error().as(ErrorCode::kInvalid);
+}
+
 Result<ExitCode> convert_path(const Context& context,
                               const ConvertArguments& arguments) {
+  HOLDFAST_TRY(check_format(arguments));
   ProgressBar bar(context, "convert");
-  const Converted done =
-      HOLDFAST_TRY(convert(context.env, arguments.from, arguments.to,
-                           {.format = arguments.format, .progress = bar.callback()}));
+  Interruption interruption;
+  const Converted done = HOLDFAST_TRY(
+      convert(context.env, arguments.from, arguments.to,
+              {.format = arguments.format, .progress = bar.callback(), .stop = [&] {
+                 return interruption.came();
+               }}));
   bar.clear();
+  tell_skipped(context, done.from);
   if (arguments.json) {
     fmt::print(context.out, "{}\n", convert_json(done));
     return ExitCode::kDone;

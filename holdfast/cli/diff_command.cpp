@@ -71,10 +71,13 @@ void print_report(const Context& context, const DiffReport& report, bool all) {
 }
 
 Result<ExitCode> diff_paths(const Context& context, const DiffArguments& arguments) {
-  const Contents a = HOLDFAST_TRY(open_any(context.env, arguments.a));
-  const Contents b = HOLDFAST_TRY(open_any(context.env, arguments.b));
+  const OpenedAny a = HOLDFAST_TRY(open_any(context.env, arguments.a));
+  tell_skipped(context, a.found);
+  const OpenedAny b = HOLDFAST_TRY(open_any(context.env, arguments.b));
+  tell_skipped(context, b.found);
   ProgressBar bar(context, "diff");
-  const DiffReport report = HOLDFAST_TRY(diff(a, b, {}, bar.callback()));
+  const DiffReport report =
+      HOLDFAST_TRY(diff(a.contents, b.contents, {}, bar.callback()));
   bar.clear();
   if (arguments.json) {
     fmt::print(context.out, "{}\n", diff_json(arguments.a, arguments.b, report));

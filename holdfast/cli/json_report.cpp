@@ -178,6 +178,13 @@ OrderedJson tensor_diff_json(const TensorDiff& tensor) {
 
 }  // namespace
 
+std::string error_json(const Error& error, ExitCode exit) {
+  return dump({{"error",
+                {{"code", name_of(error.code())},
+                 {"message", error.message()},
+                 {"exit", static_cast<int>(exit)}}}});
+}
+
 std::string ls_json(std::span<const Overview> overviews,
                     std::span<const FailedPath> failed) {
   OrderedJson runs = OrderedJson::array(), skipped = OrderedJson::array();
@@ -267,7 +274,8 @@ std::string convert_json(const Converted& done) {
                {"format", done.format->name},
                {"tensors", done.tensors},
                {"bytes", done.bytes},
-               {"left_out", done.left_out}});
+               {"left_out", done.left_out},
+               {"skipped", skipped_json(done.from.skipped)}});
 }
 
 }  // namespace holdfast

@@ -16,6 +16,8 @@
 
 namespace holdfast {
 
+// As in cli.h.
+std::string error_json(const Error& error, ExitCode exit);
 std::string ls_json(std::span<const Overview> overviews,
                     std::span<const FailedPath> failed);
 std::string show_json(const Shown& shown, bool layout);

@@ -154,6 +154,27 @@ std::vector<int> ranks_with_objects(const Manifest& manifest) {
   return ranks;
 }
 
+Result<Shown> look_at_file(Env& env, const Found& found) {
+  Contents contents = HOLDFAST_TRY(open_found(env, found));
+  return Shown{.found = found,
+               .collection = std::move(contents.collection),
+               .objects = std::move(contents.objects),
+               .metadata = std::move(contents.metadata)};
+}
+
+Result<Shown> look_at_step(Env& env, const Found& found) {
+  const StepFiles step = HOLDFAST_TRY(open_step(env, found.path));
+  Shown shown{.found = found,
+              .collection = step.collection,
+              .objects = HOLDFAST_TRY(read_objects(env, step)),
+              .manifest = step.manifest,
+              .seals = step.seals};
+  for (const int rank : ranks_with_objects(step.manifest)) {
+    shown.rank_objects.emplace(rank, HOLDFAST_TRY(read_objects(env, step, rank)));
+  }
+  return shown;
+}
+
 }  // namespace
 
 std::optional<std::string> seal_text(const Shown& shown, TensorId id) {
@@ -165,24 +186,13 @@ std::optional<std::string> seal_text(const Shown& shown, TensorId id) {
 }
 
 Result<Shown> look_at(Env& env, const Path& path) {
-  const Found found = HOLDFAST_TRY(find_any(env, path));
-  if (!found.step()) {
-    Contents contents = HOLDFAST_TRY(open_found(env, found));
-    return Shown{.found = found,
-                 .collection = std::move(contents.collection),
-                 .objects = std::move(contents.objects),
-                 .metadata = std::move(contents.metadata)};
-  }
-  const StepFiles step = HOLDFAST_TRY(open_step(env, found.path));
-  Shown shown{.found = found,
-              .collection = step.collection,
-              .objects = HOLDFAST_TRY(read_objects(env, step)),
-              .manifest = step.manifest,
-              .seals = step.seals};
-  for (const int rank : ranks_with_objects(step.manifest)) {
-    shown.rank_objects.emplace(rank, HOLDFAST_TRY(read_objects(env, step, rank)));
-  }
-  return shown;
+  std::optional<Shown> shown;
+  Found found = HOLDFAST_TRY(use_any(env, path, [&](const Found& one) -> Result<void> {
+    shown = HOLDFAST_TRY(one.step() ? look_at_step(env, one) : look_at_file(env, one));
+    return {};
+  }));
+  shown->found = std::move(found);
+  return *std::move(shown);
 }
 
 Verb show_verb() {

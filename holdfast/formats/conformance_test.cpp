@@ -22,7 +22,7 @@ class ConformanceTest : public ::testing::TestWithParam<const Format*> {
   // Written, recognised and opened again.
   Result<Contents> round_trip(const Contents& contents) {
     const Path path = fmt::format("file-{}", ++files_);
-    HOLDFAST_TRY(write_file(env_, path, contents, &format()));
+    HOLDFAST_TRY(write_file(env_, path, contents, {.format = &format()}));
     EXPECT_EQ(HOLDFAST_TRY(format_of(env_, path))->name, format().name);
     return open_file(env_, path);
   }
@@ -194,7 +194,7 @@ TEST_P(ConformanceTest, EveryKindOfBoxIsTheSliceThatItIs) {
 }
 
 TEST_P(ConformanceTest, CutAtAnyByteItIsRefused) {
-  ASSERT_OK(write_file(env_, "whole", small(), &format()));
+  ASSERT_OK(write_file(env_, "whole", small(), {.format = &format()}));
   for (const Path& file : files_of("whole")) {
     const Bytes bytes = env_.read_file(file).value();
     for (size_t size = 0; size < bytes.size(); ++size) {
@@ -213,7 +213,7 @@ TEST_P(ConformanceTest, CutAtAnyByteItIsRefused) {
 }
 
 TEST_P(ConformanceTest, WithAnyByteChangedItIsReadOrRefused) {
-  ASSERT_OK(write_file(env_, "whole", small(), &format()));
+  ASSERT_OK(write_file(env_, "whole", small(), {.format = &format()}));
   for (const Path& file : files_of("whole")) {
     const Bytes bytes = env_.read_file(file).value();
     for (size_t i = 0; i < std::min<size_t>(bytes.size(), 4096); ++i) {
@@ -235,7 +235,7 @@ TEST_P(ConformanceTest, WritingStreams) {
                        {.name = "b", .dtype = Dtype::kF32, .shape = {1 << 20, 3}}});
   const auto counting = std::make_shared<CountingSource>(contents.sources.front());
   contents.sources = {counting};
-  ASSERT_OK(write_file(env_, "large", contents, &format()));
+  ASSERT_OK(write_file(env_, "large", contents, {.format = &format()}));
   EXPECT_LE(counting->counts.most, 4 << 20);
   // A format may read twice, for a checksum that comes before the data.
   EXPECT_LE(counting->counts.bytes, 2 * contents.collection.bytes());
@@ -263,8 +263,9 @@ TEST_P(ConformanceTest, ATransposedTensorIsNotReadOverAndOver) {
 }
 
 TEST_P(ConformanceTest, WhatExistsIsNotReplaced) {
-  ASSERT_OK(write_file(env_, "there", small(1), &format()));
-  EXPECT_ERROR(write_file(env_, "there", small(2), &format()), ErrorCode::kConflict);
+  ASSERT_OK(write_file(env_, "there", small(1), {.format = &format()}));
+  EXPECT_ERROR(write_file(env_, "there", small(2), {.format = &format()}),
+               ErrorCode::kConflict);
   const auto opened = open_file(env_, "there");
   ASSERT_OK(opened);
   expect_same_tensors(*opened, small(1));
@@ -272,24 +273,25 @@ TEST_P(ConformanceTest, WhatExistsIsNotReplaced) {
 
 TEST_P(ConformanceTest, AFailureLeavesNothingBehind) {
   FaultyEnv counted(env_);
-  ASSERT_OK(write_file(counted, "counted", small(), &format()));
+  ASSERT_OK(write_file(counted, "counted", small(), {.format = &format()}));
   for (int64_t k = 2; k < counted.calls(); ++k) {  // 1 looks whether it exists
     MemoryEnv disk;
     FaultyEnv env(disk);
     env.fail_at(Op::kAny, k, ErrorCode::kNoSpace);
-    EXPECT_ERROR(write_file(env, "file", small(), &format()), ErrorCode::kNoSpace);
+    EXPECT_ERROR(write_file(env, "file", small(), {.format = &format()}),
+                 ErrorCode::kNoSpace);
     EXPECT_EQ(disk.list("").value(), std::vector<std::string>()) << "call " << k;
   }
 }
 
 TEST_P(ConformanceTest, ACrashLeavesTheWholeOrNothingOfThatName) {
   FaultyEnv counted(env_);
-  ASSERT_OK(write_file(counted, "counted", small(), &format()));
+  ASSERT_OK(write_file(counted, "counted", small(), {.format = &format()}));
   for (int64_t k = 1; k <= counted.calls() + 1; ++k) {
     MemoryEnv disk;
     FaultyEnv env(disk);
     env.crash_at(Op::kAny, k);
-    const bool done = write_file(env, "file", small(), &format()).ok();
+    const bool done = write_file(env, "file", small(), {.format = &format()}).ok();
     for (const Unsynced unsynced :
          {Unsynced::kLost, Unsynced::kKept, Unsynced::kReordered}) {
       const auto after =

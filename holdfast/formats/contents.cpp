@@ -165,6 +165,29 @@ class BoxReader {
   Bytes window_;
 };
 
+Result<void> read_unchecked(const Contents& contents, TensorId tensor, const Box& box,
+                            const Map& into, ByteSpan memory) {
+  const Tensor& of = contents.collection.tensor(tensor);
+  if (!box.inside(of.shape)) {
+    return invalid("{}: box {} is outside the shape {}", of.name, to_string(box),
+                   to_string(of.shape));
+  }
+  if (box.empty()) return {};
+  return BoxReader(contents, tensor, box, into, memory).read();
+}
+
+// Looks at the digests of the records that hold the tensor.
+Result<void> check_digests(const Contents& contents, TensorId tensor, bool whole) {
+  const Tensor& of = contents.collection.tensor(tensor);
+  if (contents.digests == nullptr || of.shape.elements() == 0) return {};
+  const Layout& layout = contents.collection.layout();
+  for (const Slice& slice : layout.slices(tensor)) {
+    const int64_t offset = layout.map(slice.first, bytes_of(of.dtype)).offset;
+    HOLDFAST_TRY(contents.digests->check_record(offset, whole).within(of.name));
+  }
+  return {};
+}
+
 // One element, of which only some bytes are wanted.
 Result<void> read_part(const Contents& contents, TensorId tensor, int64_t element,
                        int64_t skip, ByteSpan into) {
@@ -172,8 +195,8 @@ Result<void> read_part(const Contents& contents, TensorId tensor, int64_t elemen
   const int64_t bytes = bytes_of(of.dtype);
   std::array<std::byte, 16> whole{};
   const Box box = flat_range(Box::whole(of.shape), element, element + 1).at(0);
-  HOLDFAST_TRY(read_box(contents, tensor, box, Map::dense(box, bytes),
-                        ByteSpan(whole).first(static_cast<size_t>(bytes))));
+  HOLDFAST_TRY(read_unchecked(contents, tensor, box, Map::dense(box, bytes),
+                              ByteSpan(whole).first(static_cast<size_t>(bytes))));
   std::copy_n(whole.begin() + skip, into.size(), into.begin());
   return {};
 }
@@ -192,13 +215,10 @@ bool lies_row_major(const Contents& contents, TensorId tensor) {
 
 Result<void> read_box(const Contents& contents, TensorId tensor, const Box& box,
                       const Map& into, ByteSpan memory) {
-  const Tensor& of = contents.collection.tensor(tensor);
-  if (!box.inside(of.shape)) {
-    return invalid("{}: box {} is outside the shape {}", of.name, to_string(box),
-                   to_string(of.shape));
-  }
-  if (box.empty()) return {};
-  return BoxReader(contents, tensor, box, into, memory).read();
+  HOLDFAST_TRY(read_unchecked(contents, tensor, box, into, memory));
+  const Shape& shape = contents.collection.tensor(tensor).shape;
+  return box.empty() ? Result<void>()
+                     : check_digests(contents, tensor, box == Box::whole(shape));
 }
 
 Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t offset,
@@ -220,8 +240,8 @@ Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t o
   const int64_t whole = std::ssize(into) / bytes, first = offset / bytes;
   for (const Box& box : flat_range(Box::whole(of.shape), first, first + whole)) {
     const auto size = static_cast<size_t>(box.elements() * bytes);
-    HOLDFAST_TRY(
-        read_box(contents, tensor, box, Map::dense(box, bytes), into.first(size)));
+    HOLDFAST_TRY(read_unchecked(contents, tensor, box, Map::dense(box, bytes),
+                                into.first(size)));
     into = into.subspan(size);
   }
   if (into.empty()) return {};
@@ -235,7 +255,7 @@ Result<void> CanonicalStream::read(ByteSpan into) {
   if (!ahead_) {
     HOLDFAST_TRY(read_canonical(contents_, tensor_, at_, into));
     at_ += std::ssize(into);
-    return {};
+    return check_at_end();
   }
   while (!into.empty()) {
     if (at_ == part_begin_ + std::ssize(part_)) {
@@ -251,7 +271,12 @@ Result<void> CanonicalStream::read(ByteSpan into) {
     into = into.subspan(count);
     at_ += static_cast<int64_t>(count);
   }
-  return {};
+  return check_at_end();
+}
+
+Result<void> CanonicalStream::check_at_end() const {
+  const bool end = at_ == contents_.collection.tensor(tensor_).bytes();
+  return end ? check_digests(contents_, tensor_, true) : Result<void>();
 }
 
 }  // namespace holdfast

@@ -16,6 +16,18 @@
 
 namespace holdfast {
 
+// Checks digests that cover more than a reader may have asked for: those of whole records
+// of a file.
+class DigestCheck {
+ public:
+  virtual ~DigestCheck() = default;
+  // Called after bytes of the record at this offset of the file were read; reads what is
+  // left of it. kCorrupt if its digest is wrong. Unless `whole`, which says that the caller
+  // has used all of a tensor, the rest of a large record is not read, and what the caller
+  // has is then unchecked.
+  virtual Result<void> check_record(int64_t offset, bool whole) const = 0;
+};
+
 struct Contents {
   // Its holders are files. One file may serve as several holders, where tensors of a
   // format share bytes in ways that a layout does not (overlapping views).
@@ -28,22 +40,31 @@ struct Contents {
   Object objects;
   // What safetensors keeps under __metadata__.
   std::map<std::string, std::string> metadata;
+  // Null where the format has no digests, or reading from the sources checks them. Shared
+  // with a source.
+  std::shared_ptr<const DigestCheck> digests{};
+  // Objects of other kinds than Object has, which became plain data: "args: an
+  // argparse.Namespace".
+  std::vector<std::string> simplified{};
 };
 
 // Reads a box of a tensor, from as many pieces as hold it, into `memory` through `into`
 // (a map relative to memory.data(), which must stay inside). Bytes that lie scattered are
 // read through a window of a few MiB, so that small rows are not single reads. kInvalid
-// for a box outside the tensor, kNotFound, naming it, for a part that nothing holds, and
-// what reading the sources gives.
+// for a box outside the tensor, kNotFound, naming it, for a part that nothing holds,
+// kCorrupt where a digest is wrong, and what reading the sources gives. A format whose
+// digests cover whole records (torch) leaves a part of a large tensor unchecked.
 Result<void> read_box(const Contents& contents, TensorId tensor, const Box& box,
                       const Map& into, ByteSpan memory);
 
 // Reads the canonical bytes [offset, offset + into.size()) of a tensor: row-major,
-// little-endian, unpadded.
+// little-endian, unpadded. Digests of whole records are not looked at: who reads all of a
+// tensor in parts takes CanonicalStream.
 Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t offset,
                             ByteSpan into);
 
-// The same bytes from front to back, for what streams. A tensor that does not lie row-major
+// The same bytes from front to back, for what streams; the last read checks the digest of
+// the whole, where the format has one. A tensor that does not lie row-major
 // in its file (transposed) is read ahead in large parts, for every part goes over all of
 // the file's bytes.
 class CanonicalStream {
@@ -55,6 +76,8 @@ class CanonicalStream {
   Result<void> read(ByteSpan into);
 
  private:
+  Result<void> check_at_end() const;
+
   const Contents& contents_;
   const TensorId tensor_;
   const bool ahead_;

@@ -27,11 +27,8 @@ Result<Contents> open_safetensors_file(Env& env, const Path& path) {
   return open_safetensors(HOLDFAST_TRY(FileSource::open(env, path)));
 }
 
-Result<void> write_safetensors_file(Env& env, const Path& path,
-                                    const Contents& contents) {
-  const auto sink = HOLDFAST_TRY(FileSink::create(env, path));
-  HOLDFAST_TRY(write_safetensors(*sink, contents));
-  return sink->finish();
+Result<void> stream_safetensors(Sink& sink, const Contents& contents) {
+  return write_safetensors(sink, contents);
 }
 
 bool is_torch(const Glance& glance) {
@@ -42,17 +39,20 @@ Result<Contents> open_torch_file(Env& env, const Path& path) {
   return open_torch(HOLDFAST_TRY(FileSource::open(env, path)));
 }
 
-Result<void> write_torch_file(Env& env, const Path& path, const Contents& contents) {
+template <Result<void> (*kStream)(Sink&, const Contents&)>
+Result<void> write_by(Env& env, const Path& path, const Contents& contents) {
   const auto sink = HOLDFAST_TRY(FileSink::create(env, path));
-  HOLDFAST_TRY(write_torch(*sink, contents));
+  HOLDFAST_TRY(kStream(*sink, contents));
   return sink->finish();
 }
 
 bool is_sharded_safetensors(const Glance& glance) {
   if (!glance.folder) return glance.path.native().ends_with(kShardIndexSuffix);
-  return std::ranges::any_of(glance.names, [](const std::string& name) {
-    return name.ends_with(kShardIndexSuffix);
-  });
+  const auto count = [&](std::string_view suffix) {
+    return std::ranges::count_if(
+        glance.names, [&](const std::string& name) { return name.ends_with(suffix); });
+  };
+  return count(kShardIndexSuffix) > 0 || count(kSafetensorsSuffix) == 1;
 }
 
 Result<void> write_shards(Env& env, const Path& path, const Contents& contents) {
@@ -83,7 +83,8 @@ const std::vector<Format>& all() {
        .keeps_dtype = any_dtype,
        .recognises = is_safetensors,
        .open = open_safetensors_file,
-       .write = write_safetensors_file},
+       .write = write_by<stream_safetensors>,
+       .stream = stream_safetensors},
       {.name = "torch",
        .what = "file of torch.save",
        .extensions = {".pt", ".pth", ".bin"},
@@ -92,7 +93,8 @@ const std::vector<Format>& all() {
        .keeps_dtype = any_dtype,
        .recognises = is_torch,
        .open = open_torch_file,
-       .write = write_torch_file},
+       .write = write_by<write_torch>,
+       .stream = write_torch},
   };
   return kFormats;
 }
@@ -123,15 +125,28 @@ Path without_slash(const Path& path) {
 // What is half written, or could not be renamed, goes. Its own failure says less than the
 // error that led here.
 Result<void> write_and_rename(Env& env, const Format& format, const Path& path,
-                              const Contents& contents) {
-  const Path attempt = path.native() + fmt::format(".{:016x}.tmp", env.random64());
+                              const Contents& contents, const Path& attempt) {
   auto done = format.write(env, attempt, contents);
   if (done.ok()) done = env.rename_new(attempt, path);
-  if (!done.ok()) {
-    (void)env.remove_all(attempt);
-    return done;
-  }
-  return env.sync_folder(folder_of(path));
+  if (!done.ok()) (void)env.remove_all(attempt);
+  return done;
+}
+
+// Nullopt if the format or the file system cannot.
+std::optional<Result<void>> write_unnamed(Env& env, const Format& format,
+                                          const Path& path, const Contents& contents) {
+  if (format.stream == nullptr) return std::nullopt;
+  const auto sink = FileSink::create_unnamed(env, folder_of(path));
+  if (!sink.ok() && sink.error().code() == ErrorCode::kUnsupported) return std::nullopt;
+  if (!sink.ok()) return sink.error();
+  Result<void> done = format.stream(**sink, contents);
+  if (done.ok()) done = (*sink)->finish_as(env, path);
+  return done;
+}
+
+Path hidden_name(Env& env, const Path& path) {
+  return folder_of(path) /
+         fmt::format(".{}.{:016x}.tmp", path.filename().native(), env.random64());
 }
 
 }  // namespace
@@ -171,14 +186,22 @@ Result<Contents> open_file(Env& env, const Path& path) {
 }
 
 Result<void> write_file(Env& env, const Path& path, const Contents& contents,
-                        const Format* format) {
+                        const NewFileOptions& options) {
+  const Format* format = options.format;
   if (format == nullptr) format = HOLDFAST_TRY(format_for(path));
   if (!format->can_write()) {
     return unsupported("{}: {} can only be read", path.native(), format->name);
   }
   const Path target = without_slash(path);
   if (env.info(target).ok()) return conflict("{}: exists", target.native());
-  return write_and_rename(env, *format, target, contents);
+  std::optional<Result<void>> done = write_unnamed(env, *format, target, contents);
+  if (!done) {
+    const Path& attempt =
+        options.attempt.empty() ? hidden_name(env, target) : options.attempt;
+    done = write_and_rename(env, *format, target, contents, attempt);
+  }
+  HOLDFAST_TRY(*std::move(done));
+  return env.sync_names(folder_of(target));
 }
 
 }  // namespace holdfast

@@ -44,6 +44,8 @@ struct Format {
   // A new file or folder, synced but for its own name; kConflict if it exists. Null where
   // the format can only be read.
   Result<void> (*write)(Env& env, const Path& path, const Contents& contents) = nullptr;
+  // The same into a sink; null for folders.
+  Result<void> (*stream)(Sink& sink, const Contents& contents) = nullptr;
 
   bool can_write() const { return write != nullptr; }
 };
@@ -61,11 +63,18 @@ Result<const Format*> format_of(Env& env, const Path& path);
 Result<const Format*> format_for(const Path& path);
 
 Result<Contents> open_file(Env& env, const Path& path);
-// Writes under another name beside it, then renames: whatever happens, the path is there
-// whole or not at all, and durable on success. kConflict if it exists. `format` is that of
-// the path if null. A failure leaves nothing, except one of the last step, the sync of the
-// folder above: then the path is there.
+struct NewFileOptions {
+  const Format* format = nullptr;  // null: that of the path
+  // The name, beside the path, under which it is written where the file system has no
+  // files without a name; empty: a hidden one with a random number.
+  Path attempt{};
+};
+
+// Whatever happens, the path is there whole or not at all, and durable on success.
+// kConflict if it exists. A failure leaves nothing, except one of the last step, the sync of
+// the folder above: then the path is there. A process that is killed may leave the attempt,
+// if it wrote a folder or could not write without a name.
 Result<void> write_file(Env& env, const Path& path, const Contents& contents,
-                        const Format* format = nullptr);
+                        const NewFileOptions& options = {});
 
 }  // namespace holdfast

@@ -63,6 +63,9 @@ enum Op : uint8_t {
   kShortBinUnicode = 0x8c,
   kBinUnicode8 = 0x8d,
   kBinBytes8 = 0x8e,
+  kEmptySet = 0x8f,
+  kAddItems = 0x90,
+  kFrozenSet = 0x91,
   kStackGlobal = 0x93,
   kMemoize = 0x94,
   kFrame = 0x95,
@@ -130,5 +133,12 @@ std::optional<Object> integer_from_decimal(std::string_view decimal);
 // nullopt if it is no decimal number.
 std::optional<Bytes> bytes_of_decimal(std::string_view decimal);
 Bytes bytes_of_integer(int64_t value);
+// Of 8 bytes, big-endian as no other number of a pickle.
+double double_from_bytes(ByteView bytes);
+// nullopt if the text is no number, or has more behind it.
+std::optional<double> double_from_text(std::string_view text);
+std::optional<uint32_t> index_from_text(std::string_view text);
+// True for text that protocol 0 writes as it is, without escapes.
+bool is_plain_line(std::string_view text);
 
 }  // namespace holdfast::pickle

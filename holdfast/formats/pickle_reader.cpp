@@ -1,23 +1,24 @@
 #include "holdfast/formats/pickle_reader.h"
 
-#include <bit>
-#include <charconv>
 #include <unordered_map>
 
 #include "holdfast/base/json_text.h"
 #include "holdfast/formats/pickle_internal.h"
+#include "holdfast/formats/pickle_stack_internal.h"
 
 namespace holdfast {
 namespace {
 
 using namespace pickle;
 
-constexpr std::string_view kOrderedDict = "collections.OrderedDict";
+bool is_dict(std::string_view name) {
+  return name == "collections.OrderedDict" || name == "collections.defaultdict";
+}
 
-class Machine {
+class Machine : private Stack {
  public:
   Machine(ByteView bytes, const PickleOptions& options)
-      : program_(bytes, options.where), options_(options) {}
+      : Stack(bytes, options.where), options_(options) {}
 
   Result<Pickle> run() {
     while (true) {
@@ -47,6 +48,7 @@ class Machine {
   using Tuple = PickleNode::Tuple;
   using Dict = PickleNode::Dict;
   using Global = PickleNode::Global;
+  using Call = PickleNode::Call;
 
   // One opcode. The groups know their own opcodes and answer false for others.
   Result<void> step(uint8_t op) {
@@ -114,7 +116,14 @@ class Machine {
         return set_items(items);
       }
       case kAppend: return append(HOLDFAST_TRY(pop_many(1)));
-      case kAppends: return append(HOLDFAST_TRY(pop_mark()));
+      case kAppends:
+      case kAddItems: return append(HOLDFAST_TRY(pop_mark()));
+      case kEmptySet: return push_set("set");
+      case kFrozenSet: {
+        const auto items = HOLDFAST_TRY(pop_mark());
+        HOLDFAST_TRY(push_set("frozenset"));
+        return append(items);
+      }
       case kSetItem: return set_items(HOLDFAST_TRY(pop_many(2)));
       case kSetItems: return set_items(HOLDFAST_TRY(pop_mark()));
       default: return false;
@@ -173,52 +182,9 @@ class Machine {
 
   Result<uint64_t> index_line() {
     const std::string_view text = HOLDFAST_TRY(program_.line());
-    uint32_t index = 0;
-    const auto [end, error] =
-        std::from_chars(text.data(), text.data() + text.size(), index);
-    if (error != std::errc{} || end != text.data() + text.size()) {
-      return program_.broken("no index of the memo");
-    }
-    return uint64_t{index};
-  }
-
-  // The stack. Nothing below the last mark can be reached.
-
-  Result<bool> push(PickleNode::Value value) {
-    stack_.push_back(static_cast<PickleId>(nodes_.size()));
-    nodes_.push_back({std::move(value)});
-    return true;
-  }
-
-  size_t bottom() const { return marks_.empty() ? 0 : marks_.back(); }
-
-  Result<PickleId> top() const {
-    if (stack_.size() <= bottom()) return program_.broken("the stack is empty");
-    return stack_.back();
-  }
-
-  Result<PickleId> pop() {
-    const PickleId id = HOLDFAST_TRY(top());
-    stack_.pop_back();
-    return id;
-  }
-
-  Result<std::vector<PickleId>> pop_many(size_t count) {
-    if (stack_.size() - bottom() < count) {
-      return program_.broken("{} values wanted, the stack has {}", count,
-                             stack_.size() - bottom());
-    }
-    const auto first = stack_.end() - static_cast<ptrdiff_t>(count);
-    std::vector<PickleId> items(first, stack_.end());
-    stack_.erase(first, stack_.end());
-    return items;
-  }
-
-  Result<std::vector<PickleId>> pop_mark() {
-    if (marks_.empty()) return program_.broken("no mark on the stack");
-    auto items = HOLDFAST_TRY(pop_many(stack_.size() - marks_.back()));
-    marks_.pop_back();
-    return items;
+    const auto index = index_from_text(text);
+    if (!index) return program_.broken("no index of the memo");
+    return uint64_t{*index};
   }
 
   // Numbers and text.
@@ -250,23 +216,12 @@ class Machine {
   }
 
   Result<bool> push_float() {
-    const ByteView bytes = HOLDFAST_TRY(program_.take(8));
-    uint64_t bits = 0;  // the one number of pickle that is big-endian
-    for (const std::byte byte : bytes) {
-      bits = (bits << 8) | std::to_integer<uint64_t>(byte);
-    }
-    return push(std::bit_cast<double>(bits));
+    return push(double_from_bytes(HOLDFAST_TRY(program_.take(8))));
   }
 
   Result<bool> push_float_text() {
-    const std::string_view text = HOLDFAST_TRY(program_.line());
-    double value = 0;
-    const auto [end, error] =
-        std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc{} || end != text.data() + text.size()) {
-      return program_.broken("no number");
-    }
-    return push(value);
+    const auto number = double_from_text(HOLDFAST_TRY(program_.line()));
+    return number ? push(*number) : program_.broken("no number");
   }
 
   Result<bool> push_string(std::string_view text) {
@@ -280,13 +235,9 @@ class Machine {
 
   // Protocol 0 escapes what is not plain; plain text is all that names need.
   Result<bool> push_line(std::string_view text) {
-    for (const char c : text) {
-      if (c == '\\' || static_cast<unsigned char>(c) >= 0x80) {
-        return unsupported("{}: byte {}: escaped text of protocol 0", options_.where,
-                           program_.op_at());
-      }
-    }
-    return push(std::string(text));
+    if (is_plain_line(text)) return push(std::string(text));
+    return unsupported("{}: byte {}: escaped text of protocol 0", options_.where,
+                       program_.op_at());
   }
 
   Result<bool> push_quoted(std::string_view text) {
@@ -302,15 +253,30 @@ class Machine {
 
   // Containers.
 
+  // The container of kind T that is on top, or that the result of a call there keeps at
+  // `part`; null if there is neither.
+  template <typename T>
+  Result<T*> container(PickleId Call::*part) {
+    PickleId id = HOLDFAST_TRY(top());
+    if (auto* call = std::get_if<Call>(&nodes_[id].value)) {
+      const auto next = static_cast<PickleId>(nodes_.size());
+      const bool first = call->*part == kNoPickleId;
+      if (first) call->*part = next;
+      id = call->*part;
+      if (first) nodes_.push_back({T{}});
+    }
+    return std::get_if<T>(&nodes_[id].value);
+  }
+
   Result<bool> append(const std::vector<PickleId>& items) {
-    auto* list = std::get_if<List>(&nodes_[HOLDFAST_TRY(top())].value);
+    auto* list = HOLDFAST_TRY(container<List>(&Call::items));
     if (list == nullptr) return program_.broken("appends to what is no list");
     list->items.insert(list->items.end(), items.begin(), items.end());
     return true;
   }
 
   Result<bool> set_items(const std::vector<PickleId>& items) {
-    auto* dict = std::get_if<Dict>(&nodes_[HOLDFAST_TRY(top())].value);
+    auto* dict = HOLDFAST_TRY(container<Dict>(&Call::entries));
     if (dict == nullptr) return program_.broken("sets items of what is no dict");
     if (items.size() % 2 != 0) return program_.broken("a key without a value");
     for (size_t i = 0; i < items.size(); i += 2) {
@@ -353,6 +319,13 @@ class Machine {
     return push(Global{std::move(whole)});
   }
 
+  // A call without arguments; what is in the set is appended to its result.
+  Result<bool> push_set(std::string_view kind) {
+    HOLDFAST_TRY(push_global("builtins", kind));
+    HOLDFAST_TRY(push(Tuple{}));
+    return call();
+  }
+
   Result<bool> stack_global() {
     const auto parts = HOLDFAST_TRY(pop_many(2));
     const auto* module = nodes_[parts[0]].as<std::string>();
@@ -371,23 +344,25 @@ class Machine {
     if (arguments == nullptr)
       return program_.broken("calls {} without a tuple", function->name);
     // Python 3 makes them empty and sets their items afterwards.
-    if (function->name == kOrderedDict && arguments->items.empty()) return push(Dict{});
-    return push(PickleNode::Call{parts[0], parts[1]});
+    if (is_dict(function->name) && arguments->items.size() < 2) return push(Dict{});
+    return push(Call{parts[0], parts[1], kNoPickleId, kNoPickleId, kNoPickleId});
   }
 
-  // Attributes of an OrderedDict are dropped; other objects have none here.
+  // Attributes of an OrderedDict are dropped; other data has none.
   Result<bool> build() {
-    HOLDFAST_TRY(pop());
-    if (nodes_[HOLDFAST_TRY(top())].as<Dict>() != nullptr) return true;
-    return unsupported("{}: byte {}: gives attributes to what is no dict",
-                       options_.where, program_.op_at());
+    const PickleId state = HOLDFAST_TRY(pop());
+    PickleNode& node = nodes_[HOLDFAST_TRY(top())];
+    if (node.as<Dict>() != nullptr) return true;
+    auto* call = std::get_if<Call>(&node.value);
+    if (call != nullptr && call->state == kNoPickleId) {
+      call->state = state;
+      return true;
+    }
+    return unsupported("{}: byte {}: gives attributes to what has none", options_.where,
+                       program_.op_at());
   }
 
-  Program program_;
   const PickleOptions& options_;
-  std::vector<PickleNode> nodes_;
-  std::vector<PickleId> stack_;
-  std::vector<size_t> marks_;
   std::unordered_map<uint64_t, PickleId> memo_;
 };
 

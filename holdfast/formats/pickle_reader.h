@@ -23,6 +23,7 @@
 namespace holdfast {
 
 using PickleId = uint32_t;
+inline constexpr PickleId kNoPickleId = UINT32_MAX;
 
 // Nodes refer to each other by id and may be shared, and a hostile pickle makes cycles:
 // whoever walks them has to watch depth and amount.
@@ -33,8 +34,8 @@ struct PickleNode {
   struct Tuple {
     std::vector<PickleId> items;
   };
-  // Also of collections.OrderedDict; its attributes (a state dict's _metadata) are
-  // dropped. Keys are in order of insertion and may repeat.
+  // Also of collections.OrderedDict and defaultdict; the attributes of the first (a state
+  // dict's _metadata) and the factory of the second are dropped. Keys are in order of insertion and may repeat.
   struct Dict {
     std::vector<std::pair<PickleId, PickleId>> items;
   };
@@ -42,10 +43,14 @@ struct PickleNode {
   struct Global {
     std::string name;
   };
-  // A call that was not made.
+  // A call that was not made, and what the program would have done to its result; those
+  // that are kNoPickleId it would not.
   struct Call {
     PickleId function;   // a Global
     PickleId arguments;  // a Tuple
+    PickleId state;      // its attributes: anything, but a Dict as a rule
+    PickleId items;      // a List of what would be appended to it
+    PickleId entries;    // a Dict of what would be set in it
   };
   // An object that lies outside of the pickle.
   struct Persistent {

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 #include <charconv>
 
 #include "holdfast/formats/pickle_internal.h"
@@ -9,6 +10,15 @@ namespace {
 
 // Magnitudes are little-endian words of 32 bits.
 using Words = std::vector<uint32_t>;
+
+template <typename T>
+std::optional<T> whole_number(std::string_view text) {
+  T value = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc{} || stop != end) return std::nullopt;
+  return value;
+}
 
 constexpr uint32_t kBillion = 1'000'000'000;
 
@@ -123,6 +133,27 @@ std::optional<Bytes> bytes_of_decimal(std::string_view decimal) {
 
 Bytes bytes_of_integer(int64_t value) {
   return *bytes_of_decimal(std::to_string(value));
+}
+
+double double_from_bytes(ByteView bytes) {
+  uint64_t bits = 0;
+  for (const std::byte byte : bytes) {
+    bits = (bits << 8) | std::to_integer<uint64_t>(byte);
+  }
+  return std::bit_cast<double>(bits);
+}
+
+std::optional<double> double_from_text(std::string_view text) {
+  return whole_number<double>(text);
+}
+
+std::optional<uint32_t> index_from_text(std::string_view text) {
+  return whole_number<uint32_t>(text);
+}
+
+bool is_plain_line(std::string_view text) {
+  return std::ranges::none_of(
+      text, [](char c) { return c == '\\' || static_cast<unsigned char>(c) >= 0x80; });
 }
 
 }  // namespace holdfast::pickle

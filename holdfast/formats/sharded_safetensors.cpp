@@ -3,6 +3,7 @@
 #include <set>
 
 #include "holdfast/base/json_text.h"
+#include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/safetensors_internal.h"
 
 namespace holdfast {
@@ -13,20 +14,38 @@ using WeightMap = std::map<std::string, std::string>;
 // An index of a million tensors is half of this.
 constexpr int64_t kMaxIndexBytes = int64_t{256} << 20;
 
-Result<Path> find_index(Env& env, const Path& path) {
-  if (!HOLDFAST_TRY(env.info(path)).folder) return path;
+Result<std::string> find_one(const Path& folder, const std::vector<std::string>& names,
+                             std::string_view suffix) {
   std::vector<std::string> found;
-  for (std::string& name : HOLDFAST_TRY(env.list(path))) {
-    if (name.ends_with(kShardIndexSuffix)) found.push_back(std::move(name));
+  for (const std::string& name : names) {
+    if (name.ends_with(suffix)) found.push_back(name);
   }
-  if (found.empty()) {
-    return not_found("{}: no file *{}", path.native(), kShardIndexSuffix);
-  }
+  if (found.empty()) return not_found("{}: no file *{}", folder.native(), suffix);
   if (found.size() > 1) {
-    return invalid("{}: {} and {} are indexes, name one of them", path.native(),
-                   shown(found[0]), shown(found[1]));
+    return invalid("{}: there are {} and {}; expected one, or the path of one",
+                   folder.native(), shown(found[0]), shown(found[1]));
   }
-  return path / found.front();
+  return std::move(found.front());
+}
+
+// The index of a folder, or its only file where it has no index.
+Result<Path> find_file(Env& env, const Path& path) {
+  if (!HOLDFAST_TRY(env.info(path)).folder) return path;
+  const std::vector<std::string> names = HOLDFAST_TRY(env.list(path));
+  Result<std::string> found = find_one(path, names, kShardIndexSuffix);
+  if (!found.ok() && found.error().code() == ErrorCode::kNotFound) {
+    found = find_one(path, names, kSafetensorsSuffix);
+  }
+  return path / HOLDFAST_TRY(std::move(found));
+}
+
+// A file that the index names and that is not there is damage of the folder.
+Result<std::unique_ptr<FileSource>> open_shard_file(Env& env, const Path& index,
+                                                    const std::string& file) {
+  auto source = FileSource::open(env, folder_of(index) / file);
+  if (source.ok() || source.error().code() != ErrorCode::kNotFound) return source;
+  return corrupt("{}: {} is missing, but the index names it", index.native(),
+                 shown(file));
 }
 
 // Every tensor of the file is mapped to it. That none is missing is seen by counting.
@@ -95,7 +114,10 @@ std::string index_json(const WeightMap& map, int64_t total) {
 }  // namespace
 
 Result<Contents> open_sharded_safetensors(Env& env, const Path& path) {
-  const Path index = HOLDFAST_TRY(find_index(env, path));
+  const Path index = HOLDFAST_TRY(find_file(env, path));
+  if (!index.native().ends_with(kShardIndexSuffix)) {
+    return open_safetensors(HOLDFAST_TRY(FileSource::open(env, index)));
+  }
   const std::string& where = index.native();
   const std::string json = HOLDFAST_TRY(env.read_text(index, kMaxIndexBytes));
   const WeightMap map = HOLDFAST_TRY(decode_weight_map(json, where));
@@ -104,7 +126,7 @@ Result<Contents> open_sharded_safetensors(Env& env, const Path& path) {
   std::vector<std::shared_ptr<const Source>> sources;
   std::vector<SafetensorsHeader> headers;
   for (const std::string& file : files) {
-    sources.push_back(HOLDFAST_TRY(FileSource::open(env, folder_of(index) / file)));
+    sources.push_back(HOLDFAST_TRY(open_shard_file(env, index, file)));
     headers.push_back(HOLDFAST_TRY(read_safetensors_header(*sources.back())));
     HOLDFAST_TRY(check_file(headers.back(), map, file, where));
   }
@@ -133,7 +155,7 @@ Result<void> write_sharded_safetensors(Env& env, const Path& folder,
   const std::string json = index_json(map, contents.collection.bytes());
   const Path index = folder / ("model" + std::string(kShardIndexSuffix));
   HOLDFAST_TRY(env.write_file(index, bytes_of(json)));
-  return env.sync_folder(folder);
+  return env.sync_names(folder);
 }
 
 }  // namespace holdfast

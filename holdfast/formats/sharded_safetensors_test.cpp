@@ -4,6 +4,7 @@
 
 #include "holdfast/base/memory_env.h"
 #include "holdfast/formats/contents_testing.h"
+#include "holdfast/formats/format.h"
 #include "holdfast/formats/safetensors.h"
 
 namespace holdfast {
@@ -70,9 +71,21 @@ TEST_F(ShardedSafetensorsTest, IndexAndFilesMustAgree) {
       "\"two.safetensors\"");
 }
 
-TEST_F(ShardedSafetensorsTest, AFileThatIsMissingIsNotFound) {
+TEST_F(ShardedSafetensorsTest, AFileThatIsMissingIsDamage) {
   write_index(R"("a":"one.safetensors","b":"one.safetensors","c":"three.safetensors")");
-  EXPECT_ERROR(open_sharded_safetensors(env_, "m"), ErrorCode::kNotFound);
+  expect_corrupt("\"three.safetensors\" is missing, but the index names it");
+}
+
+TEST_F(ShardedSafetensorsTest, AFolderOfOneFileNeedsNoIndex) {
+  ASSERT_OK(env_.remove_file(kIndex));
+  EXPECT_ERROR(open_sharded_safetensors(env_, "m"), ErrorCode::kInvalid);
+  EXPECT_ERROR(format_of(env_, "m"), ErrorCode::kUnsupported);
+  ASSERT_OK(env_.remove_file("m/two.safetensors"));
+  ASSERT_OK(env_.write_file("m/config.json", bytes_of("{}")));
+  EXPECT_OK(format_of(env_, "m"));
+  const auto opened = open_sharded_safetensors(env_, "m");
+  ASSERT_OK(opened);
+  EXPECT_EQ(opened->collection.tensors().size(), 2U);
 }
 
 TEST_F(ShardedSafetensorsTest, NamesOfFilesLeadNowhereElse) {

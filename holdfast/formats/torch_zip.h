@@ -9,12 +9,20 @@
 // contents.objects is the tree with these names as leaves. Its types are those of Object;
 // what torch has beyond them becomes the nearest of these: an OrderedDict a dict (its
 // attributes, such as _metadata, are dropped), a Parameter a tensor, a torch.Size a
-// tuple, a torch.dtype "torch.float32" and a torch.device "cuda:0" (text).
+// tuple, a torch.dtype "torch.float32" and a torch.device "cuda:0" (text), a defaultdict a
+// dict, a numpy scalar a number.
 //
-// kUnsupported, naming the place: everything else that is no plain data (sets, classes),
-// sparse and quantized tensors and subclasses, expanded views and those whose elements
-// share bytes, big-endian files, torch.save's format before torch 1.6, TorchScript, and
-// two tensors whose paths give one name. kCorrupt: what contradicts itself.
+// An object of any other class is not made, but what it would be made of can be read, its
+// tensors too: it becomes a dict of "__class__", the class's name, and its attributes, or
+// of "__arguments__", "__items__", "__entries__" and "__state__", as far as the pickle has
+// them. A class or function that stands alone becomes its name. contents.simplified lists
+// them all.
+//
+// kUnsupported, naming the place: sparse and quantized tensors and subclasses, expanded
+// views and those whose elements share bytes, objects that contain themselves or nest
+// deeper than kMaxObjectDepth, functions that only an attack would name (os.system),
+// big-endian files, torch.save's format before torch 1.6, TorchScript, and two tensors
+// whose paths give one name. kCorrupt: what contradicts itself.
 #pragma once
 
 #include <memory>
@@ -29,11 +37,12 @@ bool looks_like_torch(ByteView head);
 
 // Reads the directory and the pickle, no tensors. The names of one view (same storage,
 // offset, shape, strides and dtype) are one tensor with ties; views that overlap in other
-// ways are on holders of their own, all of them this file.
+// ways are on holders of their own, all of them this file. The CRC of a record is checked
+// when a tensor in it has been read in full (contents.h).
 Result<Contents> open_torch(std::shared_ptr<const Source> source);
 
 // Reads every record and checks its CRC, in bounded memory; kCorrupt names the record.
-// (open_torch checks the pickle; range reads of tensors cannot be checked.) Returns how
+// Returns how
 // many records could not be checked: torch can be told to write no CRCs.
 Result<int64_t> verify_torch(std::shared_ptr<const Source> source);
 

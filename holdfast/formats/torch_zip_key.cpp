@@ -20,6 +20,39 @@ std::string text_of_key(const Object& key) {
   return text;
 }
 
+std::string path_of_keys(std::span<const Object> keys) {
+  std::string path;
+  for (const Object& key : keys) {
+    const std::string_view quote = key.as<std::string>() != nullptr ? "\"" : "";
+    path += fmt::format("[{}{}{}]", quote, text_of_key(key), quote);
+  }
+  return path.empty() ? "the saved object" : path;
+}
+
+std::string name_of_keys(std::span<const Object> keys) {
+  if (keys.empty()) return "tensor";
+  std::string name;
+  for (const Object& key : keys) {
+    if (&key != keys.data()) name += '.';
+    name += text_of_key(key);
+  }
+  return name;
+}
+
+std::optional<Bytes> bytes_of_latin1(std::string_view text) {
+  Bytes bytes;
+  for (size_t i = 0; i < text.size(); ++i) {
+    auto point = static_cast<unsigned char>(text[i]);
+    if (point > 0xc3) return std::nullopt;
+    if (point >= 0xc0) {
+      const unsigned low = static_cast<unsigned char>(text[++i]) & 0x3fu;
+      point = static_cast<unsigned char>(((point & 3u) << 6) | low);
+    }
+    bytes.push_back(static_cast<std::byte>(point));
+  }
+  return bytes;
+}
+
 std::string identity_of_key(const Object& key) {
   if (const auto* text = key.as<std::string>()) return "s" + *text;
   if (const auto* bytes = key.as<Bytes>()) return "b" + to_hex(*bytes);

@@ -8,6 +8,7 @@
 #include "holdfast/base/checked.h"
 #include "holdfast/formats/torch_zip.h"
 #include "holdfast/formats/torch_zip_internal.h"
+#include "holdfast/formats/zip_checked_source.h"
 #include "holdfast/formats/zip_reader.h"
 
 namespace holdfast {
@@ -32,6 +33,18 @@ Result<void> refuse_legacy(const Source& source) {
   if (text_of(HOLDFAST_TRY(source.read_bytes(0, count))) != kLegacyMagic) return {};
   return unsupported("{}: in the format before zip, re-save with torch >= 1.6",
                      source.name());
+}
+
+// Such a file has constants.pkl beside data.pkl, and compresses its code, which no reader
+// of records takes.
+Result<void> refuse_script(const Source& source) {
+  for (const std::string& name : HOLDFAST_TRY(list_zip(source))) {
+    if (!name.ends_with("/constants.pkl")) continue;
+    return unsupported(
+        "{}: a program of TorchScript (torch.jit.save); expected what torch.save wrote",
+        source.name());
+  }
+  return {};
 }
 
 // The one folder that the archive is, as its pickle tells; torch goes by what the
@@ -68,10 +81,6 @@ Result<std::string> read_note(const ZipArchive& archive, const std::string& name
 
 Result<void> check_notes(const ZipArchive& archive, const std::string& folder) {
   const std::string& file = archive.source().name();
-  if (archive.find(folder + "/constants.pkl") != nullptr) {
-    return unsupported("{}: a program of TorchScript, want what torch.save wrote",
-                       file);
-  }
   // Files of torch before 2.1 do not say it, and are little-endian in practice.
   const auto order = HOLDFAST_TRY(read_note(archive, folder + "/byteorder"));
   if (!order.empty() && order != "little") {
@@ -189,8 +198,8 @@ HolderId choose_holders(std::vector<Placed>& placed) {
   return std::max<HolderId>(count, 1);
 }
 
-Result<Contents> make_contents(std::shared_ptr<const Source> source,
-                               std::vector<Placed> placed, Object objects) {
+Result<Contents> make_contents(std::shared_ptr<const ZipCheckedSource> source,
+                               std::vector<Placed> placed, Tree tree) {
   const HolderId count = choose_holders(placed);
   std::vector<Holder> holders;
   for (HolderId i = 0; i < count; ++i) {
@@ -208,8 +217,10 @@ Result<Contents> make_contents(std::shared_ptr<const Source> source,
   if (!collection.ok()) return collection.error().within(source->name());
   return Contents{.collection = *std::move(collection),
                   .sources = {count, source},
-                  .objects = std::move(objects),
-                  .metadata = {}};
+                  .objects = std::move(tree.objects),
+                  .metadata = {},
+                  .digests = source,
+                  .simplified = std::move(tree.simplified)};
 }
 
 }  // namespace
@@ -221,6 +232,7 @@ bool looks_like_torch(ByteView head) {
 
 Result<Contents> open_torch(std::shared_ptr<const Source> source) {
   HOLDFAST_TRY(refuse_legacy(*source));
+  HOLDFAST_TRY(refuse_script(*source));
   const ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(source));
   const std::string folder = HOLDFAST_TRY(find_folder(archive));
   HOLDFAST_TRY(check_notes(archive, folder));
@@ -231,11 +243,14 @@ Result<Contents> open_torch(std::shared_ptr<const Source> source) {
       read_pickle(bytes, {.where = where, .allow_global = torch_zip::may_occur}));
   Tree tree = HOLDFAST_TRY(torch_zip::read_tree(pickle, where, bytes.size()));
   auto placed = HOLDFAST_TRY(place_views(archive, folder, std::move(tree.views)));
-  return make_contents(std::move(source), std::move(placed), std::move(tree.objects));
+  return make_contents(
+      std::make_shared<ZipCheckedSource>(std::move(source), archive.entries()),
+      std::move(placed), std::move(tree));
 }
 
 Result<int64_t> verify_torch(std::shared_ptr<const Source> source) {
   HOLDFAST_TRY(refuse_legacy(*source));
+  HOLDFAST_TRY(refuse_script(*source));
   const ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(std::move(source)));
   int64_t unchecked = 0;
   for (const ZipEntry& entry : archive.entries()) {

@@ -5,6 +5,7 @@
 
 #include <cstdlib>
 #include <map>
+#include <optional>
 
 #include "holdfast/base/posix_env.h"
 #include "holdfast/base/testing.h"
@@ -174,6 +175,57 @@ TEST(TorchZipTest, AFlippedByteOfATensorIsSeenByVerifyAndNamed) {
   const auto verified = verify_torch(damaged);
   EXPECT_ERROR(verified, ErrorCode::kCorrupt);
   EXPECT_THAT(message_of(verified), HasSubstr("data/0"));
+}
+
+// All tensors as convert and diff read them; nullopt if one cannot be read.
+std::optional<std::vector<std::string>> streamed(const Contents& contents) {
+  std::vector<std::string> lines{describe(contents.objects)};
+  for (TensorId t = 0; t < contents.collection.tensors().size(); ++t) {
+    const Tensor& tensor = contents.collection.tensor(t);
+    Bytes bytes(static_cast<size_t>(tensor.bytes()));
+    if (!CanonicalStream(contents, t).read(bytes).ok()) return std::nullopt;
+    lines.push_back(fmt::format("{} {} {} {}", tensor.name, name_of(tensor.dtype),
+                                to_string(tensor.shape), to_hex(bytes)));
+  }
+  return lines;
+}
+
+TEST(TorchZipTest, EveryFlippedByteIsRefusedOrChangesNothing) {
+  for (const char* file : {"tied.pt", "views.pt", "bare_tensor.pt"}) {
+    const Bytes whole = read_whole(kFixtures / file);
+    const auto wanted = streamed(open_torch(source_of(whole)).value());
+    ASSERT_TRUE(wanted.has_value());
+    for (size_t at = 0; at < whole.size(); ++at) {
+      Bytes bytes = whole;
+      bytes[at] ^= std::byte{1} << (at % 8);
+      const auto opened = open_torch(source_of(std::move(bytes)));
+      if (!opened.ok()) continue;
+      const auto seen = streamed(*opened);
+      if (!seen.has_value()) continue;
+      ASSERT_EQ(*seen, *wanted) << file << ", byte " << at;
+    }
+  }
+}
+
+TEST(TorchZipTest, ADamagedRecordIsCorruptForAWholeTensorAndForAPart) {
+  Bytes bytes = read_whole(kFixtures / "bare_tensor.pt");
+  const auto whole = open_torch(source_of(bytes));
+  ASSERT_OK(whole);
+  const Tensor& tensor = whole->collection.tensor(0);
+  const int64_t element = bytes_of(tensor.dtype);
+  const auto at =
+      static_cast<size_t>(whole->collection.layout().map(0, element).offset);
+  bytes[at + static_cast<size_t>(tensor.bytes()) - 1] ^= std::byte{1};
+  const auto damaged = open_torch(source_of(bytes));
+  ASSERT_OK(damaged);
+  for (const int64_t count : {tensor.shape.elements(), int64_t{1}}) {
+    for (const Box& box : flat_range(Box::whole(tensor.shape), 0, count)) {
+      Bytes memory(static_cast<size_t>(box.elements() * element));
+      const auto read = read_box(*damaged, 0, box, Map::dense(box, element), memory);
+      EXPECT_ERROR(read, ErrorCode::kCorrupt);
+      EXPECT_THAT(message_of(read), HasSubstr("data/0 has crc"));
+    }
+  }
 }
 
 TEST(TorchZipTest, VerifyCountsTheRecordsWithoutACrc) {

@@ -38,9 +38,10 @@ class Walker {
  private:
   Result<Object> walk(PickleId id) {
     HOLDFAST_TRY(spend(sizeof(Object)));
-    if (open_[id]) return corrupt("{}: {} contains itself", where_, path());
+    if (open_[id]) return unsupported("{}: {} contains itself", where_, path());
     if (++depth_ > kMaxObjectDepth) {
-      return corrupt("{}: {} nests deeper than {}", where_, path(), kMaxObjectDepth);
+      return unsupported("{}: {} nests deeper than {}", where_, path(),
+                         kMaxObjectDepth);
     }
     open_[id] = true;
     Object object = HOLDFAST_TRY(walk_value(id));
@@ -129,13 +130,17 @@ class Walker {
   }
 
   Result<Object> walk_global(const Global& global) {
-    if (!dtype_of_global(global.name)) return refuse(global.name);
+    if (!dtype_of_global(global.name)) HOLDFAST_TRY(note_simplified(global.name));
     HOLDFAST_TRY(spend(global.name.size()));
     return Object(global.name);
   }
 
   Result<Object> walk_call(const Call& call) {
     const std::string& name = pickle_[call.function].as<Global>()->name;
+    if (!is_known(name)) return walk_other(call, name);
+    const bool bare = call.state == kNoPickleId && call.items == kNoPickleId &&
+                      call.entries == kNoPickleId;
+    if (!bare) return refuse(name);
     const auto& arguments = pickle_[call.arguments].as<Tuple>()->items;
     if (name.starts_with("torch._utils._rebuild_")) return walk_tensor(name, arguments);
     if (name == "torch.Size" && arguments.size() == 1) {
@@ -146,6 +151,49 @@ class Walker {
     if (name == "_codecs.encode") return walk_bytes(arguments);
     if (name == "builtins.bytes" && arguments.empty()) return Object(Bytes{});
     return refuse(name);
+  }
+
+  // An object of any other class is never made: its class becomes text, and what it
+  // would be made of stays data, so that the tensors beside it and in it can be read.
+  Result<Object> walk_other(const Call& call, const std::string& name) {
+    const size_t simplified = tree_.simplified.size();
+    HOLDFAST_TRY(note_simplified(name));
+    HOLDFAST_TRY(spend(name.size()));
+    Object::Dict made{{{Object(std::string(kClassKey)), Object(name)}}};
+    const auto& arguments = pickle_[call.arguments].as<Tuple>()->items;
+    if (!arguments.empty()) {
+      HOLDFAST_TRY(add_part(kArgumentsKey, call.arguments, made));
+    }
+    HOLDFAST_TRY(add_part(kItemsKey, call.items, made));
+    HOLDFAST_TRY(add_part(kEntriesKey, call.entries, made));
+    const bool by_name = has_names(pickle_, call.state);
+    if (!by_name) HOLDFAST_TRY(add_part(kStateKey, call.state, made));
+    if (by_name) {
+      const Object state = HOLDFAST_TRY(walk_dict(*pickle_[call.state].as<Dict>()));
+      std::ranges::copy(state.as<Object::Dict>()->items,
+                        std::back_inserter(made.items));
+    }
+    if (std::optional<Object> number = numpy_scalar(made)) {
+      tree_.simplified.resize(simplified);
+      return *std::move(number);
+    }
+    return Object(std::move(made));
+  }
+
+  Result<void> add_part(std::string_view key, PickleId id, Object::Dict& made) {
+    if (id == kNoPickleId) return {};
+    keys_.emplace_back(std::string(key));
+    Object part = HOLDFAST_TRY(walk(id));
+    keys_.pop_back();
+    made.items.emplace_back(Object(std::string(key)), std::move(part));
+    return {};
+  }
+
+  Result<void> note_simplified(const std::string& name) {
+    const std::string place = keys_.empty() ? "the saved object" : this->name();
+    HOLDFAST_TRY(spend(place.size() + name.size()));
+    tree_.simplified.push_back(fmt::format("{}: {}", place, name));
+    return {};
   }
 
   // ("cpu",) or ("cuda", 0).
@@ -166,19 +214,9 @@ class Walker {
     }
     const std::string from = HOLDFAST_TRY(text(arguments[0]));
     HOLDFAST_TRY(spend(from.size()));
-    Bytes bytes;
-    for (size_t i = 0; i < from.size(); ++i) {
-      auto point = static_cast<unsigned char>(from[i]);
-      if (point > 0xc3) {
-        return corrupt("{}: {} has bytes above 255", where_, path());
-      }
-      if (point >= 0xc0) {
-        const unsigned low = static_cast<unsigned char>(from[++i]) & 0x3fu;
-        point = static_cast<unsigned char>(((point & 3u) << 6) | low);
-      }
-      bytes.push_back(static_cast<std::byte>(point));
-    }
-    return Object(std::move(bytes));
+    std::optional<Bytes> bytes = bytes_of_latin1(from);
+    if (!bytes) return corrupt("{}: {} has bytes above 255", where_, path());
+    return Object(*std::move(bytes));
   }
 
   // Tensors.
@@ -339,24 +377,8 @@ class Walker {
     return {};
   }
 
-  std::string path() const {
-    std::string path;
-    for (const Object& key : keys_) {
-      const std::string_view quote = key.as<std::string>() != nullptr ? "\"" : "";
-      path += fmt::format("[{}{}{}]", quote, text_of_key(key), quote);
-    }
-    return path.empty() ? "the saved object" : path;
-  }
-
-  std::string name() const {
-    if (keys_.empty()) return "tensor";
-    std::string name;
-    for (const Object& key : keys_) {
-      if (&key != keys_.data()) name += '.';
-      name += text_of_key(key);
-    }
-    return name;
-  }
+  std::string path() const { return path_of_keys(keys_); }
+  std::string name() const { return name_of_keys(keys_); }
 
   const Pickle& pickle_;
   const std::string_view where_;
@@ -369,13 +391,6 @@ class Walker {
 };
 
 }  // namespace
-
-bool may_occur(std::string_view global) {
-  constexpr std::array<std::string_view, 6> kOthers{
-      "collections.OrderedDict", "_codecs.encode",   "builtins.bytes",
-      "builtins.bytearray",      "builtins.complex", "builtins.set"};
-  return global.starts_with("torch.") || std::ranges::count(kOthers, global) != 0;
-}
 
 Result<Tree> read_tree(const Pickle& pickle, std::string_view where,
                        size_t pickle_bytes) {

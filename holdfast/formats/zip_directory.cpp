@@ -165,11 +165,7 @@ Result<void> check_entry(const Source& source, const DirectoryEntry& entry,
   if ((entry.flags & kEncrypted) != 0) {
     return unsupported("{}: entry {}: encrypted", source.name(), entry.name);
   }
-  if (entry.method != 0) {
-    return unsupported("{}: entry {}: compressed by method {}, want 0 (stored)",
-                       source.name(), entry.name, entry.method);
-  }
-  if (packed != entry.size) {
+  if (entry.method == 0 && packed != entry.size) {
     return corrupt("{}: entry {}: {} bytes stored as {}", source.name(), entry.name,
                    entry.size, packed);
   }

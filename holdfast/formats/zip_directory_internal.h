@@ -23,8 +23,8 @@ struct Directory {
   std::vector<DirectoryEntry> entries{};
 };
 
-// In the directory's own order. Entries are stored, not encrypted, with harmless names; their sizes and offsets lie
-// before the directory.
+// In the directory's own order. Entries are not encrypted and have harmless names; their
+// sizes and offsets lie before the directory. Compressed ones are among them.
 Result<Directory> read_directory(const Source& source);
 
 }  // namespace holdfast::zip

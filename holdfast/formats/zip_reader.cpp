@@ -13,6 +13,12 @@ using zip::DirectoryEntry;
 
 constexpr size_t kVerifyBytes = size_t{1} << 20;
 
+Result<void> check_stored(const Source& source, const DirectoryEntry& entry) {
+  if (entry.method == 0) return {};
+  return unsupported("{}: entry {}: compressed by method {}, want 0 (stored)",
+                     source.name(), entry.name, entry.method);
+}
+
 // Where the record's bytes begin. The local header repeats the directory: where the two
 // differ, tools would see different archives in one file.
 Result<int64_t> check_local_header(const Source& source, const DirectoryEntry& entry) {
@@ -99,6 +105,7 @@ Result<ZipArchive> ZipArchive::open(std::shared_ptr<const Source> source) {
   std::vector<ZipEntry> entries;
   entries.reserve(directory.entries.size());
   for (const DirectoryEntry& entry : directory.entries) {
+    HOLDFAST_TRY(check_stored(*source, entry));
     const int64_t offset = HOLDFAST_TRY(check_local_header(*source, entry));
     entries.push_back({entry.name, offset, entry.size, entry.crc});
   }
@@ -113,6 +120,15 @@ Result<ZipArchive> ZipArchive::open(std::shared_ptr<const Source> source) {
     }
   }
   return archive;
+}
+
+Result<std::vector<std::string>> list_zip(const Source& source) {
+  zip::Directory directory = HOLDFAST_TRY(zip::read_directory(source));
+  std::vector<std::string> names;
+  for (DirectoryEntry& entry : directory.entries) {
+    names.push_back(std::move(entry.name));
+  }
+  return names;
 }
 
 const ZipEntry* ZipArchive::find(std::string_view name) const {

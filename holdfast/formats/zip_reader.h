@@ -26,6 +26,9 @@ struct ZipEntry {
   Crc32 crc = 0;
 };
 
+// The names in an archive, also of compressed records, in the directory's own order.
+Result<std::vector<std::string>> list_zip(const Source& source);
+
 // Immutable; safe from several threads.
 class ZipArchive {
  public:

@@ -37,7 +37,7 @@ int64_t take_number(std::string_view& text) {
 Agenda::Agenda(Env& env, Transport* transport, Decide decide, Duration patience)
     : env_(env),
       transport_(transport),
-      channel_(env, transport, kAgendaTag),
+      channel_(env, transport, kAgendaTag, true),
       decide_(std::move(decide)),
       patience_(patience) {}
 
@@ -59,6 +59,7 @@ Result<Due> Agenda::at(int64_t step) {
 // More is to be announced; a save after every short step is not announced by the thousand.
 bool Agenda::behind(int64_t step) const {
   if (stopping_) return false;  // nothing comes after that
+  if (stop_.has_value() && channel_.size() == 1) return true;  // nobody is to be told
   if (!until_.has_value() || *until_ < step) return true;
   return *until_ < step + divide_up(lead_, int64_t{2}) &&
          appointed_.size() < kMostSaves;
@@ -82,7 +83,8 @@ void Agenda::announce(int64_t step) {
   const int64_t last = std::max(first, step + lead_);
   std::optional<Appointment> appointment;
   if (stop_.has_value()) {
-    appointment = {.step = first, .due = {.save = true, .stop = true, .why = *stop_}};
+    appointment = {.step = channel_.size() == 1 ? step : first,
+                   .due = {.save = true, .stop = true, .why = *stop_}};
   } else {
     appointment = decide_(first, last);
   }

@@ -6,7 +6,9 @@
 
 #include "holdfast/base/event_log.h"
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/job/events.h"
 #include "holdfast/schedule/learn.h"
+#include "holdfast/store/place.h"
 
 namespace holdfast {
 namespace {
@@ -15,6 +17,8 @@ constexpr Tag kFetchTag = 0x480c;
 constexpr int64_t kFetch = 1;            // the only one
 const char* const kCompare = "compare";  // rank 0's word before a save
 constexpr int kFalseAlarms = 3;
+// A rank that others wait for is named after this time, in good time before they give up.
+constexpr Duration kLate = std::chrono::seconds(8);
 
 Path log_path(const Path& run, int rank) {
   return run / "events" / fmt::format("rank-{:04}.jsonl", rank);
@@ -62,9 +66,9 @@ Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options,
          Scheduler scheduler)
     : env_(env),
       transport_(transport),
-      learned_(learn_from(env, run, transport)),
       log_(open_log(env, run, transport == nullptr ? 0 : transport->rank(), options)),
-      warnings_(options.saver.events != nullptr ? options.saver.events : log_.get()),
+      warnings_(env,
+                options.saver.events != nullptr ? options.saver.events : log_.get()),
       options_(with_events(std::move(options), &warnings_)),
       gatherer_(env, transport, options_.saver.agree_within),
       agenda_(
@@ -72,12 +76,29 @@ Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options,
           [this](int64_t first, int64_t last) { return decide(first, last); },
           options_.saver.agree_within + options_.saver.write_within),
       ranks_(env, transport, kFetchTag),
-      scheduler_(std::move(scheduler)) {}
+      scheduler_(std::move(scheduler)) {
+  if (transport_ == nullptr) return;
+  transport_->set_late_watch(
+      {.after = std::min(kLate, options_.saver.agree_within / 4),
+       .tell = [this](const std::vector<int>& missing) { tell_late(missing); }});
+}
 
-Job::~Job() = default;
+Job::~Job() {
+  if (transport_ != nullptr) transport_->set_late_watch({});
+}
+
+void Job::tell_late(const std::vector<int>& missing) {
+  const Duration waited = transport_->late_watch().after;
+  emit(warnings_, env_,
+       RanksLate{.rank = transport_->rank(),
+                 .missing = name_ranks(missing),
+                 .what = doing_,
+                 .seconds = std::chrono::duration<double>(waited).count()});
+}
 
 Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* transport,
                                        JobOptions options) {
+  HOLDFAST_TRY(check_place(run));
   options = with_workers(std::move(options), transport);
   Scheduler scheduler =
       HOLDFAST_TRY(Scheduler::create(options.schedule).within("schedule"));
@@ -85,6 +106,9 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
       new Job(env, run, transport, std::move(options), std::move(scheduler)));
   HOLDFAST_TRY(job->fetch(run));
   job->saver_ = HOLDFAST_TRY(Saver::open(env, run, transport, job->options_.saver));
+  emit(job->warnings_, env, JobOpened{});
+  // After the saver has told who owned the run before, and how that process ended.
+  job->learned_ = learn_from(env, run, transport);
   if (job->options_.signals) job->signals_ = std::make_unique<StopSignals>();
   return job;
 }
@@ -98,7 +122,10 @@ Result<void> Job::fetch(const Path& run) {
     return told.error.has_value() ? Result<void>(*told.error) : Result<void>();
   }
   Message message{.serial = kFetch, .kind = "fetch"};
-  Result<Fetched> fetched = fetch_newest(env_, run, tiers, &warnings_);
+  const FetchOptions how{
+      .allow_unreachable_tiers = options_.saver.allow_unreachable_tiers,
+      .events = &warnings_};
+  Result<Fetched> fetched = fetch_newest(env_, run, tiers, how);
   if (!fetched.ok()) message.error = fetched.error();
   HOLDFAST_TRY(ranks_.tell_all(message, options_.saver.agree_within));
   fetched_ = HOLDFAST_TRY(std::move(fetched));
@@ -107,6 +134,7 @@ Result<void> Job::fetch(const Path& run) {
 
 Result<void> Job::attach(const HeldPieces& pieces, CudaStream stream,
                          const OwnPieces& own) {
+  doing_ = "the first look at the state";
   LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, own == nullptr, stream));
   if (own != nullptr && transport_ != nullptr) {
     const HeldPieces parted = HOLDFAST_TRY(part(pieces, state, own, stream));
@@ -137,6 +165,7 @@ Result<RestoredState> Job::resume(const HeldPieces& pieces,
 
 Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
                                   const RestoreOptions& options) {
+  doing_ = "resume()";
   saver_->settle({}, options.stream);
   LocalState state;
   const auto state_for = [&](const StepFiles& step) -> Result<const LocalState*> {
@@ -149,6 +178,7 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
   RestoreOptions told = options;
   if (told.events == nullptr) told.events = options_.saver.events;
   if (told.tiers.empty()) told.tiers = tiers_of(options_.saver);
+  told.allow_unreachable_tiers |= options_.saver.allow_unreachable_tiers;
   RestoredState restored =
       HOLDFAST_TRY(restore(env_, saver_->run(), state_for, transport_, told));
   if (restored.folder == fetched_.folder) restored.tier = fetched_.tier;
@@ -158,15 +188,27 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
   return restored;
 }
 
-Result<Due> Job::due(int64_t step) {
+Result<bool> Job::any(bool own) {
+  if (transport_ == nullptr) return own;
+  const std::byte said{static_cast<unsigned char>(own)};
+  const std::vector<Bytes> all = HOLDFAST_TRY(transport_->all_gather(
+      ByteView(&said, 1), env_.now() + options_.saver.agree_within));
+  return std::ranges::any_of(all, [](const Bytes& one) {
+    return !one.empty() && one.front() != std::byte{0};
+  });
+}
+
+Result<Due> Job::due(int64_t step, bool updated) {
+  doing_ = fmt::format("step {}", step);
   if (signals_ != nullptr && !asked_) {
     if (const std::optional<int> signal = signals_->caught()) {
       asked_ = true;
       HOLDFAST_TRY(agenda_.ask_to_stop(fmt::format("signal {}", *signal)));
     }
   }
-  if (ranks_.coordinator()) consult(step);
-  Due due = HOLDFAST_TRY(agenda_.at(step));
+  if (ranks_.coordinator() && updated) consult(step);
+  Due due = HOLDFAST_TRY(
+      agenda_.at(step).within(fmt::format("step {}: waiting for what is due", step)));
   stopping_ |= due.stop;
   return due;
 }
@@ -178,19 +220,34 @@ void Job::consult(int64_t step) {
   learn_outcome();
   // Steps are counted ahead, in decide(): they are known before they come.
   const bool by_steps = std::holds_alternative<EverySteps>(options_.schedule.every);
-  if (scheduler_.step(step, env_.now()) && !by_steps) wanted_ = scheduler_.reason();
+  if (scheduler_.step(step, env_.now()) && !by_steps) {
+    if (retries_.failing()) {
+      scheduler_.dropped(step);
+    } else {
+      wanted_ = scheduler_.reason();
+    }
+  }
+  // What is to be raised is raised by a save, on all ranks.
+  if (retries_.is_due(env_.now()) || saver_->has_to_raise()) {
+    wanted_ = "the last one failed";
+  }
 }
 
 // What became of the newest save, once that is known.
 void Job::learn_outcome() {
   if (!newest_.has_value() || !newest_->handle.is_done()) return;
   const Newest save = *std::exchange(newest_, std::nullopt);
-  if (save.handle.durable().ok()) {
+  const Result<Durable> outcome = save.handle.durable();
+  if (outcome.ok()) {
+    retries_.succeeded();
     return scheduler_.durable(save.step, env_.now() - save.begun, save.bytes);
   }
   scheduler_.dropped(save.step);
-  if (save.handle.is_torn())
+  if (save.handle.is_torn()) {
     wanted_ = "the last one was torn, or of replicas that differ";
+  } else if (may_pass(outcome.error())) {
+    retries_.failed(env_.now());
+  }
 }
 
 std::optional<Appointment> Job::decide(int64_t first, int64_t last) {
@@ -199,7 +256,7 @@ std::optional<Appointment> Job::decide(int64_t first, int64_t last) {
     return Appointment{.step = first, .due = {.save = true, .why = why}};
   }
   const auto* const every = std::get_if<EverySteps>(&options_.schedule.every);
-  if (every == nullptr) return std::nullopt;
+  if (every == nullptr || retries_.failing()) return std::nullopt;
   // After step n - 1, n steps are done.
   const int64_t done = std::max(appointed_, first - 1) + 1;
   const int64_t step = (done / every->steps + 1) * every->steps - 1;
@@ -210,6 +267,7 @@ std::optional<Appointment> Job::decide(int64_t first, int64_t last) {
 }
 
 Result<SaveHandle> Job::save(JobState job) {
+  doing_ = fmt::format("the save after step {}", job.step);
   static_cast<void>(settle({}, job.stream));
   std::optional<Message> decision;
   LocalState state = HOLDFAST_TRY(gather(job, decision));
@@ -294,15 +352,19 @@ Result<void> Job::await_capture(Instant deadline) {
   return captured;
 }
 
-Result<void> Job::close(Instant deadline) { return let_go(saver_->close(deadline)); }
+Result<void> Job::close(Instant deadline) {
+  doing_ = "close()";
+  return let_go(saver_->close(deadline), true);
+}
 
-Result<void> Job::close_alone(Instant deadline) {
-  return let_go(saver_->close_alone(deadline));
+Result<void> Job::close_alone(Instant deadline, bool orderly) {
+  return let_go(saver_->close_alone(deadline), orderly);
 }
 
 // Of the signals, when no save is under way any more. One that came too late for a step to
 // stop at is not lost.
-Result<void> Job::let_go(Result<void> closed) {
+Result<void> Job::let_go(Result<void> closed, bool orderly) {
+  if (closed.ok() && orderly) emit(warnings_, env_, JobClosed{});
   if (!closed.ok() && closed.error().code() == ErrorCode::kTimeout) return closed;
   const std::optional<int> late =
       signals_ == nullptr || stopping_ ? std::nullopt : signals_->caught();

@@ -24,6 +24,7 @@
 #include "holdfast/checkpoint/restore.h"
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/job/agenda.h"
+#include "holdfast/job/retries.h"
 #include "holdfast/job/stop_signals.h"
 #include "holdfast/job/warnings.h"
 #include "holdfast/schedule/scheduler.h"
@@ -89,16 +90,26 @@ class Job {
   Result<RestoredState> resume(const PiecesFor& pieces_for,
                                const RestoreOptions& options = {});
 
-  // What all ranks do after this step.
-  Result<Due> due(int64_t step);
+  // What all ranks do after this step. `updated`: an update was made since the last call;
+  // otherwise nothing new is wanted but a stop.
+  Result<Due> due(int64_t step, bool updated = true);
+  // True if any rank says so. Collective.
+  Result<bool> any(bool own);
   // The loss after a step, for policies that look at it; every k-th step will do.
   void loss(int64_t step, double value) { scheduler_.loss(step, value); }
-  // A save is wanted, by whoever knows better: all ranks make it soon. Rank 0's counts.
-  void want(const std::string& why) { wanted_ = why; }
+  // A save is wanted, by whoever knows better: all ranks make it soon. Rank 0's counts. While
+  // saves fail, the next try comes when it is time for one.
+  void want(const std::string& why) {
+    if (!retries_.failing()) wanted_ = why;
+  }
   // The interval that the policy has found, and why: one line.
   std::string explain() const { return scheduler_.explain(); }
-  // What went wrong since the last call and did not stop the job: one sentence each.
+  // What went wrong since the last call and did not stop the job: one sentence each. Safe
+  // from all threads, at any time: for one that looks every second, also while this one
+  // waits for other ranks.
   std::vector<std::string> take_warnings() { return warnings_.take(); }
+  // What was done since the last call and should not go unsaid: one sentence each.
+  std::vector<std::string> take_notes() { return warnings_.take_notes(); }
   // Saves, on all ranks together; whether it was due or not. Once a stop is due it waits
   // for room, whatever Backpressure says.
   Result<SaveHandle> save(JobState state);
@@ -113,8 +124,10 @@ class Job {
   Result<void> await_capture(Instant deadline);
 
   Result<void> close(Instant deadline = kNoDeadline);
-  // For a process that ends before its time (Saver::close_alone).
-  Result<void> close_alone(Instant deadline = kNoDeadline);
+  // For a process that ends before its time (Saver::close_alone). `orderly`: it leaves
+  // because its program ends, not because something failed; the next process then does not
+  // count this end as a failure.
+  Result<void> close_alone(Instant deadline = kNoDeadline, bool orderly = false);
 
  private:
   Job(Env& env, const Path& run, Transport* transport, JobOptions options,
@@ -128,11 +141,12 @@ class Job {
   Result<HeldPieces> part(const HeldPieces& pieces, const LocalState& state,
                           const OwnPieces& own, CudaStream stream);
   Result<void> part_save(JobState& job, const LocalState& state);
-  Result<void> let_go(Result<void> closed);
+  void tell_late(const std::vector<int>& missing);
+  Result<void> let_go(Result<void> closed, bool orderly);
 
   Env& env_;
   Transport* transport_;
-  Learned learned_;  // by earlier processes; rank 0's
+  Learned learned_{};  // from the events of earlier processes; rank 0's
   std::unique_ptr<EventSink> log_;
   Warnings warnings_;  // before the log
   const JobOptions options_;
@@ -146,8 +160,9 @@ class Job {
   bool asked_ = false;     // to stop
   bool stopping_ = false;  // the next save is the last
   std::string parent_;     // the step folder that the job goes on from
-  int false_alarms_ =
-      0;  // saves of replicas that differed, and then did not; on all ranks
+  // Saves of replicas that differed, and then did not; the same on all ranks.
+  int false_alarms_ = 0;
+  std::string doing_ = "the start";  // what other ranks are waited for to come to
 
   // Rank 0's, for the next decision.
   Scheduler scheduler_;
@@ -155,6 +170,7 @@ class Job {
   bool started_ = false;
   int64_t appointed_ = -1;             // the last step of an appointment by steps
   std::optional<std::string> wanted_;  // a save, as soon as can be, and why
+  Retries retries_;
   // The newest save, until its outcome is learned.
   struct Newest {
     SaveHandle handle;

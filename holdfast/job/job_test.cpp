@@ -12,6 +12,7 @@
 #include "holdfast/base/local_transport.h"
 #include "holdfast/base/memory_env.h"
 #include "holdfast/base/testing.h"
+#include "holdfast/checkpoint/events.h"
 #include "holdfast/store/device_testing.h"
 
 namespace holdfast {
@@ -84,6 +85,61 @@ TEST(Agenda, AStopThatAnyRankAsksForEndsAllAtOneStep) {
   });
   EXPECT_EQ(stopped[0], stopped[1]);
   EXPECT_EQ(stopped[0], stopped[2]);
+}
+
+TEST(Agenda, AloneAStopIsHeardAtAStepThatComesAgain) {
+  MemoryEnv env(1);
+  Agenda agenda(env, nullptr, wants({}), kSoon);
+  EXPECT_FALSE(agenda.at(7).value().save);
+  ASSERT_OK(agenda.ask_to_stop("signal 15"));
+  EXPECT_TRUE(agenda.at(7).value().stop);
+}
+
+TEST(Warnings, NameTheLastDurableStepAtOnceAndThenEveryMinute) {
+  MemoryEnv env(1);
+  Warnings warnings(env);
+  const auto fail = [&](int64_t step) {
+    emit(warnings, env, SaveFailed{.step = step, .code = "no_space", .reason = "full"});
+  };
+  fail(3);
+  EXPECT_EQ(warnings.take(), std::vector<std::string>{
+                                 "step 3 was not saved: full; training goes on, "
+                                 "and no step is durable yet"});
+  emit(warnings, env, SaveDurable{.step = 4, .folder = "step-4"});
+  for (int64_t step = 5; step < 65; ++step) {
+    fail(step);
+    const std::vector<std::string> said = warnings.take();
+    EXPECT_EQ(said.size(), step == 5 || step == 60 ? 1u : 0u) << step;
+    for (const std::string& one : said) {
+      EXPECT_NE(one.find("the last durable step is 4"), std::string::npos) << one;
+    }
+    env.advance(std::chrono::seconds(1));
+  }
+  for (int minute = 0; minute < 3; ++minute) {  // nothing is tried any more
+    env.advance(std::chrono::minutes(1));
+    EXPECT_EQ(warnings.take().size(), 1u);
+  }
+  emit(warnings, env, SaveDurable{.step = 70, .folder = "step-70"});
+  env.advance(std::chrono::minutes(5));
+  EXPECT_TRUE(warnings.take().empty());
+}
+
+TEST(Retries, ComeAtOnceAndThenAfterPausesThatGrowToAMinute) {
+  Retries retries;
+  Instant now{};
+  EXPECT_FALSE(retries.failing() || retries.is_due(now));
+  for (const int pause : {0, 1, 2, 4, 8, 16, 32, 60, 60}) {
+    retries.failed(now);
+    EXPECT_TRUE(retries.failing());
+    if (pause > 0) {
+      EXPECT_FALSE(retries.is_due(now + std::chrono::seconds(pause - 1)));
+    }
+    now += std::chrono::seconds(pause);
+    EXPECT_TRUE(retries.is_due(now));
+    EXPECT_FALSE(retries.is_due(now));
+  }
+  retries.succeeded();
+  EXPECT_FALSE(retries.failing());
 }
 
 int called = 0;
@@ -287,6 +343,38 @@ TEST_F(TwoRanks, SaveEveryFewStepsAndGoOnWithAnotherNumberOfRanks) {
   EXPECT_EQ(train(1, 3, options(EverySteps{4})), 8);  // nothing was due in between
   EXPECT_EQ(train(2, 5, options(EverySteps{2})), 8);
   EXPECT_EQ(train(2, 1, options(EverySteps{2})), 12);
+}
+
+TEST_F(TwoRanks, SavesThatFailAreTriedAgainAfterPausesAndEndNothing) {
+  FaultyEnv faulty(env);
+  const auto job = Job::open(faulty, "run", nullptr, options(EverySteps{1})).value();
+  Bytes memory;
+  const std::vector<HeldPiece> pieces = pieces_of(0, 1, memory);
+  int tries = 0;
+  for (int64_t step = 0; step < 300; ++step) {
+    faulty.fail_at(Op::kCreateFolder, 1, ErrorCode::kNoSpace);
+    const Due due = job->due(step).value();
+    if (due.save) {
+      ++tries;
+      const SaveHandle handle = job->save({.step = step, .pieces = pieces}).value();
+      job->settle();
+      EXPECT_ERROR(handle.durable(), ErrorCode::kNoSpace);
+    }
+    env.advance(std::chrono::seconds(1));
+  }
+  EXPECT_GE(tries, 8);
+  EXPECT_LE(tries, 16);
+  EXPECT_ERROR(job->close(), ErrorCode::kNoSpace);
+}
+
+TEST_F(TwoRanks, WhatCannotPassIsRaisedAtTheNextStep) {
+  const auto job = Job::open(env, "run", nullptr, options(EverySteps{1000})).value();
+  Bytes memory;
+  const std::vector<HeldPiece> pieces = pieces_of(0, 1, memory);
+  EXPECT_ERROR(job->save({.step = -1, .pieces = pieces})->durable(),
+               ErrorCode::kInvalid);
+  ASSERT_TRUE(job->due(1)->save);
+  EXPECT_ERROR(job->save({.step = 1, .pieces = pieces}), ErrorCode::kInvalid);
 }
 
 TEST_F(TwoRanks, ASignalThatComesWhileTheLastSaveIsCommittedDoesNotEndIt) {

@@ -79,7 +79,10 @@ FailureRate::FailureRate(double mtbf_of_worker, double worth)
 FailureRate FailureRate::unknown(int64_t workers) {
   const auto count = static_cast<double>(std::max<int64_t>(workers, 1));
   const double job_rate = 1 / (7 * kDay) + count / (400 * kDay);
-  return FailureRate(count / job_rate, 1);
+  // Nobody has stated it, and it may be wrong by a factor of 60 either way, which is the
+  // spread of a Gamma prior of this shape: a few failures soon outweigh it.
+  constexpr double kWorth = 0.25;
+  return FailureRate(count / job_rate, kWorth);
 }
 
 void FailureRate::exposed(double worker_seconds) {

@@ -68,7 +68,7 @@ class StepTimes {
 // are linear in the rate.
 class FailureRate {
  public:
-  // The prior is worth so many failures; without knowledge one.
+  // The prior is worth so many failures; without knowledge a quarter of one.
   FailureRate(double mtbf_of_worker, double worth);
   // Of a job whose failures nobody has stated: one a week, and one in 400 days a worker.
   static FailureRate unknown(int64_t workers);

@@ -15,19 +15,28 @@ std::optional<double> number_of(const EventRecord& record, std::string_view fiel
   return std::nullopt;
 }
 
+std::optional<int64_t> integer_of(const EventRecord& record, std::string_view field) {
+  const EventValue* value = record.find(field);
+  const auto* number = value == nullptr ? nullptr : std::get_if<int64_t>(value);
+  return number == nullptr ? std::nullopt : std::optional(*number);
+}
+
+// Reads events one by one; what it knows of the process that they are of starts anew with
+// the next process.
 class Reader {
  public:
   explicit Reader(int64_t workers) : workers_(static_cast<double>(workers)) {}
 
   void read(const EventRecord& record) {
-    if (record.name == "restored") restart(record);
-    if (last_ && record.wall > *last_) {
-      const std::chrono::duration<double> passed = record.wall - *last_;
-      learned_.worker_seconds += passed.count() * workers_;
-    }
-    last_ = record.wall;
+    if (record.name == "run_taken_over") return taken_over(record);
+    if (record.name == "job_opened") return opened(record);
+    if (record.name == "restored") return restored(record);
+    const bool closed = record.name == "job_closed";
+    if (!closed && !record.name.starts_with("save_")) return;
+    alive(record.wall);
     if (record.name == "save_captured") captured(record);
     if (record.name == "save_durable") durable(record);
+    if (closed) end_process(true);
   }
 
   Learned learned() {
@@ -37,13 +46,44 @@ class Reader {
   }
 
  private:
-  void restart(const EventRecord& record) {
-    const auto step = number_of(record, "step");
-    if (last_ && step && captured_step_ && *step != *captured_step_) {
-      learned_.failures += 1;
+  // The process was at work until then.
+  void alive(WallTime until) {
+    if (last_ && until > *last_) {
+      const std::chrono::duration<double> passed = until - *last_;
+      learned_.worker_seconds += passed.count() * workers_;
     }
+    if (!last_ || until > *last_) last_ = until;
+  }
+
+  void end_process(bool clean) {
+    if (last_ && !clean) learned_.failures += 1;
     last_ = std::nullopt;
+    marked_ = false;
     first_ = true;
+  }
+
+  // One that let go may be another than the process of these events, such as a gc between.
+  void taken_over(const EventRecord& record) {
+    const EventValue* reason = record.find("reason");
+    const bool let_go =
+        reason != nullptr && *reason == EventValue(std::string("it let go"));
+    const auto seen = integer_of(record, "last_seen_ns");
+    if (!let_go && last_ && seen && *seen <= record.wall.time_since_epoch().count()) {
+      alive(WallTime(Duration(*seen)));
+    }
+    end_process(let_go && !marked_);
+  }
+
+  void opened(const EventRecord& record) {
+    end_process(false);
+    alive(record.wall);
+    marked_ = true;
+  }
+
+  // In a process that is marked it is no start: the job went back to an older step.
+  void restored(const EventRecord& record) {
+    if (!marked_) end_process(false);
+    alive(record.wall);
   }
 
   // The first save of a process counts only if there is no other.
@@ -70,7 +110,8 @@ class Reader {
   const double workers_;
   Learned learned_;
   Window stalls_, persists_;
-  std::optional<WallTime> last_;
+  std::optional<WallTime> last_;  // of this process; none before its first event
+  bool marked_ = false;           // it began with job_opened
   std::optional<double> captured_step_;
   double captured_seconds_ = -1;
   bool first_ = true, only_first_ = false;

@@ -68,6 +68,11 @@ Device::~Device() {
     const Entered entered(*this);
     if (entered.outcome().ok()) driver_.destroy_stream(stream_);
   }
+  {
+    const Entered entered(*this);
+    MutexLock lock(spare_mutex_);
+    for (CudaEvent const event : spare_) driver_.destroy_event(event);
+  }
   driver_.release_context(number_);
 }
 
@@ -78,14 +83,28 @@ CudaStream Device::here(CudaStream stream) const {
   return context.ok() && *context != context_ ? nullptr : stream;
 }
 
+// In the device's context. What waits for the last record of a spare one goes on waiting
+// for that: a wait is put into a stream with the record that the event had then.
+Result<CudaEvent> Device::take_event() const {
+  {
+    MutexLock lock(spare_mutex_);
+    if (!spare_.empty()) {
+      CudaEvent const event = spare_.back();
+      spare_.pop_back();
+      return event;
+    }
+  }
+  return driver_.create_event();
+}
+
 Result<DeviceMark> Device::mark(CudaStream stream) const {
   const Entered entered(*this);
   HOLDFAST_TRY(entered.outcome());
-  const auto destroy = [this](CudaEvent event) {
-    const Entered again(*this);
-    driver_.destroy_event(event);
+  const auto give_back = [this](CudaEvent event) {
+    MutexLock lock(spare_mutex_);
+    spare_.push_back(event);
   };
-  const DeviceMark mark(this, {HOLDFAST_TRY(driver_.create_event()), destroy});
+  const DeviceMark mark(this, {HOLDFAST_TRY(take_event()), give_back});
   HOLDFAST_TRY(driver_.record(mark.event_.get(), here(stream)));
   return mark;
 }
@@ -118,36 +137,38 @@ Result<void> Device::write(const BoxMemory& to, ByteSpan memory, int64_t first,
   return {};
 }
 
-Result<void> Device::InsideCopies::add(const BoxMemory& from, ByteView memory,
-                                       ByteSpan into) {
-  const auto add_one = [&](const StridedCopy& part) -> Result<void> {
-    const CudaCopy run{.to = address_of(into.data() + part.to),
-                       .from = address_of(memory.data() + part.from),
-                       .bytes = part.run};
-    if (device_.copier_ == nullptr || part.loops > 0 || !is_aligned(run)) {
-      const Entered entered(device_);
-      HOLDFAST_TRY(entered.outcome());
-      return device_.copy(part, memory, into);
-    }
-    check_copy(part, memory.size(), into.size());
-    runs_.push_back(run);
-    return {};
-  };
+void Device::InsideCopies::add(const BoxMemory& from, ByteView memory, ByteSpan into) {
   // Most boxes have no gaps, and for them nothing is planned: a save makes training wait.
   if (from.map == Map::dense(from.box, from.element_bytes, from.map.offset)) {
-    return add_one({.from = from.map.offset, .run = std::ssize(into)});
+    add_part({.from = from.map.offset, .run = std::ssize(into)}, memory, into);
+    return;
   }
   for (const StridedCopy& part : plan_gather(from, 0, std::ssize(into))) {
-    HOLDFAST_TRY(add_one(part));
+    add_part(part, memory, into);
   }
-  return {};
 }
 
-Result<void> Device::InsideCopies::run() {
-  if (runs_.empty()) return {};
-  const Entered entered(device_);
+void Device::InsideCopies::add_part(const StridedCopy& part, ByteView memory,
+                                    ByteSpan into) {
+  const CudaCopy run{.to = address_of(into.data() + part.to),
+                     .from = address_of(memory.data() + part.from),
+                     .bytes = part.run};
+  if (device_->copier_ == nullptr || part.loops > 0 || !is_aligned(run)) {
+    scattered_.push_back({.copy = part, .from = memory, .to = into});
+    return;
+  }
+  check_copy(part, memory.size(), into.size());
+  runs_.push_back(run);
+}
+
+Result<void> Device::InsideCopies::run() const {
+  const Entered entered(*device_);
   HOLDFAST_TRY(entered.outcome());
-  return device_.driver_.copy_all(device_.copier_, runs_, device_.stream_);
+  for (const Strided& one : scattered_) {
+    HOLDFAST_TRY(device_->copy(one.copy, one.from, one.to));
+  }
+  if (runs_.empty()) return {};
+  return device_->driver_.copy_all(device_->copier_, runs_, device_->stream_);
 }
 
 // Between the two spans, which are only looked at as addresses.

@@ -78,17 +78,27 @@ class Device : public HostPinner {
   Result<void> write(const BoxMemory& to, ByteSpan memory, int64_t first,
                      ByteView from) const;
 
-  // Whole boxes of the device's memory into other memory of it, in a few calls of the
-  // driver: those that are added, when run() is called at the latest.
+  // Copies of whole boxes of the device's memory into other memory of it. They are added
+  // once, and can be run again for as long as both memories stay where they are.
   class InsideCopies {
    public:
-    explicit InsideCopies(const Device& device) : device_(device) {}
-    Result<void> add(const BoxMemory& from, ByteView memory, ByteSpan into);
-    Result<void> run();
+    explicit InsideCopies(const Device& device) : device_(&device) {}
+    void add(const BoxMemory& from, ByteView memory, ByteSpan into);
+    // Puts all of them into our stream, in a few calls of the driver.
+    Result<void> run() const;
+    const Device& device() const { return *device_; }
 
    private:
-    const Device& device_;
-    std::vector<CudaCopy> runs_;
+    struct Strided {
+      StridedCopy copy;
+      ByteView from;
+      ByteView to;
+    };
+    void add_part(const StridedCopy& part, ByteView memory, ByteSpan into);
+
+    const Device* device_;
+    std::vector<CudaCopy> runs_;      // one kernel does all of them
+    std::vector<Strided> scattered_;  // a call of the driver each, or more
   };
 
   // Memory of the device. kNoSpace if fewer than `reserve` bytes would stay free. Freeing
@@ -108,6 +118,7 @@ class Device : public HostPinner {
   Device(CudaDriver& driver, int number, CudaContext context)
       : driver_(driver), number_(number), context_(context) {}
   CudaStream here(CudaStream stream) const;
+  Result<CudaEvent> take_event() const;
   Result<void> copy(const StridedCopy& copy, ByteView from, ByteView to) const;
   Result<void> copy_loops(const StridedCopy& copy, int depth, DeviceAddress from,
                           DeviceAddress to) const;
@@ -117,6 +128,9 @@ class Device : public HostPinner {
   const CudaContext context_;
   CudaStream stream_ = nullptr;
   CudaKernel copier_ = nullptr;  // null where the driver has none
+  // Events that no mark uses any more. To make a new one takes longer than to record it.
+  mutable Mutex spare_mutex_;
+  mutable std::vector<CudaEvent> spare_ HOLDFAST_GUARDED_BY(spare_mutex_);
 };
 
 // The devices that the pieces are on, each once.

@@ -55,12 +55,19 @@ Result<void> SnapshotRoom::grow(int64_t bytes) {
   return {};
 }
 
-Result<void> SnapshotRoom::claim(int64_t bytes) {
-  HOLDFAST_TRY(prepare(bytes));
+bool SnapshotRoom::has_memory_of(const SnapshotPlan& plan) const {
+  return memory_.data() == plan.room.data() && memory_.size() == plan.room.size();
+}
+
+bool SnapshotRoom::is_ready_for(const SnapshotPlan& plan) const {
   MutexLock lock(mutex_);
-  if (taken_) return no_space("device {}: a snapshot has the room", device_.number());
+  return !taken_ && has_memory_of(plan);
+}
+
+void SnapshotRoom::claim(const SnapshotPlan& plan) {
+  MutexLock lock(mutex_);
+  HOLDFAST_CHECK(!taken_ && has_memory_of(plan), "a plan for another room");
   taken_ = true;
-  return {};
 }
 
 void SnapshotRoom::release() {
@@ -81,49 +88,57 @@ bool SnapshotRoom::give_back() {
   return true;
 }
 
-Result<std::unique_ptr<DeviceSnapshot>> SnapshotRoom::take(int64_t bytes,
-                                                           const DeviceMark& mark,
-                                                           const FillRoom& fill) {
-  HOLDFAST_TRY(claim(bytes));
-  Result<DeviceMark> copied = copy(mark, fill);
+Result<SnapshotPlan> SnapshotRoom::plan(int64_t bytes, const FillRoom& fill) {
+  HOLDFAST_TRY(prepare(bytes));
+  SnapshotPlan plan{
+      .bytes = bytes, .room = {}, .copies = Device::InsideCopies(device_)};
+  {
+    MutexLock lock(mutex_);
+    plan.room = memory_;
+  }
+  fill(plan.copies, SnapshotPlaces(plan.room));
+  return plan;
+}
+
+Result<SnapshotPlan> SnapshotRoom::plan(std::span<PieceToWrite* const> pieces) {
+  const auto fill = [&](Device::InsideCopies& copies, SnapshotPlaces room) {
+    for (const PieceToWrite* piece : pieces) {
+      copies.add(piece->place(), piece->memory, room.next(piece->bytes()));
+    }
+  };
+  return plan(snapshot_bytes(pieces), fill);
+}
+
+void point_to_copies(ByteSpan room, std::span<PieceToWrite* const> pieces) {
+  SnapshotPlaces places(room);
+  for (PieceToWrite* piece : pieces) {
+    piece->memory = places.next(piece->bytes());
+    piece->map = Map::dense(piece->box, bytes_of(piece->dtype));
+  }
+}
+
+Result<std::unique_ptr<DeviceSnapshot>> SnapshotRoom::take(
+    std::span<PieceToWrite* const> pieces, const DeviceMark& mark) {
+  const SnapshotPlan planned = HOLDFAST_TRY(plan(pieces));
+  auto snapshot = HOLDFAST_TRY(take(planned, mark));
+  point_to_copies(planned.room, pieces);
+  return snapshot;
+}
+
+Result<std::unique_ptr<DeviceSnapshot>> SnapshotRoom::take(const SnapshotPlan& plan,
+                                                           const DeviceMark& mark) {
+  claim(plan);
+  const auto copy = [&]() -> Result<DeviceMark> {
+    HOLDFAST_TRY(device_.follow(mark));
+    HOLDFAST_TRY(plan.copies.run());
+    return device_.mark();
+  };
+  Result<DeviceMark> copied = copy();
   if (!copied.ok()) {
     release();
     return std::move(copied).error();
   }
   return std::unique_ptr<DeviceSnapshot>(new DeviceSnapshot(*this, *std::move(copied)));
-}
-
-Result<std::unique_ptr<DeviceSnapshot>> SnapshotRoom::take(
-    std::span<PieceToWrite* const> pieces, const DeviceMark& mark) {
-  SnapshotPlaces places;
-  const auto fill = [&](Device::InsideCopies& copies,
-                        SnapshotPlaces room) -> Result<void> {
-    places = room;
-    for (const PieceToWrite* piece : pieces) {
-      HOLDFAST_TRY(
-          copies.add(piece->place(), piece->memory, room.next(piece->bytes())));
-    }
-    return {};
-  };
-  auto snapshot = HOLDFAST_TRY(take(snapshot_bytes(pieces), mark, fill));
-  for (PieceToWrite* piece : pieces) {
-    piece->memory = places.next(piece->bytes());
-    piece->map = Map::dense(piece->box, bytes_of(piece->dtype));
-  }
-  return snapshot;
-}
-
-// The room is claimed.
-Result<DeviceMark> SnapshotRoom::copy(const DeviceMark& mark, const FillRoom& fill) {
-  const ByteSpan room = [&] {
-    MutexLock lock(mutex_);
-    return memory_;
-  }();
-  HOLDFAST_TRY(device_.follow(mark));
-  Device::InsideCopies copies(device_);
-  HOLDFAST_TRY(fill(copies, SnapshotPlaces(room)));
-  HOLDFAST_TRY(copies.run());
-  return device_.mark();
 }
 
 }  // namespace holdfast

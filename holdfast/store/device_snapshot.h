@@ -65,8 +65,15 @@ class SnapshotPlaces {
   ByteSpan room_;
 };
 
-// Puts into the device's stream what is to be copied into the room.
-using FillRoom = std::function<Result<void>(Device::InsideCopies&, SnapshotPlaces)>;
+// Adds what is to be copied into the places of a room.
+using FillRoom = std::function<void(Device::InsideCopies&, SnapshotPlaces)>;
+
+// What is copied into the memory of a room. Serves every snapshot of the same memory.
+struct SnapshotPlan {
+  int64_t bytes = 0;
+  ByteSpan room;
+  Device::InsideCopies copies;
+};
 
 // The memory for snapshots of one device, which must outlive it. Safe from several threads.
 class SnapshotRoom {
@@ -81,10 +88,16 @@ class SnapshotRoom {
   // Takes memory for snapshots of up to so many bytes, so that the first one need not.
   // kNoSpace where the device has too little, or a snapshot has the room.
   Result<void> prepare(int64_t bytes);
-  // Copies memory as it is after `mark`, into so many bytes. kNoSpace as prepare().
-  Result<std::unique_ptr<DeviceSnapshot>> take(int64_t bytes, const DeviceMark& mark,
-                                               const FillRoom& fill);
-  // Copies the pieces, all of this device, which point to their copies then.
+  // What `fill` adds, for so many bytes of the room. kNoSpace as prepare().
+  Result<SnapshotPlan> plan(int64_t bytes, const FillRoom& fill);
+  // Of all of the pieces, which are on this device.
+  Result<SnapshotPlan> plan(std::span<PieceToWrite* const> pieces);
+  // True if no snapshot has the room, and its memory is still that of the plan.
+  bool is_ready_for(const SnapshotPlan& plan) const;
+  // Copies memory as it is after `mark`. The room is ready for the plan.
+  Result<std::unique_ptr<DeviceSnapshot>> take(const SnapshotPlan& plan,
+                                               const DeviceMark& mark);
+  // Plans and copies the pieces, which point to their copies then.
   Result<std::unique_ptr<DeviceSnapshot>> take(std::span<PieceToWrite* const> pieces,
                                                const DeviceMark& mark);
   // No snapshot has it.
@@ -94,9 +107,9 @@ class SnapshotRoom {
 
  private:
   friend class DeviceSnapshot;
-  Result<void> claim(int64_t bytes);
+  void claim(const SnapshotPlan& plan);
   void release();
-  Result<DeviceMark> copy(const DeviceMark& mark, const FillRoom& fill);
+  bool has_memory_of(const SnapshotPlan& plan) const HOLDFAST_REQUIRES(mutex_);
   Result<void> grow(int64_t bytes) HOLDFAST_REQUIRES(mutex_);
 
   const Device& device_;
@@ -108,5 +121,7 @@ class SnapshotRoom {
 
 // What a snapshot of the pieces takes of a room.
 int64_t snapshot_bytes(std::span<const PieceToWrite* const> pieces);
+// Lets the pieces point to their copies, which a plan of all of them has in the room.
+void point_to_copies(ByteSpan room, std::span<PieceToWrite* const> pieces);
 
 }  // namespace holdfast

@@ -270,7 +270,7 @@ class StagingTest : public DeviceTest {
       fill_random(memory, i + 1);
       PieceToWrite piece = piece_of(memory, static_cast<int64_t>(expected_.size()));
       if (i % 3 == 0) piece.device = nullptr;
-      shard_.pieces.push_back(piece);
+      shard_.pieces.edit().push_back(piece);
       expected_.insert(expected_.end(), memory.begin(), memory.end());
     }
   }
@@ -362,7 +362,7 @@ TEST_P(StagingTest, ASnapshotIsStagedLikeTheTensors) {
   SnapshotRoom room(*device_);
   ShardToWrite copy = shard_;
   std::vector<PieceToWrite*> of_device;
-  for (PieceToWrite& piece : copy.pieces) {
+  for (PieceToWrite& piece : copy.pieces.edit()) {
     if (piece.device != nullptr) of_device.push_back(&piece);
   }
   const auto snapshot = room.take(of_device, device_->mark(training_).value()).value();

@@ -87,15 +87,28 @@ struct RemovalFailed {
   }
 };
 
+// A file of the run directory is damaged, and the job went on without it.
+struct RunFileDamaged {
+  static constexpr std::string_view kName = "run_file_damaged";
+  std::string reason{};  // names the file
+  std::string remedy{};  // what was done
+  static void fields(auto& self, auto&& field) {
+    field("reason", self.reason);
+    field("remedy", self.remedy);
+  }
+};
+
 struct RunTakenOver {
   static constexpr std::string_view kName = "run_taken_over";
   int64_t epoch = 0;  // of the new owner
   std::string from{};
   std::string reason{};
+  int64_t last_seen_ns = 0;  // since 1970: when the old owner last renewed its lease
   static void fields(auto& self, auto&& field) {
     field("epoch", self.epoch);
     field("from", self.from);
     field("reason", self.reason);
+    field("last_seen_ns", self.last_seen_ns);
   }
 };
 

@@ -4,6 +4,7 @@
 
 #include "holdfast/base/json.h"
 #include "holdfast/base/xxh3.h"
+#include "holdfast/store/json_digest_internal.h"
 #include "holdfast/store/json_text_internal.h"
 #include "holdfast/store/step_name.h"
 
@@ -12,12 +13,6 @@ namespace {
 
 constexpr std::string_view kKind = "manifest";
 constexpr int64_t kVersion = 1;
-
-// The last member. Its width is fixed, so that a reader finds the digest before it
-// believes any byte.
-constexpr std::string_view kTailStart = ",\n\"digest\":\"";
-constexpr std::string_view kTailEnd = "\"}\n";
-constexpr size_t kDigits = 32;
 
 template <typename Map, typename PutValue>
 void put_map(std::string& out, const Map& map, PutValue put_value) {
@@ -42,24 +37,6 @@ void put_files(std::string& out, const std::vector<ManifestFile>& files) {
     out += '}';
   }
   out += ']';
-}
-
-// All bytes up to the digest, if what stands in its place is that digest.
-Result<std::string_view> covered(std::string_view text, const std::string& where) {
-  const size_t tail = kTailStart.size() + kDigits + kTailEnd.size();
-  if (text.size() < tail) {
-    return corrupt("{}: {} bytes, want more than {}", where, text.size(), tail);
-  }
-  const std::string_view before =
-      text.substr(0, text.size() - kDigits - kTailEnd.size());
-  if (!before.ends_with(kTailStart) || !text.ends_with(kTailEnd)) {
-    return corrupt("{}: does not end with its digest", where);
-  }
-  const std::string digest = xxh3_128(bytes_of(before)).hex();
-  if (text.substr(before.size(), kDigits) != digest) {
-    return corrupt("{}: its bytes have the digest {}, want another", where, digest);
-  }
-  return before.substr(0, before.size() - kTailStart.size());
 }
 
 Result<double> read_metric(const Json& value, const std::string& where) {
@@ -175,7 +152,7 @@ std::string xxh3_digest(ByteView bytes) {
 Result<DigestKind> parse_file_digest(std::string_view digest) {
   const size_t colon = std::min(digest.find(':'), digest.size());
   const std::string_view kind = digest.substr(0, colon);
-  const size_t wanted = kind == "crc32c" ? 8 : kind == "xxh3" ? kDigits : 0;
+  const size_t wanted = kind == "crc32c" ? 8 : kind == "xxh3" ? 32 : 0;
   const std::string_view digits = digest.substr(std::min(colon + 1, digest.size()));
   if (wanted == 0 || digits.size() != wanted || !from_hex(digits).ok()) {
     return invalid("a digest that is neither crc32c with 8 digits nor xxh3 with 32");
@@ -202,14 +179,12 @@ Bytes encode_manifest(const Manifest& manifest) {
   put_map(out, manifest.metrics, [&](double value) { put_number(out, value); });
   out += ",\n\"files\":";
   put_files(out, manifest.files);
-  out += kTailStart;
-  out += xxh3_128(bytes_of(out)).hex();
-  out += kTailEnd;
+  put_digest(out);
   return copy_of(bytes_of(out));
 }
 
 Result<Manifest> decode_manifest(ByteView json, const std::string& where) {
-  const std::string_view members = HOLDFAST_TRY(covered(text_of(json), where));
+  const std::string_view members = HOLDFAST_TRY(check_digest(text_of(json), where));
   const Result<Json> parsed = parse_json(std::string(members) + "}", where);
   if (!parsed.ok()) return parsed.error().as(ErrorCode::kCorrupt);
   Result<Manifest> manifest = [&]() -> Result<Manifest> {

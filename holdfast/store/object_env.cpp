@@ -11,7 +11,6 @@
 namespace holdfast {
 namespace {
 
-constexpr std::string_view kObjectScheme = "s3:/";
 constexpr int64_t kReadAhead = int64_t{8}
                                << 20;  // bytes fetched for who reads in order
 
@@ -87,17 +86,24 @@ class ObjectFile : public File {
   Bytes ahead_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-}  // namespace
-
-bool is_object_path(const Path& path) {
-  return path.native().starts_with(kObjectScheme);
+// Whether the path is one of an object store. kInvalid where it has another scheme.
+Result<bool> is_here(const Path& path) {
+  HOLDFAST_TRY(check_scheme(path));
+  return is_object_path(path);
 }
+
+// The folder of a step: by its number, or by the key of a manifest that is damaged.
+bool is_step_folder(std::string_view name) {
+  return parse_step_name(name).has_value() || is_manifest_name(name);
+}
+
+}  // namespace
 
 struct ObjectEnv::Place {
   std::string bucket;
-  std::string prefix;              // of the run, or of a folder of runs
-  std::optional<StepName> step{};  // of the run
-  std::string file{};              // of the step, or else of the run
+  std::string prefix;                 // of the run, or of a folder of runs
+  std::optional<std::string> step{};  // the folder of a step of the run
+  std::string file{};                 // of the step, or else of the run
 
   std::string run() const { return bucket + "/" + prefix; }
   std::string text() const {
@@ -116,7 +122,7 @@ struct ObjectEnv::Run {
   std::shared_ptr<ObjectStore> store;  // of what is open in it, too
   ObjectTier tier;
   std::string id = "unknown";  // while no manifest can be read
-  std::map<StepName, Step> steps{};
+  std::map<std::string, Step> steps{};  // by their folders' names
   std::vector<std::string> below{};  // if there are no steps: runs under this prefix
 };
 
@@ -134,11 +140,11 @@ ObjectEnv::Place ObjectEnv::locate(const Path& path) {
   if (names.size() > 1) place.bucket = names[1];
   names.erase(names.begin(),
               names.begin() + std::min<std::ptrdiff_t>(2, std::ssize(names)));
-  if (names.size() > 1 && parse_step_name(names[names.size() - 2])) {
+  if (names.size() > 1 && is_step_folder(names[names.size() - 2])) {
     place.file = names.back();
     names.pop_back();
   }
-  if (!names.empty()) place.step = parse_step_name(names.back());
+  if (!names.empty() && is_step_folder(names.back())) place.step = names.back();
   const bool of_run =
       !names.empty() && (names.back() == kRunFile || names.back() == kOwnerFile ||
                          names.back() == kLatestFile);
@@ -187,10 +193,13 @@ Result<std::unique_ptr<ObjectEnv::Run>> ObjectEnv::look(const Place& place,
     if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;
     if (!bytes.ok()) return bytes.error();
     const Result<Manifest> manifest = decode_manifest(*bytes, place.text());
-    if (manifest.ok()) run.id = manifest->run;
-    const int64_t number = manifest.ok() ? manifest->step : 0;
-    const StepName name{.step = number, .generation = ++generations[number]};
-    run.steps.emplace(name, Step{.key = key, .manifest = *std::move(bytes)});
+    std::string folder = manifest_name(key);
+    if (manifest.ok()) {
+      run.id = manifest->run;
+      const int64_t generation = ++generations[manifest->step];
+      folder = StepName{.step = manifest->step, .generation = generation}.text();
+    }
+    run.steps.emplace(folder, Step{.key = key, .manifest = *std::move(bytes)});
   }
   if (run.steps.empty()) run.below = HOLDFAST_TRY(runs_below(*store, place.prefix));
   return std::make_unique<Run>(std::move(run));
@@ -210,7 +219,7 @@ Result<ObjectEnv::Step*> ObjectEnv::step_at(const Place& place) {
   Run* const run = HOLDFAST_TRY(run_at(place, false));
   const auto found = run->steps.find(*place.step);
   if (found == run->steps.end()) {
-    return not_found("{}: no {}", place.text(), place.step->text());
+    return not_found("{}: no {}", place.text(), *place.step);
   }
   Step& step = found->second;
   if (!step.files.has_value()) step.files = HOLDFAST_TRY(run->tier.files(step.key));
@@ -244,7 +253,7 @@ Result<std::shared_ptr<const Source>> ObjectEnv::source_at(const Place& place) {
 }
 
 Result<std::unique_ptr<File>> ObjectEnv::open(const Path& path, OpenOptions options) {
-  if (!is_object_path(path)) return inner_.open(path, options);
+  if (!HOLDFAST_TRY(is_here(path))) return inner_.open(path, options);
   if (options.mode != OpenMode::kRead) return read_only(path);
   if (options.direct) return unsupported("{}: no direct reads", path.native());
   const Place place = locate(path);
@@ -257,8 +266,18 @@ Result<std::unique_ptr<File>> ObjectEnv::open(const Path& path, OpenOptions opti
       std::make_unique<ObjectFile>(path, HOLDFAST_TRY(source_at(place))));
 }
 
+Result<std::unique_ptr<File>> ObjectEnv::create_unnamed(const Path& folder) {
+  if (is_object_path(folder)) return read_only(folder);
+  return inner_.create_unnamed(folder);
+}
+
+Result<void> ObjectEnv::name_file(File& file, const Path& to) {
+  if (is_object_path(to)) return read_only(to);
+  return inner_.name_file(file, to);
+}
+
 Result<FileInfo> ObjectEnv::info(const Path& path) {
-  if (!is_object_path(path)) return inner_.info(path);
+  if (!HOLDFAST_TRY(is_here(path))) return inner_.info(path);
   const Place place = locate(path);
   MutexLock lock(mutex_);
   if (!place.file.empty() && place.step.has_value() && place.file != kManifestName) {
@@ -277,7 +296,7 @@ Result<FileInfo> ObjectEnv::info(const Path& path) {
 }
 
 Result<std::vector<std::string>> ObjectEnv::list(const Path& folder) {
-  if (!is_object_path(folder)) return inner_.list(folder);
+  if (!HOLDFAST_TRY(is_here(folder))) return inner_.list(folder);
   const Place place = locate(folder);
   MutexLock lock(mutex_);
   if (!place.file.empty()) return invalid("{}: is no folder", folder.native());
@@ -289,7 +308,7 @@ Result<std::vector<std::string>> ObjectEnv::list(const Path& folder) {
   } else {
     const Run* const run = HOLDFAST_TRY(run_at(place, true));
     names = run->below;
-    for (const auto& [name, step] : run->steps) names.push_back(name.text());
+    for (const auto& [name, step] : run->steps) names.push_back(name);
     if (!run->steps.empty()) names.emplace_back(kRunFile);
   }
   std::sort(names.begin(), names.end());
@@ -297,38 +316,38 @@ Result<std::vector<std::string>> ObjectEnv::list(const Path& folder) {
 }
 
 Result<void> ObjectEnv::remove_file(const Path& path) {
-  return is_object_path(path) ? read_only(path) : inner_.remove_file(path);
+  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.remove_file(path);
 }
 
 Result<void> ObjectEnv::rename(const Path& from, const Path& to) {
-  if (is_object_path(from)) return read_only(from);
-  return is_object_path(to) ? read_only(to) : inner_.rename(from, to);
+  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
+  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.rename(from, to);
 }
 
 Result<void> ObjectEnv::rename_new(const Path& from, const Path& to) {
-  if (is_object_path(from)) return read_only(from);
-  return is_object_path(to) ? read_only(to) : inner_.rename_new(from, to);
+  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
+  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.rename_new(from, to);
 }
 
 Result<void> ObjectEnv::link(const Path& from, const Path& to) {
-  if (is_object_path(from)) return read_only(from);
-  return is_object_path(to) ? read_only(to) : inner_.link(from, to);
+  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
+  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.link(from, to);
 }
 
 Result<void> ObjectEnv::create_folder(const Path& path) {
-  return is_object_path(path) ? read_only(path) : inner_.create_folder(path);
+  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.create_folder(path);
 }
 
 Result<void> ObjectEnv::remove_folder(const Path& path) {
-  return is_object_path(path) ? read_only(path) : inner_.remove_folder(path);
+  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.remove_folder(path);
 }
 
 Result<void> ObjectEnv::sync_folder(const Path& folder) {
-  return is_object_path(folder) ? read_only(folder) : inner_.sync_folder(folder);
+  return HOLDFAST_TRY(is_here(folder)) ? read_only(folder) : inner_.sync_folder(folder);
 }
 
 Result<int64_t> ObjectEnv::free_space(const Path& folder) {
-  return is_object_path(folder) ? read_only(folder) : inner_.free_space(folder);
+  return HOLDFAST_TRY(is_here(folder)) ? read_only(folder) : inner_.free_space(folder);
 }
 
 }  // namespace holdfast

@@ -5,10 +5,11 @@
 //   s3://bucket/gpt/step-00000400/manifest.json  a file of one of its steps
 //   s3://bucket                                  a folder of runs
 //
-// Everything else passes on to another Env. Object stores cannot be written to here:
+// Everything else passes on to another Env, except for names with other schemes ("gs://"):
+// kInvalid. Object stores cannot be written to here:
 // kUnsupported; jobs copy steps there (tier.h). A step that was saved several times is
-// step-00000400, step-00000400.g2 and so on, oldest first; one whose manifest cannot be
-// read is a generation of step 0.
+// step-00000400, step-00000400.g2 and so on, oldest first. Nobody knows the number of a step
+// whose manifest is damaged: it is a folder with the name of the manifest's key.
 //
 // A run is looked at, with a bucket opened anew, by list() and by who asks whether it is
 // one (holdfast.json); in between it is as it was then. Errors of reading are those of
@@ -21,12 +22,9 @@
 
 #include "holdfast/base/env.h"
 #include "holdfast/store/object_store.h"
+#include "holdfast/store/place.h"
 
 namespace holdfast {
-
-// True for "s3://bucket" and all below it. "s3:/bucket" is the same place: what some path
-// libraries make of it.
-bool is_object_path(const Path& path);
 
 class ObjectEnv : public Env {
  public:
@@ -35,6 +33,8 @@ class ObjectEnv : public Env {
   ~ObjectEnv() override;
 
   Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override;
+  Result<std::unique_ptr<File>> create_unnamed(const Path& folder) override;
+  Result<void> name_file(File& file, const Path& to) override;
   Result<FileInfo> info(const Path& path) override;
   Result<void> remove_file(const Path& path) override;
   Result<void> rename(const Path& from, const Path& to) override;

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <optional>
 
+#include "holdfast/store/step_name.h"
+
 namespace holdfast {
 namespace {
 
@@ -23,11 +25,6 @@ std::optional<T> number_of(std::string_view text, int base) {
   return value;
 }
 
-std::string name_of_step(const ObjectStep& step) {
-  return fmt::format("{}{:019}-{:019}-{:016x}{}", kManifestPrefix, step.epoch,
-                     step.sequence, step.attempt, kManifestSuffix);
-}
-
 std::optional<ObjectStep> step_of_name(std::string_view name) {
   const size_t head = kManifestPrefix.size();
   if (name.size() != head + 2 * (kDecimals + 1) + kHexDigits + kManifestSuffix.size()) {
@@ -41,7 +38,7 @@ std::optional<ObjectStep> step_of_name(std::string_view name) {
   if (!epoch || !sequence || !attempt) return std::nullopt;
   const ObjectStep step{*epoch, *sequence, *attempt};
   // Written again, so that no second spelling names the same checkpoint.
-  if (name_of_step(step) != name) return std::nullopt;
+  if (manifest_name(step) != name) return std::nullopt;
   return step;
 }
 
@@ -89,6 +86,11 @@ Result<Leftovers> find_leftovers(ObjectStore& store, const std::string& data) {
 
 }  // namespace
 
+std::string manifest_name(const ObjectStep& step) {
+  return fmt::format("{}{:019}-{:019}-{:016x}{}", kManifestPrefix, step.epoch,
+                     step.sequence, step.attempt, kManifestSuffix);
+}
+
 bool is_manifest_name(std::string_view name) { return step_of_name(name).has_value(); }
 
 Result<ObjectTier> ObjectTier::create(ObjectStore& store, std::string prefix) {
@@ -110,7 +112,7 @@ std::string ObjectTier::attempt_prefix(uint64_t attempt) const {
 }
 
 std::string ObjectTier::manifest_key(const ObjectStep& step) const {
-  return prefix_ + name_of_step(step);
+  return prefix_ + manifest_name(step);
 }
 
 Result<std::string> ObjectTier::file_key(uint64_t attempt,
@@ -154,6 +156,16 @@ Result<std::vector<ObjectStep>> ObjectTier::steps() {
   }
   std::sort(steps.rbegin(), steps.rend());
   return steps;
+}
+
+Result<std::vector<std::string>> ObjectTier::copied_folders() {
+  std::set<std::string> names;
+  for (const ObjectInfo& object : HOLDFAST_TRY(store_->list(prefix_ + "step-"))) {
+    const std::string_view rest = std::string_view(object.key).substr(prefix_.size());
+    const std::string_view folder = rest.substr(0, rest.find('/'));
+    if (parse_step_name(folder)) names.emplace(folder);
+  }
+  return std::vector<std::string>(names.begin(), names.end());
 }
 
 Result<Bytes> ObjectTier::read_manifest(const ObjectStep& step) {

@@ -43,6 +43,7 @@ struct ObjectStep {
 };
 
 // "manifest-<epoch>-<sequence>-<attempt>.json": the name of a commit mark.
+std::string manifest_name(const ObjectStep& step);
 bool is_manifest_name(std::string_view name);
 
 // Manifests have no more bytes than this.
@@ -69,6 +70,9 @@ class ObjectTier {
 
   // Committed checkpoints, newest first. Names of others are ignored.
   Result<std::vector<ObjectStep>> steps();
+  // Names of steps' folders that somebody copied below the prefix with another tool. They
+  // are no checkpoints here, but of a run all the same.
+  Result<std::vector<std::string>> copied_folders();
   // The bytes of its manifest; kNotFound if it was removed meanwhile.
   Result<Bytes> read_manifest(const ObjectStep& step);
   Result<std::unique_ptr<Source>> open(const ObjectStep& step, const std::string& file);

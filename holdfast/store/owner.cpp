@@ -19,6 +19,7 @@ std::string when(WallTime time) {
 }
 
 std::string name_of(const Identity& who) {
+  if (who.host.empty()) return "an unknown process";  // see unreadable_owner
   return who.job.empty()
              ? fmt::format("process {} on {}", who.pid, who.host)
              : fmt::format("process {} on {} (job {})", who.pid, who.host, who.job);
@@ -38,6 +39,14 @@ Error in_use(const Path& run, const OwnerRecord& owner, const Identity& self) {
                 when(owner.lease_until));
   return conflict("{}: in use by {} since {}; {}", run.native(), name_of(owner.who),
                   when(owner.since), advice);
+}
+
+Error may_be_in_use(const Path& run, const OwnerRecord& owner, const Error& damage) {
+  return conflict(
+      "{}: whether a job writes there cannot be told: {}; try again after {}, when a "
+      "live one would have written the file anew, or remove {} and owner-*.json if you "
+      "know that none does",
+      run.native(), damage.message(), when(owner.lease_until), kOwnerFile);
 }
 
 Result<std::optional<OwnerRecord>> read_copy(Env& env, const Path& run) {
@@ -68,6 +77,49 @@ Result<std::optional<OwnerRecord>> read_greatest_claim(Env& env, const Path& run
     if (claim.error().code() != ErrorCode::kNotFound) return claim.error();
     if (HOLDFAST_TRY(list_claims(env, run)) == epochs) return claim.error();
   }
+}
+
+// Stands in for an owner whose claim and copy are both damaged. It may live until a lease
+// has passed since one of them was last written.
+Result<OwnerRecord> unreadable_owner(Env& env, const Path& run, Duration lease) {
+  const std::vector<int64_t> epochs = HOLDFAST_TRY(list_claims(env, run));
+  OwnerRecord owner{.epoch = epochs.empty() ? 0 : epochs.back(), .fence = {}};
+  for (const std::string& name : {claim_name(owner.epoch), std::string(kOwnerFile)}) {
+    const Result<FileInfo> file = env.info(run / name);
+    if (file.ok()) owner.since = std::max(owner.since, file->modified);
+  }
+  owner.renewed = owner.since;
+  owner.lease_until = owner.since + lease;
+  return owner;
+}
+
+// The owner before, and what is wrong with its files if they say nothing.
+struct Before {
+  std::optional<OwnerRecord> owner{};
+  std::optional<Error> damage{};
+};
+
+Result<Before> read_before(Env& env, const Path& run, Duration lease) {
+  Result<std::optional<OwnerRecord>> owner = read_owner(env, run);
+  if (owner.ok()) return Before{.owner = *std::move(owner)};
+  if (owner.error().code() != ErrorCode::kCorrupt) return owner.error();
+  return Before{.owner = HOLDFAST_TRY(unreadable_owner(env, run, lease)),
+                .damage = owner.error()};
+}
+
+void tell_taken_over(Env& env, EventSink& events, const Before& before,
+                     const std::string& why, int64_t epoch) {
+  if (before.damage) {
+    emit(events, env,
+         RunFileDamaged{.reason = before.damage->message(),
+                        .remedy = "its owner counts as dead, for it has not been "
+                                  "written anew for a lease"});
+  }
+  emit(events, env,
+       RunTakenOver{.epoch = epoch,
+                    .from = name_of(before.owner->who),
+                    .reason = why,
+                    .last_seen_ns = before.owner->renewed.time_since_epoch().count()});
 }
 
 // What stands against older epochs until the new owner has looked: as before, and the
@@ -154,8 +206,7 @@ std::optional<std::string> why_dead(const OwnerRecord& owner, const Identity& se
     if (started.ok()) return std::nullopt;
   }
   if (!who.job.empty() && who.job == self.job && who.restart < self.restart) {
-    return fmt::format("it was start {} of the job, this is {}", who.restart,
-                       self.restart);
+    return "it was an earlier start of the same job";
   }
   if (owner.lease_until < now) return "its lease ran out";
   return std::nullopt;
@@ -195,9 +246,10 @@ Result<void> Owner::State::check() const {
   }
   const Result<OwnerRecord> own = read_claim(env, run, record.epoch);
   if (own.ok() && own->token == record.token) return {};
-  if (!own.ok() && own.error().code() != ErrorCode::kNotFound &&
-      own.error().code() != ErrorCode::kCorrupt) {
-    return own.error();
+  if (!own.ok() && own.error().code() != ErrorCode::kNotFound) {
+    // A damaged one is this process's all the same, and the next renewal writes it anew.
+    const bool damaged = own.error().code() == ErrorCode::kCorrupt;
+    return damaged ? Result<void>() : own.error();
   }
   return conflict("{}: {} is no longer the claim of this process", run.native(),
                   claim_name(record.epoch));
@@ -243,23 +295,26 @@ Result<Owner> Owner::acquire(Env& env, const Path& run, const Identity& self,
     return start_of_process(env, pid);
   };
   const WallTime now = env.wall_now();
-  const std::optional<OwnerRecord> before = HOLDFAST_TRY(read_owner(env, run));
+  const Before found = HOLDFAST_TRY(read_before(env, run, options.lease));
+  const std::optional<OwnerRecord>& before = found.owner;
   const auto dead = before ? why_dead(*before, self, now, alive) : std::nullopt;
-  if (before && !dead) return in_use(run, *before, self);
+  if (before && !dead) {
+    return found.damage ? may_be_in_use(run, *before, *found.damage)
+                        : in_use(run, *before, self);
+  }
   const OwnerRecord record{
       .who = self,
       .epoch = std::max(before ? before->epoch : 0, options.above) + 1,
       .token = env.random64(),
       .since = now,
+      .renewed = now,
       .lease_until = now + options.lease,
       .fence = inherited(before)};
   HOLDFAST_TRY(put_claim(env, run, record));
   auto state = std::make_shared<State>(env, run, options, record);
   HOLDFAST_TRY(state->settle_or_take_back(options));
   if (dead && options.events != nullptr) {
-    emit(*options.events, env,
-         RunTakenOver{
-             .epoch = record.epoch, .from = name_of(before->who), .reason = *dead});
+    tell_taken_over(env, *options.events, found, *dead, record.epoch);
   }
   return Owner(std::move(state));
 }
@@ -279,7 +334,8 @@ Result<void> Owner::check() const {
 Result<void> Owner::renew() {
   MutexLock lock(state_->mutex);
   HOLDFAST_TRY(state_->check());
-  state_->record.lease_until = state_->env.wall_now() + state_->lease;
+  state_->record.renewed = state_->env.wall_now();
+  state_->record.lease_until = state_->record.renewed + state_->lease;
   return state_->write();
 }
 

@@ -30,6 +30,11 @@
 //   - of another machine (or container): if its lease has run out, or if it is an earlier
 //     start of the same scheduler job.
 // Where it cannot be told, the owner lives until its lease runs out.
+//
+// Damaged claims. Claims end with a digest. Where the greatest one and its copy are both
+// damaged, nobody can tell whose they are. A live owner writes both anew at a third of its
+// lease, so that once they are a lease old, their owner counts as dead. Until then takers
+// are refused with advice. The owner itself goes on: nobody else makes a claim on its epoch.
 #pragma once
 
 #include <map>
@@ -53,6 +58,7 @@ struct OwnerRecord {
   int64_t epoch = 0;
   uint64_t token = 0;  // of this claim, to know one's own
   WallTime since{};
+  WallTime renewed{};  // when it was last known to be at work
   WallTime lease_until{};
   bool released = false;
   std::optional<Fence> fence{};  // nullopt: nothing is known to have come too late

@@ -1,5 +1,6 @@
 // Small documents of a run: the owner's and the run's own.
 #include "holdfast/base/json.h"
+#include "holdfast/store/json_digest_internal.h"
 #include "holdfast/store/json_text_internal.h"
 #include "holdfast/store/owner.h"
 #include "holdfast/store/run_file_internal.h"
@@ -8,7 +9,8 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kOwnerVersion = 1;
+constexpr int64_t kOwnerVersion = 2;
+constexpr int64_t kFirstWithDigest = 2;  // of both documents
 
 int64_t nanoseconds(WallTime time) { return time.time_since_epoch().count(); }
 
@@ -41,23 +43,32 @@ Result<Fence> read_fence(const Json& list, const std::string& where) {
   return fence;
 }
 
-Result<void> read_kind(Fields& fields, std::string_view kind, int64_t version) {
+// `checked`: the document ends with its digest.
+Result<void> read_kind(Fields& fields, std::string_view kind, int64_t version,
+                       bool checked) {
   const std::string seen = HOLDFAST_TRY(fields.text("holdfast"));
   if (seen != kind) {
     return corrupt("{}: a \"{}\", want a \"{}\"", fields.where(), seen, kind);
   }
   const int64_t number = HOLDFAST_TRY(fields.integer("version", 1));
-  if (number <= version) return {};
-  return unsupported("{}: version {}, want at most {}: a newer Holdfast wrote it",
-                     fields.where(), number, version);
+  if (number > version) {
+    return unsupported("{}: version {}, want at most {}: a newer Holdfast wrote it",
+                       fields.where(), number, version);
+  }
+  if (number < kFirstWithDigest || checked) return {};
+  return corrupt("{}: does not end with its digest", fields.where());
 }
 
-Result<OwnerRecord> read_record(Fields& fields) {
-  HOLDFAST_TRY(read_kind(fields, "owner", kOwnerVersion));
+Result<OwnerRecord> read_record(Fields& fields, bool checked) {
+  HOLDFAST_TRY(read_kind(fields, "owner", kOwnerVersion, checked));
   OwnerRecord record;
   record.who = HOLDFAST_TRY(read_identity(fields));
   record.epoch = HOLDFAST_TRY(fields.integer("epoch", 1));
   record.since = HOLDFAST_TRY(read_time(fields, "since_ns"));
+  // Version 1 does not have it.
+  record.renewed = fields.has("renewed_ns")
+                       ? HOLDFAST_TRY(read_time(fields, "renewed_ns"))
+                       : record.since;
   record.lease_until = HOLDFAST_TRY(read_time(fields, "lease_until_ns"));
   record.released = HOLDFAST_TRY(fields.boolean("released"));
   const auto token = parse_hex64(HOLDFAST_TRY(fields.text("token")));
@@ -71,23 +82,27 @@ Result<OwnerRecord> read_record(Fields& fields) {
   return record;
 }
 
-Result<RunFile> read_run(Fields& fields) {
-  HOLDFAST_TRY(read_kind(fields, "run", kRunVersion));
-  RunFile file{.id = HOLDFAST_TRY(fields.text("run"))};
+Result<RunFile> read_run(Fields& fields, bool checked) {
+  HOLDFAST_TRY(read_kind(fields, "run", kRunVersion, checked));
+  RunFile file{.id = HOLDFAST_TRY(fields.text("run")), .checked = checked};
   if (file.id.empty()) return corrupt("{}.run: empty", fields.where());
   HOLDFAST_TRY(fields.done());
   return file;
 }
 
-// A document that this library wrote: what is wrong with it is damage.
+// A document that this library wrote: what is wrong with it is damage. It ends with its
+// digest, except for version 1.
 template <typename Read>
 auto read_document(ByteView json, const std::string& where, Read read)
-    -> decltype(read(std::declval<Fields&>())) {
-  const Result<Json> parsed = parse_json(text_of(json), where);
+    -> decltype(read(std::declval<Fields&>(), true)) {
+  std::string text(text_of(json));
+  const bool checked = ends_with_digest(text);
+  if (checked) text = std::string(HOLDFAST_TRY(check_digest(text, where))) + "}";
+  const Result<Json> parsed = parse_json(text, where);
   if (!parsed.ok()) return parsed.error().as(ErrorCode::kCorrupt);
   Result<Fields> fields = Fields::of(*parsed, where);
   if (!fields.ok()) return fields.error().as(ErrorCode::kCorrupt);
-  auto result = read(*fields);
+  auto result = read(*fields, checked);
   if (result.ok() || result.error().code() == ErrorCode::kUnsupported) return result;
   return result.error().as(ErrorCode::kCorrupt);
 }
@@ -105,8 +120,8 @@ Bytes encode_owner(const OwnerRecord& record) {
   put_text(out, record.who.job);
   put(out, ",\"restart\":{},\n\"epoch\":{},\"token\":\"{}\",\"since_ns\":{}",
       record.who.restart, record.epoch, hex64(record.token), nanoseconds(record.since));
-  put(out, ",\"lease_until_ns\":{},\"released\":{}", nanoseconds(record.lease_until),
-      record.released);
+  put(out, ",\"renewed_ns\":{},\"lease_until_ns\":{},\"released\":{}",
+      nanoseconds(record.renewed), nanoseconds(record.lease_until), record.released);
   if (record.fence) {
     const char* before = ",\n\"fence\":[";
     for (const auto& [epoch, sequence] : *record.fence) {
@@ -115,7 +130,7 @@ Bytes encode_owner(const OwnerRecord& record) {
     }
     out += record.fence->empty() ? ",\n\"fence\":[]" : "]";
   }
-  out += "}\n";
+  put_digest(out);
   return copy_of(bytes_of(out));
 }
 
@@ -127,7 +142,7 @@ Bytes encode_run_file(const RunFile& file) {
   std::string out;
   put(out, "{{\"holdfast\":\"run\",\"version\":{},\"run\":", kRunVersion);
   put_text(out, file.id);
-  out += "}\n";
+  put_digest(out);
   return copy_of(bytes_of(out));
 }
 

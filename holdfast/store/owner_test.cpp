@@ -8,6 +8,7 @@
 #include "holdfast/base/faulty_env.h"
 #include "holdfast/base/memory_env.h"
 #include "holdfast/base/posix_env.h"
+#include "holdfast/store/json_digest_internal.h"
 #include "holdfast/store/store_testing.h"
 
 namespace holdfast {
@@ -163,8 +164,62 @@ TEST_F(OwnerTest, TheCopyServesForADamagedClaim) {
   const Path claim = Path(kTestRun) / "owner-00000001.json";
   ASSERT_OK(disk.write_file(claim, bytes_of("{\"hold")));
   EXPECT_ERROR(take(disk, test_process(2), only_live({1})), ErrorCode::kConflict);
-  ASSERT_OK(disk.write_file(Path(kTestRun) / "owner.json", bytes_of("{}")));
-  EXPECT_ERROR(take(disk, test_process(2)), ErrorCode::kCorrupt);
+}
+
+void damage_owner_files(Env& env, const char* claim) {
+  ASSERT_OK(env.write_file(Path(kTestRun) / claim, bytes_of("{\"hold")));
+  ASSERT_OK(env.write_file(Path(kTestRun) / "owner.json", bytes_of("{}")));
+}
+
+TEST_F(OwnerTest, AnUnreadableOwnerIsDeadOnceItsFilesAreALeaseOld) {
+  ASSERT_OK(take(disk, test_process(1)));
+  damage_owner_files(disk, "owner-00000001.json");
+  const Result<Owner> refused = take(disk, test_process(2));
+  EXPECT_ERROR(refused, ErrorCode::kConflict);
+  for (const char* word : {"owner-00000001.json", "try again after 2001-09-09 01:48:40",
+                           "remove owner.json"}) {
+    EXPECT_NE(message_of(refused).find(word), std::string::npos) << message_of(refused);
+  }
+  disk.advance(minutes(2) + std::chrono::seconds(1));
+  CollectingSink events;
+  const Result<Owner> taken = Owner::acquire(
+      disk, kTestRun, test_process(2), {.alive = nobody_lives(), .events = &events});
+  ASSERT_OK(taken);
+  EXPECT_EQ(taken->epoch(), 2);
+  ASSERT_EQ(events.records().size(), 2u);
+  EXPECT_EQ(events.records()[0].name, "run_file_damaged");
+}
+
+TEST_F(OwnerTest, ALiveOwnerWritesItsDamagedFilesAnew) {
+  Result<Owner> owner = take(disk, test_process(1));
+  damage_owner_files(disk, "owner-00000001.json");
+  EXPECT_OK(owner->check());
+  ASSERT_OK(owner->renew());
+  EXPECT_EQ(read_owner(disk, kTestRun).value(), owner->record());
+  EXPECT_ERROR(take(disk, test_process(2), only_live({1})), ErrorCode::kConflict);
+}
+
+TEST_F(OwnerTest, NoFlippedBitOfAnOwnerFileIsBelieved) {
+  const Bytes bytes = encode_owner(take(disk, test_process(1))->record());
+  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
+    Bytes flipped = bytes;
+    flipped[bit / 8] ^= std::byte{1} << static_cast<int>(bit % 8);
+    SCOPED_TRACE(bit);
+    EXPECT_ERROR(decode_owner(flipped, "o"), ErrorCode::kCorrupt);
+  }
+}
+
+TEST_F(OwnerTest, ARecordOfVersionOneIsRead) {
+  const std::string text =
+      "{\"holdfast\":\"owner\",\"version\":1,\"host\":\"alpha\",\"boot\":\"b\","
+      "\"pid\":5,\"started\":50,\"pid_space\":0,\"job\":\"\",\"restart\":0,\n"
+      "\"epoch\":3,\"token\":\"00000000000000ab\",\"since_ns\":7,"
+      "\"lease_until_ns\":9,\"released\":false,\n\"fence\":[[1,4]]}\n";
+  const Result<OwnerRecord> record = decode_owner(bytes_of(text), "o");
+  ASSERT_OK(record);
+  EXPECT_EQ(record->epoch, 3);
+  EXPECT_EQ(record->renewed, record->since);
+  EXPECT_EQ(record->fence, (Fence{{1, 4}}));
 }
 
 // One taker is stopped before each of its calls, and another one takes the run there.
@@ -248,7 +303,9 @@ TEST_F(OwnerTest, TheRecordRefusesWhatItDoesNotKnow) {
     EXPECT_ERROR(decode_owner(ByteView(bytes).first(size), "o"), ErrorCode::kCorrupt);
   }
   std::string newer(text_of(bytes));
-  newer.replace(newer.find("\"version\":1"), 11, "\"version\":2,\"new\":0");
+  newer.resize(newer.find(",\n\"digest\""));
+  newer.replace(newer.find("\"version\":2"), 11, "\"version\":3,\"new\":0");
+  put_digest(newer);
   EXPECT_ERROR(decode_owner(bytes_of(newer), "o"), ErrorCode::kUnsupported);
 }
 

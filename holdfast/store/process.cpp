@@ -3,6 +3,8 @@
 #include <charconv>
 #include <vector>
 
+#include "holdfast/base/json_text.h"
+
 namespace holdfast {
 namespace {
 
@@ -55,7 +57,48 @@ Result<std::string> read_line(Env& env, const Path& path) {
   return text;
 }
 
+// More restarts than a launcher ever makes between two starts by the scheduler.
+constexpr int64_t kMostRestarts = 1'000'000;
+
+// 0 if it is not set; nullopt if it is no such number.
+std::optional<int64_t> restarts_in(const Variables& variables,
+                                   const std::string& name) {
+  const std::string text = variables(name).value_or("0");
+  const Result<int64_t> count = parse_number(text, name);
+  if (!count.ok() || *count < 0 || *count >= kMostRestarts) return std::nullopt;
+  return *count;
+}
+
+std::string slurm_job(const Variables& variables) {
+  const std::string job = variables("SLURM_JOB_ID").value_or("");
+  if (job.empty()) return "";
+  const std::string cluster = variables("SLURM_CLUSTER_NAME").value_or("");
+  const auto array = variables("SLURM_ARRAY_JOB_ID");
+  const auto task = variables("SLURM_ARRAY_TASK_ID");
+  const std::string name = array && task ? *array + "_" + *task : job;
+  return cluster.empty() ? "slurm " + name
+                         : fmt::format("slurm {} of {}", name, cluster);
+}
+
+std::string torchrun_job(const Variables& variables) {
+  const std::string run = variables("TORCHELASTIC_RUN_ID").value_or("none");
+  if (run.empty() || run == "none") return "";
+  const std::string address = variables("MASTER_ADDR").value_or("");
+  return address.empty() ? "torchrun " + run
+                         : fmt::format("torchrun {} at {}", run, address);
+}
+
 }  // namespace
+
+SchedulerJob scheduler_job(const Variables& variables) {
+  const std::string slurm = slurm_job(variables);
+  const std::string name = slurm.empty() ? torchrun_job(variables) : slurm;
+  const auto by_slurm = restarts_in(variables, "SLURM_RESTART_COUNT");
+  const auto by_torchrun = restarts_in(variables, "TORCHELASTIC_RESTART_COUNT");
+  if (name.empty() || !is_utf8(name) || !by_slurm || !by_torchrun) return {};
+  const int64_t before = slurm.empty() ? 0 : *by_slurm * kMostRestarts;
+  return {.name = name, .restart = before + *by_torchrun};
+}
 
 Result<Identity> this_process(Env& env, std::string job, int64_t restart) {
   const Stat stat = HOLDFAST_TRY(read_stat(env, "/proc/self/stat"));

@@ -205,8 +205,19 @@ bool Retention::move_away(const StepName& step, Path& trash) {
 }
 
 Result<std::vector<StepName>> Retention::run(const std::set<StepName>& busy) {
+  return carry_out(keep_, busy);
+}
+
+Result<std::vector<StepName>> Retention::run_ahead(const std::set<StepName>& busy) {
+  Keep ahead = keep_;
+  ahead.last = std::max<int64_t>(ahead.last - 1, 1);  // the next step is one of them
+  return carry_out(ahead, busy);
+}
+
+Result<std::vector<StepName>> Retention::carry_out(const Keep& keep,
+                                                   const std::set<StepName>& busy) {
   const std::vector<StepName> planned = HOLDFAST_TRY(
-      plan_with(run_, keep_, [this](const StepName& step) { return is_whole(step); }));
+      plan_with(run_, keep, [this](const StepName& step) { return is_whole(step); }));
   if (planned.empty()) return planned;
   // What stays must be durable before anything goes.
   HOLDFAST_TRY(run_.names().sync());

@@ -64,8 +64,13 @@ class Retention {
   // links to. Names of what is gone. Checks ownership first: kConflict if it is lost. A
   // step that cannot be removed is an event and is tried again next time.
   Result<std::vector<StepName>> run(const std::set<StepName>& busy = {});
+  // The same for a disk that is full before the next step is saved: removes what the rules
+  // will not keep once that step is there. The newest whole step stays in any case.
+  Result<std::vector<StepName>> run_ahead(const std::set<StepName>& busy = {});
 
  private:
+  Result<std::vector<StepName>> carry_out(const Keep& keep,
+                                          const std::set<StepName>& busy);
   bool is_whole(const StepName& step);
   bool may_go(const StepName& step);
   bool move_away(const StepName& step, Path& trash);

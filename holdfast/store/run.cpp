@@ -1,9 +1,12 @@
 #include "holdfast/store/run.h"
 
 #include <algorithm>
+#include <set>
 
 #include "holdfast/store/claim_internal.h"
 #include "holdfast/store/events.h"
+#include "holdfast/store/object_tier.h"
+#include "holdfast/store/place.h"
 #include "holdfast/store/run_file_internal.h"
 
 namespace holdfast {
@@ -19,13 +22,52 @@ Result<RunFile> read_run_file(Env& env, const Path& path) {
 
 bool is_missing(const Error& error) { return error.code() == ErrorCode::kNotFound; }
 
+// The runs that the readable manifests name.
+Result<std::set<std::string>> runs_of_steps(Env& env, const Path& path) {
+  std::set<std::string> runs;
+  const std::vector<std::string> names = HOLDFAST_TRY(env.list(path));
+  for (const std::string& name : names) {
+    if (!parse_step_name(name)) continue;
+    const Result<Manifest> manifest = read_manifest(env, path / name);
+    if (manifest.ok()) runs.insert(manifest->run);
+  }
+  return runs;
+}
+
+// The id of a run whose own file is damaged: that of its steps, whose manifests carry
+// digests, if they agree.
+Result<std::string> id_of_steps(Env& env, const Path& path, const Error& damage) {
+  const std::set<std::string> runs = HOLDFAST_TRY(runs_of_steps(env, path));
+  if (runs.size() == 1) return *runs.begin();
+  if (runs.empty()) {
+    return corrupt(
+        "{}; no step says which run it is: if nothing in the folder is needed, remove "
+        "{}, and the next job begins a new run",
+        damage.message(), kRunFile);
+  }
+  return corrupt("{}; its steps are of {} runs: move those of other runs away",
+                 damage.message(), runs.size());
+}
+
+// A file of version 1 has no digest. If no step is of the run that it names, it is damaged
+// or the steps are foreign: a new step must not be written under that id.
+Result<void> check_id(Env& env, const Path& path, const std::string& id) {
+  const std::set<std::string> runs = HOLDFAST_TRY(runs_of_steps(env, path));
+  if (runs.empty() || runs.contains(id)) return {};
+  return corrupt(
+      "{}: {} names the run {}, but the steps are of {}; put that id into the file if "
+      "the steps are this run's, else move them away",
+      path.native(), kRunFile, id, *runs.begin());
+}
+
 // A run whose own file is lost must not get a new id: its steps would become foreign.
 Result<void> check_no_steps(Env& env, const Path& path) {
   const std::vector<std::string> names = HOLDFAST_TRY(env.list(path));
   for (const std::string& name : names) {
     if (!parse_step_name(name)) continue;
     return corrupt(
-        "{}: {} is missing, but there is {}; put it back, the run's id is in "
+        "{}: {} is missing, but there is {}; put it back: "
+        "{{\"holdfast\":\"run\",\"version\":1,\"run\":\"ID\"}}, where ID is the run in "
         "the manifest of each step",
         path.native(), kRunFile, name);
   }
@@ -71,6 +113,14 @@ Error vanishing(const Path& run) {
                      run.native(), kTries);
 }
 
+// A step of an object store whose manifest is damaged: ObjectEnv shows it as a folder with
+// the name of the manifest's key.
+Error step_without_number(Env& env, const Path& folder) {
+  const Result<Manifest> manifest = read_manifest(env, folder);
+  if (!manifest.ok()) return manifest.error();
+  return corrupt("{}: is a manifest under another's name", folder.native());
+}
+
 // How far each epoch got. Nullopt if a step cannot be read: it may be the newest of its
 // epoch, and must not be shut out should it be readable tomorrow.
 std::optional<Fence> fence_of(const StepList& list) {
@@ -100,16 +150,23 @@ struct Run::State {
   std::optional<int64_t> last_sequence HOLDFAST_GUARDED_BY(mutex){};
 };
 
-Run::Run(Env& env, Path path, std::string id)
+Run::Run(Env& env, Path path, std::string id, bool checked, std::optional<Error> damage)
     : env_(&env),
       path_(std::move(path)),
       id_(std::move(id)),
+      checked_(checked),
+      damage_(std::move(damage)),
       names_(std::make_shared<RunNames>(env, path_)),
       state_(std::make_shared<State>()) {}
 
 Result<Run> Run::open(Env& env, const Path& path) {
+  HOLDFAST_TRY(check_place(path));
   Result<RunFile> file = read_run_file(env, path);
-  if (file.ok()) return Run(env, path, file->id);
+  if (file.ok()) return Run(env, path, file->id, file->checked);
+  if (file.error().code() == ErrorCode::kCorrupt) {
+    std::string id = HOLDFAST_TRY(id_of_steps(env, path, file.error()));
+    return Run(env, path, std::move(id), true, file.error());
+  }
   if (!is_missing(file.error())) return file.error();
   return not_found("{}: no run directory, want one with {}", path.native(), kRunFile);
 }
@@ -119,6 +176,9 @@ Result<Run> Run::create_or_open(Env& env, const Path& path, std::string id) {
   if (run.ok()) {
     if (!id.empty() && id != run->id()) {
       return conflict("{}: is run {}, want {}", path.native(), run->id(), id);
+    }
+    if (run->damage()) {
+      HOLDFAST_TRY(run->names().replace(kRunFile, encode_run_file({.id = run->id()})));
     }
     // Its maker may have been killed before the name was durable.
     HOLDFAST_TRY(run->names().sync());
@@ -149,8 +209,8 @@ Result<StepList> Run::list_once(bool& vanished) const {
   StepList list;
   for (const std::string& text : names) {
     const auto name = parse_step_name(text);
-    if (!name) continue;
-    Result<Step> found = step(*name);
+    if (!name && !is_manifest_name(text)) continue;
+    Result<Step> found = name ? step(*name) : step_without_number(*env_, path_ / text);
     if (!found.ok()) {
       const Result<FileInfo> folder = env_->info(path_ / text);
       vanished = vanished || (!folder.ok() && is_missing(folder.error()));
@@ -185,9 +245,13 @@ Result<std::optional<NewestWhole>> Run::walk_back(Depth depth,
                                                   EventSink* events) const {
   StepList list = HOLDFAST_TRY(steps());
   NewestWhole newest{.step = {}, .skipped = std::move(list.skipped)};
+  for (const SkippedStep& skipped : newest.skipped) {
+    if (cannot_tell(skipped.error)) return skipped.error;
+  }
   for (Step& step : list.steps) {
     const Result<WholeReport> report = check_whole(*env_, step.folder, depth);
     if (!report.ok() && is_missing(report.error())) return std::optional<NewestWhole>();
+    if (!report.ok() && cannot_tell(report.error())) return report.error();
     if (report.ok() && report->whole()) {
       newest.step = std::move(step);
       tell_skipped(*env_, newest.skipped, events);
@@ -213,6 +277,7 @@ Result<NewestWhole> Run::newest_whole(Depth depth, EventSink* events) const {
 
 Result<Owner> Run::acquire(const Identity& self, OwnerOptions options) const {
   const StepList before = HOLDFAST_TRY(steps());
+  if (before.steps.empty() && !checked_) HOLDFAST_TRY(check_id(*env_, path_, id_));
   for (const Step& step : before.steps) {
     options.above = std::max(options.above, step.manifest.epoch);
   }

@@ -61,26 +61,32 @@ struct NewestWhole {
 class Run {
  public:
   // Makes the folder a run directory, with this id or a new one, or opens the one that
-  // it is: kConflict if another id was wanted. kCorrupt if it has steps but no readable
-  // holdfast.json. Env must outlive the run.
+  // it is: kConflict if another id was wanted. A damaged holdfast.json is written anew with
+  // the id that all readable steps name. kCorrupt, with advice, if there is no such id or
+  // if the file is missing although there are steps. Env must outlive the run.
   static Result<Run> create_or_open(Env& env, const Path& path, std::string id = "");
-  // kNotFound if it is none.
+  // kNotFound if it is none. The id of a run whose holdfast.json is damaged is that of its
+  // steps: kCorrupt if they do not agree.
   static Result<Run> open(Env& env, const Path& path);
 
   Env& env() const { return *env_; }
   const Path& path() const { return path_; }
   const std::string& id() const { return id_; }
+  // What was wrong with holdfast.json when it was opened; then the id is that of the steps.
+  const std::optional<Error>& damage() const { return damage_; }
 
   // The folder's names, for all who write in it.
   RunNames& names() const { return *names_; }
 
-  // Makes `self` the owner, fenced against owners before it.
+  // Makes `self` the owner, fenced against owners before it. kCorrupt, with advice, if
+  // holdfast.json has no digest (version 1) and all steps are of runs that it does not name.
   Result<Owner> acquire(const Identity& self, OwnerOptions options = {}) const;
 
   // All committed steps. Fails only if the run cannot be listed.
   Result<StepList> steps() const;
   // The newest step that is whole as far as `depth` looks, having walked back over those
-  // that are not. kNotFound without any step, kCorrupt if none is whole.
+  // that are not. kNotFound without any step, kCorrupt if none is whole; the failure where
+  // one cannot be told whole from damaged (cannot_tell in whole.h).
   Result<NewestWhole> newest_whole(Depth depth, EventSink* events = nullptr) const;
   // One step by name; kNotFound if it is not there, kCorrupt if its manifest is.
   Result<Step> step(const StepName& name) const;
@@ -99,7 +105,8 @@ class Run {
 
  private:
   struct State;
-  Run(Env& env, Path path, std::string id);
+  Run(Env& env, Path path, std::string id, bool checked,
+      std::optional<Error> damage = {});
 
   Result<StepList> list_once(bool& vanished) const;
   // Nullopt if somebody removed steps meanwhile.
@@ -108,6 +115,8 @@ class Run {
   Env* env_;
   Path path_;
   std::string id_;
+  bool checked_;  // the id is as it was written: a digest says so
+  std::optional<Error> damage_;
   // Shared by copies: what became of syncs, and the sequence.
   std::shared_ptr<RunNames> names_;
   std::shared_ptr<State> state_;

@@ -9,10 +9,11 @@
 namespace holdfast {
 
 // Of the layout of the run directory as a whole.
-inline constexpr int64_t kRunVersion = 1;
+inline constexpr int64_t kRunVersion = 2;
 
 struct RunFile {
   std::string id{};
+  bool checked = false;  // against its digest, which version 1 does not have
 };
 
 Bytes encode_run_file(const RunFile& file);

@@ -4,16 +4,10 @@
 
 namespace holdfast {
 
-Result<void> sync_names(Env& env, const Path& folder) {
-  Result<void> synced = env.sync_folder(folder);
-  const bool cannot = !synced.ok() && synced.error().code() == ErrorCode::kUnsupported;
-  return cannot ? Result<void>() : synced;
-}
-
 Result<void> RunNames::sync() {
   MutexLock lock(mutex_);
   if (outcome_.ok()) {
-    outcome_ = sync_names(env_, run_);
+    outcome_ = env_.sync_names(run_);
     return outcome_;
   }
   return outcome_.error().within("an earlier sync failed");

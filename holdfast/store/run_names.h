@@ -32,7 +32,9 @@ class RunNames {
   Result<void> outcome_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-// Of any folder, with the same view of those that cannot be synced.
-Result<void> sync_names(Env& env, const Path& folder);
+// Env::sync_names of any folder.
+inline Result<void> sync_names(Env& env, const Path& folder) {
+  return env.sync_names(folder);
+}
 
 }  // namespace holdfast

@@ -65,7 +65,7 @@ TEST_F(RunTest, WhatIsNoRunDoesNotOpen) {
 TEST_F(RunTest, ANewerLayoutIsNotSupported) {
   (void)run();
   ASSERT_OK(disk.write_file(Path(kTestRun) / "holdfast.json",
-                            bytes_of("{\"holdfast\":\"run\",\"version\":2,\"x\":1}")));
+                            bytes_of("{\"holdfast\":\"run\",\"version\":3,\"x\":1}")));
   EXPECT_ERROR(holdfast::Run::create_or_open(disk, kTestRun), ErrorCode::kUnsupported);
 }
 
@@ -192,6 +192,51 @@ TEST_F(RunTest, AStepOfAnotherRunOrNumberIsSkipped) {
       disk.write_file(root / "holdfast.json",
                       bytes_of("{\"holdfast\":\"run\",\"version\":1,\"run\":\"x\"}")));
   EXPECT_ERROR(run().newest_whole(Depth::kFast), ErrorCode::kCorrupt);
+}
+
+TEST_F(RunTest, ADamagedFileIsWrittenAnewWithTheIdOfItsSteps) {
+  const std::string id = run().id();
+  ASSERT_OK(save_tiny(run(), take(1), 400, 1));
+  const Path file = Path(kTestRun) / "holdfast.json";
+  const Bytes whole = disk.read_file(file).value();
+  for (size_t bit = 0; bit < whole.size() * 8; ++bit) {
+    Bytes flipped = whole;
+    flipped[bit / 8] ^= std::byte{1} << static_cast<int>(bit % 8);
+    ASSERT_OK(disk.write_file(file, flipped));
+    const Result<holdfast::Run> read = holdfast::Run::open(disk, kTestRun);
+    ASSERT_OK(read);
+    EXPECT_EQ(read->id(), id) << bit;
+    EXPECT_TRUE(read->damage().has_value()) << bit;
+    EXPECT_EQ(disk.read_file(file).value(), flipped);  // a reader changes nothing
+    EXPECT_EQ(run().id(), id) << bit;
+    EXPECT_EQ(disk.read_file(file).value(), whole);
+  }
+  EXPECT_EQ(newest(), "step-00000400");
+}
+
+TEST_F(RunTest, ADamagedFileWithoutAStepIsRefusedWithAdvice) {
+  (void)run();
+  ASSERT_OK(disk.write_file(Path(kTestRun) / "holdfast.json", {}));
+  const Result<holdfast::Run> opened = holdfast::Run::create_or_open(disk, kTestRun);
+  EXPECT_ERROR(opened, ErrorCode::kCorrupt);
+  EXPECT_NE(message_of(opened).find("remove holdfast.json"), std::string::npos);
+}
+
+// Version 1 has no digest: only the steps can tell that the id is not the run's.
+TEST_F(RunTest, NothingIsWrittenUnderAnIdThatNoStepHas) {
+  const std::string id = run().id();
+  ASSERT_OK(save_tiny(run(), take(1), 400, 1));
+  const auto write = [&](const std::string& name) {
+    ASSERT_OK(disk.write_file(
+        Path(kTestRun) / "holdfast.json",
+        bytes_of("{\"holdfast\":\"run\",\"version\":1,\"run\":\"" + name + "\"}\n")));
+  };
+  write(id);
+  EXPECT_OK(run().acquire(test_process(2), {.alive = nobody_lives()}));
+  write("x" + id.substr(1));
+  const Result<Owner> owner = run().acquire(test_process(3), {.alive = nobody_lives()});
+  EXPECT_ERROR(owner, ErrorCode::kCorrupt);
+  EXPECT_NE(message_of(owner).find("put that id into the file"), std::string::npos);
 }
 
 // At each call of a reader somebody commits a new step and removes the old one.

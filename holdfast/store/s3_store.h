@@ -20,6 +20,7 @@
 #include <string>
 
 #include "holdfast/base/env.h"
+#include "holdfast/base/variables.h"
 #include "holdfast/store/object_store.h"
 #include "holdfast/store/sigv4.h"
 
@@ -58,13 +59,9 @@ struct S3Url {
 // kInvalid for anything else.
 Result<S3Url> parse_s3_url(const std::string& url);
 
-// The value of an environment variable; nullopt where it is not set.
-using Variables = std::function<std::optional<std::string>(const std::string& name)>;
-
 // Options for the bucket as other tools take them: AWS_ACCESS_KEY_ID,
 // AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION or AWS_DEFAULT_REGION,
-// AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_CA_BUNDLE. The library itself never reads
-// the environment: the caller passes it in.
+// AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_CA_BUNDLE.
 S3Options s3_options_from(const Variables& variables, std::string bucket);
 
 // kInvalid for options that cannot be; kUnsupported in a build without libcurl

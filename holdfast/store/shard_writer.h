@@ -65,8 +65,8 @@ Result<Digest128> digest_of(const PieceToWrite& piece, int64_t first, int64_t si
 Result<void> read_piece(const PieceToWrite& piece, int64_t first, ByteSpan into);
 
 struct ShardToWrite {
-  SharedList<std::byte> header;      // the file's first bytes
-  std::vector<PieceToWrite> pieces;  // they follow it, each where the one before ends
+  SharedList<std::byte> header;     // the file's first bytes
+  SharedList<PieceToWrite> pieces;  // they follow it, each where the one before ends
 
   int64_t bytes() const;
 };

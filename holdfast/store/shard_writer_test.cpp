@@ -31,12 +31,12 @@ class Made {
         state_ = state_ * 6364136223846793005u + 1442695040888963407u;
         byte = static_cast<std::byte>(state_ >> 56);
       }
-      shard.pieces.push_back({.shape = {size},
-                              .dtype = Dtype::kU8,
-                              .box = {{0, size}},
-                              .offset = offset,
-                              .memory = bytes,
-                              .map = Map::dense({{0, size}}, 1)});
+      shard.pieces.edit().push_back({.shape = {size},
+                                     .dtype = Dtype::kU8,
+                                     .box = {{0, size}},
+                                     .offset = offset,
+                                     .memory = bytes,
+                                     .map = Map::dense({{0, size}}, 1)});
       offset += size;
     }
   }

@@ -4,7 +4,7 @@
 
 #include "holdfast/base/crc32c.h"
 #include "holdfast/base/xxh3.h"
-#include "holdfast/store/object_env.h"
+#include "holdfast/store/place.h"
 #include "holdfast/store/run.h"
 #include "holdfast/store/s3_store.h"
 
@@ -57,19 +57,28 @@ class FolderTier : public StorageTier {
 
   const std::string& name() const override { return name_; }
 
-  Result<std::vector<TierStep>> steps() override {
+  Result<TierSteps> list() override {
     const Result<Run> run = Run::open(env_, path_);
-    if (!run.ok() && run.error().code() == ErrorCode::kNotFound) {
-      return std::vector<TierStep>();
-    }
-    if (!run.ok()) return run.error();
-    std::vector<TierStep> found;
-    for (Step& step : HOLDFAST_TRY(run->steps()).steps) {
+    if (!run.ok()) return list_without_run_file(run.error());
+    StepList all = HOLDFAST_TRY(run->steps());
+    const std::set<StepName> pinned = HOLDFAST_TRY(pinned_steps(*run));
+    TierSteps found;
+    for (Step& step : all.steps) {
       Result<Bytes> bytes = env_.read_file(step.folder / kManifestName);
-      if (!bytes.ok()) continue;  // removed meanwhile
-      found.push_back({.id = step.folder.filename().native(),
-                       .manifest = std::move(step.manifest),
-                       .manifest_bytes = *std::move(bytes)});
+      const std::string id = step.folder.filename().native();
+      if (!bytes.ok()) {
+        const bool is_gone = bytes.error().code() == ErrorCode::kNotFound;
+        if (!is_gone) found.unusable.push_back({id, bytes.error()});
+        continue;
+      }
+      found.steps.push_back({.id = id,
+                             .manifest = std::move(step.manifest),
+                             .manifest_bytes = *std::move(bytes),
+                             .pinned = pinned.contains(step.name)});
+    }
+    for (SkippedStep& skipped : all.skipped) {
+      if (skipped.error.code() == ErrorCode::kConflict) continue;  // it is fenced
+      found.unusable.push_back({skipped.folder, std::move(skipped.error)});
     }
     return found;
   }
@@ -118,6 +127,40 @@ class FolderTier : public StorageTier {
   }
 
  private:
+  // The steps of a folder that does not say which run it is. Their manifests do.
+  Result<TierSteps> list_without_run_file(const Error& error) {
+    const bool is_lost = error.code() == ErrorCode::kNotFound;
+    if (!is_lost && error.code() != ErrorCode::kCorrupt) return error;
+    const Result<std::vector<std::string>> names = env_.list(path_);
+    if (!names.ok() && names.error().code() == ErrorCode::kNotFound) return TierSteps();
+    if (!names.ok()) return names.error();
+    TierSteps found;
+    for (const std::string& id : *names) {
+      if (parse_step_name(id)) add_step(id, found);
+    }
+    if (found.steps.empty() && found.unusable.empty() && is_lost) return found;
+    for (const TierStep& step : found.steps) {
+      if (step.manifest.run == found.steps.front().manifest.run) continue;
+      return corrupt("{}: has steps of several runs, and {} does not say which it is",
+                     name_, kRunFile);
+    }
+    const auto age = [](const TierStep& step) { return age_of(step.manifest); };
+    std::ranges::stable_sort(found.steps, std::greater(), age);
+    found.unusable.push_back({std::string(kRunFile), error.as(ErrorCode::kCorrupt)});
+    return found;
+  }
+
+  void add_step(const std::string& id, TierSteps& found) {
+    Result<Bytes> bytes = env_.read_file(path_ / id / kManifestName);
+    Result<Manifest> manifest =
+        bytes.ok() ? decode_manifest(*bytes, (path_ / id).native()) : bytes.error();
+    if (manifest.ok()) {
+      found.steps.push_back({id, *std::move(manifest), *std::move(bytes)});
+    } else {
+      found.unusable.push_back({id, manifest.error()});
+    }
+  }
+
   Result<void> write(const TierStep& step, const OpenFile& open, const Path& attempt) {
     HOLDFAST_TRY(env_.create_folder(attempt));
     for (const ManifestFile& file : step.manifest.files) {
@@ -160,18 +203,28 @@ class ObjectStoreTier : public StorageTier {
 
   const std::string& name() const override { return name_; }
 
-  Result<std::vector<TierStep>> steps() override {
-    std::vector<TierStep> found;
+  Result<TierSteps> list() override {
+    TierSteps found;
     for (const ObjectStep& step : HOLDFAST_TRY(objects_.steps())) {
       Result<Bytes> bytes = objects_.read_manifest(step);
       if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;
       if (!bytes.ok()) return bytes.error();
-      const std::string id = hex64(step.attempt);
-      Result<Manifest> manifest = decode_manifest(*bytes, name_ + "/" + id);
-      if (!manifest.ok() || !names(step, *manifest)) continue;
-      found.push_back({.id = id,
-                       .manifest = *std::move(manifest),
-                       .manifest_bytes = *std::move(bytes)});
+      Result<Manifest> manifest = decode(step, *bytes);
+      if (manifest.ok()) {
+        found.steps.push_back({.id = hex64(step.attempt),
+                               .manifest = *std::move(manifest),
+                               .manifest_bytes = *std::move(bytes)});
+      } else {
+        found.unusable.push_back({manifest_name(step), manifest.error(), step.epoch});
+      }
+    }
+    if (found.steps.empty() && found.unusable.empty()) {
+      for (std::string& folder : HOLDFAST_TRY(objects_.copied_folders())) {
+        Error error = corrupt("{}/{}: is a copy of a step's folder, and no step of an "
+                              "object store",
+                              name_, folder);
+        found.unusable.push_back({std::move(folder), std::move(error)});
+      }
     }
     return found;
   }
@@ -183,12 +236,20 @@ class ObjectStoreTier : public StorageTier {
   }
 
   Result<void> put(const TierStep& step, const OpenFile& open) override {
-    for (const TierStep& there : HOLDFAST_TRY(steps())) {
+    const TierSteps held = HOLDFAST_TRY(list());
+    for (const TierStep& there : held.steps) {
       if (there.manifest.run != step.manifest.run) {
-        return conflict("{}: has the run {}, want {}", name_, there.manifest.run,
-                        step.manifest.run);
+        return conflict("{}: holds the run {}; expected the run {}, or another place "
+                        "for one of them",
+                        name_, there.manifest.run, step.manifest.run);
       }
       if (key_of(there.manifest) == key_of(step.manifest)) return {};
+    }
+    if (held.steps.empty() && !held.unusable.empty()) {
+      return corrupt("{}: none of its {} manifests is whole, and they may be another "
+                     "run's ({}); expected another place, or them moved away",
+                     name_, held.unusable.size(),
+                     held.unusable.front().error.message());
     }
     Result<void> uploaded = upload(step, open);
     if (!uploaded.ok()) {
@@ -211,8 +272,11 @@ class ObjectStoreTier : public StorageTier {
             .sequence = manifest.sequence,
             .attempt = manifest.attempt};
   }
-  static bool names(const ObjectStep& step, const Manifest& manifest) {
-    return key_of(manifest) == step;
+  Result<Manifest> decode(const ObjectStep& step, ByteView bytes) const {
+    const std::string where = name_ + "/" + manifest_name(step);
+    Manifest manifest = HOLDFAST_TRY(decode_manifest(bytes, where));
+    if (key_of(manifest) == step) return manifest;
+    return corrupt("{}: is the manifest {}", where, manifest_name(key_of(manifest)));
   }
 
   Result<void> upload(const TierStep& step, const OpenFile& open) {
@@ -232,6 +296,10 @@ class ObjectStoreTier : public StorageTier {
 
 }  // namespace
 
+bool is_damage(const Error& error) {
+  return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound;
+}
+
 std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run) {
   return std::make_unique<FolderTier>(env, std::move(run));
 }
@@ -242,8 +310,7 @@ std::unique_ptr<StorageTier> make_object_tier(ObjectTier objects) {
 
 Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& place,
                                                const OpenBucket& open_bucket) {
-  if (place.empty())
-    return invalid("tier: no name, want a folder or s3://bucket/prefix");
+  HOLDFAST_TRY(check_place(place).within("tier"));
   if (!is_object_path(place)) {
     return std::shared_ptr<StorageTier>(make_folder_tier(env, place));
   }
@@ -265,7 +332,11 @@ Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to)
       .within(fmt::format("{} to {}", from.name(), to.name()));
 }
 
-Result<void> retain(StorageTier& tier, const Keep& keep) {
+Result<std::vector<TierStep>> StorageTier::steps() {
+  return HOLDFAST_TRY(list()).steps;
+}
+
+Result<void> retain(StorageTier& tier, const Keep& keep, const RetainOptions& options) {
   const std::vector<TierStep> steps = HOLDFAST_TRY(tier.steps());
   std::vector<KeptStep> kept;
   std::map<StepName, const TierStep*> by_name;
@@ -273,11 +344,16 @@ Result<void> retain(StorageTier& tier, const Keep& keep) {
     // Tiers have names of their own; these only tell apart the same step saved again.
     const StepName name{.step = step.manifest.step, .generation = std::ssize(kept)};
     by_name[name] = &step;
-    kept.push_back(
-        {.name = name, .age = age_of(step.manifest), .metrics = step.manifest.metrics});
+    kept.push_back({.name = name,
+                    .age = age_of(step.manifest),
+                    .pinned =
+                        step.pinned || options.pinned.contains(step.manifest.step),
+                    .metrics = step.manifest.metrics});
   }
   for (const StepName& name : what_to_remove(kept, keep)) {
-    HOLDFAST_TRY(tier.remove(*by_name[name]));
+    const TierStep& gone = *by_name[name];
+    HOLDFAST_TRY(tier.remove(gone));
+    if (options.on_removed) options.on_removed(gone, steps.front());
   }
   return {};
 }

@@ -27,7 +27,24 @@ struct TierStep {
   std::string id;  // what the tier calls it: "step-00000400", a manifest's name
   Manifest manifest;
   Bytes manifest_bytes;
+  bool pinned = false;  // a mark beside it says so; object stores have none
 };
+
+// What looks like a step of a tier and cannot be used.
+struct UnusableStep {
+  std::string id;  // a folder's name, a key
+  Error error;     // damage, or why it cannot be read now (is_damage)
+  std::optional<int64_t> epoch{};  // of the step, where the name tells
+};
+
+struct TierSteps {
+  std::vector<TierStep> steps{};  // newest first
+  std::vector<UnusableStep> unusable{};
+};
+
+// True for what reading again does not mend: bytes that are wrong or missing. All else (a
+// full disk, a server that is silent, a newer version) is trouble that may pass.
+bool is_damage(const Error& error);
 
 using OpenFile =
     std::function<Result<std::shared_ptr<const Source>>(const ManifestFile& file)>;
@@ -38,8 +55,10 @@ class StorageTier {
 
   // For messages and reports: "/dev/shm/gpt", "s3://bucket/gpt".
   virtual const std::string& name() const = 0;
-  // Newest first. Steps whose manifest is damaged are left out.
-  virtual Result<std::vector<TierStep>> steps() = 0;
+  // Everything that it holds. Fails where the tier cannot be asked.
+  virtual Result<TierSteps> list() = 0;
+  // The steps of list() alone.
+  Result<std::vector<TierStep>> steps();
   virtual Result<std::shared_ptr<const Source>> open(const TierStep& step,
                                                      const std::string& file) = 0;
   // Takes a step whose files `open` gives. All of it is there and durable afterwards, or
@@ -54,21 +73,31 @@ class StorageTier {
 };
 
 // A run directory. It is made when a step is put into it, as the run of that step;
-// kConflict for steps of another run. `env` must outlive the tier.
+// kConflict for steps of another run. Steps are listed also where holdfast.json is lost, as
+// long as they are of one run; that counts as damage. `env` must outlive the tier.
 std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run);
-// The store behind `objects` must outlive the tier.
+// kConflict for steps of another run, kCorrupt where no manifest of the store can be read,
+// so that nobody knows whose they are. The store behind `objects` must outlive the tier.
 std::unique_ptr<StorageTier> make_object_tier(ObjectTier objects);
 
 // A tier by name: of an object store for "s3://bucket/prefix", which it opens and owns,
-// else a run directory. kInvalid for a name that cannot be; else as `open_bucket` fails.
+// else a run directory. kInvalid for a name that cannot be (place.h); else as `open_bucket`
+// fails.
 Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& place,
                                                const OpenBucket& open_bucket);
 
 // Copies a step, checked on the way.
 Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to);
 
+struct RetainOptions {
+  std::set<int64_t> pinned{};  // numbers of steps that stay, beside those with a mark
+  // Called for each step that is gone, with the newest that stays.
+  std::function<void(const TierStep& gone, const TierStep& newest)> on_removed{};
+};
+
 // Removes the steps that the rules do not keep, of a tier that is written by its caller
-// alone. All of its steps count as whole.
-Result<void> retain(StorageTier& tier, const Keep& keep);
+// alone. All of its steps count as whole; what is damaged stays.
+Result<void> retain(StorageTier& tier, const Keep& keep,
+                    const RetainOptions& options = {});
 
 }  // namespace holdfast

@@ -73,6 +73,42 @@ TEST_P(TierTest, ADamagedStepIsNotCopied) {
   EXPECT_TRUE(to->steps().value().empty());
 }
 
+// Writes over the manifests of all steps of the object store.
+void damage_manifests(MemoryObjectStore& store) {
+  for (const ObjectInfo& object : store.list("gpt/manifest-").value()) {
+    Bytes bytes = store.get(object.key, kReadLimit).value();
+    bytes[bytes.size() / 2] ^= std::byte{1};
+    ASSERT_OK(store.put(object.key, bytes));
+  }
+}
+
+TEST_P(TierTest, DamagedStepsAreNamed) {
+  ASSERT_OK(copy_step(*from, from->steps().value()[0], *to));
+  if (GetParam()) {
+    damage_manifests(store);
+  } else {
+    ASSERT_OK(env.replace_file("/dev/shm/gpt/step-00000200/manifest.json", {}));
+  }
+  const TierSteps held = to->list().value();
+  EXPECT_TRUE(held.steps.empty());
+  ASSERT_EQ(held.unusable.size(), 1u);
+  EXPECT_TRUE(is_damage(held.unusable[0].error));
+  EXPECT_EQ(held.unusable[0].epoch.has_value(), GetParam());
+}
+
+TEST_P(TierTest, AnotherRunsStepsAreRefused) {
+  ASSERT_OK(copy_step(*from, from->steps().value()[0], *to));
+  holdfast::Run other = Run::create_or_open(env, "/runs/other").value();
+  const Owner its_owner = other.acquire(test_process(2)).value();
+  ASSERT_OK(save_tiny(other, its_owner, 300, 3));
+  const auto from_other = make_folder_tier(env, "/runs/other");
+  const TierStep step = from_other->steps().value()[0];
+  EXPECT_ERROR(copy_step(*from_other, step, *to), ErrorCode::kConflict);
+  if (!GetParam()) return;
+  damage_manifests(store);  // nobody knows any more whose they are
+  EXPECT_ERROR(copy_step(*from_other, step, *to), ErrorCode::kCorrupt);
+}
+
 TEST_P(TierTest, WhatAKilledCopyLeftIsSwept) {
   ASSERT_OK(copy_step(*from, from->steps().value()[0], *to));
   const WallTime later = env.wall_now() + std::chrono::hours(1);
@@ -107,6 +143,16 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TierTest, ::testing::Values(false, true),
                          [](const auto& kind) {
                            return kind.param ? "Object" : "Folder";
                          });
+
+TEST(ObjectTier, StepFoldersThatWereCopiedThereAreNotOverlooked) {
+  MemoryObjectStore store;
+  ASSERT_OK(store.put("gpt/step-00000400/manifest.json", {}));
+  ASSERT_OK(store.put("gpt/step-notes.txt", {}));
+  const auto tier = make_object_tier(ObjectTier::create(store, "gpt").value());
+  const TierSteps held = tier->list().value();
+  ASSERT_EQ(held.unusable.size(), 1u);
+  EXPECT_EQ(held.unusable[0].id, "step-00000400");
+}
 
 TEST(FolderTier, ACopyThatIsKilledAnywhereIsThereWholeOrNotAtAll) {
   for (const Unsynced policy :

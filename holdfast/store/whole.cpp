@@ -4,6 +4,7 @@
 #include <set>
 
 #include "holdfast/base/crc32c.h"
+#include "holdfast/base/patient_env.h"
 #include "holdfast/base/source_sink.h"
 #include "holdfast/store/chunk_reader.h"
 #include "holdfast/store/shard_index.h"
@@ -23,13 +24,14 @@ class Checker {
     names_.insert(names.begin(), names.end());
     Result<Manifest> manifest = read_manifest(env_, folder_);
     if (!manifest.ok()) {
-      add({.file = std::string(kManifestName), .what = manifest.error().message()});
+      add_failed({.file = std::string(kManifestName)}, manifest.error());
     } else {
       report_.manifest = *std::move(manifest);
       check_files();
       find_extra();
       if (depth_ == Depth::kFull) check_shards();
     }
+    if (unknown_.has_value()) return *unknown_;
     // What retention removed meanwhile is not damaged.
     if (!report_.whole()) HOLDFAST_TRY(env_.list(folder_));
     return std::move(report_);
@@ -37,6 +39,13 @@ class Checker {
 
  private:
   void add(Damage damage) { report_.damage.push_back(std::move(damage)); }
+
+  // What could not be read.
+  void add_failed(Damage damage, const Error& error) {
+    if (cannot_tell(error) && !unknown_.has_value()) unknown_ = error;
+    damage.what = error.message();
+    add(std::move(damage));
+  }
 
   void check_files() {
     for (const ManifestFile& file : report_.manifest->files) {
@@ -57,10 +66,12 @@ class Checker {
       return false;
     }
     const Result<FileInfo> info = env_.info(folder_ / file.name);
-    if (!info.ok() || info->folder) {
-      add({.file = file.name,
-           .bytes = file.bytes,
-           .what = info.ok() ? "is a folder" : info.error().message()});
+    if (!info.ok()) {
+      add_failed({.file = file.name, .bytes = file.bytes}, info.error());
+      return false;
+    }
+    if (info->folder) {
+      add({.file = file.name, .bytes = file.bytes, .what = "is a folder"});
       return false;
     }
     if (info->size == file.bytes) return true;
@@ -76,7 +87,7 @@ class Checker {
   void check_small(const ManifestFile& file) {
     const Result<Bytes> bytes = env_.read_file(folder_ / file.name);
     if (!bytes.ok()) {
-      add({.file = file.name, .bytes = file.bytes, .what = bytes.error().message()});
+      add_failed({.file = file.name, .bytes = file.bytes}, bytes.error());
       return;
     }
     report_.bytes_read += static_cast<int64_t>(bytes->size());
@@ -142,7 +153,7 @@ class Checker {
     const Result<void> read =
         shard == nullptr ? check_without_index(file) : check_chunks(*shard);
     if (read.ok()) return;
-    add({.file = file.name, .bytes = file.bytes, .what = read.error().message()});
+    add_failed({.file = file.name, .bytes = file.bytes}, read.error());
   }
 
   Result<void> check_chunks(const ShardFile& shard) {
@@ -207,6 +218,7 @@ class Checker {
   std::vector<const ManifestFile*> shards_;  // there, with the right size
   std::vector<ShardIndex> indexes_;
   int64_t done_ = 0, total_ = 0;
+  std::optional<Error> unknown_;  // the first failure that says nothing of the step
   WholeReport report_;
 };
 
@@ -228,14 +240,24 @@ Error WholeReport::error() const {
                  to_string(damage.front()));
 }
 
+bool cannot_tell(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kTimeout:
+    case ErrorCode::kDenied: return true;
+    default: return false;
+  }
+}
+
 Result<WholeReport> check_whole(Env& env, const Path& folder, Depth depth,
                                 const Progress& progress) {
-  return Checker(env, folder, depth, progress).run();
+  PatientEnv patient(env);
+  return Checker(patient, folder, depth, progress).run();
 }
 
 Result<Manifest> read_manifest(Env& env, const Path& folder) {
   const Path path = folder / kManifestName;
-  const Result<Bytes> bytes = env.read_file(path);
+  const Result<Bytes> bytes = PatientEnv(env).read_file(path);
   if (bytes.ok()) return decode_manifest(*bytes, path.native());
   const bool odd = bytes.error().code() == ErrorCode::kInvalid;  // a folder, or huge
   return odd ? bytes.error().as(ErrorCode::kCorrupt) : bytes.error();

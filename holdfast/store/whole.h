@@ -48,13 +48,19 @@ struct WholeReport {
 // Called now and then with bytes of shards done and to do.
 using Progress = std::function<void(int64_t done, int64_t total)>;
 
-// Looks at everything, also after damage was found. Fails only if the folder cannot be
-// listed (kNotFound: it is not there, or not any more); what cannot be read is damage.
+// True for a failure that says nothing of what is stored: no memory, a stale handle, a
+// deadline, no permission. Whoever looks for a whole step must not pass over one for it.
+bool cannot_tell(const Error& error);
+
+// Looks at everything, also after damage was found. What a disk does not give back, asked
+// again after a pause (base/patient_env.h), is damage. Fails if the folder cannot be listed
+// (kNotFound: it is not there, or not any more), and where it cannot be told whether a file
+// is what it should be (cannot_tell).
 // Reads shards past the system's cache where it can, with 64 MiB of its own memory.
 Result<WholeReport> check_whole(Env& env, const Path& folder, Depth depth,
                                 const Progress& progress = {});
 
-// kNotFound if there is none, kCorrupt if it is damaged.
+// kNotFound if there is none, kCorrupt if it is damaged or the disk does not give it back.
 Result<Manifest> read_manifest(Env& env, const Path& folder);
 
 }  // namespace holdfast

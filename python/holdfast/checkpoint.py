@@ -19,7 +19,9 @@ _log = logging.getLogger("holdfast")
 def absolute(path: _Path) -> str:
     """The same place when the process changes its directory; of an object store as it is."""
     text = fspath(path)
-    return text if "://" in text else os.path.abspath(os.path.expanduser(text))
+    if _native.is_object_path(text):  # refuses names that are neither
+        return text
+    return os.path.abspath(os.path.expanduser(text))
 
 
 def keep_of(keep: int | _native.Keep | None) -> _native.Keep | None:
@@ -31,6 +33,11 @@ def keep_of(keep: int | _native.Keep | None) -> _native.Keep | None:
     if keep < 1:
         raise ValueError(f"keep={keep}: want 1 or more, or None to keep all")
     return _native.Keep(keep)
+
+
+def duration_of(text: str | float | None) -> str | None:
+    """A number is one of seconds; None is for ever."""
+    return None if text is None else str(text)
 
 
 def tiers_of(tiers: Tiers) -> list[_native.Tier]:
@@ -63,11 +70,15 @@ class Saver:
     durable: folders (another disk, or "/dev/shm/gpt", which outlives the process),
     "s3://bucket/prefix" (keys and server as in AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY,
     AWS_ENDPOINT_URL, AWS_REGION), or a Tier. A tier that fails costs a warning, never the
-    save. A run directory that was lost is brought back from them.
+    save. A run directory that was lost is brought back from them: without a step it is not
+    opened while a tier does not answer, unless `allow_unreachable_tiers`, nor where all that
+    a tier has is damaged or of another run.
 
     ConflictError if a live job owns the directory; a dead one's is taken over. A save that
-    fails for a reason that may pass (a full disk) is dropped and the next one tries again;
-    after three in a row, at close(), and at once for any other reason, it is raised.
+    fails for a reason that may pass (a full disk) is dropped with a warning, and the next one
+    tries again; it is raised by close() if it was the last, and by save() once all saves have
+    failed for `fail_after` ("30m", or seconds; None: never). What fails for any other reason
+    is raised by the next save().
     """
 
     def __init__(
@@ -83,15 +94,18 @@ class Saver:
         compress: int = 0,
         space_reserve: int = 64 << 20,
         direct: bool = True,
+        fail_after: str | float | None = None,
         software: Mapping[str, str] | None = None,
         tiers: Tiers = (),
+        allow_unreachable_tiers: bool = False,
     ) -> None:
         versions = {"holdfast": _native.version} | dict(software or {})
         self._native = _native.Saver(
             absolute(path), keep=keep_of(keep), ring=ring, backpressure=backpressure,
             in_flight=in_flight, read_back=read_back, incremental=incremental,
-            compress=compress, space_reserve=space_reserve, direct=direct, software=versions,
-            tiers=tiers_of(tiers),
+            compress=compress, space_reserve=space_reserve, direct=direct,
+            fail_after=duration_of(fail_after), software=versions, tiers=tiers_of(tiers),
+            allow_unreachable_tiers=allow_unreachable_tiers,
         )
         self._warn()
 
@@ -140,6 +154,8 @@ class Saver:
     def _warn(self) -> None:
         for sentence in self._native.take_warnings():
             _log.warning("%s", sentence)
+        for sentence in self._native.take_notes():
+            _log.info("%s", sentence)
 
     def __enter__(self) -> Self:
         return self
@@ -165,18 +181,28 @@ def restore(
     *,
     verify_all: bool = False,
     tiers: Tiers = (),
+    allow_unreachable_tiers: bool = False,
 ) -> _native.Restored:
     """Fills arrays from the newest whole checkpoint of a run, or from that of `step`.
 
     `path` is a run directory, or "s3://bucket/prefix". Of `tiers` (as in Saver), a newer
-    step than the run directory has is copied there first; the result's `tier` says so.
+    step than the run directory has is copied there first; the result's `tier` says so. If
+    that fails for another reason than damage (a full disk), no older step is taken. A tier
+    that does not answer is in `skipped`; where there is no step at all its error is raised,
+    or, with `allow_unreachable_tiers`, NotFoundError.
 
     Names, dtypes and shapes must be those of the checkpoint, which may have more tensors
-    (`unused`). Every byte that is used is checked; a damaged step is passed over for the
-    one before it (`skipped`), and with `verify_all` it is read in full first. NotFoundError
-    if there is none, ValueError if it is of another model, CorruptError if none is whole:
-    then, if the message says so, the arrays have any contents.
+    (`unused`). Every byte that is used is checked; a step that is damaged, or that the disk
+    does not give back when asked again, is passed over for the one before it (`skipped`),
+    with a warning in the log "holdfast", and with `verify_all` it is read in full first. A
+    failure that says nothing of the step (no memory, a stale handle of NFS, no permission)
+    is raised. NotFoundError if there is no step, ValueError if it is of another model or two
+    arrays share memory without being the same, CorruptError if none is whole: then, if the
+    message says so, the arrays have any contents.
     """
     held = dict(into)
-    return _native.restore(path, describe(held, writable=True), step, verify_all,
-                           tiers_of(tiers))
+    restored = _native.restore(path, describe(held, writable=True), step, verify_all,
+                               tiers_of(tiers), allow_unreachable_tiers)
+    for folder, why in restored.skipped:
+        _log.warning("restore: %s is passed over: %s", folder, why)
+    return restored

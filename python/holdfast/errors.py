@@ -1,8 +1,8 @@
 """What Holdfast raises where Python has no exception of its own for it.
 
 A wrong call is ValueError, a refusal of the operating system OSError (ENOSPC when the disk
-is full), a passed deadline TimeoutError, and what this build or format cannot do
-NotImplementedError. The rest is here.
+is full, PermissionError where permissions do not allow it), a passed deadline TimeoutError,
+and what this build or format cannot do NotImplementedError. The rest is here.
 """
 
 

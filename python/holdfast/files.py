@@ -1,5 +1,6 @@
 """Files of tensors of any format, opened without loading them."""
 
+import logging
 from collections.abc import Iterator, Mapping
 from os import PathLike
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,8 @@ if TYPE_CHECKING:
     import numpy
 
 _Path = str | PathLike[str]
+
+_log = logging.getLogger("holdfast")
 
 # What numpy has no type for is given as the bits of its elements.
 _NUMPY = {
@@ -24,6 +27,7 @@ class Contents(Mapping[str, _native.TensorInfo]):
 
     def __init__(self, path: _Path) -> None:
         self._native = _native.Contents(path)
+        _warn("open", self._native.skipped)
         self._names = dict.fromkeys(self._native.names)
 
     def __getitem__(self, name: str) -> _native.TensorInfo:
@@ -43,6 +47,15 @@ class Contents(Mapping[str, _native.TensorInfo]):
         return self._native.objects
 
     @property
+    def simplified(self) -> list[str]:
+        """Objects of a .pt whose classes are not known here, as "name: class".
+
+        Nothing of a file is executed: such an object is a dict in `objects`, of "__class__"
+        and its attributes.
+        """
+        return self._native.simplified
+
+    @property
     def metadata(self) -> dict[str, str]:
         """What safetensors keeps as metadata."""
         return self._native.metadata
@@ -51,7 +64,9 @@ class Contents(Mapping[str, _native.TensorInfo]):
         """The tensor, or a box of it, as a numpy array.
 
         Elements that numpy has no type for (BF16 and the F8 family) come as their bits, in
-        uint16 and uint8; contents[name].dtype says what they are.
+        uint16 and uint8; contents[name].dtype says what they are. CorruptError if the file
+        has digests and they are wrong. A .pt has one for each storage, so that a box of one
+        that is larger than 16 MiB is read unchecked; a step of a run is always checked.
         """
         import numpy
 
@@ -67,7 +82,8 @@ class Contents(Mapping[str, _native.TensorInfo]):
 def open(path: _Path) -> Contents:
     """Opens a file of tensors, a step's folder, a run (its newest whole step) or RUN@STEP.
 
-    Reads headers only. The format is told by the contents, not by the name.
+    Reads headers only. The format is told by the contents, not by the name. Newer steps of a
+    run that are damaged are passed over with a warning in the log "holdfast".
 
         >>> contents = holdfast.open("model.pt")
         >>> {name: info.shape for name, info in contents.items()}
@@ -76,4 +92,17 @@ def open(path: _Path) -> Contents:
     return Contents(path)
 
 
-convert = _native.convert
+def convert(source: _Path, target: _Path) -> None:
+    """Writes a file anew in the format that the target's name asks for.
+
+    The source is a file of any format, a step's folder, a run directory, of which the newest
+    step is taken that is whole, or RUN@STEP. Newer steps that are damaged are passed over
+    with a warning in the log "holdfast". ConflictError if the target exists, CorruptError
+    if bytes are not those that were saved.
+    """
+    _warn("convert", _native.convert(source, target))
+
+
+def _warn(what: str, skipped: list[tuple[str, str]]) -> None:
+    for folder, why in skipped:
+        _log.warning("%s: %s is passed over: %s", what, folder, why)

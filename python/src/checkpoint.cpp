@@ -38,23 +38,30 @@ Keep make_keep(int64_t last, int64_t every, int64_t best, const std::string& met
 void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
                 int64_t ring, const std::string& backpressure, int in_flight,
                 bool read_back, bool incremental, int compress, int64_t space_reserve,
-                bool direct, Texts software, const std::vector<HeldTier>& tiers) {
-  auto warnings = std::make_unique<Warnings>();
+                bool direct, const std::optional<std::string>& fail_after,
+                Texts software, const std::vector<HeldTier>& tiers,
+                bool allow_unreachable_tiers) {
+  auto warnings = std::make_unique<Warnings>(env());
   SaverOptions options{.ring_bytes = ring,
                        .in_flight = in_flight,
                        .backpressure = backpressure_of(backpressure),
                        .keep = keep,
                        .mirrors = mirrors_of(tiers, keep),
+                       .allow_unreachable_tiers = allow_unreachable_tiers,
                        .incremental = incremental,
                        .compress = compress,
                        .read_back = read_back,
                        .space_reserve = space_reserve,
                        .direct = direct,
+                       .fail_after = fail_after_of(fail_after),
+                       .job = scheduler_job(variable),
                        .software = std::move(software),
                        .events = warnings.get()};
   auto opened = [&] {
     const nb::gil_scoped_release unlocked;
-    unwrap(fetch_newest(env(), path, storage_of(tiers), warnings.get()));
+    unwrap(fetch_newest(env(), path, storage_of(tiers),
+                        {.allow_unreachable_tiers = allow_unreachable_tiers,
+                         .events = warnings.get()}));
     return unwrap(Saver::open(env(), path, nullptr, std::move(options)));
   }();
   new (self) HeldSaver(std::move(opened), std::move(warnings),
@@ -89,23 +96,20 @@ Durable durable(const HeldHandle& self, std::optional<double> timeout) {
 
 HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
                             std::optional<int64_t> step, bool verify_all,
-                            const std::vector<HeldTier>& tiers) {
+                            const std::vector<HeldTier>& tiers,
+                            bool allow_unreachable_tiers) {
   RestoredState state = [&] {
     const nb::gil_scoped_release unlocked;
     const LocalState local = unwrap(make_local_state(locals(into)));
+    unwrap(check_apart(local));
     return unwrap(
         restore(env(), path, local, nullptr,
-                {.step = step, .verify_all = verify_all, .tiers = storage_of(tiers)}));
+                {.step = step,
+                 .verify_all = verify_all,
+                 .tiers = storage_of(tiers),
+                 .allow_unreachable_tiers = allow_unreachable_tiers}));
   }();
   return HeldRestored::of(std::move(state));
-}
-
-std::vector<std::pair<std::string, std::string>> skipped_of(const HeldRestored& self) {
-  std::vector<std::pair<std::string, std::string>> pairs;
-  for (const SkippedStep& step : self.state.skipped) {
-    pairs.emplace_back(step.folder, step.error.message());
-  }
-  return pairs;
 }
 
 void bind_handle(nb::module_& m) {
@@ -168,7 +172,8 @@ void bind_saver(nb::module_& m) {
            nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
            nb::arg("in_flight"), nb::arg("read_back"), nb::arg("incremental"),
            nb::arg("compress"), nb::arg("space_reserve"), nb::arg("direct"),
-           nb::arg("software"), nb::arg("tiers"))
+           nb::arg("fail_after") = nb::none(), nb::arg("software"), nb::arg("tiers"),
+           nb::arg("allow_unreachable_tiers") = false)
       .def("save", &save, nb::arg("step"), nb::arg("arrays"), nb::arg("owners").none(),
            nb::arg("objects").none(), nb::arg("rank_objects").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("parent"),
@@ -177,6 +182,8 @@ void bind_saver(nb::module_& m) {
            "Waits until all is durable and lets go of the run.")
       .def("take_warnings", &HeldSaver::take_warnings,
            "What went wrong since the last call and stopped nothing.")
+      .def("take_notes", &HeldSaver::take_notes,
+           "What was done since the last call and should not go unsaid.")
       .def_prop_ro("path", &HeldSaver::run, "The run directory.");
 }
 
@@ -202,8 +209,9 @@ void bind_checkpoint(nb::module_& m) {
       .def_prop_ro(
           "metrics", [](const R& r) { return r.state.manifest.metrics; },
           "The metrics that were saved with it.")
-      .def_prop_ro("skipped", &skipped_of,
-                   "Newer steps that were passed over: (folder, why).")
+      .def_prop_ro(
+          "skipped", [](const R& r) { return pairs_of(r.state.skipped); },
+          "Newer steps that were passed over: (folder, why).")
       .def_prop_ro(
           "unused", [](const R& r) { return r.state.unused; },
           "Tensors of the step that were not asked for.")
@@ -218,7 +226,17 @@ void bind_checkpoint(nb::module_& m) {
   m.def("restore", &restore_arrays, nb::arg("path"), nb::arg("into"),
         nb::arg("step").none(), nb::arg("verify_all"),
         nb::arg("tiers") = std::vector<HeldTier>(),
+        nb::arg("allow_unreachable_tiers") = false,
         "The native side of holdfast.restore.");
+  m.def(
+      "is_object_path",
+      [](const std::string& place) {
+        unwrap(check_place(place));
+        return is_object_path(place);
+      },
+      nb::arg("place"),
+      "True for a place in an object store, False for a local path. ValueError for an\n"
+      "empty name and for a scheme other than s3://.");
 }
 
 }  // namespace holdfast::python

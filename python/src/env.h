@@ -23,12 +23,13 @@ inline Env& machine() {
   return posix;
 }
 
+inline std::optional<std::string> variable(const std::string& name) {
+  const char* value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
+}
+
 // With the keys and the server that the environment names.
 inline Result<std::shared_ptr<ObjectStore>> open_bucket(const std::string& bucket) {
-  const auto variable = [](const std::string& name) {
-    const char* value = std::getenv(name.c_str());
-    return value == nullptr ? std::nullopt : std::optional<std::string>(value);
-  };
   return open_s3_from(machine(), variable, bucket);
 }
 

@@ -2,6 +2,7 @@
 //
 //   kInvalid             ValueError
 //   kIo                  OSError
+//   kDenied              PermissionError, which is an OSError
 //   kNoSpace             OSError with errno ENOSPC
 //   kTimeout             TimeoutError
 //   kUnsupported         NotImplementedError
@@ -53,6 +54,7 @@ inline void set_python_error(const Error& error) {
   const char* message = error.message().c_str();
   switch (error.code()) {
     case ErrorCode::kInvalid: return PyErr_SetString(PyExc_ValueError, message);
+    case ErrorCode::kDenied: return PyErr_SetString(PyExc_PermissionError, message);
     case ErrorCode::kIo: return PyErr_SetString(PyExc_OSError, message);
     case ErrorCode::kTimeout: return PyErr_SetString(PyExc_TimeoutError, message);
     case ErrorCode::kUnsupported:

@@ -3,6 +3,7 @@
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
@@ -11,6 +12,7 @@
 #include "holdfast/checkpoint/convert.h"
 #include "holdfast/checkpoint/open_any.h"
 #include "object.h"
+#include "restored.h"
 
 namespace holdfast::python {
 namespace {
@@ -21,18 +23,19 @@ TensorId find(const Contents& contents, const std::string& name) {
   throw Raised(not_found("tensor \"{}\": not in the file", name));
 }
 
-std::vector<std::string> names_of(const Contents& contents) {
+std::vector<std::string> names_of(const OpenedAny& self) {
   std::vector<std::string> names;
-  for (const Tensor& tensor : contents.collection.tensors()) {
+  for (const Tensor& tensor : self.contents.collection.tensors()) {
     names.push_back(tensor.name);
     names.insert(names.end(), tensor.ties.begin(), tensor.ties.end());
   }
   return names;
 }
 
-void read_into(const Contents& contents, const Array& array,
+void read_into(const OpenedAny& self, const Array& array,
                const std::optional<Box>& box) {
   const nb::gil_scoped_release unlocked;
+  const Contents& contents = self.contents;
   const LocalTensor& to = array.local;
   const TensorId id = find(contents, to.tensor.name);
   const Tensor& tensor = contents.collection.tensor(id);
@@ -45,9 +48,9 @@ void read_into(const Contents& contents, const Array& array,
   unwrap(read_box(contents, id, part, to.map, to.memory));
 }
 
-void convert_file(const Path& source, const Path& target) {
+Pairs convert_file(const Path& source, const Path& target) {
   const nb::gil_scoped_release unlocked;
-  unwrap(convert(env(), source, target));
+  return pairs_of(unwrap(convert(env(), source, target)).from.skipped);
 }
 
 std::vector<int64_t> shape_of(const Tensor& tensor) {
@@ -67,34 +70,39 @@ void bind_files(nb::module_& m) {
         return fmt::format("TensorInfo({}, {}, {})", self.name, name_of(self.dtype),
                            to_string(self.shape));
       });
-  nb::class_<Contents>(m, "Contents", "The native side of holdfast.Contents.")
+  nb::class_<OpenedAny>(m, "Contents", "The native side of holdfast.Contents.")
       .def(
           "__init__",
-          [](Contents* self, const Path& path) {
+          [](OpenedAny* self, const Path& path) {
             const nb::gil_scoped_release unlocked;
-            new (self) Contents(unwrap(open_any(env(), path)));
+            new (self) OpenedAny(unwrap(open_any(env(), path)));
           },
           nb::arg("path"))
       .def_prop_ro("names", &names_of, "All names, ties included.")
       .def(
           "info",
-          [](const Contents& self, const std::string& name) {
-            return self.collection.tensor(find(self, name));
+          [](const OpenedAny& self, const std::string& name) {
+            return self.contents.collection.tensor(find(self.contents, name));
           },
           nb::arg("name"), "What is known of a tensor without reading it.")
       .def_prop_ro(
-          "objects", [](const Contents& self) { return to_python(self.objects); },
+          "objects",
+          [](const OpenedAny& self) { return to_python(self.contents.objects); },
           nb::for_getter(nb::sig("def objects(self) -> typing.Any")),
           "What is no tensor; None where there is nothing.")
-      .def_ro("metadata", &Contents::metadata, "What safetensors keeps as metadata.")
+      .def_prop_ro(
+          "metadata", [](const OpenedAny& self) { return self.contents.metadata; },
+          "What safetensors keeps as metadata.")
+      .def_prop_ro(
+          "simplified", [](const OpenedAny& self) { return self.contents.simplified; },
+          "Objects of classes that became plain data, as \"name: class\".")
+      .def_prop_ro(
+          "skipped", [](const OpenedAny& self) { return pairs_of(self.found.skipped); },
+          "Newer steps of the run that were passed over: (folder, why).")
       .def("read_into", &read_into, nb::arg("array"), nb::arg("box").none(),
            "Reads the tensor of the array's name, or a box of it.");
-  m.def(
-      "convert", &convert_file, nb::arg("source"), nb::arg("target"),
-      "Writes a file anew in the format that the target's name asks for.\n\n"
-      "The source is a file of any format, a step's folder, a run directory, of which\n"
-      "the newest whole step is taken, or RUN@STEP. ConflictError if the target\n"
-      "exists.");
+  m.def("convert", &convert_file, nb::arg("source"), nb::arg("target"),
+        "The native side of holdfast.convert; newer steps that were passed over.");
 }
 
 }  // namespace holdfast::python

@@ -64,7 +64,7 @@ Settled HeldJob::settle(const std::vector<std::string>& changed, CudaStream stre
 
 // In slices, so that it can be interrupted, where no other rank has to make as many; else
 // the saves are waited for first, in slices.
-void HeldJob::close(std::optional<double> timeout, bool alone) {
+void HeldJob::close(std::optional<double> timeout, bool alone, bool orderly) {
   const Instant deadline = deadline_of(timeout);
   const auto left = [&]() -> std::optional<double> {
     if (!timeout.has_value()) return std::nullopt;
@@ -81,7 +81,7 @@ void HeldJob::close(std::optional<double> timeout, bool alone) {
   }
   unwrap(call_interruptibly(left(), [&](Instant until) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    return alone ? job_->close_alone(until) : job_->close(until);
+    return alone ? job_->close_alone(until, orderly) : job_->close(until);
   }));
 }
 

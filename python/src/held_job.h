@@ -34,6 +34,13 @@ class HeldJob {
     return unwrap(call(*job_));
   }
 
+  // While another thread is in a call, too: it may be waiting for other ranks.
+  std::vector<std::string> take_warnings() {
+    check_process();
+    const nb::gil_scoped_release unlocked;
+    return job_->take_warnings();
+  }
+
   // `state` without objects: they follow, and the save waits for them.
   HeldHandle save(JobState state, nb::object owners);
   void give_objects(Result<SaveObjects> objects);
@@ -44,7 +51,7 @@ class HeldJob {
   Settled settle(const std::vector<std::string>& changed, CudaStream stream,
                  std::optional<double> timeout);
   // `alone`: without a word to other ranks.
-  void close(std::optional<double> timeout, bool alone);
+  void close(std::optional<double> timeout, bool alone, bool orderly);
 
  private:
   void check_process() const;

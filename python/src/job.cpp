@@ -84,8 +84,9 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
               std::optional<Keep> keep, int64_t ring, const std::string& backpressure,
               int in_flight, bool read_back, int64_t space_reserve, bool direct,
               const std::string& guard, bool incremental, int compress,
-              double agree_within, Texts software, const std::vector<HeldTier>& tiers,
-              const nb::dict& schedule) {
+              double agree_within, const std::optional<std::string>& fail_after,
+              Texts software, const std::vector<HeldTier>& tiers,
+              const nb::dict& schedule, bool allow_unreachable_tiers) {
   Transport* const over =
       transport.is_none() ? nullptr : &nb::cast<HeldTransport&>(transport).get();
   JobOptions options{.schedule = schedule_of(every, schedule),
@@ -96,13 +97,16 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
                                .backpressure = backpressure_of(backpressure),
                                .keep = keep,
                                .mirrors = mirrors_of(tiers, keep),
+                               .allow_unreachable_tiers = allow_unreachable_tiers,
                                .incremental = incremental,
                                .compress = compress,
                                .read_back = read_back,
                                .space_reserve = space_reserve,
                                .direct = direct,
                                .guard = guard_of(guard),
+                               .fail_after = fail_after_of(fail_after),
                                .agree_within = seconds(agree_within, "agree_within"),
+                               .job = scheduler_job(variable),
                                .software = std::move(software)}};
   auto opened = [&] {
     const nb::gil_scoped_release unlocked;
@@ -252,7 +256,34 @@ void bind_looked(nb::module_& m) {
             all.insert(all.end(), more.begin(), more.end());
             return pieces;
           },
-          nb::arg("more"));
+          nb::arg("more"))
+      .def(
+          "replaced",
+          [](HeldPieces pieces, const std::vector<size_t>& places,
+             const std::vector<HeldPiece>& others) {
+            std::vector<HeldPiece>& all = pieces.edit();
+            for (size_t k = 0; k < std::min(places.size(), others.size()); ++k) {
+              all.at(places[k]) = others[k];
+            }
+            return pieces;
+          },
+          nb::arg("places"), nb::arg("others"),
+          "The same boxes, but for those at these places, which are others.")
+      .def(
+          "moved",
+          [](HeldPieces pieces, const std::vector<size_t>& places,
+             const std::vector<uint64_t>& addresses) {
+            std::vector<HeldPiece>& all = pieces.edit();
+            for (size_t k = 0; k < std::min(places.size(), addresses.size()); ++k) {
+              ByteSpan& memory = all.at(places[k]).memory;
+              auto* const first = reinterpret_cast<std::byte*>(addresses[k]);  // NOLINT
+              memory = ByteSpan(first, memory.size());
+            }
+            return pieces;
+          },
+          nb::arg("places"), nb::arg("addresses"),
+          "The same boxes, but for those at these places, which lie elsewhere: of the\n"
+          "same elements and strides on the same device.");
 }
 
 }  // namespace
@@ -265,8 +296,9 @@ void bind_job(nb::module_& m) {
            nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
            nb::arg("in_flight"), nb::arg("read_back"), nb::arg("space_reserve"),
            nb::arg("direct"), nb::arg("guard"), nb::arg("incremental"),
-           nb::arg("compress"), nb::arg("agree_within"), nb::arg("software"),
-           nb::arg("tiers"), nb::arg("schedule") = nb::dict())
+           nb::arg("compress"), nb::arg("agree_within"),
+           nb::arg("fail_after") = nb::none(), nb::arg("software"), nb::arg("tiers"),
+           nb::arg("schedule") = nb::dict(), nb::arg("allow_unreachable_tiers") = false)
       .def("attach", &attach, nb::arg("pieces"), nb::arg("stream") = 0,
            nb::arg("own") = nb::none(),
            nb::sig("def attach(self, pieces: Pieces, stream: int = 0, "
@@ -283,13 +315,14 @@ void bind_job(nb::module_& m) {
            "older one; NotFoundError if there is none.")
       .def(
           "due",
-          [](HeldJob& self, int64_t step) {
-            Due due = self.call([&](Job& job) { return job.due(step); });
+          [](HeldJob& self, int64_t step, bool updated) {
+            Due due = self.call([&](Job& job) { return job.due(step, updated); });
             std::optional<std::tuple<bool, std::string>> save;
             if (due.save) save.emplace(due.stop, std::move(due.why));
             return save;
           },
-          nb::arg("step"), "None, or for a save (stop, why): the same on all ranks.")
+          nb::arg("step"), nb::arg("updated") = true,
+          "None, or for a save (stop, why): the same on all ranks.")
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("stream") = 0,
            nb::arg("own") = nb::none(),
@@ -333,13 +366,22 @@ void bind_job(nb::module_& m) {
           },
           "The interval, and what it follows from.")
       .def(
-          "take_warnings",
+          "take_warnings", [](HeldJob& self) { return self.take_warnings(); },
+          "What went wrong since the last call and stopped nothing. From any thread.")
+      .def(
+          "any",
+          [](HeldJob& self, bool own) {
+            return self.call([&](Job& job) { return job.any(own); });
+          },
+          nb::arg("own"), "True if any rank says so; asked of all ranks together.")
+      .def(
+          "take_notes",
           [](HeldJob& self) {
             return self.call([](Job& job) {
-              return Result<std::vector<std::string>>(job.take_warnings());
+              return Result<std::vector<std::string>>(job.take_notes());
             });
           },
-          "What went wrong since the last call and stopped nothing.")
+          "What was done since the last call and should not go unsaid.")
       .def(
           "may_tear",
           [](HeldJob& self) {
@@ -362,9 +404,10 @@ void bind_job(nb::module_& m) {
           nb::arg("handle"), "Waits until the last save is durable, within the grace.")
       .def(
           "close", &HeldJob::close, nb::arg("timeout") = nb::none(),
-          nb::arg("alone") = false,
+          nb::arg("alone") = false, nb::arg("orderly") = true,
           "Waits until all is durable. `alone`: whatever other ranks do, which are to\n"
-          "be left then.");
+          "be left then. `orderly=False` (only if alone): something failed, and the\n"
+          "next process counts this end as a failure.");
 }
 
 }  // namespace holdfast::python

@@ -1,5 +1,7 @@
 #include "saver.h"
 
+#include "holdfast/schedule/cadence.h"
+
 namespace holdfast::python {
 
 Backpressure backpressure_of(const std::string& name) {
@@ -7,6 +9,14 @@ Backpressure backpressure_of(const std::string& name) {
   if (name == "skip") return Backpressure::kSkip;
   if (name == "newest") return Backpressure::kNewest;
   throw Raised(invalid("backpressure: \"{}\", want wait, skip or newest", name));
+}
+
+std::optional<Duration> fail_after_of(const std::optional<std::string>& text) {
+  constexpr double kMost = 1e9;
+  if (!text.has_value()) return std::nullopt;
+  const double seconds = unwrap(parse_seconds(*text, "fail_after"));
+  if (seconds > kMost) return std::nullopt;
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
 void wait_room(const std::deque<HeldHandle>& saves, size_t room) {

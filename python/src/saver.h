@@ -19,6 +19,9 @@ namespace holdfast::python {
 // "wait", "skip" or "newest"; throws for anything else.
 Backpressure backpressure_of(const std::string& name);
 
+// "30m", "90" (seconds); none for none and for "never".
+std::optional<Duration> fail_after_of(const std::optional<std::string>& text);
+
 // A save under way, and whatever keeps its arrays' memory alive. The GIL guards it.
 struct HeldHandle {
   // Lets go of the owners if the arrays may change again. True if so.
@@ -58,6 +61,7 @@ class HeldSaver {
   void close(std::optional<double> timeout);
   const Path& run() const { return saver_->run(); }
   std::vector<std::string> take_warnings() { return warnings_->take(); }
+  std::vector<std::string> take_notes() { return warnings_->take_notes(); }
 
  private:
   void check_process() const;

@@ -16,6 +16,7 @@ EXCEPTIONS = {
     "timeout": TimeoutError,
     "no_space": OSError,
     "unsupported": NotImplementedError,
+    "denied": PermissionError,
     "io": OSError,
 }
 

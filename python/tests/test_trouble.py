@@ -102,20 +102,22 @@ def test_the_reserve_is_left_free(small_disk):
             no_space(saver.save(1, state(1)))
 
 
-def test_three_failures_in_a_row_are_raised_and_then_it_tries_again(small_disk):
+def test_failures_are_raised_by_a_save_only_where_fail_after_says_so(small_disk):
     folder, _ = small_disk
-    with holdfast.Saver(folder / "run", space_reserve=0) as saver:
-        saver.save(1, state(1)).durable()
-        fill(folder, MIB // 2)
-        for step in (2, 3, 4):
-            no_space(saver.save(step, state(step)))
-        with pytest.raises(OSError) as error:
-            saver.save(5, state(5))
-        assert error.value.errno == errno.ENOSPC
-        assert_clear(error, "before step 5")
-        (folder / "filler").unlink()
-        saver.save(6, state(6)).durable()
-    assert restored_step(folder / "run") == 6
+    for fail_after in (None, 0):
+        with holdfast.Saver(folder / "run", space_reserve=0, fail_after=fail_after) as saver:
+            saver.save(1, state(1)).durable()
+            fill(folder, MIB // 2)
+            for step in (2, 3, 4, 5) if fail_after is None else (2,):
+                no_space(saver.save(step, state(step)))
+            if fail_after == 0:
+                with pytest.raises(OSError) as error:
+                    saver.save(5, state(5))
+                assert error.value.errno == errno.ENOSPC
+                assert_clear(error, "before step 5")
+            (folder / "filler").unlink()
+            saver.save(6, state(6)).durable()
+        assert restored_step(folder / "run") == 6
 
 
 def test_close_raises_what_the_last_save_did(small_disk):

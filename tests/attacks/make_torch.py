@@ -216,7 +216,6 @@ def tensor_attacks():
     yield "quantized", b"ctorch._utils\n_rebuild_qtensor\n(tR"
     yield "parameter_of_nothing", b"ctorch._utils\n_rebuild_parameter\n(N\x88NtR"
     yield "storage_without_a_tensor", storage()
-    yield "a_set", b"c__builtin__\nset\n(]tR"
     yield "two_paths_with_one_name", (
         dict_of(a=dict_of(b=tensor()), **{"a.b": tensor(key="1")}),
         two,

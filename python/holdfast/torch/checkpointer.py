@@ -19,6 +19,7 @@ import torch.distributed as dist
 from holdfast import _native
 from holdfast.checkpoint import Tiers, absolute
 from holdfast.errors import NotFoundError, UnavailableError
+from holdfast.torch.boundaries import Boundaries
 from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Captured, Contents
 from holdfast.torch.ddp import Buckets
@@ -70,7 +71,9 @@ class Checkpointer:
     keep        steps to keep: a number or a Keep; None keeps all.
     tiers       further places for copies of each step, made in the background once it is
                 durable: folders, "s3://bucket/prefix", Tier (holdfast.Saver has more). A run
-                directory that was lost comes back from whichever is left.
+                directory that was lost comes back from whichever is left. Without a step it
+                does not start while a tier is silent, unless allow_unreachable_tiers=True,
+                nor where all that a tier has is damaged or of another run.
     guard       what catches writes to tensors before they are captured: "sample" (versions,
                 and the beginning, the end and other places of every tensor, which find
                 weights that are exchanged through .data), "full" (every byte: for code that
@@ -80,7 +83,8 @@ class Checkpointer:
     strict      False: resume() leaves out what is missing in the checkpoint or unexpected,
                 and the state of an optimizer or scheduler of another kind.
     spec        rules by name pattern for tensors that do not show how they are cut, or what
-                ranks hold of them ("equal", "own", "first"; Sharded, Part).
+                ranks hold of them ("equal", "own", "first"; Sharded, Part); the words are for
+                plain values of objects, too: {"tracker.best": "first"}.
     names       renames tensors of pipeline stages whose names begin anew.
     generators  random generators of your own, by name; Python's, NumPy's and torch's are
                 saved anyway.
@@ -93,9 +97,13 @@ class Checkpointer:
                 `read_back`, `incremental`, `compress` and `space_reserve` are those of
                 holdfast.Saver.
 
-    A save that fails for a reason that may pass (a full disk) is dropped, and tried again;
-    after three in a row, and at close(), it is raised, as anything else is at the next
-    save: on all ranks alike.
+    fail_after  "30m", or seconds: ends training once all saves have failed for so long; None
+                lets it go on for ever.
+
+    A save that fails for a reason that may pass (a full disk) is dropped and tried again, with
+    pauses that grow to a minute, while training goes on; a warning at least every minute
+    names the last durable step. close() raises it if the last save failed. Anything else is
+    raised by the next step() that may save. Both are raised on all ranks alike.
     """
 
     def __init__(
@@ -120,6 +128,7 @@ class Checkpointer:
         durable_steps: Sequence[int] | None = None,
         keep: int | _native.Keep | None = None,
         tiers: Tiers = (),
+        allow_unreachable_tiers: bool = False,
         guard: str = "sample",
         strict: bool = True,
         spec: Mapping[str, Rule] | None = None,
@@ -138,6 +147,7 @@ class Checkpointer:
         space_reserve: int = 64 << 20,
         direct: bool = True,
         timeout: float = 60.0,
+        fail_after: str | float | None = None,
         **objects: Any,
     ) -> None:
         if verify not in ("fast", "full"):
@@ -150,17 +160,17 @@ class Checkpointer:
         self._buckets = Buckets(model)
         self._strict = strict
         self._verify_all = verify == "full"
-        self._optimizers = {id(one) for one in self._contents.optimizers}
-        self._boundary = not self._optimizers  # else the first of several micro-batches is one
+        self._boundaries = Boundaries(self._contents.optimizers, self._contents.models)
+        self._owed: tuple[bool, str] | None = None  # a save that is due: is it the last, and why
+        self._waited = 0  # calls of step() that it has waited for the end of an update
         self._stranger = False  # an optimizer that was not given has updated the model
-        self._warned = False  # of it
+        self._warned: set[str] = set()  # what was said once
         self._steps = Steps(total_steps)
         self._asked = False  # whether there is something to resume
         self._attached = False
         self._looked = False  # at all that is saved, when it was there
         # The newest save, until it is settled; by another thread, too (settler.py).
         self._lock = threading.RLock()
-        self._settler: Settler | None = None
         self._unsettled: Captured | None = None
         self._handle: _native.SaveHandle | None = None
         self._stream = 0  # in which that save was made
@@ -175,22 +185,26 @@ class Checkpointer:
             signals=signals, keep=keep, tiers=tiers, ring=ring, backpressure=backpressure,
             in_flight=in_flight, read_back=read_back, incremental=incremental,
             compress=compress, space_reserve=space_reserve, direct=direct, guard=guard,
-            timeout=timeout,
+            timeout=timeout, fail_after=fail_after,
+            allow_unreachable_tiers=allow_unreachable_tiers,
             schedule={"objective": objective, "mtbf": mtbf, "budget": budget,
                       "total_steps": total_steps, "deadline": deadline, "slack": slack,
                       "stop_rate": stop_rate, "milestones": _listed(milestones),
                       "durable_steps": _listed(durable_steps)},
         )
         warn(self._job)
+        # Ranks that have other optimizers may see other boundaries.
+        self._agrees = self._job.any(self._boundaries.number != 1)
         self._decide = every if callable(every) else None
         self._started = time.monotonic()
         self._losses = Losses()
         self._hooks = hook_updates(self._before_update, self._after_update)
+        self._settler = Settler(self._settle_late)
         atexit.register(_close_at_exit, weakref.ref(self))
 
     @property
     def stall(self) -> float:
-        """Seconds that training has waited for saves, all in all."""
+        """Seconds that training has waited for saves, all in all: the first look included."""
         return self._stalled
 
     def resume(self) -> int:
@@ -207,6 +221,7 @@ class Checkpointer:
             restored = self._live().resume(lambda found: self._room_for(found, tried),
                                            self._verify_all, _stream())
         except NotFoundError:
+            _log.info("resume: no checkpoint in %s nor in its tiers, starting from 0", self._run)
             self._attach()
             return 0
         found = tried[-1]
@@ -220,7 +235,9 @@ class Checkpointer:
         for reason in self._buckets.restore(restored.objects["buckets"]):
             self.report.inexact.append(f"buckets of {reason}")
         self.report.inexact += self._contents.inexact(found)
+        self._contents.load_gradients()
         self._contents.restore_generators(found, self.report)
+        self.report.inexact += self._contents.inexact_gradients(found)
         for line in self.report.inexact:
             _log.warning("resume: %s", line)
         _log.info("resumed after step %d from %s%s", restored.step, restored.folder,
@@ -244,32 +261,55 @@ class Checkpointer:
     def step(self, step: int, loss: Any = None) -> None:
         """To be called when `step` is done: saves if it is time, in the background.
 
-        Does nothing in the middle of gradient accumulation, where no optimizer has made a
-        step since the last call; what is due then waits for the next that has. The loss is
-        saved as the metric "loss", for Keep(best=); no GPU is waited for, so that of a loss
-        there it is the newest that has come from it, of some 20 steps before at most.
+        Saves nothing in the middle of gradient accumulation, where gradients wait for an
+        update: what is due then waits for the next call that lies between two updates. A save
+        that has waited for 16 calls (twice the longest accumulation so far, if that is more),
+        one at a stop signal and that of the last step are made at once, with the gradients.
+        The loss is saved as the metric "loss", for Keep(best=); no GPU is waited for, so that
+        of a loss there it is the newest that has come from it, of some 20 steps before at most.
         """
         job = self._live()
         step = self._steps.take(step)
-        if not self._boundary:
-            self._warn_of_stranger()
-            return
-        self._boundary = not self._optimizers
-        if not self._looked:
+        self._boundaries.look()
+        if not self._looked and not self._is_middle():
             self._look()
+        idle = self._boundaries.is_idle
+        if not idle:
+            self._tell_policies(step, loss)
+        due, last = job.due(step, not idle), self._steps.is_last_of_all(step)
+        if due is not None or (last and self._owed is None):
+            self._owed = due or (False, "the last step")
+        if self._stranger:
+            self._warn_once("an optimizer that the Checkpointer was not given has updated the "
+                            "model: such steps are not saved, want a new Checkpointer")
+        if self._owed is not None and (self._owed[0] or not self._stranger):
+            self._save_what_is_owed(step, loss, last, *self._owed)
+
+    def _tell_policies(self, step: int, loss: Any) -> None:
+        job = self._live()
         if loss is not None and (known := self._losses.take(step, loss)) is not None:
             job.loss(*known)
         if self._decide is not None and self._decide(step, time.monotonic() - self._started):
             job.want("asked for by every=")
-        due = job.due(step)
-        if due is None and self._steps.is_last_of_all(step):
-            due = False, "the last step"
-        if due is None:
-            return
-        stop, why = due
-        handle = self._save(step, loss, why)
+
+    def _save_what_is_owed(self, step: int, loss: Any, last: bool, stop: bool, why: str) -> None:
+        """Now, or after a later call: not while gradients wait for an update."""
+        middle = self._is_middle()
+        self._waited += 1
+        if middle and not (stop or last):
+            if self._waited <= self._boundaries.patience:
+                return
+            self._warn_once("gradients have waited for an update for %d steps: saved with them, "
+                            "in the middle of it", self._waited)
+        self._owed, self._waited = None, 0
+        handle = self._save(step, loss, why, gradients=middle)
         if stop:
             self._stop(step, handle, why)
+
+    def _is_middle(self) -> bool:
+        """True if on any rank gradients wait for an update."""
+        middle = self._boundaries.is_middle()
+        return self._live().any(middle) if self._agrees else middle
 
     def save(self, step: int, loss: Any = None) -> "Save":
         """Saves now, whatever is due. On all ranks together, between two updates.
@@ -287,12 +327,12 @@ class Checkpointer:
             _log.warning("%s", lost)
         self._close(timeout)
 
-    def _close(self, timeout: float | None = None) -> None:
+    def _close(self, timeout: float | None = None, *, orderly: bool = True) -> None:
         if self._job is None:
             return
         try:
             self._settle(timeout)
-            self._job.close(timeout)
+            self._job.close(timeout, alone=not orderly, orderly=orderly)
         except TimeoutError:  # saves go on, and it may be called again
             raise
         except Exception:
@@ -328,21 +368,21 @@ class Checkpointer:
         """
         if self._job is None:
             return
-        if self._transport is None:
-            self._close()
-            return
+        # The next process counts any other end as a failure, and saves more often.
         orderly = error is None or isinstance(error, SystemExit)
+        if self._transport is None:
+            self._close(orderly=orderly)
+            return
         timeout = _AT_EXIT if orderly else self._grace
         try:
             self._settle(timeout)
-            self._job.close(timeout, alone=True)
+            self._job.close(timeout, alone=True, orderly=orderly)
         finally:
             self._transport.close()  # and whoever waits for others here gives up
             self._let_go()
 
     def _let_go(self) -> None:
-        if self._settler is not None:
-            self._settler.close()
+        self._settler.close()
         job, self._job = self._live(), None
         for hook in self._hooks:
             hook.remove()
@@ -381,6 +421,7 @@ class Checkpointer:
 
     def _look(self) -> None:
         """After the first update, which makes slots: the first save is like the others."""
+        start = time.perf_counter()
         self._check_new()
         self._looked = True
         self._settle()
@@ -388,12 +429,14 @@ class Checkpointer:
         self._objects(captured)  # what cannot be stored is said now
         self._live().attach(captured.held, _stream(), self._parting(captured))
         self._attached = True
-        self._watch_saves()
+        self._stalled += time.perf_counter() - start
 
     def _check_new(self) -> None:
         """Or steps of another training would be taken for older ones of this, and removed."""
+        if self._asked:
+            return
         there = sorted(path.name for path in Path(self._run).glob("step-*"))
-        if there and not self._asked:
+        if there:
             raise ValueError(f"{self._run}: {there[-1]} is there already, want resume() before the "
                              "first step, or another folder")
         self._asked = True
@@ -405,29 +448,30 @@ class Checkpointer:
             with contextlib.suppress(Exception):
                 self._handle.durable()
 
-    def _watch_saves(self) -> None:
-        if self._settler is None:
-            self._settler = Settler(self._settle_late)
-
-    def _save(self, step: int, loss: Any, why: str) -> _native.SaveHandle:
+    def _save(self, step: int, loss: Any, why: str, *,
+              gradients: bool = False) -> _native.SaveHandle:
         if not self._looked:
             self._check_new()
-            self._watch_saves()
         start = time.perf_counter()
         with self._lock:
-            self._handle = self._begin_save(step, loss)
+            self._handle = self._begin_save(step, loss, gradients)
         self._steps.saved(step)
         self._stalled += time.perf_counter() - start
         _log.info("saving after step %d: %s", step, why)
+        if self._boundaries.updates_unseen:
+            self._warn_once("no hook tells of the optimizer's updates (it is no torch optimizer, "
+                            "or a CUDA graph replays its steps): each step() is taken for the "
+                            "end of an update, and every save waits until it is copied")
+            self._settle()  # nobody else does so before the update
         return self._handle
 
-    def _begin_save(self, step: int, loss: Any) -> _native.SaveHandle:
+    def _begin_save(self, step: int, loss: Any, gradients: bool) -> _native.SaveHandle:
         self._saved = True  # what was seen late of the last save is said, too
         self._settle()
         warn(self._live())
         if not self._attached:
             self._attach()
-        captured = self._contents.capture()
+        captured = self._contents.capture(gradients=gradients)
         self._stream = _stream()
         known = self._losses.newest(loss)
         job = self._live()
@@ -459,10 +503,19 @@ class Checkpointer:
         self._stalled += time.perf_counter() - start
 
     def _settle_late(self) -> None:
-        """Called by the settler: what is copied already waits for nobody but this."""
-        with self._lock:
+        """Called by the settler: what is copied already waits for nobody but this.
+
+        What is to be said is said, also while training waits for other ranks, with the lock.
+        """
+        if (job := self._job) is not None:
+            warn(job)
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
             if self._saved and self._handle is not None and self._handle.is_captured:
                 self._settle_now(self._stream, None)
+        finally:
+            self._lock.release()
 
     def _settle_now(self, stream: int, timeout: float | None) -> None:
         changed = [] if self._unsettled is None else self._unsettled.changed()
@@ -499,7 +552,7 @@ class Checkpointer:
         raise SystemExit(STOPPED)
 
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
-        if id(optimizer) not in self._optimizers or not self._saved:
+        if not self._saved or not self._boundaries.knows(optimizer):
             return None
         # Torch's own change nothing before they have called it.
         if type(optimizer).__module__.startswith("torch.optim."):
@@ -519,18 +572,16 @@ class Checkpointer:
 
         return then_settle
 
-    def _warn_of_stranger(self) -> None:
-        """Or it would look as if it were the middle of gradient accumulation, for ever."""
-        if self._stranger and not self._warned:
-            self._warned = True
-            _log.warning("an optimizer that the Checkpointer was not given has updated the model: "
-                         "such steps are not saved, want a new Checkpointer")
+    def _warn_once(self, text: str, *values: Any) -> None:
+        if text not in self._warned:
+            self._warned.add(text)
+            _log.warning(text, *values)
 
     def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
-        if id(optimizer) in self._optimizers:
-            self._boundary, self._stranger = True, False  # which may be inside it
-        elif not (self._warned or self._boundary):
-            self._stranger = self._stranger or self._contents.owns(optimizer)
+        if self._boundaries.updated(optimizer):
+            self._stranger = False  # it may be inside of it
+        elif not (self._stranger or self._boundaries.has_stepped):
+            self._stranger = self._contents.owns(optimizer)
 
 
 class Save:

@@ -41,6 +41,7 @@ class BatchSampler(Sampler[list[int]]):
         self.rank, self.world = world_of(rank, world)
         self.epochs = epochs
         self.cursor = 0
+        self.told: int | None = None  # by set_epoch(), since a state was loaded
         self._check_shares()
 
     @property
@@ -94,7 +95,12 @@ class BatchSampler(Sampler[list[int]]):
             s.samples, s.batch, seed=state["seed"], shuffle=s.shuffle, last=s.last
         )
         self.cursor = state["cursor"]
+        self.told = None
         self._check_shares()
+
+    def set_epoch(self, epoch: int) -> None:
+        """For trainers that say which epoch begins; the cursor tells it, whatever they say."""
+        self.told = epoch
 
     def _end(self) -> int | None:
         if self.epochs is None:
@@ -146,30 +152,51 @@ class _SequenceLoader(Loader):
         tasks = _SequenceTasks(sampler, seeded)
         self._worker_seeds = torch.Generator()
         self._inner = inner_loader(fetch, tasks, self._worker_seeds, **options)
+        self._open: int | None = None  # with "each": the epoch of a `for` that has not ended
+        self._loaded = False  # no `for` has begun since a state was loaded
 
     @property
     def epoch(self) -> int:
-        return self.sampler.epoch
+        return self.sampler.epoch if self._open is None else self._open
 
     def state_dict(self) -> dict[str, Any]:
-        return self.sampler.state_dict()
+        return {**self.sampler.state_dict(), "open": self._open}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sampler.load_state_dict(state)
+        self._open = state.get("open") if self.sampler.epochs == "each" else None
+        self._loaded = True
 
     def __len__(self) -> int:
         return len(self.sampler)
 
     def _batches(self) -> Iterator[Any]:
+        is_over = self._loaded and self._open is not None and self._open < self.sampler.epoch
+        self._loaded = False
+        if is_over:  # all but its end, which the training waits for, was before the restart
+            self._restore_generators()
+            return self._ended()
+        return self._counted(self._begin())
+
+    def _begin(self) -> Iterator[Any]:
+        if self.sampler.epochs == "each":
+            self._open = self.sampler.epoch
         self._worker_seeds.manual_seed(mix(self.sampler.sequence.seed, self.sampler.cursor))
         batches = iter(self._inner)
         self._restore_generators()
-        return self._counted(batches)
+        return batches
+
+    def _ended(self) -> Iterator[Any]:
+        """No batch, unless the training says that it has begun another epoch."""
+        if self.sampler.told not in (None, self._open):
+            yield from self._counted(self._begin())
+        self._open = None
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             self.sampler.advance()
             yield batch
+        self._open = None
 
 
 def loader(
@@ -201,7 +228,9 @@ def loader(
     epochs      None: one `for` goes through epoch after epoch and never ends. A number: to
                 the end of that epoch of the run; a restarted run does what is left of it,
                 and a finished one nothing. "each": one `for` an epoch, for loops such as
-                `for epoch in range(loader.epoch, 10)`.
+                `for epoch in range(loader.epoch, 10)`. After a save at the last batch of an
+                epoch, `loader.epoch` is still that epoch, and its `for` has no batches: what
+                stands behind the `for` in such a loop is done once for every epoch.
     last        what becomes of a batch that the epoch has too few samples left for: it is
                 "short"; "drop": left out; "join": filled up from the next epoch.
     rank, world of the data-parallel ranks; torch.distributed's if not given.

@@ -63,8 +63,9 @@ class Writer(StorageWriter):
     step is committed and durable; if a rank fails, there is no step. One save at a time;
     AsyncCheckpointerType.PROCESS is refused.
 
-    keep, tiers, read_back, incremental, compress, space_reserve and direct are those of
-    holdfast.Saver and holdfast.Checkpointer; `timeout` is how long ranks wait for another.
+    keep, tiers, allow_unreachable_tiers, read_back, incremental, compress, space_reserve and
+    direct are those of holdfast.Saver and holdfast.Checkpointer; `timeout` is how long ranks
+    wait for another.
     """
 
     def __init__(
@@ -74,6 +75,7 @@ class Writer(StorageWriter):
         group: dist.ProcessGroup | None = None,
         keep: int | _native.Keep | None = None,
         tiers: Tiers = (),
+        allow_unreachable_tiers: bool = False,
         ring: int = 0,
         read_back: bool = False,
         incremental: bool = False,
@@ -92,6 +94,7 @@ class Writer(StorageWriter):
             tiers=tiers, ring=ring, backpressure="wait", in_flight=1, read_back=read_back,
             incremental=incremental, compress=compress, space_reserve=space_reserve,
             direct=direct, guard="off", timeout=timeout,
+            allow_unreachable_tiers=allow_unreachable_tiers,
         )
         warn(self._job)
 
@@ -150,7 +153,7 @@ class Writer(StorageWriter):
     def _close(self, timeout: float | None, *, alone: bool) -> None:
         with self._lock:
             if self._job is not None:
-                self._job.close(timeout, alone)
+                self._job.close(timeout, alone, orderly=not alone)
                 warn(self._job)
             self._job = None
 

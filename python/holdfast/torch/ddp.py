@@ -132,6 +132,8 @@ class _Order:
             return "the saved bucket order is of other parameters"
         if any(hasattr(p, "_in_backward_optimizers") for p in self._parameters):
             return "its optimizer steps inside backward, so buckets are not rebuilt ahead"
+        if (known := self._known()) is not None and [self._names[k] for k in known] == names:
+            return None  # resume() goes back to an earlier step of this process
         if any(p.grad is not None for p in self._parameters):
             return "it has gradients already, want resume() before the first step"
         self.forget()

@@ -2,11 +2,26 @@
 
 import math
 from collections.abc import Iterable
+from dataclasses import dataclass
 from functools import cache
+from typing import Self
 
 import torch
 
-from holdfast import Dtype, parse_dtype
+from holdfast import Dtype, TensorInfo, parse_dtype
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A tensor of a checkpoint: all that is needed to make room for it."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    @classmethod
+    def of(cls, info: TensorInfo) -> Self:
+        """As the checkpoint describes it."""
+        return cls(torch_dtype(info.dtype), tuple(info.shape))
 
 
 def torch_dtype(dtype: Dtype) -> torch.dtype:

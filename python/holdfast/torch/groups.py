@@ -4,7 +4,7 @@ Options are kept by the names of the parameters, so that groups may be cut anoth
 other ranks.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -18,30 +18,30 @@ _LIVE_OPTIONS = {"params", "param_names", "foreach", "fused", "capturable", "dif
 _ANY_SIZE = 1 << 62
 
 
-def merge_objects(ranks: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What State.objects() gave on all ranks, as one.
+def merge_objects(ranks: Sequence[Mapping[str, Any]], own: int | None = None) -> dict[str, Any]:
+    """What State.objects() gave on all ranks, as one: that of rank `own`, then of rank 0, ...
 
-    ValueError, naming a parameter, if ranks disagree on its hyper-parameters.
+    Where ranks disagree, as they do with a scheduler that was fed with a rank's own losses,
+    the first counts. "differ" has the names of parameters whose options these are not the
+    rank's own.
     """
-    merged: dict[str, Any] = {"groups": [], "slots": {}, "scalars": {}, "other": {}}
+    merged: dict[str, Any] = {"groups": [], "slots": {}, "odd": {}, "scalars": {}, "other": {},
+                              "differ": []}
     options: dict[str, Any] = {}
-    for objects in ranks:
-        for group in objects["groups"]:
+    mine: set[str] = set()
+    for rank in sorted(range(len(ranks)), key=lambda rank: rank != own):
+        for group in ranks[rank]["groups"]:
             fresh = [name for name in group["params"] if name not in options]
             for name in group["params"]:
-                if options.setdefault(name, group["options"]) != group["options"]:
-                    raise ValueError(f"{name}: hyper-parameters {options[name]} and "
-                                     f"{group['options']} on two ranks, want equal ones")
+                other = options.setdefault(name, group["options"]) != group["options"]
+                if other and name not in mine and name not in merged["differ"]:
+                    merged["differ"].append(name)
             if fresh:
                 merged["groups"].append({"params": fresh, "options": group["options"]})
-        for part in ("slots", "scalars", "other"):
-            merged[part] = {**objects[part], **merged[part]}
+        mine = set(options) if rank == own else mine
+        for part in ("slots", "odd", "scalars", "other"):
+            merged[part] = {**ranks[rank].get(part, {}), **merged[part]}
     return merged
-
-
-def has_objects(state: Mapping[str, Any]) -> bool:
-    """True if some slot is no tensor."""
-    return any(not isinstance(value, torch.Tensor) for value in state.values())
 
 
 def has_other(optimizer: Optimizer) -> bool:
@@ -59,18 +59,31 @@ def pack_other(key: str, optimizer: Optimizer) -> list[tuple[Any, Any]]:
     return [(k, pack(v, join(root, str(k)), inline=_ANY_SIZE).tree) for k, v in _other(optimizer)]
 
 
+def remove_other(key: str, optimizer: Optimizer, objects: Mapping[str, Any]) -> None:
+    """Removes what the optimizer keeps by such keys, and what the checkpoint does not have."""
+    saved = [name for name, _ in objects["other"].get(join("optimizer", key), [])]
+    if any(group["params"] for group in objects["groups"]):
+        for name in [k for k, _ in _other(optimizer) if k not in saved]:
+            del optimizer.state[name]
+
+
 def options_of(key: str, group: Mapping[str, Any]) -> Any:
     """The options of a group, as plain values."""
     kept = {k: v for k, v in group.items() if k not in _LIVE_OPTIONS}
     return pack(kept, join("optimizer", key, "group"), inline=_ANY_SIZE).tree
 
 
-def set_options(group: dict[str, Any], names: list[str], options: Mapping[str, Any]) -> None:
-    """Gives a live group what was saved for its parameters; ValueError if that differs."""
+def check_options(names: list[str], options: Mapping[str, Any]) -> None:
+    """ValueError if parameters of one live group were saved with different options."""
     for name in names:
         if options[name] != options[names[0]]:
             raise ValueError(f"optimizer: {names[0]} and {name} are of one group, and were saved "
                              f"with {options[names[0]]} and {options[name]}")
+
+
+def set_options(group: dict[str, Any], names: list[str], options: Mapping[str, Any]) -> None:
+    """Gives a live group what was saved for its parameters; ValueError if that differs."""
+    check_options(names, options)
     if not names:
         return
     for key, value in unpack(options[names[0]], {}).items():

@@ -83,7 +83,8 @@ class HoldfastTrainer:
         tiers = tiers_of(self._options.get("tiers", ()))
         try:
             with self.args.main_process_first(local=False):  # type: ignore[attr-defined]
-                found = _native.restore(run, [], None, False, tiers)
+                found = _native.restore(run, [], None, False, tiers,
+                                        self._options.get("allow_unreachable_tiers", False))
         except NotFoundError:
             if must:
                 raise
@@ -110,11 +111,13 @@ class HoldfastTrainer:
         options = {"every": _NEVER, "keep": None if limit is None else max(2, limit)}
         self._saved = None
         self._state = _TrainerState(ours)
+        # A Trainer's state says which rank it is on, and all take up rank 0's.
+        spec = {**(self._options.get("spec") or {}), "trainer.state": "first"}
         self._checkpointer = Checkpointer(
             ours.args.output_dir, model=ours.model_wrapped,
             optimizer=getattr(ours.optimizer, "optimizer", ours.optimizer),
             scheduler=ours.lr_scheduler, scaler=ours.accelerator.scaler,
-            trainer=self._state, **(options | self._options),
+            trainer=self._state, **(options | self._options | {"spec": spec}),
         )
         self._checkpointer._asked = True  # train() has
         return self._checkpointer

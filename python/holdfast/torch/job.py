@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from holdfast import _native
-from holdfast.checkpoint import Tiers, keep_of, tiers_of
+from holdfast.checkpoint import Tiers, duration_of, keep_of, tiers_of
 
 _log = logging.getLogger("holdfast")
 
@@ -33,7 +33,9 @@ def open_job(
     direct: bool,
     guard: str,
     timeout: float,
+    fail_after: str | float | None = None,
     schedule: Mapping[str, Any] | None = None,
+    allow_unreachable_tiers: bool = False,
 ) -> _native.Job:
     """Opens it on all ranks together; the keywords are those of Checkpointer."""
     return _native.Job(
@@ -41,9 +43,10 @@ def open_job(
         tiers=tiers_of(tiers), ring=ring, backpressure=backpressure, in_flight=in_flight,
         read_back=read_back, incremental=incremental, compress=compress,
         space_reserve=space_reserve, direct=direct, guard=guard, agree_within=timeout,
+        fail_after=duration_of(fail_after),
         software={"holdfast": _native.version, "torch": torch.__version__,
                   "python": platform.python_version()},
-        schedule=dict(schedule or {}),
+        schedule=dict(schedule or {}), allow_unreachable_tiers=allow_unreachable_tiers,
     )
 
 
@@ -60,6 +63,8 @@ def complete(job: _native.Job, make: Callable[[], tuple[Any, Any]]) -> None:
 
 
 def warn(job: _native.Job) -> None:
-    """Logs what went wrong since the last call and stopped nothing."""
+    """Logs what went wrong since the last call and stopped nothing, and what tiers removed."""
     for sentence in job.take_warnings():
         _log.warning("%s", sentence)
+    for sentence in job.take_notes():
+        _log.info("%s", sentence)

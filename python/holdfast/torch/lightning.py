@@ -188,8 +188,8 @@ class _TrainerState:
 def _begin_epoch(fit_loop: Any) -> None:
     """Makes the loader's iterator anew, whose order may be drawn from generators.
 
-    Holdfast's loaders go on from the end of an epoch with the next; others come to that end
-    first, with no batch left.
+    Holdfast's loaders, iterated a second time, go on with the next epoch; others come to the
+    end of theirs first, with no batch left.
     """
     if not any(isinstance(one, Loader) for one in fit_loop._combined_loader.flattened):
         next(fit_loop._data_fetcher, None)

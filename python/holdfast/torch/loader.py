@@ -43,8 +43,11 @@ class Loader(abc.ABC):
     One `for` goes on from the position to the end of epoch `epochs` of the run (a number),
     for ever (None), or to the end of the epoch (`"each"`, as with torch's DataLoader).
     Inside the loop `state_dict()` counts the batch in hand as done. After
-    `load_state_dict()` the next `for` begins with the batch that would have followed. One
-    iteration at a time: a newer one ends the older. Not thread safe.
+    `load_state_dict()` the next `for` begins with the batch that would have followed. With
+    `"each"` an epoch ends when its `for` ends: if the batch in hand was the last one, the next
+    `for` after `load_state_dict()` has no batches, and what the training does behind its loop
+    (a scheduler's step, a validation) is done for that epoch. One iteration at a time: a newer
+    one ends the older. Not thread safe.
 
     `after_iter`, if set, is called once by the next iteration: when whatever its beginning
     draws from torch's generators is drawn, and before the first batch is read. A checkpoint
@@ -60,7 +63,7 @@ class Loader(abc.ABC):
     @property
     @abc.abstractmethod
     def epoch(self) -> int:
-        """The epoch of the next batch."""
+        """The epoch of the next batch; with "each", of the `for` that has not ended yet."""
 
     @abc.abstractmethod
     def state_dict(self) -> dict[str, Any]:

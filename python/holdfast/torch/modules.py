@@ -57,18 +57,33 @@ class Modules:
         return self._by_id.get(id(tensor))
 
     def watch(self) -> Watch:
-        """One that sees whether find() would find other tensors."""
+        """One that sees whether find() would find other tensors.
+
+        The tag of a parameter or buffer is its place in `entries`. A buffer with several
+        names has none, for another may have been put in place of it under one name alone.
+        """
         watch = Watch(partial(_stands_for, self._gathered))
         sharded = {id(entry.live): entry.kept for entry in self.entries}
+        tags = {id(entry.kept): tag for tag, entry in enumerate(self.entries)
+                if not (entry.is_parameter or entry.aliases)}
         modules = {id(module): module for _, model in self._models for module in model.modules()}
         for module in modules.values():
             watch.values(module._modules)
-            watch.values(module._buffers)
+            watch.values(module._buffers, tags=[tags.get(id(b)) for b in module._buffers.values()])
             watch.values(module._parameters,
                          [sharded.get(id(p), p) for p in module._parameters.values()])
-        for entry in self.entries:
-            watch.memory(entry.kept)
+        for tag, entry in enumerate(self.entries):
+            watch.memory(entry.kept, tag)
         return watch
+
+    def replace(self, entry: Entry, tensor: torch.Tensor) -> bool:
+        """Follows a buffer that was put in place of another; False if it is known already."""
+        if id(tensor) in self._by_id:
+            return False
+        del self._by_id[id(entry.kept)]
+        self._by_id[id(tensor)] = entry
+        entry.kept = tensor
+        return True
 
     def _kept(self, found: Entry) -> torch.Tensor:
         known = self._by_name.get(found.name)

@@ -1,5 +1,6 @@
 """One file with anything in it, as torch.save and torch.load have it, and no pickled code."""
 
+import logging
 import os
 import tempfile
 from os import PathLike
@@ -15,6 +16,8 @@ from holdfast.torch.places import sync
 from holdfast.torch.trees import names_in, pack, unpack
 
 _Path = str | PathLike[str]
+
+_log = logging.getLogger("holdfast")
 
 
 def save(obj: Any, path: _Path) -> None:
@@ -46,9 +49,13 @@ def load(path: _Path, *, device: torch.device | str | None = None) -> Any:
     Tensors come in main memory or on `device`, without gradients; tensors that were one
     are one again. Where no tree says where all of them stand, as in the run of a Checkpointer
     and in files made of one, all come as a flat dict by name ("model.weight", "ema.module.bias",
-    "optimizer.weight.exp_avg"), and open() has the objects. Nothing in the file is executed.
+    "optimizer.weight.exp_avg"), and open() has the objects. Nothing in the file is executed: an
+    object of a class that is no plain data comes as a dict of its attributes with "__class__",
+    and a warning in the log "holdfast" names it.
     """
     contents = open(path)
+    for line in contents.simplified:
+        _log.warning("load: %s: %s is read as plain data", path, line)
     named = names_in(contents.objects)
     if {contents[name].name for name in named} == {info.name for info in contents.values()}:
         return unpack(contents.objects, _read(contents, named, device))

@@ -8,76 +8,67 @@ tensors; slots that a fresh optimizer does not have yet are made first, by make_
 
 import operator
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from holdfast import Box, TensorInfo
 from holdfast.torch.boxes import (
-    Copies,
     Part,
     Rule,
     check_plain,
-    declared,
+    is_plain,
     local_of,
     part_of,
     rule_for,
     whole,
 )
 from holdfast.torch.ddp import copies_of_buffer
-from holdfast.torch.dtypes import torch_dtype
-from holdfast.torch.groups import has_objects, has_other, options_of, pack_other, set_options
+from holdfast.torch.dtypes import Saved as Saved
+from holdfast.torch.groups import (
+    check_options,
+    has_other,
+    options_of,
+    pack_other,
+    remove_other,
+    set_options,
+)
+from holdfast.torch.module_dicts import reshape, reshaped
 from holdfast.torch.modules import Modules
 from holdfast.torch.names import Entry, Renaming, by_key, join
-from holdfast.torch.trees import names_in, pack, unpack
+from holdfast.torch.piece import Piece as Piece
+from holdfast.torch.piece import make_piece
+from holdfast.torch.piece import piece_of as piece_of
+from holdfast.torch.slots import (
+    Place,
+    SlotRoom,
+    has_objects,
+    odd_slot,
+    odd_slots,
+    pack_slots,
+    remove_unsaved,
+)
+from holdfast.torch.trees import pack, unpack
 from holdfast.torch.watch import Watch
 
 Models = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 Optimizers = Optimizer | Sequence[Optimizer] | Mapping[str, Optimizer]
 
-_Place = tuple[Entry, Optimizer, dict[str, Any]]  # a parameter, where its slots are, its group
 
-
-@dataclass(frozen=True)
-class Piece:
-    """A named tensor of this process: which box it is of the whole, and its memory."""
+class _Cell(NamedTuple):
+    """Where a tensor of a piece is found again."""
 
     name: str
-    tensor: torch.Tensor = field(repr=False)  # what is held here, detached, the same memory
-    shape: tuple[int, ...]  # of the whole
-    box: Box
-    kind: Literal["parameter", "buffer", "slot", "object"]
-    copies: Copies = "equal"  # what ranks with the same box hold; boxes.Part says more
-    at_once: bool = False  # to be copied inside save(): it may change before the next step
-    aliases: tuple[str, ...] = ()  # other names of the whole tensor
-    outer: torch.Tensor | None = field(default=None, repr=False)  # whose _version counts
+    entry: Entry  # its own, or its parameter's
+    holder: Mapping[Any, Any] | None = None  # None for a parameter, which stays the same
+    key: Any = None
 
-
-@dataclass(frozen=True)
-class Saved:
-    """A tensor of a checkpoint: all that is needed to make room for it."""
-
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-    @classmethod
-    def of(cls, info: TensorInfo) -> Self:
-        """As the checkpoint describes it."""
-        return cls(torch_dtype(info.dtype), tuple(info.shape))
-
-
-def piece_of(name: str, tensor: torch.Tensor, rules: Mapping[str, Rule]) -> Piece | None:
-    """The piece of a tensor that is no parameter, buffer or slot (an EMA's, say).
-
-    None if this rank holds nothing of it. TypeError or ValueError name what is refused.
-    """
-    check_plain(tensor, name)
-    part = part_of(tensor, name, rule_for(name, rules))
-    return None if part is None else _piece(name, tensor, part, "object")
+    def has(self, tensor: torch.Tensor) -> bool:
+        """True if that tensor is the one that is there now."""
+        found = self.entry.kept if self.holder is None else self.holder.get(self.key)
+        return found is tensor
 
 
 class State:
@@ -108,10 +99,12 @@ class State:
         self._pieces: list[Piece] = []
         self._watch: Watch | None = None
         self._scalars: dict[str, str] = {}
-        self._with_objects: list[tuple[str, dict[str, Any]]] = []
+        self._cells: list[_Cell] = []  # by the tags of the watch
+        self._place_of: dict[int, int] = {}  # of a tag's piece
+        self._with_objects: list[tuple[str, dict[Any, Any]]] = []
         self._with_other: list[tuple[str, Optimizer]] = []
         self._group_names: dict[int, tuple[list[torch.Tensor], list[str]]] = {}
-        self._blanks: list[tuple[dict[str, Any], str]] = []  # slots that nobody has filled yet
+        self._room = SlotRoom(self._rules)
 
     @property
     def entries(self) -> list[Entry]:
@@ -127,7 +120,7 @@ class State:
 
         The same list as before, unless some tensor was replaced by another.
         """
-        if self._watch is None or not self._watch.same():
+        if self._watch is None or not (self._watch.same() or self._renew(self._watch)):
             self.forget()
             self._look()
         return self._pieces
@@ -136,6 +129,7 @@ class State:
         """Lets go of all tensors but the parameters, for they may have been replaced."""
         self._watch = None
         self._pieces = []
+        self._cells = []
         self._with_objects = []
         self._group_names = {}
 
@@ -155,12 +149,9 @@ class State:
         if not looked:
             self.pieces()
         return {
-            "groups": [group for key, optimizer in self._optimizers
-                       for group in self._groups(key, optimizer)],
-            "slots": {prefix: {slot: pack(value, join(prefix, slot)).tree
-                               for slot, value in state.items()
-                               if not isinstance(value, torch.Tensor)}
-                      for prefix, state in self._with_objects},
+            "groups": [{"params": names, "options": options_of(key, group)}
+                       for key, group, names in self._named_groups()],
+            **pack_slots(self._with_objects),
             "scalars": dict(self._scalars),
             "other": {join("optimizer", key): pack_other(key, optimizer)
                       for key, optimizer in self._with_other},
@@ -174,23 +165,51 @@ class State:
         that was saved, whatever that of the parameter is. Those of an earlier call that were
         not filled, for its checkpoint was damaged, are taken back.
         """
-        while self._blanks:
-            state, slot = self._blanks.pop()
-            state.pop(slot, None)
-        made: list[str] = []
-        places = self._places()
-        for name, info in saved.items():
-            prefix, slot = _split(name, places)
-            if prefix is None or "." in slot:
-                continue
-            entry, optimizer, group = places[prefix]
-            state = optimizer.state[entry.kept]
-            if not isinstance(state.get(slot), torch.Tensor):
-                scalars = objects.get("scalars", {})
-                state[slot] = self._blank(name, info, entry, group, scalars.get(slot))
-                self._blanks.append((state, slot))
-                made.append(name)
-        return made + self._make_containers(saved, objects.get("slots", {}), places)
+        return self._room.make(self._places(), self._parts, saved, objects)
+
+    def remove_unsaved(self, saved: Mapping[str, Saved], objects: Mapping[str, Any]) -> None:
+        """Takes from the optimizers what the checkpoint does not have, when all is loaded.
+
+        That is left where resume() goes back to an earlier step of the same process. Of
+        parameters that the checkpoint does not have at all nothing is taken.
+        """
+        known = {name for group in objects["groups"] for name in group["params"]}
+        for key, optimizer in self._optimizers:
+            for parameter, state in list(optimizer.state.items()):
+                if not isinstance(parameter, torch.Tensor):
+                    continue
+                prefixes = self._slot_prefixes(key, self._entry(parameter))
+                if known.isdisjoint(prefixes):
+                    continue
+                remove_unsaved(state, prefixes, saved, objects)
+                if not state:
+                    del optimizer.state[parameter]
+            remove_other(key, optimizer, objects)
+
+    def reshaped(self, saved: Mapping[str, Saved]) -> dict[str, Saved]:
+        """Buffers that have another shape in the checkpoint, which their modules take."""
+        taken = {(id(module), name): info for module, wanted in reshaped(self.entries, saved)
+                 for name, info in wanted.items()}
+        return {entry.name: taken[id(entry.module), entry.attribute] for entry in self.entries
+                if (id(entry.module), entry.attribute) in taken}
+
+    def reshape(self, saved: Mapping[str, Saved]) -> None:
+        """Has modules make room for such buffers."""
+        for module, wanted in reshaped(self.entries, saved):
+            reshape(module, wanted)
+            self.forget()
+
+    def forget_gradients(self) -> None:
+        """Those of steps that are undone would be added to; a new process has none."""
+        for entry in self.entries:
+            if entry.is_parameter:
+                entry.kept.grad = None
+
+    def check_options(self, objects: Mapping[str, Any]) -> None:
+        """ValueError if load_objects() would refuse them, before anything is touched."""
+        options = _options_in(objects)
+        for _, _, names in self._named_groups():
+            check_options([name for name in names if name in options], options)
 
     def load_objects(self, objects: Mapping[str, Any]) -> list[str]:
         """Sets hyper-parameters and other plain values, when the tensors are filled.
@@ -199,18 +218,22 @@ class State:
         ValueError says so if that differs among them. Returns the parameters of which
         nothing was saved.
         """
-        self._blanks.clear()
-        options = {name: group["options"] for group in objects["groups"]
-                   for name in group["params"]}
+        self._room.filled()
+        options = _options_in(objects)
         missing: list[str] = []
+        for _, group, names in self._named_groups():
+            missing += [name for name in names if name not in options]
+            set_options(group, [name for name in names if name in options], options)
         for key, optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                names = [self._slot_prefix(key, self._entry(p)) for p in group["params"]]
-                missing += [name for name in names if name not in options]
-                set_options(group, [n for n in names if n in options], options)
             for name, value in objects.get("other", {}).get(join("optimizer", key), []):
                 optimizer.state[name] = unpack(value, {})
         return missing
+
+    def _named_groups(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
+        """(key of the optimizer, group, what slots of its parameters begin with) of all groups."""
+        for key, optimizer in self._optimizers:
+            for group in optimizer.param_groups:
+                yield key, group, self._names_of(key, group)
 
     # What is there
 
@@ -226,7 +249,16 @@ class State:
         """Makes the pieces, and watches from where they were made."""
         self._find()
         watch = self._modules.watch()
-        made = [self._make(*found) for found in self._live(watch)]
+        self._cells = [_Cell(entry.name, entry, None if entry.is_parameter else entry.holder,
+                             entry.attribute) for entry in self.entries]
+        self._pieces, self._place_of = [], {}
+        for tag, name, entry, tensor in self._live(watch):
+            piece = self._make(name, entry, tensor)
+            if piece is None:
+                continue
+            if tag is not None:
+                self._place_of[tag] = len(self._pieces)
+            self._pieces.append(piece)
         states = list(self._states())
         self._scalars = {slot: value.device.type for _, _, state in states
                          for slot, value in state.items()
@@ -234,32 +266,86 @@ class State:
         self._with_objects = [(prefix, state) for prefix, _, state in states
                               if has_objects(state)]
         self._with_other = [one for one in self._optimizers if has_other(one[1])]
-        self._pieces = [piece for piece in made if piece is not None]
         self._watch = watch  # last: what is refused now is refused at the next look, too
 
-    def _live(self, watch: Watch) -> Iterator[tuple[str, Entry, torch.Tensor]]:
-        """(name, its own entry or its parameter's, the tensor) of all tensors."""
-        for entry in self.entries:
-            yield entry.name, entry, entry.kept
+    def _renew(self, watch: Watch) -> bool:
+        """Makes the pieces of tensors anew that took the place of others; False if that is not all.
+
+        Some modules and optimizers assign new tensors in every step: what they leave alone
+        need not be walked for it.
+        """
+        replaced = watch.replaced()
+        if replaced is None:
+            return False
+        pieces = list(self._pieces)
+        for tag, tensor in replaced.items():
+            place = self._place_of.get(tag)
+            if place is None or not self._cells[tag].has(tensor):
+                return False
+            piece = self._made_anew(self._cells[tag], tensor, pieces[place])
+            if piece is None or isinstance(tensor, DTensor) != isinstance(
+                    pieces[place].outer, DTensor):
+                return False
+            pieces[place] = piece
+            watch.update(tag, tensor)
+        self._pieces = pieces
+        return True
+
+    def _made_anew(self, cell: _Cell, tensor: torch.Tensor, before: Piece) -> Piece | None:
+        """The piece of a tensor that took the place of another; None if it is another case."""
+        name, entry = cell.name, cell.entry
+        if name != entry.name:
+            if _are_alike(tensor, before.outer):
+                return Piece(name, tensor.detach(), before.shape, before.box, before.kind,
+                             before.copies, before.at_once, before.aliases, tensor)
+            if tensor.dim() == 0:
+                self._scalars[cell.key] = tensor.device.type
+        elif not entry.is_parameter:
+            if tensor is not entry.kept and not self._modules.replace(entry, tensor):
+                return None
+            self._parts[name] = self._part_of_entry(entry)
+        elif self._part_of_entry(entry) != self._parts[name]:  # which its slots follow
+            return None
+        return self._make(name, entry, tensor)
+
+    def _live(self, watch: Watch) -> Iterator[tuple[int | None, str, Entry, torch.Tensor]]:
+        """(tag, name, its own entry or its parameter's, the tensor) of all tensors."""
+        for tag, entry in enumerate(self.entries):
+            yield tag, entry.name, entry, entry.kept
         for _, optimizer in self._optimizers:
             _watch_states(watch, optimizer)
         for prefix, entry, state in self._states():
-            tensors = [key for key, value in state.items() if isinstance(value, torch.Tensor)]
+            odd = odd_slots(state)
+            tags = self._tag_slots(prefix, entry, state, odd)
+            tensors = [slot for slot, value in state.items() if isinstance(value, torch.Tensor)]
             if len(tensors) == len(state):
-                watch.values(state)
+                watch.values(state, tags=[tags.get(slot) for slot in tensors])
             else:
-                watch.items(state, tensors)
+                watch.items(state, tensors, [tags.get(slot) for slot in tensors])
             for slot, value in state.items():
-                name = join(prefix, str(slot))
                 if isinstance(value, torch.Tensor):
-                    watch.memory(value)
-                    yield name, entry, value
+                    watch.memory(value, tags.get(slot))
                 else:
                     watch.object(state, slot)
-                    for inside, tensor in pack(value, name).tensors.items():
-                        yield inside, entry, tensor
+                if slot in tags:
+                    yield tags[slot], self._cells[tags[slot]].name, entry, value
+                elif slot not in odd:
+                    for name, tensor in pack(value, join(prefix, slot)).tensors.items():
+                        yield None, name, entry, tensor
+            for name, tensor in pack(odd, prefix).tensors.items():
+                yield None, name, entry, tensor
 
-    def _states(self) -> Iterator[tuple[str, Entry, dict[str, Any]]]:
+    def _tag_slots(self, prefix: str, entry: Entry, state: Mapping[Any, Any],
+                   odd: Mapping[Any, Any]) -> dict[Any, int]:
+        """Tags of slots that are tensors under simple names."""
+        tags: dict[Any, int] = {}
+        for slot, value in state.items():
+            if isinstance(value, torch.Tensor) and slot not in odd:
+                tags[slot] = len(self._cells)
+                self._cells.append(_Cell(join(prefix, slot), entry, state, slot))
+        return tags
+
+    def _states(self) -> Iterator[tuple[str, Entry, dict[Any, Any]]]:
         for key, optimizer in self._optimizers:
             for parameter, state in optimizer.state.items():
                 if isinstance(parameter, torch.Tensor):
@@ -275,6 +361,18 @@ class State:
 
     def _slot_prefix(self, key: str, entry: Entry) -> str:
         return join("optimizer", key, entry.name.removeprefix("model."))
+
+    def _slot_prefixes(self, key: str, entry: Entry) -> list[str]:
+        """By all names that the parameter has."""
+        return [join("optimizer", key, name.removeprefix("model."))
+                for name in (entry.name, *entry.aliases)]
+
+    def _slot_aliases(self, name: str, entry: Entry) -> tuple[str, ...]:
+        for key, _ in self._optimizers if entry.aliases else ():
+            first, *others = self._slot_prefixes(key, entry)
+            if name.startswith(first + "."):
+                return tuple(other + name.removeprefix(first) for other in others)
+        return ()
 
     def _check_optimizers(self) -> None:
         taken: set[str] = set()
@@ -298,10 +396,10 @@ class State:
             part, aliases = self._parts[name], tuple(source.aliases)
         else:
             kind, part = "slot", self._part_of_slot(name, source, tensor)
-            aliases = _slot_aliases(name, source)
+            aliases = self._slot_aliases(name, source)
         if part is None:
             return None
-        return _piece(name, tensor, part, kind, aliases)  # type: ignore[arg-type]
+        return make_piece(name, tensor, part, kind, aliases)  # type: ignore[arg-type]
 
     def _part_of_entry(self, entry: Entry) -> Part | None:
         tensor, rule = entry.kept, rule_for(entry.name, self._rules)
@@ -324,65 +422,20 @@ class State:
             return parameter
         elif slot.numel() == 1 or parameter == whole(parameter.shape):
             return whole(slot.shape, parameter.copies)
-        raise _odd_slot(name, slot.shape, parameter.shape)
+        raise odd_slot(name, slot.shape, parameter.shape)
 
     # Making slots
 
-    def _places(self) -> dict[str, _Place]:
+    def _places(self) -> dict[str, Place]:
         """Where slots of each name go, aliases included."""
-        places: dict[str, _Place] = {}
+        places: dict[str, Place] = {}
         for key, optimizer in self._optimizers:
             for group in optimizer.param_groups:
                 for parameter in group["params"]:
                     entry = self._entry(parameter)
-                    for name in (entry.name, *entry.aliases):
-                        prefix = join("optimizer", key, name.removeprefix("model."))
+                    for prefix in self._slot_prefixes(key, entry):
                         places[prefix] = (entry, optimizer, group)
         return places
-
-    def _blank(self, name: str, info: Saved, entry: Entry, group: Mapping[str, Any],
-               device: str | None) -> torch.Tensor:
-        parameter, part = entry.kept, self._parts[entry.name]
-        aside = info.shape == () and device == "cpu"  # a count that is kept off the GPU
-        aside = aside and (parameter.device.type != "cpu" or name.endswith(".step"))
-        like = info.shape == (tuple(parameter.shape) if part is None else part.shape)
-        like = like and not aside
-        if like and rule_for(name, self._rules) is None:
-            return torch.empty_like(parameter.detach(), dtype=info.dtype)
-        with_parameter = not aside or group.get("capturable") or group.get("fused")
-        return torch.empty(self._local_shape(name, info, part), dtype=info.dtype,
-                           device=parameter.device if with_parameter else "cpu")
-
-    def _local_shape(self, name: str, info: Saved, part: Part | None) -> Sequence[int]:
-        rule = rule_for(name, self._rules)
-        if rule is not None:
-            return declared(info.shape, rule, name, is_whole=True).box.shape
-        scalar = len(info.shape) == 0 or info.shape == (1,)
-        if scalar or (part is not None and part == whole(part.shape)):
-            return info.shape
-        raise _odd_slot(name, info.shape, part.shape if part is not None else ())
-
-    def _make_containers(self, saved: Mapping[str, Saved], slots: Mapping[str, Any],
-                         places: Mapping[str, _Place]) -> list[str]:
-        """Slots that are no tensors; those inside them are made."""
-        made: list[str] = []
-        for prefix, trees in slots.items():
-            if prefix not in places:
-                continue
-            entry, optimizer, _ = places[prefix]
-            for slot, tree in trees.items():
-                inside = names_in(tree)
-                blanks = {name: torch.empty(
-                    self._local_shape(name, saved[name], self._parts[entry.name]),
-                    dtype=saved[name].dtype, device=entry.kept.device) for name in inside}
-                optimizer.state[entry.kept][slot] = unpack(tree, blanks)
-                self._blanks.append((optimizer.state[entry.kept], slot))
-                made += inside
-        return made
-
-    def _groups(self, key: str, optimizer: Optimizer) -> list[dict[str, Any]]:
-        return [{"params": self._names_of(key, group), "options": options_of(key, group)}
-                for group in optimizer.param_groups]
 
     def _names_of(self, key: str, group: dict[str, Any]) -> list[str]:
         parameters = group["params"]
@@ -391,6 +444,10 @@ class State:
             names = [self._slot_prefix(key, self._entry(p)) for p in parameters]
             self._group_names[id(group)] = (list(parameters), names)
         return names
+
+
+def _options_in(objects: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: group["options"] for group in objects["groups"] for name in group["params"]}
 
 
 def _watch_states(watch: Watch, optimizer: Optimizer) -> None:
@@ -402,31 +459,8 @@ def _watch_states(watch: Watch, optimizer: Optimizer) -> None:
         watch.values(optimizer.state)
 
 
-def _piece(name: str, tensor: torch.Tensor, part: Part,
-           kind: Literal["parameter", "buffer", "slot", "object"],
-           aliases: tuple[str, ...] = ()) -> Piece:
-    local = local_of(tensor)
-    return Piece(name, local, part.shape, part.box, kind, part.copies,
-                 kind == "buffer" or local.numel() <= 1, aliases, tensor)
-
-
-def _odd_slot(name: str, shape: Sequence[int], parameter: Sequence[int]) -> ValueError:
-    return ValueError(f"{name}: shape {tuple(shape)} of a parameter of {tuple(parameter)} that "
-                      f'is cut over ranks, want a rule for it: spec={{"{name}": ...}}')
-
-
-def _slot_aliases(name: str, entry: Entry) -> tuple[str, ...]:
-    own = entry.name.removeprefix("model.")
-    head, _, slot = name.rpartition(own + ".")
-    return tuple(f"{head}{alias.removeprefix('model.')}.{slot}" for alias in entry.aliases)
-
-
-def _split(name: str, places: Mapping[str, Any]) -> tuple[str | None, str]:
-    """A slot's name as its parameter's and the rest; None if there is no such parameter."""
-    head, dot, rest = name.rpartition(".")
-    while dot:
-        if head in places:
-            return head, rest
-        head, dot, last = head.rpartition(".")
-        rest = f"{last}.{rest}"
-    return None, ""
+def _are_alike(tensor: torch.Tensor, before: torch.Tensor | None) -> bool:
+    """True if one can be in place of the other, and that is known without a closer look."""
+    return (before is not None and type(tensor) is torch.Tensor and is_plain(tensor)
+            and type(before) is torch.Tensor and tensor.shape == before.shape
+            and tensor.dtype == before.dtype and tensor.device == before.device)

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from holdfast import _native
-from holdfast.torch.contents import Contents, saved_extra
+from holdfast.torch.contents import Contents, is_internal, saved_extra
 from holdfast.torch.names import plain_name
 from holdfast.torch.pieces import Saved
 
@@ -44,7 +44,7 @@ def compare(contents: Contents, found: _native.Looked) -> Report:
     A collective: all ranks get the same report.
     """
     saved = {name: info for info in found.tensors for name in (info.name, *info.ties)}
-    missing, reshaped = _differences(contents.expected(), saved)
+    missing, reshaped = _differences(contents.expected(found), saved)
     missing += contents.missing_extra(found)
     others = [*contents.other_optimizers(found), *contents.other_things(found).values()]
     ranks = contents.all_ranks(((missing, reshaped, others), contents.known(), contents.things))
@@ -61,6 +61,7 @@ def compare(contents: Contents, found: _native.Looked) -> Report:
     things = set(found.objects.get("things", {}))
     for own in found.rank_objects:
         things |= set(own.get("things", {}))
+    things = {key for key in things if not is_internal(key)}
     report.missing += sorted(ranks[0][2] - things)
     report.unexpected += sorted(things - ranks[0][2])
     report.unexpected += kinds

@@ -27,7 +27,9 @@ def resumable(loader: Any, *, epochs: Epochs = "each") -> Any:
     derived again from the generators' states at the epoch's start; the samples before are
     not read. By default one `for` is one epoch, as with the plain one (one that is left early
     counts as a whole); `epochs=` as in `holdfast.data.loader` makes it span them, and calls
-    `set_epoch()` of the samplers.
+    `set_epoch()` of the samplers. Where one `for` is one epoch, `set_epoch()` is called by the
+    training as with the plain loader. An epoch that is gone on with in its middle keeps the
+    number that its sampler had, whatever `set_epoch()` says in between.
 
     Without workers the dataset draws from the generators of the process, which a checkpoint
     keeps. In workers Python's, NumPy's and torch's are seeded for every batch from the
@@ -113,10 +115,11 @@ class _Resumable(Loader):
         self._order = 0  # digest of their indices
         self._start: dict[str, Any] = {}  # what its order comes from, if it has begun
         self._waiting = False  # a position in mid-epoch is to be gone on from
+        self._told: int | None = None  # by set_epoch(), since a state was loaded
 
     @property
     def epoch(self) -> int:
-        return self._epoch + self._at_end()
+        return self._epoch + (self._epochs != "each" and self._at_end())
 
     def __len__(self) -> int:
         if self._epochs is None:
@@ -146,31 +149,55 @@ class _Resumable(Loader):
         kept = ("default", "generators", "epochs")
         self._start = {key: state[key] for key in kept} if self._waiting else {}
         _set_states(self._generators, state["generators"])
+        if self._waiting:  # so that it shows if the training says another one
+            _set_epochs(self._samplers, self._start["epochs"])
+        self._told = None
+
+    @property
+    def sampler(self) -> Any:
+        """Itself: Lightning says which epoch begins to what a loader's `sampler` is."""
+        return self
+
+    def set_epoch(self, epoch: int) -> None:
+        """Where one `for` is one epoch: says that this one begins, to the samplers too."""
+        self._told = epoch
+        if self._epochs == "each":
+            _set_epochs(self._samplers, [epoch] * len(self._samplers))
 
     def _batches(self) -> Iterator[Any]:
         if self._batch > 0 and not self._waiting:  # an iteration that was left
             self._waiting = self._epochs != "each"
             if not self._waiting:
                 self._finish_epoch()
-        if self._waiting and self._at_end():
-            # Some samplers draw once more after their last index: that is repeated too.
-            next(self._begin(), None)
-            self._finish_epoch()
         if not self._more():
             self._restore_generators()
             return iter(())
-        return self._counted(self._begin())
+        told = _epochs_of(self._samplers)
+        batches = self._begin()
+        if self._at_end():  # the samplers are done with that epoch
+            _set_epochs(self._samplers, told)
+        return self._counted(batches)
 
     def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        had_ended = self._at_end() and self._is_told_another_epoch()
         while True:
             for batch in batches:
                 self._batch += 1
                 self._order = self._tasks.digests.popleft()
                 yield batch
             self._finish_epoch()
-            if self._epochs == "each" or not self._more():
+            if (self._epochs == "each" and not had_ended) or not self._more():
                 return
+            had_ended = False
             batches = self._begin()
+
+    def _is_told_another_epoch(self) -> bool:
+        """True if the training called set_epoch() for another epoch than the loaded one."""
+        pairs = zip(self._samplers, self._start["epochs"], strict=True)
+        return self._told not in (None, self._epoch) or any(
+            hasattr(sampler, "set_epoch") and getattr(sampler, "epoch", None) != epoch
+            for sampler, epoch in pairs
+        )
 
     def _more(self) -> bool:
         return not isinstance(self._epochs, int) or self._epoch < self._epochs
@@ -197,19 +224,24 @@ class _Resumable(Loader):
         _set_states([torch.default_generator], [self._start["default"]])
         _set_states(self._generators, self._start["generators"])
         _set_epochs(self._samplers, self._start["epochs"])
+        self._tell_epoch()
         batches = self._open(self._batch)
         torch.default_generator.set_state(found)
         self._restore_generators()
         return batches
 
     def _record_start(self) -> None:
-        if self._epochs != "each":
-            _set_epochs(self._samplers, [self._epoch] * len(self._samplers))
+        self._tell_epoch()
         self._start = {
             "default": _state_of(torch.default_generator),
             "generators": [_state_of(generator) for generator in self._generators],
-            "epochs": [getattr(sampler, "epoch", None) for sampler in self._samplers],
+            "epochs": _epochs_of(self._samplers),
         }
+
+    def _tell_epoch(self) -> None:
+        """Where one `for` is one epoch, the training itself calls set_epoch()."""
+        if self._epochs != "each":
+            _set_epochs(self._samplers, [self._epoch] * len(self._samplers))
 
     def _open(self, skipped: int) -> Iterator[Any]:
         # As torch does it: first the workers' base seed, then what the sampler draws.
@@ -251,6 +283,10 @@ def _state_of(generator: torch.Generator) -> bytes:
 def _set_states(generators: list[torch.Generator], states: list[bytes]) -> None:
     for generator, state in zip(generators, states, strict=True):
         generator.set_state(torch.tensor(list(state), dtype=torch.uint8))
+
+
+def _epochs_of(samplers: list[Any]) -> list[int | None]:
+    return [getattr(sampler, "epoch", None) for sampler in samplers]
 
 
 def _set_epochs(samplers: list[Any], epochs: list[int | None]) -> None:

@@ -21,10 +21,13 @@ from holdfast._native import TcpTransport
 from holdfast.errors import Error, UnavailableError
 
 _TOKEN_BYTES = 32
-_LATE = 30.0  # seconds
+_LATE = 8.0  # seconds
+
+_NAMED = 5  # ranks in a warning
 
 _log = logging.getLogger("holdfast")
 
+_connects = 0  # calls of connect(), which all ranks make as often
 _open: "weakref.WeakSet[TcpTransport]" = weakref.WeakSet()
 
 
@@ -44,7 +47,7 @@ def connect(
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if rank < 0:
         raise ValueError("connect: this process is not in the group")
-    with _said_if_late(rank, size):
+    with _said_if_late(rank, group):
         met = _all_gather((_machine(), secrets.token_bytes(_TOKEN_BYTES)), group)
     together = all(machine == met[0][0] for machine, _ in met)
     transport, failure = None, ""
@@ -63,17 +66,43 @@ def connect(
 
 
 @contextlib.contextmanager
-def _said_if_late(rank: int, size: int) -> Iterator[None]:
+def _said_if_late(rank: int, group: dist.ProcessGroup | None) -> Iterator[None]:
     """A rank that never comes keeps the others waiting for as long as their group does."""
+    global _connects
+    _connects += 1
+    here = f"holdfast/connect {_connects}/rank "
+    store = _store()
+    if store is not None:
+        store.set(f"{here}{dist.get_rank()}", "here")
     said = threading.Timer(_LATE, lambda: _log.warning(
-        "rank %d has waited for %.0f s for the other ranks to connect: want a Checkpointer on all "
-        "of the %d", rank, _LATE, size))
+        "rank %d has waited for %.0f s for %s to connect: expected a Checkpointer on all of the "
+        "%d ranks; one that compiles or loads for long may also be late", rank, _LATE,
+        _missing(store, here, group), dist.get_world_size(group)))
     said.daemon = True
     said.start()
     try:
         yield
     finally:
         said.cancel()
+
+
+def _store() -> Any:
+    """That of the job, by which ranks can say that they are here; None if there is none."""
+    with contextlib.suppress(Exception):  # torch gives no word for it
+        return dist.distributed_c10d._get_default_store()
+    return None
+
+
+def _missing(store: Any, here: str, group: dist.ProcessGroup | None) -> str:
+    """The ranks of the group that are not here yet, in words."""
+    with contextlib.suppress(Exception):
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        missing = [str(index) for index, rank in enumerate(ranks)
+                   if not store.check([f"{here}{rank}"])]
+        if missing:
+            shown = ", ".join(missing[:_NAMED]) + (", ..." if len(missing) > _NAMED else "")
+            return f"rank{'s' if len(missing) > 1 else ''} {shown}"
+    return "the other ranks"
 
 
 def _all_gather(value: tuple, group: dist.ProcessGroup | None) -> list[Any]:

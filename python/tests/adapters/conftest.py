@@ -7,8 +7,9 @@ import importlib.util
 import sys
 from pathlib import Path
 
-NEEDS = {"test_document.py": "lightning", "test_huggingface.py": "transformers",
-         "test_lightning.py": "lightning", "test_torchdata.py": "torchdata"}
+NEEDS = {"test_accelerate.py": "accelerate", "test_document.py": "lightning",
+         "test_huggingface.py": "transformers", "test_lightning.py": "lightning",
+         "test_torchdata.py": "torchdata"}
 
 collect_ignore = [name for name, package in NEEDS.items()
                   if importlib.util.find_spec(package) is None]

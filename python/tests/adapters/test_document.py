@@ -13,7 +13,8 @@ EXAMPLES = re.findall(r"^## (.*?)$.*?^```python\n(.*?)^```$", PAGE.read_text(), 
 
 def test_the_page_has_an_example_for_each_package():
     assert [title for title, _ in EXAMPLES] == [
-        "torch.distributed.checkpoint", "Hugging Face Trainer", "Lightning", "torchdata"]
+        "torch.distributed.checkpoint", "Hugging Face Trainer", "Lightning", "torchdata",
+        "accelerate"]
 
 
 @pytest.mark.filterwarnings("ignore")

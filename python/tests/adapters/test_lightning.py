@@ -183,6 +183,16 @@ def test_lightnings_own_checkpoints_are_runs_and_resume(tmp_path, background):
     assert again.hparams.width == 8
 
 
+@pytest.mark.parametrize("kind", ["holdfast", "resumable"])
+@pytest.mark.parametrize("when", [{"every_n_train_steps": 11}, {"every_n_epochs": 1}])
+def test_lightnings_own_checkpoint_of_an_epochs_end_goes_on_with_the_next(tmp_path, kind, when):
+    keeper = ModelCheckpoint(tmp_path / "kept", filename="{step}", save_top_k=-1, **when)
+    fit(tmp_path / "whole", kind, every=None, more=[keeper], max_epochs=3)
+    again, trainer = fit(tmp_path / "run", kind, seed=1, every=None, max_epochs=3,
+                         ckpt_path=str(tmp_path / "kept" / "step=11.ckpt"))
+    assert trainer.global_step == 33 and len(again.losses) == 22
+
+
 def test_a_checkpoint_takes_the_place_of_the_old_one_and_can_be_removed(tmp_path):
     io = HoldfastIO()
     for step in (5, 2):

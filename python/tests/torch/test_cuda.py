@@ -47,7 +47,11 @@ def test_a_step_count_moves_to_the_gpu_when_the_new_optimizer_is_fused():
 def test_generators_of_devices_draw_on():
     torch.rand(1, device="cuda")
     extra = {"mine": torch.Generator("cuda").manual_seed(3)}
+    generators.capture(extra)  # a later one may ask for less
+    torch.rand(1, device="cuda")
     saved = generators.capture(extra)
+    states = [one.get_state() for one in torch.cuda.default_generators]
+    assert saved["cuda"] == [state.numpy().tobytes() for state in states]
     wanted = torch.rand(3, device="cuda"), torch.rand(3, device="cuda", generator=extra["mine"])
     assert generators.restore(saved, extra) == []
     assert torch.equal(torch.rand(3, device="cuda"), wanted[0])

@@ -339,7 +339,7 @@ def test_epoch_by_epoch_it_goes_on_in_the_middle_and_at_the_end(first):
     two = resumable(plain("random", 0))
     two.load_state_dict(state)
     two.after_iter = lambda: set_generators(kept)
-    assert two.epoch == first // 4
+    assert two.epoch == 0
     assert [*itertools.chain(*(values(two) for _ in range(two.epoch, 2)))] == want
 
 

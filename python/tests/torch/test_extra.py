@@ -31,7 +31,7 @@ class Counting(nn.Linear):
         self.calls, self.seen = state["calls"], state["seen"]
 
 
-def script(run, steps, wrap=lambda model: model, start=0):
+def script(run, steps, wrap=lambda model: model, start=0, differs=False):
     """All that training comes to; the run is taken up if there is one."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 4), Counting(start))
@@ -41,6 +41,8 @@ def script(run, steps, wrap=lambda model: model, start=0):
                                space_reserve=0) as checkpointer:
         first = checkpointer.resume()
         assert checkpointer.report.exact
+        named = any("model.1._extra_state" in line for line in checkpointer.report.inexact)
+        assert named == differs
         for step in range(first, steps):
             optimizer.zero_grad()
             model(torch.randn(3, 4)).sum().backward()
@@ -89,7 +91,7 @@ def on_ranks(rank, world, folder):
 
 def test_every_rank_gets_its_own_and_a_new_one_that_of_another(tmp_path):
     assert run_ranks(2, on_ranks, str(tmp_path)) == [(6, True), (106, True)]
-    assert script(tmp_path / "b", 7)[0] == 7
+    assert script(tmp_path / "b", 7, differs=True)[0] == 7
     assert run_ranks(2, alone_then_two, str(tmp_path)) == [8, 8]
 
 

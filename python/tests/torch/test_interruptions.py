@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import time
 import weakref
 
 import pytest
@@ -46,34 +47,91 @@ def big_toy():
     return Toy(nn.Linear(256, 256))  # 0.8 MB with its moments
 
 
-def test_a_disk_that_fills_up_costs_saves_and_not_the_training(small_disk):
+def test_a_disk_that_fills_up_costs_saves_and_not_the_training(small_disk, caplog):
     run, toy = small_disk / "run", big_toy()
     with toy.checkpointer(run, keep=1) as checkpointer:
         checkpointer.resume()
         checkpointer.save(0).durable()
         fill(small_disk, MIB // 4)
-        for step in (1, 2, 3):
-            toy.step()
-            with pytest.raises(OSError) as raised:
-                checkpointer.save(step).durable()
-            assert raised.value.errno == errno.ENOSPC
-        toy.step()
+        for step in range(1, 300):  # far more than three tries
+            toy.train(checkpointer, [step])
         with pytest.raises(OSError) as raised:
-            checkpointer.save(4)
+            checkpointer.save(300).durable()
         assert raised.value.errno == errno.ENOSPC and clear(raised, str(run))
         assert list(holdfast.open(run))  # the older one is whole
         (small_disk / "filler").unlink()
-        toy.train(checkpointer, [5])
+        step = 301
+        while not (run / f"step-{step - 1:08}").exists():  # it tries again by itself
+            toy.train(checkpointer, [step])
+            time.sleep(0.01)
+            step += 1
+        toy.train(checkpointer, [step])
+    warnings = [one.getMessage() for one in caplog.records if "was not saved" in one.getMessage()]
+    assert len(warnings) == 1 and "the last durable step is 0" in warnings[0]
     toy = big_toy()
     with toy.checkpointer(run) as checkpointer:
-        assert checkpointer.resume() == 6
+        assert checkpointer.resume() > 301
+
+
+def test_close_raises_what_the_last_save_failed_with(small_disk):
+    toy = big_toy()
+    checkpointer = toy.checkpointer(small_disk / "run")
+    checkpointer.resume()
+    fill(small_disk, MIB // 4)
+    toy.train(checkpointer, range(5))
+    with pytest.raises(OSError, match="close") as raised:
+        checkpointer.close()
+    assert raised.value.errno == errno.ENOSPC
+
+
+def test_fail_after_ends_a_training_whose_saves_fail(small_disk):
+    toy = big_toy()
+    checkpointer = toy.checkpointer(small_disk / "run", fail_after="200ms")
+    checkpointer.resume()
+    fill(small_disk, MIB // 4)
+    start = time.monotonic()
+    with pytest.raises(OSError, match="before step") as raised:
+        for step in range(1000):
+            toy.train(checkpointer, [step])
+            time.sleep(0.01)
+    assert raised.value.errno == errno.ENOSPC
+    assert time.monotonic() - start >= 0.2
+    (small_disk / "filler").unlink()
+    checkpointer.save(1000).durable()
+    checkpointer.close()
+
+
+def test_what_is_no_duration_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="fail_after"):
+        Toy().checkpointer(tmp_path, fail_after="soon")
+
+
+def test_retention_makes_room_before_a_save_is_given_up(small_disk):
+    """Two steps fit, and a third only where the first one has gone."""
+    run, toy = small_disk / "run", Toy(nn.Linear(512, 512))  # 3.1 MB with its moments
+    with toy.checkpointer(run, keep=2) as checkpointer:
+        checkpointer.resume()
+        for step in range(4):
+            toy.step()
+            checkpointer.save(step).durable()
+        assert sorted(path.name for path in run.glob("step-*")) == ["step-00000002",
+                                                                    "step-00000003"]
+    with toy.checkpointer(run, keep=1) as checkpointer:
+        checkpointer.resume()
+        fill(small_disk, 0)
+        with pytest.raises(OSError):
+            for step in (4, 5, 6):
+                checkpointer.save(step).durable()
+        assert [path.name for path in run.glob("step-*")] == ["step-00000003"]  # the newest
+        (small_disk / "filler").unlink()
+        toy.train(checkpointer, [7])
 
 
 def fill_up(rank, world, folder):
     """What each rank saw, by step."""
     toy = Toy(DistributedDataParallel(nn.Linear(256, 256)))
     seen = []
-    checkpointer = toy.checkpointer(f"{folder}/run", in_flight=1)
+    checkpointer = toy.checkpointer(f"{folder}/run", in_flight=1, fail_after=0)
     checkpointer.resume()
     for step in range(8):
         toy.step()

@@ -107,6 +107,21 @@ def test_the_first_step_attaches_what_the_first_save_has(tmp_path):
     ck.close()
 
 
+def test_the_first_look_counts_as_stall(tmp_path):
+    """It is the dearest of all, where there are many tensors."""
+    model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(300)])
+    optimizer = torch.optim.AdamW(model.parameters())
+    with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
+                               every="1000 steps", space_reserve=0) as ck:
+        ck.resume()
+        for parameter in model.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        optimizer.step()
+        start = time.perf_counter()
+        ck.step(0)
+        assert ck.stall > 0.8 * (time.perf_counter() - start)
+
+
 @pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
 def test_the_copying_is_hidden_behind_a_closure_too(tmp_path, kind, by_name):

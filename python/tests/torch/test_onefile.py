@@ -98,9 +98,15 @@ def test_the_run_of_a_checkpointer_is_a_flat_dict_of_all_its_tensors(tmp_path, w
         assert all(torch.equal(loaded[name], wanted[name]) for name in wanted)
 
 
-def test_a_pickle_with_code_is_refused(tmp_path):
-    torch.save({"w": torch.ones(1), "model": nn.Linear(1, 1)}, tmp_path / "code.pt")
-    with pytest.raises((NotImplementedError, ValueError, holdfast.Error)):
-        holdfast.load(tmp_path / "code.pt")
+def test_an_object_of_a_class_is_read_as_data_with_a_warning(tmp_path, caplog):
+    layer = nn.Linear(1, 1)
+    torch.save({"w": torch.ones(1), "model": layer}, tmp_path / "code.pt")
+    loaded = holdfast.load(tmp_path / "code.pt")
+    assert loaded["model"]["__class__"] == "torch.nn.modules.linear.Linear"
+    assert torch.equal(loaded["model"]["_parameters"]["weight"], layer.weight)
+    assert "model: torch.nn.modules.linear.Linear is read as plain data" in caplog.text
+
+
+def test_a_name_that_tells_no_format_is_refused(tmp_path):
     with pytest.raises(NotImplementedError):
         holdfast.save({"w": torch.ones(1)}, tmp_path / "x.unknown")

@@ -174,7 +174,7 @@ def test_options_go_by_parameter_whatever_group_it_was_in():
         State(model, torch.optim.AdamW(model.parameters())).load_objects(objects)
 
 
-def test_options_of_ranks_become_one_and_must_agree():
+def test_options_of_ranks_become_one_and_a_ranks_own_come_first():
     model = Net()
     one = State(model, torch.optim.SGD(model.a.parameters(), lr=1)).objects()
     two = State(model, torch.optim.SGD(model.b.parameters(), lr=2)).objects()
@@ -182,8 +182,11 @@ def test_options_of_ranks_become_one_and_must_agree():
     State(model, fresh).load_objects(merge_objects([one, two, one]))
     assert [g["lr"] for g in fresh.param_groups] == [2, 1]
     three = State(model, torch.optim.SGD(model.a.parameters(), lr=3)).objects()
-    with pytest.raises(ValueError, match="optimizer.a.weight: hyper-parameters"):
-        merge_objects([one, three])
+    names = ["optimizer.a.weight", "optimizer.a.bias"]
+    for own, lr, differ in [(None, 1, names), (0, 1, []), (1, 3, []), (2, 1, names)]:
+        merged = merge_objects([one, three, two], own)
+        State(model, fresh).load_objects(merged)
+        assert [g["lr"] for g in fresh.param_groups] == [2, lr] and merged["differ"] == differ
 
 
 def test_tied_weights_share_slots_by_either_name():

@@ -5,6 +5,7 @@ import logging
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -157,6 +158,149 @@ def test_a_tier_that_fails_is_a_warning_and_the_save_stands(tmp_path, caplog):
 def test_a_run_without_a_step_does_not_begin_anew_where_a_tier_is_silent(tmp_path):
     (tmp_path / "tier").write_text("no folder")
     model, optimizer = made()
-    with pytest.raises(ValueError, match="run: has no step: .*tier"):
+    with pytest.raises(ValueError, match="run: has no whole step, and the tier .*tier"):
         holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
                               tiers=[tmp_path / "tier"], signals=False)
+
+
+def flip_a_bit(path):
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+def test_a_lost_run_does_not_start_from_0_beside_damaged_manifests(tmp_path, bucket):
+    tiers = [tmp_path / "copies", "s3://runs/gpt"]
+    train(tmp_path / "run", 0, 2, tiers=tiers)
+    shutil.rmtree(tmp_path / "run")
+    manifests = [*(tmp_path / "copies").glob("step-*/manifest.json"),
+                 *(bucket / "gpt").glob("manifest-*")]
+    for manifest in manifests:
+        flip_a_bit(manifest)
+    held = sorted((bucket / "gpt").rglob("*"))
+    for tier in tiers:
+        with pytest.raises(holdfast.CorruptError, match="expected a whole step, or another"):
+            train(tmp_path / "run", 0, 0, tiers=[tier])
+        with pytest.raises(holdfast.CorruptError, match="damaged"):
+            holdfast.Saver(tmp_path / "run", tiers=[tier])
+    assert sorted((bucket / "gpt").rglob("*")) == held
+
+
+def test_a_lost_run_comes_back_from_a_tier_without_its_run_file(tmp_path, caplog):
+    train(tmp_path / "run", 0, 2, tiers=[tmp_path / "copies"])
+    shutil.rmtree(tmp_path / "run")
+    (tmp_path / "copies" / "holdfast.json").unlink()
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        train(tmp_path / "run", 3, 3, tiers=[tmp_path / "copies"])
+    assert "holdfast.json is missing" in caplog.text  # so nothing was copied there
+
+
+def test_a_new_run_leaves_another_runs_tier_alone(tmp_path):
+    train(tmp_path / "one", 0, 1, tiers=[tmp_path / "copies"])
+    train(tmp_path / "two", 0, 1)
+    before = sorted((tmp_path / "copies").rglob("*"))
+    shutil.rmtree(tmp_path / "two" / "step-00000000")
+    shutil.rmtree(tmp_path / "two" / "step-00000001")
+    with pytest.raises(holdfast.ConflictError, match="holds the run .* another place"):
+        train(tmp_path / "two", 0, 0, tiers=[tmp_path / "copies"])
+    assert sorted((tmp_path / "copies").rglob("*")) == before
+
+
+def test_a_run_may_start_without_a_silent_tier_where_that_is_allowed(tmp_path, caplog):
+    (tmp_path / "tier").write_text("no folder")
+    with pytest.raises(ValueError, match="allow_unreachable_tiers"):
+        train(tmp_path / "run", 0, 0, tiers=[tmp_path / "tier"])
+    with caplog.at_level(logging.WARNING, logger="holdfast"):
+        train(tmp_path / "run", 0, 0, tiers=[tmp_path / "tier"], allow_unreachable_tiers=True)
+    assert "step 0 is not on" in caplog.text
+
+
+def test_the_next_owner_is_newer_than_all_that_a_silent_tier_may_hold(tmp_path):
+    tier = tmp_path / "tier"
+    train(tmp_path / "run", 0, 0, tiers=[tier])
+    tier.rename(tmp_path / "away")
+    tier.write_text("no folder")
+    train(tmp_path / "run", 1, 1, tiers=[tier])
+    manifest = json.loads((tmp_path / "run" / "step-00000001" / "manifest.json").read_text())
+    assert manifest["epoch"] > 1_500_000_000
+
+
+def test_removals_from_a_tier_are_told(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, logger="holdfast"):
+        for step in range(3):
+            train(tmp_path / "run", step, step, tiers=[tmp_path / "tier"], keep=1)
+    lines = [record for record in caplog.records if "was removed from the tier" in record.message]
+    assert [record.levelname for record in lines] == ["INFO", "INFO"]
+    assert [f"step {step} was" in line.message for step, line in enumerate(lines)] == [True] * 2
+
+
+def test_a_pinned_step_stays_in_a_tier(tmp_path):
+    for step in range(4):
+        train(tmp_path / "run", step, step, tiers=[tmp_path / "tier"], keep=1)
+        if step == 1:
+            assert run("pin", tmp_path / "run", "1").returncode == 0
+    assert sorted(path.name for path in (tmp_path / "tier").glob("step-*")) == [
+        "step-00000001", "step-00000003"]
+
+
+@pytest.mark.parametrize("place", ["gs://bucket/gpt", "S3://bucket/gpt", "ftp://host/gpt",
+                                   "file:///tmp/gpt", Path("gs://bucket/gpt"), ""])
+def test_what_is_no_place_is_refused_by_name_and_makes_no_folder(tmp_path, monkeypatch, place):
+    monkeypatch.chdir(tmp_path)
+    sentence = "expected"
+    model, optimizer = made()
+    values = {"w": np.zeros(4, np.float32)}
+    np.save("there.npy", values["w"])
+    calls = [
+        lambda: holdfast.Checkpointer(place, model=model, optimizer=optimizer, signals=False),
+        lambda: holdfast.Checkpointer("run", model=model, optimizer=optimizer, signals=False,
+                                      tiers=[place]),
+        lambda: holdfast.Saver(place),
+        lambda: holdfast.Saver("run", tiers=[place]),
+        lambda: holdfast.Tier(str(place)),
+        lambda: holdfast.restore(place, values),
+        lambda: holdfast.open(place),
+        lambda: holdfast.convert(place, "to.safetensors"),
+    ]
+    for call in calls:
+        with pytest.raises(ValueError, match=sentence):
+            call()
+    for verb in ("ls", "show", "verify"):
+        seen = run(verb, place)
+        assert (seen.returncode, sentence in seen.stderr) == (2, True), (verb, seen)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["there.npy"]
+
+
+def test_a_full_disk_while_fetching_is_no_reason_for_an_older_step(tmp_path):
+    train(tmp_path / "copied", 0, 2, tiers=[tmp_path / "tier"])
+    script = """
+import resource, sys, signal
+import numpy as np
+import holdfast
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+resource.setrlimit(resource.RLIMIT_FSIZE, (8 << 10, 8 << 10))
+try:
+    holdfast.restore(sys.argv[1], {}, tiers=[sys.argv[2]])
+except OSError as error:
+    print(error)
+else:
+    print("an older step")
+"""
+    shutil.rmtree(tmp_path / "copied")
+    seen = subprocess.run([sys.executable, "-c", script, tmp_path / "run", tmp_path / "tier"],
+                          capture_output=True, text=True)
+    assert "step 2 is on" in seen.stdout and "no older step is taken" in seen.stdout, seen
+
+
+def test_a_damaged_manifest_of_an_object_store_is_no_step_0(tmp_path, bucket):
+    values = {"w": np.arange(8, dtype=np.float32)}
+    with holdfast.Saver(tmp_path / "run", tiers=["s3://runs/gpt"]) as saver:
+        saver.save(7, values).durable()
+    manifest = next((bucket / "gpt").glob("manifest-*"))
+    flip_a_bit(manifest)
+    listed = json.loads(run("ls", "s3://runs/gpt", "--json").stdout)["runs"][0]
+    assert listed["steps"] == []
+    assert [skipped["folder"] for skipped in listed["skipped"]] == [manifest.name]
+    verified = run("verify", "s3://runs/gpt")
+    assert verified.returncode == 3
+    assert manifest.name in verified.stdout and "step-00000000" not in verified.stdout

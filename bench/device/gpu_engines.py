@@ -1,0 +1,237 @@
+"""What gpu_bench.py saves with: Holdfast, a plain loop of copies and writes, and the rivals."""
+
+import json
+import mmap
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+import torch.distributed.checkpoint as dcp
+from gpu_training import Job
+
+import holdfast
+
+BLOCK = 16 << 20
+
+
+class Engine:
+    """Saves the state of a job; `step` is called after every step of a loop that may save."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        self.job, self.path = job, folder
+
+    def save(self) -> None:
+        raise NotImplementedError
+
+    def step(self) -> None: ...
+
+    def wait(self) -> None:
+        """Returns when the last save is on the disk."""
+
+    def durable_s(self) -> float | None:
+        """Seconds that the last save took, if the engine tells."""
+
+    def close(self) -> None: ...
+
+
+class Holdfast(Engine):
+    def __init__(self, job: Job, folder: Path, **options) -> None:
+        super().__init__(job, folder)
+        self.ck = holdfast.Checkpointer(
+            folder / "run", model=job.model, optimizer=job.optimizer, every="1000000 steps",
+            keep=1, **options)
+        self.ck.resume()
+        self.events = folder / "run" / "events" / "rank-0000.jsonl"
+        self.number = 0
+        time.sleep(3)  # as in a job, where the first save comes minutes after the start
+
+    def step(self) -> None:
+        self.number += 1
+        self.ck.step(self.number)
+
+    def save(self) -> None:
+        self.number += 1
+        self.handle = self.ck.save(self.number)
+
+    def wait(self) -> None:
+        self.ck._settle()
+        self.handle.durable()
+
+    def durable_s(self) -> float:
+        """As its events say: the save was done long before the loop."""
+        return self.last("save_durable")["seconds"]
+
+    def last(self, name: str) -> dict:
+        lines = self.events.read_text().splitlines()
+        return next(event for event in map(json.loads, reversed(lines)) if event["event"] == name)
+
+    def times(self) -> dict:
+        """Where the last save's time went, in seconds."""
+        written = self.last("save_written")
+        return {"captured": self.last("save_captured")["seconds"]} | {
+            part: written[part] for part in ("stage", "digest", "disk", "sync", "seconds")}
+
+    def close(self) -> None:
+        self.ck.close()
+
+
+class CopyAndWrite(Engine):
+    """The least that such a save can be: no digests, no commit, no names.
+
+    The state is copied inside the GPU in the training's stream. A thread then brings it to
+    the disk, through two blocks of pinned memory and a stream of its own.
+    """
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        super().__init__(job, folder / "plain")
+        self.tensors = job.tensors()
+        sizes = [tensor.numel() * tensor.element_size() for tensor in self.tensors]
+        starts = [sum((size + 63) // 64 * 64 for size in sizes[:at]) for at in range(len(sizes))]
+        total = (starts[-1] + sizes[-1] + BLOCK - 1) // BLOCK * BLOCK
+        self.memory = torch.empty(total, dtype=torch.uint8, device="cuda")
+        self.copies = [
+            self.memory[start : start + size].view(tensor.dtype).view(tensor.shape)
+            for tensor, start, size in zip(self.tensors, starts, sizes, strict=True)]
+        self.windows = [torch.empty(BLOCK, dtype=torch.uint8, pin_memory=True) for _ in range(8)]
+        self.stream = torch.cuda.Stream()
+        self.thread = threading.Thread()
+
+    def save(self) -> None:
+        on_gpu = [at for at, tensor in enumerate(self.tensors) if tensor.is_cuda]
+        torch._foreach_copy_([self.copies[at] for at in on_gpu],
+                             [self.tensors[at] for at in on_gpu])
+        copied = torch.cuda.Event()
+        copied.record()
+        self.thread = threading.Thread(target=self.write, args=(copied,))
+        self.thread.start()
+
+    def write(self, copied: torch.cuda.Event) -> None:
+        self.path.unlink(missing_ok=True)
+        number = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o644)
+        free = list(self.windows)
+        guard = threading.Condition()
+
+        def put(window: torch.Tensor, at: int) -> None:
+            os.pwrite(number, memoryview(window.numpy()), at)
+            with guard:
+                free.append(window)
+                guard.notify()
+
+        with ThreadPoolExecutor(len(free)) as pool, torch.cuda.stream(self.stream):
+            self.stream.wait_event(copied)
+            for at in range(0, len(self.memory), BLOCK):
+                with guard:
+                    guard.wait_for(lambda: free)
+                    window = free.pop()
+                window.copy_(self.memory[at : at + BLOCK], non_blocking=True)
+                here = torch.cuda.Event()
+                here.record()
+                here.synchronize()
+                pool.submit(put, window, at)
+        os.fdatasync(number)
+        os.close(number)
+
+    def wait(self) -> None:
+        self.thread.join()
+
+
+class TorchSave(Engine):
+    def __init__(self, job: Job, folder: Path) -> None:
+        super().__init__(job, folder / "state.pt")
+
+    def save(self) -> None:
+        torch.save(self.job.state(), self.path)
+        sync(self.path)
+
+
+class DcpAsync(Engine):
+    def __init__(self, job: Job, folder: Path) -> None:
+        super().__init__(job, folder / "dcp")
+
+    def save(self) -> None:
+        self.future = dcp.async_save(self.job.state(), checkpoint_id=self.path, no_dist=True)
+
+    def wait(self) -> None:
+        self.future.result()
+        for path in self.path.rglob("*"):
+            sync(path)
+
+
+class TorchCheckpointing(Engine):
+    """The package torch_checkpointing. It waits for its staging inside `job.update`."""
+
+    def __init__(self, job: Job, folder: Path) -> None:
+        from torch_checkpointing import CheckpointManager
+        from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
+
+        super().__init__(job, folder)
+        self.number = 0
+        config = CheckpointManager.Config.with_async_save()
+        # Its direct writes fail where a tensor's bytes are no multiple of a block.
+        config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)
+        self.manager = config.build()
+        job.update = self.manager.lock
+
+    def save(self) -> None:
+        self.number += 1
+        self.future = self.manager.save(str(self.path / str(self.number)), self.job.state())
+
+    def wait(self) -> None:
+        self.future.result()
+        for path in self.path.rglob("*"):
+            sync(path)
+
+    def close(self) -> None:
+        self.manager.close()
+        del self.job.update
+
+
+def sync(path: Path) -> None:
+    number = os.open(path, os.O_RDONLY)
+    os.fsync(number)
+    os.close(number)
+
+
+class Raw:
+    """Direct transfers of so many bytes, as fast as the disk takes them: the best of a sweep."""
+
+    def __init__(self, folder: Path, size: int) -> None:
+        self.path = folder / "raw"
+        self.memory = memoryview(mmap.mmap(-1, size // BLOCK * BLOCK))
+        self.memory[:] = bytes(len(self.memory))
+        self.size = size
+        ways = [(block, threads) for block in (BLOCK // 4, BLOCK) for threads in (8, 16)]
+        self.writing = min(ways, key=self.write)
+        self.reading = min(ways, key=self.read)
+
+    def write(self, way: tuple[int, int] | None = None) -> float:
+        """Seconds, with sync, into a new file, as a checkpoint is one."""
+        self.path.unlink(missing_ok=True)
+        number = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o644)
+        start = time.perf_counter()
+        self.run(way or self.writing,
+                 lambda at, end: os.pwrite(number, self.memory[at:end], at))
+        os.fdatasync(number)
+        return self.took(start, number)
+
+    def read(self, way: tuple[int, int] | None = None) -> float:
+        number = os.open(self.path, os.O_RDONLY | os.O_DIRECT)
+        start = time.perf_counter()
+        self.run(way or self.reading,
+                 lambda at, end: os.preadv(number, [self.memory[at:end]], at))
+        return self.took(start, number)
+
+    def run(self, way: tuple[int, int], transfer: Callable[[int, int], int]) -> None:
+        block, threads = way
+        with ThreadPoolExecutor(threads) as pool:
+            list(pool.map(lambda at: transfer(at, at + block),
+                          range(0, len(self.memory), block)))
+
+    def took(self, start: float, number: int) -> float:
+        seconds = time.perf_counter() - start
+        os.close(number)
+        return seconds * self.size / len(self.memory)

@@ -1,0 +1,85 @@
+"""The training loop that gpu_bench.py disturbs: a GPT with steps of about 100 ms."""
+
+import contextlib
+import time
+from collections.abc import Callable
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+class Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        b, t, c = x.shape
+        q, k, v = self.qkv(self.norm1(x)).view(b, t, 3, self.heads, c // self.heads).unbind(2)
+        y = F.scaled_dot_product_attention(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True)
+        x = x + self.out(y.transpose(1, 2).reshape(b, t, c))
+        return x + self.down(F.gelu(self.up(self.norm2(x))))
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers: int, width: int = 1024, vocabulary: int = 32000) -> None:
+        super().__init__()
+        self.embed = nn.Embedding(vocabulary, width)
+        self.place = nn.Embedding(1024, width)
+        self.blocks = nn.ModuleList(Block(width, 16) for _ in range(layers))
+        self.norm = nn.LayerNorm(width)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embed(tokens) + self.place.weight[: tokens.shape[1]]
+        for block in self.blocks:
+            x = block(x)
+        return F.linear(self.norm(x), self.embed.weight)
+
+
+class Job:
+    """A model, its optimizer, and one step of their training."""
+
+    update: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
+
+    def __init__(self, layers: int) -> None:
+        torch.manual_seed(0)
+        self.model = Gpt(layers).cuda()
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+        self.tokens = torch.randint(0, 32000, (8, 1024), device="cuda")
+        self.passes = 1
+        self.step()
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(3):
+            self.step()
+        torch.cuda.synchronize()
+        self.passes = max(1, round(0.1 / ((time.perf_counter() - start) / 3)))
+
+    def step(self) -> None:
+        for _ in range(self.passes):
+            with torch.autocast("cuda", torch.bfloat16):
+                logits = self.model(self.tokens)
+                loss = F.cross_entropy(logits.flatten(0, 1), self.tokens.flatten())
+            loss.backward()
+        with self.update():
+            self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def state(self) -> dict:
+        return {"model": self.model.state_dict(), "optimizer": self.optimizer.state_dict()}
+
+    def tensors(self) -> list[torch.Tensor]:
+        """All parameters and moments."""
+        tensors = [parameter.detach() for parameter in self.model.parameters()]
+        for slots in self.optimizer.state.values():
+            tensors += [value for value in slots.values() if isinstance(value, torch.Tensor)]
+        return tensors
+
+    @property
+    def bytes(self) -> int:
+        return sum(tensor.numel() * tensor.element_size() for tensor in self.tensors())

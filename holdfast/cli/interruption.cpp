@@ -1,0 +1,29 @@
+#include "holdfast/cli/interruption.h"
+
+namespace holdfast {
+namespace {
+
+// What a signal handler may write to.
+volatile std::sig_atomic_t signal_that_came = 0;
+
+void note(int signal) { signal_that_came = signal; }
+
+}  // namespace
+
+Interruption::Interruption() {
+  signal_that_came = 0;
+  struct sigaction action {};
+  action.sa_handler = note;
+  ::sigaction(SIGINT, &action, &before_int_);
+  ::sigaction(SIGTERM, &action, &before_term_);
+}
+
+Interruption::~Interruption() {
+  ::sigaction(SIGINT, &before_int_, nullptr);
+  ::sigaction(SIGTERM, &before_term_, nullptr);
+  if (signal_that_came != 0) static_cast<void>(std::raise(signal_that_came));
+}
+
+bool Interruption::came() const { return signal_that_came != 0; }
+
+}  // namespace holdfast

@@ -1,0 +1,87 @@
+"""Ranks that others wait for: named while the wait goes on, and when it ends."""
+
+import logging
+import time
+
+from ranks import run_ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from training import Toy
+
+from holdfast.torch import transport
+
+
+class Seen(logging.Handler):
+    """Warnings, and how many seconds after its making each came."""
+
+    def __init__(self):
+        super().__init__(logging.WARNING)
+        self.start, self.seen = time.monotonic(), []
+        logging.getLogger("holdfast").addHandler(self)
+
+    def emit(self, record):
+        self.seen.append((time.monotonic() - self.start, record.getMessage()))
+
+    def first(self, words):
+        return next(((after, text) for after, text in self.seen if words in text), None)
+
+
+def uneven(rank, world, run, how):
+    """Rank 0 closes after three steps, and the others go on: what each was warned of and raised."""
+    toy = Toy(DistributedDataParallel(nn.Linear(4, 4)))
+    checkpointer = toy.checkpointer(run, every="1000 steps", timeout=4)
+    checkpointer.resume()
+    seen = Seen()
+    try:
+        for step in range(3):
+            toy.step()
+            checkpointer.step(step)
+            if how == "steps":
+                time.sleep(0.3)  # so that rank 0 does not look far ahead
+        seen.start = time.monotonic()
+        if rank == 0:
+            checkpointer.close()
+        elif how == "save":
+            checkpointer.save(3)
+        else:
+            for step in range(3, 1000):
+                toy.step()
+                checkpointer.step(step)
+    except Exception as error:
+        return seen.first("has waited"), type(error).__name__, str(error)
+
+
+def check_uneven(tmp_path, how, to):
+    first, *others = run_ranks(3, uneven, str(tmp_path / "run"), how)
+    (after, text), kind, why = first
+    assert after < 3 and "ranks 1, 2" in text and "close()" in text
+    assert kind == "TimeoutError" and "ranks 1, 2" in why
+    for (after, text), kind, why in others:
+        assert after < 3 and "for rank 0 to come" in text and to in text
+        assert "different numbers of steps" in text and "compiling" in text
+        assert kind == "UnavailableError" and "rank 0 is gone" in why
+
+
+def test_ranks_that_make_fewer_steps_are_named(tmp_path):
+    check_uneven(tmp_path, "steps", "to step ")
+
+
+def test_ranks_that_do_not_come_to_a_save_are_named(tmp_path):
+    check_uneven(tmp_path, "save", "the save after step 3")
+
+
+def on_rank_0_alone(rank, world, run):
+    transport._LATE = 0.5
+    seen = Seen()
+    if rank > 0:
+        time.sleep(2)
+        return None
+    try:
+        Toy(nn.Linear(4, 4)).checkpointer(run)
+    except Exception:
+        return seen.first("to connect")
+
+
+def test_ranks_without_a_checkpointer_are_named(tmp_path):
+    after, text = run_ranks(3, on_rank_0_alone, str(tmp_path / "run"))[0]
+    assert after < 2 and "ranks 1, 2 to connect" in text
