@@ -34,6 +34,7 @@ Message vote_of(const SaveTask& task, const Result<std::vector<ManifestFile>>& o
   } else {
     vote.error = own.error();
   }
+  if (task.replicas != nullptr) vote.text = task.replicas->text();
   return vote;
 }
 
@@ -144,9 +145,27 @@ Result<Path> Committer::conclude(SaveTask& task, Attempt& attempt,
     task.unlinked |= vote.kind == "unlinked";
     task.torn |= vote.kind == "torn";
   }
+  // What was written to on one rank was not compared with what it should be.
+  if (!task.torn) HOLDFAST_TRY(check_replicas(task, votes));
   task.manifest.files = HOLDFAST_TRY(count_votes(std::move(votes), task.attempt));
   task.manifest.world = vote_.size();
   return attempt.commit(task.manifest);
+}
+
+// Also where an earlier save has shown it: another part was compared in this one.
+Result<void> Committer::check_replicas(SaveTask& task, std::span<const Message> votes) {
+  std::vector<std::string> texts;
+  for (const Message& vote : votes) texts.push_back(vote.text);
+  const bool trusted = task.serial >= trusted_from_;
+  const auto ranks = find_difference(texts);
+  if (trusted && !ranks.has_value()) return {};
+  task.torn = true;
+  if (trusted) trusted_from_ = kNone;
+  if (!ranks.has_value()) {
+    return unavailable("step {}: tensors differ that ranks had in common", task.step);
+  }
+  return unavailable("step {}: tensors differ that rank {} and rank {} had in common",
+                     task.step, ranks->first, ranks->second);
 }
 
 Result<Durable> Committer::follow(SaveTask& task) {

@@ -3,20 +3,25 @@
 //   1. Rank 0 checks the space, begins the attempt and tells all (or that it cannot). Where
 //      the save builds upon an older step, each rank checks the space for what it writes.
 //   2. Every rank writes and syncs its shard, index and objects, syncs the attempt's
-//      folder, and votes: its files with sizes and digests, or why not.
+//      folder, and votes: its files with sizes and digests, or why not; and with that the
+//      digests of what others hold too (replicas.h).
 //   3. With a vote from every rank, rank 0 writes the manifest and commits (attempt.h);
-//      a vote that is missing at the deadline, or says no, ends the attempt.
+//      a vote that is missing at the deadline, or says no, ends the attempt, and so do
+//      replicas that differ.
 //   4. Rank 0 tells all what became of it. Retention comes after that.
 //
 // A rank that hears nothing in 4 looks at the run directory: the attempt is there as a
 // committed step, or the outcome is unknown and it says so.
 #pragma once
 
+#include <atomic>
 #include <functional>
+#include <limits>
 #include <set>
 
 #include "holdfast/checkpoint/channel.h"
 #include "holdfast/checkpoint/guard.h"
+#include "holdfast/checkpoint/replicas.h"
 #include "holdfast/checkpoint/save_handle.h"
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/checkpoint/write_plan.h"
@@ -43,7 +48,8 @@ struct SaveTask {
   std::string base{};  // the step that it builds upon, on whatever rank; or empty
   std::shared_ptr<const WritePlan> plan;
   ShardPlan shard;
-  std::unique_ptr<CaptureGuard> guard;  // null if there is none
+  std::unique_ptr<CaptureGuard> guard;         // null if there is none
+  std::shared_ptr<ReplicaDigests> replicas{};  // null if none are compared
   std::unique_ptr<ShardWriter> writer;
   std::shared_ptr<PromisedObjects> objects;
   Manifest manifest;            // what is known before; rank 0 only
@@ -54,13 +60,19 @@ struct SaveTask {
   bool unlinked = false;     // an older shard could not be linked, on whatever rank
   bool host_pieces = false;  // some are in the host's memory and not copied yet
   bool staged = false;       // all of it is in the ring, or was
-  bool torn = false;         // tensors changed before they were captured, the same
+  // Tensors changed before they were captured, or replicas differ, the same.
+  bool torn = false;
   std::vector<std::string> torn_names{};  // seen late, of this rank
   Bytes copies;                        // of the host's pieces that are copied at once
   std::unique_ptr<DeviceShot> shot{};  // of those on devices; null if there are none
   SaveHandle handle;
   // Of this rank, once it is written: what a later save may build upon.
   std::optional<ShardIndex> index;
+
+  // All is copied inside its devices: nobody waits for the ring.
+  bool is_in_rooms() const {
+    return !host_pieces && (shot == nullptr || !shot->goes_by_ring());
+  }
 };
 
 // Why a save was dropped in which these tensors changed too early.
@@ -70,6 +82,11 @@ class Committer {
  public:
   // All must outlive it. `owner` is null on ranks other than 0.
   Committer(Run& run, Owner* owner, Transport* transport, const SaverOptions& options);
+
+  // Of rank 0: replicas were seen to differ. From then on all saves are dropped whose
+  // serial is below the one that is trusted.
+  bool replicas_differ() const { return trusted_from_ == kNone; }
+  void trust_replicas(int64_t from) { trusted_from_ = from; }
 
   // Names of steps that retention must spare, because saves under way build upon them.
   using Busy = std::function<std::set<std::string>()>;
@@ -96,9 +113,14 @@ class Committer {
   Result<void> read_back(const Attempt& attempt, const ShardFile& file);
   Result<Durable> learn(SaveTask& task);
 
+  Result<void> check_replicas(SaveTask& task, std::span<const Message> votes);
+
+  static constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
+
   Run& run_;
   Owner* owner_;
   const SaverOptions& options_;
+  std::atomic<int64_t> trusted_from_{0};
   Channel begin_;
   Channel vote_;
   std::optional<Retention> retention_;

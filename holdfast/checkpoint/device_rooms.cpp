@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "holdfast/checkpoint/sample_lines.h"
+
 namespace holdfast {
 namespace {
 
@@ -24,6 +26,17 @@ std::vector<Piece*> choose(std::span<Piece> pieces, const Device& device,
     if (piece.device == &device && piece.at_once == at_once) chosen.push_back(&piece);
   }
   return chosen;
+}
+
+// What the lines of the pieces take at most (sample_lines.h).
+int64_t probe_bytes(std::span<const PieceToWrite* const> pieces) {
+  int64_t bytes = 0;
+  for (const PieceToWrite* piece : pieces) bytes += piece->bytes();
+  const int64_t lines =
+      std::min(bytes / (SampleLines::kBlock * SampleLines::kTurns) + 1,
+               SampleLines::kMostDeviceLines);
+  return std::ssize(pieces) * SnapshotPlaces::room_of(SampleLines::kBlock) +
+         lines * SnapshotPlaces::room_of(SampleLines::kLine);
 }
 
 }  // namespace
@@ -65,7 +78,7 @@ DeviceRooms::Rooms& DeviceRooms::of(const Device& device) {
   return *rooms;
 }
 
-bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces, int64_t probed) {
+bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces, bool probed) {
   bool enough = true;
   for (const Device* device : devices_of(pieces)) {
     Rooms& rooms = of(*device);
@@ -77,7 +90,8 @@ bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces, int64_t probed) 
     rooms.at_once.prepare(kSavesAtOnce, at_once);
     if (roomy) continue;
     enough = false;
-    rooms.probes.prepare(2 * kSavesAtOnce, std::ssize(later) * probed);  // two a save
+    if (!probed) continue;
+    rooms.probes.prepare(2 * kSavesAtOnce, probe_bytes(later));  // two a save
   }
   return enough;
 }

@@ -25,6 +25,8 @@ class DeviceShot {
   // What is put into the stream from now on comes after the copies that go straight into
   // the ring; `writer` stages them.
   Result<void> make_wait(CudaStream stream, ShardWriter& writer) const;
+  // Some go straight into the ring.
+  bool goes_by_ring() const { return !by_ring_.empty(); }
 
  private:
   friend class DeviceRooms;
@@ -33,7 +35,7 @@ class DeviceShot {
   std::vector<Bytes> in_host_;          // copies for which devices had no room
 };
 
-// Memory of a device, a few KiB.
+// Memory of a device, a few KiB at most.
 struct DeviceBlock {
   const Device* device = nullptr;
   ByteView memory;
@@ -51,8 +53,8 @@ class DeviceRooms {
  public:
   // Takes memory for copies of these pieces, so that the first save need not. False where
   // a device has too little: then tensors go straight into the ring, and there is memory
-  // to probe so many bytes of each.
-  bool prepare(std::span<const PieceToWrite> pieces, int64_t probed);
+  // to probe them, if that is wanted.
+  bool prepare(std::span<const PieceToWrite> pieces, bool probed);
 
   // Begins to copy the pieces that are on devices, as they are after what was put into the
   // stream so far. Those that the device has room for, and the ones to be copied at once,

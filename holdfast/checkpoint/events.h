@@ -54,6 +54,22 @@ struct SaveTorn {
   }
 };
 
+// Ranks hold tensors with different values that should be equal: from now on each rank's own
+// are saved, or, of tensors that are cut, those of the first ranks that hold the parts.
+struct ReplicasDiffer {
+  static constexpr std::string_view kName = "replicas_differ";
+  int64_t tensors = 0;
+  std::string first;  // name of one
+  int64_t rank = 0;   // two that differ in it
+  int64_t other = 0;
+  static void fields(auto& self, auto&& field) {
+    field("tensors", self.tensors);
+    field("first", self.first);
+    field("rank", self.rank);
+    field("other", self.other);
+  }
+};
+
 struct SaveDurable {
   static constexpr std::string_view kName = "save_durable";
   int64_t step = 0;

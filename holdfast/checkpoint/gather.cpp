@@ -331,9 +331,19 @@ LocalState StateGatherer::place(const HeldPieces& pieces) const {
 
 Result<void> StateGatherer::compare_replicas(const LocalState& state,
                                              CudaStream stream) {
+  const std::vector<Differing> differ = HOLDFAST_TRY(differing(state, stream));
+  if (differ.empty()) return {};
+  return invalid(
+      "{}: rank {} and rank {} hold it with different values; expected replicas, or a "
+      "spec that says how it is cut",
+      differ[0].tensor, differ[0].rank, differ[0].other);
+}
+
+Result<std::vector<Differing>> StateGatherer::differing(const LocalState& state,
+                                                        CudaStream stream) {
   const std::vector<Bytes> seals = HOLDFAST_TRY(all(seal_replicas(state, stream)));
   std::vector<size_t> at(seals.size());  // how far each rank's are read
-  std::optional<Error> first;
+  std::map<TensorId, Differing> found;
   const Layout& layout = state.collection->layout();
   for_each_replica(*state.collection, [&](TensorId t, const Slice& slice) {
     ByteView known;
@@ -344,17 +354,29 @@ Result<void> StateGatherer::compare_replicas(const LocalState& state,
       const ByteView own = ByteView(seals[r]).subspan(at[r], kBytes);
       at[r] += kBytes;
       if (known.empty()) known = own;
-      if (first.has_value() || std::ranges::equal(known, own)) continue;
-      first = invalid(
-          "{}: rank {} and rank {} hold the box {} with different values, want "
-          "replicas "
-          "or a spec that says how it is cut",
-          state.collection->tensor(t).name, layout.holder(slice.first), r,
-          to_string(slice.box));
+      if (std::ranges::equal(known, own)) continue;
+      found.try_emplace(t,
+                        Differing{.tensor = state.collection->tensor(t).name,
+                                  .rank = static_cast<int>(layout.holder(slice.first)),
+                                  .other = static_cast<int>(r),
+                                  .whole = layout.slices(t).size() == 1,
+                                  .first = is_first(layout, t)});
     }
   });
-  if (first.has_value()) return *first;
-  return {};
+  std::vector<Differing> differ;
+  for (auto& [tensor, one] : found) differ.push_back(std::move(one));
+  return differ;
+}
+
+// Whether no rank before this one holds its box of the tensor.
+bool StateGatherer::is_first(const Layout& layout, TensorId tensor) const {
+  return std::ranges::any_of(layout.slices(tensor), [&](const Slice& slice) {
+    HolderId first = layout.holder(slice.first);
+    for (PieceId p = slice.first; p < slice.last; ++p) {
+      first = std::min(first, layout.holder(p));
+    }
+    return first == static_cast<HolderId>(rank());
+  });
 }
 
 }  // namespace holdfast

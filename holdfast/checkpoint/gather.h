@@ -6,7 +6,7 @@
 // the same bytes when they are compared: a cut that nobody knows of (hand-written tensor
 // parallelism) looks like a replica that differs. That is when a description is new and the
 // caller asks for it. Comparing reads every byte while training waits, so a job asks when it
-// attaches, and never in a save: what appears between the two is not compared.
+// attaches; at each save a part is compared in the background (replicas.h).
 #pragma once
 
 #include <memory>
@@ -38,6 +38,17 @@ struct HeldPiece {
 // then need not look at each of them.
 using HeldPieces = SharedList<HeldPiece>;
 
+// A tensor of which ranks hold equal boxes with bytes that differ.
+struct Differing {
+  std::string tensor{};
+  int rank = 0;  // the first that holds such a box
+  int other = 0;
+  bool whole = true;  // every rank that has some of the tensor has all of it
+  // This rank is the first that holds its box of the tensor: all such ranks together have
+  // the tensor once.
+  bool first = false;
+};
+
 // Remembers what was gathered, for states that stay as they are. Of one thread.
 class StateGatherer {
  public:
@@ -57,6 +68,11 @@ class StateGatherer {
   Result<LocalState> gather(const HeldPieces& pieces, bool compare, Bytes& word,
                             Duration longer, CudaStream stream = nullptr);
 
+  // The tensors whose replicas differ, the same on all ranks, by a look at every byte. Called
+  // by all ranks together, with what gather() gave.
+  Result<std::vector<Differing>> differing(const LocalState& state,
+                                           CudaStream stream = nullptr);
+
   // Instead of gather(), on a rank that has failed before it: all fail, with its error.
   Error fail(const Error& why);
 
@@ -68,6 +84,7 @@ class StateGatherer {
                                               Duration longer);
   Result<std::shared_ptr<const Collection>> merge(const std::vector<Bytes>& texts);
   Result<void> compare_replicas(const LocalState& state, CudaStream stream);
+  bool is_first(const Layout& layout, TensorId tensor) const;
   LocalState place(const HeldPieces& pieces) const;
 
   int rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }

@@ -151,27 +151,99 @@ TEST(Gatherer, PiecesOfNothingDoNotShiftTheOthers) {
   EXPECT_EQ(state.collection->tensor(state.pieces[1].tensor).name, "b");
 }
 
-// One block a save, another one in the next: in as many saves as there are blocks every
-// byte was looked at.
-TEST(Guard, SamplesRotateOverTheWholeTensor) {
-  const std::vector<Tensor> tensors{
-      {.name = "w", .dtype = Dtype::kF32, .shape = {3 * 1024}}};
-  Dice dice(1);
-  Job job(replicated(tensors, 1));
-  const LocalState state = job.state(0);
-  const WritePlan plan = WritePlan::create(state.collection, 0).value();
-  const ShardPlan shard = plan.shard(state);
-  for (int64_t block = 0; block < 3; ++block) {
-    int seen = 0;
-    for (uint64_t turn = 0; turn < 3; ++turn) {
-      CaptureGuard guard(Guard::kSample, shard.shard().pieces, turn);
-      const PieceToWrite& piece = shard.shard().pieces[0];
-      guard.staged(piece.offset, copy_of(ByteView(piece.memory).first(3 * 4096)));
-      state.pieces[0].memory[static_cast<size_t>(block) * 4096 + 7] ^= std::byte{1};
-      seen += guard.changed().value().empty() ? 0 : 1;
-      state.pieces[0].memory[static_cast<size_t>(block) * 4096 + 7] ^= std::byte{1};
+// One tensor of 4 KiB blocks and a bit, and a save of it that nothing disturbs.
+struct Sampled : ::testing::Test {
+  static constexpr int64_t kBlocks = 40;
+  static constexpr int64_t kBytes = kBlocks * SampleLines::kBlock + 100;
+
+  // Whether a write of these bytes is seen that comes after the copy, before it, or that
+  // is there only while the copy is made.
+  enum class When { kAfter, kBefore, kMeanwhile };
+  bool sees(uint64_t turn, int64_t first, int64_t size, When when) {
+    CaptureGuard guard(Guard::kSample, shard.shard().pieces, turn);
+    if (when != When::kAfter) write(first, size);
+    const Bytes copy = copy_of(ByteView(piece().memory).first(kBytes));
+    const int64_t half = kBytes / 2 + 3;
+    guard.staged(piece().offset, ByteView(copy).first(half));
+    guard.staged(piece().offset + half, ByteView(copy).subspan(half));
+    if (when != When::kBefore) write(first, size);  // or back
+    const bool seen = !guard.changed().value().empty();
+    if (when != When::kMeanwhile) write(first, size);
+    return seen;
+  }
+  void write(int64_t first, int64_t size) {
+    for (int64_t i = first; i < first + size; ++i) {
+      state.pieces[0].memory[static_cast<size_t>(i)] ^= std::byte{1};
     }
-    EXPECT_EQ(seen, 1) << "block " << block;
+  }
+  const PieceToWrite& piece() { return shard.shard().pieces[0]; }
+
+  Job job{replicated({{.name = "w", .dtype = Dtype::kU8, .shape = {kBytes}}}, 1)};
+  LocalState state = job.state(0);
+  WritePlan plan = WritePlan::create(state.collection, 0).value();
+  ShardPlan shard = plan.shard(state);
+};
+
+TEST_F(Sampled, EveryBlockIsLookedAtWithin8Saves) {
+  for (const When when : {When::kAfter, When::kBefore, When::kMeanwhile}) {
+    for (uint64_t from : {0, 13, 800}) {
+      for (int64_t block = 0; block < kBlocks; ++block) {
+        int seen = 0;
+        for (uint64_t turn = from; turn < from + 8; ++turn) {
+          seen += sees(turn, block * SampleLines::kBlock, SampleLines::kBlock, when);
+        }
+        EXPECT_GE(seen, 1) << "block " << block << " from " << from;
+      }
+    }
+  }
+}
+
+TEST_F(Sampled, HeadAndTailAreLookedAtEachTime) {
+  for (uint64_t turn = 0; turn < 100; ++turn) {
+    for (const When when : {When::kAfter, When::kBefore, When::kMeanwhile}) {
+      EXPECT_TRUE(sees(turn, 0, 1, when));
+      EXPECT_TRUE(sees(turn, kBytes - 1, 1, when));
+    }
+  }
+}
+
+TEST_F(Sampled, LinesComeToLieEverywhereInTheirBlocks) {
+  for (const int64_t line : {0, 1, 31, 63}) {
+    int seen = 0;
+    for (uint64_t turn = 0; turn < 8 * 64; ++turn) {
+      seen += sees(turn, 5 * SampleLines::kBlock + 64 * line, 64, When::kMeanwhile);
+    }
+    EXPECT_GE(seen, 1) << line;
+  }
+}
+
+// 32 KiB that were copied while an average was there are enough, wherever they are.
+TEST_F(Sampled, WhatIsSwappedInForAShortWhileIsSeen) {
+  for (uint64_t turn = 0; turn < 16; ++turn) {
+    for (int64_t at = 0; at + (36 << 10) <= kBytes; at += 5000) {
+      EXPECT_TRUE(sees(turn, at, 36 << 10, When::kMeanwhile)) << turn << " at " << at;
+    }
+  }
+}
+
+TEST_F(Sampled, NothingIsSeenWhereNothingHappens) {
+  for (uint64_t turn = 0; turn < 20; ++turn) {
+    EXPECT_FALSE(sees(turn, 0, 0, When::kAfter));
+  }
+}
+
+// A save waits for the looks, so a large state has no more of them than a small one.
+TEST(SampleLines, AreFewHoweverLargeTheStateIs) {
+  for (const int64_t bytes : {int64_t{600} << 20, int64_t{900} << 30}) {
+    const Box box{{0, bytes}};
+    const std::vector<PieceToWrite> pieces{{.shape = Shape{bytes},
+                                            .dtype = Dtype::kU8,
+                                            .box = box,
+                                            .memory = {},  // nobody looks at it here
+                                            .map = Map::dense(box, 1)}};
+    const size_t lines = SampleLines(pieces, 7).count(0);
+    EXPECT_LE(lines, size_t{SampleLines::kMostLines + 3});
+    EXPECT_GE(lines, size_t{SampleLines::kMostLines / 2});
   }
 }
 

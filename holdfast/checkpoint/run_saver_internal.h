@@ -28,6 +28,8 @@ class RunSaver : public Saver {
   bool may_tear() const override;
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
   Result<void> await_capture(Instant deadline) override;
+  bool replicas_differ() const override { return committer_.replicas_differ(); }
+  void trust_replicas() override { committer_.trust_replicas(serial_ + 1); }
   Result<void> close(Instant deadline) override;
   Result<void> close_alone(Instant deadline) override;
 
@@ -45,6 +47,7 @@ class RunSaver : public Saver {
   Result<void> fill_task(SaveTask& task, SaveRequest&& request,
                          const std::string& base);
   Result<void> plan_state(const LocalState& state, Touch touch);
+  Result<void> compare_replicas(SaveTask& task, CudaStream stream);
   // Whether settle() waits for all of it to be copied.
   bool is_awaited(const SaveTask& task) const;
   Result<void> wait_captured(SaveTask& task, Instant deadline);
@@ -63,6 +66,7 @@ class RunSaver : public Saver {
   Task next_to_capture();
   void capture(SaveTask& task);
   Result<void> stage(SaveTask& task);
+  void take_digests(SaveTask& task);
   void commit_tasks();
   Task next_to_commit();
   void commit(SaveTask& task);
@@ -102,6 +106,7 @@ class RunSaver : public Saver {
   struct Planned {
     LocalState state;
     ShardPlan shard;
+    std::shared_ptr<const Replicas> replicas{};  // once a save compares them
   };
   std::optional<Planned> planned_;
   DeviceRooms rooms_;
@@ -109,6 +114,7 @@ class RunSaver : public Saver {
   int64_t ring_for_ = 0;  // bytes of the shard that it was made for
   int64_t serial_ = 0;
   std::vector<Task> unsettled_;
+  std::vector<std::shared_ptr<ReplicaDigests>> comparing_;  // not stopped yet
   bool closed_ = false;
   bool ended_ = false;  // all ranks have agreed on how
 

@@ -29,8 +29,9 @@ class SaveHandle {
   // kConflict with "skipped" if a save under way left no room for it (Backpressure).
   Result<Durable> durable(Instant deadline = kNoDeadline) const;
   bool is_done() const;  // durable, or failed
-  // It failed because tensors were written to before they were captured, on whatever rank
-  // (guard.h): the next save is worth making at once.
+  // It failed because tensors were written to before they were captured (guard.h), on
+  // whatever rank, or because replicas differ (replicas.h): the next save is worth making at
+  // once.
   bool is_torn() const;
 
   // For whoever carries the save out; each once, the later ones are ignored. Only the half

@@ -227,6 +227,9 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
         options_.guard, task.shard.shard().pieces, static_cast<uint64_t>(serial_));
     task.guard->probe(rooms_, request.stream);
   }
+  if (request.compare && options_.background) {
+    HOLDFAST_TRY(compare_replicas(task, request.stream));
+  }
   task.host_pieces =
       std::ranges::any_of(task.shard.shard().pieces, [](const PieceToWrite& piece) {
         return piece.device == nullptr && !piece.at_once && piece.bytes() > 0;
@@ -236,6 +239,20 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
   task.manifest.metrics = request.metrics;
   task.manifest.parallel = request.parallel;
   task.manifest.parent = request.parent;
+  return {};
+}
+
+Result<void> RunSaver::compare_replicas(SaveTask& task, CudaStream stream) {
+  if (agree_.size() == 1) return {};
+  if (planned_->replicas == nullptr) {
+    planned_->replicas = std::make_shared<const Replicas>(planned_->state);
+  }
+  if (planned_->replicas->boxes().empty()) return {};
+  HOLDFAST_TRY(follow_stream(planned_->replicas->devices(), stream));
+  task.replicas = std::make_shared<ReplicaDigests>(planned_->replicas,
+                                                   static_cast<uint64_t>(serial_));
+  task.replicas->take_at_once();
+  comparing_.push_back(task.replicas);
   return {};
 }
 
@@ -286,7 +303,7 @@ void RunSaver::make_ring(std::span<const PieceToWrite> pieces, Touch touch) {
   ring_for_ = plan_->shard_bytes();
   const std::vector<const Device*> devices = devices_of(pieces);
   // What is copied inside its device has time, and pinning a large ring takes long.
-  const int64_t probed = options_.guard == Guard::kSample ? CaptureGuard::kBlock : 0;
+  const bool probed = options_.guard == Guard::kSample;
   const bool roomy = !devices.empty() && rooms_.prepare(pieces, probed);
   const int64_t want = roomy ? std::min(ring_size(), kDeviceRing) : ring_size();
   ring_ = nullptr;
@@ -329,9 +346,15 @@ Settled RunSaver::settle(const std::vector<std::string>& changed, CudaStream str
   Settled settled;
   for (const Task& task : std::exchange(unsettled_, {})) {
     const Instant start = env_.now();
-    task->guard->settle(settle_task(*task, changed, stream, settled));
+    Result<void> verdict = settle_task(*task, changed, stream, settled);
+    // Before the verdict, upon which the digests are sent.
+    if (task->replicas != nullptr) {
+      task->replicas->stop(stream, !changed.empty() || !verdict.ok());
+    }
+    task->guard->settle(std::move(verdict));
     settled.waited += since(start);
   }
+  for (const auto& digests : std::exchange(comparing_, {})) digests->stop(stream);
   MutexLock lock(mutex_);
   const std::vector<std::string> late = std::exchange(torn_late_, {});
   settled.torn.insert(settled.torn.end(), late.begin(), late.end());

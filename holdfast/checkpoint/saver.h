@@ -111,6 +111,10 @@ struct SaveRequest {
   CudaStream stream = nullptr;
   // No save follows: it waits for room, whatever Backpressure says. Rank 0's counts.
   bool last = false;
+  // A part of what several ranks hold is compared (replicas.h): a save of replicas that
+  // differ is dropped by all ranks. Then settle() must be called before the state changes,
+  // whatever the guard. Only with background threads.
+  bool compare = false;
   // What rank 0 has proposed, if the caller has told it to all ranks; else save() does.
   std::optional<Message> decision{};
 };
@@ -164,6 +168,11 @@ class Saver {
   // The waiting of settle() alone, in pieces: kTimeout if it is not over by the deadline.
   // For callers that look after something else meanwhile.
   virtual Result<void> await_capture(Instant deadline) = 0;
+
+  // Rank 0's: saves are dropped because replicas differ, until all of them were compared and
+  // trust_replicas() says that no further save has replicas that differ.
+  virtual bool replicas_differ() const = 0;
+  virtual void trust_replicas() = 0;
 
   // Waits until all is durable, lets go of the run, and fails, on all ranks alike, as the
   // last save failed on any. Rank 0 then waits until all is mirrored, too. What is not done

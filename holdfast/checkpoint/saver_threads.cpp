@@ -6,6 +6,7 @@ namespace holdfast {
 namespace {
 
 constexpr std::chrono::milliseconds kMoment{10};
+constexpr int64_t kQuick = int64_t{1} << 20;  // bytes that are digested in no time
 
 }  // namespace
 
@@ -31,8 +32,13 @@ void RunSaver::capture(SaveTask& task) {
   // Copying takes a core, maybe the one on which training still gathers objects, for a
   // millisecond or so; devices copy without one.
   if (task.host_pieces) task.objects->await_a_moment(kMoment);
+  // Training waits for a copy that is not made inside a device: it comes first.
+  const bool digests_first = task.replicas != nullptr &&
+                             (task.replicas->bytes() <= kQuick || task.is_in_rooms());
+  if (digests_first) take_digests(task);
   task.staged = task.writer != nullptr && stage(task).ok();
   task.handle.set_captured();
+  if (task.replicas != nullptr && !digests_first) take_digests(task);
   if (!task.staged) return;  // the committing half knows why
   tell(SaveCaptured{.step = task.step,
                     .bytes = task.plan->shard_bytes(),
@@ -43,6 +49,15 @@ Result<void> RunSaver::stage(SaveTask& task) {
   if (task.guard == nullptr) return task.writer->stage();
   return task.writer->stage(
       [&](int64_t offset, ByteView bytes) { task.guard->staged(offset, bytes); });
+}
+
+// What is on devices comes by a block of the ring, which is pinned.
+void RunSaver::take_digests(SaveTask& task) {
+  std::optional<ByteSpan> block;
+  if (ring_->block_bytes() >= Replicas::kPart) block = ring_->try_take();
+  Bytes own(block.has_value() ? 0 : static_cast<size_t>(Replicas::kPart));
+  task.replicas->take(block.has_value() ? *block : ByteSpan(own));
+  if (block.has_value()) ring_->give_back(*block);
 }
 
 void RunSaver::commit_tasks() {
@@ -117,9 +132,10 @@ void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
   {
     MutexLock lock(mutex_);
     torn_late_.insert(torn_late_.end(), task.torn_names.begin(), task.torn_names.end());
+    // One that was torn is made again in another way, and is no sign of trouble.
     if (outcome.ok()) {
       failing_since_.reset();
-    } else if (!failing_since_.has_value()) {
+    } else if (!task.torn && !failing_since_.has_value()) {
       failing_since_ = env_.now();
     }
     // What cannot pass stays until it was raised. Rank 0 raises what it has told others,

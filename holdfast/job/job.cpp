@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "holdfast/base/event_log.h"
+#include "holdfast/checkpoint/events.h"
 #include "holdfast/job/events.h"
 #include "holdfast/schedule/learn.h"
 #include "holdfast/store/place.h"
@@ -13,7 +14,9 @@ namespace holdfast {
 namespace {
 
 constexpr Tag kFetchTag = 0x480c;
-constexpr int64_t kFetch = 1;  // the only one
+constexpr int64_t kFetch = 1;            // the only one
+const char* const kCompare = "compare";  // rank 0's word before a save
+constexpr int kFalseAlarms = 3;
 // A rank that others wait for is named after this time, in good time before they give up.
 constexpr Duration kLate = std::chrono::seconds(8);
 
@@ -129,10 +132,30 @@ Result<void> Job::fetch(const Path& run) {
   return {};
 }
 
-Result<void> Job::attach(const HeldPieces& pieces, CudaStream stream) {
+Result<void> Job::attach(const HeldPieces& pieces, CudaStream stream,
+                         const OwnPieces& own) {
   doing_ = "the first look at the state";
-  const LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, true, stream));
+  LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, own == nullptr, stream));
+  if (own != nullptr && transport_ != nullptr) {
+    const HeldPieces parted = HOLDFAST_TRY(part(pieces, state, own, stream));
+    state = HOLDFAST_TRY(gatherer_.gather(parted, false));
+  }
   return saver_->prepare(state, stream);
+}
+
+// The pieces with what differs made each rank's own.
+Result<HeldPieces> Job::part(const HeldPieces& pieces, const LocalState& state,
+                             const OwnPieces& own, CudaStream stream) {
+  const std::vector<Differing> found = HOLDFAST_TRY(gatherer_.differing(state, stream));
+  if (found.empty()) return pieces;
+  emit(*options_.saver.events, env_,
+       ReplicasDiffer{.tensors = std::ssize(found),
+                      .first = found[0].tensor,
+                      .rank = found[0].rank,
+                      .other = found[0].other});
+  Result<HeldPieces> parted = own(found);
+  if (!parted.ok()) return gatherer_.fail(parted.error());
+  return parted;
 }
 
 Result<RestoredState> Job::resume(const HeldPieces& pieces,
@@ -184,8 +207,8 @@ Result<Due> Job::due(int64_t step, bool updated) {
     }
   }
   if (ranks_.coordinator() && updated) consult(step);
-  Due due = HOLDFAST_TRY(agenda_.at(step).within(
-      fmt::format("step {}: waiting for what is due", step)));
+  Due due = HOLDFAST_TRY(
+      agenda_.at(step).within(fmt::format("step {}: waiting for what is due", step)));
   stopping_ |= due.stop;
   return due;
 }
@@ -221,7 +244,7 @@ void Job::learn_outcome() {
   }
   scheduler_.dropped(save.step);
   if (save.handle.is_torn()) {
-    wanted_ = "the last one was torn";
+    wanted_ = "the last one was torn, or of replicas that differ";
   } else if (may_pass(outcome.error())) {
     retries_.failed(env_.now());
   }
@@ -247,29 +270,53 @@ Result<SaveHandle> Job::save(JobState job) {
   doing_ = fmt::format("the save after step {}", job.step);
   static_cast<void>(settle({}, job.stream));
   std::optional<Message> decision;
-  Bytes word;
-  if (ranks_.coordinator()) {
-    decision = saver_->propose(job.step, job.stream, stopping_);
-    if (transport_ != nullptr) word = encode_message(*decision);
+  LocalState state = HOLDFAST_TRY(gather(job, decision));
+  if (decision->kind == kCompare) {
+    HOLDFAST_TRY(part_save(job, state));
+    state = HOLDFAST_TRY(gather(job, decision));
   }
-  const LocalState state = HOLDFAST_TRY(
-      gatherer_.gather(job.pieces, false, word, options_.saver.write_within));
-  if (!decision.has_value()) decision = HOLDFAST_TRY(decode_message(word));
-  SaveHandle handle =
-      HOLDFAST_TRY(saver_->save({.step = job.step,
-                                 .state = &state,
-                                 .objects = std::move(job.objects),
-                                 .objects_later = std::move(job.objects_later),
-                                 .metrics = job.metrics,
-                                 .parallel = job.parallel,
-                                 .parent = parent_,
-                                 .stream = job.stream,
-                                 .decision = std::move(decision)}));
+  SaveHandle handle = HOLDFAST_TRY(
+      saver_->save({.step = job.step,
+                    .state = &state,
+                    .objects = std::move(job.objects),
+                    .objects_later = std::move(job.objects_later),
+                    .metrics = job.metrics,
+                    .parallel = job.parallel,
+                    .parent = parent_,
+                    .stream = job.stream,
+                    .compare = job.own != nullptr && false_alarms_ < kFalseAlarms,
+                    .decision = std::move(decision)}));
   newest_ = {.handle = handle,
              .step = job.step,
              .begun = env_.now(),
              .bytes = state.collection->bytes()};
   return handle;
+}
+
+// Replicas that are equal now were written to while they were compared: if that happens again
+// and again, saves are no longer dropped for it.
+Result<void> Job::part_save(JobState& job, const LocalState& state) {
+  HeldPieces parted = HOLDFAST_TRY(part(job.pieces, state, job.own, job.stream));
+  if (parted == job.pieces) ++false_alarms_;
+  job.pieces = std::move(parted);
+  saver_->trust_replicas();
+  return {};
+}
+
+// With rank 0's word about the save.
+Result<LocalState> Job::gather(const JobState& job, std::optional<Message>& decision) {
+  Bytes word;
+  decision.reset();
+  if (ranks_.coordinator()) {
+    decision = job.own != nullptr && saver_->replicas_differ()
+                   ? Message{.kind = kCompare}
+                   : saver_->propose(job.step, job.stream, stopping_);
+    if (transport_ != nullptr) word = encode_message(*decision);
+  }
+  LocalState state = HOLDFAST_TRY(
+      gatherer_.gather(job.pieces, false, word, options_.saver.write_within));
+  if (!decision.has_value()) decision = HOLDFAST_TRY(decode_message(word));
+  return state;
 }
 
 Result<Durable> Job::wait_stopped(const SaveHandle& handle) {
@@ -284,6 +331,7 @@ Settled Job::settle(const std::vector<std::string>& changed, CudaStream stream) 
     settled = saver_->settle(changed, stream);
   } else if (newest_.has_value()) {
     static_cast<void>(newest_->handle.captured());  // nobody else waits for the copy
+    static_cast<void>(saver_->settle({}, stream));  // ends the comparing of replicas
   }
   const Duration waited =
       env_.now() - start + std::exchange(awaited_, Duration::zero());

@@ -45,6 +45,10 @@ struct JobOptions {
   SaverOptions saver{};
 };
 
+// Asked for on all ranks when tensors are found to differ that several ranks hold: the same
+// pieces with names that are each rank's own, or without those that another rank holds.
+using OwnPieces = std::function<Result<HeldPieces>(const std::vector<Differing>&)>;
+
 // What goes into a checkpoint beside the pieces.
 struct JobState {
   int64_t step = 0;
@@ -54,6 +58,9 @@ struct JobState {
   std::map<std::string, double> metrics{};
   std::string parallel{};
   CudaStream stream = nullptr;  // training's, for pieces on devices
+  // With it, a part of what several ranks hold is compared in the background (replicas.h),
+  // on all ranks alike. Where some differs, the save is dropped and made again.
+  OwnPieces own{};
 };
 
 using PiecesFor = std::function<Result<HeldPieces>(const StepFiles&)>;
@@ -70,8 +77,9 @@ class Job {
   // Looks at the pieces before the first step: they tile, replicas are equal, the ring is
   // there. Again where tensors were added: a save does not compare their replicas. Not needed
   // after resume(). What is on devices is looked at as it is after what was put into
-  // training's stream so far.
-  Result<void> attach(const HeldPieces& pieces, CudaStream stream = nullptr);
+  // training's stream so far. Replicas that differ are refused, unless `own` makes them own.
+  Result<void> attach(const HeldPieces& pieces, CudaStream stream = nullptr,
+                      const OwnPieces& own = {});
 
   // Fills the pieces; see restore(), whose tiers are the mirrors unless the options name
   // others, and whose stream is training's. kNotFound if there is no checkpoint.
@@ -129,6 +137,10 @@ class Job {
   std::optional<Appointment> decide(int64_t first, int64_t last);
   void consult(int64_t step);
   void learn_outcome();
+  Result<LocalState> gather(const JobState& job, std::optional<Message>& decision);
+  Result<HeldPieces> part(const HeldPieces& pieces, const LocalState& state,
+                          const OwnPieces& own, CudaStream stream);
+  Result<void> part_save(JobState& job, const LocalState& state);
   void tell_late(const std::vector<int>& missing);
   Result<void> let_go(Result<void> closed, bool orderly);
 
@@ -148,6 +160,8 @@ class Job {
   bool asked_ = false;     // to stop
   bool stopping_ = false;  // the next save is the last
   std::string parent_;     // the step folder that the job goes on from
+  // Saves of replicas that differed, and then did not; the same on all ranks.
+  int false_alarms_ = 0;
   std::string doing_ = "the start";  // what other ranks are waited for to come to
 
   // Rank 0's, for the next decision.

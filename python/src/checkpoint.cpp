@@ -127,7 +127,10 @@ void bind_handle(nb::module_& m) {
                    "True if the arrays may change.")
       .def_prop_ro(
           "is_done", [](const HeldHandle& self) { return self.handle.is_done(); },
-          "True if it is durable or has failed.");
+          "True if it is durable or has failed.")
+      .def_prop_ro(
+          "is_torn", [](const HeldHandle& self) { return self.handle.is_torn(); },
+          "True if it has failed, and another one is worth making at once.");
 }
 
 void bind_tier(nb::module_& m) {

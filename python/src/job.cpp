@@ -168,15 +168,56 @@ HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_a
   }
 }
 
+// Asks Python for pieces, whatever thread it is on; what that raises is kept for then.
+OwnPieces own_by(const nb::object& callable, std::optional<nb::python_error>& raised) {
+  if (callable.is_none()) return {};
+  return [&](const std::vector<Differing>& found) -> Result<HeldPieces> {
+    const nb::gil_scoped_acquire locked;
+    try {
+      nb::list listed;
+      for (const Differing& one : found) {
+        listed.append(
+            nb::make_tuple(one.tensor, one.rank, one.other, one.whole, one.first));
+      }
+      return nb::cast<HeldPieces>(callable(listed));
+    } catch (nb::python_error& error) {
+      raised.emplace(error);
+      return invalid("{}", nb::str(error.value()).c_str());
+    }
+  };
+}
+
+// Calls with the pieces that Python makes, and raises what that raised.
+auto with_own(const nb::object& callable, const auto& call) {
+  std::optional<nb::python_error> raised;
+  const OwnPieces own = own_by(callable, raised);
+  try {
+    return call(own);
+  } catch (const Raised&) {
+    if (raised.has_value()) throw nb::python_error(*raised);
+    throw;
+  }
+}
+
 HeldHandle save(HeldJob& self, int64_t step, const HeldPieces& pieces,
                 nb::object owners, Numbers metrics, std::string parallel,
-                uint64_t stream) {
-  return self.save({.step = step,
-                    .pieces = pieces,
-                    .metrics = std::move(metrics),
-                    .parallel = std::move(parallel),
-                    .stream = stream_of(stream)},
-                   std::move(owners));
+                uint64_t stream, const nb::object& own) {
+  return with_own(own, [&](const OwnPieces& ask) {
+    return self.save({.step = step,
+                      .pieces = pieces,
+                      .metrics = std::move(metrics),
+                      .parallel = std::move(parallel),
+                      .stream = stream_of(stream),
+                      .own = ask},
+                     std::move(owners));
+  });
+}
+
+void attach(HeldJob& self, const HeldPieces& pieces, uint64_t stream,
+            const nb::object& own) {
+  with_own(own, [&](const OwnPieces& ask) {
+    self.call([&](Job& job) { return job.attach(pieces, stream_of(stream), ask); });
+  });
 }
 
 void give_objects(HeldJob& self, nb::handle of_all, nb::handle of_rank) {
@@ -258,13 +299,14 @@ void bind_job(nb::module_& m) {
            nb::arg("compress"), nb::arg("agree_within"),
            nb::arg("fail_after") = nb::none(), nb::arg("software"), nb::arg("tiers"),
            nb::arg("schedule") = nb::dict(), nb::arg("allow_unreachable_tiers") = false)
-      .def(
-          "attach",
-          [](HeldJob& self, const HeldPieces& pieces, uint64_t stream) {
-            self.call([&](Job& job) { return job.attach(pieces, stream_of(stream)); });
-          },
-          nb::arg("pieces"), nb::arg("stream") = 0,
-          "Checks that the pieces of all ranks tile; makes the ring.")
+      .def("attach", &attach, nb::arg("pieces"), nb::arg("stream") = 0,
+           nb::arg("own") = nb::none(),
+           nb::sig("def attach(self, pieces: Pieces, stream: int = 0, "
+                   "own: collections.abc.Callable[[list[tuple[str, int, int, bool, "
+                   "bool]]], Pieces] | None = None) -> None"),
+           "Checks that the pieces of all ranks tile and that replicas are equal, or "
+           "has\n"
+           "`own` make them each rank's own; makes the ring.")
       .def("resume", &resume, nb::arg("pieces_for"), nb::arg("verify_all") = false,
            nb::arg("stream") = 0,
            nb::sig("def resume(self, pieces_for: collections.abc.Callable[[Looked], "
@@ -283,7 +325,15 @@ void bind_job(nb::module_& m) {
           "None, or for a save (stop, why): the same on all ranks.")
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("stream") = 0,
-           "Begins to copy. One of the two that follow must come next.")
+           nb::arg("own") = nb::none(),
+           nb::sig(
+               "def save(self, step: int, pieces: Pieces, owners: object | None, "
+               "metrics: collections.abc.Mapping[str, float], parallel: str, "
+               "stream: int = 0, own: collections.abc.Callable[[list[tuple[str, int, "
+               "int, bool, bool]]], Pieces] | None = None) -> SaveHandle"),
+           "Begins to copy. One of the two that follow must come next. With `own` a "
+           "part\n"
+           "of the replicas is compared, and what differs is made each rank's own.")
       .def("objects", &give_objects, nb::arg("objects").none(),
            nb::arg("rank_objects").none(), "What else is in that save.")
       .def(
@@ -316,8 +366,7 @@ void bind_job(nb::module_& m) {
           },
           "The interval, and what it follows from.")
       .def(
-          "take_warnings",
-          [](HeldJob& self) { return self.take_warnings(); },
+          "take_warnings", [](HeldJob& self) { return self.take_warnings(); },
           "What went wrong since the last call and stopped nothing. From any thread.")
       .def(
           "any",

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from holdfast import _native
 from holdfast.arrays import describe_one
 from holdfast.torch.names import own_name
+from holdfast.torch.parted import Differing, Parted
 from holdfast.torch.pieces import Piece, State
 from holdfast.torch.watch import Versions, places_of
 
@@ -100,6 +101,7 @@ class HeldState:
         self._state = state
         self._rank = rank
         self._at_once: set[str] = set()
+        self.parted = Parted()
         self._made: _Made | None = None
         self._joined: _Joined | None = None
 
@@ -129,13 +131,21 @@ class HeldState:
 
     def hold(self, piece: Piece, name: str, at_once: bool = False) -> _native.HeldPiece:
         """One piece by that name."""
-        array = describe_one(name, piece.tensor, piece.aliases)
+        aliases = piece.aliases
+        if name != piece.name and name == own_name(piece.name, self._rank):
+            aliases = tuple(own_name(alias, self._rank) for alias in aliases)
+        array = describe_one(name, piece.tensor, aliases)
         return _native.HeldPiece(array, list(piece.shape), piece.box,
                                  at_once or piece.at_once or name in self._at_once)
 
     def copy_at_once(self, names: Iterable[str]) -> None:
         """These are copied inside save() from now on."""
         self._at_once |= set(names)
+        self.forget()
+
+    def part(self, found: Iterable[Differing]) -> None:
+        """Ranks hold these with different values, which were taken for equal ones."""
+        self.parted.add(found)
         self.forget()
 
     def forget(self) -> None:
@@ -148,6 +158,8 @@ class HeldState:
 
     def saves(self, piece: Piece) -> bool:
         """False if another rank's is the one that counts."""
+        if piece.name in self.parted.elsewhere:
+            return False
         if piece.copies != "first":
             return True
         entry = self._state.entry(piece.name)
@@ -156,7 +168,8 @@ class HeldState:
 
     def saved_name(self, piece: Piece) -> str:
         """The name in a checkpoint."""
-        return own_name(piece.name, self._rank) if piece.copies == "own" else piece.name
+        own = piece.copies == "own" or piece.name in self.parted.own
+        return own_name(piece.name, self._rank) if own else piece.name
 
     def _make(self, pieces: list[Piece]) -> _Made:
         mine = [k for k, piece in enumerate(pieces) if self.saves(piece)]

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, absolute
-from holdfast.errors import NotFoundError
+from holdfast.errors import NotFoundError, UnavailableError
 from holdfast.torch.boundaries import Boundaries
 from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Captured, Contents
@@ -26,6 +26,7 @@ from holdfast.torch.ddp import Buckets
 from holdfast.torch.job import complete, open_job, warn
 from holdfast.torch.losses import Losses, waited_for
 from holdfast.torch.names import Renaming
+from holdfast.torch.parted import Differing, warning
 from holdfast.torch.pieces import Models, Optimizers
 from holdfast.torch.report import Report, compare
 from holdfast.torch.settler import Settler
@@ -73,9 +74,12 @@ class Checkpointer:
                 directory that was lost comes back from whichever is left. Without a step it
                 does not start while a tier is silent, unless allow_unreachable_tiers=True,
                 nor where all that a tier has is damaged or of another run.
-    guard       what catches writes to tensors before they are captured: "sample" (versions
-                and a block of every tensor, which miss most writes through .data), "full"
-                (every byte: for code that writes through .data), "off" (nothing).
+    guard       what catches writes to tensors before they are captured: "sample" (versions,
+                and the beginning, the end and other places of every tensor, which find
+                weights that are exchanged through .data), "full" (every byte: for code that
+                writes to a few elements through .data), "off" (nothing). A save that was
+                caught is made again; after a write that no version told, every save copies
+                all tensors before it returns.
     strict      False: resume() leaves out what is missing in the checkpoint or unexpected,
                 and the state of an optimizer or scheduler of another kind.
     spec        rules by name pattern for tensors that do not show how they are cut, or what
@@ -171,6 +175,7 @@ class Checkpointer:
         self._handle: _native.SaveHandle | None = None
         self._stream = 0  # in which that save was made
         self._saved = False  # and not settled yet
+        self._at_once = False  # saves are settled before they return: no version tells of writes
         self._stalled = 0.0
         self.report = Report()
         self._grace = grace
@@ -229,6 +234,7 @@ class Checkpointer:
             _log.warning("resume: %s is passed over: %s", folder, why)
         for reason in self._buckets.restore(restored.objects["buckets"]):
             self.report.inexact.append(f"buckets of {reason}")
+        self.report.inexact += self._contents.inexact(found)
         self._contents.load_gradients()
         self._contents.restore_generators(found, self.report)
         self.report.inexact += self._contents.inexact_gradients(found)
@@ -241,6 +247,7 @@ class Checkpointer:
     def _room_for(self, found: _native.Looked, tried: list[_native.Looked]) -> _native.Pieces:
         """Memory for the newest step, and for an older one if that turns out to be damaged."""
         tried.append(found)
+        self._contents.take_parted(found)
         self.report = compare(self._contents, found)
         if self.report.reshaped or (self._strict and not self.report.exact):
             damaged = f" ({tried[0].folder} is damaged, and has been read in part)"
@@ -388,8 +395,29 @@ class Checkpointer:
         return self._job
 
     def _attach(self) -> None:
-        self._live().attach(self._contents.held(), _stream())
+        def part(found: list[Differing]) -> _native.Pieces:
+            self._part(found)
+            return self._contents.held()
+
+        self._live().attach(self._contents.held(), _stream(), part)
         self._attached = True
+
+    def _part(self, found: list[Differing], captured: Captured | None = None) -> None:
+        """When tensors differ between ranks that were taken for the same; of that save."""
+        self._contents.part(found)
+        _log.warning("%s", warning(found))
+        if captured is not None:
+            again = self._contents.capture()
+            captured.held, captured.watched = again.held, again.watched
+            captured.objects, captured.rank_objects = again.objects, again.rank_objects
+            captured.owners.extend(again.owners)  # the list that the save keeps
+
+    def _parting(self, captured: Captured) -> Callable[[list[Differing]], _native.Pieces]:
+        def part(found: list[Differing]) -> _native.Pieces:
+            self._part(found, captured)
+            return captured.held
+
+        return part
 
     def _look(self) -> None:
         """After the first update, which makes slots: the first save is like the others."""
@@ -399,7 +427,7 @@ class Checkpointer:
         self._settle()
         captured = self._contents.capture()
         self._objects(captured)  # what cannot be stored is said now
-        self._live().attach(captured.held, _stream())
+        self._live().attach(captured.held, _stream(), self._parting(captured))
         self._attached = True
         self._stalled += time.perf_counter() - start
 
@@ -449,12 +477,14 @@ class Checkpointer:
         job = self._live()
         handle = job.save(step, captured.held, captured.owners,
                           {} if known is None else {"loss": known}, self._contents.parallel,
-                          self._stream)
+                          self._stream, self._parting(captured))
         if job.may_tear():
             captured.watch()
         self._unsettled = captured
         self._saved = True
         complete(job, lambda: self._objects(captured))
+        if self._at_once and job.may_tear():
+            self._settle_now(self._stream, None)
         return handle
 
     def _objects(self, captured: Captured) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -492,14 +522,31 @@ class Checkpointer:
         torn = self._live().settle(changed, stream, timeout)
         self._saved, self._unsettled = False, None  # not if the wait was interrupted
         if torn:
+            self._note_torn(torn, changed)
+
+    def _note_torn(self, torn: list[str], changed: list[str]) -> None:
+        """Tensors whose versions have told are known; after other writes none is trusted."""
+        more = f" ({len(torn) - 1} more)" if len(torn) > 1 else ""
+        if set(torn) <= set(changed):
             self._contents.copy_at_once(torn)
             _log.warning("%s was written to between two updates: saved again, and copied at "
-                         "once from now on%s", torn[0],
-                         f" ({len(torn) - 1} more)" if len(torn) > 1 else "")
+                         "once from now on%s", torn[0], more)
+        else:
+            self._at_once = True
+            _log.warning("%s was written to between two updates in a way that torch does not "
+                         "count (.data)%s: saved again, and from now on every save waits until "
+                         "all tensors are copied", torn[0], more)
 
     def _stop(self, step: int, handle: _native.SaveHandle, why: str) -> None:
         self._settle()
-        self._live().wait_stopped(handle)
+        try:
+            self._live().wait_stopped(handle)
+        except UnavailableError:
+            if not handle.is_torn:
+                raise
+            handle = self._save(step, None, why)  # on all ranks: replicas were seen to differ
+            self._settle()
+            self._live().wait_stopped(handle)
         self._close()
         _log.warning("stopped after step %d, which is saved: %s", step, why)
         raise SystemExit(STOPPED)

@@ -32,6 +32,7 @@ from holdfast.torch.loader import Loader
 from holdfast.torch.names import Renaming, by_key, join, own_name, plain_name
 from holdfast.torch.optimizer_dicts import added_by
 from holdfast.torch.own_values import check_rules, choose, rules_inside
+from holdfast.torch.parted import Differing, Parted
 from holdfast.torch.pieces import Models, Optimizers, Piece, Saved, State
 
 FORMAT = 1
@@ -133,6 +134,7 @@ class Contents:
     def complete(self, captured: Captured) -> None:
         """Adds what has no tensors. It takes as long, and the copying has begun meanwhile."""
         captured.objects["format"] = FORMAT
+        captured.objects["parted"] = self._held.parted.state()
         captured.objects["optimizers"] = dict(self._kinds)
         captured.objects["kinds"] = {key: dict(kinds) for key, kinds in self._thing_kinds.items()}
         captured.rank_objects["optimizer"] = self._state.objects(looked=True)
@@ -144,6 +146,19 @@ class Contents:
     def copy_at_once(self, names: Iterable[str]) -> None:
         """These tensors are written to between updates: copied inside save() from now on."""
         self._held.copy_at_once(names)
+
+    def part(self, found: Iterable[Differing]) -> None:
+        """Ranks hold these tensors with different values, which were taken for equal ones."""
+        self._held.part(found)
+
+    def take_parted(self, found: _native.Looked) -> None:
+        """Tensors that were each rank's own in the checkpoint are that from now on, too."""
+        self._held.parted = Parted.of(found) if self._world > 1 else Parted()
+        self._held.forget()
+
+    def inexact(self, found: _native.Looked) -> list[str]:
+        """Sentences about tensors of which a rank gets what another one had."""
+        return Parted.of(found).sentences(len(found.rank_objects), self._world)
 
     def forget(self) -> None:
         """Lets go of tensors that may have been replaced: they would take memory until a save."""
@@ -323,7 +338,7 @@ class Contents:
     # Names
 
     def _thing_name(self, piece: Piece, is_own: bool) -> str:
-        own = piece.copies == "own" or is_own
+        own = piece.copies == "own" or is_own or piece.name in self._held.parted.own
         return own_name(piece.name, self._rank) if own and self._world > 1 else piece.name
 
     def _name_in(self, name: str, copies: str, saved: Mapping[str, Saved], ranks: int) -> str:

@@ -1,0 +1,231 @@
+#include "holdfast/checkpoint/replicas.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <sstream>
+
+#include "holdfast/base/checked.h"
+#include "holdfast/store/step_name.h"
+
+namespace holdfast {
+namespace {
+
+using Holders = std::vector<HolderId>;
+
+Holders holders_of(const Layout& layout, const Slice& slice) {
+  Holders holders;
+  for (PieceId p = slice.first; p < slice.last; ++p)
+    holders.push_back(layout.holder(p));
+  std::ranges::sort(holders);
+  return holders;
+}
+
+int64_t parts_of(const Tensor& tensor, const Box& box) {
+  return divide_up(box.elements() * bytes_of(tensor.dtype), Replicas::kPart);
+}
+
+}  // namespace
+
+// All ranks go through all boxes of the collection in one order, also those that they do not
+// hold, so that they number groups and parts alike.
+Replicas::Replicas(const LocalState& state) {
+  std::map<std::pair<TensorId, holdfast::Box>, const LocalPiece*> local;
+  for (const LocalPiece& piece : state.pieces)
+    local[{piece.tensor, piece.box}] = &piece;
+  struct Group {
+    size_t number = 0;
+    int64_t parts = 0;
+    int64_t bytes = 0;
+  };
+  std::map<Holders, Group> groups;
+  const Layout& layout = state.collection->layout();
+  for (TensorId t = 0; t < layout.tensor_count(); ++t) {
+    const Tensor& tensor = state.collection->tensor(t);
+    for (const Slice& slice : layout.slices(t)) {
+      if (slice.last - slice.first < 2 || slice.box.empty()) continue;
+      Group& group = groups.try_emplace(holders_of(layout, slice), Group{groups.size()})
+                         .first->second;
+      const int64_t first_part = group.parts;
+      group.parts += parts_of(tensor, slice.box);
+      group.bytes += slice.box.elements() * bytes_of(tensor.dtype);
+      const auto found = local.find({t, slice.box});
+      if (found == local.end()) continue;
+      const LocalPiece& piece = *found->second;
+      boxes_.push_back({.piece = {.shape = tensor.shape,
+                                  .dtype = tensor.dtype,
+                                  .box = piece.box,
+                                  .memory = piece.memory,
+                                  .map = piece.map,
+                                  .device = piece.device},
+                        .group = group.number,
+                        .first_part = first_part,
+                        .at_once = piece.at_once});
+    }
+  }
+  std::vector<int64_t> bytes(groups.size());
+  for (const auto& [holders, group] : groups) bytes[group.number] = group.bytes;
+  choose_turns(bytes);
+  name_groups(groups.size());
+}
+
+// Training waits for what is read at once; to read devices takes too long for that.
+void Replicas::choose_turns(std::span<const int64_t> bytes_of_groups) {
+  int64_t at_once = 0;
+  for (Box& box : boxes_) {
+    box.turns = bytes_of_groups[box.group] <= kSmall ? 1 : kTurns;
+    if (box.at_once) at_once += box.bytes_a_turn();
+  }
+  std::erase_if(boxes_, [&](const Box& box) {
+    return box.at_once && (at_once > kAtOnce || box.piece.device != nullptr);
+  });
+}
+
+void Replicas::name_groups(size_t count) {
+  std::vector<std::string> read(count);  // which boxes, as text
+  for (const Box& box : boxes_) {
+    read[box.group] += fmt::format("{} ", box.first_part);
+    const Device* const device = box.piece.device;
+    if (device != nullptr && std::ranges::count(devices_, device) == 0) {
+      devices_.push_back(device);
+    }
+  }
+  for (size_t group = 0; group < count; ++group) {
+    const std::string digest = xxh3_128(bytes_of(read[group])).hex();
+    groups_.push_back(read[group].empty() ? ""
+                                          : fmt::format("{}/{:.8}", group, digest));
+  }
+}
+
+int64_t Replicas::bytes_a_turn() const {
+  int64_t bytes = 0;
+  for (const Box& box : boxes_) bytes += box.bytes_a_turn();
+  return bytes;
+}
+
+ReplicaDigests::ReplicaDigests(std::shared_ptr<const Replicas> replicas, uint64_t turn)
+    : replicas_(std::move(replicas)),
+      turn_(static_cast<int64_t>(turn % static_cast<uint64_t>(Replicas::kTurns))),
+      sums_(replicas_->groups().size()) {}
+
+void ReplicaDigests::take_at_once() {
+  Bytes window;  // for what is scattered
+  for (const Replicas::Box& box : replicas_->boxes()) {
+    if (!box.at_once) continue;
+    window.resize(static_cast<size_t>(Replicas::kPart));
+    add(box, window);
+  }
+}
+
+void ReplicaDigests::take(ByteSpan window) {
+  for (const Replicas::Box& box : replicas_->boxes()) {
+    if (!box.at_once && !add(box, window)) return;
+  }
+  MutexLock lock(mutex_);
+  all_ = !stopped_;
+}
+
+bool ReplicaDigests::add(const Replicas::Box& box, ByteSpan window) {
+  const int64_t parts = divide_up(box.piece.bytes(), Replicas::kPart);
+  // Its first part whose number in the group is of this turn.
+  const int64_t ahead = turn_ % box.turns - box.first_part % box.turns;
+  for (int64_t part = ahead < 0 ? ahead + box.turns : ahead; part < parts;
+       part += box.turns) {
+    if (!add_part(box, part, window)) return false;
+  }
+  return true;
+}
+
+bool ReplicaDigests::add_part(const Replicas::Box& box, int64_t part, ByteSpan window) {
+  const int64_t first = part * Replicas::kPart;
+  const ByteSpan into = window.first(
+      static_cast<size_t>(std::min(Replicas::kPart, box.piece.bytes() - first)));
+  const std::optional<Digest128> digest =
+      box.piece.device == nullptr ? digest_on_host(box.piece, first, into)
+                                  : digest_on_device(box.piece, first, into);
+  if (!digest.has_value()) return false;
+  // With its number, or two parts could change places.
+  const Digest128 numbered =
+      xxh3_128(bytes_of(fmt::format("{}:{}", box.first_part + part, digest->hex())));
+  sums_[box.group][0] += numbered.low;
+  sums_[box.group][1] += numbered.high;
+  return true;
+}
+
+// With the mutex, so that stop() waits for it.
+std::optional<Digest128> ReplicaDigests::digest_on_host(const PieceToWrite& piece,
+                                                        int64_t first,
+                                                        ByteSpan window) {
+  MutexLock lock(mutex_);
+  if (stopped_) return std::nullopt;
+  if (const auto live = piece.window(first, std::ssize(window))) return xxh3_128(*live);
+  gather(piece.place(), piece.memory, first, window);
+  return xxh3_128(window);
+}
+
+// The device is waited for without the mutex: stop() lets a stream wait for it.
+std::optional<Digest128> ReplicaDigests::digest_on_device(const PieceToWrite& piece,
+                                                          int64_t first,
+                                                          ByteSpan window) {
+  const Device& device = *piece.device;
+  std::optional<DeviceMark> mark;
+  {
+    MutexLock lock(mutex_);
+    if (stopped_) return std::nullopt;
+    if (!device.read(piece.place(), piece.memory, first, window).ok()) {
+      return std::nullopt;
+    }
+    const Result<DeviceMark> marked = device.mark();
+    if (!marked.ok()) return std::nullopt;
+    mark = read_ = *marked;
+  }
+  if (!mark->wait().ok()) return std::nullopt;
+  return xxh3_128(window);
+}
+
+void ReplicaDigests::stop(CudaStream stream, bool spoilt) {
+  std::optional<DeviceMark> read;
+  {
+    MutexLock lock(mutex_);
+    stopped_ = true;
+    all_ = all_ && !spoilt;
+    read = read_;
+  }
+  if (read.has_value()) static_cast<void>(read->device().make_wait(stream, *read));
+}
+
+std::string ReplicaDigests::text() {
+  {
+    MutexLock lock(mutex_);
+    stopped_ = true;
+    if (!all_) return "";
+  }
+  std::string text;
+  for (size_t group = 0; group < sums_.size(); ++group) {
+    if (replicas_->groups()[group].empty()) continue;
+    text += fmt::format("{}:{}{} ", replicas_->groups()[group], hex64(sums_[group][0]),
+                        hex64(sums_[group][1]));
+  }
+  return text;
+}
+
+std::optional<std::pair<int, int>> find_difference(std::span<const std::string> texts) {
+  std::map<std::string, std::pair<int, std::string>> known;  // by group: who, and what
+  for (size_t r = 0; r < texts.size(); ++r) {
+    std::istringstream words(texts[r]);
+    for (std::string word; words >> word;) {
+      const size_t colon = word.find(':');
+      if (colon == std::string::npos) continue;  // another version's
+      const int rank = static_cast<int>(r);
+      const auto [first, added] =
+          known.try_emplace(word.substr(0, colon), rank, word.substr(colon + 1));
+      if (!added && first->second.second != word.substr(colon + 1)) {
+        return std::pair(first->second.first, rank);
+      }
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace holdfast
