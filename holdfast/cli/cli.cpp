@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <new>
 #include <ostream>
 
@@ -12,8 +13,11 @@
 namespace holdfast {
 namespace {
 
-ExitCode exit_code(ErrorCode code) {
+// What is unsupported is the file, of a verb that reads files, or else the call.
+ExitCode exit_code(ErrorCode code, bool reads_files) {
   switch (code) {
+    case ErrorCode::kUnsupported:
+      return reads_files ? ExitCode::kFailed : ExitCode::kWrongCall;
     case ErrorCode::kInvalid: return ExitCode::kWrongCall;
     case ErrorCode::kCorrupt: return ExitCode::kDamage;
     case ErrorCode::kNotFound: return ExitCode::kNothing;
@@ -31,9 +35,10 @@ struct Report {
   std::ostream& out;
   std::ostream& err;
   bool json = false;
+  bool reads_files = false;
 
   int operator()(const Error& error) const {
-    const ExitCode code = exit_code(error.code());
+    const ExitCode code = exit_code(error.code(), reads_files);
     tell(err, error.message());
     if (json) out << error_json(error, code) << '\n';
     return static_cast<int>(code);
@@ -44,6 +49,13 @@ std::vector<Verb> all_verbs() {
   return {ls_verb(),      show_verb(),     verify_verb(),  diff_verb(),
           convert_verb(), gc_verb(),       pin_verb(),     unpin_verb(),
           plan_verb(),    interval_verb(), simulate_verb()};
+}
+
+// Those whose arguments are files and folders of any kind.
+bool reads_files(const std::vector<std::string>& arguments) {
+  constexpr std::array<std::string_view, 5> kVerbs{"ls", "show", "verify", "diff",
+                                                   "convert"};
+  return !arguments.empty() && std::ranges::count(kVerbs, arguments.front()) > 0;
 }
 
 std::string names_of(const std::vector<Verb>& verbs) {
@@ -106,7 +118,7 @@ Result<ExitCode> run_verb(const Verb& verb, const Context& context) {
 ExitCode tell_failed(const Context& context, std::span<const FailedPath> failed) {
   ExitCode first = ExitCode::kDone;
   for (const auto& [path, error] : failed) {
-    const ExitCode code = exit_code(error.code());
+    const ExitCode code = exit_code(error.code(), true);
     tell(context.err, error.message());
     if (first == ExitCode::kDone || code == ExitCode::kDamage) first = code;
   }
@@ -124,7 +136,10 @@ int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
             std::ostream& err, Terminal terminal) {
   const std::vector<Verb> verbs = all_verbs();
   // Before anything is parsed, so that a wrong call is told in the same way.
-  const Report report{out, err, std::ranges::count(arguments, "--json") > 0};
+  const Report report{.out = out,
+                      .err = err,
+                      .json = std::ranges::count(arguments, "--json") > 0,
+                      .reads_files = reads_files(arguments)};
   if (const auto wrong = verb_error(arguments, verbs))
     return report(invalid("{}", *wrong));
   CLI::App app("Keeps a deep-learning training job going.", "holdfast");

@@ -2,8 +2,8 @@
 //
 // Every verb has --json for programs and --help with an example. Results go to `out`;
 // what went wrong is one sentence on `err`, where progress is shown too if it is a
-// terminal. Exit codes: 0 done, 1 failed (or, of diff, different), 2 wrong call, 3 damage
-// found, 4 nothing found. `holdfast --version` says which one it is.
+// terminal. Exit codes: 0 done, 1 failed (or, of diff, different; or the file is of a kind
+// that is not supported), 2 wrong call, 3 damage found, 4 nothing found. `holdfast --version` says which one it is.
 //
 // With --json, a command that fails prints one object to `out`, whatever the verb:
 //
