@@ -16,7 +16,7 @@ Result<void> convert(const char* from, const char* to, const char* name) {
   const Contents contents = HOLDFAST_TRY(open_file(*env, from));
   const Format* format = nullptr;
   if (name != nullptr) format = HOLDFAST_TRY(find_format(name));
-  return write_file(*env, to, contents, format);
+  return write_file(*env, to, contents, {.format = format});
 }
 
 }  // namespace
