@@ -133,18 +133,20 @@ std::optional<Error> why_not_anew(const Path& run, const Offers& offers,
   if (!offers.foreign.empty()) return offers.foreign.front().error;
   if (!offers.unreachable.empty() && !allow_unreachable_tiers) {
     const auto& [tier, error] = offers.unreachable.front();
-    return Error(error.code(),
-                 fmt::format("{}: has no whole step, and the tier {}, which may have the "
-                             "run, cannot be read: {}; expected its answer, or "
-                             "allow_unreachable_tiers to start without it",
-                             run.native(), tier, error.message()));
+    return Error(
+        error.code(),
+        fmt::format("{}: has no whole step, and the tier {}, which may have the "
+                    "run, cannot be read: {}; expected its answer, or "
+                    "allow_unreachable_tiers to start without it",
+                    run.native(), tier, error.message()));
   }
   if (offers.damaged.empty()) return std::nullopt;
   const auto& [step, error] = offers.damaged.front();
-  return corrupt("{}: has no whole step, and what its tiers have is damaged: {}: {}; "
-                 "expected a whole step, or another run directory and other tiers for "
-                 "a new run",
-                 run.native(), step, error.message());
+  return corrupt(
+      "{}: has no whole step, and what its tiers have is damaged: {}: {}; "
+      "expected a whole step, or another run directory and other tiers for "
+      "a new run",
+      run.native(), step, error.message());
 }
 
 void FetchTrouble::note(const Path& run, const Offer& offer, const Error& error,

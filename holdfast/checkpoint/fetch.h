@@ -28,7 +28,7 @@ struct Offers {
   std::vector<SkippedStep> unreachable{};  // tiers that could not be asked, and why
   std::vector<SkippedStep> foreign{};      // tiers that hold another run; kConflict
   int64_t epoch = 0;                       // the greatest that steps are known to have
-  bool knows_epochs = true;                // false: what did not tell may have a greater
+  bool knows_epochs = true;  // false: what did not tell may have a greater
 
   // All but the steps, those that may pass last.
   std::vector<SkippedStep> skipped() const;

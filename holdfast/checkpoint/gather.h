@@ -95,7 +95,7 @@ class StateGatherer {
   HeldPieces described_;                   // in text_
   std::shared_ptr<const Collection> own_;  // the same, before it became text
   Bytes text_;                             // of one rank that is alone: not empty
-  std::string digest_;       // of the text
+  std::string digest_;                     // of the text
   int64_t descriptions_ = 0;
   std::vector<Bytes> seen_;  // digests of all ranks' descriptions
   std::shared_ptr<const Collection> collection_;

@@ -56,10 +56,11 @@ Result<void> check_no_run(const Path& path, const SaverOptions& options,
   if (why.has_value()) return *why;
   if (offers.steps.empty()) return {};
   const Offer& newest = offers.steps.front();
-  return conflict("{}: has no step, and {} has step {} of the run {}; expected that "
-                  "step to be fetched first, or another tier",
-                  path.native(), newest.tier->name(), newest.step.manifest.step,
-                  newest.step.manifest.run);
+  return conflict(
+      "{}: has no step, and {} has step {} of the run {}; expected that "
+      "step to be fetched first, or another tier",
+      path.native(), newest.tier->name(), newest.step.manifest.step,
+      newest.step.manifest.run);
 }
 
 Result<Offers> ask_mirrors(Env& env, const Path& path, const SaverOptions& options) {

@@ -136,8 +136,7 @@ TEST_F(Tiers, ARunThatLostItsDirectoryGoesOnAsTheSameRun) {
   save(1, 3, 1);
   ASSERT_OK(env.remove_all(kRun));
   const std::vector tiers = {remote, disk};
-  const Result<Fetched> fetched =
-      fetch_newest(env, kRun, tiers, {.events = &events});
+  const Result<Fetched> fetched = fetch_newest(env, kRun, tiers, {.events = &events});
   ASSERT_OK(fetched);
   EXPECT_EQ(fetched->tier, "/disk/gpt");
   EXPECT_EQ(fetched->folder, kRun / "step-00000003");

@@ -29,7 +29,7 @@ struct View {
 
 struct Tree {
   Object objects{};
-  std::vector<View> views{};  // in order of the tree
+  std::vector<View> views{};              // in order of the tree
   std::vector<std::string> simplified{};  // as in Contents
 };
 

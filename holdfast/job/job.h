@@ -108,7 +108,8 @@ class Job {
   // from all threads, at any time: for one that looks every second, also while this one
   // waits for other ranks.
   std::vector<std::string> take_warnings() { return warnings_.take(); }
-  // What was done since the last call and should not go unsaid: one sentence each.
+  // What was done since the last call and should not go unsaid: one sentence each. Safe
+  // as take_warnings() is.
   std::vector<std::string> take_notes() { return warnings_.take_notes(); }
   // Saves, on all ranks together; whether it was due or not. Once a stop is due it waits
   // for room, whatever Backpressure says.

@@ -102,9 +102,9 @@ TEST(Warnings, NameTheLastDurableStepAtOnceAndThenEveryMinute) {
     emit(warnings, env, SaveFailed{.step = step, .code = "no_space", .reason = "full"});
   };
   fail(3);
-  EXPECT_EQ(warnings.take(), std::vector<std::string>{
-                                 "step 3 was not saved: full; training goes on, "
-                                 "and no step is durable yet"});
+  EXPECT_EQ(warnings.take(),
+            std::vector<std::string>{"step 3 was not saved: full; training goes on, "
+                                     "and no step is durable yet"});
   emit(warnings, env, SaveDurable{.step = 4, .folder = "step-4"});
   for (int64_t step = 5; step < 65; ++step) {
     fail(step);

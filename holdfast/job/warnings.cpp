@@ -47,9 +47,10 @@ std::optional<std::string> note_of(const EventRecord& record) {
                        removed->tier);
   }
   if (const auto swept = event_as<TierSwept>(record); swept.ok()) {
-    return fmt::format("{} leftovers of copies that were cut off were removed from the "
-                       "tier {}",
-                       swept->removed, swept->tier);
+    return fmt::format(
+        "{} leftovers of copies that were cut off were removed from the "
+        "tier {}",
+        swept->removed, swept->tier);
   }
   return std::nullopt;
 }

@@ -121,9 +121,9 @@ struct ObjectEnv::Step {
 struct ObjectEnv::Run {
   std::shared_ptr<ObjectStore> store;  // of what is open in it, too
   ObjectTier tier;
-  std::string id = "unknown";  // while no manifest can be read
+  std::string id = "unknown";           // while no manifest can be read
   std::map<std::string, Step> steps{};  // by their folders' names
-  std::vector<std::string> below{};  // if there are no steps: runs under this prefix
+  std::vector<std::string> below{};     // if there are no steps: runs under this prefix
 };
 
 ObjectEnv::ObjectEnv(Env& inner, OpenBucket open_bucket)

@@ -13,8 +13,8 @@ constexpr std::string_view kObjectScheme = "s3";
 // Schemes that are recognised behind a single slash, too. Any other name in front of ":/"
 // is the name of a folder.
 constexpr std::array<std::string_view, 20> kKnownSchemes = {
-    "s3",  "s3a",  "s3n",  "gs",   "gcs",   "az",    "azure", "abfs", "abfss", "wasb",
-    "adl", "hdfs", "http", "https", "ftp",  "ftps",  "sftp",  "file", "oss",   "dbfs"};
+    "s3",  "s3a",  "s3n",  "gs",    "gcs", "az",   "azure", "abfs", "abfss", "wasb",
+    "adl", "hdfs", "http", "https", "ftp", "ftps", "sftp",  "file", "oss",   "dbfs"};
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
@@ -67,8 +67,9 @@ Result<void> check_scheme(const Path& place) {
 
 Result<void> check_place(const Path& place) {
   if (place.empty()) {
-    return invalid("\"\": no place has an empty name; expected a folder or "
-                   "s3://bucket/prefix");
+    return invalid(
+        "\"\": no place has an empty name; expected a folder or "
+        "s3://bucket/prefix");
   }
   return check_scheme(place);
 }

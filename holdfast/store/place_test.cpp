@@ -15,8 +15,8 @@ Result<std::shared_ptr<ObjectStore>> no_bucket(const std::string& name) {
   return not_found("s3://{}: no such bucket", name);
 }
 
-const char* const kRefused[] = {"gs://bucket/gpt", "S3://bucket/gpt", "ftp://host/gpt",
-                                "file:///runs/gpt", "x-y.z+1://a",    "gs:/bucket/gpt",
+const char* const kRefused[] = {"gs://bucket/gpt",  "S3://bucket/gpt", "ftp://host/gpt",
+                                "file:///runs/gpt", "x-y.z+1://a",     "gs:/bucket/gpt",
                                 "S3:/bucket/gpt"};
 
 TEST(Place, ASchemeThatNobodySpeaksIsRefusedByName) {

@@ -220,9 +220,10 @@ class ObjectStoreTier : public StorageTier {
     }
     if (found.steps.empty() && found.unusable.empty()) {
       for (std::string& folder : HOLDFAST_TRY(objects_.copied_folders())) {
-        Error error = corrupt("{}/{}: is a copy of a step's folder, and no step of an "
-                              "object store",
-                              name_, folder);
+        Error error = corrupt(
+            "{}/{}: is a copy of a step's folder, and no step of an "
+            "object store",
+            name_, folder);
         found.unusable.push_back({std::move(folder), std::move(error)});
       }
     }
@@ -239,17 +240,18 @@ class ObjectStoreTier : public StorageTier {
     const TierSteps held = HOLDFAST_TRY(list());
     for (const TierStep& there : held.steps) {
       if (there.manifest.run != step.manifest.run) {
-        return conflict("{}: holds the run {}; expected the run {}, or another place "
-                        "for one of them",
-                        name_, there.manifest.run, step.manifest.run);
+        return conflict(
+            "{}: holds the run {}; expected the run {}, or another place "
+            "for one of them",
+            name_, there.manifest.run, step.manifest.run);
       }
       if (key_of(there.manifest) == key_of(step.manifest)) return {};
     }
     if (held.steps.empty() && !held.unusable.empty()) {
-      return corrupt("{}: none of its {} manifests is whole, and they may be another "
-                     "run's ({}); expected another place, or them moved away",
-                     name_, held.unusable.size(),
-                     held.unusable.front().error.message());
+      return corrupt(
+          "{}: none of its {} manifests is whole, and they may be another "
+          "run's ({}); expected another place, or them moved away",
+          name_, held.unusable.size(), held.unusable.front().error.message());
     }
     Result<void> uploaded = upload(step, open);
     if (!uploaded.ok()) {
@@ -344,11 +346,11 @@ Result<void> retain(StorageTier& tier, const Keep& keep, const RetainOptions& op
     // Tiers have names of their own; these only tell apart the same step saved again.
     const StepName name{.step = step.manifest.step, .generation = std::ssize(kept)};
     by_name[name] = &step;
-    kept.push_back({.name = name,
-                    .age = age_of(step.manifest),
-                    .pinned =
-                        step.pinned || options.pinned.contains(step.manifest.step),
-                    .metrics = step.manifest.metrics});
+    kept.push_back(
+        {.name = name,
+         .age = age_of(step.manifest),
+         .pinned = step.pinned || options.pinned.contains(step.manifest.step),
+         .metrics = step.manifest.metrics});
   }
   for (const StepName& name : what_to_remove(kept, keep)) {
     const TierStep& gone = *by_name[name];

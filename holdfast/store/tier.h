@@ -32,8 +32,8 @@ struct TierStep {
 
 // What looks like a step of a tier and cannot be used.
 struct UnusableStep {
-  std::string id;  // a folder's name, a key
-  Error error;     // damage, or why it cannot be read now (is_damage)
+  std::string id;                  // a folder's name, a key
+  Error error;                     // damage, or why it cannot be read now (is_damage)
   std::optional<int64_t> epoch{};  // of the step, where the name tells
 };
 

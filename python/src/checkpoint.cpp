@@ -102,12 +102,11 @@ HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
     const nb::gil_scoped_release unlocked;
     const LocalState local = unwrap(make_local_state(locals(into)));
     unwrap(check_apart(local));
-    return unwrap(
-        restore(env(), path, local, nullptr,
-                {.step = step,
-                 .verify_all = verify_all,
-                 .tiers = storage_of(tiers),
-                 .allow_unreachable_tiers = allow_unreachable_tiers}));
+    return unwrap(restore(env(), path, local, nullptr,
+                          {.step = step,
+                           .verify_all = verify_all,
+                           .tiers = storage_of(tiers),
+                           .allow_unreachable_tiers = allow_unreachable_tiers}));
   }();
   return HeldRestored::of(std::move(state));
 }

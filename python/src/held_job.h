@@ -40,6 +40,11 @@ class HeldJob {
     const nb::gil_scoped_release unlocked;
     return job_->take_warnings();
   }
+  std::vector<std::string> take_notes() {
+    check_process();
+    const nb::gil_scoped_release unlocked;
+    return job_->take_notes();
+  }
 
   // `state` without objects: they follow, and the save waits for them.
   HeldHandle save(JobState state, nb::object owners);

@@ -375,12 +375,7 @@ void bind_job(nb::module_& m) {
           },
           nb::arg("own"), "True if any rank says so; asked of all ranks together.")
       .def(
-          "take_notes",
-          [](HeldJob& self) {
-            return self.call([](Job& job) {
-              return Result<std::vector<std::string>>(job.take_notes());
-            });
-          },
+          "take_notes", [](HeldJob& self) { return self.take_notes(); },
           "What was done since the last call and should not go unsaid.")
       .def(
           "may_tear",
