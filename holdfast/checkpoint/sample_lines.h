@@ -25,7 +25,7 @@ class SampleLines {
   static constexpr int64_t kBlock = 4096;
   static constexpr int64_t kTurns = 8;
   static constexpr int64_t kMostLines = 2048;
-  static constexpr int64_t kMostDeviceLines = 2720;  // 16 launches of a kernel
+  static constexpr int64_t kMostDeviceLines = 1020;  // 6 launches of a kernel
 
   // A part of a piece's stream, and where it is in a buffer of all lines.
   struct Line {
