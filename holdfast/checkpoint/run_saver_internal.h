@@ -106,7 +106,7 @@ class RunSaver : public Saver {
   struct Planned {
     LocalState state;
     ShardPlan shard;
-    std::shared_ptr<const Replicas> replicas{};  // once a save compares them
+    std::shared_ptr<const Replicas> replicas{};  // null if there is only one rank
   };
   std::optional<Planned> planned_;
   DeviceRooms rooms_;

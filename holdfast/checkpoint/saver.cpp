@@ -199,6 +199,10 @@ Result<void> RunSaver::plan_state(const LocalState& state, Touch touch) {
   HOLDFAST_TRY(plan_for(state));
   HOLDFAST_TRY(state.check());
   Planned planned{.state = state, .shard = plan_->shard(state)};
+  // Not left to the first save, which would be dearer for it than the others.
+  if (agree_.size() > 1 && options_.background) {
+    planned.replicas = std::make_shared<const Replicas>(state);
+  }
   make_ring(planned.shard.shard().pieces, touch);
   planned_ = std::move(planned);  // with a ring
   return {};
@@ -243,11 +247,7 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
 }
 
 Result<void> RunSaver::compare_replicas(SaveTask& task, CudaStream stream) {
-  if (agree_.size() == 1) return {};
-  if (planned_->replicas == nullptr) {
-    planned_->replicas = std::make_shared<const Replicas>(planned_->state);
-  }
-  if (planned_->replicas->boxes().empty()) return {};
+  if (planned_->replicas == nullptr || planned_->replicas->boxes().empty()) return {};
   HOLDFAST_TRY(follow_stream(planned_->replicas->devices(), stream));
   task.replicas = std::make_shared<ReplicaDigests>(planned_->replicas,
                                                    static_cast<uint64_t>(serial_));

@@ -297,7 +297,10 @@ Result<SaveHandle> Job::save(JobState job) {
 // and again, saves are no longer dropped for it.
 Result<void> Job::part_save(JobState& job, const LocalState& state) {
   HeldPieces parted = HOLDFAST_TRY(part(job.pieces, state, job.own, job.stream));
-  if (parted == job.pieces) ++false_alarms_;
+  if (parted == job.pieces && ++false_alarms_ == kFalseAlarms) {
+    emit(*options_.saver.events, env_,
+         ReplicaChecksEnded{.false_alarms = kFalseAlarms});
+  }
   job.pieces = std::move(parted);
   saver_->trust_replicas();
   return {};

@@ -95,6 +95,17 @@ TEST(Agenda, AloneAStopIsHeardAtAStepThatComesAgain) {
   EXPECT_TRUE(agenda.at(7).value().stop);
 }
 
+TEST(Warnings, SayThatReplicasAreNotComparedAnyMore) {
+  MemoryEnv env(1);
+  Warnings warnings(env);
+  emit(warnings, env, ReplicaChecksEnded{.false_alarms = 3});
+  EXPECT_EQ(
+      warnings.take(),
+      std::vector<std::string>{
+          "replicas seemed to differ 3 times and were equal: tensors are written to "
+          "while a save is made, so ranks are not compared any more"});
+}
+
 TEST(Warnings, NameTheLastDurableStepAtOnceAndThenEveryMinute) {
   MemoryEnv env(1);
   Warnings warnings(env);

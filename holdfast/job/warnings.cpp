@@ -22,6 +22,13 @@ std::optional<std::string> sentence_of(const EventRecord& record) {
   if (const auto failed = event_as<RetentionFailed>(record); failed.ok()) {
     return fmt::format("old steps were not removed: {}", failed->reason);
   }
+  if (const auto ended = event_as<ReplicaChecksEnded>(record); ended.ok()) {
+    return fmt::format(
+        "replicas seemed to differ {} times and were equal: tensors are written to "
+        "while "
+        "a save is made, so ranks are not compared any more",
+        ended->false_alarms);
+  }
   if (const auto damaged = event_as<RunFileDamaged>(record); damaged.ok()) {
     return fmt::format("{}; {}", damaged->reason, damaged->remedy);
   }
