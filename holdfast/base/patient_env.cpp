@@ -83,7 +83,7 @@ class PatientFile : public File {
     return inner_;
   }
 
-  // Of a file that has lost its name, the one that is open has to do.
+  // A file that was removed cannot be opened by name again: the open one is read then.
   Result<size_t> read_anew(int64_t offset, ByteSpan into) {
     Result<std::unique_ptr<File>> again = env_.open(path(), options_);
     if (again.ok()) {

@@ -31,8 +31,8 @@ class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Of collective calls, and of whoever asks for it (channel.h). To be set by the thread
-  // that makes those calls.
+  // Says who is told when ranks are late for a collective call or a message (channel.h).
+  // Must be called by the thread that makes those calls.
   void set_late_watch(LateWatch watch) { late_watch_ = std::move(watch); }
   const LateWatch& late_watch() const { return late_watch_; }
 

@@ -30,7 +30,8 @@ std::vector<Spread> spreads_of(const LocalState& state) {
   return all;
 }
 
-// Which bytes of a range of addresses are taken, in units that all pieces are made of.
+// Marks the bytes of an address range that a piece covers. A mark stands for one unit, a
+// number of bytes that divides the sizes and positions of all pieces.
 class Marks {
  public:
   explicit Marks(std::span<const Spread> pieces) : first_(pieces.front().first) {

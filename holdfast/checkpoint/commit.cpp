@@ -57,7 +57,7 @@ Result<std::vector<ManifestFile>> count_votes(std::vector<Message> votes,
   return files;
 }
 
-// Of this rank's shard, without the pieces that an older step has.
+// The bytes that this rank writes: its shard without the pieces that an older step has.
 int64_t own_bytes(const SaveTask& task) {
   return task.plan->shard_bytes() - task.shard.reused_bytes();
 }
@@ -188,7 +188,7 @@ Result<Durable> Committer::follow(SaveTask& task) {
 
 Result<std::vector<ManifestFile>> Committer::join_and_write(SaveTask& task) {
   Attempt attempt = HOLDFAST_TRY(Attempt::join(run_, task.step, task.attempt));
-  // Of a full save rank 0 has found room for the shards of all ranks.
+  // For a full save rank 0 has already checked that the shards of all ranks fit.
   const Result<void> room =
       task.base.empty() ? Result<void>()
                         : check_space(run_, own_bytes(task), options_.space_reserve);

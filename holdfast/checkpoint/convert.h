@@ -32,7 +32,7 @@ struct Converted {
 // where the file system has files without a name; elsewhere, and for folders, it leaves a
 // hidden ".NAME.*.tmp" beside the target, which the next conversion to it removes.
 //
-// Of a run the newest step is taken of which every byte is what was saved. Tensors, ties
+// If `from` is a run, its newest undamaged step is converted. Tensors, ties
 // and objects are carried along, and metadata where the format keeps it. kConflict if the
 // target exists; kUnsupported, with nothing written, for what the format cannot keep and
 // the values depend on (a dtype, objects, ties); kCorrupt if bytes of a named step, or of a

@@ -59,7 +59,7 @@ class CaptureGuard {
   Result<std::vector<size_t>> probed();
 
  private:
-  // Of a whole piece, in save() and in the copy.
+  // The digests of a whole piece, as it was inside save() and as it was copied.
   struct Digests {
     Digest128 before{};
     Digest128 copied{};

@@ -18,8 +18,8 @@ namespace holdfast {
 struct MirrorTo {
   std::shared_ptr<StorageTier> tier;  // shared with whoever restores from it
   int64_t every = 1;                  // every n-th committed step
-  // Of the tier's steps; all, unless it says otherwise. Those that are pinned in the run
-  // directory stay in any case.
+  // Which of the tier's steps are kept; without a value all are. Steps that are pinned in
+  // the run directory stay in any case.
   std::optional<Keep> keep{};
 };
 

@@ -56,7 +56,7 @@ class Replicas {
   std::span<const std::string> groups() const { return groups_; }
   // Bytes of one turn, about.
   int64_t bytes_a_turn() const;
-  // That boxes are on.
+  // The devices that hold boxes, each once.
   const std::vector<const Device*>& devices() const { return devices_; }
 
  private:
