@@ -157,17 +157,16 @@ Result<void> read_extra64(const Source& source, std::string_view name, ByteView 
                  source.name(), name);
 }
 
-Result<void> check_entry(const Source& source, const DirectoryEntry& entry,
-                         int64_t packed) {
+Result<void> check_entry(const Source& source, const DirectoryEntry& entry) {
   if (!harmless(entry.name)) {
     return corrupt("{}: entry \"{}\": no name for a record", source.name(), entry.name);
   }
   if ((entry.flags & kEncrypted) != 0) {
     return unsupported("{}: entry {}: encrypted", source.name(), entry.name);
   }
-  if (entry.method == 0 && packed != entry.size) {
+  if (entry.method == 0 && entry.packed_size != entry.size) {
     return corrupt("{}: entry {}: {} bytes stored as {}", source.name(), entry.name,
-                   entry.size, packed);
+                   entry.size, entry.packed_size);
   }
   return {};
 }
@@ -188,22 +187,22 @@ Result<DirectoryEntry> take_entry(const Source& source, ByteView& rest) {
   DirectoryEntry entry{.name = std::string(text_of(rest.subspan(46, name_size))),
                        .header_offset = u32(rest, 42),
                        .size = u32(rest, 24),
+                       .packed_size = u32(rest, 20),
                        .crc = u32(rest, 16),
                        .flags = u16(rest, 8),
                        .method = u16(rest, 10)};
-  int64_t packed = u32(rest, 20);
   if (u16(rest, 34) != 0) {
     return unsupported("{}: a zip archive over several files", source.name());
   }
   std::vector<int64_t*> wanted;
-  for (int64_t* value : {&entry.size, &packed, &entry.header_offset}) {
+  for (int64_t* value : {&entry.size, &entry.packed_size, &entry.header_offset}) {
     if (*value == kIn64) wanted.push_back(value);
   }
   if (!wanted.empty()) {
     const ByteView extra = rest.subspan(46 + name_size, extra_size);
     HOLDFAST_TRY(read_extra64(source, entry.name, extra, wanted));
   }
-  HOLDFAST_TRY(check_entry(source, entry, packed));
+  HOLDFAST_TRY(check_entry(source, entry));
   rest = rest.subspan(whole);
   return entry;
 }
@@ -220,10 +219,10 @@ Result<Directory> read_directory(const Source& source) {
   for (int64_t i = 0; i < end.entries; ++i) {
     directory.entries.push_back(HOLDFAST_TRY(take_entry(source, rest)));
     const DirectoryEntry& entry = directory.entries.back();
-    if (entry.header_offset > end.offset || entry.size > end.offset) {
+    if (entry.header_offset > end.offset || entry.packed_size > end.offset) {
       return corrupt("{}: entry {}: {} bytes at {}, but the directory begins at {}",
-                     source.name(), entry.name, entry.size, entry.header_offset,
-                     end.offset);
+                     source.name(), entry.name, entry.packed_size,
+                     entry.header_offset, end.offset);
     }
   }
   if (!rest.empty()) {

@@ -12,7 +12,8 @@ namespace holdfast::zip {
 struct DirectoryEntry {
   std::string name{};
   int64_t header_offset = 0;
-  int64_t size = 0;
+  int64_t size = 0;         // unpacked
+  int64_t packed_size = 0;  // in the file: the same, unless it is compressed
   Crc32 crc = 0;
   uint16_t flags = 0;
   uint16_t method = 0;
@@ -24,7 +25,7 @@ struct Directory {
 };
 
 // In the directory's own order. Entries are not encrypted and have harmless names; their
-// sizes and offsets lie before the directory. Compressed ones are among them.
+// bytes in the file lie before the directory. Compressed ones are among them.
 Result<Directory> read_directory(const Source& source);
 
 }  // namespace holdfast::zip
