@@ -402,10 +402,10 @@ def rank_main(rank: int, world: int, options: argparse.Namespace, folder: str) -
     bench = Bench(options, Path(folder))
     for _ in range(options.rounds):
         bench.round()
+    bench.close()  # a training has one Checkpointer: the hooks of a second would be paid too
     figures = {"copy": bench.copies[3:], "step": statistics.median(bench.plain),
                "bytes": bench.training.bytes, "engines": bench.figures,
                "idle": step_overhead(bench.training, Path(folder))}
-    bench.close()
     if rank == 0:
         Path(folder, "figures.json").write_text(json.dumps(figures))
     dist.destroy_process_group()
