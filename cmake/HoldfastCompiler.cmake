@@ -15,14 +15,10 @@ if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
   target_compile_options(holdfast_warnings INTERFACE -Wthread-safety)
 endif()
 
-# Every object must agree on sanitizers, so they are set for the whole directory tree. The
-# checks of null and alignment double the time to compile; the ubsan preset has them.
+# Every object must agree on sanitizers, so they are set for the whole directory tree.
 if(HOLDFAST_SANITIZE)
   set(HOLDFAST_SANITIZE_FLAGS -fsanitize=${HOLDFAST_SANITIZE} -fno-sanitize-recover=all
                               -fno-omit-frame-pointer)
-  if(HOLDFAST_SANITIZE_EXCEPT)
-    list(APPEND HOLDFAST_SANITIZE_FLAGS -fno-sanitize=${HOLDFAST_SANITIZE_EXCEPT})
-  endif()
   add_compile_options(${HOLDFAST_SANITIZE_FLAGS})
   add_link_options(${HOLDFAST_SANITIZE_FLAGS})
 endif()

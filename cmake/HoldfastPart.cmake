@@ -22,9 +22,6 @@ function(holdfast_part)
   set_source_files_properties(${PART_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   set_target_properties(${target} PROPERTIES HOLDFAST_LAYER ${PART_LAYER}
                         POSITION_INDEPENDENT_CODE ON EXPORT_NAME ${PART_NAME})
-  if(NOT PART_LAYER LESS HOLDFAST_FACE_LAYER)  # verbs are alike, down to their private names
-    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
-  endif()
   target_include_directories(${target} PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}>)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PUBLIC ${PART_LIBS}
@@ -91,7 +88,6 @@ function(holdfast_part_tests name target)
     return()
   endif()
   add_executable(${name}_test ${tests})
-  set_target_properties(${name}_test PROPERTIES UNITY_BUILD OFF)
   target_link_libraries(${name}_test PRIVATE ${target} holdfast_warnings holdfast_testing)
   # Test code is large and runs little of it; what it tests keeps its optimisation, and in
   # the everyday build it alone is looked into.

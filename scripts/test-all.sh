@@ -42,11 +42,6 @@ adapters() {
     .venv/bin/python -m pytest -q python/tests/adapters
 }
 
-undefined() {
-  scripts/build.sh ubsan
-  ctest --preset ubsan -j "$jobs"
-}
-
 threads() {
   scripts/build.sh tsan
   ctest --preset tsan -j "$jobs"
@@ -58,7 +53,7 @@ tidy() {
 }
 
 failed=()
-suites="addresses leaks release kills train_cpp slurm adapters undefined threads tidy"
+suites="addresses leaks release kills train_cpp slurm adapters threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # In a shell of its own: inside a condition, set -e would not stop a function.

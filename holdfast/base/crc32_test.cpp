@@ -4,7 +4,7 @@
 
 #include <random>
 
-namespace holdfast {
+namespace holdfast::crc32_test {
 namespace {
 
 Crc32 bit_by_bit(Crc32 of_a, ByteView b) {
@@ -52,4 +52,4 @@ TEST(Crc32Test, PartsExtendToTheWhole) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::crc32_test

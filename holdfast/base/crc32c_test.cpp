@@ -5,7 +5,7 @@
 
 #include <random>
 
-namespace holdfast {
+namespace holdfast::crc32c_test {
 namespace {
 
 Bytes random_bytes(size_t count, uint64_t seed) {
@@ -79,4 +79,4 @@ TEST(Crc32cTest, MoreThanTwoToThe31BytesAreTakenInPieces) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::crc32c_test

@@ -12,7 +12,7 @@
 #include "holdfast/base/posix_env.h"
 #include "holdfast/base/testing.h"
 
-namespace holdfast {
+namespace holdfast::env_conformance_test {
 namespace {
 
 // An Env and a folder in it that is empty at first and gone at last.
@@ -429,4 +429,4 @@ TEST_P(EnvTest, RandomNumbersDiffer) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::env_conformance_test

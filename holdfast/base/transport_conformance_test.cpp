@@ -8,7 +8,7 @@
 #include "holdfast/base/posix_env.h"
 #include "holdfast/base/transport_testing.h"
 
-namespace holdfast {
+namespace holdfast::transport_conformance_test {
 namespace {
 
 using namespace std::chrono_literals;
@@ -225,4 +225,4 @@ TEST_P(TransportConformanceTest, RanksAndTagsOutOfRangeAreBugs) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::transport_conformance_test

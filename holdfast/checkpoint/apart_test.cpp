@@ -2,7 +2,7 @@
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests {
 namespace {
 
 // Two tensors of two by three floats at these places of one memory, in bytes.
@@ -40,4 +40,4 @@ TEST(Apart, OneByteInCommonIsRefusedByName) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests

@@ -11,7 +11,7 @@
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/state/layout_testing.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests {
 
 inline const Path kRun = "/runs/gpt";
 
@@ -36,7 +36,7 @@ class Job {
   const Collection& collection() const { return *collection_; }
 
   void set(const std::vector<Memory>& values) {
-    memories_ = testing::fill(*collection_, values);
+    memories_ = tests::fill(*collection_, values);
   }
   bool has(const std::vector<Memory>& values) const {
     return holds(*collection_, memories_, values);
@@ -114,4 +114,4 @@ inline Result<RestoredState> restore_alone(Env& env, Job& job,
   return restore(env, kRun, job.state(0), nullptr, options);
 }
 
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests

@@ -139,7 +139,7 @@ Result<void> Committer::find_space(const SaveTask& task, const Busy& busy) {
 }
 
 Result<Path> Committer::conclude(SaveTask& task, Attempt& attempt,
-                                 Result<std::vector<ManifestFile>> own) {
+                                 const Result<std::vector<ManifestFile>>& own) {
   std::vector<Message> votes = vote_.collect(vote_of(task, own), options_.write_within);
   for (const Message& vote : votes) {
     task.unlinked |= vote.kind == "unlinked";

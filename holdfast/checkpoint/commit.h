@@ -104,7 +104,7 @@ class Committer {
   Result<void> find_space(const SaveTask& task, const Busy& busy);
   void retain(bool ahead, const Busy& busy);
   Result<Path> conclude(SaveTask& task, Attempt& attempt,
-                        Result<std::vector<ManifestFile>> own);
+                        const Result<std::vector<ManifestFile>>& own);
   Result<std::vector<ManifestFile>> join_and_write(SaveTask& task);
   Result<std::vector<ManifestFile>> write_files(SaveTask& task, Attempt& attempt);
   Result<void> link_shards(SaveTask& task, const Attempt& attempt);

@@ -5,7 +5,7 @@
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/store/pack.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests::compress_test {
 namespace {
 
 std::vector<Tensor> tensors() {
@@ -79,4 +79,4 @@ TEST_F(Compressed, FlippedBitsAndTruncationsAreRefused) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests::compress_test

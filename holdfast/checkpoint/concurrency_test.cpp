@@ -9,7 +9,7 @@
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/step_files.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests::concurrency_test {
 namespace {
 
 std::vector<Tensor> tensors() {
@@ -393,4 +393,4 @@ TEST_F(LateObjects, ASaveThatGetsAnErrorInsteadIsDropped) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests::concurrency_test

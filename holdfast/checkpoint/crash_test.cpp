@@ -5,7 +5,7 @@
 #include "holdfast/base/faulty_env.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests::crash_test {
 namespace {
 
 constexpr Unsynced kPolicies[] = {Unsynced::kKept, Unsynced::kLost,
@@ -201,4 +201,4 @@ TEST_F(Damaged, TruncatedAndLengthenedFilesAreAllRefused) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests::crash_test

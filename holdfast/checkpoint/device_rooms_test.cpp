@@ -8,7 +8,7 @@
 #include "holdfast/checkpoint/gather.h"
 #include "holdfast/store/device_testing.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests {
 namespace {
 
 // A tensor of a device that has room for a copy of it, or none.
@@ -260,4 +260,4 @@ TEST_P(OnADevice, NoSaveTakesMemoryThatPrepareCouldHaveTaken) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests

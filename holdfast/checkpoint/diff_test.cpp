@@ -6,7 +6,7 @@
 
 #include "holdfast/formats/contents_testing.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests {
 namespace {
 
 template <typename T>
@@ -138,4 +138,4 @@ TEST(DiffTest, TheOrderOfADictAndTheBareNestingOfTensorsAreNoDifference) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests

@@ -8,7 +8,7 @@
 #include "holdfast/checkpoint/open_any.h"
 #include "holdfast/checkpoint/verify.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests::fallback_test {
 namespace {
 
 std::vector<Tensor> tensors() {
@@ -189,4 +189,4 @@ TEST_F(Fallback, ConvertGoesOnWhenStepsVanish) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests::fallback_test

@@ -26,14 +26,14 @@ ByteRange range_of_rows(const Delivery& delivery) {
 class FileFiller {
  public:
   FileFiller(Env& env, const StepFiles& step, const ShardFile& file,
-             std::vector<Delivery> deliveries, PieceWriter& writer)
+             const std::vector<Delivery>& deliveries, PieceWriter& writer)
       : env_(env),
         step_(step),
         file_(file),
         path_(step.folder / file.name),
         writer_(writer) {
-    for (Delivery& delivery : deliveries) {
-      (better_by_rows(delivery) ? by_row_ : by_chunk_).push_back(std::move(delivery));
+    for (const Delivery& delivery : deliveries) {
+      (better_by_rows(delivery) ? by_row_ : by_chunk_).push_back(delivery);
     }
   }
 

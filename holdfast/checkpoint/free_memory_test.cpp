@@ -4,7 +4,7 @@
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests::free_memory_test {
 namespace {
 
 constexpr Duration kSoon = std::chrono::seconds(10);
@@ -39,4 +39,4 @@ TEST(FreeMemory, RanksThatDoNotKnowAreTogether) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests::free_memory_test

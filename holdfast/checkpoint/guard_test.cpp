@@ -9,7 +9,7 @@
 #include "holdfast/checkpoint/gather.h"
 #include "holdfast/checkpoint/write_plan.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests::guard_test {
 namespace {
 
 constexpr Duration kSoon = std::chrono::seconds(10);
@@ -186,7 +186,7 @@ struct Sampled : ::testing::Test {
 
 TEST_F(Sampled, EveryBlockIsLookedAtWithin8Saves) {
   for (const When when : {When::kAfter, When::kBefore, When::kMeanwhile}) {
-    for (uint64_t from : {0, 13, 800}) {
+    for (uint64_t from : {0U, 13U, 800U}) {
       for (int64_t block = 0; block < kBlocks; ++block) {
         int seen = 0;
         for (uint64_t turn = from; turn < from + 8; ++turn) {
@@ -374,4 +374,4 @@ TEST_F(Gather, WhatStaysAsItIsIsTheSameObject) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests::guard_test

@@ -5,7 +5,7 @@
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/step_files.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests::incremental_test {
 namespace {
 
 std::vector<Tensor> tensors() {
@@ -175,4 +175,4 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Incremental, ::testing::Values(1, 2));
 INSTANTIATE_TEST_SUITE_P(Ranks, IncrementalAlone, ::testing::Values(1));
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests::incremental_test

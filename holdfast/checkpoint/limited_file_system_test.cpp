@@ -5,7 +5,7 @@
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/convert.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests {
 namespace {
 
 std::vector<Tensor> one_tensor() {
@@ -50,4 +50,4 @@ TEST_F(LimitedFileSystem, IsConvertedTo) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests

@@ -17,7 +17,7 @@ Object list(std::vector<Object> items) {
   return Object(Object::List{std::move(items)});
 }
 
-std::string print(Object object) {
+std::string print(const Object& object) {
   const Result<std::string> text = encode_object(object);
   HOLDFAST_CHECK(text.ok(), "{}", text.error().message());
   return *text;

@@ -10,7 +10,7 @@
 #include "holdfast/checkpoint/channel.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests::ranks_test {
 namespace {
 
 constexpr Duration kSoon = std::chrono::seconds(10);
@@ -323,4 +323,4 @@ TEST_P(Vanishing, ARankThatIsGoneAtAnyTimeHangsNobodyAndLosesNothing) {
 INSTANTIATE_TEST_SUITE_P(Victims, Vanishing, ::testing::Values(0, 2));
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests::ranks_test

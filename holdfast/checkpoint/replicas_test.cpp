@@ -9,7 +9,7 @@
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/store/device_testing.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests {
 namespace {
 
 constexpr int64_t kLarge = Replicas::kSmall + 3 * Replicas::kPart + 5;
@@ -177,4 +177,4 @@ TEST(Replicas, ASaveOfOnesThatDifferIsDroppedAndThoseBehindItToo) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests

@@ -261,8 +261,8 @@ class Restore {
     if (failure.has_value()) return *failure;
     std::vector<RangeRead> ranges;
     for (const Message& report : reports) {
-      for (RangeRead& range : HOLDFAST_TRY(parse_ranges(report.text, tensors_))) {
-        ranges.push_back(std::move(range));
+      for (const RangeRead& range : HOLDFAST_TRY(parse_ranges(report.text, tensors_))) {
+        ranges.push_back(range);
       }
     }
     return check_ranges(ranges, tensors_, seals_);

@@ -4,7 +4,7 @@
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/step_files.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests::save_restore_test {
 namespace {
 
 // Saves with one layout and restores into another, all ranks at work.
@@ -257,4 +257,4 @@ TEST_F(ColumnCut, ALoneReaderOfAPartIsToldThatNobodyCheckedIt) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests::save_restore_test

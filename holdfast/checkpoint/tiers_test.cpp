@@ -10,7 +10,7 @@
 #include "holdfast/store/object_env.h"
 #include "holdfast/store/object_memory_testing.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests::tiers_test {
 namespace {
 
 std::vector<Tensor> tensors() {
@@ -474,4 +474,4 @@ TEST_F(Objects, AreNotWrittenTo) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests::tiers_test

@@ -240,7 +240,7 @@ ShardIndex ShardPlan::index(const std::string& shard_name,
       piece.offset = shard_.pieces[next].offset;
       piece.seal = written.seals[next++];
     }
-    index.pieces.push_back(std::move(piece));
+    index.pieces.push_back(piece);
   }
   return index;
 }

@@ -15,9 +15,9 @@
 namespace holdfast {
 namespace {
 
-using testing::Ran;
+using tests::Ran;
 
-using CliTest = testing::CommandTest;
+using CliTest = tests::CommandTest;
 
 constexpr const char* kPlan =
     "plan --model tenplex-6.7b --from tp=4,pp=2,dp=1 --to tp=4,pp=4,dp=1 --hosts 4x4";

@@ -10,7 +10,7 @@
 #include "holdfast/base/memory_env.h"
 #include "holdfast/cli/cli.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests {
 
 struct Ran {
   int code;
@@ -50,4 +50,4 @@ class CommandTest : public ::testing::Test {
   MemoryEnv env_;
 };
 
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests

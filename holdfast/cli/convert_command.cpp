@@ -13,7 +13,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* kExample = R"(
+constexpr const char* kConvertExample = R"(
 Examples:
   holdfast convert model.pt model.safetensors
   holdfast convert runs/gpt model.pt               the newest step that is whole
@@ -70,7 +70,7 @@ Verb convert_verb() {
   ConvertArguments& a = *arguments;
   return {.name = "convert",
           .summary = "Write a checkpoint in another format",
-          .footer = kExample,
+          .footer = kConvertExample,
           .options = {{"FROM", "A file, a step, a run, or RUN@STEP", &a.from, true},
                       {"TO", "The new file, or folder if it ends in /", &a.to, true},
                       {"--format", "If TO's name does not tell it", &a.format},

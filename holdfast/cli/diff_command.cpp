@@ -12,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* kExample = R"(
+constexpr const char* kDiffExample = R"(
 Examples:
   holdfast diff runs/gpt@300 runs/gpt@400
   holdfast diff model.pt model.safetensors
@@ -94,7 +94,7 @@ Verb diff_verb() {
   DiffArguments& a = *arguments;
   return {.name = "diff",
           .summary = "What differs between two checkpoints, tensor by tensor",
-          .footer = kExample,
+          .footer = kDiffExample,
           .options = {{"A", "A file, a step, a run, or RUN@STEP", &a.a, true},
                       {"B", "The other one, of any format", &a.b, true},
                       {"--all", "List equal tensors too", &a.all},

@@ -11,7 +11,7 @@
 #include "holdfast/formats/contents_testing.h"
 #include "holdfast/formats/format.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests {
 namespace {
 
 template <typename T>
@@ -189,4 +189,4 @@ TEST_F(FileCommandsTest, ProgressIsShownOnlyOnATerminalAndWipedInTheEnd) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests

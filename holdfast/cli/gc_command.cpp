@@ -10,7 +10,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* kExample = R"(
+constexpr const char* kGcExample = R"(
 Examples:
   holdfast gc runs/gpt --keep-last 3 --dry-run
   holdfast gc runs/gpt --keep-last 3 --keep-every 1000
@@ -95,7 +95,7 @@ Verb gc_verb() {
   return {
       .name = "gc",
       .summary = "Remove the steps that no rule keeps",
-      .footer = kExample,
+      .footer = kGcExample,
       .options = {{"RUN", "The run directory", &a.run, true},
                   {"--keep-last", "The newest N steps", &a.last},
                   {"--keep-every", "Steps whose number is a multiple of N", &a.every},

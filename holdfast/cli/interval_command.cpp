@@ -13,7 +13,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* kExample = R"(
+constexpr const char* kIntervalExample = R"(
 Examples:
   holdfast interval --stall 200ms --persist 5s --mtbf 8h
   holdfast interval --stall 5s --length 3h --mtbf 2h --curve power:2.3,3m,0.8,0.02 --stop 90m
@@ -52,8 +52,8 @@ void add_curve(const Grid& grid, IntervalReport& report) {
   }
 }
 
-Result<IntervalReport> make_report(const Context& context,
-                                   const IntervalArguments& arguments) {
+Result<IntervalReport> make_interval_report(const Context& context,
+                                            const IntervalArguments& arguments) {
   IntervalReport report;
   report.read = HOLDFAST_TRY(read_problem(context, arguments.job));
   const double slack = HOLDFAST_TRY(parse_number(arguments.slack, "--slack"));
@@ -111,14 +111,15 @@ Verb interval_verb() {
   return {
       .name = "interval",
       .summary = "How often to save, and why",
-      .footer = kExample,
+      .footer = kIntervalExample,
       .options = std::move(options),
       .run = [arguments](const Context& context) -> Result<ExitCode> {
         if (!arguments->tiers.empty()) {
           fmt::print(context.out, "{}", HOLDFAST_TRY(tiers_report(*arguments)));
           return ExitCode::kDone;
         }
-        const IntervalReport report = HOLDFAST_TRY(make_report(context, *arguments));
+        const IntervalReport report =
+            HOLDFAST_TRY(make_interval_report(context, *arguments));
         fmt::print(
             context.out, "{}",
             arguments->job.json ? interval_json(report) + "\n" : interval_text(report));

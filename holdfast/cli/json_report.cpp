@@ -1,23 +1,10 @@
 #include "holdfast/cli/json_report.h"
 
-#include <cmath>
-
-#include "holdfast/base/json.h"
-#include "holdfast/cli/text.h"
+#include "holdfast/cli/json_print.h"
 #include "holdfast/state/object_json.h"
 
 namespace holdfast {
 namespace {
-
-std::string dump(const OrderedJson& json) {
-  return json.dump(2, ' ', true, OrderedJson::error_handler_t::replace);
-}
-
-// JSON has no word for these two.
-OrderedJson number(double value) {
-  if (std::isfinite(value)) return value;
-  return human_number(value);
-}
 
 OrderedJson text_or_null(const std::string& text) {
   return text.empty() ? OrderedJson() : OrderedJson(text);
@@ -44,7 +31,7 @@ OrderedJson errors_json(std::span<const FailedPath> failed) {
 
 OrderedJson metrics_json(const Manifest& manifest) {
   OrderedJson metrics = OrderedJson::object();
-  for (const auto& [name, value] : manifest.metrics) metrics[name] = number(value);
+  for (const auto& [name, value] : manifest.metrics) metrics[name] = json_number(value);
   return metrics;
 }
 
@@ -170,8 +157,8 @@ OrderedJson tensor_diff_json(const TensorDiff& tensor) {
   if (tensor.verdict != Verdict::kDiffers) return json;
   json["elements"] = tensor.a->shape.elements();
   json["differing"] = tensor.differing;
-  json["max_absolute"] = number(tensor.max_absolute);
-  json["max_relative"] = number(tensor.max_relative);
+  json["max_absolute"] = json_number(tensor.max_absolute);
+  json["max_relative"] = json_number(tensor.max_relative);
   json["first"] = tensor.first;
   return json;
 }
@@ -179,10 +166,10 @@ OrderedJson tensor_diff_json(const TensorDiff& tensor) {
 }  // namespace
 
 std::string error_json(const Error& error, ExitCode exit) {
-  return dump({{"error",
-                {{"code", name_of(error.code())},
-                 {"message", error.message()},
-                 {"exit", static_cast<int>(exit)}}}});
+  return print_json({{"error",
+                      {{"code", name_of(error.code())},
+                       {"message", error.message()},
+                       {"exit", static_cast<int>(exit)}}}});
 }
 
 std::string ls_json(std::span<const Overview> overviews,
@@ -192,7 +179,8 @@ std::string ls_json(std::span<const Overview> overviews,
     for (const RunView& run : overview.runs) runs.push_back(run_json(run));
     for (const auto& entry : skipped_json(overview.skipped)) skipped.push_back(entry);
   }
-  return dump({{"runs", runs}, {"skipped", skipped}, {"errors", errors_json(failed)}});
+  return print_json(
+      {{"runs", runs}, {"skipped", skipped}, {"errors", errors_json(failed)}});
 }
 
 std::string show_json(const Shown& shown, bool layout) {
@@ -203,7 +191,7 @@ std::string show_json(const Shown& shown, bool layout) {
   for (const auto& [rank, object] : shown.rank_objects) {
     of_ranks[std::to_string(rank)] = object_json(object);
   }
-  return dump(
+  return print_json(
       {{"path", shown.found.path.native()},
        {"kind", shown.found.kind()},
        {"skipped", skipped_json(shown.found.skipped)},
@@ -231,7 +219,8 @@ std::string verify_json(std::span<const Verified> all,
                     {"damage", damage},
                     {"extra", verified.extra}});
   }
-  return dump({{"whole", whole}, {"verified", list}, {"errors", errors_json(failed)}});
+  return print_json(
+      {{"whole", whole}, {"verified", list}, {"errors", errors_json(failed)}});
 }
 
 std::string diff_json(const std::string& a, const std::string& b,
@@ -240,12 +229,12 @@ std::string diff_json(const std::string& a, const std::string& b,
   for (const TensorDiff& tensor : report.tensors) {
     tensors.push_back(tensor_diff_json(tensor));
   }
-  return dump({{"a", a},
-               {"b", b},
-               {"equal", report.equal()},
-               {"bytes", report.bytes},
-               {"objects", text_or_null(report.objects.value_or(""))},
-               {"tensors", tensors}});
+  return print_json({{"a", a},
+                     {"b", b},
+                     {"equal", report.equal()},
+                     {"bytes", report.bytes},
+                     {"objects", text_or_null(report.objects.value_or(""))},
+                     {"tensors", tensors}});
 }
 
 std::string gc_json(const std::string& run, bool dry_run, const Collected& done) {
@@ -254,28 +243,28 @@ std::string gc_json(const std::string& run, bool dry_run, const Collected& done)
     removed.push_back({{"folder", name.text()}, {"bytes", bytes}});
   }
   for (const StepName& name : done.kept) kept.push_back(name.text());
-  return dump({{"run", run},
-               {"dry_run", dry_run},
-               {"removed", removed},
-               {"kept", kept},
-               {"swept", done.swept},
-               {"failed", done.failed},
-               {"in_use_by", text_or_null(done.in_use_by.value_or(""))}});
+  return print_json({{"run", run},
+                     {"dry_run", dry_run},
+                     {"removed", removed},
+                     {"kept", kept},
+                     {"swept", done.swept},
+                     {"failed", done.failed},
+                     {"in_use_by", text_or_null(done.in_use_by.value_or(""))}});
 }
 
 std::string pin_json(const std::string& run, const std::string& folder, bool pinned) {
-  return dump({{"run", run}, {"folder", folder}, {"pinned", pinned}});
+  return print_json({{"run", run}, {"folder", folder}, {"pinned", pinned}});
 }
 
 std::string convert_json(const Converted& done) {
-  return dump({{"from", done.from.path.native()},
-               {"kind", done.from.kind()},
-               {"to", done.to.native()},
-               {"format", done.format->name},
-               {"tensors", done.tensors},
-               {"bytes", done.bytes},
-               {"left_out", done.left_out},
-               {"skipped", skipped_json(done.from.skipped)}});
+  return print_json({{"from", done.from.path.native()},
+                     {"kind", done.from.kind()},
+                     {"to", done.to.native()},
+                     {"format", done.format->name},
+                     {"tensors", done.tensors},
+                     {"bytes", done.bytes},
+                     {"left_out", done.left_out},
+                     {"skipped", skipped_json(done.from.skipped)}});
 }
 
 }  // namespace holdfast

@@ -10,7 +10,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* kExample = R"(
+constexpr const char* kLsExample = R"(
 Examples:
   holdfast ls runs/gpt          the steps of a run, newest first
   holdfast ls runs              all runs in a folder
@@ -128,7 +128,7 @@ Verb ls_verb() {
   return {
       .name = "ls",
       .summary = "Runs and their steps, newest first",
-      .footer = kExample,
+      .footer = kLsExample,
       .options = {{"RUN", "A run directory, or a folder with runs; here if not given",
                    &a.paths},
                   {"--json", "The same for programs", &a.json}},

@@ -3,8 +3,8 @@
 
 #include <memory>
 
-#include "holdfast/base/json.h"
 #include "holdfast/cli/command.h"
+#include "holdfast/cli/json_print.h"
 #include "holdfast/cli/plan_report.h"
 #include "holdfast/cli/text.h"
 #include "holdfast/state/collection_json.h"
@@ -19,7 +19,7 @@ namespace {
 constexpr int64_t kConfigLimit = 16 << 20;
 constexpr int64_t kLayoutLimit = int64_t{1} << 30;
 
-constexpr const char* kExample = R"(
+constexpr const char* kPlanExample = R"(
 Examples:
   holdfast plan --model gpt-6.7b --from tp=4,pp=2,dp=1 --to tp=4,pp=4,dp=1 --hosts 4x4 --place
   holdfast plan --model path/to/config.json --from dp=8,zero=3 --to tp=2,dp=2 --json
@@ -95,11 +95,6 @@ void print_resize(std::ostream& out, const ResizeRequest& request, const Resize&
              links_text(resize.plan, resize.topology));
 }
 
-// Names come from files: in ASCII, and U+FFFD for what is no UTF-8.
-std::string dump(const auto& json) {
-  return json.dump(2, ' ', true, Json::error_handler_t::replace);
-}
-
 Result<void> plan_model(const Context& context, const PlanArguments& arguments) {
   ResizeRequest request = HOLDFAST_TRY(request_of(context.env, arguments));
   const Resize resize = HOLDFAST_TRY(plan_resize(request));
@@ -107,7 +102,7 @@ Result<void> plan_model(const Context& context, const PlanArguments& arguments) 
     HOLDFAST_TRY(export_layouts(context.env, arguments.export_folder, resize));
   }
   if (arguments.json) {
-    fmt::print(context.out, "{}\n", dump(to_json(request, resize)));
+    fmt::print(context.out, "{}\n", print_json(to_json(request, resize)));
     return {};
   }
   std::optional<Resize> in_order;
@@ -133,7 +128,7 @@ Result<void> plan_files(const Context& context, const PlanArguments& arguments) 
   const Collection target = HOLDFAST_TRY(read(arguments.to));
   const Plan made = HOLDFAST_TRY(plan(source, target, topology).within(arguments.from));
   if (arguments.json) {
-    fmt::print(context.out, "{}\n", dump(to_json(made, topology)));
+    fmt::print(context.out, "{}\n", print_json(to_json(made, topology)));
     return {};
   }
   fmt::print(context.out, "{} -> {}\n\n{}\nbytes moved\n{}", printable(arguments.from),
@@ -143,7 +138,7 @@ Result<void> plan_files(const Context& context, const PlanArguments& arguments) 
 }
 
 // In this verb what is not found was named in the call: a wrong call, not an empty result.
-Result<void> as_wrong_call(Result<void> done) {
+Result<void> not_found_is_a_wrong_call(Result<void> done) {
   if (done.ok() || done.error().code() != ErrorCode::kNotFound) return done;
   return Error(ErrorCode::kInvalid, done.error().message());
 }
@@ -156,7 +151,7 @@ Verb plan_verb() {
   return {
       .name = "plan",
       .summary = "Bytes that a change of layout would move, with the lower bound",
-      .footer = kExample,
+      .footer = kPlanExample,
       .options =
           {{"--model", "A built-in model, or a Hugging Face config.json or its folder",
             &a.model},
@@ -177,9 +172,9 @@ Verb plan_verb() {
             &a.export_folder},
            {"--json", "Exact figures for programs", &a.json}},
       .run = [arguments](const Context& context) -> Result<ExitCode> {
-        HOLDFAST_TRY(as_wrong_call(arguments->model.empty()
-                                       ? plan_files(context, *arguments)
-                                       : plan_model(context, *arguments)));
+        HOLDFAST_TRY(not_found_is_a_wrong_call(arguments->model.empty()
+                                                   ? plan_files(context, *arguments)
+                                                   : plan_model(context, *arguments)));
         return ExitCode::kDone;
       },
   };

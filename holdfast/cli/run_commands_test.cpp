@@ -13,7 +13,7 @@
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/cli/cli_testing.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests {
 namespace {
 
 constexpr int64_t kMiB = 1 << 20;
@@ -439,4 +439,4 @@ TEST_F(RunCommandsTest, EveryVerbHelpsWithAnExample) {
 }
 
 }  // namespace
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests

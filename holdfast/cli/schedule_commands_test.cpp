@@ -8,9 +8,9 @@
 namespace holdfast {
 namespace {
 
-using testing::Ran;
+using tests::Ran;
 
-class ScheduleCommandTest : public testing::CommandTest {
+class ScheduleCommandTest : public tests::CommandTest {
  protected:
   Json json(const std::string& line) {
     const Ran ran = run(line + " --json");

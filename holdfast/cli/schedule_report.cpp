@@ -3,22 +3,12 @@
 #include <algorithm>
 #include <cmath>
 
-#include "holdfast/base/json.h"
-#include "holdfast/cli/text.h"
+#include "holdfast/cli/json_print.h"
 
 namespace holdfast {
 namespace {
 
 constexpr double kBarWidth = 40;
-
-std::string dump(const OrderedJson& json) {
-  return json.dump(2, ' ', true, OrderedJson::error_handler_t::replace);
-}
-
-OrderedJson number(double value) {
-  if (std::isfinite(value)) return value;
-  return human_number(value);
-}
 
 // A cost is seconds for delay, else loss.
 std::string cost_text(const Problem& problem, double cost) {
@@ -123,16 +113,16 @@ OrderedJson problem_json(const ReadProblem& read) {
           {"stall", p.stall},
           {"persist", p.persist},
           {"restart", p.restart},
-          {"mtbf", number(1 / p.mean_failure_rate())},
+          {"mtbf", json_number(1 / p.mean_failure_rate())},
           {"mtbf_is_prior", !read.mtbf_known},
           {"objective", name_of(p.objective)},
           {"why", read.why}};
 }
 
 OrderedJson summary_json(const Summary& summary) {
-  return {{"mean", number(summary.mean)},
-          {"ci95", number(summary.half)},
-          {"median", number(summary.median)}};
+  return {{"mean", json_number(summary.mean)},
+          {"ci95", json_number(summary.half)},
+          {"median", json_number(summary.median)}};
 }
 
 std::string with_interval(double mean, double half) {
@@ -234,25 +224,25 @@ std::string interval_json(const IntervalReport& report) {
   for (const Comparison::Row& row : report.all.rows) {
     planners.push_back({{"planner", row.planner->name()},
                         {"about", row.planner->about()},
-                        {"cost", number(row.cost)},
+                        {"cost", json_number(row.cost)},
                         {"times", row.schedule.times}});
   }
   OrderedJson sensitivity = OrderedJson::array();
   for (const auto& [factor, interval, loss] : report.sensitivity) {
     sensitivity.push_back({{"mtbf_factor", factor},
-                           {"interval", number(interval)},
-                           {"loss", number(loss)}});
+                           {"interval", json_number(interval)},
+                           {"loss", json_number(loss)}});
   }
-  return dump({{"job", problem_json(report.read)},
-               {"interval", number(report.best.interval)},
-               {"uneven", report.best.uneven},
-               {"times", report.best.schedule.times},
-               {"cost", number(report.best.cost)},
-               {"optimum", number(report.best.optimum)},
-               {"best_even", number(report.best.even)},
-               {"gain", number(report.best.gain())},
-               {"planners", planners},
-               {"sensitivity", sensitivity}});
+  return print_json({{"job", problem_json(report.read)},
+                     {"interval", json_number(report.best.interval)},
+                     {"uneven", report.best.uneven},
+                     {"times", report.best.schedule.times},
+                     {"cost", json_number(report.best.cost)},
+                     {"optimum", json_number(report.best.optimum)},
+                     {"best_even", json_number(report.best.even)},
+                     {"gain", json_number(report.best.gain())},
+                     {"planners", planners},
+                     {"sensitivity", sensitivity}});
 }
 
 std::string simulation_text(const SimulationReport& report) {
@@ -291,11 +281,11 @@ std::string simulation_json(const SimulationReport& report) {
     if (report.expected[i]) each["expected_time"] = *report.expected[i];
     plans.push_back(std::move(each));
   }
-  return dump({{"job", problem_json(report.read)},
-               {"runs", report.options.runs},
-               {"seed", report.options.seed},
-               {"failure_model", report.failures},
-               {"plans", plans}});
+  return print_json({{"job", problem_json(report.read)},
+                     {"runs", report.options.runs},
+                     {"seed", report.options.seed},
+                     {"failure_model", report.failures},
+                     {"plans", plans}});
 }
 
 }  // namespace holdfast

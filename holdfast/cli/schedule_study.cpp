@@ -51,7 +51,7 @@ repository injects them, the mean over all phases; Poisson failures with the job
 at 25 %*. In percent of Young's; negative is better than Young.
 )";
 
-std::string percent(double share) { return fmt::format("{:+.1f}", 100 * share); }
+std::string signed_percent(double share) { return fmt::format("{:+.1f}", 100 * share); }
 
 double median_of(std::vector<double> values) {
   std::ranges::sort(values);
@@ -76,8 +76,9 @@ std::string summary_row(const std::vector<StudyCell>& cells, const char* title,
   for (const StudyCell& cell : cells) all.push_back(change(cell));
   const auto better = std::ranges::count_if(all, [](double c) { return c < -1e-9; });
   const auto [least, most] = std::ranges::minmax(all);
-  return fmt::format("| {} | {} | {} | {} | {} |\n", title, better, percent(least),
-                     percent(median_of(all)), percent(most));
+  return fmt::format("| {} | {} | {} | {} | {} |\n", title, better,
+                     signed_percent(least), signed_percent(median_of(all)),
+                     signed_percent(most));
 }
 
 std::string summary(const std::vector<StudyCell>& cells, const char* plan,
@@ -111,16 +112,16 @@ std::string progress_table(const std::vector<StudyCell>& cells) {
     const Simulated& coci = cell.at(Scenario::kPoisson, "coci");
     const Simulated& young = cell.at(Scenario::kPoisson, "young");
     const double base = young.at(Metric::kProgress).mean;
-    out +=
-        fmt::format("| {:g} | {:g} | {:g} | {}/{} | {} | {} +- {:.1f} | {} |",
-                    cell.stall, cell.rate, cell.theta1, coci.planned_saves,
-                    young.planned_saves, percent(cell.expected_change("coci", "young")),
-                    percent(cell.change(Scenario::kPoisson, "coci", "young")),
-                    100 * coci.difference(Metric::kProgress).half / base,
-                    percent(median_run_change(cell, "coci")));
+    out += fmt::format("| {:g} | {:g} | {:g} | {}/{} | {} | {} +- {:.1f} | {} |",
+                       cell.stall, cell.rate, cell.theta1, coci.planned_saves,
+                       young.planned_saves,
+                       signed_percent(cell.expected_change("coci", "young")),
+                       signed_percent(cell.change(Scenario::kPoisson, "coci", "young")),
+                       100 * coci.difference(Metric::kProgress).half / base,
+                       signed_percent(median_run_change(cell, "coci")));
     for (size_t c = 1; c < kColumns.size(); ++c) {
-      out += fmt::format(" {} |",
-                         percent(cell.change(kColumns[c].scenario, "coci", "young")));
+      out += fmt::format(
+          " {} |", signed_percent(cell.change(kColumns[c].scenario, "coci", "young")));
     }
     out += "\n";
   }
@@ -168,7 +169,7 @@ std::string regimes(const std::vector<StudyCell>& cells, const char* other,
     const std::string closest =
         off(*near) < 0.015
             ? fmt::format("{} gives {}", cell_name(*near),
-                          percent(near->change(column.scenario, "coci", other)))
+                          signed_percent(near->change(column.scenario, "coci", other)))
             : "none within 1.5 points";
     out += fmt::format("| {} | {} | {} |\n", column.title, at_least, closest);
   }
@@ -180,14 +181,15 @@ std::string regimes(const std::vector<StudyCell>& cells, const char* other,
          out;
 }
 
-Result<std::string> phases_text() {
+Result<std::string> phases_section() {
   const std::vector<double> all = HOLDFAST_TRY(study_phases());
   return fmt::format(
       "\nOne injected sequence decides nothing: on the repository's example (theta1 "
       "-0.078/min, 0.0042/min, 0.09 s, 30 min) shifting the phase of the failures "
       "every "
       "5.103 min moves COCI against Young from {} % to {} % (median {} %).\n",
-      percent(all.front()), percent(all.back()), percent(all[all.size() / 2]));
+      signed_percent(all.front()), signed_percent(all.back()),
+      signed_percent(all[all.size() / 2]));
 }
 
 // By the expected cost, which has no noise.
@@ -242,7 +244,7 @@ Result<std::string> parallel_text() {
                        first.mean, first.half);
     for (size_t i = 1; i < job.plans.size(); ++i) {
       const Summary& d = job.plans[i].difference(Metric::kWorkerSeconds);
-      out += fmt::format(" {} +- {:.1f} |", percent(d.mean / first.mean),
+      out += fmt::format(" {} +- {:.1f} |", signed_percent(d.mean / first.mean),
                          100 * d.half / first.mean);
     }
     out += "\n";
@@ -288,7 +290,7 @@ Result<std::string> schedule_study() {
   out += kColumnsText;
   out += summary(cells, "coci", "young") + summary(cells, "coci", "checkfreq") +
          summary(cells, "optimal", "young");
-  out += HOLDFAST_TRY(phases_text());
+  out += HOLDFAST_TRY(phases_section());
   out += kFigures + regimes(cells, "young", -0.4018) + kNotReproduced;
   out += kReading;
   out += HOLDFAST_TRY(own_text()) + own_expected_text(cells);

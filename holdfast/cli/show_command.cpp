@@ -13,7 +13,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* kExample = R"(
+constexpr const char* kShowExample = R"(
 Examples:
   holdfast show runs/gpt                the newest whole step
   holdfast show runs/gpt@400 --tensors  step 400, tensor by tensor
@@ -201,7 +201,7 @@ Verb show_verb() {
   return {
       .name = "show",
       .summary = "What is in a checkpoint or file, and where",
-      .footer = kExample,
+      .footer = kShowExample,
       .options = {{"PATH", "A file, a step, a run, or RUN@STEP", &a.path, true},
                   {"--tensors", "Every tensor: dtype, shape, size, seal", &a.tensors},
                   {"--layout", "Which file holds which box, at which byte", &a.layout},

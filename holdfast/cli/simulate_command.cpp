@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* kExample = R"(
+constexpr const char* kSimulateExample = R"(
 Examples:
   holdfast simulate --length 3h --stall 5s --persist 15s --restart 1m --mtbf 2h
   holdfast simulate --stall 1s --mtbf 50d --workers 100000 --failures weibull:0.7,90d
@@ -63,8 +63,8 @@ Result<std::vector<Contestant>> read_plans(const Context& context, const Grid& g
   return out;
 }
 
-Result<SimulationReport> make_report(const Context& context,
-                                     const SimulateArguments& a) {
+Result<SimulationReport> make_simulation_report(const Context& context,
+                                                const SimulateArguments& a) {
   SimulationReport report;
   report.read = HOLDFAST_TRY(read_problem(context, a.job));
   const Problem& problem = report.read.problem;
@@ -110,14 +110,15 @@ Verb simulate_verb() {
   return {
       .name = "simulate",
       .summary = "What plans cost a job under failures",
-      .footer = kExample,
+      .footer = kSimulateExample,
       .options = std::move(options),
       .run = [arguments](const Context& context) -> Result<ExitCode> {
         if (arguments->study) {
           fmt::print(context.out, "{}", HOLDFAST_TRY(schedule_study()));
           return ExitCode::kDone;
         }
-        const SimulationReport report = HOLDFAST_TRY(make_report(context, *arguments));
+        const SimulationReport report =
+            HOLDFAST_TRY(make_simulation_report(context, *arguments));
         fmt::print(context.out, "{}",
                    arguments->job.json ? simulation_json(report) + "\n"
                                        : simulation_text(report));

@@ -13,7 +13,7 @@
 namespace holdfast {
 namespace {
 
-constexpr const char* kExample = R"(
+constexpr const char* kVerifyExample = R"(
 Examples:
   holdfast verify runs/gpt          every step of a run, every byte
   holdfast verify runs/gpt@400      one step
@@ -92,7 +92,7 @@ Verb verify_verb() {
   VerifyArguments& a = *arguments;
   return {.name = "verify",
           .summary = "Check every digest; names what is damaged and exits with 3",
-          .footer = kExample,
+          .footer = kVerifyExample,
           .options = {{"PATH", "Files, steps, runs (all of their steps), or RUN@STEP",
                        &a.paths, true},
                       {"--fast", "Names, sizes and small files only", &a.fast},

@@ -9,7 +9,7 @@
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
 
-namespace holdfast {
+namespace holdfast::attacks_test {
 namespace {
 
 const std::filesystem::path kAttacks = HOLDFAST_ATTACKS;
@@ -45,4 +45,4 @@ TEST(AttacksTest, EveryFileIsRefusedWithASentence) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::attacks_test

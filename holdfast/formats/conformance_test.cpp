@@ -9,11 +9,11 @@
 namespace holdfast {
 namespace {
 
-using testing::canonical_bytes;
-using testing::CountingSource;
-using testing::Dice;
-using testing::expect_same_tensors;
-using testing::random_contents;
+using tests::canonical_bytes;
+using tests::CountingSource;
+using tests::Dice;
+using tests::expect_same_tensors;
+using tests::random_contents;
 
 class ConformanceTest : public ::testing::TestWithParam<const Format*> {
  protected:

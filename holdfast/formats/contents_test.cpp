@@ -8,10 +8,10 @@
 namespace holdfast {
 namespace {
 
-using testing::CountingSource;
-using testing::Dice;
-using testing::Memories;
-using testing::Memory;
+using tests::CountingSource;
+using tests::Dice;
+using tests::Memories;
+using tests::Memory;
 
 // Random tensors, cut and stored in any way over several files.
 struct Scattered {
@@ -20,16 +20,15 @@ struct Scattered {
 };
 
 Scattered scatter(Dice& dice) {
-  const std::vector<Tensor> tensors = testing::random_tensors(dice);
-  const auto holders = testing::random_holders(dice, testing::random_topology(dice));
+  const std::vector<Tensor> tensors = tests::random_tensors(dice);
+  const auto holders = tests::random_holders(dice, tests::random_topology(dice));
   Scattered made{
-      .contents = {.collection =
-                       testing::RandomLayout(dice, tensors, holders).complete(),
+      .contents = {.collection = tests::RandomLayout(dice, tensors, holders).complete(),
                    .sources = {},
                    .objects = {},
                    .metadata = {}},
-      .values = testing::random_values(dice, tensors)};
-  for (Memory& bytes : testing::fill(made.contents.collection, made.values)) {
+      .values = tests::random_values(dice, tensors)};
+  for (Memory& bytes : tests::fill(made.contents.collection, made.values)) {
     made.contents.sources.push_back(
         std::make_shared<MemorySource>("file", std::move(bytes)));
   }
@@ -48,7 +47,7 @@ Box random_box(Dice& dice, const Shape& shape) {
 // Element by element, through maps alone.
 Bytes slice_of(const Tensor& tensor, const Memory& values, const Box& box) {
   Bytes slice;
-  testing::for_each_element(tensor, box, Map{}, [&](int64_t canonical, int64_t) {
+  tests::for_each_element(tensor, box, Map{}, [&](int64_t canonical, int64_t) {
     const auto first = values.begin() + canonical;
     slice.insert(slice.end(), first, first + bytes_of(tensor.dtype));
   });
@@ -87,7 +86,7 @@ struct Matrix {
   Matrix(int64_t rows, int64_t columns, std::array<int64_t, 2> strides)
       : tensor{.name = "w", .dtype = Dtype::kF32, .shape = {rows, columns}} {
     Dice dice(1);
-    values = testing::random_values(dice, std::span(&tensor, 1)).front();
+    values = tests::random_values(dice, std::span(&tensor, 1)).front();
     LayoutBuilder builder(std::span(&tensor, 1),
                           {{.name = "file", .kind = HolderKind::kFile}});
     Map map;
@@ -95,7 +94,7 @@ struct Matrix {
     builder.add(0, Box::whole(tensor.shape), 0, map);
     Layout layout = std::move(builder).build().value();
     auto collection = Collection::create({tensor}, std::move(layout)).value();
-    auto bytes = testing::fill(collection, {values}).front();
+    auto bytes = tests::fill(collection, {values}).front();
     source = std::make_shared<CountingSource>(
         std::make_shared<MemorySource>("file", std::move(bytes)));
     contents.emplace(Contents{std::move(collection), {source}, {}, {}});

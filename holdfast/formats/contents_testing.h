@@ -14,7 +14,7 @@
 #include "holdfast/formats/contents.h"
 #include "holdfast/state/layout_testing.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests {
 
 // The canonical bytes of one tensor after the other, in one file.
 inline Contents contents_with(std::vector<Tensor> tensors,
@@ -90,4 +90,4 @@ class CountingSource : public Source {
   std::shared_ptr<const Source> inner_;
 };
 
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests

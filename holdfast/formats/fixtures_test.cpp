@@ -6,7 +6,7 @@
 #include "holdfast/formats/contents_testing.h"
 #include "holdfast/formats/format.h"
 
-namespace holdfast {
+namespace holdfast::fixtures_test {
 namespace {
 
 const std::filesystem::path kFixtures = HOLDFAST_FIXTURES;
@@ -18,7 +18,7 @@ void expect_tensor(const Contents& contents, const std::string& name,
   const Tensor& tensor = contents.collection.tensor(*found);
   EXPECT_EQ(name_of(tensor.dtype), expected["dtype"].get<std::string>()) << name;
   EXPECT_EQ(Json(tensor.shape.sizes()), expected["shape"]) << name;
-  EXPECT_EQ(to_hex(testing::canonical_bytes(contents, *found)),
+  EXPECT_EQ(to_hex(tests::canonical_bytes(contents, *found)),
             expected["hex"].get<std::string>())
       << name;
 }
@@ -43,4 +43,4 @@ TEST(FixturesTest, SafetensorsOfTheReferenceLibraryReadAsTheyWereMeant) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::fixtures_test

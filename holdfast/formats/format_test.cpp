@@ -8,8 +8,8 @@
 namespace holdfast {
 namespace {
 
-using testing::expect_same_tensors;
-using testing::random_contents;
+using tests::expect_same_tensors;
+using tests::random_contents;
 
 class FormatTest : public ::testing::Test {
  protected:

@@ -81,11 +81,11 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   }
   bool key(string_t& key) override {
     if (at_ == At::kRoot) return start_name(std::move(key));
+    if (at_ == At::kInfo) return start_field(std::move(key));
     if (at_ == At::kMetadata) {
       if (metadata_.contains(key)) return fail("a key of __metadata__ is there twice");
       name_in_metadata_ = std::move(key);
     }
-    if (at_ == At::kInfo) return start_field(std::move(key));
     return true;
   }
   bool end_object() override {

@@ -4,11 +4,11 @@
 
 #include "holdfast/formats/contents_testing.h"
 
-namespace holdfast {
+namespace holdfast::safetensors_test {
 namespace {
 
-using testing::canonical_bytes;
-using testing::random_contents;
+using tests::canonical_bytes;
+using tests::random_contents;
 
 Bytes file_of(std::string_view header, size_t data = 0) {
   Bytes file(8);
@@ -217,4 +217,4 @@ TEST(SafetensorsTest, ReservedMetadataAndStrangersAmongTheObjectsAreRefused) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::safetensors_test

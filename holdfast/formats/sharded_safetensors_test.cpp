@@ -10,8 +10,8 @@
 namespace holdfast {
 namespace {
 
-using testing::expect_same_tensors;
-using testing::random_contents;
+using tests::expect_same_tensors;
+using tests::random_contents;
 
 constexpr const char* kIndex = "m/model.safetensors.index.json";
 

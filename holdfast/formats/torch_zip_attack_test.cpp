@@ -6,7 +6,7 @@
 #include "holdfast/base/testing.h"
 #include "holdfast/formats/torch_zip_testing.h"
 
-namespace holdfast {
+namespace holdfast::torch_zip_attack_test {
 namespace {
 
 using testing::HasSubstr;
@@ -128,4 +128,4 @@ TEST(TorchZipAttackTest, NothingWasExecuted) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::torch_zip_attack_test

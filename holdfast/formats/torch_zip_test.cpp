@@ -11,7 +11,7 @@
 #include "holdfast/base/testing.h"
 #include "holdfast/formats/torch_zip_testing.h"
 
-namespace holdfast {
+namespace holdfast::torch_zip_test {
 namespace {
 
 using testing::HasSubstr;
@@ -275,4 +275,4 @@ TEST(TorchZipInteropTest, TorchReadsWhatWeWrote) {
 #endif
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::torch_zip_test

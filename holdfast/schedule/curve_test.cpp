@@ -11,7 +11,7 @@
 #include "holdfast/schedule/loss_fit.h"
 #include "holdfast/schedule/portable.h"
 
-namespace holdfast {
+namespace holdfast::curve_test {
 namespace {
 
 TEST(PortableTest, FunctionsAreWithinThreeUnitsInTheLastPlace) {
@@ -184,4 +184,4 @@ TEST(LossFitTest, WhatDoesNotFallHasNoFit) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::curve_test

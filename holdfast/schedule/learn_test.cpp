@@ -3,7 +3,7 @@
 
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::learn_test {
 namespace {
 
 constexpr double kHour = 3600;
@@ -108,4 +108,4 @@ TEST(LearnTest, LogsWithoutMarksAreReadByWhoTookOver) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::learn_test

@@ -11,7 +11,7 @@
 #include "holdfast/schedule/intervals.h"
 #include "holdfast/schedule/optimum.h"
 
-namespace holdfast {
+namespace holdfast::planner_test {
 namespace {
 
 constexpr double kHour = 3600;
@@ -396,4 +396,4 @@ TEST(PlannerTest, AJobThatNeverFailsIsNeverSaved) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::planner_test

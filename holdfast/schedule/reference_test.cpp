@@ -10,7 +10,7 @@
 #include "holdfast/schedule/planner.h"
 #include "holdfast/schedule/scheduler.h"
 
-namespace holdfast {
+namespace holdfast::reference_test {
 namespace {
 
 constexpr double kHour = 3600;
@@ -171,4 +171,4 @@ TEST(ReferenceTest, TheLiveDeciderIsNearAPlanThatKnewTheCurve) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::reference_test

@@ -12,7 +12,7 @@
 #include "holdfast/schedule/planner.h"
 #include "holdfast/schedule/tiers.h"
 
-namespace holdfast {
+namespace holdfast::simulate_test {
 namespace {
 
 constexpr double kHour = 3600;
@@ -353,4 +353,4 @@ TEST(TiersTest, ATierThatMendsNothingIsWrittenAsRarelyAsTheNext) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::simulate_test

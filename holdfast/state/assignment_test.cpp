@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace holdfast {
+namespace holdfast::assignment_test {
 namespace {
 
 Wide best_by_trying_all(const std::vector<std::vector<Wide>>& weight) {
@@ -41,4 +41,4 @@ RC_GTEST_PROP(AssignmentTest, IsTheBestOfAllPermutations, ()) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::assignment_test

@@ -8,7 +8,7 @@
 namespace holdfast {
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 std::vector<Box> random_boxes(Dice& dice, size_t count) {
   const int rank = static_cast<int>(dice.below(4));

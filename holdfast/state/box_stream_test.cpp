@@ -5,10 +5,10 @@
 
 #include "holdfast/state/layout_testing.h"
 
-namespace holdfast {
+namespace holdfast::box_stream_test {
 namespace {
 
-using testing::Dice;
+using tests::Dice;
 
 struct Case {
   Shape shape;
@@ -122,4 +122,4 @@ TEST(BoxStreamDeathTest, AWindowBeyondTheStreamIsABug) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::box_stream_test

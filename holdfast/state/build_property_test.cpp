@@ -11,7 +11,7 @@
 #include "holdfast/state/build.h"
 #include "holdfast/state/transformers.h"
 
-namespace holdfast {
+namespace holdfast::build_property_test {
 namespace {
 
 using Index = std::vector<int64_t>;     // one a dimension
@@ -351,4 +351,4 @@ RC_GTEST_PROP(BuildPropertyTest, EveryRankHoldsWhatTheElementWiseAccountSays, ()
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::build_property_test

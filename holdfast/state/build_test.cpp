@@ -10,7 +10,7 @@
 
 #include "holdfast/state/families.h"
 
-namespace holdfast {
+namespace holdfast::build_test {
 namespace {
 
 using testing::Each;
@@ -396,4 +396,4 @@ TEST(BuildTest, AModelBeyondTheAddressSpaceIsRefused) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::build_test

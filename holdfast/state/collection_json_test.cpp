@@ -9,7 +9,7 @@
 namespace holdfast {
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 RC_GTEST_PROP(CollectionJsonTest, WhatIsWrittenIsReadBackTheSame, (uint64_t seed)) {
   Dice dice(seed);

@@ -6,7 +6,7 @@
 #include "holdfast/base/json.h"
 #include "holdfast/state/families.h"
 
-namespace holdfast {
+namespace holdfast::hf_config_test {
 namespace {
 
 // The keys that real files have, shortened by what says nothing about tensors.
@@ -158,4 +158,4 @@ TEST(HfConfigTest, CrossAttentionIsUnsupported) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::hf_config_test

@@ -11,7 +11,7 @@
 #include "holdfast/state/collection.h"
 #include "holdfast/state/plan.h"
 
-namespace holdfast::testing {
+namespace holdfast::tests {
 
 using Memory = std::vector<std::byte>;
 using Memories = std::vector<Memory>;  // one a holder
@@ -293,4 +293,4 @@ inline Memories carry_out(const Plan& plan, const Collection& source,
   return fresh;
 }
 
-}  // namespace holdfast::testing
+}  // namespace holdfast::tests

@@ -12,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-using testing::Dice;
+using tests::Dice;
 using Dict = Object::Dict;
 using List = Object::List;
 using Tuple = Object::Tuple;

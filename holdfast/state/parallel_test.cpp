@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace holdfast {
+namespace holdfast::parallel_test {
 namespace {
 
 using testing::ElementsAre;
@@ -153,4 +153,4 @@ TEST(ParallelTest, CheckRefusesWhatAProgramPutInByHand) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::parallel_test

@@ -9,10 +9,10 @@
 
 #include "holdfast/state/layout_testing.h"
 
-namespace holdfast {
+namespace holdfast::place_test {
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 // Rows of one tensor: device d holds the rows in `held[d]`, position p wants `wanted[p]`.
 struct Rows {
@@ -214,4 +214,4 @@ TEST(PlaceTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::place_test

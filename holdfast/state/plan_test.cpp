@@ -12,10 +12,10 @@
 #include "holdfast/state/seal.h"
 #include "holdfast/state/transformers.h"
 
-namespace holdfast {
+namespace holdfast::plan_test {
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 struct Case {
   Dice dice;
@@ -477,4 +477,4 @@ TEST(PlanTest, ReplicasShareOneBigTensorByRowsEachWithinARow) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::plan_test

@@ -9,7 +9,7 @@
 #include "holdfast/state/seal_kernel.h"
 #include "holdfast/state/strided_testing.h"
 
-namespace holdfast {
+namespace holdfast::seal_test {
 namespace {
 
 using strided_testing::pick;
@@ -314,4 +314,4 @@ TEST(SealDeathTest, BoxOutsideTheTensorOrTheHolderAborts) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::seal_test

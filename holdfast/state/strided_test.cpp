@@ -7,7 +7,7 @@
 
 #include "holdfast/state/strided_testing.h"
 
-namespace holdfast {
+namespace holdfast::strided_test {
 namespace {
 
 using strided_testing::for_each_index;
@@ -214,4 +214,4 @@ TEST(StridedDeathTest, LeavingEitherHolderAborts) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::strided_test

@@ -10,7 +10,7 @@
 namespace holdfast {
 namespace {
 
-using namespace testing;
+using namespace tests;
 
 RC_GTEST_PROP(WritersTest, EveryElementIsInOneFileOfARankThatHoldsIt, (uint64_t seed)) {
   Dice dice(seed);

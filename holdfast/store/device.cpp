@@ -210,6 +210,7 @@ Result<ByteSpan> Device::allocate(int64_t bytes, int64_t reserve) const {
                     memory.free, bytes, reserve);
   }
   const DeviceAddress address = HOLDFAST_TRY(driver_.allocate(bytes));
+  // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver gives addresses as numbers.
   return ByteSpan(reinterpret_cast<std::byte*>(static_cast<uintptr_t>(address)),
                   static_cast<size_t>(bytes));
 }

@@ -12,7 +12,7 @@
 #include "holdfast/store/device_testing.h"
 #include "holdfast/store/device_upload.h"
 
-namespace holdfast {
+namespace holdfast::device_test {
 namespace {
 
 constexpr int64_t kBlock = 4096;
@@ -367,7 +367,8 @@ TEST_P(StagingTest, ASnapshotIsStagedLikeTheTensors) {
   }
   const auto snapshot = room.take(of_device, device_->mark(training_).value()).value();
   ASSERT_OK(snapshot->make_wait(training_));
-  for (const size_t i : {1, 2, 4}) cuda_.set(training_, memory_of(i), std::byte{0xff});
+  for (const size_t i : {1U, 2U, 4U})
+    cuda_.set(training_, memory_of(i), std::byte{0xff});
   StagingRing ring({.bytes = 3 * kBlock, .block = kBlock, .pinner = device_.get()});
   ShardWriter writer(ring, copy);
   std::jthread stager([&] { EXPECT_OK(writer.stage()); });
@@ -427,4 +428,4 @@ TEST(CudaDriver, IsLoadedWhereThereIsOne) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::device_test

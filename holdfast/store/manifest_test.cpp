@@ -6,7 +6,7 @@
 #include "holdfast/base/testing.h"
 #include "holdfast/base/xxh3.h"
 
-namespace holdfast {
+namespace holdfast::manifest_test {
 namespace {
 
 Manifest example() {
@@ -112,4 +112,4 @@ TEST(Manifest, SaysThatANewerVersionIsNotSupported) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::manifest_test

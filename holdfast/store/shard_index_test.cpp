@@ -3,7 +3,7 @@
 #include "holdfast/base/crc32c.h"
 #include "holdfast/base/testing.h"
 
-namespace holdfast {
+namespace holdfast::shard_index_test {
 namespace {
 
 // A shard with a header, one tensor in two pieces and a scalar, and an older shard.
@@ -145,4 +145,4 @@ TEST(ShardIndex, TakesManyPieces) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::shard_index_test

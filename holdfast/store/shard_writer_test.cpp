@@ -13,7 +13,7 @@
 #include "holdfast/base/testing.h"
 #include "holdfast/store/chunk_reader.h"
 
-namespace holdfast {
+namespace holdfast::shard_writer_test {
 namespace {
 
 constexpr int64_t kBlock = 16 << 10;
@@ -314,4 +314,4 @@ TEST(ShardWriter, AShardLargerThanTheRingIsWrittenInARush) {
 }
 
 }  // namespace
-}  // namespace holdfast
+}  // namespace holdfast::shard_writer_test
