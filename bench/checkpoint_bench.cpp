@@ -4,7 +4,7 @@
 //   write      save() until durable: captured, digested, written, synced, committed;
 //              raw: the file allocated, written and synced
 //   load       restore() into the tensors, every byte checked, nothing cached
-//   verify     check_whole() in full
+//   verify     check_step() in full
 //   partial    bytes fetched from the device for one layer
 //   memory     peak of a save with a ring of 256 MiB
 //   many       100,000 tensors of 4 KiB beside one of the same bytes
@@ -28,11 +28,11 @@
 
 #include "bench/figures.h"
 #include "bench/raw_io.h"
-#include "holdfast/base/posix_env.h"
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/restore.h"
 #include "holdfast/checkpoint/saver.h"
-#include "holdfast/store/whole.h"
+#include "holdfast/env/posix_env.h"
+#include "holdfast/store/step_check.h"
 
 namespace holdfast {
 namespace {
@@ -304,7 +304,7 @@ class Bench {
   Result<double> verify() {
     HOLDFAST_TRY(forget_step());
     const Instant start = env_->now();
-    const WholeReport report = HOLDFAST_TRY(check_whole(*env_, last_, Depth::kFull));
+    const StepReport report = HOLDFAST_TRY(check_step(*env_, last_, Depth::kFull));
     const double seconds = since(start);
     if (!report.whole()) return report.error();
     return static_cast<double>(report.bytes_read) / seconds;

@@ -9,9 +9,9 @@
 #include <cmath>
 #include <vector>
 
-#include "holdfast/state/build.h"
-#include "holdfast/state/plan.h"
-#include "holdfast/state/transformers.h"
+#include "holdfast/models/build.h"
+#include "holdfast/models/transformers.h"
+#include "holdfast/plan/plan.h"
 
 namespace holdfast {
 namespace {

@@ -10,7 +10,7 @@
 #include <deque>
 #include <random>
 
-#include "holdfast/base/errno_error.h"
+#include "holdfast/env/errno_error.h"
 
 namespace holdfast {
 namespace {

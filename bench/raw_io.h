@@ -5,7 +5,7 @@
 
 #include <cstdint>
 
-#include "holdfast/base/env.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 

@@ -17,7 +17,7 @@
 
 #include "bench/figures.h"
 #include "bench/raw_io.h"
-#include "holdfast/base/posix_env.h"
+#include "holdfast/env/posix_env.h"
 
 namespace holdfast {
 namespace {

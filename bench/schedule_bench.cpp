@@ -8,8 +8,8 @@
 #include <functional>
 #include <limits>
 
+#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/optimum.h"
-#include "holdfast/schedule/planner.h"
 #include "holdfast/schedule/scheduler.h"
 #include "holdfast/schedule/simulate.h"
 

@@ -11,7 +11,7 @@ if(HOLDFAST_URING)
   find_package(Liburing)              # transfers at the device's speed; else threads
 endif()
 if(HOLDFAST_ZSTD)
-  find_package(Zstd)                  # compressed shards; else refused (no_pack.cpp)
+  find_package(Zstd)                  # compressed shards; else refused (no_zstd.cpp)
 endif()
 
 # HTTP and TLS to object stores. Without it they are refused with a sentence (no_s3.cpp).
@@ -33,4 +33,10 @@ if(HOLDFAST_TESTS)
   add_library(holdfast_testing INTERFACE)
   target_link_libraries(holdfast_testing INTERFACE GTest::gtest GTest::gmock GTest::gtest_main
                                                    ${HOLDFAST_RAPIDCHECK_LIBRARY})
+  # A real S3 server. Optional here, so that a build without Python packages still has its
+  # other tests.
+  find_program(HOLDFAST_RCLONE rclone HINTS ${PROJECT_SOURCE_DIR}/.venv/bin)
+  set(HOLDFAST_S3_TEST_DEFINITIONS
+      HOLDFAST_RCLONE="$<$<BOOL:${HOLDFAST_RCLONE}>:${HOLDFAST_RCLONE}>"
+      $<$<BOOL:${HOLDFAST_HAS_S3}>:HOLDFAST_HAS_S3>)
 endif()

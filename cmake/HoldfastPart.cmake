@@ -9,7 +9,7 @@
 # Every *_test.cpp of the folder becomes part of one test program, every *_fuzz.cpp a fuzz
 # program of its own (in the fuzz preset): they are globbed, so that none on disk can drop out.
 # Headers are public and installed, except those of holdfast_public_headers below.
-set(HOLDFAST_FACE_LAYER 7)  # faces (command line, Python): not part of the C++ library
+set(HOLDFAST_FACE_LAYER 9)  # faces (command line, Python): not part of the C++ library
 
 function(holdfast_part)
   cmake_parse_arguments(PART "" "NAME;LAYER" "DEPS;SOURCES;LIBS;PRIVATE_LIBS;ALONE" ${ARGN})

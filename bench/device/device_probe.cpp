@@ -4,9 +4,9 @@
 #include <string>
 #include <thread>
 
-#include "holdfast/base/posix_env.h"
-#include "holdfast/store/device_snapshot.h"
-#include "holdfast/store/device_upload.h"
+#include "holdfast/device/device_upload.h"
+#include "holdfast/env/posix_env.h"
+#include "holdfast/memory/device_snapshot.h"
 
 #define PROBE extern "C" __attribute__((visibility("default")))
 

@@ -7,9 +7,9 @@
 #include <cstdlib>
 #include <vector>
 
-#include "holdfast/base/posix_env.h"
 #include "holdfast/checkpoint/restore.h"
 #include "holdfast/checkpoint/saver.h"
+#include "holdfast/env/posix_env.h"
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-#include "holdfast/base/posix_env.h"
+#include "holdfast/env/posix_env.h"
 #include "holdfast/job/job.h"
 
 namespace {

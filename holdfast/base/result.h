@@ -2,7 +2,7 @@
 //
 // What depends on the outside world (a file, a peer, the caller's input) returns
 // Result; a broken contract between our own functions is HOLDFAST_CHECK (check.h) and
-// aborts. Exceptions exist only at the Python edge. The interface mirrors
+// aborts. Exceptions exist only at the Python edge. The interface tiers
 // std::expected.
 #pragma once
 

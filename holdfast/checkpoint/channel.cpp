@@ -2,8 +2,8 @@
 
 #include <map>
 
+#include "holdfast/shard/step_name.h"
 #include "holdfast/state/object_json.h"
-#include "holdfast/store/step_name.h"
 
 namespace holdfast {
 namespace {
@@ -163,7 +163,7 @@ std::vector<Message> Channel::collect(Message own, Duration at_most) {
 
 std::vector<Result<Message>> Channel::receive_all(std::vector<int> ranks, Tag tag,
                                                   int64_t serial, Duration at_most) {
-  static const LateWatch kNobody;
+  static const LateRanks kNobody;
   std::map<int, Result<Message>> heard;
   receive_from(
       env_, watched_ && transport_ != nullptr ? transport_->late_watch() : kNobody,

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "holdfast/base/env.h"
-#include "holdfast/base/transport.h"
+#include "holdfast/env/env.h"
 #include "holdfast/store/manifest.h"
+#include "holdfast/transport/transport.h"
 
 namespace holdfast {
 

@@ -4,12 +4,12 @@
 #include <functional>
 #include <thread>
 
-#include "holdfast/base/local_transport.h"
-#include "holdfast/base/memory_env.h"
 #include "holdfast/base/testing.h"
 #include "holdfast/checkpoint/restore.h"
 #include "holdfast/checkpoint/saver.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/state/layout_testing.h"
+#include "holdfast/transport/local_transport.h"
 
 namespace holdfast::tests {
 

@@ -1,8 +1,8 @@
 #include "holdfast/checkpoint/commit.h"
 
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/shard/chunk_reader.h"
 #include "holdfast/state/object_json.h"
-#include "holdfast/store/chunk_reader.h"
 
 namespace holdfast {
 namespace {

@@ -20,11 +20,11 @@
 #include <set>
 
 #include "holdfast/checkpoint/channel.h"
-#include "holdfast/checkpoint/guard.h"
 #include "holdfast/checkpoint/replicas.h"
 #include "holdfast/checkpoint/save_handle.h"
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/checkpoint/write_plan.h"
+#include "holdfast/memory/guard.h"
 #include "holdfast/store/attempt.h"
 #include "holdfast/store/retention.h"
 #include "holdfast/store/run.h"
@@ -51,7 +51,7 @@ struct SaveTask {
   std::unique_ptr<CaptureGuard> guard;         // null if there is none
   std::shared_ptr<ReplicaDigests> replicas{};  // null if none are compared
   std::unique_ptr<ShardWriter> writer;
-  std::shared_ptr<PromisedObjects> objects;
+  std::shared_ptr<FutureObjects> objects;
   Manifest manifest;            // what is known before; rank 0 only
   std::optional<Error> failed;  // before anything was written: this rank votes no
   bool dropped = false;         // a newer save took its place: rank 0 says so in 1
@@ -71,7 +71,7 @@ struct SaveTask {
 
   // All is copied inside its devices: nobody waits for the ring.
   bool is_in_rooms() const {
-    return !host_pieces && (shot == nullptr || !shot->goes_by_ring());
+    return !host_pieces && (shot == nullptr || shot->by_ring().empty());
   }
 };
 

@@ -3,7 +3,7 @@
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/step_files.h"
-#include "holdfast/store/pack.h"
+#include "holdfast/shard/zstd.h"
 
 namespace holdfast::tests::compress_test {
 namespace {
@@ -24,7 +24,7 @@ std::vector<Memory> values() {
 
 struct Compressed : ::testing::Test {
   void SetUp() override {
-    if (!pack(Bytes(8), 4, 1).ok()) GTEST_SKIP() << "built without libzstd";
+    if (!compress(Bytes(8), 4, 1).ok()) GTEST_SKIP() << "built without libzstd";
     job.set(values());
     SaverOptions options = test_options();
     options.compress = 3;

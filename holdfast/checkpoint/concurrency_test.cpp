@@ -5,9 +5,9 @@
 #include <atomic>
 #include <future>
 
-#include "holdfast/base/faulty_env.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/step_files.h"
+#include "holdfast/env/faulty_env.h"
 
 namespace holdfast::tests::concurrency_test {
 namespace {
@@ -354,7 +354,7 @@ TEST(Failures, OptionsThatMakeNoSenseAreRefused) {
 // Tensors are copied while the objects are gathered.
 struct LateObjects : ::testing::Test {
   SaveHandle save(int64_t step) {
-    promised = std::make_shared<PromisedObjects>();
+    promised = std::make_shared<FutureObjects>();
     const LocalState state = job.state(0);
     return saver->save({.step = step, .state = &state, .objects_later = promised})
         .value();
@@ -364,7 +364,7 @@ struct LateObjects : ::testing::Test {
   Job job{replicated(tensors(), 1)};
   std::unique_ptr<Saver> saver =
       Saver::open(env, kRun, nullptr, in_background()).value();
-  std::shared_ptr<PromisedObjects> promised;
+  std::shared_ptr<FutureObjects> promised;
 };
 
 TEST_F(LateObjects, ASaveIsCapturedWithoutThemAndDurableWithThem) {

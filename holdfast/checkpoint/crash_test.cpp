@@ -2,8 +2,8 @@
 // make, and asks what a restart finds: the new step whole, or the one before it.
 #include <gtest/gtest.h>
 
-#include "holdfast/base/faulty_env.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
+#include "holdfast/env/faulty_env.h"
 
 namespace holdfast::tests::crash_test {
 namespace {

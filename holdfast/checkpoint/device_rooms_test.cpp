@@ -1,12 +1,12 @@
 // Saves of tensors that are on devices: copied inside them where there is room, else through
 // the ring, and in the order of training's stream.
-#include "holdfast/checkpoint/device_rooms.h"
+#include "holdfast/memory/device_rooms.h"
 
 #include <gtest/gtest.h>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
-#include "holdfast/checkpoint/gather.h"
-#include "holdfast/store/device_testing.h"
+#include "holdfast/checkpoint/layout_agreement.h"
+#include "holdfast/device/device_testing.h"
 
 namespace holdfast::tests {
 namespace {
@@ -134,7 +134,7 @@ TEST_P(OnADevice, ReplicasAreComparedAsTheyAreAfterTheStream) {
   const ByteSpan other = cuda.new_tensor(tensor.size());
   std::ranges::fill(other, std::byte{1});
   run_ranks(env, 2, [&](int rank, Transport& transport) {
-    StateGatherer gatherer(env, &transport, std::chrono::seconds(10));
+    LayoutAgreement gatherer(env, &transport, std::chrono::seconds(10));
     const std::vector<HeldPiece> held{{.tensor = state.collection->tensor(0),
                                        .box = state.pieces[0].box,
                                        .memory = rank == 0 ? tensor : other,

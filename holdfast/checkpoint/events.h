@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "holdfast/base/event.h"
+#include "holdfast/env/event.h"
 
 namespace holdfast {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "holdfast/checkpoint/events.h"
-#include "holdfast/store/place.h"
+#include "holdfast/store/location.h"
 
 namespace holdfast {
 namespace {
@@ -18,7 +18,7 @@ struct Own {
   std::optional<Age> newest{};  // of its steps that a fast look finds whole
 };
 
-Result<Own> look_at(Env& env, const Path& path) {
+Result<Own> summarize_path(Env& env, const Path& path) {
   const Result<Run> run = Run::open(env, path);
   if (!run.ok() && run.error().code() == ErrorCode::kNotFound) return Own();
   if (!run.ok()) return run.error();
@@ -204,7 +204,7 @@ Result<Fetched> fetch_newest(Env& env, const Path& run, Tiers tiers,
     return invalid("{}: is the run directory itself, want another place as a tier",
                    tier->name());
   }
-  const Own own = HOLDFAST_TRY(look_at(env, run));
+  const Own own = HOLDFAST_TRY(summarize_path(env, run));
   Offers offers = HOLDFAST_TRY(ask_tiers(tiers, own.id));
   Fetched fetched;
   FetchTrouble trouble;

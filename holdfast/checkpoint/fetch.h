@@ -8,7 +8,7 @@
 
 #include <span>
 
-#include "holdfast/base/event.h"
+#include "holdfast/env/event.h"
 #include "holdfast/store/run.h"
 #include "holdfast/store/tier.h"
 

@@ -3,9 +3,9 @@
 
 #include <optional>
 
-#include "holdfast/base/env.h"
-#include "holdfast/base/transport.h"
+#include "holdfast/env/env.h"
 #include "holdfast/store/process.h"
+#include "holdfast/transport/transport.h"
 
 namespace holdfast {
 

@@ -1,12 +1,12 @@
 // Saves that overlap training: what is copied at once, what tears, and how a state is put
 // together from what its ranks hold.
-#include "holdfast/checkpoint/guard.h"
+#include "holdfast/memory/guard.h"
 
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
-#include "holdfast/checkpoint/gather.h"
+#include "holdfast/checkpoint/layout_agreement.h"
 #include "holdfast/checkpoint/write_plan.h"
 
 namespace holdfast::tests::guard_test {
@@ -132,7 +132,7 @@ INSTANTIATE_TEST_SUITE_P(Depths, Guarded,
 // Parts that are nothing are not in the description, and may come and go.
 TEST(Gatherer, PiecesOfNothingDoNotShiftTheOthers) {
   MemoryEnv env{1};
-  StateGatherer gatherer(env, nullptr, kSoon);
+  LayoutAgreement gatherer(env, nullptr, kSoon);
   Bytes a(4), b(4);
   const Box one{{0, 1}}, none{{0, 0}};
   const auto held = [&](const char* name, const Box& box, ByteSpan memory) {
@@ -281,7 +281,7 @@ struct Gather : ::testing::Test {
     std::vector<Result<LocalState>> states(rows.size(), invalid("not run"));
     run_ranks(env, ranks, [&](int r, Transport& transport) {
       const auto rank = static_cast<size_t>(r);
-      StateGatherer gatherer(env, &transport, kSoon);
+      LayoutAgreement gatherer(env, &transport, kSoon);
       const Box box{rows[rank], {0, 1}};
       const std::vector<HeldPiece> held{{.tensor = tensor,
                                          .box = box,
@@ -340,7 +340,7 @@ TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
   for (int round = 0; round < 2; ++round) {  // whether the layout is known or not
     std::vector<Bytes> words(3);
     run_ranks(env, 3, [&](int r, Transport& transport) {
-      StateGatherer gatherer(env, &transport, kSoon);
+      LayoutAgreement gatherer(env, &transport, kSoon);
       const Box box{{3 * r, 3 * r + 3}, {0, 1}};
       Bytes memory(12);
       const std::vector<HeldPiece> held{
@@ -361,7 +361,7 @@ TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
 }
 
 TEST_F(Gather, WhatStaysAsItIsIsTheSameObject) {
-  StateGatherer gatherer(env, nullptr, kSoon);
+  LayoutAgreement gatherer(env, nullptr, kSoon);
   Bytes memory(28);
   const Box box = Box::whole(tensor.shape);
   const std::vector<HeldPiece> pieces{

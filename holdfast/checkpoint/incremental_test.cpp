@@ -1,9 +1,9 @@
 // Saves that write only what has changed.
 #include <gtest/gtest.h>
 
-#include "holdfast/base/faulty_env.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/step_files.h"
+#include "holdfast/env/faulty_env.h"
 
 namespace holdfast::tests::incremental_test {
 namespace {

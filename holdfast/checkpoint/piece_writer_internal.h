@@ -4,8 +4,8 @@
 
 #include <memory>
 
-#include "holdfast/checkpoint/local_state.h"
-#include "holdfast/store/device_upload.h"
+#include "holdfast/device/device_upload.h"
+#include "holdfast/memory/local_state.h"
 
 namespace holdfast {
 

@@ -2,16 +2,16 @@
 
 #include <map>
 
+#include "holdfast/shard/step_name.h"
 #include "holdfast/state/box_index.h"
 #include "holdfast/state/object_json.h"
-#include "holdfast/store/step_name.h"
 
 namespace holdfast {
 namespace {
 
-constexpr std::string_view kWhere = "report of a rank";
+constexpr std::string_view kRankReport = "report of a rank";
 
-Object number(int64_t value) { return Object(Object::Value(value)); }
+Object int_object(int64_t value) { return Object(Object::Value(value)); }
 Object word(uint64_t value) { return Object(Object::Value(hex64(value))); }
 Object list(std::vector<Object> items) {
   return Object(Object::List{std::move(items)});
@@ -31,14 +31,14 @@ class Items {
   size_t left() const { return list_ == nullptr ? 0 : list_->items.size() - next_; }
   template <typename T>
   Result<T> take() {
-    if (left() == 0) return corrupt("{}: ends early", kWhere);
+    if (left() == 0) return corrupt("{}: ends early", kRankReport);
     if (const T* value = list_->items[next_++].as<T>()) return *value;
-    return corrupt("{}: item {} is of another kind", kWhere, next_ - 1);
+    return corrupt("{}: item {} is of another kind", kRankReport, next_ - 1);
   }
   Result<uint64_t> take_word() {
     const auto word = parse_hex64(HOLDFAST_TRY(take<std::string>()));
     if (word.has_value()) return *word;
-    return corrupt("{}: item {} is no word", kWhere, next_ - 1);
+    return corrupt("{}: item {} is no word", kRankReport, next_ - 1);
   }
 
  private:
@@ -52,7 +52,7 @@ Result<RangeRead> parse_range(const Object& object, std::span<const Tensor> tens
   RangeRead range;
   const int64_t tensor = HOLDFAST_TRY(items.take<int64_t>());
   if (tensor < 0 || tensor >= static_cast<int64_t>(tensors.size())) {
-    return corrupt("{}: tensor {} of {}", kWhere, tensor, tensors.size());
+    return corrupt("{}: tensor {} of {}", kRankReport, tensor, tensors.size());
   }
   range.tensor = static_cast<TensorId>(tensor);
   for (uint64_t& lane : range.seal.lanes) lane = HOLDFAST_TRY(items.take_word());
@@ -64,7 +64,7 @@ Result<RangeRead> parse_range(const Object& object, std::span<const Tensor> tens
   }
   range.box = HOLDFAST_TRY(Box::create(extents));
   if (range.box.inside(tensors[range.tensor].shape)) return range;
-  return corrupt("{}: box {} of tensor {}", kWhere, to_string(range.box), tensor);
+  return corrupt("{}: box {} of tensor {}", kRankReport, to_string(range.box), tensor);
 }
 
 // One part each, disjoint and with all elements of the tensor.
@@ -109,11 +109,11 @@ Result<std::vector<std::string>> check_ranges(std::span<const RangeRead> ranges,
 std::string print_ranges(std::span<const RangeRead> ranges) {
   std::vector<Object> all;
   for (const RangeRead& range : ranges) {
-    std::vector<Object> items{number(range.tensor), word(range.seal.lanes[0]),
+    std::vector<Object> items{int_object(range.tensor), word(range.seal.lanes[0]),
                               word(range.seal.lanes[1]), word(range.seal.bytes)};
     for (const Extent& extent : range.box.extents()) {
-      items.push_back(number(extent.lo));
-      items.push_back(number(extent.hi));
+      items.push_back(int_object(extent.lo));
+      items.push_back(int_object(extent.hi));
     }
     all.push_back(list(std::move(items)));
   }
@@ -122,9 +122,9 @@ std::string print_ranges(std::span<const RangeRead> ranges) {
 
 Result<std::vector<RangeRead>> parse_ranges(const std::string& text,
                                             std::span<const Tensor> tensors) {
-  const Object object = HOLDFAST_TRY(decode_object(bytes_of(text), kWhere));
+  const Object object = HOLDFAST_TRY(decode_object(bytes_of(text), kRankReport));
   const auto* all = object.as<Object::List>();
-  if (all == nullptr) return corrupt("{}: no list", kWhere);
+  if (all == nullptr) return corrupt("{}: no list", kRankReport);
   std::vector<RangeRead> ranges;
   for (const Object& item : all->items) {
     ranges.push_back(HOLDFAST_TRY(parse_range(item, tensors)));
@@ -140,7 +140,7 @@ std::string print_names(const std::vector<std::string>& names) {
 
 std::vector<std::string> parse_names(const std::string& text) {
   std::vector<std::string> names;
-  const Result<Object> object = decode_object(bytes_of(text), kWhere);
+  const Result<Object> object = decode_object(bytes_of(text), kRankReport);
   const auto* all = object.ok() ? object->as<Object::List>() : nullptr;
   if (all == nullptr) return names;
   for (const Object& item : all->items) {

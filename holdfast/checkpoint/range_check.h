@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/checkpoint/fill.h"
+#include "holdfast/checkpoint/read_pieces.h"
 
 namespace holdfast {
 

@@ -6,9 +6,9 @@
 #include <barrier>
 #include <latch>
 
-#include "holdfast/base/faulty_env.h"
 #include "holdfast/checkpoint/channel.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
+#include "holdfast/env/faulty_env.h"
 
 namespace holdfast::tests::ranks_test {
 namespace {
@@ -102,7 +102,7 @@ struct Ranks : ::testing::Test {
     SaverOptions made = test_options(boots);
     made.agree_within = std::chrono::hours(100'000);
     made.background = background;
-    made.mirrors = mirrors;
+    made.tiers = tiers;
     made.fail_after = fail_after;
     return made;
   }
@@ -128,7 +128,7 @@ struct Ranks : ::testing::Test {
   LocalNetwork network{disk, kRanks};
   int boots = 1;
   bool background = false;
-  std::vector<MirrorTo> mirrors;
+  std::vector<TierCopy> tiers;
   std::optional<Duration> fail_after;
 };
 
@@ -203,13 +203,13 @@ TEST_F(Ranks, OthersCloseWhileRankZeroStillMirrors) {
   FaultyEnv slow(disk);
   std::latch closed(kRanks - 1);
   slow.before(Op::kRename, 1, [&] { closed.wait(); });
-  mirrors = {{.tier = make_folder_tier(slow, "/mirror/gpt")}};
+  tiers = {{.tier = make_folder_tier(slow, "/mirror/gpt")}};
   run([&](int rank, Saver& saver) {
     EXPECT_OK(save(rank, saver, 1));
     EXPECT_OK(saver.close());
     if (rank != 0) closed.count_down();
   });
-  EXPECT_EQ(mirrors[0].tier->steps()->size(), 1u);
+  EXPECT_EQ(tiers[0].tier->steps()->size(), 1u);
 }
 
 TEST_F(Ranks, OneThatEndsAloneWaitsForNobodyAndNobodyForIt) {

@@ -7,7 +7,7 @@
 #include <sstream>
 
 #include "holdfast/base/checked.h"
-#include "holdfast/store/step_name.h"
+#include "holdfast/shard/step_name.h"
 
 namespace holdfast {
 namespace {

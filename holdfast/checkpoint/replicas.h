@@ -7,7 +7,7 @@
 // tensors themselves, in the background and before the next update; the digests go to rank 0
 // with the votes (commit.h), which lets no save pass whose digests differ. Boxes that the same
 // ranks hold have one digest together: which tensor it is that differs is looked for then,
-// when all ranks wait (StateGatherer::differing). What is small is compared as a whole at
+// when all ranks wait (LayoutAgreement::differing). What is small is compared as a whole at
 // each save.
 //
 // An update does not wait for a digest: what was not taken in time is compared eight saves
@@ -25,8 +25,8 @@
 
 #include "holdfast/base/mutex.h"
 #include "holdfast/base/xxh3.h"
-#include "holdfast/checkpoint/local_state.h"
-#include "holdfast/store/shard_writer.h"
+#include "holdfast/memory/local_state.h"
+#include "holdfast/shard/shard_writer.h"
 
 namespace holdfast {
 

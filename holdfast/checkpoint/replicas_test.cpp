@@ -7,7 +7,7 @@
 #include <algorithm>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
-#include "holdfast/store/device_testing.h"
+#include "holdfast/device/device_testing.h"
 
 namespace holdfast::tests {
 namespace {

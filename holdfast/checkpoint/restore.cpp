@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <map>
 
-#include "holdfast/base/patient_env.h"
 #include "holdfast/checkpoint/commit.h"
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/range_check.h"
+#include "holdfast/env/patient_env.h"
 
 namespace holdfast {
 namespace {
@@ -164,7 +164,7 @@ class Restore {
   // Fails where nobody can tell.
   Result<bool> is_whole(const Path& folder) {
     const Depth depth = options_.verify_all ? Depth::kFull : Depth::kFast;
-    Result<WholeReport> report = check_whole(env_, folder, depth);
+    Result<StepReport> report = check_step(env_, folder, depth);
     if (report.ok() && report->whole()) return true;
     if (!report.ok() && cannot_tell(report.error())) return report.error();
     skipped_.push_back(
@@ -210,7 +210,7 @@ class Restore {
     return opened;
   }
 
-  // Small files first: the rest stays readable once it is open (fill.h).
+  // Small files first: the rest stays readable once it is open (read_pieces.h).
   Result<Opened> open_here(const Path& folder) {
     StepFiles step = HOLDFAST_TRY(open_step(patient_, folder));
     Object objects = HOLDFAST_TRY(read_objects(patient_, step));
@@ -225,7 +225,7 @@ class Restore {
     const StepFiles& step = opened.step;
     const LocalState& into = *HOLDFAST_TRY(into_(step));
     HOLDFAST_TRY(follow_stream(devices_of(into.pieces), options_.stream));
-    Filled filled = HOLDFAST_TRY(fill(patient_, step, into, options_.read));
+    PiecesRead filled = HOLDFAST_TRY(read_pieces(patient_, step, into, options_.read));
     ranges_ = std::move(filled.by_range);
     seals_ = step.seals;
     tensors_.assign(step.collection.tensors().begin(), step.collection.tensors().end());

@@ -4,7 +4,7 @@
 //   2. All open it, and agree that they have.
 //   3. Every rank plans files -> its memory, reads what it needs and checks it.
 //   4. All report. Damage anywhere sends all ranks back to 1, to the step before; a rank
-//      that read parts without their chunks' digests (fill.h) sends along what they add
+//      that read parts without their chunks' digests (read_pieces.h) sends along what they add
 //      to their tensors' seals, and rank 0 holds the sums against the writers'.
 //   5. Rank 0 tells all the outcome.
 //
@@ -19,11 +19,11 @@
 
 #include <functional>
 
-#include "holdfast/base/event.h"
-#include "holdfast/base/transport.h"
-#include "holdfast/checkpoint/fill.h"
+#include "holdfast/checkpoint/read_pieces.h"
+#include "holdfast/env/event.h"
 #include "holdfast/store/run.h"
 #include "holdfast/store/tier.h"
+#include "holdfast/transport/transport.h"
 
 namespace holdfast {
 

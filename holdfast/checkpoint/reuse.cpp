@@ -2,7 +2,7 @@
 
 #include <fmt/format.h>
 
-#include "holdfast/store/step_name.h"
+#include "holdfast/shard/step_name.h"
 
 namespace holdfast {
 

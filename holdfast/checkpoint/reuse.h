@@ -9,9 +9,9 @@
 #include <memory>
 #include <string>
 
-#include "holdfast/base/env.h"
 #include "holdfast/base/mutex.h"
-#include "holdfast/store/shard_index.h"
+#include "holdfast/env/env.h"
+#include "holdfast/shard/shard_index.h"
 
 namespace holdfast {
 

@@ -97,7 +97,7 @@ class RunSaver : public Saver {
   Channel agree_;
   Channel close_;
   Committer committer_;
-  Mirror mirror_;
+  TierCopier copier_;
   ReuseHistory history_;
 
   // Of the training thread.

@@ -4,8 +4,8 @@
 #include <memory>
 #include <optional>
 
-#include "holdfast/base/env.h"
 #include "holdfast/base/mutex.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 

@@ -61,8 +61,8 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
       agree_(env, transport, kAgreeTag),
       close_(env, transport, kCloseTag, true),
       committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_),
-      mirror_(env, run_.path(),
-              owner_.has_value() ? options_.mirrors : std::vector<MirrorTo>(),
+      copier_(env, run_.path(),
+              owner_.has_value() ? options_.tiers : std::vector<TierCopy>(),
               options_.events, options_.background),
       history_(options_.incremental, options_.full_every) {
   if (!options_.background) return;
@@ -216,7 +216,7 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
   HOLDFAST_TRY(check_texts(request, options_.software));
   task.objects = request.objects_later;
   if (task.objects == nullptr) {
-    task.objects = std::make_shared<PromisedObjects>();
+    task.objects = std::make_shared<FutureObjects>();
     task.objects->keep(std::move(request.objects));
   }
   // The copying begins at once, and comes first.
@@ -270,7 +270,7 @@ std::set<std::string> RunSaver::bases_in_use() {
   MutexLock lock(mutex_);
   for (const Task& task : to_commit_) names.insert(task->base);
   names.insert(history_.chosen());
-  names.insert(mirror_.reading());
+  names.insert(copier_.reading());
   return names;
 }
 
@@ -391,7 +391,11 @@ Result<void> RunSaver::settle_task(SaveTask& task,
     HOLDFAST_TRY(wait_captured(task, kNoDeadline));
     if (!task.staged) return {};
   }
-  if (task.shot != nullptr) HOLDFAST_TRY(task.shot->make_wait(stream, *task.writer));
+  if (task.shot != nullptr) {
+    for (const Device* device : task.shot->by_ring()) {
+      HOLDFAST_TRY(task.writer->make_wait(stream, *device));
+    }
+  }
   const std::vector<size_t> seen = HOLDFAST_TRY(task.guard->changed());
   const std::vector<std::string> torn = task.shard.names(seen, changed);
   if (torn.empty()) {

@@ -21,17 +21,17 @@
 #include <map>
 #include <memory>
 
-#include "holdfast/base/event.h"
-#include "holdfast/base/promised.h"
-#include "holdfast/base/transport.h"
+#include "holdfast/base/future.h"
 #include "holdfast/checkpoint/channel.h"
-#include "holdfast/checkpoint/guard.h"
-#include "holdfast/checkpoint/local_state.h"
-#include "holdfast/checkpoint/mirror.h"
 #include "holdfast/checkpoint/save_handle.h"
+#include "holdfast/checkpoint/tier_copier.h"
+#include "holdfast/env/event.h"
+#include "holdfast/memory/guard.h"
+#include "holdfast/memory/local_state.h"
 #include "holdfast/state/object.h"
 #include "holdfast/store/process.h"
 #include "holdfast/store/retention.h"
+#include "holdfast/transport/transport.h"
 
 namespace holdfast {
 
@@ -56,7 +56,7 @@ struct SaverOptions {
   // What the run directory is called as a tier ("memory" if it is in shared memory), and
   // those that committed steps are copied to; rank 0 does it.
   std::string tier = "disk";
-  std::vector<MirrorTo> mirrors{};
+  std::vector<TierCopy> tiers{};
   // Lets a run directory without a step begin although a mirror, which may hold the run,
   // does not answer. What the mirror holds then stays another run's.
   bool allow_unreachable_tiers = false;
@@ -93,7 +93,7 @@ struct SaveObjects {
   Object of_all{};   // the same on all ranks; rank 0's is kept
   Object of_rank{};  // this rank's alone
 };
-using PromisedObjects = Promised<Result<SaveObjects>>;
+using FutureObjects = Future<Result<SaveObjects>>;
 
 struct SaveRequest {
   int64_t step = 0;
@@ -102,7 +102,7 @@ struct SaveRequest {
   SaveObjects objects{};
   // Or, if it takes long to gather them: the tensors are copied meanwhile. To be kept on the
   // same thread, before any other call; an error ends the save. Only with background threads.
-  std::shared_ptr<PromisedObjects> objects_later{};
+  std::shared_ptr<FutureObjects> objects_later{};
   std::map<std::string, double> metrics{};
   std::string parallel{};  // the parallel configuration, in words
   std::string parent{};    // the step folder that the job went on from

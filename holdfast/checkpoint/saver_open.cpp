@@ -5,7 +5,7 @@
 #include "holdfast/checkpoint/free_memory.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
 #include "holdfast/store/events.h"
-#include "holdfast/store/place.h"
+#include "holdfast/store/location.h"
 
 namespace holdfast {
 namespace {
@@ -18,9 +18,9 @@ Result<void> check_options(const SaverOptions& options) {
   }
   if (options.lease <= Duration::zero())
     return invalid("lease: want more than nothing");
-  for (const MirrorTo& mirror : options.mirrors) {
-    if (mirror.tier == nullptr || mirror.every < 1) {
-      return invalid("mirror: every {}, want a tier and 1 or more", mirror.every);
+  for (const TierCopy& copy : options.tiers) {
+    if (copy.tier == nullptr || copy.every < 1) {
+      return invalid("mirror: every {}, want a tier and 1 or more", copy.every);
     }
   }
   if (options.compress < 0 || options.compress > 22) {
@@ -65,7 +65,7 @@ Result<void> check_no_run(const Path& path, const SaverOptions& options,
 
 Result<Offers> ask_mirrors(Env& env, const Path& path, const SaverOptions& options) {
   std::vector<std::shared_ptr<StorageTier>> tiers;
-  for (const MirrorTo& mirror : options.mirrors) tiers.push_back(mirror.tier);
+  for (const TierCopy& copy : options.tiers) tiers.push_back(copy.tier);
   const Result<Run> run = Run::open(env, path);
   return ask_tiers(tiers, run.ok() ? run->id() : "");
 }
@@ -109,7 +109,7 @@ Result<Opened> open_run(Env& env, const Path& path, Channel& channel,
   if (!channel.coordinator()) {
     // A tier that does not answer is asked for longer than ranks wait for a decision.
     const Duration within =
-        options.mirrors.empty() ? options.agree_within : options.write_within;
+        options.tiers.empty() ? options.agree_within : options.write_within;
     const Message told = HOLDFAST_TRY(channel.hear(0, within));
     if (told.error.has_value()) return *told.error;
     return Opened{.run = HOLDFAST_TRY(Run::open(env, path).within(

@@ -1,4 +1,4 @@
-#include "holdfast/base/thread_manners.h"
+#include "holdfast/base/thread_priority.h"
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
 
@@ -11,7 +11,7 @@ constexpr int64_t kQuick = int64_t{1} << 20;  // bytes that are digested in no t
 }  // namespace
 
 void RunSaver::capture_tasks() {
-  wait_for_turns();
+  use_batch_scheduling();
   while (const Task task = next_to_capture()) {
     commits_.notify_one();
     capture(*task);
@@ -61,7 +61,7 @@ void RunSaver::take_digests(SaveTask& task) {
 }
 
 void RunSaver::commit_tasks() {
-  wait_for_turns();
+  use_batch_scheduling();
   while (const Task task = next_to_commit()) commit(*task);
 }
 
@@ -112,7 +112,7 @@ void RunSaver::commit(SaveTask& task) {
   leave(task, outcome);
   if (outcome.ok()) {
     committer_.retain(busy);
-    mirror_.committed();
+    copier_.committed();
   }
   MutexLock lock(mutex_);
   --unfinished_;
@@ -169,7 +169,7 @@ Error RunSaver::still_under_way() const {
 }
 
 Result<void> RunSaver::finish(Instant deadline) {
-  if (!wait_idle(deadline) || !mirror_.wait_idle(deadline)) return still_under_way();
+  if (!wait_idle(deadline) || !copier_.wait_idle(deadline)) return still_under_way();
   {
     MutexLock lock(mutex_);
     stopping_ = true;

@@ -6,7 +6,7 @@
 #include "holdfast/checkpoint/verified_source.h"
 #include "holdfast/checkpoint/write_plan.h"
 #include "holdfast/state/object_json.h"
-#include "holdfast/store/whole.h"
+#include "holdfast/store/step_check.h"
 
 namespace holdfast {
 namespace {

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "holdfast/formats/contents.h"
+#include "holdfast/shard/shard_index.h"
 #include "holdfast/store/manifest.h"
-#include "holdfast/store/shard_index.h"
 
 namespace holdfast {
 

@@ -1,14 +1,10 @@
 // Saving to one tier, with copies on others, and coming back from whichever is left.
 #include <gtest/gtest.h>
 
-#include "holdfast/base/faulty_env.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/fetch.h"
-#include "holdfast/checkpoint/open_any.h"
-#include "holdfast/checkpoint/overview.h"
-#include "holdfast/checkpoint/verify.h"
-#include "holdfast/store/object_env.h"
-#include "holdfast/store/object_memory_testing.h"
+#include "holdfast/env/faulty_env.h"
+#include "holdfast/remote/object_memory_testing.h"
 
 namespace holdfast::tests::tiers_test {
 namespace {
@@ -26,8 +22,8 @@ struct Tiers : ::testing::Test {
   SaverOptions options(int boots) {
     SaverOptions made = test_options(boots);
     made.tier = "memory";
-    made.mirrors = {{.tier = disk},
-                    {.tier = remote, .every = 2, .keep = Keep{.last = 1}}};
+    made.tiers = {{.tier = disk},
+                  {.tier = remote, .every = 2, .keep = Keep{.last = 1}}};
     made.events = &events;
     return made;
   }
@@ -49,7 +45,7 @@ struct Tiers : ::testing::Test {
   void save_to(const std::vector<std::shared_ptr<StorageTier>>& tiers, int64_t step,
                int boots, const Path& run = kRun) {
     SaverOptions made = test_options(boots);
-    for (const auto& tier : tiers) made.mirrors.push_back({.tier = tier});
+    for (const auto& tier : tiers) made.tiers.push_back({.tier = tier});
     const auto saver = Saver::open(env, run, nullptr, made);
     ASSERT_OK(saver);
     job.set(values_at(step));
@@ -67,7 +63,7 @@ struct Tiers : ::testing::Test {
   CollectingSink events;
   std::shared_ptr<StorageTier> disk = make_folder_tier(env, "/disk/gpt");
   std::shared_ptr<StorageTier> remote =
-      make_object_tier(ObjectTier::create(store, "gpt").value());
+      make_object_tier(ObjectStoreRun::create(store, "gpt").value());
   Job job{replicated(tensors(), 1)};
 };
 
@@ -198,7 +194,7 @@ struct LostRun : Tiers {
   Result<void> open(std::vector<std::shared_ptr<StorageTier>> tiers,
                     bool allow = false) {
     SaverOptions opened = test_options(2);
-    for (auto& tier : tiers) opened.mirrors.push_back({.tier = tier});
+    for (auto& tier : tiers) opened.tiers.push_back({.tier = tier});
     opened.allow_unreachable_tiers = allow;
     const auto saver = Saver::open(env, kRun, nullptr, opened);
     return saver.ok() ? (*saver)->close() : Result<void>(saver.error());
@@ -373,104 +369,6 @@ TEST_F(Tiers, AStepThatIsPinnedInATierStaysThere) {
   ASSERT_OK(pin(Run::open(env, "/disk/gpt").value(), {.step = 1}));
   ASSERT_OK(retain(*disk, {.last = 1}));
   EXPECT_EQ(disk->steps()->size(), 2u);
-}
-
-// Steps 1 and 2, and step 1 once more, in the bucket "runs" under "gpt".
-struct Objects : Tiers {
-  void SetUp() override {
-    save(1, 2, 1);
-    save(1, 1, 2);
-    const auto tier = make_object_tier(ObjectTier::create(*bucket, "gpt").value());
-    const auto run = make_folder_tier(env, kRun);
-    for (const TierStep& step : run->steps().value()) {
-      ASSERT_OK(copy_step(*run, step, *tier));
-    }
-  }
-  void flip(const std::string& suffix) {
-    for (const ObjectInfo& object : bucket->list("gpt/").value()) {
-      if (!object.key.ends_with(suffix)) continue;
-      Bytes bytes = bucket->get(object.key, kReadLimit).value();
-      bytes[bytes.size() / 2] ^= std::byte{1};
-      ASSERT_OK(bucket->put(object.key, bytes));
-    }
-  }
-
-  const std::shared_ptr<MemoryObjectStore> bucket =
-      std::make_shared<MemoryObjectStore>();
-  ObjectEnv opened{
-      env, [this](const std::string& name) -> Result<std::shared_ptr<ObjectStore>> {
-        if (name != "runs") return not_found("s3://{}: no such bucket", name);
-        return std::shared_ptr<ObjectStore>(bucket);
-      }};
-  const Path gpt = "s3://runs/gpt";
-};
-
-TEST_F(Objects, AreListedLikeARunDirectory) {
-  const Result<Overview> seen = overview(opened, "s3://runs");
-  ASSERT_OK(seen);
-  ASSERT_EQ(seen->runs.size(), 1u);
-  const RunView& run = seen->runs[0];
-  EXPECT_EQ(run.path, gpt);
-  ASSERT_EQ(run.steps.size(), 3u);
-  EXPECT_EQ(run.steps[0].step.name.text(), "step-00000001.g2");
-  EXPECT_EQ(run.steps[1].step.name.text(), "step-00000002");
-  EXPECT_TRUE(run.steps[0].newest);
-  EXPECT_ERROR(overview(opened, "s3://runs/other"), ErrorCode::kNotFound);
-  EXPECT_ERROR(overview(opened, "s3://elsewhere/gpt"), ErrorCode::kNotFound);
-}
-
-TEST_F(Objects, AreFoundByStepAndRestoredWithoutACopy) {
-  EXPECT_EQ(find_any(opened, "s3://runs/gpt@2")->path, gpt / "step-00000002");
-  EXPECT_EQ(find_any(opened, "s3:/runs/gpt/")->path.filename(), "step-00000001.g2");
-  EXPECT_ERROR(find_any(opened, "s3://runs/gpt@7"), ErrorCode::kNotFound);
-  job.set(values_at(9));
-  const LocalState state = job.state(0);
-  const Result<RestoredState> restored =
-      restore(opened, gpt, state, nullptr, {.step = 2});
-  ASSERT_OK(restored);
-  EXPECT_TRUE(job.has(values_at(2)));
-}
-
-TEST_F(Objects, AreVerifiedToTheLastByte) {
-  const auto whole = verify(opened, gpt);
-  ASSERT_OK(whole);
-  ASSERT_EQ(whole->size(), 3u);
-  for (const Verified& step : *whole) EXPECT_TRUE(step.whole());
-  flip(".safetensors");
-  for (const Verified& step : verify(opened, gpt).value()) EXPECT_FALSE(step.whole());
-}
-
-TEST_F(Objects, ADamagedManifestHasNoNumberAndTheNameOfItsKey) {
-  const auto keys = bucket->list("gpt/manifest-").value();
-  Bytes bytes = bucket->get(keys[1].key, kReadLimit).value();  // of step 2
-  bytes[bytes.size() / 2] ^= std::byte{1};
-  ASSERT_OK(bucket->put(keys[1].key, bytes));
-  const Result<RunView> seen = view_run(opened, gpt);
-  ASSERT_OK(seen);
-  EXPECT_EQ(seen->steps.size(), 2u);
-  ASSERT_EQ(seen->skipped.size(), 1u);
-  EXPECT_EQ("gpt/" + seen->skipped[0].folder, keys[1].key);
-  EXPECT_EQ(seen->skipped[0].error.code(), ErrorCode::kCorrupt);
-  EXPECT_ERROR(find_any(opened, "s3://runs/gpt@0"), ErrorCode::kNotFound);
-  const auto verified = verify(opened, gpt).value();
-  ASSERT_EQ(verified.size(), 3u);
-  EXPECT_EQ("s3://runs/" + keys[1].key, verified[2].path);
-  EXPECT_FALSE(verified[2].whole());
-}
-
-TEST_F(Objects, ADamagedManifestIsNotPassedOver) {
-  flip(".json");
-  const auto seen = verify(opened, gpt);
-  ASSERT_OK(seen);
-  EXPECT_EQ(seen->size(), 3u);
-  for (const Verified& step : *seen) EXPECT_FALSE(step.whole());
-}
-
-TEST_F(Objects, AreNotWrittenTo) {
-  EXPECT_ERROR(opened.write_file(gpt / "latest", {}), ErrorCode::kUnsupported);
-  EXPECT_ERROR(opened.create_folder(gpt / "step-00000009"), ErrorCode::kUnsupported);
-  EXPECT_ERROR(opened.remove_file(gpt / "holdfast.json"), ErrorCode::kUnsupported);
-  EXPECT_ERROR(opened.rename(kRun, gpt), ErrorCode::kUnsupported);
 }
 
 }  // namespace

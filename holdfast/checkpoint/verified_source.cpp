@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "holdfast/base/crc32c.h"
-#include "holdfast/store/chunk_reader.h"
+#include "holdfast/shard/chunk_reader.h"
 
 namespace holdfast {
 

@@ -5,8 +5,8 @@
 #include <memory>
 
 #include "holdfast/base/mutex.h"
-#include "holdfast/base/source_sink.h"
-#include "holdfast/store/shard_index.h"
+#include "holdfast/env/source_sink.h"
+#include "holdfast/shard/shard_index.h"
 
 namespace holdfast {
 

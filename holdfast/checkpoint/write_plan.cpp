@@ -5,7 +5,7 @@
 #include <unordered_map>
 
 #include "holdfast/formats/safetensors.h"
-#include "holdfast/state/writers.h"
+#include "holdfast/plan/writer_assignment.h"
 
 namespace holdfast {
 namespace {

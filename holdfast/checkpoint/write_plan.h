@@ -6,10 +6,10 @@
 // need not be written because an older step has them (reuse.h).
 #pragma once
 
-#include "holdfast/checkpoint/local_state.h"
 #include "holdfast/checkpoint/reuse.h"
-#include "holdfast/store/shard_index.h"
-#include "holdfast/store/shard_writer.h"
+#include "holdfast/memory/local_state.h"
+#include "holdfast/shard/shard_index.h"
+#include "holdfast/shard/shard_writer.h"
 
 namespace holdfast {
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/base/env.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/base/memory_env.h"
 #include "holdfast/cli/cli.h"
+#include "holdfast/env/memory_env.h"
 
 namespace holdfast::tests {
 

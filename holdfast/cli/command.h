@@ -13,9 +13,9 @@
 #include <variant>
 #include <vector>
 
-#include "holdfast/base/env.h"
-#include "holdfast/checkpoint/open_any.h"
 #include "holdfast/cli/cli.h"
+#include "holdfast/env/env.h"
+#include "holdfast/inspect/open_any.h"
 
 namespace holdfast {
 

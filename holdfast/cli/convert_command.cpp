@@ -3,12 +3,12 @@
 
 #include <memory>
 
-#include "holdfast/checkpoint/convert.h"
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/interruption.h"
 #include "holdfast/cli/json_report.h"
 #include "holdfast/cli/progress.h"
 #include "holdfast/cli/text.h"
+#include "holdfast/inspect/convert.h"
 
 namespace holdfast {
 namespace {

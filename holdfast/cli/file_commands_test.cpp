@@ -6,8 +6,8 @@
 #include <cstring>
 
 #include "holdfast/base/json.h"
-#include "holdfast/base/memory_env.h"
 #include "holdfast/cli/cli_testing.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/formats/contents_testing.h"
 #include "holdfast/formats/format.h"
 

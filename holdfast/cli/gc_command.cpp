@@ -53,7 +53,7 @@ Result<Keep> keep_of(const GcArguments& arguments) {
               .order = arguments.max ? Best::kMax : Best::kMin};
 }
 
-void print_collected(const Context& context, const Collected& done, bool dry_run) {
+void print_collected(const Context& context, const GcResult& done, bool dry_run) {
   const char* would = dry_run ? "would be " : "";
   int64_t bytes = 0;
   for (const auto& [name, size] : done.removed) {
@@ -77,8 +77,8 @@ void print_collected(const Context& context, const Collected& done, bool dry_run
 
 Result<ExitCode> gc(const Context& context, const GcArguments& arguments) {
   const Keep keep = HOLDFAST_TRY(keep_of(arguments));
-  const Collected done = HOLDFAST_TRY(
-      collect(context.env, arguments.run, keep, {.dry_run = arguments.dry_run}));
+  const GcResult done = HOLDFAST_TRY(collect_garbage(context.env, arguments.run, keep,
+                                                     {.dry_run = arguments.dry_run}));
   if (arguments.json) {
     fmt::print(context.out, "{}\n", gc_json(arguments.run, arguments.dry_run, done));
   } else {

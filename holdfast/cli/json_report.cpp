@@ -116,7 +116,7 @@ OrderedJson pieces_json(const Collection& collection, TensorId id) {
   return pieces;
 }
 
-OrderedJson tensor_json(const Shown& shown, TensorId id, bool layout) {
+OrderedJson tensor_json(const PathSummary& shown, TensorId id, bool layout) {
   const Tensor& tensor = shown.collection.tensor(id);
   OrderedJson json{{"name", tensor.name},
                    {"dtype", name_of(tensor.dtype)},
@@ -172,18 +172,18 @@ std::string error_json(const Error& error, ExitCode exit) {
                        {"exit", static_cast<int>(exit)}}}});
 }
 
-std::string ls_json(std::span<const Overview> overviews,
+std::string ls_json(std::span<const RunList> lists,
                     std::span<const FailedPath> failed) {
   OrderedJson runs = OrderedJson::array(), skipped = OrderedJson::array();
-  for (const Overview& overview : overviews) {
-    for (const RunView& run : overview.runs) runs.push_back(run_json(run));
-    for (const auto& entry : skipped_json(overview.skipped)) skipped.push_back(entry);
+  for (const RunList& list_runs : lists) {
+    for (const RunView& run : list_runs.runs) runs.push_back(run_json(run));
+    for (const auto& entry : skipped_json(list_runs.skipped)) skipped.push_back(entry);
   }
   return print_json(
       {{"runs", runs}, {"skipped", skipped}, {"errors", errors_json(failed)}});
 }
 
-std::string show_json(const Shown& shown, bool layout) {
+std::string show_json(const PathSummary& shown, bool layout) {
   OrderedJson tensors = OrderedJson::array(), of_ranks = OrderedJson::object();
   for (TensorId id = 0; id < shown.collection.tensors().size(); ++id) {
     tensors.push_back(tensor_json(shown, id, layout));
@@ -237,7 +237,7 @@ std::string diff_json(const std::string& a, const std::string& b,
                      {"tensors", tensors}});
 }
 
-std::string gc_json(const std::string& run, bool dry_run, const Collected& done) {
+std::string gc_json(const std::string& run, bool dry_run, const GcResult& done) {
   OrderedJson removed = OrderedJson::array(), kept = OrderedJson::array();
   for (const auto& [name, bytes] : done.removed) {
     removed.push_back({{"folder", name.text()}, {"bytes", bytes}});

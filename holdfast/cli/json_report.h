@@ -6,26 +6,25 @@
 #include <span>
 #include <string>
 
-#include "holdfast/checkpoint/collect.h"
-#include "holdfast/checkpoint/convert.h"
-#include "holdfast/checkpoint/diff.h"
-#include "holdfast/checkpoint/overview.h"
-#include "holdfast/checkpoint/verify.h"
 #include "holdfast/cli/command.h"
-#include "holdfast/cli/shown.h"
+#include "holdfast/cli/path_summary.h"
+#include "holdfast/inspect/convert.h"
+#include "holdfast/inspect/diff.h"
+#include "holdfast/inspect/gc.h"
+#include "holdfast/inspect/list_runs.h"
+#include "holdfast/inspect/verify.h"
 
 namespace holdfast {
 
 // As in cli.h.
 std::string error_json(const Error& error, ExitCode exit);
-std::string ls_json(std::span<const Overview> overviews,
-                    std::span<const FailedPath> failed);
-std::string show_json(const Shown& shown, bool layout);
+std::string ls_json(std::span<const RunList> lists, std::span<const FailedPath> failed);
+std::string show_json(const PathSummary& shown, bool layout);
 std::string verify_json(std::span<const Verified> all,
                         std::span<const FailedPath> failed);
 std::string diff_json(const std::string& a, const std::string& b,
                       const DiffReport& report);
-std::string gc_json(const std::string& run, bool dry_run, const Collected& done);
+std::string gc_json(const std::string& run, bool dry_run, const GcResult& done);
 std::string pin_json(const std::string& run, const std::string& folder, bool pinned);
 std::string convert_json(const Converted& done);
 

@@ -86,9 +86,9 @@ void print_run(const Context& context, const RunView& run) {
   }
 }
 
-void print_all(const Context& context, const std::vector<Overview>& all) {
+void print_all(const Context& context, const std::vector<RunList>& all) {
   bool first = true;
-  for (const Overview& one : all) {
+  for (const RunList& one : all) {
     for (const RunView& run : one.runs) {
       if (!first) fmt::print(context.out, "\n");
       print_run(context, run);
@@ -102,10 +102,10 @@ void print_all(const Context& context, const std::vector<Overview>& all) {
 }
 
 Result<ExitCode> ls(const Context& context, const LsArguments& arguments) {
-  std::vector<Overview> all;
+  std::vector<RunList> all;
   std::vector<FailedPath> failed;
   for (const std::string& path : arguments.paths) {
-    Result<Overview> seen = overview(context.env, path);
+    Result<RunList> seen = list_runs(context.env, path);
     if (seen.ok()) {
       all.push_back(*std::move(seen));
     } else {

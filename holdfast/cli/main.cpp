@@ -6,10 +6,10 @@
 #include <new>
 #include <string_view>
 
-#include "holdfast/base/posix_env.h"
 #include "holdfast/cli/cli.h"
-#include "holdfast/store/object_env.h"
-#include "holdfast/store/s3_store.h"
+#include "holdfast/env/posix_env.h"
+#include "holdfast/remote/s3_store.h"
+#include "holdfast/store/object_store_env.h"
 
 namespace {
 
@@ -33,7 +33,7 @@ std::optional<std::string> variable(const std::string& name) {
 int main(int argc, char** argv) {
   try {
     const auto machine = holdfast::make_posix_env();
-    holdfast::ObjectEnv env(*machine, [&](const std::string& bucket) {
+    holdfast::ObjectStoreEnv env(*machine, [&](const std::string& bucket) {
       return holdfast::open_s3_from(*machine, variable, bucket);
     });
     const int code = holdfast::run_cli({argv + 1, argv + argc}, env, std::cout,

@@ -3,9 +3,9 @@
 
 #include <memory>
 
-#include "holdfast/checkpoint/open_any.h"
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/json_report.h"
+#include "holdfast/inspect/open_any.h"
 #include "holdfast/store/retention.h"
 
 namespace holdfast {

@@ -7,11 +7,11 @@
 #include "holdfast/cli/json_print.h"
 #include "holdfast/cli/plan_report.h"
 #include "holdfast/cli/text.h"
+#include "holdfast/models/families.h"
+#include "holdfast/models/hf_config.h"
+#include "holdfast/models/resize.h"
+#include "holdfast/plan/plan_json.h"
 #include "holdfast/state/collection_json.h"
-#include "holdfast/state/families.h"
-#include "holdfast/state/hf_config.h"
-#include "holdfast/state/plan_json.h"
-#include "holdfast/state/resize.h"
 
 namespace holdfast {
 namespace {

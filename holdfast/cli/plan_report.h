@@ -3,7 +3,7 @@
 
 #include <string>
 
-#include "holdfast/state/resize.h"
+#include "holdfast/models/resize.h"
 
 namespace holdfast {
 

@@ -7,9 +7,9 @@
 #include <optional>
 #include <string>
 
-#include "holdfast/base/env.h"
 #include "holdfast/cli/command.h"
-#include "holdfast/store/whole.h"
+#include "holdfast/env/env.h"
+#include "holdfast/store/step_check.h"
 
 namespace holdfast {
 

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <sstream>
 
-#include "holdfast/base/memory_env.h"
+#include "holdfast/env/memory_env.h"
 
 namespace holdfast {
 namespace {

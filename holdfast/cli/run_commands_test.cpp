@@ -8,10 +8,10 @@
 #include <optional>
 
 #include "holdfast/base/json.h"
-#include "holdfast/base/posix_env.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/cli/cli_testing.h"
+#include "holdfast/env/posix_env.h"
 
 namespace holdfast::tests {
 namespace {

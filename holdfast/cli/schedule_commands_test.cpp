@@ -2,8 +2,8 @@
 #include <gtest/gtest.h>
 
 #include "holdfast/base/json.h"
-#include "holdfast/base/memory_env.h"
 #include "holdfast/cli/cli_testing.h"
+#include "holdfast/env/memory_env.h"
 
 namespace holdfast {
 namespace {

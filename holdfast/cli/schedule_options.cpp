@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "holdfast/base/event_log.h"
+#include "holdfast/env/event_log.h"
 #include "holdfast/schedule/allocate.h"
 #include "holdfast/schedule/learn.h"
 #include "holdfast/schedule/loss_fit.h"

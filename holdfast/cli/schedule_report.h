@@ -5,7 +5,7 @@
 #include <string>
 
 #include "holdfast/cli/schedule_options.h"
-#include "holdfast/schedule/planner.h"
+#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/recommend.h"
 #include "holdfast/schedule/simulate.h"
 

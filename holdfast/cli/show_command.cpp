@@ -66,7 +66,7 @@ void print_summary(const Context& context, const Collection& collection) {
   }
 }
 
-void print_tensors(const Context& context, const Shown& shown) {
+void print_tensors(const Context& context, const PathSummary& shown) {
   Table table("llrrl");
   table.add({"tensor", "dtype", "shape", "size", "seal"});
   for (TensorId id = 0; id < shown.collection.tensors().size(); ++id) {
@@ -110,7 +110,7 @@ void print_object(const Context& context, const std::string& label,
       cut ? "... (--objects shows all)" : "");
 }
 
-void print_objects(const Context& context, const Shown& shown, bool all) {
+void print_objects(const Context& context, const PathSummary& shown, bool all) {
   print_object(context, "objects", shown.objects, all);
   for (const auto& [rank, object] : shown.rank_objects) {
     print_object(context, fmt::format("objects of rank {}", rank), object, all);
@@ -121,7 +121,7 @@ void print_objects(const Context& context, const Shown& shown, bool all) {
 }
 
 Result<ExitCode> show(const Context& context, const ShowArguments& arguments) {
-  const Shown shown = HOLDFAST_TRY(look_at(context.env, arguments.path));
+  const PathSummary shown = HOLDFAST_TRY(summarize_path(context.env, arguments.path));
   if (arguments.json) {
     fmt::print(context.out, "{}\n", show_json(shown, arguments.layout));
     return ExitCode::kDone;
@@ -154,21 +154,21 @@ std::vector<int> ranks_with_objects(const Manifest& manifest) {
   return ranks;
 }
 
-Result<Shown> look_at_file(Env& env, const Found& found) {
+Result<PathSummary> look_at_file(Env& env, const Found& found) {
   Contents contents = HOLDFAST_TRY(open_found(env, found));
-  return Shown{.found = found,
-               .collection = std::move(contents.collection),
-               .objects = std::move(contents.objects),
-               .metadata = std::move(contents.metadata)};
+  return PathSummary{.found = found,
+                     .collection = std::move(contents.collection),
+                     .objects = std::move(contents.objects),
+                     .metadata = std::move(contents.metadata)};
 }
 
-Result<Shown> look_at_step(Env& env, const Found& found) {
+Result<PathSummary> look_at_step(Env& env, const Found& found) {
   const StepFiles step = HOLDFAST_TRY(open_step(env, found.path));
-  Shown shown{.found = found,
-              .collection = step.collection,
-              .objects = HOLDFAST_TRY(read_objects(env, step)),
-              .manifest = step.manifest,
-              .seals = step.seals};
+  PathSummary shown{.found = found,
+                    .collection = step.collection,
+                    .objects = HOLDFAST_TRY(read_objects(env, step)),
+                    .manifest = step.manifest,
+                    .seals = step.seals};
   for (const int rank : ranks_with_objects(step.manifest)) {
     shown.rank_objects.emplace(rank, HOLDFAST_TRY(read_objects(env, step, rank)));
   }
@@ -177,7 +177,7 @@ Result<Shown> look_at_step(Env& env, const Found& found) {
 
 }  // namespace
 
-std::optional<std::string> seal_text(const Shown& shown, TensorId id) {
+std::optional<std::string> seal_text(const PathSummary& shown, TensorId id) {
   if (id >= shown.seals.size()) return std::nullopt;
   const Tensor& tensor = shown.collection.tensor(id);
   const Seal& seal = shown.seals[id];
@@ -185,8 +185,8 @@ std::optional<std::string> seal_text(const Shown& shown, TensorId id) {
   return print_seal(seal, tensor.dtype, tensor.shape);
 }
 
-Result<Shown> look_at(Env& env, const Path& path) {
-  std::optional<Shown> shown;
+Result<PathSummary> summarize_path(Env& env, const Path& path) {
+  std::optional<PathSummary> shown;
   Found found = HOLDFAST_TRY(use_any(env, path, [&](const Found& one) -> Result<void> {
     shown = HOLDFAST_TRY(one.step() ? look_at_step(env, one) : look_at_file(env, one));
     return {};

@@ -5,7 +5,7 @@
 
 #include "holdfast/schedule/allocate.h"
 #include "holdfast/schedule/intervals.h"
-#include "holdfast/schedule/portable.h"
+#include "holdfast/schedule/reproducible_math.h"
 
 namespace holdfast {
 namespace {
@@ -77,7 +77,7 @@ Result<StudyCell> measure(double stall, double rate, double theta1) {
 // How many deviations a normal value exceeds with the chance 0.05 / comparisons, both
 // sides: the leading terms of the tail's inverse.
 double corrected_deviations(int64_t comparisons) {
-  using portable::log;
+  using reproducible::log;
   const double log_odds = 2 * log(2 * static_cast<double>(comparisons) / 0.05);
   return std::sqrt(log_odds - log(log_odds) - log(2 * M_PI) + 0.5);
 }
@@ -233,7 +233,7 @@ Result<std::vector<double>> study_phases() {
   constexpr int kPhases = 102;
   Problem p{.length = 30 * kMinute, .stall = 0.09};
   p.mtbf = kMinute / 0.0042;
-  p.curve = Curve::exponential(portable::exp(0.787), 0.078 / kMinute).value();
+  p.curve = Curve::exponential(reproducible::exp(0.787), 0.078 / kMinute).value();
   p.objective = Objective::kProgress;
   const Grid grid = HOLDFAST_TRY(Grid::build(p));
   const std::vector<Contestant> plans{

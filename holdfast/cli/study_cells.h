@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/schedule/planner.h"
+#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/simulate.h"
 
 namespace holdfast {

@@ -4,8 +4,8 @@
 
 #include <algorithm>
 
-#include "holdfast/base/posix_env.h"
 #include "holdfast/base/testing.h"
+#include "holdfast/env/posix_env.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
 

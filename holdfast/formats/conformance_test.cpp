@@ -1,8 +1,8 @@
 // What every format must do, written once and run over each that this build can write.
 #include <gtest/gtest.h>
 
-#include "holdfast/base/faulty_env.h"
-#include "holdfast/base/memory_env.h"
+#include "holdfast/env/faulty_env.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/formats/contents_testing.h"
 #include "holdfast/formats/format.h"
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/base/source_sink.h"
+#include "holdfast/env/source_sink.h"
 #include "holdfast/state/collection.h"
 #include "holdfast/state/object.h"
 

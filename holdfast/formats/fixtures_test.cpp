@@ -2,7 +2,7 @@
 #include <gtest/gtest.h>
 
 #include "holdfast/base/json.h"
-#include "holdfast/base/posix_env.h"
+#include "holdfast/env/posix_env.h"
 #include "holdfast/formats/contents_testing.h"
 #include "holdfast/formats/format.h"
 

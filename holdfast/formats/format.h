@@ -10,7 +10,7 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/base/env.h"
+#include "holdfast/env/env.h"
 #include "holdfast/formats/contents.h"
 
 namespace holdfast {

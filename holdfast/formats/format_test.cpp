@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "holdfast/base/memory_env.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/formats/contents_testing.h"
 
 namespace holdfast {

@@ -27,7 +27,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/base/source_sink.h"
+#include "holdfast/env/source_sink.h"
 #include "holdfast/formats/contents.h"
 
 namespace holdfast {

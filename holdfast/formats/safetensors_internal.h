@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/base/source_sink.h"
+#include "holdfast/env/source_sink.h"
 #include "holdfast/formats/contents.h"
 
 namespace holdfast {

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <string_view>
 
-#include "holdfast/base/env.h"
+#include "holdfast/env/env.h"
 #include "holdfast/formats/contents.h"
 
 namespace holdfast {

@@ -2,7 +2,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "holdfast/base/memory_env.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
 

@@ -7,8 +7,8 @@
 #include <map>
 #include <optional>
 
-#include "holdfast/base/posix_env.h"
 #include "holdfast/base/testing.h"
+#include "holdfast/env/posix_env.h"
 #include "holdfast/formats/torch_zip_testing.h"
 
 namespace holdfast::torch_zip_test {

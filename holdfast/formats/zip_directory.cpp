@@ -221,8 +221,8 @@ Result<Directory> read_directory(const Source& source) {
     const DirectoryEntry& entry = directory.entries.back();
     if (entry.header_offset > end.offset || entry.packed_size > end.offset) {
       return corrupt("{}: entry {}: {} bytes at {}, but the directory begins at {}",
-                     source.name(), entry.name, entry.packed_size,
-                     entry.header_offset, end.offset);
+                     source.name(), entry.name, entry.packed_size, entry.header_offset,
+                     end.offset);
     }
   }
   if (!rest.empty()) {

@@ -58,9 +58,9 @@ Result<int64_t> check_local_header(const Source& source, const DirectoryEntry& e
 
 // Entries in order of their headers: each must end before the next begins, the last
 // before the directory.
-Result<void> check_apart(const Source& source,
-                         const std::vector<DirectoryEntry>& listed,
-                         const std::vector<ZipEntry>& entries, int64_t directory) {
+Result<void> check_no_overlap(const Source& source,
+                              const std::vector<DirectoryEntry>& listed,
+                              const std::vector<ZipEntry>& entries, int64_t directory) {
   for (size_t i = 0; i < entries.size(); ++i) {
     const bool last = i + 1 == entries.size();
     const int64_t limit = last ? directory : listed[i + 1].header_offset;
@@ -109,7 +109,7 @@ Result<ZipArchive> ZipArchive::open(std::shared_ptr<const Source> source) {
     const int64_t offset = HOLDFAST_TRY(check_local_header(*source, entry));
     entries.push_back({entry.name, offset, entry.size, entry.crc});
   }
-  HOLDFAST_TRY(check_apart(*source, directory.entries, entries, directory.offset));
+  HOLDFAST_TRY(check_no_overlap(*source, directory.entries, entries, directory.offset));
   ZipArchive archive(std::move(source), std::move(entries), std::move(first));
   if (archive.by_name_.size() != archive.entries_.size()) {
     for (size_t i = 0; i < archive.entries_.size(); ++i) {

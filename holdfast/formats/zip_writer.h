@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "holdfast/base/crc32.h"
-#include "holdfast/base/source_sink.h"
+#include "holdfast/env/source_sink.h"
 
 namespace holdfast {
 

@@ -15,8 +15,8 @@
 #include <optional>
 #include <string>
 
-#include "holdfast/base/env.h"
 #include "holdfast/checkpoint/channel.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "holdfast/base/event.h"
+#include "holdfast/env/event.h"
 
 namespace holdfast {
 

@@ -1,9 +1,9 @@
 // A job whose process is killed again and again, as its next process sees it.
 #include <gtest/gtest.h>
 
-#include "holdfast/base/event_log.h"
-#include "holdfast/base/memory_env.h"
 #include "holdfast/base/testing.h"
+#include "holdfast/env/event_log.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/job/job.h"
 #include "holdfast/schedule/learn.h"
 

@@ -4,11 +4,11 @@
 
 #include <algorithm>
 
-#include "holdfast/base/event_log.h"
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/env/event_log.h"
 #include "holdfast/job/events.h"
 #include "holdfast/schedule/learn.h"
-#include "holdfast/store/place.h"
+#include "holdfast/store/location.h"
 
 namespace holdfast {
 namespace {
@@ -51,7 +51,7 @@ JobOptions with_events(JobOptions options, EventSink* events) {
 
 std::vector<std::shared_ptr<StorageTier>> tiers_of(const SaverOptions& options) {
   std::vector<std::shared_ptr<StorageTier>> tiers;
-  for (const MirrorTo& mirror : options.mirrors) tiers.push_back(mirror.tier);
+  for (const TierCopy& copy : options.tiers) tiers.push_back(copy.tier);
   return tiers;
 }
 

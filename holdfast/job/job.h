@@ -20,7 +20,7 @@
 #include <optional>
 
 #include "holdfast/checkpoint/fetch.h"
-#include "holdfast/checkpoint/gather.h"
+#include "holdfast/checkpoint/layout_agreement.h"
 #include "holdfast/checkpoint/restore.h"
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/job/agenda.h"
@@ -54,7 +54,7 @@ struct JobState {
   int64_t step = 0;
   HeldPieces pieces{};
   SaveObjects objects{};
-  std::shared_ptr<PromisedObjects> objects_later{};  // as in SaveRequest
+  std::shared_ptr<FutureObjects> objects_later{};  // as in SaveRequest
   std::map<std::string, double> metrics{};
   std::string parallel{};
   CudaStream stream = nullptr;  // training's, for pieces on devices
@@ -67,7 +67,7 @@ using PiecesFor = std::function<Result<HeldPieces>(const StepFiles&)>;
 
 class Job {
  public:
-  // Opens the saver, on all ranks together. What only its mirrors have is brought back
+  // Opens the saver, on all ranks together. What only its tiers have is brought back
   // first (fetch.h): the newest step may be there, and the run with it. `transport` is null
   // for one rank; it, env and what the options point to must outlive the job.
   static Result<std::unique_ptr<Job>> open(Env& env, const Path& run,
@@ -81,7 +81,7 @@ class Job {
   Result<void> attach(const HeldPieces& pieces, CudaStream stream = nullptr,
                       const OwnPieces& own = {});
 
-  // Fills the pieces; see restore(), whose tiers are the mirrors unless the options name
+  // Fills the pieces; see restore(), whose tiers are the tiers unless the options name
   // others, and whose stream is training's. kNotFound if there is no checkpoint.
   Result<RestoredState> resume(const HeldPieces& pieces,
                                const RestoreOptions& options = {});
@@ -155,7 +155,7 @@ class Job {
   // Before the saver: a signal that comes again shall not end its last save.
   std::unique_ptr<StopSignals> signals_;
   std::unique_ptr<Saver> saver_;
-  StateGatherer gatherer_;
+  LayoutAgreement gatherer_;
   Agenda agenda_;
   Channel ranks_;
   bool asked_ = false;     // to stop

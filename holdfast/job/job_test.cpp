@@ -8,12 +8,12 @@
 #include <future>
 #include <thread>
 
-#include "holdfast/base/faulty_env.h"
-#include "holdfast/base/local_transport.h"
-#include "holdfast/base/memory_env.h"
 #include "holdfast/base/testing.h"
 #include "holdfast/checkpoint/events.h"
-#include "holdfast/store/device_testing.h"
+#include "holdfast/device/device_testing.h"
+#include "holdfast/env/faulty_env.h"
+#include "holdfast/env/memory_env.h"
+#include "holdfast/transport/local_transport.h"
 
 namespace holdfast {
 namespace {

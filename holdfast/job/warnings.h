@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/base/event.h"
+#include "holdfast/env/event.h"
 
 namespace holdfast {
 

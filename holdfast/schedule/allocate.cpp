@@ -3,7 +3,7 @@
 #include <cmath>
 #include <queue>
 
-#include "holdfast/schedule/portable.h"
+#include "holdfast/schedule/reproducible_math.h"
 
 namespace holdfast {
 namespace {
@@ -26,7 +26,7 @@ Result<void> check(size_t jobs, int64_t workers, const AllocateOptions& options)
 }
 
 double pace(int64_t workers, double efficiency) {
-  return workers == 0 ? 0 : portable::pow(static_cast<double>(workers), efficiency);
+  return workers == 0 ? 0 : reproducible::pow(static_cast<double>(workers), efficiency);
 }
 
 // `at` is how far each job is along its curve.

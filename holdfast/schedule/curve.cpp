@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "holdfast/schedule/portable.h"
+#include "holdfast/schedule/reproducible_math.h"
 
 namespace holdfast {
 namespace {
@@ -12,8 +12,8 @@ using Piece = Curve::Piece;
 using Shape = Curve::Shape;
 
 double shape_at(const Piece& piece, double s) {
-  if (piece.shape == Shape::kExponential) return portable::exp(-piece.rate * s);
-  return portable::pow(1 + piece.rate * s, -piece.exponent);
+  if (piece.shape == Shape::kExponential) return reproducible::exp(-piece.rate * s);
+  return reproducible::pow(1 + piece.rate * s, -piece.exponent);
 }
 
 double loss_in(const Piece& piece, double s) {
@@ -23,11 +23,13 @@ double loss_in(const Piece& piece, double s) {
 
 double drop_in(const Piece& piece, double s, double t) {
   if (piece.shape == Shape::kLine) return piece.rate * (t - s);
-  const double change = piece.shape == Shape::kExponential
-                            ? -piece.rate * (t - s)
-                            : -piece.exponent * portable::log1p(piece.rate * (t - s) /
-                                                                (1 + piece.rate * s));
-  return (piece.first - piece.floor) * shape_at(piece, s) * -portable::expm1(change);
+  const double change =
+      piece.shape == Shape::kExponential
+          ? -piece.rate * (t - s)
+          : -piece.exponent *
+                reproducible::log1p(piece.rate * (t - s) / (1 + piece.rate * s));
+  return (piece.first - piece.floor) * shape_at(piece, s) *
+         -reproducible::expm1(change);
 }
 
 double fall_in(const Piece& piece, double s) {
@@ -195,7 +197,7 @@ Curve Curve::paced(const Workers& workers, double efficiency) const {
     const double end = last ? INFINITY : workers.phases[p].start;
     if (end <= start) continue;
     const double pace =
-        p == 0 ? 1 : portable::pow(workers.phases[p - 1].count, efficiency);
+        p == 0 ? 1 : reproducible::pow(workers.phases[p - 1].count, efficiency);
     const double z_end = last ? INFINITY : z + (end - start) * pace;
     for (size_t i = piece_at(z); i < pieces_.size() && pieces_[i].start < z_end; ++i) {
       const double from = std::max(z, pieces_[i].start);

@@ -6,44 +6,44 @@
 #include <functional>
 
 #include "holdfast/base/testing.h"
-#include "holdfast/schedule/dice.h"
 #include "holdfast/schedule/intervals.h"
 #include "holdfast/schedule/loss_fit.h"
-#include "holdfast/schedule/portable.h"
+#include "holdfast/schedule/random_stream.h"
+#include "holdfast/schedule/reproducible_math.h"
 
 namespace holdfast::curve_test {
 namespace {
 
 TEST(PortableTest, FunctionsAreWithinThreeUnitsInTheLastPlace) {
-  Dice dice(1);
+  RandomStream dice(1);
   const auto near = [](double a, double b) {
     EXPECT_NEAR(a, b, 6e-16 * std::fabs(b) + 1e-320);
   };
   for (int i = 0; i < 3000; ++i) {
     const double x = 60 * (dice.uniform() - 0.5), y = std::exp(x);
-    near(portable::exp(x), std::exp(x));
-    near(portable::log(y), std::log(y));
-    near(portable::expm1(x / 60), std::expm1(x / 60));
-    near(portable::log1p(x / 100), std::log1p(x / 100));
+    near(reproducible::exp(x), std::exp(x));
+    near(reproducible::log(y), std::log(y));
+    near(reproducible::expm1(x / 60), std::expm1(x / 60));
+    near(reproducible::log1p(x / 100), std::log1p(x / 100));
   }
-  EXPECT_NEAR(portable::pow(7, -1.25), std::pow(7, -1.25), 1e-16);
+  EXPECT_NEAR(reproducible::pow(7, -1.25), std::pow(7, -1.25), 1e-16);
   for (const double x : {0.3, 1.0, 2.5, 7.0, 30.0}) {
-    EXPECT_NEAR(portable::gamma(x), std::tgamma(x), 1e-13 * std::tgamma(x));
+    EXPECT_NEAR(reproducible::gamma(x), std::tgamma(x), 1e-13 * std::tgamma(x));
   }
-  EXPECT_EQ(portable::exp(-1000), 0);
-  EXPECT_TRUE(std::isinf(portable::exp(1000)));
-  EXPECT_TRUE(std::isnan(portable::log(-1)));
+  EXPECT_EQ(reproducible::exp(-1000), 0);
+  EXPECT_TRUE(std::isinf(reproducible::exp(1000)));
+  EXPECT_TRUE(std::isnan(reproducible::log(-1)));
 }
 
 // The bits of one machine: another that differs has another library or fuses products.
 TEST(PortableTest, SameSeedSameBits) {
-  Dice dice(42, 7);
+  RandomStream dice(42, 7);
   uint64_t bits = 0;
   const auto add = [&](double value) {
     bits = bits * 31 + std::bit_cast<uint64_t>(value);
   };
   for (int i = 0; i < 1000; ++i) add(dice.exponential()), add(dice.normal());
-  for (int i = 1; i < 200; ++i) add(portable::exp(portable::pow(i, 0.3) / i));
+  for (int i = 1; i < 200; ++i) add(reproducible::exp(reproducible::pow(i, 0.3) / i));
   EXPECT_EQ(bits, 11817533185492027179u);
 }
 
@@ -113,7 +113,7 @@ TEST(IntervalsTest, CocisPublishedStepDependsOnTheUnitOfTime) {
 // The loss over the next tenth of the run, as a share of the true fall.
 double fit_error(const std::function<double(double)>& loss, double noise,
                  uint64_t seed) {
-  Dice dice(seed);
+  RandomStream dice(seed);
   LossFit fit;
   for (double x = 0; x < 1000; x += 0.5)
     fit.add(x, loss(x) * (1 + noise * dice.normal()));
@@ -136,7 +136,7 @@ TEST(LossFitTest, ExponentialsAndPowerLawsAreFoundUnderNoise) {
 }
 
 TEST(LossFitTest, OutliersAndHolesDoNotMoveIt) {
-  Dice dice(3);
+  RandomStream dice(3);
   LossFit fit;
   for (int i = 0; i < 2000; ++i) {
     const double x = i * 0.5, loss = 0.4 + 2 * std::exp(-x / 300);
@@ -151,7 +151,7 @@ TEST(LossFitTest, OutliersAndHolesDoNotMoveIt) {
 }
 
 TEST(LossFitTest, ALearningRateDropOpensASegmentWithinFiveBins) {
-  Dice dice(4);
+  RandomStream dice(4);
   LossFit fit;
   const auto loss = [](double x) {
     return x < 1000 ? 0.55 + 1.7 * std::exp(-x / 200)
@@ -171,7 +171,7 @@ TEST(LossFitTest, ALearningRateDropOpensASegmentWithinFiveBins) {
 }
 
 TEST(LossFitTest, WhatDoesNotFallHasNoFit) {
-  Dice dice(6);
+  RandomStream dice(6);
   LossFit rising, constant, noise;
   for (int i = 0; i < 500; ++i) {
     rising.add(i, 1 + 0.01 * i);

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "holdfast/schedule/failure_times_internal.h"
-#include "holdfast/schedule/portable.h"
+#include "holdfast/schedule/reproducible_math.h"
 
 namespace holdfast {
 namespace {
@@ -23,12 +23,12 @@ double in_trace(const std::vector<double>& trace, double length, double time) {
 FailureTimes::FailureTimes(const Problem& problem, const FailureModel& model)
     : problem_(problem), model_(model), dice_(0) {
   if (model.kind == Kind::kWeibull) {
-    scale_ = problem.mtbf / portable::gamma(1 + 1 / model.shape);
+    scale_ = problem.mtbf / reproducible::gamma(1 + 1 / model.shape);
   }
 }
 
 void FailureTimes::begin(const SimulateOptions& options, int64_t run) {
-  dice_ = Dice(options.seed, static_cast<uint64_t>(run));
+  dice_ = RandomStream(options.seed, static_cast<uint64_t>(run));
   drawn_.clear();
   const double part =
       (static_cast<double>(run) + 0.5) / static_cast<double>(options.runs);
@@ -41,7 +41,7 @@ void FailureTimes::begin(const SimulateOptions& options, int64_t run) {
   }
   if (model_.kind != Kind::kWeibull) return;
   fresh_ = problem_.workers.at(0);
-  hazard_ = portable::pow(model_.age / scale_, model_.shape);
+  hazard_ = reproducible::pow(model_.age / scale_, model_.shape);
   renewed_ = {};
   hazard_ += dice_.exponential() / fresh_;
   next_fresh_ = wall_of(hazard_, model_.age);
@@ -53,7 +53,7 @@ double FailureTimes::hazard(size_t index) {
 }
 
 double FailureTimes::wall_of(double hazard, double age) const {
-  return scale_ * portable::pow(hazard, 1 / model_.shape) - age;
+  return scale_ * reproducible::pow(hazard, 1 / model_.shape) - age;
 }
 
 // All workers that never failed share one cumulative hazard, so that the first to fail is

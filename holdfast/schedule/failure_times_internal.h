@@ -4,7 +4,7 @@
 #include <queue>
 #include <vector>
 
-#include "holdfast/schedule/dice.h"
+#include "holdfast/schedule/random_stream.h"
 #include "holdfast/schedule/simulate.h"
 
 namespace holdfast {
@@ -28,7 +28,7 @@ class FailureTimes {
   double hazard(size_t index);
   // The first failure after this wall time.
   double after(double wall);
-  Dice& dice() { return dice_; }
+  RandomStream& dice() { return dice_; }
 
  private:
   double trace_after(double wall) const;
@@ -37,7 +37,7 @@ class FailureTimes {
 
   const Problem& problem_;
   const FailureModel& model_;
-  Dice dice_;
+  RandomStream dice_;
   std::vector<double> drawn_;
   double offset_ = 0, once_ = 0;
   // kWeibull: workers that never failed, their common hazard so far, and the next failure

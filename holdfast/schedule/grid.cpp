@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "holdfast/schedule/portable.h"
+#include "holdfast/schedule/reproducible_math.h"
 #include "holdfast/schedule/weights_internal.h"
 
 namespace holdfast {
@@ -130,8 +130,8 @@ void Grid::build_exact() {
   const double mtbf = 1 / problem_.failure_rate(0), scale = mtbf + problem_.restart;
   const auto entry = [&](double work, double stall) {
     const double y = (work + stall) / mtbf;
-    if (y <= 600) return scale * portable::expm1(y) - work;
-    return scale * portable::exp(600) * (1 + (y - 600));
+    if (y <= 600) return scale * reproducible::expm1(y) - work;
+    return scale * reproducible::exp(600) * (1 + (y - 600));
   };
   for (int64_t k = 0; k <= last_; ++k) {
     exact_.push_back(entry(time(k), problem_.stall));

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "holdfast/schedule/portable.h"
+#include "holdfast/schedule/reproducible_math.h"
 
 namespace holdfast {
 
@@ -26,7 +26,7 @@ double daly_exact(double stall, double mtbf) {
   for (int round = 0; round < 100; ++round) {
     const double t = low + (high - low) / 2;
     // log of the condition: (t + stall) / mtbf + log(1 - t / mtbf) > 0
-    const bool shorter = (t + stall) / mtbf + portable::log1p(-t / mtbf) > 0;
+    const bool shorter = (t + stall) / mtbf + reproducible::log1p(-t / mtbf) > 0;
     (shorter ? low : high) = t;
   }
   return low;
@@ -40,7 +40,8 @@ double checkfreq(double stall, double persist, double step, double overhead) {
 }
 
 double coci_loss_step(double theta1, double failure_rate, double stall) {
-  return -portable::expm1(theta1 * stall) * (1 / (2 * failure_rate) - 1 / (2 * theta1));
+  return -reproducible::expm1(theta1 * stall) *
+         (1 / (2 * failure_rate) - 1 / (2 * theta1));
 }
 
 }  // namespace holdfast

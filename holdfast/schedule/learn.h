@@ -3,7 +3,7 @@
 
 #include <span>
 
-#include "holdfast/base/event.h"
+#include "holdfast/env/event.h"
 #include "holdfast/schedule/scheduler.h"
 
 namespace holdfast {

@@ -4,7 +4,7 @@
 #include <array>
 #include <cmath>
 
-#include "holdfast/schedule/portable.h"
+#include "holdfast/schedule/reproducible_math.h"
 
 namespace holdfast {
 namespace {
@@ -19,8 +19,8 @@ struct Shape {
   bool power = false;
   double rate = 0, exponent = 1;
   double at(double x) const {
-    if (!power) return portable::exp(-rate * x);
-    return portable::pow(1 + rate * x, -exponent);
+    if (!power) return reproducible::exp(-rate * x);
+    return reproducible::pow(1 + rate * x, -exponent);
   }
 };
 
@@ -122,7 +122,7 @@ Candidate fit_power(const Bins& bins, Candidate best, double span) {
 
 // Akaike's criterion with the correction for few bins.
 double criterion(double error, double parameters, double n) {
-  return n * portable::log(error) + 2 * parameters +
+  return n * reproducible::log(error) + 2 * parameters +
          2 * parameters * (parameters + 1) / std::max(n - parameters - 1, 1.0);
 }
 

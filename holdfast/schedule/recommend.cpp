@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
+#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/optimum.h"
-#include "holdfast/schedule/planner.h"
 
 namespace holdfast {
 namespace {

@@ -5,9 +5,9 @@
 #include <cmath>
 
 #include "holdfast/base/testing.h"
-#include "holdfast/schedule/dice.h"
+#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/optimum.h"
-#include "holdfast/schedule/planner.h"
+#include "holdfast/schedule/random_stream.h"
 #include "holdfast/schedule/scheduler.h"
 
 namespace holdfast::reference_test {
@@ -130,7 +130,7 @@ double live_over_clairvoyant(const Problem& p, double step, uint64_t seed) {
   }
   Scheduler scheduler = Scheduler::create(options).value();
   const auto ns = [](double s) { return Duration(std::llround(s * 1e9)); };
-  Dice dice(seed);
+  RandomStream dice(seed);
   Instant now{};
   scheduler.start(0, now);
   Schedule saves;

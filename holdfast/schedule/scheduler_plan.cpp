@@ -2,11 +2,11 @@
 #include <algorithm>
 #include <cmath>
 
+#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/grid.h"
 #include "holdfast/schedule/intervals.h"
-#include "holdfast/schedule/planner.h"
-#include "holdfast/schedule/portable.h"
 #include "holdfast/schedule/recommend.h"
+#include "holdfast/schedule/reproducible_math.h"
 #include "holdfast/schedule/scheduler.h"
 
 namespace holdfast {
@@ -194,9 +194,9 @@ Scheduler::Choice Scheduler::choose_coci() {
   const CociFit fit = coci_fit(fit_->curve.from(anchor_), length);
   if (!(fit.theta1 < 0)) return {usual, "coci: young's, for the loss does not fall"};
   const double step = coci_loss_step(fit.theta1, 60 / mtbf(), stall() / 60);
-  const double rest = portable::exp(fit.theta2) - step;
+  const double rest = reproducible::exp(fit.theta2) - step;
   const double interval = rest > 0
-                              ? (portable::log(rest) - fit.theta2) / fit.theta1 * 60
+                              ? (reproducible::log(rest) - fit.theta2) / fit.theta1 * 60
                               : usual * kFarFromYoung;
   return {std::clamp(interval, usual / kFarFromYoung, usual * kFarFromYoung),
           fmt::format("coci: the loss falls by {:.3g}", step)};

@@ -5,8 +5,8 @@
 #include <functional>
 
 #include "holdfast/base/testing.h"
-#include "holdfast/schedule/dice.h"
 #include "holdfast/schedule/intervals.h"
+#include "holdfast/schedule/random_stream.h"
 
 namespace holdfast {
 namespace {
@@ -237,7 +237,7 @@ TEST(SchedulerTest, HardStopsOnASteepCurveMakeTheFirstGapsShort) {
            .stop_rate = 1 / 3000.0});
   run.persist = 1;
   run.step_time = 2;
-  Dice dice(5);
+  RandomStream dice(5);
   run.loss = [&](double x) {
     return (0.3 + 2 / std::sqrt(1 + x / 20)) * (1 + 0.1 * dice.normal());
   };
@@ -250,7 +250,7 @@ TEST(SchedulerTest, HardStopsOnASteepCurveMakeTheFirstGapsShort) {
 }
 
 TEST(SchedulerTest, NoLossCanHurt) {
-  Dice dice(9);
+  RandomStream dice(9);
   for (const std::function<double(double)>& loss :
        std::vector<std::function<double(double)>>{
            [](double) { return NAN; }, [](double) { return INFINITY; },

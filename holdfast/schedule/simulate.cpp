@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "holdfast/schedule/failure_times_internal.h"
-#include "holdfast/schedule/portable.h"
+#include "holdfast/schedule/reproducible_math.h"
 #include "holdfast/schedule/timeline_internal.h"
 
 namespace holdfast {
@@ -219,7 +219,7 @@ Result<void> check_model(const Problem& problem, const SimulateOptions& options)
 double draw_stop(const Problem& problem, const SimulateOptions& options, int64_t run) {
   if (options.stop_at) return *options.stop_at;
   if (problem.stops.rate <= 0) return INFINITY;
-  Dice dice(options.seed ^ 0x5709, static_cast<uint64_t>(run));
+  RandomStream dice(options.seed ^ 0x5709, static_cast<uint64_t>(run));
   return dice.exponential() / problem.stops.rate;
 }
 
@@ -287,7 +287,7 @@ std::optional<double> expected_time(const Problem& problem, const Schedule& sche
   const double mtbf = 1 / problem.failure_rate(0);
   const auto part = [&](double work) {
     if (std::isinf(mtbf)) return work;
-    return (mtbf + problem.restart) * portable::expm1(work / mtbf);
+    return (mtbf + problem.restart) * reproducible::expm1(work / mtbf);
   };
   double sum = 0, before = 0;
   for (const double x : schedule.times) {

@@ -7,9 +7,9 @@
 
 #include "holdfast/base/testing.h"
 #include "holdfast/schedule/allocate.h"
-#include "holdfast/schedule/dice.h"
+#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/intervals.h"
-#include "holdfast/schedule/planner.h"
+#include "holdfast/schedule/random_stream.h"
 #include "holdfast/schedule/tiers.h"
 
 namespace holdfast::simulate_test {
@@ -87,7 +87,7 @@ Plain plain_run(const Problem& p, const Schedule& plan,
 }
 
 TEST(SimulateTest, EveryRunIsWhatAPlainWalkThroughItsEventsGives) {
-  Dice dice(17);
+  RandomStream dice(17);
   for (int round = 0; round < 200; ++round) {
     Problem p{.length = 1000, .stall = 1 + 9 * dice.uniform(), .restart = 20};
     if (dice.uniform() < 0.7) p.persist = 150 * dice.uniform();

@@ -2,7 +2,7 @@
 #include <array>
 #include <cmath>
 
-#include "holdfast/schedule/portable.h"
+#include "holdfast/schedule/reproducible_math.h"
 #include "holdfast/schedule/weights_internal.h"
 
 namespace holdfast {
@@ -34,11 +34,11 @@ Nodes decay(const Problem& problem, int64_t count, double scale, double rate) {
   const double h = problem.length / static_cast<double>(count);
   std::array<double, kBlock> within{};
   for (size_t i = 0; i < kBlock; ++i) {
-    within[i] = portable::exp(-rate * h * static_cast<double>(i));
+    within[i] = reproducible::exp(-rate * h * static_cast<double>(i));
   }
   Nodes out(static_cast<size_t>(count) + 1);
   for (size_t i = 0; i < out.size(); i += kBlock) {
-    const double first = scale * portable::exp(-rate * h * static_cast<double>(i));
+    const double first = scale * reproducible::exp(-rate * h * static_cast<double>(i));
     const size_t end = std::min(kBlock, out.size() - i);
     for (size_t k = 0; k < end; ++k) out[i + k] = first * within[k];
   }
@@ -69,7 +69,7 @@ OnMesh single_on_mesh(const Problem& problem, int64_t count,
     return {std::move(left), std::move(fall)};
   }
   Nodes left = at_nodes(problem, count, [&](double x) {
-    return scale * portable::pow(1 + piece.rate * x, -piece.exponent);
+    return scale * reproducible::pow(1 + piece.rate * x, -piece.exponent);
   });
   const double end = left.back();
   Nodes fall = at_nodes(problem, count, [&](double x) {
@@ -106,7 +106,7 @@ double mean_fall(const Problem& problem) {
 
 // The share of jobs not stopped before x; `to` includes stops at x itself.
 double alive(const Stops& stops, double x, bool to = false) {
-  double share = portable::exp(-stops.rate * x);
+  double share = reproducible::exp(-stops.rate * x);
   for (const Stops::At& stop : stops.at) {
     if (stop.time < x || (to && stop.time == x)) share *= 1 - stop.share;
   }

@@ -1,6 +1,6 @@
 #include "holdfast/state/collection.h"
 
-#include "holdfast/base/wide.h"
+#include "holdfast/base/int128.h"
 #include "holdfast/state/box_index.h"
 
 namespace holdfast {
@@ -26,14 +26,14 @@ Result<Collection> Collection::create(std::vector<Tensor> tensors, Layout layout
 }
 
 Result<void> Collection::check_size() const {
-  Wide total = 0;
+  Int128 total = 0;
   for (TensorId t = 0; t < tensors_.size(); ++t) {
     total += tensors_[t].bytes();
     for (const Slice& slice : layout_.slices(t)) {
       const int64_t bytes = slice.box.elements() * bytes_of(tensors_[t].dtype);
-      total += Wide{bytes} * (slice.last - slice.first);
+      total += Int128{bytes} * (slice.last - slice.first);
     }
-    if (total >= Wide{1} << 61) {
+    if (total >= Int128{1} << 61) {
       return invalid("collection: more than 2^61 bytes with all copies, at tensor {}",
                      tensors_[t].name);
     }

@@ -29,9 +29,9 @@ std::string item(std::string_view where, const char* list, size_t i) {
   return fmt::format("{}: {}[{}]", where, list, i);
 }
 
-class Reader {
+class CollectionReader {
  public:
-  Reader(std::string_view where, Topology& topology)
+  CollectionReader(std::string_view where, Topology& topology)
       : where_(where), topology_(topology) {}
 
   Result<Collection> read(const Json& json) {
@@ -266,7 +266,7 @@ OrderedJson to_json(const Collection& collection, const Topology& topology) {
 
 Result<Collection> collection_from_json(const Json& json, std::string_view where,
                                         Topology& topology) {
-  return Reader(where, topology).read(json);
+  return CollectionReader(where, topology).read(json);
 }
 
 }  // namespace holdfast

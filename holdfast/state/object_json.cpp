@@ -202,9 +202,9 @@ class Writer {
 // Builds the tree from the tokenizer's events. Every container is first read as the list
 // or dict that it looks like; one with a marker becomes what it stands for at its end.
 // The open ones are on a stack of our own, so that depth is a number that we check.
-class Reader : public nlohmann::json_sax<Json> {
+class ObjectReader : public nlohmann::json_sax<Json> {
  public:
-  explicit Reader(std::string_view where) : where_(where) {}
+  explicit ObjectReader(std::string_view where) : where_(where) {}
 
   bool null() override { return put(Object(), 0); }
   bool boolean(bool value) override { return put(Object(value), 0); }
@@ -393,7 +393,7 @@ Result<Object> decode_object(ByteView json, std::string_view where) {
   // The tokenizer takes a NUL for the end and would not look at what follows.
   const size_t nul = text.find('\0');
   if (nul != text.npos) return corrupt("{}: not JSON at byte {}", where, nul + 1);
-  Reader reader(where);
+  ObjectReader reader(where);
   (void)Json::sax_parse(text.begin(), text.end(), &reader);  // errors are in reader
   return std::move(reader).take();
 }

@@ -4,7 +4,7 @@
 #include <bit>
 
 #include "holdfast/base/checked.h"
-#include "holdfast/base/wide.h"
+#include "holdfast/base/int128.h"
 #include "holdfast/state/mix64.h"
 
 namespace holdfast {
@@ -109,7 +109,7 @@ Result<Positions> SampleSequence::batch_at(int64_t cursor) const {
 
 Positions share_of(Positions batch, int64_t rank, int64_t ranks) {
   const auto until = [&](int64_t r) {
-    return batch.first + static_cast<int64_t>(Wide{batch.size()} * r / ranks);
+    return batch.first + static_cast<int64_t>(Int128{batch.size()} * r / ranks);
   };
   return {until(rank), until(rank + 1)};
 }

@@ -23,7 +23,7 @@
 #include <string>
 #include <string_view>
 
-#include "holdfast/base/event.h"
+#include "holdfast/env/event.h"
 #include "holdfast/store/manifest.h"
 #include "holdfast/store/owner.h"
 #include "holdfast/store/run.h"

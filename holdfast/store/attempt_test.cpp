@@ -1,7 +1,7 @@
 #include "holdfast/store/attempt.h"
 
-#include "holdfast/base/faulty_env.h"
-#include "holdfast/base/memory_env.h"
+#include "holdfast/env/faulty_env.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/store/events.h"
 #include "holdfast/store/retention.h"
 #include "holdfast/store/store_testing.h"
@@ -57,7 +57,7 @@ TEST_F(AttemptTest, SeveralRanksWriteInOneFolder) {
   EXPECT_EQ(run.committed(7, 99)->folder.filename(), "step-00000007");
   EXPECT_ERROR(run.committed(7, 98), ErrorCode::kNotFound);
   ASSERT_OK(second.abandon("heard nothing"));
-  EXPECT_TRUE(check_whole(disk, run.path() / "step-00000007", Depth::kFull)->whole());
+  EXPECT_TRUE(check_step(disk, run.path() / "step-00000007", Depth::kFull)->whole());
 }
 
 TEST_F(AttemptTest, JoiningWhatWasNotBegunFails) {
@@ -131,7 +131,7 @@ TEST_F(AttemptTest, AFailedSyncOfTheRunIsNeverForgotten) {
   EXPECT_ERROR(folder, ErrorCode::kIo);
   EXPECT_NE(message_of(folder).find("committed as step-00000002"), std::string::npos);
   ASSERT_OK(attempt.abandon("failed"));
-  EXPECT_TRUE(check_whole(disk, run.path() / "step-00000002", Depth::kFull)->whole());
+  EXPECT_TRUE(check_step(disk, run.path() / "step-00000002", Depth::kFull)->whole());
   EXPECT_ERROR(Retention(sick, owner, {.last = 1}).run(), ErrorCode::kIo);
   EXPECT_ERROR(save_tiny(sick, owner, 3, 3), ErrorCode::kIo);
   EXPECT_OK(save_tiny(run, owner, 3, 3));

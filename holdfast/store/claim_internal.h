@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/base/env.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 

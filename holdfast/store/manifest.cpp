@@ -3,10 +3,10 @@
 #include <unordered_set>
 
 #include "holdfast/base/json.h"
+#include "holdfast/base/json_append.h"
 #include "holdfast/base/xxh3.h"
+#include "holdfast/shard/step_name.h"
 #include "holdfast/store/json_digest_internal.h"
-#include "holdfast/store/json_text_internal.h"
-#include "holdfast/store/step_name.h"
 
 namespace holdfast {
 namespace {

@@ -4,9 +4,9 @@
 
 #include <algorithm>
 
+#include "holdfast/shard/step_name.h"
 #include "holdfast/store/claim_internal.h"
 #include "holdfast/store/events.h"
-#include "holdfast/store/step_name.h"
 
 namespace holdfast {
 namespace {

@@ -42,8 +42,8 @@
 #include <optional>
 #include <string>
 
-#include "holdfast/base/env.h"
-#include "holdfast/base/event.h"
+#include "holdfast/env/env.h"
+#include "holdfast/env/event.h"
 #include "holdfast/store/process.h"
 #include "holdfast/store/run_names.h"
 

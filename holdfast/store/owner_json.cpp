@@ -1,10 +1,10 @@
 // Small documents of a run: the owner's and the run's own.
 #include "holdfast/base/json.h"
+#include "holdfast/base/json_append.h"
+#include "holdfast/shard/step_name.h"
 #include "holdfast/store/json_digest_internal.h"
-#include "holdfast/store/json_text_internal.h"
 #include "holdfast/store/owner.h"
 #include "holdfast/store/run_file_internal.h"
-#include "holdfast/store/step_name.h"
 
 namespace holdfast {
 namespace {

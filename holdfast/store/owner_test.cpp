@@ -5,9 +5,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "holdfast/base/faulty_env.h"
-#include "holdfast/base/memory_env.h"
-#include "holdfast/base/posix_env.h"
+#include "holdfast/env/faulty_env.h"
+#include "holdfast/env/memory_env.h"
+#include "holdfast/env/posix_env.h"
 #include "holdfast/store/json_digest_internal.h"
 #include "holdfast/store/store_testing.h"
 

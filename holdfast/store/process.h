@@ -6,8 +6,8 @@
 #include <optional>
 #include <string>
 
-#include "holdfast/base/env.h"
 #include "holdfast/base/variables.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 

@@ -119,8 +119,8 @@ Result<std::set<StepName>> pinned_steps(const Run& run) {
 namespace {
 
 bool is_whole_now(const Run& run, const StepName& step) {
-  const Result<WholeReport> report =
-      check_whole(run.env(), run.path() / step.text(), Depth::kFast);
+  const Result<StepReport> report =
+      check_step(run.env(), run.path() / step.text(), Depth::kFast);
   return report.ok() && report->whole();
 }
 

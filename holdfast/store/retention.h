@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/base/event.h"
+#include "holdfast/env/event.h"
 #include "holdfast/store/owner.h"
 #include "holdfast/store/run.h"
 

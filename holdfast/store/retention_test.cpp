@@ -5,8 +5,8 @@
 
 #include <cmath>
 
-#include "holdfast/base/faulty_env.h"
-#include "holdfast/base/memory_env.h"
+#include "holdfast/env/faulty_env.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/store/store_testing.h"
 
 namespace holdfast {
@@ -198,7 +198,7 @@ TEST_F(RetentionTest, AStepThatIsPinnedAsItGoesComesBack) {
   env.before(Op::kRename, 1, [&] { EXPECT_OK(pin(run, {.step = 1})); });
   EXPECT_TRUE(retention.run().value().empty());
   ASSERT_EQ(left(), (std::vector<int64_t>{4, 3, 2, 1}));
-  EXPECT_TRUE(check_whole(disk, folder(1), Depth::kFull)->whole());
+  EXPECT_TRUE(check_step(disk, folder(1), Depth::kFull)->whole());
   EXPECT_TRUE(events.records().empty());
 }
 
@@ -230,7 +230,7 @@ TEST_F(RetentionTest, ALinkedShardOutlivesTheStepThatWroteIt) {
   ASSERT_OK(attempt.commit(
       {.files = {{"old", shard.bytes, crc_digest(combined_crc(shard))}}}));
   ASSERT_OK(Retention(run, owner, {.last = 1}).run());
-  EXPECT_TRUE(check_whole(disk, folder(5), Depth::kFull)->whole());
+  EXPECT_TRUE(check_step(disk, folder(5), Depth::kFull)->whole());
 }
 
 TEST_F(RetentionTest, AFailedRemovalIsTriedAgain) {

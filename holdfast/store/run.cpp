@@ -5,8 +5,8 @@
 
 #include "holdfast/store/claim_internal.h"
 #include "holdfast/store/events.h"
-#include "holdfast/store/object_tier.h"
-#include "holdfast/store/place.h"
+#include "holdfast/store/location.h"
+#include "holdfast/store/object_store_run.h"
 #include "holdfast/store/run_file_internal.h"
 
 namespace holdfast {
@@ -113,7 +113,7 @@ Error vanishing(const Path& run) {
                      run.native(), kTries);
 }
 
-// A step of an object store whose manifest is damaged: ObjectEnv shows it as a folder with
+// A step of an object store whose manifest is damaged: ObjectStoreEnv shows it as a folder with
 // the name of the manifest's key.
 Error step_without_number(Env& env, const Path& folder) {
   const Result<Manifest> manifest = read_manifest(env, folder);
@@ -249,7 +249,7 @@ Result<std::optional<NewestWhole>> Run::walk_back(Depth depth,
     if (cannot_tell(skipped.error)) return skipped.error;
   }
   for (Step& step : list.steps) {
-    const Result<WholeReport> report = check_whole(*env_, step.folder, depth);
+    const Result<StepReport> report = check_step(*env_, step.folder, depth);
     if (!report.ok() && is_missing(report.error())) return std::optional<NewestWhole>();
     if (!report.ok() && cannot_tell(report.error())) return report.error();
     if (report.ok() && report->whole()) {

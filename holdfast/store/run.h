@@ -21,13 +21,13 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/base/env.h"
-#include "holdfast/base/event.h"
+#include "holdfast/env/env.h"
+#include "holdfast/env/event.h"
+#include "holdfast/shard/step_name.h"
 #include "holdfast/store/manifest.h"
 #include "holdfast/store/owner.h"
 #include "holdfast/store/run_names.h"
-#include "holdfast/store/step_name.h"
-#include "holdfast/store/whole.h"
+#include "holdfast/store/step_check.h"
 
 namespace holdfast {
 
@@ -86,7 +86,7 @@ class Run {
   Result<StepList> steps() const;
   // The newest step that is whole as far as `depth` looks, having walked back over those
   // that are not. kNotFound without any step, kCorrupt if none is whole; the failure where
-  // one cannot be told whole from damaged (cannot_tell in whole.h).
+  // one cannot be told whole from damaged (cannot_tell in step_check.h).
   Result<NewestWhole> newest_whole(Depth depth, EventSink* events = nullptr) const;
   // One step by name; kNotFound if it is not there, kCorrupt if its manifest is.
   Result<Step> step(const StepName& name) const;

@@ -1,6 +1,6 @@
 #include "holdfast/store/run_names.h"
 
-#include "holdfast/store/step_name.h"
+#include "holdfast/shard/step_name.h"
 
 namespace holdfast {
 

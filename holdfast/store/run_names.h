@@ -9,8 +9,8 @@
 
 #include <string_view>
 
-#include "holdfast/base/env.h"
 #include "holdfast/base/mutex.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 

@@ -1,7 +1,7 @@
 #include "holdfast/store/run.h"
 
-#include "holdfast/base/faulty_env.h"
-#include "holdfast/base/memory_env.h"
+#include "holdfast/env/faulty_env.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/store/retention.h"
 #include "holdfast/store/store_testing.h"
 

@@ -8,8 +8,8 @@
 
 #include "holdfast/base/crc32c.h"
 #include "holdfast/base/testing.h"
+#include "holdfast/shard/shard_index.h"
 #include "holdfast/store/attempt.h"
-#include "holdfast/store/shard_index.h"
 
 namespace holdfast {
 

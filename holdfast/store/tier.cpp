@@ -4,9 +4,9 @@
 
 #include "holdfast/base/crc32c.h"
 #include "holdfast/base/xxh3.h"
-#include "holdfast/store/place.h"
+#include "holdfast/remote/s3_store.h"
+#include "holdfast/store/location.h"
 #include "holdfast/store/run.h"
-#include "holdfast/store/s3_store.h"
 
 namespace holdfast {
 namespace {
@@ -187,7 +187,7 @@ class FolderTier : public StorageTier {
   bool is_whole(const TierStep& step, const Path& folder) {
     const Result<Bytes> there = env_.read_file(folder / kManifestName);
     if (!there.ok() || *there != step.manifest_bytes) return false;
-    const Result<WholeReport> report = check_whole(env_, folder, Depth::kFull);
+    const Result<StepReport> report = check_step(env_, folder, Depth::kFull);
     return report.ok() && report->whole();
   }
 
@@ -198,14 +198,14 @@ class FolderTier : public StorageTier {
 
 class ObjectStoreTier : public StorageTier {
  public:
-  explicit ObjectStoreTier(ObjectTier objects)
+  explicit ObjectStoreTier(ObjectStoreRun objects)
       : objects_(std::move(objects)), name_(objects_.name()) {}
 
   const std::string& name() const override { return name_; }
 
   Result<TierSteps> list() override {
     TierSteps found;
-    for (const ObjectStep& step : HOLDFAST_TRY(objects_.steps())) {
+    for (const ObjectStoreStep& step : HOLDFAST_TRY(objects_.steps())) {
       Result<Bytes> bytes = objects_.read_manifest(step);
       if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;
       if (!bytes.ok()) return bytes.error();
@@ -269,12 +269,12 @@ class ObjectStoreTier : public StorageTier {
   Result<int64_t> sweep(WallTime before) override { return objects_.sweep(before, {}); }
 
  private:
-  static ObjectStep key_of(const Manifest& manifest) {
+  static ObjectStoreStep key_of(const Manifest& manifest) {
     return {.epoch = manifest.epoch,
             .sequence = manifest.sequence,
             .attempt = manifest.attempt};
   }
-  Result<Manifest> decode(const ObjectStep& step, ByteView bytes) const {
+  Result<Manifest> decode(const ObjectStoreStep& step, ByteView bytes) const {
     const std::string where = name_ + "/" + manifest_name(step);
     Manifest manifest = HOLDFAST_TRY(decode_manifest(bytes, where));
     if (key_of(manifest) == step) return manifest;
@@ -292,7 +292,7 @@ class ObjectStoreTier : public StorageTier {
     return {};
   }
 
-  ObjectTier objects_;
+  ObjectStoreRun objects_;
   const std::string name_;
 };
 
@@ -306,7 +306,7 @@ std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run) {
   return std::make_unique<FolderTier>(env, std::move(run));
 }
 
-std::unique_ptr<StorageTier> make_object_tier(ObjectTier objects) {
+std::unique_ptr<StorageTier> make_object_tier(ObjectStoreRun objects) {
   return std::make_unique<ObjectStoreTier>(std::move(objects));
 }
 
@@ -324,7 +324,7 @@ Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& plac
   auto owned = std::make_shared<Owned>();
   owned->store = HOLDFAST_TRY(open_bucket(url.bucket));
   owned->tier =
-      make_object_tier(HOLDFAST_TRY(ObjectTier::create(*owned->store, url.prefix)));
+      make_object_tier(HOLDFAST_TRY(ObjectStoreRun::create(*owned->store, url.prefix)));
   return std::shared_ptr<StorageTier>(owned, owned->tier.get());
 }
 

@@ -15,9 +15,9 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/base/source_sink.h"
+#include "holdfast/env/source_sink.h"
 #include "holdfast/store/manifest.h"
-#include "holdfast/store/object_tier.h"
+#include "holdfast/store/object_store_run.h"
 #include "holdfast/store/retention.h"
 
 namespace holdfast {
@@ -78,10 +78,10 @@ class StorageTier {
 std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run);
 // kConflict for steps of another run, kCorrupt where no manifest of the store can be read,
 // so that nobody knows whose they are. The store behind `objects` must outlive the tier.
-std::unique_ptr<StorageTier> make_object_tier(ObjectTier objects);
+std::unique_ptr<StorageTier> make_object_tier(ObjectStoreRun objects);
 
 // A tier by name: of an object store for "s3://bucket/prefix", which it opens and owns,
-// else a run directory. kInvalid for a name that cannot be (place.h); else as `open_bucket`
+// else a run directory. kInvalid for a name that cannot be (location.h); else as `open_bucket`
 // fails.
 Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& place,
                                                const OpenBucket& open_bucket);

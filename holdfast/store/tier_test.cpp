@@ -2,10 +2,10 @@
 
 #include <gtest/gtest.h>
 
-#include "holdfast/base/faulty_env.h"
-#include "holdfast/base/memory_env.h"
 #include "holdfast/base/testing.h"
-#include "holdfast/store/object_memory_testing.h"
+#include "holdfast/env/faulty_env.h"
+#include "holdfast/env/memory_env.h"
+#include "holdfast/remote/object_memory_testing.h"
 #include "holdfast/store/run.h"
 #include "holdfast/store/store_testing.h"
 
@@ -22,7 +22,7 @@ class TierTest : public ::testing::TestWithParam<bool> {
       ASSERT_OK(save_tiny(run, *owner, step, static_cast<uint64_t>(step)));
     }
     if (GetParam()) {
-      to = make_object_tier(ObjectTier::create(store, "gpt").value());
+      to = make_object_tier(ObjectStoreRun::create(store, "gpt").value());
     } else {
       to = make_folder_tier(env, "/dev/shm/gpt");
     }
@@ -144,11 +144,11 @@ INSTANTIATE_TEST_SUITE_P(Kinds, TierTest, ::testing::Values(false, true),
                            return kind.param ? "Object" : "Folder";
                          });
 
-TEST(ObjectTier, StepFoldersThatWereCopiedThereAreNotOverlooked) {
+TEST(ObjectStoreRun, StepFoldersThatWereCopiedThereAreNotOverlooked) {
   MemoryObjectStore store;
   ASSERT_OK(store.put("gpt/step-00000400/manifest.json", {}));
   ASSERT_OK(store.put("gpt/step-notes.txt", {}));
-  const auto tier = make_object_tier(ObjectTier::create(store, "gpt").value());
+  const auto tier = make_object_tier(ObjectStoreRun::create(store, "gpt").value());
   const TierSteps held = tier->list().value();
   ASSERT_EQ(held.unusable.size(), 1u);
   EXPECT_EQ(held.unusable[0].id, "step-00000400");
@@ -176,7 +176,7 @@ TEST(FolderTier, ACopyThatIsKilledAnywhereIsThereWholeOrNotAtAll) {
       }
       if (found.ok() && !found->empty()) {
         const Path folder = Path("/mirror/gpt") / found->front().id;
-        EXPECT_TRUE(check_whole(*after, folder, Depth::kFull)->whole()) << call;
+        EXPECT_TRUE(check_step(*after, folder, Depth::kFull)->whole()) << call;
       }
       if (!faulty.crashed()) break;
     }

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "errors.h"
-#include "holdfast/checkpoint/local_state.h"
+#include "holdfast/memory/local_state.h"
 
 namespace holdfast::python {
 

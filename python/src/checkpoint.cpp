@@ -46,7 +46,7 @@ void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
                        .in_flight = in_flight,
                        .backpressure = backpressure_of(backpressure),
                        .keep = keep,
-                       .mirrors = mirrors_of(tiers, keep),
+                       .tiers = tier_copies_of(tiers, keep),
                        .allow_unreachable_tiers = allow_unreachable_tiers,
                        .incremental = incremental,
                        .compress = compress,
@@ -101,7 +101,7 @@ HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
   RestoredState state = [&] {
     const nb::gil_scoped_release unlocked;
     const LocalState local = unwrap(make_local_state(locals(into)));
-    unwrap(check_apart(local));
+    unwrap(check_no_overlap(local));
     return unwrap(restore(env(), path, local, nullptr,
                           {.step = step,
                            .verify_all = verify_all,

@@ -10,9 +10,9 @@
 #include <optional>
 
 #include "errors.h"
-#include "holdfast/base/posix_env.h"
-#include "holdfast/store/object_env.h"
-#include "holdfast/store/s3_store.h"
+#include "holdfast/env/posix_env.h"
+#include "holdfast/remote/s3_store.h"
+#include "holdfast/store/object_store_env.h"
 
 namespace holdfast::python {
 
@@ -35,7 +35,7 @@ inline Result<std::shared_ptr<ObjectStore>> open_bucket(const std::string& bucke
 
 // The same machine, with object stores to read from.
 inline Env& env() {
-  static Env& all = *new ObjectEnv(machine(), open_bucket);
+  static Env& all = *new ObjectStoreEnv(machine(), open_bucket);
   return all;
 }
 

@@ -9,8 +9,8 @@
 
 #include "array.h"
 #include "env.h"
-#include "holdfast/checkpoint/convert.h"
-#include "holdfast/checkpoint/open_any.h"
+#include "holdfast/inspect/convert.h"
+#include "holdfast/inspect/open_any.h"
 #include "object.h"
 #include "restored.h"
 

@@ -20,7 +20,7 @@ void HeldJob::check_process() const {
 
 HeldHandle HeldJob::save(JobState state, nb::object owners) {
   make_room(state.stream);
-  objects_ = std::make_shared<PromisedObjects>();
+  objects_ = std::make_shared<FutureObjects>();
   state.objects_later = objects_;
   const SaveHandle handle = call([&](Job& job) { return job.save(std::move(state)); });
   return under_way_.emplace_back(

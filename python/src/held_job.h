@@ -66,10 +66,10 @@ class HeldJob {
   const pid_t process_ = ::getpid();
   const int forks_ = forks();
   const size_t room_;
-  nb::object transport_;                      // outlives the job
-  std::shared_ptr<PromisedObjects> objects_;  // that the last save waits for
-  std::deque<HeldHandle> under_way_;          // guarded by the GIL
-  std::mutex mutex_;                          // of the job; taken without the GIL
+  nb::object transport_;                    // outlives the job
+  std::shared_ptr<FutureObjects> objects_;  // that the last save waits for
+  std::deque<HeldHandle> under_way_;        // guarded by the GIL
+  std::mutex mutex_;                        // of the job; taken without the GIL
   std::unique_ptr<Job> job_;
 };
 

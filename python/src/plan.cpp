@@ -5,11 +5,11 @@
 
 #include "errors.h"
 #include "holdfast/base/json.h"
+#include "holdfast/models/families.h"
+#include "holdfast/models/hf_config.h"
+#include "holdfast/models/resize.h"
+#include "holdfast/plan/plan_json.h"
 #include "holdfast/state/collection_json.h"
-#include "holdfast/state/families.h"
-#include "holdfast/state/hf_config.h"
-#include "holdfast/state/plan_json.h"
-#include "holdfast/state/resize.h"
 
 namespace holdfast::python {
 namespace {

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "env.h"
-#include "holdfast/checkpoint/mirror.h"
+#include "holdfast/checkpoint/tier_copier.h"
 #include "holdfast/store/retention.h"
 
 namespace holdfast::python {
@@ -28,16 +28,15 @@ inline HeldTier make_tier(const std::string& place, int64_t every,
   return {unwrap(open_tier(machine(), place, open_bucket)), every, keep};
 }
 
-inline std::vector<MirrorTo> mirrors_of(const std::vector<HeldTier>& tiers,
-                                        const std::optional<Keep>& keep) {
-  std::vector<MirrorTo> mirrors;
+inline std::vector<TierCopy> tier_copies_of(const std::vector<HeldTier>& tiers,
+                                            const std::optional<Keep>& keep) {
+  std::vector<TierCopy> copies;
   for (const HeldTier& held : tiers) {
-    mirrors.push_back(
-        {.tier = held.tier,
-         .every = held.every,
-         .keep = held.keep.has_value() ? Keep{.last = *held.keep} : keep});
+    copies.push_back({.tier = held.tier,
+                      .every = held.every,
+                      .keep = held.keep.has_value() ? Keep{.last = *held.keep} : keep});
   }
-  return mirrors;
+  return copies;
 }
 
 inline std::vector<std::shared_ptr<StorageTier>> storage_of(

@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "env.h"
-#include "holdfast/base/tcp_transport.h"
+#include "holdfast/transport/tcp_transport.h"
 
 namespace holdfast::python {
 

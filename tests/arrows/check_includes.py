@@ -4,15 +4,20 @@
 
 The arrows file is the build's: one line a part, `name layer dep dep ...`. A part is the
 folder holdfast/<name>, but `python` is python/src. Prints one line a fault; exits 1 if
-there are any, and 2 if it looked at nothing, so that a wrong path cannot pass.
+there are any, and 2 if it looked at nothing, so that a wrong path cannot pass. It also
+refuses a folder with more than 50 files, tests not counted, and files that include each
+other in a circle.
 """
 
+import collections
 import re
 import sys
 from pathlib import Path
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 SUFFIXES = {".h", ".cpp"}
+MOST_FILES = 50
+TEST = re.compile(r"(_test\.cpp|_fuzz\.cpp|testing\.h)$")
 
 
 def read_arrows(path: Path) -> dict[str, set[str]]:
@@ -57,6 +62,31 @@ def sources(root: Path) -> list[Path]:
     return sorted(file for file in files if file.suffix in SUFFIXES)
 
 
+def large_folders(files: list[Path]) -> list[str]:
+    counts = collections.Counter(file.parent.name for file in files if not TEST.search(file.name))
+    return [f"{part}: {count} files; expected at most {MOST_FILES}"
+            for part, count in counts.items() if count > MOST_FILES]
+
+
+def circles(root: Path, files: list[Path]) -> list[str]:
+    """One line for each include that leads back to the file it stands in."""
+    targets = {str(file.relative_to(root)): [match[2] for line in file.read_text().splitlines()
+                                             if (match := INCLUDE.match(line))] for file in files}
+    faults, done = [], set()
+
+    def visit(name: str, path: tuple[str, ...]) -> None:
+        if name in path:
+            faults.append(f"{name}: includes itself by way of {' '.join(path[path.index(name):])}")
+        elif name not in done:
+            for target in targets.get(name, ()):
+                visit(target, (*path, name))
+            done.add(name)
+
+    for name in targets:
+        visit(name, ())
+    return faults
+
+
 def main(root: Path, arrows_file: Path) -> int:
     arrows = read_arrows(arrows_file)
     files = sources(root)
@@ -64,6 +94,7 @@ def main(root: Path, arrows_file: Path) -> int:
         print(f"{root}: no sources under holdfast/")
         return 2
     faults = [fault for file in files for fault in check_file(root, file, arrows)]
+    faults += large_folders(files) + circles(root, files)
     print("\n".join(faults) or f"{len(files)} files, every include is declared")
     return 1 if faults else 0
 

@@ -69,6 +69,18 @@ class CheckIncludesTest(unittest.TestCase):
         self.assertEqual(status, 1)
         self.assertIn("stray is no declared part", output)
 
+    def test_a_folder_with_too_many_files_is_seen(self):
+        files = {f"holdfast/base/f{i}.h": "" for i in range(51)}
+        status, output = self.check(files | {"holdfast/base/f_test.cpp": ""})
+        self.assertEqual((status, output), (1, "base: 51 files; expected at most 50\n"))
+
+    def test_a_circle_of_includes_is_seen(self):
+        status, output = self.check({
+            "holdfast/base/a.h": '#include "holdfast/base/b.h"\n',
+            "holdfast/base/b.h": '#include "holdfast/base/a.h"\n'})
+        self.assertEqual(status, 1)
+        self.assertIn("holdfast/base/a.h: includes itself by way of", output)
+
     def test_looking_at_nothing_fails(self):
         self.assertEqual(self.check({})[0], 2)
 

@@ -4,7 +4,7 @@
 
 #include <cstdio>
 
-#include "holdfast/base/posix_env.h"
+#include "holdfast/env/posix_env.h"
 #include "holdfast/formats/format.h"
 
 namespace {

@@ -1,8 +1,0 @@
-// Instead of uring.cpp in a build without liburing.
-#include "holdfast/base/uring_internal.h"
-
-namespace holdfast {
-
-std::unique_ptr<Uring> make_uring(unsigned) { return nullptr; }
-
-}  // namespace holdfast

@@ -1,0 +1,382 @@
+#include "holdfast/checkpoint/layout_agreement.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "holdfast/base/check.h"
+#include "holdfast/base/json.h"
+#include "holdfast/state/box_stream.h"
+#include "holdfast/state/collection_json.h"
+#include "holdfast/state/seal.h"
+
+namespace holdfast {
+namespace {
+
+constexpr size_t kDigest = 32;                    // digits
+constexpr std::string_view kFailed = "failed: ";  // what no description begins with
+
+std::string rank_text(int rank) { return fmt::format("rank {}", rank); }
+
+// Tensors of several ranks, each once, and who has which box.
+class Union {
+ public:
+  explicit Union(int ranks) {
+    for (int r = 0; r < ranks; ++r) holders_.push_back({.name = rank_text(r)});
+  }
+
+  Result<void> add(int rank, const Tensor& tensor, const Box& box) {
+    const auto [found, added] =
+        ids_.emplace(tensor.name, static_cast<TensorId>(tensors_.size()));
+    if (added) {
+      tensors_.push_back(tensor);
+      first_.push_back(rank);
+    } else if (tensors_[found->second] != tensor) {
+      return differ(tensors_[found->second], first_[found->second], tensor, rank);
+    }
+    pieces_.push_back({found->second, box, static_cast<HolderId>(rank)});
+    return {};
+  }
+
+  // As far as it goes: parts may be missing.
+  Result<Collection> build() && {
+    LayoutBuilder builder(tensors_, holders_);
+    std::vector<int64_t> ends(holders_.size());
+    for (const Piece& piece : pieces_) {
+      builder.add(piece.tensor, piece.box, piece.holder, ends[piece.holder]);
+      ends[piece.holder] +=
+          piece.box.elements() * bytes_of(tensors_[piece.tensor].dtype);
+    }
+    Layout layout = HOLDFAST_TRY(std::move(builder).build());
+    return Collection::create(std::move(tensors_), std::move(layout));
+  }
+
+ private:
+  struct Piece {
+    TensorId tensor;
+    Box box;
+    HolderId holder;
+  };
+
+  static Error differ(const Tensor& a, int rank_a, const Tensor& b, int rank_b) {
+    return invalid(
+        "{}: rank {} has {} {}, rank {} has {} {}; want one name for one tensor "
+        "(stages "
+        "that begin to count anew need names of their own)",
+        a.name, rank_a, name_of(a.dtype), to_string(a.shape), rank_b, name_of(b.dtype),
+        to_string(b.shape));
+  }
+
+  std::vector<Tensor> tensors_;
+  std::vector<int> first_;  // the rank that first named the tensor
+  std::unordered_map<std::string, TensorId> ids_;
+  std::vector<Holder> holders_;
+  std::vector<Piece> pieces_;
+};
+
+Result<void> check_tiled(const Collection& all) {
+  for (TensorId t = 0; t < all.tensors().size(); ++t) {
+    const Tensor& tensor = all.tensor(t);
+    if (const std::optional<Box> hole = all.uncovered(t)) {
+      return invalid("{} {}: no rank has the box {}", tensor.name,
+                     to_string(tensor.shape), to_string(*hole));
+    }
+    int64_t elements = 0;
+    for (const Slice& slice : all.layout().slices(t)) elements += slice.box.elements();
+    if (elements == tensor.shape.elements()) continue;
+    return invalid("{} {}: boxes of the ranks overlap, want each element once",
+                   tensor.name, to_string(tensor.shape));
+  }
+  return {};
+}
+
+// A rank whose part of a small tensor is nothing has no piece of it.
+bool is_nothing(const HeldPiece& piece) {
+  return piece.box.empty() && piece.tensor.shape.elements() > 0;
+}
+
+bool says_same(const HeldPiece& a, const HeldPiece& b) {
+  return a.box == b.box && a.tensor == b.tensor;
+}
+
+using SharedCollection = std::shared_ptr<const Collection>;
+
+// One rank's pieces. Where they lie in memory is its own business.
+Result<SharedCollection> collection_of(std::span<const HeldPiece> pieces) {
+  Union own(1);
+  for (const HeldPiece& piece : pieces) {
+    if (!is_nothing(piece)) HOLDFAST_TRY(own.add(0, piece.tensor, piece.box));
+  }
+  return std::make_shared<const Collection>(HOLDFAST_TRY(std::move(own).build()));
+}
+
+Bytes description_of(const Collection& collection) {
+  const std::string text = to_json(collection, Topology::uniform(1)).dump();
+  return copy_of(bytes_of(text));
+}
+
+Result<SharedCollection> parse_description(int rank, std::string_view text) {
+  const std::string where = rank_text(rank);
+  if (text.starts_with(kFailed)) {
+    return invalid("{}: {}", where, text.substr(kFailed.size()));
+  }
+  Topology topology;
+  const Json json = HOLDFAST_TRY(parse_json(text, where));
+  return std::make_shared<const Collection>(
+      HOLDFAST_TRY(collection_from_json(json, where, topology)));
+}
+
+Result<void> add_described(Union& all, int rank, const Collection& own) {
+  for (TensorId t = 0; t < own.tensors().size(); ++t) {
+    for (const Slice& slice : own.layout().slices(t)) {
+      HOLDFAST_TRY(all.add(rank, own.tensor(t), slice.box));
+    }
+  }
+  return {};
+}
+
+// Calls visit(tensor, slice) for every box that several ranks have.
+void for_each_replica(const Collection& all, const auto& visit) {
+  for (TensorId t = 0; t < all.tensors().size(); ++t) {
+    for (const Slice& slice : all.layout().slices(t)) {
+      if (slice.last - slice.first > 1) visit(t, slice);
+    }
+  }
+}
+
+Result<Seal> seal_of(const Tensor& tensor, const LocalPiece& piece) {
+  if (piece.device == nullptr) {
+    return seal_box(tensor.shape, tensor.dtype, piece.box, piece.map, piece.memory);
+  }
+  constexpr int64_t kWindow = int64_t{16} << 20;  // a multiple of every element's size
+  const int64_t element = bytes_of(tensor.dtype);
+  const int64_t bytes = piece.box.elements() * element;
+  Bytes buffer(static_cast<size_t>(std::min(kWindow, bytes)));
+  Seal seal;
+  for (int64_t at = 0; at < bytes; at += kWindow) {
+    const ByteSpan window =
+        ByteSpan(buffer).first(static_cast<size_t>(std::min(kWindow, bytes - at)));
+    HOLDFAST_TRY(piece.device->read(
+        {.box = piece.box, .element_bytes = element, .map = piece.map}, piece.memory,
+        at, window));
+    HOLDFAST_TRY(HOLDFAST_TRY(piece.device->mark()).wait());
+    seal += seal_stream(tensor.shape, tensor.dtype, piece.box, at, window);
+  }
+  return seal;
+}
+
+// Seals of the rank's replicas, in the order of for_each_replica; zeros for one that could
+// not be read.
+Bytes seal_replicas(const LocalState& state, CudaStream stream) {
+  const Result<void> behind = follow_stream(devices_of(state.pieces), stream);
+  std::map<std::pair<TensorId, Box>, const LocalPiece*> pieces;
+  for (const LocalPiece& piece : state.pieces)
+    pieces[{piece.tensor, piece.box}] = &piece;
+  Bytes seals;
+  for_each_replica(*state.collection, [&](TensorId t, const Slice& slice) {
+    const auto found = pieces.find({t, slice.box});
+    if (found == pieces.end()) return;
+    const Tensor& tensor = state.collection->tensor(t);
+    const LocalPiece& piece = *found->second;
+    const Result<Seal> read =
+        behind.ok() ? seal_of(tensor, piece) : Result<Seal>(behind.error());
+    const Seal seal = read.ok() ? *read : Seal();
+    const size_t at = seals.size();
+    seals.resize(at + 2 * sizeof(uint64_t));
+    store_little_endian(seal.lanes[0], ByteSpan(seals).subspan(at));
+    store_little_endian(seal.lanes[1], ByteSpan(seals).subspan(at + sizeof(uint64_t)));
+  });
+  return seals;
+}
+
+}  // namespace
+
+bool operator==(const HeldPiece& a, const HeldPiece& b) {
+  return a.memory.data() == b.memory.data() && a.memory.size() == b.memory.size() &&
+         says_same(a, b) && a.map == b.map && a.device == b.device &&
+         a.at_once == b.at_once;
+}
+
+LayoutAgreement::LayoutAgreement(Env& env, Transport* transport, Duration at_most)
+    : env_(env), transport_(transport), at_most_(at_most) {}
+
+Result<std::vector<Bytes>> LayoutAgreement::all(ByteView own, Duration longer) {
+  if (transport_ == nullptr) return std::vector<Bytes>{copy_of(own)};
+  return transport_->all_gather(own, env_.now() + at_most_ + longer);
+}
+
+// Rank 0's has the word behind it.
+Result<std::vector<Bytes>> LayoutAgreement::exchange_digests(std::string_view own,
+                                                             Bytes& word,
+                                                             Duration longer) {
+  Bytes said = copy_of(bytes_of(own));
+  said.resize(kDigest);  // nothing, for one that is none
+  if (rank() == 0) said.insert(said.end(), word.begin(), word.end());
+  std::vector<Bytes> digests =
+      HOLDFAST_TRY(all(said, rank() == 0 ? Duration{} : longer));
+  for (size_t r = 0; r < digests.size(); ++r) {
+    if (digests[r].size() < kDigest) {
+      return corrupt("{}: a digest of {} bytes", rank_text(static_cast<int>(r)),
+                     digests[r].size());
+    }
+  }
+  word.assign(digests[0].begin() + kDigest, digests[0].end());
+  for (Bytes& digest : digests) digest.resize(kDigest);
+  return digests;
+}
+
+// The text of the last time, if the pieces are the same: making it takes milliseconds, for
+// which training would stop at every save.
+Result<void> LayoutAgreement::describe(const HeldPieces& pieces) {
+  const HeldPieces before = std::exchange(described_, pieces);
+  if (!text_.empty() && pieces == before) return {};
+  placed_.reset();
+  if (!text_.empty() && std::ranges::equal(pieces, before, says_same)) {
+    return {};  // it lies elsewhere
+  }
+  text_.clear();
+  own_ = HOLDFAST_TRY(collection_of(pieces));
+  if (transport_ == nullptr) {  // nobody is to read it
+    text_ = Bytes(1);
+    digest_ = fmt::format("{:032}", ++descriptions_);
+    return {};
+  }
+  text_ = description_of(*own_);
+  digest_ = xxh3_128(text_).hex();
+  return {};
+}
+
+Result<LocalState> LayoutAgreement::gather(const HeldPieces& pieces, bool compare,
+                                           CudaStream stream) {
+  Bytes nothing;
+  return gather(pieces, compare, nothing, {}, stream);
+}
+
+Result<LocalState> LayoutAgreement::gather(const HeldPieces& pieces, bool compare,
+                                           Bytes& word, Duration longer,
+                                           CudaStream stream) {
+  if (const Result<void> described = describe(pieces); !described.ok()) {
+    return fail(described.error(), word, longer);
+  }
+  std::vector<Bytes> digests = HOLDFAST_TRY(exchange_digests(digest_, word, longer));
+  if (digests != seen_ || collection_ == nullptr) {
+    seen_.clear();
+    placed_.reset();
+    const std::vector<Bytes> texts = HOLDFAST_TRY(all(text_));
+    collection_ = HOLDFAST_TRY(merge(texts));
+    if (compare) HOLDFAST_TRY(compare_replicas(place(pieces), stream));
+    seen_ = std::move(digests);
+  }
+  if (!placed_.has_value()) placed_ = place(pieces);
+  return *placed_;
+}
+
+Error LayoutAgreement::fail(const Error& why) {
+  Bytes nothing;
+  return fail(why, nothing, {});
+}
+
+// A digest that is none makes all ask for the texts, and this one's says why.
+Error LayoutAgreement::fail(const Error& why, Bytes& word, Duration longer) {
+  text_.clear();
+  seen_.clear();
+  const std::string said = std::string(kFailed) + why.message();
+  if (exchange_digests("", word, longer).ok()) static_cast<void>(all(bytes_of(said)));
+  return why;
+}
+
+Result<std::shared_ptr<const Collection>> LayoutAgreement::merge(
+    const std::vector<Bytes>& texts) {
+  if (transport_ == nullptr) {
+    HOLDFAST_TRY(check_tiled(*own_));
+    return own_;
+  }
+  // Replicas say the same: each text is read once, and this rank's own never.
+  std::unordered_map<std::string_view, SharedCollection> read{{text_of(text_), own_}};
+  Union all(static_cast<int>(texts.size()));
+  for (size_t r = 0; r < texts.size(); ++r) {
+    const int rank = static_cast<int>(r);
+    SharedCollection& one = read[text_of(texts[r])];
+    if (one == nullptr) {
+      one = HOLDFAST_TRY(parse_description(rank, text_of(texts[r])));
+    }
+    HOLDFAST_TRY(add_described(all, rank, *one));
+  }
+  auto merged =
+      std::make_shared<const Collection>(HOLDFAST_TRY(std::move(all).build()));
+  HOLDFAST_TRY(check_tiled(*merged));
+  return SharedCollection(std::move(merged));
+}
+
+// Pieces that were described last.
+LocalState LayoutAgreement::place(const HeldPieces& pieces) const {
+  std::vector<LocalPiece> placed;
+  placed.reserve(pieces.size());
+  for (const HeldPiece& piece : pieces) {
+    if (is_nothing(piece)) continue;
+    const std::optional<TensorId> id = collection_->find(piece.tensor.name);
+    HOLDFAST_CHECK(id.has_value(), "{}: described, and not found", piece.tensor.name);
+    placed.push_back({.tensor = *id,
+                      .box = piece.box,
+                      .memory = piece.memory,
+                      .map = piece.map,
+                      .device = piece.device,
+                      .at_once = piece.at_once});
+  }
+  return {.collection = collection_, .rank = rank(), .pieces = std::move(placed)};
+}
+
+Result<void> LayoutAgreement::compare_replicas(const LocalState& state,
+                                               CudaStream stream) {
+  const std::vector<Differing> differ = HOLDFAST_TRY(differing(state, stream));
+  if (differ.empty()) return {};
+  return invalid(
+      "{}: rank {} and rank {} hold it with different values; expected replicas, or a "
+      "spec that says how it is cut",
+      differ[0].tensor, differ[0].rank, differ[0].other);
+}
+
+Result<std::vector<Differing>> LayoutAgreement::differing(const LocalState& state,
+                                                          CudaStream stream) {
+  const std::vector<Bytes> seals = HOLDFAST_TRY(all(seal_replicas(state, stream)));
+  std::vector<size_t> at(seals.size());  // how far each rank's are read
+  std::map<TensorId, Differing> found;
+  const Layout& layout = state.collection->layout();
+  for_each_replica(*state.collection, [&](TensorId t, const Slice& slice) {
+    ByteView known;
+    for (PieceId p = slice.first; p < slice.last; ++p) {
+      const size_t r = layout.holder(p);
+      constexpr size_t kBytes = 2 * sizeof(uint64_t);
+      if (seals[r].size() < at[r] + kBytes) return;  // not of this version
+      const ByteView own = ByteView(seals[r]).subspan(at[r], kBytes);
+      at[r] += kBytes;
+      if (known.empty()) known = own;
+      if (std::ranges::equal(known, own)) continue;
+      found.try_emplace(t,
+                        Differing{.tensor = state.collection->tensor(t).name,
+                                  .rank = static_cast<int>(layout.holder(slice.first)),
+                                  .other = static_cast<int>(r),
+                                  .whole = layout.slices(t).size() == 1,
+                                  .first = is_first(layout, t)});
+    }
+  });
+  std::vector<Differing> differ;
+  for (auto& [tensor, one] : found) differ.push_back(std::move(one));
+  return differ;
+}
+
+// Whether no rank before this one holds its box of the tensor.
+bool LayoutAgreement::is_first(const Layout& layout, TensorId tensor) const {
+  return std::ranges::any_of(layout.slices(tensor), [&](const Slice& slice) {
+    HolderId first = layout.holder(slice.first);
+    for (PieceId p = slice.first; p < slice.last; ++p) {
+      first = std::min(first, layout.holder(p));
+    }
+    return first == static_cast<HolderId>(rank());
+  });
+}
+
+}  // namespace holdfast

@@ -1,0 +1,181 @@
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <unordered_map>
+
+#include "holdfast/checkpoint/read_pieces.h"
+#include "holdfast/checkpoint/read_plan_internal.h"
+#include "holdfast/plan/plan.h"
+
+namespace holdfast {
+namespace {
+
+constexpr size_t kNamed = 5;  // tensors named in a message
+
+std::string join(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < std::min(names.size(), kNamed); ++i) {
+    text += (i == 0 ? "" : ", ") + names[i];
+  }
+  if (names.size() > kNamed) text += fmt::format(" and {} more", names.size() - kNamed);
+  return text;
+}
+
+// The tensor of the step under the name, or else a tie, of one here.
+std::optional<TensorId> find_in(const StepFiles& step, const Tensor& tensor) {
+  std::optional<TensorId> found = step.collection.find(tensor.name);
+  for (const std::string& tie : tensor.ties) {
+    if (!found.has_value()) found = step.collection.find(tie);
+  }
+  return found;
+}
+
+// A tie of `tensor` that has values of its own in the step.
+std::optional<std::string> untied_in(const StepFiles& step, const Tensor& tensor,
+                                     TensorId as) {
+  for (const std::string& tie : tensor.ties) {
+    const std::optional<TensorId> other = step.collection.find(tie);
+    if (other.has_value() && step.seals[*other] != step.seals[as]) return tie;
+  }
+  return std::nullopt;
+}
+
+// Every tensor that is asked for is there, with the same dtype and shape, and what is
+// one tensor here has one value there.
+Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
+  std::vector<std::string> missing, different;
+  std::vector<bool> seen(into.collection->tensors().size());
+  for (const LocalPiece& piece : into.pieces) {
+    if (seen[piece.tensor]) continue;
+    seen[piece.tensor] = true;
+    const Tensor& want = into.collection->tensor(piece.tensor);
+    const std::optional<TensorId> found = find_in(step, want);
+    if (!found.has_value()) {
+      missing.push_back(want.name);
+      continue;
+    }
+    const Tensor& have = step.collection.tensor(*found);
+    if (have.dtype == want.dtype && have.shape == want.shape) {
+      if (const auto tie = untied_in(step, want, *found)) {
+        different.push_back(fmt::format("{} and {} are tied here and have two values",
+                                        want.name, *tie));
+      }
+      continue;
+    }
+    different.push_back(fmt::format("{} is {} {}, want {} {}", want.name,
+                                    name_of(have.dtype), to_string(have.shape),
+                                    name_of(want.dtype), to_string(want.shape)));
+  }
+  if (missing.empty() && different.empty()) return {};
+  std::string what;
+  if (!missing.empty()) what = "not in it: " + join(missing);
+  if (!different.empty()) {
+    what += (what.empty() ? "" : "; ") + std::string("different: ") + join(different);
+  }
+  return invalid("{}: {}", step.folder.native(), what);
+}
+
+// What this rank wants, as a collection. Its holders are places in its memory: tensors
+// that are one in the step and several here (tied then, not any more) have one each.
+struct Wanted {
+  Collection collection;
+  std::vector<const LocalPiece*> pieces;  // by PieceId
+};
+
+// The place of each tensor of `into` among those that are the same one in the step.
+std::vector<HolderId> places_of(const StepFiles& step, const LocalState& into) {
+  std::unordered_map<TensorId, HolderId> seen;
+  std::vector<HolderId> places;
+  for (const Tensor& tensor : into.collection->tensors()) {
+    const std::optional<TensorId> id = find_in(step, tensor);
+    places.push_back(id.has_value() ? seen[*id]++ : 0);
+  }
+  return places;
+}
+
+Result<Wanted> wanted_of(const StepFiles& step, const LocalState& into) {
+  std::vector<Tensor> tensors(step.collection.tensors().begin(),
+                              step.collection.tensors().end());
+  const std::vector<HolderId> places = places_of(step, into);
+  const HolderId most =
+      places.empty() ? 0 : *std::max_element(places.begin(), places.end());
+  std::vector<Holder> holders;
+  for (HolderId h = 0; h <= most; ++h) {
+    holders.push_back({.name = fmt::format("place {} of this rank", h)});
+  }
+  LayoutBuilder builder(tensors, std::move(holders));
+  std::map<std::tuple<TensorId, HolderId, Box>, const LocalPiece*> local;
+  std::vector<int64_t> offsets(most + 1);
+  for (const LocalPiece& piece : into.pieces) {
+    const Tensor& tensor = into.collection->tensor(piece.tensor);
+    const TensorId id = *find_in(step, tensor);
+    const HolderId place = places[piece.tensor];
+    builder.add(id, piece.box, place, offsets[place]);
+    offsets[place] += piece.box.elements() * bytes_of(tensor.dtype);
+    local[{id, place, piece.box}] = &piece;
+  }
+  Layout layout = HOLDFAST_TRY(std::move(builder).build());
+  Wanted wanted{.collection = HOLDFAST_TRY(
+                    Collection::create(std::move(tensors), std::move(layout))),
+                .pieces = {}};
+  const Layout& built = wanted.collection.layout();
+  wanted.pieces.resize(built.piece_count());
+  for (TensorId t = 0; t < built.tensor_count(); ++t) {
+    for (const Slice& slice : built.slices(t)) {
+      for (PieceId p = slice.first; p < slice.last; ++p) {
+        wanted.pieces[p] = local.at({t, built.holder(p), slice.box});
+      }
+    }
+  }
+  return wanted;
+}
+
+Result<ReadPlan> deliveries_of(const StepFiles& step, const Wanted& wanted) {
+  Topology topology = Topology::uniform(1);
+  const Plan plan = HOLDFAST_TRY(holdfast::plan(step.collection, wanted.collection,
+                                                topology, {.forwarding = false}));
+  const Layout& source = step.collection.layout();
+  ReadPlan deliveries(step.files.size());
+  for (const Move& move : plan.moves) {
+    const int64_t element = bytes_of(step.collection.tensor(move.tensor).dtype);
+    deliveries[source.holder(move.from)].push_back(
+        {.tensor = move.tensor,
+         .stored = source.box(move.from),
+         .offset = source.map(move.from, element).offset,
+         .element = element,
+         .box = plan.boxes[move.box],
+         .to = wanted.pieces[move.to]});
+  }
+  for (std::vector<PlannedRead>& of_file : deliveries) {
+    std::sort(of_file.begin(), of_file.end(),
+              [](const PlannedRead& a, const PlannedRead& b) {
+                return std::tie(a.offset, a.box) < std::tie(b.offset, b.box);
+              });
+  }
+  return deliveries;
+}
+
+}  // namespace
+
+Result<ReadPlan> plan_reads(const StepFiles& step, const LocalState& into) {
+  HOLDFAST_TRY(check_tensors(step, into));
+  const Wanted wanted = HOLDFAST_TRY(wanted_of(step, into));
+  return deliveries_of(step, wanted);
+}
+
+std::vector<std::string> unused_tensors(const StepFiles& step, const LocalState& into) {
+  std::vector<bool> used(step.collection.tensors().size());
+  for (const Tensor& tensor : into.collection->tensors()) {
+    if (const auto found = find_in(step, tensor)) used[*found] = true;
+    for (const std::string& tie : tensor.ties) {
+      if (const auto found = step.collection.find(tie)) used[*found] = true;
+    }
+  }
+  std::vector<std::string> names;
+  for (TensorId t = 0; t < used.size(); ++t) {
+    if (!used[t]) names.push_back(step.collection.tensor(t).name);
+  }
+  return names;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,31 @@
+#include "holdfast/env/event.h"
+
+namespace holdfast {
+
+const EventValue* EventRecord::find(std::string_view field) const {
+  for (const auto& [name_of_field, value] : fields) {
+    if (name_of_field == field) return &value;
+  }
+  return nullptr;
+}
+
+void TeeSink::put(const EventRecord& record) {
+  for (EventSink* sink : sinks_) sink->put(record);
+}
+
+void CollectingSink::put(const EventRecord& record) {
+  MutexLock lock(mutex_);
+  records_.push_back(record);
+}
+
+std::vector<EventRecord> CollectingSink::records() const {
+  MutexLock lock(mutex_);
+  return records_;
+}
+
+Error event_field_error(const EventRecord& record, std::string_view field,
+                        std::string_view what) {
+  return invalid("event \"{}\": field \"{}\" is {}", record.name, field, what);
+}
+
+}  // namespace holdfast

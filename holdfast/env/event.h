@@ -1,0 +1,126 @@
+// Events: what the library has to say. It never prints; every part emits typed events,
+// and reports, traces and metrics are views of them.
+//
+// An event is a struct with a name and its fields; one visitor serves writing and
+// reading:
+//
+//   struct SaveCommitted {
+//     static constexpr std::string_view kName = "save_committed";
+//     int64_t step = 0;
+//     double seconds = 0;
+//     static void fields(auto& self, auto&& field) {
+//       field("step", self.step);
+//       field("seconds", self.seconds);
+//     }
+//   };
+//
+//   emit(sink, env, SaveCommitted{.step = 400, .seconds = 1.8});
+//
+// Fields are int64_t, double, bool or std::string.
+#pragma once
+
+#include <concepts>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "holdfast/base/clock.h"
+#include "holdfast/base/mutex.h"
+#include "holdfast/base/result.h"
+#include "holdfast/env/env.h"
+
+namespace holdfast {
+
+using EventValue = std::variant<int64_t, double, bool, std::string>;
+
+template <typename T>
+concept EventField = std::same_as<T, int64_t> || std::same_as<T, double> ||
+    std::same_as<T, bool> || std::same_as<T, std::string>;
+
+// Any event, with the moment it was emitted.
+struct EventRecord {
+  std::string name;
+  WallTime wall;
+  Instant monotonic;  // of the emitting process
+  std::vector<std::pair<std::string, EventValue>> fields;
+
+  // Null if there is no such field.
+  const EventValue* find(std::string_view field) const;
+  friend bool operator==(const EventRecord&, const EventRecord&) = default;
+};
+
+// Takes events. Safe from several threads, and never fails the caller: training must
+// not stop because a line of its diary is lost.
+class EventSink {
+ public:
+  virtual ~EventSink() = default;
+  virtual void put(const EventRecord& record) = 0;
+};
+
+class NullSink : public EventSink {
+ public:
+  void put(const EventRecord&) override {}
+};
+
+// Passes every event on to several sinks, in their order. They must outlive it.
+class TeeSink : public EventSink {
+ public:
+  explicit TeeSink(std::vector<EventSink*> sinks) : sinks_(std::move(sinks)) {}
+  void put(const EventRecord& record) override;
+
+ private:
+  const std::vector<EventSink*> sinks_;
+};
+
+// Keeps all events, for tests.
+class CollectingSink : public EventSink {
+ public:
+  void put(const EventRecord& record) override;
+  std::vector<EventRecord> records() const;
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<EventRecord> records_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+template <typename Event>
+void emit(EventSink& sink, Env& env, const Event& event) {
+  EventRecord record{.name = std::string(Event::kName),
+                     .wall = env.wall_now(),
+                     .monotonic = env.now(),
+                     .fields = {}};
+  Event::fields(event, [&]<EventField T>(std::string_view field, const T& value) {
+    record.fields.emplace_back(field, value);
+  });
+  sink.put(record);
+}
+
+// "save_committed: no field "step"" and the like.
+Error event_field_error(const EventRecord& record, std::string_view field,
+                        std::string_view what);
+
+// The typed event of a record. Fails with kInvalid if the record is another event, or a
+// field is missing or of another type; a newer writer's additional fields are ignored.
+template <typename Event>
+Result<Event> event_as(const EventRecord& record) {
+  if (record.name != Event::kName) {
+    return invalid("event \"{}\", want \"{}\"", record.name, Event::kName);
+  }
+  Event event;
+  Result<void> outcome;
+  Event::fields(event, [&]<EventField T>(std::string_view field, T& value) {
+    const EventValue* found = record.find(field);
+    if (found != nullptr && std::holds_alternative<T>(*found)) {
+      value = std::get<T>(*found);
+    } else if (outcome.ok()) {
+      outcome = event_field_error(record, field, found ? "another type" : "missing");
+    }
+  });
+  if (!outcome.ok()) return std::move(outcome).error();
+  return event;
+}
+
+}  // namespace holdfast

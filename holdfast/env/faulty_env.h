@@ -1,0 +1,172 @@
+// An Env that goes wrong on purpose: it passes every call on to another Env, counts it,
+// and fails, shortens or crashes at those that the test has chosen.
+//
+// A crash test runs an operation once to count its calls, then once more for each of
+// them:
+//
+//   MemoryEnv disk;  FaultyEnv env(disk);  save(env);  const int64_t n = env.calls();
+//   for (int64_t k = 1; k <= n; ++k) {
+//     MemoryEnv disk;  FaultyEnv env(disk);
+//     env.crash_at(Op::kAny, k);
+//     EXPECT_FALSE(save(env).ok());
+//     const auto after = disk.after_crash({Unsynced::kReordered, seed});
+//     ... what `after` holds must be whole
+//   }
+//
+// Calls are counted as the system sees them: a write that is continued after a short
+// one counts twice. A submitted transfer runs (and counts) when it is waited for, on the
+// waiting thread; close() and the destructor run the rest in the order of submission.
+// So a single-threaded test is deterministic. Clock and randomness pass through
+// uncounted, and so does the closing of files that are destroyed without close(). Safe
+// from several threads.
+#pragma once
+
+#include <array>
+#include <functional>
+#include <limits>
+#include <optional>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "holdfast/env/env.h"
+
+namespace holdfast {
+
+enum class Op {
+  kOpen,
+  kRead,
+  kWrite,  // also appends
+  kAllocate,
+  kTruncate,
+  kSync,  // of contents; also sync_data
+  kClose,
+  kInfo,  // also File::size
+  kList,
+  kRemove,  // of files and of folders
+  kRename,  // also rename_new
+  kLink,
+  kCreateFolder,
+  kSyncFolder,
+  kFreeSpace,
+  kAny,  // to choose with: any of the above
+};
+
+// "open", "read", ...
+std::string_view name_of(Op op);
+
+struct Call {
+  Op op;
+  Path path;
+};
+
+class FaultyEnv : public Env {
+ public:
+  // `inner` must outlive it.
+  explicit FaultyEnv(Env& inner) : inner_(inner) {}
+
+  // Each means the k-th call of the kind from now on, k = 1 being the next one. Several
+  // may be set; each happens once unless it says otherwise.
+  //
+  // After a sync of a file or folder that failed, its later ones succeed without doing
+  // anything, as those of an operating system may, whoever opened it and by whatever
+  // name.
+
+  // The call has no effect and fails with the code.
+  void fail_at(Op op, int64_t k = 1, ErrorCode code = ErrorCode::kIo);
+  // The same for the k-th call and all after it: a disk that stays full.
+  void fail_from(Op op, int64_t k = 1, ErrorCode code = ErrorCode::kIo);
+  // The next `times` calls of the kind on this path fail with the code: a bad sector.
+  void fail_file(Op op, Path path, ErrorCode code = ErrorCode::kIo,
+                 int64_t times = std::numeric_limits<int64_t>::max());
+  // The call has its effect and fails with the code all the same, as when the answer of
+  // a server is lost. An open leaves no open file.
+  void fail_after(Op op, int64_t k = 1, ErrorCode code = ErrorCode::kIo);
+  // The call, a kRead or kWrite, moves at most `bytes` bytes: at least one for a write,
+  // a multiple of kDirectAlignment for a direct file. Only that part takes effect.
+  void shorten_at(Op op, int64_t k, size_t bytes);
+  // The call has no effect, and it and all later ones fail with kIo.
+  void crash_at(Op op, int64_t k = 1);
+  // Calls the function on the same thread before the call, whether that then fails or
+  // not: what another process does at this moment. It may use any Env, this one too.
+  void before(Op op, int64_t k, std::function<void()> function);
+
+  bool crashed() const;
+  // Calls so far, those that failed included.
+  int64_t calls(Op op = Op::kAny) const;
+  std::vector<Call> log() const;
+
+  Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override;
+  Result<FileInfo> info(const Path& path) override;
+  Result<void> remove_file(const Path& path) override;
+  Result<void> rename(const Path& from, const Path& to) override;
+  Result<void> rename_new(const Path& from, const Path& to) override;
+  Result<void> link(const Path& from, const Path& to) override;
+  Result<void> create_folder(const Path& path) override;
+  Result<void> remove_folder(const Path& path) override;
+  Result<std::vector<std::string>> list(const Path& folder) override;
+  Result<void> sync_folder(const Path& folder) override;
+  Result<int64_t> free_space(const Path& folder) override;
+
+  Instant now() override { return inner_.now(); }
+  WallTime wall_now() override { return inner_.wall_now(); }
+  void sleep_for(Duration duration) override { inner_.sleep_for(duration); }
+  void wait_until(Condition& condition, Mutex& mutex, Instant deadline) override
+      HOLDFAST_REQUIRES(mutex) {
+    inner_.wait_until(condition, mutex, deadline);
+  }
+  uint64_t random64() override { return inner_.random64(); }
+
+ private:
+  class OpenFile;
+  static constexpr size_t kOps = static_cast<size_t>(Op::kAny) + 1;
+
+  enum class Kind { kFail, kFailFrom, kFailAfter, kShorten, kCrash, kHook };
+  struct Fault {
+    Kind kind = Kind::kFail;
+    Op op = Op::kAny;
+    int64_t at = 0;  // count of the kind at which it happens
+    ErrorCode code = ErrorCode::kIo;
+    size_t bytes = 0;
+    std::function<void()> function = nullptr;
+  };
+  // A path whose calls fail.
+  struct BadFile {
+    Op op = Op::kAny;
+    Path path;
+    ErrorCode code = ErrorCode::kIo;
+    int64_t times = 0;  // still
+  };
+  // What shall become of one call.
+  struct Plan {
+    std::optional<Error> instead, after;               // of the call
+    size_t most = std::numeric_limits<size_t>::max();  // bytes that it may move
+    std::vector<std::function<void()>> functions;
+  };
+  using Identity = std::pair<uint64_t, uint64_t>;  // device and inode
+
+  void add(int64_t k, Fault fault);
+  // Counts the call and says what shall become of it.
+  Plan enter(Op op, const Path& path);
+  static void apply(const Fault& fault, Error error, Plan& plan);
+  // Counts the call and makes it, `call(most)`, unless it shall fail.
+  template <typename Function>
+  auto run(Op op, const Path& path, Function call) -> decltype(call(size_t{}));
+  // The same for a sync of what has this identity.
+  template <typename Function>
+  Result<void> run_sync(Op op, const Path& path, Identity identity, Function call);
+  Identity identity_of(const Path& path);
+  // What is new never failed, even if it got the number of one that did.
+  void forget_failed_sync(Identity identity);
+
+  Env& inner_;
+  mutable Mutex mutex_;
+  std::array<int64_t, kOps> counts_ HOLDFAST_GUARDED_BY(mutex_){};
+  std::vector<Call> log_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<Fault> faults_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<BadFile> bad_files_ HOLDFAST_GUARDED_BY(mutex_);
+  std::set<Identity> failed_syncs_ HOLDFAST_GUARDED_BY(mutex_);
+  bool crashed_ HOLDFAST_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace holdfast

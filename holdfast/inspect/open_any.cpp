@@ -1,0 +1,153 @@
+#include "holdfast/inspect/open_any.h"
+
+#include <charconv>
+
+#include "holdfast/checkpoint/step_files.h"
+#include "holdfast/env/patient_env.h"
+#include "holdfast/store/location.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int kMostLooks = 20;  // at a run whose steps vanish
+
+// A trailing slash is no part of the name.
+Path plain(const Path& path) {
+  return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
+}
+
+std::optional<int64_t> number_in(std::string_view text) {
+  int64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end || number < 0) return std::nullopt;
+  return number;
+}
+
+Result<Step> last_saved(const Run& run, int64_t number) {
+  StepList list = HOLDFAST_TRY(run.steps());
+  for (Step& step : list.steps) {
+    if (step.name.step == number) return std::move(step);
+  }
+  for (const SkippedStep& skipped : list.skipped) {
+    const auto name = parse_step_name(skipped.folder);
+    if (name && name->step == number) return skipped.error;
+  }
+  return not_found("{}: no step {}", run.path().native(), number);
+}
+
+bool is_gone(Env& env, const Path& folder) {
+  const Result<FileInfo> info = env.info(folder);
+  return !info.ok() && info.error().code() == ErrorCode::kNotFound;
+}
+
+Result<void> use_step(Env& env, const Found& found, const Use& use) {
+  const StepReport report = HOLDFAST_TRY(check_step(env, found.path, Depth::kFast));
+  return report.whole() ? use(found) : report.error();
+}
+
+// The newest step that is whole and that `use` can use. Nullopt if steps are removed
+// meanwhile.
+Result<std::optional<Found>> walk_back(const Run& run, const Use& use) {
+  StepList list = HOLDFAST_TRY(run.steps());
+  std::vector<SkippedStep> skipped = std::move(list.skipped);
+  for (const SkippedStep& one : skipped) {
+    if (cannot_tell(one.error)) return one.error;
+  }
+  for (const Step& step : list.steps) {
+    Found found{.path = step.folder, .skipped = skipped};
+    const Result<void> used = use_step(run.env(), found, use);
+    if (used.ok()) return std::optional(std::move(found));
+    if (is_gone(run.env(), step.folder)) return std::optional<Found>();
+    if (used.error().code() != ErrorCode::kCorrupt) return used.error();
+    skipped.push_back({step.name.text(), used.error()});
+  }
+  if (skipped.empty()) return not_found("{}: no steps", run.path().native());
+  return corrupt("{}: none of {} steps is whole; the newest, {}: {}",
+                 run.path().native(), skipped.size(), skipped.front().folder,
+                 skipped.front().error.message());
+}
+
+Result<Found> use_newest(const Run& run, const Use& use) {
+  for (int look = 0; look < kMostLooks; ++look) {
+    std::optional<Found> found = HOLDFAST_TRY(walk_back(run, use));
+    if (found) return *std::move(found);
+  }
+  return unavailable(
+      "{}: steps are removed faster than they are read; expected a longer keep",
+      run.path().native());
+}
+
+// Nullopt unless the path has an '@' behind a run.
+std::optional<std::pair<Path, std::string>> split_at(Env& env, const Path& path) {
+  const std::string text = plain(path).native();
+  const size_t at = text.rfind('@');
+  if (at == text.npos || at == 0 || !is_run(env, text.substr(0, at))) {
+    return std::nullopt;
+  }
+  return std::pair(Path(text.substr(0, at)), text.substr(at + 1));
+}
+
+}  // namespace
+
+bool is_run(Env& env, const Path& path) { return env.info(path / kRunFile).ok(); }
+
+bool is_step(Env& env, const Path& path) {
+  const Result<FileInfo> info = env.info(path);
+  if (!info.ok() || !info->folder) return false;
+  return parse_step_name(plain(path).filename().native()).has_value() ||
+         env.info(path / kManifestName).ok();
+}
+
+Result<Step> find_step(const Run& run, std::string_view text) {
+  if (const auto number = number_in(text)) return last_saved(run, *number);
+  const auto name = parse_step_name(text);
+  if (!name) {
+    return invalid("{}: step \"{}\", want a number such as 400 or a folder's name",
+                   run.path().native(), text);
+  }
+  return run.step(*name);
+}
+
+Result<Found> use_any(Env& env, const Path& path, const Use& use) {
+  HOLDFAST_TRY(check_place(path));
+  PatientEnv patient(env);
+  const auto once = [&](Found found) -> Result<Found> {
+    HOLDFAST_TRY(use(found));
+    return found;
+  };
+  const Result<FileInfo> info = patient.info(path);
+  if (!info.ok()) {
+    const auto parts = split_at(patient, path);
+    if (!parts) return info.error();
+    const Run run = HOLDFAST_TRY(Run::open(patient, parts->first));
+    return once({.path = HOLDFAST_TRY(find_step(run, parts->second)).folder});
+  }
+  if (is_run(patient, path)) {
+    return use_newest(HOLDFAST_TRY(Run::open(patient, path)), use);
+  }
+  if (is_step(patient, path)) return once({.path = plain(path)});
+  const Format* format = HOLDFAST_TRY(format_of(patient, path));
+  return once({.path = path, .format = format});
+}
+
+Result<Found> find_any(Env& env, const Path& path) {
+  return use_any(env, path, [](const Found&) { return Result<void>(); });
+}
+
+Result<Contents> open_found(Env& env, const Found& found) {
+  PatientEnv patient(env);
+  return found.step() ? open_step_contents(patient, found.path)
+                      : found.format->open(patient, found.path);
+}
+
+Result<OpenedAny> open_any(Env& env, const Path& path) {
+  std::optional<Contents> contents;
+  Found found = HOLDFAST_TRY(use_any(env, path, [&](const Found& one) -> Result<void> {
+    contents = HOLDFAST_TRY(open_found(env, one));
+    return {};
+  }));
+  return OpenedAny{.found = std::move(found), .contents = *std::move(contents)};
+}
+
+}  // namespace holdfast

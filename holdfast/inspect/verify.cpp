@@ -1,0 +1,173 @@
+#include "holdfast/inspect/verify.h"
+
+#include <algorithm>
+
+#include "holdfast/env/patient_env.h"
+#include "holdfast/formats/torch_zip.h"
+
+namespace holdfast {
+namespace {
+
+Progress progress_of(const VerifyOptions& options, const Path& path) {
+  return options.progress ? options.progress(path) : Progress();
+}
+
+Result<Verified> verify_step(Env& env, const Path& folder,
+                             const VerifyOptions& options) {
+  StepReport report = HOLDFAST_TRY(
+      check_step(env, folder, options.depth, progress_of(options, folder)));
+  return Verified{.path = folder,
+                  .kind = "step",
+                  .damage = std::move(report.damage),
+                  .extra = std::move(report.extra),
+                  .bytes_read = report.bytes_read,
+                  .digests = options.depth == Depth::kFull};
+}
+
+// Passes reads on and tells how far they are.
+class WatchedSource : public Source {
+ public:
+  WatchedSource(std::unique_ptr<FileSource> inner, Progress progress)
+      : inner_(std::move(inner)), progress_(std::move(progress)) {}
+
+  const std::string& name() const override { return inner_->name(); }
+  int64_t size() const override { return inner_->size(); }
+
+ protected:
+  Result<void> read_inside(int64_t offset, ByteSpan into) const override {
+    HOLDFAST_TRY(inner_->read(offset, into));
+    if (progress_) progress_(offset + std::ssize(into), size());
+    return {};
+  }
+
+ private:
+  const std::unique_ptr<FileSource> inner_;
+  const Progress progress_;
+};
+
+Result<void> check_torch(Env& env, const Path& path, const VerifyOptions& options,
+                         Verified& verified) {
+  PatientEnv patient(env);
+  auto file = HOLDFAST_TRY(FileSource::open(patient, path));
+  verified.bytes_read = file->size();
+  const int64_t unchecked = HOLDFAST_TRY(verify_torch(
+      std::make_shared<WatchedSource>(std::move(file), progress_of(options, path))));
+  verified.digests = unchecked == 0;
+  return {};
+}
+
+Result<Verified> verify_file(Env& env, const Found& found,
+                             const VerifyOptions& options) {
+  Verified verified{.path = found.path, .kind = std::string(found.kind())};
+  const auto look = [&]() -> Result<void> {
+    HOLDFAST_TRY(open_found(env, found));
+    if (found.kind() != "torch" || options.depth != Depth::kFull) return {};
+    verified.digests = true;
+    return check_torch(env, found.path, options, verified);
+  };
+  const Result<void> looked = look();
+  if (looked.ok()) return verified;
+  if (looked.error().code() != ErrorCode::kCorrupt) return looked.error();
+  const Result<FileInfo> info = env.info(found.path);
+  verified.damage.push_back({.file = found.path.filename().native(),
+                             .bytes = info.ok() ? info->size : 0,
+                             .what = looked.error().message()});
+  return verified;
+}
+
+// What no format recognises has a name all the same: a safetensors file that is empty or
+// zeroed is damaged. Other names (.bin) stand for many things, and must be empty for that.
+Result<Found> find_by_name(Env& env, const Path& path, const Error& unrecognised) {
+  if (unrecognised.code() != ErrorCode::kUnsupported) return unrecognised;
+  const FileInfo info = HOLDFAST_TRY(env.info(path));
+  const Result<const Format*> format = format_for(path);
+  if (info.folder || !format.ok()) return unrecognised;
+  if (info.size > 0 && (*format)->name != "safetensors") return unrecognised;
+  return Found{.path = path, .format = *format};
+}
+
+Result<Found> find_to_verify(Env& env, const Path& path) {
+  Result<Found> found = find_any(env, path);
+  return found.ok() ? std::move(found) : find_by_name(env, path, found.error());
+}
+
+// Adds a step to `all`. One that retention removed meanwhile is no longer of the run. What
+// the disk does not give back is damage.
+Result<void> add_step(Env& env, const Path& folder, const VerifyOptions& options,
+                      std::vector<Verified>& all) {
+  Result<Verified> verified = verify_step(env, folder, options);
+  if (verified.ok()) {
+    all.push_back(*std::move(verified));
+    return {};
+  }
+  if (verified.error().code() == ErrorCode::kNotFound) return {};
+  if (verified.error().code() != ErrorCode::kCorrupt) return verified.error();
+  all.push_back({.path = folder,
+                 .kind = "step",
+                 .damage = {{.what = verified.error().message()}}});
+  return {};
+}
+
+// The run's own file and its owner's, if they are damaged.
+std::optional<Verified> damaged_run_files(const Run& run) {
+  Verified files{.path = run.path(), .kind = "run"};
+  if (run.damage()) {
+    files.damage.push_back(
+        {.file = std::string(kRunFile), .what = run.damage()->message()});
+  }
+  const Result<std::optional<OwnerRecord>> owner = read_owner(run.env(), run.path());
+  if (!owner.ok() && owner.error().code() == ErrorCode::kCorrupt) {
+    files.damage.push_back(
+        {.file = std::string(kOwnerFile), .what = owner.error().message()});
+  }
+  return files.whole() ? std::nullopt : std::optional(std::move(files));
+}
+
+// Adds one whose manifest does not make it a step. Its files may agree among themselves and
+// yet be of another run or step.
+Result<void> add_skipped(Env& env, const Path& run, const SkippedStep& skipped,
+                         const VerifyOptions& options, std::vector<Verified>& all) {
+  HOLDFAST_TRY(add_step(env, run / skipped.folder, options, all));
+  const bool fenced = skipped.error.code() == ErrorCode::kConflict;
+  if (fenced || all.empty() || !all.back().whole()) return {};
+  if (all.back().path != run / skipped.folder) return {};
+  all.back().damage.push_back(
+      {.file = std::string(kManifestName), .what = skipped.error.message()});
+  return {};
+}
+
+// A step that nobody can tell anything of does not hide damage of another.
+Result<std::vector<Verified>> verify_run(Env& env, const Path& path,
+                                         const VerifyOptions& options) {
+  const Run run = HOLDFAST_TRY(Run::open(env, path));
+  const StepList list = HOLDFAST_TRY(run.steps());
+  std::vector<Verified> all;
+  std::optional<Error> unknown;
+  const auto keep_first = [&](const Result<void>& added) {
+    if (!added.ok() && !unknown) unknown = added.error();
+  };
+  for (const Step& step : list.steps) {
+    keep_first(add_step(env, step.folder, options, all));
+  }
+  for (const SkippedStep& skipped : list.skipped) {
+    keep_first(add_skipped(env, path, skipped, options, all));
+  }
+  if (unknown && std::ranges::all_of(all, &Verified::whole)) return *unknown;
+  if (all.empty()) return not_found("{}: no steps", path.native());
+  if (auto files = damaged_run_files(run)) all.push_back(*std::move(files));
+  return all;
+}
+
+}  // namespace
+
+Result<std::vector<Verified>> verify(Env& env, const Path& path,
+                                     const VerifyOptions& options) {
+  if (is_run(env, path)) return verify_run(env, path, options);
+  const Found found = HOLDFAST_TRY(find_to_verify(env, path));
+  std::vector<Verified> one;
+  one.push_back(HOLDFAST_TRY(found.step() ? verify_step(env, found.path, options)
+                                          : verify_file(env, found, options)));
+  return one;
+}
+
+}  // namespace holdfast

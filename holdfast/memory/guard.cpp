@@ -1,0 +1,194 @@
+#include "holdfast/memory/guard.h"
+
+#include <algorithm>
+#include <cstring>
+#include <iterator>
+#include <utility>
+
+namespace holdfast {
+namespace {
+
+bool are_equal(ByteView a, ByteView b) {
+  return std::memcmp(a.data(), b.data(), a.size()) == 0;
+}
+
+// Calls visit(line, its bytes now) for all lines of a piece of the host.
+void for_each_live(const SampleLines& lines, size_t number, const PieceToWrite& piece,
+                   const auto& visit) {
+  constexpr size_t kAhead =
+      12;  // lines that are fetched at once: each is in another page
+  const std::optional<ByteView> dense = piece.window(0, piece.bytes());
+  const size_t count = lines.count(number);
+  Bytes scattered;
+  for (size_t n = 0; n < count; ++n) {
+    const SampleLines::Line line = lines.line(number, n);
+    const auto size = static_cast<size_t>(line.size);
+    if (dense.has_value()) {
+      if (n + kAhead < count) {
+        __builtin_prefetch(dense->data() + lines.line(number, n + kAhead).first);
+      }
+      visit(line, dense->subspan(static_cast<size_t>(line.first), size));
+      continue;
+    }
+    scattered.resize(size);
+    gather(piece.place(), piece.memory, line.first, scattered);
+    visit(line, ByteView(scattered));
+  }
+}
+
+}  // namespace
+
+CaptureGuard::CaptureGuard(Guard depth, std::span<const PieceToWrite> pieces,
+                           uint64_t turn)
+    : depth_(depth), pieces_(pieces) {
+  if (depth_ == Guard::kFull) {
+    keep_digests();
+  } else {
+    lines_ = SampleLines(pieces, turn);
+    keep_lines();
+  }
+}
+
+void CaptureGuard::keep_lines() {
+  kept_ = std::make_unique_for_overwrite<std::byte[]>(lines_.bytes());
+  differs_.resize(pieces_.size());
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!is_guarded(i) || !is_here(i)) continue;
+    for_each_live(lines_, i, pieces_[i], [&](const auto& line, ByteView live) {
+      std::memcpy(kept(line).data(), live.data(), live.size());
+    });
+  }
+}
+
+void CaptureGuard::keep_digests() {
+  digests_.resize(pieces_.size());
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!is_guarded(i)) continue;
+    // One that cannot be read is seen when it is staged.
+    const Result<Digest128> digest = digest_of(pieces_[i]);
+    if (digest.ok()) digests_[i].before = *digest;
+  }
+}
+
+void CaptureGuard::staged(int64_t offset, ByteView bytes) {
+  const int64_t end = offset + std::ssize(bytes);
+  for (; piece_ < pieces_.size(); ++piece_) {
+    const PieceToWrite& piece = pieces_[piece_];
+    if (piece.offset >= end) return;
+    const int64_t first = std::max(offset, piece.offset);
+    const int64_t last = std::min(end, piece.offset + piece.bytes());
+    if (is_guarded(piece_) && first < last) {
+      note(piece_, first - piece.offset,
+           bytes.subspan(static_cast<size_t>(first - offset),
+                         static_cast<size_t>(last - first)));
+    }
+    if (piece.offset + piece.bytes() > end) return;
+    if (depth_ == Guard::kFull && is_guarded(piece_))
+      digests_[piece_].copied = std::exchange(stream_, {}).digest();
+  }
+}
+
+void CaptureGuard::note(size_t piece, int64_t offset, ByteView bytes) {
+  if (depth_ == Guard::kFull) return stream_.append(bytes);
+  lines_.for_each_in(piece, offset, offset + std::ssize(bytes),
+                     [&](const auto& line) { note_line(piece, line, offset, bytes); });
+}
+
+// As much of the line as the window has.
+void CaptureGuard::note_line(size_t piece, const SampleLines::Line& line,
+                             int64_t offset, ByteView bytes) {
+  const int64_t first = std::max(offset, line.first);
+  const int64_t last = std::min(offset + std::ssize(bytes), line.first + line.size);
+  const auto size = static_cast<size_t>(last - first);
+  const ByteView copied = bytes.subspan(static_cast<size_t>(first - offset), size);
+  const ByteSpan known =
+      kept(line).subspan(static_cast<size_t>(first - line.first), size);
+  if (!is_here(piece)) {
+    std::memcpy(known.data(), copied.data(), size);
+  } else if (!are_equal(known, copied)) {
+    differs_[piece] = true;
+  }
+}
+
+Result<std::vector<size_t>> CaptureGuard::changed() const {
+  std::vector<size_t> changed;
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    if (!is_guarded(i)) continue;
+    const bool differs = depth_ == Guard::kFull ? HOLDFAST_TRY(digest_has_changed(i))
+                                                : is_here(i) && has_changed(i);
+    if (differs) changed.push_back(i);
+  }
+  return changed;
+}
+
+bool CaptureGuard::has_changed(size_t piece) const {
+  bool differs = differs_[piece];
+  if (differs) return true;
+  for_each_live(lines_, piece, pieces_[piece], [&](const auto& line, ByteView live) {
+    differs = differs || !are_equal(kept(line), live);
+  });
+  return differs;
+}
+
+Result<bool> CaptureGuard::digest_has_changed(size_t piece) const {
+  const Digests& known = digests_[piece];
+  if (known.before != known.copied) return true;
+  return HOLDFAST_TRY(digest_of(pieces_[piece])) != known.copied;
+}
+
+void CaptureGuard::probe(DeviceRooms& rooms, CudaStream stream) {
+  if (depth_ != Guard::kSample) return;
+  std::vector<DeviceBlock> blocks;
+  probed_.clear();
+  for (size_t i = 0; i < pieces_.size(); ++i) {
+    const PieceToWrite& piece = pieces_[i];
+    if (is_here(i) || !is_guarded(i)) continue;
+    const auto memory = piece.window(0, piece.bytes());
+    if (!memory.has_value()) continue;  // it is scattered
+    for (size_t n = 0; n < lines_.count(i); ++n) {
+      const SampleLines::Line line = lines_.line(i, n);
+      probed_.push_back({.piece = i, .line = line});
+      blocks.push_back({.device = piece.device,
+                        .memory = memory->subspan(static_cast<size_t>(line.first),
+                                                  static_cast<size_t>(line.size))});
+    }
+  }
+  if (blocks.empty()) return;
+  // A device without a few MiB to spare does without: versions are still looked at.
+  if (auto taken = rooms.probe(blocks, stream); taken.ok()) {
+    std::ranges::move(*taken, std::back_inserter(probes_));
+  }
+}
+
+Result<std::vector<size_t>> CaptureGuard::probed() {
+  std::set<size_t> changed;
+  for (const DeviceProbe& probe : probes_) HOLDFAST_TRY(compare_probe(probe, changed));
+  probes_.clear();
+  return std::vector<size_t>(changed.begin(), changed.end());
+}
+
+// The copies of a probe lie side by side, and come from the device in one piece.
+Result<void> CaptureGuard::compare_probe(const DeviceProbe& probe,
+                                         std::set<size_t>& changed) const {
+  ByteView all;
+  for (const ByteView copy : probe.copies) {
+    if (copy.empty()) continue;  // another device's
+    if (all.empty()) all = copy;
+    all = {all.data(), copy.data() + copy.size()};
+  }
+  Bytes live(all.size());
+  const Device& device = probe.snapshot->device();
+  HOLDFAST_TRY(device.read(plain_bytes(std::ssize(all)), all, 0, live));
+  HOLDFAST_TRY(HOLDFAST_TRY(device.mark()).wait());
+  for (size_t k = 0; k < probe.copies.size(); ++k) {
+    const ByteView copy = probe.copies[k];
+    if (copy.empty()) continue;
+    const auto at = static_cast<size_t>(copy.data() - all.data());
+    if (!are_equal(ByteView(live).subspan(at, copy.size()), kept(probed_[k].line))) {
+      changed.insert(probed_[k].piece);
+    }
+  }
+  return {};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,124 @@
+#include "holdfast/memory/local_state.h"
+
+#include <algorithm>
+#include <optional>
+
+namespace holdfast {
+namespace {
+
+Result<void> check_memory(const Collection& collection, const LocalPiece& piece) {
+  const Tensor& tensor = collection.tensor(piece.tensor);
+  const int64_t element = bytes_of(tensor.dtype);
+  const Shape shape = piece.box.shape();
+  const ByteRange range = range_of(piece.map, shape, element);
+  const auto size = static_cast<int64_t>(piece.memory.size());
+  if (shape.elements() > 0 && (range.first < 0 || range.last > size)) {
+    return invalid("{}: box {} lies at bytes {} to {} of a memory of {}", tensor.name,
+                   to_string(piece.box), range.first, range.last, size);
+  }
+  if (is_injective(piece.map, shape, element)) return {};
+  return invalid("{}: box {} has several elements at one address", tensor.name,
+                 to_string(piece.box));
+}
+
+bool has_tensors(const LocalState& state, const std::vector<LocalTensor>& tensors) {
+  const std::span<const Tensor> known = state.collection->tensors();
+  return std::equal(
+      known.begin(), known.end(), tensors.begin(), tensors.end(),
+      [](const Tensor& a, const LocalTensor& b) { return a == b.tensor; });
+}
+
+// Each whole, on the only rank.
+Result<std::shared_ptr<const Collection>> collect(
+    const std::vector<LocalTensor>& tensors) {
+  std::vector<Tensor> named;
+  named.reserve(tensors.size());
+  for (const LocalTensor& local : tensors) named.push_back(local.tensor);
+  LayoutBuilder builder(named, {Holder{.name = "rank-0"}});
+  int64_t offset = 0;
+  for (TensorId t = 0; t < named.size(); ++t) {
+    builder.add(t, Box::whole(named[t].shape), 0, offset);
+    offset += named[t].bytes();
+  }
+  Layout layout = HOLDFAST_TRY(std::move(builder).build());
+  return std::make_shared<const Collection>(
+      HOLDFAST_TRY(Collection::create(std::move(named), std::move(layout))));
+}
+
+// The rank's piece of exactly this box.
+std::optional<PieceId> piece_of(const Layout& layout, const LocalPiece& piece,
+                                int rank) {
+  const std::span<const Slice> slices = layout.slices(piece.tensor);
+  const auto slice = std::ranges::lower_bound(slices, piece.box, {}, &Slice::box);
+  if (slice == slices.end() || slice->box != piece.box) return std::nullopt;
+  for (PieceId p = slice->first; p < slice->last; ++p) {
+    if (layout.holder(p) == static_cast<HolderId>(rank)) return p;
+  }
+  return std::nullopt;
+}
+
+Result<void> check_all_given(const Collection& collection, int rank,
+                             const std::vector<bool>& given) {
+  const Layout& layout = collection.layout();
+  for (TensorId t = 0; t < layout.tensor_count(); ++t) {
+    for (const Slice& slice : layout.slices(t)) {
+      for (PieceId p = slice.first; p < slice.last; ++p) {
+        if (given[p] || layout.holder(p) != static_cast<HolderId>(rank)) continue;
+        return invalid("{}: rank {} holds box {}, but its memory is not given",
+                       collection.tensor(t).name, rank, to_string(slice.box));
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+bool operator==(const LocalPiece& a, const LocalPiece& b) {
+  return a.memory.data() == b.memory.data() && a.memory.size() == b.memory.size() &&
+         a.tensor == b.tensor && a.box == b.box && a.map == b.map &&
+         a.device == b.device && a.at_once == b.at_once;
+}
+
+Result<void> LocalState::check() const {
+  const Layout& layout = collection->layout();
+  std::vector<bool> given(layout.piece_count());
+  for (const LocalPiece& piece : pieces) {
+    if (piece.tensor >= layout.tensor_count()) {
+      return invalid("tensor {} of {}", piece.tensor, layout.tensor_count());
+    }
+    HOLDFAST_TRY(check_memory(*collection, piece));
+    const std::string& name = collection->tensor(piece.tensor).name;
+    const std::optional<PieceId> held = piece_of(layout, piece, rank);
+    if (!held.has_value()) {
+      return invalid("{}: memory is given for box {}, which rank {} does not hold",
+                     name, to_string(piece.box), rank);
+    }
+    if (given[*held]) {
+      return invalid("{}: box {} is given twice", name, to_string(piece.box));
+    }
+    given[*held] = true;
+  }
+  return check_all_given(*collection, rank, given);
+}
+
+Result<LocalState> make_local_state(const std::vector<LocalTensor>& tensors,
+                                    const LocalState* like) {
+  LocalState state;
+  if (like != nullptr && has_tensors(*like, tensors)) {
+    state.collection = like->collection;
+  } else {
+    state.collection = HOLDFAST_TRY(collect(tensors));
+  }
+  std::vector<LocalPiece>& pieces = state.pieces.edit();
+  for (TensorId t = 0; t < tensors.size(); ++t) {
+    pieces.push_back({.tensor = t,
+                      .box = Box::whole(tensors[t].tensor.shape),
+                      .memory = tensors[t].memory,
+                      .map = tensors[t].map});
+  }
+  HOLDFAST_TRY(state.check());
+  return state;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,82 @@
+// Which bytes of a state the guard looks at in one save (guard.h): lines of 64 bytes, which
+// is what a processor fetches from memory at once, so that a look at many places costs
+// little.
+//
+// Of every piece these are its first line and its last one, and between them a line in
+// every eighth block, which are other blocks in the next save: within kTurns saves every
+// block was looked at. Blocks are of 4 KiB, and larger where the state has so many that a
+// save would look at more than kMostLines; on devices, where a look is dearer, at more than
+// kMostDeviceLines. When all blocks had their turn, the lines come to lie elsewhere in them.
+// A piece that is no larger than 4 KiB is looked at as a whole, every time.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "holdfast/memory/piece_to_write.h"
+
+namespace holdfast {
+
+class SampleLines {
+ public:
+  static constexpr int64_t kLine = 64;
+  static constexpr int64_t kBlock = 4096;
+  static constexpr int64_t kTurns = 8;
+  static constexpr int64_t kMostLines = 2048;
+  static constexpr int64_t kMostDeviceLines = 1020;  // 6 launches of a kernel
+
+  // A part of a piece's stream, and where it is in a buffer of all lines.
+  struct Line {
+    int64_t first = 0;
+    int64_t size = 0;
+    size_t place = 0;
+  };
+
+  SampleLines() = default;
+  // Pieces that are at_once have no lines. `turn` counts saves.
+  SampleLines(std::span<const PieceToWrite> pieces, uint64_t turn);
+
+  // Bytes of a buffer of all lines.
+  size_t bytes() const { return bytes_; }
+  size_t count(size_t piece) const { return pieces_[piece].count; }
+  Line line(size_t piece, size_t number) const;
+
+  // Calls visit(line) for those of the piece's lines that have bytes in [first, last) of
+  // its stream.
+  void for_each_in(size_t piece, int64_t first, int64_t last, const auto& visit) const {
+    const auto show = [&](size_t number) {
+      const Line found = line(piece, number);
+      if (found.first < last && found.first + found.size > first) visit(found);
+    };
+    const Piece& of = pieces_[piece];
+    for (size_t n = 0; n < std::min(of.count, kEnds); ++n) show(n);
+    if (of.count <= kEnds) return;
+    // Those between lie at one distance: only the ones at the window are asked.
+    const int64_t distance = of.block * kTurns;
+    const auto between = static_cast<int64_t>(of.count - kEnds);
+    const int64_t low = std::max<int64_t>((first - of.at - kLine) / distance, 0);
+    const int64_t high = last <= of.at ? 0 : (last - of.at - 1) / distance + 1;
+    for (int64_t k = low; k < std::min(high, between); ++k) {
+      show(kEnds + static_cast<size_t>(k));
+    }
+  }
+
+ private:
+  static constexpr size_t kEnds = 2;  // the first line and the last one
+  struct Piece {
+    int64_t bytes = 0;
+    int64_t block = 0;
+    int64_t at = 0;  // of the first line that is neither the first nor the last one
+    size_t place = 0;
+    size_t count = 0;
+  };
+
+  static Piece choose(int64_t bytes, int64_t block, uint64_t turn, size_t piece);
+
+  std::vector<Piece> pieces_;
+  size_t bytes_ = 0;
+};
+
+}  // namespace holdfast

@@ -1,0 +1,19 @@
+// Any bytes are a model or one error; a model that is accepted has a sane size.
+#include <cstddef>
+#include <cstdint>
+
+#include "holdfast/base/json.h"
+#include "holdfast/models/hf_config.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace holdfast;
+  const auto config =
+      parse_json({reinterpret_cast<const char*>(data), size}, "config.json");
+  if (!config.ok()) return 0;
+  const auto model = model_from_config(*config, "config.json");
+  if (!model.ok()) return 0;
+  HOLDFAST_CHECK(
+      0 < model->parameter_count() && model->parameter_count() < int64_t{1} << 54,
+      "{} parameters", model->parameter_count());
+  return 0;
+}

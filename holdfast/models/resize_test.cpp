@@ -1,0 +1,56 @@
+#include "holdfast/models/resize.h"
+
+#include <gtest/gtest.h>
+
+#include "holdfast/models/transformers.h"
+
+namespace holdfast {
+namespace {
+
+TEST(ResizeTest, EgressOfRealChangesIsWithinTwoPercentOfTheOptimum) {
+  const Model model = make_gpt({.layers = 12,
+                                .hidden = 1024,
+                                .heads = 16,
+                                .vocabulary = 50257,
+                                .positions = 1024});
+  const std::pair<const char*, const char*> changes[] = {
+      {"tp=2,pp=2,dp=4", "tp=4,pp=2,dp=2"}, {"tp=4,pp=2,dp=2", "tp=2,pp=4,dp=2"},
+      {"tp=2,pp=1,dp=3", "tp=2,pp=1,dp=8"}, {"tp=1,pp=4,dp=4,zero=1", "tp=8,pp=2,dp=1"},
+      {"dp=16,zero=3", "tp=4,dp=4,zero=3"}, {"tp=8,pp=2,dp=1", "tp=3,pp=2,dp=2"},
+  };
+  for (const auto& [from, to] : changes) {
+    const Resize resize = plan_resize({.model = model,
+                                       .from = parse_parallel(from).value(),
+                                       .to = parse_parallel(to).value(),
+                                       .hosts = HostGrid{4, 4}})
+                              .value();
+    const Figures& figures = resize.plan.figures;
+    const int64_t slack = 65536 * 1'000'000'000ll / resize.topology.memory_bandwidth;
+    EXPECT_LE(figures.egress_ns * 100, figures.egress_bound_ns * 102 + slack * 100)
+        << from << " -> " << to;
+    EXPECT_GT(figures.egress_bound_ns, 0);
+  }
+}
+
+// The same on every rank, compiler and CPU: these numbers are from one of each, and every
+// build and machine that runs the tests must find them again.
+TEST(ResizeTest, IsTheSameWithEveryCompilerAndOnEveryMachine) {
+  const auto hex = [](const char* from, const char* to) {
+    ResizeRequest request{.model = make_gpt({.layers = 6,
+                                             .hidden = 768,
+                                             .heads = 12,
+                                             .vocabulary = 50257,
+                                             .positions = 64}),
+                          .from = parse_parallel(from).value(),
+                          .to = parse_parallel(to).value(),
+                          .place = true};
+    return fingerprint(plan_resize(request).value().plan).hex();
+  };
+  EXPECT_EQ(hex("tp=4,pp=2,dp=2", "tp=2,pp=3,dp=3"),
+            "17fe37c4f9ef63da08c1635e69a3f084");
+  EXPECT_EQ(hex("dp=6,zero=3,shard=layer", "tp=2,pp=3,dp=4,zero=1"),
+            "344f7c896ca5cc8ecab2566bce5866fe");
+}
+
+}  // namespace
+}  // namespace holdfast

@@ -1,0 +1,50 @@
+// GPT and Llama kinds of any size, in canonical shapes.
+//
+// Names are Holdfast's own and the same for both kinds: embedding.word.weight,
+// layers.3.attention.qkv.weight, layers.3.mlp.down.bias, norm.weight, head.weight. A
+// tied head is a tie of the embedding, which is one tensor.
+#pragma once
+
+#include <string>
+
+#include "holdfast/models/model.h"
+
+namespace holdfast {
+
+// Megatron's default for padding a vocabulary.
+inline constexpr int64_t kVocabularyPad = 128;
+
+// GPT-2 and GPT-3: learned positions, biases everywhere, multi-head attention.
+struct GptDims {
+  std::string name = "gpt";
+  int64_t layers = 0;
+  int64_t hidden = 0;
+  int64_t heads = 0;  // divides hidden
+  int64_t vocabulary = 0;
+  int64_t positions = 0;
+  int64_t inner = 0;  // of the MLP; 0 means 4 * hidden
+  bool tied = true;
+};
+
+// Llama and, with experts, Mixtral: RMS norms, grouped-query attention, SwiGLU.
+struct LlamaDims {
+  std::string name = "llama";
+  int64_t layers = 0;
+  int64_t hidden = 0;
+  int64_t heads = 0;
+  int64_t kv_heads = 0;  // divides heads
+  int64_t head = 0;      // size of a head; 0 means hidden / heads
+  int64_t inner = 0;     // of the MLP, or of one expert
+  int64_t vocabulary = 0;
+  int64_t experts = 0;  // a layer; 0 for a dense MLP
+  bool tied = false;
+  bool attention_bias = false;
+  bool mlp_bias = false;  // of a dense MLP
+};
+
+// Both abort on sizes that are not positive or do not divide: validate what comes from
+// outside first (hf_config.h does).
+Model make_gpt(const GptDims& dims);
+Model make_llama(const LlamaDims& dims);
+
+}  // namespace holdfast

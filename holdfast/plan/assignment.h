@@ -1,0 +1,20 @@
+// Maximum-weight assignment (the Hungarian method), exact, in 128-bit integers.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "holdfast/base/int128.h"
+
+namespace holdfast {
+
+struct Assignment {
+  std::vector<uint32_t> column_of_row;
+  Int128 weight = 0;
+};
+
+// Gives each row a column of its own so that the sum of weights is greatest. At least as
+// many columns as rows. O(rows^2 * columns). Deterministic.
+Assignment assign(const std::vector<std::vector<Int128>>& weight);
+
+}  // namespace holdfast

@@ -1,0 +1,12 @@
+#include "holdfast/remote/s3_endpoint_internal.h"
+
+namespace holdfast {
+
+Result<std::unique_ptr<ObjectStore>> open_s3(Env&, const S3Options& options) {
+  return unsupported(
+      "s3://{}: this build has no object stores, want one with libcurl and the option "
+      "HOLDFAST_S3=ON",
+      options.bucket);
+}
+
+}  // namespace holdfast

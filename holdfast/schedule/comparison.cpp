@@ -1,0 +1,267 @@
+#include "holdfast/schedule/comparison.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+
+#include "holdfast/schedule/intervals.h"
+#include "holdfast/schedule/optimum.h"
+#include "holdfast/schedule/reproducible_math.h"
+
+namespace holdfast {
+namespace {
+
+constexpr double kMinute = 60;
+constexpr double kMostSaves = 5e6;
+
+double mtbf_of(const Problem& problem) { return 1 / problem.mean_failure_rate(); }
+
+class Optimal : public Planner {
+ public:
+  std::string_view name() const override { return "optimal"; }
+  std::string_view about() const override {
+    return "the least expected cost of all plans on the grid, by dynamic programming";
+  }
+  Schedule plan(const Grid& grid) const override {
+    return grid.schedule(optimum(grid));
+  }
+};
+
+class Even : public Planner {
+ public:
+  std::string_view name() const override { return "even"; }
+  std::string_view about() const override {
+    return "the least expected cost of all evenly spaced plans";
+  }
+  Schedule plan(const Grid& grid) const override { return best_even(grid); }
+};
+
+// A constant interval from a formula.
+class Constant : public Planner {
+ public:
+  using Formula = double (*)(const Problem&);
+  constexpr Constant(std::string_view name, std::string_view about, Formula formula)
+      : name_(name), about_(about), formula_(formula) {}
+  std::string_view name() const override { return name_; }
+  std::string_view about() const override { return about_; }
+  Schedule plan(const Grid& grid) const override {
+    const Problem& p = grid.problem();
+    return every(std::max(formula_(p), p.persist), p.length);
+  }
+
+ private:
+  std::string_view name_, about_;
+  Formula formula_;
+};
+
+// Saves where the loss has fallen by `step` once more, then none.
+Schedule coci_plan(const CociFit& fit, double first, double step, double length) {
+  Schedule out;
+  if (!(step > 0)) return out;
+  const double count = std::min(std::floor(first / step), kMostSaves);
+  for (int64_t i = 1; i <= static_cast<int64_t>(count); ++i) {
+    const double loss = first - static_cast<double>(i) * step;
+    if (loss <= 0) break;
+    const double t = reproducible::log(loss / first) / fit.theta1 * kMinute;
+    if (t >= length) break;
+    out.times.push_back(t);
+  }
+  return out;
+}
+
+class Coci : public Planner {
+ public:
+  explicit constexpr Coci(bool normalised) : normalised_(normalised) {}
+  std::string_view name() const override {
+    return normalised_ ? "coci-normalised" : "coci";
+  }
+  std::string_view about() const override {
+    return normalised_ ? "equal steps of the loss scaled to [0, 1], by COCI's formula"
+                       : "equal steps of the loss by COCI's formula, in minutes";
+  }
+  Schedule plan(const Grid& grid) const override {
+    const Problem& p = grid.problem();
+    const CociFit fit = coci_fit(p.curve, p.length);
+    const double rate = p.mean_failure_rate() * kMinute;
+    if (fit.theta1 >= 0 || rate <= 0) return {};
+    const double first = normalised_ ? 1 : reproducible::exp(fit.theta2);
+    const double step = coci_loss_step(fit.theta1, rate, p.stall / kMinute);
+    return coci_plan(fit, first, step, p.length);
+  }
+
+ private:
+  bool normalised_;
+};
+
+Schedule equal_gaps(const Grid& grid, int64_t count) {
+  Schedule out;
+  for (int64_t k = 1; k <= count; ++k) {
+    out.times.push_back(grid.problem().length * static_cast<double>(k) /
+                        static_cast<double>(count + 1));
+  }
+  return out;
+}
+
+// Times of equal steps of the loss, between positions by a straight line.
+class EqualDrops {
+ public:
+  explicit EqualDrops(const Grid& grid) {
+    for (int64_t j = 0; j <= grid.last(); ++j) {
+      fallen_.push_back(grid.problem().curve.drop(0, grid.time(j)));
+    }
+  }
+
+  Schedule operator()(const Grid& grid, int64_t count) const {
+    Schedule out;
+    size_t j = 0;
+    for (int64_t k = 1; k <= count; ++k) {
+      const double part = static_cast<double>(k) / static_cast<double>(count + 1);
+      const double fallen = fallen_.back() * part;
+      while (j + 2 < fallen_.size() && fallen_[j + 1] < fallen) ++j;
+      const double slope = fallen_[j + 1] - fallen_[j];
+      const double into = slope > 0 ? std::min(1.0, (fallen - fallen_[j]) / slope) : 0;
+      out.times.push_back((static_cast<double>(j) + into) * grid.cell());
+    }
+    return out;
+  }
+
+ private:
+  std::vector<double> fallen_;
+};
+
+// The best number of saves for a family of plans: some numbers first, each a tenth more
+// than the last, then those around the best.
+template <typename Family>
+Schedule best_count(const Grid& grid, const Family& family) {
+  if (const auto budget = grid.problem().budget) return family(grid, *budget);
+  const int64_t most = grid.last() / grid.gap();
+  Schedule best = family(grid, 0);
+  double cost = grid.cost(best);
+  int64_t at = 0;
+  const auto attempt = [&](int64_t count) {
+    Schedule plan = family(grid, count);
+    const double price = grid.cost(plan);
+    if (price < cost) best = std::move(plan), cost = price, at = count;
+    return price;
+  };
+  for (int64_t m = 1; m < most; m += 1 + m / 10) {
+    if (attempt(m) > 3 * cost && m > 40) break;
+  }
+  const int64_t low = std::max<int64_t>(1, at - at / 8), high = at + at / 8 + 1;
+  const int64_t stride = 1 + (high - low) / 128;
+  for (int64_t m = low; m <= high; m += stride) attempt(m);
+  return best;
+}
+
+class EqualProgress : public Planner {
+ public:
+  std::string_view name() const override { return "equal-progress"; }
+  std::string_view about() const override {
+    return "equal steps of the loss, as many as cost least";
+  }
+  Schedule plan(const Grid& grid) const override {
+    const Problem& p = grid.problem();
+    if (!(p.curve.drop(0, p.length) > 0)) return best_even(grid);
+    return best_count(grid, EqualDrops(grid));
+  }
+};
+
+double formula_young(const Problem& p) { return young(p.stall, mtbf_of(p)); }
+double formula_daly_first(const Problem& p) {
+  return daly_first(p.stall, mtbf_of(p), p.restart);
+}
+double formula_daly(const Problem& p) { return daly(p.stall, mtbf_of(p)); }
+double formula_daly_exact(const Problem& p) { return daly_exact(p.stall, mtbf_of(p)); }
+double formula_checkfreq(const Problem& p) {
+  return checkfreq(p.stall, p.persist, p.step);
+}
+
+const Optimal kOptimal;
+const Even kEven;
+const Constant kYoung("young", "a constant interval of sqrt(2 stall MTBF)",
+                      formula_young);
+const Constant kDalyFirst("daly-first", "Daly's first-order interval, with the restart",
+                          formula_daly_first);
+const Constant kDaly("daly", "Daly's higher-order interval", formula_daly);
+const Constant kDalyExact("daly-exact", "the interval of least expected time per work",
+                          formula_daly_exact);
+const Constant kCheckfreq("checkfreq",
+                          "what the persist time and stalls of 3.5 % allow",
+                          formula_checkfreq);
+const Coci kCoci(false), kCociNormalised(true);
+const EqualProgress kEqualProgress;
+
+const std::array<const Planner*, 10> kPlanners{
+    &kOptimal,   &kEven,      &kYoung, &kDalyFirst,      &kDaly,
+    &kDalyExact, &kCheckfreq, &kCoci,  &kCociNormalised, &kEqualProgress};
+
+}  // namespace
+
+std::span<const Planner* const> planners() { return kPlanners; }
+
+Result<const Planner*> find_planner(std::string_view name) {
+  std::string names;
+  for (const Planner* planner : kPlanners) {
+    if (planner->name() == name) return planner;
+    names += (names.empty() ? "" : ", ") + std::string(planner->name());
+  }
+  return invalid("planner: \"{}\", want {}", name, names);
+}
+
+Schedule every(double interval, double length) {
+  Schedule out;
+  if (!(interval > 0) || !std::isfinite(interval)) return out;
+  const double count = std::ceil(length / interval * (1 - 1e-12)) - 1;
+  const auto saves = static_cast<int64_t>(std::clamp(count, 0.0, kMostSaves));
+  for (int64_t k = 1; k <= saves; ++k) {
+    out.times.push_back(static_cast<double>(k) * interval);
+  }
+  return out;
+}
+
+Schedule best_even(const Grid& grid) { return best_count(grid, equal_gaps); }
+
+CociFit coci_fit(const Curve& curve, double length) {
+  constexpr int kPoints = 300;
+  const Curve::Piece& piece = curve.pieces().front();
+  if (curve.pieces().size() == 1 && piece.shape == Curve::Shape::kExponential &&
+      piece.floor == 0) {
+    return {-piece.rate * kMinute, reproducible::log(piece.first)};
+  }
+  double sx = 0, sy = 0, sxx = 0, sxy = 0;
+  for (int i = 1; i < kPoints; ++i) {
+    const double t = length / kMinute * i / kPoints;
+    const double loss = curve.loss(t * kMinute);
+    if (!(loss > 0)) return {};
+    const double y = reproducible::log(loss);
+    sx += t, sy += y, sxx += t * t, sxy += t * y;
+  }
+  const double n = kPoints - 1, spread = n * sxx - sx * sx;
+  const double slope = spread > 0 ? (n * sxy - sx * sy) / spread : 0;
+  if (!(slope < 0)) return {};
+  return {slope, (sy - slope * sx) / n};
+}
+
+const Comparison::Row& Comparison::row(std::string_view name) const {
+  const auto found = std::ranges::find_if(
+      rows, [&](const Row& each) { return each.planner->name() == name; });
+  HOLDFAST_CHECK(found != rows.end(), "no row {}", name);
+  return *found;
+}
+
+double Comparison::gain_over_even() const {
+  const double even = row("even").cost;
+  return even > 0 ? 1 - row("optimal").cost / even : 0;
+}
+
+Comparison compare(const Grid& grid) {
+  Comparison out;
+  for (const Planner* planner : kPlanners) {
+    Schedule schedule = planner->plan(grid);
+    const double cost = grid.cost(schedule);
+    out.rows.push_back({planner, std::move(schedule), cost});
+  }
+  return out;
+}
+
+}  // namespace holdfast

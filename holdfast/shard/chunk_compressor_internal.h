@@ -1,0 +1,38 @@
+// Packs a shard's bytes, which come in order, chunk by chunk into a new file.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "holdfast/env/source_sink.h"
+#include "holdfast/shard/shard_index.h"
+#include "holdfast/shard/zstd.h"
+
+namespace holdfast {
+
+class ChunkCompressor {
+ public:
+  // `widths` has the element size of each chunk.
+  ChunkCompressor(std::vector<Chunk> chunks, std::vector<int> widths, int level)
+      : chunks_(std::move(chunks)), widths_(std::move(widths)), level_(level) {}
+
+  Result<void> open(Env& env, const Path& path);
+  Result<void> add(ByteView bytes);
+  // Makes the contents durable. All bytes must have been added.
+  Result<void> finish();
+
+  int64_t file_bytes() const { return sink_->size(); }
+  std::vector<CompressedChunk> take() && { return std::move(packed_); }
+
+ private:
+  Result<void> compress_chunk();
+
+  const std::vector<Chunk> chunks_;
+  const std::vector<int> widths_;
+  const int level_;
+  std::unique_ptr<FileSink> sink_;
+  Bytes open_;  // the chunk that is not yet complete
+  std::vector<CompressedChunk> packed_;
+};
+
+}  // namespace holdfast

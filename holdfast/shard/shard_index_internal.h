@@ -1,0 +1,27 @@
+// The document of a shard index, compact because of its many entries, for those who write
+// (shard_index.cpp) and read it (shard_index_reader.cpp):
+//
+//   {"holdfast":"shard index","version":1,
+//    "files":[["rank-0000.safetensors",bytes,[[bytes,"crc32c"],...],packed],...],
+//    "tensors":[["name","F32",[shape],"role","of",["tie",...],pad_multiple],...],
+//    "pieces":[[tensor,file,offset,[lo,hi,...],"seal" or null,"xxh3" or null],...]}
+//
+// `packed` is there if the file is compressed: [[bytes,"crc32c",width],...]. A chunk's
+// offset is the sum of those before it. A seal is its two lanes, 16 digits
+// each; it always covers the whole piece.
+#pragma once
+
+#include <string_view>
+
+#include "holdfast/shard/shard_index.h"
+
+namespace holdfast {
+
+inline constexpr std::string_view kShardIndexKind = "shard index";
+inline constexpr int64_t kShardIndexVersion = 1;
+
+inline int64_t bytes_of_piece(const ShardIndex& index, const StoredPiece& piece) {
+  return piece.box.elements() * bytes_of(index.tensors[piece.tensor].dtype);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,215 @@
+// The half of ShardWriter that fills blocks.
+#include <algorithm>
+#include <cstring>
+
+#include "holdfast/shard/shard_writer.h"
+
+namespace holdfast {
+namespace {
+
+constexpr size_t kAhead = 8;  // blocks that devices fill at once
+
+// The window [begin, begin + size) of a file and what lies at [first, last) of it.
+struct Overlap {
+  int64_t first;
+  int64_t last;
+  ByteSpan in(ByteSpan window, int64_t begin) const {
+    return window.subspan(static_cast<size_t>(first - begin),
+                          static_cast<size_t>(last - first));
+  }
+};
+std::optional<Overlap> overlap(int64_t begin, ByteSpan window, int64_t at,
+                               int64_t bytes) {
+  const Overlap part{std::max(begin, at),
+                     std::min(begin + static_cast<int64_t>(window.size()), at + bytes)};
+  if (part.first >= part.last) return std::nullopt;
+  return part;
+}
+
+// One of each device: after what it has been asked for so far.
+Result<std::vector<DeviceMark>> mark_all(const std::vector<const Device*>& devices) {
+  std::vector<DeviceMark> marks;
+  for (const Device* device : devices) marks.push_back(HOLDFAST_TRY(device->mark()));
+  return marks;
+}
+
+}  // namespace
+
+// Blocks that devices are still filling, in file order. None is let go before that.
+class ShardWriter::Filling {
+ public:
+  Filling(ShardWriter& writer, const Observe& observe)
+      : writer_(writer), observe_(observe) {}
+  ~Filling() {
+    for (const Entry& entry : entries_) {
+      static_cast<void>(wait(entry));
+      writer_.ring_.give_back(entry.block.memory);
+    }
+  }
+  Filling(const Filling&) = delete;
+  Filling& operator=(const Filling&) = delete;
+
+  bool empty() const { return entries_.empty(); }
+  size_t size() const { return entries_.size(); }
+
+  void add(const Block& block, std::vector<DeviceMark> marks) {
+    entries_.push_back({block, std::move(marks)});
+  }
+
+  // Hands the oldest block to the writing half. False if that has failed.
+  Result<bool> finish_one() {
+    HOLDFAST_TRY(wait(entries_.front()));
+    const Block block = entries_.front().block;
+    entries_.pop_front();
+    if (observe_) observe_(block.offset, block.memory.first(block.used));
+    return writer_.put(block);
+  }
+
+  // A block to fill. Those that are being filled may be all that the ring has.
+  Result<ByteSpan> take_block() {
+    while (!entries_.empty()) {
+      if (const std::optional<ByteSpan> block = writer_.ring_.try_take()) return *block;
+      static_cast<void>(HOLDFAST_TRY(finish_one()));  // a failure shows before the next
+    }
+    return writer_.ring_.take();
+  }
+
+ private:
+  struct Entry {
+    Block block;
+    std::vector<DeviceMark> marks;
+  };
+
+  static Result<void> wait(const Entry& entry) {
+    for (const DeviceMark& mark : entry.marks) HOLDFAST_TRY(mark.wait());
+    return {};
+  }
+
+  ShardWriter& writer_;
+  const Observe& observe_;
+  std::deque<Entry> entries_;
+};
+
+Result<void> ShardWriter::stage(const Observe& observe) {
+  Result<void> staged = stage_blocks(observe);
+  if (!staged.ok()) {
+    cancel(staged.error());
+    return staged;
+  }
+  HOLDFAST_TRY(failure());
+  MutexLock lock(mutex_);
+  all_staged_ = true;
+  changed_.notify_all();
+  return {};
+}
+
+Result<void> ShardWriter::stage_blocks(const Observe& observe) {
+  Filling filling(*this, observe);
+  for (int64_t offset = 0; offset < bytes_; offset += ring_.block_bytes()) {
+    HOLDFAST_TRY(failure());
+    const ByteSpan memory = HOLDFAST_TRY(filling.take_block());
+    const auto used =
+        static_cast<size_t>(std::min(ring_.block_bytes(), bytes_ - offset));
+    const Block block{.offset = offset, .memory = memory, .used = used};
+    std::vector<const Device*> busy;
+    const Result<void> filled = fill(offset, memory.first(used), busy);
+    const Result<std::vector<DeviceMark>> marks = mark_all(busy);
+    filling.add(block, marks.ok() ? *marks : std::vector<DeviceMark>());
+    HOLDFAST_TRY(filled);
+    HOLDFAST_TRY(marks);
+    note_begun(piece_, *marks);
+    // Without devices it goes on at once.
+    const size_t ahead = busy.empty() ? 0 : kAhead - 1;
+    while (filling.size() > ahead) {
+      if (!HOLDFAST_TRY(filling.finish_one())) return {};
+    }
+  }
+  while (!filling.empty()) {
+    if (!HOLDFAST_TRY(filling.finish_one())) return {};
+  }
+  return {};
+}
+
+// Adds the devices that have something to do with it.
+Result<void> ShardWriter::fill(int64_t offset, ByteSpan into,
+                               std::vector<const Device*>& busy) {
+  const auto header = static_cast<int64_t>(shard_.header.size());
+  if (const auto part = overlap(offset, into, 0, header)) {
+    const ByteSpan to = part->in(into, offset);
+    std::memcpy(to.data(), shard_.header.data() + part->first, to.size());
+  }
+  const int64_t end = offset + static_cast<int64_t>(into.size());
+  for (; piece_ < shard_.pieces.size(); ++piece_) {
+    const PieceToWrite& piece = shard_.pieces[piece_];
+    if (const auto part = overlap(offset, into, piece.offset, piece.bytes())) {
+      HOLDFAST_TRY(
+          fill_piece(piece, part->first - piece.offset, part->in(into, offset), busy));
+    }
+    if (piece.offset + piece.bytes() > end) return {};
+  }
+  return {};
+}
+
+Result<void> ShardWriter::fill_piece(const PieceToWrite& piece, int64_t first,
+                                     ByteSpan into, std::vector<const Device*>& busy) {
+  if (piece.device == nullptr) {
+    gather(piece.place(), piece.memory, first, into);
+    return {};
+  }
+  if (std::find(busy.begin(), busy.end(), piece.device) == busy.end()) {
+    busy.push_back(piece.device);
+  }
+  return piece.device->read(piece.place(), piece.memory, first, into);
+}
+
+// The first `pieces` are begun; the new ones among them are behind these marks, or were
+// before those of an earlier block.
+void ShardWriter::note_begun(size_t pieces, const std::vector<DeviceMark>& marks) {
+  MutexLock lock(mutex_);
+  while (begun_.size() < pieces) {
+    const Device* device = shard_.pieces[begun_.size()].device;
+    std::optional<DeviceMark> behind;
+    for (const DeviceMark& mark : marks) {
+      if (&mark.device() == device) behind = mark;
+    }
+    begun_.push_back(std::move(behind));
+  }
+  changed_.notify_all();
+}
+
+Result<void> ShardWriter::make_wait(CudaStream stream, size_t piece) {
+  const Device* const device = shard_.pieces[piece].device;
+  if (device == nullptr) return {};
+  std::optional<DeviceMark> mark;
+  {
+    MutexLock lock(mutex_);
+    while (begun_.size() <= piece && !error_.has_value()) changed_.wait(mutex_);
+    if (error_.has_value()) return *error_;
+    mark = begun_[piece];
+  }
+  if (!mark.has_value()) return {};
+  return device->make_wait(stream, *mark);
+}
+
+Result<void> ShardWriter::make_wait(CudaStream stream, const Device& device) {
+  for (size_t i = shard_.pieces.size(); i-- > 0;) {
+    // Our stream is in order: behind the last piece are all.
+    const PieceToWrite& piece = shard_.pieces[i];
+    if (piece.device == &device && piece.bytes() > 0) return make_wait(stream, i);
+  }
+  return {};
+}
+
+// False, giving the block back, if the writing half has failed.
+bool ShardWriter::put(const Block& block) {
+  MutexLock lock(mutex_);
+  if (error_.has_value()) {
+    ring_.give_back(block.memory);
+    return false;
+  }
+  staged_.push_back(block);
+  changed_.notify_all();
+  return true;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,363 @@
+#include "holdfast/shard/shard_writer.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "holdfast/base/checked.h"
+#include "holdfast/base/crc32c.h"
+#include "holdfast/shard/chunk_compressor_internal.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kSlice = int64_t{256} << 10;  // digested while it is in the cache
+
+int64_t length(ByteView bytes) { return static_cast<int64_t>(bytes.size()); }
+
+ByteView slice_of(ByteView bytes, int64_t first, int64_t last) {
+  return bytes.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first));
+}
+
+// The part of [first, first + size) that lies in [begin, begin + room), relative to
+// neither.
+struct Common {
+  int64_t first;
+  int64_t last;
+  bool empty() const { return first >= last; }
+};
+Common common(int64_t first, int64_t size, int64_t begin, int64_t room) {
+  return {std::max(first, begin), std::min(first + size, begin + room)};
+}
+
+}  // namespace
+
+int64_t ShardToWrite::bytes() const {
+  return pieces.empty() ? length(header) : pieces.back().offset + pieces.back().bytes();
+}
+
+std::vector<Chunk> cut_chunks(const ShardToWrite& shard) {
+  std::vector<Chunk> chunks{{.offset = 0, .bytes = length(shard.header)}};
+  bool open = false;  // the last chunk takes more small pieces
+  for (const PieceToWrite& piece : shard.pieces) {
+    const int64_t bytes = piece.bytes();
+    if (bytes == 0) continue;
+    if (bytes < kChunkBytes) {
+      if (open && chunks.back().bytes + bytes <= kChunkBytes) {
+        chunks.back().bytes += bytes;
+      } else {
+        chunks.push_back({.offset = piece.offset, .bytes = bytes});
+      }
+      open = true;
+      continue;
+    }
+    for (int64_t at = 0; at < bytes; at += kChunkBytes) {
+      chunks.push_back(
+          {.offset = piece.offset + at, .bytes = std::min(kChunkBytes, bytes - at)});
+    }
+    open = false;
+  }
+  return chunks;
+}
+
+// Sums up chunk digests and seals of bytes that come in file order.
+class ShardWriter::Digester {
+ public:
+  explicit Digester(const ShardToWrite& shard)
+      : shard_(shard), seals_(shard.pieces.size()), chunks_(cut_chunks(shard)) {}
+
+  void add(int64_t offset, ByteView bytes) {
+    for (int64_t at = 0; at < length(bytes); at += kSlice) {
+      const ByteView slice = slice_of(bytes, at, std::min(at + kSlice, length(bytes)));
+      add_to_chunks(offset + at, slice);
+      add_to_seals(offset + at, slice);
+    }
+  }
+
+  WrittenShard finish(int64_t bytes, const WriteTimes& times) && {
+    return {.bytes = bytes,
+            .chunks = std::move(chunks_),
+            .packed = {},
+            .seals = std::move(seals_),
+            .times = times};
+  }
+
+ private:
+  void add_to_chunks(int64_t offset, ByteView slice) {
+    for (; chunk_ < chunks_.size(); ++chunk_) {
+      Chunk& chunk = chunks_[chunk_];
+      const Common part = common(offset, length(slice), chunk.offset, chunk.bytes);
+      if (!part.empty()) {
+        chunk.crc = crc32c_extend(
+            chunk.crc, slice_of(slice, part.first - offset, part.last - offset));
+      }
+      if (chunk.offset + chunk.bytes > offset + length(slice)) return;
+    }
+  }
+
+  void add_to_seals(int64_t offset, ByteView slice) {
+    for (; piece_ < seals_.size(); ++piece_) {
+      const PieceToWrite& piece = shard_.pieces[piece_];
+      const Common part = common(offset, length(slice), piece.offset, piece.bytes());
+      if (!part.empty()) {
+        seals_[piece_] +=
+            seal_stream(piece.shape, piece.dtype, piece.box, part.first - piece.offset,
+                        slice_of(slice, part.first - offset, part.last - offset));
+      }
+      if (piece.offset + piece.bytes() > offset + length(slice)) return;
+    }
+  }
+
+  const ShardToWrite& shard_;
+  std::vector<Seal> seals_;
+  std::vector<Chunk> chunks_;
+  size_t chunk_ = 0;  // the first that is not yet complete
+  size_t piece_ = 0;
+};
+
+// Splits the time from its making on: lap() adds what passed since the one before.
+class ShardWriter::Stopwatch {
+ public:
+  explicit Stopwatch(Env& env) : env_(env), last_(env.now()) {}
+  void lap(double& seconds) {
+    const Instant now = env_.now();
+    seconds += std::chrono::duration<double>(now - std::exchange(last_, now)).count();
+  }
+
+ private:
+  Env& env_;
+  Instant last_;
+};
+
+// The file, with some blocks in flight. Gives each back to the ring when it is written.
+class ShardWriter::Output {
+ public:
+  Output(Env& env, const Path& path, const WriteOptions& options, StagingRing& ring)
+      : env_(env), path_(path), options_(options), ring_(ring) {}
+  ~Output() {
+    while (!in_flight_.empty()) static_cast<void>(finish_one());
+  }
+
+  Result<void> open(int64_t bytes) {
+    const Result<void> opened = create(OpenMode::kCreate, options_.direct, bytes);
+    if (opened.ok() || opened.error().code() != ErrorCode::kUnsupported) return opened;
+    return create(OpenMode::kCreate, false, bytes);
+  }
+
+  // Takes the block in any case.
+  Result<void> write(const Block& block) {
+    submit(block);
+    // The first one tells whether the file system really takes direct writes.
+    if (block.offset == 0) return finish_first(block);
+    if (in_flight_.size() < static_cast<size_t>(options_.in_flight)) return {};
+    return finish_one();
+  }
+
+  bool idle() const { return in_flight_.empty(); }
+
+  // Waits for the oldest block in flight.
+  Result<void> finish_one() {
+    const Flight flight = in_flight_.front();
+    in_flight_.pop_front();
+    const Result<size_t> written = file_->wait(flight.ticket);
+    ring_.give_back(flight.memory);
+    if (!written.ok()) return written.error();
+    return {};
+  }
+
+  Result<void> finish(int64_t bytes) {
+    while (!in_flight_.empty()) HOLDFAST_TRY(finish_one());
+    HOLDFAST_TRY(file_->truncate(bytes));
+    HOLDFAST_TRY(file_->sync_data());
+    return file_->close();
+  }
+
+ private:
+  struct Flight {
+    Ticket ticket;
+    ByteSpan memory;
+  };
+
+  Result<void> create(OpenMode mode, bool direct, int64_t bytes) {
+    file_ = HOLDFAST_TRY(env_.open(path_, {.mode = mode, .direct = direct}));
+    bytes_ = bytes;
+    const Result<void> reserved =
+        file_->allocate(divide_up(bytes, kDirectAlignment) * kDirectAlignment);
+    // Some file systems cannot reserve; a full one then shows while writing.
+    if (!reserved.ok() && reserved.error().code() == ErrorCode::kUnsupported) return {};
+    return reserved;
+  }
+
+  // Direct transfers end at a full block; what is too much is cut off at the end.
+  void submit(const Block& block) {
+    const size_t whole = static_cast<size_t>(
+        divide_up(static_cast<int64_t>(block.used), kDirectAlignment) *
+        kDirectAlignment);
+    std::memset(block.memory.data() + block.used, 0, whole - block.used);
+    in_flight_.push_back(
+        {file_->submit_write(block.offset, block.memory.first(whole)), block.memory});
+  }
+
+  Result<void> finish_first(const Block& block) {
+    const Flight flight = in_flight_.front();
+    in_flight_.pop_front();
+    const Result<size_t> written = file_->wait(flight.ticket);
+    if (written.ok() || !file_->direct() || !refused(written.error())) {
+      ring_.give_back(flight.memory);
+      if (!written.ok()) return written.error();
+      return {};
+    }
+    const Result<void> reopened = reopen_buffered();
+    if (!reopened.ok()) {
+      ring_.give_back(flight.memory);
+      return reopened;
+    }
+    submit(block);
+    return {};
+  }
+
+  static bool refused(const Error& error) {
+    return error.code() == ErrorCode::kInvalid ||
+           error.code() == ErrorCode::kUnsupported;
+  }
+
+  Result<void> reopen_buffered() {
+    static_cast<void>(file_->close());
+    return create(OpenMode::kTruncate, false, bytes_);
+  }
+
+  Env& env_;
+  const Path path_;
+  const WriteOptions options_;
+  StagingRing& ring_;
+  std::unique_ptr<File> file_;
+  int64_t bytes_ = 0;
+  std::deque<Flight> in_flight_;
+};
+
+ShardWriter::ShardWriter(StagingRing& ring, const ShardToWrite& shard)
+    : ring_(ring), shard_(shard), bytes_(shard_.bytes()) {
+  int64_t end = length(shard_.header);
+  for (const PieceToWrite& piece : shard_.pieces) {
+    HOLDFAST_CHECK(piece.offset == end, "piece at byte {}, want {}", piece.offset, end);
+    end += piece.bytes();
+  }
+}
+
+ShardWriter::~ShardWriter() {
+  for (const Block& block : staged_) ring_.give_back(block.memory);
+}
+
+// The next block in file order; none after the last, or if none is there and `wait` is
+// not set.
+Result<std::optional<ShardWriter::Block>> ShardWriter::next(bool wait) {
+  MutexLock lock(mutex_);
+  while (wait && staged_.empty() && !all_staged_ && !error_.has_value()) {
+    changed_.wait(mutex_);
+  }
+  if (error_.has_value()) return *error_;
+  if (staged_.empty()) return std::optional<Block>();
+  const Block block = staged_.front();
+  staged_.pop_front();
+  return std::optional<Block>(block);
+}
+
+Result<WrittenShard> ShardWriter::write(Env& env, const Path& path,
+                                        const WriteOptions& options) {
+  if (options.pack_level > 0) return write_packed(env, path, options.pack_level);
+  Digester digester(shard_);
+  Output output(env, path, options, ring_);
+  WriteTimes times;
+  Result<void> written = output.open(bytes_);
+  Stopwatch watch(env);
+  if (written.ok()) written = write_blocks(output, digester, watch, times);
+  if (written.ok()) written = output.finish(bytes_);
+  watch.lap(times.sync);
+  if (!written.ok()) {
+    cancel(written.error());
+    return std::move(written).error();
+  }
+  return std::move(digester).finish(bytes_, times);
+}
+
+Result<void> ShardWriter::write_blocks(Output& output, Digester& digester,
+                                       Stopwatch& watch, WriteTimes& times) {
+  while (true) {
+    // Blocks in flight come back to the ring before anybody waits for one to be filled:
+    // they may be all that the ring has.
+    const std::optional<Block> block = HOLDFAST_TRY(next(output.idle()));
+    watch.lap(times.stage);
+    if (!block.has_value() && output.idle()) return {};
+    if (block.has_value()) {
+      ring_.hold_off();
+      digester.add(block->offset, block->memory.first(block->used));
+      watch.lap(times.digest);
+      HOLDFAST_TRY(output.write(*block));
+    } else {
+      HOLDFAST_TRY(output.finish_one());
+    }
+    watch.lap(times.disk);
+  }
+}
+
+Result<WrittenShard> ShardWriter::write_packed(Env& env, const Path& path, int level) {
+  Digester digester(shard_);
+  std::vector<Chunk> chunks = cut_chunks(shard_);
+  std::vector<int> widths = widths_of(chunks);
+  ChunkCompressor packer(std::move(chunks), std::move(widths), level);
+  Stopwatch watch(env);
+  WriteTimes times;
+  Result<void> written = compress_blocks(env, path, packer, digester);
+  watch.lap(times.disk);
+  if (!written.ok()) {
+    cancel(written.error());
+    return std::move(written).error();
+  }
+  WrittenShard shard = std::move(digester).finish(packer.file_bytes(), times);
+  shard.packed = std::move(packer).take();
+  return shard;
+}
+
+Result<void> ShardWriter::compress_blocks(Env& env, const Path& path,
+                                          ChunkCompressor& packer, Digester& digester) {
+  HOLDFAST_TRY(packer.open(env, path));
+  while (true) {
+    const std::optional<Block> block = HOLDFAST_TRY(next(true));
+    if (!block.has_value()) return packer.finish();
+    const ByteView bytes = block->memory.first(block->used);
+    ring_.hold_off();
+    digester.add(block->offset, bytes);
+    const Result<void> packed = packer.add(bytes);
+    ring_.give_back(block->memory);
+    HOLDFAST_TRY(packed);
+  }
+}
+
+// The element size of the piece that each chunk begins with; the header is text.
+std::vector<int> ShardWriter::widths_of(std::span<const Chunk> chunks) const {
+  std::vector<int> widths(chunks.size(), 1);
+  size_t piece = 0;
+  for (size_t i = 1; i < chunks.size(); ++i) {
+    while (shard_.pieces[piece].offset + shard_.pieces[piece].bytes() <=
+           chunks[i].offset) {
+      ++piece;
+    }
+    widths[i] = static_cast<int>(bytes_of(shard_.pieces[piece].dtype));
+  }
+  return widths;
+}
+
+void ShardWriter::cancel(Error error) {
+  MutexLock lock(mutex_);
+  if (!error_.has_value()) error_ = std::move(error);
+  for (const Block& block : staged_) ring_.give_back(block.memory);
+  staged_.clear();
+  changed_.notify_all();
+}
+
+Result<void> ShardWriter::failure() {
+  MutexLock lock(mutex_);
+  if (error_.has_value()) return *error_;
+  return {};
+}
+
+}  // namespace holdfast

@@ -1,0 +1,117 @@
+#include "holdfast/shard/step_name.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace holdfast {
+namespace {
+
+constexpr std::string_view kStepPrefix = "step-";
+constexpr std::string_view kAttemptSuffix = ".tmp";
+constexpr std::string_view kTrashSuffix = ".trash";
+
+std::optional<int64_t> parse_decimal(std::string_view digits) {
+  int64_t number = 0;
+  const char* end = digits.data() + digits.size();
+  const auto [stop, error] = std::from_chars(digits.data(), end, number);
+  if (error != std::errc() || stop != end || number < 0) return std::nullopt;
+  return number;
+}
+
+std::string step_text(int64_t step) {
+  return fmt::format("{}{:08}", kStepPrefix, step);
+}
+
+// "a.<16 digits>" in two.
+std::optional<std::pair<std::string_view, uint64_t>> split_mark(std::string_view name) {
+  const size_t dot = name.rfind('.');
+  if (dot == name.npos) return std::nullopt;
+  const std::optional<uint64_t> mark = parse_hex64(name.substr(dot + 1));
+  if (!mark) return std::nullopt;
+  return std::pair(name.substr(0, dot), *mark);
+}
+
+std::optional<std::string_view> without_suffix(std::string_view name,
+                                               std::string_view suffix) {
+  if (!name.ends_with(suffix)) return std::nullopt;
+  return name.substr(0, name.size() - suffix.size());
+}
+
+}  // namespace
+
+std::string hex64(uint64_t number) { return fmt::format("{:016x}", number); }
+
+std::optional<uint64_t> parse_hex64(std::string_view digits) {
+  uint64_t number = 0;
+  const char* end = digits.data() + digits.size();
+  const auto [stop, error] = std::from_chars(digits.data(), end, number, 16);
+  const bool read = error == std::errc() && stop == end;
+  if (!read || hex64(number) != digits) return std::nullopt;
+  return number;
+}
+
+std::string StepName::text() const {
+  const std::string text = step_text(step);
+  return generation == 1 ? text : fmt::format("{}.g{}", text, generation);
+}
+
+std::optional<StepName> parse_step_name(std::string_view name) {
+  if (!name.starts_with(kStepPrefix)) return std::nullopt;
+  const size_t dot = std::min(name.find('.'), name.size());
+  const auto step =
+      parse_decimal(name.substr(kStepPrefix.size(), dot - kStepPrefix.size()));
+  if (!step) return std::nullopt;
+  StepName parsed{.step = *step};
+  if (dot < name.size()) {
+    if (!name.substr(dot).starts_with(".g")) return std::nullopt;
+    const auto generation = parse_decimal(name.substr(dot + 2));
+    if (!generation || *generation < 2) return std::nullopt;
+    parsed.generation = *generation;
+  }
+  // One name for each step: no signs, no other number of zeros, no ".g1".
+  if (parsed.text() != name) return std::nullopt;
+  return parsed;
+}
+
+std::string AttemptName::text() const {
+  return fmt::format("{}.{}{}", step_text(step), hex64(attempt), kAttemptSuffix);
+}
+
+std::optional<AttemptName> parse_attempt_name(std::string_view name) {
+  const auto stem = without_suffix(name, kAttemptSuffix);
+  if (!stem) return std::nullopt;
+  const auto parts = split_mark(*stem);
+  if (!parts) return std::nullopt;
+  const auto step = parse_step_name(parts->first);
+  if (!step || step->generation != 1) return std::nullopt;
+  return AttemptName{.step = step->step, .attempt = parts->second};
+}
+
+std::string trash_name(const StepName& step, uint64_t mark) {
+  return fmt::format("{}.{}{}", step.text(), hex64(mark), kTrashSuffix);
+}
+
+bool is_trash_name(std::string_view name) {
+  const auto stem = without_suffix(name, kTrashSuffix);
+  if (!stem) return false;
+  const auto parts = split_mark(*stem);
+  return parts && parse_step_name(parts->first);
+}
+
+std::string pin_name(const StepName& step) { return step.text() + ".pin"; }
+
+Result<void> check_file_name(std::string_view name) {
+  constexpr size_t kLongest = 255;
+  if (name.empty() || name.size() > kLongest) {
+    return invalid("a file name of {} bytes, want 1 to {}", name.size(), kLongest);
+  }
+  const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
+    return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f && c != '/' && c != '\\';
+  });
+  if (plain && name != "." && name != "..") return {};
+  return invalid(
+      "a file name that is no plain name in its folder, want one like "
+      "\"rank-0000.safetensors\"");
+}
+
+}  // namespace holdfast

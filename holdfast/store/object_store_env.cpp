@@ -1,0 +1,354 @@
+#include "holdfast/store/object_store_env.h"
+
+#include <algorithm>
+#include <future>
+#include <set>
+
+#include "holdfast/shard/step_name.h"
+#include "holdfast/store/object_store_run.h"
+#include "holdfast/store/run_file_internal.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kReadAhead = int64_t{8}
+                               << 20;  // bytes fetched for who reads in order
+
+Error read_only(const Path& path) {
+  return unsupported(
+      "{}: object stores are read here and not written to; a job copies its steps "
+      "there "
+      "and removes old ones (tiers)",
+      path.native());
+}
+
+// Reads objects. Several submitted reads are under way at once: each is a request.
+class ObjectFile : public File {
+ public:
+  ObjectFile(const Path& path, std::shared_ptr<const Source> source)
+      : File(path, {}), source_(std::move(source)) {}
+  ~ObjectFile() override { (void)drain(); }
+
+  Ticket submit_read(int64_t offset, ByteSpan into) override {
+    auto done = std::make_shared<std::future<Result<size_t>>>(std::async(
+        std::launch::async, [this, offset, into] { return fetch(offset, into); }));
+    return put_off([done] { return done->get(); });
+  }
+
+  Result<int64_t> size() override { return source_->size(); }
+  Result<void> allocate(int64_t) override { return read_only(path()); }
+  Result<void> truncate(int64_t) override { return read_only(path()); }
+  Result<void> sync() override { return {}; }
+  Result<void> sync_data() override { return {}; }
+
+ protected:
+  // Small reads in order are met from a longer one.
+  Result<size_t> read_some(int64_t offset, ByteSpan into) override {
+    MutexLock lock(mutex_);
+    const bool in_order = offset == next_;
+    const int64_t end = ahead_at_ + std::ssize(ahead_);
+    if (offset < ahead_at_ || offset >= end) {
+      if (!in_order || std::ssize(into) >= kReadAhead) {
+        const size_t count = HOLDFAST_TRY(fetch(offset, into));
+        next_ = offset + static_cast<int64_t>(count);
+        return count;
+      }
+      ahead_.resize(static_cast<size_t>(kReadAhead));
+      ahead_at_ = offset;
+      const Result<size_t> count = fetch(offset, ahead_);
+      ahead_.resize(count.ok() ? *count : 0);
+      HOLDFAST_TRY(count);
+    }
+    const ByteView rest =
+        ByteView(ahead_).subspan(static_cast<size_t>(offset - ahead_at_));
+    const size_t count = std::min(rest.size(), into.size());
+    std::copy_n(rest.begin(), count, into.begin());
+    next_ = offset + static_cast<int64_t>(count);
+    return count;
+  }
+  Result<size_t> write_some(int64_t, ByteView) override { return read_only(path()); }
+  Result<size_t> append_some(ByteView) override { return read_only(path()); }
+  Result<void> close_handle() override { return {}; }
+
+ private:
+  Result<size_t> fetch(int64_t offset, ByteSpan into) const {
+    const int64_t rest = std::max<int64_t>(source_->size() - offset, 0);
+    const ByteSpan part = into.first(
+        static_cast<size_t>(std::min(rest, static_cast<int64_t>(into.size()))));
+    if (!part.empty()) HOLDFAST_TRY(source_->read(offset, part));
+    return part.size();
+  }
+
+  const std::shared_ptr<const Source> source_;
+  Mutex mutex_;
+  int64_t next_ HOLDFAST_GUARDED_BY(mutex_) = -1;  // where the last read ended
+  int64_t ahead_at_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  Bytes ahead_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+// Whether the path is one of an object store. kInvalid where it has another scheme.
+Result<bool> is_here(const Path& path) {
+  HOLDFAST_TRY(check_scheme(path));
+  return is_object_path(path);
+}
+
+// The folder of a step: by its number, or by the key of a manifest that is damaged.
+bool is_step_folder(std::string_view name) {
+  return parse_step_name(name).has_value() || is_manifest_name(name);
+}
+
+}  // namespace
+
+struct ObjectStoreEnv::Place {
+  std::string bucket;
+  std::string prefix;                 // of the run, or of a folder of runs
+  std::optional<std::string> step{};  // the folder of a step of the run
+  std::string file{};                 // of the step, or else of the run
+
+  std::string run() const { return bucket + "/" + prefix; }
+  std::string text() const {
+    return fmt::format("s3://{}{}{}", bucket, prefix.empty() ? "" : "/", prefix);
+  }
+};
+
+struct ObjectStoreEnv::Step {
+  ObjectStoreStep key;
+  Bytes manifest;
+  // As the store lists them, once that was asked for.
+  std::optional<std::map<std::string, int64_t>> files{};
+};
+
+struct ObjectStoreEnv::Run {
+  std::shared_ptr<ObjectStore> store;  // of what is open in it, too
+  ObjectStoreRun tier;
+  std::string id = "unknown";           // while no manifest can be read
+  std::map<std::string, Step> steps{};  // by their folders' names
+  std::vector<std::string> below{};     // if there are no steps: runs under this prefix
+};
+
+ObjectStoreEnv::ObjectStoreEnv(Env& inner, OpenBucket open_bucket)
+    : inner_(inner), open_bucket_(std::move(open_bucket)) {}
+
+ObjectStoreEnv::~ObjectStoreEnv() = default;
+
+ObjectStoreEnv::Place ObjectStoreEnv::locate(const Path& path) {
+  std::vector<std::string> names;
+  for (const Path& part : path) {
+    if (!part.empty()) names.push_back(part.native());
+  }
+  Place place;
+  if (names.size() > 1) place.bucket = names[1];
+  names.erase(names.begin(),
+              names.begin() + std::min<std::ptrdiff_t>(2, std::ssize(names)));
+  if (names.size() > 1 && is_step_folder(names[names.size() - 2])) {
+    place.file = names.back();
+    names.pop_back();
+  }
+  if (!names.empty() && is_step_folder(names.back())) place.step = names.back();
+  const bool of_run =
+      !names.empty() && (names.back() == kRunFile || names.back() == kOwnerFile ||
+                         names.back() == kLatestFile);
+  if (of_run) place.file = names.back();
+  if (of_run || place.step.has_value()) names.pop_back();
+  for (const std::string& name : names) {
+    place.prefix += (place.prefix.empty() ? "" : "/") + name;
+  }
+  return place;
+}
+
+namespace {
+
+// Names of what lies right below the prefix and has a manifest.
+Result<std::vector<std::string>> runs_below(ObjectStore& store,
+                                            const std::string& prefix) {
+  const std::string start = prefix.empty() ? "" : prefix + "/";
+  std::set<std::string> names;
+  for (const ObjectInfo& object : HOLDFAST_TRY(store.list(start))) {
+    const std::string_view rest = std::string_view(object.key).substr(start.size());
+    const size_t slash = rest.find('/');
+    if (slash == rest.npos || slash == 0) continue;
+    if (is_manifest_name(rest.substr(slash + 1))) names.emplace(rest.substr(0, slash));
+  }
+  return std::vector<std::string>(names.begin(), names.end());
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ObjectStoreEnv::Run>> ObjectStoreEnv::look(const Place& place,
+                                                                  const Run* before) {
+  const std::shared_ptr<ObjectStore> store = HOLDFAST_TRY(open_bucket_(place.bucket));
+  std::map<ObjectStoreStep, Bytes> known;  // manifests never change
+  if (before != nullptr) {
+    for (const auto& [name, step] : before->steps) known[step.key] = step.manifest;
+  }
+  ObjectStoreRun tier = HOLDFAST_TRY(ObjectStoreRun::create(*store, place.prefix));
+  Run run{.store = store, .tier = std::move(tier)};
+  std::vector<ObjectStoreStep> keys = HOLDFAST_TRY(run.tier.steps());
+  std::reverse(keys.begin(), keys.end());
+  std::map<int64_t, int64_t> generations;
+  for (const ObjectStoreStep& key : keys) {
+    const auto old = known.find(key);
+    Result<Bytes> bytes =
+        old != known.end() ? old->second : run.tier.read_manifest(key);
+    if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;
+    if (!bytes.ok()) return bytes.error();
+    const Result<Manifest> manifest = decode_manifest(*bytes, place.text());
+    std::string folder = manifest_name(key);
+    if (manifest.ok()) {
+      run.id = manifest->run;
+      const int64_t generation = ++generations[manifest->step];
+      folder = StepName{.step = manifest->step, .generation = generation}.text();
+    }
+    run.steps.emplace(folder, Step{.key = key, .manifest = *std::move(bytes)});
+  }
+  if (run.steps.empty()) run.below = HOLDFAST_TRY(runs_below(*store, place.prefix));
+  return std::make_unique<Run>(std::move(run));
+}
+
+Result<ObjectStoreEnv::Run*> ObjectStoreEnv::run_at(const Place& place, bool again) {
+  std::unique_ptr<Run>& run = runs_[place.run()];
+  const bool empty = run == nullptr || (run->steps.empty() && run->below.empty());
+  if (empty || again) run = HOLDFAST_TRY(look(place, run.get()));
+  if (run->steps.empty() && run->below.empty()) {
+    return not_found("{}: no checkpoint there", place.text());
+  }
+  return run.get();
+}
+
+Result<ObjectStoreEnv::Step*> ObjectStoreEnv::step_at(const Place& place) {
+  Run* const run = HOLDFAST_TRY(run_at(place, false));
+  const auto found = run->steps.find(*place.step);
+  if (found == run->steps.end()) {
+    return not_found("{}: no {}", place.text(), *place.step);
+  }
+  Step& step = found->second;
+  if (!step.files.has_value()) step.files = HOLDFAST_TRY(run->tier.files(step.key));
+  return &step;
+}
+
+Result<std::shared_ptr<const Source>> ObjectStoreEnv::source_at(const Place& place) {
+  const auto memory = [&](Bytes bytes) {
+    return std::make_shared<MemorySource>(place.text() + "/" + place.file,
+                                          std::move(bytes));
+  };
+  const bool is_it_one = !place.step.has_value() && place.file == kRunFile;
+  Run* const run = HOLDFAST_TRY(run_at(place, is_it_one));
+  if (!place.step.has_value()) {
+    if (place.file != kRunFile || run->steps.empty()) {
+      return not_found("{}: no {}", place.text(), place.file);
+    }
+    return std::shared_ptr<const Source>(memory(encode_run_file({.id = run->id})));
+  }
+  Step* const step = HOLDFAST_TRY(step_at(place));
+  if (place.file == kManifestName) {
+    return std::shared_ptr<const Source>(memory(step->manifest));
+  }
+  struct Owned {
+    std::shared_ptr<ObjectStore> store;
+    std::unique_ptr<Source> source;
+  };
+  const auto owned = std::make_shared<Owned>(
+      Owned{run->store, HOLDFAST_TRY(run->tier.open(step->key, place.file))});
+  return std::shared_ptr<const Source>(owned, owned->source.get());
+}
+
+Result<std::unique_ptr<File>> ObjectStoreEnv::open(const Path& path,
+                                                   OpenOptions options) {
+  if (!HOLDFAST_TRY(is_here(path))) return inner_.open(path, options);
+  if (options.mode != OpenMode::kRead) return read_only(path);
+  if (options.direct) return unsupported("{}: no direct reads", path.native());
+  const Place place = locate(path);
+  if (place.file.empty()) {
+    HOLDFAST_TRY(info(path));
+    return invalid("{}: is a folder", path.native());
+  }
+  MutexLock lock(mutex_);
+  return std::unique_ptr<File>(
+      std::make_unique<ObjectFile>(path, HOLDFAST_TRY(source_at(place))));
+}
+
+Result<std::unique_ptr<File>> ObjectStoreEnv::create_unnamed(const Path& folder) {
+  if (is_object_path(folder)) return read_only(folder);
+  return inner_.create_unnamed(folder);
+}
+
+Result<void> ObjectStoreEnv::name_file(File& file, const Path& to) {
+  if (is_object_path(to)) return read_only(to);
+  return inner_.name_file(file, to);
+}
+
+Result<FileInfo> ObjectStoreEnv::info(const Path& path) {
+  if (!HOLDFAST_TRY(is_here(path))) return inner_.info(path);
+  const Place place = locate(path);
+  MutexLock lock(mutex_);
+  if (!place.file.empty() && place.step.has_value() && place.file != kManifestName) {
+    const Step* const step = HOLDFAST_TRY(step_at(place));
+    const auto found = step->files->find(place.file);
+    if (found == step->files->end())
+      return not_found("{}: no such file", path.native());
+    return FileInfo{.size = found->second, .links = 1};
+  }
+  if (!place.file.empty()) {
+    return FileInfo{.size = HOLDFAST_TRY(source_at(place))->size(), .links = 1};
+  }
+  HOLDFAST_TRY(run_at(place, false));
+  if (place.step.has_value()) HOLDFAST_TRY(step_at(place));
+  return FileInfo{.folder = true};
+}
+
+Result<std::vector<std::string>> ObjectStoreEnv::list(const Path& folder) {
+  if (!HOLDFAST_TRY(is_here(folder))) return inner_.list(folder);
+  const Place place = locate(folder);
+  MutexLock lock(mutex_);
+  if (!place.file.empty()) return invalid("{}: is no folder", folder.native());
+  std::vector<std::string> names;
+  if (place.step.has_value()) {
+    const Step* const step = HOLDFAST_TRY(step_at(place));
+    for (const auto& [name, size] : *step->files) names.push_back(name);
+    names.emplace_back(kManifestName);
+  } else {
+    const Run* const run = HOLDFAST_TRY(run_at(place, true));
+    names = run->below;
+    for (const auto& [name, step] : run->steps) names.push_back(name);
+    if (!run->steps.empty()) names.emplace_back(kRunFile);
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+Result<void> ObjectStoreEnv::remove_file(const Path& path) {
+  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.remove_file(path);
+}
+
+Result<void> ObjectStoreEnv::rename(const Path& from, const Path& to) {
+  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
+  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.rename(from, to);
+}
+
+Result<void> ObjectStoreEnv::rename_new(const Path& from, const Path& to) {
+  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
+  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.rename_new(from, to);
+}
+
+Result<void> ObjectStoreEnv::link(const Path& from, const Path& to) {
+  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
+  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.link(from, to);
+}
+
+Result<void> ObjectStoreEnv::create_folder(const Path& path) {
+  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.create_folder(path);
+}
+
+Result<void> ObjectStoreEnv::remove_folder(const Path& path) {
+  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.remove_folder(path);
+}
+
+Result<void> ObjectStoreEnv::sync_folder(const Path& folder) {
+  return HOLDFAST_TRY(is_here(folder)) ? read_only(folder) : inner_.sync_folder(folder);
+}
+
+Result<int64_t> ObjectStoreEnv::free_space(const Path& folder) {
+  return HOLDFAST_TRY(is_here(folder)) ? read_only(folder) : inner_.free_space(folder);
+}
+
+}  // namespace holdfast

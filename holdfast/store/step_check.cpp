@@ -1,0 +1,266 @@
+#include "holdfast/store/step_check.h"
+
+#include <algorithm>
+#include <set>
+
+#include "holdfast/base/crc32c.h"
+#include "holdfast/env/patient_env.h"
+#include "holdfast/env/source_sink.h"
+#include "holdfast/shard/chunk_reader.h"
+#include "holdfast/shard/shard_index.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::string_view kIndexSuffix = ".index.json";
+
+class Checker {
+ public:
+  Checker(Env& env, const Path& folder, Depth depth, const Progress& progress)
+      : env_(env), folder_(folder), depth_(depth), progress_(progress) {}
+
+  Result<StepReport> run() {
+    const std::vector<std::string> names = HOLDFAST_TRY(env_.list(folder_));
+    names_.insert(names.begin(), names.end());
+    Result<Manifest> manifest = read_manifest(env_, folder_);
+    if (!manifest.ok()) {
+      add_failed({.file = std::string(kManifestName)}, manifest.error());
+    } else {
+      report_.manifest = *std::move(manifest);
+      check_files();
+      find_extra();
+      if (depth_ == Depth::kFull) check_shards();
+    }
+    if (unknown_.has_value()) return *unknown_;
+    // What retention removed meanwhile is not damaged.
+    if (!report_.whole()) HOLDFAST_TRY(env_.list(folder_));
+    return std::move(report_);
+  }
+
+ private:
+  void add(Damage damage) { report_.damage.push_back(std::move(damage)); }
+
+  // What could not be read.
+  void add_failed(Damage damage, const Error& error) {
+    if (cannot_tell(error) && !unknown_.has_value()) unknown_ = error;
+    damage.what = error.message();
+    add(std::move(damage));
+  }
+
+  void check_files() {
+    for (const ManifestFile& file : report_.manifest->files) {
+      if (!has_its_size(file)) continue;
+      // Whether it is one of the two was checked when the manifest was read.
+      if (*parse_file_digest(file.digest) == DigestKind::kXxh3) {
+        check_small(file);
+      } else {
+        shards_.push_back(&file);
+        total_ += file.bytes;
+      }
+    }
+  }
+
+  bool has_its_size(const ManifestFile& file) {
+    if (!names_.contains(file.name)) {
+      add({.file = file.name, .bytes = file.bytes, .what = "is missing"});
+      return false;
+    }
+    const Result<FileInfo> info = env_.info(folder_ / file.name);
+    if (!info.ok()) {
+      add_failed({.file = file.name, .bytes = file.bytes}, info.error());
+      return false;
+    }
+    if (info->folder) {
+      add({.file = file.name, .bytes = file.bytes, .what = "is a folder"});
+      return false;
+    }
+    if (info->size == file.bytes) return true;
+    const bool cut = info->size < file.bytes;
+    add({.file = file.name,
+         .offset = std::min(info->size, file.bytes),
+         .bytes = cut ? file.bytes - info->size : info->size - file.bytes,
+         .what = fmt::format("is {}: {} bytes, want {}", cut ? "cut short" : "too long",
+                             info->size, file.bytes)});
+    return false;
+  }
+
+  void check_small(const ManifestFile& file) {
+    const Result<Bytes> bytes = env_.read_file(folder_ / file.name);
+    if (!bytes.ok()) {
+      add_failed({.file = file.name, .bytes = file.bytes}, bytes.error());
+      return;
+    }
+    report_.bytes_read += static_cast<int64_t>(bytes->size());
+    const std::string digest = xxh3_digest(*bytes);
+    if (digest != file.digest) {
+      add({.file = file.name,
+           .bytes = file.bytes,
+           .what = fmt::format("has {}, want {}", digest, file.digest)});
+    } else if (depth_ == Depth::kFull && file.name.ends_with(kIndexSuffix)) {
+      take_index(file, *bytes);
+    }
+  }
+
+  void take_index(const ManifestFile& file, ByteView bytes) {
+    Result<ShardIndex> index = decode_shard_index(bytes, file.name);
+    if (!index.ok()) {
+      add({.file = file.name, .bytes = file.bytes, .what = index.error().message()});
+      return;
+    }
+    for (const ShardFile& shard : index->files) {
+      const std::string digest = crc_digest(combined_crc(shard));
+      const auto& files = report_.manifest->files;
+      const auto named = std::find_if(files.begin(), files.end(), [&](const auto& f) {
+        return f.name == shard.name && f.bytes == shard.bytes && f.digest == digest;
+      });
+      if (named != files.end()) continue;
+      add({.file = file.name,
+           .bytes = file.bytes,
+           .what = fmt::format("describes {} with {} bytes and {}, which the manifest "
+                               "does not name",
+                               shard.name, shard.bytes, digest)});
+      return;
+    }
+    indexes_.push_back(*std::move(index));
+  }
+
+  void find_extra() {
+    std::set<std::string> known = {std::string(kManifestName)};
+    for (const ManifestFile& file : report_.manifest->files) known.insert(file.name);
+    std::set_difference(names_.begin(), names_.end(), known.begin(), known.end(),
+                        std::back_inserter(report_.extra));
+  }
+
+  void check_shards() {
+    for (const ManifestFile* file : shards_) {
+      check_shard(*file);
+      done_ += file->bytes;
+      report_.bytes_read += file->bytes;
+    }
+  }
+
+  const ShardFile* find_shard(const std::string& name) const {
+    for (const ShardIndex& index : indexes_) {
+      for (const ShardFile& shard : index.files) {
+        if (shard.name == name) return &shard;
+      }
+    }
+    return nullptr;
+  }
+
+  void check_shard(const ManifestFile& file) {
+    const ShardFile* shard = find_shard(file.name);
+    const Result<void> read =
+        shard == nullptr ? check_without_index(file) : check_chunks(*shard);
+    if (read.ok()) return;
+    add_failed({.file = file.name, .bytes = file.bytes}, read.error());
+  }
+
+  Result<void> check_chunks(const ShardFile& shard) {
+    return read_all_chunks(env_, folder_ / shard.name, shard,
+                           [&](const FoundChunk& found) -> Result<void> {
+                             const Chunk& chunk = shard.chunks[found.number];
+                             if (found.crc != chunk.crc) add(damage_of(shard, found));
+                             const ByteExtent place = place_of(shard, found.number);
+                             tell_progress(place.offset + place.bytes);
+                             return {};
+                           });
+  }
+
+  // Only the digest of the whole is known where no index is left to tell.
+  Result<void> check_without_index(const ManifestFile& file) {
+    constexpr int64_t kBlock = int64_t{4} << 20;
+    const auto source = HOLDFAST_TRY(FileSource::open(env_, folder_ / file.name));
+    Crc32c crc = 0;
+    for (int64_t at = 0; at < file.bytes; at += kBlock) {
+      crc = crc32c_extend(
+          crc, HOLDFAST_TRY(source->read_bytes(at, std::min(kBlock, file.bytes - at))));
+      tell_progress(at);
+    }
+    if (crc_digest(crc) == file.digest) return {};
+    return corrupt("has {}, want {}", crc_digest(crc), file.digest);
+  }
+
+  void tell_progress(int64_t done) {
+    if (progress_) progress_(done_ + done, total_);
+  }
+
+  Damage damage_of(const ShardFile& shard, const FoundChunk& found) const {
+    const Chunk& chunk = shard.chunks[found.number];
+    return {.file = shard.name,
+            .tensors = tensors_in(shard.name, chunk),
+            .chunk = static_cast<int64_t>(found.number),
+            .offset = place_of(shard, found.number).offset,
+            .bytes = place_of(shard, found.number).bytes,
+            .what = fmt::format("has crc {:08x}, want {:08x}", found.crc, chunk.crc)};
+  }
+
+  std::vector<std::string> tensors_in(const std::string& file,
+                                      const Chunk& chunk) const {
+    std::set<std::string> names;
+    for (const ShardIndex& index : indexes_) {
+      for (const StoredPiece& piece : index.pieces) {
+        const Tensor& tensor = index.tensors[piece.tensor];
+        const int64_t bytes = piece.box.elements() * bytes_of(tensor.dtype);
+        const bool meets = piece.offset < chunk.offset + chunk.bytes &&
+                           piece.offset + bytes > chunk.offset;
+        if (meets && index.files[piece.file].name == file) names.insert(tensor.name);
+      }
+    }
+    return {names.begin(), names.end()};
+  }
+
+  Env& env_;
+  const Path& folder_;
+  const Depth depth_;
+  const Progress& progress_;
+  std::set<std::string> names_;
+  std::vector<const ManifestFile*> shards_;  // there, with the right size
+  std::vector<ShardIndex> indexes_;
+  int64_t done_ = 0, total_ = 0;
+  std::optional<Error> unknown_;  // the first failure that says nothing of the step
+  StepReport report_;
+};
+
+}  // namespace
+
+std::string to_string(const Damage& damage) {
+  if (damage.chunk < 0) return fmt::format("{}: {}", damage.file, damage.what);
+  std::string names;
+  for (const std::string& name : damage.tensors) {
+    names += (names.empty() ? "; " : ", ") + name;
+  }
+  return fmt::format("{}: chunk {} (bytes {} to {}{}) {}", damage.file, damage.chunk,
+                     damage.offset, damage.offset + damage.bytes, names, damage.what);
+}
+
+Error StepReport::error() const {
+  HOLDFAST_CHECK(!whole(), "error of a whole step");
+  return corrupt("{} of its files or chunks are damaged; {}", damage.size(),
+                 to_string(damage.front()));
+}
+
+bool cannot_tell(const Error& error) {
+  switch (error.code()) {
+    case ErrorCode::kUnavailable:
+    case ErrorCode::kTimeout:
+    case ErrorCode::kDenied: return true;
+    default: return false;
+  }
+}
+
+Result<StepReport> check_step(Env& env, const Path& folder, Depth depth,
+                              const Progress& progress) {
+  PatientEnv patient(env);
+  return Checker(patient, folder, depth, progress).run();
+}
+
+Result<Manifest> read_manifest(Env& env, const Path& folder) {
+  const Path path = folder / kManifestName;
+  const Result<Bytes> bytes = PatientEnv(env).read_file(path);
+  if (bytes.ok()) return decode_manifest(*bytes, path.native());
+  const bool odd = bytes.error().code() == ErrorCode::kInvalid;  // a folder, or huge
+  return odd ? bytes.error().as(ErrorCode::kCorrupt) : bytes.error();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,163 @@
+// The half of the loop that serves a connection.
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "holdfast/transport/tcp_loop_internal.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int kReadsAtOnce = 8;  // of one connection, before others have their turn
+
+}  // namespace
+
+void TcpLoop::serve(int descriptor, uint32_t events) {
+  const auto found = connections_.find(descriptor);
+  if (found == connections_.end()) return;  // closed a moment ago
+  Connection& connection = found->second;
+  if (connection.stage == Stage::kConnecting && !finish_dial(connection)) return;
+  if ((events & EPOLLOUT) != 0) flush(connection);
+  if ((events & ~uint32_t{EPOLLOUT}) != 0) static_cast<void>(receive(connection));
+}
+
+bool TcpLoop::finish_dial(Connection& connection) {
+  int failed = 0;
+  socklen_t size = sizeof failed;
+  if (::getsockopt(connection.socket.number(), SOL_SOCKET, SO_ERROR, &failed, &size) !=
+      0) {
+    failed = errno;
+  }
+  if (failed != 0) {
+    close(connection, text_of_errno(failed));
+    return false;
+  }
+  connection.stage = Stage::kHello;
+  connection.wants_room = true;  // as it is watched
+  connection.sending.push_back(
+      {.head = encode_hello(options_.token, rank_, size_), .body = nullptr});
+  return true;
+}
+
+bool TcpLoop::receive(Connection& connection) {
+  for (int i = 0; i < kReadsAtOnce; ++i) {
+    const ssize_t count =
+        ::recv(connection.socket.number(), buffer_.data(), buffer_.size(), 0);
+    if (count < 0 && is_passing(errno)) return true;
+    if (count <= 0) {
+      close(connection, count == 0 ? "it closed the connection" : text_of_errno(errno));
+      return false;
+    }
+    ByteView bytes = ByteView(buffer_).first(static_cast<size_t>(count));
+    if (connection.stage != Stage::kUp && !take_hello(connection, bytes)) return false;
+    if (!take_frames(connection, bytes)) return false;
+  }
+  return true;
+}
+
+// Takes the hello's part off the front.
+bool TcpLoop::take_hello(Connection& connection, ByteView& bytes) {
+  const size_t part = std::min(bytes.size(), kHelloBytes - connection.hello.size());
+  connection.hello.insert(connection.hello.end(), bytes.begin(),
+                          bytes.begin() + static_cast<std::ptrdiff_t>(part));
+  bytes = bytes.subspan(part);
+  if (connection.hello.size() < kHelloBytes) return true;
+  const Result<int> rank = decode_hello(connection.hello, options_.token, size_);
+  if (!rank.ok()) {
+    close(connection, rank.error().message());
+    return false;
+  }
+  if (connection.dialed && *rank != connection.peer) {
+    close(connection, fmt::format("hello: rank {}", *rank));
+    return false;
+  }
+  // Only those above dial, and once.
+  if (!connection.dialed &&
+      (*rank <= rank_ || by_rank_[static_cast<size_t>(*rank)] != -1)) {
+    close(connection, fmt::format("hello: rank {} again", *rank));
+    return false;
+  }
+  connection.peer = *rank;
+  return accept_peer(connection);
+}
+
+bool TcpLoop::accept_peer(Connection& connection) {
+  const int descriptor = connection.socket.number();
+  const auto peer = static_cast<size_t>(connection.peer);
+  connection.stage = Stage::kUp;
+  by_rank_[peer] = descriptor;
+  descriptors_[peer] = descriptor;
+  if (!connection.dialed) {
+    connection.sending.push_back(
+        {.head = encode_hello(options_.token, rank_, size_), .body = nullptr});
+    --awaited_;
+    stop_listening_if_complete();
+    flush(connection);
+  }
+  events_.on_up(connection.peer);
+  return true;
+}
+
+bool TcpLoop::take_frames(Connection& connection, ByteView bytes) {
+  std::vector<Frame> frames;
+  const Result<void> cut = connection.reader.feed(bytes, frames);
+  Result<void> outcome;
+  for (size_t i = 0; i < frames.size() && outcome.ok(); ++i) {
+    outcome = events_.on_frame(connection.peer, std::move(frames[i]));
+  }
+  if (outcome.ok()) outcome = cut;
+  if (outcome.ok()) return true;
+  close(connection, outcome.error().message());
+  return false;
+}
+
+void TcpLoop::flush(Connection& connection) {
+  const int descriptor = connection.socket.number();
+  bool full = false;
+  while (!connection.sending.empty() && !full) {
+    const Outgoing& first = connection.sending.front();
+    const bool in_head = connection.sent < first.head.size();
+    const ByteView part =
+        in_head ? ByteView(first.head).subspan(connection.sent)
+                : ByteView(*first.body).subspan(connection.sent - first.head.size());
+    const int more = in_head && first.size() > first.head.size() ? MSG_MORE : 0;
+    const ssize_t count =
+        ::send(descriptor, part.data(), part.size(), MSG_NOSIGNAL | more);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && !is_passing(errno)) {
+      connection.sending.clear();  // its end is seen where it is read
+      connection.sent = 0;
+      break;
+    }
+    full = count < 0;
+    if (!full) connection.sent += static_cast<size_t>(count);
+    if (connection.sent < first.size()) continue;
+    connection.sending.pop_front();
+    connection.sent = 0;
+  }
+  if (full == connection.wants_room) return;
+  connection.wants_room = full;
+  watch(descriptor, full ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
+}
+
+// Frees the connection.
+void TcpLoop::close(Connection& connection, const std::string& why) {
+  const int peer = connection.peer;
+  const bool told = connection.dialed || connection.stage == Stage::kUp;
+  const std::string where =
+      connection.address.empty() ? why : connection.address + ": " + why;
+  if (connection.stage == Stage::kUp) {
+    by_rank_[static_cast<size_t>(peer)] = -2;  // and never again
+    descriptors_[static_cast<size_t>(peer)] = -1;
+  }
+  connections_.erase(connection.socket.number());
+  if (!listening_ && listener_.open()) {
+    watch(listener_.number(), EPOLLIN, EPOLL_CTL_MOD);
+    listening_ = true;
+  }
+  if (told) events_.on_gone(peer, where);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,98 @@
+#include <algorithm>
+#include <limits>
+
+#include "holdfast/transport/tcp_frame_internal.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::string_view kMagic = "hfast01\n";
+
+// Takes as long for any bytes, so that nobody finds a token byte by byte.
+bool equal(ByteView a, ByteView b) {
+  std::byte different{};
+  for (size_t i = 0; i < a.size(); ++i) different |= a[i] ^ b[i];
+  return different == std::byte{};
+}
+
+}  // namespace
+
+Bytes encode_hello(const JobToken& token, int rank, int size) {
+  Bytes hello(kHelloBytes);
+  ByteSpan rest = hello;
+  std::ranges::copy(bytes_of(kMagic), rest.begin());
+  rest = rest.subspan(kMagic.size());
+  std::ranges::copy(token, rest.begin());
+  rest = rest.subspan(kTokenBytes);
+  store_little_endian(static_cast<uint32_t>(rank), rest);
+  store_little_endian(static_cast<uint32_t>(size), rest.subspan(4));
+  return hello;
+}
+
+Result<int> decode_hello(ByteView bytes, const JobToken& token, int size) {
+  HOLDFAST_CHECK(bytes.size() == kHelloBytes, "hello of {} bytes", bytes.size());
+  if (text_of(bytes.first(kMagic.size())) != kMagic) return invalid("hello: no magic");
+  bytes = bytes.subspan(kMagic.size());
+  if (!equal(bytes.first(kTokenBytes), token)) return invalid("hello: of another job");
+  bytes = bytes.subspan(kTokenBytes);
+  const auto rank = load_little_endian<uint32_t>(bytes);
+  const auto ranks = load_little_endian<uint32_t>(bytes.subspan(4));
+  if (ranks != static_cast<uint32_t>(size) || rank >= ranks) {
+    return invalid("hello: rank {} of {}, want one of {}", rank, ranks, size);
+  }
+  return static_cast<int>(rank);
+}
+
+Outgoing encode_frame(FrameKind kind, int64_t number,
+                      std::shared_ptr<const Bytes> body) {
+  Outgoing frame{.head = Bytes(kFrameHeaderBytes), .body = nullptr};
+  const ByteSpan head = frame.head;
+  store_little_endian(static_cast<uint32_t>(kind), head);
+  store_little_endian(static_cast<uint64_t>(number), head.subspan(4));
+  store_little_endian(uint64_t{body == nullptr ? 0 : body->size()}, head.subspan(12));
+  frame.body = std::move(body);
+  return frame;
+}
+
+Result<void> FrameReader::feed(ByteView bytes, std::vector<Frame>& frames) {
+  while (!bytes.empty()) {
+    const bool in_header = header_.size() < kFrameHeaderBytes;
+    const size_t want = in_header ? kFrameHeaderBytes - header_.size() : missing_;
+    const ByteView part = bytes.first(std::min(want, bytes.size()));
+    bytes = bytes.subspan(part.size());
+    Bytes& to = in_header ? header_ : frame_.bytes;
+    to.insert(to.end(), part.begin(), part.end());
+    if (part.size() < want) {
+      if (!in_header) missing_ -= part.size();
+      return {};
+    }
+    if (in_header) HOLDFAST_TRY(begin_frame());
+    if (in_header && missing_ > 0) continue;
+    frames.push_back(std::exchange(frame_, {}));
+    header_.clear();
+  }
+  return {};
+}
+
+Result<void> FrameReader::begin_frame() {
+  const ByteView header = header_;
+  const auto kind = load_little_endian<uint32_t>(header);
+  const auto number =
+      static_cast<int64_t>(load_little_endian<uint64_t>(header.subspan(4)));
+  const auto length = load_little_endian<uint64_t>(header.subspan(12));
+  const bool message = kind == static_cast<uint32_t>(FrameKind::kMessage);
+  if (!message && kind != static_cast<uint32_t>(FrameKind::kReceived)) {
+    return invalid("frame of kind {:#x}: not known", kind);
+  }
+  if (message && number > std::numeric_limits<Tag>::max()) {
+    return invalid("frame: tag {}, limit {}", number, std::numeric_limits<Tag>::max());
+  }
+  const uint64_t limit = message ? static_cast<uint64_t>(limit_) : 0;
+  if (length > limit) return invalid("frame of {} bytes, limit {}", length, limit);
+  frame_.kind = static_cast<FrameKind>(kind);
+  frame_.number = number;
+  missing_ = static_cast<size_t>(length);
+  return {};
+}
+
+}  // namespace holdfast

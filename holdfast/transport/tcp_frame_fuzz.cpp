@@ -1,0 +1,23 @@
+// Bytes of a connection, cut anywhere: no frame is longer than the limit, and all at once
+// or byte by byte they are the same frames.
+#include "holdfast/transport/tcp_frame_internal.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace holdfast;
+  constexpr int64_t kLimit = 64;
+  const ByteView bytes = std::as_bytes(std::span(data, size));
+  if (size >= kHelloBytes) (void)decode_hello(bytes.first(kHelloBytes), JobToken{}, 4);
+  FrameReader whole(kLimit), slow(kLimit);
+  std::vector<Frame> at_once, one_by_one;
+  const bool good = whole.feed(bytes, at_once).ok();
+  bool slow_good = true;
+  for (size_t i = 0; i < size && slow_good; ++i) {
+    slow_good = slow.feed(bytes.subspan(i, 1), one_by_one).ok();
+  }
+  HOLDFAST_CHECK(good == slow_good && at_once.size() == one_by_one.size(), "differ");
+  for (size_t i = 0; i < at_once.size(); ++i) {
+    HOLDFAST_CHECK(at_once[i].bytes.size() <= kLimit, "too long");
+    HOLDFAST_CHECK(at_once[i].bytes == one_by_one[i].bytes, "frame {} differs", i);
+  }
+  return 0;
+}

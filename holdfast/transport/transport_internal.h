@@ -1,0 +1,92 @@
+// What the transports have in common: what has arrived at a rank, and collective calls
+// made of messages. Nobody here locks.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "holdfast/transport/transport.h"
+
+namespace holdfast {
+
+// Messages that nobody has received yet. Tags >= 0 are the callers'; collective call
+// number n has tag -n.
+class Inbox {
+ public:
+  explicit Inbox(int size) : waiting_(static_cast<size_t>(size)) {}
+
+  void put(int from, int64_t tag, Bytes message) {
+    messages_[{from, tag}].push_back(std::move(message));
+    if (tag >= 0) ++waiting(from);
+  }
+  bool has(int from, int64_t tag) const { return messages_.contains({from, tag}); }
+  // One that is there.
+  Bytes take(int from, int64_t tag) {
+    const auto channel = messages_.find({from, tag});
+    Bytes message = std::move(channel->second.front());
+    channel->second.pop_front();
+    if (channel->second.empty()) messages_.erase(channel);
+    if (tag >= 0) --waiting(from);
+    return message;
+  }
+  // Callers' messages of that rank.
+  int64_t& waiting(int from) { return waiting_[static_cast<size_t>(from)]; }
+
+  // The tag of the rank's next collective call. What failed calls left behind goes.
+  int64_t begin_collective() {
+    const int64_t tag = -(++collectives_);
+    std::erase_if(messages_, [&](const auto& entry) {
+      const int64_t old = entry.first.second;
+      return old < 0 && old > tag;
+    });
+    return tag;
+  }
+
+ private:
+  std::map<std::pair<int, int64_t>, std::deque<Bytes>> messages_;  // by sender and tag
+  std::vector<int64_t> waiting_;                                   // by sender
+  int64_t collectives_ = 0;
+};
+
+// A collective call: `send(to)` gives this rank's part to each rank, itself included, and
+// `recv(from, deadline)` gives theirs. The failure names all ranks that did not come.
+template <typename Send, typename Recv>
+Result<std::vector<Bytes>> gather_from_all(Env& env, const Transport& self,
+                                           Instant deadline, const Send& send,
+                                           const Recv& recv) {
+  const int size = self.size();
+  // To all that can hear it. One that cannot is missed when its own part is received:
+  // if that came before it died, the call is whole for this rank.
+  for (int to = 0; to < size; ++to) {
+    const Result<void> sent = send(to);
+    if (!sent.ok() && sent.error().code() != ErrorCode::kUnavailable) {
+      return sent.error();
+    }
+  }
+  std::vector<Bytes> all(static_cast<size_t>(size));
+  std::vector<int> ranks, missing;
+  for (int from = 0; from < size; ++from) ranks.push_back(from);
+  std::optional<Error> gone;
+  const auto keep = [&](int from, Result<Bytes> part) {
+    if (part.ok()) {
+      all[static_cast<size_t>(from)] = *std::move(part);
+    } else if (part.error().code() == ErrorCode::kTimeout) {
+      missing.push_back(from);
+    } else if (!gone.has_value()) {
+      gone = part.error();
+    }
+  };
+  const auto unless_gone = [&](int from, Instant until) {
+    return gone.has_value() ? Result<Bytes>(*gone) : recv(from, until);
+  };
+  receive_from(env, self.late_watch(), std::move(ranks), deadline, unless_gone, keep);
+  if (gone.has_value()) return *gone;
+  if (missing.empty()) return all;
+  return timed_out("rank {}: nothing from {}; expected the same calls on all ranks",
+                   self.rank(), name_ranks(missing));
+}
+
+}  // namespace holdfast
