@@ -118,14 +118,13 @@ class Profile : public EventSink {
 Result<LocalState> state_over(ByteSpan memory, int64_t count) {
   const int64_t elements = static_cast<int64_t>(memory.size()) / count / 4;
   const Shape shape = HOLDFAST_TRY(Shape::create(std::array{elements}));
-  std::vector<LocalTensor> tensors;
+  std::vector<LocalPiece> tensors;
   for (int64_t i = 0; i < count; ++i) {
-    tensors.push_back(
-        {.tensor = {.name = fmt::format("layers.{}.{}", i / kLayer, i % kLayer),
-                    .shape = shape},
-         .memory = memory.subspan(static_cast<size_t>(i * elements * 4),
-                                  static_cast<size_t>(elements * 4)),
-         .map = Map::dense(Box::whole(shape), 4)});
+    tensors.push_back(whole_piece(
+        {.name = fmt::format("layers.{}.{}", i / kLayer, i % kLayer), .shape = shape},
+        memory.subspan(static_cast<size_t>(i * elements * 4),
+                       static_cast<size_t>(elements * 4)),
+        Map::dense(Box::whole(shape), 4)));
   }
   return make_local_state(std::move(tensors));
 }
@@ -313,13 +312,9 @@ class Bench {
   // One layer out of the middle; what the system says was fetched, index and all.
   Result<void> partial() {
     fmt::print("partial load\n");
-    std::vector<LocalTensor> tensors;
-    for (const LocalPiece& piece :
-         std::span<const LocalPiece>(state_.pieces).subspan(kTensors / 2, kLayer)) {
-      tensors.push_back(
-          {state_.collection->tensor(piece.tensor), piece.memory, piece.map});
-    }
-    const LocalState layer = HOLDFAST_TRY(make_local_state(std::move(tensors)));
+    const auto first = state_.pieces.begin() + kTensors / 2;
+    const LocalState layer =
+        HOLDFAST_TRY(make_local_state(std::vector<LocalPiece>(first, first + kLayer)));
     HOLDFAST_TRY(forget_step());
     const int64_t before = process_number("io", "read_bytes:");
     const RestoredState restored = HOLDFAST_TRY(restore(*env_, folder_ / "run", layer));

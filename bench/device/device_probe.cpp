@@ -69,15 +69,14 @@ Result<void> restore(Probe& probe, const char* path) {
   const auto file = HOLDFAST_TRY(probe.env->open(path, {.mode = OpenMode::kRead}));
   DeviceUpload upload(*probe.ring);
   Bytes buffer(size_t{16} << 20);
-  for (const PieceToWrite& piece : probe.shard.pieces) {
-    const ByteSpan memory(const_cast<std::byte*>(piece.memory.data()),
-                          piece.memory.size());
+  for (size_t i = 0; i < probe.shard.pieces.size(); ++i) {
+    const LocalPiece& piece = probe.shard.pieces[i];
     for (int64_t at = 0; at < piece.bytes();) {
       const int64_t size =
           std::min<int64_t>(static_cast<int64_t>(buffer.size()), piece.bytes() - at);
       const ByteSpan part = ByteSpan(buffer).first(static_cast<size_t>(size));
-      HOLDFAST_TRY(file->read_at(piece.offset + at, part));
-      HOLDFAST_TRY(upload.put(*probe.device, piece.place(), memory, at, part));
+      HOLDFAST_TRY(file->read_at(probe.shard.offsets[i] + at, part));
+      HOLDFAST_TRY(upload.put(*probe.device, piece.place(), piece.memory, at, part));
       at += size;
     }
   }
@@ -95,7 +94,7 @@ Result<int64_t> copy_through(Probe& probe, int64_t most) {
     under_way.pop_front();
     if (!waited.ok()) outcome = waited;
   };
-  for (const PieceToWrite& piece : probe.shard.pieces) {
+  for (const LocalPiece& piece : probe.shard.pieces) {
     for (int64_t at = 0; at < piece.bytes() && done < most;) {
       if (under_way.size() >= 8) finish_one();
       const ByteSpan block = probe.ring->take();
@@ -148,7 +147,10 @@ PROBE int64_t probe_ring(Probe* probe, int64_t bytes, int64_t block, int pinned)
   return static_cast<int64_t>(1e6 * seconds(*probe->env, start));
 }
 
-PROBE void probe_clear(Probe* probe) { probe->shard.pieces.edit().clear(); }
+PROBE void probe_clear(Probe* probe) {
+  probe->shard.pieces.edit().clear();
+  probe->shard.offsets.edit().clear();
+}
 
 // A matrix, with strides in elements; a vector is one of one row.
 PROBE int probe_add(Probe* probe, void* memory, int64_t rows, int64_t columns,
@@ -158,21 +160,19 @@ PROBE int probe_add(Probe* probe, void* memory, int64_t rows, int64_t columns,
   map.strides[0] = row_stride * width;
   map.strides[1] = column_stride * width;
   const ByteRange range = range_of(map, box.shape(), width);
-  probe->shard.pieces.edit().push_back(
-      {.shape = {rows, columns},
-       .dtype = dtype_of_width(width),
-       .box = box,
-       .offset = probe->shard.bytes(),
-       .memory =
-           ByteView(static_cast<std::byte*>(memory), static_cast<size_t>(range.last)),
-       .map = map,
-       .device = probe->device});
+  LocalPiece piece = whole_piece(
+      {.name = "", .dtype = dtype_of_width(width), .shape = {rows, columns}},
+      ByteSpan(static_cast<std::byte*>(memory), static_cast<size_t>(range.last)), map);
+  piece.device = probe->device;
+  const int64_t offset = probe->shard.bytes();
+  probe->shard.pieces.edit().push_back(piece);
+  probe->shard.offsets.edit().push_back(offset);
   return 0;
 }
 
-static std::vector<PieceToWrite*> pointers(std::vector<PieceToWrite>& pieces) {
-  std::vector<PieceToWrite*> all;
-  for (PieceToWrite& piece : pieces) all.push_back(&piece);
+static std::vector<LocalPiece*> pointers(std::vector<LocalPiece>& pieces) {
+  std::vector<LocalPiece*> all;
+  for (LocalPiece& piece : pieces) all.push_back(&piece);
   return all;
 }
 

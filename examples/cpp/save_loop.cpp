@@ -22,10 +22,10 @@ struct Model {
 
   Result<LocalState> state() {
     const Shape shape{static_cast<int64_t>(weights.size())};
-    return make_local_state(
-        {{.tensor = {.name = "layer.weight", .dtype = Dtype::kF32, .shape = shape},
-          .memory = std::as_writable_bytes(std::span(weights)),
-          .map = Map::dense(Box::whole(shape), sizeof(float))}});
+    return make_local_state(std::vector{
+        whole_piece({.name = "layer.weight", .dtype = Dtype::kF32, .shape = shape},
+                    std::as_writable_bytes(std::span(weights)),
+                    Map::dense(Box::whole(shape), sizeof(float)))});
   }
 
   void train(int64_t step) {

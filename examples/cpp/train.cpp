@@ -31,15 +31,13 @@ struct Net : torch::nn::Module {
 };
 
 // The memory of a tensor as Holdfast takes it; this process holds all of it.
-Result<HeldPiece> piece_of(const std::string& name, const torch::Tensor& tensor) {
+Result<LocalPiece> piece_of(const std::string& name, const torch::Tensor& tensor) {
   const Dtype dtype = tensor.dtype() == torch::kUInt8 ? Dtype::kU8 : Dtype::kF32;
   const auto sizes = tensor.sizes();
   const Shape shape = HOLDFAST_TRY(Shape::create({sizes.data(), sizes.size()}));
-  return HeldPiece{
-      .tensor = {.name = name, .dtype = dtype, .shape = shape},
-      .box = Box::whole(shape),
-      .memory = {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()},
-      .map = Map::dense(Box::whole(shape), bytes_of(dtype))};
+  return whole_piece({.name = name, .dtype = dtype, .shape = shape},
+                     {static_cast<std::byte*>(tensor.data_ptr()), tensor.nbytes()},
+                     Map::dense(Box::whole(shape), bytes_of(dtype)));
 }
 
 // All that a step depends on: parameters, moments, the updates' count, the generator. Data
@@ -58,8 +56,8 @@ class Training {
     random_ = at::detail::getDefaultCPUGenerator().get_state();
   }
 
-  Result<std::vector<HeldPiece>> pieces() {
-    std::vector<HeldPiece> pieces;
+  Result<std::vector<LocalPiece>> pieces() {
+    std::vector<LocalPiece> pieces;
     for (const auto& named : net_.named_parameters()) {
       const std::string& name = named.key();
       pieces.push_back(HOLDFAST_TRY(piece_of("model." + name, named.value().detach())));
@@ -110,7 +108,7 @@ class Training {
 };
 
 // The next step to make.
-Result<int64_t> resume(Job& job, Training& training, const HeldPieces& pieces) {
+Result<int64_t> resume(Job& job, Training& training, const LocalPieces& pieces) {
   const Result<RestoredState> restored = job.resume(pieces);
   if (!restored.ok()) {
     if (restored.error().code() != ErrorCode::kNotFound) return restored.error();
@@ -128,7 +126,7 @@ Result<int64_t> resume(Job& job, Training& training, const HeldPieces& pieces) {
 Result<int> train(Env& env, const Path& run, int64_t steps) {
   torch::manual_seed(0);
   Training training;
-  const HeldPieces pieces = HOLDFAST_TRY(training.pieces());
+  const LocalPieces pieces = HOLDFAST_TRY(training.pieces());
   const auto job = HOLDFAST_TRY(Job::open(
       env, run, nullptr,
       {.schedule = {.every = EverySteps{20}}, .saver = {.guard = Guard::kSample}}));

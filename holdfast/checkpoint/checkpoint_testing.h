@@ -47,7 +47,8 @@ class Job {
     for_each_piece(*collection_,
                    [&](TensorId t, HolderId h, const Box& box, const Map& map) {
                      if (h != static_cast<HolderId>(rank)) return;
-                     state.pieces.edit().push_back({t, box, memories_[h], map});
+                     state.pieces.edit().push_back(
+                         make_piece(collection_->tensor(t), box, memories_[h], map));
                    });
     return state;
   }

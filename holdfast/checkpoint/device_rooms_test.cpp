@@ -22,11 +22,10 @@ struct OnADevice : ::testing::TestWithParam<std::tuple<bool, First>> {
 
   static LocalState state_of(ByteSpan memory) {
     const Box box{{0, std::ssize(memory)}};
-    return make_local_state({{.tensor = {.name = "w",
-                                         .dtype = Dtype::kU8,
-                                         .shape = {std::ssize(memory)}},
-                              .memory = memory,
-                              .map = Map::dense(box, 1)}})
+    return make_local_state(
+               std::vector{whole_piece(
+                   {.name = "w", .dtype = Dtype::kU8, .shape = {std::ssize(memory)}},
+                   memory, Map::dense(box, 1))})
         .value();
   }
   std::unique_ptr<Saver> open(bool incremental = false) {
@@ -135,11 +134,8 @@ TEST_P(OnADevice, ReplicasAreComparedAsTheyAreAfterTheStream) {
   std::ranges::fill(other, std::byte{1});
   run_ranks(env, 2, [&](int rank, Transport& transport) {
     LayoutAgreement gatherer(env, &transport, std::chrono::seconds(10));
-    const std::vector<HeldPiece> held{{.tensor = state.collection->tensor(0),
-                                       .box = state.pieces[0].box,
-                                       .memory = rank == 0 ? tensor : other,
-                                       .map = state.pieces[0].map,
-                                       .device = device.get()}};
+    std::vector<LocalPiece> held{state.pieces[0]};
+    held[0].memory = rank == 0 ? tensor : other;
     EXPECT_OK(gatherer.gather(held, true, training));
   });
 }
@@ -212,16 +208,9 @@ TEST_P(AtOnceOnADevice, TheSameOfWhatIsSmall) {
 // A save makes training wait, so the same tensors are not planned for again.
 TEST_P(OnADevice, ACopyOfTheSameListIsPlannedOnce) {
   if (!has_room()) return;
-  const PieceToWrite piece{.shape = {std::ssize(tensor)},
-                           .dtype = Dtype::kU8,
-                           .box = state.pieces[0].box,
-                           .offset = 0,
-                           .memory = tensor,
-                           .map = state.pieces[0].map,
-                           .device = device.get()};
-  const SharedList<PieceToWrite> list(std::vector<PieceToWrite>{piece});
+  const LocalPieces list = state.pieces;
   DeviceRooms rooms;
-  const auto take = [&](SharedList<PieceToWrite> pieces) {
+  const auto take = [&](LocalPieces pieces) {
     cuda.set(training, tensor, std::byte{5});
     const auto shot = rooms.take(pieces, training).value();
     cuda.set(training, tensor, std::byte{6});
@@ -229,18 +218,18 @@ TEST_P(OnADevice, ACopyOfTheSameListIsPlannedOnce) {
     EXPECT_EQ(pieces[0].memory[7], std::byte{5});
     return pieces;
   };
-  const SharedList<PieceToWrite> first = take(list);
+  const LocalPieces first = take(list);
   EXPECT_TRUE(take(list).shares_with(first));
-  SharedList<PieceToWrite> other = list;
+  LocalPieces other = list;
   other.edit()[0].memory = cuda.new_tensor(tensor.size());
   std::ranges::fill(tensor, std::byte{0});
-  SharedList<PieceToWrite> copied = other;
+  LocalPieces copied = other;
   const auto shot = rooms.take(copied, training).value();
   cuda.run_all();
   EXPECT_FALSE(copied.shares_with(first));
   EXPECT_EQ(copied[0].memory[7], other[0].memory[7]);
   // The room is taken: the tensors go through the ring, as they are.
-  SharedList<PieceToWrite> late = other;
+  LocalPieces late = other;
   const auto second = rooms.take(late, training).value();
   EXPECT_EQ(late[0].memory.data(), other[0].memory.data());
 }

@@ -50,7 +50,7 @@ TEST_P(Guarded, ATensorThatChangesTooEarlyIsNamedAndTheSaveIsDropped) {
   const SaveHandle torn = saver->save({.step = 1, .state = &state}).value();
   ASSERT_OK(torn.captured());
   for (LocalPiece& piece : state.pieces.edit()) {
-    if (state.collection->tensor(piece.tensor).name != "small") continue;
+    if (piece.tensor->name != "small") continue;
     piece.memory[static_cast<size_t>(piece.map.offset)] ^= std::byte{1};
   }
   EXPECT_EQ(saver->settle().torn, std::vector<std::string>{"small"});
@@ -136,19 +136,17 @@ TEST(Gatherer, PiecesOfNothingDoNotShiftTheOthers) {
   Bytes a(4), b(4);
   const Box one{{0, 1}}, none{{0, 0}};
   const auto held = [&](const char* name, const Box& box, ByteSpan memory) {
-    return HeldPiece{.tensor = {.name = name, .dtype = Dtype::kF32, .shape = {1}},
-                     .box = box,
-                     .memory = memory,
-                     .map = Map::dense(box, 4)};
+    return make_piece({.name = name, .dtype = Dtype::kF32, .shape = {1}}, box, memory,
+                      Map::dense(box, 4));
   };
-  const std::vector<HeldPiece> before{held("a", one, a), held("b", one, b)};
+  const std::vector<LocalPiece> before{held("a", one, a), held("b", one, b)};
   ASSERT_OK(gatherer.gather(before, true));
-  const std::vector<HeldPiece> after{held("c", none, {}), held("a", one, a),
-                                     held("b", one, b)};
+  const std::vector<LocalPiece> after{held("c", none, {}), held("a", one, a),
+                                      held("b", one, b)};
   const LocalState state = gatherer.gather(after, true).value();
   ASSERT_EQ(state.pieces.size(), 2u);
-  EXPECT_EQ(state.collection->tensor(state.pieces[0].tensor).name, "a");
-  EXPECT_EQ(state.collection->tensor(state.pieces[1].tensor).name, "b");
+  EXPECT_EQ(state.pieces[0].tensor->name, "a");
+  EXPECT_EQ(state.pieces[1].tensor->name, "b");
 }
 
 // One tensor of 4 KiB blocks and a bit, and a save of it that nothing disturbs.
@@ -160,12 +158,14 @@ struct Sampled : ::testing::Test {
   // is there only while the copy is made.
   enum class When { kAfter, kBefore, kMeanwhile };
   bool sees(uint64_t turn, int64_t first, int64_t size, When when) {
-    CaptureGuard guard(Guard::kSample, shard.shard().pieces, turn);
+    CaptureGuard guard(Guard::kSample, shard.shard().pieces, shard.shard().offsets,
+                       turn);
     if (when != When::kAfter) write(first, size);
     const Bytes copy = copy_of(ByteView(piece().memory).first(kBytes));
     const int64_t half = kBytes / 2 + 3;
-    guard.staged(piece().offset, ByteView(copy).first(half));
-    guard.staged(piece().offset + half, ByteView(copy).subspan(half));
+    const int64_t begin = shard.shard().offsets[0];
+    guard.staged(begin, ByteView(copy).first(half));
+    guard.staged(begin + half, ByteView(copy).subspan(half));
     if (when != When::kBefore) write(first, size);  // or back
     const bool seen = !guard.changed().value().empty();
     if (when != When::kMeanwhile) write(first, size);
@@ -176,7 +176,7 @@ struct Sampled : ::testing::Test {
       state.pieces[0].memory[static_cast<size_t>(i)] ^= std::byte{1};
     }
   }
-  const PieceToWrite& piece() { return shard.shard().pieces[0]; }
+  const LocalPiece& piece() { return shard.shard().pieces[0]; }
 
   Job job{replicated({{.name = "w", .dtype = Dtype::kU8, .shape = {kBytes}}}, 1)};
   LocalState state = job.state(0);
@@ -236,11 +236,10 @@ TEST_F(Sampled, NothingIsSeenWhereNothingHappens) {
 TEST(SampleLines, AreFewHoweverLargeTheStateIs) {
   for (const int64_t bytes : {int64_t{600} << 20, int64_t{900} << 30}) {
     const Box box{{0, bytes}};
-    const std::vector<PieceToWrite> pieces{{.shape = Shape{bytes},
-                                            .dtype = Dtype::kU8,
-                                            .box = box,
-                                            .memory = {},  // nobody looks at it here
-                                            .map = Map::dense(box, 1)}};
+    const std::vector<LocalPiece> pieces{
+        whole_piece({.name = "w", .dtype = Dtype::kU8, .shape = Shape{bytes}},
+                    {},  // nobody looks at the memory here
+                    Map::dense(box, 1))};
     const size_t lines = SampleLines(pieces, 7).count(0);
     EXPECT_LE(lines, size_t{SampleLines::kMostLines + 3});
     EXPECT_GE(lines, size_t{SampleLines::kMostLines / 2});
@@ -255,11 +254,11 @@ TEST(Guard, AWriteBeforeTheCopyIsSeen) {
   const LocalState state = job.state(0);
   const WritePlan plan = WritePlan::create(state.collection, 0).value();
   const ShardPlan shard = plan.shard(state);
-  const PieceToWrite& piece = shard.shard().pieces[0];
+  const LocalPiece& piece = shard.shard().pieces[0];
   for (const Guard depth : {Guard::kSample, Guard::kFull}) {
-    CaptureGuard guard(depth, shard.shard().pieces, 0);
+    CaptureGuard guard(depth, shard.shard().pieces, shard.shard().offsets, 0);
     state.pieces[0].memory[7] ^= std::byte{1};
-    guard.staged(piece.offset, copy_of(ByteView(piece.memory).first(4096)));
+    guard.staged(shard.shard().offsets[0], copy_of(ByteView(piece.memory).first(4096)));
     EXPECT_EQ(guard.changed().value(), std::vector<size_t>{0});
   }
 }
@@ -283,10 +282,8 @@ struct Gather : ::testing::Test {
       const auto rank = static_cast<size_t>(r);
       LayoutAgreement gatherer(env, &transport, kSoon);
       const Box box{rows[rank], {0, 1}};
-      const std::vector<HeldPiece> held{{.tensor = tensor,
-                                         .box = box,
-                                         .memory = memories[rank],
-                                         .map = Map::dense(box, 4)}};
+      const std::vector<LocalPiece> held{
+          make_piece(tensor, box, memories[rank], Map::dense(box, 4))};
       states[rank] = gatherer.gather(held, compare);
     });
     return states;
@@ -343,11 +340,9 @@ TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
       LayoutAgreement gatherer(env, &transport, kSoon);
       const Box box{{3 * r, 3 * r + 3}, {0, 1}};
       Bytes memory(12);
-      const std::vector<HeldPiece> held{
-          {.tensor = {.name = "w", .dtype = Dtype::kF32, .shape = {9, 1}},
-           .box = box,
-           .memory = memory,
-           .map = Map::dense(box, 4)}};
+      const std::vector<LocalPiece> held{
+          make_piece({.name = "w", .dtype = Dtype::kF32, .shape = {9, 1}}, box, memory,
+                     Map::dense(box, 4))};
       for (int i = 0; i <= round; ++i) {
         Bytes word = copy_of(bytes_of(fmt::format("{} of rank {}", i, r)));
         EXPECT_OK(gatherer.gather(held, true, word, {}));
@@ -364,12 +359,13 @@ TEST_F(Gather, WhatStaysAsItIsIsTheSameObject) {
   LayoutAgreement gatherer(env, nullptr, kSoon);
   Bytes memory(28);
   const Box box = Box::whole(tensor.shape);
-  const std::vector<HeldPiece> pieces{
-      {.tensor = tensor, .box = box, .memory = memory, .map = Map::dense(box, 4)}};
+  const std::vector<LocalPiece> pieces{whole_piece(tensor, memory, Map::dense(box, 4))};
   const auto first = gatherer.gather(pieces, true).value();
   EXPECT_EQ(gatherer.gather(pieces, true).value().collection, first.collection);
-  std::vector<HeldPiece> other = pieces;
-  other[0].tensor.name = "v";
+  std::vector<LocalPiece> other = pieces;
+  Tensor renamed = tensor;
+  renamed.name = "v";
+  other[0].tensor = std::make_shared<const Tensor>(renamed);
   EXPECT_NE(gatherer.gather(other, true).value().collection, first.collection);
 }
 

@@ -94,21 +94,17 @@ Result<void> check_tiled(const Collection& all) {
 }
 
 // A rank whose part of a small tensor is nothing has no piece of it.
-bool is_nothing(const HeldPiece& piece) {
-  return piece.box.empty() && piece.tensor.shape.elements() > 0;
-}
-
-bool says_same(const HeldPiece& a, const HeldPiece& b) {
-  return a.box == b.box && a.tensor == b.tensor;
+bool is_nothing(const LocalPiece& piece) {
+  return piece.box.empty() && piece.tensor->shape.elements() > 0;
 }
 
 using SharedCollection = std::shared_ptr<const Collection>;
 
 // One rank's pieces. Where they lie in memory is its own business.
-Result<SharedCollection> collection_of(std::span<const HeldPiece> pieces) {
+Result<SharedCollection> collection_of(std::span<const LocalPiece> pieces) {
   Union own(1);
-  for (const HeldPiece& piece : pieces) {
-    if (!is_nothing(piece)) HOLDFAST_TRY(own.add(0, piece.tensor, piece.box));
+  for (const LocalPiece& piece : pieces) {
+    if (!is_nothing(piece)) HOLDFAST_TRY(own.add(0, *piece.tensor, piece.box));
   }
   return std::make_shared<const Collection>(HOLDFAST_TRY(std::move(own).build()));
 }
@@ -147,22 +143,18 @@ void for_each_replica(const Collection& all, const auto& visit) {
   }
 }
 
-Result<Seal> seal_of(const Tensor& tensor, const LocalPiece& piece) {
+Result<Seal> seal_of(const LocalPiece& piece) {
+  const Tensor& tensor = *piece.tensor;
   if (piece.device == nullptr) {
     return seal_box(tensor.shape, tensor.dtype, piece.box, piece.map, piece.memory);
   }
   constexpr int64_t kWindow = int64_t{16} << 20;  // a multiple of every element's size
-  const int64_t element = bytes_of(tensor.dtype);
-  const int64_t bytes = piece.box.elements() * element;
-  Bytes buffer(static_cast<size_t>(std::min(kWindow, bytes)));
+  Bytes buffer(static_cast<size_t>(std::min(kWindow, piece.bytes())));
   Seal seal;
-  for (int64_t at = 0; at < bytes; at += kWindow) {
-    const ByteSpan window =
-        ByteSpan(buffer).first(static_cast<size_t>(std::min(kWindow, bytes - at)));
-    HOLDFAST_TRY(piece.device->read(
-        {.box = piece.box, .element_bytes = element, .map = piece.map}, piece.memory,
-        at, window));
-    HOLDFAST_TRY(HOLDFAST_TRY(piece.device->mark()).wait());
+  for (int64_t at = 0; at < piece.bytes(); at += kWindow) {
+    const ByteSpan window = ByteSpan(buffer).first(
+        static_cast<size_t>(std::min(kWindow, piece.bytes() - at)));
+    HOLDFAST_TRY(read_piece(piece, at, window));
     seal += seal_stream(tensor.shape, tensor.dtype, piece.box, at, window);
   }
   return seal;
@@ -172,17 +164,16 @@ Result<Seal> seal_of(const Tensor& tensor, const LocalPiece& piece) {
 // not be read.
 Bytes seal_replicas(const LocalState& state, CudaStream stream) {
   const Result<void> behind = follow_stream(devices_of(state.pieces), stream);
-  std::map<std::pair<TensorId, Box>, const LocalPiece*> pieces;
-  for (const LocalPiece& piece : state.pieces)
-    pieces[{piece.tensor, piece.box}] = &piece;
+  std::map<std::pair<std::string_view, Box>, const LocalPiece*> pieces;
+  for (const LocalPiece& piece : state.pieces) {
+    pieces[{piece.tensor->name, piece.box}] = &piece;
+  }
   Bytes seals;
   for_each_replica(*state.collection, [&](TensorId t, const Slice& slice) {
-    const auto found = pieces.find({t, slice.box});
+    const auto found = pieces.find({state.collection->tensor(t).name, slice.box});
     if (found == pieces.end()) return;
-    const Tensor& tensor = state.collection->tensor(t);
-    const LocalPiece& piece = *found->second;
     const Result<Seal> read =
-        behind.ok() ? seal_of(tensor, piece) : Result<Seal>(behind.error());
+        behind.ok() ? seal_of(*found->second) : Result<Seal>(behind.error());
     const Seal seal = read.ok() ? *read : Seal();
     const size_t at = seals.size();
     seals.resize(at + 2 * sizeof(uint64_t));
@@ -193,12 +184,6 @@ Bytes seal_replicas(const LocalState& state, CudaStream stream) {
 }
 
 }  // namespace
-
-bool operator==(const HeldPiece& a, const HeldPiece& b) {
-  return a.memory.data() == b.memory.data() && a.memory.size() == b.memory.size() &&
-         says_same(a, b) && a.map == b.map && a.device == b.device &&
-         a.at_once == b.at_once;
-}
 
 LayoutAgreement::LayoutAgreement(Env& env, Transport* transport, Duration at_most)
     : env_(env), transport_(transport), at_most_(at_most) {}
@@ -230,11 +215,14 @@ Result<std::vector<Bytes>> LayoutAgreement::exchange_digests(std::string_view ow
 
 // The text of the last time, if the pieces are the same: making it takes milliseconds, for
 // which training would stop at every save.
-Result<void> LayoutAgreement::describe(const HeldPieces& pieces) {
-  const HeldPieces before = std::exchange(described_, pieces);
+Result<void> LayoutAgreement::describe(const LocalPieces& pieces) {
+  const LocalPieces before = std::exchange(described_, pieces);
   if (!text_.empty() && pieces == before) return {};
   placed_.reset();
-  if (!text_.empty() && std::ranges::equal(pieces, before, says_same)) {
+  if (!text_.empty() &&
+      std::ranges::equal(pieces, before, [](const auto& a, const auto& b) {
+        return a.is_same_box(b);
+      })) {
     return {};  // it lies elsewhere
   }
   text_.clear();
@@ -249,13 +237,13 @@ Result<void> LayoutAgreement::describe(const HeldPieces& pieces) {
   return {};
 }
 
-Result<LocalState> LayoutAgreement::gather(const HeldPieces& pieces, bool compare,
+Result<LocalState> LayoutAgreement::gather(const LocalPieces& pieces, bool compare,
                                            CudaStream stream) {
   Bytes nothing;
   return gather(pieces, compare, nothing, {}, stream);
 }
 
-Result<LocalState> LayoutAgreement::gather(const HeldPieces& pieces, bool compare,
+Result<LocalState> LayoutAgreement::gather(const LocalPieces& pieces, bool compare,
                                            Bytes& word, Duration longer,
                                            CudaStream stream) {
   if (const Result<void> described = describe(pieces); !described.ok()) {
@@ -267,10 +255,10 @@ Result<LocalState> LayoutAgreement::gather(const HeldPieces& pieces, bool compar
     placed_.reset();
     const std::vector<Bytes> texts = HOLDFAST_TRY(all(text_));
     collection_ = HOLDFAST_TRY(merge(texts));
-    if (compare) HOLDFAST_TRY(compare_replicas(place(pieces), stream));
+    if (compare) HOLDFAST_TRY(compare_replicas(state_of(pieces), stream));
     seen_ = std::move(digests);
   }
-  if (!placed_.has_value()) placed_ = place(pieces);
+  if (!placed_.has_value()) placed_ = state_of(pieces);
   return *placed_;
 }
 
@@ -311,22 +299,13 @@ Result<std::shared_ptr<const Collection>> LayoutAgreement::merge(
   return SharedCollection(std::move(merged));
 }
 
-// Pieces that were described last.
-LocalState LayoutAgreement::place(const HeldPieces& pieces) const {
-  std::vector<LocalPiece> placed;
-  placed.reserve(pieces.size());
-  for (const HeldPiece& piece : pieces) {
-    if (is_nothing(piece)) continue;
-    const std::optional<TensorId> id = collection_->find(piece.tensor.name);
-    HOLDFAST_CHECK(id.has_value(), "{}: described, and not found", piece.tensor.name);
-    placed.push_back({.tensor = *id,
-                      .box = piece.box,
-                      .memory = piece.memory,
-                      .map = piece.map,
-                      .device = piece.device,
-                      .at_once = piece.at_once});
+// The pieces that were described last, without those that hold nothing.
+LocalState LayoutAgreement::state_of(const LocalPieces& pieces) const {
+  LocalState state{.collection = collection_, .rank = rank(), .pieces = pieces};
+  if (std::ranges::any_of(pieces, is_nothing)) {
+    std::erase_if(state.pieces.edit(), is_nothing);
   }
-  return {.collection = collection_, .rank = rank(), .pieces = std::move(placed)};
+  return state;
 }
 
 Result<void> LayoutAgreement::compare_replicas(const LocalState& state,

@@ -22,22 +22,6 @@
 
 namespace holdfast {
 
-// A box of a tensor as the rank that holds it describes it.
-struct HeldPiece {
-  Tensor tensor;
-  Box box;
-  ByteSpan memory;
-  Map map;
-  const Device* device = nullptr;  // as in LocalPiece
-  bool at_once = false;            // the same
-
-  friend bool operator==(const HeldPiece& a, const HeldPiece& b);
-};
-
-// To be made once, and passed again for as long as the tensors stay where they are: a save
-// then need not look at each of them.
-using HeldPieces = SharedList<HeldPiece>;
-
 // A tensor of which ranks hold equal boxes with bytes that differ.
 struct Differing {
   std::string tensor{};
@@ -60,12 +44,12 @@ class LayoutAgreement {
   // as before. kInvalid, on all ranks, naming tensor and ranks, for what does not tile;
   // with `compare` also for replicas that differ, in descriptions that no call has seen.
   // What is on CUDA devices is compared as it is after what was put into the stream so far.
-  Result<LocalState> gather(const HeldPieces& pieces, bool compare,
+  Result<LocalState> gather(const LocalPieces& pieces, bool compare,
                             CudaStream stream = nullptr);
 
   // The same, and what rank 0 has to say goes to all with it, which spares them a message.
   // Others wait so much longer for it; `word` is then rank 0's.
-  Result<LocalState> gather(const HeldPieces& pieces, bool compare, Bytes& word,
+  Result<LocalState> gather(const LocalPieces& pieces, bool compare, Bytes& word,
                             Duration longer, CudaStream stream = nullptr);
 
   // The tensors whose replicas differ, the same on all ranks, by a look at every byte. Called
@@ -78,21 +62,21 @@ class LayoutAgreement {
 
  private:
   Error fail(const Error& why, Bytes& word, Duration longer);
-  Result<void> describe(const HeldPieces& pieces);
+  Result<void> describe(const LocalPieces& pieces);
   Result<std::vector<Bytes>> all(ByteView own, Duration longer = {});
   Result<std::vector<Bytes>> exchange_digests(std::string_view own, Bytes& word,
                                               Duration longer);
   Result<std::shared_ptr<const Collection>> merge(const std::vector<Bytes>& texts);
   Result<void> compare_replicas(const LocalState& state, CudaStream stream);
   bool is_first(const Layout& layout, TensorId tensor) const;
-  LocalState place(const HeldPieces& pieces) const;
+  LocalState state_of(const LocalPieces& pieces) const;
 
   int rank() const { return transport_ == nullptr ? 0 : transport_->rank(); }
 
   Env& env_;
   Transport* transport_;
   const Duration at_most_;
-  HeldPieces described_;                   // in text_
+  LocalPieces described_;                  // in text_
   std::shared_ptr<const Collection> own_;  // the same, before it became text
   Bytes text_;                             // of one rank that is alone: not empty
   std::string digest_;                     // of the text

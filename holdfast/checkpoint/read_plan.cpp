@@ -2,6 +2,7 @@
 #include <map>
 #include <tuple>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "holdfast/checkpoint/read_pieces.h"
 #include "holdfast/checkpoint/read_plan_internal.h"
@@ -44,11 +45,10 @@ std::optional<std::string> untied_in(const StepFiles& step, const Tensor& tensor
 // one tensor here has one value there.
 Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
   std::vector<std::string> missing, different;
-  std::vector<bool> seen(into.collection->tensors().size());
+  std::unordered_set<std::string_view> seen;
   for (const LocalPiece& piece : into.pieces) {
-    if (seen[piece.tensor]) continue;
-    seen[piece.tensor] = true;
-    const Tensor& want = into.collection->tensor(piece.tensor);
+    const Tensor& want = *piece.tensor;
+    if (!seen.insert(want.name).second) continue;
     const std::optional<TensorId> found = find_in(step, want);
     if (!found.has_value()) {
       missing.push_back(want.name);
@@ -83,12 +83,13 @@ struct Wanted {
 };
 
 // The place of each tensor of `into` among those that are the same one in the step.
-std::vector<HolderId> places_of(const StepFiles& step, const LocalState& into) {
+using Places = std::unordered_map<std::string_view, HolderId>;
+Places places_of(const StepFiles& step, const LocalState& into) {
   std::unordered_map<TensorId, HolderId> seen;
-  std::vector<HolderId> places;
+  Places places;
   for (const Tensor& tensor : into.collection->tensors()) {
     const std::optional<TensorId> id = find_in(step, tensor);
-    places.push_back(id.has_value() ? seen[*id]++ : 0);
+    places[tensor.name] = id.has_value() ? seen[*id]++ : 0;
   }
   return places;
 }
@@ -96,9 +97,9 @@ std::vector<HolderId> places_of(const StepFiles& step, const LocalState& into) {
 Result<Wanted> wanted_of(const StepFiles& step, const LocalState& into) {
   std::vector<Tensor> tensors(step.collection.tensors().begin(),
                               step.collection.tensors().end());
-  const std::vector<HolderId> places = places_of(step, into);
-  const HolderId most =
-      places.empty() ? 0 : *std::max_element(places.begin(), places.end());
+  const Places places = places_of(step, into);
+  HolderId most = 0;
+  for (const auto& [name, place] : places) most = std::max(most, place);
   std::vector<Holder> holders;
   for (HolderId h = 0; h <= most; ++h) {
     holders.push_back({.name = fmt::format("place {} of this rank", h)});
@@ -107,11 +108,10 @@ Result<Wanted> wanted_of(const StepFiles& step, const LocalState& into) {
   std::map<std::tuple<TensorId, HolderId, Box>, const LocalPiece*> local;
   std::vector<int64_t> offsets(most + 1);
   for (const LocalPiece& piece : into.pieces) {
-    const Tensor& tensor = into.collection->tensor(piece.tensor);
-    const TensorId id = *find_in(step, tensor);
-    const HolderId place = places[piece.tensor];
+    const TensorId id = *find_in(step, *piece.tensor);
+    const HolderId place = places.at(piece.tensor->name);
     builder.add(id, piece.box, place, offsets[place]);
-    offsets[place] += piece.box.elements() * bytes_of(tensor.dtype);
+    offsets[place] += piece.bytes();
     local[{id, place, piece.box}] = &piece;
   }
   Layout layout = HOLDFAST_TRY(std::move(builder).build());

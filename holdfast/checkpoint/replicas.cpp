@@ -31,9 +31,10 @@ int64_t parts_of(const Tensor& tensor, const Box& box) {
 // All ranks go through all boxes of the collection in one order, also those that they do not
 // hold, so that they number groups and parts alike.
 Replicas::Replicas(const LocalState& state) {
-  std::map<std::pair<TensorId, holdfast::Box>, const LocalPiece*> local;
-  for (const LocalPiece& piece : state.pieces)
-    local[{piece.tensor, piece.box}] = &piece;
+  std::map<std::pair<std::string_view, holdfast::Box>, const LocalPiece*> local;
+  for (const LocalPiece& piece : state.pieces) {
+    local[{piece.tensor->name, piece.box}] = &piece;
+  }
   struct Group {
     size_t number = 0;
     int64_t parts = 0;
@@ -50,18 +51,10 @@ Replicas::Replicas(const LocalState& state) {
       const int64_t first_part = group.parts;
       group.parts += parts_of(tensor, slice.box);
       group.bytes += slice.box.elements() * bytes_of(tensor.dtype);
-      const auto found = local.find({t, slice.box});
+      const auto found = local.find({tensor.name, slice.box});
       if (found == local.end()) continue;
-      const LocalPiece& piece = *found->second;
-      boxes_.push_back({.piece = {.shape = tensor.shape,
-                                  .dtype = tensor.dtype,
-                                  .box = piece.box,
-                                  .memory = piece.memory,
-                                  .map = piece.map,
-                                  .device = piece.device},
-                        .group = group.number,
-                        .first_part = first_part,
-                        .at_once = piece.at_once});
+      boxes_.push_back(
+          {.piece = *found->second, .group = group.number, .first_part = first_part});
     }
   }
   std::vector<int64_t> bytes(groups.size());
@@ -75,10 +68,10 @@ void Replicas::choose_turns(std::span<const int64_t> bytes_of_groups) {
   int64_t at_once = 0;
   for (Box& box : boxes_) {
     box.turns = bytes_of_groups[box.group] <= kSmall ? 1 : kTurns;
-    if (box.at_once) at_once += box.bytes_a_turn();
+    if (box.piece.at_once) at_once += box.bytes_a_turn();
   }
   std::erase_if(boxes_, [&](const Box& box) {
-    return box.at_once && (at_once > kAtOnce || box.piece.device != nullptr);
+    return box.piece.at_once && (at_once > kAtOnce || box.piece.device != nullptr);
   });
 }
 
@@ -112,7 +105,7 @@ ReplicaDigests::ReplicaDigests(std::shared_ptr<const Replicas> replicas, uint64_
 void ReplicaDigests::take_at_once() {
   Bytes window;  // for what is scattered
   for (const Replicas::Box& box : replicas_->boxes()) {
-    if (!box.at_once) continue;
+    if (!box.piece.at_once) continue;
     window.resize(static_cast<size_t>(Replicas::kPart));
     add(box, window);
   }
@@ -120,7 +113,7 @@ void ReplicaDigests::take_at_once() {
 
 void ReplicaDigests::take(ByteSpan window) {
   for (const Replicas::Box& box : replicas_->boxes()) {
-    if (!box.at_once && !add(box, window)) return;
+    if (!box.piece.at_once && !add(box, window)) return;
   }
   MutexLock lock(mutex_);
   all_ = !stopped_;
@@ -154,7 +147,7 @@ bool ReplicaDigests::add_part(const Replicas::Box& box, int64_t part, ByteSpan w
 }
 
 // With the mutex, so that stop() waits for it.
-std::optional<Digest128> ReplicaDigests::digest_on_host(const PieceToWrite& piece,
+std::optional<Digest128> ReplicaDigests::digest_on_host(const LocalPiece& piece,
                                                         int64_t first,
                                                         ByteSpan window) {
   MutexLock lock(mutex_);
@@ -165,7 +158,7 @@ std::optional<Digest128> ReplicaDigests::digest_on_host(const PieceToWrite& piec
 }
 
 // The device is waited for without the mutex: stop() lets a stream wait for it.
-std::optional<Digest128> ReplicaDigests::digest_on_device(const PieceToWrite& piece,
+std::optional<Digest128> ReplicaDigests::digest_on_device(const LocalPiece& piece,
                                                           int64_t first,
                                                           ByteSpan window) {
   const Device& device = *piece.device;

@@ -42,11 +42,10 @@ class Replicas {
   explicit Replicas(const LocalState& state);
 
   struct Box {
-    PieceToWrite piece;      // where it is; its offset means nothing
+    LocalPiece piece;        // what is at_once is read inside save()
     size_t group = 0;        // of the ranks that hold it
     int64_t first_part = 0;  // its parts are numbered within the group
     int64_t turns = kTurns;  // in which it is read once; 1 in a small group
-    bool at_once = false;    // to be read inside save()
 
     int64_t bytes_a_turn() const { return piece.bytes() / turns; }
   };
@@ -93,9 +92,9 @@ class ReplicaDigests {
   // Both are false if it is to stop.
   bool add(const Replicas::Box& box, ByteSpan window);
   bool add_part(const Replicas::Box& box, int64_t part, ByteSpan window);
-  std::optional<Digest128> digest_on_host(const PieceToWrite& piece, int64_t first,
+  std::optional<Digest128> digest_on_host(const LocalPiece& piece, int64_t first,
                                           ByteSpan window);
-  std::optional<Digest128> digest_on_device(const PieceToWrite& piece, int64_t first,
+  std::optional<Digest128> digest_on_device(const LocalPiece& piece, int64_t first,
                                             ByteSpan window);
 
   const std::shared_ptr<const Replicas> replicas_;

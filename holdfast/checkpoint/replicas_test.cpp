@@ -63,7 +63,8 @@ TEST(Replicas, WhatIsSmallIsComparedInEverySave) {
 TEST(Replicas, RanksMayReadTensorsAtDifferentTimes) {
   Job job(replicated(tensors_of(kLarge), 2));
   LocalState other = job.state(1);
-  for (LocalPiece& piece : other.pieces.edit()) piece.at_once = piece.tensor == 0;
+  for (LocalPiece& piece : other.pieces.edit())
+    piece.at_once = *piece.tensor == other.collection->tensor(0);
   int seen = 0;
   for (uint64_t turn = 0; turn < 8; ++turn) {
     EXPECT_FALSE(differ(job.state(0), other, turn));

@@ -58,7 +58,7 @@ class RunSaver : public Saver {
   std::set<std::string> bases_in_use();
   Result<void> plan_for(const LocalState& state);
   int64_t ring_size();
-  void make_ring(std::span<const PieceToWrite> pieces, Touch touch);
+  void make_ring(std::span<const LocalPiece> pieces, Touch touch);
   void enqueue(const Task& task);
 
   // Of the background (saver_threads.cpp).

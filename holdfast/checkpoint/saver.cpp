@@ -228,14 +228,15 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
   task.copies = task.shard.copy_at_once();
   if (options_.guard != Guard::kOff) {
     task.guard = std::make_unique<CaptureGuard>(
-        options_.guard, task.shard.shard().pieces, static_cast<uint64_t>(serial_));
+        options_.guard, task.shard.shard().pieces, task.shard.shard().offsets,
+        static_cast<uint64_t>(serial_));
     task.guard->probe(rooms_, request.stream);
   }
   if (request.compare && options_.background) {
     HOLDFAST_TRY(compare_replicas(task, request.stream));
   }
   task.host_pieces =
-      std::ranges::any_of(task.shard.shard().pieces, [](const PieceToWrite& piece) {
+      std::ranges::any_of(task.shard.shard().pieces, [](const LocalPiece& piece) {
         return piece.device == nullptr && !piece.at_once && piece.bytes() > 0;
       });
   task.writer = std::make_unique<ShardWriter>(*ring_, task.shard.shard());
@@ -296,7 +297,7 @@ int64_t RunSaver::ring_size() {
 }
 
 // A ring that fits the plan; one that is in use is kept until its saves are done.
-void RunSaver::make_ring(std::span<const PieceToWrite> pieces, Touch touch) {
+void RunSaver::make_ring(std::span<const LocalPiece> pieces, Touch touch) {
   const bool fixed = options_.ring_bytes != 0 && options_.background;
   if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
   wait_idle(kNoDeadline);
@@ -336,9 +337,9 @@ void RunSaver::enqueue(const Task& task) {
 
 bool RunSaver::may_tear() const {
   return std::ranges::any_of(unsettled_, [](const Task& task) {
-    return std::ranges::any_of(
-        task->shard.shard().pieces,
-        [](const PieceToWrite& piece) { return !piece.at_once && piece.bytes() > 0; });
+    return std::ranges::any_of(task->shard.shard().pieces, [](const LocalPiece& piece) {
+      return !piece.at_once && piece.bytes() > 0;
+    });
   });
 }
 

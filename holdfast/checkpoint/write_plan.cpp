@@ -92,27 +92,23 @@ Result<WritePlan::Header> WritePlan::lay_out(std::span<const Piece> pieces) cons
                 .file_bytes = layout.file_bytes};
 }
 
-std::vector<PieceToWrite> WritePlan::in_memory(const LocalState& state) const {
-  std::unordered_multimap<TensorId, const LocalPiece*> local;
-  for (const LocalPiece& piece : state.pieces) local.emplace(piece.tensor, &piece);
-  std::vector<PieceToWrite> pieces;
+std::vector<LocalPiece> WritePlan::in_memory(const LocalState& state) const {
+  std::unordered_multimap<std::string_view, const LocalPiece*> local;
+  for (const LocalPiece& piece : state.pieces)
+    local.emplace(piece.tensor->name, &piece);
+  std::vector<LocalPiece> pieces;
   pieces.reserve(pieces_.size());
   for (const Piece& piece : pieces_) {
-    const auto [first, last] = local.equal_range(piece.tensor);
+    const std::string& name = collection_->tensor(piece.tensor).name;
+    const auto [first, last] = local.equal_range(name);
     const auto found = std::find_if(first, last, [&](const auto& entry) {
       return entry.second->box.contains(piece.box);
     });
-    HOLDFAST_CHECK(found != last, "{}: box {} is not in memory",
-                   collection_->tensor(piece.tensor).name, to_string(piece.box));
-    const LocalPiece& from = *found->second;
-    pieces.push_back({.shape = collection_->tensor(piece.tensor).shape,
-                      .dtype = collection_->tensor(piece.tensor).dtype,
-                      .box = piece.box,
-                      .offset = piece.offset,
-                      .memory = from.memory,
-                      .map = from.map.narrowed(from.box, piece.box),
-                      .device = from.device,
-                      .at_once = from.at_once});
+    HOLDFAST_CHECK(found != last, "{}: box {} is not in memory", name,
+                   to_string(piece.box));
+    LocalPiece& part = pieces.emplace_back(*found->second);
+    part.map = part.map.narrowed(part.box, piece.box);
+    part.box = piece.box;
   }
   return pieces;
 }
@@ -120,10 +116,11 @@ std::vector<PieceToWrite> WritePlan::in_memory(const LocalState& state) const {
 ShardPlan WritePlan::shard(const LocalState& state) const {
   ShardPlan plan;
   plan.collection_ = collection_;
-  plan.shard_ = {.header = header_, .pieces = in_memory(state)};
+  plan.shard_ = {.header = header_, .pieces = in_memory(state), .offsets = {}};
   std::vector<ShardPlan::Entry>& entries = plan.entries_.edit();
   for (const Piece& piece : pieces_) {
     entries.push_back({piece.tensor, piece.box, std::nullopt});
+    plan.shard_.offsets.edit().push_back(piece.offset);
   }
   return plan;
 }
@@ -135,7 +132,7 @@ Result<ShardPlan> WritePlan::shard(const LocalState& state,
   plan.base_ = std::move(base);
   std::vector<Piece> written;
   std::vector<bool> linked(plan.base_ == nullptr ? 0 : plan.base_->files().size());
-  const std::vector<PieceToWrite> pieces = in_memory(state);
+  const std::vector<LocalPiece> pieces = in_memory(state);
   std::vector<ShardPlan::Entry>& entries = plan.entries_.edit();
   for (size_t i = 0; i < pieces.size(); ++i) {
     const std::string& name = collection_->tensor(pieces_[i].tensor).name;
@@ -157,29 +154,27 @@ Result<ShardPlan> WritePlan::shard(const LocalState& state,
   }
   Header header = HOLDFAST_TRY(lay_out(written));
   plan.shard_.header = std::move(header.bytes);
-  for (size_t i = 0; i < written.size(); ++i) {
-    plan.shard_.pieces.edit()[i].offset = header.offsets[i];
-  }
+  plan.shard_.offsets = std::move(header.offsets);
   return plan;
 }
 
 Bytes ShardPlan::copy_at_once() {
-  const auto copied = [](const PieceToWrite& piece) {
+  const auto copied = [](const LocalPiece& piece) {
     return piece.at_once && piece.device == nullptr;
   };
   int64_t total = 0;
-  for (const PieceToWrite& piece : shard_.pieces) {
+  for (const LocalPiece& piece : shard_.pieces) {
     if (copied(piece)) total += piece.bytes();
   }
   if (total == 0) return {};  // the list stays shared
   Bytes copies(static_cast<size_t>(total));
   ByteSpan room = copies;
-  for (PieceToWrite& piece : shard_.pieces.edit()) {
+  for (LocalPiece& piece : shard_.pieces.edit()) {
     if (!copied(piece)) continue;
     const ByteSpan copy = room.first(static_cast<size_t>(piece.bytes()));
     gather(piece.place(), piece.memory, 0, copy);
     piece.memory = copy;
-    piece.map = Map::dense(piece.box, bytes_of(piece.dtype));
+    piece.map = Map::dense(piece.box, bytes_of(piece.tensor->dtype));
     room = room.subspan(copy.size());
   }
   return copies;
@@ -237,7 +232,7 @@ ShardIndex ShardPlan::index(const std::string& shard_name,
       piece.offset = entry.reused->offset;
       piece.seal = entry.reused->seal;
     } else {
-      piece.offset = shard_.pieces[next].offset;
+      piece.offset = shard_.offsets[next];
       piece.seal = written.seals[next++];
     }
     index.pieces.push_back(piece);

@@ -19,7 +19,7 @@ class ShardPlan {
  public:
   const ShardToWrite& shard() const { return shard_; }
   // To let pieces point to copies of them.
-  SharedList<PieceToWrite>& pieces() { return shard_.pieces; }
+  LocalPieces& pieces() { return shard_.pieces; }
   // Older shards that hold pieces of this save, each once.
   const std::vector<const ReusableFile*>& links() const { return links_; }
   // Bytes of pieces that are not written again.
@@ -86,7 +86,7 @@ class WritePlan {
 
   void take_pieces(const Collection& files, int rank);
   Result<Header> lay_out(std::span<const Piece> pieces) const;
-  std::vector<PieceToWrite> in_memory(const LocalState& state) const;
+  std::vector<LocalPiece> in_memory(const LocalState& state) const;
 
   std::shared_ptr<const Collection> collection_;
   std::string shard_name_;

@@ -27,12 +27,10 @@ class Failures : public ::testing::Test {
     return Job::open(env_, "run", nullptr, options);
   }
 
-  std::vector<HeldPiece> pieces() {
+  std::vector<LocalPiece> pieces() {
     const Box box{{0, 8}};
-    return {{.tensor = {.name = "w", .dtype = Dtype::kI64, .shape = {8}},
-             .box = box,
-             .memory = memory_,
-             .map = Map::dense(box, 8)}};
+    return {whole_piece({.name = "w", .dtype = Dtype::kI64, .shape = {8}}, memory_,
+                        Map::dense(box, 8))};
   }
 
   // Takes up the newest step and trains, a step every minute.

@@ -132,20 +132,20 @@ Result<void> Job::fetch(const Path& run) {
   return {};
 }
 
-Result<void> Job::attach(const HeldPieces& pieces, CudaStream stream,
+Result<void> Job::attach(const LocalPieces& pieces, CudaStream stream,
                          const OwnPieces& own) {
   doing_ = "the first look at the state";
   LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, own == nullptr, stream));
   if (own != nullptr && transport_ != nullptr) {
-    const HeldPieces parted = HOLDFAST_TRY(part(pieces, state, own, stream));
+    const LocalPieces parted = HOLDFAST_TRY(part(pieces, state, own, stream));
     state = HOLDFAST_TRY(gatherer_.gather(parted, false));
   }
   return saver_->prepare(state, stream);
 }
 
 // The pieces with what differs made each rank's own.
-Result<HeldPieces> Job::part(const HeldPieces& pieces, const LocalState& state,
-                             const OwnPieces& own, CudaStream stream) {
+Result<LocalPieces> Job::part(const LocalPieces& pieces, const LocalState& state,
+                              const OwnPieces& own, CudaStream stream) {
   const std::vector<Differing> found = HOLDFAST_TRY(gatherer_.differing(state, stream));
   if (found.empty()) return pieces;
   emit(*options_.saver.events, env_,
@@ -153,14 +153,14 @@ Result<HeldPieces> Job::part(const HeldPieces& pieces, const LocalState& state,
                       .first = found[0].tensor,
                       .rank = found[0].rank,
                       .other = found[0].other});
-  Result<HeldPieces> parted = own(found);
+  Result<LocalPieces> parted = own(found);
   if (!parted.ok()) return gatherer_.fail(parted.error());
   return parted;
 }
 
-Result<RestoredState> Job::resume(const HeldPieces& pieces,
+Result<RestoredState> Job::resume(const LocalPieces& pieces,
                                   const RestoreOptions& options) {
-  return resume([&](const StepFiles&) { return Result<HeldPieces>(pieces); }, options);
+  return resume([&](const StepFiles&) { return Result<LocalPieces>(pieces); }, options);
 }
 
 Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
@@ -169,7 +169,7 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
   saver_->settle({}, options.stream);
   LocalState state;
   const auto state_for = [&](const StepFiles& step) -> Result<const LocalState*> {
-    const Result<HeldPieces> pieces = pieces_for(step);
+    const Result<LocalPieces> pieces = pieces_for(step);
     if (!pieces.ok()) return gatherer_.fail(pieces.error());
     // Values are about to be overwritten: replicas need not be equal yet.
     state = HOLDFAST_TRY(gatherer_.gather(*pieces, false));
@@ -296,7 +296,7 @@ Result<SaveHandle> Job::save(JobState job) {
 // Replicas that are equal now were written to while they were compared: if that happens again
 // and again, saves are no longer dropped for it.
 Result<void> Job::part_save(JobState& job, const LocalState& state) {
-  HeldPieces parted = HOLDFAST_TRY(part(job.pieces, state, job.own, job.stream));
+  LocalPieces parted = HOLDFAST_TRY(part(job.pieces, state, job.own, job.stream));
   if (parted == job.pieces && ++false_alarms_ == kFalseAlarms) {
     emit(*options_.saver.events, env_,
          ReplicaChecksEnded{.false_alarms = kFalseAlarms});

@@ -47,12 +47,12 @@ struct JobOptions {
 
 // Asked for on all ranks when tensors are found to differ that several ranks hold: the same
 // pieces with names that are each rank's own, or without those that another rank holds.
-using OwnPieces = std::function<Result<HeldPieces>(const std::vector<Differing>&)>;
+using OwnPieces = std::function<Result<LocalPieces>(const std::vector<Differing>&)>;
 
 // What goes into a checkpoint beside the pieces.
 struct JobState {
   int64_t step = 0;
-  HeldPieces pieces{};
+  LocalPieces pieces{};
   SaveObjects objects{};
   std::shared_ptr<FutureObjects> objects_later{};  // as in SaveRequest
   std::map<std::string, double> metrics{};
@@ -63,7 +63,7 @@ struct JobState {
   OwnPieces own{};
 };
 
-using PiecesFor = std::function<Result<HeldPieces>(const StepFiles&)>;
+using PiecesFor = std::function<Result<LocalPieces>(const StepFiles&)>;
 
 class Job {
  public:
@@ -78,12 +78,12 @@ class Job {
   // there. Again where tensors were added: a save does not compare their replicas. Not needed
   // after resume(). What is on devices is looked at as it is after what was put into
   // training's stream so far. Replicas that differ are refused, unless `own` makes them own.
-  Result<void> attach(const HeldPieces& pieces, CudaStream stream = nullptr,
+  Result<void> attach(const LocalPieces& pieces, CudaStream stream = nullptr,
                       const OwnPieces& own = {});
 
   // Fills the pieces; see restore(), whose tiers are the tiers unless the options name
   // others, and whose stream is training's. kNotFound if there is no checkpoint.
-  Result<RestoredState> resume(const HeldPieces& pieces,
+  Result<RestoredState> resume(const LocalPieces& pieces,
                                const RestoreOptions& options = {});
   // The same for pieces that are made to fit what is in the checkpoint. Asked for on all
   // ranks, once for every step that is tried.
@@ -139,8 +139,8 @@ class Job {
   void consult(int64_t step);
   void learn_outcome();
   Result<LocalState> gather(const JobState& job, std::optional<Message>& decision);
-  Result<HeldPieces> part(const HeldPieces& pieces, const LocalState& state,
-                          const OwnPieces& own, CudaStream stream);
+  Result<LocalPieces> part(const LocalPieces& pieces, const LocalState& state,
+                           const OwnPieces& own, CudaStream stream);
   Result<void> part_save(JobState& job, const LocalState& state);
   void tell_late(const std::vector<int>& missing);
   Result<void> let_go(Result<void> closed, bool orderly);

@@ -260,14 +260,12 @@ struct TwoRanks : ::testing::Test {
     return options;
   }
 
-  static std::vector<HeldPiece> pieces_of(int rank, int ranks, Bytes& memory) {
+  static std::vector<LocalPiece> pieces_of(int rank, int ranks, Bytes& memory) {
     const int64_t lo = kRows * rank / ranks, hi = kRows * (rank + 1) / ranks;
     memory.resize(static_cast<size_t>(hi - lo) * 8);
     const Box box{{lo, hi}};
-    return {{.tensor = {.name = "w", .dtype = Dtype::kI64, .shape = {kRows}},
-             .box = box,
-             .memory = memory,
-             .map = Map::dense(box, 8)}};
+    return {make_piece({.name = "w", .dtype = Dtype::kI64, .shape = {kRows}}, box,
+                       memory, Map::dense(box, 8))};
   }
 
   static void set(Bytes& memory, int64_t step) {
@@ -281,7 +279,7 @@ struct TwoRanks : ::testing::Test {
     int64_t start = 0;
     run_ranks(env, ranks, [&](int rank, Transport& transport) {
       Bytes memory;
-      const std::vector<HeldPiece> pieces = pieces_of(rank, ranks, memory);
+      const std::vector<LocalPiece> pieces = pieces_of(rank, ranks, memory);
       const auto job = Job::open(env, "run", &transport, options);
       ASSERT_OK(job);
       int64_t step = 0;
@@ -319,12 +317,10 @@ TEST_F(TwoRanks, StreamsAreToldToWhatReadsAndWritesDevices) {
   const CudaStream training = cuda.new_stream();
   const ByteSpan tensor = cuda.new_tensor(kRows * 8);
   const Box box{{0, kRows}};
-  const std::vector<HeldPiece> pieces{
-      {.tensor = {.name = "w", .dtype = Dtype::kI64, .shape = {kRows}},
-       .box = box,
-       .memory = tensor,
-       .map = Map::dense(box, 8),
-       .device = device.get()}};
+  std::vector<LocalPiece> pieces{
+      whole_piece({.name = "w", .dtype = Dtype::kI64, .shape = {kRows}}, tensor,
+                  Map::dense(box, 8))};
+  pieces[0].device = device.get();
   const auto all_are = [&](int value) {
     return std::ranges::all_of(
         tensor, [&](std::byte byte) { return byte == std::byte(value); });
@@ -360,7 +356,7 @@ TEST_F(TwoRanks, SavesThatFailAreTriedAgainAfterPausesAndEndNothing) {
   FaultyEnv faulty(env);
   const auto job = Job::open(faulty, "run", nullptr, options(EverySteps{1})).value();
   Bytes memory;
-  const std::vector<HeldPiece> pieces = pieces_of(0, 1, memory);
+  const std::vector<LocalPiece> pieces = pieces_of(0, 1, memory);
   int tries = 0;
   for (int64_t step = 0; step < 300; ++step) {
     faulty.fail_at(Op::kCreateFolder, 1, ErrorCode::kNoSpace);
@@ -381,7 +377,7 @@ TEST_F(TwoRanks, SavesThatFailAreTriedAgainAfterPausesAndEndNothing) {
 TEST_F(TwoRanks, WhatCannotPassIsRaisedAtTheNextStep) {
   const auto job = Job::open(env, "run", nullptr, options(EverySteps{1000})).value();
   Bytes memory;
-  const std::vector<HeldPiece> pieces = pieces_of(0, 1, memory);
+  const std::vector<LocalPiece> pieces = pieces_of(0, 1, memory);
   EXPECT_ERROR(job->save({.step = -1, .pieces = pieces})->durable(),
                ErrorCode::kInvalid);
   ASSERT_TRUE(job->due(1)->save);
@@ -397,7 +393,7 @@ TEST_F(TwoRanks, ASignalThatComesWhileTheLastSaveIsCommittedDoesNotEndIt) {
   const auto job = Job::open(faulty, "run", nullptr, listening);
   ASSERT_OK(job);
   Bytes memory;
-  const std::vector<HeldPiece> pieces = pieces_of(0, 1, memory);
+  const std::vector<LocalPiece> pieces = pieces_of(0, 1, memory);
   std::promise<void> reached, closing;
   faulty.before(Op::kSyncFolder, 1, [&] {
     reached.set_value();
@@ -420,7 +416,7 @@ TEST_F(TwoRanks, ASignalThatComesAfterTheLastStepEndsTheProcessWhenAllIsDurable)
   JobOptions listening = options(EverySteps{1});
   listening.signals = true;
   Bytes memory;
-  const HeldPieces pieces = pieces_of(0, 1, memory);
+  const LocalPieces pieces = pieces_of(0, 1, memory);
   const auto end = [&] {
     const auto job = Job::open(env, "run", nullptr, listening).value();
     const SaveHandle last = job->save({.step = 0, .pieces = pieces}).value();
@@ -440,7 +436,7 @@ TEST_F(TwoRanks, TheSaveAtAStopWaitsForRoomWhereOthersAreSkipped) {
   const auto job = Job::open(faulty, "run", nullptr, skipping);
   ASSERT_OK(job);
   Bytes memory;
-  const std::vector<HeldPiece> pieces = pieces_of(0, 1, memory);
+  const std::vector<LocalPiece> pieces = pieces_of(0, 1, memory);
   std::promise<void> reached, saving;
   faulty.before(Op::kSyncFolder, 1, [&] {
     reached.set_value();

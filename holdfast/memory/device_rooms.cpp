@@ -29,9 +29,9 @@ std::vector<Piece*> choose(std::span<Piece> pieces, const Device& device,
 }
 
 // What the lines of the pieces take at most (sample_lines.h).
-int64_t probe_bytes(std::span<const PieceToWrite* const> pieces) {
+int64_t probe_bytes(std::span<const LocalPiece* const> pieces) {
   int64_t bytes = 0;
-  for (const PieceToWrite* piece : pieces) bytes += piece->bytes();
+  for (const LocalPiece* piece : pieces) bytes += piece->bytes();
   const int64_t lines =
       std::min(bytes / (SampleLines::kBlock * SampleLines::kTurns) + 1,
                SampleLines::kMostDeviceLines);
@@ -71,7 +71,7 @@ DeviceRooms::Rooms& DeviceRooms::of(const Device& device) {
   return *rooms;
 }
 
-bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces, bool probed) {
+bool DeviceRooms::prepare(std::span<const LocalPiece> pieces, bool probed) {
   bool enough = true;
   for (const Device* device : devices_of(pieces)) {
     Rooms& rooms = of(*device);
@@ -89,7 +89,7 @@ bool DeviceRooms::prepare(std::span<const PieceToWrite> pieces, bool probed) {
   return enough;
 }
 
-Result<std::unique_ptr<DeviceShot>> DeviceRooms::take(SharedList<PieceToWrite>& pieces,
+Result<std::unique_ptr<DeviceShot>> DeviceRooms::take(LocalPieces& pieces,
                                                       CudaStream stream) {
   if (const Known* const known = find_known(pieces)) {
     auto shot = HOLDFAST_TRY(take_known(*known, stream));
@@ -115,8 +115,7 @@ Result<std::unique_ptr<DeviceShot>> DeviceRooms::take(SharedList<PieceToWrite>& 
   return shot;
 }
 
-const DeviceRooms::Known* DeviceRooms::find_known(
-    const SharedList<PieceToWrite>& pieces) const {
+const DeviceRooms::Known* DeviceRooms::find_known(const LocalPieces& pieces) const {
   const auto fits = [&](const Known& known) {
     return known.from.shares_with(pieces) &&
            std::ranges::all_of(known.parts, [](const Known::Part& part) {
@@ -170,12 +169,12 @@ Result<void> DeviceRooms::take_later(const Order& order) {
 }
 
 Result<void> DeviceRooms::take_into(SnapshotRoom& room, const Order& order,
-                                    std::span<PieceToWrite* const> chosen) {
+                                    std::span<LocalPiece* const> chosen) {
   SnapshotPlan plan = HOLDFAST_TRY(room.plan(chosen));
   auto snapshot = HOLDFAST_TRY(room.take(plan, order.mark));
   HOLDFAST_TRY(snapshot->make_wait(order.stream));
   point_to_copies(plan.room, chosen);
-  for (PieceToWrite* piece : chosen) piece->at_once = true;
+  for (LocalPiece* piece : chosen) piece->at_once = true;
   order.shot.snapshots_.push_back(std::move(snapshot));
   order.known.parts.push_back({.room = &room, .plan = std::move(plan)});
   return {};
@@ -183,17 +182,17 @@ Result<void> DeviceRooms::take_into(SnapshotRoom& room, const Order& order,
 
 // The chosen pieces are the host's from now on.
 Result<void> DeviceRooms::copy_to_host(const Order& order,
-                                       std::span<PieceToWrite* const> chosen) {
+                                       std::span<LocalPiece* const> chosen) {
   int64_t total = 0;
-  for (const PieceToWrite* piece : chosen) total += piece->bytes();
+  for (const LocalPiece* piece : chosen) total += piece->bytes();
   Bytes copies(static_cast<size_t>(total));
   ByteSpan room = copies;
   HOLDFAST_TRY(order.device.follow(order.mark));
-  for (PieceToWrite* piece : chosen) {
+  for (LocalPiece* piece : chosen) {
     const ByteSpan copy = room.first(static_cast<size_t>(piece->bytes()));
     HOLDFAST_TRY(read_piece(*piece, 0, copy));
     piece->memory = copy;
-    piece->map = Map::dense(piece->box, bytes_of(piece->dtype));
+    piece->map = Map::dense(piece->box, bytes_of(piece->tensor->dtype));
     piece->device = nullptr;
     room = room.subspan(copy.size());
   }

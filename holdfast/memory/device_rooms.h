@@ -52,14 +52,13 @@ class DeviceRooms {
   // Takes memory for copies of these pieces, so that the first save need not. False where
   // a device has too little: then tensors go straight into the ring, and there is memory
   // to probe them, if that is wanted.
-  bool prepare(std::span<const PieceToWrite> pieces, bool probed);
+  bool prepare(std::span<const LocalPiece> pieces, bool probed);
 
   // Begins to copy the pieces that are on devices, as they are after what was put into the
   // stream so far. Those that the device has room for, and the ones to be copied at once,
   // point to their copies then and are at_once. Null if there are none. A copy of a list
   // that was taken before costs nothing to plan.
-  Result<std::unique_ptr<DeviceShot>> take(SharedList<PieceToWrite>& pieces,
-                                           CudaStream stream);
+  Result<std::unique_ptr<DeviceShot>> take(LocalPieces& pieces, CudaStream stream);
 
   // Copies the blocks before the stream goes on, for a look at them later.
   Result<std::vector<DeviceProbe>> probe(std::span<const DeviceBlock> blocks,
@@ -94,8 +93,8 @@ class DeviceRooms {
       SnapshotRoom* room;
       SnapshotPlan plan;
     };
-    SharedList<PieceToWrite> from;  // as the caller passed them
-    SharedList<PieceToWrite> to;    // as they were returned
+    LocalPieces from;  // as the caller passed them
+    LocalPieces to;    // as they were returned
     std::vector<Part> parts;
   };
   // What take() does on one device.
@@ -103,12 +102,12 @@ class DeviceRooms {
     const Device& device;
     DeviceMark mark;
     CudaStream stream;
-    std::span<PieceToWrite> pieces;
+    std::span<LocalPiece> pieces;
     DeviceShot& shot;
     Known& known;
   };
 
-  const Known* find_known(const SharedList<PieceToWrite>& pieces) const;
+  const Known* find_known(const LocalPieces& pieces) const;
   static Result<std::unique_ptr<DeviceShot>> take_known(const Known& known,
                                                         CudaStream stream);
   void remember(Known known);
@@ -117,11 +116,11 @@ class DeviceRooms {
   Result<void> take_now(const Order& order);
   Result<void> take_later(const Order& order);
   static Result<void> take_into(SnapshotRoom& room, const Order& order,
-                                std::span<PieceToWrite* const> chosen);
+                                std::span<LocalPiece* const> chosen);
   Result<DeviceProbe> probe_one(const Device& device,
                                 std::span<const DeviceBlock> blocks, CudaStream stream);
   static Result<void> copy_to_host(const Order& order,
-                                   std::span<PieceToWrite* const> chosen);
+                                   std::span<LocalPiece* const> chosen);
 
   std::map<const Device*, std::unique_ptr<Rooms>> rooms_;
   std::vector<Known> known_;  // takes of one list, into different rooms

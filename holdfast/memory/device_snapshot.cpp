@@ -32,9 +32,9 @@ ByteSpan SnapshotPlaces::next(int64_t bytes) {
   return place;
 }
 
-int64_t snapshot_bytes(std::span<const PieceToWrite* const> pieces) {
+int64_t snapshot_bytes(std::span<const LocalPiece* const> pieces) {
   int64_t bytes = 0;
-  for (const PieceToWrite* piece : pieces) {
+  for (const LocalPiece* piece : pieces) {
     bytes += SnapshotPlaces::room_of(piece->bytes());
   }
   return bytes;
@@ -100,25 +100,25 @@ Result<SnapshotPlan> SnapshotRoom::plan(int64_t bytes, const FillRoom& fill) {
   return plan;
 }
 
-Result<SnapshotPlan> SnapshotRoom::plan(std::span<PieceToWrite* const> pieces) {
+Result<SnapshotPlan> SnapshotRoom::plan(std::span<LocalPiece* const> pieces) {
   const auto fill = [&](Device::InsideCopies& copies, SnapshotPlaces room) {
-    for (const PieceToWrite* piece : pieces) {
+    for (const LocalPiece* piece : pieces) {
       copies.add(piece->place(), piece->memory, room.next(piece->bytes()));
     }
   };
   return plan(snapshot_bytes(pieces), fill);
 }
 
-void point_to_copies(ByteSpan room, std::span<PieceToWrite* const> pieces) {
+void point_to_copies(ByteSpan room, std::span<LocalPiece* const> pieces) {
   SnapshotPlaces places(room);
-  for (PieceToWrite* piece : pieces) {
+  for (LocalPiece* piece : pieces) {
     piece->memory = places.next(piece->bytes());
-    piece->map = Map::dense(piece->box, bytes_of(piece->dtype));
+    piece->map = Map::dense(piece->box, bytes_of(piece->tensor->dtype));
   }
 }
 
 Result<std::unique_ptr<DeviceSnapshot>> SnapshotRoom::take(
-    std::span<PieceToWrite* const> pieces, const DeviceMark& mark) {
+    std::span<LocalPiece* const> pieces, const DeviceMark& mark) {
   const SnapshotPlan planned = HOLDFAST_TRY(plan(pieces));
   auto snapshot = HOLDFAST_TRY(take(planned, mark));
   point_to_copies(planned.room, pieces);

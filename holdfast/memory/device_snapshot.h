@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "holdfast/device/device.h"
-#include "holdfast/memory/piece_to_write.h"
+#include "holdfast/memory/local_piece.h"
 
 namespace holdfast {
 
@@ -91,14 +91,14 @@ class SnapshotRoom {
   // What `fill` adds, for so many bytes of the room. kNoSpace as prepare().
   Result<SnapshotPlan> plan(int64_t bytes, const FillRoom& fill);
   // Of all of the pieces, which are on this device.
-  Result<SnapshotPlan> plan(std::span<PieceToWrite* const> pieces);
+  Result<SnapshotPlan> plan(std::span<LocalPiece* const> pieces);
   // True if no snapshot has the room, and its memory is still that of the plan.
   bool is_ready_for(const SnapshotPlan& plan) const;
   // Copies memory as it is after `mark`. The room is ready for the plan.
   Result<std::unique_ptr<DeviceSnapshot>> take(const SnapshotPlan& plan,
                                                const DeviceMark& mark);
   // Plans and copies the pieces, which point to their copies then.
-  Result<std::unique_ptr<DeviceSnapshot>> take(std::span<PieceToWrite* const> pieces,
+  Result<std::unique_ptr<DeviceSnapshot>> take(std::span<LocalPiece* const> pieces,
                                                const DeviceMark& mark);
   // No snapshot has it.
   bool is_free() const;
@@ -120,8 +120,8 @@ class SnapshotRoom {
 };
 
 // What a snapshot of the pieces takes of a room.
-int64_t snapshot_bytes(std::span<const PieceToWrite* const> pieces);
+int64_t snapshot_bytes(std::span<const LocalPiece* const> pieces);
 // Lets the pieces point to their copies, which a plan of all of them has in the room.
-void point_to_copies(ByteSpan room, std::span<PieceToWrite* const> pieces);
+void point_to_copies(ByteSpan room, std::span<LocalPiece* const> pieces);
 
 }  // namespace holdfast

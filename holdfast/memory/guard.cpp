@@ -13,7 +13,7 @@ bool are_equal(ByteView a, ByteView b) {
 }
 
 // Calls visit(line, its bytes now) for all lines of a piece of the host.
-void for_each_live(const SampleLines& lines, size_t number, const PieceToWrite& piece,
+void for_each_live(const SampleLines& lines, size_t number, const LocalPiece& piece,
                    const auto& visit) {
   constexpr size_t kAhead =
       12;  // lines that are fetched at once: each is in another page
@@ -38,9 +38,9 @@ void for_each_live(const SampleLines& lines, size_t number, const PieceToWrite& 
 
 }  // namespace
 
-CaptureGuard::CaptureGuard(Guard depth, std::span<const PieceToWrite> pieces,
-                           uint64_t turn)
-    : depth_(depth), pieces_(pieces) {
+CaptureGuard::CaptureGuard(Guard depth, std::span<const LocalPiece> pieces,
+                           std::span<const int64_t> offsets, uint64_t turn)
+    : depth_(depth), pieces_(pieces), offsets_(offsets) {
   if (depth_ == Guard::kFull) {
     keep_digests();
   } else {
@@ -73,16 +73,17 @@ void CaptureGuard::keep_digests() {
 void CaptureGuard::staged(int64_t offset, ByteView bytes) {
   const int64_t end = offset + std::ssize(bytes);
   for (; piece_ < pieces_.size(); ++piece_) {
-    const PieceToWrite& piece = pieces_[piece_];
-    if (piece.offset >= end) return;
-    const int64_t first = std::max(offset, piece.offset);
-    const int64_t last = std::min(end, piece.offset + piece.bytes());
+    const int64_t begin = offsets_[piece_];
+    const int64_t piece_end = begin + pieces_[piece_].bytes();
+    if (begin >= end) return;
+    const int64_t first = std::max(offset, begin);
+    const int64_t last = std::min(end, piece_end);
     if (is_guarded(piece_) && first < last) {
-      note(piece_, first - piece.offset,
+      note(piece_, first - begin,
            bytes.subspan(static_cast<size_t>(first - offset),
                          static_cast<size_t>(last - first)));
     }
-    if (piece.offset + piece.bytes() > end) return;
+    if (piece_end > end) return;
     if (depth_ == Guard::kFull && is_guarded(piece_))
       digests_[piece_].copied = std::exchange(stream_, {}).digest();
   }
@@ -141,7 +142,7 @@ void CaptureGuard::probe(DeviceRooms& rooms, CudaStream stream) {
   std::vector<DeviceBlock> blocks;
   probed_.clear();
   for (size_t i = 0; i < pieces_.size(); ++i) {
-    const PieceToWrite& piece = pieces_[i];
+    const LocalPiece& piece = pieces_[i];
     if (is_here(i) || !is_guarded(i)) continue;
     const auto memory = piece.window(0, piece.bytes());
     if (!memory.has_value()) continue;  // it is scattered

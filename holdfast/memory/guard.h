@@ -40,9 +40,11 @@ struct Settled {
 // settle() from the training thread once all is staged, the rest from the committing one.
 class CaptureGuard {
  public:
-  // Looks at the pieces, where they live, as they are now; `turn` counts saves. What is
-  // at_once needs no guard. The pieces must outlive it.
-  CaptureGuard(Guard depth, std::span<const PieceToWrite> pieces, uint64_t turn);
+  // Looks at the pieces, where they live, as they are now; `offsets` says where each begins
+  // in the file, `turn` counts saves. What is at_once needs no guard. Both lists must
+  // outlive it.
+  CaptureGuard(Guard depth, std::span<const LocalPiece> pieces,
+               std::span<const int64_t> offsets, uint64_t turn);
 
   // Bytes of the file as they were copied, in order and without gaps.
   void staged(int64_t offset, ByteView bytes);
@@ -88,7 +90,8 @@ class CaptureGuard {
   Result<void> compare_probe(const DeviceProbe& probe, std::set<size_t>& changed) const;
 
   const Guard depth_;
-  const std::span<const PieceToWrite> pieces_;
+  const std::span<const LocalPiece> pieces_;
+  const std::span<const int64_t> offsets_;
   size_t piece_ = 0;  // where staged() is
 
   // To sample: what the lines of the host's pieces were in save(), and those of devices'

@@ -6,8 +6,8 @@
 namespace holdfast {
 namespace {
 
-Result<void> check_memory(const Collection& collection, const LocalPiece& piece) {
-  const Tensor& tensor = collection.tensor(piece.tensor);
+Result<void> check_memory(const LocalPiece& piece) {
+  const Tensor& tensor = *piece.tensor;
   const int64_t element = bytes_of(tensor.dtype);
   const Shape shape = piece.box.shape();
   const ByteRange range = range_of(piece.map, shape, element);
@@ -21,19 +21,19 @@ Result<void> check_memory(const Collection& collection, const LocalPiece& piece)
                  to_string(piece.box));
 }
 
-bool has_tensors(const LocalState& state, const std::vector<LocalTensor>& tensors) {
+bool has_tensors(const LocalState& state, std::span<const LocalPiece> tensors) {
   const std::span<const Tensor> known = state.collection->tensors();
   return std::equal(
       known.begin(), known.end(), tensors.begin(), tensors.end(),
-      [](const Tensor& a, const LocalTensor& b) { return a == b.tensor; });
+      [](const Tensor& a, const LocalPiece& b) { return a == *b.tensor; });
 }
 
 // Each whole, on the only rank.
-Result<std::shared_ptr<const Collection>> collect(
-    const std::vector<LocalTensor>& tensors) {
+Result<std::shared_ptr<const Collection>> make_collection(
+    std::span<const LocalPiece> tensors) {
   std::vector<Tensor> named;
   named.reserve(tensors.size());
-  for (const LocalTensor& local : tensors) named.push_back(local.tensor);
+  for (const LocalPiece& local : tensors) named.push_back(*local.tensor);
   LayoutBuilder builder(named, {Holder{.name = "rank-0"}});
   int64_t offset = 0;
   for (TensorId t = 0; t < named.size(); ++t) {
@@ -46,9 +46,9 @@ Result<std::shared_ptr<const Collection>> collect(
 }
 
 // The rank's piece of exactly this box.
-std::optional<PieceId> piece_of(const Layout& layout, const LocalPiece& piece,
-                                int rank) {
-  const std::span<const Slice> slices = layout.slices(piece.tensor);
+std::optional<PieceId> find_piece(const Layout& layout, TensorId tensor,
+                                  const LocalPiece& piece, int rank) {
+  const std::span<const Slice> slices = layout.slices(tensor);
   const auto slice = std::ranges::lower_bound(slices, piece.box, {}, &Slice::box);
   if (slice == slices.end() || slice->box != piece.box) return std::nullopt;
   for (PieceId p = slice->first; p < slice->last; ++p) {
@@ -74,22 +74,18 @@ Result<void> check_all_given(const Collection& collection, int rank,
 
 }  // namespace
 
-bool operator==(const LocalPiece& a, const LocalPiece& b) {
-  return a.memory.data() == b.memory.data() && a.memory.size() == b.memory.size() &&
-         a.tensor == b.tensor && a.box == b.box && a.map == b.map &&
-         a.device == b.device && a.at_once == b.at_once;
-}
-
 Result<void> LocalState::check() const {
   const Layout& layout = collection->layout();
   std::vector<bool> given(layout.piece_count());
   for (const LocalPiece& piece : pieces) {
-    if (piece.tensor >= layout.tensor_count()) {
-      return invalid("tensor {} of {}", piece.tensor, layout.tensor_count());
+    HOLDFAST_TRY(check_memory(piece));
+    const std::string& name = piece.tensor->name;
+    const std::optional<TensorId> tensor = collection->find(name);
+    if (!tensor.has_value() || collection->tensor(*tensor) != *piece.tensor) {
+      return invalid(
+          "{}: memory is given for a tensor that the collection does not have", name);
     }
-    HOLDFAST_TRY(check_memory(*collection, piece));
-    const std::string& name = collection->tensor(piece.tensor).name;
-    const std::optional<PieceId> held = piece_of(layout, piece, rank);
+    const std::optional<PieceId> held = find_piece(layout, *tensor, piece, rank);
     if (!held.has_value()) {
       return invalid("{}: memory is given for box {}, which rank {} does not hold",
                      name, to_string(piece.box), rank);
@@ -102,20 +98,13 @@ Result<void> LocalState::check() const {
   return check_all_given(*collection, rank, given);
 }
 
-Result<LocalState> make_local_state(const std::vector<LocalTensor>& tensors,
+Result<LocalState> make_local_state(const LocalPieces& tensors,
                                     const LocalState* like) {
-  LocalState state;
+  LocalState state{.collection = {}, .pieces = tensors};
   if (like != nullptr && has_tensors(*like, tensors)) {
     state.collection = like->collection;
   } else {
-    state.collection = HOLDFAST_TRY(collect(tensors));
-  }
-  std::vector<LocalPiece>& pieces = state.pieces.edit();
-  for (TensorId t = 0; t < tensors.size(); ++t) {
-    pieces.push_back({.tensor = t,
-                      .box = Box::whole(tensors[t].tensor.shape),
-                      .memory = tensors[t].memory,
-                      .map = tensors[t].map});
+    state.collection = HOLDFAST_TRY(make_collection(tensors));
   }
   HOLDFAST_TRY(state.check());
   return state;

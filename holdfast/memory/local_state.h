@@ -6,24 +6,10 @@
 #include <vector>
 
 #include "holdfast/base/bytes.h"
-#include "holdfast/base/shared_list.h"
-#include "holdfast/device/device.h"
+#include "holdfast/memory/local_piece.h"
 #include "holdfast/state/collection.h"
 
 namespace holdfast {
-
-// A box of a tensor in this rank's memory.
-struct LocalPiece {
-  TensorId tensor = 0;
-  Box box;
-  ByteSpan memory;
-  Map map;                         // relative to memory
-  const Device* device = nullptr;  // whose memory it is; null for the host's
-  // Copied inside save(), for it may change before the next update: buffers, counters.
-  bool at_once = false;
-
-  friend bool operator==(const LocalPiece& a, const LocalPiece& b);
-};
 
 struct LocalState {
   // Over the ranks' memories: holder r is rank r. Offsets of its pieces are not looked
@@ -31,7 +17,7 @@ struct LocalState {
   std::shared_ptr<const Collection> collection;
   int rank = 0;
   // One for each piece of holder `rank`, in any order.
-  SharedList<LocalPiece> pieces;
+  LocalPieces pieces;
 
   // kInvalid, naming tensor and box, unless the pieces are just those that the
   // collection says the rank holds, and lie inside their memory.
@@ -46,16 +32,9 @@ struct LocalState {
 // as the columns of a matrix, do not.
 Result<void> check_no_overlap(const LocalState& state);
 
-// A whole tensor in memory, for states that are not cut.
-struct LocalTensor {
-  Tensor tensor;
-  ByteSpan memory;
-  Map map;
-};
-
-// The state of a job of one rank. Takes over the collection of `like`, the state of an
+// The state of a job of one rank, which holds whole tensors. Takes over the collection of `like`, the state of an
 // earlier call, if it is of the same tensors: then nothing is planned anew.
-Result<LocalState> make_local_state(const std::vector<LocalTensor>& tensors,
+Result<LocalState> make_local_state(const LocalPieces& tensors,
                                     const LocalState* like = nullptr);
 
 }  // namespace holdfast

@@ -21,7 +21,7 @@ std::vector<Spread> spreads_of(const LocalState& state) {
   std::vector<Spread> all;
   for (const LocalPiece& piece : state.pieces) {
     if (piece.device != nullptr || piece.box.empty()) continue;
-    const int64_t element = bytes_of(state.collection->tensor(piece.tensor).dtype);
+    const int64_t element = bytes_of(piece.tensor->dtype);
     const ByteRange range = range_of(piece.map, piece.box.shape(), element);
     const auto base = reinterpret_cast<intptr_t>(piece.memory.data());
     all.push_back({&piece, element, base + range.first, base + range.last});
@@ -89,19 +89,16 @@ bool are_apart(const Spread& a, const Spread& b) {
 }
 
 // Pieces whose ranges meet, in order of address.
-Result<void> check_group(const LocalState& state, std::span<const Spread> group) {
+Result<void> check_group(std::span<const Spread> group) {
   if (group.size() < 2) return {};
   Marks marks(group);
   for (size_t i = 0; i < group.size(); ++i) {
     if (marks.take(group[i])) continue;
     const auto other = std::ranges::find_if_not(
         group.first(i), [&](const Spread& one) { return are_apart(one, group[i]); });
-    const auto name = [&](const Spread& one) {
-      return state.collection->tensor(one.piece->tensor).name;
-    };
     return invalid(
         "{} and {}: share memory; expected arrays of their own to restore into",
-        name(*other), name(group[i]));
+        other->piece->tensor->name, group[i].piece->tensor->name);
   }
   return {};
 }
@@ -114,12 +111,12 @@ Result<void> check_no_overlap(const LocalState& state) {
   int64_t reach = 0;
   for (size_t i = 0; i < all.size(); ++i) {
     if (i > begin && all[i].first >= reach) {
-      HOLDFAST_TRY(check_group(state, std::span(all).subspan(begin, i - begin)));
+      HOLDFAST_TRY(check_group(std::span(all).subspan(begin, i - begin)));
       begin = i;
     }
     reach = i == begin ? all[i].last : std::max(reach, all[i].last);
   }
-  return check_group(state, std::span(all).subspan(begin));
+  return check_group(std::span(all).subspan(begin));
 }
 
 }  // namespace holdfast

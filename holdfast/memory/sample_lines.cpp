@@ -24,11 +24,11 @@ int64_t place_in_block(uint64_t turn, int64_t block) {
 
 }  // namespace
 
-SampleLines::SampleLines(std::span<const PieceToWrite> pieces, uint64_t turn)
+SampleLines::SampleLines(std::span<const LocalPiece> pieces, uint64_t turn)
     : pieces_(pieces.size()) {
   int64_t host = 0;
   int64_t devices = 0;
-  for (const PieceToWrite& piece : pieces) {
+  for (const LocalPiece& piece : pieces) {
     if (!piece.at_once) (piece.device == nullptr ? host : devices) += piece.bytes();
   }
   const int64_t host_block = block_for(host, kMostLines);

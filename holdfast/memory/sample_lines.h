@@ -15,7 +15,7 @@
 #include <span>
 #include <vector>
 
-#include "holdfast/memory/piece_to_write.h"
+#include "holdfast/memory/local_piece.h"
 
 namespace holdfast {
 
@@ -36,7 +36,7 @@ class SampleLines {
 
   SampleLines() = default;
   // Pieces that are at_once have no lines. `turn` counts saves.
-  SampleLines(std::span<const PieceToWrite> pieces, uint64_t turn);
+  SampleLines(std::span<const LocalPiece> pieces, uint64_t turn);
 
   // Bytes of a buffer of all lines.
   size_t bytes() const { return bytes_; }

@@ -43,22 +43,19 @@ class DeviceTest : public ::testing::TestWithParam<First> {
   void TearDown() override { device_ = nullptr; }
 
   // A whole u8 tensor of the device.
-  PieceToWrite piece_of(ByteSpan tensor, int64_t offset = 0) {
+  LocalPiece piece_of(ByteSpan tensor) {
     const auto size = static_cast<int64_t>(tensor.size());
-    return {.shape = {size},
-            .dtype = Dtype::kU8,
-            .box = {{0, size}},
-            .offset = offset,
-            .memory = tensor,
-            .map = Map::dense({{0, size}}, 1),
-            .device = device_.get()};
+    LocalPiece piece = whole_piece({.name = "w", .dtype = Dtype::kU8, .shape = {size}},
+                                   tensor, Map::dense({{0, size}}, 1));
+    piece.device = device_.get();
+    return piece;
   }
-  static std::vector<PieceToWrite*> pointers(std::vector<PieceToWrite>& pieces) {
-    std::vector<PieceToWrite*> all;
-    for (PieceToWrite& piece : pieces) all.push_back(&piece);
+  static std::vector<LocalPiece*> pointers(std::vector<LocalPiece>& pieces) {
+    std::vector<LocalPiece*> all;
+    for (LocalPiece& piece : pieces) all.push_back(&piece);
     return all;
   }
-  Bytes content(const PieceToWrite& piece) {
+  Bytes content(const LocalPiece& piece) {
     Bytes bytes(static_cast<size_t>(piece.bytes()));
     gather(piece.place(), piece.memory, 0, bytes);
     return bytes;
@@ -94,7 +91,7 @@ TEST_P(DeviceTest, ForAStreamOfAnotherDeviceTheDefaultOneStands) {
   const ByteSpan tensor = cuda_.new_tensor(100);
   const CudaStream elsewhere = cuda_.new_stream(1);
   cuda_.set(nullptr, tensor, std::byte{1});
-  const std::vector<PieceToWrite> pieces{piece_of(tensor)};
+  const std::vector<LocalPiece> pieces{piece_of(tensor)};
   ASSERT_OK(follow_stream(devices_of(pieces), elsewhere));
   Bytes read(tensor.size());
   ASSERT_OK(device_->read(pieces[0].place(), tensor, 0, read));
@@ -141,7 +138,7 @@ TEST_P(DeviceTest, ASnapshotHoldsWhatTheStreamHadWrittenAndNothingLater) {
   cuda_.set(training_, tensor, std::byte{1});
   cuda_.set(training_, other, std::byte{2});
   const DeviceMark now = device_->mark(training_).value();
-  std::vector<PieceToWrite> pieces{piece_of(tensor), piece_of(other, 1000)};
+  std::vector<LocalPiece> pieces{piece_of(tensor), piece_of(other)};
   {
     const auto snapshot = room.take(pointers(pieces), now).value();
     EXPECT_FALSE(snapshot->done().value());
@@ -154,7 +151,6 @@ TEST_P(DeviceTest, ASnapshotHoldsWhatTheStreamHadWrittenAndNothingLater) {
     EXPECT_EQ(content(pieces[0]), Bytes(1000, std::byte{1}));
     EXPECT_EQ(content(pieces[1]), Bytes(3, std::byte{2}));
     EXPECT_EQ(tensor[0], std::byte{9});
-    EXPECT_EQ(pieces[1].offset, 1000);
   }
 }
 
@@ -164,7 +160,7 @@ TEST_P(DeviceTest, ASnapshotOfManyPiecesIsTheSameByAKernelAndWithout) {
     cuda_.has_copier = kernel;
     const auto device = Device::open(cuda_, 0).value();
     SnapshotRoom room(*device);
-    std::vector<PieceToWrite> pieces;
+    std::vector<LocalPiece> pieces;
     for (size_t size = 0; size < 300; ++size) {
       const ByteSpan tensor = cuda_.new_tensor(size + 16);
       fill_random(tensor, size);
@@ -173,7 +169,7 @@ TEST_P(DeviceTest, ASnapshotOfManyPiecesIsTheSameByAKernelAndWithout) {
       pieces.back().device = device.get();
     }
     cuda_.launches = 0;
-    std::vector<PieceToWrite> copies = pieces;
+    std::vector<LocalPiece> copies = pieces;
     const auto snapshot =
         room.take(pointers(copies), device->mark(training_).value()).value();
     ASSERT_OK(snapshot->wait());
@@ -190,13 +186,10 @@ TEST_P(DeviceTest, ASnapshotMakesStridedPiecesDense) {
   const BoxMemory place = inner_matrix(5, 7, true);
   const ByteSpan tensor = cuda_.new_tensor(bytes_around(place));
   fill_random(tensor, 1);
-  std::vector<PieceToWrite> pieces{{.shape = {5, 7},
-                                    .dtype = Dtype::kI16,
-                                    .box = place.box,
-                                    .offset = 0,
-                                    .memory = tensor,
-                                    .map = place.map,
-                                    .device = device_.get()}};
+  std::vector<LocalPiece> pieces{
+      make_piece({.name = "w", .dtype = Dtype::kI16, .shape = {5, 7}}, place.box,
+                 tensor, place.map)};
+  pieces[0].device = device_.get();
   const Bytes before = content(pieces[0]);
   const auto snapshot =
       room.take(pointers(pieces), device_->mark(training_).value()).value();
@@ -207,8 +200,8 @@ TEST_P(DeviceTest, ASnapshotMakesStridedPiecesDense) {
 
 TEST_P(DeviceTest, ASnapshotLeavesTheReserveFreeAndTakesItsMemoryOnce) {
   SnapshotRoom room(*device_, {.reserve = 1000});
-  std::vector<PieceToWrite> tensors{piece_of(cuda_.new_tensor(2000))};
-  const std::vector<PieceToWrite*> pieces = pointers(tensors);
+  std::vector<LocalPiece> tensors{piece_of(cuda_.new_tensor(2000))};
+  const std::vector<LocalPiece*> pieces = pointers(tensors);
   const DeviceMark now = device_->mark(training_).value();
   cuda_.free_memory = 2048 + 999;
   EXPECT_ERROR(room.take(pieces, now), ErrorCode::kNoSpace);
@@ -227,9 +220,9 @@ TEST_P(DeviceTest, ASnapshotLeavesTheReserveFreeAndTakesItsMemoryOnce) {
 
 TEST_P(DeviceTest, ASnapshotThatFailsLeavesTheRoomFree) {
   SnapshotRoom room(*device_);
-  std::vector<PieceToWrite> tensors{piece_of(cuda_.new_tensor(10)),
-                                    piece_of(cuda_.new_tensor(10), 10)};
-  const std::vector<PieceToWrite*> pieces = pointers(tensors);
+  std::vector<LocalPiece> tensors{piece_of(cuda_.new_tensor(10)),
+                                  piece_of(cuda_.new_tensor(10))};
+  const std::vector<LocalPiece*> pieces = pointers(tensors);
   const std::byte* const before = tensors[0].memory.data();
   const DeviceMark now = device_->mark(training_).value();
   cuda_.copies_until_failure = 1;
@@ -245,7 +238,7 @@ TEST_P(DeviceTest, ARingIsPinnedBlockByBlockAndLetGoAgain) {
     std::vector<ByteSpan> blocks;
     for (int64_t i = 0; i < ring.blocks(); ++i) blocks.push_back(ring.take());
     EXPECT_FALSE(ring.try_take().has_value());
-    const PieceToWrite piece = piece_of(cuda_.new_tensor(kBlock));
+    const LocalPiece piece = piece_of(cuda_.new_tensor(kBlock));
     for (const ByteSpan block : blocks) {
       ASSERT_OK(device_->read(piece.place(), piece.memory, 0, block));
     }
@@ -268,16 +261,14 @@ class StagingTest : public DeviceTest {
       const ByteSpan memory = i % 3 == 0 ? ByteSpan(host_.emplace_back(sizes[i]))
                                          : cuda_.new_tensor(sizes[i]);
       fill_random(memory, i + 1);
-      PieceToWrite piece = piece_of(memory, static_cast<int64_t>(expected_.size()));
+      LocalPiece piece = piece_of(memory);
       if (i % 3 == 0) piece.device = nullptr;
       shard_.pieces.edit().push_back(piece);
+      shard_.offsets.edit().push_back(std::ssize(expected_));
       expected_.insert(expected_.end(), memory.begin(), memory.end());
     }
   }
-  ByteSpan memory_of(size_t piece) {
-    const ByteView memory = shard_.pieces[piece].memory;
-    return {const_cast<std::byte*>(memory.data()), memory.size()};
-  }
+  ByteSpan memory_of(size_t piece) { return shard_.pieces[piece].memory; }
   void expect_all_blocks_back(StagingRing& ring) {
     std::vector<ByteSpan> blocks;
     for (int64_t i = 0; i < ring.blocks(); ++i) blocks.push_back(ring.take());
@@ -318,7 +309,7 @@ TEST_P(StagingTest, PiecesOfDeviceAndHostAreOneFileThroughAnyRing) {
 TEST_P(StagingTest, AnUpdateThatWasMadeToWaitDoesNotReachTheFile) {
   make({10, 9000, 30000, 10, 5000, 20000});
   cuda_.set(training_, memory_of(1), std::byte{1});  // the last before the save
-  const size_t at = static_cast<size_t>(shard_.pieces[1].offset);
+  const size_t at = static_cast<size_t>(shard_.offsets[1]);
   std::fill_n(expected_.begin() + static_cast<std::ptrdiff_t>(at), 9000, std::byte{1});
   StagingRing ring({.bytes = 3 * kBlock, .block = kBlock, .pinner = device_.get()});
   ASSERT_OK(device_->follow(device_->mark(training_).value()));
@@ -361,8 +352,8 @@ TEST_P(StagingTest, ASnapshotIsStagedLikeTheTensors) {
   make({10, 9000, 30000, 10, 5000});
   SnapshotRoom room(*device_);
   ShardToWrite copy = shard_;
-  std::vector<PieceToWrite*> of_device;
-  for (PieceToWrite& piece : copy.pieces.edit()) {
+  std::vector<LocalPiece*> of_device;
+  for (LocalPiece& piece : copy.pieces.edit()) {
     if (piece.device != nullptr) of_device.push_back(&piece);
   }
   const auto snapshot = room.take(of_device, device_->mark(training_).value()).value();
@@ -408,8 +399,8 @@ TEST_P(DeviceTest, WhatIsUploadedFromSeveralThreadsIsThere) {
 
 TEST_P(DeviceTest, AnUploadThatFailsSaysSo) {
   StagingRing ring({.bytes = 3 * kBlock, .block = kBlock, .pinner = device_.get()});
-  const PieceToWrite piece = piece_of(cuda_.new_tensor(5 * kBlock));
-  const ByteSpan memory(const_cast<std::byte*>(piece.memory.data()), 5 * kBlock);
+  const LocalPiece piece = piece_of(cuda_.new_tensor(5 * kBlock));
+  const ByteSpan memory = piece.memory.first(5 * kBlock);
   DeviceUpload upload(ring);
   cuda_.copies_until_failure = 3;
   EXPECT_ERROR(upload.put(*device_, piece.place(), memory, 0, Bytes(5 * kBlock)),

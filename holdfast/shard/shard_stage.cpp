@@ -140,17 +140,18 @@ Result<void> ShardWriter::fill(int64_t offset, ByteSpan into,
   }
   const int64_t end = offset + static_cast<int64_t>(into.size());
   for (; piece_ < shard_.pieces.size(); ++piece_) {
-    const PieceToWrite& piece = shard_.pieces[piece_];
-    if (const auto part = overlap(offset, into, piece.offset, piece.bytes())) {
+    const LocalPiece& piece = shard_.pieces[piece_];
+    const int64_t begin = shard_.offsets[piece_], bytes = piece.bytes();
+    if (const auto part = overlap(offset, into, begin, bytes)) {
       HOLDFAST_TRY(
-          fill_piece(piece, part->first - piece.offset, part->in(into, offset), busy));
+          fill_piece(piece, part->first - begin, part->in(into, offset), busy));
     }
-    if (piece.offset + piece.bytes() > end) return {};
+    if (begin + bytes > end) return {};
   }
   return {};
 }
 
-Result<void> ShardWriter::fill_piece(const PieceToWrite& piece, int64_t first,
+Result<void> ShardWriter::fill_piece(const LocalPiece& piece, int64_t first,
                                      ByteSpan into, std::vector<const Device*>& busy) {
   if (piece.device == nullptr) {
     gather(piece.place(), piece.memory, first, into);
@@ -194,7 +195,7 @@ Result<void> ShardWriter::make_wait(CudaStream stream, size_t piece) {
 Result<void> ShardWriter::make_wait(CudaStream stream, const Device& device) {
   for (size_t i = shard_.pieces.size(); i-- > 0;) {
     // Our stream is in order: behind the last piece are all.
-    const PieceToWrite& piece = shard_.pieces[i];
+    const LocalPiece& piece = shard_.pieces[i];
     if (piece.device == &device && piece.bytes() > 0) return make_wait(stream, i);
   }
   return {};

@@ -32,27 +32,27 @@ Common common(int64_t first, int64_t size, int64_t begin, int64_t room) {
 }  // namespace
 
 int64_t ShardToWrite::bytes() const {
-  return pieces.empty() ? length(header) : pieces.back().offset + pieces.back().bytes();
+  return pieces.empty() ? length(header) : offsets.back() + pieces.back().bytes();
 }
 
 std::vector<Chunk> cut_chunks(const ShardToWrite& shard) {
   std::vector<Chunk> chunks{{.offset = 0, .bytes = length(shard.header)}};
   bool open = false;  // the last chunk takes more small pieces
-  for (const PieceToWrite& piece : shard.pieces) {
-    const int64_t bytes = piece.bytes();
+  for (size_t i = 0; i < shard.pieces.size(); ++i) {
+    const int64_t bytes = shard.pieces[i].bytes();
     if (bytes == 0) continue;
     if (bytes < kChunkBytes) {
       if (open && chunks.back().bytes + bytes <= kChunkBytes) {
         chunks.back().bytes += bytes;
       } else {
-        chunks.push_back({.offset = piece.offset, .bytes = bytes});
+        chunks.push_back({.offset = shard.offsets[i], .bytes = bytes});
       }
       open = true;
       continue;
     }
     for (int64_t at = 0; at < bytes; at += kChunkBytes) {
-      chunks.push_back(
-          {.offset = piece.offset + at, .bytes = std::min(kChunkBytes, bytes - at)});
+      chunks.push_back({.offset = shard.offsets[i] + at,
+                        .bytes = std::min(kChunkBytes, bytes - at)});
     }
     open = false;
   }
@@ -96,14 +96,15 @@ class ShardWriter::Digester {
 
   void add_to_seals(int64_t offset, ByteView slice) {
     for (; piece_ < seals_.size(); ++piece_) {
-      const PieceToWrite& piece = shard_.pieces[piece_];
-      const Common part = common(offset, length(slice), piece.offset, piece.bytes());
+      const LocalPiece& piece = shard_.pieces[piece_];
+      const int64_t begin = shard_.offsets[piece_], bytes = piece.bytes();
+      const Common part = common(offset, length(slice), begin, bytes);
       if (!part.empty()) {
-        seals_[piece_] +=
-            seal_stream(piece.shape, piece.dtype, piece.box, part.first - piece.offset,
-                        slice_of(slice, part.first - offset, part.last - offset));
+        seals_[piece_] += seal_stream(
+            piece.tensor->shape, piece.tensor->dtype, piece.box, part.first - begin,
+            slice_of(slice, part.first - offset, part.last - offset));
       }
-      if (piece.offset + piece.bytes() > offset + length(slice)) return;
+      if (begin + bytes > offset + length(slice)) return;
     }
   }
 
@@ -237,9 +238,10 @@ class ShardWriter::Output {
 ShardWriter::ShardWriter(StagingRing& ring, const ShardToWrite& shard)
     : ring_(ring), shard_(shard), bytes_(shard_.bytes()) {
   int64_t end = length(shard_.header);
-  for (const PieceToWrite& piece : shard_.pieces) {
-    HOLDFAST_CHECK(piece.offset == end, "piece at byte {}, want {}", piece.offset, end);
-    end += piece.bytes();
+  for (size_t i = 0; i < shard_.pieces.size(); ++i) {
+    HOLDFAST_CHECK(shard_.offsets[i] == end, "piece at byte {}; expected {}",
+                   shard_.offsets[i], end);
+    end += shard_.pieces[i].bytes();
   }
 }
 
@@ -337,11 +339,10 @@ std::vector<int> ShardWriter::widths_of(std::span<const Chunk> chunks) const {
   std::vector<int> widths(chunks.size(), 1);
   size_t piece = 0;
   for (size_t i = 1; i < chunks.size(); ++i) {
-    while (shard_.pieces[piece].offset + shard_.pieces[piece].bytes() <=
-           chunks[i].offset) {
+    while (shard_.offsets[piece] + shard_.pieces[piece].bytes() <= chunks[i].offset) {
       ++piece;
     }
-    widths[i] = static_cast<int>(bytes_of(shard_.pieces[piece].dtype));
+    widths[i] = static_cast<int>(bytes_of(shard_.pieces[piece].tensor->dtype));
   }
   return widths;
 }

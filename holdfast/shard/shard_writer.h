@@ -27,7 +27,7 @@
 #include "holdfast/base/shared_list.h"
 #include "holdfast/device/staging_ring.h"
 #include "holdfast/env/env.h"
-#include "holdfast/memory/piece_to_write.h"
+#include "holdfast/memory/local_piece.h"
 #include "holdfast/shard/shard_index.h"
 
 namespace holdfast {
@@ -35,8 +35,9 @@ namespace holdfast {
 class ChunkCompressor;
 
 struct ShardToWrite {
-  SharedList<std::byte> header;     // the file's first bytes
-  SharedList<PieceToWrite> pieces;  // they follow it, each where the one before ends
+  SharedList<std::byte> header;  // the file's first bytes
+  LocalPieces pieces;            // they follow it, each where the one before ends
+  SharedList<int64_t> offsets;   // where they begin in the file, one a piece
 
   int64_t bytes() const;
 };
@@ -109,7 +110,7 @@ class ShardWriter {
 
   Result<void> stage_blocks(const Observe& observe);
   Result<void> fill(int64_t offset, ByteSpan into, std::vector<const Device*>& busy);
-  Result<void> fill_piece(const PieceToWrite& piece, int64_t first, ByteSpan into,
+  Result<void> fill_piece(const LocalPiece& piece, int64_t first, ByteSpan into,
                           std::vector<const Device*>& busy);
   void note_begun(size_t pieces, const std::vector<DeviceMark>& marks);
   bool put(const Block& block);

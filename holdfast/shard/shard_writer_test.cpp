@@ -31,12 +31,10 @@ class Made {
         state_ = state_ * 6364136223846793005u + 1442695040888963407u;
         byte = static_cast<std::byte>(state_ >> 56);
       }
-      shard.pieces.edit().push_back({.shape = {size},
-                                     .dtype = Dtype::kU8,
-                                     .box = {{0, size}},
-                                     .offset = offset,
-                                     .memory = bytes,
-                                     .map = Map::dense({{0, size}}, 1)});
+      shard.pieces.edit().push_back(
+          whole_piece({.name = "w", .dtype = Dtype::kU8, .shape = {size}}, bytes,
+                      Map::dense({{0, size}}, 1)));
+      shard.offsets.edit().push_back(offset);
       offset += size;
     }
   }

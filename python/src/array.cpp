@@ -66,14 +66,15 @@ Array Array::create(const std::string& name, uint64_t address, const std::string
   }
   const Device* device = nullptr;
   if (on_device && !memory.empty()) device = unwrap(device_of(memory).within(name));
-  return {.local = {.tensor = std::move(tensor), .memory = memory, .map = map},
-          .device = device};
+  Array array{.piece = whole_piece(std::move(tensor), memory, map)};
+  array.piece.device = device;
+  return array;
 }
 
-std::vector<LocalTensor> locals(const std::vector<Array>& arrays) {
-  std::vector<LocalTensor> made;
+LocalPieces pieces_of(const std::vector<Array>& arrays) {
+  std::vector<LocalPiece> made;
   made.reserve(arrays.size());
-  for (const Array& array : arrays) made.push_back(array.local);
+  for (const Array& array : arrays) made.push_back(array.piece);
   return made;
 }
 
@@ -93,7 +94,7 @@ void bind_array(nb::module_& m) {
           nb::arg("strides"), nb::arg("ties"), nb::arg("on_device") = false,
           "`strides` in bytes; `ties` are other names of the same array.")
       .def_prop_ro(
-          "name", [](const Array& self) { return self.local.tensor.name; },
+          "name", [](const Array& self) { return self.piece.tensor->name; },
           "The tensor's name.");
 }
 

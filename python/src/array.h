@@ -17,10 +17,9 @@ struct Array {
                       const std::vector<int64_t>& strides,
                       std::vector<std::string> ties, bool on_device = false);
 
-  LocalTensor local;
-  const Device* device = nullptr;
+  LocalPiece piece;  // all of a tensor
 };
 
-std::vector<LocalTensor> locals(const std::vector<Array>& arrays);
+LocalPieces pieces_of(const std::vector<Array>& arrays);
 
 }  // namespace holdfast::python

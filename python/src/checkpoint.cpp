@@ -100,7 +100,7 @@ HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
                             bool allow_unreachable_tiers) {
   RestoredState state = [&] {
     const nb::gil_scoped_release unlocked;
-    const LocalState local = unwrap(make_local_state(locals(into)));
+    const LocalState local = unwrap(make_local_state(pieces_of(into)));
     unwrap(check_no_overlap(local));
     return unwrap(restore(env(), path, local, nullptr,
                           {.step = step,

@@ -36,13 +36,13 @@ void read_into(const OpenedAny& self, const Array& array,
                const std::optional<Box>& box) {
   const nb::gil_scoped_release unlocked;
   const Contents& contents = self.contents;
-  const LocalTensor& to = array.local;
-  const TensorId id = find(contents, to.tensor.name);
+  const LocalPiece& to = array.piece;
+  const TensorId id = find(contents, to.tensor->name);
   const Tensor& tensor = contents.collection.tensor(id);
   const Box part = box.value_or(Box::whole(tensor.shape));
-  if (to.tensor.dtype != tensor.dtype || to.tensor.shape != part.shape()) {
+  if (to.tensor->dtype != tensor.dtype || to.tensor->shape != part.shape()) {
     throw Raised(invalid("{}: an array of {} {}, want {} {}", tensor.name,
-                         name_of(to.tensor.dtype), to_string(to.tensor.shape),
+                         name_of(to.tensor->dtype), to_string(to.tensor->shape),
                          name_of(tensor.dtype), to_string(part.shape())));
   }
   unwrap(read_box(contents, id, part, to.map, to.memory));

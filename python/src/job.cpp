@@ -34,21 +34,20 @@ Duration seconds(double value, const char* what) {
 }
 
 // The array is the part `box` of a tensor of the shape.
-HeldPiece make_piece(const Array& array, const std::vector<int64_t>& shape,
-                     const Box& box, bool at_once) {
-  Tensor tensor = array.local.tensor;
+LocalPiece part_of(const Array& array, const std::vector<int64_t>& shape,
+                   const Box& box, bool at_once) {
+  LocalPiece piece = array.piece;
+  piece.box = box;
+  piece.at_once = at_once;
+  Tensor tensor = *array.piece.tensor;
   tensor.shape = unwrap(Shape::create(shape).within(tensor.name));
-  if (box.shape() != array.local.tensor.shape || !box.inside(tensor.shape)) {
+  if (box.shape() != array.piece.tensor->shape || !box.inside(tensor.shape)) {
     throw Raised(invalid("{}: memory of shape {} for the box {} of {}", tensor.name,
-                         to_string(array.local.tensor.shape), to_string(box),
+                         to_string(array.piece.tensor->shape), to_string(box),
                          to_string(tensor.shape)));
   }
-  return {.tensor = std::move(tensor),
-          .box = box,
-          .memory = array.local.memory,
-          .map = array.local.map,
-          .device = array.device,
-          .at_once = at_once};
+  piece.tensor = std::make_shared<const Tensor>(std::move(tensor));
+  return piece;
 }
 
 // Python gives handles as numbers.
@@ -148,11 +147,11 @@ Looked look(const StepFiles& step, std::span<const Object> objects) {
 HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_all,
                     uint64_t stream) {
   std::optional<nb::python_error> raised;
-  const auto ask = [&](const StepFiles& step) -> Result<HeldPieces> {
+  const auto ask = [&](const StepFiles& step) -> Result<LocalPieces> {
     const std::vector<Object> objects = HOLDFAST_TRY(objects_of(step));
     const nb::gil_scoped_acquire locked;
     try {
-      return nb::cast<HeldPieces>(pieces_for(look(step, objects)));
+      return nb::cast<LocalPieces>(pieces_for(look(step, objects)));
     } catch (nb::python_error& error) {
       raised.emplace(error);
       return invalid("{}", nb::str(error.value()).c_str());
@@ -171,7 +170,7 @@ HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_a
 // Asks Python for pieces, whatever thread it is on; what that raises is kept for then.
 OwnPieces own_by(const nb::object& callable, std::optional<nb::python_error>& raised) {
   if (callable.is_none()) return {};
-  return [&](const std::vector<Differing>& found) -> Result<HeldPieces> {
+  return [&](const std::vector<Differing>& found) -> Result<LocalPieces> {
     const nb::gil_scoped_acquire locked;
     try {
       nb::list listed;
@@ -179,7 +178,7 @@ OwnPieces own_by(const nb::object& callable, std::optional<nb::python_error>& ra
         listed.append(
             nb::make_tuple(one.tensor, one.rank, one.other, one.whole, one.first));
       }
-      return nb::cast<HeldPieces>(callable(listed));
+      return nb::cast<LocalPieces>(callable(listed));
     } catch (nb::python_error& error) {
       raised.emplace(error);
       return invalid("{}", nb::str(error.value()).c_str());
@@ -199,7 +198,7 @@ auto with_own(const nb::object& callable, const auto& call) {
   }
 }
 
-HeldHandle save(HeldJob& self, int64_t step, const HeldPieces& pieces,
+HeldHandle save(HeldJob& self, int64_t step, const LocalPieces& pieces,
                 nb::object owners, Numbers metrics, std::string parallel,
                 uint64_t stream, const nb::object& own) {
   return with_own(own, [&](const OwnPieces& ask) {
@@ -213,7 +212,7 @@ HeldHandle save(HeldJob& self, int64_t step, const HeldPieces& pieces,
   });
 }
 
-void attach(HeldJob& self, const HeldPieces& pieces, uint64_t stream,
+void attach(HeldJob& self, const LocalPieces& pieces, uint64_t stream,
             const nb::object& own) {
   with_own(own, [&](const OwnPieces& ask) {
     self.call([&](Job& job) { return job.attach(pieces, stream_of(stream), ask); });
@@ -234,34 +233,34 @@ void bind_looked(nb::module_& m) {
               nb::for_getter(nb::sig("def objects(self) -> typing.Any")))
       .def_ro("rank_objects", &Looked::rank_objects,
               "What each rank saved for itself.");
-  nb::class_<HeldPiece>(m, "HeldPiece", "A box of a tensor in this process's memory.")
+  nb::class_<LocalPiece>(m, "HeldPiece", "A box of a tensor in this process's memory.")
       .def(
           "__init__",
-          [](HeldPiece* self, const Array& array, const std::vector<int64_t>& shape,
+          [](LocalPiece* self, const Array& array, const std::vector<int64_t>& shape,
              const Box& box, bool at_once) {
-            new (self) HeldPiece(make_piece(array, shape, box, at_once));
+            new (self) LocalPiece(part_of(array, shape, box, at_once));
           },
           nb::arg("array"), nb::arg("shape"), nb::arg("box"),
           nb::arg("at_once") = false);
-  nb::class_<HeldPieces>(
+  nb::class_<LocalPieces>(
       m, "Pieces",
       "Boxes. Made once, and passed again for as long as the tensors "
       "are the same.")
-      .def(nb::init_implicit<std::vector<HeldPiece>>())
-      .def("__len__", &HeldPieces::size)
+      .def(nb::init_implicit<std::vector<LocalPiece>>())
+      .def("__len__", &LocalPieces::size)
       .def(
           "plus",
-          [](HeldPieces pieces, const std::vector<HeldPiece>& more) {
-            std::vector<HeldPiece>& all = pieces.edit();
+          [](LocalPieces pieces, const std::vector<LocalPiece>& more) {
+            std::vector<LocalPiece>& all = pieces.edit();
             all.insert(all.end(), more.begin(), more.end());
             return pieces;
           },
           nb::arg("more"))
       .def(
           "replaced",
-          [](HeldPieces pieces, const std::vector<size_t>& places,
-             const std::vector<HeldPiece>& others) {
-            std::vector<HeldPiece>& all = pieces.edit();
+          [](LocalPieces pieces, const std::vector<size_t>& places,
+             const std::vector<LocalPiece>& others) {
+            std::vector<LocalPiece>& all = pieces.edit();
             for (size_t k = 0; k < std::min(places.size(), others.size()); ++k) {
               all.at(places[k]) = others[k];
             }
@@ -271,9 +270,9 @@ void bind_looked(nb::module_& m) {
           "The same boxes, but for those at these places, which are others.")
       .def(
           "moved",
-          [](HeldPieces pieces, const std::vector<size_t>& places,
+          [](LocalPieces pieces, const std::vector<size_t>& places,
              const std::vector<uint64_t>& addresses) {
-            std::vector<HeldPiece>& all = pieces.edit();
+            std::vector<LocalPiece>& all = pieces.edit();
             for (size_t k = 0; k < std::min(places.size(), addresses.size()); ++k) {
               ByteSpan& memory = all.at(places[k]).memory;
               auto* const first = reinterpret_cast<std::byte*>(addresses[k]);  // NOLINT

@@ -60,7 +60,7 @@ HeldHandle HeldSaver::save(SaveRequest request, const std::vector<Array>& arrays
     const std::lock_guard<std::mutex> lock(mutex_);
     const bool again = last_.collection != nullptr;
     LocalState state =
-        unwrap(make_local_state(locals(arrays), again ? &last_ : nullptr));
+        unwrap(make_local_state(pieces_of(arrays), again ? &last_ : nullptr));
     request.state = &state;
     SaveHandle begun = unwrap(saver_->save(request));
     last_ = {.collection = state.collection, .rank = 0, .pieces = {}};

@@ -1,0 +1,64 @@
+#include "holdfast/memory/local_piece.h"
+
+#include <algorithm>
+
+namespace holdfast {
+
+Result<void> read_piece(const LocalPiece& piece, int64_t first, ByteSpan into) {
+  if (piece.device == nullptr) {
+    gather(piece.place(), piece.memory, first, into);
+    return {};
+  }
+  HOLDFAST_TRY(piece.device->read(piece.place(), piece.memory, first, into));
+  return HOLDFAST_TRY(piece.device->mark()).wait();
+}
+
+bool LocalPiece::is_same_box(const LocalPiece& other) const {
+  return box == other.box && (tensor == other.tensor || *tensor == *other.tensor);
+}
+
+bool operator==(const LocalPiece& a, const LocalPiece& b) {
+  return a.memory.data() == b.memory.data() && a.memory.size() == b.memory.size() &&
+         a.is_same_box(b) && a.map == b.map && a.device == b.device &&
+         a.at_once == b.at_once;
+}
+
+LocalPiece make_piece(Tensor tensor, const Box& box, ByteSpan memory, const Map& map) {
+  return {.tensor = std::make_shared<const Tensor>(std::move(tensor)),
+          .box = box,
+          .memory = memory,
+          .map = map};
+}
+
+LocalPiece whole_piece(Tensor tensor, ByteSpan memory, const Map& map) {
+  const Box box = Box::whole(tensor.shape);
+  return make_piece(std::move(tensor), box, memory, map);
+}
+
+std::optional<ByteView> LocalPiece::window(int64_t first, int64_t size) const {
+  if (map != Map::dense(box, bytes_of(tensor->dtype), map.offset)) return std::nullopt;
+  return memory.subspan(static_cast<size_t>(map.offset + first),
+                        static_cast<size_t>(size));
+}
+
+Result<Digest128> digest_of(const LocalPiece& piece) {
+  return digest_of(piece, 0, piece.bytes());
+}
+
+Result<Digest128> digest_of(const LocalPiece& piece, int64_t first, int64_t size) {
+  if (piece.device == nullptr) {
+    if (const auto window = piece.window(first, size)) return xxh3_128(*window);
+  }
+  constexpr int64_t kWindow = int64_t{1} << 20;
+  Bytes buffer(static_cast<size_t>(std::min(kWindow, size)));
+  Xxh3Stream stream;
+  for (int64_t at = 0; at < size; at += kWindow) {
+    const ByteSpan window =
+        ByteSpan(buffer).first(static_cast<size_t>(std::min(kWindow, size - at)));
+    HOLDFAST_TRY(read_piece(piece, first + at, window));
+    stream.append(window);
+  }
+  return stream.digest();
+}
+
+}  // namespace holdfast
