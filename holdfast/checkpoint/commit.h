@@ -39,6 +39,9 @@ inline constexpr Tag kOpenTag = 0x480e;      // open()
 inline constexpr Tag kCloseTag = 0x4810;     // close()
 inline constexpr Tag kReadableTag = 0x4812;  // restore.h
 
+// What is no tensor, once the training thread has gathered it.
+using FutureObjects = Future<Result<SaveObjects>>;
+
 // One save of one rank.
 struct SaveTask {
   int64_t serial = 0;

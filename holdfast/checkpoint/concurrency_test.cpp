@@ -353,27 +353,34 @@ TEST(Failures, OptionsThatMakeNoSenseAreRefused) {
 
 // Tensors are copied while the objects are gathered.
 struct LateObjects : ::testing::Test {
-  SaveHandle save(int64_t step) {
-    promised = std::make_shared<FutureObjects>();
+  SaveHandle save(int64_t step, std::function<Result<SaveObjects>()> make) {
     const LocalState state = job.state(0);
-    return saver->save({.step = step, .state = &state, .objects_later = promised})
+    return saver->save({.step = step, .state = &state, .make_objects = std::move(make)})
         .value();
+  }
+  bool is_captured() const {
+    return std::ranges::any_of(events.records(), [](const EventRecord& record) {
+      return record.name == "save_captured";
+    });
+  }
+  SaverOptions options() {
+    SaverOptions options = in_background();
+    options.events = &events;
+    return options;
   }
 
   MemoryEnv env{1};
   Job job{replicated(tensors(), 1)};
-  std::unique_ptr<Saver> saver =
-      Saver::open(env, kRun, nullptr, in_background()).value();
-  std::shared_ptr<FutureObjects> promised;
+  CollectingSink events;
+  std::unique_ptr<Saver> saver = Saver::open(env, kRun, nullptr, options()).value();
 };
 
-TEST_F(LateObjects, ASaveIsCapturedWithoutThemAndDurableWithThem) {
-  const SaveHandle handle = save(1);
-  EXPECT_OK(handle.captured());
-  EXPECT_FALSE(handle.is_done());
-  promised->keep(SaveObjects{.of_all = Object(Object::Value(int64_t{7})),
-                             .of_rank = Object(Object::Value(0.5))});
-  promised->keep(invalid("the first one counts"));
+TEST_F(LateObjects, TensorsAreCapturedWhileTheyAreMade) {
+  const SaveHandle handle = save(1, [&]() -> Result<SaveObjects> {
+    while (!is_captured()) std::this_thread::yield();
+    return SaveObjects{.of_all = Object(Object::Value(int64_t{7})),
+                       .of_rank = Object(Object::Value(0.5))};
+  });
   ASSERT_OK(handle.durable());
   ASSERT_OK(saver->close());
   Job back(replicated(tensors(), 1));
@@ -383,11 +390,10 @@ TEST_F(LateObjects, ASaveIsCapturedWithoutThemAndDurableWithThem) {
 }
 
 TEST_F(LateObjects, ASaveThatGetsAnErrorInsteadIsDropped) {
-  const SaveHandle handle = save(1);
-  promised->keep(unavailable("there are none"));
+  const SaveHandle handle =
+      save(1, [] { return Result<SaveObjects>(unavailable("there are none")); });
   EXPECT_ERROR(handle.durable(), ErrorCode::kUnavailable);
-  const SaveHandle next = save(2);
-  promised->keep(SaveObjects{});
+  const SaveHandle next = save(2, [] { return Result<SaveObjects>(SaveObjects{}); });
   EXPECT_OK(next.durable());
   EXPECT_OK(saver->close());
 }

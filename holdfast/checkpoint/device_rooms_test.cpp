@@ -108,9 +108,9 @@ TEST_P(OnADevice, WhatSettlesByTheWayMakesTrainingsStreamWait) {
   };
   save(1);
   save(2);
-  ASSERT_OK(saver->prepare(state, training));
+  ASSERT_OK(saver->prepare(state));
   save(3);
-  saver->propose(4, training);
+  saver->propose(4);
   EXPECT_EQ(cuda.waits_of(nullptr), 0);
 }
 

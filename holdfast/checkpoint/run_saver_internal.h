@@ -21,8 +21,8 @@ class RunSaver : public Saver {
   }
 
   const Path& run() const override { return run_.path(); }
-  Result<void> prepare(const LocalState& state, CudaStream stream) override;
-  Message propose(int64_t step, CudaStream stream, bool last) override;
+  Result<void> prepare(const LocalState& state) override;
+  Message propose(int64_t step, bool last) override;
   Result<SaveHandle> save(SaveRequest request) override;
   bool has_to_raise() override;
   bool may_tear() const override;
@@ -37,8 +37,9 @@ class RunSaver : public Saver {
   using Task = std::shared_ptr<SaveTask>;  // of the two threads, one after the other
 
   // Of the training thread (saver.cpp).
-  Result<Message> agree(int64_t step, CudaStream stream, bool last);
-  bool make_room(bool last) HOLDFAST_REQUIRES(mutex_);
+  Result<Message> agree(int64_t step, bool last);
+  Result<bool> wait_for_room(bool last);
+  bool has_room() HOLDFAST_REQUIRES(mutex_);
   void supersede_waiting() HOLDFAST_REQUIRES(mutex_);
   bool is_to_raise() const HOLDFAST_REQUIRES(mutex_);
   std::optional<Error> take_failure() HOLDFAST_REQUIRES(mutex_);

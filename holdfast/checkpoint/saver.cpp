@@ -73,11 +73,10 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
 
 Result<SaveHandle> RunSaver::save(SaveRequest request) {
   if (closed_) return invalid("{}: the saver is closed", run_.path().native());
-  settle({}, request.stream);
-  const Message decision =
-      request.decision.has_value()
-          ? *std::exchange(request.decision, std::nullopt)
-          : HOLDFAST_TRY(agree(request.step, request.stream, request.last));
+  if (!unsettled_.empty()) settle({}, request.stream);  // or there may never be room
+  const Message decision = request.decision.has_value()
+                               ? *std::exchange(request.decision, std::nullopt)
+                               : HOLDFAST_TRY(agree(request.step, request.last));
   serial_ = decision.serial;
   if (decision.error.has_value()) return *decision.error;
   if (decision.kind == "skip") {
@@ -88,31 +87,37 @@ Result<SaveHandle> RunSaver::save(SaveRequest request) {
     tell(SaveSkipped{.step = request.step});
     return skipped;
   }
+  const auto make_objects = request.make_objects;
   const Task task = make_task(std::move(request), decision);
   const SaveHandle handle = task->handle;
-  enqueue(task);
+  const auto objects = task->objects;
+  if (make_objects && !options_.background) objects->keep(make_objects());
+  enqueue(task);  // from here on the tensors are copied
+  if (make_objects && options_.background) objects->keep(make_objects());
   return handle;
 }
 
 // Rank 0 decides for all, so that nobody waits for a save that others do not make.
-Result<Message> RunSaver::agree(int64_t step, CudaStream stream, bool last) {
+Result<Message> RunSaver::agree(int64_t step, bool last) {
   if (!agree_.coordinator()) {
     // Rank 0 may be waiting for room.
     return agree_.hear(++serial_, options_.agree_within + options_.write_within);
   }
-  const Message decision = propose(step, stream, last);
+  const Message decision = propose(step, last);
   // A rank that cannot be told does not vote, which ends the attempt in its time.
   static_cast<void>(agree_.tell_all(decision, options_.agree_within));
   return decision;
 }
 
-Message RunSaver::propose(int64_t step, CudaStream stream, bool last) {
-  settle({}, stream);  // or there may never be room
+Message RunSaver::propose(int64_t step, bool last) {
+  const Result<bool> room = wait_for_room(last);
   Message decision{.serial = ++serial_, .kind = "go", .attempt = env_.random64()};
   MutexLock lock(mutex_);
   if (std::optional<Error> error = take_failure()) {
     decision.error = error->within(fmt::format("before step {}", step));
-  } else if (!make_room(last)) {
+  } else if (!room.ok()) {
+    decision.error = room.error().within(fmt::format("step {}", step));
+  } else if (!*room) {
     decision.kind = "skip";
   } else {
     decision.text = history_.choose();
@@ -139,17 +144,26 @@ std::optional<Error> RunSaver::take_failure() {
   return std::exchange(failure_, std::nullopt);
 }
 
-bool RunSaver::make_room(bool last) {
-  if (in_flight_ < options_.in_flight) return true;
-  switch (options_.backpressure) {
-    case Backpressure::kSkip:
-      if (!last) return false;
-      break;
-    case Backpressure::kNewest: supersede_waiting(); break;
-    case Backpressure::kWait: break;
+// False if the save is to be skipped. A failure that is to be raised needs no room.
+Result<bool> RunSaver::wait_for_room(bool last) {
+  constexpr Duration kSlice = std::chrono::milliseconds(200);
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      if (is_to_raise() || has_room()) return true;
+      if (options_.backpressure == Backpressure::kSkip && !last) return false;
+      changed_.wait_for(mutex_, kSlice);
+    }
+    if (options_.interrupted && options_.interrupted()) {
+      return unavailable("interrupted while waiting for earlier saves");
+    }
   }
-  while (in_flight_ >= options_.in_flight) changed_.wait(mutex_);
-  return true;
+}
+
+bool RunSaver::has_room() {
+  const bool is_full = in_flight_ >= options_.in_flight;
+  if (is_full && options_.backpressure == Backpressure::kNewest) supersede_waiting();
+  return in_flight_ < options_.in_flight;
 }
 
 // Saves that wait to be written make room at once; the committing thread tells the other
@@ -167,29 +181,30 @@ void RunSaver::supersede_waiting() {
 }
 
 RunSaver::Task RunSaver::make_task(SaveRequest&& request, const Message& decision) {
-  auto task = std::make_shared<SaveTask>(SaveTask{.serial = serial_,
-                                                  .attempt = decision.attempt,
-                                                  .step = request.step,
-                                                  .started = env_.now(),
-                                                  .base = decision.text,
-                                                  .plan = nullptr,
-                                                  .shard = {},
-                                                  .guard = nullptr,
-                                                  .writer = nullptr,
-                                                  .objects = nullptr,
-                                                  .manifest = {},
-                                                  .failed = std::nullopt,
-                                                  .copies = {},
-                                                  .handle = SaveHandle(env_),
-                                                  .index = std::nullopt});
+  auto task =
+      std::make_shared<SaveTask>(SaveTask{.serial = serial_,
+                                          .attempt = decision.attempt,
+                                          .step = request.step,
+                                          .started = env_.now(),
+                                          .base = decision.text,
+                                          .plan = nullptr,
+                                          .shard = {},
+                                          .guard = nullptr,
+                                          .writer = nullptr,
+                                          .objects = std::make_shared<FutureObjects>(),
+                                          .manifest = {},
+                                          .failed = std::nullopt,
+                                          .copies = {},
+                                          .handle = SaveHandle(env_),
+                                          .index = std::nullopt});
+  if (!request.make_objects) task->objects->keep(std::move(request.objects));
   Result<void> filled = if_memory_lasts(
       [&] { return fill_task(*task, std::move(request), decision.text); });
   if (!filled.ok()) task->failed = std::move(filled).error();
   return task;
 }
 
-Result<void> RunSaver::prepare(const LocalState& state, CudaStream stream) {
-  settle({}, stream);
+Result<void> RunSaver::prepare(const LocalState& state) {
   return if_memory_lasts([&] { return plan_state(state, Touch::kAhead); });
 }
 
@@ -211,14 +226,7 @@ Result<void> RunSaver::plan_state(const LocalState& state, Touch touch) {
 Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
                                  const std::string& base) {
   HOLDFAST_CHECK(request.state != nullptr, "a save without a state");
-  HOLDFAST_CHECK(request.objects_later == nullptr || options_.background,
-                 "objects that come later, and no thread to wait for them");
   HOLDFAST_TRY(check_texts(request, options_.software));
-  task.objects = request.objects_later;
-  if (task.objects == nullptr) {
-    task.objects = std::make_shared<FutureObjects>();
-    task.objects->keep(std::move(request.objects));
-  }
   // The copying begins at once, and comes first.
   HOLDFAST_TRY(plan_state(*request.state, Touch::kAheadIdly));
   task.plan = plan_;

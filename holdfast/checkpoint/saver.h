@@ -74,6 +74,9 @@ struct SaverOptions {
   bool background = true;
   // With one, settle() must be called before the state changes (guard.h).
   Guard guard = Guard::kOff;
+  // Asked a few times a second, on the training thread, while save() waits for room. True
+  // ends the wait, and the save fails on all ranks: Python's Ctrl-C comes this way.
+  std::function<bool()> interrupted{};
   // Saves that fail for reasons that may pass are raised once none has succeeded for so
   // long; never, if it is not set.
   std::optional<Duration> fail_after{};
@@ -93,16 +96,14 @@ struct SaveObjects {
   Object of_all{};   // the same on all ranks; rank 0's is kept
   Object of_rank{};  // this rank's alone
 };
-using FutureObjects = Future<Result<SaveObjects>>;
-
 struct SaveRequest {
   int64_t step = 0;
   // Its memory stays alive and unchanged until the save is captured, or settled.
   const LocalState* state = nullptr;
   SaveObjects objects{};
-  // Or, if it takes long to gather them: the tensors are copied meanwhile. To be kept on the
-  // same thread, before any other call; an error ends the save. Only with background threads.
-  std::shared_ptr<FutureObjects> objects_later{};
+  // Or, if it takes long to gather them: called by save() on the same thread, while the
+  // tensors are being copied. An error drops the save on all ranks.
+  std::function<Result<SaveObjects>()> make_objects{};
   std::map<std::string, double> metrics{};
   std::string parallel{};  // the parallel configuration, in words
   std::string parent{};    // the step folder that the job went on from
@@ -135,17 +136,15 @@ class Saver {
   virtual ~Saver() = default;
 
   // Plans for the state and makes the ring, so that the first save is like the others.
-  // Not needed. Settles for the stream, as save() and propose() do.
-  virtual Result<void> prepare(const LocalState& state,
-                               CudaStream stream = nullptr) = 0;
+  // Not needed. Earlier saves are settled.
+  virtual Result<void> prepare(const LocalState& state) = 0;
 
   // Rank 0's word about the save that comes next, for a caller that has something to tell
   // all ranks before it anyway: whether it is made, skipped, or fails. Waits for room.
   // `last` is that of SaveRequest.
-  virtual Message propose(int64_t step, CudaStream stream = nullptr,
-                          bool last = false) = 0;
+  virtual Message propose(int64_t step, bool last = false) = 0;
 
-  // Begins to save. Fails on all ranks alike if earlier saves did (see above), and with
+  // Begins to save; settles the save before it if nobody has. Fails on all ranks alike if earlier saves did (see above), and with
   // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a
   // save that turns out to be impossible or is skipped.
   virtual Result<SaveHandle> save(SaveRequest request) = 0;

@@ -135,12 +135,13 @@ Result<void> Job::fetch(const Path& run) {
 Result<void> Job::attach(const LocalPieces& pieces, CudaStream stream,
                          const OwnPieces& own) {
   doing_ = "the first look at the state";
+  static_cast<void>(settle({}, stream));
   LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, own == nullptr, stream));
   if (own != nullptr && transport_ != nullptr) {
     const LocalPieces parted = HOLDFAST_TRY(part(pieces, state, own, stream));
     state = HOLDFAST_TRY(gatherer_.gather(parted, false));
   }
-  return saver_->prepare(state, stream);
+  return saver_->prepare(state);
 }
 
 // The pieces with what differs made each rank's own.
@@ -184,7 +185,7 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
   if (restored.folder == fetched_.folder) restored.tier = fetched_.tier;
   parent_ = restored.folder.filename().native();
   resumed_ = appointed_ = restored.step;
-  HOLDFAST_TRY(saver_->prepare(state, options.stream));
+  HOLDFAST_TRY(saver_->prepare(state));
   return restored;
 }
 
@@ -279,7 +280,7 @@ Result<SaveHandle> Job::save(JobState job) {
       saver_->save({.step = job.step,
                     .state = &state,
                     .objects = std::move(job.objects),
-                    .objects_later = std::move(job.objects_later),
+                    .make_objects = std::move(job.make_objects),
                     .metrics = job.metrics,
                     .parallel = job.parallel,
                     .parent = parent_,
@@ -313,7 +314,7 @@ Result<LocalState> Job::gather(const JobState& job, std::optional<Message>& deci
   if (ranks_.coordinator()) {
     decision = job.own != nullptr && saver_->replicas_differ()
                    ? Message{.kind = kCompare}
-                   : saver_->propose(job.step, job.stream, stopping_);
+                   : saver_->propose(job.step, stopping_);
     if (transport_ != nullptr) word = encode_message(*decision);
   }
   LocalState state = HOLDFAST_TRY(
@@ -329,13 +330,11 @@ Result<Durable> Job::wait_stopped(const SaveHandle& handle) {
 
 Settled Job::settle(const std::vector<std::string>& changed, CudaStream stream) {
   const Instant start = env_.now();
-  Settled settled;
-  if (options_.saver.guard != Guard::kOff) {
-    settled = saver_->settle(changed, stream);
-  } else if (newest_.has_value()) {
-    static_cast<void>(newest_->handle.captured());  // nobody else waits for the copy
-    static_cast<void>(saver_->settle({}, stream));  // ends the comparing of replicas
+  if (options_.saver.guard == Guard::kOff && newest_.has_value()) {
+    static_cast<void>(
+        newest_->handle.captured());  // the saver does not wait for the copy
   }
+  Settled settled = saver_->settle(changed, stream);
   const Duration waited =
       env_.now() - start + std::exchange(awaited_, Duration::zero());
   settled.waited = std::chrono::duration<double>(waited).count();

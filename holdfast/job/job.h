@@ -54,7 +54,7 @@ struct JobState {
   int64_t step = 0;
   LocalPieces pieces{};
   SaveObjects objects{};
-  std::shared_ptr<FutureObjects> objects_later{};  // as in SaveRequest
+  std::function<Result<SaveObjects>()> make_objects{};  // as in SaveRequest
   std::map<std::string, double> metrics{};
   std::string parallel{};
   CudaStream stream = nullptr;  // training's, for pieces on devices

@@ -41,7 +41,6 @@ void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
                 bool direct, const std::optional<std::string>& fail_after,
                 Texts software, const std::vector<HeldTier>& tiers,
                 bool allow_unreachable_tiers) {
-  auto warnings = std::make_unique<Warnings>(env());
   SaverOptions options{.ring_bytes = ring,
                        .in_flight = in_flight,
                        .backpressure = backpressure_of(backpressure),
@@ -55,17 +54,8 @@ void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
                        .direct = direct,
                        .fail_after = fail_after_of(fail_after),
                        .job = scheduler_job(variable),
-                       .software = std::move(software),
-                       .events = warnings.get()};
-  auto opened = [&] {
-    const nb::gil_scoped_release unlocked;
-    unwrap(fetch_newest(env(), path, storage_of(tiers),
-                        {.allow_unreachable_tiers = allow_unreachable_tiers,
-                         .events = warnings.get()}));
-    return unwrap(Saver::open(env(), path, nullptr, std::move(options)));
-  }();
-  new (self) HeldSaver(std::move(opened), std::move(warnings),
-                       room_of(backpressure_of(backpressure), in_flight));
+                       .software = std::move(software)};
+  new (self) HeldSaver(path, std::move(options));
 }
 
 HeldHandle save(HeldSaver& self, int64_t step, const std::vector<Array>& arrays,

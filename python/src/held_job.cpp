@@ -1,13 +1,23 @@
 #include "held_job.h"
 
+#include "transport.h"
+
 namespace holdfast::python {
+
+HeldJob::HeldJob(const Path& run, nb::object transport, JobOptions options)
+    : transport_(std::move(transport)) {
+  Transport* const over =
+      transport_.is_none() ? nullptr : &nb::cast<HeldTransport&>(transport_).get();
+  options.saver.interrupted = [this] { return interruption_.seen(); };
+  const nb::gil_scoped_release unlocked;
+  job_ = unwrap(Job::open(env(), run, over, std::move(options)));
+}
 
 HeldJob::~HeldJob() {
   if (forks() != forks_) {
     static_cast<void>(job_.release());  // its threads are not here to be joined
     return;
   }
-  give_up_objects();
   const nb::gil_scoped_release unlocked;
   job_.reset();
 }
@@ -19,21 +29,11 @@ void HeldJob::check_process() const {
 }
 
 HeldHandle HeldJob::save(JobState state, nb::object owners) {
-  make_room(state.stream);
-  objects_ = std::make_shared<FutureObjects>();
-  state.objects_later = objects_;
-  const SaveHandle handle = call([&](Job& job) { return job.save(std::move(state)); });
+  forget_done();
+  const SaveHandle handle = interruption_.watch(
+      [&] { return call([&](Job& job) { return job.save(std::move(state)); }); });
   return under_way_.emplace_back(
       HeldHandle{handle, std::make_shared<nb::object>(std::move(owners))});
-}
-
-void HeldJob::give_objects(Result<SaveObjects> objects) {
-  if (objects_ != nullptr) objects_->keep(std::move(objects));
-  objects_ = nullptr;
-}
-
-void HeldJob::give_up_objects(std::string_view why) {
-  give_objects(unavailable("objects: {}", why));
 }
 
 void HeldJob::forget_done() {
@@ -42,21 +42,11 @@ void HeldJob::forget_done() {
                 [](const HeldHandle& save) { return save.handle.is_done(); });
 }
 
-// Before the next save, which would wait and could not be interrupted.
-void HeldJob::make_room(CudaStream stream) {
-  give_up_objects();
-  forget_done();
-  if (under_way_.size() < room_) return;
-  static_cast<void>(settle({}, stream, std::nullopt));  // else none is done
-  wait_room(std::deque<HeldHandle>(under_way_), room_);
-}
-
 Settled HeldJob::settle(const std::vector<std::string>& changed, CudaStream stream,
                         std::optional<double> timeout) {
-  give_up_objects();
   check_process();
   unwrap(call_interruptibly(timeout, [&](Instant until) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     return job_->await_capture(until);
   }));
   return call([&](Job& job) { return Result<Settled>(job.settle(changed, stream)); });
@@ -80,7 +70,7 @@ void HeldJob::close(std::optional<double> timeout, bool alone, bool orderly) {
     return call([&](Job& job) { return job.close(deadline); });
   }
   unwrap(call_interruptibly(left(), [&](Instant until) {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     return alone ? job_->close_alone(until, orderly) : job_->close(until);
   }));
 }

@@ -19,9 +19,8 @@ namespace holdfast::python {
 // All calls need the GIL and let go of it while they wait.
 class HeldJob {
  public:
-  // `room` is that of wait_room.
-  HeldJob(std::unique_ptr<Job> job, nb::object transport, size_t room)
-      : room_(room), transport_(std::move(transport)), job_(std::move(job)) {}
+  // `options` without `interrupted`, which is Python's Ctrl-C.
+  HeldJob(const Path& run, nb::object transport, JobOptions options);
   ~HeldJob();
   HeldJob(const HeldJob&) = delete;
   HeldJob& operator=(const HeldJob&) = delete;
@@ -30,7 +29,7 @@ class HeldJob {
   auto call(const Call& call) {
     check_process();
     const nb::gil_scoped_release unlocked;
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::recursive_mutex> lock(mutex_);
     return unwrap(call(*job_));
   }
 
@@ -46,11 +45,7 @@ class HeldJob {
     return job_->take_notes();
   }
 
-  // `state` without objects: they follow, and the save waits for them.
   HeldHandle save(JobState state, nb::object owners);
-  void give_objects(Result<SaveObjects> objects);
-  // Of a save whose caller did not come so far: others shall not wait for it.
-  void give_up_objects(std::string_view why = "they were never given");
 
   // Ctrl-C and the timeout end the wait for what is to be settled; then nothing is.
   Settled settle(const std::vector<std::string>& changed, CudaStream stream,
@@ -61,15 +56,15 @@ class HeldJob {
  private:
   void check_process() const;
   void forget_done();
-  void make_room(CudaStream stream);
 
   const pid_t process_ = ::getpid();
   const int forks_ = forks();
-  const size_t room_;
-  nb::object transport_;                    // outlives the job
-  std::shared_ptr<FutureObjects> objects_;  // that the last save waits for
-  std::deque<HeldHandle> under_way_;        // guarded by the GIL
-  std::mutex mutex_;                        // of the job; taken without the GIL
+  nb::object transport_;  // outlives the job
+  Interruption interruption_;
+  std::deque<HeldHandle> under_way_;  // guarded by the GIL
+  // Guards the job, and is taken without the GIL. What a save asks of Python may use the
+  // job, too.
+  std::recursive_mutex mutex_;
   std::unique_ptr<Job> job_;
 };
 

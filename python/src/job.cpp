@@ -86,8 +86,6 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
               double agree_within, const std::optional<std::string>& fail_after,
               Texts software, const std::vector<HeldTier>& tiers,
               const nb::dict& schedule, bool allow_unreachable_tiers) {
-  Transport* const over =
-      transport.is_none() ? nullptr : &nb::cast<HeldTransport&>(transport).get();
   JobOptions options{.schedule = schedule_of(every, schedule),
                      .grace = seconds(grace, "grace"),
                      .signals = signals,
@@ -107,12 +105,7 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
                                .agree_within = seconds(agree_within, "agree_within"),
                                .job = scheduler_job(variable),
                                .software = std::move(software)}};
-  auto opened = [&] {
-    const nb::gil_scoped_release unlocked;
-    return unwrap(Job::open(env(), path, over, std::move(options)));
-  }();
-  new (self) HeldJob(std::move(opened), std::move(transport),
-                     room_of(backpressure_of(backpressure), in_flight));
+  new (self) HeldJob(path, std::move(transport), std::move(options));
 }
 
 struct Looked {
@@ -198,18 +191,39 @@ auto with_own(const nb::object& callable, const auto& call) {
   }
 }
 
+// Asks Python for the objects of a save; what that raises is kept for then.
+auto objects_by(const nb::callable& make, std::optional<nb::python_error>& raised) {
+  return [&]() -> Result<SaveObjects> {
+    const nb::gil_scoped_acquire locked;
+    try {
+      const nb::tuple made = nb::cast<nb::tuple>(make());
+      return SaveObjects{.of_all = to_object(made[0], "objects"),
+                         .of_rank = to_object(made[1], "rank_objects")};
+    } catch (const nb::python_error& error) {
+      raised.emplace(error);
+      return unavailable("objects: {}", nb::str(error.value()).c_str());
+    } catch (const Raised& error) {
+      return error.error();
+    }
+  };
+}
+
 HeldHandle save(HeldJob& self, int64_t step, const LocalPieces& pieces,
                 nb::object owners, Numbers metrics, std::string parallel,
-                uint64_t stream, const nb::object& own) {
-  return with_own(own, [&](const OwnPieces& ask) {
+                const nb::callable& objects, uint64_t stream, const nb::object& own) {
+  std::optional<nb::python_error> raised;
+  HeldHandle handle = with_own(own, [&](const OwnPieces& ask) {
     return self.save({.step = step,
                       .pieces = pieces,
+                      .make_objects = objects_by(objects, raised),
                       .metrics = std::move(metrics),
                       .parallel = std::move(parallel),
                       .stream = stream_of(stream),
                       .own = ask},
                      std::move(owners));
   });
+  if (raised.has_value()) throw nb::python_error(*raised);
+  return handle;
 }
 
 void attach(HeldJob& self, const LocalPieces& pieces, uint64_t stream,
@@ -217,11 +231,6 @@ void attach(HeldJob& self, const LocalPieces& pieces, uint64_t stream,
   with_own(own, [&](const OwnPieces& ask) {
     self.call([&](Job& job) { return job.attach(pieces, stream_of(stream), ask); });
   });
-}
-
-void give_objects(HeldJob& self, nb::handle of_all, nb::handle of_rank) {
-  self.give_objects(SaveObjects{.of_all = to_object(of_all, "objects"),
-                                .of_rank = to_object(of_rank, "rank_objects")});
 }
 
 void bind_looked(nb::module_& m) {
@@ -323,22 +332,19 @@ void bind_job(nb::module_& m) {
           nb::arg("step"), nb::arg("updated") = true,
           "None, or for a save (stop, why): the same on all ranks.")
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
-           nb::arg("metrics"), nb::arg("parallel"), nb::arg("stream") = 0,
-           nb::arg("own") = nb::none(),
+           nb::arg("metrics"), nb::arg("parallel"), nb::arg("objects"),
+           nb::arg("stream") = 0, nb::arg("own") = nb::none(),
            nb::sig(
                "def save(self, step: int, pieces: Pieces, owners: object | None, "
                "metrics: collections.abc.Mapping[str, float], parallel: str, "
+               "objects: collections.abc.Callable[[], tuple[typing.Any, typing.Any]], "
                "stream: int = 0, own: collections.abc.Callable[[list[tuple[str, int, "
                "int, bool, bool]]], Pieces] | None = None) -> SaveHandle"),
-           "Begins to copy. One of the two that follow must come next. With `own` a "
-           "part\n"
-           "of the replicas is compared, and what differs is made each rank's own.")
-      .def("objects", &give_objects, nb::arg("objects").none(),
-           nb::arg("rank_objects").none(), "What else is in that save.")
-      .def(
-          "no_objects",
-          [](HeldJob& self, const std::string& why) { self.give_up_objects(why); },
-          nb::arg("why"), "That save is dropped, by all ranks.")
+           "Begins to copy, and calls `objects` meanwhile: it gives what is the same "
+           "on\n"
+           "all ranks and what is this rank's. What it raises drops the save on all\n"
+           "ranks. With `own` a part of the replicas is compared, and what differs is\n"
+           "made each rank's own.")
       .def(
           "loss",
           [](HeldJob& self, int64_t step, double value) {

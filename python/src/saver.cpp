@@ -1,5 +1,6 @@
 #include "saver.h"
 
+#include "holdfast/checkpoint/fetch.h"
 #include "holdfast/schedule/cadence.h"
 
 namespace holdfast::python {
@@ -19,19 +20,17 @@ std::optional<Duration> fail_after_of(const std::optional<std::string>& text) {
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
-void wait_room(const std::deque<HeldHandle>& saves, size_t room) {
-  while (true) {
-    std::deque<HeldHandle> open;
-    for (const HeldHandle& save : saves) {
-      if (!save.handle.is_done()) open.push_back(save);
-    }
-    if (open.size() < room) return;
-    // What became of it is told elsewhere.
-    const SaveHandle& oldest = open.front().handle;
-    static_cast<void>(wait_interruptibly(
-        std::nullopt, [&](Instant until) { return oldest.durable(until); },
-        [&] { return oldest.is_done(); }));
-  }
+HeldSaver::HeldSaver(const Path& run, SaverOptions options)
+    : warnings_(std::make_unique<Warnings>(env())) {
+  options.events = warnings_.get();
+  options.interrupted = [this] { return interruption_.seen(); };
+  std::vector<std::shared_ptr<StorageTier>> tiers;
+  for (const TierCopy& copy : options.tiers) tiers.push_back(copy.tier);
+  const nb::gil_scoped_release unlocked;
+  unwrap(fetch_newest(env(), run, tiers,
+                      {.allow_unreachable_tiers = options.allow_unreachable_tiers,
+                       .events = options.events}));
+  saver_ = unwrap(Saver::open(env(), run, nullptr, std::move(options)));
 }
 
 HeldSaver::~HeldSaver() {
@@ -54,8 +53,7 @@ HeldHandle HeldSaver::save(SaveRequest request, const std::vector<Array>& arrays
                            nb::object owners) {
   check_process();
   forget_done();
-  wait_room(std::deque<HeldHandle>(under_way_), room_);
-  const SaveHandle handle = [&] {
+  const SaveHandle handle = interruption_.watch([&] {
     const nb::gil_scoped_release unlocked;
     const std::lock_guard<std::mutex> lock(mutex_);
     const bool again = last_.collection != nullptr;
@@ -65,7 +63,7 @@ HeldHandle HeldSaver::save(SaveRequest request, const std::vector<Array>& arrays
     SaveHandle begun = unwrap(saver_->save(request));
     last_ = {.collection = state.collection, .rank = 0, .pieces = {}};
     return begun;
-  }();
+  });
   const HeldHandle held{handle, std::make_shared<nb::object>(std::move(owners))};
   under_way_.push_back(held);
   return held;

@@ -35,23 +35,36 @@ struct HeldHandle {
   std::shared_ptr<nb::object> owners;  // of the saver and of Python's handle
 };
 
-// Waits until fewer than `room` of the saves are under way, so that the next one need not;
-// Ctrl-C ends this wait. Needs the GIL.
-void wait_room(const std::deque<HeldHandle>& saves, size_t room);
-// Saves that may be under way before one more has to wait; no end of them unless it waits.
-inline size_t room_of(Backpressure backpressure, int in_flight) {
-  return backpressure == Backpressure::kWait ? static_cast<size_t>(in_flight)
-                                             : SIZE_MAX;
-}
+// Ctrl-C during a call that waits without the GIL, for SaverOptions::interrupted.
+class Interruption {
+ public:
+  bool seen() {
+    const nb::gil_scoped_acquire locked;
+    if (PyErr_CheckSignals() == 0) return false;
+    raised_.emplace();
+    return true;
+  }
+  // Calls, and raises what Ctrl-C raised meanwhile instead of what the call failed with.
+  auto watch(const auto& call) {
+    raised_.reset();
+    try {
+      return call();
+    } catch (const Raised&) {
+      if (raised_.has_value()) throw nb::python_error(*raised_);
+      throw;
+    }
+  }
+
+ private:
+  std::optional<nb::python_error> raised_;
+};
 
 // All calls need the GIL and let go of it while they wait. A copy of it in a forked process
 // does nothing: threads and ownership stay with the parent.
 class HeldSaver {
  public:
-  // `warnings` are where its events go; `room` is that of wait_room.
-  HeldSaver(std::unique_ptr<Saver> saver, std::unique_ptr<Warnings> warnings,
-            size_t room)
-      : room_(room), warnings_(std::move(warnings)), saver_(std::move(saver)) {}
+  // `options` without `events` and `interrupted`.
+  HeldSaver(const Path& run, SaverOptions options);
   ~HeldSaver();
   HeldSaver(const HeldSaver&) = delete;
   HeldSaver& operator=(const HeldSaver&) = delete;
@@ -68,7 +81,7 @@ class HeldSaver {
   void forget_done();
 
   const pid_t process_ = ::getpid();
-  const size_t room_;
+  Interruption interruption_;
   std::deque<HeldHandle> under_way_;  // guarded by the GIL
   LocalState last_;                   // guarded by the mutex
   std::mutex mutex_;  // taken without the GIL; save and close are one thread's

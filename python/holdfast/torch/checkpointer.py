@@ -23,7 +23,7 @@ from holdfast.torch.boundaries import Boundaries
 from holdfast.torch.boxes import Rule
 from holdfast.torch.contents import Captured, Contents
 from holdfast.torch.ddp import Buckets
-from holdfast.torch.job import complete, open_job, warn
+from holdfast.torch.job import open_job, warn
 from holdfast.torch.losses import Losses, waited_for
 from holdfast.torch.names import Renaming
 from holdfast.torch.parted import Differing, warning
@@ -475,14 +475,17 @@ class Checkpointer:
         self._stream = _stream()
         known = self._losses.newest(loss)
         job = self._live()
+
+        def begun() -> tuple[dict[str, Any], dict[str, Any]]:
+            """Called while the tensors are copied, before anybody can write to them."""
+            self._unsettled, self._saved = captured, True
+            if job.may_tear():
+                captured.watch()
+            return self._objects(captured)
+
         handle = job.save(step, captured.held, captured.owners,
                           {} if known is None else {"loss": known}, self._contents.parallel,
-                          self._stream, self._parting(captured))
-        if job.may_tear():
-            captured.watch()
-        self._unsettled = captured
-        self._saved = True
-        complete(job, lambda: self._objects(captured))
+                          begun, self._stream, self._parting(captured))
         if self._at_once and job.may_tear():
             self._settle_now(self._stream, None)
         return handle

@@ -43,7 +43,7 @@ from holdfast.arrays import describe_one
 from holdfast.checkpoint import Tiers
 from holdfast.torch.dcp_planners import LoadPlanner, SavePlanner, Values
 from holdfast.torch.dtypes import torch_dtype
-from holdfast.torch.job import complete, open_job, warn
+from holdfast.torch.job import open_job, warn
 from holdfast.torch.transport import connect
 from holdfast.torch.trees import names_in, unpack
 
@@ -134,8 +134,8 @@ class Writer(StorageWriter):
             if self._job is None:
                 raise ValueError("the writer is closed")
             ranks = 1 if self._transport is None else self._transport.size
-            handle = self._job.save(plan.storage_data, pieces, tensors, {}, f"{ranks} ranks")
-            complete(self._job, lambda: (objects, None))
+            handle = self._job.save(plan.storage_data, pieces, tensors, {}, f"{ranks} ranks",
+                                    lambda: (objects, None))
             handle.durable()
             warn(self._job)
         done: Future[list[WriteResult]] = Future()

@@ -2,7 +2,7 @@
 
 import logging
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from os import PathLike
 from typing import Any
 
@@ -48,18 +48,6 @@ def open_job(
                   "python": platform.python_version()},
         schedule=dict(schedule or {}), allow_unreachable_tiers=allow_unreachable_tiers,
     )
-
-
-def complete(job: _native.Job, make: Callable[[], tuple[Any, Any]]) -> None:
-    """Gives the save that has begun its objects: of all ranks, and of this one.
-
-    Or says that there are none, if `make` fails: the other ranks wait for them.
-    """
-    try:
-        job.objects(*make())
-    except BaseException as error:
-        job.no_objects(f"{type(error).__name__}: {error}")
-        raise
 
 
 def warn(job: _native.Job) -> None:
