@@ -27,25 +27,19 @@ from holdfast._native import (
 )
 from holdfast._native import version as __version__
 from holdfast.checkpoint import Saver, restore
-from holdfast.errors import (
-    ConflictError,
-    CorruptError,
-    Error,
-    NotFoundError,
-    UnavailableError,
-)
+from holdfast.errors import ConflictError, CorruptError, Error, NotFoundError, UnavailableError
 from holdfast.files import Contents, convert, open
 from holdfast.planning import plan
 
 if TYPE_CHECKING:
     from holdfast.torch.checkpointer import Checkpointer
-    from holdfast.torch.onefile import load, save
+    from holdfast.torch.files.single_file import load, save
 
 # These need torch, and import it when they are first asked for.
 _WITH_TORCH = {
     "Checkpointer": "holdfast.torch.checkpointer",
-    "load": "holdfast.torch.onefile",
-    "save": "holdfast.torch.onefile",
+    "load": "holdfast.torch.files.single_file",
+    "save": "holdfast.torch.files.single_file",
 }
 
 

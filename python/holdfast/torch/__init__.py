@@ -5,6 +5,6 @@ with a state_dict) as named pieces and plain objects, and writes it back in plac
 Sharded are for rules (`spec=`) about tensors that do not show how they are cut.
 """
 
-from holdfast.torch.boxes import Part, Sharded
+from holdfast.torch.values.boxes import Part, Sharded
 
 __all__ = ["Part", "Sharded"]

@@ -19,20 +19,21 @@ import torch.distributed as dist
 from holdfast import _native
 from holdfast.checkpoint import Tiers, absolute
 from holdfast.errors import NotFoundError, UnavailableError
-from holdfast.torch.boundaries import Boundaries
-from holdfast.torch.boxes import Rule
-from holdfast.torch.contents import Captured, Contents
-from holdfast.torch.ddp import Buckets
-from holdfast.torch.job import complete, open_job, warn
-from holdfast.torch.losses import Losses, waited_for
-from holdfast.torch.names import Renaming
-from holdfast.torch.parted import Differing, warning
-from holdfast.torch.pieces import Models, Optimizers
-from holdfast.torch.report import Report, compare
-from holdfast.torch.settler import Settler
-from holdfast.torch.steps import Steps, whole_number
-from holdfast.torch.transport import connect
-from holdfast.torch.updates import hook_updates, with_closure
+from holdfast.torch.loop.job import complete, open_job, warn
+from holdfast.torch.loop.losses import Losses, waited_for
+from holdfast.torch.loop.optimizer_hooks import hook_updates, with_closure
+from holdfast.torch.loop.resume_report import Report, compare
+from holdfast.torch.loop.settle_thread import Settler
+from holdfast.torch.loop.step_numbers import Steps, whole_number
+from holdfast.torch.loop.transport import connect
+from holdfast.torch.loop.update_boundaries import Boundaries
+from holdfast.torch.state.capture import Captured
+from holdfast.torch.state.ddp_buckets import Buckets
+from holdfast.torch.state.diverged_replicas import Differing, warning
+from holdfast.torch.state.module_names import Renaming
+from holdfast.torch.state.tensor_state import Models, Optimizers
+from holdfast.torch.state.training_state import Contents
+from holdfast.torch.values.boxes import Rule
 
 _NEVER = "1000000000000 steps"  # a function decides
 STOPPED = 143  # the exit code of a process that was asked to stop and has saved
@@ -169,7 +170,7 @@ class Checkpointer:
         self._asked = False  # whether there is something to resume
         self._attached = False
         self._looked = False  # at all that is saved, when it was there
-        # The newest save, until it is settled; by another thread, too (settler.py).
+        # The newest save, until it is settled; by another thread, too (settle_thread.py).
         self._lock = threading.RLock()
         self._unsettled: Captured | None = None
         self._handle: _native.SaveHandle | None = None

@@ -24,8 +24,8 @@ import torch
 from holdfast import _native
 from holdfast.checkpoint import tiers_of
 from holdfast.errors import NotFoundError
-from holdfast.torch import generators
 from holdfast.torch.checkpointer import Checkpointer
+from holdfast.torch.values import generators
 
 _NEVER = f"{1 << 40} steps"  # the Trainer says when
 

@@ -26,11 +26,12 @@ except ImportError:  # the older name of the same
     from pytorch_lightning.plugins import CheckpointIO
 
 from holdfast.checkpoint import Saver
-from holdfast.torch import generators, places
 from holdfast.torch.checkpointer import Checkpointer
-from holdfast.torch.loader import Loader
-from holdfast.torch.onefile import load
-from holdfast.torch.trees import pack
+from holdfast.torch.data.base_loader import Loader
+from holdfast.torch.files import replace_folder as places
+from holdfast.torch.files.single_file import load
+from holdfast.torch.values import generators
+from holdfast.torch.values.trees import pack
 
 _Path = str | PathLike[str]
 _SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # those that Checkpointer answers

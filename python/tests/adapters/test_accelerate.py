@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import holdfast
-from holdfast.torch.accelerated import Accelerated
+from holdfast.torch.data.accelerate_loader import Accelerated
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 

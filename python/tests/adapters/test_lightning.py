@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import holdfast
-from holdfast.torch import places
+from holdfast.torch.files import replace_folder as places
 from holdfast.torch.lightning import HoldfastCallback, HoldfastIO
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from holdfast import Box
-from holdfast.torch.boxes import Sharded, box_at, check_plain, local_of, part_of
+from holdfast.torch.values.boxes import Sharded, box_at, check_plain, local_of, part_of
 
 
 def fsdp_over_tp(rank, world, dp, tp, rows):

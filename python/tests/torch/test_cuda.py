@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.torch import generators
-from holdfast.torch.holders import Holder
-from holdfast.torch.pieces import Saved, State
+from holdfast.torch.state.stateful import Holder
+from holdfast.torch.state.tensor_state import State
+from holdfast.torch.values import generators
+from holdfast.torch.values.dtypes import Saved
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 

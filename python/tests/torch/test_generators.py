@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import holdfast
-from holdfast.torch.generators import capture, restore
+from holdfast.torch.values.generators import capture, restore
 
 
 def others():

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.torch import losses
+from holdfast.torch.loop import losses
 
 LOSSES = [5.0, 4.0, 1.0, 3.0, 3.5, 4.5]
 

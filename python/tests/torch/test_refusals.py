@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from training import Toy, clear
 
 import holdfast
-from holdfast.torch.contents import Contents
+from holdfast.torch.state.training_state import Contents
 
 
 def same(one, other):

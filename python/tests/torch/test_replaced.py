@@ -17,9 +17,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 
 import holdfast
 from holdfast.arrays import describe_one
-from holdfast.torch import capture
-from holdfast.torch.holders import Holder
-from holdfast.torch.pieces import State
+from holdfast.torch.state import capture
+from holdfast.torch.state.stateful import Holder
+from holdfast.torch.state.tensor_state import State
 
 
 class Net(nn.Module):

@@ -12,10 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import holdfast
-from holdfast.torch import generators
-from holdfast.torch.ddp import Buckets
-from holdfast.torch.holders import Holder
-from holdfast.torch.pieces import Saved, State
+from holdfast.torch.state.ddp_buckets import Buckets
+from holdfast.torch.state.stateful import Holder
+from holdfast.torch.state.tensor_state import State
+from holdfast.torch.values import generators
+from holdfast.torch.values.dtypes import Saved
 
 
 class Net(nn.Module):

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 import holdfast
 from holdfast import TensorName
-from holdfast.torch.dtypes import bytes_of
-from holdfast.torch.trees import TYPE, names_in, pack, unpack
+from holdfast.torch.values.dtypes import bytes_of
+from holdfast.torch.values.trees import TYPE, names_in, pack, unpack
 
 
 def through_a_checkpoint(folder, value, **how):

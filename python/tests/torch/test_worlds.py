@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training import digest
 
 import holdfast
-from holdfast.torch.dtypes import torch_dtype
+from holdfast.torch.values.dtypes import torch_dtype
 
 SAMPLES, BATCH, EPOCHS = 36, 12, 3
 STEPS = (4, 3, 2)  # of each life: the cut changes in the middle of an epoch, and at one's end
