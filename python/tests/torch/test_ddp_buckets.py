@@ -10,7 +10,7 @@ from ranks import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from holdfast.torch.state.ddp_buckets import Buckets
+from holdfast.torch.state.ddp_buckets import BucketOrders
 
 
 class Net(nn.Module):
@@ -35,7 +35,7 @@ def start(how, state=None):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     if state is not None:
         optimizer.load_state_dict(state["optimizer"])
-    return ddp, optimizer, Buckets(ddp)
+    return ddp, optimizer, BucketOrders(ddp)
 
 
 def train(ddp, optimizer, rank, steps, accumulate=1):
@@ -120,8 +120,8 @@ def orders_of_odd_states(rank, world):
     assert buckets.restore(buckets.state()) == []  # it is as it should be
     assert "gradients already" in buckets.restore([("", names[::-1])])[0]
     inner = nn.ModuleDict({"a": ddp, "b": nn.Linear(1, 1)})
-    assert [name for name, _ in Buckets(inner).state()] == ["a"]
-    assert [name for name, _ in Buckets({"g": ddp, "d": inner}).state()] == ["g", "d.a"]
+    assert [name for name, _ in BucketOrders(inner).state()] == ["a"]
+    assert [name for name, _ in BucketOrders({"g": ddp, "d": inner}).state()] == ["g", "d.a"]
 
 
 def test_orders_that_are_not_there_or_not_of_this_model_are_told():
@@ -135,7 +135,7 @@ def orders_of_stages(rank, world):
         torch.manual_seed(0)
         stages = [DistributedDataParallel(nn.Sequential(OrderedDict({name: Net()})), **SMALL)
                   for name in "ab"]
-        buckets = Buckets(stages)
+        buckets = BucketOrders(stages)
         if not orders:
             for stage in stages:
                 stage(torch.ones(1, 23)).sum().backward()

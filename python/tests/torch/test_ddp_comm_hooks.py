@@ -24,7 +24,7 @@ def script(run, steps, rank, world, register=power):
         register(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
-                               space_reserve=0) as checkpointer:
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         for step in range(checkpointer.resume(), steps):
             optimizer.zero_grad()
             torch.manual_seed(100 * step + rank)
@@ -93,4 +93,4 @@ def own_on_ranks(rank, world, folder, kind):
 def test_a_state_of_the_users_comes_back(tmp_path, kind):
     for same, inexact in run_ranks(2, own_on_ranks, str(tmp_path), kind):
         assert same and len(inexact) == (kind is Own)
-        assert kind is WithDict or inexact[0].startswith("Own.odd: of a communication hook")
+        assert kind is WithDict or inexact[0].startswith("Own.odd: belongs to a communication hook")

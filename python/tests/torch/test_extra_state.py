@@ -38,7 +38,7 @@ def script(run, steps, wrap=lambda model: model, start=0, differs=False):
     model = wrap(net)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
-                               space_reserve=0) as checkpointer:
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         first = checkpointer.resume()
         assert checkpointer.report.exact
         named = any("model.1._extra_state" in line for line in checkpointer.report.inexact)
@@ -151,5 +151,5 @@ def test_what_cannot_be_stored_or_put_back_is_named(tmp_path):
 
     with pytest.raises(TypeError, match="model.0._extra_state: a Half with get_extra_state"):
         Toy(nn.Sequential(Half(4, 2))).checkpointer(tmp_path)
-    with pytest.raises(ValueError, match="model.0._extra_state: two modules have it"):
+    with pytest.raises(ValueError, match="model.0._extra_state: two modules have this name"):
         ExtraState([nn.Sequential(Counting()) for _ in range(2)], None)

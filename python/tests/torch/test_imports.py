@@ -21,7 +21,7 @@ ARROWS = {
     "": {"values", "files", "data", "state", "loop"},
 }
 MOST_FILES = 50
-MOST_LINES = 630
+MOST_LINES = 450
 
 
 def module_of(path):

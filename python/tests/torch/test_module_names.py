@@ -71,5 +71,5 @@ def test_the_first_fsdp_is_refused():
     class FullyShardedDataParallel(nn.Module):
         pass
 
-    with pytest.raises(TypeError, match="0: a FullyShardedDataParallel, want fully_shard"):
+    with pytest.raises(TypeError, match="0: a FullyShardedDataParallel; expected fully_shard"):
         entries_of(nn.Sequential(FullyShardedDataParallel()))

@@ -1,5 +1,6 @@
 """What modules do themselves when they are saved and loaded: values of their own, and shapes."""
 
+from grouped import grouped
 import pytest
 import torch
 from ranks import run_ranks
@@ -39,7 +40,7 @@ class Scaled(nn.Linear):
 def train(run, steps, model, **options):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
-                               space_reserve=0, **options) as checkpointer:
+                               **grouped(space_reserve=0, **options)) as checkpointer:
         for step in range(checkpointer.resume(), steps):
             optimizer.zero_grad()
             model(torch.ones(3, 4) * step).sum().backward()
@@ -82,7 +83,7 @@ def test_what_a_module_does_not_load_is_said(tmp_path):
     train(tmp_path, 2, nn.Sequential(Deaf()))
     report = train(tmp_path, 2, nn.Sequential(Deaf()))
     assert len(report.inexact) == 1
-    assert report.inexact[0].startswith("model.0.scale, model.0.seen: of a state_dict of its own")
+    assert report.inexact[0].startswith("model.0.scale, model.0.seen: from a state_dict of")
 
 
 def test_a_checkpoint_without_it_is_resumed_and_it_is_said(tmp_path):
@@ -145,7 +146,7 @@ def test_going_back_to_the_first_shapes_is_possible(tmp_path):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     before = {name: value.tolist() for name, value in model.state_dict().items()}
     with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1000 steps",
-                               space_reserve=0) as checkpointer:
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         checkpointer.save(0).durable()
         model(torch.ones(3, 4)).sum().backward()
         optimizer.step()
@@ -173,5 +174,5 @@ class Strict(nn.Module):
     Strict, lambda size: nn.Sequential(nn.Linear(4, size), nn.BatchNorm1d(size, affine=False))])
 def test_other_buffers_of_another_shape_are_refused(tmp_path, make):
     train(tmp_path, 1, make(3))
-    with pytest.raises(ValueError, match=r"is float32 \[3\], want float32 \[5\]"):
+    with pytest.raises(ValueError, match=r"is float32 \[3\]; expected float32 \[5\]"):
         train(tmp_path, 1, make(5))

@@ -45,7 +45,7 @@ def script(run, start, steps, dtype=torch.float32):
     model = nn.Linear(4, 2).to(dtype)
     optimizer = Lookahead(torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9))
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1000 steps",
-                               space_reserve=0) as checkpointer:
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         assert checkpointer.resume() == start
         for step in range(start, steps):
             optimizer.zero_grad()
@@ -123,7 +123,8 @@ def test_several_in_a_list_are_kept_apart(tmp_path):
         models = nn.Linear(4, 2), nn.Linear(2, 2)
         optimizers = [Lookahead(torch.optim.SGD(m.parameters(), lr=0.1)) for m in models]
         with holdfast.Checkpointer(tmp_path, model=nn.Sequential(*models), optimizer=optimizers,
-                                   every="1000 steps", space_reserve=0) as checkpointer:
+                                   every="1000 steps",
+                                   writing=holdfast.Writing(space_reserve=0)) as checkpointer:
             checkpointer.resume()
             if life == 0:
                 optimizers[0].count, optimizers[1].count = 5, 7

@@ -1,5 +1,6 @@
 """Plain values of objects that differ by rank: whose come back, on as many ranks and on others."""
 
+from grouped import grouped
 import pytest
 import torch
 from ranks import run_ranks
@@ -8,7 +9,7 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 import holdfast
-from holdfast.torch.state.rank_values import choose
+from holdfast.torch.state.rank_values import choose_values
 
 
 class Tracker:
@@ -31,8 +32,9 @@ def script(run, steps, rank, world, tracker, **options):
     if world > 1:
         model = DistributedDataParallel(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
-    with holdfast.Checkpointer(run, model=model, optimizer=optimizer, tracker=tracker,
-                               every="1 steps", space_reserve=0, **options) as checkpointer:
+    with holdfast.Checkpointer(run, model=model, optimizer=optimizer, objects={"tracker": tracker},
+                               every="1 steps",
+                               **grouped(space_reserve=0, **options)) as checkpointer:
         for step in range(checkpointer.resume(), steps):
             optimizer.zero_grad()
             model(torch.ones(2, 4)).sum().backward()
@@ -42,9 +44,9 @@ def script(run, steps, rank, world, tracker, **options):
 
 
 def saved_and_resumed(rank, world, run, first, then):
-    script(run, 1, rank, world, Tracker(rank), spec=first)
+    script(run, 1, rank, world, Tracker(rank), rules=first)
     tracker = Tracker(7)
-    checkpointer = script(run, 1, rank, world, tracker, spec=then)
+    checkpointer = script(run, 1, rank, world, tracker, rules=then)
     return tracker.values["seen"], tracker.values["best"]["loss"], checkpointer.report.inexact
 
 
@@ -68,7 +70,7 @@ def test_a_rule_says_whose_values_count(tmp_path, rules, seen, losses, differ):
 
 
 def two_ranks(rank, world, run, equal, spec):
-    script(run, 1, rank, world, Tracker(0 if equal else rank), spec=spec)
+    script(run, 1, rank, world, Tracker(0 if equal else rank), rules=spec)
 
 
 def test_on_another_number_of_ranks_values_that_differ_are_named(tmp_path):
@@ -85,10 +87,10 @@ def test_on_another_number_of_ranks_values_that_differ_are_named(tmp_path):
 
 def test_on_another_number_of_ranks_what_is_each_ranks_own_is_refused(tmp_path):
     run_ranks(2, two_ranks, str(tmp_path), True, {"tracker.seen": "own"})
-    with pytest.raises(ValueError, match="tracker.seen: each of 2 ranks has saved its own"):
-        script(tmp_path, 1, 0, 1, Tracker(), spec={"tracker.seen": "own"})
+    with pytest.raises(ValueError, match="tracker.seen: each of 2 ranks saved its own"):
+        script(tmp_path, 1, 0, 1, Tracker(), rules={"tracker.seen": "own"})
     tracker = Tracker(7)
-    script(tmp_path, 1, 0, 1, tracker, spec={"tracker.seen": "first"})
+    script(tmp_path, 1, 0, 1, tracker, rules={"tracker.seen": "first"})
     assert tracker.values["seen"] == 3
 
 
@@ -100,7 +102,7 @@ class Tensors(Tracker):
 def own_tensors(rank, world, run):
     for life in range(2):
         tracker = Tensors(rank if life == 0 else 7)
-        script(run, 1, rank, world, tracker, spec={"tracker": "own"})
+        script(run, 1, rank, world, tracker, rules={"tracker": "own"})
     return tracker.values["t"].tolist(), tracker.values["seen"]
 
 
@@ -115,7 +117,8 @@ def plateau(rank, world, run, steps, crash=None):
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     scheduler = ReduceLROnPlateau(optimizer, factor=0.5, patience=0)
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, scheduler=scheduler,
-                               every="1 steps", space_reserve=0) as checkpointer:
+                               every="1 steps",
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         start = checkpointer.resume()
         for step in range(start, steps):
             optimizer.zero_grad()
@@ -145,17 +148,17 @@ def test_values_are_chosen_by_path():
     trees = [{"a": {"x": 1}, "b": [1], 3: float("nan")}, {"a": {"x": 2}, "b": [1], 3: float("nan")}]
     for mine, x in [(0, 1), (1, 2), (None, 1)]:
         differing = []
-        chosen = choose("t", trees, mine, {}, differing)
+        chosen = choose_values("t", trees, mine, {}, differing)
         assert chosen["a"]["x"] == x and chosen["b"] == [1]
         assert differing == ([] if mine is not None else ["t.a.x"])
     differing = []
-    assert choose("t", [{"a": 1}, {"a": 1, "b": 2}], None, {}, differing) == {"a": 1}
+    assert choose_values("t", [{"a": 1}, {"a": 1, "b": 2}], None, {}, differing) == {"a": 1}
     assert differing == ["t.b"]
 
 
 def older(rank, world, run):
     """A checkpoint in which only rank 0's values are, as older versions wrote them."""
-    script(run, 1, rank, world, Tracker(rank), spec={"tracker": "first"})
+    script(run, 1, rank, world, Tracker(rank), rules={"tracker": "first"})
     tracker = Tracker(7)
     checkpointer = script(run, 1, rank, world, tracker)
     return tracker.values["seen"], checkpointer.report.inexact
@@ -167,7 +170,7 @@ def test_a_checkpoint_with_values_of_one_rank_alone_is_resumed(tmp_path):
 
 def test_a_rule_that_is_none_is_refused_by_name(tmp_path):
     with pytest.raises(ValueError, match="tracker: rule 'mine'"):
-        script(tmp_path, 1, 0, 1, Tracker(), spec={"tracker": "mine"})
+        script(tmp_path, 1, 0, 1, Tracker(), rules={"tracker": "mine"})
 
 
 def statistics(rank, world, run):
@@ -179,7 +182,7 @@ def statistics(rank, world, run):
         model = DistributedDataParallel(model, broadcast_buffers=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1000 steps",
-                               space_reserve=0) as checkpointer:
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         checkpointer.resume()
         checkpointer.save(0).durable()
     return checkpointer.report.inexact

@@ -5,7 +5,7 @@ from multiprocessing import get_context
 
 import pytest
 
-from holdfast.torch.files import replace_folder as places
+from holdfast.torch.files import replace_folder
 
 
 def write(folder, text):
@@ -15,13 +15,13 @@ def write(folder, text):
 
 
 def read(target):
-    return (places.found(target) / "file").read_text()
+    return (replace_folder.find_folder(target) / "file").read_text()
 
 
 def watch(monkeypatch, call):
     """Has `call` called with the name and arguments of each step of the protocol before it."""
-    for module, name in [(places, "_exchange"), (os, "rename"), (places, "sync"),
-                         (places, "remove")]:
+    for module, name in [(replace_folder, "_exchange"), (os, "rename"),
+                         (replace_folder, "sync_folder"), (replace_folder, "remove_path")]:
         def wrapped(*args, name=name, original=getattr(module, name)):
             call(name, args)
             return original(*args)
@@ -30,7 +30,7 @@ def watch(monkeypatch, call):
 
 
 def cannot_exchange(monkeypatch):
-    monkeypatch.setattr(places, "_exchange", lambda one, two: False)
+    monkeypatch.setattr(replace_folder, "_exchange", lambda one, two: False)
 
 
 @pytest.fixture(params=["exchanged", "renamed"])
@@ -52,7 +52,7 @@ def test_the_new_one_is_there_and_the_old_one_gone(way, old, tmp_path):
         target.symlink_to(other)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
-    places.take_place(write(temporary / "made", "new"), target)
+    replace_folder.replace_folder(write(temporary / "made", "new"), target)
     assert read(target) == "new" and not target.is_symlink()
     assert {path.name for path in tmp_path.iterdir()} == {"a", "other", "temporary"}
     assert read(other) == "other"
@@ -60,11 +60,11 @@ def test_the_new_one_is_there_and_the_old_one_gone(way, old, tmp_path):
 
 def test_this_system_exchanges(tmp_path):
     one, two = write(tmp_path / "1", "1"), write(tmp_path / "2", "2")
-    if not places._exchange(one, two):
+    if not replace_folder._exchange(one, two):
         pytest.skip("not on this file system")
     assert read(one) == "2" and read(two) == "1"
     with pytest.raises(FileNotFoundError):
-        places._exchange(one, tmp_path / "3")
+        replace_folder._exchange(one, tmp_path / "3")
 
 
 def replace(target, made, end_before):
@@ -79,7 +79,7 @@ def replace(target, made, end_before):
 
     with pytest.MonkeyPatch.context() as patch:
         watch(patch, call)
-        places.take_place(made, target)
+        replace_folder.replace_folder(made, target)
     os._exit(7)
 
 
@@ -95,7 +95,7 @@ def test_a_crash_at_any_moment_leaves_a_whole_one_to_be_found(way, tmp_path):
         seen.append(read(target))
         assert seen[-1] in ("old", "new")
         again = write(folder / "again", "newer")  # what was left is in nobody's way
-        places.take_place(again, target)
+        replace_folder.replace_folder(again, target)
         assert read(target) == "newer" and not (folder / ".a.old").exists()
         if child.exitcode == 7:
             break
@@ -107,22 +107,23 @@ def test_the_name_is_durable_before_the_old_one_goes(way, tmp_path, monkeypatch)
     target, made = write(tmp_path / "a", "old"), write(tmp_path / "made", "new")
     calls = []
     watch(monkeypatch, lambda name, args: calls.append((name, args[0])))
-    places.take_place(made, target)
-    assert ("sync", tmp_path) in calls
-    after = calls[calls.index(("sync", tmp_path)) + 1:]
-    assert after == [("remove", tmp_path / ".a.old")]
+    replace_folder.replace_folder(made, target)
+    assert ("sync_folder", tmp_path) in calls
+    after = calls[calls.index(("sync_folder", tmp_path)) + 1:]
+    assert after == [("remove_path", tmp_path / ".a.old")]
 
 
 def test_one_that_is_removed_is_not_found_aside(tmp_path):
     write(tmp_path / ".a.old", "old")
     assert read(tmp_path / "a") == "old"
-    places.forget(tmp_path / "a")
-    assert list(tmp_path.iterdir()) == [] and places.found(tmp_path / "a") == tmp_path / "a"
+    replace_folder.remove_folder(tmp_path / "a")
+    assert list(tmp_path.iterdir()) == []
+    assert replace_folder.find_folder(tmp_path / "a") == tmp_path / "a"
 
 
 def test_names_of_new_folders_are_made_durable(tmp_path, monkeypatch):
     synced = []
-    monkeypatch.setattr(places, "sync", synced.append)
-    with places.made_folder(tmp_path / "b" / "c"):
+    monkeypatch.setattr(replace_folder, "sync_folder", synced.append)
+    with replace_folder.create_folder_durably(tmp_path / "b" / "c"):
         assert (tmp_path / "b" / "c").is_dir() and synced == []
     assert synced == [tmp_path / "b", tmp_path]

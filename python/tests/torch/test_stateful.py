@@ -12,18 +12,18 @@ from torch.distributed.fsdp import fully_shard
 from torch.optim.swa_utils import AveragedModel
 
 import holdfast
-from holdfast.torch.state.stateful import Holder, together
-from holdfast.torch.values.dtypes import Saved
+from holdfast.torch.state.stateful import Stateful, as_one_stateful
+from holdfast.torch.values.dtypes import SavedTensor
 
 
 def through_a_checkpoint(folder, source, target):
-    tree, pieces = Holder("thing", source).capture()
+    tree, pieces = Stateful("thing", source).capture()
     tensors = {piece.name: piece.tensor for piece in pieces}
-    with holdfast.Saver(folder, space_reserve=0) as saver:
+    with holdfast.Saver(folder, writing=holdfast.Writing(space_reserve=0)) as saver:
         saver.save(1, tensors or {"none": torch.zeros(1)}, {"tree": tree})
-    saved = {p.name: Saved(p.tensor.dtype, p.shape) for p in pieces}
-    holder = Holder("thing", target)
-    room = {p.name: p.tensor for p in holder.make_room(tree, saved)}
+    saved = {p.name: SavedTensor(p.tensor.dtype, p.shape) for p in pieces}
+    holder = Stateful("thing", target)
+    room = {p.name: p.tensor for p in holder.allocate(tree, saved)}
     holdfast.restore(folder, room)
     holder.load()
 
@@ -74,7 +74,8 @@ def test_so_do_several_of_them(tmp_path):
     for scaler in source:
         scaler.scale(torch.ones(1))  # makes its tensors
     target = {"0": torch.amp.GradScaler("cpu"), "1": torch.amp.GradScaler("cpu")}
-    through_a_checkpoint(tmp_path / "run", together("thing", source), together("thing", target))
+    through_a_checkpoint(tmp_path / "run", as_one_stateful("thing", source),
+                         as_one_stateful("thing", target))
     assert [scaler.get_scale() for scaler in target.values()] == [8.0, 2.0]
     assert target["1"].state_dict() == source[1].state_dict()
     assert isinstance(target["0"].state_dict()["scale"], float)
@@ -102,15 +103,15 @@ def test_a_scheduler_comes_back(tmp_path):
 
 def test_what_has_no_state_dict_is_refused_by_its_key():
     with pytest.raises(TypeError, match=r"loader: a builtins.list without state_dict\(\)"):
-        Holder("loader", [1, 2])
+        Stateful("loader", [1, 2])
     source = Mine()
     source.state = {"deep": [object()]}
     with pytest.raises(TypeError, match="thing.deep.0: a builtins.object"):
-        Holder("thing", source).capture()
+        Stateful("thing", source).capture()
     source.state = {"w": torch.zeros(1)}
-    tree, _ = Holder("thing", source).capture()
+    tree, _ = Stateful("thing", source).capture()
     with pytest.raises(ValueError, match="thing.w: named in thing, and not in the checkpoint"):
-        Holder("thing", source).make_room(tree, {})
+        Stateful("thing", source).allocate(tree, {})
 
 
 class Average:
@@ -133,14 +134,14 @@ def average_on_other_ranks(rank, world):
     wanted = model.weight.detach().clone()
     whole = Average(model)
     fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
-    tree, pieces = Holder("ema", Average(model)).capture()
+    tree, pieces = Stateful("ema", Average(model)).capture()
     mine = {p.name: (p.tensor, p.shape, p.box.extents) for p in pieces}
     everyone = [None] * world
     dist.all_gather_object(everyone, mine)
-    saved = {p.name: Saved(p.tensor.dtype, p.shape) for p in pieces}
+    saved = {p.name: SavedTensor(p.tensor.dtype, p.shape) for p in pieces}
     for target in (whole, Average(model)):
-        holder = Holder("ema", target)
-        for piece in holder.make_room(tree, saved):
+        holder = Stateful("ema", target)
+        for piece in holder.allocate(tree, saved):
             full = torch.empty(piece.shape)
             for rank_pieces in everyone:
                 tensor, _, extents = rank_pieces[piece.name]

@@ -12,10 +12,10 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.parallel import DistributedDataParallel
 
 from holdfast import Box
-from holdfast.torch.state.param_groups import merge_objects
-from holdfast.torch.state.tensor_state import State
+from holdfast.torch.state.param_groups import merge_optimizer_objects
+from holdfast.torch.state.tensor_state import TensorState
 from holdfast.torch.values.boxes import Sharded
-from holdfast.torch.values.dtypes import Saved
+from holdfast.torch.values.dtypes import SavedTensor
 
 
 class Net(nn.Module):
@@ -47,7 +47,7 @@ def _loss(model, optimizer, width):
 
 def saved_of(pieces):
     """As a checkpoint would describe them."""
-    return {p.name: Saved(p.tensor.dtype, p.shape) for p in pieces}
+    return {p.name: SavedTensor(p.tensor.dtype, p.shape) for p in pieces}
 
 
 def copy_into(state, saved):
@@ -87,15 +87,15 @@ def test_a_fresh_optimizer_gets_its_state_and_goes_on_with_the_same_bits(name):
     model = Net()
     optimizer = OPTIMIZERS[name](model.parameters())
     train(model, optimizer)
-    state = State(model, optimizer)
+    state = TensorState(model, optimizer)
     saved, values, objects = saved_of(state.pieces()), whole_of(state.pieces()), state.objects()
     train(model, optimizer)
 
     again = Net()
     fresh = OPTIMIZERS[name](again.parameters())
     fresh.param_groups[0]["lr"] = fresh.param_groups[0]["lr"] * 7
-    other = State(again, fresh)
-    other.make_slots(saved, objects)
+    other = TensorState(again, fresh)
+    other.allocate_slots(saved, objects)
     copy_into(other, values)
     assert other.load_objects(objects) == []
     assert same_bits(whole_of(other.pieces()), values)
@@ -109,7 +109,7 @@ def test_every_tensor_is_a_piece_with_its_name_and_class():
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters())
     train(model, optimizer)
-    pieces = {p.name: p for p in State(model, optimizer).pieces()}
+    pieces = {p.name: p for p in TensorState(model, optimizer).pieces()}
     assert {p.kind for p in pieces.values()} == {"parameter", "buffer", "slot"}
     assert len(pieces) == 4 + 1 + 12
     weight = pieces["model.a.weight"]
@@ -123,15 +123,15 @@ def test_every_tensor_is_a_piece_with_its_name_and_class():
 def test_walking_changes_nothing_and_a_fresh_optimizer_stays_fresh():
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters())
-    before = whole_of(State(model).pieces())
-    state = State(model, optimizer)
+    before = whole_of(TensorState(model).pieces())
+    state = TensorState(model, optimizer)
     state.objects()
-    assert not optimizer.state and same_bits(whole_of(State(model).pieces()), before)
+    assert not optimizer.state and same_bits(whole_of(TensorState(model).pieces()), before)
 
 
 def test_pieces_follow_tensors_that_are_replaced():
     model = Net()
-    state = State(model)
+    state = TensorState(model)
     first = state.pieces()
     assert state.pieces() is first
     model.count = torch.ones(())
@@ -151,11 +151,11 @@ def test_moments_of_bf16_parameters_stay_fp32():
     optimizer.step()
     for slots in optimizer.state.values():
         slots["exp_avg"] = slots["exp_avg"].float() / 3
-    state = State(model, optimizer)
+    state = TensorState(model, optimizer)
     values = whole_of(state.pieces())
     fresh = torch.optim.AdamW(model.parameters())
-    other = State(model, fresh)
-    other.make_slots(saved_of(state.pieces()), state.objects())
+    other = TensorState(model, fresh)
+    other.allocate_slots(saved_of(state.pieces()), state.objects())
     copy_into(other, values)
     assert same_bits(whole_of(other.pieces()), values)
     assert fresh.state[model.a.weight]["exp_avg"].dtype == torch.float32
@@ -165,28 +165,28 @@ def test_options_go_by_parameter_whatever_group_it_was_in():
     model = Net()
     a, b = list(model.a.parameters()), list(model.b.parameters())
     optimizer = torch.optim.AdamW([{"params": a, "lr": 0.5}, {"params": b, "weight_decay": 0.25}])
-    objects = State(model, optimizer).objects()
+    objects = TensorState(model, optimizer).objects()
     fresh = torch.optim.AdamW([{"params": b}, {"params": a[:1]}, {"params": a[1:]}])
-    assert State(model, fresh).load_objects(objects) == []
+    assert TensorState(model, fresh).load_objects(objects) == []
     assert [g["lr"] for g in fresh.param_groups] == [1e-3, 0.5, 0.5]
     assert [g["weight_decay"] for g in fresh.param_groups] == [0.25, 0.01, 0.01]
     assert fresh.param_groups[0]["betas"] == (0.9, 0.999)
-    with pytest.raises(ValueError, match="optimizer.a.weight and optimizer.b.weight are of one"):
-        State(model, torch.optim.AdamW(model.parameters())).load_objects(objects)
+    with pytest.raises(ValueError, match="optimizer.a.weight and optimizer.b.weight are in one"):
+        TensorState(model, torch.optim.AdamW(model.parameters())).load_objects(objects)
 
 
 def test_options_of_ranks_become_one_and_a_ranks_own_come_first():
     model = Net()
-    one = State(model, torch.optim.SGD(model.a.parameters(), lr=1)).objects()
-    two = State(model, torch.optim.SGD(model.b.parameters(), lr=2)).objects()
+    one = TensorState(model, torch.optim.SGD(model.a.parameters(), lr=1)).objects()
+    two = TensorState(model, torch.optim.SGD(model.b.parameters(), lr=2)).objects()
     fresh = torch.optim.SGD([{"params": model.b.parameters()}, {"params": model.a.parameters()}])
-    State(model, fresh).load_objects(merge_objects([one, two, one]))
+    TensorState(model, fresh).load_objects(merge_optimizer_objects([one, two, one]))
     assert [g["lr"] for g in fresh.param_groups] == [2, 1]
-    three = State(model, torch.optim.SGD(model.a.parameters(), lr=3)).objects()
+    three = TensorState(model, torch.optim.SGD(model.a.parameters(), lr=3)).objects()
     names = ["optimizer.a.weight", "optimizer.a.bias"]
     for own, lr, differ in [(None, 1, names), (0, 1, []), (1, 3, []), (2, 1, names)]:
-        merged = merge_objects([one, three, two], own)
-        State(model, fresh).load_objects(merged)
+        merged = merge_optimizer_objects([one, three, two], own)
+        TensorState(model, fresh).load_objects(merged)
         assert [g["lr"] for g in fresh.param_groups] == [2, lr] and merged["differ"] == differ
 
 
@@ -196,13 +196,14 @@ def test_tied_weights_share_slots_by_either_name():
     optimizer = torch.optim.SGD(model.parameters(), lr=1, momentum=0.9)
     model["embed"].weight.sum().backward()
     optimizer.step()
-    pieces = {p.name: p for p in State(model, optimizer).pieces()}
+    pieces = {p.name: p for p in TensorState(model, optimizer).pieces()}
     assert pieces["model.embed.weight"].aliases == ("model.head.weight",)
     slot = pieces["optimizer.embed.weight.momentum_buffer"]
     assert slot.aliases == ("optimizer.head.weight.momentum_buffer",)
     fresh = torch.optim.SGD(model.parameters(), lr=1, momentum=0.9)
-    state = State(model, fresh)
-    made = state.make_slots({slot.aliases[0]: Saved(torch.float32, (3, 2))}, state.objects())
+    state = TensorState(model, fresh)
+    saved = {slot.aliases[0]: SavedTensor(torch.float32, (3, 2))}
+    made = state.allocate_slots(saved, state.objects())
     assert made == [slot.aliases[0]]
     assert fresh.state[model["embed"].weight]["momentum_buffer"].shape == (3, 2)
 
@@ -212,24 +213,24 @@ def test_several_models_and_optimizers_go_by_their_keys():
     optimizers = {k: torch.optim.AdamW(m.parameters()) for k, m in models.items()}
     for key in models:
         train(models[key], optimizers[key], 1)
-    names = {p.name for p in State(models, optimizers).pieces()}
+    names = {p.name for p in TensorState(models, optimizers).pieces()}
     assert "model.g.a.weight" in names and "optimizer.d.d.b.bias.exp_avg" in names
     with pytest.raises(ValueError, match="optimizer.a.weight: in two optimizers"):
         twice = [torch.optim.SGD(models["g"].parameters(), lr=1) for _ in range(2)]
-        State(models["g"], twice)
+        TensorState(models["g"], twice)
 
 
 def test_stages_whose_names_begin_anew_need_a_map():
     stages = [nn.Sequential(nn.Linear(2, 2)), nn.Sequential(nn.Linear(2, 2))]
-    with pytest.raises(ValueError, match="model.0.weight: two tensors of that name, want names="):
-        State(stages)
-    names = [p.name for p in State(stages, names=[None, {"0": "1"}]).pieces()]
+    with pytest.raises(ValueError, match="model.0.weight: two tensors have this name; expected"):
+        TensorState(stages)
+    names = [p.name for p in TensorState(stages, names=[None, {"0": "1"}]).pieces()]
     assert names == ["model.0.weight", "model.0.bias", "model.1.weight", "model.1.bias"]
 
 
 def test_an_optimizer_of_another_model_is_refused():
     with pytest.raises(ValueError, match=r"a parameter of shape \(12, 6\) that the model"):
-        State(Net(), torch.optim.SGD(Net().parameters(), lr=1))
+        TensorState(Net(), torch.optim.SGD(Net().parameters(), lr=1))
 
 
 def test_a_hand_cut_parameter_takes_its_slots_along():
@@ -237,12 +238,12 @@ def test_a_hand_cut_parameter_takes_its_slots_along():
     optimizer = torch.optim.SGD(model.parameters(), lr=1, momentum=0.9)
     model.weight.sum().backward()
     optimizer.step()
-    state = State(model, optimizer, spec={"model.weight": Sharded(0, 1, 2)})
+    state = TensorState(model, optimizer, rules={"model.weight": Sharded(0, 1, 2)})
     for piece in state.pieces():
         assert (piece.shape, piece.box) == ((6, 4), Box([(3, 6), (0, 4)])), piece.name
     fresh = torch.optim.SGD(model.parameters(), lr=1, momentum=0.9)
-    other = State(model, fresh, spec={"model.weight": Sharded(0, 1, 2)})
-    other.make_slots(saved_of(state.pieces()), state.objects())
+    other = TensorState(model, fresh, rules={"model.weight": Sharded(0, 1, 2)})
+    other.allocate_slots(saved_of(state.pieces()), state.objects())
     assert fresh.state[model.weight]["momentum_buffer"].shape == (3, 4)
 
 
@@ -251,19 +252,20 @@ def test_an_odd_slot_of_a_cut_parameter_needs_a_rule():
     optimizer = torch.optim.Adafactor(model.parameters())
     train_once(model, optimizer)
     cut = {"model.weight": Sharded(0, 1, 2)}
-    with pytest.raises(ValueError, match=r"optimizer.weight.row_var: shape \(3, 1\) of a param"):
-        State(model, optimizer, spec=cut).pieces()
+    with pytest.raises(ValueError, match=r"optimizer.weight.row_var: shape \(3, 1\), and its"):
+        TensorState(model, optimizer, rules=cut).pieces()
     rules = {**cut, "*.row_var": Sharded(0, 1, 2), "*.col_var": "own"}
-    state = State(model, optimizer, spec=rules)
+    state = TensorState(model, optimizer, rules=rules)
     pieces = {p.name: p for p in state.pieces()}
     assert pieces["optimizer.weight.row_var"].box == Box([(3, 6), (0, 1)])
     assert pieces["optimizer.weight.col_var"].copies == "own"
     fresh = torch.optim.Adafactor(model.parameters())
-    State(model, fresh, spec=rules).make_slots(saved_of(state.pieces()), state.objects())
+    TensorState(model, fresh, rules=rules).allocate_slots(saved_of(state.pieces()), state.objects())
     assert fresh.state[model.weight]["row_var"].shape == (3, 1)
     with pytest.raises(ValueError, match="row_var: shape"):
         other = torch.optim.Adafactor(model.parameters())
-        State(model, other, spec=cut).make_slots(saved_of(state.pieces()), state.objects())
+        cut_state = TensorState(model, other, rules=cut)
+        cut_state.allocate_slots(saved_of(state.pieces()), state.objects())
 
 
 def train_once(model, optimizer):
@@ -310,14 +312,15 @@ def move_between_meshes(rank, world):
     model, optimizer = build(meshes[0], 0)
     train(model, optimizer)
     evaluate_so_that_parameters_stay_gathered(model)
-    state = State(model, optimizer)
+    state = TensorState(model, optimizer)
     evaluate_so_that_parameters_stay_gathered(model)
     wanted, objects = gathered(state, world), state.objects()
-    saved = {name: Saved(tensor.dtype, tuple(tensor.shape)) for name, tensor in wanted.items()}
+    saved = {name: SavedTensor(tensor.dtype, tuple(tensor.shape))
+             for name, tensor in wanted.items()}
     for mesh in meshes[1:]:
         model, optimizer = build(mesh, 1)
-        state = State(model, optimizer)
-        state.make_slots(saved, objects)
+        state = TensorState(model, optimizer)
+        state.allocate_slots(saved, objects)
         copy_into(state, wanted)
         assert state.load_objects(objects) == []
         assert same_bits(gathered(state, world), wanted), mesh
@@ -331,9 +334,9 @@ def ddp_buffers(rank, world):
     for broadcast in (True, False):
         model = DistributedDataParallel(nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3)),
                                         broadcast_buffers=broadcast)
-        made[broadcast] = {p.name: p.copies for p in State(model).pieces()}
+        made[broadcast] = {p.name: p.copies for p in TensorState(model).pieces()}
     made["fsdp"] = {p.name: p.copies
-                    for p in State(nn.Sequential(nn.BatchNorm1d(3))).pieces()}
+                    for p in TensorState(nn.Sequential(nn.BatchNorm1d(3))).pieces()}
     return [made[k].get("model.1.running_mean", made[k].get("model.0.running_mean"))
             for k in made], made[True]["model.0.weight"]
 
@@ -349,9 +352,9 @@ def pipeline_stages(rank, world):
     second = PipelineStage(cut, rank, world, torch.device("cpu"))
     renaming = {str(k): str(2 * rank + k) for k in range(2)}
     optimizer = torch.optim.SGD(cut.parameters(), lr=1)
-    state = State([second], [optimizer], names=renaming)
+    state = TensorState([second], [optimizer], names=renaming)
     assert state.objects()["groups"][0]["params"][0] == f"optimizer.{2 * rank}.weight"
-    return [p.name for p in State(first).pieces()], [p.name for p in state.pieces()]
+    return [p.name for p in TensorState(first).pieces()], [p.name for p in state.pieces()]
 
 
 def test_pipeline_stages_have_names_of_the_whole_model():

@@ -5,6 +5,7 @@ import logging
 import os
 import signal
 
+from grouped import grouped
 import pytest
 import torch
 from ranks import run_ranks
@@ -33,7 +34,8 @@ class Pair:
 
     def checkpointer(self, run, **options):
         return holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizers,
-                                     **{"every": "1 steps", "space_reserve": 0} | options)
+                                     **grouped(**({"every": "1 steps", "space_reserve": 0}
+                                                  | options)))
 
     def step(self, number):
         batch = torch.full((2, 8), float(number % 7))
@@ -118,14 +120,16 @@ def one_optimizer(seed=0):
 def test_a_stop_does_not_wait_for_the_end_of_an_accumulation(tmp_path):
     model, optimizer = one_optimizer()
     checkpointer = holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                                         every="1000 steps", space_reserve=0)
+                                         every="1000 steps",
+                                         writing=holdfast.Writing(space_reserve=0))
     checkpointer.resume()
     with pytest.raises(SystemExit) as stopped:
         accumulate(model, optimizer, checkpointer, range(100), 50, stop=60)
     assert stopped.value.code == 143 and saved(tmp_path / "run") == [60]
     model, optimizer = one_optimizer(9)
     with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                               every="1000 steps", space_reserve=0) as checkpointer:
+                               every="1000 steps",
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         assert checkpointer.resume() == 61 and not checkpointer.report.inexact
         accumulate(model, optimizer, checkpointer, range(61, 120), 50)
     whole, its_optimizer = one_optimizer()
@@ -141,7 +145,8 @@ def test_a_stop_does_not_wait_for_the_end_of_an_accumulation(tmp_path):
 def test_the_same_number_for_all_micro_batches_hears_of_a_stop_too(tmp_path):
     model, optimizer = one_optimizer()
     checkpointer = holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                                         every="1000 steps", space_reserve=0)
+                                         every="1000 steps",
+                                         writing=holdfast.Writing(space_reserve=0))
     checkpointer.resume()
     with pytest.raises(SystemExit):
         for number in range(100):
@@ -155,7 +160,8 @@ def test_the_same_number_for_all_micro_batches_hears_of_a_stop_too(tmp_path):
 def test_the_last_step_is_saved_in_the_middle_too(tmp_path):
     model, optimizer = one_optimizer()
     with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                               every="1000 steps", total_steps=6, space_reserve=0) as checkpointer:
+                               every="1000 steps", writing=holdfast.Writing(space_reserve=0),
+                               schedule=holdfast.Schedule(total_steps=6)) as checkpointer:
         checkpointer.resume()
         accumulate(model, optimizer, checkpointer, range(6), 4)
     assert saved(tmp_path / "run") == [5]
@@ -163,8 +169,8 @@ def test_the_last_step_is_saved_in_the_middle_too(tmp_path):
 
 def test_a_long_accumulation_is_waited_for(tmp_path):
     model, optimizer = one_optimizer()
-    with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                               every="40 steps", space_reserve=0) as checkpointer:
+    with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer, every="40 steps",
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         checkpointer.resume()
         accumulate(model, optimizer, checkpointer, range(100), 30)
     assert saved(tmp_path / "run") == [59, 89]
@@ -176,7 +182,8 @@ def stop_in_the_middle(rank, world, folder, kind, victim):
     model = DistributedDataParallel(model) if kind == "ddp" else fully_shard(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     checkpointer = holdfast.Checkpointer(f"{folder}/run", model=model, optimizer=optimizer,
-                                         every="1000 steps", space_reserve=0)
+                                         every="1000 steps",
+                                         writing=holdfast.Writing(space_reserve=0))
     start = checkpointer.resume()
     inexact, gradient = list(checkpointer.report.inexact), None
     if start:
@@ -294,7 +301,7 @@ def train_wrapped(run, make, every=1, steps=6, stop=None):
     model = nn.Linear(8, 8)
     optimizer = make(model.parameters())
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
-                               space_reserve=0) as checkpointer:
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         checkpointer.resume()
         accumulate(model, optimizer, checkpointer, range(steps), every, stop)
     return model
@@ -329,7 +336,7 @@ def post_local_sgd(rank, world, run):
     optimizer = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
                                       PeriodicModelAverager(period=4, warmup_steps=100))
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
-                               space_reserve=0) as checkpointer:
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         checkpointer.resume()
         accumulate(model, optimizer, checkpointer, range(4), 1)
 
@@ -343,7 +350,7 @@ def test_updates_that_nothing_tells_of_are_taken_for_one_a_step(tmp_path, caplog
     """As those that a CUDA graph replays: neither hooks nor versions show them."""
     model, optimizer = one_optimizer()
     with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1 steps",
-                               space_reserve=0) as checkpointer:
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         checkpointer.resume()
         for number in range(24):
             for parameter in model.parameters():

@@ -111,10 +111,9 @@ def live(rank, world, run, shape, kind, steps):
     data = holdfast.data.loader(range(SAMPLES), BATCH, seed=5, epochs=EPOCHS, num_workers=0,
                                 rank=mesh.get_local_rank("dp"), world=shape[1])
     seen = []
-    with holdfast.Checkpointer(
-        run, model=model, optimizer=optimizer, scheduler=scheduler, data=data, every="1 steps",
-        space_reserve=0, keep=1,
-    ) as checkpointer:
+    with holdfast.Checkpointer(run, model=model, optimizer=optimizer, scheduler=scheduler,
+                               data=data, every="1 steps", keep=1,
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         start = checkpointer.resume()
         before = gathered(model, optimizer), repr(scheduler.state_dict())
         for step, indices in zip(range(start, start + steps), data):

@@ -1,9 +1,9 @@
-"""Loaders that accelerate has prepared, with the order of their epoch.
+"""Loaders that accelerate has prepared, saved with the order of their epoch.
 
-The state of such a loader (use_stateful_dataloader=True) counts batches. Their order comes
-from the process's generator, from generators of samplers, or from a seed and the number of
-the epoch, and a new process has others of all three. They are kept here, as they were when
-the epoch began: accelerate calls the loader's set_epoch() then.
+The state of such a loader (use_stateful_dataloader=True) only counts batches. The order of the
+batches comes from the generator of the process, from generators of samplers, or from a seed and
+the number of the epoch. A new process has other values of all three. So they are kept here as they
+were when the epoch began, which accelerate announces by calling the loader's set_epoch().
 """
 
 import contextlib
@@ -18,11 +18,11 @@ def is_accelerated(data: Any) -> bool:
     return type(data).__module__.startswith("accelerate.") and hasattr(data, "base_dataloader")
 
 
-class Accelerated:
-    """Such a loader, as an object of a checkpoint.
+class AccelerateLoader:
+    """A loader of accelerate, as an object of a checkpoint.
 
-    The loader itself goes from a state at the end of an epoch straight on with the next, so
-    what is kept there is the beginning of that one.
+    From a state at the end of an epoch, accelerate's loader goes straight on with the next epoch.
+    So what is kept at the end of an epoch is the beginning of the next one.
     """
 
     def __init__(self, loader: Any) -> None:
@@ -32,14 +32,14 @@ class Accelerated:
         self._loader = loader
         self._samplers = _samplers_of(loader)
         self._epoch = 0
-        self._start: dict[str, Any] | None = None  # of the epoch that has begun
-        self.waits = False  # a position in mid-epoch is to be gone on from
+        self._start: dict[str, Any] | None = None  # the generators when the epoch began
+        self.waits = False  # the next iteration resumes in the middle of an epoch
         self._replays = False
-        self._is_bare = False  # the loaded state is the loader's own alone
+        self._is_bare = False  # the loaded state is the loader's own, without an order
         loader.set_epoch = self._begin_epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """The position, and what the order comes from."""
+        """The position, and the generators from which the order is drawn."""
         if self._start is None:
             return {"iteration": self._loader.iteration, "start": self._now()}
         if self._loader.end_of_dataloader and not self.waits:
@@ -48,7 +48,7 @@ class Accelerated:
                 "loader": self._loader.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes a position over; one without an order is of an earlier version."""
+        """Sets the position. An earlier version of Holdfast saved positions without an order."""
         self._is_bare = "start" not in state
         if self._is_bare:
             self._loader.load_state_dict(state)
@@ -60,11 +60,11 @@ class Accelerated:
             self._loader.dl_state_dict = state["loader"]
             self._loader.load_state_dict(state["loader"])
         elif not state["start"]["made"]:
-            self._loader.load_state_dict({})  # lets go of an iterator that was made too early
+            self._loader.load_state_dict({})  # drops an iterator that was made too early
         self._set_samplers(state["start"])
 
     def inexact(self, draws: bool | None) -> list[str]:
-        """Why a run that goes on from the loaded position may differ in bits."""
+        """Why a run that resumes from the loaded position may differ in bits."""
         if self._is_bare:
             return ["data: the checkpoint has the position of accelerate's loader, and not what "
                     "its order comes from: it may go on with other samples"]
@@ -83,7 +83,7 @@ class Accelerated:
 
     @contextlib.contextmanager
     def replaying(self) -> Iterator[None]:
-        """Meanwhile the loader goes on in the middle of its epoch, and draws its order again."""
+        """In the block, the loader resumes in the middle of its epoch and draws its order again."""
         self._loader.iteration, self._replays = self._epoch, True
         try:
             yield
@@ -98,7 +98,7 @@ class Accelerated:
             self._epoch, self._start = epoch, self._now()
 
     def iterator_made(self) -> None:
-        """To be called behind the making of its iterator, which draws, while it is replaying."""
+        """To be called in replaying(), after the loader's iterator was made, which draws."""
         self._set_start(made=True)
 
     def _set_start(self, made: bool) -> None:
@@ -111,7 +111,7 @@ class Accelerated:
             _set_sampler(sampler, kept)
 
     def _now(self) -> dict[str, Any]:
-        # To know its first state, accelerate makes the first iterator before the first epoch.
+        # accelerate makes the first iterator before the first epoch, to know its first state.
         made = bool(getattr(self._loader.base_dataloader, "_initial_iter_for_state_dict", False))
         return {"default": _bytes(torch.default_generator), "made": made,
                 "samplers": [_kept_of(sampler) for sampler in self._samplers]}
@@ -121,7 +121,7 @@ class Accelerated:
 
 
 def _samplers_of(loader: Any) -> list[Any]:
-    """The samplers of a loader, and those that they take from."""
+    """The loader that accelerate wraps, its samplers, and the samplers inside them."""
     found = [loader.base_dataloader]
     for one in found:
         inner = [getattr(one, name, None) for name in ("batch_sampler", "sampler")]

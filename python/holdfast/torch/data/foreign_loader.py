@@ -1,16 +1,17 @@
-"""Loaders of others: objects with state_dict() and load_state_dict(), in their first iteration.
+"""Restores the random generators at the right moment for loaders that are not Holdfast's own.
 
-When such a loader goes on in the middle of an epoch, it draws from the random generators of
-the process twice over. What it draws to read a batch, the run that was not stopped drew as
-well. What it draws to begin anew, that run did not draw there. So generators are restored
-between the two, as far as that place can be seen from outside:
+Such a loader is an object with state_dict() and load_state_dict(). When it resumes in the middle
+of an epoch, it draws from the generators of the process for two purposes. What it draws to read a
+batch, an uninterrupted run draws as well. What it draws to begin again, an uninterrupted run does
+not draw there. So the generators are restored between the two, as far as that moment can be seen
+from outside:
 
 - by resume() itself, for a loader that is read by a method such as next_batch();
-- again when iter(loader) has returned, for that is where torch's DataLoader draws;
-- for a generator, which does nothing before its first batch is asked for: just before that,
-  and again whenever it has made the iterator of a DataLoader on the way to its first batch;
-- once more behind its first batch, if batches were seen to be read without drawing, or if
-  there was none, at the end of an epoch: all that was drawn belongs to a beginning.
+- again when iter(loader) has returned, because torch's DataLoader draws inside iter();
+- if iter(loader) is a Python generator, which does nothing before its first batch is requested:
+  just before that, and again whenever it makes the iterator of a DataLoader on the way to it;
+- once more after its first batch, if reading batches was seen to draw nothing, or if there was no
+  batch left in the epoch: then all that was drawn belongs to the beginning.
 """
 
 import contextlib
@@ -23,33 +24,33 @@ from typing import Any
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 from torch.utils.data import DataLoader
 
-from holdfast.torch.data.accelerate_loader import Accelerated, is_accelerated
+from holdfast.torch.data.accelerate_loader import AccelerateLoader, is_accelerated
 from holdfast.torch.values import generators
 
-_LOOKED_AT = 16  # batches, until one is seen to draw
+_LOOKED_AT = 16  # so many batches are watched, until one is seen to draw
 
 
-class Foreign:
-    """Looks at the first iteration of a loader in this process, and after each resume()."""
+class ForeignLoader:
+    """Watches the first iteration of a loader in this process, and after each resume()."""
 
     def __init__(self, data: Any) -> None:
         self._data = data
-        self._order = Accelerated(data) if is_accelerated(data) else None
+        self._order = AccelerateLoader(data) if is_accelerated(data) else None
         self._watching = False
         self._restore: Callable[[], Any] | None = None
-        self._hook: Any = None  # on updates, as long as generators may be restored again
-        # Whether reading a batch draws from the generators; None as long as it is not known.
+        self._hook: Any = None  # on optimizer steps, while generators may be restored again
+        # Whether reading a batch draws from the generators; None if that is not known yet.
         self.draws: bool | None = None
         if inspect.isgeneratorfunction(getattr(type(data), "__iter__", None)):
             self._watch()
 
     @property
-    def thing(self) -> Any:
-        """What is saved and loaded: the loader, or one with more to it."""
+    def stateful(self) -> Any:
+        """The object to save and load: the loader, or an AccelerateLoader around it."""
         return self._order or self._data
 
     def resumed(self, restore: Callable[[], Any], draws: bool | None) -> list[str]:
-        """Calls `restore` now and when it is due; says why the run may differ in bits."""
+        """Calls `restore` now, and again when it is due. Returns why the run may differ in bits."""
         restore()
         self._restore, self.draws = restore, draws
         self._hook = self._hook or _hook_first_update(self)
@@ -59,19 +60,19 @@ class Foreign:
                     "from them to begin anew"]
         return [] if self._order is None else self._order.inexact(draws)
 
-    def go_on(self) -> None:
-        """The training goes on: it read the loader in another way than by iterating over it."""
+    def stop_restoring(self) -> None:
+        """Called at a save: by then training reads the loader, so nothing is restored any more."""
         self._restore = None
         if self._hook is not None:
             self._hook.remove()
             self._hook = None
 
     def _watch(self) -> bool:
-        """Puts a subclass in place of the loader's class, until it is iterated."""
+        """Replaces the loader's class by a subclass that notices iter(), until it is called."""
         if self._watching:
             return True
         kind: Any = type(self._data)
-        kind = vars(kind).get("_watched", kind)  # another Checkpointer's has had its time
+        kind = vars(kind).get("_watched", kind)  # the class under that of another Checkpointer
 
         def make_iterator(data: Any) -> Any:
             _set_class(data, kind)
@@ -91,7 +92,7 @@ class Foreign:
             restore()
         elif self._order is not None and self._order.waits:
             restore = functools.partial(generators.restore, generators.capture())
-        # What is of a class of its own is left as it is: its making has drawn, if anything did.
+        # An iterator of the loader's own class is returned as it is: it drew when it was made.
         return self._read(made, restore) if type(made).__module__ == "builtins" else made
 
     def _read(self, made: Iterator[Any], restore: Callable[[], Any] | None) -> Iterator[Any]:
@@ -113,7 +114,7 @@ class Foreign:
         try:
             with _behind_new_iterators(restore):
                 batch = next(made)
-        except StopIteration:  # it was at an end: no batch was read
+        except StopIteration:  # the epoch had ended, and no batch was read
             restore()
             raise
         if self.draws is False:
@@ -121,17 +122,20 @@ class Foreign:
         return batch
 
     def _first_of_accelerate(self, made: Iterator[Any], restore: Callable[[], Any],
-                             order: Accelerated) -> Any:
+                             order: AccelerateLoader) -> Any:
         if not order.waits:
-            return next(made)  # an epoch begins here
+            return next(made)  # an epoch begins here, and nothing is to be repeated
         with order.replaying(), _behind_new_iterators(order.iterator_made):
             batch = next(made)
         restore()
         return batch
 
 
-def _hook_first_update(foreign: Foreign) -> Any:
-    """A hook cannot be removed while hooks are called: it stays until the next save."""
+def _hook_first_update(foreign: ForeignLoader) -> Any:
+    """Forgets `restore` at the first update.
+
+    The hook stays until the next save, because hooks cannot be removed while they are called.
+    """
     ref = weakref.ref(foreign)
 
     def forget(*_: Any) -> None:
@@ -143,13 +147,13 @@ def _hook_first_update(foreign: Foreign) -> Any:
 
 
 def _set_class(thing: Any, kind: type) -> None:
-    """Also where a class hides it behind a property, as accelerate's loaders do."""
+    """Sets the class even if a property hides __class__, as in accelerate's loaders."""
     vars(object)["__class__"].__set__(thing, kind)
 
 
 @contextlib.contextmanager
 def _behind_new_iterators(call: Callable[[], Any]) -> Iterator[None]:
-    """Meanwhile calls it whenever the iterator of a torch DataLoader was made."""
+    """While the block runs, calls `call` after each iterator that a torch DataLoader makes."""
     found = {kind: vars(kind)["__iter__"] for kind in _kinds_of_loaders(DataLoader)
              if "__iter__" in vars(kind)}
 

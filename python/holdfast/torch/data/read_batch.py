@@ -1,8 +1,8 @@
-"""How one batch is read, in a worker or in the training process itself.
+"""Reads one batch, in a worker or in the training process itself.
 
-Torch seeds a worker once, so what its dataset draws depends on everything that this worker
-read before, and a restart cannot repeat it. Here a batch brings its seeds along: what is
-drawn for it depends on nothing else, in whichever process it is read.
+torch seeds a worker once. So what its dataset draws depends on everything that this worker read
+before, and a restart cannot repeat it. Here each batch has its own seeds: what is drawn for it
+depends on nothing else, in whichever process it is read.
 """
 
 import contextlib
@@ -20,15 +20,15 @@ from torch.utils.data._utils import worker as torch_worker
 _LOW64 = (1 << 64) - 1
 
 
-class Task(NamedTuple):
-    """What to read, and the seeds for it: one a sample, one for all, or None."""
+class ReadTask(NamedTuple):
+    """The samples to read, and their seeds: one per sample, one for all, or None."""
 
     indices: Any
     seeds: list[int] | int | None
 
 
-def mix(a: int, b: int) -> int:
-    """A seed made of two numbers: 64 bits that differ everywhere if one of them differs."""
+def mix_seeds(a: int, b: int) -> int:
+    """A seed made of two numbers: if one of them changes, all of its 64 bits may change."""
     z = (a * 0x9E3779B97F4A7C15 + b + 0x9E3779B97F4A7C15) & _LOW64
     z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & _LOW64
     z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & _LOW64
@@ -36,7 +36,7 @@ def mix(a: int, b: int) -> int:
 
 
 def seed_all(seed: int) -> None:
-    """Seeds the generators of this process that datasets draw from. Leaves GPUs alone."""
+    """Seeds the generators of this process that datasets draw from, but not those of GPUs."""
     torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if numpy := sys.modules.get("numpy"):
@@ -44,18 +44,18 @@ def seed_all(seed: int) -> None:
 
 
 @functools.cache
-def _stand_in() -> Any:
+def _spare_numpy_generator() -> Any:
     return sys.modules["numpy"].random.MT19937(0)
 
 
 @contextlib.contextmanager
-def generators_kept() -> Iterator[None]:
-    """Leaves the process's generators as they were: the training itself draws from them."""
+def keep_generators() -> Iterator[None]:
+    """Restores the generators of the process at the end: the training itself draws from them."""
     numpy = sys.modules.get("numpy")
     torch_state, python_state = torch.default_generator.get_state(), random.getstate()
-    if numpy:  # its state takes long to copy, so another one stands in meanwhile
+    if numpy:  # copying its state takes long, so another generator is used meanwhile
         own = numpy.random.get_bit_generator()
-        numpy.random.set_bit_generator(_stand_in())
+        numpy.random.set_bit_generator(_spare_numpy_generator())
     try:
         yield
     finally:
@@ -65,21 +65,21 @@ def generators_kept() -> Iterator[None]:
             numpy.random.set_bit_generator(own)
 
 
-class Fetch(Dataset):
-    """A dataset of finished batches, each asked for by its Task."""
+class BatchReader(Dataset):
+    """A dataset whose items are finished batches, and whose index is a ReadTask."""
 
     def __init__(self, dataset: Any, collate: Callable[[Any], Any], batched: bool = True) -> None:
         self.dataset = dataset
         self._collate = collate
         self._batched = batched
 
-    def __getitem__(self, task: Task) -> Any:
+    def __getitem__(self, task: ReadTask) -> Any:
         if task.seeds is None or get_worker_info() is not None:
             return self._collate(self._read(task))
-        with generators_kept():
+        with keep_generators():
             return self._collate(self._read(task))
 
-    def _read(self, task: Task) -> Any:
+    def _read(self, task: ReadTask) -> Any:
         if isinstance(task.seeds, int):
             seed_all(task.seeds)
         if not self._batched:
@@ -98,7 +98,7 @@ class Fetch(Dataset):
 
 
 class InitWorker:
-    """Runs the user's `worker_init_fn` in a worker that shows it the user's dataset."""
+    """Runs the user's `worker_init_fn` in a worker whose info shows the user's dataset."""
 
     def __init__(self, then: Callable[[int], None] | None) -> None:
         self._then = then
@@ -110,6 +110,6 @@ class InitWorker:
             self._then(worker)
 
 
-def as_read(batch: Any) -> Any:
-    """The collate function of a loader whose dataset gives finished batches."""
+def keep_batch(batch: Any) -> Any:
+    """The collate function of a loader whose dataset returns finished batches."""
     return batch

@@ -9,8 +9,14 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from holdfast.torch.data.base_loader import Epochs, Loader, check_epochs, inner_loader, world_of
-from holdfast.torch.data.read_batch import Fetch, Task, mix
+from holdfast.torch.data.base_loader import (
+    Epochs,
+    Loader,
+    check_epochs,
+    make_torch_loader,
+    rank_and_world,
+)
+from holdfast.torch.data.read_batch import BatchReader, ReadTask, mix_seeds
 
 _OPTIONS = (
     "num_workers", "prefetch_factor", "persistent_workers", "pin_memory", "timeout",
@@ -19,26 +25,28 @@ _OPTIONS = (
 
 
 def resumable(loader: Any, *, epochs: Epochs = "each") -> Any:
-    """The loader, able to say where it is and to go on from there.
+    """A loader like the given one that knows its position and can resume from it.
 
-    For a torch DataLoader over a map-style dataset with torch's samplers (random,
+    It is for a torch DataLoader over a map-style dataset, with torch's samplers (random,
     sequential, subset, weighted, distributed) or others that draw from torch's generators.
-    Batches come in the same order as from the plain one. To go on in mid-epoch, that order is
-    derived again from the generators' states at the epoch's start; the samples before are
-    not read. By default one `for` is one epoch, as with the plain one (one that is left early
-    counts as a whole); `epochs=` as in `holdfast.data.loader` makes it span them, and calls
-    `set_epoch()` of the samplers. Where one `for` is one epoch, `set_epoch()` is called by the
-    training as with the plain loader. An epoch that is gone on with in its middle keeps the
-    number that its sampler had, whatever `set_epoch()` says in between.
+    Batches come in the same order as from the plain loader. To resume in the middle of an epoch,
+    the order is drawn again from the states that the generators had at the start of the epoch;
+    the samples before the position are not read.
 
-    Without workers the dataset draws from the generators of the process, which a checkpoint
-    keeps. In workers Python's, NumPy's and torch's are seeded for every batch from the
-    epoch's base seed, so that a restart repeats what they draw; a plain DataLoader seeds
-    them once a worker.
+    By default, one `for` is one epoch, as with the plain loader (one that is left early counts as
+    a whole epoch), and the training calls `set_epoch()` of its samplers. With `epochs=`, as in
+    `holdfast.data.loader`, one `for` spans several epochs and calls `set_epoch()` itself. An epoch
+    that is resumed in its middle keeps the number that its sampler had, whatever `set_epoch()`
+    says in between.
 
-    A loader with a state_dict of its own (torchdata's StatefulDataLoader) is returned as it
-    is. Raises TypeError for what cannot be resumed, saying what to do. Needs the same number
-    of ranks when resumed: `holdfast.data.loader` does not.
+    Without workers, the dataset draws from the generators of the process, which a checkpoint
+    keeps. In workers, Python's, NumPy's and torch's generators are seeded for every batch from
+    the base seed of the epoch, so that a restart repeats what they draw. (A plain DataLoader seeds
+    them once per worker.)
+
+    A loader with a state_dict of its own (torchdata's StatefulDataLoader) is returned as it is.
+    TypeError says why a loader cannot be resumed, and what to do. A resume needs the same number
+    of ranks; with `holdfast.data.loader` it does not.
     """
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return loader
@@ -50,50 +58,54 @@ def resumable(loader: Any, *, epochs: Epochs = "each") -> Any:
 def _check_plain(loader: Any) -> None:
     if type(loader) is not DataLoader:
         raise TypeError(
-            f"data: {type(loader).__name__} is no plain torch DataLoader and has no state_dict, "
-            "want holdfast.data.loader(dataset, ...), or a state_dict() and load_state_dict() "
+            f"data: {type(loader).__name__} is no plain torch DataLoader and has no state_dict; "
+            "expected holdfast.data.loader(dataset, ...), or a state_dict() and load_state_dict() "
             "that tell and set its position"
         )
     if isinstance(loader.dataset, IterableDataset):
         raise TypeError(
             f"data: {type(loader.dataset).__name__} is an IterableDataset, which cannot say "
-            "where it is: make it a map-style dataset (__getitem__ and __len__), or use "
-            "torchdata's StatefulDataLoader and give the dataset state_dict() and "
-            "load_state_dict()"
+            "where it is; expected a map-style dataset (__getitem__ and __len__), or torchdata's "
+            "StatefulDataLoader over a dataset with state_dict() and load_state_dict()"
         )
     if not loader.in_order:
-        raise TypeError("data: in_order=False gives batches in no fixed order, want in_order=True")
+        raise TypeError("data: in_order=False gives batches in no fixed order; expected "
+                        "in_order=True")
 
 
-class _Epoch(Sampler[Task]):
-    """What is left of an epoch, as tasks, with a digest of the order up to each of them."""
+class _Epoch(Sampler[ReadTask]):
+    """The rest of an epoch as tasks, with a digest of the order up to each task."""
 
     def __init__(self, seeded: bool) -> None:
         self._seeded = seeded
-        self.base = 0  # for the seeds of batches
+        self.base = 0  # the seeds of batches are made from it
         self.indices: Iterator[Any] = iter(())
         self.digest = 0
         self.digests: collections.deque[int] = collections.deque()
 
     def open(self, base: int, sampler: Iterable[Any], skipped: int) -> None:
-        """Begins an epoch behind its first batches."""
+        """Begins an epoch, after its first `skipped` batches."""
         self.base, self.indices, self.digest = base, enumerate(sampler), 0
         self.digests.clear()
         for _, indices in itertools.islice(self.indices, skipped):
             self._add(indices)
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[ReadTask]:
         for number, indices in self.indices:
             self._add(indices)
             self.digests.append(self.digest)
-            yield Task(indices, mix(self.base, number) if self._seeded else None)
+            yield ReadTask(indices, mix_seeds(self.base, number) if self._seeded else None)
 
     def _add(self, indices: Any) -> None:
         self.digest = zlib.crc32(repr(indices).encode(), self.digest)
 
 
 class _Resumable(Loader):
-    """The position is (epoch, batches handed out of it) and what the epoch's order came from."""
+    """A plain DataLoader with a position.
+
+    The position is the epoch, the number of batches handed out, and the states of the generators
+    from which the order of the epoch was drawn.
+    """
 
     per_rank = True
 
@@ -105,17 +117,19 @@ class _Resumable(Loader):
         self._generators = _generators_of([loader, *self._samplers])
         self._worker_seeds = torch.Generator()
         self._tasks = _Epoch(seeded=loader.num_workers > 0)
-        self._inner = inner_loader(
-            Fetch(loader.dataset, loader.collate_fn, batched), self._tasks, self._worker_seeds,
+        self._inner = make_torch_loader(
+            BatchReader(loader.dataset, loader.collate_fn, batched), self._tasks,
+            self._worker_seeds,
             **{name: getattr(loader, name) for name in _OPTIONS},
         )  # fmt: skip
         self._epochs = epochs
         self._epoch = 0
-        self._batch = 0  # handed out of this epoch
+        self._batch = 0  # batches of this epoch that were handed out
         self._order = 0  # digest of their indices
-        self._start: dict[str, Any] = {}  # what its order comes from, if it has begun
-        self._waiting = False  # a position in mid-epoch is to be gone on from
-        self._told: int | None = None  # by set_epoch(), since a state was loaded
+        # What the order of this epoch is drawn from; empty if the epoch has not begun.
+        self._start: dict[str, Any] = {}
+        self._waiting = False  # the next `for` resumes in the middle of the epoch
+        self._told: int | None = None  # the epoch of the last set_epoch() since a state was loaded
 
     @property
     def epoch(self) -> int:
@@ -123,49 +137,50 @@ class _Resumable(Loader):
 
     def __len__(self) -> int:
         if self._epochs is None:
-            raise TypeError("an endless loader has no length")
+            raise TypeError("data: a loader with epochs=None has no length; expected a number, or "
+                            '"each"')
         return len(self._sampler) * (1 if self._epochs == "each" else self._epochs)
 
     def state_dict(self) -> dict[str, Any]:
         position = {"epoch": self._epoch, "batch": self._batch, "order": self._order}
         now = {"generators": [_state_of(generator) for generator in self._generators]}
         start = self._start or now
-        return {**position, "world": world_of(None, None)[1], **start}
+        return {**position, "world": rank_and_world(None, None)[1], **start}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        world = world_of(None, None)[1]
+        world = rank_and_world(None, None)[1]
         if state["world"] != world:
             raise ValueError(
-                f"data: {world} ranks, the checkpoint has {state['world']}: a plain DataLoader "
-                "cannot be cut anew, want holdfast.data.loader"
+                f"data: {world} ranks, and {state['world']} saved; expected as many ranks for a "
+                "plain DataLoader, or holdfast.data.loader"
             )
         if len(state["generators"]) != len(self._generators):
             raise ValueError(
-                f"data: the loader has {len(self._generators)} generators, "
-                f"the checkpoint {len(state['generators'])}"
+                f"data: the loader has {len(self._generators)} generators; "
+                f"expected {len(state['generators'])} as in the checkpoint"
             )
         self._epoch, self._batch, self._order = state["epoch"], state["batch"], state["order"]
         self._waiting = "default" in state
         kept = ("default", "generators", "epochs")
         self._start = {key: state[key] for key in kept} if self._waiting else {}
         _set_states(self._generators, state["generators"])
-        if self._waiting:  # so that it shows if the training says another one
+        if self._waiting:  # so that a set_epoch() for another epoch is noticed
             _set_epochs(self._samplers, self._start["epochs"])
         self._told = None
 
     @property
     def sampler(self) -> Any:
-        """Itself: Lightning says which epoch begins to what a loader's `sampler` is."""
+        """The loader itself: Lightning calls set_epoch() of a loader's `sampler`."""
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Where one `for` is one epoch: says that this one begins, to the samplers too."""
+        """Says which epoch begins. If one `for` is one epoch, the samplers are told, too."""
         self._told = epoch
         if self._epochs == "each":
             _set_epochs(self._samplers, [epoch] * len(self._samplers))
 
     def _batches(self) -> Iterator[Any]:
-        if self._batch > 0 and not self._waiting:  # an iteration that was left
+        if self._batch > 0 and not self._waiting:  # the last `for` was left early
             self._waiting = self._epochs != "each"
             if not self._waiting:
                 self._finish_epoch()
@@ -174,7 +189,7 @@ class _Resumable(Loader):
             return iter(())
         told = _epochs_of(self._samplers)
         batches = self._begin()
-        if self._at_end():  # the samplers are done with that epoch
+        if self._at_end():  # the resumed epoch has no batches left; the samplers go on
             _set_epochs(self._samplers, told)
         return self._counted(batches)
 
@@ -211,9 +226,9 @@ class _Resumable(Loader):
     def _begin(self) -> Iterator[Any]:
         """Makes the iterator of an epoch, from its start or from the middle.
 
-        At a start the generators are restored first, for the order is drawn from them. In the
-        middle they go back to what they were at the start, the order is drawn again, and then
-        they are restored.
+        At the start of an epoch, the generators are restored first, because the order is drawn
+        from them. In the middle, they are set to what they were at the start of the epoch, the
+        order is drawn again, and then they are restored.
         """
         if not self._waiting:
             self._restore_generators()
@@ -239,26 +254,26 @@ class _Resumable(Loader):
         }
 
     def _tell_epoch(self) -> None:
-        """Where one `for` is one epoch, the training itself calls set_epoch()."""
+        """Calls set_epoch(), unless one `for` is one epoch: then the training itself does."""
         if self._epochs != "each":
             _set_epochs(self._samplers, [self._epoch] * len(self._samplers))
 
     def _open(self, skipped: int) -> Iterator[Any]:
-        # As torch does it: first the workers' base seed, then what the sampler draws.
+        # In torch's order: first the base seed of the workers, then what the sampler draws.
         base = int(torch.empty((), dtype=torch.int64).random_(generator=self._seeder))
         self._worker_seeds.manual_seed(base)
         self._tasks.open(base, self._sampler, skipped)
         if self._tasks.digest != self._order:
             raise ValueError(
-                f"data: {type(self._samplers[-1]).__name__} gives another order than the "
-                "checkpoint's run had, want the same dataset and a sampler whose order comes "
+                f"data: {type(self._samplers[-1]).__name__} gives another order than before the "
+                "checkpoint; expected the same dataset and a sampler whose order comes "
                 "from torch's generators"
             )
         return iter(self._inner)
 
 
 def _chain(sampler: Any) -> list[Any]:
-    """The sampler, the one that it takes from, and so on."""
+    """The sampler, the sampler inside it, and so on."""
     chain = [sampler]
     while (inner := getattr(chain[-1], "sampler", None)) is not None and inner not in chain:
         chain.append(inner)
@@ -266,7 +281,7 @@ def _chain(sampler: Any) -> list[Any]:
 
 
 def _generators_of(owners: list[Any]) -> list[torch.Generator]:
-    """Generators of the loader's own; the process's is kept by who keeps the process."""
+    """The generators that the loader owns. A Checkpointer saves those of the process."""
     found: list[torch.Generator] = []
     for owner in owners:
         generator = getattr(owner, "generator", None)

@@ -7,20 +7,26 @@ import torch
 from torch.utils.data import IterableDataset, Sampler, default_collate
 
 from holdfast._native import Sequence
-from holdfast.torch.data.base_loader import Epochs, Loader, check_epochs, inner_loader, world_of
-from holdfast.torch.data.read_batch import Fetch, Task, mix
+from holdfast.torch.data.base_loader import (
+    Epochs,
+    Loader,
+    check_epochs,
+    make_torch_loader,
+    rank_and_world,
+)
+from holdfast.torch.data.read_batch import BatchReader, ReadTask, mix_seeds
 
 
 class BatchSampler(Sampler[list[int]]):
-    """A rank's share of a Sequence, batch by batch: for a DataLoader's `batch_sampler=`.
+    """One rank's share of a Sequence, batch by batch, for a DataLoader's `batch_sampler=`.
 
-    Its only state is (seed, cursor). The cursor is not where an iteration got to, which with
-    workers is ahead of the training: it moves by `advance()`, called for every batch that
-    was trained on. `holdfast.data.loader` does that by itself.
+    Its only state is (seed, cursor). The cursor does not follow an iteration, which with workers
+    is ahead of the training. Call `advance()` for every batch that was trained on to move it;
+    `holdfast.data.loader` does that itself.
 
-    Whatever the number of ranks, and whenever it changes, every position of the sequence is
+    Whatever the number of ranks is, and whenever it changes, every position of the sequence is
     read exactly once and in the same global order. A batch with fewer samples than ranks is
-    refused, on all ranks, because a rank cannot train on nothing.
+    refused on all ranks, because a rank cannot train on nothing.
     """
 
     def __init__(
@@ -33,12 +39,13 @@ class BatchSampler(Sampler[list[int]]):
     ) -> None:
         check_epochs(epochs)
         if epochs == "each" and sequence.last == "join":
-            raise ValueError('epochs="each" with last="join": joined batches end no epoch')
+            raise ValueError('data: epochs="each" with last="join", whose batches span epochs; '
+                             'expected last="short" or last="drop"')
         self.sequence = sequence
-        self.rank, self.world = world_of(rank, world)
+        self.rank, self.world = rank_and_world(rank, world)
         self.epochs = epochs
         self.cursor = 0
-        self.told: int | None = None  # by set_epoch(), since a state was loaded
+        self.told: int | None = None  # the epoch of the last set_epoch() since a state was loaded
         self._check_shares()
 
     @property
@@ -51,7 +58,7 @@ class BatchSampler(Sampler[list[int]]):
             yield self.sequence.indices(first, last)
 
     def shares(self) -> Iterator[tuple[int, int]]:
-        """The positions (first, last) of this rank, batch by batch from the cursor on."""
+        """The positions (first, last) of this rank, batch by batch, beginning at the cursor."""
         first, last = self.sequence.step(self.cursor)
         end = self._end()
         while end is None or first < end:
@@ -67,7 +74,8 @@ class BatchSampler(Sampler[list[int]]):
     def __len__(self) -> int:
         s = self.sequence
         if self.epochs is None:
-            raise TypeError("an endless loader has no length")
+            raise TypeError("data: a loader with epochs=None has no length; expected a number, or "
+                            '"each"')
         if self.epochs == "each":
             return s.batches_per_epoch
         if s.last == "join":
@@ -75,19 +83,20 @@ class BatchSampler(Sampler[list[int]]):
         return self.epochs * s.batches_per_epoch
 
     def state_dict(self) -> dict[str, Any]:
-        """Seed and cursor, and what they are for."""
+        """The seed and the cursor, and the dataset that they are for."""
         s = self.sequence
         return {"cursor": self.cursor, "seed": s.seed, "samples": s.samples, "shuffle": s.shuffle}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes seed and cursor over; batch size, `last` and ranks are this sampler's own.
+        """Sets seed and cursor; batch size, `last` and ranks stay those of this sampler.
 
         Raises ValueError if the dataset has another length, or is no longer shuffled.
         """
         s = self.sequence
         for name, ours in (("samples", s.samples), ("shuffle", s.shuffle)):
             if state[name] != ours:
-                raise ValueError(f"data: {name} is {ours}, the checkpoint has {state[name]}")
+                raise ValueError(f"data: {name} is {ours}; expected {state[name]}, as in the "
+                                 "checkpoint")
         self.sequence = Sequence(
             s.samples, s.batch, seed=state["seed"], shuffle=s.shuffle, last=s.last
         )
@@ -96,7 +105,7 @@ class BatchSampler(Sampler[list[int]]):
         self._check_shares()
 
     def set_epoch(self, epoch: int) -> None:
-        """For trainers that say which epoch begins; the cursor tells it, whatever they say."""
+        """Called by trainers to say which epoch begins. The cursor itself does not move."""
         self.told = epoch
 
     def _end(self) -> int | None:
@@ -108,7 +117,8 @@ class BatchSampler(Sampler[list[int]]):
     def _cap(self, last: int) -> int:
         if not isinstance(self.epochs, int):
             return last
-        return min(last, self.epochs * self.sequence.samples)  # with "join" it may lie beyond
+        # With "join", a batch may reach beyond the end.
+        return min(last, self.epochs * self.sequence.samples)
 
     def _check_shares(self) -> None:
         s = self.sequence
@@ -120,21 +130,23 @@ class BatchSampler(Sampler[list[int]]):
         least = min(size for size in sizes if size > 0)
         if least < self.world:
             raise ValueError(
-                f"data: a batch of {least} for {self.world} ranks leaves some without a sample, "
-                'want a larger batch, last="drop" or last="join"'
+                f"data: a batch of {least} for {self.world} ranks leaves some without a sample; "
+                'expected a larger batch, last="drop" or last="join"'
             )
 
 
-class _SequenceTasks(Sampler[Task]):
+class _SequenceTasks(Sampler[ReadTask]):
     def __init__(self, sampler: BatchSampler, seeded: bool) -> None:
         self._sampler = sampler
         self._seeded = seeded
 
-    def __iter__(self) -> Iterator[Task]:
+    def __iter__(self) -> Iterator[ReadTask]:
         sequence = self._sampler.sequence
         for first, last in self._sampler.shares():
-            seeds = [mix(sequence.seed, at) for at in range(first, last)] if self._seeded else None
-            yield Task(sequence.indices(first, last), seeds)
+            seeds = None
+            if self._seeded:
+                seeds = [mix_seeds(sequence.seed, at) for at in range(first, last)]
+            yield ReadTask(sequence.indices(first, last), seeds)
 
 
 class _SequenceLoader(Loader):
@@ -143,14 +155,14 @@ class _SequenceLoader(Loader):
     per_rank = False
 
     def __init__(
-        self, fetch: Fetch, sampler: BatchSampler, seeded: bool, **options: Any
+        self, fetch: BatchReader, sampler: BatchSampler, seeded: bool, **options: Any
     ) -> None:
         self.sampler = sampler
         tasks = _SequenceTasks(sampler, seeded)
         self._worker_seeds = torch.Generator()
-        self._inner = inner_loader(fetch, tasks, self._worker_seeds, **options)
-        self._open: int | None = None  # with "each": the epoch of a `for` that has not ended
-        self._loaded = False  # no `for` has begun since a state was loaded
+        self._inner = make_torch_loader(fetch, tasks, self._worker_seeds, **options)
+        self._open: int | None = None  # with "each": the epoch of a `for` that has not ended yet
+        self._loaded = False  # a state was loaded, and no `for` has begun since
 
     @property
     def epoch(self) -> int:
@@ -170,7 +182,7 @@ class _SequenceLoader(Loader):
     def _batches(self) -> Iterator[Any]:
         is_over = self._loaded and self._open is not None and self._open < self.sampler.epoch
         self._loaded = False
-        if is_over:  # all but its end, which the training waits for, was before the restart
+        if is_over:  # the last batch of the open epoch was read before the restart
             self._restore_generators()
             return self._ended()
         return self._counted(self._begin())
@@ -178,13 +190,13 @@ class _SequenceLoader(Loader):
     def _begin(self) -> Iterator[Any]:
         if self.sampler.epochs == "each":
             self._open = self.sampler.epoch
-        self._worker_seeds.manual_seed(mix(self.sampler.sequence.seed, self.sampler.cursor))
+        self._worker_seeds.manual_seed(mix_seeds(self.sampler.sequence.seed, self.sampler.cursor))
         batches = iter(self._inner)
         self._restore_generators()
         return batches
 
     def _ended(self) -> Iterator[Any]:
-        """No batch, unless the training says that it has begun another epoch."""
+        """Gives no batch, unless the training said by set_epoch() that another epoch begins."""
         if self.sampler.told not in (None, self._open):
             yield from self._counted(self._begin())
         self._open = None
@@ -219,30 +231,33 @@ def loader(
             ...
 
     `batch_size` is that of all ranks together: a run that is restarted on another number of
-    ranks goes on in mid-epoch with the same batches, cut differently. The state is a seed and
-    a cursor, the same on all ranks. A batch size that is changed counts from the restart on.
+    ranks goes on in the middle of an epoch with the same batches, cut differently. The state is a
+    seed and a cursor, the same on all ranks. If you change the batch size, the new one counts
+    from the restart on.
 
-    epochs      None: one `for` goes through epoch after epoch and never ends. A number: to
-                the end of that epoch of the run; a restarted run does what is left of it,
-                and a finished one nothing. "each": one `for` an epoch, for loops such as
+    epochs      None: one `for` goes through epoch after epoch and never ends. A number: one `for`
+                goes to the end of that epoch of the run; a restarted run does what is left, and a
+                finished run does nothing. "each": one `for` is one epoch, for loops such as
                 `for epoch in range(loader.epoch, 10)`. After a save at the last batch of an
-                epoch, `loader.epoch` is still that epoch, and its `for` has no batches: what
+                epoch, `loader.epoch` is still that epoch, and its `for` has no batches. So what
                 stands behind the `for` in such a loop is done once for every epoch.
-    last        what becomes of a batch that the epoch has too few samples left for: it is
-                "short"; "drop": left out; "join": filled up from the next epoch.
-    rank, world of the data-parallel ranks; torch.distributed's if not given.
-    seeded      Python's, NumPy's and torch's generators are seeded for every sample by its
+    last        what becomes of the last batch if the epoch has too few samples left for it:
+                "short" keeps it short, "drop" leaves it out, "join" fills it up from the next
+                epoch.
+    rank, world number of this data-parallel rank, and how many there are; those of
+                torch.distributed if not given.
+    seeded      True: Python's, NumPy's and torch's generators are seeded for every sample by its
                 position, so that augmentation is repeated whatever the workers, ranks and
-                restarts (some 20 us a sample). A dataset that reads many at once
-                (`__getitems__`) is seeded once a batch; generators of its own are its own
-                business. False: for datasets that draw nothing.
-    options     torch's: num_workers, prefetch_factor, persistent_workers, pin_memory,
-                timeout, worker_init_fn, multiprocessing_context.
+                restarts are (some 20 us per sample). A dataset that reads many samples at once
+                (`__getitems__`) is seeded once per batch. Generators that the dataset itself owns
+                are not seeded. False: for datasets that draw nothing.
+    options     those of torch's DataLoader: num_workers, prefetch_factor, persistent_workers,
+                pin_memory, timeout, worker_init_fn, multiprocessing_context.
     """
     if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
-        raise TypeError(f"data: {type(dataset).__name__} is a stream or has no len(), want samples "
-                        "by number, or torchdata's StatefulDataLoader")
+        raise TypeError(f"data: {type(dataset).__name__} is a stream or has no len(); expected "
+                        "samples by number, or torchdata's StatefulDataLoader")
     sequence = Sequence(len(dataset), batch_size, seed=seed, shuffle=shuffle, last=last)
     sampler = BatchSampler(sequence, rank=rank, world=world, epochs=epochs)
-    fetch = Fetch(dataset, collate_fn or default_collate)
+    fetch = BatchReader(dataset, collate_fn or default_collate)
     return _SequenceLoader(fetch, sampler, seeded, **options)

@@ -4,10 +4,10 @@
     dcp.save(state, checkpoint_id=step, storage_writer=writer, planner=SavePlanner())
     dcp.load(state, storage_reader=Reader("runs/gpt"), planner=LoadPlanner())
 
-What is written is a step like any other: tensors by DCP's names ("model.fc.weight"), cut as
-the ranks held them, and plain objects. `holdfast ls`, verify and open() read it, and another
-number of ranks loads it. DCP's own planners pickle what is no tensor and run that pickle
-when it is loaded; these store it as typed values, or refuse it by its key.
+What is written is a step like any other: tensors by DCP's names ("model.fc.weight"), in the
+parts that the ranks held, and plain objects. `holdfast ls`, verify and open() read it, and another
+number of ranks can load it. DCP's own planners pickle values that are no tensors, and run that
+pickle when it is loaded. These planners store such values as typed values, or refuse them by key.
 """
 
 from holdfast.torch.dcp.planners import LoadPlanner, SavePlanner

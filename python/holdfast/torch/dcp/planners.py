@@ -1,7 +1,8 @@
-"""What is saved and loaded of a state by torch.distributed.checkpoint, without pickles.
+"""Planners for torch.distributed.checkpoint that use no pickles.
 
-The planners of holdfast.torch.dcp. A state is tensors, in parts, and other values; those go
-with the plan to the first rank, which saves them as the objects of the step.
+A planner says which parts of a state each rank saves and loads. A state is tensors, in parts, and
+other values. Those values travel with the plan to the first rank, which saves them as the objects
+of the step.
 """
 
 import copyreg
@@ -36,30 +37,29 @@ from holdfast import Box, TensorName
 from holdfast.torch.values.boxes import check_plain, local_of, part_of
 from holdfast.torch.values.trees import pack
 
-# DCP sends plans from rank to rank as pickles, in memory.
+# DCP itself sends plans from rank to rank as pickles, in memory.
 copyreg.pickle(TensorName, lambda name: (TensorName, (name.name,)))
 
 
 class Values(NamedTuple):
-    """What is no tensor: packed trees by key, and where each key stands in the state."""
+    """The values that are no tensors: packed trees by key, and the path of each key."""
 
     trees: dict[str, Any]
     paths: dict[str, tuple[Any, ...]]
 
 
 class SavePlanner(DefaultSavePlanner):
-    """Plans a save without pickles: what is no tensor becomes a tree of typed values.
+    """Plans a save without pickles: a value that is no tensor becomes a tree of typed values.
 
-    DTensors are cut as their ranks hold them (holdfast.torch.values.boxes). TypeError or
-    ValueError, on all ranks and before anything is written, names the key of what cannot
-    be stored.
+    A DTensor is saved in the parts that its ranks hold. TypeError or ValueError, on all ranks and
+    before anything is written, names the key of a value that cannot be stored.
     """
 
     def __init__(self) -> None:
         super().__init__()
 
     def create_local_plan(self) -> SavePlan:
-        """What this rank has."""
+        """The plan for what this rank has."""
         state, trees = self.state_dict, {}
         self.state_dict = {k: v for k, v in state.items() if isinstance(v, torch.Tensor)}
         for key, value in state.items():
@@ -71,9 +71,9 @@ class SavePlanner(DefaultSavePlanner):
         return self.plan
 
     def create_global_plan(self, all_plans: list[SavePlan]) -> tuple[list[SavePlan], Metadata]:
-        """One rank for each tensor; the values of all ranks go to the first."""
+        """Chooses one rank for each tensor; the values of all ranks go to the first."""
         values = Values({}, {})
-        for plan in reversed(all_plans):  # of values with one key, that of the first rank
+        for plan in reversed(all_plans):  # the first rank comes last, so that its values stay
             values.trees.update(plan.planner_data.trees)
             values.paths.update(plan.planner_data.paths)
         paths = [replace(plan, planner_data=plan.planner_data.paths) for plan in all_plans]
@@ -84,31 +84,32 @@ class SavePlanner(DefaultSavePlanner):
         return [replace(first, planner_data=values), *others], metadata
 
     def resolve_data(self, write_item: WriteItem) -> torch.Tensor:
-        """What this rank holds of the tensor."""
+        """The part of the tensor that this rank holds."""
         return local_of(self.state_dict[write_item.index.fqn])
 
     def _set_aside(self, key: str, value: Any) -> Any:
-        """The value as a tree; tensors inside it (a tuple's, say) are saved as tensors."""
+        """The value as a tree; tensors inside it (in a tuple, say) are saved as tensors."""
         packed = pack(value, key)
         for name, tensor in packed.tensors.items():
             if name in self.state_dict:
-                raise ValueError(f"{name}: a tensor inside {key}, and a key too; want one")
+                raise ValueError(f"{name}: a tensor inside {key}, and a key of the state, too; "
+                                 "expected another key")
             self.state_dict[name] = tensor
         return packed.tree
 
 
 class LoadPlanner(DefaultLoadPlanner):
-    """Plans a load into the tensors of a state, in place; runs nothing that was stored.
+    """Plans a load into the tensors of a state, in place. Runs no code that was stored.
 
-    With `allow_partial_load`, what the checkpoint does not have is left as it is;
-    otherwise that is a ValueError, as is another shape.
+    With `allow_partial_load`, values that the checkpoint does not have stay as they are. Without
+    it, they are a ValueError. A tensor of another shape always is.
     """
 
     def __init__(self, *, allow_partial_load: bool = False) -> None:
         super().__init__(allow_partial_load=allow_partial_load)
 
     def create_local_plan(self) -> LoadPlan:
-        """What this rank wants."""
+        """The plan for what this rank loads."""
         assert self.metadata is not None
         known = self.metadata.state_dict_metadata
         missing = [key for key in self.state_dict if key not in known]
@@ -119,7 +120,7 @@ class LoadPlanner(DefaultLoadPlanner):
                          for item in _read_items(key, value, known[key])])
 
     def load_value(self, item: ReadItem, value: Any) -> None:
-        """Puts what is no tensor into the state."""
+        """Puts a value that is no tensor into the state."""
         path = self.mappings[item.dest_index.fqn]
         container: Any = self.original_state_dict
         for key in path[:-1]:
@@ -127,17 +128,17 @@ class LoadPlanner(DefaultLoadPlanner):
         container[_live_key(container, path[-1])] = value
 
     def load_bytes(self, read_item: ReadItem, value: Any) -> None:
-        """Refuses: bytes of another storage would be a pickle."""
-        raise TypeError(f"{read_item.dest_index.fqn}: bytes of {type(value).__name__}, want "
+        """Refuses bytes: those of another storage would be a pickle."""
+        raise TypeError(f"{read_item.dest_index.fqn}: bytes of {type(value).__name__}; expected "
                         "holdfast.torch.dcp.Reader")
 
     def lookup_tensor(self, index: MetadataIndex) -> torch.Tensor:
-        """What this rank holds of the tensor."""
+        """The part of the tensor that this rank holds."""
         return local_of(self.state_dict[index.fqn])
 
 
 def _write_items(key: str, tensor: torch.Tensor) -> list[WriteItem]:
-    """The part of a tensor that this rank holds; nothing for an empty part."""
+    """The item for the part that this rank holds of a tensor; none for an empty part."""
     check_plain(tensor, key)
     part = part_of(tensor, key)
     if part is None or (0 in part.box.shape and 0 not in part.shape):
@@ -156,9 +157,9 @@ def _read_items(key: str, value: Any, saved: Any) -> list[ReadItem]:
         return [ReadItem(LoadItemType.BYTE_IO, index, whole, index, whole, whole)]
     if not isinstance(value, torch.Tensor):
         raise ValueError(f"{key}: saved as a tensor, and there is a {type(value).__name__}; "
-                         "want a tensor to fill")
+                         "expected a tensor to fill")
     if tuple(value.shape) != tuple(saved.size):
-        raise ValueError(f"{key}: saved with shape {tuple(saved.size)}, want "
+        raise ValueError(f"{key}: saved with shape {tuple(saved.size)}; expected "
                          f"{tuple(value.shape)}")
     check_plain(value, key)
     part = part_of(value, key)
@@ -172,7 +173,7 @@ def _chunk(box: Box) -> ChunkStorageMetadata:
 
 
 def _live_key(container: Any, key: Any) -> Any:
-    """DCP makes text of the keys of a dict; the state may have a number there."""
+    """The key in the live state: DCP turns keys into text, and the state may have a number."""
     if not isinstance(container, dict) or key in container:
         return key
     return next((live for live in container if str(live) == key), key)

@@ -22,7 +22,7 @@ from holdfast.arrays import describe_one
 from holdfast.torch.dcp.planners import LoadPlanner
 from holdfast.torch.dcp.step_ids import FORMAT, box_of, ends_with_number, step_of
 from holdfast.torch.values.dtypes import torch_dtype
-from holdfast.torch.values.trees import names_in, unpack
+from holdfast.torch.values.trees import tensor_names_in, unpack
 
 _Path = str | PathLike[str]
 
@@ -30,16 +30,16 @@ _Path = str | PathLike[str]
 class Reader(StorageReader):
     """Reads a step of a run for dcp.load, on any number of ranks.
 
-    `checkpoint_id` of dcp.load is the step; without it, the newest whole one is taken.
-    Every byte is checked when it is read (CorruptError); with verify="full" all of the step
-    is read and checked first, by every rank, and a damaged one passed over for the one
-    before it. Steps of a Checkpointer can be read too: their tensors, by its names.
+    `checkpoint_id` of dcp.load is the step; without it, the newest whole step is read. Every byte
+    is checked when it is read (CorruptError). With verify="full", every rank first reads and
+    checks all of the step, and passes a damaged one over for the one before it. The tensors of a
+    Checkpointer's steps can be read, too, by the names that it gives them.
     """
 
     def __init__(self, run: _Path, *, verify: str = "fast") -> None:
         super().__init__()
         if verify not in ("fast", "full"):
-            raise ValueError(f"verify={verify!r}: want 'fast' or 'full'")
+            raise ValueError(f"verify={verify!r}; expected 'fast' or 'full'")
         self._run = fspath(run)
         self._verify_all = verify == "full"
         self.reset()
@@ -56,7 +56,7 @@ class Reader(StorageReader):
         self._step = found.step
         self._opened = Contents(found.folder)
         self._trees, paths = _values_of(found.objects)
-        inside = {name for tree in self._trees.values() for name in names_in(tree)}
+        inside = {name for tree in self._trees.values() for name in tensor_names_in(tree)}
         described: dict[str, Any] = {name: _described(info)
                                      for name, info in self._opened.items()
                                      if name not in inside}
@@ -65,21 +65,21 @@ class Reader(StorageReader):
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any,
                               **kwargs: Any) -> None:
-        """Nothing to do: read_metadata() has opened it."""
+        """Does nothing: read_metadata() has opened the step."""
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
-        """As it is."""
+        """The plan as it is."""
         return plan
 
     def prepare_global_plan(self, plans: list[LoadPlan]) -> list[LoadPlan]:
-        """Tells all ranks which step the first one has found."""
+        """Tells all ranks which step the first rank has found."""
         return [replace(plan, storage_data=self._step) for plan in plans]
 
     def read_data(self, plan: LoadPlan, planner: Any) -> Future[None]:
-        """Fills the tensors of the state, and gives it its values."""
+        """Fills the tensors of the state, and sets its other values."""
         if plan.storage_data != self._step:
             raise ValueError(f"{self._run}: step {self._step} here and {plan.storage_data} on the "
-                             "first rank, want a run that does not change meanwhile, or a "
+                             "first rank; expected a run that does not change meanwhile, or a "
                              "checkpoint_id")
         for item in plan.items:
             if item.type == LoadItemType.BYTE_IO:
@@ -95,21 +95,21 @@ class Reader(StorageReader):
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """True for what ends with a number."""
+        """True for an id that ends with a number."""
         return ends_with_number(checkpoint_id)
 
     def _contents(self) -> Contents:
-        assert self._opened is not None  # by read_metadata()
+        assert self._opened is not None  # read_metadata() has set it
         return self._opened
 
     def _load_value(self, item: ReadItem, planner: Any) -> None:
         key = item.storage_index.fqn
         if not isinstance(planner, LoadPlanner):
-            raise TypeError(f"{key}: no tensor, and the planner would unpickle it; want "
+            raise TypeError(f"{key}: no tensor, and the planner would unpickle it; expected "
                             "planner=holdfast.torch.dcp.LoadPlanner()")
         tree = self._trees[key]
         tensors = {}
-        for name in names_in(tree):
+        for name in tensor_names_in(tree):
             info = self._contents()[name]
             tensors[name] = torch.empty(tuple(info.shape), dtype=torch_dtype(info.dtype))
             self._fill(name, None, tensors[name])
@@ -135,8 +135,8 @@ def _described(info: TensorInfo) -> TensorStorageMetadata:
 def _values_of(objects: Any) -> tuple[dict[str, Any], dict[str, Any]]:
     version = objects.get("dcp") if isinstance(objects, dict) else None
     if version is None:
-        return {}, {}  # not by a Writer
+        return {}, {}  # the step is not by a Writer
     values, paths = objects.get("values"), objects.get("paths")
     if version != FORMAT or not isinstance(values, dict) or not isinstance(paths, dict):
-        raise ValueError(f"objects of a DCP step, version {version!r}, want {FORMAT}")
+        raise ValueError(f"objects of a DCP step: version {version!r}; expected {FORMAT}")
     return values, paths

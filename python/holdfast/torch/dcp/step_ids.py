@@ -6,16 +6,17 @@ from typing import Any
 
 from holdfast import Box
 
-FORMAT = 1  # of the objects of a step: {"dcp": FORMAT, "values": ..., "paths": ...}
+# The version of what a step keeps as objects: {"dcp": FORMAT, "values": ..., "paths": ...}
+FORMAT = 1
 
 _NUMBER = re.compile(r"(\d+)/?$", re.ASCII)
 
 
 def step_of(checkpoint_id: Any) -> int:
-    """The step that a checkpoint_id means: its number, or the one that it ends with."""
+    """The step that a checkpoint_id names: the number itself, or the one that it ends with."""
     found = _NUMBER.search(_text(checkpoint_id))
     if found is None:
-        raise ValueError(f"checkpoint_id: {checkpoint_id!r}, want the number of the step, or "
+        raise ValueError(f"checkpoint_id: {checkpoint_id!r}; expected the number of the step, or "
                          "text that ends with it")
     return int(found[1])
 

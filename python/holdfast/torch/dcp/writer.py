@@ -17,9 +17,10 @@ from torch.futures import Future
 from holdfast import _native
 from holdfast.arrays import describe_one
 from holdfast.checkpoint import Tiers
+from holdfast.options import Failures, Writing, check_groups, check_unused
 from holdfast.torch.dcp.planners import Values
 from holdfast.torch.dcp.step_ids import FORMAT, box_of, ends_with_number, step_of
-from holdfast.torch.loop.job import complete, open_job, warn
+from holdfast.torch.loop.job import give_objects, log_messages, open_job
 from holdfast.torch.loop.transport import connect
 
 _Path = str | PathLike[str]
@@ -28,15 +29,14 @@ _Path = str | PathLike[str]
 class Writer(StorageWriter):
     """Writes DCP's checkpoints as steps of a run directory.
 
-    Made on all ranks of `group` together, as a collective, and kept for the whole run, which
-    it owns until close(). `checkpoint_id` of dcp.save is the step's number, or text that
-    ends with it ("step-100"). dcp.save and the future of dcp.async_save are done when the
-    step is committed and durable; if a rank fails, there is no step. One save at a time;
-    AsyncCheckpointerType.PROCESS is refused.
+    Make it on all ranks of `group` together, as a collective call, and keep it for the whole
+    run, which it owns until close(). `checkpoint_id` of dcp.save is the number of the step, or
+    text that ends with it ("step-100"). dcp.save and the future of dcp.async_save are done when
+    the step is committed and durable; if a rank fails, there is no step. There is one save at a
+    time; AsyncCheckpointerType.PROCESS is refused.
 
-    keep, tiers, allow_unreachable_tiers, read_back, incremental, compress, space_reserve and
-    direct are those of holdfast.Saver and holdfast.Checkpointer; `timeout` is how long ranks
-    wait for another.
+    keep, tiers, allow_unreachable_tiers and `writing` (a holdfast.Writing) are those of
+    holdfast.Saver; `timeout` is how many seconds ranks wait for another.
     """
 
     def __init__(
@@ -47,55 +47,51 @@ class Writer(StorageWriter):
         keep: int | _native.Keep | None = None,
         tiers: Tiers = (),
         allow_unreachable_tiers: bool = False,
-        ring: int = 0,
-        read_back: bool = False,
-        incremental: bool = False,
-        compress: int = 0,
-        space_reserve: int = 64 << 20,
-        direct: bool = True,
+        writing: Writing = Writing(),
         timeout: float = 60.0,
     ) -> None:
         super().__init__()
+        check_groups(writing=writing)
+        check_unused("dcp.Writer", writing, "backpressure", "in_flight", "guard")
         self._timeout = timeout
         self._transport = connect(group)
         self._step: int | None = None
         self._lock = threading.Lock()
         self._job: _native.Job | None = open_job(
-            run, self._transport, every="1 steps", grace=0, signals=False, keep=keep,
-            tiers=tiers, ring=ring, backpressure="wait", in_flight=1, read_back=read_back,
-            incremental=incremental, compress=compress, space_reserve=space_reserve,
-            direct=direct, guard="off", timeout=timeout,
+            run, self._transport, every="1 steps", keep=keep, tiers=tiers,
+            writing=replace(writing, in_flight=1, guard="off"),
+            failures=Failures(grace=0, signals=False, timeout=timeout),
             allow_unreachable_tiers=allow_unreachable_tiers,
         )
-        warn(self._job)
+        log_messages(self._job)
 
     def reset(self, checkpoint_id: Any = None) -> None:
-        """A new save begins, of that step."""
+        """Begins a new save, of the step that the id names."""
         self._step = None if checkpoint_id is None else step_of(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Refuses a call that is not of all ranks."""
+        """Refuses a call that not all ranks of the group make."""
         rank = 0 if self._transport is None else self._transport.rank
         if not kwargs.get("use_collectives", True) or is_coordinator != (rank == 0):
-            raise ValueError("dcp.save with no_dist, use_collectives=False or another group "
-                             "than the Writer's, want all ranks of it together")
+            raise ValueError("dcp.save: no_dist, use_collectives=False or another group than the "
+                             "Writer's; expected a call by all ranks of the Writer's group")
         if self._step is None:
-            raise ValueError("checkpoint_id: None, want the number of the step")
+            raise ValueError("dcp.save: checkpoint_id=None; expected the number of the step")
 
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
-        """Refuses what a planner would pickle."""
+        """Refuses values that a planner would pickle."""
         for item in plan.items:
             if item.type == WriteItemType.BYTE_IO:
                 raise TypeError(f"{item.index.fqn}: no tensor, and the planner would pickle it; "
-                                "want planner=holdfast.torch.dcp.SavePlanner()")
+                                "expected planner=holdfast.torch.dcp.SavePlanner()")
         return plan
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
-        """Tells all ranks the step."""
+        """Tells all ranks the number of the step."""
         return [replace(plan, storage_data=self._step) for plan in plans]
 
     def write_data(self, plan: SavePlan, planner: Any) -> Future[list[WriteResult]]:
-        """Saves, with all ranks, and waits until that is durable."""
+        """Saves with all ranks together, and waits until the save is durable."""
         tensors = [planner.resolve_data(item).detach().cpu() for item in plan.items]
         pieces = [_piece(item, tensor)
                   for item, tensor in zip(plan.items, tensors, strict=True)]
@@ -106,26 +102,26 @@ class Writer(StorageWriter):
                 raise ValueError("the writer is closed")
             ranks = 1 if self._transport is None else self._transport.size
             handle = self._job.save(plan.storage_data, pieces, tensors, {}, f"{ranks} ranks")
-            complete(self._job, lambda: (objects, None))
+            give_objects(self._job, lambda: (objects, None))
             handle.durable()
-            warn(self._job)
+            log_messages(self._job)
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(item.index, tensor.nbytes, None)
                          for item, tensor in zip(plan.items, tensors, strict=True)])
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
-        """Nothing is left to do: the ranks have committed the step among themselves."""
+        """Does nothing: the ranks have already committed the step."""
 
     def close(self, timeout: float | None = None) -> None:
-        """Lets go of the run. On all ranks."""
+        """Gives the run up, so that another process may own it. Call it on all ranks."""
         self._close(timeout, alone=False)
 
     def _close(self, timeout: float | None, *, alone: bool) -> None:
         with self._lock:
             if self._job is not None:
                 self._job.close(timeout, alone, orderly=not alone)
-                warn(self._job)
+                log_messages(self._job)
             self._job = None
 
     def __enter__(self) -> Self:
@@ -136,7 +132,7 @@ class Writer(StorageWriter):
         if error is None or self._transport is None:
             self.close()
             return
-        try:  # the others may be anywhere: nothing is agreed upon, and they find it gone
+        try:  # the others may be anywhere: agree on nothing with them, they find this rank gone
             self._close(self._timeout, alone=True)
         except Exception as failure:
             error.add_note(f"and the last save failed: {failure}")
@@ -144,12 +140,12 @@ class Writer(StorageWriter):
             self._transport.close()
 
     def __reduce__(self) -> Any:
-        raise TypeError("holdfast.torch.dcp.Writer belongs to its process, want "
+        raise TypeError("holdfast.torch.dcp.Writer belongs to its process; expected "
                         "AsyncCheckpointerType.THREAD")
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: Any) -> bool:
-        """True for what ends with a number."""
+        """True for an id that ends with a number."""
         return ends_with_number(checkpoint_id)
 
 

@@ -1,12 +1,12 @@
-"""How a finished folder takes the place of an old one, with a whole one there at all times.
+"""Replaces an old folder by a finished new one, so that a whole one can be found at all times.
 
-  1. The new one is whole and durable, under another name beside the old one.
-  2. The two change places in one call, where the file system knows that.   <- new from here
-     Else the old one is first renamed to .<name>.old, where found() sees it; then the new
-     one gets its name, and the old one is removed.
-  3. The folder that they are in is synced, and then what is old may go.
+  1. The new folder is whole and durable, under another name beside the old one.
+  2. One system call exchanges the two, if the file system can do that.   <- the new one counts
+     If not, the old one is first renamed to .<name>.old, where find_folder() looks; then the new
+     one gets its name.
+  3. The folder around them is synced, and then the old one is removed.
 
-A crash leaves the old or the new one to be found, and either is whole.
+After a crash, find_folder() finds the old or the new one, and either is whole.
 """
 
 import ctypes
@@ -21,29 +21,30 @@ from pathlib import Path
 _Path = str | PathLike[str]
 _HERE = -100  # AT_FDCWD
 _EXCHANGE = 2  # RENAME_EXCHANGE
-_UNKNOWN = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)  # to the file system, or the kernel
+# The file system, or the kernel, cannot exchange two names.
+_UNKNOWN = (errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP)
 
 
-def take_place(made: Path, target: Path) -> None:
-    """`made` is at `target` when it returns, durably; what was there may be at `made`."""
+def replace_folder(made: Path, target: Path) -> None:
+    """Puts `made` at `target`, durably. The old folder may be at `made` afterwards."""
     if not os.path.lexists(target):
         os.rename(made, target)
     elif not _exchange(made, target):
-        aside = _aside(target)
-        remove(aside)
+        aside = _old_name(target)
+        remove_path(aside)
         os.rename(target, aside)
         os.rename(made, target)
-    sync(target.parent)
-    remove(_aside(target))
+    sync_folder(target.parent)
+    remove_path(_old_name(target))
 
 
-def found(target: _Path) -> _Path:
-    """Where it is: at its name, or aside if a crash has left it there."""
-    aside = _aside(Path(target))
+def find_folder(target: _Path) -> _Path:
+    """Where the folder is: at its name, or at the name of an old one after a crash."""
+    aside = _old_name(Path(target))
     return aside if not os.path.lexists(target) and os.path.lexists(aside) else target
 
 
-def remove(target: Path) -> None:
+def remove_path(target: Path) -> None:
     """Removes a file or folder, if it is there."""
     if target.is_dir() and not target.is_symlink():
         shutil.rmtree(target)
@@ -51,24 +52,27 @@ def remove(target: Path) -> None:
         target.unlink(missing_ok=True)
 
 
-def forget(target: Path) -> None:
-    """Removes it, wherever found() would see it; the one aside first, or it would be found."""
-    remove(_aside(target))
-    remove(target)
+def remove_folder(target: Path) -> None:
+    """Removes the folder wherever find_folder() would find it.
+
+    The old one goes first: alone, it would be found.
+    """
+    remove_path(_old_name(target))
+    remove_path(target)
 
 
 @contextmanager
-def made_folder(folder: Path) -> Iterator[None]:
-    """Makes it and those above; at the end, the names of new ones are durable."""
+def create_folder_durably(folder: Path) -> Iterator[None]:
+    """Makes the folder and those above it. When the block ends, their names are durable."""
     new = [path for path in (folder, *folder.parents) if not path.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     yield
     for path in new:
-        sync(path.parent)
+        sync_folder(path.parent)
 
 
-def sync(folder: Path) -> None:
-    """Makes names in the folder durable."""
+def sync_folder(folder: Path) -> None:
+    """Makes the names in the folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -77,7 +81,7 @@ def sync(folder: Path) -> None:
 
 
 def _exchange(one: Path, two: Path) -> bool:
-    """False if the system cannot."""
+    """Exchanges two names in one call. False if the system cannot do that."""
     call = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if call is None:
         return False
@@ -89,5 +93,5 @@ def _exchange(one: Path, two: Path) -> bool:
     raise OSError(number, os.strerror(number), str(two))
 
 
-def _aside(target: Path) -> Path:
+def _old_name(target: Path) -> Path:
     return target.parent / f".{target.name}.old"

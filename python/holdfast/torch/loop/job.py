@@ -1,15 +1,20 @@
 """The native job behind a Checkpointer and a DCP Writer."""
 
+import dataclasses
 import logging
 import platform
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from os import PathLike
 from typing import Any
 
 import torch
 
 from holdfast import _native
-from holdfast.checkpoint import Tiers, duration_of, keep_of, tiers_of
+from holdfast.checkpoint import Tiers, open_tiers, parse_duration, parse_keep
+from holdfast.options import Failures, Schedule, Writing
+
+# The native job has no word for "never by itself": something else than a policy decides.
+NEVER = "1000000000000 steps"
 
 _log = logging.getLogger("holdfast")
 
@@ -19,41 +24,28 @@ def open_job(
     transport: _native.TcpTransport | None,
     *,
     every: str,
-    grace: float,
-    signals: bool,
     keep: int | _native.Keep | None,
     tiers: Tiers,
-    ring: int,
-    backpressure: str,
-    in_flight: int,
-    read_back: bool,
-    incremental: bool,
-    compress: int,
-    space_reserve: int,
-    direct: bool,
-    guard: str,
-    timeout: float,
-    fail_after: str | float | None = None,
-    schedule: Mapping[str, Any] | None = None,
+    writing: Writing,
+    failures: Failures,
+    schedule: Schedule | None = None,
     allow_unreachable_tiers: bool = False,
 ) -> _native.Job:
-    """Opens it on all ranks together; the keywords are those of Checkpointer."""
+    """Opens the job on all ranks together. The options are those of a Checkpointer."""
     return _native.Job(
-        run, transport, every=every, grace=grace, signals=signals, keep=keep_of(keep),
-        tiers=tiers_of(tiers), ring=ring, backpressure=backpressure, in_flight=in_flight,
-        read_back=read_back, incremental=incremental, compress=compress,
-        space_reserve=space_reserve, direct=direct, guard=guard, agree_within=timeout,
-        fail_after=duration_of(fail_after),
+        run, transport, every=every, keep=parse_keep(keep), tiers=open_tiers(tiers),
+        grace=failures.grace, signals=failures.signals, agree_within=failures.timeout,
+        fail_after=parse_duration(failures.fail_after), **dataclasses.asdict(writing),
         software={"holdfast": _native.version, "torch": torch.__version__,
                   "python": platform.python_version()},
-        schedule=dict(schedule or {}), allow_unreachable_tiers=allow_unreachable_tiers,
+        schedule=_as_dict(schedule), allow_unreachable_tiers=allow_unreachable_tiers,
     )
 
 
-def complete(job: _native.Job, make: Callable[[], tuple[Any, Any]]) -> None:
-    """Gives the save that has begun its objects: of all ranks, and of this one.
+def give_objects(job: _native.Job, make: Callable[[], tuple[Any, Any]]) -> None:
+    """Gives the save that has begun its objects: those of all ranks, and those of this rank.
 
-    Or says that there are none, if `make` fails: the other ranks wait for them.
+    If `make` fails, the job is told that there are none, because the other ranks wait for them.
     """
     try:
         job.objects(*make())
@@ -62,9 +54,16 @@ def complete(job: _native.Job, make: Callable[[], tuple[Any, Any]]) -> None:
         raise
 
 
-def warn(job: _native.Job) -> None:
-    """Logs what went wrong since the last call and stopped nothing, and what tiers removed."""
+def log_messages(job: _native.Job) -> None:
+    """Logs failures since the last call that did not stop training, and what tiers removed."""
     for sentence in job.take_warnings():
         _log.warning("%s", sentence)
     for sentence in job.take_notes():
         _log.info("%s", sentence)
+
+
+def _as_dict(schedule: Schedule | None) -> dict[str, Any]:
+    found = {} if schedule is None else vars(schedule)
+    lists = ("milestones", "durable_steps")
+    return {name: list(value) if name in lists and value is not None else value
+            for name, value in found.items()}

@@ -1,14 +1,14 @@
-"""The loss, taken from the training loop without making a GPU wait."""
+"""The losses of the training loop, read without waiting for a GPU."""
 
 from typing import Any
 
 import torch
 
-_EVERY = 16  # steps between two looks at a loss on a GPU
+_EVERY = 16  # steps between two losses that are read from a GPU
 
 
-def known_now(loss: Any) -> float | None:
-    """The loss, if it can be had without waiting for a GPU."""
+def value_without_waiting(loss: Any) -> float | None:
+    """The loss as a number, if it is known without waiting for a GPU; else None."""
     if not isinstance(loss, torch.Tensor):
         return None if loss is None else float(loss)
     if loss.device.type == "cuda" or loss.numel() != 1:
@@ -16,8 +16,8 @@ def known_now(loss: Any) -> float | None:
     return float(loss.detach())
 
 
-def waited_for(loss: Any) -> Any:
-    """The loss, known: waits for the GPU if it is there."""
+def wait_for_value(loss: Any) -> Any:
+    """The loss as a number. Waits for the GPU if the loss is there."""
     return loss.item() if _is_on_gpu(loss) else loss
 
 
@@ -26,16 +26,16 @@ def _is_on_gpu(loss: Any) -> bool:
 
 
 class Losses:
-    """What is known of the losses: of the CPU's at once, of a GPU's some steps later."""
+    """The losses so far. One on the CPU is known at once, one on a GPU some steps later."""
 
     def __init__(self) -> None:
         self._newest: float | None = None
         self._coming: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
         self._next = 0
 
-    def take(self, step: int, loss: Any) -> tuple[int, float] | None:
-        """A step and its loss, if one is known now."""
-        now = known_now(loss)
+    def record(self, step: int, loss: Any) -> tuple[int, float] | None:
+        """Records a loss. Returns a step and its loss, if one has become known."""
+        now = value_without_waiting(loss)
         known = (step, now) if now is not None else None
         if known is None and _is_on_gpu(loss):
             known = self._from_gpu(step, loss)
@@ -44,15 +44,15 @@ class Losses:
         return known
 
     def newest(self, loss: Any) -> float | None:
-        """That loss; if it is on a GPU and not known yet, the newest that is."""
-        now = known_now(loss)
+        """The given loss as a number; if it is on a GPU, the newest loss that is known."""
+        now = value_without_waiting(loss)
         if now is not None or not _is_on_gpu(loss):
             return now
-        self._next = 0  # where saves are frequent, so are looks
+        self._next = 0  # reads the next loss soon: saves that are frequent need recent losses
         return self._newest
 
     def _from_gpu(self, step: int, loss: torch.Tensor) -> tuple[int, float] | None:
-        """Copied in the stream's order, and read when the stream has come there."""
+        """Copies a loss to main memory without waiting; returns the last one that has arrived."""
         known = None
         if self._coming is not None and self._coming[2].query():
             known = self._coming[0], float(self._coming[1])

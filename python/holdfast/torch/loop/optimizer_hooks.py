@@ -1,4 +1,4 @@
-"""When optimizers update: hooks around every step() of every optimizer of the process."""
+"""Hooks around every step() of every optimizer of the process."""
 
 import weakref
 from collections.abc import Callable
@@ -11,11 +11,11 @@ from torch.optim.optimizer import (
 )
 
 
-def hook_updates(before: Callable[..., Any], after: Callable[..., None]) -> list[Any]:
-    """Calls methods of an object that lives: before(optimizer, args, kwargs), after(optimizer).
+def hook_optimizer_steps(before: Callable[..., Any], after: Callable[..., None]) -> list[Any]:
+    """Calls before(optimizer, args, kwargs) and after(optimizer), while their object lives.
 
-    Global hooks come before those of an optimizer, and for all kinds of steps. What `before`
-    returns are other arguments for step(), or None.
+    Global hooks run before those of one optimizer, and for all kinds of steps. `before` returns
+    other arguments for step(), or None.
     """
     first, then = weakref.WeakMethod(before), weakref.WeakMethod(after)
 
@@ -31,10 +31,10 @@ def hook_updates(before: Callable[..., Any], after: Callable[..., None]) -> list
     return [register_optimizer_step_pre_hook(on_begin), register_optimizer_step_post_hook(on_end)]
 
 
-def with_closure(args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
-    """The arguments of a step() with another closure; None if it has none."""
+def replace_closure(args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
+    """The arguments of a step() with the closure replaced; None if it has no closure."""
     if callable(kwargs.get("closure")):
         return args, {**kwargs, "closure": change(kwargs["closure"])}
-    if len(args) > 1 and callable(args[1]):  # behind the optimizer itself
+    if len(args) > 1 and callable(args[1]):  # the first is the optimizer
         return (args[0], change(args[1]), *args[2:]), kwargs
     return None

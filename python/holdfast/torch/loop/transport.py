@@ -1,7 +1,7 @@
 """A transport of Holdfast's own between the ranks of a torch.distributed job.
 
-Votes and decisions of background threads go by it, so that they neither wait for the
-job's own collective calls nor get in their order, and see a dead peer at once.
+Background threads send votes and decisions over it. So they neither wait for the job's own
+collective calls nor disturb their order, and they notice a dead peer at once.
 """
 
 import contextlib
@@ -21,13 +21,13 @@ from holdfast._native import TcpTransport
 from holdfast.errors import Error, UnavailableError
 
 _TOKEN_BYTES = 32
-_LATE = 8.0  # seconds
+_LATE = 8.0  # seconds after which a rank warns that it waits for others
 
 _NAMED = 5  # ranks in a warning
 
 _log = logging.getLogger("holdfast")
 
-_connects = 0  # calls of connect(), which all ranks make as often
+_connects = 0  # calls of connect() so far; the same number on all ranks
 _open: "weakref.WeakSet[TcpTransport]" = weakref.WeakSet()
 
 
@@ -36,25 +36,25 @@ def connect(
 ) -> TcpTransport | None:
     """A transport between the ranks of `group`, or of the whole job; None for one rank.
 
-    All ranks of the group call it, as a collective. `host` is the name or address by which
-    the others reach this machine, HOLDFAST_HOST in the environment if not given; else it is
-    found: loopback if all ranks share one machine, or the address that leads to MASTER_ADDR.
-    Fails on all ranks alike if one cannot listen, and with TimeoutError or UnavailableError
-    if one does not come within `timeout` seconds.
+    All ranks of the group call it, as a collective call. `host` is the name or address by which
+    the others reach this machine. If it is not given, HOLDFAST_HOST of the environment is used,
+    and else loopback if all ranks share one machine, or the address that leads to MASTER_ADDR.
+    Fails on all ranks alike if one rank cannot listen, and with TimeoutError or UnavailableError
+    if one does not connect within `timeout` seconds.
     """
     if not dist.is_available() or not dist.is_initialized() or dist.get_world_size(group) == 1:
         return None
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if rank < 0:
         raise ValueError("connect: this process is not in the group")
-    with _said_if_late(rank, group):
+    with _warn_if_late(rank, group):
         met = _all_gather((_machine(), secrets.token_bytes(_TOKEN_BYTES)), group)
     together = all(machine == met[0][0] for machine, _ in met)
     transport, failure = None, ""
     try:
         transport = TcpTransport(rank, size, token=met[0][1], host=_host(host, together))
     except (Error, OSError, ValueError) as error:
-        failure = str(error)  # told to all first: they would wait for this rank
+        failure = str(error)  # raised below: the other ranks must hear of it first
     told = _all_gather((transport.address if transport else "", failure), group)
     for other, (_, why) in enumerate(told):
         if why:
@@ -66,8 +66,8 @@ def connect(
 
 
 @contextlib.contextmanager
-def _said_if_late(rank: int, group: dist.ProcessGroup | None) -> Iterator[None]:
-    """A rank that never comes keeps the others waiting for as long as their group does."""
+def _warn_if_late(rank: int, group: dist.ProcessGroup | None) -> Iterator[None]:
+    """Warns if other ranks do not come: this one waits for as long as the process group does."""
     global _connects
     _connects += 1
     here = f"holdfast/connect {_connects}/rank "
@@ -87,8 +87,8 @@ def _said_if_late(rank: int, group: dist.ProcessGroup | None) -> Iterator[None]:
 
 
 def _store() -> Any:
-    """That of the job, by which ranks can say that they are here; None if there is none."""
-    with contextlib.suppress(Exception):  # torch gives no word for it
+    """The key-value store of the job, by which ranks say that they are here; None without one."""
+    with contextlib.suppress(Exception):  # torch has no public function for it
         return dist.distributed_c10d._get_default_store()
     return None
 
@@ -130,7 +130,7 @@ def _host(host: str | None, together: bool) -> str:
 
 
 def _way_to(master: str) -> str:
-    """The address of this machine that leads to `master`; empty if it tells nothing."""
+    """The address of this machine that leads to `master`; empty if there is none of use."""
     try:
         family, kind, _, _, address = socket.getaddrinfo(master, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, kind) as probe:
@@ -146,5 +146,6 @@ def _let_go_in_child() -> None:
         transport.let_go_in_child()
 
 
-# Workers of a data loader are forked, and may outlive who forked them.
+# Workers of a data loader are forked. They may outlive their parent, and would keep its
+# connections open.
 os.register_at_fork(after_in_child=_let_go_in_child)

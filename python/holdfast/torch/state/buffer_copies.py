@@ -11,7 +11,7 @@ from holdfast.torch.values.boxes import Copies
 def copies_of_buffer(entry: Entry) -> Copies:
     """What ranks hold of a plain buffer; boxes.Part says what the words mean.
 
-    Where DDP broadcasts buffers, rank 0's count. Where it does not, and in FSDP, which never
+    If DDP broadcasts buffers, those of rank 0 count. If DDP does not, and with FSDP, which never
     does, the running statistics of BatchNorm are each rank's own.
     """
     ddp = entry.ddp
@@ -25,7 +25,7 @@ def copies_of_buffer(entry: Entry) -> Copies:
 
 
 def running_statistics(model: nn.Module) -> list[str]:
-    """Names of buffers that ranks compute each from the samples that it sees."""
+    """Names of buffers that each rank computes from the samples that it sees."""
     return [f"{prefix}.{name}" if prefix else name for prefix, module in model.named_modules()
             if _is_running(module) for name, _ in module.named_buffers(recurse=False)]
 

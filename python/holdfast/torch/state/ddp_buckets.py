@@ -1,17 +1,17 @@
-"""What DDP keeps to itself: which rank's buffers count, and its bucket order.
+"""The order of DDP's gradient buckets, without which a resumed run differs in bits.
 
-Without that order a resumed run on three or more ranks differs in bits: DDP adds up
-gradients in buckets, and an element's place in its bucket decides the order in which ranks
-are added. The first backward pass of a DDP object runs on buckets in order of
-declaration; then it rebuilds them, once, in the order in which gradients became ready. A
-resumed job has a new DDP object and would run one more pass on the first kind. So:
+DDP adds up gradients in buckets, and the place of an element in its bucket decides the order in
+which ranks are added; on three or more ranks that changes bits. The first backward pass of a DDP
+object uses buckets in the order of declaration. Then DDP rebuilds them, once, in the order in
+which gradients became ready. A resumed job has a new DDP object, which would use the first kind
+of buckets for one more pass. So:
 
-  1. The order is kept: as DDP tells it, or, before it does (three steps), as seen by hooks
-     of our own in the first pass that reduces.
-  2. On resume, every rank of the group makes gradients of zeros ready in that order and has
-     DDP rebuild its buckets: what the second pass would have done.
+  1. A checkpoint keeps the order: as DDP logs it, or, in the first three steps, before DDP logs
+     it, as hooks of our own have seen it in the first pass that reduces.
+  2. On resume, every rank of the group makes gradients of zeros ready in that order and has DDP
+     rebuild its buckets, which is what the second pass would have done.
 
-With static_graph=True there is one more pass before, which only counts hooks.
+With static_graph=True, DDP makes one more pass before, which only counts hooks.
 """
 
 import re
@@ -26,35 +26,35 @@ from holdfast.torch.state.module_names import by_key, entries_of, find_wrappers
 from holdfast.torch.values.dotted_names import join
 
 
-class Buckets:
+class BucketOrders:
     """The bucket orders of all DDP modules inside a model; made before the first step."""
 
     def __init__(self, models: Any) -> None:
         """`models` is a module, a list of stages, or several by name."""
-        self._orders = [(join(key, name), _Order(ddp)) for key, model in by_key(models)
+        self._orders = [(join(key, name), _BucketOrder(ddp)) for key, model in by_key(models)
                         for name, ddp in find_wrappers(model).items()]
 
     def __len__(self) -> int:
         return len(self._orders)
 
     def state(self) -> list[tuple[str, list[str] | None]]:
-        """By DDP module: the names of its parameters, in order; None while there is none.
+        """(DDP module, names of its parameters in bucket order, or None if not known yet).
 
-        Rank 0's is what counts: DDP itself has the others follow it.
+        Rank 0's order counts: DDP itself has the other ranks follow it.
         """
         return [(name, order.names()) for name, order in self._orders]
 
     def restore(self, saved: Sequence[tuple[str, list[str] | None]]) -> list[str]:
         """Rebuilds the buckets in the saved orders, before the first step.
 
-        A collective of each module's group: all its ranks call it, with the same orders.
-        Returns the modules whose order could not be set, with the reason; a resumed run
-        may then differ in bits.
+        A collective call of each module's group: all its ranks call it, with the same orders.
+        Returns, with the reason, the modules whose order could not be set; the resumed run may
+        then differ in bits.
         """
         left = list(saved)
         failed = []
         for name, order in self._orders:
-            # Stages may share a name: the parameters tell, then the order of stages.
+            # Pipeline stages may share a name: compare parameters, then go by the order of stages.
             same = [item for item in left if item[0] == name and item[1] is not None]
             fitting = [item for item in same if order.fits(item[1])] or same
             if not fitting:
@@ -66,12 +66,12 @@ class Buckets:
         return failed
 
     def close(self) -> None:
-        """Removes the hooks that are left."""
+        """Removes the hooks that are still there."""
         for _, order in self._orders:
             order.forget()
 
 
-class _Order:
+class _BucketOrder:
     def __init__(self, ddp: DistributedDataParallel) -> None:
         self._ddp = ddp
         self._parameters = _reduced(ddp)
@@ -91,12 +91,12 @@ class _Order:
         return None if order is None else [self._names[index] for index in order]
 
     def fits(self, names: list[str]) -> bool:
-        """True if they are of this module's parameters."""
+        """True if these are the names of this module's parameters."""
         counted_only = self._ddp.static_graph and not names
         return counted_only or sorted(names) == sorted(self._names)
 
     def restore(self, names: list[str]) -> str | None:
-        """Why it was not possible; None if it was, or if there was nothing to do."""
+        """Rebuilds the buckets. Returns why that was not possible, or None."""
         if not self._rebuilds:
             return None
         counted_only = self._ddp.static_graph and not names  # saved after its first pass
@@ -105,15 +105,15 @@ class _Order:
         if any(hasattr(p, "_in_backward_optimizers") for p in self._parameters):
             return "its optimizer steps inside backward, so buckets are not rebuilt ahead"
         if (known := self._known()) is not None and [self._names[k] for k in known] == names:
-            return None  # resume() goes back to an earlier step of this process
+            return None  # resume() went back to an earlier step of this process
         if any(p.grad is not None for p in self._parameters):
-            return "it has gradients already, want resume() before the first step"
+            return "it has gradients already; expected resume() before the first step"
         self.forget()
         index = {name: k for k, name in enumerate(self._names)}
         order = [index[name] for name in names]
         if self._ddp.static_graph:
             self._count_hooks()
-        if counted_only:  # the pass to come decides
+        if counted_only:  # the next pass will decide the order
             self._seen = list(range(len(self._parameters)))
             self._watch()
             return None
@@ -133,7 +133,7 @@ class _Order:
                        for index, p in enumerate(self._parameters)]
 
     def _replay(self, order: Iterable[int]) -> None:
-        """A pass of zeros in which gradients become ready in that order."""
+        """Makes a backward pass of zeros in which gradients become ready in that order."""
         reducer = self._ddp.reducer
         reducer.prepare_for_forward()
         reducer.prepare_for_backward([])

@@ -1,8 +1,8 @@
-"""The state of DDP's communication hooks, which is each rank's own.
+"""The state of DDP's communication hooks, which each rank saves for itself.
 
-PowerSGD keeps on each rank what compression has left out of its gradients, and adds it to
-the next ones: without that, and without its count of steps and its generator, a resumed run
-differs. A state is saved by its state_dict() if it has one, else by its attributes.
+PowerSGD keeps on each rank the part of its gradients that compression left out, and adds that
+part to the next gradients. Without it, and without PowerSGD's step count and generator, a resumed
+run differs. A state with a state_dict() is saved by that; any other by its attributes.
 """
 
 import sys
@@ -16,11 +16,11 @@ from holdfast.torch.state.module_names import by_key, find_wrappers
 from holdfast.torch.values.dotted_names import join
 from holdfast.torch.values.trees import pack
 
-KEY = "ddp.comm_hooks"  # of the object in a checkpoint
+KEY = "ddp.comm_hooks"  # the key of the object in a checkpoint
 
 
 class CommHooks:
-    """All of them, of all DDP modules inside a model; hooks may be registered later."""
+    """The hooks of all DDP modules inside a model; hooks may still be registered later."""
 
     def __init__(self, models: Any) -> None:
         self._ddps = [(join(key, name), ddp) for key, model in by_key(models)
@@ -32,17 +32,17 @@ class CommHooks:
         return bool(self._ddps)
 
     def state_dict(self) -> dict[str, Any]:
-        """By DDP module and number of the hook; process groups are left out."""
+        """The states by DDP module and number of the hook; process groups are left out."""
         return {name: _values_of(state) for name, state in self._states()}
 
     def load_state_dict(self, saved: Mapping[str, Any]) -> None:
-        """Puts it into the states that are there, after DDP has rebuilt its buckets."""
+        """Restores the states of hooks that are there, after DDP has rebuilt its buckets."""
         for name, state in self._states():
             if name in saved:
                 _set_values(state, saved[name])
 
     def unsaved(self) -> list[str]:
-        """Attributes that cannot be stored, of states that are not torch's own."""
+        """Attributes that cannot be stored, of states whose class is not torch's own."""
         return [f"{type(state).__qualname__}.{name}" for _, state in self._states()
                 if not (_has_dict(state) or type(state).__module__.startswith("torch."))
                 for name, value in _attributes(state)
@@ -86,7 +86,7 @@ def _attributes(state: Any) -> list[tuple[str, Any]]:
 
 
 def _packable(value: Any) -> Any:
-    """A generator as its state; all else as it is."""
+    """The state of a generator; any other value as it is."""
     random = isinstance(value, torch.Generator) or _is_numpys(value)
     return value.get_state() if random else value
 

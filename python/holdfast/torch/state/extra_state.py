@@ -1,10 +1,10 @@
-"""What modules keep beside parameters and buffers: nn.Module.get_extra_state(), and what they
-put into a state_dict by a _save_to_state_dict() of their own (module_state_dicts.py).
+"""What modules keep beside parameters and buffers.
 
-The first has the name that torch gives it, "model.<module>._extra_state", the other is
-"model.<module>._state_dict". Both are a rank's own: they come back to the rank that saved
-them. Where ranks or stages are cut in another way, they are those of the first rank that had
-the module.
+A module may return an extra state from get_extra_state(), or add entries to its state_dict in a
+_save_to_state_dict() of its own (module_state_dicts.py). The extra state has the name that torch
+gives it, "model.<module>._extra_state"; added entries are "model.<module>._state_dict". Each rank
+saves its own and gets its own back. If ranks or stages are cut in another way, a rank gets what
+the first rank with that module saved.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,48 +14,48 @@ from typing import Any
 from torch import nn
 
 from holdfast.torch.state.module_names import Renaming, by_key, modules_of, rename
-from holdfast.torch.state.module_state_dicts import added_by, overrides, put_back
+from holdfast.torch.state.module_state_dicts import entries_added_by, load_added_entries, overrides
 from holdfast.torch.state.piece import Piece
-from holdfast.torch.state.stateful import Holder
+from holdfast.torch.state.stateful import Stateful
 from holdfast.torch.values.dotted_names import join, own_name
-from holdfast.torch.values.dtypes import Saved
-from holdfast.torch.values.trees import pack, renamed
+from holdfast.torch.values.dtypes import SavedTensor
+from holdfast.torch.values.trees import pack, rename_tensors
 
 _ROOT = "model"
 
 
 class ExtraState:
-    """That of all modules that have some, by the names of the modules."""
+    """The extra state of all modules that have one, by the names of the modules."""
 
     def __init__(self, models: Any, names: Renaming | Sequence[Renaming | None] | None) -> None:
         self._modules = _once(_with_extra(models, names))
         self._adding = _once(_with_own_dict(models, names))
-        self.not_taken: list[str] = []  # names of what a module has not loaded
-        self._holder = Holder(_ROOT, self)
-        for name, module in self._adding.items():  # what cannot be stored is said at once
-            pack(added_by(module), join(_ROOT, name))
+        self.not_loaded: list[str] = []  # names of entries that a module did not load
+        self._stateful = Stateful(_ROOT, self)
+        for name, module in self._adding.items():  # refuses now what could not be stored
+            pack(entries_added_by(module), join(_ROOT, name))
 
     @property
     def names(self) -> set[str]:
-        """Those of what get_extra_state() gives, in a checkpoint."""
+        """The names in a checkpoint of what get_extra_state() returns."""
         return {join(_ROOT, name) for name in self._modules}
 
     @property
     def all_names(self) -> set[str]:
-        """Those that may be in a checkpoint."""
+        """All names that a checkpoint of these modules may have."""
         return {join(_ROOT, name) for name in (*self._modules, *self._adding)}
 
     def capture(self) -> tuple[Any, list[Piece]]:
-        """Its plain values by module, and its tensors."""
-        tree, pieces = self._holder.capture()
+        """The plain values by module, and the tensors."""
+        tree, pieces = self._stateful.capture()
         for piece in pieces:
             if tuple(piece.tensor.shape) != tuple(piece.shape):
-                raise TypeError(f"{piece.name}: a part of a DTensor, want a plain tensor")
+                raise TypeError(f"{piece.name}: a part of a DTensor; expected a plain tensor")
         return tree, pieces
 
-    def make_room(self, rank: int, trees: Sequence[Mapping[str, Any]],
-                  saved: Mapping[str, Saved]) -> list[Piece]:
-        """Memory for its tensors, as pieces to fill; `trees` are those that ranks captured."""
+    def allocate(self, rank: int, trees: Sequence[Mapping[str, Any]],
+                 saved: Mapping[str, SavedTensor]) -> list[Piece]:
+        """Memory for the tensors, as pieces to fill; `trees` are what the ranks captured."""
         chosen: dict[str, Any] = {}
         mine = rank % len(trees)
         for other in sorted(range(len(trees)), key=lambda one: one != mine):
@@ -63,40 +63,40 @@ class ExtraState:
             for name, node in trees[other].items():
                 known = name in self._modules or name in self._adding
                 if known and name not in chosen:
-                    chosen[name] = renamed(node, in_checkpoint)
-        return self._holder.make_room(chosen, saved)
+                    chosen[name] = rename_tensors(node, in_checkpoint)
+        return self._stateful.allocate(chosen, saved)
 
     def load(self) -> None:
-        """Gives the modules theirs, when the pieces of make_room() are filled."""
-        self._holder.load()
+        """Gives each module its state, after the pieces of allocate() are filled."""
+        self._stateful.load()
 
     def state_dict(self) -> dict[str, Any]:
-        """For the holder."""
-        added = {name: added_by(module) for name, module in self._adding.items()}
+        """What Stateful saves: the states by the names of the modules."""
+        added = {name: entries_added_by(module) for name, module in self._adding.items()}
         return {**{name: module.get_extra_state() for name, module in self._modules.items()},
                 **{name: values for name, values in added.items() if values}}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """For the holder."""
+        """Has each module load its state; `not_loaded` names what a module left out."""
         for name, module in self._modules.items():
             if name in state:
                 module.set_extra_state(state[name])
-        self.not_taken = []
+        self.not_loaded = []
         for name, module in self._adding.items():
             added = state.get(name, {})
-            left = {*(put_back(module, added) if added else ()),
-                    *(added_by(module).keys() - added.keys())}
-            self.not_taken += [join(_ROOT, name.removesuffix("_state_dict") + one)
-                               for one in sorted(left)]
+            left = {*(load_added_entries(module, added) if added else ()),
+                    *(entries_added_by(module).keys() - added.keys())}
+            self.not_loaded += [join(_ROOT, name.removesuffix("_state_dict") + one)
+                                for one in sorted(left)]
 
 
-def names_of(trees: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The names of all that ranks captured."""
+def extra_state_names(trees: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The names of all extra states that the ranks captured."""
     return sorted({join(_ROOT, name) for tree in trees for name in tree})
 
 
-def differing(trees: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Names of what several ranks captured with different values."""
+def differing_extra_states(trees: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of extra states that several ranks captured with different values."""
     values: dict[str, set[str]] = {}
     for tree in trees:
         for name, node in tree.items():
@@ -105,15 +105,16 @@ def differing(trees: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _once(found: Iterable[tuple[str, nn.Module]]) -> dict[str, nn.Module]:
-    """By name, each module at the first of the places where it is."""
+    """The modules by name; a module with several names has the first of them."""
     modules: dict[str, nn.Module] = {}
     seen: set[int] = set()
     for name, module in found:
         if id(module) in seen:
             continue
         if name in modules:
-            raise ValueError(f"{join(_ROOT, name)}: two modules have it, want names= with a "
-                             'map such as {"0": "layers.4"} for each stage')
+            raise ValueError(f"{join(_ROOT, name)}: two modules have this name; expected "
+                             'layout=holdfast.Layout(names=[{"0": "layers.4"}, ...]), one map for '
+                             "each stage")
         seen.add(id(module))
         modules[name] = module
     return modules
@@ -124,7 +125,7 @@ def _with_extra(models: Any, names: Any) -> Iterator[tuple[str, nn.Module]]:
         if overrides(module, "get_extra_state"):
             if not overrides(module, "set_extra_state"):
                 raise TypeError(f"{join(_ROOT, name)}: a {type(module).__name__} with "
-                                "get_extra_state() alone, want set_extra_state() too")
+                                "get_extra_state() alone; expected set_extra_state(), too")
             yield name, module
 
 
@@ -141,6 +142,6 @@ def _named(models: Any, names: Any, what: str) -> Iterator[tuple[str, nn.Module]
             yield join(key, rename(join(place, what), renaming)), module
 
 
-def _name_in(rank: int, saved: Mapping[str, Saved], name: str) -> str:
+def _name_in(rank: int, saved: Mapping[str, SavedTensor], name: str) -> str:
     own = own_name(name, rank)
     return own if own in saved else name

@@ -1,7 +1,7 @@
-"""Gradients that wait for an update, for a save that cannot wait for it.
+"""Gradients that wait for an update, in a save that cannot wait for that update.
 
-They are a rank's own, for ranks may not have averaged them yet, and come back to as many ranks.
-What cannot be saved of them is named when the checkpoint is resumed.
+Each rank saves its own gradients, because ranks may not have averaged them yet, and they are
+restored only on as many ranks as saved. A resume names gradients that could not be saved.
 """
 
 from collections.abc import Mapping
@@ -13,19 +13,20 @@ from torch.distributed.tensor import DTensor
 
 from holdfast.torch.values.boxes import local_of
 
-KEY = "_gradients"  # in a checkpoint
+KEY = "_gradients"  # the key of the object in a checkpoint
 
 
 class Gradients:
-    """Those of all parameters that have some, by name, as an object with a state_dict."""
+    """The gradients of all parameters that have one, by name, as an object with a state_dict."""
 
     def __init__(self, parameters: Mapping[str, torch.Tensor], models: list[Any]) -> None:
         self._parameters = parameters
         self._models = models
 
     def state_dict(self) -> dict[str, Any]:
-        """What can be saved, and sentences about what cannot."""
-        lost = ["gradients that FSDP has not reduced"] if any(map(unreduced, self._models)) else []
+        """The gradients that can be saved, and sentences about those that cannot."""
+        unreduced = any(map(has_unreduced_gradients, self._models))
+        lost = ["gradients that FSDP has not reduced"] if unreduced else []
         found: dict[str, torch.Tensor] = {}
         for name, parameter in self._parameters.items():
             gradient = parameter.grad
@@ -38,14 +39,14 @@ class Gradients:
         return {"of": found, "lost": lost}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Puts them in their place; parameters that had none have none."""
+        """Sets the gradients; parameters that had none when it was saved have none."""
         for name, parameter in self._parameters.items():
             saved = state["of"].get(name)
             parameter.grad = None if saved is None else _gradient_of(parameter, saved)
 
 
 def _is_like(gradient: torch.Tensor, parameter: torch.Tensor) -> bool:
-    """True if it is cut as its parameter is, and dense."""
+    """True if the gradient is dense, and cut over ranks as its parameter is."""
     if isinstance(parameter, DTensor) or isinstance(gradient, DTensor):
         return (isinstance(parameter, DTensor) and isinstance(gradient, DTensor)
                 and gradient.placements == parameter.placements)
@@ -59,8 +60,8 @@ def _gradient_of(parameter: torch.Tensor, saved: torch.Tensor) -> torch.Tensor:
     return gradient
 
 
-def unreduced(model: Any) -> bool:
-    """True if FSDP keeps gradients that are not reduced yet, where no `.grad` shows them."""
+def has_unreduced_gradients(model: Any) -> bool:
+    """True if FSDP keeps gradients that are not reduced yet, which no `.grad` shows."""
     if not isinstance(model, torch.nn.Module):
         return False
     for module in model.modules():

@@ -1,9 +1,9 @@
 """One name for each parameter and buffer, whatever wraps the model.
 
-What DDP, torch.compile and activation checkpointing put into names is left out, by the type
-of the wrapper, so that a module of the user's that is called "module" keeps its name. A
-tensor that the model knows by several names (tied weights) has the first, with the others
-as aliases. Buffers count whether or not a state_dict would have them.
+DDP, torch.compile and activation checkpointing put words into names. These words are left out,
+by the type of the wrapper, so that a user's own module that is called "module" keeps its name. A
+tensor that the model knows by several names (tied weights) has the first as its name and the
+others as aliases. Buffers are listed even if a state_dict would not have them.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,23 +24,23 @@ class Entry:
     """A parameter or buffer: its name, and where the module tree keeps it."""
 
     name: str
-    kept: torch.Tensor = field(repr=False)  # as it was when the model was walked
+    kept: torch.Tensor = field(repr=False)  # the tensor when the model was walked
     module: nn.Module = field(repr=False)
     attribute: str
     is_parameter: bool
-    ddp: DistributedDataParallel | None = field(repr=False)  # around it
-    ddp_name: str  # inside that
+    ddp: DistributedDataParallel | None = field(repr=False)  # the innermost one around it
+    ddp_name: str  # its name inside that DDP module
     aliases: list[str] = field(default_factory=list)
 
     @property
-    def holder(self) -> dict[str, torch.Tensor | None]:
-        """The dict of the module that it is in."""
+    def container(self) -> dict[str, torch.Tensor | None]:
+        """The dict of the module that holds it."""
         return self.module._parameters if self.is_parameter else self.module._buffers
 
     @property
     def live(self) -> torch.Tensor | None:
-        """What the module has now; for a parameter of FSDP that may be the gathered one."""
-        return self.holder.get(self.attribute)
+        """The tensor that the module has now. FSDP may have put the gathered one there."""
+        return self.container.get(self.attribute)
 
 
 def entries_of(module: nn.Module, renaming: Renaming | None = None) -> list[Entry]:
@@ -58,9 +58,10 @@ def collect_entries(
     models: Iterable[tuple[str, nn.Module]],
     names: Renaming | Sequence[Renaming | None] | None,
 ) -> list[Entry]:
-    """Those of all models, as "model.<key>.<name>"; `names` is for all, or one for each.
+    """The entries of all models, named "model.<key>.<name>".
 
-    ValueError if two tensors have one name.
+    `names` is one renaming for all models, or a list with one for each. ValueError if two
+    tensors have one name.
     """
     by_tensor: dict[int, Entry] = {}
     by_name: dict[str, Entry] = {}
@@ -75,21 +76,22 @@ def collect_entries(
                                   if n != first.name and n not in first.aliases]
             for name in (entry.name, *entry.aliases):
                 if by_name.setdefault(name, first) is not first:
-                    raise ValueError(f"{name}: two tensors of that name, want names= with a "
-                                     'map such as {"0": "layers.4"} for each stage')
+                    raise ValueError(f"{name}: two tensors have this name; expected "
+                                     'layout=holdfast.Layout(names=[{"0": "layers.4"}, ...]), '
+                                     "one map for each stage")
     return list(by_tensor.values())
 
 
 def by_key(given: Any) -> list[tuple[str, Any]]:
-    """One, a list or a dict of modules or optimizers; a pipeline stage is its module."""
+    """(key, module or optimizer) of one, a list or a dict; a pipeline stage is its module."""
     if isinstance(given, Mapping):
         return list(given.items())
-    several = isinstance(given, (list, tuple))  # a module may be a sequence of its own
+    several = isinstance(given, (list, tuple))  # not Sequence: a module may be one, too
     return [("", getattr(item, "submod", item)) for item in (given if several else [given])]
 
 
 def reshard(module: nn.Module) -> None:
-    """Has FSDP put its sharded parameters back, which an evaluation may have replaced."""
+    """Has FSDP put its sharded parameters back; an evaluation may have left gathered ones."""
     for child in _fully_sharded(module):
         child.reshard()
 
@@ -104,7 +106,7 @@ def _fully_sharded(module: nn.Module) -> list[Any]:
 
 
 def find_wrappers(module: nn.Module) -> dict[str, DistributedDataParallel]:
-    """The DDP modules inside, by the name of what they wrap ("" for the model itself)."""
+    """The DDP modules inside a model, by the name of what they wrap ("" for the model itself)."""
     found: dict[str, DistributedDataParallel] = {}
     for name, child, ddp, _ in _modules(module, "", None, ""):
         if ddp is not None and child is ddp:
@@ -119,7 +121,7 @@ def modules_of(module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
 
 
 def rename(name: str, renaming: Renaming | None) -> str:
-    """The name by a function, or by the longest of the prefixes that is whole words of it.
+    """Renames by a function, or by a map: the longest prefix of whole words is replaced.
 
         >>> rename("0.weight", {"0": "layers.4"})
         'layers.4.weight'
@@ -141,14 +143,14 @@ def _modules(module: nn.Module, name: str, ddp: DistributedDataParallel | None,
              inside: str) -> Iterator[_Place]:
     """Every module under every name: (name, module, DDP around it, name inside the DDP)."""
     if type(module).__name__ == "FullyShardedDataParallel":
-        raise TypeError(f"{name or 'model'}: a FullyShardedDataParallel, want fully_shard()")
+        raise TypeError(f"{name or 'model'}: a FullyShardedDataParallel; expected fully_shard()")
     if isinstance(module, DistributedDataParallel):
         ddp, inside = module, ""
     yield name, module, ddp, inside
     for key, child in module._modules.items():
         if child is None:
             continue
-        # DDP names what it ignores as its module does, with other wrappers in the name.
+        # DDP lists what it ignores by the names of its module, with other wrappers in them.
         within = "" if module is ddp else join(inside, key)
         shown = name if _hides(module, key) else join(name, key)
         yield from _modules(child, shown, ddp, within)

@@ -1,9 +1,9 @@
-"""What modules themselves do when a state_dict is made of them and loaded.
+"""What modules do by methods of their own when their state_dict is made and loaded.
 
-A module may override _save_to_state_dict() and put more into it than its parameters and
-buffers, as quantized layers do. And it may override _load_from_state_dict() and take
-buffers of another shape from it: observers of a quantization learn their shapes in the
-first forward pass, and a new process has not had one.
+A module may override _save_to_state_dict() and add entries beside its parameters and buffers, as
+quantized layers do. It may override _load_from_state_dict() and accept buffers of another shape:
+the observers of a quantization learn their shapes in the first forward pass, which a new process
+has not had yet.
 """
 
 import copy
@@ -15,7 +15,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from holdfast.torch.state.module_names import Entry
-from holdfast.torch.values.dtypes import Saved
+from holdfast.torch.values.dtypes import SavedTensor
 
 
 def overrides(module: nn.Module, method: str) -> bool:
@@ -23,26 +23,26 @@ def overrides(module: nn.Module, method: str) -> bool:
     return getattr(type(module), method, None) is not getattr(nn.Module, method)
 
 
-def added_by(module: nn.Module) -> dict[str, Any]:
-    """What its state_dict has beside its parameters, buffers and extra state."""
+def entries_added_by(module: nn.Module) -> dict[str, Any]:
+    """The entries of a module's state_dict beside its parameters, buffers and extra state."""
     made: dict[str, Any] = {}
     module._save_to_state_dict(made, "", True)
     known = {*module._parameters, *module._buffers, "_extra_state"}
     return {name: value for name, value in made.items() if name not in known}
 
 
-def put_back(module: nn.Module, added: Mapping[str, Any]) -> list[str]:
-    """Has the module load what it added; the names of what it does not take."""
+def load_added_entries(module: nn.Module, added: Mapping[str, Any]) -> list[str]:
+    """Has the module load the entries that it added; returns names that it does not load."""
     unexpected: list[str] = []
     errors: list[str] = []
     _load(module, dict(added), unexpected, errors)
     return unexpected if not errors else list(added)
 
 
-def reshaped(entries: Iterable[Entry], saved: Mapping[str, Saved]
-             ) -> list[tuple[nn.Module, dict[str, Saved]]]:
-    """Modules that would load buffers in the other shapes that they have in a checkpoint."""
-    odd: dict[int, tuple[nn.Module, dict[str, Saved]]] = {}
+def reshaped(entries: Iterable[Entry], saved: Mapping[str, SavedTensor]
+             ) -> list[tuple[nn.Module, dict[str, SavedTensor]]]:
+    """Modules that load buffers whose shapes in the checkpoint are not the present ones."""
+    odd: dict[int, tuple[nn.Module, dict[str, SavedTensor]]] = {}
     for entry in entries:
         info = saved.get(entry.name)
         if info is None or entry.is_parameter or isinstance(entry.kept, DTensor):
@@ -53,15 +53,15 @@ def reshaped(entries: Iterable[Entry], saved: Mapping[str, Saved]
     return [(module, wanted) for module, wanted in odd.values() if _takes(module, wanted)]
 
 
-def reshape(module: nn.Module, wanted: Mapping[str, Saved],
+def reshape(module: nn.Module, wanted: Mapping[str, SavedTensor],
             errors: list[str] | None = None) -> None:
-    """Has the module load zeros in these shapes."""
+    """Has the module load zeros of these shapes, so that its buffers have them."""
     zeros = {name: torch.zeros(info.shape, dtype=info.dtype) for name, info in wanted.items()}
     _load(module, zeros, [], [] if errors is None else errors)
 
 
-def _takes(module: nn.Module, wanted: Mapping[str, Saved]) -> bool:
-    """True if the module loads buffers in these shapes, which is tried on a copy."""
+def _takes(module: nn.Module, wanted: Mapping[str, SavedTensor]) -> bool:
+    """True if the module loads buffers of these shapes. It is tried on a copy."""
     if not overrides(module, "_load_from_state_dict"):
         return False
     errors: list[str] = []
@@ -70,7 +70,7 @@ def _takes(module: nn.Module, wanted: Mapping[str, Saved]) -> bool:
         trial._buffers = {name: None if held is None else held.clone()
                           for name, held in module._buffers.items()}
         reshape(trial, wanted, errors)
-    except Exception:  # whatever a method of the user's raises
+    except Exception:  # a method of the user's own may raise anything
         return False
     return not errors and all(_is_like(trial._buffers.get(name), info)
                               for name, info in wanted.items())
@@ -78,7 +78,7 @@ def _takes(module: nn.Module, wanted: Mapping[str, Saved]) -> bool:
 
 def _load(module: nn.Module, values: Mapping[str, Any], unexpected: list[str],
           errors: list[str]) -> None:
-    """Loads these values, and everything else as it is."""
+    """Has the module load these values; its other tensors are loaded as they are now."""
     state = {name: held for held_by in (module._parameters, module._buffers)
              for name, held in held_by.items()
              if held is not None and name not in module._non_persistent_buffers_set}
@@ -87,5 +87,5 @@ def _load(module: nn.Module, values: Mapping[str, Any], unexpected: list[str],
                                      [], unexpected, errors)
 
 
-def _is_like(buffer: torch.Tensor | None, info: Saved) -> bool:
-    return buffer is not None and Saved(buffer.dtype, tuple(buffer.shape)) == info
+def _is_like(buffer: torch.Tensor | None, info: SavedTensor) -> bool:
+    return buffer is not None and SavedTensor(buffer.dtype, tuple(buffer.shape)) == info

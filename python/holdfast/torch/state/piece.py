@@ -1,4 +1,4 @@
-"""A tensor of this process as a piece of a whole one."""
+"""One tensor of this process as a named piece of a whole tensor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,23 +12,24 @@ from holdfast.torch.values.boxes import Copies, Part, Rule, check_plain, local_o
 
 @dataclass(frozen=True)
 class Piece:
-    """A named tensor of this process: which box it is of the whole, and its memory."""
+    """A named tensor of this process: which box of the whole tensor it is, and its memory."""
 
     name: str
-    tensor: torch.Tensor = field(repr=False)  # what is held here, detached, the same memory
-    shape: tuple[int, ...]  # of the whole
+    tensor: torch.Tensor = field(repr=False)  # what this process holds; detached, same memory
+    shape: tuple[int, ...]  # the shape of the whole tensor
     box: Box
     kind: Literal["parameter", "buffer", "slot", "object"]
     copies: Copies = "equal"  # what ranks with the same box hold; boxes.Part says more
-    at_once: bool = False  # to be copied inside save(): it may change before the next step
+    at_once: bool = False  # save() copies it before it returns: it may change before the update
     aliases: tuple[str, ...] = ()  # other names of the whole tensor
-    outer: torch.Tensor | None = field(default=None, repr=False)  # whose _version counts
+    outer: torch.Tensor | None = field(default=None, repr=False)  # its _version counts writes
 
 
 def piece_of(name: str, tensor: torch.Tensor, rules: Mapping[str, Rule]) -> Piece | None:
-    """The piece of a tensor that is no parameter, buffer or slot (an EMA's, say).
+    """The piece of a tensor that is no parameter, buffer or slot (one of an EMA, say).
 
-    None if this rank holds nothing of it. TypeError or ValueError name what is refused.
+    None if this rank holds nothing of the tensor. TypeError or ValueError name a tensor that
+    cannot be saved.
     """
     check_plain(tensor, name)
     part = part_of(tensor, name, rule_for(name, rules))

@@ -4,15 +4,15 @@ import re
 
 
 def join(*parts: str) -> str:
-    """The parts that are not empty, with dots."""
+    """Joins the parts that are not empty with dots."""
     return ".".join(part for part in parts if part)
 
 
 def own_name(name: str, rank: int) -> str:
-    """The name of what is a rank's own, where others have one of the same name."""
+    """The name in a checkpoint of what one rank holds as its own."""
     return f"{name}@rank{rank}"
 
 
 def plain_name(name: str) -> str:
-    """The name without own_name()'s rank."""
+    """The name without the rank that own_name() added."""
     return re.sub(r"@rank\d+$", "", name)

@@ -1,4 +1,4 @@
-"""The store's element types as torch's, and elements as bytes."""
+"""Element types of the store and of torch, and tensors as bytes."""
 
 import math
 from collections.abc import Iterable
@@ -12,31 +12,31 @@ from holdfast import Dtype, TensorInfo, parse_dtype
 
 
 @dataclass(frozen=True)
-class Saved:
-    """A tensor of a checkpoint: all that is needed to make room for it."""
+class SavedTensor:
+    """The dtype and shape of a tensor in a checkpoint: what is needed to allocate it."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
 
     @classmethod
     def of(cls, info: TensorInfo) -> Self:
-        """As the checkpoint describes it."""
+        """From the checkpoint's description of the tensor."""
         return cls(torch_dtype(info.dtype), tuple(info.shape))
 
 
 def torch_dtype(dtype: Dtype) -> torch.dtype:
-    """NotImplementedError if this torch has no such type."""
+    """The type in torch; NotImplementedError if this torch has no such type."""
     found = _known().get(dtype)
     if found is None:
-        raise NotImplementedError(f"dtype {dtype.name}: torch {torch.__version__} has none such")
+        raise NotImplementedError(f"dtype {dtype.name}: torch {torch.__version__} has no such type")
     return found
 
 
 def named_dtype(name: str) -> torch.dtype:
-    """The dtype that torch calls so; ValueError if there is none."""
+    """The dtype with that name in torch; ValueError if there is none."""
     dtype = getattr(torch, str(name), None)
     if not isinstance(dtype, torch.dtype):
-        raise ValueError(f"dtype {name}, want one of this torch")
+        raise ValueError(f"dtype {name}; expected one that torch {torch.__version__} has")
     return dtype
 
 
@@ -47,12 +47,12 @@ def bytes_of(tensor: torch.Tensor) -> bytes:
 
 
 def tensor_from(data: bytes, dtype: str, shape: Iterable[int]) -> torch.Tensor:
-    """The tensor of those elements."""
+    """The tensor that has those bytes as its elements."""
     kind = named_dtype(dtype)
     sizes = tuple(shape)
     size = math.prod(sizes) * kind.itemsize
     if size != len(data):
-        raise ValueError(f"tensor of {size} bytes with {len(data)}, want as many")
+        raise ValueError(f"tensor of {size} bytes with {len(data)}; expected as many")
     tensor = torch.empty(sizes, dtype=kind)
     if data:
         flat = torch.frombuffer(bytearray(data), dtype=torch.uint8)
@@ -68,5 +68,5 @@ def _known() -> dict[Dtype, torch.dtype]:
             try:
                 found[parse_dtype(str(value).removeprefix("torch."))] = value
             except NotImplementedError:
-                continue  # torch has it, the store does not
+                continue  # torch has this type, the store does not
     return found

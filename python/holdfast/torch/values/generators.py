@@ -1,8 +1,8 @@
-"""The random generators of a process as plain values, and back.
+"""The random generators of a process as plain values, and how they are restored.
 
-Python's, numpy's global one (once numpy is imported), torch's for the CPU and every CUDA
-device (once CUDA is in use), and any that the caller names. The number of threads is kept
-with them: a sum over many elements has other bits on another number.
+These are Python's global generator, NumPy's (once NumPy is imported), torch's for the CPU and for
+every CUDA device (once CUDA is in use), and those that the caller names. The number of threads is
+kept with them, because a sum over many elements has other bits on another number of threads.
 """
 
 import ctypes
@@ -22,10 +22,9 @@ _LOW64 = (1 << 64) - 1
 
 
 def capture(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """The state of all generators, and of those in `extra` by their names.
+    """The states of all generators, and of those in `extra` by their names.
 
-    `extra` may have torch.Generator, random.Random, numpy.random.Generator and
-    numpy.random.RandomState; TypeError names any other.
+    `extra` may have the kinds that is_generator() knows; TypeError names any other.
     """
     numpy = _numpy()
     return {
@@ -39,11 +38,11 @@ def capture(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
 
 
 def restore(saved: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> list[str]:
-    """Sets all generators to what was captured; call it after the loader's iterator exists.
+    """Sets all generators to what was captured.
 
-    (iter(DataLoader) draws from torch's own.) Returns, and warns of, what differs from the
-    process that was captured, so that the run may differ in bits. ValueError for a state
-    that the generator does not take.
+    Call it after the loader's iterator exists: iter(DataLoader) draws from torch's generator.
+    Returns, and warns of, differences from the captured process that may change bits of the run.
+    ValueError for a state that a generator does not accept.
     """
     differences = _check_threads(saved["threads"])
     random.setstate(_unpack_python(saved["python"]))
@@ -65,12 +64,20 @@ def restore(saved: Mapping[str, Any], extra: Mapping[str, Any] | None = None) ->
     return differences
 
 
+def is_generator(one: Any) -> bool:
+    """True for torch.Generator, random.Random, numpy.random.Generator and RandomState."""
+    numpy = _numpy()
+    kinds = (torch.Generator, random.Random)
+    return isinstance(one, kinds) or (numpy is not None and isinstance(
+        one, (numpy.random.Generator, numpy.random.RandomState)))
+
+
 def _check_threads(saved: int) -> list[str]:
     here = torch.get_num_threads()
     if here == saved:
         return []
     return [f"threads: {here}, and {saved} when it was saved, so sums may differ in bits; "
-            f"want torch.set_num_threads({saved}) or OMP_NUM_THREADS={saved}"]
+            f"expected torch.set_num_threads({saved}) or OMP_NUM_THREADS={saved}"]
 
 
 def _restore_cuda(saved: list[bytes]) -> list[str]:
@@ -92,14 +99,16 @@ def _capture_one(name: str, one: Any) -> Any:
         return ("numpy", _pack(one.bit_generator.state))
     if numpy is not None and isinstance(one, numpy.random.RandomState):
         return ("numpy legacy", _pack(one.get_state(legacy=False)))
-    raise TypeError(f"generator {name}: a {type(one).__module__}.{type(one).__qualname__}, want "
-                    "torch.Generator, random.Random, numpy.random.Generator or RandomState")
+    raise TypeError(f"generator {name}: a {type(one).__module__}.{type(one).__qualname__}; "
+                    "expected torch.Generator, random.Random, numpy.random.Generator or "
+                    "numpy.random.RandomState")
 
 
 def _restore_one(name: str, one: Any, saved: tuple[str, Any]) -> None:
     kind, state = saved
     if kind != _capture_one(name, one)[0]:
-        raise ValueError(f"generator {name}: a {type(one).__qualname__}, saved as one of {kind}")
+        raise ValueError(f"generator {name}: a {type(one).__qualname__}; expected the {kind} "
+                         "generator that was saved")
     if kind == "torch":
         one.set_state(_tensor(state))
     elif kind == "python":
@@ -125,14 +134,14 @@ def _pack(state: Any) -> Any:
 
 
 class _GlobalPython:
-    """The state of Python's global generator, asked for only when it has moved.
+    """The state of Python's global generator, asked for only after something was drawn from it.
 
-    Which shows in its words in memory, as with numpy's; a second Gaussian is kept aside here,
-    too.
+    A draw shows in the words that the generator keeps in memory, except for a second Gaussian,
+    which it keeps apart.
     """
 
     def __init__(self) -> None:
-        self._words = b""  # empty: to be asked
+        self._words = b""  # as they were at the last capture; empty if they are not known
         self._packed: Any = None
 
     def capture(self) -> Any:
@@ -144,7 +153,7 @@ class _GlobalPython:
         return self._packed
 
     def _known_words(self, state: tuple[int, ...]) -> bytes:
-        """Those in memory, if they are laid out as they are known to be."""
+        """The words in memory, if they are laid out as expected; else none."""
         if len(state) != 625 or sys.getsizeof(random._inst) < object.__basicsize__ + 625 * 4:
             return b""
         words = struct.pack("<I624I", state[-1], *state[:-1])
@@ -152,24 +161,24 @@ class _GlobalPython:
 
     @staticmethod
     def _words_now() -> bytes:
-        """How many are used up, and 624 words, behind what all objects begin with."""
+        """How many words are used up, and 624 words; they follow the header of the object."""
         if random._inst.gauss_next is not None:
             return b""
         return ctypes.string_at(id(random._inst) + object.__basicsize__, 625 * 4)
 
 
 class _GlobalNumpy:
-    """The state of numpy's global generator, asked for only when it has moved.
+    """The state of NumPy's global generator, asked for only after something was drawn from it.
 
-    To ask takes longer than all other generators together, and most training never draws
-    from it. What was drawn shows in its words in memory, unless a second Gaussian, which is
-    kept aside, is yet to be taken.
+    Asking takes longer than for all other generators together, and most training never draws
+    from it. A draw shows in the words that the generator keeps in memory, unless a second
+    Gaussian, which it keeps apart, is still to be drawn.
     """
 
     def __init__(self) -> None:
-        self._source: Any = None  # whose words they were
-        self._place = 0  # of the words
-        self._words = b""  # empty: to be asked
+        self._source: Any = None  # the bit generator of the last capture
+        self._place = 0  # the address of its words
+        self._words = b""  # as they were at the last capture; empty if they are not known
         self._packed: Any = None
 
     def capture(self, numpy: Any) -> Any:
@@ -183,7 +192,7 @@ class _GlobalNumpy:
         return self._packed
 
     def _known_words(self, state: Mapping[str, Any]) -> bytes:
-        """Those in memory, if they are laid out as they are known to be."""
+        """The words in memory, if they are laid out as expected; else none."""
         if state["bit_generator"] != "MT19937":
             return b""
         inner = state["state"]
@@ -192,15 +201,15 @@ class _GlobalNumpy:
 
 
 def _words_at(place: int) -> bytes:
-    """624 words, and how many of them are used up."""
+    """624 words of the generator, and how many of them are used up."""
     return ctypes.string_at(place, 625 * 4)
 
 
 class _GlobalCuda:
     """The states of the generators of all CUDA devices.
 
-    A state is the seed and the offset, 8 bytes each. To ask for these two numbers takes a
-    tenth of the time of get_state(), so that is asked for only once, to see that it agrees.
+    A state is the seed and the offset, 8 bytes each. Reading these two numbers takes a tenth of
+    the time of get_state(), which is called only once, to see that it agrees.
     """
 
     def __init__(self) -> None:

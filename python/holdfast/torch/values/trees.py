@@ -1,10 +1,10 @@
-"""Anything that a state_dict may hold <-> a tree of plain values, with its tensors aside.
+"""Turns anything that a state_dict may hold into a tree of plain values, and back.
 
-pack() takes a scheduler's, scaler's, loader's or user's state and gives what a checkpoint
-stores as objects (None, bool, int, float, str, bytes, list, tuple, dict), with a TensorName
-where a tensor stands; unpack() gives back the same types and the same bits. A value of
-another type becomes {TYPE: "its kind", ...}. Nothing is pickled: what is not known here
-raises TypeError with the path of its key.
+pack() takes the state of a scheduler, a scaler, a loader or a user's object. It returns what a
+checkpoint stores as objects (None, bool, int, float, str, bytes, list, tuple, dict), with a
+TensorName in the place of each tensor, and the tensors by name. unpack() returns the same types and
+the same bits. A value of another type becomes {TYPE: "its kind", ...}. Nothing is pickled: a value
+of an unknown type raises TypeError with the path of its key.
 """
 
 import sys
@@ -22,8 +22,8 @@ from holdfast.torch.values.dtypes import bytes_of, named_dtype, tensor_from
 
 TYPE = "holdfast:type"
 
-_DEEPEST = 90  # the store takes 100 containers inside one another; the caller adds its own
-_PRINTABLE_BITS = 10_000  # of an int: Python refuses to print longer ones
+_DEEPEST = 90  # the store takes 100 nested containers; the caller adds some of its own
+_PRINTABLE_BITS = 10_000  # Python refuses to print integers that are much longer
 _BIG_ARRAY = 4096  # bytes from which a numpy array is stored as a tensor
 _FACTORIES: dict[str, Callable[[], Any]] = {
     "int": int, "float": float, "str": str, "bool": bool, "list": list, "dict": dict,
@@ -32,18 +32,18 @@ _FACTORIES: dict[str, Callable[[], Any]] = {
 
 
 class Packed(NamedTuple):
-    """A tree without tensors, and its tensors by the names in the tree."""
+    """A tree of plain values, and its tensors by the names in the tree."""
 
     tree: Any
     tensors: dict[str, torch.Tensor]
 
 
 def pack(value: Any, root: str, *, inline: int = 0, plain: bool = False) -> Packed:
-    """The value as a plain tree; its tensors are named by `root` and their path.
+    """The value as a tree of plain values; its tensors are named by `root` and their path.
 
-    Tensors are not copied, unless they have up to `inline` bytes: those are in the tree
-    itself. One memory at two places has one name. With `plain`, for readers that are not
-    Holdfast, an OrderedDict is a dict, and of a tensor only its elements are kept.
+    Tensors are not copied, except those of at most `inline` bytes, which are in the tree itself.
+    Two tensors with one memory have one name. With `plain`, for readers other than Holdfast, an
+    OrderedDict becomes a dict, and a tensor is kept without its device and gradient flag.
     """
     packer = _Packer(root, inline, plain)
     tree = packer.pack(value, [])
@@ -53,13 +53,13 @@ def pack(value: Any, root: str, *, inline: int = 0, plain: bool = False) -> Pack
 def unpack(tree: Any, tensors: Mapping[str, Any], wrap: Callable[[Any], Any] | None = None) -> Any:
     """The value that was packed, given its tensors by name.
 
-    `wrap`, if given, makes the value of each tensor from that of `tensors`. ValueError for
-    a tree that pack() does not make.
+    `wrap`, if given, turns each of the `tensors` into the value to return. ValueError for a tree
+    that pack() does not make.
     """
     return _Unpacker(tensors, wrap).unpack(tree)
 
 
-def names_in(tree: Any) -> list[str]:
+def tensor_names_in(tree: Any) -> list[str]:
     """The names of all tensors of a packed tree, each once."""
     found: dict[str, None] = {}
 
@@ -77,14 +77,14 @@ def names_in(tree: Any) -> list[str]:
     return list(found)
 
 
-def renamed(tree: Any, name: Callable[[str], str]) -> Any:
+def rename_tensors(tree: Any, name: Callable[[str], str]) -> Any:
     """A packed tree with other names for its tensors."""
     if isinstance(tree, TensorName):
         return TensorName(name(tree.name))
     if isinstance(tree, (list, tuple)):
-        return type(tree)(renamed(item, name) for item in tree)
+        return type(tree)(rename_tensors(item, name) for item in tree)
     if isinstance(tree, dict):
-        return {key: renamed(item, name) for key, item in tree.items()}
+        return {key: rename_tensors(item, name) for key, item in tree.items()}
     return tree
 
 
@@ -94,8 +94,8 @@ class _Packer:
         self._root = root
         self._inline = inline
         self._plain = plain
-        self._names: dict[tuple[Any, ...], str] = {}  # of tensors, by their memory
-        self._open: set[int] = set()  # the containers around
+        self._names: dict[tuple[Any, ...], str] = {}  # memory of a tensor -> its name
+        self._open: set[int] = set()  # ids of the containers around the current value
 
     def pack(self, value: Any, path: list[str], depth: int = 0) -> Any:
         kind = type(value)
@@ -166,8 +166,8 @@ class _Packer:
         for name, factory in _FACTORIES.items():
             if value.default_factory is factory:
                 return name
-        raise TypeError(f"{self._where(path)}: a defaultdict of {value.default_factory!r}, "
-                        f"want one of {', '.join(_FACTORIES)}")
+        raise TypeError(f"{self._where(path)}: a defaultdict of {value.default_factory!r}; "
+                        f"expected one of {', '.join(_FACTORIES)}")
 
     def _pack_tensor(self, value: torch.Tensor, path: list[str]) -> Any:
         if not is_plain(value):
@@ -197,7 +197,7 @@ class _Packer:
         if memory not in self._names:
             base = name = join(self._root, *path) or "tensor"
             count = 1
-            while name in self.tensors:  # the keys "a.b" and "a" with "b" inside
+            while name in self.tensors:  # the key "a.b", and "b" inside "a", have one name
                 count += 1
                 name = f"{base}~{count}"
             self._names[memory] = name
@@ -211,8 +211,8 @@ class _Packer:
         if numpy is not None and isinstance(value, numpy.dtype) and not value.hasobject:
             return {TYPE: "numpy dtype", "dtype": _descr(value)}
         if numpy is None or type(value) is not numpy.ndarray or value.dtype.hasobject:
-            raise TypeError(f"{self._where(path)}: a {_kind(value)}, want numbers, text, bytes, "
-                            "containers, tensors or arrays of numbers")
+            raise TypeError(f"{self._where(path)}: a {_kind(value)}; expected numbers, text, "
+                            "bytes, containers, tensors or arrays of numbers")
         order = "F" if value.flags.f_contiguous and not value.flags.c_contiguous else "C"
         node = {TYPE: "numpy", "dtype": _descr(value.dtype), "shape": list(value.shape),
                 "order": order}
@@ -245,18 +245,18 @@ class _Unpacker:
         kind = str(node[TYPE])
         make = getattr(self, f"_make_{kind.replace(' ', '_')}", None) or _MAKERS.get(kind)
         if make is None:
-            raise ValueError(f'object of kind "{kind}", want one that this version knows')
+            raise ValueError(f'object of kind "{kind}"; expected a kind that this version knows')
         try:
             return make(node)
         except ValueError:
             raise
-        except Exception as error:  # any, since the bytes may be anybody's
+        except Exception as error:  # the bytes may come from anybody and hold anything
             raise ValueError(f'object of kind "{kind}": {error!r}') from error
 
     def _tensor(self, name: str) -> Any:
         if name not in self._made:
             if name not in self._tensors:
-                raise ValueError(f'tensor "{name}": named in objects, and not there')
+                raise ValueError(f'tensor "{name}": named in objects, and not in the file')
             found = self._tensors[name]
             self._made[name] = found if self._wrap is None else self._wrap(found)
         return self._made[name]
@@ -314,7 +314,7 @@ class _Unpacker:
 
 
 def memory_of(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Equal for tied weights, which a state_dict has as two tensors of one memory."""
+    """A key that is equal for tied weights: two tensors of a state_dict with one memory."""
     if isinstance(tensor, DTensor):
         return (id(tensor), id(tensor._local_tensor), tensor._local_tensor.data_ptr())
     if tensor.numel() == 0:
@@ -332,7 +332,7 @@ def _pack_text(value: str) -> Any:
 
 
 def _pack_leaf(value: Any) -> Any:
-    """The node of a value without values inside; None if it is not of a kind known here."""
+    """The node of a value that holds no other values; None if its type is not known here."""
     kind = type(value)
     if kind is bytearray:
         return {TYPE: "bytearray", "data": bytes(value)}
@@ -380,7 +380,7 @@ def _dtype(descr: Any) -> Any:
 
     dtype = numpy.lib.format.descr_to_dtype(descr)
     if dtype.hasobject:
-        raise ValueError(f"numpy dtype {descr!r}: holds objects, want plain elements")
+        raise ValueError(f"numpy dtype {descr!r}: holds Python objects; expected plain elements")
     return dtype
 
 
