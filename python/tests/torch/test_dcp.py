@@ -129,7 +129,7 @@ def test_torchs_own_planners_serve_for_tensors_alone(tmp_path):
 def test_what_does_not_fit_is_named_and_the_state_untouched(tmp_path):
     save({"a": torch.ones(2), "b": 1}, tmp_path / "run", 1)
     for state, why in [({"a": torch.zeros(3)}, r"a: saved with shape \(2,\); expected \(3,\)"),
-                       ({"a": torch.zeros(2), "new": 0}, "not in the checkpoint: new"),
+                       ({"a": torch.zeros(2), "new": 0}, "new: not in the checkpoint"),
                        ({"a": 5}, "a: saved as a tensor, and there is a int")]:
         with pytest.raises(CheckpointException, match=why):
             load(state, tmp_path / "run")

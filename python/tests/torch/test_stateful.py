@@ -110,7 +110,7 @@ def test_what_has_no_state_dict_is_refused_by_its_key():
         Stateful("thing", source).capture()
     source.state = {"w": torch.zeros(1)}
     tree, _ = Stateful("thing", source).capture()
-    with pytest.raises(ValueError, match="thing.w: named in thing, and not in the checkpoint"):
+    with pytest.raises(ValueError, match="thing.w: not in the checkpoint; expected it, as thing"):
         Stateful("thing", source).allocate(tree, {})
 
 

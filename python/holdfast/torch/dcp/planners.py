@@ -115,7 +115,8 @@ class LoadPlanner(DefaultLoadPlanner):
         missing = [key for key in self.state_dict if key not in known]
         if missing and not self.allow_partial_load:
             more = f" and {len(missing) - 8} more" if len(missing) > 8 else ""
-            raise ValueError(f"not in the checkpoint: {', '.join(missing[:8])}{more}")
+            raise ValueError(f"{', '.join(missing[:8])}{more}: not in the checkpoint; expected "
+                             "allow_partial_load=True to leave them as they are")
         return LoadPlan([item for key, value in self.state_dict.items() if key in known
                          for item in _read_items(key, value, known[key])])
 

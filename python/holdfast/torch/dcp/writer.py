@@ -99,7 +99,7 @@ class Writer(StorageWriter):
         objects = {"dcp": FORMAT, "values": values.trees, "paths": values.paths}
         with self._lock:
             if self._job is None:
-                raise ValueError("the writer is closed")
+                raise ValueError("dcp.Writer: closed; expected a save before close()")
             ranks = 1 if self._transport is None else self._transport.size
             handle = self._job.save(plan.storage_data, pieces, tensors, {}, f"{ranks} ranks")
             give_objects(self._job, lambda: (objects, None))

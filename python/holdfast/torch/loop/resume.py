@@ -58,7 +58,8 @@ class Resume:
         if not self.report.exact:
             _log.warning("resume: %s: %s", found.folder, self.report)
             if not self._state.has_any(found):
-                raise ValueError(f"{found.folder}: none of its tensors is one of the model's")
+                raise ValueError(f"{found.folder}: none of its tensors is one of the model's; "
+                                 "expected a checkpoint of this model")
         return _native.Pieces(self._state.allocate(found))
 
     def _restore_what_changes_bits(self, restored: _native.Restored,

@@ -43,7 +43,7 @@ class Saves:
     def live_job(self) -> _native.Job:
         """The job; ValueError if the Checkpointer is closed."""
         if self.job is None:
-            raise ValueError("the checkpointer is closed")
+            raise ValueError("Checkpointer: closed; expected a call before close()")
         return self.job
 
     def attach(self) -> None:

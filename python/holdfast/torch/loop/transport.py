@@ -46,7 +46,8 @@ def connect(
         return None
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     if rank < 0:
-        raise ValueError("connect: this process is not in the group")
+        raise ValueError("connect: this process is not in the group; expected a call by the "
+                         "ranks of the group")
     with _warn_if_late(rank, group):
         met = _all_gather((_machine(), secrets.token_bytes(_TOKEN_BYTES)), group)
     together = all(machine == met[0][0] for machine, _ in met)

@@ -51,7 +51,8 @@ class Stateful:
         tensors: dict[str, torch.Tensor] = {}
         for name in tensor_names_in(tree):
             if name not in saved:
-                raise ValueError(f"{name}: named in {self.key}, and not in the checkpoint")
+                raise ValueError(f"{name}: not in the checkpoint; expected it, as {self.key} "
+                                 "names it")
             tensors[name] = self._empty_tensor(name, saved[name], live.get(name))
         self._allocated = (tree, tensors)
         return self._pieces(tensors)

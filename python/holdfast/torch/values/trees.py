@@ -112,9 +112,10 @@ class _Packer:
 
     def _pack_container(self, value: Any, path: list[str], depth: int) -> Any:
         if id(value) in self._open:
-            raise ValueError(f"{self._where(path)}: it contains itself")
+            raise ValueError(f"{self._where(path)}: it contains itself; expected a tree")
         if depth > _DEEPEST:
-            raise ValueError(f"{self._where(path)}: containers more than {_DEEPEST} deep")
+            raise ValueError(f"{self._where(path)}: containers more than {_DEEPEST} deep; expected "
+                             "fewer")
         self._open.add(id(value))
         try:
             return self._pack_known(value, path, depth)
@@ -256,7 +257,8 @@ class _Unpacker:
     def _tensor(self, name: str) -> Any:
         if name not in self._made:
             if name not in self._tensors:
-                raise ValueError(f'tensor "{name}": named in objects, and not in the file')
+                raise ValueError(f'tensor "{name}": not in the file; expected it, as the objects '
+                                 "name it")
             found = self._tensors[name]
             self._made[name] = found if self._wrap is None else self._wrap(found)
         return self._made[name]
