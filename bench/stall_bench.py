@@ -152,7 +152,7 @@ class Holdfast(Engine):
         super().__init__(training, folder)
         self.ck = holdfast.Checkpointer(
             self.folder, model=training.model, optimizer=training.optimizer,
-            every="1000000 steps", keep=1, signals=False,
+            every="1000000 steps", keep=1, failures=holdfast.Failures(signals=False),
         )  # fmt: skip
         self.ck.resume()
         self.handle: Any = None
@@ -377,7 +377,8 @@ def step_overhead(training: Training, folder: Path) -> dict[str, float]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-6)
     laps = training.laps_for(0.1)
     with holdfast.Checkpointer(folder / "idle", model=model, optimizer=optimizer,
-                               every="1000000 steps", signals=False) as ck:
+                               every="1000000 steps",
+                               failures=holdfast.Failures(signals=False)) as ck:
         ck.resume()
         training.hooks_are_in_place()
         paid, parts = [], []

@@ -188,7 +188,7 @@ def main(args: argparse.Namespace) -> None:
 
     ck = holdfast.Checkpointer(
         args.run, model=model, optimizer=optimizer, scheduler=warm_up, data=loader,
-        every=args.every, mtbf=args.mtbf,
+        every=args.every, schedule=holdfast.Schedule(mtbf=args.mtbf),
     )  # fmt: skip
     start = ck.resume()
     for step, (x, y) in zip(range(start, args.steps), loader):

@@ -120,7 +120,7 @@ def main(args: argparse.Namespace) -> None:
 
     ck = holdfast.Checkpointer(
         args.run, model=model, optimizer=optimizer, scheduler=scheduler, scaler=scaler, ema=ema,
-        data=loader, every=args.every, mtbf=args.mtbf,
+        data=loader, every=args.every, schedule=holdfast.Schedule(mtbf=args.mtbf),
     )  # fmt: skip
     start = ck.resume()
     for step, (images, labels) in enumerate(loader, start):

@@ -192,7 +192,8 @@ class Bare:
         self.filler = None if room else fill_memory(1 << 30)
         self.ck = holdfast.Checkpointer(folder / "bare", model=self.model, keep=1,
                                         every="1000000 steps",
-                                        ring=0 if room else self.bytes + (64 << 20))
+                                        writing=holdfast.Writing(
+                                            ring=0 if room else self.bytes + (64 << 20)))
         self.ck.resume()
         begun = time.monotonic()
         while time.monotonic() < begun + 4:  # as in a job, where the first save comes later
@@ -209,7 +210,7 @@ class Bare:
         torch.cuda.synchronize()
         start = time.perf_counter()
         handle = self.ck.save(number)
-        self.ck._settle()
+        self.ck._saves.settle()
         torch.cuda.current_stream().synchronize()  # what comes after goes on
         took = (time.perf_counter() - start) * 1e3
         while not handle.is_done:  # training does not sleep

@@ -39,11 +39,11 @@ class Engine:
 
 
 class Holdfast(Engine):
-    def __init__(self, job: Job, folder: Path, **options) -> None:
+    def __init__(self, job: Job, folder: Path, **writing) -> None:
         super().__init__(job, folder)
         self.ck = holdfast.Checkpointer(
             folder / "run", model=job.model, optimizer=job.optimizer, every="1000000 steps",
-            keep=1, **options)
+            keep=1, writing=holdfast.Writing(**writing))
         self.ck.resume()
         self.events = folder / "run" / "events" / "rank-0000.jsonl"
         self.number = 0
@@ -58,7 +58,7 @@ class Holdfast(Engine):
         self.handle = self.ck.save(self.number)
 
     def wait(self) -> None:
-        self.ck._settle()
+        self.ck._saves.settle()
         self.handle.durable()
 
     def durable_s(self) -> float:

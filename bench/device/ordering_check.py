@@ -34,13 +34,14 @@ State = dict[str, torch.Tensor]
 class Job:
     """A model, its average and an optimizer, with a checkpointer over them."""
 
-    def __init__(self, run: Path, **options) -> None:
+    def __init__(self, run: Path, **writing) -> None:
         self.model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH)).cuda()
         self.ema = AveragedModel(self.model)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2, fused=True)
         self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
-                                        ema=self.ema, every="1000000 steps", signals=False,
-                                        **options)
+                                        ema=self.ema, every="1000000 steps",
+                                        writing=holdfast.Writing(**writing),
+                                        failures=holdfast.Failures(signals=False))
 
     def backward(self) -> None:
         self.optimizer.zero_grad()

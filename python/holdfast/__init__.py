@@ -1,6 +1,6 @@
 """Holdfast keeps a deep-learning training job going.
 
-The package imports without torch, and takes torch tensors where it is there.
+The package can be imported without torch. With torch installed, it takes torch tensors, too.
 """
 
 import importlib
@@ -27,25 +27,20 @@ from holdfast._native import (
 )
 from holdfast._native import version as __version__
 from holdfast.checkpoint import Saver, restore
-from holdfast.errors import (
-    ConflictError,
-    CorruptError,
-    Error,
-    NotFoundError,
-    UnavailableError,
-)
+from holdfast.errors import ConflictError, CorruptError, Error, NotFoundError, UnavailableError
 from holdfast.files import Contents, convert, open
+from holdfast.options import Failures, Layout, Resuming, Schedule, Writing
 from holdfast.planning import plan
 
 if TYPE_CHECKING:
     from holdfast.torch.checkpointer import Checkpointer
-    from holdfast.torch.onefile import load, save
+    from holdfast.torch.files.single_file import load, save
 
-# These need torch, and import it when they are first asked for.
+# These names need torch. Each is imported when it is first used.
 _WITH_TORCH = {
     "Checkpointer": "holdfast.torch.checkpointer",
-    "load": "holdfast.torch.onefile",
-    "save": "holdfast.torch.onefile",
+    "load": "holdfast.torch.files.single_file",
+    "save": "holdfast.torch.files.single_file",
 }
 
 
@@ -68,18 +63,23 @@ __all__ = [
     "Dtype",
     "Durable",
     "Error",
+    "Failures",
     "Figures",
     "Keep",
+    "Layout",
     "NotFoundError",
     "Placement",
     "Plan",
     "Restored",
+    "Resuming",
     "SaveHandle",
     "Saver",
+    "Schedule",
     "TensorInfo",
     "TensorName",
     "Tier",
     "UnavailableError",
+    "Writing",
     "__version__",
     "bytes_of",
     "convert",

@@ -1,7 +1,7 @@
-"""Arrays as the native side takes them: address, dtype, shape and strides.
+"""Describes arrays to the native side: address, dtype, shape and strides.
 
-Anything with numpy's __array_interface__ serves, and torch's tensors, which are known by
-their methods: nothing here imports torch or numpy.
+An array is anything with numpy's __array_interface__, or a torch tensor, which is recognised by
+its methods: this file imports neither torch nor numpy.
 """
 
 import sys
@@ -12,7 +12,7 @@ from holdfast import _native
 
 
 class _View:
-    """One array: where its elements are."""
+    """Where the elements of one array are."""
 
     def __init__(self, address: int, dtype: str, shape: tuple[int, ...],
                  strides: tuple[int, ...], readonly: bool) -> None:
@@ -24,63 +24,64 @@ class _View:
 
 
 def describe(arrays: Mapping[str, Any], *, writable: bool = False) -> list[_native.Array]:
-    """The arrays, in order; names of one and the same memory become ties of the first.
+    """Describes the arrays, in order. Further names of the same memory become aliases.
 
-    Raises TypeError, naming the key, for what is no array in main memory.
+    TypeError names the key of a value that is no array in main memory.
     """
     names: dict[tuple[object, ...], list[str]] = {}
     views: list[_View] = []
     for name, array in arrays.items():
         if not isinstance(name, str):
-            raise TypeError(f"{name!r}: a {type(name).__name__} for a name, want str")
+            raise TypeError(f"{name!r}: the name is a {type(name).__name__}; expected a str")
         view = _view(name, array)
         if writable and view.readonly:
-            raise ValueError(f"{name}: read-only, want memory to restore into")
+            raise ValueError(f"{name}: read-only; expected memory that can be written to")
         same: tuple[object, ...] = (view.address, view.dtype, view.shape, view.strides)
-        if view.address == 0 or 0 in view.shape:  # shares its memory with nobody
+        if view.address == 0 or 0 in view.shape:  # an empty array shares memory with no other
             same = (name,)
         if same not in names:
             names[same] = []
             views.append(view)
         names[same].append(name)
     return [
-        _native.Array(first, view.address, view.dtype, view.shape, view.strides, ties)
-        for view, (first, *ties) in zip(views, names.values(), strict=True)
+        _native.Array(first, view.address, view.dtype, view.shape, view.strides, aliases)
+        for view, (first, *aliases) in zip(views, names.values(), strict=True)
     ]
 
 
-def describe_one(name: str, array: Any, ties: Iterable[str] = ()) -> _native.Array:
-    """One array under that name, with other names for the same values; on a GPU too."""
+def describe_one(name: str, array: Any, aliases: Iterable[str] = ()) -> _native.Array:
+    """Describes one array under that name, with other names for it. It may be on a GPU."""
     on_device = getattr(array, "is_cuda", False)
     view = _torch_view(name, array, anywhere=True) if on_device else _view(name, array)
-    return _native.Array(name, view.address, view.dtype, view.shape, view.strides, list(ties),
-                         on_device)
+    return _native.Array(name, view.address, view.dtype, view.shape, view.strides,
+                         list(aliases), on_device)
 
 
 def _view(name: str, array: Any) -> _View:
     if hasattr(array, "data_ptr") and hasattr(array, "element_size"):
         return _torch_view(name, array)
     if hasattr(array, "__cuda_array_interface__"):
-        raise TypeError(f"{name}: on a GPU, want an array in main memory")
+        raise TypeError(f"{name}: on a GPU; expected an array in main memory")
     _refuse_odd_numpy(name, array)
     interface = getattr(array, "__array_interface__", None)
     if not isinstance(interface, dict) or not isinstance(interface.get("data"), tuple):
         kind = f"{type(array).__module__}.{type(array).__name__}"
-        raise TypeError(f"{name}: a {kind}, want an array (what is no array goes into objects)")
+        raise TypeError(f"{name}: a {kind}; expected an array (other values go into objects)")
     return _numpy_view(name, array, interface)
 
 
 def _torch_view(name: str, tensor: Any, anywhere: bool = False) -> _View:
     if tensor.device.type != "cpu" and not anywhere:
-        raise TypeError(f"{name}: on {tensor.device}, want a tensor in main memory")
+        raise TypeError(f"{name}: on {tensor.device}; expected a tensor in main memory")
     if hasattr(tensor, "device_mesh"):
-        raise TypeError(f"{name}: distributed over ranks, want a tensor of this process")
+        raise TypeError(f"{name}: distributed over ranks; expected a tensor of this process")
     if str(tensor.layout) != "torch.strided":
-        raise TypeError(f"{name}: layout {tensor.layout}, want torch.strided")
+        raise TypeError(f"{name}: layout {tensor.layout}; expected torch.strided")
     if tensor.is_quantized:
-        raise TypeError(f"{name}: quantized, want plain elements")
+        raise TypeError(f"{name}: quantized; expected plain elements")
     if tensor.is_conj() or tensor.is_neg():
-        raise TypeError(f"{name}: conjugated or negated lazily, want it resolved")
+        raise TypeError(f"{name}: conjugated or negated lazily; expected it resolved, "
+                        "by resolve_conj() or resolve_neg()")
     size = tensor.element_size()
     return _View(tensor.data_ptr(), str(tensor.dtype).removeprefix("torch."),
                  tuple(tensor.shape), tuple(s * size for s in tensor.stride()), False)
@@ -90,19 +91,19 @@ def _refuse_odd_numpy(name: str, array: Any) -> None:
     numpy = sys.modules.get("numpy")
     if numpy is None:
         return
-    if isinstance(array, numpy.generic):  # its memory is a copy that dies at once
-        raise TypeError(f"{name}: a numpy scalar, want an array")
+    if isinstance(array, numpy.generic):  # its address is that of a temporary copy
+        raise TypeError(f"{name}: a numpy scalar; expected an array")
     if isinstance(array, numpy.ma.MaskedArray):
-        raise TypeError(f"{name}: a masked array, want a plain one")
+        raise TypeError(f"{name}: a masked array; expected a plain one")
 
 
 def _numpy_view(name: str, array: Any, interface: dict[str, Any]) -> _View:
     typestr: str = interface["typestr"]
     if not typestr[2:].isdigit() or typestr[1] == "O":
-        raise TypeError(f"{name}: elements of type {typestr}, want numbers")
+        raise TypeError(f"{name}: elements of type {typestr}; expected numbers")
     size = int(typestr[2:])
     if typestr[0] == ">" and size > 1:
-        raise TypeError(f"{name}: big-endian ({typestr}), want little-endian")
+        raise TypeError(f"{name}: big-endian ({typestr}); expected little-endian")
     dtype = getattr(array, "dtype", None)
     known = dtype is not None and hasattr(dtype, "name")
     address, readonly = interface["data"]

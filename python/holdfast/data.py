@@ -1,9 +1,9 @@
-"""Data in an order that survives restarts: `holdfast.data`.
+"""Data loaders whose order survives restarts: `holdfast.data`.
 
-    loader = holdfast.data.loader(dataset, batch_size=256, seed=0)   # of all ranks together
+    loader = holdfast.data.loader(dataset, batch_size=256, seed=0)   # 256 for all ranks together
     loader = holdfast.data.resumable(plain_torch_dataloader)
 
-`Sequence`, the order itself, needs no torch; the rest does, and imports it when asked for.
+`Sequence`, the order itself, needs no torch. The other names import torch when they are used.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,26 +1,26 @@
-"""What Holdfast raises where Python has no exception of its own for it.
+"""The exceptions of Holdfast for which Python has none of its own.
 
-A wrong call is ValueError, a refusal of the operating system OSError (ENOSPC when the disk
-is full, PermissionError where permissions do not allow it), a passed deadline TimeoutError,
-and what this build or format cannot do NotImplementedError. The rest is here.
+A wrong call raises ValueError or TypeError. A refusal of the operating system raises OSError (with
+ENOSPC when the disk is full, PermissionError when permissions forbid it). A passed deadline raises
+TimeoutError. What this build or format cannot do raises NotImplementedError.
 """
 
 
 class Error(Exception):
-    """Any of the failures below."""
+    """The base class of the exceptions below."""
 
 
 class NotFoundError(Error):
-    """There is no such checkpoint, tensor or file: look elsewhere."""
+    """There is no such checkpoint, tensor or file. Look elsewhere."""
 
 
 class CorruptError(Error):
-    """Bytes disagree with their digest: repair or fall back."""
+    """Bytes do not match their digest. Repair the file, or use an older checkpoint."""
 
 
 class ConflictError(Error):
-    """Somebody else owns it, or it is there already: choose."""
+    """Another process owns the run, or the target exists already. Choose another one."""
 
 
 class UnavailableError(Error):
-    """A peer or device did not answer: retry."""
+    """Another rank, a server or a device did not answer. Try again."""

@@ -1,4 +1,4 @@
-"""Files of tensors of any format, opened without loading them."""
+"""Opens and converts files of tensors of any format, without loading them."""
 
 import logging
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ _Path = str | PathLike[str]
 
 _log = logging.getLogger("holdfast")
 
-# What numpy has no type for is given as the bits of its elements.
+# Elements that numpy has no type for are returned as their bits.
 _NUMPY = {
     "BOOL": "bool", "U8": "u1", "U16": "u2", "U32": "u4", "U64": "u8",
     "I8": "i1", "I16": "i2", "I32": "i4", "I64": "i8",
@@ -23,7 +23,7 @@ _NUMPY = {
 
 
 class Contents(Mapping[str, _native.TensorInfo]):
-    """The tensors of a file or checkpoint by name; open() makes it."""
+    """The tensors of a file or checkpoint, by name. open() returns it."""
 
     def __init__(self, path: _Path) -> None:
         self._native = _native.Contents(path)
@@ -43,30 +43,30 @@ class Contents(Mapping[str, _native.TensorInfo]):
 
     @property
     def objects(self) -> Any:
-        """What is no tensor, with a TensorName where one stands; None if there is nothing."""
+        """The values that are no tensors, with a TensorName in place of each tensor; or None."""
         return self._native.objects
 
     @property
     def simplified(self) -> list[str]:
-        """Objects of a .pt whose classes are not known here, as "name: class".
+        """Objects of a .pt file whose classes are not known here, as "name: class".
 
-        Nothing of a file is executed: such an object is a dict in `objects`, of "__class__"
+        No code of a file is ever run. Such an object is a dict in `objects`, with "__class__"
         and its attributes.
         """
         return self._native.simplified
 
     @property
     def metadata(self) -> dict[str, str]:
-        """What safetensors keeps as metadata."""
+        """The metadata of a safetensors file."""
         return self._native.metadata
 
     def read(self, name: str, box: _native.Box | None = None) -> "numpy.ndarray[Any, Any]":
         """The tensor, or a box of it, as a numpy array.
 
-        Elements that numpy has no type for (BF16 and the F8 family) come as their bits, in
-        uint16 and uint8; contents[name].dtype says what they are. CorruptError if the file
-        has digests and they are wrong. A .pt has one for each storage, so that a box of one
-        that is larger than 16 MiB is read unchecked; a step of a run is always checked.
+        Elements that numpy has no type for (BF16 and the F8 family) are returned as their bits,
+        in uint16 and uint8; contents[name].dtype says what they are. CorruptError if the file has
+        digests and they do not match. A .pt file has one digest for each storage, so a box of a
+        storage larger than 16 MiB is read unchecked. A step of a run is always checked.
         """
         import numpy
 
@@ -82,8 +82,8 @@ class Contents(Mapping[str, _native.TensorInfo]):
 def open(path: _Path) -> Contents:
     """Opens a file of tensors, a step's folder, a run (its newest whole step) or RUN@STEP.
 
-    Reads headers only. The format is told by the contents, not by the name. Newer steps of a
-    run that are damaged are passed over with a warning in the log "holdfast".
+    Reads headers only. The contents decide the format, not the name. Newer steps of a run that
+    are damaged are passed over, with a warning in the log "holdfast".
 
         >>> contents = holdfast.open("model.pt")
         >>> {name: info.shape for name, info in contents.items()}
@@ -93,12 +93,12 @@ def open(path: _Path) -> Contents:
 
 
 def convert(source: _Path, target: _Path) -> None:
-    """Writes a file anew in the format that the target's name asks for.
+    """Writes a file in another format, which the ending of the target's name says.
 
-    The source is a file of any format, a step's folder, a run directory, of which the newest
-    step is taken that is whole, or RUN@STEP. Newer steps that are damaged are passed over
-    with a warning in the log "holdfast". ConflictError if the target exists, CorruptError
-    if bytes are not those that were saved.
+    The source is a file of any format, a step's folder, a run directory (its newest whole step)
+    or RUN@STEP. Newer steps that are damaged are passed over, with a warning in the log
+    "holdfast". ConflictError if the target exists. CorruptError if bytes are not those that were
+    saved.
     """
     _warn("convert", _native.convert(source, target))
 

@@ -1,4 +1,4 @@
-"""Plans between layouts: what a change would move, before anything is moved."""
+"""Plans a change of layout: what it would move, before anything is moved."""
 
 from os import PathLike
 from pathlib import Path
@@ -17,19 +17,20 @@ def plan(
     training: str | None = None,
     place: bool = False,
 ) -> _native.Plan:
-    """How the bytes of `source` become `target` with the least movement.
+    """Plans how the bytes of `source` become `target` with the least movement.
 
     With a `model` (a built-in name, or a Hugging Face config.json or its folder) both are
-    parallel configurations such as "tp=4,pp=2,dp=1". Without one, they are layout files.
-    `hosts` is hosts x devices, such as "4x8". `place` chooses the devices of the new
-    positions so that least is moved; `training` is what is kept of a parameter, such as
-    "mixed-adam" (14 bytes, the default), "adam" or "weights". The figures are those of `holdfast plan`.
+    parallel configurations such as "tp=4,pp=2,dp=1". Without a model, both are layout files.
+    `hosts` is hosts x devices, such as "4x8". With `place`, the plan also chooses the devices of
+    the new positions so that as little as possible is moved. `training` says what is kept of a
+    parameter: "mixed-adam" (14 bytes, the default), "adam" or "weights". The figures are those of
+    `holdfast plan`.
 
         >>> holdfast.plan("tp=4,pp=2", "tp=4,pp=4", model="gpt-6.7b", place=True).figures
     """
     if model is None:
         if hosts is not None or training is not None or place:
-            raise ValueError("plan: hosts, training and place go with a model")
+            raise ValueError("plan: hosts, training or place without a model; expected model=")
         texts = [Path(path).read_text(encoding="utf-8") for path in (source, target)]
         return _native.plan_layouts(texts[0], str(source), texts[1], str(target))
     name, where = str(model), ""

@@ -74,7 +74,8 @@ def resume(run, state):
 def train(run):
     state = {name: Array(shape) for name, shape in SHAPES.items()}
     step = resume(run, state)
-    with holdfast.Saver(run, keep=2, space_reserve=0, ring=1 << 20) as saver:
+    with holdfast.Saver(run, keep=2,
+                        writing=holdfast.Writing(space_reserve=0, ring=1 << 20)) as saver:
         say("ready")
         handles = []
         while True:
@@ -89,7 +90,7 @@ def train(run):
 
 
 def hold(run):
-    with holdfast.Saver(run, space_reserve=0):
+    with holdfast.Saver(run, writing=holdfast.Writing(space_reserve=0)):
         say("ready", os.getpid())
         sys.stdin.read()
 

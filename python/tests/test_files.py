@@ -68,7 +68,7 @@ def test_a_torch_file_becomes_safetensors_and_back(model, tmp_path):
 def test_a_run_becomes_a_torch_file(tmp_path):
     tied = torch.rand(3, 2)
     tensors = {"a": tied, "b": tied, "h": torch.rand(3).half(), "n": torch.tensor(5)}
-    with holdfast.Saver(tmp_path / "run", space_reserve=0) as saver:
+    with holdfast.Saver(tmp_path / "run", writing=holdfast.Writing(space_reserve=0)) as saver:
         saver.save(1, {"a": torch.zeros(1)})
         folder = saver.save(2, tensors).durable().folder
     holdfast.convert(tmp_path / "run", tmp_path / "of_run.pt")

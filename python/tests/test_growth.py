@@ -38,7 +38,8 @@ def settled(most):  # retention goes on after a save is durable, with files of i
 state = {name: Array(shape) for name, shape in SHAPES.items()}
 again = {name: Array(shape) for name, shape in SHAPES.items()}
 objects = {"loader": list(range(200)), "text": "x" * 1000}
-saver = holdfast.Saver(sys.argv[1], keep=2, space_reserve=0, ring=1 << 20)
+saver = holdfast.Saver(sys.argv[1], keep=2,
+                       writing=holdfast.Writing(space_reserve=0, ring=1 << 20))
 for step in range(int(sys.argv[3])):
     set_state(state, step)
     saver.save(step, state, objects).durable()

@@ -20,7 +20,7 @@ RING = (4 << 20) if what == "settle" else 0
 options = dict(ring=RING, backpressure="wait", in_flight=1, read_back=False, incremental=False,
                compress=22, space_reserve=0, direct=False)
 if kind == "saver":
-    saver = holdfast.Saver(path, **options)
+    saver = holdfast.Saver(path, writing=holdfast.Writing(**options))
     save, close = (lambda step: saver.save(step, noise)), saver.close
 else:
     from holdfast import _native

@@ -75,7 +75,7 @@ def test_bad_calls_name_the_offender():
         holdfast.plan("tp=1", "tp=2", model="gpt-9000")
     with pytest.raises(ValueError, match="target: parallel: tp=0"):
         holdfast.plan("tp=1", "tp=0", model="gpt2")
-    with pytest.raises(ValueError, match="go with a model"):
+    with pytest.raises(ValueError, match="without a model"):
         holdfast.plan("a.json", "b.json", place=True)
     with pytest.raises(FileNotFoundError):
         holdfast.plan("missing.json", "missing.json")

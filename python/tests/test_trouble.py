@@ -70,7 +70,7 @@ def no_space(handle):
 def test_a_full_disk_keeps_the_older_step_and_the_next_save_works(small_disk):
     folder, _ = small_disk
     run = folder / "run"
-    with holdfast.Saver(run, space_reserve=0) as saver:
+    with holdfast.Saver(run, writing=holdfast.Writing(space_reserve=0)) as saver:
         saver.save(1, state(1)).durable()
         fill(folder, MIB // 2)
         no_space(saver.save(2, state(2)))
@@ -84,7 +84,7 @@ def test_a_full_disk_keeps_the_older_step_and_the_next_save_works(small_disk):
 def test_a_disk_that_fills_up_in_the_middle_of_a_save_is_the_same(small_disk):
     folder, _ = small_disk
     run = folder / "run"
-    with holdfast.Saver(run, space_reserve=0) as saver:
+    with holdfast.Saver(run, writing=holdfast.Writing(space_reserve=0)) as saver:
         saver.save(1, state(1)).durable()
         fill(folder, MIB + MIB // 2)
         no_space(saver.save(2, state(2), "x" * MIB))  # objects come after the tensors
@@ -98,14 +98,16 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_save_is_the_same(small_disk):
 def test_the_reserve_is_left_free(small_disk):
     folder, _ = small_disk
     with pytest.raises(OSError):
-        with holdfast.Saver(folder / "run", space_reserve=100 * MIB) as saver:
+        with holdfast.Saver(folder / "run",
+                            writing=holdfast.Writing(space_reserve=100 * MIB)) as saver:
             no_space(saver.save(1, state(1)))
 
 
 def test_failures_are_raised_by_a_save_only_where_fail_after_says_so(small_disk):
     folder, _ = small_disk
     for fail_after in (None, 0):
-        with holdfast.Saver(folder / "run", space_reserve=0, fail_after=fail_after) as saver:
+        with holdfast.Saver(folder / "run", fail_after=fail_after,
+                            writing=holdfast.Writing(space_reserve=0)) as saver:
             saver.save(1, state(1)).durable()
             fill(folder, MIB // 2)
             for step in (2, 3, 4, 5) if fail_after is None else (2,):
@@ -122,7 +124,7 @@ def test_failures_are_raised_by_a_save_only_where_fail_after_says_so(small_disk)
 
 def test_close_raises_what_the_last_save_did(small_disk):
     folder, _ = small_disk
-    saver = holdfast.Saver(folder / "run", space_reserve=0)
+    saver = holdfast.Saver(folder / "run", writing=holdfast.Writing(space_reserve=0))
     saver.save(1, state(1)).durable()
     fill(folder, MIB // 2)
     saver.save(2, state(2))
@@ -134,7 +136,7 @@ def test_close_raises_what_the_last_save_did(small_disk):
 def test_a_disk_that_becomes_read_only_is_read_from_all_the_same(small_disk):
     folder, remount = small_disk
     run = folder / "run"
-    saver = holdfast.Saver(run, space_reserve=0)
+    saver = holdfast.Saver(run, writing=holdfast.Writing(space_reserve=0))
     saver.save(1, state(1)).durable()
     remount("ro")
     with pytest.raises(OSError) as error:
@@ -165,14 +167,14 @@ def test_a_folder_without_permission_is_refused(tmp_path):
 
 def test_missing_folders_are_made(tmp_path):
     run = tmp_path / "a" / "b" / "run"
-    with holdfast.Saver(run, space_reserve=0) as saver:
+    with holdfast.Saver(run, writing=holdfast.Writing(space_reserve=0)) as saver:
         saver.save(1, state(1)).durable()
     assert restored_step(run) == 1
 
 
 def test_a_run_that_vanishes_under_the_job_is_named(tmp_path):
     run = tmp_path / "run"
-    saver = holdfast.Saver(run, space_reserve=0)
+    saver = holdfast.Saver(run, writing=holdfast.Writing(space_reserve=0))
     saver.save(1, state(1)).durable()
     shutil.rmtree(run)
     with pytest.raises((holdfast.Error, OSError)) as error:

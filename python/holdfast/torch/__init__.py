@@ -1,10 +1,20 @@
 """The PyTorch plug-in: the only part of Holdfast that imports torch.
 
-It reads what a training process holds (parameters, buffers, optimizer, generators, objects
-with a state_dict) as named pieces and plain objects, and writes it back in place. Part and
-Sharded are for rules (`spec=`) about tensors that do not show how they are cut.
+It describes what a training process holds (parameters, buffers, optimizers, generators, objects
+with a state_dict) as named pieces of tensors and plain objects, and writes them back in place.
+
+    checkpointer  holdfast.Checkpointer
+    huggingface, lightning, dcp
+                  adapters for other trainers
+    loop/         what happens at a step: when a save is made, and how it is made
+    state/        what is saved
+    data/         loaders that can be resumed
+    files/        holdfast.save and holdfast.load
+    values/       how tensors and plain values are named and described
+
+Part and Sharded are rules for tensors that do not show how they are cut: holdfast.Layout(rules=).
 """
 
-from holdfast.torch.boxes import Part, Sharded
+from holdfast.torch.values.boxes import Part, Sharded
 
 __all__ = ["Part", "Sharded"]

@@ -6,10 +6,10 @@
     trainer = Trainer(model, args, train_dataset=data)
     trainer.train(resume_from_checkpoint="auto")
 
-The Trainer decides when to save (`save_strategy`, `save_steps`); the save is a step of the
-run directory `args.output_dir`, made in the background, with all that a bit-exact resume
-needs. A callback could save but not resume: the Trainer has fixed where it goes on before
-callbacks are asked. So this stands in for the methods that read and write checkpoints.
+The Trainer decides when to save (`save_strategy`, `save_steps`). The save is a step of the run
+directory `args.output_dir`, made in the background, with all that a bit-exact resume needs. A
+callback could save but not resume, because the Trainer decides where to go on before it calls
+callbacks. So HoldfastTrainer overrides the methods that read and write checkpoints.
 """
 
 import dataclasses
@@ -22,26 +22,26 @@ from typing import Any
 import torch
 
 from holdfast import _native
-from holdfast.checkpoint import tiers_of
+from holdfast.checkpoint import open_tiers
 from holdfast.errors import NotFoundError
-from holdfast.torch import generators
+from holdfast.options import Layout, Resuming
 from holdfast.torch.checkpointer import Checkpointer
-
-_NEVER = f"{1 << 40} steps"  # the Trainer says when
+from holdfast.torch.loop.job import NEVER
+from holdfast.torch.values import generators
 
 
 class HoldfastTrainer:
-    """To be named before transformers.Trainer among the bases of a class.
+    """A base class to be named before transformers.Trainer.
 
-    `holdfast` are options for holdfast.Checkpointer. `every` is one more reason to save,
-    beside those of the Trainer; `keep` is args.save_total_limit unless given, 2 at least.
+    `holdfast` are options for holdfast.Checkpointer. `every` is one more reason to save, beside
+    those of the Trainer; `keep` is args.save_total_limit unless given, but at least 2.
 
-    train(resume_from_checkpoint=...): True takes up the newest whole step, "auto" does if
-    there is one, and a path is one of the Trainer's own checkpoints. SIGTERM and SIGUSR1
-    save, and end the process with 143. The number of a step is that of updates done.
+    train(resume_from_checkpoint=...): True resumes from the newest whole step, "auto" does so if
+    there is one, and a path is one of the Trainer's own checkpoints. Upon SIGTERM and SIGUSR1 the
+    Trainer saves, and the process exits with 143. The number of a step is that of updates done.
 
-    The final model is saved by trainer.save_model(), as ever. ValueError for arguments
-    that need the Trainer's own files: save_only_model, load_best_model_at_end, DeepSpeed.
+    trainer.save_model() saves the final model as usual. ValueError for arguments that need the
+    Trainer's own files: save_only_model, load_best_model_at_end, DeepSpeed.
     """
 
     def __init__(self, *args: Any, holdfast: Mapping[str, Any] | None = None,
@@ -50,20 +50,21 @@ class HoldfastTrainer:
         self._options = dict(holdfast or {})
         self._checkpointer: Checkpointer | None = None
         self._state: _TrainerState | None = None
-        self._resumed: Any = None  # the generators of the checkpoint, until they are due
-        self._found: int | None = None  # the step to take up
+        self._resumed: Any = None  # the restored generators, until training begins
+        self._found: int | None = None  # the step to resume from
         self._saved: int | None = None
         ours: Any = self
         for name in ("save_only_model", "load_best_model_at_end", "deepspeed"):
             if getattr(ours.args, name, None):
-                raise ValueError(f"{name}: needs the Trainer's own checkpoints, want it off")
+                raise ValueError(f"{name}: needs the Trainer's own checkpoints; expected it to be "
+                                 "off")
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """As the Trainer's; returns when the last save is durable."""
+        """Trains as the Trainer does, and returns when the last save is durable."""
         run = Path(self.args.output_dir)  # type: ignore[attr-defined]
         if not resume_from_checkpoint and next(run.glob("step-*"), None):
-            raise ValueError(f"{run}: has steps already, want resume_from_checkpoint=\"auto\", or "
-                             "another output_dir")
+            raise ValueError(f"{run}: has steps already; expected "
+                             'resume_from_checkpoint="auto", or another output_dir')
         with tempfile.TemporaryDirectory() as folder:
             if resume_from_checkpoint is True or resume_from_checkpoint == "auto":
                 resume_from_checkpoint = self._look(folder, must=resume_from_checkpoint is True)
@@ -76,15 +77,16 @@ class HoldfastTrainer:
             return result
 
     def _look(self, folder: str, must: bool) -> str | None:
-        """Writes down the state of the Trainer of the newest step, where it will look."""
+        """Writes the Trainer's state of the newest step into a folder, for the Trainer to read."""
         from transformers.trainer import TRAINER_STATE_NAME
 
         run = self.args.output_dir  # type: ignore[attr-defined]
-        tiers = tiers_of(self._options.get("tiers", ()))
+        tiers = open_tiers(self._options.get("tiers", ()))
+        resuming = self._options.get("resuming", Resuming())
         try:
             with self.args.main_process_first(local=False):  # type: ignore[attr-defined]
                 found = _native.restore(run, [], None, False, tiers,
-                                        self._options.get("allow_unreachable_tiers", False))
+                                        resuming.allow_unreachable_tiers)
         except NotFoundError:
             if must:
                 raise
@@ -92,14 +94,14 @@ class HoldfastTrainer:
         try:
             state = found.objects["things"]["trainer"]["state"]
         except (TypeError, KeyError):
-            raise ValueError(f"{found.folder}: not of a Trainer, want another "
+            raise ValueError(f"{found.folder}: not of a Trainer; expected another "
                              "output_dir") from None
         Path(folder, TRAINER_STATE_NAME).write_text(json.dumps(state))
         self._found = found.step
         return folder
 
     def _prepare_for_training(self, *args: Any, **kwargs: Any) -> Any:
-        self._close()  # of an attempt with another batch size
+        self._close()  # the Checkpointer of an attempt with another batch size
         prepared = super()._prepare_for_training(*args, **kwargs)  # type: ignore[misc]
         if self._checkpointer is None:
             self._open()
@@ -108,18 +110,21 @@ class HoldfastTrainer:
     def _open(self) -> Checkpointer:
         ours: Any = self
         limit = ours.args.save_total_limit
-        options = {"every": _NEVER, "keep": None if limit is None else max(2, limit)}
         self._saved = None
         self._state = _TrainerState(ours)
-        # A Trainer's state says which rank it is on, and all take up rank 0's.
-        spec = {**(self._options.get("spec") or {}), "trainer.state": "first"}
+        options = {"every": NEVER, "keep": None if limit is None else max(2, limit),
+                   **self._options}
+        options["objects"] = {**(options.get("objects") or {}), "trainer": self._state}
+        # A Trainer's state says which rank it is on, so that ranks differ. All get rank 0's.
+        layout = options.get("layout", Layout())
+        rules = {**(layout.rules or {}), "trainer.state": "first"}
+        options["layout"] = dataclasses.replace(layout, rules=rules)
         self._checkpointer = Checkpointer(
             ours.args.output_dir, model=ours.model_wrapped,
             optimizer=getattr(ours.optimizer, "optimizer", ours.optimizer),
-            scheduler=ours.lr_scheduler, scaler=ours.accelerator.scaler,
-            trainer=self._state, **(options | self._options | {"spec": spec}),
+            scheduler=ours.lr_scheduler, scaler=ours.accelerator.scaler, **options,
         )
-        self._checkpointer._asked = True  # train() has
+        self._checkpointer._run_is_checked = True  # train() has checked that
         return self._checkpointer
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:
@@ -127,14 +132,14 @@ class HoldfastTrainer:
             super()._load_from_checkpoint(resume_from_checkpoint, model)  # type: ignore[misc]
 
     def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
-        """Here all is there that a checkpoint is read into, the model too."""
+        """Resumes. By now everything exists that a checkpoint is read into, the model too."""
         if self._found is None:
             super()._load_optimizer_and_scheduler(checkpoint)  # type: ignore[misc]
             return
         done = self._open().resume() - 1
         if done != self._found:
-            raise ValueError(f"resumed step {done}, and the Trainer is at step {self._found}: "
-                             "a newer step is damaged, want it removed")
+            raise ValueError(f"resumed step {done}, and the Trainer is at step {self._found}, "
+                             "which is damaged; expected that step removed")
         self._saved = done
         self._resumed = generators.capture()
 
@@ -143,7 +148,7 @@ class HoldfastTrainer:
             super()._load_scaler(checkpoint)  # type: ignore[misc]
 
     def _load_rng_state(self, checkpoint: str | None) -> None:
-        """When the first batch is there, or the epoch begins."""
+        """Restores the generators. Called when the first batch is read, or the epoch begins."""
         if self._found is None:
             super()._load_rng_state(checkpoint)  # type: ignore[misc]
         elif self._resumed is not None:
@@ -155,7 +160,7 @@ class HoldfastTrainer:
     def _save_checkpoint(self, model: Any, trial: Any) -> None:
         ours: Any = self
         if self._saved == ours.state.global_step or self._checkpointer is None:
-            return  # at the last step of an epoch there may be two reasons
+            return  # the last step of an epoch may be saved for two reasons
         self._saved = ours.state.global_step
         self._checkpointer.save(self._saved)
 
@@ -171,7 +176,7 @@ class HoldfastTrainer:
 
 
 class _TrainerState:
-    """What a Trainer itself counts, as an object of a checkpoint."""
+    """The state of a Trainer itself, as an object of a checkpoint."""
 
     def __init__(self, trainer: Any) -> None:
         self._trainer = trainer
@@ -180,7 +185,7 @@ class _TrainerState:
     def state_dict(self) -> dict[str, Any]:
         trainer = self._trainer
         loss = getattr(trainer, "_tr_loss", None)
-        if loss is None:  # asked before the first step, for the shape of it
+        if loss is None:  # called before the first step, to see what a state looks like
             return {"state": {}, "loss": torch.zeros(()), "logged": 0}
         trainer.store_flos()
         trainer.state.stateful_callbacks = _callbacks(trainer)
@@ -188,21 +193,21 @@ class _TrainerState:
         return {"state": state, "loss": loss, "logged": trainer._globalstep_last_logged}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """`state` itself is read from a file by the Trainer, before there is a model."""
+        """Keeps the state for resume(). The Trainer has read its own part from a file already."""
         self._restored = state
 
     def resume(self) -> None:
-        """Goes on with the mean loss that is logged next, when the Trainer has begun anew."""
+        """Restores the sum of losses that is logged next, after the Trainer has reset it."""
         if self._restored is None:
             return
         self._trainer._tr_loss += self._restored["loss"].to(self._trainer._tr_loss.device)
         self._trainer._globalstep_last_logged = self._restored["logged"]
-        self._trainer._total_loss_scalar -= float(self._restored["loss"])  # of an earlier call
+        self._trainer._total_loss_scalar -= float(self._restored["loss"])
         self._restored = None
 
 
 def _callbacks(trainer: Any) -> dict[str, Any]:
-    """The states of callbacks that have one, as the Trainer keeps them."""
+    """The states of callbacks that have one, in the Trainer's own form."""
     from transformers.trainer_callback import ExportableState
 
     states: dict[str, list[Any]] = {}

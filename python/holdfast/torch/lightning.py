@@ -1,16 +1,17 @@
 """Lightning's Trainer with checkpoints of Holdfast.
 
     trainer = Trainer(callbacks=[HoldfastCallback("runs/gpt", every="10m", keep=3)])
-    trainer.fit(model, loader)          # goes on where the newest step of the run was saved
+    trainer.fit(model, loader)          # resumes after the newest step of the run
 
-HoldfastCallback saves in the background, at any optimizer step, and resumes with the same
-bits. HoldfastIO is for the checkpoints that Lightning itself decides on (ModelCheckpoint,
+HoldfastCallback saves in the background, at any optimizer step, and resumes with the same bits.
+HoldfastIO is for the checkpoints that Lightning itself decides on (ModelCheckpoint,
 trainer.save_checkpoint): they become Holdfast runs of one step, without pickles.
 """
 
 import signal
 import tempfile
 from collections.abc import Mapping
+from dataclasses import replace
 from os import PathLike
 from pathlib import Path
 from threading import current_thread, main_thread
@@ -21,33 +22,35 @@ import torch
 try:
     import lightning.pytorch as pl
     from lightning.pytorch.plugins import CheckpointIO
-except ImportError:  # the older name of the same
+except ImportError:  # the older name of the same package
     import pytorch_lightning as pl
     from pytorch_lightning.plugins import CheckpointIO
 
 from holdfast.checkpoint import Saver
-from holdfast.torch import generators, places
+from holdfast.options import Failures
 from holdfast.torch.checkpointer import Checkpointer
-from holdfast.torch.loader import Loader
-from holdfast.torch.onefile import load
-from holdfast.torch.trees import pack
+from holdfast.torch.data.base_loader import Loader
+from holdfast.torch.files import replace_folder
+from holdfast.torch.files.single_file import load
+from holdfast.torch.values import generators
+from holdfast.torch.values.trees import pack
 
 _Path = str | PathLike[str]
-_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # those that Checkpointer answers
+_SIGNALS = (signal.SIGTERM, signal.SIGUSR1)  # upon these a Checkpointer saves and exits
 
 
 class HoldfastCallback(pl.Callback):
     """Saves a run while it trains, and resumes it when fit() begins.
 
-    `options` are those of holdfast.Checkpointer: every, keep, guard, ... The number of a
-    step is trainer.global_step: no save is made between the batches of one update. Loops,
-    callbacks with a state, LR schedulers, the precision plug-in's scaler and loaders with a
-    state_dict (holdfast.data.loader, holdfast.data.resumable, StatefulDataLoader) are saved
-    too; with another loader, Lightning begins the epoch anew and says so. What a module's
-    on_save_checkpoint adds to a dict is saved; the dict holds nothing else. SIGTERM and
-    SIGUSR1 save, and end the process with 143.
+    `options` are those of holdfast.Checkpointer: every, keep, writing, ... The number of a step
+    is trainer.global_step: no save is made between the batches of one update. Loops, callbacks
+    with a state, LR schedulers, the precision plug-in's scaler and loaders with a state_dict
+    (holdfast.data.loader, holdfast.data.resumable, StatefulDataLoader) are saved, too. With any
+    other loader, Lightning begins the epoch again and says so. A module's on_save_checkpoint gets
+    an empty dict, and what it puts there is saved. Upon SIGTERM and SIGUSR1 the callback saves,
+    and the process exits with 143.
 
-    With resume=False, or a `ckpt_path` for fit(), the run is not taken up.
+    With resume=False, or a `ckpt_path` for fit(), the run is not resumed.
     """
 
     def __init__(self, run: _Path, *, resume: bool = True, **options: Any) -> None:
@@ -55,35 +58,38 @@ class HoldfastCallback(pl.Callback):
         self._resume = resume
         self._options = options
         self._checkpointer: Checkpointer | None = None
-        self._resumed: tuple[Any, bool] | None = None  # (generators, epoch is over), until due
-        self._handlers: dict[int, Any] = {}  # of signals, before Lightning's
+        # (generators, whether the epoch is over), from on_fit_start until on_train_start
+        self._resumed: tuple[Any, bool] | None = None
+        self._handlers: dict[int, Any] = {}  # signal handlers before Lightning set its own
 
     @property
     def checkpointer(self) -> Checkpointer:
-        """The one in use, while fit() runs."""
+        """The Checkpointer in use, while fit() runs."""
         if self._checkpointer is None:
-            raise ValueError("no fit() is running")
+            raise ValueError("HoldfastCallback: no fit() is running; expected a call during fit()")
         return self._checkpointer
 
     def on_fit_start(self, trainer: Any, pl_module: Any) -> None:
-        """Optimizers and wrapped model are there, and no loop has begun: resumes."""
+        """Resumes. By now the optimizers and the wrapped model exist, and no loop has begun."""
         self._handlers = {number: signal.getsignal(number) for number in _SIGNALS}
         if not self._resume or trainer.ckpt_path is not None or trainer.fast_dev_run:
             return
         state = _TrainerState(trainer, self)
-        with self._open(trainer, state, signals=False) as checkpointer:
+        failures = replace(self._failures, signals=False)
+        with self._open(trainer, state, failures=failures) as checkpointer:
             if checkpointer.resume() > 0:
                 self._resumed = (generators.capture(), state.epoch_is_over)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Lightning's signal handlers are set, and the loader's iterator is made."""
+        """Opens the Checkpointer. Lightning has set its signal handlers and made its iterator."""
         if trainer.fast_dev_run:
             return
-        if self._options.get("signals", True) and current_thread() is main_thread():
-            for number, handler in self._handlers.items():  # Lightning's would not wait for a save
+        if self._failures.signals and current_thread() is main_thread():
+            # Lightning's own handlers would not wait for a save.
+            for number, handler in self._handlers.items():
                 signal.signal(number, signal.SIG_DFL if handler is None else handler)
         self._checkpointer = self._open(trainer, _TrainerState(trainer, self))
-        self._checkpointer._asked = True  # by on_fit_start, or it was not wanted
+        self._checkpointer._run_is_checked = True  # on_fit_start has resumed, or should not
         if self._resumed is not None:
             (saved, epoch_is_over), self._resumed = self._resumed, None
             generators.restore(saved)
@@ -92,26 +98,31 @@ class HoldfastCallback(pl.Callback):
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, batch: Any,
                            batch_idx: int) -> None:
-        """Saves if it is time; does nothing in the middle of gradient accumulation."""
+        """Saves if it is time, but not in the middle of gradient accumulation."""
         if self._checkpointer is not None:
             self._checkpointer.step(trainer.global_step, loss=_loss(outputs))
 
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
-        """Makes what is under way durable, and leaves the exception as it is."""
+        """Waits for the saves under way; the exception stays as it is."""
         self._close(exception)
 
     def teardown(self, trainer: Any, pl_module: Any, stage: str) -> None:
-        """Waits until all is durable."""
+        """Waits until everything is durable."""
         self._close()
 
     def _open(self, trainer: Any, state: "_TrainerState", **more: Any) -> Checkpointer:
         schedulers = [config.scheduler for config in trainer.lr_scheduler_configs]
+        options = self._options | more
+        options["objects"] = {**(options.get("objects") or {}), "trainer": state}
         return Checkpointer(
             self._run, model=trainer.model, optimizer=list(trainer.optimizers),
             scheduler=schedulers or None,
-            scaler=getattr(trainer.precision_plugin, "scaler", None), trainer=state,
-            **(self._options | more),
+            scaler=getattr(trainer.precision_plugin, "scaler", None), **options,
         )
+
+    @property
+    def _failures(self) -> Failures:
+        return self._options.get("failures", Failures())
 
     def _close(self, error: BaseException | None = None) -> None:
         open_one, self._checkpointer = self._checkpointer, None
@@ -122,44 +133,44 @@ class HoldfastCallback(pl.Callback):
 class HoldfastIO(CheckpointIO):
     """Lightning's own checkpoints as Holdfast runs, for Trainer(plugins=[HoldfastIO()]).
 
-    A checkpoint is a folder of the name that Lightning gives it, whole and durable when the
-    call returns, and every byte is checked when it is loaded. A crash on the way leaves the
-    old one of that name, or the new one, to be loaded. TypeError names the key of
-    what cannot be stored without a pickle. Files that torch.save wrote are loaded too.
-    For saves in the background use HoldfastCallback, or AsyncCheckpointIO(HoldfastIO()).
+    A checkpoint is a folder with the name that Lightning gives it. It is whole and durable when
+    the call returns, and every byte is checked when it is loaded. After a crash, either the old
+    checkpoint of that name or the new one can be loaded. TypeError names the key of a value that
+    cannot be stored without a pickle. Files that torch.save wrote can be loaded, too. To save in
+    the background, use HoldfastCallback, or AsyncCheckpointIO(HoldfastIO()).
     """
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: _Path,
                         storage_options: Any = None) -> None:
-        """Writes it beside the old one of that name, and then takes its place."""
+        """Writes the checkpoint beside the old one of that name, and then replaces the old one."""
         if storage_options is not None:
-            raise TypeError(f"storage_options={storage_options!r}: want None")
+            raise TypeError(f"storage_options={storage_options!r}; expected None")
         packed = pack(checkpoint, "")
         tensors = {name: tensor.detach().cpu() for name, tensor in packed.tensors.items()}
         target = Path(path)
-        with (places.made_folder(target.parent),
+        with (replace_folder.create_folder_durably(target.parent),
               tempfile.TemporaryDirectory(prefix=f".{target.name}.", dir=target.parent) as folder):
             made = Path(folder) / "run"
             with Saver(made) as saver:
                 saver.save(int(checkpoint.get("global_step", 0)), tensors, packed.tree)
-            places.take_place(made, target)
+            replace_folder.replace_folder(made, target)
 
     def load_checkpoint(self, path: _Path, map_location: Any = None,
                         weights_only: bool | None = None) -> dict[str, Any]:
-        """All of it, in main memory or on the device `map_location`."""
+        """The whole checkpoint, in main memory or on the device `map_location`."""
         device = map_location if isinstance(map_location, (str, torch.device)) else None
-        loaded = load(places.found(path), device=device)
+        loaded = load(replace_folder.find_folder(path), device=device)
         if not isinstance(loaded, Mapping):
-            raise ValueError(f"{path}: holds a {type(loaded).__name__}, want a checkpoint")
+            raise ValueError(f"{path}: holds a {type(loaded).__name__}; expected a checkpoint")
         return dict(loaded)
 
     def remove_checkpoint(self, path: _Path) -> None:
-        """Removes it, if it is there."""
-        places.forget(Path(path))
+        """Removes the checkpoint, if it is there."""
+        replace_folder.remove_folder(Path(path))
 
 
 class _TrainerState:
-    """What Lightning itself counts, as an object of a checkpoint."""
+    """The state of Lightning's own loops and callbacks, as an object of a checkpoint."""
 
     def __init__(self, trainer: Any, own: HoldfastCallback) -> None:
         self._trainer = trainer
@@ -186,10 +197,10 @@ class _TrainerState:
 
 
 def _begin_epoch(fit_loop: Any) -> None:
-    """Makes the loader's iterator anew, whose order may be drawn from generators.
+    """Makes a new iterator of the loader, whose order may be drawn from generators.
 
-    Holdfast's loaders, iterated a second time, go on with the next epoch; others come to the
-    end of theirs first, with no batch left.
+    A loader of Holdfast that is iterated a second time goes on with the next epoch. Any other
+    loader is first brought to the end of its epoch, in which no batch is left.
     """
     if not any(isinstance(one, Loader) for one in fit_loop._combined_loader.flattened):
         next(fit_loop._data_fetcher, None)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import holdfast
-from holdfast.torch.accelerated import Accelerated
+from holdfast.torch.data.accelerate_loader import AccelerateLoader
 
 pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 
@@ -51,7 +51,8 @@ def run(folder, kind, seed, steps, first=None):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     loader, losses = prepared(kind), []
     with holdfast.Checkpointer(folder, model=model, optimizer=optimizer, data=loader,
-                               every="1 steps", keep=2, space_reserve=0) as checkpointer:
+                               every="1 steps", keep=2,
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         step = checkpointer.resume()
         if first is not None:
             first()
@@ -108,7 +109,7 @@ def test_a_position_without_an_order_is_taken_and_named_in_the_report(tmp_path):
     batches = iter(loader)
     next(batches)
     bare = loader.state_dict()
-    again = Accelerated(prepared("shuffled"))
+    again = AccelerateLoader(prepared("shuffled"))
     again.load_state_dict(bare)
     assert any("may go on with other samples" in line for line in again.inexact(None))
 

@@ -130,16 +130,16 @@ def test_a_signal_saves_and_ends_the_run(tmp_path):
 
 def test_a_run_that_has_steps_is_not_begun_anew(tmp_path):
     trainer_in(tmp_path, max_steps=3).train()
-    with pytest.raises(ValueError, match='has steps already, want resume_from_checkpoint="auto"'):
+    with pytest.raises(ValueError, match='already; expected resume_from_checkpoint="auto"'):
         trainer_in(tmp_path, max_steps=3).train()
 
 
 def test_what_cannot_be_resumed_says_so(tmp_path):
     with pytest.raises(holdfast.NotFoundError):
         trainer_in(tmp_path / "none").train(resume_from_checkpoint=True)
-    with holdfast.Saver(tmp_path / "other", space_reserve=0) as saver:
+    with holdfast.Saver(tmp_path / "other", writing=holdfast.Writing(space_reserve=0)) as saver:
         saver.save(1, {"a": torch.ones(2)}, {"mine": 1})
-    with pytest.raises(ValueError, match="not of a Trainer, want another output_dir"):
+    with pytest.raises(ValueError, match="not of a Trainer; expected another output_dir"):
         trainer_in(tmp_path / "other").train(resume_from_checkpoint="auto")
     with pytest.raises(ValueError, match="save_only_model: needs the Trainer's own checkpoints"):
         trainer_in(tmp_path / "none", save_only_model=True)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import holdfast
-from holdfast.torch import places
+from holdfast.torch.files import replace_folder
 from holdfast.torch.lightning import HoldfastCallback, HoldfastIO
 
 logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
@@ -85,8 +85,10 @@ def fit(folder, kind="holdfast", seed=0, stop=None, every="1 steps", more=(), ck
         plugins=(), **options):
     pl.seed_everything(seed)
     model = Model()
-    callbacks = [] if every is None else [HoldfastCallback(folder, every=every, keep=3,
-                                                           space_reserve=0)]
+    callbacks = []
+    if every is not None:
+        callbacks = [HoldfastCallback(folder, every=every, keep=3,
+                                      writing=holdfast.Writing(space_reserve=0))]
     callbacks += [*more, *([stop] if stop else [])]
     trainer = pl.Trainer(**({"max_epochs": 2, "accelerator": "cpu", "logger": False,
                              "enable_progress_bar": False, "enable_model_summary": False,
@@ -128,7 +130,7 @@ def test_saves_are_made_at_optimizer_boundaries_alone(tmp_path):
     assert again.losses == whole.losses[4:] and same(again, whole)
 
 
-class Watch(pl.Callback):
+class ChangeDetector(pl.Callback):
     """How many backward passes found a save whose copying nobody had waited for."""
 
     def __init__(self):
@@ -136,11 +138,11 @@ class Watch(pl.Callback):
 
     def on_after_backward(self, trainer, module):
         ours = next(one for one in trainer.callbacks if isinstance(one, HoldfastCallback))
-        self.hidden += ours.checkpointer._saved
+        self.hidden += ours.checkpointer._saves.is_unsettled
 
 
 def test_the_copying_is_hidden_behind_forward_and_backward(tmp_path):
-    watch = Watch()
+    watch = ChangeDetector()
     fit(tmp_path / "run", more=[watch])
     assert watch.hidden == 21  # all steps but the first
 
@@ -211,7 +213,7 @@ def test_a_checkpoint_takes_the_place_of_the_old_one_and_can_be_removed(tmp_path
 def test_a_crash_between_two_renames_leaves_the_old_checkpoint(tmp_path, monkeypatch):
     io = HoldfastIO()
     io.save_checkpoint({"global_step": 1, "w": torch.ones(3)}, tmp_path / "new" / "a.ckpt")
-    monkeypatch.setattr(places, "_exchange", lambda one, two: False)
+    monkeypatch.setattr(replace_folder, "_exchange", lambda one, two: False)
     rename = os.rename
 
     def crash(old, new):

@@ -31,7 +31,8 @@ def run(folder, workers, seed, steps):
     loader = StatefulDataLoader(Samples(workers == 0), 2, shuffle=True, num_workers=workers)
     losses = []
     with holdfast.Checkpointer(folder, model=model, optimizer=optimizer, data=loader,
-                               every="1 steps", keep=2, space_reserve=0) as checkpointer:
+                               every="1 steps", keep=2,
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         step = start = checkpointer.resume()
         while step < steps:
             for batch in itertools.islice(loader, steps - step):

@@ -15,7 +15,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 from torch.distributed.tensor.placement_types import _StridedShard
 
 from holdfast import Box
-from holdfast.torch.boxes import Sharded, box_at, check_plain, local_of, part_of
+from holdfast.torch.values.boxes import Sharded, box_at, check_plain, local_of, part_of
 
 
 def fsdp_over_tp(rank, world, dp, tp, rows):
@@ -87,7 +87,7 @@ def test_boxes_of_all_coordinates_tile_the_shape(layout):
 def test_what_leaves_no_block_is_refused_by_name():
     with pytest.raises(ValueError, match="Partial"):
         box_at([4], [Partial()], [2], [0])
-    with pytest.raises(ValueError, match="2 pieces to its right, want as many .* factor 3"):
+    with pytest.raises(ValueError, match="2 pieces to its right; expected as many .* factor 3"):
         box_at([12], [_StridedShard(0, split_factor=3), Shard(0)], [2, 2], [0, 0])
 
 
@@ -96,7 +96,7 @@ def test_a_declared_shard_has_its_box():
     assert (part.shape, part.box) == ((2, 9), Box([(0, 2), (6, 9)]))
     part = part_of(torch.zeros(1, 3), "w", Sharded(0, 2, 3, size=7))
     assert (part.shape, part.box) == ((7, 3), Box([(6, 7), (0, 3)]))
-    with pytest.raises(ValueError, match=r"w: this rank holds \(2, 3\), want \(1, 3\)"):
+    with pytest.raises(ValueError, match=r"w: this rank holds \(2, 3\); expected \(1, 3\)"):
         part_of(torch.zeros(2, 3), "w", Sharded(0, 2, 3, size=7))
     with pytest.raises(ValueError, match="w: rule 'mine'"):
         part_of(torch.zeros(2), "w", "mine")

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.torch import generators
-from holdfast.torch.holders import Holder
-from holdfast.torch.pieces import Saved, State
+from holdfast.torch.state.stateful import Stateful
+from holdfast.torch.state.tensor_state import TensorState
+from holdfast.torch.values import generators
+from holdfast.torch.values.dtypes import SavedTensor
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 
@@ -18,10 +19,10 @@ def test_slots_are_made_where_the_optimizer_wants_them(how):
     optimizer = torch.optim.AdamW(model.parameters(), **how)
     model(torch.ones(2, 4, device="cuda")).sum().backward()
     optimizer.step()
-    state = State(model, optimizer)
+    state = TensorState(model, optimizer)
     fresh = torch.optim.AdamW(model.parameters(), **how)
-    other = State(model, fresh)
-    other.make_slots({p.name: Saved(p.tensor.dtype, p.shape) for p in state.pieces()},
+    other = TensorState(model, fresh)
+    other.allocate_slots({p.name: SavedTensor(p.tensor.dtype, p.shape) for p in state.pieces()},
                      state.objects())
     for parameter, slots in optimizer.state.items():
         for slot, tensor in slots.items():
@@ -37,10 +38,10 @@ def test_a_step_count_moves_to_the_gpu_when_the_new_optimizer_is_fused():
     optimizer = torch.optim.AdamW(model.parameters())
     model(torch.ones(2, 4, device="cuda")).sum().backward()
     optimizer.step()
-    state = State(model, optimizer)
+    state = TensorState(model, optimizer)
     fresh = torch.optim.AdamW(model.parameters(), fused=True)
-    State(model, fresh).make_slots(
-        {p.name: Saved(p.tensor.dtype, p.shape) for p in state.pieces()}, state.objects())
+    TensorState(model, fresh).allocate_slots(
+        {p.name: SavedTensor(p.tensor.dtype, p.shape) for p in state.pieces()}, state.objects())
     assert fresh.state[model.weight]["step"].is_cuda
 
 
@@ -63,13 +64,13 @@ def test_a_scaler_is_captured_without_waiting_for_the_gpu():
     scaler.scale(torch.ones(1, device="cuda"))
     torch.cuda.set_sync_debug_mode("error")
     try:
-        tree, pieces = Holder("scaler", scaler).capture()
+        tree, pieces = Stateful("scaler", scaler).capture()
     finally:
         torch.cuda.set_sync_debug_mode("default")
     assert all(piece.tensor.is_cuda and piece.at_once for piece in pieces)
-    fresh = Holder("scaler", torch.amp.GradScaler("cuda"))
-    saved = {p.name: Saved(p.tensor.dtype, p.shape) for p in pieces}
-    for here, there in zip(pieces, fresh.make_room(tree, saved), strict=True):
+    fresh = Stateful("scaler", torch.amp.GradScaler("cuda"))
+    saved = {p.name: SavedTensor(p.tensor.dtype, p.shape) for p in pieces}
+    for here, there in zip(pieces, fresh.allocate(tree, saved), strict=True):
         there.tensor.copy_(here.tensor)
     fresh.load()
     assert fresh._thing.get_scale() == 8.0
@@ -79,8 +80,9 @@ def test_the_best_by_a_loss_on_the_gpu_is_kept(tmp_path):
     model = nn.Linear(4, 4).cuda()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1 steps",
-                               signals=False, space_reserve=0,
-                               keep=holdfast.Keep(1, best=1, metric="loss")) as ck:
+                               keep=holdfast.Keep(1, best=1, metric="loss"),
+                               writing=holdfast.Writing(space_reserve=0),
+                               failures=holdfast.Failures(signals=False)) as ck:
         ck.resume()
         for step, loss in enumerate([5.0, 1.0, 4.0, 3.0]):
             model(torch.ones(2, 4, device="cuda")).sum().backward()

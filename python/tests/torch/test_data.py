@@ -85,7 +85,7 @@ def test_a_sequence_prints_as_the_call_that_makes_it():
     lambda: Sequence.share(4, 0, 0, 2),
 ])  # fmt: skip
 def test_a_sequence_refuses_what_makes_no_sense(call):
-    with pytest.raises(ValueError, match="want"):
+    with pytest.raises(ValueError, match="want|expected"):
         call()
 
 
@@ -161,7 +161,7 @@ def test_rank_and_world_come_from_torch_if_not_given(monkeypatch):
     monkeypatch.setattr(torch.distributed, "get_rank", lambda: 1)
     monkeypatch.setattr(torch.distributed, "get_world_size", lambda: 2)
     assert values(take(loader(list(range(10)), 4), 1)) == [Sequence(10).indices(2, 4)]
-    with pytest.raises(ValueError, match="want both or neither"):
+    with pytest.raises(ValueError, match="expected both or neither"):
         loader(list(range(10)), 4, rank=0)
 
 
@@ -181,7 +181,7 @@ def test_one_loop_can_be_one_epoch():
 def test_an_endless_loader_has_no_length():
     endless = loader(list(range(4)), 4)
     assert sorted(itertools.chain(*values(take(endless, 9)))) == sorted([0, 1, 2, 3] * 9)
-    with pytest.raises(TypeError, match="endless"):
+    with pytest.raises(TypeError, match="epochs=None has no length"):
         len(endless)
 
 
@@ -204,7 +204,7 @@ def test_the_batch_size_may_change_at_a_restart():
 
 def test_another_dataset_is_refused():
     state = loader(list(range(10)), 4).state_dict()
-    with pytest.raises(ValueError, match="samples is 11, the checkpoint has 10"):
+    with pytest.raises(ValueError, match="samples is 11; expected 10"):
         loader(list(range(11)), 4).load_state_dict(state)
     with pytest.raises(ValueError, match="shuffle"):
         loader(list(range(10)), 4, shuffle=False).load_state_dict(state)
@@ -212,7 +212,7 @@ def test_another_dataset_is_refused():
 
 def test_a_batch_too_small_for_its_ranks_is_refused_on_all_of_them():
     for rank in range(4):
-        with pytest.raises(ValueError, match='a batch of 2 for 4 ranks .* want .*"drop"'):
+        with pytest.raises(ValueError, match='a batch of 2 for 4 ranks .* expected .*"drop"'):
             loader(list(range(10)), 8, rank=rank, world=4)
     loader(list(range(10)), 8, rank=0, world=4, last="drop")
 
@@ -233,7 +233,7 @@ def test_an_older_iteration_cannot_go_on_beside_a_newer():
     old, new = iter(one), iter(one)
     next(old), next(new)
     old = iter(one)
-    with pytest.raises(RuntimeError, match="anew"):
+    with pytest.raises(RuntimeError, match="a newer loop"):
         next(new)
 
 
@@ -425,5 +425,5 @@ def test_a_loader_with_a_state_of_its_own_is_left_as_it_is():
 
 def test_a_plain_loader_is_not_resumed_on_another_number_of_ranks():
     one = resumable(plain("random", 0))
-    with pytest.raises(ValueError, match="1 ranks, the checkpoint has 4.*holdfast.data.loader"):
+    with pytest.raises(ValueError, match="1 ranks, and 4 saved.*holdfast.data.loader"):
         one.load_state_dict({**one.state_dict(), "world": 4})

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::UserWarning", "ignore::FutureWa
 
 
 def save(state, folder, step, **options):
-    with Writer(folder, space_reserve=0) as writer:
+    with Writer(folder, writing=holdfast.Writing(space_reserve=0)) as writer:
         dcp.save(state, checkpoint_id=step, storage_writer=writer,
                  planner=options.pop("planner", SavePlanner()), **options)
 
@@ -128,15 +128,15 @@ def test_torchs_own_planners_serve_for_tensors_alone(tmp_path):
 
 def test_what_does_not_fit_is_named_and_the_state_untouched(tmp_path):
     save({"a": torch.ones(2), "b": 1}, tmp_path / "run", 1)
-    for state, why in [({"a": torch.zeros(3)}, r"a: saved with shape \(2,\), want \(3,\)"),
-                       ({"a": torch.zeros(2), "new": 0}, "not in the checkpoint: new"),
+    for state, why in [({"a": torch.zeros(3)}, r"a: saved with shape \(2,\); expected \(3,\)"),
+                       ({"a": torch.zeros(2), "new": 0}, "new: not in the checkpoint"),
                        ({"a": 5}, "a: saved as a tensor, and there is a int")]:
         with pytest.raises(CheckpointException, match=why):
             load(state, tmp_path / "run")
         assert not torch.is_tensor(state["a"]) or not state["a"].any()
-    with pytest.raises(CheckpointException, match="checkpoint_id: None"):
+    with pytest.raises(CheckpointException, match="checkpoint_id=None"):
         save({"a": torch.ones(2)}, tmp_path / "run", None)
-    with pytest.raises(ValueError, match="checkpoint_id: 'last', want the number"):
+    with pytest.raises(ValueError, match="checkpoint_id: 'last'; expected the number"):
         save({"a": torch.ones(2)}, tmp_path / "run", "last")
 
 
@@ -171,7 +171,7 @@ def test_dtypes_are_converted_where_the_state_wants_another(tmp_path):
 
 
 def test_asynchronous_saves_have_the_state_of_their_call(tmp_path):
-    with Writer(tmp_path / "run", space_reserve=0, keep=2) as writer:
+    with Writer(tmp_path / "run", keep=2, writing=holdfast.Writing(space_reserve=0)) as writer:
         for step in range(4):
             state = {"a": torch.full((1000,), float(step)), "step": step}
             future = dcp.async_save(state, checkpoint_id=step, storage_writer=writer,
@@ -188,7 +188,7 @@ def test_asynchronous_saves_have_the_state_of_their_call(tmp_path):
 
 
 def test_a_writer_does_not_leave_its_process(tmp_path):
-    with Writer(tmp_path / "run", space_reserve=0) as writer:
+    with Writer(tmp_path / "run", writing=holdfast.Writing(space_reserve=0)) as writer:
         with pytest.raises(TypeError, match="AsyncCheckpointerType.THREAD"):
             pickle.dumps(writer)
 
@@ -221,7 +221,7 @@ def save_ranks(rank, world, folder, background):
     model_state, optimizer_state = get_state_dict(model, optimizer)
     state = {"model": model_state, "optim": optimizer_state, **things(),
              f"own-{rank}": {"tensor": torch.full((2,), rank), "number": rank}}
-    with Writer(folder, space_reserve=0) as writer:
+    with Writer(folder, writing=holdfast.Writing(space_reserve=0)) as writer:
         call = dcp.async_save if background else dcp.save
         made = call(state, checkpoint_id=11, storage_writer=writer, planner=SavePlanner())
         if background:

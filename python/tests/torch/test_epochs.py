@@ -126,10 +126,10 @@ class Training:
         return self.log, [parameter.tolist() for parameter in self.model.parameters()]
 
     def run(self, folder, loop, stop=None):
-        with holdfast.Checkpointer(
-            folder, model=self.model, optimizer=self.optimizer, scheduler=self.scheduler,
-            data=self.loader, every="1 steps", keep=2, space_reserve=0,
-        ) as checkpointer:  # fmt: skip
+        with holdfast.Checkpointer(folder, model=self.model, optimizer=self.optimizer,
+                                   scheduler=self.scheduler, data=self.loader, every="1 steps",
+                                   keep=2,
+                                   writing=holdfast.Writing(space_reserve=0)) as checkpointer:
             start = checkpointer.resume()
 
             def save(step):

@@ -2,6 +2,7 @@
 
 import logging
 
+from grouped import grouped
 import pytest
 import torch
 from ranks import run_ranks
@@ -16,9 +17,9 @@ class Training:
         self.model = nn.Linear(64, 64)
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1.0)
         self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1, 0.5)
-        self.ck = holdfast.Checkpointer(
-            run, model=self.model, optimizer=self.optimizer, scheduler=self.scheduler,
-            every="1000 steps", signals=False, space_reserve=0, **options)
+        self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
+                                        scheduler=self.scheduler, every="1000 steps",
+                                        **grouped(signals=False, space_reserve=0, **options))
 
     def update(self):
         self.model(torch.rand(2, 64)).sum().backward()
@@ -125,7 +126,7 @@ def one_has_no_room(rank, world, folder):
     first.ck.close()
     again = Training(f"{folder}/run")
     if rank == 1:
-        again.ck._contents.make_room = lambda found: 1 / 0
+        again.ck._state.allocate = lambda found: 1 / 0
     with pytest.raises((ZeroDivisionError, ValueError)) as caught:
         again.ck.resume()
     return f"{caught.type.__name__}: {caught.value}"

@@ -106,8 +106,9 @@ def small_disk(tmp_path):
 def test_an_incremental_save_needs_room_only_for_what_it_writes(small_disk):
     model = nn.Sequential(nn.Linear(800, 800).requires_grad_(False), nn.Linear(800, 4))
     optimizer = torch.optim.SGD(model[1].parameters(), lr=0.1)
+    writing = holdfast.Writing(incremental=True, space_reserve=MIB // 4)
     with holdfast.Checkpointer(small_disk / "run", model=model, optimizer=optimizer,
-                               incremental=True, space_reserve=MIB // 4) as checkpointer:
+                               writing=writing) as checkpointer:
         checkpointer.resume()
         for step in range(4):
             model(torch.ones(2, 800)).sum().backward()

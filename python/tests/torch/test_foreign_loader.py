@@ -195,7 +195,8 @@ def train(folder, seed, steps, kind="its iterator"):
     made, read = KINDS[kind]
     loader, losses = made(), []
     with holdfast.Checkpointer(folder, model=model, optimizer=optimizer, data=loader,
-                               every="1 steps", space_reserve=0) as checkpointer:
+                               every="1 steps",
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         step = checkpointer.resume()
         while step < steps:
             for batch in itertools.islice(read(loader), steps - step):
@@ -224,9 +225,9 @@ def test_a_loader_that_is_read_by_a_method_may_be_iterated_later(tmp_path):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(2):
         loader = Itself()
-        with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                                   data=loader, every="1000 steps",
-                                   space_reserve=0) as checkpointer:
+        with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer, data=loader,
+                                   every="1000 steps",
+                                   writing=holdfast.Writing(space_reserve=0)) as checkpointer:
             assert checkpointer.resume() == step
             model(loader.next_batch()).pow(2).mean().backward()
             optimizer.step()
@@ -244,7 +245,8 @@ def test_a_later_checkpointer_of_the_same_loader_takes_the_place_of_an_earlier(t
     loader = Lazy()
     for folder in ("whole", "run"):
         with holdfast.Checkpointer(tmp_path / folder, model=model, optimizer=optimizer, data=loader,
-                                   every="1 steps", space_reserve=0) as checkpointer:
+                                   every="1 steps",
+                                   writing=holdfast.Writing(space_reserve=0)) as checkpointer:
             assert checkpointer.resume() > 0
     loss = model(next(iter(loader))).pow(2).mean().item()
     assert loss == whole[3] and type(loader) is Lazy
@@ -258,8 +260,9 @@ def test_a_loader_whose_class_has_no_subclasses_is_named_in_the_report(tmp_path)
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     for step in range(2):
-        with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                                   data=Final(), every="1 steps", space_reserve=0) as checkpointer:
+        with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer, data=Final(),
+                                   every="1 steps",
+                                   writing=holdfast.Writing(space_reserve=0)) as checkpointer:
             assert checkpointer.resume() == step
             model(torch.ones(1, 2)).sum().backward()
             optimizer.step()
@@ -270,8 +273,8 @@ def test_a_loader_whose_class_has_no_subclasses_is_named_in_the_report(tmp_path)
 def test_nothing_is_saved_before_the_first_update(tmp_path):
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                               every="1 steps", space_reserve=0) as checkpointer:
+    with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer, every="1 steps",
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         for step in range(4):
             model(torch.ones(1, 2)).sum().backward()
             if step % 2:

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader
 
 import holdfast
-from holdfast.torch.generators import capture, restore
+from holdfast.torch.values.generators import capture, restore
 
 
 def others():
@@ -31,7 +31,7 @@ def draw(extra):
 def test_all_draw_on_as_if_nothing_had_happened(tmp_path):
     extra = others()
     draw(extra)
-    with holdfast.Saver(tmp_path / "run", space_reserve=0) as saver:
+    with holdfast.Saver(tmp_path / "run", writing=holdfast.Writing(space_reserve=0)) as saver:
         saver.save(1, {"none": torch.zeros(1)}, capture(extra))
     wanted = [draw(extra) for _ in range(2)]
     random.seed(0), np.random.seed(0), torch.manual_seed(0)
@@ -106,7 +106,7 @@ def test_generators_that_are_missing_on_a_side_are_told():
 def test_a_generator_of_another_kind_is_refused_by_name():
     with pytest.raises(TypeError, match="generator mine: a builtins.int"):
         capture({"mine": 3})
-    with pytest.raises(ValueError, match="generator a: a Generator, saved as one of python"):
+    with pytest.raises(ValueError, match="generator a: a Generator; expected the python generator"):
         restore(capture({"a": random.Random(1)}), {"a": torch.Generator()})
 
 

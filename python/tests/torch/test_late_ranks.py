@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from training import Toy
 
-from holdfast.torch import transport
+from holdfast.torch.loop import transport
 
 
 class Seen(logging.Handler):

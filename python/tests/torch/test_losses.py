@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import holdfast
-from holdfast.torch import losses
+from holdfast.torch.loop import losses
 
 LOSSES = [5.0, 4.0, 1.0, 3.0, 3.5, 4.5]
 
@@ -28,7 +28,8 @@ def gpu(monkeypatch):
     def on_gpu(loss):
         return isinstance(loss, torch.Tensor)
 
-    monkeypatch.setattr(losses, "known_now", lambda loss: None if on_gpu(loss) else loss)
+    monkeypatch.setattr(losses, "value_without_waiting",
+                        lambda loss: None if on_gpu(loss) else loss)
     monkeypatch.setattr(losses, "_is_on_gpu", on_gpu)
     monkeypatch.setattr("holdfast.torch.checkpointer.Losses", Late)
 
@@ -38,8 +39,9 @@ def train(run, save):
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
-                               signals=False, space_reserve=0,
-                               keep=holdfast.Keep(1, best=1, metric="loss")) as ck:
+                               keep=holdfast.Keep(1, best=1, metric="loss"),
+                               writing=holdfast.Writing(space_reserve=0),
+                               failures=holdfast.Failures(signals=False)) as ck:
         ck.resume()
         for step, loss in enumerate(LOSSES):
             model(torch.ones(2, 4)).sum().backward()

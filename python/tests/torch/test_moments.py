@@ -2,6 +2,7 @@
 
 import time
 
+from grouped import grouped
 import pytest
 import torch
 from ranks import run_ranks
@@ -16,7 +17,7 @@ def training(run, **options):
     model = nn.Linear(64, 64)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     ck = holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1000 steps",
-                               signals=False, space_reserve=0, **options)
+                               **grouped(signals=False, space_reserve=0, **options))
     return model, optimizer, ck
 
 
@@ -49,8 +50,8 @@ def test_a_save_that_never_gets_any_does_not_keep_the_next_waiting(tmp_path):
     model, optimizer, ck = training(tmp_path / "run")
     ck.resume()
     update(model, optimizer)
-    handle = ck._job.save(1, ck._contents.held(), None, {}, "")
-    ck._job.settle([])
+    handle = ck._saves.job.save(1, ck._state.tensor_pieces(), None, {}, "")
+    ck._saves.job.settle([])
     with pytest.raises(holdfast.UnavailableError, match="never given"):
         handle.durable()
     ck.save(2).durable()
@@ -97,7 +98,7 @@ def test_the_first_step_attaches_what_the_first_save_has(tmp_path):
     """Slots come with the first update: what they need is not left to the first save."""
     model, optimizer, ck = training(tmp_path / "run")
     ck.resume()
-    ck._job = spy = Spy(ck._job)
+    ck._saves.job = spy = Spy(ck._saves.job)
     update(model, optimizer)
     ck.step(0)
     update(model, optimizer)
@@ -112,7 +113,7 @@ def test_the_first_look_counts_as_stall(tmp_path):
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(300)])
     optimizer = torch.optim.AdamW(model.parameters())
     with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                               every="1000 steps", space_reserve=0) as ck:
+                               every="1000 steps", writing=holdfast.Writing(space_reserve=0)) as ck:
         ck.resume()
         for parameter in model.parameters():
             parameter.grad = torch.ones_like(parameter)
@@ -130,12 +131,13 @@ def test_the_copying_is_hidden_behind_a_closure_too(tmp_path, kind, by_name):
     model = nn.Linear(64, 64)
     optimizer = kind(model.parameters(), lr=0.1)
     ck = holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                               every="1000 steps", signals=False, space_reserve=0)
+                               every="1000 steps", writing=holdfast.Writing(space_reserve=0),
+                               failures=holdfast.Failures(signals=False))
     ck.resume()
     seen = []
 
     def closure():
-        seen.append(ck._saved)
+        seen.append(ck._saves.is_unsettled)
         optimizer.zero_grad()
         loss = (model(torch.ones(1, 64)) ** 2).sum()
         loss.backward()
@@ -166,8 +168,10 @@ class Early(torch.optim.SGD):
 def test_an_optimizer_of_others_finds_all_settled(tmp_path):
     model = nn.Linear(64, 64)
     optimizer = Early(model.parameters(), lr=0.1)
-    ck = holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer, guard="off",
-                               every="1000 steps", signals=False, space_reserve=0)
+    ck = holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
+                               every="1000 steps",
+                               writing=holdfast.Writing(guard="off", space_reserve=0),
+                               failures=holdfast.Failures(signals=False))
     ck.resume()
     before = model.weight.detach().clone()
     ck.save(1)

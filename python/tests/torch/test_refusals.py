@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader
 from training import Toy, clear
 
 import holdfast
-from holdfast.torch.contents import Contents
+from holdfast.torch.state.training_state import TrainingState
 
 
 def same(one, other):
@@ -42,7 +42,7 @@ def refuse(run, toy, *words, error=ValueError, **options):
 def test_a_checkpoint_of_another_model_is_refused_with_a_report(tmp_path):
     save(tmp_path)
     other = Toy(nn.Sequential(nn.Linear(4, 3), nn.Linear(3, 5), nn.Linear(5, 1, bias=False)))
-    refuse(tmp_path, other, "step-", "model.2.weight", "model.1.bias is float32 [2], want",
+    refuse(tmp_path, other, "step-", "model.2.weight", "model.1.bias is float32 [2]; expected",
            "[5]")
 
 
@@ -60,7 +60,7 @@ def test_so_is_one_of_another_dtype(tmp_path):
 
 def test_so_is_one_of_another_kind_of_optimizer(tmp_path):
     save(tmp_path, toy=Toy(kind=lambda p, lr: torch.optim.SGD(p, lr=lr, momentum=0.9)))
-    refuse(tmp_path, Toy(), "optimizer is a torch.optim.sgd.SGD, want", "AdamW")
+    refuse(tmp_path, Toy(), "optimizer is a torch.optim.sgd.SGD; expected", "AdamW")
     toy = Toy()
     with toy.checkpointer(tmp_path, strict=False) as checkpointer:
         assert checkpointer.resume() == 2
@@ -78,7 +78,7 @@ def cosine(toy):
 def test_so_is_one_of_another_kind_of_scheduler(tmp_path):
     first, other = Toy(), Toy()
     save(tmp_path, toy=first, scheduler=stepping(first))
-    refuse(tmp_path, other, "scheduler is a torch.optim.lr_scheduler.StepLR, want a ",
+    refuse(tmp_path, other, "scheduler is a torch.optim.lr_scheduler.StepLR; expected a ",
            "CosineAnnealingLR", scheduler=cosine(other))
     scheduler = cosine(other)
     before = scheduler.state_dict()
@@ -110,7 +110,8 @@ def test_several_schedulers_come_back_and_others_are_refused(tmp_path):
 def test_a_checkpoint_that_does_not_say_the_kinds_is_taken(tmp_path, monkeypatch):
     toy, other = Toy(), Toy()
     with monkeypatch.context() as old:
-        old.setattr(Contents, "complete", without_kinds(Contents.complete))
+        old.setattr(TrainingState, "add_plain_values",
+                    without_kinds(TrainingState.add_plain_values))
         save(tmp_path, toy=toy, scheduler=stepping(toy))
     scheduler = stepping(other)
     with other.checkpointer(tmp_path, scheduler=scheduler) as checkpointer:
@@ -165,7 +166,7 @@ class Odd:
 
 def test_an_object_that_cannot_be_stored_is_named_and_the_next_save_works(tmp_path):
     toy, odd = Toy(), Odd(object())
-    with toy.checkpointer(tmp_path, thing=odd) as checkpointer:
+    with toy.checkpointer(tmp_path, objects={"thing": odd}) as checkpointer:
         checkpointer.resume()
         toy.step()
         with pytest.raises(TypeError) as raised:
@@ -191,7 +192,7 @@ def test_data_without_a_position_is_refused_with_what_to_do(tmp_path, data, word
     ({"every": "often"}, ("every", "often")), ({"guard": "some"}, ("guard", "some")),
     ({"verify": "some"}, ("verify", "some")), ({"backpressure": "x"}, ("backpressure", "x")),
     ({"in_flight": 0}, ("0",)), ({"grace": -1.0}, ("grace", "-1")),
-    ({"thing": 7}, ("thing", "int", "state_dict")),
+    ({"objects": {"thing": 7}}, ("thing", "int", "state_dict")),
 ])
 def test_options_that_make_no_sense_are_refused(tmp_path, options, words):
     with pytest.raises((ValueError, TypeError)) as raised:

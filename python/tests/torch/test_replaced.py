@@ -17,9 +17,9 @@ from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_modul
 
 import holdfast
 from holdfast.arrays import describe_one
-from holdfast.torch import capture
-from holdfast.torch.holders import Holder
-from holdfast.torch.pieces import State
+from holdfast.torch.state import capture
+from holdfast.torch.state.stateful import Stateful
+from holdfast.torch.state.tensor_state import TensorState
 
 
 class Net(nn.Module):
@@ -41,7 +41,7 @@ def update(model, optimizer):
 
 
 def lives(model, optimizer):
-    """All tensors by name, found without the help of State."""
+    """All tensors by name, found without the help of TensorState."""
     found = {f"model.{name}": tensor for name, tensor in model.named_parameters()}
     found |= {f"model.{name}": tensor for name, tensor in model.named_buffers()}
     for name, parameter in model.named_parameters():
@@ -88,7 +88,8 @@ def all_state_by_hand(model, optimizer):
 
 def checkpoints(run, model, optimizer):
     return holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1000 steps",
-                                 signals=False, space_reserve=0)
+                                 writing=holdfast.Writing(space_reserve=0),
+                                 failures=holdfast.Failures(signals=False))
 
 
 def state_begun_anew(model, optimizer):
@@ -222,11 +223,11 @@ def test_a_tensor_in_place_of_another_costs_no_look_at_the_rest(
         described = []
         monkeypatch.setattr(capture, "describe_one", lambda name, *rest: (
             described.append(name), describe_one(name, *rest))[1])
-        before = ck._contents._state.pieces()
+        before = ck._state._tensors.pieces()
         for step in (1, 2):
             change(model, optimizer)
             ck.save(step).durable()
-            now = ck._contents._state.pieces()
+            now = ck._state._tensors.pieces()
             assert [one.name for k, one in enumerate(now) if one is not before[k]] == names
             before = now
         # A buffer is copied before the engine sees it; others just lie elsewhere.
@@ -258,7 +259,7 @@ def test_a_buffer_that_is_assigned_in_every_step_is_saved_as_it_was_in_each(tmp_
 def test_buffers_that_become_one_are_saved_as_one(tmp_path):
     model = Net()
     model.more["old"] = nn.BatchNorm1d(3, affine=False)
-    state = State(model)
+    state = TensorState(model)
     state.pieces()
     buffers_tied(model, None)
     pieces = {piece.name: piece for piece in state.pieces()}
@@ -275,7 +276,8 @@ def test_moments_that_are_loaded_before_the_first_update_are_saved(tmp_path):
     update(model, warm)
     optimizer = torch.optim.AdamW(model.parameters())
     with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1 steps",
-                               signals=False, space_reserve=0) as ck:
+                               writing=holdfast.Writing(space_reserve=0),
+                               failures=holdfast.Failures(signals=False)) as ck:
         assert ck.resume() == 0
         optimizer.load_state_dict(warm.state_dict())
         update(model, optimizer)
@@ -302,7 +304,7 @@ def test_moments_that_were_replaced_are_let_go_of_at_once(tmp_path):
 
 def test_a_replaced_parameter_is_refused_again_and_again():
     model = Net()
-    state = State(model)
+    state = TensorState(model)
     state.pieces()
     model.load_state_dict(model.state_dict(), assign=True)
     for _ in range(2):
@@ -317,7 +319,7 @@ def test_a_parameter_that_left_the_model_and_not_the_optimizer_is_refused():
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters())
     update(model, optimizer)
-    state = State(model, optimizer)
+    state = TensorState(model, optimizer)
     state.pieces()
     model.a.bias = None
     with pytest.raises(ValueError, match="that the model does not have"):
@@ -327,7 +329,7 @@ def test_a_parameter_that_left_the_model_and_not_the_optimizer_is_refused():
 def test_groups_are_of_the_parameters_that_are_in_them_now():
     model = Net()
     optimizer = torch.optim.SGD([{"params": [model.a.weight]}, {"params": [model.b.weight]}], lr=1)
-    state = State(model, optimizer)
+    state = TensorState(model, optimizer)
     state.objects()
     one, two = (group["params"] for group in optimizer.param_groups)
     one[0], two[0] = two[0], one[0]
@@ -340,7 +342,7 @@ def test_what_changes_no_tensor_costs_no_new_walk(change):
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters())
     update(model, optimizer)
-    state = State(model, optimizer)
+    state = TensorState(model, optimizer)
     pieces = state.pieces()
     assert state.pieces() is pieces
     if change == "requires_grad":
@@ -363,7 +365,7 @@ def test_an_object_keeps_only_tensors_that_it_still_has():
             pass
 
     thing = Thing()
-    holder = Holder("thing", thing)
+    holder = Stateful("thing", thing)
     _, (piece,) = holder.capture()
     assert holder.capture()[1] == [piece]
     old = weakref.ref(thing.tensors.pop("old"))
@@ -378,7 +380,8 @@ def test_an_optimizer_that_was_not_given_is_spoken_of(tmp_path, caplog):
     model = Net()
     optimizer = torch.optim.AdamW(model.parameters())
     with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1 steps",
-                               signals=False, space_reserve=0) as ck:
+                               writing=holdfast.Writing(space_reserve=0),
+                               failures=holdfast.Failures(signals=False)) as ck:
         ck.resume()
         other, apart = torch.optim.AdamW(model.parameters()), Net()
         with caplog.at_level(logging.WARNING, "holdfast"):
@@ -407,8 +410,9 @@ class Wrapper(torch.optim.Optimizer):
 def test_an_optimizer_inside_another_is_followed(tmp_path):
     model = Net()
     inside = torch.optim.AdamW(model.parameters())
-    with holdfast.Checkpointer(tmp_path, model=model, optimizer=Wrapper(inside), signals=False,
-                               every="1000 steps", space_reserve=0) as ck:
+    with holdfast.Checkpointer(tmp_path, model=model, optimizer=Wrapper(inside), every="1000 steps",
+                               writing=holdfast.Writing(space_reserve=0),
+                               failures=holdfast.Failures(signals=False)) as ck:
         ck.resume()
         update(model, inside)
         ck.save(1).durable()
@@ -432,7 +436,7 @@ def check_sharded(rank, world):
     fully_shard(model, mesh=mesh)
     optimizer = torch.optim.AdamW(model.parameters())
     update(model, optimizer)
-    state = State(model, optimizer)
+    state = TensorState(model, optimizer)
     first = state.pieces()
 
     sharded = model.a.weight
@@ -478,7 +482,7 @@ def check_sharded(rank, world):
 def check_tensor_parallel(rank, world):
     mesh = init_device_mesh("cpu", (world,))
     model = parallelize_module(Net(), mesh, {"a": ColwiseParallel()})
-    state = State(model)
+    state = TensorState(model)
     state.pieces()
     assert isinstance(model.a.weight, DTensor)
     model.a.weight = nn.Parameter(torch.zeros(4, 4))

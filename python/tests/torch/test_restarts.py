@@ -21,7 +21,7 @@ def train(rank, world, run, end):
             model(torch.ones(2, 4)).sum().backward()
             optimizer.step()
             ck.step(step)
-        (run / "learned").write_text(ck._job.explain())
+        (run / "learned").write_text(ck._saves.job.explain())
         if end == "kill":
             ck.save(step).durable()  # so that nothing is lost: it is a failure all the same
             os.kill(os.getpid(), signal.SIGKILL)

@@ -88,7 +88,8 @@ def contents(model, optimizer):
 
 def checkpoints(run, model, optimizer, every="1000 steps"):
     return holdfast.Checkpointer(run, model=model, optimizer=optimizer, every=every,
-                                 signals=False, space_reserve=0)
+                                 writing=holdfast.Writing(space_reserve=0),
+                                 failures=holdfast.Failures(signals=False))
 
 
 @pytest.mark.parametrize("kind", OPTIMIZERS)
@@ -194,8 +195,9 @@ def sharded(rank, world, run, start, steps):
         fully_shard(model, mesh=init_device_mesh("cpu", (world,)))
     optimizer = Momentum(model.parameters())
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1000 steps",
-                               signals=False, space_reserve=0,
-                               spec={"optimizer.*.own": "own"}) as ck:
+                               writing=holdfast.Writing(space_reserve=0),
+                               failures=holdfast.Failures(signals=False),
+                               layout=holdfast.Layout(rules={"optimizer.*.own": "own"})) as ck:
         assert ck.resume() == start
         for step in range(start, steps):
             optimizer.zero_grad()

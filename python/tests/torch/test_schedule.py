@@ -2,6 +2,7 @@
 
 import logging
 
+from grouped import grouped
 import pytest
 import torch
 from ranks import run_ranks
@@ -19,7 +20,7 @@ def train(run, steps, **options):
     torch.manual_seed(0)
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with holdfast.Checkpointer(run, model=model, optimizer=optimizer, **options) as ck:
+    with holdfast.Checkpointer(run, model=model, optimizer=optimizer, **grouped(**options)) as ck:
         start = ck.resume()
         for step in range(start, start + steps):
             loss = model(torch.ones(2, 4)).pow(2).mean()
@@ -60,11 +61,11 @@ def test_policies_save_and_say_why(tmp_path, caplog, every):
 
 
 def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path):
-    for options, word in [({"every": "often"}, '^every: "often", want'),
+    for options, word in [({"every": "often"}, '^every: "often"'),
                           ({"objective": "speed"}, "speed"),
                           ({"mtbf": -1.0}, "mtbf"), ({"mtbf": "long"}, "mtbf"),
                           ({"budget": 0, "total_steps": 10}, "budget"),
-                          ({"keep": 0}, "^keep=0: want 1 or more, or None")]:
+                          ({"keep": 0}, "^keep=0; expected 1 or more, or None")]:
         with pytest.raises(ValueError, match=word):
             train(tmp_path / "run", 1, **options)
 

@@ -6,6 +6,7 @@ after every step.
 
 import logging
 
+from grouped import grouped
 import pytest
 import torch
 from ranks import run_ranks
@@ -87,7 +88,7 @@ def train(run, net, disturb, steps=8, optimizer=None, **options):
     optimizer = optimizer or Mark(net)
     try:
         with holdfast.Checkpointer(run, model=net, optimizer=optimizer, every="1 steps",
-                                   space_reserve=0, **options) as checkpointer:
+                                   **grouped(space_reserve=0, **options)) as checkpointer:
             assert checkpointer.resume() == 0
             for step in range(steps):
                 net()

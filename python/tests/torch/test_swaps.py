@@ -6,6 +6,7 @@ before the next update: while the save is still being copied, wherever it is the
 
 import time
 
+from grouped import grouped
 import pytest
 import torch
 from torch import nn
@@ -65,7 +66,7 @@ def train(run, swap, *, steps, **options):
     average = Average(model)
     states = {}
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
-                               space_reserve=0, **options) as ck:
+                               **grouped(space_reserve=0, **options)) as ck:
         assert ck.resume() == 0
         for step in range(steps):
             model(torch.randn(4, WIDTH)).square().mean().backward()
@@ -107,7 +108,7 @@ def test_a_write_to_the_end_of_a_large_tensor_is_caught_at_once(tmp_path):
     model = nn.Linear(1, 1 << 20, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ck = holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1 steps",
-                               space_reserve=0)
+                               writing=holdfast.Writing(space_reserve=0))
     assert ck.resume() == 0
     for step in range(4):
         model(torch.ones(1, 1)).sum().backward()
@@ -116,7 +117,7 @@ def test_a_write_to_the_end_of_a_large_tensor_is_caught_at_once(tmp_path):
         ck.step(step)
         model.weight.data[-1] += 1
         deadline = time.monotonic() + 5
-        while not ck._handle.is_captured and time.monotonic() < deadline:
+        while not ck._saves.handle.is_captured and time.monotonic() < deadline:
             time.sleep(0.001)
     ck.close()
     folders = sorted(tmp_path.glob("step-*"))

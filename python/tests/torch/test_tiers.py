@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from grouped import grouped
 import numpy as np
 import pytest
 import torch
@@ -53,7 +54,7 @@ def train(path, first, last, **options):
     """From the newest checkpoint to step `last`, each one saved; weights and report."""
     model, optimizer = made()
     with holdfast.Checkpointer(path, model=model, optimizer=optimizer, every="1 steps",
-                               signals=False, **options) as ck:
+                               **grouped(signals=False, **options)) as ck:
         start = ck.resume()
         assert start == first
         report = ck.report
@@ -139,7 +140,7 @@ def test_keys_that_are_missing_are_named(tmp_path, no_keys):
     assert sentence in seen.stderr
     with pytest.raises(ValueError, match=sentence):
         holdfast.Saver(tmp_path / "run", tiers=["s3://runs/gpt"])
-    with pytest.raises(TypeError, match="want a list of places"):
+    with pytest.raises(TypeError, match="expected a list of places"):
         holdfast.Saver(tmp_path / "run", tiers="s3://runs/gpt")
 
 
@@ -147,7 +148,8 @@ def test_a_tier_that_fails_is_a_warning_and_the_save_stands(tmp_path, caplog):
     model, optimizer = made()
     with caplog.at_level(logging.WARNING, logger="holdfast"), \
             holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                                  tiers=[tmp_path / "tier"], signals=False) as ck:
+                                  tiers=[tmp_path / "tier"],
+                                  failures=holdfast.Failures(signals=False)) as ck:
         (tmp_path / "tier").write_text("no folder")
         assert ck.save(1).durable().folder.is_dir()
     assert "step 1 is not on" in caplog.text
@@ -160,7 +162,7 @@ def test_a_run_without_a_step_does_not_begin_anew_where_a_tier_is_silent(tmp_pat
     model, optimizer = made()
     with pytest.raises(ValueError, match="run: has no whole step, and the tier .*tier"):
         holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                              tiers=[tmp_path / "tier"], signals=False)
+                              tiers=[tmp_path / "tier"], failures=holdfast.Failures(signals=False))
 
 
 def flip_a_bit(path):
@@ -252,9 +254,10 @@ def test_what_is_no_place_is_refused_by_name_and_makes_no_folder(tmp_path, monke
     values = {"w": np.zeros(4, np.float32)}
     np.save("there.npy", values["w"])
     calls = [
-        lambda: holdfast.Checkpointer(place, model=model, optimizer=optimizer, signals=False),
-        lambda: holdfast.Checkpointer("run", model=model, optimizer=optimizer, signals=False,
-                                      tiers=[place]),
+        lambda: holdfast.Checkpointer(place, model=model, optimizer=optimizer,
+                                      failures=holdfast.Failures(signals=False)),
+        lambda: holdfast.Checkpointer("run", model=model, optimizer=optimizer, tiers=[place],
+                                      failures=holdfast.Failures(signals=False)),
         lambda: holdfast.Saver(place),
         lambda: holdfast.Saver("run", tiers=[place]),
         lambda: holdfast.Tier(str(place)),

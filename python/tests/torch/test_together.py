@@ -12,10 +12,11 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import holdfast
-from holdfast.torch import generators
-from holdfast.torch.ddp import Buckets
-from holdfast.torch.holders import Holder
-from holdfast.torch.pieces import Saved, State
+from holdfast.torch.state.ddp_buckets import BucketOrders
+from holdfast.torch.state.stateful import Stateful
+from holdfast.torch.state.tensor_state import TensorState
+from holdfast.torch.values import generators
+from holdfast.torch.values.dtypes import SavedTensor
 
 
 class Net(nn.Module):
@@ -56,9 +57,9 @@ class Run:
                                            enabled=how.get("scaler", False))
         self.ema = AveragedModel(self.net, multi_avg_fn=get_ema_multi_avg_fn(0.9),
                                  use_buffers=True)
-        self.buckets = Buckets(self.model)
-        self.state = State(self.model, self.optimizer)
-        self.holders = [Holder(key, getattr(self, key)) for key in ("scheduler", "scaler", "ema")]
+        self.buckets = BucketOrders(self.model)
+        self.state = TensorState(self.model, self.optimizer)
+        self.holders = [Stateful(key, getattr(self, key)) for key in ("scheduler", "scaler", "ema")]
         torch.manual_seed(100 + rank)
         self.accumulate = how.get("accumulate", 1)
 
@@ -79,19 +80,19 @@ class Run:
         for holder in self.holders:
             objects[holder.key], pieces = holder.capture()
             tensors |= {p.name: p.tensor for p in pieces}
-        with holdfast.Saver(folder, space_reserve=0) as saver:
+        with holdfast.Saver(folder, writing=holdfast.Writing(space_reserve=0)) as saver:
             saver.save(1, tensors, objects)
 
     def resume(self, folder, first):
         """From what this rank saved, and `first` what all share, from what rank 0 saved."""
         contents = holdfast.open(folder)
-        saved = {name: Saved.of(info) for name, info in contents.items()}
+        saved = {name: SavedTensor.of(info) for name, info in contents.items()}
         objects = contents.objects
-        self.state.make_slots(saved, objects["optimizer"])
+        self.state.allocate_slots(saved, objects["optimizer"])
         shared = {p.name: p.tensor for p in self.state.pieces() if p.copies != "own"}
         own = {p.name: p.tensor for p in self.state.pieces() if p.copies == "own"}
         for holder in self.holders:
-            own |= {p.name: p.tensor for p in holder.make_room(objects[holder.key], saved)}
+            own |= {p.name: p.tensor for p in holder.allocate(objects[holder.key], saved)}
         assert sorted(own | shared) == sorted({contents[name].name for name in contents})
         holdfast.restore(first, shared)
         holdfast.restore(folder, own)

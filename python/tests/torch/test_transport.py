@@ -12,7 +12,7 @@ torch = pytest.importorskip("torch")
 import torch.distributed as dist  # noqa: E402
 
 from holdfast import UnavailableError  # noqa: E402
-from holdfast.torch import transport as under_test  # noqa: E402
+from holdfast.torch.loop import transport as under_test  # noqa: E402
 
 
 def _enter(rank, size, store, body, pipe):

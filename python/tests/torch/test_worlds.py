@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training import digest
 
 import holdfast
-from holdfast.torch.dtypes import torch_dtype
+from holdfast.torch.values.dtypes import torch_dtype
 
 SAMPLES, BATCH, EPOCHS = 36, 12, 3
 STEPS = (4, 3, 2)  # of each life: the cut changes in the middle of an epoch, and at one's end
@@ -111,10 +111,9 @@ def live(rank, world, run, shape, kind, steps):
     data = holdfast.data.loader(range(SAMPLES), BATCH, seed=5, epochs=EPOCHS, num_workers=0,
                                 rank=mesh.get_local_rank("dp"), world=shape[1])
     seen = []
-    with holdfast.Checkpointer(
-        run, model=model, optimizer=optimizer, scheduler=scheduler, data=data, every="1 steps",
-        space_reserve=0, keep=1,
-    ) as checkpointer:
+    with holdfast.Checkpointer(run, model=model, optimizer=optimizer, scheduler=scheduler,
+                               data=data, every="1 steps", keep=1,
+                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         start = checkpointer.resume()
         before = gathered(model, optimizer), repr(scheduler.state_dict())
         for step, indices in zip(range(start, start + steps), data):

@@ -3,6 +3,7 @@
 import logging
 import os
 
+from grouped import grouped
 import numpy as np
 import pytest
 import torch
@@ -16,7 +17,8 @@ class Loop:
         self.model = nn.Linear(4, 4)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
-                                        every=every, signals=False, space_reserve=0, **options)
+                                        every=every,
+                                        **grouped(signals=False, space_reserve=0, **options))
 
     def run(self, numbers):
         for number in numbers:
@@ -41,7 +43,7 @@ def trained(run, numbers, **options):
 def test_a_run_that_has_steps_is_resumed_first(tmp_path, call):
     trained(tmp_path / "run", range(8), keep=2)
     loop = Loop(tmp_path / "run", keep=2)
-    with pytest.raises(ValueError, match=r"run: step-00000007 is there already, want resume\(\)"):
+    with pytest.raises(ValueError, match=r"run: step-00000007 is there already; expected resume"):
         loop.run([0]) if call == "step" else loop.ck.save(0)
     loop.ck.close()
     assert saved(tmp_path / "run") == [5, 7]
@@ -51,12 +53,12 @@ def test_numbers_grow(tmp_path):
     loop = Loop(tmp_path / "run")
     loop.ck.resume()
     loop.run([0, 1, 1, 2])
-    with pytest.raises(ValueError, match="step 0 after step 2, want numbers that grow"):
+    with pytest.raises(ValueError, match="step 0 after step 2; expected numbers that grow"):
         loop.run([0])
     loop.ck.close()
     again = Loop(tmp_path / "run")
     assert again.ck.resume() == 2
-    with pytest.raises(ValueError, match="step 0 after step 1, want"):
+    with pytest.raises(ValueError, match="step 0 after step 1; expected"):
         again.run([0])
     again.ck.close()
 
@@ -65,7 +67,7 @@ def test_numbers_grow(tmp_path):
 def test_numbers_are_whole(tmp_path, number):
     loop = Loop(tmp_path / "run")
     loop.ck.resume()
-    with pytest.raises(TypeError, match="want a whole number"):
+    with pytest.raises(TypeError, match="expected a whole number"):
         loop.run([number])
     loop.run([np.int64(3)])
     loop.ck.close()
@@ -109,7 +111,9 @@ def test_a_resume_in_mid_run_finds_the_newest_save(tmp_path):
 def test_a_checkpoint_of_something_else_is_no_resume(tmp_path, caplog):
     trained(tmp_path / "run", range(2))
     model = nn.Sequential(nn.Linear(3, 3))
-    ck = holdfast.Checkpointer(tmp_path / "run", model=model, signals=False, strict=False)
+    ck = holdfast.Checkpointer(tmp_path / "run", model=model,
+                               resuming=holdfast.Resuming(strict=False),
+                               failures=holdfast.Failures(signals=False))
     with pytest.raises(ValueError, match="none of its tensors is one of the model's"):
         ck.resume()
     ck.close()
@@ -118,5 +122,5 @@ def test_a_checkpoint_of_something_else_is_no_resume(tmp_path, caplog):
 @pytest.mark.parametrize(("option", "value"), [("every", 5), ("every", None), ("keep", "3"),
                                                ("keep", 2.0)])
 def test_options_of_another_type_are_named(tmp_path, option, value):
-    with pytest.raises(TypeError, match=rf"{option}={value!r}: want"):
+    with pytest.raises(TypeError, match=rf"{option}={value!r}; expected"):
         holdfast.Checkpointer(tmp_path, model=nn.Linear(1, 1), **{option: value})

@@ -9,6 +9,7 @@ import hashlib
 import random
 from dataclasses import dataclass, field
 
+from grouped import grouped
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -167,10 +168,12 @@ class Script:
         return holdfast.data.loader(Samples(), BATCH, seed=3, num_workers=workers)
 
     def checkpointer(self, run, **options):
-        return holdfast.Checkpointer(
-            run, model=self.model, optimizer=self.optimizer, scheduler=self.scheduler,
-            scaler=self.scaler, ema=self.ema, data=self.data,
-            **{"every": "1 steps", "keep": 2, "space_reserve": 0} | self.how.options | options)
+        return holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
+                                     scheduler=self.scheduler, scaler=self.scaler, ema=self.ema,
+                                     data=self.data,
+                                     **grouped(**({"every": "1 steps", "keep": 2,
+                                                   "space_reserve": 0}
+                                                  | self.how.options | options)))
 
     def step(self, number, batch):
         """One micro batch; its loss."""
@@ -272,7 +275,8 @@ class Toy:
 
     def checkpointer(self, run, **options):
         return holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
-                                     **{"every": "1 steps", "space_reserve": 0} | options)
+                                     **grouped(**({"every": "1 steps", "space_reserve": 0}
+                                                  | options)))
 
     def train(self, checkpointer, steps):
         for step in steps:

@@ -1,0 +1,174 @@
+"""The less common options of a Checkpointer, grouped by purpose.
+
+    ck = holdfast.Checkpointer("runs/gpt", model=model, optimizer=opt,
+                               writing=holdfast.Writing(compress=3, incremental=True),
+                               failures=holdfast.Failures(grace=110))
+
+holdfast.Saver and holdfast.torch.dcp.Writer take `writing`, too.
+"""
+
+import difflib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Writing:
+    """How a save is made and written.
+
+    ring           bytes of memory that saves pass through. 0 means as much as the state, but at
+                   most a quarter of the free memory, which the ranks of a machine share.
+    in_flight      how many saves may be under way at a time.
+    backpressure   what happens to one save more than that: "wait" until an older one is done,
+                   "skip" the new one, or, for "newest", drop those that have not begun yet.
+    read_back      True: a checkpoint is read again and checked before it counts.
+    incremental    True: tensors that did not change are linked to the last step, not written.
+    compress       a level of zstd, 1 to 22, for files that only Holdfast reads; 0 for none.
+    space_reserve  bytes that stay free on the disk.
+    direct         True: writes past the system's page cache where that is possible.
+    guard          what notices that a tensor is written to before it is copied: "sample" (the
+                   versions that torch counts, and the beginning, the end and other places of
+                   every tensor, which find weights that are exchanged through .data), "full"
+                   (every byte: for code that writes to a few elements through .data) or "off".
+                   Such a save is made again; after a write that torch did not count, every save
+                   copies all tensors before it returns. Only a Checkpointer has a guard.
+    """
+
+    ring: int = 0
+    in_flight: int = 2
+    backpressure: Literal["wait", "skip", "newest"] = "wait"
+    read_back: bool = False
+    incremental: bool = False
+    compress: int = 0
+    space_reserve: int = 64 << 20
+    direct: bool = True
+    guard: Literal["sample", "full", "off"] = "sample"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Resuming:
+    """What resume() accepts.
+
+    strict   False: resume() leaves out what is missing in the checkpoint or unexpected, and the
+             state of an optimizer or scheduler of another class.
+    verify   "full": resume() reads and checks all of a checkpoint before it restores anything;
+             "fast": it checks what it restores.
+    allow_unreachable_tiers
+             True: a run without a step may start although one of its tiers does not answer.
+             That tier may hold the run, so by default the run does not start.
+    """
+
+    strict: bool = True
+    verify: Literal["fast", "full"] = "fast"
+    allow_unreachable_tiers: bool = False
+
+    def __post_init__(self) -> None:
+        if self.verify not in ("fast", "full"):
+            raise ValueError(f"verify={self.verify!r}; expected 'fast' or 'full'")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Failures:
+    """What happens when the job is stopped, when saves fail and when ranks are missing.
+
+    grace       seconds for the save after SIGTERM or SIGUSR1, upon which all ranks save at the
+                same step and exit with 143; and for the saves under way when an exception ends
+                one rank of several.
+    signals     False: SIGTERM and SIGUSR1 are left alone.
+    fail_after  "30m", or seconds: training ends once all saves have failed for so long; None
+                lets it go on for ever.
+    timeout     seconds that a rank waits for the other ranks before it gives up.
+    """
+
+    grace: float = 60.0
+    signals: bool = True
+    fail_after: str | float | None = None
+    timeout: float = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Schedule:
+    """What the policies of `every=` know of the job; docs/schedule.md explains them.
+
+    objective      what "auto" optimises: "delay", "progress", "explore" or "priced".
+    mtbf           seconds between failures of the whole job, as a first guess.
+    budget         how many saves there may be in all; needs `total_steps`.
+    total_steps    how many steps the training has. The last one is always saved.
+    deadline       seconds after the start at which the job ends for good.
+    slack          "auto" takes the longest interval that costs this share of time more than the
+                   best interval.
+    stop_rate      how often per second something may stop the job.
+    milestones     steps after which the learning rate drops.
+    durable_steps  steps that must be durable before the next one begins.
+    """
+
+    objective: Literal["delay", "progress", "explore", "priced"] | None = None
+    mtbf: float | None = None
+    budget: int | None = None
+    total_steps: int | None = None
+    deadline: float | None = None
+    slack: float | None = None
+    stop_rate: float | None = None
+    milestones: Sequence[int] | None = None
+    durable_steps: Sequence[int] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """How tensors lie on ranks, where the tensors themselves do not show it.
+
+    rules  by name pattern, for tensors that do not show how they are cut, or for what ranks hold
+           of them: "equal", "own", "first", holdfast.torch.Sharded or holdfast.torch.Part. The
+           words are for plain values of objects, too: {"tracker.best": "first"}.
+    names  renames tensors of pipeline stages whose names begin anew on each stage: a function of
+           the name, a map such as {"0": "layers.4"}, or a list with one of them for each stage.
+    group  the process group of the ranks that save together; None means all ranks.
+    """
+
+    rules: Mapping[str, Any] | None = None
+    names: Mapping[str, str] | Callable[[str], str] | Sequence[Any] | None = None
+    group: Any = None
+
+
+GROUPS: dict[str, type] = {"writing": Writing, "resuming": Resuming, "failures": Failures,
+                           "schedule": Schedule, "layout": Layout}
+
+
+def unknown_keyword(where: str, name: str, known: Iterable[str]) -> TypeError:
+    """The error for a keyword that does not exist. It suggests the nearest one."""
+    spellings = {keyword: f"{keyword}=" for keyword in known}
+    for keyword, group in GROUPS.items():
+        for field in fields(group):
+            spelling = f"{keyword}=holdfast.{group.__name__}({field.name}=...)"
+            spellings.setdefault(field.name, spelling)
+    near = difflib.get_close_matches(name, spellings, n=1, cutoff=0.7)
+    expected = spellings[near[0]] if near else f'objects={{"{name}": ...}} for an object to save'
+    return TypeError(f"{where}: unknown keyword {name}=; expected {expected}")
+
+
+def check_unused(where: str, writing: Writing, *names: str) -> None:
+    """ValueError if options are set that have no meaning here."""
+    for name in names:
+        if getattr(writing, name) != getattr(Writing(), name):
+            raise ValueError(f"{where}: writing has {name}={getattr(writing, name)!r}, which only "
+                             "a Checkpointer uses; expected it left out")
+
+
+def check_groups(**given: Any) -> None:
+    """TypeError if a group of options is not of its class, as writing={...} is not."""
+    for name, group in given.items():
+        if not isinstance(group, GROUPS[name]):
+            raise TypeError(f"{name}={group!r}; expected holdfast.{GROUPS[name].__name__}(...)")
+
+
+def check_object_names(objects: Mapping[str, Any], taken: Iterable[str]) -> None:
+    """ValueError for a name that the checkpoint itself uses, or that is no plain word."""
+    if not isinstance(objects, Mapping):
+        raise TypeError(f"objects={objects!r}; expected a dict of objects by name")
+    for name in objects:
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+            raise ValueError(f"objects: the name {name!r}; expected a word such as 'tracker'")
+        if name in taken:
+            raise ValueError(f"objects: the name {name!r} is a keyword of the Checkpointer; "
+                             "expected another name")

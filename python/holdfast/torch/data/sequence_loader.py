@@ -1,0 +1,263 @@
+"""Batches in an order that any number of ranks can resume: `holdfast.data.loader`."""
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch.utils.data import IterableDataset, Sampler, default_collate
+
+from holdfast._native import Sequence
+from holdfast.torch.data.base_loader import (
+    Epochs,
+    Loader,
+    check_epochs,
+    make_torch_loader,
+    rank_and_world,
+)
+from holdfast.torch.data.read_batch import BatchReader, ReadTask, mix_seeds
+
+
+class BatchSampler(Sampler[list[int]]):
+    """One rank's share of a Sequence, batch by batch, for a DataLoader's `batch_sampler=`.
+
+    Its only state is (seed, cursor). The cursor does not follow an iteration, which with workers
+    is ahead of the training. Call `advance()` for every batch that was trained on to move it;
+    `holdfast.data.loader` does that itself.
+
+    Whatever the number of ranks is, and whenever it changes, every position of the sequence is
+    read exactly once and in the same global order. A batch with fewer samples than ranks is
+    refused on all ranks, because a rank cannot train on nothing.
+    """
+
+    def __init__(
+        self,
+        sequence: Sequence,
+        *,
+        rank: int | None = None,
+        world: int | None = None,
+        epochs: Epochs = None,
+    ) -> None:
+        check_epochs(epochs)
+        if epochs == "each" and sequence.last == "join":
+            raise ValueError('data: epochs="each" with last="join", whose batches span epochs; '
+                             'expected last="short" or last="drop"')
+        self.sequence = sequence
+        self.rank, self.world = rank_and_world(rank, world)
+        self.epochs = epochs
+        self.cursor = 0
+        self.told: int | None = None  # the epoch of the last set_epoch() since a state was loaded
+        self._check_shares()
+
+    @property
+    def epoch(self) -> int:
+        """The epoch of the next batch."""
+        return self.sequence.epoch(self.sequence.step(self.cursor)[0])
+
+    def __iter__(self) -> Iterator[list[int]]:
+        for first, last in self.shares():
+            yield self.sequence.indices(first, last)
+
+    def shares(self) -> Iterator[tuple[int, int]]:
+        """The positions (first, last) of this rank, batch by batch, beginning at the cursor."""
+        first, last = self.sequence.step(self.cursor)
+        end = self._end()
+        while end is None or first < end:
+            last = self._cap(last)
+            yield self.sequence.share(first, last, self.rank, self.world)
+            first, last = self.sequence.step(last)
+
+    def advance(self, batches: int = 1) -> None:
+        """Moves the cursor over batches that were trained on."""
+        for _ in range(batches):
+            self.cursor = self._cap(self.sequence.step(self.cursor)[1])
+
+    def __len__(self) -> int:
+        s = self.sequence
+        if self.epochs is None:
+            raise TypeError("data: a loader with epochs=None has no length; expected a number, or "
+                            '"each"')
+        if self.epochs == "each":
+            return s.batches_per_epoch
+        if s.last == "join":
+            return -(-self.epochs * s.samples // s.batch)
+        return self.epochs * s.batches_per_epoch
+
+    def state_dict(self) -> dict[str, Any]:
+        """The seed and the cursor, and the dataset that they are for."""
+        s = self.sequence
+        return {"cursor": self.cursor, "seed": s.seed, "samples": s.samples, "shuffle": s.shuffle}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Sets seed and cursor; batch size, `last` and ranks stay those of this sampler.
+
+        Raises ValueError if the dataset has another length, or is no longer shuffled.
+        """
+        s = self.sequence
+        for name, ours in (("samples", s.samples), ("shuffle", s.shuffle)):
+            if state[name] != ours:
+                raise ValueError(f"data: {name} is {ours}; expected {state[name]}, as in the "
+                                 "checkpoint")
+        self.sequence = Sequence(
+            s.samples, s.batch, seed=state["seed"], shuffle=s.shuffle, last=s.last
+        )
+        self.cursor = state["cursor"]
+        self.told = None
+        self._check_shares()
+
+    def set_epoch(self, epoch: int) -> None:
+        """Called by trainers to say which epoch begins. The cursor itself does not move."""
+        self.told = epoch
+
+    def _end(self) -> int | None:
+        if self.epochs is None:
+            return None
+        epochs = self.epoch + 1 if self.epochs == "each" else self.epochs
+        return epochs * self.sequence.samples
+
+    def _cap(self, last: int) -> int:
+        if not isinstance(self.epochs, int):
+            return last
+        # With "join", a batch may reach beyond the end.
+        return min(last, self.epochs * self.sequence.samples)
+
+    def _check_shares(self) -> None:
+        s = self.sequence
+        sizes = [s.batch]
+        if s.last == "short":
+            sizes += [s.samples % s.batch, (s.samples - self.cursor % s.samples) % s.batch]
+        elif s.last == "join" and isinstance(self.epochs, int):
+            sizes += [(self.epochs * s.samples - self.cursor) % s.batch]
+        least = min(size for size in sizes if size > 0)
+        if least < self.world:
+            raise ValueError(
+                f"data: a batch of {least} for {self.world} ranks leaves some without a sample; "
+                'expected a larger batch, last="drop" or last="join"'
+            )
+
+
+class _SequenceTasks(Sampler[ReadTask]):
+    def __init__(self, sampler: BatchSampler, seeded: bool) -> None:
+        self._sampler = sampler
+        self._seeded = seeded
+
+    def __iter__(self) -> Iterator[ReadTask]:
+        sequence = self._sampler.sequence
+        for first, last in self._sampler.shares():
+            seeds = None
+            if self._seeded:
+                seeds = [mix_seeds(sequence.seed, at) for at in range(first, last)]
+            yield ReadTask(sequence.indices(first, last), seeds)
+
+
+class _SequenceLoader(Loader):
+    """A Loader over a BatchSampler. All ranks have the same state."""
+
+    per_rank = False
+
+    def __init__(
+        self, fetch: BatchReader, sampler: BatchSampler, seeded: bool, **options: Any
+    ) -> None:
+        self.sampler = sampler
+        tasks = _SequenceTasks(sampler, seeded)
+        self._worker_seeds = torch.Generator()
+        self._inner = make_torch_loader(fetch, tasks, self._worker_seeds, **options)
+        self._open: int | None = None  # with "each": the epoch of a `for` that has not ended yet
+        self._loaded = False  # a state was loaded, and no `for` has begun since
+
+    @property
+    def epoch(self) -> int:
+        return self.sampler.epoch if self._open is None else self._open
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**self.sampler.state_dict(), "open": self._open}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sampler.load_state_dict(state)
+        self._open = state.get("open") if self.sampler.epochs == "each" else None
+        self._loaded = True
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def _batches(self) -> Iterator[Any]:
+        is_over = self._loaded and self._open is not None and self._open < self.sampler.epoch
+        self._loaded = False
+        if is_over:  # the last batch of the open epoch was read before the restart
+            self._restore_generators()
+            return self._ended()
+        return self._counted(self._begin())
+
+    def _begin(self) -> Iterator[Any]:
+        if self.sampler.epochs == "each":
+            self._open = self.sampler.epoch
+        self._worker_seeds.manual_seed(mix_seeds(self.sampler.sequence.seed, self.sampler.cursor))
+        batches = iter(self._inner)
+        self._restore_generators()
+        return batches
+
+    def _ended(self) -> Iterator[Any]:
+        """Gives no batch, unless the training said by set_epoch() that another epoch begins."""
+        if self.sampler.told not in (None, self._open):
+            yield from self._counted(self._begin())
+        self._open = None
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self.sampler.advance()
+            yield batch
+        self._open = None
+
+
+def loader(
+    dataset: Any,
+    batch_size: int,
+    *,
+    seed: int = 0,
+    shuffle: bool = True,
+    last: Literal["short", "drop", "join"] = "short",
+    epochs: Epochs = None,
+    rank: int | None = None,
+    world: int | None = None,
+    seeded: bool = True,
+    collate_fn: Callable[[list[Any]], Any] | None = None,
+    **options: Any,
+) -> Loader:
+    """Batches of a map-style dataset, exactly once and in one order, whatever happens.
+
+        loader = holdfast.data.loader(dataset, batch_size=256, seed=0, num_workers=4)
+        ck = holdfast.Checkpointer("runs/gpt", model=model, optimizer=opt, data=loader)
+        start = ck.resume()
+        for step, batch in zip(range(start, 1000), loader):
+            ...
+
+    `batch_size` is that of all ranks together: a run that is restarted on another number of
+    ranks goes on in the middle of an epoch with the same batches, cut differently. The state is a
+    seed and a cursor, the same on all ranks. If you change the batch size, the new one counts
+    from the restart on.
+
+    epochs      None: one `for` goes through epoch after epoch and never ends. A number: one `for`
+                goes to the end of that epoch of the run; a restarted run does what is left, and a
+                finished run does nothing. "each": one `for` is one epoch, for loops such as
+                `for epoch in range(loader.epoch, 10)`. After a save at the last batch of an
+                epoch, `loader.epoch` is still that epoch, and its `for` has no batches. So what
+                stands behind the `for` in such a loop is done once for every epoch.
+    last        what becomes of the last batch if the epoch has too few samples left for it:
+                "short" keeps it short, "drop" leaves it out, "join" fills it up from the next
+                epoch.
+    rank, world number of this data-parallel rank, and how many there are; those of
+                torch.distributed if not given.
+    seeded      True: Python's, NumPy's and torch's generators are seeded for every sample by its
+                position, so that augmentation is repeated whatever the workers, ranks and
+                restarts are (some 20 us per sample). A dataset that reads many samples at once
+                (`__getitems__`) is seeded once per batch. Generators that the dataset itself owns
+                are not seeded. False: for datasets that draw nothing.
+    options     those of torch's DataLoader: num_workers, prefetch_factor, persistent_workers,
+                pin_memory, timeout, worker_init_fn, multiprocessing_context.
+    """
+    if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__len__"):
+        raise TypeError(f"data: {type(dataset).__name__} is a stream or has no len(); expected "
+                        "samples by number, or torchdata's StatefulDataLoader")
+    sequence = Sequence(len(dataset), batch_size, seed=seed, shuffle=shuffle, last=last)
+    sampler = BatchSampler(sequence, rank=rank, world=world, epochs=epochs)
+    fetch = BatchReader(dataset, collate_fn or default_collate)
+    return _SequenceLoader(fetch, sampler, seeded, **options)

@@ -1,0 +1,1 @@
+"""Single files and folders: holdfast.save, holdfast.load, and replacing a folder safely."""

@@ -1,0 +1,67 @@
+"""The losses of the training loop, read without waiting for a GPU."""
+
+from typing import Any
+
+import torch
+
+_EVERY = 16  # steps between two losses that are read from a GPU
+
+
+def value_without_waiting(loss: Any) -> float | None:
+    """The loss as a number, if it is known without waiting for a GPU; else None."""
+    if not isinstance(loss, torch.Tensor):
+        return None if loss is None else float(loss)
+    if loss.device.type == "cuda" or loss.numel() != 1:
+        return None
+    return float(loss.detach())
+
+
+def wait_for_value(loss: Any) -> Any:
+    """The loss as a number. Waits for the GPU if the loss is there."""
+    return loss.item() if _is_on_gpu(loss) else loss
+
+
+def _is_on_gpu(loss: Any) -> bool:
+    return isinstance(loss, torch.Tensor) and loss.device.type == "cuda" and loss.numel() == 1
+
+
+class Losses:
+    """The losses so far. One on the CPU is known at once, one on a GPU some steps later."""
+
+    def __init__(self) -> None:
+        self._newest: float | None = None
+        self._coming: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
+        self._next = 0
+
+    def record(self, step: int, loss: Any) -> tuple[int, float] | None:
+        """Records a loss. Returns a step and its loss, if one has become known."""
+        now = value_without_waiting(loss)
+        known = (step, now) if now is not None else None
+        if known is None and _is_on_gpu(loss):
+            known = self._from_gpu(step, loss)
+        if known is not None:
+            self._newest = known[1]
+        return known
+
+    def newest(self, loss: Any) -> float | None:
+        """The given loss as a number; if it is on a GPU, the newest loss that is known."""
+        now = value_without_waiting(loss)
+        if now is not None or not _is_on_gpu(loss):
+            return now
+        self._next = 0  # reads the next loss soon: saves that are frequent need recent losses
+        return self._newest
+
+    def _from_gpu(self, step: int, loss: torch.Tensor) -> tuple[int, float] | None:
+        """Copies a loss to main memory without waiting; returns the last one that has arrived."""
+        known = None
+        if self._coming is not None and self._coming[2].query():
+            known = self._coming[0], float(self._coming[1])
+            self._coming = None
+        if self._coming is None and step >= self._next:
+            self._next = step + _EVERY
+            copy = torch.empty((), dtype=torch.float32, pin_memory=True)
+            copy.copy_(loss.detach().reshape(()), non_blocking=True)
+            event = torch.cuda.Event()
+            event.record()
+            self._coming = (step, copy, event)
+        return known

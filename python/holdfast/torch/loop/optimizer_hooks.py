@@ -1,0 +1,40 @@
+"""Hooks around every step() of every optimizer of the process."""
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+
+def hook_optimizer_steps(before: Callable[..., Any], after: Callable[..., None]) -> list[Any]:
+    """Calls before(optimizer, args, kwargs) and after(optimizer), while their object lives.
+
+    Global hooks run before those of one optimizer, and for all kinds of steps. `before` returns
+    other arguments for step(), or None.
+    """
+    first, then = weakref.WeakMethod(before), weakref.WeakMethod(after)
+
+    def on_begin(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
+        call = first()
+        return None if call is None else call(optimizer, args, kwargs)
+
+    def on_end(optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        call = then()
+        if call is not None:
+            call(optimizer)
+
+    return [register_optimizer_step_pre_hook(on_begin), register_optimizer_step_post_hook(on_end)]
+
+
+def replace_closure(args: Any, kwargs: Any, change: Callable[[Any], Any]) -> Any:
+    """The arguments of a step() with the closure replaced; None if it has no closure."""
+    if callable(kwargs.get("closure")):
+        return args, {**kwargs, "closure": change(kwargs["closure"])}
+    if len(args) > 1 and callable(args[1]):  # the first is the optimizer
+        return (args[0], change(args[1]), *args[2:]), kwargs
+    return None

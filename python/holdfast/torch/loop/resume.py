@@ -1,0 +1,137 @@
+"""Brings a training process back to its newest whole checkpoint."""
+
+import logging
+from collections.abc import Mapping
+
+from holdfast import _native
+from holdfast.torch.loop.cuda_stream import current_stream
+from holdfast.torch.loop.resume_report import Report
+from holdfast.torch.state.ddp_buckets import BucketOrders
+from holdfast.torch.state.stateful_objects import is_internal
+from holdfast.torch.state.training_state import TrainingState, saved_extra_names
+from holdfast.torch.values.dotted_names import plain_name
+from holdfast.torch.values.dtypes import SavedTensor
+
+_log = logging.getLogger("holdfast")
+
+
+class Resume:
+    """One resume. `report` says how the checkpoint fits, also after an error."""
+
+    def __init__(self, state: TrainingState, buckets: BucketOrders, *, strict: bool) -> None:
+        self.report = Report()
+        self._state = state
+        self._buckets = buckets
+        self._strict = strict
+        self._tried: list[_native.Looked] = []  # checkpoints, the newest first
+
+    def run(self, job: _native.Job, *, verify_all: bool) -> int:
+        """Restores the newest whole checkpoint and returns its step.
+
+        NotFoundError if there is none. ValueError, before anything is changed, if the checkpoint
+        does not fit.
+        """
+        restored = job.resume(self._allocate, verify_all, current_stream())
+        found = self._tried[-1]
+        self._state.load(found)
+        self.report.tier = restored.tier
+        self.report.skipped = restored.skipped
+        for folder, why in restored.skipped:
+            _log.warning("resume: %s is passed over: %s", folder, why)
+        self._restore_what_changes_bits(restored, found)
+        _log.info("resumed after step %d from %s%s", restored.step, restored.folder,
+                  f", copied from {restored.tier}" if restored.tier else "")
+        return restored.step
+
+    def _allocate(self, found: _native.Looked) -> _native.Pieces:
+        """Memory for a checkpoint, once the names and shapes are seen to fit.
+
+        Called for the newest checkpoint, and for an older one if that one is damaged.
+        """
+        self._tried.append(found)
+        self._state.load_diverged(found)
+        self.report = compare_with_checkpoint(self._state, found)
+        if self.report.reshaped or (self._strict and not self.report.exact):
+            damaged = f" ({self._tried[0].folder} is damaged, and has been read in part)"
+            raise ValueError(f"{found.folder}: {self.report.refusal}"
+                             f"{damaged if self._tried[1:] else ''}")
+        if not self.report.exact:
+            _log.warning("resume: %s: %s", found.folder, self.report)
+            if not self._state.has_any(found):
+                raise ValueError(f"{found.folder}: none of its tensors is one of the model's; "
+                                 "expected a checkpoint of this model")
+        return _native.Pieces(self._state.allocate(found))
+
+    def _restore_what_changes_bits(self, restored: _native.Restored,
+                                   found: _native.Looked) -> None:
+        """Restores bucket orders, gradients and generators, and reports what is not exact."""
+        inexact = self.report.inexact
+        inexact += [f"buckets of {reason}"
+                    for reason in self._buckets.restore(restored.objects["buckets"])]
+        inexact += self._state.inexact_replicas(found)
+        self._state.load_gradients()
+        self._state.restore_generators(found, inexact)
+        inexact += self._state.inexact_gradients(found)
+        for line in inexact:
+            _log.warning("resume: %s", line)
+
+
+def compare_with_checkpoint(state: TrainingState, found: _native.Looked) -> Report:
+    """Compares the names, dtypes and shapes of a checkpoint with those of all ranks.
+
+    A collective call: all ranks get the same report.
+    """
+    saved = {name: info for info in found.tensors for name in (info.name, *info.ties)}
+    missing, reshaped = _differences(state.expected(found), saved)
+    missing += state.missing_extra(found)
+    others = state.other_kinds(found)
+    ranks = state.all_ranks(((missing, reshaped, others), state.known_names(), state.object_keys))
+    report = Report()
+    known: set[str] = set()
+    kinds: list[str] = []
+    for (missing, reshaped, others), names, _ in ranks:
+        report.missing += [name for name in missing if name not in report.missing]
+        report.reshaped += [line for line in reshaped if line not in report.reshaped]
+        kinds += [line for line in others if line not in kinds]
+        known |= names
+    report.unexpected = [info.name for info in found.tensors if not _belongs(info.name, known)]
+    report.unexpected += [name for name in saved_extra_names(found) if name not in known]
+    saved_objects = _object_keys(found)
+    report.missing += sorted(ranks[0][2] - saved_objects)
+    report.unexpected += sorted(saved_objects - ranks[0][2])
+    report.unexpected += kinds
+    return report
+
+
+def _object_keys(found: _native.Looked) -> set[str]:
+    keys = set(found.objects.get("things", {}))
+    for own in found.rank_objects:
+        keys |= set(own.get("things", {}))
+    return {key for key in keys if not is_internal(key)}
+
+
+def _differences(
+    expected: Mapping[str, SavedTensor], saved: Mapping[str, _native.TensorInfo]
+) -> tuple[list[str], list[str]]:
+    """(names that are missing, sentences about tensors of another dtype or shape)."""
+    missing, reshaped = [], []
+    of_any_rank = {plain_name(name): info for name, info in saved.items()}
+    for name, wanted in expected.items():
+        info = saved.get(name) or of_any_rank.get(plain_name(name))
+        if info is None:
+            missing.append(name)
+        elif (there := SavedTensor.of(info)) != wanted:
+            reshaped.append(f"{name} is {_words(there)}; expected {_words(wanted)}")
+    return missing, reshaped
+
+
+def _belongs(name: str, known: set[str]) -> bool:
+    """True if the name, or one of the names that it begins with, is known."""
+    head = plain_name(name)
+    while head and head not in known:
+        head = head.rpartition(".")[0]
+    return bool(head)
+
+
+def _words(saved: SavedTensor) -> str:
+    return f"{str(saved.dtype).removeprefix('torch.')} {list(saved.shape)}"

@@ -1,0 +1,38 @@
+"""How a checkpoint fits the process that resumes it."""
+
+from dataclasses import dataclass, field
+
+_NAMED = 8  # so many names are listed in a message
+
+
+@dataclass
+class Report:
+    """How a checkpoint fits: `exact` if it has all that is expected and nothing else."""
+
+    missing: list[str] = field(default_factory=list)  # expected, and not in the checkpoint
+    unexpected: list[str] = field(default_factory=list)  # in the checkpoint, and not expected
+    reshaped: list[str] = field(default_factory=list)  # "name is float32 [4]; expected ..."
+    inexact: list[str] = field(default_factory=list)  # why bits may differ from now on
+    skipped: list[tuple[str, str]] = field(default_factory=list)  # newer steps, and why
+    tier: str = ""  # the tier it was copied from (rank 0's); "" if the run directory had it
+
+    @property
+    def exact(self) -> bool:
+        """True if nothing is missing, unexpected or of another shape or dtype."""
+        return not (self.missing or self.unexpected or self.reshaped)
+
+    @property
+    def refusal(self) -> str:
+        """What an error says of the report, with the way out if there is one."""
+        way_out = "; resuming=holdfast.Resuming(strict=False) leaves that out"
+        return f"{self}{'' if self.reshaped else way_out}"
+
+    def __str__(self) -> str:
+        parts = [("not in it: ", self.missing), ("not expected: ", self.unexpected),
+                 ("different: ", self.reshaped)]
+        return "; ".join(what + _few(names) for what, names in parts if names)
+
+
+def _few(names: list[str]) -> str:
+    text = ", ".join(names[:_NAMED])
+    return text if len(names) <= _NAMED else f"{text} and {len(names) - _NAMED} more"

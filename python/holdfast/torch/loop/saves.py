@@ -1,0 +1,204 @@
+"""Begins saves, and settles each of them before training changes the tensors.
+
+The engine copies the tensors of a save in the background. Settling a save means: wait until the
+copy is complete, and find out whether a tensor was written to while it was copied. Such a save is
+torn: all ranks drop it, and it is made again at the next step. Training settles a save before
+the next update. If no update comes for a while, a background thread does (settle_thread.py).
+"""
+
+import contextlib
+import logging
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import _native
+from holdfast.torch.loop.cuda_stream import current_stream
+from holdfast.torch.loop.job import log_messages
+from holdfast.torch.state.capture import Captured
+from holdfast.torch.state.ddp_buckets import BucketOrders
+from holdfast.torch.state.diverged_replicas import Divergence, divergence_warning
+from holdfast.torch.state.training_state import TrainingState
+
+_log = logging.getLogger("holdfast")
+
+
+class Saves:
+    """The saves of one Checkpointer. The lock is for the thread that settles in the background."""
+
+    def __init__(self, job: _native.Job, state: TrainingState, buckets: BucketOrders) -> None:
+        self.job: _native.Job | None = job  # None once the Checkpointer is closed
+        self.is_attached = False  # whether the engine knows the tensors
+        self.handle: _native.SaveHandle | None = None  # the newest save
+        self.is_unsettled = False  # whether the newest save must be settled
+        self.stalled = 0.0  # seconds that training has waited
+        self._state = state
+        self._buckets = buckets
+        self._lock = threading.RLock()
+        self._captured: Captured | None = None  # what the unsettled save holds
+        self._stream = 0  # the CUDA stream of the newest save
+        self._settles_at_once = False  # after a write that torch did not count
+
+    def live_job(self) -> _native.Job:
+        """The job; ValueError if the Checkpointer is closed."""
+        if self.job is None:
+            raise ValueError("Checkpointer: closed; expected a call before close()")
+        return self.job
+
+    def attach(self) -> None:
+        """Makes the tensors of the model and its optimizers known to the engine."""
+        def describe_again(found: list[Divergence]) -> _native.Pieces:
+            self._mark_diverged(found)
+            return self._state.tensor_pieces()
+
+        self.live_job().attach(self._state.tensor_pieces(), current_stream(), describe_again)
+        self.is_attached = True
+
+    def attach_all(self) -> None:
+        """Makes all that will be saved known to the engine, and refuses what cannot be stored.
+
+        Called after the first update, which makes the slots of the optimizer, so that the first
+        save takes no longer than the others.
+        """
+        start = time.perf_counter()
+        self.settle()
+        captured = self._state.capture()
+        self._objects_of(captured)
+        self.live_job().attach(captured.pieces, current_stream(), self._capture_again(captured))
+        self.is_attached = True
+        self.stalled += time.perf_counter() - start
+
+    def begin(self, step: int, loss: float | None, *,
+              with_gradients: bool = False) -> _native.SaveHandle:
+        """Begins a save. The tensors may not change before the next settle()."""
+        start = time.perf_counter()
+        with self._lock:
+            self.handle = self._begin(step, loss, with_gradients)
+        self.stalled += time.perf_counter() - start
+        return self.handle
+
+    def settle(self, timeout: float | None = None) -> None:
+        """Returns when the copies of the newest save are complete and checked."""
+        if not self.is_unsettled or self.job is None:
+            return
+        start = time.perf_counter()
+        with self._lock:
+            if self.is_unsettled:
+                self._settle(current_stream(), timeout)
+        self.stalled += time.perf_counter() - start
+
+    def settle_if_copied(self) -> None:
+        """Settles a save whose copy is complete. Called by the background thread.
+
+        Also logs the job's messages, because training may be waiting for other ranks and hold
+        the lock meanwhile.
+        """
+        if (job := self.job) is not None:
+            log_messages(job)
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if self.is_unsettled and self.handle is not None and self.handle.is_captured:
+                self._settle(self._stream, None)
+        finally:
+            self._lock.release()
+
+    def wait_until_done(self) -> None:
+        """Waits for the newest save, so that a resume finds it.
+
+        Ignores a failure of that save, which is reported elsewhere.
+        """
+        self.settle()
+        if self.handle is not None:
+            with contextlib.suppress(Exception):
+                self.handle.durable()
+
+    def _begin(self, step: int, loss: float | None, with_gradients: bool) -> _native.SaveHandle:
+        self.is_unsettled = True  # has settle() ask the job about writes that it saw late
+        self.settle()
+        job = self.live_job()
+        log_messages(job)
+        if not self.is_attached:
+            self.attach()
+        captured = self._state.capture(with_gradients=with_gradients)
+        self._stream = current_stream()
+
+        def make_objects() -> tuple[dict[str, Any], dict[str, Any]]:
+            """Called by the job while it copies the tensors."""
+            self._captured, self.is_unsettled = captured, True
+            if job.may_tear():
+                captured.watch()
+            return self._objects_of(captured)
+
+        handle = job.save(step, captured.pieces, captured.owners,
+                          {} if loss is None else {"loss": loss}, self._state.parallel,
+                          make_objects, self._stream, self._capture_again(captured))
+        if self._settles_at_once and job.may_tear():
+            self._settle(self._stream, None)
+        return handle
+
+    def _objects_of(self, captured: Captured) -> tuple[dict[str, Any], dict[str, Any]]:
+        self._state.add_plain_values(captured)
+        captured.objects["buckets"] = self._buckets.state()
+        return captured.objects, captured.rank_objects
+
+    def _settle(self, stream: int, timeout: float | None) -> None:
+        changed = [] if self._captured is None else self._captured.changed()
+        torn = self.live_job().settle(changed, stream, timeout)
+        # Not reached if the wait was interrupted: then the save is still unsettled.
+        self.is_unsettled, self._captured = False, None
+        if torn:
+            self._note_torn(torn, changed)
+
+    def _note_torn(self, torn: list[str], changed: list[str]) -> None:
+        """Copies tensors earlier from now on: those that torch saw written to, or else all."""
+        more = f" ({len(torn) - 1} more)" if len(torn) > 1 else ""
+        if set(torn) <= set(changed):
+            self._state.copy_at_once(torn)
+            _log.warning("%s was written to between two updates: saved again, and copied at "
+                         "once from now on%s", torn[0], more)
+        else:
+            self._settles_at_once = True
+            _log.warning("%s was written to between two updates in a way that torch does not "
+                         "count (.data)%s: saved again, and from now on every save waits until "
+                         "all tensors are copied", torn[0], more)
+
+    def _capture_again(self, captured: Captured) -> Callable[[list[Divergence]], _native.Pieces]:
+        """What the engine calls when it finds that replicas of a save have diverged."""
+        def capture_again(found: list[Divergence]) -> _native.Pieces:
+            self._mark_diverged(found)
+            again = self._state.capture()
+            captured.pieces, captured.watched = again.pieces, again.watched
+            captured.objects, captured.rank_objects = again.objects, again.rank_objects
+            captured.owners.extend(again.owners)  # this very list keeps the tensors alive
+            return captured.pieces
+
+        return capture_again
+
+    def _mark_diverged(self, found: list[Divergence]) -> None:
+        self._state.mark_diverged(found)
+        _log.warning("%s", divergence_warning(found))
+
+
+class Save:
+    """A save that save() began. Only the thread that trains may wait for it."""
+
+    def __init__(self, saves: Saves, handle: _native.SaveHandle) -> None:
+        self._saves = saves
+        self._handle = handle
+
+    @property
+    def is_done(self) -> bool:
+        """True if the save is durable, or has failed."""
+        return self._handle.is_done
+
+    def captured(self, timeout: float | None = None) -> None:
+        """Waits until the tensors may change again."""
+        self._saves.settle(timeout)
+        self._handle.captured(timeout)
+
+    def durable(self, timeout: float | None = None) -> _native.Durable:
+        """Waits until no crash can lose the save; raises the error that it failed with."""
+        self._saves.settle(timeout)  # a save that nobody settles is never committed
+        return self._handle.durable(timeout)

@@ -1,0 +1,73 @@
+"""Replicas that diverged: tensors that ranks were to hold alike, and do not (local SGD, a fault).
+
+A checkpoint would have some of them from one rank and some from another. So each rank saves its
+own. For tensors that are cut over ranks, of which no rank holds all, the first ranks that hold
+the parts save them.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Self
+
+from holdfast import _native
+
+# (name, a rank, a rank whose values differ from it, whether ranks hold the whole tensor,
+# whether no rank before this one holds the same part)
+Divergence = tuple[str, int, int, bool, bool]
+
+
+class DivergedReplicas:
+    """The names of the tensors whose replicas are known to have diverged."""
+
+    def __init__(self) -> None:
+        self.own: set[str] = set()  # each rank saves its own
+        self.first: set[str] = set()  # the first rank with a part saves it
+        self.elsewhere: set[str] = set()  # those of `first` that this rank does not save
+
+    @classmethod
+    def of(cls, found: _native.Looked) -> Self:
+        """The replicas that had diverged in a checkpoint.
+
+        `elsewhere` is empty: the next save finds out again which rank is the first.
+        """
+        diverged = cls()
+        saved = found.objects.get("parted") or {}
+        diverged.own = set(saved.get("own", ()))
+        diverged.first = set(saved.get("first", ()))
+        return diverged
+
+    def add(self, found: Iterable[Divergence]) -> None:
+        """Adds tensors whose replicas the engine has seen to differ."""
+        for name, _, _, is_whole, is_first in found:
+            (self.own if is_whole else self.first).add(name)
+            if not is_whole and not is_first:
+                self.elsewhere.add(name)
+
+    def state(self) -> dict[str, list[str]]:
+        """What a checkpoint keeps of it; the same on all ranks."""
+        return {"own": sorted(self.own), "first": sorted(self.first)}
+
+    def sentences(self, ranks: int, world: int) -> list[str]:
+        """What is not as it was when `ranks` ranks saved, now that there are `world` ranks."""
+        lines = []
+        if self.own and ranks != world:
+            lines.append(f"{_some(self.own)}: each of {ranks} ranks had its own, and there are "
+                         f"{world}: rank r has that of rank r modulo {ranks}")
+        if self.first:
+            lines.append(f"{_some(self.first)}: copies of the parts differed, and all ranks have "
+                         "those of the first ranks that held them")
+        return lines
+
+
+def divergence_warning(found: list[Any]) -> str:
+    """One sentence about tensors whose replicas differ."""
+    name, rank, other, is_whole, _ = found[0]
+    more = f" ({len(found) - 1} more tensors differ)" if len(found) > 1 else ""
+    saved = "each rank's own are saved" if is_whole else "those of the first ranks are saved"
+    return (f"{name}: rank {rank} and rank {other} hold it with different values{more}: {saved} "
+            "from now on; if they are parts of one tensor, give a rule that says how it is cut: "
+            f'layout=holdfast.Layout(rules={{"{name}": ...}})')
+
+
+def _some(names: set[str]) -> str:
+    first = min(names)
+    return first if len(names) == 1 else f"{first} and {len(names) - 1} more"

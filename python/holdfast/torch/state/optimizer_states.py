@@ -1,0 +1,115 @@
+"""The states and groups of optimizers, by the names of the parameters that they belong to."""
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from holdfast.torch.state.change_detection import ChangeDetector
+from holdfast.torch.state.module_names import Entry
+from holdfast.torch.state.param_groups import Place, has_global_state
+from holdfast.torch.values.dotted_names import join
+
+
+class OptimizerStates:
+    """Several optimizers by key; the key is "" if there is one, or a list of them.
+
+    `entry_of` finds the model's entry of a parameter that an optimizer has.
+    """
+
+    def __init__(self, keyed: list[tuple[str, Optimizer]],
+                 entry_of: Callable[[torch.Tensor], Entry | None]) -> None:
+        self.keyed = keyed
+        self._find = entry_of
+        self._group_names: dict[int, tuple[list[torch.Tensor], list[str]]] = {}
+
+    def entry_of(self, parameter: torch.Tensor) -> Entry:
+        """The model's entry of the parameter; ValueError if the model does not have it."""
+        entry = self._find(parameter)
+        if entry is None:
+            raise ValueError(f"optimizer: has a parameter of shape {tuple(parameter.shape)} that "
+                             "the model does not have; expected the optimizer made after the "
+                             "model was wrapped")
+        return entry
+
+    def states(self) -> Iterator[tuple[str, Entry, dict[Any, Any]]]:
+        """(what names of its slots begin with, entry, state) of every parameter with a state."""
+        for key, optimizer in self.keyed:
+            for parameter, state in optimizer.state.items():
+                if isinstance(parameter, torch.Tensor):
+                    entry = self.entry_of(parameter)
+                    yield slot_prefix(key, entry), entry, state
+
+    def named_groups(self) -> Iterator[tuple[str, dict[str, Any], list[str]]]:
+        """(key of the optimizer, group, slot prefixes of its parameters) of all groups."""
+        for key, optimizer in self.keyed:
+            for group in optimizer.param_groups:
+                yield key, group, self._prefixes_in(key, group)
+
+    def places(self) -> dict[str, Place]:
+        """The place of each parameter's slots, by slot prefix; one for each name of a parameter."""
+        places: dict[str, Place] = {}
+        for key, optimizer in self.keyed:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    entry = self.entry_of(parameter)
+                    for prefix in slot_prefixes(key, entry):
+                        places[prefix] = (entry, optimizer, group)
+        return places
+
+    def slot_aliases(self, name: str, entry: Entry) -> tuple[str, ...]:
+        """The other names of a slot whose parameter has several names."""
+        for key, _ in self.keyed if entry.aliases else ():
+            first, *others = slot_prefixes(key, entry)
+            if name.startswith(first + "."):
+                return tuple(other + name.removeprefix(first) for other in others)
+        return ()
+
+    def check(self) -> None:
+        """TypeError or ValueError for optimizers that cannot be saved."""
+        taken: set[str] = set()
+        for key, optimizer in self.keyed:
+            if type(optimizer).__name__ == "ZeroRedundancyOptimizer":
+                raise TypeError("optimizer: a ZeroRedundancyOptimizer; expected fully_shard()")
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    prefix = slot_prefix(key, self.entry_of(parameter))
+                    if prefix in taken:
+                        raise ValueError(f"{prefix}: in two optimizers; expected them by name: "
+                                         'optimizer={"a": ..., "b": ...}')
+                    taken.add(prefix)
+
+    def expect_unchanged(self, detector: ChangeDetector) -> None:
+        """Has the detector notice when a parameter gets or loses its state."""
+        for _, optimizer in self.keyed:
+            detector.expect_attribute(optimizer, "state")
+            if has_global_state(optimizer):
+                parameters = [k for k in optimizer.state if isinstance(k, torch.Tensor)]
+                detector.expect_items(optimizer.state, parameters)
+            else:
+                detector.expect_values(optimizer.state)
+
+    def forget(self) -> None:
+        """Lets go of parameters that may have been replaced."""
+        self._group_names = {}
+
+    def _prefixes_in(self, key: str, group: dict[str, Any]) -> list[str]:
+        parameters = group["params"]
+        seen, names = self._group_names.get(id(group), ([], []))
+        if len(seen) != len(parameters) or not all(map(operator.is_, seen, parameters)):
+            names = [slot_prefix(key, self.entry_of(p)) for p in parameters]
+            self._group_names[id(group)] = (list(parameters), names)
+        return names
+
+
+def slot_prefix(key: str, entry: Entry) -> str:
+    """What names of a parameter's slots begin with: "optimizer.<parameter>"."""
+    return join("optimizer", key, entry.name.removeprefix("model."))
+
+
+def slot_prefixes(key: str, entry: Entry) -> list[str]:
+    """The same for all names that the parameter has."""
+    return [join("optimizer", key, name.removeprefix("model."))
+            for name in (entry.name, *entry.aliases)]

@@ -1,0 +1,158 @@
+"""Objects with a state_dict (schedulers, scalers, averages, loaders) in a checkpoint.
+
+Their plain values become a tree of objects, and their tensors pieces named by key and path. On
+the way back, memory is allocated for the tensors and filled, and load_state_dict() gets the whole:
+
+    tree, pieces = stateful.capture()
+    pieces = stateful.allocate(tree, saved)   # in another process; then fill the pieces
+    stateful.load()
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.amp.grad_scaler import GradScaler
+from torch.distributed.tensor import DTensor
+
+from holdfast.torch.state.piece import Piece, piece_of
+from holdfast.torch.values.boxes import Rule, part_by_rule, rule_for
+from holdfast.torch.values.dtypes import SavedTensor
+from holdfast.torch.values.trees import memory_of, pack, tensor_names_in, unpack
+
+
+class Stateful:
+    """One object with state_dict() and load_state_dict(), known by its key."""
+
+    def __init__(self, key: str, thing: Any, rules: Mapping[str, Rule] | None = None) -> None:
+        for method in ("state_dict", "load_state_dict"):
+            if not callable(getattr(thing, method, None)):
+                raise TypeError(f"{key}: a {class_name(thing)} without {method}(); expected an "
+                                "object with state_dict() and load_state_dict()")
+        self.key = key
+        self._thing = thing
+        self._rules = dict(rules or {})
+        self._known: dict[str, tuple[tuple[Any, ...] | None, Piece | None]] = {}
+        self._allocated: tuple[Any, dict[str, torch.Tensor]] | None = None
+
+    def capture(self) -> tuple[Any, list[Piece]]:
+        """The object's plain values and its tensors as they are now. Nothing is copied."""
+        packed = pack(_state_of(self._thing), self.key)
+        return packed.tree, self._pieces(packed.tensors)
+
+    def allocate(self, tree: Any, saved: Mapping[str, SavedTensor]) -> list[Piece]:
+        """Memory for the tensors of a captured tree, as pieces to fill.
+
+        A tensor that the object has as a DTensor becomes a DTensor that is cut alike. ValueError
+        names a tensor that is not in the checkpoint.
+        """
+        live = pack(_state_of(self._thing), self.key).tensors
+        tensors: dict[str, torch.Tensor] = {}
+        for name in tensor_names_in(tree):
+            if name not in saved:
+                raise ValueError(f"{name}: not in the checkpoint; expected it, as {self.key} "
+                                 "names it")
+            tensors[name] = self._empty_tensor(name, saved[name], live.get(name))
+        self._allocated = (tree, tensors)
+        return self._pieces(tensors)
+
+    def load(self) -> None:
+        """Gives the object its state, after the pieces of allocate() are filled."""
+        if self._allocated is None:
+            raise ValueError(f"{self.key}: nothing to load; expected allocate() first")
+        tree, tensors = self._allocated
+        self._allocated, self._known = None, {}
+        _load_into(self._thing, unpack(tree, tensors))
+
+    def _pieces(self, tensors: Mapping[str, torch.Tensor]) -> list[Piece]:
+        # Only the tensors of this call are remembered: others would be kept alive.
+        self._known = {name: self._known_piece(name, tensor) for name, tensor in tensors.items()}
+        return [piece for _, piece in self._known.values() if piece is not None]
+
+    def _known_piece(self, name: str,
+                     tensor: torch.Tensor) -> tuple[tuple[Any, ...], Piece | None]:
+        """The tensor's memory, and the piece of the last call if that memory is the same."""
+        memory = memory_of(tensor)
+        known, piece = self._known.get(name, (None, None))
+        return memory, piece if memory == known else piece_of(name, tensor, self._rules)
+
+    def _empty_tensor(self, name: str, info: SavedTensor,
+                      live: torch.Tensor | None) -> torch.Tensor:
+        if isinstance(live, DTensor) and tuple(live.shape) == info.shape:
+            return torch.empty_like(live, dtype=info.dtype, requires_grad=False)
+        rule = rule_for(name, self._rules)
+        shape = info.shape
+        if rule is not None:
+            shape = tuple(part_by_rule(shape, rule, name, is_whole=True).box.shape)
+        return torch.empty(shape, dtype=info.dtype)
+
+
+class StatefulGroup:
+    """Several objects with a state_dict, by name, that are saved as one object."""
+
+    def __init__(self, key: str, members: Mapping[str, Any]) -> None:
+        for name, member in members.items():
+            Stateful(f"{key}.{name}", member)  # refuses an object without a state_dict
+        self._key = key
+        self.members = dict(members)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The states of all members, by name."""
+        return {name: _state_of(member) for name, member in self.members.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Gives each member its own state."""
+        if state.keys() != self.members.keys():
+            raise ValueError(f"{self._key}: {', '.join(state)} were saved; expected "
+                             f"{', '.join(self.members)}")
+        for name, member in self.members.items():
+            _load_into(member, state[name])
+
+
+def as_one_stateful(key: str, given: Any) -> Any:
+    """The object itself; a list or dict of objects becomes a StatefulGroup."""
+    if isinstance(given, (list, tuple)):
+        return StatefulGroup(key, {str(k): member for k, member in enumerate(given)})
+    if isinstance(given, Mapping) and not hasattr(given, "state_dict"):
+        return StatefulGroup(key, {str(name): member for name, member in given.items()})
+    return given
+
+
+def class_names(thing: Any) -> dict[str, str]:
+    """The class name of an object, or those of the members of a group, by name.
+
+    Every module is called "module": wrappers and FSDP change its class, and the names of its
+    tensors tell more.
+    """
+    members = thing.members if isinstance(thing, StatefulGroup) else {"": thing}
+    return {name: "module" if isinstance(one, nn.Module) else class_name(one)
+            for name, one in members.items()}
+
+
+def class_name(thing: Any) -> str:
+    """The class of an object with its module, for messages."""
+    return f"{type(thing).__module__}.{type(thing).__qualname__}"
+
+
+def _state_of(thing: Any) -> Any:
+    """The object's state_dict; for a GradScaler, one that does not wait for the GPU."""
+    if not isinstance(thing, GradScaler) or getattr(thing, "_scale", None) is None:
+        return thing.state_dict()
+    return {  # its own state_dict() would read two numbers from the GPU and wait for them
+        "scale": thing._scale,
+        "growth_factor": thing._growth_factor,
+        "backoff_factor": thing._backoff_factor,
+        "growth_interval": thing._growth_interval,
+        "_growth_tracker": thing._growth_tracker,
+    }
+
+
+def _load_into(thing: Any, state: Any) -> None:
+    if isinstance(thing, GradScaler):
+        state = {key: _number(value) for key, value in state.items()}
+    thing.load_state_dict(state)
+
+
+def _number(value: Any) -> Any:
+    return value.item() if isinstance(value, torch.Tensor) else value

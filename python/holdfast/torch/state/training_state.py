@@ -1,0 +1,381 @@
+"""All that a checkpoint of a training process holds: how it is gathered, and how it comes back.
+
+Tensors are pieces (tensor_state.py). The rest is plain objects, in two trees: one of rank 0, for
+all ranks, and one of each rank, with what is its own: generators, the options of the parameters
+that it holds, the extra state of its modules, the position of a loader that differs by rank, and
+the values of objects on all ranks but rank 0, which may differ from rank 0's (rank_values.py).
+"""
+
+import contextlib
+import weakref
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from holdfast import _native
+from holdfast.options import Layout
+from holdfast.torch.data.base_loader import Loader
+from holdfast.torch.state import ddp_comm_hooks, gradients
+from holdfast.torch.state.capture import Captured, TensorCapture
+from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
+from holdfast.torch.state.extra_state import ExtraState, differing_extra_states, extra_state_names
+from holdfast.torch.state.module_names import by_key
+from holdfast.torch.state.param_groups import merge_optimizer_objects
+from holdfast.torch.state.piece import Piece
+from holdfast.torch.state.stateful import Stateful
+from holdfast.torch.state.stateful_objects import StatefulObjects, is_internal, name_a_few
+from holdfast.torch.state.tensor_state import Models, Optimizers, TensorState
+from holdfast.torch.values import generators as random_generators
+from holdfast.torch.values.dotted_names import own_name, plain_name
+from holdfast.torch.values.dtypes import SavedTensor
+from holdfast.torch.values.generators import is_generator
+
+FORMAT = 1  # the version of what a checkpoint keeps as objects
+
+
+class TrainingState:
+    """The state of this process, as a Checkpointer was given it."""
+
+    def __init__(
+        self,
+        model: Models,
+        optimizer: Optimizers | None,
+        objects: Mapping[str, Any],
+        data: Any,
+        layout: Layout,
+    ) -> None:
+        several = dist.is_available() and dist.is_initialized()
+        self._group = layout.group
+        self._rank = dist.get_rank(layout.group) if several else 0
+        self._world = dist.get_world_size(layout.group) if several else 1
+        self.models = [one for _, one in by_key(model)]
+        keyed = [] if optimizer is None else by_key(optimizer)
+        self.optimizers = [one for _, one in keyed]
+        self._tensors = TensorState(model, optimizer, names=layout.names, rules=layout.rules)
+        self._capture = TensorCapture(self._tensors.pieces, self._tensors.ddp_group, self._rank)
+        self._extra = ExtraState(model, layout.names)
+        self._data = data
+        self._generators = {name: one for name, one in objects.items() if is_generator(one)}
+        others = {name: one for name, one in objects.items() if not is_generator(one)}
+        self._objects = StatefulObjects(model, keyed, others, data, layout.rules or {}, self._rank,
+                                        self._world)
+        # Done here because it is slow the first time.
+        random_generators.capture(self._generators)
+        self._notes: dict[str, str] = {}  # why what is restored may not be exactly right
+        self._pending: Stateful | None = None  # gradients that are being restored
+        self.parallel = f"{self._world} ranks"
+        _forget_tensors_on_load(self)
+
+    # Saving
+
+    def tensor_pieces(self) -> _native.Pieces:
+        """What this rank saves of the model and its optimizers, as the engine takes it."""
+        return self._capture.capture().pieces
+
+    def capture(self, *, with_gradients: bool = False) -> Captured:
+        """All tensors, and the objects that may hold tensors. Nothing is copied yet.
+
+        `with_gradients` adds the gradients that wait for an update.
+        """
+        captured = self._capture.capture()
+        others = self._capture_objects(captured)
+        own = captured.rank_objects
+        if self._extra.all_names:
+            own["extra"], pieces = self._extra.capture()
+            others += [(piece, True) for piece in pieces if self._capture.saves(piece)]
+        if with_gradients:
+            own[gradients.KEY], pieces = Stateful(gradients.KEY, self._gradients()).capture()
+            others += [(piece, True) for piece in pieces]
+        if others:
+            self._capture.add(captured, others, self._name_of_object_tensor)
+        if with_gradients:
+            self._capture.forget_objects()  # else gradients stay in memory until the next save
+        return captured
+
+    def _capture_objects(self, captured: Captured) -> list[tuple[Piece, bool]]:
+        """Adds the plain values of objects; returns their tensors, and whether they are own."""
+        others: list[tuple[Piece, bool]] = []
+        for one in self._objects.to_save:
+            tree, pieces = one.capture()
+            is_own = self._objects.is_rank_own(one)
+            if is_internal(one.key) and not tree:
+                continue
+            if not is_own:
+                captured.objects.setdefault("things", {})[one.key] = tree
+            if is_own or self._objects.saves_own_values(one):
+                captured.rank_objects.setdefault("things", {})[one.key] = tree
+            others += [(piece, is_own) for piece in pieces if self._capture.saves(piece)]
+        return others
+
+    def _gradients(self) -> gradients.Gradients:
+        return gradients.Gradients({entry.name: entry.kept for entry in self._tensors.entries
+                                    if entry.is_parameter}, self.models)
+
+    def add_plain_values(self, captured: Captured) -> None:
+        """Adds what holds no tensors. Called while the tensors are already being copied."""
+        captured.objects["format"] = FORMAT
+        captured.objects["parted"] = self._capture.diverged.state()
+        captured.objects.update(self._objects.kinds())
+        captured.rank_objects["optimizer"] = self._tensors.objects(looked=True)
+        captured.rank_objects["generators"] = random_generators.capture(self._generators)
+        loader = self._objects.foreign_loader
+        if loader is not None:
+            loader.stop_restoring()
+            captured.rank_objects["data draws"] = loader.draws
+
+    def copy_at_once(self, names: Iterable[str]) -> None:
+        """From now on, save() itself copies these tensors: something writes to them later."""
+        self._capture.copy_at_once(names)
+
+    def mark_diverged(self, found: Iterable[Divergence]) -> None:
+        """From now on, these tensors, which ranks were to hold alike, are each rank's own."""
+        self._capture.mark_diverged(found)
+
+    def forget(self) -> None:
+        """Lets go of tensors that may have been replaced, so that their memory can be freed."""
+        self._capture.forget()
+        self._tensors.forget()
+
+    def owns(self, optimizer: torch.optim.Optimizer) -> bool:
+        """True if the optimizer updates parameters that are saved here.
+
+        The first parameter of each group decides.
+        """
+        return any(self._tensors.has(parameter) for group in optimizer.param_groups
+                   for parameter in group["params"][:1])
+
+    # Comparing with a checkpoint
+
+    def load_diverged(self, found: _native.Looked) -> None:
+        """Tensors that were each rank's own in the checkpoint are each rank's own here, too."""
+        several = self._world > 1
+        self._capture.diverged = DivergedReplicas.of(found) if several else DivergedReplicas()
+        self._capture.forget()
+
+    def inexact_replicas(self, found: _native.Looked) -> list[str]:
+        """Sentences about tensors of which a rank gets what another rank had."""
+        return DivergedReplicas.of(found).sentences(len(found.rank_objects), self._world)
+
+    def expected(self, found: _native.Looked | None = None) -> dict[str, SavedTensor]:
+        """The parameters and buffers of the model, which a checkpoint of it must have.
+
+        Given a checkpoint, a buffer has the shape that it has there, if its module loads it so.
+        """
+        reshaped = {} if found is None else self._tensors.reshaped(self._saved_for_me(found))
+        return {self._capture.saved_name(piece): reshaped.get(
+                    piece.name, SavedTensor(piece.tensor.dtype, tuple(piece.shape)))
+                for piece in self._tensors.pieces() if piece.kind in ("parameter", "buffer")}
+
+    def has_any(self, found: _native.Looked) -> bool:
+        """True if the checkpoint has a parameter or buffer of some rank. A collective call."""
+        saved = {plain_name(name) for name in _saved_tensors(found)}
+        wanted = {plain_name(name) for name in self.expected()}
+        return any(self.all_ranks(not wanted or bool(saved & wanted)))
+
+    def known_names(self) -> set[str]:
+        """Names of tensors, and what names of tensors begin with: parameters, objects."""
+        names = {name for entry in self._tensors.entries for name in (entry.name, *entry.aliases)}
+        names |= {one.key for one in self._objects.without_hooks}
+        names |= {ddp_comm_hooks.KEY, gradients.KEY}
+        return names | self._tensors.slot_prefixes() | self._extra.all_names
+
+    @property
+    def object_keys(self) -> set[str]:
+        """The keys of the objects that the Checkpointer was given."""
+        return self._objects.keys
+
+    def missing_extra(self, found: _native.Looked) -> list[str]:
+        """Names of extra state of modules that the checkpoint does not have."""
+        return sorted(self._extra.names - set(saved_extra_names(found)))
+
+    def other_kinds(self, found: _native.Looked) -> list[str]:
+        """Sentences about optimizers and objects of another class than in the checkpoint."""
+        return [*self._objects.other_optimizers(found),
+                *self._objects.other_objects(found).values()]
+
+    def all_ranks(self, value: Any) -> list[Any]:
+        """The values that all ranks pass, by rank. A collective call."""
+        if self._world == 1:
+            return [value]
+        values: list[Any] = [None] * self._world
+        dist.all_gather_object(values, value, self._group)
+        return values
+
+    # Restoring
+
+    def allocate(self, found: _native.Looked) -> list[_native.HeldPiece]:
+        """Memory for all that is in the checkpoint, as pieces to fill."""
+        saved, mine = _saved_tensors(found), self._saved_for_me(found)
+        ranks = len(found.rank_objects)
+        self._notes, self._objects.notes = {}, {}
+        to_fill = []
+        for one in self._objects.to_restore:
+            tree = self._objects.saved_tree(one, found)
+            if tree is None:
+                continue
+            for piece in one.allocate(tree, mine):
+                copies = "own" if self._objects.is_rank_own(one) else piece.copies
+                to_fill.append((piece, self._name_in(piece.name, copies, saved, ranks)))
+        tree = self._gradient_tree(found)
+        self._pending = None if tree is None else Stateful(gradients.KEY, self._gradients())
+        if self._pending is not None:
+            to_fill += [(piece, self._name_in(piece.name, "own", saved, ranks))
+                        for piece in self._pending.allocate(tree, mine)]
+        self._allocate_slots(found, mine)  # after all that may fail: it changes the optimizers
+        for piece in self._tensors.pieces():
+            name = self._name_in(piece.name, piece.copies, saved, ranks)
+            if name in saved:
+                to_fill.append((piece, name))
+        if ranks != self._world:
+            self._note_own([piece.name for piece, name in to_fill if name != piece.name], found)
+        extra = self._extra.allocate(self._rank, _extra_trees(found), saved)
+        to_fill += [(piece, piece.name) for piece in extra]
+        return [self._capture.describe(piece, name) for piece, name in to_fill]
+
+    def _allocate_slots(self, found: _native.Looked, mine: Mapping[str, SavedTensor]) -> None:
+        objects = None
+        if not self._objects.other_optimizers(found):
+            objects = self._optimizer_objects(found)
+            self._tensors.check_options(objects)
+        self._tensors.reshape(mine)
+        if objects is not None:
+            self._tensors.allocate_slots(mine, objects)
+
+    def _note_own(self, tensors: list[str], found: _native.Looked) -> None:
+        """On another number of ranks, a rank gets what was the own of some other rank."""
+        names = [*tensors, *differing_extra_states(_extra_trees(found))]
+        if names:
+            self._notes["own"] = (f"{name_a_few(names)}: each of {len(found.rank_objects)} ranks "
+                                  "had its own, and those of one of them are taken")
+
+    def load(self, found: _native.Looked) -> None:
+        """Gives the objects what was saved of them; the tensors are filled already."""
+        self._tensors.forget_gradients()
+        if self.optimizers and not self._objects.other_optimizers(found):
+            objects = self._optimizer_objects(found)
+            self._tensors.load_objects(objects)
+            self._tensors.remove_unsaved(self._saved_for_me(found), objects)
+        for one in self._objects.without_hooks:
+            if self._objects.saved_tree(one, found) is not None:
+                one.load()
+        self._extra.load()
+        if self._extra.not_loaded:
+            self._notes["extra"] = (f"{name_a_few(self._extra.not_loaded)}: from a state_dict of "
+                                    "the module's own, which did not load it from the checkpoint")
+
+    def load_gradients(self) -> None:
+        """Restores gradients that waited for an update. Last: DDP rebuilds buckets without any."""
+        if self._pending is not None:
+            self._pending.load()
+            self._pending = None
+
+    def inexact_gradients(self, found: _native.Looked) -> list[str]:
+        """Sentences about gradients that waited for an update then, and were not restored."""
+        trees = [own.get(gradients.KEY) for own in found.rank_objects]
+        lines = {line for tree in trees if tree is not None for line in tree["lost"]}
+        if any(trees) and len(trees) != self._world:
+            lines = {f"gradients of {len(trees)} ranks, and there are {self._world}"}
+        return [f"saved in the middle of an update, without {line}" for line in sorted(lines)]
+
+    def _gradient_tree(self, found: _native.Looked) -> Any:
+        if len(found.rank_objects) != self._world:
+            return None
+        return found.rank_objects[self._rank].get(gradients.KEY)
+
+    def restore_generators(self, found: _native.Looked, inexact: list[str]) -> None:
+        """Restores the random generators, now or when the loader's iterator exists.
+
+        Making that iterator draws from the generators. The communication hooks get their state
+        here, too: DDP rebuilt its buckets just now, in a pass that its hooks have seen. Adds to
+        `inexact` why the run may differ in bits from now on.
+        """
+        self._restore_comm_hooks(found)
+        inexact += [*self._objects.notes.values(), *self._notes.values()]
+        if len(found.rank_objects) != self._world:
+            inexact.append(f"generators: of {len(found.rank_objects)} ranks, and there "
+                           f"are {self._world}: they go on as they are")
+            return
+        own = found.rank_objects[self._rank]
+
+        def restore() -> None:
+            lines = random_generators.restore(own["generators"], self._generators)
+            inexact.extend(line for line in lines if line not in inexact)
+
+        loader = self._objects.foreign_loader
+        if isinstance(self._data, Loader):
+            self._data.after_iter = restore
+        elif loader is None:
+            restore()
+        else:
+            inexact += loader.resumed(restore, own.get("data draws"))
+
+    def _restore_comm_hooks(self, found: _native.Looked) -> None:
+        hooks = self._objects.hooks_stateful
+        if self._objects.saved_tree(hooks, found) is not None:
+            hooks.load()
+        if unsaved := self._objects.comm_hooks.unsaved():
+            self._notes["unsaved"] = (f"{name_a_few(unsaved)}: belongs to a communication hook, "
+                                      "and cannot be stored; expected a state_dict() and "
+                                      "load_state_dict()")
+
+    def _optimizer_objects(self, found: _native.Looked) -> dict[str, Any]:
+        ranks = [own["optimizer"] for own in found.rank_objects]
+        merged = merge_optimizer_objects(ranks, self._rank if len(ranks) == self._world else None)
+        if merged["differ"]:
+            self._notes["optimizer"] = (
+                f"{name_a_few(merged['differ'])}: the {len(ranks)} ranks that saved had different "
+                "hyper-parameters, and those of the first are taken")
+        return merged
+
+    # Names
+
+    def _name_of_object_tensor(self, piece: Piece, is_own: bool) -> str:
+        own = piece.copies == "own" or is_own or piece.name in self._capture.diverged.own
+        return own_name(piece.name, self._rank) if own and self._world > 1 else piece.name
+
+    def _name_in(self, name: str, copies: str, saved: Mapping[str, SavedTensor],
+                 ranks: int) -> str:
+        """The checkpoint's tensor for one of this rank; where it is own, that of a like rank."""
+        own = own_name(name, self._rank % ranks)
+        if own in saved and (copies == "own" or name not in saved):
+            return own
+        return name
+
+    def _saved_for_me(self, found: _native.Looked) -> dict[str, SavedTensor]:
+        """The tensors of the checkpoint, by the names that this rank has for them."""
+        saved = _saved_tensors(found)
+        end = own_name("", self._rank % len(found.rank_objects))
+        mine = {name.removesuffix(end): info for name, info in saved.items()
+                if name.endswith(end)}
+        of_all = {name: info for name, info in saved.items() if plain_name(name) == name}
+        return {**of_all, **mine}
+
+
+def saved_extra_names(found: _native.Looked) -> list[str]:
+    """Names of the extra state of modules in a checkpoint."""
+    return extra_state_names(_extra_trees(found))
+
+
+def _forget_tensors_on_load(state: TrainingState) -> None:
+    """An optimizer that loads a state_dict replaces all its tensors: they are let go then."""
+    ref = weakref.ref(state)
+
+    def forget(optimizer: torch.optim.Optimizer) -> None:
+        live = ref()
+        if live is not None:
+            live.forget()
+
+    for one in state.optimizers:
+        with contextlib.suppress(AttributeError):  # what only looks like an optimizer has no hooks
+            one.register_load_state_dict_post_hook(forget)
+
+
+def _saved_tensors(found: _native.Looked) -> dict[str, SavedTensor]:
+    return {name: SavedTensor.of(info) for info in found.tensors
+            for name in (info.name, *info.ties)}
+
+
+def _extra_trees(found: _native.Looked) -> list[Any]:
+    return [own.get("extra", {}) for own in found.rank_objects]

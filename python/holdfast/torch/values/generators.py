@@ -1,0 +1,252 @@
+"""The random generators of a process as plain values, and how they are restored.
+
+These are Python's global generator, NumPy's (once NumPy is imported), torch's for the CPU and for
+every CUDA device (once CUDA is in use), and those that the caller names. The number of threads is
+kept with them, because a sum over many elements has other bits on another number of threads.
+"""
+
+import ctypes
+import random
+import struct
+import sys
+import warnings
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+
+from holdfast.torch.values.trees import pack, unpack
+
+_ANY_SIZE = 1 << 62
+_LOW64 = (1 << 64) - 1
+
+
+def capture(extra: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """The states of all generators, and of those in `extra` by their names.
+
+    `extra` may have the kinds that is_generator() knows; TypeError names any other.
+    """
+    numpy = _numpy()
+    return {
+        "python": _pythons.capture(),
+        "numpy": None if numpy is None else _numpys.capture(numpy),
+        "torch": _bytes(torch.default_generator.get_state()),
+        "cuda": _cudas.capture(),
+        "extra": {name: _capture_one(name, one) for name, one in (extra or {}).items()},
+        "threads": torch.get_num_threads(),
+    }
+
+
+def restore(saved: Mapping[str, Any], extra: Mapping[str, Any] | None = None) -> list[str]:
+    """Sets all generators to what was captured.
+
+    Call it after the loader's iterator exists: iter(DataLoader) draws from torch's generator.
+    Returns, and warns of, differences from the captured process that may change bits of the run.
+    ValueError for a state that a generator does not accept.
+    """
+    differences = _check_threads(saved["threads"])
+    random.setstate(_unpack_python(saved["python"]))
+    if saved["numpy"] is not None:
+        import numpy
+
+        numpy.random.set_state(unpack(saved["numpy"], {}))
+    torch.set_rng_state(_tensor(saved["torch"]))
+    differences += _restore_cuda(saved["cuda"])
+    live = dict(extra or {})
+    for name in sorted(live.keys() | saved["extra"].keys()):
+        if name in live and name in saved["extra"]:
+            _restore_one(name, live[name], saved["extra"][name])
+        else:
+            where = "the checkpoint" if name in live else "this process"
+            differences.append(f"generator {name}: not in {where}")
+    for difference in differences:
+        warnings.warn(difference, RuntimeWarning, stacklevel=2)
+    return differences
+
+
+def is_generator(one: Any) -> bool:
+    """True for torch.Generator, random.Random, numpy.random.Generator and RandomState."""
+    numpy = _numpy()
+    kinds = (torch.Generator, random.Random)
+    return isinstance(one, kinds) or (numpy is not None and isinstance(
+        one, (numpy.random.Generator, numpy.random.RandomState)))
+
+
+def _check_threads(saved: int) -> list[str]:
+    here = torch.get_num_threads()
+    if here == saved:
+        return []
+    return [f"threads: {here}, and {saved} when it was saved, so sums may differ in bits; "
+            f"expected torch.set_num_threads({saved}) or OMP_NUM_THREADS={saved}"]
+
+
+def _restore_cuda(saved: list[bytes]) -> list[str]:
+    count = torch.cuda.device_count() if saved else 0
+    for device, state in enumerate(saved[:count]):
+        torch.cuda.set_rng_state(_tensor(state), device)
+    if count < len(saved):
+        return [f"cuda: {count} devices, and {len(saved)} when it was saved"]
+    return []
+
+
+def _capture_one(name: str, one: Any) -> Any:
+    numpy = _numpy()
+    if isinstance(one, torch.Generator):
+        return ("torch", _bytes(one.get_state()))
+    if isinstance(one, random.Random):
+        return ("python", _pack_python(one.getstate()))
+    if numpy is not None and isinstance(one, numpy.random.Generator):
+        return ("numpy", _pack(one.bit_generator.state))
+    if numpy is not None and isinstance(one, numpy.random.RandomState):
+        return ("numpy legacy", _pack(one.get_state(legacy=False)))
+    raise TypeError(f"generator {name}: a {type(one).__module__}.{type(one).__qualname__}; "
+                    "expected torch.Generator, random.Random, numpy.random.Generator or "
+                    "numpy.random.RandomState")
+
+
+def _restore_one(name: str, one: Any, saved: tuple[str, Any]) -> None:
+    kind, state = saved
+    if kind != _capture_one(name, one)[0]:
+        raise ValueError(f"generator {name}: a {type(one).__qualname__}; expected the {kind} "
+                         "generator that was saved")
+    if kind == "torch":
+        one.set_state(_tensor(state))
+    elif kind == "python":
+        one.setstate(_unpack_python(state))
+    elif kind == "numpy":
+        one.bit_generator.state = unpack(state, {})
+    else:
+        one.set_state(unpack(state, {}))
+
+
+def _pack_python(state: tuple[Any, ...]) -> tuple[int, bytes, float | None]:
+    version, words, gauss = state
+    return version, struct.pack(f"<{len(words)}Q", *words), gauss
+
+
+def _unpack_python(saved: tuple[int, bytes, float | None]) -> tuple[Any, ...]:
+    version, words, gauss = saved
+    return version, struct.unpack(f"<{len(words) // 8}Q", words), gauss
+
+
+def _pack(state: Any) -> Any:
+    return pack(state, "generator", inline=_ANY_SIZE).tree
+
+
+class _GlobalPython:
+    """The state of Python's global generator, asked for only after something was drawn from it.
+
+    A draw shows in the words that the generator keeps in memory, except for a second Gaussian,
+    which it keeps apart.
+    """
+
+    def __init__(self) -> None:
+        self._words = b""  # as they were at the last capture; empty if they are not known
+        self._packed: Any = None
+
+    def capture(self) -> Any:
+        if self._words and self._words == self._words_now():
+            return self._packed
+        state = random.getstate()
+        self._packed = _pack_python(state)
+        self._words = b"" if state[2] is not None else self._known_words(state[1])
+        return self._packed
+
+    def _known_words(self, state: tuple[int, ...]) -> bytes:
+        """The words in memory, if they are laid out as expected; else none."""
+        if len(state) != 625 or sys.getsizeof(random._inst) < object.__basicsize__ + 625 * 4:
+            return b""
+        words = struct.pack("<I624I", state[-1], *state[:-1])
+        return words if words == self._words_now() else b""
+
+    @staticmethod
+    def _words_now() -> bytes:
+        """How many words are used up, and 624 words; they follow the header of the object."""
+        if random._inst.gauss_next is not None:
+            return b""
+        return ctypes.string_at(id(random._inst) + object.__basicsize__, 625 * 4)
+
+
+class _GlobalNumpy:
+    """The state of NumPy's global generator, asked for only after something was drawn from it.
+
+    Asking takes longer than for all other generators together, and most training never draws
+    from it. A draw shows in the words that the generator keeps in memory, unless a second
+    Gaussian, which it keeps apart, is still to be drawn.
+    """
+
+    def __init__(self) -> None:
+        self._source: Any = None  # the bit generator of the last capture
+        self._place = 0  # the address of its words
+        self._words = b""  # as they were at the last capture; empty if they are not known
+        self._packed: Any = None
+
+    def capture(self, numpy: Any) -> Any:
+        source = numpy.random.get_bit_generator()
+        if source is self._source and self._words and self._words == _words_at(self._place):
+            return self._packed
+        state = numpy.random.get_state(legacy=False)
+        self._source, self._packed = source, _pack(state)
+        self._place = source.ctypes.state_address
+        self._words = b"" if state.get("has_gauss") else self._known_words(state)
+        return self._packed
+
+    def _known_words(self, state: Mapping[str, Any]) -> bytes:
+        """The words in memory, if they are laid out as expected; else none."""
+        if state["bit_generator"] != "MT19937":
+            return b""
+        inner = state["state"]
+        words = inner["key"].tobytes() + struct.pack("i", inner["pos"])
+        return words if words == _words_at(self._place) else b""
+
+
+def _words_at(place: int) -> bytes:
+    """624 words of the generator, and how many of them are used up."""
+    return ctypes.string_at(place, 625 * 4)
+
+
+class _GlobalCuda:
+    """The states of the generators of all CUDA devices.
+
+    A state is the seed and the offset, 8 bytes each. Reading these two numbers takes a tenth of
+    the time of get_state(), which is called only once, to see that it agrees.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, bool] = {}  # generator: whether its state is those two numbers
+
+    def capture(self) -> list[bytes]:
+        if not torch.cuda.is_initialized():
+            return []
+        return [self._state_of(one) for one in torch.cuda.default_generators]
+
+    def _state_of(self, generator: torch.Generator) -> bytes:
+        known = self._known.get(generator)
+        if known:
+            return _seed_and_offset(generator)
+        state = _bytes(generator.get_state())
+        if known is None:
+            self._known[generator] = state == _seed_and_offset(generator)
+        return state
+
+
+def _seed_and_offset(generator: torch.Generator) -> bytes:
+    return struct.pack("<Qq", generator.initial_seed() & _LOW64, generator.get_offset())
+
+
+_pythons = _GlobalPython()
+_cudas = _GlobalCuda()
+_numpys = _GlobalNumpy()
+
+
+def _bytes(state: torch.Tensor) -> bytes:
+    return ctypes.string_at(state.data_ptr(), state.numel())
+
+
+def _tensor(state: bytes) -> torch.Tensor:
+    return torch.frombuffer(bytearray(state), dtype=torch.uint8)
+
+
+def _numpy() -> Any:
+    numpy = sys.modules.get("numpy")
+    return numpy if numpy is not None and hasattr(numpy, "random") else None
