@@ -295,7 +295,9 @@ TEST_F(RunCommandsTest, GcByAMetricThatNoStepHasRemovesNothing) {
   const std::string rule = "gc " + run_path_ + " --keep-best 1 --metric Loss";
   const Ran bare = run(rule);
   EXPECT_EQ(bare.code, 2);
-  EXPECT_EQ(bare.err, "holdfast: metric \"Loss\": no step has it, nor any other\n");
+  EXPECT_EQ(bare.err,
+            "holdfast: metric \"Loss\": no step has a metric; expected steps with this "
+            "metric\n");
   save(300, 0.5);
   const std::string left = run_path_ + "/step-00000400.00000000000000aa.tmp";
   ASSERT_OK(env_->create_folder(left));
@@ -303,7 +305,7 @@ TEST_F(RunCommandsTest, GcByAMetricThatNoStepHasRemovesNothing) {
     const Ran ran = run(line);
     EXPECT_EQ(ran.code, 2) << line;
     EXPECT_EQ(ran.err,
-              "holdfast: metric \"Loss\": no step has it, want one of: loss\n");
+              "holdfast: metric \"Loss\": no step has it; expected one of: loss\n");
     EXPECT_EQ(ran.out.empty(), !line.ends_with("--json")) << line;
   }
   EXPECT_OK(env_->info(left));
@@ -387,7 +389,7 @@ TEST_F(RunCommandsTest, EveryBadCallIsOneSentenceWithItsExitCode) {
       {"show T/nowhere", 4, "No such file"},
       {"show T/noise.bin", 1, "none of the formats"},
       {"show R@7", 4, "no step 7"},
-      {"show R@x", 2, "want a number such as 400"},
+      {"show R@x", 2, "expected a number such as 400"},
       {"verify", 2, "PATH is required"},
       {"verify T/noise.bin", 1, "none of the formats"},
       {"diff R", 2, "B is required"},
