@@ -1,4 +1,4 @@
-// The verbs that look at runs, on a real disk.
+// Tests the verbs that read runs, on a real disk.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -63,7 +63,7 @@ class RunCommandsTest : public ::testing::Test {
     ASSERT_OK(file->write_at(offset, one));
   }
 
-  // Where the tensor begins in the shard.
+  // The offset of the tensor in the shard.
   int64_t offset_of(int64_t step, const std::string& name) {
     const Json seen = json("show " + folder(step) + " --layout");
     for (const Json& tensor : seen["tensors"]) {
@@ -203,7 +203,7 @@ TEST_F(RunCommandsTest, OneFlippedBitIsLocatedToFileTensorChunkAndBytes) {
   EXPECT_EQ(damage[0]["chunk"], number);
   EXPECT_EQ(damage[0]["offset"], begin + kMiB);
   EXPECT_EQ(damage[0]["bytes"], kMiB);
-  // A fast look does not see it, and what reads the bytes does.
+  // A fast check does not find the damage, but convert reads the bytes and finds it.
   EXPECT_EQ(run("verify --fast " + run_path_).code, 0);
   EXPECT_EQ(run("convert " + run_path_ + "@200 " + root_ + "/m.pt").code, 3);
   EXPECT_EQ(env_->info(root_ + "/m.pt").error().code(), ErrorCode::kNotFound);
@@ -395,8 +395,8 @@ TEST_F(RunCommandsTest, EveryBadCallIsOneSentenceWithItsExitCode) {
       {"diff R", 2, "B is required"},
       {"diff R T/nowhere", 4, "No such file"},
       {"diff R R R", 2, "was not expected"},
-      {"gc R", 2, "no rule, want --keep-last"},
-      {"gc R --keep-last 0", 2, "--keep-last: 0, want 1 or more"},
+      {"gc R", 2, "no rule; expected --keep-last"},
+      {"gc R --keep-last 0", 2, "--keep-last: 0; expected 1 or more"},
       {"gc R --keep-last many", 2, "--keep-last"},
       {"gc R --keep-best 1", 2, "--keep-best and --metric go together"},
       {"gc R --keep-last 1 --metric loss", 2, "go together"},
