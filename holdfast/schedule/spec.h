@@ -21,7 +21,8 @@ Result<Curve> parse_curve_points(std::string_view text, std::string_view where);
 // A number, "8", or phases with their start and number, "8,30m:4,1h:1".
 Result<Workers> parse_workers(std::string_view text);
 
-// exponential, weibull[:SHAPE[,AGE]], never, once[:SHARE] or every:TIME
+// A failure model: exponential, weibull[:SHAPE[,AGE]], never, once[:SHARE] or
+// every:TIME.
 Result<FailureModel> parse_failures(std::string_view text);
 // The wall time of one failure on each line, in seconds. # begins a comment.
 Result<FailureModel> parse_trace(std::string_view text, std::string_view where);

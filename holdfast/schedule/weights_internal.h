@@ -29,8 +29,9 @@ struct Weights {
 // Computes the weights on 2n + 1 nodes. The problem must have passed check().
 Weights weigh(const Problem& problem, int64_t n);
 
-// The shortest interval that the first-order density sqrt(B / 2A) of saves has
-// anywhere.
+// The shortest interval between saves that the job needs anywhere. To the first order
+// the density of saves is sqrt(B / 2A), where A is the price of a save and B is what
+// failures cost for each second of age.
 double shortest_interval(const Problem& problem);
 
 }  // namespace holdfast

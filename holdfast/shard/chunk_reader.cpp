@@ -166,7 +166,7 @@ class GroupReader {
   const std::span<const size_t> wanted_;
   const VisitChunk& visit_;
   std::unique_ptr<File> opened_;
-  // Counts groups.
+  // How many groups were visited so far.
   size_t visited_ = 0;
   StagingRing buffers_;
   Bytes unpacked_;

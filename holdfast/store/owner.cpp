@@ -239,10 +239,10 @@ struct Owner::State {
         record(std::move(first)) {}
 
   Result<void> check() const HOLDFAST_REQUIRES(mutex);
-  Result<void> settle(const OwnerOptions& options) HOLDFAST_REQUIRES(mutex);
+  Result<void> complete_claim(const OwnerOptions& options) HOLDFAST_REQUIRES(mutex);
   // Carries out steps 3 and 4 of the protocol in the header. On failure removes the
   // claim of this process again.
-  Result<void> settle_or_take_back(const OwnerOptions& options);
+  Result<void> complete_or_remove_claim(const OwnerOptions& options);
   Result<void> write() HOLDFAST_REQUIRES(mutex);
   void remove_older() HOLDFAST_REQUIRES(mutex);
 };
@@ -285,7 +285,7 @@ void Owner::State::remove_older() {
   }
 }
 
-Result<void> Owner::State::settle(const OwnerOptions& options) {
+Result<void> Owner::State::complete_claim(const OwnerOptions& options) {
   HOLDFAST_TRY(names->sync());
   HOLDFAST_TRY(check());
   if (options.fence) {
@@ -297,11 +297,11 @@ Result<void> Owner::State::settle(const OwnerOptions& options) {
   return {};
 }
 
-Result<void> Owner::State::settle_or_take_back(const OwnerOptions& options) {
+Result<void> Owner::State::complete_or_remove_claim(const OwnerOptions& options) {
   MutexLock lock(mutex);
-  Result<void> settled = settle(options);
-  if (!settled.ok()) (void)env.remove_file(run / claim_name(record.epoch));
-  return settled;
+  Result<void> completed = complete_claim(options);
+  if (!completed.ok()) (void)env.remove_file(run / claim_name(record.epoch));
+  return completed;
 }
 
 Result<Owner> Owner::acquire(Env& env, const Path& run, const Identity& self,
@@ -328,7 +328,7 @@ Result<Owner> Owner::acquire(Env& env, const Path& run, const Identity& self,
       .fence = inherit_fence(before)};
   HOLDFAST_TRY(put_claim(env, run, record));
   auto state = std::make_shared<State>(env, run, options, record);
-  HOLDFAST_TRY(state->settle_or_take_back(options));
+  HOLDFAST_TRY(state->complete_or_remove_claim(options));
   if (dead && options.events != nullptr) {
     tell_taken_over(env, *options.events, found, *dead, record.epoch);
   }
