@@ -13,7 +13,8 @@
 namespace holdfast {
 namespace {
 
-// What is unsupported is the file, of a verb that reads files, or else the call.
+// If a verb reads files, kUnsupported means that the file is not supported. For any
+// other verb the call is wrong.
 ExitCode exit_code(ErrorCode code, bool reads_files) {
   switch (code) {
     case ErrorCode::kUnsupported:
@@ -25,12 +26,14 @@ ExitCode exit_code(ErrorCode code, bool reads_files) {
   }
 }
 
+// Prints one line with an error to `err`.
 void tell(std::ostream& err, std::string message) {
   std::ranges::replace(message, '\n', ' ');
   err << "holdfast: " << printable(message) << '\n';
 }
 
-// A command that failed, for people and, if they asked, for programs.
+// Reports the failure of a command: a sentence for people and, with --json, an object
+// for programs.
 struct Report {
   std::ostream& out;
   std::ostream& err;
@@ -51,7 +54,7 @@ std::vector<Verb> all_verbs() {
           plan_verb(),    interval_verb(), simulate_verb()};
 }
 
-// Those whose arguments are files and folders of any kind.
+// Whether the verb's arguments are files and folders of any kind.
 bool reads_files(const std::vector<std::string>& arguments) {
   constexpr std::array<std::string_view, 5> kVerbs{"ls", "show", "verify", "diff",
                                                    "convert"};
@@ -64,15 +67,16 @@ std::string names_of(const std::vector<Verb>& verbs) {
   return names;
 }
 
-// CLI11 would speak of subcommands and extras.
+// Checks the verb before CLI11 does, because CLI11's message would speak of subcommands
+// and extras. Returns nullopt if the verb is right.
 std::optional<std::string> verb_error(const std::vector<std::string>& arguments,
                                       const std::vector<Verb>& verbs) {
-  if (arguments.empty()) return "no verb, want " + names_of(verbs);
+  if (arguments.empty()) return "no verb; expected " + names_of(verbs);
   const std::string& first = arguments.front();
   const bool known =
       std::ranges::any_of(verbs, [&](const Verb& verb) { return verb.name == first; });
   if (known || first.starts_with("-")) return std::nullopt;
-  return fmt::format("{}: no such verb, want {}", first, names_of(verbs));
+  return fmt::format("{}: is not a verb; expected {}", first, names_of(verbs));
 }
 
 CLI::Option* add_value(CLI::App& app, const Option& option, std::string& text) {
@@ -135,7 +139,8 @@ void tell_skipped(const Context& context, const Found& found) {
 int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
             std::ostream& err, Terminal terminal) {
   const std::vector<Verb> verbs = all_verbs();
-  // Before anything is parsed, so that a wrong call is told in the same way.
+  // Made before the arguments are parsed, so that a wrong call is reported in the same
+  // way.
   const Report report{.out = out,
                       .err = err,
                       .json = std::ranges::count(arguments, "--json") > 0,
@@ -146,11 +151,12 @@ int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
   app.require_subcommand(1);
   app.set_version_flag("--version", "holdfast " HOLDFAST_VERSION);
   for (const Verb& verb : verbs) add_verb(app, verb);
-  std::ranges::reverse(arguments);  // as CLI11 wants them
+  // CLI11 expects the arguments in reverse order.
+  std::ranges::reverse(arguments);
   try {
     app.parse(arguments);
   } catch (const CLI::ParseError& error) {
-    // --help or --version
+    // The exit code is 0 after --help and --version.
     if (error.get_exit_code() == 0) return app.exit(error, out, err);
     return report(invalid("{}", error.what()));
   }

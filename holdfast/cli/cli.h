@@ -1,16 +1,22 @@
 // The command line: `holdfast VERB ...`.
 //
-// Every verb has --json for programs and --help with an example. Results go to `out`;
-// what went wrong is one sentence on `err`, where progress is shown too if it is a
-// terminal. Exit codes: 0 done, 1 failed (or, of diff, different; or the file is of a kind
-// that is not supported), 2 wrong call, 3 damage found, 4 nothing found. `holdfast --version` says which one it is.
+// Every verb has --json for programs and --help with examples. Results go to `out`. An
+// error is one sentence on `err`. Progress is shown on `err` too, if it is a terminal.
+// `holdfast --version` prints the version. Exit codes:
+//   0  the command has succeeded
+//   1  the command has failed, the file is not supported, or diff has found a
+//      difference
+//   2  the call is wrong
+//   3  damage was found
+//   4  nothing was found
 //
 // With --json, a command that fails prints one object to `out`, whatever the verb:
 //
 //   {"error": {"code": "corrupt", "message": "model.pt: ...", "exit": 3}}
 //
-// `code` is the word of ErrorCode (base/result.h). ls and verify, which go on to the next
-// path after one that failed, have a list "errors" in their own object instead.
+// `code` is the name of the ErrorCode (base/result.h). ls and verify continue with the
+// next path after one has failed, so they print a list "errors" in their own object
+// instead.
 #pragma once
 
 #include <iosfwd>
@@ -29,13 +35,14 @@ enum class ExitCode : int {
   kNothing = 4,
 };
 
-// What the streams lead to. Nobody looks, unless the program says so.
+// What `out` and `err` are connected to. By default neither is a terminal.
 struct Terminal {
   bool progress = false;  // err is a terminal
-  bool colour = false;    // out is one, and its owner does not mind
+  bool colour = false;    // out is a terminal, and the user has not turned colours off
 };
 
-// Runs one command. `arguments` are without the program's name.
+// Runs one command and returns the exit code. `arguments` do not contain the program's
+// name.
 int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
             std::ostream& err, Terminal terminal = {});
 

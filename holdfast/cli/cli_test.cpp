@@ -88,11 +88,12 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
                     "nowhere.json: open: No such file or directory");
   expect_wrong_call("plan --from tp=1", "--to is required");
   expect_wrong_call("fly",
-                    "fly: no such verb, want ls, show, verify, diff, convert, "
+                    "fly: is not a verb; expected ls, show, verify, diff, convert, "
                     "gc, pin, unpin, plan, interval, simulate");
-  expect_wrong_call("",
-                    "no verb, want ls, show, verify, diff, convert, gc, pin, unpin, "
-                    "plan, interval, simulate");
+  expect_wrong_call(
+      "",
+      "no verb; expected ls, show, verify, diff, convert, gc, pin, unpin, "
+      "plan, interval, simulate");
   write("deep.json", std::string(1'000'000, '['));
   expect_wrong_call("plan --from deep.json --to deep.json",
                     "deep.json: more than 64 levels deep");
@@ -133,8 +134,8 @@ TEST_F(CliTest, EveryDefectOfALayoutFileIsOneSentenceAndExitCode2) {
                 "unknown key \"speed\"");
 }
 
-// Every file in attacks/ was made to break a reader of layouts: too large in sum, too many
-// ways to overlap, cut off. None may do more than be refused.
+// Every file in attacks/ was made to break a reader of layouts: the sum of its sizes is
+// too large, it overlaps in too many ways, or it is cut off. Each must be refused.
 TEST_F(CliTest, NoAttackDoesMoreThanBeRefused) {
   int seen = 0;
   for (const auto& entry : std::filesystem::directory_iterator(HOLDFAST_ATTACKS)) {

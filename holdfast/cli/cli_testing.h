@@ -1,4 +1,4 @@
-// For tests: runs a command and keeps what it said.
+// For tests: runs a command and returns what it has printed.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -23,7 +23,7 @@ inline Ran run_words(Env& env, std::vector<std::string> words, Terminal terminal
   return {code, out.str(), err.str()};
 }
 
-// Words are parted by spaces.
+// The arguments are separated by spaces.
 inline Ran run_line(Env& env, const std::string& line, Terminal terminal = {}) {
   std::istringstream words(line);
   std::vector<std::string> arguments;
@@ -31,7 +31,7 @@ inline Ran run_line(Env& env, const std::string& line, Terminal terminal = {}) {
   return run_words(env, std::move(arguments), terminal);
 }
 
-// The command line in a machine of its own.
+// Runs the command line with files in memory.
 class CommandTest : public ::testing::Test {
  protected:
   Ran run(const std::string& line) { return run_line(env_, line); }

@@ -1,7 +1,8 @@
-// What a verb is: a name, options that fill variables, and what it does then.
+// A verb of the command line: its name, its options, which fill variables, and the
+// function that carries it out.
 //
-// Verbs describe their options as data and never see the library that parses them: only
-// cli.cpp does, which alone takes its half a minute to compile.
+// Verbs describe their options as data and do not use the library that parses them.
+// Only cli.cpp includes that library, because it takes half a minute to compile.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +20,11 @@
 
 namespace holdfast {
 
-// Fills the variable if it is given. A bool is a flag; a vector takes one or more.
+// An option of a verb. If it is given, its value is written to the variable. A bool is
+// a flag, and a vector takes one or more values.
 struct Option {
-  std::string name;  // "--hosts"; without dashes, "RUN", it goes by position
+  // "--hosts"; or "RUN", without dashes, for an argument that is found by its position.
+  std::string name;
   std::string help;
   std::variant<std::string*, bool*, int64_t*, std::optional<int64_t>*,
                std::vector<std::string>*>
@@ -36,25 +39,27 @@ struct Context {
   Terminal terminal{};
 };
 
-// Of a verb that takes several paths, one that could not be looked at.
+// A path that failed, in a verb that takes several paths.
 struct FailedPath {
   std::string path;
   Error error;
 };
 
-// Tells each on err. Returns kDamage if one of them is damaged, else the code that the
-// first stands for; kDone if there are none.
+// Prints each error on err. Returns kDamage if a path is damaged, otherwise the code of
+// the first error, and kDone if there are none.
 ExitCode tell_failed(const Context& context, std::span<const FailedPath> failed);
 
-// Tells on err which newer steps of a run were passed over, and why.
+// Prints on err which newer steps of a run were skipped, and why.
 void tell_skipped(const Context& context, const Found& found);
 
 struct Verb {
   std::string name;
   std::string summary;  // one line
-  std::string footer;   // examples, shown by --help
+  // Examples, which --help shows.
+  std::string footer;
   std::vector<Option> options;
-  // An error decides the exit code by its code, and is told on err.
+  // Carries out the verb. If it fails, the error is printed on err and determines the
+  // exit code.
   std::function<Result<ExitCode>(const Context&)> run;
 };
 

@@ -1,4 +1,4 @@
-// `holdfast convert`: from any format, step or run into a file of a format.
+// `holdfast convert`: converts a file, step or run into a file of another format.
 #include <fmt/ostream.h>
 
 #include <memory>
@@ -16,20 +16,22 @@ namespace {
 constexpr const char* kConvertExample = R"(
 Examples:
   holdfast convert model.pt model.safetensors
-  holdfast convert runs/gpt model.pt               the newest step that is whole
-  holdfast convert runs/gpt@400 model/             a folder of safetensors files
+  holdfast convert runs/gpt model.pt               the newest whole step
+  holdfast convert runs/gpt@400 model/             into a folder of safetensors files
   holdfast convert runs/gpt weights --format torch
 
-FROM is a file or folder of a known format, a step's folder, or a run directory; RUN@STEP
-is that step, as last saved. Formats: safetensors (.safetensors), safetensors-folder (a
-name that ends in /), torch (.pt, .pth, .bin). A target that exists is not touched.)";
+FROM is a file or folder of a known format, the folder of a step, or a run directory.
+RUN@STEP is a step of a run; if it was saved several times, the last one. Formats:
+safetensors (.safetensors), safetensors-folder (a name that ends in /), torch (.pt, .pth,
+.bin). A target that exists is not overwritten.)";
 
 struct ConvertArguments {
   std::string from, to, format;
   bool json = false;
 };
 
-// A format that is not known, or that the target's name does not tell, is a wrong call.
+// An unknown format is a wrong call, and so is a target whose name does not tell its
+// format.
 Result<void> check_format(const ConvertArguments& arguments) {
   const Result<const Format*> format = arguments.format.empty()
                                            ? format_for(arguments.to)
@@ -73,8 +75,9 @@ Verb convert_verb() {
           .footer = kConvertExample,
           .options = {{"FROM", "A file, a step, a run, or RUN@STEP", &a.from, true},
                       {"TO", "The new file, or folder if it ends in /", &a.to, true},
-                      {"--format", "If TO's name does not tell it", &a.format},
-                      {"--json", "The same for programs", &a.json}},
+                      {"--format", "The format of TO, if its name does not tell it",
+                       &a.format},
+                      {"--json", "Print the result as JSON, for programs", &a.json}},
           .run = [arguments](const Context& c) { return convert_path(c, *arguments); }};
 }
 

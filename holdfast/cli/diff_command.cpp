@@ -1,4 +1,4 @@
-// `holdfast diff`: what differs between two checkpoints.
+// `holdfast diff`: compares two checkpoints.
 #include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
@@ -18,8 +18,8 @@ Examples:
   holdfast diff model.pt model.safetensors
   holdfast diff a.pt b.pt --json
 
-Exits with 0 if all is equal bit by bit and with 1 if not. A relative difference is
-|a - b| / max(|a|, |b|).)";
+Exits with 0 if everything is equal bit by bit, and with 1 if not. The relative
+difference is |a - b| / max(|a|, |b|).)";
 
 struct DiffArguments {
   std::string a, b;
@@ -93,12 +93,13 @@ Verb diff_verb() {
   auto arguments = std::make_shared<DiffArguments>();  // shared with `run` below
   DiffArguments& a = *arguments;
   return {.name = "diff",
-          .summary = "What differs between two checkpoints, tensor by tensor",
+          .summary = "Compare two checkpoints tensor by tensor",
           .footer = kDiffExample,
           .options = {{"A", "A file, a step, a run, or RUN@STEP", &a.a, true},
-                      {"B", "The other one, of any format", &a.b, true},
+                      {"B", "The other file, step or run; its format may differ", &a.b,
+                       true},
                       {"--all", "List equal tensors too", &a.all},
-                      {"--json", "The same for programs, all tensors", &a.json}},
+                      {"--json", "Print all tensors as JSON, for programs", &a.json}},
           .run = [arguments](const Context& c) { return diff_paths(c, *arguments); }};
 }
 

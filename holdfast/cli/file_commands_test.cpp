@@ -1,4 +1,4 @@
-// The verbs that read and write files of formats.
+// Tests the verbs that read and write files of known formats.
 #include <gtest/gtest.h>
 
 #include <algorithm>

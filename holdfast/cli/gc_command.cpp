@@ -16,10 +16,10 @@ Examples:
   holdfast gc runs/gpt --keep-last 3 --keep-every 1000
   holdfast gc runs/gpt --keep-best 2 --metric loss
 
-Kept is what any rule keeps, what is pinned (holdfast pin), and always the newest whole
-step. Steps without the metric are not taken for bad: --keep-best 2 keeps the newest 2 of
-them as well. Leftovers of crashed saves go too. Refused are a run that a live job writes
-to, and a metric that no step has.)";
+A step is kept if any rule keeps it, if it is pinned (holdfast pin), or if it is the
+newest whole step. Nobody knows how good a step without the metric is, so --keep-best 2
+also keeps the newest 2 steps without it. What crashed saves have left is removed too.
+gc refuses a run that a live job writes to, and a metric that no step has.)";
 
 struct GcArguments {
   std::string run;
@@ -33,19 +33,20 @@ struct GcArguments {
 Result<int64_t> at_least_one(const char* name, const std::optional<int64_t>& number,
                              int64_t otherwise) {
   if (!number) return otherwise;
-  if (*number < 1) return invalid("{}: {}, want 1 or more", name, *number);
+  if (*number < 1) return invalid("{}: {}; expected 1 or more", name, *number);
   return *number;
 }
 
 Result<Keep> keep_of(const GcArguments& arguments) {
   if (!arguments.last && !arguments.every && !arguments.best) {
-    return invalid("gc: no rule, want --keep-last, --keep-every or --keep-best");
+    return invalid("gc: no rule; expected --keep-last, --keep-every or --keep-best");
   }
   if (arguments.best.has_value() == arguments.metric.empty()) {
-    return invalid("gc: --keep-best and --metric go together");
+    return invalid(
+        "gc: --keep-best and --metric go together; expected both or neither");
   }
   if (arguments.max && !arguments.best)
-    return invalid("gc: --max goes with --keep-best");
+    return invalid("gc: --max goes with --keep-best; expected both");
   return Keep{.last = HOLDFAST_TRY(at_least_one("--keep-last", arguments.last, 1)),
               .every = HOLDFAST_TRY(at_least_one("--keep-every", arguments.every, 0)),
               .best = HOLDFAST_TRY(at_least_one("--keep-best", arguments.best, 0)),
@@ -97,13 +98,15 @@ Verb gc_verb() {
       .summary = "Remove the steps that no rule keeps",
       .footer = kGcExample,
       .options = {{"RUN", "The run directory", &a.run, true},
-                  {"--keep-last", "The newest N steps", &a.last},
-                  {"--keep-every", "Steps whose number is a multiple of N", &a.every},
-                  {"--keep-best", "The N steps with the best --metric", &a.best},
+                  {"--keep-last", "Keep the newest N steps", &a.last},
+                  {"--keep-every", "Keep steps whose number is a multiple of N",
+                   &a.every},
+                  {"--keep-best", "Keep the N steps with the best --metric", &a.best},
                   {"--metric", "Name of the metric, such as loss", &a.metric},
-                  {"--max", "Greatest is best; without it the least", &a.max},
-                  {"--dry-run", "Only say what would go", &a.dry_run},
-                  {"--json", "The same for programs", &a.json}},
+                  {"--max", "The greatest metric is the best, instead of the least",
+                   &a.max},
+                  {"--dry-run", "Only print what would be removed", &a.dry_run},
+                  {"--json", "Print the result as JSON, for programs", &a.json}},
       .run = [arguments](const Context& c) { return gc(c, *arguments); }};
 }
 

@@ -3,17 +3,18 @@
 namespace holdfast {
 namespace {
 
-// What a signal handler may write to.
+// Set by the signal handler. A signal handler may write only to a variable of this
+// type.
 volatile std::sig_atomic_t signal_that_came = 0;
 
-void note(int signal) { signal_that_came = signal; }
+void store_signal(int signal) { signal_that_came = signal; }
 
 }  // namespace
 
 Interruption::Interruption() {
   signal_that_came = 0;
   struct sigaction action {};
-  action.sa_handler = note;
+  action.sa_handler = store_signal;
   ::sigaction(SIGINT, &action, &before_int_);
   ::sigaction(SIGTERM, &action, &before_term_);
 }

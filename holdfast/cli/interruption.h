@@ -5,8 +5,9 @@
 
 namespace holdfast {
 
-// While there is one, SIGINT and SIGTERM only set a flag. When it goes, the handlers are as
-// before, and a signal that came does what it would have done. One at a time.
+// While such an object exists, SIGINT and SIGTERM only set a flag. The destructor
+// restores the previous handlers and raises a signal that has come meanwhile again.
+// There may be only one object at a time.
 class Interruption {
  public:
   Interruption();

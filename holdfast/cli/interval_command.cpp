@@ -20,8 +20,9 @@ Examples:
   holdfast interval --tier memory,50ms,1s,6h disk,1s,10s,2d remote,4s,5m,60d
   holdfast interval --events runs/gpt/events.rank0.jsonl --workers 64
 
-Delay counts the time to finish; explore what is left if the job is stopped; progress the
-loss not taken off because of stalls and rollbacks; priced a price for each save.)";
+Objectives: delay counts the time until the job is finished. explore counts the progress
+that is lost if the job is stopped early. progress counts the loss reduction that stalls
+and rollbacks cost. priced adds a price for each save.)";
 
 struct IntervalArguments {
   ScheduleArguments job;
@@ -29,9 +30,10 @@ struct IntervalArguments {
   std::string slack = "0.001";
 };
 
-// The plan that is right for another failure rate, and what this one costs then.
-Result<IntervalReport::Sensitive> sensitive(const IntervalReport& report, double slack,
-                                            double factor) {
+// The plan that would be right for another failure rate, and the cost of keeping the
+// plan of this report at that rate.
+Result<IntervalReport::Sensitive> plan_for_other_mtbf(const IntervalReport& report,
+                                                      double slack, double factor) {
   Problem other = report.read.problem;
   other.mtbf *= factor;
   const Grid grid = HOLDFAST_TRY(Grid::build(other));
@@ -41,6 +43,7 @@ Result<IntervalReport::Sensitive> sensitive(const IntervalReport& report, double
                                    best.cost > 0 ? kept / best.cost - 1 : 0};
 }
 
+// Adds the costs of even intervals around the best one, for the chart.
 void add_curve(const Grid& grid, IntervalReport& report) {
   const double middle = report.best.interval;
   double interval = middle / 8 / 1.5;
@@ -58,21 +61,22 @@ Result<IntervalReport> make_interval_report(const Context& context,
   report.read = HOLDFAST_TRY(read_problem(context, arguments.job));
   const double slack = HOLDFAST_TRY(parse_number(arguments.slack, "--slack"));
   if (!(slack >= 0 && slack <= 1)) {
-    return invalid("--slack: {}, want a share of 0 to 1", slack);
+    return invalid("--slack: {}; expected a share of 0 to 1", slack);
   }
   const Grid grid = HOLDFAST_TRY(Grid::build(report.read.problem));
   report.best = recommend(grid, slack);
   report.all = compare(grid);
   if (std::isfinite(report.read.problem.mtbf) && !report.best.schedule.times.empty()) {
     for (const double factor : {0.25, 0.5, 2.0, 4.0}) {
-      report.sensitivity.push_back(HOLDFAST_TRY(sensitive(report, slack, factor)));
+      report.sensitivity.push_back(
+          HOLDFAST_TRY(plan_for_other_mtbf(report, slack, factor)));
     }
     add_curve(grid, report);
   }
   return report;
 }
 
-// Each storage tier's interval, from the nearest to the farthest.
+// Reports the interval of each storage tier, from the nearest tier to the farthest.
 Result<std::string> tiers_report(const IntervalArguments& arguments) {
   std::vector<TierCost> tiers;
   for (const std::string& text : arguments.tiers) {
@@ -100,17 +104,18 @@ Result<std::string> tiers_report(const IntervalArguments& arguments) {
 Verb interval_verb() {
   auto arguments = std::make_shared<IntervalArguments>();
   std::vector<Option> options = schedule_options(arguments->job);
-  options.push_back(
-      {"--slack", "Take the longest interval that costs this share of the whole more",
-       &arguments->slack});
+  options.push_back({"--slack",
+                     "Choose the longest interval whose cost is at most this share "
+                     "above the least cost",
+                     &arguments->slack});
   options.push_back(
       {"--tier",
-       "NAME,STALL,PERSIST,MTBF of each storage tier, nearest first: their "
-       "nested intervals instead",
+       "NAME,STALL,PERSIST,MTBF of each storage tier, nearest first: prints an "
+       "interval for each tier instead",
        &arguments->tiers});
   return {
       .name = "interval",
-      .summary = "How often to save, and why",
+      .summary = "Recommend how often to save, and explain why",
       .footer = kIntervalExample,
       .options = std::move(options),
       .run = [arguments](const Context& context) -> Result<ExitCode> {

@@ -1,4 +1,4 @@
-// How every verb prints JSON.
+// Formats JSON for all verbs.
 #pragma once
 
 #include <cmath>
@@ -9,13 +9,14 @@
 
 namespace holdfast {
 
-// Names come from files: in ASCII, and U+FFFD for what is no UTF-8.
+// Names come from files, so the output is pure ASCII, with U+FFFD for bytes that are
+// not UTF-8.
 template <typename SomeJson = OrderedJson>
 std::string print_json(const SomeJson& json) {
   return json.dump(2, ' ', true, Json::error_handler_t::replace);
 }
 
-// Infinity and what is no number become text: JSON has no word for them.
+// Infinity and NaN become text, because JSON has no numbers for them.
 inline OrderedJson json_number(double value) {
   if (std::isfinite(value)) return value;
   return human_number(value);

@@ -128,7 +128,7 @@ OrderedJson tensor_json(const PathSummary& shown, TensorId id, bool layout) {
   return json;
 }
 
-// Typed JSON, as object_json.h has it.
+// The typed JSON of object_json.h.
 OrderedJson object_json(const Object& object) {
   const Result<std::string> text = encode_object(object);
   if (!text.ok()) return {{"$error", text.error().message()}};

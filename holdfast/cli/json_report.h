@@ -1,6 +1,6 @@
-// What --json prints, verb by verb. Field names are stable: programs read them. All text
-// ends without a line end and is ASCII, so that no name can speak to a terminal; names
-// that are no UTF-8 have U+FFFD where they are not.
+// The output of --json for each verb. Programs read it, so the names of its fields must
+// not change. All output is ASCII, so that no name can send control characters to a
+// terminal; bytes that are not UTF-8 become U+FFFD. It does not end with a line feed.
 #pragma once
 
 #include <span>
@@ -16,7 +16,7 @@
 
 namespace holdfast {
 
-// As in cli.h.
+// The object that cli.h describes for failed commands.
 std::string error_json(const Error& error, ExitCode exit);
 std::string ls_json(std::span<const RunList> lists, std::span<const FailedPath> failed);
 std::string show_json(const PathSummary& shown, bool layout);

@@ -1,4 +1,4 @@
-// `holdfast ls`: which runs and steps there are.
+// `holdfast ls`: lists runs and their steps.
 #include <fmt/ostream.h>
 
 #include <memory>
@@ -15,10 +15,11 @@ Examples:
   holdfast ls runs/gpt          the steps of a run, newest first
   holdfast ls runs              all runs in a folder
   holdfast ls runs/gpt --json
-  holdfast ls s3://bucket/gpt   in an object store, with the keys of AWS_ACCESS_KEY_ID and
-                                AWS_SECRET_ACCESS_KEY, the server of AWS_ENDPOINT_URL
+  holdfast ls s3://bucket/gpt   a run in an object store; the keys are in
+                                AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the server
+                                is in AWS_ENDPOINT_URL
 
-Looks at names, sizes and small files; holdfast verify reads every byte.)";
+Checks only names, sizes and small files; holdfast verify reads every byte.)";
 
 struct LsArguments {
   std::vector<std::string> paths{"."};
@@ -125,14 +126,15 @@ Result<ExitCode> ls(const Context& context, const LsArguments& arguments) {
 Verb ls_verb() {
   auto arguments = std::make_shared<LsArguments>();  // shared with `run` below
   LsArguments& a = *arguments;
-  return {
-      .name = "ls",
-      .summary = "Runs and their steps, newest first",
-      .footer = kLsExample,
-      .options = {{"RUN", "A run directory, or a folder with runs; here if not given",
-                   &a.paths},
-                  {"--json", "The same for programs", &a.json}},
-      .run = [arguments](const Context& c) { return ls(c, *arguments); }};
+  return {.name = "ls",
+          .summary = "List runs and their steps, newest first",
+          .footer = kLsExample,
+          .options =
+              {{"RUN",
+                "Run directories or folders with runs; the current folder if not given",
+                &a.paths},
+               {"--json", "Print the result as JSON, for programs", &a.json}},
+          .run = [arguments](const Context& c) { return ls(c, *arguments); }};
 }
 
 }  // namespace holdfast

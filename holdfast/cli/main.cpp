@@ -1,4 +1,4 @@
-// The program `holdfast`: everything is in cli.h, so that tests can call it.
+// The program `holdfast`. All of its code is behind cli.h, so that tests can call it.
 #include <unistd.h>
 
 #include <cstdlib>
@@ -13,7 +13,7 @@
 
 namespace {
 
-// https://no-color.org: set and not empty means no.
+// Colours are off if NO_COLOR is set and not empty (https://no-color.org).
 holdfast::Terminal terminal() {
   const char* no_colour = std::getenv("NO_COLOR");
   const char* kind = std::getenv("TERM");

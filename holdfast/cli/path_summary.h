@@ -1,4 +1,4 @@
-// What `holdfast show` has found out about a path.
+// What `holdfast show` has read about a path.
 #pragma once
 
 #include <map>
@@ -15,16 +15,18 @@ struct PathSummary {
   Found found;
   Collection collection;
   Object objects{};
-  std::map<int, Object> rank_objects{};  // of a step: those of single ranks
+  // The objects of single ranks, if the path is a step.
+  std::map<int, Object> rank_objects{};
   std::map<std::string, std::string> metadata{};
-  std::optional<Manifest> manifest{};  // of a step
-  std::vector<Seal> seals{};           // of a step, one a tensor
+  std::optional<Manifest> manifest{};  // set if the path is a step
+  std::vector<Seal> seals{};           // one for each tensor, if the path is a step
 };
 
-// Shards of a step are not opened, so that it can be shown without them.
+// Does not open the shards of a step, so that a step can be shown without them.
 Result<PathSummary> summarize_path(Env& env, const Path& path);
 
-// "94106359264b9ad0674d59ded7a2bd3a", or nullopt if the whole tensor was not sealed.
+// The seal as text, "94106359264b9ad0674d59ded7a2bd3a"; nullopt if the tensor was not
+// sealed as a whole.
 std::optional<std::string> seal_text(const PathSummary& shown, TensorId tensor);
 
 }  // namespace holdfast

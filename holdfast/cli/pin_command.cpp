@@ -1,4 +1,4 @@
-// `holdfast pin` and `holdfast unpin`: steps that retention leaves alone.
+// `holdfast pin` and `holdfast unpin`: keep a step from retention, or stop keeping it.
 #include <fmt/ostream.h>
 
 #include <memory>
@@ -36,9 +36,10 @@ Verb verb_of(const char* name, const char* summary, const char* footer, bool pin
           .summary = summary,
           .footer = footer,
           .options = {{"RUN", "The run directory", &a.run, true},
-                      {"STEP", "A number, or a folder's name as ls shows it", &a.step,
-                       true},
-                      {"--json", "The same for programs", &a.json}},
+                      {"STEP",
+                       "The number of the step, or its folder's name as ls shows it",
+                       &a.step, true},
+                      {"--json", "Print the result as JSON, for programs", &a.json}},
           .run = [arguments, pinned](const Context& c) {
             return set_pin(c, *arguments, pinned);
           }};
@@ -51,7 +52,7 @@ Verb pin_verb() {
 Example:
   holdfast pin runs/gpt 400
 
-Also while a job writes to the run.)",
+Works also while a job writes to the run.)",
                  true);
 }
 

@@ -1,4 +1,5 @@
-// `holdfast plan`: what a change of layout would move, before anything is moved.
+// `holdfast plan`: computes what a change of layout would move, without moving
+// anything.
 #include <fmt/ostream.h>
 
 #include <memory>
@@ -25,8 +26,8 @@ Examples:
   holdfast plan --model path/to/config.json --from dp=8,zero=3 --to tp=2,dp=2 --json
   holdfast plan --from old_layout.json --to new_layout.json
 
-A configuration is tp, pp, dp, ep, etp, zero, vpp, shard, qkv, split, layers, stages and
-world, as KEY=VALUE separated by commas (docs/layouts.md).)";
+A configuration is a list of KEY=VALUE separated by commas. The keys are tp, pp, dp, ep,
+etp, zero, vpp, shard, qkv, split, layers, stages and world (docs/layouts.md).)";
 
 struct PlanArguments {
   std::string model, from, to, hosts;
@@ -40,7 +41,8 @@ Result<Json> read_json(Env& env, const std::string& path, int64_t limit) {
   return parse_json(HOLDFAST_TRY(env.read_text(path, limit)), path);
 }
 
-// A built-in name, or a config.json, or the folder of one.
+// Finds a model by its built-in name, by the path of a config.json, or by the folder of
+// one.
 Result<Model> read_model(Env& env, const std::string& name) {
   Result<Model> known = find_model(name);
   if (known.ok()) return known;
@@ -117,7 +119,7 @@ Result<void> plan_model(const Context& context, const PlanArguments& arguments) 
 Result<void> plan_files(const Context& context, const PlanArguments& arguments) {
   if (arguments.place || !arguments.hosts.empty() || !arguments.training.empty() ||
       !arguments.export_folder.empty()) {
-    return invalid("plan: --place, --hosts, --training and --export go with --model");
+    return invalid("plan: --place, --hosts, --training and --export need --model");
   }
   Topology topology;
   const auto read = [&](const std::string& path) -> Result<Collection> {
@@ -137,7 +139,8 @@ Result<void> plan_files(const Context& context, const PlanArguments& arguments) 
   return {};
 }
 
-// In this verb what is not found was named in the call: a wrong call, not an empty result.
+// Whatever is not found in this verb was named in the call. So this is a wrong call and
+// not an empty result.
 Result<void> not_found_is_a_wrong_call(Result<void> done) {
   if (done.ok() || done.error().code() != ErrorCode::kNotFound) return done;
   return Error(ErrorCode::kInvalid, done.error().message());
@@ -150,27 +153,33 @@ Verb plan_verb() {
   PlanArguments& a = *arguments;
   return {
       .name = "plan",
-      .summary = "Bytes that a change of layout would move, with the lower bound",
+      .summary =
+          "Compute the bytes that a change of layout would move, and the lower bound",
       .footer = kPlanExample,
       .options =
           {{"--model", "A built-in model, or a Hugging Face config.json or its folder",
             &a.model},
            {"--from",
-            "Configuration now, such as tp=4,pp=2,dp=1; without --model a layout file",
+            "The configuration now, such as tp=4,pp=2,dp=1; without --model a layout "
+            "file",
             &a.from, true},
-           {"--to", "Configuration wanted, or a layout file", &a.to, true},
-           {"--hosts", "Hosts x devices, such as 4x8; without it hosts of 8 as needed",
+           {"--to", "The new configuration; without --model a layout file", &a.to,
+            true},
+           {"--hosts",
+            "Hosts x devices, such as 4x8; by default as many hosts of 8 devices as "
+            "needed",
             &a.hosts},
            {"--training",
-            "What is kept of a parameter: mixed-adam (14 bytes; the default), adam, "
-            "sgd, "
+            "The state of a parameter: mixed-adam (14 bytes; the default), adam, sgd, "
             "mixed-sgd, bf16-adam, weights",
             &a.training},
-           {"--place", "Choose the devices of the new positions so that least is moved",
+           {"--place",
+            "Choose the devices of the new positions so that as little as possible is "
+            "moved",
             &a.place},
            {"--export", "Write both layouts to this folder, as from.json and to.json",
             &a.export_folder},
-           {"--json", "Exact figures for programs", &a.json}},
+           {"--json", "Print exact figures as JSON, for programs", &a.json}},
       .run = [arguments](const Context& context) -> Result<ExitCode> {
         HOLDFAST_TRY(not_found_is_a_wrong_call(arguments->model.empty()
                                                    ? plan_files(context, *arguments)

@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kMatrixHosts = 8;
 constexpr size_t kLinksShown = 10;
 
+// One line of the report: its label, and the text of a plan in it.
 struct Line {
   const char* label;
   std::function<std::string(const Plan&)> cell;

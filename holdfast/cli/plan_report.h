@@ -1,4 +1,4 @@
-// What `holdfast plan` shows a person.
+// The report of `holdfast plan` for people.
 #pragma once
 
 #include <string>
@@ -13,11 +13,11 @@ struct PlanColumn {
   const Plan& plan;
 };
 
-// The figures of several plans beside each other, each with its lower bound.
+// The figures of several plans side by side, each with its lower bound.
 std::string figures_text(const std::vector<PlanColumn>& columns);
-// Bytes between hosts: a matrix while that can be read, else the busiest links.
+// The bytes between hosts: as a matrix for up to 8 hosts, otherwise the busiest links.
 std::string links_text(const Plan& plan, const Topology& topology);
-// Where the positions go and which devices can be given up.
+// Which position goes to which device, and which devices can be released.
 std::string placement_text(const Resize& resize);
 
 }  // namespace holdfast

@@ -10,7 +10,9 @@
 namespace holdfast {
 namespace {
 
+// The least time between two updates of the line.
 constexpr Duration kBetween = std::chrono::milliseconds(100);
+// Moves the cursor to the start of the line and clears the line.
 constexpr const char* kWipe = "\r\033[K";
 
 }  // namespace

@@ -1,4 +1,5 @@
-// How far long work is, on one line of a terminal that is overwritten and in the end gone:
+// Shows the progress of long work on one line of a terminal. The line is overwritten by
+// each update and cleared at the end:
 //
 //   verify step-00000400   42 %  1.26 GB of 3.00 GB  1.81 GB/s  0:01 left
 #pragma once
@@ -13,8 +14,8 @@
 
 namespace holdfast {
 
-// Silent unless the context's err is a terminal. One thread at a time; env and stream must
-// outlive it. Wipes its line when it goes.
+// Prints nothing unless err is a terminal. Only one thread at a time may use it. The
+// Env and the stream of the context must outlive it. The destructor clears the line.
 class ProgressBar {
  public:
   ProgressBar(const Context& context, std::string label);
@@ -22,18 +23,19 @@ class ProgressBar {
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;
 
-  // Draws at most ten times a second.
+  // Updates the line at most ten times a second.
   void update(int64_t done, int64_t total);
-  // Wipes the line; for output in between.
+  // Clears the line, so that other output can be printed.
   void clear();
-  // Calls update(); the bar must outlive it.
+  // Returns a function that calls update(). The bar must outlive it.
   Progress callback();
 
  private:
   std::string line(int64_t done, int64_t total, Duration passed) const;
 
   Env& env_;
-  std::ostream* stream_;  // null: silent
+  // Null if nothing is shown.
+  std::ostream* stream_;
   const std::string label_;
   const Instant began_;
   std::optional<Instant> drawn_{};

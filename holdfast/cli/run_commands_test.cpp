@@ -1,4 +1,4 @@
-// The verbs that look at runs, on a real disk.
+// Tests the verbs that read runs, on a real disk.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -63,7 +63,7 @@ class RunCommandsTest : public ::testing::Test {
     ASSERT_OK(file->write_at(offset, one));
   }
 
-  // Where the tensor begins in the shard.
+  // The offset of the tensor in the shard.
   int64_t offset_of(int64_t step, const std::string& name) {
     const Json seen = json("show " + folder(step) + " --layout");
     for (const Json& tensor : seen["tensors"]) {
@@ -203,7 +203,7 @@ TEST_F(RunCommandsTest, OneFlippedBitIsLocatedToFileTensorChunkAndBytes) {
   EXPECT_EQ(damage[0]["chunk"], number);
   EXPECT_EQ(damage[0]["offset"], begin + kMiB);
   EXPECT_EQ(damage[0]["bytes"], kMiB);
-  // A fast look does not see it, and what reads the bytes does.
+  // A fast check does not find the damage, but convert reads the bytes and finds it.
   EXPECT_EQ(run("verify --fast " + run_path_).code, 0);
   EXPECT_EQ(run("convert " + run_path_ + "@200 " + root_ + "/m.pt").code, 3);
   EXPECT_EQ(env_->info(root_ + "/m.pt").error().code(), ErrorCode::kNotFound);
@@ -295,7 +295,9 @@ TEST_F(RunCommandsTest, GcByAMetricThatNoStepHasRemovesNothing) {
   const std::string rule = "gc " + run_path_ + " --keep-best 1 --metric Loss";
   const Ran bare = run(rule);
   EXPECT_EQ(bare.code, 2);
-  EXPECT_EQ(bare.err, "holdfast: metric \"Loss\": no step has it, nor any other\n");
+  EXPECT_EQ(bare.err,
+            "holdfast: metric \"Loss\": no step has a metric; expected steps with this "
+            "metric\n");
   save(300, 0.5);
   const std::string left = run_path_ + "/step-00000400.00000000000000aa.tmp";
   ASSERT_OK(env_->create_folder(left));
@@ -303,7 +305,7 @@ TEST_F(RunCommandsTest, GcByAMetricThatNoStepHasRemovesNothing) {
     const Ran ran = run(line);
     EXPECT_EQ(ran.code, 2) << line;
     EXPECT_EQ(ran.err,
-              "holdfast: metric \"Loss\": no step has it, want one of: loss\n");
+              "holdfast: metric \"Loss\": no step has it; expected one of: loss\n");
     EXPECT_EQ(ran.out.empty(), !line.ends_with("--json")) << line;
   }
   EXPECT_OK(env_->info(left));
@@ -385,16 +387,16 @@ TEST_F(RunCommandsTest, EveryBadCallIsOneSentenceWithItsExitCode) {
       {"ls T/noise.bin", 2, "noise.bin"},
       {"show", 2, "PATH is required"},
       {"show T/nowhere", 4, "No such file"},
-      {"show T/noise.bin", 1, "none of the formats"},
+      {"show T/noise.bin", 1, "its format is not known"},
       {"show R@7", 4, "no step 7"},
-      {"show R@x", 2, "want a number such as 400"},
+      {"show R@x", 2, "expected a number such as 400"},
       {"verify", 2, "PATH is required"},
-      {"verify T/noise.bin", 1, "none of the formats"},
+      {"verify T/noise.bin", 1, "its format is not known"},
       {"diff R", 2, "B is required"},
       {"diff R T/nowhere", 4, "No such file"},
       {"diff R R R", 2, "was not expected"},
-      {"gc R", 2, "no rule, want --keep-last"},
-      {"gc R --keep-last 0", 2, "--keep-last: 0, want 1 or more"},
+      {"gc R", 2, "no rule; expected --keep-last"},
+      {"gc R --keep-last 0", 2, "--keep-last: 0; expected 1 or more"},
       {"gc R --keep-last many", 2, "--keep-last"},
       {"gc R --keep-best 1", 2, "--keep-best and --metric go together"},
       {"gc R --keep-last 1 --metric loss", 2, "go together"},
@@ -404,8 +406,8 @@ TEST_F(RunCommandsTest, EveryBadCallIsOneSentenceWithItsExitCode) {
       {"pin R", 2, "STEP is required"},
       {"pin T/empty 7", 4, "no run directory"},
       {"convert R", 2, "TO is required"},
-      {"convert R T/out.xyz", 2, "the name tells no format"},
-      {"convert R T/out --format zip", 2, "format \"zip\": not known"},
+      {"convert R T/out.xyz", 2, "the name does not tell the format"},
+      {"convert R T/out --format zip", 2, "format \"zip\": is not known"},
       {"convert T/nowhere T/out.pt", 4, "No such file"},
       {"convert R T/noise.bin", 1, "exists"},
       {"convert R T/nowhere/out.pt", 4, "No such file"},

@@ -1,4 +1,4 @@
-// holdfast interval and holdfast simulate.
+// Tests `holdfast interval` and `holdfast simulate`.
 #include <gtest/gtest.h>
 
 #include "holdfast/base/json.h"
@@ -63,7 +63,7 @@ TEST_F(ScheduleCommandTest, EventsOfEarlierRunsGiveCostsAndFailures) {
   const Json seen = json("interval --events events.jsonl --mtbf 3h");
   EXPECT_NEAR(seen["job"]["stall"].get<double>(), 0.5, 0.5);
   EXPECT_NEAR(seen["job"]["persist"].get<double>(), 3, 1e-9);
-  // Four failures' worth of prior, and one in 3.15 h.
+  // The prior counts like four failures, and there was one failure in 3.15 h.
   EXPECT_NEAR(seen["job"]["mtbf"].get<double>(), (4 * 10800 + 10805) / 5.0, 150);
 }
 
@@ -75,7 +75,7 @@ TEST_F(ScheduleCommandTest, TiersHaveNestedIntervals) {
   EXPECT_NE(run("interval --tier disk,1s,10s,2d").out.find("every n-th save"),
             std::string::npos);
   expect_wrong_call("interval --tier disk",
-                    "tier: \"disk\", want NAME,STALL,PERSIST,MTBF");
+                    "tier: \"disk\"; expected NAME,STALL,PERSIST,MTBF");
 }
 
 TEST_F(ScheduleCommandTest, SimulateComparesPlansOnTheSameFailures) {
@@ -110,7 +110,8 @@ TEST_F(ScheduleCommandTest, TracesAndManyWorkersAreSimulated) {
             shrinking["plans"][0]["time"]["mean"].get<double>());
 }
 
-// Killed 3 s after the second save, and in the middle of the third one's stall.
+// The job is killed 3 s after the second save, and again in the middle of the stall of
+// the third save.
 TEST_F(ScheduleCommandTest, ARunIsReplayedFromWhereItSavedAndWhenItFailed) {
   write("saves.txt", "# seconds of work\n20\n40\n60\n");
   write("failures.txt", "45\n75.5\n1e9\n");
@@ -127,35 +128,37 @@ TEST_F(ScheduleCommandTest, ARunIsReplayedFromWhereItSavedAndWhenItFailed) {
 
 TEST_F(ScheduleCommandTest, WrongCallsAreOneClearSentence) {
   expect_wrong_call("interval",
-                    "--stall: how long does a save stop the job? want it, or --events");
+                    "--stall: it is not known how long a save stops the job; expected "
+                    "--stall or --events");
   expect_wrong_call("interval --stall=-5",
-                    "--stall: \"-5\", want a time such as 90s, 10m, 8h or 2d");
+                    "--stall: \"-5\"; expected a time such as 90s, 10m, 8h or 2d");
   expect_wrong_call("interval --stall nan",
-                    "--stall: \"nan\", want a time such as 90s, 10m, 8h or 2d");
+                    "--stall: \"nan\"; expected a time such as 90s, 10m, 8h or 2d");
   expect_wrong_call("interval --stall 5 --length 0",
-                    "length: 0 s, want more than 0 and at most 1e+12");
+                    "length: 0 s; expected more than 0 and at most 1e+12");
   expect_wrong_call("interval --stall 5 --mtbf 0",
-                    "mtbf: 0 s, want more than 0, or never");
+                    "mtbf: 0 s; expected more than 0, or never");
   expect_wrong_call("interval --stall 5 --objective fast",
-                    "objective: \"fast\", want delay, progress, explore or priced");
+                    "objective: \"fast\"; expected delay, progress, explore or priced");
   expect_wrong_call("interval --stall 5 --objective progress",
-                    "objective progress: needs --curve");
+                    "objective progress: has no curve; expected --curve");
   expect_wrong_call("interval --stall 5 --objective delay --stop 2h --curve exp:1,1h",
-                    "objective delay: --stop, --rungs and --deadline go with explore");
+                    "objective delay: does not support --stop, --rungs and --deadline; "
+                    "expected explore");
   expect_wrong_call("interval --stall 5 --curve exp:1,-1h",
-                    "curve: \"-1h\", want a time such as 90s, 10m, 8h or 2d");
+                    "curve: \"-1h\"; expected a time such as 90s, 10m, 8h or 2d");
   expect_wrong_call("interval --stall 5 --curve exp:nan,1h",
-                    "curve: \"nan\", want a number");
+                    "curve: \"nan\"; expected a number");
   expect_wrong_call("interval --stall 5 --slack 2",
-                    "--slack: 2, want a share of 0 to 1");
-  expect_wrong_call("simulate --stall 5 --runs 0", "runs: 0, want 1 to 100000000");
+                    "--slack: 2; expected a share of 0 to 1");
+  expect_wrong_call("simulate --stall 5 --runs 0", "runs: 0; expected 1 to 100000000");
   expect_wrong_call("simulate --stall 5 --failures weibull:-1",
-                    "weibull: shape -1, want 0.1 to 20");
+                    "weibull: shape -1; expected 0.1 to 20");
   expect_wrong_call("simulate --stall 5 --workers 4 --allocate 8 --curve exp:1,1h",
-                    "--allocate and --workers: want one of them");
+                    "--allocate and --workers: both are given; expected one of them");
   write("back.txt", "20\n10\n");
   expect_wrong_call("simulate --stall 5 --plans at:back.txt",
-                    "back.txt: a save at 10 s after 20 s, want rising times");
+                    "back.txt: a save at 10 s after 20 s; expected rising times");
   EXPECT_EQ(run("simulate --stall 5 --plans at:none.txt").code, 2);
   const Ran missing = run("simulate --stall 5 --failures trace:none.txt");
   EXPECT_EQ(missing.code, 2) << missing.err;

@@ -1,3 +1,4 @@
+// Reads the options of `interval` and `simulate` into a scheduling problem.
 #include "holdfast/cli/schedule_options.h"
 
 #include <cmath>
@@ -13,11 +14,13 @@ namespace {
 
 constexpr int64_t kFileLimit = 256 << 20;
 
+// A file that was named in the call and is not found is a wrong call.
 Error as_wrong_call(const Error& error) {
   return error.code() == ErrorCode::kNotFound ? error.as(ErrorCode::kInvalid) : error;
 }
 
-// Noisy losses give a curve by a fit, clean ones that no fit explains give themselves.
+// Reads a file of losses. If a fitted curve explains the losses well, returns the fit,
+// which removes their noise. Otherwise returns the losses themselves.
 Result<Curve> read_losses(const Context& context, const std::string& path) {
   const std::string text = HOLDFAST_TRY(read_named_file(context, path));
   const Curve points = HOLDFAST_TRY(parse_curve_points(text, path));
@@ -55,7 +58,7 @@ Result<void> read_times(const ScheduleArguments& a, Problem& p) {
 Result<void> read_stops(const ScheduleArguments& a, Problem& p) {
   if (!a.stop.empty()) {
     const double mean = HOLDFAST_TRY(parse_seconds(a.stop, "--stop"));
-    if (!(mean > 0)) return invalid("--stop: {} s, want more than 0", mean);
+    if (!(mean > 0)) return invalid("--stop: {} s; expected more than 0", mean);
     p.stops.rate = 1 / mean;
   }
   if (!a.hard.empty()) p.stops.hard = HOLDFAST_TRY(parse_number(a.hard, "--hard"));
@@ -77,19 +80,23 @@ Result<void> read_objective(const ScheduleArguments& a, ReadProblem& read) {
     p.objective = HOLDFAST_TRY(parse_objective(a.objective));
     read.why = "as asked";
     if (p.objective != Objective::kDelay && a.curves.empty()) {
-      return invalid("objective {}: needs --curve", a.objective);
+      return invalid("objective {}: has no curve; expected --curve", a.objective);
     }
   } else if (may_stop(p) && !a.curves.empty()) {
     p.objective = Objective::kExplore;
     read.why = "because the job may be stopped";
   } else if (may_stop(p)) {
-    return invalid("--stop, --rungs and --deadline: need --curve to say what is lost");
+    return invalid(
+        "--stop, --rungs and --deadline: have no curve, which says what is lost; "
+        "expected --curve");
   } else {
     read.why = "because nothing stops the job early";
   }
   if (may_stop(p) && p.objective != Objective::kExplore) {
-    return invalid("objective {}: --stop, --rungs and --deadline go with explore",
-                   name_of(p.objective));
+    return invalid(
+        "objective {}: does not support --stop, --rungs and --deadline; expected "
+        "explore",
+        name_of(p.objective));
   }
   return {};
 }
@@ -103,12 +110,13 @@ Result<void> read_curves(const Context& context, const ScheduleArguments& a,
   if (!a.workers.empty()) p.workers = HOLDFAST_TRY(parse_workers(a.workers));
   if (a.allocate) {
     if (!a.workers.empty())
-      return invalid("--allocate and --workers: want one of them");
-    if (curves.empty()) return invalid("--allocate: needs the jobs' --curve");
+      return invalid("--allocate and --workers: both are given; expected one of them");
+    if (curves.empty())
+      return invalid("--allocate: has no curves; expected the --curve of each job");
     auto all = HOLDFAST_TRY(allocate_over(curves, *a.allocate, p.length));
     p.workers = std::move(all.front());
   } else if (curves.size() > 1) {
-    return invalid("--curve: {} of them, want one without --allocate", curves.size());
+    return invalid("--curve: {} curves; expected one, or --allocate", curves.size());
   }
   if (!curves.empty()) {
     const bool one = p.workers.phases.empty() || p.steady();
@@ -147,7 +155,9 @@ Result<ReadProblem> read_problem(const Context& context, const ScheduleArguments
   p.persist = read.learned.persist;
   HOLDFAST_TRY(read_times(a, p));
   if (a.stall.empty() && read.learned.stall <= 0) {
-    return invalid("--stall: how long does a save stop the job? want it, or --events");
+    return invalid(
+        "--stall: it is not known how long a save stops the job; expected --stall or "
+        "--events");
   }
   HOLDFAST_TRY(read_stops(a, p));
   HOLDFAST_TRY(check(Problem{.length = p.length, .mtbf = p.mtbf}));
@@ -169,38 +179,44 @@ Result<ReadProblem> read_problem(const Context& context, const ScheduleArguments
 
 std::vector<Option> schedule_options(ScheduleArguments& a) {
   return {
-      {"--length", "Work to be done, such as 3h", &a.length},
+      {"--length", "How much time the work of the job takes, such as 3h", &a.length},
       {"--stall", "How long a save stops the job, such as 200ms", &a.stall},
-      {"--persist", "And how long until it is durable", &a.persist},
-      {"--restart", "Time to come back after a failure", &a.restart},
-      {"--step", "Time of a training step", &a.step},
+      {"--persist", "How long it takes after the stall until a save is durable",
+       &a.persist},
+      {"--restart", "How long the job takes to continue after a failure", &a.restart},
+      {"--step", "How long a training step takes", &a.step},
       {"--mtbf",
        "Mean time between failures of one worker that need the checkpoint; without it "
-       "a "
-       "prior, and what --events say",
+       "a prior, corrected by --events",
        &a.mtbf},
-      {"--workers", "Their number, or phases such as 8,30m:4,1h:1", &a.workers},
+      {"--workers", "The number of workers, or phases such as 8,30m:4,1h:1",
+       &a.workers},
       {"--curve",
-       "Loss over the work: exp:FIRST,TIME[,FLOOR], power:FIRST,TIME,EXPONENT[,FLOOR], "
-       "drops:FIRST,START/FLOOR/TIME,... or a file of seconds and losses",
+       "The loss over the work: exp:FIRST,TIME[,FLOOR], "
+       "power:FIRST,TIME,EXPONENT[,FLOOR], drops:FIRST,START/FLOOR/TIME,... or a file "
+       "of seconds and losses",
        &a.curves},
       {"--allocate",
-       "So many workers for all jobs of --curve by what each gains; the first is "
-       "planned",
+       "Divide so many workers among the jobs of all --curve by what each gains, and "
+       "plan the first job",
        &a.allocate},
       {"--objective", "delay, progress, explore or priced", &a.objective},
       {"--stop", "Mean time until the job is stopped early", &a.stop},
-      {"--hard", "Share of these stops without notice (1)", &a.hard},
-      {"--deadline", "The job ends then", &a.deadline},
-      {"--rungs", "Stops of a tuner: TIME/SHARE,...", &a.rungs},
+      {"--hard", "The share of these stops that come without notice; by default 1",
+       &a.hard},
+      {"--deadline", "The time at which the job is stopped", &a.deadline},
+      {"--rungs", "The stops of a tuner: TIME/SHARE,...", &a.rungs},
       {"--graceful", "Stops leave time to save", &a.graceful},
-      {"--price", "priced: what a save costs besides its stall, as time", &a.price},
-      {"--budget", "Exactly so many saves", &a.budget},
-      {"--events", "Event files of earlier runs, to learn costs and failures",
+      {"--price", "For priced: what a save costs besides its stall, as a time",
+       &a.price},
+      {"--budget", "Make exactly so many saves", &a.budget},
+      {"--events", "Event files of earlier runs, to learn costs and failures from",
        &a.events},
-      {"--positions", "Where a save may stand: so many, or enough of them",
+      {"--positions",
+       "At how many points of the work a save may be made; by default as many as "
+       "needed",
        &a.positions},
-      {"--json", "Exact figures for programs", &a.json}};
+      {"--json", "Print exact figures as JSON, for programs", &a.json}};
 }
 
 }  // namespace holdfast

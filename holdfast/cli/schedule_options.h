@@ -1,4 +1,5 @@
-// What `interval` and `simulate` are told about a job, and the problem that it makes.
+// What `interval` and `simulate` are told about a job, and the scheduling problem that
+// follows from it.
 #pragma once
 
 #include "holdfast/cli/command.h"
@@ -16,21 +17,25 @@ struct ScheduleArguments {
   bool json = false;
 };
 
-// The options that fill it; it must outlive them.
+// The options that fill `arguments`, which must outlive them.
 std::vector<Option> schedule_options(ScheduleArguments& arguments);
 
 struct ReadProblem {
   Problem problem;
-  std::string why;  // the objective was chosen
+  // Why this objective was chosen.
+  std::string why;
   Learned learned{};
-  bool mtbf_known = false;  // else it is a prior
+  // False if the mean time between failures is only a prior.
+  bool mtbf_known = false;
 };
 
-// Reads the files that the arguments name. Fails with kInvalid on what contradicts itself.
+// Reads the files that the arguments name. Fails with kInvalid if the arguments
+// contradict each other.
 Result<ReadProblem> read_problem(const Context& context,
                                  const ScheduleArguments& arguments);
 
-// A file named in the call that is not there is a wrong call.
+// Reads a file that was named in the call. If it is not found, the call is wrong: fails
+// with kInvalid.
 Result<std::string> read_named_file(const Context& context, const std::string& path);
 
 }  // namespace holdfast

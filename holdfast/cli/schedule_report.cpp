@@ -10,7 +10,7 @@ namespace {
 
 constexpr double kBarWidth = 40;
 
-// A cost is seconds for delay, else loss.
+// The cost is a time if the objective is delay, and a loss otherwise.
 std::string cost_text(const Problem& problem, double cost) {
   if (problem.objective == Objective::kDelay) return human_seconds(cost);
   return fmt::format("{:.4g}", cost);
@@ -129,7 +129,7 @@ std::string with_interval(double mean, double half) {
   return fmt::format("{:.4g} +- {:.2g}", mean, half);
 }
 
-// The mean difference to the first plan, in percent of the first.
+// The mean difference to the first plan, in percent of the first plan's mean.
 std::string against(const Simulated& plan, const Simulated& first, Metric metric) {
   const double base = first.at(metric).mean;
   if (!(base > 0) || &plan == &first) return "-";

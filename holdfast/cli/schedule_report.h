@@ -1,4 +1,4 @@
-// What `interval` and `simulate` print.
+// The output of `interval` and `simulate`.
 #pragma once
 
 #include <span>
@@ -11,7 +11,7 @@
 
 namespace holdfast {
 
-// "5.0 s", "4.4 min", "never"
+// A time for people: "5.0 s", "4.4 min", "never".
 std::string human_seconds(double seconds);
 
 struct IntervalReport {
@@ -19,12 +19,12 @@ struct IntervalReport {
   Recommendation best;
   Comparison all;
   struct Sensitive {
-    double factor;    // on the mean time between failures
-    double interval;  // what would be right then
-    double loss;      // of keeping the plan, as a share of what that one costs
+    double factor;    // the factor on the mean time between failures
+    double interval;  // the interval that would be right then
+    double loss;      // what keeping the plan costs more, as a share of the least cost
   };
   std::vector<Sensitive> sensitivity;
-  // The cost of even intervals, for the chart.
+  // Even intervals and their costs, for the chart.
   std::vector<std::pair<double, double>> curve;
 };
 
@@ -36,13 +36,14 @@ struct SimulationReport {
   SimulateOptions options;
   std::string failures;
   std::vector<Simulated> plans;
-  std::vector<std::optional<double>> expected;  // overhead by the closed form
+  // The overhead by the closed form, if there is one for the plan.
+  std::vector<std::optional<double>> expected;
 };
 
 std::string simulation_text(const SimulationReport& report);
 std::string simulation_json(const SimulationReport& report);
 
-// A line of `#` that is `share` of the widest.
+// A bar of `#` characters. Its length is `share` of the widest bar.
 std::string bar(double share);
 
 }  // namespace holdfast

@@ -69,7 +69,8 @@ std::string cell_name(const StudyCell& cell) {
                      cell.theta1);
 }
 
-// Over all cells: how often a plan is better, and by how much.
+// One row: in how many cells the plan is better, and the least, median and greatest
+// change.
 std::string summary_row(const std::vector<StudyCell>& cells, const char* title,
                         const std::function<double(const StudyCell&)>& change) {
   std::vector<double> all;
@@ -154,7 +155,8 @@ std::string seconds_table(const std::vector<StudyCell>& cells) {
   return out;
 }
 
-// Which cells and ways to count come out at a published figure.
+// For each kind of failures: how many cells reach a published figure, and the cell that
+// comes closest to it.
 std::string regimes(const std::vector<StudyCell>& cells, const char* other,
                     double figure) {
   std::string out;
@@ -192,7 +194,7 @@ Result<std::string> phases_section() {
       signed_percent(all[all.size() / 2]));
 }
 
-// By the expected cost, which has no noise.
+// Counts comparisons by the expected cost, which has no noise.
 std::string own_expected_text(const std::vector<StudyCell>& cells) {
   int64_t comparisons = 0, beaten = 0;
   for (const StudyCell& cell : cells) {

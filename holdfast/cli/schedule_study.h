@@ -1,5 +1,6 @@
-// docs/schedule.md: COCI's question, answered with numbers. Made by one command:
-// `holdfast simulate --study > docs/schedule.md`. Same bits on any machine.
+// Prints docs/schedule.md, a study that measures the schedules of COCI and others.
+// `holdfast simulate --study > docs/schedule.md` makes it. The result has the same bits
+// on every machine.
 #pragma once
 
 #include <string>

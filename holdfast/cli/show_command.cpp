@@ -1,4 +1,4 @@
-// `holdfast show`: what is in a checkpoint, and where.
+// `holdfast show`: shows what a checkpoint contains, and where.
 #include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
@@ -19,10 +19,12 @@ Examples:
   holdfast show runs/gpt@400 --tensors  step 400, tensor by tensor
   holdfast show model.pt --layout       which bytes of which file hold which box
 
-PATH is a file or folder of a known format, a step's folder, or a run directory; RUN@STEP
-is that step of the run, as last saved. A run may be in an object store: s3://bucket/prefix.)";
+PATH is a file or folder of a known format, the folder of a step, or a run directory.
+RUN@STEP is a step of a run; if it was saved several times, the last one. A run may be in
+an object store: s3://bucket/prefix.)";
 
-constexpr size_t kObjectsShown = 1000;  // characters, unless --objects asks for all
+// How many characters of the objects are printed, unless --objects asks for all.
+constexpr size_t kObjectsShown = 1000;
 
 struct ShowArguments {
   std::string path;
@@ -140,7 +142,8 @@ Result<ExitCode> show(const Context& context, const ShowArguments& arguments) {
   return ExitCode::kDone;
 }
 
-// By the files, not by counting to a number that a file claims.
+// Takes the ranks from the names of the files. It does not count up to a number in the
+// manifest, because a damaged or hostile manifest may claim any number.
 std::vector<int> ranks_with_objects(const Manifest& manifest) {
   constexpr std::string_view kBegin = "rank-", kEnd = ".objects.json";
   std::vector<int> ranks;
@@ -154,7 +157,7 @@ std::vector<int> ranks_with_objects(const Manifest& manifest) {
   return ranks;
 }
 
-Result<PathSummary> look_at_file(Env& env, const Found& found) {
+Result<PathSummary> summarize_file(Env& env, const Found& found) {
   Contents contents = HOLDFAST_TRY(open_found(env, found));
   return PathSummary{.found = found,
                      .collection = std::move(contents.collection),
@@ -162,7 +165,7 @@ Result<PathSummary> look_at_file(Env& env, const Found& found) {
                      .metadata = std::move(contents.metadata)};
 }
 
-Result<PathSummary> look_at_step(Env& env, const Found& found) {
+Result<PathSummary> summarize_step(Env& env, const Found& found) {
   const StepFiles step = HOLDFAST_TRY(open_step(env, found.path));
   PathSummary shown{.found = found,
                     .collection = step.collection,
@@ -188,7 +191,8 @@ std::optional<std::string> seal_text(const PathSummary& shown, TensorId id) {
 Result<PathSummary> summarize_path(Env& env, const Path& path) {
   std::optional<PathSummary> shown;
   Found found = HOLDFAST_TRY(use_any(env, path, [&](const Found& one) -> Result<void> {
-    shown = HOLDFAST_TRY(one.step() ? look_at_step(env, one) : look_at_file(env, one));
+    shown =
+        HOLDFAST_TRY(one.step() ? summarize_step(env, one) : summarize_file(env, one));
     return {};
   }));
   shown->found = std::move(found);
@@ -200,13 +204,17 @@ Verb show_verb() {
   ShowArguments& a = *arguments;
   return {
       .name = "show",
-      .summary = "What is in a checkpoint or file, and where",
+      .summary = "Show what a checkpoint or file contains, and where",
       .footer = kShowExample,
       .options = {{"PATH", "A file, a step, a run, or RUN@STEP", &a.path, true},
-                  {"--tensors", "Every tensor: dtype, shape, size, seal", &a.tensors},
-                  {"--layout", "Which file holds which box, at which byte", &a.layout},
-                  {"--objects", "All of what is no tensor, however long", &a.objects},
-                  {"--json", "All of it for programs (boxes with --layout)", &a.json}},
+                  {"--tensors", "List every tensor: dtype, shape, size, seal",
+                   &a.tensors},
+                  {"--layout", "List which file holds which box, and at which byte",
+                   &a.layout},
+                  {"--objects", "Print the objects in full, however long", &a.objects},
+                  {"--json",
+                   "Print everything as JSON, for programs (boxes with --layout)",
+                   &a.json}},
       .run = [arguments](const Context& c) { return show(c, *arguments); }};
 }
 

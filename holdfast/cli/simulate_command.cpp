@@ -1,4 +1,4 @@
-// `holdfast simulate`: what plans cost a job under failures, on paper.
+// `holdfast simulate`: simulates a job with failures and measures what plans cost it.
 #include <fmt/ostream.h>
 
 #include <memory>
@@ -18,8 +18,10 @@ Examples:
   holdfast simulate --stall 2s --mtbf 8h --failures trace:failures.txt --plans young,10m
   holdfast simulate --study > docs/schedule.md
 
-Plans are planners (holdfast interval lists them), constant intervals, or at:FILE, the
-seconds of work at which a run saved, one a line. All meet the same failures; differences to the first plan are taken run by run, with 95 % intervals.)";
+A plan is the name of a planner (holdfast interval lists them), a constant interval, or
+at:FILE with the seconds of work at which a run saved, one on each line. All plans meet
+the same failures. Differences to the first plan are taken run by run, with 95 %
+intervals.)";
 
 struct SimulateArguments {
   ScheduleArguments job;
@@ -48,7 +50,7 @@ Result<Contestant> read_plan(const Context& context, const Grid& grid,
   if (planner.ok()) return Contestant{name, (*planner)->plan(grid)};
   const Result<double> interval = parse_seconds(name, "--plans");
   if (!interval.ok()) return planner.error().within("--plans");
-  if (!(*interval > 0)) return invalid("--plans: \"{}\", want more than 0", name);
+  if (!(*interval > 0)) return invalid("--plans: \"{}\"; expected more than 0", name);
   return Contestant{name, every(*interval, grid.problem().length)};
 }
 
@@ -97,19 +99,22 @@ Verb simulate_verb() {
   options.insert(
       options.end(),
       {{"--plans",
-        "Planners, intervals or at:FILE, by commas; differences are to the first",
+        "Planners, intervals or at:FILE, separated by commas; differences are to the "
+        "first",
         &a.plans},
        {"--failures",
         "exponential, weibull[:SHAPE[,AGE]], trace:FILE, never, once[:SHARE], "
         "every:TIME",
         &a.failures},
-       {"--runs", "How many", &a.runs},
-       {"--seed", "Same seed, same figures on any machine", &a.seed},
+       {"--runs", "How many runs are simulated", &a.runs},
+       {"--seed", "The seed; the same seed gives the same figures on any machine",
+        &a.seed},
        {"--stop-at", "Stop every run at this time", &a.stop_at},
-       {"--study", "Print docs/schedule.md: COCI's question, measured", &a.study}});
+       {"--study", "Print docs/schedule.md, a study that compares planners",
+        &a.study}});
   return {
       .name = "simulate",
-      .summary = "What plans cost a job under failures",
+      .summary = "Simulate what plans cost a job under failures",
       .footer = kSimulateExample,
       .options = std::move(options),
       .run = [arguments](const Context& context) -> Result<ExitCode> {

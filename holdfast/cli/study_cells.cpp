@@ -74,8 +74,9 @@ Result<StudyCell> measure(double stall, double rate, double theta1) {
   return cell;
 }
 
-// How many deviations a normal value exceeds with the chance 0.05 / comparisons, both
-// sides: the leading terms of the tail's inverse.
+// By how many standard deviations a normal value exceeds its mean, on either side, with
+// the probability 0.05 / comparisons. Computed from the leading terms of the inverse
+// tail.
 double corrected_deviations(int64_t comparisons) {
   using reproducible::log;
   const double log_odds = 2 * log(2 * static_cast<double>(comparisons) / 0.05);
@@ -131,7 +132,8 @@ Result<OwnObjective> own_objective(const Own& own, double deviations) {
         const Problem problem = own_problem(own, stall, rate, theta1);
         const Grid grid = HOLDFAST_TRY(Grid::build(problem));
         std::vector<Contestant> plans = HOLDFAST_TRY(plans_of(grid));
-        std::rotate(plans.begin(), plans.end() - 1, plans.end());  // optimal first
+        std::rotate(plans.begin(), plans.end() - 1,
+                    plans.end());  // the optimal plan comes first
         judge(HOLDFAST_TRY(simulate(problem, plans, {.runs = 30000, .seed = 5})), own,
               deviations, out);
       }
@@ -159,7 +161,9 @@ Workers halving(double workers, int64_t phases, double length) {
   return out;
 }
 
-// What the same interval rules give when they are told of one, most or the mean workers.
+// Simulates a job whose number of workers shrinks. The same interval rules are given
+// the failure rate of one worker, of the most workers and of the mean number of
+// workers.
 Result<ShrinkingJob> shrinking(const Workers& workers, double mtbf, double stall) {
   Problem p{.length = 2 * kHour, .stall = stall, .mtbf = mtbf, .workers = workers};
   const Grid grid = HOLDFAST_TRY(Grid::build(p));
@@ -260,7 +264,7 @@ Result<std::vector<ShrinkingJob>> study_parallel() {
           shrinking(halving(most, phases, 2 * kHour), mtbf * kHour, stall)));
     }
   }
-  // A young job beside three that have converged further.
+  // A young job beside three jobs that have converged further.
   const Curve base = Curve::exponential(1, 1 / (2 * kHour)).value();
   const std::vector<Curve> jobs{base, base.from(2 * kHour), base.from(4 * kHour),
                                 base.from(5 * kHour)};

@@ -19,7 +19,7 @@ std::string scaled(int64_t value, double step, const auto& units) {
   return fmt::format("{:.2f} {}", shown, units[unit]);
 }
 
-// Bytes of the UTF-8 character that `text` begins with; 0 if it begins with none.
+// The size of the UTF-8 character at the start of `text` in bytes; 0 if there is none.
 size_t character_bytes(std::string_view text) {
   for (size_t size = 1; size <= std::min<size_t>(text.size(), 4); ++size) {
     if (is_utf8(text.substr(0, size))) return size;
@@ -37,14 +37,16 @@ uint32_t code_point(std::string_view character) {
   return code;
 }
 
-bool misleads(uint32_t code) {
+// Whether the character changes the direction of writing or separates lines, so that a
+// terminal would show something else than the text says.
+bool misleads_reader(uint32_t code) {
   return code == 0x061c || code == 0x200e || code == 0x200f ||
          (code >= 0x2028 && code <= 0x202e) || (code >= 0x2066 && code <= 0x2069);
 }
 
 bool is_control(uint32_t code) { return code < 0x20 || (code >= 0x7f && code < 0xa0); }
 
-// Characters as a terminal counts them, without the colours of paint().
+// The number of characters that a terminal shows, without the codes of paint().
 size_t width_of(std::string_view text) {
   size_t width = 0;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -116,7 +118,7 @@ std::string printable(std::string_view text) {
       shown += fmt::format("\\x{:02x}", static_cast<unsigned char>(text[0]));
     } else if (is_control(code)) {
       shown += fmt::format("\\x{:02x}", code);
-    } else if (misleads(code)) {
+    } else if (misleads_reader(code)) {
       shown += fmt::format("\\u{:04x}", code);
     } else {
       shown += character;

@@ -1,5 +1,5 @@
-// Numbers, times and tables as a person likes to read them, and names from files made
-// harmless.
+// Formats numbers, times and tables for people, and makes names from files safe to
+// print.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,35 @@
 
 namespace holdfast {
 
-// "45.11 GB": decimal units, two decimals. Exact bytes are what --json is for.
+// Example: "45.11 GB". Decimal units with two decimals. --json has the exact bytes.
 std::string human_bytes(int64_t bytes);
-// "1,552"
+// Example: "1,552".
 std::string human_count(int64_t count);
-// "7.06 s", "320.00 ms"
+// Examples: "7.06 s", "320.00 ms".
 std::string human_time(int64_t nanoseconds);
-// "0:07", "12:30", "3:25:00"
+// Examples: "0:07", "12:30", "3:25:00".
 std::string human_clock(int64_t seconds);
-// "12 s", "5 min", "3 h", "8 d"; a time to come is "0 s".
+// Examples: "12 s", "5 min", "3 h", "8 d". A negative age is "0 s".
 std::string human_age(Duration age);
-// "2026-03-01 12:30:00Z"
+// Example: "2026-03-01 12:30:00Z".
 std::string human_date(WallTime time);
-// "0.25", "1e-05", "nan", "inf"
+// Examples: "0.25", "1e-05", "nan", "inf".
 std::string human_number(double number);
 
-// The text with everything that a terminal obeys, or that makes it lie about what is
-// there, shown as an escape: control characters and bytes that are no UTF-8 as \x1b,
-// marks that turn the direction of writing and line separators as \u202e. For every
-// name that comes from a file or a path.
+// Makes a text safe to print. Everything that a terminal would obey, or that would make
+// it show something else than the text says, becomes an escape: control characters and
+// bytes that are not UTF-8 become \x1b, and marks that change the direction of writing
+// and line separators become \u202e. Must be used for every name that comes from a file
+// or a path.
 std::string printable(std::string_view text);
 
 enum class Colour { kNone, kRed, kGreen, kYellow };
-// The text in that colour, if `on`.
+// Returns the text in that colour if `on`, otherwise the plain text.
 std::string paint(std::string_view text, Colour colour, bool on);
 
-// Rows of cells, two spaces between columns. The first column stands to the left and the
-// others to the right, unless `sides` says otherwise: 'l' or 'r' a column, the last for
-// all that follow. A row of fewer cells is fine.
+// A table of text with two spaces between columns. By default the first column is
+// aligned left and the others right. `sides` changes that: 'l' or 'r' for each column,
+// the last one for all columns that follow. A row may have fewer cells than others.
 class Table {
  public:
   explicit Table(std::string sides = "lr") : sides_(std::move(sides)) {}

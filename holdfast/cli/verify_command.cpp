@@ -1,4 +1,4 @@
-// `holdfast verify`: is every byte what was written?
+// `holdfast verify`: checks whether every byte is as it was written.
 #include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
@@ -15,14 +15,14 @@ namespace {
 
 constexpr const char* kVerifyExample = R"(
 Examples:
-  holdfast verify runs/gpt          every step of a run, every byte
+  holdfast verify runs/gpt          every byte of every step of a run
   holdfast verify runs/gpt@400      one step
   holdfast verify model.pt other.pt
-  holdfast verify runs/gpt --fast   names, sizes and small files only
+  holdfast verify runs/gpt --fast   only names, sizes and small files
 
-Names file, tensors, chunk and bytes of all damage and then exits with 3, also if other
-paths could not be looked at. A safetensors file has no digests: of one
-that is in no run only the header is checked.)";
+Prints the file, tensors, chunk and bytes of all damage, and exits with 3 if there is
+any, even if other paths could not be read. Safetensors files have no digests of their
+own: if such a file is not part of a run, only its header is checked.)";
 
 struct VerifyArguments {
   std::vector<std::string> paths;
@@ -53,7 +53,7 @@ void print_one(const Context& context, const Verified& verified) {
              verified.digests ? "" : ", contents not checked");
   for (const Damage& damage : verified.damage) print_damage(context, damage);
   for (const std::string& name : verified.extra) {
-    fmt::print(context.out, "  {}: a file that is not of the step\n", printable(name));
+    fmt::print(context.out, "  {}: is not a file of the step\n", printable(name));
   }
 }
 
@@ -91,12 +91,12 @@ Verb verify_verb() {
   auto arguments = std::make_shared<VerifyArguments>();  // shared with `run` below
   VerifyArguments& a = *arguments;
   return {.name = "verify",
-          .summary = "Check every digest; names what is damaged and exits with 3",
+          .summary = "Check every digest, and name what is damaged",
           .footer = kVerifyExample,
-          .options = {{"PATH", "Files, steps, runs (all of their steps), or RUN@STEP",
+          .options = {{"PATH", "Files, steps, runs (all their steps), or RUN@STEP",
                        &a.paths, true},
-                      {"--fast", "Names, sizes and small files only", &a.fast},
-                      {"--json", "The same for programs", &a.json}},
+                      {"--fast", "Check only names, sizes and small files", &a.fast},
+                      {"--json", "Print the result as JSON, for programs", &a.json}},
           .run = [arguments](const Context& c) { return verify_paths(c, *arguments); }};
 }
 

@@ -1,5 +1,6 @@
-// Every file in tests/attacks/safetensors was made to break a reader: lengths that wrap,
-// offsets that overlap, names that lead out of the folder. None may do more than be refused.
+// Every file in tests/attacks/safetensors was made to break a reader: with lengths that
+// overflow, offsets that overlap, or names that lead out of the folder. Each must be
+// refused.
 #include <gtest/gtest.h>
 
 #include <algorithm>

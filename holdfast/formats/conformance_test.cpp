@@ -1,4 +1,5 @@
-// What every format must do, written once and run over each that this build can write.
+// What every format must do. These tests run over each format that this build can
+// write.
 #include <gtest/gtest.h>
 
 #include "holdfast/env/faulty_env.h"
@@ -19,7 +20,7 @@ class ConformanceTest : public ::testing::TestWithParam<const Format*> {
  protected:
   const Format& format() const { return *GetParam(); }
 
-  // Written, recognised and opened again.
+  // Writes the contents, recognises the format and opens the file again.
   Result<Contents> round_trip(const Contents& contents) {
     const Path path = fmt::format("file-{}", ++files_);
     HOLDFAST_TRY(write_file(env_, path, contents, {.format = &format()}));
@@ -37,7 +38,8 @@ class ConformanceTest : public ::testing::TestWithParam<const Format*> {
     EXPECT_EQ(opened->sources.size(), opened->collection.layout().holders().size());
   }
 
-  // The files that were written under a path: itself, or those in it.
+  // The files that were written under a path: the path itself, or the files in the
+  // folder.
   std::vector<Path> files_of(const Path& path) {
     if (!env_.info(path).value().folder) return {path};
     std::vector<Path> files;
@@ -47,7 +49,7 @@ class ConformanceTest : public ::testing::TestWithParam<const Format*> {
     return files;
   }
 
-  // A few small tensors.
+  // Contents with a few small tensors.
   static Contents small(uint64_t seed = 1) {
     return random_contents({{.name = "a", .dtype = Dtype::kF32, .shape = {2, 3}},
                             {.name = "b", .dtype = Dtype::kBf16, .shape = {5}},
@@ -55,7 +57,7 @@ class ConformanceTest : public ::testing::TestWithParam<const Format*> {
                            seed);
   }
 
-  // Opens and reads all of it; the error of either.
+  // Opens the file and reads all of it. Returns the first error.
   static Result<void> read_all(Env& env, const Path& path) {
     const Contents contents = HOLDFAST_TRY(open_file(env, path));
     for (TensorId t = 0; t < contents.collection.tensors().size(); ++t) {
@@ -132,7 +134,7 @@ TEST_P(ConformanceTest, ObjectsComeBack) {
   if (!format().keeps_objects) GTEST_SKIP() << "a format without objects";
   const auto name = [](const char* text) { return Object(std::string(text)); };
   const auto tensor = [](const char* text) { return Object(Object::TensorName{text}); };
-  // Named by their paths, as formats that nest name them.
+  // The tensors are named by their paths, as formats that nest objects name them.
   Contents contents =
       random_contents({{.name = "model.a", .dtype = Dtype::kF32, .shape = {2, 3}},
                        {.name = "model.b", .dtype = Dtype::kU8, .shape = {5}},
@@ -200,7 +202,7 @@ TEST_P(ConformanceTest, CutAtAnyByteItIsRefused) {
     for (size_t size = 0; size < bytes.size(); ++size) {
       ASSERT_OK(env_.write_file(file, ByteView(bytes).first(size)));
       const auto read = read_all(env_, "whole");
-      // The last byte of an index may be the white space behind it.
+      // The last byte of an index may be white space after its end.
       if (size + 1 == bytes.size() && bytes.back() == std::byte{'\n'}) continue;
       ASSERT_FALSE(read.ok()) << file << " cut to " << size;
       const ErrorCode code = read.error().code();
@@ -237,11 +239,11 @@ TEST_P(ConformanceTest, WritingStreams) {
   contents.sources = {counting};
   ASSERT_OK(write_file(env_, "large", contents, {.format = &format()}));
   EXPECT_LE(counting->counts.most, 4 << 20);
-  // A format may read twice, for a checksum that comes before the data.
+  // A format may read the data twice, if a checksum comes before the data.
   EXPECT_LE(counting->counts.bytes, 2 * contents.collection.bytes());
 }
 
-// As torch saves a transposed weight.
+// A weight that was transposed, as torch saves it.
 TEST_P(ConformanceTest, ATransposedTensorIsNotReadOverAndOver) {
   const std::vector<Tensor> tensors{
       {.name = "w", .dtype = Dtype::kF32, .shape = {3000, 1000}}};
@@ -274,7 +276,8 @@ TEST_P(ConformanceTest, WhatExistsIsNotReplaced) {
 TEST_P(ConformanceTest, AFailureLeavesNothingBehind) {
   FaultyEnv counted(env_);
   ASSERT_OK(write_file(counted, "counted", small(), {.format = &format()}));
-  for (int64_t k = 2; k < counted.calls(); ++k) {  // 1 looks whether it exists
+  for (int64_t k = 2; k < counted.calls();
+       ++k) {  // call 1 checks whether the target exists
     MemoryEnv disk;
     FaultyEnv env(disk);
     env.fail_at(Op::kAny, k, ErrorCode::kNoSpace);

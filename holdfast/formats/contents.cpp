@@ -1,3 +1,5 @@
+// Reads boxes of tensors from files, whatever the strides in the file and in memory
+// are.
 #include "holdfast/formats/contents.h"
 
 #include <algorithm>
@@ -6,19 +8,20 @@
 namespace holdfast {
 namespace {
 
-// What is read at once where the bytes wanted lie scattered.
+// How many bytes one read brings in if the requested bytes lie scattered.
 constexpr int64_t kWindowBytes = int64_t{4} << 20;
-// Reading over a gap of this many bytes is cheaper than a second read.
+// Reading over a gap of up to this many bytes is cheaper than a second read.
 constexpr int64_t kGapBytes = int64_t{32} << 10;
-// Runs of this many bytes go straight into their place.
+// Runs of at least this many bytes are read directly to their place in memory.
 constexpr int64_t kDirectBytes = int64_t{64} << 10;
-// What is read ahead of a tensor that lies otherwise than it is wanted.
+// How many bytes are read ahead if a tensor is not stored in row-major order.
 constexpr int64_t kAheadBytes = int64_t{256} << 20;
 
 size_t at(int k) { return static_cast<size_t>(k); }
 
-// Carries a strided copy out of a source: in long runs straight into memory, else through
-// a window over the bytes that are wanted and the gaps between them.
+// Carries out a strided copy from a source into memory. Long runs are read directly
+// into memory; short ones are read together through a window that also covers the gaps
+// between them.
 class CopyReader {
  public:
   CopyReader(const Source& source, ByteSpan memory, Bytes& window)
@@ -33,7 +36,8 @@ class CopyReader {
   }
 
  private:
-  // The same runs in ascending order of the file, outermost loop the widest step.
+  // Reorders the loops so that the runs are visited in ascending order of the file,
+  // with the widest stride outermost.
   static void turn_forward(StridedCopy& copy) {
     for (int k = 0; k < copy.loops; ++k) {
       StridedCopy::Loop& loop = copy.loop[at(k)];
@@ -48,6 +52,7 @@ class CopyReader {
                      });
   }
 
+  // Sets span_ and narrow_ for all loops.
   void measure() {
     span_[at(copy_.loops)] = copy_.run;
     narrow_[at(copy_.loops)] = copy_.run < kDirectBytes;
@@ -59,7 +64,8 @@ class CopyReader {
     }
   }
 
-  // Loops k and inwards, for the run at `from` that belongs at `to`.
+  // Carries out the loops from k inwards. Their first run is read from `from` and
+  // belongs to `to`.
   Result<void> visit(int k, int64_t from, int64_t to) {
     if (k == copy_.loops) return read_run(from, to);
     const StridedCopy::Loop& loop = copy_.loop[at(k)];
@@ -89,7 +95,8 @@ class CopyReader {
   Result<void> read_window(int k, int64_t count, int64_t from, int64_t to) {
     const int64_t bytes =
         span_[at(k + 1)] + (count - 1) * copy_.loop[at(k)].from_stride;
-    // Before memory is taken for a range that a damaged file has made up.
+    // Checks the range before memory is allocated, because a damaged file may name any
+    // range.
     if (from + bytes > source_.size()) return source_.read_bytes(from, bytes).error();
     if (std::ssize(window_) < bytes) window_.resize(static_cast<size_t>(bytes));
     const ByteSpan window = ByteSpan(window_).first(static_cast<size_t>(bytes));
@@ -105,13 +112,13 @@ class CopyReader {
   const ByteSpan memory_;
   Bytes& window_;
   StridedCopy copy_;
-  // Of loops k and inwards: the bytes from first to last, and whether a window over them
-  // is better than single reads.
+  // For the loops from k inwards: the number of bytes from their first byte to their
+  // last, and whether one window over all of them is cheaper than single reads.
   std::array<int64_t, kMaxRank + 1> span_{};
   std::array<bool, kMaxRank + 1> narrow_{};
 };
 
-// One call of read_box.
+// Carries out one call of read_box().
 class BoxReader {
  public:
   BoxReader(const Contents& contents, TensorId tensor, const Box& box, const Map& into,
@@ -130,11 +137,11 @@ class BoxReader {
       HOLDFAST_TRY(read_slice(slice).within(name));
     }
     if (missing_.empty()) return {};
-    return not_found("{}: box {} has no holder", name, to_string(missing_.front()));
+    return not_found("{}: no file has the box {}", name, to_string(missing_.front()));
   }
 
  private:
-  // Reads what the slice has and is still missing.
+  // Reads the parts of the box that this slice has and that were not read before.
   Result<void> read_slice(const Slice& slice) {
     const Layout& layout = contents_.collection.layout();
     const int64_t element = bytes_of(contents_.collection.tensor(tensor_).dtype);
@@ -169,14 +176,16 @@ Result<void> read_unchecked(const Contents& contents, TensorId tensor, const Box
                             const Map& into, ByteSpan memory) {
   const Tensor& of = contents.collection.tensor(tensor);
   if (!box.inside(of.shape)) {
-    return invalid("{}: box {} is outside the shape {}", of.name, to_string(box),
-                   to_string(of.shape));
+    return invalid(
+        "{}: box {} is not inside the tensor; expected a box inside the shape {}",
+        of.name, to_string(box), to_string(of.shape));
   }
   if (box.empty()) return {};
   return BoxReader(contents, tensor, box, into, memory).read();
 }
 
-// Looks at the digests of the records that hold the tensor.
+// Checks the digests of the records that hold the tensor. `whole` says that all of the
+// tensor was read.
 Result<void> check_digests(const Contents& contents, TensorId tensor, bool whole) {
   const Tensor& of = contents.collection.tensor(tensor);
   if (contents.digests == nullptr || of.shape.elements() == 0) return {};
@@ -188,7 +197,7 @@ Result<void> check_digests(const Contents& contents, TensorId tensor, bool whole
   return {};
 }
 
-// One element, of which only some bytes are wanted.
+// Reads some bytes of one element: as many as `into` takes, from byte `skip` on.
 Result<void> read_part(const Contents& contents, TensorId tensor, int64_t element,
                        int64_t skip, ByteSpan into) {
   const Tensor& of = contents.collection.tensor(tensor);
@@ -201,7 +210,7 @@ Result<void> read_part(const Contents& contents, TensorId tensor, int64_t elemen
   return {};
 }
 
-// True if all its pieces lie in their files as boxes do in memory.
+// True if all pieces of the tensor lie in their files in row-major order without gaps.
 bool lies_row_major(const Contents& contents, TensorId tensor) {
   const Layout& layout = contents.collection.layout();
   const int64_t element = bytes_of(contents.collection.tensor(tensor).dtype);
@@ -226,8 +235,8 @@ Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t o
   const Tensor& of = contents.collection.tensor(tensor);
   const int64_t bytes = bytes_of(of.dtype);
   if (offset < 0 || offset > of.bytes() - std::ssize(into)) {
-    return invalid("{}: {} bytes at {}, want them inside {}", of.name, into.size(),
-                   offset, of.bytes());
+    return invalid("{}: {} bytes at {}; expected a range inside its {} bytes", of.name,
+                   into.size(), offset, of.bytes());
   }
   if (into.empty()) return {};
   if (const int64_t skip = offset % bytes; skip != 0) {

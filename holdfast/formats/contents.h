@@ -1,8 +1,9 @@
-// A file of tensors, opened: whatever its format, it is a collection over files.
+// The contents of an opened file of tensors. Whatever its format is, it is a collection
+// whose holders are files.
 //
-// Each tensor's boxes lie at byte offsets of its holders, which are files, so that any
-// box is read by range without reading the rest. What reads a Contents does not know the
-// format: converting, comparing and restoring are written once.
+// Each box of a tensor lies at a known byte offset of a file, so that any box can be
+// read without reading the rest. Code that reads a Contents does not know the format:
+// converting, comparing and restoring are written once for all formats.
 #pragma once
 
 #include <map>
@@ -16,63 +17,67 @@
 
 namespace holdfast {
 
-// Checks digests that cover more than a reader may have asked for: those of whole records
-// of a file.
+// Checks digests that cover whole records of a file, and so more bytes than a reader
+// may have asked for.
 class DigestCheck {
  public:
   virtual ~DigestCheck() = default;
-  // Called after bytes of the record at this offset of the file were read; reads what is
-  // left of it. kCorrupt if its digest is wrong. Unless `whole`, which says that the caller
-  // has used all of a tensor, the rest of a large record is not read, and what the caller
-  // has is then unchecked.
+  // Called after bytes of the record at this offset of the file were read. Reads the
+  // rest of the record and fails with kCorrupt if its digest is wrong. `whole` says
+  // that the caller has used all of a tensor. If it is false, the rest of a large
+  // record is not read, and the bytes that the caller has got stay unchecked.
   virtual Result<void> check_record(int64_t offset, bool whole) const = 0;
 };
 
 struct Contents {
-  // Its holders are files. One file may serve as several holders, where tensors of a
-  // format share bytes in ways that a layout does not (overlapping views).
+  // The holders are files. One file may stand for several holders if its tensors
+  // overlap in a way that a layout does not allow (overlapping views of torch).
   Collection collection;
-  // One a holder, in order. Shared, because several holders may be one file.
+  // One source for each holder, in the same order. Shared, because several holders may
+  // be the same file.
   std::vector<std::shared_ptr<const Source>> sources;
-  // What is no tensor, with the tensors as leaves where the format nests them (torch),
-  // which then names them by their paths: "model.fc.weight". None where it knows only
-  // names.
+  // What the file holds that is no tensor. If the format nests tensors (torch), the
+  // tensors are leaves in it, and each is named by its path: "model.fc.weight". None if
+  // the format knows only names.
   Object objects;
-  // What safetensors keeps under __metadata__.
+  // The __metadata__ of a safetensors file.
   std::map<std::string, std::string> metadata;
-  // Null where the format has no digests, or reading from the sources checks them. Shared
-  // with a source.
+  // Null if the format has no digests, or if the sources check them while they are
+  // read. Shared with a source.
   std::shared_ptr<const DigestCheck> digests{};
-  // Objects of other kinds than Object has, which became plain data: "args: an
-  // argparse.Namespace".
+  // Objects of classes that Object cannot represent and that became plain data.
+  // Example: "args: argparse.Namespace".
   std::vector<std::string> simplified{};
 };
 
-// Reads a box of a tensor, from as many pieces as hold it, into `memory` through `into`
-// (a map relative to memory.data(), which must stay inside). Bytes that lie scattered are
-// read through a window of a few MiB, so that small rows are not single reads. kInvalid
-// for a box outside the tensor, kNotFound, naming it, for a part that nothing holds,
-// kCorrupt where a digest is wrong, and what reading the sources gives. A format whose
-// digests cover whole records (torch) leaves a part of a large tensor unchecked.
+// Reads a box of a tensor into `memory`, from all pieces that hold parts of it. `into`
+// says where each element goes, relative to memory.data(), and must stay inside
+// `memory`. Bytes that lie scattered are read through a window of a few MiB, so that
+// each small row does not cost a read. If the digests of a format cover whole records
+// (torch), a part of a large tensor stays unchecked. Failures, besides those of reading
+// the sources:
+//   kInvalid   the box is not inside the tensor
+//   kNotFound  no file has a part of the box; the message names the part
+//   kCorrupt   a digest is wrong
 Result<void> read_box(const Contents& contents, TensorId tensor, const Box& box,
                       const Map& into, ByteSpan memory);
 
-// Reads the canonical bytes [offset, offset + into.size()) of a tensor: row-major,
-// little-endian, unpadded. Digests of whole records are not looked at: who reads all of a
-// tensor in parts takes CanonicalStream.
+// Reads the bytes [offset, offset + into.size()) of a tensor in canonical form:
+// row-major, little-endian, unpadded. Does not check digests of whole records. To read
+// all of a tensor in parts, use CanonicalStream.
 Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t offset,
                             ByteSpan into);
 
-// The same bytes from front to back, for what streams; the last read checks the digest of
-// the whole, where the format has one. A tensor that does not lie row-major
-// in its file (transposed) is read ahead in large parts, for every part goes over all of
-// the file's bytes.
+// Reads the canonical bytes of a tensor from front to back. The last read checks the
+// digest of the whole tensor, if the format has one. A tensor that is not stored in
+// row-major order (because it was transposed, for example) is read ahead in large
+// parts, because each part costs a read over all of its bytes in the file.
 class CanonicalStream {
  public:
-  // `contents` must outlive it.
+  // `contents` must outlive the stream.
   CanonicalStream(const Contents& contents, TensorId tensor);
 
-  // The next bytes; kInvalid beyond the tensor's last.
+  // Reads the next bytes. Fails with kInvalid after the last byte of the tensor.
   Result<void> read(ByteSpan into);
 
  private:
@@ -80,10 +85,11 @@ class CanonicalStream {
 
   const Contents& contents_;
   const TensorId tensor_;
+  // Whether the tensor is read ahead.
   const bool ahead_;
-  int64_t at_ = 0;          // of the tensor
-  Bytes part_;              // what was read ahead
-  int64_t part_begin_ = 0;  // of it in the tensor
+  int64_t at_ = 0;          // the next byte of the tensor
+  Bytes part_;              // the bytes that were read ahead
+  int64_t part_begin_ = 0;  // where part_ begins in the tensor
 };
 
 }  // namespace holdfast

@@ -13,7 +13,7 @@ using tests::Dice;
 using tests::Memories;
 using tests::Memory;
 
-// Random tensors, cut and stored in any way over several files.
+// Random tensors, cut into boxes and stored in random ways over several files.
 struct Scattered {
   Contents contents;
   std::vector<Memory> values;
@@ -44,7 +44,7 @@ Box random_box(Dice& dice, const Shape& shape) {
   return box;
 }
 
-// Element by element, through maps alone.
+// Reads a box element by element, only with the maps of the layout.
 Bytes slice_of(const Tensor& tensor, const Memory& values, const Box& box) {
   Bytes slice;
   tests::for_each_element(tensor, box, Map{}, [&](int64_t canonical, int64_t) {
@@ -81,7 +81,7 @@ RC_GTEST_PROP(ContentsTest, AnyRangeOfCanonicalBytesIsTheirs, (uint64_t seed)) {
   }
 }
 
-// One matrix in one file, at these strides, whose reads are counted.
+// One matrix in one file with these strides. Its reads are counted.
 struct Matrix {
   Matrix(int64_t rows, int64_t columns, std::array<int64_t, 2> strides)
       : tensor{.name = "w", .dtype = Dtype::kF32, .shape = {rows, columns}} {
@@ -155,7 +155,7 @@ TEST(ContentsTest, ABoxOutsideIsInvalidAndAGapIsNamed) {
   const Box whole = Box::whole(tensor.shape);
   const auto gap = read_box(contents, 0, whole, Map::dense(whole, 1), memory);
   EXPECT_ERROR(gap, ErrorCode::kNotFound);
-  EXPECT_EQ(message_of(gap), "w: box [2:4, 0:4] has no holder");
+  EXPECT_EQ(message_of(gap), "w: no file has the box [2:4, 0:4]");
   const Box outside{{0, 5}, {0, 4}};
   EXPECT_ERROR(read_box(contents, 0, outside, Map::dense(outside, 1), memory),
                ErrorCode::kInvalid);

@@ -1,5 +1,5 @@
-// For tests: contents in memory with random values, sources that count what is read, and
-// contents compared by name.
+// For tests: contents in memory with random values, sources that count reads, and a
+// comparison of contents by name.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -16,7 +16,7 @@
 
 namespace holdfast::tests {
 
-// The canonical bytes of one tensor after the other, in one file.
+// Contents whose only file holds the canonical bytes of one tensor after the other.
 inline Contents contents_with(std::vector<Tensor> tensors,
                               const std::vector<Memory>& values) {
   Bytes bytes;
@@ -45,7 +45,8 @@ inline Bytes canonical_bytes(const Contents& contents, TensorId tensor) {
   return bytes;
 }
 
-// Same names, dtypes, shapes, ties and values; in any order.
+// Expects the same names, dtypes, shapes, aliases and values, in any order of the
+// tensors.
 inline void expect_same_tensors(const Contents& seen, const Contents& want) {
   ASSERT_EQ(seen.collection.tensors().size(), want.collection.tensors().size());
   for (TensorId t = 0; t < want.collection.tensors().size(); ++t) {
@@ -62,7 +63,7 @@ inline void expect_same_tensors(const Contents& seen, const Contents& want) {
   }
 }
 
-// Passes reads on and notes them.
+// Passes reads on and counts them.
 class CountingSource : public Source {
  public:
   explicit CountingSource(std::shared_ptr<const Source> inner)
@@ -74,7 +75,8 @@ class CountingSource : public Source {
   struct Counts {
     int64_t reads = 0;
     int64_t bytes = 0;
-    int64_t most = 0;  // of one read
+    // The size of the largest read.
+    int64_t most = 0;
   };
   mutable Counts counts;
 

@@ -1,4 +1,5 @@
-// Files that the reference libraries wrote read as those libraries meant them.
+// Files that the reference libraries wrote are read with the values that those
+// libraries saved.
 #include <gtest/gtest.h>
 
 #include "holdfast/base/json.h"

@@ -13,7 +13,7 @@ namespace {
 
 bool any_dtype(Dtype) { return true; }
 
-// A length that a header can have, then JSON.
+// A safetensors file begins with the length of its header, which has a limit, and JSON.
 bool is_safetensors(const Glance& glance) {
   if (glance.folder || glance.head.size() < 9) return false;
   const auto length = load_little_endian<uint64_t>(glance.head);
@@ -39,6 +39,7 @@ Result<Contents> open_torch_file(Env& env, const Path& path) {
   return open_torch(HOLDFAST_TRY(FileSource::open(env, path)));
 }
 
+// Writes a file of a format that can be written to a sink.
 template <Result<void> (*kStream)(Sink&, const Contents&)>
 Result<void> write_by(Env& env, const Path& path, const Contents& contents) {
   const auto sink = HOLDFAST_TRY(FileSink::create(env, path));
@@ -59,7 +60,7 @@ Result<void> write_shards(Env& env, const Path& path, const Contents& contents) 
   return write_sharded_safetensors(env, path, contents);
 }
 
-// In the order in which they are asked whether they recognise a file.
+// All formats, in the order in which they are asked whether they recognise a file.
 const std::vector<Format>& all() {
   static const std::vector<Format> kFormats{
       {.name = "safetensors-folder",
@@ -122,8 +123,8 @@ Path without_slash(const Path& path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
-// What is half written, or could not be renamed, goes. Its own failure says less than the
-// error that led here.
+// Writes to `attempt` and renames it to `path`. On failure removes what is there of it,
+// and ignores a failure of the removal, because the first error says more.
 Result<void> write_and_rename(Env& env, const Format& format, const Path& path,
                               const Contents& contents, const Path& attempt) {
   auto done = format.write(env, attempt, contents);
@@ -132,7 +133,8 @@ Result<void> write_and_rename(Env& env, const Format& format, const Path& path,
   return done;
 }
 
-// Nullopt if the format or the file system cannot.
+// Writes to a file that has no name until it is complete. Returns nullopt if the format
+// or the file system cannot do that.
 std::optional<Result<void>> write_unnamed(Env& env, const Format& format,
                                           const Path& path, const Contents& contents) {
   if (format.stream == nullptr) return std::nullopt;
@@ -157,7 +159,7 @@ Result<const Format*> find_format(std::string_view name) {
   for (const Format& format : formats()) {
     if (format.name == name) return &format;
   }
-  return unsupported("format \"{}\": not known, want one of {}", name,
+  return unsupported("format \"{}\": is not known; expected one of {}", name,
                      names_of_formats());
 }
 
@@ -166,7 +168,8 @@ Result<const Format*> format_of(Env& env, const Path& path) {
   for (const Format& format : formats()) {
     if (format.recognises(glance)) return &format;
   }
-  return unsupported("{}: none of the formats {}", path.native(), names_of_formats());
+  return unsupported("{}: its format is not known; expected one of {}", path.native(),
+                     names_of_formats());
 }
 
 Result<const Format*> format_for(const Path& path) {
@@ -176,8 +179,9 @@ Result<const Format*> format_for(const Path& path) {
       if (format.can_write() && path.native().ends_with(extension)) return &format;
     }
   }
-  return unsupported("{}: the name tells no format, want one of {}", path.native(),
-                     names_of_formats());
+  return unsupported(
+      "{}: the name does not tell the format; expected a name or option for one of {}",
+      path.native(), names_of_formats());
 }
 
 Result<Contents> open_file(Env& env, const Path& path) {
@@ -190,10 +194,12 @@ Result<void> write_file(Env& env, const Path& path, const Contents& contents,
   const Format* format = options.format;
   if (format == nullptr) format = HOLDFAST_TRY(format_for(path));
   if (!format->can_write()) {
-    return unsupported("{}: {} can only be read", path.native(), format->name);
+    return unsupported("{}: the format {} can be read, but not written", path.native(),
+                       format->name);
   }
   const Path target = without_slash(path);
-  if (env.info(target).ok()) return conflict("{}: exists", target.native());
+  if (env.info(target).ok())
+    return conflict("{}: exists already; expected a new name", target.native());
   std::optional<Result<void>> done = write_unnamed(env, *format, target, contents);
   if (!done) {
     const Path& attempt =

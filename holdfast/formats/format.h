@@ -1,8 +1,9 @@
-// The formats that this build knows, and files of any of them by path.
+// The formats that this build knows, and opening and writing files of any of them.
 //
-// A format is one entry of formats(): how it is recognised by its first bytes, opened and
-// written. Adding one is a source file and a line there; the conformance suite then runs
-// over it, and open_file, convert and compare know it.
+// A format is one entry of formats(). The entry says how the format is recognised by
+// the first bytes of a file, and how it is opened and written. To add a format, add a
+// source file and an entry: the conformance suite then tests it, and open_file(),
+// convert() and diff() support it.
 #pragma once
 
 #include <span>
@@ -15,65 +16,70 @@
 
 namespace holdfast {
 
-// What tells formats apart without opening them.
+// What is known of a file or folder before it is opened. Formats are recognised by it.
 struct Glance {
   Path path;
   bool folder = false;
-  Bytes head{};                      // of a file: its first bytes, at most kGlanceBytes
-  std::vector<std::string> names{};  // of a folder: what is in it
+  Bytes head{};                      // the first bytes of a file, at most kGlanceBytes
+  std::vector<std::string> names{};  // the names in a folder
 };
 
 inline constexpr int64_t kGlanceBytes = 4096;
 
 struct Format {
-  std::string_view name;  // "safetensors": what --format takes
-  std::string_view what;  // a few words for people
-  // With the dot. A path that ends in one is written in this format; none for folders.
+  std::string_view name;  // the value of --format, such as "safetensors"
+  std::string_view what;  // a description for people
+  // Extensions with their dot. A new file with such a name gets this format. Empty for
+  // formats that are folders.
   std::vector<std::string_view> extensions;
   bool folder = false;
-  // What survives being written and opened again.
+  // What is the same after it was written and opened again.
   bool keeps_objects = false;
   bool keeps_ties = false;
   bool keeps_metadata = false;
-  bool keeps_empty = true;  // no tensors at all
+  // Whether contents without any tensor can be written.
+  bool keeps_empty = true;
   bool (*keeps_dtype)(Dtype dtype) = nullptr;
 
   bool (*recognises)(const Glance& glance) = nullptr;
-  // Reads headers, not tensors. The Env must outlive the contents.
+  // Opens a file: reads headers, but no tensors. The Env must outlive the contents.
   Result<Contents> (*open)(Env& env, const Path& path) = nullptr;
-  // A new file or folder, synced but for its own name; kConflict if it exists. Null where
-  // the format can only be read.
+  // Writes a new file or folder and syncs it, except for its own name. Fails with
+  // kConflict if it exists. Null if the format can only be read.
   Result<void> (*write)(Env& env, const Path& path, const Contents& contents) = nullptr;
-  // The same into a sink; null for folders.
+  // The same into a sink. Null for formats that are folders.
   Result<void> (*stream)(Sink& sink, const Contents& contents) = nullptr;
 
   bool can_write() const { return write != nullptr; }
 };
 
 std::span<const Format> formats();
-// By name; kUnsupported, listing those there are, for another.
+// Finds a format by its name. Fails with kUnsupported, listing all formats, if there is
+// none.
 Result<const Format*> find_format(std::string_view name);
 
-// The format of what is there, by its contents and not by its name (but the index of a
-// folder, which stands for the folder, goes by its name). kUnsupported if none recognises
-// it.
+// Finds the format of a file or folder by its contents and not by its name. (Only the
+// index of a folder of shards is recognised by its name; it stands for the folder.)
+// Fails with kUnsupported if no format recognises it.
 Result<const Format*> format_of(Env& env, const Path& path);
-// The format that a new path asks for: by its extension, or a folder if it ends in '/'.
-// kUnsupported, listing those there are, for another.
+// Chooses the format of a new file by its extension. A path that ends in '/' is a
+// folder of safetensors files. Fails with kUnsupported, listing all formats, for any
+// other name.
 Result<const Format*> format_for(const Path& path);
 
 Result<Contents> open_file(Env& env, const Path& path);
 struct NewFileOptions {
-  const Format* format = nullptr;  // null: that of the path
-  // The name, beside the path, under which it is written where the file system has no
-  // files without a name; empty: a hidden one with a random number.
+  const Format* format = nullptr;  // null: format_for() the path
+  // The name beside the path under which the file is written first, if the file system
+  // has no files without a name. If empty, a hidden name with a random number is used.
   Path attempt{};
 };
 
-// Whatever happens, the path is there whole or not at all, and durable on success.
-// kConflict if it exists. A failure leaves nothing, except one of the last step, the sync of
-// the folder above: then the path is there. A process that is killed may leave the attempt,
-// if it wrote a folder or could not write without a name.
+// Writes a new file or folder. Afterwards the whole target is there and durable, or
+// nothing of it. Fails with kConflict if the target exists. If only the last step
+// fails, the sync of the folder above, the target is there, but may not be durable. A
+// killed process may leave the attempt, if the target is a folder or the file system
+// has no files without a name.
 Result<void> write_file(Env& env, const Path& path, const Contents& contents,
                         const NewFileOptions& options = {});
 

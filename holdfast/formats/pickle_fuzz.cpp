@@ -1,5 +1,5 @@
-// Fuzz entry: any bytes as a pickle, and as a tree of torch. Must end in a value or an
-// error.
+// Fuzz target: reads any bytes as a pickle and as a tree of torch. Must end in a value
+// or an error.
 #include <cstddef>
 #include <cstdint>
 

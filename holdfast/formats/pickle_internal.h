@@ -1,4 +1,4 @@
-// What the reader and the writer of pickles share: opcodes and whole numbers of any size.
+// What the reader and the writer of pickles share: opcodes and integers of any size.
 #pragma once
 
 #include <cstdint>
@@ -73,7 +73,8 @@ enum Op : uint8_t {
   kShortBinBytes = 'C',
 };
 
-// The bytes of a pickle, taken from the front. Says where an opcode stands in messages.
+// The bytes of a pickle, read from front to back. Error messages name the position of
+// the current opcode.
 class Program {
  public:
   Program(ByteView bytes, std::string_view where) : bytes_(bytes), where_(where) {}
@@ -82,30 +83,31 @@ class Program {
   size_t left() const { return bytes_.size() - at_; }
   size_t op_at() const { return op_at_; }
 
-  // The next opcode; messages name it from now on.
+  // Reads the next opcode. Messages name its position from now on.
   Result<uint8_t> next() {
     op_at_ = at_;
     return number<uint8_t>();
   }
 
-  Result<ByteView> take(uint64_t count) {
-    if (count > left()) return broken("{} bytes wanted, {} are left", count, left());
-    const ByteView taken = bytes_.subspan(at_, count);
+  Result<ByteView> read(uint64_t count) {
+    if (count > left())
+      return broken("needs {} bytes; only {} are left", count, left());
+    const ByteView found = bytes_.subspan(at_, count);
     at_ += count;
-    return taken;
+    return found;
   }
 
   template <typename T>
   Result<T> number() {
-    return load_little_endian<T>(HOLDFAST_TRY(take(sizeof(T))));
+    return load_little_endian<T>(HOLDFAST_TRY(read(sizeof(T))));
   }
 
-  // Without the line feed.
+  // Reads a line and returns it without its line feed.
   Result<std::string_view> line() {
     const std::string_view rest = text_of(bytes_.subspan(at_)).substr(0, kMaxLine);
     const size_t end = rest.find('\n');
     if (end == rest.npos) {
-      return broken("no end of a line within {} bytes", rest.size());
+      return broken("a line does not end within {} bytes", rest.size());
     }
     at_ += end + 1;
     return rest.substr(0, end);
@@ -126,19 +128,22 @@ class Program {
   size_t op_at_ = 0;
 };
 
-// Two's complement, little-endian, as few bytes as carry the sign; none for 0.
+// Converts an integer from two's complement, little-endian, in any number of bytes; no
+// bytes mean 0.
 Object integer_from_bytes(ByteView bytes);
-// Optional '-' and digits, else nullopt.
+// Converts an optional '-' and decimal digits. Returns nullopt for any other text.
 std::optional<Object> integer_from_decimal(std::string_view decimal);
-// nullopt if it is no decimal number.
+// Converts a decimal number to two's complement in as few bytes as keep the sign.
+// Returns nullopt if the text is not a decimal number.
 std::optional<Bytes> bytes_of_decimal(std::string_view decimal);
 Bytes bytes_of_integer(int64_t value);
-// Of 8 bytes, big-endian as no other number of a pickle.
+// Converts 8 bytes in big-endian order. All other numbers of a pickle are
+// little-endian.
 double double_from_bytes(ByteView bytes);
-// nullopt if the text is no number, or has more behind it.
+// Returns nullopt if the text is not a number, or if other text follows the number.
 std::optional<double> double_from_text(std::string_view text);
 std::optional<uint32_t> index_from_text(std::string_view text);
-// True for text that protocol 0 writes as it is, without escapes.
+// True if protocol 0 writes the text without escapes.
 bool is_plain_line(std::string_view text);
 
 }  // namespace holdfast::pickle

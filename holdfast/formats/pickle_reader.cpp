@@ -35,7 +35,8 @@ class Machine : private Stack {
     }
     const PickleId root = HOLDFAST_TRY(pop());
     if (!stack_.empty() || !marks_.empty()) {
-      return program_.broken("{} values are left behind its end", stack_.size());
+      return program_.broken("{} values are left on the stack at its end",
+                             stack_.size());
     }
     if (program_.left() != 0) {
       return program_.broken("{} bytes follow its end", program_.left());
@@ -50,7 +51,8 @@ class Machine : private Stack {
   using Global = PickleNode::Global;
   using Call = PickleNode::Call;
 
-  // One opcode. The groups know their own opcodes and answer false for others.
+  // Executes one opcode. Each group of opcodes has a function that returns false for
+  // opcodes of the other groups.
   Result<void> step(uint8_t op) {
     if (HOLDFAST_TRY(step_number(op)) || HOLDFAST_TRY(step_text(op)) ||
         HOLDFAST_TRY(step_container(op)) || HOLDFAST_TRY(step_memo(op)) ||
@@ -142,7 +144,7 @@ class Machine : private Stack {
       case kDup: stack_.push_back(HOLDFAST_TRY(top())); return true;
       case kPopMark: HOLDFAST_TRY(pop_mark()); return true;
       case kPop:
-        // As in Python: a mark on top is popped like a value.
+        // As in Python, a mark on top of the stack is popped like a value.
         if (!marks_.empty() && marks_.back() == stack_.size()) {
           marks_.pop_back();
         } else {
@@ -158,13 +160,13 @@ class Machine : private Stack {
       case kProto: {
         const uint8_t version = HOLDFAST_TRY(program_.number<uint8_t>());
         if (version <= 5) return true;
-        return unsupported("{}: pickle protocol {}, want at most 5", options_.where,
+        return unsupported("{}: pickle protocol {}; expected at most 5", options_.where,
                            version);
       }
       case kFrame: {
         const auto size = HOLDFAST_TRY(program_.number<uint64_t>());
         if (size <= program_.left()) return true;
-        return program_.broken("a frame of {} bytes, {} are left", size,
+        return program_.broken("a frame of {} bytes; only {} are left", size,
                                program_.left());
       }
       case kGlobal: {
@@ -183,7 +185,7 @@ class Machine : private Stack {
   Result<uint64_t> index_line() {
     const std::string_view text = HOLDFAST_TRY(program_.line());
     const auto index = index_from_text(text);
-    if (!index) return program_.broken("no index of the memo");
+    if (!index) return program_.broken("not an index of the memo; expected a number");
     return uint64_t{*index};
   }
 
@@ -195,7 +197,7 @@ class Machine : private Stack {
   }
 
   Result<bool> push_long(uint64_t count) {
-    const ByteView digits = HOLDFAST_TRY(program_.take(count));
+    const ByteView digits = HOLDFAST_TRY(program_.read(count));
     if (count > kMaxPickleIntegerBytes) {
       return unsupported("{}: byte {}: an integer of {} bytes, limit {}",
                          options_.where, program_.op_at(), count,
@@ -210,51 +212,54 @@ class Machine : private Stack {
     if (op == kLong && text.ends_with('L')) text.remove_suffix(1);
     const auto integer = integer_from_decimal(text);
     if (!integer || text.size() > 2 * kMaxPickleIntegerBytes) {
-      return program_.broken("no integer");
+      return program_.broken("not an integer; expected decimal digits");
     }
     return push_integer(*integer);
   }
 
   Result<bool> push_float() {
-    return push(double_from_bytes(HOLDFAST_TRY(program_.take(8))));
+    return push(double_from_bytes(HOLDFAST_TRY(program_.read(8))));
   }
 
   Result<bool> push_float_text() {
     const auto number = double_from_text(HOLDFAST_TRY(program_.line()));
-    return number ? push(*number) : program_.broken("no number");
+    return number ? push(*number) : program_.broken("not a number; expected one");
   }
 
   Result<bool> push_string(std::string_view text) {
-    if (!is_utf8(text)) return program_.broken("text that is not UTF-8");
+    if (!is_utf8(text)) return program_.broken("text is not UTF-8");
     return push(std::string(text));
   }
 
   Result<bool> push_text(uint64_t count) {
-    return push_string(text_of(HOLDFAST_TRY(program_.take(count))));
+    return push_string(text_of(HOLDFAST_TRY(program_.read(count))));
   }
 
-  // Protocol 0 escapes what is not plain; plain text is all that names need.
+  // Protocol 0 escapes characters that are not plain. Names need only plain text, so
+  // escapes are not supported.
   Result<bool> push_line(std::string_view text) {
     if (is_plain_line(text)) return push(std::string(text));
-    return unsupported("{}: byte {}: escaped text of protocol 0", options_.where,
-                       program_.op_at());
+    return unsupported(
+        "{}: byte {}: text of protocol 0 has escapes, which are not supported",
+        options_.where, program_.op_at());
   }
 
   Result<bool> push_quoted(std::string_view text) {
     const bool quoted = text.size() >= 2 && text.front() == text.back() &&
                         (text.front() == '\'' || text.front() == '"');
-    if (!quoted) return program_.broken("text without quotes");
+    if (!quoted) return program_.broken("text has no quotes");
     return push_line(text.substr(1, text.size() - 2));
   }
 
   Result<bool> push_bytes(uint64_t count) {
-    return push(copy_of(HOLDFAST_TRY(program_.take(count))));
+    return push(copy_of(HOLDFAST_TRY(program_.read(count))));
   }
 
   // Containers.
 
-  // The container of kind T that is on top, or that the result of a call there keeps at
-  // `part`; null if there is neither.
+  // Returns the container of kind T on top of the stack. If a call is on top, returns
+  // the container that the call has at `part`, and makes it if there is none yet.
+  // Returns null if there is neither.
   template <typename T>
   Result<T*> container(PickleId Call::*part) {
     PickleId id = HOLDFAST_TRY(top());
@@ -270,14 +275,16 @@ class Machine : private Stack {
 
   Result<bool> append(const std::vector<PickleId>& items) {
     auto* list = HOLDFAST_TRY(container<List>(&Call::items));
-    if (list == nullptr) return program_.broken("appends to what is no list");
+    if (list == nullptr)
+      return program_.broken("appends to a value that is not a list");
     list->items.insert(list->items.end(), items.begin(), items.end());
     return true;
   }
 
   Result<bool> set_items(const std::vector<PickleId>& items) {
     auto* dict = HOLDFAST_TRY(container<Dict>(&Call::entries));
-    if (dict == nullptr) return program_.broken("sets items of what is no dict");
+    if (dict == nullptr)
+      return program_.broken("sets items of a value that is not a dict");
     if (items.size() % 2 != 0) return program_.broken("a key without a value");
     for (size_t i = 0; i < items.size(); i += 2) {
       dict->items.emplace_back(items[i], items[i + 1]);
@@ -295,14 +302,15 @@ class Machine : private Stack {
   Result<bool> get(uint64_t index) {
     const auto found = memo_.find(index);
     if (found == memo_.end())
-      return program_.broken("nothing has number {} in the memo", index);
+      return program_.broken("the memo has no value with the number {}", index);
     stack_.push_back(found->second);
     return true;
   }
 
   // Names and calls.
 
-  // Each use copies the names, which a few bytes can ask for: they have to be short.
+  // Each use copies the name, and a few bytes of a pickle can use a name many times. So
+  // the length of names has a limit.
   Result<bool> push_global(std::string_view module, std::string_view name) {
     if (module.size() + name.size() > kMaxPickleGlobalBytes) {
       return unsupported("{}: a global of {} bytes at byte {}, limit {}",
@@ -311,7 +319,7 @@ class Machine : private Stack {
     }
     if (module == "__builtin__") module = "builtins";
     std::string whole = fmt::format("{}.{}", module, name);
-    if (!is_utf8(whole)) return program_.broken("text that is not UTF-8");
+    if (!is_utf8(whole)) return program_.broken("text is not UTF-8");
     if (!options_.allow_global || !options_.allow_global(whole)) {
       return unsupported("{}: global \"{}\" at byte {} is not allowed", options_.where,
                          whole, program_.op_at());
@@ -319,7 +327,8 @@ class Machine : private Stack {
     return push(Global{std::move(whole)});
   }
 
-  // A call without arguments; what is in the set is appended to its result.
+  // A set is a call without arguments. Its elements are appended to the result of the
+  // call.
   Result<bool> push_set(std::string_view kind) {
     HOLDFAST_TRY(push_global("builtins", kind));
     HOLDFAST_TRY(push(Tuple{}));
@@ -331,8 +340,8 @@ class Machine : private Stack {
     const auto* module = nodes_[parts[0]].as<std::string>();
     const auto* name = nodes_[parts[1]].as<std::string>();
     if (module == nullptr || name == nullptr)
-      return program_.broken("a global without a name");
-    // Copies: the nodes move when one is pushed.
+      return program_.broken("a global has no name");
+    // Copies the names, because nodes_ moves its elements when a node is pushed.
     return push_global(std::string(*module), std::string(*name));
   }
 
@@ -340,15 +349,18 @@ class Machine : private Stack {
     const auto parts = HOLDFAST_TRY(pop_many(2));
     const auto* function = nodes_[parts[0]].as<Global>();
     const auto* arguments = nodes_[parts[1]].as<Tuple>();
-    if (function == nullptr) return program_.broken("calls what is no global");
+    if (function == nullptr)
+      return program_.broken("calls a value that is not a global");
     if (arguments == nullptr)
-      return program_.broken("calls {} without a tuple", function->name);
-    // Python 3 makes them empty and sets their items afterwards.
+      return program_.broken("calls {} with arguments that are not a tuple",
+                             function->name);
+    // Python 3 makes such a dict empty and sets its items afterwards.
     if (is_dict(function->name) && arguments->items.size() < 2) return push(Dict{});
     return push(Call{parts[0], parts[1], kNoPickleId, kNoPickleId, kNoPickleId});
   }
 
-  // Attributes of an OrderedDict are dropped; other data has none.
+  // Sets attributes of the value on top of the stack. Attributes of an OrderedDict are
+  // dropped. Only calls can have other attributes.
   Result<bool> build() {
     const PickleId state = HOLDFAST_TRY(pop());
     PickleNode& node = nodes_[HOLDFAST_TRY(top())];
@@ -358,8 +370,8 @@ class Machine : private Stack {
       call->state = state;
       return true;
     }
-    return unsupported("{}: byte {}: gives attributes to what has none", options_.where,
-                       program_.op_at());
+    return unsupported("{}: byte {}: sets attributes of a value that has none",
+                       options_.where, program_.op_at());
   }
 
   const PickleOptions& options_;

@@ -1,12 +1,13 @@
 // Reads Python's pickles (protocols 0 to 5) as data, and only as data.
 //
-// A pickle is a program for a stack machine that imports and calls what it likes. This
-// machine has the same stack but neither imports nor calls anything: a name of a function
-// stays a name, a call of it becomes a node that says which arguments it would have had.
-// What such a call means is up to the reader of the nodes.
+// A pickle is a program for a stack machine that can import and call anything. This
+// reader has the same stack, but it neither imports nor calls anything. The name of a
+// function stays a name, and a call becomes a node with the arguments that the call
+// would have had. The reader of the nodes decides what such a call means.
 //
-// kUnsupported, naming it and its byte: a name that the caller does not allow, and an
-// opcode that makes objects of other kinds. kCorrupt: what is no pickle.
+// Fails with kUnsupported, naming the position, for a name that the caller does not
+// allow and for an opcode that makes objects of other kinds. Fails with kCorrupt if the
+// bytes are not a pickle.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +26,9 @@ namespace holdfast {
 using PickleId = uint32_t;
 inline constexpr PickleId kNoPickleId = UINT32_MAX;
 
-// Nodes refer to each other by id and may be shared, and a hostile pickle makes cycles:
-// whoever walks them has to watch depth and amount.
+// Nodes refer to each other by id. Several nodes may refer to the same node, and a
+// hostile pickle can make cycles, so code that walks the nodes must limit depth and
+// amount.
 struct PickleNode {
   struct List {
     std::vector<PickleId> items;
@@ -34,25 +36,26 @@ struct PickleNode {
   struct Tuple {
     std::vector<PickleId> items;
   };
-  // Also of collections.OrderedDict and defaultdict; the attributes of the first (a state
-  // dict's _metadata) and the factory of the second are dropped. Keys are in order of insertion and may repeat.
+  // A dict, a collections.OrderedDict or a defaultdict. The attributes of an
+  // OrderedDict (such as the _metadata of a state dict) and the factory of a
+  // defaultdict are dropped. Keys are in order of insertion and may repeat.
   struct Dict {
     std::vector<std::pair<PickleId, PickleId>> items;
   };
-  // "module.name", never looked up.
+  // The name of a class or function, "module.name". It is never looked up.
   struct Global {
     std::string name;
   };
-  // A call that was not made, and what the program would have done to its result; those
-  // that are kNoPickleId it would not.
+  // A call that was not made, and what the pickle would have done with its result. The
+  // last three are kNoPickleId if the pickle does not use them.
   struct Call {
     PickleId function;   // a Global
     PickleId arguments;  // a Tuple
-    PickleId state;      // its attributes: anything, but a Dict as a rule
-    PickleId items;      // a List of what would be appended to it
-    PickleId entries;    // a Dict of what would be set in it
+    PickleId state;      // attributes that would be set: usually a Dict
+    PickleId items;      // a List of the values that would be appended
+    PickleId entries;    // a Dict of the items that would be set
   };
-  // An object that lies outside of the pickle.
+  // A reference to an object outside of the pickle.
   struct Persistent {
     PickleId id;
   };
@@ -67,12 +70,12 @@ struct PickleNode {
   }
 };
 
-// At most this many nodes, and as many values and marks on the stack: a program makes one
-// or none with each opcode.
+// Limits the number of nodes, and the number of values and marks on the stack. Each
+// opcode makes at most one.
 inline constexpr size_t kMaxPickleNodes = size_t{1} << 24;
-// Of integers in any notation.
+// Limits the size of an integer in any notation.
 inline constexpr size_t kMaxPickleIntegerBytes = 1024;
-// Of a global's module and name together.
+// Limits the size of a global's module and name together.
 inline constexpr size_t kMaxPickleGlobalBytes = 1024;
 
 struct Pickle {
@@ -84,8 +87,8 @@ struct Pickle {
 
 struct PickleOptions {
   std::string_view where{};  // for messages: "model.pt: archive/data.pkl"
-  // True for names ("collections.OrderedDict") that may occur. Python 2's __builtin__ is
-  // called builtins here.
+  // True for names ("collections.OrderedDict") that the pickle may contain. Python 2's
+  // module __builtin__ is called builtins here.
   std::function<bool(std::string_view name)> allow_global{};
 };
 

@@ -1,5 +1,5 @@
-// The stack of the machine that reads pickles, with the program that it runs and the nodes
-// that it makes. For pickle_reader.cpp.
+// The stack of the machine that reads pickles (pickle_reader.cpp), with the program
+// that it runs and the nodes that it makes.
 #pragma once
 
 #include <vector>
@@ -9,7 +9,7 @@
 
 namespace holdfast::pickle {
 
-// Nothing below the last mark can be reached.
+// Values below the last mark cannot be reached.
 class Stack {
  protected:
   Stack(ByteView bytes, std::string_view where) : program_(bytes, where) {}
@@ -35,7 +35,7 @@ class Stack {
 
   Result<std::vector<PickleId>> pop_many(size_t count) {
     if (stack_.size() - bottom() < count) {
-      return program_.broken("{} values wanted, the stack has {}", count,
+      return program_.broken("needs {} values; the stack has {}", count,
                              stack_.size() - bottom());
     }
     const auto first = stack_.end() - static_cast<ptrdiff_t>(count);
@@ -45,7 +45,7 @@ class Stack {
   }
 
   Result<std::vector<PickleId>> pop_mark() {
-    if (marks_.empty()) return program_.broken("no mark on the stack");
+    if (marks_.empty()) return program_.broken("the stack has no mark");
     auto items = HOLDFAST_TRY(pop_many(stack_.size() - marks_.back()));
     marks_.pop_back();
     return items;

@@ -21,7 +21,7 @@ Result<Pickle> read(std::string_view program) {
   return read_pickle(bytes_of(program), {.where = "p", .allow_global = allow_few});
 }
 
-// The value of a program without its end.
+// The value of a pickle, given without the opcode at its end.
 PickleNode value(std::string_view program) {
   const auto read_all = read(std::string(program) + ".");
   HOLDFAST_CHECK(read_all.ok(), "{}", read_all.error().message());

@@ -1,3 +1,4 @@
+// Converts the numbers of pickles: integers of any size, floats and their texts.
 #include <algorithm>
 #include <bit>
 #include <charconv>
@@ -8,7 +9,7 @@
 namespace holdfast::pickle {
 namespace {
 
-// Magnitudes are little-endian words of 32 bits.
+// The absolute value of an integer, in little-endian words of 32 bits.
 using Words = std::vector<uint32_t>;
 
 template <typename T>
@@ -22,7 +23,7 @@ std::optional<T> whole_number(std::string_view text) {
 
 constexpr uint32_t kBillion = 1'000'000'000;
 
-// Divides in place and gives the rest.
+// Divides `words` and returns the remainder.
 uint32_t divide(Words& words, uint32_t by) {
   uint64_t rest = 0;
   for (size_t i = words.size(); i-- > 0;) {
@@ -45,7 +46,8 @@ void multiply_add(Words& words, uint32_t by, uint32_t plus) {
 }
 
 std::string decimal_of(Words words) {
-  std::string digits;  // from the last to the first
+  // The digits from the last to the first.
+  std::string digits;
   while (!words.empty()) {
     uint32_t nine = divide(words, kBillion);
     for (int i = 0; i < 9 && (nine != 0 || !words.empty()); ++i, nine /= 10) {
@@ -56,7 +58,7 @@ std::string decimal_of(Words words) {
   return digits;
 }
 
-// The other sign of a number in two's complement.
+// Changes the sign of a number in two's complement.
 void negate(ByteSpan bytes) {
   unsigned carry = 1;
   for (std::byte& byte : bytes) {
@@ -87,7 +89,7 @@ Object integer_from_bytes(ByteView bytes) {
     words[i] = load_little_endian<uint32_t>(ByteView(magnitude).subspan(4 * i));
   }
   while (!words.empty() && words.back() == 0) words.pop_back();
-  // More bytes than needed may stand for a small number.
+  // A small number may be written in more bytes than it needs.
   return *integer_from_decimal((negative ? "-" : "") +
                                (words.empty() ? "0" : decimal_of(std::move(words))));
 }
@@ -117,7 +119,8 @@ std::optional<Bytes> bytes_of_decimal(std::string_view decimal) {
   for (const char digit : digits) {
     multiply_add(words, 10, static_cast<uint32_t>(digit - '0'));
   }
-  Bytes bytes(4 * words.size() + 1);  // room for the sign
+  // One byte more than the digits need, for the sign.
+  Bytes bytes(4 * words.size() + 1);
   for (size_t i = 0; i < words.size(); ++i) {
     store_little_endian(words[i], ByteSpan(bytes).subspan(4 * i));
   }

@@ -59,28 +59,34 @@ void PickleWriter::long_integer(ByteView digits) {
 }
 
 Result<void> PickleWriter::big_integer(std::string_view decimal) {
-  // Longer ones would need more bytes than there are; converting takes squared time.
+  // Longer numbers do not fit into 255 bytes, and the time of the conversion grows with
+  // the square of the length.
   constexpr size_t kMaxDigits = 700;
   const auto digits = bytes_of_decimal(decimal.substr(0, kMaxDigits));
-  if (!digits) return invalid("\"{}\" is no integer", decimal.substr(0, kMaxDigits));
+  if (!digits)
+    return invalid("\"{}\" is not an integer", decimal.substr(0, kMaxDigits));
   if (decimal.size() > kMaxDigits || digits->size() > 0xff) {
-    return unsupported("an integer of {} digits, torch reads 255 bytes",
-                       decimal.size());
+    return unsupported(
+        "an integer of {} digits; expected one of at most 255 bytes, because torch "
+        "reads no longer one",
+        decimal.size());
   }
   long_integer(*digits);
   return {};
 }
 
 Result<void> PickleWriter::text(std::string_view text) {
-  if (text.size() > UINT32_MAX) return invalid("text of {} bytes", text.size());
-  if (!is_utf8(text)) return invalid("text that is not UTF-8");
+  if (text.size() > UINT32_MAX)
+    return invalid("text of {} bytes; expected less than 4 GiB", text.size());
+  if (!is_utf8(text)) return invalid("text is not UTF-8");
   op_number(kBinUnicode, static_cast<uint32_t>(text.size()));
   add(program_, bytes_of(text));
   return {};
 }
 
 Result<void> PickleWriter::bytes(ByteView bytes) {
-  if (bytes.size() > INT32_MAX) return invalid("{} bytes in one value", bytes.size());
+  if (bytes.size() > INT32_MAX)
+    return invalid("{} bytes in one value; expected less than 2 GiB", bytes.size());
   std::string latin;
   for (const std::byte byte : bytes) {
     const auto point = std::to_integer<unsigned>(byte);

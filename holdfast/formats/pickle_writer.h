@@ -1,8 +1,9 @@
-// Writes pickles of protocol 2, in the opcodes that torch.load(weights_only=True) knows.
+// Writes pickles of protocol 2 with the opcodes that torch.load(weights_only=True)
+// supports.
 //
-// The caller gives the program in order: a dict is begin_dict(), key, value, key, value,
-// ..., end_dict(). Names of functions are kept in the memo, other values are not shared.
-// Not thread safe.
+// The caller writes values in their order: a dict is begin_dict(), key, value, key,
+// value, ..., end_dict(). Names of functions are kept in the memo; other values are
+// never shared. Not thread safe.
 #pragma once
 
 #include <cstdint>
@@ -22,14 +23,16 @@ class PickleWriter {
   void boolean(bool value);
   void integer(int64_t value);
   void number(double value);
-  // kInvalid if it is no decimal number, kUnsupported if it needs more than 255 bytes.
+  // Fails with kInvalid if the text is not a decimal number, and with kUnsupported if
+  // the number needs more than 255 bytes.
   Result<void> big_integer(std::string_view decimal);
-  // kInvalid if it is not UTF-8 or 4 GiB long.
+  // Fails with kInvalid if the text is not UTF-8 or has 4 GiB or more.
   Result<void> text(std::string_view text);
-  // As the call of _codecs.encode that Python writes; kInvalid if it is 2 GiB long.
+  // Writes bytes as a call of _codecs.encode, as Python does. Fails with kInvalid for 2
+  // GiB or more.
   Result<void> bytes(ByteView bytes);
 
-  // For items of the dict on top of the stack, which end_dict() ends.
+  // Begins items that are added to the dict on top of the stack. end_dict() ends them.
   void mark();
   void begin_dict();
   void end_dict();
@@ -38,11 +41,12 @@ class PickleWriter {
   void begin_tuple();
   void end_tuple();
 
-  // "torch._utils", "_rebuild_tensor_v2".
+  // Writes a name, for example global("torch._utils", "_rebuild_tensor_v2").
   void global(std::string_view module, std::string_view name);
-  // Calls the global below the tuple on top of the stack.
+  // Calls the global below the top of the stack with the tuple on top as its arguments.
   void call();
-  // Makes an object from outside of the tuple on top of the stack.
+  // Makes a reference to an object outside of the pickle. The tuple on top of the stack
+  // is its id.
   void persistent();
 
   Bytes finish() &&;

@@ -8,7 +8,8 @@ namespace {
 
 using Metadata = std::map<std::string, std::string>;
 
-// One of our own members of __metadata__, taken out; None where it is not there.
+// Removes one of Holdfast's own members from __metadata__ and decodes it. Returns None
+// if the member is not there.
 Result<Object> take_object(Metadata& metadata, const char* key,
                            const std::string& where) {
   const auto found = metadata.find(key);
@@ -19,16 +20,17 @@ Result<Object> take_object(Metadata& metadata, const char* key,
   return object;
 }
 
-// A member that is a dict from names of tensors to something.
+// One of Holdfast's members of __metadata__: a dict that maps names of tensors to notes
+// about them.
 class Notes {
  public:
-  static Result<Notes> take(SafetensorsHeader& header, const char* key,
-                            const std::string& where) {
+  static Result<Notes> remove_from(SafetensorsHeader& header, const char* key,
+                                   const std::string& where) {
     Notes notes;
     notes.where_ = where + ": __metadata__." + key;
     notes.object_ = HOLDFAST_TRY(take_object(header.metadata, key, where));
     if (!notes.object_.none() && notes.object_.as<Object::Dict>() == nullptr) {
-      return corrupt("{}: want a dict", notes.where_);
+      return corrupt("{}: is not a dict; expected one", notes.where_);
     }
     if (notes.object_.none()) return notes;
     for (Tensor& tensor : header.tensors) notes.tensors_[tensor.name] = &tensor;
@@ -45,7 +47,7 @@ class Notes {
       const auto found =
           name == nullptr ? tensors_.end() : tensors_.find(std::string_view(*name));
       if (found == tensors_.end()) {
-        return corrupt("{}: a key that is no tensor's name", where_);
+        return corrupt("{}: has a key that is not the name of a tensor", where_);
       }
       HOLDFAST_TRY(apply(*found->second, value, where_ + ": " + shown(*name)));
     }
@@ -58,12 +60,15 @@ class Notes {
   std::map<std::string_view, Tensor*> tensors_;
 };
 
-Result<void> apply_tie(Tensor& tensor, const Object& value, const std::string& where) {
+Result<void> apply_aliases(Tensor& tensor, const Object& value,
+                           const std::string& where) {
   const auto* names = value.as<Object::List>();
-  if (names == nullptr) return corrupt("{}: want a list of names", where);
+  if (names == nullptr)
+    return corrupt("{}: is not a list of names; expected one", where);
   for (const Object& item : names->items) {
     const auto* name = item.as<std::string>();
-    if (name == nullptr) return corrupt("{}: want a list of names", where);
+    if (name == nullptr)
+      return corrupt("{}: is not a list of names; expected one", where);
     tensor.ties.push_back(*name);
   }
   return {};
@@ -73,12 +78,13 @@ Result<void> apply_dtype(Tensor& tensor, const Object& value,
                          const std::string& where) {
   const auto* name = value.as<std::string>();
   if (name == nullptr || *name != name_of(Dtype::kC128)) {
-    return unsupported("{}: want {}", where, name_of(Dtype::kC128));
+    return unsupported("{}: is not such a dtype; expected {}", where,
+                       name_of(Dtype::kC128));
   }
   const int rank = tensor.shape.rank();
   if (tensor.dtype != Dtype::kF64 || rank == 0 || tensor.shape[rank - 1] != 2) {
-    return corrupt("{}: stored as {} {}, want F64 with a last dimension of 2", where,
-                   name_of(tensor.dtype), to_string(tensor.shape));
+    return corrupt("{}: stored as {} {}; expected F64 with a last dimension of 2",
+                   where, name_of(tensor.dtype), to_string(tensor.shape));
   }
   tensor.dtype = Dtype::kC128;
   tensor.shape = HOLDFAST_TRY(
@@ -86,12 +92,13 @@ Result<void> apply_dtype(Tensor& tensor, const Object& value,
   return {};
 }
 
-// Undoes what writing put into __metadata__; the objects among it.
-Result<Object> restore(SafetensorsHeader& header, const std::string& where) {
-  const Notes dtypes = HOLDFAST_TRY(Notes::take(header, kDtypesKey, where));
+// Applies to the tensors what writing has put into __metadata__, and returns the
+// objects that were stored there.
+Result<Object> apply_own_metadata(SafetensorsHeader& header, const std::string& where) {
+  const Notes dtypes = HOLDFAST_TRY(Notes::remove_from(header, kDtypesKey, where));
   HOLDFAST_TRY(dtypes.for_each(apply_dtype));
-  const Notes ties = HOLDFAST_TRY(Notes::take(header, kTiesKey, where));
-  HOLDFAST_TRY(ties.for_each(apply_tie));
+  const Notes ties = HOLDFAST_TRY(Notes::remove_from(header, kTiesKey, where));
+  HOLDFAST_TRY(ties.for_each(apply_aliases));
   return take_object(header.metadata, kObjectsKey, where);
 }
 
@@ -128,7 +135,7 @@ Result<void> check_tensor_names(const Object& objects, const Collection& collect
   };
   if (const auto* tensor = objects.as<Object::TensorName>()) {
     if (collection.find(tensor->name)) return {};
-    return invalid("objects: {} is no tensor here", shown(tensor->name));
+    return invalid("objects: {} is not a tensor of this file", shown(tensor->name));
   }
   if (const auto* list = objects.as<Object::List>()) return check_all(list->items);
   if (const auto* tuple = objects.as<Object::Tuple>()) return check_all(tuple->items);
@@ -146,9 +153,9 @@ Result<Contents> contents_of(std::vector<std::shared_ptr<const Source>> sources,
   Object objects;
   Metadata metadata;
   for (size_t i = 0; i < headers.size(); ++i) {
-    Object found = HOLDFAST_TRY(restore(headers[i], sources[i]->name()));
+    Object found = HOLDFAST_TRY(apply_own_metadata(headers[i], sources[i]->name()));
     if (!found.none() && !objects.none()) {
-      return corrupt("{}: objects, but a file before it has them too",
+      return corrupt("{}: has objects, but an earlier file has them too",
                      sources[i]->name());
     }
     if (!found.none()) objects = std::move(found);

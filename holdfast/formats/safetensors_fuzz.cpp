@@ -1,5 +1,5 @@
-// Fuzz entry: any bytes as a safetensors file. What opens must be readable and must be
-// written and read again alike.
+// Fuzz target: reads any bytes as a safetensors file. If the file opens, its tensors
+// must be readable, and writing and opening it again must give the same file.
 #include <cstddef>
 #include <cstdint>
 

@@ -1,8 +1,8 @@
-// The JSON of safetensors: headers, and the index of a folder.
+// Parses the JSON of safetensors: headers, and the index of a folder.
 //
-// A header may be 100 MB and comes from anywhere. It is read by events, never as a tree of
-// values, so that what is no header ends at the first event that does not fit and memory
-// stays in proportion to the tensors.
+// A header may have 100 MB and comes from an unknown source. It is parsed as a sequence
+// of events and never as a tree of values. So parsing ends at the first event that does
+// not fit, and memory use stays in proportion to the number of tensors.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -33,7 +33,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   explicit HeaderReader(std::string_view where) : where_(where) {}
 
   bool null() override {
-    // The reference takes a null for no metadata.
+    // The reference library takes null for no metadata.
     if (at_ == At::kRoot && name_ == kMetadata) return true;
     return leaf("null");
   }
@@ -42,7 +42,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool number_unsigned(number_unsigned_t value) override {
     if (at_ != At::kList) return leaf("a number");
     if (value > uint64_t{std::numeric_limits<int64_t>::max()}) {
-      return fail(fmt::format("{}.{} has {}, want at most 2^63 - 1", shown(name_),
+      return fail(fmt::format("{}.{} has {}; expected at most 2^63 - 1", shown(name_),
                               field_, value));
     }
     if (list().size() > kMaxNumbers) return fail_rank();
@@ -83,7 +83,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     if (at_ == At::kRoot) return start_name(std::move(key));
     if (at_ == At::kInfo) return start_field(std::move(key));
     if (at_ == At::kMetadata) {
-      if (metadata_.contains(key)) return fail("a key of __metadata__ is there twice");
+      if (metadata_.contains(key))
+        return fail("a key of __metadata__ is there twice; expected it once");
       name_in_metadata_ = std::move(key);
     }
     return true;
@@ -114,12 +115,12 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   std::map<std::string, std::string>& metadata() { return metadata_; }
 
  private:
-  // Where in the header an event falls. What lies under an unknown field is skipped, as
-  // the reference does.
+  // Which part of the header an event belongs to. Everything below an unknown field is
+  // skipped, as in the reference library.
   enum class At { kStart, kRoot, kMetadata, kInfo, kList, kSkip, kEnd };
   static constexpr const char* kMetadata = "__metadata__";
-  // Of one list: more than any tensor of ours has dimensions, so that its rank is judged
-  // where the tensor can be named.
+  // The limit for the numbers in one list. It is higher than the limit for dimensions,
+  // which is checked later, where the error can name the tensor.
   static constexpr size_t kMaxNumbers = 64;
 
   bool known(const std::string& field) const {
@@ -129,7 +130,8 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   bool start_name(std::string name) {
     name_ = std::move(name);
     const bool first = names_.insert(name_).second;
-    return first || fail(fmt::format("{} is there twice", shown(name_)));
+    return first ||
+           fail(fmt::format("{} is there twice; expected it once", shown(name_)));
   }
 
   bool start_field(std::string field) {
@@ -137,27 +139,29 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     const bool repeated = (field_ == "dtype" && entry_.dtype) ||
                           (field_ == "shape" && entry_.shape) ||
                           (field_ == "data_offsets" && entry_.offsets);
-    return !repeated ||
-           fail(fmt::format("{} has {} twice", shown(name_), shown(field_)));
+    return !repeated || fail(fmt::format("{} has {} twice; expected it once",
+                                         shown(name_), shown(field_)));
   }
 
   std::vector<int64_t>& list() {
     return field_ == "shape" ? *entry_.shape : *entry_.offsets;
   }
 
+  // Handles a value that is neither a list nor an object where it does not fit.
   bool leaf(const char* what) {
     if (at_ == At::kSkip || (at_ == At::kInfo && !known(field_))) return true;
-    return fail(fmt::format("{} where {} is wanted{}", what, wanted(), of_name()));
+    return fail(fmt::format("{}{}; expected {}", what, in_name(), expected()));
   }
 
+  // Handles the start of a list or object that does not fit: skips it if it belongs to
+  // an unknown field.
   bool skip() {
     if (at_ == At::kSkip || (at_ == At::kInfo && !known(field_))) {
       at_ = At::kSkip;
       if (++skipped_ <= kMaxJsonDepth) return true;
       return fail(fmt::format("header is more than {} levels deep", kMaxJsonDepth));
     }
-    return fail(
-        fmt::format("a list or object where {} is wanted{}", wanted(), of_name()));
+    return fail(fmt::format("a list or object{}; expected {}", in_name(), expected()));
   }
 
   bool unskip() {
@@ -165,7 +169,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  const char* wanted() const {
+  const char* expected() const {
     switch (at_) {
       case At::kMetadata: return "a string";
       case At::kList: return "a size";
@@ -173,7 +177,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
       default: return "an object";
     }
   }
-  std::string of_name() const { return at_ == At::kStart ? "" : " in " + shown(name_); }
+  std::string in_name() const { return at_ == At::kStart ? "" : " in " + shown(name_); }
 
   bool fail_rank() {
     return fail(fmt::format("{}.{} has more than {} numbers", shown(name_), field_,
@@ -203,7 +207,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 
 Result<std::string> read_header_text(const Source& source) {
   if (source.size() < kLengthBytes) {
-    return corrupt("{}: {} bytes, want at least {}", source.name(), source.size(),
+    return corrupt("{}: {} bytes; expected at least {}", source.name(), source.size(),
                    kLengthBytes);
   }
   const Bytes raw = HOLDFAST_TRY(source.read_bytes(0, kLengthBytes));
@@ -225,37 +229,40 @@ Result<std::string> read_header_text(const Source& source) {
   return std::string(text_of(text));
 }
 
-Result<Dtype> dtype_named(const std::string& name) {
+Result<Dtype> find_dtype(const std::string& name) {
   for (const DtypeInfo& known : all_dtypes()) {
-    // Names are exact in files, and C128 is ours alone.
+    // In files the names of dtypes are exact. C128 is used only in Holdfast's own
+    // metadata.
     if (known.name == name && known.dtype != Dtype::kC128) return known.dtype;
   }
   return unsupported("dtype {} is not known", shown(name));
 }
 
-// Errors do not yet name the tensor.
+// Makes the tensor of an entry. The caller adds the name of the tensor to errors.
 Result<Tensor> tensor_of(Entry& entry) {
   Tensor tensor;
-  tensor.dtype = HOLDFAST_TRY(dtype_named(*entry.dtype));
+  tensor.dtype = HOLDFAST_TRY(find_dtype(*entry.dtype));
   if (entry.shape->size() > kMaxRank) {
-    return unsupported("{} dimensions, want at most {}", entry.shape->size(), kMaxRank);
+    return unsupported("{} dimensions; expected at most {}", entry.shape->size(),
+                       kMaxRank);
   }
   tensor.shape = HOLDFAST_TRY(as_corrupt(Shape::create(*entry.shape)));
   const auto& offsets = *entry.offsets;
   if (offsets.size() != 2 || offsets[1] < offsets[0]) {
-    return corrupt("data_offsets [{}], want a first and a last",
+    return corrupt("data_offsets [{}]; expected a first and a last",
                    fmt::join(offsets, ", "));
   }
   if (offsets[1] - offsets[0] != tensor.bytes()) {
-    return corrupt("{} bytes of data, want {} for {} {}", offsets[1] - offsets[0],
+    return corrupt("{} bytes of data; expected {} for {} {}", offsets[1] - offsets[0],
                    tensor.bytes(), name_of(tensor.dtype), to_string(tensor.shape));
   }
-  if (entry.name.empty()) return unsupported("a tensor without a name");
+  if (entry.name.empty()) return unsupported("a tensor has no name");
   tensor.name = std::move(entry.name);
   return tensor;
 }
 
-// Data in the order of its bytes: each tensor begins where the one before ends.
+// Sorts the entries by their offsets and checks that each begins where the one before
+// it ends.
 Result<SafetensorsHeader> check_entries(std::vector<Entry>& entries, int64_t start,
                                         int64_t file_bytes) {
   std::stable_sort(entries.begin(), entries.end(), [](const Entry& a, const Entry& b) {
@@ -268,8 +275,10 @@ Result<SafetensorsHeader> check_entries(std::vector<Entry>& entries, int64_t sta
     if (!made.ok()) return made.error().within(shown(entry.name));
     Tensor tensor = *std::move(made);
     if (entry.offsets->front() != next) {
-      return corrupt("{}: data begins at {}, want {}: no holes, no overlaps",
-                     shown(tensor.name), entry.offsets->front(), next);
+      return corrupt(
+          "{}: data begins at {}; expected {}, because tensors leave no holes and do "
+          "not overlap",
+          shown(tensor.name), entry.offsets->front(), next);
     }
     next = entry.offsets->back();
     if (next > file_bytes - start) {
@@ -280,12 +289,14 @@ Result<SafetensorsHeader> check_entries(std::vector<Entry>& entries, int64_t sta
     header.tensors.push_back(std::move(tensor));
   }
   if (next != file_bytes - start) {
-    return corrupt("{} bytes behind the last tensor", file_bytes - start - next);
+    return corrupt("{} bytes follow the last tensor; expected none",
+                   file_bytes - start - next);
   }
   return header;
 }
 
-// A plain name, so that an index leads nowhere but into its own folder.
+// Whether the name is a plain file name, so that an index cannot lead out of its
+// folder.
 bool is_plain(std::string_view name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
@@ -317,18 +328,18 @@ Result<std::map<std::string, std::string>> decode_weight_map(std::string_view js
   const Json root = HOLDFAST_TRY(as_corrupt(parse_json(json, where)));
   if (!root.is_object() || !root.contains("weight_map") ||
       !root["weight_map"].is_object()) {
-    return corrupt("{}: no weight_map", where);
+    return corrupt("{}: has no weight_map", where);
   }
   std::map<std::string, std::string> files;
   for (const auto& [name, file] : root["weight_map"].items()) {
     if (!file.is_string()) {
-      return corrupt("{}: {} in a {}, want the name of a file", where, shown(name),
-                     file.type_name());
+      return corrupt("{}: {} is in a {}; expected the name of a file", where,
+                     shown(name), file.type_name());
     }
     const auto& plain = file.get_ref<const std::string&>();
     if (!is_plain(plain)) {
-      return corrupt("{}: {} in {}, want a plain name of a file", where, shown(name),
-                     shown(plain));
+      return corrupt("{}: {} is in {}; expected a plain name of a file", where,
+                     shown(name), shown(plain));
     }
     files.emplace(name, plain);
   }

@@ -1,4 +1,4 @@
-// What reading and writing one safetensors file share with folders of them.
+// What the code for one safetensors file shares with the code for folders of them.
 #pragma once
 
 #include <map>
@@ -17,40 +17,43 @@ inline constexpr const char* kObjectsKey = "holdfast.objects";
 inline constexpr const char* kTiesKey = "holdfast.ties";
 inline constexpr const char* kDtypesKey = "holdfast.dtypes";
 
-// A header, checked against the size of its file.
+// A header that was checked against the size of its file.
 struct SafetensorsHeader {
-  std::vector<Tensor> tensors;   // in the order of their bytes
-  std::vector<int64_t> offsets;  // of each in the file
+  std::vector<Tensor> tensors;  // in the order of their bytes
+  // The offset of each tensor in the file.
+  std::vector<int64_t> offsets;
   std::map<std::string, std::string> metadata;
 };
 
 Result<SafetensorsHeader> read_safetensors_header(const Source& source);
 
-// The weight_map of a folder's index: name of a tensor to name of its file. kCorrupt for
-// what is none and for names of files that are more than a plain name.
+// Decodes the weight_map in the index of a folder: maps the name of a tensor to the
+// name of its file. Fails with kCorrupt if there is no such map, or if the name of a
+// file is not a plain name.
 Result<std::map<std::string, std::string>> decode_weight_map(std::string_view json,
                                                              std::string_view where);
 
-// Everything that the headers and their metadata say, one source a header. Objects may
-// name tensors of any of them.
+// Makes the contents of all headers and their metadata. There is one source for each
+// header. Objects may refer to tensors of any of the files.
 Result<Contents> contents_of(std::vector<std::shared_ptr<const Source>> sources,
                              std::vector<SafetensorsHeader> headers);
 
-// One file with these tensors, ties and C128 noted; `objects` too unless they are None.
+// Writes one file with these tensors. Notes aliases and C128 in its metadata, and
+// `objects` too unless they are None.
 Result<void> write_tensors(Sink& sink, const Contents& contents,
                            std::span<const TensorId> tensors, const Object& objects);
 
-// All tensors in the order in which writers store them.
+// All tensors in the order in which they are written.
 std::vector<TensorId> storage_order(const Collection& collection);
 
-// kInvalid for objects that name a tensor which the collection does not have.
+// Fails with kInvalid if the objects name a tensor that the collection does not have.
 Result<void> check_tensor_names(const Object& objects, const Collection& collection);
 
-// A name from outside as messages show it: quoted, escaped and short.
+// Formats a name from an unknown source for a message: quoted, escaped and short.
 std::string shown(std::string_view name);
 
-// The same result; an error becomes kCorrupt, where the request was sound and the bytes
-// are not.
+// Makes an error kCorrupt. For checks that blame the caller, while here the bytes of a
+// file are to blame.
 template <typename T>
 Result<T> as_corrupt(Result<T> result) {
   if (result.ok()) return result;

@@ -57,35 +57,36 @@ TEST(SafetensorsTest, NamesWhatItRefuses) {
     expect_refused(header, 4, ErrorCode::kCorrupt, message);
   };
   corrupt("", "header is not JSON at byte 1");
-  corrupt("[]", "a list or object where an object is wanted");
-  corrupt("{\"a\":3}", "a number where an object is wanted in \"a\"");
+  corrupt("[]", "a list or object; expected an object");
+  corrupt("{\"a\":3}", "a number in \"a\"; expected an object");
   corrupt(std::string(kPlain) + '\0', "header is not JSON at byte 54");
   corrupt(R"({"a":{"dtype":"U8","shape":[4]}})",
           "\"a\" lacks dtype, shape or data_offsets");
   corrupt(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4],"shape":[4]}})",
-          "\"a\" has \"shape\" twice");
+          "\"a\" has \"shape\" twice; expected it once");
   corrupt(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{}})",
-          "\"a\" is there twice");
+          "\"a\" is there twice; expected it once");
   corrupt(R"({"a":{"dtype":"U8","shape":[4.0],"data_offsets":[0,4]}})",
-          "a float where a size is wanted in \"a\"");
+          "a float in \"a\"; expected a size");
   corrupt(R"({"a":{"dtype":"U8","shape":[-4],"data_offsets":[0,4]}})",
-          "a negative number where a size is wanted in \"a\"");
+          "a negative number in \"a\"; expected a size");
   corrupt(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[0,4,4]}})",
-          "\"a\": data_offsets [0, 4, 4], want a first and a last");
+          "\"a\": data_offsets [0, 4, 4]; expected a first and a last");
   corrupt(R"({"a":{"dtype":"U8","shape":[4],"data_offsets":[4,0]}})",
-          "\"a\": data_offsets [4, 0], want a first and a last");
+          "\"a\": data_offsets [4, 0]; expected a first and a last");
   corrupt(R"({"a":{"dtype":"F32","shape":[4],"data_offsets":[0,4]}})",
-          "\"a\": 4 bytes of data, want 16 for F32 [4]");
+          "\"a\": 4 bytes of data; expected 16 for F32 [4]");
   corrupt(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[1,4]}})",
-          "\"a\": data begins at 1, want 0: no holes, no overlaps");
+          "\"a\": data begins at 1; expected 0, because tensors leave no holes and do "
+          "not overlap");
   corrupt(R"({"a":{"dtype":"U8","shape":[3],"data_offsets":[0,3]}})",
-          "1 bytes behind the last tensor");
+          "1 bytes follow the last tensor; expected none");
   corrupt(R"({"a":{"dtype":"U8","shape":[5],"data_offsets":[0,5]}})",
           "\"a\": data ends at 5, but there are only 4");
   corrupt(R"({"__metadata__":{"k":1}})",
-          "a number where a string is wanted in \"__metadata__\"");
+          "a number in \"__metadata__\"; expected a string");
   corrupt(R"({"__metadata__":{"k":"1","k":"2"}})",
-          "a key of __metadata__ is there twice");
+          "a key of __metadata__ is there twice; expected it once");
   for (const char* dtype : {"F4", "F6_E2M3", "u8", "C128", "X"}) {
     expect_refused(
         fmt::format(R"({{"a":{{"dtype":"{}","shape":[4],"data_offsets":[0,4]}}}})",
@@ -95,7 +96,7 @@ TEST(SafetensorsTest, NamesWhatItRefuses) {
   }
   expect_refused(
       R"({"a":{"dtype":"U8","shape":[1,1,1,1,1,1,1,1,4],"data_offsets":[0,4]}})", 4,
-      ErrorCode::kUnsupported, "\"a\": 9 dimensions, want at most 8");
+      ErrorCode::kUnsupported, "\"a\": 9 dimensions; expected at most 8");
 }
 
 TEST(SafetensorsTest, LengthsAreCheckedBeforeTheyAreUsed) {
@@ -105,7 +106,7 @@ TEST(SafetensorsTest, LengthsAreCheckedBeforeTheyAreUsed) {
             "file: header is 9223372036854775808 bytes, limit 100000000");
   store_little_endian(uint64_t{58}, file);
   EXPECT_EQ(message_of(open(file)), "file: header is 58 bytes, but only 57 follow");
-  EXPECT_EQ(message_of(open(Bytes(7))), "file: 7 bytes, want at least 8");
+  EXPECT_EQ(message_of(open(Bytes(7))), "file: 7 bytes; expected at least 8");
 }
 
 TEST(SafetensorsTest, OurMetadataIsCheckedLikeAnyOther) {

@@ -1,3 +1,4 @@
+// Writes safetensors files: the header, then the tensors as a stream.
 #include <algorithm>
 #include <numeric>
 #include <unordered_set>
@@ -20,9 +21,9 @@ constexpr int64_t kBufferBytes = int64_t{4} << 20;
 Dtype stored_dtype(Dtype dtype) { return dtype == Dtype::kC128 ? Dtype::kF64 : dtype; }
 
 Result<void> check_name(const std::string& name) {
-  if (name.empty()) return invalid("safetensors: a tensor has no name");
+  if (name.empty()) return invalid("safetensors: a tensor has an empty name");
   if (name == kMetadataName) {
-    return invalid("safetensors: a tensor is called {}, which the format keeps",
+    return invalid("safetensors: a tensor is called {}, which the format reserves",
                    kMetadataName);
   }
   if (!is_utf8(name)) {
@@ -40,18 +41,20 @@ Result<void> check_entries(std::span<const SafetensorsEntry> entries) {
       return invalid("safetensors: two tensors are called {}", shown(entry.name));
     }
     if (entry.dtype == Dtype::kC128 && entry.shape.rank() == kMaxRank) {
-      return unsupported("safetensors: {} is C128 with {} dimensions, want one less",
-                         shown(entry.name), kMaxRank);
+      return unsupported(
+          "safetensors: {} is C128 with {} dimensions; expected one less",
+          shown(entry.name), kMaxRank);
     }
   }
   return {};
 }
 
-// The metadata with a note of every dtype that the header cannot say.
+// Returns the metadata with a note of each dtype that the header cannot express.
 Result<Metadata> with_dtypes(std::span<const SafetensorsEntry> entries,
                              Metadata metadata) {
   if (metadata.contains(kDtypesKey)) {
-    return invalid("safetensors: metadata has the key {}, which is kept", kDtypesKey);
+    return invalid("safetensors: metadata has the key {}, which is reserved",
+                   kDtypesKey);
   }
   Object::Dict dtypes;
   for (const SafetensorsEntry& entry : entries) {
@@ -103,7 +106,7 @@ void append_entry(std::string& json, const SafetensorsEntry& entry, int64_t firs
   json += "]}";
 }
 
-// The length, the text and spaces until data is aligned.
+// The length, the JSON, and spaces up to the alignment.
 Result<Bytes> header_of(const std::string& json, int64_t align) {
   const int64_t whole =
       divide_up(kLengthBytes + std::ssize(json), align) * align - kLengthBytes;
@@ -117,7 +120,7 @@ Result<Bytes> header_of(const std::string& json, int64_t align) {
   return header;
 }
 
-// Gathers small tensors and hands on full buffers.
+// Collects small tensors in a buffer and appends full buffers to the sink.
 class Stream {
  public:
   Stream(Sink& sink, const Contents& contents)
@@ -151,13 +154,13 @@ class Stream {
   int64_t used_ = 0;
 };
 
-// What the file of these tensors keeps in __metadata__.
+// The __metadata__ of a file with these tensors.
 Result<Metadata> metadata_of(const Contents& contents,
                              std::span<const TensorId> tensors, const Object& objects) {
   Metadata metadata = contents.metadata;
   for (const char* kept : {kTiesKey, kObjectsKey}) {
     if (!metadata.contains(kept)) continue;
-    return invalid("safetensors: metadata has the key {}, which is kept", kept);
+    return invalid("safetensors: metadata has the key {}, which is reserved", kept);
   }
   Object::Dict ties;
   for (const TensorId t : tensors) {
@@ -169,10 +172,10 @@ Result<Metadata> metadata_of(const Contents& contents,
   }
   if (!ties.items.empty()) {
     metadata[kTiesKey] =
-        HOLDFAST_TRY(encode_object(Object(std::move(ties))).within("ties"));
+        HOLDFAST_TRY(encode_object(Object(std::move(ties))).within("aliases"));
   }
   if (!objects.none()) metadata[kObjectsKey] = HOLDFAST_TRY(encode_object(objects));
-  // Hugging Face's loaders refuse a file that does not say so.
+  // The loaders of Hugging Face refuse a file without this entry.
   metadata.emplace("format", "pt");
   return metadata;
 }
@@ -192,7 +195,7 @@ Result<SafetensorsLayout> lay_out_safetensors(std::span<const SafetensorsEntry> 
   int64_t next = 0;
   for (const SafetensorsEntry& entry : entries) {
     const auto last = checked_add(next, entry.shape.elements() * bytes_of(entry.dtype));
-    if (!last) return unsupported("safetensors: more than 2^63 bytes");
+    if (!last) return unsupported("safetensors: more than 2^63 bytes in one file");
     append_entry(json, entry, next, *last);
     layout.offsets.push_back(next);
     next = *last;
@@ -201,7 +204,7 @@ Result<SafetensorsLayout> lay_out_safetensors(std::span<const SafetensorsEntry> 
   layout.header = HOLDFAST_TRY(header_of(json, align_data_to));
   const int64_t start = std::ssize(layout.header);
   const auto end = checked_add(next, start);
-  if (!end) return unsupported("safetensors: more than 2^63 bytes");
+  if (!end) return unsupported("safetensors: more than 2^63 bytes in one file");
   for (int64_t& offset : layout.offsets) offset += start;
   layout.file_bytes = *end;
   return layout;

@@ -11,7 +11,7 @@ namespace {
 
 using WeightMap = std::map<std::string, std::string>;
 
-// An index of a million tensors is half of this.
+// Limits the size of an index. An index of a million tensors has about half of this.
 constexpr int64_t kMaxIndexBytes = int64_t{256} << 20;
 
 Result<std::string> find_one(const Path& folder, const std::vector<std::string>& names,
@@ -20,7 +20,7 @@ Result<std::string> find_one(const Path& folder, const std::vector<std::string>&
   for (const std::string& name : names) {
     if (name.ends_with(suffix)) found.push_back(name);
   }
-  if (found.empty()) return not_found("{}: no file *{}", folder.native(), suffix);
+  if (found.empty()) return not_found("{}: has no file *{}", folder.native(), suffix);
   if (found.size() > 1) {
     return invalid("{}: there are {} and {}; expected one, or the path of one",
                    folder.native(), shown(found[0]), shown(found[1]));
@@ -28,7 +28,7 @@ Result<std::string> find_one(const Path& folder, const std::vector<std::string>&
   return std::move(found.front());
 }
 
-// The index of a folder, or its only file where it has no index.
+// Returns the index of a folder, or its only safetensors file if it has no index.
 Result<Path> find_file(Env& env, const Path& path) {
   if (!HOLDFAST_TRY(env.info(path)).folder) return path;
   const std::vector<std::string> names = HOLDFAST_TRY(env.list(path));
@@ -39,7 +39,7 @@ Result<Path> find_file(Env& env, const Path& path) {
   return path / HOLDFAST_TRY(std::move(found));
 }
 
-// A file that the index names and that is not there is damage of the folder.
+// If a file that the index names is missing, the folder is damaged.
 Result<std::unique_ptr<FileSource>> open_shard_file(Env& env, const Path& index,
                                                     const std::string& file) {
   auto source = FileSource::open(env, folder_of(index) / file);
@@ -48,7 +48,8 @@ Result<std::unique_ptr<FileSource>> open_shard_file(Env& env, const Path& index,
                  shown(file));
 }
 
-// Every tensor of the file is mapped to it. That none is missing is seen by counting.
+// Checks that the index maps every tensor of the file to this file. check_all_there()
+// checks that no tensor is missing.
 Result<void> check_file(const SafetensorsHeader& header, const WeightMap& map,
                         const std::string& file, const std::string& where) {
   for (const Tensor& tensor : header.tensors) {
@@ -73,13 +74,14 @@ Result<void> check_all_there(const std::vector<SafetensorsHeader>& headers,
   }
   for (const auto& [name, file] : map) {
     if (there.contains(name)) continue;
-    return corrupt("{}: {} has no tensor {}, but the index says so", where, shown(file),
-                   shown(name));
+    return corrupt("{}: {} has no tensor {}, but the index maps it to this file", where,
+                   shown(file), shown(name));
   }
   return {};
 }
 
-// In storage order, cut where a shard would become too large.
+// Distributes the tensors, in the order in which they are written, over shards of
+// limited size.
 std::vector<std::vector<TensorId>> cut_shards(const Collection& collection,
                                               int64_t shard_bytes) {
   std::vector<std::vector<TensorId>> shards(1);
@@ -137,8 +139,9 @@ Result<Contents> open_sharded_safetensors(Env& env, const Path& path) {
 Result<void> write_sharded_safetensors(Env& env, const Path& folder,
                                        const Contents& contents, int64_t shard_bytes) {
   if (contents.collection.tensors().empty()) {
-    return unsupported("{}: no tensors, and an index names no file without one",
-                       folder.native());
+    return unsupported(
+        "{}: there are no tensors, and an index without tensors names no file",
+        folder.native());
   }
   HOLDFAST_TRY(env.create_folder(folder));
   const auto shards = cut_shards(contents.collection, shard_bytes);

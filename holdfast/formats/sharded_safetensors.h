@@ -1,13 +1,15 @@
-// Folders of safetensors files as Hugging Face's tools write large models: shards called
-// model-00001-of-00003.safetensors, and model.safetensors.index.json, which maps every
-// tensor to its file:
+// Folders of safetensors files, as the tools of Hugging Face write large models. The
+// files are called model-00001-of-00003.safetensors, and model.safetensors.index.json
+// maps every tensor to its file:
 //
-//   {"metadata": {"total_size": 24}, "weight_map": {"w": "model-00001-of-00001.safetensors"}}
+//   {"metadata": {"total_size": 24},
+//    "weight_map": {"w": "model-00001-of-00001.safetensors"}}
 //
-// The index is the truth: a tensor that it names must be in its file, and one that it does
-// not name, or maps to another file, is refused, because leaving it out would lose it.
-// Files of the folder that the index does not name are not looked at. Small models have one
-// file and no index: a folder with a single safetensors file is that file.
+// A tensor that the index names must be in its file. If a file has a tensor that the
+// index does not name or maps to another file, the folder is refused, because leaving
+// out the tensor would lose it. Files that the index does not name are ignored. Small
+// models have one file and no index: a folder with a single safetensors file is read as
+// that file.
 #pragma once
 
 #include <cstdint>
@@ -20,18 +22,21 @@ namespace holdfast {
 
 inline constexpr std::string_view kShardIndexSuffix = ".safetensors.index.json";
 inline constexpr std::string_view kSafetensorsSuffix = ".safetensors";
-// The size of a shard that Hugging Face's tools take if nobody says otherwise.
+// The default size of a shard in the tools of Hugging Face.
 inline constexpr int64_t kShardBytes = 5'000'000'000;
 
-// `path` is the folder or its index. kCorrupt, naming file or tensor, where index and files
-// disagree, for a file that the index names and that is missing, and for file names with a
-// path in them; kInvalid for a folder with several indexes. Metadata that shards repeat is taken from the first that has it. Files must not
-// change while the contents are in use, and the Env must outlive them.
+// `path` is the folder or its index. Fails with kCorrupt, naming the file or tensor, if
+// index and files disagree, if a file that the index names is missing, and if a file
+// name has a path in it; fails with kInvalid for a folder with several indexes. If
+// several shards have the same metadata key, the first one counts. The files must not
+// change while the contents are in use, and the Env must outlive the contents.
 Result<Contents> open_sharded_safetensors(Env& env, const Path& path);
 
-// A new folder with shards of at most `shard_bytes` of data each (a larger tensor has one
-// of its own); durable on return, all but the folder's own name. kConflict if it exists,
-// kUnsupported for contents without tensors, whose metadata no file would hold. After a failure it holds some of the files.
+// Writes a new folder with shards of at most `shard_bytes` of data each; a larger
+// tensor gets a shard of its own. Everything is durable afterwards except for the
+// folder's own name. Fails with kConflict if the folder exists, and with kUnsupported
+// for contents without tensors, because no file would hold their metadata. After a
+// failure the folder holds some of the files.
 Result<void> write_sharded_safetensors(Env& env, const Path& folder,
                                        const Contents& contents,
                                        int64_t shard_bytes = kShardBytes);

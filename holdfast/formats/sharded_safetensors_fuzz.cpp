@@ -1,4 +1,4 @@
-// Fuzz entry: any bytes as the index of a folder that has one good file.
+// Fuzz target: reads any bytes as the index of a folder that has one good file.
 #include <cstddef>
 #include <cstdint>
 

@@ -64,7 +64,8 @@ TEST_F(ShardedSafetensorsTest, IndexAndFilesMustAgree) {
       "\"one.safetensors\" has the tensor \"b\", which the index does not name");
   write_index(
       R"("a":"one.safetensors","b":"one.safetensors","c":"two.safetensors","d":"two.safetensors")");
-  expect_corrupt("\"two.safetensors\" has no tensor \"d\", but the index says so");
+  expect_corrupt(
+      "\"two.safetensors\" has no tensor \"d\", but the index maps it to this file");
   write_index(R"("a":"one.safetensors","b":"two.safetensors","c":"two.safetensors")");
   expect_corrupt(
       "\"one.safetensors\" has the tensor \"b\", which the index maps to "
@@ -94,7 +95,7 @@ TEST_F(ShardedSafetensorsTest, NamesOfFilesLeadNowhereElse) {
     write_index("\"a\":\"" + name + "\"");
     const auto opened = open_sharded_safetensors(env_, "m");
     EXPECT_ERROR(opened, ErrorCode::kCorrupt);
-    EXPECT_NE(message_of(opened).find("want a plain name"), std::string::npos);
+    EXPECT_NE(message_of(opened).find("expected a plain name"), std::string::npos);
   }
 }
 

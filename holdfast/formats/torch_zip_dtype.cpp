@@ -1,3 +1,4 @@
+// Maps dtypes to their names in torch and to torch's typed storages.
 #include <algorithm>
 
 #include "holdfast/formats/torch_zip_internal.h"
@@ -7,8 +8,8 @@ namespace {
 
 struct Row {
   Dtype dtype;
-  std::string_view name;     // torch.<name>
-  std::string_view storage;  // torch.<storage>; empty for newer dtypes
+  std::string_view name;     // the name of the dtype is torch.<name>
+  std::string_view storage;  // torch.<storage>; empty for newer dtypes, which have none
 };
 
 constexpr std::array kRows{

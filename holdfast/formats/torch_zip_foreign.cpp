@@ -1,5 +1,5 @@
-// What files of torch.save hold beside torch's own objects: names of any module, and
-// numbers of numpy.
+// Handles what files of torch.save hold besides torch's own objects: names from any
+// module, and numpy scalars.
 #include <algorithm>
 #include <cstring>
 
@@ -28,8 +28,9 @@ bool is_class(const Object::Dict& object, std::string_view name) {
   return text != nullptr && *text == name;
 }
 
-// "f8" of numpy.dtype("f8", False, True) with the state (3, "<", ...); empty for what has
-// another order of bytes, fields or names.
+// Returns the kind of a numpy dtype: "f8" for numpy.dtype("f8", False, True) with the
+// state (3, "<", ...). Returns an empty text for another byte order, and for dtypes
+// with fields.
 std::string_view kind_of(const Object& dtype) {
   const auto* object = dtype.as<Object::Dict>();
   if (object == nullptr || !is_class(*object, "numpy.dtype")) return "";

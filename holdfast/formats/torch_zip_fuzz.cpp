@@ -1,5 +1,5 @@
-// Fuzz entry: any bytes as a torch zip file. Must end in a value or an error; a value is
-// read in full and written again.
+// Fuzz target: reads any bytes as a torch zip file. Must end in a value or an error. A
+// value is read in full and written again.
 #include <cstddef>
 #include <cstdint>
 
@@ -18,8 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto again =
       open_torch(std::make_shared<MemorySource>("again", std::move(sink).take()));
   HOLDFAST_CHECK(again.ok(), "{}", again.error().message());
-  // A lone None comes back as the dict of no names.
+  // A file that is only None comes back as an empty dict.
   HOLDFAST_CHECK(contents->objects.none() || again->objects == contents->objects,
-                 "another tree");
+                 "the objects differ after writing");
   return 0;
 }

@@ -1,4 +1,4 @@
-// What torch's pickles mean. For torch_zip_*.cpp.
+// The meaning of torch's pickles. Shared by torch_zip_*.cpp.
 #pragma once
 
 #include <array>
@@ -15,15 +15,16 @@
 
 namespace holdfast::torch_zip {
 
-// A tensor as the pickle describes it. Only its shape is checked.
+// A tensor as the pickle describes it. Only its shape has been checked.
 struct View {
-  std::string name{};  // model.fc.weight
-  std::string path{};  // ["model"]["fc.weight"], for messages
+  std::string name{};  // for example model.fc.weight
+  std::string path{};  // for messages, for example ["model"]["fc.weight"]
   Dtype dtype = Dtype::kF32;
   Shape shape{};
   std::array<int64_t, kMaxRank> strides{};  // in elements
   int64_t offset = 0;                       // in elements
-  std::string key{};                        // of the storage
+  // The key of its storage.
+  std::string key{};
   int64_t storage_bytes = 0;
 };
 
@@ -33,48 +34,55 @@ struct Tree {
   std::vector<std::string> simplified{};  // as in Contents
 };
 
-// False for the names that only an attack has: functions that run programs, open files or
-// evaluate text. Nothing would be called, but such a file is refused rather than read.
+// False for names that only an attack uses: functions that run programs, open files or
+// evaluate text. They would not be called, but a file with such a name is refused.
 bool may_occur(std::string_view global);
-// True for the functions that mean something here: those that make tensors (also of kinds
-// that are refused), sizes, devices and bytes. Others stay data.
+// True for functions that this reader understands: those that make tensors (also kinds
+// of tensors that are refused), sizes, devices and bytes. Calls of other functions stay
+// data.
 bool is_known(std::string_view function);
 
-// The entries that stand for an object of another class. Beside them are its attributes by
-// their names, or "__state__" where they have none.
+// The keys of the dict that stands for an object of another class. The same dict has
+// the object's attributes by their names, or "__state__" if they have no names.
 inline constexpr std::string_view kClassKey = "__class__";
 inline constexpr std::string_view kArgumentsKey = "__arguments__";
 inline constexpr std::string_view kItemsKey = "__items__";
 inline constexpr std::string_view kEntriesKey = "__entries__";
 inline constexpr std::string_view kStateKey = "__state__";
 
-// True for a dict of attributes by name, none of which is called as these entries are.
+// True if the node is a dict of attributes by name, and no name looks like one of these
+// keys.
 bool has_names(const Pickle& pickle, PickleId id);
 
-// The number that a numpy scalar is, given as such entries; nullopt for another object, and
-// for numbers that Object does not have.
+// The number that a numpy scalar, given as such a dict, has. Returns nullopt for any
+// other object and for numbers that Object cannot represent.
 std::optional<Object> numpy_scalar(const Object::Dict& object);
 
-// `where` and the size of the pickle, which bounds what it may grow to.
+// Makes the objects and views of a pickle. `where` is for messages. `pickle_bytes` is
+// the size of the pickle, which limits the size of the result.
 Result<Tree> read_tree(const Pickle& pickle, std::string_view where,
                        size_t pickle_bytes);
 
-// A dict's key in names and messages: model, 0, None.
+// The text of a dict's key in names and messages: model, 0, None.
 std::string text_of_key(const Object& key);
-// Of an object in the tree, by the keys that lead to it: ["model"]["fc.weight"] for
-// messages, and model.fc.weight, by which a tensor is called.
+// Describes an object in the tree by the keys that lead to it: path_of_keys() returns
+// ["model"]["fc.weight"] for messages, name_of_keys() returns model.fc.weight, the name
+// of a tensor.
 std::string path_of_keys(std::span<const Object> keys);
 std::string name_of_keys(std::span<const Object> keys);
-// The bytes that UTF-8 text of code points below 256 stands for; nullopt if it has others.
+// Converts UTF-8 text to one byte for each code point. Returns nullopt if a code point
+// is 256 or more.
 std::optional<Bytes> bytes_of_latin1(std::string_view text);
-// Equal exactly for keys that Python holds for equal: 1, 1.0 and True are one key.
+// Returns equal texts exactly for keys that are equal in Python: 1, 1.0 and True are
+// the same key.
 std::string identity_of_key(const Object& key);
 
-// torch.FloatStorage is a storage of F32; nullopt for the others.
+// The dtype of a typed storage: F32 for torch.FloatStorage. Returns nullopt for any
+// other name.
 std::optional<Dtype> dtype_of_storage(std::string_view global);
-// Empty for what torch writes as an UntypedStorage.
+// The typed storage of a dtype. Empty if torch writes the dtype as an UntypedStorage.
 std::string_view storage_of_dtype(Dtype dtype);
-// torch.float32.
+// The name of a dtype in torch: "torch.float32".
 std::string global_of_dtype(Dtype dtype);
 std::optional<Dtype> dtype_of_global(std::string_view global);
 

@@ -1,3 +1,5 @@
+// Texts of the keys in a tree of torch: for names of tensors, for messages and for
+// comparing.
 #include <bit>
 #include <cmath>
 

@@ -1,3 +1,4 @@
+// Opens torch's zip files: checks the archive and finds the bytes of each tensor in it.
 #include <fmt/ranges.h>
 
 #include <algorithm>
@@ -20,10 +21,11 @@ using torch_zip::View;
 constexpr std::string_view kPickleName = "/data.pkl";
 constexpr int64_t kMaxPickleBytes = int64_t{1} << 28;
 constexpr int64_t kMaxNoteBytes = 4096;
-// Of torch's reader.
+// The newest version of the format that torch's own reader accepts.
 constexpr int kMaxVersion = 10;
 
-// What torch.save wrote before it wrote zip files: a pickle of this number.
+// The first bytes of a file that torch.save wrote before it wrote zip files: a pickle
+// of a magic number.
 constexpr std::string_view kLegacyMagic =
     "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
 
@@ -31,24 +33,27 @@ Result<void> refuse_legacy(const Source& source) {
   const auto count = static_cast<int64_t>(kLegacyMagic.size());
   if (source.size() < count) return {};
   if (text_of(HOLDFAST_TRY(source.read_bytes(0, count))) != kLegacyMagic) return {};
-  return unsupported("{}: in the format before zip, re-save with torch >= 1.6",
-                     source.name());
+  return unsupported(
+      "{}: is in the format before torch 1.6; expected a file that torch >= 1.6 saved "
+      "again",
+      source.name());
 }
 
-// Such a file has constants.pkl beside data.pkl, and compresses its code, which no reader
-// of records takes.
+// A TorchScript file has constants.pkl beside data.pkl. This check must come before
+// ZipArchive::open(), which would refuse the compressed code in it with a less helpful
+// error.
 Result<void> refuse_script(const Source& source) {
   for (const std::string& name : HOLDFAST_TRY(list_zip(source))) {
     if (!name.ends_with("/constants.pkl")) continue;
     return unsupported(
-        "{}: a program of TorchScript (torch.jit.save); expected what torch.save wrote",
+        "{}: is a TorchScript program (torch.jit.save); expected a file of torch.save",
         source.name());
   }
   return {};
 }
 
-// The one folder that the archive is, as its pickle tells; torch goes by what the
-// directory lists first, so that has to be in it.
+// Finds the only folder of the archive, the one that has data.pkl. torch takes the
+// folder of the first entry in the directory, so that entry must be in the same folder.
 Result<std::string> find_folder(const ZipArchive& archive) {
   const std::string& file = archive.source().name();
   std::string folder;
@@ -64,7 +69,8 @@ Result<std::string> find_folder(const ZipArchive& archive) {
     }
     folder = top;
   }
-  if (folder.empty()) return unsupported("{}: a zip, but not torch's", file);
+  if (folder.empty())
+    return unsupported("{}: is a zip file, but not one of torch", file);
   const std::string& first = archive.first_listed();
   if (!first.starts_with(folder + "/")) {
     return corrupt("{}: lists {} first, but {} has the data.pkl", file, first, folder);
@@ -72,31 +78,36 @@ Result<std::string> find_folder(const ZipArchive& archive) {
   return folder;
 }
 
-// A small record as text; empty where there is none.
-Result<std::string> read_note(const ZipArchive& archive, const std::string& name) {
+// Reads a small record as text. Returns an empty text if the record is not there.
+Result<std::string> read_small_record(const ZipArchive& archive,
+                                      const std::string& name) {
   const ZipEntry* entry = archive.find(name);
   if (entry == nullptr) return std::string();
   return std::string(text_of(HOLDFAST_TRY(archive.read(*entry, kMaxNoteBytes))));
 }
 
-Result<void> check_notes(const ZipArchive& archive, const std::string& folder) {
+Result<void> check_byte_order_and_version(const ZipArchive& archive,
+                                          const std::string& folder) {
   const std::string& file = archive.source().name();
-  // Files of torch before 2.1 do not say it, and are little-endian in practice.
-  const auto order = HOLDFAST_TRY(read_note(archive, folder + "/byteorder"));
+  // Files of torch before 2.1 have no byteorder record. In practice they are
+  // little-endian.
+  const auto order = HOLDFAST_TRY(read_small_record(archive, folder + "/byteorder"));
   if (!order.empty() && order != "little") {
-    return unsupported("{}: byte order is \"{}\", want little", file, order);
+    return unsupported("{}: byte order is \"{}\"; expected little", file, order);
   }
-  const auto version = HOLDFAST_TRY(read_note(archive, folder + "/version"));
+  const auto version = HOLDFAST_TRY(read_small_record(archive, folder + "/version"));
   const int number = std::atoi(version.c_str());
   if (number < 1 || number > kMaxVersion) {
-    return unsupported("{}: version \"{}\" of the format, want 1 to {}", file,
+    return unsupported("{}: version \"{}\" of the format; expected 1 to {}", file,
                        std::string_view(version).substr(0, version.find('\n')),
                        kMaxVersion);
   }
   return {};
 }
 
-// Strides of dimensions with one element mean nothing: torch leaves any number there.
+// Computes where the elements of a view lie in the file, and checks that they lie
+// inside the storage. The stride of a dimension with one element has no meaning: torch
+// writes any number there.
 Result<Map> map_of(const View& view, const std::string& where, const ZipEntry& record) {
   const int64_t bytes = bytes_of(view.dtype);
   Map map = Map::dense(Box::whole(view.shape), bytes, record.offset);
@@ -106,7 +117,8 @@ Result<Map> map_of(const View& view, const std::string& where, const ZipEntry& r
     const auto at = static_cast<size_t>(k);
     const int64_t stride = view.strides[at];
     if (stride < 0) {
-      return corrupt("{}: {} has the stride {}", where, view.path, stride);
+      return corrupt("{}: {} has the stride {}; expected 0 or more", where, view.path,
+                     stride);
     }
     if (view.shape[k] <= 1 || view.shape.elements() == 0) continue;
     if (stride == 0) {
@@ -120,8 +132,8 @@ Result<Map> map_of(const View& view, const std::string& where, const ZipEntry& r
   }
   if (view.shape.elements() == 0) return map;
   if (!fits || last >= record.size / bytes) {
-    return corrupt("{}: {} at element {} leaves its storage of {} bytes", where,
-                   view.path, view.offset, record.size);
+    return corrupt("{}: {} at element {} does not fit into its storage of {} bytes",
+                   where, view.path, view.offset, record.size);
   }
   map.offset = record.offset + view.offset * bytes;
   if (!is_injective(map, view.shape, bytes)) {
@@ -130,7 +142,7 @@ Result<Map> map_of(const View& view, const std::string& where, const ZipEntry& r
   return map;
 }
 
-// One tensor, wherever the tree mentions it.
+// One tensor and where it lies, for all places in the tree that refer to it.
 struct Placed {
   Tensor tensor;
   Map map;
@@ -173,8 +185,9 @@ Result<std::vector<Placed>> place_views(const ZipArchive& archive,
   return placed;
 }
 
-// Gives overlapping views different holders, as few as there can be: in order of their
-// first bytes, each takes the holder that is free the longest. Returns how many.
+// Gives overlapping views different holders, and uses as few holders as possible: in
+// the order of their first bytes, each view gets the holder that became free first.
+// Returns the number of holders.
 HolderId choose_holders(std::vector<Placed>& placed) {
   std::vector<Placed*> order;
   for (Placed& one : placed) order.push_back(&one);
@@ -182,7 +195,8 @@ HolderId choose_holders(std::vector<Placed>& placed) {
     return std::pair(a->range.first, a->range.last) <
            std::pair(b->range.first, b->range.last);
   });
-  using Free = std::pair<int64_t, HolderId>;  // from this byte on
+  // The byte from which on a holder is free, and the holder.
+  using Free = std::pair<int64_t, HolderId>;
   std::priority_queue<Free, std::vector<Free>, std::greater<>> free;
   HolderId count = 0;
   for (Placed* one : order) {
@@ -235,7 +249,7 @@ Result<Contents> open_torch(std::shared_ptr<const Source> source) {
   HOLDFAST_TRY(refuse_script(*source));
   const ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(source));
   const std::string folder = HOLDFAST_TRY(find_folder(archive));
-  HOLDFAST_TRY(check_notes(archive, folder));
+  HOLDFAST_TRY(check_byte_order_and_version(archive, folder));
   const ZipEntry& entry = *archive.find(folder + std::string(kPickleName));
   const Bytes bytes = HOLDFAST_TRY(archive.read(entry, kMaxPickleBytes));
   const std::string where = fmt::format("{}: {}", source->name(), entry.name);

@@ -34,7 +34,7 @@ Bytes written(const Contents& contents) {
   return std::move(sink).take();
 }
 
-// Tensors of bytes 0, 1, 2, ... in one memory.
+// Tensors over the same memory, which has the bytes 0, 1, 2, ...
 Contents contents_of(std::vector<Tensor> tensors, Object objects = {}) {
   LayoutBuilder builder(tensors, {{.name = "m", .kind = HolderKind::kFile}});
   int64_t end = 0;
@@ -177,7 +177,7 @@ TEST(TorchZipTest, AFlippedByteOfATensorIsSeenByVerifyAndNamed) {
   EXPECT_THAT(message_of(verified), HasSubstr("data/0"));
 }
 
-// All tensors as convert and diff read them; nullopt if one cannot be read.
+// Reads all tensors as convert and diff do. Returns nullopt if one cannot be read.
 std::optional<std::vector<std::string>> streamed(const Contents& contents) {
   std::vector<std::string> lines{describe(contents.objects)};
   for (TensorId t = 0; t < contents.collection.tensors().size(); ++t) {
@@ -253,8 +253,8 @@ TEST(TorchZipTest, AThousandTensorsAndRangesOfThem) {
 }
 
 #ifdef HOLDFAST_TORCH_PYTHON
-// All in one process, because importing torch is most of the work; check_written.py says
-// what is tried.
+// Checks all files in one process, because importing torch takes most of the time.
+// check_written.py says what is checked.
 TEST(TorchZipInteropTest, TorchReadsWhatWeWrote) {
   const TempFolder folder;
   const auto env = make_posix_env();

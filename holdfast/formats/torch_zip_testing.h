@@ -1,4 +1,4 @@
-// Words that the tests of torch's zip files share.
+// Functions that several tests of torch's zip files use.
 #pragma once
 
 #include <bit>
@@ -38,7 +38,7 @@ inline Bytes canonical(const Contents& contents, std::string_view name) {
   return bytes;
 }
 
-// As describe() of make_fixtures.py puts it.
+// Describes an object in the notation of describe() in make_fixtures.py.
 inline std::string describe(const Object& object);
 
 inline std::string describe(const std::vector<Object>& items) {
@@ -73,7 +73,7 @@ inline std::string describe(const Object& object) {
   return "None";
 }
 
-// All of a file in the notation of expected.txt.
+// Describes all of a file in the notation of expected.txt.
 inline std::vector<std::string> describe(const std::string& file,
                                          const Contents& contents) {
   std::vector<std::string> lines;

@@ -1,4 +1,4 @@
-// From the nodes of a pickle to objects and views of storages.
+// Turns the nodes of a pickle into objects and views of storages.
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -16,8 +16,9 @@ using List = PickleNode::List;
 using Persistent = PickleNode::Persistent;
 using Tuple = PickleNode::Tuple;
 
-// Shared nodes become one object for each place that they stand in, so a small file can
-// grow without bound: it may cost this many bytes of memory for each of its own.
+// A node that is used in several places becomes one object for each place, so a small
+// file could grow without limit. The result may take at most this many bytes of memory
+// for each byte of the pickle, plus kFreeGrowth, and at most kMostBytes.
 constexpr size_t kMaxGrowth = 256;
 constexpr size_t kFreeGrowth = size_t{1} << 20;
 constexpr size_t kMostBytes = size_t{1} << 32;
@@ -115,8 +116,10 @@ class Walker {
   Result<Object> walk_key(PickleId id) {
     Object key = HOLDFAST_TRY(walk(id));
     if (!plain_key(key)) {
-      return unsupported("{}: {} has a key that is neither text nor a number nor such",
-                         where_, path());
+      return unsupported(
+          "{}: {} has a key of another kind; expected text, a number, None, or a tuple "
+          "of these",
+          where_, path());
     }
     return key;
   }
@@ -137,7 +140,7 @@ class Walker {
 
   Result<Object> walk_call(const Call& call) {
     const std::string& name = pickle_[call.function].as<Global>()->name;
-    if (!is_known(name)) return walk_other(call, name);
+    if (!is_known(name)) return walk_foreign_object(call, name);
     const bool bare = call.state == kNoPickleId && call.items == kNoPickleId &&
                       call.entries == kNoPickleId;
     if (!bare) return refuse(name);
@@ -153,9 +156,9 @@ class Walker {
     return refuse(name);
   }
 
-  // An object of any other class is never made: its class becomes text, and what it
-  // would be made of stays data, so that the tensors beside it and in it can be read.
-  Result<Object> walk_other(const Call& call, const std::string& name) {
+  // An object of any other class is never made. Its class becomes text, and its parts
+  // stay data, so that its tensors can be read.
+  Result<Object> walk_foreign_object(const Call& call, const std::string& name) {
     const size_t simplified = tree_.simplified.size();
     HOLDFAST_TRY(note_simplified(name));
     HOLDFAST_TRY(spend(name.size()));
@@ -196,7 +199,7 @@ class Walker {
     return {};
   }
 
-  // ("cpu",) or ("cuda", 0).
+  // The arguments are ("cpu",) or ("cuda", 0).
   Result<Object> walk_device(const std::vector<PickleId>& arguments) {
     if (arguments.empty() || arguments.size() > 2) return refuse("torch.device");
     std::string device = HOLDFAST_TRY(text(arguments[0]));
@@ -207,7 +210,7 @@ class Walker {
     return Object(std::move(device));
   }
 
-  // Protocol 2 has no bytes: they are text of code points below 256.
+  // Pickle protocol 2 has no bytes: it encodes them as text with code points below 256.
   Result<Object> walk_bytes(const std::vector<PickleId>& arguments) {
     if (arguments.size() != 2 || HOLDFAST_TRY(text(arguments[1])) != "latin1") {
       return refuse("_codecs.encode");
@@ -215,7 +218,7 @@ class Walker {
     const std::string from = HOLDFAST_TRY(text(arguments[0]));
     HOLDFAST_TRY(spend(from.size()));
     std::optional<Bytes> bytes = bytes_of_latin1(from);
-    if (!bytes) return corrupt("{}: {} has bytes above 255", where_, path());
+    if (!bytes) return corrupt("{}: {} has a byte above 255", where_, path());
     return Object(*std::move(bytes));
   }
 
@@ -226,20 +229,21 @@ class Walker {
     if (function == "torch._utils._rebuild_parameter" && arguments.size() == 3) {
       Object data = HOLDFAST_TRY(walk(arguments[0]));
       if (data.as<Object::TensorName>() == nullptr)
-        return broken("has no tensor in it");
+        return broken("is a parameter without a tensor");
       return data;
     }
     const bool v2 = function == "torch._utils._rebuild_tensor_v2";
     const bool v3 = function == "torch._utils._rebuild_tensor_v3";
-    const size_t wanted = v3 ? 7 : 6;
-    if ((!v2 && !v3) || arguments.size() < wanted || arguments.size() > wanted + 1) {
+    const size_t expected = v3 ? 7 : 6;
+    if ((!v2 && !v3) || arguments.size() < expected ||
+        arguments.size() > expected + 1) {
       return refuse(function);
     }
-    if (arguments.size() > wanted) HOLDFAST_TRY(check_flags(arguments[wanted]));
+    if (arguments.size() > expected) HOLDFAST_TRY(check_flags(arguments[expected]));
     View view = HOLDFAST_TRY(start_view());
     std::optional<Dtype> dtype;
     if (v3) {
-      dtype = HOLDFAST_TRY(dtype_named(arguments[6]));
+      dtype = HOLDFAST_TRY(find_dtype(arguments[6]));
     }
     HOLDFAST_TRY(read_storage(arguments[0], dtype, view));
     view.offset = HOLDFAST_TRY(integer(arguments[1]));
@@ -249,11 +253,11 @@ class Walker {
     return leaf;
   }
 
-  // Its names, which no other tensor has.
+  // Begins a view with its name and path. Fails if another tensor has the same name.
   Result<View> start_view() {
     View view{.name = name(), .path = path()};
     HOLDFAST_TRY(spend(sizeof(View) + 4 * view.name.size()));
-    if (view.name.empty()) return unsupported("{}: a tensor without a name", where_);
+    if (view.name.empty()) return unsupported("{}: a tensor has no name", where_);
     const auto [other, is_new] = names_.emplace(view.name, view.path);
     if (!is_new) {
       return unsupported("{}: {} and {} would both be named {}", where_, other->second,
@@ -262,23 +266,25 @@ class Walker {
     return view;
   }
 
-  // Lazy conjugation and negation are marked, not carried out.
+  // torch marks lazy conjugation and negation of a view in flags. Such views are not
+  // supported, because the operation is not carried out in the stored bytes.
   Result<void> check_flags(PickleId id) {
     const auto* flags = pickle_[id].as<Dict>();
     if (flags != nullptr && flags->items.empty()) return {};
     return unsupported("{}: {} is a conjugated or negated view", where_, path());
   }
 
-  Result<Dtype> dtype_named(PickleId id) {
+  Result<Dtype> find_dtype(PickleId id) {
     const auto* global = pickle_[id].as<Global>();
     const auto dtype = global == nullptr ? std::nullopt : dtype_of_global(global->name);
     if (dtype) return *dtype;
-    return unsupported("{}: {} is of dtype {}, which is not known", where_, path(),
+    return unsupported("{}: {} has the dtype {}, which is not known", where_, path(),
                        global == nullptr ? "?" : global->name);
   }
 
-  // ('storage', torch.FloatStorage, '0', 'cpu', 6): the last is in elements of the type.
-  // `dtype` is that of the tensor where the storage has none.
+  // A storage is ('storage', torch.FloatStorage, '0', 'cpu', 6). The last item is the
+  // number of elements. `dtype` is the dtype of the tensor; it is set if the storage
+  // itself has none.
   Result<void> read_storage(PickleId id, std::optional<Dtype> dtype, View& view) {
     const auto* persistent = pickle_[id].as<Persistent>();
     if (persistent == nullptr) return broken("has no storage");
@@ -328,19 +334,19 @@ class Walker {
 
   Result<std::vector<PickleId>> tuple(PickleId id) const {
     const auto* found = pickle_[id].as<Tuple>();
-    if (found == nullptr) return broken("has another value where a tuple belongs");
+    if (found == nullptr) return broken("has another value; expected a tuple");
     return found->items;
   }
 
   Result<std::string> text(PickleId id) const {
     const auto* found = pickle_[id].as<std::string>();
-    if (found == nullptr) return broken("has another value where text belongs");
+    if (found == nullptr) return broken("has another value; expected text");
     return *found;
   }
 
   Result<int64_t> integer(PickleId id) const {
     const auto* found = pickle_[id].as<int64_t>();
-    if (found == nullptr) return broken("has another value where an integer belongs");
+    if (found == nullptr) return broken("has another value; expected an integer");
     return *found;
   }
 
@@ -369,6 +375,7 @@ class Walker {
                        global);
   }
 
+  // Counts memory that the result takes. Fails if the limit is reached.
   Result<void> spend(size_t bytes) {
     if (bytes > budget_) {
       return corrupt("{}: {} grows too large for its pickle", where_, path());
@@ -383,9 +390,12 @@ class Walker {
   const Pickle& pickle_;
   const std::string_view where_;
   size_t budget_;
-  std::vector<bool> open_;  // on the way from the root to here
+  // The nodes on the way from the root to the current node. Finding one of them again
+  // means that an object contains itself.
+  std::vector<bool> open_;
   int depth_ = 0;
-  std::vector<Object> keys_;  // of the object in hand
+  // The keys that lead to the current object.
+  std::vector<Object> keys_;
   std::unordered_map<std::string, std::string> names_;
   Tree tree_;
 };

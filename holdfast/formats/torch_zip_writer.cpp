@@ -1,3 +1,4 @@
+// Writes torch's zip files: the pickle, then the storages as streams.
 #include <algorithm>
 #include <set>
 
@@ -13,7 +14,7 @@ namespace {
 constexpr size_t kChunkBytes = size_t{1} << 20;
 constexpr std::string_view kFolder = "archive/";
 
-// Writes the pickle, and decides on the way which tensor is which storage.
+// Writes the pickle, and assigns a storage to each tensor on the way.
 class Emitter {
  public:
   explicit Emitter(const Collection& collection)
@@ -32,20 +33,22 @@ class Emitter {
     }
     if (missing.empty()) return emit_object(objects, 1);
     if (dict == nullptr) {
-      return invalid("tensor {} has no place in the objects, which are no dict",
-                     missing.front());
+      return invalid(
+          "the tensor {} has no place in the objects; expected a dict as the objects",
+          missing.front());
     }
     return emit_extended(*dict, missing);
   }
 
   Bytes finish() && { return std::move(writer_).finish(); }
-  // In order of their keys.
+  // The tensors in the order of the keys of their storages.
   const std::vector<TensorId>& storages() const { return storages_; }
 
  private:
   static constexpr size_t kNoKey = SIZE_MAX;
 
-  // Not in trees that are too deep, which are refused afterwards.
+  // Collects the names of all tensors in the tree. Does not look into trees that are
+  // too deep: emit_object() refuses them.
   void find_leaves(const Object& object, int depth) {
     if (depth > kMaxObjectDepth) return;
     if (const auto* leaf = object.as<Object::TensorName>()) leaves_.insert(leaf->name);
@@ -60,6 +63,7 @@ class Emitter {
     }
   }
 
+  // The names of tensors and aliases that have no place in the objects.
   std::vector<std::string_view> missing_names() const {
     std::vector<std::string_view> names;
     for (const Tensor& tensor : collection_.tensors()) {
@@ -81,15 +85,17 @@ class Emitter {
     return {};
   }
 
-  // The dict with more tensors under their names.
+  // Writes the dict and adds the named tensors under their names.
   Result<void> emit_extended(const Object::Dict& dict,
                              const std::vector<std::string_view>& names) {
     const std::set<std::string_view> taken(names.begin(), names.end());
     for (const auto& [key, value] : dict.items) {
       const auto* text = key.as<std::string>();
       if (text != nullptr && taken.contains(*text)) {
-        return invalid("tensor {} has no place in the objects, its name is a key",
-                       *text);
+        return invalid(
+            "the tensor {} has no place in the objects, because its name is a key "
+            "already",
+            *text);
       }
     }
     HOLDFAST_TRY(emit_dict(dict, 1));
@@ -156,11 +162,13 @@ class Emitter {
     return {};
   }
 
-  // torch._utils._rebuild_tensor_v2(storage, 0, size, stride, False, OrderedDict()), or
-  // _v3 with the dtype behind it where storages have none.
+  // Writes torch._utils._rebuild_tensor_v2(storage, 0, size, stride, False,
+  // OrderedDict()). For dtypes without a typed storage writes _rebuild_tensor_v3 with
+  // the dtype as one more argument.
   Result<void> emit_tensor(std::string_view name) {
     const auto id = collection_.find(name);
-    if (!id) return invalid("the objects name the tensor {}, which is not there", name);
+    if (!id)
+      return invalid("the objects name the tensor {}, which does not exist", name);
     const Tensor& tensor = collection_.tensor(*id);
     const bool typed = !torch_zip::storage_of_dtype(tensor.dtype).empty();
     writer_.global("torch._utils", typed ? "_rebuild_tensor_v2" : "_rebuild_tensor_v3");
@@ -226,7 +234,8 @@ class Emitter {
   std::vector<TensorId> storages_;
 };
 
-// The archive, with what identifies it: a digest of its records' names and CRCs.
+// The archive. It also computes a digest of the names and CRCs of its records, which
+// becomes the id of the archive.
 class Archive {
  public:
   explicit Archive(Sink& sink) : zip_(sink) {}
@@ -273,7 +282,7 @@ class Archive {
 
 }  // namespace
 
-// The records and their order are those of torch 2.13.
+// The records and their order are as in torch 2.13.
 Result<void> write_torch(Sink& sink, const Contents& contents) {
   Emitter emitter(contents.collection);
   HOLDFAST_TRY(emitter.emit(contents.objects));

@@ -5,8 +5,8 @@
 namespace holdfast {
 namespace {
 
-// A record of at most this many bytes is read whole, and so checked, where a part is
-// asked for.
+// If a part of a record was read and the record has at most this many bytes, the rest
+// of it is read too, so that its CRC can be checked.
 constexpr int64_t kSmallRecord = int64_t{16} << 20;
 constexpr int64_t kBlock = int64_t{1} << 20;
 

@@ -1,3 +1,4 @@
+// Reads the central directory of a zip archive and checks everything in it.
 #include <algorithm>
 #include <optional>
 
@@ -8,7 +9,7 @@
 namespace holdfast::zip {
 namespace {
 
-// A directory larger than any that names real tensors.
+// Limits for a directory. No directory that names real tensors is larger.
 constexpr int64_t kMaxDirectoryBytes = int64_t{1} << 29;
 constexpr int64_t kMaxEntries = int64_t{1} << 22;
 
@@ -18,42 +19,46 @@ uint16_t u16(ByteView bytes, size_t at) {
 uint32_t u32(ByteView bytes, size_t at) {
   return load_little_endian<uint32_t>(bytes.subspan(at));
 }
-// What does not fit in 63 bits is outside any file.
+// Returns nullopt for numbers above 63 bits, because such a number lies outside any
+// file.
 std::optional<int64_t> i64(ByteView bytes, size_t at) {
   const auto value = load_little_endian<uint64_t>(bytes.subspan(at));
   if (value > static_cast<uint64_t>(INT64_MAX)) return std::nullopt;
   return static_cast<int64_t>(value);
 }
 
-// What the records at the end say of the directory.
+// What the records at the end of the file say about the directory.
 struct End {
   int64_t entries = 0;
   int64_t size = 0;
   int64_t offset = 0;
-  int64_t limit = 0;  // where the directory has to end: the first byte of these records
+  // Where the directory has to end: at the first byte of these records.
+  int64_t limit = 0;
 };
 
-// The record that the file ends with. A comment behind it is refused: it could hold a
-// second such record, and tools differ in which one they take.
+// Reads the record at the end of the file. Refuses a comment after it, because a
+// comment could hold a second such record, and tools differ in which one they use.
 Result<Bytes> read_end_record(const Source& source) {
   if (source.size() >= kEndBytes) {
     Bytes end = HOLDFAST_TRY(source.read_bytes(source.size() - kEndBytes, kEndBytes));
     if (u32(end, 0) == kEndMark && u16(end, 20) == 0) return end;
   }
   return corrupt(
-      "{}: no end of a zip directory in its last bytes, the file is cut off, has a "
-      "comment or is no zip",
+      "{}: has no end of a zip directory in its last bytes; the file is cut off, has a "
+      "comment or is not a zip file",
       source.name());
 }
 
-// The fields of zip64 replace those that are too small for their values.
+// Reads the zip64 record, whose fields replace fields that are too small for their
+// values.
 Result<End> read_end64(const Source& source, int64_t locator_at, ByteView locator) {
   const auto at = i64(locator, 8);
   if (u32(locator, 4) != 0 || u32(locator, 16) > 1) {
-    return unsupported("{}: a zip archive over several files", source.name());
+    return unsupported("{}: is a part of a zip archive over several files",
+                       source.name());
   }
   if (!at || *at > locator_at - kEnd64Bytes) {
-    return corrupt("{}: the zip64 record is said to be at {}, want below {}",
+    return corrupt("{}: the zip64 record is said to be at {}; expected below {}",
                    source.name(), load_little_endian<uint64_t>(locator.subspan(8)),
                    locator_at);
   }
@@ -61,21 +66,24 @@ Result<End> read_end64(const Source& source, int64_t locator_at, ByteView locato
   const auto record_size = i64(record, 4);
   if (u32(record, 0) != kEnd64Mark || !record_size ||
       *record_size != locator_at - *at - 12) {
-    return corrupt("{}: no zip64 record of the right size at byte {}", source.name(),
-                   *at);
+    return corrupt("{}: has no zip64 record of the right size at byte {}",
+                   source.name(), *at);
   }
   if (u32(record, 16) != 0 || u32(record, 20) != 0) {
-    return unsupported("{}: a zip archive over several files", source.name());
+    return unsupported("{}: is a part of a zip archive over several files",
+                       source.name());
   }
   const auto here = i64(record, 24), entries = i64(record, 32);
   const auto size = i64(record, 40), offset = i64(record, 48);
   if (!here || !entries || *here != *entries || !size || !offset) {
-    return corrupt("{}: numbers of the zip64 record contradict each other",
+    return corrupt("{}: the numbers of the zip64 record contradict each other",
                    source.name());
   }
   return End{.entries = *entries, .size = *size, .offset = *offset, .limit = *at};
 }
 
+// Whether the small field has the value of the zip64 field, or says that the zip64
+// field is used instead.
 bool agree(int64_t value, int64_t small, int64_t instead) {
   return small == instead || small == value;
 }
@@ -84,7 +92,8 @@ Result<End> read_end(const Source& source) {
   const Bytes end = HOLDFAST_TRY(read_end_record(source));
   const int64_t at = source.size() - kEndBytes;
   if (u16(end, 4) != 0 || u16(end, 6) != 0) {
-    return unsupported("{}: a zip archive over several files", source.name());
+    return unsupported("{}: is a part of a zip archive over several files",
+                       source.name());
   }
   if (u16(end, 8) != u16(end, 10)) {
     return corrupt("{}: {} and {} entries in the end record", source.name(),
@@ -109,7 +118,7 @@ Result<End> read_end(const Source& source) {
 
 Result<void> check_end(const Source& source, const End& end) {
   if (end.size > end.limit || end.offset != end.limit - end.size) {
-    return corrupt("{}: a directory of {} bytes at {}, want its end at {}",
+    return corrupt("{}: has a directory of {} bytes at {}; expected its end at {}",
                    source.name(), end.size, end.offset, end.limit);
   }
   if (end.size > kMaxDirectoryBytes || end.entries > kMaxEntries ||
@@ -121,8 +130,9 @@ Result<void> check_end(const Source& source, const End& end) {
   return {};
 }
 
-// Absolute names, "..", and what only looks like another name.
-bool harmless(std::string_view name) {
+// Whether a name is safe: not absolute, without "..", and without characters that could
+// make it look like another name.
+bool is_safe_name(std::string_view name) {
   if (name.empty() || name.front() == '/') return false;
   if (name.find('\\') != name.npos || name.find('\0') != name.npos) return false;
   while (true) {
@@ -136,8 +146,8 @@ bool harmless(std::string_view name) {
   }
 }
 
-// Puts the values of the zip64 field in the place of those that refer to it: size,
-// packed size, offset, in this order.
+// Reads the zip64 field of an entry. Its values replace the values in `wanted`, which
+// are in the order of the field: size, packed size, offset.
 Result<void> read_extra64(const Source& source, std::string_view name, ByteView extra,
                           std::span<int64_t* const> wanted) {
   while (extra.size() >= 4) {
@@ -146,33 +156,37 @@ Result<void> read_extra64(const Source& source, std::string_view name, ByteView 
     if (u16(extra, 0) == kZip64Extra && count >= 8 * wanted.size()) {
       for (size_t i = 0; i < wanted.size(); ++i) {
         const auto value = i64(extra, 4 + 8 * i);
-        if (!value) return corrupt("{}: entry {}: too large", source.name(), name);
+        if (!value)
+          return corrupt("{}: entry {}: a size or offset is too large", source.name(),
+                         name);
         *wanted[i] = *value;
       }
       return {};
     }
     extra = extra.subspan(4 + count);
   }
-  return corrupt("{}: entry {}: no zip64 field, though its sizes refer to one",
+  return corrupt("{}: entry {}: has no zip64 field, although its sizes refer to one",
                  source.name(), name);
 }
 
 Result<void> check_entry(const Source& source, const DirectoryEntry& entry) {
-  if (!harmless(entry.name)) {
-    return corrupt("{}: entry \"{}\": no name for a record", source.name(), entry.name);
+  if (!is_safe_name(entry.name)) {
+    return corrupt("{}: entry \"{}\": is not a safe name for a record", source.name(),
+                   entry.name);
   }
   if ((entry.flags & kEncrypted) != 0) {
-    return unsupported("{}: entry {}: encrypted", source.name(), entry.name);
+    return unsupported("{}: entry {}: is encrypted; expected one that is not",
+                       source.name(), entry.name);
   }
   if (entry.method == 0 && entry.packed_size != entry.size) {
-    return corrupt("{}: entry {}: {} bytes stored as {}", source.name(), entry.name,
+    return corrupt("{}: entry {}: {} bytes are stored as {}", source.name(), entry.name,
                    entry.size, entry.packed_size);
   }
   return {};
 }
 
-// Takes one entry from the front of `rest`.
-Result<DirectoryEntry> take_entry(const Source& source, ByteView& rest) {
+// Reads the entry at the front of `rest` and removes it from there.
+Result<DirectoryEntry> read_entry(const Source& source, ByteView& rest) {
   if (rest.size() < static_cast<size_t>(kCentralBytes) ||
       u32(rest, 0) != kCentralMark) {
     return corrupt("{}: the directory is damaged {} bytes before its end",
@@ -181,7 +195,7 @@ Result<DirectoryEntry> take_entry(const Source& source, ByteView& rest) {
   const size_t name_size = u16(rest, 28), extra_size = u16(rest, 30);
   const size_t whole = kCentralBytes + name_size + extra_size + u16(rest, 32);
   if (whole > rest.size()) {
-    return corrupt("{}: an entry of {} bytes, but the directory ends after {}",
+    return corrupt("{}: has an entry of {} bytes, but the directory ends after {}",
                    source.name(), whole, rest.size());
   }
   DirectoryEntry entry{.name = std::string(text_of(rest.subspan(46, name_size))),
@@ -192,7 +206,8 @@ Result<DirectoryEntry> take_entry(const Source& source, ByteView& rest) {
                        .flags = u16(rest, 8),
                        .method = u16(rest, 10)};
   if (u16(rest, 34) != 0) {
-    return unsupported("{}: a zip archive over several files", source.name());
+    return unsupported("{}: is a part of a zip archive over several files",
+                       source.name());
   }
   std::vector<int64_t*> wanted;
   for (int64_t* value : {&entry.size, &entry.packed_size, &entry.header_offset}) {
@@ -217,7 +232,7 @@ Result<Directory> read_directory(const Source& source) {
   directory.entries.reserve(static_cast<size_t>(end.entries));
   ByteView rest = bytes;
   for (int64_t i = 0; i < end.entries; ++i) {
-    directory.entries.push_back(HOLDFAST_TRY(take_entry(source, rest)));
+    directory.entries.push_back(HOLDFAST_TRY(read_entry(source, rest)));
     const DirectoryEntry& entry = directory.entries.back();
     if (entry.header_offset > end.offset || entry.packed_size > end.offset) {
       return corrupt("{}: entry {}: {} bytes at {}, but the directory begins at {}",
@@ -226,7 +241,7 @@ Result<Directory> read_directory(const Source& source) {
     }
   }
   if (!rest.empty()) {
-    return corrupt("{}: {} bytes behind the last entry of the directory", source.name(),
+    return corrupt("{}: {} bytes follow the last entry of the directory", source.name(),
                    rest.size());
   }
   return directory;

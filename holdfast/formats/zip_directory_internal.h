@@ -1,4 +1,5 @@
-// A zip archive's central directory, read from the end of the file. For zip_reader.cpp.
+// Reads the central directory of a zip archive from the end of the file. For
+// zip_reader.cpp.
 #pragma once
 
 #include <string>
@@ -12,20 +13,22 @@ namespace holdfast::zip {
 struct DirectoryEntry {
   std::string name{};
   int64_t header_offset = 0;
-  int64_t size = 0;         // unpacked
-  int64_t packed_size = 0;  // in the file: the same, unless it is compressed
+  int64_t size = 0;         // before compression
+  int64_t packed_size = 0;  // in the file; the same unless the entry is compressed
   Crc32 crc = 0;
   uint16_t flags = 0;
   uint16_t method = 0;
 };
 
 struct Directory {
-  int64_t offset = 0;  // where it begins, behind all records
+  // Where the directory begins, after all records.
+  int64_t offset = 0;
   std::vector<DirectoryEntry> entries{};
 };
 
-// In the directory's own order. Entries are not encrypted and have harmless names; their
-// bytes in the file lie before the directory. Compressed ones are among them.
+// Returns the entries in the order of the directory. Entries are not encrypted and have
+// safe names, and their bytes in the file lie before the directory. Entries may be
+// compressed.
 Result<Directory> read_directory(const Source& source);
 
 }  // namespace holdfast::zip

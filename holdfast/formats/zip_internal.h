@@ -1,4 +1,4 @@
-// Numbers of the zip format that its reader and writer share.
+// Constants of the zip format that its reader and writer share.
 #pragma once
 
 #include <cstdint>
@@ -12,13 +12,14 @@ inline constexpr uint32_t kEnd64Mark = 0x06064b50;
 inline constexpr uint32_t kLocator64Mark = 0x07064b50;
 inline constexpr uint32_t kEndMark = 0x06054b50;
 
-// Bytes of each without names, extra fields and comments.
+// The size of each structure without names, extra fields and comments.
 inline constexpr int64_t kLocalBytes = 30;
 inline constexpr int64_t kCentralBytes = 46;
 inline constexpr int64_t kEnd64Bytes = 56;
 inline constexpr int64_t kLocator64Bytes = 20;
 inline constexpr int64_t kEndBytes = 22;
-// Mark, CRC and two sizes of 4 bytes; of 8 where the record has zip64 fields.
+// The size of a data descriptor: mark, CRC, and two sizes of 4 bytes each, or of 8
+// bytes each if the record has zip64 fields.
 inline constexpr int64_t kDescriptorBytes = 16;
 inline constexpr int64_t kDescriptor64Bytes = 24;
 
@@ -27,14 +28,15 @@ inline constexpr uint16_t kHasDescriptor = 1 << 3;
 inline constexpr uint16_t kUtf8Names = 1 << 11;
 
 inline constexpr uint16_t kZip64Extra = 0x0001;
-// torch's padding: "FB" in the file.
+// The id of torch's padding field: "FB" in the file.
 inline constexpr uint16_t kPaddingExtra = 0x4246;
 
-// Stands where the true value is in the zip64 field.
+// These values mean that the true value is in the zip64 field.
 inline constexpr uint32_t kIn64 = 0xffffffff;
 inline constexpr uint16_t kIn64Short = 0xffff;
 
-// Records begin at multiples of this, so that they can be mapped and used in place.
+// Records begin at multiples of this, so that they can be mapped into memory and used
+// there.
 inline constexpr int64_t kAlignment = 64;
 
 }  // namespace holdfast::zip

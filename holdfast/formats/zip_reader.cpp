@@ -15,12 +15,13 @@ constexpr size_t kVerifyBytes = size_t{1} << 20;
 
 Result<void> check_stored(const Source& source, const DirectoryEntry& entry) {
   if (entry.method == 0) return {};
-  return unsupported("{}: entry {}: compressed by method {}, want 0 (stored)",
+  return unsupported("{}: entry {}: is compressed by method {}; expected 0 (stored)",
                      source.name(), entry.name, entry.method);
 }
 
-// Where the record's bytes begin. The local header repeats the directory: where the two
-// differ, tools would see different archives in one file.
+// Returns where the bytes of the record begin. The local header repeats what the
+// directory says. If the two differ, tools would see different archives in the same
+// file, so this is refused.
 Result<int64_t> check_local_header(const Source& source, const DirectoryEntry& entry) {
   const auto name_size = static_cast<int64_t>(entry.name.size());
   const Bytes header = HOLDFAST_TRY(
@@ -32,7 +33,7 @@ Result<int64_t> check_local_header(const Source& source, const DirectoryEntry& e
     return load_little_endian<uint32_t>(ByteView(header).subspan(at));
   };
   if (u32(0) != zip::kLocalMark) {
-    return corrupt("{}: entry {}: no header at byte {}", source.name(), entry.name,
+    return corrupt("{}: entry {}: has no header at byte {}", source.name(), entry.name,
                    entry.header_offset);
   }
   if (u16(26) != name_size ||
@@ -41,23 +42,23 @@ Result<int64_t> check_local_header(const Source& source, const DirectoryEntry& e
                    source.name(), entry.name, entry.header_offset);
   }
   if (u16(6) != entry.flags || u16(8) != entry.method) {
-    return corrupt("{}: entry {}: flags {} and method {} in its header, want {} and {}",
-                   source.name(), entry.name, u16(6), u16(8), entry.flags,
-                   entry.method);
+    return corrupt(
+        "{}: entry {}: flags {} and method {} in its header; expected {} and {}",
+        source.name(), entry.name, u16(6), u16(8), entry.flags, entry.method);
   }
-  const bool later = (entry.flags & zip::kHasDescriptor) != 0;
+  const bool has_descriptor = (entry.flags & zip::kHasDescriptor) != 0;
   for (const size_t at : {size_t{18}, size_t{22}}) {
     const bool same = u32(at) == entry.size || u32(at) == zip::kIn64;
-    if (!same && !(later && u32(at) == 0)) {
-      return corrupt("{}: entry {}: {} bytes in its header, want {}", source.name(),
+    if (!same && !(has_descriptor && u32(at) == 0)) {
+      return corrupt("{}: entry {}: {} bytes in its header; expected {}", source.name(),
                      entry.name, u32(at), entry.size);
     }
   }
   return entry.header_offset + zip::kLocalBytes + name_size + u16(28);
 }
 
-// Entries in order of their headers: each must end before the next begins, the last
-// before the directory.
+// Checks that each entry ends before the next one begins, and the last one before the
+// directory. Entries are in the order of their headers.
 Result<void> check_no_overlap(const Source& source,
                               const std::vector<DirectoryEntry>& listed,
                               const std::vector<ZipEntry>& entries, int64_t directory) {
@@ -115,7 +116,8 @@ Result<ZipArchive> ZipArchive::open(std::shared_ptr<const Source> source) {
     for (size_t i = 0; i < archive.entries_.size(); ++i) {
       const std::string& name = archive.entries_[i].name;
       if (archive.by_name_.at(lower(name)) != i) {
-        return corrupt("{}: entry {}: listed twice", archive.source().name(), name);
+        return corrupt("{}: entry {}: is listed twice; expected it once",
+                       archive.source().name(), name);
       }
     }
   }
@@ -138,7 +140,7 @@ const ZipEntry* ZipArchive::find(std::string_view name) const {
 
 Result<void> ZipArchive::check_crc(const ZipEntry& entry, Crc32 seen) const {
   if (entry.crc == 0 || seen == entry.crc) return {};
-  return corrupt("{}: entry {} has crc {:08x}, want {:08x}", source_->name(),
+  return corrupt("{}: entry {} has crc {:08x}; expected {:08x}", source_->name(),
                  entry.name, seen, entry.crc);
 }
 

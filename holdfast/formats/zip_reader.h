@@ -1,11 +1,12 @@
-// Reads zip archives as torch and NumPy write them: records stored as they are, so that
-// any range of a record is a range of the file.
+// Reads zip archives as torch and NumPy write them: records are stored without
+// compression, so that any range of a record is a range of the file.
 //
-// Refused: what is compressed, encrypted or spread over several files (kUnsupported);
-// directories and headers that contradict each other or the file's size, records that
-// share bytes, one name twice, names that lead out of the archive, and a comment, in which
-// other tools could see another archive (kCorrupt).
-// Everything is checked when the archive is opened, but for the records' bytes.
+// Fails with kUnsupported if a record is compressed or encrypted, and if the archive is
+// spread over several files. Fails with kCorrupt if directory and headers contradict
+// each other or the size of the file, if records share bytes, if a name is there twice
+// or leads out of the archive, and if there is a comment, in which other tools could
+// see another archive. All of this is checked when the archive is opened. The bytes of
+// the records are checked later.
 #pragma once
 
 #include <memory>
@@ -21,34 +22,37 @@ namespace holdfast {
 
 struct ZipEntry {
   std::string name{};
-  int64_t offset = 0;  // of its first byte in the file
+  // The offset of its first byte in the file.
+  int64_t offset = 0;
   int64_t size = 0;
   Crc32 crc = 0;
 };
 
-// The names in an archive, also of compressed records, in the directory's own order.
+// The names of all records in an archive, also of compressed ones, in the order of the
+// directory.
 Result<std::vector<std::string>> list_zip(const Source& source);
 
-// Immutable; safe from several threads.
+// An opened archive. It never changes, and is safe from several threads.
 class ZipArchive {
  public:
   ZipArchive(ZipArchive&&) = default;
   ZipArchive& operator=(ZipArchive&&) = default;
-  // Reads the directory and each record's header, never the records.
+  // Reads the directory and the header of each record, but not the records.
   static Result<ZipArchive> open(std::shared_ptr<const Source> source);
 
   const Source& source() const { return *source_; }
-  // In order of offset.
+  // All records in order of offset.
   const std::vector<ZipEntry>& entries() const { return entries_; }
-  // By name, whatever the case of its ASCII letters: so torch finds them.
+  // Finds a record by name. The case of ASCII letters does not matter, as in torch.
   const ZipEntry* find(std::string_view name) const;
-  // The name that stands first in the directory; empty if there is none.
+  // The first name in the directory. Empty if the directory is empty.
   const std::string& first_listed() const { return first_listed_; }
 
-  // A whole record, its CRC checked. kCorrupt if it is longer than `limit`.
+  // Reads a whole record and checks its CRC. Fails with kCorrupt if it is longer than
+  // `limit`.
   Result<Bytes> read(const ZipEntry& entry, int64_t limit) const;
-  // Checks the CRC of a record of any size, in bounded memory. A CRC of 0 means that the
-  // writer left it out (torch can be told to) and is not checked.
+  // Checks the CRC of a record of any size, in bounded memory. A CRC of 0 means that
+  // the writer left it out (torch can do that); then nothing is checked.
   Result<void> verify(const ZipEntry& entry) const;
 
  private:
@@ -56,11 +60,12 @@ class ZipArchive {
              std::string first_listed);
   Result<void> check_crc(const ZipEntry& entry, Crc32 seen) const;
 
-  // Shared with the contents that are made of it.
+  // Shared with the contents that are made from this archive.
   std::shared_ptr<const Source> source_;
   std::vector<ZipEntry> entries_;
   std::string first_listed_;
-  std::unordered_map<std::string, size_t> by_name_;  // in lower case
+  // Records by their names in lower case.
+  std::unordered_map<std::string, size_t> by_name_;
 };
 
 }  // namespace holdfast

@@ -29,7 +29,7 @@ Bytes archive(const std::vector<std::pair<std::string, Bytes>>& records,
   return std::move(sink).take();
 }
 
-// Whatever the limit of zip64 is: all mixtures of small and large fields.
+// Tests all combinations of small and large fields, by different limits for zip64.
 RC_GTEST_PROP(ZipTest, WhatIsWrittenIsReadForEveryLimitOfZip64,
               (std::vector<std::vector<uint8_t>> contents, uint16_t limit)) {
   std::vector<std::pair<std::string, Bytes>> records;
@@ -61,7 +61,7 @@ TEST(ZipTest, EveryFlippedBitIsRefusedOrChangesNothing) {
       if (!opened.ok()) continue;
       for (const ZipEntry& entry : opened->entries()) {
         const auto read = opened->read(entry, 100);
-        // A CRC of 0 cannot come of one flip here.
+        // Flipping one bit cannot make this CRC 0.
         if (!read.ok()) continue;
         ASSERT_TRUE(*read == records[0].second || *read == records[1].second) << bit;
       }
@@ -92,7 +92,8 @@ TEST(ZipTest, MoreThan65535EntriesNeedTheZip64Record) {
   EXPECT_EQ(opened->entries().size(), records.size());
 }
 
-// Keeps only the bytes that are not zero, by pages: room for archives of any size.
+// Stores only pages with bytes that are not zero, so that it can hold archives of any
+// size.
 class SparseFile : public Sink, public Source {
  public:
   Result<void> append(ByteView bytes) override {

@@ -5,7 +5,7 @@
 namespace holdfast {
 namespace {
 
-// Appends numbers to a header.
+// Collects the fields of a header.
 class Header {
  public:
   Header& u16(uint64_t value) { return number(static_cast<uint16_t>(value)); }
@@ -55,21 +55,22 @@ std::vector<int64_t> ZipWriter::values64(const Entry& entry) const {
 Result<void> ZipWriter::begin(std::string_view name, int64_t size) {
   HOLDFAST_CHECK(left_ == 0 && size >= 0, "{} bytes left, {} to come", left_, size);
   if (name.empty() || name.size() > 0xffff) {
-    return invalid("zip: a name of {} bytes, want 1 to 65535", name.size());
+    return invalid("zip: a name of {} bytes; expected 1 to 65535", name.size());
   }
   const Entry entry{std::string(name), position(), size, 0};
   const std::vector<int64_t> values = values64(entry);
-  // torch's order and padding, so that its own arithmetic finds the records: it repeats
-  // the offset in the local field, which others skip.
+  // Uses torch's order and padding, so that torch's own computation of offsets finds
+  // the records. torch repeats the offset in the zip64 field of the local header; other
+  // readers skip it.
   const uint64_t field = field_bytes(values);
   const uint64_t start =
       static_cast<uint64_t>(entry.offset + zip::kLocalBytes) + name.size() + field + 4;
   const uint64_t padding =
       (zip::kAlignment - start % zip::kAlignment) % zip::kAlignment;
-  const uint32_t shown = large(size) ? zip::kIn64 : 0;
+  const uint32_t size_field = large(size) ? zip::kIn64 : 0;
   Header header;
   header.u32(zip::kLocalMark).u16(version_of(large(entry))).u16(kFlags).u16(0);
-  header.u16(0).u16(0).u32(0).u32(shown).u32(shown);
+  header.u16(0).u16(0).u32(0).u32(size_field).u32(size_field);
   header.u16(name.size()).u16(field + 4 + padding).text(name);
   put_field(header, values);
   header.u16(zip::kPaddingExtra).u16(padding).fill(padding, 'Z');
@@ -132,21 +133,21 @@ Result<void> ZipWriter::finish() {
   return write_ends(offset, position() - offset);
 }
 
-// Always with the zip64 record, as torch does.
+// Always writes the zip64 record, as torch does.
 Result<void> ZipWriter::write_ends(int64_t offset, int64_t size) {
   const auto count = static_cast<int64_t>(entries_.size());
   const int64_t end64 = position();
-  const auto shown = [&](int64_t value) {
+  const auto field_of = [&](int64_t value) {
     return large(value) ? zip::kIn64 : static_cast<uint64_t>(value);
   };
-  const uint64_t few = count < zip::kIn64Short ? static_cast<uint64_t>(count)
-                                               : uint64_t{zip::kIn64Short};
+  const uint64_t count_field = count < zip::kIn64Short ? static_cast<uint64_t>(count)
+                                                       : uint64_t{zip::kIn64Short};
   Header header;
   header.u32(zip::kEnd64Mark).u64(zip::kEnd64Bytes - 12).u16(45).u16(45).u32(0).u32(0);
   header.u64(count).u64(count).u64(size).u64(offset);
   header.u32(zip::kLocator64Mark).u32(0).u64(end64).u32(1);
-  header.u32(zip::kEndMark).u16(0).u16(0).u16(few).u16(few);
-  header.u32(shown(size)).u32(shown(offset)).u16(0);
+  header.u32(zip::kEndMark).u16(0).u16(0).u16(count_field).u16(count_field);
+  header.u32(field_of(size)).u32(field_of(offset)).u16(0);
   return sink_.append(header.bytes());
 }
 

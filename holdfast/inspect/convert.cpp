@@ -10,7 +10,8 @@
 namespace holdfast {
 namespace {
 
-// Bytes read so far, of all sources. A reader that goes over some twice is done once.
+// Counts the bytes read from all sources and reports the progress. A reader may read
+// some bytes twice, so the reported progress stops at the total.
 class Meter {
  public:
   Meter(const ConvertOptions& options, int64_t total)
@@ -38,7 +39,8 @@ class MeteredSource : public Source {
 
  protected:
   Result<void> read_inside(int64_t offset, ByteSpan into) const override {
-    if (meter_.stopped()) return unavailable("{}: told to stop", name());
+    if (meter_.stopped())
+      return unavailable("{}: the conversion was told to stop", name());
     HOLDFAST_TRY(inner_->read(offset, into));
     meter_.add(std::ssize(into));
     return {};
@@ -49,23 +51,26 @@ class MeteredSource : public Source {
   Meter& meter_;
 };
 
+// Fails if the format cannot store something that the values depend on.
 Result<void> check_kept(const Contents& contents, const Format& format) {
   for (const Tensor& tensor : contents.collection.tensors()) {
     if (!format.keeps_dtype(tensor.dtype)) {
-      return unsupported("{}: {} has no {}", tensor.name, format.name,
-                         name_of(tensor.dtype));
+      return unsupported("{}: has the dtype {}, which {} does not support", tensor.name,
+                         name_of(tensor.dtype), format.name);
     }
     if (!format.keeps_ties && !tensor.ties.empty()) {
-      return unsupported("{}: {} has no second names, such as {}", tensor.name,
-                         format.name, tensor.ties.front());
+      return unsupported("{}: has the alias {}, but {} does not support aliases",
+                         tensor.name, tensor.ties.front(), format.name);
     }
   }
   if (!format.keeps_objects && !contents.objects.none()) {
-    return unsupported("{} holds tensors only, and there are objects", format.name);
+    return unsupported("{} stores only tensors, but the source has objects",
+                       format.name);
   }
   return {};
 }
 
+// Names, in words, what the target does not keep and the values do not depend on.
 std::vector<std::string> what_is_left_out(Env& env, const Found& from,
                                           const Contents& contents,
                                           const Format& format) {
@@ -82,22 +87,26 @@ std::vector<std::string> what_is_left_out(Env& env, const Found& from,
       from.step() ? read_manifest(env, from.path) : Result<Manifest>(Manifest());
   if (!manifest.ok()) return words;
   for (const ManifestFile& file : manifest->files) {
-    // "rank-0000.objects.json", beside objects.json, which is of all ranks.
+    // The objects of a single rank, such as "rank-0000.objects.json". The file
+    // objects.json, whose objects belong to all ranks, is converted.
     if (file.name.ends_with(".objects.json")) words.push_back(file.name);
   }
   return words;
 }
 
-// One number for a machine since its last start and its numbering of processes, so that
-// another process can tell whether the number of a process means anything to it.
+// One number that identifies a machine since its last start and its namespace of
+// process numbers. Only a process with the same number can look up the process numbers
+// of another.
 uint64_t machine_of(const Identity& self) {
   const std::string text =
       fmt::format("{} {} {}", self.host, self.boot, self.pid_space);
   return xxh3_128(bytes_of(text)).low;
 }
 
-// ".model.pt.00000000000004d2-0000000000012d68-3f9a61….tmp": process, its start, machine,
-// and a number of its own. Without /proc only the last.
+// The name of a file or folder while it is written:
+// ".model.pt.00000000000004d2-0000000000012d68-3f9a61….tmp". It holds the number of
+// this process, the process's start time, the machine, and a random number. Without
+// /proc it holds only the random number.
 std::string attempt_name(Env& env, const Path& target,
                          const std::optional<Identity>& self) {
   std::string name = fmt::format(".{}.", target.filename().native());
@@ -109,7 +118,7 @@ std::string attempt_name(Env& env, const Path& target,
   return name + hex64(env.random64()) + ".tmp";
 }
 
-// True if the name is that of an attempt of a process of this machine that has ended.
+// True if the name is that of an attempt by a process on this machine that has ended.
 bool is_abandoned(Env& env, std::string_view name, std::string_view prefix,
                   const Identity& self) {
   constexpr size_t kWord = 16;
@@ -124,7 +133,7 @@ bool is_abandoned(Env& env, std::string_view name, std::string_view prefix,
   return lives.ok() && *lives != static_cast<int64_t>(*started);
 }
 
-// Removes what conversions to this target left that were killed.
+// Removes what killed conversions to this target have left.
 void sweep_attempts(Env& env, const Path& target, const Identity& self) {
   const Result<std::vector<std::string>> names = env.list(folder_of(target));
   if (!names.ok()) return;

@@ -1,5 +1,6 @@
-// From any format, step or run into a file of a format: opened as in open_any.h, written
-// as in format.h, streaming.
+// Converts any file, step or run into a file of another format. The source is opened as
+// open_any.h describes, and the target is written as format.h describes. Tensors are
+// streamed.
 #pragma once
 
 #include <cstdint>
@@ -12,31 +13,38 @@
 namespace holdfast {
 
 struct ConvertOptions {
-  std::string format{};  // by name; empty: as the target's name tells
-  Progress progress{};   // bytes of tensors read, and all of them
-  // Asked at every read, from any thread: true ends the conversion with kUnavailable.
+  std::string format{};  // name of the format; if empty, the target's name decides
+  Progress progress{};   // called with the bytes of tensors read, and with all bytes
+  // Asked at every read, from any thread. If it returns true, the conversion ends with
+  // kUnavailable.
   std::function<bool()> stop{};
 };
 
 struct Converted {
-  Found from{};  // with the newer steps of a run that were passed over
+  // The source, with the newer steps of the run that were skipped because they are
+  // damaged.
+  Found from{};
   Path to{};
   const Format* format = nullptr;
   int64_t tensors = 0;
-  int64_t bytes = 0;  // of tensors
+  // The size of all tensors.
+  int64_t bytes = 0;
   // What the source has and the target cannot keep, in words.
   std::vector<std::string> left_out{};
 };
 
-// The target is there whole or not at all. A process that is killed leaves nothing else
-// where the file system has files without a name; elsewhere, and for folders, it leaves a
-// hidden ".NAME.*.tmp" beside the target, which the next conversion to it removes.
+// Afterwards the whole target is there, or nothing of it. A killed process leaves
+// nothing behind if the file system supports files without a name. On other file
+// systems, and for a target that is a folder, it leaves a hidden ".NAME.*.tmp" beside
+// the target, which the next conversion to the same target removes.
 //
-// If `from` is a run, its newest undamaged step is converted. Tensors, ties
-// and objects are carried along, and metadata where the format keeps it. kConflict if the
-// target exists; kUnsupported, with nothing written, for what the format cannot keep and
-// the values depend on (a dtype, objects, ties); kCorrupt if bytes of a named step, or of a
-// file with digests, are not those that were saved.
+// If `from` is a run, its newest undamaged step is converted. Tensors, aliases and
+// objects are always kept, and metadata if the format can store it. Failures:
+//   kConflict     the target exists
+//   kUnsupported  the format cannot store something that the values depend on (a dtype,
+//                 objects, aliases); nothing is written
+//   kCorrupt      the source is a named step or a file with digests, and its bytes are
+//                 not those that were saved
 Result<Converted> convert(Env& env, const Path& from, const Path& to,
                           const ConvertOptions& options = {});
 

@@ -10,7 +10,7 @@
 namespace holdfast {
 namespace {
 
-// One tensor of each side that have a name in common.
+// A tensor of each side that have a name in common, or a tensor that only one side has.
 struct Match {
   std::string name;
   std::optional<TensorId> a, b;
@@ -23,7 +23,8 @@ void add_names(const Contents& contents, std::set<std::string>& names) {
   }
 }
 
-// A pair with several names in common is one match.
+// Matches the tensors of both sides by name. A pair that has several names in common is
+// one match.
 std::vector<Match> matches(const Contents& a, const Contents& b) {
   std::set<std::string> names;
   add_names(a, names);
@@ -64,13 +65,14 @@ std::vector<int64_t> index_of(const Shape& shape, int64_t element) {
   return index;
 }
 
-// Once NaN, always NaN.
+// Raises `most` to `seen` if that is greater. Once `most` is NaN, it stays NaN.
 void raise(double& most, double seen) {
   if (std::isnan(most)) return;
   most = std::isnan(seen) ? seen : std::max(most, seen);
 }
 
-// Adds the elements of one window, of which the first is number `element`.
+// Compares one window of both sides and adds the result to `tensor`. `element` is the
+// number of the window's first element.
 void compare_window(ByteView a, ByteView b, int64_t element, TensorDiff& tensor) {
   if (std::memcmp(a.data(), b.data(), a.size()) == 0) return;
   const Dtype dtype = tensor.a->dtype;
@@ -136,7 +138,8 @@ class Comparison {
 
   const Contents& a_;
   const Contents& b_;
-  const int64_t window_;  // a multiple of every element's size
+  // A multiple of the size of every element type.
+  const int64_t window_;
   const Progress& progress_;
   int64_t total_ = 0;
   Bytes of_a_, of_b_;

@@ -1,12 +1,15 @@
-// Compares two checkpoints, whatever their formats and however they are cut.
+// Compares two checkpoints, whatever their formats are and however their tensors are
+// cut.
 //
-// Bits decide what is equal: NaNs of the same bits are, 0.0 and -0.0 are not. Numbers then
-// say how far apart the others are (number.h). Tensors are matched by name, ties being
-// names too, and read in canonical order through two windows, so that memory is bounded
-// whatever their size.
+// Two elements are equal if their bits are equal: two NaNs with the same bits are
+// equal, 0.0 and -0.0 are not. For elements that are not equal, numbers say how far
+// apart they are (number.h). Tensors are matched by name, and aliases count as names.
+// Both sides are read in row-major order through one window each, so that memory use
+// does not depend on the size of the tensors.
 //
-// Objects are compared by value, dicts by key and in any order. A tree that holds nothing
-// but tensors equals none at all: it only nests names, which are compared already.
+// Objects are compared by value, dicts by key in any order. Objects that hold nothing
+// but references to tensors equal no objects at all: such objects only nest names of
+// tensors, and the tensors are compared anyway.
 #pragma once
 
 #include <cstdint>
@@ -21,16 +24,16 @@ namespace holdfast {
 
 enum class Verdict {
   kEqual,
-  kDiffers,  // same dtype and shape, other values
-  kDtype,    // another dtype (and perhaps shape)
-  kShape,    // another shape
+  kDiffers,  // same dtype and shape, but other values
+  kDtype,    // another dtype, and perhaps another shape
+  kShape,    // same dtype, but another shape
   kOnlyA,
   kOnlyB,
 };
 
 std::string_view name_of(Verdict verdict);  // "equal", "differs", "dtype", ...
 
-// A side of the comparison, where the tensor is there.
+// The dtype and shape of a tensor on one side.
 struct TensorKind {
   Dtype dtype{};
   Shape shape{};
@@ -39,10 +42,11 @@ struct TensorKind {
 struct TensorDiff {
   std::string name{};
   Verdict verdict = Verdict::kEqual;
+  // nullopt if the side does not have the tensor.
   std::optional<TensorKind> a{}, b{};
-  // Where values differ:
-  int64_t differing = 0;  // elements
-  // Over the differing elements; NaN if any of them is one on either side.
+  // The number of elements that differ. All that follows is set only if it is not 0.
+  int64_t differing = 0;
+  // The greatest differences. NaN if one of the differing elements is NaN on any side.
   double max_absolute = 0;
   double max_relative = 0;
   std::vector<int64_t> first{};  // index of the first differing element
@@ -50,9 +54,10 @@ struct TensorDiff {
 
 struct DiffReport {
   std::vector<TensorDiff> tensors{};  // in order of name
-  // The place of the first difference between the objects, and what is there.
+  // Names the place of the first difference between the objects, and both values there.
   std::optional<std::string> objects{};
-  int64_t bytes = 0;  // of values compared, on one side
+  // How many bytes were compared, counted on one side.
+  int64_t bytes = 0;
 
   int64_t count(Verdict verdict) const;
   bool equal() const;
@@ -60,15 +65,17 @@ struct DiffReport {
 
 struct DiffOptions {
   bool objects = true;
-  int64_t window_bytes = int64_t{4} << 20;  // of each side
+  // The size of the window of each side.
+  int64_t window_bytes = int64_t{4} << 20;
 };
 
-// Fails only if a side cannot be read (kCorrupt where its digests are wrong). Progress is
-// in bytes of one side.
+// Fails only if a side cannot be read, with kCorrupt if its digests are wrong. Progress
+// is counted in bytes of one side.
 Result<DiffReport> diff(const Contents& a, const Contents& b,
                         const DiffOptions& options = {}, const Progress& progress = {});
 
-// "optimizer.lr: 0.1 against 0.2", or nullopt if they are equal as above.
+// Returns, for example, "optimizer.lr: 0.1 against 0.2", or nullopt if the objects are
+// equal in the sense above.
 std::optional<std::string> first_difference(const Object& a, const Object& b);
 
 }  // namespace holdfast

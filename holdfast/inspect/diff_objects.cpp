@@ -1,3 +1,4 @@
+// Finds the first difference between the objects of two checkpoints.
 #include <map>
 
 #include "holdfast/inspect/diff.h"
@@ -6,15 +7,17 @@
 namespace holdfast {
 namespace {
 
-constexpr size_t kShown = 60;  // characters of a value
+// How many characters of a value are shown.
+constexpr size_t kShown = 60;
 
-// For keys and for people; what cannot be written is at least told apart by its kind.
+// The object as JSON, for comparing keys and for people. An object that cannot be
+// encoded is at least told apart by its kind.
 std::string text_of(const Object& object) {
   const Result<std::string> text = encode_object(object);
   return text.ok() ? *text : fmt::format("<kind {}>", object.value().index());
 }
 
-std::string shown(const Object& object) {
+std::string describe(const Object& object) {
   if (const auto* list = object.as<Object::List>()) {
     return fmt::format("a list of {}", list->items.size());
   }
@@ -34,17 +37,18 @@ std::string key_text(const Object& key) {
   return text != nullptr ? *text : text_of(key);
 }
 
-std::string below(const std::string& place, const std::string& key) {
+std::string place_below(const std::string& place, const std::string& key) {
   return place.empty() ? key : place + "." + key;
 }
 
-std::string at(const std::string& place) {
+std::string name_of_place(const std::string& place) {
   return place.empty() ? "the objects" : place;
 }
 
 std::optional<std::string> compare(const Object& a, const Object& b,
                                    const std::string& place);
 
+// Whether the object holds nothing but references to tensors.
 bool only_tensors(const std::vector<Object>& items);
 
 bool only_tensors(const Object& object) {
@@ -66,6 +70,7 @@ bool only_tensors(const std::vector<Object>& items) {
   return true;
 }
 
+// Whether the object is a list, tuple or dict without items.
 bool is_empty(const Object& object) {
   const auto* list = object.as<Object::List>();
   const auto* tuple = object.as<Object::Tuple>();
@@ -75,8 +80,9 @@ bool is_empty(const Object& object) {
          (dict != nullptr && dict->items.empty());
 }
 
-// Where a format puts its tensors into the tree and another does not; their names are
-// compared as tensors.
+// Whether the object only says where tensors stand in the tree. Some formats store this
+// and others do not, so it is not compared; the tensors themselves are compared by
+// name.
 bool only_places_tensors(const Object& value) {
   return only_tensors(value) && !is_empty(value);
 }
@@ -85,11 +91,12 @@ std::optional<std::string> compare_items(const std::vector<Object>& a,
                                          const std::vector<Object>& b,
                                          const std::string& place) {
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i) {
-    auto found = compare(a[i], b[i], below(place, std::to_string(i)));
+    auto found = compare(a[i], b[i], place_below(place, std::to_string(i)));
     if (found) return found;
   }
   if (a.size() == b.size()) return std::nullopt;
-  return fmt::format("{}: {} items against {}", at(place), a.size(), b.size());
+  return fmt::format("{}: {} items against {}", name_of_place(place), a.size(),
+                     b.size());
 }
 
 using ByKey = std::map<std::string, const Object*>;
@@ -104,7 +111,7 @@ std::optional<std::string> compare_dicts(const Object::Dict& a, const Object::Di
                                          const std::string& place) {
   const ByKey of_a = by_key(a), of_b = by_key(b);
   for (const auto& [key, value] : a.items) {
-    const std::string inner = below(place, key_text(key));
+    const std::string inner = place_below(place, key_text(key));
     const auto other = of_b.find(text_of(key));
     if (other == of_b.end()) {
       if (only_places_tensors(value)) continue;
@@ -114,7 +121,7 @@ std::optional<std::string> compare_dicts(const Object::Dict& a, const Object::Di
   }
   for (const auto& [key, value] : b.items) {
     if (!of_a.contains(text_of(key)) && !only_places_tensors(value)) {
-      return below(place, key_text(key)) + ": only in the second";
+      return place_below(place, key_text(key)) + ": only in the second";
     }
   }
   return std::nullopt;
@@ -134,15 +141,16 @@ std::optional<std::string> compare(const Object& a, const Object& b,
     }
     if (a == b) return std::nullopt;
   }
-  return fmt::format("{}: {} against {}", at(place), shown(a), shown(b));
+  return fmt::format("{}: {} against {}", name_of_place(place), describe(a),
+                     describe(b));
 }
 
 }  // namespace
 
 std::optional<std::string> first_difference(const Object& a, const Object& b) {
-  const bool says_nothing =
+  const bool only_references =
       (a.none() && only_tensors(b)) || (b.none() && only_tensors(a));
-  return says_nothing ? std::nullopt : compare(a, b, "");
+  return only_references ? std::nullopt : compare(a, b, "");
 }
 
 }  // namespace holdfast

@@ -95,7 +95,8 @@ TEST(DiffTest, TensorsAreMatchedByNameAndTie) {
   ASSERT_EQ(report.tensors.size(), 5u);
   EXPECT_EQ(report.tensors[0].name, "form");
   EXPECT_EQ(report.tensors[0].verdict, Verdict::kShape);
-  EXPECT_EQ(report.tensors[1].name, "head");  // and tied, once
+  EXPECT_EQ(report.tensors[1].name,
+            "head");  // its alias "tied" is not listed a second time
   EXPECT_EQ(report.tensors[1].verdict, Verdict::kEqual);
   EXPECT_EQ(report.tensors[2].verdict, Verdict::kDtype);
   EXPECT_EQ(report.tensors[3].verdict, Verdict::kOnlyA);

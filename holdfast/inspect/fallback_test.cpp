@@ -1,5 +1,5 @@
-// What becomes of a restore, and of opening and converting, when a disk or a file system
-// does not give back what was saved, and when steps vanish meanwhile.
+// Tests restoring, opening and converting while a disk or file system does not return
+// what was saved, and while steps are removed.
 #include <gtest/gtest.h>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
@@ -20,7 +20,7 @@ std::vector<Memory> values_at(int64_t step) {
   return random_values(dice, tensors());
 }
 
-// A run with the steps 1 and 2, whose disk can be spoilt.
+// A run with the steps 1 and 2 on a disk that the test can damage.
 struct Fallback : ::testing::Test {
   void SetUp() override {
     for (int boots : {1, 2}) {
@@ -145,7 +145,7 @@ TEST_F(Fallback, ConvertIntoAFolderThatIsMissingFailsAtOnce) {
   EXPECT_ERROR(convert(env, kRun, "/nowhere/out.safetensors"), ErrorCode::kNotFound);
 }
 
-// Retention may strike at any call: step 2 goes, and step 3 is there by then.
+// Before each call in turn, retention removes step 2, and step 3 is there by then.
 TEST_F(Fallback, AStepThatVanishesWhileItIsOpenedIsLookedForAgain) {
   job.set(values_at(3));
   ASSERT_OK(save_alone(disk, job, 3, test_options(3)));
@@ -166,7 +166,8 @@ TEST_F(Fallback, AStepThatVanishesWhileItIsOpenedIsLookedForAgain) {
   }
 }
 
-// Convert holds all files open before it reads: a step that goes then is still whole.
+// convert() opens all files before it reads. So a step that is removed after that is
+// still converted as a whole.
 TEST_F(Fallback, ConvertGoesOnWhenStepsVanish) {
   job.set(values_at(3));
   ASSERT_OK(save_alone(disk, job, 3, test_options(3)));

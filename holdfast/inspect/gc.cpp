@@ -12,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-// What a sweep takes, seen before it does: attempts and steps half removed.
+// Names of attempts and of half-removed steps, which a sweep would remove.
 Result<std::vector<std::string>> leftovers(const Run& run) {
   std::vector<std::string> left;
   const std::vector<std::string> names = HOLDFAST_TRY(run.env().list(run.path()));
@@ -22,20 +22,21 @@ Result<std::vector<std::string>> leftovers(const Run& run) {
   return left;
 }
 
-// The files of steps as they were before any was removed.
+// Sizes and link counts of the files of all steps, read before any step is removed.
 class Sizes {
  public:
   Sizes(Env& env, const StepList& list) {
     for (const Step& step : list.steps) {
       std::vector<FileInfo>& files = files_[step.name];
       for (const ManifestFile& file : step.manifest.files) {
-        files.push_back(look(env, step.folder / file.name));
+        files.push_back(read_info(env, step.folder / file.name));
       }
-      files.push_back(look(env, step.folder / kManifestName));
+      files.push_back(read_info(env, step.folder / kManifestName));
     }
   }
 
-  // Of the step's removal, if those before it are gone.
+  // How many bytes are freed if this step is removed after those for which remove() was
+  // called before.
   int64_t remove(const StepName& step) {
     int64_t freed = 0;
     for (const FileInfo& file : files_[step]) {
@@ -47,14 +48,15 @@ class Sizes {
   }
 
  private:
-  // What cannot be looked at frees nothing that one could promise.
-  static FileInfo look(Env& env, const Path& path) {
+  // A file that cannot be looked at counts as freeing nothing.
+  static FileInfo read_info(Env& env, const Path& path) {
     const Result<FileInfo> info = env.info(path);
     return info.ok() ? *info : FileInfo();
   }
 
   std::map<StepName, std::vector<FileInfo>> files_;
-  std::map<std::pair<uint64_t, uint64_t>, int64_t> left_;  // names, by device and inode
+  // How many names a file still has, by its device and inode.
+  std::map<std::pair<uint64_t, uint64_t>, int64_t> left_;
 };
 
 void note_removed(const StepList& before, Sizes& sizes,
@@ -67,7 +69,8 @@ void note_removed(const StepList& before, Sizes& sizes,
   }
 }
 
-// A misspelt metric would keep other steps than those meant.
+// Fails if no step has the metric. A misspelt metric would keep other steps than
+// intended.
 Result<void> check_metric(const Run& run, const Keep& keep) {
   if (keep.best <= 0) return {};
   const StepList list = HOLDFAST_TRY(run.steps());
@@ -77,13 +80,16 @@ Result<void> check_metric(const Run& run, const Keep& keep) {
   }
   if (list.steps.empty() || known.contains(keep.metric)) return {};
   if (known.empty()) {
-    return invalid("metric \"{}\": no step has it, nor any other", keep.metric);
+    return invalid(
+        "metric \"{}\": no step has a metric; expected steps with this metric",
+        keep.metric);
   }
-  return invalid("metric \"{}\": no step has it, want one of: {}", keep.metric,
+  return invalid("metric \"{}\": no step has it; expected one of: {}", keep.metric,
                  fmt::join(known, ", "));
 }
 
-Result<GcResult> carry_out(const Run& run, const Owner& owner, const Keep& keep) {
+Result<GcResult> sweep_and_remove(const Run& run, const Owner& owner,
+                                  const Keep& keep) {
   GcResult done;
   CollectingSink events;
   const std::vector<std::string> left = HOLDFAST_TRY(leftovers(run));
@@ -129,7 +135,7 @@ Result<GcResult> collect_garbage(Env& env, const Path& path, const Keep& keep,
   const Identity self =
       options.identity ? *options.identity : HOLDFAST_TRY(this_process(env));
   Owner owner = HOLDFAST_TRY(run.acquire(self));
-  Result<GcResult> done = carry_out(run, owner, keep);
+  Result<GcResult> done = sweep_and_remove(run, owner, keep);
   const Result<void> released = std::move(owner).release();
   if (done.ok() && !released.ok()) return released.error();
   return done;

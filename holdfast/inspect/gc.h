@@ -1,4 +1,4 @@
-// Retention by hand: what `holdfast gc` does, for a run that nobody writes to.
+// Applies retention by hand, as `holdfast gc` does, to a run that no job writes to.
 #pragma once
 
 #include <optional>
@@ -11,29 +11,33 @@
 namespace holdfast {
 
 struct GcOptions {
-  bool dry_run = false;  // say what would go; takes no ownership and changes nothing
-  std::optional<Identity> identity{};  // who does it; this process if not set
+  // Only tells what would be removed. Takes no ownership and changes nothing.
+  bool dry_run = false;
+  // The process that does it; this process if not set.
+  std::optional<Identity> identity{};
 };
 
 struct GcResult {
   struct Removed {
     StepName name{};
-    // That its removal frees: a file with other names, in a step that stays or anywhere
-    // else, takes its room until the last of them goes.
+    // The bytes that the removal of this step frees. A file that has other names, in a
+    // step that stays or elsewhere, takes space until its last name is removed.
     int64_t bytes = 0;
   };
-  std::vector<Removed> removed{};     // oldest first
-  std::vector<StepName> kept{};       // newest first
-  std::vector<std::string> swept{};   // attempts and the like that crashes left
+  std::vector<Removed> removed{};  // oldest first
+  std::vector<StepName> kept{};    // newest first
+  // Attempts and other things that crashes have left.
+  std::vector<std::string> swept{};
   std::vector<std::string> failed{};  // what could not be removed, and why
-  // Of a dry run: who has the run, so that gc would be refused. What lies beside the
-  // steps is then his and not in `swept`.
+  // Set by a dry run if a live owner has the run, so that gc would be refused. Attempts
+  // then belong to that owner and are not in `swept`.
   std::optional<std::string> in_use_by{};
 };
 
-// Owns the run meanwhile: kConflict, with the owner's name, if a live job has it. Lets go
-// in the end, also after a failure. kNotFound if it is no run; kInvalid, and nothing is
-// changed, if there are steps and none has the metric that the best are chosen by.
+// Owns the run while it works and releases it at the end, also after a failure. Fails
+// with kConflict, naming the owner, if a live job has the run, and with kNotFound if
+// the folder is not a run. Fails with kInvalid, and changes nothing, if there are steps
+// and none has the metric of the `best` rule.
 Result<GcResult> collect_garbage(Env& env, const Path& run, const Keep& keep,
                                  const GcOptions& options = {});
 

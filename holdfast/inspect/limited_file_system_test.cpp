@@ -1,4 +1,5 @@
-// File systems that neither sync folders nor know hard links, as many in user space.
+// Tests with file systems that can neither sync folders nor make hard links, as many
+// file systems in user space.
 #include <gtest/gtest.h>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"

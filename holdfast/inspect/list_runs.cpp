@@ -72,7 +72,8 @@ Result<RunList> list_runs(Env& env, const Path& path) {
     }
   }
   if (all.runs.empty() && all.skipped.empty()) {
-    return not_found("{}: no run directory, and none in it", path.native());
+    return not_found("{}: no run directory, and none in it; expected at least one",
+                     path.native());
   }
   return all;
 }

@@ -1,5 +1,5 @@
-// What there is: the runs below a folder and their steps, for people and programs that
-// choose one. Looks fast, by names, sizes and small files.
+// Lists the runs below a folder and their steps, for people and programs that choose
+// one. Checks steps fast: names, sizes and small files.
 #pragma once
 
 #include <cstdint>
@@ -13,19 +13,23 @@ namespace holdfast {
 
 struct StepView {
   Step step{};
-  int64_t bytes = 0;  // of its files; those shared with other steps count in each
+  // The size of its files. A file that several steps share counts in each of them.
+  int64_t bytes = 0;
   bool pinned = false;
-  bool newest = false;             // the one that a restore takes
-  std::optional<Error> why_not{};  // not whole, as far as a fast look can tell
+  // Whether this is the step that a restore would take.
+  bool newest = false;
+  // Why the step is not whole, as far as a fast check can tell.
+  std::optional<Error> why_not{};
 };
 
 struct OwnerView {
   OwnerRecord record{};
-  // Why it no longer writes; nullopt if it lives, or nobody can tell from here.
+  // Why the owner no longer writes. nullopt if it lives, or if that cannot be told from
+  // here.
   std::optional<std::string> dead{};
 };
 
-// nullopt if the run never had one, or its record cannot be read.
+// Returns nullopt if the run never had an owner, or if its record cannot be read.
 std::optional<OwnerView> view_owner(Env& env, const Path& run);
 
 struct RunView {
@@ -33,14 +37,15 @@ struct RunView {
   std::string id{};
   std::optional<OwnerView> owner{};
   std::vector<StepView> steps{};        // newest first
-  std::vector<SkippedStep> skipped{};   // folders of steps that are no candidates
-  std::vector<std::string> attempts{};  // in flight, or left by a crash
+  std::vector<SkippedStep> skipped{};   // step folders that cannot be used
+  std::vector<std::string> attempts{};  // being written now, or left by a crash
 };
 
 Result<RunView> view_run(Env& env, const Path& path);
 
-// The run at `path`, or those in the folder `path`, by name. kNotFound if there is none.
-// What cannot be read of several runs is in `skipped`, with its folder's name.
+// Lists the run at `path`, or all runs in the folder `path`, by name. Fails with
+// kNotFound if there is none. If `path` is a folder of runs, a run that cannot be read
+// is in `skipped` with its folder's name.
 struct RunList {
   std::vector<RunView> runs{};
   std::vector<SkippedStep> skipped{};

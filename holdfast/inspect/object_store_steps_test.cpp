@@ -1,4 +1,4 @@
-// Steps in an object store, read by everything that reads a run directory.
+// Steps in an object store, read by all code that reads a run directory.
 #include <gtest/gtest.h>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
@@ -20,7 +20,7 @@ std::vector<Memory> values_at(int64_t step) {
   return random_values(dice, tensors());
 }
 
-// Steps 1 and 2, and step 1 once more, in the bucket "runs" under "gpt".
+// The bucket "runs" has steps 1 and 2 under "gpt", and step 1 once more.
 struct ObjectStoreSteps : ::testing::Test {
   void SetUp() override {
     save(1, 2, 1);

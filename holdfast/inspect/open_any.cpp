@@ -9,10 +9,11 @@
 namespace holdfast {
 namespace {
 
-constexpr int kMostLooks = 20;  // at a run whose steps vanish
+// How often the steps of a run are listed, if steps are removed meanwhile.
+constexpr int kMostLooks = 20;
 
-// A trailing slash is no part of the name.
-Path plain(const Path& path) {
+// The path without a trailing slash.
+Path without_slash(const Path& path) {
   return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
 }
 
@@ -24,7 +25,8 @@ std::optional<int64_t> number_in(std::string_view text) {
   return number;
 }
 
-Result<Step> last_saved(const Run& run, int64_t number) {
+// The newest step with this number.
+Result<Step> find_last_saved(const Run& run, int64_t number) {
   StepList list = HOLDFAST_TRY(run.steps());
   for (Step& step : list.steps) {
     if (step.name.step == number) return std::move(step);
@@ -33,7 +35,7 @@ Result<Step> last_saved(const Run& run, int64_t number) {
     const auto name = parse_step_name(skipped.folder);
     if (name && name->step == number) return skipped.error;
   }
-  return not_found("{}: no step {}", run.path().native(), number);
+  return not_found("{}: has no step {}", run.path().native(), number);
 }
 
 bool is_gone(Env& env, const Path& folder) {
@@ -46,8 +48,8 @@ Result<void> use_step(Env& env, const Found& found, const Use& use) {
   return report.whole() ? use(found) : report.error();
 }
 
-// The newest step that is whole and that `use` can use. Nullopt if steps are removed
-// meanwhile.
+// Finds the newest step that is whole and that `use` can use. Returns nullopt if a step
+// was removed meanwhile.
 Result<std::optional<Found>> walk_back(const Run& run, const Use& use) {
   StepList list = HOLDFAST_TRY(run.steps());
   std::vector<SkippedStep> skipped = std::move(list.skipped);
@@ -62,7 +64,7 @@ Result<std::optional<Found>> walk_back(const Run& run, const Use& use) {
     if (used.error().code() != ErrorCode::kCorrupt) return used.error();
     skipped.push_back({step.name.text(), used.error()});
   }
-  if (skipped.empty()) return not_found("{}: no steps", run.path().native());
+  if (skipped.empty()) return not_found("{}: has no steps", run.path().native());
   return corrupt("{}: none of {} steps is whole; the newest, {}: {}",
                  run.path().native(), skipped.size(), skipped.front().folder,
                  skipped.front().error.message());
@@ -78,9 +80,9 @@ Result<Found> use_newest(const Run& run, const Use& use) {
       run.path().native());
 }
 
-// Nullopt unless the path has an '@' behind a run.
+// Splits "RUN@STEP" at the last '@'. Returns nullopt unless a run stands before it.
 std::optional<std::pair<Path, std::string>> split_at(Env& env, const Path& path) {
-  const std::string text = plain(path).native();
+  const std::string text = without_slash(path).native();
   const size_t at = text.rfind('@');
   if (at == text.npos || at == 0 || !is_run(env, text.substr(0, at))) {
     return std::nullopt;
@@ -95,16 +97,17 @@ bool is_run(Env& env, const Path& path) { return env.info(path / kRunFile).ok();
 bool is_step(Env& env, const Path& path) {
   const Result<FileInfo> info = env.info(path);
   if (!info.ok() || !info->folder) return false;
-  return parse_step_name(plain(path).filename().native()).has_value() ||
+  return parse_step_name(without_slash(path).filename().native()).has_value() ||
          env.info(path / kManifestName).ok();
 }
 
 Result<Step> find_step(const Run& run, std::string_view text) {
-  if (const auto number = number_in(text)) return last_saved(run, *number);
+  if (const auto number = number_in(text)) return find_last_saved(run, *number);
   const auto name = parse_step_name(text);
   if (!name) {
-    return invalid("{}: step \"{}\", want a number such as 400 or a folder's name",
-                   run.path().native(), text);
+    return invalid(
+        "{}: step \"{}\"; expected a number such as 400 or the name of a folder",
+        run.path().native(), text);
   }
   return run.step(*name);
 }
@@ -126,7 +129,7 @@ Result<Found> use_any(Env& env, const Path& path, const Use& use) {
   if (is_run(patient, path)) {
     return use_newest(HOLDFAST_TRY(Run::open(patient, path)), use);
   }
-  if (is_step(patient, path)) return once({.path = plain(path)});
+  if (is_step(patient, path)) return once({.path = without_slash(path)});
   const Format* format = HOLDFAST_TRY(format_of(patient, path));
   return once({.path = path, .format = format});
 }

@@ -1,12 +1,12 @@
-// Anything that holds tensors, by one path:
+// Opens anything that holds tensors by one path:
 //
 //   model.pt, model.safetensors, a folder of them   a format of format.h
 //   runs/gpt/step-00000400                          a step of a run
 //   runs/gpt                                        a run: its newest whole step
 //   runs/gpt@400, runs/gpt@step-00000400.g2         a run: that step, as last saved
 //
-// What is there under the whole name comes first, so that a name with an '@' in it means
-// itself; only then is the text after the last '@' a step.
+// A file or folder with the whole name comes first, so that a name with an '@' in it is
+// found. Only if there is none, the text after the last '@' is a step.
 #pragma once
 
 #include <functional>
@@ -19,38 +19,42 @@
 
 namespace holdfast {
 
-// What a path stands for.
+// What a path names.
 struct Found {
   Path path{};                     // a step's folder, or a file or folder of a format
-  const Format* format = nullptr;  // null: a step
-  std::vector<SkippedStep> skipped{};  // newer steps of the run, and why not they
+  const Format* format = nullptr;  // null if it is a step
+  // Newer steps of the run that could not be used, and why.
+  std::vector<SkippedStep> skipped{};
 
   bool step() const { return format == nullptr; }
   std::string_view kind() const { return step() ? "step" : format->name; }
 };
 
-// True for a folder with the mark of a run, and for one of a committed step. Neither says
-// that it is whole.
+// is_run() is true for a folder with holdfast.json, is_step() for the folder of a
+// committed step. Neither says that the contents are whole.
 bool is_run(Env& env, const Path& path);
 bool is_step(Env& env, const Path& path);
 
-// The step of a run that "400", as last saved, or "step-00000400.g2" names. kNotFound if
-// it has none, kInvalid for other text.
+// Finds a step of a run by its number, "400", or by its name, "step-00000400.g2". If a
+// step with this number was saved several times, the number means the last one. Fails
+// with kNotFound if there is no such step, and with kInvalid for any other text.
 Result<Step> find_step(const Run& run, std::string_view text);
 
-// kNotFound if nothing is there, or no step in the run; kCorrupt if no step is whole;
-// kUnsupported for a file of no known format. Reads are patient, as those of restore.h.
+// Finds what the path names. Fails with kNotFound if nothing is there or the run has no
+// step, with kCorrupt if no step is whole, and with kUnsupported if the file has no
+// known format. Reads that fail are repeated (env/patient_env.h).
 Result<Found> find_any(Env& env, const Path& path);
 
-// Calls `use` with what the path stands for, and gives back what did in the end. Of a run
-// that is its newest whole step: should `use` find it damaged (kCorrupt), the step before
-// it, and where retention removes it meanwhile, the run is looked at again. A step or file
-// that is named is used once. Other failures of `use` are passed on.
+// Calls `use` with what the path names, and returns what was used successfully. For a
+// run that is the newest whole step. If `use` fails with kCorrupt, the step before it
+// is tried; if retention removes the step meanwhile, the run is listed again. A step or
+// file that the path names is tried only once. Other failures of `use` are returned.
 using Use = std::function<Result<void>(const Found&)>;
 Result<Found> use_any(Env& env, const Path& path, const Use& use);
 
-// Opens it: headers and indexes are read, not tensors. Bytes of a step are checked as they
-// are read. The Env must outlive the contents.
+// Opens what find_any() has found. Reads headers and indexes, but no tensors. The bytes
+// of a step are checked against their digests when they are read. The Env must outlive
+// the contents.
 Result<Contents> open_found(Env& env, const Found& found);
 
 struct OpenedAny {

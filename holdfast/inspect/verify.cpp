@@ -24,7 +24,7 @@ Result<Verified> verify_step(Env& env, const Path& folder,
                   .digests = options.depth == Depth::kFull};
 }
 
-// Passes reads on and tells how far they are.
+// Passes reads on and reports their progress.
 class WatchedSource : public Source {
  public:
   WatchedSource(std::unique_ptr<FileSource> inner, Progress progress)
@@ -45,6 +45,7 @@ class WatchedSource : public Source {
   const Progress progress_;
 };
 
+// Checks the CRCs in a zip file that torch wrote.
 Result<void> check_torch(Env& env, const Path& path, const VerifyOptions& options,
                          Verified& verified) {
   PatientEnv patient(env);
@@ -75,8 +76,10 @@ Result<Verified> verify_file(Env& env, const Found& found,
   return verified;
 }
 
-// What no format recognises has a name all the same: a safetensors file that is empty or
-// zeroed is damaged. Other names (.bin) stand for many things, and must be empty for that.
+// Called for a file whose format is not recognised by its contents. If its name is that
+// of a safetensors file, it is damaged (empty or zeroed, for example). Other suffixes
+// such as .bin are used for many things, so a file with such a name counts as damaged
+// only if it is empty.
 Result<Found> find_by_name(Env& env, const Path& path, const Error& unrecognised) {
   if (unrecognised.code() != ErrorCode::kUnsupported) return unrecognised;
   const FileInfo info = HOLDFAST_TRY(env.info(path));
@@ -91,8 +94,8 @@ Result<Found> find_to_verify(Env& env, const Path& path) {
   return found.ok() ? std::move(found) : find_by_name(env, path, found.error());
 }
 
-// Adds a step to `all`. One that retention removed meanwhile is no longer of the run. What
-// the disk does not give back is damage.
+// Verifies a step and adds the result to `all`. A step that retention has removed
+// meanwhile is left out. A step that the disk does not return is damaged.
 Result<void> add_step(Env& env, const Path& folder, const VerifyOptions& options,
                       std::vector<Verified>& all) {
   Result<Verified> verified = verify_step(env, folder, options);
@@ -108,7 +111,7 @@ Result<void> add_step(Env& env, const Path& folder, const VerifyOptions& options
   return {};
 }
 
-// The run's own file and its owner's, if they are damaged.
+// The damage of holdfast.json and of the owner files; nullopt if they are whole.
 std::optional<Verified> damaged_run_files(const Run& run) {
   Verified files{.path = run.path(), .kind = "run"};
   if (run.damage()) {
@@ -123,8 +126,8 @@ std::optional<Verified> damaged_run_files(const Run& run) {
   return files.whole() ? std::nullopt : std::optional(std::move(files));
 }
 
-// Adds one whose manifest does not make it a step. Its files may agree among themselves and
-// yet be of another run or step.
+// Adds a step folder that Run::steps() has skipped. Its files may match their manifest
+// although the manifest belongs to another run or step: this is damage too.
 Result<void> add_skipped(Env& env, const Path& run, const SkippedStep& skipped,
                          const VerifyOptions& options, std::vector<Verified>& all) {
   HOLDFAST_TRY(add_step(env, run / skipped.folder, options, all));
@@ -136,7 +139,8 @@ Result<void> add_skipped(Env& env, const Path& run, const SkippedStep& skipped,
   return {};
 }
 
-// A step that nobody can tell anything of does not hide damage of another.
+// Verifies all steps. If it cannot be told whether one step is whole, the others are
+// verified all the same, and the error is returned only if no damage was found.
 Result<std::vector<Verified>> verify_run(Env& env, const Path& path,
                                          const VerifyOptions& options) {
   const Run run = HOLDFAST_TRY(Run::open(env, path));
@@ -153,7 +157,7 @@ Result<std::vector<Verified>> verify_run(Env& env, const Path& path,
     keep_first(add_skipped(env, path, skipped, options, all));
   }
   if (unknown && std::ranges::all_of(all, &Verified::whole)) return *unknown;
-  if (all.empty()) return not_found("{}: no steps", path.native());
+  if (all.empty()) return not_found("{}: has no steps", path.native());
   if (auto files = damaged_run_files(run)) all.push_back(*std::move(files));
   return all;
 }

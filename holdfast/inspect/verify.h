@@ -1,5 +1,5 @@
-// Checks every digest of whatever a path stands for: a step, all steps of a run, or a file
-// of a format.
+// Checks every digest of what a path names: a step, all steps of a run, or a file of a
+// known format.
 #pragma once
 
 #include <functional>
@@ -11,16 +11,18 @@
 
 namespace holdfast {
 
-// One step or file that was looked at.
+// The result for one step or file.
 struct Verified {
   Path path{};
-  std::string kind{};  // "step", or the format's name
+  // "step", "run", or the name of the format.
+  std::string kind{};
   std::vector<Damage> damage{};
-  std::vector<std::string> extra{};  // files in a step's folder that are nobody's
+  // Files in a step's folder that its manifest does not name.
+  std::vector<std::string> extra{};
   int64_t bytes_read = 0;
-  // False where there are none to check (safetensors has no digests, and torch can be
-  // told to leave some out) or none were asked for: then only names, sizes and headers
-  // were.
+  // Whether digests were checked. If not, only names, sizes and headers were checked:
+  // because the depth did not ask for more, because the format has no digests
+  // (safetensors), or because some were left out (torch can do that).
   bool digests = false;
 
   bool whole() const { return damage.empty(); }
@@ -28,17 +30,22 @@ struct Verified {
 
 struct VerifyOptions {
   Depth depth = Depth::kFull;
-  // The progress of one step or file, asked for as its turn comes.
+  // Called when the verification of a step or file begins. Returns the function that
+  // gets its progress.
   std::function<Progress(const Path&)> progress{};
 };
 
-// `path` is as in open_any.h, but a run means all of its steps, newest first, with those
-// whose manifest cannot be read last, and then its own files if they are damaged. Damage is
-// a result, not a failure; where there is none, a step that cannot be told whole from damaged
-// (cannot_tell in step_check.h) is one. kNotFound if
-// nothing is there or the run has no step; kUnsupported for a file of no known format or
-// of a kind that this build does not read. A file that is called .safetensors and is none,
-// or has the name of a format and is empty, is damaged.
+// `path` is as in open_any.h, except that a run means all of its steps: newest first,
+// then the steps whose manifest cannot be read, then the run's own files if they are
+// damaged.
+//
+// Damage is a result and not a failure. Failures:
+//   kNotFound     nothing is there, or the run has no step
+//   kUnsupported  the file has no known format, or this build cannot read it
+//   others        no damage was found, but it cannot be told whether a step is whole
+//                 (cannot_tell() in step_check.h)
+// A file counts as damaged if it is called .safetensors and is not such a file, or if
+// it has the name of a known format and is empty.
 Result<std::vector<Verified>> verify(Env& env, const Path& path,
                                      const VerifyOptions& options = {});
 

@@ -9,27 +9,29 @@ namespace holdfast {
 namespace {
 
 Result<void> check(size_t jobs, int64_t workers, const AllocateOptions& options) {
-  if (jobs == 0) return invalid("allocate: no jobs, want one at least");
+  if (jobs == 0) return invalid("allocate: no jobs; expected at least one");
   if (!(options.window > 0) || !std::isfinite(options.window)) {
-    return invalid("allocate: window {} s, want more than 0", options.window);
+    return invalid("allocate: window {} s; expected more than 0", options.window);
   }
   if (!(options.efficiency > 0 && options.efficiency <= 1)) {
-    return invalid("allocate: efficiency {}, want more than 0 and at most 1",
+    return invalid("allocate: efficiency {}; expected more than 0 and at most 1",
                    options.efficiency);
   }
   if (options.least < 0 || workers > 100'000'000 ||
       workers / static_cast<int64_t>(jobs) < options.least) {
-    return invalid("allocate: {} workers for {} jobs of {} at least", workers, jobs,
-                   options.least);
+    return invalid("allocate: {} workers for {} jobs; expected at least {} for each",
+                   workers, jobs, options.least);
   }
   return {};
 }
 
+// How many times as fast as one worker these workers are.
 double pace(int64_t workers, double efficiency) {
   return workers == 0 ? 0 : reproducible::pow(static_cast<double>(workers), efficiency);
 }
 
-// `at` is how far each job is along its curve.
+// Gives each worker to the job that gains most from one more. `at` says how far each
+// job is along its curve.
 std::vector<int64_t> share_out(std::span<const Curve> curves,
                                const std::vector<double>& at, int64_t workers,
                                const AllocateOptions& options) {
@@ -72,10 +74,11 @@ Result<std::vector<Workers>> allocate_over(std::span<const Curve> curves,
                                            const AllocateOptions& options) {
   HOLDFAST_TRY(check(curves.size(), workers, options));
   if (!(length > 0) || !(length / options.window <= 1e6)) {
-    return invalid("allocate: {} s in windows of {} s, want 1 to 10^6 of them", length,
-                   options.window);
+    return invalid("allocate: {} s in windows of {} s; expected 1 to 10^6 windows",
+                   length, options.window);
   }
-  if (options.least < 1) return invalid("allocate: least 0, want 1 over time");
+  if (options.least < 1)
+    return invalid("allocate: least 0; expected 1 or more over time");
   std::vector<Workers> out(curves.size());
   std::vector<double> at(curves.size(), 0);
   const auto windows = static_cast<int64_t>(std::ceil(length / options.window));

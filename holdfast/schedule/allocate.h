@@ -1,5 +1,6 @@
-// Who gets the workers: quality-driven allocation, as SLAQ and COCI's data-parallel case
-// have it. A job high on its curve gains more from a worker than one that has converged.
+// Divides workers among jobs by the progress that they bring, as SLAQ and COCI do for
+// data-parallel jobs. A job at the start of its loss curve gains more from a worker
+// than a job that has converged.
 #pragma once
 
 #include <cstdint>
@@ -11,19 +12,22 @@
 namespace holdfast {
 
 struct AllocateOptions {
-  double window = 60;       // seconds for which the allocation holds
+  double window = 60;       // how many seconds the allocation holds
   double efficiency = 0.9;  // w workers are w^efficiency times as fast as one
-  int64_t least = 1;        // of workers, for every job
+  int64_t least = 1;        // the least number of workers for every job
 };
 
-// Workers for each job, `workers` in all, so that the sum of losses falls most over the
-// next window. Curves start now, are for one worker, and count alike: scale those that
-// are not comparable. Exact where more workers bring less and less, as on every single
-// exponential or power law. Fails with kInvalid if there are too few workers.
+// The number of workers for each job, `workers` in all, so that the sum of the losses
+// falls most over the next window. Curves start now and are for one worker. Their
+// losses are added up, so curves that are not comparable must be scaled first. The
+// result is exact if each further worker of a job brings less than the one before,
+// which holds for every single exponential and power law. Fails with kInvalid if there
+// are too few workers.
 Result<std::vector<int64_t>> allocate(std::span<const Curve> curves, int64_t workers,
                                       const AllocateOptions& options = {});
 
-// The same again and again for `length` seconds: how many workers each job has when.
+// Repeats the allocation for each window of `length` seconds. Returns how many workers
+// each job has at which time.
 Result<std::vector<Workers>> allocate_over(std::span<const Curve> curves,
                                            int64_t workers, double length,
                                            const AllocateOptions& options = {});

@@ -49,7 +49,8 @@ struct Amount {
   std::string_view unit;
 };
 
-// A number that begins with a digit, so that neither a sign nor "inf" gets through.
+// Splits a number from its unit. The number must begin with a digit, so that neither a
+// sign nor "inf" is accepted.
 std::optional<Amount> split(std::string_view text) {
   if (text.empty() || text.front() < '0' || text.front() > '9') return std::nullopt;
   double number = 0;
@@ -71,14 +72,15 @@ Result<Cadence> steps_of(double number, std::string_view text) {
       number ==
       static_cast<double>(static_cast<int64_t>(std::min(number, double{kMostSteps})));
   if (number < 1 || number > double{kMostSteps} || !whole) {
-    return invalid("every: \"{}\", want a whole number of steps from 1 to 10^15", text);
+    return invalid("every: \"{}\"; expected a whole number of steps from 1 to 10^15",
+                   text);
   }
   return Cadence(EverySteps{static_cast<int64_t>(number)});
 }
 
 Result<Cadence> time_of(double seconds, std::string_view text) {
   if (!(seconds >= 1e-3 && seconds <= kLongest)) {
-    return invalid("every: \"{}\" is {} s, want 1 ms to 10 years", text, seconds);
+    return invalid("every: \"{}\" is {} s; expected 1 ms to 10 years", text, seconds);
   }
   return Cadence(EveryTime{Duration(std::llround(seconds * 1e9))});
 }
@@ -105,7 +107,8 @@ Result<Cadence> parse_cadence(std::string_view text) {
     }
   }
   return invalid(
-      "every: \"{}\", want auto, young, daly, checkfreq, coci, \"500 steps\" or a time "
+      "every: \"{}\"; expected auto, young, daly, checkfreq, coci, \"500 steps\" or a "
+      "time "
       "such as \"10m\"",
       text);
 }
@@ -136,7 +139,7 @@ Result<double> parse_seconds(std::string_view text, std::string_view where) {
         amount->unit.empty() ? std::optional(1.0) : unit_seconds(amount->unit);
     if (unit && amount->number * *unit <= 1e15) return amount->number * *unit;
   }
-  return invalid("{}: \"{}\", want a time such as 90s, 10m, 8h or 2d", where, text);
+  return invalid("{}: \"{}\"; expected a time such as 90s, 10m, 8h or 2d", where, text);
 }
 
 }  // namespace holdfast

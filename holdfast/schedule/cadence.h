@@ -1,7 +1,9 @@
-// How often to save, as the user says it: `every="auto"`, "young", "500 steps", "10m".
+// How often to save, in the words of the user: `every="auto"`, "young", "500 steps",
+// "10m".
 //
-// A cadence is a number of steps, a length of time, or a policy that finds the moments by
-// itself (scheduler.h). parse_cadence reads them, to_string writes what it would read.
+// A cadence is a number of steps, a time, or a policy that chooses the moments itself
+// (scheduler.h). parse_cadence() reads a cadence, and to_string() writes it so that
+// parse_cadence() can read it again.
 #pragma once
 
 #include <cstdint>
@@ -14,16 +16,16 @@
 
 namespace holdfast {
 
-// Who decides where the next save is.
+// The rule that chooses when the next save is made.
 enum class Policy {
-  kAuto,       // the longest even interval that is as good as the optimum
+  kAuto,       // the longest even interval that costs hardly more than the optimum
   kYoung,      // sqrt(2 stall MTBF)
   kDaly,       // Daly's higher-order interval
-  kCheckfreq,  // what the persist time and an overhead of 3.5 % allow
-  kCoci,       // equal steps of loss, by the published formula
+  kCheckfreq,  // as short as the persist time and an overhead of 3.5 % allow
+  kCoci,       // saves at equal steps of the loss, by the published formula
 };
 
-// "auto", "young", "daly", "checkfreq", "coci".
+// The names are "auto", "young", "daly", "checkfreq" and "coci".
 std::string_view name_of(Policy policy);
 
 struct EverySteps {
@@ -38,13 +40,15 @@ struct EveryTime {
 
 using Cadence = std::variant<Policy, EverySteps, EveryTime>;
 
-// Fails with kInvalid on what is no cadence: a bare number says neither steps nor a unit
-// of time. Steps are 1 to 10^15, times 1 ms to 10 years.
+// Fails with kInvalid if the text is not a cadence. A bare number is not one, because
+// it has neither "steps" nor a unit of time. Steps are 1 to 10^15, times are 1 ms to 10
+// years.
 Result<Cadence> parse_cadence(std::string_view text);
 std::string to_string(const Cadence& cadence);
 
-// "90", "90s", "1.5 h", "10m", "2d", "250ms" as seconds; a bare number is seconds, "never"
-// is infinity. Never negative and never a NaN. `where` names it in messages: "--mtbf".
+// Reads "90", "90s", "1.5 h", "10m", "2d" or "250ms" as seconds. A bare number is in
+// seconds, and "never" is infinity. The result is never negative and never NaN. `where`
+// is named in error messages: "--mtbf".
 Result<double> parse_seconds(std::string_view text, std::string_view where);
 
 }  // namespace holdfast

@@ -39,7 +39,7 @@ TEST(CadenceTest, SecondsHaveUnitsOrNone) {
   EXPECT_EQ(parse_seconds("0", "x").value(), 0);
   EXPECT_TRUE(std::isinf(parse_seconds("never", "x").value()));
   EXPECT_EQ(message_of(parse_seconds("-5", "--mtbf")),
-            "--mtbf: \"-5\", want a time such as 90s, 10m, 8h or 2d");
+            "--mtbf: \"-5\"; expected a time such as 90s, 10m, 8h or 2d");
 }
 
 }  // namespace

@@ -1,3 +1,4 @@
+// The planners, and a comparison of what their schedules cost.
 #include "holdfast/schedule/comparison.h"
 
 #include <algorithm>
@@ -36,7 +37,7 @@ class Even : public Planner {
   Schedule plan(const Grid& grid) const override { return best_even(grid); }
 };
 
-// A constant interval from a formula.
+// A planner with a constant interval that a formula gives.
 class Constant : public Planner {
  public:
   using Formula = double (*)(const Problem&);
@@ -54,7 +55,7 @@ class Constant : public Planner {
   Formula formula_;
 };
 
-// Saves where the loss has fallen by `step` once more, then none.
+// Saves each time the loss has fallen by `step`. Ends when the loss would reach 0.
 Schedule coci_plan(const CociFit& fit, double first, double step, double length) {
   Schedule out;
   if (!(step > 0)) return out;
@@ -93,6 +94,7 @@ class Coci : public Planner {
   bool normalised_;
 };
 
+// `count` saves with equal gaps.
 Schedule equal_gaps(const Grid& grid, int64_t count) {
   Schedule out;
   for (int64_t k = 1; k <= count; ++k) {
@@ -102,7 +104,8 @@ Schedule equal_gaps(const Grid& grid, int64_t count) {
   return out;
 }
 
-// Times of equal steps of the loss, between positions by a straight line.
+// Computes the times at which the loss has fallen in equal steps. Between two grid
+// positions the loss is taken as a straight line.
 class EqualDrops {
  public:
   explicit EqualDrops(const Grid& grid) {
@@ -129,8 +132,8 @@ class EqualDrops {
   std::vector<double> fallen_;
 };
 
-// The best number of saves for a family of plans: some numbers first, each a tenth more
-// than the last, then those around the best.
+// Finds the best number of saves for a family of schedules. First tries numbers that
+// grow by a tenth each, then the numbers around the best one.
 template <typename Family>
 Schedule best_count(const Grid& grid, const Family& family) {
   if (const auto budget = grid.problem().budget) return family(grid, *budget);
@@ -205,7 +208,7 @@ Result<const Planner*> find_planner(std::string_view name) {
     if (planner->name() == name) return planner;
     names += (names.empty() ? "" : ", ") + std::string(planner->name());
   }
-  return invalid("planner: \"{}\", want {}", name, names);
+  return invalid("planner: \"{}\"; expected {}", name, names);
 }
 
 Schedule every(double interval, double length) {
@@ -245,7 +248,7 @@ CociFit coci_fit(const Curve& curve, double length) {
 const Comparison::Row& Comparison::row(std::string_view name) const {
   const auto found = std::ranges::find_if(
       rows, [&](const Row& each) { return each.planner->name() == name; });
-  HOLDFAST_CHECK(found != rows.end(), "no row {}", name);
+  HOLDFAST_CHECK(found != rows.end(), "there is no planner {}", name);
   return *found;
 }
 

@@ -1,8 +1,8 @@
-// Planners: who decides where the saves of a known job stand.
+// Planners: rules that choose when a known job saves.
 //
-// All see the same grid (grid.h), which holds the problem and can price any plan, so that
-// they can be compared on what each of them is for. A user's own planner is a class
-// derived from Planner; it needs no registration.
+// All planners get the same grid (grid.h), which holds the problem and can compute the
+// cost of any schedule, so that they can be compared. A planner of a user is a class
+// derived from Planner and needs no registration.
 #pragma once
 
 #include <memory>
@@ -13,39 +13,41 @@
 
 namespace holdfast {
 
-// Stateless, and safe from several threads.
+// A planner has no state, and is safe from several threads.
 class Planner {
  public:
   virtual ~Planner() = default;
   virtual std::string_view name() const = 0;
-  // What it does and what its plan is the minimum of, in one line.
+  // One line that says what the planner does and what its schedule minimizes.
   virtual std::string_view about() const = 0;
-  // Times need not lie on the grid.
+  // Chooses the times of the saves. They need not lie on the grid.
   virtual Schedule plan(const Grid& grid) const = 0;
 };
 
-// optimal, even, young, daly-first, daly, daly-exact, checkfreq, coci, coci-normalised,
-// equal-progress: in this order.
+// All planners in this order: optimal, even, young, daly-first, daly, daly-exact,
+// checkfreq, coci, coci-normalised, equal-progress.
 std::span<const Planner* const> planners();
-// Fails with kInvalid and the names that there are.
+// Fails with kInvalid, naming all planners, if there is none with this name.
 Result<const Planner*> find_planner(std::string_view name);
 
-// A save every `interval` of work, 5 million at most; none if it is not positive and
-// finite.
+// A save after each `interval` of work, at most 5 million. No saves if the interval is
+// not positive and finite.
 Schedule every(double interval, double length);
 
-// The even plan of least cost on the grid, by count of saves; with a budget that count.
+// The evenly spaced schedule of least cost on the grid, over all numbers of saves. If
+// the problem has a budget, the number is the budget.
 Schedule best_even(const Grid& grid);
 
-// theta1 < 0 and theta2 of the loss exp(theta1 t + theta2), t in minutes, as COCI sees
-// the curve: of a single exponential itself, else by least squares on the logarithm.
-// theta1 is 0 if the loss does not fall, or is not positive.
+// The loss exp(theta1 t + theta2), with t in minutes, that COCI would fit to the curve.
+// A single exponential is taken as it is; any other curve is fitted by least squares on
+// the logarithm of its loss. theta1 is negative, or 0 if the loss does not fall or is
+// not positive.
 struct CociFit {
   double theta1 = 0, theta2 = 0;
 };
 CociFit coci_fit(const Curve& curve, double length);
 
-// What one plan costs beside others on the same grid.
+// What the schedules of all planners cost on the same grid.
 struct Comparison {
   struct Row {
     const Planner* planner;
@@ -54,7 +56,8 @@ struct Comparison {
   };
   std::vector<Row> rows;  // in the order of planners()
   const Row& row(std::string_view name) const;
-  // 1 - the optimum's cost over the best even plan's: what placement is worth here.
+  // How much cheaper the optimum is than the best evenly spaced schedule: 1 - optimum /
+  // even.
   double gain_over_even() const;
 };
 Comparison compare(const Grid& grid);

@@ -1,6 +1,6 @@
-// Planners and their prices: brute force, limits, invariances, and the numbers of the
-// literature. Expected values were derived anew; where a formula is tested, its closed
-// form stands in the test.
+// Tests planners and the costs of their schedules against brute force, limits,
+// invariances, and numbers of the literature. Expected values were derived
+// independently. Where a formula is tested, its closed form stands in the test.
 #include "holdfast/schedule/comparison.h"
 
 #include <algorithm>
@@ -37,7 +37,7 @@ double mean_gap(const Grid& grid) {
   return grid.problem().length / static_cast<double>(optimum(grid).size() + 1);
 }
 
-// All subsets of the inner positions.
+// Tries all subsets of the inner positions.
 double brute_force(const Grid& grid) {
   const auto inner = static_cast<int>(grid.last()) - 1;
   double best = INFINITY;
@@ -127,7 +127,7 @@ TEST(PlannerTest, TheCostIsMonge) {
 TEST(PlannerTest, TheExactMakespanLeadsToDalysExactInterval) {
   for (const auto& [stall, mtbf] : {std::pair(10.0, 3600.0), std::pair(60.0, 900.0)}) {
     const double exact = daly_exact(stall, mtbf);
-    // The last interval has no stall and so is longer by it.
+    // The last interval has no stall, so it is longer by the stall.
     const Grid grid = grid_of({.length = 20 * exact + stall,
                                .stall = stall,
                                .restart = 60,
@@ -143,7 +143,8 @@ TEST(PlannerTest, TheExactMakespanLeadsToDalysExactInterval) {
   }
 }
 
-// 120 s for a stall of 2 s and an MTBF of an hour, if the length is a multiple of it.
+// The interval is 120 s for a stall of 2 s and an MTBF of an hour, if the length is a
+// multiple of it.
 TEST(PlannerTest, ConstantProgressMakesEveryObjectiveYoungs) {
   const double tau = young(2, kHour);
   ASSERT_EQ(tau, 120);
@@ -159,7 +160,8 @@ TEST(PlannerTest, ConstantProgressMakesEveryObjectiveYoungs) {
   }
 }
 
-// A stall and a rollback weighed alike leave Young's density, whatever the weight.
+// If a stall and a rollback have the same weight, the density of saves is Young's,
+// whatever that weight is.
 TEST(PlannerTest, WhatWeighsStallsAndRollbacksAlikeHardlyMovesThePlan) {
   Problem p{.length = 40 * 120, .stall = 2, .mtbf = kHour, .positions = 12000};
   p.objective = Objective::kProgress;
@@ -167,7 +169,7 @@ TEST(PlannerTest, WhatWeighsStallsAndRollbacksAlikeHardlyMovesThePlan) {
     p.curve = falling(1, decay / 120);
     const Grid grid = grid_of(p);
     const std::vector<double> gaps = gaps_of(grid, optimum(grid));
-    // tau (1 - decay / 6) from the first-order condition of a stationary plan.
+    // The first-order condition of a stationary schedule gives tau (1 - decay / 6).
     for (size_t i = 0; i < gaps.size() / 2; ++i) {
       EXPECT_NEAR(gaps[i], 120 * (1 - decay / 6), 1.5);
     }
@@ -226,7 +228,7 @@ TEST(PlannerTest, CociPlansAsItsRepositoryDoes) {
   const Comparison all = compare(grid_of(p));
   EXPECT_EQ(all.row("coci").schedule.times.size(), 135u);
   EXPECT_EQ(all.row("young").schedule.times.size(), 35u);
-  // Saves at equal steps of the loss.
+  // The saves are at equal steps of the loss.
   const std::vector<double>& t = all.row("coci").schedule.times;
   EXPECT_NEAR(p.curve.drop(t[3], t[4]), 0.014678, 1e-6);
   EXPECT_NEAR(p.curve.drop(t[100], t[101]), 0.014678, 1e-6);
@@ -265,7 +267,8 @@ TEST(PlannerTest, GapsFollowDangerAndPriceTheRightWay) {
   EXPECT_GT(mean_gap(grid_of(p)), mean_gap(grid_of(hour_of(Objective::kPriced))));
 }
 
-// v ~ e^(-kx), constant stop rate h, all hard, no price on seconds: sqrt(2C/(l+h+k)).
+// For v ~ e^(-kx), a constant stop rate h, only hard stops and no price on seconds the
+// interval is sqrt(2C/(l+h+k)).
 TEST(PlannerTest, HardStopsOfAnExponentialAddItsRateToTheDanger) {
   Problem p{.length = 6 * kHour, .stall = 5, .mtbf = kHour, .positions = 8000};
   p.objective = Objective::kExplore;
@@ -289,7 +292,8 @@ TEST(PlannerTest, OnASteepCurveWithHardStopsTheFirstGapsAreShorterThanTheLast) {
   EXPECT_LT(gaps[0] + gaps[1], 0.6 * (gaps[gaps.size() - 2] + gaps[gaps.size() - 3]));
 }
 
-// With a stop every 100 h on average the price of a second keeps the plan near Young's.
+// If the job is stopped every 100 h on average, the price of a second keeps the
+// schedule near Young's.
 TEST(PlannerTest, RareStopsLeaveExplorationNearYoungs) {
   Problem p{.length = kHour, .stall = 3.5, .mtbf = 2 * kHour, .positions = 3000};
   p.objective = Objective::kExplore;
@@ -322,7 +326,7 @@ TEST(PlannerTest, ARungAndADeadlineFindTheStateDurable) {
   }
 }
 
-// Interior gaps do not depend on the persist time; the last is longer by it.
+// Inner gaps do not depend on the persist time. The last gap is longer by it.
 TEST(PlannerTest, ThePersistTimeMovesNoSaveButTheLastGap) {
   Problem p{.length = 1800, .stall = 2, .mtbf = kHour, .positions = 3600};
   p.workers.phases = {{0, 1}, {1e9, 1}};
@@ -347,7 +351,7 @@ TEST(PlannerTest, WhereStorageIsSlowSavesFollowOneAnotherButNeverOverlap) {
   }
 }
 
-// decay x length = 112: the rounding of plain sums would leave hours without a save.
+// decay x length is 112. The rounding of plain sums would leave hours without a save.
 TEST(PlannerTest, TheTailOfALongCurveIsPlannedAsCarefullyAsItsHead) {
   Problem p{.length = 24 * kHour, .stall = 2, .mtbf = 2 * kHour, .positions = 20000};
   p.objective = Objective::kProgress;

@@ -39,7 +39,8 @@ double fall_in(const Piece& piece, double s) {
   return scale * piece.exponent / (1 + piece.rate * s);
 }
 
-// The piece as seen from `x` inside it, on a clock that runs `pace` times as fast.
+// The rest of the piece from `x` on, as a piece that begins at `x`, on a clock that
+// runs `pace` times as fast.
 Piece rebased(const Piece& piece, double x, double pace) {
   const double s = x - piece.start;
   Piece out = piece;
@@ -51,10 +52,11 @@ Piece rebased(const Piece& piece, double x, double pace) {
 
 Result<void> check_fall(double first, double rate, double floor) {
   if (!std::isfinite(first - floor) || !(first > floor)) {
-    return invalid("curve: loss from {} to floor {}, want a finite fall", first, floor);
+    return invalid("curve: loss from {} to floor {}; expected a finite fall", first,
+                   floor);
   }
   if (!(rate > 0) || !std::isfinite(rate)) {
-    return invalid("curve: rate {} a second, want a positive one", rate);
+    return invalid("curve: rate {} a second; expected a positive one", rate);
   }
   return {};
 }
@@ -89,7 +91,7 @@ Result<Curve> Curve::exponential(double first, double rate, double floor) {
 Result<Curve> Curve::power(double first, double rate, double exponent, double floor) {
   HOLDFAST_TRY(check_fall(first, rate, floor));
   if (!(exponent > 0) || !std::isfinite(exponent)) {
-    return invalid("curve: exponent {}, want a positive one", exponent);
+    return invalid("curve: exponent {}; expected a positive one", exponent);
   }
   return Curve({{.shape = Shape::kPower,
                  .first = first,
@@ -105,7 +107,7 @@ Result<Curve> Curve::drops(double first, std::span<const Drop> drops) {
     const bool ordered = pieces.empty() ? drop.start == 0 : drop.start > begin;
     if (!ordered || !std::isfinite(drop.start)) {
       return invalid(
-          "curve: a drop at {} s after one at {} s, want them in order from 0",
+          "curve: a drop at {} s after one at {} s; expected rising times from 0",
           drop.start, begin);
     }
     if (!pieces.empty()) first = loss_in(pieces.back(), drop.start - begin);
@@ -116,7 +118,7 @@ Result<Curve> Curve::drops(double first, std::span<const Drop> drops) {
                       .floor = drop.floor,
                       .rate = drop.rate});
   }
-  if (pieces.empty()) return invalid("curve: no drops, want one at least");
+  if (pieces.empty()) return invalid("curve: no drops; expected at least one");
   return Curve(std::move(pieces));
 }
 
@@ -126,8 +128,9 @@ Result<Curve> Curve::points(std::span<const std::pair<double, double>> points) {
   for (const auto& [x, loss] : points) {
     if (!std::isfinite(x) || !std::isfinite(loss) ||
         (!pieces.empty() && x <= pieces.back().start)) {
-      return invalid("curve: point {} of loss {}, want finite ones of rising time", x,
-                     loss);
+      return invalid(
+          "curve: point {} of loss {}; expected finite numbers and rising times", x,
+          loss);
     }
     least = pieces.empty() ? loss : std::min(least, loss);
     if (std::fabs(loss) > 1e150)
@@ -138,7 +141,7 @@ Result<Curve> Curve::points(std::span<const std::pair<double, double>> points) {
     }
     pieces.push_back({.start = x, .first = least});
   }
-  if (pieces.empty()) return invalid("curve: no points, want one at least");
+  if (pieces.empty()) return invalid("curve: no points; expected at least one");
   pieces.front().start = std::min(pieces.front().start, 0.0);
   return Curve(std::move(pieces));
 }
@@ -190,7 +193,8 @@ Curve Curve::later(double x) const {
 
 Curve Curve::paced(const Workers& workers, double efficiency) const {
   std::vector<Piece> out;
-  double z = 0;  // this curve's own clock
+  // The time on this curve's own clock.
+  double z = 0;
   for (size_t p = 0; p <= workers.phases.size(); ++p) {
     const double start = p == 0 ? 0 : workers.phases[p - 1].start;
     const bool last = p == workers.phases.size();

@@ -1,10 +1,11 @@
-// A loss curve over the work clock: seconds of training without stalls, restarts and
-// work done twice.
+// A loss curve over the work clock. The work clock counts seconds of training without
+// stalls, restarts and work that is done again.
 //
-// A curve is pieces one after the other, each an exponential or a power law that falls
-// towards a floor, or a straight line; it never rises. Differences are computed as such:
-// far out, where the loss itself has settled to the last bit, drop() still tells how much
-// less the next minute brings. Plans over many time constants depend on that.
+// A curve is a sequence of pieces. Each piece is an exponential or a power law that
+// falls towards a floor, or a straight line. A curve never rises. Differences of losses
+// are computed directly and not by subtraction: late in a training, where the loss
+// itself does not change in the last bit any more, drop() still says how much the next
+// minute brings. Schedules over many time constants depend on that.
 #pragma once
 
 #include <span>
@@ -15,7 +16,7 @@
 
 namespace holdfast {
 
-// How many workers train from when on, by the work clock. Without phases it is one.
+// The number of workers over the work clock. Without phases it is one worker.
 struct Workers {
   struct Phase {
     double start = 0;
@@ -24,7 +25,7 @@ struct Workers {
   std::vector<Phase> phases;
 
   double at(double x) const;
-  // The integral of at() over [0, x].
+  // The integral of at() over [0, x], in worker-seconds.
   double until(double x) const;
 };
 
@@ -43,35 +44,37 @@ class Curve {
     double exponent = 1;
   };
 
-  // Constant: no progress to be lost.
+  // A constant loss: there is no progress that could be lost.
   Curve() : pieces_{Piece{}} {}
 
-  // All fail with kInvalid unless numbers are finite, rates positive and first > floor.
+  // All of these fail with kInvalid unless the numbers are finite, rates are positive
+  // and first > floor.
   static Result<Curve> exponential(double first, double rate, double floor = 0);
   static Result<Curve> power(double first, double rate, double exponent,
                              double floor = 0);
-  // A learning-rate drop opens an exponential towards another floor: (start, floor,
-  // rate), the first at 0.
+  // At each drop of the learning rate a new exponential begins, which falls towards
+  // another floor. The first drop must start at 0.
   struct Drop {
     double start, floor, rate;
   };
   static Result<Curve> drops(double first, std::span<const Drop> drops);
-  // Through points (x, loss) of rising x; where the loss rises it stays instead.
+  // A curve through points (x, loss) with rising x. Where the losses rise, the curve
+  // stays at the least loss so far.
   static Result<Curve> points(std::span<const std::pair<double, double>> points);
 
   double loss(double x) const;
-  // loss(x) - loss(y) for x <= y, to full relative precision within a piece.
+  // loss(x) - loss(y) for x <= y, with full relative precision within a piece.
   double drop(double x, double y) const;
-  // How fast the loss falls: -d loss / dx, never negative.
+  // How fast the loss falls, -d loss / dx. Never negative.
   double fall(double x) const;
   std::span<const Piece> pieces() const { return pieces_; }
 
-  // The same curve where `workers` train instead of one, so that the work clock runs
-  // count^efficiency times as fast.
+  // The same curve trained by `workers` instead of one worker, so that the work clock
+  // runs count^efficiency times as fast.
   Curve paced(const Workers& workers, double efficiency) const;
-  // What is left of it from x on, as a curve from 0.
+  // The rest of the curve from x on, as a curve that begins at 0.
   Curve from(double x) const;
-  // The same curve begun at x instead of 0.
+  // The same curve, moved so that it begins at x instead of 0.
   Curve later(double x) const;
 
  private:

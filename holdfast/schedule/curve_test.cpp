@@ -1,4 +1,5 @@
-// Curves, their fits, published intervals, and the functions and draws below them.
+// Tests curves, their fits, published intervals, and the reproducible functions and
+// random numbers.
 #include "holdfast/schedule/curve.h"
 
 #include <bit>
@@ -35,7 +36,8 @@ TEST(PortableTest, FunctionsAreWithinThreeUnitsInTheLastPlace) {
   EXPECT_TRUE(std::isnan(reproducible::log(-1)));
 }
 
-// The bits of one machine: another that differs has another library or fuses products.
+// These are the bits of one machine. A machine with other bits has another library, or
+// fuses products.
 TEST(PortableTest, SameSeedSameBits) {
   RandomStream dice(42, 7);
   uint64_t bits = 0;
@@ -103,14 +105,16 @@ TEST(IntervalsTest, TheLiteraturesIntervalsHaveTheirPublishedValues) {
   EXPECT_TRUE(std::isinf(daly(10, INFINITY)));
 }
 
-// The repository's example, 0.09 s of stall: a loss that depends on the unit of time.
+// The example of COCI's repository with a stall of 0.09 s: the step of the loss depends
+// on the unit of time.
 TEST(IntervalsTest, CocisPublishedStepDependsOnTheUnitOfTime) {
   EXPECT_NEAR(coci_loss_step(-0.078, 0.0042, 0.0015), 0.014678, 1e-6);  // minutes
   EXPECT_NEAR(coci_loss_step(-0.078 / 60, 0.0042 / 60, 0.09), 0.880663, 1e-6);
   EXPECT_NEAR(coci_loss_step(-0.078 * 60, 0.0042 * 60, 0.0015 / 60), 0.000245, 1e-6);
 }
 
-// The loss over the next tenth of the run, as a share of the true fall.
+// The error of the fitted loss over the next tenth of the run, as a share of the true
+// fall.
 double fit_error(const std::function<double(double)>& loss, double noise,
                  uint64_t seed) {
   RandomStream dice(seed);

@@ -8,6 +8,7 @@ namespace {
 
 constexpr double kDay = 86400;
 
+// Ignores negative values, NaN and values that can only be mistakes.
 bool usable(double value) { return value >= 0 && value < 1e12; }
 
 }  // namespace
@@ -54,8 +55,8 @@ double SaveCosts::persist() const {
   return persists_.empty() ? first_persist_ : persists_.mean();
 }
 
-// Young averages follow the plain mean, old ones the last 200 values; a hiccup of ten
-// times the average counts as ten.
+// The average of a few values is their mean; the average of many follows about the last
+// 200. An outlier counts at most ten times the average.
 void StepTimes::Average::add(double value) {
   if (!usable(value)) return;
   if (count > 10) value = std::min(value, 10 * average);
@@ -79,8 +80,9 @@ FailureRate::FailureRate(double mtbf_of_worker, double worth)
 FailureRate FailureRate::unknown(int64_t workers) {
   const auto count = static_cast<double>(std::max<int64_t>(workers, 1));
   const double job_rate = 1 / (7 * kDay) + count / (400 * kDay);
-  // Nobody has stated it, and it may be wrong by a factor of 60 either way, which is the
-  // spread of a Gamma prior of this shape: a few failures soon outweigh it.
+  // Nobody has stated the rate, and this one may be wrong by a factor of 60 in either
+  // direction, which is the spread of a Gamma prior of this shape. So a few failures
+  // must soon outweigh it.
   constexpr double kWorth = 0.25;
   return FailureRate(count / job_rate, kWorth);
 }

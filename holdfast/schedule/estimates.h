@@ -1,5 +1,6 @@
-// What a running job teaches: what a save costs, how long a step takes, how often the
-// checkpoint is needed. Plain values fed from outside; times are seconds.
+// What a running job learns: what a save costs, how long a step takes, and how often
+// the checkpoint is needed. These classes get values from outside and read no clock.
+// All times are in seconds.
 #pragma once
 
 #include <array>
@@ -9,14 +10,16 @@
 
 namespace holdfast {
 
-// The last values of something, at most 64. What is negative or no number is ignored.
+// The last values of a measurement, at most 64. Ignores values that are negative or
+// NaN.
 class Window {
  public:
   void add(double value);
   bool empty() const { return count_ == 0; }
   size_t size() const { return count_; }
   double mean() const;
-  // 0.5 is the median; of few values the greatest stand for the tail.
+  // The value below which `share` of the values lie; 0.5 gives the median. With few
+  // values, high quantiles are the greatest value.
   double quantile(double share) const;
 
  private:
@@ -24,14 +27,15 @@ class Window {
   size_t count_ = 0, next_ = 0;
 };
 
-// Stall and persist time of saves. The first save of a process sets up what later ones
-// find ready, so it counts only until there is another.
+// Stall and persist time of saves. The first save of a process sets up things that
+// later saves find ready, so it counts only until there is a second one.
 class SaveCosts {
  public:
   void stalled(double seconds);
   void persisted(double seconds);
 
-  // Costs are linear in them, so that plans want the means.
+  // The means. Schedules are computed from means because their cost is linear in stall
+  // and persist time.
   double stall() const;
   double persist() const;
   double stall_quantile(double share) const { return stalls_.quantile(share); }
@@ -45,13 +49,14 @@ class SaveCosts {
   bool stalled_once_ = false, persisted_once_ = false;
 };
 
-// The time of a step, with stalls taken off, apart for steps beside a save in flight.
+// The time of a training step without stalls. Steps during which a save was in flight
+// are measured separately.
 class StepTimes {
  public:
   void add(double seconds, bool persisting);
   double step() const { return idle_.average; }
-  // How much longer steps are beside a save in flight: 0.05 is 5 %. 0 until both are
-  // known.
+  // How much longer steps take while a save is in flight: 0.05 is 5 %. It is 0 until
+  // both kinds of steps were measured.
   double slowdown() const;
 
  private:
@@ -63,17 +68,20 @@ class StepTimes {
   Average idle_, busy_;
 };
 
-// Failures that need the checkpoint, per worker and second: a Gamma prior, and the
-// failures and worker-seconds seen. The posterior's mean is the best plug-in, since costs
-// are linear in the rate.
+// The rate of failures that need the checkpoint, per worker and second. It combines a
+// Gamma prior with the failures and worker-seconds that were seen. rate() is the mean
+// of the posterior, which is the best estimate to plan with because costs are linear in
+// the rate.
 class FailureRate {
  public:
-  // The prior is worth so many failures; without knowledge a quarter of one.
+  // The prior counts like `worth` failures.
   FailureRate(double mtbf_of_worker, double worth);
-  // Of a job whose failures nobody has stated: one a week, and one in 400 days a worker.
+  // The prior for a job whose failure rate nobody has stated: one failure a week, and
+  // one in 400 days for each worker. It counts like a quarter of a failure.
   static FailureRate unknown(int64_t workers);
 
-  // Downtime is no exposure.
+  // Adds time during which failures could happen. Time in which the job was down must
+  // not be added.
   void exposed(double worker_seconds);
   void failed(double count = 1) { failures_ += count; }
 

@@ -9,7 +9,7 @@ namespace {
 
 using Kind = FailureModel::Kind;
 
-// The next time of a sequence that repeats every `length`.
+// The first time after `time` in a sequence that repeats every `length`.
 double in_trace(const std::vector<double>& trace, double length, double time) {
   const double rounds = std::floor(time / length);
   const double inside = time - rounds * length;
@@ -56,8 +56,9 @@ double FailureTimes::wall_of(double hazard, double age) const {
   return scale_ * reproducible::pow(hazard, 1 / model_.shape) - age;
 }
 
-// All workers that never failed share one cumulative hazard, so that the first to fail is
-// one exponential draw over their number: no draw for each of 100,000.
+// All workers that have never failed share one cumulative hazard. So the first failure
+// among them is one exponential draw divided by their number, and 100,000 workers do
+// not need a draw each.
 double FailureTimes::next_weibull() {
   const bool fresh = renewed_.empty() || next_fresh_ <= renewed_.top();
   const double time = fresh ? next_fresh_ : renewed_.top();

@@ -1,4 +1,5 @@
-// The failures of one run, drawn as they are needed and the same for every plan.
+// The failures of one simulated run. They are drawn when they are needed and are the
+// same for every schedule.
 #pragma once
 
 #include <queue>
@@ -13,20 +14,21 @@ class FailureTimes {
  public:
   FailureTimes(const Problem& problem, const FailureModel& model);
 
-  // Another run: its own draws.
+  // Begins another run with random numbers of its own.
   void begin(const SimulateOptions& options, int64_t run);
 
-  // Exponential failures count hazard, injected ones work, others wall time.
+  // How failures are given: exponential ones by their hazard, injected ones by the work
+  // clock, all others by wall time.
   bool by_hazard() const { return model_.kind == FailureModel::Kind::kExponential; }
   bool by_work() const {
     return model_.kind == FailureModel::Kind::kEvery ||
            model_.kind == FailureModel::Kind::kOnce;
   }
-  // Where on the work clock failure number `index` strikes.
+  // The work clock at which failure number `index` happens.
   double work(size_t index) const;
-  // The hazard that the run survives before failure number `index`.
+  // The hazard that the run survives until failure number `index`.
   double hazard(size_t index);
-  // The first failure after this wall time.
+  // The time of the first failure after this wall time.
   double after(double wall);
   RandomStream& dice() { return dice_; }
 
@@ -40,8 +42,8 @@ class FailureTimes {
   RandomStream dice_;
   std::vector<double> drawn_;
   double offset_ = 0, once_ = 0;
-  // kWeibull: workers that never failed, their common hazard so far, and the next failure
-  // of each that was renewed.
+  // For kWeibull: the number of workers that have never failed, their common hazard so
+  // far, and the next failure of each worker that was renewed.
   double scale_ = 1, fresh_ = 0, hazard_ = 0, next_fresh_ = 0;
   std::priority_queue<double, std::vector<double>, std::greater<>> renewed_;
 };

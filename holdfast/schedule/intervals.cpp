@@ -1,3 +1,4 @@
+// Intervals from the literature.
 #include "holdfast/schedule/intervals.h"
 
 #include <algorithm>
@@ -25,7 +26,7 @@ double daly_exact(double stall, double mtbf) {
   double low = 0, high = mtbf;
   for (int round = 0; round < 100; ++round) {
     const double t = low + (high - low) / 2;
-    // log of the condition: (t + stall) / mtbf + log(1 - t / mtbf) > 0
+    // The logarithm of the condition is (t + stall) / mtbf + log(1 - t / mtbf) > 0.
     const bool shorter = (t + stall) / mtbf + reproducible::log1p(-t / mtbf) > 0;
     (shorter ? low : high) = t;
   }

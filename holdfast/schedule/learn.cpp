@@ -21,8 +21,8 @@ std::optional<int64_t> integer_of(const EventRecord& record, std::string_view fi
   return number == nullptr ? std::nullopt : std::optional(*number);
 }
 
-// Reads events one by one; what it knows of the process that they are of starts anew with
-// the next process.
+// Reads events one by one. With each new process its knowledge about the process starts
+// again.
 class Reader {
  public:
   explicit Reader(int64_t workers) : workers_(static_cast<double>(workers)) {}
@@ -46,7 +46,7 @@ class Reader {
   }
 
  private:
-  // The process was at work until then.
+  // Records that the process was at work until then.
   void alive(WallTime until) {
     if (last_ && until > *last_) {
       const std::chrono::duration<double> passed = until - *last_;
@@ -62,7 +62,8 @@ class Reader {
     first_ = true;
   }
 
-  // One that let go may be another than the process of these events, such as a gc between.
+  // A previous owner that let go may be another program than the process of these
+  // events, for example `holdfast gc` in between.
   void taken_over(const EventRecord& record) {
     const EventValue* reason = record.find("reason");
     const bool let_go =
@@ -80,13 +81,14 @@ class Reader {
     marked_ = true;
   }
 
-  // In a process that is marked it is no start: the job went back to an older step.
+  // In a process that began with job_opened, `restored` is not a start: the job went
+  // back to an older step.
   void restored(const EventRecord& record) {
     if (!marked_) end_process(false);
     alive(record.wall);
   }
 
-  // The first save of a process counts only if there is no other.
+  // The first save of a process counts only if there is no other save.
   void captured(const EventRecord& record) {
     captured_step_ = number_of(record, "step");
     captured_seconds_ = number_of(record, "seconds").value_or(-1);
@@ -110,8 +112,9 @@ class Reader {
   const double workers_;
   Learned learned_;
   Window stalls_, persists_;
-  std::optional<WallTime> last_;  // of this process; none before its first event
-  bool marked_ = false;           // it began with job_opened
+  std::optional<WallTime>
+      last_;             // last event of this process; nullopt before its first
+  bool marked_ = false;  // whether the process began with job_opened
   std::optional<double> captured_step_;
   double captured_seconds_ = -1;
   bool first_ = true, only_first_ = false;

@@ -1,4 +1,5 @@
-// What the events of earlier processes say about saves and failures.
+// Learns from the events of earlier processes what saves cost and how often the job
+// fails.
 #pragma once
 
 #include <span>
@@ -8,18 +9,20 @@
 
 namespace holdfast {
 
-// From one rank's events in their order (base/event_log.h). save_captured and save_durable
-// give the costs. A process is from job_opened to job_closed. One that has no job_closed
-// before another takes the run over was killed or failed: that is a failure, whatever step
-// the next one restored. The last process in the list may still be running and is none.
+// `events` are the events of one rank in their order (env/event_log.h). save_captured
+// and save_durable give the costs. A process lasts from job_opened to job_closed. If a
+// process has no job_closed before another process takes the run over, it was killed or
+// has failed. That counts as a failure, whatever step the next process restored. The
+// last process in the list may still be running and does not count as a failure.
 //
-// Logs of older versions have neither mark. There run_taken_over tells how a process ended:
-// it is a failure unless the owner "let go"; and `restored` without such an event ends one.
+// Logs of older versions have neither job_opened nor job_closed. In them run_taken_over
+// tells how a process ended: it has failed unless its owner "let go". `restored`
+// without run_taken_over ends a process too.
 //
-// Exposure is the time from a process's first event to its last, or to the moment at which
-// run_taken_over says that its lease was last renewed: the time until the next start is
-// none. Other events and fields of another type are passed over. `workers` were at work all
-// the time.
+// Exposure is the time from the first event of a process to its last event, or to the
+// last renewal of its lease that run_taken_over names. The time until the next start
+// does not count. Other events, and fields of another type, are ignored. `workers` is
+// the number of workers all the time.
 Learned learn(std::span<const EventRecord> events, int64_t workers = 1);
 
 }  // namespace holdfast

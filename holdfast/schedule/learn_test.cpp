@@ -1,4 +1,4 @@
-// What a new process learns from the events of those before it.
+// Tests what a new process learns from the events of earlier processes.
 #include "holdfast/schedule/learn.h"
 
 #include <gtest/gtest.h>
@@ -8,7 +8,7 @@ namespace {
 
 constexpr double kHour = 3600;
 
-// Events at a clock that the test moves, in seconds.
+// Events on a clock that the test moves, in seconds.
 struct Log {
   std::vector<EventRecord> events;
   double now = 1e9;
@@ -24,7 +24,8 @@ struct Log {
     add("save_captured", {{"step", step}, {"seconds", 0.5}});
     add("save_durable", {{"step", step}, {"seconds", 3.5}});
   }
-  // Works for an hour and saves every ten minutes; the last save is what is restored.
+  // Works for an hour and saves every ten minutes. The last save is the one that is
+  // restored.
   void work() {
     for (int i = 0; i < 6; ++i) save(static_cast<int64_t>(now += kHour / 6));
   }
@@ -71,7 +72,7 @@ TEST(LearnTest, OneThatLetGoAfterAnErrorHasFailed) {
   EXPECT_EQ(learn(log.events).failures, 1);
 }
 
-// The last save of a process may be long ago when it is killed.
+// When a process is killed, its last save may be long ago.
 TEST(LearnTest, TheLastRenewalOfTheLeaseEndsTheExposure) {
   Log log;
   log.add("job_opened");

@@ -11,10 +11,12 @@ namespace {
 
 constexpr size_t kMostBins = 64, kFewestBins = 8, kJudged = 3;
 constexpr int64_t kFirstLosses = 5;
-constexpr double kForget = 0.98;        // a bin's weight against the next one's
-constexpr double kLeastDeviations = 5;  // the best of many shapes finds 3 in noise
+constexpr double kForget = 0.98;  // weight of a bin divided by that of the next one
+// The fall must be this many standard errors. With many shapes to choose from, pure
+// noise can give 3.
+constexpr double kLeastDeviations = 5;
 
-// One shape s(x) of the curve floor + scale s(x - x0).
+// A shape s(x). The curve is floor + scale s(x - x0).
 struct Shape {
   bool power = false;
   double rate = 0, exponent = 1;
@@ -24,7 +26,7 @@ struct Shape {
   }
 };
 
-// Weighted sums of a straight line through (s, y).
+// The weighted sums for a straight line through the points (s, y).
 struct Line {
   double w = 0, s = 0, y = 0, ss = 0, sy = 0, yy = 0;
   void add(double weight, double shape, double value) {
@@ -39,16 +41,17 @@ struct Line {
 struct LossFit::Candidate {
   Shape shape{};
   double x0 = 0, floor = 0, scale = 0, error = INFINITY;
-  double deviation = 0;  // standard error of the scale
+  // The standard error of the scale.
+  double deviation = 0;
 
   double at(double x) const { return floor + scale * shape.at(x - x0); }
 };
 
 namespace {
 
-// The best floor and scale of a shape: linear least squares, around a point near the
-// losses so that a small fall on a large level keeps its digits. Losses that are all
-// positive have no negative floor.
+// Finds the best floor and scale of a shape by linear least squares. Computes relative
+// to a value near the losses, so that a small fall at a high level keeps its digits. If
+// all losses are positive, the floor is not negative.
 template <typename Bins, typename Candidate>
 void solve(const Bins& bins, Candidate& c) {
   const double origin = bins.back().loss;
@@ -79,7 +82,7 @@ void solve(const Bins& bins, Candidate& c) {
   if (!(c.scale > 0)) c.error = INFINITY;
 }
 
-// Tries a shape and keeps it if it is better.
+// Fits a shape, and keeps it if it is better than the best so far.
 template <typename Bins, typename Candidate>
 void attempt(const Bins& bins, Candidate& best, Shape shape) {
   Candidate c = best;
@@ -88,8 +91,9 @@ void attempt(const Bins& bins, Candidate& best, Shape shape) {
   if (c.error < best.error) best = c;
 }
 
-// The rates that are tried are these multiples of 1 / the time seen, each `ratio` times
-// the last; then steps up and down that shrink to a hundredth.
+// Tries rates from 0.2 / span on, each 1.5 times the last, where `span` is the time
+// seen. Then refines the best rate with steps up and down that shrink to about a
+// hundredth.
 template <typename Bins, typename Candidate>
 Candidate fit_exponential(const Bins& bins, Candidate best, double span) {
   double rate = 0.2 / span;
@@ -120,7 +124,7 @@ Candidate fit_power(const Bins& bins, Candidate best, double span) {
   return best;
 }
 
-// Akaike's criterion with the correction for few bins.
+// Akaike's information criterion with the correction for few bins.
 double criterion(double error, double parameters, double n) {
   return n * reproducible::log(error) + 2 * parameters +
          2 * parameters * (parameters + 1) / std::max(n - parameters - 1, 1.0);
@@ -128,7 +132,8 @@ double criterion(double error, double parameters, double n) {
 
 }  // namespace
 
-// Far from the recent values, unless five in a row are: then the level has moved.
+// Whether a loss is far from the recent values. If five in a row are far, the level has
+// changed, and they are not outliers.
 bool LossFit::outlier(double loss) {
   if (!std::isfinite(loss) || std::fabs(loss) > 1e100) return true;
   const double off = loss - mean_;
@@ -171,7 +176,8 @@ void LossFit::milestone() {
 
 void LossFit::open_segment(size_t keep) {
   bins_.erase(bins_.begin(), bins_.end() - static_cast<ptrdiff_t>(keep));
-  per_bin_ = 1;  // a new slope is to be known soon
+  // Bins are small again, so that the new slope is known soon.
+  per_bin_ = 1;
   ++segments_;
 }
 
@@ -197,7 +203,9 @@ bool LossFit::changed() const {
   std::vector<double> off;
   for (const Bin& bin : earlier) off.push_back(std::fabs(bin.loss - model->at(bin.x)));
   std::ranges::nth_element(off, off.begin() + static_cast<ptrdiff_t>(off.size() / 2));
-  const double deviation = off[off.size() / 2] / 0.6745;  // of a normal distribution
+  // The median absolute deviation of a normal distribution is 0.6745 standard
+  // deviations.
+  const double deviation = off[off.size() / 2] / 0.6745;
   const double limit = 6 * deviation + 1e-9 * std::fabs(earlier.back().loss);
   const auto beyond = [&](const Bin& bin, double sign) {
     return sign * (bin.loss - model->at(bin.x)) > limit;

@@ -1,13 +1,15 @@
-// A loss curve from noisy losses as they come.
+// Fits a loss curve to noisy losses as they arrive.
 //
-// Values are gathered in bins of equal count (64 at most; then pairs are joined), so that
-// the noise of single batches averages out and a run of any length costs the same. The
-// bins of the current segment are fitted with floor + a e^(-kx) and floor + a (1 + x/t)^-b
-// by weighted least squares, later bins weighing more; the smaller corrected Akaike
-// criterion wins. A change point opens a new segment: a known milestone of the learning
-// rate, or three bins that all lie beyond six deviations from what the earlier ones
-// foretold. What is no number or far off is left out; a loss that rises, stays or cannot
-// be told from noise has no fit.
+// Losses are collected in bins with an equal number of values. There are at most 64
+// bins; then pairs of bins are joined. So the noise of single batches averages out, and
+// a run of any length costs the same. The bins of the current segment are fitted with
+// floor + a e^(-kx) and with floor + a (1 + x/t)^-b by weighted least squares, where
+// later bins weigh more. The fit with the smaller corrected Akaike criterion is used.
+//
+// A new segment begins at a known milestone of the learning rate, or if three bins in a
+// row all lie more than six deviations from what the earlier bins predict. Losses that
+// are not numbers or far off are left out. If the loss rises, stays the same or cannot
+// be told from noise, there is no fit.
 #pragma once
 
 #include <cstdint>
@@ -20,28 +22,30 @@
 namespace holdfast {
 
 struct FittedCurve {
-  Curve curve;              // over the work clock of add(); good from the segment on
-  double confidence = 0;    // 1 / (1 + cv^2), cv the relative error of the fall
-  std::string_view family;  // "exponential", "power law"
+  Curve curve;            // over the work clock of add(); valid in this segment
+  double confidence = 0;  // 1 / (1 + cv^2), where cv is the relative error of the fall
+  std::string_view family;  // "exponential" or "power law"
 };
 
 class LossFit {
  public:
-  // x must not fall.
+  // Adds a loss. x is the work clock and must not fall.
   void add(double x, double loss);
-  // What was learned of the slope does not hold from here on.
+  // Says that the learning rate changes here, so that the slope so far does not hold
+  // any more.
   void milestone();
-  // Fits what is there: a millisecond at most. Empty if there are fewer than 8 bins, or
-  // the fall is less than five of its standard errors.
+  // Fits the losses so far. Takes a millisecond at most. Returns nullopt if there are
+  // fewer than 8 bins, or if the fall is less than five of its standard errors.
   std::optional<FittedCurve> fit();
 
   int64_t segments() const { return segments_; }
-  // The mean of the first losses, where the run began; 0 before there are any.
+  // The mean of the first losses of the run. 0 before there are any.
   double first_loss() const { return first_loss_; }
 
  private:
   struct Bin {
-    double count = 0, x = 0, loss = 0;  // means
+    // The number of values, and the means of x and loss.
+    double count = 0, x = 0, loss = 0;
   };
   struct Candidate;
   void close_bin();
@@ -53,7 +57,8 @@ class LossFit {
   std::vector<Bin> bins_;
   Bin open_;
   double per_bin_ = 1;
-  double mean_ = 0, variance_ = 0;  // of the recent values
+  // Mean and variance of the recent values.
+  double mean_ = 0, variance_ = 0;
   int64_t seen_ = 0, rejected_in_a_row_ = 0;
   int64_t segments_ = 1;
   double first_loss_ = 0;

@@ -1,3 +1,4 @@
+// Finds the cheapest schedule on a grid by dynamic programming.
 #include "holdfast/schedule/optimum.h"
 
 #include <algorithm>
@@ -5,7 +6,8 @@
 namespace holdfast {
 namespace {
 
-// Costs to go, and the next save from each position. `extra` is a further price a save.
+// For each position: the least cost from there to the end, and the next save. Costs
+// include `extra`, an additional price for each save.
 struct Path {
   std::vector<double> to_go;
   std::vector<int64_t> next;
@@ -30,13 +32,15 @@ struct Path {
   }
 };
 
-// Candidates open in falling order; from position i those up to the returned one stand
-// far enough away. At the start nothing is in flight.
+// Candidates for the next save are opened from the end of the job towards the start.
+// From position i, candidates up to the returned one are far enough away. At the start
+// nothing is in flight, so the first position is allowed.
 int64_t nearest_open(const Grid& grid, int64_t i) {
   return i == 0 ? 1 : std::min(i + grid.gap(), grid.last());
 }
 
-// The lower envelope of lines of falling slope, asked at rising q.
+// The lower envelope of lines. Lines are added with falling slopes, and best() is
+// called with rising q.
 class Hull {
  public:
   void add(double slope, double level, int64_t j) {
@@ -65,7 +69,7 @@ class Hull {
   void reserve(size_t n) { lines_.reserve(n); }
 
  private:
-  // The middle one is nowhere below both others.
+  // Whether the line b, between a and c, is nowhere the lowest.
   static bool hidden(const Line& a, const Line& b, const Line& c) {
     return (c.level - a.level) * (a.slope - b.slope) <=
            (b.level - a.level) * (a.slope - c.slope);
@@ -75,8 +79,9 @@ class Hull {
   size_t head_ = 0;
 };
 
-// One component: cost to go from i is left_i danger_i - sum_i plus the least of
-// (price_j + sum_j + to_go_j) - danger_j left_i over j.
+// For grids with one danger. The cost from i to the end is left_i danger_i - sum_i plus
+// the least value of (price_j + sum_j + to_go_j) - danger_j left_i over all j, which a
+// Hull finds.
 Path by_hull(const Grid& grid, double extra) {
   Path path(grid);
   const Grid::Component& c = grid.components().front();
@@ -98,8 +103,9 @@ Path by_hull(const Grid& grid, double extra) {
   return path;
 }
 
-// What a queue needs of costs: which of two candidates is better from i, and by what price
-// the chosen one is to be had. Terms that depend on i alone are left out of comparisons.
+// The costs that a Queue needs, for grids with up to two dangers: compare() says which
+// of two candidates is better from i, and cost() is the cost of the chosen one.
+// compare() leaves out terms that depend only on i.
 class TwoDangers {
  public:
   TwoDangers(const Grid& grid, const Path& path, double extra)
@@ -115,7 +121,7 @@ class TwoDangers {
     }
   }
 
-  // The cost to go from j is known.
+  // Must be called when the cost from j to the end is known.
   void open(int64_t j) {
     const auto b = static_cast<size_t>(j);
     const double price = j == grid_.last() ? 0 : grid_.prices()[b] + extra_;
@@ -139,6 +145,7 @@ class TwoDangers {
   std::vector<Node> nodes_;
 };
 
+// The same for grids with exact costs.
 class ExactCosts {
  public:
   ExactCosts(const Grid& grid, const Path& path, double extra)
@@ -156,7 +163,8 @@ class ExactCosts {
   const double extra_;
 };
 
-// A candidate j beats an earlier-opened b > j from some position downwards for good.
+// Keeps candidates for the next save. If a candidate j is better than a candidate b > j
+// from some position, it stays better from all positions before that one.
 template <typename Costs>
 class Queue {
  public:
@@ -187,14 +195,16 @@ class Queue {
 
  private:
   struct Entry {
-    int64_t j, from;  // best for positions from here down to the next entry's
+    int64_t j,
+        from;  // j is best for positions from `from` down to that of the next entry
   };
 
   bool wins(int64_t j, int64_t b, int64_t i) const {
     return costs_.compare(i, j) < costs_.compare(i, b);
   }
 
-  // The highest position below `from` at which j wins, or -1. Mostly it is near.
+  // The highest position below `from` at which j is better than b, or -1. Searches near
+  // `from` first, because the position is usually near.
   int64_t first_win(int64_t j, int64_t b, int64_t from) const {
     int64_t high = from, low = from - 1;
     for (int64_t stride = 1; low >= 0 && !wins(j, b, low); stride *= 2) {
@@ -236,12 +246,12 @@ std::vector<int64_t> cheapest(const Grid& grid, double extra) {
   return by_queue<TwoDangers>(grid, extra).saves();
 }
 
-// Two plans of the same least cost, with fewer and more saves than wanted: where an edge
-// of the one spans an edge of the other they can be joined at no cost (Aggarwal, Schieber,
-// Tokuyama).
-std::vector<int64_t> spliced(const std::vector<int64_t>& few,
-                             const std::vector<int64_t>& many, size_t wanted,
-                             int64_t last) {
+// Joins two schedules of the same least cost, one with fewer and one with more saves
+// than `wanted`. Where an interval of one spans an interval of the other, they can be
+// joined without additional cost (Aggarwal, Schieber, Tokuyama).
+std::vector<int64_t> join_schedules(const std::vector<int64_t>& few,
+                                    const std::vector<int64_t>& many, size_t wanted,
+                                    int64_t last) {
   const auto at = [&](const std::vector<int64_t>& plan, size_t k) {
     return k == 0 ? 0 : k <= plan.size() ? plan[k - 1] : last;
   };
@@ -258,7 +268,8 @@ std::vector<int64_t> spliced(const std::vector<int64_t>& few,
   return few;
 }
 
-// The least cost is convex in the number of saves, so some extra price leads to it.
+// Finds the schedule with `wanted` saves by bisection over an additional price for each
+// save. This works because the least cost is convex in the number of saves.
 std::vector<int64_t> with_count(const Grid& grid, size_t wanted) {
   const int64_t none[] = {grid.last()};
   double high = std::max(grid.cost(std::span(none, 0)), 1e-300), low = -high;
@@ -277,7 +288,7 @@ std::vector<int64_t> with_count(const Grid& grid, size_t wanted) {
       few = std::move(plan);
     }
   }
-  return few.size() == wanted ? few : spliced(few, many, wanted, grid.last());
+  return few.size() == wanted ? few : join_schedules(few, many, wanted, grid.last());
 }
 
 }  // namespace

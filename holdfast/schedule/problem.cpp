@@ -13,23 +13,24 @@ constexpr std::array<std::pair<std::string_view, Objective>, 4> kObjectives{
      {"explore", Objective::kExplore},
      {"priced", Objective::kPriced}}};
 
-constexpr double kMost = 1e12;  // seconds: what is longer is a mistake
+// In seconds. A longer time is a mistake.
+constexpr double kMost = 1e12;
 constexpr int64_t kMostPositions = 1'000'000;
 
 Result<void> check_range(std::string_view name, double value) {
   if (value >= 0 && value <= kMost) return {};
-  return invalid("{}: {} s, want 0 to {:g}", name, value, kMost);
+  return invalid("{}: {} s; expected 0 to {:g}", name, value, kMost);
 }
 
 Result<void> check_workers(const Workers& workers) {
   double before = -1;
   for (const Workers::Phase& phase : workers.phases) {
     if (!(phase.start > before) || !(phase.start <= kMost)) {
-      return invalid("workers: a phase at {} s after {} s, want rising times",
+      return invalid("workers: a phase at {} s after {} s; expected rising times",
                      phase.start, before);
     }
     if (!(phase.count > 0) || !(phase.count <= 1e9)) {
-      return invalid("workers: {}, want 1 to 10^9", phase.count);
+      return invalid("workers: {}; expected 1 to 10^9", phase.count);
     }
     before = phase.start;
   }
@@ -38,20 +39,20 @@ Result<void> check_workers(const Workers& workers) {
 
 Result<void> check_stops(const Stops& stops) {
   if (!(stops.rate >= 0) || !std::isfinite(stops.rate)) {
-    return invalid("stops: rate {} a second, want 0 or more", stops.rate);
+    return invalid("stops: rate {} a second; expected 0 or more", stops.rate);
   }
   if (!(stops.hard >= 0 && stops.hard <= 1)) {
-    return invalid("stops: {} of them without notice, want a share of 0 to 1",
+    return invalid("stops: {} of them without notice; expected a share of 0 to 1",
                    stops.hard);
   }
   double before = 0;
   for (const Stops::At& stop : stops.at) {
     if (!(stop.time > before) || !(stop.time <= kMost)) {
-      return invalid("stops: one at {} s after {} s, want rising times", stop.time,
+      return invalid("stops: one at {} s after {} s; expected rising times", stop.time,
                      before);
     }
     if (!(stop.share >= 0 && stop.share <= 1)) {
-      return invalid("stops: {} are stopped at {} s, want a share of 0 to 1",
+      return invalid("stops: {} are stopped at {} s; expected a share of 0 to 1",
                      stop.share, stop.time);
     }
     before = stop.time;
@@ -62,22 +63,24 @@ Result<void> check_stops(const Stops& stops) {
 Result<void> check_aim(const Problem& problem) {
   HOLDFAST_TRY(check_range("price", problem.price));
   if (problem.price > 0 && problem.objective != Objective::kPriced) {
-    return invalid("price: goes with the objective priced, not {}",
-                   name_of(problem.objective));
+    return invalid(
+        "price: is given for the objective {}; expected the objective priced",
+        name_of(problem.objective));
   }
   if (problem.second && !(*problem.second >= 0 && std::isfinite(*problem.second))) {
-    return invalid("second: price {}, want 0 or more", *problem.second);
+    return invalid("second: price {}; expected 0 or more", *problem.second);
   }
   if (problem.budget && *problem.budget < 0) {
-    return invalid("budget: {} saves, want 0 or more", *problem.budget);
+    return invalid("budget: {} saves; expected 0 or more", *problem.budget);
   }
   if (problem.positions < 0 || problem.positions > kMostPositions) {
-    return invalid("positions: {}, want 0 to {}", problem.positions, kMostPositions);
+    return invalid("positions: {}; expected 0 to {}", problem.positions,
+                   kMostPositions);
   }
   if (problem.objective == Objective::kDelay) return {};
   const double fall = problem.curve.drop(0, problem.length);
   if (fall > 0 && std::isfinite(fall)) return {};
-  return invalid("{}: the loss falls by {}, want a curve that falls",
+  return invalid("{}: the loss falls by {}; expected a curve that falls",
                  name_of(problem.objective), fall);
 }
 
@@ -91,7 +94,8 @@ Result<Objective> parse_objective(std::string_view text) {
   for (const auto& [name, objective] : kObjectives) {
     if (text == name) return objective;
   }
-  return invalid("objective: \"{}\", want delay, progress, explore or priced", text);
+  return invalid("objective: \"{}\"; expected delay, progress, explore or priced",
+                 text);
 }
 
 bool Problem::steady() const {
@@ -101,15 +105,15 @@ bool Problem::steady() const {
 
 Result<void> check(const Problem& problem) {
   if (!(problem.length > 0 && problem.length <= kMost)) {
-    return invalid("length: {} s, want more than 0 and at most {:g}", problem.length,
-                   kMost);
+    return invalid("length: {} s; expected more than 0 and at most {:g}",
+                   problem.length, kMost);
   }
   HOLDFAST_TRY(check_range("stall", problem.stall));
   HOLDFAST_TRY(check_range("persist", problem.persist));
   HOLDFAST_TRY(check_range("restart", problem.restart));
   HOLDFAST_TRY(check_range("step", problem.step));
   if (!(problem.mtbf > 0)) {
-    return invalid("mtbf: {} s, want more than 0, or never", problem.mtbf);
+    return invalid("mtbf: {} s; expected more than 0, or never", problem.mtbf);
   }
   HOLDFAST_TRY(check_workers(problem.workers));
   HOLDFAST_TRY(check_stops(problem.stops));

@@ -1,7 +1,8 @@
-// What is to be planned: a job, what a save costs it, what threatens it, and what counts.
+// A scheduling problem: a job, what a save costs it, what can happen to it, and what
+// counts.
 //
-// All times are seconds, `x` is the work clock (curve.h). Rates are per second, losses in
-// the user's units; no plan depends on these units.
+// All times are in seconds, and `x` is the work clock (curve.h). Rates are per second.
+// Losses are in the user's units; no schedule depends on these units.
 #pragma once
 
 #include <cstdint>
@@ -15,66 +16,78 @@
 
 namespace holdfast {
 
-// What a plan makes small. With V the loss taken off so far, v = V', C the stall:
+// What a schedule minimizes. V(x) is how far the loss has fallen after the work x, and
+// C is the stall.
 enum class Objective {
-  kDelay,     // the expected time to finish
-  kProgress,  // expected loss not taken off because of stalls and rollbacks: each stall
-              // V(x + C) - V(x), each rollback V(x) - V(what was durable)
-  kExplore,  // as the job may be stopped any time, the expected loss that is missing from
-  // what is then left: by delay, and on a stop without notice by what was not
-  // durable; a second of delay has a price besides
-  kPriced,  // rollbacks as in kProgress, but a save costs the same early and late: its
-            // stall and a price, as seconds of average progress
+  // The expected time until the job is finished.
+  kDelay,
+  // The expected progress of the loss that stalls and rollbacks cost. A stall costs
+  // V(x + C) - V(x), a rollback costs V(x) - V(the durable state).
+  kProgress,
+  // For a job that may be stopped at any time: the expected progress that is missing
+  // from the state that is left then. Delay costs progress, and a stop without notice
+  // costs what was not durable. In addition a second of delay has a price.
+  kExplore,
+  // Rollbacks cost the same as in kProgress, but each save costs the same, early or
+  // late: its stall and a price, converted with the average progress per second.
+  kPriced,
 };
 
-// "delay", "progress", "explore", "priced".
+// The names are "delay", "progress", "explore" and "priced".
 std::string_view name_of(Objective objective);
 Result<Objective> parse_objective(std::string_view text);
 
-// The chance that the job is stopped before its end.
+// When the job may be stopped before its end.
 struct Stops {
-  // A known time at which a share of the jobs that reach it is stopped: a tuner's rung, or
-  // with a share of 1 a deadline.
+  // A known time at which a share of the jobs that reach it is stopped: the rung of a
+  // tuner, or, with a share of 1, a deadline.
   struct At {
     double time = 0;
     double share = 1;
-    bool hard = true;  // nothing can be saved any more
+    // A hard stop leaves no time to save.
+    bool hard = true;
   };
-  double rate = 0;  // of stopping in the next second
-  double hard = 1;  // the share of these without notice
+  double rate = 0;  // the rate per second at which the job is stopped
+  double hard = 1;  // the share of these stops that come without notice
   std::vector<At> at;
 };
 
 struct Problem {
-  double length = 0;   // the work to be done
-  double stall = 0;    // a save stops the job for so long,
-  double persist = 0;  // and is durable so much later
-  double restart = 0;  // after a failure
-  double step = 0;     // of training; 0 if it does not matter
-  // Mean time between failures of one worker that need the checkpoint.
+  double length = 0;   // how much work is to be done
+  double stall = 0;    // how long a save stops the job
+  double persist = 0;  // how long it takes after the stall until the save is durable
+  double restart = 0;  // how long a restart takes after a failure
+  double step = 0;     // how long a training step takes; 0 if it does not matter
+  // The mean time between failures of one worker that need the checkpoint.
   double mtbf = std::numeric_limits<double>::infinity();
   Workers workers{};
   Curve curve{};
   Stops stops{};
 
   Objective objective = Objective::kDelay;
-  double price = 0;  // kPriced: what a save costs besides its stall, in seconds
-  // kExplore: the price of a second, in loss; by default the average progress of one.
+  // For kPriced: what a save costs in addition to its stall, in seconds.
+  double price = 0;
+  // For kExplore: the price of a second, in loss. By default the average progress per
+  // second.
   std::optional<double> second{};
-  std::optional<int64_t> budget{};  // exactly so many saves
-  int64_t positions = 0;  // where a save may stand: so many, or 0 for enough of them
+  // If set, exactly so many saves are made.
+  std::optional<int64_t> budget{};
+  // The number of positions at which a save can be made. 0 means as many as are needed.
+  int64_t positions = 0;
 
-  // The number of workers never changes.
+  // Whether the number of workers never changes.
   bool steady() const;
   double failure_rate(double x) const { return workers.at(x) / mtbf; }
-  // Over the whole length.
+  // The mean failure rate over the whole length.
   double mean_failure_rate() const { return workers.until(length) / length / mtbf; }
 };
 
-// Fails with kInvalid, naming what is negative, NaN, without bound or contradictory.
+// Fails with kInvalid, naming the value, if a value is negative, NaN or infinite, or if
+// values contradict each other.
 Result<void> check(const Problem& problem);
 
-// Where to save, by the work clock, rising. The end of the job is no save.
+// The times of the saves on the work clock, in rising order. The end of the job is not
+// a save.
 struct Schedule {
   std::vector<double> times;
 };

@@ -1,4 +1,4 @@
-// The generator is xoshiro256++ by Blackman and Vigna, seeded through splitmix64.
+// The generator is xoshiro256++ by Blackman and Vigna, seeded by splitmix64.
 #include "holdfast/schedule/random_stream.h"
 
 #include <bit>
@@ -42,7 +42,8 @@ double RandomStream::uniform() {
 
 double RandomStream::exponential() { return -reproducible::log(uniform()); }
 
-// Twelve uniforms have the wrong tails; the polar method needs only log and sqrt.
+// Uses the polar method, which needs only log and sqrt. The sum of twelve uniform
+// numbers would have wrong tails.
 double RandomStream::normal() {
   for (;;) {
     const double x = 2 * uniform() - 1, y = 2 * uniform() - 1;

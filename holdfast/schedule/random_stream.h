@@ -1,5 +1,6 @@
-// Random numbers with a memory: the same seed and stream give the same draws on every
-// machine, and streams of one seed are independent. A value; copying it forks it.
+// Reproducible random numbers: the same seed and stream give the same numbers on every
+// machine, and the streams of one seed are independent. A copy continues with the same
+// numbers as the original.
 #pragma once
 
 #include <array>
@@ -12,11 +13,11 @@ class RandomStream {
   explicit RandomStream(uint64_t seed, uint64_t stream = 0);
 
   uint64_t bits();
-  // In (0, 1): never an end.
+  // A number between 0 and 1, never 0 or 1 itself.
   double uniform();
-  // Of mean 1.
+  // An exponential distribution with mean 1.
   double exponential();
-  // Of mean 0 and deviation 1.
+  // A normal distribution with mean 0 and standard deviation 1.
   double normal();
 
  private:

@@ -12,7 +12,8 @@ double first_gap(const Problem& problem, const Schedule& schedule) {
   return schedule.times.empty() ? problem.length : schedule.times.front();
 }
 
-// The fewest even saves, up to those of `even`, that cost no more than `limit`.
+// The evenly spaced schedule with the fewest saves that costs at most `limit`. It has
+// at most as many saves as `even`.
 Schedule fewest_within(const Grid& grid, const Schedule& even, double limit) {
   const double length = grid.problem().length;
   Schedule best = even;

@@ -1,4 +1,4 @@
-// One answer for people: how often to save, and whether uneven saves are worth while.
+// Recommends to people how often to save, and whether uneven saves are worth it.
 #pragma once
 
 #include "holdfast/schedule/grid.h"
@@ -6,21 +6,22 @@
 namespace holdfast {
 
 struct Recommendation {
-  Schedule schedule;    // what to do
-  double interval = 0;  // of an even schedule; the first gap of an uneven one
+  Schedule schedule;    // the recommended schedule
+  double interval = 0;  // the interval, or the first gap of an uneven schedule
   bool uneven = false;
-  double cost = 0;     // of the schedule,
-  double optimum = 0;  // of the best one,
-  double even = 0;     // of the best even one, all on the grid
-  // What placement is worth here: 1 - optimum / even, exactly.
+  double cost = 0;     // the cost of `schedule` on the grid
+  double optimum = 0;  // the cost of the best schedule on the grid
+  double even = 0;     // the cost of the best evenly spaced schedule on the grid
+  // How much cheaper the best schedule is than the best evenly spaced one.
   double gain() const { return even > 0 ? 1 - optimum / even : 0; }
 };
 
-// The longest constant interval whose cost is at most `slack` above the optimum's, as a
-// share of the whole: of the job's length for the objective delay, of the loss to be taken
-// off for others. Saves that hardly pay wear out disks for nothing. An uneven plan only
-// where it gains more than 5 % over the best even one, or where a budget asks for it.
-// `worth` is that 5 %.
+// Recommends the longest constant interval whose cost is at most `slack` above that of
+// the optimum, because saves that bring hardly anything wear out disks. `slack` is a
+// share of the whole: of the job's length for the objective delay, and of the total
+// fall of the loss for the others. Recommends an uneven schedule only if it costs less
+// than the best evenly spaced one by more than the share `worth`, or if there is a
+// budget.
 inline constexpr double kWorthUneven = 0.05;
 Recommendation recommend(const Grid& grid, double slack = 0.001,
                          double worth = kWorthUneven);

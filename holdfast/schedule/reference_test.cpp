@@ -1,6 +1,6 @@
-// Plans against references of their own: the exact value of an exploring job for any
-// number of failures, the square-root law, and the live decider against a plan that knew
-// the curve beforehand.
+// Tests schedules against independent references: the exact value of an exploring job
+// for any number of failures, the square-root law, and the live scheduler against a
+// schedule that knew the curve in advance.
 #include <algorithm>
 #include <cmath>
 
@@ -15,8 +15,9 @@ namespace {
 
 constexpr double kHour = 3600;
 
-// Memoryless failures and hard stops. From durable i on the way to j: stopped first, what
-// counts is V_i; failed first, it starts again from i; neither, it goes on from j.
+// Failures and hard stops are memoryless. Between the durable save i and the next save
+// j: if the job is stopped first, V_i counts; if it fails first, it starts again from
+// i; otherwise it continues from j.
 class ExactExplore {
  public:
   ExactExplore(const Problem& p, int64_t n) : p_(p), n_(n) {}
@@ -95,8 +96,9 @@ TEST(ReferenceTest, ExploringPlansAreAsGoodAsTheExactOptimumOfAllOrders) {
   }
 }
 
-// With a price for each save the density follows the square root of the fall: neither even
-// gaps nor equal steps of the loss are near, and both are about equally far.
+// With a price for each save, the density of saves follows the square root of the fall.
+// Neither even gaps nor equal steps of the loss are near it, and both are about equally
+// far from it.
 TEST(ReferenceTest, PricedSavesFollowTheSquareRootOfTheFall) {
   Problem p{.length = 3 * kHour, .stall = 5, .mtbf = 2 * kHour};
   p.objective = Objective::kPriced;
@@ -108,7 +110,7 @@ TEST(ReferenceTest, PricedSavesFollowTheSquareRootOfTheFall) {
     const double equal = all.row("equal-progress").cost / best;
     EXPECT_NEAR(even, decay == 3 ? 1.089 : 1.364, 0.02);
     EXPECT_NEAR(equal / even, 1, 0.12);
-    // Gaps of the optimum grow as e^(kx/2): over the middle half by e^(decay/4).
+    // The gaps of the optimum grow as e^(kx/2): over the middle half by e^(decay/4).
     const std::vector<double>& t = all.row("optimal").schedule.times;
     const auto gap_at = [&](double x) {
       const auto after = std::ranges::upper_bound(t, x) - t.begin();
@@ -119,7 +121,8 @@ TEST(ReferenceTest, PricedSavesFollowTheSquareRootOfTheFall) {
   }
 }
 
-// Runs a job under the decider; what its saves cost beside the best plan for the true curve.
+// Runs a job with the scheduler, and returns what its saves cost compared with the best
+// schedule for the true curve.
 double live_over_clairvoyant(const Problem& p, double step, uint64_t seed) {
   SchedulerOptions options{.mtbf = p.mtbf, .slack = 0, .duty = 1};
   options.total_steps = static_cast<int64_t>(p.length / step);

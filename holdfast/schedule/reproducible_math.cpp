@@ -12,7 +12,8 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr double kNaN = std::numeric_limits<double>::quiet_NaN();
-// ln 2 in two parts: the first has so few bits that its products with exponents are exact.
+// ln 2 in two parts. The first part has so few bits that its products with exponents
+// are exact.
 constexpr double kLn2High = 6.93147180369123816490e-01;
 constexpr double kLn2Low = 1.90821492927058770002e-10;
 constexpr double kLn2Inverse = 1.44269504088896338700e+00;
@@ -20,7 +21,7 @@ constexpr double kLn2Inverse = 1.44269504088896338700e+00;
 constexpr int kExpTerms = 16;
 constexpr int kLogTerms = 12;
 
-// 1/1!, 1/2!, ...
+// The coefficients 1/1!, 1/2!, ...
 constexpr std::array<double, kExpTerms> kExp = [] {
   std::array<double, kExpTerms> terms{};
   double factorial = 1;
@@ -31,14 +32,14 @@ constexpr std::array<double, kExpTerms> kExp = [] {
   return terms;
 }();
 
-// 1/3, 1/5, ...
+// The coefficients 1/3, 1/5, ...
 constexpr std::array<double, kLogTerms> kLog = [] {
   std::array<double, kLogTerms> terms{};
   for (int n = 0; n < kLogTerms; ++n) terms[static_cast<size_t>(n)] = 1.0 / (2 * n + 3);
   return terms;
 }();
 
-// Four sums side by side, which the processor adds up at the same time.
+// Computes four sums side by side, because the processor can add them at the same time.
 template <size_t kTerms>
 double polynomial(const std::array<double, kTerms>& terms, double x) {
   static_assert(kTerms % 4 == 0);
@@ -51,7 +52,7 @@ double polynomial(const std::array<double, kTerms>& terms, double x) {
   return (sums[0] + x * sums[1]) + square * (sums[2] + x * sums[3]);
 }
 
-// 2^k for exponents of normal numbers.
+// 2^k for the exponents of normal numbers.
 double power_of_two(int64_t k) {
   return std::bit_cast<double>(static_cast<uint64_t>(k + 1023) << 52);
 }
@@ -117,7 +118,7 @@ double gamma(double x) {
   if (!(x > 0)) return kNaN;
   double product = 1;
   while (x < 20) product *= x++;
-  // Stirling's series: at 20 its first missing term is below 1e-17.
+  // Stirling's series. At 20 its first missing term is below 1e-17.
   const double inverse = 1 / x, square = inverse * inverse;
   const double tail =
       inverse * (1.0 / 12 + square * (-1.0 / 360 +

@@ -1,3 +1,5 @@
+// The scheduler's clocks, and what makes a save due. scheduler_plan.cpp chooses the
+// interval.
 #include "holdfast/schedule/scheduler.h"
 
 #include <algorithm>
@@ -6,22 +8,25 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kFirstSave = 3;  // steps after which buffers and clocks have settled
-constexpr double kTriesAnInterval = 8;  // after a save that was dropped
-constexpr double kLost = 600;  // a save in flight that long, at least, may never come
-constexpr double kLookAgain = 60;  // seconds of work between two looks at the plan,
-constexpr double kLookSoon = 15;   // or until the losses show a curve
+constexpr int64_t kFirstSave =
+    3;  // after so many steps buffers and clocks have settled
+constexpr double kTriesAnInterval = 8;  // tries in an interval after a save was dropped
+// A save that is in flight for at least so many seconds may never become durable.
+constexpr double kLost = 600;
+// Seconds of work between two plans; fewer while the losses do not show a curve yet.
+constexpr double kLookAgain = 60;
+constexpr double kLookSoon = 15;
 
 double seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
 
 Result<void> check_positive(std::string_view name, const std::optional<double>& value) {
   if (!value || (*value > 0 && !std::isnan(*value))) return {};
-  return invalid("{}: {}, want more than 0", name, *value);
+  return invalid("{}: {}; expected more than 0", name, *value);
 }
 
 Result<void> check_rising(std::string_view name, const std::vector<int64_t>& steps) {
   if (std::ranges::adjacent_find(steps, std::greater_equal{}) == steps.end()) return {};
-  return invalid("{}: not in rising order, want each step once", name);
+  return invalid("{}: is not in rising order; expected each step once", name);
 }
 
 Result<void> check(const SchedulerOptions& options) {
@@ -30,24 +35,24 @@ Result<void> check(const SchedulerOptions& options) {
   HOLDFAST_TRY(check_rising("durable_steps", options.durable_steps));
   HOLDFAST_TRY(check_rising("milestones", options.milestones));
   if (options.workers < 1)
-    return invalid("workers: {}, want 1 or more", options.workers);
+    return invalid("workers: {}; expected 1 or more", options.workers);
   if (!(options.slack >= 0 && options.slack <= 1)) {
-    return invalid("slack: {}, want a share of 0 to 1", options.slack);
+    return invalid("slack: {}; expected a share of 0 to 1", options.slack);
   }
   if (!(options.duty > 0 && options.duty <= 1)) {
-    return invalid("duty: {}, want a share of 0 to 1", options.duty);
+    return invalid("duty: {}; expected a share of 0 to 1", options.duty);
   }
   if (!(options.bytes_a_day > 0)) {
-    return invalid("bytes_a_day: {}, want more than 0", options.bytes_a_day);
+    return invalid("bytes_a_day: {}; expected more than 0", options.bytes_a_day);
   }
   if (!(options.stop_rate >= 0) || !std::isfinite(options.stop_rate)) {
-    return invalid("stop_rate: {}, want 0 or more", options.stop_rate);
+    return invalid("stop_rate: {}; expected 0 or more", options.stop_rate);
   }
   if (!(options.hard >= 0 && options.hard <= 1)) {
-    return invalid("hard: {}, want a share of 0 to 1", options.hard);
+    return invalid("hard: {}; expected a share of 0 to 1", options.hard);
   }
   if (options.total_steps && *options.total_steps < 1) {
-    return invalid("total_steps: {}, want 1 or more", *options.total_steps);
+    return invalid("total_steps: {}; expected 1 or more", *options.total_steps);
   }
   return {};
 }
@@ -55,15 +60,17 @@ Result<void> check(const SchedulerOptions& options) {
 Result<void> check_together(const SchedulerOptions& options) {
   const bool policy = std::holds_alternative<Policy>(options.every);
   if (!policy && (options.objective || options.budget)) {
-    return invalid("every \"{}\": objective and budget go with auto",
+    return invalid("every \"{}\": does not support objective and budget; expected auto",
                    to_string(options.every));
   }
   if (options.budget && (*options.budget < 1 || !options.total_steps)) {
-    return invalid("budget: {} saves, want 1 or more and total_steps", *options.budget);
+    return invalid("budget: {} saves; expected 1 or more, and total_steps",
+                   *options.budget);
   }
   const bool is_auto = policy && std::get<Policy>(options.every) == Policy::kAuto;
   if (options.budget && !is_auto) {
-    return invalid("every \"{}\": a budget goes with auto", to_string(options.every));
+    return invalid("every \"{}\": does not support a budget; expected auto",
+                   to_string(options.every));
   }
   return {};
 }
@@ -87,7 +94,8 @@ Scheduler::Scheduler(SchedulerOptions options)
     : options_(std::move(options)), failures_(prior_of(options_)) {}
 
 void Scheduler::start(int64_t step, Instant now, bool resumed, const Learned& learned) {
-  if (!running_) started_ = now;  // a deadline runs through restarts
+  // The deadline does not move when the job restarts.
+  if (!running_) started_ = now;
   running_ = true;
   first_step_ = step;
   last_step_ = step - 1;
@@ -120,7 +128,8 @@ bool Scheduler::step(int64_t step, Instant now) {
   return save;
 }
 
-// A step that takes no time, or a clock that runs back, is no exposure.
+// Advances the work clock. A step that takes no time, or a clock that runs back, adds
+// nothing.
 void Scheduler::tick(int64_t step, Instant now) {
   const double took = seconds(now - last_ - pending_stall_);
   pending_stall_ = {};
@@ -140,7 +149,7 @@ void Scheduler::tick(int64_t step, Instant now) {
 double Scheduler::since(Instant now) const { return seconds(now - started_); }
 
 bool Scheduler::due(int64_t step, Instant now) {
-  if (due_by_must(step, now)) return true;
+  if (due_by_obligation(step, now)) return true;
   return due_by_cadence(step, now);
 }
 
@@ -163,7 +172,8 @@ bool Scheduler::due_by_cadence(int64_t step, Instant now) {
     return true;
   }
   if (work_ < not_before_) return false;
-  // One in flight at a time, unless that one is so late that it may never come.
+  // Only one save is in flight at a time, unless that one is so late that it may never
+  // become durable.
   const double lost = std::max({kLost, 4 * interval_, 4 * persist()});
   if (work_ < next_ || (in_flight_ && work_ < anchor_ + lost)) return false;
   reason_ = fmt::format("step {}: {:.1f} s of work since the last save; {}", step,
@@ -171,8 +181,9 @@ bool Scheduler::due_by_cadence(int64_t step, Instant now) {
   return true;
 }
 
-// Saves that have to be durable in time, whatever the interval.
-bool Scheduler::due_by_must(int64_t step, Instant now) {
+// Whether a save is due that has to be durable in time, whatever the interval is: a
+// durable step or the deadline.
+bool Scheduler::due_by_obligation(int64_t step, Instant now) {
   const double lead = options_.durable_steps_hard ? stall() + persist() : 0;
   const double one = steps_.step();
   while (next_must_ < options_.durable_steps.size() &&
@@ -210,7 +221,8 @@ void Scheduler::saved_elsewhere(int64_t) {
 }
 
 void Scheduler::loss(int64_t step, double loss) {
-  if (step <= highest_loss_step_) return;  // replayed after a restart
+  // A step that is repeated after a restart counts only once.
+  if (step <= highest_loss_step_) return;
   highest_loss_step_ = step;
   losses_.add(work_, loss);
 }

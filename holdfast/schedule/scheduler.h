@@ -1,7 +1,8 @@
 // Decides, step by step, when a running job saves.
 //
-// The caller tells it what happens; it measures what saves cost, how often the checkpoint
-// is needed and how the loss falls, and answers one question after every step: save now?
+// The caller reports what happens. The scheduler measures what saves cost, how often
+// the checkpoint is needed and how the loss falls. After every step it answers one
+// question: save now?
 //
 //   Scheduler scheduler = HOLDFAST_TRY(Scheduler::create({.every = cadence}));
 //   scheduler.start(first_step, env.now());
@@ -9,18 +10,21 @@
 //     if (scheduler.step(step, env.now())) {       // < 2 us when nothing is due
 //       log(scheduler.reason());                   // one line
 //       ... save; then:
-//       scheduler.captured(step, stall);           // training went on
+//       scheduler.captured(step, stall);           // training continues
 //       scheduler.durable(step, persist, bytes);   // later; or dropped(step)
 //     }
-//     scheduler.loss(step, value);                 // every k-th step, where there is one
+//     scheduler.loss(step, value);                 // every k-th step, if there is a
+//     loss
 //
-// One process decides for all (rank 0), and sends the answer: clocks and losses of others
-// differ. "N steps" saves after steps N-1, 2N-1, ... whatever else was saved; a time runs
-// from the start of the last save. Policies measure work, not wall time: the next save
-// stands one interval after the last one, and only this next one is ever fixed.
+// One process (rank 0) decides for all and sends the answer to the others, because
+// clocks and losses differ between ranks. "N steps" saves after the steps N-1, 2N-1,
+// ... whatever else was saved. A time is counted from the start of the last save.
+// Policies count work and not wall time. They fix only the next save, which is one
+// interval after the last one.
 //
-// Pure: knows no clock, file or thread. Not thread safe. Bad values (a loss that is no
-// number, a time that runs back) are left out, never fatal.
+// The scheduler uses no clock, file or thread. It is not thread safe. Bad values (a
+// loss that is not a number, a time that runs back) are ignored and never cause a
+// failure.
 #pragma once
 
 #include <cstdint>
@@ -37,37 +41,39 @@ namespace holdfast {
 
 struct SchedulerOptions {
   Cadence every = Policy::kAuto;
-  // By default explore if something may stop the job (a deadline, a stop rate, steps that
-  // must be durable), else delay.
+  // What the schedule minimizes. By default kExplore if the job may be stopped (there
+  // is a deadline, a stop rate or a durable step), otherwise kDelay.
   std::optional<Objective> objective{};
-  // Seconds between failures of the whole job with `workers`; without it a prior. Either
-  // gives way to what is seen.
+  // Seconds between failures of the whole job with `workers` workers. If it is not set,
+  // a prior is used. Both are corrected by what is observed.
   std::optional<double> mtbf{};
   int64_t workers = 1;
   std::optional<int64_t> total_steps{};
-  // So many saves in all until total_steps.
+  // If set, so many saves are made until total_steps.
   std::optional<int64_t> budget{};
-  // The interval is the longest that costs this share of wall time more than the best.
+  // The interval is the longest that costs at most this share of wall time more than
+  // the best one.
   double slack = 0.001;
-  // Limits of auto: the share of time in which a save may be under way, and what may be
-  // written a day, as durable() counts bytes.
+  // Limits for auto: the share of the time in which a save may be in flight, and how
+  // many bytes may be written a day. Bytes are counted as durable() reports them.
   double duty = 0.5;
   double bytes_a_day = 4e12;
 
-  // What may stop the job: a rate per second, the share of such stops without notice,
-  // seconds after start() at which it ends for good.
+  // What may stop the job: a rate per second, the share of these stops that come
+  // without notice, and the number of seconds after start() at which the job ends.
   double stop_rate = 0;
   double hard = 1;
   std::optional<double> deadline{};
-  // These steps are durable before the next one begins (a tuner decides then); if there is
-  // notice, they are saved when reached.
+  // These steps must be durable before the next step begins, because a tuner decides
+  // then. If stops come with notice (durable_steps_hard is false), these steps are
+  // saved when they are reached.
   std::vector<int64_t> durable_steps{};
   bool durable_steps_hard = true;
-  // The learning rate drops after these.
+  // The learning rate drops after these steps.
   std::vector<int64_t> milestones{};
 };
 
-// What outlives a process, for start() of the next.
+// What is known after a process has ended, for start() of the next process.
 struct Learned {
   double failures = 0;
   double worker_seconds = 0;
@@ -76,48 +82,53 @@ struct Learned {
 
 class Scheduler {
  public:
-  // Fails with kInvalid on negative rates, NaN, and options that contradict each other.
+  // Fails with kInvalid for negative rates, NaN, and options that contradict each
+  // other.
   static Result<Scheduler> create(SchedulerOptions options);
 
-  // `step` is the next to be run. `resumed`: the state before it is durable. Again after
-  // each restart in the same process.
+  // Starts the clocks. `step` is the next step to be run. `resumed` says that the state
+  // before it is durable. Call it again after each restart in the same process.
   void start(int64_t step, Instant now, bool resumed = false,
              const Learned& learned = {});
 
-  // The step is done. True if its state is to be saved now.
+  // Reports that the step is done. Returns true if its state must be saved now.
   bool step(int64_t step, Instant now);
-  // Why the last step() said yes: one line for the log.
+  // Why the last call of step() returned true: one line for the log.
   const std::string& reason() const { return reason_; }
-  // The interval, what it follows from and what was measured: one line.
+  // The interval, why it was chosen, and what was measured: one line.
   std::string explain() const;
 
   void loss(int64_t step, double loss);
   void captured(int64_t step, Duration stall);
   void durable(int64_t step, Duration persist, int64_t bytes = 0);
-  // It was skipped or failed. Tried again after an eighth of the interval.
+  // Reports that a save was skipped or has failed. It is tried again after an eighth of
+  // the interval.
   void dropped(int64_t step);
-  // A save that it did not ask for begins; captured(), durable() or dropped() follow.
+  // Reports that a save begins which the scheduler did not ask for. captured(),
+  // durable() or dropped() follow.
   void saved_elsewhere(int64_t step);
-  // Mended from memory or with notice enough to save is no failure to the disk.
+  // Reports a failure. `needed_checkpoint` is false if the state was repaired from
+  // memory, or if there was notice enough to save: such failures do not count.
   void failed(bool needed_checkpoint = true);
   void set_workers(int64_t workers);
 
-  // Work between two saves, in seconds; infinity for "N steps".
+  // The work between two saves in seconds. Infinity for "N steps".
   double interval() const { return interval_; }
   Learned learned() const;
 
  private:
   explicit Scheduler(SchedulerOptions options);
 
-  // scheduler.cpp: clocks and triggers.
+  // scheduler.cpp: clocks, and what makes a save due.
   void tick(int64_t step, Instant now);
   bool due(int64_t step, Instant now);
   bool due_by_cadence(int64_t step, Instant now);
-  bool due_by_must(int64_t step, Instant now);
+  bool due_by_obligation(int64_t step, Instant now);
   void begin_save(int64_t step, Instant now);
-  double since(Instant now) const;  // seconds since start()
+  // The seconds since start().
+  double since(Instant now) const;
 
-  // scheduler_plan.cpp: the interval.
+  // scheduler_plan.cpp: chooses the interval.
   void replan();
   struct Choice {
     double interval;
@@ -128,7 +139,7 @@ class Scheduler {
   Choice choose_delay(std::string_view why, double stops);
   std::optional<Choice> choose_by_curve(Objective objective);
   Choice choose_coci();
-  Choice limited(Choice choice) const;
+  Choice limit_interval(Choice choice) const;
   Problem problem(const FittedCurve& fit, Objective objective) const;
   double remaining_work() const;
   double stall() const;
@@ -142,26 +153,28 @@ class Scheduler {
   FailureRate failures_;
   LossFit losses_;
   std::optional<FittedCurve> fit_;
-  Learned before_;  // what an earlier process measured
+  // What earlier processes have measured.
+  Learned before_;
 
   Instant started_{}, last_{};
   Duration pending_stall_{};
   double work_ = 0;           // the work clock
-  double anchor_ = 0;         // of the last save
-  double anchor_before_ = 0;  // of the one before
-  double not_before_ = 0;     // after one was dropped
+  double anchor_ = 0;         // the work clock at the last save
+  double anchor_before_ = 0;  // the work clock at the save before the last
+  double not_before_ = 0;  // after a dropped save, the earliest work clock for a save
   Instant anchor_time_{};
-  double next_ = 0;        // save when the work clock gets here
-  double plan_again_ = 0;  // or at the latest look at the plan then
+  double next_ = 0;        // the work clock at which the next save is due
+  double plan_again_ = 0;  // the work clock at which the interval is chosen again
   double interval_ = 0;
-  double planned_stall_ = 0, planned_persist_ = 0;  // what the plan was made with
+  // Stall and persist time for which the interval was chosen.
+  double planned_stall_ = 0, planned_persist_ = 0;
   int64_t first_step_ = 0, last_step_ = -1, highest_loss_step_ = -1;
   size_t next_must_ = 0, next_milestone_ = 0;
   int64_t saves_ = 0, bytes_ = 0;
   bool running_ = false;
   bool has_durable_ = false, in_flight_ = false, deadline_met_ = false;
-  bool uneven_ = false;  // the last plan by the curve was
-  bool stale_ = true;    // something was learned: plan at the next step
+  bool uneven_ = false;  // whether the last schedule from the curve was uneven
+  bool stale_ = true;    // new facts are known: choose the interval at the next step
   std::string why_, reason_;
 };
 

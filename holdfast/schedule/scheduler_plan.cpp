@@ -1,4 +1,4 @@
-// How the scheduler finds its interval.
+// The part of the scheduler that chooses the interval.
 #include <algorithm>
 #include <cmath>
 
@@ -12,14 +12,18 @@
 namespace holdfast {
 namespace {
 
-// What a save costs until one was measured: a guess that the first save replaces.
+// What a save is assumed to cost until one was measured. The first save replaces this
+// guess.
 constexpr double kGuessedStall = 1, kGuessedPersist = 10;
-constexpr double kHysteresis = 0.1;  // costs less than 0.5 %
-// An even interval for what is left, chosen again and again, would always come too late.
+// The interval is kept if the new one differs by less than this share. This costs less
+// than 0.5 %.
+constexpr double kHysteresis = 0.1;
+// Once a schedule is uneven, it stays uneven for a smaller gain. An even interval that
+// is chosen again and again for the rest of the job would always save too late.
 constexpr double kKeepUneven = 0.005;
-constexpr double kFarFromYoung = 4;  // coci's interval stays within this factor of it
+constexpr double kFarFromYoung = 4;  // COCI's interval is within this factor of Young's
 constexpr double kFewestPositions = 256, kMostPositions = 4096;
-constexpr double kFarthest = 100;  // intervals that a plan looks ahead
+constexpr double kFarthest = 100;  // how many intervals a schedule looks ahead
 constexpr double kDay = 86400;
 
 std::string duration_text(double seconds) {
@@ -31,7 +35,8 @@ std::string duration_text(double seconds) {
   return fmt::format("{:.1f} d", seconds / kDay);
 }
 
-// The longest interval whose overhead stall/t + t/(2 mtbf) is `slack` above the least.
+// The longest interval whose overhead stall/t + t/(2 mtbf) is at most `slack` above the
+// least.
 double longest_within(double stall, double mtbf, double slack) {
   const double bound = std::sqrt(2 * stall / mtbf) + slack;
   return mtbf * (bound + std::sqrt(bound * bound - 2 * stall / mtbf));
@@ -79,7 +84,7 @@ void Scheduler::replan() {
   fit_ = losses_.fit();
   planned_stall_ = stall();
   planned_persist_ = persist();
-  Choice choice = limited(choose());
+  Choice choice = limit_interval(choose());
   const bool keeps = interval_ > 0 &&
                      std::fabs(choice.interval - interval_) <= kHysteresis * interval_;
   if (!keeps) interval_ = choice.interval;
@@ -99,8 +104,9 @@ Scheduler::Choice Scheduler::choose() {
   return choose_auto();
 }
 
-// What the disk can take; a save in flight is never overtaken.
-Scheduler::Choice Scheduler::limited(Choice choice) const {
+// Makes the interval longer if the disk cannot keep up. A save must never begin before
+// the previous one is durable.
+Scheduler::Choice Scheduler::limit_interval(Choice choice) const {
   const bool is_auto = std::get<Policy>(options_.every) == Policy::kAuto;
   const double duty = is_auto ? persist() / options_.duty : persist();
   const double daily =
@@ -108,7 +114,8 @@ Scheduler::Choice Scheduler::limited(Choice choice) const {
   const double least = std::max(duty, daily);
   if (choice.interval >= least) return choice;
   choice.interval = least;
-  choice.why += duty >= daily ? ", as short as saving takes" : ", as bytes a day allow";
+  choice.why += duty >= daily ? ", as short as the time of a save allows"
+                              : ", as short as bytes_a_day allows";
   return choice;
 }
 
@@ -124,11 +131,12 @@ Scheduler::Choice Scheduler::choose_auto() {
   if (fit_) {
     if (auto choice = choose_by_curve(aim)) return *std::move(choice);
   }
-  // Until a curve is known every second counts alike, and a hard stop is a failure.
+  // Until a curve is known, every second has the same value, and a hard stop counts as
+  // a failure.
   const double stops =
       aim == Objective::kExplore ? options_.stop_rate * options_.hard : 0;
   return choose_delay(
-      fmt::format("auto: delay, for {} knows no falling curve yet", name_of(aim)),
+      fmt::format("auto: delay, because {} has no falling curve yet", name_of(aim)),
       stops);
 }
 
@@ -138,8 +146,9 @@ Scheduler::Choice Scheduler::choose_delay(std::string_view why, double stops) {
   const double longest =
       std::min(longest_within(stall(), danger, options_.slack), danger);
   return {std::max(best, longest),
-          fmt::format("{}, the longest within {:g} % of wall time of the best {}", why,
-                      options_.slack * 100, duration_text(best))};
+          fmt::format("{}, the longest that costs at most {:g} % of wall time more "
+                      "than the best {}",
+                      why, options_.slack * 100, duration_text(best))};
 }
 
 Problem Scheduler::problem(const FittedCurve& fit, Objective aim) const {
@@ -148,7 +157,8 @@ Problem Scheduler::problem(const FittedCurve& fit, Objective aim) const {
   p.mtbf = mtbf();
   p.objective = aim;
   p.curve = fit.curve.from(anchor_);
-  // The price of a second is the whole run's: it must not fall as the end comes near.
+  // The price of a second is that of the whole run, so that it does not fall near the
+  // end.
   const double end = anchor_ + p.length;
   p.second = std::max(losses_.first_loss() - fit.curve.loss(end), 0.0) / end;
   p.stops.rate = options_.stop_rate;
@@ -162,7 +172,8 @@ Problem Scheduler::problem(const FittedCurve& fit, Objective aim) const {
   const double danger = 1 / p.mtbf + p.stops.rate * p.stops.hard;
   const double usual = young(p.stall, 1 / danger);
   if (!p.budget && p.length > kFarthest * usual) {
-    p.length = kFarthest * usual;  // beyond, a second counts as at the end
+    // After that, a second has the same value as at the end.
+    p.length = kFarthest * usual;
     std::erase_if(p.stops.at, [&](const auto& stop) { return stop.time > p.length; });
   }
   const double intervals = p.length / usual;
@@ -181,18 +192,20 @@ std::optional<Scheduler::Choice> Scheduler::choose_by_curve(Objective aim) {
     return Choice{best.interval, "auto: no further save pays"};
   }
   const std::string how =
-      best.uneven ? fmt::format("{:.0f} % better than evenly", 100 * best.gain())
-                  : "evenly";
+      best.uneven ? fmt::format("{:.0f} % better than even saves", 100 * best.gain())
+                  : "even saves";
   return Choice{best.interval, fmt::format("auto: {} on a {} curve, {}", name_of(aim),
                                            fit_->family, how)};
 }
 
 Scheduler::Choice Scheduler::choose_coci() {
   const double usual = young(stall(), mtbf());
-  if (!fit_) return {usual, "coci: young's, for there is no falling curve yet"};
+  if (!fit_)
+    return {usual, "coci: Young's interval, because there is no falling curve yet"};
   const double length = remaining_work();
   const CociFit fit = coci_fit(fit_->curve.from(anchor_), length);
-  if (!(fit.theta1 < 0)) return {usual, "coci: young's, for the loss does not fall"};
+  if (!(fit.theta1 < 0))
+    return {usual, "coci: Young's interval, because the loss does not fall"};
   const double step = coci_loss_step(fit.theta1, 60 / mtbf(), stall() / 60);
   const double rest = reproducible::exp(fit.theta2) - step;
   const double interval = rest > 0

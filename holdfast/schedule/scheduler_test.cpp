@@ -1,4 +1,4 @@
-// The live decider and what it learns from.
+// Tests the live scheduler and what it learns from.
 #include "holdfast/schedule/scheduler.h"
 
 #include <cmath>
@@ -105,7 +105,7 @@ TEST(SchedulerTest, YoungsPolicyKeepsYoungsInterval) {
   }
 }
 
-// 5 ms of stall and an MTBF of 8 h would ask for a save every 17 s.
+// A stall of 5 ms and an MTBF of 8 h would give a save every 17 s.
 TEST(SchedulerTest, AutoTakesTheLongestIntervalThatIsAsGood) {
   Job run({.mtbf = 8 * 3600.0});
   run.stall = 0.005;
@@ -128,7 +128,7 @@ TEST(SchedulerTest, BytesADayAndTheDiskLengthenTheInterval) {
   slow.persist = 90;
   slow.steps(3000);
   EXPECT_NEAR(slow.scheduler.interval(), 180, 18);
-  EXPECT_NE(slow.scheduler.explain().find("as short as saving takes"),
+  EXPECT_NE(slow.scheduler.explain().find("as short as the time of a save allows"),
             std::string::npos);
 }
 
@@ -287,14 +287,15 @@ TEST(SchedulerTest, ContradictionsAreRefused) {
   const auto message = [](SchedulerOptions o) {
     return message_of(Scheduler::create(o));
   };
-  EXPECT_EQ(message({.mtbf = -1.0}), "mtbf: -1, want more than 0");
-  EXPECT_EQ(message({.mtbf = NAN}), "mtbf: nan, want more than 0");
-  EXPECT_EQ(message({.workers = 0}), "workers: 0, want 1 or more");
+  EXPECT_EQ(message({.mtbf = -1.0}), "mtbf: -1; expected more than 0");
+  EXPECT_EQ(message({.mtbf = NAN}), "mtbf: nan; expected more than 0");
+  EXPECT_EQ(message({.workers = 0}), "workers: 0; expected 1 or more");
   EXPECT_EQ(message({.every = EverySteps{5}, .objective = Objective::kDelay}),
-            "every \"5 steps\": objective and budget go with auto");
-  EXPECT_EQ(message({.budget = 5}), "budget: 5 saves, want 1 or more and total_steps");
-  EXPECT_EQ(message({.slack = 2}), "slack: 2, want a share of 0 to 1");
-  EXPECT_EQ(message({.stop_rate = -1}), "stop_rate: -1, want 0 or more");
+            "every \"5 steps\": does not support objective and budget; expected auto");
+  EXPECT_EQ(message({.budget = 5}),
+            "budget: 5 saves; expected 1 or more, and total_steps");
+  EXPECT_EQ(message({.slack = 2}), "slack: 2; expected a share of 0 to 1");
+  EXPECT_EQ(message({.stop_rate = -1}), "stop_rate: -1; expected 0 or more");
 }
 
 TEST(EstimatesTest, TheFirstSaveDoesNotCount) {

@@ -1,3 +1,4 @@
+// Simulates runs of a job under several schedules and summarises them.
 #include "holdfast/schedule/simulate.h"
 
 #include <algorithm>
@@ -22,7 +23,7 @@ struct Outcome {
   double& at(Metric metric) { return metrics[static_cast<size_t>(metric)]; }
 };
 
-// One run of one plan.
+// One run with one schedule.
 class Run {
  public:
   Run(const Problem& problem, const Timeline& timeline, FailureTimes& failures,
@@ -81,7 +82,7 @@ class Run {
   void finish(double rest) {
     if (stop_ < wall_ + rest) stop_here();
     account(timeline_.at(base_, rest));
-    if (std::isfinite(stop_)) stopped(problem_.length, problem_.length);
+    if (std::isfinite(stop_)) record_stop(problem_.length, problem_.length);
     if (problem_.workers.phases.empty()) {
       out_.at(Metric::kWorkerSeconds) = out_.at(Metric::kTime);
     }
@@ -106,16 +107,17 @@ class Run {
     const double lost = timeline_.loss_of_stalls(base_, moment);
     const size_t durable = timeline_.durable(base_, moment, time);
     out_.at(Metric::kProgressUntilStop) = out_.at(Metric::kProgress) + lost;
-    stopped(moment.x, timeline_.work(durable));
+    record_stop(moment.x, timeline_.work(durable));
   }
 
   void stop_down() {
     out_.at(Metric::kProgressUntilStop) = out_.at(Metric::kProgress);
-    stopped(timeline_.work(base_), timeline_.work(base_));
+    record_stop(timeline_.work(base_), timeline_.work(base_));
   }
 
-  // Against a job that had worked all the time.
-  void stopped(double in_hand, double durable) {
+  // Records what is missing at a stop, compared with a job that has worked all the
+  // time.
+  void record_stop(double in_hand, double durable) {
     if (std::isinf(stop_)) return;
     if (in_hand == problem_.length) {
       out_.at(Metric::kProgressUntilStop) = out_.at(Metric::kProgress);
@@ -129,12 +131,14 @@ class Run {
   const Problem& problem_;
   const Timeline& timeline_;
   FailureTimes& failures_;
-  // Of a save, in loss.
+  // The price of a save, in loss.
   const double price_ = (problem_.stall + problem_.price) *
                         problem_.curve.drop(0, problem_.length) / problem_.length;
   double stop_;
   double wall_ = 0;
-  double failure_ = 0;  // by wall time: just that moment, or the sum may fall before it
+  // The wall time of the last failure. It is kept because a sum of times could be
+  // rounded to a moment before it.
+  double failure_ = 0;
   size_t base_ = 0;
   Outcome out_;
 };
@@ -169,18 +173,20 @@ void summarise_all(std::vector<Columns>& columns, std::vector<Simulated>& out) {
 }
 
 Result<void> check_trace(const FailureModel& model) {
-  if (model.trace.empty()) return invalid("trace: no failures in it");
+  if (model.trace.empty())
+    return invalid("trace: has no failures; expected at least one");
   double before = 0;
   for (const double time : model.trace) {
     if (!(time > before) || !std::isfinite(time)) {
-      return invalid("trace: a failure at {} s after {} s, want rising times", time,
+      return invalid("trace: a failure at {} s after {} s; expected rising times", time,
                      before);
     }
     before = time;
   }
   if (model.trace_length != 0 && !(model.trace_length >= before)) {
-    return invalid("trace: {} s long with a failure at {} s", model.trace_length,
-                   before);
+    return invalid(
+        "trace: is {} s long; expected at least {} s, the time of its last failure",
+        model.trace_length, before);
   }
   return {};
 }
@@ -188,34 +194,37 @@ Result<void> check_trace(const FailureModel& model) {
 Result<void> check_model(const Problem& problem, const SimulateOptions& options) {
   const FailureModel& model = options.failures;
   if (options.runs < 1 || options.runs > kMostRuns) {
-    return invalid("runs: {}, want 1 to {}", options.runs, kMostRuns);
+    return invalid("runs: {}; expected 1 to {}", options.runs, kMostRuns);
   }
   if (options.stop_at && !(*options.stop_at > 0)) {
-    return invalid("stop: at {} s, want more than 0", *options.stop_at);
+    return invalid("stop: at {} s; expected more than 0", *options.stop_at);
   }
   if (model.kind == FailureModel::Kind::kTrace) return check_trace(model);
   if (model.kind == FailureModel::Kind::kEvery && !(model.period > 0)) {
-    return invalid("failures: one every {} s, want more than 0", model.period);
+    return invalid("failures: one every {} s; expected more than 0", model.period);
   }
   if (model.kind == FailureModel::Kind::kOnce &&
       !(model.share > 0 && model.share <= 1)) {
-    return invalid("failures: in the first {} of the run, want a share", model.share);
+    return invalid("failures: in the first {} of the run; expected a share of 0 to 1",
+                   model.share);
   }
   if (model.kind != FailureModel::Kind::kWeibull) return {};
   if (!(model.shape >= 0.1 && model.shape <= 20)) {
-    return invalid("weibull: shape {}, want 0.1 to 20", model.shape);
+    return invalid("weibull: shape {}; expected 0.1 to 20", model.shape);
   }
   if (!(model.age >= 0) || !std::isfinite(model.age)) {
-    return invalid("weibull: age {} s, want 0 or more", model.age);
+    return invalid("weibull: age {} s; expected 0 or more", model.age);
   }
   if (problem.workers.phases.size() > 1) {
-    return invalid("weibull: {} phases of workers, want a constant number",
+    return invalid("weibull: {} phases of workers; expected a constant number",
                    problem.workers.phases.size());
   }
-  if (!std::isfinite(problem.mtbf)) return invalid("weibull: no mtbf, want one");
+  if (!std::isfinite(problem.mtbf))
+    return invalid("weibull: has no mtbf; expected one");
   return {};
 }
 
+// The wall time at which this run is stopped.
 double draw_stop(const Problem& problem, const SimulateOptions& options, int64_t run) {
   if (options.stop_at) return *options.stop_at;
   if (problem.stops.rate <= 0) return INFINITY;
@@ -250,7 +259,7 @@ Result<std::vector<Simulated>> simulate(const Problem& problem,
                                         const SimulateOptions& options) {
   HOLDFAST_TRY(check(problem));
   HOLDFAST_TRY(check_model(problem, options));
-  if (contestants.empty()) return invalid("simulate: no plans, want one at least");
+  if (contestants.empty()) return invalid("simulate: no plans; expected at least one");
   FailureModel model = options.failures;
   if (model.kind == FailureModel::Kind::kTrace && model.trace_length == 0) {
     model.trace_length = model.trace.back();

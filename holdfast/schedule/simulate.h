@@ -1,9 +1,10 @@
-// Runs a job many times on paper, with failures, under several plans at once.
+// Simulates a job many times, with failures, under several schedules.
 //
-// Every plan meets the same failures: run r of all of them draws from stream r of the
-// seed. A failure can strike during work and stalls, not during a restart; the job goes on
-// from the last durable save, with nothing in flight; a save waits until the previous one
-// is durable. Same seed, same bits on any machine.
+// Every schedule meets the same failures: run r of all schedules uses stream r of the
+// seed. A failure can happen during work and stalls, but not during a restart. After a
+// failure the job continues from the last durable save, with nothing in flight. A save
+// waits until the previous one is durable. The same seed gives the same bits on any
+// machine.
 #pragma once
 
 #include <array>
@@ -19,20 +20,24 @@ namespace holdfast {
 
 struct FailureModel {
   enum class Kind {
-    kExponential,  // the problem's rate, by the workers at work
-    kWeibull,  // each worker renews after a failure; `shape` < 1: the young fail more
-    kTrace,    // at these wall times; run 0 from the start, others from anywhere in it
-    kEvery,    // one every `period`; runs begin at all its phases in turn
-    kOnce,     // one in the first `share` of the work, evenly over the runs
+    kExponential,  // at the problem's rate, in proportion to the workers
+    kWeibull,      // each worker is renewed by a failure; shape < 1: new ones fail more
+    kTrace,  // at given wall times; runs after the first begin anywhere in the trace
+    kEvery,  // one every `period` of work; runs begin at different phases of it
+    kOnce,   // one in the first `share` of the work, evenly over the runs
     kNever,
   };
   Kind kind = Kind::kExponential;
   double shape = 0.7;
-  double age = 0;  // kWeibull: of every worker at the start, in seconds
+  // For kWeibull: the age of every worker at the start, in seconds.
+  double age = 0;
   std::vector<double> trace{};
-  double trace_length = 0;  // 0: up to its last failure
+  // 0 means that the trace ends with its last failure.
+  double trace_length = 0;
   double period = 0;
-  std::optional<double> phase{};  // kEvery: this share of the period, in every run
+  // For kEvery: a fixed share of the period at which the first failure happens, in
+  // every run.
+  std::optional<double> phase{};
   double share = 1;
 };
 
@@ -40,23 +45,25 @@ struct SimulateOptions {
   int64_t runs = 10000;
   uint64_t seed = 1;
   FailureModel failures{};
-  // Stop every run at this wall time; without it by the problem's rate of stops, if any.
+  // If set, every run is stopped at this wall time. Otherwise runs are stopped at the
+  // problem's rate of stops, if it has one.
   std::optional<double> stop_at{};
 };
 
+// A schedule that takes part in a simulation.
 struct Contestant {
   std::string name;
   Schedule schedule;
 };
 
 enum class Metric {
-  kTime,           // wall time beyond the work: stalls, work done again, restarts
-  kWorkerSeconds,  // the same, of all workers
-  kProgress,       // loss not taken off: COCI's P_s + P_r
-  kPriced,         // the same of rollbacks, and what saves cost as kPriced has it
+  kTime,           // wall time beyond the work: stalls, repeated work and restarts
+  kWorkerSeconds,  // the same in worker-seconds
+  kProgress,  // progress of the loss that stalls and rollbacks cost: COCI's P_s + P_r
+  kPriced,    // progress that rollbacks cost, and the price of saves (kPriced)
   kProgressUntilStop,
-  kInHand,   // at a stop: loss missing from the state in memory,
-  kDurable,  // and from the newest durable one
+  kInHand,   // at a stop: the progress that is missing from the state in memory
+  kDurable,  // at a stop: the progress that is missing from the newest durable state
 };
 inline constexpr size_t kMetrics = 7;
 std::string_view name_of(Metric metric);
@@ -69,12 +76,15 @@ struct Summary {
 struct Simulated {
   std::string name;
   int64_t planned_saves = 0;
-  double saves = 0, failures = 0;  // a run, in the mean
-  // What kTime is made of, in seconds a run; restarts are the rest.
+  // The mean number of saves and failures of a run.
+  double saves = 0, failures = 0;
+  // The mean seconds of a run that are stalls and repeated work. The rest of kTime is
+  // restarts.
   double stalled = 0, redone = 0;
-  int64_t unfinished = 0;  // runs given up after 10,000 failures
+  // How many runs were given up after 10,000 failures.
+  int64_t unfinished = 0;
   std::array<Summary, kMetrics> metrics{};
-  // Of the differences to the first contestant, run by run.
+  // Summaries of the differences to the first schedule, taken run by run.
   std::array<Summary, kMetrics> against_first{};
 
   const Summary& at(Metric metric) const {
@@ -85,13 +95,13 @@ struct Simulated {
   }
 };
 
-// Fails with kInvalid on a bad problem, model or number of runs.
+// Fails with kInvalid if the problem, the failure model or the number of runs is bad.
 Result<std::vector<Simulated>> simulate(const Problem& problem,
                                         std::span<const Contestant> contestants,
                                         const SimulateOptions& options);
 
-// The expected wall time for exponential failures, exactly; nothing if saves take time to
-// persist or workers change.
+// The exact expected wall time for exponential failures. Returns nullopt if saves take
+// time to persist, or if the number of workers changes.
 std::optional<double> expected_time(const Problem& problem, const Schedule& schedule);
 
 }  // namespace holdfast

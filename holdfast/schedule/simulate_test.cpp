@@ -1,5 +1,5 @@
-// The simulator against a plain one that walks second by second of its events, closed
-// forms, and what follows from it: allocation and tiers.
+// Tests the simulator against a simple one that goes from event to event and against
+// closed forms; and tests allocation and tiers.
 #include "holdfast/schedule/simulate.h"
 
 #include <bit>
@@ -32,7 +32,8 @@ struct Plain {
   double time = 0, progress = 0, saves = 0, redone = 0, restarts = 0;
 };
 
-// One event after the other: work to the next save, wait, stall; failures by wall time.
+// Goes from one event to the next: work until the next save, wait, stall. Failures are
+// given by wall time.
 Plain plain_run(const Problem& p, const Schedule& plan,
                 const std::vector<double>& fails) {
   Plain out;
@@ -46,7 +47,7 @@ Plain plain_run(const Problem& p, const Schedule& plan,
   const auto land = [&](double now) {
     if (flying >= 0 && lands <= now) durable = flying, flying = -1;
   };
-  // Lets time pass; true if a failure ended it.
+  // Lets time pass. Returns true if a failure ended it.
   const auto pass = [&](double time, bool working) {
     const double failure = next_failure();
     const double spent = std::min(time, failure - wall);
@@ -109,7 +110,8 @@ TEST(SimulateTest, EveryRunIsWhatAPlainWalkThroughItsEventsGives) {
   }
 }
 
-// The end included: 8.5 intervals, the last of them without a save.
+// The run ends in the middle of an interval: 8.5 intervals, the last one without a
+// save.
 TEST(SimulateTest, TheMeanMakespanIsTheClosedForm) {
   for (const auto& [stall, mtbf, tau] :
        {std::array{5.0, 1800.0, 150.0}, std::array{30.0, 1800.0, 300.0}}) {
@@ -137,7 +139,7 @@ TEST(SimulateTest, WhatIsSimulatedIsWhatTheGridExpects) {
   EXPECT_NEAR(progress.mean, grid.cost(plan), 2 * progress.half + 0.02 * progress.mean);
 }
 
-// A restart has nothing in flight, so that the first gap after it loses less.
+// After a restart nothing is in flight, so the first gap loses less.
 TEST(SimulateTest, AFailureLosesHalfAnIntervalAndThePersistTime) {
   Problem p{.length = 1000 * 330, .stall = 0.01, .persist = 90, .mtbf = 36000};
   const Simulated seen = run_one(p, every(330, p.length), {.runs = 300});
@@ -176,7 +178,8 @@ TEST(SimulateTest, AWeibullOfShapeOneIsExponential) {
   EXPECT_NEAR(a.at(Metric::kWorkerSeconds).mean, 1000 * x.mean, 1e-6 * 1000 * x.mean);
 }
 
-// E[failures by t] of n fresh workers is n (t/scale)^shape while each fails once at most.
+// The expected number of failures of n new workers until t is n (t/scale)^shape, as
+// long as each fails at most once.
 TEST(SimulateTest, YoungWorkersFailMoreOften) {
   Problem p{.length = 3 * kHour, .stall = 5, .mtbf = 1e5 * kHour};
   p.workers.phases = {{0, 100000}};
@@ -211,7 +214,7 @@ TEST(SimulateTest, StopsTellWhatIsInHandAndWhatIsDurable) {
   options.stop_at = 1000;
   options.failures.kind = Kind::kNever;
   const Simulated seen = run_one(p, every(300, p.length), options);
-  // Three stalls before 1000 s: at work second 985, 900 durable.
+  // There are three stalls before 1000 s: the work clock is at 985, and 900 is durable.
   EXPECT_NEAR(seen.at(Metric::kInHand).mean, p.curve.drop(985, 1000), 1e-12);
   EXPECT_NEAR(seen.at(Metric::kDurable).mean, p.curve.drop(900, 1000), 1e-12);
   options.stop_at = 930;  // in flight since 915
@@ -223,7 +226,7 @@ TEST(SimulateTest, AShrinkingJobCountsItsWorkers) {
   Problem p{.length = 2 * kHour, .stall = 1, .restart = 0, .mtbf = 8 * kHour};
   p.workers.phases = {{0, 8}, {1800, 4}, {3600, 2}, {5400, 1}};
   const Simulated seen = run_one(p, every(300, p.length), {.runs = 4000});
-  // To the first order: the integral of the rate over the work.
+  // To the first order this is the integral of the rate over the work.
   EXPECT_NEAR(seen.failures, p.workers.until(p.length) / p.mtbf, 0.12);
   p.objective = Objective::kDelay;
   const Comparison all = compare(Grid::build(p).value());
@@ -255,31 +258,32 @@ TEST(SimulateTest, BadModelsAreRefused) {
   const auto message = [&](const SimulateOptions& o) {
     return message_of(simulate(p, only, o));
   };
-  EXPECT_EQ(message({.runs = 0}), "runs: 0, want 1 to 100000000");
-  EXPECT_EQ(message({.failures = {.kind = Kind::kTrace}}), "trace: no failures in it");
+  EXPECT_EQ(message({.runs = 0}), "runs: 0; expected 1 to 100000000");
+  EXPECT_EQ(message({.failures = {.kind = Kind::kTrace}}),
+            "trace: has no failures; expected at least one");
   EXPECT_EQ(message({.failures = {.kind = Kind::kTrace, .trace = {5, 3}}}),
-            "trace: a failure at 3 s after 5 s, want rising times");
+            "trace: a failure at 3 s after 5 s; expected rising times");
   EXPECT_EQ(message({.failures = {.kind = Kind::kWeibull, .shape = NAN}}),
-            "weibull: shape nan, want 0.1 to 20");
+            "weibull: shape nan; expected 0.1 to 20");
   EXPECT_EQ(message({.failures = {.kind = Kind::kEvery}}),
-            "failures: one every 0 s, want more than 0");
+            "failures: one every 0 s; expected more than 0");
 }
 
 TEST(ProblemTest, BadProblemsAreRefusedWithTheNumber) {
   const auto message = [](Problem p) { return message_of(Grid::build(std::move(p))); };
-  EXPECT_EQ(message({}), "length: 0 s, want more than 0 and at most 1e+12");
+  EXPECT_EQ(message({}), "length: 0 s; expected more than 0 and at most 1e+12");
   EXPECT_EQ(message({.length = NAN}),
-            "length: nan s, want more than 0 and at most 1e+12");
-  EXPECT_EQ(message({.length = 1, .stall = -1}), "stall: -1 s, want 0 to 1e+12");
-  EXPECT_EQ(message({.length = 1, .stall = NAN}), "stall: nan s, want 0 to 1e+12");
+            "length: nan s; expected more than 0 and at most 1e+12");
+  EXPECT_EQ(message({.length = 1, .stall = -1}), "stall: -1 s; expected 0 to 1e+12");
+  EXPECT_EQ(message({.length = 1, .stall = NAN}), "stall: nan s; expected 0 to 1e+12");
   EXPECT_EQ(message({.length = 1, .mtbf = -5}),
-            "mtbf: -5 s, want more than 0, or never");
+            "mtbf: -5 s; expected more than 0, or never");
   EXPECT_EQ(message({.length = 1, .objective = Objective::kProgress}),
-            "progress: the loss falls by 0, want a curve that falls");
+            "progress: the loss falls by 0; expected a curve that falls");
   EXPECT_EQ(message({.length = 1, .price = 3}),
-            "price: goes with the objective priced, not delay");
+            "price: is given for the objective delay; expected the objective priced");
   EXPECT_EQ(message({.length = 1, .stops = {-1, 1, {}}}),
-            "stops: rate -1 a second, want 0 or more");
+            "stops: rate -1 a second; expected 0 or more");
   EXPECT_EQ(message({.length = 60, .stall = 1, .persist = 30, .budget = 3}),
             "budget: 3 saves of 30 s each do not fit into 60 s");
   EXPECT_ERROR(find_planner("best"), ErrorCode::kInvalid);

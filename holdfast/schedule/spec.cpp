@@ -20,18 +20,18 @@ std::vector<std::string_view> split(std::string_view text, char mark) {
   }
 }
 
-// "kind:rest"; without a colon the rest is empty.
-std::pair<std::string_view, std::string_view> head(std::string_view text) {
+// Splits "kind:rest". Without a colon the rest is empty.
+std::pair<std::string_view, std::string_view> split_kind(std::string_view text) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos) return {text, {}};
   return {text.substr(0, colon), text.substr(colon + 1)};
 }
 
-// 1 / a time constant.
+// Reads a time constant and returns 1 / time.
 Result<double> parse_rate(std::string_view text) {
   const double time = HOLDFAST_TRY(parse_seconds(text, "curve"));
   if (!(time > 0) || !std::isfinite(time)) {
-    return invalid("curve: a time of \"{}\", want more than 0", text);
+    return invalid("curve: a time of \"{}\"; expected more than 0", text);
   }
   return 1 / time;
 }
@@ -42,7 +42,7 @@ Result<Curve> parse_drops(const std::vector<std::string_view>& parts) {
   for (size_t i = 1; i < parts.size(); ++i) {
     const auto each = split(parts[i], '/');
     if (each.size() != 3) {
-      return invalid("curve: drop \"{}\", want START/FLOOR/TIME", parts[i]);
+      return invalid("curve: drop \"{}\"; expected START/FLOOR/TIME", parts[i]);
     }
     drops.push_back({HOLDFAST_TRY(parse_seconds(each[0], "curve")),
                      HOLDFAST_TRY(parse_number(each[1], "curve")),
@@ -51,9 +51,10 @@ Result<Curve> parse_drops(const std::vector<std::string_view>& parts) {
   return Curve::drops(first, drops);
 }
 
-// Calls `take` with the numbers of each line.
-template <typename Take>
-Result<void> each_line(std::string_view text, std::string_view where, Take&& take) {
+// Calls `visit` with the numbers of each line that has any. Text after # is ignored,
+// and so is a first line that begins with a letter.
+template <typename Visit>
+Result<void> each_line(std::string_view text, std::string_view where, Visit&& visit) {
   size_t number = 0;
   for (std::string_view line : split(text, '\n')) {
     ++number;
@@ -69,7 +70,7 @@ Result<void> each_line(std::string_view text, std::string_view where, Take&& tak
           HOLDFAST_TRY(parse_number(word, fmt::format("{} line {}", where, number))));
       at = end;
     }
-    if (!numbers.empty()) HOLDFAST_TRY(take(numbers, number));
+    if (!numbers.empty()) HOLDFAST_TRY(visit(numbers, number));
   }
   return {};
 }
@@ -79,7 +80,7 @@ Result<std::vector<double>> parse_times(std::string_view text, std::string_view 
   HOLDFAST_TRY(each_line(
       text, where, [&](const std::vector<double>& line, size_t n) -> Result<void> {
         if (line.size() != 1) {
-          return invalid("{} line {}: {} numbers, want one time", where, n,
+          return invalid("{} line {}: {} numbers; expected one time", where, n,
                          line.size());
         }
         out.push_back(line[0]);
@@ -96,20 +97,20 @@ Result<double> parse_number(std::string_view text, std::string_view where) {
       std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() ||
       !std::isfinite(value)) {
-    return invalid("{}: \"{}\", want a number", where, text);
+    return invalid("{}: \"{}\"; expected a number", where, text);
   }
   return value;
 }
 
 Result<Curve> parse_curve(std::string_view text) {
-  const auto [kind, rest] = head(text);
+  const auto [kind, rest] = split_kind(text);
   const std::vector<std::string_view> parts = split(rest, ',');
   const size_t n = parts.size();
   if (kind == "drops" && n >= 2) return parse_drops(parts);
   const bool power = kind == "power" && (n == 3 || n == 4);
   if (!power && !(kind == "exp" && (n == 2 || n == 3))) {
     return invalid(
-        "curve: \"{}\", want exp:FIRST,TIME[,FLOOR], "
+        "curve: \"{}\"; expected exp:FIRST,TIME[,FLOOR], "
         "power:FIRST,TIME,EXPONENT[,FLOOR], "
         "drops:FIRST,START/FLOOR/TIME,... or a file of losses",
         text);
@@ -129,7 +130,7 @@ Result<Curve> parse_curve_points(std::string_view text, std::string_view where) 
   HOLDFAST_TRY(each_line(
       text, where, [&](const std::vector<double>& line, size_t n) -> Result<void> {
         if (line.size() != 2) {
-          return invalid("{} line {}: {} numbers, want seconds and loss", where, n,
+          return invalid("{} line {}: {} numbers; expected seconds and loss", where, n,
                          line.size());
         }
         points.emplace_back(line[0], line[1]);
@@ -141,15 +142,16 @@ Result<Curve> parse_curve_points(std::string_view text, std::string_view where) 
 Result<Workers> parse_workers(std::string_view text) {
   Workers out;
   for (const std::string_view part : split(text, ',')) {
-    const auto [first, rest] = head(part);
+    const auto [first, rest] = split_kind(part);
     const bool phase = !rest.empty();
     const double start = phase ? HOLDFAST_TRY(parse_seconds(first, "workers")) : 0;
     const double count = HOLDFAST_TRY(parse_number(phase ? rest : first, "workers"));
     if (!(count >= 1 && count <= 1e9)) {
-      return invalid("workers: {}, want 1 to 10^9", count);
+      return invalid("workers: {}; expected 1 to 10^9", count);
     }
     if (!out.phases.empty() && !(start > out.phases.back().start)) {
-      return invalid("workers: \"{}\", want phases TIME:COUNT of rising times", text);
+      return invalid("workers: \"{}\"; expected phases TIME:COUNT with rising times",
+                     text);
     }
     out.phases.push_back({start, count});
   }
@@ -158,7 +160,7 @@ Result<Workers> parse_workers(std::string_view text) {
 
 Result<FailureModel> parse_failures(std::string_view text) {
   using Kind = FailureModel::Kind;
-  const auto [kind, rest] = head(text);
+  const auto [kind, rest] = split_kind(text);
   FailureModel out;
   if (kind == "exponential" && rest.empty()) return out;
   if (kind == "never" && rest.empty()) {
@@ -183,7 +185,8 @@ Result<FailureModel> parse_failures(std::string_view text) {
     if (parts.size() <= 2) return out;
   }
   return invalid(
-      "failures: \"{}\", want exponential, weibull[:SHAPE[,AGE]], never, once[:SHARE], "
+      "failures: \"{}\"; expected exponential, weibull[:SHAPE[,AGE]], never, "
+      "once[:SHARE], "
       "every:TIME or trace:FILE",
       text);
 }
@@ -192,7 +195,8 @@ Result<FailureModel> parse_trace(std::string_view text, std::string_view where) 
   FailureModel out;
   out.kind = FailureModel::Kind::kTrace;
   out.trace = HOLDFAST_TRY(parse_times(text, where));
-  if (out.trace.empty()) return invalid("{}: no failures, want a time a line", where);
+  if (out.trace.empty())
+    return invalid("{}: has no failures; expected one time on each line", where);
   return out;
 }
 
@@ -201,8 +205,8 @@ Result<Schedule> parse_schedule(std::string_view text, std::string_view where) {
   double before = 0;
   for (const double time : out.times) {
     if (!(time > before)) {
-      return invalid("{}: a save at {} s after {} s, want rising times", where, time,
-                     before);
+      return invalid("{}: a save at {} s after {} s; expected rising times", where,
+                     time, before);
     }
     before = time;
   }
@@ -212,7 +216,7 @@ Result<Schedule> parse_schedule(std::string_view text, std::string_view where) {
 Result<TierCost> parse_tier(std::string_view text) {
   const auto parts = split(text, ',');
   if (parts.size() != 4 || parts[0].empty()) {
-    return invalid("tier: \"{}\", want NAME,STALL,PERSIST,MTBF", text);
+    return invalid("tier: \"{}\"; expected NAME,STALL,PERSIST,MTBF", text);
   }
   TierCost tier{.name = std::string(parts[0])};
   tier.stall = HOLDFAST_TRY(parse_seconds(parts[1], "tier"));
@@ -227,7 +231,7 @@ Result<std::vector<Stops::At>> parse_stops(std::string_view text, bool hard) {
     const auto each = split(part, '/');
     Stops::At stop{.time = HOLDFAST_TRY(parse_seconds(each[0], "rungs")), .hard = hard};
     if (each.size() == 2) stop.share = HOLDFAST_TRY(parse_number(each[1], "rungs"));
-    if (each.size() > 2) return invalid("rungs: \"{}\", want TIME/SHARE", part);
+    if (each.size() > 2) return invalid("rungs: \"{}\"; expected TIME/SHARE", part);
     out.push_back(stop);
   }
   return out;

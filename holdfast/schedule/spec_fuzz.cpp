@@ -1,4 +1,5 @@
-// Whatever is written as a cadence, curve or failure model, the answer is a value.
+// Fuzz target: any text as a cadence, curve or failure model must end in a value or an
+// error.
 #include <cstdint>
 #include <string_view>
 

@@ -11,26 +11,29 @@ constexpr double kMostFactor = 1e6;
 
 Result<void> check(std::span<const TierCost> tiers) {
   if (tiers.empty() || tiers.size() > kMostTiers) {
-    return invalid("tiers: {}, want 1 to {}", tiers.size(), kMostTiers);
+    return invalid("tiers: {}; expected 1 to {}", tiers.size(), kMostTiers);
   }
   bool needed = false;
   for (const TierCost& tier : tiers) {
     if (!(tier.stall >= 0 && tier.stall < 1e9) || !(tier.persist >= 0) ||
         !std::isfinite(tier.persist)) {
-      return invalid("tier {}: stall {} s, persist {} s, want 0 or more", tier.name,
+      return invalid("tier {}: stall {} s, persist {} s; expected 0 or more", tier.name,
                      tier.stall, tier.persist);
     }
     if (!(tier.mtbf > 0)) {
-      return invalid("tier {}: mtbf {} s, want more than 0", tier.name, tier.mtbf);
+      return invalid("tier {}: mtbf {} s; expected more than 0", tier.name, tier.mtbf);
     }
     needed |= std::isfinite(tier.mtbf) && tier.stall > 0;
   }
-  if (!needed) return invalid("tiers: none has both a stall and failures that need it");
+  if (!needed)
+    return invalid(
+        "tiers: none has both a stall and failures that need it; expected at least "
+        "one");
   return {};
 }
 
-// Given every tier's multiple m of the nearest interval t, the overhead is
-// (sum stall/m)/t + t (sum m/mtbf)/2 + const.
+// Searches for the multiples of the nearest tier's interval t. If each tier has the
+// multiple m, the overhead is (sum of stall/m)/t + t (sum of m/mtbf)/2 + const.
 struct Search {
   std::span<const TierCost> tiers;
   std::vector<int64_t> each{}, best{};
@@ -49,7 +52,8 @@ struct Search {
     if (overhead < cost) cost = overhead, nearest = t, best = each;
   }
 
-  // The tier's multiple of the one before: around the ratio of their own intervals.
+  // Tries multiples of the previous tier's interval around the ratio of the best
+  // intervals that both tiers would have alone.
   void descend(size_t tier) {
     if (tier == tiers.size()) return evaluate();
     const auto own = [&](size_t i) {

@@ -59,7 +59,7 @@ double Timeline::time_of_hazard(size_t base, double hazard) const {
     return time < rest(base) ? time : INFINITY;
   }
   const Workers& workers = problem_.workers;
-  const auto until = [&](double time) {  // hazard used after `time`
+  const auto until = [&](double time) {  // the hazard that is used up after `time`
     const Moment m = at(base, time);
     double used = hazard_[m.segment] - hazard_[base];
     if (m.segment > base) {

@@ -1,3 +1,4 @@
+// Computes what saves and failures cost at the nodes of a mesh, for each objective.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -10,6 +11,7 @@ namespace {
 
 using Nodes = std::vector<double>;
 
+// The values of a function at the nodes of an even mesh.
 Nodes at_nodes(const Problem& problem, int64_t count, auto&& function) {
   Nodes out(static_cast<size_t>(count) + 1);
   const double h = problem.length / static_cast<double>(count);
@@ -28,7 +30,8 @@ Nodes time_left(const Problem& problem, int64_t count) {
   return at_nodes(problem, count, [&](double x) { return problem.length - x; });
 }
 
-// scale e^(-rate x), computed anew at every 64th node and by a product in between.
+// scale e^(-rate x) at all nodes. Computes the exponential at every 64th node, and
+// multiplies in between.
 Nodes decay(const Problem& problem, int64_t count, double scale, double rate) {
   constexpr size_t kBlock = 64;
   const double h = problem.length / static_cast<double>(count);
@@ -45,19 +48,22 @@ Nodes decay(const Problem& problem, int64_t count, double scale, double rate) {
   return out;
 }
 
-// The only piece of a curve, or null if there are more, or it is a line.
-const Curve::Piece* single(const Curve& curve) {
+// The only piece of a curve. Null if the curve has several pieces, or if the piece is a
+// line.
+const Curve::Piece* single_piece(const Curve& curve) {
   const Curve::Piece& piece = curve.pieces().front();
   const bool one = curve.pieces().size() == 1 && piece.start == 0;
   return one && piece.shape != Curve::Shape::kLine ? &piece : nullptr;
 }
 
+// What is left of the curve at each node, and how fast it falls there.
 struct OnMesh {
-  Nodes left, fall;  // Curve::drop to the end, Curve::fall
+  // `left` is Curve::drop() to the end, `fall` is Curve::fall().
+  Nodes left, fall;
 };
 
-// Of a single piece both follow from one function a node; near the end, where the
-// difference is small, so are the costs that it enters.
+// For a single piece both values follow from one function for each node. Near the end
+// the difference has few digits, but there it enters only small costs.
 OnMesh single_on_mesh(const Problem& problem, int64_t count,
                       const Curve::Piece& piece) {
   const double scale = piece.first - piece.floor;
@@ -81,7 +87,7 @@ OnMesh single_on_mesh(const Problem& problem, int64_t count,
 
 OnMesh on_mesh(const Problem& problem, int64_t count) {
   const Curve& curve = problem.curve;
-  if (const Curve::Piece* piece = single(curve)) {
+  if (const Curve::Piece* piece = single_piece(curve)) {
     return single_on_mesh(problem, count, *piece);
   }
   const double end = problem.length;
@@ -90,9 +96,9 @@ OnMesh on_mesh(const Problem& problem, int64_t count) {
           at_nodes(problem, count, [&](double x) { return curve.fall(x); })};
 }
 
-// What a stall takes off the progress made.
+// The progress that a stall at each node costs.
 Nodes stall_losses(const Problem& problem, int64_t count) {
-  const Curve::Piece* piece = single(problem.curve);
+  const Curve::Piece* piece = single_piece(problem.curve);
   if (piece != nullptr && piece->shape == Curve::Shape::kExponential) {
     return decay(problem, count, problem.curve.drop(0, problem.stall), piece->rate);
   }
@@ -104,7 +110,8 @@ double mean_fall(const Problem& problem) {
   return problem.curve.drop(0, problem.length) / problem.length;
 }
 
-// The share of jobs not stopped before x; `to` includes stops at x itself.
+// The share of jobs that are not stopped before x. If `to` is true, stops at x itself
+// count too.
 double alive(const Stops& stops, double x, bool to = false) {
   double share = reproducible::exp(-stops.rate * x);
   for (const Stops::At& stop : stops.at) {
@@ -118,8 +125,10 @@ Nodes shares_alive(const Problem& problem, int64_t count) {
   return at_nodes(problem, count, [&](double x) { return alive(problem.stops, x); });
 }
 
-// What one second of delay at x takes from what is left when the job is stopped: the
-// integral of v dF from x on. A job that is never stopped loses the last second's.
+// How much progress one second of delay at x takes from what is left when the job is
+// stopped: the integral of v dF from x on, where v is the fall of the loss and F the
+// distribution of stops. A job that is never stopped loses what its last second would
+// bring.
 Nodes delay_weight(const Problem& problem, int64_t count, const Nodes& share,
                    const Nodes& fall) {
   const Stops& stops = problem.stops;
@@ -157,8 +166,10 @@ Nodes product(Nodes a, const Nodes& b) {
   return a;
 }
 
-// A = C (W + w S); failures cost (W + w S) a second of age, hard stops v. W and S count
-// all jobs, so the price w of a second is paid by those alive, S.
+// The price of a save is C (W + w S), where C is the stall, W is delay_weight(), w is
+// the price of a second and S is the share of jobs that are alive, which pay that
+// price. Failures cost (W + w S) for each second of age, hard stops cost v for each
+// second of age.
 Weights weigh_explore(const Problem& problem, int64_t count) {
   const Nodes share = shares_alive(problem, count);
   OnMesh curve = on_mesh(problem, count);
@@ -211,7 +222,7 @@ double shortest_interval(const Problem& problem) {
       loss += danger.rate[2 * i] * (danger.in_time ? 1 : problem.curve.fall(x));
     }
     const double interval = std::sqrt(2 * weights.price[i] / loss);
-    if (interval > 0 && interval < shortest) shortest = interval;  // not if 0 / 0
+    if (interval > 0 && interval < shortest) shortest = interval;  // false for 0 / 0
   }
   return shortest;
 }

@@ -13,12 +13,13 @@
 namespace holdfast {
 namespace {
 
-// Chunks that one read brings in: neighbours in the file.
+// Chunks that lie next to each other in the file and are read by one request.
 struct Group {
-  size_t first = 0;  // in `wanted`
+  // The group has the chunks [first, last) of `wanted`.
+  size_t first = 0;
   size_t last = 0;
-  int64_t offset = 0;  // aligned
-  int64_t bytes = 0;   // aligned
+  int64_t offset = 0;  // in the file; a multiple of kDirectAlignment
+  int64_t bytes = 0;   // a multiple of kDirectAlignment
 };
 
 int64_t align_up(int64_t n) {
@@ -28,8 +29,8 @@ int64_t align_up(int64_t n) {
 std::vector<Group> group_chunks(const ShardFile& file, std::span<const size_t> wanted,
                                 int64_t block) {
   std::vector<Group> groups;
-  int64_t begin = 0;  // of the last group's first chunk
-  int64_t end = -1;   // of its last
+  int64_t begin = 0;  // where the first chunk of the last group begins
+  int64_t end = -1;   // where the last chunk of the last group ends
   for (size_t i = 0; i < wanted.size(); ++i) {
     const ByteExtent chunk = place_of(file, wanted[i]);
     const int64_t first = chunk.offset / kDirectAlignment * kDirectAlignment;
@@ -45,8 +46,8 @@ std::vector<Group> group_chunks(const ShardFile& file, std::span<const size_t> w
   return groups;
 }
 
-// Buffers for as many of the groups as are in flight; of huge pages, which the disk's
-// driver takes as they are.
+// Buffers for as many groups as are in flight. They are made of huge pages, so that the
+// disk's driver need not split a read.
 RingOptions buffers_for(std::span<const Group> groups, const ReadOptions& options) {
   int64_t largest = kDirectAlignment;
   for (const Group& group : groups) largest = std::max(largest, group.bytes);
@@ -54,7 +55,8 @@ RingOptions buffers_for(std::span<const Group> groups, const ReadOptions& option
   return {.bytes = count * largest, .block = largest};
 }
 
-// What a file system answers that cannot read past its cache, some only at the first read.
+// Whether the error is the one of a file system that cannot read past its cache. Some
+// file systems report it only at the first read.
 bool refuses_direct(const Error& error) {
   return error.code() == ErrorCode::kInvalid || error.code() == ErrorCode::kUnsupported;
 }
@@ -63,7 +65,7 @@ Result<std::unique_ptr<File>> open_to_read(Env& env, const Path& path, bool dire
   return env.open(path, {.mode = OpenMode::kRead, .direct = direct});
 }
 
-// One thread's reads, in order, with some in flight.
+// The reads of one thread, in order, with several in flight.
 class GroupReader {
  public:
   GroupReader(Env& env, const Path& path, const ShardFile& file,
@@ -147,7 +149,7 @@ class GroupReader {
               ? ByteView()
               : read.subspan(at, std::min(there, static_cast<size_t>(place.bytes)));
       const Result<ByteView> bytes = open_chunk(file_, wanted_[i], stored, unpacked_);
-      // A build that cannot unpack is no damage.
+      // If this build cannot decompress, the chunk is not damaged: fails instead.
       if (!bytes.ok() && bytes.error().code() == ErrorCode::kUnsupported) {
         return bytes.error().within(path_.native());
       }
@@ -164,7 +166,8 @@ class GroupReader {
   const std::span<const size_t> wanted_;
   const VisitChunk& visit_;
   std::unique_ptr<File> opened_;
-  size_t visited_ = 0;  // groups
+  // How many groups were visited so far.
+  size_t visited_ = 0;
   StagingRing buffers_;
   Bytes unpacked_;
   std::deque<Flight> in_flight_;
@@ -193,7 +196,8 @@ Result<ByteView> open_chunk(const ShardFile& file, size_t chunk, ByteView stored
                             Bytes& unpacked) {
   if (file.packed.empty()) return stored;
   const CompressedChunk& packed = file.packed[chunk];
-  if (crc32c(stored) != packed.crc) return corrupt("chunk {} is damaged", chunk);
+  if (crc32c(stored) != packed.crc)
+    return corrupt("chunk {} does not have the crc of its index", chunk);
   unpacked.resize(static_cast<size_t>(file.chunks[chunk].bytes));
   HOLDFAST_TRY(decompress(stored, packed.width, unpacked));
   return ByteView(unpacked);
@@ -202,18 +206,19 @@ Result<ByteView> open_chunk(const ShardFile& file, size_t chunk, ByteView stored
 Result<void> check_chunk(const Path& path, const ShardFile& file,
                          const FoundChunk& found) {
   const Chunk& chunk = file.chunks[found.number];
-  const bool short_of = static_cast<int64_t>(found.bytes.size()) < chunk.bytes;
-  if (short_of && !file.packed.empty()) {
+  const bool too_short = static_cast<int64_t>(found.bytes.size()) < chunk.bytes;
+  if (too_short && !file.packed.empty()) {
     const ByteExtent place = place_of(file, found.number);
-    return corrupt("{}: chunk {} (bytes {} to {}) does not unpack", path.native(),
-                   found.number, place.offset, place.offset + place.bytes);
+    return corrupt("{}: chunk {} (bytes {} to {}) cannot be decompressed",
+                   path.native(), found.number, place.offset,
+                   place.offset + place.bytes);
   }
-  if (short_of) {
-    return corrupt("{}: ends at byte {}, want {}", path.native(),
+  if (too_short) {
+    return corrupt("{}: ends at byte {}; expected {}", path.native(),
                    chunk.offset + static_cast<int64_t>(found.bytes.size()), file.bytes);
   }
   if (found.crc != chunk.crc) {
-    return corrupt("{}: chunk {} (bytes {} to {}) has crc {:08x}, want {:08x}",
+    return corrupt("{}: chunk {} (bytes {} to {}) has crc {:08x}; expected {:08x}",
                    path.native(), found.number, chunk.offset,
                    chunk.offset + chunk.bytes, found.crc, chunk.crc);
   }

@@ -1,6 +1,6 @@
-// Reads chunks of a shard at the disk's speed and checks them on the way: large aligned
-// reads past the system's cache, several in flight, each chunk's digest summed up while
-// it is in the CPU's cache.
+// Reads chunks of a shard at the speed of the disk and computes their digests on the
+// way. It makes large aligned reads past the system's cache, with several in flight,
+// and computes the digest of each chunk while the chunk is in the CPU's cache.
 #pragma once
 
 #include <functional>
@@ -14,55 +14,61 @@
 namespace holdfast {
 
 struct ReadOptions {
-  int threads = 1;                   // each reads a part of its own
-  int in_flight = 8;                 // reads of a thread
-  int64_t block = int64_t{8} << 20;  // bytes of a read; a longer chunk is read at once
-  bool direct = true;                // where the file system can
+  int threads = 1;    // each thread reads a part of its own
+  int in_flight = 8;  // number of reads that each thread has in flight
+  // Size of a read in bytes. A chunk that is longer is read with one larger read.
+  int64_t block = int64_t{8} << 20;
+  bool direct = true;  // read past the system's cache, if the file system can
 };
 
-// A chunk as it was found, unpacked: `bytes` is shorter than the chunk where the file ends
-// early or does not unpack, and `crc` is that of the bytes.
+// A chunk as it was found in the file, decompressed. `bytes` is shorter than the chunk
+// if the file ends early, and empty if the chunk cannot be decompressed. `crc` is the
+// CRC32C of `bytes`.
 struct FoundChunk {
   size_t number = 0;  // in ShardFile::chunks
   ByteView bytes;
   Crc32c crc = 0;
 };
 
-// Where the chunk lies in the file.
+// Where the stored bytes of a chunk lie in the file.
 struct ByteExtent {
   int64_t offset = 0;
   int64_t bytes = 0;
 };
 ByteExtent place_of(const ShardFile& file, size_t chunk);
 
-// The chunk that bytes of the file, as many as place_of says, hold. `unpacked` is where
-// it is put if it is compressed; then kCorrupt if it does not unpack.
+// Returns the contents of a chunk. `stored` are the bytes of the file at place_of(). If
+// the chunk is compressed, its contents are put into `unpacked`; fails with kCorrupt if
+// it cannot be decompressed.
 Result<ByteView> open_chunk(const ShardFile& file, size_t chunk, ByteView stored,
                             Bytes& unpacked);
 
-// The sentence for a chunk that is not as its index says; nothing if it is.
+// Fails with kCorrupt, saying what is wrong, if the chunk is not as the index says.
 Result<void> check_chunk(const Path& path, const ShardFile& file,
                          const FoundChunk& found);
 
-// A shard opened for read_chunks beforehand: what is removed then can still be read.
+// A shard that was opened for read_chunks() beforehand. It can still be read after its
+// file was removed.
 struct OpenShard {
-  std::vector<std::unique_ptr<File>> files{};  // one a thread
+  // One file for each thread.
+  std::vector<std::unique_ptr<File>> files{};
 };
 Result<OpenShard> open_shard(Env& env, const Path& path, const ReadOptions& options);
 
-// Calls `visit` once for each wanted chunk (ascending numbers), intact or not; from
-// several threads at once if there are several. The first failure of reading or of a
-// visit ends it. `opened` is of the same file and options, or empty.
+// Calls `visit` once for each chunk in `wanted`, whether the chunk is intact or not.
+// The numbers in `wanted` must ascend. With several threads, `visit` is called from
+// several threads at once. Stops at the first failure of a read or of `visit` and
+// returns it. `opened` is from open_shard() with the same file and options, or empty.
 using VisitChunk = std::function<Result<void>(const FoundChunk&)>;
 Result<void> read_chunks(Env& env, const Path& path, const ShardFile& file,
                          std::span<const size_t> wanted, const VisitChunk& visit,
                          const ReadOptions& options = {}, OpenShard opened = {});
 
-// The same for all of them.
+// The same for all chunks of the file.
 Result<void> read_all_chunks(Env& env, const Path& path, const ShardFile& file,
                              const VisitChunk& visit, const ReadOptions& options = {});
 
-// Numbers of the chunks that the bytes [first, last) of the file touch.
+// Finds the chunks that overlap the bytes [first, last) of the file.
 struct ChunkRange {
   size_t first = 0;
   size_t last = 0;  // one past the end

@@ -1,5 +1,5 @@
-// Device, snapshots, pinned rings, staging from devices and restoring to them, over a
-// driver that runs streams as unkindly as it may.
+// Tests Device, snapshots, pinned rings, staging from devices and restoring to them,
+// with a fake driver that runs streams in the worst order that is allowed.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -24,7 +24,7 @@ void fill_random(ByteSpan bytes, uint64_t seed) {
   }
 }
 
-// A matrix of u16 inside a larger one, by rows or by columns: never contiguous.
+// A matrix of u16 inside a larger one, by rows or by columns. It is never contiguous.
 BoxMemory inner_matrix(int64_t rows, int64_t columns, bool transposed) {
   BoxMemory place{.box = {{0, rows}, {0, columns}}, .element_bytes = 2, .map = {}};
   place.map.offset = 6;
@@ -42,7 +42,7 @@ class DeviceTest : public ::testing::TestWithParam<First> {
  protected:
   void TearDown() override { device_ = nullptr; }
 
-  // A whole u8 tensor of the device.
+  // A whole u8 tensor in device memory.
   LocalPiece piece_of(ByteSpan tensor) {
     const auto size = static_cast<int64_t>(tensor.size());
     LocalPiece piece = whole_piece({.name = "w", .dtype = Dtype::kU8, .shape = {size}},
@@ -86,7 +86,7 @@ TEST_P(DeviceTest, MemoryIsKnownByItsAddress) {
   EXPECT_ERROR(devices.of(ByteView(one.data(), 200)), ErrorCode::kInvalid);
 }
 
-// One stream is named for all devices, and is of one of them.
+// The caller names one stream for all devices, although it belongs to only one of them.
 TEST_P(DeviceTest, ForAStreamOfAnotherDeviceTheDefaultOneStands) {
   const ByteSpan tensor = cuda_.new_tensor(100);
   const CudaStream elsewhere = cuda_.new_stream(1);
@@ -154,7 +154,8 @@ TEST_P(DeviceTest, ASnapshotHoldsWhatTheStreamHadWrittenAndNothingLater) {
   }
 }
 
-// By one launch, where the driver has the kernel, and one by one where it has not.
+// The pieces are copied by one kernel launch if the driver has the kernel, and one by
+// one otherwise.
 TEST_P(DeviceTest, ASnapshotOfManyPiecesIsTheSameByAKernelAndWithout) {
   for (const bool kernel : {true, false}) {
     cuda_.has_copier = kernel;
@@ -164,7 +165,7 @@ TEST_P(DeviceTest, ASnapshotOfManyPiecesIsTheSameByAKernelAndWithout) {
     for (size_t size = 0; size < 300; ++size) {
       const ByteSpan tensor = cuda_.new_tensor(size + 16);
       fill_random(tensor, size);
-      // Some begin where no vector of 16 bytes does.
+      // Some pieces begin at an address that is not a multiple of 16.
       pieces.push_back(piece_of(tensor.subspan(size % 7 == 0 ? 3 : 0)));
       pieces.back().device = device.get();
     }
@@ -253,7 +254,8 @@ TEST_P(DeviceTest, ARingIsPinnedBlockByBlockAndLetGoAgain) {
 
 class StagingTest : public DeviceTest {
  protected:
-  // Pieces of the device between two of the host, and what the file will be.
+  // Pieces in device memory between two in host memory, and the bytes that the file
+  // should have.
   void make(std::vector<size_t> sizes) {
     expected_ = Bytes(100, std::byte{'h'});
     shard_.header = expected_;

@@ -1,10 +1,13 @@
+// Replaces zstd.cpp in a build without libzstd.
 #include "holdfast/shard/zstd.h"
 
 namespace holdfast {
 namespace {
 
 Error not_built() {
-  return unsupported("compressed shards: built without libzstd (HOLDFAST_ZSTD)");
+  return unsupported(
+      "compressed shards: this build has no libzstd; expected one with the option "
+      "HOLDFAST_ZSTD");
 }
 
 }  // namespace

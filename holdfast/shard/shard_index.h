@@ -1,10 +1,10 @@
-// The index of one shard: which boxes of which tensors its file holds, where, and the
-// digests of every byte of it. One JSON file beside each shard.
+// The index of one shard: which boxes of which tensors the shard's file holds, where
+// they lie, and digests that cover every byte. It is one JSON file beside each shard.
 //
-// Chunks tile the shard file without holes: chunk 0 is the header with its padding, then
-// chunks of at most kChunkBytes that restart at every piece of kChunkBytes or more, while
-// smaller pieces lie together in one. The digest of the shard is its chunks' CRC32Cs
-// combined, so no byte is read twice to know it.
+// Chunks cover the shard file without holes. Chunk 0 is the header with its padding.
+// All other chunks have at most kChunkBytes. A piece of kChunkBytes or more begins a
+// new chunk, and smaller pieces share a chunk. The digest of the shard is combined from
+// the CRC32Cs of its chunks, so that no byte is read twice for it.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ namespace holdfast {
 
 inline constexpr int64_t kChunkBytes = int64_t{1} << 20;
 
-// Bytes [offset, offset + bytes) of the shard file.
+// The bytes [offset, offset + bytes) of the shard's contents.
 struct Chunk {
   int64_t offset = 0;
   int64_t bytes = 0;
@@ -29,36 +29,42 @@ struct Chunk {
   friend bool operator==(const Chunk&, const Chunk&) = default;
 };
 
-// One box of a tensor, row-major and without gaps.
+// One box of a tensor in a file, in row-major order and without gaps.
 struct StoredPiece {
   uint32_t tensor = 0;  // index into ShardIndex::tensors
   Box box{};
   uint32_t file = 0;   // index into ShardIndex::files; 0 is the shard itself
-  int64_t offset = 0;  // of its first byte in that file
-  Seal seal{};         // the part of the tensor's seal that the box makes
-  std::optional<Digest128> xxh3{};  // where unchanged pieces are looked for
+  int64_t offset = 0;  // of the first byte in that file, before compression
+  Seal seal{};         // the part of the tensor's seal that comes from this box
+  // Set only in runs that link unchanged pieces instead of writing them again.
+  std::optional<Digest128> xxh3{};
   friend bool operator==(const StoredPiece&, const StoredPiece&) = default;
 };
 
-// Where a chunk of a compressed file lies: these bytes of it become the chunk (zstd.h).
+// Where a chunk lies in a compressed file. The bytes there decompress to the chunk
+// (zstd.h).
 struct CompressedChunk {
   int64_t offset = 0;
   int64_t bytes = 0;
-  uint32_t crc = 0;  // CRC32C, as they are in the file
-  int width = 0;     // of the planes that the bytes were sorted into
+  uint32_t crc = 0;  // CRC32C of the compressed bytes
+  int width = 0;     // element size used for compression; 0: stored as it is (zstd.h)
   friend bool operator==(const CompressedChunk&, const CompressedChunk&) = default;
 };
 
-// A file that holds pieces: the shard itself, then older shards linked into the step.
-// The file of a compressed shard is its packed chunks, one after the other; offsets of
-// chunks and pieces are then those before compression.
+// A file that holds pieces. The first file of an index is the shard itself; the others
+// are older shards that are linked into the step. A compressed file consists of its
+// compressed chunks, one after the other; the offsets of chunks and pieces are then
+// those before compression.
 struct ShardFile {
   std::string name{};
-  int64_t bytes = 0;  // on disk
+  // The size of the file on disk.
+  int64_t bytes = 0;
   std::vector<Chunk> chunks{};
-  std::vector<CompressedChunk> packed{};  // one a chunk; none if it is not compressed
+  // One entry for each chunk. Empty if the file is not compressed.
+  std::vector<CompressedChunk> packed{};
 
-  // Of all chunks together: those of the file, unless it is compressed.
+  // The size of all chunks together. It is the size of the file unless the file is
+  // compressed.
   int64_t content_bytes() const {
     return chunks.empty() ? 0 : chunks.back().offset + chunks.back().bytes;
   }
@@ -67,22 +73,24 @@ struct ShardFile {
 
 struct ShardIndex {
   std::vector<ShardFile> files;
-  std::vector<Tensor> tensors;  // whole tensors that the pieces are cut from
+  // The whole tensors that the pieces are boxes of.
+  std::vector<Tensor> tensors;
   std::vector<StoredPiece> pieces;
   friend bool operator==(const ShardIndex&, const ShardIndex&) = default;
 };
 
-// CRC32C of the whole file as it is on disk, from its chunks.
+// The CRC32C of the whole file as it is on disk, combined from its chunks.
 uint32_t combined_crc(const ShardFile& file);
 
-// JSON, written by hand: a shard may have 100,000 pieces. Names must be UTF-8, chunks
-// must tile their files, and a seal is that of its whole piece or Seal(), which says
-// that the piece was not sealed: anything else aborts.
+// Encodes the index as JSON, without a JSON library, because a shard may have 100,000
+// pieces. Names must be UTF-8. Aborts if chunks do not cover their file without holes,
+// or if a seal is neither that of the whole piece nor Seal(), which means that the
+// piece was not sealed.
 Bytes encode_shard_index(const ShardIndex& index);
 
-// kUnsupported for a newer version. kCorrupt, naming `where`, unless chunks tile their
-// file, pieces lie behind the header of their file and inside their tensors, and every
-// name, number and dtype makes sense.
+// Fails with kUnsupported for a newer version. Fails with kCorrupt, naming `where`,
+// unless chunks cover their file without holes, pieces lie behind the header of their
+// file and inside their tensors, and every name, number and dtype is valid.
 Result<ShardIndex> decode_shard_index(ByteView json, const std::string& where);
 
 }  // namespace holdfast

@@ -1,14 +1,14 @@
-// The document of a shard index, compact because of its many entries, for those who write
-// (shard_index.cpp) and read it (shard_index_reader.cpp):
+// The JSON document of a shard index, for the code that writes it (shard_index.cpp) and
+// reads it (shard_index_reader.cpp). It is compact because it has many entries:
 //
 //   {"holdfast":"shard index","version":1,
 //    "files":[["rank-0000.safetensors",bytes,[[bytes,"crc32c"],...],packed],...],
 //    "tensors":[["name","F32",[shape],"role","of",["tie",...],pad_multiple],...],
 //    "pieces":[[tensor,file,offset,[lo,hi,...],"seal" or null,"xxh3" or null],...]}
 //
-// `packed` is there if the file is compressed: [[bytes,"crc32c",width],...]. A chunk's
-// offset is the sum of those before it. A seal is its two lanes, 16 digits
-// each; it always covers the whole piece.
+// `packed` is there only if the file is compressed: [[bytes,"crc32c",width],...]. The
+// offset of a chunk is the sum of the sizes before it. A seal is written as its two
+// lanes, 16 digits each, and always covers the whole piece.
 #pragma once
 
 #include <string_view>

@@ -6,7 +6,7 @@
 namespace holdfast::shard_index_test {
 namespace {
 
-// A shard with a header, one tensor in two pieces and a scalar, and an older shard.
+// A shard with a header, a tensor in two pieces and a scalar; and an older shard.
 ShardIndex example() {
   ShardIndex index;
   index.files = {{.name = "rank-0000.safetensors",

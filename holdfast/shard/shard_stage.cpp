@@ -1,4 +1,4 @@
-// The half of ShardWriter that fills blocks.
+// The staging half of ShardWriter: copies header and pieces into blocks of the ring.
 #include <algorithm>
 #include <cstring>
 
@@ -7,9 +7,11 @@
 namespace holdfast {
 namespace {
 
-constexpr size_t kAhead = 8;  // blocks that devices fill at once
+// How many blocks the devices fill at the same time.
+constexpr size_t kAhead = 8;
 
-// The window [begin, begin + size) of a file and what lies at [first, last) of it.
+// The bytes [first, last) of the file. in() returns them inside a window that begins at
+// byte `begin` of the file.
 struct Overlap {
   int64_t first;
   int64_t last;
@@ -18,6 +20,8 @@ struct Overlap {
                           static_cast<size_t>(last - first));
   }
 };
+// The part of the bytes [at, at + bytes) that lies in the window; nullopt if there is
+// none.
 std::optional<Overlap> overlap(int64_t begin, ByteSpan window, int64_t at,
                                int64_t bytes) {
   const Overlap part{std::max(begin, at),
@@ -26,7 +30,7 @@ std::optional<Overlap> overlap(int64_t begin, ByteSpan window, int64_t at,
   return part;
 }
 
-// One of each device: after what it has been asked for so far.
+// Makes a mark on each device, behind all work that the device was asked to do so far.
 Result<std::vector<DeviceMark>> mark_all(const std::vector<const Device*>& devices) {
   std::vector<DeviceMark> marks;
   for (const Device* device : devices) marks.push_back(HOLDFAST_TRY(device->mark()));
@@ -35,7 +39,8 @@ Result<std::vector<DeviceMark>> mark_all(const std::vector<const Device*>& devic
 
 }  // namespace
 
-// Blocks that devices are still filling, in file order. None is let go before that.
+// Blocks that devices are still filling, in file order. The destructor waits for the
+// devices before it gives the blocks back.
 class ShardWriter::Filling {
  public:
   Filling(ShardWriter& writer, const Observe& observe)
@@ -56,7 +61,8 @@ class ShardWriter::Filling {
     entries_.push_back({block, std::move(marks)});
   }
 
-  // Hands the oldest block to the writing half. False if that has failed.
+  // Waits for the oldest block and hands it to the writing half. Returns false if that
+  // half has failed.
   Result<bool> finish_one() {
     HOLDFAST_TRY(wait(entries_.front()));
     const Block block = entries_.front().block;
@@ -65,11 +71,14 @@ class ShardWriter::Filling {
     return writer_.put(block);
   }
 
-  // A block to fill. Those that are being filled may be all that the ring has.
+  // Returns a block to fill. If the ring has none left, hands on the blocks that are
+  // being filled until one comes back, because they may be all blocks of the ring.
   Result<ByteSpan> take_block() {
     while (!entries_.empty()) {
       if (const std::optional<ByteSpan> block = writer_.ring_.try_take()) return *block;
-      static_cast<void>(HOLDFAST_TRY(finish_one()));  // a failure shows before the next
+      // The result is ignored: stage_blocks() asks for a failure before it fills the
+      // next block.
+      static_cast<void>(HOLDFAST_TRY(finish_one()));
     }
     return writer_.ring_.take();
   }
@@ -118,7 +127,8 @@ Result<void> ShardWriter::stage_blocks(const Observe& observe) {
     HOLDFAST_TRY(filled);
     HOLDFAST_TRY(marks);
     note_begun(piece_, *marks);
-    // Without devices it goes on at once.
+    // A block without bytes from a device is complete already, so nothing is left in
+    // flight.
     const size_t ahead = busy.empty() ? 0 : kAhead - 1;
     while (filling.size() > ahead) {
       if (!HOLDFAST_TRY(filling.finish_one())) return {};
@@ -130,7 +140,8 @@ Result<void> ShardWriter::stage_blocks(const Observe& observe) {
   return {};
 }
 
-// Adds the devices that have something to do with it.
+// Copies the bytes of the file from `offset` on into a block. Adds each device that
+// copies something into it to `busy`.
 Result<void> ShardWriter::fill(int64_t offset, ByteSpan into,
                                std::vector<const Device*>& busy) {
   const auto header = static_cast<int64_t>(shard_.header.size());
@@ -163,8 +174,8 @@ Result<void> ShardWriter::fill_piece(const LocalPiece& piece, int64_t first,
   return piece.device->read(piece.place(), piece.memory, first, into);
 }
 
-// The first `pieces` are begun; the new ones among them are behind these marks, or were
-// before those of an earlier block.
+// Records that the copies of the first `pieces` pieces are begun. The copies of the
+// newly begun ones are complete when `marks` are reached.
 void ShardWriter::note_begun(size_t pieces, const std::vector<DeviceMark>& marks) {
   MutexLock lock(mutex_);
   while (begun_.size() < pieces) {
@@ -194,14 +205,16 @@ Result<void> ShardWriter::make_wait(CudaStream stream, size_t piece) {
 
 Result<void> ShardWriter::make_wait(CudaStream stream, const Device& device) {
   for (size_t i = shard_.pieces.size(); i-- > 0;) {
-    // Our stream is in order: behind the last piece are all.
+    // The copies run in one stream in order, so the last piece of the device is copied
+    // last.
     const LocalPiece& piece = shard_.pieces[i];
     if (piece.device == &device && piece.bytes() > 0) return make_wait(stream, i);
   }
   return {};
 }
 
-// False, giving the block back, if the writing half has failed.
+// Hands a filled block to the writing half. If that half has failed, gives the block
+// back to the ring and returns false.
 bool ShardWriter::put(const Block& block) {
   MutexLock lock(mutex_);
   if (error_.has_value()) {

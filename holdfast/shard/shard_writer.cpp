@@ -1,3 +1,5 @@
+// The writing half of ShardWriter: digests the filled blocks and writes them to the
+// file.
 #include "holdfast/shard/shard_writer.h"
 
 #include <algorithm>
@@ -10,7 +12,9 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kSlice = int64_t{256} << 10;  // digested while it is in the cache
+// This many bytes are digested at a time, so that both digests find them in the CPU's
+// cache.
+constexpr int64_t kSlice = int64_t{256} << 10;
 
 int64_t length(ByteView bytes) { return static_cast<int64_t>(bytes.size()); }
 
@@ -18,8 +22,8 @@ ByteView slice_of(ByteView bytes, int64_t first, int64_t last) {
   return bytes.subspan(static_cast<size_t>(first), static_cast<size_t>(last - first));
 }
 
-// The part of [first, first + size) that lies in [begin, begin + room), relative to
-// neither.
+// The bytes [first, last) of the file that the two ranges [first, first + size) and
+// [begin, begin + room) share.
 struct Common {
   int64_t first;
   int64_t last;
@@ -37,7 +41,8 @@ int64_t ShardToWrite::bytes() const {
 
 std::vector<Chunk> cut_chunks(const ShardToWrite& shard) {
   std::vector<Chunk> chunks{{.offset = 0, .bytes = length(shard.header)}};
-  bool open = false;  // the last chunk takes more small pieces
+  // Whether the last chunk has small pieces and may take more of them.
+  bool open = false;
   for (size_t i = 0; i < shard.pieces.size(); ++i) {
     const int64_t bytes = shard.pieces[i].bytes();
     if (bytes == 0) continue;
@@ -59,7 +64,7 @@ std::vector<Chunk> cut_chunks(const ShardToWrite& shard) {
   return chunks;
 }
 
-// Sums up chunk digests and seals of bytes that come in file order.
+// Computes chunk digests and seals of bytes that arrive in file order.
 class ShardWriter::Digester {
  public:
   explicit Digester(const ShardToWrite& shard)
@@ -111,11 +116,13 @@ class ShardWriter::Digester {
   const ShardToWrite& shard_;
   std::vector<Seal> seals_;
   std::vector<Chunk> chunks_;
-  size_t chunk_ = 0;  // the first that is not yet complete
+  // The first chunk, and the first piece, that is not complete yet.
+  size_t chunk_ = 0;
   size_t piece_ = 0;
 };
 
-// Splits the time from its making on: lap() adds what passed since the one before.
+// Splits time into parts. lap() adds to `seconds` the time since the lap before, or
+// since the stopwatch was made.
 class ShardWriter::Stopwatch {
  public:
   explicit Stopwatch(Env& env) : env_(env), last_(env.now()) {}
@@ -129,7 +136,8 @@ class ShardWriter::Stopwatch {
   Instant last_;
 };
 
-// The file, with some blocks in flight. Gives each back to the ring when it is written.
+// The file, with several writes in flight. Gives each block back to the ring when it is
+// written.
 class ShardWriter::Output {
  public:
   Output(Env& env, const Path& path, const WriteOptions& options, StagingRing& ring)
@@ -144,10 +152,10 @@ class ShardWriter::Output {
     return create(OpenMode::kCreate, false, bytes);
   }
 
-  // Takes the block in any case.
+  // Takes over the block, also on failure.
   Result<void> write(const Block& block) {
     submit(block);
-    // The first one tells whether the file system really takes direct writes.
+    // The first write shows whether the file system really accepts direct writes.
     if (block.offset == 0) return finish_first(block);
     if (in_flight_.size() < static_cast<size_t>(options_.in_flight)) return {};
     return finish_one();
@@ -183,12 +191,14 @@ class ShardWriter::Output {
     bytes_ = bytes;
     const Result<void> reserved =
         file_->allocate(divide_up(bytes, kDirectAlignment) * kDirectAlignment);
-    // Some file systems cannot reserve; a full one then shows while writing.
+    // Some file systems cannot reserve space. On such a file system a full disk shows
+    // later, while writing.
     if (!reserved.ok() && reserved.error().code() == ErrorCode::kUnsupported) return {};
     return reserved;
   }
 
-  // Direct transfers end at a full block; what is too much is cut off at the end.
+  // Direct writes must have a length that is a multiple of kDirectAlignment. finish()
+  // cuts off the bytes that are too many.
   void submit(const Block& block) {
     const size_t whole = static_cast<size_t>(
         divide_up(static_cast<int64_t>(block.used), kDirectAlignment) *
@@ -198,6 +208,8 @@ class ShardWriter::Output {
         {file_->submit_write(block.offset, block.memory.first(whole)), block.memory});
   }
 
+  // Waits for the first write. If the file system refuses direct writes, opens the file
+  // again without them and repeats the write.
   Result<void> finish_first(const Block& block) {
     const Flight flight = in_flight_.front();
     in_flight_.pop_front();
@@ -249,8 +261,8 @@ ShardWriter::~ShardWriter() {
   for (const Block& block : staged_) ring_.give_back(block.memory);
 }
 
-// The next block in file order; none after the last, or if none is there and `wait` is
-// not set.
+// Returns the next filled block in file order, and nullopt after the last one. If no
+// block is filled yet, waits for one if `wait` is set, and returns nullopt otherwise.
 Result<std::optional<ShardWriter::Block>> ShardWriter::next(bool wait) {
   MutexLock lock(mutex_);
   while (wait && staged_.empty() && !all_staged_ && !error_.has_value()) {
@@ -284,8 +296,8 @@ Result<WrittenShard> ShardWriter::write(Env& env, const Path& path,
 Result<void> ShardWriter::write_blocks(Output& output, Digester& digester,
                                        Stopwatch& watch, WriteTimes& times) {
   while (true) {
-    // Blocks in flight come back to the ring before anybody waits for one to be filled:
-    // they may be all that the ring has.
+    // Waits for a block to be filled only if no write is in flight. Otherwise the
+    // blocks in flight, which may be all blocks of the ring, would never come back.
     const std::optional<Block> block = HOLDFAST_TRY(next(output.idle()));
     watch.lap(times.stage);
     if (!block.has_value() && output.idle()) return {};
@@ -315,7 +327,7 @@ Result<WrittenShard> ShardWriter::write_packed(Env& env, const Path& path, int l
     return std::move(written).error();
   }
   WrittenShard shard = std::move(digester).finish(packer.file_bytes(), times);
-  shard.packed = std::move(packer).take();
+  shard.packed = std::move(packer).release_chunks();
   return shard;
 }
 
@@ -334,7 +346,8 @@ Result<void> ShardWriter::compress_blocks(Env& env, const Path& path,
   }
 }
 
-// The element size of the piece that each chunk begins with; the header is text.
+// The element size of the piece that each chunk begins with. It is 1 for the header,
+// which is text.
 std::vector<int> ShardWriter::widths_of(std::span<const Chunk> chunks) const {
   std::vector<int> widths(chunks.size(), 1);
   size_t piece = 0;

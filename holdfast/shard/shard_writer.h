@@ -1,21 +1,25 @@
-// Writes one shard: memory -> ring -> digests -> disk.
+// Writes one shard: bytes go from memory into the staging ring, are digested there and
+// are written to disk.
 //
 // The two halves run on threads of their own, with the ring between them:
 //
 //   stage()   copies header and pieces into blocks of the ring, in file order. When it
-//             has returned, the pieces' memory may change: the shard is *captured*.
-//   write()   takes the blocks as they are filled, sums up their digests while they are
-//             in the cache, and writes them past the system's cache, several in flight.
-//             When it has returned, the contents are durable (not yet the name).
+//             has returned, the memory of the pieces may change: the shard is
+//             *captured*.
+//   write()   takes the blocks as they are filled, computes their digests while they
+//             are in the cache, and writes them past the system's cache, several in
+//             flight. When it has returned, the contents of the file are durable, but
+//             its name is not.
 //
-// Pieces may be in device memory: the device copies them into the blocks, several of them
-// ahead, and stage() has returned when it is done. Before that, make_wait() lets a stream
-// of the device wait for the copies that it must not overtake.
+// Pieces may lie in device memory. Then the device copies them into the blocks, several
+// blocks ahead, and stage() returns when the copies are complete. Before that,
+// make_wait() makes a stream of the device wait for the copies, so that it cannot
+// change a piece too early.
 //
-// A ring that holds the whole shard lets stage() finish before write() begins, so both
-// may also run on one thread, one after the other. Either half's failure ends the other.
-// The file is written once from front to back and never in place; after a failure it
-// has any contents and its owner removes it.
+// If the ring has room for the whole shard, stage() can finish before write() begins.
+// Then both may run on one thread, one after the other. A failure of one half ends the
+// other half. The file is written once from front to back and never in place. After a
+// failure its contents are undefined, and whoever asked for the file must remove it.
 #pragma once
 
 #include <deque>
@@ -35,66 +39,70 @@ namespace holdfast {
 class ChunkCompressor;
 
 struct ShardToWrite {
-  SharedList<std::byte> header;  // the file's first bytes
-  LocalPieces pieces;            // they follow it, each where the one before ends
-  SharedList<int64_t> offsets;   // where they begin in the file, one a piece
+  SharedList<std::byte> header;  // the first bytes of the file
+  // The pieces follow the header. Each begins where the one before it ends.
+  LocalPieces pieces;
+  SharedList<int64_t> offsets;  // where each piece begins in the file
 
   int64_t bytes() const;
 };
 
-// Where the writing half's time went, in seconds; the rest is opening the file.
+// How long the writing half took for what, in seconds. Opening the file is not counted.
 struct WriteTimes {
   double stage = 0;   // waiting for blocks to be filled
-  double digest = 0;  // summing up
-  double disk = 0;    // submitting, and waiting for room in flight
-  double sync = 0;    // from the last block on
+  double digest = 0;  // computing digests
+  double disk = 0;    // submitting writes and waiting for them
+  double sync = 0;    // everything after the last block
 };
 
-// What is known of a shard once it is written.
+// What is known of a shard after it was written.
 struct WrittenShard {
-  int64_t bytes = 0;  // of the file
+  // The size of the file.
+  int64_t bytes = 0;
   std::vector<Chunk> chunks;
-  std::vector<CompressedChunk> packed;  // if it is compressed
-  std::vector<Seal> seals;              // one a piece
+  std::vector<CompressedChunk> packed;  // empty if the shard is not compressed
+  std::vector<Seal> seals;              // one for each piece
   WriteTimes times;
 };
 
-// The chunks of a shard (shard_index.h), without their digests.
+// Divides a shard into chunks (shard_index.h). Their digests are not set.
 std::vector<Chunk> cut_chunks(const ShardToWrite& shard);
 
 struct WriteOptions {
-  int in_flight = 16;  // blocks that the disk works on at once
-  bool direct = true;  // past the system's cache, where the file system can
-  // Of compression (zstd.h), 1 to 22 as zstd has them; 0: none. A compressed shard goes
-  // through the system's cache.
+  int in_flight = 16;  // number of blocks that the disk works on at once
+  bool direct = true;  // write past the system's cache, if the file system can
+  // The compression level of zstd, 1 to 22; 0 turns compression off. A compressed shard
+  // is written through the system's cache.
   int pack_level = 0;
 };
 
 class ShardWriter {
  public:
-  // Pieces that leave a hole or overlap are a bug and abort. Ring and shard must outlive
-  // the writer.
+  // Aborts if the pieces leave a hole or overlap, because that is a bug. Ring and shard
+  // must outlive the writer.
   ShardWriter(StagingRing& ring, const ShardToWrite& shard);
-  // Both halves must have returned.
+  // stage() and write() must have returned before.
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
   ShardWriter& operator=(const ShardWriter&) = delete;
 
-  // Each is called once. With a ring smaller than the shard, on two threads. `observe` is
-  // shown what was copied, in order of the file.
+  // Both are called once. If the ring is smaller than the shard, they must run on two
+  // threads. `observe` gets all copied bytes in file order.
   using Observe = std::function<void(int64_t offset, ByteView bytes)>;
   Result<void> stage(const Observe& observe = {});
   Result<WrittenShard> write(Env& env, const Path& path,
                              const WriteOptions& options = {});
 
-  // The stream, of the device that has the piece, goes on when the piece is copied. Waits
-  // here until the copy is begun, and no longer; fails as stage() does. Nothing to do for
-  // a piece of the host. From any thread, while stage() runs or after.
+  // Makes the stream, which must belong to the device of the piece, wait until the
+  // piece is copied. The call itself returns as soon as the copy is begun. Fails as
+  // stage() does. Does nothing for a piece in host memory. May be called from any
+  // thread, while stage() runs or after it.
   Result<void> make_wait(CudaStream stream, size_t piece);
-  // The same for all pieces of that device.
+  // The same for all pieces on that device.
   Result<void> make_wait(CudaStream stream, const Device& device);
 
-  // Ends both halves with this error as soon as they look; also instead of calling one.
+  // Ends both halves with this error at their next check. May be called instead of one
+  // of the halves, too.
   void cancel(Error error);
 
  private:
@@ -126,14 +134,16 @@ class ShardWriter {
   StagingRing& ring_;
   const ShardToWrite& shard_;
   const int64_t bytes_;
-  size_t piece_ = 0;  // where stage() is
+  // The first piece that stage() has not copied completely.
+  size_t piece_ = 0;
 
   Mutex mutex_;
   Condition changed_;
   std::deque<Block> staged_ HOLDFAST_GUARDED_BY(mutex_);
   bool all_staged_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  // By piece, the first ones: all copies of them are begun, up to this mark. None for those
-  // of the host.
+  // Has an entry for each piece whose copies are all begun, in the order of the pieces.
+  // The copies are complete when the mark is reached. nullopt for pieces in host
+  // memory.
   std::vector<std::optional<DeviceMark>> begun_ HOLDFAST_GUARDED_BY(mutex_);
   std::optional<Error> error_ HOLDFAST_GUARDED_BY(mutex_);
 };

@@ -18,7 +18,7 @@ namespace {
 
 constexpr int64_t kBlock = 16 << 10;
 
-// A shard over memory of its own: u8 tensors of these sizes behind a 4096-byte header.
+// A shard of u8 tensors of these sizes behind a 4096-byte header. It owns the memory.
 class Made {
  public:
   explicit Made(std::vector<int64_t> sizes) {

@@ -22,7 +22,7 @@ std::string step_text(int64_t step) {
   return fmt::format("{}{:08}", kStepPrefix, step);
 }
 
-// "a.<16 digits>" in two.
+// Splits "a.<16 digits>" at the dot.
 std::optional<std::pair<std::string_view, uint64_t>> split_mark(std::string_view name) {
   const size_t dot = name.rfind('.');
   if (dot == name.npos) return std::nullopt;
@@ -68,7 +68,7 @@ std::optional<StepName> parse_step_name(std::string_view name) {
     if (!generation || *generation < 2) return std::nullopt;
     parsed.generation = *generation;
   }
-  // One name for each step: no signs, no other number of zeros, no ".g1".
+  // Each step has exactly one name: no signs, no other number of zeros, no ".g1".
   if (parsed.text() != name) return std::nullopt;
   return parsed;
 }
@@ -103,14 +103,15 @@ std::string pin_name(const StepName& step) { return step.text() + ".pin"; }
 Result<void> check_file_name(std::string_view name) {
   constexpr size_t kLongest = 255;
   if (name.empty() || name.size() > kLongest) {
-    return invalid("a file name of {} bytes, want 1 to {}", name.size(), kLongest);
+    return invalid("the file name has {} bytes; expected 1 to {}", name.size(),
+                   kLongest);
   }
   const bool plain = std::all_of(name.begin(), name.end(), [](char c) {
     return static_cast<unsigned char>(c) >= 0x20 && c != 0x7f && c != '/' && c != '\\';
   });
   if (plain && name != "." && name != "..") return {};
   return invalid(
-      "a file name that is no plain name in its folder, want one like "
+      "the file name is not a plain name in its folder; expected one like "
       "\"rank-0000.safetensors\"");
 }
 

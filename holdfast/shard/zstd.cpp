@@ -7,7 +7,7 @@
 namespace holdfast {
 namespace {
 
-// Bytes beyond the last whole element keep their place at the end.
+// Bytes after the last whole element keep their place at the end.
 void sort_into_planes(ByteView from, size_t width, std::byte* to) {
   const size_t count = from.size() / width;
   for (size_t plane = 0; plane < width; ++plane) {
@@ -17,7 +17,7 @@ void sort_into_planes(ByteView from, size_t width, std::byte* to) {
             to + count * width);
 }
 
-void sort_back(ByteView from, size_t width, ByteSpan to) {
+void restore_from_planes(ByteView from, size_t width, ByteSpan to) {
   const size_t count = to.size() / width;
   for (size_t plane = 0; plane < width; ++plane) {
     for (size_t i = 0; i < count; ++i) to[i * width + plane] = from[plane * count + i];
@@ -29,7 +29,8 @@ void sort_back(ByteView from, size_t width, ByteSpan to) {
 }  // namespace
 
 Result<Compressed> compress(ByteView chunk, int width, int level) {
-  HOLDFAST_CHECK(width >= 1 && width <= kMaxPackWidth, "planes of width {}", width);
+  HOLDFAST_CHECK(width >= 1 && width <= kMaxPackWidth,
+                 "compress() with planes of width {}", width);
   Bytes planes(chunk.size());
   sort_into_planes(chunk, static_cast<size_t>(width), planes.data());
   Compressed packed{.bytes = Bytes(ZSTD_compressBound(chunk.size())), .width = width};
@@ -45,7 +46,7 @@ Result<Compressed> compress(ByteView chunk, int width, int level) {
 Result<void> decompress(ByteView packed, int width, ByteSpan chunk) {
   if (width == 0) {
     if (packed.size() != chunk.size()) {
-      return corrupt("{} bytes, want {}", packed.size(), chunk.size());
+      return corrupt("{} bytes; expected {}", packed.size(), chunk.size());
     }
     std::copy(packed.begin(), packed.end(), chunk.begin());
     return {};
@@ -54,8 +55,8 @@ Result<void> decompress(ByteView packed, int width, ByteSpan chunk) {
   const size_t size =
       ZSTD_decompress(planes.data(), planes.size(), packed.data(), packed.size());
   if (ZSTD_isError(size) != 0) return corrupt("zstd: {}", ZSTD_getErrorName(size));
-  if (size != chunk.size()) return corrupt("{} bytes, want {}", size, chunk.size());
-  sort_back(planes, static_cast<size_t>(width), chunk);
+  if (size != chunk.size()) return corrupt("{} bytes; expected {}", size, chunk.size());
+  restore_from_planes(planes, static_cast<size_t>(width), chunk);
   return {};
 }
 

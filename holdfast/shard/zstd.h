@@ -1,8 +1,10 @@
-// A chunk, compressed. Weights hardly compress as they are: their exponents repeat, but
-// each stands between mantissas that do not. So the bytes are sorted into planes first
-// (all first bytes of the elements, all second ones, ...), then given to zstd.
+// Compresses and decompresses one chunk. Weights as they are hardly compress: their
+// exponents repeat, but they stand between mantissas that do not repeat. So the bytes
+// are first sorted into planes (all first bytes of the elements, then all second bytes,
+// ...), and the planes are compressed by zstd.
 //
-// A build without libzstd packs and unpacks nothing: kUnsupported, naming the option.
+// In a build without libzstd both functions fail with kUnsupported, naming the build
+// option.
 #pragma once
 
 #include "holdfast/base/bytes.h"
@@ -13,15 +15,16 @@ inline constexpr int64_t kMaxPackWidth = 16;
 
 struct Compressed {
   Bytes bytes;
-  int width = 0;  // 0: the chunk as it is, because it does not compress
+  // 0 if the chunk is stored as it is, because it does not compress.
+  int width = 0;
 };
 
-// `width` is the size of an element, 1 to kMaxPackWidth; any is right, a wrong one
-// compresses less.
+// `width` is the size of an element, 1 to kMaxPackWidth. A wrong width gives a correct
+// result that is larger.
 Result<Compressed> compress(ByteView chunk, int width, int level);
 
-// Fills `chunk`, whose size is that of what was packed. kCorrupt if the bytes do not make
-// exactly that.
+// Fills `chunk`, which must have the size of the original chunk. Fails with kCorrupt if
+// `packed` does not decompress to exactly this size.
 Result<void> decompress(ByteView packed, int width, ByteSpan chunk);
 
 }  // namespace holdfast

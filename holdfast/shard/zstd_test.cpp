@@ -8,7 +8,7 @@
 namespace holdfast {
 namespace {
 
-// Floats near one: exponents that repeat between mantissas that do not.
+// Floats near one: their exponents repeat, and stand between mantissas that do not.
 Bytes weights(size_t count) {
   Bytes bytes(count * 4);
   uint32_t state = 1;
@@ -49,7 +49,7 @@ TEST(Pack, DamageIsSeenOrHarmless) {
     damaged[at] ^= std::byte{0x11};
     Bytes back(4000);
     static_cast<void>(
-        decompress(damaged, packed.width, back));  // its digest is the judge
+        decompress(damaged, packed.width, back));  // only a digest finds such damage
   }
   Bytes shorter(3999), longer(4001);
   EXPECT_ERROR(decompress(packed.bytes, packed.width, shorter), ErrorCode::kCorrupt);

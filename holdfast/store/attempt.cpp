@@ -35,7 +35,7 @@ Attempt::~Attempt() { (void)abandon("dropped"); }
 Result<Attempt> Attempt::begin(const Run& run, const Owner& owner, int64_t step,
                                uint64_t attempt, EventSink* events) {
   if (step < 0)
-    return invalid("{}: step {}, want 0 or more", run.path().native(), step);
+    return invalid("{}: step {}; expected 0 or more", run.path().native(), step);
   HOLDFAST_TRY(owner.check());
   const AttemptName name{.step = step, .attempt = attempt};
   HOLDFAST_TRY(run.env().create_folder(run.path() / name.text()));
@@ -55,7 +55,7 @@ Result<Attempt> Attempt::join(const Run& run, int64_t step, uint64_t attempt) {
   Attempt made(run, {.step = step, .attempt = attempt}, State::kJoined);
   const FileInfo info = HOLDFAST_TRY(run.env().info(made.folder_));
   if (info.folder) return made;
-  return invalid("{}: a file, want a folder", made.folder_.native());
+  return invalid("{}: is a file; expected a folder", made.folder_.native());
 }
 
 Result<ManifestFile> Attempt::put_file(const std::string& name, ByteView bytes) {
@@ -82,13 +82,14 @@ Result<void> Attempt::check_files(const Manifest& manifest) const {
     const Path path = folder_ / file.name;
     const FileInfo info = HOLDFAST_TRY(run_.env().info(path));
     if (!info.folder && info.size == file.bytes) continue;
-    return corrupt("{}: {} bytes, want {} as voted", path.native(), info.size,
-                   file.bytes);
+    return corrupt("{}: {} bytes; expected {}, as its rank reported in its vote",
+                   path.native(), info.size, file.bytes);
   }
   return {};
 }
 
-// With what the run and this attempt know better than the caller.
+// Returns the manifest with the fields that the run and this attempt determine. Values
+// that the caller has set for these fields are overwritten.
 Result<Manifest> Attempt::complete(Manifest manifest) const {
   manifest.step = name_.step;
   manifest.attempt = name_.attempt;
@@ -101,7 +102,8 @@ Result<Manifest> Attempt::complete(Manifest manifest) const {
 
 Result<void> Attempt::write_manifest(const Manifest& manifest) {
   const Bytes bytes = encode_manifest(manifest);
-  // What readers would refuse must not be committed.
+  // Decodes the bytes once more, so that no manifest is committed that readers would
+  // refuse.
   HOLDFAST_TRY(decode_manifest(bytes, (folder_ / kManifestName).native()));
   HOLDFAST_TRY(put_file(std::string(kManifestName), bytes));
   return sync();
@@ -112,14 +114,19 @@ bool Attempt::is_own(const StepName& name) const {
   return there.ok() && there->attempt == name_.attempt && there->run == run_.id();
 }
 
-// The rename failed, or its answer was lost: the directory knows.
-Result<StepName> Attempt::look_after(const StepName& tried, const Error& error) {
+// Called after rename_new() reported a failure. The rename may have happened all the
+// same (for example, its answer was lost on a network file system), so this looks into
+// the run directory. Returns `tried` if this attempt is committed under that name,
+// `error` if the attempt's folder is still there, and kUnavailable if neither folder
+// shows what happened.
+Result<StepName> Attempt::resolve_failed_rename(const StepName& tried,
+                                                const Error& error) {
   if (is_own(tried)) return tried;
   const Result<FileInfo> pending = run_.env().info(folder_);
   if (pending.ok()) return error;
   state_ = State::kUnknown;
-  return unavailable("{}: whether it is committed cannot be told: {}", folder_.native(),
-                     error.message());
+  return unavailable("{}: cannot tell whether this attempt is committed: {}",
+                     folder_.native(), error.message());
 }
 
 Result<StepName> Attempt::rename_to_step() {
@@ -128,7 +135,7 @@ Result<StepName> Attempt::rename_to_step() {
     const Result<void> renamed =
         run_.env().rename_new(folder_, run_.path() / name.text());
     if (renamed.ok()) return name;
-    Result<StepName> seen = look_after(name, renamed.error());
+    Result<StepName> seen = resolve_failed_rename(name, renamed.error());
     if (seen.ok() || seen.error().code() != ErrorCode::kConflict) return seen;
     ++name.generation;
   }
@@ -165,7 +172,8 @@ Result<Path> Attempt::finish(const StepName& name, const Manifest& manifest) {
 }
 
 Result<Path> Attempt::commit(Manifest manifest) {
-  HOLDFAST_CHECK(state_ == State::kBegun, "commit of an attempt that is not begun");
+  HOLDFAST_CHECK(state_ == State::kBegun,
+                 "commit() of an attempt that begin() did not make, or that is over");
   manifest = HOLDFAST_TRY(complete(std::move(manifest)));
   HOLDFAST_TRY(check_files(manifest));
   HOLDFAST_TRY(write_manifest(manifest));
@@ -189,9 +197,9 @@ Result<void> Attempt::abandon(std::string_view reason) {
 
 Result<void> check_space(const Run& run, int64_t bytes, int64_t reserve) {
   const int64_t free = HOLDFAST_TRY(run.env().free_space(run.path()));
-  const std::optional<int64_t> want = checked_add(bytes, reserve);
-  if (want && free >= *want) return {};
-  return no_space("{}: {} bytes free, want {} and {} to spare", run.path().native(),
+  const std::optional<int64_t> needed = checked_add(bytes, reserve);
+  if (needed && free >= *needed) return {};
+  return no_space("{}: {} bytes free; expected {} and {} to spare", run.path().native(),
                   free, bytes, reserve);
 }
 

@@ -1,21 +1,22 @@
 // The commit protocol: how the files of a step become a checkpoint.
 //
-//   0. Somebody owns the run (owner.h). Space is checked once for all ranks.
+//   0. One process owns the run (owner.h). The coordinator checks once, for all ranks,
+//      that there is enough free space.
 //   1. begin(): the coordinator makes the folder step-N.<attempt>.tmp and syncs the run
-//      folder, so that others can find it. They join().
-//   2. Each rank writes its files there and syncs their contents, then sync()s the folder
-//      for their names, and only then votes.
-//   3. commit(): the coordinator finds every file that the manifest names, with its size;
-//      writes the manifest and syncs it; syncs the attempt's folder.
-//   4. It looks whether it still owns the run.
-//   5. The folder is renamed to step-N, or step-N.g2, .g3, ... where that is taken,
-//      replacing nothing.                                             <- the commit point
-//   6. The run folder is synced: now no crash can lose it.
-//   7. `latest` is written, as a hint for people; readers do not need it.
+//      folder, so that the other ranks can find it. The other ranks call join().
+//   2. Each rank writes its files into that folder and syncs their contents. Then it
+//      calls sync() to make the files' names durable, and only then it votes.
+//   3. commit(): the coordinator checks that every file of the manifest is there with
+//      its size. Then it writes and syncs the manifest and syncs the folder.
+//   4. The coordinator checks that it still owns the run.
+//   5. The coordinator renames the folder to step-N, or to step-N.g2, .g3, ... where
+//      that name is taken. It replaces nothing.                     <- the commit point
+//   6. The coordinator syncs the run folder. From now on no crash can lose the step.
+//   7. The coordinator writes `latest`, as a hint for people. Readers do not need it.
 //
 // A crash before 5 leaves a folder that readers ignore and sweep() removes. A crash
-// between 5 and 6 leaves one name or the other, and both are whole. A failed sync is
-// never repeated: the attempt is dropped.
+// between 5 and 6 leaves the folder under its old or its new name; in both cases all
+// its files are complete. A failed sync is never repeated: the attempt is dropped.
 #pragma once
 
 #include <cstdint>
@@ -30,15 +31,16 @@
 
 namespace holdfast {
 
-// An uncommitted step folder. Not thread safe, except put_file for different names. The
-// run's Env must outlive it. Destroying one that was begun and is not committed abandons
-// it.
+// An uncommitted step folder. Not thread safe, except that several threads may call
+// put_file() with different names at once. The run's Env must outlive the attempt.
+// Destroying an attempt that was begun and is not committed abandons it.
 class Attempt {
  public:
-  // For the coordinator. `events` may be null.
+  // Makes the attempt's folder. Only the coordinator calls it. `events` may be null.
   static Result<Attempt> begin(const Run& run, const Owner& owner, int64_t step,
                                uint64_t attempt, EventSink* events = nullptr);
-  // For the other ranks, after begin(). kNotFound if it is not there (any more).
+  // Opens the folder that begin() made. The other ranks call it. Fails with kNotFound
+  // if the folder is not there, or was removed since.
   static Result<Attempt> join(const Run& run, int64_t step, uint64_t attempt);
 
   Attempt(Attempt&& other) noexcept;
@@ -49,23 +51,26 @@ class Attempt {
   int64_t step() const { return name_.step; }
   uint64_t id() const { return name_.attempt; }
 
-  // A new small file, its contents durable; what the manifest says of it. kConflict if
-  // there is one.
+  // Writes a new small file and makes its contents durable. Returns the entry for the
+  // manifest. Fails with kConflict if there is a file of that name.
   Result<ManifestFile> put_file(const std::string& name, ByteView bytes);
-  // Makes the names of all files so far durable.
+  // Makes the names of all files written so far durable.
   Result<void> sync();
 
-  // Steps 3 to 7, by the one that began it, once. Fills in step, run, epoch, sequence,
-  // attempt and time of the manifest. The committed folder, durable. On failure:
-  //   kConflict     somebody has taken the run over: nothing is committed
-  //   kUnavailable  it could not be told whether it is committed; nothing is removed
-  //   kIo, "committed as ..., but ..."  readers see it, but a power failure may lose it
+  // Carries out steps 3 to 7 of the protocol. Only the process that called begin() may
+  // call it, and only once. Sets step, run, epoch, sequence, attempt and time in the
+  // manifest. Returns the committed folder, which is then durable. On failure:
+  //   kConflict     another process has taken the run over: nothing is committed
+  //   kUnavailable  it cannot be told whether the step is committed; nothing is removed
+  //   kIo, "committed as ..., but ..."  readers see the step, but a power failure may
+  //                                     lose it
   //   others        nothing is committed
   Result<Path> commit(Manifest manifest);
   bool committed() const { return state_ == State::kCommitted; }
 
-  // Removes the folder of one that was begun; never a committed one. Ranks that joined
-  // remove nothing: after their vote the coordinator may be committing it.
+  // Removes the folder of an attempt that was begun and is not committed. Does nothing
+  // on ranks that joined: after their vote the coordinator may already be committing
+  // the folder.
   Result<void> abandon(std::string_view reason);
 
  private:
@@ -75,9 +80,9 @@ class Attempt {
   Result<void> check_files(const Manifest& manifest) const;
   Result<Manifest> complete(Manifest manifest) const;
   Result<void> write_manifest(const Manifest& manifest);
-  // Step 5: the name it got.
+  // Carries out step 5 and returns the name under which the step is committed.
   Result<StepName> rename_to_step();
-  Result<StepName> look_after(const StepName& tried, const Error& error);
+  Result<StepName> resolve_failed_rename(const StepName& tried, const Error& error);
   bool is_own(const StepName& name) const;
   Result<Path> finish(const StepName& name, const Manifest& manifest);
   void write_latest(const StepName& name);
@@ -90,8 +95,8 @@ class Attempt {
   EventSink* events_ = nullptr;
 };
 
-// kNoSpace, with the numbers, unless the run's file system has room for that many bytes
-// and still `reserve` to spare.
+// Fails with kNoSpace, naming the numbers, unless the run's file system has room for
+// `bytes` and for another `reserve` bytes.
 Result<void> check_space(const Run& run, int64_t bytes, int64_t reserve);
 
 }  // namespace holdfast

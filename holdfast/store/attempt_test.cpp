@@ -155,13 +155,13 @@ TEST_F(AttemptTest, SpaceIsCheckedWithAReserve) {
 
 // --- Crashes -------------------------------------------------------------------------
 
-// What a job does: opens the run, takes it, sweeps, saves step 2, removes step 1.
-// How far it got.
+// How far second_save() got.
 struct Progressed {
   bool saved = false;
   bool ended = false;
 };
 
+// Does what a job does: opens the run, takes it, sweeps, saves step 2, removes step 1.
 Progressed second_save(Env& env) {
   Progressed seen;
   const Result<holdfast::Run> run = holdfast::Run::create_or_open(env, kTestRun);
@@ -173,7 +173,7 @@ Progressed second_save(Env& env) {
   return seen;
 }
 
-// A disk with step 1 durable on it, and an attempt that a crash left.
+// Makes step 1 durable on the disk, and leaves an attempt as a crash would.
 void first_save(Env& env) {
   const holdfast::Run run = holdfast::Run::create_or_open(env, kTestRun).value();
   const Owner owner = take(run, 1).value();
@@ -181,7 +181,8 @@ void first_save(Env& env) {
   ASSERT_OK(env.create_folders(run.path() / "step-00000009.0000000000000009.tmp"));
 }
 
-// Newest whole is 1 or 2, bit for bit, and 2 if that was promised.
+// Expects that the newest whole step is 1 or 2 with the right bytes, and that it is 2
+// if `saved` says that the save of step 2 succeeded.
 void expect_kept(Env& env, bool saved, const std::string& what) {
   SCOPED_TRACE(what);
   const Result<holdfast::Run> run = holdfast::Run::create_or_open(env, kTestRun);
@@ -194,7 +195,8 @@ void expect_kept(Env& env, bool saved, const std::string& what) {
             files_of(tiny_step(static_cast<uint64_t>(step))));
 }
 
-// And life goes on.
+// Expects also that the next job can take the run, save step 3 and remove all
+// leftovers.
 void expect_recovers(Env& env, bool saved, const std::string& what) {
   expect_kept(env, saved, what);
   SCOPED_TRACE(what);
@@ -211,7 +213,7 @@ void expect_recovers(Env& env, bool saved, const std::string& what) {
   }
 }
 
-// As often as it is wanted.
+// A new copy of the disk on each call. The first save is made only once.
 std::unique_ptr<MemoryEnv> disk_with_first_save() {
   static const std::unique_ptr<MemoryEnv> kDisk = [] {
     auto made = std::make_unique<MemoryEnv>();
@@ -251,7 +253,7 @@ TEST(CommitCrash, AtEveryCallTheNewestWholeIsTheNewOneOrThePreviousOne) {
   }
 }
 
-// The process lives on; then power fails too.
+// The process survives the failure. In a second variant the power fails after it.
 TEST(CommitCrash, AFailureOfAnyCallLosesNoCommittedStep) {
   const int64_t calls = calls_of_second_save();
   for (int64_t k = 1; k <= calls; ++k) {
@@ -273,8 +275,8 @@ TEST(CommitCrash, AFailureOfAnyCallLosesNoCommittedStep) {
   }
 }
 
-// After a failure the same job tries again at the next boundary, on the same disk, whose
-// failed syncs stay failed.
+// After a failure the same job saves again on the same disk, where a failed sync stays
+// failed.
 TEST(CommitCrash, TryingAgainAfterAFailureNeverLosesThePreviousStep) {
   const int64_t calls = calls_of_second_save();
   for (int64_t k = 1; k <= calls; ++k) {
@@ -297,7 +299,8 @@ TEST(CommitCrash, TryingAgainAfterAFailureNeverLosesThePreviousStep) {
   }
 }
 
-// Another job tries to write at every call of the first: it is refused, whenever.
+// While the first job saves, another job tries to take the run before each call, and is
+// refused each time.
 TEST(CommitCrash, TwoWritersOnOneFolderAreRefusedAtEveryCall) {
   const Liveness both = only_live({1, 2});
   for (int64_t k = 1, calls = 1; k <= calls; ++k) {

@@ -1,4 +1,4 @@
-// What the store has to say (base/event.h).
+// The events that the store emits (env/event.h).
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,8 @@ struct StepCommitted {
   std::string attempt{};
   int64_t epoch = 0;
   int64_t sequence = 0;
-  int64_t bytes = 0;  // of all files
+  // The size of all files together.
+  int64_t bytes = 0;
   static void fields(auto& self, auto&& field) {
     field("step", self.step);
     field("folder", self.folder);
@@ -49,7 +50,8 @@ struct AttemptAbandoned {
   }
 };
 
-// The step is whole and committed, but the text file that points to it is not written.
+// The step is whole and committed, but the text file `latest`, which points people to
+// it, could not be written.
 struct LatestNotWritten {
   static constexpr std::string_view kName = "latest_not_written";
   std::string folder{};
@@ -60,7 +62,7 @@ struct LatestNotWritten {
   }
 };
 
-// A step that could not be used on the way to the newest whole one.
+// A step could not be used while the newest whole step was looked for.
 struct StepSkipped {
   static constexpr std::string_view kName = "step_skipped";
   std::string folder{};
@@ -87,11 +89,13 @@ struct RemovalFailed {
   }
 };
 
-// A file of the run directory is damaged, and the job went on without it.
+// A file of the run directory is damaged, and the job continues without it.
 struct RunFileDamaged {
   static constexpr std::string_view kName = "run_file_damaged";
-  std::string reason{};  // names the file
-  std::string remedy{};  // what was done
+  // The reason names the file.
+  std::string reason{};
+  // Says what the job did instead.
+  std::string remedy{};
   static void fields(auto& self, auto&& field) {
     field("reason", self.reason);
     field("remedy", self.remedy);
@@ -100,10 +104,12 @@ struct RunFileDamaged {
 
 struct RunTakenOver {
   static constexpr std::string_view kName = "run_taken_over";
-  int64_t epoch = 0;  // of the new owner
+  // The epoch of the new owner.
+  int64_t epoch = 0;
   std::string from{};
   std::string reason{};
-  int64_t last_seen_ns = 0;  // since 1970: when the old owner last renewed its lease
+  // When the old owner last renewed its lease, in nanoseconds since 1970.
+  int64_t last_seen_ns = 0;
   static void fields(auto& self, auto&& field) {
     field("epoch", self.epoch);
     field("from", self.from);

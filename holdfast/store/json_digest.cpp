@@ -25,14 +25,15 @@ bool ends_with_digest(std::string_view text) {
 
 Result<std::string_view> check_digest(std::string_view text, const std::string& where) {
   if (!ends_with_digest(text)) {
-    return corrupt("{}: {} bytes that do not end with their digest", where,
+    return corrupt("{}: {} bytes without a digest at the end; expected one", where,
                    text.size());
   }
   const std::string_view before =
       text.substr(0, text.size() - kDigits - kTailEnd.size());
   const std::string digest = xxh3_128(bytes_of(before)).hex();
   if (text.substr(before.size(), kDigits) != digest) {
-    return corrupt("{}: its bytes have the digest {}, want another", where, digest);
+    return corrupt("{}: its bytes have the digest {}; expected the digest at its end",
+                   where, digest);
   }
   return before.substr(0, before.size() - kTailStart.size());
 }

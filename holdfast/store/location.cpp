@@ -1,3 +1,4 @@
+// Recognises the scheme at the start of a place's name ("s3://", "gs://").
 #include "holdfast/store/location.h"
 
 #include <algorithm>
@@ -10,15 +11,15 @@ namespace {
 
 constexpr std::string_view kObjectScheme = "s3";
 
-// Schemes that are recognised behind a single slash, too. Any other name in front of ":/"
-// is the name of a folder.
+// Schemes that are recognised also before a single slash ("gs:/bucket"). Any other name
+// before ":/" is the name of a folder.
 constexpr std::array<std::string_view, 20> kKnownSchemes = {
     "s3",  "s3a",  "s3n",  "gs",    "gcs", "az",   "azure", "abfs", "abfss", "wasb",
     "adl", "hdfs", "http", "https", "ftp", "ftps", "sftp",  "file", "oss",   "dbfs"};
 
 bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
 
-bool is_of_scheme(char c) {
+bool is_scheme_char(char c) {
   return is_letter(c) || (c >= '0' && c <= '9') || c == '+' || c == '-' || c == '.';
 }
 
@@ -30,13 +31,14 @@ std::string lower_case(std::string_view text) {
   return lower;
 }
 
-// What stands before "://", or before ":/" where it is a known one; else empty. One letter
-// is the drive of another system and no scheme.
+// Returns the text before "://", or before ":/" if that text is a known scheme;
+// otherwise an empty text. A single letter is not a scheme but a drive, as in
+// "c:/runs".
 std::string_view scheme_of(std::string_view text) {
   const size_t colon = text.find(":/");
   if (colon == text.npos || colon < 2 || !is_letter(text[0])) return {};
   const std::string_view scheme = text.substr(0, colon);
-  if (!std::ranges::all_of(scheme, is_of_scheme)) return {};
+  if (!std::ranges::all_of(scheme, is_scheme_char)) return {};
   const bool is_known =
       std::ranges::find(kKnownSchemes, lower_case(scheme)) != kKnownSchemes.end();
   return is_known || text.substr(colon).starts_with("://") ? scheme
@@ -68,7 +70,7 @@ Result<void> check_scheme(const Path& place) {
 Result<void> check_place(const Path& place) {
   if (place.empty()) {
     return invalid(
-        "\"\": no place has an empty name; expected a folder or "
+        "\"\": the name of the place is empty; expected a folder or "
         "s3://bucket/prefix");
   }
   return check_scheme(place);

@@ -45,7 +45,8 @@ Result<double> read_metric(const Json& value, const std::string& where) {
   if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
   if (text == "inf") return std::numeric_limits<double>::infinity();
   if (text == "-inf") return -std::numeric_limits<double>::infinity();
-  return corrupt("{}: a metric is no number", where);
+  return corrupt("{}: a metric is not a number; expected a number, nan, inf or -inf",
+                 where);
 }
 
 class Reader {
@@ -55,11 +56,13 @@ class Reader {
   Result<Manifest> read() {
     const std::string kind = HOLDFAST_TRY(fields_.text("holdfast"));
     if (kind != kKind) {
-      return corrupt("{}: a \"{}\", want a \"{}\"", fields_.where(), kind, kKind);
+      return corrupt("{}: is a \"{}\"; expected a \"{}\"", fields_.where(), kind,
+                     kKind);
     }
     const int64_t version = HOLDFAST_TRY(fields_.integer("version"));
     if (version != kVersion) {
-      return unsupported("{}: version {}, want {}", fields_.where(), version, kVersion);
+      return unsupported("{}: version {}; expected {}", fields_.where(), version,
+                         kVersion);
     }
     HOLDFAST_TRY(read_names());
     HOLDFAST_TRY(read_software());
@@ -76,7 +79,9 @@ class Reader {
     manifest_.epoch = HOLDFAST_TRY(fields_.integer("epoch"));
     manifest_.sequence = HOLDFAST_TRY(fields_.integer("sequence"));
     const auto attempt = parse_hex64(HOLDFAST_TRY(fields_.text("attempt")));
-    if (!attempt) return corrupt("{}.attempt: want 16 digits", fields_.where());
+    if (!attempt)
+      return corrupt("{}.attempt: is not an attempt; expected 16 hexadecimal digits",
+                     fields_.where());
     manifest_.attempt = *attempt;
     constexpr int64_t kMostRanks = 1 << 24;
     manifest_.world =
@@ -91,10 +96,12 @@ class Reader {
   Result<void> read_software() {
     const Json& software = *HOLDFAST_TRY(fields_.any("software"));
     if (!software.is_object())
-      return corrupt("{}.software: no object", fields_.where());
+      return corrupt("{}.software: is not an object; expected names with versions",
+                     fields_.where());
     for (const auto& [name, version] : software.items()) {
       if (!version.is_string()) {
-        return corrupt("{}.software: a version is no text", fields_.where());
+        return corrupt("{}.software: a version is not a text; expected a text",
+                       fields_.where());
       }
       manifest_.software.emplace(name, version.get<std::string>());
     }
@@ -103,7 +110,9 @@ class Reader {
 
   Result<void> read_metrics() {
     const Json& metrics = *HOLDFAST_TRY(fields_.any("metrics"));
-    if (!metrics.is_object()) return corrupt("{}.metrics: no object", fields_.where());
+    if (!metrics.is_object())
+      return corrupt("{}.metrics: is not an object; expected names with numbers",
+                     fields_.where());
     for (const auto& [name, value] : metrics.items()) {
       manifest_.metrics.emplace(
           name, HOLDFAST_TRY(read_metric(value, fields_.where() + ".metrics")));
@@ -118,7 +127,8 @@ class Reader {
       ManifestFile file = HOLDFAST_TRY(
           read_file(list[i], fmt::format("{}: files[{}]", fields_.where(), i)));
       if (!names.insert(file.name).second) {
-        return corrupt("{}: \"{}\" is listed twice", fields_.where(), file.name);
+        return corrupt("{}: \"{}\" is listed twice; expected it once", fields_.where(),
+                       file.name);
       }
       manifest_.files.push_back(std::move(file));
     }
@@ -152,12 +162,12 @@ std::string xxh3_digest(ByteView bytes) {
 Result<DigestKind> parse_file_digest(std::string_view digest) {
   const size_t colon = std::min(digest.find(':'), digest.size());
   const std::string_view kind = digest.substr(0, colon);
-  const size_t wanted = kind == "crc32c" ? 8 : kind == "xxh3" ? 32 : 0;
+  const size_t expected = kind == "crc32c" ? 8 : kind == "xxh3" ? 32 : 0;
   const std::string_view digits = digest.substr(std::min(colon + 1, digest.size()));
-  if (wanted == 0 || digits.size() != wanted || !from_hex(digits).ok()) {
-    return invalid("a digest that is neither crc32c with 8 digits nor xxh3 with 32");
+  if (expected == 0 || digits.size() != expected || !from_hex(digits).ok()) {
+    return invalid("unknown digest; expected crc32c with 8 digits or xxh3 with 32");
   }
-  return wanted == 8 ? DigestKind::kCrc32c : DigestKind::kXxh3;
+  return expected == 8 ? DigestKind::kCrc32c : DigestKind::kXxh3;
 }
 
 Bytes encode_manifest(const Manifest& manifest) {

@@ -25,7 +25,7 @@ Manifest example() {
                     {"objects.json", 0, "xxh3:99aa06d3014798d86001c324468d497f"}}};
 }
 
-// The text with a correct digest of its own.
+// Returns the text with a correct digest at its end.
 Bytes sealed(std::string text) {
   text += ",\n\"digest\":\"";
   return copy_of(bytes_of(text + xxh3_128(bytes_of(text)).hex() + "\"}\n"));

@@ -11,18 +11,18 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kReadAhead = int64_t{8}
-                               << 20;  // bytes fetched for who reads in order
+// How many bytes are fetched ahead for a caller that reads a file in order.
+constexpr int64_t kReadAhead = int64_t{8} << 20;
 
 Error read_only(const Path& path) {
   return unsupported(
-      "{}: object stores are read here and not written to; a job copies its steps "
-      "there "
-      "and removes old ones (tiers)",
+      "{}: object stores can be read here, but not written; expected a job that has "
+      "this place among its tiers",
       path.native());
 }
 
-// Reads objects. Several submitted reads are under way at once: each is a request.
+// A file in an object store, for reading. Submitted reads run at the same time: each is
+// a request of its own.
 class ObjectFile : public File {
  public:
   ObjectFile(const Path& path, std::shared_ptr<const Source> source)
@@ -42,7 +42,7 @@ class ObjectFile : public File {
   Result<void> sync_data() override { return {}; }
 
  protected:
-  // Small reads in order are met from a longer one.
+  // Serves small reads that follow each other in order from one longer request.
   Result<size_t> read_some(int64_t offset, ByteSpan into) override {
     MutexLock lock(mutex_);
     const bool in_order = offset == next_;
@@ -81,18 +81,20 @@ class ObjectFile : public File {
 
   const std::shared_ptr<const Source> source_;
   Mutex mutex_;
-  int64_t next_ HOLDFAST_GUARDED_BY(mutex_) = -1;  // where the last read ended
+  // The offset where the last read ended.
+  int64_t next_ HOLDFAST_GUARDED_BY(mutex_) = -1;
   int64_t ahead_at_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   Bytes ahead_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-// Whether the path is one of an object store. kInvalid where it has another scheme.
-Result<bool> is_here(const Path& path) {
+// Whether the path is in an object store. Fails with kInvalid if it has another scheme.
+Result<bool> is_in_object_store(const Path& path) {
   HOLDFAST_TRY(check_scheme(path));
   return is_object_path(path);
 }
 
-// The folder of a step: by its number, or by the key of a manifest that is damaged.
+// Whether `name` is a step's folder. The folder of a step whose manifest is damaged has
+// the name of the manifest's key instead of the step's number.
 bool is_step_folder(std::string_view name) {
   return parse_step_name(name).has_value() || is_manifest_name(name);
 }
@@ -101,9 +103,9 @@ bool is_step_folder(std::string_view name) {
 
 struct ObjectStoreEnv::Place {
   std::string bucket;
-  std::string prefix;                 // of the run, or of a folder of runs
-  std::optional<std::string> step{};  // the folder of a step of the run
-  std::string file{};                 // of the step, or else of the run
+  std::string prefix;                 // prefix of the run, or of a folder of runs
+  std::optional<std::string> step{};  // folder of the step, if the path is in a step
+  std::string file{};                 // file of the step, or else of the run
 
   std::string run() const { return bucket + "/" + prefix; }
   std::string text() const {
@@ -114,16 +116,20 @@ struct ObjectStoreEnv::Place {
 struct ObjectStoreEnv::Step {
   ObjectStoreStep key;
   Bytes manifest;
-  // As the store lists them, once that was asked for.
+  // Names and sizes as the store lists them; nullopt until somebody asks for them.
   std::optional<std::map<std::string, int64_t>> files{};
 };
 
 struct ObjectStoreEnv::Run {
-  std::shared_ptr<ObjectStore> store;  // of what is open in it, too
+  // Shared: files that are open in the run keep the store alive, too.
+  std::shared_ptr<ObjectStore> store;
   ObjectStoreRun tier;
-  std::string id = "unknown";           // while no manifest can be read
-  std::map<std::string, Step> steps{};  // by their folders' names
-  std::vector<std::string> below{};     // if there are no steps: runs under this prefix
+  // "unknown" while no manifest can be read.
+  std::string id = "unknown";
+  // The steps by the names of their folders.
+  std::map<std::string, Step> steps{};
+  // The names of the runs below this prefix, if the prefix itself has no steps.
+  std::vector<std::string> below{};
 };
 
 ObjectStoreEnv::ObjectStoreEnv(Env& inner, OpenBucket open_bucket)
@@ -158,7 +164,7 @@ ObjectStoreEnv::Place ObjectStoreEnv::locate(const Path& path) {
 
 namespace {
 
-// Names of what lies right below the prefix and has a manifest.
+// Names of the folders directly below the prefix that hold a manifest.
 Result<std::vector<std::string>> runs_below(ObjectStore& store,
                                             const std::string& prefix) {
   const std::string start = prefix.empty() ? "" : prefix + "/";
@@ -174,10 +180,11 @@ Result<std::vector<std::string>> runs_below(ObjectStore& store,
 
 }  // namespace
 
-Result<std::unique_ptr<ObjectStoreEnv::Run>> ObjectStoreEnv::look(const Place& place,
-                                                                  const Run* before) {
+Result<std::unique_ptr<ObjectStoreEnv::Run>> ObjectStoreEnv::read_run(
+    const Place& place, const Run* before) {
   const std::shared_ptr<ObjectStore> store = HOLDFAST_TRY(open_bucket_(place.bucket));
-  std::map<ObjectStoreStep, Bytes> known;  // manifests never change
+  // Manifests never change, so those that were read before are used again.
+  std::map<ObjectStoreStep, Bytes> known;
   if (before != nullptr) {
     for (const auto& [name, step] : before->steps) known[step.key] = step.manifest;
   }
@@ -208,9 +215,10 @@ Result<std::unique_ptr<ObjectStoreEnv::Run>> ObjectStoreEnv::look(const Place& p
 Result<ObjectStoreEnv::Run*> ObjectStoreEnv::run_at(const Place& place, bool again) {
   std::unique_ptr<Run>& run = runs_[place.run()];
   const bool empty = run == nullptr || (run->steps.empty() && run->below.empty());
-  if (empty || again) run = HOLDFAST_TRY(look(place, run.get()));
+  if (empty || again) run = HOLDFAST_TRY(read_run(place, run.get()));
   if (run->steps.empty() && run->below.empty()) {
-    return not_found("{}: no checkpoint there", place.text());
+    return not_found("{}: no checkpoint there; expected a manifest below this prefix",
+                     place.text());
   }
   return run.get();
 }
@@ -219,7 +227,7 @@ Result<ObjectStoreEnv::Step*> ObjectStoreEnv::step_at(const Place& place) {
   Run* const run = HOLDFAST_TRY(run_at(place, false));
   const auto found = run->steps.find(*place.step);
   if (found == run->steps.end()) {
-    return not_found("{}: no {}", place.text(), *place.step);
+    return not_found("{}: has no {}", place.text(), *place.step);
   }
   Step& step = found->second;
   if (!step.files.has_value()) step.files = HOLDFAST_TRY(run->tier.files(step.key));
@@ -231,11 +239,12 @@ Result<std::shared_ptr<const Source>> ObjectStoreEnv::source_at(const Place& pla
     return std::make_shared<MemorySource>(place.text() + "/" + place.file,
                                           std::move(bytes));
   };
-  const bool is_it_one = !place.step.has_value() && place.file == kRunFile;
-  Run* const run = HOLDFAST_TRY(run_at(place, is_it_one));
+  // Whoever asks for holdfast.json wants to know whether there is a run now.
+  const bool read_again = !place.step.has_value() && place.file == kRunFile;
+  Run* const run = HOLDFAST_TRY(run_at(place, read_again));
   if (!place.step.has_value()) {
     if (place.file != kRunFile || run->steps.empty()) {
-      return not_found("{}: no {}", place.text(), place.file);
+      return not_found("{}: has no {}", place.text(), place.file);
     }
     return std::shared_ptr<const Source>(memory(encode_run_file({.id = run->id})));
   }
@@ -254,13 +263,15 @@ Result<std::shared_ptr<const Source>> ObjectStoreEnv::source_at(const Place& pla
 
 Result<std::unique_ptr<File>> ObjectStoreEnv::open(const Path& path,
                                                    OpenOptions options) {
-  if (!HOLDFAST_TRY(is_here(path))) return inner_.open(path, options);
+  if (!HOLDFAST_TRY(is_in_object_store(path))) return inner_.open(path, options);
   if (options.mode != OpenMode::kRead) return read_only(path);
-  if (options.direct) return unsupported("{}: no direct reads", path.native());
+  if (options.direct)
+    return unsupported("{}: direct reads are not possible in an object store",
+                       path.native());
   const Place place = locate(path);
   if (place.file.empty()) {
     HOLDFAST_TRY(info(path));
-    return invalid("{}: is a folder", path.native());
+    return invalid("{}: is a folder; expected a file", path.native());
   }
   MutexLock lock(mutex_);
   return std::unique_ptr<File>(
@@ -278,14 +289,14 @@ Result<void> ObjectStoreEnv::name_file(File& file, const Path& to) {
 }
 
 Result<FileInfo> ObjectStoreEnv::info(const Path& path) {
-  if (!HOLDFAST_TRY(is_here(path))) return inner_.info(path);
+  if (!HOLDFAST_TRY(is_in_object_store(path))) return inner_.info(path);
   const Place place = locate(path);
   MutexLock lock(mutex_);
   if (!place.file.empty() && place.step.has_value() && place.file != kManifestName) {
     const Step* const step = HOLDFAST_TRY(step_at(place));
     const auto found = step->files->find(place.file);
     if (found == step->files->end())
-      return not_found("{}: no such file", path.native());
+      return not_found("{}: there is no such file", path.native());
     return FileInfo{.size = found->second, .links = 1};
   }
   if (!place.file.empty()) {
@@ -297,10 +308,11 @@ Result<FileInfo> ObjectStoreEnv::info(const Path& path) {
 }
 
 Result<std::vector<std::string>> ObjectStoreEnv::list(const Path& folder) {
-  if (!HOLDFAST_TRY(is_here(folder))) return inner_.list(folder);
+  if (!HOLDFAST_TRY(is_in_object_store(folder))) return inner_.list(folder);
   const Place place = locate(folder);
   MutexLock lock(mutex_);
-  if (!place.file.empty()) return invalid("{}: is no folder", folder.native());
+  if (!place.file.empty())
+    return invalid("{}: is a file; expected a folder", folder.native());
   std::vector<std::string> names;
   if (place.step.has_value()) {
     const Step* const step = HOLDFAST_TRY(step_at(place));
@@ -317,38 +329,44 @@ Result<std::vector<std::string>> ObjectStoreEnv::list(const Path& folder) {
 }
 
 Result<void> ObjectStoreEnv::remove_file(const Path& path) {
-  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.remove_file(path);
+  return HOLDFAST_TRY(is_in_object_store(path)) ? read_only(path)
+                                                : inner_.remove_file(path);
 }
 
 Result<void> ObjectStoreEnv::rename(const Path& from, const Path& to) {
-  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
-  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.rename(from, to);
+  if (HOLDFAST_TRY(is_in_object_store(from))) return read_only(from);
+  return HOLDFAST_TRY(is_in_object_store(to)) ? read_only(to) : inner_.rename(from, to);
 }
 
 Result<void> ObjectStoreEnv::rename_new(const Path& from, const Path& to) {
-  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
-  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.rename_new(from, to);
+  if (HOLDFAST_TRY(is_in_object_store(from))) return read_only(from);
+  return HOLDFAST_TRY(is_in_object_store(to)) ? read_only(to)
+                                              : inner_.rename_new(from, to);
 }
 
 Result<void> ObjectStoreEnv::link(const Path& from, const Path& to) {
-  if (HOLDFAST_TRY(is_here(from))) return read_only(from);
-  return HOLDFAST_TRY(is_here(to)) ? read_only(to) : inner_.link(from, to);
+  if (HOLDFAST_TRY(is_in_object_store(from))) return read_only(from);
+  return HOLDFAST_TRY(is_in_object_store(to)) ? read_only(to) : inner_.link(from, to);
 }
 
 Result<void> ObjectStoreEnv::create_folder(const Path& path) {
-  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.create_folder(path);
+  return HOLDFAST_TRY(is_in_object_store(path)) ? read_only(path)
+                                                : inner_.create_folder(path);
 }
 
 Result<void> ObjectStoreEnv::remove_folder(const Path& path) {
-  return HOLDFAST_TRY(is_here(path)) ? read_only(path) : inner_.remove_folder(path);
+  return HOLDFAST_TRY(is_in_object_store(path)) ? read_only(path)
+                                                : inner_.remove_folder(path);
 }
 
 Result<void> ObjectStoreEnv::sync_folder(const Path& folder) {
-  return HOLDFAST_TRY(is_here(folder)) ? read_only(folder) : inner_.sync_folder(folder);
+  return HOLDFAST_TRY(is_in_object_store(folder)) ? read_only(folder)
+                                                  : inner_.sync_folder(folder);
 }
 
 Result<int64_t> ObjectStoreEnv::free_space(const Path& folder) {
-  return HOLDFAST_TRY(is_here(folder)) ? read_only(folder) : inner_.free_space(folder);
+  return HOLDFAST_TRY(is_in_object_store(folder)) ? read_only(folder)
+                                                  : inner_.free_space(folder);
 }
 
 }  // namespace holdfast

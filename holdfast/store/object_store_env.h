@@ -1,19 +1,22 @@
-// An Env that reads checkpoints in object stores under names of their own, so that all that
-// reads a run directory reads them too:
+// An Env that shows checkpoints in object stores as run directories with files, so that
+// all code that reads a run directory can read them too:
 //
 //   s3://bucket/gpt                              a run: the steps below that prefix
 //   s3://bucket/gpt/step-00000400/manifest.json  a file of one of its steps
 //   s3://bucket                                  a folder of runs
 //
-// Everything else passes on to another Env, except for names with other schemes ("gs://"):
-// kInvalid. Object stores cannot be written to here:
-// kUnsupported; jobs copy steps there (tier.h). A step that was saved several times is
-// step-00000400, step-00000400.g2 and so on, oldest first. Nobody knows the number of a step
-// whose manifest is damaged: it is a folder with the name of the manifest's key.
+// Calls for all other paths go to another Env, except that paths with other schemes
+// ("gs://") fail with kInvalid. Object stores cannot be written to through this Env:
+// such calls fail with kUnsupported. Jobs copy steps to object stores as tiers
+// (tier.h).
 //
-// A run is looked at, with a bucket opened anew, by list() and by who asks whether it is
-// one (holdfast.json); in between it is as it was then. Errors of reading are those of
-// object_store.h. Safe from several threads.
+// A step that was saved several times is shown as step-00000400, step-00000400.g2 and
+// so on, oldest first. If a manifest is damaged, the number of its step is unknown; the
+// step is then shown as a folder with the name of the manifest's key.
+//
+// list() and reading holdfast.json ask the store again, with the bucket opened anew.
+// All other calls use what the last of these two calls saw. Errors of reading are those
+// of object_store.h. Safe from several threads.
 #pragma once
 
 #include <map>
@@ -28,7 +31,7 @@ namespace holdfast {
 
 class ObjectStoreEnv : public Env {
  public:
-  // `inner` must outlive it.
+  // `inner` gets all calls for paths outside object stores. It must outlive this Env.
   ObjectStoreEnv(Env& inner, OpenBucket open_bucket);
   ~ObjectStoreEnv() override;
 
@@ -61,10 +64,12 @@ class ObjectStoreEnv : public Env {
   struct Run;
 
   static Place locate(const Path& path);
-  // `before` is what the last look saw, or null.
-  Result<std::unique_ptr<Run>> look(const Place& place, const Run* before)
+  // Reads from the store which steps the run at `place` has. `before` is the result of
+  // the last such call for this run, or null.
+  Result<std::unique_ptr<Run>> read_run(const Place& place, const Run* before)
       HOLDFAST_REQUIRES(mutex_);
-  // The run at the place, looked at anew if `again`. kNotFound if nothing is there.
+  // The run at the place. Asks the store again if `again` is true. Fails with kNotFound
+  // if there is neither a run nor a folder of runs.
   Result<Run*> run_at(const Place& place, bool again) HOLDFAST_REQUIRES(mutex_);
   Result<Step*> step_at(const Place& place) HOLDFAST_REQUIRES(mutex_);
   Result<std::shared_ptr<const Source>> source_at(const Place& place)

@@ -13,7 +13,8 @@ namespace {
 
 constexpr std::string_view kManifestPrefix = "manifest-";
 constexpr std::string_view kManifestSuffix = ".json";
-constexpr size_t kDecimals = 19;  // of the greatest int64_t
+// Number of decimal digits of the greatest int64_t.
+constexpr size_t kDecimals = 19;
 constexpr size_t kHexDigits = 16;
 
 template <typename T>
@@ -37,12 +38,13 @@ std::optional<ObjectStoreStep> step_of_name(std::string_view name) {
       number_of<uint64_t>(name.substr(head + 2 * (kDecimals + 1), kHexDigits), 16);
   if (!epoch || !sequence || !attempt) return std::nullopt;
   const ObjectStoreStep step{*epoch, *sequence, *attempt};
-  // Written again, so that no second spelling names the same checkpoint.
+  // Formats the step again and compares, so that no second spelling names the same
+  // checkpoint.
   if (manifest_name(step) != name) return std::nullopt;
   return step;
 }
 
-// The attempt of "<16 digits>/<file>".
+// Parses the attempt in a key below data/, which has the form "<16 digits>/<file>".
 std::optional<uint64_t> attempt_of(std::string_view below_data) {
   if (below_data.size() <= kHexDigits || below_data[kHexDigits] != '/') {
     return std::nullopt;
@@ -50,6 +52,7 @@ std::optional<uint64_t> attempt_of(std::string_view below_data) {
   return number_of<uint64_t>(below_data.substr(0, kHexDigits), 16);
 }
 
+// What an attempt has left in the store: finished objects and uploads under way.
 struct Leftover {
   WallTime newest;
   std::vector<std::string> keys;
@@ -57,6 +60,9 @@ struct Leftover {
 };
 using Leftovers = std::map<uint64_t, Leftover>;
 
+// Returns the entry of the attempt that `key` belongs to, after noting that something
+// of the attempt is as new as `when`. Returns null if the key belongs to no attempt.
+// `prefix` is the length of the data prefix.
 Leftover* find_leftover(Leftovers& all, std::string_view key, size_t prefix,
                         WallTime when) {
   const auto attempt = attempt_of(key.substr(prefix));
@@ -66,6 +72,8 @@ Leftover* find_leftover(Leftovers& all, std::string_view key, size_t prefix,
   return &found;
 }
 
+// Groups everything below the prefix `data` by attempt. Stores that cannot list uploads
+// under way are searched for finished objects only.
 Result<Leftovers> find_leftovers(ObjectStore& store, const std::string& data) {
   Leftovers all;
   for (const ObjectInfo& object : HOLDFAST_TRY(store.list(data))) {
@@ -118,7 +126,7 @@ std::string ObjectStoreRun::manifest_key(const ObjectStoreStep& step) const {
 Result<std::string> ObjectStoreRun::file_key(uint64_t attempt,
                                              const std::string& file) const {
   if (file.empty() || file.find('/') != file.npos) {
-    return invalid("{}: file \"{}\", want a name without folders", name(), file);
+    return invalid("{}: file \"{}\"; expected a name without folders", name(), file);
   }
   return attempt_prefix(attempt) + file;
 }
@@ -132,14 +140,14 @@ Result<std::unique_ptr<Upload>> ObjectStoreRun::create_file(uint64_t attempt,
 Result<void> ObjectStoreRun::commit(const ObjectStoreStep& step, ByteView manifest,
                                     std::span<const ManifestFile> files) {
   if (step.epoch < 0 || step.sequence < 0) {
-    return invalid("{}: commit of epoch {}, sequence {}, want 0 or more", name(),
+    return invalid("{}: commit of epoch {}, sequence {}; expected 0 or more", name(),
                    step.epoch, step.sequence);
   }
   const std::map<std::string, int64_t> there = HOLDFAST_TRY(this->files(step));
   for (const ManifestFile& file : files) {
     const auto found = there.find(file.name);
     if (found == there.end() || found->second != file.bytes) {
-      return conflict("{}: attempt {:016x}: {} has {} bytes, want {}", name(),
+      return conflict("{}: attempt {:016x}: {} has {} bytes; expected {}", name(),
                       step.attempt, file.name, found == there.end() ? 0 : found->second,
                       file.bytes);
     }
@@ -200,8 +208,8 @@ Result<void> ObjectStoreRun::remove(const ObjectStoreStep& step) {
 Result<void> ObjectStoreRun::discard(uint64_t attempt) {
   for (const ObjectStoreStep& step : HOLDFAST_TRY(steps())) {
     if (step.attempt == attempt) {
-      return invalid("{}: attempt {:016x} is committed, want one that is not", name(),
-                     attempt);
+      return invalid("{}: attempt {:016x} is committed; expected one that is not",
+                     name(), attempt);
     }
   }
   for (const ObjectInfo& object : HOLDFAST_TRY(store_->list(attempt_prefix(attempt)))) {
@@ -211,7 +219,8 @@ Result<void> ObjectStoreRun::discard(uint64_t attempt) {
 }
 
 Result<int64_t> ObjectStoreRun::sweep(WallTime before, const std::set<uint64_t>& live) {
-  // Data first: an attempt that commits meanwhile is then seen to be committed.
+  // Lists the data before the manifests. An attempt that is committed in between is
+  // then seen as committed and is kept.
   const Leftovers all = HOLDFAST_TRY(find_leftovers(*store_, data_prefix()));
   std::set<uint64_t> kept = live;
   for (const ObjectStoreStep& step : HOLDFAST_TRY(steps())) kept.insert(step.attempt);

@@ -1,24 +1,27 @@
-// Checkpoints in an object store. There is no rename there and perhaps no conditional
-// put, so a manifest under a name of its own is the commit mark:
+// Checkpoints in an object store. An object store has no rename and perhaps no
+// conditional put, so each checkpoint is committed by a manifest under a name of its
+// own:
 //
-//   <prefix>/data/<attempt>/<file>                             written once, never again
-//   <prefix>/manifest-<epoch>-<sequence>-<attempt>.json        its being there is the commit
+//   <prefix>/data/<attempt>/<file>                       written once, never again
+//   <prefix>/manifest-<epoch>-<sequence>-<attempt>.json  commits by its presence
 //
 // Commit:
-//   1. All ranks upload their files under the attempt's own keys.
+//   1. All ranks upload their files under keys of this attempt.
 //   2. One process checks that every file of the manifest is there with its size.
-//   3. It puts the manifest.                                   <- the commit point
+//   3. That process puts the manifest.                   <- the commit point
 // Removal:
-//   1. The manifest goes.                                      <- the point of no return
-//   2. The data keys go.
+//   1. The manifest is removed.                          <- the point of no return
+//   2. The data keys are removed.
 //
-// A crash before 3 leaves data without a manifest, as does one during a removal: no reader
-// looks at it, and sweep() removes it. No key is ever written by two attempts, so nothing
-// that a late or dead process does can change a committed checkpoint.
+// A crash before step 3 of a commit, or during a removal, leaves data without a
+// manifest. No reader looks at such data, and sweep() removes it. No two attempts write
+// the same key, so nothing that a late or dead process does can change a committed
+// checkpoint.
 //
-// Numbers in names are padded, so that a listing sorts by age: newest is the greatest
-// (epoch, sequence), as everywhere. Manifests are bytes here; their digest and the files'
-// digests (manifest.h) are for the caller to check: an ETag is no digest.
+// Numbers in names are padded with zeros, so that a listing is sorted by age: the
+// newest checkpoint has the greatest (epoch, sequence). This class handles manifests as
+// bytes. The caller checks their digest and the digests of the files (manifest.h): an
+// ETag is not a digest.
 #pragma once
 
 #include <map>
@@ -34,7 +37,7 @@
 
 namespace holdfast {
 
-// A committed checkpoint, by the name of its manifest. Ordered by age.
+// A committed checkpoint, identified by the name of its manifest. The order is by age.
 struct ObjectStoreStep {
   int64_t epoch = 0;
   int64_t sequence = 0;
@@ -42,52 +45,59 @@ struct ObjectStoreStep {
   friend auto operator<=>(const ObjectStoreStep&, const ObjectStoreStep&) = default;
 };
 
-// "manifest-<epoch>-<sequence>-<attempt>.json": the name of a commit mark.
+// The name of a step's manifest: "manifest-<epoch>-<sequence>-<attempt>.json".
 std::string manifest_name(const ObjectStoreStep& step);
 bool is_manifest_name(std::string_view name);
 
-// Manifests have no more bytes than this.
+// Upper limit for reading a manifest from the store.
 inline constexpr int64_t kMaxManifestBytes = int64_t{256} << 20;
 
-// One run in a store. All calls are safe from several threads and processes at once; who
-// may commit and remove is the owner's affair (see the run directory). Errors are
-// those of object_store.h.
+// One run in an object store. All calls are safe from several threads and processes at
+// once. This class does not check who may commit and remove: that is the owner's right
+// (owner.h). Errors are those of object_store.h.
 class ObjectStoreRun {
  public:
-  // An empty prefix is the whole bucket. The store must outlive the tier.
+  // An empty prefix means the whole bucket. The store must outlive the returned object.
   static Result<ObjectStoreRun> create(ObjectStore& store, std::string prefix);
 
-  // For messages: "s3://bucket/prefix".
+  // The name for messages: "s3://bucket/prefix".
   std::string name() const;
 
-  // One file of an attempt. kInvalid for a name with a slash.
+  // Begins the upload of one file of an attempt. Fails with kInvalid if the name has a
+  // slash.
   Result<std::unique_ptr<Upload>> create_file(uint64_t attempt, const std::string& file,
                                               int64_t size);
-  // Steps 2 and 3 above. kConflict, and nothing is committed, if a file is missing or of
-  // another size. After kUnavailable and kTimeout the outcome is unknown: see steps().
+  // Carries out steps 2 and 3 of the commit above. Fails with kConflict, and commits
+  // nothing, if a file is missing or has another size. After kUnavailable or kTimeout
+  // the outcome is unknown; steps() tells it.
   Result<void> commit(const ObjectStoreStep& step, ByteView manifest,
                       std::span<const ManifestFile> files);
 
-  // Committed checkpoints, newest first. Names of others are ignored.
+  // Committed checkpoints, newest first. Ignores keys that are not the name of a
+  // manifest.
   Result<std::vector<ObjectStoreStep>> steps();
-  // Names of steps' folders that somebody copied below the prefix with another tool. They
-  // are no checkpoints here, but of a run all the same.
+  // Names of step folders that somebody has copied below the prefix with another tool.
+  // They are not checkpoints of an object store, but they show that the prefix holds a
+  // run.
   Result<std::vector<std::string>> copied_folders();
-  // The bytes of its manifest; kNotFound if it was removed meanwhile.
+  // The bytes of the step's manifest. Fails with kNotFound if it was removed meanwhile.
   Result<Bytes> read_manifest(const ObjectStoreStep& step);
   Result<std::unique_ptr<Source>> open(const ObjectStoreStep& step,
                                        const std::string& file);
-  // Names and sizes of its files as they are, whatever the manifest says.
+  // Names and sizes of the step's files as the store lists them, whatever the manifest
+  // says.
   Result<std::map<std::string, int64_t>> files(const ObjectStoreStep& step);
 
-  // The checkpoint is gone; its last data keys may stay if this fails or is killed.
+  // Removes the checkpoint. If this fails or is killed after the manifest is gone, the
+  // checkpoint is gone too, but data keys may stay until sweep().
   Result<void> remove(const ObjectStoreStep& step);
-  // Drops an attempt that will not be committed.
+  // Removes the data of an attempt that will not be committed. Fails with kInvalid if
+  // the attempt is committed.
   Result<void> discard(uint64_t attempt);
-  // Removes the data of attempts without a manifest, and aborts uploads, where all of the
-  // attempt is from before `before` (by the server's clock) and it is not in `live`.
-  // `before` must be long ago enough for no other process to be still writing. Returns how
-  // many keys and uploads went.
+  // Removes the data and aborts the uploads of attempts that have no manifest, are not
+  // in `live`, and have nothing newer than `before` (by the server's clock). `before`
+  // must lie so far back that no other process can still be writing such an attempt.
+  // Returns how many keys and uploads were removed.
   Result<int64_t> sweep(WallTime before, const std::set<uint64_t>& live);
 
  private:
@@ -101,7 +111,8 @@ class ObjectStoreRun {
   Result<int64_t> remove_keys(const std::vector<std::string>& keys);
 
   ObjectStore* store_;
-  std::string prefix_;  // with a slash at its end, or empty
+  // Ends with a slash, or is empty.
+  std::string prefix_;
 };
 
 }  // namespace holdfast

@@ -30,7 +30,7 @@ class ObjectTierTest : public testing::Test {
     return {{"rank-0000.safetensors", static_cast<int64_t>(text.size()), ""},
             {"objects.json", 2, ""}};
   }
-  // What the newest checkpoint says, read as a restore does.
+  // The contents of the newest checkpoint, read as a restore reads them.
   Result<std::string> newest() {
     const auto steps = HOLDFAST_TRY(tier().steps());
     if (steps.empty()) return std::string("none");
@@ -82,7 +82,7 @@ TEST_F(ObjectTierTest, ACommitWithoutItsFilesIsRefused) {
   EXPECT_EQ(
       message_of(outcome),
       "memory://objects/runs/gpt: attempt 00000000000000a1: rank-0000.safetensors "
-      "has 5 bytes, want 6");
+      "has 5 bytes; expected 6");
   EXPECT_ERROR(tier().commit(two, bytes_of("m"), files_of("x")), ErrorCode::kConflict);
   EXPECT_TRUE(tier().steps()->empty());
 }
@@ -136,7 +136,8 @@ TEST_F(ObjectTierTest, ASaveThatDiesAtAnyCallLeavesTheOldStepOrTheNew) {
       store.die_after(k, done);
       EXPECT_EQ(save(two, "second").ok(), k == calls) << k;
       store.revive();
-      // The last call is the commit; with `done` only its answer was lost.
+      // The last call is the commit. If `done` is set, the commit happened and only its
+      // answer was lost.
       const bool is_new = k == calls || (k == calls - 1 && done);
       EXPECT_EQ(newest().value(), is_new ? "second" : "first") << k << done;
     }
@@ -156,7 +157,7 @@ TEST_F(ObjectTierTest, ARemovalThatDiesAtAnyCallLeavesAWholeStepNewest) {
       EXPECT_FALSE(tier().remove(two).ok());
       store.revive();
       EXPECT_EQ(newest().value(), k == 0 && !done ? "second" : "first") << k;
-      ASSERT_OK(tier().remove(two));  // again, to the end
+      ASSERT_OK(tier().remove(two));  // the second call completes the removal
       EXPECT_EQ(keys(), 3U);
     }
   }

@@ -11,7 +11,7 @@
 namespace holdfast {
 namespace {
 
-std::string when(WallTime time) {
+std::string format_time(WallTime time) {
   const auto seconds =
       std::chrono::floor<std::chrono::seconds>(time.time_since_epoch());
   return fmt::format("{:%Y-%m-%d %H:%M:%S} UTC",
@@ -19,7 +19,8 @@ std::string when(WallTime time) {
 }
 
 std::string name_of(const Identity& who) {
-  if (who.host.empty()) return "an unknown process";  // see unreadable_owner
+  // unreadable_owner() makes a record without a host.
+  if (who.host.empty()) return "an unknown process";
   return who.job.empty()
              ? fmt::format("process {} on {}", who.pid, who.host)
              : fmt::format("process {} on {} (job {})", who.pid, who.host, who.job);
@@ -36,19 +37,23 @@ Error in_use(const Path& run, const OwnerRecord& owner, const Identity& self) {
           : fmt::format(
                 "stop it first, or wait until its lease ends at {}, or choose "
                 "another folder",
-                when(owner.lease_until));
+                format_time(owner.lease_until));
   return conflict("{}: in use by {} since {}; {}", run.native(), name_of(owner.who),
-                  when(owner.since), advice);
+                  format_time(owner.since), advice);
 }
 
+// The error for a run whose owner files are damaged and were written less than a lease
+// ago.
 Error may_be_in_use(const Path& run, const OwnerRecord& owner, const Error& damage) {
   return conflict(
-      "{}: whether a job writes there cannot be told: {}; try again after {}, when a "
-      "live one would have written the file anew, or remove {} and owner-*.json if you "
-      "know that none does",
-      run.native(), damage.message(), when(owner.lease_until), kOwnerFile);
+      "{}: cannot tell whether another job writes there: {}; try again after {}, when "
+      "a "
+      "live job would have written the file anew, or remove {} and owner-*.json if you "
+      "know that no job writes there",
+      run.native(), damage.message(), format_time(owner.lease_until), kOwnerFile);
 }
 
+// Reads owner.json, the copy of the greatest claim. Returns nullopt if there is none.
 Result<std::optional<OwnerRecord>> read_copy(Env& env, const Path& run) {
   const Path path = run / kOwnerFile;
   const Result<Bytes> bytes = env.read_file(path, kOwnerLimit);
@@ -64,10 +69,12 @@ Result<OwnerRecord> read_claim(Env& env, const Path& run, int64_t epoch) {
   const Bytes bytes = HOLDFAST_TRY(env.read_file(path, kOwnerLimit));
   OwnerRecord record = HOLDFAST_TRY(decode_owner(bytes, path.native()));
   if (record.epoch == epoch) return record;
-  return corrupt("{}: is for epoch {}, want {}", path.native(), record.epoch, epoch);
+  return corrupt("{}: is for epoch {}; expected {}", path.native(), record.epoch,
+                 epoch);
 }
 
-// A claim vanishes only when a greater one stands, so looking again ends.
+// Repeats when a claim vanishes while it is read. This ends, because a claim is removed
+// only after a greater one was written.
 Result<std::optional<OwnerRecord>> read_greatest_claim(Env& env, const Path& run) {
   while (true) {
     const std::vector<int64_t> epochs = HOLDFAST_TRY(list_claims(env, run));
@@ -79,8 +86,8 @@ Result<std::optional<OwnerRecord>> read_greatest_claim(Env& env, const Path& run
   }
 }
 
-// Stands in for an owner whose claim and copy are both damaged. It may live until a lease
-// has passed since one of them was last written.
+// Makes a record for an owner whose claim and copy are both damaged. That owner counts
+// as alive until a lease has passed since one of the two files was last written.
 Result<OwnerRecord> unreadable_owner(Env& env, const Path& run, Duration lease) {
   const std::vector<int64_t> epochs = HOLDFAST_TRY(list_claims(env, run));
   OwnerRecord owner{.epoch = epochs.empty() ? 0 : epochs.back(), .fence = {}};
@@ -93,27 +100,28 @@ Result<OwnerRecord> unreadable_owner(Env& env, const Path& run, Duration lease) 
   return owner;
 }
 
-// The owner before, and what is wrong with its files if they say nothing.
-struct Before {
+// The owner before this process. `damage` is set if its files could not be read; then
+// `owner` is a stand-in made by unreadable_owner().
+struct PreviousOwner {
   std::optional<OwnerRecord> owner{};
   std::optional<Error> damage{};
 };
 
-Result<Before> read_before(Env& env, const Path& run, Duration lease) {
+Result<PreviousOwner> read_previous_owner(Env& env, const Path& run, Duration lease) {
   Result<std::optional<OwnerRecord>> owner = read_owner(env, run);
-  if (owner.ok()) return Before{.owner = *std::move(owner)};
+  if (owner.ok()) return PreviousOwner{.owner = *std::move(owner)};
   if (owner.error().code() != ErrorCode::kCorrupt) return owner.error();
-  return Before{.owner = HOLDFAST_TRY(unreadable_owner(env, run, lease)),
-                .damage = owner.error()};
+  return PreviousOwner{.owner = HOLDFAST_TRY(unreadable_owner(env, run, lease)),
+                       .damage = owner.error()};
 }
 
-void tell_taken_over(Env& env, EventSink& events, const Before& before,
+void tell_taken_over(Env& env, EventSink& events, const PreviousOwner& before,
                      const std::string& why, int64_t epoch) {
   if (before.damage) {
     emit(events, env,
          RunFileDamaged{.reason = before.damage->message(),
-                        .remedy = "its owner counts as dead, for it has not been "
-                                  "written anew for a lease"});
+                        .remedy = "the owner of this file counts as dead, because the "
+                                  "file has not been written anew for a lease"});
   }
   emit(events, env,
        RunTakenOver{.epoch = epoch,
@@ -122,16 +130,18 @@ void tell_taken_over(Env& env, EventSink& events, const Before& before,
                     .last_seen_ns = before.owner->renewed.time_since_epoch().count()});
 }
 
-// What stands against older epochs until the new owner has looked: as before, and the
-// epoch that ends is open.
-std::optional<Fence> inherited(const std::optional<OwnerRecord>& before) {
+// The fence that a new claim starts with, until its owner has listed the steps of the
+// run: the fence of the previous owner, without any limit for the previous owner's own
+// epoch.
+std::optional<Fence> inherit_fence(const std::optional<OwnerRecord>& before) {
   if (!before || !before->fence) return std::nullopt;
   Fence fence = *before->fence;
   fence[before->epoch] = INT64_MAX;
   return fence;
 }
 
-// The claim under its name, replacing nothing.
+// Writes the claim under its final name. Replaces nothing: fails with kConflict if
+// another process has made a claim on the same epoch.
 Result<void> put_claim(Env& env, const Path& run, const OwnerRecord& record) {
   const Path claim = run / claim_name(record.epoch);
   Path beside = claim;
@@ -140,12 +150,13 @@ Result<void> put_claim(Env& env, const Path& run, const OwnerRecord& record) {
   if (put.ok()) put = env.rename_new(beside, claim);
   if (put.ok()) return {};
   (void)env.remove_file(beside);
-  // The answer may have been lost and not the rename.
+  // The rename may have happened although it reported a failure.
   const Result<OwnerRecord> there = read_claim(env, run, record.epoch);
   if (there.ok() && there->token == record.token) return {};
   if (put.error().code() != ErrorCode::kConflict) return put;
-  return conflict("{}: somebody else took it at the same moment; try again to see who",
-                  run.native());
+  return conflict(
+      "{}: another process took the run at the same moment; try again to see which",
+      run.native());
 }
 
 }  // namespace
@@ -228,15 +239,17 @@ struct Owner::State {
         record(std::move(first)) {}
 
   Result<void> check() const HOLDFAST_REQUIRES(mutex);
-  Result<void> settle(const OwnerOptions& options) HOLDFAST_REQUIRES(mutex);
-  // Steps 3 and 4 of the protocol in the header.
-  Result<void> settle_or_take_back(const OwnerOptions& options);
+  Result<void> complete_claim(const OwnerOptions& options) HOLDFAST_REQUIRES(mutex);
+  // Carries out steps 3 and 4 of the protocol in the header. On failure removes the
+  // claim of this process again.
+  Result<void> complete_or_remove_claim(const OwnerOptions& options);
   Result<void> write() HOLDFAST_REQUIRES(mutex);
   void remove_older() HOLDFAST_REQUIRES(mutex);
 };
 
 Result<void> Owner::State::check() const {
-  if (record.released) return conflict("{}: was let go by this process", run.native());
+  if (record.released)
+    return conflict("{}: this process has released the run", run.native());
   const std::vector<int64_t> epochs = HOLDFAST_TRY(list_claims(env, run));
   if (!epochs.empty() && epochs.back() > record.epoch) {
     const Result<OwnerRecord> other = read_claim(env, run, epochs.back());
@@ -247,7 +260,8 @@ Result<void> Owner::State::check() const {
   const Result<OwnerRecord> own = read_claim(env, run, record.epoch);
   if (own.ok() && own->token == record.token) return {};
   if (!own.ok() && own.error().code() != ErrorCode::kNotFound) {
-    // A damaged one is this process's all the same, and the next renewal writes it anew.
+    // A damaged claim on this epoch still belongs to this process, because nobody else
+    // makes a claim on this epoch. The next renewal writes the file anew.
     const bool damaged = own.error().code() == ErrorCode::kCorrupt;
     return damaged ? Result<void>() : own.error();
   }
@@ -258,7 +272,8 @@ Result<void> Owner::State::check() const {
 Result<void> Owner::State::write() {
   const Bytes bytes = encode_owner(record);
   HOLDFAST_TRY(names->replace(claim_name(record.epoch), bytes));
-  (void)names->replace(kOwnerFile, bytes);  // for people: the claim is what counts
+  // A failure is ignored: owner.json is a copy for people, and only the claim counts.
+  (void)names->replace(kOwnerFile, bytes);
   return {};
 }
 
@@ -270,7 +285,7 @@ void Owner::State::remove_older() {
   }
 }
 
-Result<void> Owner::State::settle(const OwnerOptions& options) {
+Result<void> Owner::State::complete_claim(const OwnerOptions& options) {
   HOLDFAST_TRY(names->sync());
   HOLDFAST_TRY(check());
   if (options.fence) {
@@ -282,11 +297,11 @@ Result<void> Owner::State::settle(const OwnerOptions& options) {
   return {};
 }
 
-Result<void> Owner::State::settle_or_take_back(const OwnerOptions& options) {
+Result<void> Owner::State::complete_or_remove_claim(const OwnerOptions& options) {
   MutexLock lock(mutex);
-  Result<void> settled = settle(options);
-  if (!settled.ok()) (void)env.remove_file(run / claim_name(record.epoch));
-  return settled;
+  Result<void> completed = complete_claim(options);
+  if (!completed.ok()) (void)env.remove_file(run / claim_name(record.epoch));
+  return completed;
 }
 
 Result<Owner> Owner::acquire(Env& env, const Path& run, const Identity& self,
@@ -295,7 +310,8 @@ Result<Owner> Owner::acquire(Env& env, const Path& run, const Identity& self,
     return start_of_process(env, pid);
   };
   const WallTime now = env.wall_now();
-  const Before found = HOLDFAST_TRY(read_before(env, run, options.lease));
+  const PreviousOwner found =
+      HOLDFAST_TRY(read_previous_owner(env, run, options.lease));
   const std::optional<OwnerRecord>& before = found.owner;
   const auto dead = before ? why_dead(*before, self, now, alive) : std::nullopt;
   if (before && !dead) {
@@ -309,10 +325,10 @@ Result<Owner> Owner::acquire(Env& env, const Path& run, const Identity& self,
       .since = now,
       .renewed = now,
       .lease_until = now + options.lease,
-      .fence = inherited(before)};
+      .fence = inherit_fence(before)};
   HOLDFAST_TRY(put_claim(env, run, record));
   auto state = std::make_shared<State>(env, run, options, record);
-  HOLDFAST_TRY(state->settle_or_take_back(options));
+  HOLDFAST_TRY(state->complete_or_remove_claim(options));
   if (dead && options.events != nullptr) {
     tell_taken_over(env, *options.events, found, *dead, record.epoch);
   }

@@ -1,4 +1,5 @@
-// Small documents of a run: the owner's and the run's own.
+// Encodes and decodes the two small JSON files of a run: the owner's claim and
+// holdfast.json.
 #include "holdfast/base/json.h"
 #include "holdfast/base/json_append.h"
 #include "holdfast/shard/step_name.h"
@@ -10,7 +11,8 @@ namespace holdfast {
 namespace {
 
 constexpr int64_t kOwnerVersion = 2;
-constexpr int64_t kFirstWithDigest = 2;  // of both documents
+// The first version of both documents that ends with a digest.
+constexpr int64_t kFirstWithDigest = 2;
 
 int64_t nanoseconds(WallTime time) { return time.time_since_epoch().count(); }
 
@@ -35,7 +37,9 @@ Result<Fence> read_fence(const Json& list, const std::string& where) {
   Fence fence;
   for (const Json& entry : list) {
     if (!entry.is_array() || entry.size() != 2) {
-      return corrupt("{}.fence: want pairs of epoch and sequence", where);
+      return corrupt(
+          "{}.fence: an entry is not a pair; expected pairs of epoch and sequence",
+          where);
     }
     fence.emplace(HOLDFAST_TRY(json_integer(entry[0], where + ".fence")),
                   HOLDFAST_TRY(json_integer(entry[1], where + ".fence")));
@@ -43,20 +47,22 @@ Result<Fence> read_fence(const Json& list, const std::string& where) {
   return fence;
 }
 
-// `checked`: the document ends with its digest.
+// `checked` says that the document ends with its digest and that the digest is right.
 Result<void> read_kind(Fields& fields, std::string_view kind, int64_t version,
                        bool checked) {
   const std::string seen = HOLDFAST_TRY(fields.text("holdfast"));
   if (seen != kind) {
-    return corrupt("{}: a \"{}\", want a \"{}\"", fields.where(), seen, kind);
+    return corrupt("{}: is a \"{}\"; expected a \"{}\"", fields.where(), seen, kind);
   }
   const int64_t number = HOLDFAST_TRY(fields.integer("version", 1));
   if (number > version) {
-    return unsupported("{}: version {}, want at most {}: a newer Holdfast wrote it",
-                       fields.where(), number, version);
+    return unsupported(
+        "{}: version {}; expected at most {}, because this Holdfast is older",
+        fields.where(), number, version);
   }
   if (number < kFirstWithDigest || checked) return {};
-  return corrupt("{}: does not end with its digest", fields.where());
+  return corrupt("{}: does not end with its digest; expected one from version 2 on",
+                 fields.where());
 }
 
 Result<OwnerRecord> read_record(Fields& fields, bool checked) {
@@ -65,14 +71,16 @@ Result<OwnerRecord> read_record(Fields& fields, bool checked) {
   record.who = HOLDFAST_TRY(read_identity(fields));
   record.epoch = HOLDFAST_TRY(fields.integer("epoch", 1));
   record.since = HOLDFAST_TRY(read_time(fields, "since_ns"));
-  // Version 1 does not have it.
+  // Version 1 does not have this field.
   record.renewed = fields.has("renewed_ns")
                        ? HOLDFAST_TRY(read_time(fields, "renewed_ns"))
                        : record.since;
   record.lease_until = HOLDFAST_TRY(read_time(fields, "lease_until_ns"));
   record.released = HOLDFAST_TRY(fields.boolean("released"));
   const auto token = parse_hex64(HOLDFAST_TRY(fields.text("token")));
-  if (!token) return corrupt("{}.token: want 16 digits", fields.where());
+  if (!token)
+    return corrupt("{}.token: is not a token; expected 16 hexadecimal digits",
+                   fields.where());
   record.token = *token;
   if (fields.has("fence")) {
     record.fence =
@@ -85,13 +93,14 @@ Result<OwnerRecord> read_record(Fields& fields, bool checked) {
 Result<RunFile> read_run(Fields& fields, bool checked) {
   HOLDFAST_TRY(read_kind(fields, "run", kRunVersion, checked));
   RunFile file{.id = HOLDFAST_TRY(fields.text("run")), .checked = checked};
-  if (file.id.empty()) return corrupt("{}.run: empty", fields.where());
+  if (file.id.empty())
+    return corrupt("{}.run: is empty; expected the id of the run", fields.where());
   HOLDFAST_TRY(fields.done());
   return file;
 }
 
-// A document that this library wrote: what is wrong with it is damage. It ends with its
-// digest, except for version 1.
+// Reads a document that this library wrote, so any defect in it means that it is
+// damaged. From version 2 on the document ends with its digest.
 template <typename Read>
 auto read_document(ByteView json, const std::string& where, Read read)
     -> decltype(read(std::declval<Fields&>(), true)) {

@@ -77,7 +77,8 @@ TEST_F(OwnerTest, OneThatLetGoNeedNotBeDead) {
   EXPECT_EQ(second->epoch(), 2);
 }
 
-// Who asks is process 9 of alpha, started in job 7 for the second time.
+// The process that asks is process 9 on the machine alpha, in the second start of job
+// 7.
 TEST_F(OwnerTest, DeathIsToldByTheWholeMatrix) {
   Identity self = test_process(9);
   self.job = "7";
@@ -222,7 +223,8 @@ TEST_F(OwnerTest, ARecordOfVersionOneIsRead) {
   EXPECT_EQ(record->fence, (Fence{{1, 4}}));
 }
 
-// One taker is stopped before each of its calls, and another one takes the run there.
+// One taker is stopped before each of its calls in turn, and another process takes the
+// run at that moment.
 TEST_F(OwnerTest, OfTwoTakersOfADeadRunOneWinsAtMost) {
   int64_t calls = 1;
   for (int64_t k = 0; k <= calls; ++k) {
@@ -245,7 +247,8 @@ TEST_F(OwnerTest, OfTwoTakersOfADeadRunOneWinsAtMost) {
   EXPECT_GT(calls, 10);
 }
 
-// The slow taker's epoch comes and goes meanwhile: its number is free again.
+// While the slow taker sleeps, another owner comes and goes with the same epoch, so
+// that the file name of that epoch is free again.
 TEST_F(OwnerTest, ATakerThatSleptThroughTwoOwnersLoses) {
   ASSERT_OK(take(disk, test_process(1)));
   FaultyEnv env(disk);
@@ -331,7 +334,7 @@ TEST(Process, ANameWithBracketsDoesNotMislead) {
   EXPECT_ERROR(start_of_process(env, 5), ErrorCode::kIo);
 }
 
-// A real process takes the run, and is then killed.
+// A real process takes the run and is then killed.
 TEST(Process, AKilledOwnerIsTakenOverALiveOneIsNot) {
   const TempFolder folder;
   int ready[2];
@@ -356,7 +359,8 @@ TEST(Process, AKilledOwnerIsTakenOverALiveOneIsNot) {
   EXPECT_NE(message_of(refused).find(fmt::format("process {}", child)),
             std::string::npos);
   ASSERT_EQ(kill(child, SIGKILL), 0);
-  // Not waited for yet: a zombie, which writes nothing any more.
+  // Nobody has waited for the process yet, so it is a zombie. A zombie writes nothing
+  // any more.
   siginfo_t info;
   ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child), &info, WEXITED | WNOWAIT), 0);
   const Result<Owner> taken = Owner::acquire(*env, folder.path(), self);

@@ -8,6 +8,7 @@
 namespace holdfast {
 namespace {
 
+// The fields of /proc/<pid>/stat that are used here.
 struct Stat {
   int64_t pid = 0;
   char state = ' ';
@@ -19,7 +20,8 @@ Result<int64_t> parse_number(std::string_view text, const Path& path) {
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error == std::errc() && stop == end) return number;
-  return io_error("{}: a field is no number", path.native());
+  return io_error("{}: a field is not a number; expected a whole number",
+                  path.native());
 }
 
 std::vector<std::string_view> split(std::string_view text) {
@@ -32,19 +34,21 @@ std::vector<std::string_view> split(std::string_view text) {
   return words;
 }
 
-// proc(5): "pid (name) state ...", the start being field 22. The name may hold anything,
-// brackets too, so what follows is counted from the last one.
+// The format is described in proc(5): "pid (name) state ...", and the start time is
+// field 22. The name may contain brackets, so the fields are counted from the last
+// closing bracket.
 Result<Stat> read_stat(Env& env, const Path& path) {
   constexpr size_t kStart = 22 - 3;
   const std::string text = HOLDFAST_TRY(env.read_text(path));
   const size_t open = text.find(" ("), close = text.rfind(')');
   if (open == text.npos || close == text.npos || close < open) {
-    return io_error("{}: not \"pid (name) ...\"", path.native());
+    return io_error("{}: has no name in brackets; expected \"pid (name) ...\"",
+                    path.native());
   }
   const auto words = split(std::string_view(text).substr(close + 1));
   if (words.size() <= kStart) {
-    return io_error("{}: {} fields after the name, want more than {}", path.native(),
-                    words.size(), kStart);
+    return io_error("{}: {} fields after the name; expected more than {}",
+                    path.native(), words.size(), kStart);
   }
   return Stat{.pid = HOLDFAST_TRY(parse_number(text.substr(0, open), path)),
               .state = words[0][0],
@@ -57,10 +61,12 @@ Result<std::string> read_line(Env& env, const Path& path) {
   return text;
 }
 
-// More restarts than a launcher ever makes between two starts by the scheduler.
+// The number of restarts by a scheduler is multiplied by this number before the number
+// of restarts by a launcher is added. No launcher restarts a job this often.
 constexpr int64_t kMostRestarts = 1'000'000;
 
-// 0 if it is not set; nullopt if it is no such number.
+// Returns the count in the environment variable `name`, 0 if it is not set, and nullopt
+// if its value is not such a count.
 std::optional<int64_t> restarts_in(const Variables& variables,
                                    const std::string& name) {
   const std::string text = variables(name).value_or("0");

@@ -7,7 +7,8 @@
 namespace holdfast {
 namespace {
 
-// The variables of the environment that are set.
+// The job that scheduler_job() finds if exactly the environment variables in `set` are
+// set.
 SchedulerJob job_by(std::map<std::string, std::string> set) {
   return scheduler_job([&](const std::string& name) -> std::optional<std::string> {
     const auto found = set.find(name);
@@ -30,7 +31,7 @@ TEST(Process, IsOfTheJobThatSchedulerAndLauncherName) {
                 .name,
             "slurm 70_3 of big");
 
-  // "none" is what torchrun calls a job that nobody named.
+  // torchrun uses "none" as the id of a job that nobody has named.
   EXPECT_EQ(
       job_by({{"TORCHELASTIC_RUN_ID", "none"}, {"TORCHELASTIC_RESTART_COUNT", "2"}}),
       SchedulerJob{});
@@ -39,7 +40,7 @@ TEST(Process, IsOfTheJobThatSchedulerAndLauncherName) {
                                         {"MASTER_ADDR", "node1"}});
   EXPECT_EQ(launched, (SchedulerJob{.name = "torchrun gpt at node1", .restart = 2}));
 
-  // Slurm starts torchrun anew, whose count begins at 0 again.
+  // Slurm restarts torchrun, whose own count then begins at 0 again.
   const SchedulerJob inner = job_by({{"SLURM_JOB_ID", "77"},
                                      {"TORCHELASTIC_RUN_ID", "gpt"},
                                      {"TORCHELASTIC_RESTART_COUNT", "2"}});

@@ -19,7 +19,8 @@ Steps newest_first(std::span<const KeptStep> steps) {
   return sorted;
 }
 
-// The newest `last` whole ones and what is newer than they, whole or not.
+// Keeps the newest `last` whole steps, and all steps that are newer than the last of
+// these, whether they are whole or not.
 void keep_last(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
   int64_t open = std::max<int64_t>(keep.last, 1);
   for (const KeptStep* step : steps) {
@@ -38,7 +39,8 @@ void keep_every(const Steps& steps, const Keep& keep, std::set<StepName>& kept) 
   }
 }
 
-// A metric that is no number was measured, and is worse than any.
+// Keeps the steps with the best metric. NaN is worse than any number, so a step with
+// the metric NaN is never among the best.
 void keep_best(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
   std::vector<std::pair<double, const KeptStep*>> ranked;
   for (const KeptStep* step : steps) {
@@ -56,7 +58,9 @@ void keep_best(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
   }
 }
 
-// A misspelt metric, or one that only later saves have, must not cost all the others.
+// Keeps the newest steps that do not have the metric, as many as `best` says. So a
+// misspelt metric, or a metric that only later saves have, does not remove all other
+// steps.
 void keep_unmeasured(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
   int64_t open = keep.best;
   for (const KeptStep* step : steps) {
@@ -91,7 +95,8 @@ Result<void> pin(const Run& run, const StepName& step) {
   const Path mark = run.path() / pin_name(step);
   HOLDFAST_TRY(run.env().write_file(mark, {}));
   HOLDFAST_TRY(run.names().sync());
-  // After the mark: retention looks for it last, so a step still here is now safe.
+  // Looks for the step after the mark is durable. Retention looks for the mark last, so
+  // a step that is still there now is safe.
   const Result<FileInfo> there = run.env().info(run.path() / step.text());
   if (there.ok()) return {};
   (void)run.env().remove_file(mark);
@@ -118,14 +123,16 @@ Result<std::set<StepName>> pinned_steps(const Run& run) {
 
 namespace {
 
+// Looks at the files of the step now, without remembering the result.
 bool is_whole_now(const Run& run, const StepName& step) {
   const Result<StepReport> report =
       check_step(run.env(), run.path() / step.text(), Depth::kFast);
   return report.ok() && report->whole();
 }
 
-// Takes all for whole at first and looks only at those that the plan keeps, until a plan
-// keeps nothing that is not.
+// First assumes that all steps are whole. Checks the steps that this plan keeps, and
+// makes a new plan without those that turn out damaged, until a plan keeps only whole
+// steps. Removes nothing if no whole step would stay.
 Result<std::vector<StepName>> plan_with(
     const Run& run, const Keep& keep,
     const std::function<bool(const StepName&)>& is_whole) {
@@ -168,7 +175,8 @@ bool Retention::is_whole(const StepName& step) {
   const auto known = whole_.find(step);
   if (known != whole_.end()) return known->second;
   const bool whole = is_whole_now(run_, step);
-  // What could not be read now may be readable next time.
+  // Remembers only steps that are whole: one that could not be read now may be readable
+  // next time.
   if (whole) whole_.emplace(step, true);
   return whole;
 }
@@ -179,7 +187,7 @@ void Retention::tell_failure(const StepName& step, const Error& error) {
        RemovalFailed{.folder = step.text(), .reason = error.message()});
 }
 
-bool Retention::may_go(const StepName& step) {
+bool Retention::has_no_pin(const StepName& step) {
   const Result<FileInfo> mark = run_.env().info(run_.path() / pin_name(step));
   if (mark.ok()) return false;
   if (is_missing(mark.error())) return true;
@@ -187,8 +195,8 @@ bool Retention::may_go(const StepName& step) {
   return false;
 }
 
-bool Retention::move_away(const StepName& step, Path& trash) {
-  if (!may_go(step)) return false;
+bool Retention::move_to_trash(const StepName& step, Path& trash) {
+  if (!has_no_pin(step)) return false;
   Env& env = run_.env();
   const Path folder = run_.path() / step.text();
   trash = run_.path() / trash_name(step, env.random64());
@@ -197,37 +205,41 @@ bool Retention::move_away(const StepName& step, Path& trash) {
     tell_failure(step, moved.error());
     return false;
   }
-  // Whoever pinned it since the first look saw the step there and was told of success.
-  if (may_go(step)) return true;
+  // Looks again: whoever pinned the step since the first look still saw it there and
+  // was told that pinning succeeded.
+  if (has_no_pin(step)) return true;
   const Result<void> back = env.rename_new(trash, folder);
   if (!back.ok()) tell_failure(step, back.error());
   return false;
 }
 
 Result<std::vector<StepName>> Retention::run(const std::set<StepName>& busy) {
-  return carry_out(keep_, busy);
+  return remove_unkept(keep_, busy);
 }
 
 Result<std::vector<StepName>> Retention::run_ahead(const std::set<StepName>& busy) {
   Keep ahead = keep_;
-  ahead.last = std::max<int64_t>(ahead.last - 1, 1);  // the next step is one of them
-  return carry_out(ahead, busy);
+  // The step that will be saved next counts as one of the `last` steps.
+  ahead.last = std::max<int64_t>(ahead.last - 1, 1);
+  return remove_unkept(ahead, busy);
 }
 
-Result<std::vector<StepName>> Retention::carry_out(const Keep& keep,
-                                                   const std::set<StepName>& busy) {
+Result<std::vector<StepName>> Retention::remove_unkept(const Keep& keep,
+                                                       const std::set<StepName>& busy) {
   const std::vector<StepName> planned = HOLDFAST_TRY(
       plan_with(run_, keep, [this](const StepName& step) { return is_whole(step); }));
   if (planned.empty()) return planned;
-  // What stays must be durable before anything goes.
+  // The steps that stay must be durable before any other step is removed.
   HOLDFAST_TRY(run_.names().sync());
   HOLDFAST_TRY(owner_.check());
   std::vector<std::pair<StepName, Path>> moved;
   for (const StepName& step : planned) {
     Path trash;
-    if (!busy.contains(step) && move_away(step, trash)) moved.emplace_back(step, trash);
+    if (!busy.contains(step) && move_to_trash(step, trash))
+      moved.emplace_back(step, trash);
   }
-  // Before their files go: else a power failure could bring back the name of half a step.
+  // Makes the new names durable before the files are removed. Otherwise a power failure
+  // could bring back the old name of a step of which half the files are gone.
   HOLDFAST_TRY(run_.names().sync());
   std::vector<StepName> removed;
   for (const auto& [step, trash] : moved) {

@@ -1,8 +1,9 @@
-// Which steps are kept, and the removal of the others.
+// Retention: which steps are kept, and how the others are removed.
 //
-// Kept is the union of the rules of a Keep. Whatever they say, the newest whole step
-// stays; a step that is not whole counts for no rule and so makes no whole one
-// superfluous. A step goes only after all that are kept were found whole.
+// A step is kept if any rule of the Keep keeps it. The newest whole step is always
+// kept. A step that is not whole does not count for any rule, so it never takes the
+// place of a whole one. A step is removed only after all steps that are kept were found
+// whole.
 #pragma once
 
 #include <cstdint>
@@ -21,10 +22,14 @@ namespace holdfast {
 enum class Best { kMin, kMax };
 
 struct Keep {
-  int64_t last = 3;   // newest ones; at least one is always kept
-  int64_t every = 0;  // steps whose number is a multiple, each as last saved; 0: none
-  // Those with the best metric, the newer of equals. Of a step that has no such metric
-  // nobody knows how good it is: as many of those, the newest, are kept beside them.
+  // How many of the newest steps are kept. At least one is always kept.
+  int64_t last = 3;
+  // Keeps each step whose number is a multiple of this. If such a step was saved
+  // several times, the last one is kept. 0 turns this rule off.
+  int64_t every = 0;
+  // How many steps with the best metric are kept. If two steps have the same metric,
+  // the newer one is kept first. Nobody knows how good a step without this metric is,
+  // so the same number of the newest steps without the metric is kept as well.
   int64_t best = 0;
   std::string metric{};
   Best order = Best::kMin;
@@ -39,41 +44,45 @@ struct KeptStep {
   std::map<std::string, double> metrics{};
 };
 
-// Names of the steps to remove, oldest first. Pure. Of steps that are not whole, those
-// go that are older than the newest `last` whole ones and not pinned.
+// Names of the steps to remove, oldest first. A pure function. A step that is not whole
+// is removed if it is older than the newest `last` whole steps and is not pinned.
 std::vector<StepName> what_to_remove(std::span<const KeptStep> steps, const Keep& keep);
 
-// Marks of steps that retention leaves alone, files beside them. kNotFound to pin what
-// is not there; unpinning what is not pinned is success.
+// A pin is a file beside the step that keeps the step from retention. pin() fails with
+// kNotFound if the step is not there. unpin() succeeds if the step is not pinned.
 Result<void> pin(const Run& run, const StepName& step);
 Result<void> unpin(const Run& run, const StepName& step);
 Result<std::set<StepName>> pinned_steps(const Run& run);
 
-// What retention would remove now, oldest first: what_to_remove with a fast look at those
-// steps that would stay. Removes nothing and needs no ownership.
+// What retention would remove now, oldest first: what_to_remove() after a fast check of
+// the steps that would stay. Removes nothing and needs no ownership.
 Result<std::vector<StepName>> plan_retention(const Run& run, const Keep& keep);
 
-// Carries retention out. Remembers which steps it has found whole, for they do not
-// change. One thread at a time.
+// Carries retention out. Remembers which steps it has found whole, because committed
+// steps do not change. Only one thread at a time may use it.
 class Retention {
  public:
   Retention(const Run& run, const Owner& owner, Keep keep, EventSink* events = nullptr)
       : run_(run), owner_(owner), keep_(std::move(keep)), events_(events) {}
 
-  // Removes what the rules do not keep, except `busy`: what this process reads from or
-  // links to. Names of what is gone. Checks ownership first: kConflict if it is lost. A
-  // step that cannot be removed is an event and is tried again next time.
+  // Removes the steps that the rules do not keep, except `busy`: the steps that this
+  // process reads from or links to. Returns the names of the removed steps. Checks the
+  // ownership first and fails with kConflict if it is lost. If a step cannot be
+  // removed, an event says so, and the next call tries again.
   Result<std::vector<StepName>> run(const std::set<StepName>& busy = {});
-  // The same for a disk that is full before the next step is saved: removes what the rules
-  // will not keep once that step is there. The newest whole step stays in any case.
+  // The same for a disk that is full before the next step is saved: removes the steps
+  // that the rules will not keep once that step is there. The newest whole step stays
+  // in any case.
   Result<std::vector<StepName>> run_ahead(const std::set<StepName>& busy = {});
 
  private:
-  Result<std::vector<StepName>> carry_out(const Keep& keep,
-                                          const std::set<StepName>& busy);
+  Result<std::vector<StepName>> remove_unkept(const Keep& keep,
+                                              const std::set<StepName>& busy);
   bool is_whole(const StepName& step);
-  bool may_go(const StepName& step);
-  bool move_away(const StepName& step, Path& trash);
+  // Whether no pin mark stands beside the step. If that cannot be told, reports it and
+  // returns false, so that the step stays.
+  bool has_no_pin(const StepName& step);
+  bool move_to_trash(const StepName& step, Path& trash);
   void tell_failure(const StepName& step, const Error& error);
 
   Run run_;

@@ -118,9 +118,9 @@ RC_GTEST_PROP(Keep, HoldsItsPromisesOnAnyList, ()) {
   }
   RC_ASSERT(whole_left >= std::min(whole, std::max<int64_t>(keep.last, 1)));
   if (newest != nullptr) RC_ASSERT(!set.contains(newest->name));
-  // What stays is stable: a second pass finds nothing more to do.
+  // A second pass over the steps that stayed removes nothing more.
   RC_ASSERT(what_to_remove(left, keep).empty());
-  // And the order of the list says nothing.
+  // The order of the list does not matter.
   std::vector<KeptStep> other = steps;
   std::reverse(other.begin(), other.end());
   RC_ASSERT(what_to_remove(other, keep) == gone);

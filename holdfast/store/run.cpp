@@ -22,7 +22,7 @@ Result<RunFile> read_run_file(Env& env, const Path& path) {
 
 bool is_missing(const Error& error) { return error.code() == ErrorCode::kNotFound; }
 
-// The runs that the readable manifests name.
+// The ids of the runs that the readable manifests name.
 Result<std::set<std::string>> runs_of_steps(Env& env, const Path& path) {
   std::set<std::string> runs;
   const std::vector<std::string> names = HOLDFAST_TRY(env.list(path));
@@ -34,33 +34,39 @@ Result<std::set<std::string>> runs_of_steps(Env& env, const Path& path) {
   return runs;
 }
 
-// The id of a run whose own file is damaged: that of its steps, whose manifests carry
-// digests, if they agree.
+// Finds the id of a run whose holdfast.json is damaged: the id that the manifests of
+// its steps name, if all of them name the same one. Manifests carry digests, so they
+// can be trusted.
 Result<std::string> id_of_steps(Env& env, const Path& path, const Error& damage) {
   const std::set<std::string> runs = HOLDFAST_TRY(runs_of_steps(env, path));
   if (runs.size() == 1) return *runs.begin();
   if (runs.empty()) {
     return corrupt(
-        "{}; no step says which run it is: if nothing in the folder is needed, remove "
+        "{}; no step tells the id of the run: if nothing in the folder is needed, "
+        "remove "
         "{}, and the next job begins a new run",
         damage.message(), kRunFile);
   }
-  return corrupt("{}; its steps are of {} runs: move those of other runs away",
-                 damage.message(), runs.size());
+  return corrupt(
+      "{}; its steps belong to {} runs: move the steps of the other runs away",
+      damage.message(), runs.size());
 }
 
-// A file of version 1 has no digest. If no step is of the run that it names, it is damaged
-// or the steps are foreign: a new step must not be written under that id.
+// Checks the id in a holdfast.json of version 1, which has no digest. If there are
+// steps and none of them belongs to that run, either the file is damaged or the steps
+// belong to another run. In both cases no new step may be written under that id.
 Result<void> check_id(Env& env, const Path& path, const std::string& id) {
   const std::set<std::string> runs = HOLDFAST_TRY(runs_of_steps(env, path));
   if (runs.empty() || runs.contains(id)) return {};
   return corrupt(
-      "{}: {} names the run {}, but the steps are of {}; put that id into the file if "
-      "the steps are this run's, else move them away",
+      "{}: {} names the run {}, but the steps belong to {}; put that id into the file "
+      "if "
+      "the steps are of this run, otherwise move them away",
       path.native(), kRunFile, id, *runs.begin());
 }
 
-// A run whose own file is lost must not get a new id: its steps would become foreign.
+// Checks that a folder without holdfast.json has no steps. If the file was lost, the
+// run must not get a new id, because then its steps would no longer belong to it.
 Result<void> check_no_steps(Env& env, const Path& path) {
   const std::vector<std::string> names = HOLDFAST_TRY(env.list(path));
   for (const std::string& name : names) {
@@ -74,7 +80,8 @@ Result<void> check_no_steps(Env& env, const Path& path) {
   return {};
 }
 
-// Replaces nothing, so that of two makers both get the id of the first.
+// Writes holdfast.json, replacing nothing. If two processes do this at once, both use
+// the id of the first.
 Result<void> make_run_file(Env& env, const Path& path, std::string id) {
   HOLDFAST_TRY(check_no_steps(env, path));
   if (id.empty()) id = hex64(env.random64()) + hex64(env.random64());
@@ -87,8 +94,10 @@ Result<void> make_run_file(Env& env, const Path& path, std::string id) {
   return sync_names(env, path);
 }
 
-// Temporary files of this library beside those that it replaces.
-bool is_left_file(std::string_view name, int64_t epoch) {
+// Whether the file is a temporary file that a crash left beside a file of the run. A
+// temporary claim on an epoch after `epoch` may belong to a process that is taking the
+// run now.
+bool is_leftover_file(std::string_view name, int64_t epoch) {
   constexpr std::string_view kEnd = ".tmp";
   constexpr size_t kTail = 1 + 16 + kEnd.size();
   if (!name.ends_with(kEnd) || name.size() <= kTail) return false;
@@ -99,30 +108,34 @@ bool is_left_file(std::string_view name, int64_t epoch) {
   return claim && *claim <= epoch;
 }
 
-bool passes(const std::optional<OwnerRecord>& owner, const Manifest& manifest) {
+// Whether the step was committed before its epoch ended, as far as the owner's fence
+// tells.
+bool passes_fence(const std::optional<OwnerRecord>& owner, const Manifest& manifest) {
   if (!owner || !owner->fence || manifest.epoch >= owner->epoch) return true;
   const auto reached = owner->fence->find(manifest.epoch);
   return reached != owner->fence->end() && manifest.sequence <= reached->second;
 }
 
-// Of listing again, where somebody removes steps meanwhile.
+// How often the steps are listed again, if other processes remove steps meanwhile.
 constexpr int kTries = 100;
 
-Error vanishing(const Path& run) {
-  return unavailable("{}: steps vanish faster than they are listed, {} times",
+Error steps_keep_vanishing(const Path& run) {
+  return unavailable("{}: steps vanished while they were listed, {} times in a row",
                      run.native(), kTries);
 }
 
-// A step of an object store whose manifest is damaged: ObjectStoreEnv shows it as a folder with
-// the name of the manifest's key.
+// The error for a step in an object store whose manifest is damaged, so that its number
+// is unknown. ObjectStoreEnv shows such a step as a folder with the name of the
+// manifest's key.
 Error step_without_number(Env& env, const Path& folder) {
   const Result<Manifest> manifest = read_manifest(env, folder);
   if (!manifest.ok()) return manifest.error();
-  return corrupt("{}: is a manifest under another's name", folder.native());
+  return corrupt("{}: holds the manifest of another step; expected its own",
+                 folder.native());
 }
 
-// How far each epoch got. Nullopt if a step cannot be read: it may be the newest of its
-// epoch, and must not be shut out should it be readable tomorrow.
+// How far each epoch got. Returns nullopt if a step cannot be read: it may be the
+// newest of its epoch, and the fence must not shut it out if it becomes readable later.
 std::optional<Fence> fence_of(const StepList& list) {
   for (const SkippedStep& skipped : list.skipped) {
     if (skipped.error.code() != ErrorCode::kConflict) return std::nullopt;
@@ -168,19 +181,21 @@ Result<Run> Run::open(Env& env, const Path& path) {
     return Run(env, path, std::move(id), true, file.error());
   }
   if (!is_missing(file.error())) return file.error();
-  return not_found("{}: no run directory, want one with {}", path.native(), kRunFile);
+  return not_found("{}: no run directory; expected a folder with {}", path.native(),
+                   kRunFile);
 }
 
 Result<Run> Run::create_or_open(Env& env, const Path& path, std::string id) {
   Result<Run> run = open(env, path);
   if (run.ok()) {
     if (!id.empty() && id != run->id()) {
-      return conflict("{}: is run {}, want {}", path.native(), run->id(), id);
+      return conflict("{}: is the run {}; expected {}", path.native(), run->id(), id);
     }
     if (run->damage()) {
       HOLDFAST_TRY(run->names().replace(kRunFile, encode_run_file({.id = run->id()})));
     }
-    // Its maker may have been killed before the name was durable.
+    // The process that made holdfast.json may have been killed before the name was
+    // durable.
     HOLDFAST_TRY(run->names().sync());
     return run;
   }
@@ -194,11 +209,12 @@ Result<Step> Run::step(const StepName& name) const {
   const Path folder = path_ / name.text();
   Manifest manifest = HOLDFAST_TRY(read_manifest(*env_, folder));
   if (manifest.step != name.step) {
-    return corrupt("{}: manifest is for step {}", folder.native(), manifest.step);
+    return corrupt("{}: manifest is for step {}; expected {}", folder.native(),
+                   manifest.step, name.step);
   }
   if (manifest.run != id_) {
-    return corrupt("{}: belongs to the run {}, want {}", folder.native(), manifest.run,
-                   id_);
+    return corrupt("{}: belongs to the run {}; expected {}", folder.native(),
+                   manifest.run, id_);
   }
   return Step{.name = name, .folder = folder, .manifest = std::move(manifest)};
 }
@@ -217,10 +233,11 @@ Result<StepList> Run::list_once(bool& vanished) const {
       Error error = is_missing(found.error()) ? found.error().as(ErrorCode::kCorrupt)
                                               : found.error();
       list.skipped.push_back({text, std::move(error)});
-    } else if (owner.ok() && !passes(*owner, found->manifest)) {
+    } else if (owner.ok() && !passes_fence(*owner, found->manifest)) {
       list.skipped.push_back(
-          {text, conflict("{}: committed in epoch {} after that had ended, sequence {}",
-                          text, found->manifest.epoch, found->manifest.sequence)});
+          {text,
+           conflict("{}: committed in epoch {} after that epoch had ended, sequence {}",
+                    text, found->manifest.epoch, found->manifest.sequence)});
     } else {
       list.steps.push_back(*std::move(found));
     }
@@ -238,7 +255,7 @@ Result<StepList> Run::steps() const {
     StepList list = HOLDFAST_TRY(list_once(vanished));
     if (!vanished) return list;
   }
-  return vanishing(path_);
+  return steps_keep_vanishing(path_);
 }
 
 Result<std::optional<NewestWhole>> Run::walk_back(Depth depth,
@@ -262,7 +279,7 @@ Result<std::optional<NewestWhole>> Run::walk_back(Depth depth,
          (report.ok() ? report->error() : report.error()).within(step.name.text())});
   }
   tell_skipped(*env_, newest.skipped, events);
-  if (newest.skipped.empty()) return not_found("{}: no steps", path_.native());
+  if (newest.skipped.empty()) return not_found("{}: has no steps", path_.native());
   return corrupt("{}: none of {} steps is whole; {}", path_.native(),
                  newest.skipped.size(), newest.skipped.front().error.message());
 }
@@ -272,7 +289,7 @@ Result<NewestWhole> Run::newest_whole(Depth depth, EventSink* events) const {
     std::optional<NewestWhole> newest = HOLDFAST_TRY(walk_back(depth, events));
     if (newest) return *std::move(newest);
   }
-  return vanishing(path_);
+  return steps_keep_vanishing(path_);
 }
 
 Result<Owner> Run::acquire(const Identity& self, OwnerOptions options) const {
@@ -290,7 +307,7 @@ Result<Owner> Run::acquire(const Identity& self, OwnerOptions options) const {
 
 Result<int64_t> Run::next_sequence() const {
   MutexLock lock(state_->mutex);
-  // Read once: in an owner's epoch nobody else counts.
+  // The steps are read only once: while this process owns the run, nobody else commits.
   if (!state_->last_sequence) {
     const StepList list = HOLDFAST_TRY(steps());
     state_->last_sequence = 0;
@@ -321,7 +338,8 @@ Result<int64_t> Run::sweep(const Owner& owner,
   for (const std::string& name : names) {
     const auto attempt = parse_attempt_name(name);
     const bool dead = attempt && !in_flight.contains(attempt->attempt);
-    if (!dead && !is_trash_name(name) && !is_left_file(name, owner.epoch())) continue;
+    if (!dead && !is_trash_name(name) && !is_leftover_file(name, owner.epoch()))
+      continue;
     removed += env_->remove_all(path_ / name).ok() ? 1 : 0;
   }
   return removed;

@@ -1,17 +1,18 @@
-// A run directory: the committed steps of a training run, found and ordered.
+// A run directory: finds and orders the committed steps of a run.
 //
-// Age is (epoch, sequence) of the manifests and never the number of the step: a job that
-// goes back to step 300 and saves 400 again has a new 400, and what the old branch had
-// beyond it does not win. Epochs count owners (owner.h), sequences count commits.
+// The age of a step is (epoch, sequence) of its manifest and never the number of the
+// step. Suppose a job goes back to step 300 and saves step 400 again: the new step 400
+// is then newer than all steps of the old branch, whatever their numbers are. Epochs
+// count owners (owner.h), sequences count commits.
 //
-// Fencing. A step of an older epoch that appeared after its owner had lost the run is
-// ignored: the owner's record says how far each older epoch had got when it took over.
-// Without a readable owner record, or if a step could
-// not be read at that time, nothing is fenced, and age alone decides, which puts
-// such a step behind all that the new owner commits.
+// Fencing. A step of an older epoch that was committed after its owner had lost the run
+// is ignored. The record of the current owner says how far each older epoch had got
+// when that owner took the run over. Nothing is fenced if the record cannot be read, or
+// if a step could not be read at that time. Then only the age decides, which makes a
+// late step older than every step that the new owner commits.
 //
-// Readers need no ownership. Steps are immutable; one that vanishes while it is looked
-// at was removed by retention, and the run is listed again. Safe from several threads.
+// Readers need no ownership. Steps never change. If a step vanishes while it is read,
+// retention has removed it, and the run is listed again. Safe from several threads.
 #pragma once
 
 #include <cstdint>
@@ -37,14 +38,15 @@ struct Step {
   Manifest manifest{};
 };
 
-// By age: greater is newer.
+// The age of a step. The greater age is the newer step.
 inline std::pair<int64_t, int64_t> age_of(const Manifest& manifest) {
   return {manifest.epoch, manifest.sequence};
 }
 
-// A step folder that is no candidate, and why.
+// A step folder that cannot be used, and why.
 struct SkippedStep {
-  std::string folder;  // its name in the run
+  // The name of the folder in the run.
+  std::string folder;
   Error error;
 };
 
@@ -60,47 +62,57 @@ struct NewestWhole {
 
 class Run {
  public:
-  // Makes the folder a run directory, with this id or a new one, or opens the one that
-  // it is: kConflict if another id was wanted. A damaged holdfast.json is written anew with
-  // the id that all readable steps name. kCorrupt, with advice, if there is no such id or
-  // if the file is missing although there are steps. Env must outlive the run.
+  // Makes the folder a run directory with this id, or with a new id if `id` is empty.
+  // If the folder is a run directory already, opens it; fails with kConflict if its id
+  // is not `id`. If holdfast.json is damaged, it is written anew with the id that all
+  // readable steps name. Fails with kCorrupt, with advice, if there is no such id, or
+  // if holdfast.json is missing although there are steps. Env must outlive the run.
   static Result<Run> create_or_open(Env& env, const Path& path, std::string id = "");
-  // kNotFound if it is none. The id of a run whose holdfast.json is damaged is that of its
-  // steps: kCorrupt if they do not agree.
+  // Fails with kNotFound if the folder is not a run directory. If holdfast.json is
+  // damaged, the id is the one that all readable steps name; fails with kCorrupt if
+  // there is no such id.
   static Result<Run> open(Env& env, const Path& path);
 
   Env& env() const { return *env_; }
   const Path& path() const { return path_; }
   const std::string& id() const { return id_; }
-  // What was wrong with holdfast.json when it was opened; then the id is that of the steps.
+  // What was wrong with holdfast.json when the run was opened. If it is set, the id was
+  // taken from the steps.
   const std::optional<Error>& damage() const { return damage_; }
 
-  // The folder's names, for all who write in it.
+  // The names of the run folder. Everyone who writes in this folder uses the same
+  // object, so that all of them know of a failed sync.
   RunNames& names() const { return *names_; }
 
-  // Makes `self` the owner, fenced against owners before it. kCorrupt, with advice, if
-  // holdfast.json has no digest (version 1) and all steps are of runs that it does not name.
+  // Makes `self` the owner and fences off late commits of earlier owners. Fails with
+  // kCorrupt, with advice, if holdfast.json has no digest (version 1) and all steps
+  // belong to other runs than it names.
   Result<Owner> acquire(const Identity& self, OwnerOptions options = {}) const;
 
-  // All committed steps. Fails only if the run cannot be listed.
+  // All committed steps. Fails only if the run directory cannot be listed.
   Result<StepList> steps() const;
-  // The newest step that is whole as far as `depth` looks, having walked back over those
-  // that are not. kNotFound without any step, kCorrupt if none is whole; the failure where
-  // one cannot be told whole from damaged (cannot_tell in step_check.h).
+  // Finds the newest step that is whole as far as `depth` checks. Fails with kNotFound
+  // if there is no step and with kCorrupt if no step is whole. If it cannot be told
+  // whether a step is whole (cannot_tell() in step_check.h), fails with the error that
+  // prevented it.
   Result<NewestWhole> newest_whole(Depth depth, EventSink* events = nullptr) const;
-  // One step by name; kNotFound if it is not there, kCorrupt if its manifest is.
+  // Reads one step by name. Fails with kNotFound if the step is not there and with
+  // kCorrupt if its manifest is damaged.
   Result<Step> step(const StepName& name) const;
 
-  // The number of the next commit, for the owner: greater than those of all steps that
-  // were there at the first call, and than all that it gave before.
+  // The sequence number of the next commit; only the owner uses it. It is greater than
+  // the numbers of all steps that were there at the first call, and greater than all
+  // numbers that were returned before.
   Result<int64_t> next_sequence() const;
-  // The step that an attempt became, for a rank that was not told; kNotFound if it is not
-  // committed, or removed since.
+  // Finds the step that an attempt became, for a rank that was not told. Fails with
+  // kNotFound if the attempt is not committed, or if the step was removed since.
   Result<Step> committed(int64_t step, uint64_t attempt) const;
 
-  // Removes what crashes left: attempts, steps that were being removed, temporary files.
-  // Only an owner may, for the attempts of others are then dead; those in `in_flight`
-  // are its own. Checks ownership first. What cannot be removed is left for next time.
+  // Removes what crashes have left: attempts, steps whose removal had begun, and
+  // temporary files. Only the owner may call it, because while it owns the run all
+  // attempts of others are dead. `in_flight` names the owner's own attempts, which
+  // stay. Checks the ownership first. What cannot be removed is left for the next call.
+  // Returns how many entries were removed.
   Result<int64_t> sweep(const Owner& owner, const std::set<uint64_t>& in_flight) const;
 
  private:
@@ -109,15 +121,18 @@ class Run {
       std::optional<Error> damage = {});
 
   Result<StepList> list_once(bool& vanished) const;
-  // Nullopt if somebody removed steps meanwhile.
+  // Looks for the newest whole step in one listing. Returns nullopt if another process
+  // removed a step meanwhile.
   Result<std::optional<NewestWhole>> walk_back(Depth depth, EventSink* events) const;
 
   Env* env_;
   Path path_;
   std::string id_;
-  bool checked_;  // the id is as it was written: a digest says so
+  // True if a digest, or the steps, confirm the id.
+  bool checked_;
   std::optional<Error> damage_;
-  // Shared by copies: what became of syncs, and the sequence.
+  // Shared by all copies of this Run: the outcome of syncs, and the last sequence
+  // number.
   std::shared_ptr<RunNames> names_;
   std::shared_ptr<State> state_;
 };

@@ -1,4 +1,4 @@
-// holdfast.json: what makes a folder a run directory.
+// holdfast.json, the file that makes a folder a run directory.
 #pragma once
 
 #include <cstdint>
@@ -8,16 +8,17 @@
 
 namespace holdfast {
 
-// Of the layout of the run directory as a whole.
+// The version of the layout of a whole run directory.
 inline constexpr int64_t kRunVersion = 2;
 
 struct RunFile {
   std::string id{};
-  bool checked = false;  // against its digest, which version 1 does not have
+  // Whether the file had a digest and it was right. Files of version 1 have no digest.
+  bool checked = false;
 };
 
 Bytes encode_run_file(const RunFile& file);
-// kCorrupt, naming `where`; kUnsupported for a newer version.
+// Fails with kCorrupt, naming `where`, and with kUnsupported for a newer version.
 Result<RunFile> decode_run_file(ByteView json, const std::string& where);
 
 }  // namespace holdfast

@@ -20,7 +20,8 @@ Result<void> RunNames::replace(std::string_view name, ByteView bytes) {
   Result<void> replaced = env_.write_file(beside, bytes);
   if (replaced.ok()) replaced = env_.rename(beside, path);
   if (replaced.ok()) return sync();
-  (void)env_.remove_file(beside);  // the first failure is the one to report
+  // If this fails too, the first failure is still the one to report.
+  (void)env_.remove_file(beside);
   return replaced;
 }
 

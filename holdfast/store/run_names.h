@@ -1,10 +1,10 @@
-// The names in a run folder: made durable, or known not to be.
+// Makes the names of the files in a run folder durable, and remembers if that failed.
 //
-// After a failed sync the system may have dropped what it was to write and would report
-// success the next time. A file is then written anew under another name; a folder cannot
-// be. So after one failure every later sync of this object fails too: what is committed
-// afterwards is never called durable, and retention removes nothing, until a new process
-// starts afresh.
+// After a failed sync the operating system may have dropped the data that it could not
+// write, and would report success for the next sync. A file can then be written anew
+// under another name; a folder cannot. So after one failure every later sync through
+// this object fails too. What is committed afterwards is never called durable, and
+// retention removes nothing, until a new process opens the run.
 #pragma once
 
 #include <string_view>
@@ -19,10 +19,11 @@ class RunNames {
  public:
   RunNames(Env& env, Path run) : env_(env), run_(std::move(run)) {}
 
-  // Success also where the file system does not sync folders: names there are as durable
-  // as they get.
+  // Makes all names durable. Also succeeds if the file system cannot sync folders: then
+  // names are as durable as that file system can make them.
   Result<void> sync();
-  // Env::replace_file of a name in the run.
+  // Replaces or makes the file `name` in one step, as Env::replace_file() does, and
+  // makes its name durable.
   Result<void> replace(std::string_view name, ByteView bytes);
 
  private:
@@ -32,7 +33,7 @@ class RunNames {
   Result<void> outcome_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-// Env::sync_names of any folder.
+// Makes the names of the files in any folder durable (Env::sync_names()).
 inline Result<void> sync_names(Env& env, const Path& folder) {
   return env.sync_names(folder);
 }

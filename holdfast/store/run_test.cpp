@@ -101,7 +101,7 @@ TEST_F(RunTest, TheLastCommitIsTheNewestNotTheGreatestStep) {
     ASSERT_OK(save_tiny(same, owner, step, static_cast<uint64_t>(step)));
   }
   EXPECT_EQ(newest(), "step-00000500");
-  // Back to 300, and on from there.
+  // The job goes back to step 300 and continues from there.
   const Result<Path> again = save_tiny(same, owner, 400, 4001);
   ASSERT_OK(again);
   EXPECT_EQ(again->filename(), "step-00000400.g2");
@@ -127,7 +127,7 @@ TEST_F(RunTest, ACommitOfAnOwnerThatLostTheRunIsIgnored) {
   FaultyEnv env(disk);
   const holdfast::Run slow = holdfast::Run::open(env, kTestRun).value();
   const Owner old_too = old;
-  // Between its look at the claims and its rename somebody takes the run over.
+  // Another process takes the run over between the owner's last check and its rename.
   Attempt attempt = Attempt::begin(slow, old_too, 400, 77).value();
   const auto files = write_tiny(env, attempt, 2);
   ASSERT_OK(files);
@@ -139,7 +139,8 @@ TEST_F(RunTest, ACommitOfAnOwnerThatLostTheRunIsIgnored) {
   ASSERT_EQ(list->skipped.size(), 1u);
   EXPECT_EQ(list->skipped[0].folder, "step-00000400");
   EXPECT_EQ(list->skipped[0].error.code(), ErrorCode::kConflict);
-  // Nor does it come back with the next owner, or when that one's steps are damaged.
+  // The late step is also ignored after the next takeover, and if the steps of the new
+  // owner are damaged.
   ASSERT_OK(save_tiny(run(), take(3), 310, 3));
   EXPECT_EQ(newest(), "step-00000310");
   ASSERT_OK(disk.remove_file(Path(kTestRun) / "step-00000310/objects.json"));
@@ -222,7 +223,7 @@ TEST_F(RunTest, ADamagedFileWithoutAStepIsRefusedWithAdvice) {
   EXPECT_NE(message_of(opened).find("remove holdfast.json"), std::string::npos);
 }
 
-// Version 1 has no digest: only the steps can tell that the id is not the run's.
+// Version 1 of holdfast.json has no digest: only the steps show that the id is wrong.
 TEST_F(RunTest, NothingIsWrittenUnderAnIdThatNoStepHas) {
   const std::string id = run().id();
   ASSERT_OK(save_tiny(run(), take(1), 400, 1));
@@ -239,7 +240,8 @@ TEST_F(RunTest, NothingIsWrittenUnderAnIdThatNoStepHas) {
   EXPECT_NE(message_of(owner).find("put that id into the file"), std::string::npos);
 }
 
-// At each call of a reader somebody commits a new step and removes the old one.
+// Before each call of a reader, another process commits a new step and removes the old
+// one.
 TEST_F(RunTest, AReaderNeverFindsNothingWhileRetentionRuns) {
   for (int64_t k = 1, calls = 1; k <= calls; ++k) {
     MemoryEnv memory;

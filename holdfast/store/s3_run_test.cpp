@@ -1,4 +1,4 @@
-// A run in a real S3 server.
+// A run in an object store on a real S3 server.
 #include <gtest/gtest.h>
 
 #ifdef HOLDFAST_HAS_S3
@@ -33,7 +33,7 @@ TEST(S3RunTest, ACheckpointIsCommittedRestoredAndRemoved) {
     const std::vector<ManifestFile> files = {{"rank-0000.safetensors", 3 * kPart, ""}};
     ASSERT_OK(tier.commit(step, bytes_of("manifest"), files));
   }
-  // A third attempt dies between its data and its manifest.
+  // A third attempt dies after it uploaded its data and before it wrote its manifest.
   ASSERT_OK((*tier.create_file(0xc, "objects.json", 0))->finish());
   EXPECT_EQ(tier.steps().value(), (std::vector<ObjectStoreStep>{steps[1], steps[0]}));
   EXPECT_EQ(text_of(tier.read_manifest(steps[1]).value()), "manifest");

@@ -32,7 +32,8 @@ class Checker {
       if (depth_ == Depth::kFull) check_shards();
     }
     if (unknown_.has_value()) return *unknown_;
-    // What retention removed meanwhile is not damaged.
+    // If retention has removed the step meanwhile, the step is not damaged, and listing
+    // its folder fails.
     if (!report_.whole()) HOLDFAST_TRY(env_.list(folder_));
     return std::move(report_);
   }
@@ -40,7 +41,7 @@ class Checker {
  private:
   void add(Damage damage) { report_.damage.push_back(std::move(damage)); }
 
-  // What could not be read.
+  // Records that a file could not be read.
   void add_failed(Damage damage, const Error& error) {
     if (cannot_tell(error) && !unknown_.has_value()) unknown_ = error;
     damage.what = error.message();
@@ -50,7 +51,8 @@ class Checker {
   void check_files() {
     for (const ManifestFile& file : report_.manifest->files) {
       if (!has_its_size(file)) continue;
-      // Whether it is one of the two was checked when the manifest was read.
+      // The digest has one of two known forms: this was checked when the manifest was
+      // read.
       if (*parse_file_digest(file.digest) == DigestKind::kXxh3) {
         check_small(file);
       } else {
@@ -79,8 +81,8 @@ class Checker {
     add({.file = file.name,
          .offset = std::min(info->size, file.bytes),
          .bytes = cut ? file.bytes - info->size : info->size - file.bytes,
-         .what = fmt::format("is {}: {} bytes, want {}", cut ? "cut short" : "too long",
-                             info->size, file.bytes)});
+         .what = fmt::format("is {}: {} bytes; expected {}",
+                             cut ? "cut short" : "too long", info->size, file.bytes)});
     return false;
   }
 
@@ -95,13 +97,13 @@ class Checker {
     if (digest != file.digest) {
       add({.file = file.name,
            .bytes = file.bytes,
-           .what = fmt::format("has {}, want {}", digest, file.digest)});
+           .what = fmt::format("has {}; expected {}", digest, file.digest)});
     } else if (depth_ == Depth::kFull && file.name.ends_with(kIndexSuffix)) {
-      take_index(file, *bytes);
+      read_index(file, *bytes);
     }
   }
 
-  void take_index(const ManifestFile& file, ByteView bytes) {
+  void read_index(const ManifestFile& file, ByteView bytes) {
     Result<ShardIndex> index = decode_shard_index(bytes, file.name);
     if (!index.ok()) {
       add({.file = file.name, .bytes = file.bytes, .what = index.error().message()});
@@ -167,7 +169,8 @@ class Checker {
                            });
   }
 
-  // Only the digest of the whole is known where no index is left to tell.
+  // Checks the digest of the whole file. Used if no index of the shard could be read,
+  // so that the chunks are not known.
   Result<void> check_without_index(const ManifestFile& file) {
     constexpr int64_t kBlock = int64_t{4} << 20;
     const auto source = HOLDFAST_TRY(FileSource::open(env_, folder_ / file.name));
@@ -178,7 +181,7 @@ class Checker {
       tell_progress(at);
     }
     if (crc_digest(crc) == file.digest) return {};
-    return corrupt("has {}, want {}", crc_digest(crc), file.digest);
+    return corrupt("has {}; expected {}", crc_digest(crc), file.digest);
   }
 
   void tell_progress(int64_t done) {
@@ -187,12 +190,13 @@ class Checker {
 
   Damage damage_of(const ShardFile& shard, const FoundChunk& found) const {
     const Chunk& chunk = shard.chunks[found.number];
-    return {.file = shard.name,
-            .tensors = tensors_in(shard.name, chunk),
-            .chunk = static_cast<int64_t>(found.number),
-            .offset = place_of(shard, found.number).offset,
-            .bytes = place_of(shard, found.number).bytes,
-            .what = fmt::format("has crc {:08x}, want {:08x}", found.crc, chunk.crc)};
+    return {
+        .file = shard.name,
+        .tensors = tensors_in(shard.name, chunk),
+        .chunk = static_cast<int64_t>(found.number),
+        .offset = place_of(shard, found.number).offset,
+        .bytes = place_of(shard, found.number).bytes,
+        .what = fmt::format("has crc {:08x}; expected {:08x}", found.crc, chunk.crc)};
   }
 
   std::vector<std::string> tensors_in(const std::string& file,
@@ -215,10 +219,12 @@ class Checker {
   const Depth depth_;
   const Progress& progress_;
   std::set<std::string> names_;
-  std::vector<const ManifestFile*> shards_;  // there, with the right size
+  // The shards that are there with the right size.
+  std::vector<const ManifestFile*> shards_;
   std::vector<ShardIndex> indexes_;
   int64_t done_ = 0, total_ = 0;
-  std::optional<Error> unknown_;  // the first failure that says nothing of the step
+  // The first failure that does not tell whether the step is whole.
+  std::optional<Error> unknown_;
   StepReport report_;
 };
 
@@ -259,7 +265,8 @@ Result<Manifest> read_manifest(Env& env, const Path& folder) {
   const Path path = folder / kManifestName;
   const Result<Bytes> bytes = PatientEnv(env).read_file(path);
   if (bytes.ok()) return decode_manifest(*bytes, path.native());
-  const bool odd = bytes.error().code() == ErrorCode::kInvalid;  // a folder, or huge
+  // kInvalid means that the path is a folder or that the file is too large.
+  const bool odd = bytes.error().code() == ErrorCode::kInvalid;
   return odd ? bytes.error().as(ErrorCode::kCorrupt) : bytes.error();
 }
 

@@ -1,5 +1,5 @@
-// Is a step whole? Fast, by its manifest, sizes and small files, or in full, by reading
-// every byte.
+// Checks whether a step is whole: fast, by its manifest, the sizes of its files and its
+// small files; or in full, by reading every byte.
 #pragma once
 
 #include <cstdint>
@@ -14,53 +14,64 @@
 namespace holdfast {
 
 enum class Depth {
-  kFast,  // manifest; every file there with its size; digests of all but the shards
-  kFull,  // also every chunk of every shard
+  // Checks the manifest, that every file is there with its size, and the digests of all
+  // files but the shards.
+  kFast,
+  // Checks also every chunk of every shard.
+  kFull,
 };
 
 // One thing that is wrong with a step.
 struct Damage {
   std::string file{};
-  // Those that have bytes in the chunk, where it is known.
+  // The tensors that have bytes in the chunk, if they are known.
   std::vector<std::string> tensors{};
-  int64_t chunk = -1;  // of the shard; -1: it is about the file as a whole
-  int64_t offset = 0;  // first byte that is not what it should be, as far as is known
+  // The number of the chunk in the shard. -1 if the damage concerns the whole file.
+  int64_t chunk = -1;
+  // The first byte that is wrong, as far as it is known.
+  int64_t offset = 0;
   int64_t bytes = 0;
   std::string what{};
   friend bool operator==(const Damage&, const Damage&) = default;
 };
 
-// "rank-0000.safetensors: chunk 3 (bytes 8192 to 12288; w1, w2): crc ..., want ..."
+// Example: "rank-0000.safetensors: chunk 3 (bytes 8192 to 12288; w1, w2) has crc ...;
+// expected ..."
 std::string to_string(const Damage& damage);
 
 struct StepReport {
-  std::optional<Manifest> manifest{};  // nullopt if that itself is damaged
+  // nullopt if the manifest itself is damaged.
+  std::optional<Manifest> manifest{};
   std::vector<Damage> damage{};
-  // Files that the manifest does not name. They harm nobody and are nobody's.
+  // Files that the manifest does not name. They do no harm.
   std::vector<std::string> extra{};
   int64_t bytes_read = 0;
 
   bool whole() const { return damage.empty(); }
-  // kCorrupt with the first damage and how many there are. Only if not whole.
+  // kCorrupt with the first damage and the number of damages. Must not be called if the
+  // step is whole.
   Error error() const;
 };
 
-// Called now and then with bytes of shards done and to do.
+// Called now and then with the bytes of shards that were read so far, and with the
+// bytes of all shards.
 using Progress = std::function<void(int64_t done, int64_t total)>;
 
-// True for a failure that says nothing of what is stored: no memory, a stale handle, a
-// deadline, no permission. Whoever looks for a whole step must not pass over one for it.
+// True for a failure that does not tell whether the stored bytes are right: no memory,
+// a stale handle, a timeout, a missing permission. Code that looks for a whole step
+// must not skip a step because of such a failure.
 bool cannot_tell(const Error& error);
 
-// Looks at everything, also after damage was found. What a disk does not give back, asked
-// again after a pause (base/patient_env.h), is damage. Fails if the folder cannot be listed
-// (kNotFound: it is not there, or not any more), and where it cannot be told whether a file
-// is what it should be (cannot_tell).
-// Reads shards past the system's cache where it can, with 64 MiB of its own memory.
+// Checks everything, also after it has found damage. A file that the disk does not
+// return, even after pauses (env/patient_env.h), counts as damage. Fails if the folder
+// cannot be listed (kNotFound if it is not there or was removed), and if it cannot be
+// told whether a file is as it should be (cannot_tell()). Reads shards past the
+// system's cache where possible, with 64 MiB of its own memory.
 Result<StepReport> check_step(Env& env, const Path& folder, Depth depth,
                               const Progress& progress = {});
 
-// kNotFound if there is none, kCorrupt if it is damaged or the disk does not give it back.
+// Fails with kNotFound if there is no manifest, and with kCorrupt if it is damaged or
+// the disk does not return it.
 Result<Manifest> read_manifest(Env& env, const Path& folder);
 
 }  // namespace holdfast

@@ -154,7 +154,7 @@ TEST_F(WholeTest, WhatCannotBeReadIsDamageAndTheRestIsStillChecked) {
     sick.fail_at(Op::kAny, k);
     const Result<StepReport> report = check_step(sick, folder, Depth::kFull);
     ASSERT_OK(report);
-    // A direct read that fails is tried again through the cache.
+    // A direct read that fails is repeated through the cache.
     EXPECT_LE(report->damage.size(), 1u) << k;
   }
   FaultyEnv gone(disk);
@@ -176,7 +176,7 @@ TEST_F(WholeTest, ProgressEndsAtTheTotal) {
   EXPECT_EQ(total, 512 + 1000 + 104);
 }
 
-// Blocks, chunks and the end of the file do not fall together.
+// The boundaries of read blocks, of chunks and of the file are all different.
 TEST(WholeOnDisk, AShardOfManyBlocksIsCheckedToItsLastByte) {
   const TempFolder temp;
   const auto env = make_posix_env();

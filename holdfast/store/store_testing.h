@@ -1,4 +1,5 @@
-// A tiny checkpoint and a pretended machine, for tests of whatever stands on the store.
+// A tiny checkpoint and identities of processes on imaginary machines, for tests of
+// code that uses the store.
 #pragma once
 
 #include <functional>
@@ -15,7 +16,7 @@ namespace holdfast {
 
 inline constexpr const char* kTestRun = "/runs/gpt";
 
-// Process `pid` of a machine.
+// The identity of process `pid` on the machine `host`.
 inline Identity test_process(int64_t pid, std::string host = "alpha",
                              std::string boot = "boot-1") {
   return {.host = std::move(host),
@@ -24,7 +25,8 @@ inline Identity test_process(int64_t pid, std::string host = "alpha",
           .started = pid * 10};
 }
 
-// No process lives, or only those with the numbers given.
+// Liveness for tests: no process lives, or only the processes with the given numbers
+// live.
 inline Liveness nobody_lives() {
   return [](int64_t) { return Result<std::optional<int64_t>>(std::nullopt); };
 }
@@ -35,14 +37,15 @@ inline Liveness only_live(std::set<int64_t> pids) {
   };
 }
 
-// Files of one checkpoint, different for each seed.
+// The files of one checkpoint. Their bytes differ for each seed.
 struct TinyStep {
   Bytes shard;
   ShardIndex index;
   std::string objects;
 };
 
-// A header chunk and three tensors; `w` and `b` share a chunk, `big` has two.
+// Makes a shard with one chunk for the header and three tensors: `w` and `b` share a
+// chunk, `big` has two chunks.
 inline TinyStep tiny_step(uint64_t seed) {
   constexpr int64_t kHeader = 512, kFirst = 700, kBig = 1000, kW = 96, kB = 8;
   TinyStep tiny{.shard = Bytes(static_cast<size_t>(kHeader + kBig + kW + kB)),
@@ -80,7 +83,7 @@ inline TinyStep tiny_step(uint64_t seed) {
   return tiny;
 }
 
-// What its folder holds, except the manifest.
+// The files in the step's folder, without the manifest.
 inline std::map<std::string, Bytes> files_of(const TinyStep& tiny) {
   return {{"rank-0000.safetensors", tiny.shard},
           {"rank-0000.index.json", encode_shard_index(tiny.index)},
@@ -97,7 +100,8 @@ inline Result<std::map<std::string, Bytes>> read_step(Env& env, const Path& fold
   return files;
 }
 
-// Writes the files of a tiny step as a rank does; what the manifest says of them.
+// Writes the files of a tiny step as a rank does. Returns their entries for the
+// manifest.
 inline Result<std::vector<ManifestFile>> write_tiny(Env& env, Attempt& attempt,
                                                     uint64_t seed) {
   const TinyStep tiny = tiny_step(seed);
@@ -119,7 +123,7 @@ inline Result<std::vector<ManifestFile>> write_tiny(Env& env, Attempt& attempt,
   return files;
 }
 
-// A whole save by one rank.
+// Makes and commits a whole checkpoint as a job with one rank does.
 inline Result<Path> save_tiny(const Run& run, const Owner& owner, int64_t step,
                               uint64_t seed, std::map<std::string, double> metrics = {},
                               EventSink* events = nullptr) {

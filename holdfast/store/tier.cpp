@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kBlock = int64_t{4} << 20;
 
-// The digest of bytes that come in order, in the words of a manifest.
+// Computes the digest of bytes that arrive in order, in the form that a manifest has.
 class FileDigest {
  public:
   explicit FileDigest(DigestKind kind) : kind_(kind) {}
@@ -32,12 +32,14 @@ class FileDigest {
  private:
   const DigestKind kind_;
   Crc32c crc_ = 0;
-  Bytes small_;  // indexes and objects, which are read whole everywhere
+  // The bytes so far, for an XXH3 digest. Files with such a digest are small: indexes
+  // and objects.
+  Bytes small_;
 };
 
 Result<void> copy_file(const ManifestFile& file, const Source& from, Sink& to) {
   if (from.size() != file.bytes) {
-    return corrupt("{}: {} bytes, want {}", from.name(), from.size(), file.bytes);
+    return corrupt("{}: {} bytes; expected {}", from.name(), from.size(), file.bytes);
   }
   FileDigest digest(HOLDFAST_TRY(parse_file_digest(file.digest)));
   for (int64_t at = 0; at < file.bytes; at += kBlock) {
@@ -47,7 +49,7 @@ Result<void> copy_file(const ManifestFile& file, const Source& from, Sink& to) {
     HOLDFAST_TRY(to.append(block));
   }
   if (digest.text() == file.digest) return {};
-  return corrupt("{}: has {}, want {}", from.name(), digest.text(), file.digest);
+  return corrupt("{}: has {}; expected {}", from.name(), digest.text(), file.digest);
 }
 
 class FolderTier : public StorageTier {
@@ -77,7 +79,8 @@ class FolderTier : public StorageTier {
                              .pinned = pinned.contains(step.name)});
     }
     for (SkippedStep& skipped : all.skipped) {
-      if (skipped.error.code() == ErrorCode::kConflict) continue;  // it is fenced
+      // A fenced step is ignored, as everywhere.
+      if (skipped.error.code() == ErrorCode::kConflict) continue;
       found.unusable.push_back({skipped.folder, std::move(skipped.error)});
     }
     return found;
@@ -91,7 +94,7 @@ class FolderTier : public StorageTier {
 
   Result<void> put(const TierStep& step, const OpenFile& open) override {
     const Run run = HOLDFAST_TRY(Run::create_or_open(env_, path_, step.manifest.run));
-    // A name of its own: others may be copying the same step.
+    // A random attempt number, because other processes may be copying the same step.
     const Path attempt =
         path_ /
         AttemptName{.step = step.manifest.step, .attempt = env_.random64()}.text();
@@ -102,10 +105,10 @@ class FolderTier : public StorageTier {
     return run.names().sync();
   }
 
-  // Under another name first: nobody takes half a step for a checkpoint.
+  // Renames the step first, so that nobody takes a half-removed step for a checkpoint.
   Result<void> remove(const TierStep& step) override {
     const std::optional<StepName> name = parse_step_name(step.id);
-    if (!name.has_value()) return invalid("{}: no step \"{}\"", name_, step.id);
+    if (!name.has_value()) return invalid("{}: \"{}\" is not a step", name_, step.id);
     const Path trash = path_ / trash_name(*name, env_.random64());
     HOLDFAST_TRY(env_.rename_new(path_ / step.id, trash));
     HOLDFAST_TRY(sync_names(env_, path_));
@@ -127,7 +130,8 @@ class FolderTier : public StorageTier {
   }
 
  private:
-  // The steps of a folder that does not say which run it is. Their manifests do.
+  // Lists the steps of a folder whose holdfast.json is missing or damaged. Each
+  // manifest tells which run its step belongs to.
   Result<TierSteps> list_without_run_file(const Error& error) {
     const bool is_lost = error.code() == ErrorCode::kNotFound;
     if (!is_lost && error.code() != ErrorCode::kCorrupt) return error;
@@ -141,8 +145,9 @@ class FolderTier : public StorageTier {
     if (found.steps.empty() && found.unusable.empty() && is_lost) return found;
     for (const TierStep& step : found.steps) {
       if (step.manifest.run == found.steps.front().manifest.run) continue;
-      return corrupt("{}: has steps of several runs, and {} does not say which it is",
-                     name_, kRunFile);
+      return corrupt(
+          "{}: has steps of several runs, and {} does not tell which run it is", name_,
+          kRunFile);
     }
     const auto age = [](const TierStep& step) { return age_of(step.manifest); };
     std::ranges::stable_sort(found.steps, std::greater(), age);
@@ -183,7 +188,8 @@ class FolderTier : public StorageTier {
     }
   }
 
-  // The same step, with every byte as it should be: else its copy stands beside it.
+  // Whether the folder holds the same step with every byte right. If not, the copy is
+  // put beside it under another name.
   bool is_whole(const TierStep& step, const Path& folder) {
     const Result<Bytes> there = env_.read_file(folder / kManifestName);
     if (!there.ok() || *there != step.manifest_bytes) return false;
@@ -221,8 +227,8 @@ class ObjectStoreTier : public StorageTier {
     if (found.steps.empty() && found.unusable.empty()) {
       for (std::string& folder : HOLDFAST_TRY(objects_.copied_folders())) {
         Error error = corrupt(
-            "{}/{}: is a copy of a step's folder, and no step of an "
-            "object store",
+            "{}/{}: is a copy of a step's folder; expected steps that "
+            "were copied by a job",
             name_, folder);
         found.unusable.push_back({std::move(folder), std::move(error)});
       }
@@ -250,7 +256,7 @@ class ObjectStoreTier : public StorageTier {
     if (held.steps.empty() && !held.unusable.empty()) {
       return corrupt(
           "{}: none of its {} manifests is whole, and they may be another "
-          "run's ({}); expected another place, or them moved away",
+          "run's ({}); expected another place, or these manifests moved away",
           name_, held.unusable.size(), held.unusable.front().error.message());
     }
     Result<void> uploaded = upload(step, open);
@@ -278,7 +284,8 @@ class ObjectStoreTier : public StorageTier {
     const std::string where = name_ + "/" + manifest_name(step);
     Manifest manifest = HOLDFAST_TRY(decode_manifest(bytes, where));
     if (key_of(manifest) == step) return manifest;
-    return corrupt("{}: is the manifest {}", where, manifest_name(key_of(manifest)));
+    return corrupt("{}: holds the manifest {}; expected its own", where,
+                   manifest_name(key_of(manifest)));
   }
 
   Result<void> upload(const TierStep& step, const OpenFile& open) {
@@ -316,7 +323,8 @@ Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& plac
   if (!is_object_path(place)) {
     return std::shared_ptr<StorageTier>(make_folder_tier(env, place));
   }
-  struct Owned {  // the tier and what it stands on, in this order
+  // Keeps the store alive as long as the tier. The tier is destroyed first.
+  struct Owned {
     std::shared_ptr<ObjectStore> store;
     std::unique_ptr<StorageTier> tier;
   };
@@ -343,7 +351,8 @@ Result<void> retain(StorageTier& tier, const Keep& keep, const RetainOptions& op
   std::vector<KeptStep> kept;
   std::map<StepName, const TierStep*> by_name;
   for (const TierStep& step : steps) {
-    // Tiers have names of their own; these only tell apart the same step saved again.
+    // Tiers have their own names for steps. These names only tell apart steps with the
+    // same number.
     const StepName name{.step = step.manifest.step, .generation = std::ssize(kept)};
     by_name[name] = &step;
     kept.push_back(

@@ -1,11 +1,12 @@
-// Places that keep whole checkpoints, behind one interface: a run directory on a disk, a
-// run directory in shared memory (which survives the process, not the machine), a prefix
-// of an object store.
+// Tiers: places that keep whole checkpoints, behind one interface. A tier is a run
+// directory on a disk, a run directory in shared memory (which survives the process but
+// not the machine), or a prefix in an object store.
 //
-// Saving goes to one of them, the run directory (Saver); a step that is committed there
-// is then copied to others, and a step that is nowhere else is copied back before it is
-// restored. A copy is the same checkpoint: its manifest is copied byte for byte, so its
-// age, its digests and its attempt are those of the original.
+// Saves go to one tier, the run directory of the job (Saver). A step that is committed
+// there is then copied to the other tiers. If a step is only in another tier, it is
+// copied back before it is restored. A copy is the same checkpoint: its manifest is
+// copied byte for byte, so its age, its digests and its attempt are those of the
+// original.
 //
 // Safe from several threads. Errors are those of Env and of object_store.h.
 #pragma once
@@ -22,19 +23,25 @@
 
 namespace holdfast {
 
-// A committed step of a tier.
+// A committed step in a tier.
 struct TierStep {
-  std::string id;  // what the tier calls it: "step-00000400", a manifest's name
+  // The tier's name for the step: "step-00000400", or the step's attempt in an object
+  // store.
+  std::string id;
   Manifest manifest;
   Bytes manifest_bytes;
-  bool pinned = false;  // a mark beside it says so; object stores have none
+  // Whether a pin mark stands beside the step. Object stores have no pin marks.
+  bool pinned = false;
 };
 
-// What looks like a step of a tier and cannot be used.
+// Something in a tier that looks like a step and cannot be used.
 struct UnusableStep {
-  std::string id;                  // a folder's name, a key
-  Error error;                     // damage, or why it cannot be read now (is_damage)
-  std::optional<int64_t> epoch{};  // of the step, where the name tells
+  // The name of a folder, or a key in an object store.
+  std::string id;
+  // Says what is damaged, or why the step cannot be read now (is_damage() tells which).
+  Error error;
+  // The epoch of the step, if the name tells it.
+  std::optional<int64_t> epoch{};
 };
 
 struct TierSteps {
@@ -42,8 +49,8 @@ struct TierSteps {
   std::vector<UnusableStep> unusable{};
 };
 
-// True for what reading again does not mend: bytes that are wrong or missing. All else (a
-// full disk, a server that is silent, a newer version) is trouble that may pass.
+// True for failures that reading again does not mend: wrong or missing bytes. All other
+// failures (a full disk, a server that does not answer, a newer version) may pass.
 bool is_damage(const Error& error);
 
 using OpenFile =
@@ -53,50 +60,56 @@ class StorageTier {
  public:
   virtual ~StorageTier() = default;
 
-  // For messages and reports: "/dev/shm/gpt", "s3://bucket/gpt".
+  // The name for messages and reports: "/dev/shm/gpt", "s3://bucket/gpt".
   virtual const std::string& name() const = 0;
-  // Everything that it holds. Fails where the tier cannot be asked.
+  // Lists everything that the tier holds. Fails if the tier cannot be reached.
   virtual Result<TierSteps> list() = 0;
-  // The steps of list() alone.
+  // Only the steps of list().
   Result<std::vector<TierStep>> steps();
   virtual Result<std::shared_ptr<const Source>> open(const TierStep& step,
                                                      const std::string& file) = 0;
-  // Takes a step whose files `open` gives. All of it is there and durable afterwards, or
-  // none of it. Every file is held against its digest on the way: kCorrupt, and nothing is
-  // taken, if one is wrong. A step that is there already, whole, is success.
+  // Copies a step into the tier. `open` gives its files. Afterwards the whole step is
+  // there and durable, or nothing of it. Checks every file against its digest on the
+  // way; fails with kCorrupt, and keeps nothing, if one is wrong. Succeeds if the whole
+  // step is there already.
   virtual Result<void> put(const TierStep& step, const OpenFile& open) = 0;
   virtual Result<void> remove(const TierStep& step) = 0;
-  // Removes what copies and removals that were killed have left, of a tier that is written
-  // by its caller alone; nothing of a run directory that somebody owns. Of an object store
-  // only what is from before `before`, by the server's clock. How much went.
+  // Removes what killed copies and removals have left. Only for a tier that nobody but
+  // the caller writes to. Removes nothing from a run directory that has an owner, and
+  // from an object store only what is older than `before` by the server's clock.
+  // Returns how much was removed.
   virtual Result<int64_t> sweep(WallTime before) = 0;
 };
 
-// A run directory. It is made when a step is put into it, as the run of that step;
-// kConflict for steps of another run. Steps are listed also where holdfast.json is lost, as
-// long as they are of one run; that counts as damage. `env` must outlive the tier.
+// A run directory as a tier. The first put() makes the directory, with the run id of
+// that step. put() fails with kConflict for a step of another run. list() also finds
+// steps if holdfast.json is lost, as long as they belong to one run; the lost file is
+// listed as damage. `env` must outlive the tier.
 std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run);
-// kConflict for steps of another run, kCorrupt where no manifest of the store can be read,
-// so that nobody knows whose they are. The store behind `objects` must outlive the tier.
+// A prefix in an object store as a tier. put() fails with kConflict for a step of
+// another run, and with kCorrupt if the store has manifests and none can be read,
+// because then nobody knows which run they belong to. The store behind `objects` must
+// outlive the tier.
 std::unique_ptr<StorageTier> make_object_tier(ObjectStoreRun objects);
 
-// A tier by name: of an object store for "s3://bucket/prefix", which it opens and owns,
-// else a run directory. kInvalid for a name that cannot be (location.h); else as `open_bucket`
-// fails.
+// Opens a tier by its name: "s3://bucket/prefix" is a prefix in an object store, which
+// the tier opens and owns; any other name is a run directory. Fails with kInvalid if
+// the name is not allowed (location.h), and with the error of `open_bucket`.
 Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& place,
                                                const OpenBucket& open_bucket);
 
-// Copies a step, checked on the way.
+// Copies a step from one tier to another and checks its digests on the way.
 Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to);
 
 struct RetainOptions {
-  std::set<int64_t> pinned{};  // numbers of steps that stay, beside those with a mark
-  // Called for each step that is gone, with the newest that stays.
+  // Numbers of steps that stay, in addition to those with a pin mark.
+  std::set<int64_t> pinned{};
+  // Called for each removed step, with the newest step that stays.
   std::function<void(const TierStep& gone, const TierStep& newest)> on_removed{};
 };
 
-// Removes the steps that the rules do not keep, of a tier that is written by its caller
-// alone. All of its steps count as whole; what is damaged stays.
+// Removes the steps that the rules do not keep. Only for a tier that nobody but the
+// caller writes to. All steps of the tier count as whole. Damaged steps stay.
 Result<void> retain(StorageTier& tier, const Keep& keep,
                     const RetainOptions& options = {});
 

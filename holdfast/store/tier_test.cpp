@@ -12,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-// A run with two steps, and a tier of each kind.
+// A run with two steps, and one tier of each kind.
 class TierTest : public ::testing::TestWithParam<bool> {
  protected:
   void SetUp() override {
@@ -73,7 +73,7 @@ TEST_P(TierTest, ADamagedStepIsNotCopied) {
   EXPECT_TRUE(to->steps().value().empty());
 }
 
-// Writes over the manifests of all steps of the object store.
+// Overwrites the manifests of all steps in the object store.
 void damage_manifests(MemoryObjectStore& store) {
   for (const ObjectInfo& object : store.list("gpt/manifest-").value()) {
     Bytes bytes = store.get(object.key, kReadLimit).value();
@@ -105,7 +105,7 @@ TEST_P(TierTest, AnotherRunsStepsAreRefused) {
   const TierStep step = from_other->steps().value()[0];
   EXPECT_ERROR(copy_step(*from_other, step, *to), ErrorCode::kConflict);
   if (!GetParam()) return;
-  damage_manifests(store);  // nobody knows any more whose they are
+  damage_manifests(store);  // now nobody can tell which run the steps belong to
   EXPECT_ERROR(copy_step(*from_other, step, *to), ErrorCode::kCorrupt);
 }
 

@@ -61,7 +61,7 @@ def test_policies_save_and_say_why(tmp_path, caplog, every):
 
 
 def test_what_makes_no_sense_is_refused_in_a_sentence(tmp_path):
-    for options, word in [({"every": "often"}, '^every: "often"'),
+    for options, word in [({"every": "often"}, '^every: "often"; expected'),
                           ({"objective": "speed"}, "speed"),
                           ({"mtbf": -1.0}, "mtbf"), ({"mtbf": "long"}, "mtbf"),
                           ({"budget": 0, "total_steps": 10}, "budget"),
