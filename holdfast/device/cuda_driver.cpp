@@ -9,7 +9,8 @@
 namespace holdfast {
 namespace {
 
-// The driver's own declarations, of which cuda.h is another copy: its interface is stable.
+// The driver's own declarations, of which cuda.h is another copy: its interface is
+// stable.
 using Status = int;
 constexpr Status kSuccess = 0;
 constexpr Status kInvalidValue = 1;
@@ -87,7 +88,8 @@ class Library {
   template <typename Function>
   Result<void> find(const char* name, Function& function) const {
     void* const found = ::dlsym(handle_, name);
-    if (found == nullptr) return unsupported("libcuda.so.1: no {}, want CUDA 11", name);
+    if (found == nullptr)
+      return unsupported("libcuda.so.1: no {}; expected CUDA 11", name);
     function = reinterpret_cast<Function>(found);
     return {};
   }

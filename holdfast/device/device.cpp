@@ -83,8 +83,9 @@ CudaStream Device::here(CudaStream stream) const {
   return context.ok() && *context != context_ ? nullptr : stream;
 }
 
-// In the device's context. What waits for the last record of a spare one goes on waiting
-// for that: a wait is put into a stream with the record that the event had then.
+// In the device's context. What waits for the last record of a spare one goes on
+// waiting for that: a wait is put into a stream with the record that the event had
+// then.
 Result<CudaEvent> Device::take_event() const {
   {
     MutexLock lock(spare_mutex_);
@@ -138,7 +139,8 @@ Result<void> Device::write(const BoxMemory& to, ByteSpan memory, int64_t first,
 }
 
 void Device::InsideCopies::add(const BoxMemory& from, ByteView memory, ByteSpan into) {
-  // Most boxes have no gaps, and for them nothing is planned: a save makes training wait.
+  // Most boxes have no gaps, and for them nothing is planned: a save makes training
+  // wait.
   if (from.map == Map::dense(from.box, from.element_bytes, from.map.offset)) {
     add_part({.from = from.map.offset, .run = std::ssize(into)}, memory, into);
     return;
@@ -206,8 +208,8 @@ Result<ByteSpan> Device::allocate(int64_t bytes, int64_t reserve) const {
   HOLDFAST_TRY(entered.outcome());
   const CudaMemory memory = HOLDFAST_TRY(driver_.memory());
   if (memory.free < reserve || memory.free - reserve < bytes) {
-    return no_space("device {}: {} bytes are free, want {} and {} in reserve", number_,
-                    memory.free, bytes, reserve);
+    return no_space("device {}: {} bytes are free; expected {} and {} in reserve",
+                    number_, memory.free, bytes, reserve);
   }
   const DeviceAddress address = HOLDFAST_TRY(driver_.allocate(bytes));
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver gives addresses as numbers.

@@ -107,7 +107,7 @@ Error event_field_error(const EventRecord& record, std::string_view field,
 template <typename Event>
 Result<Event> event_as(const EventRecord& record) {
   if (record.name != Event::kName) {
-    return invalid("event \"{}\", want \"{}\"", record.name, Event::kName);
+    return invalid("event \"{}\"; expected \"{}\"", record.name, Event::kName);
   }
   Event event;
   Result<void> outcome;

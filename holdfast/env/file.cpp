@@ -18,9 +18,10 @@ Result<void> File::check_transfer(const char* what, int64_t offset,
                  path_.native(), what);
   if (offset < 0) return invalid("{}: {} at offset {}", path_.native(), what, offset);
   if (direct() && !is_aligned(offset, memory)) {
-    return invalid("{}: direct {} of {} bytes at {} to memory {}, want multiples of {}",
-                   path_.native(), what, memory.size(), offset,
-                   static_cast<const void*>(memory.data()), kDirectAlignment);
+    return invalid(
+        "{}: direct {} of {} bytes at {} to memory {}; expected multiples of {}",
+        path_.native(), what, memory.size(), offset,
+        static_cast<const void*>(memory.data()), kDirectAlignment);
   }
   return {};
 }

@@ -20,7 +20,7 @@ Result<void> check_suits(const Model& model, const Parallel& parallel) {
   HOLDFAST_TRY(check(parallel));
   if (parallel.tp > 1 && !model.can_cut()) {
     return invalid(
-        "{}: tp={}, but none of its tensors can be cut, want tp=1 (of the "
+        "{}: tp={}, but none of its tensors can be cut; expected tp=1 (of the "
         "convolutional "
         "networks only vgg16's two large fully connected layers can)",
         model.name, parallel.tp);
@@ -49,7 +49,7 @@ Result<std::vector<HolderId>> devices_of(const Parallel& parallel,
   std::iota(device_of.begin(), device_of.end(), 0);
   if (chosen.empty()) return device_of;
   if (chosen.size() != positions) {
-    return invalid("placement: {} positions, want {}", chosen.size(), positions);
+    return invalid("placement: {} positions; expected {}", chosen.size(), positions);
   }
   std::vector<int64_t> taken(devices.size(), -1);
   for (size_t p = 0; p < positions; ++p) {
@@ -302,7 +302,7 @@ Result<Collection> build_collection(const Model& model, const Parallel& parallel
       model.parameters.size() * state_tensors({.name = "any"}, training).size());
   const int64_t pieces = divide_up(tensors, parallel.pp) * parallel.positions();
   if (pieces > kMaxPieces) {
-    return unsupported("{} of {}: about {} pieces, want at most {}",
+    return unsupported("{} of {}: about {} pieces; expected at most {}",
                        to_string(parallel), model.name, pieces, kMaxPieces);
   }
   return Assembly(model, parallel, training)

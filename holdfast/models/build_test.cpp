@@ -379,7 +379,7 @@ TEST(BuildTest, PositionsSitOnTheDevicesThatWereChosen) {
   EXPECT_EQ(why({}, 1), "parallel: tp=1,pp=2,dp=1 needs 2 devices, there are 1");
   EXPECT_THAT(why({1, 1}, 2), HasSubstr("positions 0 and 1 are both on device-1"));
   EXPECT_THAT(why({0, 2}, 2), HasSubstr("position 1 on device 2"));
-  EXPECT_THAT(why({0}, 2), HasSubstr("1 positions, want 2"));
+  EXPECT_THAT(why({0}, 2), HasSubstr("1 positions; expected 2"));
 }
 
 TEST(BuildTest, AModelBeyondTheAddressSpaceIsRefused) {

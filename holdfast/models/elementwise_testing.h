@@ -172,7 +172,8 @@ inline void sign_shard(const NaiveTensor& tensor, int t, int tp, Holders name,
 // Who has each cell of the tensor, row by row.
 inline std::vector<Holders> holders_of(const NaiveTensor& tensor, const Gpt& gpt,
                                        const Parallel& parallel) {
-  HOLDFAST_CHECK(parallel.ranks() <= 64, "{} ranks, want at most 64", parallel.ranks());
+  HOLDFAST_CHECK(parallel.ranks() <= 64, "{} ranks; expected at most 64",
+                 parallel.ranks());
   HOLDFAST_CHECK(gpt.layers % parallel.pp == 0 && gpt.hidden % parallel.tp == 0,
                  "{} layers of {} do not divide evenly", gpt.layers, gpt.hidden);
   std::vector<Holders> cells(static_cast<size_t>(tensor.rows * tensor.columns));

@@ -40,8 +40,8 @@ Result<bool> flag_or(Fields& fields, const std::string& key, bool otherwise) {
 Result<void> check_multiple(const Fields& fields, const char* what, int64_t size,
                             const char* by, int64_t divisor) {
   if (size % divisor == 0) return {};
-  return invalid("{}: {} is {}, want a multiple of {} = {}", fields.where(), what, size,
-                 by, divisor);
+  return invalid("{}: {} is {}; expected a multiple of {} = {}", fields.where(), what,
+                 size, by, divisor);
 }
 
 // Fails if the product, a lower bound of the model's size, is beyond all reason.
@@ -69,7 +69,7 @@ Result<Model> read_gpt2(Fields& fields) {
   dims.tied = HOLDFAST_TRY(flag_or(fields, "tie_word_embeddings", true));
   HOLDFAST_TRY(check_multiple(fields, "n_embd", dims.hidden, "n_head", dims.heads));
   if (HOLDFAST_TRY(flag_or(fields, "add_cross_attention", false))) {
-    return unsupported("{}.add_cross_attention: true, want false", fields.where());
+    return unsupported("{}.add_cross_attention: true; expected false", fields.where());
   }
   HOLDFAST_TRY(check_product(fields, "its attention layers",
                              {dims.layers, 4, dims.hidden, dims.hidden}));
@@ -127,7 +127,7 @@ Result<Model> model_from_config(const Json& config, std::string_view where) {
   if (type == "gpt2") return read_gpt2(fields);
   if (type == "llama") return read_llama(fields, false);
   if (type == "mixtral") return read_llama(fields, true);
-  return unsupported("{}.model_type: \"{}\", want gpt2, llama or mixtral", where,
+  return unsupported("{}.model_type: \"{}\"; expected gpt2, llama or mixtral", where,
                      type.substr(0, 40));
 }
 

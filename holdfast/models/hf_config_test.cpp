@@ -95,10 +95,10 @@ TEST(HfConfigTest, UnknownModelTypeIsUnsupportedAndNamed) {
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().code(), ErrorCode::kUnsupported);
   EXPECT_EQ(model.error().message(),
-            "c.json.model_type: \"bert\", want gpt2, llama or mixtral");
+            "c.json.model_type: \"bert\"; expected gpt2, llama or mixtral");
   EXPECT_EQ(refusal(without(kGpt2, "model_type")),
             "config.json: no key \"model_type\"");
-  EXPECT_EQ(refusal(Json::array()), "config.json: array, want an object");
+  EXPECT_EQ(refusal(Json::array()), "config.json: array; expected an object");
 }
 
 TEST(HfConfigTest, EveryRequiredSizeIsAskedForByName) {
@@ -128,13 +128,13 @@ TEST(HfConfigTest, AbsurdValuesGetOneSentenceThatNamesTheKey) {
 
 TEST(HfConfigTest, HeadsThatDoNotDivideAreRefused) {
   EXPECT_EQ(refusal(with(kGpt2, {{"n_head", 7}})),
-            "config.json: n_embd is 768, want a multiple of n_head = 7");
+            "config.json: n_embd is 768; expected a multiple of n_head = 7");
   EXPECT_EQ(refusal(with(kLlama, {{"num_key_value_heads", 5}})),
-            "config.json: num_attention_heads is 32, want a multiple of "
+            "config.json: num_attention_heads is 32; expected a multiple of "
             "num_key_value_heads = 5");
   EXPECT_EQ(
       refusal(with(kLlama, {{"num_attention_heads", 24}})),
-      "config.json: hidden_size is 4096, want a multiple of num_attention_heads = "
+      "config.json: hidden_size is 4096; expected a multiple of num_attention_heads = "
       "24");
 }
 

@@ -43,8 +43,8 @@ Result<int64_t> parse_number(std::string_view key, std::string_view text, int64_
       std::from_chars(text.data(), text.data() + text.size(), number);
   if (problem != std::errc{} || end != text.data() + text.size() || number < least ||
       number > most) {
-    return invalid("parallel: {}={}, want an integer from {} to {}", key, quoted(text),
-                   least, most);
+    return invalid("parallel: {}={}; expected an integer from {} to {}", key,
+                   quoted(text), least, most);
   }
   return number;
 }
@@ -55,7 +55,7 @@ Result<Enum> parse_choice(std::string_view key, std::string_view text,
   for (size_t i = 0; i < n; ++i) {
     if (names[i] == text) return static_cast<Enum>(i);
   }
-  return invalid("parallel: {}={}, want one of {}", key, quoted(text),
+  return invalid("parallel: {}={}; expected one of {}", key, quoted(text),
                  fmt::join(names, ", "));
 }
 
@@ -85,7 +85,8 @@ Result<Extent> parse_range(std::string_view text) {
       dash == std::string_view::npos ? first : text.substr(dash + 1);
   const int64_t lo = HOLDFAST_TRY(parse_number("stages", first, 0, kMaxPositions - 1));
   const int64_t hi = HOLDFAST_TRY(parse_number("stages", last, 0, kMaxPositions - 1));
-  if (hi < lo) return invalid("parallel: stages has {}, want first-last", quoted(text));
+  if (hi < lo)
+    return invalid("parallel: stages has {}; expected first-last", quoted(text));
   return Extent{lo, hi + 1};
 }
 
@@ -129,7 +130,7 @@ Result<void> read_field(std::string_view key, std::string_view text, Parallel& o
     out.world = HOLDFAST_TRY(parse_number(key, text, 1, kMaxPositions));
   } else {
     return invalid(
-        "parallel: unknown key \"{}\", want tp, pp, dp, ep, etp, zero, vpp, shard, "
+        "parallel: unknown key \"{}\"; expected tp, pp, dp, ep, etp, zero, vpp, shard, "
         "qkv, "
         "split, layers, stages or world",
         quoted(key));
@@ -141,7 +142,7 @@ Result<void> check_experts(const Parallel& p) {
   const auto experts = checked_mul(p.ep, p.expert_tp());
   if (!experts || (p.tp * p.dp) % *experts != 0) {
     return invalid(
-        "parallel: ep x etp = {} x {} does not divide tp x dp = {} x {}, want a "
+        "parallel: ep x etp = {} x {} does not divide tp x dp = {} x {}; expected a "
         "divisor "
         "(etp is tp unless set)",
         p.ep, p.expert_tp(), p.tp, p.dp);
@@ -151,26 +152,27 @@ Result<void> check_experts(const Parallel& p) {
 
 Result<void> check_stages(const Parallel& p) {
   if (!p.layer_counts.empty() && !p.stage_layers.empty()) {
-    return invalid("parallel: layers and stages are both given, want one of them");
+    return invalid("parallel: layers and stages are both given; expected one of them");
   }
   const auto chunks = checked_mul(p.pp, p.vpp);
   if (!chunks || *chunks > kMaxPositions) {
-    return invalid("parallel: pp x vpp = {} x {}, want at most {}", p.pp, p.vpp,
+    return invalid("parallel: pp x vpp = {} x {}; expected at most {}", p.pp, p.vpp,
                    kMaxPositions);
   }
   if (!p.layer_counts.empty() && std::ssize(p.layer_counts) != *chunks) {
-    return invalid("parallel: layers has {} counts, want pp x vpp = {}",
+    return invalid("parallel: layers has {} counts; expected pp x vpp = {}",
                    p.layer_counts.size(), *chunks);
   }
   if (std::ranges::any_of(p.layer_counts, [](int64_t n) { return n < 0; })) {
     return invalid("parallel: layers has a negative count");
   }
   if (!p.stage_layers.empty() && std::ssize(p.stage_layers) != p.pp) {
-    return invalid("parallel: stages has {} stages, want pp = {}",
+    return invalid("parallel: stages has {} stages; expected pp = {}",
                    p.stage_layers.size(), p.pp);
   }
   if (!p.stage_layers.empty() && p.vpp != 1) {
-    return invalid("parallel: stages with vpp={}, want 1: the lists say it all", p.vpp);
+    return invalid("parallel: stages with vpp={}; expected 1: the lists say it all",
+                   p.vpp);
   }
   return {};
 }
@@ -234,7 +236,7 @@ Result<Parallel> parse_parallel(std::string_view text) {
   for (const std::string_view field : fields_of(text, ',')) {
     const size_t equals = field.find('=');
     if (equals == std::string_view::npos) {
-      return invalid("parallel: \"{}\", want key=value as in tp=4,pp=2,dp=1",
+      return invalid("parallel: \"{}\"; expected key=value as in tp=4,pp=2,dp=1",
                      quoted(field));
     }
     const std::string_view key = field.substr(0, equals);
@@ -273,14 +275,14 @@ Result<void> check(const Parallel& p) {
   for (const NumberKey& number : kNumberKeys) {
     const int64_t value = p.*number.field;
     if (value < number.least || value > number.most) {
-      return invalid("parallel: {}={}, want {} to {}", number.name, value, number.least,
-                     number.most);
+      return invalid("parallel: {}={}; expected {} to {}", number.name, value,
+                     number.least, number.most);
     }
   }
   // Each factor is at most 2^20, so the product of three fits.
   if (p.positions() > kMaxPositions) {
-    return invalid("parallel: tp x pp x dp = {} x {} x {} = {}, want at most {}", p.tp,
-                   p.pp, p.dp, p.positions(), kMaxPositions);
+    return invalid("parallel: tp x pp x dp = {} x {} x {} = {}; expected at most {}",
+                   p.tp, p.pp, p.dp, p.positions(), kMaxPositions);
   }
   if (p.world && *p.world != p.positions()) {
     return invalid("parallel: world={}, but tp x pp x dp = {} x {} x {} = {}", *p.world,

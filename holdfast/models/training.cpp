@@ -74,7 +74,7 @@ Result<Training> find_training(std::string_view name) {
   for (const Regime& regime : kRegimes) {
     if (regime.name == name) return regime.training;
   }
-  return not_found("training \"{}\": not known, want one of {}", name.substr(0, 80),
+  return not_found("training \"{}\": not known; expected one of {}", name.substr(0, 80),
                    fmt::join(training_names(), ", "));
 }
 

@@ -42,7 +42,7 @@ Result<TensorId> match(const Collection& source, const Tensor& wanted) {
   if (!id) return not_found("{}: the source has no such tensor", wanted.name);
   const Tensor& found = source.tensor(*id);
   if (found.shape != wanted.shape || found.dtype != wanted.dtype) {
-    return invalid("{}: the source has {} {}, want {} {}", wanted.name,
+    return invalid("{}: the source has {} {}; expected {} {}", wanted.name,
                    name_of(found.dtype), to_string(found.shape), name_of(wanted.dtype),
                    to_string(wanted.shape));
   }
@@ -78,8 +78,8 @@ Result<HolderTable> HolderTable::merge(const Layout& source, const Layout& targe
   }
   for (const Holder& holder : table.holders) {
     if (holder.host >= topology.hosts.size()) {
-      return invalid("holder {}: on host {}, want below {}", holder.name, holder.host,
-                     topology.hosts.size());
+      return invalid("holder {}: on host {}; expected below {}", holder.name,
+                     holder.host, topology.hosts.size());
     }
   }
   return table;

@@ -47,9 +47,10 @@ Result<std::vector<std::vector<int64_t>>> held_bytes(const Collection& source,
   return held;
 }
 
-// One number that orders placements by: bytes on the device; then (roughly) bytes on its
-// host, a shorter way; then positions that stay on the device of their own number, so that
-// what need not change does not. The fields are wide enough for the sum over kMaxPlaced.
+// One number that orders placements by: bytes on the device; then (roughly) bytes on
+// its host, a shorter way; then positions that stay on the device of their own number,
+// so that what need not change does not. The fields are wide enough for the sum over
+// kMaxPlaced.
 Worth worth_of(const std::vector<std::vector<int64_t>>& held,
                const std::vector<Holder>& devices) {
   Worth worth(held.size(), std::vector<Int128>(devices.size()));
@@ -66,8 +67,8 @@ Worth worth_of(const std::vector<std::vector<int64_t>>& held,
   return worth;
 }
 
-// Some groups on some hosts, assigned exactly inside. Either one host with its groups or
-// one group with its hosts.
+// Some groups on some hosts, assigned exactly inside. Either one host with its groups
+// or one group with its hosts.
 struct Cluster {
   Indices groups;
   Indices hosts;
@@ -297,7 +298,7 @@ Result<Placement> place(const Collection& source, const Collection& target,
                    devices.size());
   }
   if (options.positions > kMaxPlaced) {
-    return unsupported("place: {} positions, want at most {}", options.positions,
+    return unsupported("place: {} positions; expected at most {}", options.positions,
                        kMaxPlaced);
   }
   const std::vector<int64_t> wanted = target.bytes_held();

@@ -284,11 +284,11 @@ TEST(PlanTest, AnotherShapeOrDtypeIsRefusedWithBoth) {
                          Collection::create(b, std::move(y).build().value()).value(),
                          Topology::uniform(1));
   ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.error().message(), "w: the source has F32 [4], want F32 [5]");
+  EXPECT_EQ(made.error().message(), "w: the source has F32 [4]; expected F32 [5]");
 }
 
-// Whole tensors, each on a random set of devices; some devices want everything. No bytes
-// are made, so the tensors can be as large as real ones.
+// Whole tensors, each on a random set of devices; some devices want everything. No
+// bytes are made, so the tensors can be as large as real ones.
 struct Replicated {
   std::vector<Tensor> tensors;
   std::vector<std::set<HolderId>> holders_of;
@@ -377,8 +377,8 @@ RC_GTEST_PROP(PlanTest, EgressIsWithinTwoPercentOfTheBestOfAllSenderSets,
   }
 }
 
-// One model replica grows to many, on hosts of four: no source may send more than 1.1x of
-// what it holds, and each host imports the state once.
+// One model replica grows to many, on hosts of four: no source may send more than 1.1x
+// of what it holds, and each host imports the state once.
 TEST(PlanTest, GrowingFromOneReplicaToEightRelaysInsteadOfSendingEightTimes) {
   std::vector<Tensor> tensors;
   for (int t = 0; t < 5; ++t) {

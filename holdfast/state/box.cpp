@@ -42,7 +42,7 @@ Shape::Shape(std::initializer_list<int64_t> sizes)
 
 Result<Shape> Shape::create(std::span<const int64_t> sizes) {
   if (sizes.size() > kMaxRank) {
-    return invalid("shape: {} dimensions, want at most {}", sizes.size(), kMaxRank);
+    return invalid("shape: {} dimensions; expected at most {}", sizes.size(), kMaxRank);
   }
   Shape shape;
   int64_t elements = 1;
@@ -50,7 +50,7 @@ Result<Shape> Shape::create(std::span<const int64_t> sizes) {
     if (size < 0) return invalid("shape {}: negative size", fmt::join(sizes, "x"));
     const auto product = checked_mul(elements, std::max<int64_t>(size, 1));
     if (!product || *product >= kMaxElements) {
-      return invalid("shape {}: too large, want below 2^59 elements",
+      return invalid("shape {}: too large; expected below 2^59 elements",
                      fmt::join(sizes, "x"));
     }
     elements = *product;
@@ -74,13 +74,13 @@ Box::Box(std::initializer_list<Extent> extents)
 
 Result<Box> Box::create(std::span<const Extent> extents) {
   if (extents.size() > kMaxRank) {
-    return invalid("box: {} dimensions, want at most {}", extents.size(), kMaxRank);
+    return invalid("box: {} dimensions; expected at most {}", extents.size(), kMaxRank);
   }
   Box box;
   for (const Extent& extent : extents) {
     if (extent.lo < 0 || extent.hi < extent.lo) {
-      return invalid("box: extent {}:{} in dimension {}, want 0 <= lo <= hi", extent.lo,
-                     extent.hi, box.rank_);
+      return invalid("box: extent {}:{} in dimension {}; expected 0 <= lo <= hi",
+                     extent.lo, extent.hi, box.rank_);
     }
     box.extents_[static_cast<size_t>(box.rank_++)] = extent;
   }

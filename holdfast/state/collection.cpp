@@ -7,8 +7,8 @@ namespace holdfast {
 
 Result<Collection> Collection::create(std::vector<Tensor> tensors, Layout layout) {
   if (layout.tensor_count() != tensors.size()) {
-    return invalid("collection: layout of {} tensors, want {}", layout.tensor_count(),
-                   tensors.size());
+    return invalid("collection: layout of {} tensors; expected {}",
+                   layout.tensor_count(), tensors.size());
   }
   Collection made(std::move(tensors), std::move(layout));
   HOLDFAST_TRY(made.check_size());

@@ -83,7 +83,7 @@ Result<Dtype> parse_dtype(std::string_view name) {
   for (const Alias& alias : kAliases) {
     if (same_word(alias.name, name)) return alias.dtype;
   }
-  return unsupported("dtype \"{}\": not known, want one like BF16 or F32", name);
+  return unsupported("dtype \"{}\": not known; expected one like BF16 or F32", name);
 }
 
 }  // namespace holdfast

@@ -96,8 +96,9 @@ class Writer {
   }
   Result<void> put_value(const Object::BigInteger& value) {
     if (!is_big(value.decimal)) {
-      return invalid("{}: big integer \"{}\", want a decimal number outside 64 bits",
-                     place(), value.decimal.substr(0, 40));
+      return invalid(
+          "{}: big integer \"{}\"; expected a decimal number outside 64 bits", place(),
+          value.decimal.substr(0, 40));
     }
     return put_marked("$int", value.decimal);
   }
@@ -199,9 +200,10 @@ class Writer {
   std::vector<Step> path_;
 };
 
-// Builds the tree from the tokenizer's events. Every container is first read as the list
-// or dict that it looks like; one with a marker becomes what it stands for at its end.
-// The open ones are on a stack of our own, so that depth is a number that we check.
+// Builds the tree from the tokenizer's events. Every container is first read as the
+// list or dict that it looks like; one with a marker becomes what it stands for at its
+// end. The open ones are on a stack of our own, so that depth is a number that we
+// check.
 class ObjectReader : public nlohmann::json_sax<Json> {
  public:
   explicit ObjectReader(std::string_view where) : where_(where) {}
@@ -213,14 +215,14 @@ class ObjectReader : public nlohmann::json_sax<Json> {
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (value > uint64_t{std::numeric_limits<int64_t>::max()}) {
-      return fail(fmt::format("integer {} is outside 64 bits, want $int", value));
+      return fail(fmt::format("integer {} is outside 64 bits; expected $int", value));
     }
     return put(Object(static_cast<int64_t>(value)), 0);
   }
   bool number_float(number_float_t value, const string_t& text) override {
     if (text.find_first_of(".eE") == text.npos) {
-      return fail(
-          fmt::format("integer {} is outside 64 bits, want $int", text.substr(0, 40)));
+      return fail(fmt::format("integer {} is outside 64 bits; expected $int",
+                              text.substr(0, 40)));
     }
     return put(Object(value), 0);
   }

@@ -50,14 +50,16 @@ int64_t Shuffle::operator()(int64_t place) const {
 
 Result<SampleSequence> SampleSequence::create(const SampleOptions& options) {
   if (options.samples < 1) {
-    return invalid("sample sequence: {} samples, want at least 1", options.samples);
+    return invalid("sample sequence: {} samples; expected at least 1", options.samples);
   }
   if (options.batch < 1) {
-    return invalid("sample sequence: batches of {}, want at least 1", options.batch);
+    return invalid("sample sequence: batches of {}; expected at least 1",
+                   options.batch);
   }
   if (options.end == EpochEnd::kDrop && options.batch > options.samples) {
     return invalid(
-        "sample sequence: a batch of {} never fills from {} samples, want a smaller "
+        "sample sequence: a batch of {} never fills from {} samples; expected a "
+        "smaller "
         "one "
         "or the last not dropped",
         options.batch, options.samples);

@@ -38,7 +38,7 @@ Result<int> decode_hello(ByteView bytes, const JobToken& token, int size) {
   const auto rank = load_little_endian<uint32_t>(bytes);
   const auto ranks = load_little_endian<uint32_t>(bytes.subspan(4));
   if (ranks != static_cast<uint32_t>(size) || rank >= ranks) {
-    return invalid("hello: rank {} of {}, want one of {}", rank, ranks, size);
+    return invalid("hello: rank {} of {}; expected one of {}", rank, ranks, size);
   }
   return static_cast<int>(rank);
 }
