@@ -9,7 +9,7 @@ struct LocalNetwork::Rank {
 
   bool alive = true;
   Inbox inbox;
-  std::vector<int64_t> to_drop;  // by sender
+  std::vector<int64_t> to_drop;  // messages to lose, by sender
 };
 
 class LocalNetwork::Endpoint : public Transport {
@@ -103,7 +103,8 @@ Result<void> LocalNetwork::send(int from, int to, int64_t tag, ByteView bytes,
   MutexLock lock(mutex_);
   HOLDFAST_TRY(check_alive(from, to));
   const int64_t& waiting = at(to).inbox.waiting(from);
-  const bool own = tag >= 0;  // collective calls wait for each other: no queue needed
+  // Messages of collective calls have no limit: those calls wait for each other anyway.
+  const bool own = tag >= 0;
   while (own && waiting >= static_cast<int64_t>(queue_)) {
     if (env_.now() >= deadline) {
       return timed_out("rank {}: send to rank {}, tag {}: queue of {} is full", from,
@@ -131,7 +132,7 @@ Result<Bytes> LocalNetwork::recv(int to, int from, int64_t tag, Instant deadline
   }
   if (!self.alive) return unavailable("rank {}: killed", to);
   changed_.notify_all();
-  return self.inbox.take(from, tag);
+  return self.inbox.take_message(from, tag);
 }
 
 Result<std::vector<Bytes>> LocalNetwork::gather(const Transport& self, ByteView bytes,
