@@ -68,10 +68,11 @@ class ShardWriter::Filling {
   // A block to fill. Those that are being filled may be all that the ring has.
   Result<ByteSpan> take_block() {
     while (!entries_.empty()) {
-      if (const std::optional<ByteSpan> block = writer_.ring_.try_take()) return *block;
+      if (const std::optional<ByteSpan> block = writer_.ring_.try_take_block())
+        return *block;
       static_cast<void>(HOLDFAST_TRY(finish_one()));  // a failure shows before the next
     }
-    return writer_.ring_.take();
+    return writer_.ring_.take_block();
   }
 
  private:
