@@ -176,12 +176,13 @@ RC_GTEST_PROP(PlanTest, BytesComeFromTheNearestTierThatHasThem, (uint64_t seed))
     for (const Holder& holder : made.holders) by_name[holder.name] = &holder;
     for (const Move& move : made.moves) {
       const Holder& to = made.holders[move.to_holder];
-      const Tier used = tier_between(c.topology, made.holders[move.from_holder], to);
+      const Distance used =
+          distance_between(c.topology, made.holders[move.from_holder], to);
       const Box& box = made.boxes[move.box];
       for_each_element(
           c.tensors[move.tensor], box, Map{}, [&](int64_t element, int64_t) {
             for (const std::string& name : have[move.tensor].at(element)) {
-              RC_ASSERT(used <= tier_between(c.topology, *by_name[name], to));
+              RC_ASSERT(used <= distance_between(c.topology, *by_name[name], to));
             }
           });
     }

@@ -28,14 +28,14 @@ uint32_t Router::route(const Atom& atom, std::span<const Held> needs,
   for (const HostNeeds& host : hosts_) {
     if (host.local) route_local(host, out);
   }
-  // Those with near sources first: the chains that they start can then serve the others,
-  // while a chain of the others would be a detour for them.
+  // Those with near sources first: the chains that they start can then serve the
+  // others, while a chain of the others would be a detour for them.
   std::vector<const HostNeeds*> importers;
   for (const HostNeeds& host : hosts_) {
     if (!host.local) importers.push_back(&host);
   }
   std::ranges::stable_sort(importers, {},
-                           [](const HostNeeds* host) { return host->tier; });
+                           [](const HostNeeds* host) { return host->distance; });
   for (const HostNeeds* host : importers) route_import(*host, out);
   return importing;
 }
@@ -51,8 +51,8 @@ void Router::group_by_host(const Atom& atom, std::span<const Held> needs) {
   for (uint32_t i = 0; i < needs_.size(); ++i) {
     const HostId host = holders_[needs_[i].holder].host;
     if (hosts_.empty() || hosts_.back().host != host) {
-      hosts_.push_back({host, i, i, {}, Tier::kSame, false});
-      hosts_.back().tier =
+      hosts_.push_back({host, i, i, {}, Distance::kSame, false});
+      hosts_.back().distance =
           nearest_sources(atom, holders_[needs_[i].holder], hosts_.back().senders);
       hosts_.back().local = holders_[hosts_.back().senders.front()].host == host;
     }
@@ -60,13 +60,13 @@ void Router::group_by_host(const Atom& atom, std::span<const Held> needs) {
   }
 }
 
-Tier Router::nearest_sources(const Atom& atom, const Holder& to,
-                             std::vector<uint32_t>& senders) const {
-  Tier nearest = Tier::kFarFile;
+Distance Router::nearest_sources(const Atom& atom, const Holder& to,
+                                 std::vector<uint32_t>& senders) const {
+  Distance nearest = Distance::kFarFile;
   for (const Held& source : atom.sources) {
-    const Tier tier = tier_between(topology_, holders_[source.holder], to);
-    if (tier < nearest) nearest = tier, senders.clear();
-    if (tier == nearest) senders.push_back(source.holder);
+    const Distance distance = distance_between(topology_, holders_[source.holder], to);
+    if (distance < nearest) nearest = distance, senders.clear();
+    if (distance == nearest) senders.push_back(source.holder);
   }
   return nearest;
 }
@@ -81,8 +81,8 @@ void Router::route_directly(const Atom& atom, std::vector<Receiver>& out) {
   }
 }
 
-// As many chains as there are sources on the host; files that no memory can serve take it
-// from the sources, which are nearer than another file.
+// As many chains as there are sources on the host; files that no memory can serve take
+// it from the sources, which are nearer than another file.
 void Router::route_local(const HostNeeds& host, std::vector<Receiver>& out) {
   const auto count =
       std::min(static_cast<uint32_t>(host.senders.size()), host.last - host.first);
@@ -97,8 +97,8 @@ void Router::route_local(const HostNeeds& host, std::vector<Receiver>& out) {
   }
 }
 
-// From a source while that would not make it send the atom twice, else from the end of a
-// chain that hangs on one of them. One device of the host imports, the others follow.
+// From a source while that would not make it send the atom twice, else from the end of
+// a chain that hangs on one of them. One device of the host imports, the others follow.
 void Router::route_import(const HostNeeds& host, std::vector<Receiver>& out) {
   size_t hanging = 0;
   Chain* free = nullptr;
@@ -127,8 +127,8 @@ void Router::route_import(const HostNeeds& host, std::vector<Receiver>& out) {
   }
 }
 
-// Adds a receiver and returns who passes the atom on next on its host. That is a memory if
-// there is one, and never a file between hosts: it would have to be read back.
+// Adds a receiver and returns who passes the atom on next on its host. That is a memory
+// if there is one, and never a file between hosts: it would have to be read back.
 uint32_t Router::receive(const Held& to, uint32_t parent, Balancer::ClassId candidates,
                          Chain& chain, std::vector<Receiver>& out) {
   out.push_back({to, parent, candidates});

@@ -1,4 +1,5 @@
-// Who gives an atom to whom: sources, or receivers that pass it on. Internal to planning.
+// Who gives an atom to whom: sources, or receivers that pass it on. Internal to
+// planning.
 #pragma once
 
 #include <cstdint>
@@ -40,7 +41,7 @@ class Router {
     HostId host;
     uint32_t first, last;           // in needs_
     std::vector<uint32_t> senders;  // the nearest sources
-    Tier tier;                      // how near
+    Distance distance;              // how near
     bool local;                     // on this host
   };
 
@@ -52,8 +53,8 @@ class Router {
   };
 
   void group_by_host(const Atom& atom, std::span<const Held> needs);
-  Tier nearest_sources(const Atom& atom, const Holder& to,
-                       std::vector<uint32_t>& senders) const;
+  Distance nearest_sources(const Atom& atom, const Holder& to,
+                           std::vector<uint32_t>& senders) const;
   void route_directly(const Atom& atom, std::vector<Receiver>& out);
   void route_local(const HostNeeds& host, std::vector<Receiver>& out);
   void route_import(const HostNeeds& host, std::vector<Receiver>& out);

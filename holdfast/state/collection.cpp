@@ -34,7 +34,7 @@ Result<void> Collection::check_size() const {
       total += Int128{bytes} * (slice.last - slice.first);
     }
     if (total >= Int128{1} << 61) {
-      return invalid("collection: more than 2^61 bytes with all copies, at tensor {}",
+      return invalid("collection: 2^61 bytes or more with all replicas, at tensor {}",
                      tensors_[t].name);
     }
   }

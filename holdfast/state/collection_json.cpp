@@ -38,7 +38,7 @@ class CollectionReader {
     Fields fields = HOLDFAST_TRY(Fields::of(json, where_));
     const std::string kind = HOLDFAST_TRY(fields.text("holdfast"));
     if (kind != "collection") {
-      return invalid("{}: a \"{}\"; expected a \"collection\"", where_, kind);
+      return invalid("{}: holds a \"{}\"; expected a \"collection\"", where_, kind);
     }
     const int64_t version = HOLDFAST_TRY(fields.integer("version"));
     if (version != kCollectionVersion) {
@@ -167,7 +167,8 @@ class CollectionReader {
     std::vector<Extent> extents;
     for (const Json& pair : json) {
       if (!pair.is_array() || pair.size() != 2) {
-        return invalid("{}.box: want pairs [lo, hi]", where);
+        return invalid(
+            "{}.box: not a list of pairs; expected [lo, hi] for each dimension", where);
       }
       extents.push_back({HOLDFAST_TRY(json_integer(pair[0], where + ".box")),
                          HOLDFAST_TRY(json_integer(pair[1], where + ".box"))});

@@ -49,7 +49,7 @@ std::string error_after(const std::string& from, const std::string& to) {
 
 TEST(CollectionJsonTest, EveryDefectIsOneSentenceThatNamesTheOffender) {
   EXPECT_EQ(error_after("collection\"", "plan\""),
-            "layout.json: a \"plan\"; expected a \"collection\"");
+            "layout.json: holds a \"plan\"; expected a \"collection\"");
   EXPECT_EQ(error_after("version\": 1", "version\": 2"),
             "layout.json: version 2; expected 1");
   EXPECT_EQ(error_after("{\"name\": \"a\"}", "{\"name\": \"a\", \"rack\": 3}"),
@@ -68,8 +68,10 @@ TEST(CollectionJsonTest, EveryDefectIsOneSentenceThatNamesTheOffender) {
   EXPECT_EQ(
       error_after("[0, 4]", "[3, 2]"),
       "layout.json: slices[0]: box: extent 3:2 in dimension 0; expected 0 <= lo <= hi");
-  EXPECT_EQ(error_after("[0, 4]", "[0, 4, 1]"),
-            "layout.json: slices[0].box: want pairs [lo, hi]");
+  EXPECT_EQ(
+      error_after("[0, 4]", "[0, 4, 1]"),
+      "layout.json: slices[0].box: not a list of pairs; expected [lo, hi] for each "
+      "dimension");
   EXPECT_EQ(error_after("\"offset\": 0", "\"offset\": 9223372036854775807"),
             "layout.json: w on d: box [0:4] at offset 9223372036854775807 leaves the "
             "holder's bytes");

@@ -38,7 +38,7 @@ struct Alias {
   Dtype dtype;
 };
 
-// What torch and NumPy call them.
+// The names that torch and NumPy use.
 constexpr std::array kAliases{
     Alias{"uint8", Dtype::kU8},
     Alias{"uint16", Dtype::kU16},
