@@ -82,8 +82,8 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
   expect_wrong_call("plan --model gpt2 --from dp=8 --to dp=9 --hosts 2x4",
                     "to: parallel: tp=1,pp=1,dp=9 needs 9 devices, there are 8");
   expect_wrong_call("plan --model gpt2 --from dp=8 --to dp=9 --hosts 2by4",
-                    "hosts \"2by4\": want HOSTSxDEVICES such as 4x8, at most 1048576 "
-                    "devices");
+                    "hosts \"2by4\": cannot be read; expected HOSTSxDEVICES such as "
+                    "4x8, at most 1048576 devices");
   expect_wrong_call("plan --from nowhere.json --to nowhere.json",
                     "nowhere.json: open: No such file or directory");
   expect_wrong_call("plan --from tp=1", "--to is required");

@@ -14,8 +14,8 @@ constexpr int64_t kMaxHeads = int64_t{1} << 16;
 constexpr int64_t kMaxSize = int64_t{1} << 28;
 constexpr int64_t kMaxParameters = int64_t{1} << 50;
 
-// True if the key is there and not null, which in these files means the default.
-bool given(Fields& fields, const std::string& key) {
+// True if the key is there and is not null. In these files null means the default.
+bool is_given(Fields& fields, const std::string& key) {
   if (!fields.has(key)) return false;
   const auto value = fields.any(key);
   return value.ok() && !(*value)->is_null();
@@ -28,12 +28,12 @@ Result<int64_t> size_of(Fields& fields, const std::string& key,
 
 Result<int64_t> size_or(Fields& fields, const std::string& key, int64_t otherwise,
                         int64_t most = kMaxSize) {
-  if (!given(fields, key)) return otherwise;
+  if (!is_given(fields, key)) return otherwise;
   return size_of(fields, key, most);
 }
 
 Result<bool> flag_or(Fields& fields, const std::string& key, bool otherwise) {
-  if (!given(fields, key)) return otherwise;
+  if (!is_given(fields, key)) return otherwise;
   return fields.boolean(key);
 }
 
@@ -44,14 +44,14 @@ Result<void> check_multiple(const Fields& fields, const char* what, int64_t size
                  size, by, divisor);
 }
 
-// Fails if the product, a lower bound of the model's size, is beyond all reason.
+// Fails if the product, which is a lower bound of the model's size, is above 2^50.
 Result<void> check_product(const Fields& fields, const char* what,
                            std::initializer_list<int64_t> sizes) {
   int64_t product = 1;
   for (const int64_t size : sizes) {
     const auto next = checked_mul(product, size);
     if (!next || *next > kMaxParameters) {
-      return invalid("{}: {} come to more than 2^50 parameters", fields.where(), what);
+      return invalid("{}: {} have more than 2^50 parameters", fields.where(), what);
     }
     product = *next;
   }

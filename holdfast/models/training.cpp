@@ -31,7 +31,8 @@ std::vector<std::string_view> slot_names(Optimizer optimizer) {
   HOLDFAST_CHECK(false, "optimizer {}", static_cast<int>(optimizer));
 }
 
-// `suffix` for a parameter: its shape, cut and ties under names of its own.
+// The state called `suffix` of a parameter. It has the parameter's shape and cut, and
+// its name and aliases with the suffix.
 Tensor state_of(const Tensor& parameter, std::string_view suffix, Role role,
                 Dtype dtype) {
   Tensor tensor = parameter;
