@@ -248,8 +248,8 @@ Result<Device*> Devices::of(ByteView memory) {
   const auto last = HOLDFAST_TRY(driver_.device_of(address_of(&memory.back())));
   if (first != last) {
     return invalid(
-        "memory of {} bytes: begins on device {} and ends on device {} (-1 is the "
-        "host)",
+        "memory of {} bytes: begins on device {} and ends on device {} "
+        "(-1 is the host)",
         memory.size(), first.value_or(-1), last.value_or(-1));
   }
   if (!first.has_value()) return nullptr;

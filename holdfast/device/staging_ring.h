@@ -102,8 +102,7 @@ class StagingRing {
   std::vector<std::byte*> free_ HOLDFAST_GUARDED_BY(mutex_);  // the last used is last
   Condition calm_;
   int rushes_ HOLDFAST_GUARDED_BY(mutex_) = 0;
-  bool short_ HOLDFAST_GUARDED_BY(mutex_) =
-      false;              // a thread found no block in this rush
+  bool short_ HOLDFAST_GUARDED_BY(mutex_) = false;  // no block was free in this rush
   std::jthread toucher_;  // the last member: the thread uses those above
 };
 

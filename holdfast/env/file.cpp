@@ -16,10 +16,14 @@ Result<void> File::check_transfer(const char* what, int64_t offset,
                                   ByteView memory) const {
   HOLDFAST_CHECK(mode() != OpenMode::kAppend, "{}: {} of an append-only file",
                  path_.native(), what);
-  if (offset < 0) return invalid("{}: {} at offset {}", path_.native(), what, offset);
+  if (offset < 0) {
+    return invalid("{}: {} at offset {}; expected 0 or more", path_.native(), what,
+                   offset);
+  }
   if (direct() && !is_aligned(offset, memory)) {
     return invalid(
-        "{}: direct {} of {} bytes at {} to memory {}; expected multiples of {}",
+        "{}: direct {} of {} bytes at offset {} and address {}; expected multiples of "
+        "{}",
         path_.native(), what, memory.size(), offset,
         static_cast<const void*>(memory.data()), kDirectAlignment);
   }

@@ -172,9 +172,8 @@ Result<void> check_stages(const Parallel& p) {
   }
   if (!p.stage_layers.empty() && p.vpp != 1) {
     return invalid(
-        "parallel: stages is given with vpp={}; expected vpp=1, because stages says "
-        "which "
-        "stage has which layers",
+        "parallel: stages is given with vpp={}; expected vpp=1, because stages already "
+        "says which stage has which layers",
         p.vpp);
   }
   return {};

@@ -24,9 +24,8 @@ struct Atom {
   TensorId source_tensor;
   Box box;
   int64_t bytes;
-  std::span<const HolderPiece>
-      sources;  // the pieces that have it, by holder; never empty
-  std::span<const HolderPiece> targets;  // the pieces that shall have it, by holder
+  std::span<const HolderPiece> sources;  // have the atom; by holder, never empty
+  std::span<const HolderPiece> targets;  // shall have the atom; by holder
 };
 
 // The holders of two layouts with common numbers: first those of the source, then those

@@ -64,7 +64,7 @@ class Balancer {
     int64_t bytes = 0;
     // All bytes of the class stand on one line, and each sender sends a stretch of it.
     std::vector<int64_t>
-        end{};          // where each sender's stretch ends; set at the first draw
+        end{};          // the end of each sender's stretch, from the first draw
     int64_t start = 0;  // where the stretch of the current sender starts
     int64_t drawn = 0;  // bytes that were drawn so far
     size_t next = 0;    // the current sender
@@ -74,10 +74,9 @@ class Balancer {
   // senders.
   struct Group {
     std::span<const ClassId> ids;
-    std::vector<std::vector<uint32_t>>
-        edges{};                       // each class's senders, renumbered from 0
-    std::vector<int64_t> bandwidth{};  // by sender, in multiples of `unit`
-    int64_t unit = 0;                  // the greatest common divisor
+    std::vector<std::vector<uint32_t>> edges{};  // by class: its senders, renumbered
+    std::vector<int64_t> bandwidth{};            // by sender, in multiples of `unit`
+    int64_t unit = 0;                            // the greatest common divisor
   };
 
   Group group_of(std::span<const ClassId> ids) const;

@@ -297,7 +297,7 @@ Result<Placement> place(const Collection& source, const Collection& target,
                         const Topology& topology, const std::vector<Holder>& devices,
                         const PlaceOptions& options) {
   if (options.positions > devices.size()) {
-    return invalid("place: {} positions for {} devices", options.positions,
+    return invalid("place: {} positions, but only {} devices", options.positions,
                    devices.size());
   }
   if (options.positions > kMaxPlaced) {
@@ -312,8 +312,8 @@ Result<Placement> place(const Collection& source, const Collection& target,
     }
   }
   if (options.group == 0 || options.positions % options.group != 0) {
-    return invalid("place: {} positions in groups of {}", options.positions,
-                   options.group);
+    return invalid("place: {} positions do not divide into groups of {}",
+                   options.positions, options.group);
   }
   const auto held =
       HOLDFAST_TRY(held_bytes(source, target, topology, devices, options.positions));

@@ -208,7 +208,7 @@ TEST(PlaceTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
   s.options.positions = 5;
   EXPECT_EQ(
       place(s.source, s.target, s.topology, s.devices, s.options).error().message(),
-      "place: 5 positions for 4 devices");
+      "place: 5 positions, but only 4 devices");
   s = random_setting(1, 2, 3, 2, 3);
   EXPECT_EQ(
       place(s.source, s.target, s.topology, s.devices, s.options).error().message(),

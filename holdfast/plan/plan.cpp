@@ -224,9 +224,9 @@ class Planner {
     auto kept = kept_.begin();
     for (TensorId t = 0; t < target_.tensors().size(); ++t) {
       const TensorId s = *source_.find(target_.tensor(t).name);
+      // Bytes in place are resident already, and add_pieces() counts them again.
       for (; kept != kept_.end() && kept->tensor == t; ++kept) {
-        resident[kept->holder] -=
-            kept->bytes;  // in place: add_pieces() counts it again
+        resident[kept->holder] -= kept->bytes;
       }
       add_pieces(target_, t, table_.of_target, +1, resident);
       for (size_t h = 0; h < peak.size(); ++h) peak[h] = std::max(peak[h], resident[h]);

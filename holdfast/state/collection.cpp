@@ -18,7 +18,7 @@ Result<Collection> Collection::create(std::vector<Tensor> tensors, Layout layout
     for (const std::string& name : names) {
       if (name.empty()) return invalid("collection: tensor {} has no name", t);
       if (!made.by_name_.emplace(name, t).second) {
-        return invalid("collection: two tensors are called {}", name);
+        return invalid("collection: two tensors have the name {}", name);
       }
     }
   }

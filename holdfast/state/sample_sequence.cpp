@@ -60,8 +60,7 @@ Result<SampleSequence> SampleSequence::create(const SampleOptions& options) {
   if (options.end == EpochEnd::kDrop && options.batch > options.samples) {
     return invalid(
         "sample sequence: a batch of {} is larger than the {} samples; expected a "
-        "smaller "
-        "batch, or that the last batch is not dropped",
+        "smaller batch, or that the last batch is not dropped",
         options.batch, options.samples);
   }
   return SampleSequence(options);
@@ -105,8 +104,8 @@ Result<Positions> SampleSequence::batch_at(int64_t cursor) const {
   const auto last = first.has_value() ? checked_add(*first, size) : std::nullopt;
   if (!last.has_value()) {
     return invalid(
-        "sample sequence: no batch of {} after position {}; expected positions below "
-        "2^63",
+        "sample sequence: no batch of {} after position {}; expected positions "
+        "below 2^63",
         size, cursor);
   }
   return Positions{*first, *last};

@@ -126,7 +126,8 @@ Result<Bytes> LocalNetwork::recv(int to, int from, int64_t tag, Instant deadline
   while (!self.inbox.has(from, tag)) {
     HOLDFAST_TRY(check_alive(to, from));
     if (env_.now() >= deadline) {
-      return timed_out("rank {}: nothing from rank {}, tag {}", to, from, tag);
+      return timed_out("rank {}: no message of tag {} from rank {} in time", to, tag,
+                       from);
     }
     env_.wait_until(changed_, mutex_, deadline);
   }

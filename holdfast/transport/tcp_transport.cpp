@@ -115,7 +115,7 @@ void TcpTransport::Mailbox::close() {
 }
 
 Result<void> TcpTransport::Mailbox::check_alive(int peer) {
-  if (closed_) return unavailable("rank {}: closed", rank_);
+  if (closed_) return unavailable("rank {}: the transport is closed", rank_);
   if (at(peer).gone.has_value()) {
     return unavailable("rank {}: rank {} is gone: {}", rank_, peer, *at(peer).gone);
   }
@@ -159,11 +159,12 @@ Result<Bytes> TcpTransport::Mailbox::recv(int from, int64_t tag, Instant deadlin
   while (!inbox_.has(from, tag)) {
     HOLDFAST_TRY(check_alive(from));
     if (env_.now() >= deadline) {
-      return timed_out("rank {}: nothing from rank {}, tag {}", rank_, from, tag);
+      return timed_out("rank {}: no message of tag {} from rank {} in time", rank_, tag,
+                       from);
     }
     env_.wait_until(changed_, mutex_, deadline);
   }
-  if (closed_) return unavailable("rank {}: closed", rank_);
+  if (closed_) return unavailable("rank {}: the transport is closed", rank_);
   if (tag >= 0 && from == rank_) {
     --at(from).unreceived;
     changed_.notify_all();
@@ -236,7 +237,8 @@ const std::string& TcpTransport::address() const { return mailbox_->loop().addre
 Result<void> TcpTransport::connect(const std::vector<std::string>& addresses,
                                    Instant deadline) {
   if (addresses.size() != static_cast<size_t>(size())) {
-    return invalid("connect: {} addresses for {} ranks", addresses.size(), size());
+    return invalid("connect: {} addresses; expected one for each of {} ranks",
+                   addresses.size(), size());
   }
   std::vector<SocketAddress> parsed;
   for (const std::string& address : addresses) {
