@@ -7,6 +7,7 @@
 #include "holdfast/device/device_upload.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/memory/device_snapshot.h"
+#include "holdfast/shard/shard_writer.h"
 
 #define PROBE extern "C" __attribute__((visibility("default")))
 
@@ -97,7 +98,7 @@ Result<int64_t> copy_through(Probe& probe, int64_t most) {
   for (const LocalPiece& piece : probe.shard.pieces) {
     for (int64_t at = 0; at < piece.bytes() && done < most;) {
       if (under_way.size() >= 8) finish_one();
-      const ByteSpan block = probe.ring->take();
+      const ByteSpan block = probe.ring->take_block();
       const int64_t size = std::min(probe.ring->block_bytes(), piece.bytes() - at);
       HOLDFAST_TRY(probe.device->read(piece.place(), piece.memory, at,
                                       block.first(static_cast<size_t>(size))));
@@ -141,7 +142,7 @@ PROBE int64_t probe_ring(Probe* probe, int64_t bytes, int64_t block, int pinned)
       .bytes = bytes, .block = block, .pinner = pinned != 0 ? probe->device : nullptr});
   std::vector<ByteSpan> blocks;
   for (int64_t i = 0; i < probe->ring->blocks(); ++i) {
-    blocks.push_back(probe->ring->take());
+    blocks.push_back(probe->ring->take_block());
   }
   for (const ByteSpan memory : blocks) probe->ring->give_back(memory);
   return static_cast<int64_t>(1e6 * seconds(*probe->env, start));

@@ -64,12 +64,12 @@ std::string to_hex(ByteView bytes) {
 
 Result<Bytes> from_hex(std::string_view hex) {
   if (hex.size() % 2 != 0)
-    return invalid("hex: {} digits, want an even number", hex.size());
+    return invalid("hex: {} digits; expected an even number", hex.size());
   Bytes bytes(hex.size() / 2);
   for (size_t i = 0; i < hex.size(); ++i) {
     const int digit = digit_of(hex[i]);
     if (digit < 0) {
-      return invalid("hex: character {:#04x} at {}, want 0-9 or a-f",
+      return invalid("hex: character {:#04x} at position {}; expected 0-9 or a-f",
                      static_cast<unsigned char>(hex[i]), i);
     }
     bytes[i / 2] = (bytes[i / 2] << 4) | static_cast<std::byte>(digit);

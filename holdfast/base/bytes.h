@@ -28,11 +28,12 @@ inline std::string_view text_of(ByteView bytes) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Of the offsets, lengths and addresses of direct transfers (file.h).
+// Offsets, lengths and addresses of direct transfers (file.h) are multiples of this.
 inline constexpr int64_t kDirectAlignment = 4096;
 
-// Owned bytes for direct transfers, zeros at first: they begin at a multiple of
-// kDirectAlignment, and the memory behind them ends at one. Moving leaves none behind.
+// Owned bytes for direct transfers, zeros at first. Their address is a multiple of
+// kDirectAlignment, and their memory ends at such a multiple too. An object that was
+// moved from holds no bytes.
 class AlignedBytes {
  public:
   AlignedBytes() = default;
@@ -43,7 +44,8 @@ class AlignedBytes {
   size_t size() const { return size_; }
   ByteSpan span() { return {memory_.get(), size_}; }
   ByteView span() const { return {memory_.get(), size_}; }
-  // With the rest of the last block, as a direct transfer wants it.
+  // The bytes and the rest of the last block behind them: a direct transfer moves whole
+  // blocks only.
   ByteSpan blocks();
   ByteView blocks() const;
 
@@ -58,10 +60,11 @@ class AlignedBytes {
 
 inline Bytes copy_of(ByteView bytes) { return Bytes(bytes.begin(), bytes.end()); }
 
-// The number in the first sizeof(T) bytes, which must be there.
+// The number in the first sizeof(T) bytes. Aborts if there are fewer.
 template <std::unsigned_integral T>
 T load_little_endian(ByteView from) {
-  HOLDFAST_CHECK(from.size() >= sizeof(T), "{} bytes, want {}", from.size(), sizeof(T));
+  HOLDFAST_CHECK(from.size() >= sizeof(T), "{} bytes; expected {}", from.size(),
+                 sizeof(T));
   T value = 0;
   for (size_t i = 0; i < sizeof(T); ++i) {
     value = static_cast<T>(value | (static_cast<T>(from[i]) << (8 * i)));
@@ -69,10 +72,11 @@ T load_little_endian(ByteView from) {
   return value;
 }
 
-// Puts the number into the first sizeof(T) bytes, which must be there.
+// Puts the number into the first sizeof(T) bytes. Aborts if there are fewer.
 template <std::unsigned_integral T>
 void store_little_endian(T value, ByteSpan into) {
-  HOLDFAST_CHECK(into.size() >= sizeof(T), "{} bytes, want {}", into.size(), sizeof(T));
+  HOLDFAST_CHECK(into.size() >= sizeof(T), "{} bytes; expected {}", into.size(),
+                 sizeof(T));
   for (size_t i = 0; i < sizeof(T); ++i) {
     into[i] = static_cast<std::byte>((value >> (8 * i)) & 0xff);
   }
@@ -80,8 +84,9 @@ void store_little_endian(T value, ByteSpan into) {
 
 // Lower-case hex, two digits a byte.
 std::string to_hex(ByteView bytes);
-// Reads what to_hex wrote. Fails with kInvalid on an odd number of digits or another
-// character; upper case is another, for it is a flipped bit away from the lower.
+// Reads what to_hex wrote. Fails with kInvalid on an odd number of digits or on any
+// other character. Upper-case digits are refused too: one flipped bit makes a
+// lower-case letter an upper-case one, and such damage must be noticed.
 Result<Bytes> from_hex(std::string_view hex);
 
 }  // namespace holdfast

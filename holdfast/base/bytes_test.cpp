@@ -22,7 +22,7 @@ TEST(BytesTest, NumbersLieLittleEndianInMemory) {
 
 TEST(BytesDeathTest, ANumberWantsItsBytes) {
   std::array<std::byte, 3> memory{};
-  EXPECT_DEATH((void)load_little_endian<uint32_t>(memory), "3 bytes, want 4");
+  EXPECT_DEATH((void)load_little_endian<uint32_t>(memory), "3 bytes; expected 4");
 }
 
 TEST(BytesTest, HexReadsBackWhatItWrote) {
@@ -46,7 +46,8 @@ TEST(BytesTest, AlignedBytesAreZerosInWholeBlocks) {
     EXPECT_EQ(bytes.blocks().size(), (size + 4095) / 4096 * 4096);
     EXPECT_EQ(bytes.blocks().data(), bytes.span().data());
     for (const std::byte byte : bytes.blocks()) ASSERT_EQ(byte, std::byte{0});
-    bytes.blocks().back() = std::byte{1};  // ours, says the address sanitizer
+    // The address sanitizer must see the rest of the block as ours.
+    bytes.blocks().back() = std::byte{1};
   }
   EXPECT_TRUE(AlignedBytes().blocks().empty());
   EXPECT_TRUE(AlignedBytes(0).span().empty());

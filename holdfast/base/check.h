@@ -1,6 +1,6 @@
-// HOLDFAST_CHECK: a contract between our own functions. A broken one is a bug, and a
-// bug aborts with a sentence, in release builds too: going on would risk the user's
-// state.
+// HOLDFAST_CHECK states a contract between our own functions. A broken contract is a
+// bug: the process prints the message and aborts, in release builds too, because going
+// on would risk the user's state.
 #pragma once
 
 #include <fmt/core.h>

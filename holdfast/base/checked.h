@@ -1,5 +1,5 @@
-// Checked arithmetic for sizes that come from outside: nullopt where the result does
-// not fit, instead of a wrap that becomes a small allocation.
+// Checked arithmetic for sizes that come from outside. The result is nullopt where it
+// does not fit into the type; a sum that wraps around would become a small allocation.
 #pragma once
 
 #include <concepts>

@@ -6,9 +6,10 @@
 namespace holdfast {
 
 using Duration = std::chrono::nanoseconds;
-// Never goes back; for deadlines and measuring. Meaningless outside this process.
+// A time that never goes back, for deadlines and measuring. Meaningless outside this
+// process.
 using Instant = std::chrono::time_point<std::chrono::steady_clock, Duration>;
-// Since 1970 UTC; for people and for comparing machines. May jump.
+// The time since 1970 UTC, for people and for comparing machines. May jump.
 using WallTime = std::chrono::sys_time<Duration>;
 
 inline constexpr Instant kNoDeadline = Instant::max();

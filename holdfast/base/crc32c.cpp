@@ -9,7 +9,7 @@ namespace holdfast {
 namespace {
 
 // Polynomials over GF(2) modulo P, as CRC registers hold them: bit 31 is the
-// coefficient of x^0, bit 0 that of x^31. kPolynomial is P without its x^32.
+// coefficient of x^0, bit 0 is the coefficient of x^31. kPolynomial is P without x^32.
 using Polynomial = uint32_t;
 constexpr Polynomial kPolynomial = 0x82f63b78;
 constexpr Polynomial kOne = 0x80000000;
@@ -26,7 +26,7 @@ constexpr Polynomial multiply(Polynomial a, Polynomial b) {
   return product;
 }
 
-// Entry k is x^(8 * 2^k): what 2^k zero bytes multiply a register by.
+// Entry k is x^(8 * 2^k). Appending 2^k zero bytes multiplies a register by it.
 constexpr std::array<Polynomial, 64> make_powers() {
   std::array<Polynomial, 64> powers{};
   Polynomial power = kOne >> 8;
@@ -50,7 +50,7 @@ constexpr std::array<Polynomial, 256> make_table() {
 constexpr auto kPowers = make_powers();
 constexpr auto kTable = make_table();
 
-// ISA-L counts bytes in an int.
+// ISA-L counts bytes in an int, so longer input goes to it in parts of this size.
 constexpr size_t kMostAtOnce = size_t{1} << 30;
 
 }  // namespace
@@ -61,7 +61,7 @@ Crc32c crc32c_extend(Crc32c of_a, ByteView b) {
   uint32_t reg = ~of_a;
   while (!b.empty()) {
     const size_t count = std::min(b.size(), kMostAtOnce);
-    // The library only reads, but says otherwise.
+    // ISA-L only reads the bytes, although its parameter is not const.
     auto* data =
         const_cast<unsigned char*>(reinterpret_cast<const unsigned char*>(b.data()));
     reg = crc32_iscsi(data, static_cast<int>(count), reg);
@@ -71,8 +71,8 @@ Crc32c crc32c_extend(Crc32c of_a, ByteView b) {
 }
 
 Crc32c crc32c_combine(Crc32c of_a, Crc32c of_b, uint64_t length_of_b) {
-  // The inversions before and after cancel out, so finished values combine like
-  // registers.
+  // The inversions before and after cancel out, so finished values combine in the same
+  // way as registers.
   for (size_t k = 0; length_of_b != 0; ++k, length_of_b >>= 1) {
     if ((length_of_b & 1) != 0) of_a = multiply(of_a, kPowers[k]);
   }

@@ -1,8 +1,8 @@
 // CRC32C (Castagnoli; the CRC of iSCSI, RFC 3720): the digest of chunks and shards.
 //
-// Values are the finished ones: crc32c("123456789") is e3069283, that of no bytes is 0.
-// Finds every burst of up to 32 bits; not a defence against an adversary. All functions
-// are pure.
+// Values are the finished ones: crc32c("123456789") is e3069283, and the digest of no
+// bytes is 0. The digest finds every burst of up to 32 wrong bits; it is no defence
+// against an adversary. All functions are pure.
 #pragma once
 
 #include <cstdint>
@@ -13,18 +13,18 @@ namespace holdfast {
 
 using Crc32c = uint32_t;
 
-// At memory speed, for any length.
+// The digest of bytes of any length, at memory speed.
 Crc32c crc32c(ByteView bytes);
 
-// The digest of a + b, given that of a.
+// The digest of the bytes a followed by the bytes b, given the digest of a.
 Crc32c crc32c_extend(Crc32c of_a, ByteView b);
 
-// The digest of a + b, given those of a and of b, without their bytes: time grows with
-// the logarithm of b's length only.
+// The digest of the bytes a followed by the bytes b, given the digest of each. It needs
+// no bytes, so its time grows only with the logarithm of b's length.
 Crc32c crc32c_combine(Crc32c of_a, Crc32c of_b, uint64_t length_of_b);
 
-// The same as crc32c_extend by a table, on any machine. Slow: tests hold it against the
-// fast one.
+// The same as crc32c_extend, computed with a table on any machine. It is slow: tests
+// compare the fast function with it.
 Crc32c crc32c_extend_portable(Crc32c of_a, ByteView b);
 
 }  // namespace holdfast

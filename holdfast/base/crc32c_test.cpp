@@ -63,8 +63,8 @@ TEST(Crc32cTest, CombiningIsAssociativeForLengthsBeyondAnyMemory) {
   }
 }
 
-// The library counts in an int. Untouched anonymous memory reads as zeros and costs
-// nothing.
+// ISA-L counts bytes in an int, so one call cannot take 2^31 bytes. Anonymous memory
+// that nobody has touched reads as zeros and uses no RAM.
 TEST(Crc32cTest, MoreThanTwoToThe31BytesAreTakenInPieces) {
   const size_t count = (size_t{1} << 31) + 4097;
   void* memory = mmap(nullptr, count, PROT_READ,

@@ -1,4 +1,5 @@
-// A value that one thread owes others, who wait for it.
+// A value that one thread delivers later and that other threads wait for. All calls are
+// safe from several threads.
 #pragma once
 
 #include <chrono>
@@ -12,19 +13,22 @@ namespace holdfast {
 template <typename T>
 class Future {
  public:
-  // The first one counts.
+  // Sets the value and wakes all waiting threads. Only the first call sets it; later
+  // calls change nothing.
   void keep(T value) {
     MutexLock lock(mutex_);
     if (!value_.has_value()) value_ = std::move(value);
     kept_.notify_all();
   }
-  // As long as the promise lives.
+  // Waits for the value, without a limit. The reference is valid as long as this
+  // object.
   const T& wait() {
     MutexLock lock(mutex_);
     while (!value_.has_value()) kept_.wait(mutex_);
     return *value_;
   }
-  // For a moment; it may not be there then.
+  // Waits for the value, but not longer than `at_most`. Afterwards the value may still
+  // be missing.
   void await_a_moment(std::chrono::milliseconds at_most) {
     MutexLock lock(mutex_);
     if (!value_.has_value()) kept_.wait_for(mutex_, at_most);

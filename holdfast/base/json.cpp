@@ -5,16 +5,17 @@
 namespace holdfast {
 namespace {
 
-// A value as a message shows it: printable, and short however long it is.
-std::string shown(const Json& value) {
+// The value as a message shows it: printable, and cut to 80 characters.
+std::string value_in_message(const Json& value) {
   constexpr size_t kMost = 80;
   std::string text = value.dump(-1, ' ', true, Json::error_handler_t::replace);
   if (text.size() > kMost) text.replace(kMost, text.npos, "...");
   return text;
 }
 
-// Builds the document from the tokenizer's events. The open containers are on a stack
-// of our own, so that depth is a number that we check and not the machine's stack.
+// Builds the document from the tokenizer's events. The open containers stand on a stack
+// of our own, so that we can limit the depth and a deep document cannot exhaust the
+// stack of the thread.
 class Builder : public nlohmann::json_sax<Json> {
  public:
   explicit Builder(std::string_view where) : where_(where) {}
@@ -35,7 +36,7 @@ class Builder : public nlohmann::json_sax<Json> {
 
   bool key(string_t& key) override {
     if (stack_.back().contains(key)) {
-      return fail(fmt::format("duplicate key {}", shown(key)));
+      return fail(fmt::format("duplicate key {}", value_in_message(key)));
     }
     keys_.back() = std::move(key);
     return true;
@@ -46,7 +47,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return fail(fmt::format("not JSON at byte {}", position));
   }
 
-  Result<Json> take() && {
+  Result<Json> finish() && {
     if (error_) return *std::move(error_);
     return std::move(root_);
   }
@@ -94,12 +95,12 @@ class Builder : public nlohmann::json_sax<Json> {
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, std::string_view where) {
-  // The tokenizer takes a NUL for the end and would not look at what follows.
+  // The tokenizer takes a NUL for the end of the text and would ignore what follows it.
   const size_t nul = text.find('\0');
   if (nul != text.npos) return invalid("{}: not JSON at byte {}", where, nul + 1);
   Builder builder(where);
   (void)Json::sax_parse(text.begin(), text.end(), &builder);  // errors are in builder
-  return std::move(builder).take();
+  return std::move(builder).finish();
 }
 
 Result<int64_t> json_integer(const Json& value, std::string_view where, int64_t least,
@@ -108,17 +109,19 @@ Result<int64_t> json_integer(const Json& value, std::string_view where, int64_t 
       value.is_number_integer() &&
       (!value.is_number_unsigned() ||
        value.get<uint64_t>() <= uint64_t{std::numeric_limits<int64_t>::max()});
-  if (!fits) return invalid("{}: {}, want an integer", where, shown(value));
+  if (!fits) {
+    return invalid("{}: {}; expected an integer", where, value_in_message(value));
+  }
   const int64_t number = value.get<int64_t>();
   if (number < least || number > most) {
-    return invalid("{}: {}, want {} to {}", where, number, least, most);
+    return invalid("{}: {}; expected {} to {}", where, number, least, most);
   }
   return number;
 }
 
 Result<Fields> Fields::of(const Json& value, std::string where) {
   if (!value.is_object()) {
-    return invalid("{}: {}, want an object", where, value.type_name());
+    return invalid("{}: {}; expected an object", where, value.type_name());
   }
   return Fields(value, std::move(where));
 }
@@ -140,12 +143,13 @@ Result<int64_t> Fields::integer(const std::string& key, int64_t least, int64_t m
 Result<double> Fields::number(const std::string& key, double least, double most) {
   const Json* value = HOLDFAST_TRY(any(key));
   if (!value->is_number()) {
-    return invalid("{}.{}: {}, want a number", where_, key, shown(*value));
+    return invalid("{}.{}: {}; expected a number", where_, key,
+                   value_in_message(*value));
   }
   const double number = value->get<double>();
-  // Negated, so that what is not a number is refused too.
+  // The comparison is negated so that a NaN is refused too.
   if (!(number >= least && number <= most)) {
-    return invalid("{}.{}: {}, want {} to {}", where_, key, number, least, most);
+    return invalid("{}.{}: {}; expected {} to {}", where_, key, number, least, most);
   }
   return number;
 }
@@ -153,7 +157,7 @@ Result<double> Fields::number(const std::string& key, double least, double most)
 Result<std::string> Fields::text(const std::string& key) {
   const Json* value = HOLDFAST_TRY(any(key));
   if (!value->is_string()) {
-    return invalid("{}.{}: {}, want a string", where_, key, value->type_name());
+    return invalid("{}.{}: {}; expected a string", where_, key, value->type_name());
   }
   return value->get<std::string>();
 }
@@ -161,7 +165,8 @@ Result<std::string> Fields::text(const std::string& key) {
 Result<bool> Fields::boolean(const std::string& key) {
   const Json* value = HOLDFAST_TRY(any(key));
   if (!value->is_boolean()) {
-    return invalid("{}.{}: {}, want true or false", where_, key, value->type_name());
+    return invalid("{}.{}: {}; expected true or false", where_, key,
+                   value->type_name());
   }
   return value->get<bool>();
 }
@@ -169,14 +174,16 @@ Result<bool> Fields::boolean(const std::string& key) {
 Result<const Json*> Fields::array(const std::string& key) {
   const Json* value = HOLDFAST_TRY(any(key));
   if (!value->is_array()) {
-    return invalid("{}.{}: {}, want an array", where_, key, value->type_name());
+    return invalid("{}.{}: {}; expected an array", where_, key, value->type_name());
   }
   return value;
 }
 
 Result<void> Fields::done() const {
   for (const auto& [key, value] : object_->items()) {
-    if (!asked_.contains(key)) return invalid("{}: unknown key {}", where_, shown(key));
+    if (!asked_.contains(key)) {
+      return invalid("{}: unknown key {}", where_, value_in_message(key));
+    }
   }
   return {};
 }

@@ -1,9 +1,10 @@
-// JSON from outside: parsed with limits, read with names.
+// JSON from outside: parse_json() reads a document within limits, and Fields reads the
+// keys of one object.
 //
 // parse_json refuses duplicate keys, more than 64 levels and trailing bytes; messages
-// name `where` (a path) and the byte. Fields reads one object: every getter names the
-// key it wants, and done() refuses keys that nobody asked for, so that a typing error
-// is never silently ignored.
+// name `where` (a path) and the byte. Every getter of Fields names its key, and done()
+// refuses keys that no getter asked for, so that a misspelt key is never silently
+// ignored.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +26,18 @@ Result<Json> parse_json(std::string_view text, std::string_view where);
 // Reader of one JSON object. Not thread safe; the object must outlive it.
 class Fields {
  public:
-  // Fails unless `value` is an object. `where` names it in messages.
+  // Fails unless `value` is an object. Messages name the object by `where`.
   static Result<Fields> of(const Json& value, std::string where);
 
   bool has(const std::string& key) const;
   const std::string& where() const { return where_; }
 
-  // Each fails if the key is missing or of another type or out of range.
+  // Each getter fails if the key is missing, or if its value is of another type or out
+  // of range.
   Result<int64_t> integer(const std::string& key, int64_t least = 0,
                           int64_t most = std::numeric_limits<int64_t>::max());
-  // Also an integer, which may lose digits beyond the 53rd bit. Always finite.
+  // Also accepts an integer, which may lose its bits beyond the 53rd. The result is
+  // always finite.
   Result<double> number(const std::string& key,
                         double least = std::numeric_limits<double>::lowest(),
                         double most = std::numeric_limits<double>::max());
@@ -42,7 +45,7 @@ class Fields {
   Result<bool> boolean(const std::string& key);
   Result<const Json*> array(const std::string& key);
   Result<const Json*> any(const std::string& key);
-  // Fails on a key that no getter asked for.
+  // Fails if the object has a key that no getter asked for.
   Result<void> done() const;
 
  private:

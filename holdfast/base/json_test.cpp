@@ -95,7 +95,7 @@ TEST(JsonTest, IntegersThatDoNotFitAreRefusedNotRounded) {
 
 TEST(JsonTest, IntegersOutsideTheBoundsAreRefusedWithTheBounds) {
   EXPECT_EQ(message_of(json_integer(Json(5), "a.rank", 0, 4)),
-            "a.rank: 5, want 0 to 4");
+            "a.rank: 5; expected 0 to 4");
   EXPECT_EQ(*json_integer(Json(4), "a.rank", 0, 4), 4);
   EXPECT_ERROR(json_integer(Json(-1), "a.rank"), ErrorCode::kInvalid);
 }
@@ -123,11 +123,12 @@ TEST_F(FieldsTest, GivesEachKindByName) {
 
 TEST_F(FieldsTest, NamesTheKeyThatIsMissingOrOfAnotherKind) {
   EXPECT_EQ(message_of(fields_.integer("m")), "m.json: no key \"m\"");
-  EXPECT_EQ(message_of(fields_.integer("t")), "m.json.t: \"x\", want an integer");
-  EXPECT_EQ(message_of(fields_.text("n")), "m.json.n: number, want a string");
-  EXPECT_EQ(message_of(fields_.boolean("n")), "m.json.n: number, want true or false");
-  EXPECT_EQ(message_of(fields_.array("t")), "m.json.t: string, want an array");
-  EXPECT_EQ(message_of(Fields::of(Json(1), "m")), "m: number, want an object");
+  EXPECT_EQ(message_of(fields_.integer("t")), "m.json.t: \"x\"; expected an integer");
+  EXPECT_EQ(message_of(fields_.text("n")), "m.json.n: number; expected a string");
+  EXPECT_EQ(message_of(fields_.boolean("n")),
+            "m.json.n: number; expected true or false");
+  EXPECT_EQ(message_of(fields_.array("t")), "m.json.t: string; expected an array");
+  EXPECT_EQ(message_of(Fields::of(Json(1), "m")), "m: number; expected an object");
 }
 
 TEST_F(FieldsTest, DoneRefusesAKeyThatNobodyAskedFor) {
@@ -144,9 +145,9 @@ TEST(JsonTest, NumbersAreReadAsDoublesWithinTheirRange) {
   EXPECT_EQ(*fields.number("a"), 0.5);
   EXPECT_EQ(*fields.number("b"), -3.0);
   EXPECT_EQ(*fields.number("d"), 0x1p64);
-  EXPECT_EQ(message_of(fields.number("a", 1, 2)), "x.a: 0.5, want 1 to 2");
-  EXPECT_EQ(message_of(fields.number("b", 0)).substr(0, 16), "x.b: -3, want 0 ");
-  EXPECT_EQ(message_of(fields.number("c")), "x.c: \"1\", want a number");
+  EXPECT_EQ(message_of(fields.number("a", 1, 2)), "x.a: 0.5; expected 1 to 2");
+  EXPECT_EQ(message_of(fields.number("b", 0)).substr(0, 20), "x.b: -3; expected 0 ");
+  EXPECT_EQ(message_of(fields.number("c")), "x.c: \"1\"; expected a number");
   EXPECT_EQ(message_of(fields.number("e")), "x: no key \"e\"");
   EXPECT_OK(fields.done());
   const Json built = {{"n", std::nan("")}};

@@ -9,7 +9,7 @@
 namespace holdfast {
 namespace {
 
-// Of the sequence that begins with this byte; 0 if none does.
+// The length of the UTF-8 sequence that begins with this byte; 0 if no sequence does.
 size_t length_of(unsigned char lead) {
   if (lead < 0x80) return 1;
   if (lead >= 0xc2 && lead <= 0xdf) return 2;
@@ -18,8 +18,8 @@ size_t length_of(unsigned char lead) {
   return 0;
 }
 
-// The second byte rules out what the lead alone does not: overlong forms, surrogates and
-// what is above U+10FFFF.
+// True if this second byte is allowed after the lead byte. The lead byte alone does not
+// rule out overlong forms, surrogates and what is above U+10FFFF; the second byte does.
 bool may_follow(unsigned char lead, unsigned char second) {
   switch (lead) {
     case 0xe0: return second >= 0xa0 && second <= 0xbf;
@@ -44,7 +44,7 @@ void append_escaped(std::string& out, char c) {
   out += kDigits[code & 15U];
 }
 
-bool plain(char c) {
+bool needs_no_escape(char c) {
   return static_cast<unsigned char>(c) >= 0x20 && c != '"' && c != '\\';
 }
 
@@ -68,7 +68,7 @@ void append_json_string(std::string& out, std::string_view text) {
   out += '"';
   size_t start = 0;
   for (size_t i = 0; i < text.size(); ++i) {
-    if (plain(text[i])) continue;
+    if (needs_no_escape(text[i])) continue;
     out.append(text, start, i - start);
     append_escaped(out, text[i]);
     start = i + 1;

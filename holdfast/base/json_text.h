@@ -1,5 +1,5 @@
-// JSON written by hand: for files of 100,000 entries, where a tree of values in between
-// would cost more than the file, and for numbers that must keep every bit.
+// Writes JSON text directly. It is for files of 100,000 entries, where a tree of values
+// in between would cost more than the file, and for numbers that must keep every bit.
 #pragma once
 
 #include <cstdint>
@@ -8,15 +8,16 @@
 
 namespace holdfast {
 
-// Well-formed UTF-8, as JSON demands of its text: nothing overlong, no surrogates,
-// nothing above U+10FFFF.
+// True if the text is well-formed UTF-8, as JSON demands: no overlong forms, no
+// surrogates, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
-// The text in quotes, escaped. It must be UTF-8, which only the caller can name.
+// Appends the text in quotes, escaped. The caller must make sure that it is UTF-8,
+// because only the caller can name the text in an error.
 void append_json_string(std::string& out, std::string_view text);
 void append_json_integer(std::string& out, int64_t number);
-// A finite number in the fewest digits that read back as the same bits, with a '.' or an
-// 'e' that tells it from an integer.
+// Appends a number in the fewest digits that read back as the same bits, with a '.' or
+// an 'e' that tells it from an integer. Aborts unless the number is finite.
 void append_json_double(std::string& out, double number);
 
 }  // namespace holdfast

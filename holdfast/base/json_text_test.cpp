@@ -66,7 +66,7 @@ TEST(JsonTextTest, IntegersReachBothEnds) {
   EXPECT_EQ(out, "-9223372036854775808 9223372036854775807");
 }
 
-// Random sequences of high bytes, against the parser.
+// Random sequences of high bytes: is_utf8() must agree with the JSON parser.
 TEST(JsonTextTest, WhatIsUtf8IsWhatTheParserTakes) {
   std::mt19937 dice(11);
   int good = 0;

@@ -1,5 +1,5 @@
-// The names of JSON documents, for headers that only pass them on: the whole of the JSON
-// library takes a second to compile and comes with json.h.
+// The types of JSON documents, for headers that only pass documents on. The whole JSON
+// library comes with json.h and takes a second to compile.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -7,7 +7,7 @@
 namespace holdfast {
 
 using Json = nlohmann::json;
-// Keeps the order of insertion: for what we write.
+// Keeps keys in the order of insertion; used for documents that we write.
 using OrderedJson = nlohmann::ordered_json;
 
 }  // namespace holdfast

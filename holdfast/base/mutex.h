@@ -1,6 +1,6 @@
 // A mutex and a condition that Clang's thread safety analysis understands: fields say
-// which mutex guards them, functions which one they want, and a wrong access does not
-// compile (with -Wthread-safety).
+// which mutex guards them, functions say which mutex their caller must hold, and a
+// wrong access does not compile (with -Wthread-safety).
 #pragma once
 
 #include <chrono>
@@ -44,7 +44,8 @@ class HOLDFAST_THREAD_ATTRIBUTE(scoped_lockable) MutexLock {
   Mutex& mutex_;
 };
 
-// Waits let the mutex go meanwhile and may return for no reason: always wait in a loop.
+// A wait releases the mutex while it waits, and it may return for no reason: always
+// wait in a loop.
 class Condition {
  public:
   void wait(Mutex& mutex) HOLDFAST_REQUIRES(mutex) {
@@ -52,8 +53,9 @@ class Condition {
     condition_.wait(lock);
     lock.release();
   }
-  // In the machine's own time: for an Env (see Env::wait_until), and for who looks again
-  // after a moment in any case.
+  // Waits in real time, which a test's Env does not control. It is for the
+  // implementation of Env::wait_until, and for callers that look again after a moment
+  // in any case.
   void wait_for(Mutex& mutex, Duration at_most) HOLDFAST_REQUIRES(mutex) {
     std::unique_lock lock(mutex.mutex_, std::adopt_lock);
     condition_.wait_for(lock, at_most);

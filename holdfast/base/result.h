@@ -1,8 +1,9 @@
-// Errors as values: Result<T> is a T or an Error, and must be looked at.
+// Errors as values: Result<T> is a T or an Error, and the compiler warns about a result
+// that nobody looks at.
 //
-// What depends on the outside world (a file, a peer, the caller's input) returns
-// Result; a broken contract between our own functions is HOLDFAST_CHECK (check.h) and
-// aborts. Exceptions exist only at the Python edge. The interface tiers
+// A function that depends on the outside world (a file, a peer, the caller's input)
+// returns Result. A broken contract between our own functions is HOLDFAST_CHECK
+// (check.h) and aborts. Exceptions exist only at the Python edge. The interface mirrors
 // std::expected.
 #pragma once
 
@@ -35,7 +36,7 @@ enum class ErrorCode {
 // "invalid", "not_found", ...: the word used in events, JSON and Python.
 std::string_view name_of(ErrorCode code);
 
-// What went wrong, as `where: what, want what`: lower case, no full stop, with the
+// What went wrong, as `where: what; expected what`: lower case, no full stop, with the
 // number that was seen.
 class [[nodiscard]] Error {
  public:
@@ -47,8 +48,8 @@ class [[nodiscard]] Error {
 
   // The same error with the caller's context in front: "restore step 400: ...".
   Error within(std::string_view context) const;
-  // The same message where it means something else to the caller: what is no JSON to
-  // the parser is a corrupt manifest to its reader.
+  // The same message with the code that fits the caller: text that is not JSON is
+  // kInvalid to the parser, but the reader of a manifest calls it kCorrupt.
   Error as(ErrorCode code) const { return Error(code, message_); }
 
  private:
@@ -74,7 +75,8 @@ HOLDFAST_ERROR_FACTORY(denied, kDenied)
 HOLDFAST_ERROR_FACTORY(io_error, kIo)
 #undef HOLDFAST_ERROR_FACTORY
 
-// A T or an Error. Reading the one that is not there aborts.
+// A T or an Error. Asking for the value of an error, or for the error of a value,
+// aborts.
 template <typename T>
 class [[nodiscard]] Result {
  public:
@@ -88,7 +90,8 @@ class [[nodiscard]] Result {
 
   T& value() & { return check_value(), std::get<0>(state_); }
   const T& value() const& { return check_value(), std::get<0>(state_); }
-  // By value, so that a loop over names().value() does not walk a dead temporary.
+  // Returns by value, so that a loop over names().value() does not read from a
+  // temporary that is already destroyed.
   T value() && { return check_value(), std::get<0>(std::move(state_)); }
   T& operator*() & { return value(); }
   const T& operator*() const& { return value(); }
@@ -141,9 +144,10 @@ class [[nodiscard]] Result<void> {
   std::optional<Error> error_;
 };
 
-// The value of a Result, or a return of its error from the enclosing function. Nests. Not
-// for a member of an aggregate behind one that owns something: compilers forget to destroy
-// that one when this returns.
+// The value of a Result; an error is returned from the enclosing function. It may stand
+// inside another HOLDFAST_TRY. Do not use it in the initialiser of an aggregate after a
+// member that owns memory: when HOLDFAST_TRY returns there, compilers forget to destroy
+// that earlier member.
 #define HOLDFAST_TRY(expression) \
   HOLDFAST_TRY_AS(HOLDFAST_JOIN(holdfast_result_, __COUNTER__), expression)
 #define HOLDFAST_TRY_AS(result, expression)             \

@@ -11,7 +11,7 @@ namespace holdfast {
 namespace {
 
 Result<int> half(int n) {
-  if (n % 2 != 0) return invalid("half: {}, want an even number", n);
+  if (n % 2 != 0) return invalid("half: {}; expected an even number", n);
   return n / 2;
 }
 
@@ -29,7 +29,7 @@ Result<std::unique_ptr<int>> boxed(int n) {
 TEST(ResultTest, TryGivesTheValueOrReturnsTheError) {
   EXPECT_EQ(*quarter(8), 2);
   EXPECT_ERROR(quarter(6), ErrorCode::kInvalid);
-  EXPECT_EQ(quarter(6).error().message(), "half: 3, want an even number");
+  EXPECT_EQ(quarter(6).error().message(), "half: 3; expected an even number");
   EXPECT_OK(check_even(2));
   EXPECT_ERROR(check_even(3), ErrorCode::kInvalid);
 }
@@ -55,10 +55,10 @@ TEST(ResultTest, AValueOutlivesTheResultItWasTakenFrom) {
 
 TEST(ResultTest, WithinPutsContextInFrontOfErrorsOnly) {
   EXPECT_EQ(half(3).within("restore step 400").error().message(),
-            "restore step 400: half: 3, want an even number");
+            "restore step 400: half: 3; expected an even number");
   EXPECT_EQ(*half(4).within("restore step 400"), 2);
   EXPECT_EQ(check_even(1).within("a").within("b").error().message(),
-            "b: a: half: 1, want an even number");
+            "b: a: half: 1; expected an even number");
 }
 
 TEST(ResultTest, EveryCodeHasItsOwnName) {
@@ -76,8 +76,8 @@ TEST(ResultDeathTest, ReadingWhatIsNotThereAborts) {
 
 TEST(CheckDeathTest, ABrokenContractAbortsWithItsSentence) {
   const int seen = 7;
-  EXPECT_DEATH(HOLDFAST_CHECK(seen < 3, "{} boxes, want 3", seen),
-               "bug: 7 boxes, want 3 .*seen < 3");
+  EXPECT_DEATH(HOLDFAST_CHECK(seen < 3, "{} boxes; expected 3", seen),
+               "bug: 7 boxes; expected 3 .*seen < 3");
 }
 
 TEST(ResultTest, AnErrorKeepsItsMessageAsAnotherCode) {

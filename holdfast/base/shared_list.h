@@ -1,6 +1,7 @@
-// A list whose copies cost nothing: they share it until one of them is edited. Two copies of
-// one are found equal without a look at what is in them, so what was made of a list can be
-// kept for as long as its caller passes the same one.
+// A list that is cheap to copy: copies share their items until one of them is edited.
+// Two copies of one list compare equal without a look at the items. So a result that
+// was computed from a list can be kept and used again while the caller passes the same
+// list.
 #pragma once
 
 #include <algorithm>
@@ -15,7 +16,7 @@ template <typename T>
 class SharedList {
  public:
   SharedList() = default;
-  SharedList(std::vector<T> items)  // NOLINT: a vector is one
+  SharedList(std::vector<T> items)  // NOLINT: a vector converts implicitly
       : items_(std::make_shared<std::vector<T>>(std::move(items))) {}
 
   const T* data() const { return items_ == nullptr ? nullptr : items_->data(); }
@@ -26,10 +27,10 @@ class SharedList {
   const T& operator[](size_t i) const { return data()[i]; }
   const T& back() const { return data()[size() - 1]; }
 
-  // True if both are copies of one list. Looks at nothing that is in them.
+  // True if both are copies of one list. Does not look at the items.
   bool shares_with(const SharedList& other) const { return items_ == other.items_; }
 
-  // A list of its own, which others no longer share.
+  // The items, for changing. Copies the items first if other lists share them.
   std::vector<T>& edit() {
     if (items_ == nullptr || items_.use_count() > 1) {
       items_ = std::make_shared<std::vector<T>>(begin(), end());

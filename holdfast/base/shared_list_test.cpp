@@ -5,7 +5,7 @@
 namespace holdfast {
 namespace {
 
-// Whose comparisons are counted.
+// An item that counts how often items are compared.
 struct Counted {
   int value = 0;
   friend bool operator==(const Counted& a, const Counted& b) {

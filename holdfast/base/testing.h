@@ -1,4 +1,4 @@
-// Words that the tests of all parts share. Only for *_test.cpp.
+// Macros and helpers that the tests of all parts share. Only for *_test.cpp.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -9,7 +9,7 @@
 
 #include "holdfast/base/result.h"
 
-// The Result is good; if not, the error is shown.
+// Expects a Result without error. On failure the error's message is shown.
 #define EXPECT_OK(expression)                                            \
   do {                                                                   \
     const auto& holdfast_seen = (expression);                            \
@@ -24,7 +24,7 @@
         << #expression << ": " << ::holdfast::message_of(holdfast_seen); \
   } while (false)
 
-// The Result is an error of this code.
+// Expects a Result that is an error of this code.
 #define EXPECT_ERROR(expression, error_code)                         \
   do {                                                               \
     const auto& holdfast_seen = (expression);                        \
@@ -38,13 +38,13 @@
 
 namespace holdfast {
 
-// Empty for a good result.
+// The message of the error; empty if there is none.
 template <typename T>
 std::string message_of(const Result<T>& result) {
   return result.ok() ? "" : result.error().message();
 }
 
-// A new folder of the machine, gone with all in it at the end.
+// A new folder on the machine's disk. The destructor removes it and all that is in it.
 class TempFolder {
  public:
   TempFolder() {

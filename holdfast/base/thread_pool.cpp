@@ -19,7 +19,8 @@ std::jthread ThreadPool::start_thread(Task task) {
 
 void ThreadPool::start_threads(int count, const Starter& start) {
   threads_.reserve(static_cast<size_t>(count));
-  // Caught, for thrown on it would end in joining threads that nobody told to stop.
+  // The exception is caught here: if it left the constructor, the threads that already
+  // run would be joined without having been told to stop, and the join would never end.
   try {
     while (threads() < count) threads_.push_back(start([this] { work(); }));
   } catch (const std::system_error& error) {
@@ -71,7 +72,8 @@ void ThreadPool::work() {
     room_there_.notify_one();
     mutex_.unlock();
     task();
-    task = nullptr;  // what it holds is gone before anybody sees the pool idle
+    // Destroys what the task holds before wait_idle() can return.
+    task = nullptr;
     mutex_.lock();
     if (--running_ == 0 && queue_.empty()) idle_.notify_all();
   }

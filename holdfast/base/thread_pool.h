@@ -13,22 +13,23 @@ namespace holdfast {
 
 struct ThreadPoolOptions {
   int threads = 1;
-  size_t queue = 64;  // tasks that may wait
+  size_t queue = 64;  // how many tasks may wait
 };
 
 // Tasks start in the order of submission. A task must not throw (that ends the process)
-// and must not submit() or wait_idle() on its own pool: with all threads waiting for
-// room none would make any; try_submit() is safe there. All calls are safe from several
-// threads; the destructor runs what was submitted, then joins.
+// and must not call submit() or wait_idle() on its own pool: if all threads waited for
+// room in the queue, none would be left to make room. A task may call try_submit(). All
+// calls are safe from several threads. The destructor runs all submitted tasks, then
+// joins the threads.
 class ThreadPool {
  public:
   using Task = std::function<void()>;
 
-  // Begins a thread that runs the task, or throws std::system_error.
+  // Starts a thread that runs the task, or throws std::system_error.
   using Starter = std::function<std::jthread(Task)>;
 
-  // Where the system refuses some of the threads, goes on with fewer; aborts if it
-  // refuses them all. Tests may start threads in their own way.
+  // If the system refuses some of the threads, the pool works with fewer; it aborts if
+  // the system refuses all of them. Tests pass a `start` of their own.
   explicit ThreadPool(ThreadPoolOptions options, const Starter& start = start_thread);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
@@ -36,12 +37,12 @@ class ThreadPool {
 
   // Waits for room in the queue.
   void submit(Task task);
-  // False, without running it ever, if the queue is full or the pool is being
+  // Returns false and never runs the task if the queue is full or the pool is being
   // destroyed.
   [[nodiscard]] bool try_submit(Task task);
   // Returns when no task waits or runs. Tasks submitted meanwhile are waited for too.
   void wait_idle();
-  // Those that could be started.
+  // The number of threads that could be started.
   int threads() const { return static_cast<int>(threads_.size()); }
 
  private:
@@ -59,7 +60,7 @@ class ThreadPool {
   std::deque<Task> queue_ HOLDFAST_GUARDED_BY(mutex_);
   size_t running_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  std::vector<std::jthread> threads_;  // last: they use all of the above
+  std::vector<std::jthread> threads_;  // the last member: threads use those above
 };
 
 }  // namespace holdfast

@@ -60,11 +60,11 @@ TEST(ThreadPoolTest, SubmitWaitsForRoom) {
   }
   pool.wait_idle();
   EXPECT_EQ(finished, 1000);
-  EXPECT_LE(most, 2);  // one that runs and one that waits
+  EXPECT_LE(most, 2);  // one task runs and one waits
 }
 
 TEST(ThreadPoolTest, TasksRunAtTheSameTime) {
-  std::latch all(3);  // passes only if three tasks are in it together
+  std::latch all(3);  // opens only if three tasks run at the same time
   ThreadPool pool({.threads = 3, .queue = 3});
   for (int i = 0; i < 3; ++i) pool.submit([&] { all.arrive_and_wait(); });
   pool.wait_idle();
@@ -110,7 +110,7 @@ TEST(ThreadPoolDeathTest, ATaskThatThrowsEndsTheProcess) {
       "");
 }
 
-// Starts so many threads and refuses the rest, as a system at its limit does.
+// Starts the given number of threads and refuses more, as a system at its limit does.
 ThreadPool::Starter at_most(int count) {
   return [count](ThreadPool::Task task) mutable {
     if (count-- == 0) {

@@ -11,9 +11,10 @@ namespace holdfast {
 
 namespace {
 
-constexpr uint64_t kShortTurn = 100'000;  // ns, the least that is taken
+constexpr uint64_t kShortTurn = 100'000;  // nanoseconds, the least that Linux accepts
 
-// As the system call takes it, of which the C library knows nothing.
+// The argument of the system calls sched_getattr and sched_setattr, which the C library
+// does not declare.
 struct SchedulingAttributes {
   uint32_t size = sizeof(SchedulingAttributes);
   uint32_t policy = 0;
@@ -25,7 +26,8 @@ struct SchedulingAttributes {
   uint64_t period = 0;
 };
 
-// Unless somebody has chosen another than the usual one; true if it is changed.
+// Changes the calling thread's policy, unless somebody has already chosen another than
+// the usual SCHED_OTHER. True if the policy was changed.
 bool change_policy(int to) {
   int policy = 0;
   sched_param param{};
@@ -34,7 +36,8 @@ bool change_policy(int to) {
   return ::pthread_setschedparam(::pthread_self(), to, &param) == 0;
 }
 
-// The length of a turn, for systems that let a thread say so (Linux 6.12).
+// Makes the calling thread's turns short. Does nothing before Linux 6.12, where a
+// thread cannot choose the length of its turns.
 void take_short_turns() {
   SchedulingAttributes attributes;
   if (::syscall(SYS_sched_getattr, 0, &attributes, sizeof(attributes), 0) != 0) return;

@@ -42,7 +42,8 @@ TEST(ThreadManners, APolicyThatSomebodyChoseStays) {
   EXPECT_EQ(policy_after(SCHED_IDLE), SCHED_IDLE);
 }
 
-// Of the calling thread, in nanoseconds; 0 before Linux 6.12, which does not tell.
+// The length of the calling thread's turns in nanoseconds; 0 before Linux 6.12, which
+// does not tell it.
 uint64_t turn_now() {
   struct {
     uint32_t size, policy;

@@ -1,5 +1,5 @@
-// Environment variables. The library never reads the environment itself: a program or the
-// Python module passes this in.
+// Environment variables. The library never reads the environment itself: a program or
+// the Python module passes a function that looks variables up.
 #pragma once
 
 #include <functional>

@@ -1,5 +1,5 @@
-// Inlined, because a shared library is built for the oldest machine and called through
-// a table: compiled in, it is measurably faster.
+// xxHash is compiled into this file. A shared library would be built for the oldest
+// machine and called through a table, which is measurably slower.
 #define XXH_INLINE_ALL
 #include "holdfast/base/xxh3.h"
 
@@ -27,7 +27,7 @@ struct Xxh3Stream::State {
 std::string Digest128::hex() const { return fmt::format("{:016x}{:016x}", high, low); }
 
 Result<Digest128> Digest128::from_hex(std::string_view hex) {
-  if (hex.size() != 32) return invalid("digest: {} digits, want 32", hex.size());
+  if (hex.size() != 32) return invalid("digest: {} digits; expected 32", hex.size());
   const Bytes bytes = HOLDFAST_TRY(holdfast::from_hex(hex).within("digest"));
   return Digest128{load_big_endian(bytes), load_big_endian(ByteView(bytes).subspan(8))};
 }

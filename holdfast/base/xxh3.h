@@ -1,5 +1,5 @@
 // XXH3-128: a fast digest of 128 bits, for recognising equal pieces. Random faults do
-// not collide in practice; an adversary could make them.
+// not cause equal digests in practice, but an adversary could construct them.
 #pragma once
 
 #include <compare>
@@ -36,7 +36,7 @@ class Xxh3Stream {
   Xxh3Stream& operator=(Xxh3Stream&&) noexcept;
 
   void append(ByteView bytes);
-  // Of all bytes so far; more may follow.
+  // The digest of all bytes so far. More bytes may follow.
   Digest128 digest() const;
 
  private:

@@ -54,7 +54,7 @@ Result<void> RunSaver::stage(SaveTask& task) {
 // What is on devices comes by a block of the ring, which is pinned.
 void RunSaver::take_digests(SaveTask& task) {
   std::optional<ByteSpan> block;
-  if (ring_->block_bytes() >= Replicas::kPart) block = ring_->try_take();
+  if (ring_->block_bytes() >= Replicas::kPart) block = ring_->try_take_block();
   Bytes own(block.has_value() ? 0 : static_cast<size_t>(Replicas::kPart));
   task.replicas->take(block.has_value() ? *block : ByteSpan(own));
   if (block.has_value()) ring_->give_back(*block);

@@ -72,18 +72,18 @@ TEST_F(CliTest, AHuggingFaceConfigIsAModel) {
 
 TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
   expect_wrong_call("plan --model gpt2 --from tp=1 --to tp=0",
-                    "--to: parallel: tp=0, want an integer from 1 to 1048576");
+                    "--to: parallel: tp=0; expected an integer from 1 to 1048576");
   expect_wrong_call("plan --model gpt2 --from tp=1 --to tp=2,world=3",
                     "--to: parallel: world=3, but tp x pp x dp = 2 x 1 x 1 = 2");
   expect_wrong_call(
       "plan --model gpt2 --from tp=1 --to td=2",
-      "--to: parallel: unknown key \"td\", want tp, pp, dp, ep, etp, zero, "
+      "--to: parallel: unknown key \"td\"; expected tp, pp, dp, ep, etp, zero, "
       "vpp, shard, qkv, split, layers, stages or world");
   expect_wrong_call("plan --model gpt2 --from dp=8 --to dp=9 --hosts 2x4",
                     "to: parallel: tp=1,pp=1,dp=9 needs 9 devices, there are 8");
   expect_wrong_call("plan --model gpt2 --from dp=8 --to dp=9 --hosts 2by4",
-                    "hosts \"2by4\": want HOSTSxDEVICES such as 4x8, at most 1048576 "
-                    "devices");
+                    "hosts \"2by4\": cannot be read; expected HOSTSxDEVICES such as "
+                    "4x8, at most 1048576 devices");
   expect_wrong_call("plan --from nowhere.json --to nowhere.json",
                     "nowhere.json: open: No such file or directory");
   expect_wrong_call("plan --from tp=1", "--to is required");
@@ -127,7 +127,7 @@ TEST_F(CliTest, EveryDefectOfALayoutFileIsOneSentenceAndExitCode2) {
                 "w on d: boxes [0:3] and [2:4] overlap");
   expect_defect(head + slice("[0, 2]", 0) + "]}", "w: box [2:4] has no holder left");
   expect_defect(head + slice("[-1, 2]", 0) + "]}",
-                "slices[0].box: -1, want 0 to 9223372036854775807");
+                "slices[0].box: -1; expected 0 to 9223372036854775807");
   expect_defect(head + slice("[0, 2]", 0) + "," + slice("[2, 4]", 4) + "]}",
                 "d: w and w share bytes 4 to 8");
   expect_defect(head + slice("[0, 4]", 0) + "], \"speed\": 3}",

@@ -1,7 +1,9 @@
-// A kernel that makes many copies inside a device, as the text that the driver compiles for
-// whatever device it meets. A launch takes a table of up to kCopiesPerLaunch copies as its only
-// parameter, so that no memory has to be kept for it: blocks (x, y) copy entry y together, by
-// 16 bytes a thread and four such at once, and the bytes that are left by one each.
+// A CUDA kernel that makes many copies inside a device. It is PTX text, which the
+// driver compiles for the device that it finds. The only parameter of a launch is a
+// table of up to kCopiesPerLaunch copies, so that no device memory has to be kept for
+// the table. All blocks (x, y) with the same y copy entry y of the table together: each
+// thread copies 16 bytes at a time, with four such copies under way at once. The last
+// bytes, fewer than 16, are copied one by one.
 #pragma once
 
 #include <cstddef>
@@ -9,7 +11,8 @@
 
 namespace holdfast {
 
-inline constexpr size_t kCopiesPerLaunch = 170;  // what the 4 KiB of all launches hold
+// The parameters of a launch have at most 4 KiB on all devices; so many entries fit.
+inline constexpr size_t kCopiesPerLaunch = 170;
 
 struct CopyTable {
   struct Entry {

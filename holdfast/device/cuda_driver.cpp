@@ -9,7 +9,8 @@
 namespace holdfast {
 namespace {
 
-// The driver's own declarations, of which cuda.h is another copy: its interface is stable.
+// The declarations of the driver's functions, copied here so that no cuda.h is needed
+// to build. The driver's binary interface is stable.
 using Status = int;
 constexpr Status kSuccess = 0;
 constexpr Status kInvalidValue = 1;
@@ -17,13 +18,13 @@ constexpr Status kOutOfMemory = 2;
 constexpr Status kNotReady = 600;
 constexpr Status kNotSupported = 801;
 
-constexpr int kMemoryTypeOf = 2;  // of pointer attributes
+constexpr int kMemoryTypeOf = 2;  // pointer attributes
 constexpr int kOrdinalOf = 9;
-constexpr unsigned kHostMemory = 1;  // of memory types
+constexpr unsigned kHostMemory = 1;  // memory types
 constexpr unsigned kUnifiedMemory = 4;
-constexpr unsigned kNonBlocking = 1;        // of stream flags
-constexpr unsigned kSleepNoTiming = 1 | 2;  // of event flags
-constexpr unsigned kPortable = 1;           // of pinning
+constexpr unsigned kNonBlocking = 1;        // a flag of streams
+constexpr unsigned kSleepNoTiming = 1 | 2;  // flags of events
+constexpr unsigned kPortable = 1;           // a flag of pinning: for all devices
 
 struct Copy2D {
   size_t from_x = 0;
@@ -77,7 +78,8 @@ struct Functions {
   Status (*event_wait)(CudaEvent);
 };
 
-// Never closed: the driver has threads of its own.
+// The driver's shared library. It is never closed, because the driver has threads of
+// its own.
 class Library {
  public:
   Library() : handle_(::dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL)) {}
@@ -87,7 +89,9 @@ class Library {
   template <typename Function>
   Result<void> find(const char* name, Function& function) const {
     void* const found = ::dlsym(handle_, name);
-    if (found == nullptr) return unsupported("libcuda.so.1: no {}, want CUDA 11", name);
+    if (found == nullptr)
+      return unsupported("libcuda.so.1: no function {}; expected CUDA 11 or newer",
+                         name);
     function = reinterpret_cast<Function>(found);
     return {};
   }
@@ -154,7 +158,8 @@ class LoadedDriver : public CudaDriver {
   Result<std::optional<int>> device_of(DeviceAddress address) override {
     unsigned type = 0;
     const Status known = f_.pointer_attribute(&type, kMemoryTypeOf, address);
-    if (known == kInvalidValue) return std::optional<int>();  // never heard of it
+    // The driver does not know the address, so it is ordinary host memory.
+    if (known == kInvalidValue) return std::optional<int>();
     HOLDFAST_TRY(outcome(known, "cuPointerGetAttribute"));
     if (type == kHostMemory) return std::optional<int>();
     int ordinal = 0;
@@ -200,7 +205,8 @@ class LoadedDriver : public CudaDriver {
   }
   void unpin(void* memory) override { ignore(f_.unpin(memory)); }
 
-  // Of the lowest priority: training's work comes first where both could run.
+  // The stream has the lowest priority, so that the training's work comes first where
+  // both could run.
   Result<CudaStream> create_stream() override {
     CudaStream stream = nullptr;
     int least = 0, greatest = 0;
@@ -242,7 +248,7 @@ class LoadedDriver : public CudaDriver {
     return kernel;
   }
 
-  // Long ones are cut, so that all blocks of a launch have about as much to do.
+  // Long copies are cut, so that all blocks of a launch have about the same work.
   Result<void> copy_all(CudaKernel copier, std::span<const CudaCopy> copies,
                         CudaStream stream) override {
     constexpr int64_t kPart = int64_t{2} << 20;
@@ -287,7 +293,7 @@ class LoadedDriver : public CudaDriver {
  private:
   Result<void> launch(CudaKernel copier, CopyTable& table, size_t count,
                       CudaStream stream) const {
-    constexpr unsigned kBlocks = 4;  // a copy: all of a launch run at once
+    constexpr unsigned kBlocks = 4;  // for each copy, so that a device runs all at once
     constexpr unsigned kThreads = 256;
     void* parameters[] = {&table};
     return outcome(f_.launch(copier, kBlocks, static_cast<unsigned>(count), 1, kThreads,
@@ -295,7 +301,7 @@ class LoadedDriver : public CudaDriver {
                    "cuLaunchKernel");
   }
 
-  // At the end of things, where nobody could do anything about it.
+  // For calls that clean up: nobody could do anything about their failure.
   static void ignore(Status) {}
 
   Result<void> outcome(Status status, const char* call) const {

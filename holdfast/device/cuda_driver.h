@@ -1,16 +1,18 @@
-// The CUDA driver, as far as it is used: loaded when it is asked for, so that the library
-// is built and runs where there is none.
+// The functions of the CUDA driver that Holdfast uses. The driver is loaded when it is
+// first needed, so that the library can be built and run on machines without one.
 //
-// An interface, so that a test can put a fake in its place. All addresses are of the one
-// address space that CUDA has for host and devices. Streams and events are the driver's
-// own handles: those of PyTorch and of the runtime can be passed as they are.
+// It is an interface, so that a test can put a fake in its place. All addresses are in
+// the one address space that CUDA has for host and devices. Streams and events are the
+// driver's own handles: those of PyTorch and of the CUDA runtime can be passed as they
+// are.
 //
-// Errors name the call. kNoSpace: no memory is left, on the device or to pin; kUnsupported:
-// no driver, or an old one; kInvalid: the driver did not like an argument; kIo: the rest.
-// After an error of a kernel, which is not ours, every call fails with it.
+// Errors name the call. kNoSpace: no memory is left, on the device or to pin;
+// kUnsupported: no driver, or an old one; kInvalid: the driver refused an argument;
+// kIo: all others. If a kernel of the training fails, all later calls fail with its
+// error.
 //
-// Threads: all calls are safe at once. Those that say so need a context, which each thread
-// enters for itself.
+// Threads: all calls are safe from several threads at once. Calls "in a context" need
+// one, which each thread must enter for itself.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +34,8 @@ inline DeviceAddress address_of(const void* pointer) {
   return static_cast<DeviceAddress>(reinterpret_cast<uintptr_t>(pointer));
 }
 
-// `rows` runs of `bytes`, at these distances.
+// A copy of `rows` rows of `bytes` bytes each. The pitches are the distances between
+// the starts of neighbouring rows.
 struct CudaRows {
   DeviceAddress to = 0;
   int64_t to_pitch = 0;
@@ -42,7 +45,7 @@ struct CudaRows {
   int64_t rows = 0;
 };
 
-// Inside one device. Addresses are multiples of kAlignment.
+// A copy inside one device. Both addresses must be multiples of kAlignment.
 struct CudaCopy {
   static constexpr DeviceAddress kAlignment = 16;
 
@@ -61,14 +64,15 @@ class CudaDriver {
   virtual ~CudaDriver() = default;
 
   virtual Result<int> device_count() = 0;
-  // The number of the device whose memory it is; nothing for the host's, pinned or not.
+  // The number of the device whose memory this is; nothing for host memory, pinned or
+  // not.
   virtual Result<std::optional<int>> device_of(DeviceAddress address) = 0;
 
-  // The context that the runtime and PyTorch use too; made if it is not there yet. Each
-  // retain is released once.
+  // The context that the CUDA runtime and PyTorch use too. It is created if it does not
+  // exist yet. Each call needs one release_context().
   virtual Result<CudaContext> retain_context(int device) = 0;
   virtual void release_context(int device) = 0;
-  // Makes it this thread's, until it leaves. Nests.
+  // Makes this the context of the calling thread until leave(). The two nest.
   virtual Result<void> enter(CudaContext context) = 0;
   virtual void leave() = 0;
 
@@ -76,39 +80,43 @@ class CudaDriver {
   virtual Result<CudaMemory> memory() = 0;
   virtual Result<DeviceAddress> allocate(int64_t bytes) = 0;
   virtual void free(DeviceAddress memory) = 0;
-  // Host memory that the device reads and writes by itself; slow, and keeps others from
-  // the driver meanwhile.
+  // In a context. Makes host memory such that the device reads and writes it by itself.
+  // This is slow, and blocks other threads' calls of the driver meanwhile.
   virtual Result<void> pin(void* memory, int64_t bytes) = 0;
   virtual void unpin(void* memory) = 0;
 
-  // In a context. A stream that does not wait for the default one.
+  // In a context. A new stream, which does not wait for the default stream.
   virtual Result<CudaStream> create_stream() = 0;
   virtual void destroy_stream(CudaStream stream) = 0;
-  // The one that it was made in; this thread's for the default one.
+  // The context that the stream was created in. For the default stream: the context of
+  // this thread.
   virtual Result<CudaContext> context_of(CudaStream stream) = 0;
-  // Copies in the stream's order. What is host memory is pinned, or the call waits.
+  // Puts a copy into the stream. If it uses host memory that is not pinned, the call
+  // waits until the copy is done.
   virtual Result<void> copy(DeviceAddress to, DeviceAddress from, int64_t bytes,
                             CudaStream stream) = 0;
-  // Pitches of 0 up to 2^31 - 1, no shorter than a row.
+  // The same for rows. Pitches must be at least as long as a row, and below 2^31.
   virtual Result<void> copy_rows(const CudaRows& rows, CudaStream stream) = 0;
 
-  // In a context, and for as long as that is there: what copy_all() runs. Takes a moment,
-  // for it is compiled for the device.
+  // In a context. Loads the kernel that copy_all() runs; it is valid as long as the
+  // context exists. Takes a moment, because the driver compiles the kernel for the
+  // device.
   virtual Result<CudaKernel> load_copier() = 0;
-  // Copies inside the context's device, in the stream's order, by a launch for a hundred or
-  // more: copy() keeps the calling thread for microseconds each.
+  // Puts copies inside the context's device into the stream. One launch makes a hundred
+  // copies or more, because copy() keeps the calling thread for microseconds each time.
   virtual Result<void> copy_all(CudaKernel copier, std::span<const CudaCopy> copies,
                                 CudaStream stream) = 0;
 
-  // In a context. Events begin as if they had been reached.
+  // In a context. A new event counts as reached.
   virtual Result<CudaEvent> create_event() = 0;
   virtual void destroy_event(CudaEvent event) = 0;
-  // Both of the context.
+  // Event and stream must belong to the context.
   virtual Result<void> record(CudaEvent event, CudaStream stream) = 0;
-  // The stream goes on when the event, as recorded last, is reached. Nobody waits here.
+  // Later work in the stream waits until the event, as recorded last, is reached. The
+  // calling thread does not wait.
   virtual Result<void> make_wait(CudaStream stream, CudaEvent event) = 0;
   virtual Result<bool> reached(CudaEvent event) = 0;
-  // Sleeps until then.
+  // Sleeps until the event is reached.
   virtual Result<void> wait(CudaEvent event) = 0;
 };
 

@@ -17,7 +17,7 @@ bool is_aligned(const CudaCopy& copy) {
 
 }  // namespace
 
-// The device's context is this thread's as long as this lives.
+// While this object lives, the device's context is the context of the calling thread.
 class Device::Entered {
  public:
   explicit Entered(const Device& device)
@@ -53,7 +53,7 @@ Result<std::unique_ptr<Device>> Device::open(CudaDriver& driver, int number) {
   const Entered entered(*device);
   HOLDFAST_TRY(entered.outcome());
   device->stream_ = HOLDFAST_TRY(driver.create_stream());
-  // Without it, copies inside the device are made one by one.
+  // If the kernel cannot be loaded, copies inside the device are made one by one.
   if (const Result<CudaKernel> copier = driver.load_copier(); copier.ok()) {
     device->copier_ = *copier;
   }
@@ -76,15 +76,19 @@ Device::~Device() {
   driver_.release_context(number_);
 }
 
-// In the device's context. One that cannot be asked is taken as it is.
-CudaStream Device::here(CudaStream stream) const {
+// The stream itself if it belongs to this device, else this device's default stream.
+// Must be called in the device's context. A stream whose context the driver cannot tell
+// is used as it is.
+CudaStream Device::stream_on_this_device(CudaStream stream) const {
   if (stream == nullptr || stream == stream_) return stream;
   const Result<CudaContext> context = driver_.context_of(stream);
   return context.ok() && *context != context_ ? nullptr : stream;
 }
 
-// In the device's context. What waits for the last record of a spare one goes on waiting
-// for that: a wait is put into a stream with the record that the event had then.
+// A spare event, or a new one. Must be called in the device's context. A stream may
+// still wait for an earlier record of a spare event. Recording the event again does not
+// disturb that wait, because a wait refers to the record that the event had at that
+// time.
 Result<CudaEvent> Device::take_event() const {
   {
     MutexLock lock(spare_mutex_);
@@ -105,14 +109,14 @@ Result<DeviceMark> Device::mark(CudaStream stream) const {
     spare_.push_back(event);
   };
   const DeviceMark mark(this, {HOLDFAST_TRY(take_event()), give_back});
-  HOLDFAST_TRY(driver_.record(mark.event_.get(), here(stream)));
+  HOLDFAST_TRY(driver_.record(mark.event_.get(), stream_on_this_device(stream)));
   return mark;
 }
 
 Result<void> Device::make_wait(CudaStream stream, const DeviceMark& mark) const {
   const Entered entered(*this);
   HOLDFAST_TRY(entered.outcome());
-  return driver_.make_wait(here(stream), mark.event_.get());
+  return driver_.make_wait(stream_on_this_device(stream), mark.event_.get());
 }
 
 Result<void> Device::read(const BoxMemory& from, ByteView memory, int64_t first,
@@ -138,7 +142,7 @@ Result<void> Device::write(const BoxMemory& to, ByteSpan memory, int64_t first,
 }
 
 void Device::InsideCopies::add(const BoxMemory& from, ByteView memory, ByteSpan into) {
-  // Most boxes have no gaps, and for them nothing is planned: a save makes training wait.
+  // Most boxes have no gaps. They skip plan_gather(), because training waits for this.
   if (from.map == Map::dense(from.box, from.element_bytes, from.map.offset)) {
     add_part({.from = from.map.offset, .run = std::ssize(into)}, memory, into);
     return;
@@ -171,7 +175,7 @@ Result<void> Device::InsideCopies::run() const {
   return device_->driver_.copy_all(device_->copier_, runs_, device_->stream_);
 }
 
-// Between the two spans, which are only looked at as addresses.
+// Copies between the two spans, which are only used as addresses.
 Result<void> Device::copy(const StridedCopy& copy, ByteView from, ByteView to) const {
   if (copy.run == 0) return {};
   check_copy(copy, from.size(), to.size());
@@ -206,8 +210,8 @@ Result<ByteSpan> Device::allocate(int64_t bytes, int64_t reserve) const {
   HOLDFAST_TRY(entered.outcome());
   const CudaMemory memory = HOLDFAST_TRY(driver_.memory());
   if (memory.free < reserve || memory.free - reserve < bytes) {
-    return no_space("device {}: {} bytes are free, want {} and {} in reserve", number_,
-                    memory.free, bytes, reserve);
+    return no_space("device {}: {} bytes are free; expected {} and a reserve of {}",
+                    number_, memory.free, bytes, reserve);
   }
   const DeviceAddress address = HOLDFAST_TRY(driver_.allocate(bytes));
   // NOLINTNEXTLINE(performance-no-int-to-ptr): the driver gives addresses as numbers.
@@ -243,8 +247,10 @@ Result<Device*> Devices::of(ByteView memory) {
   const auto first = HOLDFAST_TRY(driver_.device_of(address_of(memory.data())));
   const auto last = HOLDFAST_TRY(driver_.device_of(address_of(&memory.back())));
   if (first != last) {
-    return invalid("memory of {} bytes: begins on device {} and ends on {} (-1: host)",
-                   memory.size(), first.value_or(-1), last.value_or(-1));
+    return invalid(
+        "memory of {} bytes: begins on device {} and ends on device {} "
+        "(-1 is the host)",
+        memory.size(), first.value_or(-1), last.value_or(-1));
   }
   if (!first.has_value()) return nullptr;
   MutexLock lock(mutex_);

@@ -1,24 +1,24 @@
-// A CUDA device, and a stream of our own on it by which saves and restores copy.
+// A CUDA device, and a stream of our own on it in which saves and restores copy.
 //
-// The copies that are asked for here are put into that stream, in order, and the call
-// returns. A mark is a point in a stream's order: other streams can be made to wait for it
-// without anybody waiting here, and threads can wait for it.
+// A call puts its copies into that stream, in order, and returns without waiting for
+// them. A mark is a point in the order of a stream's work: other streams can be made to
+// wait for it while no thread waits, and threads can wait for it too.
 //
 //   const DeviceMark now = device.mark(training);   // after what training has begun
 //   device.follow(now);                             // our stream goes on from there
 //   device.read(...);  const DeviceMark read = device.mark();
-//   device.make_wait(training, read);               // the update comes after our copies
+//   device.make_wait(training, read);               // the update waits for our copies
 //
-// A stream is of one device. A caller may have several devices and name one stream: for a
-// device that the stream is not of, its default stream stands, in which frameworks put what
-// nobody put elsewhere.
+// A stream belongs to one device. A caller may have several devices and name one
+// stream; on a device that the stream does not belong to, that device's default stream
+// is used instead, because frameworks put their work there unless told otherwise.
 //
-// Memory of the device is named by spans that nobody here looks into. Boxes that are not
-// contiguous are copied row by row, in one call for rows that lie at one distance: right in
-// any case, and slow where rows are of a few bytes.
+// Memory of the device is named by spans, which are only used as addresses. Boxes that
+// are not contiguous are copied row by row; one call copies all rows that have the same
+// distance. That is always correct, but slow if the rows have only a few bytes.
 //
-// Errors are those of cuda_driver.h. Threads: all calls are safe at once, and need no GIL
-// and no context of the caller's.
+// Errors are those of cuda_driver.h. Threads: all calls are safe from several threads
+// at once. The caller needs neither Python's GIL nor a CUDA context.
 #pragma once
 
 #include <algorithm>
@@ -34,12 +34,13 @@ namespace holdfast {
 
 class Device;
 
-// May be copied, and outlive its streams; not its device.
+// A point in the order of a stream's work. It may be copied. It may outlive its stream,
+// but not its device.
 class DeviceMark {
  public:
-  // True if the stream has come to it.
+  // True if the stream has reached the mark.
   Result<bool> done() const;
-  // Sleeps until then.
+  // Sleeps until the stream has reached the mark.
   Result<void> wait() const;
   const Device& device() const { return *device_; }
 
@@ -49,12 +50,12 @@ class DeviceMark {
       : device_(device), event_(std::move(event)) {}
 
   const Device* device_;
-  std::shared_ptr<void> event_;  // of all copies of the mark
+  std::shared_ptr<void> event_;  // shared by all copies of the mark
 };
 
 class Device : public HostPinner {
  public:
-  // The driver must outlive it.
+  // The driver must outlive the device.
   static Result<std::unique_ptr<Device>> open(CudaDriver& driver, int number);
   // Waits for the copies that are under way.
   ~Device() override;
@@ -63,28 +64,31 @@ class Device : public HostPinner {
 
   int number() const { return number_; }
 
-  // Where a stream is now: the caller's, and ours.
+  // A mark after all work that is in the stream now. Without an argument: in our
+  // stream.
   Result<DeviceMark> mark(CudaStream stream) const;
   Result<DeviceMark> mark() const { return mark(stream_); }
-  // What is put into the stream from now on comes after the mark.
+  // All work that is put into the stream from now on waits for the mark. follow() does
+  // this for our stream.
   Result<void> make_wait(CudaStream stream, const DeviceMark& mark) const;
   Result<void> follow(const DeviceMark& mark) const { return make_wait(stream_, mark); }
 
-  // A window of the box's stream (box_stream.h), from the device's memory and to it. What
-  // is in host memory stays as it is until our stream has passed; it is pinned, or the
-  // call waits.
+  // Copy a window of the box's bytes (box_stream.h) from the device's memory, or to it.
+  // The host memory must stay valid and unchanged until our stream has made the copy.
+  // If it is not pinned, the call waits for the copy.
   Result<void> read(const BoxMemory& from, ByteView memory, int64_t first,
                     ByteSpan into) const;
   Result<void> write(const BoxMemory& to, ByteSpan memory, int64_t first,
                      ByteView from) const;
 
-  // Copies of whole boxes of the device's memory into other memory of it. They are added
-  // once, and can be run again for as long as both memories stay where they are.
+  // Copies of whole boxes of the device's memory into other memory of the same device.
+  // They are added once and can be run many times, as long as both memories stay where
+  // they are.
   class InsideCopies {
    public:
     explicit InsideCopies(const Device& device) : device_(&device) {}
     void add(const BoxMemory& from, ByteView memory, ByteSpan into);
-    // Puts all of them into our stream, in a few calls of the driver.
+    // Puts all copies into our stream, by a few calls of the driver.
     Result<void> run() const;
     const Device& device() const { return *device_; }
 
@@ -97,16 +101,16 @@ class Device : public HostPinner {
     void add_part(const StridedCopy& part, ByteView memory, ByteSpan into);
 
     const Device* device_;
-    std::vector<CudaCopy> runs_;      // one kernel does all of them
-    std::vector<Strided> scattered_;  // a call of the driver each, or more
+    std::vector<CudaCopy> runs_;      // copied all together by our kernel
+    std::vector<Strided> scattered_;  // each needs one or more calls of the driver
   };
 
-  // Memory of the device. kNoSpace if fewer than `reserve` bytes would stay free. Freeing
-  // may make the device wait.
+  // Allocates memory of the device. kNoSpace if fewer than `reserve` bytes would stay
+  // free. Freeing may make the device wait.
   Result<ByteSpan> allocate(int64_t bytes, int64_t reserve) const;
   void free(ByteSpan memory) const;
 
-  // Host memory, for all devices.
+  // Pin host memory for all devices.
   Result<void> pin(ByteSpan memory) override;
   void unpin(ByteSpan memory) override;
 
@@ -117,7 +121,7 @@ class Device : public HostPinner {
 
   Device(CudaDriver& driver, int number, CudaContext context)
       : driver_(driver), number_(number), context_(context) {}
-  CudaStream here(CudaStream stream) const;
+  CudaStream stream_on_this_device(CudaStream stream) const;
   Result<CudaEvent> take_event() const;
   Result<void> copy(const StridedCopy& copy, ByteView from, ByteView to) const;
   Result<void> copy_loops(const StridedCopy& copy, int depth, DeviceAddress from,
@@ -127,8 +131,9 @@ class Device : public HostPinner {
   const int number_;
   const CudaContext context_;
   CudaStream stream_ = nullptr;
-  CudaKernel copier_ = nullptr;  // null where the driver has none
-  // Events that no mark uses any more. To make a new one takes longer than to record it.
+  CudaKernel copier_ = nullptr;  // null if the driver could not load the kernel
+  // Events that no mark uses any more, kept because creating an event takes longer than
+  // recording one.
   mutable Mutex spare_mutex_;
   mutable std::vector<CudaEvent> spare_ HOLDFAST_GUARDED_BY(spare_mutex_);
 };
@@ -144,17 +149,17 @@ std::vector<const Device*> devices_of(const auto& pieces) {
   return devices;
 }
 
-// What all of them read and write from now on comes after what was put into the stream.
+// Makes the streams of all these devices wait for the work that is in `stream` now.
 Result<void> follow_stream(std::span<const Device* const> devices, CudaStream stream);
 
-// The devices of this process, each opened when memory of it is first seen.
+// The devices of this process. Each is opened when its memory is first seen.
 class Devices {
  public:
-  // The driver must outlive it.
+  // The driver must outlive this object.
   explicit Devices(CudaDriver& driver) : driver_(driver) {}
 
-  // Whose memory it is; null for the host's. kInvalid if it is not one device's from end
-  // to end.
+  // The device whose memory this is; null for host memory. kInvalid if the memory
+  // begins on one device and ends on another, or on the host.
   Result<Device*> of(ByteView memory);
 
  private:

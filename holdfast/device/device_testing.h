@@ -1,5 +1,6 @@
-// A CUDA driver without a device: its memory is the host's, and its streams run only when
-// somebody waits, as unkindly as their order allows. Only for *_test.cpp.
+// A CUDA driver without a device, for tests. Its device memory is host memory. Its
+// streams do their work only when somebody waits, in the most inconvenient order that
+// the rules allow. Only for *_test.cpp.
 #pragma once
 
 #include <cstring>
@@ -15,8 +16,8 @@
 
 namespace holdfast {
 
-// Which streams go as far as they can before others: those that our side made, or those
-// of the training.
+// Which streams do all the work they can before the others do any: those that the
+// library created, or those of the training.
 enum class First { kOurs, kTrainings };
 
 class FakeCuda : public CudaDriver {
@@ -29,7 +30,7 @@ class FakeCuda : public CudaDriver {
     HOLDFAST_CHECK(allocated_.empty(), "{} allocations are left", allocated_.size());
   }
 
-  // What the training does.
+  // What the training does: tensors, streams and kernels.
   ByteSpan new_tensor(size_t bytes, int device = 0) {
     MutexLock lock(mutex_);
     Bytes& memory = tensors_.emplace_back(bytes);
@@ -40,7 +41,8 @@ class FakeCuda : public CudaDriver {
     MutexLock lock(mutex_);
     return add_stream(device, false);
   }
-  // A kernel that sets all of a tensor; null is the default stream of its device.
+  // Runs a kernel that sets all bytes of a tensor. A null stream is the default stream
+  // of the tensor's device.
   void set(CudaStream stream, ByteSpan tensor, std::byte value) {
     MutexLock lock(mutex_);
     const int device = range_of(address_of(tensor.data())).second;
@@ -52,7 +54,8 @@ class FakeCuda : public CudaDriver {
     MutexLock lock(mutex_);
     while (advance()) continue;
   }
-  // How often a stream was made to wait; null is the default stream of device 0.
+  // How often a stream was made to wait. A null stream is the default stream of device
+  // 0.
   int waits_of(CudaStream stream) {
     MutexLock lock(mutex_);
     return find(stream, 0).waits;
@@ -249,7 +252,8 @@ class FakeCuda : public CudaDriver {
     streams_[stream] = {.device = device, .ours = ours};
     return stream;
   }
-  // The default stream of the device, for null. None waits for it.
+  // The stream; for null the default stream of the device. No other stream waits for
+  // the default stream.
   Stream& find(CudaStream stream, int device) HOLDFAST_REQUIRES(mutex_) {
     if (stream != nullptr) return streams_.at(stream);
     CudaStream& its = defaults_[device];
@@ -267,7 +271,8 @@ class FakeCuda : public CudaDriver {
   void check_entered() HOLDFAST_REQUIRES(mutex_) {
     HOLDFAST_CHECK(!entered_[std::this_thread::get_id()].empty(), "no context");
   }
-  // The device range around an address: its bytes (0: none) and device.
+  // The range of device memory that an address is in: its bytes (0 if there is none)
+  // and its device.
   std::pair<size_t, int> range_of(DeviceAddress address) HOLDFAST_REQUIRES(mutex_) {
     auto next = ranges_.upper_bound(address);
     if (next == ranges_.begin()) return {0, -1};
@@ -275,7 +280,7 @@ class FakeCuda : public CudaDriver {
     return address < next->first + next->second.first ? next->second
                                                       : std::pair<size_t, int>(0, -1);
   }
-  // Of a device, or pinned, from end to end.
+  // True if all these bytes are device memory, or pinned.
   bool is_known(DeviceAddress address, size_t bytes) HOLDFAST_REQUIRES(mutex_) {
     if (range_of(address).first > 0 && range_of(address + bytes - 1).first > 0)
       return true;
@@ -284,7 +289,8 @@ class FakeCuda : public CudaDriver {
     --next;
     return address + bytes <= next->first + next->second;
   }
-  // One piece of work, of the preferred streams if they can. False if none can.
+  // Does one piece of work, of the preferred streams if they have any that can run.
+  // False if no stream has work that can run.
   bool advance() HOLDFAST_REQUIRES(mutex_) {
     for (const bool preferred : {true, false}) {
       for (auto& [handle, stream] : streams_) {

@@ -24,41 +24,37 @@ Result<void> DeviceUpload::send(const Device& device, const BoxMemory& to,
   Result<void> written = device.write(to, memory, first, block.first(from.size()));
   Result<DeviceMark> passed = device.mark();
   if (!passed.ok()) {
-    // The device is lost, and with it whoever could still read the block.
+    // The device is lost, so nothing reads from the block any more.
     ring_.give_back(block);
-    let_go(std::nullopt);
+    changed_.notify_all();
     return std::move(passed).error();
   }
-  let_go(Flight{block, *std::move(passed)});
+  add_flight(Flight{block, *std::move(passed)});
   return written;
 }
 
-// Our own blocks come back before anybody waits for another's: they may be all there are. And
-// who waits for another's looks again and again, for all others may have gone by then and
-// left blocks in flight.
+// A free block of the ring. If there is none, this thread first waits for the oldest
+// copy of this upload, because this upload may hold all blocks. If no copy is in
+// flight, other threads or other users have the blocks; this thread then looks again
+// every millisecond, because a thread of this upload may put its block into flight and
+// leave.
 ByteSpan DeviceUpload::take_block() {
   constexpr Duration kLookAgain = std::chrono::milliseconds(1);
   while (true) {
-    if (const std::optional<ByteSpan> block = ring_.try_take()) {
-      MutexLock lock(mutex_);
-      ++in_hand_;
-      return *block;
-    }
+    if (const std::optional<ByteSpan> block = ring_.try_take_block()) return *block;
     if (finish_oldest()) continue;
     MutexLock lock(mutex_);
     if (in_flight_.empty()) changed_.wait_for(mutex_, kLookAgain);
   }
 }
 
-// A block that is not in anybody's hand any more.
-void DeviceUpload::let_go(std::optional<Flight> flight) {
+void DeviceUpload::add_flight(Flight flight) {
   MutexLock lock(mutex_);
-  --in_hand_;
-  if (flight.has_value()) in_flight_.push_back(*std::move(flight));
+  in_flight_.push_back(std::move(flight));
   changed_.notify_all();
 }
 
-// False if nothing is under way.
+// Waits for the oldest copy and gives its block back. False if no copy is in flight.
 bool DeviceUpload::finish_oldest() {
   std::optional<Flight> oldest;
   {
@@ -66,11 +62,10 @@ bool DeviceUpload::finish_oldest() {
     if (in_flight_.empty()) return false;
     oldest = in_flight_.front();
     in_flight_.pop_front();
-    ++in_hand_;
   }
   Result<void> passed = oldest->passed.wait();
   ring_.give_back(oldest->block);
-  let_go(std::nullopt);
+  changed_.notify_all();
   MutexLock lock(mutex_);
   if (!passed.ok() && !error_.has_value()) error_ = std::move(passed).error();
   return true;

@@ -15,7 +15,8 @@ namespace {
 
 constexpr int64_t kHugePage = int64_t{2} << 20;
 constexpr size_t kPage = 4096;
-constexpr int64_t kAtOnce = int64_t{128} << 20;  // there from the beginning
+// So many bytes are in the ring from the beginning, even if blocks are touched ahead.
+constexpr int64_t kAtOnce = int64_t{128} << 20;
 
 }  // namespace
 
@@ -26,7 +27,7 @@ StagingRing::StagingRing(RingOptions options)
       pinner_(options.pinner) {
   HOLDFAST_CHECK(block_ > 0 && block_ % kDirectAlignment == 0, "block of {} bytes",
                  block_);
-  const int64_t at_once = there_at_once(options);
+  const int64_t at_once = blocks_at_start(options);
   for (int64_t i = at_once; i-- > 0;) give_back(block(i));
   if (at_once == count_) return;
   toucher_ =
@@ -36,11 +37,12 @@ StagingRing::StagingRing(RingOptions options)
 }
 
 StagingRing::~StagingRing() {
-  toucher_ = std::jthread();  // stops it
+  toucher_ = std::jthread();  // stops the thread and joins it
   for (int64_t i = 0; i < pinned_; ++i) pinner_->unpin(block(i));
 }
 
-int64_t StagingRing::there_at_once(const RingOptions& options) const {
+// How many blocks are in the ring from the beginning; toucher_ adds the others.
+int64_t StagingRing::blocks_at_start(const RingOptions& options) const {
   if (options.pinner != nullptr) return 0;
   if (options.touch == Touch::kWhenUsed) return count_;
   return std::min(count_, divide_up(kAtOnce, block_));
@@ -50,8 +52,10 @@ ByteSpan StagingRing::block(int64_t i) const {
   return {memory_.get() + i * block_, static_cast<size_t>(block_)};
 }
 
-// Written to, and not populated by the system, which would meanwhile keep others of the
-// process from mapping memory. Others wait for what is pinned.
+// Touches the blocks from number `first` on, and adds them to the ring. It writes to
+// each page instead of asking the system to populate the range, because that call would
+// block all other threads of the process that map memory. Pinned blocks are not touched
+// at idle priority, because somebody waits for them.
 void StagingRing::touch_from(int64_t first, Touch touch, const std::stop_token& stop) {
   if (touch == Touch::kAheadIdly && pinner_ == nullptr) use_idle_scheduling();
   for (int64_t i = first; i < count_ && !stop.stop_requested(); ++i) {
@@ -70,17 +74,18 @@ void StagingRing::pin(ByteSpan block) {
 
 void StagingRing::Free::operator()(std::byte* memory) const { std::free(memory); }
 
-// Huge pages, because touching two gigabytes for the first time page by page takes as
-// long as writing them.
+// Asks for huge pages, because touching two gigabytes for the first time in small pages
+// takes as long as writing them to disk.
 std::unique_ptr<std::byte[], StagingRing::Free> StagingRing::reserve(int64_t bytes) {
   const auto whole = static_cast<size_t>(divide_up(bytes, kHugePage) * kHugePage);
   auto* memory = static_cast<std::byte*>(std::aligned_alloc(kHugePage, whole));
   if (memory == nullptr) throw std::bad_alloc();
-  static_cast<void>(::madvise(memory, whole, MADV_HUGEPAGE));  // only makes it faster
+  // A failure does not matter: huge pages only make it faster.
+  static_cast<void>(::madvise(memory, whole, MADV_HUGEPAGE));
   return std::unique_ptr<std::byte[], Free>(memory);
 }
 
-ByteSpan StagingRing::take() {
+ByteSpan StagingRing::take_block() {
   MutexLock lock(mutex_);
   if (free_.empty()) {
     short_ = true;
@@ -92,7 +97,7 @@ ByteSpan StagingRing::take() {
   return {block, static_cast<size_t>(block_)};
 }
 
-std::optional<ByteSpan> StagingRing::try_take() {
+std::optional<ByteSpan> StagingRing::try_take_block() {
   MutexLock lock(mutex_);
   if (free_.empty()) return std::nullopt;
   std::byte* const block = free_.back();

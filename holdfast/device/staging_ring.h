@@ -1,23 +1,27 @@
-// The staging ring: the memory that a save passes through on its way to the disk, in
-// blocks of equal size. It is all that a save holds besides the state itself.
+// The staging ring: memory in blocks of equal size, through which the bytes of a save
+// pass on their way to the disk. A save uses no other memory besides the state itself.
 //
-// Blocks are taken in any order and given back in any order; who finds none waits until
-// one comes back, which is how a slow disk slows down what fills the ring and nothing
-// else. Memory is reserved when the ring is made and touched when a block is first used.
+// Threads take blocks and give them back in any order. A thread that finds no free
+// block waits until one comes back. So a slow disk slows down the threads that fill the
+// ring, and nothing else. The memory is reserved when the ring is created; the system
+// provides its pages when they are first written to ("touched").
 //
-// Touched ahead, most blocks join the ring only when a thread of its own has touched
-// them. Where the system is slow to find and clear pages, a first save then goes on with
-// blocks that came back, and is as fast as the disk.
+// A block can be touched when it is first used, or ahead of its use. If touched ahead,
+// most blocks join the ring only after a thread of the ring has touched them. Where the
+// system is slow to provide pages, the first save then works with the blocks that came
+// back, and is as fast as the disk.
 //
-// A ring with a pinner is pinned, so that devices fill its blocks by themselves: a block
-// joins the ring when the ring's thread has touched and pinned it, one at a time, because
-// pinning keeps others from the driver. Where the system does not let it pin more, the rest
-// stays as it is, and is slower.
+// A ring with a pinner is pinned, so that devices fill its blocks by themselves. A
+// block joins the ring when the ring's thread has touched and pinned it. Blocks are
+// pinned one at a time, because pinning blocks other threads' calls of the driver. If
+// the system refuses to pin more, the other blocks stay unpinned and are slower.
 //
-// In a rush, when somebody waits for the ring to be filled, those who empty it hold off:
-// they would take memory bandwidth and time from who fills it. Unless no block is free.
+// A rush is a time in which somebody waits for the ring to be filled. During a rush the
+// threads that empty the ring pause, because they would take memory bandwidth and
+// processor time from the thread that fills it. They do not pause if no block is free.
 //
-// Threads: all calls are safe at once. The ring must outlive its blocks.
+// Threads: all calls are safe from several threads at once. The ring must outlive the
+// use of its blocks.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +35,7 @@
 
 namespace holdfast {
 
-// Makes host memory one that a device reads and writes by itself.
+// Pins host memory, so that a device reads and writes it by itself.
 class HostPinner {
  public:
   virtual ~HostPinner() = default;
@@ -41,8 +45,8 @@ class HostPinner {
 
 enum class Touch {
   kWhenUsed,
-  kAheadIdly,  // with time that nobody else wants
-  kAhead,      // soon, because nobody fills the ring yet
+  kAheadIdly,  // ahead, by a thread that runs only when the processor is idle
+  kAhead,      // ahead, as soon as possible
 };
 
 struct RingOptions {
@@ -63,16 +67,18 @@ class StagingRing {
   int64_t blocks() const { return count_; }
   int64_t bytes() const { return block_ * count_; }
 
-  // A block, aligned for direct transfers, with any contents. Waits for one.
-  ByteSpan take();
-  // One that is free now.
-  std::optional<ByteSpan> try_take();
+  // Takes a block out of the ring, and waits for one if none is free. It is aligned for
+  // direct transfers and has any contents.
+  ByteSpan take_block();
+  // The same without waiting: nothing if no block is free.
+  std::optional<ByteSpan> try_take_block();
   void give_back(ByteSpan block);
 
-  // From one call to the other; they nest.
+  // A rush lasts from begin_rush() to end_rush(). Rushes may nest.
   void begin_rush();
   void end_rush();
-  // Waits while there is a rush and a block is free. For who empties the ring.
+  // Called by the threads that empty the ring: waits while there is a rush and a block
+  // is free.
   void hold_off();
 
  private:
@@ -81,7 +87,7 @@ class StagingRing {
   };
   static std::unique_ptr<std::byte[], Free> reserve(int64_t bytes);
   ByteSpan block(int64_t i) const;
-  int64_t there_at_once(const RingOptions& options) const;
+  int64_t blocks_at_start(const RingOptions& options) const;
   void touch_from(int64_t first, Touch touch, const std::stop_token& stop);
   void pin(ByteSpan block);
 
@@ -89,15 +95,15 @@ class StagingRing {
   const int64_t count_;
   const std::unique_ptr<std::byte[], Free> memory_;
   HostPinner* const pinner_;
-  int64_t pinned_ = 0;  // blocks, the first ones; the thread's
-  bool pins_ = true;
+  int64_t pinned_ = 0;  // the first so many blocks are pinned; only toucher_ changes it
+  bool pins_ = true;    // false once the system refused to pin
   Mutex mutex_;
   Condition one_free_;
-  std::vector<std::byte*> free_ HOLDFAST_GUARDED_BY(mutex_);  // the last used is on top
+  std::vector<std::byte*> free_ HOLDFAST_GUARDED_BY(mutex_);  // the last used is last
   Condition calm_;
   int rushes_ HOLDFAST_GUARDED_BY(mutex_) = 0;
-  bool short_ HOLDFAST_GUARDED_BY(mutex_) = false;  // of blocks, in this rush
-  std::jthread toucher_;                            // last: it uses the memory
+  bool short_ HOLDFAST_GUARDED_BY(mutex_) = false;  // no block was free in this rush
+  std::jthread toucher_;  // the last member: the thread uses those above
 };
 
 }  // namespace holdfast

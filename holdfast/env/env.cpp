@@ -5,8 +5,8 @@
 namespace holdfast {
 namespace {
 
-// The size only says how much to ask for first: files of the system claim to be empty,
-// and others grow meanwhile.
+// The file's size only says how much to ask for first: files such as those in /proc
+// claim to be empty, and others grow meanwhile.
 Result<Bytes> read_to_end(File& file, int64_t limit) {
   constexpr int64_t kLeastPiece = 4096;
   const int64_t size = HOLDFAST_TRY(file.size());
@@ -16,7 +16,7 @@ Result<Bytes> read_to_end(File& file, int64_t limit) {
   Bytes bytes;
   int64_t done = 0, piece = std::max(size, kLeastPiece);
   while (true) {
-    // One byte more than allowed is asked for, to see whether it is there.
+    // Asks for one byte more than the limit, to see whether the file is too long.
     const int64_t room = limit - done;
     const auto want = static_cast<size_t>(room < piece ? room + 1 : piece);
     bytes.resize(static_cast<size_t>(done) + want);
@@ -46,11 +46,13 @@ Path folder_of(const Path& path) {
 }
 
 Result<std::unique_ptr<File>> Env::create_unnamed(const Path& folder) {
-  return unsupported("{}: no files without a name here", folder.native());
+  return unsupported("{}: this Env cannot create files without a name",
+                     folder.native());
 }
 
 Result<void> Env::name_file(File& file, const Path& to) {
-  return unsupported("{}: no name {} for it", file.path().native(), to.native());
+  return unsupported("{}: this Env cannot give an open file the name {}",
+                     file.path().native(), to.native());
 }
 
 Result<Bytes> Env::read_file(const Path& path, int64_t limit) {
@@ -85,14 +87,15 @@ Result<void> Env::replace_file(const Path& path, ByteView bytes) {
     return rename(beside, path);
   }();
   if (!replaced.ok()) {
-    (void)remove_file(beside);  // the first failure is the one to report
+    (void)remove_file(beside);  // `replaced` is reported even if this fails too
     return replaced;
   }
   return sync_names(folder_of(path));
 }
 
-// Of a folder that was there before: it may be left from a call that was cut short
-// between creating and syncing. All above it was synced before it was created.
+// Makes the name of a folder durable that create_folders() found already there. An
+// earlier call may have created the folder and been killed before it synced the name.
+// The names above need no sync: they were synced before this folder was created.
 Result<void> Env::sync_name(const Path& folder) {
   if (folder == "." || !folder.has_relative_path()) return {};
   return sync_names(folder_of(folder));
@@ -119,7 +122,8 @@ Result<void> Env::remove_all(const Path& path) {
   return gone ? Result<void>() : removed;
 }
 
-// Names below that vanish meanwhile are gone too; remove_all forgives each on its own.
+// Names below the folder may vanish meanwhile: remove_all() treats each of them as
+// removed.
 Result<void> Env::remove_tree(const Path& path) {
   const FileInfo there = HOLDFAST_TRY(info(path));
   if (!there.folder || there.symlink) return remove_file(path);

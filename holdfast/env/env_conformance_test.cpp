@@ -1,5 +1,5 @@
-// What every Env promises, asked of each of them: the machine's (with and without
-// io_uring), the one in memory, and a faulty one that was told of no fault.
+// Tests what every Env promises, with each of them: the machine's Env (with and without
+// io_uring), MemoryEnv, and a FaultyEnv without any fault set.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -15,7 +15,7 @@
 namespace holdfast::env_conformance_test {
 namespace {
 
-// An Env and a folder in it that is empty at first and gone at last.
+// An Env and a folder in it, which is empty at first and is removed at the end.
 class Place {
  public:
   virtual ~Place() = default;
@@ -247,7 +247,7 @@ TEST_P(EnvTest, InfoTellsSizeLinksAndIdentity) {
   EXPECT_EQ(info.size, 3);
   EXPECT_EQ(info.links, 1);
   EXPECT_FALSE(info.folder);
-  // A file system counts time in steps of its own, of up to two seconds.
+  // File systems round times, to up to two seconds.
   const auto age = env_.wall_now() - info.modified;
   EXPECT_LE(age, std::chrono::minutes(1));
   EXPECT_GE(age, std::chrono::seconds(-3));

@@ -1,5 +1,6 @@
-// The Env in memory against the machine: random calls must give the same codes and
-// leave the same files. What crash tests show on the one then holds for the other.
+// Compares MemoryEnv with the machine's Env: random calls must give the same codes and
+// leave the same files in both. So what crash tests show for MemoryEnv holds for the
+// machine too.
 #include <gtest/gtest.h>
 
 #include <map>
@@ -12,7 +13,7 @@
 namespace holdfast {
 namespace {
 
-// Every file and folder below, with what tells them apart.
+// Every file and folder below, with what tells two of them apart.
 std::map<std::string, std::string> tree_of(Env& env, const Path& folder) {
   std::map<std::string, std::string> tree;
   for (const std::string& name : env.list(folder).value()) {

@@ -1,8 +1,8 @@
-// Events: what the library has to say. It never prints; every part emits typed events,
-// and reports, traces and metrics are views of them.
+// Events: how the library reports what happens. It never prints; every part emits typed
+// events, and reports, traces and metrics are made from them.
 //
-// An event is a struct with a name and its fields; one visitor serves writing and
-// reading:
+// An event is a struct with a name and fields. One function, fields(), serves writing
+// and reading:
 //
 //   struct SaveCommitted {
 //     static constexpr std::string_view kName = "save_committed";
@@ -52,8 +52,8 @@ struct EventRecord {
   friend bool operator==(const EventRecord&, const EventRecord&) = default;
 };
 
-// Takes events. Safe from several threads, and never fails the caller: training must
-// not stop because a line of its diary is lost.
+// Receives events. put() is safe from several threads and returns no error: training
+// must not stop because an event could not be written.
 class EventSink {
  public:
   virtual ~EventSink() = default;
@@ -65,7 +65,7 @@ class NullSink : public EventSink {
   void put(const EventRecord&) override {}
 };
 
-// Passes every event on to several sinks, in their order. They must outlive it.
+// Passes every event on to several sinks, in their order. The sinks must outlive it.
 class TeeSink : public EventSink {
  public:
   explicit TeeSink(std::vector<EventSink*> sinks) : sinks_(std::move(sinks)) {}
@@ -98,7 +98,8 @@ void emit(EventSink& sink, Env& env, const Event& event) {
   sink.put(record);
 }
 
-// "save_committed: no field "step"" and the like.
+// The error `event "save_committed": field "step" is missing`, where `what` is
+// "missing".
 Error event_field_error(const EventRecord& record, std::string_view field,
                         std::string_view what);
 
@@ -107,7 +108,7 @@ Error event_field_error(const EventRecord& record, std::string_view field,
 template <typename Event>
 Result<Event> event_as(const EventRecord& record) {
   if (record.name != Event::kName) {
-    return invalid("event \"{}\", want \"{}\"", record.name, Event::kName);
+    return invalid("event \"{}\"; expected \"{}\"", record.name, Event::kName);
   }
   Event event;
   Result<void> outcome;

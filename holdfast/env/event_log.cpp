@@ -35,7 +35,8 @@ Result<EventValue> non_finite(const Json& value, std::string_view where) {
   if (value == "nan") return EventValue(std::nan(""));
   if (value == "inf") return EventValue(HUGE_VAL);
   if (value == "-inf") return EventValue(-HUGE_VAL);
-  return invalid("{}: want \"nan\", \"inf\" or \"-inf\"", where);
+  return invalid("{}: not a number's name; expected \"nan\", \"inf\" or \"-inf\"",
+                 where);
 }
 
 Result<EventValue> value_of(const Json& value, std::string_view where) {
@@ -53,7 +54,7 @@ Result<void> add_field(EventRecord& record, const std::string& key, const Json& 
   if (!marked && is_reserved(key)) return {};
   const std::string name = marked ? key.substr(1) : key;
   if (is_reserved(name) || record.find(name) != nullptr) {
-    return invalid("{}: a field of this name cannot be", where);
+    return invalid("{}: a second field of one name, or a reserved name", where);
   }
   record.fields.emplace_back(
       name, HOLDFAST_TRY(marked ? non_finite(value, where) : value_of(value, where)));
@@ -111,7 +112,7 @@ void JsonLinesSink::put(const EventRecord& record) {
   MutexLock lock(mutex_);
   const std::string text = torn_ ? "\n" + line : line;
   Result<void> appended = file_->append(bytes_of(text));
-  // A failed append may have left a part of its line.
+  // A failed append may have left a part of its line in the file.
   torn_ = !appended.ok();
   if (appended.ok()) return;
   ++lost_;

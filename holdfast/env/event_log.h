@@ -2,10 +2,11 @@
 //
 //   {"event":"save_committed","wall_ns":…,"mono_ns":…,"step":400,"seconds":1.8}
 //
-// A crash can tear the last lines. A writer that opens such a file ends the torn line
-// first, so that its own events are whole; the reader skips and counts what is no
-// event. Numbers that JSON does not know are the strings "nan", "inf" and "-inf" under a
-// name with "~" in front, so that a double stays one.
+// A crash can leave an incomplete last line. A writer that opens such a file first ends
+// that line, so that its own events are complete; the reader skips and counts lines
+// that are no events. JSON has no numbers that are not finite: they are the strings
+// "nan", "inf" and "-inf", and their field's name has "~" in front, so that the reader
+// makes doubles of them again.
 #pragma once
 
 #include <memory>
@@ -17,21 +18,22 @@
 
 namespace holdfast {
 
-// Without the newline. Text that is not UTF-8 has its bad bytes replaced.
+// The event's line without the newline. Bytes that are not UTF-8 are replaced.
 std::string event_to_json(const EventRecord& record);
-// Its fields come in no particular order. Fails with kInvalid, naming `where`.
+// The event of a line, with its fields in no particular order. Fails with kInvalid and
+// a message that names `where`.
 Result<EventRecord> event_from_json(std::string_view line, std::string_view where);
 
 // Appends each event as one line in one write. Events are not synced one by one: a
-// crash of the process loses none, a power loss may lose the last.
+// crash of the process loses no event, a power loss may lose the last ones.
 class JsonLinesSink : public EventSink {
  public:
-  // Creates the file or goes on with it, and makes its name durable where the file
-  // system can. Env must outlive the sink.
+  // Creates the file or appends to it, and makes its name durable where the file system
+  // can. `env` must outlive the sink.
   static Result<std::unique_ptr<JsonLinesSink>> open(Env& env, const Path& path);
 
   void put(const EventRecord& record) override;
-  // Events that could not be written, and why the last of them was not.
+  // How many events could not be written, and the error of the last of them.
   int64_t lost() const;
   Result<void> last_failure() const;
   // Makes all events so far durable.
@@ -50,7 +52,7 @@ class JsonLinesSink : public EventSink {
 
 struct EventLog {
   std::vector<EventRecord> events;
-  int64_t skipped = 0;  // lines that are no events: torn by a crash
+  int64_t skipped = 0;  // lines that are no events, as a crash leaves them
 };
 
 // Fails only if the file cannot be read, or with kInvalid if it is longer than `limit`

@@ -86,7 +86,8 @@ TEST_F(EventTest, ATeeGivesEverySinkEveryEvent) {
 
 TEST_F(EventTest, ReadingAsAnotherEventIsRefusedWithTheField) {
   EventRecord record{.name = "save_done", .wall = {}, .monotonic = {}, .fields = {}};
-  EXPECT_EQ(message_of(event_as<Tick>(record)), "event \"save_done\", want \"tick\"");
+  EXPECT_EQ(message_of(event_as<Tick>(record)),
+            "event \"save_done\"; expected \"tick\"");
   EXPECT_EQ(message_of(event_as<SaveDone>(record)),
             "event \"save_done\": field \"step\" is missing");
   record.name = "tick";

@@ -53,7 +53,7 @@ FaultyEnv::Plan FaultyEnv::enter(Op op, const Path& path) {
     if (crashed_)
       plan.instead = io_error("{}: {}: crashed", path.native(), name_of(op));
   }
-  // Outside the lock: a function may use this Env.
+  // The functions run outside the lock because they may use this Env.
   for (const auto& function : plan.functions) function();
   return plan;
 }

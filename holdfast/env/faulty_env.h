@@ -1,8 +1,7 @@
-// An Env that goes wrong on purpose: it passes every call on to another Env, counts it,
-// and fails, shortens or crashes at those that the test has chosen.
+// An Env that fails on purpose, for tests: it passes every call on to another Env,
+// counts it, and fails, shortens or crashes at the calls that the test has chosen.
 //
-// A crash test runs an operation once to count its calls, then once more for each of
-// them:
+// A crash test runs an operation once to count its calls, then once more for each call:
 //
 //   MemoryEnv disk;  FaultyEnv env(disk);  save(env);  const int64_t n = env.calls();
 //   for (int64_t k = 1; k <= n; ++k) {
@@ -13,12 +12,12 @@
 //     ... what `after` holds must be whole
 //   }
 //
-// Calls are counted as the system sees them: a write that is continued after a short
-// one counts twice. A submitted transfer runs (and counts) when it is waited for, on the
-// waiting thread; close() and the destructor run the rest in the order of submission.
-// So a single-threaded test is deterministic. Clock and randomness pass through
-// uncounted, and so does the closing of files that are destroyed without close(). Safe
-// from several threads.
+// Calls are counted as the system sees them: a write that needs two parts counts twice.
+// A submitted transfer runs (and counts) when it is waited for, on the waiting thread;
+// close() and the destructor run the remaining ones in the order of submission. So a
+// single-threaded test is deterministic. Calls for the clock and for random numbers are
+// not counted, and neither is the closing of files that are destroyed without close().
+// Safe from several threads.
 #pragma once
 
 #include <array>
@@ -49,7 +48,7 @@ enum class Op {
   kCreateFolder,
   kSyncFolder,
   kFreeSpace,
-  kAny,  // to choose with: any of the above
+  kAny,  // any of the above, for choosing a call
 };
 
 // "open", "read", ...
@@ -62,37 +61,40 @@ struct Call {
 
 class FaultyEnv : public Env {
  public:
-  // `inner` must outlive it.
+  // `inner` must outlive this Env.
   explicit FaultyEnv(Env& inner) : inner_(inner) {}
 
-  // Each means the k-th call of the kind from now on, k = 1 being the next one. Several
-  // may be set; each happens once unless it says otherwise.
+  // Each function below chooses the k-th call of the kind from now on; k = 1 is the
+  // next call. Several faults may be set; each happens once unless its comment says
+  // otherwise.
   //
-  // After a sync of a file or folder that failed, its later ones succeed without doing
-  // anything, as those of an operating system may, whoever opened it and by whatever
-  // name.
+  // After a failed sync of a file or folder, later syncs of it succeed without doing
+  // anything, as an operating system may behave. That holds for everybody who opens it,
+  // and for all its names.
 
   // The call has no effect and fails with the code.
   void fail_at(Op op, int64_t k = 1, ErrorCode code = ErrorCode::kIo);
-  // The same for the k-th call and all after it: a disk that stays full.
+  // The k-th call and all after it fail like this, as on a disk that stays full.
   void fail_from(Op op, int64_t k = 1, ErrorCode code = ErrorCode::kIo);
-  // The next `times` calls of the kind on this path fail with the code: a bad sector.
+  // The next `times` calls of the kind on this path fail with the code, as a bad sector
+  // does.
   void fail_file(Op op, Path path, ErrorCode code = ErrorCode::kIo,
                  int64_t times = std::numeric_limits<int64_t>::max());
-  // The call has its effect and fails with the code all the same, as when the answer of
-  // a server is lost. An open leaves no open file.
+  // The call has its effect and still fails with the code, as if the answer of a server
+  // was lost. An open leaves no open file.
   void fail_after(Op op, int64_t k = 1, ErrorCode code = ErrorCode::kIo);
   // The call, a kRead or kWrite, moves at most `bytes` bytes: at least one for a write,
   // a multiple of kDirectAlignment for a direct file. Only that part takes effect.
   void shorten_at(Op op, int64_t k, size_t bytes);
-  // The call has no effect, and it and all later ones fail with kIo.
+  // The call has no effect and fails with kIo, and so do all later calls.
   void crash_at(Op op, int64_t k = 1);
-  // Calls the function on the same thread before the call, whether that then fails or
-  // not: what another process does at this moment. It may use any Env, this one too.
+  // Runs the function on the same thread before the call, whether the call then fails
+  // or not. It stands for what another process does at this moment. The function may
+  // use any Env, also this one.
   void before(Op op, int64_t k, std::function<void()> function);
 
   bool crashed() const;
-  // Calls so far, those that failed included.
+  // The number of calls so far, including those that failed.
   int64_t calls(Op op = Op::kAny) const;
   std::vector<Call> log() const;
 
@@ -125,7 +127,7 @@ class FaultyEnv : public Env {
   struct Fault {
     Kind kind = Kind::kFail;
     Op op = Op::kAny;
-    int64_t at = 0;  // count of the kind at which it happens
+    int64_t at = 0;  // happens at this call of its kind
     ErrorCode code = ErrorCode::kIo;
     size_t bytes = 0;
     std::function<void()> function = nullptr;
@@ -135,28 +137,30 @@ class FaultyEnv : public Env {
     Op op = Op::kAny;
     Path path;
     ErrorCode code = ErrorCode::kIo;
-    int64_t times = 0;  // still
+    int64_t times = 0;  // how many more calls fail
   };
-  // What shall become of one call.
+  // What happens to one call.
   struct Plan {
-    std::optional<Error> instead, after;               // of the call
-    size_t most = std::numeric_limits<size_t>::max();  // bytes that it may move
+    std::optional<Error> instead;  // the call is not made and fails with this
+    std::optional<Error> after;    // the call is made and fails with this
+    size_t most = std::numeric_limits<size_t>::max();  // bytes that the call may move
     std::vector<std::function<void()>> functions;
   };
   using Identity = std::pair<uint64_t, uint64_t>;  // device and inode
 
   void add(int64_t k, Fault fault);
-  // Counts the call and says what shall become of it.
+  // Counts the call and returns what happens to it.
   Plan enter(Op op, const Path& path);
   static void apply(const Fault& fault, Error error, Plan& plan);
-  // Counts the call and makes it, `call(most)`, unless it shall fail.
+  // Counts the call and makes it by `call(most)`, unless a fault makes it fail.
   template <typename Function>
   auto run(Op op, const Path& path, Function call) -> decltype(call(size_t{}));
-  // The same for a sync of what has this identity.
+  // The same for a sync of the file or folder that has this identity.
   template <typename Function>
   Result<void> run_sync(Op op, const Path& path, Identity identity, Function call);
   Identity identity_of(const Path& path);
-  // What is new never failed, even if it got the number of one that did.
+  // Called for a new file or folder: no sync of it has failed, even if it got the inode
+  // number of a removed one whose sync had failed.
   void forget_failed_sync(Identity identity);
 
   Env& inner_;

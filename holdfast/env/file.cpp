@@ -16,11 +16,16 @@ Result<void> File::check_transfer(const char* what, int64_t offset,
                                   ByteView memory) const {
   HOLDFAST_CHECK(mode() != OpenMode::kAppend, "{}: {} of an append-only file",
                  path_.native(), what);
-  if (offset < 0) return invalid("{}: {} at offset {}", path_.native(), what, offset);
+  if (offset < 0) {
+    return invalid("{}: {} at offset {}; expected 0 or more", path_.native(), what,
+                   offset);
+  }
   if (direct() && !is_aligned(offset, memory)) {
-    return invalid("{}: direct {} of {} bytes at {} to memory {}, want multiples of {}",
-                   path_.native(), what, memory.size(), offset,
-                   static_cast<const void*>(memory.data()), kDirectAlignment);
+    return invalid(
+        "{}: direct {} of {} bytes at offset {} and address {}; expected multiples of "
+        "{}",
+        path_.native(), what, memory.size(), offset,
+        static_cast<const void*>(memory.data()), kDirectAlignment);
   }
   return {};
 }
@@ -44,7 +49,8 @@ Result<size_t> File::read_at(int64_t offset, ByteSpan into) {
         read_some(offset + static_cast<int64_t>(done), into.subspan(done)));
     if (count == 0) break;
     done += count;
-    // Direct reads are short only at the end, and could not go on from there.
+    // A direct read ends within a block only at the end of the file, and no aligned
+    // read could go on from there.
     if (direct() && count % kDirectAlignment != 0) break;
   }
   return done;
@@ -56,7 +62,8 @@ Result<size_t> File::write_whole(int64_t offset, ByteView bytes) {
   while (done < bytes.size()) {
     size_t count = HOLDFAST_TRY(
         write_some(offset + static_cast<int64_t>(done), bytes.subspan(done)));
-    // A direct write goes on from a whole block: the part of a block is written again.
+    // A direct write must go on at a block boundary, so it writes the last, incomplete
+    // block again.
     if (direct()) count -= count % static_cast<size_t>(kDirectAlignment);
     if (count == 0) {
       return io_error("{}: write at {} made no progress", path_.native(), offset);
@@ -96,23 +103,23 @@ Ticket File::submit_write(int64_t offset, ByteView bytes) {
   return put_off([this, offset, bytes] { return write_whole(offset, bytes); });
 }
 
-File::Transfer File::take(Ticket ticket) {
+File::Transfer File::remove_transfer(Ticket ticket) {
   MutexLock lock(mutex_);
   const auto node = submitted_.extract(ticket.id);
   HOLDFAST_CHECK(!node.empty(), "{}: no ticket {}", path_.native(), ticket.id);
   return std::move(node.mapped());
 }
 
-Result<size_t> File::wait(Ticket ticket) { return take(ticket)(); }
+Result<size_t> File::wait(Ticket ticket) { return remove_transfer(ticket)(); }
 
-std::map<uint64_t, File::Transfer> File::take_all() {
+std::map<uint64_t, File::Transfer> File::remove_all_transfers() {
   MutexLock lock(mutex_);
   return std::exchange(submitted_, {});
 }
 
 Result<void> File::drain() {
   Result<void> outcome;
-  for (const auto& [id, transfer] : take_all()) {
+  for (const auto& [id, transfer] : remove_all_transfers()) {
     Result<size_t> one = transfer();
     if (outcome.ok() && !one.ok()) outcome = std::move(one).error();
   }

@@ -1,8 +1,8 @@
 // An open file of an Env.
 //
-// Calls are whole: a read ends early only at the end of the file, a write is done in
-// full or fails (some of its bytes may then be in the file). Interruptions and short
-// transfers of the system are continued inside.
+// A call transfers all its bytes: a read ends early only at the end of the file, and a
+// write is done in full or fails (some of its bytes may then be in the file). Where the
+// system is interrupted or transfers only a part, the call goes on by itself.
 //
 // Written bytes are visible at once and survive a crash only after sync() or
 // sync_data(); the file's *name* survives only after Env::sync_folder. A failed sync
@@ -10,8 +10,8 @@
 // would then report success. Write a new file instead.
 //
 // Threads: reads, writes, submits and waits may run at the same time; close() runs
-// alone. A file must not outlive its Env. The destructor closes without a report, after
-// waiting for what was submitted.
+// alone. A file must not outlive its Env. The destructor waits for submitted transfers,
+// then closes the file and reports no errors.
 #pragma once
 
 #include <cstdint>
@@ -38,10 +38,11 @@ enum class OpenMode {
 
 struct OpenOptions {
   OpenMode mode = OpenMode::kRead;
-  // Past the system's cache. Offsets, lengths and addresses of every transfer must then
-  // be multiples of kDirectAlignment, else kInvalid (only the end of the file may cut a
-  // read short); opening fails with kUnsupported, and creates or empties no file, where
-  // the file system cannot. Some file systems tell only at a transfer. Not for kAppend.
+  // Transfers bypass the system's cache. Offsets, lengths and addresses of every
+  // transfer must then be multiples of kDirectAlignment, else it is kInvalid; only the
+  // end of the file may make a read shorter. Where the file system cannot do direct
+  // transfers, opening fails with kUnsupported and creates or empties no file; some
+  // file systems refuse only at the first transfer. Not for kAppend.
   bool direct = false;
 };
 
@@ -62,9 +63,9 @@ class File {
 
   // Number of bytes read: fewer than asked only at the end of the file.
   Result<size_t> read_at(int64_t offset, ByteSpan into);
-  // Beyond the end the file grows, and what lies between reads as zeros.
+  // A write beyond the end makes the file longer; the gap reads as zeros.
   Result<void> write_at(int64_t offset, ByteView bytes);
-  // At the end of the file as it is then. Only in mode kAppend.
+  // Writes at the end that the file has at this moment. Only in mode kAppend.
   Result<void> append(ByteView bytes);
 
   // Transfers in the background. The memory must stay alive and, for writes, unchanged
@@ -72,23 +73,25 @@ class File {
   // overlap. Errors come with wait(). May block while too many are in flight.
   virtual Ticket submit_read(int64_t offset, ByteSpan into);
   virtual Ticket submit_write(int64_t offset, ByteView bytes);
-  // Bytes transferred, with the promises of read_at and write_at. Once for each ticket,
-  // in any order. A sync covers only those writes that were waited for.
+  // Waits for a submitted transfer and returns the number of its bytes, with the
+  // promises of read_at and write_at. Call it once for each ticket, in any order. A
+  // sync covers only those writes that were waited for.
   virtual Result<size_t> wait(Ticket ticket);
 
   virtual Result<int64_t> size() = 0;
-  // Reserves space for [0, size) and makes the file at least that long, zeros at the
-  // end. kNoSpace if there is not enough; kUnsupported where the file system cannot
+  // Reserves space for [0, size) and makes the file at least that long, with zeros at
+  // the end. kNoSpace if there is not enough; kUnsupported where the file system cannot
   // reserve (the reservation is never emulated by writing).
   virtual Result<void> allocate(int64_t size) = 0;
   // Cuts the file, or lengthens it with zeros.
   virtual Result<void> truncate(int64_t size) = 0;
-  // Makes the contents durable: sync_data without times and other attributes that
-  // reading back does not need.
+  // Both make the contents durable. sync_data() leaves out times and other attributes
+  // that reading the contents does not need.
   virtual Result<void> sync() = 0;
   virtual Result<void> sync_data() = 0;
-  // Waits for submitted transfers and closes; reports the first failure of a transfer
-  // that nobody waited for, or else of closing itself. No call may follow. Does not sync.
+  // Waits for submitted transfers and closes the file. Reports the first failure of a
+  // transfer that nobody waited for, or else the failure of closing. Does not sync. No
+  // call may follow.
   Result<void> close();
 
  protected:
@@ -102,13 +105,14 @@ class File {
   virtual Result<size_t> write_some(int64_t offset, ByteView bytes) = 0;
   virtual Result<size_t> append_some(ByteView bytes) = 0;
   virtual Result<void> close_handle() = 0;
-  // Ends every transfer not yet waited for, in the order of submission; the first
-  // failure of them. Destructors of implementations call it, while they still can.
+  // Ends every transfer that nobody waited for yet, in the order of submission, and
+  // returns the first failure. Implementations call it in their destructors, because a
+  // transfer uses the implementation.
   virtual Result<void> drain();
 
-  // write_at, with the count that wait() gives.
+  // The same as write_at, but returns the number of bytes, as wait() does.
   Result<size_t> write_whole(int64_t offset, ByteView bytes);
-  // What read_at and write_at refuse before they ask the system.
+  // Refuse what read_at and write_at refuse before they ask the system.
   Result<void> check_read(int64_t offset, ByteView memory) const;
   Result<void> check_write(int64_t offset, ByteView bytes) const;
   // A ticket whose wait() calls `transfer`, once, on the thread that waits.
@@ -116,15 +120,15 @@ class File {
 
  private:
   Result<void> check_transfer(const char* what, int64_t offset, ByteView memory) const;
-  Transfer take(Ticket ticket);
-  std::map<uint64_t, Transfer> take_all();
+  Transfer remove_transfer(Ticket ticket);
+  std::map<uint64_t, Transfer> remove_all_transfers();
 
   const Path path_;
   const OpenOptions options_;
 
-  // Transfers that nobody waited for yet. Unless an implementation starts them earlier
-  // they run in wait(): as late as the contract allows, so that a test sees who relies
-  // on less.
+  // Transfers that nobody waited for yet. Unless an implementation starts them earlier,
+  // they run in wait(). That is as late as the contract allows, so that tests find
+  // callers that rely on a transfer before they have waited for it.
   Mutex mutex_;
   uint64_t last_id_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   std::map<uint64_t, Transfer> submitted_ HOLDFAST_GUARDED_BY(mutex_);

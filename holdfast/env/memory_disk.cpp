@@ -1,3 +1,4 @@
+// Records changes of a disk in memory, and chooses which of them survive a power loss.
 #include <algorithm>
 #include <set>
 #include <utility>
@@ -56,7 +57,7 @@ void add_keys(Keys& keys, const std::vector<EntryChange>& change) {
   }
 }
 
-// Applies the sectors of a write, and the growth of the file, that chance lets through.
+// Applies a random choice of the write's sectors, and by chance the growth of the file.
 void apply_torn(Bytes& content, const ContentChange& write, Random64& random) {
   const auto offset = static_cast<size_t>(write.offset);
   const size_t end = offset + write.bytes.size();
@@ -156,7 +157,8 @@ void MemoryDisk::sync_file(Node& file) {
   file.changes.clear();
 }
 
-// The entries, after a crash, of the folders whose durable ones are not the answer.
+// The entries that folders have after a crash. A folder that is not in the result keeps
+// its durable entries.
 MemoryDisk::Survivors MemoryDisk::surviving_names(CrashPolicy policy,
                                                   Random64& random) const {
   Survivors survivors;

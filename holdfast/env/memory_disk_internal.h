@@ -1,19 +1,20 @@
-// The disk inside MemoryEnv: files and names, each in two states, as everybody sees
-// them now and as a power loss would leave them. Internal to base.
+// The disk inside MemoryEnv. It keeps files and names in two states: as everybody sees
+// them now (live), and as a power loss would leave them (durable). Internal to env.
 //
 // Contents: a file has its live bytes, its durable bytes, and the list of changes
 // (write, resize) between them; sync_file applies the list to the durable bytes.
 //
-// Names: every folder has live and durable entries, and the disk one list of the
+// Names: every folder has live and durable entries, and the disk has one list of the
 // changes between them. A change is atomic, also a rename, which sets two entries.
-// sync_folder applies the changes that touch the folder and, first, those that they
-// build on (earlier ones of the same entries); all others stay volatile, wherever they
-// are.
+// sync_folder applies the changes that touch the folder, after the earlier changes of
+// the same entries that they build on. All other changes can still be lost, wherever
+// they are.
 //
-// A crash keeps all changes, none, or a random choice. Names: a chosen change survives
-// unless one that it builds on was lost. Contents: each 512-byte sector of a write for
-// itself, and whether the file has grown to the write's end for itself too (then
-// missing sectors read as zeros); the choice knows no order between writes.
+// A crash keeps all changes, none, or a random choice of them. A chosen change of names
+// survives unless a change that it builds on was lost. Of a write, each 512-byte sector
+// survives or not, independently; so does the growth of the file to the end of the
+// write (sectors that are missing then read as zeros). The order of writes has no
+// influence.
 //
 // Not thread safe: MemoryEnv locks.
 #pragma once
@@ -65,7 +66,7 @@ class MemoryDisk {
     Entries entries, durable_entries;
   };
 
-  // One entry of a folder and what it becomes; without a node it goes.
+  // One entry of a folder and the node that it becomes. A null node removes the entry.
   struct EntryChange {
     NodePtr folder;
     std::string name;
@@ -79,7 +80,7 @@ class MemoryDisk {
   // Bytes of all files that have a name.
   int64_t used() const { return used_; }
 
-  // Changes of names, all of one call atomically.
+  // Changes names. All changes of one call are one atomic change.
   void change_entries(std::vector<EntryChange> changes);
   void sync_folder(Node& folder);
 
@@ -87,7 +88,7 @@ class MemoryDisk {
   void resize(Node& file, int64_t size);
   void sync_file(Node& file);
 
-  // The disk after a power loss; all that is left on it is durable.
+  // The disk after a power loss. All that is left on it is durable.
   std::unique_ptr<MemoryDisk> after_crash(CrashPolicy policy) const;
 
  private:

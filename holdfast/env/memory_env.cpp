@@ -13,11 +13,11 @@ namespace {
 using Node = MemoryDisk::Node;
 using NodePtr = MemoryDisk::NodePtr;
 
-// An entry of a folder, there or not.
+// An entry of a folder, whether it exists or not.
 struct Place {
   NodePtr folder;
   std::string name;
-  NodePtr node;  // null if there is none
+  NodePtr node;  // null if the entry does not exist
 };
 
 std::vector<std::string> parts_of(const Path& path) {
@@ -36,7 +36,7 @@ bool is_below(const Path& path, const Path& folder) {
          outer.end();
 }
 
-// Why the one may not replace the other: the system's number, or 0.
+// The error number that says why `source` may not replace `target`; 0 if it may.
 int replacing_error(const Place& source, const Place& target) {
   if (!target.node) return 0;
   if (target.node->folder && !source.node->folder) return EISDIR;
@@ -53,7 +53,7 @@ struct MemoryEnv::State {
   Duration time HOLDFAST_GUARDED_BY(mutex) = std::chrono::seconds(1'000'000'000);
   Random64 random HOLDFAST_GUARDED_BY(mutex){0};
 
-  // The place of a name whose folder must be there. The root has no name.
+  // The place of a path. Its folder must exist. The root has no name and no folder.
   Result<Place> find(const Path& path, const char* what) HOLDFAST_REQUIRES(mutex) {
     Place place{.folder = nullptr, .name = "", .node = disk->root()};
     for (std::string& name : parts_of(path)) {
@@ -67,7 +67,7 @@ struct MemoryEnv::State {
     return place;
   }
 
-  Result<Place> find_there(const Path& path, const char* what)
+  Result<Place> find_existing(const Path& path, const char* what)
       HOLDFAST_REQUIRES(mutex) {
     Place place = HOLDFAST_TRY(find(path, what));
     if (!place.node) return errno_error(ENOENT, what, path);
@@ -76,7 +76,7 @@ struct MemoryEnv::State {
 
   Result<NodePtr> find_folder(const Path& path, const char* what)
       HOLDFAST_REQUIRES(mutex) {
-    const Place place = HOLDFAST_TRY(find_there(path, what));
+    const Place place = HOLDFAST_TRY(find_existing(path, what));
     if (!place.node->folder) return errno_error(ENOTDIR, what, path);
     return place.node;
   }
@@ -113,8 +113,8 @@ Result<void> MemoryEnv::State::move(const Path& from, const Path& to, bool repla
   if (!source.node) return errno_error(ENOENT, "rename", from);
   if (target.node && !replace) return errno_error(EEXIST, "rename to new", to);
   if (!source.folder || !target.folder) return errno_error(EBUSY, "rename", from);
-  if (target.node == source.node)
-    return {};  // two names of one file: POSIX does nothing
+  // POSIX does nothing if both are names of one file.
+  if (target.node == source.node) return {};
   if (is_below(to, from)) return errno_error(EINVAL, "rename into itself", from);
   if (is_below(from, to)) return errno_error(ENOTEMPTY, "rename to its folder", from);
   if (const int number = replacing_error(source, target)) {
@@ -194,7 +194,7 @@ class MemoryEnv::OpenFile : public File {
     return bytes.size();
   }
 
-  // Whether the file may become this long.
+  // Fails unless the disk has room for a file of this size.
   Result<void> check_room(int64_t size, const char* what) const
       HOLDFAST_REQUIRES(state_.mutex) {
     const int64_t more = size - length();
@@ -249,7 +249,7 @@ Result<std::unique_ptr<File>> MemoryEnv::open(const Path& path, OpenOptions opti
 
 Result<FileInfo> MemoryEnv::info(const Path& path) {
   MutexLock lock(state_->mutex);
-  const Place place = HOLDFAST_TRY(state_->find_there(path, "info"));
+  const Place place = HOLDFAST_TRY(state_->find_existing(path, "info"));
   return FileInfo{.folder = place.node->folder,
                   .symlink = false,
                   .size = static_cast<int64_t>(place.node->content.size()),
@@ -261,7 +261,7 @@ Result<FileInfo> MemoryEnv::info(const Path& path) {
 
 Result<void> MemoryEnv::remove_file(const Path& path) {
   MutexLock lock(state_->mutex);
-  const Place place = HOLDFAST_TRY(state_->find_there(path, "remove"));
+  const Place place = HOLDFAST_TRY(state_->find_existing(path, "remove"));
   if (place.node->folder) return errno_error(EISDIR, "remove", path);
   state_->set(place, nullptr);
   return {};
@@ -279,7 +279,7 @@ Result<void> MemoryEnv::rename_new(const Path& from, const Path& to) {
 
 Result<void> MemoryEnv::link(const Path& from, const Path& to) {
   MutexLock lock(state_->mutex);
-  const Place source = HOLDFAST_TRY(state_->find_there(from, "link"));
+  const Place source = HOLDFAST_TRY(state_->find_existing(from, "link"));
   const Place target = HOLDFAST_TRY(state_->find(to, "link"));
   if (target.node) return errno_error(EEXIST, "link", to);
   if (source.node->folder) return errno_error(EOPNOTSUPP, "link", from);
@@ -297,7 +297,7 @@ Result<void> MemoryEnv::create_folder(const Path& path) {
 
 Result<void> MemoryEnv::remove_folder(const Path& path) {
   MutexLock lock(state_->mutex);
-  const Place place = HOLDFAST_TRY(state_->find_there(path, "remove folder"));
+  const Place place = HOLDFAST_TRY(state_->find_existing(path, "remove folder"));
   if (!place.node->folder) return errno_error(ENOTDIR, "remove folder", path);
   if (!place.folder) return errno_error(EBUSY, "remove folder", path);
   if (!place.node->entries.empty())
@@ -340,7 +340,8 @@ WallTime MemoryEnv::wall_now() {
 void MemoryEnv::sleep_for(Duration duration) { advance(duration); }
 
 void MemoryEnv::wait_until(Condition& condition, Mutex& mutex, Instant deadline) {
-  // The clock may move while nobody notifies, so the waiter looks again soon.
+  // A test may move the clock without notifying the condition, so the caller looks
+  // again soon.
   if (now() < deadline) condition.wait_for(mutex, std::chrono::milliseconds(1));
 }
 

@@ -1,15 +1,16 @@
-// An Env in memory that can lose power: a disk, a clock and random numbers that belong
-// to the test. Deterministic: the same calls give the same answers.
+// An Env in memory that can lose power: its disk, clock and random numbers belong to
+// the test. Deterministic: the same calls give the same answers.
 //
-// What was not synced is volatile (env.h), strictly: a file's sync does not save its
-// name, a folder's sync saves neither contents nor the names in folders below. Real
-// file systems often keep more; what works here works on all that keep the promises of
-// POSIX. after_crash() shows what a power loss leaves.
+// What was not synced can be lost, exactly by the rules of env.h: the sync of a file
+// does not make its name durable, and the sync of a folder makes neither contents nor
+// names in folders below it durable. Real file systems often keep more; what works here
+// works on all file systems that keep the promises of POSIX. after_crash() shows what a
+// power loss leaves.
 //
-// Paths are taken from the root, "a" and "/a" are the same; there are no symbolic
-// links. A submitted transfer runs when it is waited for, and not before, so that a sync
-// that comes too early or memory that is changed too early does its harm. Transfers of
-// files opened direct must be aligned as on a real disk.
+// All paths start at the root, so "a" and "/a" are the same. There are no symbolic
+// links. A submitted transfer runs only when it is waited for, so that a test notices a
+// sync that comes too early, and memory that is changed too early. Transfers of files
+// opened direct must be aligned as on a real disk.
 #pragma once
 
 #include <memory>
@@ -20,16 +21,16 @@ namespace holdfast {
 
 class MemoryDisk;
 
-// What becomes of writes and names that were not synced.
+// What a power loss does to writes and names that were not synced.
 enum class Unsynced {
-  kKept,       // all are there
-  kLost,       // none are
-  kReordered,  // a random choice of them is, by sectors of 512 bytes and by names
+  kKept,       // all survive
+  kLost,       // none survives
+  kReordered,  // a random choice of names and of 512-byte sectors survives
 };
 
 struct CrashPolicy {
   Unsynced unsynced = Unsynced::kLost;
-  uint64_t seed = 0;  // of the choice
+  uint64_t seed = 0;  // of the random choice
 };
 
 class MemoryEnv : public Env {
@@ -37,14 +38,14 @@ class MemoryEnv : public Env {
   explicit MemoryEnv(uint64_t seed = 0);
   ~MemoryEnv() override;
 
-  // A new Env with what a power loss at this moment would leave of this one, which
-  // stays as it is. The clock goes on from the same time.
+  // A new Env with what a power loss at this moment would leave of this Env. This Env
+  // stays as it is. The clock of the new one goes on from the same time.
   std::unique_ptr<MemoryEnv> after_crash(CrashPolicy policy) const;
 
-  // Bytes that the files can have together; without limit at first.
+  // Limits the bytes of all files together. There is no limit at first.
   void set_capacity(int64_t bytes);
-  // The clock moves only by this and sleep_for. Both of its times start at
-  // 1,000,000,000 seconds.
+  // Moves the clock. It moves only by this and by sleep_for. now() and wall_now() both
+  // start at 1,000,000,000 seconds.
   void advance(Duration duration);
 
   Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override;

@@ -1,4 +1,4 @@
-// What a power loss leaves, and the rest that only MemoryEnv has.
+// Tests what a power loss leaves, and whatever else only MemoryEnv has.
 #include "holdfast/env/memory_env.h"
 
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-// Instead of uring.cpp in a build without liburing.
+// Compiled instead of uring.cpp in a build without liburing: there is never a ring.
 #include "holdfast/env/uring_internal.h"
 
 namespace holdfast {

@@ -7,9 +7,9 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// Between one try and the next.
+// The pauses between one try and the next.
 constexpr std::array<Duration, 2> kPauses{200ms, 1s};
-// A call that took this long has been patient itself.
+// A call that failed after this time is not repeated: it has waited long enough itself.
 constexpr Duration kLongEnough = 10s;
 
 bool may_recover(const Error& error) {
@@ -17,7 +17,8 @@ bool may_recover(const Error& error) {
          error.code() == ErrorCode::kTimeout;
 }
 
-// The outcome of a call, or of a later one that fared better.
+// The outcome of a call that started at `start`. If the call failed, it is repeated,
+// and the result is the outcome of the last try.
 template <typename Outcome, typename Call>
 Outcome patiently(Env& env, Outcome outcome, Instant start, const Call& call) {
   for (const Duration pause : kPauses) {
@@ -36,7 +37,7 @@ auto patiently(Env& env, const Call& call) -> decltype(call()) {
   return patiently(env, call(), start, call);
 }
 
-// A file that is read.
+// A file opened to read. A failed read is tried again.
 class PatientFile : public File {
  public:
   PatientFile(Env& env, OpenOptions options, std::shared_ptr<File> inner)
@@ -46,7 +47,8 @@ class PatientFile : public File {
         inner_(std::move(inner)) {}
   ~PatientFile() override { static_cast<void>(drain()); }
 
-  // Starts at once, as the other file does, and is made again when it is waited for.
+  // Starts the read at once, as the inner file does. If the read has failed, wait()
+  // tries it again.
   Ticket submit_read(int64_t offset, ByteSpan into) override {
     const Instant start = env_.now();
     const std::shared_ptr<File> file = current();
@@ -83,7 +85,8 @@ class PatientFile : public File {
     return inner_;
   }
 
-  // A file that was removed cannot be opened by name again: the open one is read then.
+  // Opens the file again and reads. A file that was removed cannot be opened by its
+  // name; then this reads from the file that is still open.
   Result<size_t> read_anew(int64_t offset, ByteSpan into) {
     Result<std::unique_ptr<File>> again = env_.open(path(), options_);
     if (again.ok()) {
@@ -96,7 +99,8 @@ class PatientFile : public File {
   Env& env_;
   const OpenOptions options_;
   Mutex mutex_;
-  // Shared with reads in flight, which go on when a newer one takes its place.
+  // Shared with reads in flight: they go on with the old file after read_anew() has put
+  // a newly opened one in its place.
   std::shared_ptr<File> inner_ HOLDFAST_GUARDED_BY(mutex_);
 };
 

@@ -1,13 +1,15 @@
-// An Env for reading what is not to be given up lightly. It passes every call on to another
-// Env, and makes one that looks or reads again, after a pause, where its failure may pass:
+// An Env that tries a failed read again before it gives up. It passes every call on to
+// another Env. If a call that reads, lists or asks for information fails with one of
+// these codes, it repeats the call after a pause, up to twice:
 //
-//   kIo            a bad sector, or a cable: if it stays, the bytes are lost, and the
-//                  answer is kCorrupt, so that the caller takes an older copy
-//   kUnavailable,  no memory, too many open files, a stale handle of a network file system:
-//   kTimeout       the bytes may be fine, so the answer stays what it is
+//   kIo            a bad sector, or a cable: if the error stays, the bytes are lost, so
+//                  it becomes kCorrupt and the caller takes an older copy
+//   kUnavailable,  no memory, too many open files, a stale handle of a network file
+//   kTimeout       system: the bytes may be fine, so the code stays
 //
-// A file is opened anew before it is read again, which a stale handle needs. What writes is
-// passed on untouched. Files hold on to the other Env, not to this one.
+// Before it reads a file again it opens the file again, because a stale handle needs
+// that. Calls that write are passed on unchanged. Its files refer to the other Env, so
+// they may outlive this one.
 #pragma once
 
 #include "holdfast/env/env.h"
@@ -16,7 +18,7 @@ namespace holdfast {
 
 class PatientEnv : public Env {
  public:
-  // `inner` must outlive it, and its files.
+  // `inner` must outlive this Env and its files.
   explicit PatientEnv(Env& inner) : inner_(inner) {}
 
   Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override;

@@ -26,7 +26,8 @@ Result<void> outcome(int returned, std::string_view what, const Path& path) {
   return {};
 }
 
-// An outcome in which these numbers mean that the file system cannot do it.
+// The outcome of a system call for which these error numbers mean that the file system
+// cannot do it.
 Result<void> outcome_or_unsupported(int returned, std::string_view what,
                                     const Path& path,
                                     std::initializer_list<int> unsupported) {
@@ -56,8 +57,8 @@ class PosixEnv : public Env {
 
   Result<void> name_file(File& file, const Path& to) override {
     const auto* unnamed = dynamic_cast<const PosixFile*>(&file);
-    HOLDFAST_CHECK(unnamed != nullptr, "{}: of another Env", file.path().native());
-    return unnamed->take_name(to);
+    HOLDFAST_CHECK(unnamed != nullptr, "{}: file of another Env", file.path().native());
+    return unnamed->set_name(to);
   }
 
   Result<FileInfo> info(const Path& path) override {
@@ -124,14 +125,15 @@ class PosixEnv : public Env {
     }
     const Result<void> synced = outcome_or_unsupported(
         ::fsync(descriptor), "sync folder", folder, {EINVAL, EBADF});
-    ::close(descriptor);  // was only read: nothing to lose
+    ::close(descriptor);  // opened to read only, so closing cannot lose anything
     return synced;
   }
 
   Result<int64_t> free_space(const Path& folder) override {
     struct statvfs status {};
     HOLDFAST_TRY(outcome(::statvfs(folder.c_str(), &status), "free space", folder));
-    // A file system without a size, as many in user space are, does not say what is free.
+    // A file system that reports no size, as many in user space do, does not say what
+    // is free.
     if (status.f_blocks == 0) return std::numeric_limits<int64_t>::max();
     return checked_mul(static_cast<int64_t>(status.f_bavail),
                        static_cast<int64_t>(status.f_frsize))
@@ -146,7 +148,8 @@ class PosixEnv : public Env {
       HOLDFAST_REQUIRES(mutex) {
     const Instant start = now();
     if (start >= deadline) return;
-    // Bounded, so that no deadline overflows on the way to the system.
+    // The wait is at most an hour, so that no far deadline overflows in the system
+    // call.
     condition.wait_for(mutex,
                        std::min<Duration>(deadline - start, std::chrono::hours(1)));
   }

@@ -1,4 +1,5 @@
-// What only the machine's Env has: symbolic links, and numbers of the system.
+// Tests what only the machine's Env has: symbolic links, and the system's error
+// numbers.
 #include "holdfast/env/posix_env.h"
 
 #include <gtest/gtest.h>
@@ -70,7 +71,7 @@ TEST_F(PosixEnvTest, PipesAndDevicesDoNotOpenAndDoNotBlock) {
   }
 }
 
-// A file system in memory has often nothing to be direct past.
+// A file system in memory often refuses direct transfers: it has no cache to bypass.
 TEST_F(PosixEnvTest, WhereDirectIsUnsupportedNoFileIsLeftOrEmptied) {
   if (::access("/dev/shm", W_OK) != 0) GTEST_SKIP() << "no /dev/shm";
   const Path folder = fmt::format("/dev/shm/holdfast-{:016x}", env_->random64());
@@ -125,8 +126,8 @@ TEST_F(PosixEnvTest, RenamingPlainlyReplacesNothingEither) {
   EXPECT_EQ(*env_->read_text(folder_ / "fuller" / "x"), "full/x");
 }
 
-// Makes the system refuse hard links and renames that replace nothing, as file systems in
-// user space do, for this process and until it ends.
+// Makes the system refuse hard links and renames that replace nothing, as file systems
+// in user space do. It applies to this process until the process ends.
 bool refuse_links_and_new_names() {
   const auto refuse = [](auto number, uint32_t error) {
     return std::array<sock_filter, 2>{

@@ -1,3 +1,4 @@
+// The system calls of a POSIX file. posix_submit.cpp has its submitted transfers.
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -19,8 +20,9 @@ auto uninterrupted(Call call) {
   }
 }
 
-// Truncation comes later, when it is known what was opened. Without O_NONBLOCK a pipe
-// would block until somebody opens its other end; for files it means nothing.
+// The flags for opening. Truncation comes later, when it is known that a regular file
+// was opened. Without O_NONBLOCK, opening a pipe would block until somebody opens its
+// other end; for files the flag means nothing.
 int flags_of(OpenMode mode) {
   constexpr int kAlways = O_CLOEXEC | O_NONBLOCK | O_NOCTTY;
   switch (mode) {
@@ -34,7 +36,7 @@ int flags_of(OpenMode mode) {
 }
 
 Error not_a_file(const Path& path) {
-  return invalid("{}: open: want a regular file", path.native());
+  return invalid("{}: open: not a regular file", path.native());
 }
 
 }  // namespace
@@ -47,7 +49,7 @@ Result<std::unique_ptr<File>> PosixFile::open(const Path& path, OpenOptions opti
   const int descriptor =
       uninterrupted([&] { return ::open(path.c_str(), flags, 0666); });
   if (descriptor < 0) {
-    // The answer of pipes without a reader and of sockets.
+    // Pipes without a reader and sockets answer ENXIO.
     return errno == ENXIO ? not_a_file(path) : errno_error(errno, "open", path);
   }
   std::unique_ptr<PosixFile> file(new PosixFile(path, options, descriptor, io));
@@ -61,14 +63,16 @@ Result<std::unique_ptr<File>> PosixFile::create_unnamed(const Path& folder,
                                                         PosixIo& io) {
   const int descriptor = uninterrupted(
       [&] { return ::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0666); });
-  // What a file system without such files answers, and a kernel from before them.
+  // The answers of a file system without unnamed files, and of a kernel without
+  // O_TMPFILE.
   const bool cannot = errno == EISDIR || errno == EINVAL || errno == ENOENT;
   if (descriptor < 0) {
     return errno_error(cannot ? EOPNOTSUPP : errno, "create unnamed", folder);
   }
   std::unique_ptr<PosixFile> file(
       new PosixFile(folder, {.mode = OpenMode::kCreate}, descriptor, io));
-  // take_name goes through it; without it the file would be written in vain.
+  // set_name() needs /proc. Without /proc the file could never get a name, so it is
+  // refused before anything is written to it.
   if (::access(file->in_proc().c_str(), F_OK) == 0) {
     return std::unique_ptr<File>(std::move(file));
   }
@@ -79,7 +83,7 @@ std::string PosixFile::in_proc() const {
   return fmt::format("/proc/self/fd/{}", descriptor_);
 }
 
-Result<void> PosixFile::take_name(const Path& to) const {
+Result<void> PosixFile::set_name(const Path& to) const {
   if (::linkat(AT_FDCWD, in_proc().c_str(), AT_FDCWD, to.c_str(), AT_SYMLINK_FOLLOW) ==
       0) {
     return {};
@@ -95,7 +99,8 @@ Result<void> PosixFile::check_kind() const {
   return {};
 }
 
-// Not by open itself: that leaves the new file where it refuses.
+// Sets O_DIRECT after opening: an open() with the flag would leave a new file behind
+// where the file system refuses the flag.
 Result<void> PosixFile::make_direct() const {
   if (::fcntl(descriptor_, F_SETFL, O_DIRECT) == 0) return {};
   const int number = errno == EINVAL ? EOPNOTSUPP : errno;
@@ -114,7 +119,8 @@ Error PosixFile::failure(std::string_view what) const {
 }
 
 Error PosixFile::transfer_failure(int number, std::string_view what) const {
-  // Aligned as it is, the file system wants more of a direct transfer than we give.
+  // The transfer is aligned to kDirectAlignment, so EINVAL means that this file system
+  // demands more of direct transfers than we give.
   const bool cannot = direct() && number == EINVAL;
   return errno_error(cannot ? EOPNOTSUPP : number, what, path());
 }
@@ -147,7 +153,7 @@ Result<int64_t> PosixFile::size() {
 }
 
 Result<void> PosixFile::allocate(int64_t size) {
-  if (size == 0) return {};  // which the system would call invalid
+  if (size == 0) return {};  // fallocate() refuses a length of 0
   const int done = uninterrupted([&] { return ::fallocate(descriptor_, 0, 0, size); });
   if (done != 0) return failure("allocate");
   return {};
@@ -161,7 +167,8 @@ Result<void> PosixFile::truncate(int64_t size) {
 }
 
 Result<void> PosixFile::sync() {
-  // Not repeated when interrupted: a second sync could hide what the first one lost.
+  // An interrupted sync is not repeated: a second sync could hide that the first lost
+  // data.
   if (::fsync(descriptor_) != 0) return failure("sync");
   return {};
 }
@@ -177,7 +184,7 @@ Result<void> PosixFile::close_handle() {
     ring_.reset();
   }
   const int descriptor = std::exchange(descriptor_, -1);
-  // Linux has freed the descriptor even when it reports an interruption.
+  // Linux frees the descriptor even when close() reports an interruption.
   if (::close(descriptor) != 0 && errno != EINTR) return failure("close");
   return {};
 }

@@ -1,4 +1,4 @@
-// The file of the POSIX Env. Internal to base.
+// The file of the POSIX Env. Internal to env.
 #pragma once
 
 #include <memory>
@@ -11,15 +11,15 @@
 
 namespace holdfast {
 
-// What runs submitted transfers.
+// Runs submitted transfers: creates rings, and owns the threads.
 class PosixIo {
  public:
   explicit PosixIo(PosixOptions options) : options_(options) {}
   virtual ~PosixIo() = default;
 
-  // A ring for one file; null where the threads are to run its transfers.
+  // A new ring for one file; null if the threads must run its transfers.
   virtual std::unique_ptr<Uring> make_ring() const;
-  // Started when first asked for.
+  // The threads. They are started by the first call.
   ThreadPool& pool();
 
  private:
@@ -33,9 +33,9 @@ class PosixFile : public File {
   // Fails with the errors of Env::open. `io` must outlive the file.
   static Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options,
                                             PosixIo& io);
-  // As Env::create_unnamed and Env::name_file.
+  // The same as Env::create_unnamed and Env::name_file.
   static Result<std::unique_ptr<File>> create_unnamed(const Path& folder, PosixIo& io);
-  Result<void> take_name(const Path& to) const;
+  Result<void> set_name(const Path& to) const;
   ~PosixFile() override;
 
   Ticket submit_read(int64_t offset, ByteSpan into) override;
@@ -54,7 +54,7 @@ class PosixFile : public File {
   Result<void> close_handle() override;
 
  private:
-  // A part of a submitted transfer, in the ring.
+  // A part of a submitted transfer that is in the ring.
   struct Piece {
     UringPiece what;
     uint64_t id = 0;

@@ -19,14 +19,14 @@ bool is_below(const Path& path, const Path& folder) {
          outer.end();
 }
 
-// How file systems without hard links answer a link.
+// True if a file system without hard links answers link() with this error number.
 bool has_no_links(int number) {
   return number == EPERM || number == EMLINK || number == ENOSYS ||
          number == EOPNOTSUPP;
 }
 
-// Without hard links: an empty file of our own making takes the name, which fails if it is
-// taken, and is then replaced.
+// Renames without hard links: creates an empty file of the new name, which fails if the
+// name is taken, and then replaces that file.
 Result<void> move_file_over_own(const Path& from, const Path& to) {
   const std::string what = "rename to new " + to.native();
   const int own = ::open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
@@ -73,7 +73,8 @@ Result<void> posix_rename_new(const Path& from, const Path& to) {
   const int done =
       ::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE);
   if (done == 0) return {};
-  // Also the answer for a folder into itself, which the plain way tells apart.
+  // EINVAL is also the answer for moving a folder into itself;
+  // posix_rename_new_plainly() tells the two cases apart.
   if (errno == EINVAL || errno == ENOSYS || errno == EOPNOTSUPP) {
     return posix_rename_new_plainly(from, to);
   }

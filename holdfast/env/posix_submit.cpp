@@ -11,17 +11,19 @@
 namespace holdfast {
 namespace {
 
-// The rings of old kernels count against a small limit of locked memory.
+// Limits the depth of a ring: in old kernels a ring counts as locked memory, for which
+// the limit is small.
 constexpr int kDeepestRing = 1024;
 
-// A transfer that a thread of the pool runs and another waits for.
+// A transfer that a thread of the pool runs and that another thread waits for.
 struct Running {
   Mutex mutex;
   Condition finished;
   std::optional<Result<size_t>> result HOLDFAST_GUARDED_BY(mutex);
 };
 
-// The kernel cancels what a thread has queued when that thread ends.
+// True if the transfer must only be made again. -ECANCELED comes when the thread that
+// submitted has ended: the kernel then cancels what the thread had queued.
 bool is_no_failure(int64_t outcome) {
   return outcome == -EINTR || outcome == -EAGAIN || outcome == -ECANCELED;
 }
@@ -51,14 +53,15 @@ std::unique_ptr<Uring> PosixIo::make_ring() const {
 Uring* PosixFile::ring() {
   MutexLock lock(mutex_);
   if (std::exchange(ring_asked_for_, true)) return ring_.get();
-  // O_NONBLOCK was for opening; on some file systems a ring would heed it.
+  // Clears O_NONBLOCK, which was only for opening: on some file systems a ring's
+  // transfers would fail instead of waiting.
   if (::fcntl(descriptor_, F_SETFL, direct() ? O_DIRECT : 0) != 0) return nullptr;
   ring_ = io_.make_ring();
   return ring_.get();
 }
 
 Ticket PosixFile::submit_read(int64_t offset, ByteSpan into) {
-  // What is refused at once is told by wait().
+  // A wrong request fails at wait(), as all errors of submitted transfers do.
   if (!check_read(offset, into).ok()) return File::submit_read(offset, into);
   Uring* const ring = fits(offset, into.size()) ? this->ring() : nullptr;
   if (ring != nullptr) return start_in_ring(*ring, {.offset = offset, .memory = into});
@@ -76,7 +79,8 @@ Ticket PosixFile::submit_write(int64_t offset, ByteView bytes) {
 }
 
 Ticket PosixFile::start_in_pool(Transfer transfer) {
-  // Shared with the thread, which lets it go after the waiter has its result.
+  // Shared by the waiter and the thread of the pool, which may still use it after the
+  // waiter has its result.
   const auto running = std::make_shared<Running>();
   io_.pool().submit([running, transfer = std::move(transfer)] {
     Result<size_t> result = transfer();
@@ -106,7 +110,8 @@ Ticket PosixFile::start_in_ring(Uring& ring, UringPiece whole) {
       [this, &ring, pieces = std::move(pieces)] { return finish_all(ring, pieces); });
 }
 
-// Every piece is waited for, also after a failure: until then the memory is in use.
+// Waits for every piece, also after a failure, because the kernel uses the caller's
+// memory until then.
 Result<size_t> PosixFile::finish_all(Uring& ring, const std::vector<Piece>& pieces) {
   Result<size_t> total = size_t{0};
   bool ended = false;
@@ -130,7 +135,8 @@ Result<size_t> PosixFile::finish(Uring& ring, const Piece& piece) {
   return done == what.memory.size() ? done : go_on(what, done);
 }
 
-// Rare, so it blocks: read_at and write_whole know how a transfer goes on and ends.
+// Finishes a transfer that the kernel ended early. This is rare, so it blocks: read_at
+// and write_whole know how to go on and where to end.
 Result<size_t> PosixFile::go_on(const UringPiece& piece, size_t done) {
   const size_t part = direct() ? done % static_cast<size_t>(kDirectAlignment) : 0;
   if (part != 0 && !piece.write) return done;  // the end of the file

@@ -1,5 +1,5 @@
-// Submitted transfers of the machine's files: through a ring and by threads alike, and
-// what a ring may answer that none here does.
+// Tests submitted transfers of the machine's files, through a ring and by threads. A
+// scripted ring gives answers that a real ring here does not give.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
 #include <unistd.h>
@@ -133,7 +133,7 @@ TEST_P(SubmitTest, DirectTransfersAreWholeAndCheckedAtWait) {
   EXPECT_TRUE(std::equal(bytes.begin(), bytes.end() - 100, in.span().begin()));
 }
 
-// No file of the process grows beyond the limit meanwhile.
+// While this object lives, no file of the process can grow beyond the limit.
 class SizeLimit {
  public:
   explicit SizeLimit(rlim_t bytes) : handler_(std::signal(SIGXFSZ, SIG_IGN)) {
@@ -177,7 +177,8 @@ TEST_P(SubmitTest, CloseTellsTheFirstFailureThatNobodyWaitedFor) {
   EXPECT_EQ(message_of(file->close()), path_.native() + ": write: File too large");
 }
 
-// Answers as it was told to, having done as much as it says.
+// A ring that gives the answers that the test chose, and transfers as many bytes as
+// each answer says.
 class ToldRing : public Uring {
  public:
   explicit ToldRing(std::deque<int64_t>& answers) : answers_(answers) {}
@@ -261,7 +262,7 @@ TEST_F(ToldRingTest, ErrorsAreToldWithThePathAndTheWord) {
 }
 
 TEST_F(ToldRingTest, HugeTransfersAreSplitAndAllPiecesWaitedFor) {
-  // Never touched beyond the few bytes that the answers allow.
+  // Only the few bytes that the answers allow are ever touched.
   const size_t huge = 2 * kUringPiece + 10;
   std::unique_ptr<std::byte, decltype(&std::free)> memory(
       static_cast<std::byte*>(std::malloc(huge)), &std::free);

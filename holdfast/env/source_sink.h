@@ -1,5 +1,6 @@
-// Where a format's bytes come from and where they go. A format reads from a Source and
-// writes to a Sink and knows nothing of files, rings or object stores.
+// Where the bytes of a file format come from and where they go. The code of a format
+// reads from a Source and writes to a Sink; it knows nothing of files, rings or object
+// stores.
 #pragma once
 
 #include <cstdint>
@@ -11,42 +12,42 @@
 
 namespace holdfast {
 
-// Bytes that can be read by range, from several threads at once. Its size is fixed when
-// it is opened.
+// Bytes that can be read by range, from several threads at once. The size is fixed when
+// the source is opened.
 class Source {
  public:
   virtual ~Source() = default;
 
-  // For messages: a path, or what else tells a person where to look.
+  // The name for messages: a path, or something else that tells a person where to look.
   virtual const std::string& name() const = 0;
   virtual int64_t size() const = 0;
-  // Fills `into`. A range outside [0, size) is kCorrupt, because it is a damaged file
-  // that sends a reader there; so is a file that has become shorter since.
+  // Fills `into`. A range outside [0, size) is kCorrupt, because only a damaged file
+  // sends its reader there. A file that has become shorter since it was opened is
+  // kCorrupt too.
   Result<void> read(int64_t offset, ByteSpan into) const;
-  // The same into memory of its own, which is not allocated before the range was
-  // checked.
+  // Reads into new memory, which is allocated only after the range was checked.
   Result<Bytes> read_bytes(int64_t offset, int64_t count) const;
 
  protected:
-  // The range is inside.
+  // Fills `into`. The caller has checked that the range is inside [0, size).
   virtual Result<void> read_inside(int64_t offset, ByteSpan into) const = 0;
 
  private:
   Result<void> check_range(int64_t offset, int64_t count) const;
 };
 
-// Takes bytes in order. One thread at a time. After a failure the contents are
+// Receives bytes in order, from one thread at a time. After a failure the contents are
 // undefined and nothing more may be appended.
 class Sink {
  public:
   virtual ~Sink() = default;
 
   virtual Result<void> append(ByteView bytes) = 0;
-  // Bytes taken so far: the offset of the next one.
+  // The number of bytes so far, which is the offset of the next byte.
   virtual int64_t size() const = 0;
 };
 
-// Reads memory of its own.
+// A source of bytes in memory, which it owns.
 class MemorySource : public Source {
  public:
   MemorySource(std::string name, Bytes bytes)
@@ -87,7 +88,7 @@ class MemorySink : public Sink {
   int64_t size() const override { return static_cast<int64_t>(bytes_.size()); }
 
   const Bytes& bytes() const { return bytes_; }
-  Bytes take() && { return std::move(bytes_); }
+  Bytes take_bytes() && { return std::move(bytes_); }
 
  private:
   Bytes bytes_;
@@ -99,16 +100,17 @@ class FileSink : public Sink {
   // kConflict if the file exists.
   static Result<std::unique_ptr<FileSink>> create(Env& env, const Path& path);
 
-  // A file without a name (Env::create_unnamed), which finish_as() gives it.
+  // Creates a file without a name (Env::create_unnamed). finish_as() names it.
   static Result<std::unique_ptr<FileSink>> create_unnamed(Env& env, const Path& folder);
 
   Result<void> append(ByteView bytes) override;
   int64_t size() const override { return size_; }
-  // Makes the contents durable and closes; no call may follow. The name is durable
-  // after Env::sync_folder. Without finish() the file stays, with contents that may be
-  // lost.
+  // Makes the contents durable and closes the file; no call may follow. The name is
+  // durable after Env::sync_folder. If finish() is never called, the file stays, and
+  // its contents may be lost.
   Result<void> finish();
-  // The same for a file without a name. kConflict if the path exists.
+  // The same for a file without a name, which then gets this path. kConflict if the
+  // path exists.
   Result<void> finish_as(Env& env, const Path& path);
 
  private:

@@ -1,6 +1,9 @@
-// Who touches the ring: the submission side only under the mutex; the completion side
-// only the one thread that reaps, which lets the mutex go while it blocks. A thread that
-// wants a completion reaps if nobody does, and else sleeps until the one who does has
+// The ring of io_uring, by liburing.
+//
+// Which thread may touch the ring: the submission side is used only under the mutex.
+// The completion side is used only by the one thread that reaps (takes completions
+// out), and that thread releases the mutex while it blocks. A thread that waits for a
+// completion reaps if no other thread does; else it sleeps until the reaping thread has
 // taken something out.
 #include <liburing.h>
 
@@ -16,7 +19,8 @@
 namespace holdfast {
 namespace {
 
-bool passes(int error) {
+// True for errors that go away when the call is made again.
+bool is_temporary(int error) {
   return error == -EINTR || error == -EAGAIN || error == -EBUSY || error == -ENOMEM;
 }
 
@@ -60,7 +64,7 @@ class LiburingRing : public Uring {
   }
 
  private:
-  // Reads and writes without vectors are younger than the ring itself.
+  // The first kernels with io_uring do not have these two operations yet.
   bool knows_our_calls() {
     io_uring_probe* probe = io_uring_get_probe_ring(&ring_);
     if (probe == nullptr) return false;
@@ -70,7 +74,8 @@ class LiburingRing : public Uring {
     return known;
   }
 
-  // A filter of system calls may allow the making of a ring and forbid its use.
+  // Tries the ring with an empty operation: a filter of system calls may allow creating
+  // a ring and forbid using it.
   bool enters() {
     io_uring_prep_nop(io_uring_get_sqe(&ring_));
     if (io_uring_submit_and_wait(&ring_, 1) != 1) return false;
@@ -94,19 +99,22 @@ class LiburingRing : public Uring {
     io_uring_sqe_set_data64(entry, id);
   }
 
-  // What the kernel has no memory for stays queued, and goes with the next flush.
+  // Hands queued pieces to the kernel. If the kernel has no memory for a piece, the
+  // piece stays queued until the next flush.
   void flush() HOLDFAST_REQUIRES(mutex_) {
     const int count = io_uring_submit(&ring_);
-    HOLDFAST_CHECK(count >= 0 || passes(count), "io_uring_submit gives {}", count);
+    HOLDFAST_CHECK(count >= 0 || is_temporary(count), "io_uring_submit gives {}",
+                   count);
   }
 
-  // Returns when this thread or another has taken something out, or for no reason.
+  // Waits for completions. Returns when this thread or another has taken something out,
+  // or for no reason.
   void reap() HOLDFAST_REQUIRES(mutex_) {
     if (reaping_) return finished_.wait(mutex_);
     const unsigned queued = io_uring_sq_ready(&ring_);
     if (queued != 0) flush();
-    if (queued == in_flight_)
-      return yield();  // with none inside there is no completion
+    // The kernel has none of the pieces yet, so there is no completion to wait for.
+    if (queued == in_flight_) return yield();
     reaping_ = true;
     mutex_.unlock();
     block();
@@ -125,7 +133,7 @@ class LiburingRing : public Uring {
   void block() {
     io_uring_cqe* done = nullptr;
     const int outcome = io_uring_wait_cqe(&ring_, &done);
-    HOLDFAST_CHECK(outcome == 0 || passes(outcome), "io_uring_wait_cqe gives {}",
+    HOLDFAST_CHECK(outcome == 0 || is_temporary(outcome), "io_uring_wait_cqe gives {}",
                    outcome);
   }
 
@@ -140,14 +148,14 @@ class LiburingRing : public Uring {
 
   const unsigned depth_;
   bool open_ = false;
-  io_uring ring_{};  // guarded as told above
+  io_uring ring_{};  // guarded as the top of this file says
 
   Mutex mutex_;
   Condition finished_;
   bool reaping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   unsigned in_flight_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   uint64_t last_id_ HOLDFAST_GUARDED_BY(mutex_) = 0;
-  // Of every piece not yet waited for; empty while it runs.
+  // The result of every piece that was not waited for yet; empty while the piece runs.
   std::map<uint64_t, std::optional<int64_t>> results_ HOLDFAST_GUARDED_BY(mutex_);
 };
 

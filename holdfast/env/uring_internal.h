@@ -1,6 +1,7 @@
-// A queue of the kernel's for reads and writes of files: io_uring. Internal to base.
+// io_uring: the kernel's queue for reads and writes of files. Internal to env.
 //
-// uring.cpp has the real one, where liburing was found; else no_uring.cpp has none.
+// uring.cpp implements it where liburing was found. Other builds compile no_uring.cpp,
+// which has no ring.
 #pragma once
 
 #include <cstdint>
@@ -10,12 +11,14 @@
 
 namespace holdfast {
 
-// A read or write that the kernel may end early, as it may with pread and pwrite.
+// One read or write. The kernel may end it early, as it may end pread and pwrite.
 struct UringPiece {
-  int descriptor =
-      -1;  // without O_NONBLOCK: the kernel would give up instead of waiting
+  // Must not have O_NONBLOCK, or the kernel would give up instead of waiting.
+  int descriptor = -1;
   bool write = false;
-  bool copies = false;  // through the system's cache: let a kernel thread do it
+  // True for transfers through the system's cache: a kernel thread makes the copy, so
+  // that submit() does not.
+  bool copies = false;
   int64_t offset = 0;
   ByteSpan memory;  // at most kUringPiece bytes; only read from if `write`
 };
@@ -30,15 +33,16 @@ class Uring {
   Uring(const Uring&) = delete;
   Uring& operator=(const Uring&) = delete;
 
-  // Starts a piece; blocks while as many as the depth are in flight.
+  // Starts a piece. Blocks while as many pieces are in flight as the ring is deep.
   virtual uint64_t submit(const UringPiece& piece) = 0;
-  // Bytes transferred, or an error number of the system with a minus. Once for each
-  // submit, in any order, and for all of them before the ring is destroyed.
+  // Waits for a piece. Returns the number of bytes transferred, or an error number of
+  // the system with a minus. Call it once for each submit, in any order; all pieces
+  // must have been waited for before the ring is destroyed.
   virtual int64_t wait(uint64_t id) = 0;
 };
 
-// Null where there is no ring to be had: not built in, an old kernel, a container that
-// forbids it, too many descriptors.
+// Null where no ring can be created: a build without liburing, an old kernel, a
+// container that forbids it, too many descriptors.
 std::unique_ptr<Uring> make_uring(unsigned depth);
 
 }  // namespace holdfast

@@ -22,7 +22,7 @@ Bytes read_all(const Contents& contents) {
 Bytes written(const Contents& contents) {
   MemorySink sink;
   write_safetensors(sink, contents).value();
-  return std::move(sink).take();
+  return std::move(sink).take_bytes();
 }
 
 }  // namespace

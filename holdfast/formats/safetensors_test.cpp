@@ -178,7 +178,7 @@ TEST(SafetensorsTest, LargeElementsComeFirst) {
                        {.name = "c", .dtype = Dtype::kBf16, .shape = {5}}});
   MemorySink sink;
   ASSERT_OK(write_safetensors(sink, contents));
-  const auto opened = open(std::move(sink).take());
+  const auto opened = open(std::move(sink).take_bytes());
   ASSERT_OK(opened);
   const auto tensors = opened->collection.tensors();
   EXPECT_EQ(tensors[0].name, "b");
@@ -200,10 +200,10 @@ TEST(SafetensorsTest, AFileSaysItsFormatToLoadersThatAsk) {
   Contents contents = random_contents({{.name = "a", .dtype = Dtype::kU8}});
   MemorySink none, some;
   ASSERT_OK(write_safetensors(none, contents));
-  EXPECT_EQ(open(std::move(none).take())->metadata.at("format"), "pt");
+  EXPECT_EQ(open(std::move(none).take_bytes())->metadata.at("format"), "pt");
   contents.metadata["format"] = "np";
   ASSERT_OK(write_safetensors(some, contents));
-  EXPECT_EQ(open(std::move(some).take())->metadata.at("format"), "np");
+  EXPECT_EQ(open(std::move(some).take_bytes())->metadata.at("format"), "np");
 }
 
 TEST(SafetensorsTest, ReservedMetadataAndStrangersAmongTheObjectsAreRefused) {

@@ -16,7 +16,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto written = write_torch(sink, *contents);
   if (!written.ok()) return 0;
   const auto again =
-      open_torch(std::make_shared<MemorySource>("again", std::move(sink).take()));
+      open_torch(std::make_shared<MemorySource>("again", std::move(sink).take_bytes()));
   HOLDFAST_CHECK(again.ok(), "{}", again.error().message());
   // A file that is only None comes back as an empty dict.
   HOLDFAST_CHECK(contents->objects.none() || again->objects == contents->objects,

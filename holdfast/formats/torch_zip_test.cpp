@@ -31,7 +31,7 @@ Bytes written(const Contents& contents) {
   MemorySink sink;
   const auto result = write_torch(sink, contents);
   HOLDFAST_CHECK(result.ok(), "{}", result.error().message());
-  return std::move(sink).take();
+  return std::move(sink).take_bytes();
 }
 
 // Tensors over the same memory, which has the bytes 0, 1, 2, ...

@@ -26,7 +26,7 @@ Bytes archive(const std::vector<std::pair<std::string, Bytes>>& records,
     HOLDFAST_CHECK(writer.add(name, bytes).ok(), "{}", name);
   }
   HOLDFAST_CHECK(writer.finish().ok(), "finish");
-  return std::move(sink).take();
+  return std::move(sink).take_bytes();
 }
 
 // Tests all combinations of small and large fields, by different limits for zip64.

@@ -12,17 +12,16 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kMaxPieces = int64_t{1} << 25;  // some gigabytes
+constexpr int64_t kMaxPieces = int64_t{1} << 25;  // they take some gigabytes of memory
 
 constexpr int64_t kAlignment = 64;
 
-Result<void> check_suits(const Model& model, const Parallel& parallel) {
+Result<void> check_fits(const Model& model, const Parallel& parallel) {
   HOLDFAST_TRY(check(parallel));
   if (parallel.tp > 1 && !model.can_cut()) {
     return invalid(
-        "{}: tp={}, but none of its tensors can be cut, want tp=1 (of the "
-        "convolutional "
-        "networks only vgg16's two large fully connected layers can)",
+        "{}: tp={}, but none of its tensors can be cut; expected tp=1 (of the "
+        "convolutional networks, only vgg16 has layers that can be cut)",
         model.name, parallel.tp);
   }
   if (model.experts == 0 && (parallel.ep > 1 || parallel.etp > 0)) {
@@ -49,7 +48,7 @@ Result<std::vector<HolderId>> devices_of(const Parallel& parallel,
   std::iota(device_of.begin(), device_of.end(), 0);
   if (chosen.empty()) return device_of;
   if (chosen.size() != positions) {
-    return invalid("placement: {} positions, want {}", chosen.size(), positions);
+    return invalid("placement: {} positions; expected {}", chosen.size(), positions);
   }
   std::vector<int64_t> taken(devices.size(), -1);
   for (size_t p = 0; p < positions; ++p) {
@@ -68,17 +67,18 @@ Result<std::vector<HolderId>> devices_of(const Parallel& parallel,
   return device_of;
 }
 
-// Where ZeRO cuts what the holders of one cut have of one parameter: replica z has
-// those elements whose place in the unit is in [z * chunk, (z + 1) * chunk).
+// How ZeRO divides one cut of a parameter over its replicas. Elements are counted
+// through the unit that the parameter belongs to, such as a layer. Replica z has the
+// elements whose count is in [z * chunk, (z + 1) * chunk).
 struct FlatCut {
-  int64_t offset = 0;  // of the parameter in its unit
+  int64_t offset = 0;  // where the parameter begins in its unit
   int64_t chunk = 1;
 };
 
-// What one cut of a parameter has, whole and (under ZeRO) a replica.
+// The parts of one cut of a parameter.
 struct CutParts {
   std::vector<Part> all;
-  std::vector<std::vector<Part>> of_replica;
+  std::vector<std::vector<Part>> of_replica;  // with ZeRO: the parts of each replica
 };
 
 class Assembly {
@@ -90,11 +90,11 @@ class Assembly {
                            std::span<const uint32_t> device_of_position);
 
  private:
-  // A stage where a parameter is, and the unit of ZeRO that it belongs to there.
+  // A stage that a parameter is on, and the unit of ZeRO that it belongs to there.
   struct Home {
     int64_t stage;
     int64_t unit;
-    std::vector<FlatCut> cuts;  // one a way; empty without ZeRO
+    std::vector<FlatCut> cuts;  // one for each cut; empty without ZeRO
   };
 
   Result<void> add_tensors();
@@ -114,8 +114,8 @@ class Assembly {
   const Training& training_;
   std::vector<HolderId> device_of_;
   std::vector<Tensor> tensors_;
-  std::vector<int64_t> base_;           // first byte of each tensor
-  std::vector<TensorId> first_tensor_;  // of each parameter, and the end
+  std::vector<int64_t> base_;           // the first byte of each tensor
+  std::vector<TensorId> first_tensor_;  // of each parameter, then the end
   std::vector<std::vector<Home>> homes_;
 };
 
@@ -175,15 +175,16 @@ FlatCut Assembly::own_cut(const Parameter& parameter,
   return {0, std::max<int64_t>(divide_up(elements / row, replicas) * row, 1)};
 }
 
-// Under ZeRO, gives every home of every parameter its place in its unit. Experts have
-// other replicas than the rest, and so units of their own.
+// With ZeRO, finds where each parameter begins in its unit, for every stage that it is
+// on. Experts have units of their own, because they have other replicas than other
+// parameters.
 void Assembly::add_units() {
   if (parallel_.zero == 0) return;
   const bool alone =
       parallel_.shard == ShardUnit::kTensor || parallel_.shard == ShardUnit::kRows;
   const bool by_stage = parallel_.shard == ShardUnit::kStage;
   using Key = std::tuple<int64_t, int64_t, bool>;  // stage, unit, expert
-  std::map<Key, std::vector<int64_t>> totals;      // elements, one a way
+  std::map<Key, std::vector<int64_t>> totals;      // elements, by cut
   const auto key_of = [&](const Parameter& parameter, const Home& home) {
     return Key{home.stage, by_stage ? 0 : home.unit, parameter.expert};
   };
@@ -279,7 +280,7 @@ void Assembly::add_pieces(size_t i, LayoutBuilder& builder) const {
 
 Result<Collection> Assembly::build(std::vector<Holder> devices,
                                    std::span<const uint32_t> device_of_position) {
-  HOLDFAST_TRY(check_suits(model_, parallel_));
+  HOLDFAST_TRY(check_fits(model_, parallel_));
   device_of_ = HOLDFAST_TRY(devices_of(parallel_, devices, device_of_position));
   HOLDFAST_TRY(add_tensors());
   HOLDFAST_TRY(find_homes());
@@ -297,12 +298,13 @@ Result<Collection> build_collection(const Model& model, const Parallel& parallel
                                     std::vector<Holder> devices,
                                     std::span<const uint32_t> device_of_position) {
   HOLDFAST_TRY(check(parallel));
-  // Tensors of a stage on each of its positions: refused here, before the memory is.
+  // Every position has about all tensors of its stage. Too many are refused here,
+  // before the process runs out of memory.
   const auto tensors = static_cast<int64_t>(
       model.parameters.size() * state_tensors({.name = "any"}, training).size());
   const int64_t pieces = divide_up(tensors, parallel.pp) * parallel.positions();
   if (pieces > kMaxPieces) {
-    return unsupported("{} of {}: about {} pieces, want at most {}",
+    return unsupported("{} of {}: about {} pieces; expected at most {}",
                        to_string(parallel), model.name, pieces, kMaxPieces);
   }
   return Assembly(model, parallel, training)

@@ -1,5 +1,6 @@
-// The builders against an element-wise account of the same rules: for every position,
-// the list of elements of each tensor in the order of its memory.
+// Compares build_collection() with an element-wise account of the same rules. The
+// account lists, for every position, the elements of each tensor in the order of its
+// memory.
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -14,7 +15,7 @@
 namespace holdfast::build_property_test {
 namespace {
 
-using Index = std::vector<int64_t>;     // one a dimension
+using Index = std::vector<int64_t>;     // one number for each dimension
 using Elements = std::vector<int64_t>;  // canonical flat indices, in memory order
 
 Index index_of(const Shape& shape, int64_t flat) {
@@ -36,7 +37,7 @@ class Account {
  public:
   Account(const Model& model, const Parallel& parallel) : model_(model), p_(parallel) {}
 
-  // What position `rank` has of parameter i, and of its optimizer state.
+  // The elements that position `rank` has of parameter i, and of its optimizer state.
   Elements parameter(size_t i, int64_t rank) const {
     return p_.zero == 3 ? sharded(i, rank) : held(i, rank);
   }
@@ -55,7 +56,8 @@ class Account {
     return -1;
   }
 
-  // The unit of ZeRO of parameter i on a stage; -2 where it is not.
+  // The unit of ZeRO that parameter i belongs to on a stage; -2 if it is not on the
+  // stage.
   int64_t unit_on(size_t i, int64_t stage) const {
     const Parameter& parameter = model_.parameters[i];
     const bool first = stage == 0, last = stage == p_.pp - 1;
@@ -120,7 +122,7 @@ class Account {
     return query_head_owned(parameter, x[k] / head, t);
   }
 
-  // Sorts before another index if it lies before it in a rank's memory.
+  // A key that sorts indices in the order of a rank's memory.
   Index memory_key(const Parameter& parameter, const Index& x) const {
     Index key = x;
     if (parameter.cut != Cut::kQkv) return key;
@@ -208,7 +210,8 @@ class Account {
   mutable std::map<std::pair<size_t, int64_t>, Elements> cuts_;
 };
 
-// What a layout says: for each holder, address to canonical element, of one tensor.
+// One tensor as a layout describes it: for each holder, the canonical element at each
+// address.
 using Memory = std::map<int64_t, int64_t>;
 
 std::vector<Memory> memories(const Collection& collection, TensorId id) {
@@ -240,8 +243,8 @@ struct Case {
   Parallel parallel;
 };
 
-// Uniform from the first run on: the ranges are small, and each value is a rule of its
-// own.
+// A random number that is uniform from the first run on, because the ranges are small
+// and each value tests another rule.
 int64_t pick(int64_t least, int64_t most) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(least, most + 1));
 }

@@ -76,7 +76,7 @@ int64_t bytes_on_ranks(const Collection& collection) {
   return std::accumulate(held.begin(), held.end(), int64_t{0});
 }
 
-// Elements of a tensor on each rank.
+// How many elements of a tensor each rank has.
 std::vector<int64_t> held(const Collection& collection, std::string_view name) {
   const TensorId id = collection.find(name).value();
   std::vector<int64_t> result(collection.layout().holders().size());
@@ -100,7 +100,8 @@ std::vector<std::string> boxes(const Collection& collection, std::string_view na
   return result;
 }
 
-// The target bytes of the resize transitions that the planner is checked with.
+// The bytes that the target needs, for the changes of configuration that plan() is
+// tested with.
 TEST(BuildTest, BytesOnAllRanksAreThoseOfTheGoldenTable) {
   const Model model = tiny_gpt();
   EXPECT_EQ(bytes_on_ranks(build(model, "tp=1,pp=1,dp=1")), 6'524'672);
@@ -291,7 +292,7 @@ TEST(BuildTest, AParameterSmallerThanTheReplicasLeavesSomeEmpty) {
       make_gpt({.layers = 1, .hidden = 3, .heads = 1, .vocabulary = 5, .positions = 1});
   const Collection tensor = build(model, "dp=5,zero=3");
   EXPECT_THAT(held(tensor, "norm.weight"), ElementsAre(1, 1, 1, 0, 0));
-  // 12 rows by ceil(12 / 8) = 2: six have some, as with torch.chunk.
+  // 12 rows in blocks of ceil(12 / 8) = 2: six ranks have rows, as with torch.chunk.
   const Collection rows = build(model, "dp=8,zero=3,shard=rows");
   EXPECT_THAT(held(rows, "layers.0.mlp.up.weight"),
               ElementsAre(6, 6, 6, 6, 6, 6, 0, 0));
@@ -379,7 +380,7 @@ TEST(BuildTest, PositionsSitOnTheDevicesThatWereChosen) {
   EXPECT_EQ(why({}, 1), "parallel: tp=1,pp=2,dp=1 needs 2 devices, there are 1");
   EXPECT_THAT(why({1, 1}, 2), HasSubstr("positions 0 and 1 are both on device-1"));
   EXPECT_THAT(why({0, 2}, 2), HasSubstr("position 1 on device 2"));
-  EXPECT_THAT(why({0}, 2), HasSubstr("1 positions, want 2"));
+  EXPECT_THAT(why({0}, 2), HasSubstr("1 positions; expected 2"));
 }
 
 TEST(BuildTest, AModelBeyondTheAddressSpaceIsRefused) {

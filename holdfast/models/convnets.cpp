@@ -27,8 +27,8 @@ void add_batch_norm(Model& model, const std::string& name, int64_t channels, Sit
   batches.dtype = Dtype::kI64;
 }
 
-// 1x1 down to `width`, 3x3, 1x1 up to four times `width`; the first block of a group
-// also projects its input.
+// Adds a bottleneck block: a 1x1 convolution down to `width` channels, a 3x3 one, and a
+// 1x1 one up to four times `width`. The first block of a group also projects its input.
 void add_bottleneck(Model& model, const std::string& name, int64_t layer, int64_t in,
                     int64_t width, bool project) {
   const auto conv = [&](const std::string& which, Shape shape) {
@@ -73,7 +73,7 @@ Model make_resnet50() {
 Model make_vgg16() {
   Model model;
   model.name = "vgg16";
-  // Output channels; 0 is a pooling, which counts as a module in the names.
+  // Output channels. 0 is a pooling layer: it has no tensors, but counts in the names.
   constexpr std::array<int64_t, 18> kFeatures{
       64, 64, 0, 128, 128, 0, 256, 256, 256, 0, 512, 512, 512, 0, 512, 512, 512, 0};
   int64_t in = 3;

@@ -6,12 +6,12 @@
 
 namespace holdfast {
 
-// Its 16 bottleneck blocks are the layers. Nothing in it can be cut by tensor
-// parallelism.
+// The layers are its 16 bottleneck blocks. Tensor parallelism can cut none of its
+// tensors.
 Model make_resnet50();
-// Each convolution and each fully connected layer is a layer (16). Of these the two
-// large fully connected ones, classifier.0 (by rows) and classifier.3 (by columns), can
-// be cut.
+// Each convolution and each fully connected layer is a layer; there are 16. Tensor
+// parallelism can cut only the two large fully connected ones: classifier.0 by rows and
+// classifier.3 by columns.
 Model make_vgg16();
 
 }  // namespace holdfast

@@ -1,22 +1,23 @@
-// Test only: what a change of a Megatron GPT's parallel configuration must move, found
-// by looking at every element.
+// For tests: how many bytes must move when the parallel configuration of a Megatron GPT
+// changes, found by looking at every element.
 //
-// A reference that the layout builders and the planner are held against. It knows
-// nothing of boxes, layouts or intersections: each rank walks over the elements of its
-// shards and signs its name at each, once for the old configuration and once for the
-// new; every figure is then a sum over elements of a function of the two sets of names.
+// Tests compare build_collection() and plan() with it. It knows nothing of boxes,
+// layouts or intersections: each rank goes over the elements of its shards and marks
+// each with its rank, once for the old configuration and once for the new one. Every
+// figure is then a sum over all elements, which depends only on the two sets of ranks
+// of each element.
 //
-// The conventions, all of them here and nowhere else:
+// All its conventions are listed here:
 //   - rank = tp + T * (dp + D * pp), device = rank, host = device / 4;
 //   - pipeline stage s has layers [s * L / P, (s + 1) * L / P);
 //   - attention's and the MLP's first matrix are cut by rows, with their biases; their
 //     second by columns; its bias, the norms and the position embedding are whole on
 //     every tensor-parallel rank;
 //   - the word embedding is cut by rows after padding to a multiple of 128 * T; padding
-//     is nobody's state and counts nowhere;
-//   - the head is tied to the word embedding: with P > 1 the last stage has a copy, with
-//     P = 1 there is one;
-//   - 14 bytes a parameter: 16-bit weight, 32-bit master, two 32-bit moments.
+//     is not state and is not counted;
+//   - the head is tied to the word embedding: with P > 1 the last stage has a copy,
+//     with P = 1 there is only one;
+//   - a parameter has 14 bytes: 16-bit weight, 32-bit master, two 32-bit moments.
 #pragma once
 
 #include <bit>
@@ -42,7 +43,7 @@ struct Parallel {
   int ranks() const { return tp * pp * dp; }
 };
 
-// The number of heads is not here: query, key and value are one interval of rows.
+// It has no number of heads, because query, key and value are one interval of rows.
 struct Gpt {
   int64_t layers = 0;
   int64_t hidden = 0;
@@ -60,7 +61,7 @@ struct NaiveTensor {
   Cut cut = Cut::kWhole;
   Stage stage = Stage::kOfLayer;
   int64_t layer = 0;   // for kOfLayer
-  int64_t weight = 1;  // parameters that one cell stands for
+  int64_t weight = 1;  // how many parameters one cell stands for
 };
 
 inline std::vector<NaiveTensor> layer_tensors(const Gpt& gpt, int64_t layer) {
@@ -116,9 +117,9 @@ inline int64_t state_bytes(const Gpt& gpt) {
 }
 
 // kElement: a cell is one element. kCutIndex: a cell is one index of the axis that
-// tensor parallelism cuts and stands for all elements with that index, which share
-// their holders; a tensor that is never cut is one cell. For models too large to visit
-// by element.
+// tensor parallelism cuts. It stands for all elements with that index, because they
+// have the same holders; a tensor that is never cut is one cell. It is for models that
+// are too large to visit every element.
 enum class Grain { kElement, kCutIndex };
 
 inline NaiveTensor coarsen(NaiveTensor tensor) {
@@ -129,7 +130,7 @@ inline NaiveTensor coarsen(NaiveTensor tensor) {
   return tensor;
 }
 
-using Holders = uint64_t;  // bit r: rank r has it
+using Holders = uint64_t;  // bit r is set if rank r has the cell
 
 inline bool on_stage(const NaiveTensor& tensor, const Gpt& gpt, int stage, int stages) {
   const bool first = stage == 0;
@@ -143,7 +144,7 @@ inline bool on_stage(const NaiveTensor& tensor, const Gpt& gpt, int stage, int s
   HOLDFAST_CHECK(false, "no such stage");
 }
 
-// Rows of a rank's shard in memory, padding included.
+// The number of rows of a rank's shard in memory, with padding.
 inline int64_t shard_rows(const NaiveTensor& tensor, int tp) {
   if (tensor.cut == Cut::kRows) return tensor.rows / tp;
   if (tensor.cut != Cut::kVocabularyRows) return tensor.rows;
@@ -152,8 +153,8 @@ inline int64_t shard_rows(const NaiveTensor& tensor, int tp) {
   return padded / tp;
 }
 
-// Sets `name` at every cell of the shard of tensor-parallel rank `t` of `tp`.
-inline void sign_shard(const NaiveTensor& tensor, int t, int tp, Holders name,
+// Sets the bit `name` in every cell of the shard of tensor-parallel rank `t` of `tp`.
+inline void mark_shard(const NaiveTensor& tensor, int t, int tp, Holders name,
                        std::vector<Holders>& cells) {
   const bool by_rows = tensor.cut == Cut::kRows || tensor.cut == Cut::kVocabularyRows;
   const bool by_columns = tensor.cut == Cut::kColumns;
@@ -169,10 +170,11 @@ inline void sign_shard(const NaiveTensor& tensor, int t, int tp, Holders name,
   }
 }
 
-// Who has each cell of the tensor, row by row.
+// The holders of each cell of the tensor, row by row.
 inline std::vector<Holders> holders_of(const NaiveTensor& tensor, const Gpt& gpt,
                                        const Parallel& parallel) {
-  HOLDFAST_CHECK(parallel.ranks() <= 64, "{} ranks, want at most 64", parallel.ranks());
+  HOLDFAST_CHECK(parallel.ranks() <= 64, "{} ranks; expected at most 64",
+                 parallel.ranks());
   HOLDFAST_CHECK(gpt.layers % parallel.pp == 0 && gpt.hidden % parallel.tp == 0,
                  "{} layers of {} do not divide evenly", gpt.layers, gpt.hidden);
   std::vector<Holders> cells(static_cast<size_t>(tensor.rows * tensor.columns));
@@ -180,7 +182,7 @@ inline std::vector<Holders> holders_of(const NaiveTensor& tensor, const Gpt& gpt
     const int t = rank % parallel.tp;
     const int stage = rank / parallel.tp / parallel.dp;
     if (!on_stage(tensor, gpt, stage, parallel.pp)) continue;
-    sign_shard(tensor, t, parallel.tp, Holders{1} << rank, cells);
+    mark_shard(tensor, t, parallel.tp, Holders{1} << rank, cells);
   }
   return cells;
 }
@@ -190,11 +192,12 @@ struct Transition {
   Parallel to;
 };
 
-// Bytes of state by (who had them, who shall have them).
+// Bytes of state, by (the ranks that had them, the ranks that shall have them).
 using Tally = std::map<std::pair<Holders, Holders>, int64_t>;
 
-// Neighbours mostly share their holders, and a lookup for each would take most of the
-// time of an unoptimised build: they are counted first.
+// Adds the bytes of all cells. Neighbouring cells mostly have the same holders, so
+// equal neighbours are counted first: a lookup for each cell would take most of the
+// time of an unoptimised build.
 inline void add_cells(const std::vector<Holders>& before,
                       const std::vector<Holders>& after, int64_t cell_bytes,
                       Tally& bytes) {
@@ -226,8 +229,9 @@ inline Tally tally(const Gpt& gpt, const Transition& change, Grain grain) {
 
 inline bool has(Holders holders, size_t rank) { return (holders >> rank & 1) != 0; }
 
-// Bytes of each new position's shards that each device has already. A shrink may keep
-// any of the old devices; a growth adds the devices that follow the old ones.
+// How many bytes of each new position's shards each device already has. A job that
+// shrinks may keep any of the old devices; a job that grows adds devices after the old
+// ones.
 inline Weights held_already(const Tally& bytes, const Transition& change) {
   const auto positions = static_cast<size_t>(change.to.ranks());
   const auto old = static_cast<size_t>(change.from.ranks());
@@ -243,20 +247,21 @@ inline Weights held_already(const Tally& bytes, const Transition& change) {
   return held;
 }
 
-// In bytes. All but `moved_best` are with every position on the device of its number.
+// Numbers of bytes. In all but `moved_best`, every position is on the device of its
+// number.
 struct Figures {
   int64_t needed = 0;      // by all new positions together
   int64_t moved = 0;       // needed by a device that did not have them
   int64_t moved_best = 0;  // the same, with the best choice of devices
-  // Needed on a host of which no device had them: once a host, and once for each
-  // device.
+  // Bytes that are needed on a host of which no device had them, counted once for each
+  // host (crossing), and once for each device that needs them (crossing_each).
   int64_t crossing = 0;
   int64_t crossing_each = 0;
 
   friend bool operator==(const Figures&, const Figures&) = default;
 };
 
-// For a test that fails.
+// How a failing test prints figures.
 inline void PrintTo(const Figures& f, std::ostream* out) {
   *out << fmt::format("needed {}, moved {}, best {}, crossing {}, each {}", f.needed,
                       f.moved, f.moved_best, f.crossing, f.crossing_each);

@@ -83,7 +83,7 @@ Result<Model> find_model(std::string_view name) {
   }
   if (name == "resnet50") return make_resnet50();
   if (name == "vgg16") return make_vgg16();
-  return not_found("model \"{}\": not known, want one of {}", name.substr(0, 80),
+  return not_found("model \"{}\": not known; expected one of {}", name.substr(0, 80),
                    fmt::join(model_names(), ", "));
 }
 

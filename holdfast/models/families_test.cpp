@@ -29,8 +29,9 @@ TEST(FamiliesTest, ParameterCountsAreThePublishedOnes) {
     EXPECT_EQ(count(name), parameters) << name;
 }
 
-// GPT-3's and Tenplex's sizes have no exact published totals: the closed form for a
-// GPT, L (12 h^2 + 13 h) + (V + S + 2) h, and the size in the name.
+// GPT-3's and Tenplex's sizes have no exact published totals. So this compares them
+// with the closed form for a GPT, L (12 h^2 + 13 h) + (V + S + 2) h, and with the size
+// in the name.
 TEST(FamiliesTest, GptSizesFollowTheClosedForm) {
   struct Row {
     const char* name;

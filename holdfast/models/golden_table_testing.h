@@ -1,8 +1,9 @@
-// Test only: what known changes of a GPT's parallel configuration must move.
+// For tests: how many bytes must move in known changes of a GPT's parallel
+// configuration.
 //
-// Plain data, under the conventions of elementwise_testing.h. The figures were first
-// found by interval arithmetic and are held against a walk over the elements in
-// golden_test.cpp.
+// It is plain data, with the conventions of elementwise_testing.h. The figures were
+// first found by interval arithmetic; golden_test.cpp compares them with a walk over
+// all elements.
 #pragma once
 
 #include <array>
@@ -17,7 +18,7 @@ inline constexpr Gpt kTinyGpt{
     .layers = 8, .hidden = 64, .vocabulary = 1000, .positions = 32};
 inline constexpr int64_t kTinyParameters = 466'048;
 
-// 24, 32 and 32 heads.
+// These models have 24, 32 and 32 heads.
 inline constexpr Gpt kGpt1300M{
     .layers = 24, .hidden = 2064, .vocabulary = 50257, .positions = 1024};
 inline constexpr Gpt kGpt2700M{
@@ -50,7 +51,7 @@ inline constexpr std::array<TinyRow, 15> kTinyRows{{
     {{{2, 2, 2}, {2, 2, 3}}, 22'482'432, 10'318'336, 7'494'144},
 }};
 
-// In units of 1e9 bytes, to the digits that stand here; "0" is exactly none.
+// Numbers in units of 1e9 bytes, rounded to the digits given here; "0" is exactly zero.
 struct Printed {
   std::string_view needed;
   std::string_view moved;
@@ -59,13 +60,14 @@ struct Printed {
   std::string_view crossing_each;
 };
 
-// `printed` comes from interval arithmetic. `exact` are the walk's own bytes, kept so
-// that a derivation is held to every row of a vocabulary and not to five digits.
+// `printed` comes from interval arithmetic. `exact` has the bytes that the walk found,
+// so that another derivation must agree in every byte and not only in five digits.
 struct LargeRow {
   Transition change;
   Printed printed;
   Figures exact;
-  // Moved at best when each tensor-parallel group keeps to one host, or fills several.
+  // The least bytes moved if each tensor-parallel group stays on one host, or fills
+  // several hosts.
   std::string_view moved_grouped;
 };
 
@@ -103,7 +105,7 @@ inline constexpr std::array<LargeRow, 7> kLargeRows{{
 
 struct TotalRow {
   Gpt gpt;
-  std::string_view total;  // of one copy of the state, in units of 1e9 bytes
+  std::string_view total;  // the size of the state without replicas, in 1e9 bytes
 };
 
 inline constexpr std::array<TotalRow, 3> kTotalRows{{

@@ -1,8 +1,9 @@
-// Known reconfigurations, derived in more than one way and held against one table.
+// Known changes of the parallel configuration: their figures are derived in more than
+// one way and compared with one table.
 //
 // A derivation is a way to find the figures of a change. The walk over elements is the
-// reference; every other stands in kDerivations and then runs over every row of both
-// tables: add another way (the planner's) there.
+// reference. All other derivations are in kDerivations, and the tests run them over
+// every row of both tables. A new derivation is added there.
 #include <gtest/gtest.h>
 
 #include <random>
@@ -29,7 +30,7 @@ Figures by_cut_index(const Gpt& gpt, const Transition& change) {
   return figures(tally(gpt, change, Grain::kCutIndex), change);
 }
 
-// The library's own way: models, builders, planner and placement.
+// The library's own derivation, with models, build_collection(), plan() and place().
 holdfast::Parallel configuration(const Parallel& p) {
   return {.tp = p.tp, .pp = p.pp, .dp = p.dp};
 }
@@ -53,7 +54,7 @@ Figures by_planner(const Gpt& gpt, const Transition& change) {
   const Plan direct =
       plan(in_order.source, in_order.target, in_order.topology, {.forwarding = false})
           .value();
-  // One host for all: then nothing keeps a position from the device that suits it.
+  // All devices are on one host, so that every position may take any device.
   request = request_of(gpt, change, request.hosts->hosts * 4);
   request.place = true;
   const Resize placed = plan_resize(request).value();
@@ -76,8 +77,8 @@ std::string name_of(const Transition& change) {
                      to.dp);
 }
 
-// The figure with as many decimals as `like` has. Without any it is in bytes, so that
-// an exact zero is not what rounds to one.
+// The figure in 1e9 bytes with as many decimals as `like` has. If `like` has none, the
+// figure is in bytes, so that only an exact zero prints as zero.
 std::string printed_like(std::string_view like, int64_t bytes) {
   const size_t point = like.find('.');
   if (point == std::string_view::npos) return std::to_string(bytes);
@@ -131,7 +132,7 @@ TEST(GoldenTest, EveryDerivationAgreesWithTheWalkInEveryFigure) {
   }
 }
 
-// What moves at best when groups of `group` positions keep to hosts.
+// The least bytes moved if groups of `group` positions must stay on one host.
 int64_t moved_grouped(const Transition& change, int group) {
   const Tally bytes = tally(kGpt6700M, change, Grain::kCutIndex);
   const Weights held = held_already(bytes, change);
@@ -159,8 +160,8 @@ TEST(GoldenTest, PlaceKeepsTensorParallelGroupsOnHostsAsWellAsCanBe) {
   }
 }
 
-// A group of 8 fills two hosts. Which of its halves shares a host is free; tying
-// consecutive positions together would cost half as much again.
+// A group of 8 fills two hosts. Any four of its positions may share a host; if the four
+// had to be consecutive, half as many bytes again would move.
 TEST(GoldenTest, TyingConsecutivePositionsOfALargeGroupToAHostCostsMore) {
   const int64_t moved = moved_grouped({{4, 2, 1}, {8, 2, 1}}, 4);
   EXPECT_EQ(printed_like("72.2", moved), "72.2");
@@ -216,7 +217,8 @@ TEST(AssignmentTest, AgreesWithBruteForceOnRandomWeights) {
 }
 
 TEST(AssignmentTest, GroupsOnHostsAreNeverBetterThanFreePositions) {
-  // Position 0 wants host 0 and position 1 wants host 1: a group cannot have both.
+  // Position 0 has its bytes on host 0 and position 1 on host 1, but a group must stay
+  // on one host.
   Weights weight(2, std::vector<int64_t>(8));
   weight[0][3] = 10;
   weight[1][4] = 7;

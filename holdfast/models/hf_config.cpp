@@ -14,8 +14,8 @@ constexpr int64_t kMaxHeads = int64_t{1} << 16;
 constexpr int64_t kMaxSize = int64_t{1} << 28;
 constexpr int64_t kMaxParameters = int64_t{1} << 50;
 
-// True if the key is there and not null, which in these files means the default.
-bool given(Fields& fields, const std::string& key) {
+// True if the key is there and is not null. In these files null means the default.
+bool is_given(Fields& fields, const std::string& key) {
   if (!fields.has(key)) return false;
   const auto value = fields.any(key);
   return value.ok() && !(*value)->is_null();
@@ -28,30 +28,30 @@ Result<int64_t> size_of(Fields& fields, const std::string& key,
 
 Result<int64_t> size_or(Fields& fields, const std::string& key, int64_t otherwise,
                         int64_t most = kMaxSize) {
-  if (!given(fields, key)) return otherwise;
+  if (!is_given(fields, key)) return otherwise;
   return size_of(fields, key, most);
 }
 
 Result<bool> flag_or(Fields& fields, const std::string& key, bool otherwise) {
-  if (!given(fields, key)) return otherwise;
+  if (!is_given(fields, key)) return otherwise;
   return fields.boolean(key);
 }
 
 Result<void> check_multiple(const Fields& fields, const char* what, int64_t size,
                             const char* by, int64_t divisor) {
   if (size % divisor == 0) return {};
-  return invalid("{}: {} is {}, want a multiple of {} = {}", fields.where(), what, size,
-                 by, divisor);
+  return invalid("{}: {} is {}; expected a multiple of {} = {}", fields.where(), what,
+                 size, by, divisor);
 }
 
-// Fails if the product, a lower bound of the model's size, is beyond all reason.
+// Fails if the product, which is a lower bound of the model's size, is above 2^50.
 Result<void> check_product(const Fields& fields, const char* what,
                            std::initializer_list<int64_t> sizes) {
   int64_t product = 1;
   for (const int64_t size : sizes) {
     const auto next = checked_mul(product, size);
     if (!next || *next > kMaxParameters) {
-      return invalid("{}: {} come to more than 2^50 parameters", fields.where(), what);
+      return invalid("{}: {} have more than 2^50 parameters", fields.where(), what);
     }
     product = *next;
   }
@@ -69,7 +69,7 @@ Result<Model> read_gpt2(Fields& fields) {
   dims.tied = HOLDFAST_TRY(flag_or(fields, "tie_word_embeddings", true));
   HOLDFAST_TRY(check_multiple(fields, "n_embd", dims.hidden, "n_head", dims.heads));
   if (HOLDFAST_TRY(flag_or(fields, "add_cross_attention", false))) {
-    return unsupported("{}.add_cross_attention: true, want false", fields.where());
+    return unsupported("{}.add_cross_attention: true; expected false", fields.where());
   }
   HOLDFAST_TRY(check_product(fields, "its attention layers",
                              {dims.layers, 4, dims.hidden, dims.hidden}));
@@ -127,7 +127,7 @@ Result<Model> model_from_config(const Json& config, std::string_view where) {
   if (type == "gpt2") return read_gpt2(fields);
   if (type == "llama") return read_llama(fields, false);
   if (type == "mixtral") return read_llama(fields, true);
-  return unsupported("{}.model_type: \"{}\", want gpt2, llama or mixtral", where,
+  return unsupported("{}.model_type: \"{}\"; expected gpt2, llama or mixtral", where,
                      type.substr(0, 40));
 }
 

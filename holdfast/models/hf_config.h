@@ -1,6 +1,6 @@
-// A model from a Hugging Face config.json of the GPT-2, Llama or Mixtral kind, because
-// that is what users have at hand. The file is foreign: keys that do not change the
-// tensors are ignored, those that do are read or refused.
+// Makes a model from a Hugging Face config.json of the GPT-2, Llama or Mixtral kind,
+// because users have such files at hand. Keys that do not change the tensors are
+// ignored; keys that do are read, or refused.
 #pragma once
 
 #include <string_view>
@@ -10,9 +10,10 @@
 
 namespace holdfast {
 
-// The model is called like its model_type. `where` names the file in messages. Fails
-// with kUnsupported on another model_type, with kInvalid on sizes that are missing, not
-// positive or absurd (beyond 2^50 parameters), and on heads that do not divide.
+// The model's name is its model_type. `where` names the file in messages. Fails with
+// kUnsupported on another model_type, and with kInvalid on sizes that are missing, not
+// positive or absurd (beyond 2^50 parameters), and on a number of heads that does not
+// divide its size.
 Result<Model> model_from_config(const Json& config, std::string_view where);
 
 }  // namespace holdfast

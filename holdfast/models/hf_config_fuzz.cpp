@@ -1,4 +1,5 @@
-// Any bytes are a model or one error; a model that is accepted has a sane size.
+// model_from_config over arbitrary bytes: it must return a model or an error, and a
+// model that is accepted has a sane size.
 #include <cstddef>
 #include <cstdint>
 

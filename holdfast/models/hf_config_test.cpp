@@ -9,7 +9,7 @@
 namespace holdfast::hf_config_test {
 namespace {
 
-// The keys that real files have, shortened by what says nothing about tensors.
+// The keys of real files, without those that say nothing about tensors.
 constexpr const char* kGpt2 = R"({
   "activation_function": "gelu_new", "architectures": ["GPT2LMHeadModel"],
   "attn_pdrop": 0.1, "model_type": "gpt2", "n_ctx": 1024, "n_embd": 768, "n_head": 12,
@@ -50,7 +50,7 @@ std::string refusal(const Json& config) {
   return model.ok() ? "" : model.error().message();
 }
 
-// True if both have the same tensors, cut alike.
+// True if both have the same tensors, and cut them in the same way.
 void expect_same(const Model& a, const Model& b) {
   EXPECT_EQ(a.layers, b.layers);
   ASSERT_EQ(a.parameters.size(), b.parameters.size());
@@ -72,7 +72,7 @@ TEST(HfConfigTest, OptionalKeysHaveTheDefaultsOfTheLibrary) {
   EXPECT_EQ(model_of(with(kGpt2, {{"n_inner", 3072}})).parameter_count(), 124'439'808);
   EXPECT_EQ(model_of(with(kLlama, {{"head_dim", nullptr}})).parameter_count(),
             8'030'261'248);
-  // Without num_key_value_heads every query head has its own.
+  // Without num_key_value_heads, every query head has a KV head of its own.
   EXPECT_EQ(model_of(without(kLlama, "num_key_value_heads")).parameter_count(),
             8'030'261'248 + int64_t{32} * 2 * 24 * 128 * 4096);
   EXPECT_EQ(model_of(with(kLlama, {{"tie_word_embeddings", true}})).parameter_count(),
@@ -95,10 +95,10 @@ TEST(HfConfigTest, UnknownModelTypeIsUnsupportedAndNamed) {
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().code(), ErrorCode::kUnsupported);
   EXPECT_EQ(model.error().message(),
-            "c.json.model_type: \"bert\", want gpt2, llama or mixtral");
+            "c.json.model_type: \"bert\"; expected gpt2, llama or mixtral");
   EXPECT_EQ(refusal(without(kGpt2, "model_type")),
             "config.json: no key \"model_type\"");
-  EXPECT_EQ(refusal(Json::array()), "config.json: array, want an object");
+  EXPECT_EQ(refusal(Json::array()), "config.json: array; expected an object");
 }
 
 TEST(HfConfigTest, EveryRequiredSizeIsAskedForByName) {
@@ -128,13 +128,13 @@ TEST(HfConfigTest, AbsurdValuesGetOneSentenceThatNamesTheKey) {
 
 TEST(HfConfigTest, HeadsThatDoNotDivideAreRefused) {
   EXPECT_EQ(refusal(with(kGpt2, {{"n_head", 7}})),
-            "config.json: n_embd is 768, want a multiple of n_head = 7");
+            "config.json: n_embd is 768; expected a multiple of n_head = 7");
   EXPECT_EQ(refusal(with(kLlama, {{"num_key_value_heads", 5}})),
-            "config.json: num_attention_heads is 32, want a multiple of "
+            "config.json: num_attention_heads is 32; expected a multiple of "
             "num_key_value_heads = 5");
   EXPECT_EQ(
       refusal(with(kLlama, {{"num_attention_heads", 24}})),
-      "config.json: hidden_size is 4096, want a multiple of num_attention_heads = "
+      "config.json: hidden_size is 4096; expected a multiple of num_attention_heads = "
       "24");
 }
 

@@ -1,6 +1,6 @@
-// A model as the layout builders see it: its tensors in canonical shape, where each
-// stands along the pipeline, and how tensor and expert parallelism cut it. No values,
-// no placement.
+// A model as build.h needs it: its tensors in canonical shape, on which pipeline stage
+// each belongs, and how tensor and expert parallelism cut each. It has no values, and
+// says nothing about devices.
 #pragma once
 
 #include <cstdint>
@@ -13,53 +13,57 @@ namespace holdfast {
 
 // Where along the pipeline a parameter belongs.
 enum class Site : uint8_t {
-  kFirst,  // before the layers: embeddings, a stem; on the first stage
-  kLayer,  // in Parameter::layer
-  kLast,   // after the layers: final norm, head; on the last stage
+  kFirst,  // before the layers, on the first stage: embeddings, the first convolution
+  kLayer,  // in the layer Parameter::layer
+  kLast,   // after the layers, on the last stage: final norm, head
 };
 
-// How T tensor-parallel ranks cut a parameter (for an expert's: the T of expert TP).
+// How T tensor-parallel ranks cut a parameter. For an expert's parameter, T is the
+// degree of expert tensor parallelism.
 enum class Cut : uint8_t {
-  kReplicated,  // everybody has all of it
-  // Along dimension `axis`. A fused GLU [2, F, H] is cut along 1: a rank has the box
-  // [0:2, a:b, 0:H], which in its memory is gate_t followed by up_t.
+  kReplicated,  // not cut: every rank has all of it
+  // Cut along dimension `axis`. A fused GLU [2, F, H] is cut along dimension 1: a rank
+  // has the box [0:2, a:b, 0:H], which in its memory is its part of gate, then its part
+  // of up.
   kAxis,
-  // Rows, after padding them to a multiple of pad_multiple * T. A rank may have padding
-  // only, and then holds nothing.
+  // Cut by rows, after padding them to a multiple of pad_multiple * T. A rank may get
+  // only padding; it then holds nothing.
   kVocabulary,
-  // Dimension `axis` is the query heads side by side: what reads the attention's
-  // output. Follows the query heads of kQkv where those are cut whole.
+  // Cut along dimension `axis`, which has the query heads side by side, as in the
+  // projection of the attention's output. If ranks have whole heads (see QkvLayout), a
+  // rank has the columns of its query heads.
   kHeads,
   // A fused projection [groups, queries + 2, head, ...]: component c of a group is
   // query head c for c < queries, then the key, then the value. Parallel::qkv says how
-  // ranks lay it out.
+  // ranks cut and store it.
   kQkv,
 };
 
 struct Parameter {
-  // Role kParameter, or a buffer or counter, which gets no optimizer state and is never
-  // sharded. A parameter's dtype is replaced by that of the training.
+  // A tensor of role kParameter, or a buffer or counter, which has no optimizer state
+  // and is never sharded. The training's dtype replaces the dtype of a parameter.
   Tensor tensor;
   Site site = Site::kLayer;
   int64_t layer = 0;       // for kLayer, from 0
-  bool also_last = false;  // tied to the head: the last stage holds it too
-  bool expert = false;  // dimension 0 is the experts, cut by expert parallelism first
+  bool also_last = false;  // the head is an alias of it, so the last stage holds it too
+  bool expert = false;  // dimension 0 counts experts; expert parallelism cuts it first
   Cut cut = Cut::kReplicated;
   int axis = 0;         // for kAxis and kHeads
-  int64_t groups = 0;   // for kHeads and kQkv: KV heads
-  int64_t queries = 0;  // for kHeads and kQkv: query heads of a group
-  // Leading canonical dimensions that are one dimension, the rows, in a rank's memory:
-  // 3 for a fused QKV, 2 for a fused GLU.
+  int64_t groups = 0;   // for kHeads and kQkv: the number of KV heads
+  int64_t queries = 0;  // for kHeads and kQkv: query heads for each KV head
+  // How many leading canonical dimensions are one dimension, the rows, in the
+  // framework's tensor: 3 for a fused QKV, 2 for a fused GLU.
   int rows = 1;
 };
 
 struct Model {
   std::string name;
-  int64_t layers = 0;   // what pipeline stages divide: blocks
-  int64_t experts = 0;  // a layer; 0 for a dense model
+  int64_t layers = 0;   // the blocks that pipeline stages divide
+  int64_t experts = 0;  // in each layer; 0 for a dense model
   std::vector<Parameter> parameters;
 
-  // Elements of role kParameter; tied ones count once, buffers not at all.
+  // The number of elements of role kParameter. A tensor with aliases counts once;
+  // buffers and counters do not count.
   int64_t parameter_count() const;
   // True if some parameter can be cut by tensor parallelism.
   bool can_cut() const;

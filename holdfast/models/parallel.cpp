@@ -33,7 +33,7 @@ constexpr std::array kNumberKeys{
     NumberKey{"vpp", &Parallel::vpp, 1, kMaxPositions},
 };
 
-// Messages quote what was seen, but not all of a megabyte of it.
+// The text as a message quotes it: at most 40 characters.
 std::string_view quoted(std::string_view text) { return text.substr(0, 40); }
 
 Result<int64_t> parse_number(std::string_view key, std::string_view text, int64_t least,
@@ -43,8 +43,8 @@ Result<int64_t> parse_number(std::string_view key, std::string_view text, int64_
       std::from_chars(text.data(), text.data() + text.size(), number);
   if (problem != std::errc{} || end != text.data() + text.size() || number < least ||
       number > most) {
-    return invalid("parallel: {}={}, want an integer from {} to {}", key, quoted(text),
-                   least, most);
+    return invalid("parallel: {}={}; expected an integer from {} to {}", key,
+                   quoted(text), least, most);
   }
   return number;
 }
@@ -55,7 +55,7 @@ Result<Enum> parse_choice(std::string_view key, std::string_view text,
   for (size_t i = 0; i < n; ++i) {
     if (names[i] == text) return static_cast<Enum>(i);
   }
-  return invalid("parallel: {}={}, want one of {}", key, quoted(text),
+  return invalid("parallel: {}={}; expected one of {}", key, quoted(text),
                  fmt::join(names, ", "));
 }
 
@@ -77,7 +77,7 @@ Result<std::vector<int64_t>> parse_counts(std::string_view text) {
   return counts;
 }
 
-// "0-3" or "8".
+// Reads "0-3" or "8".
 Result<Extent> parse_range(std::string_view text) {
   const size_t dash = text.find('-');
   const std::string_view first = text.substr(0, dash);
@@ -85,11 +85,13 @@ Result<Extent> parse_range(std::string_view text) {
       dash == std::string_view::npos ? first : text.substr(dash + 1);
   const int64_t lo = HOLDFAST_TRY(parse_number("stages", first, 0, kMaxPositions - 1));
   const int64_t hi = HOLDFAST_TRY(parse_number("stages", last, 0, kMaxPositions - 1));
-  if (hi < lo) return invalid("parallel: stages has {}, want first-last", quoted(text));
+  if (hi < lo)
+    return invalid("parallel: stages has {}; expected a range from low to high",
+                   quoted(text));
   return Extent{lo, hi + 1};
 }
 
-// A stage without layers is written as nothing: "stages=/0-3/4-7".
+// Reads the layers of each stage. A stage without layers is empty: "stages=/0-3/4-7".
 Result<std::vector<std::vector<int64_t>>> parse_stages(std::string_view text) {
   std::vector<std::vector<int64_t>> stages;
   int64_t total = 0;
@@ -111,7 +113,8 @@ Result<std::vector<std::vector<int64_t>>> parse_stages(std::string_view text) {
 Result<void> read_field(std::string_view key, std::string_view text, Parallel& out) {
   for (const NumberKey& number : kNumberKeys) {
     if (number.name != key) continue;
-    const int64_t least = key == "zero" ? 0 : 1;  // etp's 0 is what is not written
+    const int64_t least =
+        key == "zero" ? 0 : 1;  // etp=0 is only the default, unwritten
     out.*number.field = HOLDFAST_TRY(parse_number(key, text, least, number.most));
     return {};
   }
@@ -129,9 +132,8 @@ Result<void> read_field(std::string_view key, std::string_view text, Parallel& o
     out.world = HOLDFAST_TRY(parse_number(key, text, 1, kMaxPositions));
   } else {
     return invalid(
-        "parallel: unknown key \"{}\", want tp, pp, dp, ep, etp, zero, vpp, shard, "
-        "qkv, "
-        "split, layers, stages or world",
+        "parallel: unknown key \"{}\"; expected tp, pp, dp, ep, etp, zero, vpp, shard, "
+        "qkv, split, layers, stages or world",
         quoted(key));
   }
   return {};
@@ -141,9 +143,8 @@ Result<void> check_experts(const Parallel& p) {
   const auto experts = checked_mul(p.ep, p.expert_tp());
   if (!experts || (p.tp * p.dp) % *experts != 0) {
     return invalid(
-        "parallel: ep x etp = {} x {} does not divide tp x dp = {} x {}, want a "
-        "divisor "
-        "(etp is tp unless set)",
+        "parallel: ep x etp = {} x {} does not divide tp x dp = {} x {}; expected a "
+        "divisor (etp is tp unless set)",
         p.ep, p.expert_tp(), p.tp, p.dp);
   }
   return {};
@@ -151,26 +152,29 @@ Result<void> check_experts(const Parallel& p) {
 
 Result<void> check_stages(const Parallel& p) {
   if (!p.layer_counts.empty() && !p.stage_layers.empty()) {
-    return invalid("parallel: layers and stages are both given, want one of them");
+    return invalid("parallel: layers and stages are both given; expected one of them");
   }
   const auto chunks = checked_mul(p.pp, p.vpp);
   if (!chunks || *chunks > kMaxPositions) {
-    return invalid("parallel: pp x vpp = {} x {}, want at most {}", p.pp, p.vpp,
+    return invalid("parallel: pp x vpp = {} x {}; expected at most {}", p.pp, p.vpp,
                    kMaxPositions);
   }
   if (!p.layer_counts.empty() && std::ssize(p.layer_counts) != *chunks) {
-    return invalid("parallel: layers has {} counts, want pp x vpp = {}",
+    return invalid("parallel: layers has {} counts; expected pp x vpp = {}",
                    p.layer_counts.size(), *chunks);
   }
   if (std::ranges::any_of(p.layer_counts, [](int64_t n) { return n < 0; })) {
     return invalid("parallel: layers has a negative count");
   }
   if (!p.stage_layers.empty() && std::ssize(p.stage_layers) != p.pp) {
-    return invalid("parallel: stages has {} stages, want pp = {}",
+    return invalid("parallel: stages has {} stages; expected pp = {}",
                    p.stage_layers.size(), p.pp);
   }
   if (!p.stage_layers.empty() && p.vpp != 1) {
-    return invalid("parallel: stages with vpp={}, want 1: the lists say it all", p.vpp);
+    return invalid(
+        "parallel: stages is given with vpp={}; expected vpp=1, because stages already "
+        "says which stage has which layers",
+        p.vpp);
   }
   return {};
 }
@@ -180,7 +184,7 @@ Result<std::vector<int64_t>> stages_from_lists(const Parallel& p, int64_t layers
   for (int64_t stage = 0; stage < p.pp; ++stage) {
     for (const int64_t layer : p.stage_layers[static_cast<size_t>(stage)]) {
       if (layer < 0 || layer >= layers) {
-        return invalid("parallel: stages names layer {}, the model has {}", layer,
+        return invalid("parallel: stages names layer {}, but the model has {}", layer,
                        layers);
       }
       int64_t& slot = stage_of[static_cast<size_t>(layer)];
@@ -202,18 +206,20 @@ Result<std::vector<int64_t>> stages_from_counts(const Parallel& p, int64_t layer
   for (size_t chunk = 0; chunk < p.layer_counts.size(); ++chunk) {
     const int64_t count = p.layer_counts[chunk];
     if (count > layers - total) {
-      return invalid("parallel: layers are more than {}, which the model has", layers);
+      return invalid("parallel: layers add up to more than {}, which the model has",
+                     layers);
     }
     total += count;
     stage_of.resize(static_cast<size_t>(total), static_cast<int64_t>(chunk) % p.pp);
   }
   if (total != layers) {
-    return invalid("parallel: layers add up to {}, the model has {}", total, layers);
+    return invalid("parallel: layers add up to {}, but the model has {}", total,
+                   layers);
   }
   return stage_of;
 }
 
-// 3, 4, 5, 8 as "3-5+8".
+// Writes the layers 3, 4, 5, 8 as "3-5+8".
 std::string ranges_text(const std::vector<int64_t>& layers) {
   std::string text;
   for (size_t i = 0; i < layers.size();) {
@@ -234,7 +240,7 @@ Result<Parallel> parse_parallel(std::string_view text) {
   for (const std::string_view field : fields_of(text, ',')) {
     const size_t equals = field.find('=');
     if (equals == std::string_view::npos) {
-      return invalid("parallel: \"{}\", want key=value as in tp=4,pp=2,dp=1",
+      return invalid("parallel: \"{}\"; expected key=value as in tp=4,pp=2,dp=1",
                      quoted(field));
     }
     const std::string_view key = field.substr(0, equals);
@@ -273,14 +279,14 @@ Result<void> check(const Parallel& p) {
   for (const NumberKey& number : kNumberKeys) {
     const int64_t value = p.*number.field;
     if (value < number.least || value > number.most) {
-      return invalid("parallel: {}={}, want {} to {}", number.name, value, number.least,
-                     number.most);
+      return invalid("parallel: {}={}; expected {} to {}", number.name, value,
+                     number.least, number.most);
     }
   }
-  // Each factor is at most 2^20, so the product of three fits.
+  // Each factor is at most 2^20, so the product of the three fits in 64 bits.
   if (p.positions() > kMaxPositions) {
-    return invalid("parallel: tp x pp x dp = {} x {} x {} = {}, want at most {}", p.tp,
-                   p.pp, p.dp, p.positions(), kMaxPositions);
+    return invalid("parallel: tp x pp x dp = {} x {} x {} = {}; expected at most {}",
+                   p.tp, p.pp, p.dp, p.positions(), kMaxPositions);
   }
   if (p.world && *p.world != p.positions()) {
     return invalid("parallel: world={}, but tp x pp x dp = {} x {} x {} = {}", *p.world,
@@ -302,7 +308,7 @@ Extent split(int64_t n, int64_t t, int64_t parts, SplitRule rule) {
     const int64_t block = divide_up(n, parts);
     return {std::min(t * block, n), std::min((t + 1) * block, n)};
   }
-  // floor(n * i / parts) without the product of two large numbers.
+  // floor(n * i / parts), computed without the product n * i, which may overflow.
   const auto at = [&](int64_t i) { return n / parts * i + n % parts * i / parts; };
   return {at(t), at(t + 1)};
 }

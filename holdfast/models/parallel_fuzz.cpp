@@ -1,5 +1,5 @@
-// Any text is a configuration or one error; what is accepted prints and reads back
-// alike.
+// parse_parallel over arbitrary text: it must return a configuration or an error, and
+// an accepted configuration prints and reads back as the same.
 #include <cstddef>
 
 #include "holdfast/models/parallel.h"

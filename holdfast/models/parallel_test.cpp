@@ -42,9 +42,9 @@ TEST(ParallelTest, WhatIsPrintedReadsBackTheSame) {
 TEST(ParallelTest, UnknownAndRepeatedKeysAreNamed) {
   EXPECT_THAT(refusal("tp=1,cp=2"), HasSubstr("\"cp\""));
   EXPECT_THAT(refusal("tp=1,tp=1"), HasSubstr("\"tp\" is given twice"));
-  EXPECT_THAT(refusal("tp"), HasSubstr("\"tp\", want key=value"));
-  EXPECT_THAT(refusal(""), HasSubstr("want key=value"));
-  EXPECT_THAT(refusal("tp=1,"), HasSubstr("want key=value"));
+  EXPECT_THAT(refusal("tp"), HasSubstr("\"tp\"; expected key=value"));
+  EXPECT_THAT(refusal(""), HasSubstr("expected key=value"));
+  EXPECT_THAT(refusal("tp=1,"), HasSubstr("expected key=value"));
   EXPECT_THAT(refusal("tp=1, pp=2"), HasSubstr("\" pp\""));
 }
 
@@ -78,8 +78,9 @@ TEST(ParallelTest, ExpertsMustDivideTheStage) {
 }
 
 TEST(ParallelTest, StageListsMustFitThePipeline) {
-  EXPECT_THAT(refusal("pp=2,layers=1/2/3"), HasSubstr("3 counts, want pp x vpp = 2"));
-  EXPECT_THAT(refusal("pp=2,stages=0/1/2"), HasSubstr("3 stages, want pp = 2"));
+  EXPECT_THAT(refusal("pp=2,layers=1/2/3"),
+              HasSubstr("3 counts; expected pp x vpp = 2"));
+  EXPECT_THAT(refusal("pp=2,stages=0/1/2"), HasSubstr("3 stages; expected pp = 2"));
   EXPECT_THAT(refusal("pp=2,vpp=2,stages=0/1"), HasSubstr("vpp=2"));
   EXPECT_THAT(refusal("pp=2,stages=0/1,layers=1/1"), HasSubstr("both"));
   EXPECT_THAT(refusal("pp=2,stages=3-1/0"), HasSubstr("3-1"));

@@ -9,20 +9,21 @@ namespace {
 
 size_t at(int k) { return static_cast<size_t>(k); }
 
-// [group, component, head, ...] with the component outermost: Megatron 0, and K before
-// V.
+// Orders of a fused QKV [group, component, head, ...] in memory. With the component
+// outermost: Megatron 0, and the K and V of kBlocked.
 constexpr Part::Order kComponentFirst{1, 0, 2, 3, 4, 5, 6, 7};
-// ... with the component inside the head's rows: Megatron 1.
+// With the component inside the rows of a head: Megatron 1.
 constexpr Part::Order kComponentInside{0, 2, 1, 3, 4, 5, 6, 7};
 
-// The box with its dimensions nested as in memory.
-Box permuted(const Box& box, const Part::Order& order) {
+// The box with its dimensions in the order of memory.
+Box to_memory_order(const Box& box, const Part::Order& order) {
   Box result = box;
   for (int k = 0; k < box.rank(); ++k) result = result.with(k, box[order[at(k)]]);
   return result;
 }
 
-Box restored(const Box& nested, const Part::Order& order) {
+// The reverse of to_memory_order.
+Box from_memory_order(const Box& nested, const Part::Order& order) {
   Box result = nested;
   for (int k = 0; k < nested.rank(); ++k) result = result.with(order[at(k)], nested[k]);
   return result;
@@ -33,14 +34,14 @@ void append(std::vector<Part>& parts, const Box& box,
   if (!box.empty()) parts.push_back({box, order});
 }
 
-// Whole heads of one rank: `queries` of all query heads, `groups` of the KV heads.
+// The heads of one rank: a range of all query heads, and a range of the KV heads.
 struct Heads {
   Extent queries;
   Extent groups;
 };
 
-// While there are enough groups, they stay whole; after that query heads are dealt, and
-// a rank has the KV heads that they need.
+// If there are at least as many groups as ranks, groups stay whole. Else the query
+// heads are divided, and a rank has the KV heads that its query heads need.
 Heads whole_heads(const Parameter& parameter, int64_t t, int64_t ways, SplitRule rule) {
   const int64_t m = parameter.queries;
   if (ways <= parameter.groups) {
@@ -103,7 +104,7 @@ Extent head_columns(const Parameter& parameter, const Parallel& parallel, int64_
 }  // namespace
 
 bool Part::row_major() const {
-  int last = -1;  // sizes of 1 do not show in memory
+  int last = -1;  // dimensions of size 1 are skipped: their order makes no difference
   for (int k = 0; k < box.rank(); ++k) {
     const int dim = order[at(k)];
     if (box.size(dim) == 1) continue;
@@ -135,8 +136,8 @@ Result<void> check_split(const Parameter& parameter, const Parallel& parallel) {
       parallel.qkv == QkvLayout::kMegatron0 || parallel.qkv == QkvLayout::kMegatron1;
   if (parameter.cut == Cut::kQkv && old && parameter.queries != 1) {
     return invalid(
-        "{}: {} query heads for each KV head, but qkv={} is for multi-head attention, "
-        "want interleaved or blocked",
+        "{}: {} query heads for each KV head, but qkv={} is for multi-head attention; "
+        "expected interleaved or blocked",
         parameter.tensor.name, parameter.queries,
         parallel.qkv == QkvLayout::kMegatron0 ? "megatron0" : "megatron1");
   }
@@ -184,8 +185,9 @@ std::vector<Part> flat_range(std::span<const Part> parts, int64_t first, int64_t
     const int64_t size = part.box.elements();
     const int64_t lo = std::clamp<int64_t>(first, 0, size);
     const int64_t hi = std::clamp<int64_t>(last, 0, size);
-    for (const Box& nested : flat_range(permuted(part.box, part.order), lo, hi)) {
-      append(result, restored(nested, part.order), part.order);
+    for (const Box& nested :
+         flat_range(to_memory_order(part.box, part.order), lo, hi)) {
+      append(result, from_memory_order(nested, part.order), part.order);
     }
     first -= size;
     last -= size;

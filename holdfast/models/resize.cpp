@@ -40,8 +40,10 @@ Result<HostGrid> parse_hosts(std::string_view text) {
       return HostGrid{*hosts, *devices};
     }
   }
-  return invalid("hosts \"{}\": want HOSTSxDEVICES such as 4x8, at most {} devices",
-                 text, kMaxPositions);
+  return invalid(
+      "hosts \"{}\": cannot be read; expected HOSTSxDEVICES such as 4x8, at most {} "
+      "devices",
+      text, kMaxPositions);
 }
 
 Result<Resize> plan_resize(const ResizeRequest& request) {

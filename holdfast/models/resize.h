@@ -1,5 +1,5 @@
-// A change of parallel configuration, from its description to its plan: what the command
-// line and Python ask for.
+// Plans a change of the parallel configuration from its description, for the command
+// line and for Python.
 #pragma once
 
 #include <optional>
@@ -13,14 +13,15 @@
 
 namespace holdfast {
 
-// So many hosts with so many devices each.
+// Hosts that all have the same number of devices.
 struct HostGrid {
   uint32_t hosts = 1;
-  uint32_t devices = 1;
+  uint32_t devices = 1;  // on each host
   friend bool operator==(const HostGrid&, const HostGrid&) = default;
 };
 
-// Reads "4x4". Fails on anything else, and on zero or more than 2^20 devices.
+// Reads HOSTSxDEVICES, such as "4x8". Fails on other text, and on zero or more than
+// 2^20 devices in all.
 Result<HostGrid> parse_hosts(std::string_view text);
 
 struct ResizeRequest {
@@ -28,10 +29,10 @@ struct ResizeRequest {
   Parallel from;
   Parallel to;
   Training training{};
-  // Without it: hosts of 8 devices, as many as the larger side needs.
+  // If not given: hosts of 8 devices, as many as the larger configuration needs.
   std::optional<HostGrid> hosts{};
-  // Choose the devices of the new positions by what they hold; else position p is on
-  // device p, on both sides.
+  // If true, place() chooses the device of each new position by what the devices hold.
+  // If false, position p is on device p before and after.
   bool place = false;
 };
 
@@ -44,10 +45,11 @@ struct Resize {
   Plan plan;
 };
 
-// Fails as build_collection, place and plan do.
+// Fails like build_collection, place and plan.
 Result<Resize> plan_resize(const ResizeRequest& request);
 
-// {"from": ..., "to": ..., "hosts": ..., "state": bytes, "placement": ..., and the plan's}
+// {"from": ..., "to": ..., "hosts": ..., "state": bytes, "placement": ..., ...},
+// followed by the keys of the plan (plan_json.h).
 OrderedJson to_json(const ResizeRequest& request, const Resize& resize);
 
 }  // namespace holdfast

@@ -32,8 +32,9 @@ TEST(ResizeTest, EgressOfRealChangesIsWithinTwoPercentOfTheOptimum) {
   }
 }
 
-// The same on every rank, compiler and CPU: these numbers are from one of each, and every
-// build and machine that runs the tests must find them again.
+// A plan must be the same on every rank, with every compiler and on every CPU. These
+// numbers come from one machine and one compiler; every other one that runs the tests
+// must find the same.
 TEST(ResizeTest, IsTheSameWithEveryCompilerAndOnEveryMachine) {
   const auto hex = [](const char* from, const char* to) {
     ResizeRequest request{.model = make_gpt({.layers = 6,

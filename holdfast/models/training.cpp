@@ -31,7 +31,8 @@ std::vector<std::string_view> slot_names(Optimizer optimizer) {
   HOLDFAST_CHECK(false, "optimizer {}", static_cast<int>(optimizer));
 }
 
-// `suffix` for a parameter: its shape, cut and ties under names of its own.
+// The state called `suffix` of a parameter. It has the parameter's shape and cut, and
+// its name and aliases with the suffix.
 Tensor state_of(const Tensor& parameter, std::string_view suffix, Role role,
                 Dtype dtype) {
   Tensor tensor = parameter;
@@ -74,7 +75,7 @@ Result<Training> find_training(std::string_view name) {
   for (const Regime& regime : kRegimes) {
     if (regime.name == name) return regime.training;
   }
-  return not_found("training \"{}\": not known, want one of {}", name.substr(0, 80),
+  return not_found("training \"{}\": not known; expected one of {}", name.substr(0, 80),
                    fmt::join(training_names(), ", "));
 }
 

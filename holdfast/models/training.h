@@ -1,5 +1,5 @@
-// What a training regime keeps of each parameter: its dtype, a master copy, the
-// optimizer's slots.
+// Training regimes: what a training keeps for each parameter. That is its dtype,
+// perhaps a master copy, and the optimizer's slots.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,12 @@ enum class Optimizer : uint8_t {
   kAdam,  // two slots: exp_avg, exp_avg_sq
 };
 
-// What there is of each parameter. The default is mixed-precision Adam: 14 bytes.
+// What a training keeps for each parameter. The default is mixed-precision Adam, which
+// keeps 14 bytes for each element.
 struct Training {
   Dtype dtype = Dtype::kBf16;  // of the parameters
   Optimizer optimizer = Optimizer::kAdam;
-  bool master = true;  // a copy of master_dtype
+  bool master = true;  // there is a copy in master_dtype
   Dtype master_dtype = Dtype::kF32;
   Dtype slot_dtype = Dtype::kF32;
 
@@ -30,14 +31,14 @@ struct Training {
 };
 
 // The parameter's own tensor, then the master and slots that the training keeps for it.
-// A buffer or counter is alone.
+// For a buffer or counter only the tensor itself.
 std::vector<Tensor> state_tensors(const Tensor& parameter, const Training& training);
 
-// Regimes by name, with bytes a parameter: mixed-adam (14), mixed-sgd (10), adam (12,
-// all f32), sgd (8, all f32), bf16-adam (6, all bf16), weights (2, bf16 and nothing
-// else).
+// The names of the regimes. With their bytes for each element of a parameter:
+// mixed-adam (14), mixed-sgd (10), adam (12, all f32), sgd (8, all f32), bf16-adam (6,
+// all bf16), weights (2, only the parameters in bf16).
 std::vector<std::string> training_names();
-// Fails with kNotFound, listing the names.
+// Fails with kNotFound, listing the names, on an unknown name.
 Result<Training> find_training(std::string_view name);
 
 }  // namespace holdfast

@@ -5,11 +5,12 @@ namespace {
 
 struct Attention {
   int64_t hidden, groups, queries, head;
-  bool bias;  // of the QKV projection
+  bool bias;  // the QKV projection has a bias
   bool output_bias;
 };
 
-// Collects parameters, each added at the current site with the current prefix.
+// Collects the parameters of a model. Each is added at the current site, with the
+// current prefix of names.
 class Assembler {
  public:
   explicit Assembler(std::string name, int64_t layers) {
@@ -23,7 +24,7 @@ class Assembler {
     prefix_ = site == Site::kLayer ? fmt::format("layers.{}.", layer) : "";
   }
 
-  // A parameter that all ranks of a stage have; the caller says how it is cut.
+  // Adds a parameter that is not cut. The caller may then set how it is cut.
   Parameter& add(std::string_view name, Shape shape) {
     Parameter parameter;
     parameter.tensor.name = fmt::format("{}{}", prefix_, name);
@@ -98,7 +99,7 @@ class Assembler {
     add_cut("experts.down.weight", {experts, hidden, inner}, 2).expert = true;
   }
 
-  Model take() && { return std::move(model_); }
+  Model finish() && { return std::move(model_); }
 
  private:
   Model model_;
@@ -131,7 +132,7 @@ Model make_gpt(const GptDims& dims) {
   model.enter(Site::kLast);
   model.add_norm("norm", h, true);
   if (!dims.tied) model.add_vocabulary("head.weight", dims.vocabulary, h);
-  return std::move(model).take();
+  return std::move(model).finish();
 }
 
 Model make_llama(const LlamaDims& dims) {
@@ -162,7 +163,7 @@ Model make_llama(const LlamaDims& dims) {
   model.enter(Site::kLast);
   model.add_norm("norm", h, false);
   if (!dims.tied) model.add_vocabulary("head.weight", dims.vocabulary, h);
-  return std::move(model).take();
+  return std::move(model).finish();
 }
 
 }  // namespace holdfast

@@ -1,8 +1,9 @@
-// GPT and Llama kinds of any size, in canonical shapes.
+// Models of the GPT and Llama kinds in any size, in canonical shapes.
 //
-// Names are Holdfast's own and the same for both kinds: embedding.word.weight,
-// layers.3.attention.qkv.weight, layers.3.mlp.down.bias, norm.weight, head.weight. A
-// tied head is a tie of the embedding, which is one tensor.
+// Names of tensors are Holdfast's own and the same for both kinds:
+// embedding.word.weight, layers.3.attention.qkv.weight, layers.3.mlp.down.bias,
+// norm.weight, head.weight. If the head is tied to the embedding, they are one tensor,
+// and head.weight is its alias.
 #pragma once
 
 #include <string>
@@ -11,7 +12,7 @@
 
 namespace holdfast {
 
-// Megatron's default for padding a vocabulary.
+// Megatron pads a vocabulary to a multiple of this, unless told otherwise.
 inline constexpr int64_t kVocabularyPad = 128;
 
 // GPT-2 and GPT-3: learned positions, biases everywhere, multi-head attention.
@@ -22,7 +23,7 @@ struct GptDims {
   int64_t heads = 0;  // divides hidden
   int64_t vocabulary = 0;
   int64_t positions = 0;
-  int64_t inner = 0;  // of the MLP; 0 means 4 * hidden
+  int64_t inner = 0;  // the inner size of the MLP; 0 means 4 * hidden
   bool tied = true;
 };
 
@@ -34,16 +35,16 @@ struct LlamaDims {
   int64_t heads = 0;
   int64_t kv_heads = 0;  // divides heads
   int64_t head = 0;      // size of a head; 0 means hidden / heads
-  int64_t inner = 0;     // of the MLP, or of one expert
+  int64_t inner = 0;     // the inner size of the MLP, or of one expert
   int64_t vocabulary = 0;
-  int64_t experts = 0;  // a layer; 0 for a dense MLP
+  int64_t experts = 0;  // in each layer; 0 for a dense MLP
   bool tied = false;
   bool attention_bias = false;
-  bool mlp_bias = false;  // of a dense MLP
+  bool mlp_bias = false;  // a dense MLP has biases
 };
 
-// Both abort on sizes that are not positive or do not divide: validate what comes from
-// outside first (hf_config.h does).
+// Both abort on sizes that are not positive or do not divide. Sizes from outside must
+// be checked first, as hf_config.h does.
 Model make_gpt(const GptDims& dims);
 Model make_llama(const LlamaDims& dims);
 

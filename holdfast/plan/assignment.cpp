@@ -7,9 +7,10 @@ namespace {
 
 constexpr Int128 kInfinity = Int128{1} << 126;
 
-// Rows are added one by one; each grows an alternating tree of tight edges until it meets
-// a free column. Prices keep weight[r][c] <= row_price[r] + column_price[c], with
-// equality on the matching. Row and column 0 are sentinels.
+// Adds rows one by one. Each row grows an alternating tree of edges without slack until
+// the tree reaches a free column. For all rows and columns the prices keep weight[r][c]
+// <= row_price[r] + column_price[c], with equality for the assigned pairs. Row and
+// column 0 are sentinels.
 class Hungarian {
  public:
   explicit Hungarian(const std::vector<std::vector<Int128>>& weight)
@@ -64,7 +65,7 @@ class Hungarian {
   const std::vector<std::vector<Int128>>& weight_;
   size_t columns_;
   std::vector<Int128> row_price_, column_price_;
-  std::vector<size_t> row_of_;  // 0: free
+  std::vector<size_t> row_of_;  // by column; 0 if the column is free
 };
 
 }  // namespace

@@ -13,8 +13,8 @@ struct Assignment {
   Int128 weight = 0;
 };
 
-// Gives each row a column of its own so that the sum of weights is greatest. At least as
-// many columns as rows. O(rows^2 * columns). Deterministic.
+// Gives each row a column of its own so that the sum of weights is greatest. There must
+// be at least as many columns as rows. Takes O(rows^2 * columns) time. Deterministic.
 Assignment assign(const std::vector<std::vector<Int128>>& weight);
 
 }  // namespace holdfast

@@ -1,9 +1,9 @@
-// Test only: exact maximum-weight assignment of positions to devices, three ways.
+// For tests: exact maximum-weight assignment of positions to devices, in three ways.
 //
-// A reference to hold placement against, so it shares nothing with it. Weights are
-// weight[position][device] >= 0; there are at least as many devices as positions, every
-// position takes one device, no device takes two. Each function returns the greatest
-// sum.
+// Tests compare placement with it, so it shares no code with placement. Weights are
+// weight[position][device] >= 0. There are at least as many devices as positions; every
+// position takes one device, and no device takes two positions. Each function returns
+// the greatest sum.
 #pragma once
 
 #include <algorithm>
@@ -21,8 +21,9 @@ using Weights = std::vector<std::vector<int64_t>>;
 inline constexpr size_t kDevicesPerHost = 4;
 inline constexpr int64_t kForbidden = -(int64_t{1} << 52);
 
-// Shortest augmenting paths with potentials, O(positions^2 * devices). Row and column 0
-// are sentinels: taker[0] is the position that is looking for a device.
+// Finds shortest augmenting paths with potentials, in O(positions^2 * devices) time.
+// Row and column 0 are sentinels: taker[0] is the position that still looks for a
+// device.
 class Assignment {
  public:
   explicit Assignment(const Weights& weight)
@@ -87,15 +88,15 @@ class Assignment {
   size_t devices_;
   std::vector<int64_t> row_price_;
   std::vector<int64_t> column_price_;
-  std::vector<size_t> taker_;     // of each device: 1 + position, 0 for none
-  std::vector<size_t> previous_;  // the device before it on the augmenting path
+  std::vector<size_t> taker_;     // by device: 1 + its position, 0 for none
+  std::vector<size_t> previous_;  // by device: the one before it on the augmenting path
 };
 
 inline int64_t best_assignment(const Weights& weight) {
   return Assignment(weight).total();
 }
 
-// Every injection in turn: for at most 8 devices.
+// Tries every way to give positions distinct devices. For at most 8 devices.
 inline int64_t best_assignment_by_brute_force(const Weights& weight) {
   const size_t devices = weight.empty() ? 0 : weight[0].size();
   HOLDFAST_CHECK(devices <= 8, "{} devices are too many to try all", devices);
@@ -110,10 +111,10 @@ inline int64_t best_assignment_by_brute_force(const Weights& weight) {
   return best;
 }
 
-// The best when positions [k * size, (k + 1) * size) form a group that must stay on one
-// host, or, when it is larger than a host, on whole hosts of its own. Tries every
-// choice of hosts for the groups. `size` must divide, or be a multiple of,
-// kDevicesPerHost, and all hosts must be full.
+// The best assignment in which groups stay together. Positions [k * size, (k + 1) *
+// size) form a group; it must stay on one host, or on whole hosts of its own if it is
+// larger than a host. Tries every choice of hosts for the groups. `size` must divide
+// kDevicesPerHost or be a multiple of it, and all hosts must be full.
 class GroupedAssignment {
  public:
   GroupedAssignment(const Weights& weight, size_t size)
@@ -128,7 +129,8 @@ class GroupedAssignment {
   int64_t total() const { return best_; }
 
  private:
-  // Gives `group` hosts for its `left` unseated positions, from host `first` on.
+  // Tries all hosts from `first` on for the `left` positions of `group` that have none
+  // yet.
   void choose(size_t group, size_t left, size_t first) {
     if (left == 0) return choose_next(group);
     const size_t share = std::min(left, kDevicesPerHost);

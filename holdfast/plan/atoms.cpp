@@ -8,18 +8,18 @@
 namespace holdfast {
 namespace {
 
-// One tensor of one layout as disjoint cells with their holders.
+// One tensor of one layout, as disjoint cells with their holders.
 struct Cells {
   std::vector<Box> boxes;
-  std::vector<uint32_t> first{0};  // of held, one a cell and the end
-  std::vector<Held> held;
+  std::vector<uint32_t> first{0};  // indices of held: one for each cell, then the end
+  std::vector<HolderPiece> held;
 
-  std::span<const Held> holders(size_t cell) const {
+  std::span<const HolderPiece> holders(size_t cell) const {
     return {held.data() + first[cell], first[cell + 1] - first[cell]};
   }
 };
 
-// `number` turns the layout's holder into the common number.
+// `number` gives the common number of the layout's holder.
 template <typename Number>
 Result<Cells> cells_of(const Layout& layout, TensorId tensor, Number&& number) {
   const auto slices = layout.slices(tensor);
@@ -37,19 +37,19 @@ Result<Cells> cells_of(const Layout& layout, TensorId tensor, Number&& number) {
   return cells;
 }
 
-Result<TensorId> match(const Collection& source, const Tensor& wanted) {
+Result<TensorId> find_in_source(const Collection& source, const Tensor& wanted) {
   const auto id = source.find(wanted.name);
   if (!id) return not_found("{}: the source has no such tensor", wanted.name);
   const Tensor& found = source.tensor(*id);
   if (found.shape != wanted.shape || found.dtype != wanted.dtype) {
-    return invalid("{}: the source has {} {}, want {} {}", wanted.name,
+    return invalid("{}: the source has {} {}; expected {} {}", wanted.name,
                    name_of(found.dtype), to_string(found.shape), name_of(wanted.dtype),
                    to_string(wanted.shape));
   }
   for (const std::string& tie : wanted.ties) {
     const auto tied = source.find(tie);
     if (tied && *tied != *id) {
-      return invalid("{}: tied to {}, which is another tensor in the source",
+      return invalid("{}: has the alias {}, which is another tensor in the source",
                      wanted.name, tie);
     }
   }
@@ -78,8 +78,8 @@ Result<HolderTable> HolderTable::merge(const Layout& source, const Layout& targe
   }
   for (const Holder& holder : table.holders) {
     if (holder.host >= topology.hosts.size()) {
-      return invalid("holder {}: on host {}, want below {}", holder.name, holder.host,
-                     topology.hosts.size());
+      return invalid("holder {}: on host {}; expected a number below {}", holder.name,
+                     holder.host, topology.hosts.size());
     }
   }
   return table;
@@ -90,7 +90,7 @@ Result<void> for_each_atom(const Collection& source, const Collection& target,
                            const std::function<void(const Atom&)>& visit) {
   for (TensorId t = 0; t < target.tensors().size(); ++t) {
     const Tensor& tensor = target.tensor(t);
-    const TensorId s = HOLDFAST_TRY(match(source, tensor));
+    const TensorId s = HOLDFAST_TRY(find_in_source(source, tensor));
     const Cells have = HOLDFAST_TRY(
         cells_of(source.layout(), s, [](HolderId h) { return h; }).within(tensor.name));
     const Cells want = HOLDFAST_TRY(cells_of(target.layout(), t, [&](HolderId h) {

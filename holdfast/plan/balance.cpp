@@ -9,10 +9,10 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kRowLimit = 32 << 10;  // bytes: the grain at which boxes are cut
+constexpr int64_t kRowLimit = 32 << 10;  // bytes; boxes are cut between such rows
 
-// Elements of the largest whole row of `box`, over any number of inner dimensions, that
-// is at most kRowLimit bytes.
+// How many elements the largest whole row of `box` has that is at most kRowLimit bytes.
+// A row may extend over several inner dimensions.
 int64_t grain_of(const Box& box, int64_t element_bytes) {
   int64_t row = 1;
   for (int k = box.rank() - 1; k >= 0; --k) {
@@ -54,7 +54,8 @@ void Balancer::solve() {
   for (const auto& [root, group] : groups) solve_group(group);
 }
 
-// The classes with their senders renumbered, bandwidths in units of their common divisor.
+// The group of these classes. Senders are renumbered, and bandwidths are divided by
+// their greatest common divisor.
 Balancer::Group Balancer::group_of(std::span<const ClassId> ids) const {
   Group group{.ids = ids};
   std::vector<uint32_t> senders;
@@ -77,7 +78,7 @@ Balancer::Group Balancer::group_of(std::span<const ClassId> ids) const {
   return group;
 }
 
-// The time of the marked classes if only their own senders serve them.
+// The time that the senders of the marked classes need for these classes alone.
 Balancer::Ratio Balancer::time_of(const Group& group,
                                   const std::vector<bool>& tight) const {
   Ratio time{0, 0};
@@ -123,13 +124,14 @@ void Balancer::share_out(const Group& group, const BipartiteFlow& flow,
       one.share.push_back(static_cast<int64_t>(flow.flow(c, k) / time.bandwidth));
       left -= one.share.back();
     }
-    // Less than a byte a sender was rounded away.
+    // Rounding lost less than a byte for each sender.
     for (size_t k = 0; left > 0; ++k, --left) ++one.share[k];
   }
 }
 
-// Sets where each sender's stretch of the class ends. What rounding left the senders owed
-// in other classes is made good here, less its mean, so that the class's total stays.
+// Sets where each sender's stretch of the class ends. It corrects what rounding in
+// other classes has left owed to the senders, minus the mean of it, so that the total
+// of this class stays the same.
 void Balancer::open(Class& from) {
   int64_t mean = 0;
   for (const uint32_t s : from.senders) mean += owed_[s];
@@ -144,16 +146,18 @@ void Balancer::open(Class& from) {
   }
 }
 
-// The sender being filled is done; what it got beside its share is noted.
+// Goes on to the next sender. Notes how much the current sender got more or less than
+// its share.
 void Balancer::finish(Class& from) {
   owed_[from.senders[from.next]] += from.share[from.next] - (from.drawn - from.start);
   from.start = from.drawn;
   ++from.next;
 }
 
-// The boxes of a class lie behind each other on one line; each sender takes the stretch up
-// to its end, rounded to a row of the box in which that falls. Rounding the ends, and not
-// the stretches, keeps every sender within a row of its share.
+// The boxes of a class stand one after the other on one line. Each sender sends the
+// stretch up to its end, which is rounded to a row of the box that it falls into.
+// Rounding the ends, and not the lengths, keeps every sender within one row of its
+// share.
 void Balancer::draw(ClassId id, const Box& box, int64_t element_bytes,
                     std::vector<Part>& out) {
   Class& from = classes_[id];
@@ -166,13 +170,13 @@ void Balancer::draw(ClassId id, const Box& box, int64_t element_bytes,
     const int64_t room = (from.end[from.next] - from.drawn) / element_bytes;
     const bool last = from.next + 1 == from.senders.size();
     const bool ends = !last && room < left;
-    const int64_t take =
+    const int64_t count =
         ends ? std::clamp<int64_t>((room + grain / 2) / grain * grain, 0, left) : left;
-    for (const Box& part : flat_range(box, done, done + take)) {
+    for (const Box& part : flat_range(box, done, done + count)) {
       out.push_back({from.senders[from.next], part});
     }
-    done += take;
-    from.drawn += take * element_bytes;
+    done += count;
+    from.drawn += count * element_bytes;
     if (ends) finish(from);
   }
   while (elements > 0 && from.drawn == from.bytes && from.next < from.senders.size()) {

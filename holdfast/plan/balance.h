@@ -1,13 +1,16 @@
-// Shares work over candidates so that the busiest of them, measured against its
-// bandwidth, is as little busy as possible. Exact, and in integers only.
+// Shares out bytes over senders so that the sender that needs longest, by its
+// bandwidth, is done as early as possible. The result is exact; all arithmetic is in
+// integers.
 //
-// Demands are grouped in classes by their set of possible senders: parallel layouts
-// repeat, so thousands of tensors make few classes. The least time T is the largest
-// bytes(classes inside X) / bandwidth(X) over sets X of senders; solve() finds it by
-// maximum flow, raising T to the ratio of the cut that blocks it until none does
-// (Dinkelbach's method), independently in each connected group of senders.
+// Demands with the same set of possible senders form a class. Parallel layouts repeat,
+// so thousands of tensors make few classes. The least time T is the maximum, over all
+// sets X of senders, of bytes(classes that only X can serve) / bandwidth(X). solve()
+// finds T by maximum flow: it raises T to the ratio of the cut that blocks the flow,
+// until no cut does (Dinkelbach's method). Each connected group of senders is solved on
+// its own.
 //
-// Use: class_of and demand for all, then solve, then draw in the same order each time.
+// How to use it: call class_of() and demand() for all demands, then solve(), then
+// draw() for all demands. The result depends on the order of the draws.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +27,7 @@ class BipartiteFlow;
 class Balancer {
  public:
   using ClassId = uint32_t;
-  // A time: bytes over bytes a second.
+  // A time: bytes divided by bytes a second.
   struct Ratio {
     int64_t bytes = 0;
     int64_t bandwidth = 1;
@@ -35,39 +38,45 @@ class Balancer {
     Box box;
   };
 
-  // Bandwidth of each sender, all positive.
+  // The bandwidth of each sender. All must be positive.
   explicit Balancer(std::vector<int64_t> bandwidth);
 
-  // `senders` ascending and not empty.
+  // The class of demands that these senders can serve. `senders` must be ascending and
+  // not empty.
   ClassId class_of(std::span<const uint32_t> senders);
   void demand(ClassId id, int64_t bytes) { classes_[id].bytes += bytes; }
 
   void solve();
-  // The least possible busiest time of the demands. After solve().
+  // The time that the busiest sender needs, which no other sharing makes shorter. Valid
+  // after solve().
   Ratio optimum() const { return optimum_; }
 
-  // Appends who sends which part of `box`. Together the draws of a class use up what was
-  // demanded; a box is cut only where one sender's share ends, at a row that is at most
-  // 32 KiB (or inside a wider row), so each sender is within such a row of its share.
+  // Appends which sender sends which part of `box`. All draws of a class together use
+  // up what was demanded of it. A box is cut only where one sender's share ends, and
+  // there between rows of at most 32 KiB (or inside a longer row). So each sender gets
+  // its share up to one such row.
   void draw(ClassId id, const Box& box, int64_t element_bytes, std::vector<Part>& out);
 
  private:
   struct Class {
     std::vector<uint32_t> senders;
-    std::vector<int64_t> share{};  // bytes, one a sender
+    std::vector<int64_t> share{};  // bytes, by sender
     int64_t bytes = 0;
-    std::vector<int64_t> end{};  // where each sender's stretch ends; made at first draw
-    int64_t start = 0;           // of the stretch being filled
-    int64_t drawn = 0;           // all stretches so far
-    size_t next = 0;             // the sender being filled
+    // All bytes of the class stand on one line, and each sender sends a stretch of it.
+    std::vector<int64_t>
+        end{};          // the end of each sender's stretch, from the first draw
+    int64_t start = 0;  // where the stretch of the current sender starts
+    int64_t drawn = 0;  // bytes that were drawn so far
+    size_t next = 0;    // the current sender
   };
 
-  // Classes that share senders, and nobody else's.
+  // Classes that are connected by common senders. No other class has any of these
+  // senders.
   struct Group {
     std::span<const ClassId> ids;
-    std::vector<std::vector<uint32_t>> edges{};  // senders of each class, from 0
-    std::vector<int64_t> bandwidth{};            // of each sender, in units
-    int64_t unit = 0;
+    std::vector<std::vector<uint32_t>> edges{};  // by class: its senders, renumbered
+    std::vector<int64_t> bandwidth{};            // by sender, in multiples of `unit`
+    int64_t unit = 0;                            // the greatest common divisor
   };
 
   Group group_of(std::span<const ClassId> ids) const;
@@ -80,8 +89,8 @@ class Balancer {
   std::vector<int64_t> bandwidth_;
   std::vector<Class> classes_;
   std::map<std::vector<uint32_t>, ClassId> ids_;
-  // What rounding has left each sender short of (or over, if negative) in finished
-  // classes; made good in the next class that it is in.
+  // How many bytes too few each sender has got by rounding in finished classes (too
+  // many, if negative). The next class that has the sender corrects it.
   std::vector<int64_t> owed_;
   Ratio optimum_;
 };

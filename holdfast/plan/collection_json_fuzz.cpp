@@ -1,4 +1,5 @@
-// Fuzz entry: any bytes as a collection. Must end in a value or an error.
+// collection_from_json and plan over arbitrary bytes: each must return a value or an
+// error.
 #include <cstddef>
 #include <cstdint>
 

@@ -20,7 +20,7 @@ BipartiteFlow::BipartiteFlow(std::vector<Int128> supply, std::vector<Int128> cap
 
 bool BipartiteFlow::run() {
   constexpr Int128 kAll = Int128{1} << 126;
-  while (level()) {
+  while (compute_levels()) {
     class_next_.assign(edges_.size(), 0);
     sender_next_.assign(capacity_.size(), 0);
     for (uint32_t c = 0; c < edges_.size(); ++c) {
@@ -30,8 +30,9 @@ bool BipartiteFlow::run() {
   return std::ranges::all_of(supply_, [](Int128 left) { return left == 0; });
 }
 
-// Distances from the classes that still have supply; true if a free sender is reached.
-bool BipartiteFlow::level() {
+// Computes the distances from the classes that still have supply. True if a sender is
+// reached that still has capacity.
+bool BipartiteFlow::compute_levels() {
   class_level_.assign(edges_.size(), kFar);
   sender_level_.assign(capacity_.size(), kFar);
   std::deque<uint32_t> queue;  // classes

@@ -12,29 +12,31 @@ namespace holdfast {
 
 class BipartiteFlow {
  public:
-  // supply[c] flows into class c, capacity[s] out of sender s; edges[c] lists senders.
+  // supply[c] flows into class c, and up to capacity[s] flows out of sender s. edges[c]
+  // lists the senders of class c, and must outlive this object.
   BipartiteFlow(std::vector<Int128> supply, std::vector<Int128> capacity,
                 const std::vector<std::vector<uint32_t>>& edges);
 
   // True if all supply arrives.
   bool run();
-  // Flow of class c to its k-th listed sender.
+  // The flow from class c to the k-th sender in its list.
   Int128 flow(size_t c, size_t k) const { return flow_[c][k]; }
-  // After a failed run: the classes that a minimum cut leaves short.
+  // After a run that returned false: the classes on the source side of a minimum cut.
+  // Their senders cannot take all of their supply.
   std::vector<bool> short_classes() const;
 
  private:
   static constexpr int32_t kFar = INT32_MAX;
   struct BackEdge {
     uint32_t from_class;
-    uint32_t slot;  // position in that class's list
+    uint32_t slot;  // the sender's position in that class's list
   };
 
-  bool level();
+  bool compute_levels();
   Int128 push_class(uint32_t c, Int128 limit);
   Int128 push_sender(uint32_t s, Int128 limit);
 
-  std::vector<Int128> supply_, capacity_;  // what is left of each
+  std::vector<Int128> supply_, capacity_;  // what is left of each, while run() works
   const std::vector<std::vector<uint32_t>>& edges_;
   std::vector<std::vector<BackEdge>> back_;
   std::vector<std::vector<Int128>> flow_;

@@ -16,7 +16,7 @@ using Indices = std::vector<uint32_t>;
 
 constexpr uint32_t kMaxPlaced = 1 << 13;
 
-// Bytes of each position that each device holds.
+// How many bytes of each position each device holds.
 Result<std::vector<std::vector<int64_t>>> held_bytes(const Collection& source,
                                                      const Collection& target,
                                                      const Topology& topology,
@@ -36,9 +36,9 @@ Result<std::vector<std::vector<int64_t>>> held_bytes(const Collection& source,
   std::vector<std::vector<int64_t>> held(positions,
                                          std::vector<int64_t>(devices.size()));
   HOLDFAST_TRY(for_each_atom(source, target, table, [&](const Atom& atom) {
-    for (const Held& wanted : atom.targets) {
+    for (const HolderPiece& wanted : atom.targets) {
       std::vector<int64_t>& row = held[target.layout().holder(wanted.piece)];
-      for (const Held& owner : atom.sources) {
+      for (const HolderPiece& owner : atom.sources) {
         if (device_of[owner.holder] != kNone)
           row[device_of[owner.holder]] += atom.bytes;
       }
@@ -47,9 +47,11 @@ Result<std::vector<std::vector<int64_t>>> held_bytes(const Collection& source,
   return held;
 }
 
-// One number that orders placements by: bytes on the device; then (roughly) bytes on its
-// host, a shorter way; then positions that stay on the device of their own number, so that
-// what need not change does not. The fields are wide enough for the sum over kMaxPlaced.
+// One number for each position and device, by which placements are compared. First
+// count the bytes on the device. Then count (roughly) the bytes on the device's host,
+// which have a shorter way. Then count positions that are on the device of their own
+// number, so that nothing changes without need. Each of the three has enough bits for
+// the sum over kMaxPlaced positions.
 Worth worth_of(const std::vector<std::vector<int64_t>>& held,
                const std::vector<Holder>& devices) {
   Worth worth(held.size(), std::vector<Int128>(devices.size()));
@@ -66,8 +68,8 @@ Worth worth_of(const std::vector<std::vector<int64_t>>& held,
   return worth;
 }
 
-// Some groups on some hosts, assigned exactly inside. Either one host with its groups or
-// one group with its hosts.
+// Either one host with its groups, or one group with its hosts. Inside a cluster
+// positions are assigned to devices exactly.
 struct Cluster {
   Indices groups;
   Indices hosts;
@@ -120,7 +122,8 @@ class Placer {
     return devices;
   }
 
-  // Rows are the smaller side: a host can be worth something to a part of a group.
+  // The best assignment inside a cluster. If there are more positions than devices, as
+  // when one host is tried for a part of a group, devices are the rows ("transposed").
   Assignment inner(const Cluster& cluster, bool& transposed) const {
     Indices rows = positions_of(cluster), columns = devices_of(cluster);
     transposed = rows.size() > columns.size();
@@ -140,7 +143,8 @@ class Placer {
     return inner(cluster, transposed).weight;
   }
 
-  // Slots of hosts as columns, groups as rows.
+  // Assigns groups (rows) to slots of hosts (columns). A host has a slot for each group
+  // that fits on it.
   Result<void> groups_to_hosts() {
     Indices slots;
     exact_ = true;
@@ -150,7 +154,7 @@ class Placer {
       slots.insert(slots.end(), room, h);
     }
     if (slots.size() < groups_) {
-      return invalid("place: {} groups of {} positions, the hosts have room for {}",
+      return invalid("place: {} groups of {} positions, but the hosts have room for {}",
                      groups_, group_, slots.size());
     }
     exact_ |= hosts_.size() == 1;
@@ -172,21 +176,21 @@ class Placer {
     return {};
   }
 
-  // Places in groups as rows, hosts as columns.
+  // Assigns hosts (columns) to groups. A group has as many rows as it needs hosts.
   Result<void> hosts_to_groups() {
     const size_t size = hosts_.front().size();
     for (const Indices& host : hosts_) {
       if (host.size() != size) {
         return invalid(
-            "place: hosts of {} and {} devices for groups of {} positions, "
-            "want hosts of one size",
+            "place: hosts of {} and {} devices for groups of {} positions; "
+            "expected hosts of one size",
             size, host.size(), group_);
       }
     }
     const size_t each = (group_ + size - 1) / size;
     if (each * groups_ > hosts_.size()) {
       return invalid(
-          "place: {} groups of {} positions want {} whole hosts, there are {}", groups_,
+          "place: {} groups of {} positions need {} whole hosts, there are {}", groups_,
           group_, each * groups_, hosts_.size());
     }
     Worth worth(groups_ * each, std::vector<Int128>(hosts_.size()));
@@ -197,7 +201,7 @@ class Placer {
       }
     }
     const Assignment chosen = assign(worth);
-    clusters_.resize(groups_ + 1);  // the last: hosts that nobody uses
+    clusters_.resize(groups_ + 1);  // the last one has the hosts that no group uses
     std::vector<bool> used(hosts_.size());
     for (uint32_t g = 0; g < groups_; ++g) {
       clusters_[g].groups = {g};
@@ -214,8 +218,8 @@ class Placer {
     return {};
   }
 
-  // Exchanges members between clusters, or moves one into a free place, while that adds
-  // value. `many` says which side a cluster has several of.
+  // Swaps members of two clusters, or moves one to a cluster with room, while that adds
+  // value. `many` says what is swapped: groups or hosts.
   void improve(Indices Cluster::*many) {
     for (Cluster& cluster : clusters_) cluster.value = value_of(cluster);
     bool better = true;
@@ -274,9 +278,9 @@ class Placer {
   const Worth& worth_;
   uint32_t group_;
   uint32_t groups_ = 0;
-  std::vector<Indices> hosts_;  // devices of each
+  std::vector<Indices> hosts_;  // the devices of each host
   std::vector<Cluster> clusters_;
-  std::vector<size_t> room_;  // members that a cluster can have of its many side
+  std::vector<size_t> room_;  // how many groups (or hosts) each cluster can have
   bool exact_ = false;
 };
 
@@ -293,11 +297,11 @@ Result<Placement> place(const Collection& source, const Collection& target,
                         const Topology& topology, const std::vector<Holder>& devices,
                         const PlaceOptions& options) {
   if (options.positions > devices.size()) {
-    return invalid("place: {} positions for {} devices", options.positions,
+    return invalid("place: {} positions, but only {} devices", options.positions,
                    devices.size());
   }
   if (options.positions > kMaxPlaced) {
-    return unsupported("place: {} positions, want at most {}", options.positions,
+    return unsupported("place: {} positions; expected at most {}", options.positions,
                        kMaxPlaced);
   }
   const std::vector<int64_t> wanted = target.bytes_held();
@@ -308,8 +312,8 @@ Result<Placement> place(const Collection& source, const Collection& target,
     }
   }
   if (options.group == 0 || options.positions % options.group != 0) {
-    return invalid("place: {} positions in groups of {}", options.positions,
-                   options.group);
+    return invalid("place: {} positions do not divide into groups of {}",
+                   options.positions, options.group);
   }
   const auto held =
       HOLDFAST_TRY(held_bytes(source, target, topology, devices, options.positions));

@@ -14,7 +14,7 @@ namespace {
 
 using namespace tests;
 
-// Rows of one tensor: device d holds the rows in `held[d]`, position p wants `wanted[p]`.
+// Rows of one tensor: device d holds the rows `held[d]`, position p needs `wanted[p]`.
 struct Rows {
   std::vector<std::vector<Extent>> held, wanted;
 };
@@ -57,7 +57,8 @@ Placement place(const Setting& s) {
   return place(s.source, s.target, s.topology, s.devices, s.options).value();
 }
 
-// Every device holds one random range and device 0 all of it; positions want ranges.
+// Every device holds one random range of rows, and device 0 holds all. Positions need
+// random ranges.
 Setting random_setting(uint64_t seed, uint32_t hosts, uint32_t per_host, uint32_t group,
                        uint32_t groups) {
   Dice dice(seed);
@@ -76,8 +77,8 @@ int64_t meet(const Extent& a, const Extent& b) {
   return std::max<int64_t>(0, std::min(a.hi, b.hi) - std::max(a.lo, b.lo));
 }
 
-// The best of all placements that keep each group inside as few hosts as it needs, found
-// by trying every device for every position.
+// The best of all placements that keep each group inside as few hosts as it needs,
+// found by trying every device for every position.
 class Search {
  public:
   Search(const Setting& s, bool grouped) : s_(s) {
@@ -177,7 +178,8 @@ RC_GTEST_PROP(PlaceTest, AGroupLargerThanAHostFillsWholeHosts, (uint64_t seed)) 
   RC_ASSERT(placement.kept <= best_by_trying_all(s, true));
 }
 
-// Where the result may miss the best, it does not by much: over fixed cases, all told.
+// Where the result may be worse than the best, it must not be much worse: this compares
+// the sums over fixed cases.
 TEST(PlaceTest, SwapsComeWithinTwoPercentOfTheBestOnAverage) {
   int64_t kept = 0, best = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {
@@ -206,11 +208,11 @@ TEST(PlaceTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
   s.options.positions = 5;
   EXPECT_EQ(
       place(s.source, s.target, s.topology, s.devices, s.options).error().message(),
-      "place: 5 positions for 4 devices");
+      "place: 5 positions, but only 4 devices");
   s = random_setting(1, 2, 3, 2, 3);
   EXPECT_EQ(
       place(s.source, s.target, s.topology, s.devices, s.options).error().message(),
-      "place: 3 groups of 2 positions, the hosts have room for 2");
+      "place: 3 groups of 2 positions, but the hosts have room for 2");
 }
 
 }  // namespace

@@ -12,15 +12,15 @@
 namespace holdfast {
 namespace {
 
-// An atom that somebody has to get, kept until the balance is known.
+// An atom that some holders have to receive. It is kept until the balance is solved.
 struct Job {
   TensorId tensor;
   uint32_t box;        // index into Plan::boxes
-  uint32_t sources;    // first in Planner::sources_; up to the next job's
-  uint32_t receivers;  // first in Planner::receivers_; likewise
+  uint32_t sources;    // its first one in Planner::sources_; they end at the next job's
+  uint32_t receivers;  // its first one in Planner::receivers_, in the same way
 };
 
-// What a holder has already, one tensor at a time: for the memory figures.
+// Bytes of a tensor that a holder already has in place. Used for the memory figures.
 struct Kept {
   TensorId tensor;
   HolderId holder;
@@ -48,8 +48,9 @@ std::vector<int64_t> bandwidths(const HolderTable& table, const Topology& topolo
   return result;
 }
 
-// Two passes over the atoms: first who receives what from which candidates, so that the
-// balance can be solved for all together; then the moves.
+// Makes a plan in two passes over the atoms. The first pass finds who receives what and
+// from which possible senders, so that the balance can be solved for all together. The
+// second pass makes the moves.
 class Planner {
  public:
   Planner(const Collection& source, const Collection& target, const Topology& topology,
@@ -86,10 +87,10 @@ class Planner {
   void collect(const Atom& atom) {
     plan_.figures.needed += atom.bytes * static_cast<int64_t>(atom.targets.size());
     needs_.clear();
-    uint32_t box = kNoMove;  // made when first wanted
-    const Held* source = atom.sources.data();
-    const Held* end = source + atom.sources.size();
-    for (const Held& target : atom.targets) {
+    uint32_t box = kNoMove;  // added to the plan when it is first needed
+    const HolderPiece* source = atom.sources.data();
+    const HolderPiece* end = source + atom.sources.size();
+    for (const HolderPiece& target : atom.targets) {
       while (source != end && source->holder < target.holder) ++source;
       if (source != end && source->holder == target.holder) {
         keep(atom, *source, target, box);
@@ -107,8 +108,9 @@ class Planner {
     plan_.figures.crossing_bound += atom.bytes * imports;
   }
 
-  // The holder has it: nothing to do, or a copy inside its memory.
-  void keep(const Atom& atom, const Held& from, const Held& to, uint32_t& box) {
+  // The holder already has the atom: it stays in place, or is copied inside the memory.
+  void keep(const Atom& atom, const HolderPiece& from, const HolderPiece& to,
+            uint32_t& box) {
     const int64_t element = bytes_of(target_.tensor(atom.tensor).dtype);
     const Layout &old = source_.layout(), &fresh = target_.layout();
     const Map a = old.map(from.piece, element).narrowed(old.box(from.piece), atom.box);
@@ -131,31 +133,31 @@ class Planner {
       const Receiver& receiver = receivers_[r];
       const auto first = static_cast<uint32_t>(plan_.moves.size());
       if (receiver.parent == kFromSource) {
-        take_from_sources(job, sources, receiver);
+        fill_from_sources(job, sources, receiver);
       } else {
-        take_from_parent(job, receiver, receivers_[job.receivers + receiver.parent]);
+        fill_from_parent(job, receiver, receivers_[job.receivers + receiver.parent]);
       }
       filled_.push_back({first, static_cast<uint32_t>(plan_.moves.size())});
     }
   }
 
-  void take_from_sources(const Job& job, std::span<const Held> sources,
+  void fill_from_sources(const Job& job, std::span<const HolderPiece> sources,
                          const Receiver& receiver) {
     const int64_t element = bytes_of(target_.tensor(job.tensor).dtype);
     const Box whole = plan_.boxes[job.box];
     parts_.clear();
     balancer_.draw(receiver.candidates, whole, element, parts_);
     for (const Balancer::Part& part : parts_) {
-      const Held from =
-          *std::ranges::lower_bound(sources, part.sender, {}, &Held::holder);
+      const HolderPiece from =
+          *std::ranges::lower_bound(sources, part.sender, {}, &HolderPiece::holder);
       const uint32_t box = part.box == whole ? job.box : add_box(part.box);
       add_move({job.tensor, box, from.piece, receiver.to.piece, from.holder,
                 receiver.to.holder, kNoMove});
     }
   }
 
-  // The same parts, each as soon as the parent has it.
-  void take_from_parent(const Job& job, const Receiver& receiver,
+  // Passes on the parts that the parent receives, each after the move that brings it.
+  void fill_from_parent(const Job& job, const Receiver& receiver,
                         const Receiver& parent) {
     const auto [first, last] = filled_[receiver.parent];
     for (uint32_t m = first; m < last; ++m) {
@@ -210,10 +212,11 @@ class Planner {
     }
   }
 
-  // Each holder's most bytes if a tensor's new pieces are made before its old ones go.
+  // The most bytes that each holder has at any time, if a tensor's new pieces are
+  // created before its old ones are freed.
   std::vector<int64_t> peak_by_tensor(std::vector<int64_t> resident) const {
     std::vector<int64_t> peak = resident;
-    // A source tensor goes with the last target tensor that is made of it.
+    // A source tensor is freed after the last target tensor that is made of it.
     std::vector<TensorId> last_user(source_.tensors().size());
     for (TensorId t = 0; t < target_.tensors().size(); ++t) {
       last_user[*source_.find(target_.tensor(t).name)] = t;
@@ -221,8 +224,9 @@ class Planner {
     auto kept = kept_.begin();
     for (TensorId t = 0; t < target_.tensors().size(); ++t) {
       const TensorId s = *source_.find(target_.tensor(t).name);
+      // Bytes in place are resident already, and add_pieces() counts them again.
       for (; kept != kept_.end() && kept->tensor == t; ++kept) {
-        resident[kept->holder] -= kept->bytes;  // counted below, but there already
+        resident[kept->holder] -= kept->bytes;
       }
       add_pieces(target_, t, table_.of_target, +1, resident);
       for (size_t h = 0; h < peak.size(); ++h) peak[h] = std::max(peak[h], resident[h]);
@@ -263,14 +267,15 @@ class Planner {
   Plan plan_;
 
   std::vector<Job> jobs_;
-  std::vector<Held> sources_;
+  std::vector<HolderPiece> sources_;
   std::vector<Receiver> receivers_;
   std::vector<Kept> kept_;
   std::map<std::pair<HostId, HostId>, int64_t> links_;
 
-  std::vector<Held> needs_;                            // scratch of collect
-  std::vector<Balancer::Part> parts_;                  // scratch of emit
-  std::vector<std::pair<uint32_t, uint32_t>> filled_;  // the moves that fill a receiver
+  std::vector<HolderPiece> needs_;     // scratch memory of collect()
+  std::vector<Balancer::Part> parts_;  // scratch memory of emit()
+  // The range of moves that fill each receiver of the current job.
+  std::vector<std::pair<uint32_t, uint32_t>> filled_;
 };
 
 }  // namespace

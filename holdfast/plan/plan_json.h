@@ -1,4 +1,5 @@
-// A plan's figures as JSON: the same names in C++, Python and on the command line.
+// The figures of a plan as JSON. The names are the same in C++, Python and on the
+// command line.
 #pragma once
 
 #include "holdfast/base/json_value.h"
@@ -9,8 +10,8 @@ namespace holdfast {
 
 OrderedJson to_json(const Figures& figures);
 
-// {"figures": {...}, "moves": count, "links": [...], "holders": [...]}: everything but
-// the moves themselves, which an executor takes from the plan.
+// {"figures": {...}, "moves": count, "links": [...], "holders": [...]}: everything
+// except the moves themselves, which only the plan has.
 OrderedJson to_json(const Plan& plan, const Topology& topology);
 
 // {"device_of_position": [...], "released": [names], "kept": ..., ...}

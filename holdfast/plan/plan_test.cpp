@@ -36,7 +36,7 @@ Case random_case(uint64_t seed) {
   return {dice, topology, tensors, std::move(source), std::move(target)};
 }
 
-// Who holds each element, by name, found element by element.
+// The names of the holders of each element, found element by element.
 using Owners = std::vector<std::map<int64_t, std::set<std::string>>>;
 
 Owners owners_of(const Collection& collection) {
@@ -88,7 +88,8 @@ RC_GTEST_PROP(PlanTest, CarriedOutOnRealBytesGivesExactlyTheTarget, (uint64_t se
   RC_ASSERT(holds(c.target, fresh, values));
 }
 
-// The seal of a tensor as its holders have it: each element once, from any who has it.
+// The seal of a tensor, computed from its holders' bytes: each element once, from any
+// of its holders.
 Seal seal_of(const Collection& collection, const Memories& memories, TensorId t) {
   const Layout& layout = collection.layout();
   const Tensor& tensor = collection.tensor(t);
@@ -165,7 +166,8 @@ RC_GTEST_PROP(PlanTest, EveryMoveComesAfterTheMoveThatFillsItsSource, (uint64_t 
   }
 }
 
-// Of all that had it at first; who passes it on is no farther.
+// No source of a byte is nearer than the holder that it comes from. A holder that
+// passes a byte on is no farther than the nearest source either.
 RC_GTEST_PROP(PlanTest, BytesComeFromTheNearestTierThatHasThem, (uint64_t seed)) {
   const Case c = random_case(seed);
   const Owners have = owners_of(c.source);
@@ -176,19 +178,20 @@ RC_GTEST_PROP(PlanTest, BytesComeFromTheNearestTierThatHasThem, (uint64_t seed))
     for (const Holder& holder : made.holders) by_name[holder.name] = &holder;
     for (const Move& move : made.moves) {
       const Holder& to = made.holders[move.to_holder];
-      const Tier used = tier_between(c.topology, made.holders[move.from_holder], to);
+      const Distance used =
+          distance_between(c.topology, made.holders[move.from_holder], to);
       const Box& box = made.boxes[move.box];
       for_each_element(
           c.tensors[move.tensor], box, Map{}, [&](int64_t element, int64_t) {
             for (const std::string& name : have[move.tensor].at(element)) {
-              RC_ASSERT(used <= tier_between(c.topology, *by_name[name], to));
+              RC_ASSERT(used <= distance_between(c.topology, *by_name[name], to));
             }
           });
     }
   }
 }
 
-// Where relays are possible at all: no memory that has something sends it twice.
+// Where memories can pass bytes on, no memory sends the same byte twice.
 RC_GTEST_PROP(PlanTest, NoMemorySendsMoreThanItHoldsToOtherMemories, (uint64_t seed)) {
   Dice dice(seed);
   Topology topology = Topology::uniform(static_cast<uint32_t>(2 + dice.below(8)));
@@ -234,7 +237,8 @@ TEST(PlanTest, ALostBoxIsAnErrorThatNamesTensorAndBox) {
             "layers.3.weight: box [1:4, 2:6] has no holder left");
 }
 
-// Memories before and after, and what exchanging needs on top of the larger of the two.
+// The extra memory is what an exchange needs beyond the larger of the old and new
+// state.
 TEST(PlanTest, ExtraMemoryIsWhatOldAndNewNeedTogether) {
   const std::vector<Tensor> tensors{{.name = "a", .dtype = Dtype::kU8, .shape = {100}},
                                     {.name = "b", .dtype = Dtype::kU8, .shape = {100}}};
@@ -251,7 +255,8 @@ TEST(PlanTest, ExtraMemoryIsWhatOldAndNewNeedTogether) {
   };
   const Collection low = make({0, 50}, {0, 50}, 0, 50);
   EXPECT_EQ(figures(low, low).extra_memory, 0);  // all in place
-  // Device 0 has 100 bytes and gets 100 others: both, or one tensor's 50 at a time.
+  // Device 0 has 100 bytes and gets 100 others. It needs room for all of them at once,
+  // or for one tensor's 50 at a time.
   const Collection high = make({50, 100}, {50, 100}, 200, 250);
   EXPECT_EQ(figures(low, high).extra_memory, 100);
   EXPECT_EQ(figures(low, high).extra_memory_by_tensor, 50);
@@ -271,7 +276,7 @@ TEST(PlanTest, ATieToAnotherTensorOfTheSourceIsRefused) {
            Topology::uniform(1));
   ASSERT_FALSE(made.ok());
   EXPECT_EQ(made.error().message(),
-            "a: tied to b, which is another tensor in the source");
+            "a: has the alias b, which is another tensor in the source");
 }
 
 TEST(PlanTest, AnotherShapeOrDtypeIsRefusedWithBoth) {
@@ -284,17 +289,17 @@ TEST(PlanTest, AnotherShapeOrDtypeIsRefusedWithBoth) {
                          Collection::create(b, std::move(y).build().value()).value(),
                          Topology::uniform(1));
   ASSERT_FALSE(made.ok());
-  EXPECT_EQ(made.error().message(), "w: the source has F32 [4], want F32 [5]");
+  EXPECT_EQ(made.error().message(), "w: the source has F32 [4]; expected F32 [5]");
 }
 
-// Whole tensors, each on a random set of devices; some devices want everything. No bytes
-// are made, so the tensors can be as large as real ones.
+// Whole tensors, each on a random set of devices; some devices need all of them. There
+// are no real bytes, so the tensors can be as large as real ones.
 struct Replicated {
   std::vector<Tensor> tensors;
   std::vector<std::set<HolderId>> holders_of;
   Topology topology;
   Collection source, target;
-  HolderId newcomers;  // how many devices want everything; they come last
+  HolderId newcomers;  // how many devices need everything; they come last
 };
 
 Replicated random_replicas(uint64_t seed, uint32_t hosts, HolderId newcomers) {
@@ -333,8 +338,8 @@ Replicated random_replicas(uint64_t seed, uint32_t hosts, HolderId newcomers) {
           std::move(source), std::move(target), newcomers};
 }
 
-// The least busiest time by trying every set of senders: max of bytes that only the set
-// can serve over the set's bandwidth, in seconds.
+// The least possible time of the busiest sender in seconds, found by trying every set
+// of senders: the bytes that only the set can send, divided by the set's bandwidth.
 double least_time(const Replicated& r, const std::vector<Holder>& holders,
                   int64_t copies) {
   double worst = 0;
@@ -368,7 +373,7 @@ RC_GTEST_PROP(PlanTest, EgressIsWithinTwoPercentOfTheBestOfAllSenderSets,
       RC_ASSERT(static_cast<double>(made.loads[h].sent) <=
                 1.02 * best * bandwidth + 65536);
     }
-    // The figures tell the same.
+    // The plan's figures say the same.
     if (!forwarding) {
       RC_ASSERT(std::abs(static_cast<double>(made.figures.egress_bound_ns) -
                          best * 1e9) <= 2.0);
@@ -377,8 +382,8 @@ RC_GTEST_PROP(PlanTest, EgressIsWithinTwoPercentOfTheBestOfAllSenderSets,
   }
 }
 
-// One model replica grows to many, on hosts of four: no source may send more than 1.1x of
-// what it holds, and each host imports the state once.
+// One replica of a model becomes many, on hosts of four devices: no source may send
+// more than 1.1 times the bytes that it holds, and each host imports the state once.
 TEST(PlanTest, GrowingFromOneReplicaToEightRelaysInsteadOfSendingEightTimes) {
   std::vector<Tensor> tensors;
   for (int t = 0; t < 5; ++t) {

@@ -6,8 +6,9 @@
 
 namespace holdfast::tests {
 
-// Carries the plan out. A holder of both layouts keeps its bytes, as a process does, so
-// that what is planned to be in place must really be there.
+// Carries the plan out, and returns the memories of the target's holders. A holder of
+// both layouts keeps its bytes, as a process does, so bytes that the plan calls in
+// place must really be there.
 inline Memories carry_out(const Plan& plan, const Collection& source,
                           const Collection& target, const Memories& old) {
   Memories fresh = empty_memories(target);

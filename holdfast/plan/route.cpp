@@ -12,7 +12,7 @@ bool share_any(std::span<const uint32_t> a, std::span<const uint32_t> b) {
 
 }  // namespace
 
-uint32_t Router::route(const Atom& atom, std::span<const Held> needs,
+uint32_t Router::route(const Atom& atom, std::span<const HolderPiece> needs,
                        std::vector<Receiver>& out) {
   bytes_ = atom.bytes;
   base_ = out.size();
@@ -28,31 +28,33 @@ uint32_t Router::route(const Atom& atom, std::span<const Held> needs,
   for (const HostNeeds& host : hosts_) {
     if (host.local) route_local(host, out);
   }
-  // Those with near sources first: the chains that they start can then serve the others,
-  // while a chain of the others would be a detour for them.
+  // Hosts with near sources come first. The chains that they start can then serve the
+  // hosts that are farther away, while a chain of a far host would be a detour for a
+  // near one.
   std::vector<const HostNeeds*> importers;
   for (const HostNeeds& host : hosts_) {
     if (!host.local) importers.push_back(&host);
   }
   std::ranges::stable_sort(importers, {},
-                           [](const HostNeeds* host) { return host->tier; });
+                           [](const HostNeeds* host) { return host->distance; });
   for (const HostNeeds* host : importers) route_import(*host, out);
   return importing;
 }
 
-void Router::group_by_host(const Atom& atom, std::span<const Held> needs) {
+void Router::group_by_host(const Atom& atom, std::span<const HolderPiece> needs) {
   needs_.assign(needs.begin(), needs.end());
-  std::stable_sort(needs_.begin(), needs_.end(), [&](const Held& a, const Held& b) {
-    // Memories before files: they are the better ones to pass things on.
-    const Holder &x = holders_[a.holder], &y = holders_[b.holder];
-    return std::pair(x.host, x.kind) < std::pair(y.host, y.kind);
-  });
+  std::stable_sort(needs_.begin(), needs_.end(),
+                   [&](const HolderPiece& a, const HolderPiece& b) {
+                     // Memories come first: they pass bytes on faster than files.
+                     const Holder &x = holders_[a.holder], &y = holders_[b.holder];
+                     return std::pair(x.host, x.kind) < std::pair(y.host, y.kind);
+                   });
   hosts_.clear();
   for (uint32_t i = 0; i < needs_.size(); ++i) {
     const HostId host = holders_[needs_[i].holder].host;
     if (hosts_.empty() || hosts_.back().host != host) {
-      hosts_.push_back({host, i, i, {}, Tier::kSame, false});
-      hosts_.back().tier =
+      hosts_.push_back({host, i, i, {}, Distance::kSame, false});
+      hosts_.back().distance =
           nearest_sources(atom, holders_[needs_[i].holder], hosts_.back().senders);
       hosts_.back().local = holders_[hosts_.back().senders.front()].host == host;
     }
@@ -60,13 +62,13 @@ void Router::group_by_host(const Atom& atom, std::span<const Held> needs) {
   }
 }
 
-Tier Router::nearest_sources(const Atom& atom, const Holder& to,
-                             std::vector<uint32_t>& senders) const {
-  Tier nearest = Tier::kFarFile;
-  for (const Held& source : atom.sources) {
-    const Tier tier = tier_between(topology_, holders_[source.holder], to);
-    if (tier < nearest) nearest = tier, senders.clear();
-    if (tier == nearest) senders.push_back(source.holder);
+Distance Router::nearest_sources(const Atom& atom, const Holder& to,
+                                 std::vector<uint32_t>& senders) const {
+  Distance nearest = Distance::kFarFile;
+  for (const HolderPiece& source : atom.sources) {
+    const Distance distance = distance_between(topology_, holders_[source.holder], to);
+    if (distance < nearest) nearest = distance, senders.clear();
+    if (distance == nearest) senders.push_back(source.holder);
   }
   return nearest;
 }
@@ -81,8 +83,8 @@ void Router::route_directly(const Atom& atom, std::vector<Receiver>& out) {
   }
 }
 
-// As many chains as there are sources on the host; files that no memory can serve take it
-// from the sources, which are nearer than another file.
+// Starts as many chains as the host has sources. A file that no memory of its chain can
+// serve receives the atom from the sources, because they are nearer than another file.
 void Router::route_local(const HostNeeds& host, std::vector<Receiver>& out) {
   const auto count =
       std::min(static_cast<uint32_t>(host.senders.size()), host.last - host.first);
@@ -97,8 +99,9 @@ void Router::route_local(const HostNeeds& host, std::vector<Receiver>& out) {
   }
 }
 
-// From a source while that would not make it send the atom twice, else from the end of a
-// chain that hangs on one of them. One device of the host imports, the others follow.
+// Imports the atom to a host. It comes from a source if no source has to send it twice
+// for that, else from the end of a chain that started at one of these sources. One
+// device of the host imports, and the others get the atom from it in a chain.
 void Router::route_import(const HostNeeds& host, std::vector<Receiver>& out) {
   size_t hanging = 0;
   Chain* free = nullptr;
@@ -127,10 +130,12 @@ void Router::route_import(const HostNeeds& host, std::vector<Receiver>& out) {
   }
 }
 
-// Adds a receiver and returns who passes the atom on next on its host. That is a memory if
-// there is one, and never a file between hosts: it would have to be read back.
-uint32_t Router::receive(const Held& to, uint32_t parent, Balancer::ClassId candidates,
-                         Chain& chain, std::vector<Receiver>& out) {
+// Adds a receiver and returns the receiver that passes the atom on next on its host.
+// That is a memory if there is one. A file never passes the atom on to another host,
+// because it would have to be read back.
+uint32_t Router::receive(const HolderPiece& to, uint32_t parent,
+                         Balancer::ClassId candidates, Chain& chain,
+                         std::vector<Receiver>& out) {
   out.push_back({to, parent, candidates});
   const auto number = static_cast<uint32_t>(out.size() - base_ - 1);
   const Holder& holder = holders_[to.holder];

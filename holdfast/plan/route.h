@@ -1,4 +1,5 @@
-// Who gives an atom to whom: sources, or receivers that pass it on. Internal to planning.
+// Routes: which holder gives an atom to which. It comes from a source, or from a
+// receiver that passes it on. Internal to planning.
 #pragma once
 
 #include <cstdint>
@@ -12,11 +13,11 @@ namespace holdfast {
 
 inline constexpr uint32_t kFromSource = UINT32_MAX;
 
-// A holder that has to get an atom.
+// A holder that has to receive an atom.
 struct Receiver {
-  Held to;
+  HolderPiece to;
   uint32_t parent;               // an earlier receiver of the atom, or kFromSource
-  Balancer::ClassId candidates;  // the sources that may serve it, if kFromSource
+  Balancer::ClassId candidates;  // the sources that may send it, if kFromSource
 };
 
 // Routes one atom after the other. Keeps scratch memory; not thread safe.
@@ -29,35 +30,37 @@ class Router {
         forwarding_(forwarding),
         balancer_(balancer) {}
 
-  // Appends the receivers among `needs` (ascending by holder) in an order in which each
-  // comes after its parent, and adds the sources' share to the balancer's demands.
+  // Appends a receiver for each of `needs` (ascending by holder). Each receiver comes
+  // after its parent. What sources must send is added to the balancer's demands.
   // Returns how many hosts have to import the atom.
-  uint32_t route(const Atom& atom, std::span<const Held> needs,
+  uint32_t route(const Atom& atom, std::span<const HolderPiece> needs,
                  std::vector<Receiver>& out);
 
  private:
+  // The holders of one host that need the atom.
   struct HostNeeds {
     HostId host;
-    uint32_t first, last;           // in needs_
+    uint32_t first, last;           // the holders are needs_[first, last)
     std::vector<uint32_t> senders;  // the nearest sources
-    Tier tier;                      // how near
-    bool local;                     // on this host
+    Distance distance;              // how far these sources are
+    bool local;                     // the sources are on this host
   };
 
-  // Receivers that hang on each other, the first on a source.
+  // Receivers of which each passes the atom on to the next. The first one receives it
+  // from a source.
   static constexpr uint32_t kNobody = UINT32_MAX;
   struct Chain {
-    std::vector<uint32_t> senders;  // the sources that may serve it
-    uint32_t end;                   // who passes on next, or kNobody
+    std::vector<uint32_t> senders;  // the sources that may send to the first receiver
+    uint32_t end;                   // the receiver that passes on next, or kNobody
   };
 
-  void group_by_host(const Atom& atom, std::span<const Held> needs);
-  Tier nearest_sources(const Atom& atom, const Holder& to,
-                       std::vector<uint32_t>& senders) const;
+  void group_by_host(const Atom& atom, std::span<const HolderPiece> needs);
+  Distance nearest_sources(const Atom& atom, const Holder& to,
+                           std::vector<uint32_t>& senders) const;
   void route_directly(const Atom& atom, std::vector<Receiver>& out);
   void route_local(const HostNeeds& host, std::vector<Receiver>& out);
   void route_import(const HostNeeds& host, std::vector<Receiver>& out);
-  uint32_t receive(const Held& to, uint32_t parent, Balancer::ClassId candidates,
+  uint32_t receive(const HolderPiece& to, uint32_t parent, Balancer::ClassId candidates,
                    Chain& chain, std::vector<Receiver>& out);
 
   const std::vector<Holder>& holders_;
@@ -65,10 +68,10 @@ class Router {
   bool forwarding_;
   Balancer& balancer_;
 
-  uint64_t turn_ = 0;  // which device of a host imports: they take turns
-  int64_t bytes_ = 0;
-  size_t base_ = 0;  // where this atom's receivers begin in `out`
-  std::vector<Held> needs_;
+  uint64_t turn_ = 0;  // counts atoms, so that a host's devices import in turn
+  int64_t bytes_ = 0;  // of the current atom
+  size_t base_ = 0;    // where the current atom's receivers begin in `out`
+  std::vector<HolderPiece> needs_;
   std::vector<HostNeeds> hosts_;
   std::vector<Chain> chains_;
 };

@@ -8,11 +8,12 @@
 namespace holdfast {
 namespace {
 
+// A cell of a tensor, and the ranks that could write it.
 struct Portion {
   TensorId tensor;
   Box box;
   Balancer::ClassId writers;
-  HolderId first;  // of them
+  HolderId first;  // the first of the writers
 };
 
 std::vector<Holder> files_of(const Layout& ranks, const WriterOptions& options) {
@@ -25,8 +26,8 @@ std::vector<Holder> files_of(const Layout& ranks, const WriterOptions& options) 
   return files;
 }
 
-// The tensor's cells with all who could write them. A tensor without elements is one
-// empty cell, so that it is in some file by name.
+// Adds the tensor's cells, each with all ranks that could write it. A tensor without
+// elements is one empty cell, so that a file holds at least its name.
 Result<void> add_portions(const Layout& layout, TensorId tensor, Balancer& balancer,
                           std::vector<Portion>& portions) {
   const auto slices = layout.slices(tensor);
@@ -70,7 +71,7 @@ Result<Collection> assign_writers(const Collection& ranks, const Topology& topol
   balancer.solve();
 
   LayoutBuilder builder(ranks.tensors(), files_of(layout, options));
-  std::vector<int64_t> end(layout.holders().size());  // of each file
+  std::vector<int64_t> end(layout.holders().size());  // the end of each file so far
   std::vector<Balancer::Part> parts;
   for (const Portion& portion : portions) {
     parts.clear();

@@ -1,5 +1,6 @@
-// The layout ranks -> files: every element of the state gets exactly one writer among the
-// ranks that hold it, so that replicas share the writing and nobody writes twice.
+// Decides which rank writes what. Every element of the state gets exactly one writer
+// among the ranks that hold it, so that replicas share the work and no element is
+// written twice.
 #pragma once
 
 #include <optional>
@@ -9,14 +10,15 @@
 namespace holdfast {
 
 struct WriterOptions {
-  // The host of all files, if they go to shared storage; else each file is on its
-  // writer's host.
+  // The host of all files if they go to shared storage. If not set, each file is on the
+  // host of its writer.
   std::optional<HostId> shared_storage;
 };
 
-// A layout over one file a rank, in order of rank and called after it ("device-3.file"):
-// each element once, the busiest writer by its bandwidth as little busy as possible. A
-// file's boxes lie one after the other, in order of tensor and box. Fails with kNotFound,
+// A layout with one file for each rank, in order of rank; a file has the name of its
+// rank ("device-3.file"). Each element is in one file. The elements are shared out so
+// that the busiest writer, by its bandwidth, is done as early as possible. The boxes of
+// a file stand one after the other, in order of tensor and box. Fails with kNotFound,
 // naming tensor and box, if a part of the state has no holder.
 Result<Collection> assign_writers(const Collection& ranks, const Topology& topology,
                                   const WriterOptions& options = {});

@@ -5,6 +5,7 @@
 
 #include <map>
 
+#include "holdfast/plan/plan_testing.h"
 #include "holdfast/state/layout_testing.h"
 
 namespace holdfast {
@@ -35,7 +36,8 @@ RC_GTEST_PROP(WritersTest, EveryElementIsInOneFileOfARankThatHoldsIt, (uint64_t 
     RC_ASSERT(writers.size() == 1u);
     RC_ASSERT(std::ranges::count(having[element], writers[0]) == 1);
   }
-  // Saving is a plan like any other, and gives the files their bytes.
+  // A save is a plan from ranks to files. Carrying it out must give the files their
+  // bytes.
   const std::vector<Memory> values = random_values(dice, tensors);
   const Plan made = plan(ranks, files, topology, {.forwarding = false}).value();
   RC_ASSERT(holds(files, carry_out(made, ranks, files, fill(ranks, values)), values));

@@ -237,8 +237,8 @@ TEST_P(DeviceTest, ARingIsPinnedBlockByBlockAndLetGoAgain) {
   {
     StagingRing ring({.bytes = 5 * kBlock, .block = kBlock, .pinner = device_.get()});
     std::vector<ByteSpan> blocks;
-    for (int64_t i = 0; i < ring.blocks(); ++i) blocks.push_back(ring.take());
-    EXPECT_FALSE(ring.try_take().has_value());
+    for (int64_t i = 0; i < ring.blocks(); ++i) blocks.push_back(ring.take_block());
+    EXPECT_FALSE(ring.try_take_block().has_value());
     const LocalPiece piece = piece_of(cuda_.new_tensor(kBlock));
     for (const ByteSpan block : blocks) {
       ASSERT_OK(device_->read(piece.place(), piece.memory, 0, block));
@@ -249,7 +249,7 @@ TEST_P(DeviceTest, ARingIsPinnedBlockByBlockAndLetGoAgain) {
   }
   cuda_.pins_left = 2;  // the fake aborts at the end if one is left pinned
   StagingRing ring({.bytes = 5 * kBlock, .block = kBlock, .pinner = device_.get()});
-  for (int i = 0; i < 5; ++i) static_cast<void>(ring.take());
+  for (int i = 0; i < 5; ++i) static_cast<void>(ring.take_block());
 }
 
 class StagingTest : public DeviceTest {
@@ -273,7 +273,7 @@ class StagingTest : public DeviceTest {
   ByteSpan memory_of(size_t piece) { return shard_.pieces[piece].memory; }
   void expect_all_blocks_back(StagingRing& ring) {
     std::vector<ByteSpan> blocks;
-    for (int64_t i = 0; i < ring.blocks(); ++i) blocks.push_back(ring.take());
+    for (int64_t i = 0; i < ring.blocks(); ++i) blocks.push_back(ring.take_block());
     for (const ByteSpan block : blocks) ring.give_back(block);
   }
 

@@ -75,12 +75,14 @@ class ShardWriter::Filling {
   // being filled until one comes back, because they may be all blocks of the ring.
   Result<ByteSpan> take_block() {
     while (!entries_.empty()) {
-      if (const std::optional<ByteSpan> block = writer_.ring_.try_take()) return *block;
+      if (const std::optional<ByteSpan> block = writer_.ring_.try_take_block()) {
+        return *block;
+      }
       // The result is ignored: stage_blocks() asks for a failure before it fills the
       // next block.
       static_cast<void>(HOLDFAST_TRY(finish_one()));
     }
-    return writer_.ring_.take();
+    return writer_.ring_.take_block();
   }
 
  private:

@@ -68,7 +68,7 @@ Result<WrittenShard> write_on_two_threads(Env& env, StagingRing& ring, const Mad
 
 void expect_all_blocks_back(StagingRing& ring) {
   std::vector<ByteSpan> blocks;
-  for (int64_t i = 0; i < ring.blocks(); ++i) blocks.push_back(ring.take());
+  for (int64_t i = 0; i < ring.blocks(); ++i) blocks.push_back(ring.take_block());
   for (const ByteSpan block : blocks) ring.give_back(block);
 }
 
@@ -288,10 +288,10 @@ TEST(StagingRing, InARushWhoEmptiesItHoldsOffUntilTheEnd) {
 
 TEST(StagingRing, WithoutAFreeBlockNobodyHoldsOffInARush) {
   StagingRing ring = ring_of(2 * kBlock);
-  const ByteSpan first = ring.take(), second = ring.take();
+  const ByteSpan first = ring.take_block(), second = ring.take_block();
   ring.begin_rush();
   ring.hold_off();
-  std::jthread filler([&] { ring.give_back(ring.take()); });
+  std::jthread filler([&] { ring.give_back(ring.take_block()); });
   ring.give_back(first);
   filler.join();
   ring.give_back(second);

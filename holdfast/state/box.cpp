@@ -11,10 +11,12 @@ namespace {
 
 constexpr int64_t kMaxElements = int64_t{1} << 59;
 
+// Appends boxes for the elements [first, last) of `box`, which has only one index in
+// each dimension before `dim`.
 void append_flat(const Box& box, int dim, int64_t first, int64_t last,
                  std::vector<Box>& out) {
   if (first >= last) return;
-  int64_t row = 1;  // elements below one index of `dim`
+  int64_t row = 1;  // how many elements have the same index in dimension `dim`
   for (int k = dim + 1; k < box.rank(); ++k) row *= box.size(k);
   if (dim >= box.rank() || (first == 0 && last == row * box.size(dim))) {
     out.push_back(box);
@@ -25,7 +27,7 @@ void append_flat(const Box& box, int dim, int64_t first, int64_t last,
   const auto only = [&](int64_t a, int64_t b) {
     return box.with(dim, {lo + a, lo + b});
   };
-  if (head == tail) {  // within one index
+  if (head == tail) {  // all elements have the same index in dimension `dim`
     append_flat(only(head, head + 1), dim + 1, first % row, last % row, out);
     return;
   }
@@ -42,7 +44,7 @@ Shape::Shape(std::initializer_list<int64_t> sizes)
 
 Result<Shape> Shape::create(std::span<const int64_t> sizes) {
   if (sizes.size() > kMaxRank) {
-    return invalid("shape: {} dimensions, want at most {}", sizes.size(), kMaxRank);
+    return invalid("shape: {} dimensions; expected at most {}", sizes.size(), kMaxRank);
   }
   Shape shape;
   int64_t elements = 1;
@@ -50,7 +52,7 @@ Result<Shape> Shape::create(std::span<const int64_t> sizes) {
     if (size < 0) return invalid("shape {}: negative size", fmt::join(sizes, "x"));
     const auto product = checked_mul(elements, std::max<int64_t>(size, 1));
     if (!product || *product >= kMaxElements) {
-      return invalid("shape {}: too large, want below 2^59 elements",
+      return invalid("shape {}: too large; expected fewer than 2^59 elements",
                      fmt::join(sizes, "x"));
     }
     elements = *product;
@@ -74,13 +76,13 @@ Box::Box(std::initializer_list<Extent> extents)
 
 Result<Box> Box::create(std::span<const Extent> extents) {
   if (extents.size() > kMaxRank) {
-    return invalid("box: {} dimensions, want at most {}", extents.size(), kMaxRank);
+    return invalid("box: {} dimensions; expected at most {}", extents.size(), kMaxRank);
   }
   Box box;
   for (const Extent& extent : extents) {
     if (extent.lo < 0 || extent.hi < extent.lo) {
-      return invalid("box: extent {}:{} in dimension {}, want 0 <= lo <= hi", extent.lo,
-                     extent.hi, box.rank_);
+      return invalid("box: extent {}:{} in dimension {}; expected 0 <= lo <= hi",
+                     extent.lo, extent.hi, box.rank_);
     }
     box.extents_[static_cast<size_t>(box.rank_++)] = extent;
   }
@@ -174,7 +176,7 @@ std::vector<Box> flat_range(const Box& box, int64_t first, int64_t last) {
 
 std::vector<Box> subtract(const Box& outer, const Box& inner) {
   std::vector<Box> rest;
-  Box core = outer;  // shrinks to inner, one face at a time
+  Box core = outer;  // shrinks to `inner`, one dimension after the other
   for (int k = 0; k < outer.rank(); ++k) {
     if (core[k].lo < inner[k].lo)
       rest.push_back(core.with(k, {core[k].lo, inner[k].lo}));

@@ -1,8 +1,10 @@
-// Shapes and boxes: an axis-aligned block of a tensor's index space.
+// Shapes and boxes. A box is an axis-aligned block of a tensor: one range of indices
+// for each dimension.
 //
-// Up to 8 dimensions; a scalar has none and one element; a dimension of size zero makes an
-// empty box. Extents are 64 bit. A Shape's element count is checked against overflow when
-// it is made, so arithmetic on boxes inside it needs no further checks.
+// There are up to 8 dimensions. A scalar has no dimension and one element. A dimension
+// of size zero makes an empty box. Extents are 64 bit. The number of elements of a
+// Shape is checked against overflow when the Shape is created, so arithmetic on boxes
+// inside it needs no further checks.
 #pragma once
 
 #include <array>
@@ -76,7 +78,8 @@ class Box {
 
   // The same box with dimension k replaced.
   Box with(int k, Extent extent) const;
-  bool contains(const Box& inner) const;  // an empty box of the same rank is inside all
+  // An empty box of the same rank is inside every box.
+  bool contains(const Box& inner) const;
   bool inside(const Shape& shape) const;
 
   friend bool operator==(const Box& a, const Box& b) = default;
@@ -90,15 +93,17 @@ class Box {
 
 std::string to_string(const Box& box);  // "[0:2, 4:8]"
 
-// The block common to both, or nullopt where they do not meet. Ranks must agree.
+// The block that both boxes have in common; nullopt if they have none. Both must have
+// the same number of dimensions.
 std::optional<Box> intersect(const Box& a, const Box& b);
 bool overlap(const Box& a, const Box& b);
 
 // The elements [first, last) of `box` in row-major order, as at most 2n-1 boxes in that
-// order: how a flat shard of ZeRO or FSDP becomes boxes.
+// order (n dimensions). This makes boxes of a flat shard of ZeRO or FSDP.
 std::vector<Box> flat_range(const Box& box, int64_t first, int64_t last);
 
-// `outer` without `inner`, as at most 2n disjoint boxes. `inner` must lie inside.
+// `outer` without `inner`, as at most 2n disjoint boxes (n dimensions). `inner` must
+// lie inside `outer`.
 std::vector<Box> subtract(const Box& outer, const Box& inner);
 
 }  // namespace holdfast

@@ -20,7 +20,8 @@ Box bounds_of(std::span<const Box> boxes, std::span<const uint32_t> which) {
   return bounds;
 }
 
-// The dimension in which the lower corners spread over most of the widest box.
+// The dimension in which the lower corners are spread most, measured in widths of the
+// widest box.
 int best_dimension(std::span<const Box> boxes, std::span<const uint32_t> which) {
   int best = 0;
   int64_t best_spread = -1;
@@ -37,8 +38,9 @@ int best_dimension(std::span<const Box> boxes, std::span<const uint32_t> which) 
   return best;
 }
 
-// Cuts a region at faces of boxes until each part is inside every box that it meets. Cuts
-// are at the median face of the dimension that has most, so that their depth stays small.
+// Cuts a region at the faces of boxes until each part is inside every box that it
+// overlaps. It cuts at the median face of the dimension with the most faces, so that
+// the recursion stays shallow.
 class Refiner {
  public:
   Refiner(std::span<const Box> boxes, std::vector<Cell>& out)
@@ -77,13 +79,14 @@ class Refiner {
   Result<void> emit(const Box& region, const std::vector<uint32_t>& hits) {
     owners_ += hits.size();
     if (owners_ > kMaxOwners) {
-      return unsupported("boxes overlap in more than {} ways", kMaxOwners);
+      return unsupported("boxes: overlap in more than {} ways", kMaxOwners);
     }
     out_.push_back({region, hits});
     return {};
   }
 
-  // No layout of a training job comes near; a file made to exhaust the memory does.
+  // No layout of a training job comes near this limit. It stops files that were made to
+  // exhaust the memory.
   static constexpr size_t kMaxOwners = size_t{1} << 20;
 
   std::span<const Box> boxes_;
@@ -139,7 +142,7 @@ void BoxIndex::collect(const Box& query) const {
 
 Result<std::vector<Cell>> refine(std::span<const Box> boxes) {
   std::vector<Cell> cells;
-  // Boxes that meet, directly or through others, are refined together.
+  // Boxes that overlap, directly or through other boxes, are refined together.
   const BoxIndex index(boxes);
   UnionFind meeting(boxes.size());
   for (uint32_t i = 0; i < boxes.size(); ++i) {
@@ -167,7 +170,9 @@ std::optional<Box> first_gap(const Box& region, std::span<const Box> boxes) {
     hits.clear();
     index.for_each_hit(part, [&](uint32_t hit) { hits.push_back(hit); });
     if (hits.empty()) return part;
-    // The middle one halves what is left to look at, where the first would peel it.
+    // Subtracting the middle box cuts the rest in about two halves. Subtracting the
+    // first box would only cut off one end, and the time would grow with the square of
+    // the boxes.
     const Box& middle = boxes[hits[hits.size() / 2]];
     std::vector<Box> rest = subtract(part, *intersect(part, middle));
     open.insert(open.end(), rest.rbegin(), rest.rend());

@@ -66,8 +66,8 @@ TEST(BoxIndexTest, DisjointBoxesAreTheirOwnCells) {
   EXPECT_EQ(refine(boxes).value().size(), 3u);
 }
 
-// A staircase of boxes is cut in halves, not peeled from one end: neither the stack nor
-// the time may grow with its length squared.
+// A staircase of boxes must be cut in halves, not step by step from one end: neither
+// the stack nor the time may grow with the square of its length.
 TEST(BoxIndexTest, AStaircaseOfManyBoxesIsRefined) {
   constexpr int64_t kCount = 30'000;
   std::vector<Box> boxes;

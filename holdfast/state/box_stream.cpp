@@ -9,27 +9,30 @@ namespace {
 
 int64_t length(ByteView bytes) { return static_cast<int64_t>(bytes.size()); }
 
-// The box's stream as memory whose byte 0 is the window's first.
+// The map of the box's elements in its stream, if the window's first byte counts as
+// byte 0.
 Map stream_map(const Box& box, int64_t element_bytes, int64_t first) {
   return Map::dense(box, element_bytes, -first);
 }
 
-// In one run and in the order of the stream.
-bool contiguous(const BoxMemory& place) {
+// True if the elements lie in memory without gaps and in the order of the stream.
+bool is_contiguous(const BoxMemory& place) {
   const Map stream = stream_map(place.box, place.element_bytes, 0);
   return plan_copy(place.map, stream, place.box.shape(), place.element_bytes).loops ==
          0;
 }
 
-// A run of bytes of one element, or of the whole box where that is contiguous.
+// Contiguous bytes: a part of one element, or all of the window if the box is
+// contiguous.
 struct Run {
-  int64_t at;      // in the place
-  int64_t window;  // in the window
+  int64_t at;      // offset in the memory
+  int64_t window;  // offset in the window
   int64_t bytes;
 };
 
-// Visits a window of the stream of `place`: runs of bytes where an element is cut or
-// everything is contiguous, boxes of whole elements in between.
+// Visits all parts of a window of the stream of `place`. If the memory is contiguous,
+// that is one run. Else it is a run where the window begins or ends within an element,
+// and boxes of whole elements in between.
 template <typename OnRun, typename OnBox>
 void walk(const BoxMemory& place, int64_t first, int64_t size, const OnRun& on_run,
           const OnBox& on_box) {
@@ -39,7 +42,7 @@ void walk(const BoxMemory& place, int64_t first, int64_t size, const OnRun& on_r
                  "window [{}, {}) of a stream of {} bytes", first, end,
                  box.elements() * bytes);
   if (size == 0) return;
-  if (contiguous(place)) return on_run(Run{place.map.offset + first, 0, size});
+  if (is_contiguous(place)) return on_run(Run{place.map.offset + first, 0, size});
   const auto cut_element = [&](int64_t from, int64_t to) {
     if (from >= to) return;
     const Box element = flat_range(box, from / bytes, from / bytes + 1).front();
@@ -53,7 +56,7 @@ void walk(const BoxMemory& place, int64_t first, int64_t size, const OnRun& on_r
   cut_element(last_whole * bytes, end);
 }
 
-// The copies that take a window of the stream out of memory.
+// Visits the copies that fill a window from memory.
 template <typename OnCopy>
 void visit_gather(const BoxMemory& from, int64_t first, int64_t size,
                   const OnCopy& on_copy) {
@@ -70,7 +73,7 @@ void visit_gather(const BoxMemory& from, int64_t first, int64_t size,
       });
 }
 
-// Those that put it there.
+// Visits the copies that put a window into memory.
 template <typename OnCopy>
 void visit_scatter(const BoxMemory& to, int64_t first, int64_t size,
                    const OnCopy& on_copy) {

@@ -63,7 +63,7 @@ Bytes whole_stream(const Case& of) {
   return stream;
 }
 
-// [0, size) cut at random bytes, empty windows among them.
+// Cuts [0, size) at random bytes. Some of the windows are empty.
 std::vector<std::pair<size_t, size_t>> random_windows(Dice& dice, size_t size) {
   std::vector<std::pair<size_t, size_t>> windows;
   for (size_t first = 0; first < size;) {
@@ -91,7 +91,7 @@ RC_GTEST_PROP(BoxStream, ScatterUndoesGatherAndTouchesNothingElse, (uint64_t see
   const Case made = random_case(dice);
   const Bytes stream = whole_stream(made);
   Bytes memory = made.bytes;
-  // Spoils the box's own bytes only.
+  // Overwrites the bytes of the box, and only those.
   run_copy(plan_copy(Map::dense(made.box, bytes_of(made.dtype)), made.memory.map,
                      made.box.shape(), bytes_of(made.dtype)),
            Bytes(stream.size()), memory);

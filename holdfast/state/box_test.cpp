@@ -30,7 +30,7 @@ TEST(BoxTest, RefusesNegativeExtentsNineDimensionsAndOverflow) {
   EXPECT_FALSE(Shape::create(hidden).ok());
 }
 
-// Every flat range of a small box, against counting elements one by one.
+// Compares every flat range of a small box with a count of elements one by one.
 TEST(BoxTest, FlatRangesDecomposeIntoAtMost2nMinus1BoxesInOrder) {
   const Box box{{1, 3}, {2, 5}, {0, 4}};
   const int64_t n = box.elements();

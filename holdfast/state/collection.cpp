@@ -7,8 +7,8 @@ namespace holdfast {
 
 Result<Collection> Collection::create(std::vector<Tensor> tensors, Layout layout) {
   if (layout.tensor_count() != tensors.size()) {
-    return invalid("collection: layout of {} tensors, want {}", layout.tensor_count(),
-                   tensors.size());
+    return invalid("collection: layout of {} tensors; expected {}",
+                   layout.tensor_count(), tensors.size());
   }
   Collection made(std::move(tensors), std::move(layout));
   HOLDFAST_TRY(made.check_size());
@@ -18,7 +18,7 @@ Result<Collection> Collection::create(std::vector<Tensor> tensors, Layout layout
     for (const std::string& name : names) {
       if (name.empty()) return invalid("collection: tensor {} has no name", t);
       if (!made.by_name_.emplace(name, t).second) {
-        return invalid("collection: two tensors are called {}", name);
+        return invalid("collection: two tensors have the name {}", name);
       }
     }
   }
@@ -34,7 +34,7 @@ Result<void> Collection::check_size() const {
       total += Int128{bytes} * (slice.last - slice.first);
     }
     if (total >= Int128{1} << 61) {
-      return invalid("collection: more than 2^61 bytes with all copies, at tensor {}",
+      return invalid("collection: 2^61 bytes or more with all replicas, at tensor {}",
                      tensors_[t].name);
     }
   }

@@ -1,12 +1,13 @@
-// Tensors plus a layout: the state of a job and where it lives.
+// A collection is tensors together with their layout: the state of a job, and which
+// holder has which part of it.
 //
-// This is what the elastic-training literature calls a parallelizable tensor collection
-// (PTC, from Tenplex, earlier Scalai). Its three functions map onto ours:
+// The literature on elastic training calls it a parallelizable tensor collection (PTC,
+// from Tenplex, earlier Scalai). Its three functions correspond to ours:
 //
-//   slicing       a tensor's boxes              Layout::slices (tensor parallelism, ZeRO)
-//   partitioning  boxes to positions of the     the layout builders (parallel.h), which
-//                 parallel configuration        know pipeline stages and data parallelism
-//   allocation    positions to devices          each piece's holder; place() chooses it
+//   slicing       a tensor's boxes           Layout::slices (tensor parallelism, ZeRO)
+//   partitioning  boxes to positions of the  the layout builders of models, which know
+//                 parallel configuration     pipeline stages and data parallelism
+//   allocation    positions to devices       each piece's holder; place() chooses it
 #pragma once
 
 #include <optional>
@@ -21,24 +22,25 @@ namespace holdfast {
 
 class Collection {
  public:
-  // Fails on an empty or repeated name (ties count), on a layout that speaks of another
-  // number of tensors, and on 2^61 bytes or more with all copies: sums over collections
-  // need no further checks.
+  // Fails on an empty or repeated name or alias, on a layout of another number of
+  // tensors, and on 2^61 bytes or more with all replicas. So sums of bytes over a
+  // collection need no further checks.
   static Result<Collection> create(std::vector<Tensor> tensors, Layout layout);
 
   std::span<const Tensor> tensors() const { return tensors_; }
   const Tensor& tensor(TensorId id) const { return tensors_[id]; }
   const Layout& layout() const { return layout_; }
 
-  // By name or tie.
+  // The tensor that has this name or alias.
   std::optional<TensorId> find(std::string_view name) const;
-  // The first box of the tensor that nobody holds.
+  // A box of the tensor that no holder has; nullopt if every element has a holder.
   std::optional<Box> uncovered(TensorId id) const;
-  // Fails with kNotFound, naming tensor and box, if anything has no holder.
+  // Fails with kNotFound, naming tensor and box, if a box has no holder.
   Result<void> check_covered() const;
 
-  int64_t bytes() const;  // of the state, each element counted once
-  // Bytes that each holder has, in order of holder.
+  // The bytes of all tensors. Replicas are not counted.
+  int64_t bytes() const;
+  // How many bytes each holder has, by holder.
   std::vector<int64_t> bytes_held() const;
 
  private:

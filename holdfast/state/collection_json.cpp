@@ -38,11 +38,11 @@ class CollectionReader {
     Fields fields = HOLDFAST_TRY(Fields::of(json, where_));
     const std::string kind = HOLDFAST_TRY(fields.text("holdfast"));
     if (kind != "collection") {
-      return invalid("{}: a \"{}\", want a \"collection\"", where_, kind);
+      return invalid("{}: holds a \"{}\"; expected a \"collection\"", where_, kind);
     }
     const int64_t version = HOLDFAST_TRY(fields.integer("version"));
     if (version != kCollectionVersion) {
-      return unsupported("{}: version {}, want {}", where_, version,
+      return unsupported("{}: version {}; expected {}", where_, version,
                          kCollectionVersion);
     }
     HOLDFAST_TRY(read_hosts(*HOLDFAST_TRY(fields.array("hosts"))));
@@ -92,7 +92,8 @@ class CollectionReader {
       Holder holder{.name = HOLDFAST_TRY(fields.text("name"))};
       const std::string kind = HOLDFAST_TRY(fields.text("kind"));
       if (kind != "memory" && kind != "file") {
-        return invalid("{}: kind \"{}\", want memory or file", fields.where(), kind);
+        return invalid("{}: kind \"{}\"; expected memory or file", fields.where(),
+                       kind);
       }
       holder.kind = kind == "file" ? HolderKind::kFile : HolderKind::kMemory;
       holder.host = HOLDFAST_TRY(
@@ -134,7 +135,8 @@ class CollectionReader {
     if (fields.has("ties")) {
       for (const Json& tie : *HOLDFAST_TRY(fields.array("ties"))) {
         if (!tie.is_string()) {
-          return invalid("{}.ties: {}, want a string", fields.where(), tie.type_name());
+          return invalid("{}.ties: {}; expected a string", fields.where(),
+                         tie.type_name());
         }
         tensor.ties.push_back(tie.get<std::string>());
       }
@@ -165,7 +167,8 @@ class CollectionReader {
     std::vector<Extent> extents;
     for (const Json& pair : json) {
       if (!pair.is_array() || pair.size() != 2) {
-        return invalid("{}.box: want pairs [lo, hi]", where);
+        return invalid(
+            "{}.box: not a list of pairs; expected [lo, hi] for each dimension", where);
       }
       extents.push_back({HOLDFAST_TRY(json_integer(pair[0], where + ".box")),
                          HOLDFAST_TRY(json_integer(pair[1], where + ".box"))});
@@ -187,7 +190,7 @@ class CollectionReader {
         *HOLDFAST_TRY(fields.array("strides")), fields.where() + ".strides",
         std::numeric_limits<int64_t>::min()));
     if (strides.size() != static_cast<size_t>(box.rank())) {
-      return invalid("{}: {} strides, want {}", fields.where(), strides.size(),
+      return invalid("{}: {} strides; expected {}", fields.where(), strides.size(),
                      box.rank());
     }
     Map map{.offset = offset};

@@ -1,4 +1,4 @@
-// A collection as JSON, so that layouts can be kept, sent and planned between.
+// A collection as JSON, so that layouts can be kept in files, sent, and used for plans.
 //
 //   {"holdfast": "collection", "version": 1,
 //    "hosts":   [{"name": "host-0", "island": 0, "shared_storage": false}],
@@ -7,9 +7,9 @@
 //    "slices":  [{"tensor": "w", "box": [[0, 4], [0, 3]],
 //                 "copies": [{"holder": "device-0", "offset": 0}]}]}
 //
-// Optional: a host's island and shared_storage; a tensor's role (parameter), of, ties and
-// pad_multiple; a copy's strides in bytes (row-major without gaps). Unknown keys, unknown
-// names and another version are refused.
+// Optional: a host's island and shared_storage; a tensor's role (default: parameter),
+// of, ties and pad_multiple; a copy's strides in bytes (default: row-major without
+// gaps). Unknown keys, unknown names and another version are refused.
 #pragma once
 
 #include <string_view>
@@ -23,8 +23,9 @@ inline constexpr int64_t kCollectionVersion = 1;
 
 OrderedJson to_json(const Collection& collection, const Topology& topology);
 
-// Adds the file's hosts to `topology`; one that is there by name is the same host and must
-// be described alike, so that several files can be read into one topology.
+// Reads a collection and adds its hosts to `topology`, so that several files can be
+// read into one topology. A host whose name is already there is the same host, and must
+// have the same description.
 Result<Collection> collection_from_json(const Json& json, std::string_view where,
                                         Topology& topology);
 

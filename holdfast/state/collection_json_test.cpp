@@ -49,27 +49,29 @@ std::string error_after(const std::string& from, const std::string& to) {
 
 TEST(CollectionJsonTest, EveryDefectIsOneSentenceThatNamesTheOffender) {
   EXPECT_EQ(error_after("collection\"", "plan\""),
-            "layout.json: a \"plan\", want a \"collection\"");
+            "layout.json: holds a \"plan\"; expected a \"collection\"");
   EXPECT_EQ(error_after("version\": 1", "version\": 2"),
-            "layout.json: version 2, want 1");
+            "layout.json: version 2; expected 1");
   EXPECT_EQ(error_after("{\"name\": \"a\"}", "{\"name\": \"a\", \"rack\": 3}"),
             "layout.json: hosts[0]: unknown key \"rack\"");
   EXPECT_EQ(error_after("\"host\": \"a\"", "\"host\": \"b\""),
             "layout.json: holders[0]: \"b\" is not listed");
   EXPECT_EQ(error_after("memory", "tape"),
-            "layout.json: holders[0]: kind \"tape\", want memory or file");
-  EXPECT_EQ(
-      error_after("F32", "F33"),
-      "layout.json: tensors[0]: dtype \"F33\": not known, want one like BF16 or F32");
+            "layout.json: holders[0]: kind \"tape\"; expected memory or file");
+  EXPECT_EQ(error_after("F32", "F33"),
+            "layout.json: tensors[0]: dtype \"F33\": not known; expected one like BF16 "
+            "or F32");
   EXPECT_EQ(error_after("\"shape\": [4]", "\"shape\": [-4]"),
-            "layout.json: tensors[0].shape: -4, want 0 to 9223372036854775807");
+            "layout.json: tensors[0].shape: -4; expected 0 to 9223372036854775807");
   EXPECT_EQ(error_after("[0, 4]", "[0, 5]"),
             "layout.json: w on d: box [0:5] is outside the shape [4]");
   EXPECT_EQ(
       error_after("[0, 4]", "[3, 2]"),
-      "layout.json: slices[0]: box: extent 3:2 in dimension 0, want 0 <= lo <= hi");
-  EXPECT_EQ(error_after("[0, 4]", "[0, 4, 1]"),
-            "layout.json: slices[0].box: want pairs [lo, hi]");
+      "layout.json: slices[0]: box: extent 3:2 in dimension 0; expected 0 <= lo <= hi");
+  EXPECT_EQ(
+      error_after("[0, 4]", "[0, 4, 1]"),
+      "layout.json: slices[0].box: not a list of pairs; expected [lo, hi] for each "
+      "dimension");
   EXPECT_EQ(error_after("\"offset\": 0", "\"offset\": 9223372036854775807"),
             "layout.json: w on d: box [0:4] at offset 9223372036854775807 leaves the "
             "holder's bytes");

@@ -38,7 +38,7 @@ struct Alias {
   Dtype dtype;
 };
 
-// What torch and NumPy call them.
+// The names that torch and NumPy use.
 constexpr std::array kAliases{
     Alias{"uint8", Dtype::kU8},
     Alias{"uint16", Dtype::kU16},
@@ -83,7 +83,7 @@ Result<Dtype> parse_dtype(std::string_view name) {
   for (const Alias& alias : kAliases) {
     if (same_word(alias.name, name)) return alias.dtype;
   }
-  return unsupported("dtype \"{}\": not known, want one like BF16 or F32", name);
+  return unsupported("dtype \"{}\": not known; expected one like BF16 or F32", name);
 }
 
 }  // namespace holdfast

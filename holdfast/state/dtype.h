@@ -1,5 +1,5 @@
-// Element types: name, size and bit fields. Names are those of safetensors, where it has
-// one; the bit fields serve whoever alters or judges single bits.
+// Element types: name, size and bit fields. Names are those of safetensors, as far as
+// it has the type. The bit fields are for code that changes or interprets single bits.
 #pragma once
 
 #include <cstdint>
@@ -36,9 +36,9 @@ enum class Dtype : uint8_t {
 
 enum class DtypeKind : uint8_t { kBool, kUnsigned, kSigned, kFloat, kComplex };
 
-// How one element's bits divide, from the lowest up: mantissa, exponent, sign. An integer
-// is all mantissa (its sign bit, where it has one, is the top one); a complex number is two
-// of its component.
+// What the bits of one element mean, from the lowest up: mantissa, exponent, sign. An
+// integer is all mantissa, with its sign bit, if it has one, at the top. A complex
+// number is two components.
 struct DtypeInfo {
   Dtype dtype;
   std::string_view name;  // "BF16"
@@ -50,14 +50,14 @@ struct DtypeInfo {
   int components;  // 2 for complex, else 1
 };
 
-// All of them, in the order of the enum.
+// All dtypes, in the order of the enum.
 std::span<const DtypeInfo> all_dtypes();
 const DtypeInfo& info(Dtype dtype);
 
 inline std::string_view name_of(Dtype dtype) { return info(dtype).name; }
 inline int64_t bytes_of(Dtype dtype) { return info(dtype).bytes; }
 
-// Accepts the safetensors name in any case ("bf16") and torch's ("bfloat16").
+// Accepts the safetensors name in any case ("bf16") and torch's name ("bfloat16").
 Result<Dtype> parse_dtype(std::string_view name);
 
 }  // namespace holdfast

@@ -17,14 +17,16 @@ int64_t Topology::bandwidth(const Holder& holder) const {
   return holder.kind == HolderKind::kMemory ? memory_bandwidth : file_bandwidth;
 }
 
-Tier tier_between(const Topology& topology, const Holder& from, const Holder& to) {
-  if (from.name == to.name) return Tier::kSame;
+Distance distance_between(const Topology& topology, const Holder& from,
+                          const Holder& to) {
+  if (from.name == to.name) return Distance::kSame;
   const bool memory = from.kind == HolderKind::kMemory;
-  if (from.host == to.host) return memory ? Tier::kHostMemory : Tier::kHostFile;
+  if (from.host == to.host) return memory ? Distance::kHostMemory : Distance::kHostFile;
   const Host& source = topology.hosts[from.host];
-  if (source.shared_storage) return Tier::kShared;
-  if (!memory) return Tier::kFarFile;
-  return source.island == topology.hosts[to.host].island ? Tier::kIsland : Tier::kFar;
+  if (source.shared_storage) return Distance::kShared;
+  if (!memory) return Distance::kFarFile;
+  return source.island == topology.hosts[to.host].island ? Distance::kIsland
+                                                         : Distance::kFar;
 }
 
 std::vector<Holder> make_devices(uint32_t hosts, uint32_t devices) {

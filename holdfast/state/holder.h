@@ -1,5 +1,5 @@
-// Who can hold bytes: a device's memory, a file on a host's disk, a file on shared
-// storage; and how far two of them are from each other.
+// Holders: whatever can hold bytes of a tensor (a device's memory, a file on a host's
+// disk, a file on shared storage), and how far two holders are from each other.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ enum class HolderKind : uint8_t {
   kFile,    // a file on the host's disk, or on shared storage
 };
 
-// Two layouts speak of the same holder if its name is the same.
+// Holders of two layouts are the same holder if they have the same name.
 struct Holder {
   std::string name{};
   HolderKind kind = HolderKind::kMemory;
@@ -28,17 +28,19 @@ struct Holder {
   friend bool operator==(const Holder&, const Holder&) = default;
 };
 
-// A machine, or shared storage (which is a host of its own: reaching it crosses hosts).
+// A machine, or shared storage. Shared storage counts as a host of its own, because
+// every machine reaches it over the network.
 struct Host {
   std::string name{};
   bool shared_storage = false;
-  uint32_t island = 0;  // hosts of one rack or fast network
+  uint32_t island = 0;  // hosts of one rack or one fast network have the same number
 
   friend bool operator==(const Host&, const Host&) = default;
 };
 
-// From near to far. Planning takes the nearest tier that has the bytes.
-enum class Tier : uint8_t {
+// How far a holder's bytes are from another holder, from near to far. A plan takes
+// bytes from the nearest holders that have them.
+enum class Distance : uint8_t {
   kSame,        // the holder itself
   kHostMemory,  // another memory of the same host
   kHostFile,    // a file of the same host
@@ -48,13 +50,13 @@ enum class Tier : uint8_t {
   kFarFile,     // a file on another host's disk
 };
 
-// The machines a plan runs on. Bandwidths are bytes a second that one holder can send;
-// only their ratios matter for balancing.
+// The machines that a plan runs on. A bandwidth says how many bytes a second one holder
+// can send; only the ratios matter, for balancing.
 struct Topology {
   std::vector<Host> hosts;
   int64_t memory_bandwidth = 10'000'000'000;
   int64_t file_bandwidth = 2'000'000'000;
-  // Exceptions by holder name: a slow link.
+  // Bandwidths of single holders, by name, such as one with a slow link.
   std::vector<std::pair<std::string, int64_t>> bandwidth_of;
 
   // `count` hosts called host-0, host-1, ...
@@ -62,10 +64,11 @@ struct Topology {
   int64_t bandwidth(const Holder& holder) const;
 };
 
-// How far `to` has to reach for what `from` holds.
-Tier tier_between(const Topology& topology, const Holder& from, const Holder& to);
+// How far the bytes of `from` are from `to`.
+Distance distance_between(const Topology& topology, const Holder& from,
+                          const Holder& to);
 
-// `hosts` x `devices` memories, device-0 on host-0 first.
+// The memories of `devices` devices on each of `hosts` hosts. device-0 is on host-0.
 std::vector<Holder> make_devices(uint32_t hosts, uint32_t devices);
 
 }  // namespace holdfast

@@ -10,7 +10,8 @@
 namespace holdfast {
 namespace {
 
-// range_of with arithmetic that cannot wrap: maps come from outside.
+// The same as range_of, but nullopt where the arithmetic would overflow, because maps
+// come from outside.
 std::optional<ByteRange> checked_range(const Map& map, const Box& box, int64_t bytes) {
   int64_t first = map.offset, last = map.offset;
   for (int k = 0; k < box.rank(); ++k) {
@@ -66,8 +67,8 @@ Map LayoutBuilder::map_of(const Entry& entry) const {
   return Map::dense(entry.box, bytes_of(tensors_[entry.tensor].dtype), entry.offset);
 }
 
-// Most maps are row-major without gaps; they need no strides of their own. Only for checked
-// entries: the arithmetic trusts the box.
+// Most maps are row-major without gaps, and those need no strides of their own. Only
+// for checked entries, because the arithmetic trusts the box.
 void LayoutBuilder::mark_dense(Entry& entry) const {
   const int64_t bytes = bytes_of(tensors_[entry.tensor].dtype);
   if (map_of(entry) == Map::dense(entry.box, bytes, entry.offset)) {

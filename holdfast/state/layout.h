@@ -1,15 +1,17 @@
 // A layout says which holder has which box of which tensor.
 //
-// Always true of a Layout: every box lies inside its tensor; the boxes of one tensor on
-// one holder are disjoint; no map runs before byte 0 or puts two elements on one byte; no
-// two pieces without gaps share a byte of their holder. (That pieces with gaps interleave
-// without touching is the promise of whoever makes them.)
-// Coverage is not promised but asked for (uncovered): survivors of a failure and partial
-// loads are incomplete layouts. Replication is explicit: a slice lists all who hold it.
+// These are true for every Layout: each box lies inside its tensor; the boxes of one
+// tensor on one holder are disjoint; no map goes before byte 0 or puts two elements on
+// one byte; no two pieces without gaps share a byte of their holder. Whether pieces
+// with gaps share bytes is not checked: whoever creates them must make sure that they
+// do not.
 //
-// Stored as slices, one for each distinct box of a tensor, with the pieces (one a holder)
-// behind it, because parallel layouts repeat: what costs is cutting boxes, and a thousand
-// replicas share their cuts.
+// A layout may be incomplete, as after a failure or for a partial load; Collection's
+// uncovered() tells. Replicas are explicit: a slice lists all its holders.
+//
+// A layout is stored as slices, one for each distinct box of a tensor. A slice has one
+// piece for each holder of the box. Parallel layouts repeat the same boxes, and cutting
+// boxes is what takes time: so a thousand replicas are cut only once.
 #pragma once
 
 #include <cstdint>
@@ -26,8 +28,9 @@ namespace holdfast {
 using TensorId = uint32_t;
 using PieceId = uint32_t;
 
-// A box and all who hold it. A piece is one holder's copy of it: tensor, box, holder and
-// the affine map into the holder's bytes, numbered through the whole layout.
+// A box and all its holders. A piece is one holder's copy of the box: tensor, box,
+// holder and the affine map into the holder's bytes. Pieces are numbered through the
+// whole layout.
 struct Slice {
   Box box;
   PieceId first = 0;  // its pieces are [first, last), in order of holder
@@ -40,7 +43,7 @@ class Layout {
   size_t tensor_count() const { return first_slice_.size() - 1; }
   size_t piece_count() const { return pieces_.size(); }
 
-  // In order of box.
+  // The slices of a tensor, in order of their boxes.
   std::span<const Slice> slices(TensorId tensor) const;
   // The slices' boxes, in the same order.
   std::vector<Box> boxes(TensorId tensor) const;
@@ -60,7 +63,7 @@ class Layout {
   };
 
   std::vector<Holder> holders_;
-  std::vector<uint32_t> first_slice_{0};  // one a tensor, and the end
+  std::vector<uint32_t> first_slice_{0};  // one for each tensor, then the end
   std::vector<Slice> slices_;
   std::vector<PieceRecord> pieces_;
   std::vector<std::array<int64_t, kMaxRank>> strides_;
@@ -72,11 +75,12 @@ class LayoutBuilder {
   LayoutBuilder(std::span<const Tensor> tensors, std::vector<Holder> holders)
       : tensors_(tensors), holders_(std::move(holders)) {}
 
-  // Row-major at byte `offset` of the holder.
+  // Without a map: row-major without gaps, at byte `offset` of the holder.
   void add(TensorId tensor, const Box& box, HolderId holder, int64_t offset);
   void add(TensorId tensor, const Box& box, HolderId holder, const Map& map);
 
-  // Fails, naming tensor, box and holder, on what a Layout never is.
+  // Fails, naming tensor, box and holder, if something is not true that must be true
+  // for every Layout.
   Result<Layout> build() &&;
 
  private:

@@ -1,5 +1,4 @@
-// For tests: random layouts, holders' memories with real bytes, and the carrying out of a
-// plan on them.
+// For tests: random tensors and layouts, and memories of holders with real bytes.
 #pragma once
 
 #include <rapidcheck.h>
@@ -13,9 +12,10 @@
 namespace holdfast::tests {
 
 using Memory = std::vector<std::byte>;
-using Memories = std::vector<Memory>;  // one a holder
+using Memories = std::vector<Memory>;  // one for each holder
 
-// Small pseudo-random source seeded by RapidCheck, so that failing cases replay.
+// A small random generator. RapidCheck chooses the seed, so that a failing case can be
+// repeated.
 class Dice {
  public:
   explicit Dice(uint64_t seed) : state_(seed) {}
@@ -50,7 +50,7 @@ inline std::vector<Tensor> random_tensors(Dice& dice) {
   return tensors;
 }
 
-// Cuts a box into a few by random planes.
+// Cuts a box into a few boxes at random places.
 inline std::vector<Box> random_parts(Dice& dice, const Box& whole) {
   std::vector<Box> parts{whole};
   for (int64_t cuts = dice.below(5); cuts > 0; --cuts) {
@@ -66,7 +66,7 @@ inline std::vector<Box> random_parts(Dice& dice, const Box& whole) {
   return parts;
 }
 
-// Row-major, or transposed, or with gaps: any of the maps that holders have.
+// A random map: row-major or transposed, with or without gaps.
 inline Map random_map(Dice& dice, const Box& box, int64_t element, int64_t offset,
                       int64_t& used) {
   std::vector<int> order(static_cast<size_t>(box.rank()));
@@ -101,13 +101,13 @@ class RandomLayout {
     used_[h] += bytes + dice_.below(3) * 16;
   }
 
-  // Everything is held by somebody, some of it by several, cut independently: boxes of
-  // different holders overlap in any way.
+  // A layout in which every element has a holder, and some have several. Each holder's
+  // boxes are cut independently, so boxes of different holders overlap in any way.
   Collection complete() && {
     const auto holders = static_cast<int64_t>(used_.size());
     for (TensorId t = 0; t < tensors_.size(); ++t) {
       const Box whole = Box::whole(tensors_[t].shape);
-      // Flat shards first, or a random partition, over a random group of holders.
+      // First, flat shards over all holders, or a random partition over random holders.
       const std::vector<Box> parts = random_parts(dice_, whole);
       std::vector<std::vector<Box>> of(used_.size());
       if (dice_.one_in(3)) {
@@ -117,11 +117,11 @@ class RandomLayout {
           of[static_cast<size_t>(dice_.below(holders))].push_back(part);
         }
       }
-      // More holders with cuts of their own, where they do not hold any yet.
+      // Then some of the holders that have nothing yet get a replica or random boxes.
       for (size_t h = 0; h < of.size(); ++h) {
         if (!of[h].empty() || dice_.one_in(2)) continue;
         if (dice_.one_in(3)) {
-          of[h] = parts;  // a whole replica, cut alike
+          of[h] = parts;  // a whole replica, cut in the same way
         } else {
           for (const Box& part : random_parts(dice_, whole)) {
             if (dice_.one_in(2)) of[h].push_back(part);
@@ -174,7 +174,7 @@ inline Topology random_topology(Dice& dice) {
   return topology;
 }
 
-// Row-major bytes of every tensor.
+// Random bytes of every tensor, in row-major order.
 inline std::vector<Memory> random_values(Dice& dice, std::span<const Tensor> tensors) {
   std::vector<Memory> values;
   for (const Tensor& tensor : tensors) {
@@ -185,8 +185,8 @@ inline std::vector<Memory> random_values(Dice& dice, std::span<const Tensor> ten
   return values;
 }
 
-// Calls visit(canonical byte offset, holder's byte offset) for each element of a box, one
-// by one and without any of the library's run arithmetic.
+// Calls visit(canonical byte offset, holder's byte offset) for each element of a box,
+// one by one. It shares no arithmetic with the library.
 template <typename Visit>
 void for_each_element(const Tensor& tensor, const Box& box, const Map& map,
                       Visit&& visit) {

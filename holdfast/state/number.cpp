@@ -11,11 +11,11 @@ namespace {
 constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// What the dtypes of 8 and 16 bits do with their last exponent.
+// What the largest exponent of a small float means.
 enum class Top {
   kIeee,       // infinities and NaNs
-  kOneNan,     // numbers, but for the last mantissa
-  kUnsigned0,  // numbers; the one NaN is where -0 would be
+  kOneNan,     // numbers, except that the largest mantissa is a NaN
+  kUnsigned0,  // numbers; the only NaN has the bits that -0 would have
 };
 
 struct SmallFloat {
@@ -84,7 +84,7 @@ Gap signed_gap(int64_t a, int64_t b) {
 }
 
 Gap float_gap(double a, double b) {
-  if (a == b) return {};  // also infinities
+  if (a == b) return {};  // also for two equal infinities
   return gap_of(std::abs(a - b), std::max(std::abs(a), std::abs(b)));
 }
 
@@ -95,7 +95,7 @@ Gap complex_gap(Dtype dtype, ByteView a, ByteView b) {
   };
   const double ar = part(a, 0), ai = part(a, 1), br = part(b, 0), bi = part(b, 1);
   if (std::isnan(ar) || std::isnan(ai) || std::isnan(br) || std::isnan(bi)) {
-    return {kNan, kNan};  // which hypot forgets beside an infinity
+    return {kNan, kNan};  // hypot() would ignore a NaN beside an infinity
   }
   const double real = ar == br ? 0 : ar - br, imaginary = ai == bi ? 0 : ai - bi;
   if (real == 0 && imaginary == 0) return {};

@@ -1,10 +1,10 @@
-// What is no tensor and belongs to a checkpoint all the same: learning rates, step
-// counts, generators, the nesting of a state dict. Plain data in a tree, with the
-// tensors as leaves by name; never code.
+// Objects: what a checkpoint holds that is no tensor, such as learning rates, step
+// counts, random generators and the nesting of a state dict. An Object is plain data in
+// a tree, never code. Its leaves may name tensors.
 //
-// It has Python's types, because that is what training programs hold, and keeps them
-// apart: a tuple comes back as a tuple, 1 as an integer and 1.0 as a float, a float with
-// all its bits, a dict with its order and with keys that are not strings.
+// It has the types of Python, because training programs hold those, and it keeps them
+// apart: a tuple comes back as a tuple, 1 as an integer and 1.0 as a float, a float
+// with all its bits, a dict with its order and with keys that are not strings.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ class Object {
   struct None {
     friend bool operator==(const None&, const None&) = default;
   };
-  // An integer outside int64_t: optional '-', then decimal digits without leading zeros.
+  // An integer outside int64_t: an optional '-', then decimal digits without leading
+  // zeros.
   struct BigInteger {
     std::string decimal;
     friend bool operator==(const BigInteger&, const BigInteger&) = default;
@@ -35,7 +36,8 @@ class Object {
     std::vector<Object> items;
     friend bool operator==(const Tuple&, const Tuple&);
   };
-  // In order of insertion. Keys are distinct, and no lists or dicts.
+  // Items in order of insertion. Keys are distinct. No key is a list or dict, or has
+  // one in it.
   struct Dict {
     std::vector<std::pair<Object, Object>> items;
     friend bool operator==(const Dict&, const Dict&);
@@ -49,7 +51,7 @@ class Object {
                              Bytes, List, Tuple, Dict, TensorName>;
 
   Object() = default;  // None
-  // Not explicit: an Object is written as the value that it is.
+  // Not explicit, so that code can write a plain value where an Object is expected.
   Object(Value value) : value_(std::move(value)) {}
 
   const Value& value() const { return value_; }
@@ -67,8 +69,8 @@ class Object {
   Value value_;
 };
 
-// The most containers that may lie in one another, in memory and in files: deeper trees
-// are an attack.
+// How deep containers may be nested, in memory and in files. A deeper tree in a file is
+// taken for an attack.
 inline constexpr int kMaxObjectDepth = 100;
 
 }  // namespace holdfast

@@ -15,7 +15,8 @@ namespace {
 
 constexpr uint64_t kUsualNan = 0x7ff8000000000000;
 
-// Optional '-', digits without leading zeros, and outside int64_t: one text a number.
+// True for an optional '-' and digits without leading zeros, if the number is outside
+// int64_t. So every number has exactly one text.
 bool is_big(std::string_view decimal) {
   const std::string_view digits = decimal.substr(decimal.starts_with('-') ? 1 : 0);
   if (digits.size() < 19 || digits.front() == '0') return false;
@@ -26,7 +27,8 @@ bool is_big(std::string_view decimal) {
          std::errc::result_out_of_range;
 }
 
-// What Python can hash: a key with a list in it could change.
+// True if Python can use it as a key. A list or dict, or a tuple with one in it, could
+// change and is no key.
 bool may_be_key(const Object& key) {
   if (key.as<Object::List>() != nullptr || key.as<Object::Dict>() != nullptr) {
     return false;
@@ -62,7 +64,8 @@ class Writer {
   }
 
  private:
-  // Where the tree is being written: a key of a dict, or a place in a list.
+  // One step of the path to the value that is being written: a key of a dict, or an
+  // index of a list.
   struct Step {
     const std::string* key;
     size_t index;
@@ -96,8 +99,9 @@ class Writer {
   }
   Result<void> put_value(const Object::BigInteger& value) {
     if (!is_big(value.decimal)) {
-      return invalid("{}: big integer \"{}\", want a decimal number outside 64 bits",
-                     place(), value.decimal.substr(0, 40));
+      return invalid(
+          "{}: big integer \"{}\"; expected a decimal number outside 64 bits", place(),
+          value.decimal.substr(0, 40));
     }
     return put_marked("$int", value.decimal);
   }
@@ -183,7 +187,7 @@ class Writer {
   }
 
   Error repeated(std::string_view key) const {
-    return invalid("{}: key {} is there twice", place(), key);
+    return invalid("{}: key {} occurs twice", place(), key);
   }
 
   // "object.groups[0].lr"
@@ -199,9 +203,10 @@ class Writer {
   std::vector<Step> path_;
 };
 
-// Builds the tree from the tokenizer's events. Every container is first read as the list
-// or dict that it looks like; one with a marker becomes what it stands for at its end.
-// The open ones are on a stack of our own, so that depth is a number that we check.
+// Builds the tree from the tokenizer's events. Every container is first read as the
+// list or dict that it looks like. At its end, a dict with a marker such as "$tuple"
+// becomes the value that it stands for. The open containers stand on a stack of our
+// own, so that we can limit the depth.
 class ObjectReader : public nlohmann::json_sax<Json> {
  public:
   explicit ObjectReader(std::string_view where) : where_(where) {}
@@ -213,14 +218,14 @@ class ObjectReader : public nlohmann::json_sax<Json> {
   }
   bool number_unsigned(number_unsigned_t value) override {
     if (value > uint64_t{std::numeric_limits<int64_t>::max()}) {
-      return fail(fmt::format("integer {} is outside 64 bits, want $int", value));
+      return fail(fmt::format("integer {} is outside 64 bits; expected $int", value));
     }
     return put(Object(static_cast<int64_t>(value)), 0);
   }
   bool number_float(number_float_t value, const string_t& text) override {
     if (text.find_first_of(".eE") == text.npos) {
-      return fail(
-          fmt::format("integer {} is outside 64 bits, want $int", text.substr(0, 40)));
+      return fail(fmt::format("integer {} is outside 64 bits; expected $int",
+                              text.substr(0, 40)));
     }
     return put(Object(value), 0);
   }
@@ -244,8 +249,8 @@ class ObjectReader : public nlohmann::json_sax<Json> {
     std::unordered_set<std::string_view> seen;
     for (size_t i = 0; i < frame.dict.size(); ++i) {
       const std::string& key = key_of(frame, i);
-      if (key.starts_with('$')) return fail("a key with $ beside others");
-      if (!seen.insert(key).second) return fail("a key is there twice");
+      if (key.starts_with('$')) return fail("a key with $ stands beside other keys");
+      if (!seen.insert(key).second) return fail("a key occurs twice");
     }
     return put(Object(Object::Dict{std::move(frame.dict)}), frame.depth + 1);
   }
@@ -254,7 +259,7 @@ class ObjectReader : public nlohmann::json_sax<Json> {
     return fail(fmt::format("not JSON at byte {}", position));
   }
 
-  Result<Object> take() && {
+  Result<Object> finish() && {
     if (error_) return *std::move(error_);
     return std::move(root_);
   }
@@ -265,9 +270,9 @@ class ObjectReader : public nlohmann::json_sax<Json> {
     std::vector<Object> list{};
     std::vector<std::pair<Object, Object>> dict{};
     std::string key{};
-    int depth = 0;  // of the deepest child
+    int depth = 0;  // the depth of the deepest child
   };
-  // "$dict" takes three levels of JSON for one of the tree.
+  // A "$dict" needs three levels of JSON for one level of the tree.
   static constexpr size_t kMostFrames = 3 * kMaxObjectDepth + 3;
 
   static const std::string& key_of(const Frame& frame, size_t i) {
@@ -286,9 +291,11 @@ class ObjectReader : public nlohmann::json_sax<Json> {
     return frame;
   }
 
-  // `depth` is the number of containers from the value down.
+  // Adds a value to the container that is open. `depth` says how deep containers are
+  // nested in the value, itself included.
   bool put(Object value, int depth) {
-    // Two more than the tree may have: a "$dict" is not yet what it will be.
+    // Two levels more than the tree may have are allowed here: a "$dict" that is not
+    // complete yet still counts its inner lists.
     if (depth > kMaxObjectDepth + 2) return too_deep();
     if (stack_.empty()) {
       if (depth > kMaxObjectDepth) return too_deep();
@@ -318,17 +325,17 @@ class ObjectReader : public nlohmann::json_sax<Json> {
     if (list != nullptr && marker == "$dict") {
       return end_pairs(std::move(list->items), std::max(frame.depth - 1, 1));
     }
-    return fail("a key with $ that is no marker of its value");
+    return fail("a key with $ is no marker for its value");
   }
 
   bool end_text(const std::string& marker, std::string text) {
     if (marker == "$tensor") return put(Object(Object::TensorName{std::move(text)}), 0);
     if (marker == "$float") return end_float(text);
     if (marker == "$int") {
-      if (!is_big(text)) return fail("$int that is none outside 64 bits");
+      if (!is_big(text)) return fail("$int is not a number outside 64 bits");
       return put(Object(Object::BigInteger{std::move(text)}), 0);
     }
-    if (marker != "$bytes") return fail("a key with $ that is no marker of its value");
+    if (marker != "$bytes") return fail("a key with $ is no marker for its value");
     auto bytes = from_hex(text);
     if (!bytes.ok()) return fail(bytes.error().message());
     return put(Object(*std::move(bytes)), 0);
@@ -344,7 +351,7 @@ class ObjectReader : public nlohmann::json_sax<Json> {
     (void)std::from_chars(text.data(), text.data() + text.size(), bits, 16);
     const auto number = std::bit_cast<double>(bits);
     if (!std::isnan(number) || float_name(number) != text) {
-      return fail("$float that is neither infinite nor a NaN");
+      return fail("$float is neither infinite nor a NaN");
     }
     return put(Object(number), 0);
   }
@@ -355,16 +362,16 @@ class ObjectReader : public nlohmann::json_sax<Json> {
     for (Object& item : items) {
       auto* pair = std::get_if<Object::List>(&item.value());
       if (pair == nullptr || pair->items.size() != 2) {
-        return fail("$dict with an item that is no pair");
+        return fail("$dict has an item that is no pair");
       }
       Object& key = pair->items[0];
-      if (!may_be_key(key)) return fail("a list or dict for a key");
+      if (!may_be_key(key)) return fail("a key is a list or dict, or has one in it");
       const auto text = encode_object(key);
       if (!text.ok()) return fail(text.error().message());
-      if (!seen.insert(*text).second) return fail("a key is there twice");
+      if (!seen.insert(*text).second) return fail("a key occurs twice");
       dict.items.emplace_back(std::move(key), std::move(pair->items[1]));
     }
-    if (is_natural(dict)) return fail("$dict that needs none");
+    if (is_natural(dict)) return fail("$dict is used where a plain dict is possible");
     return put(Object(std::move(dict)), depth);
   }
 
@@ -390,12 +397,12 @@ Result<std::string> encode_object(const Object& object) {
 
 Result<Object> decode_object(ByteView json, std::string_view where) {
   const std::string_view text = text_of(json);
-  // The tokenizer takes a NUL for the end and would not look at what follows.
+  // The tokenizer takes a NUL for the end of the text and would ignore what follows it.
   const size_t nul = text.find('\0');
   if (nul != text.npos) return corrupt("{}: not JSON at byte {}", where, nul + 1);
   ObjectReader reader(where);
   (void)Json::sax_parse(text.begin(), text.end(), &reader);  // errors are in reader
-  return std::move(reader).take();
+  return std::move(reader).finish();
 }
 
 }  // namespace holdfast

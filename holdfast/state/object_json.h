@@ -1,15 +1,17 @@
-// An Object as JSON, so that what is no tensor can be kept and read by eye.
+// An Object as JSON, so that objects can be kept in a file that people can read.
 //
-// Natural where JSON is: null, true, 3, "text", [list] and {dict} with string keys. What
-// JSON does not know is an object of one member whose key begins with '$':
+// Values that JSON has are written as they are: null, true, 3, "text", [list] and
+// {dict} with string keys. A value that JSON does not have is a JSON object with one
+// member, whose key begins with '$':
 //
 //   {"$tuple": [1, 2]}             {"$bytes": "00ff"}
 //   {"$dict": [[key, value], …]}   {"$int": "9223372036854775808"}   outside int64_t
-//   {"$tensor": "name"}            {"$float": "nan"}                 or inf, -inf, 16 digits
+//   {"$tensor": "name"}            {"$float": "nan"}   or inf, -inf, 16 digits
 //
-// "$dict" is for keys that are no strings or begin with '$'. Finite floats are numbers
-// with a '.' or an 'e', which keep every bit; a NaN other than the usual one is the 16
-// hexadecimal digits of its bits. One Object has one text.
+// "$dict" is for dicts with keys that are no strings or begin with '$'. Finite floats
+// are numbers with a '.' or an 'e', and keep every bit. A NaN other than the usual one
+// is written as the 16 hexadecimal digits of its bits. Every Object has exactly one
+// text.
 #pragma once
 
 #include <string>
@@ -21,13 +23,13 @@
 
 namespace holdfast {
 
-// kInvalid, naming the place in the tree, for text that is not UTF-8, a key that is
-// repeated or of a kind that keys are not, a BigInteger that is none, and trees deeper
-// than kMaxObjectDepth.
+// Writes an Object. kInvalid, naming the place in the tree, for text that is not UTF-8,
+// a key that is repeated or is a list or dict, a BigInteger that is not a number
+// outside int64_t, and trees deeper than kMaxObjectDepth.
 Result<std::string> encode_object(const Object& object);
 
-// kCorrupt, naming `where`, for what is no such tree. White space and other spellings of
-// the same numbers and text are allowed.
+// Reads an Object. kCorrupt, naming `where`, for text that is no such tree. White space
+// and other spellings of the same numbers and texts are allowed.
 Result<Object> decode_object(ByteView json, std::string_view where);
 
 }  // namespace holdfast

@@ -1,4 +1,5 @@
-// Fuzz entry: any bytes as an object. What is read must be written and read again alike.
+// decode_object over arbitrary bytes: an object that is accepted is written and read
+// back the same.
 #include <cstddef>
 #include <cstdint>
 

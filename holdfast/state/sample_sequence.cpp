@@ -12,7 +12,7 @@ namespace {
 
 constexpr int kLeastBits = 6;
 
-// The top bits, which the mix spreads best.
+// The top bits of a mixed value, because mix64 mixes them best.
 uint64_t top(uint64_t value, int bits) { return value >> (64 - bits); }
 
 uint64_t low(uint64_t value, int bits) { return value & ((uint64_t{1} << bits) - 1); }
@@ -38,9 +38,10 @@ uint64_t Shuffle::mixed(uint64_t value) const {
 }
 
 int64_t Shuffle::operator()(int64_t place) const {
-  // The network permutes more values than there are samples, but from 33 on fewer than
-  // twice as many: to follow its cycle back into the range is a permutation again, and
-  // takes less than two steps on average.
+  // The network permutes more values than there are samples. Following its cycle until
+  // the value is in range again is a permutation of the samples. From 33 samples on, it
+  // permutes fewer than twice as many values, so this takes less than two steps on
+  // average.
   auto value = static_cast<uint64_t>(place);
   do {
     value = mixed(value);
@@ -50,16 +51,16 @@ int64_t Shuffle::operator()(int64_t place) const {
 
 Result<SampleSequence> SampleSequence::create(const SampleOptions& options) {
   if (options.samples < 1) {
-    return invalid("sample sequence: {} samples, want at least 1", options.samples);
+    return invalid("sample sequence: {} samples; expected at least 1", options.samples);
   }
   if (options.batch < 1) {
-    return invalid("sample sequence: batches of {}, want at least 1", options.batch);
+    return invalid("sample sequence: batches of {}; expected at least 1",
+                   options.batch);
   }
   if (options.end == EpochEnd::kDrop && options.batch > options.samples) {
     return invalid(
-        "sample sequence: a batch of {} never fills from {} samples, want a smaller "
-        "one "
-        "or the last not dropped",
+        "sample sequence: a batch of {} is larger than the {} samples; expected a "
+        "smaller batch, or that the last batch is not dropped",
         options.batch, options.samples);
   }
   return SampleSequence(options);
@@ -102,7 +103,10 @@ Result<Positions> SampleSequence::batch_at(int64_t cursor) const {
   const auto first = checked_add(cursor, skipped);
   const auto last = first.has_value() ? checked_add(*first, size) : std::nullopt;
   if (!last.has_value()) {
-    return invalid("sample sequence: no batch of {} after position {}", size, cursor);
+    return invalid(
+        "sample sequence: no batch of {} after position {}; expected positions "
+        "below 2^63",
+        size, cursor);
   }
   return Positions{*first, *last};
 }

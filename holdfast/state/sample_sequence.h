@@ -1,29 +1,31 @@
-// The sample sequence: in which order a training run reads its dataset, as a function
-// of a seed alone. There is no list of indices and no state but a cursor, so any rank,
-// on any machine, after any restart finds the sample of any position at once.
+// The sample sequence: the order in which a training run reads its dataset. The order
+// is a function of the seed alone. There is no list of indices and no state except a
+// cursor, so any rank, on any machine, after any restart, finds the sample of any
+// position at once.
 //
 // The run reads one endless sequence of positions 0, 1, 2, ... Position g lies in epoch
-// g / n (n samples) and is sample P(g % n), where P is the epoch's shuffle: a Feistel
-// network on the least bits that hold n - 1 (but at least 6), walked until it lands
-// below n.
+// g / n (n samples) and is sample P(g % n), where P is the epoch's shuffle. P is a
+// Feistel network on as many bits as n - 1 needs (but at least 6), applied again until
+// the result is below n.
 //
 //   mix64(z)  the SplitMix64 step
 //   key(i)    mix64(mix64(mix64(seed) ^ epoch) + i) for the rounds i = 0 ... 11
 //   halves    left: bits / 2 (rounded down), right: the rest
 //   round     even i: left ^= top bits of mix64(key(i) ^ right); odd i: the other way
 //
-// All integers, so the same on every machine. What was measured (the test repeats it):
-// every order of 2 to 5 samples is equally frequent over epochs; so is every sample at
-// every place; fixed points, neighbours that stay neighbours, and places that two epochs
-// or two seeds have in common are as rare as chance has them. With fewer rounds or bits
-// small sets fail this (2 bits need 24 rounds). A shuffle for training, not a cipher.
+// All arithmetic is in integers, so the order is the same on every machine. Measured,
+// and repeated by the test: every order of 2 to 5 samples is equally frequent over
+// epochs, and so is every sample at every place. Fixed points, neighbours that stay
+// neighbours, and places that two epochs or two seeds have in common are as rare as
+// with a random order. With fewer rounds or bits, small datasets fail these tests (2
+// bits need 24 rounds). It is a shuffle for training, not a cipher.
 //
-// A step takes one batch [c, c + b) of positions, and rank r of R takes
-// [c + b*r/R, c + b*(r+1)/R): the ranks' shares put together are the batch for every R,
-// so the order does not depend on how many ranks there are. Shares differ by at most
-// one sample; where they do, weigh gradients by them.
+// A step takes one batch [c, c + b) of positions, and rank r of R ranks takes [c +
+// b*r/R, c + b*(r+1)/R). The shares of all ranks together are the batch for every R, so
+// the order does not depend on the number of ranks. Shares differ by at most one
+// sample; where they differ, gradients should be weighted by the size of the share.
 //
-// Pure; any thread.
+// All functions are pure and safe from any thread.
 #pragma once
 
 #include <cstdint>
@@ -33,17 +35,17 @@
 
 namespace holdfast {
 
-// What happens to a batch that an epoch has too few samples left for.
+// What happens to a batch at the end of an epoch that has too few samples left for it.
 enum class EpochEnd {
-  kShort,  // it is smaller
-  kDrop,   // it is left out; the epoch's last samples are not seen
-  kJoin,   // the next epoch fills it up
+  kShort,  // the batch is smaller
+  kDrop,   // the batch is left out, and the epoch's last samples are not read
+  kJoin,   // the next epoch fills the batch up
 };
 
 struct SampleOptions {
   int64_t samples = 0;  // in the dataset, at least 1
   uint64_t seed = 0;
-  int64_t batch = 1;  // samples a step takes, all ranks together
+  int64_t batch = 1;  // samples that all ranks together take in a step
   bool shuffle = true;
   EpochEnd end = EpochEnd::kShort;
 };
@@ -57,7 +59,7 @@ struct Positions {
   friend bool operator==(const Positions&, const Positions&) = default;
 };
 
-// A shuffle of [0, samples): an order that `seed` and `epoch` choose.
+// An order of the samples [0, samples), which `seed` and `epoch` choose.
 class Shuffle {
  public:
   // samples >= 1.
@@ -82,18 +84,19 @@ class SampleSequence {
   static Result<SampleSequence> create(const SampleOptions& options);
 
   const SampleOptions& options() const { return options_; }
-  // How many batches an epoch has that begins with one. Not for kJoin: those batches
-  // belong to no epoch; there it is samples / batch, rounded up.
+  // How many batches an epoch has if it begins with a new batch. With kJoin a batch may
+  // belong to two epochs; the result is then samples / batch, rounded up.
   int64_t batches_per_epoch() const;
 
-  // Positions must not be negative, in all of these.
+  // In all these functions positions must not be negative.
   int64_t epoch_of(int64_t position) const { return position / options_.samples; }
   int64_t index_at(int64_t position) const;
   std::vector<int64_t> indices(Positions positions) const;
 
-  // The batch that follows when all before `cursor` has been read; its `last` is the
-  // cursor after it. The batch size may change from call to call of a run: the epoch's
-  // end is found from the cursor alone. Fails with kInvalid where positions end (2^63).
+  // The next batch after all positions before `cursor` have been read. Its `last` is
+  // the cursor after it. The batch size may change between the calls of a run, because
+  // the end of the epoch follows from the cursor alone. Fails with kInvalid for
+  // positions of 2^63 and above.
   Result<Positions> batch_at(int64_t cursor) const;
 
  private:
@@ -102,7 +105,7 @@ class SampleSequence {
   SampleOptions options_;
 };
 
-// What rank `rank` of `ranks` takes of a batch. 0 <= rank < ranks.
+// The part of a batch that rank `rank` of `ranks` takes. 0 <= rank < ranks.
 Positions share_of(Positions batch, int64_t rank, int64_t ranks);
 
 }  // namespace holdfast

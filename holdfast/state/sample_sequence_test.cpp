@@ -25,8 +25,8 @@ Indices order_of(int64_t samples, uint64_t seed, int64_t epoch) {
   return order;
 }
 
-// Counts that should be equal, within five standard deviations of what chance does.
-// Seeds are fixed, so this is the same on every run.
+// Expects that the counts are equal, within five standard deviations of a random
+// process. Seeds are fixed, so the result is the same on every run.
 void expect_even(const std::vector<int64_t>& counts, double freedom) {
   const auto total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
   const double want = static_cast<double>(total) / static_cast<double>(counts.size());
@@ -37,7 +37,8 @@ void expect_even(const std::vector<int64_t>& counts, double freedom) {
   EXPECT_NEAR(chi_square, freedom, 5 * std::sqrt(2 * freedom));
 }
 
-// How many places have what chance gives once a shuffle (Poisson with mean 1).
+// Expects a count that a random order has once in a shuffle on average (a Poisson
+// distribution with mean 1).
 void expect_one_in_each(const std::function<int64_t(int64_t)>& count) {
   constexpr int64_t kTrials = 4000;
   int64_t total = 0;

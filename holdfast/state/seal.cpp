@@ -13,14 +13,14 @@ namespace holdfast {
 namespace {
 
 constexpr uint64_t kWord = sizeof(uint32_t);
-constexpr int64_t kShort = 64;    // bytes: shorter runs are gathered
-constexpr int64_t kStrip = 1024;  // bytes gathered in a row, where the holder has them
-constexpr int64_t kTile = 32 << 10;  // bytes gathered at once: fits a first-level cache
+constexpr int64_t kShort = 64;    // bytes; shorter runs are first copied to a buffer
+constexpr int64_t kStrip = 1024;  // bytes that a tile has along its closest dimension
+constexpr int64_t kTile = 32 << 10;  // bytes of the buffer; fits a first-level cache
 
 size_t at(int k) { return static_cast<size_t>(k); }
 
-// Sums canonical bytes block by block: what falls into one block is multiplied by its
-// A_j(h) once, so that many short runs in a block cost little more than a long one.
+// Sums canonical bytes block by block. The sum of a block is multiplied by its A_j(h)
+// only once, so that many short runs in a block cost little more than one long run.
 class Summer {
  public:
   explicit Summer(SealKernel kernel = seal_kernels().back().sum) : kernel_(kernel) {}
@@ -54,7 +54,7 @@ class Summer {
     for (size_t j = 0; j < kSealLanes; ++j) block_sums_.lane[j] += sums.lane[j];
   }
 
-  // Some bytes of one word; its others count 0.
+  // Adds some bytes of one word; its other bytes count as 0.
   void add_partial(const std::byte* bytes, uint64_t offset, uint64_t count) {
     std::array<std::byte, kWord> word{};
     std::memcpy(word.data() + offset % kWord, bytes, count);
@@ -103,8 +103,8 @@ void add_runs(Summer& summer, const StridedCopy& plan,
   summer.add(first, static_cast<uint64_t>(plan.to), static_cast<uint64_t>(plan.run));
 }
 
-// The dimension along which the holder's elements lie closest.
-int tightest(const Map& map, const Shape& shape) {
+// The dimension in which neighbouring elements lie closest together in the holder.
+int closest_dimension(const Map& map, const Shape& shape) {
   int best = -1;
   for (int k = 0; k < shape.rank(); ++k) {
     if (shape[k] == 1) continue;
@@ -115,16 +115,17 @@ int tightest(const Map& map, const Shape& shape) {
   return best;
 }
 
-// Sizes of a tile of at most kTile bytes: a strip along the holder's tightest
-// dimension, so that a tile touches few pages and whole cache lines, then canonical
-// runs as long as fit.
+// The sizes of a tile of at most kTile bytes. A tile first extends along the holder's
+// closest dimension, so that it touches few pages and whole cache lines. Then it
+// extends along the innermost dimensions, so that canonical runs are as long as
+// possible.
 std::array<int64_t, kMaxRank> choose_tile(const Map& map, const Shape& shape,
                                           int64_t element_bytes) {
   std::array<int64_t, kMaxRank> tile;
   tile.fill(1);
-  const int tight = tightest(map, shape);
-  tile[at(tight)] = std::min(shape[tight], kStrip / element_bytes);
-  int64_t room = kTile / (tile[at(tight)] * element_bytes);
+  const int closest = closest_dimension(map, shape);
+  tile[at(closest)] = std::min(shape[closest], kStrip / element_bytes);
+  int64_t room = kTile / (tile[at(closest)] * element_bytes);
   for (int k = shape.rank() - 1; k >= 0 && room > 1; --k) {
     const int64_t grown = std::min(divide_up(shape[k], tile[at(k)]), room);
     tile[at(k)] *= grown;
@@ -144,8 +145,9 @@ void for_each_tile(const Box& box, const std::array<int64_t, kMaxRank>& tile, in
   }
 }
 
-// The buffer is near, the holder is far: within a tile, follow the holder.
-void put_tightest_innermost(StridedCopy& gather) {
+// Makes the copy of a tile follow the order of the holder's memory: the buffer is in
+// the cache and the holder is not.
+void put_closest_innermost(StridedCopy& gather) {
   if (gather.loops == 0) return;
   StridedCopy::Loop& innermost = gather.loop[at(gather.loops - 1)];
   for (int k = 0; k < gather.loops - 1; ++k) {
@@ -156,7 +158,8 @@ void put_tightest_innermost(StridedCopy& gather) {
   }
 }
 
-// Adds a box whose canonical neighbours lie apart in the holder.
+// Adds a box whose neighbouring canonical elements lie far apart in the holder: copies
+// it to a buffer tile by tile.
 void add_gathered(Summer& summer, const Box& box, const Map& map, const Map& canonical,
                   int64_t element_bytes, std::span<const std::byte> holder) {
   std::vector<std::byte> buffer(at(kTile));
@@ -166,7 +169,7 @@ void add_gathered(Summer& summer, const Box& box, const Map& map, const Map& can
     const Shape shape = part.shape();
     StridedCopy gather =
         plan_copy(map.narrowed(box, part), dense, shape, element_bytes);
-    put_tightest_innermost(gather);
+    put_closest_innermost(gather);
     run_copy(gather, holder, buffer);
     add_runs(summer,
              plan_copy(dense, canonical.narrowed(box, part), shape, element_bytes),

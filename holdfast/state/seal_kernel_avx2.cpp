@@ -1,5 +1,5 @@
-// The x86-64 twin. The instruction set is asked for by function, so that the rest of
-// the program still runs on a CPU without it.
+// The kernel for x86-64 with AVX2. Only its functions are compiled for AVX2, so that
+// the rest of the program still runs on a CPU without it.
 #include "holdfast/state/seal_kernel.h"
 
 #if defined(HOLDFAST_SEAL_AVX2)
@@ -17,9 +17,9 @@ HOLDFAST_AVX2 inline __m256i load(const void* at) {
   return _mm256_loadu_si256(static_cast<const __m256i*>(at));
 }
 
-// sum + the products of eight words (the odd ones given again in even places) with k.
-// The multiplication takes even places only; loading k one word further on brings its
-// odd ones there.
+// `sum` plus the products of eight words with k. The multiplication uses only the words
+// in even places. So the odd words come a second time, in `odd`, in even places;
+// loading k one word further brings its odd words to even places too.
 HOLDFAST_AVX2 inline __m256i add_products(__m256i sum, __m256i even, __m256i odd,
                                           const uint32_t* k) {
   const __m256i low = _mm256_mul_epu32(even, load(k));

@@ -16,7 +16,8 @@ using strided_testing::pick;
 using strided_testing::random_bytes;
 using Bytes = std::vector<std::byte>;
 
-// The definition once more, word by word, sharing nothing with the code under test.
+// The definition of the seal, computed word by word. It shares no code with what is
+// tested.
 uint64_t split_mix(uint64_t state) {
   uint64_t z = state + 0x9E3779B97F4A7C15u;
   z ^= z >> 30;
@@ -113,8 +114,8 @@ TEST(SealTest, PrintedFormNamesDtypeShapeAndByteCount) {
   for (const std::string& text : printed) EXPECT_EQ(text.size(), 32u);
 }
 
-// Every kernel that this CPU runs, every length over a block, any alignment of
-// canonical offset and of memory.
+// Tests every kernel that this CPU runs, with every length around a block and any
+// alignment of the canonical offset and of the memory.
 TEST(SealTest, EveryKernelAgreesWithTheDefinitionForEveryLengthAndAlignment) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(::testing::Message() << "seed " << seed);
@@ -123,7 +124,8 @@ TEST(SealTest, EveryKernelAgreesWithTheDefinitionForEveryLengthAndAlignment) {
   for (size_t length = 0; length <= 5000; ++length) {
     const size_t shift = engine() % 64;
     const uint64_t offset = engine() >> (2 + engine() % 62);
-    // A copy of its own end: a sanitizer sees one byte read too many.
+    // A copy that ends with the run, so that a sanitizer notices if one byte too many
+    // is read.
     const Bytes memory(source.begin(), source.begin() + int64_t(shift + length));
     const auto run = std::span(memory).subspan(shift);
     const Seal want = naive_seal({run.begin(), run.end()}, offset);
@@ -177,8 +179,8 @@ void cut(const Box& box, int depth, std::vector<Box>& parts) {
   cut(box.with(k, {at, box[k].hi}), depth - 1, parts);
 }
 
-// What the holder of `box` would have: its elements where a random map puts them, noise
-// elsewhere.
+// The bytes that a holder of `box` would have: the elements where a random map puts
+// them, and random bytes elsewhere.
 Seal seal_stored(const Shape& shape, Dtype dtype, const Box& box,
                  const Bytes& canonical) {
   const int64_t bytes = bytes_of(dtype);
@@ -259,8 +261,8 @@ TEST(SealTest, EverySingleBitFlipOfEveryDtypeIsSeen) {
   }
 }
 
-// Signs are the words' top bits, where sums modulo a power of two are weakest. The
-// tensor lies across a block's end.
+// Signs are the top bits of words, where sums modulo a power of two are weakest. The
+// tensor lies across the end of a block.
 TEST(SealTest, EveryPairOfSignFlipsInDoublesIsSeen) {
   const size_t count = 128;
   const uint64_t offset = 4096 - 8 * count / 2;

@@ -12,7 +12,7 @@ namespace {
 
 size_t at(int k) { return static_cast<size_t>(k); }
 
-// The innermost loop, with the run's length known to the compiler: transposed storage has
+// The innermost loop for runs whose length the compiler knows. Transposed storage has
 // runs of one element, and a call of memcpy for each would cost more than the copy.
 template <size_t kRun>
 void copy_elements(int64_t count, int64_t from_stride, int64_t to_stride,
@@ -47,7 +47,7 @@ void run_loops(const StridedCopy& copy, int depth, const std::byte* from,
   }
 }
 
-// Fails the program if a run of the copy leaves `size` bytes.
+// Aborts if a run of the copy is not inside `size` bytes.
 void check_inside(const StridedCopy& copy, int64_t start, size_t size,
                   int64_t StridedCopy::Loop::*stride) {
   int64_t first = start, last = start + copy.run;

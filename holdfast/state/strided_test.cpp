@@ -59,7 +59,7 @@ RC_GTEST_PROP(StridedProperty, CopiesReadOneElementForAWholeDimensionOfStrideZer
   RC_ASSERT(target == want);
 }
 
-// A box of one holder into the place of the same box in another holder's larger box.
+// Copies a box of one holder into the same box inside another holder's larger box.
 RC_GTEST_PROP(StridedProperty, NarrowedMapsFindTheSameElements, ()) {
   const Shape shape = pick_shape(4, 6, 9);
   const int64_t bytes = pick_element();

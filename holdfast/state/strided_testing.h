@@ -1,5 +1,5 @@
-// For tests: random boxes and maps, and element-by-element copies that share no code
-// with what they check.
+// For tests: random boxes and maps, and copies element by element that share no code
+// with the library.
 #pragma once
 
 #include <rapidcheck.h>
@@ -16,8 +16,8 @@ namespace holdfast::strided_testing {
 
 using Index = std::array<int64_t, kMaxRank>;
 
-// A number in [least, most] that RapidCheck can shrink; the whole range from the first
-// case on.
+// A random number in [least, most]. RapidCheck can shrink it, and uses the whole range
+// from the first case on.
 inline int64_t pick(int64_t least, int64_t most) {
   return *rc::gen::resize(rc::kNominalSize, rc::gen::inRange<int64_t>(least, most + 1));
 }
@@ -29,8 +29,8 @@ inline std::vector<std::byte> random_bytes(size_t size, uint64_t seed) {
   return bytes;
 }
 
-// Rank 0 to `max_rank`, sizes 0 or 1 now and then, the last dimension up to
-// `most_last`.
+// A random shape of up to `max_rank` dimensions. Sizes are sometimes 0 or 1; the last
+// dimension has up to `most_last`.
 inline Shape pick_shape(int max_rank, int64_t most, int64_t most_last) {
   std::vector<int64_t> sizes(static_cast<size_t>(pick(0, max_rank)));
   for (int64_t& size : sizes) size = pick(pick(0, 9) == 0 ? 0 : 1, most);
@@ -47,14 +47,14 @@ inline Box pick_box(const Shape& shape) {
   return box;
 }
 
-// A map that puts no two elements on one byte: dimensions in any storage order, some
-// backwards, with gaps. `size` bytes hold it exactly.
+// A map that puts no two elements on one byte. Dimensions have any order in memory,
+// some run backwards, and there are gaps. The elements need exactly `size` bytes.
 struct StoredMap {
   Map map;
   size_t size = 0;
 };
 
-// One past the last byte that a map with nothing below byte 0 touches.
+// One past the last byte that a map touches, if it touches nothing before byte 0.
 inline int64_t end_of(const Map& map, const Shape& shape, int64_t element_bytes) {
   int64_t end = map.offset + element_bytes;
   for (int k = 0; k < shape.rank(); ++k) {

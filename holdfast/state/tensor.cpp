@@ -17,7 +17,8 @@ Result<Role> parse_role(std::string_view name) {
     if (kRoleNames[i] == name) return static_cast<Role>(i);
   }
   return invalid(
-      "role \"{}\": not known, want parameter, slot, master, buffer or counter", name);
+      "role \"{}\": not known; expected parameter, slot, master, buffer or counter",
+      name);
 }
 
 }  // namespace holdfast

@@ -1,4 +1,5 @@
-// A logical tensor of the job's state, independent of where and how it is cut.
+// A tensor of the job's state as the whole job sees it, however it is cut and wherever
+// its pieces are.
 #pragma once
 
 #include <cstdint>
@@ -25,18 +26,21 @@ Result<Role> parse_role(std::string_view name);
 struct Tensor {
   std::string name{};
   Dtype dtype = Dtype::kF32;
-  // Canonical: without vocabulary padding, with every packed component on an axis of its
-  // own (a fused SwiGLU weight is [2, F, H], a fused QKV is [groups, heads + 2, dim, H]).
+  // The canonical shape: without vocabulary padding, and with an axis of its own for
+  // packed components (a fused SwiGLU weight is [2, F, H], a fused QKV is [groups,
+  // heads + 2, dim, H]).
   Shape shape{};
   Role role = Role::kParameter;
-  // The parameter that a slot or master belongs to; empty otherwise. State is addressed
-  // by name, never by position: positions change with the parallel configuration.
+  // The name of the parameter that a slot or master belongs to; empty otherwise. It is
+  // a name and not a position, because positions change with the parallel
+  // configuration.
   std::string of{};
-  // Other names for the same values (a tied output head). One tensor, many holders.
+  // Aliases: other names of the same tensor, such as a tied output head. It stays one
+  // tensor, which may have many holders.
   std::vector<std::string> ties{};
-  // Where ranks pad dimension 0 before cutting it in T parts: to a multiple of this times
-  // T (a vocabulary). Padding is an attribute of memory, not state: it has no box.
-  // 0 means none.
+  // If not 0: ranks that cut dimension 0 (a vocabulary) in T parts first pad it to a
+  // multiple of pad_multiple * T. Padding exists only in a rank's memory. It is not
+  // state and has no box.
   int64_t pad_multiple = 0;
 
   int64_t bytes() const { return shape.elements() * bytes_of(dtype); }

@@ -1,4 +1,4 @@
-// Which of n things hang together, directly or through others.
+// Union-find: groups n numbered items that are connected, directly or through others.
 #pragma once
 
 #include <algorithm>
@@ -14,7 +14,7 @@ class UnionFind {
     std::iota(parent_.begin(), parent_.end(), 0);
   }
 
-  // The least member of i's group.
+  // The smallest number in i's group.
   uint32_t root(uint32_t i) {
     while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
     return i;

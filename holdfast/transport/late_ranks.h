@@ -1,4 +1,5 @@
-// Waits for other ranks that take long: who is missing is told while the wait goes on.
+// Waiting for other ranks: when a wait takes long, the ranks that are late are named
+// while the wait goes on.
 #pragma once
 
 #include <functional>
@@ -10,8 +11,8 @@
 
 namespace holdfast {
 
-// Told once by every wait that takes longer than `after`: the ranks that it waits for. The
-// wait goes on. `tell` is called by the thread that waits.
+// Every wait that takes longer than `after` calls `tell` once with the ranks that it
+// still waits for, and then waits on. The thread that waits makes the call.
 struct LateRanks {
   Duration after{};
   std::function<void(const std::vector<int>& missing)> tell{};
@@ -20,8 +21,9 @@ struct LateRanks {
 // "rank 3", "ranks 1, 2", "ranks 0, 1, 2, 3, 4, ... (12 of them)".
 std::string name_ranks(const std::vector<int>& ranks);
 
-// Receives from each of these ranks: `recv(rank, deadline)`, and `keep(rank, result)` for
-// what came of it. With a watch, those that have not come after a while are told to it.
+// Receives one message from each of these ranks: calls `recv(rank, deadline)`, then
+// `keep(rank, result)`. If `watch.tell` is set and some messages have not arrived after
+// `watch.after`, it calls `watch.tell` with their ranks.
 void receive_from(Env& env, const LateRanks& watch, std::vector<int> ranks,
                   Instant deadline, const auto& recv, const auto& keep) {
   const Instant soon = env.now() + watch.after;

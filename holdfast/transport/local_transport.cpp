@@ -9,7 +9,7 @@ struct LocalNetwork::Rank {
 
   bool alive = true;
   Inbox inbox;
-  std::vector<int64_t> to_drop;  // by sender
+  std::vector<int64_t> to_drop;  // messages to lose, by sender
 };
 
 class LocalNetwork::Endpoint : public Transport {
@@ -103,7 +103,8 @@ Result<void> LocalNetwork::send(int from, int to, int64_t tag, ByteView bytes,
   MutexLock lock(mutex_);
   HOLDFAST_TRY(check_alive(from, to));
   const int64_t& waiting = at(to).inbox.waiting(from);
-  const bool own = tag >= 0;  // collective calls wait for each other: no queue needed
+  // Messages of collective calls have no limit: those calls wait for each other anyway.
+  const bool own = tag >= 0;
   while (own && waiting >= static_cast<int64_t>(queue_)) {
     if (env_.now() >= deadline) {
       return timed_out("rank {}: send to rank {}, tag {}: queue of {} is full", from,
@@ -125,13 +126,14 @@ Result<Bytes> LocalNetwork::recv(int to, int from, int64_t tag, Instant deadline
   while (!self.inbox.has(from, tag)) {
     HOLDFAST_TRY(check_alive(to, from));
     if (env_.now() >= deadline) {
-      return timed_out("rank {}: nothing from rank {}, tag {}", to, from, tag);
+      return timed_out("rank {}: no message of tag {} from rank {} in time", to, tag,
+                       from);
     }
     env_.wait_until(changed_, mutex_, deadline);
   }
   if (!self.alive) return unavailable("rank {}: killed", to);
   changed_.notify_all();
-  return self.inbox.take(from, tag);
+  return self.inbox.take_message(from, tag);
 }
 
 Result<std::vector<Bytes>> LocalNetwork::gather(const Transport& self, ByteView bytes,

@@ -1,5 +1,5 @@
-// A Transport between threads of one process, for tests: it can lose messages and
-// ranks.
+// A Transport between threads of one process, for tests: it can lose messages, and it
+// can end ranks.
 #pragma once
 
 #include <memory>
@@ -11,9 +11,9 @@
 
 namespace holdfast {
 
-// The ranks' endpoints and what is on its way between them. Deadlines are times of
-// `env`, which must outlive it; it must outlive the use of its endpoints. Safe from all
-// threads.
+// The endpoints of all ranks, and the messages between them. Deadlines are times of
+// `env`, which must outlive the network. The network must outlive the use of its
+// endpoints. Safe from all threads.
 class LocalNetwork {
  public:
   // `queue` messages may wait for one receiver from one sender before send blocks.
@@ -22,9 +22,10 @@ class LocalNetwork {
 
   Transport& endpoint(int rank);
 
-  // The rank is gone: its own calls, and those that wait for it, give kUnavailable.
+  // Ends the rank: from now on its own calls, and calls that wait for it, give
+  // kUnavailable.
   void kill(int rank);
-  // The next messages from one rank to another are lost, those of collective calls too.
+  // Loses the next messages from one rank to another, also those of collective calls.
   // The sender does not notice.
   void drop(int from, int to, int64_t messages = 1);
 
@@ -39,7 +40,7 @@ class LocalNetwork {
                                     Instant deadline);
 
   Rank& at(int rank) HOLDFAST_REQUIRES(mutex_);
-  // Why a call of `self` that needs `peer` cannot be made.
+  // Fails with the reason why a call of `self` that needs `peer` cannot be made.
   Result<void> check_alive(int self, int peer) HOLDFAST_REQUIRES(mutex_);
   bool lose(int from, int to) HOLDFAST_REQUIRES(mutex_);
 

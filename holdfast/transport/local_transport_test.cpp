@@ -1,4 +1,4 @@
-// What only LocalNetwork does; the rest is in transport_conformance_test.cpp.
+// Tests what only LocalNetwork does; transport_conformance_test.cpp has the rest.
 #include "holdfast/transport/local_transport.h"
 
 #include <gtest/gtest.h>

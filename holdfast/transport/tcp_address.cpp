@@ -29,7 +29,7 @@ SocketAddress copy_of(const sockaddr* from, socklen_t size) {
   return address;
 }
 
-// What getaddrinfo finds, in its order.
+// The internet addresses that getaddrinfo finds, in its order.
 Result<std::vector<SocketAddress>> look_up(const std::string& host,
                                            const std::string& port, int flags) {
   addrinfo hints{};
@@ -48,7 +48,7 @@ Result<std::vector<SocketAddress>> look_up(const std::string& host,
   return addresses;
 }
 
-bool reachable(const SocketAddress& address) {
+bool is_reachable(const SocketAddress& address) {
   if (address.family() == AF_INET) {
     const auto* in = reinterpret_cast<const sockaddr_in*>(&address.storage);
     return (ntohl(in->sin_addr.s_addr) >> 24) != IN_LOOPBACKNET;
@@ -61,7 +61,7 @@ bool reachable(const SocketAddress& address) {
 void add_reachable(const std::vector<SocketAddress>& from,
                    std::vector<SocketAddress>& to) {
   for (const SocketAddress& address : from) {
-    if (reachable(address)) to.push_back(address);
+    if (is_reachable(address)) to.push_back(address);
   }
 }
 
@@ -111,12 +111,12 @@ Result<SocketAddress> parse_address(std::string_view text) {
   }
   const std::string_view port =
       colon == text.npos ? std::string_view() : text.substr(colon + 1);
-  uint16_t number = 0;  // the system's own reader takes numbers that are too large
+  uint16_t number = 0;  // checked here: getaddrinfo accepts ports that are too large
   const auto [end, failed] =
       std::from_chars(port.data(), port.data() + port.size(), number);
   const bool good = failed == std::errc() && end == port.data() + port.size();
   if (!good || host.empty() || host.find('\0') != host.npos) {
-    return invalid("address \"{}\": want host:port", text);
+    return invalid("address \"{}\": not an address; expected host:port", text);
   }
   const auto found =
       look_up(std::string(host), std::string(port), AI_NUMERICHOST | AI_NUMERICSERV);

@@ -1,4 +1,4 @@
-// Addresses of sockets: as text, and which one is ours.
+// Addresses of sockets: their text, and the choice of an address to listen at.
 #pragma once
 
 #include <sys/socket.h>
@@ -23,12 +23,13 @@ struct SocketAddress {
 
 // "10.0.0.7:43117", "[fd00::7]:43117".
 std::string to_text(const SocketAddress& address);
-// Reads that; numbers only. kInvalid for anything else.
+// Reads what to_text() writes. Host and port must be numbers: anything else is
+// kInvalid.
 Result<SocketAddress> parse_address(std::string_view text);
 
-// Where to listen, the best first, with port 0: what the name stands for (kInvalid if
-// nothing), or for an empty one the addresses by which others may reach this host, and
-// loopback last.
+// The addresses to try to listen at, the best first, all with port 0. For a host name:
+// the addresses of that name (kInvalid if it has none). For an empty name: the
+// addresses by which other hosts may reach this one, and loopback last.
 Result<std::vector<SocketAddress>> places_to_listen(const std::string& host);
 
 }  // namespace holdfast

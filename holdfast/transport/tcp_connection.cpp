@@ -1,4 +1,4 @@
-// The half of the loop that serves a connection.
+// The half of the loop that serves a connection: dial, hello, frames in and out, close.
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -10,7 +10,8 @@
 namespace holdfast {
 namespace {
 
-constexpr int kReadsAtOnce = 8;  // of one connection, before others have their turn
+// How often one connection is read before others have their turn.
+constexpr int kReadsAtOnce = 8;
 
 }  // namespace
 
@@ -35,7 +36,7 @@ bool TcpLoop::finish_dial(Connection& connection) {
     return false;
   }
   connection.stage = Stage::kHello;
-  connection.wants_room = true;  // as it is watched
+  connection.wants_room = true;  // begin_dial() watches the socket for room
   connection.sending.push_back(
       {.head = encode_hello(options_.token, rank_, size_), .body = nullptr});
   return true;
@@ -45,20 +46,21 @@ bool TcpLoop::receive(Connection& connection) {
   for (int i = 0; i < kReadsAtOnce; ++i) {
     const ssize_t count =
         ::recv(connection.socket.number(), buffer_.data(), buffer_.size(), 0);
-    if (count < 0 && is_passing(errno)) return true;
+    if (count < 0 && is_temporary(errno)) return true;
     if (count <= 0) {
-      close(connection, count == 0 ? "it closed the connection" : text_of_errno(errno));
+      close(connection,
+            count == 0 ? "the peer closed the connection" : text_of_errno(errno));
       return false;
     }
     ByteView bytes = ByteView(buffer_).first(static_cast<size_t>(count));
-    if (connection.stage != Stage::kUp && !take_hello(connection, bytes)) return false;
-    if (!take_frames(connection, bytes)) return false;
+    if (connection.stage != Stage::kUp && !read_hello(connection, bytes)) return false;
+    if (!read_frames(connection, bytes)) return false;
   }
   return true;
 }
 
-// Takes the hello's part off the front.
-bool TcpLoop::take_hello(Connection& connection, ByteView& bytes) {
+// Reads the hello, and removes its bytes from the front of `bytes`.
+bool TcpLoop::read_hello(Connection& connection, ByteView& bytes) {
   const size_t part = std::min(bytes.size(), kHelloBytes - connection.hello.size());
   connection.hello.insert(connection.hello.end(), bytes.begin(),
                           bytes.begin() + static_cast<std::ptrdiff_t>(part));
@@ -70,13 +72,15 @@ bool TcpLoop::take_hello(Connection& connection, ByteView& bytes) {
     return false;
   }
   if (connection.dialed && *rank != connection.peer) {
-    close(connection, fmt::format("hello: rank {}", *rank));
+    close(connection,
+          fmt::format("hello: rank {}; expected rank {}", *rank, connection.peer));
     return false;
   }
-  // Only those above dial, and once.
+  // Only ranks above this one dial it, and each of them dials once.
   if (!connection.dialed &&
       (*rank <= rank_ || by_rank_[static_cast<size_t>(*rank)] != -1)) {
-    close(connection, fmt::format("hello: rank {} again", *rank));
+    close(connection,
+          fmt::format("hello: rank {} must not dial, or dialed twice", *rank));
     return false;
   }
   connection.peer = *rank;
@@ -100,7 +104,7 @@ bool TcpLoop::accept_peer(Connection& connection) {
   return true;
 }
 
-bool TcpLoop::take_frames(Connection& connection, ByteView bytes) {
+bool TcpLoop::read_frames(Connection& connection, ByteView bytes) {
   std::vector<Frame> frames;
   const Result<void> cut = connection.reader.feed(bytes, frames);
   Result<void> outcome;
@@ -126,8 +130,8 @@ void TcpLoop::flush(Connection& connection) {
     const ssize_t count =
         ::send(descriptor, part.data(), part.size(), MSG_NOSIGNAL | more);
     if (count < 0 && errno == EINTR) continue;
-    if (count < 0 && !is_passing(errno)) {
-      connection.sending.clear();  // its end is seen where it is read
+    if (count < 0 && !is_temporary(errno)) {
+      connection.sending.clear();  // receive() will notice the end and close
       connection.sent = 0;
       break;
     }
@@ -142,14 +146,15 @@ void TcpLoop::flush(Connection& connection) {
   watch(descriptor, full ? EPOLLIN | EPOLLOUT : EPOLLIN, EPOLL_CTL_MOD);
 }
 
-// Frees the connection.
+// Closes and destroys the connection, and reports the peer as gone. A stranger, which
+// was accepted and sent no hello, is not reported.
 void TcpLoop::close(Connection& connection, const std::string& why) {
   const int peer = connection.peer;
   const bool told = connection.dialed || connection.stage == Stage::kUp;
   const std::string where =
       connection.address.empty() ? why : connection.address + ": " + why;
   if (connection.stage == Stage::kUp) {
-    by_rank_[static_cast<size_t>(peer)] = -2;  // and never again
+    by_rank_[static_cast<size_t>(peer)] = -2;  // gone: it may not dial again
     descriptors_[static_cast<size_t>(peer)] = -1;
   }
   connections_.erase(connection.socket.number());

@@ -8,7 +8,8 @@ namespace {
 
 constexpr std::string_view kMagic = "hfast01\n";
 
-// Takes as long for any bytes, so that nobody finds a token byte by byte.
+// Compares in the same time for any bytes, so that nobody can guess a token byte by
+// byte from the time that the answer takes.
 bool equal(ByteView a, ByteView b) {
   std::byte different{};
   for (size_t i = 0; i < a.size(); ++i) different |= a[i] ^ b[i];
@@ -31,14 +32,16 @@ Bytes encode_hello(const JobToken& token, int rank, int size) {
 
 Result<int> decode_hello(ByteView bytes, const JobToken& token, int size) {
   HOLDFAST_CHECK(bytes.size() == kHelloBytes, "hello of {} bytes", bytes.size());
-  if (text_of(bytes.first(kMagic.size())) != kMagic) return invalid("hello: no magic");
+  if (text_of(bytes.first(kMagic.size())) != kMagic)
+    return invalid("hello: wrong magic");
   bytes = bytes.subspan(kMagic.size());
-  if (!equal(bytes.first(kTokenBytes), token)) return invalid("hello: of another job");
+  if (!equal(bytes.first(kTokenBytes), token))
+    return invalid("hello: token of another job");
   bytes = bytes.subspan(kTokenBytes);
   const auto rank = load_little_endian<uint32_t>(bytes);
   const auto ranks = load_little_endian<uint32_t>(bytes.subspan(4));
   if (ranks != static_cast<uint32_t>(size) || rank >= ranks) {
-    return invalid("hello: rank {} of {}, want one of {}", rank, ranks, size);
+    return invalid("hello: rank {} of {}; expected a rank of {}", rank, ranks, size);
   }
   return static_cast<int>(rank);
 }

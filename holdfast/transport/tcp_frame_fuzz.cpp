@@ -1,5 +1,5 @@
-// Bytes of a connection, cut anywhere: no frame is longer than the limit, and all at once
-// or byte by byte they are the same frames.
+// FrameReader over arbitrary bytes: no frame is longer than the limit, and bytes fed
+// all at once give the same frames as bytes fed one by one.
 #include "holdfast/transport/tcp_frame_internal.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

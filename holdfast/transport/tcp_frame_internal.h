@@ -1,9 +1,11 @@
-// What goes over a connection between two ranks, with all numbers little-endian:
+// The bytes that go over a connection between two ranks, with all numbers
+// little-endian:
 //
-//   1. A hello each way, from who dialed first: magic, the job's token, rank, size.
-//   2. Frames: a header (kind, number, length), and that many bytes.
+//   1. Each rank sends a hello: magic, the job's token, rank, size. The rank that
+//      dialed sends its hello first.
+//   2. Frames follow: a header (kind, number, length), and `length` bytes.
 //
-// Pure: nothing here reads or sends.
+// This file only encodes and decodes: nothing here reads from a socket or sends.
 #pragma once
 
 #include <memory>
@@ -16,13 +18,13 @@ namespace holdfast {
 inline constexpr size_t kHelloBytes = 8 + kTokenBytes + 4 + 4;
 
 Bytes encode_hello(const JobToken& token, int rank, int size);
-// The rank that says so. kInvalid for kHelloBytes that are not of this job, or of
-// another number of ranks.
+// The rank that sent the hello. kInvalid for a hello of another job, or of a job with
+// another number of ranks. Aborts unless there are exactly kHelloBytes.
 Result<int> decode_hello(ByteView bytes, const JobToken& token, int size);
 
 enum class FrameKind : uint32_t {
-  kMessage = 0x31666d68,   // number: its tag
-  kReceived = 0x31667268,  // number: messages that were received; no bytes
+  kMessage = 0x31666d68,   // a message; its number is the tag
+  kReceived = 0x31667268,  // its number says how many messages were received; no bytes
 };
 inline constexpr size_t kFrameHeaderBytes = 4 + 8 + 8;
 
@@ -32,7 +34,7 @@ struct Frame {
   Bytes bytes;
 };
 
-// Bytes on their way out. The body is shared by the ranks that a message goes to.
+// Bytes to be sent. The body is shared, because one message may go to several ranks.
 struct Outgoing {
   Bytes head;
   std::shared_ptr<const Bytes> body;  // may be null
@@ -43,15 +45,15 @@ struct Outgoing {
 Outgoing encode_frame(FrameKind kind, int64_t number,
                       std::shared_ptr<const Bytes> body = nullptr);
 
-// Cuts what arrives into frames.
+// Cuts the bytes that arrive into frames.
 class FrameReader {
  public:
-  // `limit`: the most bytes of a frame.
+  // A frame may have at most `limit` bytes.
   explicit FrameReader(int64_t limit) : limit_(limit) {}
 
-  // Takes all bytes, and adds the frames that they complete. kInvalid for what is no
-  // frame; nothing may follow then. Memory grows with what has come, not with what a
-  // header promises.
+  // Reads all these bytes, and adds the frames that they complete. kInvalid for bytes
+  // that are no frame; no call may follow then. Memory grows with the bytes that have
+  // arrived, not with the length in a header.
   Result<void> feed(ByteView bytes, std::vector<Frame>& frames);
 
  private:
@@ -60,7 +62,7 @@ class FrameReader {
   const int64_t limit_;
   Bytes header_;
   Frame frame_;
-  size_t missing_ = 0;  // bytes of the frame, once its header is there
+  size_t missing_ = 0;  // bytes of the frame still to come, once its header is complete
 };
 
 }  // namespace holdfast

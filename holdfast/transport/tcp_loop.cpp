@@ -1,3 +1,5 @@
+// The half of the loop that listens, dials and takes orders. tcp_connection.cpp serves
+// the connections.
 #include <linux/sockios.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -17,12 +19,16 @@ namespace holdfast {
 namespace {
 
 constexpr size_t kReadBytes = size_t{256} << 10;
-constexpr size_t kStrangers = 256;  // connections that have yet to say hello
+// How many connections may be open that have not sent their hello yet, beyond one for
+// each rank.
+constexpr size_t kStrangers = 256;
+// stop() waits for at most so many rounds until all frames are sent.
 constexpr int kLingerRounds = 1000;
 constexpr int kLingerMs = 1;
 
 void set_number(int socket, int level, int name, int value) {
-  // Only makes it faster, or the end of a host seen sooner.
+  // A failure does not matter: these options only make the connection faster, or let it
+  // notice the end of a host sooner.
   static_cast<void>(::setsockopt(socket, level, name, &value, sizeof value));
 }
 
@@ -106,7 +112,8 @@ void TcpLoop::watch(int descriptor, uint32_t events, int operation) {
 
 void TcpLoop::wake() {
   const uint64_t one = 1;
-  static_cast<void>(!::write(wake_.number(), &one, sizeof one));  // full: awake already
+  // The write fails only if the counter is full, and then the thread is awake already.
+  static_cast<void>(!::write(wake_.number(), &one, sizeof one));
 }
 
 void TcpLoop::dial(int rank, const SocketAddress& address) {
@@ -159,14 +166,15 @@ void TcpLoop::run() {
         serve(event.data.fd, event.events);
       }
     }
-    stopping = take_orders();
+    stopping = carry_out_orders();
   }
-  // Closed here, in order, so that no peer sees this rank half gone.
+  // The thread itself closes all connections here, so that no peer sees this rank gone
+  // while another connection still works.
   while (!connections_.empty()) close(connections_.begin()->second, "closed");
 }
 
-// True when there will be no more of them.
-bool TcpLoop::take_orders() {
+// Returns true if no more orders will come.
+bool TcpLoop::carry_out_orders() {
   std::vector<std::pair<int, SocketAddress>> dials;
   std::vector<std::pair<int, Outgoing>> outgoing;
   bool stopping = false;
@@ -187,8 +195,9 @@ bool TcpLoop::take_orders() {
   return stopping;
 }
 
-// Closing a connection may throw away what the other side's system does not have yet. Says
-// on each, once all of it is written, that no more comes: that is confirmed at once.
+// True if the systems of all peers have all bytes. Closing a connection earlier may
+// throw bytes away. A connection that has nothing more to send is shut down for
+// writing, because the peer's system then confirms what it has at once.
 bool TcpLoop::all_delivered() {
   bool all = true;
   for (auto& [descriptor, connection] : connections_) {
@@ -216,8 +225,9 @@ bool TcpLoop::accept_one() {
     return true;
   }
   if (errno == EINTR || errno == ECONNABORTED) return true;
-  if (!is_passing(errno) && listening_) {
-    // No descriptor is left: asking again at once would only burn the processor.
+  if (!is_temporary(errno) && listening_) {
+    // The process has no descriptor left. The listener is watched again when a
+    // connection closes; trying again at once would only use up the processor.
     watch(listener_.number(), 0, EPOLL_CTL_MOD);
     listening_ = false;
   }
@@ -281,7 +291,8 @@ void TcpLoop::begin_dial(int rank, const SocketAddress& address) {
   watch(connection.socket.number(), EPOLLIN | EPOLLOUT, EPOLL_CTL_MOD);
 }
 
-// Nobody else has any business here.
+// Closes the listener once all ranks that dial this one have dialed: nobody else needs
+// it.
 void TcpLoop::stop_listening_if_complete() {
   if (awaited_ > 0 || !listener_.open()) return;
   descriptors_.back() = -1;

@@ -1,8 +1,9 @@
-// The sockets of a TcpTransport and the one thread that serves them. It alone reads and
-// writes; others leave orders and are told what happened.
+// The sockets of a TcpTransport and the one thread that serves them. Only this thread
+// reads from sockets and writes to them. Other threads leave orders (dial, send, stop)
+// and learn through TcpEvents what happened.
 //
-// No time is asked for and nothing waits for a peer: what goes in order waits in memory,
-// and deadlines are the callers' business.
+// The thread never asks the time and never waits for one peer: frames to send wait in
+// memory. Deadlines are kept by the callers.
 #pragma once
 
 #include <atomic>
@@ -23,7 +24,7 @@
 
 namespace holdfast {
 
-// An open descriptor, closed at the end.
+// An open file descriptor. The destructor closes it.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -39,44 +40,47 @@ class Descriptor {
   int number_ = -1;
 };
 
-// In words.
+// The system's words for an error number.
 inline std::string text_of_errno(int number) {
   return std::generic_category().message(number);
 }
-// The call may be made again, now or when the socket is ready.
-inline bool is_passing(int number) {
+// True for errors after which the call may be made again, now or when the socket is
+// ready.
+inline bool is_temporary(int number) {
   return number == EAGAIN || number == EWOULDBLOCK || number == EINTR;
 }
 
-// What happens at the sockets, called by the loop's thread without any lock of its own.
+// Receives what happens at the sockets. The loop's thread makes the calls and holds no
+// lock of the loop meanwhile.
 class TcpEvents {
  public:
   virtual ~TcpEvents() = default;
   virtual void on_up(int rank) = 0;
-  // The peer is closed if this fails.
+  // If this fails, the loop closes the connection to that rank.
   virtual Result<void> on_frame(int rank, Frame frame) = 0;
-  // The last of that rank. Also for one that could not be reached.
+  // The last call for that rank. Also made for a rank that could not be reached.
   virtual void on_gone(int rank, const std::string& why) = 0;
 };
 
 class TcpLoop {
  public:
-  // Listens, and starts. `events` must outlive it.
+  // Listens and starts the thread. `events` must outlive the loop.
   static Result<std::unique_ptr<TcpLoop>> start(int rank, int size,
                                                 const TcpOptions& options,
                                                 TcpEvents& events);
-  // stop()
+  // Calls stop().
   ~TcpLoop();
   TcpLoop(const TcpLoop&) = delete;
   TcpLoop& operator=(const TcpLoop&) = delete;
 
   const std::string& address() const { return address_; }
 
-  // Orders, from any thread. A frame for a rank that is not up is lost.
+  // Orders, from any thread. A frame for a rank that is not connected is lost.
   void dial(int rank, const SocketAddress& address);
   void send(int rank, Outgoing frame);
-  // Sends what there is, if it goes (see TcpTransport::close), and ends the thread.
+  // Sends the frames that still wait, as TcpTransport::close says, and ends the thread.
   void stop();
+  // See TcpTransport::close_in_child.
   void close_in_child();
 
  private:
@@ -84,15 +88,15 @@ class TcpLoop {
   struct Connection {
     Descriptor socket;
     Stage stage = Stage::kHello;
-    int peer = -1;  // not known of one that was accepted before its hello
+    int peer = -1;  // -1: accepted, and its hello has not come yet
     bool dialed = false;
     std::string address;
     Bytes hello;
     FrameReader reader;
     std::deque<Outgoing> sending;
-    size_t sent = 0;  // bytes of the first
-    bool wants_room = false;
-    bool ended = false;  // nothing more goes out
+    size_t sent = 0;          // how many bytes of the first frame were sent
+    bool wants_room = false;  // the socket's buffer is full: wait until there is room
+    bool ended = false;       // all was sent, and the peer was told so
     uint64_t serial = 0;
   };
   using Connections = std::map<int, Connection>;  // by descriptor
@@ -102,7 +106,7 @@ class TcpLoop {
   Result<void> make_helpers();
 
   void run();
-  bool take_orders();
+  bool carry_out_orders();
   bool all_delivered();
   void wake();
   void watch(int descriptor, uint32_t events, int operation);
@@ -114,11 +118,11 @@ class TcpLoop {
   Connection& add(Descriptor socket);
   void set_options(int socket) const;
   void serve(int descriptor, uint32_t events);
-  // Each false when the connection is closed.
+  // Each returns false if it has closed the connection.
   bool finish_dial(Connection& connection);
   bool receive(Connection& connection);
-  bool take_hello(Connection& connection, ByteView& bytes);
-  bool take_frames(Connection& connection, ByteView bytes);
+  bool read_hello(Connection& connection, ByteView& bytes);
+  bool read_frames(Connection& connection, ByteView bytes);
   bool accept_peer(Connection& connection);
   void flush(Connection& connection);
   void close(Connection& connection, const std::string& why);
@@ -130,25 +134,27 @@ class TcpLoop {
   TcpEvents& events_;
   std::string address_;
 
-  // Of the thread, once it runs.
+  // Only the thread uses these members, once it runs.
   Descriptor epoll_;
   Descriptor wake_;
   Descriptor listener_;
   bool listening_ = false;
   Connections connections_;
-  std::vector<int> by_rank_;  // descriptors of those that are up; -1
-  int awaited_ = 0;           // ranks that have yet to dial
+  std::vector<int> by_rank_;  // the descriptor; -1 not connected yet, -2 gone
+  int awaited_ = 0;           // how many ranks have not dialed yet
   uint64_t serial_ = 0;
   Bytes buffer_;
 
-  std::vector<std::atomic<int>> descriptors_;  // all that are long open, for a child
+  // The descriptors that stay open for long, for close_in_child(): one for each rank,
+  // then epoll, wake and listener.
+  std::vector<std::atomic<int>> descriptors_;
 
   Mutex mutex_;
   std::vector<std::pair<int, SocketAddress>> dials_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<std::pair<int, Outgoing>> outgoing_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
   Mutex stop_mutex_;
-  std::jthread thread_;  // last: it uses all of the above
+  std::jthread thread_;  // the last member: the thread uses those above
 };
 
 }  // namespace holdfast

@@ -8,11 +8,12 @@
 
 namespace holdfast {
 
-// Where messages wait for their receivers, and callers for messages. The loop brings what
-// arrives; it takes the loop's lock while it has its own, and never the other way round.
-class TcpTransport::Office : public TcpEvents {
+// Here arrived messages wait for their receivers, and callers wait for messages. The
+// loop delivers what arrives. Locks: a thread that holds this mutex may take the loop's
+// mutex, but never the other way round.
+class TcpTransport::Mailbox : public TcpEvents {
  public:
-  Office(Env& env, int rank, int size, const TcpOptions& options)
+  Mailbox(Env& env, int rank, int size, const TcpOptions& options)
       : rank_(rank),
         size_(size),
         env_(env),
@@ -45,8 +46,8 @@ class TcpTransport::Office : public TcpEvents {
  private:
   struct Peer {
     bool up = false;
-    std::optional<std::string> gone{};  // why
-    int64_t unreceived = 0;             // messages for it that it has not received yet
+    std::optional<std::string> gone{};  // the reason, if the peer is gone
+    int64_t unreceived = 0;             // messages to it that it has not received yet
   };
 
   Peer& at(int rank) HOLDFAST_REQUIRES(mutex_) {
@@ -55,7 +56,7 @@ class TcpTransport::Office : public TcpEvents {
   void check_rank(int rank) const {
     HOLDFAST_CHECK(rank >= 0 && rank < size_, "rank {} of {}", rank, size_);
   }
-  // Why a call that needs the peer cannot be made.
+  // Fails with the reason why a call that needs the peer cannot be made.
   Result<void> check_alive(int peer) HOLDFAST_REQUIRES(mutex_);
   std::string missing() HOLDFAST_REQUIRES(mutex_);
 
@@ -69,11 +70,11 @@ class TcpTransport::Office : public TcpEvents {
   Inbox inbox_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<Peer> peers_ HOLDFAST_GUARDED_BY(mutex_);
   bool closed_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  std::unique_ptr<TcpLoop> loop_;  // last: its thread uses all of the above
+  std::unique_ptr<TcpLoop> loop_;  // the last member: its thread uses those above
 };
 
-Result<void> TcpTransport::Office::connect(const std::vector<SocketAddress>& addresses,
-                                           Instant deadline) {
+Result<void> TcpTransport::Mailbox::connect(const std::vector<SocketAddress>& addresses,
+                                            Instant deadline) {
   for (int to = 0; to < rank_; ++to) {
     loop_->dial(to, addresses[static_cast<size_t>(to)]);
   }
@@ -89,8 +90,9 @@ Result<void> TcpTransport::Office::connect(const std::vector<SocketAddress>& add
   }
 }
 
-// The ranks that are not up yet, some of them by number.
-std::string TcpTransport::Office::missing() {
+// Says which ranks are not connected yet: their count, and the numbers of the first
+// five. Empty if all are connected.
+std::string TcpTransport::Mailbox::missing() {
   constexpr int kNamed = 5;
   std::string text;
   int count = 0;
@@ -103,7 +105,7 @@ std::string TcpTransport::Office::missing() {
                      count > kNamed ? ", ..." : "");
 }
 
-void TcpTransport::Office::close() {
+void TcpTransport::Mailbox::close() {
   {
     MutexLock lock(mutex_);
     closed_ = true;
@@ -112,28 +114,29 @@ void TcpTransport::Office::close() {
   loop_->stop();
 }
 
-Result<void> TcpTransport::Office::check_alive(int peer) {
-  if (closed_) return unavailable("rank {}: closed", rank_);
+Result<void> TcpTransport::Mailbox::check_alive(int peer) {
+  if (closed_) return unavailable("rank {}: the transport is closed", rank_);
   if (at(peer).gone.has_value()) {
     return unavailable("rank {}: rank {} is gone: {}", rank_, peer, *at(peer).gone);
   }
   return {};
 }
 
-Result<void> TcpTransport::Office::send(int to, int64_t tag,
-                                        const std::shared_ptr<const Bytes>& bytes,
-                                        Instant deadline) {
+Result<void> TcpTransport::Mailbox::send(int to, int64_t tag,
+                                         const std::shared_ptr<const Bytes>& bytes,
+                                         Instant deadline) {
   check_rank(to);
   if (bytes->size() > static_cast<size_t>(most_bytes_)) {
     return invalid("rank {}: message of {} bytes, limit {}", rank_, bytes->size(),
                    most_bytes_);
   }
-  const bool own = tag >= 0;  // collective calls wait for each other: no queue needed
+  // Messages of collective calls have no limit: those calls wait for each other anyway.
+  const bool own = tag >= 0;
   MutexLock lock(mutex_);
   HOLDFAST_TRY(check_alive(to));
   while (!at(to).up || (own && at(to).unreceived >= queue_)) {
     if (env_.now() >= deadline) {
-      if (!at(to).up) return timed_out("rank {}: not connected to {}", rank_, to);
+      if (!at(to).up) return timed_out("rank {}: not connected to rank {}", rank_, to);
       return timed_out("rank {}: send to rank {}, tag {}: queue of {} is full", rank_,
                        to, tag, queue_);
     }
@@ -150,29 +153,30 @@ Result<void> TcpTransport::Office::send(int to, int64_t tag,
   return {};
 }
 
-Result<Bytes> TcpTransport::Office::recv(int from, int64_t tag, Instant deadline) {
+Result<Bytes> TcpTransport::Mailbox::recv(int from, int64_t tag, Instant deadline) {
   check_rank(from);
   MutexLock lock(mutex_);
   while (!inbox_.has(from, tag)) {
     HOLDFAST_TRY(check_alive(from));
     if (env_.now() >= deadline) {
-      return timed_out("rank {}: nothing from rank {}, tag {}", rank_, from, tag);
+      return timed_out("rank {}: no message of tag {} from rank {} in time", rank_, tag,
+                       from);
     }
     env_.wait_until(changed_, mutex_, deadline);
   }
-  if (closed_) return unavailable("rank {}: closed", rank_);
+  if (closed_) return unavailable("rank {}: the transport is closed", rank_);
   if (tag >= 0 && from == rank_) {
     --at(from).unreceived;
     changed_.notify_all();
   } else if (tag >= 0) {
     loop_->send(from, encode_frame(FrameKind::kReceived, 1));
   }
-  return inbox_.take(from, tag);
+  return inbox_.take_message(from, tag);
 }
 
-Result<std::vector<Bytes>> TcpTransport::Office::gather(const Transport& self,
-                                                        ByteView bytes,
-                                                        Instant deadline) {
+Result<std::vector<Bytes>> TcpTransport::Mailbox::gather(const Transport& self,
+                                                         ByteView bytes,
+                                                         Instant deadline) {
   const int64_t tag = [&] {
     MutexLock lock(mutex_);
     return inbox_.begin_collective();
@@ -183,23 +187,24 @@ Result<std::vector<Bytes>> TcpTransport::Office::gather(const Transport& self,
       [&](int from, Instant until) { return recv(from, tag, until); });
 }
 
-void TcpTransport::Office::on_up(int rank) {
+void TcpTransport::Mailbox::on_up(int rank) {
   MutexLock lock(mutex_);
   at(rank).up = true;
   changed_.notify_all();
 }
 
-Result<void> TcpTransport::Office::on_frame(int rank, Frame frame) {
+Result<void> TcpTransport::Mailbox::on_frame(int rank, Frame frame) {
   MutexLock lock(mutex_);
   if (frame.kind == FrameKind::kMessage) {
     if (frame.number >= 0 && inbox_.waiting(rank) >= queue_) {
-      return invalid("more than {} messages at once", queue_);
+      return invalid("more than {} messages wait to be received", queue_);
     }
     inbox_.put(rank, frame.number, std::move(frame.bytes));
   } else {
     int64_t& unreceived = at(rank).unreceived;
     if (frame.number <= 0 || frame.number > unreceived) {
-      return invalid("{} messages received of {}", frame.number, unreceived);
+      return invalid("{} messages confirmed, but only {} were on their way",
+                     frame.number, unreceived);
     }
     unreceived -= frame.number;
   }
@@ -207,64 +212,65 @@ Result<void> TcpTransport::Office::on_frame(int rank, Frame frame) {
   return {};
 }
 
-void TcpTransport::Office::on_gone(int rank, const std::string& why) {
+void TcpTransport::Mailbox::on_gone(int rank, const std::string& why) {
   MutexLock lock(mutex_);
   at(rank).gone = why;
   changed_.notify_all();
 }
 
-TcpTransport::TcpTransport(std::unique_ptr<Office> office)
-    : office_(std::move(office)) {}
+TcpTransport::TcpTransport(std::unique_ptr<Mailbox> mailbox)
+    : mailbox_(std::move(mailbox)) {}
 
 Result<std::unique_ptr<TcpTransport>> TcpTransport::listen(Env& env, int rank, int size,
                                                            const TcpOptions& options) {
   HOLDFAST_CHECK(rank >= 0 && rank < size, "rank {} of {}", rank, size);
   HOLDFAST_CHECK(options.queue > 0, "a queue without room");
-  auto office = std::make_unique<Office>(env, rank, size, options);
-  office->set_loop(HOLDFAST_TRY(TcpLoop::start(rank, size, options, *office)));
-  return std::unique_ptr<TcpTransport>(new TcpTransport(std::move(office)));
+  auto mailbox = std::make_unique<Mailbox>(env, rank, size, options);
+  mailbox->set_loop(HOLDFAST_TRY(TcpLoop::start(rank, size, options, *mailbox)));
+  return std::unique_ptr<TcpTransport>(new TcpTransport(std::move(mailbox)));
 }
 
 TcpTransport::~TcpTransport() { close(); }
 
-const std::string& TcpTransport::address() const { return office_->loop().address(); }
+const std::string& TcpTransport::address() const { return mailbox_->loop().address(); }
 
 Result<void> TcpTransport::connect(const std::vector<std::string>& addresses,
                                    Instant deadline) {
   if (addresses.size() != static_cast<size_t>(size())) {
-    return invalid("connect: {} addresses for {} ranks", addresses.size(), size());
+    return invalid("connect: {} addresses; expected one for each of {} ranks",
+                   addresses.size(), size());
   }
   std::vector<SocketAddress> parsed;
   for (const std::string& address : addresses) {
     parsed.push_back(HOLDFAST_TRY(parse_address(address)));
   }
-  return office_->connect(parsed, deadline).within("connect");
+  return mailbox_->connect(parsed, deadline).within("connect");
 }
 
-void TcpTransport::close() { office_->close(); }
-void TcpTransport::close_in_child() { office_->loop().close_in_child(); }
+void TcpTransport::close() { mailbox_->close(); }
+void TcpTransport::close_in_child() { mailbox_->loop().close_in_child(); }
 
-int TcpTransport::rank() const { return office_->rank(); }
-int TcpTransport::size() const { return office_->size(); }
+int TcpTransport::rank() const { return mailbox_->rank(); }
+int TcpTransport::size() const { return mailbox_->size(); }
 
 Result<void> TcpTransport::send(int to, Tag tag, ByteView bytes, Instant deadline) {
   HOLDFAST_CHECK(tag >= 0, "tag {}", tag);
   const auto message = std::make_shared<const Bytes>(copy_of(bytes));
-  return office_->send(to, tag, message, deadline);
+  return mailbox_->send(to, tag, message, deadline);
 }
 
 Result<Bytes> TcpTransport::recv(int from, Tag tag, Instant deadline) {
   HOLDFAST_CHECK(tag >= 0, "tag {}", tag);
-  return office_->recv(from, tag, deadline);
+  return mailbox_->recv(from, tag, deadline);
 }
 
 Result<void> TcpTransport::barrier(Instant deadline) {
-  HOLDFAST_TRY(office_->gather(*this, {}, deadline).within("barrier"));
+  HOLDFAST_TRY(mailbox_->gather(*this, {}, deadline).within("barrier"));
   return {};
 }
 
 Result<std::vector<Bytes>> TcpTransport::all_gather(ByteView bytes, Instant deadline) {
-  return office_->gather(*this, bytes, deadline).within("all_gather");
+  return mailbox_->gather(*this, bytes, deadline).within("all_gather");
 }
 
 }  // namespace holdfast

@@ -1,24 +1,24 @@
 // A Transport over TCP, between the processes of a job on one host or many.
 //
 //   1. Every rank listens: from then on it has an address.
-//   2. The caller brings all addresses, and one random token, to all ranks by a way of
-//      its own.
-//   3. Every rank connects: to each rank below it, and each above it to this one. Both
-//      sides show the token first; a connection that does not is closed at once.
+//   2. The caller brings all addresses, and one random token, to all ranks in its own
+//      way.
+//   3. Every rank connects to each rank below it, and each rank above connects to it.
+//      Both sides show the token first; a connection that does not is closed at once.
 //
-// One connection joins two ranks, and a thread of the transport's own serves all of
-// them, so calls may wait in any number of threads and nobody's interpreter is needed.
-// The end of a process is seen by its peers at once; that of a host, or of the network
-// between, within `silence`.
+// Two ranks share one connection. A thread of the transport serves all connections, so
+// calls may wait in any number of threads, and none of them needs the Python
+// interpreter. Peers notice the end of a process at once, and the end of a host or of
+// the network within `silence`.
 //
-// Besides what transport.h says: a call that needs a rank that has not connected yet
-// waits for it. A message above `most_bytes` is kInvalid. What arrives and is no message
-// ends the connection that it came by, and with it that peer (kUnavailable), and nothing
-// else. The token keeps other jobs and strangers out; who listens on the wire is not
-// kept from reading.
+// In addition to what transport.h says: a call that needs a rank that has not connected
+// yet waits for that rank. A message longer than `most_bytes` is kInvalid. Bytes that
+// are no message end the connection on which they arrive: that peer is then
+// kUnavailable, and all others are unaffected. The token keeps other jobs and strangers
+// out. Messages are not encrypted.
 //
-// A job of n ranks needs n descriptors in each of its processes. They are closed by exec,
-// but not by fork: see close_in_child().
+// A job of n ranks needs about n descriptors in each of its processes. exec closes
+// them, fork does not: see close_in_child().
 #pragma once
 
 #include <array>
@@ -36,39 +36,46 @@ using JobToken = std::array<std::byte, kTokenBytes>;
 
 struct TcpOptions {
   JobToken token{};  // the same on all ranks, random, and never used for another job
-  // The name or numeric address to listen at, which all others can reach. Empty: what
-  // this host's name stands for; else an interface that is up; else loopback.
+  // The name or numeric address to listen at, which all other ranks can reach. If
+  // empty: an address of this host's name; else of an interface that is up; else
+  // loopback.
   std::string host{};
-  size_t queue = 1024;  // messages on their way to one rank before send waits; the same
-                        // on all ranks
-  int64_t most_bytes = int64_t{256} << 20;  // of a message; the same on all ranks
+  // How many messages may be on their way to one rank before send() waits. The same on
+  // all ranks.
+  size_t queue = 1024;
+  // The longest message. The same on all ranks.
+  int64_t most_bytes = int64_t{256} << 20;
+  // Peers notice the end of a host or of the network within this time.
   Duration silence = std::chrono::seconds(60);
 };
 
 class TcpTransport : public Transport {
  public:
-  // kInvalid for a host that is not this one's, kIo and kUnavailable where the system
-  // refuses. Deadlines are times of `env`, which must outlive the transport.
+  // kInvalid for a host name that is not a name of this host; kIo and kUnavailable
+  // where the system refuses. Deadlines are times of `env`, which must outlive the
+  // transport.
   static Result<std::unique_ptr<TcpTransport>> listen(Env& env, int rank, int size,
                                                       const TcpOptions& options);
-  // close()
+  // Calls close().
   ~TcpTransport() override;
 
-  // Of this rank, for the others: "10.0.0.7:43117", "[fd00::7]:43117".
+  // The address of this rank, for the others: "10.0.0.7:43117", "[fd00::7]:43117".
   const std::string& address() const;
 
-  // Returns when this rank is connected to all others; called once. `addresses`: of all
-  // ranks, by rank. kUnavailable if one is gone or does not answer as a rank of this job,
-  // kInvalid for what is no address. The transport is of no use after a failure.
+  // Returns when this rank is connected to all others. Call it once, with the addresses
+  // of all ranks, by rank. kUnavailable if a rank is gone or does not answer as a rank
+  // of this job, kInvalid for what is no address. After a failure the transport cannot
+  // be used.
   Result<void> connect(const std::vector<std::string>& addresses, Instant deadline);
 
-  // Leaves the job: what was sent goes out first, if the peers take it (a second at most);
-  // then they find this rank gone, and so do calls that still wait here.
+  // Leaves the job. First sends all messages that still wait, for at most about a
+  // second. Then the peers find this rank gone. Calls that still wait in this process
+  // give kUnavailable.
   void close();
 
-  // For a process that was forked: closes its copies of the connections, because while
-  // they are open the peers do not see the parent's end. Nothing else of this copy may be
-  // used after a fork, and it is never destroyed.
+  // For a forked child process: closes its copies of the connections, because while
+  // they are open the peers do not notice when the parent ends. The child may use
+  // nothing else of the transport, and must never destroy it.
   void close_in_child();
 
   int rank() const override;
@@ -79,10 +86,10 @@ class TcpTransport : public Transport {
   Result<std::vector<Bytes>> all_gather(ByteView bytes, Instant deadline) override;
 
  private:
-  class Office;
-  explicit TcpTransport(std::unique_ptr<Office> office);
+  class Mailbox;
+  explicit TcpTransport(std::unique_ptr<Mailbox> mailbox);
 
-  std::unique_ptr<Office> office_;
+  std::unique_ptr<Mailbox> mailbox_;
 };
 
 }  // namespace holdfast

@@ -1,5 +1,5 @@
-// What only TCP has: processes that die, strangers and garbage. The rest is in
-// transport_conformance_test.cpp.
+// Tests what only TCP has: processes that die, strangers and wrong bytes.
+// transport_conformance_test.cpp has the rest.
 #include "holdfast/transport/tcp_transport.h"
 
 #include <gtest/gtest.h>
@@ -22,7 +22,7 @@ using namespace std::chrono_literals;
 constexpr JobToken kToken = {std::byte{1}, std::byte{2}, std::byte{3}};
 constexpr JobToken kOtherToken = {std::byte{1}, std::byte{2}, std::byte{4}};
 
-// Says anything to anybody.
+// A plain TCP client that sends whatever the test chooses.
 class Stranger {
  public:
   explicit Stranger(const std::string& address) {
@@ -39,19 +39,19 @@ class Stranger {
                        static_cast<ssize_t>(bytes.size()),
                    "not sent");
   }
-  // That many bytes.
+  // Receives exactly `size` bytes.
   Bytes hear(size_t size) {
     Bytes bytes(size);
     const ssize_t count = ::recv(socket_, bytes.data(), size, MSG_WAITALL);
     HOLDFAST_CHECK(count == static_cast<ssize_t>(size), "heard {} of {}", count, size);
     return bytes;
   }
-  // Waits for the end.
+  // Waits until the other side closes the connection.
   bool is_closed() {
     std::byte byte{};
     return ::recv(socket_, &byte, 1, 0) <= 0;
   }
-  // As a rank of the job.
+  // Sends the hello of a rank.
   void introduce(const JobToken& token, int rank, int size) {
     say(encode_hello(token, rank, size));
   }
@@ -67,7 +67,7 @@ class TcpTransportTest : public ::testing::Test {
     if (options.host.empty()) options.host = "127.0.0.1";
     return TcpTransport::listen(env_, rank, size, options).value();
   }
-  // Rank 0 of two, and the test in the place of rank 1.
+  // Rank 0 of two ranks; the test itself plays rank 1.
   std::unique_ptr<TcpTransport> rank_0() { return listen(0, 2, {.most_bytes = 1000}); }
   std::unique_ptr<Stranger> rank_1(const TcpTransport& of) {
     auto peer = std::make_unique<Stranger>(of.address());
@@ -276,8 +276,8 @@ TEST_F(TcpTransportTest, ManyThreadsAndTagsAtOnce) {
   });
 }
 
-// A rank in a process of its own, which was forked before there were threads here: it
-// says its address, hears ours, connects and lives until it is killed.
+// A rank in a process of its own, which is forked before this process has threads. It
+// sends its address, receives ours, connects, and lives until it is killed.
 class OtherProcess {
  public:
   explicit OtherProcess(const std::function<void(TcpTransport&)>& body) {
@@ -303,7 +303,7 @@ class OtherProcess {
   OtherProcess(const OtherProcess&) = delete;
   OtherProcess& operator=(const OtherProcess&) = delete;
 
-  // Rank 0, here, connected with it.
+  // Rank 0 in this process, connected with the other process.
   std::unique_ptr<TcpTransport> connect(Env& env) {
     auto transport =
         TcpTransport::listen(env, 0, 2, {.token = kToken, .host = "127.0.0.1"}).value();
@@ -343,7 +343,7 @@ TEST(TcpProcessTest, AKilledProcessIsGoneAtOnceAndItsMessagesCount) {
     HOLDFAST_CHECK(transport.recv(0, 4, kNoDeadline).ok(), "?");
     HOLDFAST_CHECK(transport.send(0, 5, bytes_of("heard"), kNoDeadline).ok(), "?");
   });
-  MemoryEnv env;  // in which no deadline ever passes
+  MemoryEnv env;  // its clock stands still, so no deadline ever passes
   const auto transport = other.connect(env);
   ASSERT_OK(transport->send(1, 4, {}, kNoDeadline));
   EXPECT_EQ(text_of(*transport->recv(1, 5, kNoDeadline)), "heard");
@@ -361,7 +361,8 @@ TEST(TcpProcessTest, AForkedChildThatLetGoDoesNotHideItsParentsEnd) {
   int alive[2];
   ASSERT_EQ(::pipe(alive), 0);
   OtherProcess other([&](TcpTransport& transport) {
-    // As a worker that outlives who forked it, here until the test ends.
+    // Forks a child that outlives this process, as a worker of a data loader may. It
+    // lives until the test ends.
     if (::fork() == 0) {
       transport.close_in_child();
       ::close(alive[1]);

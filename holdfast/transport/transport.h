@@ -1,16 +1,16 @@
-// Transport: small messages between the ranks of a job, each call with a deadline. For
-// agreeing, voting and handing out plans; bulk data goes by the exchange part.
+// Transport: small messages between the ranks of a job, each call with a deadline. It
+// is for agreeing, voting and handing out plans, not for the bytes of tensors.
 //
 // Messages of one sender, receiver and tag arrive in order, or not at all. Failures:
 //
-//   kTimeout      the deadline passed. A message may still arrive later; a collective
-//                 call is void for this rank, and others may have finished it.
+//   kTimeout      the deadline passed. A message may still arrive later. A collective
+//                 call has failed for this rank, but other ranks may have finished it.
 //   kUnavailable  the peer is known to be gone, or this rank itself is cut off.
-//                 Messages that it sent before are received first.
+//                 Messages that the peer sent before are received first.
 //
-// Collective calls (barrier, all_gather) are made by all ranks in the same order; one
-// that failed counts as made. Ranks and tags out of range are bugs and abort. Threads:
-// calls may come from several threads, collective ones from one at a time.
+// All ranks make collective calls (barrier, all_gather) in the same order; a failed
+// call counts as made. Ranks and tags out of range are bugs and abort. Threads: calls
+// may come from several threads, collective calls from one thread at a time.
 #pragma once
 
 #include <cstdint>
@@ -24,15 +24,15 @@
 
 namespace holdfast {
 
-// Chosen by the caller, >= 0.
+// Tells messages between the same two ranks apart. Chosen by the caller, >= 0.
 using Tag = int32_t;
 
 class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Says who is told when ranks are late for a collective call or a message (channel.h).
-  // Must be called by the thread that makes those calls.
+  // Sets what is called when ranks are late for a collective call or a message. Must be
+  // called by the thread that makes those calls.
   void set_late_watch(LateRanks watch) { late_watch_ = std::move(watch); }
   const LateRanks& late_watch() const { return late_watch_; }
 
@@ -46,7 +46,7 @@ class Transport {
   virtual Result<Bytes> recv(int from, Tag tag, Instant deadline) = 0;
   // Returns when all ranks have called it.
   virtual Result<void> barrier(Instant deadline) = 0;
-  // What every rank passed, by rank. Lengths may differ.
+  // Returns the bytes that every rank passed, by rank. Lengths may differ.
   virtual Result<std::vector<Bytes>> all_gather(ByteView bytes, Instant deadline) = 0;
 
  private:

@@ -1,4 +1,4 @@
-// What every Transport promises, asked of each of them.
+// Tests what every Transport promises, with each of them.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -183,7 +183,8 @@ TEST_P(TransportConformanceTest, WhatAFailedCollectiveLeftDoesNotReachTheNext) {
   // Ranks 0 and 1 give up before rank 2 comes.
   EXPECT_ERROR(at(0).all_gather(bytes_of("old"), past()), ErrorCode::kTimeout);
   EXPECT_ERROR(at(1).all_gather(bytes_of("old"), past()), ErrorCode::kTimeout);
-  // Rank 2 finds what they sent and is through; the next call is everybody's second.
+  // Rank 2 finds what they sent and succeeds. The next call is the second of every
+  // rank.
   EXPECT_OK(at(2).all_gather(bytes_of("old"), kNoDeadline));
   on_all(3, [](Transport& transport) {
     const auto all = transport.all_gather(bytes_of("new"), kNoDeadline);

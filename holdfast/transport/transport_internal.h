@@ -1,5 +1,5 @@
-// What the transports have in common: what has arrived at a rank, and collective calls
-// made of messages. Nobody here locks.
+// What the transports have in common: the messages that have arrived at a rank, and
+// collective calls made of messages. Nothing here locks: the callers do.
 #pragma once
 
 #include <deque>
@@ -12,8 +12,8 @@
 
 namespace holdfast {
 
-// Messages that nobody has received yet. Tags >= 0 are the callers'; collective call
-// number n has tag -n.
+// Messages that have arrived and that nobody has received yet. Tags >= 0 belong to
+// callers of send(); collective call number n has the tag -n.
 class Inbox {
  public:
   explicit Inbox(int size) : waiting_(static_cast<size_t>(size)) {}
@@ -23,8 +23,8 @@ class Inbox {
     if (tag >= 0) ++waiting(from);
   }
   bool has(int from, int64_t tag) const { return messages_.contains({from, tag}); }
-  // One that is there.
-  Bytes take(int from, int64_t tag) {
+  // Removes and returns the oldest message, which must exist.
+  Bytes take_message(int from, int64_t tag) {
     const auto channel = messages_.find({from, tag});
     Bytes message = std::move(channel->second.front());
     channel->second.pop_front();
@@ -32,10 +32,11 @@ class Inbox {
     if (tag >= 0) --waiting(from);
     return message;
   }
-  // Callers' messages of that rank.
+  // How many messages of that rank wait, without those of collective calls.
   int64_t& waiting(int from) { return waiting_[static_cast<size_t>(from)]; }
 
-  // The tag of the rank's next collective call. What failed calls left behind goes.
+  // The tag of this rank's next collective call. Removes messages that failed
+  // collective calls left behind.
   int64_t begin_collective() {
     const int64_t tag = -(++collectives_);
     std::erase_if(messages_, [&](const auto& entry) {
@@ -51,15 +52,16 @@ class Inbox {
   int64_t collectives_ = 0;
 };
 
-// A collective call: `send(to)` gives this rank's part to each rank, itself included, and
-// `recv(from, deadline)` gives theirs. The failure names all ranks that did not come.
+// Makes a collective call: `send(to)` sends this rank's part to each rank, also to
+// itself, and `recv(from, deadline)` receives the part of each rank. A kTimeout names
+// all ranks whose part did not arrive.
 template <typename Send, typename Recv>
 Result<std::vector<Bytes>> gather_from_all(Env& env, const Transport& self,
                                            Instant deadline, const Send& send,
                                            const Recv& recv) {
   const int size = self.size();
-  // To all that can hear it. One that cannot is missed when its own part is received:
-  // if that came before it died, the call is whole for this rank.
+  // A rank that is gone is no failure yet: if its part arrived before it ended, the
+  // call is complete for this rank. If its part did not arrive, receiving fails below.
   for (int to = 0; to < size; ++to) {
     const Result<void> sent = send(to);
     if (!sent.ok() && sent.error().code() != ErrorCode::kUnavailable) {

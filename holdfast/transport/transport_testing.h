@@ -1,4 +1,4 @@
-// Words that the tests of transports share. Only for *_test.cpp.
+// Helpers that the tests of transports share. Only for *_test.cpp.
 #pragma once
 
 #include <functional>
@@ -18,7 +18,7 @@ inline void on_ranks(int size, const std::function<void(int)>& body) {
     threads.emplace_back([&, rank] { body(rank); });
 }
 
-// Ranks of a job over loopback, all in this process and connected.
+// The ranks of a job in this process, all connected over loopback.
 class TcpRanks {
  public:
   TcpRanks(Env& env, int size, TcpOptions options = {}) {

@@ -47,9 +47,9 @@ def test_equal_boxes_are_one_key():
 @pytest.mark.parametrize(
     ("bad", "message"),
     [
-        ([(-1, 2)], "extent -1:2 in dimension 0, want 0 <= lo <= hi"),
+        ([(-1, 2)], "extent -1:2 in dimension 0; expected 0 <= lo <= hi"),
         ([(0, 1), (3, 2)], "extent 3:2 in dimension 1"),
-        ([(0, 1)] * 9, "9 dimensions, want at most 8"),
+        ([(0, 1)] * 9, "9 dimensions; expected at most 8"),
         ([(0, 2**62), (0, 2**62)], "too large"),
     ],
 )
