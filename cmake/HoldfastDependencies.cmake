@@ -19,7 +19,8 @@ set(HOLDFAST_HAS_S3 OFF)
 if(HOLDFAST_S3)
   find_package(CURL 7.62)             # HTTP and TLS
   find_package(OpenSSL 3.0)           # SHA-256 and HMAC of signatures
-  if(CURL_FOUND AND OPENSSL_FOUND)
+  find_package(EXPAT)                 # XML of answers; limits are ours
+  if(CURL_FOUND AND OPENSSL_FOUND AND EXPAT_FOUND)
     set(HOLDFAST_HAS_S3 ON)
   endif()
 endif()
