@@ -14,11 +14,15 @@ if(HOLDFAST_ZSTD)
   find_package(Zstd)                  # compressed shards; else refused (no_zstd.cpp)
 endif()
 
-# HTTP and TLS to object stores. Without it they are refused with a sentence (no_s3.cpp).
+# Object stores need all of these. Without one they are refused with a sentence (no_s3.cpp).
 set(HOLDFAST_HAS_S3 OFF)
 if(HOLDFAST_S3)
-  find_package(CURL 7.62)
-  set(HOLDFAST_HAS_S3 ${CURL_FOUND})
+  find_package(CURL 7.62)             # HTTP and TLS
+  find_package(OpenSSL 3.0)           # SHA-256 and HMAC of signatures
+  find_package(EXPAT)                 # XML of answers; limits are ours
+  if(CURL_FOUND AND OPENSSL_FOUND AND EXPAT_FOUND)
+    set(HOLDFAST_HAS_S3 ON)
+  endif()
 endif()
 
 if(HOLDFAST_CLI)

@@ -4,8 +4,8 @@ namespace holdfast {
 
 Result<std::unique_ptr<ObjectStore>> open_s3(Env&, const S3Options& options) {
   return unsupported(
-      "s3://{}: this build has no object stores, want one with libcurl and the option "
-      "HOLDFAST_S3=ON",
+      "s3://{}: this build has no object stores; expected one with libcurl, OpenSSL, "
+      "expat and the option HOLDFAST_S3=ON",
       options.bucket);
 }
 

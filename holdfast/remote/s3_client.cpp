@@ -45,22 +45,24 @@ std::string S3Client::where(const std::string& key) const {
   return key.empty() ? name_ : name_ + "/" + key;
 }
 
-HttpAnswer S3Client::send_once(const S3Request& request) {
-  const bool bare = endpoint_.tls && request.body.size() > kUnsignedAbove;
-  SigV4Request to_sign{
-      .method = request.method,
-      .host = endpoint_.host,
-      .path = endpoint_.path_of(request.key),
-      .query = canonical_query(request.query),
-      .payload = bare ? std::string(kUnsignedPayload) : sha256_hex(request.body)};
+Result<HttpAnswer> S3Client::send_once(const S3Request& request) {
+  SigV4Request to_sign{.method = request.method,
+                       .host = endpoint_.host,
+                       .path = endpoint_.path_of(request.key),
+                       .query = canonical_query(request.query),
+                       .payload = std::string(kUnsignedPayload)};
+  if (!endpoint_.tls || request.body.size() <= kUnsignedAbove) {
+    to_sign.payload = HOLDFAST_TRY(sha256_hex(request.body));
+  }
   if (!request.into.empty()) {
     const int64_t last = request.offset + static_cast<int64_t>(request.into.size()) - 1;
     to_sign.headers["range"] = fmt::format("bytes={}-{}", request.offset, last);
   }
+  std::map<std::string, std::string> headers = HOLDFAST_TRY(
+      sign_v4(to_sign, options_.credentials, options_.region, env_.wall_now()));
   const HttpRequest http{.method = request.method,
                          .url = endpoint_.url_of(to_sign.path, to_sign.query),
-                         .headers = sign_v4(to_sign, options_.credentials,
-                                            options_.region, env_.wall_now()),
+                         .headers = std::move(headers),
                          .body = request.body,
                          .into = request.into,
                          .limit = request.limit};
@@ -100,7 +102,7 @@ Duration S3Client::pause_after(int attempt) {
 Result<HttpAnswer> S3Client::send(S3Request request) {
   const int attempts = request.attempts > 0 ? request.attempts : options_.attempts;
   for (int attempt = 1;; ++attempt) {
-    HttpAnswer answer = send_once(request);
+    HttpAnswer answer = HOLDFAST_TRY(send_once(request));
     HOLDFAST_TRY(check_range(request, answer));
     if (is_success(request, answer)) {
       if (answer.received == request.into.size()) return answer;

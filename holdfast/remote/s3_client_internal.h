@@ -43,7 +43,7 @@ class S3Client {
   Result<HttpAnswer> send(S3Request request);
 
  private:
-  HttpAnswer send_once(const S3Request& request);
+  Result<HttpAnswer> send_once(const S3Request& request);
   Result<void> check_range(const S3Request& request, const HttpAnswer& answer) const;
   Duration pause_after(int attempt);
 

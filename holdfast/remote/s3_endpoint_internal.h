@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "holdfast/remote/s3_store.h"
 
@@ -9,6 +10,10 @@ namespace holdfast {
 
 // Amazon takes an object in at most so many parts.
 inline constexpr int64_t kMaxParts = 10'000;
+
+// Text as a URL has it: every byte but letters, digits and "-_.~" becomes %XX; "/" does,
+// too, unless it is kept.
+std::string uri_encode(std::string_view text, bool keep_slash);
 
 struct S3Endpoint {
   bool tls = true;

@@ -69,6 +69,21 @@ Result<S3Endpoint> parse_endpoint(const S3Options& options) {
 
 }  // namespace
 
+std::string uri_encode(std::string_view text, bool keep_slash) {
+  constexpr std::string_view kPlain = "-_.~";
+  std::string encoded;
+  for (const char c : text) {
+    const bool letter = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+    const bool digit = c >= '0' && c <= '9';
+    if (letter || digit || kPlain.find(c) != kPlain.npos || (keep_slash && c == '/')) {
+      encoded += c;
+    } else {
+      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
+    }
+  }
+  return encoded;
+}
+
 std::string S3Endpoint::path_of(const std::string& key) const {
   return folder + "/" + uri_encode(key, true);
 }

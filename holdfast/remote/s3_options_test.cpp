@@ -33,6 +33,13 @@ TEST(S3OptionsTest, AmazonHasTheBucketInTheHostAndOthersInThePath) {
   EXPECT_EQ(url_of(options), "http://runs.127.0.0.1:9000/a%20b");
 }
 
+TEST(S3OptionsTest, EncodesEveryByteButTheUnreserved) {
+  EXPECT_EQ(uri_encode("AZaz09-_.~", false), "AZaz09-_.~");
+  EXPECT_EQ(uri_encode("a/b c", true), "a/b%20c");
+  EXPECT_EQ(uri_encode("a/b", false), "a%2Fb");
+  EXPECT_EQ(uri_encode("\xc3\xa9+%", true), "%C3%A9%2B%25");
+}
+
 TEST(S3OptionsTest, TheUsualPortIsNotPartOfTheHost) {
   S3Options options = good_options();
   options.endpoint = "https://store.example:443";

@@ -1,150 +1,89 @@
-#include <charconv>
+#include <expat.h>
+
+#include <algorithm>
 #include <chrono>
+#include <memory>
+#include <utility>
 
 #include "holdfast/remote/s3_xml_internal.h"
 
 namespace holdfast {
 namespace {
 
-constexpr std::string_view kSpace = " \t\r\n";
+static_assert(sizeof(XML_Char) == 1, "expat was built for UTF-16; expected UTF-8");
 
-bool is_name_char(char c) {
-  return (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || (c >= '0' && c <= '9') ||
-         c == '_' || c == '-' || c == ':' || c == '.';
-}
+struct FreeParser {
+  void operator()(XML_Parser parser) const { XML_ParserFree(parser); }
+};
 
-void append_utf8(uint32_t code, std::string& into) {
-  const auto put = [&](uint32_t byte) { into += static_cast<char>(byte); };
-  if (code < 0x80) return put(code);
-  if (code < 0x800) return put(0xc0 | code >> 6), put(0x80 | (code & 0x3f));
-  if (code < 0x10000) {
-    put(0xe0 | code >> 12);
-  } else {
-    put(0xf0 | code >> 18);
-    put(0x80 | (code >> 12 & 0x3f));
-  }
-  put(0x80 | (code >> 6 & 0x3f));
-  put(0x80 | (code & 0x3f));
-}
-
+// Builds the elements while expat reads, and stops expat at the first thing that is not
+// allowed: nothing grows beyond its limit before that is noticed.
 class XmlReader {
  public:
-  XmlReader(std::string_view text, const std::string& where)
-      : text_(text), where_(where) {}
+  XmlReader() : parser_(XML_ParserCreate("UTF-8")) {
+    HOLDFAST_CHECK(parser_ != nullptr, "no memory for an XML parser");
+    XML_SetUserData(parser_.get(), this);
+    XML_SetElementHandler(parser_.get(), &begin_element, &end_element);
+    XML_SetCharacterDataHandler(parser_.get(), &add_text);
+    XML_SetStartDoctypeDeclHandler(parser_.get(), &refuse_document_type);
+    XML_SetStartCdataSectionHandler(parser_.get(), &refuse_cdata);
+    XML_SetProcessingInstructionHandler(parser_.get(), &refuse_instruction);
+  }
 
-  Result<XmlElement> document() {
-    skip_space();
-    if (take("<?xml")) {
-      const size_t end = text_.find("?>", at_);
-      if (end == text_.npos) return fault("a declaration without end");
-      at_ = end + 2;
-      skip_space();
-    }
-    XmlElement root;
-    HOLDFAST_TRY(element(root, 1));
-    skip_space();
-    if (at_ != text_.size()) return fault("bytes after the end");
-    return root;
+  Result<XmlElement> read(std::string_view text, const std::string& where) {
+    const XML_Status status =
+        XML_Parse(parser_.get(), text.data(), static_cast<int>(text.size()), XML_TRUE);
+    if (status == XML_STATUS_OK) return std::move(root_);
+    const char* why = refused_ != nullptr
+                          ? refused_
+                          : XML_ErrorString(XML_GetErrorCode(parser_.get()));
+    return unavailable("{}: answer is no XML of an S3 server: {} at byte {} of {}",
+                       where, why, XML_GetCurrentByteIndex(parser_.get()), text.size());
   }
 
  private:
-  Error fault(std::string_view what) const {
-    return unavailable("{}: answer is no XML of an S3 server: {} at byte {} of {}",
-                       where_, what, at_, text_.size());
-  }
+  static XmlReader& reader(void* user) { return *static_cast<XmlReader*>(user); }
 
-  bool take(std::string_view token) {
-    if (!text_.substr(at_).starts_with(token)) return false;
-    at_ += token.size();
-    return true;
+  // Expat may still report the end of the element whose start was refused, so even that
+  // one is put on the stack.
+  static void begin_element(void* user, const XML_Char* name, const XML_Char**) {
+    XmlReader& self = reader(user);
+    self.open_.push_back({.name = name, .text = {}, .children = {}});
+    if (self.open_.size() > kMaxXmlDepth) self.refuse("more than 16 levels");
+    if (++self.elements_ > kMaxXmlElements) self.refuse("more than 100000 elements");
   }
-  void skip_space() {
-    while (at_ < text_.size() && kSpace.find(text_[at_]) != kSpace.npos) ++at_;
-  }
-  std::string_view name() {
-    const size_t begin = at_;
-    while (at_ < text_.size() && is_name_char(text_[at_])) ++at_;
-    return text_.substr(begin, at_ - begin);
-  }
-
-  Result<void> element(XmlElement& into, int depth) {
-    if (depth > kMaxXmlDepth) return fault("more than 16 levels");
-    if (++elements_ > kMaxXmlElements) return fault("more than 100000 elements");
-    if (!take("<")) return fault("no element");
-    into.name = name();
-    if (into.name.empty()) return fault("an element without name");
-    HOLDFAST_TRY(attributes());
-    if (take("/>")) return {};
-    if (!take(">")) return fault("an unfinished tag");
-    return contents(into, depth);
-  }
-
-  Result<void> attributes() {
-    while (true) {
-      skip_space();
-      if (name().empty()) return {};
-      skip_space();
-      if (!take("=")) return fault("an attribute without value");
-      skip_space();
-      if (at_ >= text_.size() || (text_[at_] != '"' && text_[at_] != '\'')) {
-        return fault("an attribute without quotes");
-      }
-      const size_t end = text_.find(text_[at_], at_ + 1);
-      if (end == text_.npos) return fault("an attribute without end");
-      at_ = end + 1;
+  static void end_element(void* user, const XML_Char*) {
+    XmlReader& self = reader(user);
+    XmlElement ended = std::move(self.open_.back());
+    self.open_.pop_back();
+    if (self.open_.empty()) {
+      self.root_ = std::move(ended);
+    } else {
+      self.open_.back().children.push_back(std::move(ended));
     }
   }
-
-  Result<void> contents(XmlElement& into, int depth) {
-    while (true) {
-      HOLDFAST_TRY(characters(into.text));
-      if (take("</")) break;
-      HOLDFAST_TRY(element(into.children.emplace_back(), depth + 1));
-    }
-    if (name() != into.name) return fault("the end of another element");
-    skip_space();
-    if (!take(">")) return fault("an unfinished tag");
-    return {};
+  static void add_text(void* user, const XML_Char* text, int bytes) {
+    reader(user).open_.back().text.append(text, static_cast<size_t>(bytes));
+  }
+  static void refuse_document_type(void* user, const XML_Char*, const XML_Char*,
+                                   const XML_Char*, int) {
+    reader(user).refuse("a document type");
+  }
+  static void refuse_cdata(void* user) { reader(user).refuse("a CDATA section"); }
+  static void refuse_instruction(void* user, const XML_Char*, const XML_Char*) {
+    reader(user).refuse("a processing instruction");
   }
 
-  // Up to the next tag.
-  Result<void> characters(std::string& into) {
-    while (true) {
-      const size_t end = text_.find_first_of("<&", at_);
-      if (end == text_.npos) return fault("an element without end");
-      into += text_.substr(at_, end - at_);
-      at_ = end;
-      if (text_[at_] == '<') return {};
-      HOLDFAST_TRY(entity(into));
-    }
+  void refuse(const char* why) {
+    refused_ = why;
+    XML_StopParser(parser_.get(), XML_FALSE);
   }
 
-  Result<void> entity(std::string& into) {
-    if (take("&amp;")) return into += '&', Result<void>();
-    if (take("&lt;")) return into += '<', Result<void>();
-    if (take("&gt;")) return into += '>', Result<void>();
-    if (take("&quot;")) return into += '"', Result<void>();
-    if (take("&apos;")) return into += '\'', Result<void>();
-    if (!take("&#")) return fault("an unknown entity");
-    const int base = take("x") ? 16 : 10;
-    uint32_t code = 0;
-    const char* begin = text_.data() + at_;
-    const auto [end, error] =
-        std::from_chars(begin, text_.data() + text_.size(), code, base);
-    const bool surrogate = code >= 0xd800 && code < 0xe000;
-    if (error != std::errc() || code == 0 || code > 0x10ffff || surrogate) {
-      return fault("a senseless character number");
-    }
-    at_ += static_cast<size_t>(end - begin);
-    if (!take(";")) return fault("an unfinished entity");
-    append_utf8(code, into);
-    return {};
-  }
-
-  const std::string_view text_;
-  const std::string& where_;
-  size_t at_ = 0;
+  std::unique_ptr<XML_ParserStruct, FreeParser> parser_;
+  std::vector<XmlElement> open_;  // the root first; none of them has ended yet
+  XmlElement root_;               // once it has ended
   size_t elements_ = 0;
+  const char* refused_ = nullptr;  // what expat was stopped for
 };
 
 // The number in exactly `digits` digits that `text` begins with, or -1.
@@ -176,7 +115,13 @@ std::string XmlElement::text_of(std::string_view child) const {
 }
 
 Result<XmlElement> parse_xml(std::string_view text, const std::string& where) {
-  return XmlReader(text, where).document();
+  if (text.size() > kMaxXmlBytes) {
+    return unavailable("{}: answer of {} bytes; expected at most {}", where,
+                       text.size(), kMaxXmlBytes);
+  }
+  // Servers send spaces ahead of an answer that takes them long. XML forbids that.
+  text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
+  return XmlReader().read(text, where);
 }
 
 std::string escape_xml(std::string_view text) {
@@ -190,6 +135,8 @@ std::string escape_xml(std::string_view text) {
       escaped += "&gt;";
     } else if (c == '"') {
       escaped += "&quot;";
+    } else if (c == '\r') {
+      escaped += "&#13;";  // as it is, it would be read as a line feed
     } else {
       escaped += c;
     }

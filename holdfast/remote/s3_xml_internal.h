@@ -1,6 +1,7 @@
-// The little XML that S3 servers answer with, read with limits: elements, text, the
-// five named entities and numbered ones. Attributes are skipped. Document types, CDATA
-// and processing instructions are refused: no S3 server sends them. Pure functions.
+// The little XML that S3 servers answer with, read by expat with limits: elements, text,
+// the five named entities and numbered ones. Attributes and comments are skipped. Document
+// types are refused, because entities of one's own begin there; CDATA and processing
+// instructions are, because no S3 server sends them. Pure functions.
 #pragma once
 
 #include <string>
@@ -12,7 +13,8 @@
 
 namespace holdfast {
 
-inline constexpr int kMaxXmlDepth = 16;
+inline constexpr size_t kMaxXmlBytes = size_t{16} << 20;
+inline constexpr size_t kMaxXmlDepth = 16;
 inline constexpr size_t kMaxXmlElements = 100'000;  // a page has 1000 entries
 
 struct XmlElement {

@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#ifdef HOLDFAST_HAS_S3
+
 #include "holdfast/base/testing.h"
 #include "holdfast/remote/s3_xml_internal.h"
 
@@ -20,7 +22,7 @@ TEST(S3XmlTest, ReadsElementsTextAndEntities) {
 }
 
 TEST(S3XmlTest, WhatIsEscapedReadsBack) {
-  const std::string text = "a<b>&\"c\"'d";
+  const std::string text = "a<b>&\"c\"'d\r\n]]>";
   const auto root = parse_xml("<k>" + escape_xml(text) + "</k>", "s3://b");
   ASSERT_OK(root);
   EXPECT_EQ(root->text, text);
@@ -44,6 +46,11 @@ TEST(S3XmlTest, RefusesWhatNoServerSends) {
                                  "<a>&#65</a>",
                                  "<!DOCTYPE a><a/>",
                                  "<a><![CDATA[x]]></a>",
+                                 "<a><?b c?></a>",
+                                 "<!DOCTYPE a [<!ENTITY b \"c\">]><a>&b;</a>",
+                                 "<!DOCTYPE a SYSTEM \"file:///etc/passwd\"><a/>",
+                                 "<a>\x01</a>",
+                                 "<a>\xff</a>",
                                  "<?xml <a/>",
                                  "<a/>x",
                                  "{\"a\": 1}"}) {
@@ -51,7 +58,27 @@ TEST(S3XmlTest, RefusesWhatNoServerSends) {
   }
 }
 
-TEST(S3XmlTest, RefusesDepthAndNumberWithoutUsingThem) {
+// A server that works long on a request sends spaces to keep the connection open.
+TEST(S3XmlTest, SkipsSpaceAheadOfTheAnswerAndComments) {
+  const auto root = parse_xml(
+      " \r\n <?xml version=\"1.0\" encoding=\"UTF-8\"?>\n"
+      "<a><!-- b --><c>d</c></a>",
+      "s3://b");
+  ASSERT_OK(root);
+  EXPECT_EQ(root->text_of("c"), "d");
+}
+
+TEST(S3XmlTest, SaysWhatIsWrongAndAtWhichByte) {
+  EXPECT_EQ(message_of(parse_xml("<a><b></a>", "s3://b")),
+            "s3://b: answer is no XML of an S3 server: mismatched tag at byte 8 of 10");
+  EXPECT_EQ(
+      message_of(parse_xml("<!DOCTYPE a><a/>", "s3://b")),
+      "s3://b: answer is no XML of an S3 server: a document type at byte 11 of 16");
+}
+
+TEST(S3XmlTest, RefusesSizeDepthAndNumberWithoutUsingThem) {
+  EXPECT_ERROR(parse_xml("<a>" + std::string(kMaxXmlBytes, ' ') + "</a>", "s3://b"),
+               ErrorCode::kUnavailable);
   std::string deep;
   for (int i = 0; i < 1'000'000; ++i) deep += "<a>";
   EXPECT_ERROR(parse_xml(deep, "s3://b"), ErrorCode::kUnavailable);
@@ -74,3 +101,5 @@ TEST(S3XmlTest, ReadsTimesAndRefusesSenselessOnes) {
 
 }  // namespace
 }  // namespace holdfast
+
+#endif

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 
+#include "holdfast/remote/s3_endpoint_internal.h"
 #include "holdfast/remote/s3_sha256_internal.h"
 
 namespace holdfast {
@@ -41,21 +42,22 @@ std::string canonical_request(const SigV4Request& request,
   return text + fmt::format("\n{}\n{}", joined_names(headers), request.payload);
 }
 
-Sha256 signing_key(const std::string& secret, std::string_view date,
-                   const std::string& region) {
-  Sha256 key = hmac_sha256(bytes_of("AWS4" + secret), bytes_of(date));
+Result<Sha256> signing_key(const std::string& secret, std::string_view date,
+                           const std::string& region) {
+  Sha256 key = HOLDFAST_TRY(hmac_sha256(bytes_of("AWS4" + secret), bytes_of(date)));
   for (const std::string_view part : {std::string_view(region), std::string_view("s3"),
                                       std::string_view("aws4_request")}) {
-    key = hmac_sha256(key, bytes_of(part));
+    key = HOLDFAST_TRY(hmac_sha256(key, bytes_of(part)));
   }
   return key;
 }
 
 }  // namespace
 
-std::map<std::string, std::string> sign_v4(const SigV4Request& request,
-                                           const S3Credentials& credentials,
-                                           const std::string& region, WallTime now) {
+Result<std::map<std::string, std::string>> sign_v4(const SigV4Request& request,
+                                                   const S3Credentials& credentials,
+                                                   const std::string& region,
+                                                   WallTime now) {
   const std::string time = compact_time(now);
   const std::string date = time.substr(0, 8);
   std::map<std::string, std::string> headers = request.headers;
@@ -66,30 +68,16 @@ std::map<std::string, std::string> sign_v4(const SigV4Request& request,
     headers["x-amz-security-token"] = credentials.session_token;
   }
   const std::string scope = fmt::format("{}/{}/s3/aws4_request", date, region);
+  const std::string digest =
+      HOLDFAST_TRY(sha256_hex(bytes_of(canonical_request(request, headers))));
   const std::string to_sign =
-      fmt::format("{}\n{}\n{}\n{}", kAlgorithm, time, scope,
-                  sha256_hex(bytes_of(canonical_request(request, headers))));
-  const Sha256 key = signing_key(credentials.secret_key, date, region);
-  headers["authorization"] =
-      fmt::format("{} Credential={}/{},SignedHeaders={},Signature={}", kAlgorithm,
-                  credentials.access_key, scope, joined_names(headers),
-                  to_hex(hmac_sha256(key, bytes_of(to_sign))));
+      fmt::format("{}\n{}\n{}\n{}", kAlgorithm, time, scope, digest);
+  const Sha256 key = HOLDFAST_TRY(signing_key(credentials.secret_key, date, region));
+  const Sha256 signature = HOLDFAST_TRY(hmac_sha256(key, bytes_of(to_sign)));
+  headers["authorization"] = fmt::format(
+      "{} Credential={}/{},SignedHeaders={},Signature={}", kAlgorithm,
+      credentials.access_key, scope, joined_names(headers), to_hex(signature));
   return headers;
-}
-
-std::string uri_encode(std::string_view text, bool keep_slash) {
-  constexpr std::string_view kPlain = "-_.~";
-  std::string encoded;
-  for (const char c : text) {
-    const bool letter = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-    const bool digit = c >= '0' && c <= '9';
-    if (letter || digit || kPlain.find(c) != kPlain.npos || (keep_slash && c == '/')) {
-      encoded += c;
-    } else {
-      encoded += fmt::format("%{:02X}", static_cast<unsigned char>(c));
-    }
-  }
-  return encoded;
 }
 
 std::string canonical_query(const QueryParameters& parameters) {
@@ -105,6 +93,8 @@ std::string canonical_query(const QueryParameters& parameters) {
   return query;
 }
 
-std::string sha256_hex(ByteView bytes) { return to_hex(sha256(bytes)); }
+Result<std::string> sha256_hex(ByteView bytes) {
+  return to_hex(HOLDFAST_TRY(sha256(bytes)));
+}
 
 }  // namespace holdfast

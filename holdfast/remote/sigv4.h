@@ -1,10 +1,7 @@
 // AWS Signature Version 4 for the service "s3": the headers that prove a request.
 //
-// Our own, not libcurl's: that one signs differently from version to version (7.88 wants
-// query parameters sorted and with "="), takes the time from the machine instead of Env,
-// and cannot be tested without a server. What is needed besides is SHA-256.
-//
-// Pure functions, safe from all threads.
+// Our own, not libcurl's: CONTRIBUTING.md says why. SHA-256 comes from OpenSSL, and so does
+// the only failure (s3_sha256_internal.h). Pure functions, safe from all threads.
 #pragma once
 
 #include <map>
@@ -15,6 +12,7 @@
 
 #include "holdfast/base/bytes.h"
 #include "holdfast/base/clock.h"
+#include "holdfast/base/result.h"
 
 namespace holdfast {
 
@@ -40,16 +38,15 @@ struct SigV4Request {
 
 // All headers to send: those of the request, host, x-amz-content-sha256, x-amz-date,
 // x-amz-security-token where there is one, and authorization.
-std::map<std::string, std::string> sign_v4(const SigV4Request& request,
-                                           const S3Credentials& credentials,
-                                           const std::string& region, WallTime now);
-
-// All but letters, digits and "-_.~" as %XX; "/" too unless it is kept.
-std::string uri_encode(std::string_view text, bool keep_slash);
+Result<std::map<std::string, std::string>> sign_v4(const SigV4Request& request,
+                                                   const S3Credentials& credentials,
+                                                   const std::string& region,
+                                                   WallTime now);
 
 // "a=1&b=": encoded and sorted, as it is signed and as it must be sent.
 std::string canonical_query(const QueryParameters& parameters);
 
-std::string sha256_hex(ByteView bytes);
+// 64 hexadecimal digits.
+Result<std::string> sha256_hex(ByteView bytes);
 
 }  // namespace holdfast
