@@ -121,7 +121,7 @@ class GroupReader {
   }
 
   void submit(const Group& group) {
-    const ByteSpan memory = buffers_.take();
+    const ByteSpan memory = buffers_.take_block();
     const Ticket ticket = opened_->submit_read(
         group.offset, memory.first(static_cast<size_t>(group.bytes)));
     in_flight_.push_back({group, memory, ticket});
