@@ -4,13 +4,13 @@
 .PHONY: help setup build test test-all demo bench clean distclean
 
 help:
-	@echo "make test      all quick tests, C++ and Python, on a build with asserts"
-	@echo "make demo      what Holdfast does, on this machine"
+	@echo "make test      all quick tests, C++ and Python, on an optimised build with asserts"
+	@echo "make demo      what Holdfast does, on this machine, with the same build"
 	@echo "make bench     the benchmarks"
 	@echo "make test-all  also: address, undefined-behaviour and thread sanitizers, leaks,"
 	@echo "               hundreds of kills, the wheel, Slurm, the adapters with their real"
 	@echo "               packages, clang-tidy, fuzzing, the other CPU"
-	@echo "make build     the release build, with command line and Python module"
+	@echo "make build     .venv/bin/holdfast and the Python module in .venv, without tests"
 	@echo "make setup     Debian packages and the Python environment in .venv, if missing"
 	@echo "make clean     removes build/; make distclean removes .venv and .cache too"
 	@echo
@@ -24,7 +24,7 @@ setup:
 	@scripts/setup.sh
 
 build: setup
-	@scripts/build.sh release
+	@scripts/build.sh check holdfast_program holdfast_python_stub
 
 test: setup
 	@scripts/test.sh

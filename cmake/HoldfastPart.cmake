@@ -4,8 +4,8 @@
 #   holdfast_part(NAME state LAYER 1 DEPS base SOURCES box.cpp plan.cpp)
 #
 # LIBS are foreign libraries that its headers show, PRIVATE_LIBS those that they do not. ALONE
-# are sources that cannot be compiled in one unit with others (the check preset does that with
-# a part's sources, for time): their private names are those of others, too.
+# are sources that cannot be compiled in one unit with others (most presets do that with
+# a part's sources, to save time): they define private names that other sources define, too.
 # Every *_test.cpp of the folder becomes part of one test program, every *_fuzz.cpp a fuzz
 # program of its own (in the fuzz preset): they are globbed, so that none on disk can drop out.
 # Headers are public and installed, except those of holdfast_public_headers below.
@@ -89,11 +89,12 @@ function(holdfast_part_tests name target)
   endif()
   add_executable(${name}_test ${tests})
   target_link_libraries(${name}_test PRIVATE ${target} holdfast_warnings holdfast_testing)
-  # Test code is large and runs little of it; what it tests keeps its optimisation, and in
-  # the everyday build it alone is looked into.
-  if(HOLDFAST_SANITIZE)
+  # Test code is large and most of it runs once, so optimising it costs more time than it
+  # saves. The parts under test keep their optimisation.
+  if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${name}_test PRIVATE -O0)
   endif()
+  # With the address sanitizer only the parts are instrumented, again to save time.
   if(HOLDFAST_SANITIZE MATCHES "address")
     target_compile_options(${name}_test PRIVATE -fno-sanitize=all)
   endif()

@@ -2,12 +2,12 @@
 # What Holdfast does, shown on this machine. One scene a capability.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-mkdir -p build
-echo "building..."
-scripts/build.sh release >build/demo-build.log 2>&1 || { cat build/demo-build.log >&2; exit 1; }
+. scripts/environment.sh
+# The build folder of make test, and of it only what the scenes use.
+scripts/build.sh check holdfast_program holdfast_python_stub save_loop
 
 root=$PWD
-bin=$root/build/release/bin
+bin=$root/build/check/bin
 scene() { printf '\n== %s\n\n' "$1"; }
 # Shows the command as a person would type it, then runs it.
 show() {
@@ -71,7 +71,7 @@ show save_loop runs/demo 0 192
 scene "Train: a GPT is killed with -9 in the middle, and goes on bit for bit"
 # train RUN: trains, and keeps every loss.
 train() {
-  PYTHONPATH=$root/build/release/python OMP_NUM_THREADS=1 exec "$root/.venv/bin/python" \
+  PYTHONPATH=$root/build/check/python OMP_NUM_THREADS=1 exec "$root/.venv/bin/python" \
     "$root/examples/train_gpt.py" "runs/$1" --losses "$1.jsonl" --steps 130 --every "30 steps" \
     --layers 2 --batch 12
 }
@@ -94,3 +94,6 @@ printf '$ kill -9 %d\n$ train_gpt.py runs/gpt --steps 130 --every "30 steps"\n\n
 (train gpt) >gpt.log 2>&1 || { cat gpt.log >&2; exit 1; }
 wait "$whole" || { cat whole.log >&2; exit 1; }
 python3 "$root/scripts/draw_losses.py" whole.jsonl gpt.jsonl "$at"
+
+echo
+print_next "make test      # all quick tests, on the build that is there now"

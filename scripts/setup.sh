@@ -131,11 +131,11 @@ make_environment() {
     "$python" -m venv --clear .venv
     rm -rf build/check build/release build/wheel  # configured for the Python that was there before
   fi
-  say "installing Python packages"
   rm -f "$stamp"  # now and written last, so that a broken install is tried again
   # Words on purpose: the variable holds several options.
   # shellcheck disable=SC2086
-  .venv/bin/python -m pip install --disable-pip-version-check -q \
+  python3 scripts/progress.py "installing Python packages" .venv/pip.log \
+    .venv/bin/python -m pip install --disable-pip-version-check -q \
     ${HOLDFAST_PIP_OPTIONS:-} -r scripts/requirements.txt
   cp scripts/requirements.txt "$stamp"
 }

@@ -29,5 +29,8 @@ status=0
 .venv/bin/python scripts/count_tests.py "$cpp=$cpp_status" "$python=$python_status" \
   >build/test-count.txt || status=$?
 if [[ ! -s build/test-count.txt ]]; then echo "0 passed, 1 failed" >build/test-count.txt; fi
+echo
+print_next "make demo      # what Holdfast does, scene by scene"
+echo
 cat build/test-count.txt
 exit $status

@@ -58,7 +58,8 @@ void bind_dtype(nb::module_& m) {
       nb::arg("name"),
       "The dtype of that name: safetensors' in any case, or torch's.\n\n"
       "Raises NotImplementedError on any other.");
-  m.def("bytes_of", &bytes_of, nb::arg("dtype"), "The bytes of one element.");
+  m.def("bytes_of", nb::overload_cast<Dtype>(&bytes_of), nb::arg("dtype"),
+        "The bytes of one element.");
 }
 
 void bind_box(nb::module_& m) {
