@@ -119,8 +119,8 @@ struct RetentionFailed {
 };
 
 // A further tier has the step too.
-struct StepMirrored {
-  static constexpr std::string_view kName = "step_mirrored";
+struct StepCopied {
+  static constexpr std::string_view kName = "step_copied";
   int64_t step = 0;
   std::string tier;
   double seconds = 0;
@@ -132,8 +132,8 @@ struct StepMirrored {
 };
 
 // It has not; the step in the run directory is as safe as before.
-struct MirrorFailed {
-  static constexpr std::string_view kName = "mirror_failed";
+struct TierCopyFailed {
+  static constexpr std::string_view kName = "tier_copy_failed";
   int64_t step = 0;
   std::string tier;
   std::string reason;

@@ -96,7 +96,7 @@ void tell_skipped(Env& env, const std::vector<SkippedStep>& skipped,
   if (events == nullptr) return;
   for (const auto& [tier, error] : skipped) {
     emit(*events, env,
-         MirrorFailed{.step = -1, .tier = tier, .reason = error.message()});
+         TierCopyFailed{.step = -1, .tier = tier, .reason = error.message()});
   }
 }
 

@@ -57,8 +57,8 @@ struct SaverOptions {
   // those that committed steps are copied to; rank 0 does it.
   std::string tier = "disk";
   std::vector<TierCopy> tiers{};
-  // Lets a run directory without a step begin although a mirror, which may hold the run,
-  // does not answer. What the mirror holds then stays another run's.
+  // Lets a run directory without a step begin although a tier, which may hold the run,
+  // does not answer. What the tier holds then stays another run's.
   bool allow_unreachable_tiers = false;
   // Pieces that are as in the step before are not written again but linked (reuse.h),
   // and every n-th save is a full one. Looking for them costs a pass over the state
@@ -124,7 +124,7 @@ class Saver {
  public:
   // Rank 0 makes the directory and owns the run from then on: kConflict, on all ranks,
   // if a live job has it. Sweeps what crashes left. What one rank cannot open, none does.
-  // A directory without a step is not opened where a mirror holds steps, which are to be
+  // A directory without a step is not opened where a tier holds steps, which are to be
   // fetched first (fetch.h), or cannot be asked: kConflict, kCorrupt, or as it fails.
   // kInvalid for options that make no sense, which are to be the same on all ranks.
   // Collective, also where it fails: kTimeout or kUnavailable if a rank does not come.
@@ -174,7 +174,7 @@ class Saver {
   virtual void trust_replicas() = 0;
 
   // Waits until all is durable, lets go of the run, and fails, on all ranks alike, as the
-  // last save failed on any. Rank 0 then waits until all is mirrored, too. What is not done
+  // last save failed on any. Rank 0 then waits until all is copied to the tiers, too. What is not done
   // by the deadline (kTimeout) goes on, the state must stay as it is, and close() may be
   // called again.
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;

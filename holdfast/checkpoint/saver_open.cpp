@@ -20,7 +20,7 @@ Result<void> check_options(const SaverOptions& options) {
     return invalid("lease: want more than nothing");
   for (const TierCopy& copy : options.tiers) {
     if (copy.tier == nullptr || copy.every < 1) {
-      return invalid("mirror: every {}, want a tier and 1 or more", copy.every);
+      return invalid("tiers: every {}; expected a tier and 1 or more", copy.every);
     }
   }
   if (options.compress < 0 || options.compress > 22) {
@@ -63,7 +63,7 @@ Result<void> check_no_run(const Path& path, const SaverOptions& options,
       newest.step.manifest.run);
 }
 
-Result<Offers> ask_mirrors(Env& env, const Path& path, const SaverOptions& options) {
+Result<Offers> ask_tiers_of(Env& env, const Path& path, const SaverOptions& options) {
   std::vector<std::shared_ptr<StorageTier>> tiers;
   for (const TierCopy& copy : options.tiers) tiers.push_back(copy.tier);
   const Result<Run> run = Run::open(env, path);
@@ -82,7 +82,7 @@ int64_t greatest_epoch(Env& env, const Offers& offers) {
 // Rank 0's half of open(): the run, owned and swept.
 Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) {
   HOLDFAST_TRY(check_place(path));
-  const Offers offers = HOLDFAST_TRY(ask_mirrors(env, path, options));
+  const Offers offers = HOLDFAST_TRY(ask_tiers_of(env, path, options));
   if (!has_steps(env, path)) HOLDFAST_TRY(check_no_run(path, options, offers));
   Run run = HOLDFAST_TRY(Run::create_or_open(env, path));
   if (run.damage() && options.events != nullptr) {

@@ -93,7 +93,7 @@ void TierCopier::copy_newest(int64_t before, int64_t count) {
       tell_failure(newest.manifest.step, to.tier->name(), copied.error());
     } else if (events_ != nullptr) {
       emit(*events_, env_,
-           StepMirrored{
+           StepCopied{
                .step = newest.manifest.step,
                .tier = to.tier->name(),
                .seconds = std::chrono::duration<double>(env_.now() - start).count()});
@@ -108,7 +108,7 @@ void TierCopier::tell_failure(int64_t step, const std::string& tier,
                               const Error& error) {
   if (events_ == nullptr) return;
   emit(*events_, env_,
-       MirrorFailed{.step = step, .tier = tier, .reason = error.message()});
+       TierCopyFailed{.step = step, .tier = tier, .reason = error.message()});
 }
 
 void TierCopier::retain_in(const TierCopy& to) {

@@ -113,7 +113,7 @@ TEST_F(Tiers, ATierThatFailsIsAnEventAndNothingMore) {
   store.die_after(0, false);
   save(2, 3, 2);
   EXPECT_EQ(restore_alone(env, job)->step, 3);
-  EXPECT_EQ(count("mirror_failed"), 1);
+  EXPECT_EQ(count("tier_copy_failed"), 1);
 }
 
 TEST_F(Tiers, BackgroundCopiesAreDoneWhenTheSaverIsClosed) {
@@ -138,7 +138,7 @@ TEST_F(Tiers, ARunThatLostItsDirectoryGoesOnAsTheSameRun) {
   EXPECT_EQ(fetched->folder, kRun / "step-00000003");
   save(4, 4, 2);
   EXPECT_EQ(disk->steps()->front().manifest.step, 4);
-  EXPECT_EQ(count("mirror_failed"), 0);
+  EXPECT_EQ(count("tier_copy_failed"), 0);
   EXPECT_EQ(count("step_fetched"), 1);
 }
 
@@ -156,7 +156,7 @@ TEST_F(Tiers, ATierThatCannotBeAskedStopsOnlyARunWithoutAStep) {
       fetch_newest(env, kRun, std::vector{remote}, {.events = &events});
   ASSERT_OK(fetched);
   EXPECT_EQ(fetched->skipped.size(), 1u);
-  EXPECT_EQ(count("mirror_failed"), 1);
+  EXPECT_EQ(count("tier_copy_failed"), 1);
   ASSERT_OK(env.remove_all(kRun));
   EXPECT_ERROR(fetch_newest(env, kRun, std::vector{remote}), ErrorCode::kUnavailable);
   EXPECT_EQ(fetch_newest(env, kRun, std::vector{remote, disk})->tier, "/disk/gpt");
@@ -221,7 +221,7 @@ TEST_F(LostRun, SaysWhichNewerStepsOfATierAreDamaged) {
   EXPECT_EQ(fetched->folder.filename(), "step-00000003");
   ASSERT_EQ(fetched->skipped.size(), 1u);
   EXPECT_EQ(fetched->skipped[0].folder, "/disk/gpt/step-00000004");
-  EXPECT_EQ(count("mirror_failed"), 1);
+  EXPECT_EQ(count("tier_copy_failed"), 1);
   const Result<RestoredState> restored = restore_alone(env, job, {.tiers = {disk}});
   ASSERT_OK(restored);
   EXPECT_EQ(restored->skipped.size(), 1u);
@@ -230,7 +230,7 @@ TEST_F(LostRun, SaysWhichNewerStepsOfATierAreDamaged) {
 TEST_F(LostRun, ComesBackFromATierWithoutARunFile) {
   ASSERT_OK(env.remove_file("/disk/gpt/holdfast.json"));
   ASSERT_OK(fetch_newest(env, kRun, std::vector{disk}, {.events = &events}));
-  EXPECT_EQ(count("mirror_failed"), 1);  // the file is missed, and named
+  EXPECT_EQ(count("tier_copy_failed"), 1);  // the file is missed, and named
   const Result<RestoredState> restored = restore_alone(env, job, {.tiers = {disk}});
   ASSERT_OK(restored);
   EXPECT_EQ(restored->step, 4);

@@ -14,7 +14,7 @@ constexpr Duration kAgain = std::chrono::seconds(55);  // it is said every minut
 
 // Of events that stand for themselves.
 std::optional<std::string> sentence_of(const EventRecord& record) {
-  if (const auto failed = event_as<MirrorFailed>(record); failed.ok()) {
+  if (const auto failed = event_as<TierCopyFailed>(record); failed.ok()) {
     return failed->step < 0 ? fmt::format("tier {}: {}", failed->tier, failed->reason)
                             : fmt::format("step {} is not on {}: {}", failed->step,
                                           failed->tier, failed->reason);

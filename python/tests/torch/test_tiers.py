@@ -154,7 +154,7 @@ def test_a_tier_that_fails_is_a_warning_and_the_save_stands(tmp_path, caplog):
         assert ck.save(1).durable().folder.is_dir()
     assert "step 1 is not on" in caplog.text
     log = (tmp_path / "run" / "events" / "rank-0000.jsonl").read_text()
-    assert "mirror_failed" in log
+    assert "tier_copy_failed" in log
 
 
 def test_a_run_without_a_step_does_not_begin_anew_where_a_tier_is_silent(tmp_path):

@@ -1,0 +1,25 @@
+"""Every file of the repository that a document names is there."""
+
+import re
+import unittest
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+NAMED = re.compile(r"`((?:holdfast|python|docs|scripts|tests|bench|examples|cmake)/[\w./-]+)`")
+
+
+class DocumentsTest(unittest.TestCase):
+    def test_named_files_exist(self):
+        documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+        missing, seen = [], 0
+        for document in documents:
+            for name in NAMED.findall(document.read_text()):
+                seen += 1
+                if not (ROOT / name).exists():
+                    missing.append(f"{document.name}: {name}")
+        self.assertEqual(missing, [])
+        self.assertGreater(seen, 30)  # a pattern that finds nothing would pass
+
+
+if __name__ == "__main__":
+    unittest.main()
