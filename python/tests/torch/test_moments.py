@@ -46,18 +46,6 @@ def test_a_value_that_cannot_be_stored_is_named_and_its_save_dropped(tmp_path):
     assert steps(tmp_path / "run") == [1, 3]
 
 
-def test_a_save_that_never_gets_any_does_not_keep_the_next_waiting(tmp_path):
-    model, optimizer, ck = training(tmp_path / "run")
-    ck.resume()
-    update(model, optimizer)
-    handle = ck._saves.job.save(1, ck._state.tensor_pieces(), None, {}, "")
-    ck._saves.job.settle([])
-    with pytest.raises(holdfast.UnavailableError, match="never given"):
-        handle.durable()
-    ck.save(2).durable()
-    ck.close()
-
-
 def one_of_several(rank, world, folder):
     model, optimizer, ck = training(f"{folder}/run")
     ck.resume()
