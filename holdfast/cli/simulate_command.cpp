@@ -50,7 +50,8 @@ Result<Contestant> read_plan(const Context& context, const Grid& grid,
   if (planner.ok()) return Contestant{name, (*planner)->plan(grid)};
   const Result<double> interval = parse_seconds(name, "--plans");
   if (!interval.ok()) return planner.error().within("--plans");
-  if (!(*interval > 0)) return invalid("--plans: \"{}\"; expected more than 0", name);
+  if (!(*interval > 0))
+    return invalid("--plans: \"{}\"; expected an interval of more than 0 s", name);
   return Contestant{name, every(*interval, grid.problem().length)};
 }
 

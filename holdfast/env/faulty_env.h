@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#include "holdfast/env/env.h"
+#include "holdfast/env/env_wrapper.h"
 
 namespace holdfast {
 
@@ -59,10 +59,10 @@ struct Call {
   Path path;
 };
 
-class FaultyEnv : public Env {
+class FaultyEnv : public EnvWrapper {
  public:
   // `inner` must outlive this Env.
-  explicit FaultyEnv(Env& inner) : inner_(inner) {}
+  using EnvWrapper::EnvWrapper;
 
   // Each function below chooses the k-th call of the kind from now on; k = 1 is the
   // next call. Several faults may be set; each happens once unless its comment says
@@ -109,15 +109,13 @@ class FaultyEnv : public Env {
   Result<std::vector<std::string>> list(const Path& folder) override;
   Result<void> sync_folder(const Path& folder) override;
   Result<int64_t> free_space(const Path& folder) override;
-
-  Instant now() override { return inner_.now(); }
-  WallTime wall_now() override { return inner_.wall_now(); }
-  void sleep_for(Duration duration) override { inner_.sleep_for(duration); }
-  void wait_until(Condition& condition, Mutex& mutex, Instant deadline) override
-      HOLDFAST_REQUIRES(mutex) {
-    inner_.wait_until(condition, mutex, deadline);
+  // It has no files without names, so that every call of a save is one of the above.
+  Result<std::unique_ptr<File>> create_unnamed(const Path& folder) override {
+    return Env::create_unnamed(folder);
   }
-  uint64_t random64() override { return inner_.random64(); }
+  Result<void> name_file(File& file, const Path& to) override {
+    return Env::name_file(file, to);
+  }
 
  private:
   class OpenFile;
@@ -163,7 +161,6 @@ class FaultyEnv : public Env {
   // number of a removed one whose sync had failed.
   void forget_failed_sync(Identity identity);
 
-  Env& inner_;
   mutable Mutex mutex_;
   std::array<int64_t, kOps> counts_ HOLDFAST_GUARDED_BY(mutex_){};
   std::vector<Call> log_ HOLDFAST_GUARDED_BY(mutex_);

@@ -50,8 +50,8 @@ inline constexpr std::string_view kItemsKey = "__items__";
 inline constexpr std::string_view kEntriesKey = "__entries__";
 inline constexpr std::string_view kStateKey = "__state__";
 
-// True if the node is a dict of attributes by name, and no name looks like one of these
-// keys.
+// True if the node is a dict from the names of an object's attributes to their values, and
+// no name is one of the keys above, which would then mean something else.
 bool has_names(const Pickle& pickle, PickleId id);
 
 // The number that a numpy scalar, given as such a dict, has. Returns nullopt for any

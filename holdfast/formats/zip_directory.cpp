@@ -96,8 +96,10 @@ Result<End> read_end(const Source& source) {
                        source.name());
   }
   if (u16(end, 8) != u16(end, 10)) {
-    return corrupt("{}: {} and {} entries in the end record", source.name(),
-                   u16(end, 8), u16(end, 10));
+    return corrupt(
+        "{}: the end record says {} entries in this file and {} in all; expected the "
+        "same number",
+        source.name(), u16(end, 8), u16(end, 10));
   }
   End seen{.entries = u16(end, 10),
            .size = u32(end, 12),

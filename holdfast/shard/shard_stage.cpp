@@ -71,15 +71,15 @@ class ShardWriter::Filling {
     return writer_.put(block);
   }
 
-  // Returns a block to fill. If the ring has none left, hands on the blocks that are
-  // being filled until one comes back, because they may be all blocks of the ring.
+  // Returns a block to fill. If the ring has none left, finishes blocks that are being
+  // filled: this object may hold every block of the ring, and would wait for ever.
   Result<ByteSpan> take_block() {
     while (!entries_.empty()) {
       if (const std::optional<ByteSpan> block = writer_.ring_.try_take_block()) {
         return *block;
       }
-      // The result is ignored: stage_blocks() asks for a failure before it fills the
-      // next block.
+      // A failure of the writing half is not handled here: stage_blocks() looks for one
+      // before it takes the next block.
       static_cast<void>(HOLDFAST_TRY(finish_one()));
     }
     return writer_.ring_.take_block();
@@ -129,8 +129,8 @@ Result<void> ShardWriter::stage_blocks(const Observe& observe) {
     HOLDFAST_TRY(filled);
     HOLDFAST_TRY(marks);
     note_begun(piece_, *marks);
-    // A block without bytes from a device is complete already, so nothing is left in
-    // flight.
+    // No device works on this block, so it is handed on at once. Blocks are handed on in
+    // file order, so the earlier ones are finished first.
     const size_t ahead = busy.empty() ? 0 : kAhead - 1;
     while (filling.size() > ahead) {
       if (!HOLDFAST_TRY(filling.finish_one())) return {};

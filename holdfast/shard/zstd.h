@@ -1,7 +1,7 @@
-// Compresses and decompresses one chunk. Weights as they are hardly compress: their
-// exponents repeat, but they stand between mantissas that do not repeat. So the bytes
-// are first sorted into planes (all first bytes of the elements, then all second bytes,
-// ...), and the planes are compressed by zstd.
+// Compresses and decompresses one chunk. Raw weights compress badly: their exponents
+// repeat, but mantissas that do not repeat stand between them. So the bytes are first
+// grouped by their position in an element (all first bytes, then all second bytes, ...),
+// as in a byte shuffle, and zstd compresses the groups. `width` is the bytes of an element.
 //
 // In a build without libzstd both functions fail with kUnsupported, naming the build
 // option.

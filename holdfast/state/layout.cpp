@@ -89,8 +89,10 @@ Result<void> LayoutBuilder::check_entry(const Entry& entry) const {
   const Map map = map_of(entry);
   const auto range = checked_range(map, entry.box, bytes);
   if (!range || range->first < 0) {
-    return invalid("{} on {}: box {} at offset {} leaves the holder's bytes",
-                   tensor.name, holder, to_string(entry.box), entry.offset);
+    return invalid(
+        "{} on {}: box {} at offset {} begins before byte 0 or ends after the last "
+        "possible byte",
+        tensor.name, holder, to_string(entry.box), entry.offset);
   }
   if (entry.strides != Layout::kDense && !is_injective(map, entry.box.shape(), bytes)) {
     return invalid("{} on {}: box {} has strides that put two elements on one byte",

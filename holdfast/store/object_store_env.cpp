@@ -133,7 +133,7 @@ struct ObjectStoreEnv::Run {
 };
 
 ObjectStoreEnv::ObjectStoreEnv(Env& inner, OpenBucket open_bucket)
-    : inner_(inner), open_bucket_(std::move(open_bucket)) {}
+    : EnvWrapper(inner), open_bucket_(std::move(open_bucket)) {}
 
 ObjectStoreEnv::~ObjectStoreEnv() = default;
 

@@ -23,13 +23,13 @@
 #include <memory>
 #include <string>
 
-#include "holdfast/env/env.h"
+#include "holdfast/env/env_wrapper.h"
 #include "holdfast/remote/object_store.h"
 #include "holdfast/store/location.h"
 
 namespace holdfast {
 
-class ObjectStoreEnv : public Env {
+class ObjectStoreEnv : public EnvWrapper {
  public:
   // `inner` gets all calls for paths outside object stores. It must outlive this Env.
   ObjectStoreEnv(Env& inner, OpenBucket open_bucket);
@@ -49,15 +49,6 @@ class ObjectStoreEnv : public Env {
   Result<void> sync_folder(const Path& folder) override;
   Result<int64_t> free_space(const Path& folder) override;
 
-  Instant now() override { return inner_.now(); }
-  WallTime wall_now() override { return inner_.wall_now(); }
-  void sleep_for(Duration duration) override { inner_.sleep_for(duration); }
-  void wait_until(Condition& condition, Mutex& mutex, Instant deadline) override
-      HOLDFAST_REQUIRES(mutex) {
-    inner_.wait_until(condition, mutex, deadline);
-  }
-  uint64_t random64() override { return inner_.random64(); }
-
  private:
   struct Place;
   struct Step;
@@ -75,7 +66,6 @@ class ObjectStoreEnv : public Env {
   Result<std::shared_ptr<const Source>> source_at(const Place& place)
       HOLDFAST_REQUIRES(mutex_);
 
-  Env& inner_;
   const OpenBucket open_bucket_;
   Mutex mutex_;
   std::map<std::string, std::unique_ptr<Run>> runs_ HOLDFAST_GUARDED_BY(mutex_);

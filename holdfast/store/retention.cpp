@@ -14,13 +14,14 @@ Steps newest_first(std::span<const KeptStep> steps) {
   Steps sorted;
   for (const KeptStep& step : steps) sorted.push_back(&step);
   std::sort(sorted.begin(), sorted.end(), [](const KeptStep* a, const KeptStep* b) {
-    return std::pair(a->age, a->name) > std::pair(b->age, b->name);
+    return std::pair(a->age, a->name) >
+           std::pair(b->age, b->name);  // age counts commits
   });
   return sorted;
 }
 
-// Keeps the newest `last` whole steps, and all steps that are newer than the last of
-// these, whether they are whole or not.
+// Keeps the newest `last` whole steps, one at least, and all steps that are newer than
+// the oldest of these, whether they are whole or not.
 void keep_last(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
   int64_t open = std::max<int64_t>(keep.last, 1);
   for (const KeptStep* step : steps) {
@@ -39,8 +40,7 @@ void keep_every(const Steps& steps, const Keep& keep, std::set<StepName>& kept) 
   }
 }
 
-// Keeps the steps with the best metric. NaN is worse than any number, so a step with
-// the metric NaN is never among the best.
+// Keeps the steps with the best metric. Steps whose metric is NaN are left out.
 void keep_best(const Steps& steps, const Keep& keep, std::set<StepName>& kept) {
   std::vector<std::pair<double, const KeptStep*>> ranked;
   for (const KeptStep* step : steps) {
@@ -130,9 +130,10 @@ bool is_whole_now(const Run& run, const StepName& step) {
   return report.ok() && report->whole();
 }
 
-// First assumes that all steps are whole. Checks the steps that this plan keeps, and
-// makes a new plan without those that turn out damaged, until a plan keeps only whole
-// steps. Removes nothing if no whole step would stay.
+// Returns the steps to remove. Assumes first that all steps are whole, checks each step
+// that would stay, marks the damaged ones, and decides anew until no new damage is found.
+// Damaged steps may still stay: those that are pinned, and those that are newer than the
+// whole ones. Returns nothing if no whole step would stay.
 Result<std::vector<StepName>> plan_with(
     const Run& run, const Keep& keep,
     const std::function<bool(const StepName&)>& is_whole) {

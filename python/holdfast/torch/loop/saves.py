@@ -2,8 +2,9 @@
 
 The engine copies the tensors of a save in the background. Settling a save means: wait until the
 copy is complete, and find out whether a tensor was written to while it was copied. Such a save is
-torn: all ranks drop it, and it is made again at the next step. Training settles a save before
-the next update. If no update comes for a while, a background thread does (settle_thread.py).
+torn: all ranks drop it, and it is made again at the next step. A save that nobody settles is
+never committed. Training settles a save before the next update; if no update comes for a while,
+a background thread settles it (settle_thread.py).
 """
 
 import contextlib
@@ -38,7 +39,9 @@ class Saves:
         self._lock = threading.RLock()
         self._captured: Captured | None = None  # what the unsettled save holds
         self._stream = 0  # the CUDA stream of the newest save
-        self._settles_at_once = False  # after a write that torch did not count
+        # True if every save waits until all tensors are copied. Set when a tensor was written to
+        # through .data, which torch's version counter does not see.
+        self._settles_at_once = False
 
     def live_job(self) -> _native.Job:
         """The job; ValueError if the Checkpointer is closed."""
@@ -115,7 +118,8 @@ class Saves:
                 self.handle.durable()
 
     def _begin(self, step: int, loss: float | None, with_gradients: bool) -> _native.SaveHandle:
-        self.is_unsettled = True  # has settle() ask the job about writes that it saw late
+        # The job may have found only after the last settle() that the save before was torn.
+        self.is_unsettled = True
         self.settle()
         job = self.live_job()
         log_messages(job)
@@ -133,7 +137,8 @@ class Saves:
 
         handle = job.save(step, captured.pieces, captured.owners,
                           {} if loss is None else {"loss": loss}, self._state.parallel,
-                          make_objects, self._stream, self._capture_again(captured))
+                          make_objects, self._stream,
+                          self._capture_again(captured, with_gradients))
         if self._settles_at_once and job.may_tear():
             self._settle(self._stream, None)
         return handle
@@ -153,25 +158,27 @@ class Saves:
 
     def _note_torn(self, torn: list[str], changed: list[str]) -> None:
         """Copies tensors earlier from now on: those that torch saw written to, or else all."""
-        more = f" ({len(torn) - 1} more)" if len(torn) > 1 else ""
+        more = f" (and {len(torn) - 1} more tensors)" if len(torn) > 1 else ""
         if set(torn) <= set(changed):
             self._state.copy_at_once(torn)
-            _log.warning("%s was written to between two updates: saved again, and copied at "
-                         "once from now on%s", torn[0], more)
+            _log.warning("%s was written to between two updates: it is saved again at the next "
+                         "step, and copied at once from now on%s", torn[0], more)
         else:
             self._settles_at_once = True
             _log.warning("%s was written to between two updates in a way that torch does not "
-                         "count (.data)%s: saved again, and from now on every save waits until "
-                         "all tensors are copied", torn[0], more)
+                         "count (.data)%s: it is saved again at the next step, and from now on "
+                         "every save waits until all tensors are copied", torn[0], more)
 
-    def _capture_again(self, captured: Captured) -> Callable[[list[Divergence]], _native.Pieces]:
+    def _capture_again(self, captured: Captured, with_gradients: bool = False
+                       ) -> Callable[[list[Divergence]], _native.Pieces]:
         """What the engine calls when it finds that replicas of a save have diverged."""
         def capture_again(found: list[Divergence]) -> _native.Pieces:
             self._mark_diverged(found)
-            again = self._state.capture()
+            again = self._state.capture(with_gradients=with_gradients)
             captured.pieces, captured.watched = again.pieces, again.watched
             captured.objects, captured.rank_objects = again.objects, again.rank_objects
-            captured.owners.extend(again.owners)  # this very list keeps the tensors alive
+            # The job holds this very list, so that the tensors stay alive.
+            captured.owners.extend(again.owners)
             return captured.pieces
 
         return capture_again
