@@ -10,19 +10,20 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kWorthARead = int64_t{64} << 10;  // bytes: shorter rows come with
-                                                    // their chunks, which is faster
+// Rows of fewer bytes are read with their chunks, because many small reads are slower.
+constexpr int64_t kWorthARead = int64_t{64} << 10;
+// How many times the needed bytes may be read before single rows are read instead.
 constexpr double kMostWaste = 1.05;
-constexpr size_t kMostDescriptors = 600;  // of files that are held open
+constexpr size_t kMostDescriptors = 600;  // how many files may be open at once
 
-// First and last byte of the file that is wanted.
+// Returns the first and the last byte of the file that the read needs.
 ByteRange range_of_rows(const PlannedRead& delivery) {
   const Map map = Map::dense(delivery.stored, delivery.element, delivery.offset);
   return range_of(map.narrowed(delivery.stored, delivery.box), delivery.box.shape(),
                   delivery.element);
 }
 
-// Fills from one file.
+// Reads one file and fills the pieces that need its bytes.
 class FileFiller {
  public:
   FileFiller(Env& env, const StepFiles& step, const ShardFile& file,
@@ -37,7 +38,7 @@ class FileFiller {
     }
   }
 
-  // Whatever becomes of the file's name, its bytes are here from now on.
+  // Opens the file. From now on it can be read even if its name is removed.
   Result<void> hold(const ReadOptions& options) {
     if (!by_chunk_.empty()) opened_ = HOLDFAST_TRY(open_shard(env_, path_, options));
     if (!by_row_.empty()) rows_ = HOLDFAST_TRY(FileSource::open(env_, path_));
@@ -73,7 +74,8 @@ class FileFiller {
 
   Result<void> read_by_chunk(const ReadOptions& options, PiecesRead& filled) {
     std::vector<bool> touched(file_.chunks.size());
-    // The header too, so that no damage of a shard goes by.
+    // The first chunk holds the header. It is read too, so that damage to it is
+    // noticed.
     if (!by_chunk_.empty() && !touched.empty()) touched[0] = true;
     for (const PlannedRead& delivery : by_chunk_) {
       const ByteRange range = range_of_rows(delivery);
@@ -94,7 +96,8 @@ class FileFiller {
         std::exchange(opened_, {}));
   }
 
-  // From several threads at once: chunks are disjoint, and so is where they go.
+  // Checks a chunk and copies its bytes to the pieces. Several threads call it at once,
+  // which is safe because chunks do not overlap, neither in the file nor in memory.
   Result<void> deliver(const FoundChunk& found) const {
     HOLDFAST_TRY(check_chunk(path_, file_, found));
     const Chunk& chunk = file_.chunks[found.number];
@@ -123,8 +126,8 @@ class FileFiller {
     }
     const int64_t end = last - delivery.offset;
     if (at % delivery.element != 0 || end % delivery.element != 0) {
-      return corrupt("{}: chunk at byte {} cuts an element", path_.native(),
-                     chunk.offset);
+      return corrupt("{}: chunk at byte {} cuts an element; expected whole elements",
+                     path_.native(), chunk.offset);
     }
     const Map stream = Map::dense(delivery.stored, delivery.element, -at);
     for (const Box& part :
@@ -154,7 +157,8 @@ class FileFiller {
     return {};
   }
 
-  // One read a row: the part of the box that is contiguous in the file.
+  // Makes one read for each row, which is a part of the box that is contiguous in the
+  // file.
   Result<void> read_rows_of(const Source& source, const PlannedRead& delivery) {
     const int64_t row = delivery.rows().run / delivery.element;  // in elements
     const Map stored = Map::dense(delivery.stored, delivery.element, delivery.offset);
@@ -187,8 +191,8 @@ class FileFiller {
   std::unique_ptr<FileSource> rows_;
 };
 
-// Holds all files, so that a retention pass that comes now takes none of them away. Where
-// that would take too many descriptors they are opened one by one, as they are read.
+// Opens all files, so that they can be read even if retention removes the step now. If
+// that would take too many descriptors, each file is opened when it is read.
 Result<void> hold_all(std::vector<FileFiller>& fillers, const ReadOptions& options) {
   const auto each = static_cast<size_t>(std::max(options.threads, 1)) + 1;
   if (fillers.size() * each > kMostDescriptors) return {};

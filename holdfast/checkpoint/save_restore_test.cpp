@@ -108,8 +108,8 @@ TEST_F(SaveRestoreAlone, AnotherModelIsRefusedByNameAndNothingIsTouched) {
   const Result<RestoredState> restored = restore_alone(env, other);
   EXPECT_ERROR(restored, ErrorCode::kInvalid);
   EXPECT_EQ(restored.error().message(),
-            "/runs/gpt/step-00000100: not in it: bias; different: w is F32 [300, 100], "
-            "want F32 [100, 300]");
+            "/runs/gpt/step-00000100: not in it: bias; different: w is F32 [300, 100] "
+            "(expected F32 [100, 300])");
   EXPECT_TRUE(other.has(before));
 }
 
