@@ -73,7 +73,7 @@ Result<RangeRead> parse_range(const Object& object, std::span<const Tensor> tens
 }
 
 // True if the parts are disjoint and together have all elements of the tensor.
-bool make_up(const std::map<Box, Seal>& parts, const Shape& shape) {
+bool covers_tensor(const std::map<Box, Seal>& parts, const Shape& shape) {
   int64_t elements = 0;
   std::vector<Box> boxes;
   for (const auto& [box, seal] : parts) {
@@ -98,7 +98,7 @@ Result<std::vector<std::string>> check_ranges(std::span<const RangeRead> ranges,
                    tensors[range.tensor].name, to_string(range.box));
   }
   for (const auto& [tensor, of_tensor] : parts) {
-    if (!make_up(of_tensor, tensors[tensor].shape)) {
+    if (!covers_tensor(of_tensor, tensors[tensor].shape)) {
       unknown.push_back(tensors[tensor].name);
       continue;
     }

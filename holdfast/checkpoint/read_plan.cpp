@@ -34,8 +34,8 @@ std::optional<TensorId> find_in(const StepFiles& step, const Tensor& tensor) {
 
 // Returns an alias of `tensor` that is a tensor with other values in the step. `as` is
 // `tensor` in the step.
-std::optional<std::string> untied_in(const StepFiles& step, const Tensor& tensor,
-                                     TensorId as) {
+std::optional<std::string> find_split_alias(const StepFiles& step, const Tensor& tensor,
+                                            TensorId as) {
   for (const std::string& tie : tensor.ties) {
     const std::optional<TensorId> other = step.collection.find(tie);
     if (other.has_value() && step.seals[*other] != step.seals[as]) return tie;
@@ -58,7 +58,7 @@ Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
     }
     const Tensor& have = step.collection.tensor(*found);
     if (have.dtype == want.dtype && have.shape == want.shape) {
-      if (const auto tie = untied_in(step, want, *found)) {
+      if (const auto tie = find_split_alias(step, want, *found)) {
         different.push_back(fmt::format(
             "{} and {} are aliases here and have two values", want.name, *tie));
       }
@@ -88,7 +88,7 @@ struct Wanted {
 // For each tensor of `into` its number among the tensors that are the same tensor in
 // the step: 0, 1, ...
 using Places = std::unordered_map<std::string_view, HolderId>;
-Places places_of(const StepFiles& step, const LocalState& into) {
+Places number_places(const StepFiles& step, const LocalState& into) {
   std::unordered_map<TensorId, HolderId> seen;
   Places places;
   for (const Tensor& tensor : into.collection->tensors()) {
@@ -98,10 +98,10 @@ Places places_of(const StepFiles& step, const LocalState& into) {
   return places;
 }
 
-Result<Wanted> wanted_of(const StepFiles& step, const LocalState& into) {
+Result<Wanted> list_wanted(const StepFiles& step, const LocalState& into) {
   std::vector<Tensor> tensors(step.collection.tensors().begin(),
                               step.collection.tensors().end());
-  const Places places = places_of(step, into);
+  const Places places = number_places(step, into);
   HolderId most = 0;
   for (const auto& [name, place] : places) most = std::max(most, place);
   std::vector<Holder> holders;
@@ -134,15 +134,15 @@ Result<Wanted> wanted_of(const StepFiles& step, const LocalState& into) {
   return wanted;
 }
 
-Result<ReadPlan> deliveries_of(const StepFiles& step, const Wanted& wanted) {
+Result<ReadPlan> assign_reads(const StepFiles& step, const Wanted& wanted) {
   Topology topology = Topology::uniform(1);
   const Plan plan = HOLDFAST_TRY(holdfast::plan(step.collection, wanted.collection,
                                                 topology, {.forwarding = false}));
   const Layout& source = step.collection.layout();
-  ReadPlan deliveries(step.files.size());
+  ReadPlan reads(step.files.size());
   for (const Move& move : plan.moves) {
     const int64_t element = bytes_of(step.collection.tensor(move.tensor).dtype);
-    deliveries[source.holder(move.from)].push_back(
+    reads[source.holder(move.from)].push_back(
         {.tensor = move.tensor,
          .stored = source.box(move.from),
          .offset = source.map(move.from, element).offset,
@@ -150,21 +150,21 @@ Result<ReadPlan> deliveries_of(const StepFiles& step, const Wanted& wanted) {
          .box = plan.boxes[move.box],
          .to = wanted.pieces[move.to]});
   }
-  for (std::vector<PlannedRead>& of_file : deliveries) {
+  for (std::vector<PlannedRead>& of_file : reads) {
     std::sort(of_file.begin(), of_file.end(),
               [](const PlannedRead& a, const PlannedRead& b) {
                 return std::tie(a.offset, a.box) < std::tie(b.offset, b.box);
               });
   }
-  return deliveries;
+  return reads;
 }
 
 }  // namespace
 
 Result<ReadPlan> plan_reads(const StepFiles& step, const LocalState& into) {
   HOLDFAST_TRY(check_tensors(step, into));
-  const Wanted wanted = HOLDFAST_TRY(wanted_of(step, into));
-  return deliveries_of(step, wanted);
+  const Wanted wanted = HOLDFAST_TRY(list_wanted(step, into));
+  return assign_reads(step, wanted);
 }
 
 std::vector<std::string> unused_tensors(const StepFiles& step, const LocalState& into) {
