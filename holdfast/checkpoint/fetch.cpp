@@ -188,8 +188,8 @@ Result<Path> fetch_step(Env& env, const Path& path, StorageTier& tier,
     newest = std::max(newest, name);
   }
   if (!newest.has_value()) {
-    return not_found("{}: step {} was copied here and is gone", path.native(),
-                     step.manifest.step);
+    return not_found("{}: step {} was copied here and has been removed since",
+                     path.native(), step.manifest.step);
   }
   if (events != nullptr) {
     emit(*events, env,

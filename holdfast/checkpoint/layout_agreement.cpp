@@ -83,8 +83,8 @@ Result<void> check_tiled(const Collection& all) {
   for (TensorId t = 0; t < all.tensors().size(); ++t) {
     const Tensor& tensor = all.tensor(t);
     if (const std::optional<Box> hole = all.uncovered(t)) {
-      return invalid("{} {}: no rank has the box {}", tensor.name,
-                     to_string(tensor.shape), to_string(*hole));
+      return invalid("{} {}: no rank has the box {}; expected each element once",
+                     tensor.name, to_string(tensor.shape), to_string(*hole));
     }
     int64_t elements = 0;
     for (const Slice& slice : all.layout().slices(t)) elements += slice.box.elements();
@@ -320,8 +320,8 @@ Result<void> LayoutAgreement::compare_replicas(const LocalState& state,
   const std::vector<Differing> differ = HOLDFAST_TRY(differing(state, stream));
   if (differ.empty()) return {};
   return invalid(
-      "{}: rank {} and rank {} hold it with different values; expected replicas, or a "
-      "spec that says how it is cut",
+      "{}: rank {} and rank {} hold it with different values; expected equal replicas, "
+      "or a spec that says how the tensor is cut",
       differ[0].tensor, differ[0].rank, differ[0].other);
 }
 

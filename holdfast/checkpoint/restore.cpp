@@ -285,9 +285,9 @@ class Restore {
       return Error(why->code(), why->message() + std::string(state_of_tensors()));
     }
     if (only_tiers && options_.step.has_value()) {
-      return not_found("{}: no step {}", path_.native(), *options_.step);
+      return not_found("{}: has no step {}", path_.native(), *options_.step);
     }
-    if (only_tiers) return not_found("{}: no step yet", path_.native());
+    if (only_tiers) return not_found("{}: has no step yet", path_.native());
     return corrupt("{}: no step is whole; the newest, {}: {}{}", path_.native(),
                    skipped_.front().folder, skipped_.front().error.message(),
                    state_of_tensors());

@@ -25,7 +25,10 @@ Result<void> check_texts(const SaveRequest& request,
     texts.push_back(version);
   }
   for (const std::string_view text : texts) {
-    if (!is_utf8(text)) return invalid("step {}: text that is not UTF-8", request.step);
+    if (!is_utf8(text))
+      return invalid(
+          "step {}: metrics, software, parallel or parent has text that is not UTF-8",
+          request.step);
   }
   return {};
 }
@@ -36,7 +39,7 @@ Result<void> if_memory_lasts(const auto& call) {
   try {
     return call();
   } catch (const std::bad_alloc&) {
-    return no_space("no memory is left to copy the state into");
+    return no_space("save: no memory is left to copy the state into");
   }
 }
 
@@ -279,8 +282,8 @@ Result<void> RunSaver::compare_replicas(SaveTask& task, CudaStream stream) {
 Result<ShardPlan> RunSaver::plan_shard(const LocalState& state, const std::string& base,
                                        CudaStream stream) {
   if (!options_.incremental) return planned_->shard;
-  // Waits for the work in the stream. Otherwise an update that has not run yet would be
-  // missed, and changed pieces would look unchanged.
+  // The digests are read after the work in the stream. Otherwise an update that has not
+  // run yet would be missed, and changed pieces would look unchanged.
   HOLDFAST_TRY(follow_stream(devices_of(state.pieces), stream));
   return plan_->shard(state, history_.find(base));
 }

@@ -21,7 +21,9 @@ Result<void> check_options(const SaverOptions& options) {
     return invalid("lease: is not positive; expected more than 0 seconds");
   for (const TierCopy& copy : options.tiers) {
     if (copy.tier == nullptr || copy.every < 1) {
-      return invalid("tiers: every {}; expected a tier and 1 or more", copy.every);
+      return invalid(
+          "tiers: a tier is null or its every is {}; expected a tier and 1 or more",
+          copy.every);
     }
   }
   if (options.compress < 0 || options.compress > 22) {
