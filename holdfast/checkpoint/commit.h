@@ -53,8 +53,8 @@ struct SaveTask {
   uint64_t attempt = 0;
   int64_t step = 0;
   Instant started{};  // when save() was called
-  std::string
-      base{};  // the step that it builds upon, chosen by rank 0; empty: full save
+  // The step that this save builds upon, chosen by rank 0. Empty for a full save.
+  std::string base{};
   std::shared_ptr<const WritePlan> plan;
   ShardPlan shard;
   std::unique_ptr<CaptureGuard> guard;         // null if the guard is off
@@ -70,8 +70,8 @@ struct SaveTask {
   bool superseded = false;
   // Rank 0 sent the error to this rank. Rank 0 raises it, so this rank does not.
   bool told = false;
-  bool unlinked =
-      false;  // an older shard could not be linked; rank 0 sums up all ranks
+  // An older shard could not be linked: on this rank, or, seen by rank 0, on any rank.
+  bool unlinked = false;
   bool host_pieces = false;  // save() left pieces in host memory that it did not copy
   bool staged = false;       // all bytes have been copied into the ring
   // Tensors changed before they were captured, or replicas differ, on any rank.

@@ -156,8 +156,8 @@ struct TierStepRemoved {
   static constexpr std::string_view kName = "tier_step_removed";
   int64_t step = 0;
   std::string tier;
-  int64_t newest =
-      0;  // the newest step that the tier keeps; after a roll-back below `step`
+  // The newest step that the tier keeps. After a roll-back it may be less than `step`.
+  int64_t newest = 0;
   static void fields(auto& self, auto&& field) {
     field("step", self.step);
     field("tier", self.tier);

@@ -73,8 +73,8 @@ struct SaverOptions {
   // shards are smaller and take longer to write and read, and only Holdfast can read
   // them.
   int compress = 0;
-  bool read_back =
-      false;  // before the commit, read shards again and check their digests
+  // Before the commit, read each shard again and check its digests.
+  bool read_back = false;
   int64_t space_reserve = 64 << 20;  // bytes that a save leaves free on the disk
   bool direct = true;  // write without the page cache, where the file system allows it
   bool background = true;

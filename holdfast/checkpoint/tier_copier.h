@@ -16,8 +16,8 @@
 namespace holdfast {
 
 struct TierCopy {
-  std::shared_ptr<StorageTier>
-      tier;           // shared with the code that restores from the tier
+  // Shared with the code that restores from the tier.
+  std::shared_ptr<StorageTier> tier;
   int64_t every = 1;  // copy every n-th committed step
   // Which of the tier's steps are kept; all of them if not set. Steps that are pinned
   // in the run directory are always kept.
