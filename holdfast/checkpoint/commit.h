@@ -1,9 +1,9 @@
 // The commit of a save by all ranks. Each rank commits its saves one after the other on
 // a background thread.
 //
-//   1. Rank 0 checks the free space, begins the attempt and tells all ranks that it has,
-//      or why it cannot. When the save builds upon an older step, each rank checks the
-//      space for its own files.
+//   1. Rank 0 checks the free space, begins the attempt and tells all ranks that it
+//      has, or why it cannot. When the save builds upon an older step, each rank checks
+//      the space for its own files.
 //   2. Every rank writes and syncs its shard, index and objects, syncs the attempt's
 //      folder, and votes. The vote names its files with sizes and digests, or says why
 //      they could not be written; it also carries the digests of replicas (replicas.h).
