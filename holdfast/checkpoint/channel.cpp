@@ -12,7 +12,8 @@ constexpr std::string_view kWhere = "message of another rank";
 using Dict = Object::Dict;
 
 Object text(std::string value) { return Object(Object::Value(std::move(value))); }
-// A path may have any bytes, and so may a message that names it.
+// Encodes text as bytes: a path, and a message that names one, may contain bytes that
+// are not UTF-8.
 Object raw(std::string_view value) {
   return Object(Object::Value(copy_of(bytes_of(value))));
 }
@@ -22,7 +23,7 @@ void put(Dict& dict, const char* key, Object value) {
   dict.items.emplace_back(text(key), std::move(value));
 }
 
-// A dict's members by name, taken one by one.
+// Gives the members of a dict by their names.
 class Members {
  public:
   explicit Members(const Object& object) {
@@ -38,7 +39,7 @@ class Members {
     if (found != members_.end()) {
       if (const T* value = found->second->as<T>()) return *value;
     }
-    return corrupt("{}: no \"{}\"", kWhere, key);
+    return corrupt("{}: \"{}\" is missing or has another type", kWhere, key);
   }
   bool has(const char* key) const { return members_.contains(key); }
 
@@ -68,7 +69,7 @@ Result<ErrorCode> parse_code(const std::string& name) {
     if (name_of(static_cast<ErrorCode>(code)) == name)
       return static_cast<ErrorCode>(code);
   }
-  return corrupt("{}: error code \"{}\"", kWhere, name);
+  return corrupt("{}: error code \"{}\" is unknown", kWhere, name);
 }
 
 }  // namespace
@@ -105,7 +106,9 @@ Result<Message> decode_message(ByteView bytes) {
   const Bytes more = HOLDFAST_TRY(members.get<Bytes>("text"));
   message.text = text_of(more);
   const auto attempt = parse_hex64(HOLDFAST_TRY(members.get<std::string>("attempt")));
-  if (!attempt.has_value()) return corrupt("{}: bad \"attempt\"", kWhere);
+  if (!attempt.has_value())
+    return corrupt("{}: \"attempt\" is no number; expected 16 hexadecimal digits",
+                   kWhere);
   message.attempt = *attempt;
   const auto files = HOLDFAST_TRY(members.get<Object::List>("files"));
   for (const Object& file : files.items) {
@@ -184,7 +187,7 @@ Result<void> Channel::agree(const Result<void>& own, Duration at_most) {
     for (const Message& report : collect(message, at_most)) {
       if (!message.error.has_value()) message.error = report.error;
     }
-    // A rank that cannot be told fails at its own deadline.
+    // A rank that this message does not reach fails at its own deadline.
     static_cast<void>(tell_all(message, at_most));
   } else {
     if (!reported_) HOLDFAST_TRY(report(message, at_most));
@@ -211,7 +214,7 @@ Result<Message> Channel::receive(int from, Tag tag, int64_t serial, Instant dead
   }
   const int64_t later = message->serial;
   early_[{from, tag}] = *std::move(message);
-  return unavailable("rank {} has gone on to {}, while {} was awaited", from, later,
+  return unavailable("rank {}: sent message number {}; expected number {}", from, later,
                      serial);
 }
 

@@ -1,4 +1,5 @@
-// For tests: jobs whose state is known byte for byte, with any layout, on any Env.
+// For tests: makes jobs whose state is known byte for byte, with any layout, on any
+// Env.
 #pragma once
 
 #include <functional>
@@ -25,7 +26,7 @@ inline std::vector<Holder> rank_holders(int ranks) {
 // The state of all ranks of a job.
 class Job {
  public:
-  // Cut and replicated at random.
+  // A job whose tensors are cut and replicated at random.
   Job(Dice& dice, const std::vector<Tensor>& tensors, int ranks)
       : Job(RandomLayout(dice, tensors, rank_holders(ranks)).complete()) {}
   explicit Job(Collection collection)
@@ -58,7 +59,7 @@ class Job {
   Memories memories_;
 };
 
-// Tensors in whole on every one of some ranks.
+// A collection in which every rank holds all of each tensor.
 inline Collection replicated(std::vector<Tensor> tensors, int ranks) {
   LayoutBuilder builder(tensors, rank_holders(ranks));
   for (int r = 0; r < ranks; ++r) {
@@ -71,8 +72,8 @@ inline Collection replicated(std::vector<Tensor> tensors, int ranks) {
   return Collection::create(tensors, std::move(builder).build().value()).value();
 }
 
-// Runs body(rank, transport) on a thread for each rank; a rank that returns is gone for
-// the others, as a process is that ends.
+// Runs body(rank, transport) on a thread for each rank. When the body of a rank
+// returns, the other ranks see that rank as a process that has ended.
 inline void run_ranks(Env& env, int ranks,
                       const std::function<void(int, Transport&)>& body) {
   LocalNetwork network(env, ranks);
@@ -86,8 +87,8 @@ inline void run_ranks(Env& env, int ranks,
   threads.clear();
 }
 
-// The options of a process on a machine that was started `boots` times: what earlier
-// starts own is dead.
+// The options of a process on a machine that was booted `boots` times. Owners from
+// earlier boots count as dead.
 inline SaverOptions test_options(int boots = 1) {
   SaverOptions options;
   options.ring_bytes = 1 << 20;
@@ -101,7 +102,7 @@ inline SaverOptions test_options(int boots = 1) {
   return options;
 }
 
-// Saves alone and waits.
+// Saves a step as a job of one rank and waits until it is durable.
 inline Result<Durable> save_alone(Env& env, Job& job, int64_t step,
                                   const SaverOptions& options = test_options()) {
   const auto saver = HOLDFAST_TRY(Saver::open(env, kRun, nullptr, options));

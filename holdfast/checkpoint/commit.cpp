@@ -7,13 +7,14 @@
 namespace holdfast {
 namespace {
 
-// As JSON; empty for none.
+// The objects of a save as JSON. A text is empty if there are no objects.
 struct Encoded {
   std::string of_all;
   std::string of_rank;
 };
 
-// Not by save(), which training waits for.
+// Encodes the objects of a save. The committing thread does it, because training would
+// wait for save().
 Result<Encoded> encode_objects(const SaveTask& task) {
   const auto encode = [](const Object& object, std::string_view what) {
     return object.none() ? Result<std::string>("") : encode_object(object).within(what);
@@ -38,14 +39,16 @@ Message vote_of(const SaveTask& task, const Result<std::vector<ManifestFile>>& o
   return vote;
 }
 
-// Serials begin anew with every saver, attempts never.
+// Refuses a message of another attempt. A serial alone does not tell them apart,
+// because serials begin at 1 with every saver, while attempts are random.
 Result<void> check_attempt(const Message& message, uint64_t attempt) {
   if (message.attempt == attempt) return {};
-  return unavailable("a message of attempt {}, want {}", hex64(message.attempt),
-                     hex64(attempt));
+  return unavailable(
+      "message of another rank: is about attempt {}; expected attempt {}",
+      hex64(message.attempt), hex64(attempt));
 }
 
-// All files of all ranks, or why there are not all.
+// Returns the files of all ranks, or the error of a rank that voted no.
 Result<std::vector<ManifestFile>> count_votes(std::vector<Message> votes,
                                               uint64_t attempt) {
   std::vector<ManifestFile> files;
@@ -57,7 +60,8 @@ Result<std::vector<ManifestFile>> count_votes(std::vector<Message> votes,
   return files;
 }
 
-// The bytes that this rank writes: its shard without the pieces that an older step has.
+// Returns how many bytes this rank writes: its shard without the pieces that an older
+// step has.
 int64_t own_bytes(const SaveTask& task) {
   return task.plan->shard_bytes() - task.shard.reused_bytes();
 }
@@ -94,7 +98,8 @@ Result<Durable> Committer::lead(SaveTask& task, const Busy& busy) {
                 .kind = task.dropped ? "dropped" : "begin",
                 .attempt = task.attempt};
   if (!attempt.ok()) begun.error = attempt.error();
-  // A rank that cannot be told does not vote, which ends the attempt in its time.
+  // A rank that this message does not reach does not vote, and a missing vote ends the
+  // attempt at the deadline.
   static_cast<void>(begin_.tell_all(begun, options_.agree_within));
   if (!attempt.ok()) return std::move(attempt).error();
 
@@ -122,10 +127,12 @@ Result<Attempt> Committer::begin(const SaveTask& task, const Busy& busy) {
   return Attempt::begin(run_, *owner_, task.step, task.attempt, options_.events);
 }
 
-// An attempt that found the disk full only while it wrote is reason enough to make room
-// before the next one.
+// Checks the free space, after retention has removed old steps if there is not enough.
+// If the last attempt found the disk full only while it wrote, retention runs in any
+// case.
 Result<void> Committer::find_space(const SaveTask& task, const Busy& busy) {
-  // What the others write upon an older step they alone know: each looks for itself.
+  // When the save builds upon an older step, only each rank itself knows how much it
+  // writes, so each checks the space for itself.
   const int64_t bytes = task.base.empty() ? task.plan->total_bytes() : own_bytes(task);
   const auto look = [&] { return check_space(run_, bytes, options_.space_reserve); };
   const Result<void> space = look();
@@ -145,14 +152,17 @@ Result<Path> Committer::conclude(SaveTask& task, Attempt& attempt,
     task.unlinked |= vote.kind == "unlinked";
     task.torn |= vote.kind == "torn";
   }
-  // What was written to on one rank was not compared with what it should be.
+  // If the save is torn on a rank, its digests are of changed tensors, so they say
+  // nothing about the replicas.
   if (!task.torn) HOLDFAST_TRY(check_replicas(task, votes));
   task.manifest.files = HOLDFAST_TRY(count_votes(std::move(votes), task.attempt));
   task.manifest.world = vote_.size();
   return attempt.commit(task.manifest);
 }
 
-// Also where an earlier save has shown it: another part was compared in this one.
+// Drops the save if replicas differ. Once an earlier save has shown a difference, drops
+// this one too, even if its digests are equal, because they cover another part of the
+// tensors.
 Result<void> Committer::check_replicas(SaveTask& task, std::span<const Message> votes) {
   std::vector<std::string> texts;
   for (const Message& vote : votes) texts.push_back(vote.text);
@@ -162,10 +172,14 @@ Result<void> Committer::check_replicas(SaveTask& task, std::span<const Message> 
   task.torn = true;
   if (trusted) trusted_from_ = kNone;
   if (!ranks.has_value()) {
-    return unavailable("step {}: tensors differ that ranks had in common", task.step);
+    return unavailable(
+        "step {}: tensors differ that ranks had in common; expected equal replicas",
+        task.step);
   }
-  return unavailable("step {}: tensors differ that rank {} and rank {} had in common",
-                     task.step, ranks->first, ranks->second);
+  return unavailable(
+      "step {}: tensors differ that rank {} and rank {} had in common; expected equal "
+      "replicas",
+      task.step, ranks->first, ranks->second);
 }
 
 Result<Durable> Committer::follow(SaveTask& task) {
@@ -181,7 +195,8 @@ Result<Durable> Committer::follow(SaveTask& task) {
   } else {
     own = join_and_write(task);
   }
-  // One that is late may still arrive: what became of it is asked in any case.
+  // A vote that could not be sent in time may still arrive, so this rank asks for the
+  // outcome in any case.
   static_cast<void>(vote_.report(vote_of(task, own), options_.agree_within));
   return learn(task);
 }
@@ -249,7 +264,8 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
       put(rank_name(vote_.rank()) + ".objects.json", bytes_of(objects->of_rank)));
   if (vote_.coordinator()) HOLDFAST_TRY(put("objects.json", bytes_of(objects->of_all)));
   HOLDFAST_TRY(attempt.sync());
-  // All is written, and counts only if it was captured before it changed.
+  // The files are complete, but the rank votes yes only if the tensors were captured
+  // before they changed.
   if (task.guard != nullptr) {
     Result<void> settled = check_guard(task);
     task.torn = !settled.ok();
@@ -260,13 +276,15 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
 
 Result<void> Committer::check_guard(SaveTask& task) {
   HOLDFAST_TRY(task.guard->settled());
-  task.shot.reset();  // staged and settled: the next save may have the room
+  // The save is staged and settled, so the next save may use its memory on the devices.
+  task.shot.reset();
   task.torn_names = task.shard.names(HOLDFAST_TRY(task.guard->probed()), {});
   if (task.torn_names.empty()) return {};
   return torn_save(task.step, task.torn_names);
 }
 
-// kUnavailable where it fails: the next save is then a full one.
+// Links the older shards into the attempt. A failure becomes kUnavailable, an error
+// that may pass, because the next save is a full one and needs no links.
 Result<void> Committer::link_shards(SaveTask& task, const Attempt& attempt) {
   for (const ReusableFile* link : task.shard.links()) {
     const Result<void> linked =
@@ -299,7 +317,8 @@ Result<void> Committer::read_back(const Attempt& attempt, const ShardFile& file)
   });
 }
 
-// Old checkpoints that cannot be removed now are there for the next time.
+// Applies retention. A failure is only an event, because the next pass tries again to
+// remove the same checkpoints.
 void Committer::retain(bool ahead, const Busy& busy) {
   if (!retention_.has_value()) return;
   std::set<StepName> spared;

@@ -1,17 +1,20 @@
-// The commit of a save by all ranks, one after the other on a background thread.
+// The commit of a save by all ranks. Each rank commits its saves one after the other on
+// a background thread.
 //
-//   1. Rank 0 checks the space, begins the attempt and tells all (or that it cannot). Where
-//      the save builds upon an older step, each rank checks the space for what it writes.
+//   1. Rank 0 checks the free space, begins the attempt and tells all ranks that it
+//      has, or why it cannot. When the save builds upon an older step, each rank checks
+//      the space for its own files.
 //   2. Every rank writes and syncs its shard, index and objects, syncs the attempt's
-//      folder, and votes: its files with sizes and digests, or why not; and with that the
-//      digests of what others hold too (replicas.h).
-//   3. With a vote from every rank, rank 0 writes the manifest and commits (attempt.h);
-//      a vote that is missing at the deadline, or says no, ends the attempt, and so do
-//      replicas that differ.
-//   4. Rank 0 tells all what became of it. Retention comes after that.
+//      folder, and votes. The vote names its files with sizes and digests, or says why
+//      they could not be written; it also carries the digests of replicas (replicas.h).
+//   3. When every rank has voted yes, rank 0 writes the manifest and commits
+//      (attempt.h). A vote that is missing at the deadline, a vote that says no, and
+//      replicas that differ end the attempt.
+//   4. Rank 0 tells all ranks the outcome. Retention comes after that.
 //
-// A rank that hears nothing in 4 looks at the run directory: the attempt is there as a
-// committed step, or the outcome is unknown and it says so.
+// A rank that hears nothing in 4 looks at the run directory. If it finds the attempt
+// there as a committed step, the save is durable; otherwise the rank reports that the
+// outcome is unknown.
 #pragma once
 
 #include <atomic>
@@ -31,15 +34,17 @@
 
 namespace holdfast {
 
-inline constexpr Tag kBeginTag = 0x4800;     // 1: begin
-inline constexpr Tag kVoteTag = 0x4802;      // 2 and 4: vote, outcome
-inline constexpr Tag kAgreeTag = 0x4804;     // save()
-inline constexpr Tag kRestoreTag = 0x4806;   // restore.h; 0x4808 to 0x480d are job/'s
-inline constexpr Tag kOpenTag = 0x480e;      // open()
-inline constexpr Tag kCloseTag = 0x4810;     // close()
+// The tags of the conversations. Each one uses its tag and the next number. The part
+// job uses 0x4808 to 0x480d.
+inline constexpr Tag kBeginTag = 0x4800;     // phase 1: begin
+inline constexpr Tag kVoteTag = 0x4802;      // phases 2 and 4: vote and outcome
+inline constexpr Tag kAgreeTag = 0x4804;     // Saver::save()
+inline constexpr Tag kRestoreTag = 0x4806;   // restore.h
+inline constexpr Tag kOpenTag = 0x480e;      // Saver::open()
+inline constexpr Tag kCloseTag = 0x4810;     // Saver::close()
 inline constexpr Tag kReadableTag = 0x4812;  // restore.h
 
-// What is no tensor, once the training thread has gathered it.
+// The objects of a save, which the training thread may still be collecting.
 using FutureObjects = Future<Result<SaveObjects>>;
 
 // One save of one rank.
@@ -47,57 +52,69 @@ struct SaveTask {
   int64_t serial = 0;
   uint64_t attempt = 0;
   int64_t step = 0;
-  Instant started{};   // when save() was called
-  std::string base{};  // the step that it builds upon, on whatever rank; or empty
+  Instant started{};  // when save() was called
+  // The step that this save builds upon, chosen by rank 0. Empty for a full save.
+  std::string base{};
   std::shared_ptr<const WritePlan> plan;
   ShardPlan shard;
-  std::unique_ptr<CaptureGuard> guard;         // null if there is none
-  std::shared_ptr<ReplicaDigests> replicas{};  // null if none are compared
+  std::unique_ptr<CaptureGuard> guard;         // null if the guard is off
+  std::shared_ptr<ReplicaDigests> replicas{};  // null if no replicas are compared
   std::unique_ptr<ShardWriter> writer;
   std::shared_ptr<FutureObjects> objects;
-  Manifest manifest;            // what is known before; rank 0 only
-  std::optional<Error> failed;  // before anything was written: this rank votes no
-  bool dropped = false;         // a newer save took its place: rank 0 says so in 1
-  bool superseded = false;      // the same, as soon as it is known; rank 0's
-  bool told = false;         // what it failed with is rank 0's word: rank 0 raises it
-  bool unlinked = false;     // an older shard could not be linked, on whatever rank
-  bool host_pieces = false;  // some are in the host's memory and not copied yet
-  bool staged = false;       // all of it is in the ring, or was
-  // Tensors changed before they were captured, or replicas differ, the same.
+  Manifest manifest;  // the fields that are known before the save is written
+  // Set if the save failed before anything was written. This rank then votes no.
+  std::optional<Error> failed;
+  // A newer save took its place. Rank 0 tells the other ranks in phase 1.
+  bool dropped = false;
+  // On rank 0: a newer save took its place, and in_flight no longer counts it.
+  bool superseded = false;
+  // Rank 0 sent the error to this rank. Rank 0 raises it, so this rank does not.
+  bool told = false;
+  // An older shard could not be linked: on this rank, or, seen by rank 0, on any rank.
+  bool unlinked = false;
+  bool host_pieces = false;  // save() left pieces in host memory that it did not copy
+  bool staged = false;       // all bytes have been copied into the ring
+  // Tensors changed before they were captured, or replicas differ, on any rank.
   bool torn = false;
-  std::vector<std::string> torn_names{};  // seen late, of this rank
-  Bytes copies;                        // of the host's pieces that are copied at once
-  std::unique_ptr<DeviceShot> shot{};  // of those on devices; null if there are none
+  // Tensors of this rank that were found to be torn only after settle().
+  std::vector<std::string> torn_names{};
+  Bytes copies;  // holds the host pieces that save() copied at once
+  // The copies of pieces on devices.
+  std::unique_ptr<DeviceShot> shot{};
   SaveHandle handle;
-  // Of this rank, once it is written: what a later save may build upon.
+  // This rank's index, set once the shard is written. A later save may build upon it.
   std::optional<ShardIndex> index;
 
-  // All is copied inside its devices: nobody waits for the ring.
+  // True if all tensors are copied inside their devices, so that training does not wait
+  // for the ring.
   bool is_in_rooms() const {
     return !host_pieces && (shot == nullptr || shot->by_ring().empty());
   }
 };
 
-// Why a save was dropped in which these tensors changed too early.
+// The error of a save that was dropped because these tensors changed before they were
+// captured.
 Error torn_save(int64_t step, const std::vector<std::string>& names);
 
 class Committer {
  public:
-  // All must outlive it. `owner` is null on ranks other than 0.
+  // All arguments must outlive the committer. `owner` is null on ranks other than 0.
   Committer(Run& run, Owner* owner, Transport* transport, const SaverOptions& options);
 
-  // Of rank 0: replicas were seen to differ. From then on all saves are dropped whose
-  // serial is below the one that is trusted.
+  // Called on rank 0 only. replicas_differ() is true once replicas were seen to differ;
+  // then all saves are dropped. trust_replicas() ends that for saves whose serial is
+  // `from` or greater.
   bool replicas_differ() const { return trusted_from_ == kNone; }
   void trust_replicas(int64_t from) { trusted_from_ = from; }
 
-  // Names of steps that retention must spare, because saves under way build upon them.
+  // Returns the names of steps that retention must not remove, because saves under way
+  // build upon them or they are being copied to a tier.
   using Busy = std::function<std::set<std::string>()>;
 
-  // Carries a save out. Where the disk is full, retention makes room first.
+  // Writes and commits a save. When the disk is full, applies retention before it.
   Result<Durable> commit(SaveTask& task, const Busy& busy);
 
-  // Applies retention, on rank 0; others have nothing to do.
+  // Applies retention on rank 0. Does nothing on other ranks.
   void retain(const Busy& busy) { retain(false, busy); }
 
  private:
@@ -127,7 +144,7 @@ class Committer {
   Channel begin_;
   Channel vote_;
   std::optional<Retention> retention_;
-  bool was_full_ = false;  // the disk, for the last attempt
+  bool was_full_ = false;  // the last attempt failed because the disk was full
 };
 
 }  // namespace holdfast

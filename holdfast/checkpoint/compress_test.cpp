@@ -1,4 +1,5 @@
-// Compressed shards: smaller, the same tensors, and no damage goes by.
+// Tests that compressed shards are smaller, restore the same tensors, and that all
+// damage to them is noticed.
 #include <gtest/gtest.h>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
@@ -14,7 +15,8 @@ std::vector<Tensor> tensors() {
           {.name = "flags", .dtype = Dtype::kBool, .shape = {5}}};
 }
 
-// Exponents that repeat, as those of weights do.
+// Values whose exponents repeat, as those of trained weights do, so that they compress
+// well.
 std::vector<Memory> values() {
   Dice dice(5);
   std::vector<Memory> made = random_values(dice, tensors());

@@ -1,5 +1,5 @@
-// Several at once: readers and writers on one run, saves that overtake each other, and
-// what becomes of failures in the background.
+// Tests of concurrent work: readers and writers on one run, saves that overtake each
+// other, and failures in the background.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -28,7 +28,8 @@ SaverOptions in_background() {
   return options;
 }
 
-// A job of one rank with a saver, which sets its state to that of the step it saves.
+// A job of one rank with a saver. Before each save it sets its tensors to the values of
+// that step.
 struct Writer {
   explicit Writer(Env& env, const SaverOptions& options = in_background())
       : saver(Saver::open(env, kRun, nullptr, options).value()) {}
@@ -42,11 +43,11 @@ struct Writer {
     return saver->save({.step = step, .state = &state});
   }
 
-  std::vector<std::unique_ptr<Job>> jobs;  // memory that is being captured
+  std::vector<std::unique_ptr<Job>> jobs;  // their memory may still be captured
   std::unique_ptr<Saver> saver;
 };
 
-// Sanitizers end a process that asks for so much.
+// Left out with sanitizers, because they end a process that asks for so much memory.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 TEST(Memory, ARingThatCannotBeHadDropsEverySaveAndEndsNothing) {
   MemoryEnv env(1);
@@ -63,7 +64,8 @@ TEST(Memory, ARingThatCannotBeHadDropsEverySaveAndEndsNothing) {
 }
 #endif
 
-// Restores until the writer is done; every state found must be that of its step.
+// Restores again and again until the writer is done. Each restored state must be that
+// of its step.
 void read_until(Env& env, const std::atomic<bool>& done) {
   Job job(replicated(tensors(), 1));
   int64_t newest = 0;
@@ -97,7 +99,7 @@ TEST_P(ReadersAndWriter, ReadersFindAWholeStepAtAnyTimeOfSavesAndRetention) {
 
 INSTANTIATE_TEST_SUITE_P(Keep, ReadersAndWriter, ::testing::Bool());
 
-// The k of the first read of a shard in a restore.
+// Returns the number of the read that first reads a shard, among all reads in the log.
 int64_t first_shard_read(const FaultyEnv& env) {
   int64_t reads = 0;
   for (const Call& call : env.log()) {
@@ -132,14 +134,14 @@ TEST(AReader, KeepsTheStepThatRetentionRemovesWhileItIsRead) {
   EXPECT_EQ(restored->step, 2);
   EXPECT_TRUE(job.has(values));
   EXPECT_TRUE(restored->skipped.empty());
-  EXPECT_FALSE(disk.info(kRun / "step-00000002").ok());  // it was removed
+  EXPECT_FALSE(disk.info(kRun / "step-00000002").ok());  // retention has removed it
 }
 
 TEST(TwoWriters, OneThatIsTakenOverCommitsNothingMore) {
   MemoryEnv env(1);
   Writer first(env, test_options(1));
   ASSERT_OK(first.save(1).value().durable());
-  Writer second(env, test_options(2));  // finds the first one dead
+  Writer second(env, test_options(2));  // takes over, because the first counts as dead
   ASSERT_OK(second.save(2).value().durable());
   EXPECT_ERROR(first.save(3).value().durable(), ErrorCode::kConflict);
   EXPECT_ERROR(first.save(4), ErrorCode::kConflict);
@@ -151,7 +153,8 @@ TEST(TwoWriters, OneThatIsTakenOverCommitsNothingMore) {
   EXPECT_TRUE(job.has(values_at(5)));
 }
 
-// A writer whose next save stands still in the middle of its commit until it is let go.
+// A writer whose next save stops in the middle of its commit until the test lets it go
+// on.
 class Overtaking : public ::testing::Test {
  protected:
   void open(Backpressure backpressure, int in_flight) {
@@ -221,8 +224,9 @@ TEST_F(Overtaking, SavesMayBeUnderWayTogetherAndAreCommittedInOrder) {
   EXPECT_EQ(newest(), 3);
 }
 
-// Whether the save that waited to be written was dropped for a newer one. It may have
-// been faster than the newer one was to ask.
+// Makes three saves. Returns true if the second, which waited to be written, was
+// dropped for the third. Returns false if the second became durable before the third
+// asked for room.
 bool drops_the_one_that_waits() {
   MemoryEnv disk(1);
   FaultyEnv env(disk);
@@ -244,7 +248,7 @@ bool drops_the_one_that_waits() {
   const SaveHandle third = writer.save(3).value();
   EXPECT_OK(first.durable());
   EXPECT_OK(third.durable());
-  EXPECT_OK(writer.saver->close());  // what was dropped is no failure
+  EXPECT_OK(writer.saver->close());  // a dropped save is no failure
   if (second.durable().ok()) return false;
   EXPECT_ERROR(second.durable(), ErrorCode::kConflict);
   return true;
@@ -351,7 +355,7 @@ TEST(Failures, OptionsThatMakeNoSenseAreRefused) {
   EXPECT_ERROR(open([](auto& o) { o.block_bytes = 1000; }), ErrorCode::kInvalid);
 }
 
-// Tensors are copied while the objects are gathered.
+// Saves whose objects are made only while the tensors are already being copied.
 struct LateObjects : ::testing::Test {
   SaveHandle save(int64_t step, std::function<Result<SaveObjects>()> make) {
     const LocalState state = job.state(0);

@@ -1,5 +1,5 @@
 // Kills a save, a retention pass and a commit of several ranks at every call that they
-// make, and asks what a restart finds: the new step whole, or the one before it.
+// make. A restart must find the new step whole, or the one before it.
 #include <gtest/gtest.h>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
@@ -42,7 +42,8 @@ void save_by_all(const std::vector<Env*>& envs, Env& clock, Job& job, int64_t st
   });
 }
 
-// What a restart after a power loss finds.
+// Restarts after a power loss: expects step 200 or, unless `needs_new`, step 100, and
+// that the run can go on from there.
 void expect_one_of_two_and_go_on(const MemoryEnv& disk, Unsynced policy, int64_t call,
                                  bool needs_new) {
   const auto after = disk.after_crash({policy, static_cast<uint64_t>(call)});
@@ -96,7 +97,8 @@ TEST_P(Crash, EveryCallOfASaveWithRetentionLeavesTheNewStepOrTheOldOne) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Crash, ::testing::Values(1, 3));
 
-// A call that fails, rather than the whole machine: the process lives and says so.
+// Here a single call fails instead of the whole machine, so the process lives on and
+// must report the error.
 TEST(FailingCall, EachOfASaveEndsInAWholeCheckpointOrAnError) {
   for (const ErrorCode code : {ErrorCode::kNoSpace, ErrorCode::kIo}) {
     for (int64_t call = 1;; ++call) {
@@ -135,7 +137,7 @@ TEST(FailingCall, AFullDiskKeepsTheOldCheckpointAndTheNextSaveWorksOnceThereIsRo
   EXPECT_OK(save_alone(disk, job, 300, keeping_one(3)));
 }
 
-// Damage of any kind in any file of a step is refused by a restore.
+// A restore must refuse damage of any kind in any file of a step.
 class Damaged : public ::testing::Test {
  protected:
   void SetUp() override {

@@ -1,5 +1,5 @@
-// Saves of tensors that are on devices: copied inside them where there is room, else through
-// the ring, and in the order of training's stream.
+// Tests saves of tensors on devices. They are copied inside the device if it has room,
+// otherwise through the ring, and always in the order of training's stream.
 #include "holdfast/memory/device_rooms.h"
 
 #include <gtest/gtest.h>
@@ -11,7 +11,8 @@
 namespace holdfast::tests {
 namespace {
 
-// A tensor of a device that has room for a copy of it, or none.
+// A tensor on a device. The first parameter says whether the device has room for a copy
+// of it.
 struct OnADevice : ::testing::TestWithParam<std::tuple<bool, First>> {
   OnADevice() {
     if (!has_room()) cuda.free_memory = 1 << 20;
@@ -86,7 +87,8 @@ TEST_P(OnADevice, AWriteBeforeSettleTearsOnlyWhatIsNotCopiedYet) {
   }
 }
 
-// What is linked is what a look at the tensor finds, so the look comes after the update.
+// An incremental save reads the tensor to see whether it has changed. It must read it
+// after the update.
 TEST_P(OnADevice, AnUpdateThatIsStillToRunIsInAnIncrementalSave) {
   const auto saver = open(true);
   for (int64_t step = 1; step < 4; ++step) {
@@ -128,7 +130,8 @@ TEST_P(OnADevice, WorkThatIsStillToRunDoesNotOverwriteWhatIsRestored) {
   EXPECT_TRUE(std::ranges::equal(tensor, Bytes(tensor.size(), std::byte{1})));
 }
 
-// One is where training is on its way to, the other has arrived.
+// The tensor of rank 0 gets its value only when the stream runs; that of rank 1 has the
+// same value already.
 TEST_P(OnADevice, ReplicasAreComparedAsTheyAreAfterTheStream) {
   const ByteSpan other = cuda.new_tensor(tensor.size());
   std::ranges::fill(other, std::byte{1});
@@ -140,12 +143,14 @@ TEST_P(OnADevice, ReplicasAreComparedAsTheyAreAfterTheStream) {
   });
 }
 
-// What is copied at once, on a device with so many bytes.
+// Saves of a tensor that is marked at_once, on a device with little or much free
+// memory.
 struct AtOnceOnADevice : ::testing::TestWithParam<First> {
   static constexpr int64_t kReserve = int64_t{1} << 30;
   static constexpr int64_t kLarge = int64_t{20} << 20;
 
-  // Saves a few times, overwriting the tensor without a settle; all are as they were.
+  // Saves a tensor of `size` bytes a few times and overwrites it before settle(). Each
+  // save must hold the value that the tensor had in save().
   void save_and_overwrite(int64_t size, int64_t free) {
     cuda.free_memory = free;
     const ByteSpan tensor = cuda.new_tensor(static_cast<size_t>(size));
@@ -178,7 +183,7 @@ struct AtOnceOnADevice : ::testing::TestWithParam<First> {
   FakeCuda cuda{GetParam()};
   std::unique_ptr<Device> device = Device::open(cuda, 0).value();
   CudaStream training = cuda.new_stream();
-  int64_t left = 0;  // free bytes of the device
+  int64_t left = 0;  // free bytes of the device after the saves
 };
 
 INSTANTIATE_TEST_SUITE_P(All, AtOnceOnADevice,
@@ -205,7 +210,8 @@ TEST_P(AtOnceOnADevice, TheSameOfWhatIsSmall) {
   EXPECT_EQ(cuda.allocations, 0);
 }
 
-// A save makes training wait, so the same tensors are not planned for again.
+// Planning the copies takes time in which training waits, so it is done once for the
+// same list of tensors.
 TEST_P(OnADevice, ACopyOfTheSameListIsPlannedOnce) {
   if (!has_room()) return;
   const LocalPieces list = state.pieces;
@@ -228,13 +234,14 @@ TEST_P(OnADevice, ACopyOfTheSameListIsPlannedOnce) {
   cuda.run_all();
   EXPECT_FALSE(copied.shares_with(first));
   EXPECT_EQ(copied[0].memory[7], other[0].memory[7]);
-  // The room is taken: the tensors go through the ring, as they are.
+  // The room on the device is in use, so the pieces stay where they are and go through
+  // the ring.
   LocalPieces late = other;
   const auto second = rooms.take(late, training).value();
   EXPECT_EQ(late[0].memory.data(), other[0].memory.data());
 }
 
-// To take memory makes the device wait.
+// Allocating memory makes the device wait, so prepare() does it instead of the saves.
 TEST_P(OnADevice, NoSaveTakesMemoryThatPrepareCouldHaveTaken) {
   const auto saver = open();
   ASSERT_OK(saver->prepare(state));

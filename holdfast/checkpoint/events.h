@@ -1,4 +1,4 @@
-// What saving and restoring have to say (base/event.h).
+// The events that saving and restoring emit (env/event.h).
 #pragma once
 
 #include <string>
@@ -7,11 +7,11 @@
 
 namespace holdfast {
 
-// The tensors of a save are in the ring.
+// All tensors of a save were copied into the staging ring.
 struct SaveCaptured {
   static constexpr std::string_view kName = "save_captured";
   int64_t step = 0;
-  int64_t bytes = 0;   // of this rank
+  int64_t bytes = 0;   // the size of this rank's shard
   double seconds = 0;  // since save() was called
   static void fields(auto& self, auto&& field) {
     field("step", self.step);
@@ -20,7 +20,8 @@ struct SaveCaptured {
   }
 };
 
-// A rank's shard is on the disk; where the writing thread's time went (shard_writer.h).
+// This rank's shard is on the disk. The fields say how many seconds the writing thread
+// spent on what (shard_writer.h).
 struct SaveWritten {
   static constexpr std::string_view kName = "save_written";
   int64_t step = 0;
@@ -29,7 +30,7 @@ struct SaveWritten {
   double digest = 0;
   double disk = 0;
   double sync = 0;
-  double seconds = 0;  // all of it
+  double seconds = 0;  // the whole write
   static void fields(auto& self, auto&& field) {
     field("step", self.step);
     field("bytes", self.bytes);
@@ -41,12 +42,12 @@ struct SaveWritten {
   }
 };
 
-// Tensors were written to before they were captured: the save is dropped.
+// Tensors were written to before they were captured. The save is dropped.
 struct SaveTorn {
   static constexpr std::string_view kName = "save_torn";
   int64_t step = 0;
-  int64_t tensors = 0;
-  std::string first;  // name of one
+  int64_t tensors = 0;  // how many
+  std::string first;    // the name of the first of them
   static void fields(auto& self, auto&& field) {
     field("step", self.step);
     field("tensors", self.tensors);
@@ -54,13 +55,14 @@ struct SaveTorn {
   }
 };
 
-// Ranks hold tensors with different values that should be equal: from now on each rank's own
-// are saved, or, of tensors that are cut, those of the first ranks that hold the parts.
+// Replicas hold different values although they should be equal. From now on each rank
+// saves its own values of these tensors. For a tensor that is cut, the first rank that
+// holds a box saves it.
 struct ReplicasDiffer {
   static constexpr std::string_view kName = "replicas_differ";
-  int64_t tensors = 0;
-  std::string first;  // name of one
-  int64_t rank = 0;   // two that differ in it
+  int64_t tensors = 0;  // how many
+  std::string first;    // the name of the first of them
+  int64_t rank = 0;     // rank and other hold different values of it
   int64_t other = 0;
   static void fields(auto& self, auto&& field) {
     field("tensors", self.tensors);
@@ -70,8 +72,9 @@ struct ReplicasDiffer {
   }
 };
 
-// Digests of replicas differed so many times although the replicas were equal, because
-// tensors are written to while a save is made. They are not compared any more.
+// Digests of replicas differed `false_alarms` times although the replicas were equal,
+// because tensors are written to while a save is made. Saves do not compare replicas
+// any more.
 struct ReplicaChecksEnded {
   static constexpr std::string_view kName = "replica_checks_ended";
   int64_t false_alarms = 0;
@@ -80,6 +83,7 @@ struct ReplicaChecksEnded {
   }
 };
 
+// The save is committed: no crash can lose it.
 struct SaveDurable {
   static constexpr std::string_view kName = "save_durable";
   int64_t step = 0;
@@ -92,7 +96,7 @@ struct SaveDurable {
   }
 };
 
-// The attempt was dropped; older checkpoints are untouched.
+// The save failed and its attempt was dropped. Older checkpoints are untouched.
 struct SaveFailed {
   static constexpr std::string_view kName = "save_failed";
   int64_t step = 0;
@@ -105,20 +109,22 @@ struct SaveFailed {
   }
 };
 
-// Back-pressure: no room for it, or a newer one took its place.
+// Back-pressure: the save was not made because too many were under way, or was dropped
+// because a newer one took its place.
 struct SaveSkipped {
   static constexpr std::string_view kName = "save_skipped";
   int64_t step = 0;
   static void fields(auto& self, auto&& field) { field("step", self.step); }
 };
 
+// Steps that retention should remove could not be removed. The next pass tries again.
 struct RetentionFailed {
   static constexpr std::string_view kName = "retention_failed";
   std::string reason;
   static void fields(auto& self, auto&& field) { field("reason", self.reason); }
 };
 
-// A further tier has the step too.
+// A step was copied to a further tier.
 struct StepCopied {
   static constexpr std::string_view kName = "step_copied";
   int64_t step = 0;
@@ -131,10 +137,11 @@ struct StepCopied {
   }
 };
 
-// It has not; the step in the run directory is as safe as before.
+// A step could not be copied to or from a further tier, or the tier could not be read.
+// The steps in the run directory are not affected.
 struct TierCopyFailed {
   static constexpr std::string_view kName = "tier_copy_failed";
-  int64_t step = 0;
+  int64_t step = 0;  // -1 if the failure is not about one step
   std::string tier;
   std::string reason;
   static void fields(auto& self, auto&& field) {
@@ -149,7 +156,8 @@ struct TierStepRemoved {
   static constexpr std::string_view kName = "tier_step_removed";
   int64_t step = 0;
   std::string tier;
-  int64_t newest = 0;  // the newest step that the tier keeps; less after a roll-back
+  // The newest step that the tier keeps. After a roll-back it may be less than `step`.
+  int64_t newest = 0;
   static void fields(auto& self, auto&& field) {
     field("step", self.step);
     field("tier", self.tier);
@@ -157,18 +165,19 @@ struct TierStepRemoved {
   }
 };
 
-// What copies and removals that were killed had left in a further tier is gone.
+// A further tier was cleaned of what killed processes had left there in the middle of a
+// copy or a removal.
 struct TierSwept {
   static constexpr std::string_view kName = "tier_swept";
   std::string tier;
-  int64_t removed = 0;  // folders, or objects and uploads
+  int64_t removed = 0;  // folders; in an object store its objects and uploads
   static void fields(auto& self, auto&& field) {
     field("tier", self.tier);
     field("removed", self.removed);
   }
 };
 
-// A step that the run directory had not was copied there from another tier.
+// A step that the run directory did not have was copied there from another tier.
 struct StepFetched {
   static constexpr std::string_view kName = "step_fetched";
   int64_t step = 0;
@@ -181,12 +190,12 @@ struct StepFetched {
   }
 };
 
-// A restore is done: from which step, past which others, and how long it took.
+// A restore is done. `skipped` counts the newer steps that could not be used.
 struct Restored {
   static constexpr std::string_view kName = "restored";
   int64_t step = 0;
   std::string folder;
-  int64_t bytes = 0;  // of this rank
+  int64_t bytes = 0;  // bytes of this rank's pieces
   int64_t skipped = 0;
   double seconds = 0;
   static void fields(auto& self, auto&& field) {

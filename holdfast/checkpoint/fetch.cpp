@@ -10,12 +10,14 @@ namespace {
 
 using Age = std::pair<int64_t, int64_t>;
 
-constexpr int kTries = 3;  // of a copy, beside those that an object store makes
+// How often a copy is tried. An object store also repeats its own requests.
+constexpr int kTries = 3;
 
 // What the run directory has.
 struct Own {
-  std::string id{};             // empty: there is no run yet
-  std::optional<Age> newest{};  // of its steps that a fast look finds whole
+  std::string id{};  // empty if there is no run yet
+  // The age of the newest step that a fast check finds whole.
+  std::optional<Age> newest{};
 };
 
 Result<Own> summarize_path(Env& env, const Path& path) {
@@ -41,7 +43,7 @@ bool is_same_folder(Env& env, const Path& a, const Path& b) {
              std::pair(second->device, second->inode);
 }
 
-// What may be gone a second later. A full disk is not.
+// True for errors that may be gone a second later. A full disk is not one of them.
 bool may_pass_soon(const Error& error) {
   return error.code() == ErrorCode::kUnavailable ||
          error.code() == ErrorCode::kTimeout || error.code() == ErrorCode::kIo;
@@ -173,9 +175,11 @@ Result<Path> fetch_step(Env& env, const Path& path, StorageTier& tier,
   const Instant start = env.now();
   const auto here = make_folder_tier(env, path);
   HOLDFAST_TRY(copy_with_patience(env, tier, step, *here));
-  // By its attempt, and without regard to fences: it is here because it was asked for.
+  // Looks for the copy by its attempt and ignores the fence (run.h), because the caller
+  // asked for this very step.
   const Run run = HOLDFAST_TRY(Run::open(env, path));
-  std::optional<StepName> newest;  // beside a damaged one of the same step
+  // The newest copy, because a damaged older copy of the same step may lie beside it.
+  std::optional<StepName> newest;
   for (const std::string& text : HOLDFAST_TRY(env.list(path))) {
     const std::optional<StepName> name = parse_step_name(text);
     if (!name.has_value()) continue;
@@ -184,8 +188,8 @@ Result<Path> fetch_step(Env& env, const Path& path, StorageTier& tier,
     newest = std::max(newest, name);
   }
   if (!newest.has_value()) {
-    return not_found("{}: step {} was copied here and is gone", path.native(),
-                     step.manifest.step);
+    return not_found("{}: step {} was copied here and has been removed since",
+                     path.native(), step.manifest.step);
   }
   if (events != nullptr) {
     emit(*events, env,
@@ -201,7 +205,7 @@ Result<Fetched> fetch_newest(Env& env, const Path& run, Tiers tiers,
                              const FetchOptions& options) {
   for (const std::shared_ptr<StorageTier>& tier : tiers) {
     if (!is_same_folder(env, tier->name(), run)) continue;
-    return invalid("{}: is the run directory itself, want another place as a tier",
+    return invalid("{}: is the run directory itself; expected another place as a tier",
                    tier->name());
   }
   const Own own = HOLDFAST_TRY(summarize_path(env, run));

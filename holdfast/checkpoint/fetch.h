@@ -1,9 +1,9 @@
-// Steps that only other tiers have, brought back into the run directory.
+// Copies steps that only further tiers have back into the run directory.
 //
-// A run never begins anew beside a checkpoint that could not be read, and never goes on from
-// an older step because of trouble that may pass. So what tiers say is told apart: a step, a
-// step that is damaged (an older one will do, and is said to be older), and a tier or a part
-// of it that could not be asked.
+// A run never begins anew while a tier may hold a checkpoint that could not be read,
+// and never resumes from an older step because of an error that may pass. So three
+// answers of a tier are told apart: a whole step; a damaged step (then an older step is
+// used, and reported as older); and a tier, or a step in it, that could not be read.
 #pragma once
 
 #include <span>
@@ -23,37 +23,43 @@ struct Offer {
 };
 
 struct Offers {
-  std::vector<Offer> steps{};              // newest first; of equals the first tier's
-  std::vector<SkippedStep> damaged{};      // steps of tiers that cannot be used
-  std::vector<SkippedStep> unreachable{};  // tiers that could not be asked, and why
+  // Newest first. Equal steps stand in the order of their tiers.
+  std::vector<Offer> steps{};
+  std::vector<SkippedStep> damaged{};      // damaged steps, which cannot be used
+  std::vector<SkippedStep> unreachable{};  // tiers or steps that could not be read
   std::vector<SkippedStep> foreign{};      // tiers that hold another run; kConflict
-  int64_t epoch = 0;                       // the greatest that steps are known to have
-  bool knows_epochs = true;  // false: what did not tell may have a greater
+  int64_t epoch = 0;                       // the greatest known epoch of a step
+  // False if a tier or step could not be read, which may have a greater epoch.
+  bool knows_epochs = true;
 
-  // All but the steps, those that may pass last.
+  // All entries but the whole steps. The unreachable ones, whose errors may pass, come
+  // last.
   std::vector<SkippedStep> skipped() const;
 };
 
-// Asks all tiers for the steps of the run. Without an id (there is no run yet) their steps
-// must be of one run: kConflict.
+// Asks all tiers for their steps of the run. An empty `run_id` means that there is no
+// run directory yet; then all steps must belong to one run, or it fails with kConflict.
 Result<Offers> ask_tiers(Tiers tiers, const std::string& run_id);
 
-// Why a run directory without a whole step does not begin anew: kConflict, kCorrupt, or as
-// the tier failed; nullopt if nothing in the offers stands against it.
+// Why a new run may not begin in a run directory without a whole step: kConflict if a
+// tier holds another run, kCorrupt if its steps are damaged, or the error of a tier
+// that could not be read. nullopt if a new run may begin.
 std::optional<Error> why_not_anew(const Path& run, const Offers& offers,
                                   bool allow_unreachable_tiers);
 
-// Copies a step of a tier into the run directory, made if there is none, checked on the
-// way; a copy that is there already, whole, will do. Returns the step's folder there. Tries
-// again after what may pass soon, thrice in all. `events` may be null.
+// Copies a step of a tier into the run directory, which is made if it does not exist,
+// and checks the bytes on the way. If the run directory already has a whole copy, that
+// one is used. Returns the step's folder in the run directory. Tries up to three times
+// if the error may pass soon. `events` may be null.
 Result<Path> fetch_step(Env& env, const Path& run, StorageTier& tier,
                         const TierStep& step, EventSink* events = nullptr);
 
-// Remembers that a step could not be copied here for a reason that may pass. Another copy of
-// the same step will do then, an older step will not.
+// Remembers the first step that could not be copied for a reason other than damage.
+// After that another copy of the same step may be used, but an older step may not.
 class FetchTrouble {
  public:
-  // Notes why an offer was not taken: damage is added to `damaged`.
+  // Notes why an offer could not be copied. A damaged step is added to `damaged` and
+  // does not forbid older steps.
   void note(const Path& run, const Offer& offer, const Error& error,
             std::vector<SkippedStep>& damaged);
   // True if the offer is older than a step that could not be copied.
@@ -66,27 +72,29 @@ class FetchTrouble {
 };
 
 struct Fetched {
-  Path folder{};       // in the run directory; empty: no tier has a newer step
-  std::string tier{};  // that it came from
-  // Tiers that could not be asked, and steps that are damaged; events too.
+  Path folder{};       // in the run directory; empty if no tier has a newer step
+  std::string tier{};  // the tier that the step came from
+  // Tiers that could not be read and steps that are damaged. Each is also reported as
+  // an event.
   std::vector<SkippedStep> skipped{};
 };
 
 struct FetchOptions {
-  // Lets a run directory without a step begin anew although a tier that may hold the run
-  // does not answer.
+  // Lets a new run begin in a run directory without a step although a tier, which may
+  // hold an earlier run, does not answer.
   bool allow_unreachable_tiers = false;
   EventSink* events = nullptr;
 };
 
-// Brings the newest step of the tiers here, unless the run directory has it, or a newer
-// one, whole. To be called before the run directory is opened to save into: so a run that
-// has lost its directory keeps its id, and counts on from where it was.
+// Copies the newest step of the tiers into the run directory, unless the run directory
+// has that step or a newer one, whole. Call it before a saver opens the run directory:
+// then a run that has lost its directory keeps its id and continues after its newest
+// step.
 //
-// Fails, as copying did, if the newest step is there and cannot be brought here now: an
-// older one is taken only where it is damaged. Fails also if no step is to be had anywhere
-// and a tier holds something all the same, or cannot be asked (why_not_anew). kInvalid if a
-// tier is the run directory.
+// Fails with the error of the copy if the newest step could not be copied for a reason
+// other than damage: an older step is used only if the newest is damaged. Fails also if
+// no whole step exists anywhere and why_not_anew() has an objection. kInvalid if a tier
+// is the run directory itself.
 Result<Fetched> fetch_newest(Env& env, const Path& run, Tiers tiers,
                              const FetchOptions& options = {});
 

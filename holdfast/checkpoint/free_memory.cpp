@@ -8,7 +8,8 @@
 namespace holdfast {
 namespace {
 
-// The number behind `field` in a file of the system's; nothing if there is none.
+// Returns the number after `field` in a file of /proc or /sys; nullopt if there is
+// none.
 std::optional<int64_t> number_in(Env& env, const Path& path, std::string_view field) {
   const Result<std::string> text = env.read_text(path);
   const size_t at = text.ok() ? text->find(field) : std::string::npos;
@@ -22,7 +23,8 @@ std::optional<int64_t> number_in(Env& env, const Path& path, std::string_view fi
   return number;
 }
 
-// The folder of this process's control group; the root where it does not say.
+// Returns the folder of this process's control group, or the root group if it is
+// unknown.
 Path control_group(Env& env) {
   constexpr std::string_view kLine = "0::/";
   Path group = "/sys/fs/cgroup";

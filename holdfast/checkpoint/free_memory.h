@@ -1,4 +1,4 @@
-// How much memory the machine can still give, and to how many.
+// How much memory is free on this machine, and how many ranks share it.
 #pragma once
 
 #include <optional>
@@ -9,18 +9,20 @@
 
 namespace holdfast {
 
-// Bytes that can be used without swapping: what /proc/meminfo calls MemAvailable, or a
-// GiB where there is no such file; not more than the control group of this process may
-// still take.
+// Bytes that can be used without swapping: MemAvailable of /proc/meminfo, or one GiB if
+// there is no such file, but not more than the control group of this process may still
+// use.
 int64_t free_memory(Env& env);
 
-// How many ranks share the memory of this rank's machine, itself among them: all say which
-// start of a machine they run on. A rank that does not know is with all others of the kind.
-// Collective. `self` is this process if not set; `transport` is null for one rank.
+// How many ranks, this one included, share the memory of this rank's machine. Called by
+// all ranks together, which compare the boot ids of their machines. Ranks that do not
+// know their boot id are counted as being on one machine. If `self` is not set it is
+// this process. `transport` is null for a job of one rank.
 Result<int> ranks_here(Env& env, Transport* transport,
                        const std::optional<Identity>& self, Duration at_most);
 
-// What one of so many may take for a ring: all of them a quarter of what is free.
+// How many bytes each of the ranks on a machine may use for its ring: together they use
+// a quarter of the free memory.
 int64_t ring_share(Env& env, int ranks_here);
 
 }  // namespace holdfast

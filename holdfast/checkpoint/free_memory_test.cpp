@@ -30,7 +30,7 @@ TEST(FreeMemory, RanksAreCountedByTheStartOfTheirMachine) {
   EXPECT_EQ(ranks_here(env, nullptr, std::nullopt, kSoon).value(), 1);
 }
 
-// A machine that does not say is taken to be the only one.
+// Ranks that do not know their boot id count as being on one machine.
 TEST(FreeMemory, RanksThatDoNotKnowAreTogether) {
   MemoryEnv env(1);
   run_ranks(env, 2, [&](int, Transport& transport) {

@@ -1,5 +1,5 @@
-// Saves that overlap training: what is copied at once, what tears, and how a state is put
-// together from what its ranks hold.
+// Tests saves that overlap training: what is copied at once, what tears a save, and how
+// the pieces of all ranks become one state.
 #include "holdfast/memory/guard.h"
 
 #include <fmt/format.h>
@@ -91,7 +91,8 @@ TEST_P(Guarded, WhatIsCopiedAtOnceMayChange) {
   EXPECT_TRUE(back.has(before));
 }
 
-// It has no bytes that could be compared, at the end of the shard or elsewhere.
+// An empty tensor has no bytes that the guard could compare, neither at the end of the
+// shard nor elsewhere.
 TEST_P(Guarded, AnEmptyTensorIsNotTorn) {
   const auto saver = open();
   Job with_empty(replicated({{.name = "a", .dtype = Dtype::kF32, .shape = {0, 4}},
@@ -104,7 +105,8 @@ TEST_P(Guarded, AnEmptyTensorIsNotTorn) {
   EXPECT_OK(handle.durable());
 }
 
-// What was planned for a state is kept while it is the same.
+// The saver keeps its plan while the state stays the same. A tensor that has moved in
+// memory needs a new plan.
 TEST_P(Guarded, ATensorThatHasMovedIsSavedFromWhereItIsNow) {
   const auto saver = open();
   job.set(random_values(dice, tensors()));
@@ -129,7 +131,7 @@ TEST_P(Guarded, ATensorThatHasMovedIsSavedFromWhereItIsNow) {
 INSTANTIATE_TEST_SUITE_P(Depths, Guarded,
                          ::testing::Values(Guard::kSample, Guard::kFull));
 
-// Parts that are nothing are not in the description, and may come and go.
+// Empty pieces are not in the description of a rank, so they may come and go.
 TEST(Gatherer, PiecesOfNothingDoNotShiftTheOthers) {
   MemoryEnv env{1};
   LayoutAgreement gatherer(env, nullptr, kSoon);
@@ -149,13 +151,14 @@ TEST(Gatherer, PiecesOfNothingDoNotShiftTheOthers) {
   EXPECT_EQ(state.pieces[1].tensor->name, "b");
 }
 
-// One tensor of 4 KiB blocks and a bit, and a save of it that nothing disturbs.
+// One tensor of many blocks of 4 KiB and 100 more bytes, and the guard of a save of it.
 struct Sampled : ::testing::Test {
   static constexpr int64_t kBlocks = 40;
   static constexpr int64_t kBytes = kBlocks * SampleLines::kBlock + 100;
 
-  // Whether a write of these bytes is seen that comes after the copy, before it, or that
-  // is there only while the copy is made.
+  // Returns true if the guard sees a write of these bytes. The write comes after the
+  // copy, comes before it, or is there only while the copy is made and is undone
+  // afterwards.
   enum class When { kAfter, kBefore, kMeanwhile };
   bool sees(uint64_t turn, int64_t first, int64_t size, When when) {
     CaptureGuard guard(Guard::kSample, shard.shard().pieces, shard.shard().offsets,
@@ -166,7 +169,8 @@ struct Sampled : ::testing::Test {
     const int64_t begin = shard.shard().offsets[0];
     guard.staged(begin, ByteView(copy).first(half));
     guard.staged(begin + half, ByteView(copy).subspan(half));
-    if (when != When::kBefore) write(first, size);  // or back
+    if (when != When::kBefore)
+      write(first, size);  // kMeanwhile: undoes the first write
     const bool seen = !guard.changed().value().empty();
     if (when != When::kMeanwhile) write(first, size);
     return seen;
@@ -217,7 +221,8 @@ TEST_F(Sampled, LinesComeToLieEverywhereInTheirBlocks) {
   }
 }
 
-// 32 KiB that were copied while an average was there are enough, wherever they are.
+// An average that was there while at least 32 KiB were copied is seen, wherever these
+// bytes lie.
 TEST_F(Sampled, WhatIsSwappedInForAShortWhileIsSeen) {
   for (uint64_t turn = 0; turn < 16; ++turn) {
     for (int64_t at = 0; at + (36 << 10) <= kBytes; at += 5000) {
@@ -232,13 +237,14 @@ TEST_F(Sampled, NothingIsSeenWhereNothingHappens) {
   }
 }
 
-// A save waits for the looks, so a large state has no more of them than a small one.
+// save() reads the sampled lines while training waits, so a large state has no more
+// lines than a small one.
 TEST(SampleLines, AreFewHoweverLargeTheStateIs) {
   for (const int64_t bytes : {int64_t{600} << 20, int64_t{900} << 30}) {
     const Box box{{0, bytes}};
     const std::vector<LocalPiece> pieces{
         whole_piece({.name = "w", .dtype = Dtype::kU8, .shape = Shape{bytes}},
-                    {},  // nobody looks at the memory here
+                    {},  // this test does not read the memory
                     Map::dense(box, 1))};
     const size_t lines = SampleLines(pieces, 7).count(0);
     EXPECT_LE(lines, size_t{SampleLines::kMostLines + 3});
@@ -246,7 +252,7 @@ TEST(SampleLines, AreFewHoweverLargeTheStateIs) {
   }
 }
 
-// The copy is then as the tensor is, and neither is what was to be saved.
+// The copy then equals the changed tensor, but neither equals what was to be saved.
 TEST(Guard, AWriteBeforeTheCopyIsSeen) {
   const std::vector<Tensor> tensors{
       {.name = "w", .dtype = Dtype::kF32, .shape = {1024}}};
@@ -263,7 +269,7 @@ TEST(Guard, AWriteBeforeTheCopyIsSeen) {
   }
 }
 
-// Ranks, each with rows of a tensor.
+// Several ranks, each of which holds some rows of a tensor.
 struct Gather : ::testing::Test {
   using Rows = std::vector<Extent>;  // by rank
 
@@ -334,7 +340,8 @@ TEST_F(Gather, ReplicasThatDifferAreRefusedOnlyIfCompared) {
 }
 
 TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
-  for (int round = 0; round < 2; ++round) {  // whether the layout is known or not
+  // In round 0 the layout is new, in round 1 the second call finds it known.
+  for (int round = 0; round < 2; ++round) {
     std::vector<Bytes> words(3);
     run_ranks(env, 3, [&](int r, Transport& transport) {
       LayoutAgreement gatherer(env, &transport, kSoon);

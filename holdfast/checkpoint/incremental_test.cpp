@@ -1,4 +1,4 @@
-// Saves that write only what has changed.
+// Tests saves that write only what has changed.
 #include <gtest/gtest.h>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
@@ -14,7 +14,7 @@ std::vector<Tensor> tensors() {
           {.name = "empty", .dtype = Dtype::kF32, .shape = {0}}};
 }
 
-// `frozen` is the same for all steps of an era.
+// The values of a step. `frozen` is the same for all steps of an era.
 std::vector<Memory> values_at(int64_t era, int64_t step) {
   Dice era_dice(static_cast<uint64_t>(era)), dice(static_cast<uint64_t>(step));
   std::vector<Memory> values = random_values(era_dice, tensors());
@@ -32,7 +32,7 @@ class Incremental : public ::testing::TestWithParam<int> {
     return made;
   }
 
-  // Steps [first, last], all by the same process.
+  // Saves the steps from `first` to `last`, all by the same process.
   void save(int64_t era, int64_t first, int64_t last, const SaverOptions& how) {
     run_ranks(env, ranks, [&](int rank, Transport& transport) {
       const auto saver = Saver::open(env, kRun, &transport, how);
@@ -50,7 +50,7 @@ class Incremental : public ::testing::TestWithParam<int> {
     });
   }
 
-  // Bytes that are in the step's own shards, without their headers.
+  // Returns the bytes of the shards that the step wrote itself, without their headers.
   int64_t written(const char* folder) {
     const StepFiles step = open_step(env, kRun / folder).value();
     int64_t bytes = 0;
@@ -80,7 +80,7 @@ TEST_P(Incremental, OnlyWhatChangedIsWrittenAndTheRestIsLinked) {
   save(1, 1, 3, options(1));
   EXPECT_EQ(written("step-00000003"), kMoving);
   expect_restored(1, 3);
-  // The steps that wrote the frozen part are gone, their shards live on.
+  // The step that wrote the frozen part is gone, but its shards live on as links.
   EXPECT_EQ(Run::open(env, kRun)->steps()->steps.size(), 1u);
 }
 
@@ -97,7 +97,8 @@ TEST_P(Incremental, EverySixteenthIsFull) {
   expect_restored(1, 17);
 }
 
-// Room for what has changed, and not for all of the state once more.
+// The disk has room for the pieces that have changed, but not for the whole state once
+// more.
 TEST_P(Incremental, NeedsRoomOnlyForWhatHasChanged) {
   SaverOptions how = options(1);
   how.space_reserve = 4096;
@@ -108,7 +109,7 @@ TEST_P(Incremental, NeedsRoomOnlyForWhatHasChanged) {
     for (const int64_t step : {1, 2, 3}) {
       ASSERT_OK(transport.barrier(kNoDeadline));
       if (rank == 0) {
-        // The rest is for headers and the small files of two ranks.
+        // The additional 40 KiB are for headers and the small files of two ranks.
         const int64_t all = int64_t{1} << 40;
         env.set_capacity(all);
         used = all - env.free_space(kRun).value();
@@ -151,7 +152,7 @@ TEST_P(Incremental, WithoutRoomForWhatHasChangedIsRefused) {
   });
 }
 
-// One rank tells.
+// The following tests run with one rank, which is enough for them.
 using IncrementalAlone = Incremental;
 
 TEST_P(IncrementalAlone, WithoutHardLinksTheNextSaveIsFull) {

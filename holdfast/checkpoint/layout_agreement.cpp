@@ -16,12 +16,14 @@
 namespace holdfast {
 namespace {
 
-constexpr size_t kDigest = 32;                    // digits
-constexpr std::string_view kFailed = "failed: ";  // what no description begins with
+constexpr size_t kDigest = 32;  // the digits of a description's digest
+// Begins the message of a rank that failed. A description is JSON and never begins with
+// it.
+constexpr std::string_view kFailed = "failed: ";
 
 std::string rank_text(int rank) { return fmt::format("rank {}", rank); }
 
-// Tensors of several ranks, each once, and who has which box.
+// Collects the tensors of several ranks, each once, and which rank has which box.
 class Union {
  public:
   explicit Union(int ranks) {
@@ -41,7 +43,8 @@ class Union {
     return {};
   }
 
-  // As far as it goes: parts may be missing.
+  // Builds the collection. Does not check that the boxes cover the tensors (see
+  // check_tiled).
   Result<Collection> build() && {
     LayoutBuilder builder(tensors_, holders_);
     std::vector<int64_t> ends(holders_.size());
@@ -63,9 +66,8 @@ class Union {
 
   static Error differ(const Tensor& a, int rank_a, const Tensor& b, int rank_b) {
     return invalid(
-        "{}: rank {} has {} {}, rank {} has {} {}; want one name for one tensor "
-        "(stages "
-        "that begin to count anew need names of their own)",
+        "{}: rank {} has {} {}, rank {} has {} {}; expected one tensor for one name "
+        "(pipeline stages that each count their layers from 0 need different names)",
         a.name, rank_a, name_of(a.dtype), to_string(a.shape), rank_b, name_of(b.dtype),
         to_string(b.shape));
   }
@@ -81,26 +83,28 @@ Result<void> check_tiled(const Collection& all) {
   for (TensorId t = 0; t < all.tensors().size(); ++t) {
     const Tensor& tensor = all.tensor(t);
     if (const std::optional<Box> hole = all.uncovered(t)) {
-      return invalid("{} {}: no rank has the box {}", tensor.name,
-                     to_string(tensor.shape), to_string(*hole));
+      return invalid("{} {}: no rank has the box {}; expected each element once",
+                     tensor.name, to_string(tensor.shape), to_string(*hole));
     }
     int64_t elements = 0;
     for (const Slice& slice : all.layout().slices(t)) elements += slice.box.elements();
     if (elements == tensor.shape.elements()) continue;
-    return invalid("{} {}: boxes of the ranks overlap, want each element once",
+    return invalid("{} {}: boxes of the ranks overlap; expected each element once",
                    tensor.name, to_string(tensor.shape));
   }
   return {};
 }
 
-// A rank whose part of a small tensor is nothing has no piece of it.
+// True for an empty part of a tensor that is not empty. A small tensor that is cut for
+// many ranks leaves some ranks such a part, which counts as no piece.
 bool is_nothing(const LocalPiece& piece) {
   return piece.box.empty() && piece.tensor->shape.elements() > 0;
 }
 
 using SharedCollection = std::shared_ptr<const Collection>;
 
-// One rank's pieces. Where they lie in memory is its own business.
+// Makes a collection of one rank's pieces. It does not say where they lie in memory,
+// because other ranks do not need to know.
 Result<SharedCollection> collection_of(std::span<const LocalPiece> pieces) {
   Union own(1);
   for (const LocalPiece& piece : pieces) {
@@ -160,8 +164,8 @@ Result<Seal> seal_of(const LocalPiece& piece) {
   return seal;
 }
 
-// Seals of the rank's replicas, in the order of for_each_replica; zeros for one that could
-// not be read.
+// Returns the seals of the rank's replicas, in the order of for_each_replica. The seal
+// of a replica that could not be read is zeros.
 Bytes seal_replicas(const LocalState& state, CudaStream stream) {
   const Result<void> behind = follow_stream(devices_of(state.pieces), stream);
   std::map<std::pair<std::string_view, Box>, const LocalPiece*> pieces;
@@ -193,19 +197,20 @@ Result<std::vector<Bytes>> LayoutAgreement::all(ByteView own, Duration longer) {
   return transport_->all_gather(own, env_.now() + at_most_ + longer);
 }
 
-// Rank 0's has the word behind it.
+// Sends this rank's digest to all ranks and returns the digests of all. Rank 0 appends
+// its word to its digest, and on return `word` holds it on every rank.
 Result<std::vector<Bytes>> LayoutAgreement::exchange_digests(std::string_view own,
                                                              Bytes& word,
                                                              Duration longer) {
   Bytes said = copy_of(bytes_of(own));
-  said.resize(kDigest);  // nothing, for one that is none
+  said.resize(kDigest);  // a rank that has failed has no digest and sends zeros
   if (rank() == 0) said.insert(said.end(), word.begin(), word.end());
   std::vector<Bytes> digests =
       HOLDFAST_TRY(all(said, rank() == 0 ? Duration{} : longer));
   for (size_t r = 0; r < digests.size(); ++r) {
     if (digests[r].size() < kDigest) {
-      return corrupt("{}: a digest of {} bytes", rank_text(static_cast<int>(r)),
-                     digests[r].size());
+      return corrupt("{}: sent a digest of {} bytes; expected a whole one",
+                     rank_text(static_cast<int>(r)), digests[r].size());
     }
   }
   word.assign(digests[0].begin() + kDigest, digests[0].end());
@@ -213,8 +218,8 @@ Result<std::vector<Bytes>> LayoutAgreement::exchange_digests(std::string_view ow
   return digests;
 }
 
-// The text of the last time, if the pieces are the same: making it takes milliseconds, for
-// which training would stop at every save.
+// Makes the description of the pieces. Keeps the last one if the pieces are the same,
+// because making it takes milliseconds, for which training would wait at every save.
 Result<void> LayoutAgreement::describe(const LocalPieces& pieces) {
   const LocalPieces before = std::exchange(described_, pieces);
   if (!text_.empty() && pieces == before) return {};
@@ -223,11 +228,11 @@ Result<void> LayoutAgreement::describe(const LocalPieces& pieces) {
       std::ranges::equal(pieces, before, [](const auto& a, const auto& b) {
         return a.is_same_box(b);
       })) {
-    return {};  // it lies elsewhere
+    return {};  // only the addresses in memory have changed
   }
   text_.clear();
   own_ = HOLDFAST_TRY(collection_of(pieces));
-  if (transport_ == nullptr) {  // nobody is to read it
+  if (transport_ == nullptr) {  // no other rank reads the description
     text_ = Bytes(1);
     digest_ = fmt::format("{:032}", ++descriptions_);
     return {};
@@ -267,7 +272,8 @@ Error LayoutAgreement::fail(const Error& why) {
   return fail(why, nothing, {});
 }
 
-// A digest that is none makes all ask for the texts, and this one's says why.
+// Sends an empty digest, which differs from the last one, so that all ranks exchange
+// their descriptions. Instead of its description this rank then sends its error.
 Error LayoutAgreement::fail(const Error& why, Bytes& word, Duration longer) {
   text_.clear();
   seen_.clear();
@@ -282,7 +288,8 @@ Result<std::shared_ptr<const Collection>> LayoutAgreement::merge(
     HOLDFAST_TRY(check_tiled(*own_));
     return own_;
   }
-  // Replicas say the same: each text is read once, and this rank's own never.
+  // Ranks that hold replicas send equal texts. Each different text is parsed once, and
+  // this rank's own text is not parsed at all.
   std::unordered_map<std::string_view, SharedCollection> read{{text_of(text_), own_}};
   Union all(static_cast<int>(texts.size()));
   for (size_t r = 0; r < texts.size(); ++r) {
@@ -299,7 +306,7 @@ Result<std::shared_ptr<const Collection>> LayoutAgreement::merge(
   return SharedCollection(std::move(merged));
 }
 
-// The pieces that were described last, without those that hold nothing.
+// The state of this rank in the collection, without pieces that are empty.
 LocalState LayoutAgreement::state_of(const LocalPieces& pieces) const {
   LocalState state{.collection = collection_, .rank = rank(), .pieces = pieces};
   if (std::ranges::any_of(pieces, is_nothing)) {
@@ -313,15 +320,15 @@ Result<void> LayoutAgreement::compare_replicas(const LocalState& state,
   const std::vector<Differing> differ = HOLDFAST_TRY(differing(state, stream));
   if (differ.empty()) return {};
   return invalid(
-      "{}: rank {} and rank {} hold it with different values; expected replicas, or a "
-      "spec that says how it is cut",
+      "{}: rank {} and rank {} hold it with different values; expected equal replicas, "
+      "or a spec that says how the tensor is cut",
       differ[0].tensor, differ[0].rank, differ[0].other);
 }
 
 Result<std::vector<Differing>> LayoutAgreement::differing(const LocalState& state,
                                                           CudaStream stream) {
   const std::vector<Bytes> seals = HOLDFAST_TRY(all(seal_replicas(state, stream)));
-  std::vector<size_t> at(seals.size());  // how far each rank's are read
+  std::vector<size_t> at(seals.size());  // how many bytes of each rank's seals are read
   std::map<TensorId, Differing> found;
   const Layout& layout = state.collection->layout();
   for_each_replica(*state.collection, [&](TensorId t, const Slice& slice) {
@@ -329,7 +336,7 @@ Result<std::vector<Differing>> LayoutAgreement::differing(const LocalState& stat
     for (PieceId p = slice.first; p < slice.last; ++p) {
       const size_t r = layout.holder(p);
       constexpr size_t kBytes = 2 * sizeof(uint64_t);
-      if (seals[r].size() < at[r] + kBytes) return;  // not of this version
+      if (seals[r].size() < at[r] + kBytes) return;  // sent by another version
       const ByteView own = ByteView(seals[r]).subspan(at[r], kBytes);
       at[r] += kBytes;
       if (known.empty()) known = own;
@@ -347,7 +354,7 @@ Result<std::vector<Differing>> LayoutAgreement::differing(const LocalState& stat
   return differ;
 }
 
-// Whether no rank before this one holds its box of the tensor.
+// True if this rank holds a box of the tensor that no lower rank holds.
 bool LayoutAgreement::is_first(const Layout& layout, TensorId tensor) const {
   return std::ranges::any_of(layout.slices(tensor), [&](const Slice& slice) {
     HolderId first = layout.holder(slice.first);

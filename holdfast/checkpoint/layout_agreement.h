@@ -1,12 +1,14 @@
-// One collection out of what every rank says it holds: how a job whose tensors are cut by
-// its framework becomes a layout, without anybody describing the cut as a whole.
+// Makes one collection of the pieces that every rank says it holds. So a job whose
+// tensors are cut by its framework gets a layout although no rank knows the cut of all
+// ranks.
 //
-// Boxes of a tensor must tile it exactly: a part that no rank has, or boxes that overlap
-// without being equal, are refused. Equal boxes on several ranks are replicas, and must hold
-// the same bytes when they are compared: a cut that nobody knows of (hand-written tensor
-// parallelism) looks like a replica that differs. That is when a description is new and the
-// caller asks for it. Comparing reads every byte while training waits, so a job asks when it
-// attaches; at each save a part is compared in the background (replicas.h).
+// Boxes of a tensor must tile it exactly: a box that no rank has, or boxes that overlap
+// without being equal, are refused. Equal boxes on several ranks are replicas. gather()
+// can compare their bytes, because a cut that the ranks do not declare (hand-written
+// tensor parallelism) looks like replicas that differ. Replicas are compared when a
+// rank's description is new and the caller asks for it. The comparison reads every byte
+// while training waits, so a job asks for it once, when it attaches; later each save
+// compares a part in the background (replicas.h).
 #pragma once
 
 #include <memory>
@@ -22,42 +24,48 @@
 
 namespace holdfast {
 
-// A tensor of which ranks hold equal boxes with bytes that differ.
+// A tensor whose replicas hold different bytes.
 struct Differing {
   std::string tensor{};
-  int rank = 0;  // the first that holds such a box
-  int other = 0;
-  bool whole = true;  // every rank that has some of the tensor has all of it
-  // This rank is the first that holds its box of the tensor: all such ranks together have
-  // the tensor once.
+  int rank = 0;       // the first rank that holds such a box
+  int other = 0;      // a rank whose bytes differ from those of `rank`
+  bool whole = true;  // the tensor is not cut: each of its holders has all of it
+  // This rank is the first that holds its box of the tensor. All such ranks together
+  // have each element of the tensor once.
   bool first = false;
 };
 
-// Remembers what was gathered, for states that stay as they are. Of one thread.
+// Remembers the last collection, so that an unchanged state costs little at the next
+// save. Used by one thread.
 class LayoutAgreement {
  public:
-  // `transport` is null for one rank; it and env must outlive the gatherer.
+  // `transport` is null for a job of one rank. `transport` and `env` must outlive this
+  // object. Ranks wait `at_most` for each other.
   LayoutAgreement(Env& env, Transport* transport, Duration at_most);
 
-  // Called by all ranks together, each with its own pieces; a tensor may have pieces on any
-  // number of them. If no rank's description has changed, the collection is the same object
-  // as before. kInvalid, on all ranks, naming tensor and ranks, for what does not tile;
-  // with `compare` also for replicas that differ, in descriptions that no call has seen.
-  // What is on CUDA devices is compared as it is after what was put into the stream so far.
+  // Called by all ranks together, each with its own pieces. A tensor may have pieces on
+  // any number of ranks. If no rank's description has changed, the collection is the
+  // same object as before. Fails with kInvalid on all ranks, naming tensor and ranks,
+  // if boxes do not tile a tensor; with `compare` also if replicas differ, which is
+  // checked only when a description has changed since the last call. Tensors on CUDA
+  // devices are compared as they are after the work that was queued in `stream` so far.
   Result<LocalState> gather(const LocalPieces& pieces, bool compare,
                             CudaStream stream = nullptr);
 
-  // The same, and what rank 0 has to say goes to all with it, which spares them a message.
-  // Others wait so much longer for it; `word` is then rank 0's.
+  // The same, and sends rank 0's `word` to all ranks along with it, which saves a
+  // message. On return `word` holds rank 0's bytes on every rank. The other ranks wait
+  // for rank 0 by `longer` more than `at_most`.
   Result<LocalState> gather(const LocalPieces& pieces, bool compare, Bytes& word,
                             Duration longer, CudaStream stream = nullptr);
 
-  // The tensors whose replicas differ, the same on all ranks, by a look at every byte. Called
-  // by all ranks together, with what gather() gave.
+  // Reads every byte of the replicas and returns the tensors whose replicas differ, the
+  // same list on all ranks. Called by all ranks together, with the state that gather()
+  // returned.
   Result<std::vector<Differing>> differing(const LocalState& state,
                                            CudaStream stream = nullptr);
 
-  // Instead of gather(), on a rank that has failed before it: all fail, with its error.
+  // Called instead of gather() on a rank that has failed before it. gather() then fails
+  // on all other ranks with this error. Returns `why`.
   Error fail(const Error& why);
 
  private:
@@ -76,14 +84,14 @@ class LayoutAgreement {
   Env& env_;
   Transport* transport_;
   const Duration at_most_;
-  LocalPieces described_;                  // in text_
-  std::shared_ptr<const Collection> own_;  // the same, before it became text
-  Bytes text_;                             // of one rank that is alone: not empty
-  std::string digest_;                     // of the text
+  LocalPieces described_;                  // the pieces that text_ describes
+  std::shared_ptr<const Collection> own_;  // the collection that text_ describes
+  Bytes text_;          // this rank's description; without a transport one unused byte
+  std::string digest_;  // the digest of text_
   int64_t descriptions_ = 0;
-  std::vector<Bytes> seen_;  // digests of all ranks' descriptions
+  std::vector<Bytes> seen_;  // digests of all ranks' descriptions at the last call
   std::shared_ptr<const Collection> collection_;
-  std::optional<LocalState> placed_;  // what is described, in the collection
+  std::optional<LocalState> placed_;  // the last result: described_ with collection_
 };
 
 }  // namespace holdfast

@@ -5,7 +5,8 @@
 namespace holdfast::tests {
 namespace {
 
-// Two tensors of two by three floats at these places of one memory, in bytes.
+// Checks two tensors of two by three floats that begin at the bytes `first` and
+// `second` of the same memory.
 Result<void> check_two(int64_t first, int64_t second, std::array<int64_t, 2> strides) {
   Memory memory(256);
   std::vector<LocalPiece> tensors;

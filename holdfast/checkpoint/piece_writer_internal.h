@@ -1,5 +1,5 @@
-// Puts bytes into the pieces of a rank, in main memory or on devices, as they come from
-// files. Readers of several threads may put at once; what they put must be disjoint.
+// Writes bytes that were read from files into the pieces of a rank, in host memory or
+// on devices. Several threads may write at once, into boxes that do not overlap.
 #pragma once
 
 #include <memory>
@@ -11,17 +11,19 @@ namespace holdfast {
 
 class PieceWriter {
  public:
-  // Makes the pinned blocks that pieces on devices are filled through, if there are any.
+  // Makes a ring of pinned blocks if any piece is on a device. Bytes pass through it on
+  // their way to the device.
   explicit PieceWriter(const LocalState& into);
 
-  // A window of the stream (box_stream.h) of `box`, which is a part of the piece; it
-  // begins at byte `at`.
+  // Writes `window`, the bytes from byte `at` on of the stream (box_stream.h) of `box`.
+  // `box` is a part of the piece `to`, and `element` is the size of an element in
+  // bytes.
   Result<void> put(const LocalPiece& to, const Box& box, int64_t element, int64_t at,
                    ByteView window);
-  // The same for a box that lies in the window as `from` says.
+  // Writes `box`, whose elements lie in `window` where `from` says.
   Result<void> put_part(const LocalPiece& to, const Box& box, int64_t element,
                         const Map& from, ByteView window);
-  // Waits until all is there.
+  // Waits until all bytes have arrived in the pieces.
   Result<void> finish();
 
  private:

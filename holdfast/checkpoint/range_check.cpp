@@ -23,7 +23,7 @@ std::string print(const Object& object) {
   return *text;
 }
 
-// Items of a list, taken one after the other.
+// Gives the items of a list one after the other.
 class Items {
  public:
   explicit Items(const Object& object) : list_(object.as<Object::List>()) {}
@@ -31,14 +31,16 @@ class Items {
   size_t left() const { return list_ == nullptr ? 0 : list_->items.size() - next_; }
   template <typename T>
   Result<T> take() {
-    if (left() == 0) return corrupt("{}: ends early", kRankReport);
+    if (left() == 0) return corrupt("{}: a range ends early", kRankReport);
     if (const T* value = list_->items[next_++].as<T>()) return *value;
-    return corrupt("{}: item {} is of another kind", kRankReport, next_ - 1);
+    return corrupt("{}: item {} has another type than expected", kRankReport,
+                   next_ - 1);
   }
   Result<uint64_t> take_word() {
     const auto word = parse_hex64(HOLDFAST_TRY(take<std::string>()));
     if (word.has_value()) return *word;
-    return corrupt("{}: item {} is no word", kRankReport, next_ - 1);
+    return corrupt("{}: item {} is no number; expected 16 hexadecimal digits",
+                   kRankReport, next_ - 1);
   }
 
  private:
@@ -46,13 +48,15 @@ class Items {
   size_t next_ = 0;
 };
 
-// [tensor, lane, lane, bytes, lo, hi, lo, hi, ...]
+// Parses a range, which is written as [tensor, seal lane, seal lane, seal bytes, lo,
+// hi, lo, hi, ...].
 Result<RangeRead> parse_range(const Object& object, std::span<const Tensor> tensors) {
   Items items(object);
   RangeRead range;
   const int64_t tensor = HOLDFAST_TRY(items.take<int64_t>());
   if (tensor < 0 || tensor >= static_cast<int64_t>(tensors.size())) {
-    return corrupt("{}: tensor {} of {}", kRankReport, tensor, tensors.size());
+    return corrupt("{}: names tensor number {}; expected less than {}", kRankReport,
+                   tensor, tensors.size());
   }
   range.tensor = static_cast<TensorId>(tensor);
   for (uint64_t& lane : range.seal.lanes) lane = HOLDFAST_TRY(items.take_word());
@@ -64,11 +68,12 @@ Result<RangeRead> parse_range(const Object& object, std::span<const Tensor> tens
   }
   range.box = HOLDFAST_TRY(Box::create(extents));
   if (range.box.inside(tensors[range.tensor].shape)) return range;
-  return corrupt("{}: box {} of tensor {}", kRankReport, to_string(range.box), tensor);
+  return corrupt("{}: box {} is not inside tensor number {}", kRankReport,
+                 to_string(range.box), tensor);
 }
 
-// One part each, disjoint and with all elements of the tensor.
-bool make_up(const std::map<Box, Seal>& parts, const Shape& shape) {
+// True if the parts are disjoint and together have all elements of the tensor.
+bool covers_tensor(const std::map<Box, Seal>& parts, const Shape& shape) {
   int64_t elements = 0;
   std::vector<Box> boxes;
   for (const auto& [box, seal] : parts) {
@@ -89,19 +94,20 @@ Result<std::vector<std::string>> check_ranges(std::span<const RangeRead> ranges,
   for (const RangeRead& range : ranges) {
     const auto [entry, added] = parts[range.tensor].emplace(range.box, range.seal);
     if (added || entry->second == range.seal) continue;
-    return corrupt("{}: two ranks have read box {} differently",
+    return corrupt("{}: two ranks have read different bytes of box {}",
                    tensors[range.tensor].name, to_string(range.box));
   }
   for (const auto& [tensor, of_tensor] : parts) {
-    if (!make_up(of_tensor, tensors[tensor].shape)) {
+    if (!covers_tensor(of_tensor, tensors[tensor].shape)) {
       unknown.push_back(tensors[tensor].name);
       continue;
     }
     Seal sum;
     for (const auto& [box, seal] : of_tensor) sum += seal;
     if (sum == seals[tensor]) continue;
-    return corrupt("{}: the parts that were read do not make up its seal",
-                   tensors[tensor].name);
+    return corrupt(
+        "{}: the seals of the parts that were read do not sum up to its seal",
+        tensors[tensor].name);
   }
   return unknown;
 }
@@ -124,7 +130,7 @@ Result<std::vector<RangeRead>> parse_ranges(const std::string& text,
                                             std::span<const Tensor> tensors) {
   const Object object = HOLDFAST_TRY(decode_object(bytes_of(text), kRankReport));
   const auto* all = object.as<Object::List>();
-  if (all == nullptr) return corrupt("{}: no list", kRankReport);
+  if (all == nullptr) return corrupt("{}: is no list", kRankReport);
   std::vector<RangeRead> ranges;
   for (const Object& item : all->items) {
     ranges.push_back(HOLDFAST_TRY(parse_range(item, tensors)));

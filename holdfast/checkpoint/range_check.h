@@ -1,5 +1,5 @@
-// The check of tensors that ranks have read in parts, without their chunks' digests:
-// what the parts add to a tensor's seal must sum up to the seal that was saved.
+// Checks tensors that ranks have read in parts, without checking the digests of chunks:
+// the seals of the parts must sum up to the tensor's seal that was saved.
 #pragma once
 
 #include <span>
@@ -10,13 +10,14 @@
 
 namespace holdfast {
 
-// Names of tensors whose parts do not make up the whole, so that nobody can tell; kCorrupt
-// for one whose sum is wrong. Parts that several ranks have read count once.
+// Returns the names of tensors that cannot be checked because their parts do not cover
+// the whole tensor. Fails with kCorrupt for a tensor whose sum is wrong. A part that
+// several ranks have read counts once.
 Result<std::vector<std::string>> check_ranges(std::span<const RangeRead> ranges,
                                               std::span<const Tensor> tensors,
                                               std::span<const Seal> seals);
 
-// For messages between ranks.
+// Ranges and names as text and back, for messages between ranks.
 std::string print_ranges(std::span<const RangeRead> ranges);
 Result<std::vector<RangeRead>> parse_ranges(const std::string& text,
                                             std::span<const Tensor> tensors);

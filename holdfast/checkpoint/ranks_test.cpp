@@ -1,5 +1,5 @@
-// Ranks that fail, vanish or are not heard: all others agree on what became of the save,
-// and the next one works.
+// Tests ranks that fail, vanish, or whose messages are lost: all others agree on the
+// outcome of the save, and the next save works.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -97,7 +97,7 @@ struct Ranks : ::testing::Test {
     threads.clear();
     ++boots;
   }
-  // Only votes and outcomes are waited for with an end.
+  // The ranks wait practically forever for each other, except for votes and outcomes.
   SaverOptions options() const {
     SaverOptions made = test_options(boots);
     made.agree_within = std::chrono::hours(100'000);
@@ -160,7 +160,7 @@ TEST_F(Ranks, AStateThatOneRankCannotSaveIsRaisedOnAllByTheNextSave) {
     EXPECT_ERROR(handle->durable(), ErrorCode::kInvalid);
     EXPECT_ERROR(save(rank, saver, 2), ErrorCode::kInvalid);
     EXPECT_OK(save(rank, saver, 3));
-    EXPECT_OK(saver.close());  // it was raised
+    EXPECT_OK(saver.close());  // save() has raised the failure already
   });
   EXPECT_EQ(newest(), 3);
 }
@@ -193,7 +193,7 @@ TEST_F(Ranks, ARunThatOneRankCannotOpenIsOpenedByNone) {
 TEST_F(Ranks, ClosingDoesNotCountTheSavesThatOnlyRankZeroHasProposed) {
   run([&](int rank, Saver& saver) {
     EXPECT_OK(save(rank, saver, 1));
-    if (rank == 0) static_cast<void>(saver.propose(2));  // and nobody was told
+    if (rank == 0) static_cast<void>(saver.propose(2));  // no other rank hears of it
     EXPECT_OK(saver.close());
   });
 }
@@ -252,8 +252,8 @@ TEST(Channel, ARankThatGaveUpWaitingFindsTheAnswerLater) {
   EXPECT_ERROR(second.agree({}, kSoon), ErrorCode::kNoSpace);
 }
 
-// The clock runs from the lost vote on until the save is over: nobody else can tell that
-// it is missing.
+// The clock runs from the moment the vote is lost until the save is over, because only
+// the timeout of rank 0 can show that the vote is missing.
 TEST_F(Ranks, AMissingVoteLeavesTheAttemptUncommittedAndTheNextSaveWorks) {
   std::atomic<bool> voting = false;
   std::atomic<int> over = 0;
@@ -267,7 +267,7 @@ TEST_F(Ranks, AMissingVoteLeavesTheAttemptUncommittedAndTheNextSaveWorks) {
     EXPECT_OK(save(rank, saver, 1));
     if (rank == 1) {
       network.drop(1, 0);
-      // The last call before it votes.
+      // This is the last call that rank 1 makes before it votes.
       second.before(Op::kSyncFolder, 1, [&] {
         voting = true;
         voting.notify_all();
@@ -281,11 +281,12 @@ TEST_F(Ranks, AMissingVoteLeavesTheAttemptUncommittedAndTheNextSaveWorks) {
   });
   EXPECT_EQ(newest(), 3);
   for (const std::string& name : disk.list(kRun).value()) {
-    EXPECT_NE(name, "step-00000002");  // the attempt may be left for a sweep
+    EXPECT_NE(name, "step-00000002");  // only its uncommitted attempt may be left
   }
 }
 
-// Of a save that is told to nobody, or whose end is: ranks that say durable are right.
+// Kills a rank at every call that it makes during a save. If any rank says that the
+// save is durable, the step must be there.
 class Vanishing : public Ranks, public ::testing::WithParamInterface<int> {};
 
 TEST_P(Vanishing, ARankThatIsGoneAtAnyTimeHangsNobodyAndLosesNothing) {

@@ -10,34 +10,35 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kWorthARead = int64_t{64} << 10;  // bytes: shorter rows come with
-                                                    // their chunks, which is faster
+// Rows of fewer bytes are read with their chunks, because many small reads are slower.
+constexpr int64_t kWorthARead = int64_t{64} << 10;
+// How many times the needed bytes may be read before single rows are read instead.
 constexpr double kMostWaste = 1.05;
-constexpr size_t kMostDescriptors = 600;  // of files that are held open
+constexpr size_t kMostDescriptors = 600;  // how many files may be open at once
 
-// First and last byte of the file that is wanted.
-ByteRange range_of_rows(const PlannedRead& delivery) {
-  const Map map = Map::dense(delivery.stored, delivery.element, delivery.offset);
-  return range_of(map.narrowed(delivery.stored, delivery.box), delivery.box.shape(),
-                  delivery.element);
+// Returns the first and the last byte of the file that the read needs.
+ByteRange range_of_rows(const PlannedRead& planned) {
+  const Map map = Map::dense(planned.stored, planned.element, planned.offset);
+  return range_of(map.narrowed(planned.stored, planned.box), planned.box.shape(),
+                  planned.element);
 }
 
-// Fills from one file.
+// Reads one file and fills the pieces that need its bytes.
 class FileFiller {
  public:
   FileFiller(Env& env, const StepFiles& step, const ShardFile& file,
-             const std::vector<PlannedRead>& deliveries, PieceWriter& writer)
+             const std::vector<PlannedRead>& reads, PieceWriter& writer)
       : env_(env),
         step_(step),
         file_(file),
         path_(step.folder / file.name),
         writer_(writer) {
-    for (const PlannedRead& delivery : deliveries) {
-      (better_by_rows(delivery) ? by_row_ : by_chunk_).push_back(delivery);
+    for (const PlannedRead& planned : reads) {
+      (is_faster_by_rows(planned) ? by_row_ : by_chunk_).push_back(planned);
     }
   }
 
-  // Whatever becomes of the file's name, its bytes are here from now on.
+  // Opens the file. From now on it can be read even if its name is removed.
   Result<void> hold(const ReadOptions& options) {
     if (!by_chunk_.empty()) opened_ = HOLDFAST_TRY(open_shard(env_, path_, options));
     if (!by_row_.empty()) rows_ = HOLDFAST_TRY(FileSource::open(env_, path_));
@@ -49,8 +50,8 @@ class FileFiller {
   }
 
   Result<void> run(const ReadOptions& options, PiecesRead& filled) {
-    for (const PlannedRead& delivery : by_chunk_) filled.needed += delivery.bytes();
-    for (const PlannedRead& delivery : by_row_) filled.needed += delivery.bytes();
+    for (const PlannedRead& planned : by_chunk_) filled.needed += planned.bytes();
+    for (const PlannedRead& planned : by_row_) filled.needed += planned.bytes();
     HOLDFAST_TRY(read_by_chunk(options, filled));
     HOLDFAST_TRY(read_rows(filled));
     let_go();
@@ -58,25 +59,26 @@ class FileFiller {
   }
 
  private:
-  bool better_by_rows(const PlannedRead& delivery) const {
-    if (!file_.packed.empty() || delivery.to->device != nullptr) return false;
-    const StridedCopy rows = delivery.rows();
+  bool is_faster_by_rows(const PlannedRead& planned) const {
+    if (!file_.packed.empty() || planned.to->device != nullptr) return false;
+    const StridedCopy rows = planned.rows();
     if (rows.loops == 0 || rows.run < kWorthARead) return false;
     int64_t touched = 0;
-    const ByteRange range = range_of_rows(delivery);
+    const ByteRange range = range_of_rows(planned);
     const ChunkRange chunks = chunks_of(file_, range.first, range.last);
     for (size_t i = chunks.first; i < chunks.last; ++i)
       touched += file_.chunks[i].bytes;
     return static_cast<double>(touched) >
-           kMostWaste * static_cast<double>(delivery.bytes());
+           kMostWaste * static_cast<double>(planned.bytes());
   }
 
   Result<void> read_by_chunk(const ReadOptions& options, PiecesRead& filled) {
     std::vector<bool> touched(file_.chunks.size());
-    // The header too, so that no damage of a shard goes by.
+    // The first chunk holds the header. It is read too, so that damage to it is
+    // noticed.
     if (!by_chunk_.empty() && !touched.empty()) touched[0] = true;
-    for (const PlannedRead& delivery : by_chunk_) {
-      const ByteRange range = range_of_rows(delivery);
+    for (const PlannedRead& planned : by_chunk_) {
+      const ByteRange range = range_of_rows(planned);
       const ChunkRange chunks = chunks_of(file_, range.first, range.last);
       std::fill(touched.begin() + static_cast<std::ptrdiff_t>(chunks.first),
                 touched.begin() + static_cast<std::ptrdiff_t>(chunks.last), true);
@@ -90,49 +92,50 @@ class FileFiller {
     if (wanted.empty()) return {};
     return read_chunks(
         env_, path_, file_, wanted,
-        [this](const FoundChunk& found) { return deliver(found); }, options,
+        [this](const FoundChunk& found) { return fill_from_chunk(found); }, options,
         std::exchange(opened_, {}));
   }
 
-  // From several threads at once: chunks are disjoint, and so is where they go.
-  Result<void> deliver(const FoundChunk& found) const {
+  // Checks a chunk and copies its bytes to the pieces. Several threads call it at once,
+  // which is safe because chunks do not overlap, neither in the file nor in memory.
+  Result<void> fill_from_chunk(const FoundChunk& found) const {
     HOLDFAST_TRY(check_chunk(path_, file_, found));
     const Chunk& chunk = file_.chunks[found.number];
     auto next = std::partition_point(
-        by_chunk_.begin(), by_chunk_.end(), [&](const PlannedRead& delivery) {
-          return delivery.offset + delivery.stored_bytes() <= chunk.offset;
+        by_chunk_.begin(), by_chunk_.end(), [&](const PlannedRead& planned) {
+          return planned.offset + planned.stored_bytes() <= chunk.offset;
         });
     for (; next != by_chunk_.end() && next->offset < chunk.offset + chunk.bytes;
          ++next) {
-      HOLDFAST_TRY(deliver_part(*next, chunk, found.bytes));
+      HOLDFAST_TRY(fill_part(*next, chunk, found.bytes));
     }
     return {};
   }
 
-  Result<void> deliver_part(const PlannedRead& delivery, const Chunk& chunk,
-                            ByteView bytes) const {
-    const int64_t first = std::max(chunk.offset, delivery.offset);
+  Result<void> fill_part(const PlannedRead& planned, const Chunk& chunk,
+                         ByteView bytes) const {
+    const int64_t first = std::max(chunk.offset, planned.offset);
     const int64_t last =
-        std::min(chunk.offset + chunk.bytes, delivery.offset + delivery.stored_bytes());
+        std::min(chunk.offset + chunk.bytes, planned.offset + planned.stored_bytes());
     const ByteView window = bytes.subspan(static_cast<size_t>(first - chunk.offset),
                                           static_cast<size_t>(last - first));
-    const int64_t at = first - delivery.offset;  // in the piece's stream
-    const LocalPiece& to = *delivery.to;
-    if (delivery.whole()) {
-      return writer_.put(to, delivery.box, delivery.element, at, window);
+    const int64_t at = first - planned.offset;  // in the piece's stream
+    const LocalPiece& to = *planned.to;
+    if (planned.whole()) {
+      return writer_.put(to, planned.box, planned.element, at, window);
     }
-    const int64_t end = last - delivery.offset;
-    if (at % delivery.element != 0 || end % delivery.element != 0) {
-      return corrupt("{}: chunk at byte {} cuts an element", path_.native(),
-                     chunk.offset);
+    const int64_t end = last - planned.offset;
+    if (at % planned.element != 0 || end % planned.element != 0) {
+      return corrupt("{}: chunk at byte {} cuts an element; expected whole elements",
+                     path_.native(), chunk.offset);
     }
-    const Map stream = Map::dense(delivery.stored, delivery.element, -at);
+    const Map stream = Map::dense(planned.stored, planned.element, -at);
     for (const Box& part :
-         flat_range(delivery.stored, at / delivery.element, end / delivery.element)) {
-      const std::optional<Box> common = intersect(part, delivery.box);
+         flat_range(planned.stored, at / planned.element, end / planned.element)) {
+      const std::optional<Box> common = intersect(part, planned.box);
       if (!common.has_value()) continue;
-      const Map from = stream.narrowed(delivery.stored, *common);
-      HOLDFAST_TRY(writer_.put_part(to, *common, delivery.element, from, window));
+      const Map from = stream.narrowed(planned.stored, *common);
+      HOLDFAST_TRY(writer_.put_part(to, *common, planned.element, from, window));
     }
     return {};
   }
@@ -140,41 +143,42 @@ class FileFiller {
   Result<void> read_rows(PiecesRead& filled) {
     if (by_row_.empty()) return {};
     if (rows_ == nullptr) rows_ = HOLDFAST_TRY(FileSource::open(env_, path_));
-    for (const PlannedRead& delivery : by_row_) {
-      HOLDFAST_TRY(read_rows_of(*rows_, delivery));
-      filled.read += delivery.bytes();
-      const Tensor& tensor = step_.collection.tensor(delivery.tensor);
-      const LocalPiece& to = *delivery.to;
+    for (const PlannedRead& planned : by_row_) {
+      HOLDFAST_TRY(read_rows_of(*rows_, planned));
+      filled.read += planned.bytes();
+      const Tensor& tensor = step_.collection.tensor(planned.tensor);
+      const LocalPiece& to = *planned.to;
       filled.by_range.push_back(
-          {.tensor = delivery.tensor,
-           .box = delivery.box,
-           .seal = seal_box(tensor.shape, tensor.dtype, delivery.box,
-                            to.map.narrowed(to.box, delivery.box), to.memory)});
+          {.tensor = planned.tensor,
+           .box = planned.box,
+           .seal = seal_box(tensor.shape, tensor.dtype, planned.box,
+                            to.map.narrowed(to.box, planned.box), to.memory)});
     }
     return {};
   }
 
-  // One read a row: the part of the box that is contiguous in the file.
-  Result<void> read_rows_of(const Source& source, const PlannedRead& delivery) {
-    const int64_t row = delivery.rows().run / delivery.element;  // in elements
-    const Map stored = Map::dense(delivery.stored, delivery.element, delivery.offset);
-    const LocalPiece& to = *delivery.to;
-    Bytes buffer(static_cast<size_t>(row * delivery.element));
-    for (int64_t at = 0; at < delivery.box.elements(); at += row) {
-      const std::vector<Box> parts = flat_range(delivery.box, at, at + row);
+  // Makes one read for each row, which is a part of the box that is contiguous in the
+  // file.
+  Result<void> read_rows_of(const Source& source, const PlannedRead& planned) {
+    const int64_t row = planned.rows().run / planned.element;  // in elements
+    const Map stored = Map::dense(planned.stored, planned.element, planned.offset);
+    const LocalPiece& to = *planned.to;
+    Bytes buffer(static_cast<size_t>(row * planned.element));
+    for (int64_t at = 0; at < planned.box.elements(); at += row) {
+      const std::vector<Box> parts = flat_range(planned.box, at, at + row);
       HOLDFAST_TRY(
-          source.read(stored.offset_of(delivery.stored, parts.front()), buffer));
-      scatter_row(delivery, at, to, buffer);
+          source.read(stored.offset_of(planned.stored, parts.front()), buffer));
+      scatter_row(planned, at, to, buffer);
     }
     return {};
   }
 
-  static void scatter_row(const PlannedRead& delivery, int64_t at, const LocalPiece& to,
+  static void scatter_row(const PlannedRead& planned, int64_t at, const LocalPiece& to,
                           ByteView row) {
-    scatter({.box = delivery.box,
-             .element_bytes = delivery.element,
-             .map = to.map.narrowed(to.box, delivery.box)},
-            to.memory, at * delivery.element, row);
+    scatter({.box = planned.box,
+             .element_bytes = planned.element,
+             .map = to.map.narrowed(to.box, planned.box)},
+            to.memory, at * planned.element, row);
   }
 
   Env& env_;
@@ -187,8 +191,8 @@ class FileFiller {
   std::unique_ptr<FileSource> rows_;
 };
 
-// Holds all files, so that a retention pass that comes now takes none of them away. Where
-// that would take too many descriptors they are opened one by one, as they are read.
+// Opens all files, so that they can be read even if retention removes the step now. If
+// that would take too many descriptors, each file is opened when it is read.
 Result<void> hold_all(std::vector<FileFiller>& fillers, const ReadOptions& options) {
   const auto each = static_cast<size_t>(std::max(options.threads, 1)) + 1;
   if (fillers.size() * each > kMostDescriptors) return {};
@@ -207,13 +211,13 @@ Result<void> hold_all(std::vector<FileFiller>& fillers, const ReadOptions& optio
 Result<PiecesRead> read_pieces(Env& env, const StepFiles& step, const LocalState& into,
                                const ReadOptions& options) {
   HOLDFAST_TRY(into.check());
-  ReadPlan deliveries = HOLDFAST_TRY(plan_reads(step, into));
+  ReadPlan reads = HOLDFAST_TRY(plan_reads(step, into));
   PiecesRead filled;
   PieceWriter writer(into);
   std::vector<FileFiller> fillers;
   for (size_t f = 0; f < step.files.size(); ++f) {
-    if (deliveries[f].empty()) continue;
-    fillers.emplace_back(env, step, step.files[f], std::move(deliveries[f]), writer);
+    if (reads[f].empty()) continue;
+    fillers.emplace_back(env, step, step.files[f], std::move(reads[f]), writer);
   }
   HOLDFAST_TRY(hold_all(fillers, options));
   for (FileFiller& filler : fillers) HOLDFAST_TRY(filler.run(options, filled));

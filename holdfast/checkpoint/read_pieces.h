@@ -1,14 +1,15 @@
-// Carries out a plan files -> memory: fills this rank's pieces from a step's shards.
+// Fills this rank's pieces from the shards of a step.
 //
-// Shards are read by chunks, and every chunk is held against its digest before a byte of
-// it is used. A cut along columns touches many chunks of which it needs a part only:
-// where that would read more than 1.05 times what it needs and the rows are long enough
-// to be worth a read each, the rows alone are read, and their tensors must be checked
-// afterwards, by all ranks together (`by_range`, restore.h).
+// Shards are read by chunks, and the digest of every chunk is checked before a byte of
+// it is used. A cut along columns needs only a part of each of many chunks: if reading
+// whole chunks would read more than 1.05 times the needed bytes and the rows are long
+// enough to be worth a read each, only the rows are read, and all ranks together must
+// check their tensors afterwards (`by_range`, restore.h).
 //
 // All files are opened before the first byte is read, so that a step which retention
-// removes meanwhile is still read to its end; above some hundred descriptors they are
-// opened in their turn, and one that is gone then is kNotFound.
+// removes meanwhile can still be read to its end. If that would take more than some
+// hundred descriptors, each file is opened when its turn comes, and a file that is gone
+// by then is kNotFound.
 #pragma once
 
 #include "holdfast/checkpoint/step_files.h"
@@ -17,10 +18,10 @@
 
 namespace holdfast {
 
-// A box that was read without a look at chunk digests, and what it adds to its tensor's
+// A box that was read without checking chunk digests, and what it adds to its tensor's
 // seal.
 struct RangeRead {
-  TensorId tensor = 0;  // of the step
+  TensorId tensor = 0;  // in the step's collection
   Box box;
   Seal seal;
 };
@@ -31,10 +32,11 @@ struct PiecesRead {
   std::vector<RangeRead> by_range;
 };
 
-// Tensors are found by name or tie; what was tied and is not any more is filled several
-// times. kInvalid, with a list, if tensors are missing in the step or have another dtype
-// or shape there, or are tied here and have two values there; nothing is touched then. kCorrupt at the first damage, and kIo: the memory
-// then has any contents.
+// Tensors are found by name or alias. If two names were aliases in the step and are
+// separate tensors now, both are filled. Fails with kInvalid and a list if tensors are
+// missing in the step, have another dtype or shape there, or are aliases here and have
+// two values there; no memory is touched then. After kCorrupt (the first damage found)
+// and kIo the contents of the memory are undefined.
 Result<PiecesRead> read_pieces(Env& env, const StepFiles& step, const LocalState& into,
                                const ReadOptions& options = {});
 

@@ -1,3 +1,4 @@
+// Plans which stored piece each part of this rank's memory is read from.
 #include <algorithm>
 #include <map>
 #include <tuple>
@@ -11,7 +12,7 @@
 namespace holdfast {
 namespace {
 
-constexpr size_t kNamed = 5;  // tensors named in a message
+constexpr size_t kNamed = 5;  // how many tensors a message names at most
 
 std::string join(const std::vector<std::string>& names) {
   std::string text;
@@ -22,7 +23,7 @@ std::string join(const std::vector<std::string>& names) {
   return text;
 }
 
-// The tensor of the step under the name, or else a tie, of one here.
+// Finds the tensor of the step that has the name, or else an alias, of `tensor`.
 std::optional<TensorId> find_in(const StepFiles& step, const Tensor& tensor) {
   std::optional<TensorId> found = step.collection.find(tensor.name);
   for (const std::string& tie : tensor.ties) {
@@ -31,9 +32,10 @@ std::optional<TensorId> find_in(const StepFiles& step, const Tensor& tensor) {
   return found;
 }
 
-// A tie of `tensor` that has values of its own in the step.
-std::optional<std::string> untied_in(const StepFiles& step, const Tensor& tensor,
-                                     TensorId as) {
+// Returns an alias of `tensor` that is a tensor with other values in the step. `as` is
+// `tensor` in the step.
+std::optional<std::string> find_split_alias(const StepFiles& step, const Tensor& tensor,
+                                            TensorId as) {
   for (const std::string& tie : tensor.ties) {
     const std::optional<TensorId> other = step.collection.find(tie);
     if (other.has_value() && step.seals[*other] != step.seals[as]) return tie;
@@ -41,8 +43,8 @@ std::optional<std::string> untied_in(const StepFiles& step, const Tensor& tensor
   return std::nullopt;
 }
 
-// Every tensor that is asked for is there, with the same dtype and shape, and what is
-// one tensor here has one value there.
+// Checks that the step has every wanted tensor, with the same dtype and shape, and that
+// the names of one tensor here have one value in the step.
 Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
   std::vector<std::string> missing, different;
   std::unordered_set<std::string_view> seen;
@@ -56,13 +58,13 @@ Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
     }
     const Tensor& have = step.collection.tensor(*found);
     if (have.dtype == want.dtype && have.shape == want.shape) {
-      if (const auto tie = untied_in(step, want, *found)) {
-        different.push_back(fmt::format("{} and {} are tied here and have two values",
-                                        want.name, *tie));
+      if (const auto tie = find_split_alias(step, want, *found)) {
+        different.push_back(fmt::format(
+            "{} and {} are aliases here and have two values", want.name, *tie));
       }
       continue;
     }
-    different.push_back(fmt::format("{} is {} {}, want {} {}", want.name,
+    different.push_back(fmt::format("{} is {} {} (expected {} {})", want.name,
                                     name_of(have.dtype), to_string(have.shape),
                                     name_of(want.dtype), to_string(want.shape)));
   }
@@ -75,16 +77,18 @@ Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
   return invalid("{}: {}", step.folder.native(), what);
 }
 
-// What this rank wants, as a collection. Its holders are places in its memory: tensors
-// that are one in the step and several here (tied then, not any more) have one each.
+// The pieces that this rank wants, as a collection. A layout has one piece per holder
+// and box, but several tensors here may be one tensor in the step (they were aliases
+// then and are not any more). So each of them gets a holder of its own, called a place.
 struct Wanted {
   Collection collection;
   std::vector<const LocalPiece*> pieces;  // by PieceId
 };
 
-// The place of each tensor of `into` among those that are the same one in the step.
+// For each tensor of `into` its number among the tensors that are the same tensor in
+// the step: 0, 1, ...
 using Places = std::unordered_map<std::string_view, HolderId>;
-Places places_of(const StepFiles& step, const LocalState& into) {
+Places number_places(const StepFiles& step, const LocalState& into) {
   std::unordered_map<TensorId, HolderId> seen;
   Places places;
   for (const Tensor& tensor : into.collection->tensors()) {
@@ -94,10 +98,10 @@ Places places_of(const StepFiles& step, const LocalState& into) {
   return places;
 }
 
-Result<Wanted> wanted_of(const StepFiles& step, const LocalState& into) {
+Result<Wanted> list_wanted(const StepFiles& step, const LocalState& into) {
   std::vector<Tensor> tensors(step.collection.tensors().begin(),
                               step.collection.tensors().end());
-  const Places places = places_of(step, into);
+  const Places places = number_places(step, into);
   HolderId most = 0;
   for (const auto& [name, place] : places) most = std::max(most, place);
   std::vector<Holder> holders;
@@ -130,15 +134,15 @@ Result<Wanted> wanted_of(const StepFiles& step, const LocalState& into) {
   return wanted;
 }
 
-Result<ReadPlan> deliveries_of(const StepFiles& step, const Wanted& wanted) {
+Result<ReadPlan> assign_reads(const StepFiles& step, const Wanted& wanted) {
   Topology topology = Topology::uniform(1);
   const Plan plan = HOLDFAST_TRY(holdfast::plan(step.collection, wanted.collection,
                                                 topology, {.forwarding = false}));
   const Layout& source = step.collection.layout();
-  ReadPlan deliveries(step.files.size());
+  ReadPlan reads(step.files.size());
   for (const Move& move : plan.moves) {
     const int64_t element = bytes_of(step.collection.tensor(move.tensor).dtype);
-    deliveries[source.holder(move.from)].push_back(
+    reads[source.holder(move.from)].push_back(
         {.tensor = move.tensor,
          .stored = source.box(move.from),
          .offset = source.map(move.from, element).offset,
@@ -146,21 +150,21 @@ Result<ReadPlan> deliveries_of(const StepFiles& step, const Wanted& wanted) {
          .box = plan.boxes[move.box],
          .to = wanted.pieces[move.to]});
   }
-  for (std::vector<PlannedRead>& of_file : deliveries) {
+  for (std::vector<PlannedRead>& of_file : reads) {
     std::sort(of_file.begin(), of_file.end(),
               [](const PlannedRead& a, const PlannedRead& b) {
                 return std::tie(a.offset, a.box) < std::tie(b.offset, b.box);
               });
   }
-  return deliveries;
+  return reads;
 }
 
 }  // namespace
 
 Result<ReadPlan> plan_reads(const StepFiles& step, const LocalState& into) {
   HOLDFAST_TRY(check_tensors(step, into));
-  const Wanted wanted = HOLDFAST_TRY(wanted_of(step, into));
-  return deliveries_of(step, wanted);
+  const Wanted wanted = HOLDFAST_TRY(list_wanted(step, into));
+  return assign_reads(step, wanted);
 }
 
 std::vector<std::string> unused_tensors(const StepFiles& step, const LocalState& into) {

@@ -28,8 +28,8 @@ int64_t parts_of(const Tensor& tensor, const Box& box) {
 
 }  // namespace
 
-// All ranks go through all boxes of the collection in one order, also those that they do not
-// hold, so that they number groups and parts alike.
+// Every rank goes through all boxes of the collection in the same order, also those
+// that it does not hold, so that all ranks give groups and parts the same numbers.
 Replicas::Replicas(const LocalState& state) {
   std::map<std::pair<std::string_view, holdfast::Box>, const LocalPiece*> local;
   for (const LocalPiece& piece : state.pieces) {
@@ -63,7 +63,9 @@ Replicas::Replicas(const LocalState& state) {
   name_groups(groups.size());
 }
 
-// Training waits for what is read at once; to read devices takes too long for that.
+// Decides in how many saves each box is read. Leaves out boxes marked at_once if there
+// are many or they are on a device, because save() itself would read them and training
+// would wait too long.
 void Replicas::choose_turns(std::span<const int64_t> bytes_of_groups) {
   int64_t at_once = 0;
   for (Box& box : boxes_) {
@@ -76,7 +78,7 @@ void Replicas::choose_turns(std::span<const int64_t> bytes_of_groups) {
 }
 
 void Replicas::name_groups(size_t count) {
-  std::vector<std::string> read(count);  // which boxes, as text
+  std::vector<std::string> read(count);  // which boxes of each group this rank reads
   for (const Box& box : boxes_) {
     read[box.group] += fmt::format("{} ", box.first_part);
     const Device* const device = box.piece.device;
@@ -103,7 +105,7 @@ ReplicaDigests::ReplicaDigests(std::shared_ptr<const Replicas> replicas, uint64_
       sums_(replicas_->groups().size()) {}
 
 void ReplicaDigests::take_at_once() {
-  Bytes window;  // for what is scattered
+  Bytes window;  // for pieces that are not contiguous in memory
   for (const Replicas::Box& box : replicas_->boxes()) {
     if (!box.piece.at_once) continue;
     window.resize(static_cast<size_t>(Replicas::kPart));
@@ -121,7 +123,7 @@ void ReplicaDigests::take(ByteSpan window) {
 
 bool ReplicaDigests::add(const Replicas::Box& box, ByteSpan window) {
   const int64_t parts = divide_up(box.piece.bytes(), Replicas::kPart);
-  // Its first part whose number in the group is of this turn.
+  // Begins at the first part of the box whose number in the group belongs to this turn.
   const int64_t ahead = turn_ % box.turns - box.first_part % box.turns;
   for (int64_t part = ahead < 0 ? ahead + box.turns : ahead; part < parts;
        part += box.turns) {
@@ -138,7 +140,8 @@ bool ReplicaDigests::add_part(const Replicas::Box& box, int64_t part, ByteSpan w
       box.piece.device == nullptr ? digest_on_host(box.piece, first, into)
                                   : digest_on_device(box.piece, first, into);
   if (!digest.has_value()) return false;
-  // With its number, or two parts could change places.
+  // The number of the part goes into the digest, so that two exchanged parts give
+  // another sum.
   const Digest128 numbered =
       xxh3_128(bytes_of(fmt::format("{}:{}", box.first_part + part, digest->hex())));
   sums_[box.group][0] += numbered.low;
@@ -146,7 +149,7 @@ bool ReplicaDigests::add_part(const Replicas::Box& box, int64_t part, ByteSpan w
   return true;
 }
 
-// With the mutex, so that stop() waits for it.
+// Reads while it holds the mutex, so that stop() waits until the read is over.
 std::optional<Digest128> ReplicaDigests::digest_on_host(const LocalPiece& piece,
                                                         int64_t first,
                                                         ByteSpan window) {
@@ -157,7 +160,8 @@ std::optional<Digest128> ReplicaDigests::digest_on_host(const LocalPiece& piece,
   return xxh3_128(window);
 }
 
-// The device is waited for without the mutex: stop() lets a stream wait for it.
+// Waits for the device without the mutex, because stop() does not wait for the device
+// but makes a stream wait for it.
 std::optional<Digest128> ReplicaDigests::digest_on_device(const LocalPiece& piece,
                                                           int64_t first,
                                                           ByteSpan window) {
@@ -204,12 +208,13 @@ std::string ReplicaDigests::text() {
 }
 
 std::optional<std::pair<int, int>> find_difference(std::span<const std::string> texts) {
-  std::map<std::string, std::pair<int, std::string>> known;  // by group: who, and what
+  // For each group the first rank that has a digest of it, and that digest.
+  std::map<std::string, std::pair<int, std::string>> known;
   for (size_t r = 0; r < texts.size(); ++r) {
     std::istringstream words(texts[r]);
     for (std::string word; words >> word;) {
       const size_t colon = word.find(':');
-      if (colon == std::string::npos) continue;  // another version's
+      if (colon == std::string::npos) continue;  // sent by another version
       const int rank = static_cast<int>(r);
       const auto [first, added] =
           known.try_emplace(word.substr(0, colon), rank, word.substr(colon + 1));

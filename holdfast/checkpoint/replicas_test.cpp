@@ -1,5 +1,5 @@
-// Replicas that are compared while they are saved: every byte within eight saves, no save of
-// ones that differ, and no wait for a comparison.
+// Tests that saves compare replicas: every byte within eight saves, that a save of
+// replicas that differ is dropped, and that no update waits for a comparison.
 #include "holdfast/checkpoint/replicas.h"
 
 #include <gtest/gtest.h>
@@ -59,7 +59,8 @@ TEST(Replicas, WhatIsSmallIsComparedInEverySave) {
   }
 }
 
-// A tensor that was torn on one rank is copied at once there, and nowhere else.
+// After a tensor was torn on one rank, only that rank marks it at_once. The other ranks
+// still read it in the background.
 TEST(Replicas, RanksMayReadTensorsAtDifferentTimes) {
   Job job(replicated(tensors_of(kLarge), 2));
   LocalState other = job.state(1);
@@ -95,8 +96,9 @@ TEST(Replicas, ADigestThatWasStoppedIsNone) {
   EXPECT_EQ(digests.text(), "");
 }
 
-// A write on one rank, between a save and the update, is no difference of replicas. It is a
-// data race on purpose, which the thread sanitizer would report.
+// A write on one rank between a save and settle() must not count as a difference of
+// replicas. The write is a data race on purpose, which the thread sanitizer would
+// report.
 #if !defined(__SANITIZE_THREAD__)
 TEST(Replicas, WhatIsWrittenToMeanwhileIsNotCompared) {
   MemoryEnv env{1};
@@ -111,7 +113,8 @@ TEST(Replicas, WhatIsWrittenToMeanwhileIsNotCompared) {
     for (int64_t step = 1; step < 4; ++step) {
       const SaveHandle handle =
           saver->save({.step = step, .state = &state, .compare = true}).value();
-      // Of the two tensors each rank writes one, so this one or that is torn or not.
+      // Each rank writes one of the two tensors into its shard, so the save may be torn
+      // or not.
       if (rank == 1) byte_of(state, 1, 50) ^= std::byte{1};
       saver->settle(rank == 1 ? std::vector<std::string>{"b"}
                               : std::vector<std::string>());
@@ -143,7 +146,8 @@ TEST(Replicas, MemoryOfADeviceHasTheDigestOfItsBytes) {
   EXPECT_EQ(seen, 1);
 }
 
-// Two ranks that save the same tensors a few times, of which rank 1's change after the first.
+// Two ranks save the same tensors a few times. After the first save the tensors of rank
+// 1 change.
 TEST(Replicas, ASaveOfOnesThatDifferIsDroppedAndThoseBehindItToo) {
   for (const Guard guard : {Guard::kOff, Guard::kSample}) {
     MemoryEnv env{1};

@@ -12,9 +12,11 @@
 namespace holdfast {
 namespace {
 
-constexpr int kLooks = 20;  // at a run whose steps vanish
+// How often rank 0 lists the steps again because retention removed those it had found.
+constexpr int kLooks = 20;
 
-// Damage and what has vanished: an older step may do.
+// True for errors after which the next step is tried: damage, and files that have
+// vanished.
 bool passes_over(const Error& error) {
   return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound;
 }
@@ -31,7 +33,8 @@ class Restore {
         channel_(env, transport, kRestoreTag),
         opens_(env, transport, kReadableTag) {}
 
-  // What retention removes meanwhile is no damage: there is a newer step then.
+  // Rank 0's part. If retention removes a step while it is read, that is no damage: a
+  // newer step exists by then, so the steps are listed again.
   Result<RestoredState> lead() {
     for (int look = 1;; ++look) {
       skipped_.clear();
@@ -59,12 +62,13 @@ class Restore {
       if (!any_vanished(*all)) return give_up(nothing_left());
       if (look == kLooks) {
         return give_up(unavailable(
-            "{}: steps are removed faster than they are read, want a longer keep",
+            "{}: steps are removed faster than they are read; expected a longer keep",
             path_.native()));
       }
     }
   }
 
+  // The part of the other ranks.
   Result<RestoredState> follow() {
     while (true) {
       const Message chosen =
@@ -89,16 +93,16 @@ class Restore {
  private:
   using Candidate = Offer;
 
-  // A step, and its small files.
+  // A step whose small files have been read.
   struct Opened {
     Path folder;
     StepFiles step;
     Object objects;
-    Object own;
+    Object own;  // this rank's objects
   };
 
-  // Of the run directory and of the tiers, newest first; where both have a step, the run
-  // directory's comes first.
+  // Lists the steps of the run directory and of the tiers, newest first. If both have a
+  // step, the one in the run directory comes first.
   Result<std::vector<Candidate>> candidates() {
     std::string id;
     std::vector<Candidate> all = HOLDFAST_TRY(own_steps(id));
@@ -116,12 +120,13 @@ class Restore {
     return all;
   }
 
-  // Those of the run directory, and its id if there is one.
+  // Lists the steps of the run directory, and sets `id` to its id if the directory
+  // exists.
   Result<std::vector<Candidate>> own_steps(std::string& id) {
     const Result<Run> run = Run::open(patient_, path_);
     std::vector<Candidate> own;
     if (!run.ok()) {
-      // A directory that is not there yet is made by what the tiers have.
+      // A run directory that does not exist is made when a step is copied from a tier.
       if (run.error().code() == ErrorCode::kNotFound && !options_.tiers.empty())
         return own;
       return run.error();
@@ -147,7 +152,8 @@ class Restore {
     return !options_.step.has_value() || (name && name->step == *options_.step);
   }
 
-  // The step's folder in the run directory, copied there if need be.
+  // Returns the step's folder in the run directory. Copies the step there if only a
+  // tier has it.
   Result<Path> bring(const Candidate& candidate) {
     if (candidate.tier == nullptr) return path_ / candidate.step.id;
     return fetch_step(env_, path_, *candidate.tier, candidate.step, options_.events);
@@ -161,7 +167,8 @@ class Restore {
     });
   }
 
-  // Fails where nobody can tell.
+  // True if the step is whole. Fails if the error does not say whether the step is
+  // damaged.
   Result<bool> is_whole(const Path& folder) {
     const Depth depth = options_.verify_all ? Depth::kFull : Depth::kFast;
     Result<StepReport> report = check_step(env_, folder, depth);
@@ -176,8 +183,9 @@ class Restore {
     const Result<void> told = channel_.tell_all(
         {.serial = ++serial_, .kind = "read", .text = folder.filename().native()},
         options_.agree_within);
-    if (!told.ok())
-      return give_up(told.error());  // those that were told wait for a word
+    // The ranks that got the message wait for the next one, so tell them of the
+    // failure.
+    if (!told.ok()) return give_up(told.error());
     const Opened opened = HOLDFAST_TRY(open(folder));
     touched_ = true;
     Result<RestoredState> read = read_step(opened);
@@ -202,7 +210,7 @@ class Restore {
     return read;
   }
 
-  // On all ranks, or on none.
+  // Opens a step on all ranks. If one rank fails, all do.
   Result<Opened> open(const Path& folder) {
     Result<Opened> opened = open_here(folder);
     const Result<void> own = opened.ok() ? Result<void>() : opened.error();
@@ -210,7 +218,8 @@ class Restore {
     return opened;
   }
 
-  // Small files first: the rest stays readable once it is open (read_pieces.h).
+  // Reads the small files of a step now. The shards stay readable once read_pieces()
+  // has opened them, even if retention removes the step.
   Result<Opened> open_here(const Path& folder) {
     StepFiles step = HOLDFAST_TRY(open_step(patient_, folder));
     Object objects = HOLDFAST_TRY(read_objects(patient_, step));
@@ -249,9 +258,10 @@ class Restore {
     return report;
   }
 
-  // Names of tensors that nobody can check, or what is wrong somewhere. What sends all
-  // ranks back counts before what ends the restore, so that one rank's damage is not
-  // taken for another's mistake.
+  // Returns the names of tensors that cannot be checked, or the error of a rank. An
+  // error that makes all ranks try an older step counts before one that ends the
+  // restore, because the damage that one rank found may be the cause of another rank's
+  // error.
   Result<std::vector<std::string>> judge(const std::vector<Message>& reports) const {
     std::optional<Error> failure;
     for (const Message& report : reports) {
@@ -275,9 +285,9 @@ class Restore {
       return Error(why->code(), why->message() + std::string(state_of_tensors()));
     }
     if (only_tiers && options_.step.has_value()) {
-      return not_found("{}: no step {}", path_.native(), *options_.step);
+      return not_found("{}: has no step {}", path_.native(), *options_.step);
     }
-    if (only_tiers) return not_found("{}: no step yet", path_.native());
+    if (only_tiers) return not_found("{}: has no step yet", path_.native());
     return corrupt("{}: no step is whole; the newest, {}: {}{}", path_.native(),
                    skipped_.front().folder, skipped_.front().error.message(),
                    state_of_tensors());
@@ -287,6 +297,7 @@ class Restore {
     return touched_ ? " (the tensors are undefined now)" : "";
   }
 
+  // Ends the restore on all ranks with this error.
   Result<RestoredState> give_up(const Error& error) {
     static_cast<void>(channel_.tell_all(
         {.serial = ++serial_, .kind = "end", .error = error}, options_.agree_within));
@@ -294,17 +305,17 @@ class Restore {
   }
 
   Env& env_;
-  PatientEnv patient_;  // all that is read of a step is read through it
+  PatientEnv patient_;  // repeats failed reads; all files of a step are read through it
   const Path path_;
   const StateFor& into_;
   const RestoreOptions& options_;
   Channel channel_;
   Channel opens_;
   int64_t serial_ = 0;
-  bool touched_ = false;  // tensors were written to and are not whole
-  Offers offers_;         // of the tiers, at the last look
+  bool touched_ = false;  // reading has begun, so tensors may have been overwritten
+  Offers offers_;         // what the tiers offered when they were last asked
   std::vector<SkippedStep> skipped_;
-  // Of the step that was read last.
+  // These three belong to the step that was read last.
   std::vector<RangeRead> ranges_;
   std::vector<Seal> seals_;
   std::vector<Tensor> tensors_;

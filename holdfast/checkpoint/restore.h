@@ -1,20 +1,22 @@
-// Brings the state back from a run directory: any checkpoint into any layout.
+// Restores the state from a run directory: any checkpoint into any layout.
 //
-//   1. Rank 0 walks back from the newest step to one that is whole and tells all.
-//   2. All open it, and agree that they have.
-//   3. Every rank plans files -> its memory, reads what it needs and checks it.
-//   4. All report. Damage anywhere sends all ranks back to 1, to the step before; a rank
-//      that read parts without their chunks' digests (read_pieces.h) sends along what they add
-//      to their tensors' seals, and rank 0 holds the sums against the writers'.
-//   5. Rank 0 tells all the outcome.
+//   1. Rank 0 looks for the newest whole step and tells all ranks its name.
+//   2. All ranks open the step and agree that they have.
+//   3. Every rank plans which bytes of the files it needs, reads them and checks them.
+//   4. All ranks report to rank 0. If any rank found damage, all go back to 1 and try
+//      an older step. A rank that read parts of tensors without checking digests of
+//      chunks (read_pieces.h) sends the seals of these parts along, and rank 0 compares
+//      their sums with the seals that were saved.
+//   5. Rank 0 tells all ranks the outcome.
 //
-// A read that fails is made again after a pause (base/patient_env.h). What the disk still
-// does not give back is damage, and sends all ranks to the step before; a failure that says
-// nothing of the step (no memory, a stale handle, no permission) ends the restore, because
-// an older step would lose work that may be whole.
+// A read that fails is tried again after a pause (env/patient_env.h). If the disk still
+// does not return the bytes, that counts as damage and all ranks try an older step. A
+// failure that says nothing about the step (no memory, a stale handle, no permission)
+// ends the restore, because an older step would lose work although the newest may be
+// whole.
 //
-// After kTimeout or kUnavailable the ranks do not agree on where they are, and the
-// transport serves for no other restore.
+// After kTimeout or kUnavailable the ranks are in different phases of the protocol, so
+// the transport cannot be used for another restore.
 #pragma once
 
 #include <functional>
@@ -28,18 +30,24 @@
 namespace holdfast {
 
 struct RestoreOptions {
-  std::optional<int64_t> step{};  // this step, as last saved; the newest if not set
-  bool verify_all = false;        // read and check all of a step before it is chosen
-  // Where else steps may be; rank 0 copies one that the run directory does not have into
-  // it, and makes the directory if there is none.
+  // The step to restore, in its newest version if it was saved several times. If not
+  // set, the newest step.
+  std::optional<int64_t> step{};
+  bool verify_all = false;  // read and check all of a step before it is chosen
+  // Further tiers that may have steps. Rank 0 copies a step that the run directory does
+  // not have into it, and makes the directory if there is none.
   std::vector<std::shared_ptr<StorageTier>> tiers{};
-  // Without a step, a tier that does not answer means kNotFound and no failure.
+  // If no step is found and a tier does not answer, fail with kNotFound, as for a new
+  // run, instead of the tier's error.
   bool allow_unreachable_tiers = false;
   ReadOptions read{.threads = 2, .in_flight = 4};
-  // Pieces on CUDA devices are filled after what was put into it so far, which may be the
-  // last of their initialisation. When restore() returns they are, whatever stream looks.
+  // Pieces on CUDA devices are filled after the work that was queued in this stream so
+  // far, which may still initialise them. When restore() returns they are filled, for
+  // every stream.
   CudaStream stream = nullptr;
+  // How long ranks wait for each other to agree on a decision.
   Duration agree_within = std::chrono::seconds(60);
+  // How long ranks wait for each other until all have read their pieces.
   Duration read_within = std::chrono::minutes(30);
   EventSink* events = nullptr;
 };
@@ -47,27 +55,32 @@ struct RestoreOptions {
 struct RestoredState {
   int64_t step = 0;
   Path folder;
-  // Where it was copied from, into the run directory; empty if it was there. On rank 0.
+  // The tier that the step was copied from; empty if the run directory had it. On rank
+  // 0 only.
   std::string tier;
   Manifest manifest;
-  Object objects;       // what is the same for all ranks
-  Object rank_objects;  // this rank's, if as many ranks saved it; else None
-  // Newer steps that were passed over, and why; on rank 0.
+  Object objects;  // the objects that are the same for all ranks
+  // This rank's objects; None if the step was saved by another number of ranks.
+  Object rank_objects;
+  // Newer steps that could not be used, and why. On rank 0 only.
   std::vector<SkippedStep> skipped;
-  std::vector<std::string> unused;      // tensors of the step that nobody asked for
-  std::vector<std::string> unverified;  // tensors read in part, which nobody can check
-  int64_t needed = 0;                   // bytes of this rank's pieces
-  int64_t read = 0;                     // bytes that were read for them
+  std::vector<std::string> unused;  // tensors of the step that the state lacks
+  // Tensors that were read only in part, so that their seals could not be checked.
+  std::vector<std::string> unverified;
+  int64_t needed = 0;  // bytes of this rank's pieces
+  int64_t read = 0;    // bytes that were read for them
 };
 
-// Memory for a step that all ranks have opened; called by all of them, and again if it
-// turns out to be damaged, for an older one. It lives until restore() returns.
+// Returns the memory to fill from a step that all ranks have opened. All ranks call it,
+// and call it again for an older step if the first turns out to be damaged. The memory
+// must live until restore() returns.
 using StateFor = std::function<Result<const LocalState*>(const StepFiles&)>;
 
-// Fills `into`. kNotFound if the run has no step (or not that one); kInvalid if the step
-// is of another model; as copying failed, if a tier has the newest step and it cannot be
-// brought here now (fetch.h); kCorrupt if no step is whole, and the state is then undefined if
-// the damage was found while reading, which the message says. All ranks fail alike.
+// Fills `into`. Called by all ranks together, and all ranks fail alike: with kNotFound
+// if the run has no step or not the one that was asked for; kInvalid if the step
+// belongs to another model; the error of the copy if a tier has the newest step and it
+// cannot be copied now (fetch.h); kCorrupt if no step is whole. If damage was found
+// while reading, the state is then undefined, and the message says so.
 Result<RestoredState> restore(Env& env, const Path& run, const StateFor& into,
                               Transport* transport = nullptr,
                               const RestoreOptions& options = {});

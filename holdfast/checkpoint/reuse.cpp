@@ -12,7 +12,8 @@ ReusableStep::ReusableStep(const Path& folder, uint64_t attempt,
   for (size_t f = 0; f < index.files.size(); ++f) {
     ReusableFile& reusable = files_.emplace_back(
         ReusableFile{.path = folder / index.files[f].name, .file = index.files[f]});
-    // Only its own shard has no origin in its name yet.
+    // The step's own shard is the first file. Linked shards already have a name that
+    // says which step wrote them.
     if (f > 0) continue;
     reusable.file.name =
         fmt::format("{}.{}.{}", name_, hex64(attempt), reusable.file.name);

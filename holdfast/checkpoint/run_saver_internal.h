@@ -1,5 +1,6 @@
-// The saver of a run directory: two threads between save() and the disk, and one that keeps
-// the lease. saver.cpp has what the training thread does, saver_threads.cpp the rest.
+// The saver of a run directory. One thread captures saves, one commits them, and on
+// rank 0 a third one renews the owner's lease. saver.cpp has what the training thread
+// does, saver_threads.cpp what the background threads do.
 #pragma once
 
 #include <deque>
@@ -34,9 +35,10 @@ class RunSaver : public Saver {
   Result<void> close_alone(Instant deadline) override;
 
  private:
-  using Task = std::shared_ptr<SaveTask>;  // of the two threads, one after the other
+  // Shared by the training thread, the capturing thread and the committing thread.
+  using Task = std::shared_ptr<SaveTask>;
 
-  // Of the training thread (saver.cpp).
+  // Called by the training thread (saver.cpp).
   Result<Message> agree(int64_t step, bool last);
   Result<bool> wait_for_room(bool last);
   bool has_room() HOLDFAST_REQUIRES(mutex_);
@@ -49,7 +51,7 @@ class RunSaver : public Saver {
                          const std::string& base);
   Result<void> plan_state(const LocalState& state, Touch touch);
   Result<void> compare_replicas(SaveTask& task, CudaStream stream);
-  // Whether settle() waits for all of it to be copied.
+  // True if settle() must wait until the whole save is captured.
   bool is_awaited(const SaveTask& task) const;
   Result<void> wait_captured(SaveTask& task, Instant deadline);
   Result<void> settle_task(SaveTask& task, const std::vector<std::string>& changed,
@@ -62,7 +64,7 @@ class RunSaver : public Saver {
   void make_ring(std::span<const LocalPiece> pieces, Touch touch);
   void enqueue(const Task& task);
 
-  // Of the background (saver_threads.cpp).
+  // Called by the background threads (saver_threads.cpp).
   void capture_tasks();
   Task next_to_capture();
   void capture(SaveTask& task);
@@ -92,18 +94,19 @@ class RunSaver : public Saver {
 
   Env& env_;
   Run run_;
-  std::optional<Owner> owner_;  // rank 0's
+  std::optional<Owner> owner_;  // set on rank 0 only
   const SaverOptions options_;
-  const int ranks_here_;  // that share this machine's memory
+  const int ranks_here_;  // how many ranks share this machine's memory
   Channel agree_;
   Channel close_;
   Committer committer_;
   TierCopier copier_;
   ReuseHistory history_;
 
-  // Of the training thread.
+  // Used by the training thread only.
   std::shared_ptr<const WritePlan> plan_;
-  // The state of the last call, checked, and where its pieces go.
+  // The last state that was saved or prepared, after it was checked, and where its
+  // pieces go.
   struct Planned {
     LocalState state;
     ShardPlan shard;
@@ -112,30 +115,35 @@ class RunSaver : public Saver {
   std::optional<Planned> planned_;
   DeviceRooms rooms_;
   std::unique_ptr<StagingRing> ring_;
-  int64_t ring_for_ = 0;  // bytes of the shard that it was made for
+  int64_t ring_for_ = 0;  // bytes of the shard that the ring was made for
   int64_t serial_ = 0;
   std::vector<Task> unsettled_;
-  std::vector<std::shared_ptr<ReplicaDigests>> comparing_;  // not stopped yet
+  // Digests that the background may still be reading tensors for.
+  std::vector<std::shared_ptr<ReplicaDigests>> comparing_;
   bool closed_ = false;
-  bool ended_ = false;  // all ranks have agreed on how
+  bool ended_ = false;  // the ranks have exchanged their last outcomes in close()
 
   Mutex mutex_;
-  Condition changed_;  // what the training thread waits for
-  Condition
-      captures_;  // and each of the others, of which no more are woken than need be
-  Condition commits_;
-  Condition stops_;
+  // Each thread waits for a condition of its own, so that none is woken needlessly.
+  Condition changed_;   // the training thread
+  Condition captures_;  // the capturing thread
+  Condition commits_;   // the committing thread
+  Condition stops_;     // the thread that renews the lease
   std::deque<Task> to_capture_ HOLDFAST_GUARDED_BY(mutex_);
   std::deque<Task> to_commit_ HOLDFAST_GUARDED_BY(mutex_);
   int in_flight_ HOLDFAST_GUARDED_BY(mutex_) = 0;
-  int unfinished_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // those, and the superseded
-  std::optional<Error> failure_ HOLDFAST_GUARDED_BY(mutex_);  // of the last save
-  // When the first of the failures failed that came since the last success.
+  // The saves in flight, and those that were superseded and are not over yet.
+  int unfinished_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  // The error of the last save, or one that cannot pass and was not raised yet.
+  std::optional<Error> failure_ HOLDFAST_GUARDED_BY(mutex_);
+  // When the first save failed after the last one that succeeded.
   std::optional<Instant> failing_since_ HOLDFAST_GUARDED_BY(mutex_);
+  // Tensors that were found to be torn after settle(). The next settle() reports them.
   std::vector<std::string> torn_late_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
 
-  std::jthread capturer_;  // last: they use all of the above
+  // The threads are the last members, because they use all others.
+  std::jthread capturer_;
   std::jthread committer_thread_;
   std::jthread keeper_;
 };

@@ -5,7 +5,8 @@ namespace holdfast {
 Result<void> SaveHandle::captured(Instant deadline) const {
   MutexLock lock(state_->mutex);
   while (!state_->captured) {
-    if (state_->env.now() >= deadline) return timed_out("save: not captured in time");
+    if (state_->env.now() >= deadline)
+      return timed_out("save: was not captured before the deadline");
     state_->env.wait_until(state_->changed, state_->mutex, deadline);
   }
   return {};
@@ -19,7 +20,8 @@ bool SaveHandle::is_captured() const {
 Result<Durable> SaveHandle::durable(Instant deadline) const {
   MutexLock lock(state_->mutex);
   while (!state_->done.has_value()) {
-    if (state_->env.now() >= deadline) return timed_out("save: not durable in time");
+    if (state_->env.now() >= deadline)
+      return timed_out("save: was not durable before the deadline");
     state_->env.wait_until(state_->changed, state_->mutex, deadline);
   }
   return *state_->done;

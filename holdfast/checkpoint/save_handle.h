@@ -1,4 +1,4 @@
-// A save under way, with its two promises.
+// The handle of a save under way, with its two promises: captured and durable.
 #pragma once
 
 #include <memory>
@@ -11,31 +11,33 @@ namespace holdfast {
 
 // Where a checkpoint is safe.
 struct Durable {
-  Path folder;       // of the step
-  std::string tier;  // "disk", ...
+  Path folder;       // the folder of the step
+  std::string tier;  // the name of the tier, e.g. "disk"
 };
 
-// Copies are the same save. Safe from several threads.
+// Copies of a handle stand for the same save. Safe from several threads.
 class SaveHandle {
  public:
   explicit SaveHandle(Env& env) : state_(std::make_shared<State>(env)) {}
 
-  // The tensors may change again. Fails with kTimeout at the deadline; otherwise returns
-  // when they may, also if the save has failed: that is what durable() says.
+  // Waits until the tensors may change again. Fails only with kTimeout, at the
+  // deadline. A save that failed also counts as captured; durable() says why it failed.
   Result<void> captured(Instant deadline = kNoDeadline) const;
   bool is_captured() const;
 
-  // No crash can lose the checkpoint. kTimeout at the deadline, else why there is none:
-  // kConflict with "skipped" if a save under way left no room for it (Backpressure).
+  // Waits until no crash can lose the checkpoint. Fails with kTimeout at the deadline,
+  // or with the error of the save: kConflict with "skipped" in its message if the save
+  // was skipped or dropped by back-pressure.
   Result<Durable> durable(Instant deadline = kNoDeadline) const;
-  bool is_done() const;  // durable, or failed
-  // It failed because tensors were written to before they were captured (guard.h), on
-  // whatever rank, or because replicas differ (replicas.h): the next save is worth making at
-  // once.
+  bool is_done() const;  // true if the save is durable or has failed
+  // True if the save failed because tensors were written to before they were captured
+  // (guard.h), on any rank, or because replicas differ (replicas.h). Then it makes
+  // sense to save again at once.
   bool is_torn() const;
 
-  // For whoever carries the save out; each once, the later ones are ignored. Only the half
-  // that reads the tensors may promise the first, also of a save that has failed.
+  // Called by the saver. The first call counts, later ones are ignored. Only the thread
+  // that reads the tensors may call set_captured(), and it must do so for failed saves
+  // too.
   void set_captured();
   void set_done(Result<Durable> outcome, bool torn = false);
 
@@ -49,7 +51,7 @@ class SaveHandle {
     bool torn HOLDFAST_GUARDED_BY(mutex) = false;
     std::optional<Result<Durable>> done HOLDFAST_GUARDED_BY(mutex);
   };
-  std::shared_ptr<State> state_;  // of the caller and of the threads that save
+  std::shared_ptr<State> state_;  // shared by the caller and the saver's threads
 };
 
 }  // namespace holdfast

@@ -7,7 +7,7 @@
 namespace holdfast::tests::save_restore_test {
 namespace {
 
-// Saves with one layout and restores into another, all ranks at work.
+// Saves a step by all ranks of a job.
 void save_by_all(Env& env, Job& job, int64_t step, const SaverOptions& options) {
   run_ranks(env, job.ranks(), [&](int rank, Transport& transport) {
     const auto saver = Saver::open(env, kRun, &transport, options);
@@ -108,8 +108,8 @@ TEST_F(SaveRestoreAlone, AnotherModelIsRefusedByNameAndNothingIsTouched) {
   const Result<RestoredState> restored = restore_alone(env, other);
   EXPECT_ERROR(restored, ErrorCode::kInvalid);
   EXPECT_EQ(restored.error().message(),
-            "/runs/gpt/step-00000100: not in it: bias; different: w is F32 [300, 100], "
-            "want F32 [100, 300]");
+            "/runs/gpt/step-00000100: not in it: bias; different: w is F32 [300, 100] "
+            "(expected F32 [100, 300])");
   EXPECT_TRUE(other.has(before));
 }
 
@@ -196,7 +196,8 @@ TEST_F(SaveRestoreAlone, ShardsAreReadByPlainSafetensorsToo) {
   EXPECT_EQ(b, values_at(100)[1]);
 }
 
-// Rows of half a tensor, long enough to be read one by one.
+// A tensor cut into a left and a right half, whose rows are long enough to be read one
+// by one. Without `both`, only rank 0's half is there.
 Collection halves(const Tensor& tensor, bool both) {
   LayoutBuilder builder(std::span(&tensor, 1), rank_holders(both ? 2 : 1));
   const int64_t columns = tensor.shape[1];

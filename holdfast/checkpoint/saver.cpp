@@ -1,3 +1,4 @@
+// What the training thread does: plan, begin, settle and close saves.
 #include "holdfast/checkpoint/saver.h"
 
 #include <algorithm>
@@ -11,10 +12,10 @@
 namespace holdfast {
 namespace {
 
-// Of a ring for what is copied inside its device first.
+// The most bytes of a ring when the tensors are first copied inside their device.
 constexpr int64_t kDeviceRing = int64_t{256} << 20;
 
-// What goes into the manifest as it is.
+// Checks the texts that go into the manifest unchanged.
 Result<void> check_texts(const SaveRequest& request,
                          const std::map<std::string, std::string>& software) {
   std::vector<std::string_view> texts{request.parallel, request.parent};
@@ -24,17 +25,21 @@ Result<void> check_texts(const SaveRequest& request,
     texts.push_back(version);
   }
   for (const std::string_view text : texts) {
-    if (!is_utf8(text)) return invalid("step {}: text that is not UTF-8", request.step);
+    if (!is_utf8(text))
+      return invalid(
+          "step {}: metrics, software, parallel or parent has text that is not UTF-8",
+          request.step);
   }
   return {};
 }
 
-// What takes memory in proportion to the state, and may not get it.
+// Calls a function that allocates memory in proportion to the state, and returns
+// kNoSpace if there is not enough.
 Result<void> if_memory_lasts(const auto& call) {
   try {
     return call();
   } catch (const std::bad_alloc&) {
-    return no_space("no memory is left to copy the state into");
+    return no_space("save: no memory is left to copy the state into");
   }
 }
 
@@ -73,7 +78,9 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
 
 Result<SaveHandle> RunSaver::save(SaveRequest request) {
   if (closed_) return invalid("{}: the saver is closed", run_.path().native());
-  if (!unsettled_.empty()) settle({}, request.stream);  // or there may never be room
+  // A save that is not settled cannot be committed, so waiting for room could take
+  // forever.
+  if (!unsettled_.empty()) settle({}, request.stream);
   const Message decision = request.decision.has_value()
                                ? *std::exchange(request.decision, std::nullopt)
                                : HOLDFAST_TRY(agree(request.step, request.last));
@@ -97,14 +104,16 @@ Result<SaveHandle> RunSaver::save(SaveRequest request) {
   return handle;
 }
 
-// Rank 0 decides for all, so that nobody waits for a save that others do not make.
+// Rank 0 decides for all ranks, so that no rank waits for a save that others do not
+// make.
 Result<Message> RunSaver::agree(int64_t step, bool last) {
   if (!agree_.coordinator()) {
     // Rank 0 may be waiting for room.
     return agree_.hear(++serial_, options_.agree_within + options_.write_within);
   }
   const Message decision = propose(step, last);
-  // A rank that cannot be told does not vote, which ends the attempt in its time.
+  // A rank that this message does not reach does not vote, and a missing vote ends the
+  // attempt at the deadline.
   static_cast<void>(agree_.tell_all(decision, options_.agree_within));
   return decision;
 }
@@ -137,14 +146,16 @@ bool RunSaver::is_to_raise() const {
          env_.now() - *failing_since_ >= *options_.fail_after;
 }
 
-// What the last saves failed with, once it is time to raise it; saves then begin anew.
+// Returns the error of the last saves if it is time to raise it, and forgets it, so
+// that later saves are tried again.
 std::optional<Error> RunSaver::take_failure() {
   if (!is_to_raise()) return std::nullopt;
   failing_since_.reset();
   return std::exchange(failure_, std::nullopt);
 }
 
-// False if the save is to be skipped. A failure that is to be raised needs no room.
+// Waits until another save may begin. Returns false if the save is to be skipped. Does
+// not wait if save() is going to raise an earlier failure.
 Result<bool> RunSaver::wait_for_room(bool last) {
   constexpr Duration kSlice = std::chrono::milliseconds(200);
   while (true) {
@@ -155,7 +166,7 @@ Result<bool> RunSaver::wait_for_room(bool last) {
       changed_.wait_for(mutex_, kSlice);
     }
     if (options_.interrupted && options_.interrupted()) {
-      return unavailable("interrupted while waiting for earlier saves");
+      return unavailable("save: interrupted while waiting for earlier saves");
     }
   }
 }
@@ -166,8 +177,8 @@ bool RunSaver::has_room() {
   return in_flight_ < options_.in_flight;
 }
 
-// Saves that wait to be written make room at once; the committing thread tells the other
-// ranks when it comes to them.
+// Drops the saves that wait to be written, which makes room at once. The committing
+// thread tells the other ranks when the turn of these saves comes.
 void RunSaver::supersede_waiting() {
   for (const Task& task : to_commit_) {
     if (task->superseded) continue;
@@ -214,12 +225,13 @@ Result<void> RunSaver::plan_state(const LocalState& state, Touch touch) {
   HOLDFAST_TRY(plan_for(state));
   HOLDFAST_TRY(state.check());
   Planned planned{.state = state, .shard = plan_->shard(state)};
-  // Not left to the first save, which would be dearer for it than the others.
+  // Done here rather than in the first save that compares replicas, which would take
+  // longer than the others.
   if (agree_.size() > 1 && options_.background) {
     planned.replicas = std::make_shared<const Replicas>(state);
   }
   make_ring(planned.shard.shard().pieces, touch);
-  planned_ = std::move(planned);  // with a ring
+  planned_ = std::move(planned);  // only now, because a planned state must have a ring
   return {};
 }
 
@@ -227,11 +239,13 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
                                  const std::string& base) {
   HOLDFAST_CHECK(request.state != nullptr, "a save without a state");
   HOLDFAST_TRY(check_texts(request, options_.software));
-  // The copying begins at once, and comes first.
+  // Only an idle processor prepares the ring's memory, because the copying begins at
+  // once and must not be slowed down.
   HOLDFAST_TRY(plan_state(*request.state, Touch::kAheadIdly));
   task.plan = plan_;
   task.shard = HOLDFAST_TRY(plan_shard(*request.state, base, request.stream));
-  // First, while the list of pieces is still the one that the rooms know.
+  // Comes before copy_at_once(), which may change the list of pieces. The rooms are
+  // fast for a list that they have seen before.
   task.shot = HOLDFAST_TRY(rooms_.take(task.shard.pieces(), request.stream));
   task.copies = task.shard.copy_at_once();
   if (options_.guard != Guard::kOff) {
@@ -268,12 +282,14 @@ Result<void> RunSaver::compare_replicas(SaveTask& task, CudaStream stream) {
 Result<ShardPlan> RunSaver::plan_shard(const LocalState& state, const std::string& base,
                                        CudaStream stream) {
   if (!options_.incremental) return planned_->shard;
-  // Else an update that is still to run would look like none.
+  // The digests are read after the work in the stream. Otherwise an update that has not
+  // run yet would be missed, and changed pieces would look unchanged.
   HOLDFAST_TRY(follow_stream(devices_of(state.pieces), stream));
   return plan_->shard(state, history_.find(base));
 }
 
-// Steps that saves in flight build upon, or that are being copied.
+// Returns the names of steps that saves in flight build upon, or that are being copied
+// to a tier.
 std::set<std::string> RunSaver::bases_in_use() {
   std::set<std::string> names;
   MutexLock lock(mutex_);
@@ -285,11 +301,13 @@ std::set<std::string> RunSaver::bases_in_use() {
 
 Result<void> RunSaver::plan_for(const LocalState& state) {
   if (state.rank != agree_.rank()) {
-    return invalid("state of rank {}, want that of rank {}", state.rank, agree_.rank());
+    return invalid("state: is that of rank {}; expected that of rank {}", state.rank,
+                   agree_.rank());
   }
   const size_t ranks = state.collection->layout().holders().size();
   if (ranks != static_cast<size_t>(agree_.size())) {
-    return invalid("state of {} ranks, want {}", ranks, agree_.size());
+    return invalid("state: has a layout for {} ranks; expected {}", ranks,
+                   agree_.size());
   }
   if (plan_ != nullptr && plan_->collection() == state.collection) return {};
   plan_ = std::make_shared<const WritePlan>(HOLDFAST_TRY(
@@ -298,20 +316,22 @@ Result<void> RunSaver::plan_for(const LocalState& state) {
 }
 
 int64_t RunSaver::ring_size() {
-  // On one thread all of a save is captured before any of it is written.
+  // Without background threads a whole save is captured before any of it is written.
   if (!options_.background) return std::max(ring_for_, options_.ring_bytes);
   if (options_.ring_bytes != 0) return options_.ring_bytes;
   return std::min(ring_for_, ring_share(env_, ranks_here_));
 }
 
-// A ring that fits the plan; one that is in use is kept until its saves are done.
+// Makes a ring that fits the plan. Before it replaces a ring, it waits until the saves
+// that use it are over.
 void RunSaver::make_ring(std::span<const LocalPiece> pieces, Touch touch) {
   const bool fixed = options_.ring_bytes != 0 && options_.background;
   if (ring_ != nullptr && (fixed || ring_for_ >= plan_->shard_bytes())) return;
   wait_idle(kNoDeadline);
   ring_for_ = plan_->shard_bytes();
   const std::vector<const Device*> devices = devices_of(pieces);
-  // What is copied inside its device has time, and pinning a large ring takes long.
+  // A small ring is enough for tensors that are copied inside their device, because
+  // training does not wait for the ring. Pinning a large ring takes long.
   const bool probed = options_.guard == Guard::kSample;
   const bool roomy = !devices.empty() && rooms_.prepare(pieces, probed);
   const int64_t want = roomy ? std::min(ring_size(), kDeviceRing) : ring_size();
@@ -328,18 +348,19 @@ void RunSaver::enqueue(const Task& task) {
     MutexLock lock(mutex_);
     ++in_flight_;
     ++unfinished_;
-    history_.taken();  // the task knows it
+    history_.taken();  // from now on bases_in_use() finds the step in the task
     if (options_.background) {
       if (task->guard != nullptr) unsettled_.push_back(task);
       to_capture_.push_back(task);
       to_commit_.push_back(task);
     }
   }
-  // That thread alone, and without the lock, on which it would stop at once: it wakes the
-  // other, when this one is gone.
+  // Wakes only the capturing thread, which then wakes the committing one. The lock is
+  // released before, because the woken thread would block on it at once.
   if (options_.background) return captures_.notify_one();
   capture(*task);
-  if (task->guard != nullptr) task->guard->settle({});  // nobody came between
+  // No code ran between save() and the capture, so the tensors cannot have changed.
+  if (task->guard != nullptr) task->guard->settle({});
   commit(*task);
 }
 
@@ -356,7 +377,8 @@ Settled RunSaver::settle(const std::vector<std::string>& changed, CudaStream str
   for (const Task& task : std::exchange(unsettled_, {})) {
     const Instant start = env_.now();
     Result<void> verdict = settle_task(*task, changed, stream, settled);
-    // Before the verdict, upon which the digests are sent.
+    // Must come before guard->settle(), after which the committing thread sends the
+    // digests.
     if (task->replicas != nullptr) {
       task->replicas->stop(stream, !changed.empty() || !verdict.ok());
     }
@@ -377,12 +399,13 @@ Result<void> RunSaver::await_capture(Instant deadline) {
   return {};
 }
 
-// One that has failed is not: others say so.
+// A save without a writer has failed already, so settle() does not wait for it.
 bool RunSaver::is_awaited(const SaveTask& task) const {
   return task.writer != nullptr && (task.host_pieces || options_.guard == Guard::kFull);
 }
 
-// Who waits comes first.
+// While the training thread waits, the threads that empty the ring hold off, so that
+// the capture is over sooner.
 Result<void> RunSaver::wait_captured(SaveTask& task, Instant deadline) {
   if (task.handle.is_captured()) return {};
   if (ring_ != nullptr) ring_->begin_rush();
@@ -391,7 +414,8 @@ Result<void> RunSaver::wait_captured(SaveTask& task, Instant deadline) {
   return captured;
 }
 
-// Of devices nothing is waited for here.
+// Waits until the pieces in host memory are captured, and compares the copy with the
+// tensors. Does not wait for devices: makes `stream` wait for them.
 Result<void> RunSaver::settle_task(SaveTask& task,
                                    const std::vector<std::string>& changed,
                                    CudaStream stream, Settled& settled) {
@@ -432,8 +456,10 @@ Result<void> RunSaver::close_alone(Instant deadline) {
   return own.ok() ? finished : own;
 }
 
-// Before rank 0 waits for its copies to other tiers, which may take longer than the others
-// wait for it. Once: rank 0 alone comes again if they were not done in time.
+// Agrees with the other ranks on the outcome of the last save. Happens before rank 0
+// waits for its copies to further tiers, which may take longer than the other ranks
+// wait for rank 0. Happens once: if the copies are not done in time, only rank 0 calls
+// close() again.
 Result<void> RunSaver::agree_on_end(Instant deadline) {
   if (ended_) return {};
   Result<void> agreed =
@@ -442,8 +468,8 @@ Result<void> RunSaver::agree_on_end(Instant deadline) {
   return agreed;
 }
 
-// What the last save failed with, as far as this rank has to say so; kTimeout while saves
-// are under way.
+// Returns the error of the last save, if this rank has to report it. kTimeout if saves
+// are still under way at the deadline.
 Result<void> RunSaver::last_outcome(Instant deadline) {
   if (!wait_idle(deadline)) return still_under_way();
   MutexLock lock(mutex_);

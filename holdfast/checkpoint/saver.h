@@ -1,20 +1,22 @@
 // Saves the state of a job into a run directory, in the background.
 //
-// All ranks open a saver on the same directory and call save() at the same steps. A save
-// is captured (the tensors may change again) when it is in the staging ring, and durable
-// when rank 0 has committed it; the two threads of a saver do one and the other, while
-// training goes on. commit.h has the protocol.
+// All ranks open a saver on the same directory and call save() at the same steps. A
+// save is captured (the tensors may change again) when all its bytes are copied to the
+// staging ring, and durable when rank 0 has committed it. A saver has one thread that
+// captures and one that commits, while training goes on. commit.h describes the
+// protocol.
 //
-// Failures. What may pass (no_space, io, timeout, unavailable) drops the save, with an
-// event, and the next one tries again; save() fails for it only where all saves have failed
-// for as long as `fail_after` says, and close() if the last save failed. What cannot pass
-// (invalid, conflict, unsupported, corrupt) makes the next save() fail. Both fail on all
-// ranks alike. No failure touches an older checkpoint; where the disk is full, retention
-// removes beforehand what it would remove after the save, never the newest whole step.
+// Failures: an error that may pass (see may_pass()) drops the save, emits an event, and
+// the next save tries again. save() returns such an error only when all saves have
+// failed for as long as `fail_after` says; close() returns it if the last save failed.
+// An error that cannot pass (invalid, conflict, unsupported, corrupt) makes the next
+// save() fail. save() and close() fail on all ranks alike. No failure touches an older
+// checkpoint. When the disk is full, retention removes before the save what it would
+// otherwise remove after it, but never the newest whole step.
 //
-// Threads: save() and close() come from one thread, the training's. Without background
-// threads (for tests that count every call) save() returns when all is done, and the ring
-// holds the rank's whole state.
+// Threads: the training thread makes all calls to save() and close(). Without
+// background threads (for tests that count every call) save() returns when the save is
+// durable or has failed, and the ring holds the rank's whole state.
 #pragma once
 
 #include <functional>
@@ -35,153 +37,178 @@
 
 namespace holdfast {
 
-// What an attempt may fail with and the next one succeed.
+// True for an error that may be gone at the next attempt: no_space, io, denied, timeout
+// and unavailable.
 bool may_pass(const Error& error);
 
-// What to do with a save for which there is no room, because `in_flight` are under way.
+// What save() does when `in_flight` earlier saves are not durable yet.
 enum class Backpressure {
-  kWait,    // for room
-  kSkip,    // it: training comes first
-  kNewest,  // drop the ones that wait to be written
+  kWait,    // wait until an earlier save is durable or has failed
+  kSkip,    // skip the new save, so that training does not wait
+  kNewest,  // drop the earlier saves that still wait to be written
 };
 
 struct SaverOptions {
-  // Bytes of the staging ring; 0 is the rank's part of the state, at most its part of a
-  // quarter of the memory that is free on its machine.
+  // Bytes of the staging ring. 0 means: as large as this rank's shard, but at most this
+  // rank's share of a quarter of the memory that is free on its machine.
   int64_t ring_bytes = 0;
   int64_t block_bytes = int64_t{4} << 20;
-  int in_flight = 2;  // saves captured or being captured and not yet durable
+  int in_flight = 2;  // how many saves may have begun and not be durable yet
   Backpressure backpressure = Backpressure::kWait;
-  std::optional<Keep> keep{};  // all steps, unless it says otherwise
-  // What the run directory is called as a tier ("memory" if it is in shared memory), and
-  // those that committed steps are copied to; rank 0 does it.
+  std::optional<Keep> keep{};  // which steps are kept; all of them if not set
+  // The name of the run directory as a tier ("memory" if it is in shared memory).
   std::string tier = "disk";
+  // The further tiers that rank 0 copies committed steps to.
   std::vector<TierCopy> tiers{};
-  // Lets a run directory without a step begin although a tier, which may hold the run,
-  // does not answer. What the tier holds then stays another run's.
+  // Lets a run begin in a directory without a step although a tier, which may hold
+  // steps of an earlier run, does not answer. The steps in that tier then belong to
+  // another run.
   bool allow_unreachable_tiers = false;
-  // Pieces that are as in the step before are not written again but linked (reuse.h),
-  // and every n-th save is a full one. Looking for them costs a pass over the state
-  // before it is captured.
+  // Pieces that have not changed since an earlier step are linked instead of written
+  // again (reuse.h), and every `full_every`-th save is a full one. To find the
+  // unchanged pieces, save() reads the whole state once before it is captured.
   bool incremental = false;
   int full_every = 16;
-  // Of zstd, 1 to 22; 0: shards are plain safetensors files. Compressed ones are smaller
-  // and slower, and only Holdfast reads them.
+  // The zstd level, 1 to 22. With 0 shards are plain safetensors files. Compressed
+  // shards are smaller and take longer to write and read, and only Holdfast can read
+  // them.
   int compress = 0;
-  bool read_back = false;            // compare what is on disk before it is committed
+  // Before the commit, read each shard again and check its digests.
+  bool read_back = false;
   int64_t space_reserve = 64 << 20;  // bytes that a save leaves free on the disk
-  bool direct = true;  // past the system's cache, where the file system can
+  bool direct = true;  // write without the page cache, where the file system allows it
   bool background = true;
-  // With one, settle() must be called before the state changes (guard.h).
+  // Unless the guard is off, settle() must be called before the state changes
+  // (guard.h).
   Guard guard = Guard::kOff;
-  // Asked a few times a second, on the training thread, while save() waits for room. True
-  // ends the wait, and the save fails on all ranks: Python's Ctrl-C comes this way.
+  // save() calls it a few times a second, on the training thread, while it waits for
+  // earlier saves. If it returns true, the wait ends and the save fails on all ranks.
+  // Python passes Ctrl-C on in this way.
   std::function<bool()> interrupted{};
-  // Saves that fail for reasons that may pass are raised once none has succeeded for so
-  // long; never, if it is not set.
+  // save() returns an error that may pass once no save has succeeded for this long. If
+  // it is not set, save() never returns such an error.
   std::optional<Duration> fail_after{};
-  // How long ranks wait for each other: for a decision, and for all to have written.
+  // How long ranks wait for each other to agree on a decision.
   Duration agree_within = std::chrono::seconds(60);
+  // How long ranks wait for each other until all have written their shards.
   Duration write_within = std::chrono::minutes(30);
-  // Who owns the run; this process if not set, as a part of the job (process.h).
+  // The owner of the run. If not set, it is this process as a part of `job`
+  // (process.h).
   std::optional<Identity> identity{};
   SchedulerJob job{};
   Duration lease = std::chrono::minutes(2);
-  std::map<std::string, std::string> software{};  // versions, for the manifest
+  std::map<std::string, std::string> software{};  // name to version, for the manifest
   EventSink* events = nullptr;                    // must outlive the saver
 };
 
-// What is no tensor.
+// The objects of a save: the state that is not in tensors.
 struct SaveObjects {
-  Object of_all{};   // the same on all ranks; rank 0's is kept
-  Object of_rank{};  // this rank's alone
+  Object of_all{};   // the same on all ranks; only rank 0's is written
+  Object of_rank{};  // belongs to this rank alone
 };
 struct SaveRequest {
   int64_t step = 0;
-  // Its memory stays alive and unchanged until the save is captured, or settled.
+  // The memory of its tensors must stay alive and unchanged until the save is captured
+  // (without a guard) or settled (with one).
   const LocalState* state = nullptr;
   SaveObjects objects{};
-  // Or, if it takes long to gather them: called by save() on the same thread, while the
-  // tensors are being copied. An error drops the save on all ranks.
+  // Replaces `objects` if it takes long to collect them: save() calls it on the same
+  // thread while the tensors are being copied. If it fails, all ranks drop the save.
   std::function<Result<SaveObjects>()> make_objects{};
   std::map<std::string, double> metrics{};
   std::string parallel{};  // the parallel configuration, in words
-  std::string parent{};    // the step folder that the job went on from
-  // Tensors on CUDA devices are saved as they are after what was put into it so far. On
-  // devices that it is not of, the default stream stands for it (device.h).
+  std::string parent{};    // the step folder that the job resumed from
+  // Tensors on CUDA devices are saved as they are after the work that was queued in
+  // this stream before save(). For a device that the stream does not belong to, the
+  // default stream is used instead (device.h).
   CudaStream stream = nullptr;
-  // No save follows: it waits for room, whatever Backpressure says. Rank 0's counts.
+  // No save follows, so this one waits for room whatever Backpressure says. Only rank
+  // 0's value counts.
   bool last = false;
-  // A part of what several ranks hold is compared (replicas.h): a save of replicas that
-  // differ is dropped by all ranks. Then settle() must be called before the state changes,
-  // whatever the guard. Only with background threads.
+  // Compares a part of the replicas that several ranks hold (replicas.h). If they
+  // differ, all ranks drop the save. With it settle() must be called before the state
+  // changes, even if the guard is off. Has an effect only with background threads.
   bool compare = false;
-  // What rank 0 has proposed, if the caller has told it to all ranks; else save() does.
+  // The result of rank 0's propose(), if the caller has sent it to all ranks. Otherwise
+  // save() sends it.
   std::optional<Message> decision{};
 };
 
 class Saver {
  public:
-  // Rank 0 makes the directory and owns the run from then on: kConflict, on all ranks,
-  // if a live job has it. Sweeps what crashes left. What one rank cannot open, none does.
-  // A directory without a step is not opened where a tier holds steps, which are to be
-  // fetched first (fetch.h), or cannot be asked: kConflict, kCorrupt, or as it fails.
-  // kInvalid for options that make no sense, which are to be the same on all ranks.
-  // Collective, also where it fails: kTimeout or kUnavailable if a rank does not come.
-  // `transport` is null for one rank; it and env must outlive the saver.
+  // Opens a saver. All ranks call it together, with the same options, also when one of
+  // them is going to fail. Rank 0 makes the directory, becomes the owner of the run and
+  // removes what crashes left behind. If one rank cannot open the run, all ranks fail.
+  // `transport` is null for a job of one rank. `transport` and `env` must outlive the
+  // saver.
+  //
+  // Fails with kConflict, on all ranks, if a live job owns the run; with kInvalid for
+  // options that make no sense; with kTimeout or kUnavailable if a rank does not call.
+  // A directory without a step is refused with kConflict if a tier holds steps, because
+  // they must be fetched first (fetch.h); with kCorrupt if the steps of the tiers are
+  // damaged; and with the error of the tier if the tier cannot be read.
   static Result<std::unique_ptr<Saver>> open(Env& env, const Path& run,
                                              Transport* transport = nullptr,
                                              SaverOptions options = {});
-  // close() without a deadline, if it was not called.
+  // Waits until all saves and copies to tiers are over, and lets go of the run, if
+  // close() has not done so.
   virtual ~Saver() = default;
 
-  // Plans for the state and makes the ring, so that the first save is like the others.
-  // Not needed. Earlier saves are settled.
+  // Makes the plan for the state and the ring, so that the first save takes no longer
+  // than the others. Calling it is optional. Earlier saves must be settled.
   virtual Result<void> prepare(const LocalState& state) = 0;
 
-  // Rank 0's word about the save that comes next, for a caller that has something to tell
-  // all ranks before it anyway: whether it is made, skipped, or fails. Waits for room.
-  // `last` is that of SaveRequest.
+  // Called on rank 0 only, and optional: decides whether the next save is made,
+  // skipped, or fails, and waits for room like save(). It is for a caller that sends
+  // something to all ranks before the save anyway, and can send this message along
+  // (SaveRequest::decision). `last` means the same as in SaveRequest.
   virtual Message propose(int64_t step, bool last = false) = 0;
 
-  // Begins to save; settles the save before it if nobody has. Fails on all ranks alike if earlier saves did (see above), and with
-  // kTimeout or kUnavailable where rank 0 does not answer; a handle otherwise, also for a
-  // save that turns out to be impossible or is skipped.
+  // Begins a save. Settles the save before it if the caller has not. Fails on all ranks
+  // alike if earlier saves failed (see the top of this file), and with kTimeout or
+  // kUnavailable if rank 0 does not answer. In all other cases it returns a handle,
+  // also for a save that is skipped or turns out to be impossible.
   virtual Result<SaveHandle> save(SaveRequest request) = 0;
 
-  // True if the next save() will fail for what earlier ones failed with. Rank 0 knows.
+  // True if the next save() will return the error of an earlier save. Only rank 0
+  // knows.
   virtual bool has_to_raise() = 0;
 
-  // False if all that was saved is safe from what is done next (copied inside its device,
-  // or by save() itself): then nobody need look for what has changed.
+  // False if no later write can tear the saves that are not settled, because their
+  // tensors were copied inside their device or by save() itself. Then the caller need
+  // not look for tensors that have changed.
   virtual bool may_tear() const = 0;
 
-  // Before the state changes: waits until it is captured, and holds the copy against it.
-  // `changed` names tensors that are known to have been written to. A save that was torn is
-  // dropped by all ranks; tensors that tear should be marked at_once.
-  // Of tensors on CUDA devices nothing is waited for here: `stream`, in which the change
-  // comes, is made to wait.
+  // Called before the state changes: waits until it is captured, and compares the copy
+  // with the tensors. `changed` names tensors that are known to have been written to.
+  // All ranks drop a save that was torn; the caller should mark the tensors that tore
+  // with at_once. For tensors on CUDA devices settle() does not wait. It makes
+  // `stream`, in which the tensors will be changed, wait until they are copied.
   virtual Settled settle(const std::vector<std::string>& changed = {},
                          CudaStream stream = nullptr) = 0;
 
-  // The waiting of settle() alone, in pieces: kTimeout if it is not over by the deadline.
-  // For callers that look after something else meanwhile.
+  // Only the wait that settle() begins with. Fails with kTimeout if it is not over by
+  // the deadline, so that a caller can do something else in between and call again.
   virtual Result<void> await_capture(Instant deadline) = 0;
 
-  // Rank 0's: saves are dropped because replicas differ, until all of them were compared and
-  // trust_replicas() says that no further save has replicas that differ.
+  // Called on rank 0 only. replicas_differ() is true from the moment a save was dropped
+  // because replicas differ; all following saves are dropped too, until the caller has
+  // compared all replicas and calls trust_replicas(), which says that later saves have
+  // no replicas that differ.
   virtual bool replicas_differ() const = 0;
   virtual void trust_replicas() = 0;
 
-  // Waits until all is durable, lets go of the run, and fails, on all ranks alike, as the
-  // last save failed on any. Rank 0 then waits until all is copied to the tiers, too. What is not done
-  // by the deadline (kTimeout) goes on, the state must stay as it is, and close() may be
-  // called again.
+  // Waits until all saves are durable or have failed, and lets go of the run. If the
+  // last save failed on any rank, close() fails with its error on all ranks. Rank 0
+  // also waits until all steps are copied to the tiers. If the deadline passes first,
+  // close() fails with kTimeout, the saves go on, the state must not change, and
+  // close() may be called again.
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
 
-  // The same without a word to the other ranks, for a process that ends and does not know
-  // what they do: when its saves are over, as all ranks make them, or at the deadline
-  // (kTimeout). The caller then lets go of the transport, by which the others notice.
+  // Like close(), but exchanges no messages about the end with the other ranks: for a
+  // process that ends without knowing what they do. Returns when the saves of this rank
+  // are over, or with kTimeout at the deadline. The caller then closes the transport,
+  // which tells the other ranks that this one is gone.
   virtual Result<void> close_alone(Instant deadline = kNoDeadline) = 0;
 
   virtual const Path& run() const = 0;

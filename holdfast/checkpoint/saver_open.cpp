@@ -1,4 +1,5 @@
-// How a saver comes to its run.
+// Saver::open(): checks the options, opens the run directory and acquires its
+// ownership.
 #include <algorithm>
 
 #include "holdfast/checkpoint/fetch.h"
@@ -10,28 +11,30 @@
 namespace holdfast {
 namespace {
 
-// What would hang or abort later.
+// Refuses options with which a saver would hang or abort later.
 Result<void> check_options(const SaverOptions& options) {
   constexpr int64_t kMost = int64_t{1} << 50;
   if (options.in_flight < 1) {
-    return invalid("in_flight: {}, want 1 or more", options.in_flight);
+    return invalid("in_flight: {}; expected 1 or more", options.in_flight);
   }
   if (options.lease <= Duration::zero())
-    return invalid("lease: want more than nothing");
+    return invalid("lease: is not positive; expected more than 0 seconds");
   for (const TierCopy& copy : options.tiers) {
     if (copy.tier == nullptr || copy.every < 1) {
-      return invalid("tiers: every {}; expected a tier and 1 or more", copy.every);
+      return invalid(
+          "tiers: a tier is null or its every is {}; expected a tier and 1 or more",
+          copy.every);
     }
   }
   if (options.compress < 0 || options.compress > 22) {
-    return invalid("compress: {}, want 0 to 22", options.compress);
+    return invalid("compress: {}; expected 0 to 22", options.compress);
   }
   if (options.ring_bytes < 0 || options.ring_bytes > kMost) {
-    return invalid("ring: {} bytes, want 0 to {}", options.ring_bytes, kMost);
+    return invalid("ring: {} bytes; expected 0 to {}", options.ring_bytes, kMost);
   }
   if (options.block_bytes < kDirectAlignment || options.block_bytes > kMost ||
       options.block_bytes % kDirectAlignment != 0) {
-    return invalid("block: {} bytes, want a multiple of {}", options.block_bytes,
+    return invalid("block: {} bytes; expected a multiple of {}", options.block_bytes,
                    kDirectAlignment);
   }
   return {};
@@ -39,7 +42,7 @@ Result<void> check_options(const SaverOptions& options) {
 
 struct Opened {
   Run run;
-  std::optional<Owner> owner{};  // rank 0's
+  std::optional<Owner> owner{};  // set on rank 0 only
 };
 
 bool has_steps(Env& env, const Path& path) {
@@ -49,7 +52,8 @@ bool has_steps(Env& env, const Path& path) {
          });
 }
 
-// The steps of another run, or of this one, would go on beside those that are saved here.
+// Refuses to begin a new run if the tiers hold steps, because the new steps would mix
+// there with those of another run, or with older ones of this run.
 Result<void> check_no_run(const Path& path, const SaverOptions& options,
                           const Offers& offers) {
   const auto why = why_not_anew(path, offers, options.allow_unreachable_tiers);
@@ -70,16 +74,19 @@ Result<Offers> ask_tiers_of(Env& env, const Path& path, const SaverOptions& opti
   return ask_tiers(tiers, run.ok() ? run->id() : "");
 }
 
-// An epoch at least as great as all that tiers may hold, else a branch that was given up
-// would win there over what is saved from now on. Where a tier does not tell, it is the
-// seconds since 1970: epochs count owners, and those made so in an earlier outage are less.
+// Returns an epoch at least as great as all that tiers may hold. With a smaller one,
+// steps of an abandoned branch in a tier would count as newer than the steps that are
+// saved from now on. If a tier cannot be read, the epoch is the number of seconds since
+// 1970. It is greater than any epoch that counts owners, and greater than one made in
+// the same way during an earlier outage.
 int64_t greatest_epoch(Env& env, const Offers& offers) {
   if (offers.knows_epochs) return offers.epoch;
   const auto now = std::chrono::floor<std::chrono::seconds>(env.wall_now());
   return std::max<int64_t>(offers.epoch, now.time_since_epoch().count());
 }
 
-// Rank 0's half of open(): the run, owned and swept.
+// Rank 0's part of open(): makes or opens the run, becomes its owner, and removes what
+// crashes left.
 Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) {
   HOLDFAST_TRY(check_place(path));
   const Offers offers = HOLDFAST_TRY(ask_tiers_of(env, path, options));
@@ -98,16 +105,17 @@ Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) 
   Owner owner = HOLDFAST_TRY(run.acquire(self, {.lease = options.lease,
                                                 .above = greatest_epoch(env, offers),
                                                 .events = options.events}));
-  // What crashes left takes space but harms nothing.
+  // A failed sweep is ignored: what crashes left takes space but does no harm.
   static_cast<void>(run.sweep(owner, {}));
   return Opened{.run = std::move(run), .owner = std::move(owner)};
 }
 
-// The others come when rank 0 has made the directory.
+// Opens the run. The other ranks wait until rank 0 has made the directory.
 Result<Opened> open_run(Env& env, const Path& path, Channel& channel,
                         const SaverOptions& options) {
   if (!channel.coordinator()) {
-    // A tier that does not answer is asked for longer than ranks wait for a decision.
+    // Rank 0 may ask a tier that does not answer for longer than ranks wait for a
+    // decision.
     const Duration within =
         options.tiers.empty() ? options.agree_within : options.write_within;
     const Message told = HOLDFAST_TRY(channel.hear(0, within));
@@ -118,7 +126,8 @@ Result<Opened> open_run(Env& env, const Path& path, Channel& channel,
   Result<Opened> owned = own_run(env, path, options);
   Message outcome{.serial = 0, .kind = "open"};
   if (!owned.ok()) outcome.error = owned.error();
-  // A rank that cannot be told does not say how it fared, and nobody opens the run.
+  // A rank that this message does not reach does not answer in agree(), so that all
+  // ranks fail to open the run.
   static_cast<void>(channel.tell_all(outcome, options.agree_within));
   return owned;
 }

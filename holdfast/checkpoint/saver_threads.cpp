@@ -1,3 +1,4 @@
+// What the background threads of a saver do: capture, commit, and renew the lease.
 #include "holdfast/base/thread_priority.h"
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
@@ -5,8 +6,10 @@
 namespace holdfast {
 namespace {
 
+// How long capturing waits at most for training to collect its objects.
 constexpr std::chrono::milliseconds kMoment{10};
-constexpr int64_t kQuick = int64_t{1} << 20;  // bytes that are digested in no time
+// The digests of so many bytes take too little time to delay the capture.
+constexpr int64_t kQuick = int64_t{1} << 20;
 
 }  // namespace
 
@@ -18,7 +21,7 @@ void RunSaver::capture_tasks() {
   }
 }
 
-// Null when there is no more.
+// Waits for the next save. Null when the saver stops.
 RunSaver::Task RunSaver::next_to_capture() {
   MutexLock lock(mutex_);
   while (to_capture_.empty() && !stopping_) captures_.wait(mutex_);
@@ -29,17 +32,19 @@ RunSaver::Task RunSaver::next_to_capture() {
 }
 
 void RunSaver::capture(SaveTask& task) {
-  // Copying takes a core, maybe the one on which training still gathers objects, for a
-  // millisecond or so; devices copy without one.
+  // Copying host memory uses a core, maybe the one on which training still collects its
+  // objects, which takes about a millisecond. So the copying waits for the objects.
+  // Devices copy without a core.
   if (task.host_pieces) task.objects->await_a_moment(kMoment);
-  // Training waits for a copy that is not made inside a device: it comes first.
+  // Unless all copies are made inside devices, training waits for the capture, so the
+  // capture comes before long digests.
   const bool digests_first = task.replicas != nullptr &&
                              (task.replicas->bytes() <= kQuick || task.is_in_rooms());
   if (digests_first) take_digests(task);
   task.staged = task.writer != nullptr && stage(task).ok();
   task.handle.set_captured();
   if (task.replicas != nullptr && !digests_first) take_digests(task);
-  if (!task.staged) return;  // the committing half knows why
+  if (!task.staged) return;  // the committing thread reports the error
   tell(SaveCaptured{.step = task.step,
                     .bytes = task.plan->shard_bytes(),
                     .seconds = since(task.started)});
@@ -51,7 +56,8 @@ Result<void> RunSaver::stage(SaveTask& task) {
       [&](int64_t offset, ByteView bytes) { task.guard->staged(offset, bytes); });
 }
 
-// What is on devices comes by a block of the ring, which is pinned.
+// Makes the digests of replicas. Tensors on devices are read through a block of the
+// ring if one is free, because the ring is pinned.
 void RunSaver::take_digests(SaveTask& task) {
   std::optional<ByteSpan> block;
   if (ring_->block_bytes() >= Replicas::kPart) block = ring_->try_take_block();
@@ -65,7 +71,7 @@ void RunSaver::commit_tasks() {
   while (const Task task = next_to_commit()) commit(*task);
 }
 
-// Null when there is no more.
+// Waits for the next save. Null when the saver stops.
 RunSaver::Task RunSaver::next_to_commit() {
   MutexLock lock(mutex_);
   while (to_commit_.empty() && !stopping_) commits_.wait(mutex_);
@@ -75,7 +81,8 @@ RunSaver::Task RunSaver::next_to_commit() {
   return task;
 }
 
-// Others must hear of this owner also while a long write is under way.
+// Renews the lease regularly, also during a long write, so that other jobs see that
+// this owner is alive.
 void RunSaver::keep_lease() {
   while (true) {
     {
@@ -90,7 +97,7 @@ void RunSaver::keep_lease() {
   }
 }
 
-// A lease that is lost shows at the next commit.
+// Ignores failures: if the lease is lost, the next commit fails.
 void RunSaver::renew_lease() {
   if (owner_.has_value()) static_cast<void>(owner_->renew());
 }
@@ -107,7 +114,7 @@ void RunSaver::commit(SaveTask& task) {
   } else {
     note(task, outcome);
   }
-  // Of a save that has failed, the other half may still be reading the tensors.
+  // If the save has failed, the capturing thread may still be reading the tensors.
   static_cast<void>(task.handle.captured());
   leave(task, outcome);
   if (outcome.ok()) {
@@ -119,7 +126,8 @@ void RunSaver::commit(SaveTask& task) {
   changed_.notify_all();
 }
 
-// Says what became of it, and that there is room for another, in one.
+// Sets the outcome of the handle and makes room for another save, both under one lock,
+// so that a caller that sees the outcome also finds the room.
 void RunSaver::leave(SaveTask& task, const Result<Durable>& outcome) {
   MutexLock lock(mutex_);
   if (!task.superseded) --in_flight_;
@@ -127,19 +135,21 @@ void RunSaver::leave(SaveTask& task, const Result<Durable>& outcome) {
   changed_.notify_all();
 }
 
+// Remembers what a later save() or close() must raise, and emits an event.
 void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
   if (task.unlinked) history_.stop();
   {
     MutexLock lock(mutex_);
     torn_late_.insert(torn_late_.end(), task.torn_names.begin(), task.torn_names.end());
-    // One that was torn is made again in another way, and is no sign of trouble.
+    // A torn save does not count as a failure here, because the caller makes it again
+    // in another way.
     if (outcome.ok()) {
       failing_since_.reset();
     } else if (!task.torn && !failing_since_.has_value()) {
       failing_since_ = env_.now();
     }
-    // What cannot pass stays until it was raised. Rank 0 raises what it has told others,
-    // and is alone in knowing whether it has.
+    // An error that cannot pass is kept until it was raised. An error that rank 0 sent
+    // to this rank is not kept: rank 0 raises it, and only rank 0 knows whether it has.
     if (!failure_.has_value() || may_pass(*failure_)) {
       failure_ = std::nullopt;
       if (!outcome.ok() && !task.told) failure_ = outcome.error();
@@ -179,7 +189,8 @@ Result<void> RunSaver::finish(Instant deadline) {
   if (committer_thread_.joinable()) committer_thread_.join();
   if (keeper_.joinable()) keeper_.join();
   if (!owner_.has_value()) return {};
-  // Others then need not wait for the lease; if it fails, they do.
+  // After the release another job need not wait until the lease ends. If the release
+  // fails, it has to.
   static_cast<void>(std::move(*owner_).release());
   owner_.reset();
   return {};

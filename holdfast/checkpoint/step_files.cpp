@@ -17,7 +17,7 @@ Result<Bytes> read_checked(Env& env, const Path& folder, const ManifestFile& fil
   const Path path = folder / file.name;
   Bytes bytes = HOLDFAST_TRY(env.read_file(path));
   if (xxh3_digest(bytes) == file.digest) return bytes;
-  return corrupt("{}: has digest {}, want {}", path.native(), xxh3_digest(bytes),
+  return corrupt("{}: has digest {}; expected {}", path.native(), xxh3_digest(bytes),
                  file.digest);
 }
 
@@ -28,7 +28,7 @@ const ManifestFile* find_file(const Manifest& manifest, std::string_view name) {
   return nullptr;
 }
 
-// Puts the indexes of all shards together.
+// Merges the indexes of all ranks into one collection.
 class Merger {
  public:
   explicit Merger(const Path& folder) : folder_(folder) {}
@@ -41,7 +41,7 @@ class Merger {
       pieces_.push_back({tensor, piece.box, first_file + piece.file, piece.offset});
       seals_[tensor] += piece.seal;
     }
-    // Those without pieces have no elements, and are known all the same.
+    // A tensor without elements has no pieces, but it is a tensor of the step too.
     for (const Tensor& tensor : index.tensors) HOLDFAST_TRY(number_of(tensor));
     return {};
   }

@@ -1,4 +1,4 @@
-// A committed step as a layout over its files: what a restore plans from.
+// A committed step as a layout over its files. A restore makes its plan from it.
 #pragma once
 
 #include <map>
@@ -14,24 +14,26 @@ namespace holdfast {
 struct StepFiles {
   Path folder;
   Manifest manifest;
-  // Every tensor of the step; holder f is files[f], whose pieces lie at their offsets.
+  // Every tensor of the step. Holder number f of the layout is files[f], and the layout
+  // says at which offset each piece lies in it.
   Collection collection;
   std::vector<ShardFile> files;
-  // The seal of each whole tensor, as its writers summed it up.
+  // The seal of each whole tensor: the sum of the seals that the indexes have for its
+  // pieces.
   std::vector<Seal> seals;
 };
 
-// Reads manifest and indexes; shards are not touched. kCorrupt if a digest is wrong, two
-// shards disagree on a tensor, or a part of one is in no shard; kNotFound if a file is
-// missing.
+// Reads the manifest and the indexes, but not the shards. Fails with kCorrupt if a
+// digest is wrong, two shards disagree on a tensor, or a part of a tensor is in no
+// shard; with kNotFound if a file is missing.
 Result<StepFiles> open_step(Env& env, const Path& folder);
 
-// What was saved beside the tensors; None if nothing was. `rank` -1 is what is the same
-// for all ranks.
+// Reads the objects of a rank; None if none were saved. With `rank` -1 it reads the
+// objects that are the same for all ranks.
 Result<Object> read_objects(Env& env, const StepFiles& step, int rank = -1);
 
-// The step as contents that any tool here reads; every byte that is read is checked
-// against its chunk's digest. `env` must outlive them.
+// The step as Contents, which all tools of this project read. Every chunk that is read
+// is checked against its digest. `env` must outlive the contents.
 Result<Contents> open_step_contents(Env& env, const Path& folder);
 
 }  // namespace holdfast

@@ -4,7 +4,8 @@
 
 namespace holdfast {
 
-// Of an object store: no process of this run can still be writing there.
+// An unfinished copy in an object store that is older than this was left by a process
+// that has ended.
 constexpr Duration kLongAgo = std::chrono::hours(1);
 
 TierCopier::TierCopier(Env& env, const Path& run, std::vector<TierCopy> tiers,
@@ -49,7 +50,8 @@ bool TierCopier::wait_idle(Instant deadline) {
   return copied_ == committed_;
 }
 
-// What an earlier process left half done; a tier that fails now says so with its copy.
+// Removes what earlier processes left half done. Ignores failures, because a tier that
+// cannot be reached is reported when a step is copied to it.
 void TierCopier::sweep() {
   for (const TierCopy& to : tiers_) {
     const Result<int64_t> removed = to.tier->sweep(env_.wall_now() - kLongAgo);

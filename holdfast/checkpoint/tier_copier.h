@@ -1,8 +1,8 @@
-// Copies committed steps to further tiers, on a thread of its own: rank 0's. Each tier
-// gets the newest step there is when its turn comes; what it cannot keep up with is left
-// out, and a copy that fails is an event and is tried again with the next step. The
-// checkpoint in the run directory does not depend on it. What killed processes left in the
-// tiers is swept when the thread begins.
+// Copies committed steps to further tiers, on a thread of its own on rank 0. Each tier
+// gets the step that is newest when the tier's turn comes; a slow tier misses the steps
+// in between. A copy that fails emits an event, and the next step is tried as usual.
+// The checkpoint in the run directory does not depend on the copies. When the thread
+// begins, it removes what killed processes left in the tiers.
 #pragma once
 
 #include <memory>
@@ -16,24 +16,26 @@
 namespace holdfast {
 
 struct TierCopy {
-  std::shared_ptr<StorageTier> tier;  // shared with whoever restores from it
-  int64_t every = 1;                  // every n-th committed step
-  // Which of the tier's steps are kept; without a value all are. Steps that are pinned in
-  // the run directory stay in any case.
+  // Shared with the code that restores from the tier.
+  std::shared_ptr<StorageTier> tier;
+  int64_t every = 1;  // copy every n-th committed step
+  // Which of the tier's steps are kept; all of them if not set. Steps that are pinned
+  // in the run directory are always kept.
   std::optional<Keep> keep{};
 };
 
-// Calls from any threads. The destructor finishes what is due.
+// Safe from several threads. The destructor waits for the copies that are due.
 class TierCopier {
  public:
-  // With `background` off a copy is made inside committed().
+  // Without `background`, committed() itself makes the copies.
   TierCopier(Env& env, const Path& run, std::vector<TierCopy> tiers, EventSink* events,
              bool background);
   ~TierCopier();
 
-  // A step was committed.
+  // To be called after each commit.
   void committed();
-  // The step that is being copied, which retention must spare; or empty.
+  // The name of the step that is being copied, which retention must not remove; empty
+  // if there is none.
   std::string reading() const;
   // False if copies are still under way at the deadline.
   bool wait_idle(Instant deadline);
@@ -41,10 +43,12 @@ class TierCopier {
  private:
   void sweep();
   void work();
-  // Of all commits up to number `count`, of which those up to `before` were looked at.
+  // Copies the newest step to each tier for which a copy became due among the commits
+  // number `before` + 1 to `count`.
   void copy_newest(int64_t before, int64_t count);
   void tell_failure(int64_t step, const std::string& tier, const Error& error);
-  // Removes what the tier's rules do not keep, and says so.
+  // Removes the steps that the tier's `keep` does not keep, and emits an event for
+  // each.
   void retain_in(const TierCopy& to);
 
   Env& env_;
@@ -56,10 +60,11 @@ class TierCopier {
   mutable Mutex mutex_;
   Condition changed_;
   int64_t committed_ HOLDFAST_GUARDED_BY(mutex_) = 0;
-  int64_t copied_ HOLDFAST_GUARDED_BY(mutex_) = 0;  // commits that were looked at
+  // How many of the commits have been handled, copied or not.
+  int64_t copied_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   std::string reading_ HOLDFAST_GUARDED_BY(mutex_);
   bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  std::jthread thread_;  // last: it uses all of the above
+  std::jthread thread_;  // the last member, because it uses all others
 };
 
 }  // namespace holdfast

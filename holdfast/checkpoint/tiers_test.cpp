@@ -1,4 +1,5 @@
-// Saving to one tier, with copies on others, and coming back from whichever is left.
+// Tests saves that are copied to further tiers, and restores from a tier when the run
+// directory is lost.
 #include <gtest/gtest.h>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
@@ -41,7 +42,7 @@ struct Tiers : ::testing::Test {
     ASSERT_OK((*saver)->close());
   }
 
-  // One step, copied to these alone.
+  // Saves one step and copies it to these tiers only.
   void save_to(const std::vector<std::shared_ptr<StorageTier>>& tiers, int64_t step,
                int boots, const Path& run = kRun) {
     SaverOptions made = test_options(boots);
@@ -83,7 +84,7 @@ TEST_F(Tiers, AMachineThatLostItsMemoryComesBackFromTheDisk) {
   EXPECT_EQ(restored->step, 3);
   EXPECT_EQ(restored->tier, "/disk/gpt");
   EXPECT_TRUE(job.has(values_at(3)));
-  save(4, 4, 2);  // the run goes on where it was
+  save(4, 4, 2);  // the run continues after step 3
   EXPECT_EQ(restore_alone(env, job)->step, 4);
 }
 
@@ -168,9 +169,10 @@ TEST_F(Tiers, TheRunDirectoryIsNoTierOfItself) {
   EXPECT_ERROR(fetch_newest(env, kRun, itself), ErrorCode::kInvalid);
 }
 
-// A run of one tier that has lost its directory.
+// A run that has lost its directory and whose steps are on further tiers.
 struct LostRun : Tiers {
-  // Flips a bit of all manifests, or of those of one step.
+  // Flips a bit in all manifests of the object store, and in the manifests of the disk
+  // tier of steps whose name ends with `of`.
   void damage_manifests(const std::string& of = "") {
     for (const std::string& name : env.list("/disk/gpt").value()) {
       if (!name.starts_with("step-") || !name.ends_with(of)) continue;
@@ -230,7 +232,7 @@ TEST_F(LostRun, SaysWhichNewerStepsOfATierAreDamaged) {
 TEST_F(LostRun, ComesBackFromATierWithoutARunFile) {
   ASSERT_OK(env.remove_file("/disk/gpt/holdfast.json"));
   ASSERT_OK(fetch_newest(env, kRun, std::vector{disk}, {.events = &events}));
-  EXPECT_EQ(count("tier_copy_failed"), 1);  // the file is missed, and named
+  EXPECT_EQ(count("tier_copy_failed"), 1);  // reports that the run file is missing
   const Result<RestoredState> restored = restore_alone(env, job, {.tiers = {disk}});
   ASSERT_OK(restored);
   EXPECT_EQ(restored->step, 4);
@@ -261,7 +263,7 @@ TEST_F(LostRun, DoesNotMixWithAnotherOfItsTiers) {
 
 TEST_F(LostRun, IsNotOverwrittenByANewRunOfTheSamePlace) {
   const size_t held = remote->steps()->size();
-  ASSERT_OK(open({}));  // a run directory of another id, without a step
+  ASSERT_OK(open({}));  // makes a run directory with another id and without a step
   EXPECT_ERROR(fetch_newest(env, kRun, std::vector{remote}), ErrorCode::kConflict);
   EXPECT_ERROR(open({remote}), ErrorCode::kConflict);
   damage_manifests();
@@ -284,8 +286,8 @@ TEST_F(LostRun, DoesNotBeginAnewWhileATierIsSilentUnlessAllowed) {
       ErrorCode::kNotFound);
 }
 
-// The disk has steps of the first owner, the object store those of later ones. While the
-// object store was silent, the run went on from the disk.
+// The disk has steps of the first owner, the object store has steps of later owners.
+// While the object store did not answer, the run resumed from the disk.
 TEST_F(LostRun, WhatIsSavedInAnOutageIsNewerThanWhatTheSilentTierHas) {
   for (int boots = 2; boots < 5; ++boots) {
     ASSERT_OK(fetch_newest(env, kRun, std::vector{disk, remote}));
@@ -304,7 +306,8 @@ TEST_F(LostRun, WhatIsSavedInAnOutageIsNewerThanWhatTheSilentTierHas) {
 
 TEST_F(LostRun, AFullDiskIsNoDamage) {
   FaultyEnv full(env);
-  full.fail_at(Op::kWrite, 2, ErrorCode::kNoSpace);  // there is room for a smaller step
+  // Only one write fails, so an older step could be copied. It must not be used.
+  full.fail_at(Op::kWrite, 2, ErrorCode::kNoSpace);
   const auto fetched = fetch_newest(full, kRun, std::vector{disk});
   EXPECT_ERROR(fetched, ErrorCode::kNoSpace);
   EXPECT_NE(message_of(fetched).find("step 4 "), std::string::npos);
@@ -314,7 +317,7 @@ TEST_F(LostRun, AFullDiskIsNoDamage) {
 }
 
 TEST_F(LostRun, ATierThatBreaksOffIsNoDamage) {
-  store.die_after(2, false);  // after the listing and the manifest
+  store.die_after(2, false);  // answers the listing and the manifest, then no more
   EXPECT_ERROR(fetch_newest(env, kRun, std::vector{remote}), ErrorCode::kUnavailable);
   store.die_after(2, false);
   EXPECT_ERROR(restore_alone(env, job, {.tiers = {remote}}), ErrorCode::kUnavailable);
@@ -351,7 +354,7 @@ TEST_F(LostRun, ATierThatAnswersAgainIsAskedAgain) {
 
 TEST_F(Tiers, RemovalsFromATierAreEvents) {
   save(1, 4, 1);
-  EXPECT_EQ(count("tier_step_removed"), 1);  // step 2, when step 4 came
+  EXPECT_EQ(count("tier_step_removed"), 1);  // step 2 was removed when step 4 came
 }
 
 TEST_F(Tiers, APinnedStepStaysInThem) {

@@ -12,7 +12,8 @@ Result<std::shared_ptr<VerifiedSource>> VerifiedSource::open(Env& env, const Pat
                                                              ShardFile file) {
   auto source = HOLDFAST_TRY(FileSource::open(env, path));
   if (source->size() != file.bytes) {
-    return corrupt("{}: {} bytes, want {}", path.native(), source->size(), file.bytes);
+    return corrupt("{}: has {} bytes; expected {}", path.native(), source->size(),
+                   file.bytes);
   }
   return std::shared_ptr<VerifiedSource>(
       new VerifiedSource(std::move(source), std::move(file)));

@@ -1,5 +1,6 @@
-// A shard, unpacked if it is compressed, as a Source that checks what it reads: a range is read as the whole chunks that
-// it touches, each held against its digest.
+// A shard as a Source that checks what it reads. To read a range it reads the whole
+// chunks that the range touches, decompresses them if the shard is compressed, and
+// checks the digest of each.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,7 @@ namespace holdfast {
 
 class VerifiedSource : public Source {
  public:
-  // kCorrupt if the file has another size than its chunks make.
+  // kCorrupt if the size of the file is not the one that the index names.
   static Result<std::shared_ptr<VerifiedSource>> open(Env& env, const Path& path,
                                                       ShardFile file);
 
@@ -30,7 +31,8 @@ class VerifiedSource : public Source {
 
   const std::unique_ptr<FileSource> source_;
   const ShardFile file_;
-  // The last chunk: who reads in order with a small buffer meets each one many times.
+  // The chunk that was read last. It is kept because a caller that reads in order with
+  // a small buffer needs each chunk many times.
   mutable Mutex mutex_;
   mutable size_t number_ HOLDFAST_GUARDED_BY(mutex_) = SIZE_MAX;
   mutable Bytes chunk_ HOLDFAST_GUARDED_BY(mutex_);

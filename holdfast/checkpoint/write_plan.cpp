@@ -10,7 +10,8 @@
 namespace holdfast {
 namespace {
 
-// Keys that other tools see: a whole tensor by its name, a part with its box.
+// The key of a piece in the safetensors header, which other tools see: the name for a
+// whole tensor, the name and the box for a part.
 std::string key_of(const Tensor& tensor, const Box& box) {
   if (box == Box::whole(tensor.shape)) return tensor.name;
   std::string key = tensor.name + "@[";
@@ -21,7 +22,8 @@ std::string key_of(const Tensor& tensor, const Box& box) {
   return key + "]";
 }
 
-// Nobody to share the writing with, and nothing twice: 100,000 tensors need no balance.
+// True if there is one rank and no tensor is cut. Then the rank writes everything, and
+// the time to balance the writing of 100,000 tensors is saved.
 bool is_undivided(const Layout& layout) {
   if (layout.holders().size() != 1) return false;
   for (TensorId t = 0; t < layout.tensor_count(); ++t) {
@@ -37,16 +39,18 @@ std::string rank_name(int rank) { return fmt::format("rank-{:04}", rank); }
 Result<WritePlan> WritePlan::create(std::shared_ptr<const Collection> collection,
                                     int rank, bool compressed) {
   WritePlan plan;
-  // Another extension, for other tools cannot read it.
+  // A compressed shard has another extension, because other tools cannot read it.
   plan.shard_name_ = rank_name(rank) + (compressed ? ".packed" : ".safetensors");
   plan.index_name_ = rank_name(rank) + ".index.json";
   if (is_undivided(collection->layout())) {
     HOLDFAST_TRY(collection->check_covered());
     plan.take_pieces(*collection, rank);
-    // In order of tensors; where they are in memory is nobody's business.
+    // Equal offsets make the sort below order the pieces by tensor. Their order in
+    // memory does not matter.
     for (Piece& piece : plan.pieces_) piece.offset = 0;
   } else {
-    // All ranks write to one place, so who writes what depends on their load alone.
+    // All ranks write to the same storage, so only the load of the ranks decides which
+    // rank writes a replica.
     plan.take_pieces(HOLDFAST_TRY(assign_writers(*collection, Topology::uniform(1))),
                      rank);
   }
@@ -166,7 +170,7 @@ Bytes ShardPlan::copy_at_once() {
   for (const LocalPiece& piece : shard_.pieces) {
     if (copied(piece)) total += piece.bytes();
   }
-  if (total == 0) return {};  // the list stays shared
+  if (total == 0) return {};  // edit() would copy the list, which other saves share
   Bytes copies(static_cast<size_t>(total));
   ByteSpan room = copies;
   for (LocalPiece& piece : shard_.pieces.edit()) {

@@ -1,9 +1,9 @@
-// What one rank writes of a state: the plan ranks -> files, as the shard of this rank.
+// Plans which pieces of a state one rank writes, and where they lie in its shard.
 //
 // The plan depends on the collection alone, so it is made once and serves all saves of
-// the same layout; every rank makes the same decisions for itself, without a word between
-// them. A save then is a ShardPlan: where the pieces are in memory now, and which of them
-// need not be written because an older step has them (reuse.h).
+// the same layout. Every rank computes the same assignment for itself, without
+// messages. For each save the plan gives a ShardPlan: where the pieces are in memory
+// now, and which of them need not be written because an older step has them (reuse.h).
 #pragma once
 
 #include "holdfast/checkpoint/reuse.h"
@@ -13,23 +13,25 @@
 
 namespace holdfast {
 
-// One save of one rank: the shard to write, the older shards to link, and the index of
-// all once that is done.
+// One save of one rank: the shard to write and the older shards to link. Once they are
+// written it gives the index of all of them.
 class ShardPlan {
  public:
   const ShardToWrite& shard() const { return shard_; }
-  // To let pieces point to copies of them.
+  // The pieces of the shard, which the caller may make point to copies of their bytes.
   LocalPieces& pieces() { return shard_.pieces; }
-  // Older shards that hold pieces of this save, each once.
+  // The older shards that hold pieces of this save. Each is listed once.
   const std::vector<const ReusableFile*>& links() const { return links_; }
-  // Bytes of pieces that are not written again.
+  // The bytes of the pieces that are linked instead of written.
   int64_t reused_bytes() const { return reused_bytes_; }
 
-  // Copies the pieces of the host that are to be copied at once, and writes the copies
-  // instead; they must live as long as the shard is read.
+  // Copies the pieces in host memory that are marked at_once, and makes the shard's
+  // pieces point to the copies. The returned bytes hold the copies and must live as
+  // long as the shard is read.
   Bytes copy_at_once();
-  // Names of the tensors of these pieces of the shard, and those of `more` that it has
-  // parts of which are not copied at once.
+  // The names of the tensors of these pieces of the shard (given by number), and those
+  // names of `more` of which the shard has a piece that is not marked at_once. Each
+  // name is listed once.
   std::vector<std::string> names(std::span<const size_t> pieces,
                                  const std::vector<std::string>& more) const;
 
@@ -40,14 +42,14 @@ class ShardPlan {
   struct Entry {
     TensorId tensor;
     Box box;
-    std::optional<Digest128> digest;        // where pieces are reused
-    const ReusablePiece* reused = nullptr;  // null if it is in the shard
+    std::optional<Digest128> digest;        // set in incremental saves
+    const ReusablePiece* reused = nullptr;  // null if the shard contains the piece
   };
 
   std::shared_ptr<const Collection> collection_;
   std::shared_ptr<const ReusableStep> base_;
   SharedList<Entry> entries_;
-  ShardToWrite shard_;  // its pieces are the entries that are not reused, in order
+  ShardToWrite shard_;  // contains the entries that are not reused, in their order
   std::vector<const ReusableFile*> links_;
   int64_t reused_bytes_ = 0;
 };
@@ -61,14 +63,17 @@ class WritePlan {
   const std::shared_ptr<const Collection>& collection() const { return collection_; }
   const std::string& shard_name() const { return shard_name_; }
   const std::string& index_name() const { return index_name_; }
-  // Of this rank's shard, and about those of all ranks together.
+  // The size of this rank's shard if all pieces are written and none is compressed.
   int64_t shard_bytes() const { return shard_bytes_; }
+  // About the size of the shards of all ranks together: the bytes of all tensors.
   int64_t total_bytes() const { return total_bytes_; }
 
-  // The whole shard over the memory of `state`, whose collection is the plan's.
+  // A shard of all pieces, in the memory of `state`, which must have the plan's
+  // collection.
   ShardPlan shard(const LocalState& state) const;
-  // With a look at every byte, so that pieces that are as in `base` are left out; `base`
-  // may have none.
+  // The same, but leaves out pieces that `base` has. Reads every byte of the state for
+  // it. `base` may be null; then all pieces are written and get a digest for later
+  // saves.
   Result<ShardPlan> shard(const LocalState& state,
                           std::shared_ptr<const ReusableStep> base) const;
 
@@ -76,7 +81,7 @@ class WritePlan {
   struct Piece {
     TensorId tensor;
     Box box;
-    int64_t offset;  // in a shard of all pieces
+    int64_t offset;  // in a shard that contains all pieces
   };
   struct Header {
     Bytes bytes;
@@ -97,7 +102,7 @@ class WritePlan {
   int64_t total_bytes_ = 0;
 };
 
-// "rank-0003", and what is called after it.
+// "rank-0003": what the names of a rank's files begin with.
 std::string rank_name(int rank);
 
 }  // namespace holdfast

@@ -132,7 +132,7 @@ def test_what_was_tied_comes_back_untied(tmp_path):
 def test_two_values_do_not_fit_one_tied_tensor(tmp_path):
     save(tmp_path, {"embedding": torch.zeros(3), "head": torch.ones(3)})
     target = torch.full((3,), 7.0)
-    with pytest.raises(ValueError, match="embedding and head are tied here"):
+    with pytest.raises(ValueError, match="embedding and head are aliases here"):
         holdfast.restore(tmp_path, {"embedding": target, "head": target})
     assert target.tolist() == [7, 7, 7]
 
