@@ -5,12 +5,12 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kAlignment = 512;  // copies are fastest from such addresses
+constexpr int64_t kAlignment = 512;  // devices copy fastest from aligned addresses
 
 }  // namespace
 
 DeviceSnapshot::~DeviceSnapshot() {
-  static_cast<void>(wait());  // the room is still being written to
+  static_cast<void>(wait());  // the device may still be writing into the room
   room_.release();
 }
 

@@ -13,8 +13,9 @@ Result<void> check_memory(const LocalPiece& piece) {
   const ByteRange range = range_of(piece.map, shape, element);
   const auto size = static_cast<int64_t>(piece.memory.size());
   if (shape.elements() > 0 && (range.first < 0 || range.last > size)) {
-    return invalid("{}: box {} lies at bytes {} to {} of a memory of {}", tensor.name,
-                   to_string(piece.box), range.first, range.last, size);
+    return invalid(
+        "{}: box {} lies at bytes {} to {}; expected within {} bytes of memory",
+        tensor.name, to_string(piece.box), range.first, range.last, size);
   }
   if (is_injective(piece.map, shape, element)) return {};
   return invalid("{}: box {} has several elements at one address", tensor.name,
@@ -28,7 +29,7 @@ bool has_tensors(const LocalState& state, std::span<const LocalPiece> tensors) {
       [](const Tensor& a, const LocalPiece& b) { return a == *b.tensor; });
 }
 
-// Each whole, on the only rank.
+// A collection in which the only rank holds every tensor as a whole.
 Result<std::shared_ptr<const Collection>> make_collection(
     std::span<const LocalPiece> tensors) {
   std::vector<Tensor> named;
