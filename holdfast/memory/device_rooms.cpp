@@ -52,8 +52,9 @@ Result<SnapshotRoom*> DeviceRooms::Pool::find(int64_t bytes) {
     if (room->is_free()) return room.get();
   }
   if (rooms_.size() >= (bytes <= kSmall ? kMostRooms : kSavesAtOnce)) {
-    return no_space("device {}: {} saves have copies on it", device_.number(),
-                    rooms_.size());
+    return no_space(
+        "device {}: all {} rooms for copies are in use; expected a free one",
+        device_.number(), rooms_.size());
   }
   return &add();
 }

@@ -42,7 +42,9 @@ int64_t snapshot_bytes(std::span<const LocalPiece* const> pieces) {
 
 Result<void> SnapshotRoom::prepare(int64_t bytes) {
   MutexLock lock(mutex_);
-  if (taken_) return no_space("device {}: a snapshot has the room", device_.number());
+  if (taken_)
+    return no_space("device {}: a snapshot uses the room; expected it to be free",
+                    device_.number());
   return grow(bytes);
 }
 

@@ -6,7 +6,7 @@
 namespace holdfast::python {
 namespace {
 
-// Where the conversion is in the tree; printed only when something is wrong.
+// The place in the tree that is being converted. Its text is made only for errors.
 struct Place {
   const char* root = nullptr;  // the name of the tree; set only at its root
   const Place* above =
@@ -92,9 +92,10 @@ Object convert(nb::handle value, const Place& place) {
     return Object::Value(nb::cast<Object::TensorName>(value));
   }
   if (place.depth >= kMaxObjectDepth) {
-    throw Raised(invalid("{}: containers more than {} deep, or one inside itself",
-                         place.root != nullptr ? place.root : "objects",
-                         kMaxObjectDepth));
+    throw Raised(
+        invalid("{}: containers more than {} deep, or one inside itself; "
+                "expected a flatter tree",
+                place.root != nullptr ? place.root : "objects", kMaxObjectDepth));
   }
   if (PyList_CheckExact(p))
     return Object::Value(convert_items<Object::List>(value, place));
@@ -134,7 +135,7 @@ struct ToPython {
     if (made.size() == value.items.size()) return made;
     throw Raised(
         unsupported("objects: a dict with keys that are equal in Python, such as 1 and "
-                    "True"));
+                    "True; expected different keys"));
   }
   nb::object operator()(const Object::TensorName& value) const {
     return nb::cast(value);
