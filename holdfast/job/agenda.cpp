@@ -14,15 +14,16 @@ constexpr Tag kAgendaTag = 0x4808;
 constexpr Tag kStopTag = 0x480a;
 constexpr Duration kAhead = std::chrono::milliseconds(500);
 constexpr int64_t kMostAhead = 4096;  // steps
-constexpr size_t kMostSaves = 4;
+constexpr size_t kMostSaves = 4;      // announced ahead at one time
 
-// "120 117 every 50 steps": known until, due at (-1: nothing), why.
+// The text of an announcement, such as "120 117 every 50 steps": saves are decided up
+// to step 120; a save is due after step 117 (-1: no save is due); the rest says why.
 std::string print(int64_t until, const std::optional<Appointment>& appointment) {
   if (!appointment.has_value()) return fmt::format("{} -1 ", until);
   return fmt::format("{} {} {}", until, appointment->step, appointment->due.why);
 }
 
-// The number at the front of `text`, and the blank behind it, taken off.
+// Returns the number at the front of `text`, and removes it and the blank behind it.
 int64_t take_number(std::string_view& text) {
   int64_t number = -1;
   const auto [end, error] =
@@ -56,10 +57,12 @@ Result<Due> Agenda::at(int64_t step) {
   return due;
 }
 
-// More is to be announced; a save after every short step is not announced by the thousand.
+// True if rank 0 should announce more. kMostSaves keeps it from announcing thousands of
+// saves at once when steps are short and every step is saved.
 bool Agenda::behind(int64_t step) const {
-  if (stopping_) return false;  // nothing comes after that
-  if (stop_.has_value() && channel_.size() == 1) return true;  // nobody is to be told
+  if (stopping_) return false;  // the last save is announced already
+  // A job of one rank has nobody to tell, so it can stop at this very step.
+  if (stop_.has_value() && channel_.size() == 1) return true;
   if (!until_.has_value() || *until_ < step) return true;
   return *until_ < step + divide_up(lead_, int64_t{2}) &&
          appointed_.size() < kMostSaves;
@@ -68,7 +71,7 @@ bool Agenda::behind(int64_t step) const {
 void Agenda::measure(int64_t step) {
   const Instant now = env_.now();
   if (channel_.size() == 1) {
-    lead_ = 0;  // nobody is to be told
+    lead_ = 0;  // there is no other rank to tell
   } else if (last_.has_value() && step > last_->first) {
     const Duration one =
         std::max<Duration>((now - last_->second) / (step - last_->first), Duration(1));
@@ -88,14 +91,15 @@ void Agenda::announce(int64_t step) {
   } else {
     appointment = decide_(first, last);
   }
-  // Of numbers that jump, what was passed is due now, and once.
+  // When step numbers jump past a planned save, the save is made once, at this step.
   if (appointment.has_value()) appointment->step = std::max(appointment->step, step);
   const int64_t until = appointment.has_value() ? appointment->step : last;
   if (channel_.size() > 1) tell(until, appointment);
   note(until, appointment);
 }
 
-// A rank that cannot be told waits in vain and says so.
+// Ignores a failed send: the rank that misses the message fails with a timeout of its
+// own.
 void Agenda::tell(int64_t until, const std::optional<Appointment>& appointment) {
   const Message message{.serial = ++serial_,
                         .kind = stop_.has_value() ? "stop" : "save",

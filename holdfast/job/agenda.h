@@ -1,11 +1,12 @@
-// What all ranks of a job do after which step, agreed upon without a wait.
+// Makes all ranks of a job save and stop after the same steps, without a wait.
 //
-// Rank 0 decides for all and says so some steps ahead: "until step 120 there is one save,
-// after step 117". A rank that comes to a step has heard about it long before, so training
-// never waits for a word, and all save at the same step whoever is first. How far ahead is
-// half a second, whatever a step takes.
+// Rank 0 decides for all ranks and announces its decision some steps ahead: "until step
+// 120 there is one save, after step 117". A rank that comes to a step has received the
+// decision about it long before, so training does not wait for a message, and all ranks
+// save at the same step, whichever rank is fastest. Decisions are announced about half
+// a second ahead; rank 0 measures how long a step takes to know how many steps that is.
 //
-// Any rank may ask for a stop; rank 0 then appoints the last save.
+// Any rank may ask for a stop. Rank 0 then chooses the step of the last save.
 //
 // Threads: all calls come from the training thread.
 #pragma once
@@ -23,13 +24,13 @@ namespace holdfast {
 // What is due after a step.
 struct Due {
   bool save = false;
-  bool stop = false;  // the save is the last, and the process is to end
+  bool stop = false;  // this save is the last one, and the process ends after it
   std::string why{};
 
   friend bool operator==(const Due&, const Due&) = default;
 };
 
-// A save at some step.
+// A save that is planned for a step.
 struct Appointment {
   int64_t step = 0;
   Due due{};
@@ -37,18 +38,21 @@ struct Appointment {
 
 class Agenda {
  public:
-  // Asked on rank 0: the first save that is wanted among the steps [first, last].
+  // Called on rank 0 only. Returns the first save that is wanted among the steps
+  // [first, last], or nullopt if there is none.
   using Decide = std::function<std::optional<Appointment>(int64_t first, int64_t last)>;
 
-  // `transport` is null for one rank; it and env must outlive the agenda. A rank waits for
-  // word of rank 0 for `patience` at most.
+  // `transport` is null in a job of one rank. The transport and env must outlive the
+  // agenda. A rank waits at most `patience` for a message of rank 0.
   Agenda(Env& env, Transport* transport, Decide decide, Duration patience);
 
-  // What is due after this step. Steps ascend; what was appointed for one that was left out
-  // is due at the next. kTimeout or kUnavailable if rank 0 is not heard.
+  // What is due after this step. Each call names a later step than the call before. If
+  // a step is left out, the save that was planned for it is due at the next call. Fails
+  // with kTimeout or kUnavailable if no message of rank 0 arrives.
   Result<Due> at(int64_t step);
 
-  // This process is asked to stop: all shall, soon. At most once.
+  // Tells rank 0 that this process was asked to stop, so that all ranks stop soon.
+  // Called at most once.
   Result<void> ask_to_stop(const std::string& why);
 
  private:
@@ -66,14 +70,14 @@ class Agenda {
   const Decide decide_;
   const Duration patience_;
   int64_t serial_ = 0;
-  std::optional<int64_t> until_;  // appointments are known for steps up to this one
+  std::optional<int64_t> until_;  // saves are decided for all steps up to this one
   std::map<int64_t, Due> appointed_;
-  std::optional<std::string> stop_;  // rank 0: somebody asked
+  std::optional<std::string> stop_;  // rank 0: why a rank asked for a stop, if one did
   bool stopping_ = false;
 
-  // Rank 0: how long a step takes.
-  std::optional<std::pair<int64_t, Instant>> last_;
-  int64_t lead_ = 2;  // steps
+  // Rank 0 measures with these how long a step takes.
+  std::optional<std::pair<int64_t, Instant>> last_;  // the last step, and when
+  int64_t lead_ = 2;  // how many steps ahead rank 0 decides
 };
 
 }  // namespace holdfast

@@ -1,4 +1,5 @@
-// What a job has to say (base/event.h). schedule/learn.h counts failures by the first two.
+// The events of a job (env/event.h). schedule/learn.h counts the failures of a run by
+// JobOpened and JobClosed.
 #pragma once
 
 #include <string>
@@ -14,20 +15,20 @@ struct JobOpened {
   static void fields(auto& /*self*/, auto&& /*field*/) {}
 };
 
-// This process has ended training as it was meant to, with everything durable. A process
-// that is killed or fails never says so.
+// This process has ended training in an orderly way, and all its saves are durable. A
+// process that is killed or fails does not emit this event.
 struct JobClosed {
   static constexpr std::string_view kName = "job_closed";
   static void fields(auto& /*self*/, auto&& /*field*/) {}
 };
 
-// A rank has waited for others for some seconds, and waits on.
+// A rank has waited for other ranks for some seconds, and goes on waiting.
 struct RanksLate {
   static constexpr std::string_view kName = "ranks_late";
-  int64_t rank = 0;     // that waits
-  std::string missing;  // in words: "ranks 1, 3"
-  std::string what;     // that they have not come to: "step 400"
-  double seconds = 0;
+  int64_t rank = 0;     // the rank that waits
+  std::string missing;  // the late ranks, in words: "ranks 1, 3"
+  std::string what;     // what the late ranks have not reached yet: "step 400"
+  double seconds = 0;   // how long the rank has waited
   static void fields(auto& self, auto&& field) {
     field("rank", self.rank);
     field("missing", self.missing);

@@ -33,7 +33,7 @@ class Failures : public ::testing::Test {
                         Map::dense(box, 8))};
   }
 
-  // Takes up the newest step and trains, a step every minute.
+  // Resumes from the newest step and trains, one step every minute.
   void train(Job& job, Duration time) {
     const Result<RestoredState> restored = job.resume(pieces());
     int64_t step = restored.ok() ? restored->step + 1 : 0;
@@ -62,11 +62,11 @@ TEST_F(Failures, HourlyKillsAreLearnedAsSuch) {
     const auto job = open();
     ASSERT_OK(job);
     train(**job, minutes(60));
-    env_.advance(minutes(3));  // down
+    env_.advance(minutes(3));  // the job is down
   }
   const auto job = open();
   ASSERT_OK(job);
-  EXPECT_EQ(learned().failures, 19);  // the one that this start follows included
+  EXPECT_EQ(learned().failures, 19);  // with the failure before this start
   EXPECT_NEAR(learned().worker_seconds / 19, 3600, 600);
   train(**job, minutes(1));
   const std::string said = (*job)->explain();

@@ -14,17 +14,21 @@ namespace holdfast {
 namespace {
 
 constexpr Tag kFetchTag = 0x480c;
-constexpr int64_t kFetch = 1;            // the only one
-const char* const kCompare = "compare";  // rank 0's word before a save
+constexpr int64_t kFetch = 1;  // the serial number of the only message with this tag
+// Rank 0 sends this word instead of a decision when all ranks must compare replicas
+// first.
+const char* const kCompare = "compare";
+// After so many false alarms saves no longer compare replicas.
 constexpr int kFalseAlarms = 3;
-// A rank that others wait for is named after this time, in good time before they give up.
+// Late ranks are named after this time, long before the ranks that wait give up.
 constexpr Duration kLate = std::chrono::seconds(8);
 
 Path log_path(const Path& run, int rank) {
   return run / "events" / fmt::format("rank-{:04}.jsonl", rank);
 }
 
-// What is not there, or cannot be read, teaches nothing.
+// Learns from the event log of earlier processes. A log that is missing or cannot be
+// read is no error: the schedule then starts without experience.
 Learned learn_from(Env& env, const Path& run, const Transport* transport) {
   if (transport != nullptr && transport->rank() != 0) return {};
   const Result<EventLog> log = read_events(env, log_path(run, 0));
@@ -32,8 +36,8 @@ Learned learn_from(Env& env, const Path& run, const Transport* transport) {
   return learn(log->events, transport == nullptr ? 1 : transport->size());
 }
 
-// The job goes on without one if need be; a directory that cannot be written to fails when
-// the saver opens it.
+// Returns null if the log cannot be opened: the job runs without one. If the run
+// directory cannot be written to at all, opening the saver fails and reports that.
 std::unique_ptr<EventSink> open_log(Env& env, const Path& run, int rank,
                                     const JobOptions& options) {
   const Path path = log_path(run, rank);
@@ -107,13 +111,15 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
   HOLDFAST_TRY(job->fetch(run));
   job->saver_ = HOLDFAST_TRY(Saver::open(env, run, transport, job->options_.saver));
   emit(job->warnings_, env, JobOpened{});
-  // After the saver has told who owned the run before, and how that process ended.
+  // Opening the saver adds an event that says who owned the run before and how that
+  // process ended, so the log is read only now.
   job->learned_ = learn_from(env, run, transport);
   if (job->options_.signals) job->signals_ = std::make_unique<StopSignals>();
   return job;
 }
 
-// Rank 0's affair; the others wait, for as long as a step may take.
+// Rank 0 copies the newest step from the tiers. The other ranks wait for its result for
+// as long as writing a step may take.
 Result<void> Job::fetch(const Path& run) {
   const std::vector<std::shared_ptr<StorageTier>> tiers = tiers_of(options_.saver);
   if (tiers.empty()) return {};
@@ -144,7 +150,8 @@ Result<void> Job::attach(const LocalPieces& pieces, CudaStream stream,
   return saver_->prepare(state);
 }
 
-// The pieces with what differs made each rank's own.
+// Compares all replicas. Returns the pieces as they are if the replicas are equal, and
+// what `own` makes of them otherwise.
 Result<LocalPieces> Job::part(const LocalPieces& pieces, const LocalState& state,
                               const OwnPieces& own, CudaStream stream) {
   const std::vector<Differing> found = HOLDFAST_TRY(gatherer_.differing(state, stream));
@@ -172,7 +179,7 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
   const auto state_for = [&](const StepFiles& step) -> Result<const LocalState*> {
     const Result<LocalPieces> pieces = pieces_for(step);
     if (!pieces.ok()) return gatherer_.fail(pieces.error());
-    // Values are about to be overwritten: replicas need not be equal yet.
+    // Replicas need not be equal here: their values are about to be overwritten.
     state = HOLDFAST_TRY(gatherer_.gather(*pieces, false));
     return &state;
   };
@@ -219,7 +226,7 @@ void Job::consult(int64_t step) {
     scheduler_.start(step, env_.now(), resumed_.has_value(), learned_);
   }
   learn_outcome();
-  // Steps are counted ahead, in decide(): they are known before they come.
+  // A cadence in steps is not handled here: decide() knows its steps ahead of time.
   const bool by_steps = std::holds_alternative<EverySteps>(options_.schedule.every);
   if (scheduler_.step(step, env_.now()) && !by_steps) {
     if (retries_.failing()) {
@@ -228,13 +235,14 @@ void Job::consult(int64_t step) {
       wanted_ = scheduler_.reason();
     }
   }
-  // What is to be raised is raised by a save, on all ranks.
+  // An error that must end training is reported by a save, because all ranks take part
+  // in a save and so fail together.
   if (retries_.is_due(env_.now()) || saver_->has_to_raise()) {
     wanted_ = "the last one failed";
   }
 }
 
-// What became of the newest save, once that is known.
+// Tells the scheduler and the retries how the newest save ended, once it has ended.
 void Job::learn_outcome() {
   if (!newest_.has_value() || !newest_->handle.is_done()) return;
   const Newest save = *std::exchange(newest_, std::nullopt);
@@ -245,7 +253,7 @@ void Job::learn_outcome() {
   }
   scheduler_.dropped(save.step);
   if (save.handle.is_torn()) {
-    wanted_ = "the last one was torn, or of replicas that differ";
+    wanted_ = "the last one was torn, or its replicas differed";
   } else if (may_pass(outcome.error())) {
     retries_.failed(env_.now());
   }
@@ -258,7 +266,7 @@ std::optional<Appointment> Job::decide(int64_t first, int64_t last) {
   }
   const auto* const every = std::get_if<EverySteps>(&options_.schedule.every);
   if (every == nullptr || retries_.failing()) return std::nullopt;
-  // After step n - 1, n steps are done.
+  // Steps count from 0: after step n - 1, n steps are done.
   const int64_t done = std::max(appointed_, first - 1) + 1;
   const int64_t step = (done / every->steps + 1) * every->steps - 1;
   if (step > last) return std::nullopt;
@@ -294,8 +302,9 @@ Result<SaveHandle> Job::save(JobState job) {
   return handle;
 }
 
-// Replicas that are equal now were written to while they were compared: if that happens again
-// and again, saves are no longer dropped for it.
+// Compares all replicas, because the last save found some that differ. If they are
+// equal now, the program wrote to them while the save compared them. After kFalseAlarms
+// such false alarms, saves no longer compare replicas and are no longer dropped for it.
 Result<void> Job::part_save(JobState& job, const LocalState& state) {
   LocalPieces parted = HOLDFAST_TRY(part(job.pieces, state, job.own, job.stream));
   if (parted == job.pieces && ++false_alarms_ == kFalseAlarms) {
@@ -307,7 +316,8 @@ Result<void> Job::part_save(JobState& job, const LocalState& state) {
   return {};
 }
 
-// With rank 0's word about the save.
+// Agrees with all ranks on the layout. The same messages carry rank 0's decision about
+// the save, which is put into `decision`.
 Result<LocalState> Job::gather(const JobState& job, std::optional<Message>& decision) {
   Bytes word;
   decision.reset();
@@ -331,8 +341,8 @@ Result<Durable> Job::wait_stopped(const SaveHandle& handle) {
 Settled Job::settle(const std::vector<std::string>& changed, CudaStream stream) {
   const Instant start = env_.now();
   if (options_.saver.guard == Guard::kOff && newest_.has_value()) {
-    static_cast<void>(
-        newest_->handle.captured());  // the saver does not wait for the copy
+    // Without a guard, Saver::settle() does not wait for the copy, so this call does.
+    static_cast<void>(newest_->handle.captured());
   }
   Settled settled = saver_->settle(changed, stream);
   const Duration waited =
@@ -363,8 +373,9 @@ Result<void> Job::close_alone(Instant deadline, bool orderly) {
   return let_go(saver_->close_alone(deadline), orderly);
 }
 
-// Of the signals, when no save is under way any more. One that came too late for a step to
-// stop at is not lost.
+// Restores the previous signal handlers after the last save has finished. If a signal
+// came too late for a step to stop at, it now does what it does by default. After a
+// timeout saves are still under way, so the handlers stay.
 Result<void> Job::let_go(Result<void> closed, bool orderly) {
   if (closed.ok() && orderly) emit(warnings_, env_, JobClosed{});
   if (!closed.ok() && closed.error().code() == ErrorCode::kTimeout) return closed;

@@ -1,18 +1,19 @@
-// One training process with its checkpoints: what a training loop holds, in C++ or behind
-// the Python face.
+// One training process and its checkpoints. A training loop in C++ uses this class
+// directly; in Python, Checkpointer uses it.
 //
 //   job = Job::open(env, "runs/gpt", transport, {.schedule = {.every = EverySteps{500}}});
-//   job->attach(pieces);                       // what this rank holds
-//   start = job->resume(pieces)                // newest whole checkpoint, any layout
+//   job->attach(pieces);                       // the pieces that this rank holds
+//   start = job->resume(pieces)                // the newest undamaged checkpoint
 //   for each step: train;
-//     job->settle();                           // before the update: copies are complete
+//     job->settle();                           // waits until a save is captured
 //     update;
-//     due = job->due(step);                    // agreed by all ranks, without a wait
+//     due = job->due(step);                    // the same on all ranks, without a wait
 //     if (due.save) job->save({.step = step, ...});
-//     if (due.stop) leave;                     // saved; exit with kStoppedExit
-//   job->close();                              // all is durable
+//     if (due.stop) leave;                     // it is saved; exit with kStoppedExit
+//   job->close();                              // returns when all saves are durable
 //
-// All ranks make the same calls in the same order. Failures are those of Saver (saver.h).
+// All ranks make the same calls in the same order. Calls fail as those of Saver do
+// (saver.h).
 // Threads: all calls come from the training thread.
 #pragma once
 
@@ -31,25 +32,28 @@
 
 namespace holdfast {
 
-// Of a process that was asked to stop, has saved, and may be started again.
+// The exit status of a process that was asked to stop and has saved. It may be started
+// again.
 inline constexpr int kStoppedExit = 143;
 
 struct JobOptions {
-  // When to save (scheduler.h). Its `workers` is the number of ranks, whatever it says.
+  // When to save (scheduler.h). Job::open() sets `workers` to the number of ranks.
   SchedulerOptions schedule{};
-  // For the save after a stop signal, until it is durable.
+  // After a stop signal, wait_stopped() waits this long for the last save to be
+  // durable.
   Duration grace = std::chrono::seconds(60);
   bool signals = true;  // SIGTERM and SIGUSR1 ask all ranks to save and stop
-  // Its `events` are those of the job; if not set, they go to events/rank-0000.jsonl and so
-  // on in the run directory.
+  // saver.events gets the events of the job, too. If it is null, they are written to
+  // events/rank-0000.jsonl, events/rank-0001.jsonl and so on in the run directory.
   SaverOptions saver{};
 };
 
-// Asked for on all ranks when tensors are found to differ that several ranks hold: the same
-// pieces with names that are each rank's own, or without those that another rank holds.
+// Called on all ranks when replicas of tensors turn out to differ. Returns the same
+// pieces, but each differing replica either has a name that only this rank uses, or is
+// left out because another rank saves it.
 using OwnPieces = std::function<Result<LocalPieces>(const std::vector<Differing>&)>;
 
-// What goes into a checkpoint beside the pieces.
+// What goes into a checkpoint.
 struct JobState {
   int64_t step = 0;
   LocalPieces pieces{};
@@ -57,77 +61,87 @@ struct JobState {
   std::function<Result<SaveObjects>()> make_objects{};  // as in SaveRequest
   std::map<std::string, double> metrics{};
   std::string parallel{};
-  CudaStream stream = nullptr;  // training's, for pieces on devices
-  // With it, a part of what several ranks hold is compared in the background (replicas.h),
-  // on all ranks alike. Where some differs, the save is dropped and made again.
+  CudaStream stream = nullptr;  // training's stream, for pieces on devices
+  // If set (on all ranks or on none), each save compares some of the replicas in the
+  // background (replicas.h). If replicas differ, the save is dropped and made again.
   OwnPieces own{};
 };
 
+// Makes the pieces that a step is restored into.
 using PiecesFor = std::function<Result<LocalPieces>(const StepFiles&)>;
 
 class Job {
  public:
-  // Opens the saver, on all ranks together. What only its tiers have is brought back
-  // first (fetch.h): the newest step may be there, and the run with it. `transport` is null
-  // for one rank; it, env and what the options point to must outlive the job.
+  // Opens the saver, on all ranks together. Before that, rank 0 copies the newest step
+  // from the tiers if the run directory does not have it or does not exist (fetch.h).
+  // `transport` is null in a job of one rank. The transport, env and what the options
+  // point to must outlive the job.
   static Result<std::unique_ptr<Job>> open(Env& env, const Path& run,
                                            Transport* transport, JobOptions options);
   ~Job();
 
-  // Looks at the pieces before the first step: they tile, replicas are equal, the ring is
-  // there. Again where tensors were added: a save does not compare their replicas. Not needed
-  // after resume(). What is on devices is looked at as it is after what was put into
-  // training's stream so far. Replicas that differ are refused, unless `own` makes them own.
+  // Checks the pieces before the first step: the pieces of all ranks tile the tensors,
+  // and replicas are equal. Also makes the staging ring. Not needed after resume().
+  // Call it again when tensors were added, because save() does not compare all
+  // replicas. Pieces on devices are read after the work that `stream` has been given so
+  // far. Fails if replicas differ, unless `own` is set, which then renames or removes
+  // them.
   Result<void> attach(const LocalPieces& pieces, CudaStream stream = nullptr,
                       const OwnPieces& own = {});
 
-  // Fills the pieces; see restore(), whose tiers are the tiers unless the options name
-  // others, and whose stream is training's. kNotFound if there is no checkpoint.
+  // Fills the pieces from the newest undamaged checkpoint; see restore(). Reads from
+  // the job's tiers unless the options name others; options.stream is training's
+  // stream. Fails with kNotFound if there is no checkpoint.
   Result<RestoredState> resume(const LocalPieces& pieces,
                                const RestoreOptions& options = {});
-  // The same for pieces that are made to fit what is in the checkpoint. Asked for on all
-  // ranks, once for every step that is tried.
+  // The same for pieces that `pieces_for` makes to fit the checkpoint. It is called on
+  // all ranks, once for every step that is tried.
   Result<RestoredState> resume(const PiecesFor& pieces_for,
                                const RestoreOptions& options = {});
 
-  // What all ranks do after this step. `updated`: an update was made since the last call;
-  // otherwise nothing new is wanted but a stop.
+  // What all ranks do after this step. `updated` says whether the model was updated
+  // since the last call; if it was not, the schedule asks for no new save, and only a
+  // stop does.
   Result<Due> due(int64_t step, bool updated = true);
-  // True if any rank says so. Collective.
+  // True if any rank passes true. All ranks call it together.
   Result<bool> any(bool own);
-  // The loss after a step, for policies that look at it; every k-th step will do.
+  // Reports the loss after a step to policies that use it. Not every step needs a
+  // report.
   void loss(int64_t step, double value) { scheduler_.loss(step, value); }
-  // A save is wanted, by whoever knows better: all ranks make it soon. Rank 0's counts. While
-  // saves fail, the next try comes when it is time for one.
+  // Asks for a save outside the schedule; all ranks make it soon. Only the call on rank
+  // 0 has an effect. While saves fail the call is ignored, because Retries decides when
+  // the next save is tried.
   void want(const std::string& why) {
     if (!retries_.failing()) wanted_ = why;
   }
   // The interval that the policy has found, and why: one line.
   std::string explain() const { return scheduler_.explain(); }
-  // What went wrong since the last call and did not stop the job: one sentence each. Safe
-  // from all threads, at any time: for one that looks every second, also while this one
-  // waits for other ranks.
+  // What went wrong since the last call and did not stop the job: one sentence each.
+  // May be called from any thread at any time, also while the training thread waits for
+  // other ranks. It is meant for a thread that calls it every second.
   std::vector<std::string> take_warnings() { return warnings_.take(); }
-  // What was done since the last call and should not go unsaid: one sentence each. Safe
-  // as take_warnings() is.
+  // What the job did since the last call that a person should know, such as steps
+  // removed from a tier: one sentence each. May be called from any thread at any time.
   std::vector<std::string> take_notes() { return warnings_.take_notes(); }
-  // Saves, on all ranks together; whether it was due or not. Once a stop is due it waits
-  // for room, whatever Backpressure says.
+  // Saves, on all ranks together, whether a save was due or not. The save after which
+  // the job stops waits until earlier saves leave room, whatever Backpressure says.
   Result<SaveHandle> save(JobState state);
-  // Waits for the last save to be durable, for as long as `grace` allows.
+  // Waits at most JobOptions::grace for the last save to be durable.
   Result<Durable> wait_stopped(const SaveHandle& handle);
-  // Before the pieces change (Saver::settle); may_tear() is the saver's, too.
+  // settle() must be called before the pieces change. Both do what the functions of the
+  // same name in Saver do.
   bool may_tear() const { return saver_->may_tear(); }
   Settled settle(const std::vector<std::string>& changed = {},
                  CudaStream stream = nullptr);
 
-  // The waiting of settle() alone (Saver::await_capture).
+  // Waits until the save is captured, as settle() does, but checks nothing
+  // (Saver::await_capture).
   Result<void> await_capture(Instant deadline);
 
   Result<void> close(Instant deadline = kNoDeadline);
-  // For a process that ends before its time (Saver::close_alone). `orderly`: it leaves
-  // because its program ends, not because something failed; the next process then does not
-  // count this end as a failure.
+  // Closes without waiting for other ranks, in a process that ends early
+  // (Saver::close_alone). `orderly` says that the program ends by itself and nothing
+  // has failed; the next process then does not count this end as a failure.
   Result<void> close_alone(Instant deadline = kNoDeadline, bool orderly = false);
 
  private:
@@ -149,28 +163,30 @@ class Job {
   Transport* transport_;
   Learned learned_{};  // from the events of earlier processes; rank 0's
   std::unique_ptr<EventSink> log_;
-  Warnings warnings_;  // before the log
+  Warnings warnings_;  // passes the events on to the log
   const JobOptions options_;
-  Fetched fetched_;  // when it was opened
-  // Before the saver: a signal that comes again shall not end its last save.
+  Fetched fetched_;  // what open() copied from the tiers
+  // Declared before the saver, so that it is destroyed after it: while the saver
+  // finishes its last save, a second signal must not end the process.
   std::unique_ptr<StopSignals> signals_;
   std::unique_ptr<Saver> saver_;
   LayoutAgreement gatherer_;
   Agenda agenda_;
   Channel ranks_;
-  bool asked_ = false;     // to stop
+  bool asked_ = false;     // a signal was passed on to the agenda
   bool stopping_ = false;  // the next save is the last
-  std::string parent_;     // the step folder that the job goes on from
-  // Saves of replicas that differed, and then did not; the same on all ranks.
+  std::string parent_;     // the step folder that the job resumed from
+  // How often replicas seemed to differ in a save and were equal in the check after it.
+  // The same number on all ranks.
   int false_alarms_ = 0;
-  std::string doing_ = "the start";  // what other ranks are waited for to come to
+  std::string doing_ = "the start";  // where this rank waits for the other ranks
 
-  // Rank 0's, for the next decision.
+  // Rank 0 decides with these when the next save is made.
   Scheduler scheduler_;
-  std::optional<int64_t> resumed_;  // the step that it goes on from
-  bool started_ = false;
-  int64_t appointed_ = -1;             // the last step of an appointment by steps
-  std::optional<std::string> wanted_;  // a save, as soon as can be, and why
+  std::optional<int64_t> resumed_;     // the step that the job resumed from
+  bool started_ = false;               // the scheduler was started
+  int64_t appointed_ = -1;             // the newest step that EverySteps has chosen
+  std::optional<std::string> wanted_;  // why a save should be made as soon as possible
   Retries retries_;
   // The newest save, until its outcome is learned.
   struct Newest {
@@ -180,7 +196,7 @@ class Job {
     int64_t bytes;
   };
   std::optional<Newest> newest_;
-  Duration awaited_ = Duration::zero();  // before settle()
+  Duration awaited_ = Duration::zero();  // spent in await_capture() since settle()
 };
 
 }  // namespace holdfast

@@ -38,7 +38,7 @@ void run_ranks(Env& env, int ranks, const std::function<void(int, Transport&)>& 
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       body(rank, network.endpoint(rank));
-      network.kill(rank);  // nobody waits for one that has returned
+      network.kill(rank);  // so that no rank waits for one that has returned
     });
   }
   threads.clear();
@@ -102,8 +102,8 @@ TEST(Warnings, SayThatReplicasAreNotComparedAnyMore) {
   EXPECT_EQ(
       warnings.take(),
       std::vector<std::string>{
-          "replicas seemed to differ 3 times and were equal: tensors are written to "
-          "while a save is made, so ranks are not compared any more"});
+          "replicas seemed to differ 3 times and were equal: the program writes to "
+          "tensors while a save is made, so replicas are not compared any more"});
 }
 
 TEST(Warnings, NameTheLastDurableStepAtOnceAndThenEveryMinute) {
@@ -274,7 +274,8 @@ struct TwoRanks : ::testing::Test {
     }
   }
 
-  // Trains `steps` steps on `ranks` ranks, on from the newest checkpoint; where it began.
+  // Resumes from the newest checkpoint and trains `steps` steps on `ranks` ranks.
+  // Returns the step at which it began.
   int64_t train(int ranks, int64_t steps, const JobOptions& options) {
     int64_t start = 0;
     run_ranks(env, ranks, [&](int rank, Transport& transport) {
@@ -386,7 +387,8 @@ TEST_F(TwoRanks, WhatCannotPassIsRaisedAtTheNextStep) {
 
 TEST_F(TwoRanks, ASignalThatComesWhileTheLastSaveIsCommittedDoesNotEndIt) {
   FaultyEnv faulty(env);
-  const auto before = std::signal(SIGTERM, count_call);  // else it is ended afterwards
+  // With the default action, close() would let the late signal end the process.
+  const auto before = std::signal(SIGTERM, count_call);
   called = 0;
   JobOptions listening = options(EverySteps{1});
   listening.signals = true;
@@ -411,7 +413,7 @@ TEST_F(TwoRanks, ASignalThatComesWhileTheLastSaveIsCommittedDoesNotEndIt) {
   std::signal(SIGTERM, before);
 }
 
-// No step comes any more that it could stop at, and the process is to end nevertheless.
+// A signal that comes after the last step must still end the process.
 TEST_F(TwoRanks, ASignalThatComesAfterTheLastStepEndsTheProcessWhenAllIsDurable) {
   JobOptions listening = options(EverySteps{1});
   listening.signals = true;

@@ -19,7 +19,8 @@ class Retries {
   }
   void succeeded() { *this = {}; }
 
-  // True from the first failure until a save succeeds: nothing else asks for saves then.
+  // True from the first failure until a save succeeds. Meanwhile the schedule asks for
+  // no saves.
   bool failing() const { return failing_; }
   // True once after each failure, when it is time to try again.
   bool is_due(Instant now) {

@@ -12,11 +12,12 @@ namespace {
 
 constexpr std::array kSignals = {SIGTERM, SIGUSR1};
 
-// A handler has no argument of its own, so what it touches is global.
+// A signal handler takes no argument of ours, so what it uses must be global.
 std::atomic<int> first_caught = 0;
 std::atomic<pid_t> listener = 0;
 std::array<struct sigaction, kSignals.size()> previous{};
-// One that is called may call back: it was put over ours once, and ours over it later.
+// True while the previous handler of a signal runs. That handler may call ours: it may
+// have been installed over ours once, and ours was installed over it again later.
 std::array<std::atomic<bool>, kSignals.size()> calling{};
 
 Mutex mutex;  // never taken by the handler
@@ -44,7 +45,10 @@ void handle(int number, siginfo_t* info, void* context) {
     if (kSignals[i] != number) continue;
     if (listener == ::getpid() || !is_default(previous[i])) {
       call_previous(i, number, info, context);
-    } else {  // nobody asks for the flag (a child, or late), and who ends it waits for that
+    } else {
+      // This is a forked child, or the last instance is gone: nobody reads the flag.
+      // The sender expects the process to end, so the default action is restored and
+      // used.
       sigaction(number, &previous[i], nullptr);
       ::raise(number);
     }
@@ -68,7 +72,8 @@ StopSignals::StopSignals() {
   for (size_t i = 0; i < kSignals.size(); ++i) {
     struct sigaction before {};
     sigaction(kSignals[i], &action, &before);
-    // Whoever was over ours may have put it back when nobody listened any more.
+    // Our own handler can be installed already: other code that had replaced it may
+    // have put it back after the last instance was destroyed.
     if (!is_ours(before)) previous[i] = before;
   }
 }

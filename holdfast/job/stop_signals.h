@@ -1,9 +1,11 @@
-// Hears that the process is asked to stop: SIGTERM (schedulers, torchrun) and SIGUSR1
-// (Slurm's --signal). The signal only sets a flag; who trains asks for it between steps.
+// Notices signals that ask the process to stop: SIGTERM (sent by schedulers and
+// torchrun) and SIGUSR1 (sent by Slurm with --signal). The handler only sets a flag;
+// the training thread reads the flag between steps.
 //
-// Handlers that were there are called too, if they are functions, and are put back when the
-// last instance goes, unless somebody has put others over these. Several instances hear the
-// same signals. A forked child is stopped as if nobody listened. Safe from all threads.
+// If another handler function was installed before, it is called too. The previous
+// handlers are restored when the last instance is destroyed, unless other code has
+// installed handlers of its own since. Several instances see the same signals. In a
+// forked child the signals act as if there were no instance. Safe from all threads.
 #pragma once
 
 #include <csignal>
@@ -18,11 +20,12 @@ class StopSignals {
   StopSignals(const StopSignals&) = delete;
   StopSignals& operator=(const StopSignals&) = delete;
 
-  // The first signal that came since there are instances, if any.
+  // The first signal since the first instance was made; nullopt if none has come.
   std::optional<int> caught() const;
 
-  // Lets a signal that was caught do what it would have done, for nobody has acted upon it.
-  // A handler that is a function was called then, and is not called again.
+  // Ends the process by a signal that was caught but not acted upon, if the current
+  // action of the signal is the default one. If a handler function is installed,
+  // nothing happens, because that function was called when the signal came.
   static void give_way(int signal);
 };
 

@@ -9,10 +9,14 @@
 namespace holdfast {
 namespace {
 
-constexpr size_t kMost = 100;  // that wait for somebody who never asks
-constexpr Duration kAgain = std::chrono::seconds(55);  // it is said every minute
+// More sentences are dropped: perhaps nobody ever takes them.
+constexpr size_t kMost = 100;
+// The warning about failing saves comes each minute. 55 s rather than 60 s, because
+// take() is called only now and then.
+constexpr Duration kAgain = std::chrono::seconds(55);
 
-// Of events that stand for themselves.
+// The warning for an event that needs no knowledge of earlier events; nullopt for
+// others.
 std::optional<std::string> sentence_of(const EventRecord& record) {
   if (const auto failed = event_as<TierCopyFailed>(record); failed.ok()) {
     return failed->step < 0 ? fmt::format("tier {}: {}", failed->tier, failed->reason)
@@ -24,9 +28,8 @@ std::optional<std::string> sentence_of(const EventRecord& record) {
   }
   if (const auto ended = event_as<ReplicaChecksEnded>(record); ended.ok()) {
     return fmt::format(
-        "replicas seemed to differ {} times and were equal: tensors are written to "
-        "while "
-        "a save is made, so ranks are not compared any more",
+        "replicas seemed to differ {} times and were equal: the program writes to "
+        "tensors while a save is made, so replicas are not compared any more",
         ended->false_alarms);
   }
   if (const auto damaged = event_as<RunFileDamaged>(record); damaged.ok()) {
@@ -39,7 +42,9 @@ std::optional<std::string> sentence_of(const EventRecord& record) {
         "or only some have a Checkpointer",
         late->rank, late->seconds, late->missing, late->what);
   }
-  // Retention is routine, but not of a step beyond the newest: somebody has gone back.
+  // Removing old steps is routine. A step newer than the newest one of the run is
+  // removed only if the run was continued from an earlier step, and that deserves a
+  // warning.
   const auto removed = event_as<TierStepRemoved>(record);
   if (removed.ok() && removed->step > removed->newest) {
     return fmt::format("step {} was removed from the tier {}, which ends at step {}",

@@ -1,5 +1,5 @@
-// What a person should hear of while the job goes on: saves that were dropped, tiers that
-// did not get their copy, ranks that others wait for.
+// Turns events into sentences that a person should read while the job goes on: saves
+// that were dropped, tiers that did not get their copy, late ranks.
 #pragma once
 
 #include <optional>
@@ -10,25 +10,27 @@
 
 namespace holdfast {
 
-// Passes events on, and keeps a sentence of some of them until it is asked for: a warning,
-// or a note of what is as it should be and yet not to be done in silence. While saves fail,
-// there is one warning about the first failure and then one a minute, which names the last
-// durable step, however often a save is tried. Safe from several threads.
+// Passes all events on, and makes a sentence of some of them: a warning if something
+// went wrong, a note if all is well but a person should know, such as steps removed
+// from a tier. The sentences are kept until they are taken. While saves fail, there is
+// one warning about the first failure and then one each minute, however often a save is
+// tried; both name the last durable step. Safe from several threads.
 class Warnings : public EventSink {
  public:
-  // `next` may be null. It and env must outlive this.
+  // `next` gets all events and may be null. `next` and env must outlive this object.
   explicit Warnings(Env& env, EventSink* next = nullptr) : env_(env), next_(next) {}
 
   void put(const EventRecord& record) override;
-  // Those since the last call, in order. To be called every second or so.
+  // The warnings, or the notes, since the last call, oldest first. Call take() about
+  // every second: it also makes the warning of each minute.
   std::vector<std::string> take();
   std::vector<std::string> take_notes();
 
  private:
-  // Saves fail, and none has succeeded since.
+  // Set while saves fail: from the first failure until a save is durable.
   struct Failing {
     Instant since;
-    Instant said;  // when a sentence was last made of it
+    Instant said;  // when the last warning about it was made
     std::string reason;
   };
 
@@ -41,7 +43,7 @@ class Warnings : public EventSink {
   Mutex mutex_;
   std::vector<std::string> kept_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<std::string> notes_ HOLDFAST_GUARDED_BY(mutex_);
-  std::optional<int64_t> durable_ HOLDFAST_GUARDED_BY(mutex_);  // the last such step
+  std::optional<int64_t> durable_ HOLDFAST_GUARDED_BY(mutex_);  // the last durable step
   std::optional<Failing> failing_ HOLDFAST_GUARDED_BY(mutex_);
 };
 

@@ -7,16 +7,20 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kSmall = int64_t{16} << 20;  // bytes that need no reserve
-constexpr size_t kMostRooms = 16;              // small ones, of a device
-constexpr size_t kSavesAtOnce = 2;  // for which there is room from the beginning
-constexpr size_t kMostKnown = 8;    // plans of one list for different rooms
+// Rooms of up to this many bytes may use memory that is otherwise left free for
+// training.
+constexpr int64_t kSmall = int64_t{16} << 20;
+// A pool of small rooms has at most kMostRooms of them, a pool of larger rooms at most
+// kSavesAtOnce. prepare() makes rooms for kSavesAtOnce saves.
+constexpr size_t kMostRooms = 16;
+constexpr size_t kSavesAtOnce = 2;
+constexpr size_t kMostKnown = 8;  // plans that are kept for one list of pieces
 
 bool is_full(const Result<void>& taken) {
   return !taken.ok() && taken.error().code() == ErrorCode::kNoSpace;
 }
 
-// The device's pieces that are, or are not, to be copied at once.
+// The pieces that are on the device and have this value of at_once.
 template <typename Piece>
 std::vector<Piece*> choose(std::span<Piece> pieces, const Device& device,
                            bool at_once) {
@@ -28,7 +32,7 @@ std::vector<Piece*> choose(std::span<Piece> pieces, const Device& device,
   return chosen;
 }
 
-// What the lines of the pieces take at most (sample_lines.h).
+// How many bytes of a room the lines of the pieces use at most (sample_lines.h).
 int64_t probe_bytes(std::span<const LocalPiece* const> pieces) {
   int64_t bytes = 0;
   for (const LocalPiece* piece : pieces) bytes += piece->bytes();
@@ -41,14 +45,16 @@ int64_t probe_bytes(std::span<const LocalPiece* const> pieces) {
 
 }  // namespace
 
-// Only the training thread takes rooms, so one that is free stays so.
+// Only the training thread takes rooms, so a room that is free here is still free when
+// the caller takes it.
 Result<SnapshotRoom*> DeviceRooms::Pool::find(int64_t bytes) {
   for (const auto& room : rooms_) {
     if (room->is_free()) return room.get();
   }
   if (rooms_.size() >= (bytes <= kSmall ? kMostRooms : kSavesAtOnce)) {
-    return no_space("device {}: {} saves have copies on it", device_.number(),
-                    rooms_.size());
+    return no_space(
+        "device {}: all {} rooms for copies are in use; expected a free one",
+        device_.number(), rooms_.size());
   }
   return &add();
 }
@@ -58,7 +64,8 @@ SnapshotRoom& DeviceRooms::Pool::add() {
       std::make_unique<SnapshotRoom>(device_, SnapshotOptions{.small = kSmall}));
 }
 
-// Taking device memory makes the device wait, so it is not left to the first save.
+// Allocating device memory makes the device wait, so it is done before the first save.
+// Failures are ignored: a save that finds no room copies another way.
 void DeviceRooms::Pool::prepare(size_t count, int64_t bytes) {
   if (bytes == 0) return;
   while (rooms_.size() < count) add();
@@ -77,14 +84,17 @@ bool DeviceRooms::prepare(std::span<const LocalPiece> pieces, bool probed) {
     Rooms& rooms = of(*device);
     const auto later = choose(pieces, *device, false);
     const int64_t at_once = snapshot_bytes(choose(pieces, *device, true));
-    // Without a first one save() waits for the host; the large one is needed less.
+    // A first room for at_once pieces comes before the large room: without it, every
+    // save copies these pieces to the host while training waits. The second room comes
+    // last.
     rooms.at_once.prepare(1, at_once);
     const bool roomy = rooms.large.prepare(snapshot_bytes(later)).ok();
     rooms.at_once.prepare(kSavesAtOnce, at_once);
     if (roomy) continue;
     enough = false;
     if (!probed) continue;
-    rooms.probes.prepare(2 * kSavesAtOnce, probe_bytes(later));  // two a save
+    // A save probes twice: inside save() and before the update.
+    rooms.probes.prepare(2 * kSavesAtOnce, probe_bytes(later));
   }
   return enough;
 }
@@ -142,7 +152,8 @@ Result<std::unique_ptr<DeviceShot>> DeviceRooms::take_known(const Known& known,
   return shot;
 }
 
-// The plans of another list, or of memory that a room no longer has, serve nobody.
+// Forgets plans for another list of pieces, and all plans when there are too many: some
+// are for memory that a room no longer has.
 void DeviceRooms::remember(Known known) {
   std::erase_if(known_, [&](const Known& old) {
     return !old.from.shares_with(known.from) || known_.size() >= kMostKnown;
@@ -180,7 +191,7 @@ Result<void> DeviceRooms::take_into(SnapshotRoom& room, const Order& order,
   return {};
 }
 
-// The chosen pieces are the host's from now on.
+// Waits until the pieces are copied to the host. Afterwards they point to these copies.
 Result<void> DeviceRooms::copy_to_host(const Order& order,
                                        std::span<LocalPiece* const> chosen) {
   int64_t total = 0;

@@ -1,12 +1,15 @@
-// How a save takes tensors of CUDA devices. Where the device has room, they are copied inside
-// it: training's stream waits for that, a few milliseconds a save, and nothing that it does
-// afterwards can tear the copy. Else they go straight into the ring while the next forward and
-// backward run, and training's stream waits before the update (DeviceShot::make_wait). No
+// Copies the tensors of CUDA devices for a save.
+//
+// If the device has enough free memory, the tensors are copied inside it. Training's
+// stream waits for these copies, a few milliseconds in each save, and nothing that
+// training does afterwards can tear them. If the device has too little, the tensors are
+// copied straight into the staging ring while the next forward and backward run, and
+// the saver makes training's stream wait before the update (ShardWriter::make_wait). No
 // thread waits for the device in either case.
 //
-// What is to be copied at once, and finds no room in the device, is copied into the host's
-// memory while save() waits: slow, and right. All that is more than a few MiB leaves a
-// reserve of the device free, which training may need yet.
+// Pieces with `at_once` for which the device has no memory are copied to the host while
+// save() waits: that is slow but correct. Every allocation of more than a few MiB
+// leaves some of the device's memory free, because training may still need it.
 #pragma once
 
 #include <map>
@@ -20,20 +23,21 @@
 
 namespace holdfast {
 
-// The device copies of one save. Of one thread at a time.
+// The device copies of one save. Used by one thread at a time.
 class DeviceShot {
  public:
-  // Devices whose tensors go straight into the staging ring, where a writer stages them.
+  // Devices whose tensors are not copied inside the device: a shard writer copies them
+  // straight into the staging ring.
   std::span<const Device* const> by_ring() const { return by_ring_; }
 
  private:
   friend class DeviceRooms;
   std::vector<std::unique_ptr<DeviceSnapshot>> snapshots_;
-  std::vector<const Device*> by_ring_;  // devices whose tensors go straight to the ring
-  std::vector<Bytes> in_host_;          // copies for which devices had no room
+  std::vector<const Device*> by_ring_;
+  std::vector<Bytes> in_host_;  // copies on the host, where the device had no room
 };
 
-// Memory of a device, a few KiB at most.
+// A block of a device's memory of at most a few KiB.
 struct DeviceBlock {
   const Device* device = nullptr;
   ByteView memory;
@@ -42,36 +46,40 @@ struct DeviceBlock {
 // Copies of blocks inside their device.
 struct DeviceProbe {
   std::unique_ptr<DeviceSnapshot> snapshot;
-  std::vector<ByteView> copies;  // one a block, none of those that are on other devices
+  std::vector<ByteView> copies;  // one for each block; empty if it is on another device
 };
 
-// The memory of a saver on each device, kept between saves. Of the training thread; what it
-// gives may be destroyed by others.
+// The memory that a saver uses on each device, kept between saves. Only the training
+// thread calls it; other threads may destroy the objects that it returns.
 class DeviceRooms {
  public:
-  // Takes memory for copies of these pieces, so that the first save need not. False where
-  // a device has too little: then tensors go straight into the ring, and there is memory
-  // to probe them, if that is wanted.
+  // Allocates memory for copies of these pieces, so that the first save need not do it.
+  // Returns false if some device has too little: its tensors then go straight into the
+  // staging ring. If `probed`, memory to probe those tensors is allocated instead.
   bool prepare(std::span<const LocalPiece> pieces, bool probed);
 
-  // Begins to copy the pieces that are on devices, as they are after what was put into the
-  // stream so far. Those that the device has room for, and the ones to be copied at once,
-  // point to their copies then and are at_once. Null if there are none. A copy of a list
-  // that was taken before costs nothing to plan.
+  // Begins to copy the pieces that are on devices, as they are after the work that the
+  // stream has been given so far. Afterwards each piece that was copied points to its
+  // copy and is at_once; pieces that go straight into the staging ring are unchanged.
+  // Returns null if no piece is on a device. Plans are kept, so copying the same list
+  // again is cheap.
   Result<std::unique_ptr<DeviceShot>> take(LocalPieces& pieces, CudaStream stream);
 
-  // Copies the blocks before the stream goes on, for a look at them later.
+  // Copies the blocks inside their devices before the stream goes on, so that their
+  // bytes can be compared later.
   Result<std::vector<DeviceProbe>> probe(std::span<const DeviceBlock> blocks,
                                          CudaStream stream);
 
  private:
-  // Copies find a free room, or get a new one: several saves may be under way.
+  // Rooms of one device and one purpose. Each copy uses a room of its own, because
+  // several saves may be under way at the same time.
   class Pool {
    public:
     explicit Pool(const Device& device) : device_(device) {}
-    // Makes so many, of so many bytes, as far as the device has them.
+    // Makes `count` rooms of `bytes` bytes each, or fewer if the device has too little.
     void prepare(size_t count, int64_t bytes);
-    // One for so many bytes. kNoSpace if all are taken.
+    // A free room, or a new one. Fails with kNoSpace if the pool is full and no room is
+    // free. `bytes` decides how many rooms the pool may have.
     Result<SnapshotRoom*> find(int64_t bytes);
 
    private:
@@ -85,9 +93,9 @@ class DeviceRooms {
         : at_once(device), probes(device), large(device) {}
     Pool at_once;
     Pool probes;
-    SnapshotRoom large;  // of the rest
+    SnapshotRoom large;  // for the pieces that are not at_once
   };
-  // A take() of which all pieces found room on their devices.
+  // The plan of a take() in which all pieces found room on their devices.
   struct Known {
     struct Part {
       SnapshotRoom* room;
@@ -123,7 +131,7 @@ class DeviceRooms {
                                    std::span<LocalPiece* const> chosen);
 
   std::map<const Device*, std::unique_ptr<Rooms>> rooms_;
-  std::vector<Known> known_;  // takes of one list, into different rooms
+  std::vector<Known> known_;  // plans for one list of pieces, into different rooms
 };
 
 }  // namespace holdfast

@@ -5,12 +5,12 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kAlignment = 512;  // copies are fastest from such addresses
+constexpr int64_t kAlignment = 512;  // devices copy fastest from aligned addresses
 
 }  // namespace
 
 DeviceSnapshot::~DeviceSnapshot() {
-  static_cast<void>(wait());  // the room is still being written to
+  static_cast<void>(wait());  // the device may still be writing into the room
   room_.release();
 }
 
@@ -42,7 +42,9 @@ int64_t snapshot_bytes(std::span<const LocalPiece* const> pieces) {
 
 Result<void> SnapshotRoom::prepare(int64_t bytes) {
   MutexLock lock(mutex_);
-  if (taken_) return no_space("device {}: a snapshot has the room", device_.number());
+  if (taken_)
+    return no_space("device {}: a snapshot uses the room; expected it to be free",
+                    device_.number());
   return grow(bytes);
 }
 

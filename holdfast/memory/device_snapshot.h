@@ -1,14 +1,15 @@
-// A copy of pieces inside their device's memory: at the speed of that memory, so that the
-// tensors may change again after a moment, while the copy goes to the disk.
+// A copy of pieces inside their device's memory. The copy runs at the speed of that
+// memory, so the tensors may change again after a few milliseconds, while the copy is
+// written to disk.
 //
-//   1. mark:   training marks its stream (Device::mark), which costs it nothing.
-//   2. take(): copies, on the device's own stream, behind that mark. Any thread.
+//   1. mark:   training marks its stream (Device::mark), which does not wait.
+//   2. take(): any thread copies, on another stream, after the marked work.
 //   3. make_wait(): before the next update, training's stream is made to wait for the
 //              copies. No thread waits for the device.
 //   4. A ShardWriter stages the copies; then the snapshot is destroyed.
 //
-// The memory is taken once and kept, because giving device memory back makes the device
-// wait. One snapshot has it at a time.
+// The memory is allocated once and kept, because freeing device memory makes the device
+// wait. One snapshot uses it at a time.
 #pragma once
 
 #include <functional>
@@ -26,14 +27,14 @@ class SnapshotRoom;
 // Safe from several threads at once.
 class DeviceSnapshot {
  public:
-  // Gives the room free. Whoever reads the copies must be done.
+  // Frees the room for the next snapshot. Nobody may read the copies any more.
   ~DeviceSnapshot();
   DeviceSnapshot(const DeviceSnapshot&) = delete;
   DeviceSnapshot& operator=(const DeviceSnapshot&) = delete;
 
-  // The stream goes on when all is copied. Nobody waits here.
+  // Makes the stream wait on the device until all is copied. Returns at once.
   Result<void> make_wait(CudaStream stream) const;
-  // True if all is copied: the tensors may change.
+  // True if all is copied, so that the tensors may change.
   Result<bool> done() const { return copied_.done(); }
   Result<void> wait() const { return copied_.wait(); }
   const Device& device() const { return copied_.device(); }
@@ -48,61 +49,67 @@ class DeviceSnapshot {
 };
 
 struct SnapshotOptions {
-  int64_t reserve = int64_t{1} << 30;  // bytes of the device that are left free
-  int64_t small = 0;                   // rooms of up to so many bytes need not
+  int64_t reserve = int64_t{1} << 30;  // bytes of the device's memory to leave free
+  int64_t small = 0;  // rooms of up to this many bytes may use the reserve
 };
 
-// Where the parts of a snapshot lie in its room, one behind the other.
+// Hands out places for the parts of a snapshot in its room, one behind the other.
 class SnapshotPlaces {
  public:
   explicit SnapshotPlaces(ByteSpan room = {}) : room_(room) {}
-  // The next one, of so many bytes.
+  // The next place, of `bytes` bytes.
   ByteSpan next(int64_t bytes);
-  // What a part of so many bytes takes of the room.
+  // How many bytes of the room a part of `bytes` bytes uses; parts are aligned.
   static int64_t room_of(int64_t bytes);
 
  private:
   ByteSpan room_;
 };
 
-// Adds what is to be copied into the places of a room.
+// Adds the copies to make, each into its place in the room.
 using FillRoom = std::function<void(Device::InsideCopies&, SnapshotPlaces)>;
 
-// What is copied into the memory of a room. Serves every snapshot of the same memory.
+// Which copies fill the memory of a room. A plan can be used again for as long as the
+// tensors and the room's memory stay where they are.
 struct SnapshotPlan {
   int64_t bytes = 0;
   ByteSpan room;
   Device::InsideCopies copies;
 };
 
-// The memory for snapshots of one device, which must outlive it. Safe from several threads.
+// The memory for snapshots of one device. The device must outlive the room. Safe from
+// several threads.
 class SnapshotRoom {
  public:
   explicit SnapshotRoom(const Device& device, SnapshotOptions options = {})
       : device_(device), options_(options) {}
-  // All snapshots are gone.
+  // All snapshots in the room must be destroyed before it.
   ~SnapshotRoom();
   SnapshotRoom(const SnapshotRoom&) = delete;
   SnapshotRoom& operator=(const SnapshotRoom&) = delete;
 
-  // Takes memory for snapshots of up to so many bytes, so that the first one need not.
-  // kNoSpace where the device has too little, or a snapshot has the room.
+  // Allocates memory for snapshots of up to `bytes` bytes, so that the first one need
+  // not do it. Fails with kNoSpace if the device has too little memory, or a snapshot
+  // uses the room.
   Result<void> prepare(int64_t bytes);
-  // What `fill` adds, for so many bytes of the room. kNoSpace as prepare().
+  // Plans the copies that `fill` adds, into `bytes` bytes of the room. Fails as
+  // prepare() does.
   Result<SnapshotPlan> plan(int64_t bytes, const FillRoom& fill);
-  // Of all of the pieces, which are on this device.
+  // Plans to copy all of the pieces. They must be on this device.
   Result<SnapshotPlan> plan(std::span<LocalPiece* const> pieces);
-  // True if no snapshot has the room, and its memory is still that of the plan.
+  // True if no snapshot uses the room, and its memory is the one that the plan was made
+  // for.
   bool is_ready_for(const SnapshotPlan& plan) const;
-  // Copies memory as it is after `mark`. The room is ready for the plan.
+  // Copies the memory as it is after `mark`. The room must be ready for the plan.
   Result<std::unique_ptr<DeviceSnapshot>> take(const SnapshotPlan& plan,
                                                const DeviceMark& mark);
-  // Plans and copies the pieces, which point to their copies then.
+  // Plans and copies the pieces. Afterwards the pieces point to their copies.
   Result<std::unique_ptr<DeviceSnapshot>> take(std::span<LocalPiece* const> pieces,
                                                const DeviceMark& mark);
-  // No snapshot has it.
+  // True if no snapshot uses the room.
   bool is_free() const;
-  // Gives the memory back, unless a snapshot has it; true if so. The device may wait.
+  // Frees the memory, which may make the device wait. Returns false, and frees nothing,
+  // if a snapshot uses it.
   bool give_back();
 
  private:
@@ -119,9 +126,10 @@ class SnapshotRoom {
   bool taken_ HOLDFAST_GUARDED_BY(mutex_) = false;
 };
 
-// What a snapshot of the pieces takes of a room.
+// How many bytes of a room a snapshot of the pieces uses.
 int64_t snapshot_bytes(std::span<const LocalPiece* const> pieces);
-// Lets the pieces point to their copies, which a plan of all of them has in the room.
+// Makes the pieces point to their copies, which lie in the room as plan(pieces) put
+// them.
 void point_to_copies(ByteSpan room, std::span<LocalPiece* const> pieces);
 
 }  // namespace holdfast

@@ -12,11 +12,13 @@ bool are_equal(ByteView a, ByteView b) {
   return std::memcmp(a.data(), b.data(), a.size()) == 0;
 }
 
-// Calls visit(line, its bytes now) for all lines of a piece of the host.
+// Calls visit(line, bytes) for all lines of a piece on the host, with their bytes as
+// they are now.
 void for_each_live(const SampleLines& lines, size_t number, const LocalPiece& piece,
                    const auto& visit) {
-  constexpr size_t kAhead =
-      12;  // lines that are fetched at once: each is in another page
+  // So many lines are fetched ahead. The processor does not do it by itself, because
+  // each line is in another page.
+  constexpr size_t kAhead = 12;
   const std::optional<ByteView> dense = piece.window(0, piece.bytes());
   const size_t count = lines.count(number);
   Bytes scattered;
@@ -64,7 +66,7 @@ void CaptureGuard::keep_digests() {
   digests_.resize(pieces_.size());
   for (size_t i = 0; i < pieces_.size(); ++i) {
     if (!is_guarded(i)) continue;
-    // One that cannot be read is seen when it is staged.
+    // A piece that cannot be read is no error here: staging it fails and reports that.
     const Result<Digest128> digest = digest_of(pieces_[i]);
     if (digest.ok()) digests_[i].before = *digest;
   }
@@ -95,7 +97,8 @@ void CaptureGuard::note(size_t piece, int64_t offset, ByteView bytes) {
                      [&](const auto& line) { note_line(piece, line, offset, bytes); });
 }
 
-// As much of the line as the window has.
+// Keeps or compares the part of the line that is in `bytes`, a window of the piece's
+// stream that begins at `offset`.
 void CaptureGuard::note_line(size_t piece, const SampleLines::Line& line,
                              int64_t offset, ByteView bytes) {
   const int64_t first = std::max(offset, line.first);
@@ -145,7 +148,7 @@ void CaptureGuard::probe(DeviceRooms& rooms, CudaStream stream) {
     const LocalPiece& piece = pieces_[i];
     if (is_here(i) || !is_guarded(i)) continue;
     const auto memory = piece.window(0, piece.bytes());
-    if (!memory.has_value()) continue;  // it is scattered
+    if (!memory.has_value()) continue;  // only contiguous pieces are probed
     for (size_t n = 0; n < lines_.count(i); ++n) {
       const SampleLines::Line line = lines_.line(i, n);
       probed_.push_back({.piece = i, .line = line});
@@ -155,7 +158,8 @@ void CaptureGuard::probe(DeviceRooms& rooms, CudaStream stream) {
     }
   }
   if (blocks.empty()) return;
-  // A device without a few MiB to spare does without: versions are still looked at.
+  // A device that has no few MiB to spare is not probed. Writes by torch are still
+  // found there: settle() is told which tensors have a new version.
   if (auto taken = rooms.probe(blocks, stream); taken.ok()) {
     std::ranges::move(*taken, std::back_inserter(probes_));
   }
@@ -168,12 +172,12 @@ Result<std::vector<size_t>> CaptureGuard::probed() {
   return std::vector<size_t>(changed.begin(), changed.end());
 }
 
-// The copies of a probe lie side by side, and come from the device in one piece.
+// The copies of a probe lie side by side, so one read brings them all from the device.
 Result<void> CaptureGuard::compare_probe(const DeviceProbe& probe,
                                          std::set<size_t>& changed) const {
   ByteView all;
   for (const ByteView copy : probe.copies) {
-    if (copy.empty()) continue;  // another device's
+    if (copy.empty()) continue;  // the line is on another device
     if (all.empty()) all = copy;
     all = {all.data(), copy.data() + copy.size()};
   }

@@ -1,15 +1,22 @@
 // Catches writes to tensors between save() and their capture.
 //
-// A save copies the state while the next forward and backward run, which only read it. Code
-// that writes nevertheless (an embedding that renormalises its rows, a clamp, an average
-// swapped in) would tear the checkpoint. So the copy is held against the tensors, as they were
-// inside save() and as they are before they may change, both on the training thread: a few
-// lines of every piece, others in every save (sample_lines.h), or all of it, by its digest.
-// (The first alone would miss what comes between two lines, the second what comes before
-// the copy.) An average that is swapped in for a validation, and out again before the update,
-// is seen in the copy: the lines that were copied meanwhile are not those of save(). Of
-// tensors that a device copies into the ring the lines are copied inside the device before
-// training's stream goes on, both times, and looked at later, when nobody waits.
+// A save copies the state while the next forward and backward run. These normally only
+// read the state. Code that writes to it nevertheless (an embedding that renormalises
+// its rows, a clamp, an average of the weights that is swapped in) would tear the
+// checkpoint. The guard finds such writes: it compares the copy with the tensors as
+// they were inside save(), and with the tensors as they are when training is about to
+// change them. Both looks at the tensors happen on the training thread. The guard
+// compares either a few lines of every piece, different ones in every save
+// (sample_lines.h), or the digest of the whole piece.
+//
+// Both comparisons are needed. The first finds a write between save() and the copy, for
+// example an average that is swapped in for a validation and out again before the
+// update. The second finds a write after the copy.
+//
+// Tensors that a device copies straight into the staging ring are guarded by a probe:
+// at both times the lines are copied inside the device before training's stream goes
+// on. The committing thread compares these copies later, so that training does not
+// wait.
 #pragma once
 
 #include <memory>
@@ -26,38 +33,41 @@ namespace holdfast {
 
 enum class Guard {
   kOff,     // the caller waits for captured() itself
-  kSample,  // some lines of every piece
-  kFull,    // every byte
+  kSample,  // compares some lines of every piece
+  kFull,    // compares every byte, by digests
 };
 
 // What Saver::settle() found.
 struct Settled {
-  double waited = 0;                // seconds until all was captured
-  std::vector<std::string> torn{};  // tensors that were written to too early
+  double waited = 0;                // how many seconds it waited for the capture
+  std::vector<std::string> torn{};  // tensors that changed before they were captured
 };
 
-// The guard of one save of one rank. staged() comes from the capturing thread, changed() to
-// settle() from the training thread once all is staged, the rest from the committing one.
+// The guard of one save of one rank. The capturing thread calls staged(). The training
+// thread calls the constructor and, once all is staged, changed() and settle(); it
+// calls probe() inside save() and before the update. The committing thread calls
+// settled() and probed().
 class CaptureGuard {
  public:
-  // Looks at the pieces, where they live, as they are now; `offsets` says where each begins
-  // in the file, `turn` counts saves. What is at_once needs no guard. Both lists must
-  // outlive it.
+  // Keeps lines or digests of the pieces as they are now. `offsets` says where each
+  // piece begins in the file; `turn` counts saves. Pieces that are at_once need no
+  // guard. Both lists must outlive the guard.
   CaptureGuard(Guard depth, std::span<const LocalPiece> pieces,
                std::span<const int64_t> offsets, uint64_t turn);
 
-  // Bytes of the file as they were copied, in order and without gaps.
+  // Takes the bytes of the file as they were copied, in order and without gaps.
   void staged(int64_t offset, ByteView bytes);
-  // Numbers of the pieces whose bytes, then or now, are not those of the copy, as far as
-  // that is seen without waiting for a device.
+  // The numbers of the pieces whose bytes, inside save() or now, differ from the copy.
+  // With kSample, pieces on devices are left out: probed() names those.
   Result<std::vector<size_t>> changed() const;
-  // Takes lines of the pieces that are on devices, as they are now.
+  // Begins to copy lines of the pieces that are on devices, as they are now.
   void probe(DeviceRooms& rooms, CudaStream stream);
 
-  // Whether the copy is good, said once, and waited for.
+  // settle() says, once, whether the copy is good; settled() waits for that answer.
   void settle(Result<void> verdict) { verdict_.keep(std::move(verdict)); }
   Result<void> settled() { return verdict_.wait(); }
-  // Numbers of the pieces whose probed lines are not those of the copy. After all is staged.
+  // The numbers of the pieces whose probed lines differ from the copy. Called after all
+  // is staged.
   Result<std::vector<size_t>> probed();
 
  private:
@@ -66,13 +76,13 @@ class CaptureGuard {
     Digest128 before{};
     Digest128 copied{};
   };
-  // A line that was probed, each time.
+  // A line that every probe copies.
   struct Probed {
     size_t piece;
     SampleLines::Line line;
   };
 
-  // What was copied inside save() cannot have been torn.
+  // A piece that was copied inside save() cannot be torn, so it is not guarded.
   bool is_guarded(size_t piece) const {
     return !pieces_[piece].at_once && pieces_[piece].bytes() > 0;
   }
@@ -92,17 +102,17 @@ class CaptureGuard {
   const Guard depth_;
   const std::span<const LocalPiece> pieces_;
   const std::span<const int64_t> offsets_;
-  size_t piece_ = 0;  // where staged() is
+  size_t piece_ = 0;  // the piece that staged() has come to
 
-  // To sample: what the lines of the host's pieces were in save(), and those of devices'
-  // in the copy.
+  // For kSample. kept_ has the lines of pieces on the host as they were inside save(),
+  // and the lines of pieces on devices as they are in the copy.
   SampleLines lines_;
   std::unique_ptr<std::byte[]> kept_;
-  std::vector<bool> differs_;  // pieces whose copy has other lines; staged() says so
+  std::vector<bool> differs_;  // by piece: staged() found that lines of the copy differ
 
-  // To look at all.
+  // For kFull.
   std::vector<Digests> digests_;
-  Xxh3Stream stream_;  // of the copy of the piece where staged() is
+  Xxh3Stream stream_;  // digests the copy of the piece that staged() has come to
 
   std::vector<Probed> probed_;
   std::vector<DeviceProbe> probes_;

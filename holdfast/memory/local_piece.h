@@ -12,43 +12,47 @@
 
 namespace holdfast {
 
-// The one description of bytes in memory: what a training process holds, what a save
-// writes, and what a restore fills. It owns nothing: the memory stays alive, and unchanged
-// while a save reads it, for as long as its user promises.
+// Describes bytes in memory: what a training process holds, what a save writes, and
+// what a restore fills. It does not own the memory: the caller keeps the memory alive,
+// and unchanged until the save is captured.
 struct LocalPiece {
-  std::shared_ptr<const Tensor> tensor;  // the whole; shared by all who speak of it
+  std::shared_ptr<const Tensor> tensor;  // the whole one; shared by all its pieces
   Box box;
   ByteSpan memory;
   Map map;                         // relative to memory
-  const Device* device = nullptr;  // whose memory it is; null for the host's
-  // Copied inside save(), because it may change before the next update: buffers, counters.
+  const Device* device = nullptr;  // where the memory is; null for the host
+  // True if the piece is copied inside save(), because it may change before the next
+  // update, as buffers and counters do.
   bool at_once = false;
 
   int64_t bytes() const { return box.elements() * bytes_of(tensor->dtype); }
   BoxMemory place() const {
     return {.box = box, .element_bytes = bytes_of(tensor->dtype), .map = map};
   }
-  // Where the bytes [first, first + size) of the piece's stream are; none if scattered.
+  // The memory of the bytes [first, first + size) of the piece's stream; nullopt if the
+  // piece's memory is not contiguous.
   std::optional<ByteView> window(int64_t first, int64_t size) const;
-  // The same box of the same tensor, wherever it lies.
+  // True if both are the same box of the same tensor, wherever they lie in memory.
   bool is_same_box(const LocalPiece& other) const;
 
   friend bool operator==(const LocalPiece& a, const LocalPiece& b);
 };
 
-// Made once, and passed again for as long as the tensors stay where they are: a save then
-// need not look at each of them.
+// A list of pieces. Make it once and pass it again for as long as the tensors stay
+// where they are: a save recognises the list and need not look at each piece.
 using LocalPieces = SharedList<LocalPiece>;
 
-// A piece of a tensor that nobody else speaks of yet, and one that is all of it.
+// A piece with a Tensor object of its own. The piece of whole_piece() is the whole
+// tensor.
 LocalPiece make_piece(Tensor tensor, const Box& box, ByteSpan memory, const Map& map);
 LocalPiece whole_piece(Tensor tensor, ByteSpan memory, const Map& map);
 
-// XXH3-128 of the bytes that the memory has now: of all, and of [first, first + size) of
-// the piece's stream.
+// XXH3-128 of the bytes that are in memory now: of the whole piece, or of
+// [first, first + size) of its stream.
 Result<Digest128> digest_of(const LocalPiece& piece);
 Result<Digest128> digest_of(const LocalPiece& piece, int64_t first, int64_t size);
-// Copies a window of the piece's stream as it is now. Waits for a device.
+// Copies a window of the piece's stream as it is now. If the piece is on a device,
+// waits until the device has copied it.
 Result<void> read_piece(const LocalPiece& piece, int64_t first, ByteSpan into);
 
 }  // namespace holdfast

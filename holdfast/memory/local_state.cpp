@@ -13,12 +13,14 @@ Result<void> check_memory(const LocalPiece& piece) {
   const ByteRange range = range_of(piece.map, shape, element);
   const auto size = static_cast<int64_t>(piece.memory.size());
   if (shape.elements() > 0 && (range.first < 0 || range.last > size)) {
-    return invalid("{}: box {} lies at bytes {} to {} of a memory of {}", tensor.name,
-                   to_string(piece.box), range.first, range.last, size);
+    return invalid(
+        "{}: box {} lies at bytes {} to {}; expected within {} bytes of memory",
+        tensor.name, to_string(piece.box), range.first, range.last, size);
   }
   if (is_injective(piece.map, shape, element)) return {};
-  return invalid("{}: box {} has several elements at one address", tensor.name,
-                 to_string(piece.box));
+  return invalid(
+      "{}: box {} has several elements at one address; expected one address for each",
+      tensor.name, to_string(piece.box));
 }
 
 bool has_tensors(const LocalState& state, std::span<const LocalPiece> tensors) {
@@ -28,7 +30,7 @@ bool has_tensors(const LocalState& state, std::span<const LocalPiece> tensors) {
       [](const Tensor& a, const LocalPiece& b) { return a == *b.tensor; });
 }
 
-// Each whole, on the only rank.
+// A collection in which the only rank holds every tensor as a whole.
 Result<std::shared_ptr<const Collection>> make_collection(
     std::span<const LocalPiece> tensors) {
   std::vector<Tensor> named;
@@ -64,7 +66,7 @@ Result<void> check_all_given(const Collection& collection, int rank,
     for (const Slice& slice : layout.slices(t)) {
       for (PieceId p = slice.first; p < slice.last; ++p) {
         if (given[p] || layout.holder(p) != static_cast<HolderId>(rank)) continue;
-        return invalid("{}: rank {} holds box {}, but its memory is not given",
+        return invalid("{}: rank {} holds box {} without a piece; expected its memory",
                        collection.tensor(t).name, rank, to_string(slice.box));
       }
     }
@@ -83,15 +85,17 @@ Result<void> LocalState::check() const {
     const std::optional<TensorId> tensor = collection->find(name);
     if (!tensor.has_value() || collection->tensor(*tensor) != *piece.tensor) {
       return invalid(
-          "{}: memory is given for a tensor that the collection does not have", name);
+          "{}: a piece of a tensor that is not in the collection; expected one that is",
+          name);
     }
     const std::optional<PieceId> held = find_piece(layout, *tensor, piece, rank);
     if (!held.has_value()) {
-      return invalid("{}: memory is given for box {}, which rank {} does not hold",
-                     name, to_string(piece.box), rank);
+      return invalid("{}: a piece with box {}; expected a box that rank {} holds", name,
+                     to_string(piece.box), rank);
     }
     if (given[*held]) {
-      return invalid("{}: box {} is given twice", name, to_string(piece.box));
+      return invalid("{}: two pieces with box {}; expected one", name,
+                     to_string(piece.box));
     }
     given[*held] = true;
   }

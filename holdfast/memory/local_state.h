@@ -1,5 +1,6 @@
-// The state as one rank has it: which tensors there are and who holds which box of them,
-// the same on all ranks, and where this rank's own boxes are in its memory.
+// The state as one rank sees it: which tensors there are and which rank holds which box
+// of them (this part is the same on all ranks), and where this rank's pieces are in its
+// memory.
 #pragma once
 
 #include <memory>
@@ -12,28 +13,31 @@
 namespace holdfast {
 
 struct LocalState {
-  // Over the ranks' memories: holder r is rank r. Offsets of its pieces are not looked
-  // at. Shared, and planned for only once while it is the same object.
+  // The tensors and their layout over the ranks: holder r is rank r. The offsets of its
+  // pieces are not used. The object is shared between saves: for as long as it is the
+  // same object, a save need not be planned again.
   std::shared_ptr<const Collection> collection;
   int rank = 0;
   // One for each piece of holder `rank`, in any order.
   LocalPieces pieces;
 
-  // kInvalid, naming tensor and box, unless the pieces are just those that the
-  // collection says the rank holds, and lie inside their memory.
+  // Fails with kInvalid, and names the tensor and the box, unless the pieces are
+  // exactly those that the collection says this rank holds, and each lies inside its
+  // memory.
   Result<void> check() const;
 
-  // The same boxes at the same addresses: what was planned for one does for the other.
+  // True for the same boxes at the same addresses: a plan for one state fits the other.
   friend bool operator==(const LocalState&, const LocalState&) = default;
 };
 
-// kInvalid, naming two tensors, if pieces of a state in main memory have bytes in common:
-// what is restored into one would change the other. Pieces that lie between each other, such
-// as the columns of a matrix, do not.
+// Fails with kInvalid, and names two tensors, if two pieces in the host's memory share
+// bytes: restoring one would change the other. Pieces that alternate in memory without
+// sharing bytes, such as the columns of a matrix, are fine. Does not look at devices.
 Result<void> check_no_overlap(const LocalState& state);
 
-// The state of a job of one rank, which holds whole tensors. Takes over the collection of `like`, the state of an
-// earlier call, if it is of the same tensors: then nothing is planned anew.
+// The state of a job of one rank, which holds whole tensors. `like` is the state of an
+// earlier call, or null. If it has the same tensors, its collection is used again, so
+// that nothing need be planned again.
 Result<LocalState> make_local_state(const LocalPieces& tensors,
                                     const LocalState* like = nullptr);
 

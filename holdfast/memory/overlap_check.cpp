@@ -1,4 +1,4 @@
-// Whether pieces of memory share bytes (check_no_overlap of local_state.h).
+// check_no_overlap() of local_state.h: finds pieces that share bytes of memory.
 #include <algorithm>
 #include <array>
 #include <numeric>
@@ -9,7 +9,7 @@
 namespace holdfast {
 namespace {
 
-// A piece with the addresses of its first byte and of the one behind its last.
+// A piece, the address of its first byte, and the address behind its last byte.
 struct Spread {
   const LocalPiece* piece = nullptr;
   int64_t element = 1;
@@ -30,8 +30,8 @@ std::vector<Spread> spreads_of(const LocalState& state) {
   return all;
 }
 
-// Marks the bytes of an address range that a piece covers. A mark stands for one unit, a
-// number of bytes that divides the sizes and positions of all pieces.
+// Marks the bytes of an address range that a piece covers. A mark stands for one unit,
+// a number of bytes that divides the sizes and positions of all pieces.
 class Marks {
  public:
   explicit Marks(std::span<const Spread> pieces) : first_(pieces.front().first) {
@@ -48,7 +48,7 @@ class Marks {
     taken_.resize(static_cast<size_t>((last - first_) / unit_));
   }
 
-  // False if some of its bytes were taken already.
+  // Marks the bytes of the piece. Returns false if one of them was marked already.
   bool take(const Spread& spread) {
     const Shape shape = spread.piece->box.shape();
     const auto base = reinterpret_cast<intptr_t>(spread.piece->memory.data());
@@ -81,14 +81,15 @@ class Marks {
   std::vector<bool> taken_;
 };
 
-// In order of address.
+// True if the pieces share no bytes. `a` must not begin behind `b`.
 bool are_apart(const Spread& a, const Spread& b) {
   const std::array<Spread, 2> both{a, b};
   Marks marks(both);
   return marks.take(a) && marks.take(b);
 }
 
-// Pieces whose ranges meet, in order of address.
+// Checks pieces whose address ranges overlap, sorted by address. Their bytes may still
+// be apart: the columns of a matrix lie between each other.
 Result<void> check_group(std::span<const Spread> group) {
   if (group.size() < 2) return {};
   Marks marks(group);

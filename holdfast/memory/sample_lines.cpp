@@ -7,15 +7,17 @@
 namespace holdfast {
 namespace {
 
-// So that no more than `most` lines are looked at of so many bytes.
+// The size of a block at which a save compares no more than `most` lines of `bytes`
+// bytes.
 int64_t block_for(int64_t bytes, int64_t most) {
   constexpr int64_t kRound = SampleLines::kBlock * SampleLines::kTurns;
   const auto times = static_cast<uint64_t>(divide_up(bytes, kRound * most));
   return SampleLines::kBlock * static_cast<int64_t>(std::bit_ceil(times));
 }
 
-// Where in their blocks the lines are: for as many saves as blocks need to have their turn
-// it is one place. There are 64 places or 128 and so on, and 37 is odd, so all are used.
+// Where in its block a line begins. The place changes after every kTurns saves, when
+// all blocks have had their turn. The number of places is a power of two, at least 64,
+// and 37 is odd, so multiples of 37 reach all places.
 int64_t place_in_block(uint64_t turn, int64_t block) {
   const uint64_t cycle = turn / static_cast<uint64_t>(SampleLines::kTurns);
   const auto places = static_cast<uint64_t>(block / SampleLines::kLine);
@@ -58,7 +60,7 @@ SampleLines::Piece SampleLines::choose(int64_t bytes, int64_t block, uint64_t tu
 SampleLines::Line SampleLines::line(size_t piece, size_t number) const {
   const Piece& of = pieces_[piece];
   if (of.count == 1) return {.first = 0, .size = of.bytes, .place = of.place};
-  constexpr int64_t kAlignment = 16;  // of what devices copy
+  constexpr int64_t kAlignment = 16;  // CudaCopy::kAlignment; others are slower
   int64_t first = 0;
   if (number == 1) {
     first = divide_up(of.bytes - kLine, kAlignment) * kAlignment;

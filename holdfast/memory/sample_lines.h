@@ -1,13 +1,14 @@
-// Which bytes of a state the guard looks at in one save (guard.h): lines of 64 bytes, which
-// is what a processor fetches from memory at once, so that a look at many places costs
-// little.
+// Chooses which bytes of a state the guard compares in one save (guard.h). It compares
+// lines of 64 bytes: a processor fetches as many from memory at once, so that looking
+// at many places costs little.
 //
-// Of every piece these are its first line and its last one, and between them a line in
-// every eighth block, which are other blocks in the next save: within kTurns saves every
-// block was looked at. Blocks are of 4 KiB, and larger where the state has so many that a
-// save would look at more than kMostLines; on devices, where a look is dearer, at more than
-// kMostDeviceLines. When all blocks had their turn, the lines come to lie elsewhere in them.
-// A piece that is no larger than 4 KiB is looked at as a whole, every time.
+// The lines of a piece are its first one, its last one, and between them one line in
+// every eighth block. The next save looks at other blocks, so that every block has its
+// turn within kTurns saves; after that, the lines move to another place in their
+// blocks. A block has 4 KiB. In a large state blocks are larger, so that a save
+// compares no more than about kMostLines on the host and kMostDeviceLines on devices,
+// where each line costs more. A piece of up to 4 KiB is compared as a whole in every
+// save.
 #pragma once
 
 #include <algorithm>
@@ -27,7 +28,7 @@ class SampleLines {
   static constexpr int64_t kMostLines = 2048;
   static constexpr int64_t kMostDeviceLines = 1020;  // 6 launches of a kernel
 
-  // A part of a piece's stream, and where it is in a buffer of all lines.
+  // A part of a piece's stream, and its place in a buffer that has all lines.
   struct Line {
     int64_t first = 0;
     int64_t size = 0;
@@ -38,13 +39,13 @@ class SampleLines {
   // Pieces that are at_once have no lines. `turn` counts saves.
   SampleLines(std::span<const LocalPiece> pieces, uint64_t turn);
 
-  // Bytes of a buffer of all lines.
+  // The size in bytes of a buffer for all lines.
   size_t bytes() const { return bytes_; }
   size_t count(size_t piece) const { return pieces_[piece].count; }
   Line line(size_t piece, size_t number) const;
 
-  // Calls visit(line) for those of the piece's lines that have bytes in [first, last) of
-  // its stream.
+  // Calls visit(line) for those of the piece's lines that have bytes in [first, last)
+  // of its stream.
   void for_each_in(size_t piece, int64_t first, int64_t last, const auto& visit) const {
     const auto show = [&](size_t number) {
       const Line found = line(piece, number);
@@ -53,7 +54,8 @@ class SampleLines {
     const Piece& of = pieces_[piece];
     for (size_t n = 0; n < std::min(of.count, kEnds); ++n) show(n);
     if (of.count <= kEnds) return;
-    // Those between lie at one distance: only the ones at the window are asked.
+    // The other lines have equal distances, so the ones near the window can be
+    // computed.
     const int64_t distance = of.block * kTurns;
     const auto between = static_cast<int64_t>(of.count - kEnds);
     const int64_t low = std::max<int64_t>((first - of.at - kLine) / distance, 0);
@@ -68,9 +70,9 @@ class SampleLines {
   struct Piece {
     int64_t bytes = 0;
     int64_t block = 0;
-    int64_t at = 0;  // of the first line that is neither the first nor the last one
-    size_t place = 0;
-    size_t count = 0;
+    int64_t at = 0;  // where the first line in a block begins (kEnds are not in blocks)
+    size_t place = 0;  // where its lines begin in a buffer that has all lines
+    size_t count = 0;  // how many lines it has
   };
 
   static Piece choose(int64_t bytes, int64_t block, uint64_t turn, size_t piece);

@@ -1,3 +1,4 @@
+// Replaces s3_store.cpp in a build without HOLDFAST_S3: open_s3() always fails.
 #include "holdfast/remote/s3_endpoint_internal.h"
 
 namespace holdfast {

@@ -1,4 +1,5 @@
-// An object store in memory that can die at any call. Only for tests; one thread.
+// An object store in memory that can be made to fail at any call. Only for tests, and
+// for one thread.
 #pragma once
 
 #include <functional>
@@ -13,8 +14,8 @@ namespace holdfast {
 
 class MemoryObjectStore : public ObjectStore {
  public:
-  // All calls after the next `calls` fail. With `done` the first of them still does its
-  // work, and only the answer is lost.
+  // The next `calls` calls succeed, and all calls after them fail. With `done`, the
+  // first call that fails still does its work, as if only the answer were lost.
   void die_after(int64_t calls, bool done) {
     calls_left_ = calls;
     last_is_done_ = done;
@@ -88,7 +89,7 @@ class MemoryObjectStore : public ObjectStore {
     Result<void> append(ByteView bytes) override { return sink_.append(bytes); }
     int64_t size() const override { return sink_.size(); }
     Result<void> finish() override {
-      if (size() != want_) return invalid("{} bytes, want {}", size(), want_);
+      if (size() != want_) return invalid("{} bytes; expected {}", size(), want_);
       over_ = true;
       return store_.call([&] {
         store_.objects_[store_.uploads_.at(id_).key] = {sink_.bytes(), store_.now_};

@@ -29,14 +29,16 @@ bool has_plain_segments(std::string_view key) {
 
 Result<void> check_object_key(const std::string& store, const std::string& key) {
   if (key.empty() || key.size() > kMaxKeyBytes) {
-    return invalid("{}: key of {} bytes, want 1 to {}", store, key.size(),
+    return invalid("{}: key of {} bytes; expected 1 to {}", store, key.size(),
                    kMaxKeyBytes);
   }
   if (std::any_of(key.begin(), key.end(), is_control)) {
-    return invalid("{}: key with a control character", store);
+    return invalid("{}: key with a control character; expected none", store);
   }
   if (!has_plain_segments(key)) {
-    return invalid("{}: key \"{}\" has an empty, \".\" or \"..\" segment", store, key);
+    return invalid(
+        "{}: key \"{}\" has an empty, \".\" or \"..\" segment; expected none", store,
+        key);
   }
   return {};
 }

@@ -1,18 +1,23 @@
-// ObjectStore: named objects in a bucket, written whole or not at all, read by range.
+// ObjectStore: named objects in a bucket of an object store. An object is written whole
+// or not at all, and can be read in ranges.
 //
-// Object stores have no folders, no rename and perhaps no conditional put. What is
-// promised here is what all of them keep: an object appears whole when put() or
-// Upload::finish() succeeds and is never seen in part; a listing shows what was finished
-// before it began. After an error with kUnavailable or kTimeout a put, a finish or a
-// removal may have happened or not: make it again, or look.
+// Object stores have no folders, no rename and perhaps no conditional put. This
+// interface promises only what all of them do: an object appears whole when put() or
+// Upload::finish() succeeds, and nobody ever sees a part of it; a listing shows all
+// objects that were finished before the listing began. If put(), finish() or remove()
+// fails with kUnavailable or kTimeout, the server may have done it or not: repeat the
+// call, or look.
 //
-// An ETag is no digest: nothing here checks contents. Digests belong to the caller.
+// Nothing here checks the contents of objects, because an ETag is not always a digest.
+// The caller keeps digests of its own.
 //
-// Errors name the object as "s3://bucket/key". Codes: kInvalid (a key, size or setting
-// that cannot be, access denied, an object longer than the limit), kNotFound (no such
-// object or bucket), kUnavailable (no connection, an answer of 5xx, or one that makes no
-// sense, after all retries), kTimeout (no answer in time, after all retries), kNoSpace (a
-// quota is used up), kUnsupported (the server does not know this call).
+// Errors name the object as "s3://bucket/key". Codes: kInvalid (an impossible key, size
+// or option; access denied; an object longer than the limit), kNotFound (no such object
+// or bucket), kUnavailable (no connection, status 5xx, or an answer that makes no
+// sense, after all attempts), kTimeout (no answer in time, after all attempts),
+// kNoSpace (a quota is used up), kConflict (another request changes the object),
+// kCorrupt (the object was replaced while it was read), kUnsupported (the server does
+// not know this call).
 //
 // All calls of a store are safe from several threads at once.
 #pragma once
@@ -43,16 +48,17 @@ struct PendingUpload {
   friend bool operator==(const PendingUpload&, const PendingUpload&) = default;
 };
 
-// An object that is being written. The bytes of append() may be on their way when it
-// returns; a failure shows at a later call, and all calls after that repeat it. One
-// thread at a time; the store must outlive it. Destroyed unfinished, it tries once to
-// abort, which waits for what is on its way.
+// An object that is being written. append() may return before its bytes are sent; if
+// sending fails, a later call and all calls after that return the error. Used by one
+// thread at a time. The store must outlive the upload. The destructor of an unfinished
+// upload waits for the parts that are being sent, and then tries once to abort it.
 class Upload : public Sink {
  public:
-  // The object is there, durable, with exactly the bytes appended. kInvalid unless they
-  // are as many as begin_upload was told. No call may follow but the destructor.
+  // Makes the object appear, durable, with exactly the appended bytes. Fails with
+  // kInvalid if they are not as many as begin_upload() was told. Only the destructor
+  // may follow.
   virtual Result<void> finish() = 0;
-  // Nothing stays at the server. No call may follow but the destructor.
+  // Removes the parts that the server has. Only the destructor may follow.
   virtual Result<void> abort() = 0;
 };
 
@@ -66,40 +72,42 @@ class ObjectStore {
   // For messages: "s3://bucket".
   virtual const std::string& name() const = 0;
 
-  // Replaces what is there.
+  // Writes an object. Replaces an object of the same key.
   virtual Result<void> put(const std::string& key, ByteView bytes) = 0;
-  // An object of `size` bytes that is streamed: large ones go in parts, with bounded
-  // memory.
+  // Begins to write an object of `size` bytes that are appended bit by bit. Large
+  // objects are sent in parts, so that the memory used is bounded.
   virtual Result<std::unique_ptr<Upload>> begin_upload(const std::string& key,
                                                        int64_t size) = 0;
-  // kInvalid if the object has more than `limit` bytes.
+  // Reads a whole object. Fails with kInvalid if it has more than `limit` bytes.
   virtual Result<Bytes> get(const std::string& key, int64_t limit = kReadLimit) = 0;
-  // Each read of the source is one request; the store must outlive it. An object that
-  // was replaced by one of another size is kCorrupt.
+  // Each read of the source is one request. The store must outlive the source. A read
+  // fails with kCorrupt if the object was replaced by one of another size.
   virtual Result<std::unique_ptr<Source>> open(const std::string& key) = 0;
   // All objects whose key begins with `prefix`, sorted bytewise by key.
   virtual Result<std::vector<ObjectInfo>> list(const std::string& prefix) = 0;
-  // Nothing to remove is success.
+  // Succeeds if there is no such object.
   virtual Result<void> remove(const std::string& key) = 0;
 
-  // Uploads in parts under `prefix` that somebody began. kUnsupported where the server
-  // does not tell.
+  // Unfinished uploads in parts, of any process, whose key begins with `prefix`. Fails
+  // with kUnsupported if the server cannot list uploads.
   virtual Result<std::vector<PendingUpload>> list_uploads(
       const std::string& prefix) = 0;
-  // Nothing to abort is success.
+  // Succeeds if there is no such upload.
   virtual Result<void> abort_upload(const PendingUpload& upload) = 0;
 };
 
-// Opens the store of a bucket; shared by all that is open in it.
+// Opens the object store of a bucket. The store is shared by all users of the bucket.
 using OpenBucket =
     std::function<Result<std::shared_ptr<ObjectStore>>(const std::string& bucket)>;
 
-// kInvalid unless all servers can hold it under this very name: 1 to 1024 bytes, without
-// control characters and without empty, "." or ".." segments.
+// Fails with kInvalid unless the key works unchanged on all servers: 1 to 1024 bytes,
+// without control characters and without empty, "." or ".." segments. `store` is for
+// the message.
 Result<void> check_object_key(const std::string& store, const std::string& key);
 
-// Aborts uploads under `prefix` that were begun before `before`: a crash leaves them, and
-// they cost space unseen. Returns how many; 0 where the server does not list uploads.
+// Aborts uploads under `prefix` that were begun before `before`. A crash leaves such
+// uploads behind; they use space, and listings of objects do not show them. Returns how
+// many were aborted; 0 if the server cannot list uploads.
 Result<int64_t> abort_orphans(ObjectStore& store, const std::string& prefix,
                               WallTime before);
 

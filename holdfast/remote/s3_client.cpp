@@ -7,6 +7,7 @@
 namespace holdfast {
 namespace {
 
+// Over TLS, larger bodies are not hashed and signed (s3_store.h).
 constexpr size_t kUnsignedAbove = size_t{64} << 10;
 
 bool is_success(const S3Request& request, const HttpAnswer& answer) {
@@ -22,11 +23,11 @@ S3Failure failure_of_attempt(HttpAnswer answer, const std::string& bucket,
     const bool may_pass = answer.broken->code() != ErrorCode::kInvalid;
     return {*answer.broken, may_pass};
   }
-  if (answer.status == 200) answer.status = 500;  // an error that came in the body
+  if (answer.status == 200) answer.status = 500;  // the body of the answer is an error
   return failure_of(answer, bucket, where);
 }
 
-// What is there already need not come again.
+// The next attempt asks only for the bytes that have not arrived yet.
 void skip_received(S3Request& request, size_t received) {
   request.into = request.into.subspan(received);
   request.offset += static_cast<int64_t>(received);
@@ -69,7 +70,8 @@ Result<HttpAnswer> S3Client::send_once(const S3Request& request) {
   return http_.send(http, where(request.key));
 }
 
-// Some servers answer a range with 200; what counts is that they name it.
+// Checks that the answer is for the range that was asked for. The status does not say
+// it, because some servers answer a range with 200; the header content-range does.
 Result<void> S3Client::check_range(const S3Request& request,
                                    const HttpAnswer& answer) const {
   if (request.into.empty() || answer.status / 100 != 2) return {};
@@ -78,19 +80,19 @@ Result<void> S3Client::check_range(const S3Request& request,
   const std::string seen = found == answer.headers.end() ? "none" : found->second;
   const std::string range = fmt::format("bytes {}-{}/", request.offset, last);
   if (!seen.starts_with(range)) {
-    return unsupported("{}: answer has range \"{}\", want \"{}{}\"", where(request.key),
-                       seen.substr(0, 80), range, request.total);
+    return unsupported("{}: answer has range \"{}\"; expected \"{}{}\"",
+                       where(request.key), seen.substr(0, 80), range, request.total);
   }
   if (seen.substr(range.size()) != std::to_string(request.total)) {
     return corrupt(
-        "{}: range is \"{}\" now, but there were {} bytes when it was opened",
+        "{}: answer has range \"{}\"; expected {} bytes in all, as when it was opened",
         where(request.key), seen.substr(0, 80), request.total);
   }
   return {};
 }
 
-// Doubles each time; half of it is random, so that ranks that failed together do not
-// come back together.
+// The pause doubles after each attempt. Half of it is random, so that ranks that failed
+// at the same time do not try again at the same time.
 Duration S3Client::pause_after(int attempt) {
   Duration pause = options_.first_pause;
   for (int i = 1; i < attempt && pause < options_.longest_pause; ++i) pause *= 2;
@@ -107,10 +109,11 @@ Result<HttpAnswer> S3Client::send(S3Request request) {
     if (is_success(request, answer)) {
       if (answer.received == request.into.size()) return answer;
       answer.broken =
-          unavailable("{}: answer has {} bytes, want {}", where(request.key),
+          unavailable("{}: answer has {} bytes; expected {}", where(request.key),
                       answer.received, request.into.size());
     }
     skip_received(request, answer.received);
+    // The connection broke, but all bytes had arrived before.
     if (answer.received > 0 && request.into.empty()) return answer;
     const S3Failure failure =
         failure_of_attempt(std::move(answer), name_, where(request.key));

@@ -1,5 +1,5 @@
-// Signed requests to one bucket, made again until they succeed or the attempts are used
-// up. Safe from several threads.
+// Sends signed requests to one bucket, and repeats each until it succeeds or its
+// attempts are used up. Safe from several threads.
 #pragma once
 
 #include <atomic>
@@ -17,16 +17,20 @@ struct S3Request {
   std::string key{};  // empty for the bucket itself
   QueryParameters query{};
   ByteView body{};
-  int64_t limit = int64_t{8} << 20;  // bytes of the answer: a page of 1000 long keys
-  // A range of an object of `total` bytes, to fill `into`. What came before a
-  // connection broke is kept.
+  // The most bytes that the answer may have. 8 MiB are enough for a page of a listing
+  // with 1000 long keys.
+  int64_t limit = int64_t{8} << 20;
+  // If `into` is not empty, the request reads a range of an object of `total` bytes
+  // into it. If the connection breaks, the next attempt asks only for the bytes still
+  // missing.
   ByteSpan into{};
   int64_t offset = 0;
   int64_t total = 0;
-  // An answer of 200 may still be an error: it was begun before the outcome was known.
+  // True if an answer with status 200 may carry an error in its body: for some requests
+  // the server begins to answer before it knows the outcome.
   bool error_in_body = false;
-  int attempts = 0;                         // 0: as the options say
-  const std::atomic<bool>* stop = nullptr;  // set: no further attempt
+  int attempts = 0;                         // 0: as many as the options say
+  const std::atomic<bool>* stop = nullptr;  // while true, no further attempt is made
 };
 
 class S3Client {
@@ -39,7 +43,7 @@ class S3Client {
   // "s3://bucket/key"
   std::string where(const std::string& key) const;
 
-  // An answer with 2xx; everything else is an error (object_store.h).
+  // Returns an answer with status 2xx. Any other outcome is an error (object_store.h).
   Result<HttpAnswer> send(S3Request request);
 
  private:
@@ -54,10 +58,11 @@ class S3Client {
   Http http_;
 };
 
-// What an answer other than 2xx means. `bucket` and `where` are for messages.
+// The error for an answer whose status is not 2xx. `bucket` and `where` are for
+// messages.
 struct S3Failure {
   Error error;
-  bool may_pass = false;  // worth another attempt
+  bool may_pass = false;  // true if another attempt may succeed
 };
 S3Failure failure_of(const HttpAnswer& answer, const std::string& bucket,
                      const std::string& where);

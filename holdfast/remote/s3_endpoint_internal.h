@@ -1,4 +1,4 @@
-// Where the requests of a bucket go.
+// The address of a bucket: the host, and the paths and URLs of its objects.
 #pragma once
 
 #include <string>
@@ -8,23 +8,23 @@
 
 namespace holdfast {
 
-// Amazon takes an object in at most so many parts.
+// Amazon accepts at most this many parts for one object.
 inline constexpr int64_t kMaxParts = 10'000;
 
-// Text as a URL has it: every byte but letters, digits and "-_.~" becomes %XX; "/" does,
-// too, unless it is kept.
+// Encodes text for a URL: every byte except letters, digits and "-_.~" becomes %XX.
+// With `keep_slash`, "/" stays as it is.
 std::string uri_encode(std::string_view text, bool keep_slash);
 
 struct S3Endpoint {
   bool tls = true;
-  std::string host;    // as the Host header has it
+  std::string host;    // the value of the Host header
   std::string folder;  // "/bucket" in path style, else empty
 
   std::string path_of(const std::string& key) const;
   std::string url_of(const std::string& path, const std::string& query) const;
 };
 
-// kInvalid, naming the option, for options that cannot be.
+// Both fail with kInvalid, and name the option, if an option has an impossible value.
 Result<S3Endpoint> resolve_endpoint(const S3Options& options);
 Result<void> check_options(const S3Options& options);
 

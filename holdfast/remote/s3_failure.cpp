@@ -1,3 +1,4 @@
+// failure_of() of s3_client_internal.h: turns the answers of S3 servers into errors.
 #include <algorithm>
 
 #include "holdfast/remote/s3_client_internal.h"
@@ -6,8 +7,8 @@
 namespace holdfast {
 namespace {
 
-// The server's word for the failure, such as NoSuchKey. Goes into messages, so only
-// letters and digits of it; empty where there is none.
+// The server's word for the failure, such as NoSuchKey; empty if the answer has none.
+// Only its letters and digits are kept, because it goes into messages.
 std::string word_of(const HttpAnswer& answer) {
   const Result<XmlElement> root = parse_xml(answer.body, "");
   if (!root.ok() || root->name != "Error") return "";
@@ -28,7 +29,7 @@ Error denied(const std::string& bucket, const std::string& word) {
   } else if (word == "ExpiredToken") {
     advice = "renew the session token";
   }
-  return invalid("{}: access denied ({}), {}", bucket, word, advice);
+  return invalid("{}: access denied ({}); {}", bucket, word, advice);
 }
 
 bool is_full(int status, const std::string& word) {
@@ -55,18 +56,21 @@ S3Failure failure_of(const HttpAnswer& answer, const std::string& bucket,
     return {unsupported("{}: the server does not know this call ({})", where, word)};
   }
   if (status == 409 || status == 412) {
-    return {conflict("{}: refused for another's sake ({})", where, word)};
+    return {conflict("{}: refused because of another request ({})", where, word)};
   }
-  if (status == 416) return {corrupt("{}: has become shorter ({})", where, word)};
+  if (status == 416)
+    return {
+        corrupt("{}: the object became shorter after it was opened ({})", where, word)};
   if (status >= 300 && status < 400) {
-    return {invalid("{}: redirected ({}), want the endpoint and region of the bucket",
-                    bucket, word)};
+    return {
+        invalid("{}: redirected ({}); expected the endpoint and region of the bucket",
+                bucket, word)};
   }
   if (is_passing(status, found)) {
-    return {unavailable("{}: the server cannot just now ({})", where, word), true};
+    return {unavailable("{}: the server cannot answer now ({})", where, word), true};
   }
-  if (status >= 400) return {invalid("{}: refused ({})", where, word)};
-  return {unavailable("{}: answer with status {}, want 200", where, status)};
+  if (status >= 400) return {invalid("{}: refused by the server ({})", where, word)};
+  return {unavailable("{}: answer with status {}; expected 200", where, status)};
 }
 
 }  // namespace holdfast

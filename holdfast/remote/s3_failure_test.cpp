@@ -33,7 +33,7 @@ class S3FailureTest : public testing::Test {
   std::unique_ptr<ObjectStore> open() { return open_s3(env, options).value(); }
   size_t asked() const { return server->requests().size(); }
   std::string request(size_t i) const { return server->requests().at(i); }
-  // What one put comes to, with this answer to it.
+  // The outcome of one put to a server that sends this answer.
   Result<void> put_with(const std::string& answer) {
     return serve({answer})->put("key", bytes_of("x"));
   }
@@ -61,7 +61,7 @@ TEST_F(S3FailureTest, AttemptsAndPausesAreBounded) {
   const auto outcome = store->put("key", {});
   EXPECT_ERROR(outcome, ErrorCode::kUnavailable);
   EXPECT_EQ(message_of(outcome),
-            "no success in 6 attempts: s3://bucket/key: the server cannot just now "
+            "no success in 6 attempts: s3://bucket/key: the server cannot answer now "
             "(InternalError)");
   EXPECT_EQ(asked(), 6U);
   EXPECT_LE(env.now() - before, std::chrono::seconds(100 + 200 + 300 + 300 + 300));
@@ -88,10 +88,10 @@ TEST_F(S3FailureTest, EveryRefusalHasItsCode) {
 
 TEST_F(S3FailureTest, DeniedAccessSaysWhatToCheck) {
   EXPECT_EQ(message_of(put_with(error_answer("403 No", "RequestTimeTooSkewed"))),
-            "s3://bucket: access denied (RequestTimeTooSkewed), check this machine's "
+            "s3://bucket: access denied (RequestTimeTooSkewed); check this machine's "
             "clock");
   EXPECT_EQ(message_of(put_with(ScriptedServer::answer("403 No", "<html>"))),
-            "s3://bucket: access denied (status 403), check the access key and secret");
+            "s3://bucket: access denied (status 403); check the access key and secret");
 }
 
 TEST_F(S3FailureTest, AServersWordsCannotForgeALineOfALog) {

@@ -17,7 +17,7 @@ long milliseconds(Duration duration) {
       std::chrono::ceil<std::chrono::milliseconds>(duration).count());
 }
 
-// What the callbacks of one transfer share.
+// The data that libcurl's callbacks share in one transfer.
 struct Transfer {
   const HttpRequest& request;
   HttpAnswer& answer;
@@ -41,7 +41,8 @@ size_t send_body(char* into, size_t size, size_t count, void* user) {
   return bytes;
 }
 
-// libcurl goes back to the start where a kept connection turns out to be closed.
+// libcurl sends the body again from its start if the server has closed a connection
+// that was kept open.
 int rewind_body(void* user, curl_off_t offset, int origin) {
   auto& transfer = *static_cast<Transfer*>(user);
   if (origin != SEEK_SET || offset < 0) return CURL_SEEKFUNC_FAIL;
@@ -63,7 +64,7 @@ bool take_into(Transfer& transfer, const char* data, size_t bytes) {
 
 bool take_body(Transfer& transfer, const char* data, size_t bytes) {
   std::string& body = transfer.answer.body;
-  // An error's text is wanted also where no body is.
+  // The body of an error is always read, up to 64 KiB, even if the request has limit 0.
   const auto limit = static_cast<size_t>(transfer.succeeded() ? transfer.request.limit
                                                               : int64_t{1} << 16);
   if (bytes > limit - std::min(limit, body.size())) return false;
@@ -97,8 +98,8 @@ std::string_view trim(std::string_view text) {
 size_t receive_header(char* data, size_t size, size_t count, void* user) {
   auto& headers = static_cast<Transfer*>(user)->answer.headers;
   const std::string_view line(data, size * count);
-  if (line.starts_with("HTTP/"))
-    headers.clear();  // after "100 Continue" all begins anew
+  // A new answer begins, for example after "100 Continue": only the last one counts.
+  if (line.starts_with("HTTP/")) headers.clear();
   const size_t colon = line.find(':');
   const bool wanted = colon != line.npos && line.size() <= kMaxHeaderBytes;
   if (wanted && headers.size() < kMaxHeaders) {
@@ -147,15 +148,18 @@ class Http::Handle {
 
   HttpAnswer send(const HttpRequest& request, const S3Options& options,
                   const std::string& where) {
-    curl_easy_reset(curl_);  // keeps connections
+    curl_easy_reset(curl_);  // resets options, but keeps connections open
     HttpAnswer answer;
     Transfer transfer{.request = request, .answer = answer, .curl = curl_};
     HeaderList headers;
     for (const auto& [name, value] : request.headers) {
       headers.add(fmt::format("{}: {}", name, value));
     }
-    headers.add("Expect:");  // would wait a second for servers that do not know it
-    headers.add("Content-Type:");  // libcurl's guess for POST is wrong
+    // A header without a value removes the one that libcurl would add. With "Expect",
+    // libcurl waits a second for servers that ignore it; its "Content-Type" for POST is
+    // wrong here.
+    headers.add("Expect:");
+    headers.add("Content-Type:");
     set(CURLOPT_HTTPHEADER, headers.list);
     set(CURLOPT_URL, request.url.c_str());
     set_limits(options);
@@ -177,7 +181,8 @@ class Http::Handle {
   }
 
   void set_limits(const S3Options& options) {
-    set(CURLOPT_NOSIGNAL, 1L);  // other threads live here
+    // libcurl must not use signals for its timeouts: there are other threads.
+    set(CURLOPT_NOSIGNAL, 1L);
     set(CURLOPT_PATH_AS_IS, 1L);
     set(CURLOPT_UPLOAD_BUFFERSIZE, kBufferBytes);
     set(CURLOPT_BUFFERSIZE, kBufferBytes);
@@ -230,7 +235,7 @@ class Http::Handle {
 };
 
 Http::Http(const S3Options& options) : options_(options) {
-  // Once a process, and never undone: others may use libcurl too.
+  // Done once in a process and never undone, because other code may use libcurl too.
   static const CURLcode kOutcome = curl_global_init(CURL_GLOBAL_DEFAULT);
   HOLDFAST_CHECK(kOutcome == CURLE_OK, "libcurl: {}", curl_easy_strerror(kOutcome));
 }
@@ -253,7 +258,8 @@ void Http::give_back(std::unique_ptr<Handle> handle) {
 HttpAnswer Http::send(const HttpRequest& request, const std::string& where) {
   std::unique_ptr<Handle> handle = take_handle();
   HttpAnswer answer = handle->send(request, options_, where);
-  // A connection that broke may carry the rest of an answer.
+  // A handle whose transfer broke is not used again: the rest of the old answer may
+  // still arrive on its connection.
   if (!answer.broken.has_value()) give_back(std::move(handle));
   return answer;
 }

@@ -1,4 +1,5 @@
-// One HTTP request over libcurl, bounded in time and memory. No retries here.
+// Sends one HTTP request through libcurl, bounded in time and memory. Does not repeat a
+// request that failed: S3Client does.
 #pragma once
 
 #include <map>
@@ -17,22 +18,23 @@ struct HttpRequest {
   std::string method;  // GET, HEAD, PUT, POST or DELETE
   std::string url;
   std::map<std::string, std::string> headers;
-  ByteView body{};    // of PUT and POST
-  ByteSpan into{};    // takes the body of a 2xx answer, unless it is empty
-  int64_t limit = 0;  // bytes of a body that is not for `into`
+  ByteView body{};    // for PUT and POST
+  ByteSpan into{};    // if not empty, the body of a 2xx answer is put here
+  int64_t limit = 0;  // the most bytes of a 2xx body that is not put into `into`
 };
 
 struct HttpAnswer {
   int status = 0;
-  std::map<std::string, std::string> headers;  // lower-case names; of the last answer
+  std::map<std::string, std::string> headers;  // by lower-case name
   std::string body;
-  size_t received = 0;  // bytes in `into`
-  // What broke the transfer; the rest is then what came before. kUnavailable and
-  // kTimeout may pass; kInvalid (too long, an untrusted certificate) does not.
+  size_t received = 0;  // how many bytes were put into `into`
+  // Why the transfer broke, if it did. The other fields then have what came before.
+  // After kUnavailable and kTimeout another attempt may succeed; after kInvalid (the
+  // answer is too long, the certificate is not trusted) it cannot.
   std::optional<Error> broken;
 };
 
-// Safe from several threads; keeps connections open between requests.
+// Safe from several threads. Keeps connections open between requests.
 class Http {
  public:
   explicit Http(const S3Options& options);

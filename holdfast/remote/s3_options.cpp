@@ -1,3 +1,4 @@
+// Options of S3 stores: checks them, reads them from the environment, and makes URLs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ bool is_bucket(const std::string& name) {
          name.front() != '.' && name.find("..") == name.npos;
 }
 
-// Goes into a header as it is.
+// True if the text can be put into a header unchanged.
 bool is_printable(std::string_view text) {
   return std::all_of(text.begin(), text.end(),
                      [](char c) { return c > ' ' && c < 0x7f; });
@@ -32,17 +33,19 @@ bool is_printable(std::string_view text) {
 Result<void> check_credentials(const S3Options& options) {
   const S3Credentials& keys = options.credentials;
   if (keys.access_key.empty() || keys.secret_key.empty()) {
-    return invalid("s3://{}: no {}, want both keys of the account", options.bucket,
+    return invalid("s3://{}: no {}; expected both keys of the account", options.bucket,
                    keys.access_key.empty() ? "access key" : "secret key");
   }
   if (!is_printable(keys.access_key) || !is_printable(keys.session_token)) {
-    return invalid("s3://{}: access key or session token has a space or is not ASCII",
-                   options.bucket);
+    return invalid(
+        "s3://{}: access key or session token with other characters; expected "
+        "printable ASCII without spaces",
+        options.bucket);
   }
   return {};
 }
 
-// "host[:port]" of an URL, and whether it is TLS.
+// Finds the host, the port and whether TLS is used in the endpoint's URL.
 Result<S3Endpoint> parse_endpoint(const S3Options& options) {
   std::string_view rest = options.endpoint;
   S3Endpoint endpoint;
@@ -52,15 +55,17 @@ Result<S3Endpoint> parse_endpoint(const S3Options& options) {
   } else if (rest.starts_with("https://")) {
     rest.remove_prefix(8);
   } else {
-    return invalid("s3://{}: endpoint \"{}\", want https://host[:port]", options.bucket,
-                   options.endpoint);
+    return invalid("s3://{}: endpoint \"{}\"; expected https://host[:port]",
+                   options.bucket, options.endpoint);
   }
   if (rest.ends_with('/')) rest.remove_suffix(1);
   if (!is_word(rest, ".-:[]")) {
-    return invalid("s3://{}: endpoint \"{}\" has no host or more than host and port",
-                   options.bucket, options.endpoint);
+    return invalid(
+        "s3://{}: endpoint \"{}\"; expected only a host and a port after the //",
+        options.bucket, options.endpoint);
   }
-  // The usual port is not in the Host header, and so must not be in the signed one.
+  // libcurl leaves the default port out of the Host header, so the host that is signed
+  // must not have it either.
   const std::string_view usual = endpoint.tls ? ":443" : ":80";
   if (rest.ends_with(usual)) rest.remove_suffix(usual.size());
   endpoint.host = rest;
@@ -114,42 +119,43 @@ Result<S3Endpoint> resolve_endpoint(const S3Options& options) {
 Result<void> check_options(const S3Options& options) {
   if (!is_bucket(options.bucket)) {
     return invalid(
-        "bucket \"{}\", want 3 to 63 letters, digits, \"-\", \"_\" and \".\"",
+        "bucket \"{}\"; expected 3 to 63 letters, digits, \"-\", \"_\" and \".\"",
         options.bucket);
   }
   if (!is_word(options.region, "-")) {
-    return invalid("s3://{}: region \"{}\", want such as us-east-1", options.bucket,
-                   options.region);
+    return invalid("s3://{}: region \"{}\"; expected one such as us-east-1",
+                   options.bucket, options.region);
   }
   HOLDFAST_TRY(check_credentials(options));
   if (options.part_bytes < 1 || options.parts_in_flight < 1 || options.attempts < 1) {
-    return invalid("s3://{}: part_bytes {}, parts_in_flight {}, attempts {}, want > 0",
-                   options.bucket, options.part_bytes, options.parts_in_flight,
-                   options.attempts);
+    return invalid(
+        "s3://{}: part_bytes {}, parts_in_flight {}, attempts {}; expected > 0",
+        options.bucket, options.part_bytes, options.parts_in_flight, options.attempts);
   }
   const Duration shortest = std::min(
       {options.connect_timeout, options.stall_timeout, options.request_timeout});
   if (shortest < std::chrono::milliseconds(1)) {
-    return invalid("s3://{}: a timeout of {} ns, want 1 ms or more", options.bucket,
+    return invalid("s3://{}: a timeout of {} ns; expected 1 ms or more", options.bucket,
                    shortest.count());
   }
   if (options.first_pause < Duration(0) || options.longest_pause < Duration(0)) {
-    return invalid("s3://{}: a pause below 0", options.bucket);
+    return invalid("s3://{}: a pause below 0; expected 0 or more", options.bucket);
   }
   return {};
 }
 
 Result<S3Url> parse_s3_url(const std::string& url) {
   constexpr std::string_view kScheme = "s3://";
-  if (!url.starts_with(kScheme)) return invalid("{}: want s3://bucket/prefix", url);
+  if (!url.starts_with(kScheme)) return invalid("{}: expected s3://bucket/prefix", url);
   const std::string rest = url.substr(kScheme.size());
   const size_t slash = std::min(rest.find('/'), rest.size());
   S3Url parsed{.bucket = rest.substr(0, slash), .prefix = ""};
   if (slash < rest.size()) parsed.prefix = rest.substr(slash + 1);
   if (parsed.prefix.ends_with('/')) parsed.prefix.pop_back();
   if (!is_bucket(parsed.bucket)) {
-    return invalid("{}: bucket \"{}\", want 3 to 63 letters, digits, \"-\" and \".\"",
-                   url, parsed.bucket);
+    return invalid(
+        "{}: bucket \"{}\"; expected 3 to 63 letters, digits, \"-\", \"_\" and \".\"",
+        url, parsed.bucket);
   }
   if (!parsed.prefix.empty()) HOLDFAST_TRY(check_object_key(url, parsed.prefix));
   return parsed;
@@ -184,9 +190,9 @@ Result<std::shared_ptr<ObjectStore>> open_s3_from(Env& env, const Variables& var
   const bool both = !keys.access_key.empty() && !keys.secret_key.empty();
   const bool wrong = store.error().code() == ErrorCode::kInvalid;
   if (both || !wrong || !is_bucket(bucket)) return store.error();
-  return invalid("s3://{}: {} is not set, want the keys of the account in {} and {}",
-                 bucket, keys.access_key.empty() ? kAccessKey : kSecretKey, kAccessKey,
-                 kSecretKey);
+  return invalid(
+      "s3://{}: {} is not set; expected the keys of the account in {} and {}", bucket,
+      keys.access_key.empty() ? kAccessKey : kSecretKey, kAccessKey, kSecretKey);
 }
 
 int64_t s3_part_bytes(int64_t size, int64_t least) {

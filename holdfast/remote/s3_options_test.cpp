@@ -63,12 +63,13 @@ TEST(S3OptionsTest, OptionsThatCannotBeAreNamed) {
     spoil(options);
     return message_of(check_options(options));
   };
-  EXPECT_EQ(message([](S3Options& o) { o.bucket = "../x"; }),
-            "bucket \"../x\", want 3 to 63 letters, digits, \"-\", \"_\" and \".\"");
+  EXPECT_EQ(
+      message([](S3Options& o) { o.bucket = "../x"; }),
+      "bucket \"../x\"; expected 3 to 63 letters, digits, \"-\", \"_\" and \".\"");
   EXPECT_EQ(message([](S3Options& o) { o.credentials.access_key = ""; }),
-            "s3://runs: no access key, want both keys of the account");
+            "s3://runs: no access key; expected both keys of the account");
   EXPECT_EQ(message([](S3Options& o) { o.credentials.secret_key = ""; }),
-            "s3://runs: no secret key, want both keys of the account");
+            "s3://runs: no secret key; expected both keys of the account");
   EXPECT_NE(message([](S3Options& o) { o.credentials.session_token = "a\r\nb: c"; }),
             "");
   EXPECT_NE(message([](S3Options& o) { o.region = "a/b"; }), "");

@@ -1,5 +1,5 @@
 // Servers for the tests of object stores, on loopback: a real one in a process of its
-// own, and one that says what the test tells it to say. Only for *_test.cpp.
+// own, and one that sends the answers that the test gives it. Only for *_test.cpp.
 #pragma once
 
 #include <arpa/inet.h>
@@ -25,7 +25,8 @@
 namespace holdfast {
 
 inline S3Options options_for(const std::string& endpoint) {
-  ::setenv("no_proxy", "127.0.0.1", 1);  // wherever the tests run
+  // The machine may have a proxy, which could not reach our server.
+  ::setenv("no_proxy", "127.0.0.1", 1);
   S3Options options;
   options.bucket = "bucket";
   options.endpoint = endpoint;
@@ -34,7 +35,8 @@ inline S3Options options_for(const std::string& endpoint) {
   return options;
 }
 
-// Of 127.0.0.1, signed by itself; until 2126. For tests only: its secret is public.
+// A self-signed certificate for 127.0.0.1, valid until 2126. Only for tests, because
+// its secret key is public.
 inline constexpr const char* kLoopbackCertificate = R"(-----BEGIN CERTIFICATE-----
 MIIBmDCCAT6gAwIBAgIUYz0Qre+NjnA48ylTAVbA2AxZo3owCgYIKoZIzj0EAwIw
 GDEWMBQGA1UEAwwNaG9sZGZhc3QgdGVzdDAgFw0yNjExMTUwODA1NDdaGA8yMTI2
@@ -58,7 +60,8 @@ Cx3P6cNdSBKQbwE+XRehGDA16KSKGXZfioVH/FsDNVniDiH6PH+zw4Py
 // with this process.
 class RcloneServer {
  public:
-  // HOLDFAST_RCLONE in the environment, or what the build found; empty if there is none.
+  // The rclone that HOLDFAST_RCLONE names, or the one that the build found; empty if
+  // there is none.
   static std::string program() {
     const char* named = std::getenv("HOLDFAST_RCLONE");
     return named != nullptr ? named : HOLDFAST_RCLONE;
@@ -84,7 +87,7 @@ class RcloneServer {
     child_ = -1;
     drain_ = std::jthread();
   }
-  // On the same port, with the same objects.
+  // Starts the server again on the same port, with the same objects.
   void restart() {
     kill();
     start(endpoint_.substr(endpoint_.find("//") + 2));
@@ -122,7 +125,8 @@ class RcloneServer {
     }
     ::close(pipe[1]);
     wait_for_start(pipe[0]);
-    // Read on, or the server would stop at a full pipe.
+    // The server writes to the pipe and would stop if it were full, so a thread reads
+    // it.
     drain_ = std::jthread([from = pipe[0]] {
       char buffer[4096];
       while (::read(from, buffer, sizeof buffer) > 0) continue;
@@ -130,7 +134,8 @@ class RcloneServer {
     });
   }
 
-  // It says "server on [http://127.0.0.1:45969/]" when it listens.
+  // Reads until the server writes "server on [http://127.0.0.1:45969/]": then it
+  // listens.
   void wait_for_start(int from) {
     std::string said;
     char byte = 0;
@@ -150,11 +155,11 @@ class RcloneServer {
   std::jthread drain_;
 };
 
-// Takes one request a connection and answers with the next of its lines; the last one
-// is repeated.
+// Takes one request on each connection and sends the next of its answers; the last
+// answer is repeated.
 class ScriptedServer {
  public:
-  // An answer that never comes.
+  // Stands for an answer that never comes.
   static constexpr const char* kSilence = "";
 
   explicit ScriptedServer(std::vector<std::string> answers)
@@ -190,7 +195,7 @@ class ScriptedServer {
   }
 
   const std::string& endpoint() const { return endpoint_; }
-  // Head and body of each, in order.
+  // The requests that came, with head and body, in order.
   std::vector<std::string> requests() const {
     MutexLock lock(mutex_);
     return requests_;

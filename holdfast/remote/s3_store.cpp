@@ -10,7 +10,7 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kMaxPartBytes = int64_t{5} << 30;  // Amazon's
+constexpr int64_t kMaxPartBytes = int64_t{5} << 30;  // Amazon's limit
 constexpr size_t kMaxListed = 10'000'000;
 
 class S3Source : public Source {
@@ -39,8 +39,8 @@ class S3Source : public Source {
   const int64_t size_;
 };
 
-// The pages of a listing, one after the other. `markers` names the parameters of the
-// next page and where the last one gives them.
+// Reads the pages of a listing, one after the other. Each of `markers` is a parameter
+// of the next request and the element of the last page that has its value.
 class Pages {
  public:
   using Markers = std::vector<std::pair<const char*, const char*>>;
@@ -61,9 +61,10 @@ class Pages {
     for (const auto& [parameter, element] : markers_) {
       from.emplace_back(parameter, page.text_of(element));
     }
-    // The same page again and again would never end.
+    // A server that names the same page again and again would keep us here forever.
     if (more_ && from == from_) {
-      return unavailable("{}: a listing goes on where it was before", client_.name());
+      return unavailable("{}: the next page of a listing is the same; expected another",
+                         client_.name());
     }
     from_ = std::move(from);
     return page;
@@ -83,7 +84,8 @@ Result<ObjectInfo> object_of(const XmlElement& entry, const std::string& where) 
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), size);
   if (error != std::errc() || end != text.data() + text.size() || size < 0) {
-    return unavailable("{}: size \"{}\" in a listing", where, text.substr(0, 64));
+    return unavailable("{}: size \"{}\" in a listing; expected a number", where,
+                       text.substr(0, 64));
   }
   const WallTime modified =
       HOLDFAST_TRY(parse_xml_time(entry.text_of("LastModified"), where));
@@ -107,8 +109,8 @@ class S3Store : public ObjectStore {
                                                int64_t size) override {
     HOLDFAST_TRY(check_object_key(name(), key));
     if (size < 0 || size > kMaxPartBytes * kMaxParts) {
-      return invalid("{}: upload of {} bytes, limit {}", client_.where(key), size,
-                     kMaxPartBytes * kMaxParts);
+      return invalid("{}: upload of {} bytes; expected 0 to {}", client_.where(key),
+                     size, kMaxPartBytes * kMaxParts);
     }
     if (size <= client_.options().part_bytes) {
       return std::unique_ptr<Upload>(new SingleUpload(client_, key, size));
@@ -141,8 +143,8 @@ class S3Store : public ObjectStore {
         if (object.key.starts_with(prefix)) objects.push_back(std::move(object));
       }
       if (objects.size() > kMaxListed) {
-        return invalid("{}: more than {} objects under \"{}\"", name(), kMaxListed,
-                       prefix);
+        return invalid("{}: more than {} objects under \"{}\"; expected fewer", name(),
+                       kMaxListed, prefix);
       }
     }
     std::sort(objects.begin(), objects.end(),

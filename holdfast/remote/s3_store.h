@@ -1,17 +1,19 @@
 // S3-compatible object stores, over libcurl.
 //
-// Requests carry AWS Signature Version 4. A plain endpoint (http://) gets signed
-// payloads, so that nobody can change them on the way; over TLS, which keeps them whole
-// already, bodies above 64 KiB go unsigned: hashing costs a core for each 200 MB/s or so.
+// Requests carry AWS Signature Version 4. Over a plain endpoint (http://) all bodies
+// are signed, so that nobody can change them on the way. Over TLS, which protects them
+// already, bodies above 64 KiB are not signed, because hashing uses one core for about
+// each 200 MB/s.
 //
-// Every request is bounded in time and made again, after a pause that doubles and is
-// partly random, when the connection fails or the server answers 429 or 5xx; then the
-// last failure is returned. Redirects are not followed: they would carry the signature
-// elsewhere. A proxy is used where the environment names one, as libcurl does.
+// Every request has a time limit. It is repeated if the connection fails or the server
+// answers 408, 429 or 5xx, after a pause that doubles each time and is partly random;
+// when all attempts are used up, the last failure is returned. Redirects are not
+// followed, because they would send the signature to another server. If the environment
+// names a proxy, libcurl uses it.
 //
-// Objects up to one part are sent by a single put. Larger ones go in parts of
-// max(part_bytes, size / 10,000 rounded up), `parts_in_flight` of them at once. An open
-// upload holds at most parts_in_flight parts in memory.
+// An object of up to one part is sent by a single put. A larger one is sent in parts of
+// max(part_bytes, size / 10,000 rounded up) bytes, `parts_in_flight` of them at once.
+// An open upload keeps at most `parts_in_flight` parts in memory.
 #pragma once
 
 #include <functional>
@@ -34,21 +36,22 @@ enum class S3Style {
 
 struct S3Options {
   std::string bucket;
-  std::string endpoint;  // "https://host[:port]"; empty: Amazon's of the region
+  std::string endpoint;  // "https://host[:port]"; empty: Amazon's in the region
   std::string region = "us-east-1";
   S3Style style = S3Style::kAuto;
   S3Credentials credentials;
-  std::string ca_file;  // certificates to trust instead of the system's; else empty
+  std::string ca_file;  // certificates to trust; empty: those of the system
 
   int64_t part_bytes = int64_t{8} << 20;
   int parts_in_flight = 4;
 
-  int attempts = 6;  // of a request, the first included
+  int attempts = 6;  // how often a request is tried in all
   Duration first_pause = std::chrono::milliseconds(200);
   Duration longest_pause = std::chrono::seconds(20);
   Duration connect_timeout = std::chrono::seconds(10);
-  Duration stall_timeout = std::chrono::seconds(60);    // without a byte; whole seconds
-  Duration request_timeout = std::chrono::minutes(10);  // of one attempt
+  // How long a transfer may go without a byte. Rounded up to whole seconds.
+  Duration stall_timeout = std::chrono::seconds(60);
+  Duration request_timeout = std::chrono::minutes(10);  // for one attempt
 };
 
 // "s3://bucket/some/prefix"; the prefix may be empty and has no slash at its end.
@@ -56,23 +59,25 @@ struct S3Url {
   std::string bucket;
   std::string prefix;
 };
-// kInvalid for anything else.
+// Fails with kInvalid if the text is no such URL.
 Result<S3Url> parse_s3_url(const std::string& url);
 
-// Options for the bucket as other tools take them: AWS_ACCESS_KEY_ID,
-// AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION or AWS_DEFAULT_REGION,
-// AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_CA_BUNDLE.
+// Options for the bucket, from the same variables that other tools use:
+// AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN, AWS_REGION or
+// AWS_DEFAULT_REGION, AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL, AWS_CA_BUNDLE.
 S3Options s3_options_from(const Variables& variables, std::string bucket);
 
-// kInvalid for options that cannot be; kUnsupported in a build without libcurl
-// (HOLDFAST_S3). Talks to nobody yet. Env must outlive the store.
+// Sends no request yet. Fails with kInvalid if an option has an impossible value, and
+// with kUnsupported in a build without HOLDFAST_S3. Env must outlive the store.
 Result<std::unique_ptr<ObjectStore>> open_s3(Env& env, const S3Options& options);
 
-// The same with options from `variables`; kInvalid, naming the variable, without keys.
+// The same with options from `variables`. Fails with kInvalid, and names the variable,
+// if a key is not set.
 Result<std::shared_ptr<ObjectStore>> open_s3_from(Env& env, const Variables& variables,
                                                   const std::string& bucket);
 
-// Of a multipart upload of `size` bytes: max(least, size / 10,000 rounded up).
+// The size of the parts in which `size` bytes are uploaded: max(least, size / 10,000
+// rounded up), because a server accepts at most 10,000 parts.
 int64_t s3_part_bytes(int64_t size, int64_t least);
 
 }  // namespace holdfast

@@ -41,7 +41,7 @@ class S3StoreTest : public testing::Test {
   }
   std::unique_ptr<ObjectStore> open_store() { return open_s3(*env, options()).value(); }
 
-  // In pieces that meet no part's end.
+  // Appends in pieces whose ends are not the ends of parts.
   static Result<void> upload(ObjectStore& store, const std::string& key,
                              ByteView bytes) {
     auto upload =
@@ -227,14 +227,14 @@ TEST_F(S3StoreTest, WrongKeysAreOneClearSentence) {
   EXPECT_ERROR(outcome, ErrorCode::kInvalid);
   EXPECT_EQ(
       message_of(outcome),
-      "s3://bucket: access denied (SignatureDoesNotMatch), check the access key and "
+      "s3://bucket: access denied (SignatureDoesNotMatch); check the access key and "
       "secret");
   EXPECT_ERROR((*store)->open("a"), ErrorCode::kInvalid);
   EXPECT_ERROR((*store)->list(""), ErrorCode::kInvalid);
   EXPECT_ERROR((*store)->begin_upload("a", 2 * kPart), ErrorCode::kInvalid);
   wrong.credentials.access_key = "nobodyknows";
   EXPECT_EQ(message_of((*open_s3(*env, wrong))->get("a")),
-            "s3://bucket: access denied (InvalidAccessKeyId), check the access key and "
+            "s3://bucket: access denied (InvalidAccessKeyId); check the access key and "
             "secret");
 }
 

@@ -12,14 +12,14 @@ namespace {
 Result<void> check_room(const S3Client& client, const std::string& key, int64_t taken,
                         size_t more, int64_t want) {
   if (static_cast<int64_t>(more) <= want - taken) return {};
-  return invalid("{}: {} bytes after {}, but the upload was begun for {}",
+  return invalid("{}: {} bytes appended after {}; expected {} in all, as announced",
                  client.where(key), more, taken, want);
 }
 
-Result<void> check_step(const S3Client& client, const std::string& key, int64_t taken,
-                        int64_t want) {
+Result<void> check_complete(const S3Client& client, const std::string& key,
+                            int64_t taken, int64_t want) {
   if (taken == want) return {};
-  return invalid("{}: finished after {} bytes, but the upload was begun for {}",
+  return invalid("{}: finished after {} bytes; expected {}, as announced",
                  client.where(key), taken, want);
 }
 
@@ -35,7 +35,8 @@ Result<int64_t> object_size(S3Client& client, const std::string& key) {
         std::from_chars(text.data(), text.data() + text.size(), size);
     if (error != std::errc() || end != text.data() + text.size()) size = -1;
   }
-  if (size < 0) return unavailable("{}: answer without a size", client.where(key));
+  if (size < 0)
+    return unavailable("{}: answer without a size; expected one", client.where(key));
   return size;
 }
 
@@ -56,7 +57,7 @@ Result<void> SingleUpload::append(ByteView bytes) {
 }
 
 Result<void> SingleUpload::finish() {
-  HOLDFAST_TRY(check_step(client_, key_, size(), want_));
+  HOLDFAST_TRY(check_complete(client_, key_, size(), want_));
   HOLDFAST_TRY(client_.send({.method = "PUT", .key = key_, .body = bytes_}));
   return {};
 }
@@ -76,7 +77,8 @@ Result<std::unique_ptr<Upload>> MultipartUpload::begin(S3Client& client,
   const XmlElement root = HOLDFAST_TRY(parse_xml(answer.body, where));
   const std::string id = root.text_of("UploadId");
   if (id.empty() || id.size() > 2048) {
-    return unavailable("{}: upload id of {} bytes, want 1 to 2048", where, id.size());
+    return unavailable("{}: upload id of {} bytes; expected 1 to 2048", where,
+                       id.size());
   }
   const PendingUpload upload{.key = key, .id = id, .started = {}};
   return std::unique_ptr<Upload>(new MultipartUpload(client, pool, upload, size));
@@ -93,7 +95,8 @@ MultipartUpload::MultipartUpload(S3Client& client, ThreadPool& pool,
 MultipartUpload::~MultipartUpload() {
   stop_ = true;
   wait_for_parts();
-  // One attempt: a destructor must not sit out the pauses of a dead server.
+  // Tries only once: a destructor must not wait through the pauses between attempts
+  // when the server is dead.
   if (!over_) (void)abort_multipart(client_, upload_, 1);
 }
 
@@ -122,7 +125,7 @@ Result<void> MultipartUpload::append(ByteView bytes) {
   return failure();
 }
 
-// Waits until another part may take memory.
+// Waits until fewer than parts_in_flight parts are in memory.
 Result<void> MultipartUpload::begin_part() {
   {
     MutexLock lock(mutex_);
@@ -141,12 +144,12 @@ void MultipartUpload::send_part() {
     MutexLock lock(mutex_);
     etags_.resize(parts_);
   }
-  // Shared only because std::function wants to be copied.
+  // A shared_ptr only because the pool's std::function must be copyable.
   auto part = std::make_shared<Bytes>(std::move(part_));
   part_ = Bytes();
   pool_.submit([this, number, part]() mutable {
     run_part(number, *part);
-    part.reset();  // the memory is free before another part is let in
+    part.reset();  // frees the memory before begin_part() admits another part
     MutexLock lock(mutex_);
     --in_flight_;
     part_done_.notify_all();
@@ -173,7 +176,7 @@ Result<std::string> MultipartUpload::put_part(size_t number, const Bytes& part) 
                        .within(fmt::format("part {}", number + 1)));
   const auto found = answer.headers.find("etag");
   if (found == answer.headers.end() || found->second.size() > 256) {
-    return unavailable("{}: part {} was taken without an ETag",
+    return unavailable("{}: no usable ETag for part {}; expected up to 256 bytes",
                        client_.where(upload_.key), number + 1);
   }
   return found->second;
@@ -191,7 +194,7 @@ void MultipartUpload::wait_for_parts() {
 
 Result<void> MultipartUpload::finish() {
   HOLDFAST_TRY(failure());
-  HOLDFAST_TRY(check_step(client_, upload_.key, taken_, want_));
+  HOLDFAST_TRY(check_complete(client_, upload_.key, taken_, want_));
   if (!part_.empty()) send_part();
   wait_for_parts();
   HOLDFAST_TRY(failure());
@@ -199,7 +202,7 @@ Result<void> MultipartUpload::finish() {
   over_ = true;
   const int64_t size = HOLDFAST_TRY(object_size(client_, upload_.key));
   if (size == want_) return {};
-  return unavailable("{}: has {} bytes after the upload, want {}",
+  return unavailable("{}: the object has {} bytes after the upload; expected {}",
                      client_.where(upload_.key), size, want_);
 }
 
@@ -218,8 +221,9 @@ Result<void> MultipartUpload::complete() {
                                     .query = {{"uploadId", upload_.id}},
                                     .body = bytes_of(body),
                                     .error_in_body = true});
-  // An upload that is gone was completed by an attempt whose answer was lost, or aborted
-  // by somebody: the size of the object, asked for next, tells which.
+  // If the server does not know the upload, then either an earlier attempt completed it
+  // and its answer was lost, or somebody aborted it. finish() asks for the size of the
+  // object next, and so finds out which.
   if (answer.ok() || answer.error().code() == ErrorCode::kNotFound) return {};
   return answer.error();
 }

@@ -1,4 +1,5 @@
-// The two ways to write an object: in one piece, and in parts that overlap.
+// The two ways to upload an object: by a single put, and in parts of which several are
+// sent at the same time.
 #pragma once
 
 #include <atomic>
@@ -12,7 +13,7 @@
 
 namespace holdfast {
 
-// Gathers the bytes and puts them at the end.
+// Collects the bytes in memory and sends them in finish().
 class SingleUpload : public Upload {
  public:
   SingleUpload(S3Client& client, std::string key, int64_t size)
@@ -30,7 +31,8 @@ class SingleUpload : public Upload {
   Bytes bytes_;
 };
 
-// Sends each part when it is full, on the threads of `pool`.
+// Sends each part when it is full, on the threads of `pool`. The client and the pool
+// must outlive the upload.
 class MultipartUpload : public Upload {
  public:
   static Result<std::unique_ptr<Upload>> begin(S3Client& client, ThreadPool& pool,
@@ -61,10 +63,10 @@ class MultipartUpload : public Upload {
   const int64_t want_;
   const int64_t part_bytes_;
   int64_t taken_ = 0;
-  Bytes part_;  // the one that is being filled; it counts as in flight
+  Bytes part_;  // the part that is being filled; in_flight_ counts it
   size_t parts_ = 0;
-  bool over_ = false;               // finished or aborted
-  std::atomic<bool> stop_ = false;  // parts on their way need not succeed any more
+  bool over_ = false;               // the upload is finished or aborted
+  std::atomic<bool> stop_ = false;  // parts that are being sent are not tried again
 
   Mutex mutex_;
   Condition part_done_;
@@ -73,10 +75,11 @@ class MultipartUpload : public Upload {
   std::vector<std::string> etags_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-// The size by HEAD.
+// The size of an object, by a HEAD request.
 Result<int64_t> object_size(S3Client& client, const std::string& key);
 
-// Removes an upload that was begun; nothing there is success.
+// Aborts an upload and removes its parts at the server. Succeeds if there is no such
+// upload.
 Result<void> abort_multipart(S3Client& client, const PendingUpload& upload,
                              int attempts);
 

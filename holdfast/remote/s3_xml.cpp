@@ -16,8 +16,8 @@ struct FreeParser {
   void operator()(XML_Parser parser) const { XML_ParserFree(parser); }
 };
 
-// Builds the elements while expat reads, and stops expat at the first thing that is not
-// allowed: nothing grows beyond its limit before that is noticed.
+// Builds the elements while expat reads. Stops expat at the first thing that is not
+// allowed, so that nothing can grow far beyond its limit.
 class XmlReader {
  public:
   XmlReader() : parser_(XML_ParserCreate("UTF-8")) {
@@ -81,12 +81,13 @@ class XmlReader {
 
   std::unique_ptr<XML_ParserStruct, FreeParser> parser_;
   std::vector<XmlElement> open_;  // the root first; none of them has ended yet
-  XmlElement root_;               // once it has ended
+  XmlElement root_;               // set when the root element has ended
   size_t elements_ = 0;
-  const char* refused_ = nullptr;  // what expat was stopped for
+  const char* refused_ = nullptr;  // why expat was stopped, if it was
 };
 
-// The number in exactly `digits` digits that `text` begins with, or -1.
+// Removes a number of exactly `digits` digits, and the text `then` behind it, from the
+// front of `text`. Returns the number, or -1 if `text` begins otherwise.
 int take_number(std::string_view& text, size_t digits, std::string_view then) {
   if (text.size() < digits + then.size() || text.substr(digits, then.size()) != then) {
     return -1;
@@ -119,7 +120,8 @@ Result<XmlElement> parse_xml(std::string_view text, const std::string& where) {
     return unavailable("{}: answer of {} bytes; expected at most {}", where,
                        text.size(), kMaxXmlBytes);
   }
-  // Servers send spaces ahead of an answer that takes them long. XML forbids that.
+  // While a server works on a slow request, it sends spaces ahead of its answer. XML
+  // does not allow these, so they are removed.
   text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
   return XmlReader().read(text, where);
 }
@@ -136,7 +138,7 @@ std::string escape_xml(std::string_view text) {
     } else if (c == '"') {
       escaped += "&quot;";
     } else if (c == '\r') {
-      escaped += "&#13;";  // as it is, it would be read as a line feed
+      escaped += "&#13;";  // an XML reader would turn "\r" into a line feed
     } else {
       escaped += c;
     }
@@ -152,14 +154,14 @@ Result<WallTime> parse_xml_time(std::string_view text, const std::string& where)
   const int hour = take_number(rest, 2, ":");
   const int minute = take_number(rest, 2, ":");
   const int second = take_number(rest, 2, "");
-  // 2262 is as far as nanoseconds of 64 bits go.
+  // 64 bits of nanoseconds reach until the year 2262.
   const bool sensible = year >= 1970 && year < 2262 && hour >= 0 && hour < 24 &&
                         minute >= 0 && minute < 60 && second >= 0 && second <= 60;
   const std::chrono::year_month_day date(
       std::chrono::year{year}, std::chrono::month{static_cast<unsigned>(month)},
       std::chrono::day{static_cast<unsigned>(day)});
   if (!sensible || !date.ok() || !rest.ends_with('Z')) {
-    return unavailable("{}: time \"{}\" in the answer, want such as {}", where,
+    return unavailable("{}: time \"{}\" in the answer; expected one such as {}", where,
                        text.substr(0, 64), "2026-01-02T03:04:05.678Z");
   }
   return WallTime(std::chrono::sys_days(date)) + std::chrono::hours(hour) +

@@ -8,11 +8,13 @@
 namespace holdfast::python {
 namespace {
 
-// A map whose offset makes room for strides that go back, with sums that do not wrap.
+// The map of an array whose strides may be negative: its offset leaves room in front of
+// the first element. Sizes come from Python, so the arithmetic is checked.
 Map map_of(const Tensor& tensor, const std::vector<int64_t>& strides) {
   const auto rank = static_cast<size_t>(tensor.shape.rank());
   if (strides.size() != rank) {
-    throw Raised(invalid("{}: {} strides, want {}", tensor.name, strides.size(), rank));
+    throw Raised(
+        invalid("{}: {} strides; expected {}", tensor.name, strides.size(), rank));
   }
   Map map;
   int64_t reach = 0;
@@ -24,8 +26,10 @@ Map map_of(const Tensor& tensor, const std::vector<int64_t>& strides) {
                           ? checked_add(reach, std::abs(*there))
                           : std::nullopt;
     if (!size.has_value() || *size > int64_t{1} << 60) {
-      throw Raised(invalid("{}: stride {} along {} elements", tensor.name, strides[k],
-                           steps + 1));
+      throw Raised(
+          invalid("{}: stride {} along {} elements; expected an array that fits "
+                  "into memory",
+                  tensor.name, strides[k], steps + 1));
     }
     reach = *size;
     if (*there < 0) map.offset -= *there;
@@ -33,14 +37,15 @@ Map map_of(const Tensor& tensor, const std::vector<int64_t>& strides) {
   return map;
 }
 
-// The CUDA devices of this process; never closed, because streams of ours may be used until
-// the very end.
+// The CUDA device that has the memory. The driver and the devices are never destroyed,
+// because our streams may be used until the process ends.
 Result<const Device*> device_of(ByteView memory) {
   static CudaDriver* const driver = [] {
     Result<std::unique_ptr<CudaDriver>> loaded = load_cuda_driver();
     return loaded.ok() ? loaded->release() : nullptr;
   }();
-  if (driver == nullptr) return unsupported("on a device, and there is no CUDA driver");
+  if (driver == nullptr)
+    return unsupported("memory on a device, but the CUDA driver cannot be loaded");
   static Devices& devices = *new Devices(*driver);
   return HOLDFAST_TRY(devices.of(memory));
 }
@@ -58,9 +63,9 @@ Array Array::create(const std::string& name, uint64_t address, const std::string
   const Map map = map_of(tensor, strides);
   ByteSpan memory;
   if (tensor.shape.elements() > 0) {
-    if (address == 0) throw Raised(invalid("{}: no memory", name));
+    if (address == 0) throw Raised(invalid("{}: address 0; expected memory", name));
     const ByteRange range = range_of(map, tensor.shape, bytes_of(tensor.dtype));
-    // Python gives addresses as numbers.
+    // Python passes addresses as numbers.
     auto* first = reinterpret_cast<std::byte*>(address) - map.offset;  // NOLINT
     memory = ByteSpan(first, static_cast<size_t>(range.last));
   }
@@ -80,7 +85,7 @@ LocalPieces pieces_of(const std::vector<Array>& arrays) {
 
 void bind_array(nb::module_& m) {
   nb::class_<Array>(m, "Array",
-                    "An array in memory, described; who describes it keeps it alive.")
+                    "Describes an array in memory. The caller keeps the memory alive.")
       .def(
           "__init__",
           [](Array* self, const std::string& name, uint64_t address,
@@ -92,7 +97,7 @@ void bind_array(nb::module_& m) {
           },
           nb::arg("name"), nb::arg("address"), nb::arg("dtype"), nb::arg("shape"),
           nb::arg("strides"), nb::arg("ties"), nb::arg("on_device") = false,
-          "`strides` in bytes; `ties` are other names of the same array.")
+          "`strides` are in bytes; `ties` are aliases, other names of the same array.")
       .def_prop_ro(
           "name", [](const Array& self) { return self.piece.tensor->name; },
           "The tensor's name.");

@@ -1,5 +1,5 @@
-// An array in this process's memory, as Python describes it: name, address, dtype, shape
-// and strides. Whoever owns the memory keeps it alive.
+// An array in this process's memory, as Python describes it: name, address, dtype,
+// shape and strides. It does not own the memory: the caller keeps the memory alive.
 #pragma once
 
 #include <string>
@@ -11,13 +11,14 @@
 namespace holdfast::python {
 
 struct Array {
-  // Raises ValueError or NotImplementedError, naming the array, on what is no tensor.
+  // `strides` are in bytes. Raises ValueError or NotImplementedError, and names the
+  // array, if the description is not that of a tensor.
   static Array create(const std::string& name, uint64_t address,
                       const std::string& dtype, const std::vector<int64_t>& shape,
                       const std::vector<int64_t>& strides,
                       std::vector<std::string> ties, bool on_device = false);
 
-  LocalPiece piece;  // all of a tensor
+  LocalPiece piece;  // a whole tensor
 };
 
 LocalPieces pieces_of(const std::vector<Array>& arrays);

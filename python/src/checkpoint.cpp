@@ -1,4 +1,4 @@
-// Python face of checkpoint/: names, types and docs only.
+// Bindings of checkpoint/: names, types and docs only.
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -21,12 +21,13 @@ using Numbers = std::map<std::string, double>;
 Keep make_keep(int64_t last, int64_t every, int64_t best, const std::string& metric,
                const std::string& order) {
   if (last < 0 || every < 0 || best < 0) {
-    throw Raised(
-        invalid("keep: last {}, every {}, best {}, want 0 or more", last, every, best));
+    throw Raised(invalid("keep: last {}, every {}, best {}; expected 0 or more", last,
+                         every, best));
   }
-  if (best > 0 && metric.empty()) throw Raised(invalid("keep: best without a metric"));
+  if (best > 0 && metric.empty())
+    throw Raised(invalid("keep: best without a metric; expected its name"));
   if (order != "min" && order != "max") {
-    throw Raised(invalid("keep: order \"{}\", want min or max", order));
+    throw Raised(invalid("keep: order \"{}\"; expected min or max", order));
   }
   return {.last = last,
           .every = every,
@@ -102,28 +103,32 @@ HeldRestored restore_arrays(const Path& path, const std::vector<Array>& into,
 }
 
 void bind_handle(nb::module_& m) {
-  nb::class_<Durable>(m, "Durable", "Where a checkpoint is safe.")
+  nb::class_<Durable>(m, "Durable", "Where a durable checkpoint is.")
       .def_ro("folder", &Durable::folder, "The step's folder.")
-      .def_ro("tier", &Durable::tier, "What keeps it: \"disk\".");
-  nb::class_<HeldHandle>(m, "SaveHandle", "A save under way, with its two promises.")
+      .def_ro("tier", &Durable::tier, "What keeps the checkpoint: \"disk\".");
+  nb::class_<HeldHandle>(m, "SaveHandle",
+                         "A save under way. It promises to be captured, then durable.")
       .def("captured", &captured, nb::arg("timeout") = nb::none(),
-           "Waits until the arrays may change again; TimeoutError after `timeout` s.")
+           "Waits until the arrays may change again.\n\n"
+           "Raises TimeoutError after `timeout` seconds.")
       .def("durable", &durable, nb::arg("timeout") = nb::none(),
-           "Waits until no crash can lose the checkpoint; raises why there is none.\n\n"
-           "TimeoutError after `timeout` seconds, ConflictError for a save that was\n"
-           "skipped because others were under way.")
+           "Waits until no crash can lose the checkpoint.\n\n"
+           "If the save fails, raises its error. Raises TimeoutError after `timeout`\n"
+           "seconds, and ConflictError if the save was skipped because others were\n"
+           "under way.")
       .def_prop_ro("is_captured", &HeldHandle::is_captured,
                    "True if the arrays may change.")
       .def_prop_ro(
           "is_done", [](const HeldHandle& self) { return self.handle.is_done(); },
-          "True if it is durable or has failed.")
+          "True if the save is durable or has failed.")
       .def_prop_ro(
           "is_torn", [](const HeldHandle& self) { return self.handle.is_torn(); },
-          "True if it has failed, and another one is worth making at once.");
+          "True if the save was dropped because its tensors changed while they were\n"
+          "copied. Another save is worth making at once.");
 }
 
 void bind_tier(nb::module_& m) {
-  nb::class_<HeldTier>(m, "Tier", "A further place that keeps copies of checkpoints.")
+  nb::class_<HeldTier>(m, "Tier", "A place that keeps copies of checkpoints.")
       .def(
           "__init__",
           [](HeldTier* self, const std::string& place, int64_t every,
@@ -132,17 +137,19 @@ void bind_tier(nb::module_& m) {
           },
           nb::arg("place"), nb::kw_only(), nb::arg("every") = 1,
           nb::arg("keep") = nb::none(),
-          "A folder, or \"s3://bucket/prefix\" with the keys and the server that the\n"
-          "AWS_ variables of the environment name. It gets every n-th step and keeps "
-          "the\n"
-          "`keep` newest ones; None: what the run directory's rules keep of them.")
+          "`place` is a folder or \"s3://bucket/prefix\"; the AWS_ variables of the\n"
+          "environment name the keys and the server. The tier gets a copy of every\n"
+          "`every`-th step and keeps the `keep` newest ones. With None it keeps those\n"
+          "that the rules of the run directory keep.")
       .def_prop_ro(
-          "name", [](const HeldTier& self) { return self.tier->name(); }, "Its place.");
+          "name", [](const HeldTier& self) { return self.tier->name(); },
+          "The place of the tier.");
 }
 
 void bind_saver(nb::module_& m) {
   nb::class_<Keep>(m, "Keep",
-                   "Which steps are kept: the union of its rules, and what is pinned.")
+                   "Which steps are kept: those that one of the rules keeps, and all\n"
+                   "pinned steps.")
       .def(
           "__init__",
           [](Keep* self, int64_t last, int64_t every, int64_t best,
@@ -151,11 +158,13 @@ void bind_saver(nb::module_& m) {
           },
           nb::arg("last") = 3, nb::kw_only(), nb::arg("every") = 0, nb::arg("best") = 0,
           nb::arg("metric") = "", nb::arg("order") = "min",
-          "The `last` newest ones, those whose number is a multiple of `every`, and "
-          "the\n"
-          "`best` by a metric that was saved with them (`order` \"min\" or \"max\"), "
-          "with\n"
-          "as many, the newest, of those that were saved without it.");
+          "Keeps the `last` newest steps, those whose number is a multiple of "
+          "`every`,\n"
+          "and the `best` ones by a metric that was saved with them (`order` \"min\" "
+          "or\n"
+          "\"max\"). Of the steps that were saved without the metric, the `best` "
+          "newest\n"
+          "ones are kept as well.");
   nb::class_<HeldSaver>(m, "Saver", "The native side of holdfast.Saver.")
       .def("__init__", &open_saver, nb::arg("path"), nb::kw_only(),
            nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
@@ -166,13 +175,15 @@ void bind_saver(nb::module_& m) {
       .def("save", &save, nb::arg("step"), nb::arg("arrays"), nb::arg("owners").none(),
            nb::arg("objects").none(), nb::arg("rank_objects").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("parent"),
-           "Begins to save; `owners` is kept until the arrays are captured.")
+           "Begins to save. Keeps `owners` alive until the arrays are captured.")
       .def("close", &HeldSaver::close, nb::arg("timeout") = nb::none(),
-           "Waits until all is durable and lets go of the run.")
+           "Waits until all saves are durable, and gives up ownership of the run.")
       .def("take_warnings", &HeldSaver::take_warnings,
-           "What went wrong since the last call and stopped nothing.")
+           "What went wrong since the last call without stopping the program, a\n"
+           "sentence each.")
       .def("take_notes", &HeldSaver::take_notes,
-           "What was done since the last call and should not go unsaid.")
+           "What was done since the last call that a person should know, a sentence\n"
+           "each.")
       .def_prop_ro("path", &HeldSaver::run, "The run directory.");
 }
 
@@ -187,31 +198,35 @@ void bind_checkpoint(nb::module_& m) {
       .def_prop_ro(
           "step", [](const R& r) { return r.state.step; }, "The step.")
       .def_prop_ro(
-          "folder", [](const R& r) { return r.state.folder; }, "Its folder.")
+          "folder", [](const R& r) { return r.state.folder; }, "The step's folder.")
       .def_prop_ro(
           "tier", [](const R& r) { return r.state.tier; },
-          "The tier that it was copied from; \"\" if the run directory had it.")
-      .def_ro("objects", &R::objects, "What was saved as objects; None if nothing was.",
-              nb::for_getter(nb::sig("def objects(self) -> typing.Any")))
-      .def_ro("rank_objects", &R::rank_objects, "The same, of this rank alone.",
+          "The tier that the step was copied from; \"\" if the run directory had it.")
+      .def_ro(
+          "objects", &R::objects,
+          "The saved objects that are the same on all ranks; None if there are none.",
+          nb::for_getter(nb::sig("def objects(self) -> typing.Any")))
+      .def_ro("rank_objects", &R::rank_objects,
+              "The objects that this rank saved for itself; None if there are none.",
               nb::for_getter(nb::sig("def rank_objects(self) -> typing.Any")))
       .def_prop_ro(
           "metrics", [](const R& r) { return r.state.manifest.metrics; },
-          "The metrics that were saved with it.")
+          "The metrics that were saved with the step.")
       .def_prop_ro(
           "skipped", [](const R& r) { return pairs_of(r.state.skipped); },
-          "Newer steps that were passed over: (folder, why).")
+          "Newer steps that could not be used, as (folder, why) pairs.")
       .def_prop_ro(
           "unused", [](const R& r) { return r.state.unused; },
           "Tensors of the step that were not asked for.")
       .def_prop_ro(
           "unverified", [](const R& r) { return r.state.unverified; },
-          "Tensors that were read in part, so that nobody could check them.")
+          "Tensors of which only a part was read, so that their seal was not checked.")
       .def_prop_ro(
-          "needed", [](const R& r) { return r.state.needed; }, "Bytes of the arrays.")
+          "needed", [](const R& r) { return r.state.needed; },
+          "The size of the arrays in bytes.")
       .def_prop_ro(
           "read", [](const R& r) { return r.state.read; },
-          "Bytes that were read for them.");
+          "How many bytes were read to fill the arrays.");
   m.def("restore", &restore_arrays, nb::arg("path"), nb::arg("into"),
         nb::arg("step").none(), nb::arg("verify_all"),
         nb::arg("tiers") = std::vector<HeldTier>(),
@@ -224,8 +239,8 @@ void bind_checkpoint(nb::module_& m) {
         return is_object_path(place);
       },
       nb::arg("place"),
-      "True for a place in an object store, False for a local path. ValueError for an\n"
-      "empty name and for a scheme other than s3://.");
+      "True for a place in an object store, False for a local path. Raises ValueError\n"
+      "for an empty name and for a scheme other than s3://.");
 }
 
 }  // namespace holdfast::python

@@ -1,4 +1,4 @@
-// The Env of the Python module, and waiting in it.
+// The Env of the Python module, and waits that Ctrl-C can end.
 #pragma once
 
 #include <pthread.h>
@@ -16,8 +16,8 @@
 
 namespace holdfast::python {
 
-// One for the process. Never destroyed: handles that Python lets go of at its very end
-// still use it.
+// The Env of this process, without object stores. It is never destroyed, because Python
+// may destroy handles that use it when the process ends.
 inline Env& machine() {
   static Env& posix = *make_posix_env().release();
   return posix;
@@ -28,19 +28,19 @@ inline std::optional<std::string> variable(const std::string& name) {
   return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
-// With the keys and the server that the environment names.
+// Opens a bucket with the keys and the server that the environment variables name.
 inline Result<std::shared_ptr<ObjectStore>> open_bucket(const std::string& bucket) {
   return open_s3_from(machine(), variable, bucket);
 }
 
-// The same machine, with object stores to read from.
+// The Env of this process, which can also read from object stores.
 inline Env& env() {
   static Env& all = *new ObjectStoreEnv(machine(), open_bucket);
   return all;
 }
 
-// How many forks lie between the first process and this one. Unlike getpid() it does not
-// enter the kernel, which costs more than a whole call that finds nothing to do.
+// How many forks lie between the first process and this one. Used instead of getpid(),
+// which enters the kernel: that would cost more than a call that finds nothing to do.
 inline int forks() {
   static std::atomic<int> count = 0;
   static const int registered = ::pthread_atfork(nullptr, nullptr, [] { ++count; });
@@ -48,10 +48,11 @@ inline int forks() {
   return count;
 }
 
-// The deadline of a timeout in seconds; none for None. Needs no GIL.
+// The deadline of a timeout in seconds; kNoDeadline for None. Needs no GIL.
 inline Instant deadline_of(std::optional<double> timeout) {
   if (!timeout.has_value()) return kNoDeadline;
-  if (!(*timeout >= 0)) throw Raised(invalid("timeout: {}, want 0 or more", *timeout));
+  if (!(*timeout >= 0))
+    throw Raised(invalid("timeout: {}; expected 0 or more", *timeout));
   constexpr double kYear = 365.0 * 86400;
   const std::chrono::duration<double> seconds(std::min(*timeout, kYear));
   return env().now() + std::chrono::duration_cast<Duration>(seconds);
@@ -61,15 +62,18 @@ inline double seconds_until(Instant deadline) {
   return std::max(0.0, std::chrono::duration<double>(deadline - env().now()).count());
 }
 
-// Calls wait(deadline) without the GIL until it is over(), and lets Python's signals
-// through meanwhile, so that Ctrl-C ends a long wait. Needs the GIL.
+// Calls wait(deadline) in slices of 200 ms until it succeeds, over() is true, or the
+// timeout has passed; then returns what wait() returned. The wait runs without the GIL;
+// between slices Python handles its signals, so that Ctrl-C ends a long wait. Needs the
+// GIL.
 template <typename Wait, typename Over>
 auto wait_interruptibly(std::optional<double> timeout, const Wait& wait,
                         const Over& over) {
   constexpr Duration kSlice = std::chrono::milliseconds(200);
   const Instant deadline = deadline_of(timeout);
   while (true) {
-    // Asked before: what is over by then has its own outcome, and no timeout.
+    // over() is called before the wait: if it is true, this wait returns the real
+    // outcome and not the timeout of a slice.
     const bool last = over() || env().now() >= deadline;
     auto outcome = [&] {
       const nb::gil_scoped_release unlocked;
@@ -80,8 +84,10 @@ auto wait_interruptibly(std::optional<double> timeout, const Wait& wait,
   }
 }
 
-// Makes call(deadline), which may be made again after kTimeout, in slices: without the GIL,
-// and with Python's signals let through between them. Needs the GIL.
+// Calls call(deadline) in slices of 200 ms until it returns something else than
+// kTimeout, or the timeout has passed. The call must be one that may be repeated after
+// kTimeout. It runs without the GIL; between slices Python handles its signals, such as
+// Ctrl-C. Needs the GIL.
 template <typename Call>
 auto call_interruptibly(std::optional<double> timeout, const Call& call) {
   constexpr Duration kSlice = std::chrono::milliseconds(200);

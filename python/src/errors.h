@@ -1,4 +1,4 @@
-// The one place where an Error becomes a Python exception:
+// Turns an Error into a Python exception:
 //
 //   kInvalid             ValueError
 //   kIo                  OSError
@@ -23,7 +23,8 @@ namespace holdfast::python {
 
 namespace nb = nanobind;
 
-// Carries an Error through nanobind, which catches it at the edge.
+// The C++ exception that carries an Error from a binding to nanobind, which catches it
+// and sets the Python exception.
 class Raised : public std::exception {
  public:
   explicit Raised(Error error) : error_(std::move(error)) {}
@@ -44,8 +45,8 @@ inline void unwrap(Result<void> result) {
   if (!result.ok()) throw Raised(std::move(result).error());
 }
 
-// Sets the exception of class `name` in holdfast.errors. That module is asked for only
-// here, so that the native one can be imported alone.
+// Raises the class `name` of holdfast.errors. That Python module is imported only here,
+// so that the native module can be imported without it.
 inline void set_own_error(const char* name, const char* message) {
   PyErr_SetString(nb::module_::import_("holdfast.errors").attr(name).ptr(), message);
 }

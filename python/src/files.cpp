@@ -1,5 +1,4 @@
-// Python face of files of tensors (formats/, and steps of checkpoint/): names, types and
-// docs only.
+// Bindings for files of tensors and for steps (inspect/): names, types and docs only.
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
@@ -20,7 +19,7 @@ namespace {
 TensorId find(const Contents& contents, const std::string& name) {
   const std::optional<TensorId> id = contents.collection.find(name);
   if (id.has_value()) return *id;
-  throw Raised(not_found("tensor \"{}\": not in the file", name));
+  throw Raised(not_found("tensor \"{}\": no such tensor in the file", name));
 }
 
 std::vector<std::string> names_of(const OpenedAny& self) {
@@ -41,7 +40,7 @@ void read_into(const OpenedAny& self, const Array& array,
   const Tensor& tensor = contents.collection.tensor(id);
   const Box part = box.value_or(Box::whole(tensor.shape));
   if (to.tensor->dtype != tensor.dtype || to.tensor->shape != part.shape()) {
-    throw Raised(invalid("{}: an array of {} {}, want {} {}", tensor.name,
+    throw Raised(invalid("{}: an array of {} {}; expected {} {}", tensor.name,
                          name_of(to.tensor->dtype), to_string(to.tensor->shape),
                          name_of(tensor.dtype), to_string(part.shape())));
   }
@@ -61,11 +60,11 @@ std::vector<int64_t> shape_of(const Tensor& tensor) {
 
 void bind_files(nb::module_& m) {
   nb::class_<Tensor>(m, "TensorInfo", "A tensor of a file.")
-      .def_ro("name", &Tensor::name, "Its first name.")
-      .def_ro("ties", &Tensor::ties, "Its other names.")
-      .def_ro("dtype", &Tensor::dtype, "The type of its elements.")
+      .def_ro("name", &Tensor::name, "The first name of the tensor.")
+      .def_ro("ties", &Tensor::ties, "The aliases: other names of the same tensor.")
+      .def_ro("dtype", &Tensor::dtype, "The type of the elements.")
       .def_prop_ro("shape", &shape_of, "The size of each dimension.")
-      .def_prop_ro("nbytes", &Tensor::bytes, "The bytes of all elements.")
+      .def_prop_ro("nbytes", &Tensor::bytes, "The size of all elements in bytes.")
       .def("__repr__", [](const Tensor& self) {
         return fmt::format("TensorInfo({}, {}, {})", self.name, name_of(self.dtype),
                            to_string(self.shape));
@@ -78,31 +77,35 @@ void bind_files(nb::module_& m) {
             new (self) OpenedAny(unwrap(open_any(env(), path)));
           },
           nb::arg("path"))
-      .def_prop_ro("names", &names_of, "All names, ties included.")
+      .def_prop_ro("names", &names_of, "The names of all tensors, with their aliases.")
       .def(
           "info",
           [](const OpenedAny& self, const std::string& name) {
             return self.contents.collection.tensor(find(self.contents, name));
           },
-          nb::arg("name"), "What is known of a tensor without reading it.")
+          nb::arg("name"), "The TensorInfo of a tensor. Reads none of its elements.")
       .def_prop_ro(
           "objects",
           [](const OpenedAny& self) { return to_python(self.contents.objects); },
           nb::for_getter(nb::sig("def objects(self) -> typing.Any")),
-          "What is no tensor; None where there is nothing.")
+          "The objects, which are all that is no tensor; None if there are none.")
       .def_prop_ro(
           "metadata", [](const OpenedAny& self) { return self.contents.metadata; },
-          "What safetensors keeps as metadata.")
+          "The metadata of a safetensors file.")
       .def_prop_ro(
           "simplified", [](const OpenedAny& self) { return self.contents.simplified; },
-          "Objects of classes that became plain data, as \"name: class\".")
+          "Objects whose class is unknown and that were read as plain data, as\n"
+          "\"name: class\".")
       .def_prop_ro(
           "skipped", [](const OpenedAny& self) { return pairs_of(self.found.skipped); },
-          "Newer steps of the run that were passed over: (folder, why).")
+          "Newer steps of the run that could not be used, as (folder, why) pairs.")
       .def("read_into", &read_into, nb::arg("array"), nb::arg("box").none(),
-           "Reads the tensor of the array's name, or a box of it.");
-  m.def("convert", &convert_file, nb::arg("source"), nb::arg("target"),
-        "The native side of holdfast.convert; newer steps that were passed over.");
+           "Reads the tensor that has the array's name, or a box of it, into the "
+           "array.");
+  m.def(
+      "convert", &convert_file, nb::arg("source"), nb::arg("target"),
+      "The native side of holdfast.convert. Returns the newer steps that could not be\n"
+      "used, as (folder, why) pairs.");
 }
 
 }  // namespace holdfast::python

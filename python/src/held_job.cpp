@@ -15,7 +15,7 @@ HeldJob::HeldJob(const Path& run, nb::object transport, JobOptions options)
 
 HeldJob::~HeldJob() {
   if (forks() != forks_) {
-    static_cast<void>(job_.release());  // its threads are not here to be joined
+    static_cast<void>(job_.release());  // its threads exist only in the parent
     return;
   }
   const nb::gil_scoped_release unlocked;
@@ -24,8 +24,10 @@ HeldJob::~HeldJob() {
 
 void HeldJob::check_process() const {
   if (forks() == forks_) return;
-  throw Raised(invalid("the checkpointer is of process {}, and this is its child {}",
-                       process_, ::getpid()));
+  throw Raised(
+      invalid("checkpointer: it belongs to process {}, and this is its child {}; "
+              "expected a call from the process that opened it",
+              process_, ::getpid()));
 }
 
 HeldHandle HeldJob::save(JobState state, nb::object owners) {
@@ -37,7 +39,9 @@ HeldHandle HeldJob::save(JobState state, nb::object owners) {
 }
 
 void HeldJob::forget_done() {
-  const std::deque<HeldHandle> saves = under_way_;  // let go of, any code may run
+  // Destroying the arrays' owners may run any Python code, which must not see a
+  // half-changed list. This copy keeps them alive until the list is complete again.
+  const std::deque<HeldHandle> saves = under_way_;
   std::erase_if(under_way_,
                 [](const HeldHandle& save) { return save.handle.is_done(); });
 }
@@ -52,8 +56,9 @@ Settled HeldJob::settle(const std::vector<std::string>& changed, CudaStream stre
   return call([&](Job& job) { return Result<Settled>(job.settle(changed, stream)); });
 }
 
-// In slices, so that it can be interrupted, where no other rank has to make as many; else
-// the saves are waited for first, in slices.
+// Waits in slices, so that Ctrl-C can end the wait. Job::close() with other ranks is
+// called only once, because all ranks must call it equally often; there the wait for
+// the saves comes first, in slices.
 void HeldJob::close(std::optional<double> timeout, bool alone, bool orderly) {
   const Instant deadline = deadline_of(timeout);
   const auto left = [&]() -> std::optional<double> {

@@ -1,5 +1,5 @@
-// A Job as Python holds it: keeps what saves need alive, lets two threads of Python use it,
-// and does nothing in a forked process.
+// A Job as Python holds it. It keeps alive what saves need, may be used by several
+// Python threads, and refuses to work in a forked process.
 #pragma once
 
 #include <unistd.h>
@@ -16,10 +16,11 @@
 
 namespace holdfast::python {
 
-// All calls need the GIL and let go of it while they wait.
+// All calls need the GIL and release it while they wait.
 class HeldJob {
  public:
-  // `options` without `interrupted`, which is Python's Ctrl-C.
+  // Leave `options.saver.interrupted` unset: the constructor sets it to Python's
+  // Ctrl-C.
   HeldJob(const Path& run, nb::object transport, JobOptions options);
   ~HeldJob();
   HeldJob(const HeldJob&) = delete;
@@ -33,7 +34,8 @@ class HeldJob {
     return unwrap(call(*job_));
   }
 
-  // While another thread is in a call, too: it may be waiting for other ranks.
+  // Does not take the mutex, so that it also works while another thread is inside a
+  // call, perhaps waiting for other ranks. The same holds for take_notes().
   std::vector<std::string> take_warnings() {
     check_process();
     const nb::gil_scoped_release unlocked;
@@ -47,10 +49,10 @@ class HeldJob {
 
   HeldHandle save(JobState state, nb::object owners);
 
-  // Ctrl-C and the timeout end the wait for what is to be settled; then nothing is.
+  // If Ctrl-C or the timeout ends the wait for the capture, raises and settles nothing.
   Settled settle(const std::vector<std::string>& changed, CudaStream stream,
                  std::optional<double> timeout);
-  // `alone`: without a word to other ranks.
+  // `alone` closes without other ranks (Job::close_alone). `orderly` is used only then.
   void close(std::optional<double> timeout, bool alone, bool orderly);
 
  private:
@@ -59,11 +61,11 @@ class HeldJob {
 
   const pid_t process_ = ::getpid();
   const int forks_ = forks();
-  nb::object transport_;  // outlives the job
+  nb::object transport_;  // declared before the job, which must not outlive it
   Interruption interruption_;
   std::deque<HeldHandle> under_way_;  // guarded by the GIL
-  // Guards the job, and is taken without the GIL. What a save asks of Python may use the
-  // job, too.
+  // Guards the job, and is locked without the GIL. It is recursive because a save calls
+  // Python functions, and these may use the job.
   std::recursive_mutex mutex_;
   std::unique_ptr<Job> job_;
 };

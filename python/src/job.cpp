@@ -1,4 +1,4 @@
-// Python face of job/: names, types and docs only.
+// Bindings of job/: names, types and docs only.
 #include "holdfast/job/job.h"
 
 #include <nanobind/stl/filesystem.h>
@@ -23,17 +23,17 @@ Guard guard_of(const std::string& name) {
   if (name == "off") return Guard::kOff;
   if (name == "sample") return Guard::kSample;
   if (name == "full") return Guard::kFull;
-  throw Raised(invalid("guard: \"{}\", want sample, full or off", name));
+  throw Raised(invalid("guard: \"{}\"; expected sample, full or off", name));
 }
 
 Duration seconds(double value, const char* what) {
   if (!(value >= 0 && value < 1e9)) {
-    throw Raised(invalid("{}: {} seconds, want 0 or more", what, value));
+    throw Raised(invalid("{}: {} seconds; expected 0 or more, below 1e9", what, value));
   }
   return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
 }
 
-// The array is the part `box` of a tensor of the shape.
+// The piece for an array that is the part `box` of a tensor with this shape.
 LocalPiece part_of(const Array& array, const std::vector<int64_t>& shape,
                    const Box& box, bool at_once) {
   LocalPiece piece = array.piece;
@@ -42,15 +42,17 @@ LocalPiece part_of(const Array& array, const std::vector<int64_t>& shape,
   Tensor tensor = *array.piece.tensor;
   tensor.shape = unwrap(Shape::create(shape).within(tensor.name));
   if (box.shape() != array.piece.tensor->shape || !box.inside(tensor.shape)) {
-    throw Raised(invalid("{}: memory of shape {} for the box {} of {}", tensor.name,
-                         to_string(array.piece.tensor->shape), to_string(box),
-                         to_string(tensor.shape)));
+    throw Raised(
+        invalid("{}: an array of shape {} for the box {} of {}; expected the "
+                "shape of the box, and a box inside the tensor",
+                tensor.name, to_string(array.piece.tensor->shape), to_string(box),
+                to_string(tensor.shape)));
   }
   piece.tensor = std::make_shared<const Tensor>(std::move(tensor));
   return piece;
 }
 
-// Python gives handles as numbers.
+// Python passes the handle of a stream as a number.
 CudaStream stream_of(uint64_t handle) {
   return reinterpret_cast<CudaStream>(handle);  // NOLINT
 }
@@ -60,7 +62,10 @@ SchedulerOptions schedule_of(const std::string& every, const nb::dict& given) {
   const auto take = [&]<typename T>(const char* name, T& into) {
     if (!given.contains(name) || given[name].is_none()) return;
     if (!nb::try_cast(given[name], into)) {
-      throw Raised(invalid("{}: a value of another type, want a number", name));
+      throw Raised(invalid(
+          "{}: a value of the wrong type; expected a number, for durable_steps and "
+          "milestones a list of numbers, for objective text",
+          name));
     }
   };
   std::optional<std::string> objective;
@@ -77,7 +82,7 @@ SchedulerOptions schedule_of(const std::string& every, const nb::dict& given) {
   return options;
 }
 
-// No options struct on Python's side: the keywords are the options.
+// Python has no options struct: the keywords are the options.
 void open_job(HeldJob* self, const Path& path, nb::object transport,
               const std::string& every, double grace, bool signals,
               std::optional<Keep> keep, int64_t ring, const std::string& backpressure,
@@ -108,15 +113,17 @@ void open_job(HeldJob* self, const Path& path, nb::object transport,
   new (self) HeldJob(path, std::move(transport), std::move(options));
 }
 
+// A checkpoint that is about to be restored, as Python sees it.
 struct Looked {
   int64_t step;
   Path folder;
   std::vector<Tensor> tensors;
   nb::object objects;
-  nb::list rank_objects;  // by rank
+  nb::list rank_objects;  // one item for each rank
 };
 
-// What is the same on all ranks, and then what each saved for itself. Needs no GIL.
+// The objects that are the same on all ranks, and then those that each rank saved for
+// itself. Needs no GIL.
 Result<std::vector<Object>> objects_of(const StepFiles& step) {
   std::vector<Object> all{HOLDFAST_TRY(read_objects(env(), step))};
   for (int rank = 0; rank < step.manifest.world; ++rank) {
@@ -136,7 +143,8 @@ Looked look(const StepFiles& step, std::span<const Object> objects) {
           .rank_objects = std::move(rank_objects)};
 }
 
-// What pieces_for raises ends the resume on all ranks, and is raised on this one.
+// If pieces_for raises, the resume fails on all ranks, and this rank raises the
+// exception of pieces_for.
 HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_all,
                     uint64_t stream) {
   std::optional<nb::python_error> raised;
@@ -160,7 +168,9 @@ HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_a
   }
 }
 
-// Asks Python for pieces, whatever thread it is on; what that raises is kept for then.
+// Returns a function that gets pieces from Python, on whatever thread it is called. If
+// the Python function raises, `raised` keeps the exception until the caller can raise
+// it.
 OwnPieces own_by(const nb::object& callable, std::optional<nb::python_error>& raised) {
   if (callable.is_none()) return {};
   return [&](const std::vector<Differing>& found) -> Result<LocalPieces> {
@@ -179,7 +189,8 @@ OwnPieces own_by(const nb::object& callable, std::optional<nb::python_error>& ra
   };
 }
 
-// Calls with the pieces that Python makes, and raises what that raised.
+// Makes the call with a function that gets pieces from Python. If the Python function
+// raised, raises its exception instead of the call's error.
 auto with_own(const nb::object& callable, const auto& call) {
   std::optional<nb::python_error> raised;
   const OwnPieces own = own_by(callable, raised);
@@ -191,7 +202,8 @@ auto with_own(const nb::object& callable, const auto& call) {
   }
 }
 
-// Asks Python for the objects of a save; what that raises is kept for then.
+// Returns a function that gets the objects of a save from Python. If the Python
+// function raises, `raised` keeps the exception until the caller can raise it.
 auto objects_by(const nb::callable& make, std::optional<nb::python_error>& raised) {
   return [&]() -> Result<SaveObjects> {
     const nb::gil_scoped_acquire locked;
@@ -234,14 +246,15 @@ void attach(HeldJob& self, const LocalPieces& pieces, uint64_t stream,
 }
 
 void bind_looked(nb::module_& m) {
-  nb::class_<Looked>(m, "Looked", "A checkpoint, before it is read.")
+  nb::class_<Looked>(m, "Looked",
+                     "A checkpoint whose tensors are known but not read yet.")
       .def_ro("step", &Looked::step)
       .def_ro("folder", &Looked::folder)
       .def_ro("tensors", &Looked::tensors)
       .def_ro("objects", &Looked::objects,
               nb::for_getter(nb::sig("def objects(self) -> typing.Any")))
       .def_ro("rank_objects", &Looked::rank_objects,
-              "What each rank saved for itself.");
+              "The objects that each rank saved for itself, in a list by rank.");
   nb::class_<LocalPiece>(m, "HeldPiece", "A box of a tensor in this process's memory.")
       .def(
           "__init__",
@@ -251,10 +264,10 @@ void bind_looked(nb::module_& m) {
           },
           nb::arg("array"), nb::arg("shape"), nb::arg("box"),
           nb::arg("at_once") = false);
-  nb::class_<LocalPieces>(
-      m, "Pieces",
-      "Boxes. Made once, and passed again for as long as the tensors "
-      "are the same.")
+  nb::class_<LocalPieces>(m, "Pieces",
+                          "A list of pieces. Make it once, and pass it again for as "
+                          "long as the tensors are\n"
+                          "the same: a save then need not look at each piece.")
       .def(nb::init_implicit<std::vector<LocalPiece>>())
       .def("__len__", &LocalPieces::size)
       .def(
@@ -276,7 +289,8 @@ void bind_looked(nb::module_& m) {
             return pieces;
           },
           nb::arg("places"), nb::arg("others"),
-          "The same boxes, but for those at these places, which are others.")
+          "A copy of the list in which the pieces at these places are replaced by\n"
+          "`others`.")
       .def(
           "moved",
           [](LocalPieces pieces, const std::vector<size_t>& places,
@@ -290,8 +304,8 @@ void bind_looked(nb::module_& m) {
             return pieces;
           },
           nb::arg("places"), nb::arg("addresses"),
-          "The same boxes, but for those at these places, which lie elsewhere: of the\n"
-          "same elements and strides on the same device.");
+          "A copy of the list in which the pieces at these places have new addresses.\n"
+          "Their elements, strides and device stay the same.");
 }
 
 }  // namespace
@@ -307,20 +321,22 @@ void bind_job(nb::module_& m) {
            nb::arg("compress"), nb::arg("agree_within"),
            nb::arg("fail_after") = nb::none(), nb::arg("software"), nb::arg("tiers"),
            nb::arg("schedule") = nb::dict(), nb::arg("allow_unreachable_tiers") = false)
-      .def("attach", &attach, nb::arg("pieces"), nb::arg("stream") = 0,
-           nb::arg("own") = nb::none(),
-           nb::sig("def attach(self, pieces: Pieces, stream: int = 0, "
-                   "own: collections.abc.Callable[[list[tuple[str, int, int, bool, "
-                   "bool]]], Pieces] | None = None) -> None"),
-           "Checks that the pieces of all ranks tile and that replicas are equal, or "
-           "has\n"
-           "`own` make them each rank's own; makes the ring.")
-      .def("resume", &resume, nb::arg("pieces_for"), nb::arg("verify_all") = false,
-           nb::arg("stream") = 0,
-           nb::sig("def resume(self, pieces_for: collections.abc.Callable[[Looked], "
-                   "Pieces], verify_all: bool = False, stream: int = 0) -> Restored"),
-           "Fills the pieces that are made to fit the newest whole checkpoint, or an\n"
-           "older one; NotFoundError if there is none.")
+      .def(
+          "attach", &attach, nb::arg("pieces"), nb::arg("stream") = 0,
+          nb::arg("own") = nb::none(),
+          nb::sig("def attach(self, pieces: Pieces, stream: int = 0, "
+                  "own: collections.abc.Callable[[list[tuple[str, int, int, bool, "
+                  "bool]]], Pieces] | None = None) -> None"),
+          "Checks that the pieces of all ranks tile the tensors and that replicas are\n"
+          "equal, and makes the staging ring. If replicas differ, calls `own`, which\n"
+          "returns pieces under names of this rank; without `own` raises.")
+      .def(
+          "resume", &resume, nb::arg("pieces_for"), nb::arg("verify_all") = false,
+          nb::arg("stream") = 0,
+          nb::sig("def resume(self, pieces_for: collections.abc.Callable[[Looked], "
+                  "Pieces], verify_all: bool = False, stream: int = 0) -> Restored"),
+          "Restores the newest undamaged checkpoint into the pieces that `pieces_for`\n"
+          "makes for it. Raises NotFoundError if there is none.")
       .def(
           "due",
           [](HeldJob& self, int64_t step, bool updated) {
@@ -330,7 +346,8 @@ void bind_job(nb::module_& m) {
             return save;
           },
           nb::arg("step"), nb::arg("updated") = true,
-          "None, or for a save (stop, why): the same on all ranks.")
+          "(stop, why) if a save is due after this step, else None. All ranks get the\n"
+          "same answer.")
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("objects"),
            nb::arg("stream") = 0, nb::arg("own") = nb::none(),
@@ -340,11 +357,12 @@ void bind_job(nb::module_& m) {
                "objects: collections.abc.Callable[[], tuple[typing.Any, typing.Any]], "
                "stream: int = 0, own: collections.abc.Callable[[list[tuple[str, int, "
                "int, bool, bool]]], Pieces] | None = None) -> SaveHandle"),
-           "Begins to copy, and calls `objects` meanwhile: it gives what is the same "
-           "on\n"
-           "all ranks and what is this rank's. What it raises drops the save on all\n"
-           "ranks. With `own` a part of the replicas is compared, and what differs is\n"
-           "made each rank's own.")
+           "Begins to save. While tensors are copied, calls `objects`, which returns "
+           "the\n"
+           "objects that are the same on all ranks and those of this rank. If it "
+           "raises,\n"
+           "all ranks drop the save. With `own`, some replicas are compared; if they\n"
+           "differ, `own` returns pieces under names of this rank.")
       .def(
           "loss",
           [](HeldJob& self, int64_t step, double value) {
@@ -353,7 +371,8 @@ void bind_job(nb::module_& m) {
               return Result<void>();
             });
           },
-          nb::arg("step"), nb::arg("value"), "The loss after a step, for policies.")
+          nb::arg("step"), nb::arg("value"),
+          "Reports the loss after a step to policies that use it.")
       .def(
           "want",
           [](HeldJob& self, const std::string& why) {
@@ -362,32 +381,36 @@ void bind_job(nb::module_& m) {
               return Result<void>();
             });
           },
-          nb::arg("why"), "All ranks save soon; rank 0's counts.")
+          nb::arg("why"),
+          "Asks all ranks to save soon. Only the call on rank 0 has an effect.")
       .def(
           "explain",
           [](HeldJob& self) {
             return self.call(
                 [](Job& job) { return Result<std::string>(job.explain()); });
           },
-          "The interval, and what it follows from.")
+          "The interval that the policy has found, and why, in one line.")
       .def(
           "take_warnings", [](HeldJob& self) { return self.take_warnings(); },
-          "What went wrong since the last call and stopped nothing. From any thread.")
+          "What went wrong since the last call without stopping training, a sentence\n"
+          "each. May be called from any thread.")
       .def(
           "any",
           [](HeldJob& self, bool own) {
             return self.call([&](Job& job) { return job.any(own); });
           },
-          nb::arg("own"), "True if any rank says so; asked of all ranks together.")
+          nb::arg("own"), "True if any rank passes True. All ranks call it together.")
       .def(
           "take_notes", [](HeldJob& self) { return self.take_notes(); },
-          "What was done since the last call and should not go unsaid.")
+          "What was done since the last call that a person should know, a sentence\n"
+          "each. May be called from any thread.")
       .def(
           "may_tear",
           [](HeldJob& self) {
             return self.call([](Job& job) { return Result<bool>(job.may_tear()); });
           },
-          "False if no write can spoil what was saved.")
+          "False if all tensors that are being saved are copied already, so that no\n"
+          "write to them can tear a save.")
       .def(
           "settle",
           [](HeldJob& self, const std::vector<std::string>& changed, uint64_t stream,
@@ -395,18 +418,20 @@ void bind_job(nb::module_& m) {
             return self.settle(changed, stream_of(stream), timeout).torn;
           },
           nb::arg("changed"), nb::arg("stream") = 0, nb::arg("timeout") = nb::none(),
-          "Waits for what is copied; names of tensors that were torn.")
+          "Waits until the saves are captured. Returns the names of tensors that\n"
+          "changed while they were copied; `changed` names those that are known to.")
       .def(
           "wait_stopped",
           [](HeldJob& self, const HeldHandle& handle) {
             return self.call([&](Job& job) { return job.wait_stopped(handle.handle); });
           },
-          nb::arg("handle"), "Waits until the last save is durable, within the grace.")
+          nb::arg("handle"),
+          "Waits until the last save is durable, at most for `grace` seconds.")
       .def(
           "close", &HeldJob::close, nb::arg("timeout") = nb::none(),
           nb::arg("alone") = false, nb::arg("orderly") = true,
-          "Waits until all is durable. `alone`: whatever other ranks do, which are to\n"
-          "be left then. `orderly=False` (only if alone): something failed, and the\n"
+          "Waits until all saves are durable. With `alone` it does not wait for other\n"
+          "ranks, and this rank leaves the job. With `alone` and `orderly=False` the\n"
           "next process counts this end as a failure.");
 }
 

@@ -1,4 +1,5 @@
-// holdfast._native: one binding file a part, each names, types and docs only.
+// The Python module holdfast._native. Each part has one binding file, which has names,
+// types and docs only.
 #include <nanobind/stl/string.h>
 
 #include "errors.h"
@@ -17,14 +18,14 @@ void bind_transport(nb::module_& m);
 
 namespace {
 
-// For the tests of errors.h: the library cannot be made to fail with every code at
-// will.
+// Raises any error for the tests of errors.h: they cannot make the library fail with
+// every code.
 void raise_error(const std::string& code, const std::string& message) {
   for (int i = 0; i <= static_cast<int>(ErrorCode::kIo); ++i) {
     const auto candidate = static_cast<ErrorCode>(i);
     if (name_of(candidate) == code) throw Raised(Error(candidate, message));
   }
-  throw Raised(invalid("error code \"{}\": not known", code));
+  throw Raised(invalid("error code: \"{}\"; expected a known one", code));
 }
 
 #ifdef NDEBUG
@@ -39,7 +40,8 @@ NB_MODULE(_native, m) {
   m.doc() = "The native side of Holdfast; import holdfast instead.";
   m.attr("version") = HOLDFAST_VERSION;
   m.attr("_checked") = kChecked;
-  // What a daemon thread holds at exit is no leak of the user's, and he cannot help it.
+  // nanobind reports objects that daemon threads still hold at exit as leaks. Users
+  // cannot help that, so only checked builds report leaks.
   nb::set_leak_warnings(kChecked);
   register_errors();
   bind_state(m);

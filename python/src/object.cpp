@@ -6,12 +6,13 @@
 namespace holdfast::python {
 namespace {
 
-// Where the conversion is in the tree; printed only when something is wrong.
+// The place in the tree that is being converted. Its text is made only for errors.
 struct Place {
-  const char* root = nullptr;    // of the first one
-  const Place* above = nullptr;  // of the others
-  nb::handle key{};              // in a dict
-  Py_ssize_t index = -1;         // in a list or tuple; -1: it is a key
+  const char* root = nullptr;  // the name of the tree; set only at its root
+  const Place* above =
+      nullptr;            // the container that this place is in; null at the root
+  nb::handle key{};       // the key, if the container is a dict
+  Py_ssize_t index = -1;  // the index, if it is a list or tuple; else -1
   int depth = 0;
 
   Place inside(nb::handle in_dict, Py_ssize_t in_list) const {
@@ -33,7 +34,9 @@ Object convert_int(nb::handle value, const Place& place) {
   const nb::object digits = nb::steal(PyObject_Str(value.ptr()));
   if (!digits.is_valid()) {
     PyErr_Clear();
-    throw Raised(invalid("{}: an int of more digits than Python prints", place.text()));
+    throw Raised(
+        invalid("{}: an int with more digits than Python prints; expected fewer",
+                place.text()));
   }
   return Object::Value(Object::BigInteger{nb::cast<std::string>(digits)});
 }
@@ -43,7 +46,8 @@ std::string text_of(nb::handle value, const Place& place) {
   const char* data = PyUnicode_AsUTF8AndSize(value.ptr(), &size);
   if (data != nullptr) return {data, static_cast<size_t>(size)};
   PyErr_Clear();
-  throw Raised(invalid("{}: text that is not UTF-8", place.text()));
+  throw Raised(
+      invalid("{}: text that is not UTF-8; expected no lone surrogates", place.text()));
 }
 
 Bytes bytes_in(nb::handle value) {
@@ -88,18 +92,19 @@ Object convert(nb::handle value, const Place& place) {
     return Object::Value(nb::cast<Object::TensorName>(value));
   }
   if (place.depth >= kMaxObjectDepth) {
-    throw Raised(invalid("{}: containers more than {} deep, or one inside itself",
-                         place.root != nullptr ? place.root : "objects",
-                         kMaxObjectDepth));
+    throw Raised(
+        invalid("{}: containers more than {} deep, or one inside itself; "
+                "expected a flatter tree",
+                place.root != nullptr ? place.root : "objects", kMaxObjectDepth));
   }
   if (PyList_CheckExact(p))
     return Object::Value(convert_items<Object::List>(value, place));
   if (PyTuple_CheckExact(p))
     return Object::Value(convert_items<Object::Tuple>(value, place));
   if (PyDict_CheckExact(p)) return Object::Value(convert_dict(value, place));
-  throw Raised(
-      invalid("{}: a {}, want None, bool, int, float, str, bytes, list, tuple or dict",
-              place.text(), type_of(value)));
+  throw Raised(invalid(
+      "{}: a {}; expected None, bool, int, float, str, bytes, list, tuple or dict",
+      place.text(), type_of(value)));
 }
 
 struct ToPython {
@@ -128,7 +133,9 @@ struct ToPython {
     nb::dict made;
     for (const auto& [key, item] : value.items) made[to_python(key)] = to_python(item);
     if (made.size() == value.items.size()) return made;
-    throw Raised(unsupported("a dict with keys that are equal in Python"));
+    throw Raised(
+        unsupported("objects: a dict with keys that are equal in Python, such as 1 and "
+                    "True; expected different keys"));
   }
   nb::object operator()(const Object::TensorName& value) const {
     return nb::cast(value);
@@ -154,7 +161,7 @@ void bind_object(nb::module_& m) {
   using Name = Object::TensorName;
   nb::class_<Name>(
       m, "TensorName",
-      "Stands for a tensor in a tree of objects, as files of torch have them.")
+      "Stands for a tensor in a tree of objects, as in files that torch.save wrote.")
       .def(
           "__init__",
           [](Name* self, std::string name) { new (self) Name{std::move(name)}; },

@@ -1,4 +1,4 @@
-// Python face of state's planner: names, types and docs only.
+// Bindings of plan/ and of models/: names, types and docs only.
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
@@ -14,7 +14,7 @@
 namespace holdfast::python {
 namespace {
 
-// What both ways of planning give to Python.
+// What plan_model() and plan_layouts() return to Python.
 struct Planned {
   Plan plan;
   std::optional<Placement> placement;
@@ -58,24 +58,31 @@ Planned plan_layouts(const std::string& source, const std::string& source_where,
 void bind_figures(nb::module_& m) {
   nb::class_<Figures>(
       m, "Figures", "What a plan moves, in bytes; needed = in_place + copied + moved.")
-      .def_ro("needed", &Figures::needed, "What the target shall have, with replicas.")
-      .def_ro("in_place", &Figures::in_place, "There already, at the same address.")
+      .def_ro("needed", &Figures::needed,
+              "All bytes of the target layout, with replicas.")
+      .def_ro("in_place", &Figures::in_place,
+              "Bytes that their holder has already, at the same address.")
       .def_ro("copied", &Figures::copied,
-              "There already, elsewhere in the same memory.")
-      .def_ro("moved", &Figures::moved, "From another holder.")
+              "Bytes that their holder has already, at another address.")
+      .def_ro("moved", &Figures::moved, "Bytes that come from another holder.")
       .def_ro("moved_bound", &Figures::moved_bound, "The least that any plan can move.")
-      .def_ro("crossing", &Figures::crossing, "Of moved: between hosts.")
+      .def_ro("crossing", &Figures::crossing,
+              "The part of `moved` that goes from one host to another.")
       .def_ro("crossing_bound", &Figures::crossing_bound,
-              "The least that any plan can take across hosts.")
+              "The least that any plan can move between hosts.")
       .def_ro("forwarded", &Figures::forwarded,
-              "Of moved: passed on by a holder that was itself just filled.")
+              "The part of `moved` that comes from a holder which received it in the\n"
+              "same plan and passes it on.")
       .def_ro("egress_ns", &Figures::egress_ns,
-              "Time of the busiest source by its bandwidth, in nanoseconds.")
-      .def_ro("egress_bound_ns", &Figures::egress_bound_ns, "The least possible of it.")
+              "How long the busiest source sends at its bandwidth, in nanoseconds.")
+      .def_ro("egress_bound_ns", &Figures::egress_bound_ns,
+              "The least `egress_ns` that any plan can have.")
       .def_ro("extra_memory", &Figures::extra_memory,
-              "Most extra memory of a holder, if old pieces are kept to the end.")
+              "The most extra memory that a holder needs if old pieces are kept until\n"
+              "the end.")
       .def_ro("extra_memory_by_tensor", &Figures::extra_memory_by_tensor,
-              "The same, if tensors are exchanged one by one.")
+              "The most extra memory that a holder needs if tensors are exchanged one\n"
+              "by one.")
       .def("__repr__", [](const Figures& self) {
         return fmt::format("Figures({})", to_json(self).dump());
       });
@@ -89,28 +96,34 @@ void bind_plan(nb::module_& m) {
       .def_ro("device_of_position", &Placement::device_of_position,
               "The device of each position.")
       .def_ro("released", &Placement::released, "Devices that get no position.")
-      .def_ro("kept", &Placement::kept, "Bytes that positions find on their devices.")
-      .def_ro("kept_bound", &Placement::kept_bound,
-              "The most, were tensor-parallel groups not kept on hosts.")
+      .def_ro("kept", &Placement::kept,
+              "Bytes that the positions find on their devices already.")
+      .def_ro(
+          "kept_bound", &Placement::kept_bound,
+          "The most that `kept` could be if tensor-parallel groups need not stay on\n"
+          "one host.")
       .def_ro("exact", &Placement::exact, "True if no allowed placement is better.");
   nb::class_<Planned>(m, "Plan", "How one layout becomes another.")
       .def_prop_ro(
           "figures", [](const Planned& self) { return self.plan.figures; },
-          "What is moved, and the lower bounds.")
-      .def_ro("placement", &Planned::placement, "With place=True; else None.")
+          "How many bytes are moved, and the lower bounds.")
+      .def_ro("placement", &Planned::placement,
+              "The Placement if place=True was passed, else None.")
       .def_prop_ro(
           "moves", [](const Planned& self) { return self.plan.moves.size(); },
           "The number of moves.")
-      .def_ro("json", &Planned::json, "What `holdfast plan --json` prints.");
+      .def_ro("json", &Planned::json, "The text that `holdfast plan --json` prints.");
   m.def("plan_model", &plan_model, nb::arg("model"), nb::arg("config_where"),
         nb::arg("source"), nb::arg("target"), nb::arg("hosts"), nb::arg("training"),
         nb::arg("place"),
         "The plan between two parallel configurations of a model.\n\n"
-        "`model` is a name or, if `config_where` names it, the text of a config.json.");
+        "`model` is the name of a built-in model or, if `config_where` is not empty, "
+        "the\n"
+        "text of the config.json at that place.");
   m.def("plan_layouts", &plan_layouts, nb::arg("source"), nb::arg("source_where"),
         nb::arg("target"), nb::arg("target_where"),
         "The plan between two layouts, given as JSON text.");
-  m.def("model_names", &model_names, "The built-in models.");
+  m.def("model_names", &model_names, "The names of the built-in models.");
 }
 
 }  // namespace holdfast::python

@@ -13,7 +13,7 @@ namespace holdfast::python {
 
 using Pairs = std::vector<std::pair<std::string, std::string>>;
 
-// Steps that were passed over: folder, and why.
+// The steps that a restore skipped, as (folder, why) pairs.
 inline Pairs pairs_of(const std::vector<SkippedStep>& skipped) {
   Pairs pairs;
   for (const SkippedStep& step : skipped) {
@@ -22,7 +22,8 @@ inline Pairs pairs_of(const std::vector<SkippedStep>& skipped) {
   return pairs;
 }
 
-// Objects are made once, so that a caller may change them.
+// The Python objects are made once and not at each access, so that changes which a
+// caller makes to them stay.
 struct HeldRestored {
   // Needs the GIL.
   static HeldRestored of(RestoredState state) {

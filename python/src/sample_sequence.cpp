@@ -1,4 +1,4 @@
-// Python face of state's sample sequence: names, types and docs only.
+// Bindings of state/sample_sequence.h: names, types and docs only.
 #include "holdfast/state/sample_sequence.h"
 
 #include <nanobind/operators.h>
@@ -25,7 +25,7 @@ EpochEnd parse_end(const std::string& text) {
   for (const auto& [word, end] : kEnds) {
     if (word == text) return end;
   }
-  throw Raised(invalid("last=\"{}\": not known, want short, drop or join", text));
+  throw Raised(invalid("last: \"{}\"; expected short, drop or join", text));
 }
 
 std::string print_end(EpochEnd end) {
@@ -33,16 +33,16 @@ std::string print_end(EpochEnd end) {
 }
 
 int64_t checked(int64_t position) {
-  if (position < 0) throw Raised(invalid("position {}, want at least 0", position));
+  if (position < 0) throw Raised(invalid("position: {}; expected 0 or more", position));
   return position;
 }
 
 Pair share(int64_t first, int64_t last, int64_t rank, int64_t world) {
   if (rank < 0 || rank >= world) {
-    throw Raised(invalid("rank {} of {}, want one of them", rank, world));
+    throw Raised(invalid("rank: {}; expected 0 or more, below world {}", rank, world));
   }
   if (checked(last) < checked(first)) {
-    throw Raised(invalid("a batch from {} to {}, want it forward", first, last));
+    throw Raised(invalid("batch: from {} to {}; expected first <= last", first, last));
   }
   const Positions part = share_of({first, last}, rank, world);
   return {part.first, part.last};
@@ -63,16 +63,16 @@ void bind_options(nb::class_<SampleSequence>& sequence) {
           "How many samples the dataset has.")
       .def_prop_ro(
           "batch", [](const S& self) { return self.options().batch; },
-          "Samples a step takes, all ranks together.")
+          "How many samples all ranks together take in a step.")
       .def_prop_ro(
           "seed", [](const S& self) { return self.options().seed; },
-          "What chooses the order.")
+          "The number that decides the order.")
       .def_prop_ro(
           "shuffle", [](const S& self) { return self.options().shuffle; },
-          "False: the dataset's own order in every epoch.")
+          "False if every epoch has the dataset's own order.")
       .def_prop_ro(
           "last", [](const S& self) { return print_end(self.options().end); },
-          "What becomes of a batch that the epoch has too few samples left for.")
+          "What happens to a batch when the epoch has too few samples left for it.")
       .def_prop_ro("batches_per_epoch", &S::batches_per_epoch,
                    "How many batches an epoch has.");
 }
@@ -91,13 +91,14 @@ void bind_positions(nb::class_<SampleSequence>& sequence) {
           [](const S& self, int64_t position) {
             return self.index_at(checked(position));
           },
-          nb::arg("position"), "The sample at a position.")
+          nb::arg("position"), "The index of the sample at a position.")
       .def(
           "indices",
           [](const S& self, int64_t first, int64_t last) {
             return self.indices({checked(first), checked(last)});
           },
-          nb::arg("first"), nb::arg("last"), "The samples at [first, last).")
+          nb::arg("first"), nb::arg("last"),
+          "The indices of the samples at the positions [first, last).")
       .def(
           "step",
           [](const S& self, int64_t cursor) {
@@ -105,12 +106,13 @@ void bind_positions(nb::class_<SampleSequence>& sequence) {
             return Pair(batch.first, batch.last);
           },
           nb::arg("cursor"),
-          "The positions (first, last) of the batch that follows when all before\n"
-          "`cursor` has been read; `last` is the cursor after it.")
+          "The positions (first, last) of the next batch after all positions before\n"
+          "`cursor` were read. `last` is the cursor after that batch.")
       .def_static("share", &share, nb::arg("first"), nb::arg("last"), nb::arg("rank"),
                   nb::arg("world"),
-                  "What rank `rank` of `world` takes of the batch [first, last). The\n"
-                  "shares put together are the batch, whatever `world` is.");
+                  "The positions that rank `rank` of `world` ranks takes of the batch\n"
+                  "[first, last). The shares of all ranks together are the batch, for\n"
+                  "every `world`.");
 }
 
 }  // namespace
@@ -118,13 +120,12 @@ void bind_positions(nb::class_<SampleSequence>& sequence) {
 void bind_sample_sequence(nb::module_& m) {
   nb::class_<SampleSequence> sequence(
       m, "Sequence",
-      "The order in which a run reads its dataset: a function of a seed.\n\n"
-      "Positions 0, 1, 2, ... go through the dataset again and again, in a new order "
-      "in\n"
-      "every epoch. Nothing is stored: any position is found at once, on any machine.\n"
-      "`last` says what becomes of a batch that the epoch has too few samples left\n"
-      "for: \"short\" it is smaller, \"drop\" it is left out, \"join\" the next epoch\n"
-      "fills it up.");
+      "The order in which a run reads its dataset. It depends only on a seed.\n\n"
+      "Positions 0, 1, 2, ... go through the dataset again and again, in a new order\n"
+      "in every epoch. No list is stored: any machine can compute the sample at any\n"
+      "position. `last` says what happens to a batch when the epoch has too few\n"
+      "samples left for it: with \"short\" the batch is smaller, with \"drop\" it is\n"
+      "left out, with \"join\" the next epoch fills it up.");
   sequence.def(
       "__init__",
       [](SampleSequence* self, int64_t samples, int64_t batch, uint64_t seed,
@@ -138,7 +139,7 @@ void bind_sample_sequence(nb::module_& m) {
       },
       nb::arg("samples"), nb::arg("batch") = 1, nb::kw_only(), nb::arg("seed") = 0,
       nb::arg("shuffle") = true, nb::arg("last") = "short",
-      "`batch` is what all ranks take together in a step.");
+      "`batch` is how many samples all ranks together take in a step.");
   bind_options(sequence);
   bind_positions(sequence);
   sequence.def("__repr__", &print);

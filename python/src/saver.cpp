@@ -1,3 +1,4 @@
+// HeldSaver (saver.h), and the options that Python passes as text.
 #include "saver.h"
 
 #include "holdfast/checkpoint/fetch.h"
@@ -9,7 +10,7 @@ Backpressure backpressure_of(const std::string& name) {
   if (name == "wait") return Backpressure::kWait;
   if (name == "skip") return Backpressure::kSkip;
   if (name == "newest") return Backpressure::kNewest;
-  throw Raised(invalid("backpressure: \"{}\", want wait, skip or newest", name));
+  throw Raised(invalid("backpressure: \"{}\"; expected wait, skip or newest", name));
 }
 
 std::optional<Duration> fail_after_of(const std::optional<std::string>& text) {
@@ -35,18 +36,20 @@ HeldSaver::HeldSaver(const Path& run, SaverOptions options)
 
 HeldSaver::~HeldSaver() {
   if (::getpid() != process_) {
-    static_cast<void>(saver_.release());  // its threads are not here to be joined
+    static_cast<void>(saver_.release());  // its threads exist only in the parent
     return;
   }
   const nb::gil_scoped_release unlocked;
-  saver_.reset();  // waits, and the arrays are still there
+  saver_.reset();  // waits for saves; under_way_ keeps their arrays alive
 }
 
 void HeldSaver::check_process() const {
   const pid_t here = ::getpid();
   if (here == process_) return;
-  throw Raised(invalid("{}: the saver is of process {}, and this is its child {}",
-                       run().native(), process_, here));
+  throw Raised(invalid(
+      "{}: the saver belongs to process {}, and this is its child {}; expected a "
+      "call from the process that opened it",
+      run().native(), process_, here));
 }
 
 HeldHandle HeldSaver::save(SaveRequest request, const std::vector<Array>& arrays,
@@ -76,7 +79,7 @@ void HeldSaver::forget_done() {
   for (const HeldHandle& save : saves) static_cast<void>(save.is_captured());
 }
 
-// Waits for the saves first, because that wait can be interrupted.
+// Waits for the saves first, because Ctrl-C can end that wait.
 void HeldSaver::close(std::optional<double> timeout) {
   check_process();
   const Instant deadline = deadline_of(timeout);
@@ -85,7 +88,7 @@ void HeldSaver::close(std::optional<double> timeout) {
     const SaveHandle& handle = save.handle;
     std::optional<double> left = timeout;
     if (left.has_value()) left = seconds_until(deadline);
-    // What became of it, the saver says.
+    // The outcome is ignored here: Saver::close() reports failures.
     static_cast<void>(wait_interruptibly(
         left, [&](Instant until) { return handle.durable(until); },
         [&] { return handle.is_done(); }));

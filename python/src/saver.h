@@ -1,5 +1,5 @@
-// A Saver as Python holds it: keeps the arrays of a save alive until they are captured,
-// and lets several threads of Python use one saver.
+// A Saver as Python holds it. It keeps the arrays of a save alive until they are
+// captured, and may be used by several Python threads.
 #pragma once
 
 #include <unistd.h>
@@ -19,23 +19,26 @@ namespace holdfast::python {
 // "wait", "skip" or "newest"; throws for anything else.
 Backpressure backpressure_of(const std::string& name);
 
-// "30m", "90" (seconds); none for none and for "never".
+// Parses "30m" or "90" (seconds). Returns nullopt for nullopt and for "never".
 std::optional<Duration> fail_after_of(const std::optional<std::string>& text);
 
-// A save under way, and whatever keeps its arrays' memory alive. The GIL guards it.
+// A save under way, and the Python object that keeps its arrays alive. The GIL guards
+// it.
 struct HeldHandle {
-  // Lets go of the owners if the arrays may change again. True if so.
+  // True if the arrays may change again. Then it also releases the owners.
   bool is_captured() const {
     if (!handle.is_captured()) return false;
-    const nb::object last = std::exchange(*owners, nb::object());  // may run any code
+    // Destroying the owners may run any Python code, so the member is emptied first.
+    const nb::object last = std::exchange(*owners, nb::object());
     return true;
   }
 
   SaveHandle handle;
-  std::shared_ptr<nb::object> owners;  // of the saver and of Python's handle
+  // Shared by the copies of this handle: one in the saver, one in Python's hands.
+  std::shared_ptr<nb::object> owners;
 };
 
-// Ctrl-C during a call that waits without the GIL, for SaverOptions::interrupted.
+// Notices Ctrl-C during a call that waits without the GIL (SaverOptions::interrupted).
 class Interruption {
  public:
   bool seen() {
@@ -44,7 +47,8 @@ class Interruption {
     raised_.emplace();
     return true;
   }
-  // Calls, and raises what Ctrl-C raised meanwhile instead of what the call failed with.
+  // Makes the call. If it fails after Ctrl-C, raises the exception of Ctrl-C instead of
+  // the call's error.
   auto watch(const auto& call) {
     raised_.reset();
     try {
@@ -59,11 +63,12 @@ class Interruption {
   std::optional<nb::python_error> raised_;
 };
 
-// All calls need the GIL and let go of it while they wait. A copy of it in a forked process
-// does nothing: threads and ownership stay with the parent.
+// All calls need the GIL and release it while they wait. In a forked child save() and
+// close() raise, and the destructor does nothing: the threads and the ownership of the
+// run stay with the parent.
 class HeldSaver {
  public:
-  // `options` without `events` and `interrupted`.
+  // Leave `events` and `interrupted` of the options unset: the constructor sets them.
   HeldSaver(const Path& run, SaverOptions options);
   ~HeldSaver();
   HeldSaver(const HeldSaver&) = delete;
@@ -84,8 +89,9 @@ class HeldSaver {
   Interruption interruption_;
   std::deque<HeldHandle> under_way_;  // guarded by the GIL
   LocalState last_;                   // guarded by the mutex
-  std::mutex mutex_;  // taken without the GIL; save and close are one thread's
-  std::unique_ptr<Warnings> warnings_;  // outlive the saver
+  // Locked without the GIL. Saver's save() and close() may not run at the same time.
+  std::mutex mutex_;
+  std::unique_ptr<Warnings> warnings_;  // declared before the saver, which uses it
   std::unique_ptr<Saver> saver_;
 };
 

@@ -1,4 +1,4 @@
-// Python face of state/: names, types and docs only.
+// Bindings of state/: names, types and docs only.
 #include <nanobind/operators.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
@@ -17,8 +17,9 @@ namespace {
 
 using Extents = std::vector<std::pair<int64_t, int64_t>>;
 
-// What C++ leaves to its caller is checked here, because a Python caller must not be
-// able to abort the process: the number of elements, and that ranks agree.
+// The C++ functions trust their caller that a box has not too many elements and that
+// two boxes have equally many dimensions. A Python caller must not be able to abort the
+// process, so make_box() and check_ranks() check both.
 Box make_box(const Extents& extents) {
   std::vector<Extent> converted;
   std::vector<int64_t> sizes;
@@ -31,7 +32,7 @@ Box make_box(const Extents& extents) {
 
 void check_ranks(const Box& a, const Box& b) {
   if (a.rank() != b.rank()) {
-    throw Raised(invalid("boxes {} and {}: {} and {} dimensions, want as many",
+    throw Raised(invalid("boxes {} and {}: {} and {} dimensions; expected equally many",
                          to_string(a), to_string(b), a.rank(), b.rank()));
   }
 }
@@ -51,20 +52,24 @@ void bind_dtype(nb::module_& m) {
   auto dtype =
       nb::enum_<Dtype>(m, "Dtype", "An element type, by its safetensors name.");
   for (const DtypeInfo& info : all_dtypes()) {
-    dtype.value(info.name.data(), info.dtype);  // a literal, so it ends in NUL
+    dtype.value(info.name.data(), info.dtype);  // the name is a literal: it ends in NUL
   }
   m.def(
       "parse_dtype", [](const std::string& name) { return unwrap(parse_dtype(name)); },
       nb::arg("name"),
-      "The dtype of that name: safetensors' in any case, or torch's.\n\n"
-      "Raises NotImplementedError on any other.");
+      "The dtype of that name: the name in safetensors (in upper or lower case), or "
+      "the\n"
+      "name in torch.\n\n"
+      "Raises NotImplementedError for any other name.");
   m.def("bytes_of", nb::overload_cast<Dtype>(&bytes_of), nb::arg("dtype"),
-        "The bytes of one element.");
+        "The size of one element in bytes.");
 }
 
 void bind_box(nb::module_& m) {
   nb::class_<Box>(
-      m, "Box", "An axis-aligned block of a tensor: a half-open (lo, hi) a dimension.")
+      m, "Box",
+      "An axis-aligned block of a tensor: one half-open range (lo, hi) of indices for\n"
+      "each dimension.")
       .def(
           "__init__",
           [](Box* self, const Extents& extents) { new (self) Box(make_box(extents)); },
@@ -82,7 +87,9 @@ void bind_box(nb::module_& m) {
           [](const Box& self, const Box& inner) {
             return check_ranks(self, inner), self.contains(inner);
           },
-          nb::arg("inner"), "True if `inner`, of the same rank, lies inside.")
+          nb::arg("inner"),
+          "True if `inner` lies inside. Raises ValueError if the boxes have different\n"
+          "numbers of dimensions.")
       .def(nb::self == nb::self, nb::sig("def __eq__(self, other: object, /) -> bool"))
       .def("__hash__",
            [](const Box& self) { return nb::hash(nb::cast(to_string(self))); })
@@ -93,8 +100,8 @@ void bind_box(nb::module_& m) {
       "intersect",
       [](const Box& a, const Box& b) { return check_ranks(a, b), intersect(a, b); },
       nb::arg("a"), nb::arg("b"),
-      "The block common to both, or None where they do not meet.\n\n"
-      "Raises ValueError if their ranks differ.");
+      "The box that both have in common, or None if there is none.\n\n"
+      "Raises ValueError if the boxes have different numbers of dimensions.");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A further place for checkpoints, as Python names it.
+// A tier as Python passes it: a place for copies of checkpoints, and its rules.
 #pragma once
 
 #include <memory>
@@ -13,16 +13,17 @@
 namespace holdfast::python {
 
 struct HeldTier {
-  std::shared_ptr<StorageTier> tier;  // of all savers and restores that use it
+  std::shared_ptr<StorageTier> tier;  // shared by all savers and restores that use it
   int64_t every = 1;
-  std::optional<int64_t> keep{};  // nullopt: by the rules of the run directory
+  std::optional<int64_t> keep{};  // nullopt: the rules of the run directory apply
 };
 
-// Throws for a name that cannot be, and for object stores without keys.
+// Throws if the name is not that of a place, and if the keys of an object store are
+// missing.
 inline HeldTier make_tier(const std::string& place, int64_t every,
                           std::optional<int64_t> keep) {
   if (every < 1 || keep.value_or(1) < 1) {
-    throw Raised(invalid("{}: every {}, keep {}, want 1 or more", place, every,
+    throw Raised(invalid("{}: every {}, keep {}; expected 1 or more", place, every,
                          keep.value_or(1)));
   }
   return {unwrap(open_tier(machine(), place, open_bucket)), every, keep};

@@ -1,4 +1,4 @@
-// Python face of base/tcp_transport: names, types and docs only.
+// Bindings of transport/tcp_transport.h: names, types and docs only.
 #include "transport.h"
 
 #include <nanobind/stl/optional.h>
@@ -20,12 +20,13 @@ nb::bytes to_python(ByteView bytes) { return nb::bytes(bytes.data(), bytes.size(
 
 void listen(HeldTransport* self, int rank, int size, const nb::bytes& token,
             std::string host, double silence) {
-  if (rank < 0 || rank >= size) throw Raised(invalid("rank {} of {}", rank, size));
+  if (rank < 0 || rank >= size)
+    throw Raised(invalid("rank: {}; expected 0 or more, below size {}", rank, size));
   if (token.size() != kTokenBytes) {
-    throw Raised(invalid("token: {} bytes, want {}", token.size(), kTokenBytes));
+    throw Raised(invalid("token: {} bytes; expected {}", token.size(), kTokenBytes));
   }
   if (!(silence >= 1 && silence <= 86400)) {
-    throw Raised(invalid("silence: {}, want 1 to 86400", silence));
+    throw Raised(invalid("silence: {} seconds; expected 1 to 86400", silence));
   }
   TcpOptions options{.host = std::move(host),
                      .silence = std::chrono::duration_cast<Duration>(
@@ -47,9 +48,10 @@ void connect(HeldTransport& self, const std::vector<std::string>& addresses,
 
 void check(const TcpTransport& transport, int rank, Tag tag) {
   if (rank < 0 || rank >= transport.size()) {
-    throw Raised(invalid("rank {} of {}", rank, transport.size()));
+    throw Raised(
+        invalid("rank: {}; expected 0 or more, below size {}", rank, transport.size()));
   }
-  if (tag < 0) throw Raised(invalid("tag {}, want 0 or more", tag));
+  if (tag < 0) throw Raised(invalid("tag: {}; expected 0 or more", tag));
 }
 
 void send(HeldTransport& self, int to, Tag tag, const nb::bytes& message,
@@ -99,36 +101,43 @@ void bind_transport(nb::module_& m) {
   nb::class_<T>(
       m, "TcpTransport", nb::is_weak_referenceable(),
       "Small messages between the ranks of a job, over TCP.\n\n"
-      "Made by holdfast.torch.transport.connect. UnavailableError if a peer is\n"
-      "gone, TimeoutError after `timeout` seconds.")
-      .def("__init__", &listen, nb::arg("rank"), nb::arg("size"), nb::kw_only(),
-           nb::arg("token"), nb::arg("host") = "", nb::arg("silence") = 60.0,
-           "Listens at `host`, or where others may find this machine. `token` is 32\n"
-           "random bytes, the same on all ranks of one job and no other; a network "
-           "that\n"
-           "says nothing for `silence` seconds is taken for dead.")
+      "Made by holdfast.torch.transport.connect. Calls raise UnavailableError if a\n"
+      "peer is gone, and TimeoutError after `timeout` seconds.")
+      .def(
+          "__init__", &listen, nb::arg("rank"), nb::arg("size"), nb::kw_only(),
+          nb::arg("token"), nb::arg("host") = "", nb::arg("silence") = 60.0,
+          "Listens at `host`, or if it is empty at an address of this machine that\n"
+          "other machines can reach. `token` is 32 random bytes, the same on all "
+          "ranks\n"
+          "of one job and different in every other job. A connection on which nothing\n"
+          "arrives for `silence` seconds counts as broken.")
       .def_prop_ro(
           "address", [](const T& self) { return self.get().address(); },
-          "Where the others find this rank.")
+          "The address at which other ranks reach this rank.")
       .def_prop_ro(
           "rank", [](const T& self) { return self.get().rank(); }, "This rank.")
       .def_prop_ro(
-          "size", [](const T& self) { return self.get().size(); }, "All ranks.")
+          "size", [](const T& self) { return self.get().size(); },
+          "The number of ranks.")
       .def("connect", &connect, nb::arg("addresses"), nb::arg("timeout") = nb::none(),
            "Returns when this rank is connected to all others. Called once.")
       .def("send", &send, nb::arg("to"), nb::arg("tag"), nb::arg("message"),
-           nb::arg("timeout") = nb::none(), "Sends; waits only for room.")
+           nb::arg("timeout") = nb::none(),
+           "Sends a message. Waits only while too much is queued already.")
       .def("recv", &recv, nb::arg("from_rank"), nb::arg("tag"),
            nb::arg("timeout") = nb::none(),
            "The next message of that rank with that tag.")
       .def("barrier", &barrier, nb::arg("timeout") = nb::none(),
            "Returns when all ranks have called it.")
       .def("all_gather", &all_gather, nb::arg("message"),
-           nb::arg("timeout") = nb::none(), "What every rank passed, by rank.")
-      .def("close", &close, "Leaves the job; the others find this rank gone.")
+           nb::arg("timeout") = nb::none(),
+           "The messages that all ranks passed, ordered by rank.")
+      .def("close", &close,
+           "Leaves the job. Calls of other ranks to this rank then raise.")
       .def("let_go_in_child", &T::let_go_in_child,
-           "After a fork, in the child: closes its copies of the connections, which\n"
-           "would hide the parent's end from the peers.");
+           "Called in the child after a fork: closes its copies of the connections.\n\n"
+           "While the child kept them open, other ranks could not notice that the\n"
+           "parent has ended.");
 }
 
 }  // namespace holdfast::python

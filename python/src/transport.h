@@ -11,8 +11,9 @@
 
 namespace holdfast::python {
 
-// All calls need the GIL and let go of it while they wait. A copy of it in a forked process
-// does nothing but let go of its connections: the thread stays with the parent.
+// All calls need the GIL and release it while they wait. In a forked child get()
+// throws, and let_go_in_child() closes the child's copies of the connections; the
+// thread stays with the parent.
 class HeldTransport {
  public:
   explicit HeldTransport(std::unique_ptr<TcpTransport> transport)
@@ -31,10 +32,12 @@ class HeldTransport {
   // Throws in a forked process.
   TcpTransport& get() const {
     if (::getpid() == process_) return *transport_;
-    throw Raised(invalid("the transport is of process {}, and this is its child {}",
-                         process_, ::getpid()));
+    throw Raised(invalid(
+        "transport: it belongs to process {}, and this is its child {}; expected "
+        "a call from the process that opened it",
+        process_, ::getpid()));
   }
-  // For the child after a fork; nothing in the parent.
+  // Called in the child after a fork. Does nothing in the parent.
   void let_go_in_child() {
     if (::getpid() != process_) transport_->close_in_child();
   }

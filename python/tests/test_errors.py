@@ -23,14 +23,14 @@ EXCEPTIONS = {
 
 @pytest.mark.parametrize(("code", "exception"), EXCEPTIONS.items())
 def test_a_code_raises_its_exception_with_the_message(code, exception):
-    with pytest.raises(exception, match="step-400: it broke, want whole") as caught:
-        _raise_error(code, "step-400: it broke, want whole")
+    with pytest.raises(exception, match="step-400: it broke; expected it whole") as caught:
+        _raise_error(code, "step-400: it broke; expected it whole")
     assert caught.type is exception
 
 
 def test_a_full_disk_can_be_told_by_its_errno():
     with pytest.raises(OSError) as caught:
-        _raise_error("no_space", "runs: 5 bytes free, want 6")
+        _raise_error("no_space", "runs: 5 bytes free; expected 6")
     assert caught.value.errno == errno.ENOSPC
 
 
@@ -41,5 +41,5 @@ def test_our_own_exceptions_share_a_base():
 
 
 def test_an_unknown_code_is_no_silent_success():
-    with pytest.raises(ValueError, match='error code "nonsense": not known'):
+    with pytest.raises(ValueError, match='error code: "nonsense"; expected a known one'):
         _raise_error("nonsense", "")

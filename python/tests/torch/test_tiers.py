@@ -134,7 +134,7 @@ def test_the_command_line_reads_an_object_store(tmp_path, bucket):
 
 
 def test_keys_that_are_missing_are_named(tmp_path, no_keys):
-    sentence = "s3://runs: AWS_ACCESS_KEY_ID is not set, want the keys of the account"
+    sentence = "s3://runs: AWS_ACCESS_KEY_ID is not set; expected the keys of the account"
     seen = run("ls", "s3://runs/gpt")
     assert (seen.returncode, seen.stdout) == (2, "")
     assert sentence in seen.stderr
