@@ -96,10 +96,10 @@ TEST_F(S3FailureTest, DeniedAccessSaysWhatToCheck) {
 
 TEST_F(S3FailureTest, AServersWordsCannotForgeALineOfALog) {
   const auto forged = put_with(error_answer("400 Bad", "A\nERROR: [31mB"));
-  EXPECT_EQ(message_of(forged), "s3://bucket/key: refused (AERROR31mB)");
+  EXPECT_EQ(message_of(forged), "s3://bucket/key: refused by the server (AERROR31mB)");
   // XML cannot carry the character that begins a terminal's commands.
   const auto colored = put_with(error_answer("400 Bad", "A&#27;[31mB"));
-  EXPECT_EQ(message_of(colored), "s3://bucket/key: refused (status 400)");
+  EXPECT_EQ(message_of(colored), "s3://bucket/key: refused by the server (status 400)");
 }
 
 TEST_F(S3FailureTest, SilenceIsATimeout) {

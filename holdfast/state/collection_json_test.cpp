@@ -73,8 +73,8 @@ TEST(CollectionJsonTest, EveryDefectIsOneSentenceThatNamesTheOffender) {
       "layout.json: slices[0].box: not a list of pairs; expected [lo, hi] for each "
       "dimension");
   EXPECT_EQ(error_after("\"offset\": 0", "\"offset\": 9223372036854775807"),
-            "layout.json: w on d: box [0:4] at offset 9223372036854775807 leaves the "
-            "holder's bytes");
+            "layout.json: w on d: box [0:4] at offset 9223372036854775807 begins "
+            "before byte 0 or ends after the last possible byte");
   EXPECT_EQ(
       error_after("\"offset\": 0", "\"offset\": 0, \"strides\": [0]"),
       "layout.json: w on d: box [0:4] has strides that put two elements on one byte");
