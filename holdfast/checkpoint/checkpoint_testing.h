@@ -72,6 +72,15 @@ inline Collection replicated(std::vector<Tensor> tensors, int ranks) {
   return Collection::create(tensors, std::move(builder).build().value()).value();
 }
 
+// A state of one small tensor, and its values after a step.
+inline std::vector<Tensor> small_state() {
+  return {{.name = "w", .dtype = Dtype::kF32, .shape = {30, 100}}};
+}
+inline std::vector<Memory> small_state_at(int64_t step) {
+  Dice dice(static_cast<uint64_t>(step));
+  return random_values(dice, small_state());
+}
+
 // Runs body(rank, transport) on a thread for each rank. When the body of a rank
 // returns, the other ranks see that rank as a process that has ended.
 inline void run_ranks(Env& env, int ranks,

@@ -402,5 +402,33 @@ TEST_F(LateObjects, ASaveThatGetsAnErrorInsteadIsDropped) {
   EXPECT_OK(saver->close());
 }
 
+// The first save hangs in its commit, so the second one waits for room on rank 0. Without
+// the word of rank 0, rank 1 would wait for 30 minutes.
+TEST(Backpressure, AnInterruptedWaitForRoomFailsTheSaveOnAllRanks) {
+  MemoryEnv disk(1);
+  FaultyEnv env(disk);
+  Future<bool> commit_may_go_on;
+  Job job(replicated(tensors(), 2));
+  run_ranks(disk, 2, [&](int rank, Transport& transport) {
+    SaverOptions options = in_background();
+    options.in_flight = 1;
+    options.interrupted = [&] { return true; };
+    const auto saver = Saver::open(env, kRun, &transport, options).value();
+    const LocalState state = job.state(rank);
+    if (rank == 0) env.before(Op::kRename, 1, [&] { commit_may_go_on.wait(); });
+    ASSERT_OK(transport.barrier(kNoDeadline));
+    const auto save = [&](int64_t step) {
+      return saver->save({.step = step, .state = &state});
+    };
+    const SaveHandle first = save(1).value();
+    EXPECT_ERROR(save(2), ErrorCode::kUnavailable);
+    commit_may_go_on.keep(true);
+    EXPECT_OK(first.durable());
+    ASSERT_OK(transport.barrier(kNoDeadline));
+    EXPECT_OK(save(3).value().durable());
+    EXPECT_OK(saver->close());
+  });
+}
+
 }  // namespace
 }  // namespace holdfast::tests::concurrency_test

@@ -68,10 +68,8 @@ Result<void> check_no_run(const Path& path, const SaverOptions& options,
 }
 
 Result<Offers> ask_tiers_of(Env& env, const Path& path, const SaverOptions& options) {
-  std::vector<std::shared_ptr<StorageTier>> tiers;
-  for (const TierCopy& copy : options.tiers) tiers.push_back(copy.tier);
   const Result<Run> run = Run::open(env, path);
-  return ask_tiers(tiers, run.ok() ? run->id() : "");
+  return ask_tiers(tiers_of(options.tiers), run.ok() ? run->id() : "");
 }
 
 // Returns an epoch at least as great as all that tiers may hold. With a smaller one,

@@ -8,6 +8,13 @@ namespace holdfast {
 // that has ended.
 constexpr Duration kLongAgo = std::chrono::hours(1);
 
+std::vector<std::shared_ptr<StorageTier>> tiers_of(
+    const std::vector<TierCopy>& copies) {
+  std::vector<std::shared_ptr<StorageTier>> tiers;
+  for (const TierCopy& copy : copies) tiers.push_back(copy.tier);
+  return tiers;
+}
+
 TierCopier::TierCopier(Env& env, const Path& run, std::vector<TierCopy> tiers,
                        EventSink* events, bool background)
     : env_(env),

@@ -10,15 +10,6 @@
 namespace holdfast::tests::tiers_test {
 namespace {
 
-std::vector<Tensor> tensors() {
-  return {{.name = "w", .dtype = Dtype::kF32, .shape = {30, 100}}};
-}
-
-std::vector<Memory> values_at(int64_t step) {
-  Dice dice(static_cast<uint64_t>(step));
-  return random_values(dice, tensors());
-}
-
 struct Tiers : ::testing::Test {
   SaverOptions options(int boots) {
     SaverOptions made = test_options(boots);
@@ -32,7 +23,7 @@ struct Tiers : ::testing::Test {
     const auto saver = Saver::open(env, kRun, nullptr, options(boots));
     ASSERT_OK(saver);
     for (int64_t step = first; step <= last; ++step) {
-      job.set(values_at(step));
+      job.set(small_state_at(step));
       const LocalState state = job.state(0);
       const Result<SaveHandle> handle = (*saver)->save({.step = step, .state = &state});
       ASSERT_OK(handle);
@@ -49,7 +40,7 @@ struct Tiers : ::testing::Test {
     for (const auto& tier : tiers) made.tiers.push_back({.tier = tier});
     const auto saver = Saver::open(env, run, nullptr, made);
     ASSERT_OK(saver);
-    job.set(values_at(step));
+    job.set(small_state_at(step));
     const LocalState state = job.state(0);
     ASSERT_OK((*saver)->save({.step = step, .state = &state}));
     ASSERT_OK((*saver)->close());
@@ -65,7 +56,7 @@ struct Tiers : ::testing::Test {
   std::shared_ptr<StorageTier> disk = make_folder_tier(env, "/disk/gpt");
   std::shared_ptr<StorageTier> remote =
       make_object_tier(ObjectStoreRun::create(store, "gpt").value());
-  Job job{replicated(tensors(), 1)};
+  Job job{replicated(small_state(), 1)};
 };
 
 TEST_F(Tiers, EachGetsItsShareOfTheSteps) {
@@ -83,7 +74,7 @@ TEST_F(Tiers, AMachineThatLostItsMemoryComesBackFromTheDisk) {
   ASSERT_OK(restored);
   EXPECT_EQ(restored->step, 3);
   EXPECT_EQ(restored->tier, "/disk/gpt");
-  EXPECT_TRUE(job.has(values_at(3)));
+  EXPECT_TRUE(job.has(small_state_at(3)));
   save(4, 4, 2);  // the run continues after step 3
   EXPECT_EQ(restore_alone(env, job)->step, 4);
 }
@@ -94,7 +85,7 @@ TEST_F(Tiers, AMachineThatLostEverythingComesBackFromTheObjectStore) {
   const Result<RestoredState> restored = restore_alone(fresh, job, {.tiers = {remote}});
   ASSERT_OK(restored);
   EXPECT_EQ(restored->step, 2);
-  EXPECT_TRUE(job.has(values_at(2)));
+  EXPECT_TRUE(job.has(small_state_at(2)));
 }
 
 TEST_F(Tiers, ADamagedStepIsTakenFromAnotherTier) {
@@ -106,7 +97,7 @@ TEST_F(Tiers, ADamagedStepIsTakenFromAnotherTier) {
   const Result<RestoredState> restored = restore_alone(env, job, {.tiers = {disk}});
   ASSERT_OK(restored);
   EXPECT_EQ(restored->step, 2);
-  EXPECT_TRUE(job.has(values_at(2)));
+  EXPECT_TRUE(job.has(small_state_at(2)));
 }
 
 TEST_F(Tiers, ATierThatFailsIsAnEventAndNothingMore) {
@@ -120,7 +111,7 @@ TEST_F(Tiers, ATierThatFailsIsAnEventAndNothingMore) {
 TEST_F(Tiers, BackgroundCopiesAreDoneWhenTheSaverIsClosed) {
   SaverOptions with_threads = options(1);
   with_threads.background = true;
-  job.set(values_at(8));
+  job.set(small_state_at(8));
   const auto saver = Saver::open(env, kRun, nullptr, with_threads);
   ASSERT_OK(saver);
   const LocalState state = job.state(0);
@@ -236,7 +227,7 @@ TEST_F(LostRun, ComesBackFromATierWithoutARunFile) {
   const Result<RestoredState> restored = restore_alone(env, job, {.tiers = {disk}});
   ASSERT_OK(restored);
   EXPECT_EQ(restored->step, 4);
-  EXPECT_TRUE(job.has(values_at(4)));
+  EXPECT_TRUE(job.has(small_state_at(4)));
 }
 
 TEST_F(LostRun, DoesNotBeginAnewWithoutARunFileAndWithDamagedManifests) {
@@ -328,7 +319,7 @@ TEST_F(LostRun, ATierThatBreaksOffIsNoDamage) {
 TEST_F(LostRun, AllRanksHearThatTheirStepCannotBeFetched) {
   FaultyEnv full(env);
   full.fail_at(Op::kWrite, 2, ErrorCode::kNoSpace);
-  Job two(replicated(tensors(), 2));
+  Job two(replicated(small_state(), 2));
   run_ranks(env, 2, [&](int rank, Transport& transport) {
     const Result<RestoredState> restored =
         restore(full, kRun, two.state(rank), &transport, {.tiers = {disk}});

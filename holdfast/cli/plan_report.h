@@ -17,7 +17,7 @@ struct PlanColumn {
 std::string figures_text(const std::vector<PlanColumn>& columns);
 // The bytes between hosts: as a matrix for up to 8 hosts, otherwise the busiest links.
 std::string links_text(const Plan& plan, const Topology& topology);
-// Which position goes to which device, and which devices can be released.
+// Prints the device of each position, and the devices that can be released.
 std::string placement_text(const Resize& resize);
 
 }  // namespace holdfast

@@ -11,7 +11,7 @@
 
 namespace holdfast {
 
-// Which failures happen in a measurement.
+// The failures that a measurement simulates.
 enum class Scenario { kPoisson, kNone, kOnce, kFirst10, kFirst25, kInjected, kStop25 };
 inline constexpr size_t kScenarios = 7;
 

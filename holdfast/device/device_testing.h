@@ -16,7 +16,7 @@
 
 namespace holdfast {
 
-// Which streams do all the work they can before the others do any: those that the
+// The streams that do all the work they can before the others do any: those that the
 // library created, or those of the training.
 enum class First { kOurs, kTrainings };
 

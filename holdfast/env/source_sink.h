@@ -1,4 +1,4 @@
-// Where the bytes of a file format come from and where they go. The code of a format
+// Source and Sink: the bytes that a file format reads and writes. The code of a format
 // reads from a Source and writes to a Sink; it knows nothing of files, rings or object
 // stores.
 #pragma once

@@ -1,6 +1,6 @@
 // The ring of io_uring, by liburing.
 //
-// Which thread may touch the ring: the submission side is used only under the mutex.
+// Rules for threads: the submission side of the ring is used only under the mutex.
 // The completion side is used only by the one thread that reaps (takes completions
 // out), and that thread releases the mutex while it blocks. A thread that waits for a
 // completion reaps if no other thread does; else it sleeps until the reaping thread has

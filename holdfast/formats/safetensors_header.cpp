@@ -115,7 +115,7 @@ class HeaderReader : public nlohmann::json_sax<Json> {
   std::map<std::string, std::string>& metadata() { return metadata_; }
 
  private:
-  // Which part of the header an event belongs to. Everything below an unknown field is
+  // The part of the header that the parser is in. Everything below an unknown field is
   // skipped, as in the reference library.
   enum class At { kStart, kRoot, kMetadata, kInfo, kList, kSkip, kEnd };
   static constexpr const char* kMetadata = "__metadata__";

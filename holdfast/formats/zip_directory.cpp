@@ -32,7 +32,7 @@ struct End {
   int64_t entries = 0;
   int64_t size = 0;
   int64_t offset = 0;
-  // Where the directory has to end: at the first byte of these records.
+  // The directory must end here, at the first byte of these records.
   int64_t limit = 0;
 };
 

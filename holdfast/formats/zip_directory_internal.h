@@ -21,7 +21,7 @@ struct DirectoryEntry {
 };
 
 struct Directory {
-  // Where the directory begins, after all records.
+  // The directory begins at this byte of the file, after all records.
   int64_t offset = 0;
   std::vector<DirectoryEntry> entries{};
 };

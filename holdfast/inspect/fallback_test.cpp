@@ -11,25 +11,16 @@
 namespace holdfast::tests::fallback_test {
 namespace {
 
-std::vector<Tensor> tensors() {
-  return {{.name = "w", .dtype = Dtype::kF32, .shape = {30, 100}}};
-}
-
-std::vector<Memory> values_at(int64_t step) {
-  Dice dice(static_cast<uint64_t>(step));
-  return random_values(dice, tensors());
-}
-
 // A run with the steps 1 and 2 on a disk that the test can damage.
 struct Fallback : ::testing::Test {
   void SetUp() override {
     for (int boots : {1, 2}) {
       SaverOptions options = test_options(boots);
       options.tiers = {{.tier = tier}};
-      job.set(values_at(boots));
+      job.set(small_state_at(boots));
       ASSERT_OK(save_alone(disk, job, boots, options));
     }
-    job.set(values_at(0));
+    job.set(small_state_at(0));
     start = disk.now();
   }
 
@@ -39,7 +30,7 @@ struct Fallback : ::testing::Test {
     const Result<RestoredState> restored = restore_alone(env, job, options);
     ASSERT_OK(restored);
     EXPECT_EQ(restored->step, step);
-    EXPECT_TRUE(job.has(values_at(step)));
+    EXPECT_TRUE(job.has(small_state_at(step)));
   }
 
   void flip_in_newest_shard() {
@@ -55,7 +46,7 @@ struct Fallback : ::testing::Test {
   MemoryEnv disk{1};
   FaultyEnv env{disk};
   std::shared_ptr<StorageTier> tier = make_folder_tier(disk, "/tier/gpt");
-  Job job{replicated(tensors(), 1)};
+  Job job{replicated(small_state(), 1)};
   Instant start{};
 };
 
@@ -81,7 +72,7 @@ TEST_F(Fallback, WhatTheDiskDoesNotGiveBackSendsTheRestoreToTheStepBefore) {
     const Result<RestoredState> restored = restore_alone(bad, job);
     ASSERT_OK(restored);
     EXPECT_EQ(restored->step, 1) << file;
-    EXPECT_TRUE(job.has(values_at(1)));
+    EXPECT_TRUE(job.has(small_state_at(1)));
     ASSERT_EQ(restored->skipped.size(), 1u);
     EXPECT_EQ(restored->skipped.front().folder, "step-00000002");
   }
@@ -106,7 +97,7 @@ TEST_F(Fallback, AFailureThatSaysNothingOfTheStepIsRaised) {
 }
 
 TEST_F(Fallback, AllRanksGoBackWhereOneCannotRead) {
-  Job wide(replicated(tensors(), 2));
+  Job wide(replicated(small_state(), 2));
   run_ranks(disk, 2, [&](int rank, Transport& transport) {
     FaultyEnv bad(disk);
     if (rank == 1) bad.fail_file(Op::kRead, newest(kShard));
@@ -114,11 +105,11 @@ TEST_F(Fallback, AllRanksGoBackWhereOneCannotRead) {
     ASSERT_OK(restored);
     EXPECT_EQ(restored->step, 1);
   });
-  EXPECT_TRUE(wide.has(values_at(1)));
+  EXPECT_TRUE(wide.has(small_state_at(1)));
 }
 
 TEST_F(Fallback, AllRanksRaiseWhereOneCannotTell) {
-  Job wide(replicated(tensors(), 2));
+  Job wide(replicated(small_state(), 2));
   run_ranks(disk, 2, [&](int rank, Transport& transport) {
     FaultyEnv bad(disk);
     if (rank == 1) bad.fail_file(Op::kRead, newest(kShard), ErrorCode::kUnavailable);
@@ -147,7 +138,7 @@ TEST_F(Fallback, ConvertIntoAFolderThatIsMissingFailsAtOnce) {
 
 // Before each call in turn, retention removes step 2, and step 3 is there by then.
 TEST_F(Fallback, AStepThatVanishesWhileItIsOpenedIsLookedForAgain) {
-  job.set(values_at(3));
+  job.set(small_state_at(3));
   ASSERT_OK(save_alone(disk, job, 3, test_options(3)));
   ASSERT_OK(disk.rename(kRun / "step-00000003", "/later"));
   FaultyEnv counted(disk);
@@ -169,7 +160,7 @@ TEST_F(Fallback, AStepThatVanishesWhileItIsOpenedIsLookedForAgain) {
 // convert() opens all files before it reads. So a step that is removed after that is
 // still converted as a whole.
 TEST_F(Fallback, ConvertGoesOnWhenStepsVanish) {
-  job.set(values_at(3));
+  job.set(small_state_at(3));
   ASSERT_OK(save_alone(disk, job, 3, test_options(3)));
   ASSERT_OK(disk.rename(kRun / "step-00000003", "/later"));
   FaultyEnv counted(disk);

@@ -11,15 +11,6 @@
 namespace holdfast::tests::object_store_steps_test {
 namespace {
 
-std::vector<Tensor> tensors() {
-  return {{.name = "w", .dtype = Dtype::kF32, .shape = {30, 100}}};
-}
-
-std::vector<Memory> values_at(int64_t step) {
-  Dice dice(static_cast<uint64_t>(step));
-  return random_values(dice, tensors());
-}
-
 // The bucket "runs" has steps 1 and 2 under "gpt", and step 1 once more.
 struct ObjectStoreSteps : ::testing::Test {
   void SetUp() override {
@@ -33,7 +24,7 @@ struct ObjectStoreSteps : ::testing::Test {
   }
   void save(int64_t first, int64_t last, int boots) {
     for (int64_t step = first; step <= last; ++step) {
-      job.set(values_at(step));
+      job.set(small_state_at(step));
       ASSERT_OK(save_alone(env, job, step, test_options(boots)));
     }
   }
@@ -47,7 +38,7 @@ struct ObjectStoreSteps : ::testing::Test {
   }
 
   MemoryEnv env{1};
-  Job job{replicated(tensors(), 1)};
+  Job job{replicated(small_state(), 1)};
   const std::shared_ptr<MemoryObjectStore> bucket =
       std::make_shared<MemoryObjectStore>();
   ObjectStoreEnv opened{
@@ -76,12 +67,12 @@ TEST_F(ObjectStoreSteps, AreFoundByStepAndRestoredWithoutACopy) {
   EXPECT_EQ(find_any(opened, "s3://runs/gpt@2")->path, gpt / "step-00000002");
   EXPECT_EQ(find_any(opened, "s3:/runs/gpt/")->path.filename(), "step-00000001.g2");
   EXPECT_ERROR(find_any(opened, "s3://runs/gpt@7"), ErrorCode::kNotFound);
-  job.set(values_at(9));
+  job.set(small_state_at(9));
   const LocalState state = job.state(0);
   const Result<RestoredState> restored =
       restore(opened, gpt, state, nullptr, {.step = 2});
   ASSERT_OK(restored);
-  EXPECT_TRUE(job.has(values_at(2)));
+  EXPECT_TRUE(job.has(small_state_at(2)));
 }
 
 TEST_F(ObjectStoreSteps, AreVerifiedToTheLastByte) {

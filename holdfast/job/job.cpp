@@ -53,12 +53,6 @@ JobOptions with_events(JobOptions options, EventSink* events) {
   return options;
 }
 
-std::vector<std::shared_ptr<StorageTier>> tiers_of(const SaverOptions& options) {
-  std::vector<std::shared_ptr<StorageTier>> tiers;
-  for (const TierCopy& copy : options.tiers) tiers.push_back(copy.tier);
-  return tiers;
-}
-
 JobOptions with_workers(JobOptions options, const Transport* transport) {
   options.schedule.workers = transport == nullptr ? 1 : transport->size();
   return options;
@@ -121,7 +115,8 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
 // Rank 0 copies the newest step from the tiers. The other ranks wait for its result for
 // as long as writing a step may take.
 Result<void> Job::fetch(const Path& run) {
-  const std::vector<std::shared_ptr<StorageTier>> tiers = tiers_of(options_.saver);
+  const std::vector<std::shared_ptr<StorageTier>> tiers =
+      tiers_of(options_.saver.tiers);
   if (tiers.empty()) return {};
   if (!ranks_.coordinator()) {
     const Message told = HOLDFAST_TRY(ranks_.hear(kFetch, options_.saver.write_within));
@@ -185,7 +180,7 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
   };
   RestoreOptions told = options;
   if (told.events == nullptr) told.events = options_.saver.events;
-  if (told.tiers.empty()) told.tiers = tiers_of(options_.saver);
+  if (told.tiers.empty()) told.tiers = tiers_of(options_.saver.tiers);
   told.allow_unreachable_tiers |= options_.saver.allow_unreachable_tiers;
   RestoredState restored =
       HOLDFAST_TRY(restore(env_, saver_->run(), state_for, transport_, told));

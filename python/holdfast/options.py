@@ -8,12 +8,32 @@ holdfast.Saver and holdfast.torch.dcp.Writer take `writing`, too.
 """
 
 import difflib
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any, Literal, dataclass_transform
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass_transform(frozen_default=True, kw_only_default=True)
+def _option_group(cls: type) -> Any:
+    """A frozen dataclass of keywords whose error for an unknown keyword names the nearest."""
+    made = dataclass(frozen=True, kw_only=True)(cls)
+    make = made.__init__
+
+    @functools.wraps(make)
+    def make_checked(self: Any, **given: Any) -> None:
+        known = [field.name for field in fields(made)]
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, n=1) or [" or ".join(known)]
+                raise TypeError(f"{made.__name__}: unknown keyword {name}=; expected {near[0]}")
+        make(self, **given)
+
+    made.__init__ = make_checked
+    return made
+
+
+@_option_group
 class Writing:
     """How a save is made and written.
 
@@ -46,7 +66,7 @@ class Writing:
     guard: Literal["sample", "full", "off"] = "sample"
 
 
-@dataclass(frozen=True, kw_only=True)
+@_option_group
 class Resuming:
     """What resume() accepts.
 
@@ -68,7 +88,7 @@ class Resuming:
             raise ValueError(f"verify={self.verify!r}; expected 'fast' or 'full'")
 
 
-@dataclass(frozen=True, kw_only=True)
+@_option_group
 class Failures:
     """What happens when the job is stopped, when saves fail and when ranks are missing.
 
@@ -87,7 +107,7 @@ class Failures:
     timeout: float = 60.0
 
 
-@dataclass(frozen=True, kw_only=True)
+@_option_group
 class Schedule:
     """What the policies of `every=` know of the job; docs/schedule.md explains them.
 
@@ -114,7 +134,7 @@ class Schedule:
     durable_steps: Sequence[int] | None = None
 
 
-@dataclass(frozen=True, kw_only=True)
+@_option_group
 class Layout:
     """How tensors lie on ranks, where the tensors themselves do not show it.
 

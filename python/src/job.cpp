@@ -216,6 +216,9 @@ auto objects_by(const nb::callable& make, std::optional<nb::python_error>& raise
       return unavailable("objects: {}", nb::str(error.value()).c_str());
     } catch (const Raised& error) {
       return error.error();
+    } catch (const std::exception& error) {
+      // Whatever was wrong with the answer, the other ranks must not wait for it.
+      return invalid("objects: {}; expected a pair of objects", error.what());
     }
   };
 }

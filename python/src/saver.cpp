@@ -25,10 +25,8 @@ HeldSaver::HeldSaver(const Path& run, SaverOptions options)
     : warnings_(std::make_unique<Warnings>(env())) {
   options.events = warnings_.get();
   options.interrupted = [this] { return interruption_.seen(); };
-  std::vector<std::shared_ptr<StorageTier>> tiers;
-  for (const TierCopy& copy : options.tiers) tiers.push_back(copy.tier);
   const nb::gil_scoped_release unlocked;
-  unwrap(fetch_newest(env(), run, tiers,
+  unwrap(fetch_newest(env(), run, tiers_of(options.tiers),
                       {.allow_unreachable_tiers = options.allow_unreachable_tiers,
                        .events = options.events}));
   saver_ = unwrap(Saver::open(env(), run, nullptr, std::move(options)));

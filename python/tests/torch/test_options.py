@@ -32,6 +32,13 @@ def test_an_unknown_keyword_names_the_nearest(tmp_path, name, expected):
     assert not (tmp_path / "run").exists()
 
 
+def test_an_unknown_keyword_of_a_group_names_the_nearest():
+    with pytest.raises(TypeError, match="^Writing: unknown keyword gaurd=; expected guard$"):
+        holdfast.Writing(gaurd="off")
+    with pytest.raises(TypeError, match="expected grace or signals or fail_after or timeout$"):
+        holdfast.Failures(x=1)
+
+
 def test_a_group_must_be_of_its_class(tmp_path):
     with pytest.raises(TypeError, match=r"^writing=\{'ring': 0\}; expected holdfast.Writing\("):
         checkpointer(tmp_path / "run", writing={"ring": 0})
