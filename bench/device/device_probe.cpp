@@ -34,7 +34,8 @@ struct Probe {
   Device* device = nullptr;
   std::unique_ptr<StagingRing> ring;
   std::unique_ptr<SnapshotRoom> room;
-  ShardToWrite shard{.header = Bytes(kHeader, std::byte{' '}), .pieces = {}};
+  ShardToWrite shard{
+      .header = Bytes(kHeader, std::byte{' '}), .pieces = {}, .offsets = {}};
   ShardToWrite copied{};  // the same, where the snapshot has it
   std::unique_ptr<DeviceSnapshot> snapshot;
   std::unique_ptr<ShardWriter> writer;
@@ -204,13 +205,13 @@ PROBE int probe_snapshot_wait(Probe* probe) { return note(probe->snapshot->wait(
 PROBE int probe_write(Probe* probe, const char* path, CudaStream stream) {
   static_cast<void>(probe->env->remove_file(path));  // of the save before
   const bool copied = probe->snapshot != nullptr;
-  ShardToWrite shard = copied ? probe->copied : probe->shard;
+  const ShardToWrite& shard = copied ? probe->copied : probe->shard;
   if (!copied) {
     const auto mark = probe->device->mark(stream);
     if (!mark.ok()) return note(mark.error());
     if (note(probe->device->follow(*mark)) != 0) return kFailed;
   }
-  probe->writer = std::make_unique<ShardWriter>(*probe->ring, std::move(shard));
+  probe->writer = std::make_unique<ShardWriter>(*probe->ring, shard);
   probe->stager = std::jthread([probe, start = probe->env->now()] {
     probe->staged = probe->writer->stage();
     probe->captured = seconds(*probe->env, start);

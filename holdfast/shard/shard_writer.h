@@ -81,6 +81,7 @@ class ShardWriter {
   // Aborts if the pieces leave a hole or overlap, because that is a bug. Ring and shard
   // must outlive the writer.
   ShardWriter(StagingRing& ring, const ShardToWrite& shard);
+  ShardWriter(StagingRing& ring, ShardToWrite&& shard) = delete;
   // stage() and write() must have returned before.
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
