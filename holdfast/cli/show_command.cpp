@@ -76,8 +76,8 @@ void print_tensors(const Context& context, const PathSummary& shown) {
     table.add({printable(tensor.name), std::string(name_of(tensor.dtype)),
                to_string(tensor.shape), human_bytes(tensor.bytes()),
                seal_text(shown, id).value_or("-")});
-    for (const std::string& tie : tensor.ties) {
-      table.add({"  = " + printable(tie)});
+    for (const std::string& alias : tensor.aliases) {
+      table.add({"  = " + printable(alias)});
     }
   }
   fmt::print(context.out, "\n{}", table.text());
@@ -167,9 +167,10 @@ Result<PathSummary> summarize_file(Env& env, const Found& found) {
 
 Result<PathSummary> summarize_step(Env& env, const Found& found) {
   const StepFiles step = HOLDFAST_TRY(open_step(env, found.path));
+  Object objects = HOLDFAST_TRY(read_objects(env, step));
   PathSummary shown{.found = found,
                     .collection = step.collection,
-                    .objects = HOLDFAST_TRY(read_objects(env, step)),
+                    .objects = std::move(objects),
                     .manifest = step.manifest,
                     .seals = step.seals};
   for (const int rank : ranks_with_objects(step.manifest)) {

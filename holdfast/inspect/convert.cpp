@@ -58,9 +58,9 @@ Result<void> check_kept(const Contents& contents, const Format& format) {
       return unsupported("{}: has the dtype {}, which {} does not support", tensor.name,
                          name_of(tensor.dtype), format.name);
     }
-    if (!format.keeps_ties && !tensor.ties.empty()) {
+    if (!format.keeps_aliases && !tensor.aliases.empty()) {
       return unsupported("{}: has the alias {}, but {} does not support aliases",
-                         tensor.name, tensor.ties.front(), format.name);
+                         tensor.name, tensor.aliases.front(), format.name);
     }
   }
   if (!format.keeps_objects && !contents.objects.none()) {

@@ -80,6 +80,12 @@ class Job {
                                            Transport* transport, JobOptions options);
   ~Job();
 
+  // Fails with kInvalid, on all ranks, if the run has steps. For a program that begins
+  // a new training: it would take steps of another training for older ones of its own,
+  // and remove them. `expected` says in the message what to do instead. All ranks call
+  // it together.
+  Result<void> check_new(std::string_view expected);
+
   // Checks the pieces before the first step: the pieces of all ranks tile the tensors,
   // and replicas are equal. Also makes the staging ring. Not needed after resume().
   // Call it again when tensors were added, because save() does not compare all
@@ -152,10 +158,11 @@ class Job {
   std::optional<Appointment> decide(int64_t first, int64_t last);
   void consult(int64_t step);
   void learn_outcome();
-  Result<LocalState> gather(const JobState& job, std::optional<Message>& decision);
-  Result<LocalPieces> part(const LocalPieces& pieces, const LocalState& state,
-                           const OwnPieces& own, CudaStream stream);
-  Result<void> part_save(JobState& job, const LocalState& state);
+  Result<LocalState> agree(const JobState& job, std::optional<Message>& decision);
+  Result<LocalPieces> separate_replicas(const LocalPieces& pieces,
+                                        const LocalState& state, const OwnPieces& own,
+                                        CudaStream stream);
+  Result<void> separate_replicas_of(JobState& job, const LocalState& state);
   void tell_late(const std::vector<int>& missing);
   Result<void> let_go(Result<void> closed, bool orderly);
 
@@ -170,7 +177,7 @@ class Job {
   // finishes its last save, a second signal must not end the process.
   std::unique_ptr<StopSignals> signals_;
   std::unique_ptr<Saver> saver_;
-  LayoutAgreement gatherer_;
+  LayoutAgreement layouts_;
   Agenda agenda_;
   Channel ranks_;
   bool asked_ = false;     // a signal was passed on to the agenda

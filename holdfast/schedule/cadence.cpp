@@ -98,6 +98,7 @@ Result<Cadence> parse_cadence(std::string_view text) {
   for (const auto& [name, policy] : kPolicies) {
     if (word == name) return Cadence(policy);
   }
+  if (word == "never") return Cadence(Never{});
   if (const auto amount = split(word)) {
     if (amount->unit == "steps" || amount->unit == "step") {
       return steps_of(amount->number, word);
@@ -107,9 +108,9 @@ Result<Cadence> parse_cadence(std::string_view text) {
     }
   }
   return invalid(
-      "every: \"{}\"; expected auto, young, daly, checkfreq, coci, \"500 steps\" or a "
-      "time "
-      "such as \"10m\"",
+      "every: \"{}\"; expected auto, young, daly, checkfreq, coci, never, \"500 "
+      "steps\" "
+      "or a time such as \"10m\"",
       text);
 }
 
@@ -120,6 +121,7 @@ std::string to_string(const Cadence& cadence) {
   if (const auto* steps = std::get_if<EverySteps>(&cadence)) {
     return fmt::format("{} step{}", steps->steps, steps->steps == 1 ? "" : "s");
   }
+  if (std::holds_alternative<Never>(cadence)) return "never";
   const double seconds =
       std::chrono::duration<double>(std::get<EveryTime>(cadence).time).count();
   for (const Unit unit : {Unit{"d", 86400}, Unit{"h", 3600}, Unit{"m", 60}}) {

@@ -154,6 +154,7 @@ bool Scheduler::due(int64_t step, Instant now) {
 }
 
 bool Scheduler::due_by_cadence(int64_t step, Instant now) {
+  if (std::holds_alternative<Never>(options_.every)) return false;
   if (const auto* every = std::get_if<EverySteps>(&options_.every)) {
     if ((step + 1) / every->steps <= (last_step_ + 1) / every->steps) return false;
     reason_ = fmt::format("step {}: every {}", step, to_string(options_.every));

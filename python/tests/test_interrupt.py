@@ -26,9 +26,8 @@ else:
     from holdfast import _native
     from holdfast.arrays import describe_one
     box = holdfast.Box([(0, SIZE)])
-    piece = _native.HeldPiece(describe_one("w", noise["w"]), [SIZE], box)
-    job = _native.Job(path, None, every="1 steps", grace=1, signals=True, keep=None, tiers=[],
-                      guard="sample", agree_within=60, software={}, **options)
+    piece = _native.Piece(describe_one("w", noise["w"]), [SIZE], box)
+    job = _native.Job(path, None, {**options, "every": "1 steps", "grace": 1, "guard": "sample"})
     def save(step):
         return job.save(step, [piece], noise, {}, "", lambda: (None, None))
     close = job.close

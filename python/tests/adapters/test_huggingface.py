@@ -49,7 +49,8 @@ def trainer_in(folder, seed=0, kind=Trainer, tiers=(), **options):
                     save_steps=3, logging_steps=1, learning_rate=1e-2, warmup_steps=4,
                     use_cpu=True, report_to=[], seed=7, disable_tqdm=True)
     args = transformers.TrainingArguments(**(defaults | options))
-    more = {"holdfast": {"space_reserve": 0, "tiers": tiers}} if kind is Trainer else {}
+    ours = {"writing": holdfast.Writing(space_reserve=0), "tiers": tiers}
+    more = {"holdfast": ours} if kind is Trainer else {}
     return kind(transformers.GPT2LMHeadModel(config), args, train_dataset=Texts(), **more)
 
 

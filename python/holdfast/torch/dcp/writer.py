@@ -149,8 +149,8 @@ class Writer(StorageWriter):
         return ends_with_number(checkpoint_id)
 
 
-def _piece(item: WriteItem, tensor: torch.Tensor) -> _native.HeldPiece:
+def _piece(item: WriteItem, tensor: torch.Tensor) -> _native.Piece:
     data = item.tensor_data
     assert data is not None
-    return _native.HeldPiece(describe_one(item.index.fqn, tensor), list(data.size),
+    return _native.Piece(describe_one(item.index.fqn, tensor), list(data.size),
                              box_of(data.chunk.offsets, data.chunk.sizes))
