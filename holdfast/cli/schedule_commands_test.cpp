@@ -1,6 +1,8 @@
 // Tests `holdfast interval` and `holdfast simulate`.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "holdfast/base/json.h"
 #include "holdfast/cli/cli_testing.h"
 #include "holdfast/env/memory_env.h"
@@ -42,6 +44,13 @@ TEST_F(ScheduleCommandTest, AJobThatMayBeStoppedIsPlannedByItsCurve) {
   const auto times = seen["times"].get<std::vector<double>>();
   EXPECT_LT(times[1] - times[0], times.back() - times[times.size() - 2]);
   EXPECT_EQ(seen["planners"].size(), 10u);
+}
+
+TEST_F(ScheduleCommandTest, ASecondOfDelayCanCostNothing) {
+  const std::string line =
+      "interval --stall 5s --length 3h --mtbf 2h --curve exp:1,1h --stop 90m";
+  EXPECT_LT(json(line + " --second 0")["cost"].get<double>(),
+            json(line)["cost"].get<double>());
 }
 
 TEST_F(ScheduleCommandTest, EventsOfEarlierRunsGiveCostsAndFailures) {
@@ -110,6 +119,36 @@ TEST_F(ScheduleCommandTest, TracesAndManyWorkersAreSimulated) {
             shrinking["plans"][0]["time"]["mean"].get<double>());
 }
 
+TEST_F(ScheduleCommandTest, WorkersAreDividedAgainAsOftenAsAsked) {
+  const Json seen = json(
+      "interval --length 2h --stall 5s --allocate 32 --reallocate 30m "
+      "--curve exp:1,2h exp:0.1,2h");
+  const Json& workers = seen["job"]["workers"];
+  ASSERT_GE(workers.size(), 2u);
+  for (size_t i = 0; i < workers.size(); ++i) {
+    EXPECT_EQ(std::fmod(workers[i]["start"].get<double>(), 1800), 0);
+    EXPECT_LE(workers[i]["count"].get<double>(), 31);
+  }
+}
+
+// At the phase 0.5 the failures of every 30 s come after 15 s, 45 s and 75 s of work.
+TEST_F(ScheduleCommandTest, FailuresComeAtTheGivenPhaseOfTheirPeriod) {
+  const Json seen = json(
+      "simulate --length 100 --stall 0 --mtbf 30 --runs 1 --failures every:30,0.5 "
+      "--plans 20s");
+  EXPECT_EQ(seen["plans"][0]["failures"], 3.0);
+  EXPECT_EQ(seen["plans"][0]["redone"], 15.0 + 5.0 + 15.0);
+}
+
+TEST_F(ScheduleCommandTest, TheProgressUntilAStopIsMeasured) {
+  const Json seen = json(
+      "simulate --length 1h --stall 5s --mtbf 1h --runs 100 --curve exp:1,20m "
+      "--stop-at 15m");
+  const Json& first = seen["plans"][0];
+  EXPECT_GT(first["progress_until_stop"]["mean"].get<double>(), 0);
+  EXPECT_LT(first["progress_until_stop"]["mean"], first["progress"]["mean"]);
+}
+
 // The job is killed 3 s after the second save, and again in the middle of the stall of
 // the third save.
 TEST_F(ScheduleCommandTest, ARunIsReplayedFromWhereItSavedAndWhenItFailed) {
@@ -156,6 +195,9 @@ TEST_F(ScheduleCommandTest, WrongCallsAreOneClearSentence) {
                     "weibull: shape -1; expected 0.1 to 20");
   expect_wrong_call("simulate --stall 5 --workers 4 --allocate 8 --curve exp:1,1h",
                     "--allocate and --workers: both are given; expected one of them");
+  expect_wrong_call("simulate --stall 5 --failures every:30,2",
+                    "failures: at a phase of 2; expected a share of 0 to 1");
+  EXPECT_EQ(run("simulate --stall 5 --failures every:30,0.5,1").code, 2);
   write("back.txt", "20\n10\n");
   expect_wrong_call("simulate --stall 5 --plans at:back.txt",
                     "back.txt: a save at 10 s after 20 s; expected rising times");

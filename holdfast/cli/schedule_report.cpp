@@ -109,12 +109,17 @@ std::string chart_text(const IntervalReport& report) {
 
 OrderedJson problem_json(const ReadProblem& read) {
   const Problem& p = read.problem;
+  OrderedJson phases = OrderedJson::array();
+  for (const Workers::Phase& phase : p.workers.phases) {
+    phases.push_back({{"start", phase.start}, {"count", phase.count}});
+  }
   return {{"length", p.length},
           {"stall", p.stall},
           {"persist", p.persist},
           {"restart", p.restart},
           {"mtbf", json_number(1 / p.mean_failure_rate())},
           {"mtbf_is_prior", !read.mtbf_known},
+          {"workers", phases},
           {"objective", name_of(p.objective)},
           {"why", read.why}};
 }
@@ -144,7 +149,8 @@ std::vector<Metric> shown_metrics(const SimulationReport& report) {
   if (p.curve.drop(0, p.length) > 0) out.push_back(Metric::kProgress);
   if (p.objective == Objective::kPriced) out.push_back(Metric::kPriced);
   if (p.curve.drop(0, p.length) > 0 && (report.options.stop_at || p.stops.rate > 0)) {
-    out.insert(out.end(), {Metric::kInHand, Metric::kDurable});
+    out.insert(out.end(),
+               {Metric::kProgressUntilStop, Metric::kInHand, Metric::kDurable});
   }
   return out;
 }
@@ -155,7 +161,7 @@ const char* metric_title(Metric metric) {
     case Metric::kWorkerSeconds: return "overhead, worker-s";
     case Metric::kProgress: return "loss not taken off (stalls + rollbacks)";
     case Metric::kPriced: return "loss of rollbacks, and the price of saves";
-    case Metric::kProgressUntilStop: return "the same until the stop";
+    case Metric::kProgressUntilStop: return "loss not taken off until the stop";
     case Metric::kInHand: return "missing at the stop, in memory";
     case Metric::kDurable: return "missing at the stop, durable";
   }

@@ -5,7 +5,6 @@
 
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/schedule_report.h"
-#include "holdfast/cli/schedule_study.h"
 #include "holdfast/schedule/spec.h"
 
 namespace holdfast {
@@ -16,7 +15,6 @@ Examples:
   holdfast simulate --length 3h --stall 5s --persist 15s --restart 1m --mtbf 2h
   holdfast simulate --stall 1s --mtbf 50d --workers 100000 --failures weibull:0.7,90d
   holdfast simulate --stall 2s --mtbf 8h --failures trace:failures.txt --plans young,10m
-  holdfast simulate --study > docs/schedule.md
 
 A plan is the name of a planner (holdfast interval lists them), a constant interval, or
 at:FILE with the seconds of work at which a run saved, one on each line. All plans meet
@@ -28,7 +26,6 @@ struct SimulateArguments {
   std::string plans = "young,optimal,even,daly,checkfreq";
   std::string failures = "exponential", stop_at;
   int64_t runs = 10000, seed = 1;
-  bool study = false;
 };
 
 Result<FailureModel> read_failures(const Context& context, const std::string& text) {
@@ -105,24 +102,18 @@ Verb simulate_verb() {
         &a.plans},
        {"--failures",
         "exponential, weibull[:SHAPE[,AGE]], trace:FILE, never, once[:SHARE], "
-        "every:TIME",
+        "every:TIME[,PHASE]",
         &a.failures},
        {"--runs", "How many runs are simulated", &a.runs},
        {"--seed", "The seed; the same seed gives the same figures on any machine",
         &a.seed},
-       {"--stop-at", "Stop every run at this time", &a.stop_at},
-       {"--study", "Print docs/schedule.md, a study that compares planners",
-        &a.study}});
+       {"--stop-at", "Stop every run at this time", &a.stop_at}});
   return {
       .name = "simulate",
       .summary = "Simulate what plans cost a job under failures",
       .footer = kSimulateExample,
       .options = std::move(options),
       .run = [arguments](const Context& context) -> Result<ExitCode> {
-        if (arguments->study) {
-          fmt::print(context.out, "{}", HOLDFAST_TRY(schedule_study()));
-          return ExitCode::kDone;
-        }
         const SimulationReport report =
             HOLDFAST_TRY(make_simulation_report(context, *arguments));
         fmt::print(context.out, "{}",

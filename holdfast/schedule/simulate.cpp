@@ -203,6 +203,10 @@ Result<void> check_model(const Problem& problem, const SimulateOptions& options)
   if (model.kind == FailureModel::Kind::kEvery && !(model.period > 0)) {
     return invalid("failures: one every {} s; expected more than 0", model.period);
   }
+  if (model.phase && !(*model.phase >= 0 && *model.phase <= 1)) {
+    return invalid("failures: at a phase of {}; expected a share of 0 to 1",
+                   *model.phase);
+  }
   if (model.kind == FailureModel::Kind::kOnce &&
       !(model.share > 0 && model.share <= 1)) {
     return invalid("failures: in the first {} of the run; expected a share of 0 to 1",
