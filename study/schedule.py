@@ -3,7 +3,9 @@
     python study/schedule.py [PROGRAM] > docs/schedule.md
 
 The text of the page stands in schedule_template.md beside this script, which measures the figures
-and makes the tables. The simulator gives the same bits on every machine, and so does this script.
+and makes the tables. PROGRAM is the holdfast command, by default .venv/bin/holdfast. The page is
+the same on every machine, because the simulator gives the same bits and this script rounds what it
+computes from them.
 """
 
 import json
@@ -56,11 +58,13 @@ class Objective:
 
 OBJECTIVES = (
     Objective("delay", "time", "wall time beyond the work"),
-    Objective("progress", "progress", "loss not taken off"),
-    Objective("explore", "durable", "loss missing from what is durable at a stop (30 min in the "
-              "mean, none graceful)", {"stop": 30 * MINUTE, "second": 0}),
-    Objective("priced", "priced", "loss of rollbacks, and of saves at 5 s each besides their stall",
-              {"price": 5}),
+    Objective("progress", "progress", "fall of the loss that stalls and rollbacks cost"),
+    Objective("explore", "durable",
+              "fall of the loss that is missing in the durable state at a stop (after 30 min in "
+              "the mean, always without notice)", {"stop": 30 * MINUTE, "second": 0}),
+    Objective("priced", "priced",
+              "fall of the loss that rollbacks cost, and that saves cost at 5 s each besides their "
+              "stall", {"price": 5}),
 )  # fmt: skip
 
 
@@ -73,10 +77,10 @@ class Program:
     def interval(self, **options: Any) -> dict[str, Any]:
         return self._ask("interval", options)
 
-    def simulate(self, plans: Iterable[str], **options: Any) -> dict[str, dict[str, Any]]:
+    def simulate(self, schedules: Iterable[str], **options: Any) -> dict[str, dict[str, Any]]:
         """What each schedule cost, in the order of the schedules."""
-        answer = self._ask("simulate", {"plans": ",".join(plans), **options})
-        return {each["plan"]: each for each in answer["plans"]}
+        answer = self._ask("simulate", {"schedules": ",".join(schedules), **options})
+        return {each["schedule"]: each for each in answer["schedules"]}
 
     def _ask(self, verb: str, options: dict[str, Any]) -> dict[str, Any]:
         command = [str(self.path), verb, "--json"]
@@ -130,8 +134,8 @@ class Cell:
 
 def measure_cell(program: Program, stall: float, rate: float, theta1: float) -> Cell:
     job = hour(stall, rate, theta1) | {"objective": "progress"}
-    compared = program.interval(**job)["planners"]
-    expected = {each["planner"]: each["cost"] for each in compared}
+    compared = program.interval(**job)["policies"]
+    expected = {each["policy"]: each["cost"] for each in compared}
     policies = ("young", "coci", "checkfreq", "daly-exact", "optimal")
     seen = {title: program.simulate(policies, seed=20231, **job, **options)
             for title, options in SCENARIOS.items()}  # fmt: skip
@@ -281,7 +285,7 @@ def progress_row(cell: Cell) -> list[str]:
     half = coci["progress_against_first"]["ci95"] / young["progress"]["mean"]
     changes = {title: percent(each) for title, each in cell.changes("coci", "young").items()}
     changes[POISSON] += f" +- {100 * half:.1f}"
-    return [*cell.parameters, f"{coci['planned_saves']}/{young['planned_saves']}",
+    return [*cell.parameters, f"{coci['scheduled_saves']}/{young['scheduled_saves']}",
             *changes.values()]  # fmt: skip
 
 

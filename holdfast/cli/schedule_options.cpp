@@ -200,11 +200,11 @@ std::vector<Option> schedule_options(ScheduleArguments& a) {
        "of seconds and losses",
        &a.curves},
       {"--allocate",
-       "Divide so many workers among the jobs of all --curve by what each gains, and "
-       "plan the first job",
+       "Divide this many workers among the jobs of all --curve by what each gains, and "
+       "schedule the first job",
        &a.allocate},
       {"--reallocate",
-       "After what time --allocate divides the workers again; by default 1m",
+       "The time after which --allocate divides the workers again; by default 1m",
        &a.reallocate},
       {"--objective", "delay, progress, explore or priced", &a.objective},
       {"--stop", "Mean time until the job is stopped early", &a.stop},
@@ -213,13 +213,14 @@ std::vector<Option> schedule_options(ScheduleArguments& a) {
       {"--deadline", "The time at which the job is stopped", &a.deadline},
       {"--rungs", "The stops of a tuner: TIME/SHARE,...", &a.rungs},
       {"--graceful", "Stops leave time to save", &a.graceful},
-      {"--price", "For priced: what a save costs besides its stall, as a time",
+      {"--price",
+       "For the objective priced: what a save costs besides its stall, as a time",
        &a.price},
       {"--second",
-       "For explore: what a second of delay costs, as a loss; by default the average "
-       "fall of the loss in a second",
+       "For the objective explore: what a second of delay costs, in units of the loss; "
+       "by default how much the loss falls in an average second",
        &a.second},
-      {"--budget", "Make exactly so many saves", &a.budget},
+      {"--budget", "Make exactly this many saves", &a.budget},
       {"--events", "Event files of earlier runs, to learn costs and failures from",
        &a.events},
       {"--positions",
