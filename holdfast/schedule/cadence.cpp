@@ -31,7 +31,7 @@ constexpr std::array<Unit, 12> kUnits{{{"ms", 1e-3},
                                        {"day", 86400},
                                        {"days", 86400}}};
 
-constexpr std::array<std::pair<std::string_view, Policy>, 5> kPolicies{
+constexpr std::array<std::pair<std::string_view, Policy>, 5> kPolicyNames{
     {{"auto", Policy::kAuto},
      {"young", Policy::kYoung},
      {"daly", Policy::kDaly},
@@ -88,14 +88,14 @@ Result<Cadence> time_of(double seconds, std::string_view text) {
 }  // namespace
 
 std::string_view name_of(Policy policy) {
-  const auto* found = std::ranges::find(kPolicies, policy,
+  const auto* found = std::ranges::find(kPolicyNames, policy,
                                         [](const auto& each) { return each.second; });
   return found->first;
 }
 
 Result<Cadence> parse_cadence(std::string_view text) {
   const std::string_view word = trimmed(text);
-  for (const auto& [name, policy] : kPolicies) {
+  for (const auto& [name, policy] : kPolicyNames) {
     if (word == name) return Cadence(policy);
   }
   if (word == "never") return Cadence(Never{});

@@ -16,7 +16,8 @@
 
 namespace holdfast {
 
-// The rule that chooses when the next save is made.
+// A rule by which a running job chooses when it makes its next save. policies.h has the
+// rules that make the whole schedule of a job in advance.
 enum class Policy {
   kAuto,       // the longest even interval that costs hardly more than the optimum
   kYoung,      // sqrt(2 stall MTBF)
