@@ -1,6 +1,7 @@
 #include "holdfast/checkpoint/commit.h"
 
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/shard/chunk_reader.h"
 #include "holdfast/state/object_json.h"
 
@@ -261,9 +262,8 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
     return {};
   };
   HOLDFAST_TRY(put(task.plan->index_name(), encode_shard_index(index)));
-  HOLDFAST_TRY(
-      put(rank_name(vote_.rank()) + ".objects.json", bytes_of(objects->of_rank)));
-  if (vote_.coordinator()) HOLDFAST_TRY(put("objects.json", bytes_of(objects->of_all)));
+  HOLDFAST_TRY(put(objects_name(vote_.rank()), bytes_of(objects->of_rank)));
+  if (vote_.coordinator()) HOLDFAST_TRY(put(objects_name(), bytes_of(objects->of_all)));
   HOLDFAST_TRY(attempt.sync());
   // The files are complete, but the rank votes yes only if the tensors were captured
   // before they changed.

@@ -7,6 +7,7 @@
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/range_check.h"
+#include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/env/patient_env.h"
 
 namespace holdfast {

@@ -8,6 +8,7 @@
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/free_memory.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
+#include "holdfast/checkpoint/wire_tags.h"
 
 namespace holdfast {
 namespace {

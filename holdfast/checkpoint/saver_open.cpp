@@ -5,6 +5,7 @@
 #include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/free_memory.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
+#include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/store/events.h"
 #include "holdfast/store/location.h"
 

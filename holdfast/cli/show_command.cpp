@@ -145,14 +145,9 @@ Result<ExitCode> show(const Context& context, const ShowArguments& arguments) {
 // Takes the ranks from the names of the files. It does not count up to a number in the
 // manifest, because a damaged or hostile manifest may claim any number.
 std::vector<int> ranks_with_objects(const Manifest& manifest) {
-  constexpr std::string_view kBegin = "rank-", kEnd = ".objects.json";
   std::vector<int> ranks;
   for (const ManifestFile& file : manifest.files) {
-    if (!file.name.starts_with(kBegin) || !file.name.ends_with(kEnd)) continue;
-    const char* end = file.name.data() + file.name.size() - kEnd.size();
-    int rank = 0;
-    const auto read = std::from_chars(file.name.data() + kBegin.size(), end, rank);
-    if (read.ec == std::errc() && read.ptr == end) ranks.push_back(rank);
+    if (const auto rank = rank_of_objects(file.name)) ranks.push_back(*rank);
   }
   return ranks;
 }

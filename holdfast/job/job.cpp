@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/env/event_log.h"
 #include "holdfast/job/events.h"
 #include "holdfast/schedule/learn.h"
@@ -14,7 +15,6 @@
 namespace holdfast {
 namespace {
 
-constexpr Tag kFetchTag = 0x480c;
 constexpr int64_t kFetch = 1;  // the serial number of the only message with this tag
 // Rank 0 sends this word instead of a decision when all ranks must compare replicas
 // first.
@@ -24,15 +24,11 @@ constexpr int kFalseAlarms = 3;
 // Late ranks are named after this time, long before the ranks that wait give up.
 constexpr Duration kLate = std::chrono::seconds(8);
 
-Path log_path(const Path& run, int rank) {
-  return run / "events" / fmt::format("rank-{:04}.jsonl", rank);
-}
-
 // Learns from the event log of earlier processes. A log that is missing or cannot be
 // read is no error: the schedule then starts without experience.
 Learned learn_from(Env& env, const Path& run, const Transport* transport) {
   if (transport != nullptr && transport->rank() != 0) return {};
-  const Result<EventLog> log = read_events(env, log_path(run, 0));
+  const Result<EventLog> log = read_events(env, run / event_log_name(0));
   if (!log.ok()) return {};
   return learn(log->events, transport == nullptr ? 1 : transport->size());
 }
@@ -41,7 +37,7 @@ Learned learn_from(Env& env, const Path& run, const Transport* transport) {
 // directory cannot be written to at all, opening the saver fails and reports that.
 std::unique_ptr<EventSink> open_log(Env& env, const Path& run, int rank,
                                     const JobOptions& options) {
-  const Path path = log_path(run, rank);
+  const Path path = run / event_log_name(rank);
   if (options.saver.events != nullptr || !env.create_folders(path.parent_path()).ok()) {
     return nullptr;
   }

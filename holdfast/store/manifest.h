@@ -13,10 +13,9 @@
 
 #include "holdfast/base/bytes.h"
 #include "holdfast/base/clock.h"
+#include "holdfast/shard/step_name.h"
 
 namespace holdfast {
-
-inline constexpr std::string_view kManifestName = "manifest.json";
 
 enum class DigestKind { kCrc32c, kXxh3 };
 

@@ -58,7 +58,7 @@ class Writer(StorageWriter):
         self._step: int | None = None
         self._lock = threading.Lock()
         self._job: _native.Job | None = open_job(
-            run, self._transport, every="1 steps", keep=keep, tiers=tiers,
+            run, self._transport, every="never", keep=keep, tiers=tiers,
             writing=replace(writing, in_flight=1, guard="off"),
             failures=Failures(grace=0, signals=False, timeout=timeout),
             allow_unreachable_tiers=allow_unreachable_tiers,
