@@ -1,4 +1,5 @@
-// How fast plans are made, decisions taken and jobs simulated, in time of one core, with bars.
+// Measures how fast schedules are made, decisions taken and jobs simulated, in CPU time
+// of one core, and compares the times with bars.
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
 
@@ -18,7 +19,7 @@ namespace {
 
 constexpr double kHour = 3600;
 
-// Of this thread: what else the machine does is no cost of ours.
+// The CPU time of this thread, so that other load on the machine does not count.
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
