@@ -1,5 +1,5 @@
-// How fast the best schedule is found, decisions are taken and jobs are simulated, in time of
-// one core, with bars.
+// Measures how fast the best schedule is found, decisions are taken and jobs are
+// simulated, in CPU time of one core, and compares the times with bars.
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
 
@@ -19,7 +19,7 @@ namespace {
 
 constexpr double kHour = 3600;
 
-// Of this thread: what else the machine does is no cost of ours.
+// The CPU time of this thread, so that other load on the machine does not count.
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);

@@ -2,8 +2,8 @@
 
     study_bench.py
 
-Bars: the page is the one in docs, byte for byte, on whatever machine; and on its own objective the
-optimum is not beaten by any policy beyond what chance explains.
+Bars: the page is the one in docs, byte for byte, on every machine; and no policy beats the optimum
+on the optimum's own objective by more than chance explains.
 """
 
 import subprocess
@@ -27,9 +27,9 @@ def main() -> int:
     beaten = sum(lost for _, lost in own.values())
     good = own.keys() == OBJECTIVES and beaten == 0
     print(f"  docs/schedule.md made in {time.perf_counter() - start:.0f} s: "
-          f"{'the same  PASS' if same else 'other than the one in docs  FAIL'}")
+          f"{'equal  PASS' if same else 'differs from the file in docs  FAIL'}")
     print(f"  optimum beaten on its own objective: {beaten} of "
-          f"{sum(compared for compared, _ in own.values())}, expected 0 of all four objectives  "
+          f"{sum(compared for compared, _ in own.values())}; expected 0 for all four objectives  "
           f"{'PASS' if good else 'FAIL'}")
     return 0 if same and good else 1
 

@@ -1,4 +1,4 @@
-# install: headers, archives and the CMake package that gives holdfast::holdfast.
+# Installs headers, libraries and the CMake package that defines holdfast::holdfast.
 include(CMakePackageConfigHelpers)
 
 function(holdfast_install)

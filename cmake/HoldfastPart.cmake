@@ -1,15 +1,16 @@
-# One folder is one part is one target. A part names its layer and what it uses; using
-# anything on its own layer or above is refused here, at configure time.
+# Each folder is one part, and each part is one CMake target. A part names its layer and the parts
+# that it uses. If one of them is on its own layer or above, configuring fails here.
 #
-#   holdfast_part(NAME state LAYER 1 DEPS base SOURCES box.cpp plan.cpp)
+#   holdfast_part(NAME state LAYER 1 DEPS base SOURCES box.cpp tensor.cpp)
 #
-# LIBS are foreign libraries that its headers show, PRIVATE_LIBS those that they do not. ALONE
-# are sources that cannot be compiled in one unit with others (most presets do that with
-# a part's sources, to save time): they define private names that other sources define, too.
-# Every *_test.cpp of the folder becomes part of one test program, every *_fuzz.cpp a fuzz
-# program of its own (in the fuzz preset): they are globbed, so that none on disk can drop out.
+# LIBS are foreign libraries that the part's headers include, PRIVATE_LIBS those that only its
+# sources include. Most presets compile several sources of a part as one unit, to save time. ALONE
+# are sources that must be compiled separately, because they define private names that other
+# sources define, too. All *_test.cpp of the folder become one test program, and in the fuzz preset
+# each *_fuzz.cpp becomes a fuzz program. They are found by their names, so that none is forgotten.
 # Headers are public and installed, except those of holdfast_public_headers below.
-set(HOLDFAST_FACE_LAYER 9)  # faces (command line, Python): not part of the C++ library
+# The layer of the command line and Python, which are not part of the C++ library.
+set(HOLDFAST_FACE_LAYER 9)
 
 function(holdfast_part)
   cmake_parse_arguments(PART "" "NAME;LAYER" "DEPS;SOURCES;LIBS;PRIVATE_LIBS;ALONE" ${ARGN})
@@ -40,9 +41,9 @@ function(holdfast_part)
   holdfast_part_fuzzers(${PART_NAME} ${target})
 endfunction()
 
-# The program of a face: holdfast_program(NAME holdfast PART cli SOURCES main.cpp) makes the
-# target holdfast_program and bin/holdfast in the build folder. It is installed, and goes
-# into the wheel as a script.
+# holdfast_program(NAME holdfast PART cli SOURCES main.cpp) makes the target holdfast_program,
+# whose program is bin/holdfast in the build folder. The program is installed, and is in the wheel
+# as a script.
 function(holdfast_program)
   cmake_parse_arguments(PROGRAM "" "NAME;PART" "SOURCES" ${ARGN})
   add_executable(holdfast_program ${PROGRAM_SOURCES})
@@ -51,14 +52,14 @@ function(holdfast_program)
                         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
 
-# A part's headers, without what is for its own sources and tests.
+# Lists the headers of a part, without those for its own sources and tests.
 function(holdfast_public_headers out folder)
   file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
   list(FILTER headers EXCLUDE REGEX "[/_](test|testing|internal)\\.h$")
   set(${out} ${headers} PARENT_SCOPE)
 endfunction()
 
-# Checks every arrow and notes it for the test that holds the #includes against it.
+# Checks every dependency, and records it for the test that compares the #includes with it.
 function(holdfast_declare_arrows name layer)
   foreach(dep IN LISTS ARGN)
     holdfast_check_arrow(${name} ${layer} ${dep})
@@ -67,7 +68,7 @@ function(holdfast_declare_arrows name layer)
   set_property(GLOBAL APPEND_STRING PROPERTY HOLDFAST_ARROWS "${name} ${layer} ${deps}\n")
 endfunction()
 
-# Fails unless `dep` exists already and lies strictly below.
+# Fails unless the part `dep` is already declared and has a lower layer.
 function(holdfast_check_arrow name layer dep)
   if(NOT TARGET holdfast_${dep})
     message(FATAL_ERROR "${name} (layer ${layer}) may not use ${dep}: no such part below it")
@@ -89,25 +90,26 @@ function(holdfast_part_tests name target)
   endif()
   add_executable(${name}_test ${tests})
   target_link_libraries(${name}_test PRIVATE ${target} holdfast_warnings holdfast_testing)
-  # Test code is large and most of it runs once, so optimising it costs more time than it
-  # saves. The parts under test keep their optimisation.
+  # Test code is large, and most of it runs once, so optimising it takes more time than it saves.
+  # The parts under test are still optimised.
   if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${name}_test PRIVATE -O0)
   endif()
-  # With the address sanitizer only the parts are instrumented, again to save time.
+  # With the address sanitizer only the parts are instrumented and not their tests, also to save
+  # time.
   if(HOLDFAST_SANITIZE MATCHES "address")
     target_compile_options(${name}_test PRIVATE -fno-sanitize=all)
   endif()
-  # GoogleTest's macros expand to what clang-tidy dislikes; the compiler still warns.
+  # clang-tidy is off, because it complains about GoogleTest's macros. The compiler still warns.
   set_target_properties(${name}_test PROPERTIES CXX_CLANG_TIDY "")
   holdfast_leak_test(${name} environment)
   gtest_discover_tests(${name}_test TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120
                        PROPERTIES TIMEOUT 600 ${environment})
 endfunction()
 
-# GCC 12's leak check walks the whole address space at exit: nothing on x86-64, seconds a
-# process on aarch64. There it is done once a program, under the label "leaks", and left
-# out of the single tests.
+# At exit, GCC 12's leak check goes through the whole address space. On x86-64 that takes no time,
+# on aarch64 seconds for each process. So on aarch64 single tests do not check for leaks; instead
+# each test program is run once with the check, under the label "leaks".
 #
 # An allocation that is too large gives null, as without a sanitizer: a test asks for one.
 function(holdfast_leak_test name environment)
@@ -138,7 +140,8 @@ function(holdfast_part_fuzzers name target)
   endforeach()
 endfunction()
 
-# After the last part: the umbrella target and header, and the lists that scripts read.
+# Called after the last part. Makes the target and the header for the whole library, and writes the
+# lists of parts and fuzz programs that scripts and tests read.
 function(holdfast_finish)
   get_property(arrows GLOBAL PROPERTY HOLDFAST_ARROWS)
   get_property(fuzzers GLOBAL PROPERTY HOLDFAST_FUZZERS)
@@ -153,7 +156,7 @@ function(holdfast_finish)
   holdfast_umbrella_header(${parts})
 endfunction()
 
-# The parts that a C++ user gets: all but the faces.
+# Lists the parts of the C++ library: all parts below the layer of the command line.
 function(holdfast_library_parts out)
   get_property(parts GLOBAL PROPERTY HOLDFAST_PARTS)
   set(below "")
@@ -166,7 +169,7 @@ function(holdfast_library_parts out)
   set(${out} ${below} PARENT_SCOPE)
 endfunction()
 
-# holdfast/holdfast.h is generated: written by hand it would forget a header.
+# Generates holdfast/holdfast.h, so that no header is forgotten in it.
 function(holdfast_umbrella_header)
   string(CONCAT text
          "// The whole of Holdfast's C++ library, part by part from the bottom up.\n"

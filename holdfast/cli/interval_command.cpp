@@ -18,7 +18,7 @@ Examples:
   holdfast interval --stall 200ms --persist 5s --mtbf 8h
   holdfast interval --stall 5s --length 3h --mtbf 2h --curve power:2.3,3m,0.8,0.02 --stop 90m
   holdfast interval --tier memory,50ms,1s,6h disk,1s,10s,2d remote,4s,5m,60d
-  holdfast interval --events runs/gpt/events.rank0.jsonl --workers 64
+  holdfast interval --events runs/gpt/events/rank-0000.jsonl --workers 64
 
 Objectives: delay counts the time until the job is finished. explore counts the progress
 that is lost if the job is stopped early. progress counts the loss reduction that stalls

@@ -5,14 +5,15 @@ import sys
 
 import pytest
 
-# A save that lasts long: zstd's highest level on noise. As soon as the main thread is in
-# the call, it is interrupted.
+# Makes a save that takes long, by compressing random bytes with zstd's highest level. A second
+# thread sends SIGINT as soon as the main thread waits in the call.
 SCRIPT = """
 import os, signal, sys, threading
 import numpy as np
 import holdfast
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and the like ignore it
+# Needed if the parent process ignores SIGINT, as nohup does.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 path, kind, what = sys.argv[1:]
 SIZE = 32 << 20
 noise = {"w": np.random.default_rng(1).integers(0, 256, SIZE, "u1")}

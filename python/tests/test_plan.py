@@ -1,4 +1,4 @@
-"""holdfast.plan gives what the command line gives; the planner is tested in C++."""
+"""holdfast.plan returns what the command line prints. The planner itself is tested in C++."""
 
 import json
 import subprocess

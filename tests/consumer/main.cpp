@@ -1,4 +1,4 @@
-// Calls every part of an installed Holdfast once, through the one public header.
+// Calls functions of an installed Holdfast through the header for the whole library.
 #include <holdfast/holdfast.h>
 
 #include <cstdio>

@@ -1,4 +1,5 @@
-"""The keywords of a Checkpointer: everyday ones flat, the rest in groups, wrong ones explained."""
+"""The keywords of a Checkpointer: everyday ones,
+groups for the rest, clear errors for wrong ones."""
 
 import random
 
@@ -86,7 +87,7 @@ def test_a_saver_has_no_guard(tmp_path):
 
 
 def test_own_generators_are_objects_too(tmp_path):
-    """A generator is saved with the others, and comes back where it was."""
+    """A generator in `objects` is saved with the others, and continues where it was."""
     mine = {"dice": random.Random(1), "noise": torch.Generator().manual_seed(2)}
     with checkpointer(tmp_path / "run", objects=mine) as ck:
         ck.resume()
