@@ -353,6 +353,7 @@ TEST(Failures, OptionsThatMakeNoSenseAreRefused) {
   EXPECT_ERROR(open([](auto& o) { o.ring_bytes = -1; }), ErrorCode::kInvalid);
   EXPECT_ERROR(open([](auto& o) { o.ring_bytes = INT64_MAX; }), ErrorCode::kInvalid);
   EXPECT_ERROR(open([](auto& o) { o.block_bytes = 1000; }), ErrorCode::kInvalid);
+  EXPECT_ERROR(open([](auto& o) { o.full_every = 0; }), ErrorCode::kInvalid);
 }
 
 // Saves whose objects are made only while the tensors are already being copied.

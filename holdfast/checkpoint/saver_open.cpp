@@ -27,6 +27,9 @@ Result<void> check_options(const SaverOptions& options) {
           copy.every);
     }
   }
+  if (options.full_every < 1) {
+    return invalid("full_every: {}; expected 1 or more", options.full_every);
+  }
   if (options.compress < 0 || options.compress > 22) {
     return invalid("compress: {}; expected 0 to 22", options.compress);
   }
@@ -45,13 +48,6 @@ struct Opened {
   Run run;
   std::optional<Owner> owner{};  // set on rank 0 only
 };
-
-bool has_steps(Env& env, const Path& path) {
-  const Result<std::vector<std::string>> names = env.list(path);
-  return names.ok() && std::ranges::any_of(*names, [](const std::string& name) {
-           return parse_step_name(name).has_value();
-         });
-}
 
 // Refuses to begin a new run if the tiers hold steps, because the new steps would mix
 // there with those of another run, or with older ones of this run.
@@ -89,7 +85,8 @@ int64_t greatest_epoch(Env& env, const Offers& offers) {
 Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) {
   HOLDFAST_TRY(check_place(path));
   const Offers offers = HOLDFAST_TRY(ask_tiers_of(env, path, options));
-  if (!has_steps(env, path)) HOLDFAST_TRY(check_no_run(path, options, offers));
+  if (!greatest_step(env, path).has_value())
+    HOLDFAST_TRY(check_no_run(path, options, offers));
   Run run = HOLDFAST_TRY(Run::create_or_open(env, path));
   if (run.damage() && options.events != nullptr) {
     emit(*options.events, env,

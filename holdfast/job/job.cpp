@@ -9,8 +9,8 @@
 #include "holdfast/env/event_log.h"
 #include "holdfast/job/events.h"
 #include "holdfast/schedule/learn.h"
-#include "holdfast/shard/step_name.h"
 #include "holdfast/store/location.h"
+#include "holdfast/store/run.h"
 
 namespace holdfast {
 namespace {
@@ -53,18 +53,6 @@ JobOptions with_events(JobOptions options, EventSink* events) {
 JobOptions with_workers(JobOptions options, const Transport* transport) {
   options.schedule.workers = transport == nullptr ? 1 : transport->size();
   return options;
-}
-
-// The name of the step with the greatest number; empty if the run has none. Damaged
-// steps count, too. A run that cannot be listed has none: opening it has failed before.
-std::string newest_step(Env& env, const Path& run) {
-  std::optional<StepName> newest;
-  const auto names = env.list(run);
-  if (!names.ok()) return "";
-  for (const std::string& name : *names) {
-    newest = std::max(newest, parse_step_name(name));
-  }
-  return newest.has_value() ? newest->text() : "";
 }
 
 }  // namespace
@@ -145,7 +133,9 @@ Result<void> Job::fetch(const Path& run) {
 
 Result<void> Job::check_new(std::string_view expected) {
   std::string newest;
-  if (ranks_.coordinator()) newest = newest_step(env_, saver_->run());
+  if (ranks_.coordinator()) {
+    if (const auto step = greatest_step(env_, saver_->run())) newest = step->text();
+  }
   if (transport_ != nullptr) {
     const std::vector<Bytes> all = HOLDFAST_TRY(transport_->all_gather(
         std::as_bytes(std::span(newest)), env_.now() + options_.saver.timeout));

@@ -158,6 +158,16 @@ void tell_skipped(Env& env, const std::vector<SkippedStep>& list, EventSink* eve
 
 }  // namespace
 
+std::optional<StepName> greatest_step(Env& env, const Path& run) {
+  std::optional<StepName> greatest;
+  const auto names = env.list(run);
+  if (!names.ok()) return greatest;
+  for (const std::string& name : *names) {
+    greatest = std::max(greatest, parse_step_name(name));
+  }
+  return greatest;
+}
+
 struct Run::State {
   Mutex mutex{};
   std::optional<int64_t> last_sequence HOLDFAST_GUARDED_BY(mutex){};

@@ -60,6 +60,10 @@ struct NewestWhole {
   std::vector<SkippedStep> skipped{};
 };
 
+// The step with the greatest number in a run directory, by the names alone, so that
+// damaged steps count, too. Returns nullopt if there is none, or no such folder.
+std::optional<StepName> greatest_step(Env& env, const Path& run);
+
 class Run {
  public:
   // Makes the folder a run directory with this id, or with a new id if `id` is empty.

@@ -44,6 +44,7 @@ class Writing:
                    "skip" the new one, or, for "newest", drop those that have not begun yet.
     read_back      True: a checkpoint is read again and checked before it counts.
     incremental    True: tensors that did not change are linked to the last step, not written.
+    full_every     with `incremental`, every so many saves all tensors are written.
     compress       a level of zstd, 1 to 22, for files that only Holdfast reads; 0 for none.
     space_reserve  bytes that stay free on the disk.
     direct         True: writes past the system's page cache where that is possible.
@@ -60,6 +61,7 @@ class Writing:
     backpressure: Literal["wait", "skip", "newest"] = "wait"
     read_back: bool = False
     incremental: bool = False
+    full_every: int = 16
     compress: int = 0
     space_reserve: int = 64 << 20
     direct: bool = True

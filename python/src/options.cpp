@@ -135,6 +135,7 @@ void read_saver_options(OptionReader& given, SaverOptions& options) {
   }
   given.read("allow_unreachable_tiers", options.allow_unreachable_tiers);
   given.read("incremental", options.incremental);
+  given.read("full_every", options.full_every);
   given.read("compress", options.compress);
   given.read("read_back", options.read_back);
   given.read("space_reserve", options.space_reserve);

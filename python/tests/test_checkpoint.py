@@ -291,7 +291,20 @@ def test_an_error_in_the_block_is_not_hidden_by_close(tmp_path):
             raise RuntimeError("mine")
 
 
+def test_incremental_saves_are_full_as_often_as_asked(tmp_path):
+    arrays = {"a": np.arange(5000.0), "b": np.arange(7.0)}
+    writing = holdfast.Writing(incremental=True, full_every=3, space_reserve=0)
+    with holdfast.Saver(tmp_path / "run", writing=writing) as saver:
+        for step in range(7):
+            arrays["b"] += 1
+            saver.save(step, arrays).durable()
+    shards = [len(list((tmp_path / f"run/step-{step:08}").glob("*.safetensors")))
+              for step in range(7)]
+    assert shards == [1, 2, 2, 1, 2, 2, 1]
+
+
 @pytest.mark.parametrize(("options", "message"), [
+    ({"writing": holdfast.Writing(full_every=0)}, "full_every: 0; expected 1 or more"),
     ({"writing": holdfast.Writing(backpressure="never")}, "wait, skip or newest"),
     ({"writing": holdfast.Writing(in_flight=0)}, "1 or more"),
     ({"writing": holdfast.Writing(ring=-1)}, "ring: -1 bytes"),
