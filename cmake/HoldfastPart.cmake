@@ -1,18 +1,21 @@
 # One folder is one part is one target. A part names its layer and what it uses; using
 # anything on its own layer or above is refused here, at configure time.
 #
-#   holdfast_part(NAME state LAYER 1 DEPS base SOURCES box.cpp plan.cpp)
+#   holdfast_part(NAME state LAYER 1 DEPS base PUBLIC box.h SOURCES box.cpp seal.cpp)
 #
-# LIBS are foreign libraries that its headers show, PRIVATE_LIBS those that they do not. ALONE
-# are sources that cannot be compiled in one unit with others (most presets do that with
-# a part's sources, to save time): they define private names that other sources define, too.
+# PUBLIC are the headers that a C++ user may include: they are installed, and may include
+# only public headers themselves (tests/arrows/check_includes.py). All other headers are
+# internal. LIBS are foreign libraries that its headers show, PRIVATE_LIBS those that they
+# do not. ALONE are sources that cannot be compiled in one unit with others (most presets do
+# that with a part's sources, to save time): they define private names that other sources
+# define, too.
 # Every *_test.cpp of the folder becomes part of one test program, every *_fuzz.cpp a fuzz
 # program of its own (in the fuzz preset): they are globbed, so that none on disk can drop out.
-# Headers are public and installed, except those of holdfast_public_headers below.
 set(HOLDFAST_FACE_LAYER 9)  # faces (command line, Python): not part of the C++ library
 
 function(holdfast_part)
-  cmake_parse_arguments(PART "" "NAME;LAYER" "DEPS;SOURCES;LIBS;PRIVATE_LIBS;ALONE" ${ARGN})
+  cmake_parse_arguments(PART "" "NAME;LAYER"
+                        "DEPS;PUBLIC;SOURCES;LIBS;PRIVATE_LIBS;ALONE" ${ARGN})
   if(PART_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "${PART_NAME}: unknown arguments ${PART_UNPARSED_ARGUMENTS}")
   endif()
@@ -26,9 +29,11 @@ function(holdfast_part)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PUBLIC ${PART_LIBS}
                         PRIVATE ${PART_PRIVATE_LIBS} $<BUILD_INTERFACE:holdfast_warnings>)
-  holdfast_public_headers(headers ${CMAKE_CURRENT_SOURCE_DIR})
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
-                                           FILES ${headers})
+                                           FILES ${PART_PUBLIC})
+  foreach(header IN LISTS PART_PUBLIC)
+    set_property(GLOBAL APPEND PROPERTY HOLDFAST_PUBLIC holdfast/${PART_NAME}/${header})
+  endforeach()
 
   holdfast_declare_arrows(${PART_NAME} ${PART_LAYER} ${PART_DEPS})
   foreach(dep IN LISTS PART_DEPS)
@@ -49,13 +54,6 @@ function(holdfast_program)
   target_link_libraries(holdfast_program PRIVATE holdfast_${PROGRAM_PART} holdfast_warnings)
   set_target_properties(holdfast_program PROPERTIES OUTPUT_NAME ${PROGRAM_NAME}
                         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
-endfunction()
-
-# A part's headers, without what is for its own sources and tests.
-function(holdfast_public_headers out folder)
-  file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
-  list(FILTER headers EXCLUDE REGEX "[/_](test|testing|internal)\\.h$")
-  set(${out} ${headers} PARENT_SCOPE)
 endfunction()
 
 # Checks every arrow and notes it for the test that holds the #includes against it.
@@ -139,13 +137,16 @@ function(holdfast_finish)
   get_property(fuzzers GLOBAL PROPERTY HOLDFAST_FUZZERS)
   file(WRITE ${PROJECT_BINARY_DIR}/arrows.txt "${arrows}")
   file(WRITE ${PROJECT_BINARY_DIR}/fuzzers.txt "${fuzzers}")
+  get_property(public GLOBAL PROPERTY HOLDFAST_PUBLIC)
+  list(JOIN public "\n" public)
+  file(WRITE ${PROJECT_BINARY_DIR}/public_headers.txt "${public}\n")
   holdfast_library_parts(parts)
   list(TRANSFORM parts PREPEND holdfast_)
   add_library(holdfast_all INTERFACE)
   add_library(holdfast::holdfast ALIAS holdfast_all)
   set_target_properties(holdfast_all PROPERTIES EXPORT_NAME holdfast)
   target_link_libraries(holdfast_all INTERFACE ${parts})
-  holdfast_umbrella_header(${parts})
+  holdfast_umbrella_header()
 endfunction()
 
 # The parts that a C++ user gets: all but the faces.
@@ -164,15 +165,11 @@ endfunction()
 # holdfast/holdfast.h is generated: written by hand it would forget a header.
 function(holdfast_umbrella_header)
   string(CONCAT text
-         "// The whole of Holdfast's C++ library, part by part from the bottom up.\n"
-         "#pragma once\n")
-  foreach(part IN LISTS ARGN)
-    get_target_property(headers ${part} HEADER_SET)
-    string(APPEND text "\n")
-    foreach(header IN LISTS headers)
-      file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${header})
-      string(APPEND text "#include \"${path}\"\n")
-    endforeach()
+         "// All public headers of Holdfast's C++ library, part by part from the bottom up.\n"
+         "#pragma once\n\n")
+  get_property(public GLOBAL PROPERTY HOLDFAST_PUBLIC)
+  foreach(header IN LISTS public)
+    string(APPEND text "#include \"${header}\"\n")
   endforeach()
   set(folder ${PROJECT_BINARY_DIR}/include)
   file(CONFIGURE OUTPUT ${folder}/holdfast/holdfast.h CONTENT "${text}" @ONLY)

@@ -2,7 +2,7 @@
 
 #include <system_error>
 
-#include "holdfast/base/check.h"
+#include "holdfast/base/result.h"
 
 namespace holdfast {
 

@@ -14,7 +14,9 @@
 #include <string_view>
 #include <vector>
 
+#include "holdfast/base/mutex.h"
 #include "holdfast/env/event.h"
+#include "holdfast/env/file.h"
 
 namespace holdfast {
 

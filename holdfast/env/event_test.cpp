@@ -8,6 +8,7 @@
 
 #include "holdfast/base/json.h"
 #include "holdfast/base/testing.h"
+#include "holdfast/env/collecting_sink.h"
 #include "holdfast/env/event_log.h"
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
@@ -72,16 +73,6 @@ TEST_F(EventTest, SinksGetTheNameTheTimesAndTheFields) {
   EXPECT_EQ(std::get<int64_t>(*record.find("step")), 400);
   EXPECT_EQ(record.find("none"), nullptr);
   EXPECT_EQ(*event_as<SaveDone>(record), kSave);
-}
-
-TEST_F(EventTest, ATeeGivesEverySinkEveryEvent) {
-  CollectingSink one, two;
-  TeeSink tee({&one, &two});
-  emit(tee, env_, Tick{1});
-  emit(tee, env_, Tick{2});
-  EXPECT_EQ(one.records().size(), 2u);
-  EXPECT_EQ(event_as<Tick>(one.records()[1])->n, 2);
-  EXPECT_EQ(two.records(), one.records());
 }
 
 TEST_F(EventTest, ReadingAsAnotherEventIsRefusedWithTheField) {

@@ -9,6 +9,7 @@
 
 #include "holdfast/base/bytes.h"
 #include "holdfast/env/env.h"
+#include "holdfast/env/file.h"
 
 namespace holdfast {
 

@@ -13,6 +13,10 @@
 #include "holdfast/device/device_testing.h"
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
+#include "holdfast/job/agenda.h"
+#include "holdfast/job/retries.h"
+#include "holdfast/job/stop_signals.h"
+#include "holdfast/job/warnings.h"
 #include "holdfast/transport/local_transport.h"
 
 namespace holdfast {

@@ -1,6 +1,9 @@
-#include "holdfast/memory/local_piece.h"
-
 #include <algorithm>
+
+#include "holdfast/base/xxh3.h"
+#include "holdfast/device/device.h"
+#include "holdfast/memory/local_state.h"
+#include "holdfast/state/box_stream.h"
 
 namespace holdfast {
 
@@ -11,6 +14,10 @@ Result<void> read_piece(const LocalPiece& piece, int64_t first, ByteSpan into) {
   }
   HOLDFAST_TRY(piece.device->read(piece.place(), piece.memory, first, into));
   return HOLDFAST_TRY(piece.device->mark()).wait();
+}
+
+BoxMemory LocalPiece::place() const {
+  return {.box = box, .element_bytes = bytes_of(tensor->dtype), .map = map};
 }
 
 bool LocalPiece::is_same_box(const LocalPiece& other) const {

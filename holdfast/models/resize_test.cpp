@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "holdfast/base/xxh3.h"
 #include "holdfast/models/transformers.h"
 
 namespace holdfast {

@@ -5,9 +5,11 @@
 
 #include "holdfast/base/bytes.h"
 #include "holdfast/base/int128.h"
+#include "holdfast/base/xxh3.h"
 #include "holdfast/plan/atoms.h"
 #include "holdfast/plan/balance.h"
 #include "holdfast/plan/route.h"
+#include "holdfast/state/strided.h"
 
 namespace holdfast {
 namespace {

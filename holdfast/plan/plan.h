@@ -11,7 +11,7 @@
 //              cross hosts equal their lower bound too. A move may read what an earlier
 //              move has written; Move::after names that earlier move.
 //   nearness   A byte comes from the nearest holders that have it (Distance in
-//              holder.h).
+//              layout.h).
 //   balance    Among equally near holders, bytes are shared out so that the busiest
 //              sender, by its bandwidth, is done as early as possible (balance.h).
 //   relays     If more holders need a byte than have it, those served first pass it on,
@@ -26,10 +26,12 @@
 #include <optional>
 #include <vector>
 
-#include "holdfast/base/xxh3.h"
 #include "holdfast/state/collection.h"
 
 namespace holdfast {
+
+struct Digest128;
+struct StridedCopy;
 
 inline constexpr uint32_t kNoMove = UINT32_MAX;
 

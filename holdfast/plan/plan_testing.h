@@ -3,6 +3,7 @@
 
 #include "holdfast/plan/plan.h"
 #include "holdfast/state/layout_testing.h"
+#include "holdfast/state/strided.h"
 
 namespace holdfast::tests {
 

@@ -28,7 +28,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/base/clock.h"
+#include "holdfast/env/env.h"
 #include "holdfast/env/source_sink.h"
 
 namespace holdfast {
@@ -95,10 +95,6 @@ class ObjectStore {
   // Succeeds if there is no such upload.
   virtual Result<void> abort_upload(const PendingUpload& upload) = 0;
 };
-
-// Opens the object store of a bucket. The store is shared by all users of the bucket.
-using OpenBucket =
-    std::function<Result<std::shared_ptr<ObjectStore>>(const std::string& bucket)>;
 
 // Fails with kInvalid unless the key works unchanged on all servers: 1 to 1024 bytes,
 // without control characters and without empty, "." or ".." segments. `store` is for

@@ -4,6 +4,8 @@
 #include <nanobind/stl/vector.h>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/device/device.h"
+#include "holdfast/state/strided.h"
 
 namespace holdfast::python {
 namespace {
