@@ -53,6 +53,11 @@ using LocalPieces = SharedList<LocalPiece>;
 LocalPiece make_piece(Tensor tensor, const Box& box, ByteSpan memory, const Map& map);
 LocalPiece whole_piece(Tensor tensor, ByteSpan memory, const Map& map);
 
+// The CUDA device that has this memory, for LocalPiece::device. Devices are opened at
+// the first call for them and live until the process ends. Fails with kUnsupported if
+// the CUDA driver cannot be loaded.
+Result<const Device*> device_of(ByteView memory);
+
 // XXH3-128 of the bytes that are in memory now: of the whole piece, or of
 // [first, first + size) of its stream.
 Result<Digest128> digest_of(const LocalPiece& piece);
