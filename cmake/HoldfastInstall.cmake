@@ -1,4 +1,4 @@
-# install: headers, archives and the CMake package that gives holdfast::holdfast.
+# install: the public headers, archives and the CMake package that gives holdfast::holdfast.
 include(CMakePackageConfigHelpers)
 
 function(holdfast_install)

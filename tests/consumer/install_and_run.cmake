@@ -24,7 +24,8 @@ if(NOT installed STREQUAL public)
   message(FATAL_ERROR "${prefix}/include: has ${installed}; expected ${public}")
 endif()
 
-run(${CMAKE_COMMAND} -S ${SOURCE} -B ${BINARY}/build -G ${GENERATOR} -D EXAMPLES=${EXAMPLES} -D ALONE=${ALONE}
+run(${CMAKE_COMMAND} -S ${SOURCE} -B ${BINARY}/build -G ${GENERATOR}
+    -D EXAMPLES=${EXAMPLES} -D ALONE=${ALONE}
     -D CMAKE_PREFIX_PATH=${prefix} -D CMAKE_CXX_COMPILER=${COMPILER}
     -D CMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER} "-DCMAKE_CXX_FLAGS=${FLAGS}")
 run(${CMAKE_COMMAND} --build ${BINARY}/build)
