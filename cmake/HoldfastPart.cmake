@@ -8,14 +8,15 @@
 # internal. LIBS are foreign libraries that its headers show, PRIVATE_LIBS those that they
 # do not. ALONE are sources that cannot be compiled in one unit with others (most presets do
 # that with a part's sources, to save time): they define private names that other sources
-# define, too.
+# define, too. TESTING are sources that only tests use: they become a library beside the part
+# that the tests of this part and of all parts above it are linked with.
 # Every *_test.cpp of the folder becomes part of one test program, every *_fuzz.cpp a fuzz
 # program of its own (in the fuzz preset): they are globbed, so that none on disk can drop out.
 set(HOLDFAST_FACE_LAYER 9)  # faces (command line, Python): not part of the C++ library
 
 function(holdfast_part)
   cmake_parse_arguments(PART "" "NAME;LAYER"
-                        "DEPS;PUBLIC;SOURCES;LIBS;PRIVATE_LIBS;ALONE" ${ARGN})
+                        "DEPS;PUBLIC;SOURCES;LIBS;PRIVATE_LIBS;ALONE;TESTING" ${ARGN})
   if(PART_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "${PART_NAME}: unknown arguments ${PART_UNPARSED_ARGUMENTS}")
   endif()
@@ -41,6 +42,9 @@ function(holdfast_part)
   endforeach()
 
   set_property(GLOBAL APPEND PROPERTY HOLDFAST_PARTS ${PART_NAME})
+  if(PART_TESTING)
+    holdfast_part_testing(${target} ${PART_TESTING})
+  endif()
   holdfast_part_tests(${PART_NAME} ${target})
   holdfast_part_fuzzers(${PART_NAME} ${target})
 endfunction()
@@ -77,6 +81,15 @@ function(holdfast_check_arrow name layer dep)
   endif()
 endfunction()
 
+function(holdfast_part_testing target)
+  if(NOT HOLDFAST_TESTS AND NOT HOLDFAST_FUZZ)
+    return()
+  endif()
+  add_library(${target}_testing STATIC ${ARGN})
+  target_link_libraries(${target}_testing PUBLIC ${target} PRIVATE holdfast_warnings)
+  set_property(GLOBAL APPEND PROPERTY HOLDFAST_TESTING ${target}_testing)
+endfunction()
+
 function(holdfast_part_tests name target)
   if(NOT HOLDFAST_TESTS)
     return()
@@ -86,7 +99,9 @@ function(holdfast_part_tests name target)
     return()
   endif()
   add_executable(${name}_test ${tests})
-  target_link_libraries(${name}_test PRIVATE ${target} holdfast_warnings holdfast_testing)
+  get_property(testing GLOBAL PROPERTY HOLDFAST_TESTING)
+  target_link_libraries(${name}_test PRIVATE ${testing} ${target} holdfast_warnings
+                                             holdfast_testing)
   # Test code is large and most of it runs once, so optimising it costs more time than it
   # saves. The parts under test keep their optimisation.
   if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
@@ -119,10 +134,11 @@ function(holdfast_part_fuzzers name target)
     return()
   endif()
   file(GLOB fuzzers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_fuzz.cpp)
+  get_property(testing GLOBAL PROPERTY HOLDFAST_TESTING)
   foreach(source IN LISTS fuzzers)
     get_filename_component(program ${source} NAME_WE)
     add_executable(${program} ${source})
-    target_link_libraries(${program} PRIVATE ${target} holdfast_warnings)
+    target_link_libraries(${program} PRIVATE ${testing} ${target} holdfast_warnings)
     target_link_options(${program} PRIVATE -fsanitize=fuzzer)
     set_target_properties(${program} PROPERTIES
                           RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)

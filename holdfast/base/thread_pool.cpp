@@ -49,13 +49,6 @@ void ThreadPool::submit(Task task) {
   enqueue(std::move(task));
 }
 
-bool ThreadPool::try_submit(Task task) {
-  MutexLock lock(mutex_);
-  if (stopping_ || !has_room()) return false;
-  enqueue(std::move(task));
-  return true;
-}
-
 void ThreadPool::wait_idle() {
   MutexLock lock(mutex_);
   while (!queue_.empty() || running_ > 0) idle_.wait(mutex_);

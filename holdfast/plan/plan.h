@@ -30,7 +30,6 @@
 
 namespace holdfast {
 
-struct Digest128;
 struct StridedCopy;
 
 inline constexpr uint32_t kNoMove = UINT32_MAX;
@@ -104,10 +103,6 @@ struct PlanOptions {
 // with kInvalid where the two disagree on a tensor or a holder.
 Result<Plan> plan(const Collection& source, const Collection& target,
                   const Topology& topology, const PlanOptions& options = {});
-
-// A digest of the whole plan, including the numbers of holders, tensors and pieces.
-// Ranks compare it to make sure that they have the same plan.
-Digest128 fingerprint(const Plan& plan);
 
 // The copy that a move stands for, between the bytes of its two holders.
 StridedCopy copy_of(const Plan& plan, const Move& move, const Collection& source,

@@ -101,10 +101,4 @@ class ObjectStore {
 // the message.
 Result<void> check_object_key(const std::string& store, const std::string& key);
 
-// Aborts uploads under `prefix` that were begun before `before`. A crash leaves such
-// uploads behind; they use space, and listings of objects do not show them. Returns how
-// many were aborted; 0 if the server cannot list uploads.
-Result<int64_t> abort_orphans(ObjectStore& store, const std::string& prefix,
-                              WallTime before);
-
 }  // namespace holdfast

@@ -56,9 +56,6 @@ struct Comparison {
   };
   std::vector<Row> rows;  // in the order of planners()
   const Row& row(std::string_view name) const;
-  // How much cheaper the optimum is than the best evenly spaced schedule: 1 - optimum /
-  // even.
-  double gain_over_even() const;
 };
 Comparison compare(const Grid& grid);
 

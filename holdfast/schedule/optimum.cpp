@@ -299,16 +299,4 @@ std::vector<int64_t> optimum(const Grid& grid) {
   return with_count(grid, static_cast<size_t>(*budget));
 }
 
-std::vector<int64_t> optimum_by_trial(const Grid& grid) {
-  SavePath path(grid);
-  for (int64_t i = grid.last() - 1; i >= 0; --i) {
-    path.set(i, grid.last(), grid.cost(i, grid.last()));
-    for (int64_t j = nearest_open(grid, i); j < grid.last(); ++j) {
-      const double cost = path.at(j) + grid.cost(i, j);
-      if (cost < path.at(i)) path.set(i, j, cost);
-    }
-  }
-  return path.saves();
-}
-
 }  // namespace holdfast
