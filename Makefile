@@ -1,5 +1,5 @@
-# Two commands for a newcomer: make test, make demo. Each sets the machine up by itself
-# (scripts/setup.sh says what that means) and can be run again at no cost.
+# Two commands for a newcomer: make test and make demo. Each first installs what the machine
+# lacks (scripts/setup.sh says what), and can be run again at no cost.
 
 .PHONY: help setup build test test-all demo bench clean distclean
 
@@ -15,8 +15,8 @@ help:
 	@echo "make clean     removes build/; make distclean removes .venv and .cache too"
 	@echo
 	@echo "HOLDFAST_PIP_OPTIONS    more options for pip, such as --index-url ..."
-	@echo "HOLDFAST_NO_APT=1       installs no Debian packages, says what is missing"
-	@echo "HOLDFAST_JOBS=N         how much runs at once (default: all cores)"
+	@echo "HOLDFAST_NO_APT=1       install no Debian packages, but say what is missing"
+	@echo "HOLDFAST_JOBS=N         how many processes build and test (default: one for each core)"
 	@echo "HOLDFAST_KILLS=N        processes to kill in test-all (default: 300; 10 in make test)"
 	@echo "HOLDFAST_FUZZ_SECONDS=N time for each fuzz target in test-all (default: 60)"
 

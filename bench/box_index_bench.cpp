@@ -1,5 +1,6 @@
-// Finding the boxes that meet a box: must stay near-logarithmic in their number,
-// because planning asks it once a slice.
+// Measures how long it takes to find the boxes that overlap a box. The time must grow
+// no faster than about logarithmically with the number of boxes, because the planner
+// does this once for each box of a layout.
 #include <benchmark/benchmark.h>
 
 #include <cstdint>

@@ -1,22 +1,24 @@
-// Is the engine as fast as the device? Saves and loads of a state of incompressible fp32
-// tensors, by turns with raw transfers of the same bytes from and to the same memory.
+// Measures whether saves and loads are as fast as the storage device. Saves and loads a
+// state of incompressible fp32 tensors, in turns with raw transfers of the same bytes
+// from and to the same memory.
 //
-//   write      save() until durable: captured, digested, written, synced, committed;
-//              raw: the file allocated, written and synced
-//   load       restore() into the tensors, every byte checked, nothing cached
+//   write      the time from save() until durable: captured, digested, written, synced,
+//              committed. The raw transfer allocates, writes and syncs a file.
+//   load       restore() into the tensors: every byte is checked, nothing is cached
 //   verify     check_step() in full
-//   partial    bytes fetched from the device for one layer
-//   memory     peak of a save with a ring of 256 MiB
-//   many       100,000 tensors of 4 KiB beside one of the same bytes
+//   partial    how many bytes are read from the device to load one layer
+//   memory     the peak memory of a save with a ring of 256 MiB
+//   many       100,000 tensors of 4 KiB, compared with one tensor of the same bytes
 //
-// Raw is the best of a sweep of block sizes and depths, direct and buffered: the two best
-// shapes take part in every round, and the one with the better median is what counts.
+// A sweep measures raw transfers with several block sizes and depths, with O_DIRECT and
+// through the page cache. The two fastest take part in every round, and the one with
+// the better median counts as raw.
 //
 //   checkpoint_bench [--bytes=N] [--pairs=N] [--folder=PATH] [--json=PATH]
 //                    [--only=write|read|partial|memory|many]
 //
-// Works in a folder of its own below --folder (the current one unless told). Fails when a
-// bar is missed; a loaded machine says little.
+// Writes into a new folder below --folder, which is the current folder by default.
+// Exits with 1 if a bar is missed. Figures of a machine with other load mean little.
 #include <fmt/core.h>
 #include <unistd.h>
 
@@ -40,7 +42,7 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kTensors = 100;
-constexpr int64_t kLayer = 4;  // tensors
+constexpr int64_t kLayer = 4;  // tensors in a layer
 constexpr int64_t kLargestBlock = 16 * kMiB;
 
 struct Settings {
@@ -48,10 +50,10 @@ struct Settings {
   int64_t pairs = 9;
   Path folder = ".";
   Path json;
-  std::string only;  // one part; all if empty
+  std::string only;  // the part to measure; if empty, all parts
 };
 
-// Options of other benchmarks are let pass: all of them get the same.
+// Ignores options of other benchmarks, because all benchmarks get the same options.
 bool parse(int count, char** arguments, Settings& settings) {
   for (int i = 1; i < count; ++i) {
     const std::string_view text = arguments[i];
@@ -64,7 +66,7 @@ bool parse(int count, char** arguments, Settings& settings) {
     if (text.starts_with("--json=")) settings.json = value;
     if (text.starts_with("--only=")) settings.only = value;
     if (!good) {
-      fmt::print(stderr, "checkpoint_bench: {}: want a number above 0\n", text);
+      fmt::print(stderr, "checkpoint_bench: {}; expected a number above 0\n", text);
       return false;
     }
   }
@@ -72,7 +74,8 @@ bool parse(int count, char** arguments, Settings& settings) {
   return true;
 }
 
-// A number of the system's about this process: "VmHWM:" of "status", in its unit.
+// Reads a number from a file in /proc/self, such as "VmHWM:" from "status", in the unit
+// of that file.
 int64_t process_number(std::string_view file, std::string_view name) {
   std::ifstream in(fmt::format("/proc/self/{}", file));
   for (std::string word; in >> word;) {
@@ -84,7 +87,7 @@ int64_t process_number(std::string_view file, std::string_view name) {
   return 0;
 }
 
-// Sums up the seconds that the engine says its phases took.
+// Collects how long each phase of a save took, as the events of the saver report it.
 class Profile : public EventSink {
  public:
   void put(const EventRecord& record) override {
@@ -115,7 +118,7 @@ class Profile : public EventSink {
   std::map<std::string, Series> phases_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
-// `count` tensors of equal size, one behind the other in `memory`.
+// A state of `count` tensors of equal size, one after the other in `memory`.
 Result<LocalState> state_over(ByteSpan memory, int64_t count) {
   const int64_t elements = static_cast<int64_t>(memory.size()) / count / 4;
   const Shape shape = HOLDFAST_TRY(Shape::create(std::array{elements}));
@@ -145,7 +148,7 @@ class Bench {
     fmt::print("{} MiB in {} tensors, {} rounds by turns\n", settings_.bytes / kMiB,
                kTensors, settings_.pairs);
     if (wants("write") || wants("read")) HOLDFAST_TRY(sweep());
-    HOLDFAST_TRY(writes());  // what the others read
+    HOLDFAST_TRY(writes());  // always: the other parts read the step that this writes
     if (wants("read")) HOLDFAST_TRY(reads());
     if (wants("partial")) HOLDFAST_TRY(partial());
     if (wants("memory")) HOLDFAST_TRY(memory());
@@ -163,7 +166,7 @@ class Bench {
     Series rates{};
   };
 
-  // What is measured next finds no work that others left to the disk.
+  // Waits until the disk has finished the writes of earlier measurements.
   static void settle() { ::sync(); }
 
   bool wants(std::string_view part) const {
@@ -210,7 +213,7 @@ class Bench {
     return measure_raw_read(*env_, raw_path(), shape, memory_.span());
   }
 
-  // Of the two shapes the one that was better over all rounds.
+  // The rates of the raw transfer that has the better median over all rounds.
   const Series& best(const std::vector<Raw>& raws) {
     const Raw& raw = *std::max_element(
         raws.begin(), raws.end(),
@@ -245,7 +248,7 @@ class Bench {
     const auto bytes = static_cast<double>(state_.collection->bytes());
     int64_t step = 0;
     const int64_t pairs = wants("write") ? settings_.pairs : 1;
-    // A new saver for every third save, to see whether its first one is dearer.
+    // Opens a new saver every third round, to see whether its first save is slower.
     std::unique_ptr<Saver> saver;
     for (int64_t pair = 0; pair < pairs; ++pair) {
       for (Raw& raw : writes_) raw.rates.add(HOLDFAST_TRY(raw_write(raw.shape)));
@@ -310,7 +313,8 @@ class Bench {
     return static_cast<double>(report.bytes_read) / seconds;
   }
 
-  // One layer out of the middle; what the system says was fetched, index and all.
+  // Loads one layer from the middle of the state. The kernel counts the bytes that are
+  // read from the device, those of the index included.
   Result<void> partial() {
     fmt::print("partial load\n");
     const auto first = state_.pieces.begin() + kTensors / 2;
@@ -332,7 +336,7 @@ class Bench {
     fmt::print("peak memory of a save with a ring of 256 MiB\n");
     Series peaks;
     for (int round = 0; round < 3; ++round) {
-      std::ofstream("/proc/self/clear_refs") << "5";  // the peak begins anew
+      std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak
       const int64_t before = process_number("status", "VmRSS:");
       const auto saver = HOLDFAST_TRY(
           Saver::open(*env_, folder_ / "run", nullptr, {.ring_bytes = 256 * kMiB}));
@@ -366,7 +370,7 @@ class Bench {
     return {};
   }
 
-  // As a job does: planned before training begins.
+  // Calls prepare() before the first save, as a job does before training begins.
   Result<void> save_twice(const LocalState& state, int64_t step, Series& first,
                           Series& again, Series* planning = nullptr) {
     const auto saver = HOLDFAST_TRY(Saver::open(*env_, folder_ / "run"));
@@ -385,7 +389,7 @@ class Bench {
   const Path folder_;
   AlignedBytes memory_ = make_noise(settings_.bytes);
   LocalState state_;
-  Path last_;  // the step that is there
+  Path last_;  // the folder of the newest step
   std::vector<Raw> writes_, reads_;
   Figures figures_;
 };

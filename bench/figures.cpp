@@ -54,10 +54,10 @@ void Figures::at_most(std::string_view name, const Series& series, double bar) {
 }
 
 void Figures::judge(std::string_view name, const Series& series, double bar,
-                    bool passed, std::string_view want) {
-  fmt::print("  {:<44} {:>8.3f}  ({:.3f} to {:.3f})  want {} {}  {}\n", name,
-             series.median(), series.quantile(0.25), series.quantile(0.75), want, bar,
-             passed ? "PASS" : "FAIL");
+                    bool passed, std::string_view expected) {
+  fmt::print("  {:<44} {:>8.3f}  ({:.3f} to {:.3f}); expected {} {}  {}\n", name,
+             series.median(), series.quantile(0.25), series.quantile(0.75), expected,
+             bar, passed ? "PASS" : "FAIL");
   std::fflush(stdout);
   if (!passed) ++failed_;
   keep(name, series, 1);

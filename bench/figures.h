@@ -1,5 +1,5 @@
-// What a benchmark found: figures with medians and quartiles, and the bars they are held
-// against. Printed as they come, kept for a JSON file.
+// The figures of a benchmark, with medians and quartiles, and the bars that they must
+// meet. Each figure is printed at once and kept for a JSON file.
 #pragma once
 
 #include <string>
@@ -10,28 +10,31 @@
 
 namespace holdfast {
 
-// The same thing measured several times.
+// Several measurements of the same thing.
 struct Series {
   std::vector<double> values;
 
   void add(double value) { values.push_back(value); }
-  // The value that `part` (0 to 1) of them lie below, between neighbours where it must.
+  // The value that a share `part` (0 to 1) of the measurements lies below. Interpolates
+  // between the two nearest measurements.
   double quantile(double part) const;
   double median() const { return quantile(0.5); }
 };
 
-// One divided by the other, measurement by measurement: two series taken by turns.
+// Divides each measurement of `a` by the one of `b` with the same index. The two were
+// measured in turns.
 Series ratios(const Series& a, const Series& b);
 
-// Reads a number above 0, all of the text; false for anything else.
+// Reads a number above 0. Returns false if the text is anything else.
 bool parse_number(std::string_view text, int64_t& into);
 
 class Figures {
  public:
-  // "name   median (lower to upper quartile) unit", all values divided by `scale`.
+  // Prints "name   median (lower to upper quartile) unit". All values are divided by
+  // `scale`.
   void show(std::string_view name, const Series& series, std::string_view unit,
             double scale = 1);
-  // The median is held against the bar.
+  // Check that the median meets the bar.
   void at_least(std::string_view name, const Series& series, double bar);
   void at_most(std::string_view name, const Series& series, double bar);
 
@@ -41,7 +44,7 @@ class Figures {
 
  private:
   void judge(std::string_view name, const Series& series, double bar, bool passed,
-             std::string_view want);
+             std::string_view expected);
   void keep(std::string_view name, const Series& series, double scale);
 
   std::string json_;  // the entries, with commas between them

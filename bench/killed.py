@@ -1,4 +1,4 @@
-"""A training example that is killed again and again, and what its own clock says of it."""
+"""Runs a training example that is killed again and again, and measures where its time went."""
 
 import json
 import os
@@ -13,12 +13,12 @@ from itertools import accumulate
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FEWEST = 8  # steps that make a mean
+FEWEST = 8  # how many steps a mean needs at least
 
 
 @dataclass(frozen=True)
 class Example:
-    """A training to be run."""
+    """A script of the folder examples, with its options."""
 
     name: str
     steps: int
@@ -26,7 +26,7 @@ class Example:
 
     @property
     def fixed(self) -> str:
-        """A policy that knows nothing; its last save is the last state."""
+        """A cadence that measures nothing. Its last save is after the last step."""
         return f"{self.steps // 5} steps"
 
     def command(self, folder: Path, every: str, mtbf: float) -> list[str]:
@@ -36,7 +36,7 @@ class Example:
 
 
 def examples(quick: bool) -> list[Example]:
-    """GPT saves much and ResNet little; a step takes a few tenths of a second."""
+    """GPT has a large state and ResNet a small one. A step takes a few tenths of a second."""
     gpt, resnet = (30, 30) if quick else (60, 70)
     return [
         Example("gpt", gpt, ("--steps", str(gpt), "--width", "512", "--head", "64",
@@ -48,7 +48,7 @@ def examples(quick: bool) -> list[Example]:
 
 @dataclass(frozen=True)
 class Failures:
-    """When a job fails: wall times since its start, more than any run can meet."""
+    """When a job fails: wall times since its start. There are more than any run can reach."""
 
     mtbf: float
     times: tuple[float, ...] = ()
@@ -62,7 +62,7 @@ class Failures:
 
 @dataclass
 class Life:
-    """One process: when it came, when each loss did, when it was killed."""
+    """One process: when it was started, when each loss arrived, and when it was killed."""
 
     begun: float
     times: list[float] = field(default_factory=list)
@@ -80,7 +80,7 @@ class Life:
 
 @dataclass
 class Save:
-    """A save: after which step, from when to when, and whether it became durable."""
+    """A save: its step, when it began and ended, and whether it became durable."""
 
     step: int
     begun: float
@@ -89,14 +89,14 @@ class Save:
 
 
 class Job:
-    """Runs an example until it is done, whatever happens to its processes."""
+    """Runs an example until it is done, and starts it again after each kill."""
 
     def __init__(self, example: Example, every: str, failures: Failures, folder: Path):
         self.example, self.every, self.folder = example, every, folder
         self.mtbf, self.failures = failures.mtbf, list(failures.times)
         self.lives: list[Life] = []
         folder.mkdir()
-        os.mkfifo(folder / "losses")  # what comes through it is timed without a file
+        os.mkfifo(folder / "losses")  # a pipe shows at once when a loss is written
         self.pipe = os.open(folder / "losses", os.O_RDWR | os.O_NONBLOCK)
 
     def run(self) -> None:
@@ -128,7 +128,7 @@ class Job:
             os.close(ended)
         self.take(life)
         if self.done():
-            life.killed = None  # it came too late
+            life.killed = None  # the training was done before the kill
         if whole and (process.returncode or not self.done()):
             self.complain(command, process.returncode)
 
@@ -137,7 +137,7 @@ class Job:
         sys.exit(f"failures_bench: {' '.join(command)}: exit {code}\n{said}")
 
     def wait(self, life: Life, ended: int) -> bool:
-        """True when the process has ended, False when it is to be killed."""
+        """Returns True when the process has ended, False when it must be killed."""
         while True:
             due = self.failures[0] + self.lives[0].begun if self.failures else None
             left = None if due is None else max(0.0, due - time.monotonic())
@@ -147,7 +147,7 @@ class Job:
                 return True
             if due is not None and time.monotonic() >= due:
                 self.failures.pop(0)
-                if life.times and not self.done():  # else it falls into a restart
+                if life.times and not self.done():  # a failure during a restart has no effect
                     return False
 
     def take(self, life: Life) -> None:
@@ -157,7 +157,7 @@ class Job:
             pass
 
     def saves(self) -> list[Save]:
-        """In order; one that a kill left is in flight until that."""
+        """All saves in order. A save that a kill interrupted ends with the kill."""
         out = []
         for life in self.lives:
             end = life.killed or life.times[-1]
@@ -176,7 +176,7 @@ class Job:
         for line in (self.folder / "run/events/rank-0000.jsonl").read_text().splitlines():
             try:
                 event = json.loads(line)
-            except ValueError:  # torn by a kill
+            except ValueError:  # a kill cut this line off
                 continue
             if event["event"] == name and begin <= event["mono_ns"] / 1e9 <= end:
                 out.append(event)
@@ -185,19 +185,19 @@ class Job:
 
 @dataclass
 class Measured:
-    """What a run says of itself, in seconds."""
+    """Where the time of a run went, in seconds."""
 
-    step: float  # with no save in flight
-    start: float  # of the first process, until its first step
-    makespan: float  # from there to the last loss
+    step: float  # the mean time of a step while no save is in progress
+    start: float  # from the start of the first process to its first step
+    makespan: float  # from the first step to the last loss
     saves: int
     stalled: float
     persist: float
     redone: float
     restarts: list[float]
-    up: list[float]  # from a restart to the kill,
-    paced: list[float]  # and as it would be if every step and save took the mean
-    saved: list[int]  # steps that became durable
+    up: list[float]  # from each restart to the kill
+    paced: list[float]  # the same if every step and save had taken its mean time
+    saved: list[int]  # the numbers of the steps that became durable
 
     @property
     def overhead(self) -> float:
@@ -205,9 +205,10 @@ class Measured:
 
 
 def measure(job: Job, pace: float | None = None) -> Measured:
-    """The parts add up: makespan = steps at the run's pace + stalls + redone + restarts.
+    """Measures a run. The parts add up: makespan = steps + stalls + redone + restarts.
 
-    The pace of another run counts where hardly a step was without a save in flight.
+    The time of a step is the mean of this run. If fewer than FEWEST steps ran without a save in
+    progress, it is `pace`, the mean of another run.
     """
     saves = job.saves()
     idle, every = [], []
@@ -241,7 +242,7 @@ def measure(job: Job, pace: float | None = None) -> Measured:
 
 
 def paced(life: Life, saves: list[Save], step: float, stall: float) -> float:
-    """How long it would have taken to get where the kill found it, at the means."""
+    """How long the process would have run until its kill if steps and saves took their means."""
     took = (life.times[-1] - life.times[0]) / max(len(life.times) - 1, 1) or step
     begun = sum(life.begun < save.begun < life.killed for save in saves)
     part = min(1.0, (life.killed - life.times[-1]) / took)

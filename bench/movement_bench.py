@@ -1,6 +1,6 @@
-"""What the reconfigurations of Tenplex's evaluation must move, as docs/papers.md shows it.
+"""How many bytes the reconfigurations of Tenplex's evaluation move, for docs/papers.md.
 
-Prints the table; ends with 1 if a plan moves more than its bound.
+Prints the table. Exits with 1 if a plan moves more than its lower bound.
 """
 
 import sys

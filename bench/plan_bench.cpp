@@ -1,6 +1,8 @@
-// How long planning takes, against its bars: one core, layouts built beforehand.
+// Measures how long planning takes on one core and compares it with bars. The layouts
+// are built before the clock starts.
 //
-// Prints a table and the fit of time against overlaps; ends with 1 if a bar is missed.
+// Prints a table, and how the time grows with the number of pieces and moves. Exits
+// with 1 if a bar is missed.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
@@ -21,10 +23,10 @@ struct Row {
   const char* to;
   int64_t layers;
   int repeats;
-  double bar;  // seconds; 0 for none
+  double bar;  // in seconds; 0: no bar
 };
 
-// A GPT layer has 12 parameters, and mixed Adam keeps 4 tensors of each.
+// A GPT layer has 12 parameters, and mixed-precision Adam keeps 4 tensors for each.
 constexpr Row kRows[] = {
     {"tp=8,pp=2,dp=4", "tp=4,pp=4,dp=4", 21, 9, 0.050},
     {"tp=4,pp=2,dp=8", "tp=8,pp=4,dp=2", 21, 9, 0.050},
@@ -108,7 +110,7 @@ bool print_bars() {
   return met;
 }
 
-// Time over pieces and moves on a log-log line: a slope of 1 is linear.
+// Fits a line to log(time) over log(pieces and moves). A slope of 1 means linear time.
 bool print_fit() {
   fmt::print("\ncost against size, tp=8,pp=4,dp=d -> tp=4,pp=8,dp=d\n");
   double sx = 0, sy = 0, sxx = 0, sxy = 0, n = 0;

@@ -24,17 +24,19 @@ double rate(int64_t bytes, Clock::time_point start) {
 
 Result<void> check(const RawShape& shape, size_t memory) {
   if (shape.block <= 0 || shape.depth <= 0 || shape.bytes % shape.block != 0) {
-    return invalid("raw: {} bytes in blocks of {}, {} in flight", shape.bytes,
-                   shape.block, shape.depth);
+    return invalid(
+        "raw: {} bytes in blocks of {}, {} in flight; expected whole blocks and "
+        "numbers above 0",
+        shape.bytes, shape.block, shape.depth);
   }
   if (static_cast<int64_t>(memory) < shape.block * shape.depth) {
-    return invalid("raw: {} bytes of memory, want {} blocks of {}", memory, shape.depth,
-                   shape.block);
+    return invalid("raw: {} bytes of memory; expected {} blocks of {}", memory,
+                   shape.depth, shape.block);
   }
   return {};
 }
 
-// The memory of the block at `offset` of the file.
+// The part of `memory` that the block at `offset` of the file is copied from or to.
 template <typename Span>
 Span block_at(const RawShape& shape, Span memory, int64_t offset) {
   const int64_t blocks = static_cast<int64_t>(memory.size()) / shape.block;
@@ -45,11 +47,11 @@ Span block_at(const RawShape& shape, Span memory, int64_t offset) {
 Result<void> wait_whole(File& file, Ticket ticket, int64_t block) {
   const size_t count = HOLDFAST_TRY(file.wait(ticket));
   if (count == static_cast<size_t>(block)) return {};
-  return corrupt("{}: a block of {} bytes, want {}", file.path().native(), count,
+  return corrupt("{}: a block of {} bytes; expected {}", file.path().native(), count,
                  block);
 }
 
-// Calls `submit` for the offset of each block, `depth` of them in flight.
+// Calls `submit` with the offset of each block and keeps `depth` blocks in flight.
 template <typename Submit>
 Result<void> run(File& file, const RawShape& shape, Submit submit) {
   std::deque<Ticket> tickets;
@@ -87,14 +89,15 @@ class Descriptor {
   const int number_;
 };
 
-// Calls `transfer` for the offset of each block; it must do the whole block.
+// Calls `transfer` with the offset of each block. Fails if it transfers only a part of
+// the block.
 template <typename Transfer>
 Result<void> run_plain(const Path& path, const RawShape& shape, Transfer transfer) {
   for (int64_t offset = 0; offset < shape.bytes; offset += shape.block) {
     const ssize_t count = transfer(offset);
     if (count < 0) return errno_error(errno, "transfer", path);
     if (count != shape.block) {
-      return io_error("{}: {} bytes at {}, want {}", path.native(), count, offset,
+      return io_error("{}: {} bytes at {}; expected {}", path.native(), count, offset,
                       shape.block);
     }
   }

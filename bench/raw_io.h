@@ -1,6 +1,6 @@
-// How fast the device itself is: a file written and read in blocks, several in flight,
-// with nothing computed. Through the same Env as the engine, so that a benchmark can
-// measure both by turns in one run and compare.
+// Measures how fast the storage device itself is: a file is written and read in blocks,
+// several of them in flight, and nothing is computed. This goes through the same Env as
+// a save, so that a benchmark can measure both in turns in one run and compare them.
 #pragma once
 
 #include <cstdint>
@@ -11,34 +11,35 @@ namespace holdfast {
 
 struct RawShape {
   int64_t bytes = int64_t{2} << 30;  // a multiple of `block`
-  int64_t block = int64_t{4} << 20;  // of one transfer, a multiple of kDirectAlignment
+  int64_t block = int64_t{4} << 20;  // of one transfer; a multiple of kDirectAlignment
   int64_t depth = 4;                 // transfers in flight
-  bool direct = true;
+  bool direct = true;                // with O_DIRECT, which bypasses the page cache
 };
 
-// `bytes` of noise that no disk can compress, aligned for direct transfers.
+// Random bytes, which no disk can compress, aligned for O_DIRECT.
 AlignedBytes make_noise(int64_t bytes);
 
-// Each gives bytes a second. Blocks go from or to `memory` in order, and from its
-// beginning again where it is shorter than the file (kInvalid below `depth` blocks).
+// Each of the following functions returns bytes per second. Blocks go from or to
+// `memory` in order. If `memory` is shorter than the file, it is used again from its
+// beginning. Fails with kInvalid if `memory` is shorter than `depth` blocks.
 
-// A new file: allocated, written, its data synced, closed. One of that name is removed
-// before. Where the file system cannot allocate it is written without.
+// Removes a file of that name. Then measures how long it takes to create the file,
+// allocate it (if the file system can), write it, sync its data, and close it.
 Result<double> measure_raw_write(Env& env, const Path& path, const RawShape& shape,
                                  ByteView memory);
-// The first `bytes` of the file, opened anew; forget() it before for a cold read.
+// Opens the file and reads its first `bytes`. Call forget() before, for a cold read.
 Result<double> measure_raw_read(Env& env, const Path& path, const RawShape& shape,
                                 ByteSpan memory);
 
-// The same with system calls alone: one blocking pwrite or pread after the other, so
-// without regard to `depth`.
+// The same with system calls alone: one blocking pwrite or pread after the other.
+// `depth` does not count.
 Result<double> measure_plain_write(const Path& path, const RawShape& shape,
                                    ByteView memory);
 Result<double> measure_plain_read(const Path& path, const RawShape& shape,
                                   ByteSpan memory);
 
-// Puts the synced file out of this machine's memory, by its name and, where we may (as
-// root), with all that the system has cached. A host under it may still have it cached.
+// Removes the synced file from the page cache. As root it drops the whole page cache.
+// If this is a virtual machine, its host may still have the file cached.
 Result<void> forget(const Path& path);
 
 }  // namespace holdfast

@@ -1,13 +1,14 @@
-// The raw line: how fast this device writes and reads a file, by block size, transfers
-// in flight, and past the cache or through it. Writes include the allocation and the
-// sync, reads are cold. No bar: it is what others are held against.
+// Measures how fast this device writes and reads a file, for several block sizes and
+// numbers of transfers in flight, with O_DIRECT and through the page cache. Writes
+// include the allocation and the sync; reads are cold. There is no bar here: other
+// benchmarks are compared with these figures.
 //
-// "env" submits through the Env as it comes (io_uring where there is one), "threads"
-// through its threads, "pwrite, pread" are system calls in a loop.
+// "env" uses the Env as it is by default (io_uring if there is one), "threads" uses its
+// threads instead of io_uring, and "pwrite, pread" are system calls in a loop.
 //
 //   raw_io_bench [--bytes=N] [--folder=PATH] [--rounds=N]
 //
-// The file lies in a folder of its own below --folder (the current one unless told).
+// Writes into a new folder below --folder, which is the current folder by default.
 #include <fmt/core.h>
 
 #include <algorithm>
@@ -31,7 +32,7 @@ struct Settings {
   Path folder = ".";
 };
 
-// Options of other benchmarks are let pass: all of them get the same.
+// Ignores options of other benchmarks, because all benchmarks get the same options.
 bool parse(int count, char** arguments, Settings& settings) {
   for (int i = 1; i < count; ++i) {
     const std::string_view text = arguments[i];
@@ -42,7 +43,7 @@ bool parse(int count, char** arguments, Settings& settings) {
     if (text.starts_with("--rounds=")) good = parse_number(value, settings.rounds);
     if (text.starts_with("--folder=")) settings.folder = value;
     if (!good) {
-      fmt::print(stderr, "raw_io_bench: {}: want a number above 0\n", text);
+      fmt::print(stderr, "raw_io_bench: {}; expected a number above 0\n", text);
       return false;
     }
   }
@@ -71,8 +72,9 @@ class Sweep {
 
   Result<void> run() {
     HOLDFAST_TRY(env_->create_folders(path_.parent_path()));
-    fmt::print("{} MiB of noise, GB/s; writes with allocation and sync, reads cold\n",
-               settings_.bytes / kMiB);
+    fmt::print(
+        "{} MiB of random bytes, GB/s; writes with allocation and sync, reads cold\n",
+        settings_.bytes / kMiB);
     for (int64_t round = 0; round < settings_.rounds; ++round) {
       for (const bool direct : {true, false}) HOLDFAST_TRY(shapes(direct));
       HOLDFAST_TRY(others());
@@ -92,7 +94,7 @@ class Sweep {
     return {};
   }
 
-  // The same by threads, and without anything of ours.
+  // Measures with threads instead of io_uring, and with plain system calls.
   Result<void> others() {
     const auto threads = make_posix_env({.uring = false});
     HOLDFAST_TRY(through_env(*threads, "threads", shape(4, 4, true)));

@@ -1,11 +1,13 @@
-"""Holdfast beside what others use, on the same state, in the same folder, by turns.
+"""Compares Holdfast with other libraries: the same state, the same folder, in turns.
 
     rivals_bench.py [--bytes N] [--rounds N] [--folder PATH] [--json PATH]
 
-Writes count until the bytes are durable: who does not sync is synced. Loads are cold and
-end with the values in the tensors' memory; Holdfast alone checks them on the way. Raw is
-one thread a block in flight past the cache, from and into the same amount of memory.
-Bars: durable write 1.5 times that of the best rival, cold load above every rival.
+A write counts until its bytes are durable; the files of a library that does not call fsync are
+synced here. Loads are cold, and end when the values are in the tensors' memory; only Holdfast
+checks digests on the way. "Raw" is the device alone: 4 threads transfer blocks with O_DIRECT, from
+and into the same amount of memory.
+Bars: a durable write is 1.5 times as fast as that of the best rival, a cold load is faster than
+that of every rival.
 """
 
 import argparse
@@ -34,7 +36,7 @@ State = dict[str, torch.Tensor]
 
 
 def sync(folder: Path) -> None:
-    """Makes everything in the folder durable, as a careful user would."""
+    """Calls fsync for everything in the folder, as a careful user would."""
     for path in [*folder.rglob("*"), folder]:
         number = os.open(path, os.O_RDONLY)
         os.fsync(number)
@@ -42,7 +44,7 @@ def sync(folder: Path) -> None:
 
 
 def forget(folder: Path) -> None:
-    """Puts the folder's files out of this machine's memory."""
+    """Removes the folder's files from the page cache."""
     for path in folder.rglob("*"):
         if path.is_file():
             number = os.open(path, os.O_RDONLY)
@@ -53,7 +55,7 @@ def forget(folder: Path) -> None:
 
 
 class Raw:
-    """The device alone."""
+    """Writes and reads the same number of bytes without any library."""
 
     name = "raw, direct 16 MiB x 4"
 
@@ -158,7 +160,7 @@ class TorchCheckpointing:
         from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 
         config = CheckpointManager.Config.with_sync_save()
-        # Its direct writes fail where a tensor's bytes are no multiple of a block.
+        # Its O_DIRECT writes fail if the size of a tensor is not a multiple of the block size.
         config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)
         self.manager = config.build()
 
@@ -176,9 +178,9 @@ def fill(state: State, loaded: State) -> None:
 
 
 def rivals(size: int) -> list:
-    """All that can be had here, raw first and Holdfast second."""
+    """Everything that is installed here: raw first, Holdfast second, then the rivals."""
     found = [Raw(size), Holdfast(), TorchSave(), TorchSaveMapped(), Safetensors(), Dcp()]
-    # async_save asks for a process group even where it has no use for one.
+    # async_save needs a process group even if it does not use one, so it may be left out.
     for kind in (DcpAsync, TorchCheckpointing):
         try:
             found.append(kind())
@@ -228,7 +230,7 @@ class Bench:
         return self.bytes / (time.perf_counter() - start) / 1e9
 
     def check(self) -> None:
-        """What Holdfast brings back is what it saved, bit for bit."""
+        """Checks that Holdfast restores what it saved, bit for bit."""
         saver = self.rivals[1]
         folder = self.folder / "Holdfast"
         before = {name: tensor.clone() for name, tensor in self.state.items()}
@@ -259,7 +261,7 @@ def report(bench: Bench) -> tuple[dict, bool]:
         passed = ratios[what] >= bar
         good &= passed
         print(
-            f"  {what}: {ratios[what]:.2f} times the best rival, want {bar}"
+            f"  {what}: {ratios[what]:.2f} times the best rival; expected at least {bar}"
             f"  {'PASS' if passed else 'FAIL'}"
         )
     return {"write": writes, "load": loads, "of_best_rival": ratios}, good
@@ -271,7 +273,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", type=Path, default=Path("."))
     parser.add_argument("--json", type=Path)
-    options, _ = parser.parse_known_args()  # those of other benchmarks
+    options, _ = parser.parse_known_args()  # ignores the options of other benchmarks
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="rivals-") as folder:
         bench = Bench(options, Path(folder))
         print(f"{bench.bytes >> 20} MiB in {TENSORS} tensors, {options.rounds} rounds")

@@ -1,4 +1,5 @@
-// How fast plans are made, decisions taken and jobs simulated, in time of one core, with bars.
+// Measures how fast the best schedule is found, decisions are taken and jobs are
+// simulated, in CPU time of one core, and compares the times with bars.
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
 
@@ -8,8 +9,8 @@
 #include <functional>
 #include <limits>
 
-#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/optimum.h"
+#include "holdfast/schedule/policies.h"
 #include "holdfast/schedule/scheduler.h"
 #include "holdfast/schedule/simulate.h"
 
@@ -18,7 +19,7 @@ namespace {
 
 constexpr double kHour = 3600;
 
-// Of this thread: what else the machine does is no cost of ours.
+// The CPU time of this thread, so that other load on the machine does not count.
 double cpu_seconds() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -52,23 +53,23 @@ bool row(const char* what, double value, const char* unit, double bar) {
   return !missed;
 }
 
-bool plans() {
-  const auto plan = [](Objective objective, int64_t positions, bool power = false) {
+bool optima() {
+  const auto took = [](Objective objective, int64_t positions, bool power = false) {
     return 1e3 * best_of(9, [&] {
              const Grid grid = Grid::build(day(objective, positions, power)).value();
              benchmark::DoNotOptimize(optimum(grid));
            });
   };
-  bool met = row("plan 100,000 positions, hull (progress)",
-                 plan(Objective::kProgress, 100000), "ms", 10);
-  met &= row("plan 100,000 positions, general (exact delay)",
-             plan(Objective::kDelay, 100000), "ms", 40);
-  met &= row("plan 100,000 positions, general (explore)",
-             plan(Objective::kExplore, 100000), "ms", 40);
-  met &= row("plan 4,096 positions again (explore)", plan(Objective::kExplore, 4096),
+  bool met = row("optimum over 100,000 positions, hull (progress)",
+                 took(Objective::kProgress, 100000), "ms", 10);
+  met &= row("optimum over 100,000 positions, general (exact delay)",
+             took(Objective::kDelay, 100000), "ms", 40);
+  met &= row("optimum over 100,000 positions, general (explore)",
+             took(Objective::kExplore, 100000), "ms", 40);
+  met &= row("optimum over 4,096 positions (explore)", took(Objective::kExplore, 4096),
              "ms", 1);
-  return met & row("plan 4,096 positions again (explore, power law)",
-                   plan(Objective::kExplore, 4096, true), "ms", 1);
+  return met & row("optimum over 4,096 positions (explore, power law)",
+                   took(Objective::kExplore, 4096, true), "ms", 1);
 }
 
 bool decisions() {
@@ -88,11 +89,11 @@ bool decisions() {
   return row("a step where nothing is due", took / kSteps * 1e6, "us", 2);
 }
 
-std::vector<Contestant> contestants(const Problem& problem) {
-  std::vector<Contestant> out;
+std::vector<NamedSchedule> schedules_of(const Problem& problem) {
+  std::vector<NamedSchedule> out;
   const Grid grid = Grid::build(problem).value();
-  for (const Planner* planner : planners()) {
-    out.push_back({std::string(planner->name()), planner->plan(grid)});
+  for (const SchedulePolicy* policy : policies()) {
+    out.push_back({std::string(policy->name()), policy->schedule(grid)});
   }
   return out;
 }
@@ -101,19 +102,20 @@ bool simulations() {
   Problem p{
       .length = 3 * kHour, .stall = 5, .persist = 15, .restart = 60, .mtbf = 2 * kHour};
   p.curve = Curve::power(2.3, 60 / p.length, 0.8, 0.02).value();
-  const std::vector<Contestant> plans = contestants(p);
+  const std::vector<NamedSchedule> schedules = schedules_of(p);
   const double took = best_of(3, [&] {
-    benchmark::DoNotOptimize(simulate(p, plans, {.runs = 100'000}).value());
+    benchmark::DoNotOptimize(simulate(p, schedules, {.runs = 100'000}).value());
   });
-  const bool met = row("100,000 paired runs of 10 plans, 3 h", took, "s", 1);
+  const bool met = row("100,000 paired runs of 10 schedules, 3 h", took, "s", 1);
   p.workers.phases = {{0, 100'000}};
   p.mtbf = 100'000 * 2 * kHour;
   SimulateOptions weibull{.runs = 10'000};
   weibull.failures = {.kind = FailureModel::Kind::kWeibull, .shape = 0.7};
   weibull.failures.age = 1000 * kHour;
-  row("10,000 paired runs of 10 plans, Weibull, 100,000 workers",
-      best_of(1,
-              [&] { benchmark::DoNotOptimize(simulate(p, plans, weibull).value()); }),
+  row("10,000 paired runs of 10 schedules, Weibull, 10^5 workers",
+      best_of(
+          1,
+          [&] { benchmark::DoNotOptimize(simulate(p, schedules, weibull).value()); }),
       "s", 0);
   return met;
 }
@@ -122,6 +124,6 @@ bool simulations() {
 }  // namespace holdfast
 
 int main() {
-  const bool plans = holdfast::plans(), decisions = holdfast::decisions();
-  return holdfast::simulations() && plans && decisions ? 0 : 1;
+  const bool optima = holdfast::optima(), decisions = holdfast::decisions();
+  return holdfast::simulations() && optima && decisions ? 0 : 1;
 }

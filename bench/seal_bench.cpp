@@ -1,5 +1,6 @@
-// How fast the seal is: each kernel from cache and from memory, boxes of usual layouts,
-// beside memcpy and CRC32C over the same bytes. Bytes a second count what is sealed.
+// Measures how fast the seal is computed: by each kernel, from the CPU's cache and from
+// memory, and for boxes of usual layouts, beside memcpy and CRC32C over the same bytes.
+// The rates count the bytes that are sealed.
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
 #include <isa-l/crc.h>
@@ -67,20 +68,21 @@ void seal_one(benchmark::State& state, const Shape& shape, Dtype dtype, const Bo
   count_bytes(state, box.elements() * bytes_of(dtype));
 }
 
-// One of eight equal column shards, dense in its holder: rows of `run` bytes of BF16.
+// One of eight equal column shards of a BF16 matrix, stored without gaps. The argument
+// is the number of bytes in a row of the shard.
 void columns(benchmark::State& state) {
   const int64_t width = state.range(0) / 2, rows = int64_t{kMemory} / state.range(0);
   const Box box{{0, rows}, {3 * width, 4 * width}};
   seal_one(state, {rows, 8 * width}, Dtype::kBf16, box, Map::dense(box, 2));
 }
 
-// A square F32 matrix that its holder stores by columns.
+// A square F32 matrix that its holder stores column by column.
 void transposed(benchmark::State& state) {
   const int64_t n = state.range(0);
   seal_one(state, {n, n}, Dtype::kF32, Box{{0, n}, {0, n}}, Map{.strides = {4, 4 * n}});
 }
 
-// BF16 elements, every second one of the holder's.
+// BF16 elements with a gap of two bytes after each in the holder's memory.
 void gapped(benchmark::State& state) {
   const int64_t n = int64_t{kMemory} / 4;
   seal_one(state, {n}, Dtype::kBf16, Box{{0, n}}, Map{.strides = {4}});
@@ -99,7 +101,7 @@ void register_by_size(const std::string& place, size_t size) {
   benchmark::RegisterBenchmark(("crc32c/" + place).c_str(), crc32c, size);
 }
 
-// The bar: what seal_bytes reaches from memory, best of some runs.
+// Compares the speed of seal_bytes from memory, the best of 9 runs, with the bar.
 bool print_bar() {
   constexpr double kBar = 5;
   double best = 0;

@@ -1,21 +1,23 @@
-"""What a save costs the training loop: Holdfast beside what others use, by turns.
+"""Measures what a save costs the training loop, in turns with Holdfast and with other libraries.
 
     stall_bench.py [--bytes N] [--rounds N] [--ranks N ...] [--folder PATH] [--json PATH]
 
-The state is fp32 parameters with the two moments of AdamW, cut over the ranks, which save
-together. Stall is what the trainer waits for: in the call that saves, and before the update
-that follows. It is measured twice:
+The state is fp32 parameters with the two moments of AdamW, sharded over the ranks, which save
+together. The stall is the time that training waits: in the call that saves, and before the update
+that follows. It is measured in two ways:
 
-    hidden   the save is followed by compute that takes several times as long as the copy
+    hidden   after the save, training computes for several times as long as a copy takes
     bare     the update comes at once, so nothing hides the copy
 
-beside a plain copy of the same bytes by one thread into memory that was touched before.
-Added is the wall time of the steps until the save is durable, above that of as many plain
-ones: on few cores the copy and the write compete with compute. A rival that does not sync
-is not made to, here. On a virtual machine, what was measured while its host took a processor
-away ("steal") is measured again. The first save of Holdfast is the median of several jobs'.
-Bars: hidden 5 % of the copy, bare 1.2 times the copy, both below every rival, the first save
-a quarter dearer at most; a step of 100 ms with nothing to save 0.1 % dearer.
+Both are compared with a plain copy of the same bytes by one thread, into memory that was used
+before. The added time is the wall time of the steps until the save is durable, minus the wall time
+of as many steps without a save: on few cores the copy and the write compete with the computation. A
+rival that does not sync its files is not synced here. On a virtual machine, a measurement during
+which the host took a processor away ("steal") is repeated. For the first save of Holdfast, the
+median over several jobs counts.
+Bars: hidden at most 5 % of the copy, bare at most 1.2 times the copy, both below every rival; the
+first save at most a quarter slower than the hidden bar; a step of 100 ms without a save at most
+0.1 % slower.
 """
 
 import argparse
@@ -48,8 +50,8 @@ import holdfast
 TENSORS = 64
 COLUMNS = 1024
 SLOTS = ("exp_avg", "exp_avg_sq")
-FIRSTS = 3  # jobs of which the first save is measured
-TRIES = 5  # of a measurement that the machine's host disturbs
+FIRSTS = 3  # the number of jobs whose first save is measured
+TRIES = 5  # how often a measurement is made while the host of the machine disturbs it
 HIDDEN, BARE, STEP_PART = 0.05, 1.2, 0.001  # the bars
 FIRST = 1.25 * HIDDEN
 
@@ -59,25 +61,25 @@ def now() -> float:
 
 
 class Training:
-    """A model with its optimizer, and compute that stands for forward and backward."""
+    """A model with its optimizer, and a computation in place of forward and backward."""
 
     def __init__(self, size: int) -> None:
         world = dist.get_world_size()
-        rows = size // 3 // 4 // TENSORS // COLUMNS // world  # of one rank's part
+        rows = size // 3 // 4 // TENSORS // COLUMNS // world  # on each rank
         mesh = init_device_mesh("cpu", (world,))
         parts = (torch.randn(rows, COLUMNS) for _ in range(TENSORS))
         self.model = nn.ParameterList(
             nn.Parameter(DTensor.from_local(part, mesh, [Shard(0)])) for part in parts
         )
-        self.bytes = 3 * TENSORS * rows * COLUMNS * 4  # of this rank
-        # Holdfast's hook lies between two of ours, which take the time.
+        self.bytes = 3 * TENSORS * rows * COLUMNS * 4  # on this rank
+        # Holdfast's hook runs between two hooks of this class, which measure the time it takes.
         self.waited, self._start = 0.0, 0.0
         register_optimizer_step_pre_hook(self._before_hook)
         self._last_hook: Any = None
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-6, fused=True)
         for parameter in self.model:
             parameter.grad = DTensor.from_local(torch.randn(rows, COLUMNS), mesh, [Shard(0)])
-        self.small = [torch.randn(256, 256) for _ in range(3)]  # stays in the cache
+        self.small = [torch.randn(256, 256) for _ in range(3)]  # small enough for the CPU's cache
         self.laps = 1
 
     def hooks_are_in_place(self) -> None:
@@ -108,7 +110,7 @@ class Training:
             torch.mm(a, b, out=out)
 
     def laps_for(self, seconds: float) -> int:
-        """How much compute takes that long, by the quickest of some tries."""
+        """How many laps of compute() take that long, judged by the fastest of 10 tries."""
         self.compute(50)
         one = min(timed(lambda: self.compute(50)) for _ in range(10)) / 50
         return max(1, round(seconds / one))
@@ -121,7 +123,7 @@ def timed(work: Callable[[], Any]) -> float:
 
 
 class Engine:
-    """How something is saved by one who uses it as its manual says."""
+    """A library that saves, used as its manual says."""
 
     name = ""
 
@@ -133,7 +135,7 @@ class Engine:
         raise NotImplementedError
 
     def update(self) -> AbstractContextManager[Any]:
-        """What an update is wrapped in; entering it waits for the copy."""
+        """The context in which the optimizer's step is made. Entering it waits for the copy."""
         return contextlib.nullcontext()
 
     def is_durable(self) -> bool:
@@ -190,7 +192,8 @@ class DcpAsync(Engine):
     def __init__(self, training: Training, folder: Path) -> None:
         super().__init__(training, folder)
         self.future: Any = None
-        self.group = dist.new_group(backend="gloo")  # its thread talks while training does
+        # async_save's thread sends messages while training does, so it needs its own group.
+        self.group = dist.new_group(backend="gloo")
 
     def save(self, number: int) -> None:
         self.future = dcp.async_save(self.training.state(), checkpoint_id=self.place(number),
@@ -209,7 +212,7 @@ class TorchCheckpointing(Engine):
         from torch_checkpointing.storage.filesystem import LocalFileSystemStorageConfig
 
         config = CheckpointManager.Config.with_async_save()
-        # Its direct writes fail where a tensor's bytes are no multiple of a block.
+        # Its O_DIRECT writes fail if the size of a tensor is not a multiple of the block size.
         config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)
         self.manager = config.build()
         self.future: Any = None
@@ -228,7 +231,7 @@ class TorchCheckpointing(Engine):
 
 
 def stolen() -> int:
-    """Ticks that the machine's host has taken from it; 0 where it does not tell."""
+    """The clock ticks that the host has taken from this machine; 0 if the kernel does not say."""
     with contextlib.suppress(OSError, IndexError), open("/proc/stat", encoding="ascii") as stat:
         return int(stat.readline().split()[8])
     return 0
@@ -245,7 +248,7 @@ def slowest(value: float) -> float:
 
 
 class Bench:
-    """One rank of the measurement; all make the same calls."""
+    """One rank of the measurement. All ranks make the same calls."""
 
     def __init__(self, options: argparse.Namespace, folder: Path) -> None:
         self.options, self.folder = options, folder
@@ -263,7 +266,7 @@ class Bench:
             if other > 0:
                 own.close()
                 own = self.begin(folder / str(other))
-                for _ in range(4):  # as in a job, where the first save comes later
+                for _ in range(4):  # in a job, too, the first save comes after some steps
                     self.plain_step()
             self.once(own, "hidden")
             firsts.append(self.figures[own.name]["hidden"].pop())
@@ -299,7 +302,7 @@ class Bench:
         return self.undisturbed(self.step)
 
     def undisturbed(self, work: Callable[[], Any]) -> float:
-        """How long it takes the slowest rank."""
+        """How long the work takes on the slowest rank. Repeats it if the host disturbed it."""
         for _ in range(TRIES):
             dist.barrier()
             before = stolen()
@@ -323,9 +326,10 @@ class Bench:
         self.plain.append(self.plain_step())
 
     def once(self, engine: Engine, how: str, keep: bool = True) -> bool:
-        """One save, the steps until it is durable, and what it left on the disk removed.
+        """Makes one save and steps until it is durable, then removes its files.
 
-        False if it was disturbed, and is not to be kept nevertheless.
+        Returns False if the host disturbed the measurement, which then does not count. With
+        `keep` it counts in any case.
         """
         number = next(self.numbers)
         dist.barrier()
@@ -351,7 +355,7 @@ class Bench:
         return good
 
     def save(self, engine: Engine, number: int, laps: int) -> float:
-        """A save and the step after it; how long that waited."""
+        """Makes a save and the step after it. Returns how long training waited."""
         training = self.training
         training.waited = 0.0
         start = now()
@@ -370,7 +374,7 @@ class Bench:
 
 
 def step_overhead(training: Training, folder: Path) -> dict[str, float]:
-    """What a step of about 100 ms pays for being able to save: the call, and the hooks."""
+    """What Checkpointer.step() and the hooks cost a step of about 100 ms if nothing is saved."""
     torch.manual_seed(0)  # the same on all ranks
     model = nn.Linear(8, 8)
     model.weight.grad, model.bias.grad = torch.ones(8, 8), torch.ones(8)
@@ -386,7 +390,7 @@ def step_overhead(training: Training, folder: Path) -> dict[str, float]:
             training.waited, in_calls, start = 0.0, 0.0, now()
             for i in range(10):
                 training.compute(laps)
-                dist.all_reduce(model.bias.grad, dist.ReduceOp.MAX)  # ranks go in step
+                dist.all_reduce(model.bias.grad, dist.ReduceOp.MAX)  # keeps the ranks together
                 optimizer.step()
                 in_calls += timed(lambda step=batch * 10 + i: ck.step(step))
             wall = now() - start
@@ -403,7 +407,8 @@ def rank_main(rank: int, world: int, options: argparse.Namespace, folder: str) -
     bench = Bench(options, Path(folder))
     for _ in range(options.rounds):
         bench.round()
-    bench.close()  # a training has one Checkpointer: the hooks of a second would be paid too
+    # A training has one Checkpointer. The hooks of this one would be measured below, too.
+    bench.close()
     figures = {"copy": bench.copies[3:], "step": statistics.median(bench.plain),
                "bytes": bench.training.bytes, "engines": bench.figures,
                "idle": step_overhead(bench.training, Path(folder))}
@@ -448,19 +453,21 @@ def report(world: int, figures: dict[str, Any]) -> tuple[dict[str, Any], bool]:
     good = True
     for what, seen, bar in bars:
         good &= seen <= bar
-        print(f"  {what}: {seen:.4g}, want {bar} at most  {'PASS' if seen <= bar else 'FAIL'}")
+        print(f"  {what}: {seen:.4g}; expected at most {bar}  {'PASS' if seen <= bar else 'FAIL'}")
     return {"copy": copy, "rows": rows, "bars": {what: seen for what, seen, _ in bars}}, good
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--bytes", type=int, default=1200 << 20, help="of all ranks together")
+    parser.add_argument("--bytes", type=int, default=1200 << 20,
+                        help="size of the state of all ranks together")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--hide", type=float, default=3.0, help="compute a step, in copies")
+    parser.add_argument("--hide", type=float, default=3.0,
+                        help="how many times as long as a copy a step computes")
     parser.add_argument("--folder", type=Path, default=Path("."))
     parser.add_argument("--json", type=Path)
-    options, _ = parser.parse_known_args()  # those of other benchmarks
+    options, _ = parser.parse_known_args()  # ignores the options of other benchmarks
     kept, good = {}, True
     for world in options.ranks:
         kept[world], passed = report(world, measure(world, options))

@@ -1,9 +1,9 @@
-"""Makes docs/schedule.md again and checks what it claims.
+"""Makes docs/schedule.md again with study/schedule.py and checks what it claims.
 
     study_bench.py
 
-Bars: the document is what this build prints, byte for byte, on whatever machine; and on its own
-objective the optimum is not beaten by any planner beyond what chance explains.
+Bars: the page is the one in docs, byte for byte, on every machine; and no policy beats the optimum
+on the optimum's own objective by more than chance explains.
 """
 
 import subprocess
@@ -18,8 +18,8 @@ OBJECTIVES = {"delay", "progress", "explore", "priced"}
 
 def main() -> int:
     start = time.perf_counter()
-    made = subprocess.run([PROGRAM, "simulate", "--study"], check=True, capture_output=True,
-                          text=True).stdout
+    command = [sys.executable, ROOT / "study/schedule.py", PROGRAM]
+    made = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     same = made == (ROOT / "docs/schedule.md").read_text()
     rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in made.splitlines()]
     own = {row[0]: (int(row[2]), int(row[3])) for row in rows
@@ -27,9 +27,9 @@ def main() -> int:
     beaten = sum(lost for _, lost in own.values())
     good = own.keys() == OBJECTIVES and beaten == 0
     print(f"  docs/schedule.md made in {time.perf_counter() - start:.0f} s: "
-          f"{'the same  PASS' if same else 'other than the one in docs  FAIL'}")
+          f"{'equal  PASS' if same else 'differs from the file in docs  FAIL'}")
     print(f"  optimum beaten on its own objective: {beaten} of "
-          f"{sum(compared for compared, _ in own.values())}, want 0 of all four objectives  "
+          f"{sum(compared for compared, _ in own.values())}; expected 0 for all four objectives  "
           f"{'PASS' if good else 'FAIL'}")
     return 0 if same and good else 1
 

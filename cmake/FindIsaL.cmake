@@ -1,4 +1,4 @@
-# ISA-L ships no CMake package. Gives IsaL::IsaL.
+# ISA-L has no CMake package of its own. Defines the target IsaL::IsaL.
 find_path(IsaL_INCLUDE_DIR isa-l/crc.h)
 find_library(IsaL_LIBRARY isal)
 include(FindPackageHandleStandardArgs)

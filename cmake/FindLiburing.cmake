@@ -1,4 +1,4 @@
-# liburing ships no CMake package. Gives Liburing::Liburing.
+# liburing has no CMake package of its own. Defines the target Liburing::Liburing.
 find_path(Liburing_INCLUDE_DIR liburing.h)
 find_library(Liburing_LIBRARY uring)
 include(FindPackageHandleStandardArgs)

@@ -1,4 +1,4 @@
-# Debian's libzstd has no CMake package. Gives Zstd::Zstd.
+# Debian's libzstd has no CMake package. Defines the target Zstd::Zstd.
 find_path(Zstd_INCLUDE_DIR zstd.h)
 find_library(Zstd_LIBRARY zstd)
 include(FindPackageHandleStandardArgs)

@@ -1,12 +1,12 @@
-# How everything of ours is compiled: warnings, sanitizers, compiler cache.
+# How all code of this project is compiled: warnings, sanitizers, compiler cache.
 add_library(holdfast_warnings INTERFACE)
 target_compile_options(holdfast_warnings INTERFACE -Wall -Wextra -Wpedantic -Wconversion
                                                    -Wshadow)
 if(HOLDFAST_WERROR)
   target_compile_options(holdfast_warnings INTERFACE -Werror)
 endif()
-# GCC 12 invents these two when it inlines the standard library at -O3 (std::sort of a small
-# array is enough); the sanitizers find the true ones.
+# When GCC 12 inlines the standard library at -O3, it gives these two warnings without a cause
+# (std::sort of a small array is enough). The sanitizers find real errors of these kinds.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   target_compile_options(holdfast_warnings INTERFACE
                          $<$<CONFIG:Release>:-Wno-array-bounds -Wno-stringop-overflow>)
@@ -22,8 +22,8 @@ if(HOLDFAST_SANITIZE)
   add_compile_options(${HOLDFAST_SANITIZE_FLAGS})
   add_link_options(${HOLDFAST_SANITIZE_FLAGS})
 endif()
-# GCC 12 sees variants of vectors as uninitialized once it optimises a little or a sanitizer
-# has had its hands in them; clang and the debug build judge the same code.
+# At -O1 or with a sanitizer, GCC 12 warns without a cause that variants of vectors are not
+# initialized. Clang and the debug build check the same code.
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options($<$<NOT:$<CONFIG:Release>>:-Wno-maybe-uninitialized>)
 endif()

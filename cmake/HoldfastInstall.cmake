@@ -1,4 +1,4 @@
-# install: the public headers, archives and the CMake package that gives holdfast::holdfast.
+# Installs the public headers, libraries and the CMake package that defines holdfast::holdfast.
 include(CMakePackageConfigHelpers)
 
 function(holdfast_install)

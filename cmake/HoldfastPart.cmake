@@ -1,18 +1,19 @@
-# One folder is one part is one target. A part names its layer and what it uses; using
-# anything on its own layer or above is refused here, at configure time.
+# Each folder is one part, and each part is one CMake target. A part names its layer and the parts
+# that it uses. If one of them is on its own layer or above, configuring fails here.
 #
 #   holdfast_part(NAME state LAYER 1 DEPS base PUBLIC box.h SOURCES box.cpp seal.cpp)
 #
-# PUBLIC are the headers that a C++ user may include: they are installed, and may include
-# only public headers themselves (tests/arrows/check_includes.py). All other headers are
-# internal. LIBS are foreign libraries that its headers show, PRIVATE_LIBS those that they
-# do not. ALONE are sources that cannot be compiled in one unit with others (most presets do
-# that with a part's sources, to save time): they define private names that other sources
-# define, too. TESTING are sources that only tests use: they become a library beside the part
-# that the tests of this part and of all parts above it are linked with.
-# Every *_test.cpp of the folder becomes part of one test program, every *_fuzz.cpp a fuzz
-# program of its own (in the fuzz preset): they are globbed, so that none on disk can drop out.
-set(HOLDFAST_FACE_LAYER 9)  # faces (command line, Python): not part of the C++ library
+# PUBLIC are the headers that a C++ user may include: they are installed, and may include only public
+# headers themselves (tests/arrows/check_includes.py). All other headers are internal.
+# LIBS are foreign libraries that the part's headers include, PRIVATE_LIBS those that only its
+# sources include. Most presets compile several sources of a part as one unit, to save time. ALONE
+# are sources that must be compiled separately, because they define private names that other
+# sources define, too. TESTING are sources that only tests use: they become a library beside the part
+# that the tests of this part and of all parts above it are linked with. All *_test.cpp of the folder
+# become one test program, and in the fuzz preset each *_fuzz.cpp becomes a fuzz program. They are
+# found by their names, so that none is forgotten.
+# The layer of the command line and Python, which are not part of the C++ library.
+set(HOLDFAST_FACE_LAYER 9)
 
 function(holdfast_part)
   cmake_parse_arguments(PART "" "NAME;LAYER"
@@ -49,9 +50,9 @@ function(holdfast_part)
   holdfast_part_fuzzers(${PART_NAME} ${target})
 endfunction()
 
-# The program of a face: holdfast_program(NAME holdfast PART cli SOURCES main.cpp) makes the
-# target holdfast_program and bin/holdfast in the build folder. It is installed, and goes
-# into the wheel as a script.
+# holdfast_program(NAME holdfast PART cli SOURCES main.cpp) makes the target holdfast_program,
+# whose program is bin/holdfast in the build folder. The program is installed, and is in the wheel
+# as a script.
 function(holdfast_program)
   cmake_parse_arguments(PROGRAM "" "NAME;PART" "SOURCES" ${ARGN})
   add_executable(holdfast_program ${PROGRAM_SOURCES})
@@ -60,7 +61,7 @@ function(holdfast_program)
                         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
 endfunction()
 
-# Checks every arrow and notes it for the test that holds the #includes against it.
+# Checks every dependency, and records it for the test that compares the #includes with it.
 function(holdfast_declare_arrows name layer)
   foreach(dep IN LISTS ARGN)
     holdfast_check_arrow(${name} ${layer} ${dep})
@@ -69,7 +70,7 @@ function(holdfast_declare_arrows name layer)
   set_property(GLOBAL APPEND_STRING PROPERTY HOLDFAST_ARROWS "${name} ${layer} ${deps}\n")
 endfunction()
 
-# Fails unless `dep` exists already and lies strictly below.
+# Fails unless the part `dep` is already declared and has a lower layer.
 function(holdfast_check_arrow name layer dep)
   if(NOT TARGET holdfast_${dep})
     message(FATAL_ERROR "${name} (layer ${layer}) may not use ${dep}: no such part below it")
@@ -102,30 +103,36 @@ function(holdfast_part_tests name target)
   get_property(testing GLOBAL PROPERTY HOLDFAST_TESTING)
   target_link_libraries(${name}_test PRIVATE ${testing} ${target} holdfast_warnings
                                              holdfast_testing)
-  # Test code is large and most of it runs once, so optimising it costs more time than it
-  # saves. The parts under test keep their optimisation.
+  # Test code is large, and most of it runs once, so optimising it takes more time than it saves.
+  # The parts under test are still optimised.
   if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
     target_compile_options(${name}_test PRIVATE -O0)
   endif()
-  # With the address sanitizer only the parts are instrumented, again to save time.
+  # With the address sanitizer only the parts are instrumented and not their tests, also to save
+  # time.
   if(HOLDFAST_SANITIZE MATCHES "address")
     target_compile_options(${name}_test PRIVATE -fno-sanitize=all)
   endif()
-  # GoogleTest's macros expand to what clang-tidy dislikes; the compiler still warns.
+  # clang-tidy is off, because it complains about GoogleTest's macros. The compiler still warns.
   set_target_properties(${name}_test PROPERTIES CXX_CLANG_TIDY "")
   holdfast_leak_test(${name} environment)
   gtest_discover_tests(${name}_test TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 120
                        PROPERTIES TIMEOUT 600 ${environment})
 endfunction()
 
-# GCC 12's leak check walks the whole address space at exit: nothing on x86-64, seconds a
-# process on aarch64. There it is done once a program, under the label "leaks", and left
-# out of the single tests.
+# At exit, GCC 12's leak check goes through the whole address space. On x86-64 that takes no time,
+# on aarch64 seconds for each process. So on aarch64 single tests do not check for leaks; instead
+# each test program is run once with the check, under the label "leaks".
+#
+# An allocation that is too large gives null, as without a sanitizer: a test asks for one.
 function(holdfast_leak_test name environment)
+  set(options allocator_may_return_null=1)
+  set(${environment} ENVIRONMENT "ASAN_OPTIONS=${options};TSAN_OPTIONS=${options}" PARENT_SCOPE)
   if(HOLDFAST_SANITIZE MATCHES "address" AND CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
-    set(${environment} ENVIRONMENT ASAN_OPTIONS=detect_leaks=0 PARENT_SCOPE)
+    set(${environment} ENVIRONMENT ASAN_OPTIONS=${options}:detect_leaks=0 PARENT_SCOPE)
     add_test(NAME ${name}.NothingLeaks COMMAND ${name}_test)
-    set_tests_properties(${name}.NothingLeaks PROPERTIES LABELS leaks TIMEOUT 1800)
+    set_tests_properties(${name}.NothingLeaks PROPERTIES LABELS leaks TIMEOUT 1800
+                         ENVIRONMENT ASAN_OPTIONS=${options})
   endif()
 endfunction()
 
@@ -147,7 +154,8 @@ function(holdfast_part_fuzzers name target)
   endforeach()
 endfunction()
 
-# After the last part: the umbrella target and header, and the lists that scripts read.
+# Called after the last part. Makes the target and the header for the whole library, and writes the
+# lists of parts and fuzz programs that scripts and tests read.
 function(holdfast_finish)
   get_property(arrows GLOBAL PROPERTY HOLDFAST_ARROWS)
   get_property(fuzzers GLOBAL PROPERTY HOLDFAST_FUZZERS)
@@ -165,7 +173,7 @@ function(holdfast_finish)
   holdfast_umbrella_header()
 endfunction()
 
-# The parts that a C++ user gets: all but the faces.
+# Lists the parts of the C++ library: all parts below the layer of the command line.
 function(holdfast_library_parts out)
   get_property(parts GLOBAL PROPERTY HOLDFAST_PARTS)
   set(below "")
@@ -178,7 +186,7 @@ function(holdfast_library_parts out)
   set(${out} ${below} PARENT_SCOPE)
 endfunction()
 
-# holdfast/holdfast.h is generated: written by hand it would forget a header.
+# Generates holdfast/holdfast.h, so that no header is forgotten in it.
 function(holdfast_umbrella_header)
   string(CONCAT text
          "// All public headers of Holdfast's C++ library, part by part from the bottom up.\n"

@@ -4,9 +4,8 @@
     torchrun --nproc-per-node 4 examples/train_gpt.py runs/gpt                       # DDP
     torchrun --nproc-per-node 8 examples/train_gpt.py runs/gpt --dp 2 --tp 2 --pp 2  # a mesh
 
-Stop it however you like and start it again, on any other number of processes and with any
-other cut: it goes on with the batch that would have followed. On the same number the losses
-are the same bit for bit.
+Stop it in any way and start it again, on any number of processes and with any other mesh: it
+continues with the next batch. On the same number of processes the losses are the same bit for bit.
 """
 
 import argparse
@@ -32,11 +31,11 @@ from torch.nn.parallel import DistributedDataParallel
 import holdfast
 
 TEXT = Path(__file__).parent / "data" / "wisdom.txt"
-MICRO_BATCHES = 4  # of a pipeline
+MICRO_BATCHES = 4  # the number of micro-batches in a pipeline
 
 
 class Block(nn.Module):
-    """Attention and a small network, each beside a residual path."""
+    """Attention and a feed-forward network, each with a residual connection."""
 
     def __init__(self, width: int, head: int, dropout: float) -> None:
         super().__init__()
@@ -49,7 +48,7 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         y = self.norm1(x)
-        # -1 heads: with tensor parallelism a rank has only some of them.
+        # The number of heads is -1, because with tensor parallelism a rank has only some heads.
         q, k, v = (
             f(y).unflatten(-1, (-1, self.head)).transpose(1, 2) for f in (self.q, self.k, self.v)
         )
@@ -59,7 +58,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """A GPT over bytes, whole or one stage of it; names are those of the whole."""
+    """A GPT over bytes, or one pipeline stage of it. A stage keeps the names of the whole model."""
 
     def __init__(self, args: argparse.Namespace) -> None:
         super().__init__()
@@ -71,7 +70,7 @@ class GPT(nn.Module):
         self.logits = nn.Linear(args.width, 256)
 
     def keep_stage(self, stage: int, stages: int) -> None:
-        """Gives up what belongs to other stages of a pipeline."""
+        """Removes the layers that belong to other stages of the pipeline."""
         layers = len(self.blocks)
         for i in range(layers):
             if i * stages // layers != stage:
@@ -90,7 +89,7 @@ class GPT(nn.Module):
 
 
 class Windows(torch.utils.data.Dataset):
-    """The text in pieces of `context` bytes, each with the byte that follows."""
+    """The text in windows of `context` bytes. The target is the same window one byte later."""
 
     def __init__(self, text: bytes, context: int) -> None:
         self.text = torch.frombuffer(bytearray(text), dtype=torch.uint8).long()
@@ -109,7 +108,7 @@ def loss_of(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def cut(model: GPT, mesh: DeviceMesh) -> nn.Module:
-    """The model as this rank has it: its stage, its part of every matrix, its replica."""
+    """Cuts the model down to what this rank holds of it: its stage, and its part of each matrix."""
     pp, dp, tp = mesh.shape
     model.keep_stage(mesh.get_local_rank("pp"), pp)
     if tp > 1:
@@ -127,13 +126,14 @@ def cut(model: GPT, mesh: DeviceMesh) -> nn.Module:
 
 
 def pipeline(model: nn.Module, mesh: DeviceMesh, args: argparse.Namespace) -> ScheduleGPipe:
-    """A schedule that passes micro-batches through the stages."""
+    """The schedule that passes micro-batches through the pipeline stages."""
     stage, stages = mesh.get_local_rank("pp"), mesh.shape[0]
     size = args.batch // mesh.shape[1] // MICRO_BATCHES
     tokens = torch.zeros(size, args.context, dtype=torch.long)
     hidden = torch.zeros(size, args.context, args.width, requires_grad=True)
     logits = torch.zeros(size, args.context, 256)
-    # Shapes are given, or every new process would find them by a run on unset memory.
+    # The shapes are given here. Otherwise every new process would find them by a forward pass on
+    # uninitialized memory.
     made = PipelineStage(
         model,
         stage,
@@ -147,7 +147,7 @@ def pipeline(model: nn.Module, mesh: DeviceMesh, args: argparse.Namespace) -> Sc
 
 
 def backward(model: nn.Module, schedule: ScheduleGPipe | None, x, y) -> torch.Tensor | None:
-    """Forward and backward; the loss, on the stage that has it."""
+    """Runs forward and backward. Returns the loss on the last pipeline stage, else None."""
     if schedule is None:
         loss = loss_of(model(x), y)
         loss.backward()
@@ -158,7 +158,7 @@ def backward(model: nn.Module, schedule: ScheduleGPipe | None, x, y) -> torch.Te
 
 
 def main(args: argparse.Namespace) -> None:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS is not repeatable
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # makes cuBLAS deterministic
     torch.use_deterministic_algorithms(True)
     if args.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
@@ -171,12 +171,12 @@ def main(args: argparse.Namespace) -> None:
         )
     replica = mesh.get_local_rank("dp") if mesh else 0
 
-    torch.manual_seed(args.seed)  # all ranks begin with the same model
+    torch.manual_seed(args.seed)  # so that all ranks begin with the same model
     model = GPT(args).to(args.device)
     if mesh:
         model = cut(model, mesh)
     schedule = pipeline(model, mesh, args) if args.pp > 1 else None
-    torch.manual_seed(args.seed + 1 + replica)  # and replicas drop out differently
+    torch.manual_seed(args.seed + 1 + replica)  # so that replicas have different dropout
 
     optimizer = torch.optim.AdamW(model.parameters(), lr=args.rate, foreach=False)
     warm_up = torch.optim.lr_scheduler.LinearLR(optimizer, 0.01, total_iters=20)
@@ -202,7 +202,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 def report(step: int, loss: torch.Tensor | None, mesh: DeviceMesh | None, args) -> None:
-    """Prints the loss of all replicas, and keeps every bit of it if asked to."""
+    """Prints the mean loss of all replicas. With --losses, writes all bits of it to that file."""
     if loss is None:
         return
     if mesh:
@@ -212,7 +212,7 @@ def report(step: int, loss: torch.Tensor | None, mesh: DeviceMesh | None, args) 
         return
     if step % 10 == 0 or step == args.steps - 1:
         bits = loss.item() / math.log(2)
-        print(f"step {step:5}  loss {loss.item():.4f}  ({bits:.2f} bits a byte)", flush=True)
+        print(f"step {step:5}  loss {loss.item():.4f}  ({bits:.2f} bits per byte)", flush=True)
     if args.losses:
         with open(args.losses, "a") as file:
             file.write(json.dumps({"step": step, "loss": loss.item().hex()}) + "\n")
@@ -225,11 +225,13 @@ if __name__ == "__main__":
     parser.add_argument("run", help="the run directory")
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--every", default="50 steps", help="how often to save")
-    parser.add_argument("--mtbf", type=float, help="seconds between failures, if known")
-    parser.add_argument("--dp", type=int, default=0, help="replicas (default: what is left)")
-    parser.add_argument("--tp", type=int, default=1, help="ranks that share every matrix")
-    parser.add_argument("--pp", type=int, default=1, help="stages of a pipeline")
-    parser.add_argument("--batch", type=int, default=24, help="samples a step, all replicas")
+    parser.add_argument("--mtbf", type=float, help="mean seconds between failures, if known")
+    parser.add_argument("--dp", type=int, default=0,
+                        help="data-parallel replicas (default: processes / (tp * pp))")
+    parser.add_argument("--tp", type=int, default=1, help="tensor-parallel degree")
+    parser.add_argument("--pp", type=int, default=1, help="pipeline stages")
+    parser.add_argument("--batch", type=int, default=24,
+                        help="samples in a step, over all replicas")
     parser.add_argument("--context", type=int, default=64)
     parser.add_argument("--layers", type=int, default=4)
     parser.add_argument("--width", type=int, default=64)
@@ -239,7 +241,8 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0, help="processes that read data")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--losses", help="a file that gets every loss, one JSON line a step")
+    parser.add_argument("--losses",
+                        help="a file to which every loss is written, one JSON line for each step")
     main(parser.parse_args())
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,12 +1,12 @@
-"""A small ResNet that learns to tell drawn shapes apart, with all that makes a restart hard:
-batch statistics, dropout, random augmentation, momentum, averaged weights, loss scaling.
+"""A small ResNet that learns to tell drawn shapes apart. It has all that makes a bit-equal restart
+difficult: batch statistics, dropout, random augmentation, momentum, averaged weights, loss scaling.
 
     python examples/train_resnet.py runs/resnet
     python examples/train_resnet.py runs/resnet --amp float16 --accumulate 4 --ema --workers 2
     torchrun --nproc-per-node 3 examples/train_resnet.py runs/resnet
 
-Stop it however you like and start it again: the losses are the same bit for bit. The pictures
-are drawn from a seed, so nothing is downloaded. The loader is torch's own.
+Stop it in any way and start it again: the losses are the same bit for bit. The pictures are
+generated from a seed, so nothing is downloaded. The loader is torch's own DataLoader.
 """
 
 import argparse
@@ -28,7 +28,7 @@ CLASSES = ("disc", "ring", "square", "frame", "cross", "stripes")
 
 
 class Shapes(torch.utils.data.Dataset):
-    """Coloured shapes of any size at any place; flipped and made noisy when read."""
+    """Coloured shapes of random size and position. Reading one may flip it, and adds noise."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -62,7 +62,7 @@ class Shapes(torch.utils.data.Dataset):
 
 
 class Residual(nn.Module):
-    """Two convolutions beside a shortcut."""
+    """Two convolutions with a shortcut around them."""
 
     def __init__(self, inward: int, outward: int, stride: int) -> None:
         super().__init__()
@@ -95,9 +95,9 @@ def resnet(width: int, dropout: float) -> nn.Sequential:
 
 
 def main(args: argparse.Namespace) -> None:
-    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # or cuBLAS is not repeatable
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # makes cuBLAS deterministic
     torch.use_deterministic_algorithms(True)
-    torch.manual_seed(args.seed)  # all ranks begin with the same model
+    torch.manual_seed(args.seed)  # so that all ranks begin with the same model
     if args.device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
     model = resnet(args.width, args.dropout).to(args.device)
@@ -141,7 +141,7 @@ def main(args: argparse.Namespace) -> None:
 
 
 def report(step: int, loss: float, args: argparse.Namespace) -> None:
-    """Prints the loss of this rank, and keeps every bit of it if asked to."""
+    """Prints the loss of this rank. With --losses, writes all bits of it to that file."""
     if step % 10 == 0:
         print(f"step {step:5}  loss {loss:.4f}", flush=True)
     if args.losses:
@@ -156,10 +156,10 @@ if __name__ == "__main__":
     parser.add_argument("run", help="the run directory")
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--every", default="20 steps", help="how often to save")
-    parser.add_argument("--mtbf", type=float, help="seconds between failures, if known")
-    parser.add_argument("--samples", type=int, default=1500, help="of an epoch")
-    parser.add_argument("--batch", type=int, default=32, help="samples a step and rank")
-    parser.add_argument("--accumulate", type=int, default=1, help="batches an update")
+    parser.add_argument("--mtbf", type=float, help="mean seconds between failures, if known")
+    parser.add_argument("--samples", type=int, default=1500, help="samples in an epoch")
+    parser.add_argument("--batch", type=int, default=32, help="samples in a step of one rank")
+    parser.add_argument("--accumulate", type=int, default=1, help="batches in an update")
     parser.add_argument("--amp", choices=("bfloat16", "float16"), help="mixed precision")
     parser.add_argument("--ema", action="store_true", help="keep averaged weights")
     parser.add_argument("--width", type=int, default=8)
@@ -168,7 +168,8 @@ if __name__ == "__main__":
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=0, help="processes that read data")
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--losses", help="a file that gets every loss, one JSON line a step")
+    parser.add_argument("--losses",
+                        help="a file to which every loss is written, one JSON line for each step")
     main(parser.parse_args())
     if dist.is_initialized():
         dist.destroy_process_group()

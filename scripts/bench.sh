@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Builds and runs every benchmark; options go to the programs, such as
-# --benchmark_filter=Index. One that misses its bar fails, the others still run.
+# Builds and runs every benchmark. Passes its options, such as --benchmark_filter=Index, to the
+# C++ benchmarks. If a benchmark misses its bar, it fails, and the others still run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/build.sh release all holdfast_bench
@@ -10,7 +10,8 @@ for source in bench/*_bench.cpp; do
   echo "== $name"
   "build/release/bench/$name" "$@" || failed+=("$name")
 done
-# Rivals that only benchmarks need. Where there are none to be had, they are left out.
+# Installs the libraries that Holdfast is compared with. If that fails, the benchmarks run without
+# them.
 rivals=.cache/bench
 if ! cmp -s scripts/requirements-bench.txt $rivals/requirements-bench.txt; then
   # shellcheck disable=SC2086 # several options
@@ -18,7 +19,7 @@ if ! cmp -s scripts/requirements-bench.txt $rivals/requirements-bench.txt; then
     --target $rivals ${HOLDFAST_PIP_OPTIONS:-} -r scripts/requirements-bench.txt; then
     cp scripts/requirements-bench.txt $rivals/
   else
-    echo "bench: rivals are not installed" >&2
+    echo "bench: scripts/requirements-bench.txt could not be installed; some rivals are left out" >&2
   fi
 fi
 for source in bench/*_bench.py; do

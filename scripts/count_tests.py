@@ -2,17 +2,18 @@
 
     count_tests.py REPORT=STATUS...
 
-STATUS is the exit status of what wrote the report. Exits 1 if a test failed, if a report is
-missing or counts no test that ran (a suite that silently runs nothing must not look green),
-or if a runner failed although its report is good; each of those counts as one failure.
-Skipped tests count as neither.
+STATUS is the exit status of the program that wrote the report. Exits with 1 if a test failed, if a
+report is missing or contains no test that ran (a suite that runs nothing must not count as good),
+or if a program failed although its report is good. Each of these counts as one failure. Skipped
+tests count neither as passed nor as failed.
 """
 
 import sys
 import xml.etree.ElementTree as xml
 from pathlib import Path
 
-# CTest says "notrun" both for a test that skipped itself and for one that could not start.
+# CTest writes "notrun" both for a test that skipped itself and for a test that could not start.
+# These messages are those of a test that skipped itself.
 SKIPPED_ITSELF = ("SKIP_REGULAR_EXPRESSION_MATCHED", "SKIP_RETURN_CODE")
 
 

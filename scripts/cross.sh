@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Builds everything but Python for the CPU that this machine is not (x86-64 on aarch64, and
-# the reverse) and runs the C++ tests of that build under QEMU.
+# Builds everything but Python for the other CPU (x86-64 on an aarch64 machine, and the reverse),
+# and runs the C++ tests of that build under QEMU.
 #
-# The foreign libraries are Debian packages unpacked below .cache/cross: nothing is installed,
-# and the machine's own package lists stay as they are. libcurl, which loads 30 more, is not
-# among them: this is also the build that does without.
+# The libraries for that CPU are Debian packages, unpacked below .cache/cross: nothing is
+# installed, and the machine's own package lists do not change. libcurl is left out, because it
+# depends on 30 more packages. So this build also tests Holdfast without object stores.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
@@ -19,7 +19,7 @@ root=$PWD/.cache/cross/$debian
 packages=(libfmt-dev libfmt9 nlohmann-json3-dev libxxhash-dev libisal-dev libisal2
           liburing-dev liburing2 libzstd-dev libzstd1 libcli11-dev libgtest-dev libgmock-dev librapidcheck-dev)
 
-# Fetches the packages with lists of their own.
+# Downloads and unpacks the packages, with package lists that are separate from the machine's.
 fetch() {
   local state=$root.apt
   mkdir -p "$state/lists/partial" "$state/cache/archives/partial" "$state/deb"
@@ -30,7 +30,7 @@ fetch() {
   "${apt[@]}" update
   (cd "$state/deb" && "${apt[@]}" download "${packages[@]}")
   for deb in "$state"/deb/*.deb; do dpkg -x "$deb" "$root.new"; done
-  mv "$root.new" "$root"  # last, so that a broken fetch is tried again
+  mv "$root.new" "$root"  # comes last, so that a failed download is tried again
 }
 
 build() {

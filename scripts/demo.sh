@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# What Holdfast does, shown on this machine. One scene a capability.
+# Shows what Holdfast does, on this machine. There is one scene for each capability.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
-# The build folder of make test, and of it only what the scenes use.
+# Uses the same build folder as make test, but builds only what the scenes need.
 scripts/build.sh check holdfast_program holdfast_python_stub save_loop
 
 root=$PWD
@@ -27,19 +27,19 @@ scene "Crash: a job is killed with -9 in the middle of a save"
 demo=$(mktemp -d)
 trap 'rm -rf "$demo"' EXIT
 cd "$demo"  # so that paths are shown as a person would type them
-# As show, for a command that is to end with an exit code other than 0.
+# show_exit CODE COMMAND...: like show, for a command that must end with this exit code.
 show_exit() {
-  local want=$1 code=0
+  local expected=$1 code=0
   shift
   show "$@" || code=$?
   printf '(exit code %d)\n' "$code"
-  [ "$code" = "$want" ] || { echo "demo: exit code $code, want $want" >&2; exit 1; }
+  [ "$code" = "$expected" ] || { echo "demo: exit code $code; expected $expected" >&2; exit 1; }
 }
 show save_loop runs/demo 2 192
 printf '\n$ save_loop runs/demo 1000 192 &    # killed in its next save\n\n'
 "$bin/save_loop" runs/demo 1000 192 >loop.log 2>&1 &
 loop=$!
-# A save is in flight once its attempt has a shard.
+# A save is in progress once its attempt folder has a shard.
 for _ in $(seq 2000); do
   compgen -G 'runs/demo/step-*.tmp/rank-*.safetensors' >/dev/null && break
   kill -0 "$loop" 2>/dev/null || break
@@ -47,7 +47,7 @@ for _ in $(seq 2000); do
 done
 kill -9 "$loop" 2>/dev/null || true
 wait "$loop" 2>/dev/null || true
-# The kill must have hit the save, or the scene shows nothing.
+# The kill must have interrupted the save; otherwise the scene shows nothing.
 compgen -G 'runs/demo/step-*.tmp' >/dev/null || { cat loop.log >&2; exit 1; }
 show holdfast ls runs/demo
 
@@ -65,11 +65,11 @@ with open(sys.argv[1], "r+b") as file:
 PYTHON
 show_exit 3 holdfast verify runs/demo
 
-scene "Restore: the damage is seen while reading, and the step before is taken"
+scene "Restore: the damage is found while reading, and the step before is restored"
 show save_loop runs/demo 0 192
 
-scene "Train: a GPT is killed with -9 in the middle, and goes on bit for bit"
-# train RUN: trains, and keeps every loss.
+scene "Train: a GPT is killed with -9 in the middle, and continues bit for bit"
+# train RUN: trains, and writes every loss to RUN.jsonl.
 train() {
   PYTHONPATH=$root/build/check/python OMP_NUM_THREADS=1 exec "$root/.venv/bin/python" \
     "$root/examples/train_gpt.py" "runs/$1" --losses "$1.jsonl" --steps 130 --every "30 steps" \
@@ -82,7 +82,7 @@ printf '$ train_gpt.py runs/gpt --steps 130 --every "30 steps" &    # killed\n'
 (train gpt) >gpt.log 2>&1 &
 killed=$!
 lines() { if [ -f gpt.jsonl ]; then wc -l <gpt.jsonl; else echo 0; fi; }
-# Some steps after one that was saved.
+# Waits until the job has made some steps after one that was saved.
 until [ "$(lines)" -ge 75 ] && compgen -G 'runs/gpt/step-*/manifest.json' >/dev/null; do
   kill -0 "$killed" 2>/dev/null || { cat gpt.log >&2; exit 1; }
   sleep 0.05

@@ -1,9 +1,9 @@
-"""Draws the losses of a run that was killed over those of one that was not, as text.
+"""Draws the losses of a killed and resumed run as text, and compares them with an undisturbed run.
 
     draw_losses.py WHOLE.jsonl KILLED.jsonl KILLED_AT
 
-The files are those of examples/train_gpt.py --losses; KILLED_AT is how many lines the second
-had when it was killed. Ends with 1 unless all losses are the same bit for bit.
+The files are written by examples/train_gpt.py --losses. KILLED_AT is how many lines the second file
+had when its run was killed. Exits with 1 unless all losses are the same bit for bit.
 """
 
 import json
@@ -43,14 +43,14 @@ def main(whole_path: str, killed_path: str, killed_at: str) -> int:
     killed, resumed = before[-1][0], after[0][0]
     print(draw({step: float.fromhex(loss) for step, loss in both}, killed, resumed))
     print(f"\n  o  the first process, killed with -9 after step {killed} (|)")
-    print(f"  x  the second one, which went on with step {resumed} from what was saved")
+    print(f"  x  the second process, which continued with step {resumed} from the checkpoint")
     different = [step for step, loss in both if whole[step] != loss]
     if different or {step for step, _ in both} != set(whole):
-        print(f"\n  NOT the same: {different}")
+        print(f"\n  The losses DIFFER at these steps: {different}")
         return 1
     again = len(both) - len(whole)
-    print(f"\n  All {len(whole)} losses are, in all 64 bits, those of a run that nobody killed; "
-          f"so are\n  the {again} that had to be made again. The last one is {both[-1][1]}.")
+    print(f"\n  All {len(whole)} losses equal, in all 64 bits, those of a run that was not killed; "
+          f"so do\n  the {again} of steps that had to be repeated. The last loss is {both[-1][1]}.")
     return 0
 
 

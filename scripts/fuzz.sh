@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Builds and runs every fuzz target for a while. What it finds stays in .cache/fuzz/NAME, and
-# is where the next run starts; a crash is kept as build/fuzz/NAME-crash-*.
+# Builds every fuzz target and runs each for a while. Inputs that it finds are kept in
+# .cache/fuzz/NAME, and the next run starts from them. An input that crashes a target is kept as
+# build/fuzz/NAME-crash-*.
 #
 #   HOLDFAST_FUZZ_SECONDS   time for each target (default 60)
 #
-# Inputs to start from, malicious ones among them, lie beside a target in testdata/NAME/.
+# The first inputs, some of them malicious, are beside the target in testdata/NAME/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${HOLDFAST_FUZZ_SECONDS:-60}
@@ -21,7 +22,7 @@ while read -r name folder; do
   count=$((count + 1))
 done <build/fuzz/fuzzers.txt
 if [[ $count -eq 0 ]]; then
-  echo "build/fuzz/fuzzers.txt: no fuzz targets, want at least one" >&2
+  echo "build/fuzz/fuzzers.txt: no fuzz targets; expected at least one" >&2
   exit 1
 fi
 echo "$count fuzz targets, no fault found"

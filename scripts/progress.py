@@ -25,7 +25,7 @@ EVERY_ON_TERMINAL = 1.0
 EVERY_ELSEWHERE = 20.0
 # Before this many seconds the first steps say too little about the rest.
 FIRST_ESTIMATE = 8.0
-INTERRUPTED = 130  # as shells report a command that Ctrl-C ended
+INTERRUPTED = 130  # the exit status that shells give to a command that Ctrl-C ended
 
 
 def duration(seconds: float) -> str:

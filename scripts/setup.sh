@@ -1,19 +1,19 @@
 #!/usr/bin/env bash
-# Sets this machine up for the build: Debian packages, then a Python environment in .venv.
-# Installs only what is missing, upgrades and removes nothing; run again it does nothing and
-# needs no network.
+# Prepares this machine for the build: installs Debian packages, then makes a Python environment in
+# .venv. Installs only what is missing, and upgrades and removes nothing. A second run does nothing
+# and needs no network.
 #
-#   scripts/setup.sh [all]        all: also what make test-all needs
+#   scripts/setup.sh [all]        with all: also installs what make test-all needs
 #
 #   HOLDFAST_PIP_OPTIONS   more options for pip install, such as --index-url ...
-#   HOLDFAST_NO_APT=1      installs no Debian packages: says what is missing instead
+#   HOLDFAST_NO_APT=1      installs no Debian packages, but says what is missing
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
 say() { echo "setup: $*" >&2; }
 die() { say "$*"; exit 1; }
 
-# The fields of the package lists, one package a line, separated by |.
+# Prints the package lists: one package on each line, with fields separated by |.
 list_packages() {
   local files=(scripts/packages.txt)
   if [[ $1 == all ]]; then files+=(scripts/packages-all.txt); fi
@@ -21,7 +21,7 @@ list_packages() {
   if [[ $1 == all ]]; then cross_compiler; fi
 }
 
-# The compiler for the CPU that this machine is not, where Debian has one.
+# Prints the package of the compiler for the other CPU (x86-64 or aarch64), in the same form.
 cross_compiler() {
   local why="Compiles for the other CPU."
   case $(uname -m) in
@@ -30,7 +30,7 @@ cross_compiler() {
   esac
 }
 
-# True on Debian and what is made of it, unless HOLDFAST_NO_APT forbids.
+# True on Debian and systems made from it, unless HOLDFAST_NO_APT is set.
 has_apt() {
   [[ -z ${HOLDFAST_NO_APT:-} ]] && command -v apt-get >/dev/null &&
     command -v dpkg-query >/dev/null &&
@@ -63,7 +63,7 @@ install_packages() {
   } || die "not installed; as root run: apt-get update && ${install[*]} ${missing[*]}"
 }
 
-# True if this Python can make an environment in which the module can be compiled.
+# True if this Python can make an environment in which the Python module can be compiled.
 python_serves() {
   "$1" - <<'END' >/dev/null 2>&1
 import ensurepip, os, sys, sysconfig, venv
@@ -81,7 +81,8 @@ find_python() {
   return 1
 }
 
-# Without a compiler nothing can be said of headers, and the compiler is missed already.
+# True if the compiler finds the header. Also true without a compiler: then headers cannot be
+# checked, and the compiler itself is reported as missing.
 has_header() {
   command -v "${CXX:-g++}" >/dev/null || return 0
   echo "#include <$1>" | "${CXX:-g++}" -std=c++20 -E -x c++ - >/dev/null 2>&1
@@ -97,7 +98,7 @@ is_there() {
   esac
 }
 
-# Without apt: names every missing thing, one a line, and stops.
+# For systems without apt: names every missing package, one on each line, and stops.
 probe_packages() {
   local missing=0 name probe elsewhere why
   while IFS='|' read -r name probe elsewhere why; do
@@ -106,14 +107,14 @@ probe_packages() {
     missing=$((missing + 1))
   done < <(list_packages "$1")
   if ((missing > 0)); then
-    die "$missing missing; this system is not set up by apt here, so nothing was changed"
+    die "$missing missing; they are not installed with apt here, so nothing was changed"
   fi
 }
 
-# check_version NAME SEEN LEAST
+# check_version NAME SEEN LEAST: stops if the version SEEN is older than LEAST.
 check_version() {
   [[ $(printf '%s\n' "$3" "$2" | sort -V | head -n 1) == "$3" ]] ||
-    die "$1 is version $2, want $3 or newer"
+    die "$1: version $2; expected $3 or newer"
 }
 
 check_tools() {
@@ -126,13 +127,15 @@ make_environment() {
   if .venv/bin/python -c 'import pip' 2>/dev/null; then
     if cmp -s scripts/requirements.txt "$stamp"; then return; fi
   else
-    python=$(find_python) || die "python3: want 3.11 or newer with venv, ensurepip and Python.h"
+    python=$(find_python) ||
+      die "python3: none is usable; expected 3.11 or newer with venv, ensurepip and Python.h"
     say "making .venv with $("$python" --version)"
     "$python" -m venv --clear .venv
-    rm -rf build/check build/release build/wheel  # configured for the Python that was there before
+    rm -rf build/check build/release build/wheel  # they were configured for the old environment
   fi
-  rm -f "$stamp"  # now and written last, so that a broken install is tried again
-  # Words on purpose: the variable holds several options.
+  # Removed first and written last, so that a failed installation is tried again.
+  rm -f "$stamp"
+  # Not quoted, because the variable may hold several options.
   # shellcheck disable=SC2086
   python3 scripts/progress.py "installing Python packages" .venv/pip.log \
     .venv/bin/python -m pip install --disable-pip-version-check -q \

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Everything that make test leaves out for time. Goes on after a failure and names what
-# failed at the end.
+# Runs make test's suite, then the suites that make test leaves out because they take too long.
+# Continues after a failure, and names at the end what failed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh
@@ -17,7 +17,7 @@ release() {
   PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q
 }
 
-# On the release build that was just made.
+# Uses the release build that the suite before has made.
 kills() {
   HOLDFAST_KILLS=${HOLDFAST_KILLS:-300} HOLDFAST_RANK_KILLS=${HOLDFAST_RANK_KILLS:-50} \
     PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q \
@@ -28,7 +28,7 @@ train_cpp() { tests/examples/train_cpp_test.sh release; }
 
 slurm() { tests/slurm/preempt_test.sh build/release; }
 
-# On the release build, with the packages that it adapts to.
+# Uses the release build, with the packages that the adapters are for.
 adapters() {
   local packages=.cache/adapters
   if ! cmp -s scripts/requirements-all.txt $packages/requirements-all.txt; then
@@ -56,7 +56,7 @@ failed=()
 suites="addresses leaks release kills train_cpp slurm adapters threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
-  # In a shell of its own: inside a condition, set -e would not stop a function.
+  # Runs in a shell of its own, because set -e does not stop a function inside a condition.
   bash -c "set -euo pipefail; $(declare -f $suites); jobs=$jobs; $suite" ||
     failed+=("$suite")
 done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The tests that every change must pass: C++ and Python on one build with asserts (the
-# sanitizers double the time to compile and are in test-all.sh, and so is the wheel, which is
-# compiled anew). The last line is the count: "N passed, M failed". Both kinds run even if
-# the first fails or does not compile, and both must end well.
+# Runs the tests that every change must pass: C++ and Python, on one build with asserts. The
+# sanitizers, which double the time to compile, and the wheel, which is compiled again, are in
+# test-all.sh. The last line is the count: "N passed, M failed". The Python tests run even if the
+# C++ tests fail or do not compile, and both must succeed.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 . scripts/environment.sh

@@ -1,9 +1,9 @@
-"""Checks the device path of the store with torch's tensors and streams, and measures it.
+"""Checks and measures saves and restores of tensors on a GPU, with torch's tensors and streams.
 
-    device_check.py LIBRARY [--gib N] [--folder F]
+    device_check.py LIBRARY [--gib N] [--ring-gib N] [--folder F]
 
-Every check is of bits: the file of a save is compared with copies that torch made, though the
-tensors were overwritten while it was under way. Ends with 1 if one fails.
+Every check compares bits: the file of a save must equal copies that torch made before, although the
+tensors are overwritten while the save is in progress. Exits with 1 if a check fails.
 """
 
 import argparse
@@ -21,7 +21,7 @@ HEADER = 4096
 
 
 class Probe:
-    """device_probe.cpp."""
+    """Calls the functions of device_probe.cpp."""
 
     def __init__(self, library):
         self.calls = ctypes.CDLL(library)
@@ -37,7 +37,7 @@ class Probe:
         return self.calls.probe_error().decode()
 
     def call(self, name, *arguments):
-        """What the call returned, raising what failed."""
+        """Returns what the call returned. Raises if it failed."""
         status = self.try_call(name, *arguments)
         if status == -2:
             raise RuntimeError(f"{name}: {self.error()}")
@@ -77,7 +77,7 @@ def stream_handle():
 
 
 def make_state(total):
-    """Tensors as a model has them: a few large, many small, some not contiguous."""
+    """Tensors like those of a model: large and small ones, and some that are not contiguous."""
     generator = torch.Generator("cuda").manual_seed(1)
     tensors, size = [], 0
 
@@ -108,7 +108,7 @@ def raw(tensor):
 
 
 def same_as_file(path, tensors):
-    """The file's pieces are the tensors, bit by bit. Compared on the device."""
+    """True if the pieces in the file equal the tensors bit by bit. Compares on the device."""
     at = HEADER
     with open(path, "rb") as file:
         for tensor in tensors:
@@ -122,7 +122,7 @@ def same_as_file(path, tensors):
 
 
 def work(times):
-    """Some milliseconds of a training step that only reads the state."""
+    """Keeps the device busy for milliseconds, like a training step that only reads the state."""
     a = torch.ones(8192, 8192, device="cuda", dtype=torch.bfloat16)
     for _ in range(times):
         a = a @ a * 1e-4
@@ -139,11 +139,11 @@ def check_addresses(probe, checks):
     for what, tensor in (("pageable", torch.zeros(1000)),
                          ("pinned", torch.zeros(1000, pin_memory=True))):
         seen = probe.call("device_of", pointer(tensor.data_ptr()), 4000)
-        checks.that(seen == -1, f"(a) {what} host memory is the host's")
+        checks.that(seen == -1, f"(a) {what} host memory is known as the host's")
 
 
 def check_ring(probe, checks, ring_bytes):
-    """Pins a ring while torch launches kernels, and times both."""
+    """Pins the memory of a ring while torch launches kernels, and measures both."""
     a = torch.zeros(1000, device="cuda")
     latencies, stop = [], threading.Event()
 
@@ -224,11 +224,11 @@ def check_snapshot(probe, checks, tensors, path):
         if 0 not in tensor.stride() or tensor.numel() == 1:
             tensor.copy_(old)
     checks.that(probe.try_call("prepare", 1 << 50) == -2 and "reserve" in probe.error(),
-                "(b) a reserve that cannot be left is no space")
+                "(b) a reserve larger than the memory is refused")
 
 
 def check_race(probe, checks, tensors, path):
-    """The update is put into the stream at once; only the device's order protects the save."""
+    """The update is queued right after the save. Only the order of streams protects the save."""
     probe.add_all(tensors)
     probe.call("prepare", GIB)
     for kind in ("snapshot", "ring"):
@@ -237,7 +237,7 @@ def check_race(probe, checks, tensors, path):
         before = [tensor.clone() for tensor in tensors]
         work(5)
         for tensor in tensors:
-            tensor.mul_(2.0)  # still to run when the save begins: the save sees it
+            tensor.mul_(2.0)  # has not run yet when the save begins; the save must contain it
         expected = [old * 2.0 for old in before]
         if kind == "snapshot":
             probe.call("take", stream_handle())
@@ -256,7 +256,7 @@ def check_race(probe, checks, tensors, path):
 
 
 def check_steps(probe, tensors, path):
-    """What a save adds to a step that only the device's order ties to it."""
+    """Measures what a save adds to a step, if only the order of the streams makes the step wait."""
     probe.add_all(tensors)
     probe.call("prepare", GIB)
 

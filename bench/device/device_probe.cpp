@@ -1,5 +1,5 @@
-// What device_check.py drives: the device path of the store with torch's own pointers and
-// streams. Every call returns 0 or more, or -2 and probe_error() says why.
+// Functions for device_check.py: save and restore tensors on a GPU, given torch's own
+// pointers and CUDA streams. A call that fails returns -2, and probe_error() says why.
 #include <optional>
 #include <string>
 #include <thread>
@@ -37,7 +37,7 @@ struct Probe {
   std::unique_ptr<SnapshotRoom> room;
   ShardToWrite shard{
       .header = Bytes(kHeader, std::byte{' '}), .pieces = {}, .offsets = {}};
-  ShardToWrite copied{};  // the same, where the snapshot has it
+  ShardToWrite copied{};  // the same shard, with the copies in the snapshot as memory
   std::unique_ptr<DeviceSnapshot> snapshot;
   std::unique_ptr<ShardWriter> writer;
   Result<void> staged;
@@ -86,7 +86,7 @@ Result<void> restore(Probe& probe, const char* path) {
   return upload.finish();
 }
 
-// The first pieces, up to so many bytes, through the ring and nowhere else.
+// Copies the first pieces, up to `most` bytes, into the ring and drops them there.
 Result<int64_t> copy_through(Probe& probe, int64_t most) {
   std::deque<std::pair<ByteSpan, DeviceMark>> under_way;
   int64_t done = 0;
@@ -118,7 +118,7 @@ Result<int64_t> copy_through(Probe& probe, int64_t most) {
 
 PROBE const char* probe_error() { return last_error().c_str(); }
 
-// Null if there is no driver.
+// Returns null if there is no CUDA driver.
 PROBE Probe* probe_open() {
   auto probe = std::make_unique<Probe>();
   if (note(open(*probe)) != 0) return nullptr;
@@ -126,7 +126,8 @@ PROBE Probe* probe_open() {
 }
 PROBE void probe_close(Probe* probe) { delete probe; }
 
-// The device's number; -1 for the host's memory. Makes it the one that is used.
+// Returns the number of the device that has this memory, or -1 for memory of the host.
+// The calls that follow use that device.
 PROBE int probe_device_of(Probe* probe, void* memory, int64_t bytes) {
   const auto device = probe->devices->of(
       ByteView(static_cast<std::byte*>(memory), static_cast<size_t>(bytes)));
@@ -136,7 +137,8 @@ PROBE int probe_device_of(Probe* probe, void* memory, int64_t bytes) {
   return probe->device->number();
 }
 
-// A ring; waits until all of it is there. Returns microseconds that it took.
+// Makes a staging ring and waits until all of it is allocated. Returns how many
+// microseconds that took.
 PROBE int64_t probe_ring(Probe* probe, int64_t bytes, int64_t block, int pinned) {
   probe->ring = nullptr;
   const Instant start = probe->env->now();
@@ -155,7 +157,7 @@ PROBE void probe_clear(Probe* probe) {
   probe->shard.offsets.edit().clear();
 }
 
-// A matrix, with strides in elements; a vector is one of one row.
+// Adds a matrix, with strides in elements. A vector is a matrix with one row.
 PROBE int probe_add(Probe* probe, void* memory, int64_t rows, int64_t columns,
                     int64_t row_stride, int64_t column_stride, int64_t width) {
   const Box box{{0, rows}, {0, columns}};
@@ -179,7 +181,8 @@ static std::vector<LocalPiece*> pointers(std::vector<LocalPiece>& pieces) {
   return all;
 }
 
-// Memory for a snapshot of the pieces, leaving `reserve` bytes free.
+// Allocates memory for a snapshot of the pieces. Leaves `reserve` bytes of the device
+// free.
 PROBE int probe_prepare(Probe* probe, int64_t reserve) {
   probe->room = nullptr;
   probe->room = std::make_unique<SnapshotRoom>(*probe->device,
@@ -202,9 +205,10 @@ PROBE int probe_snapshot_make_wait(Probe* probe, CudaStream stream) {
 }
 PROBE int probe_snapshot_wait(Probe* probe) { return note(probe->snapshot->wait()); }
 
-// Begins to write what the snapshot has, or the tensors themselves behind the stream.
+// Begins to write the snapshot. If there is none, writes the tensors themselves, in the
+// order of the stream.
 PROBE int probe_write(Probe* probe, const char* path, CudaStream stream) {
-  static_cast<void>(probe->env->remove_file(path));  // of the save before
+  static_cast<void>(probe->env->remove_file(path));  // left by an earlier save
   const bool copied = probe->snapshot != nullptr;
   const ShardToWrite& shard = copied ? probe->copied : probe->shard;
   if (!copied) {
@@ -226,7 +230,8 @@ PROBE int probe_write(Probe* probe, const char* path, CudaStream stream) {
 PROBE int probe_make_wait(Probe* probe, CudaStream stream) {
   return note(probe->writer->make_wait(stream, *probe->device));
 }
-// Waits for both halves; microseconds until all was captured.
+// Waits until the shard is staged and written. Returns how many microseconds it took
+// until everything was captured.
 PROBE int64_t probe_finish(Probe* probe) {
   probe->stager = {};
   probe->disk = {};
@@ -240,7 +245,7 @@ PROBE int probe_restore(Probe* probe, const char* path) {
   return note(restore(*probe, path));
 }
 
-// Bytes that went through the ring.
+// Returns the number of bytes that went through the ring.
 PROBE int64_t probe_copy_through(Probe* probe, int64_t most) {
   const auto done = copy_through(*probe, most);
   return done.ok() ? *done : note(done.error());

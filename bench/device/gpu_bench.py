@@ -1,28 +1,31 @@
-"""What a save costs a training loop on a GPU: Holdfast beside its rivals, in one run.
+"""Measures what a save costs a training loop on a GPU, with Holdfast and with other libraries.
 
     gpu_bench.py [--folder PATH] [--json PATH] [--rounds N] [--layers N] [--parts PART ...]
 
 A GPT of about 336 million parameters with fused AdamW under bf16 autocast, 4 GB of state, is
 trained in blocks of 30 steps of about 100 ms:
 
-  bare       steps alone
-  idle       a call of Checkpointer.step() after each, with nothing to save
-  save       the same, and one save after the third step, which is durable within the block
-  plain      a loop of copies and writes without digests or commit, for comparison
+  bare       only the steps
+  idle       Checkpointer.step() is called after each step, with nothing to save
+  save       the same, with one save after the third step, which is durable within the block
+  plain      a simple loop of copies and writes saves, without digests or commit, for comparison
 
-Every round has a block of each, in a new order (bench/paired.py). What a way adds is the
-median over the rounds of its wall time less that of the bare block, with a 95 % interval.
+Every round has one block of each kind, in a new order (bench/paired.py). The added time of a kind
+is its wall time minus that of the bare block in the same round: the median over the rounds, with a
+95 % interval.
 
-  durable    time from the call until all is on the disk, over that of a raw direct write of
-             a new file in the same round
-  load       cold, into the GPU, over the time of a raw direct read, in turns
-  stall      300 fp32 tensors without a training around them: from the call until an update
-             may begin, device work included
+  durable    the time from the call until everything is on the disk, divided by the time of a raw
+             write of a new file with O_DIRECT in the same round
+  load       the time of a cold load into the GPU, divided by the time of a raw read with O_DIRECT;
+             the two are measured in turns
+  stall      300 fp32 tensors without a training loop: the time from the call until an update may
+             begin, including the work of the GPU
 
-Bars: added 4 ms with room for a copy inside the GPU, 15 ms without; a first save 5 and 19 ms;
-stall p99 1 ms for 0.2 GB and 5 ms for 4.3 GB, 1.1 of a plain copy into pinned memory without
-room; durable and load 0.9 of raw. An interval fails only if all of it lies above the bar.
-torch_checkpointing is among the rivals where it is installed. A part takes 2 to 6 minutes.
+Bars: a save adds at most 4 ms if the GPU has room for a copy, and 15 ms if not; a first save adds
+at most 5 and 19 ms. With room, the 99th percentile of the stall is at most 1 ms for 0.2 GB and 5 ms
+for 4.3 GB; without room, the stall is at most 1.1 times a plain copy into pinned memory. durable is
+at most 1.1, load at most 1 / 0.9. A bar is missed only if the whole interval lies above it.
+torch_checkpointing is measured if it is installed. A part takes 2 to 6 minutes.
 """
 
 import argparse
@@ -59,13 +62,13 @@ from paired import Interval, difference, in_turns, interval, quantile  # noqa: E
 
 PARTS = ["copy", "ring", "bare", "load", "rivals"]
 PATHS = COPY, RING = "copy inside the GPU", "pinned ring"
-STEPS = 30  # of a block
-FIRSTS = 5  # jobs of which the first save is measured
+STEPS = 30  # the steps of a block
+FIRSTS = 5  # the number of jobs whose first save is measured
 ADDED = {COPY: 4.0, RING: 15.0}  # milliseconds
 
 
 def block(job: Job, engine: Engine | None, save: bool, steps: int = STEPS) -> float:
-    """Milliseconds of wall time for so many steps, with calls of the engine if there is one."""
+    """Milliseconds of wall time for so many steps, with the calls of the engine if one is given."""
     torch.cuda.synchronize()
     start = time.perf_counter()
     for step in range(steps):
@@ -112,11 +115,11 @@ class Loop:
 
 
 def measure_holdfast(job: Job, folder: Path, disk: Raw, rounds: int, room: bool) -> dict:
-    """What saves add to the loop; with room for a copy inside the GPU beside the plain loop."""
+    """Measures what saves add to the loop. With `room`, also measures CopyAndWrite in turns."""
     make = Holdfast if room else without_room
     engine = make(job, folder / "engine")
     loop = Loop(job, engine, disk)
-    loop.save()  # the first, which is measured on its own below
+    loop.save()  # the first save, which is measured separately below
     ways = {"bare": loop.bare, "idle": loop.idle, "save": loop.save}
     if room:
         plain = CopyAndWrite(job, folder)
@@ -164,8 +167,8 @@ def clean(place: Path) -> None:
 
 
 def without_room(job: Job, folder: Path) -> Holdfast:
-    """With too little memory on the GPU for a copy of the state."""
-    job.step()  # so that what a step needs is taken already
+    """Holdfast on a GPU that has too little free memory for a copy of the state."""
+    job.step()  # allocates the memory that a step needs
     torch.cuda.synchronize()
     filler = fill_memory(2 << 30)
     engine = Holdfast(job, folder, ring=job.bytes + (64 << 20))
@@ -174,13 +177,13 @@ def without_room(job: Job, folder: Path) -> Holdfast:
 
 
 def fill_memory(but: int) -> torch.Tensor:
-    """Takes all of the GPU's memory but so many bytes."""
+    """Allocates all free memory of the GPU except so many bytes."""
     free, _ = torch.cuda.mem_get_info()
     return torch.empty(max(0, free - but), dtype=torch.uint8, device="cuda")
 
 
 class Bare:
-    """300 tensors, updated alone, with room for a copy of them inside the GPU or without."""
+    """300 tensors without a training loop. `room`: the GPU has memory for a copy of them."""
 
     def __init__(self, size: int, folder: Path, room: bool) -> None:
         self.elements = size // 300 // 4
@@ -196,11 +199,11 @@ class Bare:
                                             ring=0 if room else self.bytes + (64 << 20)))
         self.ck.resume()
         begun = time.monotonic()
-        while time.monotonic() < begun + 4:  # as in a job, where the first save comes later
+        while time.monotonic() < begun + 4:  # in a job, too, the first save comes later
             self.update()
 
     def update(self) -> None:
-        """As small as can be, of all tensors."""
+        """The smallest possible update of all tensors."""
         with torch.no_grad():
             torch._foreach_add_(list(self.model.parameters()), 1e-6)
         torch.cuda.synchronize()
@@ -211,15 +214,15 @@ class Bare:
         start = time.perf_counter()
         handle = self.ck.save(number)
         self.ck._saves.settle()
-        torch.cuda.current_stream().synchronize()  # what comes after goes on
+        torch.cuda.current_stream().synchronize()  # waits for the copies, not for the writing
         took = (time.perf_counter() - start) * 1e3
-        while not handle.is_done:  # training does not sleep
+        while not handle.is_done:  # updates meanwhile, as training does
             self.update()
         handle.durable()
         return took
 
     def copy(self) -> float:
-        """Of all tensors, by torch: inside the GPU, or into pinned memory."""
+        """Milliseconds in which torch copies all tensors, inside the GPU or into pinned memory."""
         torch.cuda.synchronize()
         start = time.perf_counter()
         for to, parameter in zip(self.memory.split(self.elements), self.model, strict=True):
@@ -229,7 +232,7 @@ class Bare:
 
 
 def bare(size: int, folder: Path, rounds: int, room: bool) -> dict:
-    """The stall of saves, and plain copies in turns with them."""
+    """Measures the stall of saves, in turns with plain copies."""
     place = folder / "engine"
     one = Bare(size, place, room)
     turns = [(one.stall(number), one.copy()) for number in range(rounds)]
@@ -243,7 +246,7 @@ def bare(size: int, folder: Path, rounds: int, room: bool) -> dict:
 
 
 def load(job: Job, folder: Path, disk: Raw) -> dict:
-    """Seconds of a cold resume into the GPU."""
+    """Measures a cold resume into the GPU, in turns with raw reads."""
     path = folder / "run"
     with holdfast.Checkpointer(path, model=job.model, optimizer=job.optimizer) as ck:
         ck.save(1)
@@ -280,7 +283,7 @@ def main() -> int:
         if isinstance(figure, dict):
             shown = {k: shorten(v) for k, v in figure.items() if not isinstance(v, (dict, list)) or k == "times_s"}
         print(name, shown, flush=True)
-        if options.json:  # a run that is cut short has something to show
+        if options.json:  # written after each figure, so that an interrupted run keeps its figures
             options.json.write_text(json.dumps(figures, indent=2) + "\n")
 
     note("device", torch.cuda.get_device_name())
@@ -325,7 +328,7 @@ def measure(folder: Path, parts: list[str], rounds: int, layers: int,
 
 
 def bars_of(figures: dict) -> list[tuple[str, Interval, float]]:
-    """What is judged: its name, its value, the most that it may be."""
+    """The bars: name, measured value, and the most that it may be."""
     bars: list[tuple[str, Interval, float]] = []
     for path, most in ADDED.items():
         if loop := figures.get(f"Holdfast, {path}"):
@@ -347,7 +350,7 @@ def judge(figures: dict) -> int:
     for what, value, most in bars_of(figures):
         failed += value.exceeds(most)
         verdict = "FAIL" if value.exceeds(most) else "PASS"
-        print(f"  {what}: {value}, at most {most:.2f}  {verdict}")
+        print(f"  {what}: {value}; expected at most {most:.2f}  {verdict}")
     return 1 if failed else 0
 
 

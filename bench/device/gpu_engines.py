@@ -1,4 +1,4 @@
-"""What gpu_bench.py saves with: Holdfast, a plain loop of copies and writes, and the rivals."""
+"""The ways in which gpu_bench.py saves: Holdfast, a loop of copies and writes, and rivals."""
 
 import json
 import mmap
@@ -19,7 +19,7 @@ BLOCK = 16 << 20
 
 
 class Engine:
-    """Saves the state of a job; `step` is called after every step of a loop that may save."""
+    """Saves the state of a job. `step` is called after every step that no save follows."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self.job, self.path = job, folder
@@ -30,10 +30,10 @@ class Engine:
     def step(self) -> None: ...
 
     def wait(self) -> None:
-        """Returns when the last save is on the disk."""
+        """Waits until the last save is on the disk."""
 
     def durable_s(self) -> float | None:
-        """Seconds that the last save took, if the engine tells."""
+        """How many seconds the last save took, if the engine knows; otherwise None."""
 
     def close(self) -> None: ...
 
@@ -47,7 +47,7 @@ class Holdfast(Engine):
         self.ck.resume()
         self.events = folder / "run" / "events" / "rank-0000.jsonl"
         self.number = 0
-        time.sleep(3)  # as in a job, where the first save comes minutes after the start
+        time.sleep(3)  # in a job, too, the first save comes some time after the start
 
     def step(self) -> None:
         self.number += 1
@@ -62,7 +62,7 @@ class Holdfast(Engine):
         self.handle.durable()
 
     def durable_s(self) -> float:
-        """As its events say: the save was done long before the loop."""
+        """Taken from the events, because the save is durable before the block of steps ends."""
         return self.last("save_durable")["seconds"]
 
     def last(self, name: str) -> dict:
@@ -70,7 +70,7 @@ class Holdfast(Engine):
         return next(event for event in map(json.loads, reversed(lines)) if event["event"] == name)
 
     def times(self) -> dict:
-        """Where the last save's time went, in seconds."""
+        """How many seconds each phase of the last save took."""
         written = self.last("save_written")
         return {"captured": self.last("save_captured")["seconds"]} | {
             part: written[part] for part in ("stage", "digest", "disk", "sync", "seconds")}
@@ -80,10 +80,10 @@ class Holdfast(Engine):
 
 
 class CopyAndWrite(Engine):
-    """The least that such a save can be: no digests, no commit, no names.
+    """The least work that such a save can be: no digests, no commit, no names of tensors.
 
-    The state is copied inside the GPU in the training's stream. A thread then brings it to
-    the disk, through two blocks of pinned memory and a stream of its own.
+    The state is copied inside the GPU in training's CUDA stream. A thread then writes the copy to
+    the disk, through 8 blocks of pinned memory and a CUDA stream of its own.
     """
 
     def __init__(self, job: Job, folder: Path) -> None:
@@ -162,7 +162,7 @@ class DcpAsync(Engine):
 
 
 class TorchCheckpointing(Engine):
-    """The package torch_checkpointing. It waits for its staging inside `job.update`."""
+    """The package torch_checkpointing. `job.update` waits until it has copied the state."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         from torch_checkpointing import CheckpointManager
@@ -171,7 +171,7 @@ class TorchCheckpointing(Engine):
         super().__init__(job, folder)
         self.number = 0
         config = CheckpointManager.Config.with_async_save()
-        # Its direct writes fail where a tensor's bytes are no multiple of a block.
+        # Its O_DIRECT writes fail if the size of a tensor is not a multiple of the block size.
         config.storage_config = LocalFileSystemStorageConfig(use_direct_io=False)
         self.manager = config.build()
         job.update = self.manager.lock
@@ -197,7 +197,7 @@ def sync(path: Path) -> None:
 
 
 class Raw:
-    """Direct transfers of so many bytes, as fast as the disk takes them: the best of a sweep."""
+    """Raw transfers of so many bytes with O_DIRECT, with the fastest block size and threads."""
 
     def __init__(self, folder: Path, size: int) -> None:
         self.path = folder / "raw"
@@ -209,7 +209,7 @@ class Raw:
         self.reading = min(ways, key=self.read)
 
     def write(self, way: tuple[int, int] | None = None) -> float:
-        """Seconds, with sync, into a new file, as a checkpoint is one."""
+        """Seconds to write and sync a new file. A checkpoint also consists of new files."""
         self.path.unlink(missing_ok=True)
         number = os.open(self.path, os.O_CREAT | os.O_WRONLY | os.O_DIRECT, 0o644)
         start = time.perf_counter()

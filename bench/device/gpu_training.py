@@ -1,4 +1,4 @@
-"""The training loop that gpu_bench.py disturbs: a GPT with steps of about 100 ms."""
+"""The training that gpu_bench.py measures: a GPT with steps of about 100 ms."""
 
 import contextlib
 import time

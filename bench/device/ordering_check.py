@@ -1,18 +1,18 @@
-"""Checks on a GPU that saves and restores keep to the order of training's stream.
+"""Checks on a GPU that saves and restores keep to the order of training's CUDA stream.
 
     ordering_check.py [--folder PATH] [--cycles N]
 
-Every check puts a kernel that takes about a second into a stream, and work behind it, and
-calls Holdfast while that is still to run, in the default stream and in one of its own:
+Every check queues a kernel that takes about a second in a stream, then more work, and calls
+Holdfast while this work has not run yet. It does so in the default stream and in another one.
 
-  incremental   an update that is still to run is in the checkpoint, though the tensors are
-                as in the step before when save() is called
-  resume        initialisation that is still to run does not overwrite what is restored, and
-                the stream sees that at once
-  at once       an average, which is copied inside save(), is as it was there, though the
-                next change of it is put into the stream at once
+  incremental   an update that has not run yet when save() is called must be in the checkpoint,
+                although the tensors still have the values of the step before
+  resume        an initialisation that has not run yet must not overwrite what is restored, and
+                work that is queued next in the stream must see the restored values
+  at once       an average, which is copied inside save(), must be saved as it is at that point of
+                the stream, although the next change of it is queued right after save()
 
-Comparisons are of bits. Ends with 1 if one fails.
+All comparisons are bit by bit. Exits with 1 if a check fails.
 """
 
 import argparse
@@ -48,7 +48,7 @@ class Job:
         self.model(torch.ones(8, WIDTH, device="cuda")).square().mean().backward()
 
     def tensors(self) -> State:
-        """All of the state, where it lives."""
+        """All tensors of the state, not copied."""
         found = {f"model.{name}": value for name, value in self.model.named_parameters()}
         found |= {f"ema.{name}": value for name, value in self.ema.module.named_parameters()}
         for name, value in self.model.named_parameters():
@@ -57,7 +57,7 @@ class Job:
         return {name: value.detach() for name, value in found.items()}
 
     def copies(self) -> State:
-        """As the current stream will find it when it comes so far."""
+        """Copies of all tensors, made in the order of the current stream."""
         return {name: value.clone() for name, value in self.tensors().items()}
 
     def averages(self) -> list[torch.Tensor]:
@@ -76,7 +76,7 @@ class Checks:
         return self.folder / f"run-{self.runs}"
 
     def delay(self) -> torch.cuda.Event:
-        """Keeps the current stream busy; the event comes after that."""
+        """Keeps the current stream busy. Returns a CUDA event that is recorded after that."""
         torch.cuda.synchronize()
         torch.cuda._sleep(self.cycles)
         event = torch.cuda.Event()
@@ -114,11 +114,11 @@ def check_incremental(checks: Checks, where: str) -> None:
     busy = checks.delay()
     job.optimizer.step()
     want = job.copies()
-    checks.expect(not busy.query(), f"incremental, {where}: the update is still to run")
+    checks.expect(not busy.query(), f"incremental, {where}: the update has not run yet")
     job.ck.save(1).durable()
     checks.expect_equal(job.tensors(), want, f"incremental, {where}: nothing has changed since")
     checks.expect(not torch.equal(before["model.0.weight"], want["model.0.weight"]),
-                  f"incremental, {where}: the update was one")
+                  f"incremental, {where}: the update changes the tensors")
     job.ck.close()
     checks.resumed(run, f"incremental, {where}: the checkpoint", want)
 
@@ -142,9 +142,9 @@ def check_resume(checks: Checks, where: str) -> None:
     busy = checks.delay()
     for value in job.tensors().values():
         value.fill_(7)
-    checks.expect(not busy.query(), f"resume, {where}: the initialisation is still to run")
+    checks.expect(not busy.query(), f"resume, {where}: the initialisation has not run yet")
     job.ck.resume()
-    seen = job.copies()  # by the stream, without a wait
+    seen = job.copies()  # queued in the stream, without waiting
     checks.expect_equal(seen, want, f"resume, {where}: seen at once")
     checks.expect_equal(job.tensors(), want, f"resume, {where}: in the end")
     job.ck.close()
@@ -153,14 +153,15 @@ def check_resume(checks: Checks, where: str) -> None:
 def check_at_once(checks: Checks, where: str) -> None:
     run = checks.run()
     job = saved_once(run)
-    # Taking new memory would wait for the device, and so would loading a kernel.
+    # Allocates the memory and loads the kernels that are needed below, because both would wait
+    # until the device is idle.
     for value in job.copies().values():
         value.add_(1)
     busy = checks.delay()
     for value in job.averages():
         value.add_(1)
     want = job.copies()
-    checks.expect(not busy.query(), f"at once, {where}: the change is still to run")
+    checks.expect(not busy.query(), f"at once, {where}: the change has not run yet")
     save = job.ck.save(1)
     for value in job.averages():
         value.add_(1)
@@ -171,8 +172,9 @@ def check_at_once(checks: Checks, where: str) -> None:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description="Checks the order of saves and training.")
-    parser.add_argument("--folder", type=Path, help="where the runs are made; a temporary one")
-    parser.add_argument("--cycles", type=int, default=int(2e9), help="of the kernel that waits")
+    parser.add_argument("--folder", type=Path, help="where a temporary folder for the runs is made")
+    parser.add_argument("--cycles", type=int, default=int(2e9),
+                        help="clock cycles of the kernel that keeps the stream busy")
     options = parser.parse_args()
     if not torch.cuda.is_available():
         raise SystemExit("no CUDA device")

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Builds the device path and checks it on this machine's GPU: bench/device/run.sh [carried]
+# Builds device_probe.cpp and runs device_check.py on this machine's GPU: bench/device/run.sh [carried]
 #
-# Wants g++, CMake, Ninja or make, fmt, nlohmann-json and a Python with torch. What else the
-# store needs (ISA-L, xxHash) is looked for in the folder `carried` too (build/carried, which
-# pack.sh fills on a machine that has them).
+# Needs g++, CMake, Ninja or make, fmt, nlohmann-json and a Python with torch. ISA-L and xxHash are
+# also looked for in the folder `carried` (default: build/carried), which pack.sh fills on a machine
+# that has them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 carried=$(realpath -m "${1:-build/carried}")

@@ -1,8 +1,9 @@
-// A training loop without the training: restores what there is, then saves again and again.
+// A loop that saves like a training but trains nothing: it restores the newest step, if
+// there is one, then changes its weights and saves them again and again.
 //
 //   save_loop RUN SAVES MEGABYTES    e.g. save_loop runs/demo 3 256
 //
-// Kill it whenever you like: the next start goes on from the newest whole step.
+// Kill it at any time: the next start continues from the newest whole step.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>
@@ -15,7 +16,7 @@ namespace {
 
 using namespace holdfast;
 
-// The state: one layer's weights, which every step changes.
+// The state: the weights of one layer. Every step changes them.
 struct Model {
   explicit Model(int64_t megabytes)
       : weights(static_cast<size_t>(megabytes) * 1'000'000 / sizeof(float)) {}
@@ -41,7 +42,7 @@ Result<int64_t> resume(Env& env, const Path& run, const LocalState& into) {
   const Result<RestoredState> restored = restore(env, run, into);
   if (!restored.ok()) {
     if (restored.error().code() != ErrorCode::kNotFound) return restored.error();
-    std::printf("nothing to restore, beginning at step 0\n");
+    std::printf("there is no step to restore; begins at step 0\n");
     return 0;
   }
   for (const SkippedStep& skipped : restored->skipped) {
@@ -66,7 +67,7 @@ Result<void> run_loop(Env& env, const Path& run, int64_t saves, int64_t megabyte
         saver->save({.step = step,
                      .state = &state,
                      .metrics = {{"loss", 100.0 / static_cast<double>(step)}}}));
-    HOLDFAST_TRY(handle.captured());  // from here on the weights may change again
+    HOLDFAST_TRY(handle.captured());  // from now on the weights may change again
     const Durable durable = HOLDFAST_TRY(handle.durable());
     std::printf("saved %s\n", durable.folder.filename().c_str());
     std::fflush(stdout);

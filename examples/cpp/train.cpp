@@ -1,9 +1,10 @@
-// A training loop in C++, with libtorch: a small network with dropout learns a function.
+// A training loop in C++ with libtorch: a small network with dropout learns a function.
 //
 //   train RUN STEPS    e.g. train runs/cpp 200
 //
-// Kill it whenever you like and start it again: every loss, printed with all its bits, is
-// that of a run that nobody killed. Ends with 143 if it was asked to stop and has saved.
+// Kill it at any time and start it again: every loss, printed with all its bits, equals
+// that of a run that was not killed. If it is asked to stop by a signal, it saves and
+// exits with 143.
 #include <torch/torch.h>
 
 #include <cinttypes>
@@ -30,7 +31,7 @@ struct Net : torch::nn::Module {
   torch::nn::Linear in = nullptr, middle = nullptr, out = nullptr;
 };
 
-// The memory of a tensor as Holdfast takes it; this process holds all of it.
+// Describes the memory of a tensor to Holdfast. This process holds the whole tensor.
 Result<LocalPiece> piece_of(const std::string& name, const torch::Tensor& tensor) {
   const Dtype dtype = tensor.dtype() == torch::kUInt8 ? Dtype::kU8 : Dtype::kF32;
   const auto sizes = tensor.sizes();
@@ -40,12 +41,13 @@ Result<LocalPiece> piece_of(const std::string& name, const torch::Tensor& tensor
                      Map::dense(Box::whole(shape), bytes_of(dtype)));
 }
 
-// All that a step depends on: parameters, moments, the updates' count, the generator. Data
-// depend on the number of the step alone.
+// All that a step depends on: the parameters, their moments, the number of updates and
+// the random generator. The data depend only on the number of the step.
 class Training {
  public:
   Training() : optimizer_(net_.parameters(), torch::optim::AdamOptions(1e-3)) {
-    // Adam would make its moments at the first update; a checkpoint has them before.
+    // Adam makes its moments in the first update. They are made here already, because a
+    // checkpoint needs them before that.
     for (const torch::Tensor& parameter : net_.parameters()) {
       auto moments = std::make_unique<torch::optim::AdamParamState>();
       moments->step(0);
@@ -68,11 +70,11 @@ class Training {
           piece_of("optimizer." + name + ".exp_avg_sq", slots.exp_avg_sq())));
     }
     pieces.push_back(HOLDFAST_TRY(piece_of("generator", random_)));
-    pieces.back().at_once = true;  // it changes with the next step
+    pieces.back().at_once = true;  // copied inside save(): the next step changes it
     return pieces;
   }
 
-  // Before pieces() is saved, and after it was filled.
+  // take_generator() is called before a save and set_generator() after a restore.
   void take_generator() {
     random_.copy_(at::detail::getDefaultCPUGenerator().get_state());
   }
@@ -107,7 +109,7 @@ class Training {
   torch::Tensor random_;
 };
 
-// The next step to make.
+// Restores the newest step, if there is one. Returns the number of the next step.
 Result<int64_t> resume(Job& job, Training& training, const LocalPieces& pieces) {
   const Result<RestoredState> restored = job.resume(pieces);
   if (!restored.ok()) {
@@ -116,7 +118,10 @@ Result<int64_t> resume(Job& job, Training& training, const LocalPieces& pieces) 
     return 0;
   }
   const int64_t* const updates = restored->objects.as<int64_t>();
-  if (updates == nullptr) return invalid("{}: no count", restored->folder.native());
+  if (updates == nullptr) {
+    return invalid("{}: no number of updates; expected one in its objects",
+                   restored->folder.native());
+  }
   training.set_updates(*updates);
   training.set_generator();
   std::fprintf(stderr, "resumed after step %" PRId64 "\n", restored->step);
@@ -133,7 +138,7 @@ Result<int> train(Env& env, const Path& run, int64_t steps) {
   const int64_t start = HOLDFAST_TRY(resume(*job, training, pieces));
   for (int64_t step = start; step < steps; ++step) {
     const double loss = training.backward(step);
-    job->settle();  // what was saved is copied: it may change
+    job->settle();  // waits until the last save is captured: the update changes tensors
     training.update();
     std::printf("%" PRId64 " %a\n", step, loss);
     std::fflush(stdout);

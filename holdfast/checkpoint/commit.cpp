@@ -1,6 +1,7 @@
 #include "holdfast/checkpoint/commit.h"
 
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/shard/chunk_reader.h"
 #include "holdfast/state/object_json.h"
 
@@ -100,7 +101,7 @@ Result<Durable> Committer::lead(SaveTask& task, const Busy& busy) {
   if (!attempt.ok()) begun.error = attempt.error();
   // A rank that this message does not reach does not vote, and a missing vote ends the
   // attempt at the deadline.
-  static_cast<void>(begin_.tell_all(begun, options_.agree_within));
+  static_cast<void>(begin_.tell_all(begun, options_.timeout));
   if (!attempt.ok()) return std::move(attempt).error();
 
   const Result<Path> committed = conclude(task, *attempt, write_files(task, *attempt));
@@ -113,7 +114,7 @@ Result<Durable> Committer::lead(SaveTask& task, const Busy& busy) {
     outcome.error = committed.error();
     static_cast<void>(attempt->abandon(committed.error().message()));
   }
-  static_cast<void>(vote_.tell_all(outcome, options_.agree_within));
+  static_cast<void>(vote_.tell_all(outcome, options_.timeout));
   if (!committed.ok()) return committed.error();
   return Durable{.folder = *committed, .tier = options_.tier};
 }
@@ -147,7 +148,8 @@ Result<void> Committer::find_space(const SaveTask& task, const Busy& busy) {
 
 Result<Path> Committer::conclude(SaveTask& task, Attempt& attempt,
                                  const Result<std::vector<ManifestFile>>& own) {
-  std::vector<Message> votes = vote_.collect(vote_of(task, own), options_.write_within);
+  std::vector<Message> votes =
+      vote_.collect(vote_of(task, own), options_.write_timeout);
   for (const Message& vote : votes) {
     task.unlinked |= vote.kind == "unlinked";
     task.torn |= vote.kind == "torn";
@@ -184,7 +186,7 @@ Result<void> Committer::check_replicas(SaveTask& task, std::span<const Message> 
 
 Result<Durable> Committer::follow(SaveTask& task) {
   // Rank 0 may still be writing the save before this one.
-  const Message begun = HOLDFAST_TRY(begin_.hear(task.serial, options_.write_within));
+  const Message begun = HOLDFAST_TRY(begin_.hear(task.serial, options_.write_timeout));
   HOLDFAST_TRY(check_attempt(begun, task.attempt));
   task.dropped = begun.kind == "dropped";
   task.told = begun.error.has_value();
@@ -197,7 +199,7 @@ Result<Durable> Committer::follow(SaveTask& task) {
   }
   // A vote that could not be sent in time may still arrive, so this rank asks for the
   // outcome in any case.
-  static_cast<void>(vote_.report(vote_of(task, own), options_.agree_within));
+  static_cast<void>(vote_.report(vote_of(task, own), options_.timeout));
   return learn(task);
 }
 
@@ -215,7 +217,7 @@ Result<std::vector<ManifestFile>> Committer::join_and_write(SaveTask& task) {
 }
 
 Result<Durable> Committer::learn(SaveTask& task) {
-  Result<Message> told = vote_.hear(task.serial, options_.write_within);
+  Result<Message> told = vote_.hear(task.serial, options_.write_timeout);
   if (told.ok()) {
     if (Result<void> own = check_attempt(*told, task.attempt); !own.ok()) {
       told = own.error();
@@ -260,9 +262,8 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
     return {};
   };
   HOLDFAST_TRY(put(task.plan->index_name(), encode_shard_index(index)));
-  HOLDFAST_TRY(
-      put(rank_name(vote_.rank()) + ".objects.json", bytes_of(objects->of_rank)));
-  if (vote_.coordinator()) HOLDFAST_TRY(put("objects.json", bytes_of(objects->of_all)));
+  HOLDFAST_TRY(put(objects_name(vote_.rank()), bytes_of(objects->of_rank)));
+  if (vote_.coordinator()) HOLDFAST_TRY(put(objects_name(), bytes_of(objects->of_all)));
   HOLDFAST_TRY(attempt.sync());
   // The files are complete, but the rank votes yes only if the tensors were captured
   // before they changed.

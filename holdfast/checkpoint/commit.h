@@ -33,16 +33,6 @@
 
 namespace holdfast {
 
-// The tags of the conversations. Each one uses its tag and the next number. The part
-// job uses 0x4808 to 0x480d.
-inline constexpr Tag kBeginTag = 0x4800;     // phase 1: begin
-inline constexpr Tag kVoteTag = 0x4802;      // phases 2 and 4: vote and outcome
-inline constexpr Tag kAgreeTag = 0x4804;     // Saver::save()
-inline constexpr Tag kRestoreTag = 0x4806;   // restore.h
-inline constexpr Tag kOpenTag = 0x480e;      // Saver::open()
-inline constexpr Tag kCloseTag = 0x4810;     // Saver::close()
-inline constexpr Tag kReadableTag = 0x4812;  // restore.h
-
 // The objects of a save, which the training thread may still be collecting.
 using FutureObjects = Future<Result<SaveObjects>>;
 

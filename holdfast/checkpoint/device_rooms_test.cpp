@@ -137,10 +137,10 @@ TEST_P(OnADevice, ReplicasAreComparedAsTheyAreAfterTheStream) {
   const ByteSpan other = cuda.new_tensor(tensor.size());
   std::ranges::fill(other, std::byte{1});
   run_ranks(env, 2, [&](int rank, Transport& transport) {
-    LayoutAgreement gatherer(env, &transport, std::chrono::seconds(10));
+    LayoutAgreement layouts(env, &transport, std::chrono::seconds(10));
     std::vector<LocalPiece> held{state.pieces[0]};
     held[0].memory = rank == 0 ? tensor : other;
-    EXPECT_OK(gatherer.gather(held, true, training));
+    EXPECT_OK(layouts.agree(held, true, training));
   });
 }
 

@@ -134,7 +134,7 @@ INSTANTIATE_TEST_SUITE_P(Depths, Guarded,
 // Empty pieces are not in the description of a rank, so they may come and go.
 TEST(Gatherer, PiecesOfNothingDoNotShiftTheOthers) {
   MemoryEnv env{1};
-  LayoutAgreement gatherer(env, nullptr, kSoon);
+  LayoutAgreement layouts(env, nullptr, kSoon);
   Bytes a(4), b(4);
   const Box one{{0, 1}}, none{{0, 0}};
   const auto held = [&](const char* name, const Box& box, ByteSpan memory) {
@@ -142,10 +142,10 @@ TEST(Gatherer, PiecesOfNothingDoNotShiftTheOthers) {
                       Map::dense(box, 4));
   };
   const std::vector<LocalPiece> before{held("a", one, a), held("b", one, b)};
-  ASSERT_OK(gatherer.gather(before, true));
+  ASSERT_OK(layouts.agree(before, true));
   const std::vector<LocalPiece> after{held("c", none, {}), held("a", one, a),
                                       held("b", one, b)};
-  const LocalState state = gatherer.gather(after, true).value();
+  const LocalState state = layouts.agree(after, true).value();
   ASSERT_EQ(state.pieces.size(), 2u);
   EXPECT_EQ(state.pieces[0].tensor->name, "a");
   EXPECT_EQ(state.pieces[1].tensor->name, "b");
@@ -273,7 +273,7 @@ TEST(Guard, AWriteBeforeTheCopyIsSeen) {
 struct Gather : ::testing::Test {
   using Rows = std::vector<Extent>;  // by rank
 
-  std::vector<Result<LocalState>> gather(const Rows& rows, bool compare = true) {
+  std::vector<Result<LocalState>> agree(const Rows& rows, bool compare = true) {
     const int ranks = static_cast<int>(rows.size());
     memories.assign(rows.size(), Bytes(4 * 100));
     for (size_t r = 0; r < rows.size(); ++r) {
@@ -286,11 +286,11 @@ struct Gather : ::testing::Test {
     std::vector<Result<LocalState>> states(rows.size(), invalid("not run"));
     run_ranks(env, ranks, [&](int r, Transport& transport) {
       const auto rank = static_cast<size_t>(r);
-      LayoutAgreement gatherer(env, &transport, kSoon);
+      LayoutAgreement layouts(env, &transport, kSoon);
       const Box box{rows[rank], {0, 1}};
       const std::vector<LocalPiece> held{
           make_piece(tensor, box, memories[rank], Map::dense(box, 4))};
-      states[rank] = gatherer.gather(held, compare);
+      states[rank] = layouts.agree(held, compare);
     });
     return states;
   }
@@ -302,7 +302,7 @@ struct Gather : ::testing::Test {
 };
 
 TEST_F(Gather, BoxesOfAllRanksMakeOneCollection) {
-  const auto states = gather({{0, 3}, {3, 6}, {6, 7}});
+  const auto states = agree({{0, 3}, {3, 6}, {6, 7}});
   for (const auto& state : states) {
     ASSERT_OK(state);
     EXPECT_OK(state->check());
@@ -311,13 +311,13 @@ TEST_F(Gather, BoxesOfAllRanksMakeOneCollection) {
 }
 
 TEST_F(Gather, ARankWithoutAPartHasNoPiece) {
-  const auto states = gather({{0, 4}, {4, 7}, {7, 7}});
+  const auto states = agree({{0, 4}, {4, 7}, {7, 7}});
   ASSERT_OK(states[2]);
   EXPECT_TRUE(states[2]->pieces.empty());
 }
 
 TEST_F(Gather, APartThatNobodyHasIsRefusedOnAllRanks) {
-  for (const auto& state : gather({{0, 3}, {4, 7}})) {
+  for (const auto& state : agree({{0, 3}, {4, 7}})) {
     EXPECT_ERROR(state, ErrorCode::kInvalid);
     EXPECT_NE(state.error().message().find("no rank has the box [3:4, 0:1]"),
               std::string::npos);
@@ -325,18 +325,18 @@ TEST_F(Gather, APartThatNobodyHasIsRefusedOnAllRanks) {
 }
 
 TEST_F(Gather, BoxesThatOverlapAreRefused) {
-  for (const auto& state : gather({{0, 4}, {3, 7}})) {
+  for (const auto& state : agree({{0, 4}, {3, 7}})) {
     EXPECT_ERROR(state, ErrorCode::kInvalid);
   }
 }
 
 TEST_F(Gather, ReplicasThatDifferAreRefusedOnlyIfCompared) {
-  for (const auto& state : gather({{0, 7}, {0, 7}})) EXPECT_OK(state);
+  for (const auto& state : agree({{0, 7}, {0, 7}})) EXPECT_OK(state);
   spoil = true;
-  for (const auto& state : gather({{0, 7}, {0, 7}})) {
+  for (const auto& state : agree({{0, 7}, {0, 7}})) {
     EXPECT_ERROR(state, ErrorCode::kInvalid);
   }
-  for (const auto& state : gather({{0, 7}, {0, 7}}, false)) EXPECT_OK(state);
+  for (const auto& state : agree({{0, 7}, {0, 7}}, false)) EXPECT_OK(state);
 }
 
 TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
@@ -344,7 +344,7 @@ TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
   for (int round = 0; round < 2; ++round) {
     std::vector<Bytes> words(3);
     run_ranks(env, 3, [&](int r, Transport& transport) {
-      LayoutAgreement gatherer(env, &transport, kSoon);
+      LayoutAgreement layouts(env, &transport, kSoon);
       const Box box{{3 * r, 3 * r + 3}, {0, 1}};
       Bytes memory(12);
       const std::vector<LocalPiece> held{
@@ -352,7 +352,7 @@ TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
                      Map::dense(box, 4))};
       for (int i = 0; i <= round; ++i) {
         Bytes word = copy_of(bytes_of(fmt::format("{} of rank {}", i, r)));
-        EXPECT_OK(gatherer.gather(held, true, word, {}));
+        EXPECT_OK(layouts.agree(held, true, word, {}));
         words[static_cast<size_t>(r)] = word;
       }
     });
@@ -363,17 +363,17 @@ TEST_F(Gather, AWordOfRank0GoesToAllWithIt) {
 }
 
 TEST_F(Gather, WhatStaysAsItIsIsTheSameObject) {
-  LayoutAgreement gatherer(env, nullptr, kSoon);
+  LayoutAgreement layouts(env, nullptr, kSoon);
   Bytes memory(28);
   const Box box = Box::whole(tensor.shape);
   const std::vector<LocalPiece> pieces{whole_piece(tensor, memory, Map::dense(box, 4))};
-  const auto first = gatherer.gather(pieces, true).value();
-  EXPECT_EQ(gatherer.gather(pieces, true).value().collection, first.collection);
+  const auto first = layouts.agree(pieces, true).value();
+  EXPECT_EQ(layouts.agree(pieces, true).value().collection, first.collection);
   std::vector<LocalPiece> other = pieces;
   Tensor renamed = tensor;
   renamed.name = "v";
   other[0].tensor = std::make_shared<const Tensor>(renamed);
-  EXPECT_NE(gatherer.gather(other, true).value().collection, first.collection);
+  EXPECT_NE(layouts.agree(other, true).value().collection, first.collection);
 }
 
 }  // namespace

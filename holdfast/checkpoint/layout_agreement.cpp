@@ -243,15 +243,15 @@ Result<void> LayoutAgreement::describe(const LocalPieces& pieces) {
   return {};
 }
 
-Result<LocalState> LayoutAgreement::gather(const LocalPieces& pieces, bool compare,
-                                           CudaStream stream) {
+Result<LocalState> LayoutAgreement::agree(const LocalPieces& pieces, bool compare,
+                                          CudaStream stream) {
   Bytes nothing;
-  return gather(pieces, compare, nothing, {}, stream);
+  return agree(pieces, compare, nothing, {}, stream);
 }
 
-Result<LocalState> LayoutAgreement::gather(const LocalPieces& pieces, bool compare,
-                                           Bytes& word, Duration longer,
-                                           CudaStream stream) {
+Result<LocalState> LayoutAgreement::agree(const LocalPieces& pieces, bool compare,
+                                          Bytes& word, Duration longer,
+                                          CudaStream stream) {
   if (const Result<void> described = describe(pieces); !described.ok()) {
     return fail(described.error(), word, longer);
   }

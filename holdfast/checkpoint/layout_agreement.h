@@ -3,7 +3,7 @@
 // ranks.
 //
 // Boxes of a tensor must tile it exactly: a box that no rank has, or boxes that overlap
-// without being equal, are refused. Equal boxes on several ranks are replicas. gather()
+// without being equal, are refused. Equal boxes on several ranks are replicas. agree()
 // can compare their bytes, because a cut that the ranks do not declare (hand-written
 // tensor parallelism) looks like replicas that differ. Replicas are compared when a
 // rank's description is new and the caller asks for it. The comparison reads every byte
@@ -39,22 +39,22 @@ class LayoutAgreement {
   // if boxes do not tile a tensor; with `compare` also if replicas differ, which is
   // checked only when a description has changed since the last call. Tensors on CUDA
   // devices are compared as they are after the work that was queued in `stream` so far.
-  Result<LocalState> gather(const LocalPieces& pieces, bool compare,
-                            CudaStream stream = nullptr);
+  Result<LocalState> agree(const LocalPieces& pieces, bool compare,
+                           CudaStream stream = nullptr);
 
   // The same, and sends rank 0's `word` to all ranks along with it, which saves a
   // message. On return `word` holds rank 0's bytes on every rank. The other ranks wait
   // for rank 0 by `longer` more than `at_most`.
-  Result<LocalState> gather(const LocalPieces& pieces, bool compare, Bytes& word,
-                            Duration longer, CudaStream stream = nullptr);
+  Result<LocalState> agree(const LocalPieces& pieces, bool compare, Bytes& word,
+                           Duration longer, CudaStream stream = nullptr);
 
   // Reads every byte of the replicas and returns the tensors whose replicas differ, the
-  // same list on all ranks. Called by all ranks together, with the state that gather()
+  // same list on all ranks. Called by all ranks together, with the state that agree()
   // returned.
   Result<std::vector<Differing>> differing(const LocalState& state,
                                            CudaStream stream = nullptr);
 
-  // Called instead of gather() on a rank that has failed before it. gather() then fails
+  // Called instead of agree() on a rank that has failed before it. agree() then fails
   // on all other ranks with this error. Returns `why`.
   Error fail(const Error& why);
 

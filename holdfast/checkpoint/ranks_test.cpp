@@ -100,7 +100,7 @@ struct Ranks : ::testing::Test {
   // The ranks wait practically forever for each other, except for votes and outcomes.
   SaverOptions options() const {
     SaverOptions made = test_options(boots);
-    made.agree_within = std::chrono::hours(100'000);
+    made.timeout = std::chrono::hours(100'000);
     made.background = background;
     made.tiers = tiers;
     made.fail_after = fail_after;

@@ -26,8 +26,8 @@ std::string join(const std::vector<std::string>& names) {
 // Finds the tensor of the step that has the name, or else an alias, of `tensor`.
 std::optional<TensorId> find_in(const StepFiles& step, const Tensor& tensor) {
   std::optional<TensorId> found = step.collection.find(tensor.name);
-  for (const std::string& tie : tensor.ties) {
-    if (!found.has_value()) found = step.collection.find(tie);
+  for (const std::string& alias : tensor.aliases) {
+    if (!found.has_value()) found = step.collection.find(alias);
   }
   return found;
 }
@@ -36,9 +36,9 @@ std::optional<TensorId> find_in(const StepFiles& step, const Tensor& tensor) {
 // `tensor` in the step.
 std::optional<std::string> find_split_alias(const StepFiles& step, const Tensor& tensor,
                                             TensorId as) {
-  for (const std::string& tie : tensor.ties) {
-    const std::optional<TensorId> other = step.collection.find(tie);
-    if (other.has_value() && step.seals[*other] != step.seals[as]) return tie;
+  for (const std::string& alias : tensor.aliases) {
+    const std::optional<TensorId> other = step.collection.find(alias);
+    if (other.has_value() && step.seals[*other] != step.seals[as]) return alias;
   }
   return std::nullopt;
 }
@@ -58,9 +58,9 @@ Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
     }
     const Tensor& have = step.collection.tensor(*found);
     if (have.dtype == want.dtype && have.shape == want.shape) {
-      if (const auto tie = find_split_alias(step, want, *found)) {
+      if (const auto alias = find_split_alias(step, want, *found)) {
         different.push_back(fmt::format(
-            "{} and {} are aliases here and have two values", want.name, *tie));
+            "{} and {} are aliases here and have two values", want.name, *alias));
       }
       continue;
     }
@@ -171,8 +171,8 @@ std::vector<std::string> unused_tensors(const StepFiles& step, const LocalState&
   std::vector<bool> used(step.collection.tensors().size());
   for (const Tensor& tensor : into.collection->tensors()) {
     if (const auto found = find_in(step, tensor)) used[*found] = true;
-    for (const std::string& tie : tensor.ties) {
-      if (const auto found = step.collection.find(tie)) used[*found] = true;
+    for (const std::string& alias : tensor.aliases) {
+      if (const auto found = step.collection.find(alias)) used[*found] = true;
     }
   }
   std::vector<std::string> names;

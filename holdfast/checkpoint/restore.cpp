@@ -7,6 +7,7 @@
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/range_check.h"
+#include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/env/patient_env.h"
 
 namespace holdfast {
@@ -80,7 +81,7 @@ class Restore {
         return opened.error();
       }
       Result<RestoredState> read = read_step(*opened);
-      HOLDFAST_TRY(channel_.report(report_of(read), options_.agree_within));
+      HOLDFAST_TRY(channel_.report(report_of(read), options_.timeout));
       const Message verdict =
           HOLDFAST_TRY(channel_.hear(++serial_, options_.read_within));
       if (verdict.kind == "next") continue;
@@ -182,7 +183,7 @@ class Restore {
   Result<RestoredState> try_step(const Path& folder) {
     const Result<void> told = channel_.tell_all(
         {.serial = ++serial_, .kind = "read", .text = folder.filename().native()},
-        options_.agree_within);
+        options_.timeout);
     // The ranks that got the message wait for the next one, so tell them of the
     // failure.
     if (!told.ok()) return give_up(told.error());
@@ -200,7 +201,7 @@ class Restore {
     } else {
       verdict.error = unverified.error();
     }
-    if (Result<void> judged = channel_.tell_all(verdict, options_.agree_within);
+    if (Result<void> judged = channel_.tell_all(verdict, options_.timeout);
         !judged.ok()) {
       return give_up(judged.error());
     }
@@ -214,7 +215,7 @@ class Restore {
   Result<Opened> open(const Path& folder) {
     Result<Opened> opened = open_here(folder);
     const Result<void> own = opened.ok() ? Result<void>() : opened.error();
-    HOLDFAST_TRY(opens_.agree(own, options_.agree_within));
+    HOLDFAST_TRY(opens_.agree(own, options_.timeout));
     return opened;
   }
 
@@ -301,7 +302,7 @@ class Restore {
   // Ends the restore on all ranks with this error.
   Result<RestoredState> give_up(const Error& error) {
     static_cast<void>(channel_.tell_all(
-        {.serial = ++serial_, .kind = "end", .error = error}, options_.agree_within));
+        {.serial = ++serial_, .kind = "end", .error = error}, options_.timeout));
     return error;
   }
 

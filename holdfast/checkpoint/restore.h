@@ -52,7 +52,7 @@ struct RestoreOptions {
   // every stream.
   CudaStream stream = nullptr;
   // How long ranks wait for each other to agree on a decision.
-  Duration agree_within = std::chrono::seconds(60);
+  Duration timeout = std::chrono::seconds(60);
   // How long ranks wait for each other until all have read their pieces.
   Duration read_within = std::chrono::minutes(30);
   EventSink* events = nullptr;

@@ -8,6 +8,7 @@
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/free_memory.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
+#include "holdfast/checkpoint/wire_tags.h"
 
 namespace holdfast {
 namespace {
@@ -109,12 +110,12 @@ Result<SaveHandle> RunSaver::save(SaveRequest request) {
 Result<Message> RunSaver::agree(int64_t step, bool last) {
   if (!agree_.coordinator()) {
     // Rank 0 may be waiting for room.
-    return agree_.hear(++serial_, options_.agree_within + options_.write_within);
+    return agree_.hear(++serial_, options_.timeout + options_.write_timeout);
   }
   const Message decision = propose(step, last);
   // A rank that this message does not reach does not vote, and a missing vote ends the
   // attempt at the deadline.
-  static_cast<void>(agree_.tell_all(decision, options_.agree_within));
+  static_cast<void>(agree_.tell_all(decision, options_.timeout));
   return decision;
 }
 
@@ -463,7 +464,7 @@ Result<void> RunSaver::close_alone(Instant deadline) {
 Result<void> RunSaver::agree_on_end(Instant deadline) {
   if (ended_) return {};
   Result<void> agreed =
-      close_.agree(last_outcome(deadline), options_.agree_within).within("close");
+      close_.agree(last_outcome(deadline), options_.timeout).within("close");
   ended_ = agreed.ok() || agreed.error().code() != ErrorCode::kTimeout;
   return agreed;
 }

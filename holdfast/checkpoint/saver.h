@@ -89,9 +89,9 @@ struct SaverOptions {
   // it is not set, save() never returns such an error.
   std::optional<Duration> fail_after{};
   // How long ranks wait for each other to agree on a decision.
-  Duration agree_within = std::chrono::seconds(60);
+  Duration timeout = std::chrono::seconds(60);
   // How long ranks wait for each other until all have written their shards.
-  Duration write_within = std::chrono::minutes(30);
+  Duration write_timeout = std::chrono::minutes(30);
   // The owner of the run. If not set, it is this process as a part of `job`
   // (process.h).
   std::optional<Identity> identity{};

@@ -5,6 +5,7 @@
 #include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/free_memory.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
+#include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/store/events.h"
 #include "holdfast/store/location.h"
 
@@ -115,7 +116,7 @@ Result<Opened> open_run(Env& env, const Path& path, Channel& channel,
     // Rank 0 may ask a tier that does not answer for longer than ranks wait for a
     // decision.
     const Duration within =
-        options.tiers.empty() ? options.agree_within : options.write_within;
+        options.tiers.empty() ? options.timeout : options.write_timeout;
     const Message told = HOLDFAST_TRY(channel.hear(0, within));
     if (told.error.has_value()) return *told.error;
     return Opened{.run = HOLDFAST_TRY(Run::open(env, path).within(
@@ -126,7 +127,7 @@ Result<Opened> open_run(Env& env, const Path& path, Channel& channel,
   if (!owned.ok()) outcome.error = owned.error();
   // A rank that this message does not reach does not answer in agree(), so that all
   // ranks fail to open the run.
-  static_cast<void>(channel.tell_all(outcome, options.agree_within));
+  static_cast<void>(channel.tell_all(outcome, options.timeout));
   return owned;
 }
 
@@ -135,13 +136,12 @@ Result<Opened> open_run(Env& env, const Path& path, Channel& channel,
 Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
                                            Transport* transport, SaverOptions options) {
   HOLDFAST_TRY(check_options(options));
-  const int here =
-      HOLDFAST_TRY(ranks_here(env, transport, options.identity, options.agree_within)
-                       .within("open"));
+  const int here = HOLDFAST_TRY(
+      ranks_here(env, transport, options.identity, options.timeout).within("open"));
   Channel channel(env, transport, kOpenTag);
   Result<Opened> opened = open_run(env, run, channel, options);
   const Result<void> own = opened.ok() ? Result<void>() : opened.error();
-  const Result<void> agreed = channel.agree(own, options.agree_within);
+  const Result<void> agreed = channel.agree(own, options.timeout);
   if (agreed.ok()) {
     return std::unique_ptr<Saver>(std::make_unique<RunSaver>(
         env, std::move(opened->run), std::move(opened->owner), transport,

@@ -11,8 +11,6 @@
 namespace holdfast {
 namespace {
 
-constexpr std::string_view kIndexSuffix = ".index.json";
-
 Result<Bytes> read_checked(Env& env, const Path& folder, const ManifestFile& file) {
   const Path path = folder / file.name;
   Bytes bytes = HOLDFAST_TRY(env.read_file(path));
@@ -109,7 +107,7 @@ Result<StepFiles> open_step(Env& env, const Path& folder) {
   Manifest manifest = HOLDFAST_TRY(read_manifest(env, folder));
   Merger merger(folder);
   for (const ManifestFile& file : manifest.files) {
-    if (!file.name.ends_with(kIndexSuffix)) continue;
+    if (!is_index_name(file.name)) continue;
     const Bytes bytes = HOLDFAST_TRY(read_checked(env, folder, file));
     HOLDFAST_TRY(merger.add(
         HOLDFAST_TRY(decode_shard_index(bytes, (folder / file.name).native()))));
@@ -117,9 +115,8 @@ Result<StepFiles> open_step(Env& env, const Path& folder) {
   return std::move(merger).finish(std::move(manifest));
 }
 
-Result<Object> read_objects(Env& env, const StepFiles& step, int rank) {
-  const std::string name =
-      rank < 0 ? "objects.json" : rank_name(rank) + ".objects.json";
+Result<Object> read_objects(Env& env, const StepFiles& step, std::optional<int> rank) {
+  const std::string name = objects_name(rank);
   const ManifestFile* file = find_file(step.manifest, name);
   if (file == nullptr) return Object();
   const Bytes bytes = HOLDFAST_TRY(read_checked(env, step.folder, *file));

@@ -28,9 +28,10 @@ struct StepFiles {
 // shard; with kNotFound if a file is missing.
 Result<StepFiles> open_step(Env& env, const Path& folder);
 
-// Reads the objects of a rank; None if none were saved. With `rank` -1 it reads the
-// objects that are the same for all ranks.
-Result<Object> read_objects(Env& env, const StepFiles& step, int rank = -1);
+// Reads the objects of a rank; None if none were saved. Without a rank it reads the
+// objects that are the same on all ranks.
+Result<Object> read_objects(Env& env, const StepFiles& step,
+                            std::optional<int> rank = std::nullopt);
 
 // The step as Contents, which all tools of this project read. Every chunk that is read
 // is checked against its digest. `env` must outlive the contents.

@@ -6,6 +6,7 @@
 
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/plan/writer_assignment.h"
+#include "holdfast/shard/step_name.h"
 
 namespace holdfast {
 namespace {
@@ -34,14 +35,11 @@ bool is_undivided(const Layout& layout) {
 
 }  // namespace
 
-std::string rank_name(int rank) { return fmt::format("rank-{:04}", rank); }
-
 Result<WritePlan> WritePlan::create(std::shared_ptr<const Collection> collection,
                                     int rank, bool compressed) {
   WritePlan plan;
-  // A compressed shard has another extension, because other tools cannot read it.
-  plan.shard_name_ = rank_name(rank) + (compressed ? ".packed" : ".safetensors");
-  plan.index_name_ = rank_name(rank) + ".index.json";
+  plan.shard_name_ = holdfast::shard_name(rank, compressed);
+  plan.index_name_ = holdfast::index_name(rank);
   if (is_undivided(collection->layout())) {
     HOLDFAST_TRY(collection->check_covered());
     plan.take_pieces(*collection, rank);

@@ -102,7 +102,4 @@ class WritePlan {
   int64_t total_bytes_ = 0;
 };
 
-// "rank-0003": what the names of a rank's files begin with.
-std::string rank_name(int rank);
-
 }  // namespace holdfast

@@ -72,12 +72,12 @@ TEST_F(CliTest, AHuggingFaceConfigIsAModel) {
 
 TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
   expect_wrong_call("plan --model gpt2 --from tp=1 --to tp=0",
-                    "--to: parallel: tp=0; expected an integer from 1 to 1048576");
+                    "to: parallel: tp=0; expected an integer from 1 to 1048576");
   expect_wrong_call("plan --model gpt2 --from tp=1 --to tp=2,world=3",
-                    "--to: parallel: world=3, but tp x pp x dp = 2 x 1 x 1 = 2");
+                    "to: parallel: world=3, but tp x pp x dp = 2 x 1 x 1 = 2");
   expect_wrong_call(
       "plan --model gpt2 --from tp=1 --to td=2",
-      "--to: parallel: unknown key \"td\"; expected tp, pp, dp, ep, etp, zero, "
+      "to: parallel: unknown key \"td\"; expected tp, pp, dp, ep, etp, zero, "
       "vpp, shard, qkv, split, layers, stages or world");
   expect_wrong_call("plan --model gpt2 --from dp=8 --to dp=9 --hosts 2x4",
                     "to: parallel: tp=1,pp=1,dp=9 needs 9 devices, there are 8");

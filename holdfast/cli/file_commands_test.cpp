@@ -36,7 +36,7 @@ Contents nested() {
       random_contents({{.name = "model.fc",
                         .dtype = Dtype::kBf16,
                         .shape = {3, 5},
-                        .ties = {"model.tied"}},
+                        .aliases = {"model.tied"}},
                        {.name = "model.count", .dtype = Dtype::kI64, .shape = {}}});
   const auto leaf = [](const char* name) { return Object(Object::TensorName{name}); };
   const Object model(Object::Dict{{{Object("fc"), leaf("model.fc")},

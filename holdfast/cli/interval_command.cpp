@@ -18,7 +18,7 @@ Examples:
   holdfast interval --stall 200ms --persist 5s --mtbf 8h
   holdfast interval --stall 5s --length 3h --mtbf 2h --curve power:2.3,3m,0.8,0.02 --stop 90m
   holdfast interval --tier memory,50ms,1s,6h disk,1s,10s,2d remote,4s,5m,60d
-  holdfast interval --events runs/gpt/events.rank0.jsonl --workers 64
+  holdfast interval --events runs/gpt/events/rank-0000.jsonl --workers 64
 
 Objectives: delay counts the time until the job is finished. explore counts the progress
 that is lost if the job is stopped early. progress counts the loss reduction that stalls
@@ -30,10 +30,10 @@ struct IntervalArguments {
   std::string slack = "0.001";
 };
 
-// The plan that would be right for another failure rate, and the cost of keeping the
-// plan of this report at that rate.
-Result<IntervalReport::Sensitive> plan_for_other_mtbf(const IntervalReport& report,
-                                                      double slack, double factor) {
+// The interval that would be right for another failure rate, and what keeping the
+// schedule of this report would cost then.
+Result<IntervalReport::Sensitive> interval_for_other_mtbf(const IntervalReport& report,
+                                                          double slack, double factor) {
   Problem other = report.read.problem;
   other.mtbf *= factor;
   const Grid grid = HOLDFAST_TRY(Grid::build(other));
@@ -69,7 +69,7 @@ Result<IntervalReport> make_interval_report(const Context& context,
   if (std::isfinite(report.read.problem.mtbf) && !report.best.schedule.times.empty()) {
     for (const double factor : {0.25, 0.5, 2.0, 4.0}) {
       report.sensitivity.push_back(
-          HOLDFAST_TRY(plan_for_other_mtbf(report, slack, factor)));
+          HOLDFAST_TRY(interval_for_other_mtbf(report, slack, factor)));
     }
     add_curve(grid, report);
   }
@@ -82,18 +82,18 @@ Result<std::string> tiers_report(const IntervalArguments& arguments) {
   for (const std::string& text : arguments.tiers) {
     tiers.push_back(HOLDFAST_TRY(parse_tier(text)));
   }
-  const auto plan = HOLDFAST_TRY(plan_tiers(tiers));
+  const auto intervals = HOLDFAST_TRY(tier_intervals(tiers));
   OrderedJson json = OrderedJson::array();
   Table table;
   table.add({"tier", "interval", "every n-th save", "overhead"});
   for (size_t i = 0; i < tiers.size(); ++i) {
-    table.add({printable(tiers[i].name), human_seconds(plan[i].interval),
-               human_count(plan[i].each),
-               fmt::format("{:.3f} %", 100 * plan[i].overhead)});
+    table.add({printable(tiers[i].name), human_seconds(intervals[i].interval),
+               human_count(intervals[i].each),
+               fmt::format("{:.3f} %", 100 * intervals[i].overhead)});
     json.push_back({{"tier", tiers[i].name},
-                    {"interval", plan[i].interval},
-                    {"each", plan[i].each},
-                    {"overhead", plan[i].overhead}});
+                    {"interval", intervals[i].interval},
+                    {"each", intervals[i].each},
+                    {"overhead", intervals[i].overhead}});
   }
   if (!arguments.job.json) return table.text();
   return json.dump(2, ' ', true, OrderedJson::error_handler_t::replace) + "\n";

@@ -122,7 +122,7 @@ OrderedJson tensor_json(const PathSummary& shown, TensorId id, bool layout) {
                    {"dtype", name_of(tensor.dtype)},
                    {"shape", tensor.shape.sizes()},
                    {"bytes", tensor.bytes()},
-                   {"ties", tensor.ties},
+                   {"aliases", tensor.aliases},
                    {"seal", text_or_null(seal_text(shown, id).value_or(""))}};
   if (layout) json["pieces"] = pieces_json(shown.collection, id);
   return json;

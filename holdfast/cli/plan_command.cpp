@@ -8,17 +8,12 @@
 #include "holdfast/cli/json_print.h"
 #include "holdfast/cli/plan_report.h"
 #include "holdfast/cli/text.h"
-#include "holdfast/models/families.h"
-#include "holdfast/models/hf_config.h"
 #include "holdfast/models/resize.h"
 #include "holdfast/plan/plan_json.h"
 #include "holdfast/state/collection_json.h"
 
 namespace holdfast {
 namespace {
-
-constexpr int64_t kConfigLimit = 16 << 20;
-constexpr int64_t kLayoutLimit = int64_t{1} << 30;
 
 constexpr const char* kPlanExample = R"(
 Examples:
@@ -30,42 +25,10 @@ A configuration is a list of KEY=VALUE separated by commas. The keys are tp, pp,
 etp, zero, vpp, shard, qkv, split, layers, stages and world (docs/layouts.md).)";
 
 struct PlanArguments {
-  std::string model, from, to, hosts;
-  std::string training;
+  ResizeWords words;
   std::string export_folder;
-  bool place = false;
   bool json = false;
 };
-
-Result<Json> read_json(Env& env, const std::string& path, int64_t limit) {
-  return parse_json(HOLDFAST_TRY(env.read_text(path, limit)), path);
-}
-
-// Finds a model by its built-in name, by the path of a config.json, or by the folder of
-// one.
-Result<Model> read_model(Env& env, const std::string& name) {
-  Result<Model> known = find_model(name);
-  if (known.ok()) return known;
-  const auto info = env.info(name);
-  if (!info.ok()) return known;
-  const std::string path = info->folder ? name + "/config.json" : name;
-  return model_from_config(HOLDFAST_TRY(read_json(env, path, kConfigLimit)), path);
-}
-
-Result<ResizeRequest> request_of(Env& env, const PlanArguments& arguments) {
-  ResizeRequest request{
-      .model = HOLDFAST_TRY(read_model(env, arguments.model)),
-      .from = HOLDFAST_TRY(parse_parallel(arguments.from).within("--from")),
-      .to = HOLDFAST_TRY(parse_parallel(arguments.to).within("--to")),
-      .place = arguments.place};
-  if (!arguments.training.empty()) {
-    request.training = HOLDFAST_TRY(find_training(arguments.training));
-  }
-  if (!arguments.hosts.empty()) {
-    request.hosts = HOLDFAST_TRY(parse_hosts(arguments.hosts));
-  }
-  return request;
-}
 
 Result<void> export_layouts(Env& env, const std::string& folder, const Resize& resize) {
   HOLDFAST_TRY(env.create_folders(folder));
@@ -98,7 +61,7 @@ void print_resize(std::ostream& out, const ResizeRequest& request, const Resize&
 }
 
 Result<void> plan_model(const Context& context, const PlanArguments& arguments) {
-  ResizeRequest request = HOLDFAST_TRY(request_of(context.env, arguments));
+  ResizeRequest request = HOLDFAST_TRY(read_resize(context.env, arguments.words));
   const Resize resize = HOLDFAST_TRY(plan_resize(request));
   if (!arguments.export_folder.empty()) {
     HOLDFAST_TRY(export_layouts(context.env, arguments.export_folder, resize));
@@ -117,25 +80,18 @@ Result<void> plan_model(const Context& context, const PlanArguments& arguments) 
 }
 
 Result<void> plan_files(const Context& context, const PlanArguments& arguments) {
-  if (arguments.place || !arguments.hosts.empty() || !arguments.training.empty() ||
+  const auto& [model, from, to, hosts, training, place] = arguments.words;
+  if (place || !hosts.empty() || !training.empty() ||
       !arguments.export_folder.empty()) {
     return invalid("plan: --place, --hosts, --training and --export need --model");
   }
-  Topology topology;
-  const auto read = [&](const std::string& path) -> Result<Collection> {
-    const Json json = HOLDFAST_TRY(read_json(context.env, path, kLayoutLimit));
-    return collection_from_json(json, path, topology);
-  };
-  const Collection source = HOLDFAST_TRY(read(arguments.from));
-  const Collection target = HOLDFAST_TRY(read(arguments.to));
-  const Plan made = HOLDFAST_TRY(plan(source, target, topology).within(arguments.from));
+  const auto [topology, made] = HOLDFAST_TRY(plan_layout_files(context.env, from, to));
   if (arguments.json) {
     fmt::print(context.out, "{}\n", print_json(to_json(made, topology)));
     return {};
   }
-  fmt::print(context.out, "{} -> {}\n\n{}\nbytes moved\n{}", printable(arguments.from),
-             printable(arguments.to), figures_text({{"", made}}),
-             links_text(made, topology));
+  fmt::print(context.out, "{} -> {}\n\n{}\nbytes moved\n{}", printable(from),
+             printable(to), figures_text({{"", made}}), links_text(made, topology));
   return {};
 }
 
@@ -158,30 +114,30 @@ Verb plan_verb() {
       .footer = kPlanExample,
       .options =
           {{"--model", "A built-in model, or a Hugging Face config.json or its folder",
-            &a.model},
+            &a.words.model},
            {"--from",
             "The configuration now, such as tp=4,pp=2,dp=1; without --model a layout "
             "file",
-            &a.from, true},
-           {"--to", "The new configuration; without --model a layout file", &a.to,
+            &a.words.from, true},
+           {"--to", "The new configuration; without --model a layout file", &a.words.to,
             true},
            {"--hosts",
             "Hosts x devices, such as 4x8; by default as many hosts of 8 devices as "
             "needed",
-            &a.hosts},
+            &a.words.hosts},
            {"--training",
             "The state of a parameter: mixed-adam (14 bytes; the default), adam, sgd, "
             "mixed-sgd, bf16-adam, weights",
-            &a.training},
+            &a.words.training},
            {"--place",
             "Choose the devices of the new positions so that as little as possible is "
             "moved",
-            &a.place},
+            &a.words.place},
            {"--export", "Write both layouts to this folder, as from.json and to.json",
             &a.export_folder},
            {"--json", "Print exact figures as JSON, for programs", &a.json}},
       .run = [arguments](const Context& context) -> Result<ExitCode> {
-        HOLDFAST_TRY(not_found_is_a_wrong_call(arguments->model.empty()
+        HOLDFAST_TRY(not_found_is_a_wrong_call(arguments->words.model.empty()
                                                    ? plan_files(context, *arguments)
                                                    : plan_model(context, *arguments)));
         return ExitCode::kDone;

@@ -1,6 +1,8 @@
 // Tests `holdfast interval` and `holdfast simulate`.
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "holdfast/base/json.h"
 #include "holdfast/cli/cli_testing.h"
 #include "holdfast/env/memory_env.h"
@@ -32,7 +34,7 @@ TEST_F(ScheduleCommandTest, IntervalSaysHowOftenAndWhy) {
   EXPECT_NE(ran.out.find("####"), std::string::npos);
 }
 
-TEST_F(ScheduleCommandTest, AJobThatMayBeStoppedIsPlannedByItsCurve) {
+TEST_F(ScheduleCommandTest, AJobThatMayBeStoppedIsScheduledByItsCurve) {
   const Json seen = json(
       "interval --stall 5s --length 3h --mtbf 2h --curve power:2.3,3m,0.8,0.02 --stop "
       "90m");
@@ -41,7 +43,14 @@ TEST_F(ScheduleCommandTest, AJobThatMayBeStoppedIsPlannedByItsCurve) {
   EXPECT_GT(seen["gain"].get<double>(), 0.1);
   const auto times = seen["times"].get<std::vector<double>>();
   EXPECT_LT(times[1] - times[0], times.back() - times[times.size() - 2]);
-  EXPECT_EQ(seen["planners"].size(), 10u);
+  EXPECT_EQ(seen["policies"].size(), 10u);
+}
+
+TEST_F(ScheduleCommandTest, ASecondOfDelayCanCostNothing) {
+  const std::string line =
+      "interval --stall 5s --length 3h --mtbf 2h --curve exp:1,1h --stop 90m";
+  EXPECT_LT(json(line + " --second 0")["cost"].get<double>(),
+            json(line)["cost"].get<double>());
 }
 
 TEST_F(ScheduleCommandTest, EventsOfEarlierRunsGiveCostsAndFailures) {
@@ -78,16 +87,16 @@ TEST_F(ScheduleCommandTest, TiersHaveNestedIntervals) {
                     "tier: \"disk\"; expected NAME,STALL,PERSIST,MTBF");
 }
 
-TEST_F(ScheduleCommandTest, SimulateComparesPlansOnTheSameFailures) {
+TEST_F(ScheduleCommandTest, SimulateComparesSchedulesOnTheSameFailures) {
   const std::string line =
       "simulate --length 3h --stall 5s --restart 1m --mtbf 2h --runs 2000 "
-      "--plans young,optimal,50m --curve exp:2.3,1h";
+      "--schedules young,optimal,50m --curve exp:2.3,1h";
   const Json seen = json(line);
-  ASSERT_EQ(seen["plans"].size(), 3u);
-  const Json& young = seen["plans"][0];
+  ASSERT_EQ(seen["schedules"].size(), 3u);
+  const Json& young = seen["schedules"][0];
   EXPECT_NEAR(young["time"]["mean"].get<double>(), young["expected_time"].get<double>(),
               1.5 * young["time"]["ci95"].get<double>());
-  const Json& rare = seen["plans"][2]["time_against_first"];
+  const Json& rare = seen["schedules"][2]["time_against_first"];
   EXPECT_GT(rare["mean"].get<double>(), 5 * rare["ci95"].get<double>());
   const Ran text = run(line);
   EXPECT_NE(text.out.find("against young"), std::string::npos);
@@ -98,16 +107,46 @@ TEST_F(ScheduleCommandTest, TracesAndManyWorkersAreSimulated) {
   write("trace.txt", "# failures\n600\n4000\n9000\n");
   const Json traced = json(
       "simulate --length 2h --stall 5s --mtbf 2h --failures trace:trace.txt --runs 1");
-  EXPECT_EQ(traced["plans"][0]["failures"], 2.0);
+  EXPECT_EQ(traced["schedules"][0]["failures"], 2.0);
   const Json many = json(
       "simulate --length 2h --stall 1s --mtbf 10000h --workers 100000 --runs 50 "
       "--failures weibull:0.7,30d");
-  EXPECT_GT(many["plans"][0]["failures"].get<double>(), 10);
+  EXPECT_GT(many["schedules"][0]["failures"].get<double>(), 10);
   const Json shrinking = json(
       "simulate --length 2h --stall 5s --mtbf 24h --allocate 32 --runs 50 "
       "--curve exp:1,2h exp:0.3,2h exp:0.1,2h");
-  EXPECT_GT(shrinking["plans"][0]["worker_seconds"]["mean"].get<double>(),
-            shrinking["plans"][0]["time"]["mean"].get<double>());
+  EXPECT_GT(shrinking["schedules"][0]["worker_seconds"]["mean"].get<double>(),
+            shrinking["schedules"][0]["time"]["mean"].get<double>());
+}
+
+TEST_F(ScheduleCommandTest, WorkersAreDividedAgainAsOftenAsAsked) {
+  const Json seen = json(
+      "interval --length 2h --stall 5s --allocate 32 --reallocate 30m "
+      "--curve exp:1,2h exp:0.1,2h");
+  const Json& workers = seen["job"]["workers"];
+  ASSERT_GE(workers.size(), 2u);
+  for (size_t i = 0; i < workers.size(); ++i) {
+    EXPECT_EQ(std::fmod(workers[i]["start"].get<double>(), 1800), 0);
+    EXPECT_LE(workers[i]["count"].get<double>(), 31);
+  }
+}
+
+// At the phase 0.5 the failures of every 30 s come after 15 s, 45 s and 75 s of work.
+TEST_F(ScheduleCommandTest, FailuresComeAtTheGivenPhaseOfTheirPeriod) {
+  const Json seen = json(
+      "simulate --length 100 --stall 0 --mtbf 30 --runs 1 --failures every:30,0.5 "
+      "--schedules 20s");
+  EXPECT_EQ(seen["schedules"][0]["failures"], 3.0);
+  EXPECT_EQ(seen["schedules"][0]["redone"], 15.0 + 5.0 + 15.0);
+}
+
+TEST_F(ScheduleCommandTest, TheProgressUntilAStopIsMeasured) {
+  const Json seen = json(
+      "simulate --length 1h --stall 5s --mtbf 1h --runs 100 --curve exp:1,20m "
+      "--stop-at 15m");
+  const Json& first = seen["schedules"][0];
+  EXPECT_GT(first["progress_until_stop"]["mean"].get<double>(), 0);
+  EXPECT_LT(first["progress_until_stop"]["mean"], first["progress"]["mean"]);
 }
 
 // The job is killed 3 s after the second save, and again in the middle of the stall of
@@ -117,13 +156,13 @@ TEST_F(ScheduleCommandTest, ARunIsReplayedFromWhereItSavedAndWhenItFailed) {
   write("failures.txt", "45\n75.5\n1e9\n");
   const Json seen = json(
       "simulate --length 100 --stall 1 --persist 2 --restart 10 --mtbf 30 --runs 1 "
-      "--failures trace:failures.txt --plans at:saves.txt,20s");
-  const Json& replayed = seen["plans"][0];
+      "--failures trace:failures.txt --schedules at:saves.txt,20s");
+  const Json& replayed = seen["schedules"][0];
   EXPECT_EQ(replayed["failures"], 2.0);
   EXPECT_EQ(replayed["redone"], 3.0 + 20.0);
   EXPECT_EQ(replayed["stalled"], 2 + 0.5 + 1);
   EXPECT_EQ(replayed["time"]["mean"], 23 + 3.5 + 2 * 10);
-  EXPECT_EQ(seen["plans"][1]["redone"], 23.0);
+  EXPECT_EQ(seen["schedules"][1]["redone"], 23.0);
 }
 
 TEST_F(ScheduleCommandTest, WrongCallsAreOneClearSentence) {
@@ -156,14 +195,20 @@ TEST_F(ScheduleCommandTest, WrongCallsAreOneClearSentence) {
                     "weibull: shape -1; expected 0.1 to 20");
   expect_wrong_call("simulate --stall 5 --workers 4 --allocate 8 --curve exp:1,1h",
                     "--allocate and --workers: both are given; expected one of them");
+  expect_wrong_call("simulate --stall 5 --failures every:30,2",
+                    "failures: at a phase of 2; expected a share of 0 to 1");
+  EXPECT_EQ(run("simulate --stall 5 --failures every:30,0.5,1").code, 2);
   write("back.txt", "20\n10\n");
-  expect_wrong_call("simulate --stall 5 --plans at:back.txt",
+  expect_wrong_call("simulate --stall 5 --schedules at:back.txt",
                     "back.txt: a save at 10 s after 20 s; expected rising times");
-  EXPECT_EQ(run("simulate --stall 5 --plans at:none.txt").code, 2);
+  EXPECT_EQ(run("simulate --stall 5 --schedules at:none.txt").code, 2);
   const Ran missing = run("simulate --stall 5 --failures trace:none.txt");
   EXPECT_EQ(missing.code, 2) << missing.err;
   EXPECT_EQ(run("interval --stall 5 --workers 0").code, 2);
-  EXPECT_EQ(run("simulate --stall 5 --plans best").code, 2);
+  expect_wrong_call("simulate --stall 5 --schedules best",
+                    "--schedules: \"best\"; expected an interval, at:FILE or a policy "
+                    "(optimal, even, young, daly-first, daly, daly-exact, checkfreq, "
+                    "coci, coci-normalised, equal-progress)");
 }
 
 }  // namespace

@@ -113,7 +113,9 @@ Result<void> read_curves(const Context& context, const ScheduleArguments& a,
       return invalid("--allocate and --workers: both are given; expected one of them");
     if (curves.empty())
       return invalid("--allocate: has no curves; expected the --curve of each job");
-    auto all = HOLDFAST_TRY(allocate_over(curves, *a.allocate, p.length));
+    AllocateOptions options;
+    HOLDFAST_TRY(read_time(a.reallocate, "--reallocate", options.window));
+    auto all = HOLDFAST_TRY(allocate_over(curves, *a.allocate, p.length, options));
     p.workers = std::move(all.front());
   } else if (curves.size() > 1) {
     return invalid("--curve: {} curves; expected one, or --allocate", curves.size());
@@ -170,6 +172,7 @@ Result<ReadProblem> read_problem(const Context& context, const ScheduleArguments
   rate.exposed(read.learned.worker_seconds * workers);
   rate.failed(read.learned.failures);
   if (!(std::isinf(p.mtbf) && read.mtbf_known)) p.mtbf = 1 / rate.rate();
+  if (!a.second.empty()) p.second = HOLDFAST_TRY(parse_number(a.second, "--second"));
   p.budget = a.budget;
   p.positions = a.positions.value_or(0);
   HOLDFAST_TRY(read_objective(a, read));
@@ -197,9 +200,12 @@ std::vector<Option> schedule_options(ScheduleArguments& a) {
        "of seconds and losses",
        &a.curves},
       {"--allocate",
-       "Divide so many workers among the jobs of all --curve by what each gains, and "
-       "plan the first job",
+       "Divide this many workers among the jobs of all --curve by what each gains, and "
+       "schedule the first job",
        &a.allocate},
+      {"--reallocate",
+       "The time after which --allocate divides the workers again; by default 1m",
+       &a.reallocate},
       {"--objective", "delay, progress, explore or priced", &a.objective},
       {"--stop", "Mean time until the job is stopped early", &a.stop},
       {"--hard", "The share of these stops that come without notice; by default 1",
@@ -207,9 +213,14 @@ std::vector<Option> schedule_options(ScheduleArguments& a) {
       {"--deadline", "The time at which the job is stopped", &a.deadline},
       {"--rungs", "The stops of a tuner: TIME/SHARE,...", &a.rungs},
       {"--graceful", "Stops leave time to save", &a.graceful},
-      {"--price", "For priced: what a save costs besides its stall, as a time",
+      {"--price",
+       "For the objective priced: what a save costs besides its stall, as a time",
        &a.price},
-      {"--budget", "Make exactly so many saves", &a.budget},
+      {"--second",
+       "For the objective explore: what a second of delay costs, in units of the loss; "
+       "by default how much the loss falls in an average second",
+       &a.second},
+      {"--budget", "Make exactly this many saves", &a.budget},
       {"--events", "Event files of earlier runs, to learn costs and failures from",
        &a.events},
       {"--positions",

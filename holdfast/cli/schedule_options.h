@@ -10,7 +10,7 @@ namespace holdfast {
 
 struct ScheduleArguments {
   std::string length = "24h", stall, persist, restart, step, mtbf, workers;
-  std::string objective, stop, hard, deadline, rungs, price;
+  std::string objective, stop, hard, deadline, rungs, price, second, reallocate;
   std::vector<std::string> curves, events;
   std::optional<int64_t> budget, allocate, positions;
   bool graceful = false;

@@ -55,8 +55,8 @@ std::string answer_text(const IntervalReport& report) {
   const size_t count = best.schedule.times.size();
   if (best.uneven) {
     return fmt::format(
-        "save {} times, the first after {}: {:.1f} % less than any even "
-        "plan\n",
+        "save {} times, the first after {}: costs {:.1f} % less than any even "
+        "schedule\n",
         count, human_seconds(best.interval), 100 * best.gain());
   }
   return fmt::format(
@@ -65,14 +65,14 @@ std::string answer_text(const IntervalReport& report) {
       human_seconds(best.interval), count);
 }
 
-std::string planners_text(const IntervalReport& report) {
+std::string policies_text(const IntervalReport& report) {
   const Problem& p = report.read.problem;
   const double least = report.best.optimum;
   Table table;
-  table.add({"planner", "saves", "first gap", "last gap", "cost", "above the best"});
+  table.add({"policy", "saves", "first gap", "last gap", "cost", "above the best"});
   const bool falls = p.curve.drop(0, p.length) > 0;
   for (const Comparison::Row& row : report.all.rows) {
-    const std::string_view name = row.planner->name();
+    const std::string_view name = row.policy->name();
     const bool by_loss = name.starts_with("coci") || name == "equal-progress";
     if (by_loss && !falls) continue;
     table.add({std::string(name),
@@ -86,7 +86,7 @@ std::string planners_text(const IntervalReport& report) {
 
 std::string sensitivity_text(const IntervalReport& report) {
   Table table;
-  table.add({"if failures are", "the right interval", "keeping this plan costs"});
+  table.add({"if failures are", "the right interval", "keeping this schedule costs"});
   for (const auto& [factor, interval, loss] : report.sensitivity) {
     table.add({factor < 1 ? fmt::format("{:g} x as frequent", 1 / factor)
                           : fmt::format("{:g} x as rare", factor),
@@ -109,12 +109,17 @@ std::string chart_text(const IntervalReport& report) {
 
 OrderedJson problem_json(const ReadProblem& read) {
   const Problem& p = read.problem;
+  OrderedJson phases = OrderedJson::array();
+  for (const Workers::Phase& phase : p.workers.phases) {
+    phases.push_back({{"start", phase.start}, {"count", phase.count}});
+  }
   return {{"length", p.length},
           {"stall", p.stall},
           {"persist", p.persist},
           {"restart", p.restart},
           {"mtbf", json_number(1 / p.mean_failure_rate())},
           {"mtbf_is_prior", !read.mtbf_known},
+          {"workers", phases},
           {"objective", name_of(p.objective)},
           {"why", read.why}};
 }
@@ -129,11 +134,12 @@ std::string with_interval(double mean, double half) {
   return fmt::format("{:.4g} +- {:.2g}", mean, half);
 }
 
-// The mean difference to the first plan, in percent of the first plan's mean.
-std::string against(const Simulated& plan, const Simulated& first, Metric metric) {
+// The mean difference to the first schedule, in percent of the first schedule's mean.
+std::string against(const SimulatedSchedule& schedule, const SimulatedSchedule& first,
+                    Metric metric) {
   const double base = first.at(metric).mean;
-  if (!(base > 0) || &plan == &first) return "-";
-  const Summary& d = plan.difference(metric);
+  if (!(base > 0) || &schedule == &first) return "-";
+  const Summary& d = schedule.difference(metric);
   return fmt::format("{:+.1f} +- {:.1f} %", 100 * d.mean / base, 100 * d.half / base);
 }
 
@@ -144,7 +150,8 @@ std::vector<Metric> shown_metrics(const SimulationReport& report) {
   if (p.curve.drop(0, p.length) > 0) out.push_back(Metric::kProgress);
   if (p.objective == Objective::kPriced) out.push_back(Metric::kPriced);
   if (p.curve.drop(0, p.length) > 0 && (report.options.stop_at || p.stops.rate > 0)) {
-    out.insert(out.end(), {Metric::kInHand, Metric::kDurable});
+    out.insert(out.end(),
+               {Metric::kProgressUntilStop, Metric::kInHand, Metric::kDurable});
   }
   return out;
 }
@@ -153,27 +160,31 @@ const char* metric_title(Metric metric) {
   switch (metric) {
     case Metric::kTime: return "overhead, s";
     case Metric::kWorkerSeconds: return "overhead, worker-s";
-    case Metric::kProgress: return "loss not taken off (stalls + rollbacks)";
-    case Metric::kPriced: return "loss of rollbacks, and the price of saves";
-    case Metric::kProgressUntilStop: return "the same until the stop";
-    case Metric::kInHand: return "missing at the stop, in memory";
-    case Metric::kDurable: return "missing at the stop, durable";
+    case Metric::kProgress: return "fall of the loss that stalls and rollbacks cost";
+    case Metric::kPriced:
+      return "fall of the loss that rollbacks cost, and the price of saves";
+    case Metric::kProgressUntilStop:
+      return "fall of the loss that stalls and rollbacks cost until the stop";
+    case Metric::kInHand:
+      return "fall of the loss that is missing in memory at the stop";
+    case Metric::kDurable:
+      return "fall of the loss that is missing in the durable state at the stop";
   }
   return "";
 }
 
 std::string metric_text(const SimulationReport& report, Metric metric) {
   Table table("lrrrrl");
-  const std::string first = "against " + report.plans.front().name;
-  table.add({"plan", "saves", "mean", "median", first, ""});
+  const std::string first = "against " + report.schedules.front().name;
+  table.add({"schedule", "saves", "mean", "median", first, ""});
   double most = 0;
-  for (const Simulated& plan : report.plans)
-    most = std::max(most, plan.at(metric).mean);
-  for (const Simulated& plan : report.plans) {
-    const Summary& s = plan.at(metric);
-    table.add({printable(plan.name), human_count(plan.planned_saves),
+  for (const SimulatedSchedule& schedule : report.schedules)
+    most = std::max(most, schedule.at(metric).mean);
+  for (const SimulatedSchedule& schedule : report.schedules) {
+    const Summary& s = schedule.at(metric);
+    table.add({printable(schedule.name), human_count(schedule.scheduled_saves),
                with_interval(s.mean, s.half), fmt::format("{:.4g}", s.median),
-               against(plan, report.plans.front(), metric),
+               against(schedule, report.schedules.front(), metric),
                bar(most > 0 ? s.mean / most : 0)});
   }
   return fmt::format("{}\n{}", metric_title(metric), table.text());
@@ -181,10 +192,10 @@ std::string metric_text(const SimulationReport& report, Metric metric) {
 
 std::string check_text(const SimulationReport& report) {
   std::string out;
-  for (size_t i = 0; i < report.plans.size(); ++i) {
+  for (size_t i = 0; i < report.schedules.size(); ++i) {
     if (!report.expected[i]) continue;
-    const Summary& s = report.plans[i].at(Metric::kTime);
-    out += fmt::format("{}{} {:.4g}", out.empty() ? "" : ", ", report.plans[i].name,
+    const Summary& s = report.schedules[i].at(Metric::kTime);
+    out += fmt::format("{}{} {:.4g}", out.empty() ? "" : ", ", report.schedules[i].name,
                        *report.expected[i]);
     if (std::fabs(s.mean - *report.expected[i]) > 2.2 * s.half) out += " (outside)";
   }
@@ -210,20 +221,19 @@ std::string bar(double share) {
 
 std::string interval_text(const IntervalReport& report) {
   std::string out =
-      job_text(report.read) + "\n" + answer_text(report) + "\n" + planners_text(report);
+      job_text(report.read) + "\n" + answer_text(report) + "\n" + policies_text(report);
   out += fmt::format(
-      "placement is worth {:.2f} % here (the optimum against the best even "
-      "plan, exactly)\n\n",
+      "the optimal schedule costs {:.2f} % less than the best even schedule\n\n",
       100 * report.best.gain());
   if (!report.sensitivity.empty()) out += sensitivity_text(report) + "\n";
   return report.curve.empty() ? out : out + chart_text(report);
 }
 
 std::string interval_json(const IntervalReport& report) {
-  OrderedJson planners = OrderedJson::array();
+  OrderedJson policies = OrderedJson::array();
   for (const Comparison::Row& row : report.all.rows) {
-    planners.push_back({{"planner", row.planner->name()},
-                        {"about", row.planner->about()},
+    policies.push_back({{"policy", row.policy->name()},
+                        {"about", row.policy->about()},
                         {"cost", json_number(row.cost)},
                         {"times", row.schedule.times}});
   }
@@ -241,7 +251,7 @@ std::string interval_json(const IntervalReport& report) {
                      {"optimum", json_number(report.best.optimum)},
                      {"best_even", json_number(report.best.even)},
                      {"gain", json_number(report.best.gain())},
-                     {"planners", planners},
+                     {"policies", policies},
                      {"sensitivity", sensitivity}});
 }
 
@@ -249,43 +259,43 @@ std::string simulation_text(const SimulationReport& report) {
   std::string out = job_text(report.read);
   out += fmt::format("{} runs, failures {}, seed {}; {:.2f} failures a run\n\n",
                      human_count(report.options.runs), report.failures,
-                     report.options.seed, report.plans.front().failures);
+                     report.options.seed, report.schedules.front().failures);
   for (const Metric metric : shown_metrics(report)) {
     out += metric_text(report, metric) + "\n";
   }
   out += check_text(report);
-  for (const Simulated& plan : report.plans) {
-    if (plan.unfinished == 0) continue;
-    out += fmt::format("{}: {} runs were given up after 10,000 failures\n", plan.name,
-                       plan.unfinished);
+  for (const SimulatedSchedule& schedule : report.schedules) {
+    if (schedule.unfinished == 0) continue;
+    out += fmt::format("{}: {} runs were given up after 10,000 failures\n",
+                       schedule.name, schedule.unfinished);
   }
   return out;
 }
 
 std::string simulation_json(const SimulationReport& report) {
-  OrderedJson plans = OrderedJson::array();
-  for (size_t i = 0; i < report.plans.size(); ++i) {
-    const Simulated& plan = report.plans[i];
-    OrderedJson each{{"plan", plan.name},
-                     {"planned_saves", plan.planned_saves},
-                     {"saves", plan.saves},
-                     {"failures", plan.failures},
-                     {"stalled", plan.stalled},
-                     {"redone", plan.redone},
-                     {"unfinished", plan.unfinished}};
+  OrderedJson schedules = OrderedJson::array();
+  for (size_t i = 0; i < report.schedules.size(); ++i) {
+    const SimulatedSchedule& schedule = report.schedules[i];
+    OrderedJson each{{"schedule", schedule.name},
+                     {"scheduled_saves", schedule.scheduled_saves},
+                     {"saves", schedule.saves},
+                     {"failures", schedule.failures},
+                     {"stalled", schedule.stalled},
+                     {"redone", schedule.redone},
+                     {"unfinished", schedule.unfinished}};
     for (const Metric metric : shown_metrics(report)) {
-      each[std::string(name_of(metric))] = summary_json(plan.at(metric));
+      each[std::string(name_of(metric))] = summary_json(schedule.at(metric));
       each[std::string(name_of(metric)) + "_against_first"] =
-          summary_json(plan.difference(metric));
+          summary_json(schedule.difference(metric));
     }
     if (report.expected[i]) each["expected_time"] = *report.expected[i];
-    plans.push_back(std::move(each));
+    schedules.push_back(std::move(each));
   }
   return print_json({{"job", problem_json(report.read)},
                      {"runs", report.options.runs},
                      {"seed", report.options.seed},
                      {"failure_model", report.failures},
-                     {"plans", plans}});
+                     {"schedules", schedules}});
 }
 
 }  // namespace holdfast

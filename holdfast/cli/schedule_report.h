@@ -5,7 +5,7 @@
 #include <string>
 
 #include "holdfast/cli/schedule_options.h"
-#include "holdfast/schedule/comparison.h"
+#include "holdfast/schedule/policies.h"
 #include "holdfast/schedule/recommend.h"
 #include "holdfast/schedule/simulate.h"
 
@@ -21,7 +21,7 @@ struct IntervalReport {
   struct Sensitive {
     double factor;    // the factor on the mean time between failures
     double interval;  // the interval that would be right then
-    double loss;      // what keeping the plan costs more, as a share of the least cost
+    double loss;  // what keeping the schedule costs more, as a share of the least cost
   };
   std::vector<Sensitive> sensitivity;
   // Even intervals and their costs, for the chart.
@@ -35,8 +35,8 @@ struct SimulationReport {
   ReadProblem read;
   SimulateOptions options;
   std::string failures;
-  std::vector<Simulated> plans;
-  // The overhead by the closed form, if there is one for the plan.
+  std::vector<SimulatedSchedule> schedules;
+  // The overhead by the closed form, if there is one for the schedule.
   std::vector<std::optional<double>> expected;
 };
 

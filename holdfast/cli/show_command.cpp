@@ -76,8 +76,8 @@ void print_tensors(const Context& context, const PathSummary& shown) {
     table.add({printable(tensor.name), std::string(name_of(tensor.dtype)),
                to_string(tensor.shape), human_bytes(tensor.bytes()),
                seal_text(shown, id).value_or("-")});
-    for (const std::string& tie : tensor.ties) {
-      table.add({"  = " + printable(tie)});
+    for (const std::string& alias : tensor.aliases) {
+      table.add({"  = " + printable(alias)});
     }
   }
   fmt::print(context.out, "\n{}", table.text());
@@ -145,14 +145,9 @@ Result<ExitCode> show(const Context& context, const ShowArguments& arguments) {
 // Takes the ranks from the names of the files. It does not count up to a number in the
 // manifest, because a damaged or hostile manifest may claim any number.
 std::vector<int> ranks_with_objects(const Manifest& manifest) {
-  constexpr std::string_view kBegin = "rank-", kEnd = ".objects.json";
   std::vector<int> ranks;
   for (const ManifestFile& file : manifest.files) {
-    if (!file.name.starts_with(kBegin) || !file.name.ends_with(kEnd)) continue;
-    const char* end = file.name.data() + file.name.size() - kEnd.size();
-    int rank = 0;
-    const auto read = std::from_chars(file.name.data() + kBegin.size(), end, rank);
-    if (read.ec == std::errc() && read.ptr == end) ranks.push_back(rank);
+    if (const auto rank = rank_of_objects(file.name)) ranks.push_back(*rank);
   }
   return ranks;
 }
@@ -167,9 +162,10 @@ Result<PathSummary> summarize_file(Env& env, const Found& found) {
 
 Result<PathSummary> summarize_step(Env& env, const Found& found) {
   const StepFiles step = HOLDFAST_TRY(open_step(env, found.path));
+  Object objects = HOLDFAST_TRY(read_objects(env, step));
   PathSummary shown{.found = found,
                     .collection = step.collection,
-                    .objects = HOLDFAST_TRY(read_objects(env, step)),
+                    .objects = std::move(objects),
                     .manifest = step.manifest,
                     .seals = step.seals};
   for (const int rank : ranks_with_objects(step.manifest)) {

@@ -1,11 +1,10 @@
-// `holdfast simulate`: simulates a job with failures and measures what plans cost it.
+// `holdfast simulate`: simulates a job with failures and measures what schedules cost it.
 #include <fmt/ostream.h>
 
 #include <memory>
 
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/schedule_report.h"
-#include "holdfast/cli/schedule_study.h"
 #include "holdfast/schedule/spec.h"
 
 namespace holdfast {
@@ -15,20 +14,18 @@ constexpr const char* kSimulateExample = R"(
 Examples:
   holdfast simulate --length 3h --stall 5s --persist 15s --restart 1m --mtbf 2h
   holdfast simulate --stall 1s --mtbf 50d --workers 100000 --failures weibull:0.7,90d
-  holdfast simulate --stall 2s --mtbf 8h --failures trace:failures.txt --plans young,10m
-  holdfast simulate --study > docs/schedule.md
+  holdfast simulate --stall 2s --mtbf 8h --failures trace:failures.txt --schedules young,10m
 
-A plan is the name of a planner (holdfast interval lists them), a constant interval, or
-at:FILE with the seconds of work at which a run saved, one on each line. All plans meet
-the same failures. Differences to the first plan are taken run by run, with 95 %
-intervals.)";
+A schedule is given by the name of a policy (holdfast interval lists them), by a constant
+interval, or by at:FILE with the seconds of work at which a run saved, one on each line. All
+schedules meet the same failures. Differences to the first schedule are taken run by run,
+with 95 % intervals. study/schedule.py compares policies for many jobs (docs/schedule.md).)";
 
 struct SimulateArguments {
   ScheduleArguments job;
-  std::string plans = "young,optimal,even,daly,checkfreq";
+  std::string schedules = "young,optimal,even,daly,checkfreq";
   std::string failures = "exponential", stop_at;
   int64_t runs = 10000, seed = 1;
-  bool study = false;
 };
 
 Result<FailureModel> read_failures(const Context& context, const std::string& text) {
@@ -38,29 +35,34 @@ Result<FailureModel> read_failures(const Context& context, const std::string& te
   return parse_trace(HOLDFAST_TRY(read_named_file(context, path)), path);
 }
 
-Result<Contestant> read_plan(const Context& context, const Grid& grid,
-                             const std::string& name) {
+Result<NamedSchedule> read_schedule(const Context& context, const Grid& grid,
+                                    const std::string& name) {
   constexpr std::string_view kAt = "at:";
   if (name.starts_with(kAt)) {
     const std::string path = name.substr(kAt.size());
     const std::string text = HOLDFAST_TRY(read_named_file(context, path));
-    return Contestant{name, HOLDFAST_TRY(parse_schedule(text, path))};
+    return NamedSchedule{name, HOLDFAST_TRY(parse_schedule(text, path))};
   }
-  const Result<const Planner*> planner = find_planner(name);
-  if (planner.ok()) return Contestant{name, (*planner)->plan(grid)};
-  const Result<double> interval = parse_seconds(name, "--plans");
-  if (!interval.ok()) return planner.error().within("--plans");
+  const Result<const SchedulePolicy*> policy = find_policy(name);
+  if (policy.ok()) return NamedSchedule{name, (*policy)->schedule(grid)};
+  const Result<double> interval = parse_seconds(name, "--schedules");
+  if (!interval.ok())
+    return invalid(
+        "--schedules: \"{}\"; expected an interval, at:FILE or a policy ({})", name,
+        policy_names());
   if (!(*interval > 0))
-    return invalid("--plans: \"{}\"; expected an interval of more than 0 s", name);
-  return Contestant{name, every(*interval, grid.problem().length)};
+    return invalid("--schedules: \"{}\"; expected an interval of more than 0 s", name);
+  return NamedSchedule{name, every(*interval, grid.problem().length)};
 }
 
-Result<std::vector<Contestant>> read_plans(const Context& context, const Grid& grid,
-                                           const std::string& names) {
-  std::vector<Contestant> out;
+Result<std::vector<NamedSchedule>> read_schedules(const Context& context,
+                                                  const Grid& grid,
+                                                  const std::string& names) {
+  std::vector<NamedSchedule> out;
   for (size_t at = 0; at <= names.size();) {
     const size_t end = std::min(names.find(',', at), names.size());
-    out.push_back(HOLDFAST_TRY(read_plan(context, grid, names.substr(at, end - at))));
+    out.push_back(
+        HOLDFAST_TRY(read_schedule(context, grid, names.substr(at, end - at))));
     at = end + 1;
   }
   return out;
@@ -79,12 +81,12 @@ Result<SimulationReport> make_simulation_report(const Context& context,
     report.options.stop_at = HOLDFAST_TRY(parse_seconds(a.stop_at, "--stop-at"));
   }
   const Grid grid = HOLDFAST_TRY(Grid::build(problem));
-  const std::vector<Contestant> plans =
-      HOLDFAST_TRY(read_plans(context, grid, a.plans));
-  report.plans = HOLDFAST_TRY(simulate(problem, plans, report.options));
-  for (const Contestant& plan : plans) {
+  const std::vector<NamedSchedule> schedules =
+      HOLDFAST_TRY(read_schedules(context, grid, a.schedules));
+  report.schedules = HOLDFAST_TRY(simulate(problem, schedules, report.options));
+  for (const NamedSchedule& each : schedules) {
     const bool fits = report.options.failures.kind == FailureModel::Kind::kExponential;
-    const auto expected = expected_time(problem, plan.schedule);
+    const auto expected = expected_time(problem, each.schedule);
     report.expected.push_back(
         fits && expected ? std::optional(*expected - problem.length) : std::nullopt);
   }
@@ -99,30 +101,24 @@ Verb simulate_verb() {
   std::vector<Option> options = schedule_options(a.job);
   options.insert(
       options.end(),
-      {{"--plans",
-        "Planners, intervals or at:FILE, separated by commas; differences are to the "
+      {{"--schedules",
+        "Policies, intervals or at:FILE, separated by commas; differences are to the "
         "first",
-        &a.plans},
+        &a.schedules},
        {"--failures",
         "exponential, weibull[:SHAPE[,AGE]], trace:FILE, never, once[:SHARE], "
-        "every:TIME",
+        "every:TIME[,PHASE]",
         &a.failures},
        {"--runs", "How many runs are simulated", &a.runs},
        {"--seed", "The seed; the same seed gives the same figures on any machine",
         &a.seed},
-       {"--stop-at", "Stop every run at this time", &a.stop_at},
-       {"--study", "Print docs/schedule.md, a study that compares planners",
-        &a.study}});
+       {"--stop-at", "Stop every run at this time", &a.stop_at}});
   return {
       .name = "simulate",
-      .summary = "Simulate what plans cost a job under failures",
+      .summary = "Simulate what schedules cost a job under failures",
       .footer = kSimulateExample,
       .options = std::move(options),
       .run = [arguments](const Context& context) -> Result<ExitCode> {
-        if (arguments->study) {
-          fmt::print(context.out, "{}", HOLDFAST_TRY(schedule_study()));
-          return ExitCode::kDone;
-        }
         const SimulationReport report =
             HOLDFAST_TRY(make_simulation_report(context, *arguments));
         fmt::print(context.out, "{}",

@@ -110,11 +110,12 @@ class FaultyEnv : public EnvWrapper {
   Result<void> sync_folder(const Path& folder) override;
   Result<int64_t> free_space(const Path& folder) override;
   // It has no files without names, so that every call of a save is one of the above.
+  // Env's own functions refuse them; those of EnvWrapper would ask the inner Env.
   Result<std::unique_ptr<File>> create_unnamed(const Path& folder) override {
-    return Env::create_unnamed(folder);
+    return Env::create_unnamed(folder);  // NOLINT(bugprone-parent-virtual-call)
   }
   Result<void> name_file(File& file, const Path& to) override {
-    return Env::name_file(file, to);
+    return Env::name_file(file, to);  // NOLINT(bugprone-parent-virtual-call)
   }
 
  private:

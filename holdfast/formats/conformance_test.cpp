@@ -122,11 +122,11 @@ TEST_P(ConformanceTest, OddNamesComeBack) {
 }
 
 TEST_P(ConformanceTest, TiedNamesAreOneTensor) {
-  if (!format().keeps_ties) GTEST_SKIP() << "a format without ties";
+  if (!format().keeps_aliases) GTEST_SKIP() << "a format without aliases";
   expect_round_trip(random_contents({{.name = "embedding",
                                       .dtype = Dtype::kF32,
                                       .shape = {4, 2},
-                                      .ties = {"head", "other \"head\""}},
+                                      .aliases = {"head", "other \"head\""}},
                                      {.name = "w", .dtype = Dtype::kF32}}));
 }
 

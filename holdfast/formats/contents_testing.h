@@ -58,7 +58,7 @@ inline void expect_same_tensors(const Contents& seen, const Contents& want) {
     EXPECT_EQ(other.name, tensor.name);
     EXPECT_EQ(name_of(other.dtype), name_of(tensor.dtype)) << tensor.name;
     ASSERT_EQ(to_string(other.shape), to_string(tensor.shape)) << tensor.name;
-    EXPECT_EQ(other.ties, tensor.ties) << tensor.name;
+    EXPECT_EQ(other.aliases, tensor.aliases) << tensor.name;
     EXPECT_TRUE(canonical_bytes(seen, *found) == canonical_bytes(want, t))
         << tensor.name;
   }

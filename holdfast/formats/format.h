@@ -36,7 +36,7 @@ struct Format {
   bool folder = false;
   // What is the same after it was written and opened again.
   bool keeps_objects = false;
-  bool keeps_ties = false;
+  bool keeps_aliases = false;
   bool keeps_metadata = false;
   // Whether contents without any tensor can be written.
   bool keeps_empty = true;

@@ -69,7 +69,7 @@ Result<void> apply_aliases(Tensor& tensor, const Object& value,
     const auto* name = item.as<std::string>();
     if (name == nullptr)
       return corrupt("{}: is not a list of names; expected one", where);
-    tensor.ties.push_back(*name);
+    tensor.aliases.push_back(*name);
   }
   return {};
 }
@@ -97,8 +97,8 @@ Result<void> apply_dtype(Tensor& tensor, const Object& value,
 Result<Object> apply_own_metadata(SafetensorsHeader& header, const std::string& where) {
   const Notes dtypes = HOLDFAST_TRY(Notes::remove_from(header, kDtypesKey, where));
   HOLDFAST_TRY(dtypes.for_each(apply_dtype));
-  const Notes ties = HOLDFAST_TRY(Notes::remove_from(header, kTiesKey, where));
-  HOLDFAST_TRY(ties.for_each(apply_aliases));
+  const Notes aliases = HOLDFAST_TRY(Notes::remove_from(header, kTiesKey, where));
+  HOLDFAST_TRY(aliases.for_each(apply_aliases));
   return take_object(header.metadata, kObjectsKey, where);
 }
 

@@ -162,17 +162,17 @@ Result<Metadata> metadata_of(const Contents& contents,
     if (!metadata.contains(kept)) continue;
     return invalid("safetensors: metadata has the key {}, which is reserved", kept);
   }
-  Object::Dict ties;
+  Object::Dict aliases;
   for (const TensorId t : tensors) {
     const Tensor& tensor = contents.collection.tensor(t);
-    if (tensor.ties.empty()) continue;
+    if (tensor.aliases.empty()) continue;
     Object::List names;
-    for (const std::string& tie : tensor.ties) names.items.emplace_back(tie);
-    ties.items.emplace_back(Object(tensor.name), Object(std::move(names)));
+    for (const std::string& alias : tensor.aliases) names.items.emplace_back(alias);
+    aliases.items.emplace_back(Object(tensor.name), Object(std::move(names)));
   }
-  if (!ties.items.empty()) {
+  if (!aliases.items.empty()) {
     metadata[kTiesKey] =
-        HOLDFAST_TRY(encode_object(Object(std::move(ties))).within("aliases"));
+        HOLDFAST_TRY(encode_object(Object(std::move(aliases))).within("aliases"));
   }
   if (!objects.none()) metadata[kObjectsKey] = HOLDFAST_TRY(encode_object(objects));
   // The loaders of Hugging Face refuse a file without this entry.

@@ -123,7 +123,7 @@ TEST_F(ShardedSafetensorsTest, ShardsStayBelowTheirSize) {
                        .dtype = Dtype::kF32,
                        .shape = {i == 4 ? 100 : 10}});
   }
-  tensors[2].ties = {"two"};
+  tensors[2].aliases = {"two"};
   Contents contents = random_contents(std::move(tensors));
   contents.objects = Object(Object::TensorName{"8"});
   ASSERT_OK(write_sharded_safetensors(env_, "cut", contents, 100));

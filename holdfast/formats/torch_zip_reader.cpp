@@ -172,7 +172,7 @@ Result<std::vector<Placed>> place_views(const ZipArchive& archive,
                     map.offset, fmt::join(map.strides, " "));
     const auto [found, is_new] = known.emplace(identity, placed.size());
     if (!is_new) {
-      placed[found->second].tensor.ties.push_back(std::move(view.name));
+      placed[found->second].tensor.aliases.push_back(std::move(view.name));
       continue;
     }
     ByteRange range = range_of(map, view.shape, bytes_of(view.dtype));

@@ -108,11 +108,11 @@ TEST(TorchZipTest, RecordsBeginAtMultiplesOf64Bytes) {
 
 TEST(TorchZipTest, WritesNamesAsAnOrderedDictWithTies) {
   const Contents contents = contents_of(
-      {{.name = "b", .shape = {2, 3}}, {.name = "a.x", .shape = {}, .ties = {"y"}}});
+      {{.name = "b", .shape = {2, 3}}, {.name = "a.x", .shape = {}, .aliases = {"y"}}});
   const auto again = open_torch(source_of(written(contents)));
   ASSERT_OK(again);
   EXPECT_EQ(describe(again->objects), "{s62:@b,s612e78:@a.x,s79:@y}");
-  EXPECT_EQ(again->collection.tensor(1).ties, std::vector<std::string>{"y"});
+  EXPECT_EQ(again->collection.tensor(1).aliases, std::vector<std::string>{"y"});
   EXPECT_EQ(canonical(*again, "a.x"), canonical(contents, "a.x"));
   EXPECT_EQ(canonical(*again, "b"), canonical(contents, "b"));
 }

@@ -81,8 +81,8 @@ inline std::vector<std::string> describe(const std::string& file,
     lines.push_back(fmt::format("{}\ttensor\t{}\t{}\t{}\t{}", file, tensor.name,
                                 name_of(tensor.dtype), to_string(tensor.shape),
                                 to_hex(canonical(contents, tensor.name))));
-    for (const std::string& tie : tensor.ties) {
-      lines.push_back(fmt::format("{}\tties\t{}\t{}", file, tensor.name, tie));
+    for (const std::string& alias : tensor.aliases) {
+      lines.push_back(fmt::format("{}\tties\t{}\t{}", file, tensor.name, alias));
     }
   }
   lines.push_back(fmt::format("{}\tobject\t{}", file, describe(contents.objects)));

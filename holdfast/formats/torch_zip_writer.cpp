@@ -68,8 +68,8 @@ class Emitter {
     std::vector<std::string_view> names;
     for (const Tensor& tensor : collection_.tensors()) {
       if (!leaves_.contains(tensor.name)) names.push_back(tensor.name);
-      for (const std::string& tie : tensor.ties) {
-        if (!leaves_.contains(tie)) names.push_back(tie);
+      for (const std::string& alias : tensor.aliases) {
+        if (!leaves_.contains(alias)) names.push_back(alias);
       }
     }
     return names;

@@ -59,9 +59,9 @@ Result<void> check_kept(const Contents& contents, const Format& format) {
       return unsupported("{}: has the dtype {}, which {} does not support", tensor.name,
                          name_of(tensor.dtype), format.name);
     }
-    if (!format.keeps_ties && !tensor.ties.empty()) {
+    if (!format.keeps_aliases && !tensor.aliases.empty()) {
       return unsupported("{}: has the alias {}, but {} does not support aliases",
-                         tensor.name, tensor.ties.front(), format.name);
+                         tensor.name, tensor.aliases.front(), format.name);
     }
   }
   if (!format.keeps_objects && !contents.objects.none()) {
@@ -88,9 +88,8 @@ std::vector<std::string> what_is_left_out(Env& env, const Found& from,
       from.step() ? read_manifest(env, from.path) : Result<Manifest>(Manifest());
   if (!manifest.ok()) return words;
   for (const ManifestFile& file : manifest->files) {
-    // The objects of a single rank, such as "rank-0000.objects.json". The file
-    // objects.json, whose objects belong to all ranks, is converted.
-    if (file.name.ends_with(".objects.json")) words.push_back(file.name);
+    // The objects that are the same on all ranks are converted.
+    if (rank_of_objects(file.name).has_value()) words.push_back(file.name);
   }
   return words;
 }

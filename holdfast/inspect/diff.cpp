@@ -19,7 +19,7 @@ struct Match {
 void add_names(const Contents& contents, std::set<std::string>& names) {
   for (const Tensor& tensor : contents.collection.tensors()) {
     names.insert(tensor.name);
-    names.insert(tensor.ties.begin(), tensor.ties.end());
+    names.insert(tensor.aliases.begin(), tensor.aliases.end());
   }
 }
 

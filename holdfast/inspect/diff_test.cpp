@@ -83,11 +83,12 @@ TEST(DiffTest, WindowsDoNotChangeTheFigures) {
 }
 
 TEST(DiffTest, TensorsAreMatchedByNameAndTie) {
-  const Contents a = random_contents({{.name = "tied", .shape = {3}, .ties = {"head"}},
-                                      {.name = "kind", .shape = {4}},
-                                      {.name = "form", .shape = {4}},
-                                      {.name = "left", .shape = {1}}});
-  Contents b = random_contents({{.name = "head", .shape = {3}, .ties = {"tied"}},
+  const Contents a =
+      random_contents({{.name = "tied", .shape = {3}, .aliases = {"head"}},
+                       {.name = "kind", .shape = {4}},
+                       {.name = "form", .shape = {4}},
+                       {.name = "left", .shape = {1}}});
+  Contents b = random_contents({{.name = "head", .shape = {3}, .aliases = {"tied"}},
                                 {.name = "kind", .dtype = Dtype::kI32, .shape = {4}},
                                 {.name = "form", .shape = {2, 2}},
                                 {.name = "right", .shape = {1}}});

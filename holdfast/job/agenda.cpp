@@ -6,12 +6,11 @@
 #include <charconv>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/checkpoint/wire_tags.h"
 
 namespace holdfast {
 namespace {
 
-constexpr Tag kAgendaTag = 0x4808;
-constexpr Tag kStopTag = 0x480a;
 constexpr Duration kAhead = std::chrono::milliseconds(500);
 constexpr int64_t kMostAhead = 4096;  // steps
 constexpr size_t kMostSaves = 4;      // announced ahead at one time

@@ -6,17 +6,18 @@
 
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/step_files.h"
+#include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/env/event_log.h"
 #include "holdfast/job/events.h"
 #include "holdfast/job/run_job_internal.h"
 #include "holdfast/schedule/learn.h"
+#include "holdfast/shard/step_name.h"
 #include "holdfast/store/location.h"
 #include "holdfast/transport/late_ranks.h"
 
 namespace holdfast {
 namespace {
 
-constexpr Tag kFetchTag = 0x480c;
 constexpr int64_t kFetch = 1;  // the serial number of the only message with this tag
 // Rank 0 sends this word instead of a decision when all ranks must compare replicas
 // first.
@@ -26,15 +27,11 @@ constexpr int kFalseAlarms = 3;
 // Late ranks are named after this time, long before the ranks that wait give up.
 constexpr Duration kLate = std::chrono::seconds(8);
 
-Path log_path(const Path& run, int rank) {
-  return run / "events" / fmt::format("rank-{:04}.jsonl", rank);
-}
-
 // Learns from the event log of earlier processes. A log that is missing or cannot be
 // read is no error: the schedule then starts without experience.
 Learned learn_from(Env& env, const Path& run, const Transport* transport) {
   if (transport != nullptr && transport->rank() != 0) return {};
-  const Result<EventLog> log = read_events(env, log_path(run, 0));
+  const Result<EventLog> log = read_events(env, run / event_log_name(0));
   if (!log.ok()) return {};
   return learn(log->events, transport == nullptr ? 1 : transport->size());
 }
@@ -43,7 +40,7 @@ Learned learn_from(Env& env, const Path& run, const Transport* transport) {
 // directory cannot be written to at all, opening the saver fails and reports that.
 std::unique_ptr<EventSink> open_log(Env& env, const Path& run, int rank,
                                     const JobOptions& options) {
-  const Path path = log_path(run, rank);
+  const Path path = run / event_log_name(rank);
   if (options.saver.events != nullptr || !env.create_folders(path.parent_path()).ok()) {
     return nullptr;
   }
@@ -61,6 +58,18 @@ JobOptions with_workers(JobOptions options, const Transport* transport) {
   return options;
 }
 
+// The name of the step with the greatest number; empty if the run has none. Damaged
+// steps count, too. A run that cannot be listed has none: opening it has failed before.
+std::string newest_step(Env& env, const Path& run) {
+  std::optional<StepName> newest;
+  const auto names = env.list(run);
+  if (!names.ok()) return "";
+  for (const std::string& name : *names) {
+    newest = std::max(newest, parse_step_name(name));
+  }
+  return newest.has_value() ? newest->text() : "";
+}
+
 }  // namespace
 
 RunJob::RunJob(Env& env, const Path& run, Transport* transport, JobOptions options,
@@ -71,16 +80,16 @@ RunJob::RunJob(Env& env, const Path& run, Transport* transport, JobOptions optio
       warnings_(env,
                 options.saver.events != nullptr ? options.saver.events : log_.get()),
       options_(with_events(std::move(options), &warnings_)),
-      gatherer_(env, transport, options_.saver.agree_within),
+      layouts_(env, transport, options_.saver.timeout),
       agenda_(
           env, transport,
           [this](int64_t first, int64_t last) { return decide(first, last); },
-          options_.saver.agree_within + options_.saver.write_within),
+          options_.saver.timeout + options_.saver.write_timeout),
       ranks_(env, transport, kFetchTag),
       scheduler_(std::move(scheduler)) {
   if (transport_ == nullptr) return;
   transport_->set_late_watch(
-      {.after = std::min(kLate, options_.saver.agree_within / 4),
+      {.after = std::min(kLate, options_.saver.timeout / 4),
        .tell = [this](const std::vector<int>& missing) { tell_late(missing); }});
 }
 
@@ -127,7 +136,8 @@ Result<void> RunJob::fetch(const Path& run) {
       tiers_of(options_.saver.tiers);
   if (tiers.empty()) return {};
   if (!ranks_.coordinator()) {
-    const Message told = HOLDFAST_TRY(ranks_.hear(kFetch, options_.saver.write_within));
+    const Message told =
+        HOLDFAST_TRY(ranks_.hear(kFetch, options_.saver.write_timeout));
     return told.error.has_value() ? Result<void>(*told.error) : Result<void>();
   }
   Message message{.serial = kFetch, .kind = "fetch"};
@@ -136,37 +146,52 @@ Result<void> RunJob::fetch(const Path& run) {
       .events = &warnings_};
   Result<Fetched> fetched = fetch_newest(env_, run, tiers, how);
   if (!fetched.ok()) message.error = fetched.error();
-  HOLDFAST_TRY(ranks_.tell_all(message, options_.saver.agree_within));
+  HOLDFAST_TRY(ranks_.tell_all(message, options_.saver.timeout));
   fetched_ = HOLDFAST_TRY(std::move(fetched));
   return {};
 }
 
+Result<void> RunJob::check_new(std::string_view expected) {
+  std::string newest;
+  if (ranks_.coordinator()) newest = newest_step(env_, saver_->run());
+  if (transport_ != nullptr) {
+    const std::vector<Bytes> all = HOLDFAST_TRY(transport_->all_gather(
+        std::as_bytes(std::span(newest)), env_.now() + options_.saver.timeout));
+    newest = text_of(all[0]);
+  }
+  if (newest.empty()) return {};
+  return invalid("{}: {} is there already; expected {}", saver_->run().native(), newest,
+                 expected);
+}
+
 Result<void> RunJob::attach(const LocalPieces& pieces, CudaStream stream,
-                            const OwnPieces& own) {
+                         const OwnPieces& own) {
   doing_ = "the first look at the state";
   static_cast<void>(settle({}, stream));
-  LocalState state = HOLDFAST_TRY(gatherer_.gather(pieces, own == nullptr, stream));
+  LocalState state = HOLDFAST_TRY(layouts_.agree(pieces, own == nullptr, stream));
   if (own != nullptr && transport_ != nullptr) {
-    const LocalPieces parted = HOLDFAST_TRY(part(pieces, state, own, stream));
-    state = HOLDFAST_TRY(gatherer_.gather(parted, false));
+    const LocalPieces separated =
+        HOLDFAST_TRY(separate_replicas(pieces, state, own, stream));
+    state = HOLDFAST_TRY(layouts_.agree(separated, false));
   }
   return saver_->prepare(state);
 }
 
 // Compares all replicas. Returns the pieces as they are if the replicas are equal, and
 // what `own` makes of them otherwise.
-Result<LocalPieces> RunJob::part(const LocalPieces& pieces, const LocalState& state,
-                                 const OwnPieces& own, CudaStream stream) {
-  const std::vector<Differing> found = HOLDFAST_TRY(gatherer_.differing(state, stream));
+Result<LocalPieces> RunJob::separate_replicas(const LocalPieces& pieces,
+                                           const LocalState& state,
+                                           const OwnPieces& own, CudaStream stream) {
+  const std::vector<Differing> found = HOLDFAST_TRY(layouts_.differing(state, stream));
   if (found.empty()) return pieces;
   emit(*options_.saver.events, env_,
        ReplicasDiffer{.tensors = std::ssize(found),
                       .first = found[0].tensor,
                       .rank = found[0].rank,
                       .other = found[0].other});
-  Result<LocalPieces> parted = own(found);
-  if (!parted.ok()) return gatherer_.fail(parted.error());
-  return parted;
+  Result<LocalPieces> separated = own(found);
+  if (!separated.ok()) return layouts_.fail(separated.error());
+  return separated;
 }
 
 Result<RestoredState> RunJob::resume(const LocalPieces& pieces,
@@ -181,9 +206,9 @@ Result<RestoredState> RunJob::resume(const PiecesFor& pieces_for,
   LocalState state;
   const auto state_for = [&](const StepFiles& step) -> Result<const LocalState*> {
     const Result<LocalPieces> pieces = pieces_for(step);
-    if (!pieces.ok()) return gatherer_.fail(pieces.error());
+    if (!pieces.ok()) return layouts_.fail(pieces.error());
     // Replicas need not be equal here: their values are about to be overwritten.
-    state = HOLDFAST_TRY(gatherer_.gather(*pieces, false));
+    state = HOLDFAST_TRY(layouts_.agree(*pieces, false));
     return &state;
   };
   RestoreOptions told = options;
@@ -202,8 +227,8 @@ Result<RestoredState> RunJob::resume(const PiecesFor& pieces_for,
 Result<bool> RunJob::any(bool own) {
   if (transport_ == nullptr) return own;
   const std::byte said{static_cast<unsigned char>(own)};
-  const std::vector<Bytes> all = HOLDFAST_TRY(transport_->all_gather(
-      ByteView(&said, 1), env_.now() + options_.saver.agree_within));
+  const std::vector<Bytes> all = HOLDFAST_TRY(
+      transport_->all_gather(ByteView(&said, 1), env_.now() + options_.saver.timeout));
   return std::ranges::any_of(all, [](const Bytes& one) {
     return !one.empty() && one.front() != std::byte{0};
   });
@@ -280,12 +305,11 @@ std::optional<Appointment> RunJob::decide(int64_t first, int64_t last) {
 
 Result<SaveHandle> RunJob::save(JobState job) {
   doing_ = fmt::format("the save after step {}", job.step);
-  static_cast<void>(settle({}, job.stream));
   std::optional<Message> decision;
-  LocalState state = HOLDFAST_TRY(gather(job, decision));
+  LocalState state = HOLDFAST_TRY(agree(job, decision));
   if (decision->kind == kCompare) {
-    HOLDFAST_TRY(part_save(job, state));
-    state = HOLDFAST_TRY(gather(job, decision));
+    HOLDFAST_TRY(separate_replicas_of(job, state));
+    state = HOLDFAST_TRY(agree(job, decision));
   }
   SaveHandle handle = HOLDFAST_TRY(
       saver_->save({.step = job.step,
@@ -308,21 +332,21 @@ Result<SaveHandle> RunJob::save(JobState job) {
 // Compares all replicas, because the last save found some that differ. If they are
 // equal now, the program wrote to them while the save compared them. After kFalseAlarms
 // such false alarms, saves no longer compare replicas and are no longer dropped for it.
-Result<void> RunJob::part_save(JobState& job, const LocalState& state) {
-  LocalPieces parted = HOLDFAST_TRY(part(job.pieces, state, job.own, job.stream));
-  if (parted == job.pieces && ++false_alarms_ == kFalseAlarms) {
+Result<void> RunJob::separate_replicas_of(JobState& job, const LocalState& state) {
+  LocalPieces separated =
+      HOLDFAST_TRY(separate_replicas(job.pieces, state, job.own, job.stream));
+  if (separated == job.pieces && ++false_alarms_ == kFalseAlarms) {
     emit(*options_.saver.events, env_,
          ReplicaChecksEnded{.false_alarms = kFalseAlarms});
   }
-  job.pieces = std::move(parted);
+  job.pieces = std::move(separated);
   saver_->trust_replicas();
   return {};
 }
 
 // Agrees with all ranks on the layout. The same messages carry rank 0's decision about
 // the save, which is put into `decision`.
-Result<LocalState> RunJob::gather(const JobState& job,
-                                  std::optional<Message>& decision) {
+Result<LocalState> RunJob::agree(const JobState& job, std::optional<Message>& decision) {
   Bytes word;
   decision.reset();
   if (ranks_.coordinator()) {
@@ -332,7 +356,7 @@ Result<LocalState> RunJob::gather(const JobState& job,
     if (transport_ != nullptr) word = encode_message(*decision);
   }
   LocalState state = HOLDFAST_TRY(
-      gatherer_.gather(job.pieces, false, word, options_.saver.write_within));
+      layouts_.agree(job.pieces, false, word, options_.saver.write_timeout));
   if (!decision.has_value()) decision = HOLDFAST_TRY(decode_message(word));
   return state;
 }

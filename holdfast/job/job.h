@@ -22,6 +22,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "holdfast/checkpoint/restore.h"
@@ -86,6 +87,12 @@ class Job {
   static Result<std::unique_ptr<Job>> open(Env& env, const Path& run,
                                            Transport* transport, JobOptions options);
   virtual ~Job() = default;
+
+  // Fails with kInvalid, on all ranks, if the run has steps. For a program that begins
+  // a new training: it would take steps of another training for older ones of its own,
+  // and remove them. `expected` says in the message what to do instead. All ranks call
+  // it together.
+  virtual Result<void> check_new(std::string_view expected) = 0;
 
   // Checks the pieces before the first step: the pieces of all ranks tile the tensors,
   // and replicas are equal. Also makes the staging ring. Not needed after resume().

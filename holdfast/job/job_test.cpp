@@ -357,6 +357,23 @@ TEST_F(TwoRanks, SaveEveryFewStepsAndGoOnWithAnotherNumberOfRanks) {
   EXPECT_EQ(train(2, 1, options(EverySteps{2})), 12);
 }
 
+TEST_F(TwoRanks, ANewTrainingIsRefusedOnAllRanksIfTheRunHasSteps) {
+  std::vector<std::string> told(2);
+  const auto begin = [&](int rank, Transport& transport) {
+    const auto job = Job::open(env, "run", &transport, options(Never{}));
+    ASSERT_OK(job);
+    const Result<void> fresh = (*job)->check_new("resume()");
+    told[static_cast<size_t>(rank)] = fresh.ok() ? "" : fresh.error().message();
+    ASSERT_OK((*job)->close());
+  };
+  run_ranks(env, 2, begin);
+  EXPECT_EQ(told, std::vector<std::string>(2));
+  train(2, 4, options(EverySteps{2}));
+  run_ranks(env, 2, begin);
+  EXPECT_EQ(told, std::vector<std::string>(
+                      2, "run: step-00000003 is there already; expected resume()"));
+}
+
 TEST_F(TwoRanks, SavesThatFailAreTriedAgainAfterPausesAndEndNothing) {
   FaultyEnv faulty(env);
   const auto job = Job::open(faulty, "run", nullptr, options(EverySteps{1})).value();

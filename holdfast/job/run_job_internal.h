@@ -29,6 +29,7 @@ class RunJob : public Job {
   // log of earlier processes. Called once, before all other functions.
   Result<void> open_run(const Path& run);
 
+  Result<void> check_new(std::string_view expected) override;
   Result<void> attach(const LocalPieces& pieces, CudaStream stream,
                       const OwnPieces& own) override;
   Result<RestoredState> resume(const LocalPieces& pieces,
@@ -57,10 +58,11 @@ class RunJob : public Job {
   std::optional<Appointment> decide(int64_t first, int64_t last);
   void consult(int64_t step);
   void learn_outcome();
-  Result<LocalState> gather(const JobState& job, std::optional<Message>& decision);
-  Result<LocalPieces> part(const LocalPieces& pieces, const LocalState& state,
-                           const OwnPieces& own, CudaStream stream);
-  Result<void> part_save(JobState& job, const LocalState& state);
+  Result<LocalState> agree(const JobState& job, std::optional<Message>& decision);
+  Result<LocalPieces> separate_replicas(const LocalPieces& pieces,
+                                        const LocalState& state, const OwnPieces& own,
+                                        CudaStream stream);
+  Result<void> separate_replicas_of(JobState& job, const LocalState& state);
   void tell_late(const std::vector<int>& missing);
   Result<void> let_go(Result<void> closed, bool orderly);
 
@@ -75,7 +77,7 @@ class RunJob : public Job {
   // finishes its last save, a second signal must not end the process.
   std::unique_ptr<StopSignals> signals_;
   std::unique_ptr<Saver> saver_;
-  LayoutAgreement gatherer_;
+  LayoutAgreement layouts_;
   Agenda agenda_;
   Channel ranks_;
   bool asked_ = false;     // a signal was passed on to the agenda

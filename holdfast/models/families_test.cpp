@@ -143,7 +143,7 @@ TEST(FamiliesTest, PackedTensorsHaveEachComponentOnAnAxisOfItsOwn) {
 TEST(FamiliesTest, GptTiesItsHeadAndLlamaDoesNot) {
   const Parameter gpt = find_model("gpt2")->parameters.front();
   EXPECT_TRUE(gpt.also_last);
-  EXPECT_THAT(gpt.tensor.ties, testing::ElementsAre("head.weight"));
+  EXPECT_THAT(gpt.tensor.aliases, testing::ElementsAre("head.weight"));
   const Model llama = find_model("llama-3-8b").value();
   EXPECT_FALSE(llama.parameters.front().also_last);
   EXPECT_EQ(llama.parameters.back().tensor.name, "head.weight");

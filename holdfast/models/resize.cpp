@@ -5,12 +5,31 @@
 
 #include "holdfast/base/checked.h"
 #include "holdfast/base/json.h"
+#include "holdfast/models/families.h"
+#include "holdfast/models/hf_config.h"
 #include "holdfast/plan/plan_json.h"
+#include "holdfast/state/collection_json.h"
 
 namespace holdfast {
 namespace {
 
 constexpr uint32_t kDevicesAHost = 8;
+constexpr int64_t kConfigLimit = 16 << 20;
+constexpr int64_t kLayoutLimit = int64_t{1} << 30;
+
+Result<Json> read_json(Env& env, const Path& path, int64_t limit) {
+  return parse_json(HOLDFAST_TRY(env.read_text(path, limit)), path.native());
+}
+
+Result<Model> read_model(Env& env, const std::string& name) {
+  Result<Model> known = find_model(name);
+  if (known.ok()) return known;
+  const auto info = env.info(name);
+  if (!info.ok()) return known;
+  const Path path = info->folder ? Path(name) / "config.json" : Path(name);
+  return model_from_config(HOLDFAST_TRY(read_json(env, path, kConfigLimit)),
+                           path.native());
+}
 
 std::optional<uint32_t> parse_number(std::string_view text) {
   uint32_t number = 0;
@@ -44,6 +63,31 @@ Result<HostGrid> parse_hosts(std::string_view text) {
       "hosts \"{}\": cannot be read; expected HOSTSxDEVICES such as 4x8, at most {} "
       "devices",
       text, kMaxPositions);
+}
+
+Result<ResizeRequest> read_resize(Env& env, const ResizeWords& words) {
+  ResizeRequest request;
+  request.model = HOLDFAST_TRY(read_model(env, words.model));
+  request.from = HOLDFAST_TRY(parse_parallel(words.from).within("from"));
+  request.to = HOLDFAST_TRY(parse_parallel(words.to).within("to"));
+  if (!words.training.empty()) {
+    request.training = HOLDFAST_TRY(find_training(words.training));
+  }
+  if (!words.hosts.empty()) request.hosts = HOLDFAST_TRY(parse_hosts(words.hosts));
+  request.place = words.place;
+  return request;
+}
+
+Result<LayoutPlan> plan_layout_files(Env& env, const Path& from, const Path& to) {
+  LayoutPlan made;
+  const auto read = [&](const Path& path) -> Result<Collection> {
+    const Json json = HOLDFAST_TRY(read_json(env, path, kLayoutLimit));
+    return collection_from_json(json, path.native(), made.topology);
+  };
+  const Collection source = HOLDFAST_TRY(read(from));
+  const Collection target = HOLDFAST_TRY(read(to));
+  made.plan = HOLDFAST_TRY(plan(source, target, made.topology).within(from.native()));
+  return made;
 }
 
 Result<Resize> plan_resize(const ResizeRequest& request) {

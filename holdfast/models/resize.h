@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "holdfast/base/json_value.h"
+#include "holdfast/env/env.h"
 #include "holdfast/models/build.h"
 #include "holdfast/plan/placement.h"
 #include "holdfast/plan/plan.h"
@@ -45,11 +46,34 @@ struct Resize {
   Plan plan;
 };
 
+// A request in the words of a user. Empty words mean the defaults of ResizeRequest.
+struct ResizeWords {
+  // The name of a built-in model, or the path of a Hugging Face config.json or of its
+  // folder.
+  std::string model;
+  std::string from;  // such as "tp=4,pp=2,dp=1"
+  std::string to;
+  std::string hosts{};     // such as "4x8"
+  std::string training{};  // such as "mixed-adam"
+  bool place = false;
+};
+
+// Fails with kNotFound if there is no such model, and with kInvalid on words that
+// cannot be read.
+Result<ResizeRequest> read_resize(Env& env, const ResizeWords& words);
+
 // Fails like build_collection, place and plan.
 Result<Resize> plan_resize(const ResizeRequest& request);
 
 // {"from": ..., "to": ..., "hosts": ..., "state": bytes, "placement": ..., ...},
 // followed by the keys of the plan (plan_json.h).
 OrderedJson to_json(const ResizeRequest& request, const Resize& resize);
+
+// The plan between the layouts of two files (collection_json.h).
+struct LayoutPlan {
+  Topology topology;
+  Plan plan;
+};
+Result<LayoutPlan> plan_layout_files(Env& env, const Path& from, const Path& to);
 
 }  // namespace holdfast

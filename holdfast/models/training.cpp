@@ -37,7 +37,7 @@ Tensor state_of(const Tensor& parameter, std::string_view suffix, Role role,
                 Dtype dtype) {
   Tensor tensor = parameter;
   tensor.name = fmt::format("{}.{}", parameter.name, suffix);
-  for (std::string& tie : tensor.ties) tie = fmt::format("{}.{}", tie, suffix);
+  for (std::string& alias : tensor.aliases) alias = fmt::format("{}.{}", alias, suffix);
   tensor.role = role;
   tensor.dtype = dtype;
   tensor.of = parameter.name;

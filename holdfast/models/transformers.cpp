@@ -52,7 +52,7 @@ class Assembler {
   void add_embedding(int64_t vocabulary, int64_t hidden, bool tied) {
     Parameter& words = add_vocabulary("embedding.word.weight", vocabulary, hidden);
     words.also_last = tied;
-    if (tied) words.tensor.ties = {"head.weight"};
+    if (tied) words.tensor.aliases = {"head.weight"};
   }
 
   void add_norm(std::string_view name, int64_t hidden, bool bias) {

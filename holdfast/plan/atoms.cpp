@@ -46,11 +46,11 @@ Result<TensorId> find_in_source(const Collection& source, const Tensor& wanted) 
                    name_of(found.dtype), to_string(found.shape), name_of(wanted.dtype),
                    to_string(wanted.shape));
   }
-  for (const std::string& tie : wanted.ties) {
-    const auto tied = source.find(tie);
+  for (const std::string& alias : wanted.aliases) {
+    const auto tied = source.find(alias);
     if (tied && *tied != *id) {
       return invalid("{}: has the alias {}, which is another tensor in the source",
-                     wanted.name, tie);
+                     wanted.name, alias);
     }
   }
   return *id;

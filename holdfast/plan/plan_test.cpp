@@ -265,7 +265,7 @@ TEST(PlanTest, ExtraMemoryIsWhatOldAndNewNeedTogether) {
 TEST(PlanTest, ATieToAnotherTensorOfTheSourceIsRefused) {
   const std::vector<Tensor> apart{{.name = "a", .shape = {4}},
                                   {.name = "b", .shape = {4}}};
-  const std::vector<Tensor> tied{{.name = "a", .shape = {4}, .ties = {"b"}}};
+  const std::vector<Tensor> tied{{.name = "a", .shape = {4}, .aliases = {"b"}}};
   LayoutBuilder x(apart, make_devices(1, 1)), y(tied, make_devices(1, 1));
   x.add(0, Box{{0, 4}}, 0, 0);
   x.add(1, Box{{0, 4}}, 0, 16);

@@ -31,7 +31,7 @@ constexpr std::array<Unit, 12> kUnits{{{"ms", 1e-3},
                                        {"day", 86400},
                                        {"days", 86400}}};
 
-constexpr std::array<std::pair<std::string_view, Policy>, 5> kPolicies{
+constexpr std::array<std::pair<std::string_view, Policy>, 5> kPolicyNames{
     {{"auto", Policy::kAuto},
      {"young", Policy::kYoung},
      {"daly", Policy::kDaly},
@@ -88,16 +88,17 @@ Result<Cadence> time_of(double seconds, std::string_view text) {
 }  // namespace
 
 std::string_view name_of(Policy policy) {
-  const auto* found = std::ranges::find(kPolicies, policy,
+  const auto* found = std::ranges::find(kPolicyNames, policy,
                                         [](const auto& each) { return each.second; });
   return found->first;
 }
 
 Result<Cadence> parse_cadence(std::string_view text) {
   const std::string_view word = trimmed(text);
-  for (const auto& [name, policy] : kPolicies) {
+  for (const auto& [name, policy] : kPolicyNames) {
     if (word == name) return Cadence(policy);
   }
+  if (word == "never") return Cadence(Never{});
   if (const auto amount = split(word)) {
     if (amount->unit == "steps" || amount->unit == "step") {
       return steps_of(amount->number, word);
@@ -107,9 +108,9 @@ Result<Cadence> parse_cadence(std::string_view text) {
     }
   }
   return invalid(
-      "every: \"{}\"; expected auto, young, daly, checkfreq, coci, \"500 steps\" or a "
-      "time "
-      "such as \"10m\"",
+      "every: \"{}\"; expected auto, young, daly, checkfreq, coci, never, \"500 "
+      "steps\" "
+      "or a time such as \"10m\"",
       text);
 }
 
@@ -120,6 +121,7 @@ std::string to_string(const Cadence& cadence) {
   if (const auto* steps = std::get_if<EverySteps>(&cadence)) {
     return fmt::format("{} step{}", steps->steps, steps->steps == 1 ? "" : "s");
   }
+  if (std::holds_alternative<Never>(cadence)) return "never";
   const double seconds =
       std::chrono::duration<double>(std::get<EveryTime>(cadence).time).count();
   for (const Unit unit : {Unit{"d", 86400}, Unit{"h", 3600}, Unit{"m", 60}}) {

@@ -1,9 +1,10 @@
 // How often to save, in the words of the user: `every="auto"`, "young", "500 steps",
 // "10m".
 //
-// A cadence is a number of steps, a time, or a policy that chooses the moments itself
-// (scheduler.h). parse_cadence() reads a cadence, and to_string() writes it so that
-// parse_cadence() can read it again. SchedulerOptions say how the policies choose.
+// A cadence is a number of steps, a time, a policy that chooses the moments itself
+// (scheduler.h), or "never", if only the program decides. parse_cadence() reads a
+// cadence, and to_string() writes it so that parse_cadence() can read it again.
+// SchedulerOptions say how the policies choose.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +19,8 @@
 
 namespace holdfast {
 
-// The rule that chooses when the next save is made.
+// A rule by which a running job chooses when it makes its next save. policies.h has the
+// rules that make the whole schedule of a job in advance.
 enum class Policy {
   kAuto,       // the longest even interval that costs hardly more than the optimum
   kYoung,      // sqrt(2 stall MTBF)
@@ -40,7 +42,12 @@ struct EveryTime {
   friend bool operator==(const EveryTime&, const EveryTime&) = default;
 };
 
-using Cadence = std::variant<Policy, EverySteps, EveryTime>;
+// No save by itself.
+struct Never {
+  friend bool operator==(const Never&, const Never&) = default;
+};
+
+using Cadence = std::variant<Policy, EverySteps, EveryTime, Never>;
 
 // Fails with kInvalid if the text is not a cadence. A bare number is not one, because
 // it has neither "steps" nor a unit of time. Steps are 1 to 10^15, times are 1 ms to 10

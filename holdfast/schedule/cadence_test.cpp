@@ -28,7 +28,7 @@ TEST(CadenceTest, WhatIsNoCadenceIsRefused) {
 
 TEST(CadenceTest, WhatIsWrittenIsReadAgain) {
   for (const char* text : {"auto", "young", "daly", "checkfreq", "coci", "1 step",
-                           "500 steps", "10m", "36h", "2d", "0.25s", "90s"}) {
+                           "500 steps", "10m", "36h", "2d", "0.25s", "90s", "never"}) {
     EXPECT_EQ(to_string(parse_cadence(text).value()), text);
   }
 }

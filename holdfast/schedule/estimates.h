@@ -65,7 +65,7 @@ class StepTimes {
 
 // The rate of failures that need the checkpoint, per worker and second. It combines a
 // Gamma prior with the failures and worker-seconds that were seen. rate() is the mean
-// of the posterior, which is the best estimate to plan with because costs are linear in
+// of the posterior, which is the best estimate to choose an interval with, because costs are linear in
 // the rate.
 class FailureRate {
  public:

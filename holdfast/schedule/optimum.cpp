@@ -252,8 +252,8 @@ std::vector<int64_t> cheapest(const Grid& grid, double extra) {
 std::vector<int64_t> join_schedules(const std::vector<int64_t>& few,
                                     const std::vector<int64_t>& many, size_t wanted,
                                     int64_t last) {
-  const auto at = [&](const std::vector<int64_t>& plan, size_t k) {
-    return k == 0 ? 0 : k <= plan.size() ? plan[k - 1] : last;
+  const auto at = [&](const std::vector<int64_t>& saves, size_t k) {
+    return k == 0 ? 0 : k <= saves.size() ? saves[k - 1] : last;
   };
   const size_t shift = wanted - few.size();
   for (size_t k = 0; k <= few.size(); ++k) {
@@ -279,13 +279,13 @@ std::vector<int64_t> with_count(const Grid& grid, size_t wanted) {
   for (int round = 0; round < 200 && few.size() != wanted; ++round) {
     const double middle = low + (high - low) / 2;
     if (middle == low || middle == high) break;
-    std::vector<int64_t> plan = cheapest(grid, middle);
-    if (plan.size() > wanted) {
+    std::vector<int64_t> saves = cheapest(grid, middle);
+    if (saves.size() > wanted) {
       low = middle;
-      many = std::move(plan);
+      many = std::move(saves);
     } else {
       high = middle;
-      few = std::move(plan);
+      few = std::move(saves);
     }
   }
   return few.size() == wanted ? few : join_schedules(few, many, wanted, grid.last());

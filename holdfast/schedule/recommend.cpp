@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/optimum.h"
+#include "holdfast/schedule/policies.h"
 
 namespace holdfast {
 namespace {
@@ -21,10 +21,10 @@ Schedule fewest_within(const Grid& grid, const Schedule& even, double limit) {
   if (grid.cost(Schedule{}) <= limit) return {};
   while (high - low > 1) {
     const size_t middle = low + (high - low) / 2;
-    Schedule plan = every(length / static_cast<double>(middle + 1), length);
-    if (grid.cost(plan) <= limit) {
+    Schedule fewer = every(length / static_cast<double>(middle + 1), length);
+    if (grid.cost(fewer) <= limit) {
       high = middle;
-      best = std::move(plan);
+      best = std::move(fewer);
     } else {
       low = middle;
     }
@@ -37,12 +37,12 @@ Schedule fewest_within(const Grid& grid, const Schedule& even, double limit) {
 Recommendation recommend(const Grid& grid, double slack, double worth) {
   const Problem& problem = grid.problem();
   Recommendation out;
-  const Schedule plan = grid.schedule(optimum(grid)), even = best_even(grid);
-  out.optimum = grid.cost(plan);
+  const Schedule best = grid.schedule(optimum(grid)), even = best_even(grid);
+  out.optimum = grid.cost(best);
   out.even = grid.cost(even);
   out.uneven = out.gain() > worth || problem.budget.has_value();
   if (out.uneven) {
-    out.schedule = plan;
+    out.schedule = best;
   } else {
     const double whole = problem.objective == Objective::kDelay
                              ? problem.length

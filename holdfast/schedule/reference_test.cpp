@@ -5,8 +5,8 @@
 #include <cmath>
 
 #include "holdfast/base/testing.h"
-#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/optimum.h"
+#include "holdfast/schedule/policies.h"
 #include "holdfast/schedule/random_stream.h"
 #include "holdfast/schedule/scheduler.h"
 
@@ -75,7 +75,7 @@ class ExactExplore {
   int64_t n_;
 };
 
-TEST(ReferenceTest, ExploringPlansAreAsGoodAsTheExactOptimumOfAllOrders) {
+TEST(ReferenceTest, ExploringSchedulesAreAsGoodAsTheExactOptimumOfAllOrders) {
   for (const bool power : {false, true}) {
     Problem p{.length = kHour, .stall = 5, .mtbf = kHour, .positions = 360};
     p.curve = power ? Curve::power(1, 1.0 / 60, 0.6).value()
@@ -88,7 +88,7 @@ TEST(ReferenceTest, ExploringPlansAreAsGoodAsTheExactOptimumOfAllOrders) {
     const double ideal = exact.ideal();
     const double best = ideal - exact.value(exact.best());
     const double ours = ideal - exact.value(optimum(grid));
-    const Schedule young = find_planner("young").value()->plan(grid);
+    const Schedule young = find_policy("young").value()->schedule(grid);
     const double rival = ideal - exact.value(grid.snap(young));
     EXPECT_GE(ours, best * (1 - 1e-9));
     EXPECT_LT(ours, best * 1.02) << power;
@@ -154,7 +154,7 @@ double live_over_clairvoyant(const Problem& p, double step, uint64_t seed) {
   return grid.cost(saves) / grid.cost(optimum(grid));
 }
 
-TEST(ReferenceTest, TheLiveDeciderIsNearAPlanThatKnewTheCurve) {
+TEST(ReferenceTest, TheLiveDeciderIsNearAScheduleThatKnewTheCurve) {
   Problem p{.length = 1.5 * kHour, .stall = 2, .persist = 6, .mtbf = 2 * kHour};
   p.objective = Objective::kExplore;
   p.stops.rate = 1 / (0.75 * kHour);

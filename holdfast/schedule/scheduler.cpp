@@ -1,4 +1,4 @@
-// The scheduler's clocks, and what makes a save due. scheduler_plan.cpp chooses the
+// The scheduler's clocks, and what makes a save due. scheduler_interval.cpp chooses the
 // interval.
 #include "holdfast/schedule/scheduler.h"
 
@@ -13,7 +13,8 @@ constexpr int64_t kFirstSave =
 constexpr double kTriesAnInterval = 8;  // tries in an interval after a save was dropped
 // A save that is in flight for at least so many seconds may never become durable.
 constexpr double kLost = 600;
-// Seconds of work between two plans; fewer while the losses do not show a curve yet.
+// After how many seconds of work the interval is chosen again. It is chosen sooner while
+// the losses do not show a curve yet.
 constexpr double kLookAgain = 60;
 constexpr double kLookSoon = 15;
 
@@ -115,12 +116,12 @@ void Scheduler::start(int64_t step, Instant now, bool resumed, const Learned& le
 bool Scheduler::step(int64_t step, Instant now) {
   if (!running_) start(step, now);
   tick(step, now);
-  if (stale_ || work_ >= plan_again_) {
-    replan();
+  if (stale_ || work_ >= next_update_) {
+    update_interval();
     stale_ = false;
     const double rest = interval_ < 1e9 ? interval_ / 4 : 0;
     const bool waits = highest_loss_step_ >= 0 && !fit_;
-    plan_again_ = work_ + (waits ? kLookSoon : std::max(kLookAgain, rest));
+    next_update_ = work_ + (waits ? kLookSoon : std::max(kLookAgain, rest));
   }
   const bool save = due(step, now);
   last_step_ = step;
@@ -154,6 +155,7 @@ bool Scheduler::due(int64_t step, Instant now) {
 }
 
 bool Scheduler::due_by_cadence(int64_t step, Instant now) {
+  if (std::holds_alternative<Never>(options_.every)) return false;
   if (const auto* every = std::get_if<EverySteps>(&options_.every)) {
     if ((step + 1) / every->steps <= (last_step_ + 1) / every->steps) return false;
     reason_ = fmt::format("step {}: every {}", step, to_string(options_.every));
@@ -243,7 +245,8 @@ void Scheduler::durable(int64_t, Duration persist, int64_t bytes) {
   const auto moved = [](double from, double to) {
     return std::fabs(to - from) > from / 10;
   };
-  stale_ |= moved(planned_stall_, stall()) || moved(planned_persist_, this->persist());
+  stale_ |=
+      moved(chosen_for_stall_, stall()) || moved(chosen_for_persist_, this->persist());
 }
 
 void Scheduler::dropped(int64_t) {

@@ -94,8 +94,8 @@ class Scheduler {
   // The seconds since start().
   double since(Instant now) const;
 
-  // scheduler_plan.cpp: chooses the interval.
-  void replan();
+  // scheduler_interval.cpp: chooses the interval.
+  void update_interval();
   struct Choice {
     double interval;
     std::string why;
@@ -129,11 +129,11 @@ class Scheduler {
   double anchor_before_ = 0;  // the work clock at the save before the last
   double not_before_ = 0;  // after a dropped save, the earliest work clock for a save
   Instant anchor_time_{};
-  double next_ = 0;        // the work clock at which the next save is due
-  double plan_again_ = 0;  // the work clock at which the interval is chosen again
+  double next_ = 0;         // the work clock at which the next save is due
+  double next_update_ = 0;  // the work clock at which the interval is chosen again
   double interval_ = 0;
   // Stall and persist time for which the interval was chosen.
-  double planned_stall_ = 0, planned_persist_ = 0;
+  double chosen_for_stall_ = 0, chosen_for_persist_ = 0;
   int64_t first_step_ = 0, last_step_ = -1, highest_loss_step_ = -1;
   size_t next_must_ = 0, next_milestone_ = 0;
   int64_t saves_ = 0, bytes_ = 0;

@@ -158,7 +158,7 @@ Summary summarise(std::vector<double>& values) {
 
 using Columns = std::array<std::vector<double>, kMetrics>;
 
-void summarise_all(std::vector<Columns>& columns, std::vector<Simulated>& out) {
+void summarise_all(std::vector<Columns>& columns, std::vector<SimulatedSchedule>& out) {
   const Columns first = columns.front();
   for (size_t c = 0; c < columns.size(); ++c) {
     for (size_t m = 0; m < kMetrics; ++m) {
@@ -203,6 +203,10 @@ Result<void> check_model(const Problem& problem, const SimulateOptions& options)
   if (model.kind == FailureModel::Kind::kEvery && !(model.period > 0)) {
     return invalid("failures: one every {} s; expected more than 0", model.period);
   }
+  if (model.phase && !(*model.phase >= 0 && *model.phase <= 1)) {
+    return invalid("failures: at a phase of {}; expected a share of 0 to 1",
+                   *model.phase);
+  }
   if (model.kind == FailureModel::Kind::kOnce &&
       !(model.share > 0 && model.share <= 1)) {
     return invalid("failures: in the first {} of the run; expected a share of 0 to 1",
@@ -232,7 +236,7 @@ double draw_stop(const Problem& problem, const SimulateOptions& options, int64_t
   return dice.exponential() / problem.stops.rate;
 }
 
-void add(const Outcome& outcome, bool stops, Columns& columns, Simulated& out) {
+void add(const Outcome& outcome, bool stops, Columns& columns, SimulatedSchedule& out) {
   for (size_t m = 0; m < kMetrics; ++m) {
     if (stops || m <= static_cast<size_t>(Metric::kPriced)) {
       columns[m].push_back(outcome.metrics[m]);
@@ -254,35 +258,36 @@ std::string_view name_of(Metric metric) {
   return kNames[static_cast<size_t>(metric)];
 }
 
-Result<std::vector<Simulated>> simulate(const Problem& problem,
-                                        std::span<const Contestant> contestants,
-                                        const SimulateOptions& options) {
+Result<std::vector<SimulatedSchedule>> simulate(
+    const Problem& problem, std::span<const NamedSchedule> schedules,
+    const SimulateOptions& options) {
   HOLDFAST_TRY(check(problem));
   HOLDFAST_TRY(check_model(problem, options));
-  if (contestants.empty()) return invalid("simulate: no plans; expected at least one");
+  if (schedules.empty())
+    return invalid("simulate: no schedules; expected at least one");
   FailureModel model = options.failures;
   if (model.kind == FailureModel::Kind::kTrace && model.trace_length == 0) {
     model.trace_length = model.trace.back();
   }
   std::vector<Timeline> timelines;
-  std::vector<Simulated> out;
-  for (const Contestant& each : contestants) {
+  std::vector<SimulatedSchedule> out;
+  for (const NamedSchedule& each : schedules) {
     timelines.emplace_back(problem, each.schedule);
     out.push_back({.name = each.name,
-                   .planned_saves = static_cast<int64_t>(timelines.back().saves())});
+                   .scheduled_saves = static_cast<int64_t>(timelines.back().saves())});
   }
-  std::vector<Columns> columns(contestants.size());
+  std::vector<Columns> columns(schedules.size());
   const bool stops = options.stop_at || problem.stops.rate > 0;
   FailureTimes failures(problem, model);
   for (int64_t run = 0; run < options.runs; ++run) {
     failures.begin(options, run);
     const double stop = draw_stop(problem, options, run);
-    for (size_t c = 0; c < contestants.size(); ++c) {
+    for (size_t c = 0; c < schedules.size(); ++c) {
       add(Run(problem, timelines[c], failures, stop).outcome(), stops, columns[c],
           out[c]);
     }
   }
-  for (Simulated& each : out) {
+  for (SimulatedSchedule& each : out) {
     for (double* sum : {&each.saves, &each.failures, &each.stalled, &each.redone}) {
       *sum /= static_cast<double>(options.runs);
     }

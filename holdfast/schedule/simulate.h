@@ -50,8 +50,8 @@ struct SimulateOptions {
   std::optional<double> stop_at{};
 };
 
-// A schedule that takes part in a simulation.
-struct Contestant {
+// A schedule that takes part in a simulation, under the name that the report shows.
+struct NamedSchedule {
   std::string name;
   Schedule schedule;
 };
@@ -73,9 +73,11 @@ struct Summary {
   double median = 0;
 };
 
-struct Simulated {
+// What a schedule cost the job in all runs of a simulation.
+struct SimulatedSchedule {
   std::string name;
-  int64_t planned_saves = 0;
+  // The saves of a run without failures. Repeated work repeats its saves.
+  int64_t scheduled_saves = 0;
   // The mean number of saves and failures of a run.
   double saves = 0, failures = 0;
   // The mean seconds of a run that are stalls and repeated work. The rest of kTime is
@@ -96,9 +98,9 @@ struct Simulated {
 };
 
 // Fails with kInvalid if the problem, the failure model or the number of runs is bad.
-Result<std::vector<Simulated>> simulate(const Problem& problem,
-                                        std::span<const Contestant> contestants,
-                                        const SimulateOptions& options);
+Result<std::vector<SimulatedSchedule>> simulate(
+    const Problem& problem, std::span<const NamedSchedule> schedules,
+    const SimulateOptions& options);
 
 // The exact expected wall time for exponential failures. Returns nullopt if saves take
 // time to persist, or if the number of workers changes.

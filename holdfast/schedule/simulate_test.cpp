@@ -7,8 +7,8 @@
 
 #include "holdfast/base/testing.h"
 #include "holdfast/schedule/allocate.h"
-#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/intervals.h"
+#include "holdfast/schedule/policies.h"
 #include "holdfast/schedule/random_stream.h"
 #include "holdfast/schedule/tiers.h"
 
@@ -22,9 +22,9 @@ Curve falling(double first, double rate, double floor = 0) {
   return Curve::exponential(first, rate, floor).value();
 }
 
-Simulated run_one(const Problem& problem, const Schedule& schedule,
-                  const SimulateOptions& options) {
-  const Contestant only[] = {{"only", schedule}};
+SimulatedSchedule run_one(const Problem& problem, const Schedule& schedule,
+                          const SimulateOptions& options) {
+  const NamedSchedule only[] = {{"only", schedule}};
   return simulate(problem, only, options).value().front();
 }
 
@@ -34,7 +34,7 @@ struct Plain {
 
 // Goes from one event to the next: work until the next save, wait, stall. Failures are
 // given by wall time.
-Plain plain_run(const Problem& p, const Schedule& plan,
+Plain plain_run(const Problem& p, const Schedule& schedule,
                 const std::vector<double>& fails) {
   Plain out;
   double wall = 0, x = 0, durable = 0, flying = -1, lands = 0;
@@ -59,7 +59,7 @@ Plain plain_run(const Problem& p, const Schedule& plan,
   };
   for (;;) {
     double target = p.length;
-    for (const double t : plan.times) {
+    for (const double t : schedule.times) {
       if (t > x + 1e-9) {
         target = t;
         break;
@@ -93,14 +93,14 @@ TEST(SimulateTest, EveryRunIsWhatAPlainWalkThroughItsEventsGives) {
     Problem p{.length = 1000, .stall = 1 + 9 * dice.uniform(), .restart = 20};
     if (dice.uniform() < 0.7) p.persist = 150 * dice.uniform();
     p.curve = falling(2, 3.0 / 1000, 0.1);
-    const Schedule plan = every(30 + 170 * dice.uniform(), p.length);
+    const Schedule schedule = every(30 + 170 * dice.uniform(), p.length);
     std::vector<double> fails;
     for (double t = 0; t < 20000; fails.push_back(t))
       t += 60 + 400 * dice.exponential();
     SimulateOptions options{.runs = 1};
     options.failures = {.kind = Kind::kTrace, .trace = fails};
-    const Simulated seen = run_one(p, plan, options);
-    const Plain want = plain_run(p, plan, fails);
+    const SimulatedSchedule seen = run_one(p, schedule, options);
+    const Plain want = plain_run(p, schedule, fails);
     EXPECT_NEAR(seen.at(Metric::kTime).mean, want.time, 1e-6 * want.time) << round;
     EXPECT_NEAR(seen.at(Metric::kProgress).mean, want.progress, 1e-6 * want.progress);
     EXPECT_EQ(seen.saves, want.saves) << round;
@@ -116,12 +116,12 @@ TEST(SimulateTest, TheMeanMakespanIsTheClosedForm) {
   for (const auto& [stall, mtbf, tau] :
        {std::array{5.0, 1800.0, 150.0}, std::array{30.0, 1800.0, 300.0}}) {
     Problem p{.length = 8.5 * tau, .stall = stall, .restart = 60, .mtbf = mtbf};
-    const Schedule plan = every(tau, p.length);
-    ASSERT_EQ(plan.times.size(), 8u);
+    const Schedule schedule = every(tau, p.length);
+    ASSERT_EQ(schedule.times.size(), 8u);
     const double expected = (mtbf + 60) * (8 * std::expm1((tau + stall) / mtbf) +
                                            std::expm1(tau / 2 / mtbf));
-    EXPECT_NEAR(expected_time(p, plan).value(), expected, 1e-9 * expected);
-    const Simulated seen = run_one(p, plan, {.runs = 40000, .seed = 5});
+    EXPECT_NEAR(expected_time(p, schedule).value(), expected, 1e-9 * expected);
+    const SimulatedSchedule seen = run_one(p, schedule, {.runs = 40000, .seed = 5});
     const Summary& time = seen.at(Metric::kTime);
     EXPECT_NEAR(time.mean + p.length, expected, 1.5 * time.half);
     EXPECT_LT(time.half, 0.03 * time.mean);
@@ -133,16 +133,17 @@ TEST(SimulateTest, WhatIsSimulatedIsWhatTheGridExpects) {
   p.curve = falling(2.3, 3 / (3 * kHour));
   p.objective = Objective::kProgress;
   const Grid grid = Grid::build(p).value();
-  const Schedule plan = every(600, p.length);
-  const Simulated seen = run_one(p, plan, {.runs = 60000});
+  const Schedule schedule = every(600, p.length);
+  const SimulatedSchedule seen = run_one(p, schedule, {.runs = 60000});
   const Summary& progress = seen.at(Metric::kProgress);
-  EXPECT_NEAR(progress.mean, grid.cost(plan), 2 * progress.half + 0.02 * progress.mean);
+  EXPECT_NEAR(progress.mean, grid.cost(schedule),
+              2 * progress.half + 0.02 * progress.mean);
 }
 
 // After a restart nothing is in flight, so the first gap loses less.
 TEST(SimulateTest, AFailureLosesHalfAnIntervalAndThePersistTime) {
   Problem p{.length = 1000 * 330, .stall = 0.01, .persist = 90, .mtbf = 36000};
-  const Simulated seen = run_one(p, every(330, p.length), {.runs = 300});
+  const SimulatedSchedule seen = run_one(p, every(330, p.length), {.runs = 300});
   const double lost = (seen.at(Metric::kTime).mean - 0.01 * seen.saves) / seen.failures;
   EXPECT_NEAR(lost, 330.0 / 2 + 90, 4);
 }
@@ -156,7 +157,7 @@ TEST(SimulateTest, SameSeedSameBits) {
   for (const Kind kind : {Kind::kExponential, Kind::kWeibull}) {
     SimulateOptions options{.runs = 500, .seed = 42};
     options.failures.kind = kind;
-    const Simulated seen = run_one(p, every(270, p.length), options);
+    const SimulatedSchedule seen = run_one(p, every(270, p.length), options);
     for (const Summary& each : seen.metrics) {
       bits = bits * 31 + std::bit_cast<uint64_t>(each.mean + each.half + each.median);
     }
@@ -167,11 +168,11 @@ TEST(SimulateTest, SameSeedSameBits) {
 TEST(SimulateTest, AWeibullOfShapeOneIsExponential) {
   Problem p{.length = 3 * kHour, .stall = 5, .restart = 60, .mtbf = 2000 * kHour};
   p.workers.phases = {{0, 1000}};
-  const Schedule plan = every(270, p.length);
+  const Schedule schedule = every(270, p.length);
   SimulateOptions options{.runs = 5000};
-  const Simulated a = run_one(p, plan, options);
+  const SimulatedSchedule a = run_one(p, schedule, options);
   options.failures = {.kind = Kind::kWeibull, .shape = 1};
-  const Simulated b = run_one(p, plan, options);
+  const SimulatedSchedule b = run_one(p, schedule, options);
   EXPECT_NEAR(a.failures, b.failures, 0.1);
   const Summary &x = a.at(Metric::kTime), &y = b.at(Metric::kTime);
   EXPECT_NEAR(x.mean, y.mean, 1.5 * (x.half + y.half));
@@ -185,7 +186,7 @@ TEST(SimulateTest, YoungWorkersFailMoreOften) {
   p.workers.phases = {{0, 100000}};
   SimulateOptions options{.runs = 300};
   options.failures = {.kind = Kind::kWeibull, .shape = 0.7};
-  const Simulated fresh = run_one(p, every(60, p.length), options);
+  const SimulatedSchedule fresh = run_one(p, every(60, p.length), options);
   const double scale = p.mtbf / std::tgamma(1 + 1 / 0.7);
   const double wall = p.length + fresh.at(Metric::kTime).mean;
   const double expected = 1e5 * std::pow(wall / scale, 0.7);
@@ -194,12 +195,12 @@ TEST(SimulateTest, YoungWorkersFailMoreOften) {
   EXPECT_LT(run_one(p, every(60, p.length), options).failures, fresh.failures / 3);
 }
 
-TEST(SimulateTest, PlansMeetTheSameFailuresAndAreComparedRunByRun) {
+TEST(SimulateTest, SchedulesMeetTheSameFailuresAndAreComparedRunByRun) {
   Problem p{.length = 3 * kHour, .stall = 5, .restart = 60, .mtbf = kHour};
-  const Contestant plans[] = {{"young", every(young(5, kHour), p.length)},
-                              {"same", every(young(5, kHour), p.length)},
-                              {"rare", every(3000, p.length)}};
-  const auto seen = simulate(p, plans, {.runs = 4000}).value();
+  const NamedSchedule schedules[] = {{"young", every(young(5, kHour), p.length)},
+                                     {"same", every(young(5, kHour), p.length)},
+                                     {"rare", every(3000, p.length)}};
+  const auto seen = simulate(p, schedules, {.runs = 4000}).value();
   EXPECT_EQ(seen[1].difference(Metric::kTime).mean, 0);
   EXPECT_EQ(seen[1].difference(Metric::kTime).half, 0);
   const Summary& worse = seen[2].difference(Metric::kTime);
@@ -213,19 +214,19 @@ TEST(SimulateTest, StopsTellWhatIsInHandAndWhatIsDurable) {
   SimulateOptions options{.runs = 1};
   options.stop_at = 1000;
   options.failures.kind = Kind::kNever;
-  const Simulated seen = run_one(p, every(300, p.length), options);
+  const SimulatedSchedule seen = run_one(p, every(300, p.length), options);
   // There are three stalls before 1000 s: the work clock is at 985, and 900 is durable.
   EXPECT_NEAR(seen.at(Metric::kInHand).mean, p.curve.drop(985, 1000), 1e-12);
   EXPECT_NEAR(seen.at(Metric::kDurable).mean, p.curve.drop(900, 1000), 1e-12);
   options.stop_at = 930;  // in flight since 915
-  const Simulated flying = run_one(p, every(300, p.length), options);
+  const SimulatedSchedule flying = run_one(p, every(300, p.length), options);
   EXPECT_NEAR(flying.at(Metric::kDurable).mean, p.curve.drop(600, 930), 1e-12);
 }
 
 TEST(SimulateTest, AShrinkingJobCountsItsWorkers) {
   Problem p{.length = 2 * kHour, .stall = 1, .restart = 0, .mtbf = 8 * kHour};
   p.workers.phases = {{0, 8}, {1800, 4}, {3600, 2}, {5400, 1}};
-  const Simulated seen = run_one(p, every(300, p.length), {.runs = 4000});
+  const SimulatedSchedule seen = run_one(p, every(300, p.length), {.runs = 4000});
   // To the first order this is the integral of the rate over the work.
   EXPECT_NEAR(seen.failures, p.workers.until(p.length) / p.mtbf, 0.12);
   p.objective = Objective::kDelay;
@@ -238,23 +239,23 @@ TEST(SimulateTest, OneFailureAndPeriodicOnesAreSpreadOverTheRuns) {
   Problem p{.length = 1000, .stall = 1, .mtbf = kHour};
   SimulateOptions options{.runs = 1000};
   options.failures = {.kind = Kind::kOnce, .share = 0.1};
-  const Simulated once = run_one(p, {}, options);
+  const SimulatedSchedule once = run_one(p, {}, options);
   EXPECT_EQ(once.failures, 1);
   EXPECT_NEAR(once.at(Metric::kTime).mean, 50, 1e-9);
   options.failures = {.kind = Kind::kEvery, .period = 700};
-  const Simulated periodic = run_one(p, every(100, p.length), options);
+  const SimulatedSchedule periodic = run_one(p, every(100, p.length), options);
   EXPECT_NEAR(periodic.failures, 1000.0 / 700, 0.01);
 }
 
 TEST(SimulateTest, HopelessJobsAreGivenUpAndCounted) {
   Problem p{.length = 1000, .stall = 1, .mtbf = 10};
-  const Simulated seen = run_one(p, {}, {.runs = 2});
+  const SimulatedSchedule seen = run_one(p, {}, {.runs = 2});
   EXPECT_EQ(seen.unfinished, 2);
 }
 
 TEST(SimulateTest, BadModelsAreRefused) {
   const Problem p{.length = 1000, .stall = 1, .mtbf = 10};
-  const Contestant only[] = {{"only", {}}};
+  const NamedSchedule only[] = {{"only", {}}};
   const auto message = [&](const SimulateOptions& o) {
     return message_of(simulate(p, only, o));
   };
@@ -286,7 +287,7 @@ TEST(ProblemTest, BadProblemsAreRefusedWithTheNumber) {
             "stops: rate -1 a second; expected 0 or more");
   EXPECT_EQ(message({.length = 60, .stall = 1, .persist = 30, .budget = 3}),
             "budget: 3 saves of 30 s each do not fit into 60 s");
-  EXPECT_ERROR(find_planner("best"), ErrorCode::kInvalid);
+  EXPECT_ERROR(find_policy("best"), ErrorCode::kInvalid);
   EXPECT_ERROR(parse_objective("gain"), ErrorCode::kInvalid);
 }
 
@@ -326,13 +327,13 @@ TEST(TiersTest, IntervalsAreNestedAndNoOtherMultiplesAreBetter) {
   const TierCost tiers[] = {{"memory", 0.05, 0.1, 6 * kHour},
                             {"disk", 1, 10, 48 * kHour},
                             {"remote", 4, 300, 1000 * kHour}};
-  const auto plan = plan_tiers(tiers).value();
-  EXPECT_EQ(plan[0].each, 1);
-  EXPECT_LT(plan[0].interval, plan[1].interval);
-  EXPECT_LT(plan[1].interval, plan[2].interval);
-  EXPECT_EQ(plan[2].each % plan[1].each, 0);
+  const auto intervals = tier_intervals(tiers).value();
+  EXPECT_EQ(intervals[0].each, 1);
+  EXPECT_LT(intervals[0].interval, intervals[1].interval);
+  EXPECT_LT(intervals[1].interval, intervals[2].interval);
+  EXPECT_EQ(intervals[2].each % intervals[1].each, 0);
   double best = INFINITY, total = 0;
-  for (const TierInterval& tier : plan) total += tier.overhead;
+  for (const TierInterval& tier : intervals) total += tier.overhead;
   for (int m = 1; m <= 80; ++m) {
     for (int k = 1; k <= 80; ++k) {
       double stalls = 0, danger = 0, constant = 0;
@@ -346,14 +347,14 @@ TEST(TiersTest, IntervalsAreNestedAndNoOtherMultiplesAreBetter) {
     }
   }
   EXPECT_LE(total, best * 1.002);
-  EXPECT_ERROR(plan_tiers({}), ErrorCode::kInvalid);
+  EXPECT_ERROR(tier_intervals({}), ErrorCode::kInvalid);
 }
 
 TEST(TiersTest, ATierThatMendsNothingIsWrittenAsRarelyAsTheNext) {
   const TierCost tiers[] = {{"memory", 0.5, 0, INFINITY}, {"disk", 2, 5, 10 * kHour}};
-  const auto plan = plan_tiers(tiers).value();
-  EXPECT_EQ(plan[1].each, 1);
-  EXPECT_NEAR(plan[0].interval, young(2.5, 10 * kHour), 1e-6);
+  const auto intervals = tier_intervals(tiers).value();
+  EXPECT_EQ(intervals[1].each, 1);
+  EXPECT_NEAR(intervals[0].interval, young(2.5, 10 * kHour), 1e-6);
 }
 
 }  // namespace

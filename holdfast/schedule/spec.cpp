@@ -174,8 +174,10 @@ Result<FailureModel> parse_failures(std::string_view text) {
   }
   if (kind == "every") {
     out.kind = Kind::kEvery;
-    out.period = HOLDFAST_TRY(parse_seconds(rest, "failures"));
-    return out;
+    const auto parts = split(rest, ',');
+    out.period = HOLDFAST_TRY(parse_seconds(parts[0], "failures"));
+    if (parts.size() > 1) out.phase = HOLDFAST_TRY(parse_number(parts[1], "failures"));
+    if (parts.size() <= 2) return out;
   }
   if (kind == "weibull") {
     out.kind = Kind::kWeibull;
@@ -186,8 +188,7 @@ Result<FailureModel> parse_failures(std::string_view text) {
   }
   return invalid(
       "failures: \"{}\"; expected exponential, weibull[:SHAPE[,AGE]], never, "
-      "once[:SHARE], "
-      "every:TIME or trace:FILE",
+      "once[:SHARE], every:TIME[,PHASE] or trace:FILE",
       text);
 }
 

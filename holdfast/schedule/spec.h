@@ -22,7 +22,7 @@ Result<Curve> parse_curve_points(std::string_view text, std::string_view where);
 Result<Workers> parse_workers(std::string_view text);
 
 // A failure model: exponential, weibull[:SHAPE[,AGE]], never, once[:SHARE] or
-// every:TIME.
+// every:TIME[,PHASE].
 Result<FailureModel> parse_failures(std::string_view text);
 // The wall time of one failure on each line, in seconds. # begins a comment.
 Result<FailureModel> parse_trace(std::string_view text, std::string_view where);

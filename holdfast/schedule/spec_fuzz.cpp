@@ -19,7 +19,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   (void)parse_workers(text).ok();
   (void)parse_failures(text).ok();
   (void)parse_trace(text, "trace").ok();
-  (void)parse_schedule(text, "plan").ok();
+  (void)parse_schedule(text, "schedule").ok();
   (void)parse_stops(text, true).ok();
   (void)parse_tier(text).ok();
   return 0;

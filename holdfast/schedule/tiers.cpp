@@ -74,7 +74,7 @@ struct Search {
 
 }  // namespace
 
-Result<std::vector<TierInterval>> plan_tiers(std::span<const TierCost> tiers) {
+Result<std::vector<TierInterval>> tier_intervals(std::span<const TierCost> tiers) {
   HOLDFAST_TRY(check(tiers));
   Search search{.tiers = tiers};
   search.each = {1};

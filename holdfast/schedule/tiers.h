@@ -35,6 +35,6 @@ struct TierInterval {
 // persist)/mtbf. Tries multiples near the ratio of the intervals that the tiers would
 // have alone, and computes the exact minimum for each. Fails with kInvalid for negative
 // costs, or if no failure needs any tier.
-Result<std::vector<TierInterval>> plan_tiers(std::span<const TierCost> tiers);
+Result<std::vector<TierInterval>> tier_intervals(std::span<const TierCost> tiers);
 
 }  // namespace holdfast

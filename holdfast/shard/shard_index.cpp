@@ -56,7 +56,8 @@ void put_tensor(std::string& out, const Tensor& tensor) {
   out.append(",\"").append(name_of(tensor.role)).append("\",");
   put_text(out, tensor.of);
   out += ',';
-  put_list(out, tensor.ties.size(), [&](size_t i) { put_text(out, tensor.ties[i]); });
+  put_list(out, tensor.aliases.size(),
+           [&](size_t i) { put_text(out, tensor.aliases[i]); });
   out += ',';
   append_json_integer(out, tensor.pad_multiple);
   out += ']';

@@ -3,7 +3,7 @@
 //
 //   {"holdfast":"shard index","version":1,
 //    "files":[["rank-0000.safetensors",bytes,[[bytes,"crc32c"],...],packed],...],
-//    "tensors":[["name","F32",[shape],"role","of",["tie",...],pad_multiple],...],
+//    "tensors":[["name","F32",[shape],"role","of",["alias",...],pad_multiple],...],
 //    "pieces":[[tensor,file,offset,[lo,hi,...],"seal" or null,"xxh3" or null],...]}
 //
 // `packed` is there only if the file is compressed: [[bytes,"crc32c",width],...]. The

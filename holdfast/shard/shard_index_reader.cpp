@@ -202,8 +202,8 @@ class Reader {
     tensor.shape = HOLDFAST_TRY(row.named(Shape::create(sizes)));
     tensor.role = HOLDFAST_TRY(row.named(parse_role(*HOLDFAST_TRY(row.text(3)))));
     tensor.of = *HOLDFAST_TRY(row.text(4));
-    for (const Json& tie : *HOLDFAST_TRY(row.array(5, SIZE_MAX))) {
-      tensor.ties.push_back(*HOLDFAST_TRY(row.text_of(tie, 5)));
+    for (const Json& alias : *HOLDFAST_TRY(row.array(5, SIZE_MAX))) {
+      tensor.aliases.push_back(*HOLDFAST_TRY(row.text_of(alias, 5)));
     }
     tensor.pad_multiple = HOLDFAST_TRY(row.integer(6, int64_t{1} << 32));
     return tensor;

@@ -20,7 +20,7 @@ ShardIndex example() {
                     .shape = {4, 4},
                     .role = Role::kSlot,
                     .of = "w",
-                    .ties = {"head", "tail"},
+                    .aliases = {"head", "tail"},
                     .pad_multiple = 128},
                    {.name = "step", .dtype = Dtype::kI64, .shape = {}},
                    {.name = "empty", .dtype = Dtype::kBf16, .shape = {0, 7}}};

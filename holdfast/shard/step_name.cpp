@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 
 namespace holdfast {
 namespace {
@@ -9,6 +10,9 @@ namespace {
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kAttemptSuffix = ".tmp";
 constexpr std::string_view kTrashSuffix = ".trash";
+constexpr std::string_view kRankPrefix = "rank-";
+constexpr std::string_view kIndexSuffix = ".index.json";
+constexpr std::string_view kObjectsName = "objects.json";
 
 std::optional<int64_t> parse_decimal(std::string_view digits) {
   int64_t number = 0;
@@ -21,6 +25,8 @@ std::optional<int64_t> parse_decimal(std::string_view digits) {
 std::string step_text(int64_t step) {
   return fmt::format("{}{:08}", kStepPrefix, step);
 }
+
+std::string rank_text(int rank) { return fmt::format("{}{:04}", kRankPrefix, rank); }
 
 // Splits "a.<16 digits>" at the dot.
 std::optional<std::pair<std::string_view, uint64_t>> split_mark(std::string_view name) {
@@ -99,6 +105,36 @@ bool is_trash_name(std::string_view name) {
 }
 
 std::string pin_name(const StepName& step) { return step.text() + ".pin"; }
+
+std::string event_log_name(int rank) {
+  return fmt::format("events/{}.jsonl", rank_text(rank));
+}
+
+std::string shard_name(int rank, bool compressed) {
+  return rank_text(rank) + (compressed ? ".packed" : ".safetensors");
+}
+
+std::string index_name(int rank) {
+  return fmt::format("{}{}", rank_text(rank), kIndexSuffix);
+}
+
+bool is_index_name(std::string_view name) { return name.ends_with(kIndexSuffix); }
+
+std::string objects_name(std::optional<int> rank) {
+  if (!rank.has_value()) return std::string(kObjectsName);
+  return fmt::format("{}.{}", rank_text(*rank), kObjectsName);
+}
+
+std::optional<int> rank_of_objects(std::string_view name) {
+  const size_t dot = std::min(name.find('.'), name.size());
+  if (!name.starts_with(kRankPrefix)) return std::nullopt;
+  const auto rank =
+      parse_decimal(name.substr(kRankPrefix.size(), dot - kRankPrefix.size()));
+  if (!rank || *rank > std::numeric_limits<int>::max()) return std::nullopt;
+  // Each file has exactly one name.
+  if (objects_name(static_cast<int>(*rank)) != name) return std::nullopt;
+  return static_cast<int>(*rank);
+}
 
 Result<void> check_file_name(std::string_view name) {
   constexpr size_t kLongest = 255;

@@ -5,6 +5,15 @@
 //   step-00000500.3f9a61c200000000.tmp       an attempt
 //   step-00000400.g2.3f9a61c200000000.trash  a step that is being removed
 //   step-00000400.pin                        a pin: keeps the step from retention
+//   events/rank-0000.jsonl                   the event log of a rank
+//
+// and in the folder of a step:
+//
+//   manifest.json           what the step is made of
+//   rank-0000.safetensors   a shard; rank-0000.packed if it is compressed
+//   rank-0000.index.json    the index of that shard
+//   objects.json            the objects that are the same on all ranks
+//   rank-0000.objects.json  the objects of one rank
 #pragma once
 
 #include <compare>
@@ -20,6 +29,7 @@ namespace holdfast {
 inline constexpr std::string_view kRunFile = "holdfast.json";
 inline constexpr std::string_view kOwnerFile = "owner.json";
 inline constexpr std::string_view kLatestFile = "latest";
+inline constexpr std::string_view kManifestName = "manifest.json";
 
 // The name of a committed step.
 struct StepName {
@@ -49,6 +59,18 @@ std::string trash_name(const StepName& step, uint64_t mark);
 bool is_trash_name(std::string_view name);
 
 std::string pin_name(const StepName& step);
+
+// The path of a rank's event log in the run directory.
+std::string event_log_name(int rank);
+
+// A compressed shard has another extension, because other tools cannot read it.
+std::string shard_name(int rank, bool compressed);
+std::string index_name(int rank);
+bool is_index_name(std::string_view name);
+// Without a rank, the file of the objects that are the same on all ranks.
+std::string objects_name(std::optional<int> rank = std::nullopt);
+// The rank if the name is that of a rank's objects, else nullopt.
+std::optional<int> rank_of_objects(std::string_view name);
 
 // A number as 16 lower-case hexadecimal digits, as in names and documents.
 std::string hex64(uint64_t number);

@@ -13,7 +13,7 @@ Result<Collection> Collection::create(std::vector<Tensor> tensors, Layout layout
   Collection made(std::move(tensors), std::move(layout));
   HOLDFAST_TRY(made.check_size());
   for (TensorId t = 0; t < made.tensors_.size(); ++t) {
-    std::vector<std::string> names = made.tensors_[t].ties;
+    std::vector<std::string> names = made.tensors_[t].aliases;
     names.push_back(made.tensors_[t].name);
     for (const std::string& name : names) {
       if (name.empty()) return invalid("collection: tensor {} has no name", t);

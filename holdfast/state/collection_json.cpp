@@ -133,12 +133,12 @@ class CollectionReader {
           HOLDFAST_TRY(fields.integer("pad_multiple", 0, int64_t{1} << 32));
     }
     if (fields.has("ties")) {
-      for (const Json& tie : *HOLDFAST_TRY(fields.array("ties"))) {
-        if (!tie.is_string()) {
+      for (const Json& alias : *HOLDFAST_TRY(fields.array("ties"))) {
+        if (!alias.is_string()) {
           return invalid("{}.ties: {}; expected a string", fields.where(),
-                         tie.type_name());
+                         alias.type_name());
         }
-        tensor.ties.push_back(tie.get<std::string>());
+        tensor.aliases.push_back(alias.get<std::string>());
       }
     }
     HOLDFAST_TRY(fields.done());
@@ -219,7 +219,7 @@ OrderedJson tensor_json(const Tensor& tensor) {
                    {"shape", tensor.shape.sizes()},
                    {"role", name_of(tensor.role)}};
   if (!tensor.of.empty()) json["of"] = tensor.of;
-  if (!tensor.ties.empty()) json["ties"] = tensor.ties;
+  if (!tensor.aliases.empty()) json["ties"] = tensor.aliases;
   if (tensor.pad_multiple != 0) json["pad_multiple"] = tensor.pad_multiple;
   return json;
 }

@@ -8,7 +8,7 @@
 //                 "copies": [{"holder": "device-0", "offset": 0}]}]}
 //
 // Optional: a host's island and shared_storage; a tensor's role (default: parameter),
-// of, ties and pad_multiple; a copy's strides in bytes (default: row-major without
+// of, ties (its aliases) and pad_multiple; a copy's strides in bytes (default: row-major without
 // gaps). Unknown keys, unknown names and another version are refused.
 #pragma once
 

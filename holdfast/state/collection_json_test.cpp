@@ -17,7 +17,7 @@ RC_GTEST_PROP(CollectionJsonTest, WhatIsWrittenIsReadBackTheSame, (uint64_t seed
   std::vector<Tensor> tensors = random_tensors(dice);
   tensors[0].role = Role::kSlot;
   tensors[0].of = "someone";
-  tensors[0].ties = {"another.name"};
+  tensors[0].aliases = {"another.name"};
   tensors[0].pad_multiple = 128;
   const Collection made =
       RandomLayout(dice, tensors, random_holders(dice, topology)).complete();

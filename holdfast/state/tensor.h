@@ -89,7 +89,7 @@ struct Tensor {
   std::string of{};
   // Aliases: other names of the same tensor, such as a tied output head. It stays one
   // tensor, which may have many holders.
-  std::vector<std::string> ties{};
+  std::vector<std::string> aliases{};
   // If not 0: ranks that cut dimension 0 (a vocabulary) in T parts first pad it to a
   // multiple of pad_multiple * T. Padding exists only in a rank's memory. It is not
   // state and has no box.

@@ -7,11 +7,10 @@
 #include <string_view>
 
 #include "holdfast/base/bytes.h"
+#include "holdfast/shard/step_name.h"
 #include "holdfast/store/records.h"
 
 namespace holdfast {
-
-inline constexpr std::string_view kManifestName = "manifest.json";
 
 enum class DigestKind { kCrc32c, kXxh3 };
 

@@ -256,8 +256,8 @@ Result<std::shared_ptr<const Source>> ObjectStoreEnv::source_at(const Place& pla
     std::shared_ptr<ObjectStore> store;
     std::unique_ptr<Source> source;
   };
-  const auto owned = std::make_shared<Owned>(
-      Owned{run->store, HOLDFAST_TRY(run->tier.open(step->key, place.file))});
+  auto source = HOLDFAST_TRY(run->tier.open(step->key, place.file));
+  const auto owned = std::make_shared<Owned>(Owned{run->store, std::move(source)});
   return std::shared_ptr<const Source>(owned, owned->source.get());
 }
 

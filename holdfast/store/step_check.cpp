@@ -12,8 +12,6 @@
 namespace holdfast {
 namespace {
 
-constexpr std::string_view kIndexSuffix = ".index.json";
-
 class Checker {
  public:
   Checker(Env& env, const Path& folder, Depth depth, const Progress& progress)
@@ -98,7 +96,7 @@ class Checker {
       add({.file = file.name,
            .bytes = file.bytes,
            .what = fmt::format("has {}; expected {}", digest, file.digest)});
-    } else if (depth_ == Depth::kFull && file.name.ends_with(kIndexSuffix)) {
+    } else if (depth_ == Depth::kFull && is_index_name(file.name)) {
       read_index(file, *bytes);
     }
   }

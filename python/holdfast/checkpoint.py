@@ -92,12 +92,11 @@ class Saver:
         check_groups(writing=writing)
         check_unused("Saver", writing, "guard")
         versions = {"holdfast": _native.version} | dict(software or {})
-        how = {name: value for name, value in vars(writing).items() if name != "guard"}
-        self._native = _native.Saver(
-            absolute_path(path), keep=parse_keep(keep), tiers=open_tiers(tiers), **how,
-            fail_after=parse_duration(fail_after), software=versions,
-            allow_unreachable_tiers=allow_unreachable_tiers,
-        )
+        self._native = _native.Saver(absolute_path(path), {
+            **vars(writing), "guard": "off", "keep": parse_keep(keep), "tiers": open_tiers(tiers),
+            "fail_after": parse_duration(fail_after), "software": versions,
+            "allow_unreachable_tiers": allow_unreachable_tiers,
+        })
         self._log_messages()
 
     @property

@@ -1,7 +1,6 @@
 """Plans a change of layout: what it would move, before anything is moved."""
 
-from os import PathLike
-from pathlib import Path
+from os import PathLike, fspath
 
 from holdfast import _native
 
@@ -31,14 +30,6 @@ def plan(
     if model is None:
         if hosts is not None or training is not None or place:
             raise ValueError("plan: hosts, training or place without a model; expected model=")
-        texts = [Path(path).read_text(encoding="utf-8") for path in (source, target)]
-        return _native.plan_layouts(texts[0], str(source), texts[1], str(target))
-    name, where = str(model), ""
-    if name not in _native.model_names() and Path(model).exists():
-        path = Path(model)
-        if path.is_dir():
-            path /= "config.json"
-        name, where = path.read_text(encoding="utf-8"), str(path)
-    return _native.plan_model(
-        name, where, str(source), str(target), hosts or "", training or "", place
-    )
+        return _native.plan_layouts(source, target)
+    return _native.plan_model(fspath(model), fspath(source), fspath(target), hosts or "",
+                              training or "", place)

@@ -42,12 +42,12 @@ Map map_of(const Tensor& tensor, const std::vector<int64_t>& strides) {
 
 Array Array::create(const std::string& name, uint64_t address, const std::string& dtype,
                     const std::vector<int64_t>& shape,
-                    const std::vector<int64_t>& strides, std::vector<std::string> ties,
-                    bool on_device) {
+                    const std::vector<int64_t>& strides,
+                    std::vector<std::string> aliases, bool on_device) {
   Tensor tensor{.name = name,
                 .dtype = unwrap(parse_dtype(dtype).within(name)),
                 .shape = unwrap(Shape::create(shape).within(name)),
-                .ties = std::move(ties)};
+                .aliases = std::move(aliases)};
   const Map map = map_of(tensor, strides);
   ByteSpan memory;
   if (tensor.shape.elements() > 0) {
@@ -78,14 +78,14 @@ void bind_array(nb::module_& m) {
           "__init__",
           [](Array* self, const std::string& name, uint64_t address,
              const std::string& dtype, const std::vector<int64_t>& shape,
-             const std::vector<int64_t>& strides, std::vector<std::string> ties,
+             const std::vector<int64_t>& strides, std::vector<std::string> aliases,
              bool on_device) {
             new (self) Array(Array::create(name, address, dtype, shape, strides,
-                                           std::move(ties), on_device));
+                                           std::move(aliases), on_device));
           },
           nb::arg("name"), nb::arg("address"), nb::arg("dtype"), nb::arg("shape"),
-          nb::arg("strides"), nb::arg("ties"), nb::arg("on_device") = false,
-          "`strides` are in bytes; `ties` are aliases, other names of the same array.")
+          nb::arg("strides"), nb::arg("aliases"), nb::arg("on_device") = false,
+          "`strides` are in bytes; `aliases` are other names of the same array.")
       .def_prop_ro(
           "name", [](const Array& self) { return self.piece.tensor->name; },
           "The tensor's name.");

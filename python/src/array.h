@@ -16,7 +16,7 @@ struct Array {
   static Array create(const std::string& name, uint64_t address,
                       const std::string& dtype, const std::vector<int64_t>& shape,
                       const std::vector<int64_t>& strides,
-                      std::vector<std::string> ties, bool on_device = false);
+                      std::vector<std::string> aliases, bool on_device = false);
 
   LocalPiece piece;  // a whole tensor
 };

@@ -8,6 +8,7 @@
 
 #include "holdfast/checkpoint/fetch.h"
 #include "object.h"
+#include "options.h"
 #include "restored.h"
 #include "saver.h"
 #include "tier.h"
@@ -15,7 +16,6 @@
 namespace holdfast::python {
 namespace {
 
-using Texts = std::map<std::string, std::string>;
 using Numbers = std::map<std::string, double>;
 
 Keep make_keep(int64_t last, int64_t every, int64_t best, const std::string& metric,
@@ -34,29 +34,6 @@ Keep make_keep(int64_t last, int64_t every, int64_t best, const std::string& met
           .best = best,
           .metric = metric,
           .order = order == "min" ? Best::kMin : Best::kMax};
-}
-
-void open_saver(HeldSaver* self, const Path& path, std::optional<Keep> keep,
-                int64_t ring, const std::string& backpressure, int in_flight,
-                bool read_back, bool incremental, int compress, int64_t space_reserve,
-                bool direct, const std::optional<std::string>& fail_after,
-                Texts software, const std::vector<HeldTier>& tiers,
-                bool allow_unreachable_tiers) {
-  SaverOptions options{.ring_bytes = ring,
-                       .in_flight = in_flight,
-                       .backpressure = backpressure_of(backpressure),
-                       .keep = keep,
-                       .tiers = tier_copies_of(tiers, keep),
-                       .allow_unreachable_tiers = allow_unreachable_tiers,
-                       .incremental = incremental,
-                       .compress = compress,
-                       .read_back = read_back,
-                       .space_reserve = space_reserve,
-                       .direct = direct,
-                       .fail_after = fail_after_of(fail_after),
-                       .job = scheduler_job(variable),
-                       .software = std::move(software)};
-  new (self) HeldSaver(path, std::move(options));
 }
 
 HeldHandle save(HeldSaver& self, int64_t step, const std::vector<Array>& arrays,
@@ -166,12 +143,13 @@ void bind_saver(nb::module_& m) {
           "newest\n"
           "ones are kept as well.");
   nb::class_<HeldSaver>(m, "Saver", "The native side of holdfast.Saver.")
-      .def("__init__", &open_saver, nb::arg("path"), nb::kw_only(),
-           nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
-           nb::arg("in_flight"), nb::arg("read_back"), nb::arg("incremental"),
-           nb::arg("compress"), nb::arg("space_reserve"), nb::arg("direct"),
-           nb::arg("fail_after") = nb::none(), nb::arg("software"), nb::arg("tiers"),
-           nb::arg("allow_unreachable_tiers") = false)
+      .def(
+          "__init__",
+          [](HeldSaver* self, const Path& path, const nb::dict& options) {
+            new (self) HeldSaver(path, saver_options_of(options));
+          },
+          nb::arg("path"), nb::arg("options"),
+          "`options` are those that python/src/options.cpp reads.")
       .def("save", &save, nb::arg("step"), nb::arg("arrays"), nb::arg("owners").none(),
            nb::arg("objects").none(), nb::arg("rank_objects").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("parent"),

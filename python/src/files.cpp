@@ -26,7 +26,7 @@ std::vector<std::string> names_of(const OpenedAny& self) {
   std::vector<std::string> names;
   for (const Tensor& tensor : self.contents.collection.tensors()) {
     names.push_back(tensor.name);
-    names.insert(names.end(), tensor.ties.begin(), tensor.ties.end());
+    names.insert(names.end(), tensor.aliases.begin(), tensor.aliases.end());
   }
   return names;
 }
@@ -61,7 +61,7 @@ std::vector<int64_t> shape_of(const Tensor& tensor) {
 void bind_files(nb::module_& m) {
   nb::class_<Tensor>(m, "TensorInfo", "A tensor of a file.")
       .def_ro("name", &Tensor::name, "The first name of the tensor.")
-      .def_ro("ties", &Tensor::ties, "The aliases: other names of the same tensor.")
+      .def_ro("aliases", &Tensor::aliases, "Other names of the same tensor.")
       .def_ro("dtype", &Tensor::dtype, "The type of the elements.")
       .def_prop_ro("shape", &shape_of, "The size of each dimension.")
       .def_prop_ro("nbytes", &Tensor::bytes, "The size of all elements in bytes.")

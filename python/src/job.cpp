@@ -10,29 +10,14 @@
 
 #include "held_job.h"
 #include "holdfast/checkpoint/step_files.h"
+#include "options.h"
 #include "restored.h"
-#include "tier.h"
 #include "transport.h"
 
 namespace holdfast::python {
 namespace {
 
-using Texts = std::map<std::string, std::string>;
 using Numbers = std::map<std::string, double>;
-
-Guard guard_of(const std::string& name) {
-  if (name == "off") return Guard::kOff;
-  if (name == "sample") return Guard::kSample;
-  if (name == "full") return Guard::kFull;
-  throw Raised(invalid("guard: \"{}\"; expected sample, full or off", name));
-}
-
-Duration seconds(double value, const char* what) {
-  if (!(value >= 0 && value < 1e9)) {
-    throw Raised(invalid("{}: {} seconds; expected 0 or more, below 1e9", what, value));
-  }
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(value));
-}
 
 // The piece for an array that is the part `box` of a tensor with this shape.
 LocalPiece part_of(const Array& array, const std::vector<int64_t>& shape,
@@ -58,64 +43,8 @@ CudaStream stream_of(uint64_t handle) {
   return reinterpret_cast<CudaStream>(handle);  // NOLINT
 }
 
-SchedulerOptions schedule_of(const std::string& every, const nb::dict& given) {
-  SchedulerOptions options{.every = unwrap(parse_cadence(every))};
-  const auto take = [&]<typename T>(const char* name, T& into) {
-    if (!given.contains(name) || given[name].is_none()) return;
-    if (!nb::try_cast(given[name], into)) {
-      throw Raised(invalid(
-          "{}: a value of the wrong type; expected a number, for durable_steps and "
-          "milestones a list of numbers, for objective text",
-          name));
-    }
-  };
-  std::optional<std::string> objective;
-  take("objective", objective);
-  if (objective.has_value()) options.objective = unwrap(parse_objective(*objective));
-  take("mtbf", options.mtbf);
-  take("budget", options.budget);
-  take("total_steps", options.total_steps);
-  take("slack", options.slack);
-  take("stop_rate", options.stop_rate);
-  take("deadline", options.deadline);
-  take("durable_steps", options.durable_steps);
-  take("milestones", options.milestones);
-  return options;
-}
-
-// Python has no options struct: the keywords are the options.
-void open_job(HeldJob* self, const Path& path, nb::object transport,
-              const std::string& every, double grace, bool signals,
-              std::optional<Keep> keep, int64_t ring, const std::string& backpressure,
-              int in_flight, bool read_back, int64_t space_reserve, bool direct,
-              const std::string& guard, bool incremental, int compress,
-              double agree_within, const std::optional<std::string>& fail_after,
-              Texts software, const std::vector<HeldTier>& tiers,
-              const nb::dict& schedule, bool allow_unreachable_tiers) {
-  JobOptions options{.schedule = schedule_of(every, schedule),
-                     .grace = seconds(grace, "grace"),
-                     .signals = signals,
-                     .saver = {.ring_bytes = ring,
-                               .in_flight = in_flight,
-                               .backpressure = backpressure_of(backpressure),
-                               .keep = keep,
-                               .tiers = tier_copies_of(tiers, keep),
-                               .allow_unreachable_tiers = allow_unreachable_tiers,
-                               .incremental = incremental,
-                               .compress = compress,
-                               .read_back = read_back,
-                               .space_reserve = space_reserve,
-                               .direct = direct,
-                               .guard = guard_of(guard),
-                               .fail_after = fail_after_of(fail_after),
-                               .agree_within = seconds(agree_within, "agree_within"),
-                               .job = scheduler_job(variable),
-                               .software = std::move(software)}};
-  new (self) HeldJob(path, std::move(transport), std::move(options));
-}
-
 // A checkpoint that is about to be restored, as Python sees it.
-struct Looked {
+struct SavedStep {
   int64_t step;
   Path folder;
   std::vector<Tensor> tensors;
@@ -133,7 +62,7 @@ Result<std::vector<Object>> objects_of(const StepFiles& step) {
   return all;
 }
 
-Looked look(const StepFiles& step, std::span<const Object> objects) {
+SavedStep describe(const StepFiles& step, std::span<const Object> objects) {
   const std::span<const Tensor> tensors = step.collection.tensors();
   nb::list rank_objects;
   for (const Object& own : objects.subspan(1)) rank_objects.append(to_python(own));
@@ -153,7 +82,7 @@ HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_a
     const std::vector<Object> objects = HOLDFAST_TRY(objects_of(step));
     const nb::gil_scoped_acquire locked;
     try {
-      return nb::cast<LocalPieces>(pieces_for(look(step, objects)));
+      return nb::cast<LocalPieces>(pieces_for(describe(step, objects)));
     } catch (nb::python_error& error) {
       raised.emplace(error);
       return invalid("{}", nb::str(error.value()).c_str());
@@ -249,17 +178,17 @@ void attach(HeldJob& self, const LocalPieces& pieces, uint64_t stream,
   });
 }
 
-void bind_looked(nb::module_& m) {
-  nb::class_<Looked>(m, "Looked",
-                     "A checkpoint whose tensors are known but not read yet.")
-      .def_ro("step", &Looked::step)
-      .def_ro("folder", &Looked::folder)
-      .def_ro("tensors", &Looked::tensors)
-      .def_ro("objects", &Looked::objects,
+void bind_pieces(nb::module_& m) {
+  nb::class_<SavedStep>(m, "SavedStep",
+                        "A checkpoint whose tensors are known but not read yet.")
+      .def_ro("step", &SavedStep::step)
+      .def_ro("folder", &SavedStep::folder)
+      .def_ro("tensors", &SavedStep::tensors)
+      .def_ro("objects", &SavedStep::objects,
               nb::for_getter(nb::sig("def objects(self) -> typing.Any")))
-      .def_ro("rank_objects", &Looked::rank_objects,
+      .def_ro("rank_objects", &SavedStep::rank_objects,
               "The objects that each rank saved for itself, in a list by rank.");
-  nb::class_<LocalPiece>(m, "HeldPiece", "A box of a tensor in this process's memory.")
+  nb::class_<LocalPiece>(m, "Piece", "A box of a tensor in this process's memory.")
       .def(
           "__init__",
           [](LocalPiece* self, const Array& array, const std::vector<int64_t>& shape,
@@ -315,16 +244,16 @@ void bind_looked(nb::module_& m) {
 }  // namespace
 
 void bind_job(nb::module_& m) {
-  bind_looked(m);
+  bind_pieces(m);
   nb::class_<HeldJob>(m, "Job", "The native side of holdfast.Checkpointer.")
-      .def("__init__", &open_job, nb::arg("path"), nb::arg("transport").none(),
-           nb::kw_only(), nb::arg("every"), nb::arg("grace"), nb::arg("signals"),
-           nb::arg("keep").none(), nb::arg("ring"), nb::arg("backpressure"),
-           nb::arg("in_flight"), nb::arg("read_back"), nb::arg("space_reserve"),
-           nb::arg("direct"), nb::arg("guard"), nb::arg("incremental"),
-           nb::arg("compress"), nb::arg("agree_within"),
-           nb::arg("fail_after") = nb::none(), nb::arg("software"), nb::arg("tiers"),
-           nb::arg("schedule") = nb::dict(), nb::arg("allow_unreachable_tiers") = false)
+      .def(
+          "__init__",
+          [](HeldJob* self, const Path& path, nb::object transport,
+             const nb::dict& options) {
+            new (self) HeldJob(path, std::move(transport), job_options_of(options));
+          },
+          nb::arg("path"), nb::arg("transport").none(), nb::arg("options"),
+          "`options` are those that python/src/options.cpp reads.")
       .def(
           "attach", &attach, nb::arg("pieces"), nb::arg("stream") = 0,
           nb::arg("own") = nb::none(),
@@ -337,7 +266,7 @@ void bind_job(nb::module_& m) {
       .def(
           "resume", &resume, nb::arg("pieces_for"), nb::arg("verify_all") = false,
           nb::arg("stream") = 0,
-          nb::sig("def resume(self, pieces_for: collections.abc.Callable[[Looked], "
+          nb::sig("def resume(self, pieces_for: collections.abc.Callable[[SavedStep], "
                   "Pieces], verify_all: bool = False, stream: int = 0) -> Restored"),
           "Restores the newest undamaged checkpoint into the pieces that `pieces_for`\n"
           "makes for it. Raises NotFoundError if there is none.")
@@ -398,6 +327,15 @@ void bind_job(nb::module_& m) {
           "take_warnings", [](HeldJob& self) { return self.take_warnings(); },
           "What went wrong since the last call without stopping training, a sentence\n"
           "each. May be called from any thread.")
+      .def(
+          "check_new",
+          [](HeldJob& self, const std::string& expected) {
+            self.call([&](Job& job) { return job.check_new(expected); });
+          },
+          nb::arg("expected"),
+          "Raises ValueError on all ranks if the run has steps. `expected` says what "
+          "to\n"
+          "do then. All ranks call it together.")
       .def(
           "any",
           [](HeldJob& self, bool own) {

@@ -1,15 +1,15 @@
 // Bindings of plan/ and of models/: names, types and docs only.
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include "env.h"
 #include "errors.h"
 #include "holdfast/base/json.h"
 #include "holdfast/models/families.h"
-#include "holdfast/models/hf_config.h"
 #include "holdfast/models/resize.h"
 #include "holdfast/plan/plan_json.h"
-#include "holdfast/state/collection_json.h"
 
 namespace holdfast::python {
 namespace {
@@ -21,38 +21,19 @@ struct Planned {
   std::string json;
 };
 
-Planned plan_model(const std::string& model, const std::string& config_where,
-                   const std::string& source, const std::string& target,
-                   const std::string& hosts, const std::string& training, bool place) {
-  ResizeRequest request{
-      .model = unwrap(config_where.empty()
-                          ? find_model(model)
-                          : model_from_config(unwrap(parse_json(model, config_where)),
-                                              config_where)),
-      .from = unwrap(parse_parallel(source).within("source")),
-      .to = unwrap(parse_parallel(target).within("target")),
-      .place = place};
-  if (!training.empty()) request.training = unwrap(find_training(training));
-  if (!hosts.empty()) request.hosts = unwrap(parse_hosts(hosts));
+Planned plan_model(const ResizeWords& words) {
   const nb::gil_scoped_release unlocked;
+  const ResizeRequest request = unwrap(read_resize(env(), words));
   Resize resize = unwrap(plan_resize(request));
   std::string json = to_json(request, resize).dump();
   return {std::move(resize.plan), std::move(resize.placement), std::move(json)};
 }
 
-Planned plan_layouts(const std::string& source, const std::string& source_where,
-                     const std::string& target, const std::string& target_where) {
+Planned plan_layouts(const Path& source, const Path& target) {
   const nb::gil_scoped_release unlocked;
-  Topology topology;
-  const auto read = [&](const std::string& text, const std::string& where) {
-    return unwrap(
-        collection_from_json(unwrap(parse_json(text, where)), where, topology));
-  };
-  const Collection from = read(source, source_where);
-  const Collection to = read(target, target_where);
-  Plan made = unwrap(plan(from, to, topology));
-  std::string json = to_json(made, topology).dump();
-  return {std::move(made), std::nullopt, std::move(json)};
+  LayoutPlan made = unwrap(plan_layout_files(env(), source, target));
+  std::string json = to_json(made.plan, made.topology).dump();
+  return {std::move(made.plan), std::nullopt, std::move(json)};
 }
 
 void bind_figures(nb::module_& m) {
@@ -113,16 +94,23 @@ void bind_plan(nb::module_& m) {
           "moves", [](const Planned& self) { return self.plan.moves.size(); },
           "The number of moves.")
       .def_ro("json", &Planned::json, "The text that `holdfast plan --json` prints.");
-  m.def("plan_model", &plan_model, nb::arg("model"), nb::arg("config_where"),
-        nb::arg("source"), nb::arg("target"), nb::arg("hosts"), nb::arg("training"),
-        nb::arg("place"),
-        "The plan between two parallel configurations of a model.\n\n"
-        "`model` is the name of a built-in model or, if `config_where` is not empty, "
-        "the\n"
-        "text of the config.json at that place.");
-  m.def("plan_layouts", &plan_layouts, nb::arg("source"), nb::arg("source_where"),
-        nb::arg("target"), nb::arg("target_where"),
-        "The plan between two layouts, given as JSON text.");
+  m.def(
+      "plan_model",
+      [](std::string model, std::string source, std::string target, std::string hosts,
+         std::string training, bool place) {
+        return plan_model({.model = std::move(model),
+                           .from = std::move(source),
+                           .to = std::move(target),
+                           .hosts = std::move(hosts),
+                           .training = std::move(training),
+                           .place = place});
+      },
+      nb::arg("model"), nb::arg("source"), nb::arg("target"), nb::arg("hosts"),
+      nb::arg("training"), nb::arg("place"),
+      "The plan between two parallel configurations of a model: a built-in name, or\n"
+      "the path of a config.json or of its folder. Empty texts mean the defaults.");
+  m.def("plan_layouts", &plan_layouts, nb::arg("source"), nb::arg("target"),
+        "The plan between the layouts of two files.");
   m.def("model_names", &model_names, "The names of the built-in models.");
 }
 

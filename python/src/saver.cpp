@@ -1,25 +1,8 @@
-// HeldSaver (saver.h), and the options that Python passes as text.
 #include "saver.h"
 
 #include "holdfast/checkpoint/fetch.h"
-#include "holdfast/schedule/cadence.h"
 
 namespace holdfast::python {
-
-Backpressure backpressure_of(const std::string& name) {
-  if (name == "wait") return Backpressure::kWait;
-  if (name == "skip") return Backpressure::kSkip;
-  if (name == "newest") return Backpressure::kNewest;
-  throw Raised(invalid("backpressure: \"{}\"; expected wait, skip or newest", name));
-}
-
-std::optional<Duration> fail_after_of(const std::optional<std::string>& text) {
-  constexpr double kMost = 1e9;
-  if (!text.has_value()) return std::nullopt;
-  const double seconds = unwrap(parse_seconds(*text, "fail_after"));
-  if (seconds > kMost) return std::nullopt;
-  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
-}
 
 HeldSaver::HeldSaver(const Path& run, SaverOptions options)
     : warnings_(std::make_unique<Warnings>(env())) {

@@ -16,12 +16,6 @@
 
 namespace holdfast::python {
 
-// "wait", "skip" or "newest"; throws for anything else.
-Backpressure backpressure_of(const std::string& name);
-
-// Parses "30m" or "90" (seconds). Returns nullopt for nullopt and for "never".
-std::optional<Duration> fail_after_of(const std::optional<std::string>& text);
-
 // A save under way, and the Python object that keeps its arrays alive. The GIL guards
 // it.
 struct HeldHandle {

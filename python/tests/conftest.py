@@ -12,13 +12,13 @@ MEMORY = Path("/dev/shm")
 
 @pytest.fixture
 def disk_path(tmp_path_factory):
-    """A new folder on the disk, for what the memory-backed one cannot show."""
+    """A new folder on the disk, for tests that would show nothing in memory."""
     return tmp_path_factory.mktemp("disk")
 
 
 @pytest.fixture
 def tmp_path(tmp_path_factory):
-    """A new folder in memory, where every sync is quick; on the disk if there is none."""
+    """A new folder in memory, where fsync is fast, or on the disk if the system has no /dev/shm."""
     if not os.access(MEMORY, os.W_OK):
         yield tmp_path_factory.mktemp("memory")
         return

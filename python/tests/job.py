@@ -1,9 +1,9 @@
 """A training job for tests that kill it: job.py (train | hold | restore) RUN
 
-Its state is a known function of the step, so that whoever finds it can tell whether it is
-one step's and whose. Says on its output what it has done, one line each, and ends with a
-message if it finds anything wrong. Without numpy, which takes longer to import than the
-job lives.
+Its state is a known function of the step, so that a test can tell whether a restored state belongs
+to one step, and to which. It prints a line for everything that it has done. If it finds something
+wrong, it exits with a message. It does not use numpy, because importing numpy would take longer
+than the job lives.
 """
 
 import ctypes
@@ -18,7 +18,7 @@ SHAPES = {"embedding": (300, 128), "layer.weight": (64, 64), "layer.bias": (64,)
 
 
 class Array:
-    """Words of 8 bytes with numpy's interface."""
+    """An array of 8-byte words that has numpy's __array_interface__."""
 
     def __init__(self, shape):
         elements = 1
@@ -33,7 +33,7 @@ class Array:
 
 
 def values_at(step, index):
-    """What tensor number `index` holds after the step: 8 words, again and again."""
+    """The bytes of tensor number `index` after the step: a pattern of 8 words, repeated."""
     words = [(step * 1_000_003 + index * 7919 + k * 0x9E3779B9) % 2**64 for k in range(8)]
     pattern = b"".join(word.to_bytes(8, "little") for word in words)
     size = ctypes.sizeof(Array(list(SHAPES.values())[index]).memory)
@@ -58,7 +58,7 @@ def say(*words):
 
 
 def resume(run, state):
-    """The step to go on from, having said it; 0 in a new run."""
+    """Restores the newest step and prints its number. Returns it, or 0 in a new run."""
     try:
         restored = holdfast.restore(run, state)
     except holdfast.NotFoundError:

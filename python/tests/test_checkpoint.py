@@ -400,7 +400,7 @@ def test_waiting_has_a_timeout(tmp_path):
         with pytest.raises(TimeoutError):
             while not handle.is_done:
                 handle.durable(timeout=0)
-            raise TimeoutError  # it was faster
+            raise TimeoutError  # the save was done before durable() was called
         handle.durable(timeout=math.inf)
 
 
@@ -415,7 +415,7 @@ OBJECTS = [
 def test_objects_come_back_as_they_were(tmp_path, value):
     save(tmp_path, {}, value, rank_objects=[value])
     restored = holdfast.restore(tmp_path, {})
-    assert repr(restored.objects) == repr(value)  # tells 1, True and 1.0 apart
+    assert repr(restored.objects) == repr(value)  # repr() tells 1, True and 1.0 apart
     assert restored.objects == value
     assert repr(restored.rank_objects) == repr([value])
     assert holdfast.open(tmp_path).objects == value

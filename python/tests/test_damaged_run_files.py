@@ -1,4 +1,4 @@
-"""Bits that flip in holdfast.json and in the owner files, while nobody writes in the run."""
+"""Flips bits in holdfast.json and in the owner files while no process writes to the run."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ def test_a_flipped_id_is_noticed_and_mended(tmp_path, caplog):
     save(run, 1)
     whole = (run / "holdfast.json").read_bytes()
     flip(run / "holdfast.json", whole.index(json.loads(whole)["run"].encode()))
-    assert list(holdfast.open(run))  # who only reads gets by, and changes nothing
+    assert list(holdfast.open(run))  # reading works nevertheless, and changes nothing
     assert (run / "holdfast.json").read_bytes() != whole
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         save(run, 2)

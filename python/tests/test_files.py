@@ -1,4 +1,4 @@
-"""Files of tensors opened and converted from Python, against the real libraries."""
+"""Files of tensors are opened and converted from Python, and compared with the real libraries."""
 
 import numpy as np
 import pytest

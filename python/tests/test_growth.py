@@ -10,7 +10,7 @@ import holdfast
 SAVES = 200
 WARM_UP = 50
 
-# In a process of its own, so that no other test's memory is in the figures.
+# Runs in a process of its own, so that the memory of other tests is not in the figures.
 PROGRAM = """
 import os, sys, time, holdfast
 sys.path.insert(0, sys.argv[2])
@@ -22,14 +22,14 @@ def resident():
 def name_of(task):
     try:
         return open(f"/proc/self/task/{task}/comm").read()
-    except OSError:  # it has just ended
+    except OSError:  # the thread has just ended
         return "iou-"
 
-def counts():  # without the workers that the kernel lends to io_uring, and takes back
+def counts():  # without the worker threads of io_uring, which the kernel starts and ends
     tasks = [task for task in os.listdir("/proc/self/task") if "iou-" not in name_of(task)]
     return len(tasks), len(os.listdir("/proc/self/fd"))
 
-def settled(most):  # retention goes on after a save is durable, with files of its own
+def settled(most):  # waits for retention, which has files open after a save is durable
     until = time.monotonic() + 20
     while (seen := counts()) > most and time.monotonic() < until:
         pass
@@ -62,7 +62,7 @@ def test_two_hundred_saves_leave_nothing_behind(tmp_path):
     ).stdout
     later, closed = ([int(word) for word in line.split()] for line in output.splitlines())
     grown, threads, descriptors, warm_threads, warm_descriptors = later
-    # A leak of a tenth of the state at each save would be 5 MiB; allocators keep some.
+    # If each save leaked a tenth of the state, that would be 5 MiB. Allocators keep some memory.
     assert grown < 2 << 20
     assert threads <= warm_threads and descriptors <= warm_descriptors
     assert closed[0] < threads and closed[1] <= descriptors

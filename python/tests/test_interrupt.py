@@ -5,14 +5,15 @@ import sys
 
 import pytest
 
-# A save that lasts long: zstd's highest level on noise. As soon as the main thread is in
-# the call, it is interrupted.
+# Makes a save that takes long, by compressing random bytes with zstd's highest level. A second
+# thread sends SIGINT as soon as the main thread waits in the call.
 SCRIPT = """
 import os, signal, sys, threading
 import numpy as np
 import holdfast
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # nohup and the like ignore it
+# Needed if the parent process ignores SIGINT, as nohup does.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 path, kind, what = sys.argv[1:]
 SIZE = 32 << 20
 noise = {"w": np.random.default_rng(1).integers(0, 256, SIZE, "u1")}
@@ -26,9 +27,8 @@ else:
     from holdfast import _native
     from holdfast.arrays import describe_one
     box = holdfast.Box([(0, SIZE)])
-    piece = _native.HeldPiece(describe_one("w", noise["w"]), [SIZE], box)
-    job = _native.Job(path, None, every="1 steps", grace=1, signals=True, keep=None, tiers=[],
-                      guard="sample", agree_within=60, software={}, **options)
+    piece = _native.Piece(describe_one("w", noise["w"]), [SIZE], box)
+    job = _native.Job(path, None, {**options, "every": "1 steps", "grace": 1, "guard": "sample"})
     def save(step):
         return job.save(step, [piece], noise, {}, "", lambda: (None, None))
     close = job.close

@@ -1,5 +1,5 @@
-"""Real processes, killed at random times: the next one finds a whole step, and none is lost
-that was said to be durable.
+"""Kills real processes at random times. The next process must find a whole step, and no step that
+was reported as durable may be lost.
 
 HOLDFAST_KILLS is the number of kills (default 10).
 """
@@ -21,7 +21,7 @@ KILLS = int(os.environ.get("HOLDFAST_KILLS", "10"))
 
 
 class Job:
-    """A running job.py, read line by line."""
+    """A running job.py, whose output is read line by line."""
 
     def __init__(self, what, run):
         path = str(Path(holdfast.__file__).parent.parent)
@@ -32,14 +32,14 @@ class Job:
         )
 
     def wait_for(self, word):
-        """The rest of the first line that begins with the word."""
+        """Waits for a line that begins with the word. Returns the rest of that line."""
         for line in self.process.stdout:
             if line.split()[0] == word:
                 return line.split()[1:]
         raise AssertionError(f"no {word!r}: {self.process.stderr.read()}")
 
     def kill(self):
-        """Its last lines."""
+        """The last lines that the process has printed."""
         self.process.kill()
         out, err = self.process.communicate()
         assert not err, err
@@ -47,18 +47,18 @@ class Job:
 
 
 def steps_said(lines):
-    # The last line may be torn by the kill; a step counts when the line is whole.
+    # The kill may have cut off the last line. A step counts only if its line is complete.
     return [int(line.split()[1]) for line in lines if line.startswith("durable ") and line[8:]]
 
 
 def kill_often(run, kills, dice):
-    """How many steps were said to be durable, in all the lives of one job."""
+    """Kills a job again and again. Returns how many steps were reported as durable in all."""
     durable = said = 0
     for number in range(kills):
         job = Job("train", run)
         (found,) = map(int, job.wait_for("restored"))
         assert found >= durable, f"kill {number}: found {found}, {durable} was durable"
-        if dice.random() < 0.9:  # else also while it takes the run over
+        if dice.random() < 0.9:  # otherwise it may also be killed while it takes over the run
             job.wait_for("ready")
         time.sleep(dice.random() ** 2 * 0.3)
         steps = steps_said(job.kill())
@@ -77,7 +77,7 @@ def test_a_job_killed_at_any_time_goes_on_from_its_newest_step(where, request):
     print("seed", seed)
     run = request.getfixturevalue(where) / "run"
     assert kill_often(run, (KILLS + 1) // 2, random.Random(seed)) > 0
-    assert len(list(run.glob("step-*"))) <= 5  # two that are kept, two in flight, one extra
+    assert len(list(run.glob("step-*"))) <= 5  # two that are kept, two in progress, one more
 
 
 def files_of(run):

@@ -1,4 +1,4 @@
-"""Files that are damaged, odd or of other programs, through Python and the command line."""
+"""Damaged and unusual files, and files of other programs, from Python and the command line."""
 
 import argparse
 import collections
@@ -26,7 +26,7 @@ def run(*words):
 
 
 def flip(path, at):
-    """Changes one bit of the byte, and changes it back when called again."""
+    """Flips one bit of the byte at `at`. A second call flips it back."""
     with open(path, "r+b") as file:
         file.seek(at)
         byte = file.read(1)[0]
@@ -78,7 +78,7 @@ def test_a_damaged_torch_file_is_neither_converted_nor_compared(tmp_path):
         holdfast.convert(path, out)
     with pytest.raises(holdfast.CorruptError):
         holdfast.open(path).read("w")
-    with pytest.raises(holdfast.CorruptError):  # small enough to be read whole
+    with pytest.raises(holdfast.CorruptError):  # the record is so small that it is read as a whole
         holdfast.open(path).read("w", holdfast.Box([(0, 2)]))
 
 
@@ -187,7 +187,7 @@ def test_torchscript_is_named(tmp_path):
 
 
 def test_code_that_unpacks_to_more_than_the_whole_file_is_no_damage(tmp_path):
-    """How large the packed code is depends on the paths of the machine it was traced on."""
+    """The compressed code contains paths of the machine it was traced on, so its size varies."""
     long = torch.jit.trace(lambda x: sum((x for _ in range(2000)), x), torch.ones(1))
     torch.jit.save(long, str(tmp_path / "a.pt"))
     with zipfile.ZipFile(tmp_path / "a.pt") as archive:
@@ -239,7 +239,7 @@ def test_verbs_of_many_paths_list_their_failures(verb):
 
 
 def stop_in_the_middle(source, target, number, ending=""):
-    """Converts, and sends the signal once bytes are being written."""
+    """Starts a conversion, and sends the signal once it writes bytes."""
     before = set(os.listdir(target.parent))
     process = subprocess.Popen([PROGRAM, "convert", source, f"{target}{ending}"],
                                stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -292,6 +292,6 @@ def test_arrays_that_share_memory_are_refused_by_restore(tmp_path):
     with pytest.raises(ValueError, match="a and b: share memory"):
         holdfast.restore(tmp_path / "run", {"a": memory[:6], "b": memory[4:]})
     assert not memory.any()
-    between = np.zeros((6, 2))  # columns lie between each other and share nothing
+    between = np.zeros((6, 2))  # the columns alternate in memory but share no bytes
     holdfast.restore(tmp_path / "run", {"a": between[:, 0], "b": between[:, 1]})
     assert between.T.ravel().tolist() == list(range(12))

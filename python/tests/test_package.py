@@ -1,4 +1,4 @@
-"""The package as a whole: what it needs, what it shows, what its stubs say."""
+"""The package as a whole: what it imports, which names it has, what its typed stubs say."""
 
 import ast
 import subprocess
@@ -10,7 +10,7 @@ from holdfast import _native
 
 
 def fresh_python(code: str) -> subprocess.CompletedProcess[str]:
-    """A fresh interpreter that sees the same package."""
+    """Runs code in a new interpreter that imports the same package."""
     folder = str(Path(holdfast.__file__).parent.parent)
     return subprocess.run(
         [sys.executable, "-c", f"import sys; sys.path.insert(0, {folder!r})\n{code}"],

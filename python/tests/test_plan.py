@@ -1,4 +1,4 @@
-"""holdfast.plan gives what the command line gives; the planner is tested in C++."""
+"""holdfast.plan returns what the command line prints. The planner itself is tested in C++."""
 
 import json
 import subprocess
@@ -73,11 +73,11 @@ def test_the_example_of_the_documentation_is_a_layout(tmp_path):
 def test_bad_calls_name_the_offender():
     with pytest.raises(holdfast.NotFoundError, match="gpt-9000"):
         holdfast.plan("tp=1", "tp=2", model="gpt-9000")
-    with pytest.raises(ValueError, match="target: parallel: tp=0"):
+    with pytest.raises(ValueError, match="to: parallel: tp=0"):
         holdfast.plan("tp=1", "tp=0", model="gpt2")
     with pytest.raises(ValueError, match="without a model"):
         holdfast.plan("a.json", "b.json", place=True)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(holdfast.NotFoundError, match="missing.json: open: No such file"):
         holdfast.plan("missing.json", "missing.json")
 
 

@@ -1,4 +1,4 @@
-"""Boxes and dtypes from Python; their arithmetic is tested in C++."""
+"""Boxes and dtypes in Python. Their arithmetic is tested in C++."""
 
 import pytest
 from hypothesis import given

@@ -1,4 +1,4 @@
-"""Who takes a run over from a live owner on another host."""
+"""Which processes may take over a run from an owner that lives on another host."""
 
 import contextlib
 import ctypes
@@ -13,7 +13,7 @@ import pytest
 
 CLONE_NEWUTS = 0x04000000
 
-# Owns a run, says so, and keeps it until it is told to go on.
+# Takes ownership of a run, prints so, and keeps it until its input is closed.
 OWN = """
 import sys
 import holdfast
@@ -32,7 +32,7 @@ def own(run, variables):
 
 @contextlib.contextmanager
 def owned_elsewhere(run, variables):
-    """By a process that lives, on a host of another name."""
+    """A run that a living process owns, on a host with another name."""
     libc = ctypes.CDLL(None, use_errno=True)
     here = os.open("/proc/thread-self/ns/uts", os.O_RDONLY)
     try:
@@ -55,7 +55,7 @@ def owned_elsewhere(run, variables):
 
 
 def outcome(run, variables):
-    """What a process said that tried to own the run, and then let go."""
+    """Tries to take ownership of the run in a new process. Returns what that process printed."""
     out, error = own(run, variables).communicate(timeout=60)
     return out + error
 
@@ -74,7 +74,7 @@ def test_a_requeued_job_goes_on_at_once_on_another_host(tmp_path, variables, cou
             said = outcome(run, other)
             assert "in use by process" in said and "elsewhere" in said
         assert outcome(run, variables | {count: "1"}) == "owns\n"
-        assert time.monotonic() - start < 60  # and not after the lease
+        assert time.monotonic() - start < 60  # it did not wait until the lease ran out
 
 
 def test_torchrun_names_no_job_by_default(tmp_path):

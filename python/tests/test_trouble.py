@@ -1,5 +1,5 @@
-"""Disks that are full, read-only, missing or no disk at all: one clear sentence, older
-checkpoints whole, and the next save works once the cause is gone."""
+"""Disks that are full, read-only, missing, or not a folder at all. The error is one clear sentence,
+older checkpoints stay undamaged, and the next save works once the cause is gone."""
 
 import errno
 import os
@@ -19,7 +19,7 @@ def state(step):
 
 
 def restored_step(path):
-    """The newest step, having checked that its state is that step's."""
+    """Restores the newest step and checks its state. Returns the number of the step."""
     into = {name: np.zeros_like(array) for name, array in state(0).items()}
     restored = holdfast.restore(path, into)
     for name, array in state(restored.step).items():
@@ -36,7 +36,7 @@ def assert_clear(error, *words):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of 8 MiB; returns its folder and a function that remounts it."""
+    """A file system of 8 MiB: its folder, and a function that remounts it."""
     folder = tmp_path / "disk"
     folder.mkdir()
 
@@ -54,7 +54,7 @@ def small_disk(tmp_path):
 
 
 def fill(folder, leave):
-    """Takes all space but `leave` bytes."""
+    """Fills the disk except for `leave` bytes."""
     free = os.statvfs(folder)
     with open(folder / "filler", "wb") as file:
         file.write(bytes(free.f_bavail * free.f_frsize - leave))
@@ -87,7 +87,7 @@ def test_a_disk_that_fills_up_in_the_middle_of_a_save_is_the_same(small_disk):
     with holdfast.Saver(run, writing=holdfast.Writing(space_reserve=0)) as saver:
         saver.save(1, state(1)).durable()
         fill(folder, MIB + MIB // 2)
-        no_space(saver.save(2, state(2), "x" * MIB))  # objects come after the tensors
+        no_space(saver.save(2, state(2), "x" * MIB))  # objects are written after the tensors
         assert restored_step(run) == 1
         (folder / "filler").unlink()
         saver.save(3, state(3)).durable()

@@ -1,4 +1,4 @@
-"""`pip install .` gives a wheel that holds all it needs and works away from the sources."""
+"""The wheel that `pip install .` builds contains all it needs, and works without the sources."""
 
 import subprocess
 import sys

@@ -1,16 +1,16 @@
-"""Holds every #include of a part against the arrows that the build declares.
+"""Compares every #include of a part with the dependencies that the part declares.
 
     check_includes.py SOURCE_FOLDER ARROWS_FILE PUBLIC_FILE
 
-The arrows file is the build's: one line a part, `name layer dep dep ...`. A part is the
-folder holdfast/<name>, but `python` is python/src. Prints one line a fault; exits 1 if
-there are any, and 2 if it looked at nothing, so that a wrong path cannot pass. It also
-refuses a folder with more than 50 files, tests not counted, and files that include each
-other in a circle.
+CMake writes the arrows file, with one line for each part: `name layer dep dep ...`. A part is the
+folder holdfast/<name>; the part `python` is python/src. This script also refuses a folder with more
+than 50 files, tests not counted, and files that include each other in a circle. It prints one line
+for each fault. It exits with 1 if there are faults, and with 2 if it found no files at all, so that
+a wrong path cannot pass.
 
-The public file is the build's, too: one public header a line. Public headers are
-installed, so they may include only each other, and so may the programs in examples/cpp.
-With holdfast/holdfast.h, which includes them all, there may be at most 25.
+CMake writes the public file, too, with one public header on each line. Public headers are
+installed, so they may include only each other, and so may the programs in examples/cpp. With
+holdfast/holdfast.h, which includes them all, there may be at most 25.
 """
 
 import collections
@@ -40,10 +40,10 @@ def fault_of(part: str, quote: str, target: str, allowed: set[str]) -> str | Non
     pieces = target.split("/")
     if pieces[0] != "holdfast":
         if quote == '"' and part != "python":
-            return f'"{target}" is no path from the root, want "holdfast/<part>/..."'
+            return f'"{target}" is no path from the root; expected "holdfast/<part>/..."'
         return None
     if len(pieces) < 3:
-        return f"{target} is for users of the library, want the header itself"
+        return f"{target} is for users of the library; expected the header of a part"
     if pieces[1] not in allowed:
         uses = " ".join(sorted(allowed - {part})) or "nothing"
         return f"{part} may not include {target}: it declares {uses}"
@@ -75,7 +75,7 @@ def large_folders(files: list[Path]) -> list[str]:
 
 
 def circles(root: Path, files: list[Path]) -> list[str]:
-    """One line for each include that leads back to the file it stands in."""
+    """One line for each file that includes itself through other files."""
     targets = {str(file.relative_to(root)): [match[2] for line in file.read_text().splitlines()
                                              if (match := INCLUDE.match(line))] for file in files}
     faults, done = [], set()

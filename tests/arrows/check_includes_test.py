@@ -1,4 +1,4 @@
-"""The include check must see what is planted, and only that."""
+"""The include check must find the faults that these tests plant, and nothing else."""
 
 import contextlib
 import io
@@ -57,13 +57,13 @@ class CheckIncludesTest(unittest.TestCase):
 
     def test_a_relative_path_cannot_hide_an_arrow(self):
         self.assert_fault("holdfast/base/env.h", '#include "../state/box.h"',
-                          '"../state/box.h" is no path from the root, '
-                          'want "holdfast/<part>/..."')
+                          '"../state/box.h" is no path from the root; '
+                          'expected "holdfast/<part>/..."')
 
     def test_the_umbrella_is_not_for_parts(self):
         self.assert_fault("holdfast/base/env.h", '#include "holdfast/holdfast.h"',
-                          "holdfast/holdfast.h is for users of the library, "
-                          "want the header itself")
+                          "holdfast/holdfast.h is for users of the library; "
+                          "expected the header of a part")
 
     def test_an_undeclared_folder_is_seen(self):
         status, output = self.check({"holdfast/stray/x.cpp": ""})

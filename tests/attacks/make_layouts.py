@@ -1,4 +1,4 @@
-"""Writes the layout files in layouts/, each made to break a reader of collections.
+"""Writes the malicious layout files in layouts/. Each is made to break a reader of collections.
 
     python3 tests/attacks/make_layouts.py
 """

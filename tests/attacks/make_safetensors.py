@@ -1,8 +1,9 @@
-"""Writes the files in safetensors/, each made to break a reader of that format.
+"""Writes the malicious files in safetensors/. Each is made to break a reader of that format.
 
     python3 tests/attacks/make_safetensors.py
 
-Folders, as of Hugging Face, are attacked through their index alone: *.index.json.
+Folders of safetensors files, as Hugging Face writes them, are attacked only through their index:
+*.index.json.
 """
 
 import json

@@ -1,5 +1,5 @@
-"""Writes the files in torch/, each made to break a reader of torch's zip files, and the
-pickles in pickle/, made to break the machine that reads them.
+"""Writes malicious files: those in torch/ are made to break a reader of torch's zip files, and
+those in pickle/ are made to break a reader of pickles.
 
     python3 tests/attacks/make_torch.py
 """
@@ -53,19 +53,19 @@ DATA = bytes(16)
 
 
 def archive(data=GOOD, records=None, notes=None, compression=zipfile.ZIP_STORED):
-    """A well-formed archive, but for what it is given."""
+    """A well-formed archive around the given pickle and records."""
     out = io.BytesIO()
     notes = {"byteorder": b"little", "version": b"3\n"} if notes is None else notes
     records = {"data/0": DATA} if records is None else records
     with zipfile.ZipFile(out, "w") as file:
         for name, raw in {"data.pkl": data, **notes, **records}.items():
-            entry = zipfile.ZipInfo(f"a/{name}")  # of 1980: the same in every run
+            entry = zipfile.ZipInfo(f"a/{name}")  # its date is 1980, so every run gives equal bytes
             file.writestr(entry, raw, compression)
     return out.getvalue()
 
 
 def patch(raw, find, at, format, value, last=True):
-    """Overwrites a number of the last (or first) header with this mark."""
+    """Overwrites a number in the last (or first) header that begins with `find`."""
     start = raw.rindex(find) if last else raw.index(find)
     out = bytearray(raw)
     struct.pack_into(format, out, start + at, value)
@@ -127,7 +127,7 @@ def zip_attacks():
 
 
 def two_for_one(good):
-    """The directory's last entry twice, each with the same record."""
+    """The last entry of the directory, listed twice for the same record."""
     end = good.rindex(END)
     entry = good[good.rindex(CENTRAL) : end]
     out = good[:end] + entry + good[end:]
@@ -138,7 +138,7 @@ def two_for_one(good):
 
 
 def overlapping():
-    """A record that contains the next one: the start of a zip bomb."""
+    """A record that contains the next one, as in a zip bomb."""
     inner = archive(records={"data/0": b"x" * 16, "data/1": b"y" * 16})
     at = inner.index(b"a/data/0", inner.index(CENTRAL)) - 46
     out = bytearray(inner)
@@ -161,13 +161,13 @@ def absolute():
 
 
 def in_the_comment(good):
-    """The end record of one directory in the comment of another: which one counts?"""
+    """An archive whose comment contains a second end record, so that two could be the real one."""
     other = good[good.rindex(END) :] + b"!"
     return patch(good, END, 20, "<H", len(other)) + other
 
 
 def another_folder_first():
-    """torch takes the folder of the entry that the directory lists first."""
+    """An archive with entries in two folders. torch uses the folder of the first listed entry."""
     raw = archive(records={"data/0": DATA, "data/1": DATA})
     raw = raw.replace(b"a/data/1", b"b/data/1")
     begin, last, end = raw.index(CENTRAL), raw.rindex(CENTRAL), raw.rindex(END)
@@ -190,7 +190,7 @@ def zip64(good, size, offset):
 
 
 def tensor_attacks():
-    """Pickles of tensors that lie about their storages."""
+    """Pickles of tensors whose sizes, strides or storages are wrong."""
     two = {"data/0": DATA, "data/1": DATA}
     yield "negative_size", tensor(shape=(-4,))
     yield "negative_stride", tensor(stride=(-1,))
@@ -262,7 +262,7 @@ def pickle_attacks():
 
 
 def long_global():
-    """One long name, copied by every use of it if a reader lets it."""
+    """A long name that is used many times. A careless reader copies it each time."""
     name = text("torch") + b"q\x00" + text("x" * 50000) + b"q\x01"
     return b"](" + name + b"00" + b"h\x00h\x01\x93" * 10000 + b"e"
 
@@ -307,7 +307,7 @@ def main():
         ((name, program(value)) for name, value in pickle_attacks()),
         ".pkl",
     )
-    # Not an attack: what the others are made from must be good.
+    # This file is not malicious. The others are made from it, so a test checks that it can be read.
     (FOLDER / "torch_good.pt").write_bytes(archive())
 
 

@@ -8,7 +8,7 @@ function(run)
   execute_process(COMMAND ${ARGN} RESULT_VARIABLE status OUTPUT_VARIABLE output
                   ERROR_VARIABLE output)
   if(NOT status EQUAL 0)
-    message(FATAL_ERROR "${ARGN}: exit ${status}\n${output}")
+    message(FATAL_ERROR "${ARGN}: exit status ${status}; expected 0\n${output}")
   endif()
   set(output "${output}" PARENT_SCOPE)
 endfunction()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# The C++ training loop: killed with -9 and asked to stop, started again each time, its losses
-# are bit for bit those of a run that nobody touched.
+# Kills the C++ training loop once, asks it to stop once, and starts it again each time. Its losses
+# must equal those of an undisturbed run bit for bit.
 #
-#   tests/examples/train_cpp_test.sh PRESET      e.g. release; skipped where there is no torch
+#   tests/examples/train_cpp_test.sh PRESET      e.g. release; skipped if .venv has no torch
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 . scripts/environment.sh
@@ -23,33 +23,35 @@ cd "$work"
 die() { echo "train_cpp_test: $*" >&2; cat ./*.log >&2; exit 1; }
 steps=2000
 lines() { if [[ -f stopped.txt ]]; then wc -l <stopped.txt; else echo 0; fi; }
-# begin_until LINES: goes on in the background until there are so many more losses.
+# begin_until LINES: starts the training in the background and waits for so many more losses.
 begin_until() {
-  local want=$(($(lines) + $1))
+  local expected=$(($(lines) + $1))
   "$train" run $steps >>stopped.txt 2>>stopped.log &
   job=$!
-  until (($(lines) >= want)); do
-    kill -0 $job 2>/dev/null || die "it ended too early"
+  until (($(lines) >= expected)); do
+    kill -0 $job 2>/dev/null || die "$train: ended before it had written $expected losses"
     sleep 0.01
   done
 }
+# end_with CODE: waits until the training ends, which must be with this exit code.
 end_with() {
   local code=0
   wait $job 2>/dev/null || code=$?
-  [[ $code == "$1" ]] || die "exit code $code, want $1"
+  [[ $code == "$1" ]] || die "$train: exit code $code; expected $1"
 }
 
-"$train" whole $steps >whole.txt 2>whole.log || die "it failed"
+"$train" whole $steps >whole.txt 2>whole.log || die "$train whole: failed"
 begin_until 300
 kill -9 $job
 end_with 137
 begin_until 100
 kill -TERM $job
 end_with 143
-"$train" run $steps >>stopped.txt 2>>stopped.log || die "it failed"
-[[ $(grep -c "resumed after step" stopped.log) == 2 ]] || die "want it resumed twice"
-# Steps after the last save before the kill were made twice, with the same losses.
+"$train" run $steps >>stopped.txt 2>>stopped.log || die "$train run: failed"
+resumed=$(grep -c "resumed after step" stopped.log || true)
+[[ $resumed == 2 ]] || die "stopped.log: resumed $resumed times; expected 2"
+# The steps between the last save and the kill were made twice, with the same losses.
 sort -n -u stopped.txt >sorted.txt
 cmp whole.txt sorted.txt || die "the losses differ"
-(($(lines) > steps)) || echo "nothing had to be made again"
+(($(lines) > steps)) || echo "no step had to be made again"
 echo "killed, stopped and resumed: $steps losses are the same bit for bit"

@@ -1,5 +1,5 @@
-// Opens one file and writes it as another, for tests that let foreign libraries judge:
-// interop_convert FROM TO [FORMAT]
+// Reads one file and writes its contents to another one. Tests then read the new file
+// with foreign libraries: interop_convert FROM TO [FORMAT]
 #include <fmt/core.h>
 
 #include <cstdio>

@@ -1,4 +1,9 @@
-"""What we write is read by the safetensors library, bit for bit: safetensors_test.py CONVERT"""
+"""The safetensors library must read the files that Holdfast writes, bit for bit.
+
+    safetensors_test.py CONVERT
+
+CONVERT is the program that convert.cpp becomes.
+"""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""The count that decides whether a run was good must see every way to be bad."""
+"""scripts/count_tests.py must notice every way in which a run of tests can fail."""
 
 import contextlib
 import io
@@ -22,7 +22,7 @@ PYTEST_SKIPPED = '<testcase name="f"><skipped type="pytest.skip" message="why"/>
 
 class CountTestsTest(unittest.TestCase):
     def count(self, *reports: str | None, statuses: list[int] | None = None) -> tuple[int, str]:
-        """None stands for a report that is not there."""
+        """Counts the reports. None stands for a report that is missing."""
         with tempfile.TemporaryDirectory() as folder:
             paths = [Path(folder) / f"{i}.xml" for i in range(len(reports))]
             for path, report in zip(paths, reports, strict=True):

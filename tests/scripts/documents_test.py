@@ -1,4 +1,4 @@
-"""Every file of the repository that a document names is there."""
+"""Checks that every file of the repository that a document names exists."""
 
 import re
 import unittest

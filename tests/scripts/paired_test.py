@@ -1,4 +1,4 @@
-"""The comparison in turns must find what is there, and nothing where there is only noise."""
+"""bench/paired.py must find a real difference, and none where there is only noise."""
 
 import random
 import sys

@@ -1,4 +1,4 @@
-"""The scripts of make, run in a folder of their own where every tool is a stand-in."""
+"""Runs the scripts of make in a temporary folder in which small scripts replace all tools."""
 
 import os
 import pty
@@ -12,7 +12,8 @@ from pathlib import Path
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 GOOD = '<testsuite><testcase name="a" status="run"/></testsuite>'
 
-# Writes the report that --output-junit or --junit-xml asks for, then ends as it is told.
+# Replaces ctest and pytest: writes the report that --output-junit or --junit-xml asks for, then
+# exits with $RUNNER_STATUS.
 RUNNER = f"""#!/bin/bash
 for word in "$@"; do [[ $last == --output-junit ]] && report=$word; last=$word; done
 for word in "$@"; do [[ $word == --junit-xml=* ]] && report=${{word#*=}}; done
@@ -128,7 +129,7 @@ class BuildScriptTest(ScriptsTest):
 
 
 class ProgressTest(ScriptsTest):
-    # As Ninja prints two steps, the second of which fails.
+    # Prints what Ninja prints for two steps, the second of which fails.
     FAILING = "echo '[1/2] good'; sleep 0.2; echo '[2/2] bad'; echo FAILED: bad; exit 3"
 
     def progress(self, script: str, **options) -> subprocess.CompletedProcess:
@@ -219,7 +220,7 @@ class SetupScriptTest(ScriptsTest):
             done = self.set_up()
             self.assertEqual(done.returncode, 0, done.stderr)
         self.assertEqual(self.stamp.read_text(), "something==1\n")
-        # Twice asked for pip, once to install.
+        # Each run asks whether pip is there, and only the first one installs.
         self.assertEqual((self.root / "calls").read_text().count("called"), 3)
 
     def test_builds_for_another_python_go_when_the_environment_is_made(self):
@@ -248,7 +249,7 @@ class SetupScriptTest(ScriptsTest):
 
     def test_a_system_with_half_of_apt_has_none(self):
         self.use_apt()
-        # Only what the script needs to get there, and no dpkg-query.
+        # The path has only the tools that the script needs up to this point, without dpkg-query.
         (self.root / "bin/dpkg-query").unlink()
         for tool in ("bash", "dirname", "grep", "sed", "uname"):
             (self.root / "bin" / tool).symlink_to(shutil.which(tool))

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# A job on two virtual nodes of a Slurm of its own, stopped twice: once its processes are
-# asked to stop, as by preemption, and once the operator requeues it. Both times every rank
-# saves and exits with 143, the job is queued again and goes on; its losses are bit for bit
-# those of a job that nobody stopped.
+# Starts its own Slurm with two virtual nodes, and stops a job there twice: first its processes get
+# SIGTERM, as in a preemption, then the operator requeues it. Both times every rank saves and exits
+# with 143, and the job is queued again and continues. Its losses must equal those of an undisturbed
+# job bit for bit.
 #
 #   tests/slurm/preempt_test.sh BUILD      e.g. build/release; needs root, slurm and munge
 set -euo pipefail
@@ -21,7 +21,7 @@ done
 [[ $(id -u) == 0 ]] || skip "slurmd starts jobs for users, and only root may do so"
 
 work=$(mktemp -d)
-chmod 755 "$work"  # daemons refuse others' folders
+chmod 755 "$work"  # the daemons refuse folders with other permissions
 started=()
 clean_up() {
   for ((i = ${#started[@]} - 1; i >= 0; --i)); do kill "${started[i]}" 2>/dev/null || true; done
@@ -33,12 +33,12 @@ start() {
   "$@" >>"$work/$(basename "$1").log" 2>&1 &
   started+=($!)
 }
-# until_true SECONDS WHAT COMMAND...: asks again and again.
+# until_true SECONDS WHAT COMMAND...: repeats the command until it succeeds.
 until_true() {
   local end=$((SECONDS + $1)) what=$2
   shift 2
   until "$@" >/dev/null 2>&1; do
-    ((SECONDS < end)) || die "waited in vain for $what"
+    ((SECONDS < end)) || die "$what: did not come in time"
     sleep 0.1
   done
 }
@@ -99,7 +99,7 @@ if ! (until_true 30 "two nodes" two_idle) 2>/dev/null; then
   skip "slurmd does not run here: $(tail -n 1 "$work/slurmd.log")"
 fi
 
-# $1 is the name of the job: its run directory and its losses.
+# $1 is the name of the job. Its run directory and its file of losses have this name.
 cat >"$work/job.sh" <<JOB
 #!/usr/bin/env bash
 #SBATCH --nodes=2 --ntasks-per-node=1 --requeue --open-mode=append
@@ -117,7 +117,7 @@ submit() { sbatch --parsable --job-name "$1" --output "$work/job-$1.out" "$work/
 lines() { [[ -f $work/$1.jsonl ]] && (($(wc -l <"$work/$1.jsonl") >= $2)); }
 said() { grep -q "$2" "$work/job-$1.out"; }
 pending() { [[ $(squeue -h -j "$1" -o %T) == PENDING ]]; }
-# Slurm lets a job that was requeued wait for two minutes.
+# A requeued job would wait for two minutes in Slurm. This starts it at once.
 go_on() {
   until_true 90 "job $1 to be queued again" pending "$1"
   scontrol update JobId="$1" StartTime=now
@@ -125,19 +125,19 @@ go_on() {
 
 cd "$work"
 job=$(submit whole)
-until_true 200 "the job that nobody stops" said whole "exit code 0, restart 0"
+until_true 200 "the end of the undisturbed job" said whole "exit code 0, restart 0"
 
 job=$(submit stopped)
-until_true 100 "its first losses" lines stopped 40
-scancel --signal=TERM "$job"  # to the steps, as a preemption does
-until_true 100 "a stop that saved" said stopped "exit code 143, restart 0"
+until_true 100 "the first losses of the job" lines stopped 40
+scancel --signal=TERM "$job"  # sends SIGTERM to the job's processes, as a preemption does
+until_true 100 "the first stop of the job" said stopped "exit code 143, restart 0"
 go_on "$job"
 seen=$(wc -l <"$work/stopped.jsonl")
-until_true 100 "more losses" lines stopped $((seen + 40))
+until_true 100 "more losses of the job" lines stopped $((seen + 40))
 scontrol requeue "$job"
 go_on "$job"
-until_true 100 "its end" said stopped "exit code 0, restart 2"
+until_true 100 "the end of the job" said stopped "exit code 0, restart 2"
 
-(($(wc -l <whole.jsonl) == 240)) || die "the whole job has $(wc -l <whole.jsonl) losses"
+(($(wc -l <whole.jsonl) == 240)) || die "whole.jsonl: $(wc -l <whole.jsonl) losses; expected 240"
 cmp whole.jsonl stopped.jsonl || die "the losses differ"
 echo "stopped twice by Slurm, and 240 losses of 2 ranks are the same bit for bit"

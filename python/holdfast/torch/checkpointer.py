@@ -8,7 +8,6 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from os import PathLike
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
@@ -27,7 +26,7 @@ from holdfast.options import (
     check_object_names,
     unknown_keyword,
 )
-from holdfast.torch.loop.job import NEVER, log_messages, open_job
+from holdfast.torch.loop.job import log_messages, open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps, replace_closure
 from holdfast.torch.loop.resume import Resume
@@ -73,8 +72,8 @@ class Checkpointer:
                 NumPy's and torch's generators are saved anyway.
     every       when to save: "500 steps", "10m", "auto" (the longest interval that is as good as
                 the best for what saves cost and how often the job fails), "young", "daly",
-                "checkfreq", "coci", or a function of (step, seconds since the start) that says
-                whether to save; rank 0's answer counts.
+                "checkfreq", "coci", "never" (only save() and stop signals save), or a function of
+                (step, seconds since the start) that says whether to save; rank 0's answer counts.
     keep        how many steps to keep: a number or a Keep; None keeps all.
     tiers       further places for copies of each step, made in the background once it is
                 durable: folders, "s3://bucket/prefix", Tier (holdfast.Saver says more). A run
@@ -141,7 +140,7 @@ class Checkpointer:
         self._grace = failures.grace
         self._transport = connect(layout.group)
         job = open_job(
-            self._run, self._transport, every=every if isinstance(every, str) else NEVER,
+            self._run, self._transport, every=every if isinstance(every, str) else "never",
             keep=keep, tiers=tiers, writing=writing, failures=failures, schedule=schedule,
             allow_unreachable_tiers=resuming.allow_unreachable_tiers,
         )
@@ -200,7 +199,7 @@ class Checkpointer:
         step = self._steps.check_next(step)
         self._boundaries.next_call()
         if not self._is_attached and not self._is_mid_update():
-            self._check_run()
+            self.check_new()
             self._is_attached = True
             self._saves.attach_all()
         idle = self._boundaries.is_idle
@@ -253,7 +252,7 @@ class Checkpointer:
     def _save(self, step: int, loss: Any, why: str, *,
               with_gradients: bool = False) -> _native.SaveHandle:
         if not self._is_attached:
-            self._check_run()
+            self.check_new()
         handle = self._saves.begin(step, self._losses.newest(loss), with_gradients=with_gradients)
         self._steps.saved(step)
         _log.info("saving after step %d: %s", step, why)
@@ -264,17 +263,16 @@ class Checkpointer:
             self._saves.settle()  # no hook will do it before the next update
         return handle
 
-    def _check_run(self) -> None:
-        """ValueError if the run has steps and resume() was not called.
+    def check_new(
+        self, expected: str = "resume() before the first step, or another folder"
+    ) -> None:
+        """ValueError, on all ranks, if the run has steps; `expected` says what to do then.
 
-        Steps of another training would be taken for older steps of this one, and removed.
+        The first step() and save() call it, unless resume() was called: steps of another training
+        would be taken for older steps of this one, and removed.
         """
-        if self._run_is_checked:
-            return
-        there = sorted(path.name for path in Path(self._run).glob("step-*"))
-        if there:
-            raise ValueError(f"{self._run}: {there[-1]} is there already; expected resume() before "
-                             "the first step, or another folder")
+        if not self._run_is_checked:
+            self._saves.live_job().check_new(expected)
         self._run_is_checked = True
 
     def _stop(self, step: int, handle: _native.SaveHandle, why: str) -> None:

@@ -26,7 +26,6 @@ from holdfast.checkpoint import open_tiers
 from holdfast.errors import NotFoundError
 from holdfast.options import Layout, Resuming
 from holdfast.torch.checkpointer import Checkpointer
-from holdfast.torch.loop.job import NEVER
 from holdfast.torch.values import generators
 
 
@@ -53,6 +52,7 @@ class HoldfastTrainer:
         self._resumed: Any = None  # the restored generators, until training begins
         self._found: int | None = None  # the step to resume from
         self._saved: int | None = None
+        self._may_have_steps = False
         ours: Any = self
         for name in ("save_only_model", "load_best_model_at_end", "deepspeed"):
             if getattr(ours.args, name, None):
@@ -61,10 +61,7 @@ class HoldfastTrainer:
 
     def train(self, resume_from_checkpoint: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Trains as the Trainer does, and returns when the last save is durable."""
-        run = Path(self.args.output_dir)  # type: ignore[attr-defined]
-        if not resume_from_checkpoint and next(run.glob("step-*"), None):
-            raise ValueError(f"{run}: has steps already; expected "
-                             'resume_from_checkpoint="auto", or another output_dir')
+        self._may_have_steps = bool(resume_from_checkpoint)
         with tempfile.TemporaryDirectory() as folder:
             if resume_from_checkpoint is True or resume_from_checkpoint == "auto":
                 resume_from_checkpoint = self._look(folder, must=resume_from_checkpoint is True)
@@ -112,7 +109,7 @@ class HoldfastTrainer:
         limit = ours.args.save_total_limit
         self._saved = None
         self._state = _TrainerState(ours)
-        options = {"every": NEVER, "keep": None if limit is None else max(2, limit),
+        options = {"every": "never", "keep": None if limit is None else max(2, limit),
                    **self._options}
         options["objects"] = {**(options.get("objects") or {}), "trainer": self._state}
         # A Trainer's state says which rank it is on, so that ranks differ. All get rank 0's.
@@ -124,7 +121,9 @@ class HoldfastTrainer:
             optimizer=getattr(ours.optimizer, "optimizer", ours.optimizer),
             scheduler=ours.lr_scheduler, scaler=ours.accelerator.scaler, **options,
         )
-        self._checkpointer._run_is_checked = True  # train() has checked that
+        self._checkpointer._run_is_checked = self._may_have_steps
+        self._checkpointer.check_new('resume_from_checkpoint="auto", or another output_dir')
+        self._may_have_steps = True  # a second attempt finds those of the first
         return self._checkpointer
 
     def _load_from_checkpoint(self, resume_from_checkpoint: str, model: Any = None) -> None:

@@ -1,6 +1,5 @@
-"""These tests need packages that scripts/test-all.sh installs; without them they are left out.
-
-Ranks are those of ../torch/ranks.py.
+"""Tests of the adapters. They need packages that scripts/test-all.sh installs, and are skipped
+without them. They start ranks with ../torch/ranks.py.
 """
 
 import importlib.util

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'set_vital' is deprecated")
 
 
 class Samples(torch.utils.data.Dataset):
-    """With random noise, if they are asked to have it."""
+    """Samples that have random noise if `noise` says so."""
 
     def __init__(self, noise):
         self.noise = noise
@@ -43,7 +43,7 @@ def prepared(kind):
 
 
 def run(folder, kind, seed, steps, first=None):
-    """Losses of the steps up to that number, 10 an epoch, the weights, and the report."""
+    """Trains up to that step, 10 steps in an epoch. Returns losses, weights and the report."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 1))
     if torch.distributed.is_initialized():
@@ -92,7 +92,7 @@ def stop_and_go_on(rank, world, folder):
     os.environ.update(LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     whole, *_ = run(f"{folder}/whole", "shuffled", 0, 12)
     seen = []
-    for seed, stop in enumerate([3, 5, 7, 12]):  # 5 batches are an epoch of 2 ranks
+    for seed, stop in enumerate([3, 5, 7, 12]):  # on 2 ranks an epoch has 5 batches
         losses, _, report = run(f"{folder}/run", "shuffled", seed, stop)
         assert not report.inexact
         seen += losses

@@ -1,4 +1,4 @@
-"""The examples of docs/adapters.md run, and each leaves a run that is whole."""
+"""Runs the examples of docs/adapters.md. Each must leave an undamaged run directory."""
 
 import re
 from pathlib import Path

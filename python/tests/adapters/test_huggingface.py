@@ -16,7 +16,7 @@ transformers.utils.logging.disable_progress_bar()
 
 
 class Trainer(HoldfastTrainer, transformers.Trainer):
-    """As a user would write it, and it remembers its losses."""
+    """A Trainer as a user would write it, which also records its losses."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
@@ -49,7 +49,8 @@ def trainer_in(folder, seed=0, kind=Trainer, tiers=(), **options):
                     save_steps=3, logging_steps=1, learning_rate=1e-2, warmup_steps=4,
                     use_cpu=True, report_to=[], seed=7, disable_tqdm=True)
     args = transformers.TrainingArguments(**(defaults | options))
-    more = {"holdfast": {"space_reserve": 0, "tiers": tiers}} if kind is Trainer else {}
+    ours = {"writing": holdfast.Writing(space_reserve=0), "tiers": tiers}
+    more = {"holdfast": ours} if kind is Trainer else {}
     return kind(transformers.GPT2LMHeadModel(config), args, train_dataset=Texts(), **more)
 
 
@@ -156,7 +157,8 @@ def test_a_checkpoint_of_the_trainers_own_is_taken_up_and_saved_anew(tmp_path):
 
 
 def stop_and_go_on(rank, world, folder):
-    """On another machine, too: the run directory is lost, and a copy of it is not."""
+    """The training continues on another machine:
+    the run directory is lost, but a tier has a copy."""
     os.environ.update(LOCAL_WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     whole = trainer_in(f"{folder}/whole", max_steps=6)
     whole.train()

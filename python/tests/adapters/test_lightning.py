@@ -52,7 +52,7 @@ class Model(pl.LightningModule):
 
 
 class StopAt(pl.Callback):
-    """An interrupt, or a signal, before a batch."""
+    """Raises an exception or sends a signal before a given batch."""
 
     def __init__(self, batch, signal_number=None):
         self.batch = batch
@@ -112,7 +112,7 @@ def same(a, b):
 
 
 @pytest.mark.parametrize("kind", ["holdfast", "resumable", "torchdata", "torchdata, 2 workers"])
-@pytest.mark.parametrize("stop", [4, 11, 14])  # 11 batches are an epoch
+@pytest.mark.parametrize("stop", [4, 11, 14])  # an epoch has 11 batches
 def test_a_resumed_run_has_the_losses_of_one_that_was_not_stopped(tmp_path, kind, stop):
     whole, _ = fit(tmp_path / "whole", kind)
     fit(tmp_path / "run", kind, stop=StopAt(stop))
@@ -130,8 +130,8 @@ def test_saves_are_made_at_optimizer_boundaries_alone(tmp_path):
     assert again.losses == whole.losses[4:] and same(again, whole)
 
 
-class ChangeDetector(pl.Callback):
-    """How many backward passes found a save whose copying nobody had waited for."""
+class CountUnsettled(pl.Callback):
+    """Counts the backward passes that begin while a save is not settled yet."""
 
     def __init__(self):
         self.hidden = 0
@@ -142,9 +142,9 @@ class ChangeDetector(pl.Callback):
 
 
 def test_the_copying_is_hidden_behind_forward_and_backward(tmp_path):
-    watch = ChangeDetector()
-    fit(tmp_path / "run", more=[watch])
-    assert watch.hidden == 21  # all steps but the first
+    counter = CountUnsettled()
+    fit(tmp_path / "run", more=[counter])
+    assert counter.hidden == 21  # all steps but the first
 
 
 def test_saving_does_not_change_the_run(tmp_path):
@@ -238,7 +238,8 @@ def test_a_file_of_torch_save_is_loaded(tmp_path):
 
 
 def stop_and_go_on(rank, world, folder):
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # the group exists already
+    # Lightning needs the variables, but the process group exists already.
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
 
     def three(name, **options):
         return fit(f"{folder}/{name}", "of three", devices=world, strategy="ddp", **options)

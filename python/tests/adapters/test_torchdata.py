@@ -11,7 +11,7 @@ import holdfast
 
 
 class Samples(torch.utils.data.Dataset):
-    """With random noise, if they are read by the training process."""
+    """Samples that have random noise if the training process itself reads them."""
 
     def __init__(self, noise):
         self.noise = noise
@@ -24,7 +24,7 @@ class Samples(torch.utils.data.Dataset):
 
 
 def run(folder, workers, seed, steps):
-    """Losses of the steps up to that number, 10 an epoch, and the weights."""
+    """Trains up to that step, 10 steps in an epoch. Returns the losses and the weights."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
@@ -47,7 +47,7 @@ def run(folder, workers, seed, steps):
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-@pytest.mark.parametrize("stops", [(4,), (10,), (3, 7), (14,)])  # 10 batches are an epoch
+@pytest.mark.parametrize("stops", [(4,), (10,), (3, 7), (14,)])  # an epoch has 10 batches
 def test_a_resumed_run_has_the_bits_of_one_that_was_not_stopped(tmp_path, workers, stops):
     _, wanted, weights = run(tmp_path / "whole", workers, 0, 17)
     seen = []

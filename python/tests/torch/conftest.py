@@ -1,4 +1,4 @@
-"""Ranks for the tests of the PyTorch plug-in; ranks.py says how."""
+"""Starts the process from which the tests of holdfast.torch fork ranks (ranks.py)."""
 
 import sys
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Options of a Checkpointer, given flat as tests vary them, in the groups that it takes."""
+"""Sorts the options of a Checkpointer into its groups, so that tests can give them as one dict."""
 
 import dataclasses
 from typing import Any
@@ -7,7 +7,7 @@ from holdfast.options import GROUPS
 
 
 def grouped(**flat: Any) -> dict[str, Any]:
-    """Puts fields of Writing, Failures, ... into their groups; other keywords stay as they are."""
+    """Puts fields of Writing, Failures, ... into their groups. Other keywords stay as they are."""
     options = dict(flat)
     for keyword, group in GROUPS.items():
         names = {field.name for field in dataclasses.fields(group)}

@@ -1,4 +1,4 @@
-"""Several ranks of a job, as forked processes with torch already imported.
+"""Runs several ranks of a job, as forked processes in which torch is already imported.
 
     >>> def body(rank, world, text):          # at the top level of a test module
     ...     total = torch.tensor(rank)
@@ -7,10 +7,10 @@
     >>> run_ranks(3, body, "any arguments")   # the ranks' results, in order
     [3, 3, 3]
 
-A process in which torch has run a backward pass cannot be forked into one that runs
-another. So a nursery is forked off when all test modules are imported and no test has run
-yet, and the ranks are forked from it. It knows functions by their names, hence the top
-level; arguments and results are pickled.
+Once torch has run a backward pass in a process, a process that is forked from it cannot run
+another. So a separate process, the nursery, is forked when all test modules are imported and no
+test has run yet, and the ranks are forked from the nursery. It finds functions by their names, so
+they must be at the top level of a module. Arguments and results are pickled.
 """
 
 import contextlib
@@ -32,14 +32,14 @@ import torch.distributed as dist
 import torch.distributed.checkpoint
 import torch.distributed.fsdp
 import torch.distributed.pipelining
-import torch.distributed.tensor.parallel  # noqa: F401  (all imported once, before the fork)
+import torch.distributed.tensor.parallel  # noqa: F401  (imported here once, before the fork)
 
 _CONTEXT = get_context("fork")
-_GRACE_S = 3.0  # for the others to say what they saw of a rank's failure
+_GRACE_S = 3.0  # time for the other ranks to report how a rank's failure reached them
 
 
 class RankError(AssertionError):
-    """Some ranks failed; the message has their tracebacks."""
+    """Raised if ranks failed. The message has their tracebacks."""
 
 
 def run_ranks(
@@ -47,8 +47,8 @@ def run_ranks(
 ) -> list[Any]:
     """Runs fn(rank, world, *args) on every rank of a new process group.
 
-    Collectives have that timeout too. If a rank fails, the others are ended shortly after,
-    and RankError shows what each of them raised.
+    Collectives have the same timeout. If a rank fails, the others are ended shortly after, and
+    RankError shows what each of them raised.
     """
     job = pickle.dumps((world, fn, args, timeout, backend))
     answers = _nursery.run(job) if _nursery is not None else _run(job)
@@ -59,7 +59,7 @@ def run_ranks(
 
 
 class Nursery:
-    """The process that ranks are forked from."""
+    """The process from which ranks are forked."""
 
     def __init__(self) -> None:
         self._pipe, theirs = _CONTEXT.Pipe()
@@ -80,7 +80,7 @@ _nursery: Nursery | None = None
 
 
 def open_nursery() -> None:
-    """Forks the nursery; call it before any test runs."""
+    """Forks the nursery. Must be called before any test runs."""
     global _nursery
     if _nursery is None:
         _nursery = Nursery()
@@ -94,7 +94,7 @@ def close_nursery() -> None:
 
 
 def _serve(pipe: Connection, other_end: Connection) -> None:
-    other_end.close()  # or the end of the parent would not be seen
+    other_end.close()  # otherwise the nursery would not notice that the parent has ended
     with contextlib.suppress(EOFError, KeyboardInterrupt):
         while True:
             pipe.send_bytes(pickle.dumps(_run(pipe.recv_bytes())))
@@ -144,7 +144,7 @@ def _rank(rank: int, job: bytes, folder: str, pipe: Connection) -> None:
     try:
         answer = (True, pickle.dumps(_body(rank, job, folder)))
         code = 0
-    except BaseException:  # SystemExit is a failure of the rank, too
+    except BaseException:  # includes SystemExit, which is a failure of the rank, too
         answer = (False, traceback.format_exc())
     pipe.send_bytes(pickle.dumps(answer))
     pipe.close()

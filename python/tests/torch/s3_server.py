@@ -1,4 +1,4 @@
-"""A real server of object stores on loopback, for tests: `rclone serve s3`."""
+"""A real S3 server on the loopback interface, for tests: `rclone serve s3`."""
 
 import os
 import re
@@ -14,7 +14,7 @@ KEYS = ("accesskey", "secretkey")
 
 
 def find_rclone() -> str | None:
-    """Of the environment that runs the tests, or of the machine."""
+    """The path of rclone: in the environment that runs the tests, or else on the machine."""
     beside = Path(sys.executable).with_name("rclone")
     named = os.environ.get("HOLDFAST_RCLONE")
     return named or (str(beside) if beside.exists() else shutil.which("rclone"))
@@ -22,7 +22,7 @@ def find_rclone() -> str | None:
 
 @contextmanager
 def serving(folder: Path) -> Iterator[dict[str, str]]:
-    """Serves the folders in `folder` as buckets; the variables that lead there."""
+    """Serves the folders in `folder` as buckets. Yields the environment variables for clients."""
     program = find_rclone()
     assert program is not None
     server = subprocess.Popen(

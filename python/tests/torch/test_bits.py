@@ -1,5 +1,5 @@
-"""A run that stops and is resumed has the bits of one that never stopped and saved nothing:
-every loss, every tensor, and what is drawn next."""
+"""A run that stops and is resumed has the same bits as a run that never stopped and saved nothing:
+every loss, every tensor, and the next random numbers."""
 
 import json
 import os
@@ -38,7 +38,7 @@ _whole = {}
 
 
 def whole(how):
-    """The run without stops and without a Checkpointer."""
+    """Trains without stops and without a Checkpointer."""
     if repr(how) not in _whole:
         _whole[repr(how)] = train(how, STEPS)
     return _whole[repr(how)]
@@ -67,7 +67,7 @@ def test_a_resumed_run_has_the_bits_of_one_that_never_stopped(tmp_path, name, wh
 def test_so_it_has_with_workers_that_read_ahead(tmp_path, name, where):
     how = replace(HOW[name], workers=2)
     losses, digests = train(how, STEPS, tmp_path, STOPS[where][1])
-    # Torch's own loader draws other numbers in workers, ours the same ones.
+    # With workers, torch's own loader draws other random numbers than without; Holdfast's does not.
     wanted = whole(how if how.plain_loader else HOW[name])
     assert losses == wanted[0]
     assert digests == wanted[1]
@@ -79,7 +79,7 @@ def test_to_save_after_every_step_changes_nothing(tmp_path, name):
 
 
 def live(run, steps, end):
-    """One life of a script in a process of its own; prints its losses."""
+    """Runs a script in a new process, which prints its losses."""
     torch.set_num_threads(1)
     settle_matmul()
     script = Script(HOW["ema"], os.getpid() if os.path.exists(run) else 0)
@@ -90,7 +90,7 @@ def live(run, steps, end):
         os.kill(os.getpid(), signal.SIGKILL)
     if end == "closed":
         checkpointer.close()
-    # Else the interpreter does it at its exit.
+    # Otherwise the interpreter closes the Checkpointer when it exits.
 
 
 def test_processes_that_are_killed_or_just_end_go_on_with_the_same_bits(tmp_path):
@@ -122,7 +122,7 @@ DDP = {
 
 
 def stop_on_ranks(rank, world, folder, names):
-    """Names of the ways of training in which something differs."""
+    """Trains in each way of DDP. Returns the names of those whose results differ."""
     differing = []
     for name in names:
         wanted = train(DDP[name], 12, rank=rank, world=world)

@@ -1,4 +1,4 @@
-"""Boxes of DTensors: against what real ranks hold, and exact tiling."""
+"""The boxes of DTensors must match what real ranks hold, and must tile each tensor exactly."""
 
 import itertools
 
@@ -19,7 +19,8 @@ from holdfast.torch.values.boxes import Sharded, box_at, check_plain, local_of, 
 
 
 def fsdp_over_tp(rank, world, dp, tp, rows):
-    """True where the box of a really sharded weight shows the bytes that the rank holds."""
+    """Shards a weight with torch.
+    True if the box selects exactly the bytes that this rank holds."""
     mesh = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, rows))
@@ -35,7 +36,8 @@ def fsdp_over_tp(rank, world, dp, tp, rows):
 
 
 def plain_shards(rank, world):
-    """Both mesh dimensions cut the same rows, left to right; and columns at once."""
+    """On a mesh of two dimensions,
+    both cut the rows from left to right, or one cuts the columns."""
     mesh = init_device_mesh("cpu", (2, 3))
     whole = torch.arange(7 * 5).reshape(7, 5)
     for placements in ((Shard(0), Shard(0)), (Shard(1), Shard(0)), (Replicate(), Shard(-1))):
@@ -59,7 +61,8 @@ def layouts(draw):
     mesh = draw(st.lists(st.integers(1, 4), min_size=1, max_size=3))
     kinds = st.one_of(st.just(Replicate()), st.builds(Shard, st.integers(0, len(shape) - 1)))
     placements = [draw(kinds) for _ in mesh]
-    if draw(st.booleans()) and type(placements[-1]) is Shard:  # as FSDP over TP makes it
+    # The placement that FSDP over TP makes.
+    if draw(st.booleans()) and type(placements[-1]) is Shard:
         dim = placements[-1].dim
         later = 1
         for axis in reversed(range(len(mesh))):

@@ -1,4 +1,4 @@
-"""On a GPU: where slots live, generators of devices, scalers without waiting."""
+"""Tests on a GPU: the device of slots, generators of devices, saving scalers without a wait."""
 
 import pytest
 import torch
@@ -48,7 +48,7 @@ def test_a_step_count_moves_to_the_gpu_when_the_new_optimizer_is_fused():
 def test_generators_of_devices_draw_on():
     torch.rand(1, device="cuda")
     extra = {"mine": torch.Generator("cuda").manual_seed(3)}
-    generators.capture(extra)  # a later one may ask for less
+    generators.capture(extra)  # a later capture may include fewer generators
     torch.rand(1, device="cuda")
     saved = generators.capture(extra)
     states = [one.get_state() for one in torch.cuda.default_generators]

@@ -1,4 +1,4 @@
-"""holdfast.data: every sample once and in order, whatever restarts, ranks and workers do."""
+"""holdfast.data reads every sample once and in order, whatever restarts, ranks and workers do."""
 
 import itertools
 import random
@@ -28,7 +28,7 @@ workers = pytest.mark.parametrize("workers", [0, 2])
 
 
 class Drawing(torch.utils.data.Dataset):
-    """Samples with noise from all generators that datasets use, and a count of reads."""
+    """Samples with noise from all generators that datasets use. Counts how often it is read."""
 
     def __init__(self, samples: int) -> None:
         self.samples = samples
@@ -48,7 +48,7 @@ def values(batches) -> list[list]:
 
 
 def take(iterable, count: int) -> list:
-    """The next `count` batches, without looking at one more."""
+    """The next `count` batches. Does not ask for another one."""
     return [batch for _, batch in zip(range(count), iterable, strict=False)]
 
 
@@ -168,7 +168,7 @@ def test_rank_and_world_come_from_torch_if_not_given(monkeypatch):
 def test_a_loop_that_is_left_goes_on_where_it_was():
     one = loader(list(range(10)), 2, epochs=1)
     assert values(take(one, 2)) + values(one) == values(loader(list(range(10)), 2, epochs=1))
-    assert values(one) == []  # a finished run has nothing left to do
+    assert values(one) == []  # a loader whose run is finished has no batches left
 
 
 def test_one_loop_can_be_one_epoch():
@@ -197,7 +197,7 @@ def test_a_loader_leaves_the_generators_of_the_training_alone(workers):
 def test_the_batch_size_may_change_at_a_restart():
     one = loader(list(range(10)), 4, seed=9, epochs=1)
     seen = values(take(one, 1))
-    two = loader(list(range(10)), 3, seed=0, epochs=1)  # the seed comes with the state
+    two = loader(list(range(10)), 3, seed=0, epochs=1)  # the seed is replaced by that of the state
     two.load_state_dict(one.state_dict())
     assert sum(seen + values(two), []) == Sequence(10, seed=9).indices(0, 10)
 
@@ -243,7 +243,7 @@ DATA = Drawing(11)
 
 
 def plain(kind: str, workers: int) -> DataLoader:
-    """A loader of every kind that torch's own samplers make."""
+    """Makes a loader with the named kind of torch's samplers."""
     own = torch.Generator().manual_seed(3)
     options = {
         "sequential": {"batch_size": 2},
@@ -277,7 +277,8 @@ def set_generators(states: tuple) -> None:
 
 
 def train(batches, count: int = 1000) -> list:
-    """What a training sees: the batch and, as dropout does, a draw of its own."""
+    """What training uses: each batch,
+    and a random number that is drawn after it, as dropout does."""
     return [(batch.tolist(), torch.rand(()).item(), random.random())
             for _, batch in zip(range(count), batches, strict=False)]  # fmt: skip
 
@@ -287,10 +288,10 @@ def seed_process(seed: int) -> None:
 
 
 def restarted(kind: str, workers: int, spells: list[int], epochs: int) -> list:
-    """A training in spells, each in what could be a new process."""
+    """Trains in several runs, each of which begins like a new process."""
     seen, saved = [], None
     for number, steps in enumerate(spells):
-        seed_process(number)  # a new process has drawn other things
+        seed_process(number)  # in a new process the generators have other states
         again = resumable(plain(kind, workers), epochs=epochs)
         if saved is not None:
             again.load_state_dict(saved[0])

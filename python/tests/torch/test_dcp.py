@@ -1,4 +1,4 @@
-"""torch.distributed.checkpoint with Holdfast for its storage."""
+"""torch.distributed.checkpoint with Holdfast as its storage."""
 
 import pickle
 import subprocess
@@ -184,7 +184,7 @@ def test_asynchronous_saves_have_the_state_of_their_call(tmp_path):
         load(state, tmp_path / "run", step)
         assert state["step"] == step and state["a"].unique().tolist() == [step]
     with pytest.raises(CheckpointException):
-        load(state, tmp_path / "run", 1)  # not kept
+        load(state, tmp_path / "run", 1)  # retention has removed this step
 
 
 def test_a_writer_does_not_leave_its_process(tmp_path):
@@ -208,7 +208,7 @@ def sharded(rank, world, seed, mesh):
 
 
 def full(state):
-    """All of every tensor, for comparison."""
+    """The whole tensors, for comparison."""
     if isinstance(state, dict):
         return {key: full(value) for key, value in state.items()}
     if isinstance(state, list):
@@ -258,7 +258,7 @@ def test_any_number_of_ranks_loads_what_others_saved(tmp_path, background, befor
 
 
 def uneven(rank, world, folder, rows, saving):
-    """FSDP over tensor parallelism, cut unevenly, where torch's own offsets are wrong."""
+    """FSDP over tensor parallelism with an uneven cut, for which torch's own offsets are wrong."""
     mesh = init_device_mesh("cpu", (3, world // 3), mesh_dim_names=("dp", "tp"))
     wanted = torch.arange(rows * 4.0).reshape(rows, 4)
     layer = nn.Linear(4, rows, bias=False)

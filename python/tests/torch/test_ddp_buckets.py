@@ -1,4 +1,4 @@
-"""A resumed DDP run has the bits of one that was not interrupted, on three ranks or more."""
+"""A resumed DDP run on three or more ranks has the same bits as one that was not interrupted."""
 
 import copy
 import hashlib
@@ -14,7 +14,8 @@ from holdfast.torch.state.ddp_buckets import BucketOrders
 
 
 class Net(nn.Module):
-    """Uses its layers in another order than it declares them, so that a rebuild matters."""
+    """Uses its layers in another order than it declares them,
+    so that DDP's new bucket order matters."""
 
     def __init__(self):
         super().__init__()
@@ -61,7 +62,8 @@ def digest(ddp, optimizer):
 
 
 def resume(rank, world, how, before, restore, accumulate=1):
-    """Whether a run stopped after `before` steps ends with the bits of one that was not."""
+    """True if a run that stops after `before` steps ends with the same
+    bits as one that does not."""
     ddp, optimizer, buckets = start(how)
     train(ddp, optimizer, rank, range(before), accumulate)
     order = buckets.state()
@@ -71,7 +73,7 @@ def resume(rank, world, how, before, restore, accumulate=1):
     ddp, optimizer, buckets = start(how, state)
     if restore:
         assert buckets.restore(order) == []
-        assert buckets.state() == order  # a save right after the resume has it, too
+        assert buckets.state() == order  # a save right after the resume has the same order, too
         assert all(p.grad is None for p in ddp.parameters())
     train(ddp, optimizer, rank, range(before, 6), accumulate)
     return wanted == digest(ddp, optimizer)
@@ -109,7 +111,7 @@ def test_without_the_order_the_bits_differ(how):
 
 def orders_of_odd_states(rank, world):
     ddp, optimizer, buckets = start(SMALL)
-    assert buckets.state() == [("", None)]  # before the first pass there is none
+    assert buckets.state() == [("", None)]  # there is no order before the first pass
     assert buckets.restore([("", None)]) == []
     assert buckets.restore([("", ["layers.0.weight"])]) == [
         "model: the saved bucket order is of other parameters"]
@@ -117,7 +119,7 @@ def orders_of_odd_states(rank, world):
     names = buckets.state()[0][1]
     assert sorted(names) == sorted(name for name, _ in ddp.module.named_parameters())
     ddp(torch.zeros(1, 23)).sum().backward()
-    assert buckets.restore(buckets.state()) == []  # it is as it should be
+    assert buckets.restore(buckets.state()) == []  # the order is already right
     assert "gradients already" in buckets.restore([("", names[::-1])])[0]
     inner = nn.ModuleDict({"a": ddp, "b": nn.Linear(1, 1)})
     assert [name for name, _ in BucketOrders(inner).state()] == ["a"]
@@ -129,7 +131,7 @@ def test_orders_that_are_not_there_or_not_of_this_model_are_told():
 
 
 def orders_of_stages(rank, world):
-    """Each of two stages gets its own order back, in whatever order they were saved."""
+    """Each of two stages gets its own order back, in whatever order the stages were saved."""
     orders = []
     for _ in range(2):
         torch.manual_seed(0)

@@ -1,4 +1,4 @@
-"""The state of DDP's communication hooks, which a resumed run goes on from."""
+"""The state of DDP's communication hooks is saved, and a resumed run continues with it."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def power(model):
 
 
 def script(run, steps, rank, world, register=power):
-    """(parameters, what the hook has, what is inexact) after so many steps on this rank."""
+    """Trains. Returns this rank's parameters, the state of the hook, and what is inexact."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16))
     model = DistributedDataParallel(net) if world > 1 else net
@@ -61,7 +61,7 @@ def script_alone(rank, world, folder, steps):
 
 
 class Own:
-    """A state of the user's, with a counter and something that cannot be stored."""
+    """A hook state as a user may write it, with a counter and a value that cannot be stored."""
 
     def __init__(self, start):
         self.count, self.group, self.odd = start, None, lambda: None

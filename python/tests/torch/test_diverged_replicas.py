@@ -1,7 +1,7 @@
-"""Ranks whose tensors are equal at first and part later: no checkpoint mixes them.
+"""Tensors that are equal on all ranks at first and diverge later: no checkpoint mixes them.
 
-Local SGD, an update that one rank missed, a fault: whatever it is, training goes on, each
-rank's own tensors are saved from then on, and come back to it.
+The cause may be local SGD, an update that one rank missed, or a fault. Training continues in each
+case. From then on each rank's own tensors are saved, and each rank gets its own back.
 """
 
 import logging
@@ -35,7 +35,7 @@ def net(width, seed=0):
 
 
 def values(model, optimizer):
-    """All tensors by the names that checkpoints have for them."""
+    """All tensors, by their names in a checkpoint."""
     named = {f"model.{name}": p.detach().clone().numpy() for name, p in model.named_parameters()}
     for name, p in model.named_parameters():
         for slot, value in optimizer.state[p].items():
@@ -44,7 +44,7 @@ def values(model, optimizer):
 
 
 def train(rank, world, run, width, steps, parts_after, seeds=None):
-    """Steps with the data of all ranks, and then with each rank's own: local SGD."""
+    """Trains first with the same data on all ranks, then with each rank's own data (local SGD)."""
     warned = Warned()
     model = net(width, 0 if seeds is None else seeds[rank])
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -61,7 +61,7 @@ def train(rank, world, run, width, steps, parts_after, seeds=None):
             optimizer.zero_grad()
             states[step] = values(model, optimizer)
             ck.step(step)
-            time.sleep(0.02)  # forward and backward, in which the background works
+            time.sleep(0.02)  # stands for forward and backward, while the save goes on
         inexact = list(ck.report.inexact)
     return states, warned.about_values(), resumed, inexact
 
@@ -71,7 +71,8 @@ def newest(run):
 
 
 def check(run, states):
-    """(steps whose tensors are the same on all ranks, steps of which ranks have their own)."""
+    """Checks all saved values.
+    Returns steps with shared tensors, and steps with each rank's own."""
     whole, own = [], []
     for folder in sorted(run.glob("step-*")):
         step = int(folder.name.removeprefix("step-"))
@@ -89,7 +90,7 @@ def check(run, states):
     return whole, own
 
 
-@pytest.mark.parametrize("width", [8, 600])  # the larger one is compared by eighths
+@pytest.mark.parametrize("width", [8, 600])  # each save compares an eighth of the larger one
 def test_replicas_that_part_are_saved_as_each_ranks_own(tmp_path, width):
     results = run_ranks(2, train, str(tmp_path), width, 16, 5)
     whole, own = check(tmp_path, [states for states, *_ in results])
@@ -111,7 +112,8 @@ def test_each_rank_gets_its_own_back(tmp_path):
         assert all((resumed[name] == wanted[name]).all() for name in wanted)
         assert not any("own" in line for line in inexact)
     whole, own = check(tmp_path, [{**a[0], **b[0]} for a, b in zip(first, second, strict=True)])
-    assert own[-4:] == [7, 8, 9, 10]  # they are own from the first save of the second process
+    # In the second process they are each rank's own from the first save on.
+    assert own[-4:] == [7, 8, 9, 10]
 
 
 @pytest.mark.parametrize("world", [1, 3])
@@ -131,7 +133,7 @@ def test_tensors_that_differ_from_the_beginning_are_each_ranks_own_too(tmp_path)
 
 
 def poke_one(rank, world, run):
-    """One element of one tensor of many is another on rank 1 after step 3."""
+    """Trains. From step 4 on, one element of one of many tensors differs on rank 1."""
     warned = Warned()
     model = nn.ParameterList(torch.zeros(1 << 17) for _ in range(24))  # 512 KiB each
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -149,7 +151,7 @@ def poke_one(rank, world, run):
             optimizer.step()
             ck.step(step)
             dist.barrier()
-            time.sleep(0.2)  # a forward and backward of that length
+            time.sleep(0.2)  # stands for forward and backward
             if parted is None and warned.about_values():
                 parted = step
     return parted, warned.about_values()
@@ -168,7 +170,8 @@ def test_one_element_that_differs_is_found_within_8_saves(tmp_path):
 
 
 def sharded_and_replicated(rank, world, run):
-    """HSDP's layout: two parts, each on two ranks; one of rank 2's is another."""
+    """Trains with HSDP's layout: two parts, each on two ranks.
+    Rank 2's update in step 3 differs."""
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import DTensor, Replicate, Shard
 

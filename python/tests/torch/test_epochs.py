@@ -1,4 +1,4 @@
-"""Loops over epochs: what stands behind an epoch's `for`, and set_epoch(), survive restarts."""
+"""Loops over epochs: the code after an epoch's `for`, and set_epoch(), work after restarts, too."""
 
 import itertools
 import random
@@ -17,7 +17,7 @@ from torch.utils.data import (
 import holdfast
 from holdfast.data import loader, resumable
 
-# A scheduler may make its step before the first update that follows a restart.
+# After a restart, the scheduler's step may come before the first update. torch warns of that.
 pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler.step")
 
 EPOCHS = 3
@@ -25,7 +25,7 @@ SAMPLES = 9
 
 
 class Noisy(torch.utils.data.Dataset):
-    """Samples whose noise is drawn when they are read; the first value is the number."""
+    """Samples with noise that is drawn when they are read. The first value is the index."""
 
     def __init__(self, samples=SAMPLES):
         self.samples = samples
@@ -38,7 +38,7 @@ class Noisy(torch.utils.data.Dataset):
 
 
 class Shuffled(Sampler):
-    """A batch sampler of a user's own: batches of 3, by epoch; `epoch` is its own secret."""
+    """A user's own batch sampler: batches of 3, shuffled by epoch. It has no attribute `epoch`."""
 
     def __init__(self):
         self._number = 0
@@ -73,7 +73,7 @@ def _own_batches():
 
 def _own_generator():
     own = torch.Generator().manual_seed(3)
-    sampler = RandomSampler(Noisy(), generator=own)  # draws once more at its end
+    sampler = RandomSampler(Noisy(), generator=own)  # draws once more at the end of an epoch
     return resumable(DataLoader(Noisy(), 3, sampler=sampler, generator=own)), None
 
 
@@ -95,7 +95,7 @@ class Stop(Exception):
 
 
 class Training:
-    """What a script makes when it starts."""
+    """The objects that a training script makes when it starts."""
 
     def __init__(self, kind, seed):
         torch.manual_seed(seed)
@@ -117,7 +117,7 @@ class Training:
         self.log.append((batch[:, 0].tolist(), loss.item().hex()))
 
     def end_epoch(self, epoch):
-        """A scheduler's step and a validation, whose loader draws from torch's generator."""
+        """Makes a scheduler step and a validation, whose loader draws from torch's generator."""
         self.scheduler.step()
         numbers = [batch.tolist() for batch in DataLoader(range(5), shuffle=True)]
         self.log.append((epoch, self.optimizer.param_groups[0]["lr"], numbers))
@@ -155,7 +155,7 @@ def by_the_loader(training, step, save):
 
 
 def without_numbers(training, step, save):
-    """Never looks at an epoch's number, except for its sampler's."""
+    """A loop that uses the epoch's number only for its sampler."""
     while True:
         training.set_epoch(training.loader.epoch)
         for batch in training.loader:
@@ -174,7 +174,7 @@ def one_pass(training, step, save):
 
 
 def by_steps(training, step, save):
-    """The epoch comes from the step: the sampler alone is told that the next one begins."""
+    """A loop that computes the epoch from the step, and tells only the sampler that it begins."""
     for epoch in range(step // len(training.loader), EPOCHS):
         training.set_epoch(epoch)
         for batch in training.loader:
@@ -254,7 +254,7 @@ def test_a_trainer_may_say_to_the_loader_that_the_next_epoch_begins(kind, begun)
     for epoch, left in ((0, 0), (1, len(one))):
         two, _ = KINDS[kind]()
         two.load_state_dict(one.state_dict())
-        if begun:  # as Lightning does it, which makes an iterator first
+        if begun:  # like Lightning, which makes the iterator first
             batches = iter(two)
             two.sampler.set_epoch(epoch)
         else:

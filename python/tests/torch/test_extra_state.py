@@ -1,4 +1,4 @@
-"""What modules keep beside parameters and buffers: get_extra_state()."""
+"""What modules keep in addition to parameters and buffers: get_extra_state()."""
 
 import pytest
 import torch
@@ -12,7 +12,8 @@ from holdfast.torch.state.extra_state import ExtraState
 
 
 class Counting(nn.Linear):
-    """Its output depends on how often it was called, and on a tensor of its own."""
+    """A module whose output depends on how often it was called,
+    and on a tensor in its extra state."""
 
     def __init__(self, start=0):
         super().__init__(4, 2)
@@ -32,7 +33,7 @@ class Counting(nn.Linear):
 
 
 def script(run, steps, wrap=lambda model: model, start=0, differs=False):
-    """All that training comes to; the run is taken up if there is one."""
+    """Trains, and resumes first if the run has steps. Returns all that the training results in."""
     torch.manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 4), Counting(start))
     model = wrap(net)
@@ -64,7 +65,7 @@ def test_it_comes_back_with_its_tensor(tmp_path):
 
 
 class Compiled(nn.Module):
-    """As torch.compile wraps: the name has the module inside."""
+    """A wrapper like that of torch.compile: the names contain the wrapper's attribute."""
 
     def __init__(self, module):
         super().__init__()
@@ -82,7 +83,7 @@ def test_a_wrapper_does_not_change_its_name(tmp_path):
 
 
 def on_ranks(rank, world, folder):
-    """Every rank starts to count from another number, and goes on from its own."""
+    """Every rank begins to count from another number, and continues from its own after a resume."""
     wanted = script(f"{folder}/a", 6, DistributedDataParallel, 100 * rank)
     script(f"{folder}/b", 3, DistributedDataParallel, 100 * rank)
     got = script(f"{folder}/b", 6, DistributedDataParallel)
@@ -100,7 +101,8 @@ def alone_then_two(rank, world, folder):
 
 
 def stages(rank, world, folder):
-    """One stage a rank, each with names that begin anew; then all on one rank each."""
+    """Trains one pipeline stage on each rank,
+    whose names begin at 0, then resumes and trains on."""
     for steps in (2, 4):
         toy = Toy(nn.Sequential(Counting(10 * rank)))
         layer = toy.model[0]

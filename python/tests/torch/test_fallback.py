@@ -1,4 +1,4 @@
-"""A resume that passes over a damaged step takes all of an older one."""
+"""If a resume skips a damaged step, everything is restored from the same older step."""
 
 import logging
 
@@ -35,7 +35,7 @@ class Training:
 
 
 def damage(run, step, rank=0):
-    """One bit of a tensor: only who reads it can tell."""
+    """Flips one bit of a tensor, which only a reader of that tensor can notice."""
     path = next(run.glob(f"step-*{step}")) / f"rank-000{rank}.safetensors"
     data = bytearray(path.read_bytes())
     data[-100] ^= 1

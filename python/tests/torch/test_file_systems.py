@@ -1,4 +1,4 @@
-"""Runs on file systems that can do less than Linux's own, or are nearly full."""
+"""Runs on file systems that can do less than those of Linux, or that are nearly full."""
 
 import contextlib
 import os
@@ -17,8 +17,8 @@ import holdfast
 
 MIB = 1 << 20
 
-# What rclone asks to mount for it. That program comes with FUSE's own package, and root can do
-# without it.
+# rclone calls the program fusermount3 to mount. That program is in a package of FUSE, which may be
+# missing. So this script, which needs root, takes its place.
 FUSERMOUNT = f"""#!{sys.executable}
 import ctypes, os, socket, sys
 libc = ctypes.CDLL(None, use_errno=True)
@@ -36,7 +36,8 @@ with socket.socket(fileno=int(os.environ["_FUSE_COMMFD"])) as asker:
 
 @pytest.fixture
 def mounted(tmp_path):
-    """A folder through `rclone mount`: no hard links, no renames that replace nothing."""
+    """A folder under `rclone mount`,
+    which has no hard links and no rename that replaces nothing."""
     rclone = find_rclone()
     if rclone is None or os.geteuid() != 0 or not Path("/dev/fuse").exists():
         pytest.skip("needs root, /dev/fuse and rclone")
@@ -73,13 +74,14 @@ def toy():
 def test_a_run_without_hard_links_and_exclusive_renames(mounted, incremental):
     (mounted / "a").touch()
     with pytest.raises(OSError):
-        os.link(mounted / "a", mounted / "b")  # else this is no such file system
+        os.link(mounted / "a", mounted / "b")  # the file system has no hard links
     run, training = mounted / "run", toy()
     with training.checkpointer(run, keep=2, incremental=incremental) as checkpointer:
         checkpointer.resume()
         for step in range(3):
             training.step()
-            with contextlib.suppress(holdfast.UnavailableError):  # the first that would link
+            # The first save that would make a hard link fails.
+            with contextlib.suppress(holdfast.UnavailableError):
                 checkpointer.save(step).durable()
     again = toy()
     with again.checkpointer(run, keep=2) as checkpointer:
@@ -113,7 +115,7 @@ def test_an_incremental_save_needs_room_only_for_what_it_writes(small_disk):
         for step in range(4):
             model(torch.ones(2, 800)).sum().backward()
             optimizer.step()
-            checkpointer.save(step).durable()  # 2.6 MB the first time, then less than 0.1 MB
+            checkpointer.save(step).durable()  # writes 2.6 MB the first time, then less than 0.1 MB
             if step == 0:
                 disk = os.statvfs(small_disk)
                 (small_disk / "filler").write_bytes(bytes(disk.f_bavail * disk.f_frsize - MIB))

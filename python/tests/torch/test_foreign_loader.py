@@ -1,4 +1,4 @@
-"""Loaders of others, which draw from torch's generators when they are iterated."""
+"""Loaders of other libraries, which draw from torch's generators when they are iterated."""
 
 import itertools
 
@@ -11,8 +11,8 @@ import holdfast
 
 
 class Drawing:
-    """As torchdata's: 4 batches an epoch, in an order that is drawn with its iterator, and
-    at the end of an epoch it goes on with no batch."""
+    """A loader like torchdata's, with 4 batches in an epoch. iter() draws their order. If it is
+    resumed at the end of an epoch, the first `for` has no batch."""
 
     def __init__(self):
         self.order, self.at, self.resumed = [], 0, False
@@ -46,7 +46,7 @@ class Batches:
 
 
 class Position:
-    """4 batches an epoch; the position is the order and how many were handed out."""
+    """4 batches in an epoch. The position is their order, and how many batches were returned."""
 
     def __init__(self):
         self.order, self.at, self.resumed = [], 0, False
@@ -65,7 +65,7 @@ class Position:
 
 
 class Lazy(Position):
-    """A generator: it draws nothing before its first batch is asked for."""
+    """A loader whose iterator is a Python generator: it draws nothing before the first next()."""
 
     def __iter__(self):
         if not self.order:
@@ -77,7 +77,7 @@ class Lazy(Position):
 
 
 class Itself(Position):
-    """An iterator, and so its own."""
+    """A loader that is its own iterator."""
 
     def __iter__(self):
         return self
@@ -87,7 +87,7 @@ class Itself(Position):
 
 
 class Quiet(Position):
-    """A generator that draws an order whenever it begins, and to read a batch nothing."""
+    """A Python generator that draws an order whenever it begins, and nothing to read a batch."""
 
     def __iter__(self):
         order = torch.randperm(4).tolist()
@@ -100,7 +100,7 @@ class Quiet(Position):
 
 
 class Slotted:
-    """As Quiet, without room for more attributes."""
+    """Like Quiet, but with __slots__, so that no attribute can be added."""
 
     __slots__ = ("inner",)
 
@@ -118,7 +118,8 @@ class Slotted:
 
 
 class Around(Position):
-    """A generator around torch's DataLoader, whose making draws, and whose samples draw too."""
+    """A Python generator around torch's DataLoader.
+    Making the DataLoader draws, and so do samples."""
 
     def __iter__(self):
         if self.at == 0:
@@ -138,7 +139,7 @@ class Noisy(torch.utils.data.Dataset):
 
 
 class Orders(Position):
-    """A batch sampler, whose position alone is saved: a plain DataLoader reads its batches."""
+    """A batch sampler. Only its position is saved; a plain DataLoader reads its batches."""
 
     def __iter__(self):
         if not self.order:
@@ -150,7 +151,7 @@ class Orders(Position):
 
 
 class Listed(Position):
-    """A batch sampler that returns an iterator of Python's own."""
+    """A batch sampler whose iterator is a map object of Python."""
 
     def __iter__(self):
         if self.at % 4 == 0 and not self.resumed:
@@ -188,7 +189,8 @@ KINDS = {
 
 
 def train(folder, seed, steps, kind="its iterator"):
-    """The losses up to that step; the loader is back to its own class."""
+    """Trains up to that step and returns the losses.
+    Afterwards the loader has its own class again."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(2, 4), nn.Dropout(0.4), nn.Linear(4, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)

@@ -1,4 +1,4 @@
-"""Generators: after a restore every one of them draws what it would have drawn."""
+"""After a restore, every random generator draws what it would have drawn."""
 
 import random
 import warnings
@@ -20,7 +20,7 @@ def others():
 
 
 def draw(extra):
-    """A little of everything, with what generators keep back for the next call (gauss)."""
+    """Draws from every generator, also numbers that it keeps for the next call (gauss)."""
     return [random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn(),
             torch.rand(3).tolist(), torch.randn(1).tolist(),
             torch.rand(2, generator=extra["torch"]).tolist(), extra["python"].gauss(0, 1),
@@ -57,7 +57,8 @@ def test_capture_draws_nothing():
 
 
 def test_numpys_state_is_that_of_the_moment_whatever_was_drawn():
-    """It is kept while its words stay the same, and a second Gaussian changes none."""
+    """capture() reuses an earlier state if its words are equal.
+    A second Gaussian changes no word."""
     np.random.seed(7)
     kept = np.random.get_state()
     moves = [lambda: None, np.random.rand, np.random.randn, np.random.randn, lambda: None,

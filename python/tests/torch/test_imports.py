@@ -1,4 +1,4 @@
-"""The package's folders: imports go one way, and each folder and file fits in a head."""
+"""The folders of the package: imports go in one direction, and no folder or file is too large."""
 
 import ast
 from pathlib import Path
@@ -7,7 +7,8 @@ import pytest
 
 import holdfast
 
-PACKAGE = Path(holdfast.__file__).resolve().parent  # a build has links to the sources
+# Resolved, because a build folder has links to the sources.
+PACKAGE = Path(holdfast.__file__).resolve().parent
 
 # Folder of holdfast.torch -> the folders that it may import. "" is the top level, what users
 # import: the Checkpointer and the adapters for other trainers.
@@ -53,7 +54,7 @@ def _run_on_import(tree):
 
 
 def folder_of(module):
-    """The folder of holdfast.torch that a module is in; None if it is elsewhere."""
+    """The folder of holdfast.torch that a module is in, or None for other modules."""
     parts = SOURCES[module].relative_to(PACKAGE).parts
     if parts[0] != "torch":
         return None
@@ -62,8 +63,8 @@ def folder_of(module):
 
 def test_no_module_imports_itself_by_way_of_others():
     below = {module: imports_of(module) for module in SOURCES}
-    # The face of the package imports nearly all of it, and modules import names from it that
-    # it has by then: it counts as the bottom.
+    # holdfast/__init__.py imports nearly all modules, and some import names from it that it has
+    # defined before. So it counts as the lowest module here.
     below["holdfast"] = set()
     while leaves := {module for module, found in below.items() if not found & below.keys()}:
         for module in leaves:

@@ -1,5 +1,5 @@
-"""Disks that fill up under a job, and signals that end it: on all ranks alike, with a step to go
-on from."""
+"""Disks that fill up during a job, and signals that end it. All ranks behave alike, and a step is
+left from which the job can continue."""
 
 import errno
 import os
@@ -44,7 +44,7 @@ def fill(folder, leave):
 
 def big_toy():
     torch.manual_seed(0)
-    return Toy(nn.Linear(256, 256))  # 0.8 MB with its moments
+    return Toy(nn.Linear(256, 256))  # 0.8 MB with the moments of the optimizer
 
 
 def test_a_disk_that_fills_up_costs_saves_and_not_the_training(small_disk, caplog):
@@ -53,15 +53,15 @@ def test_a_disk_that_fills_up_costs_saves_and_not_the_training(small_disk, caplo
         checkpointer.resume()
         checkpointer.save(0).durable()
         fill(small_disk, MIB // 4)
-        for step in range(1, 300):  # far more than three tries
+        for step in range(1, 300):  # saves fail again and again
             toy.train(checkpointer, [step])
         with pytest.raises(OSError) as raised:
             checkpointer.save(300).durable()
         assert raised.value.errno == errno.ENOSPC and clear(raised, str(run))
-        assert list(holdfast.open(run))  # the older one is whole
+        assert list(holdfast.open(run))  # the older step is undamaged
         (small_disk / "filler").unlink()
         step = 301
-        while not (run / f"step-{step - 1:08}").exists():  # it tries again by itself
+        while not (run / f"step-{step - 1:08}").exists():  # a later step saves again
             toy.train(checkpointer, [step])
             time.sleep(0.01)
             step += 1
@@ -107,8 +107,9 @@ def test_what_is_no_duration_is_refused(tmp_path):
 
 
 def test_retention_makes_room_before_a_save_is_given_up(small_disk):
-    """Two steps fit, and a third only where the first one has gone."""
-    run, toy = small_disk / "run", Toy(nn.Linear(512, 512))  # 3.1 MB with its moments
+    """The disk has room for two steps. A third fits only after the first is removed."""
+    # 3.1 MB with the moments of the optimizer.
+    run, toy = small_disk / "run", Toy(nn.Linear(512, 512))
     with toy.checkpointer(run, keep=2) as checkpointer:
         checkpointer.resume()
         for step in range(4):
@@ -122,13 +123,14 @@ def test_retention_makes_room_before_a_save_is_given_up(small_disk):
         with pytest.raises(OSError):
             for step in (4, 5, 6):
                 checkpointer.save(step).durable()
-        assert [path.name for path in run.glob("step-*")] == ["step-00000003"]  # the newest
+        # Only the newest step is left.
+        assert [path.name for path in run.glob("step-*")] == ["step-00000003"]
         (small_disk / "filler").unlink()
         toy.train(checkpointer, [7])
 
 
 def fill_up(rank, world, folder):
-    """What each rank saw, by step."""
+    """Trains until the disk is full. Returns the numbers of saved steps, and the errors raised."""
     toy = Toy(DistributedDataParallel(nn.Linear(256, 256)))
     seen = []
     checkpointer = toy.checkpointer(f"{folder}/run", in_flight=1, fail_after=0)
@@ -162,7 +164,8 @@ def test_failures_of_the_background_are_raised_on_all_ranks_alike(small_disk):
 
 
 def stop(rank, world, run, number, victim):
-    """(first step, last step, exit code, and what a handler of the user's saw)."""
+    """Trains until a signal. Returns first and last step,
+    exit code, and what the user's handler saw."""
     torch.manual_seed(0)
     seen = []
     signal.signal(number, lambda *_: seen.append("mine"))
@@ -196,7 +199,7 @@ def test_a_signal_to_one_rank_stops_all_at_the_same_step(tmp_path, number, victi
 
 
 def fail_on_rank_1(rank, world, run):
-    """What ended each rank, and the notes on it."""
+    """Trains. Returns the exception that ended this rank, and the notes on it."""
     toy = Toy(DistributedDataParallel(nn.Linear(4, 4)))
     try:
         with toy.checkpointer(run, every="1000 steps", timeout=1000) as checkpointer:

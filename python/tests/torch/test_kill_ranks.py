@@ -1,5 +1,5 @@
-"""Real ranks of which one is killed at a random time: the run goes on from a whole step, no
-older than the newest that was there, with the bits of a run that nobody killed.
+"""Kills one of several real ranks at a random time. The run continues from a whole step that is not
+older than the newest one at the kill, with the same bits as a run that was not killed.
 
 HOLDFAST_RANK_KILLS is the number of kills (default 3).
 """
@@ -25,7 +25,7 @@ def die_after(seconds):
 
 
 def live(rank, world, folder, seed, victim, in_start, seconds):
-    """Trains until one of the ranks is killed, in the start or in the training."""
+    """Trains until one of the ranks is killed, while it starts or while it trains."""
     settle_matmul()
     script = Script(HOW, seed, rank, world)
     if rank == victim and in_start:
@@ -40,7 +40,7 @@ def live(rank, world, folder, seed, victim, in_start, seconds):
         for step, batch in enumerate(script.data, start):
             loss = script.step(step, batch)
             checkpointer.step(step, loss=loss)
-            file.write(f"{step} {loss.item().hex()} .\n")  # torn, if it does not end so
+            file.write(f"{step} {loss.item().hex()} .\n")  # a line without this end was cut off
             file.flush()
 
 
@@ -58,7 +58,7 @@ def newest(run):
 
 
 def lines_of(path):
-    """(first steps of each life, losses by step of all lives)."""
+    """The first step of each process, and the losses of all processes by step."""
     starts, losses = [], {}
     for line in path.read_text().splitlines():
         words = line.split()
@@ -70,11 +70,12 @@ def lines_of(path):
 
 
 def kill_often(folder, kills, dice):
-    """Kills one rank after the other; the steps that were there after each."""
+    """Kills one rank after the other. Returns the newest step after each kill."""
     found = []
     for number in range(kills):
         in_start = number > 0 and dice.random() < 0.3
-        seed = 1000 * number if found and found[-1] >= 0 else 0  # what is resumed counts
+        # A run that is resumed must not depend on the seed of the new process.
+        seed = 1000 * number if found and found[-1] >= 0 else 0
         how = (seed, dice.randrange(RANKS), in_start, dice.random() ** 2 * 0.5)
         with pytest.raises(RankError, match="exit code -9"):
             run_ranks(RANKS, live, str(folder), *how, timeout=60)

@@ -1,4 +1,4 @@
-"""Ranks that others wait for: named while the wait goes on, and when it ends."""
+"""Ranks that others wait for are named while the wait goes on, and when it ends."""
 
 import logging
 import time
@@ -12,7 +12,7 @@ from holdfast.torch.loop import transport
 
 
 class Seen(logging.Handler):
-    """Warnings, and how many seconds after its making each came."""
+    """Collects warnings, and after how many seconds each of them came."""
 
     def __init__(self):
         super().__init__(logging.WARNING)
@@ -27,7 +27,7 @@ class Seen(logging.Handler):
 
 
 def uneven(rank, world, run, how):
-    """Rank 0 closes after three steps, and the others go on: what each was warned of and raised."""
+    """Rank 0 closes after three steps, and the others continue. Returns warnings and errors."""
     toy = Toy(DistributedDataParallel(nn.Linear(4, 4)))
     checkpointer = toy.checkpointer(run, every="1000 steps", timeout=4)
     checkpointer.resume()
@@ -37,7 +37,8 @@ def uneven(rank, world, run, how):
             toy.step()
             checkpointer.step(step)
             if how == "steps":
-                time.sleep(0.3)  # so that rank 0 does not look far ahead
+                # Slow steps, so that rank 0 announces decisions only a few steps ahead.
+                time.sleep(0.3)
         seen.start = time.monotonic()
         if rank == 0:
             checkpointer.close()

@@ -1,4 +1,4 @@
-"""The loss as a metric of checkpoints, by which the best are kept."""
+"""The loss is saved as a metric of a checkpoint, and retention keeps the best checkpoints by it."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ LOSSES = [5.0, 4.0, 1.0, 3.0, 3.5, 4.5]
 
 
 class Late(losses.Losses):
-    """A GPU's, which are known a step later."""
+    """A loss like that of a GPU, whose value is known one step later."""
 
     def __init__(self):
         super().__init__()
@@ -24,7 +24,7 @@ class Late(losses.Losses):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Tensors are as on a GPU: to know their values one would have to wait."""
+    """Makes tensors behave as on a GPU, where reading a value would wait."""
     def on_gpu(loss):
         return isinstance(loss, torch.Tensor)
 
@@ -35,7 +35,7 @@ def gpu(monkeypatch):
 
 
 def train(run, save):
-    """Saves after every step, and keeps the newest and the best."""
+    """Saves after every step, and keeps the newest steps and the best ones."""
     model = nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
@@ -60,7 +60,7 @@ def asked_for(ck, step, loss):
 
 
 def test_the_best_by_the_newest_loss_that_a_gpu_has_told_is_kept(gpu, tmp_path):
-    # Of the first save no loss was known, so nobody can call it worse.
+    # The first save has no loss, so it cannot be compared, and stays.
     assert train(tmp_path, stepped) == {0: {}, 3: {"loss": 1.0}, 5: {"loss": 3.5}}
 
 

@@ -1,4 +1,4 @@
-"""Names that do not change with what wraps the model."""
+"""The names of tensors do not depend on wrappers around the model."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ def wrapped_in_ddp(rank, world):
     inner = torch.compile(DistributedDataParallel(model))
     found = find_wrappers(nn.ModuleDict({"net": inner}))
     entry = next(e for e in entries_of(inner) if e.name == "norm.running_mean")
-    inside = dict(model.named_buffers())[entry.ddp_name]  # as DDP itself calls it
+    inside = dict(model.named_buffers())[entry.ddp_name]  # the name that DDP itself uses
     return names(inner), list(found), inside is entry.live
 
 

@@ -1,4 +1,4 @@
-"""What modules do themselves when they are saved and loaded: values of their own, and shapes."""
+"""Modules that save and load values themselves, and modules whose buffers get new shapes."""
 
 from grouped import grouped
 import pytest
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::Warning:torch.ao", "ignore:torc
 
 
 class Scaled(nn.Linear):
-    """Keeps a number and a tensor aside, and puts them into its state_dict itself."""
+    """A module with a number and a tensor that only its own state_dict code saves."""
 
     def __init__(self, start=0):
         super().__init__(4, 2)
@@ -93,7 +93,7 @@ def test_a_checkpoint_without_it_is_resumed_and_it_is_said(tmp_path):
 
 
 class Quantized(nn.Linear):
-    """As torch's quantized layers do: the weight is neither parameter nor buffer."""
+    """A module like torch's quantized layers: the weight is neither a parameter nor a buffer."""
 
     def _save_to_state_dict(self, destination, prefix, keep_vars):
         super()._save_to_state_dict(destination, prefix, keep_vars)
@@ -108,11 +108,11 @@ def test_quantized_weights_are_refused_by_name_when_the_checkpointer_is_made(tmp
     assert clear(raised, "model.1._state_dict._packed_params.0", "quantized")
 
 
-# Shapes that are taken in the first forward pass
+# Buffers that get their shapes in the first forward pass
 
 
 class Prepared(nn.Module):
-    """As quantization-aware training prepares a model: it has weights for each channel."""
+    """A model prepared for quantization-aware training, with observers for each channel."""
 
     def __init__(self):
         super().__init__()
@@ -156,7 +156,7 @@ def test_going_back_to_the_first_shapes_is_possible(tmp_path):
 
 
 class Strict(nn.Module):
-    """Overrides loading, and takes no other shape."""
+    """A module that overrides loading and does not accept another shape."""
 
     def __init__(self, size):
         super().__init__()

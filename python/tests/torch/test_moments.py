@@ -1,4 +1,5 @@
-"""What a save does when: what is left to other moments, and what becomes of one without it."""
+"""The moments at which the parts of a save happen,
+and what happens if such a moment never comes."""
 
 import time
 
@@ -69,7 +70,7 @@ def test_the_other_ranks_hear_of_it_at_once(tmp_path):
 
 
 class Spy:
-    """Passes calls on, and keeps with how many pieces each was made."""
+    """Passes calls on, and records with how many pieces each was made."""
 
     def __init__(self, job):
         self.job, self.seen = job, []
@@ -83,7 +84,7 @@ class Spy:
 
 
 def test_the_first_step_attaches_what_the_first_save_has(tmp_path):
-    """Slots come with the first update: what they need is not left to the first save."""
+    """The first update makes the slots. They are attached in that step, not in the first save."""
     model, optimizer, ck = training(tmp_path / "run")
     ck.resume()
     ck._saves.job = spy = Spy(ck._saves.job)
@@ -97,7 +98,7 @@ def test_the_first_step_attaches_what_the_first_save_has(tmp_path):
 
 
 def test_the_first_look_counts_as_stall(tmp_path):
-    """It is the dearest of all, where there are many tensors."""
+    """With many tensors, the first look at them takes longer than any later one."""
     model = nn.Sequential(*[nn.Linear(8, 8) for _ in range(300)])
     optimizer = torch.optim.AdamW(model.parameters())
     with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
@@ -114,7 +115,7 @@ def test_the_first_look_counts_as_stall(tmp_path):
 @pytest.mark.parametrize("by_name", [False, True])
 @pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
 def test_the_copying_is_hidden_behind_a_closure_too(tmp_path, kind, by_name):
-    """Its forward and backward come first, and what is saved is what was there before."""
+    """The closure's forward and backward run while the save is copied. The old values are saved."""
     torch.manual_seed(0)
     model = nn.Linear(64, 64)
     optimizer = kind(model.parameters(), lr=0.1)
@@ -145,7 +146,7 @@ def test_the_copying_is_hidden_behind_a_closure_too(tmp_path, kind, by_name):
 
 
 class Early(torch.optim.SGD):
-    """Of somebody else, who changes parameters before the closure is called."""
+    """A user's optimizer, which changes parameters before it calls the closure."""
 
     def step(self, closure):
         with torch.no_grad():
@@ -177,7 +178,7 @@ def wait_for(condition):
 
 
 def test_a_save_is_durable_without_another_update(tmp_path):
-    """A validation that comes first may take an hour, and crash."""
+    """A validation before the next update may take an hour, and may crash."""
     model, optimizer, ck = training(tmp_path / "run")
     ck.resume()
     update(model, optimizer)

@@ -1,4 +1,5 @@
-"""What an optimizer's own state_dict() adds is saved, and loaded by the optimizer itself."""
+"""Values that an optimizer's own state_dict() adds are saved,
+and loaded by the optimizer itself."""
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ import holdfast
 
 
 class Lookahead(Optimizer):
-    """Around another optimizer; every third step goes half the way back to slow weights."""
+    """Wraps another optimizer. Every third step goes half the way back to slow weights."""
 
     def __init__(self, inside):
         self.inside, self.count = inside, 0
@@ -51,7 +52,7 @@ def script(run, start, steps, dtype=torch.float32):
             optimizer.zero_grad()
             model(torch.ones(3, 4, dtype=dtype) * step).square().sum().backward()
             optimizer.step()
-            if step == 1:  # loading would cast it to the dtype of its parameter
+            if step == 1:  # load_state_dict() would cast it to the dtype of its parameter
                 optimizer.state[model.bias]["wide"] = torch.full((2,), 1 / 3)
         checkpointer.save(steps - 1)
     assert checkpointer.report.exact and not checkpointer.report.inexact
@@ -67,7 +68,8 @@ def test_slow_weights_and_counters_come_back(tmp_path, dtype):
 
 
 class Counting(torch.optim.SGD):
-    """Adds something that cannot be stored, or that it does not load."""
+    """An optimizer whose state_dict() adds a value that cannot be stored,
+    or that it does not load."""
 
     added = 3
 
@@ -95,7 +97,7 @@ def test_what_cannot_be_stored_is_refused_by_name(tmp_path):
 
 
 class Late(Counting):
-    """As it was when it had no state_dict of its own: its runs are resumed."""
+    """An older version of the optimizer, without its own state_dict(). Its runs can be resumed."""
 
     own = True
 

@@ -1,4 +1,5 @@
-"""The keywords of a Checkpointer: everyday ones flat, the rest in groups, wrong ones explained."""
+"""The keywords of a Checkpointer: everyday ones,
+groups for the rest, clear errors for wrong ones."""
 
 import random
 
@@ -46,6 +47,30 @@ def test_a_group_must_be_of_its_class(tmp_path):
         holdfast.Saver(tmp_path / "run", writing=holdfast.Failures())
 
 
+@pytest.mark.parametrize(("group", "message"), [
+    (holdfast.Writing(compress="three"), "^compress='three'; expected a whole number$"),
+    (holdfast.Writing(ring=1.5), "^ring=1.5; expected a whole number$"),
+    (holdfast.Writing(in_flight=True), "^in_flight=True; expected a whole number$"),
+    (holdfast.Writing(direct="yes"), "^direct='yes'; expected True or False$"),
+    (holdfast.Failures(grace="1m"), "^grace='1m'; expected a number$"),
+    (holdfast.Schedule(milestones=[1.5]), r"^milestones=\[1.5\]; expected a list of whole numb"),
+    (holdfast.Schedule(objective=3), "^objective=3; expected text$"),
+])
+def test_a_value_of_the_wrong_type_is_named(tmp_path, group, message):
+    with pytest.raises(TypeError, match=message):
+        checkpointer(tmp_path / "run", **{type(group).__name__.lower(): group})
+    assert not (tmp_path / "run").exists()
+
+
+def test_never_saves_only_when_told_to(tmp_path):
+    with checkpointer(tmp_path / "run", every="never") as ck:
+        ck.resume()
+        for step in range(5):
+            ck.step(step)
+        ck.save(5).durable()
+    assert [path.name for path in (tmp_path / "run").glob("step-*")] == ["step-00000005"]
+
+
 @pytest.mark.parametrize(("name", "message"), [
     ("a.b", "expected a word"), ("_gradients", "expected a word"), ("", "expected a word"),
     (7, "expected a word"), ("ema", "is a keyword of the Checkpointer"),
@@ -62,7 +87,7 @@ def test_a_saver_has_no_guard(tmp_path):
 
 
 def test_own_generators_are_objects_too(tmp_path):
-    """A generator is saved with the others, and comes back where it was."""
+    """A generator in `objects` is saved with the others, and continues where it was."""
     mine = {"dice": random.Random(1), "noise": torch.Generator().manual_seed(2)}
     with checkpointer(tmp_path / "run", objects=mine) as ck:
         ck.resume()

@@ -1,4 +1,4 @@
-"""Plain values of objects that differ by rank: whose come back, on as many ranks and on others."""
+"""Plain values of objects that differ by rank: which rank gets which value after a resume."""
 
 from grouped import grouped
 import pytest
@@ -13,7 +13,7 @@ from holdfast.torch.state.rank_values import choose_values
 
 
 class Tracker:
-    """Counts something of its rank."""
+    """An object whose counter differs by rank."""
 
     def __init__(self, rank=0):
         self.values = {"seen": 3 + 30 * rank, "best": {"loss": 0.5 - rank, "nan": float("nan")}}
@@ -26,7 +26,7 @@ class Tracker:
 
 
 def script(run, steps, rank, world, tracker, **options):
-    """(the checkpointer, the optimizer), after so many steps on this rank."""
+    """Trains so many steps on this rank. Returns the checkpointer and the optimizer."""
     torch.manual_seed(0)
     model = nn.Linear(4, 2)
     if world > 1:
@@ -111,7 +111,7 @@ def test_a_rule_for_an_object_is_for_its_tensors_too(tmp_path):
 
 
 def plateau(rank, world, run, steps, crash=None):
-    """A scheduler that each rank feeds with a loss of its own, as many scripts do."""
+    """Trains with a scheduler to which each rank gives its own loss, as many scripts do."""
     torch.manual_seed(0)
     model = DistributedDataParallel(nn.Linear(4, 2)) if world > 1 else nn.Linear(4, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
@@ -157,7 +157,7 @@ def test_values_are_chosen_by_path():
 
 
 def older(rank, world, run):
-    """A checkpoint in which only rank 0's values are, as older versions wrote them."""
+    """Makes a checkpoint with rank 0's values only, as older versions wrote it."""
     script(run, 1, rank, world, Tracker(rank), rules={"tracker": "first"})
     tracker = Tracker(7)
     checkpointer = script(run, 1, rank, world, tracker)
@@ -174,7 +174,7 @@ def test_a_rule_that_is_none_is_refused_by_name(tmp_path):
 
 
 def statistics(rank, world, run):
-    """BatchNorm of which each rank keeps its own statistics."""
+    """Trains a BatchNorm whose statistics differ by rank."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(4, 2), nn.BatchNorm1d(2))
     model[1].running_mean.fill_(rank)

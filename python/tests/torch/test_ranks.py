@@ -1,4 +1,4 @@
-"""The harness itself: results in order, and failures shown."""
+"""ranks.py itself: results come in order, and failures are shown."""
 
 import os
 
@@ -10,7 +10,7 @@ from ranks import RankError, run_ranks
 
 def total(rank, world, more):
     value = torch.tensor(float(rank), requires_grad=True)
-    (value * more).backward()  # a backward pass works in a forked rank
+    (value * more).backward()  # a backward pass works in a rank
     summed = value.detach() + value.grad
     dist.all_reduce(summed)
     return rank, world, float(summed)
@@ -28,7 +28,8 @@ def die_on_one(rank, world):
 
 
 def test_results_come_in_the_order_of_ranks():
-    torch.ones(1, requires_grad=True).sum().backward()  # here, which must not matter
+    # A backward pass in this process must not break the ranks.
+    torch.ones(1, requires_grad=True).sum().backward()
     assert run_ranks(3, total, 2.0) == [(r, 3, 9.0) for r in range(3)]
 
 

@@ -1,5 +1,5 @@
-"""What a Checkpointer refuses, and how it says so: one clear sentence, on all ranks alike, with
-the training state untouched and older checkpoints whole."""
+"""What a Checkpointer refuses. The error is one clear sentence, the same on all ranks; the training
+state is not changed, and older checkpoints stay undamaged."""
 
 import os
 import shutil
@@ -28,7 +28,7 @@ def save(run, steps=2, toy=None, **options):
     return toy
 
 
-# Checkpoints of something else
+# Checkpoints of another model or optimizer
 
 def refuse(run, toy, *words, error=ValueError, **options):
     before = toy.state()
@@ -64,7 +64,7 @@ def test_so_is_one_of_another_kind_of_optimizer(tmp_path):
     toy = Toy()
     with toy.checkpointer(tmp_path, strict=False) as checkpointer:
         assert checkpointer.resume() == 2
-        toy.train(checkpointer, [2])  # with moments of its own
+        toy.train(checkpointer, [2])  # the optimizer gets moments
 
 
 def stepping(toy):
@@ -256,7 +256,8 @@ def plain_data(rank, world, run):
 
 
 def test_a_save_that_was_asked_for_can_be_waited_for(tmp_path):
-    toy = Toy(nn.ParameterList(torch.zeros(1) for _ in range(2)))  # all copied at once
+    # The tensors are so small that save() itself copies them.
+    toy = Toy(nn.ParameterList(torch.zeros(1) for _ in range(2)))
     with toy.checkpointer(tmp_path) as checkpointer:
         checkpointer.resume()
         toy.step()

@@ -1,4 +1,4 @@
-"""A folder that takes the place of another: what a crash at any moment leaves."""
+"""Replacing a folder by another: what a crash at any moment leaves."""
 
 import os
 from multiprocessing import get_context
@@ -19,7 +19,7 @@ def read(target):
 
 
 def watch(monkeypatch, call):
-    """Has `call` called with the name and arguments of each step of the protocol before it."""
+    """Calls `call` before each step of the protocol, with the step's name and arguments."""
     for module, name in [(replace_folder, "_exchange"), (os, "rename"),
                          (replace_folder, "sync_folder"), (replace_folder, "remove_path")]:
         def wrapped(*args, name=name, original=getattr(module, name)):
@@ -68,7 +68,8 @@ def test_this_system_exchanges(tmp_path):
 
 
 def replace(target, made, end_before):
-    """Ends the process before that call of the protocol; 7 if it had fewer."""
+    """Ends the process before that step of the protocol.
+    Its exit code is 7 if there are fewer steps."""
     count = 0
 
     def call(name, args):
@@ -94,7 +95,8 @@ def test_a_crash_at_any_moment_leaves_a_whole_one_to_be_found(way, tmp_path):
         child.join()
         seen.append(read(target))
         assert seen[-1] in ("old", "new")
-        again = write(folder / "again", "newer")  # what was left is in nobody's way
+        # Leftovers of the crash do not disturb a new replacement.
+        again = write(folder / "again", "newer")
         replace_folder.replace_folder(again, target)
         assert read(target) == "newer" and not (folder / ".a.old").exists()
         if child.exitcode == 7:

@@ -1,4 +1,4 @@
-"""What is put in place of tensors after the Checkpointer was made is what is saved."""
+"""If tensors are replaced after the Checkpointer was made, the new tensors are saved."""
 
 import copy
 import gc
@@ -41,7 +41,7 @@ def update(model, optimizer):
 
 
 def lives(model, optimizer):
-    """All tensors by name, found without the help of TensorState."""
+    """All tensors by name, found without TensorState."""
     found = {f"model.{name}": tensor for name, tensor in model.named_parameters()}
     found |= {f"model.{name}": tensor for name, tensor in model.named_buffers()}
     for name, parameter in model.named_parameters():
@@ -56,7 +56,7 @@ def same_bits(a, b):
 
 
 def saved(run, like):
-    """The newest step, which must have tensors of these names, shapes and dtypes alone."""
+    """Restores the newest step, which must have exactly these names, shapes and dtypes."""
     into = {name: torch.full_like(t, 77).contiguous() for name, t in like.items()}
     assert holdfast.restore(run, into).unused == []
     return into
@@ -230,7 +230,8 @@ def test_a_tensor_in_place_of_another_costs_no_look_at_the_rest(
             now = ck._state._tensors.pieces()
             assert [one.name for k, one in enumerate(now) if one is not before[k]] == names
             before = now
-        # A buffer is copied before the engine sees it; others just lie elsewhere.
+        # No tensor is described anew: buffers are copied before, and for the others only the
+        # address changes.
         assert described == []
         like = lives(model, optimizer)
         assert same_bits(saved(tmp_path, like), like)
@@ -249,7 +250,7 @@ def test_a_buffer_that_is_assigned_in_every_step_is_saved_as_it_was_in_each(tmp_
             wanted[step] = model.late.clone()
             ck.save(step)
             if step % 2:
-                model.late += 100  # in place, and behind the save
+                model.late += 100  # an in-place change after the save
     for step, value in wanted.items():
         into = {"model.late": torch.zeros_like(value)}
         holdfast.restore(f"{tmp_path}", into, step=step)
@@ -395,7 +396,8 @@ def test_an_optimizer_that_was_not_given_is_spoken_of(tmp_path, caplog):
 
 
 class Wrapper(torch.optim.Optimizer):
-    """Around another, as some trainers have it: nothing of torch's own class is set up."""
+    """A wrapper like that of some trainers, which does not call
+    torch.optim.Optimizer.__init__()."""
 
     def __init__(self, optimizer):
         self.inside = optimizer
@@ -442,7 +444,8 @@ def check_sharded(rank, world):
     sharded = model.a.weight
     with torch.no_grad():
         model(torch.ones(1, 4))
-    assert model.a.weight is not sharded and state.pieces() is first  # gathered
+    # The parameter is gathered now.
+    assert model.a.weight is not sharded and state.pieces() is first
     model.reshard()
     assert model.a.weight is sharded and state.pieces() is first
 
@@ -465,7 +468,8 @@ def check_sharded(rank, world):
 
     with torch.no_grad():
         model(torch.ones(1, 4))
-    optimizer.state[sharded]["more"] = torch.ones_like(sharded.detach())  # while it is gathered
+    # Set while the parameter is gathered.
+    optimizer.state[sharded]["more"] = torch.ones_like(sharded.detach())
     assert "optimizer.a.weight.more" in values(state)
     model.reshard()
     assert torch.equal(values(state)["model.a.weight"], sharded.to_local())

@@ -1,4 +1,4 @@
-"""What a new process learns from how the ones before it ended."""
+"""What a new process learns from the way in which earlier processes ended."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import holdfast
 
 
 def train(rank, world, run, end):
-    """Trains, writes what it has learned of the processes before, and ends as it is told to."""
+    """Trains, writes what it learned about earlier processes, and ends in the given way."""
     model = torch.nn.Linear(4, 4)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="young") as ck:
@@ -23,7 +23,7 @@ def train(rank, world, run, end):
             ck.step(step)
         (run / "learned").write_text(ck._saves.job.explain())
         if end == "kill":
-            ck.save(step).durable()  # so that nothing is lost: it is a failure all the same
+            ck.save(step).durable()  # no step is lost, but it is a failure nevertheless
             os.kill(os.getpid(), signal.SIGKILL)
         if end == "raise":
             raise RuntimeError("as intended")

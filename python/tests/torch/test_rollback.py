@@ -1,4 +1,4 @@
-"""resume() in the middle of a run goes back, and leaves nothing of the steps that it undoes."""
+"""resume() in the middle of a run goes back, and removes all that the undone steps have left."""
 
 import copy
 
@@ -16,7 +16,7 @@ import holdfast
 
 
 class Net(nn.Module):
-    """Its second layer is used from the third step on: its parameters have no moments before."""
+    """A model whose second layer is used from the third step on, so it has no moments before."""
 
     def __init__(self):
         super().__init__()
@@ -35,7 +35,8 @@ OPTIMIZERS = {
 
 
 class Keys(torch.optim.Optimizer):
-    """Keeps its moments by keys that are no simple names, and something by no parameter at all."""
+    """An optimizer with slots whose keys are not simple names,
+    and with state that has no parameter."""
 
     def __init__(self, params):
         super().__init__(params, {"lr": 0.1})
@@ -79,7 +80,7 @@ def made(kind):
 
 
 def contents(model, optimizer):
-    """All values of the model and its optimizer, by names and in order."""
+    """All values of the model and its optimizer, by name and in order."""
     names = {parameter: name for name, parameter in model.named_parameters()}
     state = {names.get(key, key): sorted(value.items(), key=repr)
              for key, value in optimizer.state.items()}
@@ -170,7 +171,7 @@ def test_going_back_on_ranks_leaves_ddp_as_it_is(tmp_path):
 
 
 class Momentum(torch.optim.Optimizer):
-    """One momentum by a number, one in a list, and one that is each rank's own."""
+    """Slots under a number and in a list, and one slot that differs by rank."""
 
     def __init__(self, params):
         super().__init__(params, {"lr": 0.1})

@@ -1,4 +1,4 @@
-"""When a Checkpointer saves, as every= says."""
+"""When a Checkpointer saves: the option every=."""
 
 import logging
 
@@ -52,7 +52,7 @@ def test_a_function_decides(tmp_path):
 
 @pytest.mark.parametrize("every", ["auto", "young", "daly", "checkfreq", "coci"])
 def test_policies_save_and_say_why(tmp_path, caplog, every):
-    # A job that fails every few milliseconds wants a checkpoint at once.
+    # For a job that fails every few milliseconds, a save is due at once.
     with caplog.at_level(logging.INFO, logger="holdfast"):
         train(tmp_path / "run", 200, every=every, mtbf=0.02, slack=0.0, keep=2)
     assert steps_in(tmp_path / "run")
@@ -79,7 +79,7 @@ def decide_on_rank_0(rank, world, run):
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every=every) as ck:
         ck.resume()
         step = 0
-        while not saved and step < 20_000:  # it is announced a tenth of a second ahead
+        while not saved and step < 20_000:  # the decision is announced a tenth of a second ahead
             optimizer.step()
             before = ck.stall
             ck.step(step)

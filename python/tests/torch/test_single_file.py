@@ -1,4 +1,4 @@
-"""One file with a state dict in it, read by us, by torch and by safetensors."""
+"""A state dict in a single file, read by Holdfast, by torch and by safetensors."""
 
 from collections import OrderedDict
 

@@ -1,4 +1,4 @@
-"""Every committed checkpoint is of exactly one step, whoever writes to tensors when.
+"""Every committed checkpoint holds exactly one step, whatever code writes to tensors at any time.
 
 The model's tensors are a known function of the step, and saves are made in the background
 after every step.
@@ -18,7 +18,7 @@ BIG = 1 << 18  # elements: copying one takes longer than beginning to write to i
 
 
 class Net(nn.Module):
-    """A few tensors of any values."""
+    """A model with a few tensors, whose values can be set to anything."""
 
     def __init__(self, size, parameters=4):
         super().__init__()
@@ -28,14 +28,14 @@ class Net(nn.Module):
         self.register_buffer("count", torch.zeros((), dtype=torch.int64))
 
     def forward(self, embedding=False):
-        self.seen.fill_(-1)  # a buffer changes in forward, and must be copied before
+        self.seen.fill_(-1)  # forward changes the buffer, so the save must copy it before
         self.count += 1
         total = self.layers[0].sum()
         return total + self.embed(torch.arange(32)).sum() if embedding else total
 
 
 class Mark(torch.optim.Optimizer):
-    """Sets every tensor to what it is after the next step."""
+    """An optimizer that sets every tensor to its known value after the next step."""
 
     def __init__(self, net):
         super().__init__(net.parameters(), {})
@@ -59,7 +59,7 @@ def value_at(step, k):
 
 
 def steps_in(run):
-    """The steps that are committed, having seen that each is of its own step alone."""
+    """Checks that each committed checkpoint holds only values of its step. Returns the steps."""
     steps = []
     for folder in sorted(run.glob("step-*")):
         contents = holdfast.open(folder)
@@ -79,7 +79,8 @@ def steps_in(run):
 
 
 def train(run, net, disturb, steps=8, optimizer=None, **options):
-    """The names of tensors that were caught; `disturb` writes to them after the save began."""
+    """Trains; `disturb` writes to tensors after each save began.
+    Returns the tensors that were caught."""
     caught = []
     handler = logging.Handler()
     handler.emit = lambda record: caught.append(record.getMessage())
@@ -120,7 +121,7 @@ def clamp(net):
 
 
 def swap_average(net):
-    with torch.no_grad():  # an average is there for an evaluation, and goes again
+    with torch.no_grad():  # swaps an average in, as for an evaluation, and out again
         kept = [p.clone() for p in net.layers]
         for p in net.layers:
             p.fill_(-7)
@@ -141,7 +142,7 @@ def test_writes_between_updates_are_caught_and_what_is_committed_is_whole(
     tmp_path, disturb, name, size, guard
 ):
     caught = train(tmp_path, Net(size), disturb, guard=guard)
-    assert caught == [name]  # once: from then on it is copied at once
+    assert caught == [name]  # only once: after that it is copied inside step()
     assert steps_in(tmp_path) == list(range(1, 8))
 
 
@@ -182,7 +183,8 @@ def test_a_write_on_one_rank_makes_all_save_again(tmp_path):
     for which in range(2):
         run = tmp_path / str(which)
         caught = run_ranks(2, disturb_on_one, str(run), which)
-        torn = caught[which] == ["model.layers.2"]  # else the other's copy is the one saved
+        # Only the rank whose replica is saved notices the write.
+        torn = caught[which] == ["model.layers.2"]
         assert steps_in(run) == list(range(int(torn), 8))
         assert caught[1 - which] == []
         owners += torn

@@ -1,4 +1,4 @@
-"""Schedulers, scalers, averages and users' own objects through a checkpoint and back."""
+"""Schedulers, scalers, averages and users' own objects are saved and restored."""
 
 from collections import OrderedDict
 
@@ -60,7 +60,7 @@ def test_a_scaler_in_use_comes_back_with_its_scale(tmp_path):
     target = torch.amp.GradScaler("cpu")
     through_a_checkpoint(tmp_path / "run", source, target)
     assert target.state_dict() == source.state_dict()
-    assert source.state_dict()["scale"] == 1024.0  # once doubled, once halved
+    assert source.state_dict()["scale"] == 1024.0  # it was doubled once and halved once
 
 
 def test_a_scaler_that_was_not_used_yet_comes_back(tmp_path):
@@ -72,7 +72,7 @@ def test_a_scaler_that_was_not_used_yet_comes_back(tmp_path):
 def test_so_do_several_of_them(tmp_path):
     source = [torch.amp.GradScaler("cpu", init_scale=scale) for scale in (8.0, 2.0)]
     for scaler in source:
-        scaler.scale(torch.ones(1))  # makes its tensors
+        scaler.scale(torch.ones(1))  # makes the scaler's tensors
     target = {"0": torch.amp.GradScaler("cpu"), "1": torch.amp.GradScaler("cpu")}
     through_a_checkpoint(tmp_path / "run", as_one_stateful("thing", source),
                          as_one_stateful("thing", target))
@@ -115,7 +115,7 @@ def test_what_has_no_state_dict_is_refused_by_its_key():
 
 
 class Average:
-    """Keeps a second set of sharded parameters."""
+    """An object that keeps a second set of sharded parameters."""
 
     def __init__(self, model):
         self.shadow = {name: p.detach().clone() for name, p in model.named_parameters()}
@@ -128,7 +128,7 @@ class Average:
 
 
 def average_on_other_ranks(rank, world):
-    """Saved cut over all ranks, and loaded where it is whole."""
+    """Saves it sharded over all ranks, and loads it on one rank."""
     torch.manual_seed(0)
     model = nn.Linear(3, 7)
     wanted = model.weight.detach().clone()

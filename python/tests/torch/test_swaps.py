@@ -1,7 +1,7 @@
-"""Weights that are exchanged for a validation, past torch's versions, between two updates.
+"""Weights that are swapped for a validation between two updates, without torch's version counters.
 
 Averaged weights are swapped in through `.data` right after the step that saves, and out again
-before the next update: while the save is still being copied, wherever it is then.
+before the next update. The save may still be in any phase of its copying.
 """
 
 import time
@@ -14,7 +14,7 @@ from torch import nn
 import holdfast
 
 WIDTH = 1536
-SMALL_RING = 8 << 20  # bytes; a fraction of the state, so the copying waits for the disk
+SMALL_RING = 8 << 20  # a fraction of the state in bytes, so that the copying waits for the disk
 
 
 def net():
@@ -23,7 +23,7 @@ def net():
 
 
 class Average:
-    """An exponential average of the parameters, as training loops keep their own."""
+    """An exponential average of the parameters, as some training loops keep it."""
 
     def __init__(self, model):
         self.model = model
@@ -59,7 +59,8 @@ def replace_back(average, kept):
 
 
 def train(run, swap, *, steps, **options):
-    """The parameters after each step; a validation with averaged weights follows each."""
+    """Trains, with a validation with averaged weights after each step.
+    Returns each step's parameters."""
     swap_in, swap_out = swap
     model = net()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -83,7 +84,7 @@ def train(run, swap, *, steps, **options):
 
 
 def committed(run, states):
-    """The steps that are committed, having seen that each has the state of its own step."""
+    """Checks that each committed checkpoint has the state of its step. Returns the steps."""
     steps = []
     for folder in sorted(run.glob("step-*")):
         step = int(folder.name.removeprefix("step-"))
@@ -100,7 +101,7 @@ def committed(run, states):
 def test_a_checkpoint_has_the_weights_of_its_step_whatever_is_swapped_in(tmp_path, swap, ring):
     states = train(tmp_path, swap, steps=8, ring=ring)
     steps = committed(tmp_path, states)
-    assert len(steps) >= 7  # one was torn at most: all is copied at once from then on
+    assert len(steps) >= 7  # at most one was torn: after that all is copied inside step()
     assert 7 in steps
 
 
@@ -122,6 +123,6 @@ def test_a_write_to_the_end_of_a_large_tensor_is_caught_at_once(tmp_path):
     ck.close()
     folders = sorted(tmp_path.glob("step-*"))
     steps = [int(folder.name.removeprefix("step-")) for folder in folders]
-    assert steps == [1, 2, 3]  # the first one is dropped, and then all is copied at once
+    assert steps == [1, 2, 3]  # the first is dropped; after that all is copied inside step()
     saved = torch.from_numpy(holdfast.open(folders[-1]).read("model.weight"))
     assert torch.equal(saved, expected)

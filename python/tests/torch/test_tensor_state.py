@@ -1,4 +1,4 @@
-"""Models and optimizers as pieces: what is walked, what is refused, what comes back."""
+"""Models and optimizers as pieces: which tensors are found, refused and restored."""
 
 import pytest
 import torch
@@ -46,12 +46,12 @@ def _loss(model, optimizer, width):
 
 
 def saved_of(pieces):
-    """As a checkpoint would describe them."""
+    """The pieces as a checkpoint would describe them."""
     return {p.name: SavedTensor(p.tensor.dtype, p.shape) for p in pieces}
 
 
 def copy_into(state, saved):
-    """Restores the pieces from whole tensors by name, each by its box."""
+    """Fills each piece with its box of the whole tensor of that name."""
     for piece in state.pieces():
         part = tuple(slice(lo, hi) for lo, hi in piece.box.extents)
         piece.tensor.copy_(saved[piece.name][part])
@@ -287,7 +287,7 @@ def build(mesh, seed):
 
 
 def gathered(state, world):
-    """The whole tensors, put together from the pieces of all ranks."""
+    """The whole tensors, assembled from the pieces of all ranks."""
     mine = [(p.name, p.tensor.clone(), p.shape, p.box.extents) for p in state.pieces()]
     everyone = [None] * world
     dist.all_gather_object(everyone, mine)
@@ -324,7 +324,7 @@ def move_between_meshes(rank, world):
         copy_into(state, wanted)
         assert state.load_objects(objects) == []
         assert same_bits(gathered(state, world), wanted), mesh
-        train(model, optimizer, 1)  # torch takes the slots as its own
+        train(model, optimizer, 1)  # torch's optimizer works with the restored slots
     return optimizer.param_groups[0]["lr"]
 
 
@@ -342,7 +342,7 @@ def ddp_buffers(rank, world):
 
 
 def pipeline_stages(rank, world):
-    """Names of a stage that drops what is not its own, and of one that is cut out anew."""
+    """The names of a stage made by deleting layers, and of a stage made as a new Sequential."""
     layers = nn.ModuleDict({str(k): nn.Linear(2, 2) for k in range(4)})
     for k in range(4):
         if k // 2 != rank:

@@ -1,4 +1,4 @@
-"""Checkpoints on further tiers: a folder, and an object store on a real server."""
+"""Checkpoints in further tiers: in a folder, and in an object store on a real server."""
 
 import json
 import logging
@@ -29,7 +29,7 @@ def no_keys(monkeypatch):
 
 @pytest.fixture
 def bucket(tmp_path, monkeypatch, no_keys):
-    """The folder in which the server keeps the bucket."""
+    """The folder in which the server keeps the bucket's objects."""
     if find_rclone() is None:
         pytest.skip("no rclone: scripts/setup.sh installs it")
     folder = tmp_path / "server" / "runs"
@@ -51,7 +51,7 @@ def made(seed=0):
 
 
 def train(path, first, last, **options):
-    """From the newest checkpoint to step `last`, each one saved; weights and report."""
+    """Resumes, trains up to step `last` and saves each step. Returns the weights and the report."""
     model, optimizer = made()
     with holdfast.Checkpointer(path, model=model, optimizer=optimizer, every="1 steps",
                                **grouped(signals=False, **options)) as ck:
@@ -73,7 +73,7 @@ def test_a_run_comes_back_from_whichever_tier_is_left(tmp_path, bucket):
     train(tmp_path / "run", 0, 3, tiers=tiers, keep=3)
     copies = sorted(path.name for path in memory.glob("step-*"))
     assert copies[-1] == "step-00000003"
-    assert len(copies) <= 3  # a step that comes while another is copied is left out
+    assert len(copies) <= 3  # steps that are saved while another is copied may be left out
     assert 1 <= len(list((bucket / "a" / "gpt").glob("manifest-*"))) <= 2
 
     shutil.rmtree(tmp_path / "run")
@@ -91,7 +91,7 @@ def test_a_run_comes_back_from_whichever_tier_is_left(tmp_path, bucket):
 def test_a_tier_keeps_what_the_rules_of_the_run_keep(tmp_path):
     rules = holdfast.Keep(last=1, every=2)
     tiers = [tmp_path / "same", holdfast.Tier(str(tmp_path / "own"), keep=1)]
-    for step in range(6):  # each is copied before the next
+    for step in range(6):  # each step is copied before the next one is made
         train(tmp_path / "run", step, step, tiers=tiers, keep=rules)
     kept = {place: sorted(path.name for path in (tmp_path / place).glob("step-*"))
             for place in ("run", "same", "own")}
@@ -194,7 +194,7 @@ def test_a_lost_run_comes_back_from_a_tier_without_its_run_file(tmp_path, caplog
     (tmp_path / "copies" / "holdfast.json").unlink()
     with caplog.at_level(logging.WARNING, logger="holdfast"):
         train(tmp_path / "run", 3, 3, tiers=[tmp_path / "copies"])
-    assert "holdfast.json is missing" in caplog.text  # so nothing was copied there
+    assert "holdfast.json is missing" in caplog.text  # for this reason nothing was copied there
 
 
 def test_a_new_run_leaves_another_runs_tier_alone(tmp_path):

@@ -1,5 +1,5 @@
-"""All parts together: a run that stops and goes on in new objects has the bits of one that
-does not stop."""
+"""All modules together:
+a run that stops and continues in new objects has the same bits as one that does not stop."""
 
 import hashlib
 
@@ -20,7 +20,7 @@ from holdfast.torch.values.dtypes import SavedTensor
 
 
 class Net(nn.Module):
-    """BatchNorm, dropout, a tied weight and a spectral norm, whose buffers change too."""
+    """BatchNorm, dropout, a tied weight, and a spectral norm, whose buffers change in forward."""
 
     def __init__(self):
         super().__init__()
@@ -37,7 +37,7 @@ class Net(nn.Module):
 
 
 class Run:
-    """What a training script makes at its start."""
+    """The objects that a training script makes at its start."""
 
     def __init__(self, rank, world, how):
         torch.manual_seed(rank)
@@ -84,7 +84,8 @@ class Run:
             saver.save(1, tensors, objects)
 
     def resume(self, folder, first):
-        """From what this rank saved, and `first` what all share, from what rank 0 saved."""
+        """Restores what this rank saved in `folder`,
+        and what all ranks share from rank 0's `first`."""
         contents = holdfast.open(folder)
         saved = {name: SavedTensor.of(info) for name, info in contents.items()}
         objects = contents.objects
@@ -113,7 +114,8 @@ class Run:
 
 
 def stop_and_go_on(rank, world, folder, how, stops):
-    """Digests of a run without stops, and of one that goes on in new objects after them."""
+    """True if a run that stops and continues in new objects has the
+    digests of one without stops."""
     whole = Run(rank, world, how)
     wanted = []
     for _ in range(7):
@@ -126,7 +128,7 @@ def stop_and_go_on(rank, world, folder, how, stops):
             run.save(f"{folder}/{step}-{rank}")
             if world > 1:
                 dist.barrier()
-            run = Run(rank + 50, world, how)  # other weights, other generators
+            run = Run(rank + 50, world, how)  # begins with other weights and other generators
             run.resume(f"{folder}/{step}-{rank}", f"{folder}/{step}-0")
         run.step()
         seen.append(run.digest())

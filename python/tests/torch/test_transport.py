@@ -22,11 +22,12 @@ def _enter(rank, size, store, body, pipe):
         pipe.send(("done", body(rank, size)))
     except Exception as error:
         pipe.send(("failed", f"{type(error).__name__}: {error}"))
-    os._exit(0)  # a job with a dead rank has no orderly end
+    os._exit(0)  # a job with a dead rank cannot end in an orderly way
 
 
 def run(size, body, folder):
-    """What body(rank, size) returned in each of `size` processes; None of one that died."""
+    """Runs body(rank, size) in `size` processes.
+    Returns the results, with None for one that died."""
     fork = multiprocessing.get_context("fork")
     jobs = []
     for rank in range(size):
@@ -67,7 +68,7 @@ def _talk(rank, size):
 def _one_dies(rank, size):
     transport = under_test.connect()
     if rank == 1:
-        child = os.fork()  # as a loader's worker, which outlives its parent
+        child = os.fork()  # like a worker of a loader that outlives its parent
         if child == 0:
             threading.Event().wait()
         transport.send(0, 0, str(child).encode())
@@ -78,7 +79,7 @@ def _one_dies(rank, size):
         worker = int(transport.recv(1, 0))
         transport.send(1, 0, b"heard")
     try:
-        transport.barrier()  # without a deadline: it ends because the death is seen
+        transport.barrier()  # has no deadline: it ends because the transport notices the death
     except UnavailableError:
         return True
     finally:
@@ -114,7 +115,7 @@ def test_a_rank_that_cannot_listen_fails_on_all(tmp_path):
 
 
 def _one_is_late(rank, size):
-    """The last comes when the first has said that it waits."""
+    """The last rank comes only after the first has warned that it waits."""
     under_test._LATE = 0.01
     said = threading.Event()
     under_test._log.warning = lambda text, *args: (said.set(), print(text % args))

@@ -1,4 +1,5 @@
-"""State dicts to plain trees and back: same types, same bits, and named refusals."""
+"""State dicts become plain trees and back:
+same types, same bits, and errors that name the value."""
 
 import struct
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -16,7 +17,7 @@ from holdfast.torch.values.trees import TYPE, pack, tensor_names_in, unpack
 
 
 def through_a_checkpoint(folder, value, **how):
-    """What comes back from a checkpoint on disk."""
+    """Saves the value to a checkpoint on disk. Returns what is restored."""
     packed = pack(value, "thing", **how)
     with holdfast.Saver(folder, writing=holdfast.Writing(space_reserve=0)) as saver:
         saver.save(1, packed.tensors or {"none": torch.zeros(1)}, {"tree": packed.tree})
@@ -26,7 +27,7 @@ def through_a_checkpoint(folder, value, **how):
 
 
 def same(a, b):
-    """Equal in type and bit, all the way down."""
+    """True if two trees are equal in all types and bits."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):

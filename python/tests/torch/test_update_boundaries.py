@@ -1,5 +1,5 @@
-"""Which calls of step() save: not those in the middle of an update, by whatever optimizer, unless
-a save cannot wait; and every one where no hook tells of updates."""
+"""Which calls of step() save. Calls in the middle of an update of any optimizer do not, unless a
+save cannot wait. If no hook reports updates, every call may save."""
 
 import logging
 import os
@@ -46,7 +46,7 @@ class Pair:
                 self.optimizers[name].zero_grad()
 
     def train(self, run, last, start=None, **options):
-        """Until step `last` is done; the checkpointer is closed then."""
+        """Resumes and trains up to step `last`, then closes the checkpointer."""
         with self.checkpointer(run, **options) as checkpointer:
             first = checkpointer.resume()
             for number in range(first if start is None else start, last + 1):
@@ -59,7 +59,8 @@ class Pair:
 
 
 def assert_resumes_alike(run, every, steps, make=Pair):
-    """Goes on from the newest step to the same bits as a training that never stopped."""
+    """Resumes from the newest step and checks that it ends with the bits
+    of an uninterrupted training."""
     whole, again = make(every), make(every, seed=9)
     for number in range(steps):
         whole.step(number)
@@ -77,7 +78,8 @@ def test_a_step_where_one_of_two_optimizers_accumulates_is_no_boundary(tmp_path)
 
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_gradients_that_nobody_accumulates_keep_no_save_waiting(tmp_path, set_to_none):
-    """Of a generator that is updated seldom, and of a discriminator that gets those of its loss."""
+    """As in a GAN: one optimizer steps seldom,
+    and its loss also leaves gradients in the other model."""
     pair = Pair(1)
     with pair.checkpointer(tmp_path / "run") as checkpointer:
         checkpointer.resume()
@@ -230,7 +232,7 @@ def test_gradients_that_cannot_be_saved_are_named(tmp_path):
 
 
 def pair_on_ranks(rank, world, run):
-    """The second optimizer is on rank 1 alone, which accumulates."""
+    """Only rank 1 has the second optimizer, which accumulates."""
     Pair(4, names=("a", "b") if rank else ("a",)).train(run, 10)
 
 
@@ -240,7 +242,8 @@ def test_what_is_the_middle_on_one_rank_is_so_on_all(tmp_path):
 
 
 class Wrapper:
-    """As Fabric's and accelerate's: has all that the inner one has, and passes step() on."""
+    """A wrapper like Fabric's and accelerate's:
+    it has all attributes of the optimizer inside it."""
 
     def __init__(self, optimizer):
         self.optimizer = optimizer
@@ -256,7 +259,7 @@ class Wrapper:
 
 
 class Hidden(Wrapper):
-    """The same, with the inner one where nobody looks."""
+    """The same, but the optimizer inside is under a name that Holdfast does not know."""
 
     def __init__(self, optimizer):
         self.within = optimizer
@@ -272,12 +275,12 @@ class Hidden(Wrapper):
 
 
 class PlainSGD:
-    """Looks like an optimizer and is none, so that no hook of torch's is called."""
+    """Looks like an optimizer but is no torch.optim.Optimizer, so torch calls no hooks for it."""
 
     def __init__(self, params, silent=False):
         self.param_groups = [{"params": list(params), "lr": 0.1}]
         self.state = {}
-        self.silent = silent  # writes are not counted, as those of a CUDA graph are not
+        self.silent = silent  # torch does not count its writes, as those of a CUDA graph
 
     def state_dict(self):
         return {"state": {}, "param_groups": []}
@@ -347,7 +350,8 @@ def test_post_local_sgd_is_saved(tmp_path):
 
 
 def test_updates_that_nothing_tells_of_are_taken_for_one_a_step(tmp_path, caplog):
-    """As those that a CUDA graph replays: neither hooks nor versions show them."""
+    """Updates like those that a CUDA graph replays:
+    neither hooks nor version counters show them."""
     model, optimizer = one_optimizer()
     with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1 steps",
                                writing=holdfast.Writing(space_reserve=0)) as checkpointer:

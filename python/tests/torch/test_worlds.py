@@ -1,5 +1,5 @@
-"""A run goes on with another number of processes and another cut of the model: it has the
-saved tensors, bit for bit, and no sample is lost or comes twice."""
+"""A run continues on another number of processes and with another cut of the model. It has the
+saved tensors bit for bit, and no sample is lost or read twice."""
 
 import collections
 import functools
@@ -21,7 +21,7 @@ import holdfast
 from holdfast.torch.values.dtypes import torch_dtype
 
 SAMPLES, BATCH, EPOCHS = 36, 12, 3
-STEPS = (4, 3, 2)  # of each life: the cut changes in the middle of an epoch, and at one's end
+STEPS = (4, 3, 2)  # of each start: the cut changes in the middle of an epoch, and at its end
 WIDTH, INNER, MICRO = 8, 28, 3
 
 
@@ -36,7 +36,7 @@ class Block(nn.Module):
 
 
 class Net(nn.Module):
-    """Four blocks, whole or one stage of them; names are those of the whole."""
+    """Four blocks, or one pipeline stage of them. A stage keeps the names of the whole model."""
 
     def __init__(self, stage, stages):
         super().__init__()
@@ -89,7 +89,7 @@ def make_schedule(model, mesh):
 
 
 def gathered(model, optimizer):
-    """Digests of the whole tensors, by the names of the checkpoint."""
+    """Digests of the whole tensors, by their names in the checkpoint."""
     found = {}
     for name, parameter in model.named_parameters():
         name = name.removeprefix("module.")
@@ -101,9 +101,9 @@ def gathered(model, optimizer):
 
 
 def live(rank, world, run, shape, kind, steps):
-    """(first step, tensors at the start, tensors at the end, scheduler at both, samples)."""
+    """Trains. Returns first step, tensors and scheduler at the start and the end, and samples."""
     mesh = init_device_mesh("cpu", shape, mesh_dim_names=("pp", "dp", "tp"))
-    torch.manual_seed(world)  # all begin with other weights than those that were saved
+    torch.manual_seed(world)  # the initial weights differ from those that were saved
     model = cut(Net(mesh.get_local_rank("pp"), shape[0]), mesh, kind)
     schedule = make_schedule(model, mesh) if shape[0] > 1 else None
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
@@ -136,7 +136,7 @@ def train(model, schedule, indices):
 
 
 def united(parts):
-    """What all ranks have together, of which none contradicts another."""
+    """Merges what the ranks have, and checks that no two ranks contradict each other."""
     union = {}
     for tensors, _ in parts:
         for name, value in tensors.items():

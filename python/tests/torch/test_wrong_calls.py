@@ -1,4 +1,4 @@
-"""Calls that would lose steps say so, at the first of them."""
+"""Calls that would lose steps are refused at the first such call."""
 
 import logging
 import os
@@ -74,7 +74,8 @@ def test_numbers_are_whole(tmp_path, number):
 
 
 def test_numbers_may_jump(tmp_path):
-    """Where samples are counted, say; a loop over all numbers between would take for ever."""
+    """Step numbers may have large gaps, for example if they count samples.
+    That must not take long."""
     trained(tmp_path / "run", [0, 10**12, 10**12 + 1, 2 * 10**15], every="1000 steps")
     assert saved(tmp_path / "run") == [10**12, 2 * 10**15]
 

@@ -1,8 +1,8 @@
-"""Small training scripts with all that can go wrong in a resume, for the tests of
+"""Small training scripts with all that makes a resume difficult, for the tests of
 holdfast.Checkpointer.
 
-    train(How(), 20)                          # without checkpoints: what the others must equal
-    train(How(), 20, run="runs/1", stops=[5, 11])   # ends twice, and begins again in new objects
+    train(How(), 20)                                # without checkpoints: the expected results
+    train(How(), 20, run="runs/1", stops=[5, 11])   # stops twice, and resumes in new objects
 """
 
 import hashlib
@@ -20,12 +20,12 @@ from torch.utils.data import DataLoader
 import holdfast
 
 SAMPLES, BATCH = 32, 4
-EPOCH = SAMPLES // BATCH  # batches
+EPOCH = SAMPLES // BATCH  # the batches of an epoch
 TOKENS = 12
 
 
 class Samples:
-    """Tokens that are partly noise, drawn when a sample is read."""
+    """Samples of tokens. Some tokens are random and drawn when the sample is read."""
 
     def __len__(self):
         return SAMPLES
@@ -38,7 +38,7 @@ class Samples:
 
 
 class GPT(nn.Module):
-    """One block, with a tied head and dropout."""
+    """A GPT with one block, a tied head and dropout."""
 
     def __init__(self, width=16):
         super().__init__()
@@ -65,7 +65,7 @@ class GPT(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Convolutions around a residual path, BatchNorm and dropout."""
+    """A network with convolutions, a residual connection, BatchNorm and dropout."""
 
     def __init__(self, width=8):
         super().__init__()
@@ -87,7 +87,7 @@ class ResNet(nn.Module):
 
 
 class WideAdam(torch.optim.Optimizer):
-    """Adam with moments in fp32, whatever the parameters are."""
+    """Adam with moments in fp32, whatever dtype the parameters have."""
 
     def __init__(self, params, lr=0.01):
         super().__init__(params, {"lr": lr})
@@ -120,7 +120,7 @@ OPTIMIZERS = {
 
 @dataclass(frozen=True)
 class How:
-    """What a script does."""
+    """How a script trains."""
 
     net: str = "gpt"
     optimizer: str = "adamw"
@@ -129,14 +129,15 @@ class How:
     warm_up: bool = False
     ema: bool = False
     accumulate: int = 1
-    plain_loader: bool = False  # torch's, made resumable
+    plain_loader: bool = False  # torch's DataLoader, made resumable
     workers: int = 0
-    ddp: dict = field(default_factory=dict)  # options; the model is wrapped on several ranks
-    options: dict = field(default_factory=dict)  # of the Checkpointer
+    # Options of DDP, with which the model is wrapped on several ranks.
+    ddp: dict = field(default_factory=dict)
+    options: dict = field(default_factory=dict)  # options of the Checkpointer
 
 
 class Script:
-    """What a training script makes when it starts."""
+    """The objects that a training script makes when it starts."""
 
     def __init__(self, how, seed=0, rank=0, world=1):
         torch.manual_seed(seed)
@@ -176,7 +177,7 @@ class Script:
                                                   | self.how.options | options)))
 
     def step(self, number, batch):
-        """One micro batch; its loss."""
+        """Trains on one micro-batch. Returns its loss."""
         with torch.autocast("cpu", torch.bfloat16, enabled=self.how.amp):
             loss = self.net.loss(self.model, batch) / self.how.accumulate
         (self.scaler.scale(loss) if self.scaler else loss).backward()
@@ -197,7 +198,7 @@ class Script:
             self.ema.update_parameters(self.net)
 
     def train(self, steps, start=0, checkpointer=None):
-        """The losses by step, as hexadecimal numbers."""
+        """Trains. Returns the losses by step, as hexadecimal numbers."""
         losses = {}
         if start >= steps:
             return losses
@@ -210,7 +211,7 @@ class Script:
                 return losses
 
     def tensors(self):
-        """All that training goes on from, by name."""
+        """All tensors that training continues from, by name."""
         found = {f"model.{name}": t for name, t in self.net.named_parameters()}
         found |= {f"model.{name}": t for name, t in self.net.named_buffers()}
         for name, parameter in self.net.named_parameters():
@@ -221,7 +222,7 @@ class Script:
         return {name: t.detach() for name, t in found.items()}
 
     def digests(self):
-        """Of every tensor and of every other value that counts."""
+        """Digests of every tensor and of every other value that training depends on."""
         made = {name: digest(tensor) for name, tensor in self.tensors().items()}
         made["generators"] = digest(torch.get_rng_state()) + repr(random.random())
         made["lr"] = [group["lr"] for group in self.optimizer.param_groups]
@@ -232,7 +233,8 @@ class Script:
 
 
 def settle_matmul():
-    """One way of multiplying: torch may else choose another for fp32 after a failure in bf16."""
+    """Fixes the matrix multiplication.
+    Otherwise torch may use another one for fp32 after bf16 failed."""
     torch.backends.mkldnn.set_flags(False)
 
 
@@ -242,11 +244,11 @@ def digest(tensor):
 
 
 def train(how, steps, run=None, stops=(), rank=0, world=1):
-    """(losses by step, digests at the end) of a script that was started again after stops."""
+    """Starts a script again after each stop. Returns its losses by step, and digests at the end."""
     settle_matmul()
     losses = {}
     for life, stop in enumerate([*(at + 1 for at in stops), steps]):
-        script = Script(how, 1000 * life, rank, world)  # what it draws at the start is wrong
+        script = Script(how, 1000 * life, rank, world)  # resume() must replace what this seed draws
         if run is None:
             losses |= script.train(stop)
             continue
@@ -262,7 +264,7 @@ def train(how, steps, run=None, stops=(), rank=0, world=1):
 
 
 class Toy:
-    """The smallest script: everything by a few names."""
+    """The smallest training script."""
 
     def __init__(self, model=None, kind=torch.optim.AdamW, size=4):
         self.model = model or nn.Sequential(nn.Linear(size, 3), nn.Linear(3, 2))
@@ -284,7 +286,7 @@ class Toy:
             checkpointer.step(step)
 
     def state(self):
-        """Copies of all tensors, and what the optimizer has beside them."""
+        """Copies of all tensors, and the options and slot names of the optimizer."""
         slots = [sorted(state) for state in self.optimizer.state.values()]
         return ([t.detach().clone() for t in self.model.state_dict().values()],
                 [{k: v for k, v in group.items() if k != "params"}
@@ -292,7 +294,7 @@ class Toy:
 
 
 def clear(error, *words):
-    """True if the error is one short sentence with these words in it."""
+    """Checks that the error is one short sentence that contains these words. Returns True."""
     text = str(error.value)
     assert "\n" not in text and len(text) < 400, text
     assert all(word in text for word in words), text

@@ -58,7 +58,7 @@ class Writer(StorageWriter):
         self._step: int | None = None
         self._lock = threading.Lock()
         self._job: _native.Job | None = open_job(
-            run, self._transport, every="1 steps", keep=keep, tiers=tiers,
+            run, self._transport, every="never", keep=keep, tiers=tiers,
             writing=replace(writing, in_flight=1, guard="off"),
             failures=Failures(grace=0, signals=False, timeout=timeout),
             allow_unreachable_tiers=allow_unreachable_tiers,
@@ -149,8 +149,8 @@ class Writer(StorageWriter):
         return ends_with_number(checkpoint_id)
 
 
-def _piece(item: WriteItem, tensor: torch.Tensor) -> _native.HeldPiece:
+def _piece(item: WriteItem, tensor: torch.Tensor) -> _native.Piece:
     data = item.tensor_data
     assert data is not None
-    return _native.HeldPiece(describe_one(item.index.fqn, tensor), list(data.size),
+    return _native.Piece(describe_one(item.index.fqn, tensor), list(data.size),
                              box_of(data.chunk.offsets, data.chunk.sizes))

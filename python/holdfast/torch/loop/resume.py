@@ -23,7 +23,7 @@ class Resume:
         self._state = state
         self._buckets = buckets
         self._strict = strict
-        self._tried: list[_native.Looked] = []  # checkpoints, the newest first
+        self._tried: list[_native.SavedStep] = []  # checkpoints, the newest first
 
     def run(self, job: _native.Job, *, verify_all: bool) -> int:
         """Restores the newest whole checkpoint and returns its step.
@@ -43,7 +43,7 @@ class Resume:
                   f", copied from {restored.tier}" if restored.tier else "")
         return restored.step
 
-    def _allocate(self, found: _native.Looked) -> _native.Pieces:
+    def _allocate(self, found: _native.SavedStep) -> _native.Pieces:
         """Memory for a checkpoint, once the names and shapes are seen to fit.
 
         Called for the newest checkpoint, and for an older one if that one is damaged.
@@ -63,7 +63,7 @@ class Resume:
         return _native.Pieces(self._state.allocate(found))
 
     def _restore_what_changes_bits(self, restored: _native.Restored,
-                                   found: _native.Looked) -> None:
+                                   found: _native.SavedStep) -> None:
         """Restores bucket orders, gradients and generators, and reports what is not exact."""
         inexact = self.report.inexact
         inexact += [f"buckets of {reason}"
@@ -76,12 +76,12 @@ class Resume:
             _log.warning("resume: %s", line)
 
 
-def compare_with_checkpoint(state: TrainingState, found: _native.Looked) -> Report:
+def compare_with_checkpoint(state: TrainingState, found: _native.SavedStep) -> Report:
     """Compares the names, dtypes and shapes of a checkpoint with those of all ranks.
 
     A collective call: all ranks get the same report.
     """
-    saved = {name: info for info in found.tensors for name in (info.name, *info.ties)}
+    saved = {name: info for info in found.tensors for name in (info.name, *info.aliases)}
     missing, reshaped = _differences(state.expected(found), saved)
     missing += state.missing_extra(found)
     others = state.other_kinds(found)
@@ -103,7 +103,7 @@ def compare_with_checkpoint(state: TrainingState, found: _native.Looked) -> Repo
     return report
 
 
-def _object_keys(found: _native.Looked) -> set[str]:
+def _object_keys(found: _native.SavedStep) -> set[str]:
     keys = set(found.objects.get("things", {}))
     for own in found.rank_objects:
         keys |= set(own.get("things", {}))

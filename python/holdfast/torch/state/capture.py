@@ -85,7 +85,7 @@ class _WithObjects:
 
     state: _native.Pieces
     pieces: list[Piece]  # the tensors of objects
-    described: list[_native.HeldPiece]  # the same, described to the engine
+    described: list[_native.Piece]  # the same, described to the engine
     all: _native.Pieces
 
     def has(self, pieces: list[Piece]) -> bool:
@@ -139,13 +139,13 @@ class TensorCapture:
         captured.pieces = known.all
         captured.owners = captured.owners + [piece.tensor for piece in pieces]
 
-    def describe(self, piece: Piece, name: str, at_once: bool = False) -> _native.HeldPiece:
+    def describe(self, piece: Piece, name: str, at_once: bool = False) -> _native.Piece:
         """Describes one piece to the engine, under that name."""
         aliases = piece.aliases
         if name != piece.name and name == own_name(piece.name, self._rank):
             aliases = tuple(own_name(alias, self._rank) for alias in aliases)
         array = describe_one(name, piece.tensor, aliases)
-        return _native.HeldPiece(array, list(piece.shape), piece.box,
+        return _native.Piece(array, list(piece.shape), piece.box,
                                  at_once or piece.at_once or name in self._at_once)
 
     def copy_at_once(self, names: Iterable[str]) -> None:
@@ -217,7 +217,7 @@ class TensorCapture:
         """
         owners = list(known.owners)
         addresses: dict[int, int] = {}
-        others: dict[int, _native.HeldPiece] = {}
+        others: dict[int, _native.Piece] = {}
         for k, tensor in tensors.items():
             place = known.places[k]
             if _are_alike(tensor, owners[place]):

@@ -24,7 +24,7 @@ class DivergedReplicas:
         self.elsewhere: set[str] = set()  # those of `first` that this rank does not save
 
     @classmethod
-    def of(cls, found: _native.Looked) -> Self:
+    def of(cls, found: _native.SavedStep) -> Self:
         """The replicas that had diverged in a checkpoint.
 
         `elsewhere` is empty: the next save finds out again which rank is the first.

@@ -96,13 +96,13 @@ class StatefulObjects:
         return {"optimizers": dict(self._optimizer_kinds),
                 "kinds": {key: dict(kinds) for key, kinds in self._kinds.items()}}
 
-    def other_optimizers(self, found: _native.Looked) -> list[str]:
+    def other_optimizers(self, found: _native.SavedStep) -> list[str]:
         """Sentences about optimizers whose class is not the one in the checkpoint."""
         saved = found.objects.get("optimizers", {})
         return [f"{key} is a {saved[key]}; expected a {kind}"
                 for key, kind in self._optimizer_kinds.items() if saved.get(key, kind) != kind]
 
-    def other_objects(self, found: _native.Looked) -> dict[str, str]:
+    def other_objects(self, found: _native.SavedStep) -> dict[str, str]:
         """Sentences, by key, about objects whose class is not the one in the checkpoint."""
         saved = found.objects.get("kinds", {})
         return {key: f"{key} is {_words(saved[key])}; expected {_words(kinds)}"
@@ -122,7 +122,7 @@ class StatefulObjects:
         """True if this rank saves the plain values of this object beside those of rank 0."""
         return self._rank > 0 and rule_for(one.key, self._rules) != "first"
 
-    def saved_tree(self, one: Stateful, found: _native.Looked) -> Any:
+    def saved_tree(self, one: Stateful, found: _native.SavedStep) -> Any:
         """The packed values that this rank takes; None if there are none of its class."""
         if one.key in self.other_objects(found):
             return None
@@ -141,7 +141,7 @@ class StatefulObjects:
         own = found.rank_objects[self._rank].get("things", {})
         return own.get(one.key, found.objects.get("things", {}).get(one.key))
 
-    def _internal_tree(self, one: Stateful, found: _native.Looked) -> Any:
+    def _internal_tree(self, one: Stateful, found: _native.SavedStep) -> Any:
         """saved_tree() of an internal object. If the checkpoint lacks it, a note says so."""
         own = [rank.get("things", {}) for rank in found.rank_objects]
         first = found.objects.get("things", {}).get(one.key)
@@ -155,7 +155,7 @@ class StatefulObjects:
                                    f"{self._world}, and it stays as it is")
         return tree
 
-    def _choose(self, one: Stateful, first: Any, found: _native.Looked) -> Any:
+    def _choose(self, one: Stateful, first: Any, found: _native.SavedStep) -> Any:
         """The values for this rank. A note names values that may not be the right ones."""
         trees = [own.get("things", {}).get(one.key, first) for own in found.rank_objects]
         rules = {**self._rules, "data": self._rules.get("data", "equal")}

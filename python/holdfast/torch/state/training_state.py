@@ -148,17 +148,17 @@ class TrainingState:
 
     # Comparing with a checkpoint
 
-    def load_diverged(self, found: _native.Looked) -> None:
+    def load_diverged(self, found: _native.SavedStep) -> None:
         """Tensors that were each rank's own in the checkpoint are each rank's own here, too."""
         several = self._world > 1
         self._capture.diverged = DivergedReplicas.of(found) if several else DivergedReplicas()
         self._capture.forget()
 
-    def inexact_replicas(self, found: _native.Looked) -> list[str]:
+    def inexact_replicas(self, found: _native.SavedStep) -> list[str]:
         """Sentences about tensors of which a rank gets what another rank had."""
         return DivergedReplicas.of(found).sentences(len(found.rank_objects), self._world)
 
-    def expected(self, found: _native.Looked | None = None) -> dict[str, SavedTensor]:
+    def expected(self, found: _native.SavedStep | None = None) -> dict[str, SavedTensor]:
         """The parameters and buffers of the model, which a checkpoint of it must have.
 
         Given a checkpoint, a buffer has the shape that it has there, if its module loads it so.
@@ -168,7 +168,7 @@ class TrainingState:
                     piece.name, SavedTensor(piece.tensor.dtype, tuple(piece.shape)))
                 for piece in self._tensors.pieces() if piece.kind in ("parameter", "buffer")}
 
-    def has_any(self, found: _native.Looked) -> bool:
+    def has_any(self, found: _native.SavedStep) -> bool:
         """True if the checkpoint has a parameter or buffer of some rank. A collective call."""
         saved = {plain_name(name) for name in _saved_tensors(found)}
         wanted = {plain_name(name) for name in self.expected()}
@@ -186,11 +186,11 @@ class TrainingState:
         """The keys of the objects that the Checkpointer was given."""
         return self._objects.keys
 
-    def missing_extra(self, found: _native.Looked) -> list[str]:
+    def missing_extra(self, found: _native.SavedStep) -> list[str]:
         """Names of extra state of modules that the checkpoint does not have."""
         return sorted(self._extra.names - set(saved_extra_names(found)))
 
-    def other_kinds(self, found: _native.Looked) -> list[str]:
+    def other_kinds(self, found: _native.SavedStep) -> list[str]:
         """Sentences about optimizers and objects of another class than in the checkpoint."""
         return [*self._objects.other_optimizers(found),
                 *self._objects.other_objects(found).values()]
@@ -205,7 +205,7 @@ class TrainingState:
 
     # Restoring
 
-    def allocate(self, found: _native.Looked) -> list[_native.HeldPiece]:
+    def allocate(self, found: _native.SavedStep) -> list[_native.Piece]:
         """Memory for all that is in the checkpoint, as pieces to fill."""
         saved, mine = _saved_tensors(found), self._saved_for_me(found)
         ranks = len(found.rank_objects)
@@ -234,7 +234,7 @@ class TrainingState:
         to_fill += [(piece, piece.name) for piece in extra]
         return [self._capture.describe(piece, name) for piece, name in to_fill]
 
-    def _allocate_slots(self, found: _native.Looked, mine: Mapping[str, SavedTensor]) -> None:
+    def _allocate_slots(self, found: _native.SavedStep, mine: Mapping[str, SavedTensor]) -> None:
         objects = None
         if not self._objects.other_optimizers(found):
             objects = self._optimizer_objects(found)
@@ -243,14 +243,14 @@ class TrainingState:
         if objects is not None:
             self._tensors.allocate_slots(mine, objects)
 
-    def _note_own(self, tensors: list[str], found: _native.Looked) -> None:
+    def _note_own(self, tensors: list[str], found: _native.SavedStep) -> None:
         """On another number of ranks, a rank gets what was the own of some other rank."""
         names = [*tensors, *differing_extra_states(_extra_trees(found))]
         if names:
             self._notes["own"] = (f"{name_a_few(names)}: each of {len(found.rank_objects)} ranks "
                                   "had its own, and those of one of them are taken")
 
-    def load(self, found: _native.Looked) -> None:
+    def load(self, found: _native.SavedStep) -> None:
         """Gives the objects what was saved of them; the tensors are filled already."""
         self._tensors.forget_gradients()
         if self.optimizers and not self._objects.other_optimizers(found):
@@ -271,7 +271,7 @@ class TrainingState:
             self._pending.load()
             self._pending = None
 
-    def inexact_gradients(self, found: _native.Looked) -> list[str]:
+    def inexact_gradients(self, found: _native.SavedStep) -> list[str]:
         """Sentences about gradients that waited for an update then, and were not restored."""
         trees = [own.get(gradients.KEY) for own in found.rank_objects]
         lines = {line for tree in trees if tree is not None for line in tree["lost"]}
@@ -279,12 +279,12 @@ class TrainingState:
             lines = {f"gradients of {len(trees)} ranks, and there are {self._world}"}
         return [f"saved in the middle of an update, without {line}" for line in sorted(lines)]
 
-    def _gradient_tree(self, found: _native.Looked) -> Any:
+    def _gradient_tree(self, found: _native.SavedStep) -> Any:
         if len(found.rank_objects) != self._world:
             return None
         return found.rank_objects[self._rank].get(gradients.KEY)
 
-    def restore_generators(self, found: _native.Looked, inexact: list[str]) -> None:
+    def restore_generators(self, found: _native.SavedStep, inexact: list[str]) -> None:
         """Restores the random generators, now or when the loader's iterator exists.
 
         Making that iterator draws from the generators. The communication hooks get their state
@@ -311,7 +311,7 @@ class TrainingState:
         else:
             inexact += loader.resumed(restore, own.get("data draws"))
 
-    def _restore_comm_hooks(self, found: _native.Looked) -> None:
+    def _restore_comm_hooks(self, found: _native.SavedStep) -> None:
         hooks = self._objects.hooks_stateful
         if self._objects.saved_tree(hooks, found) is not None:
             hooks.load()
@@ -320,7 +320,7 @@ class TrainingState:
                                       "and cannot be stored; expected a state_dict() and "
                                       "load_state_dict()")
 
-    def _optimizer_objects(self, found: _native.Looked) -> dict[str, Any]:
+    def _optimizer_objects(self, found: _native.SavedStep) -> dict[str, Any]:
         ranks = [own["optimizer"] for own in found.rank_objects]
         merged = merge_optimizer_objects(ranks, self._rank if len(ranks) == self._world else None)
         if merged["differ"]:
@@ -343,7 +343,7 @@ class TrainingState:
             return own
         return name
 
-    def _saved_for_me(self, found: _native.Looked) -> dict[str, SavedTensor]:
+    def _saved_for_me(self, found: _native.SavedStep) -> dict[str, SavedTensor]:
         """The tensors of the checkpoint, by the names that this rank has for them."""
         saved = _saved_tensors(found)
         end = own_name("", self._rank % len(found.rank_objects))
@@ -353,7 +353,7 @@ class TrainingState:
         return {**of_all, **mine}
 
 
-def saved_extra_names(found: _native.Looked) -> list[str]:
+def saved_extra_names(found: _native.SavedStep) -> list[str]:
     """Names of the extra state of modules in a checkpoint."""
     return extra_state_names(_extra_trees(found))
 
@@ -372,10 +372,10 @@ def _forget_tensors_on_load(state: TrainingState) -> None:
             one.register_load_state_dict_post_hook(forget)
 
 
-def _saved_tensors(found: _native.Looked) -> dict[str, SavedTensor]:
+def _saved_tensors(found: _native.SavedStep) -> dict[str, SavedTensor]:
     return {name: SavedTensor.of(info) for info in found.tensors
-            for name in (info.name, *info.ties)}
+            for name in (info.name, *info.aliases)}
 
 
-def _extra_trees(found: _native.Looked) -> list[Any]:
+def _extra_trees(found: _native.SavedStep) -> list[Any]:
     return [own.get("extra", {}) for own in found.rank_objects]

@@ -1,7 +1,7 @@
-// Tests planners and the costs of their schedules against brute force, limits,
+// Tests policies and the costs of their schedules against brute force, limits,
 // invariances, and numbers of the literature. Expected values were derived
 // independently. Where a formula is tested, its closed form stands in the test.
-#include "holdfast/schedule/comparison.h"
+#include "holdfast/schedule/policies.h"
 
 #include <algorithm>
 #include <cmath>
@@ -11,7 +11,7 @@
 #include "holdfast/schedule/optimum.h"
 #include "holdfast/schedule/random_stream.h"
 
-namespace holdfast::planner_test {
+namespace holdfast::policy_test {
 namespace {
 
 constexpr double kHour = 3600;
@@ -67,7 +67,7 @@ Problem random_problem(RandomStream& dice) {
   return p;
 }
 
-TEST(PlannerTest, TheOptimumIsWhatBruteForceFinds) {
+TEST(PolicyTest, TheOptimumIsWhatBruteForceFinds) {
   RandomStream dice(7);
   for (int round = 0; round < 150; ++round) {
     const Grid grid = grid_of(random_problem(dice));
@@ -76,7 +76,7 @@ TEST(PlannerTest, TheOptimumIsWhatBruteForceFinds) {
   }
 }
 
-TEST(PlannerTest, ABudgetGivesExactlySoManySavesAtTheLeastCost) {
+TEST(PolicyTest, ABudgetGivesExactlySoManySavesAtTheLeastCost) {
   RandomStream dice(11);
   for (int round = 0; round < 40; ++round) {
     Problem p = random_problem(dice);
@@ -91,11 +91,11 @@ TEST(PlannerTest, ABudgetGivesExactlySoManySavesAtTheLeastCost) {
       const auto inner = static_cast<int>(grid.last()) - 1;
       for (int set = 0; set < 1 << inner; ++set) {
         if (__builtin_popcount(static_cast<unsigned>(set)) != count) continue;
-        std::vector<int64_t> plan;
+        std::vector<int64_t> chosen;
         for (int j = 0; j < inner; ++j) {
-          if (set >> j & 1) plan.push_back(j + 1);
+          if (set >> j & 1) chosen.push_back(j + 1);
         }
-        best = std::min(best, grid.cost(plan));
+        best = std::min(best, grid.cost(chosen));
       }
       EXPECT_NEAR(grid.cost(saves), best, 1e-9 * best) << round << " " << count;
       if (count > 0) {
@@ -107,7 +107,7 @@ TEST(PlannerTest, ABudgetGivesExactlySoManySavesAtTheLeastCost) {
   }
 }
 
-TEST(PlannerTest, TheCostIsMonge) {
+TEST(PolicyTest, TheCostIsMonge) {
   RandomStream dice(3);
   for (int round = 0; round < 100; ++round) {
     const Grid grid = grid_of(random_problem(dice));
@@ -123,7 +123,7 @@ TEST(PlannerTest, TheCostIsMonge) {
   }
 }
 
-TEST(PlannerTest, TheExactMakespanLeadsToDalysExactInterval) {
+TEST(PolicyTest, TheExactMakespanLeadsToDalysExactInterval) {
   for (const auto& [stall, mtbf] : {std::pair(10.0, 3600.0), std::pair(60.0, 900.0)}) {
     const double exact = daly_exact(stall, mtbf);
     // The last interval has no stall, so it is longer by the stall.
@@ -144,7 +144,7 @@ TEST(PlannerTest, TheExactMakespanLeadsToDalysExactInterval) {
 
 // The interval is 120 s for a stall of 2 s and an MTBF of an hour, if the length is a
 // multiple of it.
-TEST(PlannerTest, ConstantProgressMakesEveryObjectiveYoungs) {
+TEST(PolicyTest, ConstantProgressMakesEveryObjectiveYoungs) {
   const double tau = young(2, kHour);
   ASSERT_EQ(tau, 120);
   const std::pair<double, double> line[] = {{0, 10.0}, {40 * tau, 2.0}};
@@ -161,7 +161,7 @@ TEST(PlannerTest, ConstantProgressMakesEveryObjectiveYoungs) {
 
 // If a stall and a rollback have the same weight, the density of saves is Young's,
 // whatever that weight is.
-TEST(PlannerTest, WhatWeighsStallsAndRollbacksAlikeHardlyMovesThePlan) {
+TEST(PolicyTest, WhatWeighsStallsAndRollbacksAlikeHardlyMovesTheSaves) {
   Problem p{.length = 40 * 120, .stall = 2, .mtbf = kHour, .positions = 12000};
   p.objective = Objective::kProgress;
   for (const double decay : {0.2, 0.05}) {  // over one interval
@@ -189,30 +189,30 @@ Problem hour_of(Objective objective) {
 constexpr Objective kAll[] = {Objective::kDelay, Objective::kProgress,
                               Objective::kExplore, Objective::kPriced};
 
-TEST(PlannerTest, NoPlanDependsOnTheUnitOfLoss) {
+TEST(PolicyTest, NoScheduleDependsOnTheUnitOfLoss) {
   for (const Objective objective : kAll) {
     Problem p = hour_of(objective);
-    const std::vector<int64_t> plan = optimum(grid_of(p));
+    const std::vector<int64_t> saves = optimum(grid_of(p));
     p.curve = Curve::power(2.3 * 1000, 1.0 / 60, 0.8, 0.02 * 1000).value();
-    EXPECT_EQ(optimum(grid_of(p)), plan) << name_of(objective);
+    EXPECT_EQ(optimum(grid_of(p)), saves) << name_of(objective);
   }
 }
 
-TEST(PlannerTest, NoPlanDependsOnTheUnitOfTime) {
+TEST(PolicyTest, NoScheduleDependsOnTheUnitOfTime) {
   for (const Objective objective : kAll) {
     Problem p = hour_of(objective);
-    const std::vector<int64_t> plan = optimum(grid_of(p));
+    const std::vector<int64_t> saves = optimum(grid_of(p));
     for (double* time :
          {&p.length, &p.stall, &p.persist, &p.restart, &p.mtbf, &p.price}) {
       *time *= 64;  // exact in binary
     }
     p.curve = Curve::power(2.3, 1.0 / 60 / 64, 0.8, 0.02).value();
     p.stops.rate /= 64;
-    EXPECT_EQ(optimum(grid_of(p)), plan) << name_of(objective);
+    EXPECT_EQ(optimum(grid_of(p)), saves) << name_of(objective);
   }
 }
 
-TEST(PlannerTest, CociAsPublishedCanLeaveAJobWithoutAnySave) {
+TEST(PolicyTest, CociAsPublishedCanLeaveAJobWithoutAnySave) {
   Problem p{.length = 3 * kHour, .stall = 30, .mtbf = 2 * kHour};
   p.curve = falling(2.2, 0.078 / 60);
   const Comparison all = compare(grid_of(p));
@@ -221,7 +221,7 @@ TEST(PlannerTest, CociAsPublishedCanLeaveAJobWithoutAnySave) {
   EXPECT_LT(all.row("optimal").cost, all.row("coci").cost / 2);
 }
 
-TEST(PlannerTest, CociPlansAsItsRepositoryDoes) {
+TEST(PolicyTest, CociSavesWhenItsRepositoryDoes) {
   Problem p{.length = 30 * 60, .stall = 0.09, .mtbf = 60 / 0.0042};
   p.curve = falling(std::exp(0.787), 0.078 / 60);
   const Comparison all = compare(grid_of(p));
@@ -233,16 +233,16 @@ TEST(PlannerTest, CociPlansAsItsRepositoryDoes) {
   EXPECT_NEAR(p.curve.drop(t[100], t[101]), 0.014678, 1e-6);
 }
 
-TEST(PlannerTest, NobodyIsBetterThanTheOptimumOnItsOwnObjective) {
+TEST(PolicyTest, NobodyIsBetterThanTheOptimumOnItsOwnObjective) {
   for (const Objective objective : kAll) {
     const Comparison all = compare(grid_of(hour_of(objective)));
     for (const Comparison::Row& row : all.rows) {
-      EXPECT_GE(row.cost, all.row("optimal").cost * (1 - 1e-12)) << row.planner->name();
+      EXPECT_GE(row.cost, all.row("optimal").cost * (1 - 1e-12)) << row.policy->name();
     }
   }
 }
 
-TEST(PlannerTest, GapsFollowDangerAndPriceTheRightWay) {
+TEST(PolicyTest, GapsFollowDangerAndPriceTheRightWay) {
   for (const Objective objective : kAll) {
     const Problem p = hour_of(objective);
     const double gap = mean_gap(grid_of(p));
@@ -267,7 +267,7 @@ TEST(PlannerTest, GapsFollowDangerAndPriceTheRightWay) {
 
 // For v ~ e^(-kx), a constant stop rate h, only hard stops and no price on seconds the
 // interval is sqrt(2C/(l+h+k)).
-TEST(PlannerTest, HardStopsOfAnExponentialAddItsRateToTheDanger) {
+TEST(PolicyTest, HardStopsOfAnExponentialAddItsRateToTheDanger) {
   Problem p{.length = 6 * kHour, .stall = 5, .mtbf = kHour, .positions = 8000};
   p.objective = Objective::kExplore;
   p.curve = falling(1, 4.6 / kHour);
@@ -281,7 +281,7 @@ TEST(PlannerTest, HardStopsOfAnExponentialAddItsRateToTheDanger) {
   }
 }
 
-TEST(PlannerTest, OnASteepCurveWithHardStopsTheFirstGapsAreShorterThanTheLast) {
+TEST(PolicyTest, OnASteepCurveWithHardStopsTheFirstGapsAreShorterThanTheLast) {
   Problem p = hour_of(Objective::kExplore);
   p.persist = 0;
   p.stops.hard = 1;
@@ -292,7 +292,7 @@ TEST(PlannerTest, OnASteepCurveWithHardStopsTheFirstGapsAreShorterThanTheLast) {
 
 // If the job is stopped every 100 h on average, the price of a second keeps the
 // schedule near Young's.
-TEST(PlannerTest, RareStopsLeaveExplorationNearYoungs) {
+TEST(PolicyTest, RareStopsLeaveExplorationNearYoungs) {
   Problem p{.length = kHour, .stall = 3.5, .mtbf = 2 * kHour, .positions = 3000};
   p.objective = Objective::kExplore;
   p.curve = falling(1, 14 / kHour);
@@ -304,7 +304,7 @@ TEST(PlannerTest, RareStopsLeaveExplorationNearYoungs) {
   EXPECT_GT(without, 3 * count);
 }
 
-TEST(PlannerTest, ARungAndADeadlineFindTheStateDurable) {
+TEST(PolicyTest, ARungAndADeadlineFindTheStateDurable) {
   for (const double persist : {0.0, 21.0}) {
     Problem p{.length = 1800,
               .stall = 3,
@@ -325,7 +325,7 @@ TEST(PlannerTest, ARungAndADeadlineFindTheStateDurable) {
 }
 
 // Inner gaps do not depend on the persist time. The last gap is longer by it.
-TEST(PlannerTest, ThePersistTimeMovesNoSaveButTheLastGap) {
+TEST(PolicyTest, ThePersistTimeMovesNoSaveButTheLastGap) {
   Problem p{.length = 1800, .stall = 2, .mtbf = kHour, .positions = 3600};
   p.workers.phases = {{0, 1}, {1e9, 1}};
   for (const double persist : {0.0, 20.0, 60.0}) {
@@ -339,7 +339,7 @@ TEST(PlannerTest, ThePersistTimeMovesNoSaveButTheLastGap) {
   }
 }
 
-TEST(PlannerTest, WhereStorageIsSlowSavesFollowOneAnotherButNeverOverlap) {
+TEST(PolicyTest, WhereStorageIsSlowSavesFollowOneAnotherButNeverOverlap) {
   Problem p{.length = 2 * kHour, .stall = 1, .persist = 300, .mtbf = kHour};
   const Grid grid = grid_of(p);
   const std::vector<double> gaps = gaps_of(grid, optimum(grid));
@@ -350,7 +350,7 @@ TEST(PlannerTest, WhereStorageIsSlowSavesFollowOneAnotherButNeverOverlap) {
 }
 
 // decay x length is 112. The rounding of plain sums would leave hours without a save.
-TEST(PlannerTest, TheTailOfALongCurveIsPlannedAsCarefullyAsItsHead) {
+TEST(PolicyTest, TheTailOfALongCurveIsScheduledAsCarefullyAsItsHead) {
   Problem p{.length = 24 * kHour, .stall = 2, .mtbf = 2 * kHour, .positions = 20000};
   p.objective = Objective::kProgress;
   p.curve = falling(1, 0.078 / 60);
@@ -362,7 +362,7 @@ TEST(PlannerTest, TheTailOfALongCurveIsPlannedAsCarefullyAsItsHead) {
   EXPECT_NEAR(middle, young(2, 2 * kHour), 0.12 * young(2, 2 * kHour));
 }
 
-TEST(PlannerTest, ExplorationOverManyTimeConstantsFollowsTheDensity) {
+TEST(PolicyTest, ExplorationOverManyTimeConstantsFollowsTheDensity) {
   Problem p{.length = 24 * kHour, .stall = 5, .mtbf = 2 * kHour, .positions = 20000};
   p.objective = Objective::kExplore;
   p.curve = falling(1, 0.078 / 60);
@@ -377,7 +377,7 @@ TEST(PlannerTest, ExplorationOverManyTimeConstantsFollowsTheDensity) {
   }
 }
 
-TEST(PlannerTest, AFinerGridHardlyChangesTheCost) {
+TEST(PolicyTest, AFinerGridHardlyChangesTheCost) {
   for (const Objective objective : kAll) {
     Problem p = hour_of(objective);
     p.persist = 0;
@@ -390,7 +390,7 @@ TEST(PlannerTest, AFinerGridHardlyChangesTheCost) {
   }
 }
 
-TEST(PlannerTest, AJobThatNeverFailsIsNeverSaved) {
+TEST(PolicyTest, AJobThatNeverFailsIsNeverSaved) {
   const Comparison all = compare(grid_of({.length = kHour, .stall = 1}));
   for (const char* name : {"optimal", "even", "young", "daly", "coci"}) {
     EXPECT_TRUE(all.row(name).schedule.times.empty()) << name;
@@ -398,4 +398,4 @@ TEST(PlannerTest, AJobThatNeverFailsIsNeverSaved) {
 }
 
 }  // namespace
-}  // namespace holdfast::planner_test
+}  // namespace holdfast::policy_test

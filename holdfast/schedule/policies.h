@@ -1,8 +1,9 @@
-// Planners: rules that choose when a known job saves.
+// Policies that make the whole schedule of a job in advance, from what is known about
+// the job: Young, Daly, CheckFreq, COCI, the exact optimum and others.
 //
-// All planners get the same grid (grid.h), which holds the problem and can compute the
-// cost of any schedule, so that they can be compared. A planner of a user is a class
-// derived from Planner and needs no registration.
+// All policies get the same grid (grid.h), which holds the problem and can compute the
+// cost of any schedule, so that they can be compared. A user's own policy is a class
+// derived from SchedulePolicy and needs no registration.
 #pragma once
 
 #include <memory>
@@ -13,22 +14,24 @@
 
 namespace holdfast {
 
-// A planner has no state, and is safe from several threads.
-class Planner {
+// A policy has no state, and is safe from several threads.
+class SchedulePolicy {
  public:
-  virtual ~Planner() = default;
+  virtual ~SchedulePolicy() = default;
   virtual std::string_view name() const = 0;
-  // One line that says what the planner does and what its schedule minimizes.
+  // One line that says what the policy does and what its schedule minimizes.
   virtual std::string_view about() const = 0;
   // Chooses the times of the saves. They need not lie on the grid.
-  virtual Schedule plan(const Grid& grid) const = 0;
+  virtual Schedule schedule(const Grid& grid) const = 0;
 };
 
-// All planners in this order: optimal, even, young, daly-first, daly, daly-exact,
+// All policies in this order: optimal, even, young, daly-first, daly, daly-exact,
 // checkfreq, coci, coci-normalised, equal-progress.
-std::span<const Planner* const> planners();
-// Fails with kInvalid, naming all planners, if there is none with this name.
-Result<const Planner*> find_planner(std::string_view name);
+std::span<const SchedulePolicy* const> policies();
+// Their names in this order, separated by commas.
+std::string policy_names();
+// Fails with kInvalid, naming all policies, if there is none with this name.
+Result<const SchedulePolicy*> find_policy(std::string_view name);
 
 // A save after each `interval` of work, at most 5 million. No saves if the interval is
 // not positive and finite.
@@ -47,14 +50,14 @@ struct CociFit {
 };
 CociFit coci_fit(const Curve& curve, double length);
 
-// What the schedules of all planners cost on the same grid.
+// What the schedules of all policies cost on the same grid.
 struct Comparison {
   struct Row {
-    const Planner* planner;
+    const SchedulePolicy* policy;
     Schedule schedule;
     double cost;
   };
-  std::vector<Row> rows;  // in the order of planners()
+  std::vector<Row> rows;  // in the order of policies()
   const Row& row(std::string_view name) const;
 };
 Comparison compare(const Grid& grid);

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <cmath>
 
-#include "holdfast/schedule/comparison.h"
 #include "holdfast/schedule/grid.h"
 #include "holdfast/schedule/intervals.h"
+#include "holdfast/schedule/policies.h"
 #include "holdfast/schedule/recommend.h"
 #include "holdfast/schedule/reproducible_math.h"
 #include "holdfast/schedule/scheduler.h"
@@ -73,7 +73,7 @@ double Scheduler::remaining_work() const {
   return std::max(steps, 1.0) * std::max(steps_.step(), 1e-6) + (work_ - anchor_);
 }
 
-void Scheduler::replan() {
+void Scheduler::update_interval() {
   if (!std::holds_alternative<Policy>(options_.every)) {
     interval_ = std::numeric_limits<double>::infinity();
     if (const auto* time = std::get_if<EveryTime>(&options_.every)) {
@@ -82,8 +82,8 @@ void Scheduler::replan() {
     return;
   }
   fit_ = losses_.fit();
-  planned_stall_ = stall();
-  planned_persist_ = persist();
+  chosen_for_stall_ = stall();
+  chosen_for_persist_ = persist();
   Choice choice = limit_interval(choose());
   const bool keeps = interval_ > 0 &&
                      std::fabs(choice.interval - interval_) <= kHysteresis * interval_;

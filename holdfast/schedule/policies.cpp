@@ -1,5 +1,5 @@
-// The planners, and a comparison of what their schedules cost.
-#include "holdfast/schedule/comparison.h"
+// The policies, and a comparison of what their schedules cost.
+#include "holdfast/schedule/policies.h"
 
 #include <algorithm>
 #include <array>
@@ -17,35 +17,36 @@ constexpr double kMostSaves = 5e6;
 
 double mtbf_of(const Problem& problem) { return 1 / problem.mean_failure_rate(); }
 
-class Optimal : public Planner {
+class Optimal : public SchedulePolicy {
  public:
   std::string_view name() const override { return "optimal"; }
   std::string_view about() const override {
-    return "the least expected cost of all plans on the grid, by dynamic programming";
+    return "the least expected cost of all schedules on the grid, by dynamic "
+           "programming";
   }
-  Schedule plan(const Grid& grid) const override {
+  Schedule schedule(const Grid& grid) const override {
     return grid.schedule(optimum(grid));
   }
 };
 
-class Even : public Planner {
+class Even : public SchedulePolicy {
  public:
   std::string_view name() const override { return "even"; }
   std::string_view about() const override {
-    return "the least expected cost of all evenly spaced plans";
+    return "the least expected cost of all evenly spaced schedules";
   }
-  Schedule plan(const Grid& grid) const override { return best_even(grid); }
+  Schedule schedule(const Grid& grid) const override { return best_even(grid); }
 };
 
-// A planner with a constant interval that a formula gives.
-class Constant : public Planner {
+// A policy with a constant interval that a formula gives.
+class Constant : public SchedulePolicy {
  public:
   using Formula = double (*)(const Problem&);
   constexpr Constant(std::string_view name, std::string_view about, Formula formula)
       : name_(name), about_(about), formula_(formula) {}
   std::string_view name() const override { return name_; }
   std::string_view about() const override { return about_; }
-  Schedule plan(const Grid& grid) const override {
+  Schedule schedule(const Grid& grid) const override {
     const Problem& p = grid.problem();
     return every(std::max(formula_(p), p.persist), p.length);
   }
@@ -56,7 +57,7 @@ class Constant : public Planner {
 };
 
 // Saves each time the loss has fallen by `step`. Ends when the loss would reach 0.
-Schedule coci_plan(const CociFit& fit, double first, double step, double length) {
+Schedule coci_schedule(const CociFit& fit, double first, double step, double length) {
   Schedule out;
   if (!(step > 0)) return out;
   const double count = std::min(std::floor(first / step), kMostSaves);
@@ -70,7 +71,7 @@ Schedule coci_plan(const CociFit& fit, double first, double step, double length)
   return out;
 }
 
-class Coci : public Planner {
+class Coci : public SchedulePolicy {
  public:
   explicit constexpr Coci(bool normalised) : normalised_(normalised) {}
   std::string_view name() const override {
@@ -80,14 +81,14 @@ class Coci : public Planner {
     return normalised_ ? "equal steps of the loss scaled to [0, 1], by COCI's formula"
                        : "equal steps of the loss by COCI's formula, in minutes";
   }
-  Schedule plan(const Grid& grid) const override {
+  Schedule schedule(const Grid& grid) const override {
     const Problem& p = grid.problem();
     const CociFit fit = coci_fit(p.curve, p.length);
     const double rate = p.mean_failure_rate() * kMinute;
     if (fit.theta1 >= 0 || rate <= 0) return {};
     const double first = normalised_ ? 1 : reproducible::exp(fit.theta2);
     const double step = coci_loss_step(fit.theta1, rate, p.stall / kMinute);
-    return coci_plan(fit, first, step, p.length);
+    return coci_schedule(fit, first, step, p.length);
   }
 
  private:
@@ -142,9 +143,9 @@ Schedule best_count(const Grid& grid, const Family& family) {
   double cost = grid.cost(best);
   int64_t at = 0;
   const auto attempt = [&](int64_t count) {
-    Schedule plan = family(grid, count);
-    const double price = grid.cost(plan);
-    if (price < cost) best = std::move(plan), cost = price, at = count;
+    Schedule schedule = family(grid, count);
+    const double price = grid.cost(schedule);
+    if (price < cost) best = std::move(schedule), cost = price, at = count;
     return price;
   };
   for (int64_t m = 1; m < most; m += 1 + m / 10) {
@@ -156,13 +157,13 @@ Schedule best_count(const Grid& grid, const Family& family) {
   return best;
 }
 
-class EqualProgress : public Planner {
+class EqualProgress : public SchedulePolicy {
  public:
   std::string_view name() const override { return "equal-progress"; }
   std::string_view about() const override {
     return "equal steps of the loss, as many as cost least";
   }
-  Schedule plan(const Grid& grid) const override {
+  Schedule schedule(const Grid& grid) const override {
     const Problem& p = grid.problem();
     if (!(p.curve.drop(0, p.length) > 0)) return best_even(grid);
     return best_count(grid, EqualDrops(grid));
@@ -194,21 +195,27 @@ const Constant kCheckfreq("checkfreq",
 const Coci kCoci(false), kCociNormalised(true);
 const EqualProgress kEqualProgress;
 
-const std::array<const Planner*, 10> kPlanners{
+const std::array<const SchedulePolicy*, 10> kPolicies{
     &kOptimal,   &kEven,      &kYoung, &kDalyFirst,      &kDaly,
     &kDalyExact, &kCheckfreq, &kCoci,  &kCociNormalised, &kEqualProgress};
 
 }  // namespace
 
-std::span<const Planner* const> planners() { return kPlanners; }
+std::span<const SchedulePolicy* const> policies() { return kPolicies; }
 
-Result<const Planner*> find_planner(std::string_view name) {
-  std::string names;
-  for (const Planner* planner : kPlanners) {
-    if (planner->name() == name) return planner;
-    names += (names.empty() ? "" : ", ") + std::string(planner->name());
+std::string policy_names() {
+  std::string out;
+  for (const SchedulePolicy* policy : kPolicies) {
+    out += (out.empty() ? "" : ", ") + std::string(policy->name());
   }
-  return invalid("planner: \"{}\"; expected {}", name, names);
+  return out;
+}
+
+Result<const SchedulePolicy*> find_policy(std::string_view name) {
+  for (const SchedulePolicy* policy : kPolicies) {
+    if (policy->name() == name) return policy;
+  }
+  return invalid("policy: \"{}\"; expected {}", name, policy_names());
 }
 
 Schedule every(double interval, double length) {
@@ -247,17 +254,17 @@ CociFit coci_fit(const Curve& curve, double length) {
 
 const Comparison::Row& Comparison::row(std::string_view name) const {
   const auto found = std::ranges::find_if(
-      rows, [&](const Row& each) { return each.planner->name() == name; });
-  HOLDFAST_CHECK(found != rows.end(), "there is no planner {}", name);
+      rows, [&](const Row& each) { return each.policy->name() == name; });
+  HOLDFAST_CHECK(found != rows.end(), "there is no policy {}", name);
   return *found;
 }
 
 Comparison compare(const Grid& grid) {
   Comparison out;
-  for (const Planner* planner : kPlanners) {
-    Schedule schedule = planner->plan(grid);
+  for (const SchedulePolicy* policy : kPolicies) {
+    Schedule schedule = policy->schedule(grid);
     const double cost = grid.cost(schedule);
-    out.rows.push_back({planner, std::move(schedule), cost});
+    out.rows.push_back({policy, std::move(schedule), cost});
   }
   return out;
 }

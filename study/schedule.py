@@ -1,0 +1,344 @@
+"""Makes docs/schedule.md: what schedules cost a job, measured with `holdfast simulate`.
+
+    python study/schedule.py [PROGRAM] > docs/schedule.md
+
+The text of the page stands in schedule_template.md beside this script, which measures the figures
+and makes the tables. PROGRAM is the holdfast command, by default .venv/bin/holdfast. The page is
+the same on every machine, because the simulator gives the same bits and this script rounds what it
+computes from them.
+"""
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain, product
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+TEMPLATE = Path(__file__).with_name("schedule_template.md")
+
+MINUTE, HOUR = 60.0, 3600.0
+# The range of parameters that COCI used: stalls in seconds, failures per minute, and how fast the
+# loss falls per minute.
+STALLS = (0.13, 0.3, 0.6, 1.0, 1.6)
+RATES = (0.00024, 0.00104, 0.00208, 0.00417)
+THETAS = (-0.01, -0.02, -0.05, -0.1, -0.2)
+POLICIES = ("young", "coci", "checkfreq", "daly-exact", "even", "equal-progress")
+
+# The failures of each measurement, by the title of its column, as options of `holdfast simulate`.
+INJECTED = "every:5.103m"
+POISSON, STOPPED = "Poisson, mean", "Poisson, stop at 25 %"
+SCENARIOS: dict[str, dict[str, Any]] = {
+    POISSON: {"runs": 20000},
+    "no failure": {"runs": 1, "failures": "never"},
+    "one, anywhere": {"runs": 400, "failures": "once"},
+    "one in the first 10 %": {"runs": 400, "failures": "once:0.1"},
+    "one in the first 25 %": {"runs": 400, "failures": "once:0.25"},
+    "every 5.103 min": {"runs": 200, "failures": INJECTED},
+    STOPPED: {"runs": 20000, "stop_at": 15 * MINUTE},
+}
+
+
+@dataclass
+class Objective:
+    """What a schedule minimizes, and how that is measured."""
+
+    name: str
+    metric: str
+    metric_in_words: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+
+OBJECTIVES = (
+    Objective("delay", "time", "wall time beyond the work"),
+    Objective("progress", "progress", "fall of the loss that stalls and rollbacks cost"),
+    Objective("explore", "durable",
+              "fall of the loss that is missing in the durable state at a stop (after 30 min in "
+              "the mean, always without notice)", {"stop": 30 * MINUTE, "second": 0}),
+    Objective("priced", "priced",
+              "fall of the loss that rollbacks cost, and that saves cost at 5 s each besides their "
+              "stall", {"price": 5}),
+)  # fmt: skip
+
+
+class Program:
+    """The holdfast program, asked for JSON."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def interval(self, **options: Any) -> dict[str, Any]:
+        return self._ask("interval", options)
+
+    def simulate(self, schedules: Iterable[str], **options: Any) -> dict[str, dict[str, Any]]:
+        """What each schedule cost, in the order of the schedules."""
+        answer = self._ask("simulate", {"schedules": ",".join(schedules), **options})
+        return {each["schedule"]: each for each in answer["schedules"]}
+
+    def _ask(self, verb: str, options: dict[str, Any]) -> dict[str, Any]:
+        command = [str(self.path), verb, "--json"]
+        for name, value in options.items():
+            values = value if isinstance(value, list) else [value]
+            command += ["--" + name.replace("_", "-"), *map(str, values)]
+        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
+
+
+def hour(stall: float, rate: float, theta1: float) -> dict[str, Any]:
+    """The options that describe one hour of training."""
+    return {"length": HOUR, "stall": stall, "step": 0.25, "mtbf": MINUTE / rate,
+            "curve": exponential(1, theta1)}  # fmt: skip
+
+
+def exponential(first: float, theta1: float) -> str:
+    """The loss first * exp(theta1 t), with t in minutes."""
+    return f"exp:{first},{MINUTE / -theta1}"
+
+
+@dataclass
+class Cell:
+    """One choice of parameters, and what schedules cost there."""
+
+    stall: float
+    rate: float
+    theta1: float
+    # The expected value of the paper's metric to the first order, by policy.
+    expected: dict[str, float]
+    # What was simulated, by scenario and policy.
+    seen: dict[str, dict[str, dict[str, Any]]]
+
+    def changes(self, policy: str, other: str) -> dict[str, float]:
+        """The paper's metric of a policy divided by that of another, minus 1, by column."""
+        out = {"expected, first order": self.expected[policy] / self.expected[other] - 1}
+        for title, seen in self.seen.items():
+            metric = "progress_until_stop" if title == STOPPED else "progress"
+            ours, theirs = seen[policy][metric], seen[other][metric]
+            out[title] = ours["mean"] / theirs["mean"] - 1
+            if title == POISSON:
+                out["Poisson, median run"] = ours["median"] / theirs["median"] - 1
+        return out
+
+    def time(self, scenario: str, policy: str) -> dict[str, float]:
+        return self.seen[scenario][policy]["time"]
+
+    @property
+    def parameters(self) -> list[str]:
+        return [f"{value:g}" for value in (self.stall, self.rate, self.theta1)]
+
+
+def measure_cell(program: Program, stall: float, rate: float, theta1: float) -> Cell:
+    job = hour(stall, rate, theta1) | {"objective": "progress"}
+    compared = program.interval(**job)["policies"]
+    expected = {each["policy"]: each["cost"] for each in compared}
+    policies = ("young", "coci", "checkfreq", "daly-exact", "optimal")
+    seen = {title: program.simulate(policies, seed=20231, **job, **options)
+            for title, options in SCENARIOS.items()}  # fmt: skip
+    return Cell(stall, rate, theta1, expected, seen)
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    first, *others = (f"| {' | '.join(row)} |" for row in (head, *rows))
+    return "\n".join([first, "|---" * len(head) + "|", *others])
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:+.1f}"
+
+
+def median(values: Iterable[float]) -> float:
+    ordered = sorted(values)
+    return ordered[len(ordered) // 2]
+
+
+def summary_table(cells: list[Cell], policy: str, other: str) -> str:
+    """In how many cells the policy is better, and its least, median and greatest change."""
+    changes = [cell.changes(policy, other) for cell in cells]
+    rows = []
+    for title in changes[0]:
+        if title == "Poisson, median run" and other != "young":
+            continue
+        all_cells = [each[title] for each in changes]
+        better = sum(change < -1e-9 for change in all_cells)
+        rows.append([title, str(better), percent(min(all_cells)), percent(median(all_cells)),
+                     percent(max(all_cells))])  # fmt: skip
+    return table(["failures", "cells below", "least", "median", "most"], rows)
+
+
+def published_figure_table(cells: list[Cell], figure: float) -> str:
+    """How many cells reach a published figure against Young, and the cell that is closest to it."""
+    rows = []
+    for title in SCENARIOS:
+        changes = [cell.changes("coci", "young")[title] for cell in cells]
+        reached = sum(change <= figure for change in changes)
+        nearest, cell = min(zip(changes, cells), key=lambda each: abs(each[0] - figure))
+        closest = "none within 1.5 points"
+        if abs(nearest - figure) < 0.015:
+            stall, rate, theta1 = cell.parameters
+            closest = f"Ts {stall} s, {rate}/min, theta1 {theta1}/min gives {percent(nearest)}"
+        rows.append([title, str(reached), closest])
+    return table(["failures", f"cells at {100 * figure:.2f} % or below, against young",
+                  "a cell that gives it"], rows)  # fmt: skip
+
+
+def phase_changes(program: Program) -> list[float]:
+    """COCI against Young on the example of COCI's public repository, for each phase of its
+    injected failures."""
+    phases = 102
+    job = {"length": 30 * MINUTE, "stall": 0.09, "mtbf": MINUTE / 0.0042, "runs": 1,
+           "curve": exponential(math.exp(0.787), -0.078), "objective": "progress"}  # fmt: skip
+    out = []
+    for phase in range(phases):
+        failures = f"{INJECTED},{(phase + 0.5) / phases}"
+        seen = program.simulate(("young", "coci"), failures=failures, **job)
+        out.append(seen["coci"]["progress"]["mean"] / seen["young"]["progress"]["mean"] - 1)
+    return sorted(out)
+
+
+def corrected_deviations(comparisons: int) -> float:
+    """By how many standard deviations a normal value exceeds its mean, on either side, with the
+    probability 0.05 / comparisons. Computed from the leading terms of the inverse tail."""
+    log_odds = 2 * math.log(2 * comparisons / 0.05)
+    return math.sqrt(log_odds - math.log(log_odds) - math.log(2 * math.pi) + 0.5)
+
+
+def optimum_excesses(program: Program, objective: Objective, deviations: float,
+                     job: dict[str, Any]) -> list[tuple[float, float]]:
+    """By which share the optimum costs more than each other policy, which is negative if it costs
+    less, and the corrected confidence interval of that share."""
+    best, *others = program.simulate(("optimal", *POLICIES), runs=30000, seed=5,
+                                     objective=objective.name, **objective.options, **job).values()
+    base = best[objective.metric]["mean"]
+    differences = [each[f"{objective.metric}_against_first"] for each in others]
+    return [(-each["mean"] / base, each["ci95"] / 1.96 * deviations / base)
+            for each in differences]  # fmt: skip
+
+
+def own_objective_table(program: Program, pool: ThreadPoolExecutor) -> str:
+    """Compares the optimum with all other policies on its own objective."""
+    jobs = [hour(*each) for each in product(STALLS, (RATES[0], RATES[-1]), THETAS[::2])]
+    deviations = corrected_deviations(len(OBJECTIVES) * len(jobs) * len(POLICIES))
+    rows = []
+    for objective in OBJECTIVES:
+        measured = pool.map(partial(optimum_excesses, program, objective, deviations), jobs)
+        excesses = list(chain.from_iterable(measured))
+        beaten = sum(excess > max(0.005, interval) for excess, interval in excesses)
+        worst, its_interval = max(excesses, key=lambda each: each[0])
+        rows.append([objective.name, objective.metric_in_words, str(len(excesses)), str(beaten),
+                     f"{100 * worst:.2f}", f"{100 * its_interval:.2f}"])  # fmt: skip
+    return table(["objective", "measured", "comparisons", "beaten", "worst excess, %",
+                  "its corrected interval, %"], rows)  # fmt: skip
+
+
+Workers = list[tuple[float, float]]  # from which second on, and how many
+
+
+def halving(workers: float, phases: int, length: float) -> Workers:
+    return [(length * i / phases, workers / 2**i) for i in range(phases)]
+
+
+def allocated(program: Program, length: float) -> Workers:
+    """The workers of a young job beside three jobs that have converged further."""
+    curves = [f"exp:{math.exp(-age)},2h" for age in (0, 1, 2, 2.5)]
+    answer = program.interval(length=length, stall=1, allocate=32, reallocate="5m", curve=curves)
+    return [(phase["start"], phase["count"]) for phase in answer["job"]["workers"]]
+
+
+def shrinking_row(program: Program, workers: Workers, mtbf: float, stall: float) -> list[str]:
+    """A job whose number of workers shrinks. Young's rule is given the failure rate of one worker,
+    of the most workers and of the mean number of workers."""
+    length = 2 * HOUR
+    ends = [start for start, _ in workers[1:]] + [length]
+    mean = sum(count * (end - start) for (start, count), end in zip(workers, ends)) / length
+    young = [f"{math.sqrt(2 * stall * (mtbf / count))}s" for count in (1, workers[0][1], mean)]
+    first, *others = program.simulate(
+        (*young, "checkfreq", "even", "optimal"), length=length, stall=stall, mtbf=mtbf, step=0.25,
+        workers=",".join(f"{start}:{count}" for start, count in workers), runs=1500, seed=3,
+    ).values()  # fmt: skip
+    base = first["worker_seconds"]
+    differences = [each["worker_seconds_against_first"] for each in others]
+    return ["-".join(f"{count:g}" for _, count in workers),
+            f"MTBF {mtbf / HOUR:g} h a worker, stall {stall:g} s",
+            f"{base['mean']:.0f} +- {base['ci95']:.0f}",
+            *(f"{percent(each['mean'] / base['mean'])} +- {100 * each['ci95'] / base['mean']:.1f}"
+              for each in differences)]  # fmt: skip
+
+
+def shrinking_table(program: Program, pool: ThreadPoolExecutor) -> str:
+    jobs = [(halving(most, phases, 2 * HOUR), mtbf * HOUR, stall)
+            for most, phases in ((8, 4), (16, 5), (32, 6))
+            for mtbf, stall in ((8, 1), (24, 5), (48, 30))]  # fmt: skip
+    jobs.append((allocated(program, 2 * HOUR), 24 * HOUR, 5))
+    return table(["workers", "job", "Young, one worker's MTBF, worker-s", "Young, most",
+                  "Young, mean", "CheckFreq", "best even", "optimal"],
+                 pool.map(lambda job: shrinking_row(program, *job), jobs))  # fmt: skip
+
+
+def progress_row(cell: Cell) -> list[str]:
+    """COCI against Young by the paper's metric, in percent."""
+    coci, young = (cell.seen[POISSON][policy] for policy in ("coci", "young"))
+    half = coci["progress_against_first"]["ci95"] / young["progress"]["mean"]
+    changes = {title: percent(each) for title, each in cell.changes("coci", "young").items()}
+    changes[POISSON] += f" +- {100 * half:.1f}"
+    return [*cell.parameters, f"{coci['scheduled_saves']}/{young['scheduled_saves']}",
+            *changes.values()]  # fmt: skip
+
+
+def progress_table(cells: list[Cell]) -> str:
+    return table(["Ts, s", "rate, /min", "theta1, /min", "saves COCI/Young", "expected",
+                  "Poisson, mean", "Poisson, median run", "none", "one", "first 10 %",
+                  "first 25 %", "every 5.103 min", "stop at 25 %"],
+                 map(progress_row, cells))  # fmt: skip
+
+
+def seconds_row(cell: Cell) -> list[str]:
+    young = cell.time(POISSON, "young")
+    others = [cell.time(POISSON, policy)["mean"]
+              for policy in ("coci", "checkfreq", "daly-exact", "optimal")]  # fmt: skip
+    pairs = [[cell.time(scenario, policy)["mean"] for policy in ("young", "coci")]
+             for scenario in ("no failure", "one in the first 10 %")]  # fmt: skip
+    return [*cell.parameters, f"{young['mean']:.1f} +- {young['ci95']:.1f}",
+            *(f"{mean:.1f}" for mean in others),
+            *(f"{first:.1f}, {second:.1f}" for first, second in pairs)]  # fmt: skip
+
+
+def seconds_table(cells: list[Cell]) -> str:
+    return table(["Ts, s", "rate, /min", "theta1, /min", "Young", "COCI", "CheckFreq",
+                  "Daly, exact", "optimal for progress", "no failure: Young, COCI",
+                  "one in the first 10 %: Young, COCI"],
+                 map(seconds_row, cells))  # fmt: skip
+
+
+def make_page(program: Program) -> str:
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        cells = list(pool.map(lambda each: measure_cell(program, *each),
+                              product(STALLS, RATES, THETAS)))  # fmt: skip
+        phases = phase_changes(program)
+        beaten = [cell.expected["optimal"] / cell.expected[policy] - 1 > 1e-9
+                  for cell in cells for policy in POLICIES]  # fmt: skip
+        return TEMPLATE.read_text().format(
+            cells=len(cells),
+            coci_against_young=summary_table(cells, "coci", "young"),
+            coci_against_checkfreq=summary_table(cells, "coci", "checkfreq"),
+            optimal_against_young=summary_table(cells, "optimal", "young"),
+            least_phase=percent(phases[0]),
+            median_phase=percent(median(phases)),
+            most_phase=percent(phases[-1]),
+            published_figure=published_figure_table(cells, -0.4018),
+            own_objectives=own_objective_table(program, pool),
+            beaten=sum(beaten),
+            comparisons=len(beaten),
+            shrinking_jobs=shrinking_table(program, pool),
+            progress=progress_table(cells),
+            seconds=seconds_table(cells),
+        )
+
+
+if __name__ == "__main__":
+    given = sys.argv[1] if len(sys.argv) > 1 else ROOT / ".venv/bin/holdfast"
+    print(make_page(Program(Path(given))), end="")
