@@ -30,6 +30,7 @@
 
 #include "bench/figures.h"
 #include "bench/raw_io.h"
+#include "holdfast/base/mutex.h"
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/restore.h"
 #include "holdfast/checkpoint/saver.h"

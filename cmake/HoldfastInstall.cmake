@@ -1,4 +1,4 @@
-# Installs headers, libraries and the CMake package that defines holdfast::holdfast.
+# Installs the public headers, libraries and the CMake package that defines holdfast::holdfast.
 include(CMakePackageConfigHelpers)
 
 function(holdfast_install)

@@ -1,19 +1,23 @@
 # Each folder is one part, and each part is one CMake target. A part names its layer and the parts
 # that it uses. If one of them is on its own layer or above, configuring fails here.
 #
-#   holdfast_part(NAME state LAYER 1 DEPS base SOURCES box.cpp tensor.cpp)
+#   holdfast_part(NAME state LAYER 1 DEPS base PUBLIC box.h SOURCES box.cpp seal.cpp)
 #
+# PUBLIC are the headers that a C++ user may include: they are installed, and may include only public
+# headers themselves (tests/arrows/check_includes.py). All other headers are internal.
 # LIBS are foreign libraries that the part's headers include, PRIVATE_LIBS those that only its
 # sources include. Most presets compile several sources of a part as one unit, to save time. ALONE
 # are sources that must be compiled separately, because they define private names that other
-# sources define, too. All *_test.cpp of the folder become one test program, and in the fuzz preset
-# each *_fuzz.cpp becomes a fuzz program. They are found by their names, so that none is forgotten.
-# Headers are public and installed, except those of holdfast_public_headers below.
+# sources define, too. TESTING are sources that only tests use: they become a library beside the part
+# that the tests of this part and of all parts above it are linked with. All *_test.cpp of the folder
+# become one test program, and in the fuzz preset each *_fuzz.cpp becomes a fuzz program. They are
+# found by their names, so that none is forgotten.
 # The layer of the command line and Python, which are not part of the C++ library.
 set(HOLDFAST_FACE_LAYER 9)
 
 function(holdfast_part)
-  cmake_parse_arguments(PART "" "NAME;LAYER" "DEPS;SOURCES;LIBS;PRIVATE_LIBS;ALONE" ${ARGN})
+  cmake_parse_arguments(PART "" "NAME;LAYER"
+                        "DEPS;PUBLIC;SOURCES;LIBS;PRIVATE_LIBS;ALONE;TESTING" ${ARGN})
   if(PART_UNPARSED_ARGUMENTS)
     message(FATAL_ERROR "${PART_NAME}: unknown arguments ${PART_UNPARSED_ARGUMENTS}")
   endif()
@@ -27,9 +31,11 @@ function(holdfast_part)
   target_compile_features(${target} PUBLIC cxx_std_20)
   target_link_libraries(${target} PUBLIC ${PART_LIBS}
                         PRIVATE ${PART_PRIVATE_LIBS} $<BUILD_INTERFACE:holdfast_warnings>)
-  holdfast_public_headers(headers ${CMAKE_CURRENT_SOURCE_DIR})
   target_sources(${target} PUBLIC FILE_SET HEADERS BASE_DIRS ${PROJECT_SOURCE_DIR}
-                                           FILES ${headers})
+                                           FILES ${PART_PUBLIC})
+  foreach(header IN LISTS PART_PUBLIC)
+    set_property(GLOBAL APPEND PROPERTY HOLDFAST_PUBLIC holdfast/${PART_NAME}/${header})
+  endforeach()
 
   holdfast_declare_arrows(${PART_NAME} ${PART_LAYER} ${PART_DEPS})
   foreach(dep IN LISTS PART_DEPS)
@@ -37,6 +43,9 @@ function(holdfast_part)
   endforeach()
 
   set_property(GLOBAL APPEND PROPERTY HOLDFAST_PARTS ${PART_NAME})
+  if(PART_TESTING)
+    holdfast_part_testing(${target} ${PART_TESTING})
+  endif()
   holdfast_part_tests(${PART_NAME} ${target})
   holdfast_part_fuzzers(${PART_NAME} ${target})
 endfunction()
@@ -50,13 +59,6 @@ function(holdfast_program)
   target_link_libraries(holdfast_program PRIVATE holdfast_${PROGRAM_PART} holdfast_warnings)
   set_target_properties(holdfast_program PROPERTIES OUTPUT_NAME ${PROGRAM_NAME}
                         RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/bin)
-endfunction()
-
-# Lists the headers of a part, without those for its own sources and tests.
-function(holdfast_public_headers out folder)
-  file(GLOB headers CONFIGURE_DEPENDS ${folder}/*.h)
-  list(FILTER headers EXCLUDE REGEX "[/_](test|testing|internal)\\.h$")
-  set(${out} ${headers} PARENT_SCOPE)
 endfunction()
 
 # Checks every dependency, and records it for the test that compares the #includes with it.
@@ -80,6 +82,15 @@ function(holdfast_check_arrow name layer dep)
   endif()
 endfunction()
 
+function(holdfast_part_testing target)
+  if(NOT HOLDFAST_TESTS AND NOT HOLDFAST_FUZZ)
+    return()
+  endif()
+  add_library(${target}_testing STATIC ${ARGN})
+  target_link_libraries(${target}_testing PUBLIC ${target} PRIVATE holdfast_warnings)
+  set_property(GLOBAL APPEND PROPERTY HOLDFAST_TESTING ${target}_testing)
+endfunction()
+
 function(holdfast_part_tests name target)
   if(NOT HOLDFAST_TESTS)
     return()
@@ -89,7 +100,9 @@ function(holdfast_part_tests name target)
     return()
   endif()
   add_executable(${name}_test ${tests})
-  target_link_libraries(${name}_test PRIVATE ${target} holdfast_warnings holdfast_testing)
+  get_property(testing GLOBAL PROPERTY HOLDFAST_TESTING)
+  target_link_libraries(${name}_test PRIVATE ${testing} ${target} holdfast_warnings
+                                             holdfast_testing)
   # Test code is large, and most of it runs once, so optimising it takes more time than it saves.
   # The parts under test are still optimised.
   if(NOT CMAKE_BUILD_TYPE STREQUAL "Release")
@@ -128,10 +141,11 @@ function(holdfast_part_fuzzers name target)
     return()
   endif()
   file(GLOB fuzzers CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_fuzz.cpp)
+  get_property(testing GLOBAL PROPERTY HOLDFAST_TESTING)
   foreach(source IN LISTS fuzzers)
     get_filename_component(program ${source} NAME_WE)
     add_executable(${program} ${source})
-    target_link_libraries(${program} PRIVATE ${target} holdfast_warnings)
+    target_link_libraries(${program} PRIVATE ${testing} ${target} holdfast_warnings)
     target_link_options(${program} PRIVATE -fsanitize=fuzzer)
     set_target_properties(${program} PROPERTIES
                           RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/fuzz)
@@ -147,13 +161,16 @@ function(holdfast_finish)
   get_property(fuzzers GLOBAL PROPERTY HOLDFAST_FUZZERS)
   file(WRITE ${PROJECT_BINARY_DIR}/arrows.txt "${arrows}")
   file(WRITE ${PROJECT_BINARY_DIR}/fuzzers.txt "${fuzzers}")
+  get_property(public GLOBAL PROPERTY HOLDFAST_PUBLIC)
+  list(JOIN public "\n" public)
+  file(WRITE ${PROJECT_BINARY_DIR}/public_headers.txt "${public}\n")
   holdfast_library_parts(parts)
   list(TRANSFORM parts PREPEND holdfast_)
   add_library(holdfast_all INTERFACE)
   add_library(holdfast::holdfast ALIAS holdfast_all)
   set_target_properties(holdfast_all PROPERTIES EXPORT_NAME holdfast)
   target_link_libraries(holdfast_all INTERFACE ${parts})
-  holdfast_umbrella_header(${parts})
+  holdfast_umbrella_header()
 endfunction()
 
 # Lists the parts of the C++ library: all parts below the layer of the command line.
@@ -172,15 +189,11 @@ endfunction()
 # Generates holdfast/holdfast.h, so that no header is forgotten in it.
 function(holdfast_umbrella_header)
   string(CONCAT text
-         "// The whole of Holdfast's C++ library, part by part from the bottom up.\n"
-         "#pragma once\n")
-  foreach(part IN LISTS ARGN)
-    get_target_property(headers ${part} HEADER_SET)
-    string(APPEND text "\n")
-    foreach(header IN LISTS headers)
-      file(RELATIVE_PATH path ${PROJECT_SOURCE_DIR} ${header})
-      string(APPEND text "#include \"${path}\"\n")
-    endforeach()
+         "// All public headers of Holdfast's C++ library, part by part from the bottom up.\n"
+         "#pragma once\n\n")
+  get_property(public GLOBAL PROPERTY HOLDFAST_PUBLIC)
+  foreach(header IN LISTS public)
+    string(APPEND text "#include \"${header}\"\n")
   endforeach()
   set(folder ${PROJECT_BINARY_DIR}/include)
   file(CONFIGURE OUTPUT ${folder}/holdfast/holdfast.h CONTENT "${text}" @ONLY)

@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "holdfast/device/device_upload.h"
+#include "holdfast/env/file.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/memory/device_snapshot.h"
 #include "holdfast/shard/shard_writer.h"

@@ -48,9 +48,6 @@ void AlignedBytes::Free::operator()(std::byte* memory) const {
   ::operator delete(memory, std::align_val_t(kBlock));
 }
 
-ByteSpan AlignedBytes::blocks() { return {memory_.get(), whole_blocks(size_)}; }
-ByteView AlignedBytes::blocks() const { return {memory_.get(), whole_blocks(size_)}; }
-
 std::string to_hex(ByteView bytes) {
   static constexpr std::string_view kDigits = "0123456789abcdef";
   std::string hex;

@@ -44,10 +44,6 @@ class AlignedBytes {
   size_t size() const { return size_; }
   ByteSpan span() { return {memory_.get(), size_}; }
   ByteView span() const { return {memory_.get(), size_}; }
-  // The bytes and the rest of the last block behind them: a direct transfer moves whole
-  // blocks only.
-  ByteSpan blocks();
-  ByteView blocks() const;
 
  private:
   struct Free {

@@ -43,13 +43,11 @@ TEST(BytesTest, AlignedBytesAreZerosInWholeBlocks) {
     AlignedBytes bytes(size);
     EXPECT_EQ(bytes.span().size(), size);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(bytes.span().data()) % kDirectAlignment, 0u);
-    EXPECT_EQ(bytes.blocks().size(), (size + 4095) / 4096 * 4096);
-    EXPECT_EQ(bytes.blocks().data(), bytes.span().data());
-    for (const std::byte byte : bytes.blocks()) ASSERT_EQ(byte, std::byte{0});
-    // The address sanitizer must see the rest of the block as ours.
-    bytes.blocks().back() = std::byte{1};
+    for (const std::byte byte : bytes.span()) ASSERT_EQ(byte, std::byte{0});
+    // The memory ends with a whole block, and the address sanitizer must see the rest of
+    // that block as ours.
+    bytes.span().data()[(size + 4095) / 4096 * 4096 - 1] = std::byte{1};
   }
-  EXPECT_TRUE(AlignedBytes().blocks().empty());
   EXPECT_TRUE(AlignedBytes(0).span().empty());
 }
 

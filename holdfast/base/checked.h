@@ -15,13 +15,6 @@ constexpr std::optional<T> checked_add(T a, T b) {
 }
 
 template <std::integral T>
-constexpr std::optional<T> checked_sub(T a, T b) {
-  T difference{};
-  if (__builtin_sub_overflow(a, b, &difference)) return std::nullopt;
-  return difference;
-}
-
-template <std::integral T>
 constexpr std::optional<T> checked_mul(T a, T b) {
   T product{};
   if (__builtin_mul_overflow(a, b, &product)) return std::nullopt;

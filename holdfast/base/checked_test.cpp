@@ -13,7 +13,6 @@ constexpr int64_t kMin = std::numeric_limits<int64_t>::min();
 
 TEST(CheckedTest, ResultsThatFitAreExact) {
   EXPECT_EQ(checked_add(kMax - 1, int64_t{1}), kMax);
-  EXPECT_EQ(checked_sub(kMin + 1, int64_t{1}), kMin);
   EXPECT_EQ(checked_mul(int64_t{1} << 31, int64_t{1} << 31), int64_t{1} << 62);
   EXPECT_EQ(checked_mul(uint64_t{1} << 32, uint64_t{0}), 0u);
 }
@@ -21,8 +20,6 @@ TEST(CheckedTest, ResultsThatFitAreExact) {
 TEST(CheckedTest, ResultsThatDoNotFitAreNothing) {
   EXPECT_EQ(checked_add(kMax, int64_t{1}), std::nullopt);
   EXPECT_EQ(checked_add(kMin, int64_t{-1}), std::nullopt);
-  EXPECT_EQ(checked_sub(uint64_t{0}, uint64_t{1}), std::nullopt);
-  EXPECT_EQ(checked_sub(int64_t{0}, kMin), std::nullopt);
   EXPECT_EQ(checked_mul(int64_t{1} << 32, int64_t{1} << 31), std::nullopt);
   EXPECT_EQ(checked_mul(kMin, int64_t{-1}), std::nullopt);
 }

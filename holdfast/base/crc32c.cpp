@@ -37,18 +37,7 @@ constexpr std::array<Polynomial, 64> make_powers() {
   return powers;
 }
 
-constexpr std::array<Polynomial, 256> make_table() {
-  std::array<Polynomial, 256> table{};
-  for (uint32_t i = 0; i < 256; ++i) {
-    Polynomial p = i;
-    for (int bit = 0; bit < 8; ++bit) p = times_x(p);
-    table[i] = p;
-  }
-  return table;
-}
-
 constexpr auto kPowers = make_powers();
-constexpr auto kTable = make_table();
 
 // ISA-L counts bytes in an int, so longer input goes to it in parts of this size.
 constexpr size_t kMostAtOnce = size_t{1} << 30;
@@ -77,14 +66,6 @@ Crc32c crc32c_combine(Crc32c of_a, Crc32c of_b, uint64_t length_of_b) {
     if ((length_of_b & 1) != 0) of_a = multiply(of_a, kPowers[k]);
   }
   return of_a ^ of_b;
-}
-
-Crc32c crc32c_extend_portable(Crc32c of_a, ByteView b) {
-  uint32_t reg = ~of_a;
-  for (const std::byte byte : b) {
-    reg = (reg >> 8) ^ kTable[(reg ^ std::to_integer<uint32_t>(byte)) & 0xff];
-  }
-  return ~reg;
 }
 
 }  // namespace holdfast

@@ -23,8 +23,4 @@ Crc32c crc32c_extend(Crc32c of_a, ByteView b);
 // no bytes, so its time grows only with the logarithm of b's length.
 Crc32c crc32c_combine(Crc32c of_a, Crc32c of_b, uint64_t length_of_b);
 
-// The same as crc32c_extend, computed with a table on any machine. It is slow: tests
-// compare the fast function with it.
-Crc32c crc32c_extend_portable(Crc32c of_a, ByteView b);
-
 }  // namespace holdfast

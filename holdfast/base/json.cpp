@@ -140,20 +140,6 @@ Result<int64_t> Fields::integer(const std::string& key, int64_t least, int64_t m
   return json_integer(*value, fmt::format("{}.{}", where_, key), least, most);
 }
 
-Result<double> Fields::number(const std::string& key, double least, double most) {
-  const Json* value = HOLDFAST_TRY(any(key));
-  if (!value->is_number()) {
-    return invalid("{}.{}: {}; expected a number", where_, key,
-                   value_in_message(*value));
-  }
-  const double number = value->get<double>();
-  // The comparison is negated so that a NaN is refused too.
-  if (!(number >= least && number <= most)) {
-    return invalid("{}.{}: {}; expected {} to {}", where_, key, number, least, most);
-  }
-  return number;
-}
-
 Result<std::string> Fields::text(const std::string& key) {
   const Json* value = HOLDFAST_TRY(any(key));
   if (!value->is_string()) {

@@ -36,11 +36,6 @@ class Fields {
   // of range.
   Result<int64_t> integer(const std::string& key, int64_t least = 0,
                           int64_t most = std::numeric_limits<int64_t>::max());
-  // Also accepts an integer, which may lose its bits beyond the 53rd. The result is
-  // always finite.
-  Result<double> number(const std::string& key,
-                        double least = std::numeric_limits<double>::lowest(),
-                        double most = std::numeric_limits<double>::max());
   Result<std::string> text(const std::string& key);
   Result<bool> boolean(const std::string& key);
   Result<const Json*> array(const std::string& key);

@@ -9,8 +9,8 @@
 #include <string>
 #include <string_view>
 
-#include "holdfast/base/check.h"
 #include "holdfast/base/json_text.h"
+#include "holdfast/base/result.h"
 
 namespace holdfast {
 

@@ -138,21 +138,5 @@ TEST_F(FieldsTest, DoneRefusesAKeyThatNobodyAskedFor) {
   EXPECT_EQ(message_of(fields_.done()), "m.json: unknown key \"l\"");
 }
 
-TEST(JsonTest, NumbersAreReadAsDoublesWithinTheirRange) {
-  const Json json =
-      *parse_json(R"({"a":0.5,"b":-3,"c":"1","d":18446744073709551615})", "x");
-  Fields fields = *Fields::of(json, "x");
-  EXPECT_EQ(*fields.number("a"), 0.5);
-  EXPECT_EQ(*fields.number("b"), -3.0);
-  EXPECT_EQ(*fields.number("d"), 0x1p64);
-  EXPECT_EQ(message_of(fields.number("a", 1, 2)), "x.a: 0.5; expected 1 to 2");
-  EXPECT_EQ(message_of(fields.number("b", 0)).substr(0, 20), "x.b: -3; expected 0 ");
-  EXPECT_EQ(message_of(fields.number("c")), "x.c: \"1\"; expected a number");
-  EXPECT_EQ(message_of(fields.number("e")), "x: no key \"e\"");
-  EXPECT_OK(fields.done());
-  const Json built = {{"n", std::nan("")}};
-  EXPECT_ERROR(Fields::of(built, "x")->number("n"), ErrorCode::kInvalid);
-}
-
 }  // namespace
 }  // namespace holdfast

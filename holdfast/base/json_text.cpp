@@ -4,7 +4,7 @@
 #include <charconv>
 #include <cmath>
 
-#include "holdfast/base/check.h"
+#include "holdfast/base/result.h"
 
 namespace holdfast {
 namespace {

@@ -7,8 +7,6 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "holdfast/base/clock.h"
-
 #if defined(__clang__)
 #define HOLDFAST_THREAD_ATTRIBUTE(x) __attribute__((x))
 #else
@@ -56,7 +54,8 @@ class Condition {
   // Waits in real time, which a test's Env does not control. It is for the
   // implementation of Env::wait_until, and for callers that look again after a moment
   // in any case.
-  void wait_for(Mutex& mutex, Duration at_most) HOLDFAST_REQUIRES(mutex) {
+  void wait_for(Mutex& mutex, std::chrono::nanoseconds at_most)
+      HOLDFAST_REQUIRES(mutex) {
     std::unique_lock lock(mutex.mutex_, std::adopt_lock);
     condition_.wait_for(lock, at_most);
     lock.release();

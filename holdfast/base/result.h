@@ -2,8 +2,8 @@
 // that nobody looks at.
 //
 // A function that depends on the outside world (a file, a peer, the caller's input)
-// returns Result. A broken contract between our own functions is HOLDFAST_CHECK
-// (check.h) and aborts. Exceptions exist only at the Python edge. The interface mirrors
+// returns Result. A broken contract between our own functions is HOLDFAST_CHECK and
+// aborts. Exceptions exist only at the Python edge. The interface mirrors
 // std::expected.
 #pragma once
 
@@ -15,9 +15,21 @@
 #include <utility>
 #include <variant>
 
-#include "holdfast/base/check.h"
-
 namespace holdfast {
+
+[[noreturn]] void fail_check(const char* file, int line, const char* condition,
+                             const std::string& message);
+
+// States a contract between our own functions. A broken contract is a bug: the process
+// prints the message and aborts, in release builds too, because going on would risk the
+// user's state.
+#define HOLDFAST_CHECK(condition, ...)                       \
+  do {                                                       \
+    if (!(condition)) [[unlikely]] {                         \
+      ::holdfast::fail_check(__FILE__, __LINE__, #condition, \
+                             ::fmt::format(__VA_ARGS__));    \
+    }                                                        \
+  } while (false)
 
 // A code says what the caller can do next.
 enum class ErrorCode {

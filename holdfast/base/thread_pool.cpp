@@ -2,7 +2,7 @@
 
 #include <system_error>
 
-#include "holdfast/base/check.h"
+#include "holdfast/base/result.h"
 
 namespace holdfast {
 
@@ -47,13 +47,6 @@ void ThreadPool::submit(Task task) {
   HOLDFAST_CHECK(!stopping_, "task for a pool that is being destroyed");
   while (!has_room()) room_there_.wait(mutex_);
   enqueue(std::move(task));
-}
-
-bool ThreadPool::try_submit(Task task) {
-  MutexLock lock(mutex_);
-  if (stopping_ || !has_room()) return false;
-  enqueue(std::move(task));
-  return true;
 }
 
 void ThreadPool::wait_idle() {

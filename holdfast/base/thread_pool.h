@@ -18,9 +18,8 @@ struct ThreadPoolOptions {
 
 // Tasks start in the order of submission. A task must not throw (that ends the process)
 // and must not call submit() or wait_idle() on its own pool: if all threads waited for
-// room in the queue, none would be left to make room. A task may call try_submit(). All
-// calls are safe from several threads. The destructor runs all submitted tasks, then
-// joins the threads.
+// room in the queue, none would be left to make room. All calls are safe from several
+// threads. The destructor runs all submitted tasks, then joins the threads.
 class ThreadPool {
  public:
   using Task = std::function<void()>;
@@ -37,9 +36,6 @@ class ThreadPool {
 
   // Waits for room in the queue.
   void submit(Task task);
-  // Returns false and never runs the task if the queue is full or the pool is being
-  // destroyed.
-  [[nodiscard]] bool try_submit(Task task);
   // Returns when no task waits or runs. Tasks submitted meanwhile are waited for too.
   void wait_idle();
   // The number of threads that could be started.

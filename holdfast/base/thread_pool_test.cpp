@@ -30,24 +30,6 @@ TEST(ThreadPoolTest, OneThreadKeepsTheOrder) {
   EXPECT_TRUE(std::is_sorted(order.begin(), order.end()));
 }
 
-TEST(ThreadPoolTest, TrySubmitSaysWhenTheQueueIsFull) {
-  std::binary_semaphore started(0), go(0);
-  std::atomic<int> ran = 0;
-  ThreadPool pool({.threads = 1, .queue = 2});
-  pool.submit([&] {
-    started.release();
-    go.acquire();
-  });
-  started.acquire();
-  EXPECT_TRUE(pool.try_submit([&] { ++ran; }));
-  EXPECT_TRUE(pool.try_submit([&] { ++ran; }));
-  EXPECT_FALSE(pool.try_submit([&] { ran += 100; }));
-  go.release();
-  pool.wait_idle();
-  EXPECT_EQ(ran, 2);
-  EXPECT_TRUE(pool.try_submit([&] { ++ran; }));
-}
-
 TEST(ThreadPoolTest, SubmitWaitsForRoom) {
   std::atomic<int> submitted = 0, finished = 0, most = 0;
   ThreadPool pool({.threads = 1, .queue = 1});
@@ -78,17 +60,6 @@ TEST(ThreadPoolTest, DestructionRunsWhatWasSubmitted) {
     for (int i = 0; i < 50; ++i) pool.submit([&] { ++ran; });
   }
   EXPECT_EQ(ran, 50);
-}
-
-TEST(ThreadPoolTest, ATaskMayTryToSubmitAnother) {
-  std::atomic<int> ran = 0;
-  ThreadPool pool({.threads = 1, .queue = 1});
-  pool.submit([&] {
-    ++ran;
-    EXPECT_TRUE(pool.try_submit([&] { ++ran; }));
-  });
-  pool.wait_idle();
-  EXPECT_EQ(ran, 2);
 }
 
 TEST(ThreadPoolTest, WhatATaskHoldsIsGoneWhenThePoolIsIdle) {

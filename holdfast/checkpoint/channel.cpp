@@ -4,6 +4,7 @@
 
 #include "holdfast/shard/step_name.h"
 #include "holdfast/state/object_json.h"
+#include "holdfast/transport/late_ranks.h"
 
 namespace holdfast {
 namespace {

@@ -24,7 +24,6 @@
 
 #include "holdfast/checkpoint/channel.h"
 #include "holdfast/checkpoint/replicas.h"
-#include "holdfast/checkpoint/save_handle.h"
 #include "holdfast/checkpoint/saver.h"
 #include "holdfast/checkpoint/write_plan.h"
 #include "holdfast/memory/guard.h"

@@ -5,8 +5,10 @@
 #include <atomic>
 #include <future>
 
+#include "holdfast/base/future.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/step_files.h"
+#include "holdfast/env/collecting_sink.h"
 #include "holdfast/env/faulty_env.h"
 
 namespace holdfast::tests::concurrency_test {

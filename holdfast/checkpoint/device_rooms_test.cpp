@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "holdfast/checkpoint/channel.h"
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/layout_agreement.h"
 #include "holdfast/device/device_testing.h"

@@ -4,6 +4,7 @@
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/env/faulty_env.h"
+#include "holdfast/store/run.h"
 
 namespace holdfast::tests::incremental_test {
 namespace {

@@ -7,8 +7,9 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
-#include "holdfast/base/check.h"
 #include "holdfast/base/json.h"
+#include "holdfast/base/result.h"
+#include "holdfast/device/device.h"
 #include "holdfast/state/box_stream.h"
 #include "holdfast/state/collection_json.h"
 #include "holdfast/state/seal.h"

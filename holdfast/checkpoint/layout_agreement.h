@@ -18,22 +18,12 @@
 #include <vector>
 
 #include "holdfast/base/xxh3.h"
+#include "holdfast/checkpoint/saver.h"
 #include "holdfast/env/env.h"
 #include "holdfast/memory/local_state.h"
 #include "holdfast/transport/transport.h"
 
 namespace holdfast {
-
-// A tensor whose replicas hold different bytes.
-struct Differing {
-  std::string tensor{};
-  int rank = 0;       // the first rank that holds such a box
-  int other = 0;      // a rank whose bytes differ from those of `rank`
-  bool whole = true;  // the tensor is not cut: each of its holders has all of it
-  // This rank is the first that holds its box of the tensor. All such ranks together
-  // have each element of the tensor once.
-  bool first = false;
-};
 
 // Remembers the last collection, so that an unchanged state costs little at the next
 // save. Used by one thread.

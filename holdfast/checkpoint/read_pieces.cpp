@@ -5,6 +5,7 @@
 
 #include "holdfast/checkpoint/piece_writer_internal.h"
 #include "holdfast/checkpoint/read_plan_internal.h"
+#include "holdfast/env/source_sink.h"
 #include "holdfast/state/box_stream.h"
 
 namespace holdfast {

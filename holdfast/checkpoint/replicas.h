@@ -26,6 +26,7 @@
 
 #include "holdfast/base/mutex.h"
 #include "holdfast/base/xxh3.h"
+#include "holdfast/device/device.h"
 #include "holdfast/memory/local_state.h"
 #include "holdfast/shard/shard_writer.h"
 

@@ -235,7 +235,8 @@ class Restore {
     const StepFiles& step = opened.step;
     const LocalState& into = *HOLDFAST_TRY(into_(step));
     HOLDFAST_TRY(follow_stream(devices_of(into.pieces), options_.stream));
-    PiecesRead filled = HOLDFAST_TRY(read_pieces(patient_, step, into, options_.read));
+    PiecesRead filled =
+        HOLDFAST_TRY(read_pieces(patient_, step, into, {.threads = 2, .in_flight = 4}));
     ranges_ = std::move(filled.by_range);
     seals_ = step.seals;
     tensors_.assign(step.collection.tensors().begin(), step.collection.tensors().end());

@@ -20,14 +20,21 @@
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
-#include "holdfast/checkpoint/read_pieces.h"
 #include "holdfast/env/event.h"
-#include "holdfast/store/run.h"
+#include "holdfast/memory/local_state.h"
+#include "holdfast/state/object.h"
+#include "holdfast/store/records.h"
 #include "holdfast/store/tier.h"
 #include "holdfast/transport/transport.h"
 
 namespace holdfast {
+
+struct StepFiles;
 
 struct RestoreOptions {
   // The step to restore, in its newest version if it was saved several times. If not
@@ -40,7 +47,6 @@ struct RestoreOptions {
   // If no step is found and a tier does not answer, fail with kNotFound, as for a new
   // run, instead of the tier's error.
   bool allow_unreachable_tiers = false;
-  ReadOptions read{.threads = 2, .in_flight = 4};
   // Pieces on CUDA devices are filled after the work that was queued in this stream so
   // far, which may still initialise them. When restore() returns they are filled, for
   // every stream.

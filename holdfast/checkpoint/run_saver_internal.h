@@ -9,6 +9,7 @@
 
 #include "holdfast/checkpoint/commit.h"
 #include "holdfast/checkpoint/saver.h"
+#include "holdfast/checkpoint/tier_copier.h"
 
 namespace holdfast {
 

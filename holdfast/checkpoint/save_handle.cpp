@@ -1,6 +1,20 @@
-#include "holdfast/checkpoint/save_handle.h"
+// SaveHandle (saver.h).
+#include "holdfast/base/mutex.h"
+#include "holdfast/checkpoint/saver.h"
 
 namespace holdfast {
+
+struct SaveHandle::State {
+  explicit State(Env& environment) : env(environment) {}
+  Env& env;
+  Mutex mutex;
+  Condition changed;
+  bool captured HOLDFAST_GUARDED_BY(mutex) = false;
+  bool torn HOLDFAST_GUARDED_BY(mutex) = false;
+  std::optional<Result<Durable>> done HOLDFAST_GUARDED_BY(mutex);
+};
+
+SaveHandle::SaveHandle(Env& env) : state_(std::make_shared<State>(env)) {}
 
 Result<void> SaveHandle::captured(Instant deadline) const {
   MutexLock lock(state_->mutex);

@@ -82,8 +82,8 @@ Result<SaveHandle> RunSaver::save(SaveRequest request) {
   // A save that is not settled cannot be committed, so waiting for room could take
   // forever.
   if (!unsettled_.empty()) settle({}, request.stream);
-  const Message decision = request.decision.has_value()
-                               ? *std::exchange(request.decision, std::nullopt)
+  const Message decision = request.decision != nullptr
+                               ? *request.decision
                                : HOLDFAST_TRY(agree(request.step, request.last));
   serial_ = decision.serial;
   if (decision.error.has_value()) return *decision.error;

@@ -22,20 +22,20 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
+#include <string>
+#include <vector>
 
-#include "holdfast/base/future.h"
-#include "holdfast/checkpoint/channel.h"
-#include "holdfast/checkpoint/save_handle.h"
-#include "holdfast/checkpoint/tier_copier.h"
 #include "holdfast/env/event.h"
-#include "holdfast/memory/guard.h"
 #include "holdfast/memory/local_state.h"
 #include "holdfast/state/object.h"
-#include "holdfast/store/process.h"
-#include "holdfast/store/retention.h"
+#include "holdfast/store/records.h"
+#include "holdfast/store/tier.h"
 #include "holdfast/transport/transport.h"
 
 namespace holdfast {
+
+struct Message;
 
 // True for an error that may be gone at the next attempt: no_space, io, denied, timeout
 // and unavailable.
@@ -130,8 +130,62 @@ struct SaveRequest {
   // changes, even if the guard is off. Has an effect only with background threads.
   bool compare = false;
   // The result of rank 0's propose(), if the caller has sent it to all ranks. Otherwise
-  // save() sends it.
-  std::optional<Message> decision{};
+  // it is null and save() sends it.
+  const Message* decision = nullptr;
+};
+
+// What Saver::settle() found.
+struct Settled {
+  double waited = 0;                // how many seconds it waited for the capture
+  std::vector<std::string> torn{};  // tensors that changed before they were captured
+};
+
+// A tensor whose replicas hold different bytes.
+struct Differing {
+  std::string tensor{};
+  int rank = 0;       // the first rank that holds such a box
+  int other = 0;      // a rank whose bytes differ from those of `rank`
+  bool whole = true;  // the tensor is not cut: each of its holders has all of it
+  // This rank is the first that holds its box of the tensor. All such ranks together
+  // have each element of the tensor once.
+  bool first = false;
+};
+
+// Where a checkpoint is safe.
+struct Durable {
+  Path folder;       // the folder of the step
+  std::string tier;  // the name of the tier, e.g. "disk"
+};
+
+// Copies of a handle stand for the same save. Safe from several threads.
+class SaveHandle {
+ public:
+  explicit SaveHandle(Env& env);
+
+  // Waits until the tensors may change again. Fails only with kTimeout, at the
+  // deadline. A save that failed also counts as captured; durable() says why it failed.
+  Result<void> captured(Instant deadline = kNoDeadline) const;
+  bool is_captured() const;
+
+  // Waits until no crash can lose the checkpoint. Fails with kTimeout at the deadline,
+  // or with the error of the save: kConflict with "skipped" in its message if the save
+  // was skipped or dropped by back-pressure.
+  Result<Durable> durable(Instant deadline = kNoDeadline) const;
+  bool is_done() const;  // true if the save is durable or has failed
+  // True if the save failed because tensors were written to before they were captured
+  // (guard.h), on any rank, or because replicas differ (replicas.h). Then it makes
+  // sense to save again at once.
+  bool is_torn() const;
+
+  // Called by the saver. The first call counts, later ones are ignored. Only the thread
+  // that reads the tensors may call set_captured(), and it must do so for failed saves
+  // too.
+  void set_captured();
+  void set_done(Result<Durable> outcome, bool torn = false);
+
+ private:
+  struct State;
+  std::shared_ptr<State> state_;  // shared by the caller and the saver's threads
 };
 
 class Saver {

@@ -1,19 +1,14 @@
 #include "holdfast/checkpoint/tier_copier.h"
 
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/store/retention.h"
+#include "holdfast/store/run.h"
 
 namespace holdfast {
 
 // An unfinished copy in an object store that is older than this was left by a process
 // that has ended.
 constexpr Duration kLongAgo = std::chrono::hours(1);
-
-std::vector<std::shared_ptr<StorageTier>> tiers_of(
-    const std::vector<TierCopy>& copies) {
-  std::vector<std::shared_ptr<StorageTier>> tiers;
-  for (const TierCopy& copy : copies) tiers.push_back(copy.tier);
-  return tiers;
-}
 
 TierCopier::TierCopier(Env& env, const Path& run, std::vector<TierCopy> tiers,
                        EventSink* events, bool background)

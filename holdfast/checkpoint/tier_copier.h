@@ -15,18 +15,6 @@
 
 namespace holdfast {
 
-struct TierCopy {
-  // Shared with the code that restores from the tier.
-  std::shared_ptr<StorageTier> tier;
-  int64_t every = 1;  // copy every n-th committed step
-  // The rule for the steps that the tier keeps; not set: all. Steps that are pinned
-  // in the run directory are always kept.
-  std::optional<Keep> keep{};
-};
-
-// The tiers alone, for code that reads from them.
-std::vector<std::shared_ptr<StorageTier>> tiers_of(const std::vector<TierCopy>& copies);
-
 // Safe from several threads. The destructor waits for the copies that are due.
 class TierCopier {
  public:

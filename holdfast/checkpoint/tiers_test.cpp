@@ -4,8 +4,11 @@
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/fetch.h"
+#include "holdfast/env/collecting_sink.h"
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/remote/object_memory_testing.h"
+#include "holdfast/store/object_store_run.h"
+#include "holdfast/store/retention.h"
 
 namespace holdfast::tests::tiers_test {
 namespace {

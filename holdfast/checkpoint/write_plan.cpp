@@ -6,6 +6,7 @@
 
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/plan/writer_assignment.h"
+#include "holdfast/shard/step_name.h"
 
 namespace holdfast {
 namespace {

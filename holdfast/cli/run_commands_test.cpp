@@ -12,6 +12,7 @@
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/cli/cli_testing.h"
 #include "holdfast/env/posix_env.h"
+#include "holdfast/store/run.h"
 
 namespace holdfast::tests {
 namespace {

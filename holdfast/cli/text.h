@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/base/clock.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 

@@ -39,7 +39,7 @@ Result<void> DeviceUpload::send(const Device& device, const BoxMemory& to,
 // every millisecond, because a thread of this upload may put its block into flight and
 // leave.
 ByteSpan DeviceUpload::take_block() {
-  constexpr Duration kLookAgain = std::chrono::milliseconds(1);
+  constexpr auto kLookAgain = std::chrono::milliseconds(1);
   while (true) {
     if (const std::optional<ByteSpan> block = ring_.try_take_block()) return *block;
     if (finish_oldest()) continue;

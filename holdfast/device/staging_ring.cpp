@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <new>
 
-#include "holdfast/base/check.h"
 #include "holdfast/base/checked.h"
+#include "holdfast/base/result.h"
 #include "holdfast/base/thread_priority.h"
 
 namespace holdfast {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "holdfast/env/file.h"
+
 namespace holdfast {
 namespace {
 

@@ -19,15 +19,33 @@
 // All calls are safe from several threads at once.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
-#include "holdfast/base/clock.h"
-#include "holdfast/env/file.h"
+#include "holdfast/base/bytes.h"
+#include "holdfast/base/result.h"
 
 namespace holdfast {
+
+class Condition;
+class File;
+class Mutex;
+struct OpenOptions;
+
+using Path = std::filesystem::path;
+
+using Duration = std::chrono::nanoseconds;
+// A time that never goes back, for deadlines and measuring. Meaningless outside this
+// process.
+using Instant = std::chrono::time_point<std::chrono::steady_clock, Duration>;
+// The time since 1970 UTC, for people and for comparing machines. May jump.
+using WallTime = std::chrono::sys_time<Duration>;
+
+inline constexpr Instant kNoDeadline = Instant::max();
 
 // What Env::info() says about a name. For a symbolic link it describes the link's
 // target; for a link that leads nowhere, only `symlink` is set.
@@ -51,7 +69,8 @@ class Env {
   Env(const Env&) = delete;
   Env& operator=(const Env&) = delete;
 
-  // Files. Opening what is no regular file (a folder, a pipe, a device) is kInvalid.
+  // Files (file.h). Opening what is no regular file (a folder, a pipe, a device) is
+  // kInvalid.
   virtual Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) = 0;
   virtual Result<FileInfo> info(const Path& path) = 0;
   virtual Result<void> remove_file(const Path& path) = 0;
@@ -95,10 +114,10 @@ class Env {
   virtual Instant now() = 0;
   virtual WallTime wall_now() = 0;
   virtual void sleep_for(Duration duration) = 0;
-  // Waits for the condition until `deadline`. It may return earlier for no reason, so
-  // callers check their own condition and now() in a loop.
-  virtual void wait_until(Condition& condition, Mutex& mutex, Instant deadline)
-      HOLDFAST_REQUIRES(mutex) = 0;
+  // Waits for the condition until `deadline`. The caller holds the mutex. The call may
+  // return earlier for no reason, so callers check their own condition and now() in a
+  // loop.
+  virtual void wait_until(Condition& condition, Mutex& mutex, Instant deadline) = 0;
   virtual uint64_t random64() = 0;
 
   // The functions below are made of the calls above.

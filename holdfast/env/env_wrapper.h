@@ -2,7 +2,9 @@
 // from it and override just those.
 #pragma once
 
+#include "holdfast/base/mutex.h"
 #include "holdfast/env/env.h"
+#include "holdfast/env/file.h"
 
 namespace holdfast {
 

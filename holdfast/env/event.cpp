@@ -9,20 +9,6 @@ const EventValue* EventRecord::find(std::string_view field) const {
   return nullptr;
 }
 
-void TeeSink::put(const EventRecord& record) {
-  for (EventSink* sink : sinks_) sink->put(record);
-}
-
-void CollectingSink::put(const EventRecord& record) {
-  MutexLock lock(mutex_);
-  records_.push_back(record);
-}
-
-std::vector<EventRecord> CollectingSink::records() const {
-  MutexLock lock(mutex_);
-  return records_;
-}
-
 Error event_field_error(const EventRecord& record, std::string_view field,
                         std::string_view what) {
   return invalid("event \"{}\": field \"{}\" is {}", record.name, field, what);

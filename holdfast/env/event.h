@@ -27,8 +27,6 @@
 #include <variant>
 #include <vector>
 
-#include "holdfast/base/clock.h"
-#include "holdfast/base/mutex.h"
 #include "holdfast/base/result.h"
 #include "holdfast/env/env.h"
 
@@ -58,32 +56,6 @@ class EventSink {
  public:
   virtual ~EventSink() = default;
   virtual void put(const EventRecord& record) = 0;
-};
-
-class NullSink : public EventSink {
- public:
-  void put(const EventRecord&) override {}
-};
-
-// Passes every event on to several sinks, in their order. The sinks must outlive it.
-class TeeSink : public EventSink {
- public:
-  explicit TeeSink(std::vector<EventSink*> sinks) : sinks_(std::move(sinks)) {}
-  void put(const EventRecord& record) override;
-
- private:
-  const std::vector<EventSink*> sinks_;
-};
-
-// Keeps all events, for tests.
-class CollectingSink : public EventSink {
- public:
-  void put(const EventRecord& record) override;
-  std::vector<EventRecord> records() const;
-
- private:
-  mutable Mutex mutex_;
-  std::vector<EventRecord> records_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 template <typename Event>

@@ -111,25 +111,9 @@ void JsonLinesSink::put(const EventRecord& record) {
   const std::string line = event_to_json(record) + "\n";
   MutexLock lock(mutex_);
   const std::string text = torn_ ? "\n" + line : line;
-  Result<void> appended = file_->append(bytes_of(text));
   // A failed append may have left a part of its line in the file.
-  torn_ = !appended.ok();
-  if (appended.ok()) return;
-  ++lost_;
-  last_failure_ = std::move(appended);
+  torn_ = !file_->append(bytes_of(text)).ok();
 }
-
-int64_t JsonLinesSink::lost() const {
-  MutexLock lock(mutex_);
-  return lost_;
-}
-
-Result<void> JsonLinesSink::last_failure() const {
-  MutexLock lock(mutex_);
-  return last_failure_;
-}
-
-Result<void> JsonLinesSink::sync() { return file_->sync(); }
 
 Result<EventLog> read_events(Env& env, const Path& path, int64_t limit) {
   const std::string text = HOLDFAST_TRY(env.read_text(path, limit));

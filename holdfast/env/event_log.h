@@ -14,7 +14,9 @@
 #include <string_view>
 #include <vector>
 
+#include "holdfast/base/mutex.h"
 #include "holdfast/env/event.h"
+#include "holdfast/env/file.h"
 
 namespace holdfast {
 
@@ -32,22 +34,16 @@ class JsonLinesSink : public EventSink {
   // can. `env` must outlive the sink.
   static Result<std::unique_ptr<JsonLinesSink>> open(Env& env, const Path& path);
 
+  // An event that cannot be written is lost.
   void put(const EventRecord& record) override;
-  // How many events could not be written, and the error of the last of them.
-  int64_t lost() const;
-  Result<void> last_failure() const;
-  // Makes all events so far durable.
-  Result<void> sync();
 
  private:
   JsonLinesSink(std::unique_ptr<File> file, bool torn)
       : file_(std::move(file)), torn_(torn) {}
 
   const std::unique_ptr<File> file_;
-  mutable Mutex mutex_;
+  Mutex mutex_;
   bool torn_ HOLDFAST_GUARDED_BY(mutex_);  // the file ends within a line
-  int64_t lost_ HOLDFAST_GUARDED_BY(mutex_) = 0;
-  Result<void> last_failure_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 struct EventLog {

@@ -15,7 +15,6 @@
 #pragma once
 
 #include <cstdint>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <string>
@@ -23,10 +22,9 @@
 #include "holdfast/base/bytes.h"
 #include "holdfast/base/mutex.h"
 #include "holdfast/base/result.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
-
-using Path = std::filesystem::path;
 
 enum class OpenMode {
   kRead,      // an existing file, to read

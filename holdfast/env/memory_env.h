@@ -15,7 +15,9 @@
 
 #include <memory>
 
+#include "holdfast/base/mutex.h"
 #include "holdfast/env/env.h"
+#include "holdfast/env/file.h"
 
 namespace holdfast {
 

@@ -45,11 +45,6 @@ Result<void> FileSource::read_inside(int64_t offset, ByteSpan into) const {
   return {};
 }
 
-Result<void> MemorySink::append(ByteView bytes) {
-  bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-  return {};
-}
-
 Result<std::unique_ptr<FileSink>> FileSink::create(Env& env, const Path& path) {
   auto file = HOLDFAST_TRY(env.open(path, {.mode = OpenMode::kCreate}));
   return std::unique_ptr<FileSink>(new FileSink(std::move(file)));

@@ -9,6 +9,7 @@
 
 #include "holdfast/base/bytes.h"
 #include "holdfast/env/env.h"
+#include "holdfast/env/file.h"
 
 namespace holdfast {
 
@@ -80,18 +81,6 @@ class FileSource : public Source {
 
   const std::unique_ptr<File> file_;
   const int64_t size_;
-};
-
-class MemorySink : public Sink {
- public:
-  Result<void> append(ByteView bytes) override;
-  int64_t size() const override { return static_cast<int64_t>(bytes_.size()); }
-
-  const Bytes& bytes() const { return bytes_; }
-  Bytes take_bytes() && { return std::move(bytes_); }
-
- private:
-  Bytes bytes_;
 };
 
 // Writes a new file.

@@ -6,6 +6,7 @@
 
 #include "holdfast/base/testing.h"
 #include "holdfast/env/memory_env.h"
+#include "holdfast/env/memory_sink_testing.h"
 
 namespace holdfast {
 namespace {

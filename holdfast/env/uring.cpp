@@ -12,8 +12,8 @@
 #include <optional>
 #include <thread>
 
-#include "holdfast/base/check.h"
 #include "holdfast/base/mutex.h"
+#include "holdfast/base/result.h"
 #include "holdfast/env/uring_internal.h"
 
 namespace holdfast {

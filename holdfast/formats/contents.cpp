@@ -5,6 +5,9 @@
 #include <algorithm>
 #include <array>
 
+#include "holdfast/env/source_sink.h"
+#include "holdfast/state/strided.h"
+
 namespace holdfast {
 namespace {
 

@@ -11,11 +11,13 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/env/source_sink.h"
+#include "holdfast/base/bytes.h"
 #include "holdfast/state/collection.h"
 #include "holdfast/state/object.h"
 
 namespace holdfast {
+
+class Source;
 
 // Checks digests that cover whole records of a file, and so more bytes than a reader
 // may have asked for.

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "holdfast/base/testing.h"
+#include "holdfast/env/source_sink.h"
 #include "holdfast/formats/contents.h"
 #include "holdfast/state/layout_testing.h"
 

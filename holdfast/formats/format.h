@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "holdfast/env/env.h"
+#include "holdfast/env/source_sink.h"
 #include "holdfast/formats/contents.h"
 
 namespace holdfast {

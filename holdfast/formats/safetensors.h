@@ -39,7 +39,7 @@ inline constexpr int64_t kMaxSafetensorsHeader = 100'000'000;
 // if the header is cut off, too long or not JSON, if offsets leave holes, overlap or
 // leave bytes after the last tensor, and if shapes disagree with offsets. In addition
 // fails with kCorrupt if a name is there twice. Fails with kUnsupported, naming the
-// tensor, for dtypes that state/dtype.h does not have (F4, F6) and for more than
+// tensor, for dtypes that state/tensor.h does not have (F4, F6) and for more than
 // kMaxRank dimensions. Tensors are in the order of their bytes.
 Result<Contents> open_safetensors(std::shared_ptr<const Source> source);
 

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "holdfast/env/memory_sink_testing.h"
 #include "holdfast/formats/safetensors.h"
 
 namespace {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include "holdfast/env/memory_sink_testing.h"
 #include "holdfast/formats/contents_testing.h"
 
 namespace holdfast::safetensors_test {

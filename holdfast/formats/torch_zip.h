@@ -32,6 +32,7 @@
 
 #include <memory>
 
+#include "holdfast/env/source_sink.h"
 #include "holdfast/formats/contents.h"
 
 namespace holdfast {

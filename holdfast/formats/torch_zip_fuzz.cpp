@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "holdfast/env/memory_sink_testing.h"
 #include "holdfast/formats/torch_zip.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

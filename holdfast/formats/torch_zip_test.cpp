@@ -8,6 +8,7 @@
 #include <optional>
 
 #include "holdfast/base/testing.h"
+#include "holdfast/env/memory_sink_testing.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/formats/torch_zip_testing.h"
 

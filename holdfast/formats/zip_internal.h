@@ -18,10 +18,6 @@ inline constexpr int64_t kCentralBytes = 46;
 inline constexpr int64_t kEnd64Bytes = 56;
 inline constexpr int64_t kLocator64Bytes = 20;
 inline constexpr int64_t kEndBytes = 22;
-// The size of a data descriptor: mark, CRC, and two sizes of 4 bytes each, or of 8
-// bytes each if the record has zip64 fields.
-inline constexpr int64_t kDescriptorBytes = 16;
-inline constexpr int64_t kDescriptor64Bytes = 24;
 
 inline constexpr uint16_t kEncrypted = 1;
 inline constexpr uint16_t kHasDescriptor = 1 << 3;

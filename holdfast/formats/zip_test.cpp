@@ -6,6 +6,7 @@
 #include <map>
 
 #include "holdfast/base/testing.h"
+#include "holdfast/env/memory_sink_testing.h"
 #include "holdfast/formats/zip_reader.h"
 #include "holdfast/formats/zip_writer.h"
 

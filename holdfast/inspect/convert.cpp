@@ -4,6 +4,7 @@
 
 #include "holdfast/base/xxh3.h"
 #include "holdfast/checkpoint/step_files.h"
+#include "holdfast/shard/step_name.h"
 #include "holdfast/store/location.h"
 #include "holdfast/store/process.h"
 

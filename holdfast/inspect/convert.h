@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "holdfast/formats/format.h"
 #include "holdfast/inspect/open_any.h"
 #include "holdfast/store/step_check.h"
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 
+#include "holdfast/env/collecting_sink.h"
 #include "holdfast/inspect/list_runs.h"
 #include "holdfast/store/events.h"
 

@@ -7,6 +7,7 @@
 #include "holdfast/inspect/verify.h"
 #include "holdfast/remote/object_memory_testing.h"
 #include "holdfast/store/object_store_env.h"
+#include "holdfast/store/object_store_run.h"
 
 namespace holdfast::tests::object_store_steps_test {
 namespace {

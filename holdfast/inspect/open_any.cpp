@@ -4,7 +4,9 @@
 
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/env/patient_env.h"
+#include "holdfast/formats/format.h"
 #include "holdfast/store/location.h"
+#include "holdfast/store/run.h"
 
 namespace holdfast {
 namespace {
@@ -91,6 +93,8 @@ std::optional<std::pair<Path, std::string>> split_at(Env& env, const Path& path)
 }
 
 }  // namespace
+
+std::string_view Found::kind() const { return step() ? "step" : format->name; }
 
 bool is_run(Env& env, const Path& path) { return env.info(path / kRunFile).ok(); }
 

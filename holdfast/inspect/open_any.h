@@ -14,10 +14,15 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/formats/format.h"
-#include "holdfast/store/run.h"
+#include "holdfast/env/env.h"
+#include "holdfast/formats/contents.h"
+#include "holdfast/store/records.h"
 
 namespace holdfast {
+
+struct Format;
+class Run;
+struct Step;
 
 // What a path names.
 struct Found {
@@ -27,7 +32,7 @@ struct Found {
   std::vector<SkippedStep> skipped{};
 
   bool step() const { return format == nullptr; }
-  std::string_view kind() const { return step() ? "step" : format->name; }
+  std::string_view kind() const;  // "step", or the name of the format
 };
 
 // is_run() is true for a folder with holdfast.json, is_step() for the folder of a

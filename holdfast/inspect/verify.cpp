@@ -3,7 +3,10 @@
 #include <algorithm>
 
 #include "holdfast/env/patient_env.h"
+#include "holdfast/formats/format.h"
 #include "holdfast/formats/torch_zip.h"
+#include "holdfast/inspect/open_any.h"
+#include "holdfast/store/run.h"
 
 namespace holdfast {
 namespace {

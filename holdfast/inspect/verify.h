@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/inspect/open_any.h"
-#include "holdfast/store/step_check.h"
+#include "holdfast/env/env.h"
+#include "holdfast/store/records.h"
 
 namespace holdfast {
 

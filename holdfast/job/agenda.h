@@ -18,17 +18,9 @@
 
 #include "holdfast/checkpoint/channel.h"
 #include "holdfast/env/env.h"
+#include "holdfast/job/job.h"
 
 namespace holdfast {
-
-// What is due after a step.
-struct Due {
-  bool save = false;
-  bool stop = false;  // this save is the last one, and the process ends after it
-  std::string why{};
-
-  friend bool operator==(const Due&, const Due&) = default;
-};
 
 // A save that is planned for a step.
 struct Appointment {

@@ -5,12 +5,15 @@
 #include <algorithm>
 
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/checkpoint/step_files.h"
 #include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/env/event_log.h"
 #include "holdfast/job/events.h"
+#include "holdfast/job/run_job_internal.h"
 #include "holdfast/schedule/learn.h"
 #include "holdfast/store/location.h"
 #include "holdfast/store/run.h"
+#include "holdfast/transport/late_ranks.h"
 
 namespace holdfast {
 namespace {
@@ -57,8 +60,8 @@ JobOptions with_workers(JobOptions options, const Transport* transport) {
 
 }  // namespace
 
-Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options,
-         Scheduler scheduler)
+RunJob::RunJob(Env& env, const Path& run, Transport* transport, JobOptions options,
+               Scheduler scheduler)
     : env_(env),
       transport_(transport),
       log_(open_log(env, run, transport == nullptr ? 0 : transport->rank(), options)),
@@ -78,11 +81,11 @@ Job::Job(Env& env, const Path& run, Transport* transport, JobOptions options,
        .tell = [this](const std::vector<int>& missing) { tell_late(missing); }});
 }
 
-Job::~Job() {
+RunJob::~RunJob() {
   if (transport_ != nullptr) transport_->set_late_watch({});
 }
 
-void Job::tell_late(const std::vector<int>& missing) {
+void RunJob::tell_late(const std::vector<int>& missing) {
   const Duration waited = transport_->late_watch().after;
   emit(warnings_, env_,
        RanksLate{.rank = transport_->rank(),
@@ -97,21 +100,26 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
   options = with_workers(std::move(options), transport);
   Scheduler scheduler =
       HOLDFAST_TRY(Scheduler::create(options.schedule).within("schedule"));
-  std::unique_ptr<Job> job(
-      new Job(env, run, transport, std::move(options), std::move(scheduler)));
-  HOLDFAST_TRY(job->fetch(run));
-  job->saver_ = HOLDFAST_TRY(Saver::open(env, run, transport, job->options_.saver));
-  emit(job->warnings_, env, JobOpened{});
+  auto job = std::make_unique<RunJob>(env, run, transport, std::move(options),
+                                      std::move(scheduler));
+  HOLDFAST_TRY(job->open_run(run));
+  return std::unique_ptr<Job>(std::move(job));
+}
+
+Result<void> RunJob::open_run(const Path& run) {
+  HOLDFAST_TRY(fetch(run));
+  saver_ = HOLDFAST_TRY(Saver::open(env_, run, transport_, options_.saver));
+  emit(warnings_, env_, JobOpened{});
   // Opening the saver adds an event that says who owned the run before and how that
   // process ended, so the log is read only now.
-  job->learned_ = learn_from(env, run, transport);
-  if (job->options_.signals) job->signals_ = std::make_unique<StopSignals>();
-  return job;
+  learned_ = learn_from(env_, run, transport_);
+  if (options_.signals) signals_ = std::make_unique<StopSignals>();
+  return {};
 }
 
 // Rank 0 copies the newest step from the tiers. The other ranks wait for its result for
 // as long as writing a step may take.
-Result<void> Job::fetch(const Path& run) {
+Result<void> RunJob::fetch(const Path& run) {
   const std::vector<std::shared_ptr<StorageTier>> tiers =
       tiers_of(options_.saver.tiers);
   if (tiers.empty()) return {};
@@ -131,7 +139,7 @@ Result<void> Job::fetch(const Path& run) {
   return {};
 }
 
-Result<void> Job::check_new(std::string_view expected) {
+Result<void> RunJob::check_new(std::string_view expected) {
   std::string newest;
   if (ranks_.coordinator()) {
     if (const auto step = greatest_step(env_, saver_->run())) newest = step->text();
@@ -146,7 +154,7 @@ Result<void> Job::check_new(std::string_view expected) {
                  expected);
 }
 
-Result<void> Job::attach(const LocalPieces& pieces, CudaStream stream,
+Result<void> RunJob::attach(const LocalPieces& pieces, CudaStream stream,
                          const OwnPieces& own) {
   doing_ = "the first look at the state";
   static_cast<void>(settle({}, stream));
@@ -161,7 +169,7 @@ Result<void> Job::attach(const LocalPieces& pieces, CudaStream stream,
 
 // Compares all replicas. Returns the pieces as they are if the replicas are equal, and
 // what `own` makes of them otherwise.
-Result<LocalPieces> Job::separate_replicas(const LocalPieces& pieces,
+Result<LocalPieces> RunJob::separate_replicas(const LocalPieces& pieces,
                                            const LocalState& state,
                                            const OwnPieces& own, CudaStream stream) {
   const std::vector<Differing> found = HOLDFAST_TRY(layouts_.differing(state, stream));
@@ -176,13 +184,13 @@ Result<LocalPieces> Job::separate_replicas(const LocalPieces& pieces,
   return separated;
 }
 
-Result<RestoredState> Job::resume(const LocalPieces& pieces,
-                                  const RestoreOptions& options) {
+Result<RestoredState> RunJob::resume(const LocalPieces& pieces,
+                                     const RestoreOptions& options) {
   return resume([&](const StepFiles&) { return Result<LocalPieces>(pieces); }, options);
 }
 
-Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
-                                  const RestoreOptions& options) {
+Result<RestoredState> RunJob::resume(const PiecesFor& pieces_for,
+                                     const RestoreOptions& options) {
   doing_ = "resume()";
   saver_->settle({}, options.stream);
   LocalState state;
@@ -206,7 +214,7 @@ Result<RestoredState> Job::resume(const PiecesFor& pieces_for,
   return restored;
 }
 
-Result<bool> Job::any(bool own) {
+Result<bool> RunJob::any(bool own) {
   if (transport_ == nullptr) return own;
   const std::byte said{static_cast<unsigned char>(own)};
   const std::vector<Bytes> all = HOLDFAST_TRY(
@@ -216,7 +224,7 @@ Result<bool> Job::any(bool own) {
   });
 }
 
-Result<Due> Job::due(int64_t step, bool updated) {
+Result<Due> RunJob::due(int64_t step, bool updated) {
   doing_ = fmt::format("step {}", step);
   if (signals_ != nullptr && !asked_) {
     if (const std::optional<int> signal = signals_->caught()) {
@@ -231,7 +239,7 @@ Result<Due> Job::due(int64_t step, bool updated) {
   return due;
 }
 
-void Job::consult(int64_t step) {
+void RunJob::consult(int64_t step) {
   if (!std::exchange(started_, true)) {
     scheduler_.start(step, env_.now(), resumed_.has_value(), learned_);
   }
@@ -253,7 +261,7 @@ void Job::consult(int64_t step) {
 }
 
 // Tells the scheduler and the retries how the newest save ended, once it has ended.
-void Job::learn_outcome() {
+void RunJob::learn_outcome() {
   if (!newest_.has_value() || !newest_->handle.is_done()) return;
   const Newest save = *std::exchange(newest_, std::nullopt);
   const Result<Durable> outcome = save.handle.durable();
@@ -269,7 +277,7 @@ void Job::learn_outcome() {
   }
 }
 
-std::optional<Appointment> Job::decide(int64_t first, int64_t last) {
+std::optional<Appointment> RunJob::decide(int64_t first, int64_t last) {
   if (wanted_.has_value()) {
     const std::string why = *std::exchange(wanted_, std::nullopt);
     return Appointment{.step = first, .due = {.save = true, .why = why}};
@@ -285,7 +293,7 @@ std::optional<Appointment> Job::decide(int64_t first, int64_t last) {
                      .due = {.save = true, .why = to_string(options_.schedule.every)}};
 }
 
-Result<SaveHandle> Job::save(JobState job) {
+Result<SaveHandle> RunJob::save(JobState job) {
   doing_ = fmt::format("the save after step {}", job.step);
   std::optional<Message> decision;
   LocalState state = HOLDFAST_TRY(agree(job, decision));
@@ -303,7 +311,7 @@ Result<SaveHandle> Job::save(JobState job) {
                     .parent = parent_,
                     .stream = job.stream,
                     .compare = job.own != nullptr && false_alarms_ < kFalseAlarms,
-                    .decision = std::move(decision)}));
+                    .decision = &*decision}));
   newest_ = {.handle = handle,
              .step = job.step,
              .begun = env_.now(),
@@ -314,7 +322,7 @@ Result<SaveHandle> Job::save(JobState job) {
 // Compares all replicas, because the last save found some that differ. If they are
 // equal now, the program wrote to them while the save compared them. After kFalseAlarms
 // such false alarms, saves no longer compare replicas and are no longer dropped for it.
-Result<void> Job::separate_replicas_of(JobState& job, const LocalState& state) {
+Result<void> RunJob::separate_replicas_of(JobState& job, const LocalState& state) {
   LocalPieces separated =
       HOLDFAST_TRY(separate_replicas(job.pieces, state, job.own, job.stream));
   if (separated == job.pieces && ++false_alarms_ == kFalseAlarms) {
@@ -328,7 +336,7 @@ Result<void> Job::separate_replicas_of(JobState& job, const LocalState& state) {
 
 // Agrees with all ranks on the layout. The same messages carry rank 0's decision about
 // the save, which is put into `decision`.
-Result<LocalState> Job::agree(const JobState& job, std::optional<Message>& decision) {
+Result<LocalState> RunJob::agree(const JobState& job, std::optional<Message>& decision) {
   Bytes word;
   decision.reset();
   if (ranks_.coordinator()) {
@@ -343,12 +351,12 @@ Result<LocalState> Job::agree(const JobState& job, std::optional<Message>& decis
   return state;
 }
 
-Result<Durable> Job::wait_stopped(const SaveHandle& handle) {
+Result<Durable> RunJob::wait_stopped(const SaveHandle& handle) {
   saver_->settle();
   return handle.durable(env_.now() + options_.grace);
 }
 
-Settled Job::settle(const std::vector<std::string>& changed, CudaStream stream) {
+Settled RunJob::settle(const std::vector<std::string>& changed, CudaStream stream) {
   const Instant start = env_.now();
   if (options_.saver.guard == Guard::kOff && newest_.has_value()) {
     // Without a guard, Saver::settle() does not wait for the copy, so this call does.
@@ -362,7 +370,7 @@ Settled Job::settle(const std::vector<std::string>& changed, CudaStream stream) 
   return settled;
 }
 
-Result<void> Job::await_capture(Instant deadline) {
+Result<void> RunJob::await_capture(Instant deadline) {
   const Instant start = env_.now();
   Result<void> captured;
   if (options_.saver.guard != Guard::kOff) {
@@ -374,19 +382,19 @@ Result<void> Job::await_capture(Instant deadline) {
   return captured;
 }
 
-Result<void> Job::close(Instant deadline) {
+Result<void> RunJob::close(Instant deadline) {
   doing_ = "close()";
   return let_go(saver_->close(deadline), true);
 }
 
-Result<void> Job::close_alone(Instant deadline, bool orderly) {
+Result<void> RunJob::close_alone(Instant deadline, bool orderly) {
   return let_go(saver_->close_alone(deadline), orderly);
 }
 
 // Restores the previous signal handlers after the last save has finished. If a signal
 // came too late for a step to stop at, it now does what it does by default. After a
 // timeout saves are still under way, so the handlers stay.
-Result<void> Job::let_go(Result<void> closed, bool orderly) {
+Result<void> RunJob::let_go(Result<void> closed, bool orderly) {
   if (closed.ok() && orderly) emit(warnings_, env_, JobClosed{});
   if (!closed.ok() && closed.error().code() == ErrorCode::kTimeout) return closed;
   const std::optional<int> late =

@@ -13,6 +13,10 @@
 #include "holdfast/device/device_testing.h"
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
+#include "holdfast/job/agenda.h"
+#include "holdfast/job/retries.h"
+#include "holdfast/job/stop_signals.h"
+#include "holdfast/job/warnings.h"
 #include "holdfast/transport/local_transport.h"
 
 namespace holdfast {
@@ -355,8 +359,9 @@ TEST_F(TwoRanks, SaveEveryFewStepsAndGoOnWithAnotherNumberOfRanks) {
 
 TEST_F(TwoRanks, ANewTrainingIsRefusedOnAllRanksIfTheRunHasSteps) {
   std::vector<std::string> told(2);
+  const JobOptions never = options(Never{});
   const auto begin = [&](int rank, Transport& transport) {
-    const auto job = Job::open(env, "run", &transport, options(Never{}));
+    const auto job = Job::open(env, "run", &transport, never);
     ASSERT_OK(job);
     const Result<void> fresh = (*job)->check_new("resume()");
     told[static_cast<size_t>(rank)] = fresh.ok() ? "" : fresh.error().message();

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <optional>
 
-#include "holdfast/base/clock.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 

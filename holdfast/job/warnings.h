@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "holdfast/base/mutex.h"
 #include "holdfast/env/event.h"
 
 namespace holdfast {

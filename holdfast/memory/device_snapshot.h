@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "holdfast/device/device.h"
-#include "holdfast/memory/local_piece.h"
+#include "holdfast/memory/local_state.h"
 
 namespace holdfast {
 

@@ -31,18 +31,6 @@
 
 namespace holdfast {
 
-enum class Guard {
-  kOff,     // the caller waits for captured() itself
-  kSample,  // compares some lines of every piece
-  kFull,    // compares every byte, by digests
-};
-
-// What Saver::settle() found.
-struct Settled {
-  double waited = 0;                // how many seconds it waited for the capture
-  std::vector<std::string> torn{};  // tensors that changed before they were captured
-};
-
 // The guard of one save of one rank. The capturing thread calls staged(). The training
 // thread calls the constructor and, once all is staged, changed() and settle(); it
 // calls probe() inside save() and before the update. The committing thread calls

@@ -1,6 +1,10 @@
-#include "holdfast/memory/local_piece.h"
-
 #include <algorithm>
+
+#include "holdfast/base/xxh3.h"
+#include "holdfast/device/cuda_driver.h"
+#include "holdfast/device/device.h"
+#include "holdfast/memory/local_state.h"
+#include "holdfast/state/box_stream.h"
 
 namespace holdfast {
 
@@ -11,6 +15,10 @@ Result<void> read_piece(const LocalPiece& piece, int64_t first, ByteSpan into) {
   }
   HOLDFAST_TRY(piece.device->read(piece.place(), piece.memory, first, into));
   return HOLDFAST_TRY(piece.device->mark()).wait();
+}
+
+BoxMemory LocalPiece::place() const {
+  return {.box = box, .element_bytes = bytes_of(tensor->dtype), .map = map};
 }
 
 bool LocalPiece::is_same_box(const LocalPiece& other) const {
@@ -33,6 +41,20 @@ LocalPiece make_piece(Tensor tensor, const Box& box, ByteSpan memory, const Map&
 LocalPiece whole_piece(Tensor tensor, ByteSpan memory, const Map& map) {
   const Box box = Box::whole(tensor.shape);
   return make_piece(std::move(tensor), box, memory, map);
+}
+
+Result<const Device*> device_of(ByteView memory) {
+  // The driver and the devices are never destroyed, because our streams may be used
+  // until the process ends.
+  static CudaDriver* const driver = [] {
+    Result<std::unique_ptr<CudaDriver>> loaded = load_cuda_driver();
+    return loaded.ok() ? loaded->release() : nullptr;
+  }();
+  if (driver == nullptr) {
+    return unsupported("memory on a device, but the CUDA driver cannot be loaded");
+  }
+  static Devices& devices = *new Devices(*driver);
+  return HOLDFAST_TRY(devices.of(memory));
 }
 
 std::optional<ByteView> LocalPiece::window(int64_t first, int64_t size) const {

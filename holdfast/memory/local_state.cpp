@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "holdfast/state/strided.h"
+
 namespace holdfast {
 namespace {
 

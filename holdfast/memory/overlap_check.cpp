@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "holdfast/memory/local_state.h"
+#include "holdfast/state/strided.h"
 
 namespace holdfast {
 namespace {

@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "holdfast/memory/local_piece.h"
+#include "holdfast/memory/local_state.h"
 
 namespace holdfast {
 

@@ -28,7 +28,7 @@
 #include <utility>
 #include <vector>
 
-#include "holdfast/base/check.h"
+#include "holdfast/base/result.h"
 #include "holdfast/plan/assignment_testing.h"
 
 namespace holdfast::elementwise {

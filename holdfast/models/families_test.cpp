@@ -6,11 +6,13 @@
 #include <map>
 #include <set>
 
+#include "holdfast/models/model_testing.h"
+
 namespace holdfast {
 namespace {
 
 int64_t count(std::string_view name) {
-  return find_model(name).value().parameter_count();
+  return tests::parameter_count(find_model(name).value());
 }
 
 TEST(FamiliesTest, ParameterCountsAreThePublishedOnes) {
@@ -65,7 +67,7 @@ TEST(FamiliesTest, TheTinyGptOfTheGoldenTableHas466048Parameters) {
                                 .heads = 4,
                                 .vocabulary = 1000,
                                 .positions = 32});
-  EXPECT_EQ(model.parameter_count(), 466'048);
+  EXPECT_EQ(tests::parameter_count(model), 466'048);
 }
 
 TEST(FamiliesTest, EveryListedModelIsFoundUnderItsNameWithDistinctTensors) {

@@ -5,6 +5,7 @@
 
 #include "holdfast/base/json.h"
 #include "holdfast/models/hf_config.h"
+#include "holdfast/models/model_testing.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace holdfast;
@@ -13,8 +14,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!config.ok()) return 0;
   const auto model = model_from_config(*config, "config.json");
   if (!model.ok()) return 0;
-  HOLDFAST_CHECK(
-      0 < model->parameter_count() && model->parameter_count() < int64_t{1} << 54,
-      "{} parameters", model->parameter_count());
+  HOLDFAST_CHECK(0 < tests::parameter_count(*model) &&
+                     tests::parameter_count(*model) < int64_t{1} << 54,
+                 "{} parameters", tests::parameter_count(*model));
   return 0;
 }

@@ -5,6 +5,7 @@
 
 #include "holdfast/base/json.h"
 #include "holdfast/models/families.h"
+#include "holdfast/models/model_testing.h"
 
 namespace holdfast::hf_config_test {
 namespace {
@@ -69,24 +70,27 @@ TEST(HfConfigTest, RealFilesGiveTheBuiltInModels) {
 }
 
 TEST(HfConfigTest, OptionalKeysHaveTheDefaultsOfTheLibrary) {
-  EXPECT_EQ(model_of(with(kGpt2, {{"n_inner", 3072}})).parameter_count(), 124'439'808);
-  EXPECT_EQ(model_of(with(kLlama, {{"head_dim", nullptr}})).parameter_count(),
+  EXPECT_EQ(tests::parameter_count(model_of(with(kGpt2, {{"n_inner", 3072}}))),
+            124'439'808);
+  EXPECT_EQ(tests::parameter_count(model_of(with(kLlama, {{"head_dim", nullptr}}))),
             8'030'261'248);
   // Without num_key_value_heads, every query head has a KV head of its own.
-  EXPECT_EQ(model_of(without(kLlama, "num_key_value_heads")).parameter_count(),
+  EXPECT_EQ(tests::parameter_count(model_of(without(kLlama, "num_key_value_heads"))),
             8'030'261'248 + int64_t{32} * 2 * 24 * 128 * 4096);
-  EXPECT_EQ(model_of(with(kLlama, {{"tie_word_embeddings", true}})).parameter_count(),
-            8'030'261'248 - int64_t{128256} * 4096);
-  EXPECT_EQ(model_of(with(kGpt2, {{"tie_word_embeddings", false}})).parameter_count(),
-            124'439'808 + 50257 * 768);
+  EXPECT_EQ(
+      tests::parameter_count(model_of(with(kLlama, {{"tie_word_embeddings", true}}))),
+      8'030'261'248 - int64_t{128256} * 4096);
+  EXPECT_EQ(
+      tests::parameter_count(model_of(with(kGpt2, {{"tie_word_embeddings", false}}))),
+      124'439'808 + 50257 * 768);
 }
 
 TEST(HfConfigTest, HeadDimIsFreeOfTheHiddenSizeAndBiasesAreCounted) {
-  EXPECT_EQ(model_of(with(kLlama, {{"head_dim", 64}})).parameter_count(),
+  EXPECT_EQ(tests::parameter_count(model_of(with(kLlama, {{"head_dim", 64}}))),
             8'030'261'248 - int64_t{32} * (32 + 8 + 8 + 32) * 64 * 4096);
-  EXPECT_EQ(model_of(with(kLlama, {{"attention_bias", true}})).parameter_count(),
+  EXPECT_EQ(tests::parameter_count(model_of(with(kLlama, {{"attention_bias", true}}))),
             8'030'261'248 + 32 * ((32 + 16) * 128 + 4096));
-  EXPECT_EQ(model_of(with(kLlama, {{"mlp_bias", true}})).parameter_count(),
+  EXPECT_EQ(tests::parameter_count(model_of(with(kLlama, {{"mlp_bias", true}}))),
             8'030'261'248 + 32 * (2 * 14336 + 4096));
 }
 

@@ -62,9 +62,6 @@ struct Model {
   int64_t experts = 0;  // in each layer; 0 for a dense model
   std::vector<Parameter> parameters;
 
-  // The number of elements of role kParameter. A tensor with aliases counts once;
-  // buffers and counters do not count.
-  int64_t parameter_count() const;
   // True if some parameter can be cut by tensor parallelism.
   bool can_cut() const;
 };

@@ -296,12 +296,6 @@ Result<void> check(const Parallel& p) {
   return check_stages(p);
 }
 
-Coordinates coordinates_of(const Parallel& parallel, int64_t position) {
-  return {.tp = position % parallel.tp,
-          .dp = position / parallel.tp % parallel.dp,
-          .pp = position / (parallel.tp * parallel.dp)};
-}
-
 Extent split(int64_t n, int64_t t, int64_t parts, SplitRule rule) {
   HOLDFAST_CHECK(0 <= t && t < parts && n >= 0, "part {} of {} of {}", t, parts, n);
   if (rule == SplitRule::kChunk) {

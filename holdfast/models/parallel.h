@@ -80,14 +80,6 @@ std::string to_string(const Parallel& parallel);
 // configuration that passes has at most kMaxPositions positions.
 Result<void> check(const Parallel& parallel);
 
-struct Coordinates {
-  int64_t tp = 0;
-  int64_t dp = 0;
-  int64_t pp = 0;
-  friend bool operator==(const Coordinates&, const Coordinates&) = default;
-};
-Coordinates coordinates_of(const Parallel& parallel, int64_t position);
-
 // Part t of n elements that are cut into `parts` parts; 0 <= t < parts.
 Extent split(int64_t n, int64_t t, int64_t parts, SplitRule rule);
 

@@ -87,15 +87,6 @@ TEST(ParallelTest, StageListsMustFitThePipeline) {
   EXPECT_THAT(refusal("stages=0-1048575+0"), HasSubstr("more than 1048576 layers"));
 }
 
-TEST(ParallelTest, RankOrderIsTensorThenDataThenPipeline) {
-  const Parallel p = parse_parallel("tp=2,pp=4,dp=3").value();
-  EXPECT_EQ(coordinates_of(p, 0), (Coordinates{0, 0, 0}));
-  EXPECT_EQ(coordinates_of(p, 1), (Coordinates{1, 0, 0}));
-  EXPECT_EQ(coordinates_of(p, 2), (Coordinates{0, 1, 0}));
-  EXPECT_EQ(coordinates_of(p, 6), (Coordinates{0, 0, 1}));
-  EXPECT_EQ(coordinates_of(p, 23), (Coordinates{1, 2, 3}));
-}
-
 TEST(ParallelTest, SplitRulesDifferWhereTheyShould) {
   const auto sizes = [](int64_t n, int64_t parts, SplitRule rule) {
     std::vector<int64_t> result;

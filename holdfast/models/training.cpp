@@ -60,11 +60,6 @@ std::vector<Tensor> state_tensors(const Tensor& parameter, const Training& train
   return tensors;
 }
 
-int64_t Training::bytes_per_parameter() const {
-  return bytes_of(dtype) + (master ? bytes_of(master_dtype) : 0) +
-         std::ssize(slot_names(optimizer)) * bytes_of(slot_dtype);
-}
-
 std::vector<std::string> training_names() {
   std::vector<std::string> names;
   for (const Regime& regime : kRegimes) names.emplace_back(regime.name);

@@ -26,7 +26,6 @@ struct Training {
   Dtype master_dtype = Dtype::kF32;
   Dtype slot_dtype = Dtype::kF32;
 
-  int64_t bytes_per_parameter() const;
   friend bool operator==(const Training&, const Training&) = default;
 };
 

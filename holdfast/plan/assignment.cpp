@@ -1,6 +1,6 @@
 #include "holdfast/plan/assignment.h"
 
-#include "holdfast/base/check.h"
+#include "holdfast/base/result.h"
 
 namespace holdfast {
 namespace {

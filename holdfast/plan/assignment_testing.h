@@ -12,7 +12,7 @@
 #include <limits>
 #include <vector>
 
-#include "holdfast/base/check.h"
+#include "holdfast/base/result.h"
 
 namespace holdfast::elementwise {
 

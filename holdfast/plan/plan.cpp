@@ -8,6 +8,7 @@
 #include "holdfast/plan/atoms.h"
 #include "holdfast/plan/balance.h"
 #include "holdfast/plan/route.h"
+#include "holdfast/state/strided.h"
 
 namespace holdfast {
 namespace {
@@ -285,34 +286,6 @@ Result<Plan> plan(const Collection& source, const Collection& target,
   HolderTable table =
       HOLDFAST_TRY(HolderTable::merge(source.layout(), target.layout(), topology));
   return Planner(source, target, topology, std::move(table), options).run();
-}
-
-Digest128 fingerprint(const Plan& plan) {
-  Xxh3Stream stream;
-  const auto add = [&](std::span<const uint64_t> words) {
-    Bytes bytes(words.size() * sizeof(uint64_t));
-    for (size_t i = 0; i < words.size(); ++i) {
-      store_little_endian(words[i], ByteSpan(bytes).subspan(i * sizeof(uint64_t)));
-    }
-    stream.append(bytes);
-  };
-  add(std::array<uint64_t, 2>{plan.holders.size(), plan.moves.size()});
-  for (const Holder& holder : plan.holders) {
-    add(std::array<uint64_t, 3>{static_cast<uint64_t>(holder.kind), holder.host,
-                                holder.name.size()});
-    stream.append(std::as_bytes(std::span(holder.name)));
-  }
-  for (const Move& move : plan.moves) {
-    const Box& box = plan.boxes[move.box];
-    add(std::array<uint64_t, 7>{move.tensor, move.from, move.to, move.from_holder,
-                                move.to_holder, move.after,
-                                static_cast<uint64_t>(box.rank())});
-    for (const Extent& extent : box.extents()) {
-      add(std::array{static_cast<uint64_t>(extent.lo),
-                     static_cast<uint64_t>(extent.hi)});
-    }
-  }
-  return stream.digest();
 }
 
 StridedCopy copy_of(const Plan& plan, const Move& move, const Collection& source,

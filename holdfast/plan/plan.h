@@ -11,7 +11,7 @@
 //              cross hosts equal their lower bound too. A move may read what an earlier
 //              move has written; Move::after names that earlier move.
 //   nearness   A byte comes from the nearest holders that have it (Distance in
-//              holder.h).
+//              layout.h).
 //   balance    Among equally near holders, bytes are shared out so that the busiest
 //              sender, by its bandwidth, is done as early as possible (balance.h).
 //   relays     If more holders need a byte than have it, those served first pass it on,
@@ -26,10 +26,11 @@
 #include <optional>
 #include <vector>
 
-#include "holdfast/base/xxh3.h"
 #include "holdfast/state/collection.h"
 
 namespace holdfast {
+
+struct StridedCopy;
 
 inline constexpr uint32_t kNoMove = UINT32_MAX;
 
@@ -102,10 +103,6 @@ struct PlanOptions {
 // with kInvalid where the two disagree on a tensor or a holder.
 Result<Plan> plan(const Collection& source, const Collection& target,
                   const Topology& topology, const PlanOptions& options = {});
-
-// A digest of the whole plan, including the numbers of holders, tensors and pieces.
-// Ranks compare it to make sure that they have the same plan.
-Digest128 fingerprint(const Plan& plan);
 
 // The copy that a move stands for, between the bytes of its two holders.
 StridedCopy copy_of(const Plan& plan, const Move& move, const Collection& source,

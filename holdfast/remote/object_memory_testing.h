@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "holdfast/env/memory_sink_testing.h"
 #include "holdfast/remote/object_store.h"
 
 namespace holdfast {

@@ -43,20 +43,4 @@ Result<void> check_object_key(const std::string& store, const std::string& key) 
   return {};
 }
 
-Result<int64_t> abort_orphans(ObjectStore& store, const std::string& prefix,
-                              WallTime before) {
-  auto uploads = store.list_uploads(prefix);
-  if (!uploads.ok()) {
-    if (uploads.error().code() == ErrorCode::kUnsupported) return int64_t{0};
-    return std::move(uploads).error();
-  }
-  int64_t aborted = 0;
-  for (const PendingUpload& upload : *uploads) {
-    if (upload.started >= before) continue;
-    HOLDFAST_TRY(store.abort_upload(upload));
-    ++aborted;
-  }
-  return aborted;
-}
-
 }  // namespace holdfast

@@ -28,7 +28,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/base/clock.h"
+#include "holdfast/env/env.h"
 #include "holdfast/env/source_sink.h"
 
 namespace holdfast {
@@ -96,19 +96,9 @@ class ObjectStore {
   virtual Result<void> abort_upload(const PendingUpload& upload) = 0;
 };
 
-// Opens the object store of a bucket. The store is shared by all users of the bucket.
-using OpenBucket =
-    std::function<Result<std::shared_ptr<ObjectStore>>(const std::string& bucket)>;
-
 // Fails with kInvalid unless the key works unchanged on all servers: 1 to 1024 bytes,
 // without control characters and without empty, "." or ".." segments. `store` is for
 // the message.
 Result<void> check_object_key(const std::string& store, const std::string& key);
-
-// Aborts uploads under `prefix` that were begun before `before`. A crash leaves such
-// uploads behind; they use space, and listings of objects do not show them. Returns how
-// many were aborted; 0 if the server cannot list uploads.
-Result<int64_t> abort_orphans(ObjectStore& store, const std::string& prefix,
-                              WallTime before);
 
 }  // namespace holdfast

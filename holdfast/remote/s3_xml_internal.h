@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/base/clock.h"
 #include "holdfast/base/result.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 

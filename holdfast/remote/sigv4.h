@@ -13,8 +13,8 @@
 #include <vector>
 
 #include "holdfast/base/bytes.h"
-#include "holdfast/base/clock.h"
 #include "holdfast/base/result.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 

@@ -2,17 +2,20 @@
 // "10m".
 //
 // A cadence is a number of steps, a time, a policy that chooses the moments itself
-// (scheduler.h), or "never", if only the program decides. parse_cadence() reads a cadence, and to_string() writes it so that
-// parse_cadence() can read it again.
+// (scheduler.h), or "never", if only the program decides. parse_cadence() reads a
+// cadence, and to_string() writes it so that parse_cadence() can read it again.
+// SchedulerOptions say how the policies choose.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <variant>
+#include <vector>
 
-#include "holdfast/base/clock.h"
 #include "holdfast/base/result.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 
@@ -56,5 +59,61 @@ std::string to_string(const Cadence& cadence);
 // seconds, and "never" is infinity. The result is never negative and never NaN. `where`
 // is named in error messages: "--mtbf".
 Result<double> parse_seconds(std::string_view text, std::string_view where);
+
+// What a schedule minimizes. V(x) is how far the loss has fallen after the work x, and
+// C is the stall.
+enum class Objective {
+  // The expected time until the job is finished.
+  kDelay,
+  // The expected progress of the loss that stalls and rollbacks cost. A stall costs
+  // V(x + C) - V(x), a rollback costs V(x) - V(the durable state).
+  kProgress,
+  // For a job that may be stopped at any time: the expected progress that is missing
+  // from the state that is left then. Delay costs progress, and a stop without notice
+  // costs what was not durable. In addition a second of delay has a price.
+  kExplore,
+  // Rollbacks cost the same as in kProgress, but each save costs the same, early or
+  // late: its stall and a price, converted with the average progress per second.
+  kPriced,
+};
+
+// The names are "delay", "progress", "explore" and "priced".
+std::string_view name_of(Objective objective);
+Result<Objective> parse_objective(std::string_view text);
+
+// The options of a Scheduler (scheduler.h).
+struct SchedulerOptions {
+  Cadence every = Policy::kAuto;
+  // What the schedule minimizes. By default kExplore if the job may be stopped (there
+  // is a deadline, a stop rate or a durable step), otherwise kDelay.
+  std::optional<Objective> objective{};
+  // Seconds between failures of the whole job with `workers` workers. If it is not set,
+  // a prior is used. Both are corrected by what is observed.
+  std::optional<double> mtbf{};
+  int64_t workers = 1;
+  std::optional<int64_t> total_steps{};
+  // If set, so many saves are made until total_steps.
+  std::optional<int64_t> budget{};
+  // The interval is the longest that costs at most this share of wall time more than
+  // the best one.
+  double slack = 0.001;
+  // Limits for auto: the share of the time in which a save may be in flight, and how
+  // many bytes may be written a day. Bytes are counted as durable() reports them.
+  double duty = 0.5;
+  double bytes_a_day = 4e12;
+
+  // What may stop the job: a rate per second, the share of these stops that come
+  // without notice, and the number of seconds after start() at which the job ends.
+  double stop_rate = 0;
+  double hard = 1;
+  std::optional<double> deadline{};
+  // These steps must be durable before the next step begins, because a tuner decides
+  // then. If stops come with notice (durable_steps_hard is false), these steps are
+  // saved when they are reached.
+  std::vector<int64_t> durable_steps{};
+  bool durable_steps_hard = true;
+  // The learning rate drops after these steps.
+  std::vector<int64_t> milestones{};
+};
 
 }  // namespace holdfast

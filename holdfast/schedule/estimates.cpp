@@ -26,17 +26,6 @@ double Window::mean() const {
   return count_ == 0 ? 0 : sum / static_cast<double>(count_);
 }
 
-double Window::quantile(double share) const {
-  if (count_ == 0) return 0;
-  std::vector<double> sorted(values_.begin(),
-                             values_.begin() + static_cast<ptrdiff_t>(count_));
-  const double rank = std::ceil(share * static_cast<double>(count_));
-  const auto at = static_cast<size_t>(std::clamp(rank - 1, 0.0, double(count_ - 1)));
-  std::nth_element(sorted.begin(), sorted.begin() + static_cast<ptrdiff_t>(at),
-                   sorted.end());
-  return sorted[at];
-}
-
 void SaveCosts::stalled(double seconds) {
   if (stalled_once_) return stalls_.add(seconds);
   if (usable(seconds)) first_stall_ = seconds, stalled_once_ = true;

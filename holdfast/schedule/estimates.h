@@ -18,9 +18,6 @@ class Window {
   bool empty() const { return count_ == 0; }
   size_t size() const { return count_; }
   double mean() const;
-  // The value below which `share` of the values lie; 0.5 gives the median. With few
-  // values, high quantiles are the greatest value.
-  double quantile(double share) const;
 
  private:
   std::array<double, 64> values_{};
@@ -38,8 +35,6 @@ class SaveCosts {
   // and persist time.
   double stall() const;
   double persist() const;
-  double stall_quantile(double share) const { return stalls_.quantile(share); }
-  double persist_quantile(double share) const { return persists_.quantile(share); }
   bool stall_known() const { return stalled_once_; }
   bool persist_known() const { return persisted_once_; }
 

@@ -8,11 +8,11 @@ namespace {
 
 // For each position: the least cost from there to the end, and the next save. Costs
 // include `extra`, an additional price for each save.
-struct Path {
+struct SavePath {
   std::vector<double> to_go;
   std::vector<int64_t> next;
 
-  explicit Path(const Grid& grid)
+  explicit SavePath(const Grid& grid)
       : to_go(static_cast<size_t>(grid.last()) + 1),
         next(static_cast<size_t>(grid.last()) + 1, grid.last()) {}
 
@@ -82,8 +82,8 @@ class Hull {
 // For grids with one danger. The cost from i to the end is left_i danger_i - sum_i plus
 // the least value of (price_j + sum_j + to_go_j) - danger_j left_i over all j, which a
 // Hull finds.
-Path by_hull(const Grid& grid, double extra) {
-  Path path(grid);
+SavePath by_hull(const Grid& grid, double extra) {
+  SavePath path(grid);
   const Grid::Component& c = grid.components().front();
   Hull hull;
   hull.reserve(static_cast<size_t>(grid.last()) + 1);
@@ -108,7 +108,7 @@ Path by_hull(const Grid& grid, double extra) {
 // compare() leaves out terms that depend only on i.
 class TwoDangers {
  public:
-  TwoDangers(const Grid& grid, const Path& path, double extra)
+  TwoDangers(const Grid& grid, const SavePath& path, double extra)
       : grid_(grid), path_(path), extra_(extra), nodes_(path.to_go.size()) {
     const auto all = grid.components();
     const Grid::Component& a = all[0];
@@ -140,7 +140,7 @@ class TwoDangers {
     double left = 0, left_too = 0, danger = 0, danger_too = 0, level = 0;
   };
   const Grid& grid_;
-  const Path& path_;
+  const SavePath& path_;
   const double extra_;
   std::vector<Node> nodes_;
 };
@@ -148,7 +148,7 @@ class TwoDangers {
 // The same for grids with exact costs.
 class ExactCosts {
  public:
-  ExactCosts(const Grid& grid, const Path& path, double extra)
+  ExactCosts(const Grid& grid, const SavePath& path, double extra)
       : grid_(grid), path_(path), extra_(extra) {}
 
   void open(int64_t) {}
@@ -159,7 +159,7 @@ class ExactCosts {
 
  private:
   const Grid& grid_;
-  const Path& path_;
+  const SavePath& path_;
   const double extra_;
 };
 
@@ -225,8 +225,8 @@ class Queue {
 };
 
 template <typename Costs>
-Path by_queue(const Grid& grid, double extra) {
-  Path path(grid);
+SavePath by_queue(const Grid& grid, double extra) {
+  SavePath path(grid);
   Costs costs(grid, path, extra);
   Queue<Costs> queue(costs, grid.last());
   int64_t open = grid.last();
@@ -297,18 +297,6 @@ std::vector<int64_t> optimum(const Grid& grid) {
   const auto& budget = grid.problem().budget;
   if (!budget) return cheapest(grid, 0);
   return with_count(grid, static_cast<size_t>(*budget));
-}
-
-std::vector<int64_t> optimum_by_trial(const Grid& grid) {
-  Path path(grid);
-  for (int64_t i = grid.last() - 1; i >= 0; --i) {
-    path.set(i, grid.last(), grid.cost(i, grid.last()));
-    for (int64_t j = nearest_open(grid, i); j < grid.last(); ++j) {
-      const double cost = path.at(j) + grid.cost(i, j);
-      if (cost < path.at(i)) path.set(i, j, cost);
-    }
-  }
-  return path.saves();
 }
 
 }  // namespace holdfast

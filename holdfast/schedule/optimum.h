@@ -17,7 +17,4 @@ namespace holdfast {
 // says.
 std::vector<int64_t> optimum(const Grid& grid);
 
-// The same by trying every candidate in O(n^2). For tests; ignores the budget.
-std::vector<int64_t> optimum_by_trial(const Grid& grid);
-
 }  // namespace holdfast

@@ -259,11 +259,6 @@ const Comparison::Row& Comparison::row(std::string_view name) const {
   return *found;
 }
 
-double Comparison::gain_over_even() const {
-  const double even = row("even").cost;
-  return even > 0 ? 1 - row("optimal").cost / even : 0;
-}
-
 Comparison compare(const Grid& grid) {
   Comparison out;
   for (const SchedulePolicy* policy : kPolicies) {

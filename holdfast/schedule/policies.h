@@ -59,9 +59,6 @@ struct Comparison {
   };
   std::vector<Row> rows;  // in the order of policies()
   const Row& row(std::string_view name) const;
-  // How much cheaper the optimum is than the best evenly spaced schedule: 1 - optimum /
-  // even.
-  double gain_over_even() const;
 };
 Comparison compare(const Grid& grid);
 

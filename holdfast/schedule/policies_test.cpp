@@ -73,7 +73,6 @@ TEST(PolicyTest, TheOptimumIsWhatBruteForceFinds) {
     const Grid grid = grid_of(random_problem(dice));
     const double best = brute_force(grid);
     EXPECT_NEAR(grid.cost(optimum(grid)), best, 1e-12 * best) << round;
-    EXPECT_NEAR(grid.cost(optimum_by_trial(grid)), best, 1e-12 * best) << round;
   }
 }
 
@@ -240,7 +239,6 @@ TEST(PolicyTest, NobodyIsBetterThanTheOptimumOnItsOwnObjective) {
     for (const Comparison::Row& row : all.rows) {
       EXPECT_GE(row.cost, all.row("optimal").cost * (1 - 1e-12)) << row.policy->name();
     }
-    EXPECT_GE(all.gain_over_even(), -1e-12);
   }
 }
 

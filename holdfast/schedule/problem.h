@@ -12,30 +12,10 @@
 #include <vector>
 
 #include "holdfast/base/result.h"
+#include "holdfast/schedule/cadence.h"
 #include "holdfast/schedule/curve.h"
 
 namespace holdfast {
-
-// What a schedule minimizes. V(x) is how far the loss has fallen after the work x, and
-// C is the stall.
-enum class Objective {
-  // The expected time until the job is finished.
-  kDelay,
-  // The expected progress of the loss that stalls and rollbacks cost. A stall costs
-  // V(x + C) - V(x), a rollback costs V(x) - V(the durable state).
-  kProgress,
-  // For a job that may be stopped at any time: the expected progress that is missing
-  // from the state that is left then. Delay costs progress, and a stop without notice
-  // costs what was not durable. In addition a second of delay has a price.
-  kExplore,
-  // Rollbacks cost the same as in kProgress, but each save costs the same, early or
-  // late: its stall and a price, converted with the average progress per second.
-  kPriced,
-};
-
-// The names are "delay", "progress", "explore" and "priced".
-std::string_view name_of(Objective objective);
-Result<Objective> parse_objective(std::string_view text);
 
 // When the job may be stopped before its end.
 struct Stops {

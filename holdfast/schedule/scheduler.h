@@ -39,40 +39,6 @@
 
 namespace holdfast {
 
-struct SchedulerOptions {
-  Cadence every = Policy::kAuto;
-  // What the schedule minimizes. By default kExplore if the job may be stopped (there
-  // is a deadline, a stop rate or a durable step), otherwise kDelay.
-  std::optional<Objective> objective{};
-  // Seconds between failures of the whole job with `workers` workers. If it is not set,
-  // a prior is used. Both are corrected by what is observed.
-  std::optional<double> mtbf{};
-  int64_t workers = 1;
-  std::optional<int64_t> total_steps{};
-  // If set, so many saves are made until total_steps.
-  std::optional<int64_t> budget{};
-  // The interval is the longest that costs at most this share of wall time more than
-  // the best one.
-  double slack = 0.001;
-  // Limits for auto: the share of the time in which a save may be in flight, and how
-  // many bytes may be written a day. Bytes are counted as durable() reports them.
-  double duty = 0.5;
-  double bytes_a_day = 4e12;
-
-  // What may stop the job: a rate per second, the share of these stops that come
-  // without notice, and the number of seconds after start() at which the job ends.
-  double stop_rate = 0;
-  double hard = 1;
-  std::optional<double> deadline{};
-  // These steps must be durable before the next step begins, because a tuner decides
-  // then. If stops come with notice (durable_steps_hard is false), these steps are
-  // saved when they are reached.
-  std::vector<int64_t> durable_steps{};
-  bool durable_steps_hard = true;
-  // The learning rate drops after these steps.
-  std::vector<int64_t> milestones{};
-};
-
 // What is known after a process has ended, for start() of the next process.
 struct Learned {
   double failures = 0;

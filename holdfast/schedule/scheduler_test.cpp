@@ -304,8 +304,6 @@ TEST(EstimatesTest, TheFirstSaveDoesNotCount) {
   EXPECT_EQ(costs.stall(), 30);
   for (int i = 1; i <= 100; ++i) costs.stalled(i == 100 ? 5 : 1);
   EXPECT_NEAR(costs.stall(), 1 + 4.0 / 64, 1e-12);
-  EXPECT_EQ(costs.stall_quantile(0.5), 1);
-  EXPECT_EQ(costs.stall_quantile(0.99), 5);
 }
 
 TEST(EstimatesTest, WithoutFailuresTheRateFallsWithTheExposure) {

@@ -9,6 +9,7 @@
 
 #include "holdfast/base/crc32c.h"
 #include "holdfast/env/env.h"
+#include "holdfast/env/file.h"
 #include "holdfast/shard/shard_index.h"
 
 namespace holdfast {

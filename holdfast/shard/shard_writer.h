@@ -29,9 +29,10 @@
 
 #include "holdfast/base/mutex.h"
 #include "holdfast/base/shared_list.h"
+#include "holdfast/device/device.h"
 #include "holdfast/device/staging_ring.h"
 #include "holdfast/env/env.h"
-#include "holdfast/memory/local_piece.h"
+#include "holdfast/memory/local_state.h"
 #include "holdfast/shard/shard_index.h"
 
 namespace holdfast {

@@ -106,4 +106,22 @@ std::vector<Box> flat_range(const Box& box, int64_t first, int64_t last);
 // lie inside `outer`.
 std::vector<Box> subtract(const Box& outer, const Box& inner);
 
+// Says where the elements of a box lie in the bytes of a holder. A map is affine:
+// element x of box b is at offset + sum_k stride_k * (x_k - b_k.lo), in bytes.
+// Row-major shards, transposed storage and packed projections all have this form. A
+// flat shard does not have it, and is described by several pieces.
+struct Map {
+  int64_t offset = 0;                       // of the box's first element, in bytes
+  std::array<int64_t, kMaxRank> strides{};  // in bytes, one for each dimension
+
+  // Row-major without gaps, starting at `offset`.
+  static Map dense(const Box& box, int64_t element_bytes, int64_t offset = 0);
+  // The byte offset of the first element of `inner`, a box inside `box`.
+  int64_t offset_of(const Box& box, const Box& inner) const;
+  // The map of only those elements that are in `inner`, a box inside `box`.
+  Map narrowed(const Box& box, const Box& inner) const;
+
+  friend bool operator==(const Map&, const Map&) = default;
+};
+
 }  // namespace holdfast

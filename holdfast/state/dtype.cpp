@@ -1,8 +1,8 @@
-#include "holdfast/state/dtype.h"
-
 #include <algorithm>
 #include <array>
 #include <cctype>
+
+#include "holdfast/state/tensor.h"
 
 namespace holdfast {
 namespace {

@@ -1,5 +1,3 @@
-#include "holdfast/state/dtype.h"
-
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -7,6 +5,8 @@
 #include <limits>
 #include <set>
 #include <string>
+
+#include "holdfast/state/tensor.h"
 
 namespace holdfast {
 namespace {

@@ -1,4 +1,4 @@
-#include "holdfast/state/holder.h"
+#include "holdfast/state/layout.h"
 
 namespace holdfast {
 

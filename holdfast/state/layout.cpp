@@ -6,6 +6,7 @@
 
 #include "holdfast/base/checked.h"
 #include "holdfast/state/box_index.h"
+#include "holdfast/state/strided.h"
 
 namespace holdfast {
 namespace {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "holdfast/state/collection.h"
+#include "holdfast/state/strided.h"
 
 namespace holdfast::tests {
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "holdfast/base/bytes.h"
-#include "holdfast/state/dtype.h"
+#include "holdfast/state/tensor.h"
 
 namespace holdfast {
 

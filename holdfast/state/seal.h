@@ -29,8 +29,8 @@
 #include <string>
 
 #include "holdfast/state/box.h"
-#include "holdfast/state/dtype.h"
 #include "holdfast/state/strided.h"
+#include "holdfast/state/tensor.h"
 
 namespace holdfast {
 

@@ -1,9 +1,5 @@
-// Maps say where the elements of a box lie in the bytes of a holder. Strided copies
-// move a box between two such places.
-//
-// A map is affine: element x of box b is at offset + sum_k stride_k * (x_k - b_k.lo),
-// in bytes. Row-major shards, transposed storage and packed projections all have this
-// form. A flat shard does not have it, and is described by several pieces.
+// Strided copies move a box between the bytes of two holders, where maps (box.h) say
+// how its elements lie.
 #pragma once
 
 #include <array>
@@ -14,20 +10,6 @@
 #include "holdfast/state/box.h"
 
 namespace holdfast {
-
-struct Map {
-  int64_t offset = 0;                       // of the box's first element, in bytes
-  std::array<int64_t, kMaxRank> strides{};  // in bytes, one for each dimension
-
-  // Row-major without gaps, starting at `offset`.
-  static Map dense(const Box& box, int64_t element_bytes, int64_t offset = 0);
-  // The byte offset of the first element of `inner`, a box inside `box`.
-  int64_t offset_of(const Box& box, const Box& inner) const;
-  // The map of only those elements that are in `inner`, a box inside `box`.
-  Map narrowed(const Box& box, const Box& inner) const;
-
-  friend bool operator==(const Map&, const Map&) = default;
-};
 
 // True if no two elements of a box of this shape share a byte, as a target of copies
 // needs. It accepts only strides that nest: each stride must be longer than all bytes

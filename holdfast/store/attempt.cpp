@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/env/file.h"
 #include "holdfast/store/events.h"
 
 namespace holdfast {

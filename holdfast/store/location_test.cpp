@@ -59,5 +59,12 @@ TEST(Place, NoSchemeBecomesAFolder) {
   EXPECT_ERROR(open_tier(env, "", no_bucket), ErrorCode::kInvalid);
 }
 
+TEST(Place, ATierInAnObjectStoreNeedsTheKeysOfTheVariables) {
+  MemoryEnv env(1);
+  const auto unset = [](const std::string&) { return std::optional<std::string>(); };
+  EXPECT_EQ(open_tier(env, "/runs/gpt", unset).value()->name(), "/runs/gpt");
+  EXPECT_FALSE(open_tier(env, "s3://bucket/gpt", unset).ok());
+}
+
 }  // namespace
 }  // namespace holdfast

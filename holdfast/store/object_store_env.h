@@ -26,6 +26,7 @@
 #include "holdfast/env/env_wrapper.h"
 #include "holdfast/remote/object_store.h"
 #include "holdfast/store/location.h"
+#include "holdfast/store/tier.h"
 
 namespace holdfast {
 

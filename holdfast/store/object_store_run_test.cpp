@@ -186,16 +186,6 @@ TEST_F(ObjectTierTest, SweepWorksWhereUploadsCannotBeListed) {
   store.forget_uploads();
   ASSERT_OK(write(0xdead, "rank-0000.safetensors", "old"));
   EXPECT_EQ(tier().sweep(at(5), {}).value(), 1);
-  EXPECT_EQ(abort_orphans(store, "", at(5)).value(), 0);
-}
-
-TEST_F(ObjectTierTest, OrphansAreAbortedByAge) {
-  const auto old = store.begin_upload("a", 1);
-  store.set_clock(at(10));
-  const auto young = store.begin_upload("b", 1);
-  EXPECT_EQ(abort_orphans(store, "", at(5)).value(), 1);
-  ASSERT_EQ(store.list_uploads("")->size(), 1U);
-  EXPECT_EQ(store.list_uploads("")->at(0).key, "b");
 }
 
 TEST(ObjectKeyTest, RefusesWhatSomeServerWouldChange) {

@@ -8,36 +8,9 @@
 
 #include "holdfast/base/variables.h"
 #include "holdfast/env/env.h"
+#include "holdfast/store/records.h"
 
 namespace holdfast {
-
-struct Identity {
-  std::string host{};
-  // Identifies the last start of the machine.
-  std::string boot{};
-  int64_t pid = 0;
-  // When the process was started, in clock ticks since the start of the machine.
-  int64_t started = 0;
-  // Identifies the namespace of process numbers, because a container has its own. 0 if
-  // it is not known.
-  int64_t pid_space = 0;
-  // The scheduler's job and how often it was restarted (SchedulerJob). Empty without
-  // one.
-  std::string job{};
-  int64_t restart = 0;
-
-  friend bool operator==(const Identity&, const Identity&) = default;
-};
-
-// The job that this process belongs to, in the words of the scheduler or launcher. If
-// the job is started again, perhaps on another host, the name stays and `restart` is
-// greater.
-struct SchedulerJob {
-  // Empty if the job cannot be told.
-  std::string name{};
-  int64_t restart = 0;
-  friend bool operator==(const SchedulerJob&, const SchedulerJob&) = default;
-};
 
 // Reads the job from environment variables:
 //   Slurm     SLURM_JOB_ID, or SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID;

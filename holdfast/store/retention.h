@@ -19,22 +19,6 @@
 
 namespace holdfast {
 
-enum class Best { kMin, kMax };
-
-struct Keep {
-  // How many of the newest steps are kept. At least one is always kept.
-  int64_t last = 3;
-  // Keeps each step whose number is a multiple of this. If such a step was saved
-  // several times, the last one is kept. 0 turns this rule off.
-  int64_t every = 0;
-  // How many steps with the best metric are kept. If two steps have the same metric,
-  // the newer one is kept first. Nobody knows how good a step without this metric is,
-  // so the same number of the newest steps without the metric is kept as well.
-  int64_t best = 0;
-  std::string metric{};
-  Best order = Best::kMin;
-};
-
 // A step as retention sees it.
 struct KeptStep {
   StepName name{};

@@ -5,6 +5,7 @@
 
 #include <cmath>
 
+#include "holdfast/env/collecting_sink.h"
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/store/store_testing.h"

@@ -43,13 +43,6 @@ inline std::pair<int64_t, int64_t> age_of(const Manifest& manifest) {
   return {manifest.epoch, manifest.sequence};
 }
 
-// A step folder that cannot be used, and why.
-struct SkippedStep {
-  // The name of the folder in the run.
-  std::string folder;
-  Error error;
-};
-
 struct StepList {
   std::vector<Step> steps{};  // newest first
   std::vector<SkippedStep> skipped{};

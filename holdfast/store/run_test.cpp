@@ -1,5 +1,6 @@
 #include "holdfast/store/run.h"
 
+#include "holdfast/env/collecting_sink.h"
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/store/retention.h"

@@ -10,34 +10,9 @@
 
 #include "holdfast/env/env.h"
 #include "holdfast/store/manifest.h"
+#include "holdfast/store/records.h"
 
 namespace holdfast {
-
-enum class Depth {
-  // Checks the manifest, that every file is there with its size, and the digests of all
-  // files but the shards.
-  kFast,
-  // Checks also every chunk of every shard.
-  kFull,
-};
-
-// One thing that is wrong with a step.
-struct Damage {
-  std::string file{};
-  // The tensors that have bytes in the chunk, if they are known.
-  std::vector<std::string> tensors{};
-  // The number of the chunk in the shard. -1 if the damage concerns the whole file.
-  int64_t chunk = -1;
-  // The first byte that is wrong, as far as it is known.
-  int64_t offset = 0;
-  int64_t bytes = 0;
-  std::string what{};
-  friend bool operator==(const Damage&, const Damage&) = default;
-};
-
-// Example: "rank-0000.safetensors: chunk 3 (bytes 8192 to 12288; w1, w2) has crc ...;
-// expected ..."
-std::string to_string(const Damage& damage);
 
 struct StepReport {
   // nullopt if the manifest itself is damaged.
@@ -52,10 +27,6 @@ struct StepReport {
   // step is whole.
   Error error() const;
 };
-
-// Called now and then with the bytes of shards that were read so far, and with the
-// bytes of all shards.
-using Progress = std::function<void(int64_t done, int64_t total)>;
 
 // True for a failure that does not tell whether the stored bytes are right: no memory,
 // a stale handle, a timeout, a missing permission. Code that looks for a whole step

@@ -9,6 +9,7 @@
 
 #include "holdfast/base/crc32c.h"
 #include "holdfast/base/testing.h"
+#include "holdfast/env/file.h"
 #include "holdfast/shard/shard_index.h"
 #include "holdfast/store/attempt.h"
 

@@ -6,6 +6,8 @@
 #include "holdfast/base/xxh3.h"
 #include "holdfast/remote/s3_store.h"
 #include "holdfast/store/location.h"
+#include "holdfast/store/object_store_run.h"
+#include "holdfast/store/retention.h"
 #include "holdfast/store/run.h"
 
 namespace holdfast {
@@ -334,6 +336,20 @@ Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& plac
   owned->tier =
       make_object_tier(HOLDFAST_TRY(ObjectStoreRun::create(*owned->store, url.prefix)));
   return std::shared_ptr<StorageTier>(owned, owned->tier.get());
+}
+
+Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& place,
+                                               const Variables& variables) {
+  return open_tier(env, place, OpenBucket([&](const std::string& bucket) {
+                     return open_s3_from(env, variables, bucket);
+                   }));
+}
+
+std::vector<std::shared_ptr<StorageTier>> tiers_of(
+    const std::vector<TierCopy>& copies) {
+  std::vector<std::shared_ptr<StorageTier>> tiers;
+  for (const TierCopy& copy : copies) tiers.push_back(copy.tier);
+  return tiers;
 }
 
 Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to) {

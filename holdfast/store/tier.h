@@ -13,15 +13,18 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
-#include "holdfast/env/source_sink.h"
-#include "holdfast/store/manifest.h"
-#include "holdfast/store/object_store_run.h"
-#include "holdfast/store/retention.h"
+#include "holdfast/store/records.h"
 
 namespace holdfast {
+
+class ObjectStore;
+class ObjectStoreRun;
+class Source;
 
 // A committed step in a tier.
 struct TierStep {
@@ -92,14 +95,37 @@ std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run);
 // outlive the tier.
 std::unique_ptr<StorageTier> make_object_tier(ObjectStoreRun objects);
 
+// Opens the object store of a bucket. The store is shared by all users of the bucket.
+using OpenBucket =
+    std::function<Result<std::shared_ptr<ObjectStore>>(const std::string& bucket)>;
+
 // Opens a tier by its name: "s3://bucket/prefix" is a prefix in an object store, which
 // the tier opens and owns; any other name is a run directory. Fails with kInvalid if
 // the name is not allowed (location.h), and with the error of `open_bucket`.
 Result<std::shared_ptr<StorageTier>> open_tier(Env& env, const std::string& place,
                                                const OpenBucket& open_bucket);
 
+// The same with a function that looks environment variables up: object stores are opened
+// with the endpoint and the keys that the variables name (s3_store.h).
+Result<std::shared_ptr<StorageTier>> open_tier(
+    Env& env, const std::string& place,
+    const std::function<std::optional<std::string>(const std::string&)>& variables);
+
 // Copies a step from one tier to another and checks its digests on the way.
 Result<void> copy_step(StorageTier& from, const TierStep& step, StorageTier& to);
+
+// A tier that a job copies its committed steps to.
+struct TierCopy {
+  // Shared with the code that restores from the tier.
+  std::shared_ptr<StorageTier> tier;
+  int64_t every = 1;  // copy every n-th committed step
+  // The rule for the steps that the tier keeps; not set: all. Steps that are pinned
+  // in the run directory are always kept.
+  std::optional<Keep> keep{};
+};
+
+// The tiers alone, for code that reads from them.
+std::vector<std::shared_ptr<StorageTier>> tiers_of(const std::vector<TierCopy>& copies);
 
 struct RetainOptions {
   // Numbers of steps that stay, in addition to those with a pin mark.

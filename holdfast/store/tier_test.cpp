@@ -6,6 +6,7 @@
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/remote/object_memory_testing.h"
+#include "holdfast/store/object_store_run.h"
 #include "holdfast/store/run.h"
 #include "holdfast/store/store_testing.h"
 

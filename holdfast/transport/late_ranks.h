@@ -8,15 +8,9 @@
 #include <vector>
 
 #include "holdfast/env/env.h"
+#include "holdfast/transport/transport.h"
 
 namespace holdfast {
-
-// Every wait that takes longer than `after` calls `tell` once with the ranks that it
-// still waits for, and then waits on. The thread that waits makes the call.
-struct LateRanks {
-  Duration after{};
-  std::function<void(const std::vector<int>& missing)> tell{};
-};
 
 // "rank 3", "ranks 1, 2", "ranks 0, 1, 2, 3, 4, ... (12 of them)".
 std::string name_ranks(const std::vector<int>& ranks);

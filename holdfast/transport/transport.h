@@ -14,18 +14,25 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
 #include "holdfast/base/bytes.h"
-#include "holdfast/base/clock.h"
 #include "holdfast/base/result.h"
-#include "holdfast/transport/late_ranks.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 
 // Tells messages between the same two ranks apart. Chosen by the caller, >= 0.
 using Tag = int32_t;
+
+// Every wait that takes longer than `after` calls `tell` once with the ranks that it
+// still waits for, and then waits on. The thread that waits makes the call.
+struct LateRanks {
+  Duration after{};
+  std::function<void(const std::vector<int>& missing)> tell{};
+};
 
 class Transport {
  public:

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "holdfast/transport/late_ranks.h"
 #include "holdfast/transport/transport.h"
 
 namespace holdfast {

@@ -4,6 +4,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/state/strided.h"
 
 namespace holdfast::python {
 namespace {
@@ -35,19 +36,6 @@ Map map_of(const Tensor& tensor, const std::vector<int64_t>& strides) {
     if (*there < 0) map.offset -= *there;
   }
   return map;
-}
-
-// The CUDA device that has the memory. The driver and the devices are never destroyed,
-// because our streams may be used until the process ends.
-Result<const Device*> device_of(ByteView memory) {
-  static CudaDriver* const driver = [] {
-    Result<std::unique_ptr<CudaDriver>> loaded = load_cuda_driver();
-    return loaded.ok() ? loaded->release() : nullptr;
-  }();
-  if (driver == nullptr)
-    return unsupported("memory on a device, but the CUDA driver cannot be loaded");
-  static Devices& devices = *new Devices(*driver);
-  return HOLDFAST_TRY(devices.of(memory));
 }
 
 }  // namespace

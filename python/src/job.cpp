@@ -9,6 +9,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "held_job.h"
+#include "holdfast/checkpoint/step_files.h"
 #include "options.h"
 #include "restored.h"
 #include "transport.h"

@@ -10,7 +10,7 @@
 
 #include "errors.h"
 #include "holdfast/state/box.h"
-#include "holdfast/state/dtype.h"
+#include "holdfast/state/tensor.h"
 
 namespace holdfast::python {
 namespace {

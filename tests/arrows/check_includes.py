@@ -1,12 +1,16 @@
 """Compares every #include of a part with the dependencies that the part declares.
 
-    check_includes.py SOURCE_FOLDER ARROWS_FILE
+    check_includes.py SOURCE_FOLDER ARROWS_FILE PUBLIC_FILE
 
 CMake writes the arrows file, with one line for each part: `name layer dep dep ...`. A part is the
 folder holdfast/<name>; the part `python` is python/src. This script also refuses a folder with more
 than 50 files, tests not counted, and files that include each other in a circle. It prints one line
 for each fault. It exits with 1 if there are faults, and with 2 if it found no files at all, so that
 a wrong path cannot pass.
+
+CMake writes the public file, too, with one public header on each line. Public headers are
+installed, so they may include only each other, and so may the programs in examples/cpp. With
+holdfast/holdfast.h, which includes them all, there may be at most 25.
 """
 
 import collections
@@ -17,6 +21,8 @@ from pathlib import Path
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 SUFFIXES = {".h", ".cpp"}
 MOST_FILES = 50
+MOST_PUBLIC = 25
+UMBRELLA = "holdfast/holdfast.h"
 TEST = re.compile(r"(_test\.cpp|_fuzz\.cpp|testing\.h)$")
 
 
@@ -87,17 +93,44 @@ def circles(root: Path, files: list[Path]) -> list[str]:
     return faults
 
 
-def main(root: Path, arrows_file: Path) -> int:
+def internal_includes(root: Path, file: Path, public: set[str]) -> list[str]:
+    """One line for each include of a header of this project that is not public."""
+    faults = []
+    for number, line in enumerate(file.read_text().splitlines(), 1):
+        match = INCLUDE.match(line)
+        if match and match[2].startswith("holdfast/") and match[2] not in public:
+            faults.append(f"{file.relative_to(root)}:{number}: {match[2]} is internal; "
+                          "expected a public header")
+    return faults
+
+
+def public_faults(root: Path, public: list[str]) -> list[str]:
+    faults = []
+    if len(public) + 1 > MOST_PUBLIC:
+        faults.append(f"{len(public) + 1} public headers; expected at most {MOST_PUBLIC}")
+    for header in public:
+        if (root / header).is_file():
+            faults += internal_includes(root, root / header, set(public))
+        else:
+            faults.append(f"{header}: is public and does not exist")
+    for example in sorted(root.glob("examples/cpp/*.cpp")):
+        faults += internal_includes(root, example, {*public, UMBRELLA})
+    return faults
+
+
+def main(root: Path, arrows_file: Path, public_file: Path) -> int:
     arrows = read_arrows(arrows_file)
+    public = public_file.read_text().split()
     files = sources(root)
     if not files:
         print(f"{root}: no sources under holdfast/")
         return 2
     faults = [fault for file in files for fault in check_file(root, file, arrows)]
-    faults += large_folders(files) + circles(root, files)
-    print("\n".join(faults) or f"{len(files)} files, every include is declared")
+    faults += large_folders(files) + circles(root, files) + public_faults(root, public)
+    print("\n".join(faults) or f"{len(files)} files, every include is declared; "
+          f"{len(public) + 1} public headers include only each other")
     return 1 if faults else 0
 
 
 if __name__ == "__main__":
-    sys.exit(main(Path(sys.argv[1]), Path(sys.argv[2])))
+    sys.exit(main(*map(Path, sys.argv[1:])))

@@ -12,16 +12,17 @@ ARROWS = "base 0 \nstate 1 base\nstore 2 base\npython 7 base state\n"
 
 
 class CheckIncludesTest(unittest.TestCase):
-    def check(self, files: dict[str, str]) -> tuple[int, str]:
+    def check(self, files: dict[str, str], public: str = "") -> tuple[int, str]:
         with tempfile.TemporaryDirectory() as folder:
             root = Path(folder)
             for name, text in files.items():
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_text(text)
             (root / "arrows.txt").write_text(ARROWS)
+            (root / "public.txt").write_text(public)
             output = io.StringIO()
             with contextlib.redirect_stdout(output):
-                status = check_includes.main(root, root / "arrows.txt")
+                status = check_includes.main(root, root / "arrows.txt", root / "public.txt")
             return status, output.getvalue()
 
     def assert_fault(self, name: str, line: str, fault: str):
@@ -80,6 +81,37 @@ class CheckIncludesTest(unittest.TestCase):
             "holdfast/base/b.h": '#include "holdfast/base/a.h"\n'})
         self.assertEqual(status, 1)
         self.assertIn("holdfast/base/a.h: includes itself by way of", output)
+
+    def test_a_public_header_that_includes_an_internal_one_is_seen(self):
+        files = {"holdfast/base/a.h": '#include "holdfast/base/b.h"\n',
+                 "holdfast/base/b.h": '#include "holdfast/base/c.h"\n',
+                 "holdfast/base/c.h": ""}
+        status, output = self.check(files, "holdfast/base/a.h\nholdfast/base/b.h\n")
+        self.assertEqual((status, output),
+                         (1, "holdfast/base/b.h:1: holdfast/base/c.h is internal; "
+                             "expected a public header\n"))
+        public = "".join(f"{name}\n" for name in files)
+        self.assertEqual(self.check(files, public)[0], 0)
+
+    def test_an_example_that_includes_an_internal_header_is_seen(self):
+        files = {"holdfast/base/a.h": "", "holdfast/base/b.h": "",
+                 "examples/cpp/good.cpp": '#include "holdfast/base/a.h"\n'
+                                          '#include "holdfast/holdfast.h"\n',
+                 "examples/cpp/train.cpp": '#include "holdfast/base/b.h"\n'}
+        status, output = self.check(files, "holdfast/base/a.h\n")
+        self.assertEqual((status, output),
+                         (1, "examples/cpp/train.cpp:1: holdfast/base/b.h is internal; "
+                             "expected a public header\n"))
+
+    def test_too_many_public_headers_are_seen(self):
+        files = {f"holdfast/base/f{i}.h": "" for i in range(25)}
+        status, output = self.check(files, "\n".join(files))
+        self.assertEqual((status, output), (1, "26 public headers; expected at most 25\n"))
+
+    def test_a_public_header_that_does_not_exist_is_seen(self):
+        status, output = self.check({"holdfast/base/a.h": ""}, "holdfast/base/b.h\n")
+        self.assertEqual((status, output),
+                         (1, "holdfast/base/b.h: is public and does not exist\n"))
 
     def test_looking_at_nothing_fails(self):
         self.assertEqual(self.check({})[0], 2)

@@ -54,6 +54,7 @@ def test_a_group_must_be_of_its_class(tmp_path):
     (holdfast.Writing(direct="yes"), "^direct='yes'; expected True or False$"),
     (holdfast.Failures(grace="1m"), "^grace='1m'; expected a number$"),
     (holdfast.Schedule(milestones=[1.5]), r"^milestones=\[1.5\]; expected a list of whole numb"),
+    (holdfast.Schedule(mtbf="long"), "^mtbf='long'; expected a number$"),
     (holdfast.Schedule(objective=3), "^objective=3; expected text$"),
 ])
 def test_a_value_of_the_wrong_type_is_named(tmp_path, group, message):

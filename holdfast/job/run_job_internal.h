@@ -1,0 +1,109 @@
+// The job of a run directory: a saver, a scheduler that decides on rank 0 when the next
+// save is made, and an agenda that tells all ranks.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "holdfast/checkpoint/channel.h"
+#include "holdfast/checkpoint/fetch.h"
+#include "holdfast/checkpoint/layout_agreement.h"
+#include "holdfast/job/agenda.h"
+#include "holdfast/job/job.h"
+#include "holdfast/job/retries.h"
+#include "holdfast/job/stop_signals.h"
+#include "holdfast/job/warnings.h"
+#include "holdfast/schedule/scheduler.h"
+
+namespace holdfast {
+
+class RunJob : public Job {
+ public:
+  RunJob(Env& env, const Path& run, Transport* transport, JobOptions options,
+         Scheduler scheduler);
+  ~RunJob() override;
+
+  // Fetches the newest step from the tiers, opens the saver and learns from the event
+  // log of earlier processes. Called once, before all other functions.
+  Result<void> open_run(const Path& run);
+
+  Result<void> check_new(std::string_view expected) override;
+  Result<void> attach(const LocalPieces& pieces, CudaStream stream,
+                      const OwnPieces& own) override;
+  Result<RestoredState> resume(const LocalPieces& pieces,
+                               const RestoreOptions& options) override;
+  Result<RestoredState> resume(const PiecesFor& pieces_for,
+                               const RestoreOptions& options) override;
+  Result<Due> due(int64_t step, bool updated) override;
+  Result<bool> any(bool own) override;
+  void loss(int64_t step, double value) override { scheduler_.loss(step, value); }
+  void want(const std::string& why) override {
+    if (!retries_.failing()) wanted_ = why;
+  }
+  std::string explain() const override { return scheduler_.explain(); }
+  std::vector<std::string> take_warnings() override { return warnings_.take(); }
+  std::vector<std::string> take_notes() override { return warnings_.take_notes(); }
+  Result<SaveHandle> save(JobState state) override;
+  Result<Durable> wait_stopped(const SaveHandle& handle) override;
+  bool may_tear() const override { return saver_->may_tear(); }
+  Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
+  Result<void> await_capture(Instant deadline) override;
+  Result<void> close(Instant deadline) override;
+  Result<void> close_alone(Instant deadline, bool orderly) override;
+
+ private:
+  Result<void> fetch(const Path& run);
+  std::optional<Appointment> decide(int64_t first, int64_t last);
+  void consult(int64_t step);
+  void learn_outcome();
+  Result<LocalState> agree(const JobState& job, std::optional<Message>& decision);
+  Result<LocalPieces> separate_replicas(const LocalPieces& pieces,
+                                        const LocalState& state, const OwnPieces& own,
+                                        CudaStream stream);
+  Result<void> separate_replicas_of(JobState& job, const LocalState& state);
+  void tell_late(const std::vector<int>& missing);
+  Result<void> let_go(Result<void> closed, bool orderly);
+
+  Env& env_;
+  Transport* transport_;
+  Learned learned_{};  // from the events of earlier processes; rank 0's
+  std::unique_ptr<EventSink> log_;
+  Warnings warnings_;  // passes the events on to the log
+  const JobOptions options_;
+  Fetched fetched_;  // what open() copied from the tiers
+  // Declared before the saver, so that it is destroyed after it: while the saver
+  // finishes its last save, a second signal must not end the process.
+  std::unique_ptr<StopSignals> signals_;
+  std::unique_ptr<Saver> saver_;
+  LayoutAgreement layouts_;
+  Agenda agenda_;
+  Channel ranks_;
+  bool asked_ = false;     // a signal was passed on to the agenda
+  bool stopping_ = false;  // the next save is the last
+  std::string parent_;     // the step folder that the job resumed from
+  // How often replicas seemed to differ in a save and were equal in the check after it.
+  // The same number on all ranks.
+  int false_alarms_ = 0;
+  std::string doing_ = "the start";  // where this rank waits for the other ranks
+
+  // Rank 0 decides with these when the next save is made.
+  Scheduler scheduler_;
+  std::optional<int64_t> resumed_;     // the step that the job resumed from
+  bool started_ = false;               // the scheduler was started
+  int64_t appointed_ = -1;             // the newest step that EverySteps has chosen
+  std::optional<std::string> wanted_;  // why a save should be made as soon as possible
+  Retries retries_;
+  // The newest save, until its outcome is learned.
+  struct Newest {
+    SaveHandle handle;
+    int64_t step;
+    Instant begun;
+    int64_t bytes;
+  };
+  std::optional<Newest> newest_;
+  Duration awaited_ = Duration::zero();  // spent in await_capture() since settle()
+};
+
+}  // namespace holdfast
