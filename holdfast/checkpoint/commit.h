@@ -76,7 +76,7 @@ struct SaveTask {
 
   // True if all tensors are copied inside their devices, so that training does not wait
   // for the ring.
-  bool is_in_rooms() const {
+  bool is_copied_on_devices() const {
     return !host_pieces && (shot == nullptr || shot->by_ring().empty());
   }
 };

@@ -1,5 +1,6 @@
-// Checks tensors that ranks have read in parts, without checking the digests of chunks:
-// the seals of the parts must sum up to the tensor's seal that was saved.
+// Checks tensors that ranks have read in parts, without checking the digests of chunks.
+// A seal (seal.h) is a checksum that can be added: the seals of disjoint parts sum up to
+// the seal of the whole tensor, which was saved.
 #pragma once
 
 #include <span>
@@ -17,11 +18,12 @@ Result<std::vector<std::string>> check_ranges(std::span<const RangeRead> ranges,
                                               std::span<const Tensor> tensors,
                                               std::span<const Seal> seals);
 
-// Ranges and names as text and back, for messages between ranks.
-std::string print_ranges(std::span<const RangeRead> ranges);
-Result<std::vector<RangeRead>> parse_ranges(const std::string& text,
-                                            std::span<const Tensor> tensors);
-std::string print_names(const std::vector<std::string>& names);
-std::vector<std::string> parse_names(const std::string& text);
+// Ranges, and names of tensors, as text and back, for messages between ranks. Text that
+// holds no names gives none: the names are only reported to the user.
+std::string encode_ranges(std::span<const RangeRead> ranges);
+Result<std::vector<RangeRead>> decode_ranges(const std::string& text,
+                                             std::span<const Tensor> tensors);
+std::string encode_names(const std::vector<std::string>& names);
+std::vector<std::string> decode_names(const std::string& text);
 
 }  // namespace holdfast

@@ -86,7 +86,7 @@ class Restore {
           HOLDFAST_TRY(channel_.hear(++serial_, options_.read_within));
       if (verdict.kind == "next") continue;
       if (verdict.error.has_value()) return *verdict.error;
-      if (read.ok()) read->unverified = parse_names(verdict.text);
+      if (read.ok()) read->unverified = decode_names(verdict.text);
       return read;
     }
   }
@@ -195,7 +195,7 @@ class Restore {
     const Result<std::vector<std::string>> unverified = judge(reports);
     Message verdict{.serial = ++serial_, .kind = "done"};
     if (unverified.ok()) {
-      verdict.text = print_names(*unverified);
+      verdict.text = encode_names(*unverified);
     } else if (passes_over(unverified.error())) {
       verdict.kind = "next";
     } else {
@@ -256,7 +256,7 @@ class Restore {
   Message report_of(const Result<RestoredState>& read) const {
     Message report{.serial = serial_, .kind = "report"};
     if (!read.ok()) report.error = read.error();
-    if (read.ok()) report.text = print_ranges(ranges_);
+    if (read.ok()) report.text = encode_ranges(ranges_);
     return report;
   }
 
@@ -273,7 +273,7 @@ class Restore {
     if (failure.has_value()) return *failure;
     std::vector<RangeRead> ranges;
     for (const Message& report : reports) {
-      for (const RangeRead& range : HOLDFAST_TRY(parse_ranges(report.text, tensors_))) {
+      for (const RangeRead& range : HOLDFAST_TRY(decode_ranges(report.text, tensors_))) {
         ranges.push_back(range);
       }
     }

@@ -74,8 +74,8 @@ class RunSaver : public Saver {
   void commit_tasks();
   Task next_to_commit();
   void commit(SaveTask& task);
-  void leave(SaveTask& task, const Result<Durable>& outcome);
-  void note(const SaveTask& task, const Result<Durable>& outcome);
+  void complete(SaveTask& task, const Result<Durable>& outcome);
+  void record_outcome(const SaveTask& task, const Result<Durable>& outcome);
   void keep_lease();
   void renew_lease();
 

@@ -1,4 +1,5 @@
-// What the background threads of a saver do: capture, commit, and renew the lease.
+// The background threads of a saver, which capture, commit and renew the lease, and how
+// they are shut down.
 #include "holdfast/base/thread_priority.h"
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
@@ -6,22 +7,25 @@
 namespace holdfast {
 namespace {
 
-// How long capturing waits at most for training to collect its objects.
-constexpr std::chrono::milliseconds kMoment{10};
-// The digests of so many bytes take too little time to delay the capture.
-constexpr int64_t kQuick = int64_t{1} << 20;
+// How long a capture waits at most until the training thread has made the objects of
+// the save.
+constexpr std::chrono::milliseconds kMostObjectsWait{10};
+// Up to this many bytes are hashed so fast that the capture may wait for it.
+constexpr int64_t kFewBytes = int64_t{1} << 20;
 
 }  // namespace
 
 void RunSaver::capture_tasks() {
   use_batch_scheduling();
   while (const Task task = next_to_capture()) {
+    // Begins to write what the capture has copied so far. save() wakes only this
+    // thread, because waking two would cost the training thread more time.
     commits_.notify_one();
     capture(*task);
   }
 }
 
-// Waits for the next save. Null when the saver stops.
+// Waits for the next save. Null if the saver stops and no save is left.
 RunSaver::Task RunSaver::next_to_capture() {
   MutexLock lock(mutex_);
   while (to_capture_.empty() && !stopping_) captures_.wait(mutex_);
@@ -32,19 +36,20 @@ RunSaver::Task RunSaver::next_to_capture() {
 }
 
 void RunSaver::capture(SaveTask& task) {
-  // Copying host memory uses a core, maybe the one on which training still collects its
-  // objects, which takes about a millisecond. So the copying waits for the objects.
-  // Devices copy without a core.
-  if (task.host_pieces) task.objects->await_a_moment(kMoment);
-  // Unless all copies are made inside devices, training waits for the capture, so the
-  // capture comes before long digests.
-  const bool digests_first = task.replicas != nullptr &&
-                             (task.replicas->bytes() <= kQuick || task.is_in_rooms());
+  // Copying host memory uses a core, maybe the one on which the training thread still
+  // makes the objects, which takes about a millisecond. So the copying waits for them.
+  // GPUs copy by DMA, which needs no core.
+  if (task.host_pieces) task.objects->await_a_moment(kMostObjectsWait);
+  // Digests come first if they are short, or if training does not wait for this capture
+  // because the tensors were copied inside their devices.
+  const bool digests_first =
+      task.replicas != nullptr &&
+      (task.replicas->bytes() <= kFewBytes || task.is_copied_on_devices());
   if (digests_first) take_digests(task);
   task.staged = task.writer != nullptr && stage(task).ok();
-  task.handle.set_captured();
+  task.handle.set_captured();  // also after a failure: nothing reads the tensors now
   if (task.replicas != nullptr && !digests_first) take_digests(task);
-  if (!task.staged) return;  // the committing thread reports the error
+  if (!task.staged) return;  // the committing thread gets the error from the writer
   tell(SaveCaptured{.step = task.step,
                     .bytes = task.plan->shard_bytes(),
                     .seconds = since(task.started)});
@@ -56,13 +61,14 @@ Result<void> RunSaver::stage(SaveTask& task) {
       [&](int64_t offset, ByteView bytes) { task.guard->staged(offset, bytes); });
 }
 
-// Makes the digests of replicas. Tensors on devices are read through a block of the
-// ring if one is free, because the ring is pinned.
+// Computes the digests of replicas. Tensors on devices are copied to the host through a
+// block of the staging ring if one is free, because copies into pinned memory are
+// faster.
 void RunSaver::take_digests(SaveTask& task) {
   std::optional<ByteSpan> block;
   if (ring_->block_bytes() >= Replicas::kPart) block = ring_->try_take_block();
-  Bytes own(block.has_value() ? 0 : static_cast<size_t>(Replicas::kPart));
-  task.replicas->take(block.has_value() ? *block : ByteSpan(own));
+  Bytes unpinned(block.has_value() ? 0 : static_cast<size_t>(Replicas::kPart));
+  task.replicas->take(block.has_value() ? *block : ByteSpan(unpinned));
   if (block.has_value()) ring_->give_back(*block);
 }
 
@@ -71,7 +77,7 @@ void RunSaver::commit_tasks() {
   while (const Task task = next_to_commit()) commit(*task);
 }
 
-// Waits for the next save. Null when the saver stops.
+// Waits for the next save. Null if the saver stops and no save is left.
 RunSaver::Task RunSaver::next_to_commit() {
   MutexLock lock(mutex_);
   while (to_commit_.empty() && !stopping_) commits_.wait(mutex_);
@@ -81,8 +87,8 @@ RunSaver::Task RunSaver::next_to_commit() {
   return task;
 }
 
-// Renews the lease regularly, also during a long write, so that other jobs see that
-// this owner is alive.
+// Renews the lease three times in its duration, also during a long write, so that other
+// jobs see that the owner of the run is alive.
 void RunSaver::keep_lease() {
   while (true) {
     {
@@ -112,11 +118,12 @@ void RunSaver::commit(SaveTask& task) {
   if (task.dropped) {
     tell(SaveSkipped{.step = task.step});
   } else {
-    note(task, outcome);
+    record_outcome(task, outcome);
   }
-  // If the save has failed, the capturing thread may still be reading the tensors.
+  // Waits: if the save has failed, the capturing thread may still be reading the
+  // tensors.
   static_cast<void>(task.handle.captured());
-  leave(task, outcome);
+  complete(task, outcome);
   if (outcome.ok()) {
     committer_.retain(busy);
     copier_.committed();
@@ -126,30 +133,32 @@ void RunSaver::commit(SaveTask& task) {
   changed_.notify_all();
 }
 
-// Sets the outcome of the handle and makes room for another save, both under one lock,
-// so that a caller that sees the outcome also finds the room.
-void RunSaver::leave(SaveTask& task, const Result<Durable>& outcome) {
+// Sets the outcome of the handle and lets another save begin, both under one lock, so
+// that a caller that sees the outcome can save again at once. A superseded save has let
+// another one begin before.
+void RunSaver::complete(SaveTask& task, const Result<Durable>& outcome) {
   MutexLock lock(mutex_);
   if (!task.superseded) --in_flight_;
   task.handle.set_done(outcome, task.torn);
   changed_.notify_all();
 }
 
-// Remembers what a later save() or close() must raise, and emits an event.
-void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
+// Keeps the error that a later save() or close() must return, and emits an event.
+void RunSaver::record_outcome(const SaveTask& task, const Result<Durable>& outcome) {
   if (task.unlinked) history_.stop();
   {
     MutexLock lock(mutex_);
     torn_late_.insert(torn_late_.end(), task.torn_names.begin(), task.torn_names.end());
-    // A torn save does not count as a failure here, because the caller makes it again
-    // in another way.
+    // A torn save, whose tensors changed while they were copied, does not count as a
+    // failure: the caller saves again and copies these tensors at once.
     if (outcome.ok()) {
       failing_since_.reset();
     } else if (!task.torn && !failing_since_.has_value()) {
       failing_since_ = env_.now();
     }
-    // An error that cannot pass is kept until it was raised. An error that rank 0 sent
-    // to this rank is not kept: rank 0 raises it, and only rank 0 knows whether it has.
+    // A permanent error is kept until save() has returned it; one that may pass gives
+    // way to the next outcome. An error that rank 0 sent to this rank is not kept,
+    // because rank 0 makes all ranks return it.
     if (!failure_.has_value() || may_pass(*failure_)) {
       failure_ = std::nullopt;
       if (!outcome.ok() && !task.told) failure_ = outcome.error();
@@ -166,6 +175,7 @@ void RunSaver::note(const SaveTask& task, const Result<Durable>& outcome) {
   }
 }
 
+// False if the deadline passes first.
 bool RunSaver::wait_idle(Instant deadline) {
   MutexLock lock(mutex_);
   while (unfinished_ > 0 && env_.now() < deadline) {
@@ -175,9 +185,11 @@ bool RunSaver::wait_idle(Instant deadline) {
 }
 
 Error RunSaver::still_under_way() const {
-  return timed_out("{}: saves are still under way", run_.path().native());
+  return timed_out("{}: saves or copies to tiers are still under way at the deadline",
+                   run_.path().native());
 }
 
+// Stops the threads when all saves are over. At the deadline it stops nothing.
 Result<void> RunSaver::finish(Instant deadline) {
   if (!wait_idle(deadline) || !copier_.wait_idle(deadline)) return still_under_way();
   {
@@ -189,8 +201,8 @@ Result<void> RunSaver::finish(Instant deadline) {
   if (committer_thread_.joinable()) committer_thread_.join();
   if (keeper_.joinable()) keeper_.join();
   if (!owner_.has_value()) return {};
-  // After the release another job need not wait until the lease ends. If the release
-  // fails, it has to.
+  // After the release another job need not wait until the lease ends. A failure is
+  // harmless: then that job waits.
   static_cast<void>(std::move(*owner_).release());
   owner_.reset();
   return {};

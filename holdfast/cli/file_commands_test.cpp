@@ -116,7 +116,8 @@ TEST_F(FileCommandsTest, DamageOfATorchFileIsFoundByItsRecord) {
   write("a.pt", floats(std::vector<float>(1000, 1.5f)));
   Bytes bytes = env_.read_file("a.pt").value();
   const Memory pattern = memory_of(std::vector<float>(8, 1.5f));
-  const auto at = std::ranges::search(bytes, pattern).begin();
+  const auto at =
+      std::search(bytes.begin(), bytes.end(), pattern.begin(), pattern.end());
   ASSERT_NE(at, bytes.end());
   at[5] ^= std::byte{1};
   ASSERT_OK(env_.write_file("a.pt", bytes));

@@ -5,9 +5,9 @@
 
 namespace holdfast {
 
-// While such an object exists, SIGINT and SIGTERM only set a flag. The destructor
-// restores the previous handlers and raises a signal that has come meanwhile again.
-// There may be only one object at a time.
+// While an Interruption exists, SIGINT and SIGTERM only set a flag. The destructor
+// restores the previous handlers. If a signal arrived in the meantime, it then raises
+// that signal. At most one Interruption may exist at a time.
 class Interruption {
  public:
   Interruption();

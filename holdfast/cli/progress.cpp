@@ -17,7 +17,7 @@ constexpr const char* kWipe = "\r\033[K";
 
 }  // namespace
 
-ProgressBar::ProgressBar(const Context& context, std::string label)
+ProgressBar::ProgressBar(const Context& context, const std::string& label)
     : env_(context.env),
       stream_(context.terminal.progress ? &context.err : nullptr),
       label_(printable(label)),

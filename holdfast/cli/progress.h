@@ -18,7 +18,7 @@ namespace holdfast {
 // Env and the stream of the context must outlive it. The destructor clears the line.
 class ProgressBar {
  public:
-  ProgressBar(const Context& context, std::string label);
+  ProgressBar(const Context& context, const std::string& label);
   ~ProgressBar() { clear(); }
   ProgressBar(const ProgressBar&) = delete;
   ProgressBar& operator=(const ProgressBar&) = delete;

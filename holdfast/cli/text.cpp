@@ -91,12 +91,13 @@ std::string human_clock(int64_t seconds) {
 }
 
 std::string human_age(Duration age) {
+  constexpr int64_t kMinute = 60, kHour = 3600, kDay = 86400;
   const int64_t seconds = std::max<int64_t>(
       std::chrono::duration_cast<std::chrono::seconds>(age).count(), 0);
-  if (seconds < 120) return fmt::format("{} s", seconds);
-  if (seconds < 120 * 60) return fmt::format("{} min", seconds / 60);
-  if (seconds < 48 * 3600) return fmt::format("{} h", seconds / 3600);
-  return fmt::format("{} d", seconds / 86400);
+  if (seconds < 2 * kMinute) return fmt::format("{} s", seconds);
+  if (seconds < 2 * kHour) return fmt::format("{} min", seconds / kMinute);
+  if (seconds < 2 * kDay) return fmt::format("{} h", seconds / kHour);
+  return fmt::format("{} d", seconds / kDay);
 }
 
 std::string human_date(WallTime time) {

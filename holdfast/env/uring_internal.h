@@ -35,9 +35,9 @@ class Uring {
 
   // Starts a piece. Blocks while as many pieces are in flight as the ring is deep.
   virtual uint64_t submit(const UringPiece& piece) = 0;
-  // Waits for a piece. Returns the number of bytes transferred, or an error number of
-  // the system with a minus. Call it once for each submit, in any order; all pieces
-  // must have been waited for before the ring is destroyed.
+  // Waits for the piece with this id, which submit() returned. Returns the number of
+  // bytes transferred, or a negated errno, such as -EIO. Call it once for each submit,
+  // in any order, and for all pieces before the ring is destroyed.
   virtual int64_t wait(uint64_t id) = 0;
 };
 

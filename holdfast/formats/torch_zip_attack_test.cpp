@@ -53,7 +53,7 @@ TEST(TorchZipAttackTest, MessagesSayWhatIsWrong) {
       {"conjugated", "[\"w\"] is a conjugated or negated view"},
       {"directory_of_4_gib", "a directory of 4294967294 bytes"},
       {"directory_outside", "at 2147483647; expected its end at"},
-      {"elements_that_share_bytes", "[\"w\"] is a view whose elements share bytes"},
+      {"elements_that_share_bytes", "[\"w\"] is a view whose elements overlap in memory"},
       {"encrypted", "entry a/data/0: is encrypted"},
       {"entry_on_a_second_disk", "over several files"},
       {"expanded", "[\"w\"] is an expanded view"},

@@ -137,7 +137,7 @@ Result<Map> map_of(const View& view, const std::string& where, const ZipEntry& r
   }
   map.offset = record.offset + view.offset * bytes;
   if (!is_injective(map, view.shape, bytes)) {
-    return unsupported("{}: {} is a view whose elements share bytes", where, view.path);
+    return unsupported("{}: {} is a view whose elements overlap in memory; expected one of its own memory", where, view.path);
   }
   return map;
 }

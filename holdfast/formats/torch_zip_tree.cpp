@@ -117,7 +117,7 @@ class Walker {
     Object key = HOLDFAST_TRY(walk(id));
     if (!plain_key(key)) {
       return unsupported(
-          "{}: {} has a key of another kind; expected text, a number, None, or a tuple "
+          "{}: {} has a key of another type; expected text, a number, None, or a tuple "
           "of these",
           where_, path());
     }

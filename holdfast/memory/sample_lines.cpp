@@ -60,10 +60,10 @@ SampleLines::Piece SampleLines::choose(int64_t bytes, int64_t block, uint64_t tu
 SampleLines::Line SampleLines::line(size_t piece, size_t number) const {
   const Piece& of = pieces_[piece];
   if (of.count == 1) return {.first = 0, .size = of.bytes, .place = of.place};
-  constexpr int64_t kAlignment = 16;  // CudaCopy::kAlignment; others are slower
+  constexpr int64_t kFast = 16;  // CudaCopy::kAlignment; others are slower
   int64_t first = 0;
   if (number == 1) {
-    first = divide_up(of.bytes - kLine, kAlignment) * kAlignment;
+    first = divide_up(of.bytes - kLine, kFast) * kFast;
   } else if (number > 1) {
     first = of.at + static_cast<int64_t>(number - kEnds) * of.block * kTurns;
   }

@@ -64,7 +64,7 @@ class Reader {
       return unsupported("{}: version {}; expected {}", fields_.where(), version,
                          kVersion);
     }
-    HOLDFAST_TRY(read_names());
+    HOLDFAST_TRY(read_header());
     HOLDFAST_TRY(read_software());
     HOLDFAST_TRY(read_metrics());
     HOLDFAST_TRY(read_files());
@@ -73,14 +73,14 @@ class Reader {
   }
 
  private:
-  Result<void> read_names() {
+  Result<void> read_header() {
     manifest_.step = HOLDFAST_TRY(fields_.integer("step"));
     manifest_.run = HOLDFAST_TRY(fields_.text("run"));
     manifest_.epoch = HOLDFAST_TRY(fields_.integer("epoch"));
     manifest_.sequence = HOLDFAST_TRY(fields_.integer("sequence"));
     const auto attempt = parse_hex64(HOLDFAST_TRY(fields_.text("attempt")));
     if (!attempt)
-      return corrupt("{}.attempt: is not an attempt; expected 16 hexadecimal digits",
+      return corrupt("{}.attempt: is other text; expected 16 hexadecimal digits",
                      fields_.where());
     manifest_.attempt = *attempt;
     constexpr int64_t kMostRanks = 1 << 24;
@@ -96,12 +96,13 @@ class Reader {
   Result<void> read_software() {
     const Json& software = *HOLDFAST_TRY(fields_.any("software"));
     if (!software.is_object())
-      return corrupt("{}.software: is not an object; expected names with versions",
-                     fields_.where());
+      return corrupt(
+          "{}.software: is not an object; expected one that maps names to versions",
+          fields_.where());
     for (const auto& [name, version] : software.items()) {
       if (!version.is_string()) {
-        return corrupt("{}.software: a version is not a text; expected a text",
-                       fields_.where());
+        return corrupt("{}.software.{}: is not a string; expected a version",
+                       fields_.where(), name);
       }
       manifest_.software.emplace(name, version.get<std::string>());
     }
@@ -111,21 +112,26 @@ class Reader {
   Result<void> read_metrics() {
     const Json& metrics = *HOLDFAST_TRY(fields_.any("metrics"));
     if (!metrics.is_object())
-      return corrupt("{}.metrics: is not an object; expected names with numbers",
-                     fields_.where());
+      return corrupt(
+          "{}.metrics: is not an object; expected one that maps names to numbers",
+          fields_.where());
     for (const auto& [name, value] : metrics.items()) {
       manifest_.metrics.emplace(
-          name, HOLDFAST_TRY(read_metric(value, fields_.where() + ".metrics")));
+          name, HOLDFAST_TRY(read_metric(value, fields_.where() + ".metrics." + name)));
     }
     return {};
   }
 
   Result<void> read_files() {
     const Json& list = *HOLDFAST_TRY(fields_.array("files"));
-    std::unordered_set<std::string> names = {std::string(kManifestName)};
+    std::unordered_set<std::string> names;
     for (size_t i = 0; i < list.size(); ++i) {
       ManifestFile file = HOLDFAST_TRY(
           read_file(list[i], fmt::format("{}: files[{}]", fields_.where(), i)));
+      if (file.name == kManifestName) {
+        return corrupt("{}: lists itself among the files; expected only the others",
+                       fields_.where());
+      }
       if (!names.insert(file.name).second) {
         return corrupt("{}: \"{}\" is listed twice; expected it once", fields_.where(),
                        file.name);
@@ -165,7 +171,8 @@ Result<DigestKind> parse_file_digest(std::string_view digest) {
   const size_t expected = kind == "crc32c" ? 8 : kind == "xxh3" ? 32 : 0;
   const std::string_view digits = digest.substr(std::min(colon + 1, digest.size()));
   if (expected == 0 || digits.size() != expected || !from_hex(digits).ok()) {
-    return invalid("unknown digest; expected crc32c with 8 digits or xxh3 with 32");
+    return invalid(
+        "unknown digest; expected crc32c: and 8 hexadecimal digits, or xxh3: and 32");
   }
   return expected == 8 ? DigestKind::kCrc32c : DigestKind::kXxh3;
 }

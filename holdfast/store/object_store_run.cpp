@@ -60,9 +60,9 @@ struct Leftover {
 };
 using Leftovers = std::map<uint64_t, Leftover>;
 
-// Returns the entry of the attempt that `key` belongs to, after noting that something
-// of the attempt is as new as `when`. Returns null if the key belongs to no attempt.
-// `prefix` is the length of the data prefix.
+// Returns the entry of the attempt that `key` belongs to, or null if it belongs to none.
+// The object with this key was written at `when`, so the entry becomes at least as new.
+// `prefix` is the length of what all keys of data begin with.
 Leftover* find_leftover(Leftovers& all, std::string_view key, size_t prefix,
                         WallTime when) {
   const auto attempt = attempt_of(key.substr(prefix));

@@ -1,5 +1,8 @@
+// Identifies a process on Linux, so that another process can tell later whether it still
+// runs, and that its process id was not given to another program.
 #include "holdfast/store/process.h"
 
+#include <algorithm>
 #include <charconv>
 #include <vector>
 
@@ -12,16 +15,16 @@ namespace {
 struct Stat {
   int64_t pid = 0;
   char state = ' ';
-  int64_t started = 0;
+  int64_t started = 0;  // clock ticks since the machine was booted
 };
 
-Result<int64_t> parse_number(std::string_view text, const Path& path) {
+// `where` is the file or the variable that the text comes from.
+Result<int64_t> parse_number(std::string_view text, std::string_view where) {
   int64_t number = 0;
   const char* end = text.data() + text.size();
   const auto [stop, error] = std::from_chars(text.data(), end, number);
   if (error == std::errc() && stop == end) return number;
-  return io_error("{}: a field is not a number; expected a whole number",
-                  path.native());
+  return io_error("{}: a field is \"{}\"; expected a whole number", where, text);
 }
 
 std::vector<std::string_view> split(std::string_view text) {
@@ -34,47 +37,51 @@ std::vector<std::string_view> split(std::string_view text) {
   return words;
 }
 
-// The format is described in proc(5): "pid (name) state ...", and the start time is
-// field 22. The name may contain brackets, so the fields are counted from the last
-// closing bracket.
+// The format is described in proc(5): "pid (name) state ...". The name may contain
+// spaces and parentheses, so the fields after it are counted from the last closing
+// parenthesis.
 Result<Stat> read_stat(Env& env, const Path& path) {
-  constexpr size_t kStart = 22 - 3;
+  constexpr size_t kStartTime =
+      22 - 3;  // field 22; the first after the name is field 3
   const std::string text = HOLDFAST_TRY(env.read_text(path));
   const size_t open = text.find(" ("), close = text.rfind(')');
   if (open == text.npos || close == text.npos || close < open) {
-    return io_error("{}: has no name in brackets; expected \"pid (name) ...\"",
+    return io_error("{}: has no name in parentheses; expected \"pid (name) ...\"",
                     path.native());
   }
   const auto words = split(std::string_view(text).substr(close + 1));
-  if (words.size() <= kStart) {
+  if (words.size() <= kStartTime) {
     return io_error("{}: {} fields after the name; expected more than {}",
-                    path.native(), words.size(), kStart);
+                    path.native(), words.size(), kStartTime);
   }
-  return Stat{.pid = HOLDFAST_TRY(parse_number(text.substr(0, open), path)),
+  return Stat{.pid = HOLDFAST_TRY(parse_number(text.substr(0, open), path.native())),
               .state = words[0][0],
-              .started = HOLDFAST_TRY(parse_number(words[kStart], path))};
+              .started = HOLDFAST_TRY(parse_number(words[kStartTime], path.native()))};
 }
 
+// A file of one line, without its end.
 Result<std::string> read_line(Env& env, const Path& path) {
   std::string text = HOLDFAST_TRY(env.read_text(path));
   while (text.ends_with('\n')) text.pop_back();
   return text;
 }
 
-// The number of restarts by a scheduler is multiplied by this number before the number
-// of restarts by a launcher is added. No launcher restarts a job this often.
-constexpr int64_t kMostRestarts = 1'000'000;
+// A job's restart number is Slurm's restarts times this limit plus torchrun's restarts,
+// so that it grows with every restart. Both counts are below the limit.
+constexpr int64_t kRestartLimit = 1'000'000;
 
-// Returns the count in the environment variable `name`, 0 if it is not set, and nullopt
-// if its value is not such a count.
+// The count in the environment variable `name`, 0 if it is not set, and nullopt if its
+// value is not a number from 0 to below the limit.
 std::optional<int64_t> restarts_in(const Variables& variables,
                                    const std::string& name) {
   const std::string text = variables(name).value_or("0");
   const Result<int64_t> count = parse_number(text, name);
-  if (!count.ok() || *count < 0 || *count >= kMostRestarts) return std::nullopt;
+  if (!count.ok() || *count < 0 || *count >= kRestartLimit) return std::nullopt;
   return *count;
 }
 
+// The names of jobs are stored in owner.json and compared with later ones, so their form
+// must not change. A name is empty if this scheduler has not started the process.
 std::string slurm_job(const Variables& variables) {
   const std::string job = variables("SLURM_JOB_ID").value_or("");
   if (job.empty()) return "";
@@ -87,6 +94,7 @@ std::string slurm_job(const Variables& variables) {
 }
 
 std::string torchrun_job(const Variables& variables) {
+  // "none" is torchrun's default, which jobs have that are not related.
   const std::string run = variables("TORCHELASTIC_RUN_ID").value_or("none");
   if (run.empty() || run == "none") return "";
   const std::string address = variables("MASTER_ADDR").value_or("");
@@ -96,13 +104,14 @@ std::string torchrun_job(const Variables& variables) {
 
 }  // namespace
 
+// Empty if there is no scheduler, or if one of its variables cannot be read.
 SchedulerJob scheduler_job(const Variables& variables) {
   const std::string slurm = slurm_job(variables);
   const std::string name = slurm.empty() ? torchrun_job(variables) : slurm;
   const auto by_slurm = restarts_in(variables, "SLURM_RESTART_COUNT");
   const auto by_torchrun = restarts_in(variables, "TORCHELASTIC_RESTART_COUNT");
   if (name.empty() || !is_utf8(name) || !by_slurm || !by_torchrun) return {};
-  const int64_t before = slurm.empty() ? 0 : *by_slurm * kMostRestarts;
+  const int64_t before = slurm.empty() ? 0 : *by_slurm * kRestartLimit;
   return {.name = name, .restart = before + *by_torchrun};
 }
 

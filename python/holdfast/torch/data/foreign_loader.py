@@ -90,7 +90,7 @@ class ForeignLoader:
         restore, self._restore = self._restore, None
         if restore is not None:
             restore()
-        elif self._order is not None and self._order.waits:
+        elif self._order is not None and self._order.resumes_mid_epoch:
             restore = functools.partial(generators.restore, generators.capture())
         # An iterator of the loader's own class is returned as it is: it drew when it was made.
         return self._read(made, restore) if type(made).__module__ == "builtins" else made
@@ -123,7 +123,7 @@ class ForeignLoader:
 
     def _first_of_accelerate(self, made: Iterator[Any], restore: Callable[[], Any],
                              order: AccelerateLoader) -> Any:
-        if not order.waits:
+        if not order.resumes_mid_epoch:
             return next(made)  # an epoch begins here, and nothing is to be repeated
         with order.replaying(), _behind_new_iterators(order.iterator_made):
             batch = next(made)

@@ -174,7 +174,7 @@ class _Resumable(Loader):
         return self
 
     def set_epoch(self, epoch: int) -> None:
-        """Says which epoch begins. If one `for` is one epoch, the samplers are told, too."""
+        """Sets the number of the epoch that begins; also the samplers', if each loop is an epoch."""
         self._told = epoch
         if self._epochs == "each":
             _set_epochs(self._samplers, [epoch] * len(self._samplers))

@@ -42,7 +42,7 @@ class ModelTensors:
             reshard(model)
 
     def find(self) -> None:
-        """Looks at all modules anew; ValueError names a parameter that was replaced."""
+        """Scans all modules again. Raises ValueError if a parameter is another object than before."""
         entries = collect_entries(self._models, self._names)
         for entry in entries:
             entry.kept = self._kept(entry)
