@@ -112,5 +112,5 @@ def test_tensors_without_plain_memory_are_refused_by_name():
         check_plain(torch.eye(2).to_sparse(), "w")
     with pytest.raises(ValueError, match="w: a lazy parameter without a shape"):
         check_plain(nn.LazyLinear(2).weight, "w")
-    with pytest.raises(TypeError, match="w: conjugated"):
+    with pytest.raises(TypeError, match="w: has a conjugate or negative bit"):
         check_plain(torch.zeros(2, dtype=torch.cfloat).conj(), "w")
