@@ -116,7 +116,7 @@ def test_paths_that_read_the_same_have_different_names():
     (lambda: 0, "x.a.0.b: a builtins.function"),
     (np.array([object()]), "x.a.0.b: a numpy.ndarray"),
     (defaultdict(lambda: 0), "x.a.0.b: a defaultdict of"),
-    (torch.eye(2).to_sparse(), "x.a.0.b: torch.sparse_coo"),
+    (torch.eye(2).to_sparse(), "x.a.0.b: has the layout torch.sparse_coo"),
     (torch.zeros(1, device="meta"), "x.a.0.b: on the meta device"),
 ])
 def test_what_cannot_be_stored_is_refused_by_its_path(value, message):
