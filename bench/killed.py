@@ -185,7 +185,7 @@ class Job:
 
 @dataclass
 class Measured:
-    """Where the time of a run went, in seconds."""
+    """What the time of a run was spent on, in seconds."""
 
     step: float  # the mean time of a step while no save is in progress
     start: float  # from the start of the first process to its first step

@@ -340,5 +340,9 @@ def make_page(program: Program) -> str:
 
 
 if __name__ == "__main__":
-    given = sys.argv[1] if len(sys.argv) > 1 else ROOT / ".venv/bin/holdfast"
-    print(make_page(Program(Path(given))), end="")
+    given = Path(sys.argv[1] if len(sys.argv) > 1 else ROOT / ".venv/bin/holdfast")
+    if not os.access(given, os.X_OK):
+        print(f"schedule.py: {given} cannot be run; expected the holdfast command, which "
+              "`make build` makes", file=sys.stderr)
+        sys.exit(2)
+    print(make_page(Program(given)), end="")

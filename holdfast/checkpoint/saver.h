@@ -151,7 +151,7 @@ struct Differing {
   bool first = false;
 };
 
-// Where a checkpoint is safe.
+// The place at which a durable checkpoint lies.
 struct Durable {
   Path folder;       // the folder of the step
   std::string tier;  // the name of the tier, e.g. "disk"

@@ -69,8 +69,8 @@ class SnapshotPlaces {
 // Adds the copies to make, each into its place in the room.
 using FillRoom = std::function<void(Device::InsideCopies&, SnapshotPlaces)>;
 
-// Which copies fill the memory of a room. A plan can be used again for as long as the
-// tensors and the room's memory stay where they are.
+// The copies that fill the memory of a room. A plan can be used again for as long as
+// the tensors and the room's memory stay where they are.
 struct SnapshotPlan {
   int64_t bytes = 0;
   ByteSpan room;

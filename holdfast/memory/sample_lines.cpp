@@ -15,7 +15,7 @@ int64_t block_for(int64_t bytes, int64_t most) {
   return SampleLines::kBlock * static_cast<int64_t>(std::bit_ceil(times));
 }
 
-// Where in its block a line begins. The place changes after every kTurns saves, when
+// Returns the offset of a line in its block. It changes after every kTurns saves, when
 // all blocks have had their turn. The number of places is a power of two, at least 64,
 // and 37 is odd, so multiples of 37 reach all places.
 int64_t place_in_block(uint64_t turn, int64_t block) {

@@ -28,7 +28,7 @@ enum class QkvLayout : uint8_t {
   kMegatron1,  // [heads, head, 3] on each rank; for multi-head attention only
 };
 
-// Where a dimension of size n is cut into T parts.
+// Says at which indices a dimension of size n is cut into T parts.
 enum class SplitRule : uint8_t {
   kEven,   // part t begins at floor(n * t / T)
   kChunk,  // blocks of ceil(n / T), as torch.chunk: the last ones may be short or empty
@@ -53,9 +53,9 @@ struct Parallel {
   ShardUnit shard = ShardUnit::kTensor;
   QkvLayout qkv = QkvLayout::kInterleaved;
   SplitRule split = SplitRule::kEven;  // for tensor parallelism; experts are cut evenly
-  // Which stage has which layers. At most one of the two is given; without either,
-  // layers are divided evenly. layer_counts has the number of layers of each of the pp
-  // * vpp chunks in order; stage_layers has the layers of each of the pp stages.
+  // These two say which stage has which layers. At most one of them is given; without
+  // either, layers are divided evenly. layer_counts has the number of layers of each of
+  // the pp * vpp chunks in order; stage_layers has the layers of each of the pp stages.
   std::vector<int64_t> layer_counts{};
   std::vector<std::vector<int64_t>> stage_layers{};
   std::optional<int64_t> world{};  // if the caller gives it, it must equal positions()

@@ -1,5 +1,5 @@
-// Which part of a parameter one rank holds under tensor and expert parallelism, before
-// ZeRO divides it further.
+// Computes which part of a parameter one rank holds under tensor and expert
+// parallelism, before ZeRO divides it further.
 #pragma once
 
 #include <array>

@@ -178,8 +178,8 @@ RC_GTEST_PROP(PlaceTest, AGroupLargerThanAHostFillsWholeHosts, (uint64_t seed)) 
   RC_ASSERT(placement.kept <= best_by_trying_all(s, true));
 }
 
-// Where the result may be worse than the best, it must not be much worse: this compares
-// the sums over fixed cases.
+// A placement that is not exact may be worse than the best one, but not much worse. The
+// test compares the sums over fixed cases.
 TEST(PlaceTest, SwapsComeWithinTwoPercentOfTheBestOnAverage) {
   int64_t kept = 0, best = 0;
   for (uint64_t seed = 0; seed < 100; ++seed) {

@@ -191,7 +191,7 @@ RC_GTEST_PROP(PlanTest, BytesComeFromTheNearestTierThatHasThem, (uint64_t seed))
   }
 }
 
-// Where memories can pass bytes on, no memory sends the same byte twice.
+// If memories can pass bytes on, no memory sends the same byte twice.
 RC_GTEST_PROP(PlanTest, NoMemorySendsMoreThanItHoldsToOtherMemories, (uint64_t seed)) {
   Dice dice(seed);
   Topology topology = Topology::uniform(static_cast<uint32_t>(2 + dice.below(8)));

@@ -48,8 +48,19 @@ def open_tiers(tiers: Tiers) -> list[_native.Tier]:
     """Opens the tiers that are given by their address; others are open already."""
     if isinstance(tiers, str | PathLike):
         raise TypeError(f"tiers={tiers!r}; expected a list of places")
+    for tier in tiers:
+        if not isinstance(tier, str | PathLike | _native.Tier):
+            raise TypeError(f"tiers: {tier!r}; expected a folder, \"s3://bucket/prefix\" or a Tier")
     return [tier if isinstance(tier, _native.Tier) else _native.Tier(absolute_path(tier))
             for tier in tiers]
+
+
+def log_messages(source: "_native.Saver | _native.Job") -> None:
+    """Logs failures since the last call that did not stop the program, and what tiers removed."""
+    for sentence in source.take_warnings():
+        _log.warning("%s", sentence)
+    for sentence in source.take_notes():
+        _log.info("%s", sentence)
 
 
 class Saver:
@@ -97,7 +108,7 @@ class Saver:
             "fail_after": parse_duration(fail_after), "software": versions,
             "allow_unreachable_tiers": allow_unreachable_tiers,
         })
-        self._log_messages()
+        log_messages(self._native)
 
     @property
     def path(self) -> PathLike[str]:
@@ -124,7 +135,7 @@ class Saver:
         `metrics`. `parallel` says in words how the job is laid out, and `parent` names the step
         folder that the job resumed from.
         """
-        self._log_messages()
+        log_messages(self._native)
         held = dict(tensors)  # read once: some mappings make new values at each access
         return self._native.save(
             step, describe(held), held, objects, rank_objects,
@@ -140,13 +151,7 @@ class Saver:
         try:
             self._native.close(timeout)
         finally:
-            self._log_messages()
-
-    def _log_messages(self) -> None:
-        for sentence in self._native.take_warnings():
-            _log.warning("%s", sentence)
-        for sentence in self._native.take_notes():
-            _log.info("%s", sentence)
+            log_messages(self._native)
 
     def __enter__(self) -> Self:
         return self

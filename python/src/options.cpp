@@ -17,7 +17,7 @@ constexpr double kLongest = 1e9;  // seconds
 
 // How messages name the type that an option must have.
 template <typename T>
-constexpr const char* kTypeName = "another type";
+constexpr const char* kTypeName = nullptr;
 template <>
 constexpr const char* kTypeName<bool> = "True or False";
 template <>
@@ -30,9 +30,13 @@ template <>
 constexpr const char* kTypeName<std::string> = "text";
 template <>
 constexpr const char* kTypeName<std::vector<int64_t>> = "a list of whole numbers";
-
-template <typename T>
-constexpr const char* kTypeName<std::optional<T>> = kTypeName<T>;
+template <>
+constexpr const char* kTypeName<Keep> = "a holdfast.Keep";
+template <>
+constexpr const char* kTypeName<std::vector<HeldTier>> = "a list of holdfast.Tier";
+template <>
+constexpr const char* kTypeName<std::map<std::string, std::string>> =
+    "a dict of names and versions";
 
 class OptionReader {
  public:
@@ -41,6 +45,7 @@ class OptionReader {
   // The value of the option, or nullopt if it is not given.
   template <typename T>
   std::optional<T> value(const char* name) {
+    static_assert(kTypeName<T> != nullptr, "name the type above");
     known_.insert(name);
     if (!given_.contains(name) || given_[name].is_none()) return std::nullopt;
     T found{};

@@ -14,7 +14,7 @@ from typing import Any, Self
 import torch
 
 from holdfast import _native
-from holdfast.checkpoint import Tiers, absolute_path
+from holdfast.checkpoint import Tiers, absolute_path, log_messages
 from holdfast.errors import NotFoundError, UnavailableError
 from holdfast.options import (
     Failures,
@@ -26,7 +26,7 @@ from holdfast.options import (
     check_object_names,
     unknown_keyword,
 )
-from holdfast.torch.loop.job import log_messages, open_job
+from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps, replace_closure
 from holdfast.torch.loop.resume import Resume

@@ -63,6 +63,12 @@ def test_a_value_of_the_wrong_type_is_named(tmp_path, group, message):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_tier_that_is_no_place_is_named(tmp_path):
+    message = r'^tiers: 3; expected a folder, "s3://bucket/prefix" or a Tier$'
+    with pytest.raises(TypeError, match=message):
+        checkpointer(tmp_path / "run", tiers=[3])
+
+
 def test_never_saves_only_when_told_to(tmp_path):
     with checkpointer(tmp_path / "run", every="never") as ck:
         ck.resume()

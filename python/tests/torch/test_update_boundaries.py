@@ -119,19 +119,20 @@ def one_optimizer(seed=0):
     return model, torch.optim.AdamW(model.parameters(), lr=0.01)
 
 
+def rare_checkpointer(run, model, optimizer):
+    return holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1000 steps",
+                                 writing=holdfast.Writing(space_reserve=0))
+
+
 def test_a_stop_does_not_wait_for_the_end_of_an_accumulation(tmp_path):
     model, optimizer = one_optimizer()
-    checkpointer = holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                                         every="1000 steps",
-                                         writing=holdfast.Writing(space_reserve=0))
+    checkpointer = rare_checkpointer(tmp_path / "run", model, optimizer)
     checkpointer.resume()
     with pytest.raises(SystemExit) as stopped:
         accumulate(model, optimizer, checkpointer, range(100), 50, stop=60)
     assert stopped.value.code == 143 and saved(tmp_path / "run") == [60]
     model, optimizer = one_optimizer(9)
-    with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                               every="1000 steps",
-                               writing=holdfast.Writing(space_reserve=0)) as checkpointer:
+    with rare_checkpointer(tmp_path / "run", model, optimizer) as checkpointer:
         assert checkpointer.resume() == 61 and not checkpointer.report.inexact
         accumulate(model, optimizer, checkpointer, range(61, 120), 50)
     whole, its_optimizer = one_optimizer()
@@ -146,9 +147,7 @@ def test_a_stop_does_not_wait_for_the_end_of_an_accumulation(tmp_path):
 
 def test_the_same_number_for_all_micro_batches_hears_of_a_stop_too(tmp_path):
     model, optimizer = one_optimizer()
-    checkpointer = holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer,
-                                         every="1000 steps",
-                                         writing=holdfast.Writing(space_reserve=0))
+    checkpointer = rare_checkpointer(tmp_path / "run", model, optimizer)
     checkpointer.resume()
     with pytest.raises(SystemExit):
         for number in range(100):

@@ -16,11 +16,11 @@ from torch.futures import Future
 
 from holdfast import _native
 from holdfast.arrays import describe_one
-from holdfast.checkpoint import Tiers
+from holdfast.checkpoint import Tiers, log_messages
 from holdfast.options import Failures, Writing, check_groups, check_unused
 from holdfast.torch.dcp.planners import Values
 from holdfast.torch.dcp.step_ids import FORMAT, box_of, ends_with_number, step_of
-from holdfast.torch.loop.job import log_messages, open_job
+from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.transport import connect
 
 _Path = str | PathLike[str]

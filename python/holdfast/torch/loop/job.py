@@ -1,6 +1,5 @@
 """The native job behind a Checkpointer and a DCP Writer."""
 
-import logging
 import platform
 from os import PathLike
 
@@ -9,8 +8,6 @@ import torch
 from holdfast import _native
 from holdfast.checkpoint import Tiers, open_tiers, parse_duration, parse_keep
 from holdfast.options import Failures, Schedule, Writing
-
-_log = logging.getLogger("holdfast")
 
 
 def open_job(
@@ -34,11 +31,3 @@ def open_job(
         "software": {"holdfast": _native.version, "torch": torch.__version__,
                      "python": platform.python_version()},
     })
-
-
-def log_messages(job: _native.Job) -> None:
-    """Logs failures since the last call that did not stop training, and what tiers removed."""
-    for sentence in job.take_warnings():
-        _log.warning("%s", sentence)
-    for sentence in job.take_notes():
-        _log.info("%s", sentence)

@@ -15,8 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast import _native
+from holdfast.checkpoint import log_messages
 from holdfast.torch.loop.cuda_stream import current_stream
-from holdfast.torch.loop.job import log_messages
 from holdfast.torch.state.capture import Captured
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.diverged_replicas import Divergence, divergence_warning
