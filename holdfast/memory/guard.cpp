@@ -16,19 +16,21 @@ bool are_equal(ByteView a, ByteView b) {
 // they are now.
 void for_each_live(const SampleLines& lines, size_t number, const LocalPiece& piece,
                    const auto& visit) {
-  // So many lines are fetched ahead. The processor does not do it by itself, because
-  // each line is in another page.
-  constexpr size_t kAhead = 12;
+  // So many lines are fetched from memory at the same time. The processor does not
+  // fetch them ahead by itself, because each line is in another page.
+  constexpr size_t kAhead = 16;
   const std::optional<ByteView> dense = piece.window(0, piece.bytes());
   const size_t count = lines.count(number);
+  const auto prefetch = [&](size_t n) {
+    if (n < count) __builtin_prefetch(dense->data() + lines.line(number, n).first);
+  };
+  for (size_t n = 0; dense.has_value() && n < kAhead; ++n) prefetch(n);
   Bytes scattered;
   for (size_t n = 0; n < count; ++n) {
     const SampleLines::Line line = lines.line(number, n);
     const auto size = static_cast<size_t>(line.size);
     if (dense.has_value()) {
-      if (n + kAhead < count) {
-        __builtin_prefetch(dense->data() + lines.line(number, n + kAhead).first);
-      }
+      prefetch(n + kAhead);
       visit(line, dense->subspan(static_cast<size_t>(line.first), size));
       continue;
     }
