@@ -28,6 +28,12 @@ if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options($<$<NOT:$<CONFIG:Release>>:-Wno-maybe-uninitialized>)
 endif()
 
+# GCC collects garbage after half a gibibyte only. That makes it a tenth faster, and takes a quarter
+# of a gibibyte more memory for each process.
+if(PROJECT_IS_TOP_LEVEL AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  add_compile_options(--param=ggc-min-heapsize=524288)
+endif()
+
 if(PROJECT_IS_TOP_LEVEL AND NOT DEFINED CMAKE_CXX_COMPILER_LAUNCHER)
   find_program(HOLDFAST_CCACHE ccache)
   if(HOLDFAST_CCACHE)

@@ -135,10 +135,11 @@ make_environment() {
   fi
   # Removed first and written last, so that a failed installation is tried again.
   rm -f "$stamp"
-  # Not quoted, because the variable may hold several options.
+  # Python compiles modules when they are first imported. To compile all of torch here would take
+  # longer than to install it. Not quoted, because the variable may hold several options.
   # shellcheck disable=SC2086
   python3 scripts/progress.py "installing Python packages" .venv/pip.log \
-    .venv/bin/python -m pip install --disable-pip-version-check -q \
+    .venv/bin/python -m pip install --disable-pip-version-check -q --no-compile \
     ${HOLDFAST_PIP_OPTIONS:-} -r scripts/requirements.txt
   cp scripts/requirements.txt "$stamp"
 }

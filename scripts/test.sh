@@ -21,8 +21,8 @@ echo "== C++ tests"
 echo "== Python tests"
 {
   scripts/build.sh check holdfast_python_stub holdfast_program &&
-    PYTHONPATH=$PWD/build/check/python .venv/bin/python -m pytest -q --junit-xml="$python" \
-      --ignore=python/tests/test_wheel.py
+    PYTHONPATH=$PWD/build/check/python .venv/bin/python -m pytest -q -n "$jobs" --dist worksteal \
+      --junit-xml="$python" --ignore=python/tests/test_wheel.py
 } || python_status=$?
 
 status=0

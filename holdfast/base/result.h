@@ -69,6 +69,10 @@ class [[nodiscard]] Error {
   std::string message_;
 };
 
+inline bool is_missing(const Error& error) {
+  return error.code() == ErrorCode::kNotFound;
+}
+
 // invalid("{}: header is {} bytes, limit {}", path, seen, limit), and so on by code.
 #define HOLDFAST_ERROR_FACTORY(name, code)                                           \
   template <typename... Args>                                                        \

@@ -19,7 +19,7 @@ constexpr int kLooks = 20;
 // True for errors after which the next step is tried: damage, and files that have
 // vanished.
 bool passes_over(const Error& error) {
-  return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound;
+  return error.code() == ErrorCode::kCorrupt || is_missing(error);
 }
 
 class Restore {
@@ -164,7 +164,7 @@ class Restore {
     return std::ranges::any_of(candidates, [&](const Candidate& candidate) {
       if (candidate.tier != nullptr) return false;
       const Result<FileInfo> info = env_.info(path_ / candidate.step.id);
-      return !info.ok() && info.error().code() == ErrorCode::kNotFound;
+      return !info.ok() && is_missing(info.error());
     });
   }
 
@@ -273,7 +273,8 @@ class Restore {
     if (failure.has_value()) return *failure;
     std::vector<RangeRead> ranges;
     for (const Message& report : reports) {
-      for (const RangeRead& range : HOLDFAST_TRY(decode_ranges(report.text, tensors_))) {
+      for (const RangeRead& range :
+           HOLDFAST_TRY(decode_ranges(report.text, tensors_))) {
         ranges.push_back(range);
       }
     }

@@ -120,7 +120,7 @@ Result<void> Env::create_folders(const Path& path) {
 
 Result<void> Env::remove_all(const Path& path) {
   const Result<void> removed = remove_tree(path);
-  const bool gone = !removed.ok() && removed.error().code() == ErrorCode::kNotFound;
+  const bool gone = !removed.ok() && is_missing(removed.error());
   return gone ? Result<void>() : removed;
 }
 

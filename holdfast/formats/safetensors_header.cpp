@@ -19,8 +19,6 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kLengthBytes = 8;
-
 struct Entry {
   std::string name;
   std::optional<std::string> dtype;
@@ -206,22 +204,22 @@ class HeaderReader : public nlohmann::json_sax<Json> {
 };
 
 Result<std::string> read_header_text(const Source& source) {
-  if (source.size() < kLengthBytes) {
+  if (source.size() < kHeaderLengthBytes) {
     return corrupt("{}: {} bytes; expected at least {}", source.name(), source.size(),
-                   kLengthBytes);
+                   kHeaderLengthBytes);
   }
-  const Bytes raw = HOLDFAST_TRY(source.read_bytes(0, kLengthBytes));
+  const Bytes raw = HOLDFAST_TRY(source.read_bytes(0, kHeaderLengthBytes));
   const auto length = load_little_endian<uint64_t>(raw);
   if (length > uint64_t{kMaxSafetensorsHeader}) {
     return corrupt("{}: header is {} bytes, limit {}", source.name(), length,
                    kMaxSafetensorsHeader);
   }
   const auto bytes = static_cast<int64_t>(length);
-  if (bytes > source.size() - kLengthBytes) {
+  if (bytes > source.size() - kHeaderLengthBytes) {
     return corrupt("{}: header is {} bytes, but only {} follow", source.name(), bytes,
-                   source.size() - kLengthBytes);
+                   source.size() - kHeaderLengthBytes);
   }
-  const Bytes text = HOLDFAST_TRY(source.read_bytes(kLengthBytes, bytes));
+  const Bytes text = HOLDFAST_TRY(source.read_bytes(kHeaderLengthBytes, bytes));
   const size_t nul = text_of(text).find('\0');
   if (nul != std::string_view::npos) {
     return corrupt("{}: header is not JSON at byte {}", source.name(), nul + 1);
@@ -316,9 +314,10 @@ Result<SafetensorsHeader> read_safetensors_header(const Source& source) {
   HeaderReader reader(source.name());
   (void)Json::sax_parse(text.begin(), text.end(), &reader);  // errors are in reader
   if (auto error = reader.error()) return *std::move(error);
-  SafetensorsHeader header = HOLDFAST_TRY(
-      check_entries(reader.entries(), kLengthBytes + std::ssize(text), source.size())
-          .within(source.name()));
+  SafetensorsHeader header =
+      HOLDFAST_TRY(check_entries(reader.entries(),
+                                 kHeaderLengthBytes + std::ssize(text), source.size())
+                       .within(source.name()));
   header.metadata = std::move(reader.metadata());
   return header;
 }

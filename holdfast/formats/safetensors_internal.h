@@ -1,6 +1,7 @@
 // What the code for one safetensors file shares with the code for folders of them.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -13,6 +14,8 @@
 
 namespace holdfast {
 
+// A file begins with the length of its header, a number of so many bytes.
+inline constexpr int64_t kHeaderLengthBytes = 8;
 inline constexpr const char* kObjectsKey = "holdfast.objects";
 inline constexpr const char* kTiesKey = "holdfast.ties";
 inline constexpr const char* kDtypesKey = "holdfast.dtypes";

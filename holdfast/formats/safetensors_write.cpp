@@ -15,7 +15,6 @@ namespace {
 using Metadata = std::map<std::string, std::string>;
 
 constexpr std::string_view kMetadataName = "__metadata__";
-constexpr int64_t kLengthBytes = 8;
 constexpr int64_t kBufferBytes = int64_t{4} << 20;
 
 Dtype stored_dtype(Dtype dtype) { return dtype == Dtype::kC128 ? Dtype::kF64 : dtype; }
@@ -109,14 +108,15 @@ void append_entry(std::string& json, const SafetensorsEntry& entry, int64_t firs
 // The length, the JSON, and spaces up to the alignment.
 Result<Bytes> header_of(const std::string& json, int64_t align) {
   const int64_t whole =
-      divide_up(kLengthBytes + std::ssize(json), align) * align - kLengthBytes;
+      divide_up(kHeaderLengthBytes + std::ssize(json), align) * align -
+      kHeaderLengthBytes;
   if (whole > kMaxSafetensorsHeader) {
     return unsupported("safetensors: header is {} bytes, limit {}", whole,
                        kMaxSafetensorsHeader);
   }
-  Bytes header(static_cast<size_t>(kLengthBytes + whole), std::byte{' '});
+  Bytes header(static_cast<size_t>(kHeaderLengthBytes + whole), std::byte{' '});
   store_little_endian(static_cast<uint64_t>(whole), header);
-  std::ranges::copy(bytes_of(json), header.begin() + kLengthBytes);
+  std::ranges::copy(bytes_of(json), header.begin() + kHeaderLengthBytes);
   return header;
 }
 

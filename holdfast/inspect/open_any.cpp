@@ -42,7 +42,7 @@ Result<Step> find_last_saved(const Run& run, int64_t number) {
 
 bool is_gone(Env& env, const Path& folder) {
   const Result<FileInfo> info = env.info(folder);
-  return !info.ok() && info.error().code() == ErrorCode::kNotFound;
+  return !info.ok() && is_missing(info.error());
 }
 
 Result<void> use_step(Env& env, const Found& found, const Use& use) {

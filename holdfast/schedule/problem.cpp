@@ -14,18 +14,18 @@ constexpr std::array<std::pair<std::string_view, Objective>, 4> kObjectives{
      {"priced", Objective::kPriced}}};
 
 // In seconds. A longer time is a mistake.
-constexpr double kMost = 1e12;
-constexpr int64_t kMostPositions = 1'000'000;
+constexpr double kMostSeconds = 1e12;
+constexpr int64_t kMostSecondsPositions = 1'000'000;
 
 Result<void> check_range(std::string_view name, double value) {
-  if (value >= 0 && value <= kMost) return {};
-  return invalid("{}: {} s; expected 0 to {:g}", name, value, kMost);
+  if (value >= 0 && value <= kMostSeconds) return {};
+  return invalid("{}: {} s; expected 0 to {:g}", name, value, kMostSeconds);
 }
 
 Result<void> check_workers(const Workers& workers) {
   double before = -1;
   for (const Workers::Phase& phase : workers.phases) {
-    if (!(phase.start > before) || !(phase.start <= kMost)) {
+    if (!(phase.start > before) || !(phase.start <= kMostSeconds)) {
       return invalid("workers: a phase at {} s after {} s; expected rising times",
                      phase.start, before);
     }
@@ -47,7 +47,7 @@ Result<void> check_stops(const Stops& stops) {
   }
   double before = 0;
   for (const Stops::At& stop : stops.at) {
-    if (!(stop.time > before) || !(stop.time <= kMost)) {
+    if (!(stop.time > before) || !(stop.time <= kMostSeconds)) {
       return invalid("stops: one at {} s after {} s; expected rising times", stop.time,
                      before);
     }
@@ -73,9 +73,9 @@ Result<void> check_aim(const Problem& problem) {
   if (problem.budget && *problem.budget < 0) {
     return invalid("budget: {} saves; expected 0 or more", *problem.budget);
   }
-  if (problem.positions < 0 || problem.positions > kMostPositions) {
+  if (problem.positions < 0 || problem.positions > kMostSecondsPositions) {
     return invalid("positions: {}; expected 0 to {}", problem.positions,
-                   kMostPositions);
+                   kMostSecondsPositions);
   }
   if (problem.objective == Objective::kDelay) return {};
   const double fall = problem.curve.drop(0, problem.length);
@@ -104,9 +104,9 @@ bool Problem::steady() const {
 }
 
 Result<void> check(const Problem& problem) {
-  if (!(problem.length > 0 && problem.length <= kMost)) {
+  if (!(problem.length > 0 && problem.length <= kMostSeconds)) {
     return invalid("length: {} s; expected more than 0 and at most {:g}",
-                   problem.length, kMost);
+                   problem.length, kMostSeconds);
   }
   HOLDFAST_TRY(check_range("stall", problem.stall));
   HOLDFAST_TRY(check_range("persist", problem.persist));

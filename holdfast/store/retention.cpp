@@ -71,8 +71,6 @@ void keep_unmeasured(const Steps& steps, const Keep& keep, std::set<StepName>& k
   }
 }
 
-bool is_missing(const Error& error) { return error.code() == ErrorCode::kNotFound; }
-
 }  // namespace
 
 std::vector<StepName> what_to_remove(std::span<const KeptStep> steps,

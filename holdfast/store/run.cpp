@@ -20,8 +20,6 @@ Result<RunFile> read_run_file(Env& env, const Path& path) {
   return decode_run_file(bytes, file.native());
 }
 
-bool is_missing(const Error& error) { return error.code() == ErrorCode::kNotFound; }
-
 // The ids of the runs that the readable manifests name.
 Result<std::set<std::string>> runs_of_steps(Env& env, const Path& path) {
   std::set<std::string> runs;

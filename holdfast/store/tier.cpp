@@ -71,7 +71,7 @@ class FolderTier : public StorageTier {
       Result<Bytes> bytes = env_.read_file(step.folder / kManifestName);
       const std::string id = step.folder.filename().native();
       if (!bytes.ok()) {
-        const bool is_gone = bytes.error().code() == ErrorCode::kNotFound;
+        const bool is_gone = is_missing(bytes.error());
         if (!is_gone) found.unusable.push_back({id, bytes.error()});
         continue;
       }
@@ -135,10 +135,10 @@ class FolderTier : public StorageTier {
   // Lists the steps of a folder whose holdfast.json is missing or damaged. Each
   // manifest tells which run its step belongs to.
   Result<TierSteps> list_without_run_file(const Error& error) {
-    const bool is_lost = error.code() == ErrorCode::kNotFound;
+    const bool is_lost = is_missing(error);
     if (!is_lost && error.code() != ErrorCode::kCorrupt) return error;
     const Result<std::vector<std::string>> names = env_.list(path_);
-    if (!names.ok() && names.error().code() == ErrorCode::kNotFound) return TierSteps();
+    if (!names.ok() && is_missing(names.error())) return TierSteps();
     if (!names.ok()) return names.error();
     TierSteps found;
     for (const std::string& id : *names) {
@@ -215,7 +215,7 @@ class ObjectStoreTier : public StorageTier {
     TierSteps found;
     for (const ObjectStoreStep& step : HOLDFAST_TRY(objects_.steps())) {
       Result<Bytes> bytes = objects_.read_manifest(step);
-      if (!bytes.ok() && bytes.error().code() == ErrorCode::kNotFound) continue;
+      if (!bytes.ok() && is_missing(bytes.error())) continue;
       if (!bytes.ok()) return bytes.error();
       Result<Manifest> manifest = decode(step, *bytes);
       if (manifest.ok()) {
@@ -308,7 +308,7 @@ class ObjectStoreTier : public StorageTier {
 }  // namespace
 
 bool is_damage(const Error& error) {
-  return error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kNotFound;
+  return error.code() == ErrorCode::kCorrupt || is_missing(error);
 }
 
 std::unique_ptr<StorageTier> make_folder_tier(Env& env, Path run) {
