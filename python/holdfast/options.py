@@ -192,5 +192,5 @@ def check_object_names(objects: Mapping[str, Any], taken: Iterable[str]) -> None
         if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
             raise ValueError(f"objects: the name {name!r}; expected a word such as 'tracker'")
         if name in taken:
-            raise ValueError(f"objects: the name {name!r} is a keyword of the Checkpointer; "
+            raise ValueError(f"objects: the name {name!r} belongs to the Checkpointer; "
                              "expected another name")

@@ -36,7 +36,9 @@ from holdfast.torch.loop.settle_thread import SettleThread
 from holdfast.torch.loop.step_numbers import StepNumbers, whole_number
 from holdfast.torch.loop.transport import connect
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
+from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
+from holdfast.torch.state.plain_values import PlainValues
 from holdfast.torch.state.tensor_state import Models, Optimizers
 from holdfast.torch.state.training_state import TrainingState
 
@@ -122,9 +124,11 @@ class Checkpointer:
             raise TypeError(f'every={every!r}; expected "500 steps", "10m", a policy or a function')
         check_groups(writing=writing, resuming=resuming, failures=failures, schedule=schedule,
                      layout=layout)
-        check_object_names(objects or {}, _KEYWORDS)
+        check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
         self._run = absolute_path(run)
-        named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {})}
+        self._values = PlainValues()
+        named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
+                 plain_values.KEY: self._values}
         self._state = TrainingState(model, optimizer, named, data, layout)
         self._buckets = BucketOrders(model)
         self._resuming = resuming
@@ -160,6 +164,21 @@ class Checkpointer:
         """Seconds that training has waited for saves in all, the first look included."""
         return self._saves.stalled
 
+    @property
+    def values(self) -> dict[str, Any]:
+        """Plain values that are saved with the training: an epoch, a best score.
+
+        Set those that must exist before resume(), which then replaces them by the saved ones:
+
+            ck.values["best"] = math.inf
+            start = ck.resume()
+        """
+        return self._values
+
+    @values.setter
+    def values(self, values: Mapping[str, Any]) -> None:
+        self._values.replace(values)
+
     def resume(self) -> int:
         """Restores the newest whole checkpoint. Returns the next step to run, 0 if there is none.
 
@@ -169,6 +188,7 @@ class Checkpointer:
         a tensor has another shape or dtype.
         """
         self._run_is_checked = True
+        self._values.before_resume()
         self._saves.wait_until_done()
         resume = Resume(self._state, self._buckets, strict=self._resuming.strict)
         try:

@@ -80,8 +80,8 @@ def test_never_saves_only_when_told_to(tmp_path):
 
 @pytest.mark.parametrize(("name", "message"), [
     ("a.b", "expected a word"), ("_gradients", "expected a word"), ("", "expected a word"),
-    (7, "expected a word"), ("ema", "is a keyword of the Checkpointer"),
-    ("model", "is a keyword of the Checkpointer"),
+    (7, "expected a word"), ("ema", "belongs to the Checkpointer"),
+    ("model", "belongs to the Checkpointer"), ("values", "belongs to the Checkpointer"),
 ])
 def test_names_of_objects_are_plain_words(tmp_path, name, message):
     with pytest.raises(ValueError, match=message):

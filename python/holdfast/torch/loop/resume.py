@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from holdfast import _native
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.resume_report import Report
+from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.stateful_objects import is_internal
 from holdfast.torch.state.training_state import TrainingState, saved_extra_names
@@ -97,7 +98,7 @@ def compare_with_checkpoint(state: TrainingState, found: _native.SavedStep) -> R
     report.unexpected = [info.name for info in found.tensors if not _belongs(info.name, known)]
     report.unexpected += [name for name in saved_extra_names(found) if name not in known]
     saved_objects = _object_keys(found)
-    report.missing += sorted(ranks[0][2] - saved_objects)
+    report.missing += sorted(ranks[0][2] - saved_objects - {plain_values.KEY})
     report.unexpected += sorted(saved_objects - ranks[0][2])
     report.unexpected += kinds
     return report
