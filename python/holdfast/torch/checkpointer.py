@@ -68,7 +68,9 @@ class Checkpointer:
     optimizer   an optimizer, a list or a dict of them.
     scheduler, scaler, ema
                 objects with `state_dict` and `load_state_dict`, or lists or dicts of such.
-    data        one data loader: holdfast.data's, or one that knows its position.
+    data        one data loader: a plain torch DataLoader (it then has `epoch`, and resumes as
+                holdfast.data.resumable says), one of holdfast.data, or another that knows its
+                position.
     objects     your own objects by name: {"tracker": tracker}. Each has `state_dict` and
                 `load_state_dict`, is a list or dict of such, or is a random generator. Python's,
                 NumPy's and torch's generators are saved anyway.

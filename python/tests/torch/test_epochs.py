@@ -60,6 +60,11 @@ def _distributed(**options):
     return resumable(DataLoader(Noisy(), 3, sampler=sampler, **options)), sampler
 
 
+def _plain_distributed():
+    sampler = DistributedSampler(Noisy(), 1, 0, seed=5)
+    return DataLoader(Noisy(), 3, sampler=sampler), sampler
+
+
 def _in_batches():
     sampler = DistributedSampler(Noisy(), 1, 0, seed=5)
     batches = BatchSampler(sampler, 3, drop_last=False)
@@ -84,6 +89,9 @@ KINDS = {
     "own batches": _own_batches,
     "random": lambda: (resumable(DataLoader(Noisy(), 3, shuffle=True)), None),
     "own generator": _own_generator,
+    "plain": lambda: (DataLoader(Noisy(), 3, shuffle=True), None),
+    "plain with workers": lambda: (DataLoader(Noisy(), 3, shuffle=True, num_workers=1), None),
+    "plain distributed": _plain_distributed,
     "sequence": lambda: (loader(Noisy(), 3, seed=1, epochs="each"), None),
     "short": lambda: (loader(Noisy(8), 3, seed=1, epochs="each"), None),
     "drop": lambda: (loader(Noisy(11), 3, seed=1, epochs="each", last="drop"), None),
@@ -107,7 +115,9 @@ class Training:
         self.log = []
 
     def set_epoch(self, epoch):
-        (self.sampler or self.loader.sampler).set_epoch(epoch)
+        sampler = self.sampler or self.loader.sampler
+        if hasattr(sampler, "set_epoch"):
+            sampler.set_epoch(epoch)
 
     def update(self, batch):
         loss = self.model(batch[:, 1:]).pow(2).mean()

@@ -9,7 +9,7 @@ import torch
 from ranks import run_ranks
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 from training import Toy, clear
 
 import holdfast
@@ -177,9 +177,20 @@ def test_an_object_that_cannot_be_stored_is_named_and_the_next_save_works(tmp_pa
     assert holdfast.open(tmp_path).objects["things"]["thing"] == {"deep": [1, 7]}
 
 
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(4))
+
+
+class Special(DataLoader):
+    pass
+
+
 @pytest.mark.parametrize("data, words", [
     (iter([1]), ("data", "state_dict", "holdfast.data.loader")),
-    (DataLoader(range(4)), ("data", "holdfast.data.resumable")),
+    (DataLoader(Stream()), ("data", "Stream", "IterableDataset", "StatefulDataLoader")),
+    (Special(range(4)), ("data", "Special", "holdfast.data.loader")),
+    (DataLoader(range(4), in_order=False), ("data", "in_order=True")),
 ])
 def test_data_without_a_position_is_refused_with_what_to_do(tmp_path, data, words):
     with pytest.raises(TypeError) as raised:

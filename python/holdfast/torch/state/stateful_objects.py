@@ -9,7 +9,6 @@ values are saved for all ranks; a rank whose values may differ saves its own bes
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import torch
 from torch import nn
 
 from holdfast import _native
@@ -202,9 +201,6 @@ def _words(kinds: Mapping[str, str]) -> str:
 def _check_data(data: Any) -> None:
     if callable(getattr(data, "state_dict", None)):
         return
-    kind = class_name(data)
-    if isinstance(data, torch.utils.data.DataLoader):
-        raise TypeError(f"data: a {kind}, which does not know its position; expected "
-                        "holdfast.data.resumable(loader) around it, or holdfast.data.loader")
-    raise TypeError(f"data: a {kind} without state_dict(); expected holdfast.data.loader, "
-                    "holdfast.data.resumable, or an iterable with state_dict and load_state_dict")
+    raise TypeError(f"data: a {class_name(data)} without state_dict(); expected a torch "
+                    "DataLoader, holdfast.data.loader(dataset, batch_size=...), or an iterable "
+                    "with state_dict() and load_state_dict(), which tell and set its position")

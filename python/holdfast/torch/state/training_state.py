@@ -17,6 +17,7 @@ import torch.distributed as dist
 from holdfast import _native
 from holdfast.options import Layout
 from holdfast.torch.data.base_loader import Loader
+from holdfast.torch.data.plain_loader import adopt_plain
 from holdfast.torch.state import ddp_comm_hooks, gradients
 from holdfast.torch.state.capture import Captured, TensorCapture
 from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
@@ -46,6 +47,7 @@ class TrainingState:
         data: Any,
         layout: Layout,
     ) -> None:
+        data = adopt_plain(data)
         several = dist.is_available() and dist.is_initialized()
         self._group = layout.group
         self._rank = dist.get_rank(layout.group) if several else 0
