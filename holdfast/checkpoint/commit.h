@@ -42,6 +42,7 @@ struct SaveTask {
   uint64_t attempt = 0;
   int64_t step = 0;
   Instant started{};  // when save() was called
+  std::string why{};  // the reason for the save, for the events
   // The step that this save builds upon, chosen by rank 0. Empty for a full save.
   std::string base{};
   std::shared_ptr<const WritePlan> plan;

@@ -13,10 +13,12 @@ struct SaveCaptured {
   int64_t step = 0;
   int64_t bytes = 0;   // the size of this rank's shard
   double seconds = 0;  // since save() was called
+  std::string why;     // the reason for the save: "every 500 steps", "signal 15"
   static void fields(auto& self, auto&& field) {
     field("step", self.step);
     field("bytes", self.bytes);
     field("seconds", self.seconds);
+    field("why", self.why);
   }
 };
 

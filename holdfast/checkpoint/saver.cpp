@@ -198,6 +198,7 @@ RunSaver::Task RunSaver::make_task(SaveRequest&& request, const Message& decisio
                                           .attempt = decision.attempt,
                                           .step = request.step,
                                           .started = env_.now(),
+                                          .why = std::move(request.why),
                                           .base = decision.text,
                                           .plan = nullptr,
                                           .shard = {},

@@ -118,6 +118,7 @@ struct SaveRequest {
   std::map<std::string, double> metrics{};
   std::string parallel{};  // the parallel configuration, in words
   std::string parent{};    // the step folder that the job resumed from
+  std::string why{};       // the reason for the save, for the events
   // Tensors on CUDA devices are saved as they are after the work that was queued in
   // this stream before save(). For a device that the stream does not belong to, the
   // default stream is used instead (device.h).

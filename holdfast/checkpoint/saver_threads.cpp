@@ -52,7 +52,8 @@ void RunSaver::capture(SaveTask& task) {
   if (!task.staged) return;  // the committing thread gets the error from the writer
   tell(SaveCaptured{.step = task.step,
                     .bytes = task.plan->shard_bytes(),
-                    .seconds = since(task.started)});
+                    .seconds = since(task.started),
+                    .why = task.why});
 }
 
 Result<void> RunSaver::stage(SaveTask& task) {

@@ -16,5 +16,6 @@ inline constexpr Tag kFetchTag = 0x480c;     // Job::open(): steps from tiers
 inline constexpr Tag kOpenTag = 0x480e;      // Saver::open()
 inline constexpr Tag kCloseTag = 0x4810;     // Saver::close()
 inline constexpr Tag kReadableTag = 0x4812;  // restore.h
+inline constexpr Tag kEndTag = 0x4814;       // Job::all_agree()
 
 }  // namespace holdfast

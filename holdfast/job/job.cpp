@@ -74,6 +74,7 @@ RunJob::RunJob(Env& env, const Path& run, Transport* transport, JobOptions optio
           [this](int64_t first, int64_t last) { return decide(first, last); },
           options_.saver.timeout + options_.saver.write_timeout),
       ranks_(env, transport, kFetchTag),
+      end_(env, transport, kEndTag, true),
       scheduler_(std::move(scheduler)) {
   if (transport_ == nullptr) return;
   transport_->set_late_watch(
@@ -155,7 +156,7 @@ Result<void> RunJob::check_new(std::string_view expected) {
 }
 
 Result<void> RunJob::attach(const LocalPieces& pieces, CudaStream stream,
-                         const OwnPieces& own) {
+                            const OwnPieces& own) {
   doing_ = "the first look at the state";
   static_cast<void>(settle({}, stream));
   LocalState state = HOLDFAST_TRY(layouts_.agree(pieces, own == nullptr, stream));
@@ -170,8 +171,8 @@ Result<void> RunJob::attach(const LocalPieces& pieces, CudaStream stream,
 // Compares all replicas. Returns the pieces as they are if the replicas are equal, and
 // what `own` makes of them otherwise.
 Result<LocalPieces> RunJob::separate_replicas(const LocalPieces& pieces,
-                                           const LocalState& state,
-                                           const OwnPieces& own, CudaStream stream) {
+                                              const LocalState& state,
+                                              const OwnPieces& own, CudaStream stream) {
   const std::vector<Differing> found = HOLDFAST_TRY(layouts_.differing(state, stream));
   if (found.empty()) return pieces;
   emit(*options_.saver.events, env_,
@@ -222,6 +223,13 @@ Result<bool> RunJob::any(bool own) {
   return std::ranges::any_of(all, [](const Bytes& one) {
     return !one.empty() && one.front() != std::byte{0};
   });
+}
+
+bool RunJob::all_agree(bool own, Duration at_most) {
+  doing_ = "close()";
+  if (transport_ == nullptr) return own;
+  const Result<void> word = own ? Result<void>() : unavailable("a rank does not agree");
+  return end_.agree(word, at_most).ok();
 }
 
 Result<Due> RunJob::due(int64_t step, bool updated) {
@@ -289,8 +297,9 @@ std::optional<Appointment> RunJob::decide(int64_t first, int64_t last) {
   const int64_t step = (done / every->steps + 1) * every->steps - 1;
   if (step > last) return std::nullopt;
   appointed_ = step;
-  return Appointment{.step = step,
-                     .due = {.save = true, .why = to_string(options_.schedule.every)}};
+  return Appointment{
+      .step = step,
+      .due = {.save = true, .why = "every " + to_string(options_.schedule.every)}};
 }
 
 Result<SaveHandle> RunJob::save(JobState job) {
@@ -309,6 +318,7 @@ Result<SaveHandle> RunJob::save(JobState job) {
                     .metrics = job.metrics,
                     .parallel = job.parallel,
                     .parent = parent_,
+                    .why = job.why,
                     .stream = job.stream,
                     .compare = job.own != nullptr && false_alarms_ < kFalseAlarms,
                     .decision = &*decision}));
@@ -336,7 +346,8 @@ Result<void> RunJob::separate_replicas_of(JobState& job, const LocalState& state
 
 // Agrees with all ranks on the layout. The same messages carry rank 0's decision about
 // the save, which is put into `decision`.
-Result<LocalState> RunJob::agree(const JobState& job, std::optional<Message>& decision) {
+Result<LocalState> RunJob::agree(const JobState& job,
+                                 std::optional<Message>& decision) {
   Bytes word;
   decision.reset();
   if (ranks_.coordinator()) {

@@ -60,6 +60,7 @@ struct JobState {
   std::function<Result<SaveObjects>()> make_objects{};  // as in SaveRequest
   std::map<std::string, double> metrics{};
   std::string parallel{};
+  std::string why{};            // as in SaveRequest
   CudaStream stream = nullptr;  // training's stream, for pieces on devices
   // If set (on all ranks or on none), each save compares some of the replicas in the
   // background (replicas.h). If replicas differ, the save is dropped and made again.
@@ -119,6 +120,11 @@ class Job {
   virtual Result<Due> due(int64_t step, bool updated = true) = 0;
   // True if any rank passes true. All ranks call it together.
   virtual Result<bool> any(bool own) = 0;
+  // True if every rank passes true within that time. False if one passes false, has not
+  // called it by then, or is gone; all ranks that call it get the same answer, or, where
+  // messages are lost, false. So a rank may call it that does not know whether the
+  // others still do.
+  virtual bool all_agree(bool own, Duration at_most) = 0;
   // Reports the loss after a step to policies that use it. Not every step needs a
   // report.
   virtual void loss(int64_t step, double value) = 0;

@@ -38,6 +38,7 @@ class RunJob : public Job {
                                const RestoreOptions& options) override;
   Result<Due> due(int64_t step, bool updated) override;
   Result<bool> any(bool own) override;
+  bool all_agree(bool own, Duration at_most) override;
   void loss(int64_t step, double value) override { scheduler_.loss(step, value); }
   void want(const std::string& why) override {
     if (!retries_.failing()) wanted_ = why;
@@ -80,6 +81,7 @@ class RunJob : public Job {
   LayoutAgreement layouts_;
   Agenda agenda_;
   Channel ranks_;
+  Channel end_;            // for all_agree()
   bool asked_ = false;     // a signal was passed on to the agenda
   bool stopping_ = false;  // the next save is the last
   std::string parent_;     // the step folder that the job resumed from

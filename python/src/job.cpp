@@ -155,7 +155,8 @@ auto objects_by(const nb::callable& make, std::optional<nb::python_error>& raise
 
 HeldHandle save(HeldJob& self, int64_t step, const LocalPieces& pieces,
                 nb::object owners, Numbers metrics, std::string parallel,
-                const nb::callable& objects, uint64_t stream, const nb::object& own) {
+                const nb::callable& objects, uint64_t stream, const nb::object& own,
+                std::string why) {
   std::optional<nb::python_error> raised;
   HeldHandle handle = with_own(own, [&](const OwnPieces& ask) {
     return self.save({.step = step,
@@ -163,6 +164,7 @@ HeldHandle save(HeldJob& self, int64_t step, const LocalPieces& pieces,
                       .make_objects = objects_by(objects, raised),
                       .metrics = std::move(metrics),
                       .parallel = std::move(parallel),
+                      .why = std::move(why),
                       .stream = stream_of(stream),
                       .own = ask},
                      std::move(owners));
@@ -283,19 +285,22 @@ void bind_job(nb::module_& m) {
           "same answer.")
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("objects"),
-           nb::arg("stream") = 0, nb::arg("own") = nb::none(),
+           nb::arg("stream") = 0, nb::arg("own") = nb::none(), nb::arg("why") = "",
            nb::sig(
                "def save(self, step: int, pieces: Pieces, owners: object | None, "
                "metrics: collections.abc.Mapping[str, float], parallel: str, "
                "objects: collections.abc.Callable[[], tuple[typing.Any, typing.Any]], "
-               "stream: int = 0, own: collections.abc.Callable[[list[tuple[str, int, "
-               "int, bool, bool]]], Pieces] | None = None) -> SaveHandle"),
-           "Begins to save. While tensors are copied, calls `objects`, which returns "
-           "the\n"
-           "objects that are the same on all ranks and those of this rank. If it "
-           "raises,\n"
-           "all ranks drop the save. With `own`, some replicas are compared; if they\n"
-           "differ, `own` returns pieces under names of this rank.")
+               "stream: int = 0, own: "
+               "collections.abc.Callable[[list[tuple[str, int, "
+               "int, bool, bool]]], Pieces] | None = None, why: str = \"\") -> "
+               "SaveHandle"),
+           "Begins to save, for the reason `why`. While tensors are copied, calls\n"
+           "`objects`, which returns the objects that are the same on all ranks and "
+           "those\n"
+           "of this rank. If it raises, all ranks drop the save. With `own`, some "
+           "replicas\n"
+           "are compared; if they differ, `own` returns pieces under names of this "
+           "rank.")
       .def(
           "loss",
           [](HeldJob& self, int64_t step, double value) {
@@ -342,6 +347,19 @@ void bind_job(nb::module_& m) {
             return self.call([&](Job& job) { return job.any(own); });
           },
           nb::arg("own"), "True if any rank passes True. All ranks call it together.")
+      .def(
+          "all_agree",
+          [](HeldJob& self, bool own, double seconds) {
+            return self.call([&](Job& job) {
+              const std::chrono::duration<double> at_most(seconds);
+              return Result<bool>(
+                  job.all_agree(own, std::chrono::duration_cast<Duration>(at_most)));
+            });
+          },
+          nb::arg("own"), nb::arg("seconds"),
+          "True if every rank passes True within that time. False also if a rank has "
+          "not\n"
+          "called it by then, or is gone.")
       .def(
           "take_notes", [](HeldJob& self) { return self.take_notes(); },
           "What was done since the last call that a person should know, a sentence\n"

@@ -26,9 +26,13 @@ from holdfast.options import (
     check_object_names,
     unknown_keyword,
 )
+from holdfast.torch.loop.closing import Closing
+from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
+from holdfast.torch.loop.end_of_training import SECONDS, LastStep, is_exception_on_its_way
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
-from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps, replace_closure
+from holdfast.torch.loop.messages import Messages
+from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps
 from holdfast.torch.loop.resume import Resume
 from holdfast.torch.loop.resume_report import Report
 from holdfast.torch.loop.saves import Save, Saves
@@ -43,7 +47,6 @@ from holdfast.torch.state.tensor_state import Models, Optimizers
 from holdfast.torch.state.training_state import TrainingState
 
 STOPPED = 143  # the exit code of a process that was asked to stop and has saved
-_AT_EXIT = 600.0  # seconds for the last saves of a process that ends without close()
 
 _log = logging.getLogger("holdfast")
 
@@ -57,7 +60,7 @@ class Checkpointer:
         for step, batch in enumerate(loader, start):
             loss = train(batch)
             ck.step(step, loss=loss)            # decides, captures, returns
-        ck.close()                              # waits until everything is durable
+        ck.close()                              # saves the end, waits until all is durable
 
     Make it on all ranks, after the model is wrapped and sharded and the optimizer is made. The
     model may be plain, DDP, FSDP2, tensor-parallel (DTensor), pipeline stages (`model` is then a
@@ -93,6 +96,12 @@ class Checkpointer:
     schedule    holdfast.Schedule: what the policies of `every` know of the job.
     layout      holdfast.Layout: how tensors lie on ranks, where they do not show it.
 
+    on_durable  a function of (step, folder), called when a save has become durable: by a later
+                step(), save() or close(), on every rank, in the thread that trains.
+    verbose     True: a line on stderr for each save, with its reason; False: only warnings. By
+                default there is one line at resume and one at the end, from rank 0. The
+                environment variable HOLDFAST_LOG (info or warning) does the same.
+
     A save that fails for a reason that may pass (a full disk) is dropped and tried again, with
     pauses that grow to a minute, while training goes on; a warning at least every minute names
     the last durable step. close() raises the error if the last save failed. Any other error is
@@ -118,6 +127,8 @@ class Checkpointer:
         failures: Failures = Failures(),
         schedule: Schedule = Schedule(),
         layout: Layout = Layout(),
+        on_durable: OnDurable | None = None,
+        verbose: bool | None = None,
         **unknown: Any,
     ) -> None:
         for name in unknown:
@@ -132,6 +143,10 @@ class Checkpointer:
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
                  plain_values.KEY: self._values}
         self._state = TrainingState(model, optimizer, named, data, layout)
+        self._messages = Messages(self._state.rank, verbose)
+        self._durable = DurableSteps(on_durable)
+        self._last_step = LastStep()
+        self._never_saves = every == "never"
         self._buckets = BucketOrders(model)
         self._resuming = resuming
         self._boundaries = UpdateBoundaries(self._state.optimizers, self._state.models)
@@ -143,7 +158,6 @@ class Checkpointer:
         self._run_is_checked = False  # resume() was called, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
         self.report = Report()
-        self._grace = failures.grace
         self._transport = connect(layout.group)
         job = open_job(
             self._run, self._transport, every=every if isinstance(every, str) else "never",
@@ -152,6 +166,7 @@ class Checkpointer:
         )
         log_messages(job)
         self._saves = Saves(job, self._state, self._buckets)
+        self._closing = Closing(self._saves, self._transport, failures.grace, self._release)
         # Ranks with several optimizers, or none, may see other boundaries than their peers.
         self._asks_all_ranks = job.any(self._boundaries.number != 1)
         self._decide = every if callable(every) else None
@@ -165,6 +180,12 @@ class Checkpointer:
     def stall(self) -> float:
         """Seconds that training has waited for saves in all, the first look included."""
         return self._saves.stalled
+
+    @property
+    def latest_step(self) -> int | None:
+        """The newest step that no crash can lose, as far as this rank knows; None if there is none."""
+        self._durable.look()
+        return self._durable.latest
 
     @property
     def values(self) -> dict[str, Any]:
@@ -196,13 +217,16 @@ class Checkpointer:
         try:
             step = resume.run(self._saves.live_job(), verify_all=self._resuming.verify == "full")
         except NotFoundError:
-            _log.info("resume: no checkpoint in %s nor in its tiers, starting from 0", self._run)
+            self._messages.tell(f"{self._run}: no checkpoint yet, begins with step 0")
             self._saves.attach()
             return 0
         finally:
             self.report = resume.report
         self._saves.is_attached = True
+        self._saves.handle = None  # of a step that may be newer than the resumed one
         self._steps.resumed(step)
+        self._durable.resumed(step)
+        self._messages.tell(f"{self._run}: resumed after step {step}{self._state.position_text()}")
         return step + 1
 
     def step(self, step: int, loss: Any = None) -> None:
@@ -219,11 +243,13 @@ class Checkpointer:
         """
         job = self._saves.live_job()
         step = self._steps.check_next(step)
+        self._durable.look()
         self._boundaries.next_call()
         if not self._is_attached and not self._is_mid_update():
             self.check_new()
             self._is_attached = True
             self._saves.attach_all()
+            self._last_step.watch(self._state.model_tensors())
         idle = self._boundaries.is_idle
         if not idle:
             self._tell_policies(step, loss)
@@ -233,6 +259,7 @@ class Checkpointer:
         if self._unknown_optimizer:
             self._warn_once("an optimizer that the Checkpointer was not given has updated the "
                             "model: such steps are not saved; expected a new Checkpointer")
+        self._last_step.note(step)
         if self._due is not None and (self._due[0] or not self._unknown_optimizer):
             self._save_due(step, loss, last, *self._due)
 
@@ -266,18 +293,30 @@ class Checkpointer:
         """Saves now, whatever is due. Call it on all ranks together, between two updates.
 
         The loss is saved as the metric "loss" of that very step. If it is on a GPU, save() waits
-        for it.
+        for it. Without a loss, a step that has just been saved is not saved again.
         """
-        handle = self._save(whole_number(step), wait_for_value(loss), "asked for")
+        number = whole_number(step)
+        if loss is None and number == self._steps.saved_last and self._is_saved(number):
+            return Save(self._saves, self._saves.newest())
+        handle = self._save(number, wait_for_value(loss), "asked for")
+        self._last_step.note(number)
         return Save(self._saves, handle)
+
+    def _is_saved(self, step: int) -> bool:
+        """True if on all ranks the newest save is of that step, and the model has not changed."""
+        is_saved = self._saves.is_newest_good() and not self._has_changed_since(step)
+        return not self._saves.live_job().any(not is_saved)
 
     def _save(self, step: int, loss: Any, why: str, *,
               with_gradients: bool = False) -> _native.SaveHandle:
         if not self._is_attached:
             self.check_new()
-        handle = self._saves.begin(step, self._losses.newest(loss), with_gradients=with_gradients)
+        self._durable.look()
+        handle = self._saves.begin(step, self._losses.newest(loss), why,
+                                   with_gradients=with_gradients)
+        self._durable.begun(step, handle)
         self._steps.saved(step)
-        _log.info("saving after step %d: %s", step, why)
+        self._messages.detail(f"saving after step {step}: {why}")
         if self._boundaries.updates_unseen:
             self._warn_once("no hook tells of the optimizer's updates (it is no torch optimizer, "
                             "or a CUDA graph replays its steps): each step() is taken for the "
@@ -308,7 +347,7 @@ class Checkpointer:
             handle = self._save(step, None, why)  # all ranks do so: replicas were seen to differ
             self._saves.settle()
             job.wait_stopped(handle)
-        self._close()
+        self._closing.close()
         _log.warning("stopped after step %d, which is saved: %s", step, why)
         raise SystemExit(STOPPED)
 
@@ -318,22 +357,7 @@ class Checkpointer:
         """Settles the newest save: the update changes its tensors."""
         if not self._saves.is_unsettled or not self._boundaries.knows(optimizer):
             return None
-        # An optimizer of torch changes nothing before it has called its closure. Forward and
-        # backward are inside the closure, and hide the copying.
-        if type(optimizer).__module__.startswith("torch.optim."):
-            changed = replace_closure(args, kwargs, self._settle_after)
-            if changed is not None:
-                return changed
-        self._saves.settle()
-        return None
-
-    def _settle_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
-        def then_settle() -> Any:
-            result = closure()
-            self._saves.settle()
-            return result
-
-        return then_settle
+        return self._saves.settle_before_update(optimizer, args, kwargs)
 
     def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
         if self._boundaries.note_update(optimizer):
@@ -348,29 +372,42 @@ class Checkpointer:
 
     # The end
 
-    def close(self, timeout: float | None = None) -> None:
+    def close(self, timeout: float | None = None, *, save: bool = True) -> None:
         """Waits until everything is durable, and raises the error of the last save if it failed.
 
-        It makes no save, because the model may have changed since the last step. It warns of
-        steps that no checkpoint has.
+        Before that, it saves the last step if no checkpoint has it: if all ranks come to close()
+        within 5 seconds of each other, no exception is on its way, and no write to the model was
+        seen since then. Otherwise it warns. With save=False, or every="never", it saves nothing.
         """
-        if self._saves.job is not None and (unsaved := self._steps.unsaved_warning()):
-            _log.warning("%s", unsaved)
-        self._close(timeout)
+        if self._saves.job is not None and self._steps.unsaved is not None:
+            self._save_end(self._steps.unsaved, save)
+        self._closing.close(timeout)
 
-    def _close(self, timeout: float | None = None, *, orderly: bool = True) -> None:
-        job = self._saves.job
-        if job is None:
-            return
-        try:
-            self._saves.settle(timeout)
-            job.close(timeout, alone=not orderly, orderly=orderly)
-        except TimeoutError:  # the saves go on, and close() may be called again
-            raise
-        except Exception:
-            self._release()
-            raise
-        self._release()
+    def _save_end(self, step: int, wanted: bool) -> None:
+        """Saves the last step, unless there is a reason not to, which is then told."""
+        why, job = self._why_no_end(step, wanted), self._saves.live_job()
+        # A rank that an exception has led here does not ask the others: they may be anywhere.
+        if not is_exception_on_its_way() and not job.all_agree(why is None, SECONDS):
+            why = why or "not all ranks came to close() in time, or one of them does not save it"
+        if why is None:
+            self._save(step, None, "the end of the training",
+                       with_gradients=self._is_mid_update())
+        else:
+            _log.warning("%s", self._steps.unsaved_warning(why))
+
+    def _why_no_end(self, step: int, wanted: bool) -> str | None:
+        """Why close() does not save that step; None if it does, as far as this rank knows."""
+        reasons = {
+            "close(save=False) was asked for": not wanted,
+            'every="never" leaves saving to save()': self._never_saves,
+            "an exception has ended the training": is_exception_on_its_way(),
+            "the model has changed since then": self._has_changed_since(step),
+        }
+        return next((why for why, holds in reasons.items() if holds), None)
+
+    def _has_changed_since(self, step: int) -> bool:
+        return (self._unknown_optimizer or self._boundaries.has_stepped
+                or not self._last_step.is_unchanged(step))
 
     def __enter__(self) -> Self:
         return self
@@ -380,39 +417,11 @@ class Checkpointer:
         if error is None:
             self.close()
         else:
-            self._leave(error)
+            self._closing.leave(error)
 
-    def _leave(self, error: BaseException | None) -> None:
-        """Closes it; a failure meanwhile becomes a note of the error that is on its way."""
-        if error is None:
-            self._close()
-            return
-        try:
-            self._end(error)
-        except Exception as failure:
-            error.add_note(f"and the last save failed: {failure}")
-
-    def _end(self, error: BaseException | None) -> None:
-        """Closes it in a process that ends early, because of that error if there is one.
-
-        The other ranks may be waiting for this one in a collective call. So this rank agrees on
-        nothing with them, and they find it gone.
-        """
-        job = self._saves.job
-        if job is None:
-            return
-        # The next process counts any other end as a failure, and saves more often.
-        orderly = error is None or isinstance(error, SystemExit)
-        if self._transport is None:
-            self._close(orderly=orderly)
-            return
-        timeout = _AT_EXIT if orderly else self._grace
-        try:
-            self._saves.settle(timeout)
-            job.close(timeout, alone=True, orderly=orderly)
-        finally:
-            self._transport.close()  # threads here that wait for other ranks give up
-            self._release()
+    def leave(self, error: BaseException | None) -> None:
+        """Closes it without a save of the end; a failure becomes a note of the error, if any."""
+        self._closing.leave(error)
 
     def _release(self) -> None:
         self._settle_thread.close()
@@ -421,6 +430,9 @@ class Checkpointer:
             hook.remove()
         self._buckets.close()
         log_messages(job)
+        self._durable.look()
+        self._messages.tell(f"{self._run}: {self._durable.summary()}, for which training waited "
+                            f"{self.stall:.2g} s")
 
 
 _KEYWORDS = [name for name, parameter in inspect.signature(Checkpointer).parameters.items()
@@ -431,6 +443,6 @@ def _close_at_exit(ref: "weakref.ref[Checkpointer]") -> None:
     live = ref()
     if live is not None:
         try:
-            live._end(getattr(sys, "last_value", None))  # an exception that nobody caught
+            live._closing.end(getattr(sys, "last_value", None))  # an exception that nobody caught
         except Exception as error:
             _log.error("at exit: %s", error)

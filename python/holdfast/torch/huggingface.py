@@ -171,7 +171,7 @@ class HoldfastTrainer:
     def _close(self, error: BaseException | None = None) -> None:
         open_one, self._checkpointer = self._checkpointer, None
         if open_one is not None:
-            open_one._leave(error)
+            open_one.leave(error)
 
 
 class _TrainerState:

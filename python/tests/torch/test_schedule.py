@@ -28,6 +28,7 @@ def train(run, steps, **options):
             optimizer.step()
             optimizer.zero_grad()
             ck.step(step, loss=loss)
+        ck.close(save=False)  # only what was due is saved
     return start
 
 

@@ -40,8 +40,6 @@ class Resume:
         for folder, why in restored.skipped:
             _log.warning("resume: %s is passed over: %s", folder, why)
         self._restore_what_changes_bits(restored, found)
-        _log.info("resumed after step %d from %s%s", restored.step, restored.folder,
-                  f", copied from {restored.tier}" if restored.tier else "")
         return restored.step
 
     def _allocate(self, found: _native.SavedStep) -> _native.Pieces:

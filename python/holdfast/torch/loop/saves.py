@@ -14,9 +14,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from holdfast import _native
 from holdfast.checkpoint import log_messages
 from holdfast.torch.loop.cuda_stream import current_stream
+from holdfast.torch.loop.optimizer_hooks import replace_closure
 from holdfast.torch.state.capture import Captured
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.diverged_replicas import Divergence, divergence_warning
@@ -72,12 +75,12 @@ class Saves:
         self.is_attached = True
         self.stalled += time.perf_counter() - start
 
-    def begin(self, step: int, loss: float | None, *,
+    def begin(self, step: int, loss: float | None, why: str, *,
               with_gradients: bool = False) -> _native.SaveHandle:
-        """Begins a save. The tensors may not change before the next settle()."""
+        """Begins a save, for the reason `why`. The tensors may not change before the next settle()."""
         start = time.perf_counter()
         with self._lock:
-            self.handle = self._begin(step, loss, with_gradients)
+            self.handle = self._begin(step, loss, why, with_gradients)
         self.stalled += time.perf_counter() - start
         return self.handle
 
@@ -90,6 +93,29 @@ class Saves:
             if self.is_unsettled:
                 self._settle(current_stream(), timeout)
         self.stalled += time.perf_counter() - start
+
+    def settle_before_update(self, optimizer: torch.optim.Optimizer, args: Any,
+                             kwargs: Any) -> Any:
+        """Settles the newest save before that optimizer changes its tensors.
+
+        Returns other arguments for the optimizer's step, or None. An optimizer of torch changes
+        nothing before it has called its closure. Forward and backward are inside the closure,
+        and hide the copying: so the save is settled after it.
+        """
+        if type(optimizer).__module__.startswith("torch.optim."):
+            changed = replace_closure(args, kwargs, self._settle_after)
+            if changed is not None:
+                return changed
+        self.settle()
+        return None
+
+    def _settle_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def then_settle() -> Any:
+            result = closure()
+            self.settle()
+            return result
+
+        return then_settle
 
     def settle_if_copied(self) -> None:
         """Settles a save whose copy is complete. Called by the background thread.
@@ -107,6 +133,22 @@ class Saves:
         finally:
             self._lock.release()
 
+    def newest(self) -> _native.SaveHandle:
+        """The newest save; ValueError if there is none."""
+        if self.handle is None:
+            raise ValueError("Checkpointer: nothing is saved; expected save() before")
+        return self.handle
+
+    def is_newest_good(self) -> bool:
+        """True if there is a newest save and it has not failed."""
+        if self.handle is None or not self.handle.is_done:
+            return self.handle is not None
+        try:
+            self.handle.durable()
+        except Exception:
+            return False
+        return True
+
     def wait_until_done(self) -> None:
         """Waits for the newest save, so that a resume finds it.
 
@@ -117,7 +159,8 @@ class Saves:
             with contextlib.suppress(Exception):
                 self.handle.durable()
 
-    def _begin(self, step: int, loss: float | None, with_gradients: bool) -> _native.SaveHandle:
+    def _begin(self, step: int, loss: float | None, why: str,
+               with_gradients: bool) -> _native.SaveHandle:
         # The job may have found only after the last settle() that the save before was torn.
         self.is_unsettled = True
         self.settle()
@@ -138,7 +181,7 @@ class Saves:
         handle = job.save(step, captured.pieces, captured.owners,
                           {} if loss is None else {"loss": loss}, self._state.parallel,
                           make_objects, self._stream,
-                          self._capture_again(captured, with_gradients))
+                          self._capture_again(captured, with_gradients), why)
         if self._settles_at_once and job.may_tear():
             self._settle(self._stream, None)
         return handle

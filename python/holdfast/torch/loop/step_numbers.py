@@ -13,7 +13,7 @@ class StepNumbers:
     def __init__(self, total: int | None) -> None:
         self._total = total
         self._last: int | None = None
-        self._saved: int | None = None
+        self.saved_last: int | None = None  # the step of the newest save
 
     def check_next(self, step: Any) -> int:
         """The number; TypeError or ValueError for one that cannot be that of the next step."""
@@ -26,24 +26,29 @@ class StepNumbers:
 
     def resumed(self, step: int) -> None:
         """Notes that training goes on after that step, which is saved."""
-        self._last = self._saved = step
+        self._last = self.saved_last = step
 
     def saved(self, step: int) -> None:
         """Notes that a save of that step has begun."""
-        self._saved = step
+        self.saved_last = step
         self._last = step if self._last is None else max(self._last, step)
 
     def is_last_of_all(self, step: int) -> bool:
         """True if the total number of steps is known and this is the last one."""
         return step + 1 == self._total
 
-    def unsaved_warning(self) -> str | None:
-        """A sentence about steps that no checkpoint has, if there are any."""
-        if self._last is None or self._saved is not None and self._last <= self._saved:
-            return None
-        newest = "none" if self._saved is None else f"step {self._saved}"
-        return (f"the last step was {self._last}, and the newest that is saved is {newest}; "
-                f"expected save({self._last}) before close(), or "
+    @property
+    def unsaved(self) -> int | None:
+        """The last step, if no checkpoint has it."""
+        if self._last is None or self.saved_last is None:
+            return self._last
+        return None if self._last <= self.saved_last else self._last
+
+    def unsaved_warning(self, why: str) -> str:
+        """A sentence about the end, which is not saved, and what to do about it."""
+        newest = "none" if self.saved_last is None else f"step {self.saved_last}"
+        return (f"the last step was {self._last}, and the newest that is saved is {newest}, as "
+                f"{why}; expected save({self._last}) right after it, or "
                 "schedule=holdfast.Schedule(total_steps=...), to keep the end")
 
 

@@ -30,8 +30,9 @@ class OptimizerStates:
         entry = self._find(parameter)
         if entry is None:
             raise ValueError(f"optimizer: has a parameter of shape {tuple(parameter.shape)} that "
-                             "the model does not have; expected the optimizer made after the "
-                             "model was wrapped")
+                             "the model does not have; expected the module that has it in model= "
+                             "too, as model={\"net\": net, \"loss\": loss}, or, if the model was "
+                             "wrapped, the optimizer made after that")
         return entry
 
     def states(self) -> Iterator[tuple[str, Entry, dict[Any, Any]]]:

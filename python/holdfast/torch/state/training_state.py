@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import nn
 
 from holdfast import _native
 from holdfast.options import Layout
@@ -25,7 +26,7 @@ from holdfast.torch.state.extra_state import ExtraState, differing_extra_states,
 from holdfast.torch.state.module_names import by_key
 from holdfast.torch.state.param_groups import merge_optimizer_objects
 from holdfast.torch.state.piece import Piece
-from holdfast.torch.state.stateful import Stateful
+from holdfast.torch.state.stateful import Stateful, class_name
 from holdfast.torch.state.stateful_objects import StatefulObjects, is_internal, name_a_few
 from holdfast.torch.state.tensor_state import Models, Optimizers, TensorState
 from holdfast.torch.values import generators as random_generators
@@ -48,9 +49,13 @@ class TrainingState:
         layout: Layout,
     ) -> None:
         data = adopt_plain(data)
+        for _, one in by_key(model):
+            if not isinstance(one, nn.Module):
+                raise TypeError(f"model: a {class_name(one)}; expected a torch module, or a list "
+                                "or dict of modules (not a state_dict)")
         several = dist.is_available() and dist.is_initialized()
         self._group = layout.group
-        self._rank = dist.get_rank(layout.group) if several else 0
+        self.rank = self._rank = dist.get_rank(layout.group) if several else 0
         self._world = dist.get_world_size(layout.group) if several else 1
         self.models = [one for _, one in by_key(model)]
         keyed = [] if optimizer is None else by_key(optimizer)
@@ -69,6 +74,11 @@ class TrainingState:
         self._pending: Stateful | None = None  # gradients that are being restored
         self.parallel = f"{self._world} ranks"
         _forget_tensors_on_load(self)
+
+    def position_text(self) -> str:
+        """Where the data loader is, for a message; "" if it does not tell."""
+        epoch = getattr(self._data, "epoch", None)
+        return f", in epoch {epoch}" if isinstance(epoch, int) else ""
 
     # Saving
 
@@ -126,6 +136,11 @@ class TrainingState:
         if loader is not None:
             loader.stop_restoring()
             captured.rank_objects["data draws"] = loader.draws
+
+    def model_tensors(self) -> dict[str, torch.Tensor]:
+        """The parameters and buffers of the model, by name."""
+        return {piece.name: piece.outer for piece in self._tensors.pieces()
+                if piece.kind in ("parameter", "buffer") and piece.outer is not None}
 
     def copy_at_once(self, names: Iterable[str]) -> None:
         """From now on, save() itself copies these tensors: something writes to them later."""

@@ -1,0 +1,66 @@
+"""Ends the job of a Checkpointer: in order, or because an error ends the process early."""
+
+from collections.abc import Callable
+
+from holdfast._native import TcpTransport
+from holdfast.torch.loop.saves import Saves
+
+_AT_EXIT = 600.0  # seconds for the last saves of a process that ends without close()
+
+
+class Closing:
+    """Waits for the saves under way and closes the job; `release` then frees all else, once."""
+
+    def __init__(self, saves: Saves, transport: TcpTransport | None, grace: float,
+                 release: Callable[[], None]) -> None:
+        self._saves = saves
+        self._transport = transport
+        self._grace = grace
+        self._release = release
+
+    def close(self, timeout: float | None = None, *, orderly: bool = True) -> None:
+        """Closes it, and raises the error of the last save if it failed."""
+        job = self._saves.job
+        if job is None:
+            return
+        try:
+            self._saves.settle(timeout)
+            job.close(timeout, alone=not orderly, orderly=orderly)
+        except TimeoutError:  # the saves go on, and close() may be called again
+            raise
+        except Exception:
+            self._release()
+            raise
+        self._release()
+
+    def leave(self, error: BaseException | None) -> None:
+        """Closes it; a failure meanwhile becomes a note of the error that is on its way."""
+        if error is None:
+            self.close()
+            return
+        try:
+            self.end(error)
+        except Exception as failure:
+            error.add_note(f"and the last save failed: {failure}")
+
+    def end(self, error: BaseException | None) -> None:
+        """Closes it in a process that ends early, because of that error if there is one.
+
+        The other ranks may be waiting for this one in a collective call. So this rank agrees on
+        nothing with them, and they find it gone.
+        """
+        job = self._saves.job
+        if job is None:
+            return
+        # The next process counts any other end as a failure, and saves more often.
+        orderly = error is None or isinstance(error, SystemExit)
+        if self._transport is None:
+            self.close(orderly=orderly)
+            return
+        timeout = _AT_EXIT if orderly else self._grace
+        try:
+            self._saves.settle(timeout)
+            job.close(timeout, alone=True, orderly=orderly)
+        finally:
+            self._transport.close()  # threads here that wait for other ranks give up
+            self._release()

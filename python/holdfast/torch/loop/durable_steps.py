@@ -1,0 +1,47 @@
+"""Follows the saves that are under way until they are durable."""
+
+import collections
+from collections.abc import Callable
+
+from holdfast import _native
+
+OnDurable = Callable[[int, str], object]  # gets the step and its folder
+
+
+class DurableSteps:
+    """The newest durable step, and the saves whose outcome is not known yet."""
+
+    def __init__(self, on_durable: OnDurable | None) -> None:
+        self.latest: int | None = None
+        self.count = 0  # how many saves of this process are durable
+        self._on_durable = on_durable
+        self._pending: collections.deque[tuple[int, _native.SaveHandle]] = collections.deque()
+
+    def begun(self, step: int, handle: _native.SaveHandle) -> None:
+        """Follows a save that has begun."""
+        self._pending.append((step, handle))
+
+    def resumed(self, step: int) -> None:
+        """Notes that training goes on after that step, which is durable."""
+        self.latest = step
+
+    def summary(self) -> str:
+        """What is saved, for a message."""
+        kept = "no step is saved" if self.latest is None else f"step {self.latest} is the newest saved"
+        return f"{kept}; {self.count} saves"
+
+    def look(self) -> None:
+        """Notes the saves that have become durable, and calls on_durable for each.
+
+        A save that failed is dropped here: the job warns of it, or raises its error.
+        """
+        while self._pending and self._pending[0][1].is_done:
+            step, handle = self._pending.popleft()
+            try:
+                folder = str(handle.durable().folder)
+            except Exception:
+                continue
+            self.latest = step
+            self.count += 1
+            if self._on_durable is not None:
+                self._on_durable(step, folder)

@@ -1,0 +1,44 @@
+"""What a Checkpointer tells the user while training runs, on stderr or in the log "holdfast".
+
+By default there are warnings, one line at resume and one at the end, from rank 0. With
+`verbose=True`, or the environment variable HOLDFAST_LOG=info, there is also a line for each save.
+With `verbose=False`, or HOLDFAST_LOG=warning, there are only warnings. A program that has set up
+logging for INFO gets all lines there, whatever `verbose` says.
+"""
+
+import logging
+import os
+import sys
+
+_log = logging.getLogger("holdfast")
+_LEVELS = {"info": True, "warning": False, "": None}
+
+
+class Messages:
+    """The lines of one rank."""
+
+    def __init__(self, rank: int, verbose: bool | None) -> None:
+        """ValueError for a level in HOLDFAST_LOG that does not exist."""
+        self._rank = rank
+        self._verbose = _level_from_environment() if verbose is None else verbose
+
+    def tell(self, text: str) -> None:
+        """A line that the user sees unless only warnings are wanted."""
+        self._show(text, self._verbose is not False)
+
+    def detail(self, text: str) -> None:
+        """A line that the user sees only on request."""
+        self._show(text, self._verbose is True)
+
+    def _show(self, text: str, wanted: bool) -> None:
+        if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():
+            _log.info("%s", text)
+        elif wanted and self._rank == 0:
+            print(f"holdfast: {text}", file=sys.stderr, flush=True)
+
+
+def _level_from_environment() -> bool | None:
+    name = os.environ.get("HOLDFAST_LOG", "")
+    if name.lower() not in _LEVELS:
+        raise ValueError(f"HOLDFAST_LOG={name}; expected info or warning")
+    return _LEVELS[name.lower()]

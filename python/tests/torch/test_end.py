@@ -1,0 +1,150 @@
+"""close() saves the end of a training that ended well, and nothing else."""
+
+import os
+import signal
+import time
+
+import pytest
+import torch
+from grouped import grouped
+from ranks import RankError, run_ranks
+from torch import nn
+
+import holdfast
+
+
+class Toy:
+    def __init__(self, run, every="100 steps", **options):
+        torch.manual_seed(0)
+        self.model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+        self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.1)
+        self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
+                                        every=every, **grouped(space_reserve=0, **options))
+        self.start = self.ck.resume()
+
+    def update(self):
+        self.model(torch.rand(3, 2)).sum().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def train(self, steps):
+        for step in steps:
+            self.update()
+            self.ck.step(step)
+        return self
+
+
+def steps_in(run):
+    return sorted(int(path.name[5:]) for path in run.glob("step-*"))
+
+
+def test_the_end_is_saved_and_resumed(tmp_path, caplog):
+    toy = Toy(tmp_path / "run").train(range(5))
+    toy.ck.close()
+    assert steps_in(tmp_path / "run") == [4] and not caplog.records
+    again = Toy(tmp_path / "run")
+    assert again.start == 5
+    for mine, theirs in zip(again.model.parameters(), toy.model.parameters(), strict=True):
+        assert torch.equal(mine, theirs)
+    again.ck.close()
+    assert steps_in(tmp_path / "run") == [4]  # nothing new to save
+
+
+def test_a_scheduler_and_a_validation_behind_the_loop_do_not_prevent_it(tmp_path):
+    toy = Toy(tmp_path / "run").train(range(3))
+    toy.model.eval()
+    with torch.no_grad():
+        toy.model(torch.rand(4, 2))
+    toy.ck.close()
+    assert steps_in(tmp_path / "run") == [2]
+
+
+@pytest.mark.parametrize("change", [
+    lambda toy: toy.model.load_state_dict({k: v + 1 for k, v in toy.model.state_dict().items()}),
+    lambda toy: toy.update(),
+    lambda toy: toy.model(torch.rand(4, 2)),  # in training mode, so running averages change
+], ids=["best weights", "another update", "buffers"])
+def test_a_model_that_has_changed_is_not_saved_as_the_last_step(tmp_path, caplog, change):
+    toy = Toy(tmp_path / "run").train(range(3))
+    change(toy)
+    toy.ck.close()
+    assert steps_in(tmp_path / "run") == []
+    assert "the last step was 2" in caplog.text and "has changed since then" in caplog.text
+
+
+def test_nothing_is_saved_on_request_nor_after_an_exception(tmp_path, caplog):
+    toy = Toy(tmp_path / "a").train(range(3))
+    toy.ck.close(save=False)
+    with pytest.raises(KeyError), Toy(tmp_path / "b").ck as ck:
+        ck.step(0)
+        raise KeyError
+    toy = Toy(tmp_path / "c")
+    with pytest.raises(KeyError):
+        try:
+            toy.train(range(3))
+            raise KeyError
+        finally:
+            toy.ck.close()
+    toy = Toy(tmp_path / "d", every="never").train(range(3))
+    toy.ck.close()
+    assert all(steps_in(tmp_path / name) == [] for name in "abcd")
+    assert "close(save=False)" in caplog.text and "an exception has ended" in caplog.text
+    assert 'every="never"' in caplog.text
+
+
+def test_a_step_that_is_saved_is_not_written_again(tmp_path):
+    toy = Toy(tmp_path / "run", every="3 steps").train(range(3))
+    first = toy.ck.save(2).durable().folder
+    second = toy.ck.save(2).durable().folder
+    assert first == second
+    events = (tmp_path / "run/events/rank-0000.jsonl").read_text()
+    assert events.count("save_captured") == 1
+    with torch.no_grad():
+        toy.model[0].weight.add_(1)
+    toy.ck.save(2).durable()  # the model has changed: this is another one
+    toy.ck.close()
+    events = (tmp_path / "run/events/rank-0000.jsonl").read_text()
+    assert events.count("save_captured") == 2
+
+
+def all_ranks_end_well(rank, world, run):
+    Toy(run).train(range(4)).ck.close()
+    return steps_in(run)
+
+
+def test_all_ranks_save_the_end_together(tmp_path):
+    assert run_ranks(2, all_ranks_end_well, tmp_path / "run") == [[3], [3]]
+
+
+def one_rank_fails(rank, world, run, how):
+    toy = Toy(run, timeout=20.0).train(range(4))
+    if rank == 1 and how == "dies":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if rank == 1 and how == "late":
+        time.sleep(8)
+    if rank == 1 and how == "unwilling":
+        toy.ck.close(save=False)
+        return 0.0
+    start = time.monotonic()
+    try:
+        toy.ck.close()
+    except (ConnectionError, OSError, RuntimeError):
+        pass
+    return time.monotonic() - start
+
+
+@pytest.mark.parametrize("how", ["dies", "unwilling"])
+def test_a_rank_that_is_gone_or_unwilling_means_no_save_within_seconds(tmp_path, how):
+    start = time.monotonic()
+    if how == "dies":
+        with pytest.raises(RankError):
+            run_ranks(2, one_rank_fails, tmp_path / "run", how)
+    else:
+        assert max(run_ranks(2, one_rank_fails, tmp_path / "run", how)) < 10
+    assert time.monotonic() - start < 25
+    assert steps_in(tmp_path / "run") == []
+
+
+def test_a_late_rank_means_no_save_and_no_hang(tmp_path):
+    first, second = run_ranks(2, one_rank_fails, tmp_path / "run", "late")
+    assert steps_in(tmp_path / "run") == [] and first < 15 and second < 15

@@ -1,0 +1,141 @@
+"""What a Checkpointer tells its user: lines on stderr, the newest durable step, clear refusals."""
+
+import contextlib
+import io
+import json
+import logging
+
+import pytest
+import torch
+from grouped import grouped
+from ranks import run_ranks
+from torch import nn
+
+import holdfast
+
+
+class Toy:
+    def __init__(self, run, **options):
+        torch.manual_seed(0)
+        self.model = nn.Linear(2, 2)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
+                                        **grouped(space_reserve=0, **options))
+
+    def train(self, steps):
+        for step in steps:
+            self.model(torch.ones(2)).sum().backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self.ck.step(step)
+
+
+def lines_of(capfd):
+    return [line for line in capfd.readouterr().err.splitlines() if line.startswith("holdfast: ")]
+
+
+def test_there_is_one_line_at_resume_and_one_at_the_end(tmp_path, capfd):
+    toy = Toy(tmp_path / "run", every="2 steps")
+    assert toy.ck.resume() == 0
+    assert lines_of(capfd) == [f"holdfast: {tmp_path}/run: no checkpoint yet, begins with step 0"]
+    toy.train(range(4))
+    toy.ck.close()
+    (end,) = lines_of(capfd)
+    assert f"{tmp_path}/run: step 3 is the newest saved; 2 saves, for which training waited" in end
+    again = Toy(tmp_path / "run", every="2 steps")
+    assert again.ck.resume() == 4
+    assert lines_of(capfd) == [f"holdfast: {tmp_path}/run: resumed after step 3"]
+    again.ck.close()
+
+
+@pytest.mark.parametrize("how", ["keyword", "environment"])
+def test_each_save_is_shown_on_request_and_its_reason_is_in_the_events(
+        tmp_path, capfd, monkeypatch, how):
+    if how == "environment":
+        monkeypatch.setenv("HOLDFAST_LOG", "info")
+    toy = Toy(tmp_path / "run", every="2 steps", verbose=True if how == "keyword" else None)
+    toy.ck.resume()
+    toy.train(range(2))
+    toy.ck.save(2)
+    toy.ck.close()
+    lines = lines_of(capfd)
+    assert "holdfast: saving after step 1: every 2 steps" in lines
+    assert "holdfast: saving after step 2: asked for" in lines
+    events = [json.loads(line) for line in
+              (tmp_path / "run/events/rank-0000.jsonl").read_text().splitlines()]
+    why = {event["step"]: event["why"] for event in events if event["event"] == "save_captured"}
+    assert why == {1: "every 2 steps", 2: "asked for"}
+
+
+@pytest.mark.parametrize("how", ["keyword", "environment"])
+def test_only_warnings_on_request(tmp_path, capfd, monkeypatch, how):
+    if how == "environment":
+        monkeypatch.setenv("HOLDFAST_LOG", "warning")
+    toy = Toy(tmp_path / "run", every="2 steps", verbose=False if how == "keyword" else None)
+    toy.ck.resume()
+    toy.train(range(2))
+    toy.ck.close()
+    assert lines_of(capfd) == []
+
+
+def test_a_level_that_does_not_exist_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOLDFAST_LOG", "loud")
+    with pytest.raises(ValueError, match="HOLDFAST_LOG=loud; expected info or warning"):
+        Toy(tmp_path / "run")
+
+
+def test_a_program_with_its_own_log_gets_the_lines_there(tmp_path, capfd, caplog):
+    with caplog.at_level(logging.INFO, logger="holdfast"):
+        toy = Toy(tmp_path / "run")
+        toy.ck.resume()
+        toy.ck.close()
+    assert "no checkpoint yet" in caplog.text and lines_of(capfd) == []
+
+
+def lines_of_a_rank(rank, world, run):
+    with contextlib.redirect_stderr(io.StringIO()) as told:
+        toy = Toy(run, every="never")
+        toy.ck.resume()
+        toy.ck.close()
+    return told.getvalue().splitlines()
+
+
+def test_only_rank_0_tells(tmp_path):
+    first, second = run_ranks(2, lines_of_a_rank, tmp_path / "run")
+    assert len(first) == 2 and second == []
+
+
+def test_the_newest_durable_step_is_known_and_told(tmp_path):
+    told = []
+    toy = Toy(tmp_path / "run", every="never", on_durable=lambda *found: told.append(found))
+    toy.ck.resume()
+    assert toy.ck.latest_step is None
+    handle = toy.ck.save(5)
+    handle.durable()
+    assert toy.ck.latest_step == 5
+    assert told == [(5, str(tmp_path / "run/step-00000005"))]
+    toy.ck.save(6)
+    toy.ck.close()
+    assert toy.ck.latest_step == 6 and [step for step, _ in told] == [5, 6]
+    again = Toy(tmp_path / "run")
+    again.ck.resume()
+    assert again.ck.latest_step == 6
+    again.ck.close()
+
+
+def test_a_state_dict_is_no_model(tmp_path):
+    model = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match=r"model: a torch\.Tensor; expected a torch module.*"
+                                        r"not a state_dict"):
+        holdfast.Checkpointer(tmp_path / "run", model=model.state_dict())
+    with pytest.raises(TypeError, match=r"model: a builtins\.int; expected a torch module"):
+        holdfast.Checkpointer(tmp_path / "run", model=7)
+
+
+def test_parameters_of_a_loss_module_are_told_apart_from_a_late_wrapper(tmp_path):
+    model, loss = nn.Linear(2, 2), nn.Linear(2, 1)
+    optimizer = torch.optim.SGD([*model.parameters(), *loss.parameters()], lr=0.1)
+    with pytest.raises(ValueError, match=r'expected the module that has it in model= too'):
+        holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer)
+    holdfast.Checkpointer(tmp_path / "run", model={"net": model, "loss": loss},
+                          optimizer=optimizer).close()
