@@ -96,14 +96,15 @@ class Failures:
 
     grace       seconds for the save after SIGTERM or SIGUSR1, upon which all ranks save at the
                 same step and exit with 143; and for the saves under way when an exception ends
-                one rank of several.
+                one rank of several. By default 60, and under torchrun 25, as torchrun kills its
+                workers after 30 (or 5 less than TORCH_ELASTIC_SHUTDOWN_TIMEOUT says).
     signals     False: SIGTERM and SIGUSR1 are left alone.
     fail_after  "30m", or seconds: training ends once all saves have failed for so long; None
                 lets it go on for ever.
     timeout     seconds that a rank waits for the other ranks before it gives up.
     """
 
-    grace: float = 60.0
+    grace: float | None = None
     signals: bool = True
     fail_after: str | float | None = None
     timeout: float = 60.0

@@ -38,6 +38,7 @@ from holdfast.torch.loop.resume_report import Report
 from holdfast.torch.loop.saves import Save, Saves
 from holdfast.torch.loop.settle_thread import SettleThread
 from holdfast.torch.loop.step_numbers import StepNumbers, whole_number
+from holdfast.torch.loop.stop_grace import with_grace
 from holdfast.torch.loop.transport import connect
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
 from holdfast.torch.state import plain_values
@@ -158,6 +159,7 @@ class Checkpointer:
         self._run_is_checked = False  # resume() was called, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
         self.report = Report()
+        failures = with_grace(failures)
         self._transport = connect(layout.group)
         job = open_job(
             self._run, self._transport, every=every if isinstance(every, str) else "never",
