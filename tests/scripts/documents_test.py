@@ -1,6 +1,6 @@
 """Checks that every file of the repository that a document names exists.
 
-python/tests/test_documents.py checks everything else that documents say.
+python/tests/documents/test_names.py checks the other things that documents name.
 """
 
 import re
