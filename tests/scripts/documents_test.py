@@ -1,11 +1,15 @@
-"""Checks that every file of the repository that a document names exists."""
+"""Checks that every file of the repository that a document names exists.
+
+python/tests/documents/test_names.py checks the other things that documents name.
+"""
 
 import re
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-NAMED = re.compile(r"`((?:holdfast|python|docs|scripts|tests|bench|examples|cmake)/[\w./-]+)`")
+FOLDERS = "holdfast|python|docs|scripts|tests|bench|examples|cmake|study"
+NAMED = re.compile(rf"`((?:{FOLDERS})/[\w./-]+)`")
 
 
 class DocumentsTest(unittest.TestCase):

@@ -91,7 +91,7 @@ until_true 20 slurmctld scontrol ping
 for node in first second; do
   start slurmd -D -N $node
 done
-two_idle() { [[ $(sinfo -h -N -t idle -o %N | wc -l) == 2 ]]; }
+two_idle() { [[ $(sinfo -h -N -t idle -o %N | sort -u | wc -l) == 2 ]]; }
 if ! (until_true 30 "two nodes" two_idle) 2>/dev/null; then
   skip "slurmd does not run here: $(tail -n 1 "$work/slurmd.log")"
 fi

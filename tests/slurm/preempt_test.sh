@@ -31,6 +31,7 @@ pending() { [[ $(squeue -h -j "$1" -o %T) == PENDING ]]; }
 # A requeued job would wait for two minutes in Slurm. This starts it at once.
 go_on() {
   until_true 90 "job $1 to be queued again" pending "$1"
+  sleep 2  # a node refuses to start a job in the second in which it has ended there
   scontrol update JobId="$1" StartTime=now
 }
 

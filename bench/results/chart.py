@@ -1,0 +1,126 @@
+"""Makes the chart and the table of README.md from the figures in this folder.
+
+    python3 bench/results/chart.py            writes the two SVG files and the table in README.md
+    python3 bench/results/chart.py --check    writes nothing; exits with 1 if one of them differs
+
+The chart and the first three columns come from one file, gpu_h200_h.json: it is the only one that
+has all four libraries, and it measured all of them in the same way. The last column has what later
+runs measured in a better way, in blocks of steps with and without a save in turns. None of those
+runs had torch_checkpointing.
+"""
+
+import json
+import sys
+from html import escape
+from pathlib import Path
+
+FOLDER = Path(__file__).resolve().parent
+ROOT = FOLDER.parents[1]
+README = ROOT / "README.md"
+BEGIN = "<!-- made by bench/results/chart.py: begin -->\n"
+END = "<!-- made by bench/results/chart.py: end -->\n"
+
+TITLE = "Time that one save of 4.03 GB adds to a training on one H200"
+# The name in the chart, the name in gpu_h200_h.json, and the later file that has it, if any.
+LIBRARIES = [
+    ("Holdfast", "Holdfast, copy inside the GPU", "gpu_h200_l.json"),
+    ("torch_checkpointing", "torch_checkpointing", None),
+    ("DCP async_save", "DCP async_save", "gpu_h200_k.json"),
+    ("torch.save", "torch.save", "gpu_h200_k.json"),
+]
+COLUMNS = ["", "a save adds", "the first save adds", "on disk after", "measured again, in turns"]
+
+WIDTH, LEFT, BAR, GAP, TOP = 720, 170, 22, 14, 52  # pixels
+COLOURS = {  # text, muted text, Holdfast's bar, other bars
+    "light": ("#1f2328", "#59636e", "#0969da", "#afb8c1"),
+    "dark": ("#f0f6fc", "#9198a1", "#4493f8", "#656c76"),
+}
+
+
+def read(name: str) -> dict:
+    return json.loads((FOLDER / name).read_text())
+
+
+def milliseconds(value: float) -> str:
+    return f"{value:.1f} ms" if value < 10 else f"{value:,.0f} ms"
+
+
+def measured_again(name: str, file: str | None) -> str:
+    if file is None:
+        return "not measured"
+    middle, low, high = read(file)[name]["save_added_ms"]
+    digits = ".1f" if high < 10 else ",.0f"
+    return f"{middle:{digits}} ms ({low:{digits}} to {high:{digits}})"
+
+
+def table() -> str:
+    figures = read("gpu_h200_h.json")
+    lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
+    for shown, name, file in LIBRARIES:
+        one = figures[name]
+        cells = [shown, milliseconds(one["added_ms"]), milliseconds(one["first_ms"]),
+                 f"{one['durable_s']:.1f} s", measured_again(name, file)]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def text(x: float, y: float, words: str, colour: str, more: str = "") -> str:
+    return f'<text x="{x:g}" y="{y:g}" fill="{colour}"{more}>{escape(words)}</text>'
+
+
+def chart(mode: str) -> str:
+    """An SVG with one bar for each library. The lengths are in proportion to the times."""
+    ink, muted, ours, others = COLOURS[mode]
+    figures = read("gpu_h200_h.json")
+    times = [figures[name]["added_ms"] for _, name, _ in LIBRARIES]
+    scale = (WIDTH - LEFT - 90) / max(times)
+    height = TOP + len(times) * (BAR + GAP)
+    lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
+             f'viewBox="0 0 {WIDTH} {height}" role="img" aria-label="{escape(TITLE)}" '
+             'font-family="-apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="14">',
+             text(0, 18, TITLE, ink, ' font-size="16" font-weight="600"'),
+             text(0, 38, "shorter is better; the figures are those of the table", muted)]
+    for i, ((shown, _, _), time) in enumerate(zip(LIBRARIES, times)):
+        y = TOP + i * (BAR + GAP)
+        length = max(1.5, time * scale)  # a thinner line could not be seen
+        bold = ' font-weight="600"' if i == 0 else ""
+        lines += [
+            text(LEFT - 10, y + 16, shown, ink, f' text-anchor="end"{bold}'),
+            f'<rect x="{LEFT}" y="{y}" width="{length:.1f}" height="{BAR}" rx="1" '
+            f'fill="{ours if i == 0 else others}"/>',
+            text(round(LEFT + length + 8), y + 16, milliseconds(time), ink, bold),
+        ]
+    return "\n".join([*lines, "</svg>"]) + "\n"
+
+
+def with_table(readme: str) -> str:
+    """The text of README.md with the table between its two marks."""
+    before, found, rest = readme.partition(BEGIN)
+    _, ended, after = rest.partition(END)
+    if not (found and ended):
+        raise SystemExit(f"README.md: has no lines {BEGIN.strip()} and {END.strip()}")
+    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+
+
+def wanted() -> dict[Path, str]:
+    """Every file that this script makes, with its text."""
+    charts = {ROOT / "docs/images" / f"save_time_{mode}.svg": chart(mode) for mode in COLOURS}
+    return charts | {README: with_table(README.read_text())}
+
+
+def main(arguments: list[str]) -> int:
+    different = [path for path, made in wanted().items()
+                 if not path.exists() or path.read_text() != made]
+    if arguments == ["--check"]:
+        for path in different:
+            print(f"{path.relative_to(ROOT)}: is not what bench/results/chart.py makes; "
+                  "run it and commit what it writes", file=sys.stderr)
+        return 1 if different else 0
+    for path, made in wanted().items():
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(made)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
