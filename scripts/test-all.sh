@@ -14,7 +14,7 @@ leaks() { ctest --test-dir build/asan --output-on-failure -L leaks; }
 
 release() {
   scripts/build.sh release holdfast_python_stub holdfast_program
-  PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q
+  HOLDFAST_LONG=1 PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q
 }
 
 # Uses the release build that the suite before has made.
@@ -26,7 +26,10 @@ kills() {
 
 train_cpp() { tests/examples/train_cpp_test.sh release; }
 
-slurm() { tests/slurm/preempt_test.sh build/release; }
+slurm() {
+  tests/slurm/preempt_test.sh build/release
+  tests/slurm/examples_test.sh build/release
+}
 
 # Uses the release build, with the packages that the adapters are for.
 adapters() {

@@ -54,7 +54,7 @@ def test_every_verb_and_option_exists(options_of):
 
 # Options of programs that are not Holdfast's.
 FOREIGN = {"--find-links", "--nproc-per-node", "--max-restarts", "--requeue", "--signal",
-           "--install", "--preset", "--build", "--version"}
+           "--shutdown-timeout", "--install", "--preset", "--build", "--version"}
 
 
 def test_every_option_that_stands_alone_belongs_to_a_program_here(options_of):
@@ -102,6 +102,15 @@ def test_every_attribute_of_holdfast_exists():
     assert seen > 40
 
 
+def has_path(value, names):
+    """True if the object has the first name, what that names has the second, and so on."""
+    for name in names:
+        if not hasattr(value, name):
+            return False
+        value = getattr(value, name)
+    return True
+
+
 def test_every_member_of_the_checkpointer_exists(tmp_path):
     model = nn.Linear(2, 2)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -109,10 +118,7 @@ def test_every_member_of_the_checkpointer_exists(tmp_path):
         wrong = []
         for path in DOCUMENTS:
             for dotted in re.findall(r"\bck((?:\.\w+)+)", path.read_text()):
-                value = ck
-                for name in dotted.split(".")[1:]:
-                    value = getattr(value, name, None)
-                if value is None:
+                if not has_path(ck, dotted.split(".")[1:]):
                     wrong.append(f"{path.name}: ck{dotted}")
     assert not wrong
 

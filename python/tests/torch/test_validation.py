@@ -46,6 +46,7 @@ def losses_of(run, validate, steps):
                 forked = torch.random.fork_rng() if validate == "forked" else contextlib.nullcontext()
                 with forked:
                     draw()
+        ck.close(save=False)
     return losses
 
 
