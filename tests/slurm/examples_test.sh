@@ -91,8 +91,8 @@ for script in train torchrun; do
 done
 
 job=$(submit train limited 1000000 --time=1 --signal=B:USR1@40)
-go_on_after_limit() { is_pending "$job"; }
-until_true 150 "the job to be queued again before its time limit" go_on_after_limit
+until_true 60 "losses" has_losses limited 5
+until_true 150 "the job to be queued again before its time limit" is_pending "$job"
 check_saved limited
 scancel "$job"
 echo "train: the time limit: saved before it, and queued again"
