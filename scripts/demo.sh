@@ -15,18 +15,50 @@ show() {
   "$bin/$1" "${@:2}"
 }
 
-scene "Resize: a 6.7B model on 4 hosts of 4 GPUs goes from 2 to 4 pipeline stages"
-show holdfast plan --model tenplex-6.7b --from tp=4,pp=2,dp=1 --to tp=4,pp=4,dp=1 \
-  --hosts 4x4 --place
-
-scene "Shrink: which devices to give up so that nothing has to move"
-show holdfast plan --model tenplex-6.7b --from tp=4,pp=2,dp=2 --to tp=4,pp=2,dp=1 \
-  --hosts 4x4 --place
-
-scene "Crash: a job is killed with -9 in the middle of a save"
 demo=$(mktemp -d)
 trap 'rm -rf "$demo"' EXIT
 cd "$demo"  # so that paths are shown as a person would type them
+
+scene "Train: a GPT is killed with -9 in the middle, and continues bit for bit"
+export PYTHONPATH=$root/build/check/python OMP_NUM_THREADS=1
+python=$root/.venv/bin/python
+# train RUN: trains, and writes every loss to RUN.jsonl.
+train() {
+  exec "$python" "$root/examples/train_gpt.py" "runs/$1" --losses "$1.jsonl" --steps 130 \
+    --every "30 steps" --layers 2 --batch 12
+}
+printf '$ train_gpt.py runs/whole --steps 130 --every "30 steps"\n'
+(train whole) >whole.log 2>&1 &
+whole=$!
+printf '$ train_gpt.py runs/gpt --steps 130 --every "30 steps" &    # killed\n'
+(train gpt) >gpt.log 2>&1 &
+killed=$!
+lines() { if [ -f gpt.jsonl ]; then wc -l <gpt.jsonl; else echo 0; fi; }
+# Waits until the job has made some steps after one that was saved.
+until [ "$(lines)" -ge 75 ] && compgen -G 'runs/gpt/step-*/manifest.json' >/dev/null; do
+  kill -0 "$killed" 2>/dev/null || { cat gpt.log >&2; exit 1; }
+  sleep 0.05
+done
+kill -9 "$killed"
+wait "$killed" 2>/dev/null || true
+at=$(lines)
+printf '$ kill -9 %d\n$ train_gpt.py runs/gpt --steps 130 --every "30 steps"\n\n' "$killed"
+(train gpt) >gpt.log 2>&1 || { cat gpt.log >&2; exit 1; }
+wait "$whole" || { cat whole.log >&2; exit 1; }
+python3 "$root/scripts/draw_losses.py" whole.jsonl gpt.jsonl "$at"
+
+scene "Elsewhere: the same run goes on with 2 processes instead of 1"
+printf '$ torchrun --nproc-per-node 2 train_gpt.py runs/gpt --steps 160\n\n'
+"$python" -m torch.distributed.run --nproc-per-node 2 "$root/examples/train_gpt.py" runs/gpt \
+  --steps 160 --every "30 steps" --layers 2 --batch 12 >two.log 2>&1 || { cat two.log >&2; exit 1; }
+grep -E '^(holdfast|step)' two.log
+grep -q 'resumed after step 129' two.log || { cat two.log >&2; exit 1; }
+
+scene "Cost: how long training waits for a save"
+printf '$ save_cost.py saves\n\n'
+"$python" "$root/examples/save_cost.py" saves
+
+scene "Crash: a job is killed with -9 in the middle of a save"
 # show_exit CODE COMMAND...: like show, for a command that must end with this exit code.
 show_exit() {
   local expected=$1 code=0
@@ -68,32 +100,13 @@ show_exit 3 holdfast verify runs/demo
 scene "Restore: the damage is found while reading, and the step before is restored"
 show save_loop runs/demo 0 192
 
-scene "Train: a GPT is killed with -9 in the middle, and continues bit for bit"
-# train RUN: trains, and writes every loss to RUN.jsonl.
-train() {
-  PYTHONPATH=$root/build/check/python OMP_NUM_THREADS=1 exec "$root/.venv/bin/python" \
-    "$root/examples/train_gpt.py" "runs/$1" --losses "$1.jsonl" --steps 130 --every "30 steps" \
-    --layers 2 --batch 12
-}
-printf '$ train_gpt.py runs/whole --steps 130 --every "30 steps"\n'
-(train whole) >whole.log 2>&1 &
-whole=$!
-printf '$ train_gpt.py runs/gpt --steps 130 --every "30 steps" &    # killed\n'
-(train gpt) >gpt.log 2>&1 &
-killed=$!
-lines() { if [ -f gpt.jsonl ]; then wc -l <gpt.jsonl; else echo 0; fi; }
-# Waits until the job has made some steps after one that was saved.
-until [ "$(lines)" -ge 75 ] && compgen -G 'runs/gpt/step-*/manifest.json' >/dev/null; do
-  kill -0 "$killed" 2>/dev/null || { cat gpt.log >&2; exit 1; }
-  sleep 0.05
-done
-kill -9 "$killed"
-wait "$killed" 2>/dev/null || true
-at=$(lines)
-printf '$ kill -9 %d\n$ train_gpt.py runs/gpt --steps 130 --every "30 steps"\n\n' "$killed"
-(train gpt) >gpt.log 2>&1 || { cat gpt.log >&2; exit 1; }
-wait "$whole" || { cat whole.log >&2; exit 1; }
-python3 "$root/scripts/draw_losses.py" whole.jsonl gpt.jsonl "$at"
+scene "Resize: a 6.7B model on 4 hosts of 4 GPUs goes from 2 to 4 pipeline stages"
+show holdfast plan --model tenplex-6.7b --from tp=4,pp=2,dp=1 --to tp=4,pp=4,dp=1 \
+  --hosts 4x4 --place
+
+scene "Shrink: which devices to give up so that nothing has to move"
+show holdfast plan --model tenplex-6.7b --from tp=4,pp=2,dp=2 --to tp=4,pp=2,dp=1 \
+  --hosts 4x4 --place
 
 echo
 print_next "make test      # all quick tests, on the build that is there now"
