@@ -211,7 +211,7 @@ def optimum_excesses(program: Program, objective: Objective, deviations: float,
                      job: dict[str, Any]) -> list[tuple[float, float]]:
     """By which share the optimum costs more than each other policy, which is negative if it costs
     less, and the corrected confidence interval of that share."""
-    best, *others = program.simulate(("optimal", *POLICIES), runs=30000, seed=5,
+    best, *others = program.simulate(("optimal", *POLICIES), runs=100000, seed=5,
                                      objective=objective.name, **objective.options, **job).values()
     base = best[objective.metric]["mean"]
     differences = [each[f"{objective.metric}_against_first"] for each in others]

@@ -21,12 +21,9 @@ class Optimal : public SchedulePolicy {
  public:
   std::string_view name() const override { return "optimal"; }
   std::string_view about() const override {
-    return "the least expected cost of all schedules on the grid, by dynamic "
-           "programming";
+    return "the least expected cost of all schedules, by dynamic programming";
   }
-  Schedule schedule(const Grid& grid) const override {
-    return grid.schedule(optimum(grid));
-  }
+  Schedule schedule(const Grid& grid) const override { return optimal_schedule(grid); }
 };
 
 class Even : public SchedulePolicy {

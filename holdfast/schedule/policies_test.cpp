@@ -117,9 +117,63 @@ TEST(PolicyTest, TheCostIsMonge) {
     };
     const int64_t a = pick(0, grid.last() - 2), b = pick(a + 1, grid.last() - 1);
     const int64_t c = pick(b + 1, grid.last()), d = grid.last();
-    if (c == d) continue;
+    // A save that is over or durable only after the end is never worth its stall, and
+    // the exact costs of such saves are not Monge.
+    const Problem& p = grid.problem();
+    if (c == d || p.length - grid.time(c) < p.stall + p.persist) continue;
     const double sum = grid.cost(a, d) + grid.cost(b, c);
     EXPECT_LE(grid.cost(a, c) + grid.cost(b, d), sum + 1e-12 * std::fabs(sum));
+  }
+}
+
+// The cost of saves between positions, by sums over small steps.
+TEST(PolicyTest, SavesNeedNotBeAtPositions) {
+  Problem p{.length = kHour, .stall = 2, .persist = 40, .mtbf = kHour};
+  p.objective = Objective::kProgress;
+  p.curve = falling(2.3, 5 / kHour, 0.2);
+  const Schedule schedule{{101.234, 333.3, 1777.77, 3001.5}};
+  double expected = 0, base = 0, x = 0;
+  for (size_t k = 0; k <= schedule.times.size(); ++k) {
+    const double save = k < schedule.times.size() ? schedule.times[k] : p.length;
+    const double durable = k < schedule.times.size() ? save + p.persist : p.length;
+    const int64_t steps = 20000;
+    const double dx = (durable - x) / static_cast<double>(steps);
+    for (int64_t i = 0; i < steps; ++i) {
+      const double middle = x + (static_cast<double>(i) + 0.5) * dx;
+      expected += p.curve.drop(base, middle) * dx / p.mtbf;
+    }
+    if (k < schedule.times.size()) expected += p.curve.drop(save, save + p.stall);
+    base = save, x = durable;
+  }
+  EXPECT_NEAR(grid_of(p).cost(schedule), expected, 1e-7 * expected);
+}
+
+TEST(PolicyTest, TheOptimumIsNotBoundToPositions) {
+  Problem p{.length = kHour, .stall = 2, .mtbf = kHour};
+  p.objective = Objective::kProgress;
+  p.curve = falling(1, 3 / kHour);
+  const Grid coarse = grid_of(p);
+  p.positions = 30000;
+  const Grid fine = grid_of(p);
+  const double best = fine.cost(optimum(fine));
+  EXPECT_GT(coarse.cost(optimum(coarse)), best * (1 + 1e-5));
+  EXPECT_LT(fine.cost(optimal_schedule(coarse)), best * (1 + 1e-8));
+}
+
+// With an MTBF of ten stalls, the first-order cost would choose an interval that is a
+// tenth too short.
+TEST(PolicyTest, SavesInFlightLeadToDalysExactIntervalToo) {
+  const double exact = daly_exact(60, 600);
+  const Grid grid = grid_of({.length = 20 * exact + 60 + 100,
+                             .stall = 60,
+                             .persist = 100,
+                             .mtbf = 600,
+                             .positions = 8000});
+  ASSERT_TRUE(grid.exact());
+  const std::vector<double> times = optimal_schedule(grid).times;
+  ASSERT_EQ(times.size(), 19u);
+  for (size_t k = 1; k < times.size(); ++k) {
+    EXPECT_NEAR(times[k] - times[k - 1], exact, 0.01 * exact);
   }
 }
 
