@@ -51,7 +51,7 @@ TEST_F(ScheduleCommandTest, AJobThatMayBeStoppedIsScheduledByItsCurve) {
   EXPECT_GT(seen["gain"].get<double>(), 0.1);
   const auto times = seen["times"].get<std::vector<double>>();
   EXPECT_LT(times[1] - times[0], times.back() - times[times.size() - 2]);
-  EXPECT_EQ(seen["policies"].size(), 10u);
+  EXPECT_EQ(seen["policies"].size(), 11u);
 }
 
 TEST_F(ScheduleCommandTest, AnUnevenScheduleListsItsTimes) {
@@ -276,7 +276,7 @@ TEST_F(ScheduleCommandTest, WrongCallsAreOneClearSentence) {
   expect_wrong_call("simulate --stall 5 --schedules best",
                     "--schedules: \"best\"; expected an interval, at:FILE or a policy "
                     "(optimal, even, young, daly-first, daly, daly-exact, checkfreq, "
-                    "coci, coci-normalised, equal-progress)");
+                    "coci, coci-normalised, coci-parallel, equal-progress)");
 }
 
 }  // namespace

@@ -287,6 +287,28 @@ TEST(PolicyTest, CociSavesWhenItsRepositoryDoes) {
   EXPECT_NEAR(p.curve.drop(t[100], t[101]), 0.014678, 1e-6);
 }
 
+TEST(PolicyTest, CociForSeveralWorkersHasAStepForEachRound) {
+  Problem p{.length = kHour, .stall = 0.1, .mtbf = 16 * kHour};
+  p.objective = Objective::kProgress;
+  const Curve one = falling(1, 0.005 / 60);
+  p.curve = one;
+  const Comparison serial = compare(grid_of(p));
+  const std::vector<double>& alone = serial.row("coci").schedule.times;
+  const std::vector<double>& same = serial.row("coci-parallel").schedule.times;
+  ASSERT_EQ(same.size(), alone.size());
+  for (size_t k = 0; k < same.size(); ++k) EXPECT_NEAR(same[k], alone[k], 1e-6);
+  p.workers.phases = {{0, 8}, {kHour / 2, 2}};
+  p.curve = one.paced(p.workers, 1);
+  const std::vector<double> t = compare(grid_of(p)).row("coci-parallel").schedule.times;
+  const double rate = p.mean_failure_rate() * 60;
+  const double early = coci_loss_step(-0.005 * 8, rate, 0.1 / 60, 8);
+  const double late = coci_loss_step(-0.005 * 2, rate, 0.1 / 60, 2);
+  ASSERT_GT(t.size(), 20u);
+  EXPECT_NEAR(p.curve.drop(0, t[0]), early, 1e-9);
+  EXPECT_NEAR(p.curve.drop(t[3], t[4]), early, 1e-9);
+  EXPECT_NEAR(p.curve.drop(t[t.size() - 2], t.back()), late, 1e-9);
+}
+
 TEST(PolicyTest, NobodyIsBetterThanTheOptimumOnItsOwnObjective) {
   for (const Objective objective : kAll) {
     const Comparison all = compare(grid_of(hour_of(objective)));
