@@ -10,8 +10,9 @@ namespace holdfast {
 namespace {
 
 constexpr double kBarWidth = 40;
-// With so many stalls between two failures, the optimum of the first-order cost is
-// within about 1 % of the true optimum.
+// With fewer stalls between two failures, first-order costs are too low for long
+// intervals. By simulation of the objective progress, daly-exact costs 0.5 % less than
+// the first-order optimum at 20 stalls, 2 % less at 5 and 7 % less at 2.
 constexpr double kManyStalls = 30;
 
 // The cost is a time if the objective is delay, and a loss otherwise.
@@ -155,9 +156,9 @@ std::string exactness_text(const IntervalReport& report) {
   std::string out = "costs are exact to the first order in the failure rate";
   if (mtbf < kManyStalls * p.stall) {
     out += fmt::format(
-        ". A failure comes every {:.0f} stalls, which is\noften: below {:g} stalls "
-        "another "
-        "schedule can cost some percent less than this optimum",
+        ". A failure comes every {:.0f} stalls:\nbelow {:g} stalls a schedule with "
+        "more saves, "
+        "such as daly-exact, can cost less than this optimum",
         mtbf / p.stall, kManyStalls);
   }
   return out + "\n";
