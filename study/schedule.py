@@ -8,12 +8,9 @@ the same on every machine, because the simulator gives the same bits and this sc
 computes from them.
 """
 
-import json
 import math
 import os
-import subprocess
 import sys
-from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
@@ -21,29 +18,34 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
+from schedule_jobs import (
+    HOUR,
+    INJECTED,
+    MINUTE,
+    POISSON,
+    RATES,
+    SCENARIOS,
+    SERIAL_FIGURE,
+    STALLS,
+    STARTS,
+    STOPPED,
+    THETAS,
+    Program,
+    Workers,
+    exponential,
+    halving,
+    hour,
+    median,
+    percent,
+    phases_text,
+    table,
+)
+from schedule_parallel import parallel_table
+
 ROOT = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).with_name("schedule_template.md")
 
-MINUTE, HOUR = 60.0, 3600.0
-# The range of parameters that COCI used: stalls in seconds, failures per minute, and how fast the
-# loss falls per minute.
-STALLS = (0.13, 0.3, 0.6, 1.0, 1.6)
-RATES = (0.00024, 0.00104, 0.00208, 0.00417)
-THETAS = (-0.01, -0.02, -0.05, -0.1, -0.2)
 POLICIES = ("young", "coci", "checkfreq", "daly-exact", "even", "equal-progress")
-
-# The failures of each measurement, by the title of its column, as options of `holdfast simulate`.
-INJECTED = "every:5.103m"
-POISSON, STOPPED = "Poisson, mean", "Poisson, stop at 25 %"
-SCENARIOS: dict[str, dict[str, Any]] = {
-    POISSON: {"runs": 20000},
-    "no failure": {"runs": 1, "failures": "never"},
-    "one, anywhere": {"runs": 400, "failures": "once"},
-    "one in the first 10 %": {"runs": 400, "failures": "once:0.1"},
-    "one in the first 25 %": {"runs": 400, "failures": "once:0.25"},
-    "every 5.103 min": {"runs": 200, "failures": INJECTED},
-    STOPPED: {"runs": 20000, "stop_at": 15 * MINUTE},
-}
 
 
 @dataclass
@@ -66,39 +68,6 @@ OBJECTIVES = (
               "fall of the loss that rollbacks cost, and that saves cost at 5 s each besides their "
               "stall", {"price": 5}),
 )  # fmt: skip
-
-
-class Program:
-    """The holdfast program, asked for JSON."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def interval(self, **options: Any) -> dict[str, Any]:
-        return self._ask("interval", options)
-
-    def simulate(self, schedules: Iterable[str], **options: Any) -> dict[str, dict[str, Any]]:
-        """What each schedule cost, in the order of the schedules."""
-        answer = self._ask("simulate", {"schedules": ",".join(schedules), **options})
-        return {each["schedule"]: each for each in answer["schedules"]}
-
-    def _ask(self, verb: str, options: dict[str, Any]) -> dict[str, Any]:
-        command = [str(self.path), verb, "--json"]
-        for name, value in options.items():
-            values = value if isinstance(value, list) else [value]
-            command += ["--" + name.replace("_", "-"), *map(str, values)]
-        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-
-
-def hour(stall: float, rate: float, theta1: float) -> dict[str, Any]:
-    """The options that describe one hour of training."""
-    return {"length": HOUR, "stall": stall, "step": 0.25, "mtbf": MINUTE / rate,
-            "curve": exponential(1, theta1)}  # fmt: skip
-
-
-def exponential(first: float, theta1: float) -> str:
-    """The loss first * exp(theta1 t), with t in minutes."""
-    return f"exp:{first},{MINUTE / -theta1}"
 
 
 @dataclass
@@ -142,20 +111,6 @@ def measure_cell(program: Program, stall: float, rate: float, theta1: float) -> 
     return Cell(stall, rate, theta1, expected, seen)
 
 
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
-    first, *others = (f"| {' | '.join(row)} |" for row in (head, *rows))
-    return "\n".join([first, "|---" * len(head) + "|", *others])
-
-
-def percent(share: float) -> str:
-    return f"{100 * share:+.1f}"
-
-
-def median(values: Iterable[float]) -> float:
-    ordered = sorted(values)
-    return ordered[len(ordered) // 2]
-
-
 def summary_table(cells: list[Cell], policy: str, other: str) -> str:
     """In how many cells the policy is better, and its least, median and greatest change."""
     changes = [cell.changes(policy, other) for cell in cells]
@@ -186,6 +141,58 @@ def published_figure_table(cells: list[Cell], figure: float) -> str:
                   "a cell that gives it"], rows)  # fmt: skip
 
 
+def printed_objective(times: list[float], stall: float, rate: float, theta1: float,
+                      first: float) -> float:
+    """P_s + P_r as third-party notes on the paper print it. Its integral over the progress p weighs
+    failures by rate exp(-rate t) dp and not dt, so failures late in the run hardly count."""
+    k, edges = -theta1, [0.0, *(time / MINUTE for time in times), HOUR / MINUTE]
+    stalls = sum(-math.expm1(theta1 * stall / MINUTE) * first * math.exp(theta1 * t)
+                 for t in edges[1:-1])  # fmt: skip
+
+    def falls(a: float, b: float, decay: float) -> float:
+        return (math.exp(-decay * a) - math.exp(-decay * b)) / decay
+
+    rollbacks = sum(math.exp(-k * a) * falls(a, b, rate + k) - falls(a, b, rate + 2 * k)
+                    for a, b in zip(edges, edges[1:]))  # fmt: skip
+    return stalls + rate * k * first * first * rollbacks
+
+
+def objective_changes(program: Program, first: float, stall: float, rate: float,
+                      theta1: float) -> dict[str, float]:
+    """COCI against Young by the expected value and by the objective as printed."""
+    job = hour(stall, rate, theta1, first) | {"objective": "progress"}
+    coci, young = (next(each for each in program.interval(**job)["policies"]
+                        if each["policy"] == name) for name in ("coci", "young"))  # fmt: skip
+    printed = [printed_objective(each["times"], stall, rate, theta1, first)
+               for each in (coci, young)]  # fmt: skip
+    return {"expected value": coci["cost"] / young["cost"] - 1,
+            "as third-party notes print it": printed[0] / printed[1] - 1}  # fmt: skip
+
+
+def objective_table(program: Program, pool: ThreadPoolExecutor) -> str:
+    """COCI against Young over all cells, by objective and starting loss."""
+    rows = []
+    for first in STARTS:
+        cells = list(pool.map(lambda each: objective_changes(program, first, *each),
+                              product(STALLS, RATES, THETAS)))  # fmt: skip
+        for title in cells[0]:
+            changes = [cell[title] for cell in cells]
+            rows.append([title, f"{first:g}", str(sum(change < -1e-9 for change in changes)),
+                         percent(min(changes)), percent(median(changes)), percent(max(changes)),
+                         str(sum(change <= SERIAL_FIGURE for change in changes))])  # fmt: skip
+    return table(["objective", "starting loss", "cells below Young", "least", "median", "most",
+                  f"cells at {100 * SERIAL_FIGURE:.2f} % or below"],
+                 sorted(rows, key=lambda row: row[0], reverse=True))  # fmt: skip
+
+
+def best_cell_text(program: Program) -> str:
+    """Simulates COCI against Young in the cell that is best for COCI."""
+    seen = program.simulate(("young", "coci"), runs=1000000, seed=11, objective="progress",
+                            **hour(1.6, 0.00024, -0.01, 4.6))  # fmt: skip
+    base, change = seen["young"]["progress"]["mean"], seen["coci"]["progress_against_first"]
+    return f"{percent(change['mean'] / base)} +- {100 * change['ci95'] / base:.1f} %"
+
+
 def phase_changes(program: Program) -> list[float]:
     """COCI against Young on the example of COCI's public repository, for each phase of its
     injected failures."""
@@ -211,7 +218,7 @@ def optimum_excesses(program: Program, objective: Objective, deviations: float,
                      job: dict[str, Any]) -> list[tuple[float, float]]:
     """By which share the optimum costs more than each other policy, which is negative if it costs
     less, and the corrected confidence interval of that share."""
-    best, *others = program.simulate(("optimal", *POLICIES), runs=30000, seed=5,
+    best, *others = program.simulate(("optimal", *POLICIES), runs=100000, seed=5,
                                      objective=objective.name, **objective.options, **job).values()
     base = best[objective.metric]["mean"]
     differences = [each[f"{objective.metric}_against_first"] for each in others]
@@ -235,13 +242,6 @@ def own_objective_table(program: Program, pool: ThreadPoolExecutor) -> str:
                   "its corrected interval, %"], rows)  # fmt: skip
 
 
-Workers = list[tuple[float, float]]  # from which second on, and how many
-
-
-def halving(workers: float, phases: int, length: float) -> Workers:
-    return [(length * i / phases, workers / 2**i) for i in range(phases)]
-
-
 def allocated(program: Program, length: float) -> Workers:
     """The workers of a young job beside three jobs that have converged further."""
     curves = [f"exp:{math.exp(-age)},2h" for age in (0, 1, 2, 2.5)]
@@ -258,7 +258,7 @@ def shrinking_row(program: Program, workers: Workers, mtbf: float, stall: float)
     young = [f"{math.sqrt(2 * stall * (mtbf / count))}s" for count in (1, workers[0][1], mean)]
     first, *others = program.simulate(
         (*young, "checkfreq", "even", "optimal"), length=length, stall=stall, mtbf=mtbf, step=0.25,
-        workers=",".join(f"{start}:{count}" for start, count in workers), runs=1500, seed=3,
+        workers=phases_text(workers), runs=1500, seed=3,
     ).values()  # fmt: skip
     base = first["worker_seconds"]
     differences = [each["worker_seconds_against_first"] for each in others]
@@ -329,11 +329,14 @@ def make_page(program: Program) -> str:
             least_phase=percent(phases[0]),
             median_phase=percent(median(phases)),
             most_phase=percent(phases[-1]),
-            published_figure=published_figure_table(cells, -0.4018),
+            published_figure=published_figure_table(cells, SERIAL_FIGURE),
+            objectives=objective_table(program, pool),
+            best_cell=best_cell_text(program),
             own_objectives=own_objective_table(program, pool),
             beaten=sum(beaten),
             comparisons=len(beaten),
             shrinking_jobs=shrinking_table(program, pool),
+            parallel_jobs=parallel_table(program, pool),
             progress=progress_table(cells),
             seconds=seconds_table(cells),
         )

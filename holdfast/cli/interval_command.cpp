@@ -18,7 +18,8 @@ Examples:
   holdfast interval --stall 200ms --persist 5s --mtbf 8h
   holdfast interval --stall 5s --length 3h --mtbf 2h --curve power:2.3,3m,0.8,0.02 --stop 90m
   holdfast interval --tier memory,50ms,1s,6h disk,1s,10s,2d remote,4s,5m,60d
-  holdfast interval --events runs/gpt/events/rank-0000.jsonl --workers 64
+  holdfast interval runs/gpt          with the costs and failures that this run has seen
+  holdfast interval runs/gpt --mtbf 30d --length 10d
 
 Objectives: delay counts the time until the job is finished. explore counts the progress
 that is lost if the job is stopped early. progress counts the loss reduction that stalls
@@ -30,17 +31,18 @@ struct IntervalArguments {
   std::string slack = "0.001";
 };
 
-// The interval that would be right for another failure rate, and what keeping the
-// schedule of this report would cost then.
-Result<IntervalReport::Sensitive> interval_for_other_mtbf(const IntervalReport& report,
-                                                          double slack, double factor) {
+// What the same rule recommends for another failure rate. The recommendation is even if
+// that of the report is even, so that the intervals can be compared.
+Result<IntervalReport::Sensitive> recommend_for_other_mtbf(const IntervalReport& report,
+                                                           double slack,
+                                                           double factor) {
+  constexpr double kAlways = -1, kNever = 2;
   Problem other = report.read.problem;
   other.mtbf *= factor;
   const Grid grid = HOLDFAST_TRY(Grid::build(other));
-  const Recommendation best = recommend(grid, slack);
-  const double kept = grid.cost(report.best.schedule);
-  return IntervalReport::Sensitive{factor, best.interval,
-                                   best.cost > 0 ? kept / best.cost - 1 : 0};
+  return IntervalReport::Sensitive{
+      factor, recommend(grid, slack, report.best.uneven ? kAlways : kNever),
+      grid.cost(report.best.schedule)};
 }
 
 // Adds the costs of even intervals around the best one, for the chart.
@@ -64,12 +66,13 @@ Result<IntervalReport> make_interval_report(const Context& context,
     return invalid("--slack: {}; expected a share of 0 to 1", slack);
   }
   const Grid grid = HOLDFAST_TRY(Grid::build(report.read.problem));
+  report.exact = grid.exact();
   report.best = recommend(grid, slack);
   report.all = compare(grid);
   if (std::isfinite(report.read.problem.mtbf) && !report.best.schedule.times.empty()) {
-    for (const double factor : {0.25, 0.5, 2.0, 4.0}) {
+    for (const double factor : {0.25, 0.5, 1.0, 2.0, 4.0}) {
       report.sensitivity.push_back(
-          HOLDFAST_TRY(interval_for_other_mtbf(report, slack, factor)));
+          HOLDFAST_TRY(recommend_for_other_mtbf(report, slack, factor)));
     }
     add_curve(grid, report);
   }
@@ -104,10 +107,18 @@ Result<std::string> tiers_report(const IntervalArguments& arguments) {
 Verb interval_verb() {
   auto arguments = std::make_shared<IntervalArguments>();
   std::vector<Option> options = schedule_options(arguments->job);
-  options.push_back({"--slack",
-                     "Choose the longest interval whose cost is at most this share "
-                     "above the least cost",
-                     &arguments->slack});
+  options.insert(
+      options.begin(),
+      {"RUN",
+       "A run directory: its events give the stall, the persist time and the "
+       "failures, its newest step the number of workers",
+       &arguments->job.run});
+  options.push_back(
+      {"--slack",
+       "Choose the longest even interval that costs at most this share of "
+       "the work (of the fall of the loss, if the objective is a loss) "
+       "more than the least cost",
+       &arguments->slack});
   options.push_back(
       {"--tier",
        "NAME,STALL,PERSIST,MTBF of each storage tier, nearest first: prints an "

@@ -441,5 +441,36 @@ TEST_F(RunCommandsTest, EveryVerbHelpsWithAnExample) {
   }
 }
 
+// The run has seen two saves after its first one, and no failure in 700 s.
+TEST_F(RunCommandsTest, IntervalLearnsFromTheEventsOfARun) {
+  save(100);
+  EXPECT_EQ(run("interval " + run_path_).err.find("holdfast: " + run_path_), 0u);
+  std::string log;
+  const auto add = [&](int64_t second, const std::string& event) {
+    log += fmt::format("{{\"wall_ns\":{0}000000000,\"mono_ns\":{0}000000000,{1}}}\n",
+                       1000 + second, event);
+  };
+  add(0, R"("event":"job_opened")");
+  for (int64_t i = 0; i < 3; ++i) {
+    add(100 + i * 300,
+        fmt::format(R"("event":"save_captured","step":{},"seconds":0.25)", i));
+    add(102 + i * 300,
+        fmt::format(R"("event":"save_durable","step":{},"seconds":2.25)", i));
+  }
+  ASSERT_OK(env_->create_folders(run_path_ + "/events"));
+  ASSERT_OK(env_->write_file(run_path_ + "/events/rank-0000.jsonl",
+                             std::as_bytes(std::span(log))));
+  const Json seen = json("interval " + run_path_);
+  EXPECT_EQ(seen["job"]["stall"], 0.25);
+  EXPECT_EQ(seen["job"]["persist"], 2.0);
+  EXPECT_EQ(seen["job"]["mtbf_is_prior"], true);
+  const Ran text = run("interval " + run_path_);
+  EXPECT_NE(
+      text.out.find("(a prior, corrected by 0 failures in 11.7 min that the events "
+                    "show)"),
+      std::string::npos)
+      << text.out;
+}
+
 }  // namespace
 }  // namespace holdfast::tests

@@ -24,9 +24,17 @@ class ScheduleCommandTest : public tests::CommandTest {
 TEST_F(ScheduleCommandTest, IntervalSaysHowOftenAndWhy) {
   const Ran ran = run("interval --stall 200ms --persist 5s --mtbf 8h");
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_NE(ran.out.find("save every 3.7 min (392 times): the longest even interval"),
+  EXPECT_NE(ran.out.find("save every 3.7 min (393 times): the longest even interval "
+                         "that costs at most\n0.1 % of the work (86.4 s) more than the "
+                         "least; it costs 7.1 min, the least is 5.6 min\n"),
             std::string::npos)
       << ran.out;
+  EXPECT_NE(ran.out.find(
+                "recommended     393    3.7 min   3.7 min   7.1 min         +25.6 %"),
+            std::string::npos)
+      << ran.out;
+  EXPECT_NE(ran.out.find("costs are the exact expectation for any number of failures"),
+            std::string::npos);
   EXPECT_NE(ran.out.find("objective: delay, because nothing stops the job early"),
             std::string::npos);
   EXPECT_NE(ran.out.find("checkfreq"), std::string::npos);
@@ -43,7 +51,64 @@ TEST_F(ScheduleCommandTest, AJobThatMayBeStoppedIsScheduledByItsCurve) {
   EXPECT_GT(seen["gain"].get<double>(), 0.1);
   const auto times = seen["times"].get<std::vector<double>>();
   EXPECT_LT(times[1] - times[0], times.back() - times[times.size() - 2]);
-  EXPECT_EQ(seen["policies"].size(), 10u);
+  EXPECT_EQ(seen["policies"].size(), 11u);
+}
+
+TEST_F(ScheduleCommandTest, AnUnevenScheduleListsItsTimes) {
+  const std::string line =
+      "interval --stall 5s --length 3h --mtbf 20h --curve power:2.3,3m,0.8,0.02 "
+      "--objective priced";
+  const Ran ran = run(line);
+  EXPECT_NE(ran.out.find("save after this much work (h:mm:ss):\n  2:08 5:34 "),
+            std::string::npos)
+      << ran.out;
+  const Json seen = json(line);
+  const double last = seen["times"].back().get<double>();
+  const auto minutes = static_cast<int64_t>(last / 60) % 60;
+  EXPECT_NE(ran.out.find(fmt::format(" 2:{:02}:", minutes)), std::string::npos);
+  EXPECT_NE(ran.out.find("costs are exact to the first order"), std::string::npos);
+}
+
+TEST_F(ScheduleCommandTest, TheLimitOfFirstOrderCostsIsPrinted) {
+  const std::string line =
+      "interval --stall 30s --length 3h --curve exp:1,1h --objective "
+      "progress --mtbf ";
+  EXPECT_NE(run(line + "10m").out.find("A failure comes every 20 stalls"),
+            std::string::npos);
+  EXPECT_EQ(run(line + "30m").out.find("A failure comes every"), std::string::npos);
+}
+
+// Each row compares the same rule at another failure rate, so more frequent failures
+// never want fewer saves, and no schedule costs less than the least cost.
+TEST_F(ScheduleCommandTest, OtherFailureRatesAreComparedByTheSameRule) {
+  for (const char* line :
+       {"interval --stall 200ms --persist 5s --mtbf 8h",
+        "interval --stall 10ms --persist 2s --mtbf 30d --length 7d",
+        "interval --stall 5s --length 3h --mtbf 2h --curve power:2.3,3m,0.8,0.02 "
+        "--stop 90m",
+        "interval --stall 5s --length 3h --mtbf 20h --curve exp:2.3,1h --objective "
+        "priced"}) {
+    const Json seen = json(line);
+    double saves = INFINITY;
+    ASSERT_EQ(seen["sensitivity"].size(), 5u);
+    for (const Json& row : seen["sensitivity"]) {
+      EXPECT_GE(row["loss"].get<double>(), -1e-6) << line;
+      EXPECT_GE(row["kept"].get<double>(), row["optimum"].get<double>() * (1 - 1e-6));
+      EXPECT_LE(row["saves"].get<double>(), saves) << line;
+      saves = row["saves"].get<double>();
+    }
+    EXPECT_EQ(seen["sensitivity"][2]["interval"], seen["interval"]) << line;
+    EXPECT_EQ(seen["sensitivity"][2]["kept"], seen["cost"]) << line;
+  }
+}
+
+TEST_F(ScheduleCommandTest, ManySecondsArePrintedWithoutAnExponent) {
+  const Ran ran =
+      run("simulate --stall 30 --mtbf 8h --length 9d --persist 20 --runs 50");
+  EXPECT_EQ(ran.out.find("e+"), std::string::npos) << ran.out;
+  EXPECT_NE(ran.out.find("overhead by the closed form, s: young 37,144,"),
+            std::string::npos)
+      << ran.out;
 }
 
 TEST_F(ScheduleCommandTest, ASecondOfDelayCanCostNothing) {
@@ -168,13 +233,16 @@ TEST_F(ScheduleCommandTest, ARunIsReplayedFromWhereItSavedAndWhenItFailed) {
 TEST_F(ScheduleCommandTest, WrongCallsAreOneClearSentence) {
   expect_wrong_call("interval",
                     "--stall: it is not known how long a save stops the job; expected "
-                    "--stall or --events");
+                    "--stall, --events or a run directory");
+  expect_wrong_call(
+      "interval runs/gpt --stall 5",
+      "runs/gpt: is not a run directory; expected one with holdfast.json");
   expect_wrong_call("interval --stall=-5",
                     "--stall: \"-5\"; expected a time such as 90s, 10m, 8h or 2d");
   expect_wrong_call("interval --stall nan",
                     "--stall: \"nan\"; expected a time such as 90s, 10m, 8h or 2d");
   expect_wrong_call("interval --stall 5 --length 0",
-                    "length: 0 s; expected more than 0 and at most 1e+12");
+                    "length: 0 s; expected more than 0 and at most 10^12");
   expect_wrong_call("interval --stall 5 --mtbf 0",
                     "mtbf: 0 s; expected more than 0, or never");
   expect_wrong_call("interval --stall 5 --objective fast",
@@ -208,7 +276,7 @@ TEST_F(ScheduleCommandTest, WrongCallsAreOneClearSentence) {
   expect_wrong_call("simulate --stall 5 --schedules best",
                     "--schedules: \"best\"; expected an interval, at:FILE or a policy "
                     "(optimal, even, young, daly-first, daly, daly-exact, checkfreq, "
-                    "coci, coci-normalised, equal-progress)");
+                    "coci, coci-normalised, coci-parallel, equal-progress)");
 }
 
 }  // namespace

@@ -4,10 +4,13 @@
 #include <cmath>
 
 #include "holdfast/env/event_log.h"
+#include "holdfast/inspect/list_runs.h"
+#include "holdfast/inspect/open_any.h"
 #include "holdfast/schedule/allocate.h"
 #include "holdfast/schedule/learn.h"
 #include "holdfast/schedule/loss_fit.h"
 #include "holdfast/schedule/spec.h"
+#include "holdfast/shard/step_name.h"
 
 namespace holdfast {
 namespace {
@@ -101,13 +104,27 @@ Result<void> read_objective(const ScheduleArguments& a, ReadProblem& read) {
   return {};
 }
 
+// The number of ranks that saved the newest step of the run. 1 if it has no step.
+Result<int64_t> workers_of_run(const Context& context, const std::string& path) {
+  const RunList list = HOLDFAST_TRY(list_runs(context.env, path));
+  for (const RunView& run : list.runs) {
+    for (const StepView& view : run.steps) return view.step.manifest.world;
+  }
+  return 1;
+}
+
 Result<void> read_curves(const Context& context, const ScheduleArguments& a,
                          Problem& p) {
   std::vector<Curve> curves;
   for (const std::string& text : a.curves) {
     curves.push_back(HOLDFAST_TRY(read_curve(context, text)));
   }
-  if (!a.workers.empty()) p.workers = HOLDFAST_TRY(parse_workers(a.workers));
+  if (!a.workers.empty()) {
+    p.workers = HOLDFAST_TRY(parse_workers(a.workers));
+  } else if (!a.run.empty() && !a.allocate) {
+    const int64_t workers = HOLDFAST_TRY(workers_of_run(context, a.run));
+    if (workers > 1) p.workers.phases = {{0, static_cast<double>(workers)}};
+  }
   if (a.allocate) {
     if (!a.workers.empty())
       return invalid("--allocate and --workers: both are given; expected one of them");
@@ -127,9 +144,23 @@ Result<void> read_curves(const Context& context, const ScheduleArguments& a,
   return {};
 }
 
+// The event logs that the arguments name. Rank 0 schedules the saves of a run, so its
+// log has all that is needed.
+Result<std::vector<std::string>> event_files(const Context& context,
+                                             const ScheduleArguments& a) {
+  std::vector<std::string> out = a.events;
+  if (a.run.empty()) return out;
+  if (!is_run(context.env, a.run)) {
+    return invalid("{}: is not a run directory; expected one with holdfast.json",
+                   a.run);
+  }
+  out.push_back((Path(a.run) / event_log_name(0)).native());
+  return out;
+}
+
 Result<void> read_event_files(const Context& context, const ScheduleArguments& a,
                               ReadProblem& read) {
-  for (const std::string& path : a.events) {
+  for (const std::string& path : HOLDFAST_TRY(event_files(context, a))) {
     const Result<EventLog> log = read_events(context.env, path);
     if (!log.ok()) return as_wrong_call(log.error());
     const Learned learned = learn(log->events);
@@ -157,9 +188,12 @@ Result<ReadProblem> read_problem(const Context& context, const ScheduleArguments
   p.persist = read.learned.persist;
   HOLDFAST_TRY(read_times(a, p));
   if (a.stall.empty() && read.learned.stall <= 0) {
+    if (!a.run.empty()) {
+      return invalid("{}: its events measure no save; expected --stall", a.run);
+    }
     return invalid(
-        "--stall: it is not known how long a save stops the job; expected --stall or "
-        "--events");
+        "--stall: it is not known how long a save stops the job; expected --stall, "
+        "--events or a run directory");
   }
   HOLDFAST_TRY(read_stops(a, p));
   HOLDFAST_TRY(check(Problem{.length = p.length, .mtbf = p.mtbf}));

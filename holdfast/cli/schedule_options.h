@@ -9,6 +9,7 @@
 namespace holdfast {
 
 struct ScheduleArguments {
+  std::string run;  // a run directory to learn from; may be empty
   std::string length = "24h", stall, persist, restart, step, mtbf, workers;
   std::string objective, stop, hard, deadline, rungs, price, second, reallocate;
   std::vector<std::string> curves, events;

@@ -4,16 +4,21 @@
 #include <cmath>
 
 #include "holdfast/cli/json_print.h"
+#include "holdfast/cli/text.h"
 
 namespace holdfast {
 namespace {
 
 constexpr double kBarWidth = 40;
+// With fewer stalls between two failures, first-order costs are too low for long
+// intervals. By simulation of the objective progress, daly-exact costs 0.5 % less than
+// the first-order optimum at 20 stalls, 2 % less at 5 and 7 % less at 2.
+constexpr double kManyStalls = 30;
 
 // The cost is a time if the objective is delay, and a loss otherwise.
 std::string cost_text(const Problem& problem, double cost) {
   if (problem.objective == Objective::kDelay) return human_seconds(cost);
-  return fmt::format("{:.4g}", cost);
+  return human_figure(cost);
 }
 
 std::string percent(double share) { return fmt::format("{:+.1f} %", 100 * share); }
@@ -29,6 +34,18 @@ std::string workers_text(const Workers& workers) {
   return workers.phases.size() > shown ? out + ", ..." : out;
 }
 
+// What the failure rate is known from, if not from --mtbf alone.
+std::string prior_text(const ReadProblem& read) {
+  const Learned& seen = read.learned;
+  if (seen.worker_seconds > 0) {
+    return fmt::format(" ({}, corrected by {:g} {} in {} that the events show)",
+                       read.mtbf_known ? "--mtbf" : "a prior", seen.failures,
+                       seen.failures == 1 ? "failure" : "failures",
+                       human_seconds(seen.worker_seconds));
+  }
+  return read.mtbf_known ? "" : " (a prior: --mtbf, --events or a run know better)";
+}
+
 std::string job_text(const ReadProblem& read) {
   const Problem& p = read.problem;
   return fmt::format(
@@ -37,9 +54,8 @@ std::string job_text(const ReadProblem& read) {
       "objective: {}, {}\n",
       human_seconds(p.length), human_seconds(p.stall), human_seconds(p.persist),
       human_seconds(p.restart), workers_text(p.workers),
-      human_seconds(1 / p.mean_failure_rate()),
-      read.mtbf_known ? "" : " (a prior: --mtbf or --events know better)",
-      name_of(p.objective), read.why);
+      human_seconds(1 / p.mean_failure_rate()), prior_text(read), name_of(p.objective),
+      read.why);
 }
 
 std::string gap_text(const Problem& problem, const Schedule& schedule, bool last) {
@@ -49,50 +65,127 @@ std::string gap_text(const Problem& problem, const Schedule& schedule, bool last
   return human_seconds(problem.length - t.back());
 }
 
+// Which rule has chosen the recommended schedule, and what it costs.
+std::string rule_text(const IntervalReport& report) {
+  const Recommendation& best = report.best;
+  const Problem& p = report.read.problem;
+  const std::string costs =
+      fmt::format("; it costs {}, the least is {}", cost_text(p, best.cost),
+                  cost_text(p, best.optimum));
+  if (best.even > best.optimum + best.allowed) {
+    return "the best of all even intervals" + costs;
+  }
+  const bool time = p.objective == Objective::kDelay;
+  const double whole = time ? p.length : p.curve.drop(0, p.length);
+  return fmt::format(
+      "the {} that costs at most\n{:g} % of the {} ({}) more than the least{}",
+      best.schedule.times.empty() ? "only choice without saves"
+                                  : "longest even interval",
+      100 * best.allowed / whole, time ? "work" : "fall of the loss",
+      cost_text(p, best.allowed), costs);
+}
+
+// The times of an uneven schedule, in lines of at most 80 characters.
+std::string times_text(const Schedule& schedule) {
+  constexpr size_t kMost = 200, kWidth = 80;
+  const auto& t = schedule.times;
+  double shortest = t.front();
+  for (size_t k = 1; k < t.size(); ++k) shortest = std::min(shortest, t[k] - t[k - 1]);
+  std::string out = "save after this much work (h:mm:ss):\n", line = " ";
+  for (size_t k = 0; k < std::min(t.size(), kMost); ++k) {
+    const std::string text = " " + human_work_clock(t[k], shortest < 20);
+    if (line.size() + text.size() > kWidth) out += line + "\n", line = " ";
+    line += text;
+  }
+  out += line + "\n";
+  if (t.size() <= kMost) return out;
+  return out + fmt::format("  and {} more: --json lists all\n",
+                           human_count(static_cast<int64_t>(t.size() - kMost)));
+}
+
 std::string answer_text(const IntervalReport& report) {
   const Recommendation& best = report.best;
-  if (best.schedule.times.empty()) return "do not save: no save pays\n";
+  const Problem& p = report.read.problem;
+  if (best.schedule.times.empty()) {
+    return fmt::format("do not save: {}\n", rule_text(report));
+  }
   const size_t count = best.schedule.times.size();
-  if (best.uneven) {
-    return fmt::format(
-        "save {} times, the first after {}: costs {:.1f} % less than any even "
-        "schedule\n",
-        count, human_seconds(best.interval), 100 * best.gain());
+  if (!best.uneven) {
+    return fmt::format("save every {} ({} times): {}\n", human_seconds(best.interval),
+                       count, rule_text(report));
   }
   return fmt::format(
-      "save every {} ({} times): the longest even interval that is as good as the "
-      "best\n",
-      human_seconds(best.interval), count);
+      "save {} times, the first after {}: costs {}, which is {:.1f} % less than the "
+      "best "
+      "even schedule{}\n{}",
+      count, human_seconds(best.interval), cost_text(p, best.cost), 100 * best.gain(),
+      p.budget ? " with as many saves" : "", times_text(best.schedule));
+}
+
+void add_row(const IntervalReport& report, std::string_view name,
+             const Schedule& schedule, double cost, Table& table) {
+  const Problem& p = report.read.problem;
+  const double least = report.best.optimum;
+  table.add({std::string(name),
+             human_count(static_cast<int64_t>(schedule.times.size())),
+             gap_text(p, schedule, false), gap_text(p, schedule, true),
+             cost_text(p, cost), least > 0 ? percent(cost / least - 1) : "-"});
 }
 
 std::string policies_text(const IntervalReport& report) {
   const Problem& p = report.read.problem;
-  const double least = report.best.optimum;
   Table table;
   table.add({"policy", "saves", "first gap", "last gap", "cost", "above the best"});
+  add_row(report, "recommended", report.best.schedule, report.best.cost, table);
   const bool falls = p.curve.drop(0, p.length) > 0;
   for (const Comparison::Row& row : report.all.rows) {
     const std::string_view name = row.policy->name();
     const bool by_loss = name.starts_with("coci") || name == "equal-progress";
-    if (by_loss && !falls) continue;
-    table.add({std::string(name),
-               human_count(static_cast<int64_t>(row.schedule.times.size())),
-               gap_text(p, row.schedule, false), gap_text(p, row.schedule, true),
-               cost_text(p, row.cost),
-               least > 0 ? percent(row.cost / least - 1) : "-"});
+    if (!by_loss || falls) add_row(report, name, row.schedule, row.cost, table);
   }
   return table.text();
 }
 
-std::string sensitivity_text(const IntervalReport& report) {
-  Table table;
-  table.add({"if failures are", "the right interval", "keeping this schedule costs"});
-  for (const auto& [factor, interval, loss] : report.sensitivity) {
-    table.add({factor < 1 ? fmt::format("{:g} x as frequent", 1 / factor)
-                          : fmt::format("{:g} x as rare", factor),
-               human_seconds(interval), percent(loss)});
+// How exact the costs are. First-order costs count each failure as if it were the only
+// one near it.
+std::string exactness_text(const IntervalReport& report) {
+  if (report.exact)
+    return "costs are the exact expectation for any number of failures\n";
+  const Problem& p = report.read.problem;
+  const double mtbf = 1 / p.mean_failure_rate();
+  std::string out = "costs are exact to the first order in the failure rate";
+  if (mtbf < kManyStalls * p.stall) {
+    out += fmt::format(
+        ". A failure comes every {:.0f} stalls:\nbelow {:g} stalls a schedule with "
+        "more saves, "
+        "such as daly-exact, can cost less than this optimum",
+        mtbf / p.stall, kManyStalls);
   }
-  return table.text();
+  return out + "\n";
+}
+
+// Both costs are compared with the least cost at that failure rate, so they can be
+// compared with each other.
+std::string sensitivity_text(const IntervalReport& report) {
+  const Problem& p = report.read.problem;
+  Table table;
+  table.add({"failures", report.best.uneven ? "first gap" : "interval", "saves", "cost",
+             "above best", "this schedule", "above best"});
+  for (const auto& [factor, best, kept] : report.sensitivity) {
+    const auto above = [&, least = best.optimum](double cost) {
+      return least > 0 ? percent(cost / least - 1) : "-";
+    };
+    table.add({factor == 1  ? "as given"
+               : factor < 1 ? fmt::format("{:g} x as frequent", 1 / factor)
+                            : fmt::format("{:g} x as rare", factor),
+               best.schedule.times.empty() ? "-" : human_seconds(best.interval),
+               human_count(static_cast<int64_t>(best.schedule.times.size())),
+               cost_text(p, best.cost), above(best.cost), cost_text(p, kept),
+               above(kept)});
+  }
+  return "what the same rule recommends at other failure rates, and what this\n"
+         "schedule costs there\n" +
+         table.text();
 }
 
 std::string chart_text(const IntervalReport& report) {
@@ -131,7 +224,8 @@ OrderedJson summary_json(const Summary& summary) {
 }
 
 std::string with_interval(double mean, double half) {
-  return fmt::format("{:.4g} +- {:.2g}", mean, half);
+  if (half < 10) return fmt::format("{} +- {:.2g}", human_figure(mean), half);
+  return fmt::format("{} +- {}", human_figure(mean), human_count(std::llround(half)));
 }
 
 // The mean difference to the first schedule, in percent of the first schedule's mean.
@@ -183,7 +277,7 @@ std::string metric_text(const SimulationReport& report, Metric metric) {
   for (const SimulatedSchedule& schedule : report.schedules) {
     const Summary& s = schedule.at(metric);
     table.add({printable(schedule.name), human_count(schedule.scheduled_saves),
-               with_interval(s.mean, s.half), fmt::format("{:.4g}", s.median),
+               with_interval(s.mean, s.half), human_figure(s.median),
                against(schedule, report.schedules.front(), metric),
                bar(most > 0 ? s.mean / most : 0)});
   }
@@ -195,24 +289,14 @@ std::string check_text(const SimulationReport& report) {
   for (size_t i = 0; i < report.schedules.size(); ++i) {
     if (!report.expected[i]) continue;
     const Summary& s = report.schedules[i].at(Metric::kTime);
-    out += fmt::format("{}{} {:.4g}", out.empty() ? "" : ", ", report.schedules[i].name,
-                       *report.expected[i]);
+    out += fmt::format("{}{} {}", out.empty() ? "" : ", ", report.schedules[i].name,
+                       human_figure(*report.expected[i]));
     if (std::fabs(s.mean - *report.expected[i]) > 2.2 * s.half) out += " (outside)";
   }
   return out.empty() ? "" : "expected overhead by the closed form, s: " + out + "\n";
 }
 
 }  // namespace
-
-std::string human_seconds(double seconds) {
-  if (std::isinf(seconds)) return "never";
-  if (seconds == 0) return "0 s";
-  if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1e3);
-  if (seconds < 120) return fmt::format("{:.1f} s", seconds);
-  if (seconds < 7200) return fmt::format("{:.1f} min", seconds / 60);
-  if (seconds < 2 * 86400) return fmt::format("{:.1f} h", seconds / 3600);
-  return fmt::format("{:.1f} d", seconds / 86400);
-}
 
 std::string bar(double share) {
   const double width = std::clamp(share, 0.0, 1.0) * kBarWidth;
@@ -223,8 +307,9 @@ std::string interval_text(const IntervalReport& report) {
   std::string out =
       job_text(report.read) + "\n" + answer_text(report) + "\n" + policies_text(report);
   out += fmt::format(
-      "the optimal schedule costs {:.2f} % less than the best even schedule\n\n",
-      100 * report.best.gain());
+      "the optimal schedule costs {:.2f} % less than the best even "
+      "schedule\n{}\n",
+      100 * std::max(report.best.gain(), 0.0), exactness_text(report));
   if (!report.sensitivity.empty()) out += sensitivity_text(report) + "\n";
   return report.curve.empty() ? out : out + chart_text(report);
 }
@@ -238,9 +323,14 @@ std::string interval_json(const IntervalReport& report) {
                         {"times", row.schedule.times}});
   }
   OrderedJson sensitivity = OrderedJson::array();
-  for (const auto& [factor, interval, loss] : report.sensitivity) {
+  for (const auto& [factor, best, kept] : report.sensitivity) {
+    const double loss = best.optimum > 0 ? kept / best.optimum - 1 : 0;
     sensitivity.push_back({{"mtbf_factor", factor},
-                           {"interval", json_number(interval)},
+                           {"interval", json_number(best.interval)},
+                           {"saves", best.schedule.times.size()},
+                           {"cost", json_number(best.cost)},
+                           {"optimum", json_number(best.optimum)},
+                           {"kept", json_number(kept)},
                            {"loss", json_number(loss)}});
   }
   return print_json({{"job", problem_json(report.read)},
@@ -248,7 +338,9 @@ std::string interval_json(const IntervalReport& report) {
                      {"uneven", report.best.uneven},
                      {"times", report.best.schedule.times},
                      {"cost", json_number(report.best.cost)},
+                     {"slack", json_number(report.best.allowed)},
                      {"optimum", json_number(report.best.optimum)},
+                     {"exact", report.exact},
                      {"best_even", json_number(report.best.even)},
                      {"gain", json_number(report.best.gain())},
                      {"policies", policies},

@@ -11,17 +11,18 @@
 
 namespace holdfast {
 
-// A time for people: "5.0 s", "4.4 min", "never".
-std::string human_seconds(double seconds);
-
 struct IntervalReport {
   ReadProblem read;
   Recommendation best;
   Comparison all;
+  // Whether costs are exact for any number of failures, and not only to the first order.
+  bool exact = false;
+  // What the same rule recommends for another failure rate, and what the schedule of
+  // this report costs then.
   struct Sensitive {
-    double factor;    // the factor on the mean time between failures
-    double interval;  // the interval that would be right then
-    double loss;  // what keeping the schedule costs more, as a share of the least cost
+    double factor;        // the factor on the mean time between failures
+    Recommendation best;  // even or uneven, as the recommendation of this report
+    double kept;          // the cost of keeping the schedule of this report
   };
   std::vector<Sensitive> sensitivity;
   // Even intervals and their costs, for the chart.

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 
 #include "holdfast/base/json_text.h"
 
@@ -108,6 +109,29 @@ std::string human_date(WallTime time) {
 }
 
 std::string human_number(double number) { return fmt::format("{:.6g}", number); }
+
+std::string human_figure(double figure) {
+  const double size = std::fabs(figure);
+  if (size >= 1000 && size < 1e15) return human_count(std::llround(figure));
+  if (size >= 100) return fmt::format("{:.1f}", figure);
+  return fmt::format("{:.4g}", figure);
+}
+
+std::string human_seconds(double seconds) {
+  if (std::isinf(seconds)) return "never";
+  if (seconds == 0) return "0 s";
+  if (seconds < 1) return fmt::format("{:.0f} ms", seconds * 1e3);
+  if (seconds < 120) return fmt::format("{:.1f} s", seconds);
+  if (seconds < 7200) return fmt::format("{:.1f} min", seconds / 60);
+  if (seconds < 2 * 86400) return fmt::format("{:.1f} h", seconds / 3600);
+  return fmt::format("{:.1f} d", seconds / 86400);
+}
+
+std::string human_work_clock(double seconds, bool tenths) {
+  if (!tenths) return human_clock(std::llround(seconds));
+  const int64_t all = std::llround(seconds * 10);
+  return fmt::format("{}.{}", human_clock(all / 10), all % 10);
+}
 
 std::string printable(std::string_view text) {
   std::string shown;

@@ -25,6 +25,12 @@ std::string human_age(Duration age);
 std::string human_date(WallTime time);
 // Examples: "0.25", "1e-05", "nan", "inf".
 std::string human_number(double number);
+// Examples: "18,034", "421.7", "3.25", "0.01568". Large figures have no exponent.
+std::string human_figure(double figure);
+// Examples: "200 ms", "5.0 s", "4.4 min", "never" for infinity.
+std::string human_seconds(double seconds);
+// Examples: "0:53", "1:02:10"; with tenths "0:04.1".
+std::string human_work_clock(double seconds, bool tenths);
 
 // Makes a text safe to print. Everything that a terminal would obey, or that would make
 // it show something else than the text says, becomes an escape: control characters and

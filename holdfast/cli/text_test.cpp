@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 namespace holdfast {
 namespace {
 
@@ -54,6 +56,18 @@ TEST(TextTest, WhatATerminalObeysIsShownInstead) {
             "\\x9b31m");  // the 8-bit escape, as UTF-8
   EXPECT_EQ(printable("\x9b\xff"), "\\x9b\\xff");
   EXPECT_EQ(printable("\u202etxt.\u2066"), "\\u202etxt.\\u2066");
+}
+
+TEST(TextTest, FiguresAndTimesOfSchedules) {
+  EXPECT_EQ(human_figure(18034.2), "18,034");
+  EXPECT_EQ(human_figure(421.72), "421.7");
+  EXPECT_EQ(human_figure(0.015678), "0.01568");
+  EXPECT_EQ(human_seconds(0.2), "200 ms");
+  EXPECT_EQ(human_seconds(264), "4.4 min");
+  EXPECT_EQ(human_seconds(INFINITY), "never");
+  EXPECT_EQ(human_work_clock(52.7, false), "0:53");
+  EXPECT_EQ(human_work_clock(3730, false), "1:02:10");
+  EXPECT_EQ(human_work_clock(59.97, true), "1:00.0");
 }
 
 }  // namespace

@@ -107,6 +107,14 @@ TEST(IntervalsTest, TheLiteraturesIntervalsHaveTheirPublishedValues) {
 
 // The example of COCI's repository with a stall of 0.09 s: the step of the loss depends
 // on the unit of time.
+// Theorem 4.2 with xi = 0.95, theta1 = -0.02 a minute and 8 workers.
+TEST(IntervalsTest, CocisStepForSeveralWorkers) {
+  const double theta1 = -0.02, xi = 0.95, workers = 8, stall = 0.01, rate = 0.004;
+  const double expected = (1 - std::exp(xi * theta1 * workers * stall)) *
+                          (1 / (2 * rate) - 1 / (2 * xi * theta1));
+  EXPECT_NEAR(coci_loss_step(xi * theta1, rate, stall, workers), expected, 1e-12);
+}
+
 TEST(IntervalsTest, CocisPublishedStepDependsOnTheUnitOfTime) {
   EXPECT_NEAR(coci_loss_step(-0.078, 0.0042, 0.0015), 0.014678, 1e-6);  // minutes
   EXPECT_NEAR(coci_loss_step(-0.078 / 60, 0.0042 / 60, 0.09), 0.880663, 1e-6);

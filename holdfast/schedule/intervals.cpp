@@ -40,8 +40,9 @@ double checkfreq(double stall, double persist, double step, double overhead) {
   return steps * step;
 }
 
-double coci_loss_step(double theta1, double failure_rate, double stall) {
-  return -reproducible::expm1(theta1 * stall) *
+double coci_loss_step(double theta1, double failure_rate, double stall,
+                      double workers) {
+  return -reproducible::expm1(theta1 * workers * stall) *
          (1 / (2 * failure_rate) - 1 / (2 * theta1));
 }
 

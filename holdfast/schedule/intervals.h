@@ -19,9 +19,17 @@ double daly_exact(double stall, double mtbf);
 // durable before the next one and stalls take at most `overhead` of the work. Rounded
 // up to whole steps if `step` is not 0.
 double checkfreq(double stall, double persist, double step, double overhead = 0.035);
-// COCI 2023, as published: how much the loss falls between two saves, if loss(t) =
+// COCI, as published: how much the loss falls between two saves, if loss(t) =
 // exp(theta1 t + theta2). The result depends on the unit of time, which is the minute
 // in the paper: in seconds the same formula gives 60 times as much.
-double coci_loss_step(double theta1, double failure_rate, double stall);
+//
+//   one worker (Theorem 4.1):  (1 - e^(theta1 Ts)) (1 / (2 rate) - 1 / (2 theta1))
+//   w workers (Theorem 4.2):   (1 - e^(theta1 w Ts)) (1 / (2 rate) - 1 / (2 theta1))
+//
+// Ts is the stall. In Theorem 4.2 theta1 is the fall that is observed with w workers
+// (the paper's xi theta1), so a job of several workers has w times the stall. The
+// failure rate does not depend on w.
+double coci_loss_step(double theta1, double failure_rate, double stall,
+                      double workers = 1);
 
 }  // namespace holdfast

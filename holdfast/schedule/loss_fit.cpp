@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "holdfast/schedule/reproducible_math.h"
 
@@ -231,6 +232,53 @@ std::optional<FittedCurve> LossFit::fit() {
   if (!curve.ok()) return std::nullopt;
   return FittedCurve{curve->later(model->x0), 1 / (1 + cv * cv),
                      s.power ? "power law" : "exponential"};
+}
+
+double FittedExponential::loss(double x) const {
+  return first * reproducible::exp(-rate * (x - start));
+}
+
+namespace {
+
+// The exponential with this rate that is nearest to the bins, and the sum of its squared
+// errors.
+template <typename Bins>
+std::pair<FittedExponential, double> with_rate(const Bins& bins, double rate) {
+  FittedExponential out{bins.front().x, 0, rate};
+  double ss = 0, sy = 0, yy = 0;
+  for (const auto& bin : bins) {
+    const double shape = reproducible::exp(-rate * (bin.x - out.start));
+    ss += bin.count * shape * shape, sy += bin.count * shape * bin.loss;
+    yy += bin.count * bin.loss * bin.loss;
+  }
+  out.first = sy / ss;
+  return {out, yy - sy * sy / ss};
+}
+
+}  // namespace
+
+std::optional<FittedExponential> LossFit::fit_decay() const {
+  if (bins_.size() < kFewestBins) return std::nullopt;
+  const double span = bins_.back().x - bins_.front().x;
+  const bool positive =
+      std::ranges::all_of(bins_, [](const Bin& bin) { return bin.loss > 0; });
+  if (!(span > 0) || !positive) return std::nullopt;
+  // The best rate times the span is between 0.001 and 50, or the loss does not fall
+  // measurably. The error has one minimum, which the golden section finds.
+  constexpr double kGolden = 0.6180339887498949;
+  double low = reproducible::log(1e-3), high = reproducible::log(50.0);
+  const auto error = [&](double log_rate) {
+    return with_rate(bins_, reproducible::exp(log_rate) / span).second;
+  };
+  for (int round = 0; round < 40; ++round) {
+    const double a = high - kGolden * (high - low), b = low + kGolden * (high - low);
+    (error(a) < error(b) ? high : low) = error(a) < error(b) ? b : a;
+  }
+  const auto [fit, least] =
+      with_rate(bins_, reproducible::exp((low + high) / 2) / span);
+  const bool falls = fit.first > 0 && fit.rate * span > 2e-3;
+  return falls && least < with_rate(bins_, 0).second ? std::optional(fit)
+                                                     : std::nullopt;
 }
 
 }  // namespace holdfast

@@ -27,6 +27,12 @@ struct FittedCurve {
   std::string_view family;  // "exponential" or "power law"
 };
 
+// The loss first e^(-rate (x - start)), which falls to 0. COCI fits this shape.
+struct FittedExponential {
+  double start = 0, first = 0, rate = 0;
+  double loss(double x) const;
+};
+
 class LossFit {
  public:
   // Adds a loss. x is the work clock and must not fall.
@@ -37,6 +43,11 @@ class LossFit {
   // Fits the losses so far. Takes a millisecond at most. Returns nullopt if there are
   // fewer than 8 bins, or if the fall is less than five of its standard errors.
   std::optional<FittedCurve> fit();
+  // Fits an exponential without a floor to the losses of this segment by least squares,
+  // in which all losses weigh the same. Says nothing about losses that may follow.
+  // Returns nullopt if there are fewer than 8 bins, or if the loss is not positive or
+  // does not fall.
+  std::optional<FittedExponential> fit_decay() const;
 
   int64_t segments() const { return segments_; }
   // The mean of the first losses of the run. 0 before there are any.

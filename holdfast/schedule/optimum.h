@@ -17,4 +17,8 @@ namespace holdfast {
 // says.
 std::vector<int64_t> optimum(const Grid& grid);
 
+// The optimum, with each save moved from its position to the best time near it. So no
+// schedule is better only because its saves are between positions.
+Schedule optimal_schedule(const Grid& grid);
+
 }  // namespace holdfast

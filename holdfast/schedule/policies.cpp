@@ -21,12 +21,9 @@ class Optimal : public SchedulePolicy {
  public:
   std::string_view name() const override { return "optimal"; }
   std::string_view about() const override {
-    return "the least expected cost of all schedules on the grid, by dynamic "
-           "programming";
+    return "the least expected cost of all schedules, by dynamic programming";
   }
-  Schedule schedule(const Grid& grid) const override {
-    return grid.schedule(optimum(grid));
-  }
+  Schedule schedule(const Grid& grid) const override { return optimal_schedule(grid); }
 };
 
 class Even : public SchedulePolicy {
@@ -93,6 +90,51 @@ class Coci : public SchedulePolicy {
 
  private:
   bool normalised_;
+};
+
+// COCI's rule for data-parallel jobs. Each time the number of workers changes, a round
+// begins, with a step of the loss of its own. A save is due when the loss has fallen by
+// the step of the present round since the last save.
+class CociParallel : public SchedulePolicy {
+ public:
+  std::string_view name() const override { return "coci-parallel"; }
+  std::string_view about() const override {
+    return "equal steps of the loss by COCI's formula for several workers, in minutes";
+  }
+  Schedule schedule(const Grid& grid) const override {
+    const Problem& p = grid.problem();
+    std::vector<Workers::Phase> rounds = p.workers.phases;
+    if (rounds.empty()) rounds.push_back({0, 1});
+    Schedule out;
+    double fallen = 0;  // since the last save, at the start of the round
+    for (size_t k = 0; k < rounds.size() && rounds[k].start < p.length; ++k) {
+      const double start = k == 0 ? 0 : rounds[k].start;
+      const double end =
+          k + 1 < rounds.size() ? std::min(rounds[k + 1].start, p.length) : p.length;
+      fallen = add_round(p, rounds[k].count, start, end, fallen, out);
+    }
+    return out;
+  }
+
+ private:
+  // Returns how much the loss has fallen at the end of the round since the last save.
+  static double add_round(const Problem& p, double workers, double start, double end,
+                          double fallen, Schedule& out) {
+    const double rate = p.mean_failure_rate() * kMinute;
+    const CociFit fit = coci_fit(p.curve.from(start), end - start);
+    if (fit.theta1 >= 0 || rate <= 0) return fallen;
+    const double first = reproducible::exp(fit.theta2);
+    const double step = coci_loss_step(fit.theta1, rate, p.stall / kMinute, workers);
+    const double last = first * reproducible::exp(fit.theta1 * (end - start) / kMinute);
+    double saved_at = first + fallen;  // the loss at the last save
+    while (step > 0 && saved_at - step > last &&
+           static_cast<double>(out.times.size()) < kMostSaves) {
+      saved_at = std::min(saved_at - step, first);
+      const double t = reproducible::log(saved_at / first) / fit.theta1 * kMinute;
+      if (start + t > 0) out.times.push_back(start + t);
+    }
+    return saved_at - last;
+  }
 };
 
 // `count` saves with equal gaps.
@@ -193,11 +235,12 @@ const Constant kCheckfreq("checkfreq",
                           "what the persist time and stalls of 3.5 % allow",
                           formula_checkfreq);
 const Coci kCoci(false), kCociNormalised(true);
+const CociParallel kCociParallel;
 const EqualProgress kEqualProgress;
 
-const std::array<const SchedulePolicy*, 10> kPolicies{
-    &kOptimal,   &kEven,      &kYoung, &kDalyFirst,      &kDaly,
-    &kDalyExact, &kCheckfreq, &kCoci,  &kCociNormalised, &kEqualProgress};
+const std::array<const SchedulePolicy*, 11> kPolicies{
+    &kOptimal,   &kEven, &kYoung,          &kDalyFirst,    &kDaly,         &kDalyExact,
+    &kCheckfreq, &kCoci, &kCociNormalised, &kCociParallel, &kEqualProgress};
 
 }  // namespace
 

@@ -26,7 +26,7 @@ class SchedulePolicy {
 };
 
 // All policies in this order: optimal, even, young, daly-first, daly, daly-exact,
-// checkfreq, coci, coci-normalised, equal-progress.
+// checkfreq, coci, coci-normalised, coci-parallel, equal-progress.
 std::span<const SchedulePolicy* const> policies();
 // Their names in this order, separated by commas.
 std::string policy_names();

@@ -117,9 +117,63 @@ TEST(PolicyTest, TheCostIsMonge) {
     };
     const int64_t a = pick(0, grid.last() - 2), b = pick(a + 1, grid.last() - 1);
     const int64_t c = pick(b + 1, grid.last()), d = grid.last();
-    if (c == d) continue;
+    // A save that is over or durable only after the end is never worth its stall, and
+    // the exact costs of such saves are not Monge.
+    const Problem& p = grid.problem();
+    if (c == d || p.length - grid.time(c) < p.stall + p.persist) continue;
     const double sum = grid.cost(a, d) + grid.cost(b, c);
     EXPECT_LE(grid.cost(a, c) + grid.cost(b, d), sum + 1e-12 * std::fabs(sum));
+  }
+}
+
+// The cost of saves between positions, by sums over small steps.
+TEST(PolicyTest, SavesNeedNotBeAtPositions) {
+  Problem p{.length = kHour, .stall = 2, .persist = 40, .mtbf = kHour};
+  p.objective = Objective::kProgress;
+  p.curve = falling(2.3, 5 / kHour, 0.2);
+  const Schedule schedule{{101.234, 333.3, 1777.77, 3001.5}};
+  double expected = 0, base = 0, x = 0;
+  for (size_t k = 0; k <= schedule.times.size(); ++k) {
+    const double save = k < schedule.times.size() ? schedule.times[k] : p.length;
+    const double durable = k < schedule.times.size() ? save + p.persist : p.length;
+    const int64_t steps = 20000;
+    const double dx = (durable - x) / static_cast<double>(steps);
+    for (int64_t i = 0; i < steps; ++i) {
+      const double middle = x + (static_cast<double>(i) + 0.5) * dx;
+      expected += p.curve.drop(base, middle) * dx / p.mtbf;
+    }
+    if (k < schedule.times.size()) expected += p.curve.drop(save, save + p.stall);
+    base = save, x = durable;
+  }
+  EXPECT_NEAR(grid_of(p).cost(schedule), expected, 1e-7 * expected);
+}
+
+TEST(PolicyTest, TheOptimumIsNotBoundToPositions) {
+  Problem p{.length = kHour, .stall = 2, .mtbf = kHour};
+  p.objective = Objective::kProgress;
+  p.curve = falling(1, 3 / kHour);
+  const Grid coarse = grid_of(p);
+  p.positions = 30000;
+  const Grid fine = grid_of(p);
+  const double best = fine.cost(optimum(fine));
+  EXPECT_GT(coarse.cost(optimum(coarse)), best * (1 + 1e-5));
+  EXPECT_LT(fine.cost(optimal_schedule(coarse)), best * (1 + 1e-8));
+}
+
+// With an MTBF of ten stalls, the first-order cost would choose an interval that is a
+// tenth too short.
+TEST(PolicyTest, SavesInFlightLeadToDalysExactIntervalToo) {
+  const double exact = daly_exact(60, 600);
+  const Grid grid = grid_of({.length = 20 * exact + 60 + 100,
+                             .stall = 60,
+                             .persist = 100,
+                             .mtbf = 600,
+                             .positions = 8000});
+  ASSERT_TRUE(grid.exact());
+  const std::vector<double> times = optimal_schedule(grid).times;
+  ASSERT_EQ(times.size(), 19u);
+  for (size_t k = 1; k < times.size(); ++k) {
+    EXPECT_NEAR(times[k] - times[k - 1], exact, 0.01 * exact);
   }
 }
 
@@ -231,6 +285,28 @@ TEST(PolicyTest, CociSavesWhenItsRepositoryDoes) {
   const std::vector<double>& t = all.row("coci").schedule.times;
   EXPECT_NEAR(p.curve.drop(t[3], t[4]), 0.014678, 1e-6);
   EXPECT_NEAR(p.curve.drop(t[100], t[101]), 0.014678, 1e-6);
+}
+
+TEST(PolicyTest, CociForSeveralWorkersHasAStepForEachRound) {
+  Problem p{.length = kHour, .stall = 0.1, .mtbf = 16 * kHour};
+  p.objective = Objective::kProgress;
+  const Curve one = falling(1, 0.005 / 60);
+  p.curve = one;
+  const Comparison serial = compare(grid_of(p));
+  const std::vector<double>& alone = serial.row("coci").schedule.times;
+  const std::vector<double>& same = serial.row("coci-parallel").schedule.times;
+  ASSERT_EQ(same.size(), alone.size());
+  for (size_t k = 0; k < same.size(); ++k) EXPECT_NEAR(same[k], alone[k], 1e-6);
+  p.workers.phases = {{0, 8}, {kHour / 2, 2}};
+  p.curve = one.paced(p.workers, 1);
+  const std::vector<double> t = compare(grid_of(p)).row("coci-parallel").schedule.times;
+  const double rate = p.mean_failure_rate() * 60;
+  const double early = coci_loss_step(-0.005 * 8, rate, 0.1 / 60, 8);
+  const double late = coci_loss_step(-0.005 * 2, rate, 0.1 / 60, 2);
+  ASSERT_GT(t.size(), 20u);
+  EXPECT_NEAR(p.curve.drop(0, t[0]), early, 1e-9);
+  EXPECT_NEAR(p.curve.drop(t[3], t[4]), early, 1e-9);
+  EXPECT_NEAR(p.curve.drop(t[t.size() - 2], t.back()), late, 1e-9);
 }
 
 TEST(PolicyTest, NobodyIsBetterThanTheOptimumOnItsOwnObjective) {

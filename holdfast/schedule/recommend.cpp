@@ -37,17 +37,17 @@ Schedule fewest_within(const Grid& grid, const Schedule& even, double limit) {
 Recommendation recommend(const Grid& grid, double slack, double worth) {
   const Problem& problem = grid.problem();
   Recommendation out;
-  const Schedule best = grid.schedule(optimum(grid)), even = best_even(grid);
+  const Schedule best = optimal_schedule(grid), even = best_even(grid);
   out.optimum = grid.cost(best);
   out.even = grid.cost(even);
+  out.allowed = slack * (problem.objective == Objective::kDelay
+                             ? problem.length
+                             : problem.curve.drop(0, problem.length));
   out.uneven = out.gain() > worth || problem.budget.has_value();
   if (out.uneven) {
     out.schedule = best;
   } else {
-    const double whole = problem.objective == Objective::kDelay
-                             ? problem.length
-                             : problem.curve.drop(0, problem.length);
-    const double limit = std::max(out.optimum + slack * whole, out.even);
+    const double limit = std::max(out.optimum + out.allowed, out.even);
     out.schedule = fewest_within(grid, even, limit);
   }
   out.cost = grid.cost(out.schedule);

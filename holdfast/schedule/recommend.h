@@ -9,9 +9,11 @@ struct Recommendation {
   Schedule schedule;    // the recommended schedule
   double interval = 0;  // the interval, or the first gap of an uneven schedule
   bool uneven = false;
-  double cost = 0;     // the cost of `schedule` on the grid
-  double optimum = 0;  // the cost of the best schedule on the grid
-  double even = 0;     // the cost of the best evenly spaced schedule on the grid
+  double cost = 0;     // the cost of `schedule`
+  double optimum = 0;  // the cost of the best schedule
+  double even = 0;     // the cost of the best evenly spaced schedule
+  double allowed =
+      0;  // how much more than the optimum `schedule` may cost if it is even
   // How much cheaper the best schedule is than the best evenly spaced one.
   double gain() const { return even > 0 ? 1 - optimum / even : 0; }
 };

@@ -220,6 +220,8 @@ void Scheduler::saved_elsewhere(int64_t) {
   anchor_ = work_;
   anchor_time_ = std::max(anchor_time_, last_);
   next_ = anchor_ + interval_;
+  // COCI's interval depends on the loss at the last save.
+  stale_ |= options_.every == Cadence(Policy::kCoci);
 }
 
 void Scheduler::loss(int64_t step, double loss) {

@@ -21,7 +21,7 @@ constexpr double kHysteresis = 0.1;
 // Once a schedule is uneven, it stays uneven for a smaller gain. An even interval that
 // is chosen again and again for the rest of the job would always save too late.
 constexpr double kKeepUneven = 0.005;
-constexpr double kFarFromYoung = 4;  // COCI's interval is within this factor of Young's
+constexpr double kFarFromYoung = 4;  // COCI's interval is at most so many of Young's
 constexpr double kFewestPositions = 256, kMostPositions = 4096;
 constexpr double kFarthest = 100;  // how many intervals a schedule looks ahead
 constexpr double kDay = 86400;
@@ -85,7 +85,9 @@ void Scheduler::update_interval() {
   chosen_for_stall_ = stall();
   chosen_for_persist_ = persist();
   Choice choice = limit_interval(choose());
-  const bool keeps = interval_ > 0 &&
+  // COCI's interval grows a little with each save.
+  const bool coci = std::get<Policy>(options_.every) == Policy::kCoci;
+  const bool keeps = interval_ > 0 && !coci &&
                      std::fabs(choice.interval - interval_) <= kHysteresis * interval_;
   if (!keeps) interval_ = choice.interval;
   why_ = std::move(choice.why);
@@ -198,21 +200,29 @@ std::optional<Scheduler::Choice> Scheduler::choose_by_curve(Objective aim) {
                                            fit_->family, how)};
 }
 
+// The formula as published, with the curve that the losses so far give. It can ask for
+// no further save at all. A job would then be unprotected, so the interval is at most
+// kFarFromYoung times Young's, and the reason says so.
 Scheduler::Choice Scheduler::choose_coci() {
   const double usual = young(stall(), mtbf());
-  if (!fit_)
+  const auto fit = fit_ ? losses_.fit_decay() : std::nullopt;
+  if (!fit)
     return {usual, "coci: Young's interval, because there is no falling curve yet"};
-  const double length = remaining_work();
-  const CociFit fit = coci_fit(fit_->curve.from(anchor_), length);
-  if (!(fit.theta1 < 0))
-    return {usual, "coci: Young's interval, because the loss does not fall"};
-  const double step = coci_loss_step(fit.theta1, 60 / mtbf(), stall() / 60);
-  const double rest = reproducible::exp(fit.theta2) - step;
-  const double interval = rest > 0
-                              ? (reproducible::log(rest) - fit.theta2) / fit.theta1 * 60
-                              : usual * kFarFromYoung;
-  return {std::clamp(interval, usual / kFarFromYoung, usual * kFarFromYoung),
-          fmt::format("coci: the loss falls by {:.3g}", step)};
+  const auto workers = static_cast<double>(options_.workers);
+  const double step =
+      coci_loss_step(-fit->rate * 60, 60 / mtbf(), stall() / 60, workers);
+  const double loss = fit->loss(anchor_), longest = kFarFromYoung * usual;
+  const double interval = step < loss ? -reproducible::log1p(-step / loss) / fit->rate
+                                      : std::numeric_limits<double>::infinity();
+  std::string why =
+      fmt::format("coci: the loss falls by {:.3g} from {:.3g}", step, loss);
+  if (workers > 1) why += fmt::format(", {} workers", options_.workers);
+  if (interval <= longest) return {interval, std::move(why)};
+  why += fmt::format(", which wants {}; held to {:g} times Young's interval",
+                     std::isinf(interval) ? "no further save"
+                                          : "a save after " + duration_text(interval),
+                     kFarFromYoung);
+  return {longest, std::move(why)};
 }
 
 std::string Scheduler::explain() const {

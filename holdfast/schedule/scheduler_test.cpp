@@ -249,6 +249,54 @@ TEST(SchedulerTest, HardStopsOnASteepCurveMakeTheFirstGapsShort) {
   EXPECT_NE(run.reasons[20].find("explore"), std::string::npos) << run.reasons[20];
 }
 
+// The loss falls as COCI assumes. Each save comes when the loss has fallen by the
+// published step since the last save, so the gaps grow.
+TEST(SchedulerTest, CociSavesAtThePublishedStepsOfTheLoss) {
+  Job run({.every = Policy::kCoci, .mtbf = 2 * 3600.0, .total_steps = 100000});
+  run.stall = 0.2, run.persist = 0.5;
+  const double rate = 0.05 / 60;
+  run.loss = [&](double x) { return 2.3 * std::exp(-rate * x); };
+  run.steps(4000);  // 2000 s
+  std::vector<double> falls, gaps;
+  for (size_t k = 1; k < run.saves.size(); ++k) {
+    const double from = 0.5 * static_cast<double>(run.saves[k - 1] + 1);
+    const double to = 0.5 * static_cast<double>(run.saves[k] + 1);
+    if (from < 300) continue;
+    falls.push_back(run.loss(from) - run.loss(to));
+    gaps.push_back(to - from);
+  }
+  ASSERT_GT(falls.size(), 8u);
+  for (const double fall : falls) {
+    // The failure rate falls a little as time passes without a failure.
+    EXPECT_NEAR(fall, coci_loss_step(-0.05, 60 / (2.0 * 3600), 0.2 / 60), 0.08 * fall);
+  }
+  EXPECT_GT(gaps.back(), 1.5 * gaps.front());
+  EXPECT_NE(run.reasons.back().find("coci: the loss falls by 0.0"), std::string::npos)
+      << run.reasons.back();
+}
+
+TEST(SchedulerTest, CociSaysWhenItIsHeldToYoungsInterval) {
+  Job run({.every = Policy::kCoci, .mtbf = 70 * 3600.0});
+  run.stall = 5, run.persist = 5;
+  run.loss = [&](double x) { return std::exp(-x / 600); };
+  run.steps(4000);
+  EXPECT_NE(run.scheduler.explain().find("which wants no further save; held to 4 times "
+                                         "Young's interval"),
+            std::string::npos)
+      << run.scheduler.explain();
+}
+
+TEST(SchedulerTest, CociKnowsTheNumberOfWorkers) {
+  const auto interval = [](int64_t workers) {
+    Job run({.every = Policy::kCoci, .mtbf = 2 * 3600.0, .workers = workers});
+    run.persist = 0.5;
+    run.loss = [&](double x) { return 2.3 * std::exp(-0.05 / 60 * x); };
+    run.steps(2000);
+    return run.scheduler.interval();
+  };
+  EXPECT_GT(interval(8), 1.5 * interval(1));
+}
+
 TEST(SchedulerTest, NoLossCanHurt) {
   RandomStream dice(9);
   for (const std::function<double(double)>& loss :

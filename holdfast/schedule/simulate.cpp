@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "holdfast/schedule/exact_delay_internal.h"
 #include "holdfast/schedule/failure_times_internal.h"
 #include "holdfast/schedule/reproducible_math.h"
 #include "holdfast/schedule/timeline_internal.h"
@@ -297,18 +298,17 @@ Result<std::vector<SimulatedSchedule>> simulate(
 }
 
 std::optional<double> expected_time(const Problem& problem, const Schedule& schedule) {
-  if (problem.persist > 0 || !problem.steady()) return std::nullopt;
-  const double mtbf = 1 / problem.failure_rate(0);
-  const auto part = [&](double work) {
-    if (std::isinf(mtbf)) return work;
-    return (mtbf + problem.restart) * reproducible::expm1(work / mtbf);
-  };
-  double sum = 0, before = 0;
+  if (!problem.steady()) return std::nullopt;
+  const auto saves = static_cast<double>(schedule.times.size());
+  if (std::isinf(problem.mtbf)) return problem.length + saves * problem.stall;
+  const ExactDelay exact(problem);
+  double beyond = 0, before = 0;
   for (const double x : schedule.times) {
-    sum += part(x - before + problem.stall);
+    if (before > 0 && x - before < problem.persist) return std::nullopt;
+    beyond += exact.interval(before, x);
     before = x;
   }
-  return sum + part(problem.length - before);
+  return problem.length + beyond + exact.interval(before, problem.length);
 }
 
 }  // namespace holdfast

@@ -102,8 +102,8 @@ Result<std::vector<SimulatedSchedule>> simulate(
     const Problem& problem, std::span<const NamedSchedule> schedules,
     const SimulateOptions& options);
 
-// The exact expected wall time for exponential failures. Returns nullopt if saves take
-// time to persist, or if the number of workers changes.
+// The exact expected wall time for exponential failures. Returns nullopt if a save
+// begins before the previous one is durable, or if the number of workers changes.
 std::optional<double> expected_time(const Problem& problem, const Schedule& schedule);
 
 }  // namespace holdfast

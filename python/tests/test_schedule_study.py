@@ -1,6 +1,8 @@
 """study/schedule.py measures what docs/schedule.md says. `make bench` checks the whole page."""
 
-import importlib.util
+import importlib
+import math
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,10 +16,10 @@ PAGE = (ROOT / "docs/schedule.md").read_text()
 
 @pytest.fixture(scope="module")
 def study():
-    spec = importlib.util.spec_from_file_location("schedule_study", ROOT / "study/schedule.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    """The study's main script. It imports the scripts beside it, as it does when it is run."""
+    sys.path.insert(0, str(ROOT / "study"))
+    yield importlib.import_module("schedule")
+    sys.path.remove(str(ROOT / "study"))
 
 
 def row(cells):
@@ -34,6 +36,36 @@ def test_a_job_with_allocated_workers_has_the_figures_of_the_page(study):
     program = study.Program(PROGRAM)
     workers = study.allocated(program, 2 * study.HOUR)
     assert row(study.shrinking_row(program, workers, 24 * study.HOUR, 5)) in PAGE
+
+
+def test_the_printed_objective_is_that_of_the_notes(study):
+    """Its integral over the progress, by sums over small steps of the progress."""
+    stall, rate, theta1, first, times = 0.6, 0.00417, -0.05, 2.3, [300.0, 900.0, 2000.0]
+    edges = [0.0, *times, study.HOUR]
+    progress = [first * -math.expm1(theta1 * t / study.MINUTE) for t in edges]
+    expected = sum((first - p) * -math.expm1(theta1 * stall / study.MINUTE)
+                   for p in progress[1:-1])  # fmt: skip
+    for begin, end in zip(progress, progress[1:]):
+        step = (end - begin) / 4000
+        for i in range(4000):
+            p = begin + (i + 0.5) * step
+            minutes = math.log1p(-p / first) / theta1
+            expected += (p - begin) * rate * math.exp(-rate * minutes) * step
+    seen = study.printed_objective(times, stall, rate, theta1, first)
+    assert seen == pytest.approx(expected, rel=1e-6)
+
+
+def test_coci_beats_young_where_the_page_says(study):
+    program = study.Program(PROGRAM)
+    assert f"\n{study.best_cell_text(program)} in 1,000,000 simulated runs" in PAGE
+    changes = study.objective_changes(program, 4.6, 1.6, 0.00024, -0.01)
+    assert changes["expected value"] < -0.07
+
+
+def test_a_data_parallel_job_has_the_figures_of_the_page(study):
+    parallel = importlib.import_module("schedule_parallel")
+    job = parallel.ParallelJob(study.halving(8, 4, 2 * study.HOUR), 0.13, 0.00104, 4.6)
+    assert row(parallel.parallel_row(study.Program(PROGRAM), job)) in PAGE
 
 
 def test_the_injected_failures_have_the_figures_of_the_page(study):
