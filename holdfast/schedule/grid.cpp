@@ -196,6 +196,19 @@ double Grid::cost(const Schedule& schedule) const {
   return sum + cost_between(before, end_at(length));
 }
 
+double Grid::cost_at_positions(const Schedule& schedule) const {
+  double sum = 0;
+  int64_t before = 0;
+  for (const double x : schedule.times) {
+    const auto j = static_cast<int64_t>(std::floor(x / cell_ + 0.5));
+    if (j <= 0 || j >= last_ || (before > 0 && j - before < gap_)) continue;
+    if (j == before) continue;
+    sum += cost(before, j);
+    before = j;
+  }
+  return sum + cost(before, last_);
+}
+
 Schedule Grid::schedule(std::span<const int64_t> saves) const {
   Schedule out;
   for (const int64_t j : saves) out.times.push_back(time(j));

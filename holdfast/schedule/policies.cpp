@@ -178,15 +178,18 @@ class EqualDrops {
 // Finds the best number of saves for a family of schedules. First tries numbers that
 // grow by a tenth each, then the numbers around the best one.
 template <typename Family>
-Schedule best_count(const Grid& grid, const Family& family) {
+Schedule best_count(const Grid& grid, const Family& family, bool at_positions = false) {
+  const auto cost_of = [&](const Schedule& schedule) {
+    return at_positions ? grid.cost_at_positions(schedule) : grid.cost(schedule);
+  };
   if (const auto budget = grid.problem().budget) return family(grid, *budget);
   const int64_t most = grid.last() / grid.gap();
   Schedule best = family(grid, 0);
-  double cost = grid.cost(best);
+  double cost = cost_of(best);
   int64_t at = 0;
   const auto attempt = [&](int64_t count) {
     Schedule schedule = family(grid, count);
-    const double price = grid.cost(schedule);
+    const double price = cost_of(schedule);
     if (price < cost) best = std::move(schedule), cost = price, at = count;
     return price;
   };
@@ -272,7 +275,9 @@ Schedule every(double interval, double length) {
   return out;
 }
 
-Schedule best_even(const Grid& grid) { return best_count(grid, equal_gaps); }
+Schedule best_even(const Grid& grid, bool at_positions) {
+  return best_count(grid, equal_gaps, at_positions);
+}
 
 CociFit coci_fit(const Curve& curve, double length) {
   constexpr int kPoints = 300;

@@ -38,8 +38,9 @@ Result<const SchedulePolicy*> find_policy(std::string_view name);
 Schedule every(double interval, double length);
 
 // The evenly spaced schedule of least cost on the grid, over all numbers of saves. If
-// the problem has a budget, the number is the budget.
-Schedule best_even(const Grid& grid);
+// the problem has a budget, the number is the budget. If `at_positions` is true, costs
+// are those at the nearest positions.
+Schedule best_even(const Grid& grid, bool at_positions = false);
 
 // The loss exp(theta1 t + theta2), with t in minutes, that COCI would fit to the curve.
 // A single exponential is taken as it is; any other curve is fitted by least squares on

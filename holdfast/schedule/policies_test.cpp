@@ -10,6 +10,7 @@
 #include "holdfast/schedule/intervals.h"
 #include "holdfast/schedule/optimum.h"
 #include "holdfast/schedule/random_stream.h"
+#include "holdfast/schedule/recommend.h"
 
 namespace holdfast::policy_test {
 namespace {
@@ -158,6 +159,21 @@ TEST(PolicyTest, TheOptimumIsNotBoundToPositions) {
   const double best = fine.cost(optimum(fine));
   EXPECT_GT(coarse.cost(optimum(coarse)), best * (1 + 1e-5));
   EXPECT_LT(fine.cost(optimal_schedule(coarse)), best * (1 + 1e-8));
+}
+
+// A running job computes with saves at positions.
+TEST(PolicyTest, PositionsAreGoodEnoughForARunningJob) {
+  Problem p{.length = 100 * 120, .stall = 2, .mtbf = kHour, .positions = 4000};
+  p.objective = Objective::kExplore;
+  p.stops.rate = 1 / kHour;
+  p.curve = falling(2.3, 3 / p.length);
+  const Grid grid = grid_of(p);
+  const Recommendation exact = recommend(grid),
+                       quick = recommend_at_positions(grid, 0.001, kWorthUneven);
+  EXPECT_EQ(exact.uneven, quick.uneven);
+  EXPECT_NEAR(quick.optimum, exact.optimum, 5e-4 * exact.optimum);
+  EXPECT_NEAR(quick.interval, exact.interval, 2 * grid.cell());
+  EXPECT_NEAR(grid.cost(quick.schedule), exact.cost, 0.005 * exact.cost);
 }
 
 // With an MTBF of ten stalls, the first-order cost would choose an interval that is a

@@ -187,8 +187,8 @@ Problem Scheduler::problem(const FittedCurve& fit, Objective aim) const {
 std::optional<Scheduler::Choice> Scheduler::choose_by_curve(Objective aim) {
   const Result<Grid> grid = Grid::build(problem(*fit_, aim));
   if (!grid.ok()) return std::nullopt;
-  const Recommendation best =
-      recommend(*grid, options_.slack, uneven_ ? kKeepUneven : kWorthUneven);
+  const Recommendation best = recommend_at_positions(
+      *grid, options_.slack, uneven_ ? kKeepUneven : kWorthUneven);
   uneven_ = best.uneven;
   if (best.schedule.times.empty()) {
     return Choice{best.interval, "auto: no further save pays"};
