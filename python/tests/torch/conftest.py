@@ -1,5 +1,6 @@
 """Starts the process from which the tests of holdfast.torch fork ranks (ranks.py)."""
 
+import os
 import sys
 from pathlib import Path
 
@@ -7,6 +8,8 @@ _HERE = Path(__file__).parent
 sys.path.insert(0, str(_HERE))  # so that tests can import ranks
 
 import ranks  # noqa: E402
+
+os.environ["HOLDFAST_LOG"] = "warning"  # else each Checkpointer of a test would print two lines
 
 
 def pytest_collection_finish(session):

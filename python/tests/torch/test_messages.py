@@ -4,6 +4,7 @@ import contextlib
 import io
 import json
 import logging
+import os
 
 import pytest
 import torch
@@ -12,6 +13,12 @@ from ranks import run_ranks
 from torch import nn
 
 import holdfast
+
+
+@pytest.fixture(autouse=True)
+def usual_level(monkeypatch):
+    """The other tests ask for warnings only (conftest.py)."""
+    monkeypatch.delenv("HOLDFAST_LOG")
 
 
 class Toy:
@@ -93,6 +100,7 @@ def test_a_program_with_its_own_log_gets_the_lines_there(tmp_path, capfd, caplog
 
 
 def lines_of_a_rank(rank, world, run):
+    os.environ.pop("HOLDFAST_LOG", None)  # of the process that ranks are forked from
     with contextlib.redirect_stderr(io.StringIO()) as told:
         toy = Toy(run, every="never")
         toy.ck.resume()

@@ -29,9 +29,9 @@ class Closing:
         except TimeoutError:  # the saves go on, and close() may be called again
             raise
         except Exception:
-            self._release()
+            self._let_go()
             raise
-        self._release()
+        self._let_go()
 
     def leave(self, error: BaseException | None) -> None:
         """Closes it; a failure meanwhile becomes a note of the error that is on its way."""
@@ -63,4 +63,13 @@ class Closing:
             job.close(timeout, alone=True, orderly=orderly)
         finally:
             self._transport.close()  # threads here that wait for other ranks give up
-            self._release()
+            self._let_go()
+
+    def _let_go(self) -> None:
+        # Forgets the function, which refers to the Checkpointer: in a cycle of references, loaders
+        # and their workers would outlive their use.
+        release, self._release = self._release, _nothing
+        release()
+
+
+def _nothing() -> None: ...
