@@ -1,8 +1,10 @@
 """close() saves the end of a training that ended well, and nothing else."""
 
+import gc
 import os
 import signal
 import time
+import weakref
 
 import pytest
 import torch
@@ -105,6 +107,19 @@ def test_a_step_that_is_saved_is_not_written_again(tmp_path):
     toy.ck.close()
     events = (tmp_path / "run/events/rank-0000.jsonl").read_text()
     assert events.count("save_captured") == 2
+
+
+def test_a_closed_checkpointer_is_freed_at_once(tmp_path):
+    """Else the worker processes of its loader would live until Python collects garbage."""
+    toy = Toy(tmp_path / "run").train(range(2))
+    toy.ck.close()
+    ref = weakref.ref(toy.ck)
+    gc.disable()
+    try:
+        del toy.ck
+        assert ref() is None
+    finally:
+        gc.enable()
 
 
 def all_ranks_end_well(rank, world, run):
