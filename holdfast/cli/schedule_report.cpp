@@ -65,7 +65,7 @@ std::string gap_text(const Problem& problem, const Schedule& schedule, bool last
   return human_seconds(problem.length - t.back());
 }
 
-// Which rule has chosen the recommended schedule, and what it costs.
+// Says which rule has chosen the recommended schedule, and what the schedule costs.
 std::string rule_text(const IntervalReport& report) {
   const Recommendation& best = report.best;
   const Problem& p = report.read.problem;

@@ -28,7 +28,7 @@ from holdfast.options import (
 )
 from holdfast.torch.loop.closing import Closing
 from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
-from holdfast.torch.loop.end_of_training import SECONDS, LastStep, is_exception_on_its_way
+from holdfast.torch.loop.end_of_training import RANK_WAIT, LastStep, is_exception_on_its_way
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
@@ -146,7 +146,7 @@ class Checkpointer:
         self._state = TrainingState(model, optimizer, named, data, layout)
         self._messages = Messages(self._state.rank, verbose)
         self._durable = DurableSteps(on_durable)
-        self._last_step = LastStep()
+        self._last_step = LastStep(self._state.model_tensors)
         self._never_saves = every == "never"
         self._buckets = BucketOrders(model)
         self._resuming = resuming
@@ -251,7 +251,6 @@ class Checkpointer:
             self.check_new()
             self._is_attached = True
             self._saves.attach_all()
-            self._last_step.watch(self._state.model_tensors())
         idle = self._boundaries.is_idle
         if not idle:
             self._tell_policies(step, loss)
@@ -362,6 +361,7 @@ class Checkpointer:
         return self._saves.settle_before_update(optimizer, args, kwargs)
 
     def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
+        self._last_step.note_update()
         if self._boundaries.note_update(optimizer):
             self._unknown_optimizer = False  # it was an optimizer inside this one
         elif not (self._unknown_optimizer or self._boundaries.has_stepped):
@@ -389,7 +389,7 @@ class Checkpointer:
         """Saves the last step, unless there is a reason not to, which is then told."""
         why, job = self._why_no_end(step, wanted), self._saves.live_job()
         # A rank that an exception has led here does not ask the others: they may be anywhere.
-        if not is_exception_on_its_way() and not job.all_agree(why is None, SECONDS):
+        if not is_exception_on_its_way() and not job.all_agree(why is None, RANK_WAIT):
             why = why or "not all ranks came to close() in time, or one of them does not save it"
         if why is None:
             self._save(step, None, "the end of the training",
@@ -408,8 +408,7 @@ class Checkpointer:
         return next((why for why, holds in reasons.items() if holds), None)
 
     def _has_changed_since(self, step: int) -> bool:
-        return (self._unknown_optimizer or self._boundaries.has_stepped
-                or not self._last_step.is_unchanged(step))
+        return self._unknown_optimizer or not self._last_step.is_unchanged(step)
 
     def __enter__(self) -> Self:
         return self

@@ -52,7 +52,7 @@ def test_the_end_is_saved_and_resumed(tmp_path, caplog):
     assert steps_in(tmp_path / "run") == [4]  # nothing new to save
 
 
-def test_a_scheduler_and_a_validation_behind_the_loop_do_not_prevent_it(tmp_path):
+def test_a_validation_behind_the_loop_does_not_prevent_it(tmp_path):
     toy = Toy(tmp_path / "run").train(range(3))
     toy.model.eval()
     with torch.no_grad():
@@ -109,8 +109,16 @@ def test_a_step_that_is_saved_is_not_written_again(tmp_path):
     assert events.count("save_captured") == 2
 
 
+def test_a_loop_that_only_calls_save_does_not_write_a_step_twice(tmp_path):
+    toy = Toy(tmp_path / "run", every="never")
+    toy.update()
+    assert toy.ck.save(1).durable().folder == toy.ck.save(1).durable().folder
+    toy.ck.close()
+    assert (tmp_path / "run/events/rank-0000.jsonl").read_text().count("save_captured") == 1
+
+
 def test_a_closed_checkpointer_is_freed_at_once(tmp_path):
-    """Else the worker processes of its loader would live until Python collects garbage."""
+    """In a cycle of references, the workers of its loader would live until garbage is collected."""
     toy = Toy(tmp_path / "run").train(range(2))
     toy.ck.close()
     ref = weakref.ref(toy.ck)

@@ -91,6 +91,15 @@ def test_a_level_that_does_not_exist_is_refused(tmp_path, monkeypatch):
         Toy(tmp_path / "run")
 
 
+@pytest.mark.parametrize(("options", "words"), [
+    ({"verbose": "info"}, "verbose='info'; expected True, False or None"),
+    ({"on_durable": "print"}, "on_durable='print'; expected a function"),
+])
+def test_what_makes_no_sense_is_refused_at_once(tmp_path, options, words):
+    with pytest.raises(TypeError, match=words):
+        Toy(tmp_path / "run", **options)
+
+
 def test_a_program_with_its_own_log_gets_the_lines_there(tmp_path, capfd, caplog):
     with caplog.at_level(logging.INFO, logger="holdfast"):
         toy = Toy(tmp_path / "run")

@@ -1,4 +1,4 @@
-"""Where a loop may validate without changing the bits of a resumed training.
+"""Shows where a loop may validate without changing the bits of a resumed training.
 
 A save holds the generators as they are at step(). What is drawn between step() and the next update
 belongs to the next step: a resumed training does not draw it again. docs/getting_started.md says

@@ -14,6 +14,8 @@ class DurableSteps:
     def __init__(self, on_durable: OnDurable | None) -> None:
         self.latest: int | None = None
         self.count = 0  # how many saves of this process are durable
+        if on_durable is not None and not callable(on_durable):
+            raise TypeError(f"on_durable={on_durable!r}; expected a function of (step, folder)")
         self._on_durable = on_durable
         self._pending: collections.deque[tuple[int, _native.SaveHandle]] = collections.deque()
 
@@ -23,6 +25,7 @@ class DurableSteps:
 
     def resumed(self, step: int) -> None:
         """Notes that training goes on after that step, which is durable."""
+        self.look()  # at saves of newer steps, which are no longer the newest
         self.latest = step
 
     def summary(self) -> str:

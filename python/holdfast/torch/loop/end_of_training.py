@@ -5,40 +5,47 @@ the last step would be wrong, and silently so.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import torch
 
 from holdfast.torch.state.change_detection import TensorVersions
 
-SECONDS = 5.0  # how long close() waits for the other ranks to come to it
+RANK_WAIT = 5.0  # close() waits so long for the other ranks to call it, too
 _SAMPLE = 32  # so many tensors of the model are looked at, to cost a step only microseconds
 
 
 class LastStep:
     """The last step, and the versions of some of the model's tensors right after it."""
 
-    def __init__(self) -> None:
+    def __init__(self, find_tensors: Callable[[], Mapping[str, torch.Tensor]]) -> None:
+        """`find_tensors` returns the parameters and buffers of the model. It is called once."""
+        self._find_tensors = find_tensors
         self._step: int | None = None
         self._sample: TensorVersions | None = None
         self._versions: list[int] = []
 
-    def watch(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Looks at some of these tensors from now on: parameters and buffers of the model."""
-        names = list(tensors)
-        distance = -(-len(names) // _SAMPLE) or 1
-        self._sample = TensorVersions({name: tensors[name] for name in names[::distance]})
-
     def note(self, step: int) -> None:
         """Notes that the model is now what it is after that step."""
-        self._step = step
-        if self._sample is not None:
-            self._versions = self._sample.now()
+        if self._sample is None:
+            self._sample = _sample_of(self._find_tensors())
+        self._step, self._versions = step, self._sample.now()
+
+    def note_update(self) -> None:
+        """Notes that an optimizer has changed the model."""
+        self._step = None
 
     def is_unchanged(self, step: int) -> bool:
         """True if no write to the model was seen since that step, as far as torch counts them."""
         return (self._step == step and self._sample is not None
                 and not self._sample.changed(self._versions))
+
+
+def _sample_of(tensors: Mapping[str, torch.Tensor]) -> TensorVersions:
+    """At most _SAMPLE of the tensors, at equal distances in their order."""
+    names = list(tensors)
+    distance = -(-len(names) // _SAMPLE) or 1
+    return TensorVersions({name: tensors[name] for name in names[::distance]})
 
 
 def is_exception_on_its_way() -> bool:

@@ -18,7 +18,9 @@ class Messages:
     """The lines of one rank."""
 
     def __init__(self, rank: int, verbose: bool | None) -> None:
-        """ValueError for a level in HOLDFAST_LOG that does not exist."""
+        """TypeError or ValueError if `verbose` or HOLDFAST_LOG asks for what does not exist."""
+        if verbose not in (None, True, False):
+            raise TypeError(f"verbose={verbose!r}; expected True, False or None")
         self._rank = rank
         self._verbose = _level_from_environment() if verbose is None else verbose
 

@@ -76,7 +76,7 @@ class TrainingState:
         _forget_tensors_on_load(self)
 
     def position_text(self) -> str:
-        """Where the data loader is, for a message; "" if it does not tell."""
+        """Text for a message that names the data loader's epoch; "" if it does not have one."""
         epoch = getattr(self._data, "epoch", None)
         return f", in epoch {epoch}" if isinstance(epoch, int) else ""
 
