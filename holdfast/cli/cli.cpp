@@ -49,15 +49,15 @@ struct Report {
 };
 
 std::vector<Verb> all_verbs() {
-  return {ls_verb(),      show_verb(),     verify_verb(),  diff_verb(),
-          convert_verb(), gc_verb(),       pin_verb(),     unpin_verb(),
-          plan_verb(),    interval_verb(), simulate_verb()};
+  return {ls_verb(),     show_verb(),    verify_verb(),   diff_verb(),
+          export_verb(), convert_verb(), gc_verb(),       pin_verb(),
+          unpin_verb(),  plan_verb(),    interval_verb(), simulate_verb()};
 }
 
 // Whether the verb's arguments are files and folders of any kind.
 bool reads_files(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 5> kVerbs{"ls", "show", "verify", "diff",
-                                                   "convert"};
+  constexpr std::array<std::string_view, 6> kVerbs{"ls",   "show",   "verify",
+                                                   "diff", "export", "convert"};
   return !arguments.empty() && std::ranges::count(kVerbs, arguments.front()) > 0;
 }
 

@@ -87,12 +87,13 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
   expect_wrong_call("plan --from nowhere.json --to nowhere.json",
                     "nowhere.json: open: No such file or directory");
   expect_wrong_call("plan --from tp=1", "--to is required");
-  expect_wrong_call("fly",
-                    "fly: is not a verb; expected ls, show, verify, diff, convert, "
-                    "gc, pin, unpin, plan, interval, simulate");
+  expect_wrong_call(
+      "fly",
+      "fly: is not a verb; expected ls, show, verify, diff, export, convert, "
+      "gc, pin, unpin, plan, interval, simulate");
   expect_wrong_call(
       "",
-      "no verb; expected ls, show, verify, diff, convert, gc, pin, unpin, "
+      "no verb; expected ls, show, verify, diff, export, convert, gc, pin, unpin, "
       "plan, interval, simulate");
   write("deep.json", std::string(1'000'000, '['));
   expect_wrong_call("plan --from deep.json --to deep.json",

@@ -65,6 +65,7 @@ struct Verb {
 
 Verb convert_verb();
 Verb diff_verb();
+Verb export_verb();
 Verb gc_verb();
 Verb interval_verb();
 Verb ls_verb();

@@ -23,7 +23,10 @@ Examples:
 FROM is a file or folder of a known format, the folder of a step, or a run directory.
 RUN@STEP is a step of a run; if it was saved several times, the last one. Formats:
 safetensors (.safetensors), safetensors-folder (a name that ends in /), torch (.pt, .pth,
-.bin). A target that exists is not overwritten.)";
+.bin). A target that exists is not overwritten.
+
+All that the checkpoint holds is written: weights, optimizer and bookkeeping, under the
+names that they have in it. For weights that another tool loads, use holdfast export.)";
 
 struct ConvertArguments {
   std::string from, to, format;
@@ -44,11 +47,11 @@ Result<ExitCode> convert_path(const Context& context,
   HOLDFAST_TRY(check_format(arguments));
   ProgressBar bar(context, "convert");
   Interruption interruption;
-  const Converted done = HOLDFAST_TRY(
-      convert(context.env, arguments.from, arguments.to,
-              {.format = arguments.format, .progress = bar.callback(), .stop = [&] {
-                 return interruption.came();
-               }}));
+  const Converted done = HOLDFAST_TRY(convert(
+      context.env, arguments.from, arguments.to,
+      {.format = arguments.format, .reading = {.progress = bar.callback(), .stop = [&] {
+                                                 return interruption.came();
+                                               }}}));
   bar.clear();
   tell_skipped(context, done.from);
   if (arguments.json) {

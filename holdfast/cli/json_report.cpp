@@ -267,4 +267,15 @@ std::string convert_json(const Converted& done) {
                      {"skipped", skipped_json(done.from.skipped)}});
 }
 
+std::string export_json(const Exported& done) {
+  return print_json({{"from", done.from.path.native()},
+                     {"kind", done.from.kind()},
+                     {"to", done.to.native()},
+                     {"format", done.format},
+                     {"tensors", done.tensors},
+                     {"bytes", done.bytes},
+                     {"notes", done.notes},
+                     {"skipped", skipped_json(done.from.skipped)}});
+}
+
 }  // namespace holdfast

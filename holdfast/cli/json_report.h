@@ -9,6 +9,7 @@
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/path_summary.h"
 #include "holdfast/inspect/convert.h"
+#include "holdfast/inspect/export.h"
 #include "holdfast/inspect/diff.h"
 #include "holdfast/inspect/gc.h"
 #include "holdfast/inspect/list_runs.h"
@@ -27,5 +28,6 @@ std::string diff_json(const std::string& a, const std::string& b,
 std::string gc_json(const std::string& run, bool dry_run, const GcResult& done);
 std::string pin_json(const std::string& run, const std::string& folder, bool pinned);
 std::string convert_json(const Converted& done);
+std::string export_json(const Exported& done);
 
 }  // namespace holdfast

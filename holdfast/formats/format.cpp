@@ -123,11 +123,13 @@ Path without_slash(const Path& path) {
   return path.has_filename() ? path : path.parent_path();
 }
 
+using Fill = std::function<Result<void>(const Path&)>;
+
 // Writes to `attempt` and renames it to `path`. On failure removes what is there of it,
 // and ignores a failure of the removal, because the first error says more.
-Result<void> write_and_rename(Env& env, const Format& format, const Path& path,
-                              const Contents& contents, const Path& attempt) {
-  auto done = format.write(env, attempt, contents);
+Result<void> write_and_rename(Env& env, const Path& path, const Path& attempt,
+                              const Fill& fill) {
+  auto done = fill(attempt);
   if (done.ok()) done = env.rename_new(attempt, path);
   if (!done.ok()) (void)env.remove_all(attempt);
   return done;
@@ -144,6 +146,11 @@ std::optional<Result<void>> write_unnamed(Env& env, const Format& format,
   Result<void> done = format.stream(**sink, contents);
   if (done.ok()) done = (*sink)->finish_as(env, path);
   return done;
+}
+
+Result<void> check_new(Env& env, const Path& target) {
+  if (!env.info(target).ok()) return {};
+  return conflict("{}: exists already; expected a new name", target.native());
 }
 
 Path hidden_name(Env& env, const Path& path) {
@@ -198,15 +205,24 @@ Result<void> write_file(Env& env, const Path& path, const Contents& contents,
                        format->name);
   }
   const Path target = without_slash(path);
-  if (env.info(target).ok())
-    return conflict("{}: exists already; expected a new name", target.native());
+  HOLDFAST_TRY(check_new(env, target));
   std::optional<Result<void>> done = write_unnamed(env, *format, target, contents);
   if (!done) {
     const Path& attempt =
         options.attempt.empty() ? hidden_name(env, target) : options.attempt;
-    done = write_and_rename(env, *format, target, contents, attempt);
+    done = write_and_rename(env, target, attempt, [&](const Path& name) {
+      return format->write(env, name, contents);
+    });
   }
   HOLDFAST_TRY(*std::move(done));
+  return env.sync_names(folder_of(target));
+}
+
+Result<void> write_new_folder(Env& env, const Path& path, const Path& attempt,
+                              const std::function<Result<void>(const Path&)>& fill) {
+  const Path target = without_slash(path);
+  HOLDFAST_TRY(check_new(env, target));
+  HOLDFAST_TRY(write_and_rename(env, target, attempt, fill));
   return env.sync_names(folder_of(target));
 }
 

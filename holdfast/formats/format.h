@@ -6,6 +6,7 @@
 // convert() and diff() support it.
 #pragma once
 
+#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -83,5 +84,8 @@ struct NewFileOptions {
 // has no files without a name.
 Result<void> write_file(Env& env, const Path& path, const Contents& contents,
                         const NewFileOptions& options = {});
+// The same for a folder that a function makes and fills, under the name `attempt`.
+Result<void> write_new_folder(Env& env, const Path& path, const Path& attempt,
+                              const std::function<Result<void>(const Path&)>& fill);
 
 }  // namespace holdfast

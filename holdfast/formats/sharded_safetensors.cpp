@@ -113,6 +113,40 @@ std::string index_json(const WeightMap& map, int64_t total) {
   return json + "}}\n";
 }
 
+Result<void> create_model_folder(Env& env, const Path& folder,
+                                 const Contents& contents) {
+  if (contents.collection.tensors().empty()) {
+    return unsupported(
+        "{}: there are no tensors, and an index without tensors names no file",
+        folder.native());
+  }
+  return env.create_folder(folder);
+}
+
+Result<void> write_shard(Env& env, const Path& path, const Contents& contents,
+                         std::span<const TensorId> tensors, const Object& objects) {
+  const auto sink = HOLDFAST_TRY(FileSink::create(env, path));
+  HOLDFAST_TRY(write_tensors(*sink, contents, tensors, objects));
+  return sink->finish();
+}
+
+// Writes the shards and their index.
+Result<void> write_shard_files(Env& env, const Path& folder, const Contents& contents,
+                               const std::vector<std::vector<TensorId>>& shards,
+                               std::string_view stem) {
+  WeightMap map;
+  for (size_t i = 0; i < shards.size(); ++i) {
+    const std::string file = fmt::format("{}-{:05}-of-{:05}{}", stem, i + 1,
+                                         shards.size(), kSafetensorsSuffix);
+    HOLDFAST_TRY(write_shard(env, folder / file, contents, shards[i],
+                             i == 0 ? contents.objects : Object()));
+    for (const TensorId t : shards[i]) map[contents.collection.tensor(t).name] = file;
+  }
+  const std::string json = index_json(map, contents.collection.bytes());
+  return env.write_file(folder / fmt::format("{}{}", stem, kShardIndexSuffix),
+                        bytes_of(json));
+}
+
 }  // namespace
 
 Result<Contents> open_sharded_safetensors(Env& env, const Path& path) {
@@ -138,26 +172,26 @@ Result<Contents> open_sharded_safetensors(Env& env, const Path& path) {
 
 Result<void> write_sharded_safetensors(Env& env, const Path& folder,
                                        const Contents& contents, int64_t shard_bytes) {
-  if (contents.collection.tensors().empty()) {
-    return unsupported(
-        "{}: there are no tensors, and an index without tensors names no file",
-        folder.native());
-  }
-  HOLDFAST_TRY(env.create_folder(folder));
+  HOLDFAST_TRY(create_model_folder(env, folder, contents));
   const auto shards = cut_shards(contents.collection, shard_bytes);
-  WeightMap map;
-  for (size_t i = 0; i < shards.size(); ++i) {
-    const std::string file =
-        fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, shards.size());
-    const auto sink = HOLDFAST_TRY(FileSink::create(env, folder / file));
-    HOLDFAST_TRY(write_tensors(*sink, contents, shards[i],
-                               i == 0 ? contents.objects : Object()));
-    HOLDFAST_TRY(sink->finish());
-    for (const TensorId t : shards[i]) map[contents.collection.tensor(t).name] = file;
+  HOLDFAST_TRY(write_shard_files(env, folder, contents, shards, "model"));
+  return env.sync_names(folder);
+}
+
+Result<void> write_model_folder(Env& env, const Path& folder, const Contents& contents,
+                                const ModelFolder& options) {
+  HOLDFAST_TRY(create_model_folder(env, folder, contents));
+  const auto shards = cut_shards(contents.collection, options.shard_bytes);
+  if (shards.size() == 1) {
+    const std::string file = fmt::format("{}{}", options.stem, kSafetensorsSuffix);
+    HOLDFAST_TRY(
+        write_shard(env, folder / file, contents, shards[0], contents.objects));
+  } else {
+    HOLDFAST_TRY(write_shard_files(env, folder, contents, shards, options.stem));
   }
-  const std::string json = index_json(map, contents.collection.bytes());
-  const Path index = folder / ("model" + std::string(kShardIndexSuffix));
-  HOLDFAST_TRY(env.write_file(index, bytes_of(json)));
+  for (const auto& [name, text] : options.files) {
+    HOLDFAST_TRY(env.write_file(folder / name, bytes_of(text)));
+  }
   return env.sync_names(folder);
 }
 

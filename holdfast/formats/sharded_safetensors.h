@@ -13,6 +13,8 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <string>
 #include <string_view>
 
 #include "holdfast/env/env.h"
@@ -40,5 +42,16 @@ Result<Contents> open_sharded_safetensors(Env& env, const Path& path);
 Result<void> write_sharded_safetensors(Env& env, const Path& folder,
                                        const Contents& contents,
                                        int64_t shard_bytes = kShardBytes);
+
+struct ModelFolder {
+  std::string_view stem = "model";  // what the names of files begin with
+  int64_t shard_bytes = kShardBytes;
+  std::map<std::string, std::string> files{};  // further files, by name
+};
+
+// The same, as save_pretrained() writes a model: if one shard is enough, it is called
+// "model.safetensors" and there is no index.
+Result<void> write_model_folder(Env& env, const Path& folder, const Contents& contents,
+                                const ModelFolder& options);
 
 }  // namespace holdfast

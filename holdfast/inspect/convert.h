@@ -8,17 +8,14 @@
 #include <vector>
 
 #include "holdfast/formats/format.h"
+#include "holdfast/inspect/metered_sources.h"
 #include "holdfast/inspect/open_any.h"
-#include "holdfast/store/step_check.h"
 
 namespace holdfast {
 
 struct ConvertOptions {
   std::string format{};  // name of the format; if empty, the target's name decides
-  Progress progress{};   // called with the bytes of tensors read, and with all bytes
-  // Asked at every read, from any thread. If it returns true, the conversion ends with
-  // kUnavailable.
-  std::function<bool()> stop{};
+  Reading reading{};
 };
 
 struct Converted {

@@ -28,18 +28,20 @@ from holdfast._native import (
 from holdfast._native import version as __version__
 from holdfast.checkpoint import Saver, restore
 from holdfast.errors import ConflictError, CorruptError, Error, NotFoundError, UnavailableError
-from holdfast.files import Contents, convert, open
+from holdfast.files import Contents, convert, export, open
 from holdfast.options import Failures, Layout, Resuming, Schedule, Writing
 from holdfast.planning import plan
 
 if TYPE_CHECKING:
     from holdfast.torch.checkpointer import Checkpointer
     from holdfast.torch.files.single_file import load, save
+    from holdfast.torch.state.weights_file import load_into
 
 # These names need torch. Each is imported when it is first used.
 _WITH_TORCH = {
     "Checkpointer": "holdfast.torch.checkpointer",
     "load": "holdfast.torch.files.single_file",
+    "load_into": "holdfast.torch.state.weights_file",
     "save": "holdfast.torch.files.single_file",
 }
 
@@ -84,8 +86,10 @@ __all__ = [
     "bytes_of",
     "convert",
     "data",
+    "export",
     "intersect",
     "load",
+    "load_into",
     "model_names",
     "open",
     "parse_dtype",

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Mapping
-from os import PathLike
+from os import PathLike, fspath
 from typing import TYPE_CHECKING, Any
 
 from holdfast import _native
@@ -101,6 +101,58 @@ def convert(source: _Path, target: _Path) -> None:
     saved.
     """
     _warn("convert", _native.convert(source, target))
+
+
+def export(
+    source: _Path,
+    target: _Path,
+    *,
+    format: str = "",
+    config: _Path | None = None,
+    dtype: Any = None,
+    ema: bool = False,
+    optimizer: bool = False,
+    select: str = "",
+    strip: str = "",
+    adapter: str = "default",
+    shard_size: str | int = "5GB",
+    ties: str = "",
+) -> list[str]:
+    """Writes the weights of a checkpoint as other tools read them, and returns notes on it.
+
+    Names are those of the model's own state_dict(), without the words that DDP and torch.compile
+    add. The source is as in convert(). From one that no Checkpointer has made, all tensors are
+    taken as they are called.
+
+        >>> holdfast.export("runs/gpt", "model.pt")
+        >>> model.load_state_dict(torch.load("model.pt"))
+        >>> holdfast.export("runs/gpt@400", "gpt/", config="config.json", dtype=torch.bfloat16)
+        >>> AutoModelForCausalLM.from_pretrained("gpt/")
+
+    format      "safetensors", "torch", "hf" (a folder for from_pretrained) or "peft" (the folder
+                of an adapter); by default the target's name says it, and a folder is "hf".
+    config      for folders: the model's config.json (adapter_config.json for "peft"), or a
+                folder with it, from which tokenizer files are copied, too.
+    dtype       what floating-point tensors are converted to: a torch dtype, or "bf16".
+    ema         the average that the Checkpointer was given as ema=, instead of the weights.
+    optimizer   what optimizer.load_state_dict() takes instead of weights, in a .pt file.
+    select, strip
+                patterns with *, with commas between them, of the names to export, and what is
+                removed from the beginning of these names.
+    adapter     the name of the PEFT adapter.
+    shard_size  the most bytes of a file in a folder for "hf".
+    ties        "each" stores tied weights under each name, "once" under the first. By default
+                they are one tensor in a .pt file, and stored under each name in a .safetensors
+                file and once in a folder.
+    """
+    name = str(dtype).removeprefix("torch.") if dtype is not None else ""
+    skipped, notes = _native.export(source, target, {
+        "format": format, "config": "" if config is None else fspath(config), "dtype": name,
+        "ema": ema, "optimizer": optimizer, "select": select, "strip": strip,
+        "adapter": adapter, "shard_size": str(shard_size), "ties": ties,
+    })
+    _warn("export", skipped)
+    return notes
 
 
 def _warn(what: str, skipped: list[tuple[str, str]]) -> None:

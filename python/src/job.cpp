@@ -75,14 +75,14 @@ SavedStep describe(const StepFiles& step, std::span<const Object> objects) {
 
 // If pieces_for raises, the resume fails on all ranks, and this rank raises the
 // exception of pieces_for.
-HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_all,
-                    uint64_t stream) {
+HeldRestored resume(HeldJob& self, const nb::callable& pieces_for,
+                    std::optional<int64_t> step, bool verify_all, uint64_t stream) {
   std::optional<nb::python_error> raised;
-  const auto ask = [&](const StepFiles& step) -> Result<LocalPieces> {
-    const std::vector<Object> objects = HOLDFAST_TRY(objects_of(step));
+  const auto ask = [&](const StepFiles& found) -> Result<LocalPieces> {
+    const std::vector<Object> objects = HOLDFAST_TRY(objects_of(found));
     const nb::gil_scoped_acquire locked;
     try {
-      return nb::cast<LocalPieces>(pieces_for(describe(step, objects)));
+      return nb::cast<LocalPieces>(pieces_for(describe(found, objects)));
     } catch (nb::python_error& error) {
       raised.emplace(error);
       return invalid("{}", nb::str(error.value()).c_str());
@@ -90,7 +90,8 @@ HeldRestored resume(HeldJob& self, const nb::callable& pieces_for, bool verify_a
   };
   try {
     return HeldRestored::of(self.call([&](Job& job) {
-      return job.resume(ask, {.verify_all = verify_all, .stream = stream_of(stream)});
+      return job.resume(
+          ask, {.step = step, .verify_all = verify_all, .stream = stream_of(stream)});
     }));
   } catch (const Raised&) {
     if (raised.has_value()) throw nb::python_error(*raised);
@@ -265,13 +266,14 @@ void bind_job(nb::module_& m) {
           "Checks that the pieces of all ranks tile the tensors and that replicas are\n"
           "equal, and makes the staging ring. If replicas differ, calls `own`, which\n"
           "returns pieces under names of this rank; without `own` raises.")
-      .def(
-          "resume", &resume, nb::arg("pieces_for"), nb::arg("verify_all") = false,
-          nb::arg("stream") = 0,
-          nb::sig("def resume(self, pieces_for: collections.abc.Callable[[SavedStep], "
-                  "Pieces], verify_all: bool = False, stream: int = 0) -> Restored"),
-          "Restores the newest undamaged checkpoint into the pieces that `pieces_for`\n"
-          "makes for it. Raises NotFoundError if there is none.")
+      .def("resume", &resume, nb::arg("pieces_for"), nb::arg("step") = nb::none(),
+           nb::arg("verify_all") = false, nb::arg("stream") = 0,
+           nb::sig("def resume(self, pieces_for: collections.abc.Callable[[SavedStep], "
+                   "Pieces], step: int | None = None, verify_all: bool = False, "
+                   "stream: int = 0) -> Restored"),
+           "Restores the newest undamaged checkpoint, or that of `step`, into the "
+           "pieces\n"
+           "that `pieces_for` makes for it. Raises NotFoundError if there is none.")
       .def(
           "due",
           [](HeldJob& self, int64_t step, bool updated) {

@@ -1,11 +1,8 @@
 """The checkpoints of a training loop: `holdfast.Checkpointer`."""
 
-import atexit
 import inspect
 import logging
-import sys
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from os import PathLike
 from types import TracebackType
@@ -26,7 +23,8 @@ from holdfast.options import (
     check_object_names,
     unknown_keyword,
 )
-from holdfast.torch.loop.closing import Closing
+from holdfast.torch.loop.branch import Start
+from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
 from holdfast.torch.loop.end_of_training import RANK_WAIT, LastStep, is_exception_on_its_way
 from holdfast.torch.loop.job import open_job
@@ -43,6 +41,7 @@ from holdfast.torch.loop.transport import connect
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
 from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
+from holdfast.torch.state.model_tensors import Exclude
 from holdfast.torch.state.plain_values import PlainValues
 from holdfast.torch.state.tensor_state import Models, Optimizers
 from holdfast.torch.state.training_state import TrainingState
@@ -97,6 +96,9 @@ class Checkpointer:
     schedule    holdfast.Schedule: what the policies of `every` know of the job.
     layout      holdfast.Layout: how tensors lie on ranks, where they do not show it.
 
+    exclude     parameters and buffers that are not saved: patterns of their names, such as
+                "encoder.*", or a function of (name, tensor) that says so. resume() leaves them as
+                they are, so that the program must load or make them itself.
     on_durable  a function of (step, folder), called when a save has become durable: by a later
                 step(), save() or close(), on every rank, in the thread that trains.
     verbose     True: a line on stderr for each save, with its reason; False: only warnings. By
@@ -128,6 +130,7 @@ class Checkpointer:
         failures: Failures = Failures(),
         schedule: Schedule = Schedule(),
         layout: Layout = Layout(),
+        exclude: Exclude = (),
         on_durable: OnDurable | None = None,
         verbose: bool | None = None,
         **unknown: Any,
@@ -143,7 +146,7 @@ class Checkpointer:
         self._values = PlainValues()
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
                  plain_values.KEY: self._values}
-        self._state = TrainingState(model, optimizer, named, data, layout)
+        self._state = TrainingState(model, optimizer, named, data, layout, exclude)
         self._messages = Messages(self._state.rank, verbose)
         self._durable = DurableSteps(on_durable)
         self._last_step = LastStep(self._state.model_tensors)
@@ -154,7 +157,6 @@ class Checkpointer:
         self._due: tuple[bool, str] | None = None  # a save that is due: is it the last, and why
         self._calls_waited = 0  # calls of step() that the due save has waited
         self._unknown_optimizer = False  # an optimizer that was not given has updated the model
-        self._warned: set[str] = set()  # warnings that are given only once
         self._steps = StepNumbers(schedule.total_steps)
         self._run_is_checked = False  # resume() was called, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
@@ -176,7 +178,7 @@ class Checkpointer:
         self._losses = Losses()
         self._hooks = hook_optimizer_steps(self._before_update, self._after_update)
         self._settle_thread = SettleThread(self._saves.settle_if_copied)
-        atexit.register(_close_at_exit, weakref.ref(self))
+        close_at_exit(self._closing)
 
     @property
     def stall(self) -> float:
@@ -204,32 +206,42 @@ class Checkpointer:
     def values(self, values: Mapping[str, Any]) -> None:
         self._values.replace(values)
 
-    def resume(self) -> int:
+    def resume(self, *, step: int | None = None,
+               initial: str | PathLike[str] | None = None) -> int:
         """Restores the newest whole checkpoint. Returns the next step to run, 0 if there is none.
+
+        `step` goes back to the checkpoint of that step. `initial` begins a run that has no
+        checkpoint with the weights of a file or of another run (holdfast.load_into says more).
+        Both apply once: a script that is started again goes on with the newest checkpoint, if that
+        one descends from the step or the run has begun.
 
         `report` then says what was not as expected, which newer checkpoints were damaged, and
         from which tier the checkpoint was copied. ValueError, with that report and before
         anything is changed, if the checkpoint is of another model and resuming is strict, or if
-        a tensor has another shape or dtype.
+        a tensor has another shape or dtype. NotFoundError if there is no checkpoint of `step`.
         """
         self._run_is_checked = True
         self._values.before_resume()
         self._saves.wait_until_done()
+        start = Start(self._run, self._state, step, initial)
         resume = Resume(self._state, self._buckets, strict=self._resuming.strict)
         try:
-            step = resume.run(self._saves.live_job(), verify_all=self._resuming.verify == "full")
+            restored = resume.run(self._saves.live_job(), start.step,
+                                  verify_all=self._resuming.verify == "full")
         except NotFoundError:
-            self._messages.tell(f"{self._run}: no checkpoint yet, begins with step 0")
+            if step is not None:
+                raise
+            self._messages.tell(start.begin(strict=self._resuming.strict))
             self._saves.attach()
             return 0
         finally:
             self.report = resume.report
         self._saves.is_attached = True
         self._saves.handle = None  # of a step that may be newer than the resumed one
-        self._steps.resumed(step)
-        self._durable.resumed(step)
-        self._messages.tell(f"{self._run}: resumed after step {step}{self._state.position_text()}")
-        return step + 1
+        self._steps.resumed(restored.step)
+        self._durable.resumed(restored.step)
+        self._messages.tell(start.resumed(restored.step, restored.objects))
+        return restored.step + 1
 
     def step(self, step: int, loss: Any = None) -> None:
         """Call it when `step` is done. It saves if it is time, in the background.
@@ -258,8 +270,9 @@ class Checkpointer:
         if due is not None or (last and self._due is None):
             self._due = due or (False, "the last step")
         if self._unknown_optimizer:
-            self._warn_once("an optimizer that the Checkpointer was not given has updated the "
-                            "model: such steps are not saved; expected a new Checkpointer")
+            self._messages.warn_once("an optimizer that the Checkpointer was not given has updated "
+                                     "the model: such steps are not saved; expected a new "
+                                     "Checkpointer")
         self._last_step.note(step)
         if self._due is not None and (self._due[0] or not self._unknown_optimizer):
             self._save_due(step, loss, last, *self._due)
@@ -278,8 +291,8 @@ class Checkpointer:
         if mid_update and not (stop or last):
             if self._calls_waited <= self._boundaries.patience:
                 return
-            self._warn_once("gradients have waited for an update for %d steps: saved with them, "
-                            "in the middle of it", self._calls_waited)
+            self._messages.warn_once("gradients have waited for an update for %d steps: saved with "
+                                     "them, in the middle of it", self._calls_waited)
         self._due, self._calls_waited = None, 0
         handle = self._save(step, loss, why, with_gradients=mid_update)
         if stop:
@@ -319,9 +332,10 @@ class Checkpointer:
         self._steps.saved(step)
         self._messages.detail(f"saving after step {step}: {why}")
         if self._boundaries.updates_unseen:
-            self._warn_once("no hook tells of the optimizer's updates (it is no torch optimizer, "
-                            "or a CUDA graph replays its steps): each step() is taken for the "
-                            "end of an update, and every save waits until it is copied")
+            self._messages.warn_once("no hook tells of the optimizer's updates (it is no torch "
+                                     "optimizer, or a CUDA graph replays its steps): each step() "
+                                     "is taken for the end of an update, and every save waits "
+                                     "until it is copied")
             self._saves.settle()  # no hook will do it before the next update
         return handle
 
@@ -366,11 +380,6 @@ class Checkpointer:
             self._unknown_optimizer = False  # it was an optimizer inside this one
         elif not (self._unknown_optimizer or self._boundaries.has_stepped):
             self._unknown_optimizer = self._state.owns(optimizer)
-
-    def _warn_once(self, text: str, *values: Any) -> None:
-        if text not in self._warned:
-            self._warned.add(text)
-            _log.warning(text, *values)
 
     # The end
 
@@ -438,12 +447,3 @@ class Checkpointer:
 
 _KEYWORDS = [name for name, parameter in inspect.signature(Checkpointer).parameters.items()
              if parameter.kind is parameter.KEYWORD_ONLY]
-
-
-def _close_at_exit(ref: "weakref.ref[Checkpointer]") -> None:
-    live = ref()
-    if live is not None:
-        try:
-            live._closing.end(getattr(sys, "last_value", None))  # an exception that nobody caught
-        except Exception as error:
-            _log.error("at exit: %s", error)

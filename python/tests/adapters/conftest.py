@@ -8,7 +8,7 @@ from pathlib import Path
 
 NEEDS = {"test_accelerate.py": "accelerate", "test_document.py": "lightning",
          "test_huggingface.py": "transformers", "test_lightning.py": "lightning",
-         "test_torchdata.py": "torchdata"}
+         "test_torchdata.py": "torchdata", "test_weights.py": "peft"}
 
 collect_ignore = [name for name, package in NEEDS.items()
                   if importlib.util.find_spec(package) is None]

@@ -1,9 +1,15 @@
 """Ends the job of a Checkpointer: in order, or because an error ends the process early."""
 
+import atexit
+import logging
+import sys
+import weakref
 from collections.abc import Callable
 
 from holdfast._native import TcpTransport
 from holdfast.torch.loop.saves import Saves
+
+_log = logging.getLogger("holdfast")
 
 _AT_EXIT = 600.0  # seconds for the last saves of a process that ends without close()
 
@@ -70,6 +76,20 @@ class Closing:
         # and their workers would outlive their use.
         release, self._release = self._release, _nothing
         release()
+
+
+def close_at_exit(closing: Closing) -> None:
+    """Has the end of the process finish the saves under way, if close() was not called."""
+    atexit.register(_end_process, weakref.ref(closing))
+
+
+def _end_process(ref: "weakref.ref[Closing]") -> None:
+    live = ref()
+    if live is not None:
+        try:
+            live.end(getattr(sys, "last_value", None))  # an exception that nobody caught
+        except Exception as error:
+            _log.error("at exit: %s", error)
 
 
 def _nothing() -> None: ...

@@ -9,6 +9,7 @@ logging for INFO gets all lines there, whatever `verbose` says.
 import logging
 import os
 import sys
+from typing import Any
 
 _log = logging.getLogger("holdfast")
 _LEVELS = {"info": True, "warning": False, "": None}
@@ -22,6 +23,7 @@ class Messages:
         if verbose not in (None, True, False):
             raise TypeError(f"verbose={verbose!r}; expected True, False or None")
         self._rank = rank
+        self._warned: set[str] = set()  # warnings that are given only once
         self._verbose = _level_from_environment() if verbose is None else verbose
 
     def tell(self, text: str) -> None:
@@ -31,6 +33,12 @@ class Messages:
     def detail(self, text: str) -> None:
         """A line that the user sees only on request."""
         self._show(text, self._verbose is True)
+
+    def warn_once(self, text: str, *values: Any) -> None:
+        """A warning that is given only once, whatever the values in it are."""
+        if text not in self._warned:
+            self._warned.add(text)
+            _log.warning(text, *values)
 
     def _show(self, text: str, wanted: bool) -> None:
         if _log.isEnabledFor(logging.INFO) and _log.hasHandlers():

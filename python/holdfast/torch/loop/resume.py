@@ -26,13 +26,13 @@ class Resume:
         self._strict = strict
         self._tried: list[_native.SavedStep] = []  # checkpoints, the newest first
 
-    def run(self, job: _native.Job, *, verify_all: bool) -> int:
-        """Restores the newest whole checkpoint and returns its step.
+    def run(self, job: _native.Job, step: int | None, *, verify_all: bool) -> _native.Restored:
+        """Restores the newest whole checkpoint, or that of `step`.
 
         NotFoundError if there is none. ValueError, before anything is changed, if the checkpoint
         does not fit.
         """
-        restored = job.resume(self._allocate, verify_all, current_stream())
+        restored = job.resume(self._allocate, step, verify_all, current_stream())
         found = self._tried[-1]
         self._state.load(found)
         self.report.tier = restored.tier
@@ -40,7 +40,7 @@ class Resume:
         for folder, why in restored.skipped:
             _log.warning("resume: %s is passed over: %s", folder, why)
         self._restore_what_changes_bits(restored, found)
-        return restored.step
+        return restored
 
     def _allocate(self, found: _native.SavedStep) -> _native.Pieces:
         """Memory for a checkpoint, once the names and shapes are seen to fit.

@@ -7,7 +7,8 @@ is refused: the optimizer would go on with the old one. Other strides over the s
 other checks together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from fnmatch import fnmatchcase
 from functools import partial
 from typing import Any
 
@@ -25,15 +26,22 @@ from holdfast.torch.state.module_names import (
 )
 
 
+# Patterns of names, with *, or a function of name and tensor that says whether to leave it out.
+Exclude = str | Sequence[str] | Callable[[str, torch.Tensor], bool]
+
+
 class ModelTensors:
     """The tensors of a module, a list of stages, or several modules by name.
 
     The modules must be wrapped and sharded already.
     """
 
-    def __init__(self, models: Any, names: Renaming | Sequence[Renaming | None] | None) -> None:
+    def __init__(self, models: Any, names: Renaming | Sequence[Renaming | None] | None,
+                 exclude: Exclude = ()) -> None:
         self._models = by_key(models)
         self._names = names
+        self._is_excluded = _rule_of(exclude)
+        self.excluded: list[Entry] = []  # what find() found last, of tensors that are left out
         self._by_name: dict[str, Entry] = {}
         self._by_id: dict[int, Entry] = {}
         self._gathered: set[int] = set()  # ids of parameters that FSDP replaces at times
@@ -43,7 +51,10 @@ class ModelTensors:
 
     def find(self) -> None:
         """Scans all modules again. Raises ValueError if a parameter is another object than before."""
-        entries = collect_entries(self._models, self._names)
+        entries: list[Entry] = []
+        self.excluded = []
+        for entry in collect_entries(self._models, self._names):
+            (self.excluded if self._is_excluded(entry) else entries).append(entry)
         for entry in entries:
             entry.kept = self._kept(entry)
         self.entries = entries
@@ -59,6 +70,14 @@ class ModelTensors:
     def entry_of(self, tensor: torch.Tensor) -> Entry | None:
         """The entry of a parameter that an optimizer has."""
         return self._by_id.get(id(tensor))
+
+    def entry_for_optimizer(self, tensor: torch.Tensor) -> Entry | None:
+        """The same; ValueError if the parameter is left out, because its slots would be saved."""
+        for entry in self.excluded:
+            if entry.kept is tensor:
+                raise ValueError(f"{entry.name}: exclude= leaves it out, and an optimizer has it; "
+                                 "expected an optimizer of the other parameters alone")
+        return self.entry_of(tensor)
 
     def make_detector(self) -> ChangeDetector:
         """A detector that notices when find() would find other tensors.
@@ -98,6 +117,19 @@ class ModelTensors:
             return known.kept
         raise ValueError(f"{found.name}: replaced by another parameter; expected a new "
                          "Checkpointer after that")
+
+
+def _rule_of(exclude: Exclude) -> Callable[[Entry], bool]:
+    """Whether an entry is left out. TypeError if `exclude` says nothing of the kind."""
+    if callable(exclude):
+        return lambda entry: bool(exclude(entry.name.removeprefix("model."), entry.kept))
+    patterns = [exclude] if isinstance(exclude, str) else list(exclude)
+    for one in patterns:
+        if not isinstance(one, str):
+            raise TypeError(f"exclude: {one!r}; expected patterns of names, or a function of "
+                            "name and tensor")
+    return lambda entry: any(fnmatchcase(entry.name.removeprefix("model."), one)
+                             for one in patterns)
 
 
 def _stands_for(gathered: set[int], kept: Any, live: Any) -> bool:

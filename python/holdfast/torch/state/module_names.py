@@ -38,6 +38,11 @@ class Entry:
         return self.module._parameters if self.is_parameter else self.module._buffers
 
     @property
+    def is_transient(self) -> bool:
+        """True for a buffer that the module's state_dict() leaves out."""
+        return not self.is_parameter and self.attribute in self.module._non_persistent_buffers_set
+
+    @property
     def live(self) -> torch.Tensor | None:
         """The tensor that the module has now. FSDP may have put the gathered one there."""
         return self.container.get(self.attribute)

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 
 from holdfast.torch.state.buffer_copies import copies_of_buffer
 from holdfast.torch.state.change_detection import ChangeDetector
-from holdfast.torch.state.model_tensors import ModelTensors
+from holdfast.torch.state.model_tensors import Exclude, ModelTensors
 from holdfast.torch.state.module_names import Entry, Renaming, by_key
 from holdfast.torch.state.module_state_dicts import reshape, reshaped
 from holdfast.torch.state.optimizer_slots import (
@@ -75,7 +75,7 @@ class TensorState:
     `model` is a module, a list of pipeline stages, or several modules by name; `optimizer`
     likewise. `names` renames tensors of stages whose names begin anew on each stage (one for all
     stages, or a list with one per stage); `rules` are rules, by name pattern, for tensors that
-    do not show how they are cut. Make it once, after the model is wrapped and sharded and the
+    do not show how they are cut; `exclude` says which tensors are left out. Make it once, after the model is wrapped and sharded and the
     optimizer is made: it keeps the sharded parameters, which FSDP replaces by gathered ones at
     times. It follows tensors that are put into the model or the optimizer later, but refuses a
     parameter that takes the place of another: the optimizer would go on with the old one.
@@ -88,12 +88,14 @@ class TensorState:
         *,
         names: Renaming | Sequence[Renaming | None] | None = None,
         rules: Mapping[str, Rule] | None = None,
+        exclude: Exclude = (),
     ) -> None:
         self._rules = dict(rules or {})
-        self._model = ModelTensors(model, names)
+        self._model = ModelTensors(model, names, exclude)
         keyed = [] if optimizer is None else by_key(optimizer)
-        self._optimizers = OptimizerStates(keyed, self._model.entry_of)
+        self._optimizers = OptimizerStates(keyed, self._model.entry_for_optimizer)
         self._parts: dict[str, Part | None] = {}
+        self.transient: list[str] = []  # buffers that a state_dict() leaves out
         self._find_entries()
         self._pieces: list[Piece] = []
         self._detector: ChangeDetector | None = None
@@ -108,6 +110,11 @@ class TensorState:
     def entries(self) -> list[Entry]:
         """The parameters and buffers as pieces() last found them."""
         return self._model.entries
+
+    @property
+    def all_entries(self) -> list[Entry]:
+        """The same with those that are excluded."""
+        return [*self._model.entries, *self._model.excluded]
 
     def ddp_group(self, name: str) -> Any:
         """The process group of the DDP module around that parameter or buffer, or None."""
@@ -240,6 +247,7 @@ class TensorState:
         self._model.find()
         for entry in self.entries:
             check_plain(entry.kept, entry.name)
+        self.transient = [entry.name for entry in self.entries if entry.is_transient]
         self._parts = {entry.name: self._part_of_entry(entry) for entry in self.entries}
         self._optimizers.check()
 

@@ -23,18 +23,21 @@ from holdfast.torch.state import ddp_comm_hooks, gradients
 from holdfast.torch.state.capture import Captured, TensorCapture
 from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
 from holdfast.torch.state.extra_state import ExtraState, differing_extra_states, extra_state_names
+from holdfast.torch.state.model_tensors import Exclude
 from holdfast.torch.state.module_names import by_key
 from holdfast.torch.state.param_groups import merge_optimizer_objects
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.stateful import Stateful, class_name
 from holdfast.torch.state.stateful_objects import StatefulObjects, is_internal, name_a_few
 from holdfast.torch.state.tensor_state import Models, Optimizers, TensorState
+from holdfast.torch.state.weights_file import load_weights
 from holdfast.torch.values import generators as random_generators
 from holdfast.torch.values.dotted_names import own_name, plain_name
 from holdfast.torch.values.dtypes import SavedTensor
 from holdfast.torch.values.generators import is_generator
 
 FORMAT = 1  # the version of what a checkpoint keeps as objects
+BRANCH = "branch"  # the key of what led to the checkpoint
 
 
 class TrainingState:
@@ -47,6 +50,7 @@ class TrainingState:
         objects: Mapping[str, Any],
         data: Any,
         layout: Layout,
+        exclude: Exclude = (),
     ) -> None:
         data = adopt_plain(data)
         for _, one in by_key(model):
@@ -60,7 +64,8 @@ class TrainingState:
         self.models = [one for _, one in by_key(model)]
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
-        self._tensors = TensorState(model, optimizer, names=layout.names, rules=layout.rules)
+        self._tensors = TensorState(model, optimizer, names=layout.names, rules=layout.rules,
+                                    exclude=exclude)
         self._capture = TensorCapture(self._tensors.pieces, self._tensors.ddp_group, self._rank)
         self._extra = ExtraState(model, layout.names)
         self._data = data
@@ -73,6 +78,7 @@ class TrainingState:
         self._notes: dict[str, str] = {}  # why what is restored may not be exactly right
         self._pending: Stateful | None = None  # gradients that are being restored
         self.parallel = f"{self._world} ranks"
+        self.branch: dict[str, Any] = {}  # what led to the state (loop/branch.py), to be saved
         _forget_tensors_on_load(self)
 
     def position_text(self) -> str:
@@ -128,9 +134,11 @@ class TrainingState:
     def add_plain_values(self, captured: Captured) -> None:
         """Adds what holds no tensors. Called while the tensors are already being copied."""
         captured.objects["format"] = FORMAT
+        captured.objects[BRANCH] = self.branch
         captured.objects["parted"] = self._capture.diverged.state()
         captured.objects.update(self._objects.kinds())
         captured.rank_objects["optimizer"] = self._tensors.objects(looked=True)
+        captured.rank_objects["transient"] = self._tensors.transient
         captured.rank_objects["generators"] = random_generators.capture(self._generators)
         loader = self._objects.foreign_loader
         if loader is not None:
@@ -193,7 +201,7 @@ class TrainingState:
 
     def known_names(self) -> set[str]:
         """Names of tensors, and what names of tensors begin with: parameters, objects."""
-        names = {name for entry in self._tensors.entries for name in (entry.name, *entry.aliases)}
+        names = {name for entry in self._tensors.all_entries for name in (entry.name, *entry.aliases)}
         names |= {one.key for one in self._objects.without_hooks}
         names |= {ddp_comm_hooks.KEY, gradients.KEY}
         return names | self._tensors.slot_prefixes() | self._extra.all_names
@@ -281,6 +289,10 @@ class TrainingState:
         if self._extra.not_loaded:
             self._notes["extra"] = (f"{name_a_few(self._extra.not_loaded)}: from a state_dict of "
                                     "the module's own, which did not load it from the checkpoint")
+
+    def load_weights(self, path: str, *, strict: bool) -> None:
+        """Fills the model from a file or another run (weights_file.py). A collective call."""
+        load_weights(self._tensors, path, strict=strict)
 
     def load_gradients(self) -> None:
         """Restores gradients that waited for an update. Last: DDP rebuilds buckets without any."""

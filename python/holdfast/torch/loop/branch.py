@@ -1,0 +1,83 @@
+"""Where a training begins: what resume(step=) and resume(initial=) mean, which apply only once.
+
+A script that asks for resume(step=400) asks for it again whenever it is started again. So every
+checkpoint says which choices led to it, and a choice that has led to the newest checkpoint is not
+made again.
+"""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from os import PathLike
+from typing import Any
+
+from holdfast import open
+from holdfast.checkpoint import absolute_path
+from holdfast.errors import Error
+from holdfast.torch.state.training_state import BRANCH, TrainingState
+
+_log = logging.getLogger("holdfast")
+
+
+@dataclass
+class Branch:
+    """The choices that led to a checkpoint."""
+
+    initial: str = ""  # the weights that the run began with
+    steps: list[int] = field(default_factory=list)  # steps that it went back to, the last one last
+
+    @classmethod
+    def of(cls, objects: Any) -> "Branch":
+        """The choices that the objects of a checkpoint tell of."""
+        saved = objects.get(BRANCH) if isinstance(objects, Mapping) else None
+        return cls(**saved) if saved else cls()
+
+
+class Start:
+    """One call of resume(). All ranks make it together."""
+
+    def __init__(self, run: str, state: TrainingState, step: int | None,
+                 initial: str | PathLike[str] | None) -> None:
+        if step is not None and initial is not None:
+            raise ValueError(f"step={step} and initial={initial!r}; expected one of them")
+        self._run = run
+        self._state = state
+        self._asked = step
+        self._initial = "" if initial is None else absolute_path(initial)
+        self.step = None if step is None or self._has_led_to_newest(step) else step
+
+    def _has_led_to_newest(self, step: int) -> bool:
+        newest: Branch | None = None
+        if self._state.rank == 0:
+            try:
+                newest = Branch.of(open(self._run).objects)
+            except Error:  # there is none that is whole: restoring the step says what is wrong
+                newest = None
+        newest = self._state.all_ranks(newest)[0]
+        return newest is not None and step in newest.steps
+
+    def begin(self, *, strict: bool) -> str:
+        """Begins a run that has no checkpoint. Returns a sentence for the user."""
+        if not self._initial:
+            return f"{self._run}: no checkpoint yet, begins with step 0"
+        self._state.load_weights(self._initial, strict=strict)
+        self._state.branch = asdict(Branch(self._initial))
+        return f"{self._run}: no checkpoint yet, begins with the weights of {self._initial}"
+
+    def resumed(self, step: int, objects: Any) -> str:
+        """Notes that a checkpoint is restored. Returns a sentence for the user."""
+        branch = Branch.of(objects)
+        text = f"{self._run}: resumed after step {step}{self._state.position_text()}"
+        if self.step is not None:
+            branch.steps.append(self.step)
+            text += ", as asked; newer steps are not used"
+        elif self._asked is not None:
+            text += f", which descends from step {self._asked}"
+        self._state.branch = asdict(branch)
+        if self._initial and branch.initial == self._initial:
+            text += f"; the run began with {self._initial}"
+        elif self._initial:
+            began = f"began with {branch.initial}" if branch.initial else "began without weights"
+            _log.warning("resume: the run %s, and its newest checkpoint is taken; expected another "
+                         "folder to begin with %s", began, self._initial)
+        return text
