@@ -31,6 +31,8 @@ slurm() {
   tests/slurm/examples_test.sh build/release
 }
 
+newcomer() { tests/scripts/newcomer_test.sh; }
+
 # Uses the release build, with the packages that the adapters are for.
 adapters() {
   local packages=.cache/adapters
@@ -56,7 +58,7 @@ tidy() {
 }
 
 failed=()
-suites="addresses leaks release kills train_cpp slurm adapters threads tidy"
+suites="addresses leaks release kills train_cpp slurm newcomer adapters threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # Runs in a shell of its own, because set -e does not stop a function inside a condition.

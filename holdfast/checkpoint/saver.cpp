@@ -268,6 +268,8 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
   task.manifest.metrics = request.metrics;
   task.manifest.parallel = request.parallel;
   task.manifest.parent = request.parent;
+  task.manifest.temporary =
+      request.automatic && options_.keep && options_.keep->only_temporary;
   return {};
 }
 

@@ -119,6 +119,9 @@ struct SaveRequest {
   std::string parallel{};  // the parallel configuration, in words
   std::string parent{};    // the step folder that the job resumed from
   std::string why{};       // the reason for the save, for the events
+  // Whether the schedule asked for it. The default rule of retention removes only such
+  // steps (Keep::only_temporary).
+  bool automatic = false;
   // Tensors on CUDA devices are saved as they are after the work that was queued in
   // this stream before save(). For a device that the stream does not belong to, the
   // default stream is used instead (device.h).

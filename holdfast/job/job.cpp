@@ -319,6 +319,7 @@ Result<SaveHandle> RunJob::save(JobState job) {
                     .parallel = job.parallel,
                     .parent = parent_,
                     .why = job.why,
+                    .automatic = job.automatic,
                     .stream = job.stream,
                     .compare = job.own != nullptr && false_alarms_ < kFalseAlarms,
                     .decision = &*decision}));

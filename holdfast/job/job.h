@@ -61,6 +61,7 @@ struct JobState {
   std::map<std::string, double> metrics{};
   std::string parallel{};
   std::string why{};            // as in SaveRequest
+  bool automatic = false;       // as in SaveRequest
   CudaStream stream = nullptr;  // training's stream, for pieces on devices
   // If set (on all ranks or on none), each save compares some of the replicas in the
   // background (replicas.h). If replicas differ, the save is dropped and made again.

@@ -12,7 +12,9 @@ namespace holdfast {
 namespace {
 
 constexpr std::string_view kKind = "manifest";
-constexpr int64_t kVersion = 1;
+// A manifest with the field "temporary" is of version 2, any other of version 1, so that
+// older code reads it.
+constexpr int64_t kVersion = 1, kVersionTemporary = 2;
 
 template <typename Map, typename PutValue>
 void put_map(std::string& out, const Map& map, PutValue put_value) {
@@ -60,9 +62,12 @@ class Reader {
                      kKind);
     }
     const int64_t version = HOLDFAST_TRY(fields_.integer("version"));
-    if (version != kVersion) {
-      return unsupported("{}: version {}; expected {}", fields_.where(), version,
-                         kVersion);
+    if (version != kVersion && version != kVersionTemporary) {
+      return unsupported("{}: version {}; expected {} or {}", fields_.where(), version,
+                         kVersion, kVersionTemporary);
+    }
+    if (version == kVersionTemporary) {
+      manifest_.temporary = HOLDFAST_TRY(fields_.boolean("temporary"));
     }
     HOLDFAST_TRY(read_header());
     HOLDFAST_TRY(read_software());
@@ -179,8 +184,8 @@ Result<DigestKind> parse_file_digest(std::string_view digest) {
 
 Bytes encode_manifest(const Manifest& manifest) {
   std::string out;
-  put(out, "{{\"holdfast\":\"{}\",\"version\":{},\"step\":{},\"run\":", kKind, kVersion,
-      manifest.step);
+  put(out, "{{\"holdfast\":\"{}\",\"version\":{},\"step\":{},\"run\":", kKind,
+      manifest.temporary ? kVersionTemporary : kVersion, manifest.step);
   put_text(out, manifest.run);
   put(out,
       ",\n\"epoch\":{},\"sequence\":{},\"attempt\":\"{}\",\"world\":{},\"parallel\":",
@@ -188,6 +193,7 @@ Bytes encode_manifest(const Manifest& manifest) {
   put_text(out, manifest.parallel);
   out += ",\"parent\":";
   put_text(out, manifest.parent);
+  if (manifest.temporary) out += ",\"temporary\":true";
   put(out, ",\n\"created_ns\":{},\"software\":",
       manifest.created.time_since_epoch().count());
   put_map(out, manifest.software,

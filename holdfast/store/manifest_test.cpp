@@ -105,9 +105,18 @@ TEST(Manifest, RefusesSenselessMembersThoughTheirDigestIsRight) {
   }
 }
 
+TEST(Manifest, OnlyATemporaryStepIsOfVersion2) {
+  Manifest manifest = example();
+  EXPECT_NE(text_of(encode_manifest(manifest)).find("\"version\":1"), std::string::npos);
+  manifest.temporary = true;
+  const Bytes bytes = encode_manifest(manifest);
+  EXPECT_NE(text_of(bytes).find("\"version\":2"), std::string::npos);
+  EXPECT_EQ(decode_manifest(bytes, "m").value(), manifest);
+}
+
 TEST(Manifest, SaysThatANewerVersionIsNotSupported) {
   EXPECT_ERROR(decode_manifest(
-                   sealed(replaced("\"version\":1", "\"version\":2,\"new\":[]")), "m"),
+                   sealed(replaced("\"version\":1", "\"version\":3,\"new\":[]")), "m"),
                ErrorCode::kUnsupported);
 }
 

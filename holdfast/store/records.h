@@ -37,6 +37,9 @@ struct Manifest {
   std::string parallel{};  // parallel configuration in the job's words; may be empty
   // Folder of the checkpoint that the job was resumed from; empty if there was none.
   std::string parent{};
+  // Whether the schedule saved it while the default rule was in force. That rule
+  // (Keep::only_temporary) removes only such steps.
+  bool temporary = false;
   WallTime created{};
   std::map<std::string, std::string> software{};  // name to version
   std::map<std::string, double> metrics{};        // used by retention's `best` rule
@@ -98,6 +101,9 @@ struct Keep {
   int64_t best = 0;
   std::string metric{};
   Best order = Best::kMin;
+  // Removes only steps that are marked as temporary (Manifest). This is the default of a
+  // training: it never removes what somebody saved on purpose, or under other rules.
+  bool only_temporary = false;
 };
 
 // A process, described so that another process can tell whether it still lives.

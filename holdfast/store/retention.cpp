@@ -83,7 +83,8 @@ std::vector<StepName> what_to_remove(std::span<const KeptStep> steps,
   keep_unmeasured(sorted, keep, kept);
   std::vector<StepName> removed;
   for (auto step = sorted.rbegin(); step != sorted.rend(); ++step) {
-    const bool stays = (*step)->pinned || kept.contains((*step)->name);
+    const bool protects = keep.only_temporary && !(*step)->temporary;
+    const bool stays = (*step)->pinned || protects || kept.contains((*step)->name);
     if (!stays) removed.push_back((*step)->name);
   }
   return removed;
@@ -142,6 +143,7 @@ Result<std::vector<StepName>> plan_with(
     steps.push_back({.name = step.name,
                      .age = age_of(step.manifest),
                      .pinned = pinned.contains(step.name),
+                     .temporary = step.manifest.temporary,
                      .metrics = step.manifest.metrics});
   }
   while (true) {

@@ -25,6 +25,7 @@ struct KeptStep {
   std::pair<int64_t, int64_t> age{};  // epoch and sequence
   bool whole = true;
   bool pinned = false;
+  bool temporary = false;
   std::map<std::string, double> metrics{};
 };
 

@@ -70,6 +70,17 @@ TEST(Keep, OfStepsWithoutTheMetricAsManyAreKeptAsOfTheBest) {
             (std::vector<int64_t>{1, 2, 3}));
 }
 
+TEST(Keep, TheDefaultRuleRemovesOnlyTemporarySteps) {
+  std::vector<KeptStep> steps;
+  for (int64_t step = 1; step <= 8; ++step) {
+    steps.push_back(kept(step, step));
+    steps.back().temporary = step % 2 == 0;
+  }
+  EXPECT_EQ(removed(steps, {.last = 3, .only_temporary = true}),
+            (std::vector<int64_t>{2, 4}));
+  EXPECT_EQ(removed(steps, {.last = 6}), (std::vector<int64_t>{1, 2}));
+}
+
 TEST(Keep, WhatIsNotWholeMakesNothingSuperfluous) {
   std::vector<KeptStep> steps = {kept(1, 1), kept(2, 2), kept(3, 3)};
   steps[2].whole = false;

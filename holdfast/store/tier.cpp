@@ -375,6 +375,7 @@ Result<void> retain(StorageTier& tier, const Keep& keep, const RetainOptions& op
         {.name = name,
          .age = age_of(step.manifest),
          .pinned = step.pinned || options.pinned.contains(step.manifest.step),
+         .temporary = step.manifest.temporary,
          .metrics = step.manifest.metrics});
   }
   for (const StepName& name : what_to_remove(kept, keep)) {

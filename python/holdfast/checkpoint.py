@@ -28,12 +28,14 @@ def absolute_path(path: _Path) -> str:
     return os.path.abspath(os.path.expanduser(text))
 
 
-def parse_keep(keep: int | _native.Keep | None) -> _native.Keep | None:
+def parse_keep(keep: int | str | _native.Keep | None) -> _native.Keep | None:
     """What `keep=` means; a number says how many of the newest steps to keep."""
+    if keep == "auto":
+        return _native.Keep(3, only_temporary=True)
     if keep is None or isinstance(keep, _native.Keep):
         return keep
     if not isinstance(keep, int):
-        raise TypeError(f"keep={keep!r}; expected a number, a Keep or None")
+        raise TypeError(f"keep={keep!r}; expected a number, a Keep, \"auto\" or None")
     if keep < 1:
         raise ValueError(f"keep={keep}; expected 1 or more, or None to keep all")
     return _native.Keep(keep)

@@ -19,7 +19,7 @@ namespace {
 using Numbers = std::map<std::string, double>;
 
 Keep make_keep(int64_t last, int64_t every, int64_t best, const std::string& metric,
-               const std::string& order) {
+               const std::string& order, bool only_temporary) {
   if (last < 0 || every < 0 || best < 0) {
     throw Raised(invalid("keep: last {}, every {}, best {}; expected 0 or more", last,
                          every, best));
@@ -33,7 +33,8 @@ Keep make_keep(int64_t last, int64_t every, int64_t best, const std::string& met
           .every = every,
           .best = best,
           .metric = metric,
-          .order = order == "min" ? Best::kMin : Best::kMax};
+          .order = order == "min" ? Best::kMin : Best::kMax,
+          .only_temporary = only_temporary};
 }
 
 HeldHandle save(HeldSaver& self, int64_t step, const std::vector<Array>& arrays,
@@ -130,18 +131,23 @@ void bind_saver(nb::module_& m) {
       .def(
           "__init__",
           [](Keep* self, int64_t last, int64_t every, int64_t best,
-             const std::string& metric, const std::string& order) {
-            new (self) Keep(make_keep(last, every, best, metric, order));
+             const std::string& metric, const std::string& order,
+             bool only_temporary) {
+            new (self)
+                Keep(make_keep(last, every, best, metric, order, only_temporary));
           },
           nb::arg("last") = 3, nb::kw_only(), nb::arg("every") = 0, nb::arg("best") = 0,
           nb::arg("metric") = "", nb::arg("order") = "min",
+          nb::arg("only_temporary") = false,
           "Keeps the `last` newest steps, those whose number is a multiple of "
           "`every`,\n"
           "and the `best` ones by a metric that was saved with them (`order` \"min\" "
           "or\n"
           "\"max\"). Of the steps that were saved without the metric, the `best` "
           "newest\n"
-          "ones are kept as well.");
+          "ones are kept as well. With `only_temporary`, only steps are removed that "
+          "the\n"
+          "schedule has saved under such a rule.");
   nb::class_<HeldSaver>(m, "Saver", "The native side of holdfast.Saver.")
       .def(
           "__init__",

@@ -157,7 +157,7 @@ auto objects_by(const nb::callable& make, std::optional<nb::python_error>& raise
 HeldHandle save(HeldJob& self, int64_t step, const LocalPieces& pieces,
                 nb::object owners, Numbers metrics, std::string parallel,
                 const nb::callable& objects, uint64_t stream, const nb::object& own,
-                std::string why) {
+                std::string why, bool automatic) {
   std::optional<nb::python_error> raised;
   HeldHandle handle = with_own(own, [&](const OwnPieces& ask) {
     return self.save({.step = step,
@@ -166,6 +166,7 @@ HeldHandle save(HeldJob& self, int64_t step, const LocalPieces& pieces,
                       .metrics = std::move(metrics),
                       .parallel = std::move(parallel),
                       .why = std::move(why),
+                      .automatic = automatic,
                       .stream = stream_of(stream),
                       .own = ask},
                      std::move(owners));
@@ -288,15 +289,17 @@ void bind_job(nb::module_& m) {
       .def("save", &save, nb::arg("step"), nb::arg("pieces"), nb::arg("owners").none(),
            nb::arg("metrics"), nb::arg("parallel"), nb::arg("objects"),
            nb::arg("stream") = 0, nb::arg("own") = nb::none(), nb::arg("why") = "",
+           nb::arg("automatic") = false,
            nb::sig(
                "def save(self, step: int, pieces: Pieces, owners: object | None, "
                "metrics: collections.abc.Mapping[str, float], parallel: str, "
                "objects: collections.abc.Callable[[], tuple[typing.Any, typing.Any]], "
                "stream: int = 0, own: "
                "collections.abc.Callable[[list[tuple[str, int, "
-               "int, bool, bool]]], Pieces] | None = None, why: str = \"\") -> "
-               "SaveHandle"),
-           "Begins to save, for the reason `why`. While tensors are copied, calls\n"
+               "int, bool, bool]]], Pieces] | None = None, why: str = \"\", "
+               "automatic: bool = False) -> SaveHandle"),
+           "Begins to save, for the reason `why`. `automatic` says that the schedule asked\n"
+           "for it. While tensors are copied, calls\n"
            "`objects`, which returns the objects that are the same on all ranks and "
            "those\n"
            "of this rank. If it raises, all ranks drop the save. With `own`, some "

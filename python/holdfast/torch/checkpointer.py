@@ -81,7 +81,8 @@ class Checkpointer:
                 the best for what saves cost and how often the job fails), "young", "daly",
                 "checkfreq", "coci", "never" (only save() and stop signals save), or a function of
                 (step, seconds since the start) that says whether to save; rank 0's answer counts.
-    keep        how many steps to keep: a number or a Keep; None keeps all.
+    keep        how many steps to keep: a number or a Keep; None keeps all. "auto" keeps 3, and
+                removes only what the schedule has saved under "auto", nothing by save().
     tiers       further places for copies of each step, made in the background once it is
                 durable: folders, "s3://bucket/prefix", Tier (holdfast.Saver says more). A run
                 directory that was lost is brought back from whichever tier is left. A run
@@ -123,7 +124,7 @@ class Checkpointer:
         data: Any = None,
         objects: Mapping[str, Any] | None = None,
         every: str | Callable[[int, float], bool] = "auto",
-        keep: int | _native.Keep | None = None,
+        keep: int | str | _native.Keep | None = "auto",
         tiers: Tiers = (),
         writing: Writing = Writing(),
         resuming: Resuming = Resuming(),
@@ -294,7 +295,7 @@ class Checkpointer:
             self._messages.warn_once("gradients have waited for an update for %d steps: saved with "
                                      "them, in the middle of it", self._calls_waited)
         self._due, self._calls_waited = None, 0
-        handle = self._save(step, loss, why, with_gradients=mid_update)
+        handle = self._save(step, loss, why, automatic=not last, with_gradients=mid_update)
         if stop:
             self._stop(step, handle, why)
 
@@ -321,12 +322,12 @@ class Checkpointer:
         is_saved = self._saves.is_newest_good() and not self._has_changed_since(step)
         return not self._saves.live_job().any(not is_saved)
 
-    def _save(self, step: int, loss: Any, why: str, *,
+    def _save(self, step: int, loss: Any, why: str, *, automatic: bool = False,
               with_gradients: bool = False) -> _native.SaveHandle:
         if not self._is_attached:
             self.check_new()
         self._durable.look()
-        handle = self._saves.begin(step, self._losses.newest(loss), why,
+        handle = self._saves.begin(step, self._losses.newest(loss), why, automatic=automatic,
                                    with_gradients=with_gradients)
         self._durable.begun(step, handle)
         self._steps.saved(step)

@@ -50,7 +50,7 @@ def train(rank, world, run, width, steps, parts_after, seeds=None):
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     states = {}
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
-                               writing=holdfast.Writing(space_reserve=0),
+                               keep=None, writing=holdfast.Writing(space_reserve=0),
                                failures=holdfast.Failures(signals=False)) as ck:
         start = ck.resume()
         resumed = values(model, optimizer) if start else None
@@ -139,7 +139,7 @@ def poke_one(rank, world, run):
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     parted = None
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
-                               writing=holdfast.Writing(space_reserve=0),
+                               keep=None, writing=holdfast.Writing(space_reserve=0),
                                failures=holdfast.Failures(signals=False)) as ck:
         assert ck.resume() == 0
         for step in range(16):
@@ -182,7 +182,7 @@ def sharded_and_replicated(rank, world, run):
         DTensor.from_local(local, mesh, [Replicate(), Shard(0)], run_check=False))])
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
-                               writing=holdfast.Writing(space_reserve=0),
+                               keep=None, writing=holdfast.Writing(space_reserve=0),
                                failures=holdfast.Failures(signals=False)) as ck:
         assert ck.resume() == 0
         for step in range(6):

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from training import Toy, clear
 
 import holdfast
-from holdfast.torch.checkpointer import _close_at_exit
+from holdfast.torch.loop.closing import _end_process
 
 MIB = 1 << 20
 
@@ -228,7 +228,7 @@ def exit_without_close(rank, world, run):
     checkpointer.resume()
     toy.step()
     checkpointer.save(0)
-    _close_at_exit(weakref.ref(checkpointer))
+    _end_process(weakref.ref(checkpointer._closing))
 
 
 def test_an_exit_without_close_commits_the_last_save(tmp_path):

@@ -89,6 +89,7 @@ def train(run, net, disturb, steps=8, optimizer=None, **options):
     optimizer = optimizer or Mark(net)
     try:
         with holdfast.Checkpointer(run, model=net, optimizer=optimizer, every="1 steps",
+                                   keep=None,
                                    **grouped(space_reserve=0, **options)) as checkpointer:
             assert checkpointer.resume() == 0
             for step in range(steps):

@@ -20,7 +20,7 @@ def training(seed=0):
 
 
 def checkpointer(run, model, optimizer, **more):
-    return holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
+    return holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps", keep=None,
                                  writing=WRITING, verbose=more.pop("verbose", False), **more)
 
 

@@ -67,7 +67,7 @@ def train(run, swap, *, steps, **options):
     average = Average(model)
     states = {}
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
-                               **grouped(space_reserve=0, **options)) as ck:
+                               keep=None, **grouped(space_reserve=0, **options)) as ck:
         assert ck.resume() == 0
         for step in range(steps):
             model(torch.randn(4, WIDTH)).square().mean().backward()
@@ -109,7 +109,7 @@ def test_a_write_to_the_end_of_a_large_tensor_is_caught_at_once(tmp_path):
     model = nn.Linear(1, 1 << 20, bias=False)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ck = holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1 steps",
-                               writing=holdfast.Writing(space_reserve=0))
+                               keep=None, writing=holdfast.Writing(space_reserve=0))
     assert ck.resume() == 0
     for step in range(4):
         model(torch.ones(1, 1)).sum().backward()

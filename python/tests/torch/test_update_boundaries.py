@@ -33,7 +33,7 @@ class Pair:
                            for name in names}
 
     def checkpointer(self, run, **options):
-        return holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizers,
+        return holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizers, keep=None,
                                      **grouped(**({"every": "1 steps", "space_reserve": 0}
                                                   | options)))
 
@@ -303,6 +303,7 @@ def train_wrapped(run, make, every=1, steps=6, stop=None):
     model = nn.Linear(8, 8)
     optimizer = make(model.parameters())
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
+                               keep=None,
                                writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         checkpointer.resume()
         accumulate(model, optimizer, checkpointer, range(steps), every, stop)
@@ -338,6 +339,7 @@ def post_local_sgd(rank, world, run):
     optimizer = PostLocalSGDOptimizer(torch.optim.SGD(model.parameters(), lr=0.1),
                                       PeriodicModelAverager(period=4, warmup_steps=100))
     with holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="1 steps",
+                               keep=None,
                                writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         checkpointer.resume()
         accumulate(model, optimizer, checkpointer, range(4), 1)
@@ -353,6 +355,7 @@ def test_updates_that_nothing_tells_of_are_taken_for_one_a_step(tmp_path, caplog
     neither hooks nor version counters show them."""
     model, optimizer = one_optimizer()
     with holdfast.Checkpointer(tmp_path, model=model, optimizer=optimizer, every="1 steps",
+                               keep=None,
                                writing=holdfast.Writing(space_reserve=0)) as checkpointer:
         checkpointer.resume()
         for number in range(24):

@@ -15,7 +15,7 @@ def open_job(
     transport: _native.TcpTransport | None,
     *,
     every: str,
-    keep: int | _native.Keep | None,
+    keep: int | str | _native.Keep | None,
     tiers: Tiers,
     writing: Writing,
     failures: Failures,

@@ -75,12 +75,15 @@ class Saves:
         self.is_attached = True
         self.stalled += time.perf_counter() - start
 
-    def begin(self, step: int, loss: float | None, why: str, *,
+    def begin(self, step: int, loss: float | None, why: str, *, automatic: bool = False,
               with_gradients: bool = False) -> _native.SaveHandle:
-        """Begins a save, for the reason `why`. The tensors may not change before the next settle()."""
+        """Begins a save, for the reason `why`. The tensors may not change before the next settle().
+
+        `automatic` says that the schedule or a signal asked for it, and not the program.
+        """
         start = time.perf_counter()
         with self._lock:
-            self.handle = self._begin(step, loss, why, with_gradients)
+            self.handle = self._begin(step, loss, why, automatic, with_gradients)
         self.stalled += time.perf_counter() - start
         return self.handle
 
@@ -159,7 +162,7 @@ class Saves:
             with contextlib.suppress(Exception):
                 self.handle.durable()
 
-    def _begin(self, step: int, loss: float | None, why: str,
+    def _begin(self, step: int, loss: float | None, why: str, automatic: bool,
                with_gradients: bool) -> _native.SaveHandle:
         # The job may have found only after the last settle() that the save before was torn.
         self.is_unsettled = True
@@ -181,7 +184,7 @@ class Saves:
         handle = job.save(step, captured.pieces, captured.owners,
                           {} if loss is None else {"loss": loss}, self._state.parallel,
                           make_objects, self._stream,
-                          self._capture_again(captured, with_gradients), why)
+                          self._capture_again(captured, with_gradients), why, automatic)
         if self._settles_at_once and job.may_tear():
             self._settle(self._stream, None)
         return handle
