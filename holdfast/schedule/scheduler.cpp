@@ -118,7 +118,7 @@ bool Scheduler::step(int64_t step, Instant now) {
     update_interval();
     stale_ = false;
     const double rest = interval_ < 1e9 ? interval_ / 4 : 0;
-    const bool waits = highest_loss_step_ >= 0 && !fit_;
+    const bool waits = uses_curve() && highest_loss_step_ >= 0 && !fit_;
     next_update_ = work_ + (waits ? kLookSoon : std::max(kLookAgain, rest));
   }
   const bool save = due(step, now);

@@ -131,6 +131,8 @@ class Scheduler {
   // failure, such stops.
   double danger() const;
   Objective objective() const;
+  // Whether the interval depends on the curve of the loss, which takes time to fit.
+  bool uses_curve() const;
   // Whether the failure rate is stated or was learned from enough failures.
   bool knows_rate() const;
   // Whether auto protects the job because no failure rate is known.

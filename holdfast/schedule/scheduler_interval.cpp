@@ -80,6 +80,11 @@ Objective Scheduler::objective() const {
   return may_stop ? Objective::kExplore : Objective::kDelay;
 }
 
+bool Scheduler::uses_curve() const {
+  if (options_.every == Cadence(Policy::kCoci)) return true;
+  return options_.every == Cadence(Policy::kAuto) && objective() != Objective::kDelay;
+}
+
 bool Scheduler::knows_rate() const {
   return options_.mtbf || failures_.failures() >= kEnoughFailures;
 }
@@ -109,7 +114,7 @@ void Scheduler::update_interval() {
     }
     return;
   }
-  fit_ = losses_.fit();
+  if (uses_curve()) fit_ = losses_.fit();
   chosen_for_stall_ = stall();
   chosen_for_persist_ = persist();
   Choice choice = limit_interval(choose());

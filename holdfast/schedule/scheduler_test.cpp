@@ -153,6 +153,10 @@ TEST(SchedulerTest, ABudgetIsSpreadOverTheRun) {
   run.steps(2000);
   EXPECT_GE(run.saves.size(), 5u);
   EXPECT_LE(run.saves.size(), 6u);
+  ScheduledJob falling({.total_steps = 2000, .budget = 5});
+  falling.loss = [](double x) { return 2 * std::exp(-x / 200); };
+  falling.steps(2000);
+  EXPECT_EQ(falling.saves, run.saves);
 }
 
 TEST(SchedulerTest, HardStopsOnASteepCurveMakeTheFirstGapsShort) {
