@@ -12,6 +12,7 @@ struct SaveHandle::State {
   bool captured HOLDFAST_GUARDED_BY(mutex) = false;
   bool torn HOLDFAST_GUARDED_BY(mutex) = false;
   std::optional<Result<Durable>> done HOLDFAST_GUARDED_BY(mutex);
+  std::optional<Instant> done_at HOLDFAST_GUARDED_BY(mutex);
 };
 
 SaveHandle::SaveHandle(Env& env) : state_(std::make_shared<State>(env)) {}
@@ -46,6 +47,11 @@ bool SaveHandle::is_done() const {
   return state_->done.has_value();
 }
 
+std::optional<Instant> SaveHandle::done_at() const {
+  MutexLock lock(state_->mutex);
+  return state_->done_at;
+}
+
 void SaveHandle::set_captured() {
   MutexLock lock(state_->mutex);
   state_->captured = true;
@@ -61,6 +67,7 @@ void SaveHandle::set_done(Result<Durable> outcome, bool torn) {
   MutexLock lock(state_->mutex);
   if (!state_->done.has_value()) {
     state_->done = std::move(outcome);
+    state_->done_at = state_->env.now();
     state_->torn = torn;
   }
   state_->changed.notify_all();

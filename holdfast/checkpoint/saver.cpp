@@ -69,7 +69,7 @@ RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* tra
       committer_(run_, owner_.has_value() ? &*owner_ : nullptr, transport, options_),
       copier_(env, run_.path(),
               owner_.has_value() ? options_.tiers : std::vector<TierCopy>(),
-              options_.events, options_.background),
+              options_.events, options_.background, options_.tier_duty),
       history_(options_.incremental, options_.full_every) {
   if (!options_.background) return;
   capturer_ = std::jthread([this] { capture_tasks(); });

@@ -60,6 +60,9 @@ struct SaverOptions {
   std::string tier = "disk";
   // The further tiers that rank 0 copies committed steps to.
   std::vector<TierCopy> tiers{};
+  // The share of the time in which a copy to each tier may be under way. A tier whose
+  // copies take longer gets fewer steps; at the end it gets the newest one.
+  double tier_duty = 1;
   // Lets a run begin in a directory without a step although a tier, which may hold
   // steps of an earlier run, does not answer. The steps in that tier then belong to
   // another run.
@@ -176,6 +179,8 @@ class SaveHandle {
   // was skipped or dropped by back-pressure.
   Result<Durable> durable(Instant deadline = kNoDeadline) const;
   bool is_done() const;  // true if the save is durable or has failed
+  // When that was; nullopt before.
+  std::optional<Instant> done_at() const;
   // True if the save failed because tensors were written to before they were captured
   // (guard.h), on any rank, or because replicas differ (replicas.h). Then it makes
   // sense to save again at once.

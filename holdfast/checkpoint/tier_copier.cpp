@@ -1,5 +1,7 @@
 #include "holdfast/checkpoint/tier_copier.h"
 
+#include <algorithm>
+
 #include "holdfast/checkpoint/events.h"
 #include "holdfast/store/retention.h"
 #include "holdfast/store/run.h"
@@ -11,32 +13,32 @@ namespace holdfast {
 constexpr Duration kLongAgo = std::chrono::hours(1);
 
 TierCopier::TierCopier(Env& env, const Path& run, std::vector<TierCopy> tiers,
-                       EventSink* events, bool background)
+                       EventSink* events, bool background, double duty)
     : env_(env),
       path_(run),
       run_(make_folder_tier(env, run)),
       tiers_(std::move(tiers)),
-      events_(events) {
+      events_(events),
+      duty_(duty),
+      turns_(tiers_.size()) {
   if (background && !tiers_.empty()) thread_ = std::jthread([this] { work(); });
 }
 
 TierCopier::~TierCopier() {
   MutexLock lock(mutex_);
-  stopping_ = true;
+  stopping_ = hurries_ = true;
   changed_.notify_all();
 }
 
 void TierCopier::committed() {
   if (tiers_.empty()) return;
-  int64_t count = 0;
   {
     MutexLock lock(mutex_);
-    count = ++committed_;
+    ++committed_;
     changed_.notify_all();
     if (thread_.joinable()) return;
-    copied_ = count;
   }
-  copy_newest(count - 1, count);
+  copy_newest();
 }
 
 std::string TierCopier::reading() const {
@@ -45,11 +47,42 @@ std::string TierCopier::reading() const {
 }
 
 bool TierCopier::wait_idle(Instant deadline) {
+  {
+    MutexLock lock(mutex_);
+    hurries_ = true;
+    changed_.notify_all();
+  }
+  if (!thread_.joinable()) copy_newest();
   MutexLock lock(mutex_);
-  while (copied_ < committed_ && env_.now() < deadline) {
+  while (any_due() && env_.now() < deadline) {
     env_.wait_until(changed_, mutex_, deadline);
   }
-  return copied_ == committed_;
+  return !any_due();
+}
+
+bool TierCopier::any_due() const {
+  return noted_ < committed_ || std::ranges::any_of(turns_, &Turn::due);
+}
+
+bool TierCopier::any_ready() const {
+  if (noted_ < committed_) return true;
+  for (const Turn& turn : turns_) {
+    if (is_ready(turn)) return true;
+  }
+  return false;
+}
+
+bool TierCopier::is_ready(const Turn& turn) const {
+  return turn.due && (hurries_ || env_.now() >= turn.not_before);
+}
+
+void TierCopier::wait_for_turn() {
+  Instant next = kNoDeadline;
+  for (const Turn& turn : turns_) {
+    if (turn.due) next = std::min(next, turn.not_before);
+  }
+  if (next == kNoDeadline) return changed_.wait(mutex_);
+  env_.wait_until(changed_, mutex_, next);
 }
 
 // Removes what earlier processes left half done. Ignores failures, because a tier that
@@ -65,47 +98,71 @@ void TierCopier::sweep() {
 void TierCopier::work() {
   sweep();
   while (true) {
-    int64_t before = 0, count = 0;
     {
       MutexLock lock(mutex_);
-      while (copied_ == committed_ && !stopping_) changed_.wait(mutex_);
-      if (copied_ == committed_) return;
-      before = copied_;
-      count = committed_;
+      while (!any_ready() && !stopping_) wait_for_turn();
+      if (!any_due()) return;
     }
-    copy_newest(before, count);
-    MutexLock lock(mutex_);
-    copied_ = count;
-    changed_.notify_all();
+    copy_newest();
   }
 }
 
-void TierCopier::copy_newest(int64_t before, int64_t count) {
-  const Result<std::vector<TierStep>> steps = run_->steps();
-  if (!steps.ok()) return tell_failure(-1, run_->name(), steps.error());
-  if (steps->empty()) return;
-  const TierStep& newest = steps->front();
-  {
-    MutexLock lock(mutex_);
-    reading_ = newest.id;
+std::vector<size_t> TierCopier::take_turns() {
+  MutexLock lock(mutex_);
+  std::vector<size_t> ready;
+  for (size_t i = 0; i < tiers_.size(); ++i) {
+    const int64_t every = tiers_[i].every;
+    if (committed_ / every != noted_ / every) turns_[i].due = true;
+    if (is_ready(turns_[i])) ready.push_back(i);
   }
-  for (const TierCopy& to : tiers_) {
-    if (count / to.every == before / to.every) continue;
+  noted_ = committed_;
+  changed_.notify_all();
+  return ready;
+}
+
+// The next turn comes when the copy has taken only duty_ of the time since it began.
+void TierCopier::end_turn(size_t tier, Duration took) {
+  MutexLock lock(mutex_);
+  const std::chrono::duration<double> pause(took * (1 / duty_ - 1));
+  turns_[tier] = {
+      .due = false,
+      .not_before = env_.now() + std::chrono::duration_cast<Duration>(pause)};
+  changed_.notify_all();
+}
+
+void TierCopier::copy_newest() {
+  const std::vector<size_t> ready = take_turns();
+  if (ready.empty()) return;
+  const Result<std::vector<TierStep>> steps = run_->steps();
+  if (!steps.ok()) tell_failure(-1, run_->name(), steps.error());
+  const bool any = steps.ok() && !steps->empty();
+  if (any) {
+    MutexLock lock(mutex_);
+    reading_ = steps->front().id;
+  }
+  for (const size_t tier : ready) {
     const Instant start = env_.now();
-    const Result<void> copied = copy_step(*run_, newest, *to.tier);
-    if (!copied.ok()) {
-      tell_failure(newest.manifest.step, to.tier->name(), copied.error());
-    } else if (events_ != nullptr) {
-      emit(*events_, env_,
-           StepCopied{
-               .step = newest.manifest.step,
-               .tier = to.tier->name(),
-               .seconds = std::chrono::duration<double>(env_.now() - start).count()});
-    }
-    if (copied.ok()) retain_in(to);
+    if (any) copy_to(tiers_[tier], steps->front());
+    end_turn(tier, env_.now() - start);
   }
   MutexLock lock(mutex_);
   reading_.clear();
+}
+
+void TierCopier::copy_to(const TierCopy& to, const TierStep& newest) {
+  const Instant start = env_.now();
+  const Result<void> copied = copy_step(*run_, newest, *to.tier);
+  if (!copied.ok()) {
+    return tell_failure(newest.manifest.step, to.tier->name(), copied.error());
+  }
+  if (events_ != nullptr) {
+    emit(*events_, env_,
+         StepCopied{
+             .step = newest.manifest.step,
+             .tier = to.tier->name(),
+             .seconds = std::chrono::duration<double>(env_.now() - start).count()});
+  }
+  retain_in(to);
 }
 
 void TierCopier::tell_failure(int64_t step, const std::string& tier,

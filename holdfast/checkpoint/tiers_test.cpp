@@ -111,6 +111,38 @@ TEST_F(Tiers, ATierThatFailsIsAnEventAndNothingMore) {
   EXPECT_EQ(count("tier_copy_failed"), 1);
 }
 
+// Makes each copy take ten seconds.
+struct SlowCopies : EventSink {
+  explicit SlowCopies(MemoryEnv& slowed) : env(slowed) {}
+  void put(const EventRecord& record) override {
+    if (record.name == "step_copied") env.advance(std::chrono::seconds(10));
+  }
+  MemoryEnv& env;
+};
+
+// Copies may be under way for a fifth of the time, so the tier pauses for 40 s after
+// each. It gets the newest step when the saver is closed.
+TEST_F(Tiers, ASlowTierGetsFewerSteps) {
+  SlowCopies slow(env);
+  SaverOptions made = test_options(1);
+  made.tiers = {{.tier = disk}};
+  made.tier_duty = 0.2;
+  made.events = &slow;
+  const auto saver = Saver::open(env, kRun, nullptr, made);
+  ASSERT_OK(saver);
+  for (int64_t step = 1; step <= 5; ++step) {
+    job.set(small_state_at(step));
+    const LocalState state = job.state(0);
+    ASSERT_OK((*saver)->save({.step = step, .state = &state}));
+    env.advance(std::chrono::seconds(15));
+  }
+  EXPECT_EQ(disk->steps()->size(), 2u);  // 1, and 4 after 45 s
+  ASSERT_OK((*saver)->close());
+  std::vector<int64_t> steps;
+  for (const TierStep& step : *disk->steps()) steps.push_back(step.manifest.step);
+  EXPECT_EQ(steps, (std::vector<int64_t>{5, 4, 1}));
+}
+
 TEST_F(Tiers, BackgroundCopiesAreDoneWhenTheSaverIsClosed) {
   SaverOptions with_threads = options(1);
   with_threads.background = true;

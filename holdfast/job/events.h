@@ -1,5 +1,5 @@
 // The events of a job (env/event.h). schedule/learn.h counts the failures of a run by
-// JobOpened and JobClosed.
+// JobOpened and JobClosed, and learns the cost of its saves from SaveCost.
 #pragma once
 
 #include <string>
@@ -20,6 +20,20 @@ struct JobOpened {
 struct JobClosed {
   static constexpr std::string_view kName = "job_closed";
   static void fields(auto& /*self*/, auto&& /*field*/) {}
+};
+
+// What a save has cost, in seconds: how long it kept training waiting, and how long it
+// took from then until it was durable.
+struct SaveCost {
+  static constexpr std::string_view kName = "save_cost";
+  int64_t step = 0;
+  double stall = 0;
+  double persist = 0;
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("stall", self.stall);
+    field("persist", self.persist);
+  }
 };
 
 // A rank has waited for other ranks for some seconds, and goes on waiting.

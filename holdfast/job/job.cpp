@@ -55,8 +55,14 @@ JobOptions with_events(JobOptions options, EventSink* events) {
 
 JobOptions with_workers(JobOptions options, const Transport* transport) {
   options.schedule.workers = transport == nullptr ? 1 : transport->size();
+  // The policy auto bounds what is written, to each tier.
+  if (options.schedule.every == Cadence(Policy::kAuto)) {
+    options.saver.tier_duty = options.schedule.duty;
+  }
   return options;
 }
+
+double seconds(Duration time) { return std::chrono::duration<double>(time).count(); }
 
 }  // namespace
 
@@ -275,7 +281,12 @@ void RunJob::learn_outcome() {
   const Result<Durable> outcome = save.handle.durable();
   if (outcome.ok()) {
     retries_.succeeded();
-    return scheduler_.durable(save.step, env_.now() - save.begun, save.bytes);
+    const Duration persist = save.handle.done_at().value_or(env_.now()) - save.begun;
+    emit(warnings_, env_,
+         SaveCost{.step = save.step,
+                  .stall = seconds(save.stall),
+                  .persist = seconds(persist)});
+    return scheduler_.durable(save.step, persist, save.bytes);
   }
   scheduler_.dropped(save.step);
   if (save.handle.is_torn()) {
@@ -310,6 +321,7 @@ Result<SaveHandle> RunJob::save(JobState job) {
     HOLDFAST_TRY(separate_replicas_of(job, state));
     state = HOLDFAST_TRY(agree(job, decision));
   }
+  const Instant start = env_.now();
   SaveHandle handle = HOLDFAST_TRY(
       saver_->save({.step = job.step,
                     .state = &state,
@@ -323,10 +335,12 @@ Result<SaveHandle> RunJob::save(JobState job) {
                     .stream = job.stream,
                     .compare = job.own != nullptr && false_alarms_ < kFalseAlarms,
                     .decision = &*decision}));
+  const Instant begun = env_.now();
   newest_ = {.handle = handle,
              .step = job.step,
-             .begun = env_.now(),
-             .bytes = state.collection->bytes()};
+             .begun = begun,
+             .bytes = state.collection->bytes(),
+             .stall = begun - start};
   return handle;
 }
 
@@ -378,7 +392,10 @@ Settled RunJob::settle(const std::vector<std::string>& changed, CudaStream strea
   const Duration waited =
       env_.now() - start + std::exchange(awaited_, Duration::zero());
   settled.waited = std::chrono::duration<double>(waited).count();
-  if (newest_.has_value()) scheduler_.captured(newest_->step, waited);
+  if (newest_.has_value() && !std::exchange(newest_->settled, true)) {
+    newest_->stall += waited;
+    scheduler_.captured(newest_->step, newest_->stall);
+  }
   return settled;
 }
 

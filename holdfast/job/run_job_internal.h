@@ -103,6 +103,8 @@ class RunJob : public Job {
     int64_t step;
     Instant begun;
     int64_t bytes;
+    Duration stall;  // how long save() and settle() have kept training waiting
+    bool settled = false;
   };
   std::optional<Newest> newest_;
   Duration awaited_ = Duration::zero();  // spent in await_capture() since settle()

@@ -22,7 +22,7 @@ namespace holdfast {
 // A rule by which a running job chooses when it makes its next save. policies.h has the
 // rules that make the whole schedule of a job in advance.
 enum class Policy {
-  kAuto,       // the longest even interval that costs hardly more than the optimum
+  kAuto,       // the interval of least cost, and protection while no rate is known
   kYoung,      // sqrt(2 stall MTBF)
   kDaly,       // Daly's higher-order interval
   kCheckfreq,  // as short as the persist time and an overhead of 3.5 % allow
@@ -94,13 +94,17 @@ struct SchedulerOptions {
   std::optional<int64_t> total_steps{};
   // If set, so many saves are made until total_steps.
   std::optional<int64_t> budget{};
-  // The interval is the longest that costs at most this share of wall time more than
-  // the best one.
+  // How much dearer than the best interval auto's may be in order to write less, as a
+  // share of wall time, once a failure rate is stated or a failure was seen.
   double slack = 0.001;
-  // Limits for auto: the share of the time in which a save may be in flight, and how
-  // many bytes may be written a day. Bytes are counted as durable() reports them.
-  double duty = 0.5;
-  double bytes_a_day = 4e12;
+  // The share of the time in which a save of auto may be in flight, or a step on its way
+  // to a further tier. Once a failure rate is stated or a failure was seen, saves keep to
+  // it as far as slack allows.
+  double duty = 0.2;
+  // How many bytes auto may write a day, as durable() reports them. If it is not set, it
+  // is 4e12 as far as slack allows, and as far as the interval stays within the bound
+  // that holds while no failure rate is known (scheduler.h).
+  std::optional<double> bytes_a_day{};
 
   // What may stop the job: a rate per second, the share of these stops that come
   // without notice, and the number of seconds after start() at which the job ends.

@@ -50,29 +50,35 @@ class StepTimes {
  public:
   void add(double seconds, bool persisting);
   double step() const { return idle_.average; }
-  // How much longer steps take while a save is in flight: 0.05 is 5 %. It is 0 until
-  // both kinds of steps were measured.
+  // How much longer steps take while a save is in flight, as far as it is beyond doubt:
+  // 0.05 is 5 %. It is 0 until both kinds of steps were measured. Steps that differ by
+  // chance must not look like a slowdown, because it counts as a stall and makes
+  // intervals longer.
   double slowdown() const;
 
  private:
   struct Average {
-    double average = 0;
+    double average = 0, variance = 0;
     int64_t count = 0;
     void add(double value);
+    // The variance of the average itself.
+    double doubt() const { return variance / static_cast<double>(count); }
   };
   Average idle_, busy_;
 };
 
 // The rate of failures that need the checkpoint, per worker and second. It combines a
-// Gamma prior with the failures and worker-seconds that were seen. rate() is the mean
-// of the posterior, which is the best estimate to choose an interval with, because costs are linear in
-// the rate.
+// prior, one Gamma distribution or a mixture of several, with the failures and
+// worker-seconds that were seen. rate() is the mean of the posterior, which is the best
+// estimate to choose an interval with, because costs are linear in the rate.
 class FailureRate {
  public:
   // The prior counts like `worth` failures.
   FailureRate(double mtbf_of_worker, double worth);
-  // The prior for a job whose failure rate nobody has stated: one failure a week, and
-  // one in 400 days for each worker. It counts like a quarter of a failure.
+  // The prior for a job whose failure rate nobody has stated: in the mean one failure a
+  // week, and one in 400 days for each worker. The true rate may be thousands of times
+  // higher, so the prior is a mixture of ever higher and ever less likely rates, and two
+  // failures in a short time outweigh it.
   static FailureRate unknown(int64_t workers);
 
   // Adds time during which failures could happen. Time in which the job was down must
@@ -80,12 +86,19 @@ class FailureRate {
   void exposed(double worker_seconds);
   void failed(double count = 1) { failures_ += count; }
 
-  double rate() const { return (worth_ + failures_) / (prior_ + exposure_); }
+  double rate() const;
   double failures() const { return failures_; }
   double exposure() const { return exposure_; }
 
  private:
-  double worth_, prior_;
+  // A Gamma distribution of the mixture: its shape is `worth_`.
+  struct Part {
+    double share;  // its weight; the weights need not add up to 1
+    double time;   // in worker-seconds, as if `worth_` failures had been seen in them
+  };
+
+  double worth_;
+  std::vector<Part> parts_;
   double failures_ = 0, exposure_ = 0;
 };
 

@@ -1,6 +1,7 @@
 #include "holdfast/schedule/learn.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace holdfast {
 namespace {
@@ -36,12 +37,13 @@ class Reader {
     alive(record.wall);
     if (record.name == "save_captured") captured(record);
     if (record.name == "save_durable") durable(record);
+    if (record.name == "save_cost") cost(record);
     if (closed) end_process(true);
   }
 
   Learned learned() {
-    learned_.stall = stalls_.mean();
-    learned_.persist = persists_.mean();
+    learned_.stall = costs_.stall_known() ? costs_.stall() : stalls_.mean();
+    learned_.persist = costs_.persist_known() ? costs_.persist() : persists_.mean();
     return learned_;
   }
 
@@ -60,6 +62,7 @@ class Reader {
     last_ = std::nullopt;
     marked_ = false;
     first_ = true;
+    first_cost_ = true;
   }
 
   // A previous owner that let go may be another program than the process of these
@@ -109,15 +112,26 @@ class Reader {
     first_ = false;
   }
 
+  // SaveCosts leaves out the first save of the first process if there is another one,
+  // and this function those of later processes.
+  void cost(const EventRecord& record) {
+    if (std::exchange(first_cost_, false) && costs_.stall_known()) return;
+    costs_.stalled(number_of(record, "stall").value_or(-1));
+    costs_.persisted(number_of(record, "persist").value_or(-1));
+  }
+
   const double workers_;
   Learned learned_;
+  // What the job has measured, and, for logs of older versions, what the saver has: the
+  // time until a save was captured, most of which may not have been a stall.
+  SaveCosts costs_;
   Window stalls_, persists_;
   std::optional<WallTime>
       last_;             // last event of this process; nullopt before its first
   bool marked_ = false;  // whether the process began with job_opened
   std::optional<double> captured_step_;
   double captured_seconds_ = -1;
-  bool first_ = true, only_first_ = false;
+  bool first_ = true, only_first_ = false, first_cost_ = true;
 };
 
 }  // namespace

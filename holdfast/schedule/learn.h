@@ -9,8 +9,9 @@
 
 namespace holdfast {
 
-// `events` are the events of one rank in their order (env/event_log.h). save_captured
-// and save_durable give the costs. A process lasts from job_opened to job_closed. If a
+// `events` are the events of one rank in their order (env/event_log.h). save_cost gives
+// the costs, and in logs of older versions save_captured and save_durable do, whose
+// stalls are too long. A process lasts from job_opened to job_closed. If a
 // process has no job_closed before another process takes the run over, it was killed or
 // has failed. That counts as a failure, whatever step the next process restored. The
 // last process in the list may still be running and does not count as a failure.

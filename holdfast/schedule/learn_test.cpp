@@ -95,6 +95,21 @@ TEST(LearnTest, GoingBackToAnOlderStepIsNone) {
   EXPECT_NEAR(learn(log.events).worker_seconds, 2 * kHour, 1);
 }
 
+// save_captured tells how long the copy took in the background, save_cost how long
+// training waited. The first save of each process does not count.
+TEST(LearnTest, WhatTheJobMeasuredCounts) {
+  Log log;
+  for (int start = 0; start < 2; ++start) {
+    log.add("job_opened");
+    for (const double stall : {9.0, 0.01, 0.03}) {
+      log.save(static_cast<int64_t>(log.now += 60));
+      log.add("save_cost", {{"stall", stall}, {"persist", 100 * stall}});
+    }
+  }
+  EXPECT_NEAR(learn(log.events).stall, 0.02, 1e-12);
+  EXPECT_NEAR(learn(log.events).persist, 2, 1e-12);
+}
+
 TEST(LearnTest, LogsWithoutMarksAreReadByWhoTookOver) {
   Log log;
   log.work();

@@ -33,6 +33,7 @@ Result<void> check_rising(std::string_view name, const std::vector<int64_t>& ste
 Result<void> check(const SchedulerOptions& options) {
   HOLDFAST_TRY(check_positive("mtbf", options.mtbf));
   HOLDFAST_TRY(check_positive("deadline", options.deadline));
+  HOLDFAST_TRY(check_positive("bytes_a_day", options.bytes_a_day));
   HOLDFAST_TRY(check_rising("durable_steps", options.durable_steps));
   HOLDFAST_TRY(check_rising("milestones", options.milestones));
   if (options.workers < 1)
@@ -42,9 +43,6 @@ Result<void> check(const SchedulerOptions& options) {
   }
   if (!(options.duty > 0 && options.duty <= 1)) {
     return invalid("duty: {}; expected a share of 0 to 1", options.duty);
-  }
-  if (!(options.bytes_a_day > 0)) {
-    return invalid("bytes_a_day: {}; expected more than 0", options.bytes_a_day);
   }
   if (!(options.stop_rate >= 0) || !std::isfinite(options.stop_rate)) {
     return invalid("stop_rate: {}; expected 0 or more", options.stop_rate);
@@ -120,7 +118,7 @@ bool Scheduler::step(int64_t step, Instant now) {
     update_interval();
     stale_ = false;
     const double rest = interval_ < 1e9 ? interval_ / 4 : 0;
-    const bool waits = highest_loss_step_ >= 0 && !fit_;
+    const bool waits = uses_curve() && highest_loss_step_ >= 0 && !fit_;
     next_update_ = work_ + (waits ? kLookSoon : std::max(kLookAgain, rest));
   }
   const bool save = due(step, now);
@@ -177,7 +175,9 @@ bool Scheduler::due_by_cadence(int64_t step, Instant now) {
   // Only one save is in flight at a time, unless that one is so late that it may never
   // become durable.
   const double lost = std::max({kLost, 4 * interval_, 4 * persist()});
-  if (work_ < next_ || (in_flight_ && work_ < anchor_ + lost)) return false;
+  // A save is made at the end of the step that is nearest to the chosen moment.
+  const double now_or_then = work_ + steps_.step() / 2;
+  if (now_or_then < next_ || (in_flight_ && work_ < anchor_ + lost)) return false;
   reason_ = fmt::format("step {}: {:.1f} s of work since the last save; {}", step,
                         work_ - anchor_, explain());
   return true;
@@ -220,8 +220,9 @@ void Scheduler::saved_elsewhere(int64_t) {
   anchor_ = work_;
   anchor_time_ = std::max(anchor_time_, last_);
   next_ = anchor_ + interval_;
-  // COCI's interval depends on the loss at the last save.
-  stale_ |= options_.every == Cadence(Policy::kCoci);
+  // COCI's interval depends on the loss at the last save, and the interval that protects
+  // a job on the work until then.
+  stale_ |= options_.every == Cadence(Policy::kCoci) || protects();
 }
 
 void Scheduler::loss(int64_t step, double loss) {

@@ -15,6 +15,17 @@ namespace {
 // What a save is assumed to cost until one was measured. The first save replaces this
 // guess.
 constexpr double kGuessedStall = 1, kGuessedPersist = 10;
+// So many failures make a rate known: it is then wrong by less than a factor of two most
+// of the time, and the interval, its square root, costs a few percent more than the
+// best.
+constexpr double kEnoughFailures = 3;
+// These hold while no failure rate is known.
+constexpr double kMostLost = 300;  // seconds of work
+constexpr double kDearest = 0.01;  // the share of the time that dear stalls may take
+constexpr double kEarly = 0.25;    // an early interval, as a share of the work so far
+constexpr double kShortest = 10;   // the shortest early interval, in seconds
+constexpr double kUsualBytes = 4e12;  // a day, which SSDs of some TB stand for years
+constexpr std::string_view kUnknown = "auto: no failure rate is known: ";
 // The interval is kept if the new one differs by less than this share. This costs less
 // than 0.5 %.
 constexpr double kHysteresis = 0.1;
@@ -35,11 +46,13 @@ std::string duration_text(double seconds) {
   return fmt::format("{:.1f} d", seconds / kDay);
 }
 
-// The longest interval whose overhead stall/t + t/(2 mtbf) is at most `slack` above the
-// least.
-double longest_within(double stall, double mtbf, double slack) {
-  const double bound = std::sqrt(2 * stall / mtbf) + slack;
-  return mtbf * (bound + std::sqrt(bound * bound - 2 * stall / mtbf));
+// The longest interval whose overhead stall/t + t/(2 mtbf) is at most `slack` above that
+// of the interval `best`.
+double longest_within(double best, double stall, double mtbf, double slack) {
+  if (!(best > 0)) return 2 * mtbf * slack;
+  const double bound = stall / best + best / (2 * mtbf) + slack;
+  const double root = std::sqrt(std::max(0.0, bound * bound - 2 * stall / mtbf));
+  return std::max(best, mtbf * (bound + root));
 }
 
 }  // namespace
@@ -67,6 +80,26 @@ Objective Scheduler::objective() const {
   return may_stop ? Objective::kExplore : Objective::kDelay;
 }
 
+bool Scheduler::uses_curve() const {
+  if (options_.every == Cadence(Policy::kCoci)) return true;
+  return options_.every == Cadence(Policy::kAuto) && objective() != Objective::kDelay;
+}
+
+bool Scheduler::knows_rate() const {
+  return options_.mtbf || failures_.failures() >= kEnoughFailures;
+}
+
+// A budget says how many saves there are, so it leaves no room for protection.
+bool Scheduler::protects() const {
+  return options_.every == Cadence(Policy::kAuto) && !options_.budget && !knows_rate();
+}
+
+double Scheduler::danger() const {
+  const double stops =
+      objective() == Objective::kExplore ? options_.stop_rate * options_.hard : 0;
+  return 1 / (1 / mtbf() + stops);
+}
+
 double Scheduler::remaining_work() const {
   if (!options_.total_steps) return std::max(work_, 20 * young(stall(), mtbf()));
   const auto steps = static_cast<double>(*options_.total_steps - last_step_ - 1);
@@ -81,13 +114,13 @@ void Scheduler::update_interval() {
     }
     return;
   }
-  fit_ = losses_.fit();
+  if (uses_curve()) fit_ = losses_.fit();
   chosen_for_stall_ = stall();
   chosen_for_persist_ = persist();
   Choice choice = limit_interval(choose());
-  // COCI's interval grows a little with each save.
-  const bool coci = std::get<Policy>(options_.every) == Policy::kCoci;
-  const bool keeps = interval_ > 0 && !coci &&
+  // COCI's interval grows a little with each save, and bounds are kept to the second.
+  const bool moves = std::get<Policy>(options_.every) == Policy::kCoci || protects();
+  const bool keeps = interval_ > 0 && !moves &&
                      std::fabs(choice.interval - interval_) <= kHysteresis * interval_;
   if (!keeps) interval_ = choice.interval;
   why_ = std::move(choice.why);
@@ -109,48 +142,118 @@ Scheduler::Choice Scheduler::choose() {
 // Makes the interval longer if the disk cannot keep up. A save must never begin before
 // the previous one is durable.
 Scheduler::Choice Scheduler::limit_interval(Choice choice) const {
+  if (choice.interval < persist()) {
+    choice.interval = persist();
+    choice.why += ", as short as the time of a save allows";
+  }
   const bool is_auto = std::get<Policy>(options_.every) == Policy::kAuto;
-  const double duty = is_auto ? persist() / options_.duty : persist();
-  const double daily =
-      is_auto ? static_cast<double>(bytes_) / options_.bytes_a_day * kDay : 0;
-  const double least = std::max(duty, daily);
-  if (choice.interval >= least) return choice;
-  choice.interval = least;
-  choice.why += duty >= daily ? ", as short as the time of a save allows"
-                              : ", as short as bytes_a_day allows";
+  return is_auto ? limit_writing(std::move(choice)) : choice;
+}
+
+// Auto's limits for what is written: bytes_a_day and duty. `longest` is how far an
+// interval may be made longer for a limit that is not strict.
+Scheduler::Choice Scheduler::limit_writing(Choice choice) const {
+  const bool strict = protects() && failures_.failures() == 0;
+  double longest = std::numeric_limits<double>::infinity();
+  if (!strict) {
+    longest = longest_within(choice.interval, stall(), danger(), options_.slack);
+  }
+  if (protects()) longest = std::min(longest, longest_safe().interval);
+  const double daily = options_.bytes_a_day.value_or(kUsualBytes);
+  choice =
+      lengthen(std::move(choice), at_least(static_cast<double>(bytes_) / daily * kDay),
+               options_.bytes_a_day ? std::numeric_limits<double>::infinity() : longest,
+               fmt::format("at most {:g} GB are written a day", daily / 1e9));
+  return lengthen(std::move(choice), at_least(persist() / options_.duty),
+                  strict ? std::numeric_limits<double>::infinity() : longest,
+                  fmt::format("a save is in flight at most {:g} % of the time",
+                              options_.duty * 100));
+}
+
+// Makes the interval as long as `least`, but at most `longest`, so that `limit` holds.
+Scheduler::Choice Scheduler::lengthen(Choice choice, double least, double longest,
+                                      const std::string& limit) const {
+  if (choice.interval >= std::min(least, longest)) return choice;
+  choice.interval = std::min(least, longest);
+  if (protects() && least <= longest) {
+    choice.why = fmt::format("{}as often as can be if {}", kUnknown, limit);
+  } else if (protects() && longest >= longest_safe().interval) {
+    choice.why = longest_safe().why;
+  } else if (least <= longest) {
+    choice.why += ", made longer so that " + limit;
+  } else {
+    choice.why += fmt::format(
+        ", made longer so that less is written, which costs {:g} "
+        "% of wall time",
+        options_.slack * 100);
+  }
   return choice;
 }
 
+// The interval of least cost, but while no failure rate is known at most the one that
+// bounds what can be lost.
 Scheduler::Choice Scheduler::choose_auto() {
-  const Objective aim = objective();
   if (options_.budget && !fit_) {
     const auto left =
         static_cast<double>(std::max<int64_t>(*options_.budget - saves_, 0));
     return {remaining_work() / (left + 1),
             fmt::format("auto: {} of {} saves left", left, *options_.budget)};
   }
-  if (aim == Objective::kDelay) return choose_delay("auto: delay", 0);
+  Choice best = choose_best();
+  if (!protects()) return best;
+  Choice safe = choose_safe();
+  return safe.interval < best.interval ? safe : best;
+}
+
+Scheduler::Choice Scheduler::choose_best() {
+  const Objective aim = objective();
+  if (aim == Objective::kDelay) return choose_delay("", mtbf());
   if (fit_) {
     if (auto choice = choose_by_curve(aim)) return *std::move(choice);
   }
   // Until a curve is known, every second has the same value, and a hard stop counts as
   // a failure.
-  const double stops =
-      aim == Objective::kExplore ? options_.stop_rate * options_.hard : 0;
   return choose_delay(
-      fmt::format("auto: delay, because {} has no falling curve yet", name_of(aim)),
-      stops);
+      fmt::format("delay, because {} has no falling curve yet, ", name_of(aim)),
+      danger());
 }
 
-Scheduler::Choice Scheduler::choose_delay(std::string_view why, double stops) {
-  const double danger = 1 / (1 / mtbf() + stops);
-  const double best = daly_exact(stall(), danger);
-  const double longest =
-      std::min(longest_within(stall(), danger, options_.slack), danger);
-  return {std::max(best, longest),
-          fmt::format("{}, the longest that costs at most {:g} % of wall time more "
-                      "than the best {}",
-                      why, options_.slack * 100, duration_text(best))};
+Scheduler::Choice Scheduler::choose_delay(std::string_view why, double danger) const {
+  const std::string_view known = knows_rate() ? "auto: " : kUnknown;
+  return {daly_exact(stall(), danger),
+          fmt::format("{}{}the best for {}one failure in {}", known, why,
+                      knows_rate() ? "" : "a guess of ", duration_text(danger))};
+}
+
+// The longest interval while no failure rate is known. What is lost in a failure is at
+// most an interval, a step because saves are made at the end of a step, and the time
+// until the save is durable.
+Scheduler::Choice Scheduler::longest_safe() const {
+  const double most = kMostLost - persist() - steps_.step();
+  if (interval_of_dear().interval >= most) return interval_of_dear();
+  return {most, fmt::format("{}at most {:g} min of work can be lost", kUnknown,
+                            kMostLost / 60)};
+}
+
+// The interval of dear saves while no failure rate is known.
+Scheduler::Choice Scheduler::interval_of_dear() const {
+  return {at_least(stall() / kDearest),
+          fmt::format("{}stalls of {} take at most {:g} % of the time", kUnknown,
+                      duration_text(stall()), kDearest * 100)};
+}
+
+// Bounds what can be lost while no failure rate is known. Early in training the loss
+// falls fast, so saves are denser then.
+Scheduler::Choice Scheduler::choose_safe() const {
+  const double done =
+      failures_.exposure() / static_cast<double>(options_.workers) - (work_ - anchor_);
+  const double early = std::max(kEarly * done, kShortest);
+  if (early >= longest_safe().interval) return longest_safe();
+  if (interval_of_dear().interval >= early) return interval_of_dear();
+  return {early,
+          fmt::format("{}early in training, at most a quarter of the work so far, "
+                      "or {:g} s",
+                      kUnknown, kShortest)};
 }
 
 Problem Scheduler::problem(const FittedCurve& fit, Objective aim) const {
@@ -187,8 +290,8 @@ Problem Scheduler::problem(const FittedCurve& fit, Objective aim) const {
 std::optional<Scheduler::Choice> Scheduler::choose_by_curve(Objective aim) {
   const Result<Grid> grid = Grid::build(problem(*fit_, aim));
   if (!grid.ok()) return std::nullopt;
-  const Recommendation best = recommend_at_positions(
-      *grid, options_.slack, uneven_ ? kKeepUneven : kWorthUneven);
+  const Recommendation best =
+      recommend_at_positions(*grid, 0, uneven_ ? kKeepUneven : kWorthUneven);
   uneven_ = best.uneven;
   if (best.schedule.times.empty()) {
     return Choice{best.interval, "auto: no further save pays"};

@@ -1,4 +1,4 @@
-// Tests the live scheduler and what it learns from.
+// Tests the live scheduler.
 #include "holdfast/schedule/scheduler.h"
 
 #include <cmath>
@@ -7,62 +7,15 @@
 #include "holdfast/base/testing.h"
 #include "holdfast/schedule/intervals.h"
 #include "holdfast/schedule/random_stream.h"
+#include "holdfast/schedule/scheduler_testing.h"
 
 namespace holdfast {
 namespace {
 
 using namespace std::chrono_literals;
 
-Duration secs(double seconds) {
-  return Duration(static_cast<int64_t>(std::llround(seconds * 1e9)));
-}
-
-// A job that does what the scheduler says, on a clock of its own.
-struct Job {
-  Scheduler scheduler;
-  double step_time = 0.5, stall = 0.2, persist = 3;
-  int64_t bytes = 0;
-  std::function<double(double)> loss = nullptr;
-  Instant now{};
-  int64_t next = 0;
-  double durable_at = -1, work = 0;
-  std::vector<int64_t> saves{};
-  std::vector<std::string> reasons{};
-
-  explicit Job(SchedulerOptions options)
-      : scheduler(Scheduler::create(std::move(options)).value()) {
-    scheduler.start(0, now);
-  }
-
-  double elapsed() const {
-    return std::chrono::duration<double>(now - Instant{}).count();
-  }
-
-  void one() {
-    now += secs(step_time);
-    work += step_time;
-    if (durable_at >= 0 && elapsed() >= durable_at) {
-      scheduler.durable(saves.back(), secs(persist), bytes);
-      durable_at = -1;
-    }
-    if (scheduler.step(next, now)) {
-      saves.push_back(next);
-      reasons.push_back(scheduler.reason());
-      now += secs(stall);
-      scheduler.captured(next, secs(stall));
-      durable_at = elapsed() + persist;
-    }
-    if (loss) scheduler.loss(next, loss(work));
-    ++next;
-  }
-
-  void steps(int64_t count) {
-    for (int64_t i = 0; i < count; ++i) one();
-  }
-};
-
 TEST(SchedulerTest, StepsAreMultiplesWhateverElseIsSaved) {
-  Job run({.every = EverySteps{100}});
+  ScheduledJob run({.every = EverySteps{100}});
   run.steps(150);
   run.scheduler.saved_elsewhere(150);
   run.steps(200);
@@ -75,7 +28,7 @@ TEST(SchedulerTest, StepsAreMultiplesWhateverElseIsSaved) {
 }
 
 TEST(SchedulerTest, ATimeRunsFromTheLastSave) {
-  Job run({.every = EveryTime{10s}});
+  ScheduledJob run({.every = EveryTime{10s}});
   run.steps(100);
   EXPECT_EQ(run.saves, (std::vector<int64_t>{19, 39, 59, 79, 99}));
   run.scheduler.saved_elsewhere(100);
@@ -84,18 +37,18 @@ TEST(SchedulerTest, ATimeRunsFromTheLastSave) {
 }
 
 TEST(SchedulerTest, ANewJobIsSafeFromItsFirstStepsOn) {
-  Job run({});
+  ScheduledJob run({});
   run.steps(3);
   EXPECT_EQ(run.saves, (std::vector<int64_t>{2}));
   EXPECT_EQ(run.reasons[0], "step 2: first save, to be safe and to learn its cost");
-  Job resumed({});
+  ScheduledJob resumed({});
   resumed.scheduler.start(500, resumed.now, true);
   resumed.steps(50);
   EXPECT_TRUE(resumed.saves.empty());
 }
 
 TEST(SchedulerTest, YoungsPolicyKeepsYoungsInterval) {
-  Job run({.every = Policy::kYoung, .mtbf = 3600.0});
+  ScheduledJob run({.every = Policy::kYoung, .mtbf = 3600.0});
   run.steps(4000);
   const double tau = run.scheduler.interval();
   EXPECT_NEAR(tau, young(0.2, 3600), 0.15 * tau);  // the exposure lengthens it
@@ -105,35 +58,8 @@ TEST(SchedulerTest, YoungsPolicyKeepsYoungsInterval) {
   }
 }
 
-// A stall of 5 ms and an MTBF of 8 h would give a save every 17 s.
-TEST(SchedulerTest, AutoTakesTheLongestIntervalThatIsAsGood) {
-  Job run({.mtbf = 8 * 3600.0});
-  run.stall = 0.005;
-  run.persist = 2;
-  run.steps(2000);
-  const double best = daly_exact(0.005, 8 * 3600), tau = run.scheduler.interval();
-  EXPECT_NEAR(best, 17, 0.1);
-  EXPECT_GT(tau, 5 * best);
-  const auto overhead = [](double t) { return 0.005 / t + t / (2 * 8 * 3600); };
-  EXPECT_LE(overhead(tau), overhead(best) + 0.00115);  // hysteresis
-  EXPECT_GE(overhead(tau), overhead(best) + 0.0008);
-}
-
-TEST(SchedulerTest, BytesADayAndTheDiskLengthenTheInterval) {
-  Job run({.mtbf = 1800.0, .bytes_a_day = 8.64e10});
-  run.bytes = 200'000'000;  // 432 a day: every 200 s
-  run.steps(3000);
-  EXPECT_NEAR(run.scheduler.interval(), 200, 20);
-  Job slow({.mtbf = 600.0});
-  slow.persist = 90;
-  slow.steps(3000);
-  EXPECT_NEAR(slow.scheduler.interval(), 180, 18);
-  EXPECT_NE(slow.scheduler.explain().find("as short as the time of a save allows"),
-            std::string::npos);
-}
-
 TEST(SchedulerTest, FailuresShortenTheIntervalAndQuietLengthensIt) {
-  Job run({.every = Policy::kYoung, .mtbf = 36000.0});
+  ScheduledJob run({.every = Policy::kYoung, .mtbf = 36000.0});
   run.steps(200);
   const double before = run.scheduler.interval();
   for (int i = 0; i < 12; ++i) run.scheduler.failed();
@@ -152,7 +78,7 @@ TEST(SchedulerTest, FailuresShortenTheIntervalAndQuietLengthensIt) {
 }
 
 TEST(SchedulerTest, WhatOneProcessLearnedTheNextOneKnows) {
-  Job run({.every = Policy::kYoung, .mtbf = 3600.0});
+  ScheduledJob run({.every = Policy::kYoung, .mtbf = 3600.0});
   Learned learned{.failures = 30, .worker_seconds = 3600, .stall = 5, .persist = 20};
   run.scheduler.start(100, run.now, true, learned);
   run.next = 100;
@@ -161,7 +87,7 @@ TEST(SchedulerTest, WhatOneProcessLearnedTheNextOneKnows) {
 }
 
 TEST(SchedulerTest, MoreWorkersSaveMoreOften) {
-  Job run({.every = Policy::kYoung, .mtbf = 3600.0, .workers = 4});
+  ScheduledJob run({.every = Policy::kYoung, .mtbf = 3600.0, .workers = 4});
   run.steps(100);
   const double before = run.scheduler.interval();
   run.scheduler.set_workers(16);
@@ -170,7 +96,7 @@ TEST(SchedulerTest, MoreWorkersSaveMoreOften) {
 }
 
 TEST(SchedulerTest, OneSaveIsInFlightAtATime) {
-  Job run({.every = Policy::kYoung, .mtbf = 100.0});
+  ScheduledJob run({.every = Policy::kYoung, .mtbf = 100.0});
   run.persist = 40;  // longer than young's 6 s
   run.steps(2000);
   for (size_t i = 2; i < run.saves.size(); ++i) {
@@ -197,7 +123,7 @@ TEST(SchedulerTest, ADroppedSaveIsTriedAgainSoonButNotEveryStep) {
 }
 
 TEST(SchedulerTest, ASlowStepThatPassesSeveralBoundariesSavesOnceAndGoesOn) {
-  Job run({.every = Policy::kYoung, .mtbf = 400.0});
+  ScheduledJob run({.every = Policy::kYoung, .mtbf = 400.0});
   run.steps(100);
   const size_t before = run.saves.size();
   run.step_time = 300;
@@ -209,7 +135,7 @@ TEST(SchedulerTest, ASlowStepThatPassesSeveralBoundariesSavesOnceAndGoesOn) {
 }
 
 TEST(SchedulerTest, TheDeadlineAndTheRungsFindTheStateDurable) {
-  Job run(
+  ScheduledJob run(
       {.every = EverySteps{1000000}, .deadline = 300.0, .durable_steps = {100, 400}});
   run.steps(598);
   ASSERT_EQ(run.saves.size(), 3u);
@@ -223,18 +149,22 @@ TEST(SchedulerTest, TheDeadlineAndTheRungsFindTheStateDurable) {
 }
 
 TEST(SchedulerTest, ABudgetIsSpreadOverTheRun) {
-  Job run({.total_steps = 2000, .budget = 5});
+  ScheduledJob run({.total_steps = 2000, .budget = 5});
   run.steps(2000);
   EXPECT_GE(run.saves.size(), 5u);
   EXPECT_LE(run.saves.size(), 6u);
+  ScheduledJob falling({.total_steps = 2000, .budget = 5});
+  falling.loss = [](double x) { return 2 * std::exp(-x / 200); };
+  falling.steps(2000);
+  EXPECT_EQ(falling.saves, run.saves);
 }
 
 TEST(SchedulerTest, HardStopsOnASteepCurveMakeTheFirstGapsShort) {
-  Job run({.mtbf = 36000.0,
-           .total_steps = 3000,
-           .slack = 0,
-           .duty = 1,
-           .stop_rate = 1 / 3000.0});
+  ScheduledJob run({.mtbf = 36000.0,
+                    .total_steps = 3000,
+                    .slack = 0,
+                    .duty = 1,
+                    .stop_rate = 1 / 3000.0});
   run.persist = 1;
   run.step_time = 2;
   RandomStream dice(5);
@@ -252,7 +182,7 @@ TEST(SchedulerTest, HardStopsOnASteepCurveMakeTheFirstGapsShort) {
 // The loss falls as COCI assumes. Each save comes when the loss has fallen by the
 // published step since the last save, so the gaps grow.
 TEST(SchedulerTest, CociSavesAtThePublishedStepsOfTheLoss) {
-  Job run({.every = Policy::kCoci, .mtbf = 2 * 3600.0, .total_steps = 100000});
+  ScheduledJob run({.every = Policy::kCoci, .mtbf = 2 * 3600.0, .total_steps = 100000});
   run.stall = 0.2, run.persist = 0.5;
   const double rate = 0.05 / 60;
   run.loss = [&](double x) { return 2.3 * std::exp(-rate * x); };
@@ -276,7 +206,7 @@ TEST(SchedulerTest, CociSavesAtThePublishedStepsOfTheLoss) {
 }
 
 TEST(SchedulerTest, CociSaysWhenItIsHeldToYoungsInterval) {
-  Job run({.every = Policy::kCoci, .mtbf = 70 * 3600.0});
+  ScheduledJob run({.every = Policy::kCoci, .mtbf = 70 * 3600.0});
   run.stall = 5, run.persist = 5;
   run.loss = [&](double x) { return std::exp(-x / 600); };
   run.steps(4000);
@@ -288,7 +218,7 @@ TEST(SchedulerTest, CociSaysWhenItIsHeldToYoungsInterval) {
 
 TEST(SchedulerTest, CociKnowsTheNumberOfWorkers) {
   const auto interval = [](int64_t workers) {
-    Job run({.every = Policy::kCoci, .mtbf = 2 * 3600.0, .workers = workers});
+    ScheduledJob run({.every = Policy::kCoci, .mtbf = 2 * 3600.0, .workers = workers});
     run.persist = 0.5;
     run.loss = [&](double x) { return 2.3 * std::exp(-0.05 / 60 * x); };
     run.steps(2000);
@@ -307,11 +237,11 @@ TEST(SchedulerTest, NoLossCanHurt) {
            [](double) { return 1e308; },
            [&](double) { return dice.normal() * 1e30; }}) {
     for (const Policy policy : {Policy::kAuto, Policy::kCoci}) {
-      Job run({.every = policy,
-               .objective = policy == Policy::kAuto
-                                ? std::optional(Objective::kProgress)
-                                : std::nullopt,
-               .mtbf = 3600.0});
+      ScheduledJob run({.every = policy,
+                        .objective = policy == Policy::kAuto
+                                         ? std::optional(Objective::kProgress)
+                                         : std::nullopt,
+                        .mtbf = 3600.0});
       run.loss = loss;
       run.steps(600);
       EXPECT_GT(run.saves.size(), 2u);
@@ -344,36 +274,6 @@ TEST(SchedulerTest, ContradictionsAreRefused) {
             "budget: 5 saves; expected 1 or more, and total_steps");
   EXPECT_EQ(message({.slack = 2}), "slack: 2; expected a share of 0 to 1");
   EXPECT_EQ(message({.stop_rate = -1}), "stop_rate: -1; expected 0 or more");
-}
-
-TEST(EstimatesTest, TheFirstSaveDoesNotCount) {
-  SaveCosts costs;
-  costs.stalled(30);
-  EXPECT_EQ(costs.stall(), 30);
-  for (int i = 1; i <= 100; ++i) costs.stalled(i == 100 ? 5 : 1);
-  EXPECT_NEAR(costs.stall(), 1 + 4.0 / 64, 1e-12);
-}
-
-TEST(EstimatesTest, WithoutFailuresTheRateFallsWithTheExposure) {
-  FailureRate rate(3600, 1);
-  EXPECT_EQ(rate.rate(), 1.0 / 3600);
-  rate.exposed(3 * 3600);
-  EXPECT_EQ(rate.rate(), 1.0 / (4 * 3600));
-  rate.failed();
-  EXPECT_EQ(rate.rate(), 2.0 / (4 * 3600));
-  rate.exposed(-1);
-  rate.exposed(NAN);
-  EXPECT_EQ(rate.rate(), 2.0 / (4 * 3600));
-  const double one = 1 / FailureRate::unknown(1).rate();
-  EXPECT_NEAR(one / 86400, 6.9, 0.1);
-  EXPECT_NEAR(1 / (1024 * FailureRate::unknown(1024).rate()) / 3600, 8.9, 0.2);
-}
-
-TEST(EstimatesTest, StepsBesideASaveInFlightShowTheSlowdown) {
-  StepTimes steps;
-  for (int i = 0; i < 100; ++i) steps.add(0.1, false), steps.add(0.12, true);
-  EXPECT_NEAR(steps.slowdown(), 0.2, 1e-9);
-  EXPECT_NEAR(steps.step(), 0.1, 1e-9);
 }
 
 }  // namespace

@@ -112,15 +112,17 @@ class Failures:
 
 @_option_group
 class Schedule:
-    """What the policies of `every=` know of the job; docs/schedule.md explains them.
+    """What the policies of `every=` know of the job; docs/torch.md explains "auto".
 
     objective      what "auto" optimises: "delay", "progress", "explore" or "priced".
-    mtbf           seconds between failures of the whole job, as a first guess.
+    mtbf           seconds between failures of the whole job, as a first guess. Without it, and
+                   until three failures were seen, "auto" bounds what can be lost: at most 5
+                   minutes of work, or the interval at which stalls take 1 % of the time.
     budget         how many saves there may be in all; needs `total_steps`.
     total_steps    how many steps the training has. The last one is always saved.
     deadline       seconds after the start at which the job ends for good.
-    slack          "auto" takes the longest interval that costs this share of time more than the
-                   best interval.
+    slack          if failures are known, "auto" may cost this share of time more than the best
+                   interval in order to write less: at most 20 % of the time. By default 0.001.
     stop_rate      how often per second something may stop the job.
     milestones     steps after which the learning rate drops.
     durable_steps  steps that must be durable before the next one begins.

@@ -77,10 +77,11 @@ class Checkpointer:
     objects     your own objects by name: {"tracker": tracker}. Each has `state_dict` and
                 `load_state_dict`, is a list or dict of such, or is a random generator. Python's,
                 NumPy's and torch's generators are saved anyway.
-    every       when to save: "500 steps", "10m", "auto" (the longest interval that is as good as
-                the best for what saves cost and how often the job fails), "young", "daly",
-                "checkfreq", "coci", "never" (only save() and stop signals save), or a function of
-                (step, seconds since the start) that says whether to save; rank 0's answer counts.
+    every       when to save: "500 steps", "10m", "auto" (the best interval for what saves cost and
+                how often the job fails; as long as no failure rate is known, at most 5 minutes of
+                work can be lost, or stalls take 1 % of the time), "young", "daly", "checkfreq",
+                "coci", "never" (only save() and stop signals save), or a function of (step,
+                seconds since the start) that says whether to save; rank 0's answer counts.
     keep        how many steps to keep: a number or a Keep; None keeps all. "auto" keeps 3, and
                 removes only what the schedule has saved under "auto", nothing by save().
     tiers       further places for copies of each step, made in the background once it is
