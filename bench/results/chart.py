@@ -3,10 +3,8 @@
     python3 bench/results/chart.py            writes the two SVG files and the table in README.md
     python3 bench/results/chart.py --check    writes nothing; exits with 1 if one of them differs
 
-The chart and the first three columns come from one file, gpu_h200_h.json: it is the only one that
-has all four libraries, and it measured all of them in the same way. The last column has what later
-runs measured in a better way, in blocks of steps with and without a save in turns. None of those
-runs had torch_checkpointing.
+All figures come from one file, gpu_h200_n.json: one run on one machine, in which blocks of steps
+with a save and without took turns.
 """
 
 import json
@@ -21,14 +19,15 @@ BEGIN = "<!-- made by bench/results/chart.py: begin -->\n"
 END = "<!-- made by bench/results/chart.py: end -->\n"
 
 TITLE = "Time that one save of 4.03 GB adds to a training on one H200"
-# The name in the chart, the name in gpu_h200_h.json, and the later file that has it, if any.
+FIGURES = "gpu_h200_n.json"
+# The name in the chart, and the name in the file.
 LIBRARIES = [
-    ("Holdfast", "Holdfast, copy inside the GPU", "gpu_h200_l.json"),
-    ("torch_checkpointing", "torch_checkpointing", None),
-    ("DCP async_save", "DCP async_save", "gpu_h200_k.json"),
-    ("torch.save", "torch.save", "gpu_h200_k.json"),
+    ("Holdfast", "Holdfast, copy inside the GPU"),
+    ("torch_checkpointing", "torch_checkpointing"),
+    ("DCP async_save", "DCP async_save"),
+    ("torch.save", "torch.save"),
 ]
-COLUMNS = ["", "a save adds", "the first save adds", "on disk after", "measured again, in turns"]
+COLUMNS = ["", "a save adds (95 % interval)", "the first save adds", "on disk after"]
 
 WIDTH, LEFT, BAR, GAP, TOP = 720, 170, 22, 14, 52  # pixels
 COLOURS = {  # text, muted text, Holdfast's bar, other bars
@@ -37,29 +36,26 @@ COLOURS = {  # text, muted text, Holdfast's bar, other bars
 }
 
 
-def read(name: str) -> dict:
-    return json.loads((FOLDER / name).read_text())
+def read() -> dict:
+    return json.loads((FOLDER / FIGURES).read_text())
 
 
-def milliseconds(value: float) -> str:
-    return f"{value:.1f} ms" if value < 10 else f"{value:,.0f} ms"
-
-
-def measured_again(name: str, file: str | None) -> str:
-    if file is None:
-        return "not measured"
-    middle, low, high = read(file)[name]["save_added_ms"]
-    digits = ".1f" if high < 10 else ",.0f"
-    return f"{middle:{digits}} ms ({low:{digits}} to {high:{digits}})"
+def milliseconds(value: float | list[float]) -> str:
+    """A figure; one that has an interval is shown with it."""
+    if isinstance(value, list):
+        middle, low, high = value
+        digits = ".1f" if abs(high) < 10 else ",.0f"
+        return f"{middle:{digits}} ms ({low:{digits}} to {high:{digits}})"
+    return f"{value:.1f} ms" if abs(value) < 10 else f"{value:,.0f} ms"
 
 
 def table() -> str:
-    figures = read("gpu_h200_h.json")
+    figures = read()
     lines = [f"| {' | '.join(COLUMNS)} |", "|---" * len(COLUMNS) + "|"]
-    for shown, name, file in LIBRARIES:
+    for shown, name in LIBRARIES:
         one = figures[name]
-        cells = [shown, milliseconds(one["added_ms"]), milliseconds(one["first_ms"]),
-                 f"{one['durable_s']:.1f} s", measured_again(name, file)]
+        cells = [shown, milliseconds(one["save_added_ms"]), milliseconds(one["first_added_ms"]),
+                 f"{one['durable_s']:.1f} s"]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + "\n"
 
@@ -71,8 +67,8 @@ def text(x: float, y: float, words: str, colour: str, more: str = "") -> str:
 def chart(mode: str) -> str:
     """An SVG with one bar for each library. The lengths are in proportion to the times."""
     ink, muted, ours, others = COLOURS[mode]
-    figures = read("gpu_h200_h.json")
-    times = [figures[name]["added_ms"] for _, name, _ in LIBRARIES]
+    figures = read()
+    times = [figures[name]["save_added_ms"][0] for _, name in LIBRARIES]
     scale = (WIDTH - LEFT - 90) / max(times)
     height = TOP + len(times) * (BAR + GAP)
     lines = [f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" '
@@ -80,7 +76,7 @@ def chart(mode: str) -> str:
              'font-family="-apple-system, Segoe UI, Helvetica, Arial, sans-serif" font-size="14">',
              text(0, 18, TITLE, ink, ' font-size="16" font-weight="600"'),
              text(0, 38, "shorter is better; the figures are those of the table", muted)]
-    for i, ((shown, _, _), time) in enumerate(zip(LIBRARIES, times)):
+    for i, ((shown, _), time) in enumerate(zip(LIBRARIES, times)):
         y = TOP + i * (BAR + GAP)
         length = max(1.5, time * scale)  # a thinner line could not be seen
         bold = ' font-weight="600"' if i == 0 else ""

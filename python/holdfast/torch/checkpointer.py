@@ -98,9 +98,8 @@ class Checkpointer:
     schedule    holdfast.Schedule: what the policies of `every` know of the job.
     layout      holdfast.Layout: how tensors lie on ranks, where they do not show it.
 
-    exclude     parameters and buffers that are not saved: patterns of their names, such as
-                "encoder.*", or a function of (name, tensor) that says so. resume() leaves them as
-                they are, so that the program must load or make them itself.
+    exclude     parameters and buffers that are not saved, and that resume() leaves as they are:
+                patterns of names, such as "encoder.*", or a function of (name, tensor).
     on_durable  a function of (step, folder), called when a save has become durable: by a later
                 step(), save() or close(), on every rank, in the thread that trains.
     verbose     True: a line on stderr for each save, with its reason; False: only warnings. By
