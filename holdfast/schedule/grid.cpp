@@ -19,8 +19,10 @@ Result<int64_t> choose_positions(const Problem& problem) {
   const double shortest = std::max(shortest_interval(problem), problem.persist);
   const double intervals = problem.length / shortest;
   if (intervals * kFewestCells > kMost) {
-    return invalid("length: {} s have {:.0f} intervals of {:.6g} s, limit {:.0f}",
-                   problem.length, intervals, shortest, kMost / kFewestCells);
+    return invalid(
+        "length: {} s have {:.0f} intervals of {:.6g} s; expected at most {:.0f}, as in a "
+        "shorter length, for which the interval is the same",
+        problem.length, intervals, shortest, kMost / kFewestCells);
   }
   const double budget = problem.budget ? static_cast<double>(*problem.budget) : 0;
   const double wanted = kCellsPerInterval * std::max(intervals, budget);

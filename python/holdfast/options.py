@@ -112,7 +112,7 @@ class Failures:
 
 @_option_group
 class Schedule:
-    """What the policies of `every=` know of the job; docs/torch.md explains "auto".
+    """What the policies of `every=` know of the job; docs/choosing_the_interval.md explains them.
 
     objective      what "auto" optimises: "delay", "progress", "explore" or "priced".
     mtbf           seconds between failures of the whole job, as a first guess. Without it, and
@@ -125,7 +125,8 @@ class Schedule:
                    interval in order to write less: at most 20 % of the time. By default 0.001.
     stop_rate      how often per second something may stop the job.
     milestones     steps after which the learning rate drops.
-    durable_steps  steps that must be durable before the next one begins.
+    durable_steps  steps at which something is decided (a tuner may stop the job): a save is
+                   made early enough before each of them to be durable by then.
     """
 
     objective: Literal["delay", "progress", "explore", "priced"] | None = None
