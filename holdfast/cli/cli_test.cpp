@@ -89,11 +89,11 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
   expect_wrong_call("plan --from tp=1", "--to is required");
   expect_wrong_call("fly",
                     "fly: is not a verb; expected ls, show, verify, diff, convert, "
-                    "gc, pin, unpin, plan, interval, simulate");
+                    "gc, pin, unpin, plan, interval, simulate, completion");
   expect_wrong_call(
       "",
       "no verb; expected ls, show, verify, diff, convert, gc, pin, unpin, "
-      "plan, interval, simulate");
+      "plan, interval, simulate, completion");
   write("deep.json", std::string(1'000'000, '['));
   expect_wrong_call("plan --from deep.json --to deep.json",
                     "deep.json: more than 64 levels deep");

@@ -8,6 +8,7 @@
 #include "holdfast/cli/json_print.h"
 #include "holdfast/cli/plan_report.h"
 #include "holdfast/cli/text.h"
+#include "holdfast/models/families.h"
 #include "holdfast/models/resize.h"
 #include "holdfast/plan/plan_json.h"
 #include "holdfast/state/collection_json.h"
@@ -40,8 +41,9 @@ Result<void> export_layouts(Env& env, const std::string& folder, const Resize& r
   return {};
 }
 
-void print_resize(std::ostream& out, const ResizeRequest& request, const Resize& resize,
-                  const std::optional<Resize>& in_order) {
+void print_resize(const Context& context, const ResizeRequest& request,
+                  const Resize& resize, const std::optional<Resize>& in_order) {
+  std::ostream& out = context.out;
   fmt::print(out, "{}: {} of state in {} tensors\n", printable(request.model.name),
              human_bytes(resize.source.bytes()),
              human_count(static_cast<int64_t>(resize.source.tensors().size())));
@@ -57,7 +59,7 @@ void print_resize(std::ostream& out, const ResizeRequest& request, const Resize&
     fmt::print(out, "{}\n", figures_text({{"", resize.plan}}));
   }
   fmt::print(out, "bytes moved{}\n{}", in_order ? ", placed" : "",
-             links_text(resize.plan, resize.topology));
+             links_text(resize.plan, resize.topology, context.verbose));
 }
 
 Result<void> plan_model(const Context& context, const PlanArguments& arguments) {
@@ -75,7 +77,7 @@ Result<void> plan_model(const Context& context, const PlanArguments& arguments) 
     request.place = false;
     in_order = HOLDFAST_TRY(plan_resize(request));
   }
-  print_resize(context.out, request, resize, in_order);
+  print_resize(context, request, resize, in_order);
   return {};
 }
 
@@ -91,7 +93,8 @@ Result<void> plan_files(const Context& context, const PlanArguments& arguments) 
     return {};
   }
   fmt::print(context.out, "{} -> {}\n\n{}\nbytes moved\n{}", printable(from),
-             printable(to), figures_text({{"", made}}), links_text(made, topology));
+             printable(to), figures_text({{"", made}}),
+             links_text(made, topology, context.verbose));
   return {};
 }
 
@@ -114,7 +117,7 @@ Verb plan_verb() {
       .footer = kPlanExample,
       .options =
           {{"--model", "A built-in model, or a Hugging Face config.json or its folder",
-            &a.words.model},
+            &a.words.model, false, model_names()},
            {"--from",
             "The configuration now, such as tp=4,pp=2,dp=1; without --model a layout "
             "file",
@@ -128,7 +131,9 @@ Verb plan_verb() {
            {"--training",
             "The state of a parameter: mixed-adam (14 bytes; the default), adam, sgd, "
             "mixed-sgd, bf16-adam, weights",
-            &a.words.training},
+            &a.words.training,
+            false,
+            {"mixed-adam", "adam", "sgd", "mixed-sgd", "bf16-adam", "weights"}},
            {"--place",
             "Choose the devices of the new positions so that as little as possible is "
             "moved",

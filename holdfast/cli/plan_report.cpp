@@ -68,10 +68,10 @@ std::string matrix_text(const Plan& plan, const Topology& topology) {
   return table.text();
 }
 
-std::string busiest_text(const Plan& plan, const Topology& topology) {
+std::string busiest_text(const Plan& plan, const Topology& topology, size_t most) {
   std::vector<LinkLoad> links = plan.links;
   std::ranges::stable_sort(links, std::greater{}, &LinkLoad::bytes);
-  const size_t shown = std::min(links.size(), kLinksShown);
+  const size_t shown = std::min(links.size(), most);
   Table table;
   for (size_t i = 0; i < shown; ++i) {
     table.add({fmt::format("{} -> {}", printable(topology.hosts[links[i].from].name),
@@ -80,7 +80,7 @@ std::string busiest_text(const Plan& plan, const Topology& topology) {
   }
   std::string text = table.text();
   if (links.size() > shown) {
-    text += fmt::format("and {} more\n", links.size() - shown);
+    text += fmt::format("and {} more (-v lists all)\n", links.size() - shown);
   }
   return text;
 }
@@ -100,10 +100,10 @@ std::string figures_text(const std::vector<PlanColumn>& columns) {
   return table.text();
 }
 
-std::string links_text(const Plan& plan, const Topology& topology) {
+std::string links_text(const Plan& plan, const Topology& topology, bool all) {
   if (plan.links.empty()) return "no bytes between devices\n";
-  return topology.hosts.size() <= kMatrixHosts ? matrix_text(plan, topology)
-                                               : busiest_text(plan, topology);
+  if (topology.hosts.size() <= kMatrixHosts) return matrix_text(plan, topology);
+  return busiest_text(plan, topology, all ? plan.links.size() : kLinksShown);
 }
 
 std::string placement_text(const Resize& resize) {

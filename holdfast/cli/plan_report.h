@@ -15,8 +15,9 @@ struct PlanColumn {
 
 // The figures of several plans side by side, each with its lower bound.
 std::string figures_text(const std::vector<PlanColumn>& columns);
-// The bytes between hosts: as a matrix for up to 8 hosts, otherwise the busiest links.
-std::string links_text(const Plan& plan, const Topology& topology);
+// The bytes between hosts: as a matrix for up to 8 hosts, otherwise the 10 busiest links,
+// or `all` of them.
+std::string links_text(const Plan& plan, const Topology& topology, bool all);
 // Prints the device of each position, and the devices that can be released.
 std::string placement_text(const Resize& resize);
 

@@ -6,7 +6,7 @@
 
 #include "env.h"
 #include "errors.h"
-#include "holdfast/base/json.h"
+#include "holdfast/base/report_json.h"
 #include "holdfast/models/families.h"
 #include "holdfast/models/resize.h"
 #include "holdfast/plan/plan_json.h"
@@ -25,14 +25,14 @@ Planned plan_model(const ResizeWords& words) {
   const nb::gil_scoped_release unlocked;
   const ResizeRequest request = unwrap(read_resize(env(), words));
   Resize resize = unwrap(plan_resize(request));
-  std::string json = to_json(request, resize).dump();
+  std::string json = with_version(to_json(request, resize)).dump();
   return {std::move(resize.plan), std::move(resize.placement), std::move(json)};
 }
 
 Planned plan_layouts(const Path& source, const Path& target) {
   const nb::gil_scoped_release unlocked;
   LayoutPlan made = unwrap(plan_layout_files(env(), source, target));
-  std::string json = to_json(made.plan, made.topology).dump();
+  std::string json = with_version(to_json(made.plan, made.topology)).dump();
   return {std::move(made.plan), std::nullopt, std::move(json)};
 }
 
