@@ -35,10 +35,12 @@ from holdfast.planning import plan
 if TYPE_CHECKING:
     from holdfast.torch.checkpointer import Checkpointer
     from holdfast.torch.files.single_file import load, save
+    from holdfast.torch.model_layout import layout_of
 
 # These names need torch. Each is imported when it is first used.
 _WITH_TORCH = {
     "Checkpointer": "holdfast.torch.checkpointer",
+    "layout_of": "holdfast.torch.model_layout",
     "load": "holdfast.torch.files.single_file",
     "save": "holdfast.torch.files.single_file",
 }
@@ -85,6 +87,7 @@ __all__ = [
     "convert",
     "data",
     "intersect",
+    "layout_of",
     "load",
     "model_names",
     "open",

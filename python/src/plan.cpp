@@ -97,18 +97,20 @@ void bind_plan(nb::module_& m) {
   m.def(
       "plan_model",
       [](std::string model, std::string source, std::string target, std::string hosts,
-         std::string training, bool place) {
+         std::string training, bool place, std::string description) {
         return plan_model({.model = std::move(model),
                            .from = std::move(source),
                            .to = std::move(target),
                            .hosts = std::move(hosts),
                            .training = std::move(training),
-                           .place = place});
+                           .place = place,
+                           .description = std::move(description)});
       },
       nb::arg("model"), nb::arg("source"), nb::arg("target"), nb::arg("hosts"),
-      nb::arg("training"), nb::arg("place"),
+      nb::arg("training"), nb::arg("place"), nb::arg("description"),
       "The plan between two parallel configurations of a model: a built-in name, or\n"
-      "the path of a config.json or of its folder. Empty texts mean the defaults.");
+      "the path of a config.json or of its folder. `description` is a model as JSON\n"
+      "instead. Empty texts mean the defaults.");
   m.def("plan_layouts", &plan_layouts, nb::arg("source"), nb::arg("target"),
         "The plan between the layouts of two files.");
   m.def("model_names", &model_names, "The names of the built-in models.");
