@@ -61,11 +61,12 @@ void print_resize(const Context& context, const ResizeRequest& request,
     fmt::print(
         out, "{}\n",
         figures_text({{"ranks in order", in_order->plan}, {"placed", resize.plan}}));
-    fmt::print(out, "{}\n", placement_text(resize));
+    fmt::print(out, "{}\n", placement_text(resize, request.to.tp, context.verbose));
   } else {
     fmt::print(out, "{}\n", figures_text({{"", resize.plan}}));
   }
-  fmt::print(out, "bytes moved{}\n{}", in_order ? ", placed" : "",
+  fmt::print(out, "{}\nbytes moved{}\n{}", speed_text(resize.topology),
+             in_order ? ", placed" : "",
              links_text(resize.plan, resize.topology, context.verbose));
 }
 
@@ -112,8 +113,8 @@ Result<void> plan_files(const Context& context, const PlanArguments& arguments) 
     fmt::print(context.out, "{}\n", print_json(to_json(made, topology)));
     return {};
   }
-  fmt::print(context.out, "{} -> {}\n\n{}\nbytes moved\n{}", printable(from),
-             printable(to), figures_text({{"", made}}),
+  fmt::print(context.out, "{} -> {}\n\n{}\n{}\nbytes moved\n{}", printable(from),
+             printable(to), figures_text({{"", made}}), speed_text(topology),
              links_text(made, topology, context.verbose));
   return {};
 }

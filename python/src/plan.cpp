@@ -79,10 +79,8 @@ void bind_plan(nb::module_& m) {
       .def_ro("released", &Placement::released, "Devices that get no position.")
       .def_ro("kept", &Placement::kept,
               "Bytes that the positions find on their devices already.")
-      .def_ro(
-          "kept_bound", &Placement::kept_bound,
-          "The most that `kept` could be if tensor-parallel groups need not stay on\n"
-          "one host.")
+      .def_ro("kept_bound", &Placement::kept_bound,
+              "No placement keeps more, even if tensor-parallel groups are torn apart.")
       .def_ro("exact", &Placement::exact, "True if no allowed placement is better.");
   nb::class_<Planned>(m, "Plan", "How one layout becomes another.")
       .def_prop_ro(
