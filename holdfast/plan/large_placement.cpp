@@ -158,6 +158,13 @@ int64_t bound_of(const Overlaps& overlaps) {
   return std::min(by_position, by_device);
 }
 
+// A kind of groups and a host that have bytes in common.
+struct Choice {
+  int64_t worth;
+  uint32_t kind;
+  uint32_t host;
+};
+
 // Gives groups to hosts. A group needs one host with room for it, or several whole hosts
 // if it is larger than a host.
 class GreedyPlacer {
@@ -194,6 +201,10 @@ class GreedyPlacer {
     take_the_rest();
     return assign_inside();
   }
+
+ private:
+  ptrdiff_t first_position(uint32_t g) const { return ptrdiff_t{g} * group_; }
+  uint32_t own_host(uint32_t g) const { return host_of_[size_t{g} * group_]; }
 
   Result<void> count_room() {
     size_t largest = 0, least = SIZE_MAX;
@@ -236,23 +247,16 @@ class GreedyPlacer {
     return sums;
   }
 
-  // A kind of groups and a host that have bytes in common.
-  struct Choice {
-    int64_t worth;
-    uint32_t kind;
-    uint32_t host;
-  };
-
   // Groups are of one kind if their positions are of the same kinds.
   void find_kinds() {
     std::map<Indices, uint32_t> known;
     for (uint32_t g = 0; g < groups_; ++g) {
-      const auto first = overlaps_.kind_of_position.begin() + g * group_;
+      const auto first = overlaps_.kind_of_position.begin() + first_position(g);
       const auto [entry, is_new] = known.try_emplace(
           Indices(first, first + group_), static_cast<uint32_t>(known.size()));
       if (is_new) members_.emplace_back();
       members_[entry->second].push_back(g);
-      own_[{entry->second, host_of_[g * group_]}].push_back(g);
+      own_[{entry->second, own_host(g)}].push_back(g);
     }
     next_member_.resize(members_.size());
   }
@@ -286,7 +290,7 @@ class GreedyPlacer {
   void take_the_rest() {
     uint32_t free = 0;
     for (uint32_t g = 0; g < groups_; ++g) {
-      take(g, host_of_[g * group_]);
+      take(g, own_host(g));
       while (need_[g] > 0) {
         if (!take(g, free)) ++free;
       }
