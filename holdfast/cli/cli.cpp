@@ -1,5 +1,7 @@
 #include "holdfast/cli/cli.h"
 
+#include <fmt/ranges.h>
+
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
@@ -8,6 +10,7 @@
 
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/json_report.h"
+#include "holdfast/cli/suggest.h"
 #include "holdfast/cli/text.h"
 
 namespace holdfast {
@@ -54,29 +57,95 @@ std::vector<Verb> all_verbs() {
           unpin_verb(),  plan_verb(),    interval_verb(), simulate_verb()};
 }
 
+// The flags that every verb has. They may stand before the verb, too.
+struct CommonFlags {
+  bool quiet = false, verbose = false;
+
+  std::vector<Option> options() {
+    return {{"-q,--quiet", "Print only errors, and what --json prints", &quiet},
+            {"-v,--verbose", "Shorten nothing, and say how long it took", &verbose}};
+  }
+};
+
+// Fills `verbs`, which completion reads later, with all verbs and their common flags.
+void add_all_verbs(std::vector<Verb>& verbs, CommonFlags& flags) {
+  verbs = all_verbs();
+  verbs.push_back(completion_verb(verbs));
+  for (Verb& verb : verbs) {
+    for (Option& option : flags.options()) verb.options.push_back(std::move(option));
+  }
+}
+
+// The first argument that is no flag; empty if there is none.
+std::string verb_word(const std::vector<std::string>& arguments) {
+  const auto found = std::ranges::find_if(
+      arguments, [](const std::string& word) { return !word.starts_with('-'); });
+  return found == arguments.end() ? "" : *found;
+}
+
 // Whether the verb's arguments are files and folders of any kind.
 bool reads_files(const std::vector<std::string>& arguments) {
   constexpr std::array<std::string_view, 6> kVerbs{"ls",   "show",   "verify",
                                                    "diff", "export", "convert"};
-  return !arguments.empty() && std::ranges::count(kVerbs, arguments.front()) > 0;
+  return std::ranges::count(kVerbs, verb_word(arguments)) > 0;
 }
 
-std::string names_of(const std::vector<Verb>& verbs) {
-  std::string names;
-  for (const Verb& verb : verbs) names += (names.empty() ? "" : ", ") + verb.name;
+std::vector<std::string> names_of(const std::vector<Verb>& verbs) {
+  std::vector<std::string> names;
+  for (const Verb& verb : verbs) names.push_back(verb.name);
   return names;
+}
+
+// "--jsno: is not an option; did you mean --json?", or the list of all if none is near.
+std::string unknown_text(const std::string& word, const std::string& what,
+                         const std::vector<std::string>& known) {
+  const std::optional<std::string> near = nearest_word(word, known);
+  if (near) return fmt::format("{}: is not {}; did you mean {}?", word, what, *near);
+  return fmt::format("{}: is not {}; expected {}", word, what, fmt::join(known, ", "));
 }
 
 // Checks the verb before CLI11 does, because CLI11's message would speak of subcommands
 // and extras. Returns nullopt if the verb is right.
 std::optional<std::string> verb_error(const std::vector<std::string>& arguments,
                                       const std::vector<Verb>& verbs) {
-  if (arguments.empty()) return "no verb; expected " + names_of(verbs);
-  const std::string& first = arguments.front();
-  const bool known =
-      std::ranges::any_of(verbs, [&](const Verb& verb) { return verb.name == first; });
-  if (known || first.starts_with("-")) return std::nullopt;
-  return fmt::format("{}: is not a verb; expected {}", first, names_of(verbs));
+  const std::vector<std::string> names = names_of(verbs);
+  const std::string verb = verb_word(arguments);
+  if (verb.empty() && !arguments.empty()) return std::nullopt;  // --help, --version
+  if (verb.empty()) return fmt::format("no verb; expected {}", fmt::join(names, ", "));
+  if (std::ranges::count(names, verb) > 0) return std::nullopt;
+  return unknown_text(verb, "a verb", names);
+}
+
+// The names of all options that begin with a dash: "-q,--quiet" are two names.
+std::vector<std::string> option_names(const Verb& verb) {
+  std::vector<std::string> names;
+  for (const Option& option : verb.options) {
+    std::string_view rest = option.name;
+    while (rest.starts_with('-')) {
+      const size_t end = std::min(rest.find(','), rest.size());
+      names.emplace_back(rest.substr(0, end));
+      rest.remove_prefix(std::min(end + 1, rest.size()));
+    }
+  }
+  names.insert(names.end(), {"-h", "--help"});
+  return names;
+}
+
+// Called when the arguments could not be parsed. Returns a sentence about a missing verb
+// or about the first word that looks like an option and is none. Returns nullopt if
+// neither is the cause.
+std::optional<std::string> option_error(const std::vector<std::string>& arguments,
+                                        const std::vector<Verb>& verbs) {
+  const auto verb = std::ranges::find(verbs, verb_word(arguments), &Verb::name);
+  if (verb == verbs.end()) return verb_error({}, verbs);
+  const std::vector<std::string> names = option_names(*verb);
+  for (const std::string& word : arguments) {
+    const std::string name = word.substr(0, word.find('='));
+    if (!name.starts_with("--") || name == "--" || name == "--version") continue;
+    if (std::ranges::count(names, name) > 0) continue;
+    return fmt::format("{}: {}", verb->name, unknown_text(name, "an option", names));
+  }
+  return std::nullopt;
 }
 
 CLI::Option* add_value(CLI::App& app, const Option& option, std::string& text) {
@@ -117,6 +186,18 @@ Result<ExitCode> run_verb(const Verb& verb, const Context& context) {
   }
 }
 
+// With -v, says afterwards how long the verb took.
+Result<ExitCode> run_timed(const Verb& verb, const Context& context) {
+  const Instant began = context.env.now();
+  Result<ExitCode> done = run_verb(verb, context);
+  const Duration passed = context.env.now() - began;
+  if (context.verbose) {
+    const double seconds = std::chrono::duration<double>(passed).count();
+    tell(context.err, fmt::format("{} took {}", verb.name, human_seconds(seconds)));
+  }
+  return done;
+}
+
 }  // namespace
 
 ExitCode tell_failed(const Context& context, std::span<const FailedPath> failed) {
@@ -130,6 +211,7 @@ ExitCode tell_failed(const Context& context, std::span<const FailedPath> failed)
 }
 
 void tell_skipped(const Context& context, const Found& found) {
+  if (context.quiet) return;
   for (const SkippedStep& skipped : found.skipped) {
     tell(context.err,
          fmt::format("{} is passed over: {}", skipped.folder, skipped.error.message()));
@@ -138,7 +220,9 @@ void tell_skipped(const Context& context, const Found& found) {
 
 int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
             std::ostream& err, Terminal terminal) {
-  const std::vector<Verb> verbs = all_verbs();
+  CommonFlags flags;
+  std::vector<Verb> verbs;
+  add_all_verbs(verbs, flags);
   // Made before the arguments are parsed, so that a wrong call is reported in the same
   // way.
   const Report report{.out = out,
@@ -150,19 +234,28 @@ int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
   CLI::App app("Keeps a deep-learning training job going.", "holdfast");
   app.require_subcommand(1);
   app.set_version_flag("--version", "holdfast " HOLDFAST_VERSION);
+  for (const Option& option : flags.options()) add_option(app, option);
   for (const Verb& verb : verbs) add_verb(app, verb);
-  // CLI11 expects the arguments in reverse order.
-  std::ranges::reverse(arguments);
   try {
-    app.parse(arguments);
+    // CLI11 expects the arguments in reverse order.
+    app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));
   } catch (const CLI::ParseError& error) {
     // The exit code is 0 after --help and --version.
     if (error.get_exit_code() == 0) return app.exit(error, out, err);
-    return report(invalid("{}", error.what()));
+    return report(invalid("{}", option_error(arguments, verbs).value_or(error.what())));
   }
+  if (flags.quiet && flags.verbose) {
+    return report(invalid("-q and -v are both given; expected at most one of them"));
+  }
+  std::ostream nowhere(nullptr);
   for (const Verb& verb : verbs) {
     if (!app.got_subcommand(verb.name)) continue;
-    const Result<ExitCode> done = run_verb(verb, {env, out, err, terminal});
+    const bool swallowed = flags.quiet && !report.json && !verb.finds_faults;
+    Context context{env, swallowed ? nowhere : out, err, terminal};
+    context.quiet = flags.quiet;
+    context.verbose = flags.verbose;
+    if (flags.quiet) context.terminal.progress = false;
+    const Result<ExitCode> done = run_timed(verb, context);
     return done.ok() ? static_cast<int>(*done) : report(done.error());
   }
   return static_cast<int>(ExitCode::kDone);

@@ -31,6 +31,30 @@ TEST_F(CliTest, PlanShowsWhatIsMovedBesideTheLeastPossible) {
       << ran.out;
 }
 
+TEST_F(CliTest, PlanSaysWhatItAssumesAndWhatTheHostRuleCosts) {
+  const Ran plain = run(kPlan);
+  EXPECT_NE(plain.out.find("times assume that each device sends 10.00 GB a second\n"),
+            std::string::npos)
+      << plain.out;
+  const Ran free = run(std::string(kPlan) + " --place");
+  EXPECT_NE(free.out.find("keeping tensor-parallel groups on hosts costs nothing\n"),
+            std::string::npos)
+      << free.out;
+  // Groups of 4 must leave the hosts on which half of each group of 8 is.
+  const std::string shrink =
+      "plan --model tenplex-6.7b --from tp=8,pp=2,dp=1 --to tp=4,pp=2,dp=1 --hosts 4x4 "
+      "--place";
+  const Ran costly = run(shrink);
+  EXPECT_NE(costly.out.find("keeping tensor-parallel groups on hosts costs 23."),
+            std::string::npos)
+      << costly.out;
+  const Json json = parse_json(run(shrink + " --json").out, "out").value();
+  EXPECT_EQ(json["assumed"]["memory_bandwidth"], 10'000'000'000);
+  EXPECT_EQ(json["placement"]["host_rule_cost"],
+            json["placement"]["kept_bound"].get<int64_t>() -
+                json["placement"]["kept"].get<int64_t>());
+}
+
 TEST_F(CliTest, JsonHasTheExactFigures) {
   const Ran ran = run(std::string(kPlan) + " --place --json");
   ASSERT_EQ(ran.code, 0);
@@ -90,11 +114,11 @@ TEST_F(CliTest, EveryWrongCallIsOneSentenceAndExitCode2) {
   expect_wrong_call(
       "fly",
       "fly: is not a verb; expected ls, show, verify, diff, export, convert, "
-      "gc, pin, unpin, plan, interval, simulate");
+      "gc, pin, unpin, plan, interval, simulate, completion");
   expect_wrong_call(
       "",
       "no verb; expected ls, show, verify, diff, export, convert, gc, pin, unpin, "
-      "plan, interval, simulate");
+      "plan, interval, simulate, completion");
   write("deep.json", std::string(1'000'000, '['));
   expect_wrong_call("plan --from deep.json --to deep.json",
                     "deep.json: more than 64 levels deep");

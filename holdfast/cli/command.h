@@ -23,13 +23,16 @@ namespace holdfast {
 // An option of a verb. If it is given, its value is written to the variable. A bool is
 // a flag, and a vector takes one or more values.
 struct Option {
-  // "--hosts"; or "RUN", without dashes, for an argument that is found by its position.
+  // "--hosts" or "-q,--quiet"; or "RUN", without dashes, for an argument that is found by
+  // its position.
   std::string name;
   std::string help;
   std::variant<std::string*, bool*, int64_t*, std::optional<int64_t>*,
                std::vector<std::string>*>
       into;
   bool required = false;
+  // The values that shell completion offers. Other values may be allowed, too.
+  std::vector<std::string> choices{};
 };
 
 struct Context {
@@ -37,6 +40,8 @@ struct Context {
   std::ostream& out;
   std::ostream& err;
   Terminal terminal{};
+  bool quiet = false;    // -q: print only errors
+  bool verbose = false;  // -v: do not shorten anything
 };
 
 // A path that failed, in a verb that takes several paths.
@@ -61,8 +66,13 @@ struct Verb {
   // Carries out the verb. If it fails, the error is printed on err and determines the
   // exit code.
   std::function<Result<ExitCode>(const Context&)> run;
+  // True for verbs that look for faults and print those they find to `out`. Such a verb
+  // obeys Context::quiet itself. For other verbs, `out` swallows everything with -q.
+  bool finds_faults = false;
 };
 
+// Prints scripts that complete `verbs`, which must outlive it and may contain it.
+Verb completion_verb(const std::vector<Verb>& verbs);
 Verb convert_verb();
 Verb diff_verb();
 Verb export_verb();

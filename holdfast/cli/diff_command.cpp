@@ -19,7 +19,11 @@ Examples:
   holdfast diff a.pt b.pt --json
 
 Exits with 0 if everything is equal bit by bit, and with 1 if not. The relative
-difference is |a - b| / max(|a|, |b|).)";
+difference is |a - b| / max(|a|, |b|). Lists the first 20 tensors that are not equal, by
+name; -v lists all of them, and --all lists equal tensors, too.)";
+
+// How many tensors are listed, unless -v or --all asks for more.
+constexpr int64_t kTensorsShown = 20;
 
 struct DiffArguments {
   std::string a, b;
@@ -50,23 +54,50 @@ std::vector<std::string> row_of(const TensorDiff& tensor) {
           fmt::format("[{}]", fmt::join(tensor.first, ", "))};
 }
 
-void print_report(const Context& context, const DiffReport& report, bool all) {
+void print_tensors(const Context& context, const DiffReport& report, bool all) {
   Table table("llrrl");
   table.add({"tensor", "differs", "max difference", "relative", "first at"});
-  bool any = false;
+  const bool any_number = all || context.verbose;
+  int64_t rows = 0;
   for (const TensorDiff& tensor : report.tensors) {
     if (!all && tensor.verdict == Verdict::kEqual) continue;
-    table.add(row_of(tensor));
-    any = true;
+    if (any_number || rows < kTensorsShown) table.add(row_of(tensor));
+    ++rows;
   }
-  if (any) fmt::print(context.out, "{}", table.text());
+  if (rows > 0) fmt::print(context.out, "{}", table.text());
+  if (!any_number && rows > kTensorsShown) {
+    fmt::print(context.out, "and {} more (-v lists all)\n",
+               human_count(rows - kTensorsShown));
+  }
+}
+
+// "14 of 17 tensors are equal, 2 differ, 1 is only in the first".
+std::string counts_text(const DiffReport& report) {
+  const auto all = std::ssize(report.tensors);
+  std::string text =
+      fmt::format("{} of {} tensors are equal",
+                  human_count(report.count(Verdict::kEqual)), human_count(all));
+  const auto add = [&](int64_t count, const char* one, const char* several) {
+    if (count == 0) return;
+    text += fmt::format(", {} {}", human_count(count), count == 1 ? one : several);
+  };
+  add(report.count(Verdict::kDiffers), "differs", "differ");
+  add(report.count(Verdict::kDtype) + report.count(Verdict::kShape),
+      "has another dtype or shape", "have another dtype or shape");
+  add(report.count(Verdict::kOnlyA), "is only in the first", "are only in the first");
+  add(report.count(Verdict::kOnlyB), "is only in the second", "are only in the second");
+  return text;
+}
+
+void print_report(const Context& context, const DiffReport& report, bool all) {
+  print_tensors(context, report, all);
   if (report.objects) {
     fmt::print(context.out, "objects differ at {}\n", printable(*report.objects));
   }
-  const auto equal = report.count(Verdict::kEqual);
-  fmt::print(context.out, "{} of {} tensors are equal{}; {} compared\n",
-             human_count(equal), human_count(std::ssize(report.tensors)),
-             report.equal() ? ", and so are the objects" : "",
+  fmt::print(context.out, "{}{}; {} compared\n", counts_text(report),
+             report.equal()   ? ", and so are the objects"
+             : report.objects ? "; the objects differ"
+                              : "; the objects are equal",
              human_bytes(report.bytes));
 }
 

@@ -54,6 +54,12 @@ Result<Keep> keep_of(const GcArguments& arguments) {
               .order = arguments.max ? Best::kMax : Best::kMin};
 }
 
+void print_not_removed(const Context& context, const GcResult& done) {
+  for (const std::string& words : done.failed) {
+    fmt::print(context.out, "not removed: {}\n", printable(words));
+  }
+}
+
 void print_collected(const Context& context, const GcResult& done, bool dry_run) {
   const char* would = dry_run ? "would be " : "";
   int64_t bytes = 0;
@@ -65,8 +71,11 @@ void print_collected(const Context& context, const GcResult& done, bool dry_run)
   for (const std::string& name : done.swept) {
     fmt::print(context.out, "{}removed: {}, left by a crash\n", would, name);
   }
-  for (const std::string& words : done.failed) {
-    fmt::print(context.out, "not removed: {}\n", printable(words));
+  print_not_removed(context, done);
+  if (context.verbose) {
+    for (const StepName& name : done.kept) {
+      fmt::print(context.out, "stays: {}\n", name.text());
+    }
   }
   if (done.in_use_by) {
     fmt::print(context.out, "gc would be refused: in use by {}\n",
@@ -82,6 +91,8 @@ Result<ExitCode> gc(const Context& context, const GcArguments& arguments) {
                                                      {.dry_run = arguments.dry_run}));
   if (arguments.json) {
     fmt::print(context.out, "{}\n", gc_json(arguments.run, arguments.dry_run, done));
+  } else if (context.quiet) {
+    print_not_removed(context, done);
   } else {
     print_collected(context, done, arguments.dry_run);
   }
@@ -107,7 +118,8 @@ Verb gc_verb() {
                    &a.max},
                   {"--dry-run", "Only print what would be removed", &a.dry_run},
                   {"--json", "Print the result as JSON, for programs", &a.json}},
-      .run = [arguments](const Context& c) { return gc(c, *arguments); }};
+      .run = [arguments](const Context& c) { return gc(c, *arguments); },
+      .finds_faults = true};
 }
 
 }  // namespace holdfast

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <memory>
 
-#include "holdfast/base/json.h"
 #include "holdfast/cli/command.h"
+#include "holdfast/cli/json_print.h"
 #include "holdfast/cli/schedule_report.h"
 #include "holdfast/cli/text.h"
 #include "holdfast/schedule/spec.h"
@@ -99,7 +99,7 @@ Result<std::string> tiers_report(const IntervalArguments& arguments) {
                     {"overhead", intervals[i].overhead}});
   }
   if (!arguments.job.json) return table.text();
-  return json.dump(2, ' ', true, OrderedJson::error_handler_t::replace) + "\n";
+  return print_json(OrderedJson::object({{"tiers", json}})) + "\n";
 }
 
 }  // namespace

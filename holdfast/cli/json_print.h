@@ -4,16 +4,17 @@
 #include <cmath>
 #include <string>
 
-#include "holdfast/base/json.h"
+#include "holdfast/base/report_json.h"
 #include "holdfast/cli/text.h"
 
 namespace holdfast {
 
-// Names come from files, so the output is pure ASCII, with U+FFFD for bytes that are
-// not UTF-8.
-template <typename SomeJson = OrderedJson>
-std::string print_json(const SomeJson& json) {
-  return json.dump(2, ' ', true, Json::error_handler_t::replace);
+// The text of a report, which must be an object, with the version of its fields. Names
+// come from files, so the output is pure ASCII, with U+FFFD for bytes that are not
+// UTF-8.
+inline std::string print_json(OrderedJson report) {
+  return with_version(std::move(report))
+      .dump(2, ' ', true, OrderedJson::error_handler_t::replace);
 }
 
 // Infinity and NaN become text, because JSON has no numbers for them.

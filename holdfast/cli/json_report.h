@@ -1,6 +1,7 @@
-// The output of --json for each verb. Programs read it, so the names of its fields must
-// not change. All output is ASCII, so that no name can send control characters to a
-// terminal; bytes that are not UTF-8 become U+FFFD. It does not end with a line feed.
+// The output of --json for each verb. Programs read it, so a field is removed or changed
+// only with a higher version (base/report_json.h). All output is ASCII, so that no name
+// can send control characters to a terminal; bytes that are not UTF-8 become U+FFFD. It
+// does not end with a line feed.
 #pragma once
 
 #include <span>

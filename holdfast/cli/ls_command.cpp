@@ -19,7 +19,9 @@ Examples:
                                 AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, the server
                                 is in AWS_ENDPOINT_URL
 
-Checks only names, sizes and small files; holdfast verify reads every byte.)";
+Checks only names, sizes and small files; holdfast verify reads every byte. On a terminal
+that is too narrow for all columns, step, saved and ranks are left out and long names are
+shortened; -v prints all of it. What is not printed to a terminal is never shortened.)";
 
 struct LsArguments {
   std::vector<std::string> paths{"."};
@@ -51,6 +53,26 @@ std::string owner_text(const OwnerView& owner) {
                      owner.dead ? ", but " + printable(*owner.dead) : "");
 }
 
+// The most columns that a line may have; 0 if it may have any number.
+size_t width_for(const Context& context) {
+  return context.verbose ? 0 : context.terminal.width;
+}
+
+void print_wrapped(const Context& context, const std::string& line) {
+  fmt::print(context.out, "{}\n", wrap(line, width_for(context)));
+}
+
+// Makes the table as narrow as the terminal. The folder's name says the step, and the
+// age says when it was saved.
+void fit(const Context& context, Table& table) {
+  const size_t width = width_for(context);
+  for (const char* title : {"step", "saved", "ranks"}) {
+    if (width == 0 || table.width() <= width) return;
+    table.remove(title);
+  }
+  table.shrink("metrics", width);
+}
+
 void print_steps(const Context& context, const RunView& run) {
   const bool colour = context.terminal.colour;
   Table table("lrrrrrll");
@@ -63,27 +85,49 @@ void print_steps(const Context& context, const RunView& run) {
                human_bytes(view.bytes), std::to_string(manifest.world),
                metrics_text(manifest), state_text(view, colour)});
   }
+  fit(context, table);
   fmt::print(context.out, "{}", table.text());
 }
 
+// "runs/gpt: run 15d6b9f6a2083559618062947620efd3, 3 steps". If this is too long, the
+// identity and then the path are shortened.
+std::string title_text(const Context& context, const RunView& run) {
+  const std::string path = printable(run.path.native()), id = printable(run.id);
+  const auto after = [&](size_t digits) {
+    return fmt::format(": run {}, {} steps", shorten(id, digits), run.steps.size());
+  };
+  const size_t width = width_for(context);
+  if (width == 0 || path.size() + after(id.size()).size() <= width) {
+    return path + after(id.size());
+  }
+  constexpr size_t kDigits = 11, kLeast = 20;
+  const size_t rest = after(kDigits).size();
+  return shorten(path, std::max(width - std::min(width, rest), kLeast)) +
+         after(kDigits);
+}
+
+void print_skipped(const Context& context, const std::vector<SkippedStep>& list) {
+  for (const SkippedStep& skipped : list) {
+    print_wrapped(context, fmt::format("skipped: {}: {}", printable(skipped.folder),
+                                       printable(skipped.error.message())));
+  }
+}
+
 void print_run(const Context& context, const RunView& run) {
-  fmt::print(context.out, "{}: run {}, {} steps\n", printable(run.path.native()),
-             printable(run.id), run.steps.size());
-  if (run.owner) fmt::print(context.out, "{}\n", owner_text(*run.owner));
+  fmt::print(context.out, "{}\n", title_text(context, run));
+  if (run.owner) print_wrapped(context, owner_text(*run.owner));
   if (!run.steps.empty()) print_steps(context, run);
   for (const StepView& view : run.steps) {
     if (!view.why_not) continue;
-    fmt::print(context.out, "damaged: {}: {}\n", view.step.name.text(),
-               printable(view.why_not->message()));
+    print_wrapped(context, fmt::format("damaged: {}: {}", view.step.name.text(),
+                                       printable(view.why_not->message())));
   }
-  for (const SkippedStep& skipped : run.skipped) {
-    fmt::print(context.out, "skipped: {}: {}\n", printable(skipped.folder),
-               printable(skipped.error.message()));
-  }
+  print_skipped(context, run.skipped);
   const bool live = run.owner && !run.owner->dead;
   for (const std::string& name : run.attempts) {
-    fmt::print(context.out, "attempt: {}: {}\n", name,
-               live ? "in flight, or left by a crash" : "left by a crash, not a step");
+    print_wrapped(context, fmt::format("attempt: {}: {}", name,
+                                       live ? "in flight, or left by a crash"
+                                            : "left by a crash, not a step"));
   }
 }
 
@@ -95,10 +139,7 @@ void print_all(const Context& context, const std::vector<RunList>& all) {
       print_run(context, run);
       first = false;
     }
-    for (const SkippedStep& skipped : one.skipped) {
-      fmt::print(context.out, "skipped: {}: {}\n", printable(skipped.folder),
-                 printable(skipped.error.message()));
-    }
+    print_skipped(context, one.skipped);
   }
 }
 

@@ -1,4 +1,5 @@
 // The program `holdfast`. All of its code is behind cli.h, so that tests can call it.
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -13,6 +14,15 @@
 
 namespace {
 
+// The number of columns of the terminal that gets the results; 0 if it is no terminal.
+size_t columns() {
+  constexpr size_t kUsual = 80;
+  if (isatty(STDOUT_FILENO) != 1) return 0;
+  winsize size{};
+  const bool known = ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0;
+  return known ? size.ws_col : kUsual;
+}
+
 // Colours are off if NO_COLOR is set and not empty (https://no-color.org).
 holdfast::Terminal terminal() {
   const char* no_colour = std::getenv("NO_COLOR");
@@ -20,7 +30,8 @@ holdfast::Terminal terminal() {
   const bool plain = (no_colour != nullptr && *no_colour != '\0') || kind == nullptr ||
                      std::string_view(kind) == "dumb";
   return {.progress = isatty(STDERR_FILENO) == 1,
-          .colour = !plain && isatty(STDOUT_FILENO) == 1};
+          .colour = !plain && isatty(STDOUT_FILENO) == 1,
+          .width = columns()};
 }
 
 std::optional<std::string> variable(const std::string& name) {

@@ -7,7 +7,9 @@
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/json_print.h"
 #include "holdfast/cli/plan_report.h"
+#include "holdfast/cli/python_module.h"
 #include "holdfast/cli/text.h"
+#include "holdfast/models/families.h"
 #include "holdfast/models/resize.h"
 #include "holdfast/plan/plan_json.h"
 #include "holdfast/state/collection_json.h"
@@ -19,13 +21,19 @@ constexpr const char* kPlanExample = R"(
 Examples:
   holdfast plan --model gpt-6.7b --from tp=4,pp=2,dp=1 --to tp=4,pp=4,dp=1 --hosts 4x4 --place
   holdfast plan --model path/to/config.json --from dp=8,zero=3 --to tp=2,dp=2 --json
+  holdfast plan --module my_models:build --from dp=8,zero=3 --to tp=2,dp=2
   holdfast plan --from old_layout.json --to new_layout.json
 
 A configuration is a list of KEY=VALUE separated by commas. The keys are tp, pp, dp, ep,
-etp, zero, vpp, shard, qkv, split, layers, stages and world (docs/layouts.md).)";
+etp, zero, vpp, shard, qkv, split, layers, stages and world (docs/layouts.md).
+
+--module starts the Python beside this program, or python3, or the one that HOLDFAST_PYTHON
+names. It needs torch. The function is called on the meta device, so the model takes no
+memory.)";
 
 struct PlanArguments {
   ResizeWords words;
+  std::string module;
   std::string export_folder;
   bool json = false;
 };
@@ -40,8 +48,9 @@ Result<void> export_layouts(Env& env, const std::string& folder, const Resize& r
   return {};
 }
 
-void print_resize(std::ostream& out, const ResizeRequest& request, const Resize& resize,
-                  const std::optional<Resize>& in_order) {
+void print_resize(const Context& context, const ResizeRequest& request,
+                  const Resize& resize, const std::optional<Resize>& in_order) {
+  std::ostream& out = context.out;
   fmt::print(out, "{}: {} of state in {} tensors\n", printable(request.model.name),
              human_bytes(resize.source.bytes()),
              human_count(static_cast<int64_t>(resize.source.tensors().size())));
@@ -52,16 +61,29 @@ void print_resize(std::ostream& out, const ResizeRequest& request, const Resize&
     fmt::print(
         out, "{}\n",
         figures_text({{"ranks in order", in_order->plan}, {"placed", resize.plan}}));
-    fmt::print(out, "{}\n", placement_text(resize));
+    fmt::print(out, "{}\n", placement_text(resize, request.to.tp, context.verbose));
   } else {
     fmt::print(out, "{}\n", figures_text({{"", resize.plan}}));
   }
-  fmt::print(out, "bytes moved{}\n{}", in_order ? ", placed" : "",
-             links_text(resize.plan, resize.topology));
+  fmt::print(out, "{}\nbytes moved{}\n{}", speed_text(resize.topology),
+             in_order ? ", placed" : "",
+             links_text(resize.plan, resize.topology, context.verbose));
+}
+
+Result<ResizeWords> words_of(const PlanArguments& arguments) {
+  ResizeWords words = arguments.words;
+  if (arguments.module.empty()) return words;
+  if (!words.model.empty()) {
+    return invalid("plan: --model and --module are both given; expected one of them");
+  }
+  words.description = HOLDFAST_TRY(describe_module(arguments.module));
+  words.model = arguments.module;
+  return words;
 }
 
 Result<void> plan_model(const Context& context, const PlanArguments& arguments) {
-  ResizeRequest request = HOLDFAST_TRY(read_resize(context.env, arguments.words));
+  const ResizeWords words = HOLDFAST_TRY(words_of(arguments));
+  ResizeRequest request = HOLDFAST_TRY(read_resize(context.env, words));
   const Resize resize = HOLDFAST_TRY(plan_resize(request));
   if (!arguments.export_folder.empty()) {
     HOLDFAST_TRY(export_layouts(context.env, arguments.export_folder, resize));
@@ -75,23 +97,25 @@ Result<void> plan_model(const Context& context, const PlanArguments& arguments) 
     request.place = false;
     in_order = HOLDFAST_TRY(plan_resize(request));
   }
-  print_resize(context.out, request, resize, in_order);
+  print_resize(context, request, resize, in_order);
   return {};
 }
 
 Result<void> plan_files(const Context& context, const PlanArguments& arguments) {
-  const auto& [model, from, to, hosts, training, place] = arguments.words;
+  const auto& [model, from, to, hosts, training, place, description] = arguments.words;
   if (place || !hosts.empty() || !training.empty() ||
       !arguments.export_folder.empty()) {
-    return invalid("plan: --place, --hosts, --training and --export need --model");
+    return invalid(
+        "plan: --place, --hosts, --training and --export need --model or --module");
   }
   const auto [topology, made] = HOLDFAST_TRY(plan_layout_files(context.env, from, to));
   if (arguments.json) {
     fmt::print(context.out, "{}\n", print_json(to_json(made, topology)));
     return {};
   }
-  fmt::print(context.out, "{} -> {}\n\n{}\nbytes moved\n{}", printable(from),
-             printable(to), figures_text({{"", made}}), links_text(made, topology));
+  fmt::print(context.out, "{} -> {}\n\n{}\n{}\nbytes moved\n{}", printable(from),
+             printable(to), figures_text({{"", made}}), speed_text(topology),
+             links_text(made, topology, context.verbose));
   return {};
 }
 
@@ -114,7 +138,11 @@ Verb plan_verb() {
       .footer = kPlanExample,
       .options =
           {{"--model", "A built-in model, or a Hugging Face config.json or its folder",
-            &a.words.model},
+            &a.words.model, false, model_names()},
+           {"--module",
+            "Any other model, as MODULE:NAME of a Python function that makes a torch "
+            "module",
+            &a.module},
            {"--from",
             "The configuration now, such as tp=4,pp=2,dp=1; without --model a layout "
             "file",
@@ -128,7 +156,9 @@ Verb plan_verb() {
            {"--training",
             "The state of a parameter: mixed-adam (14 bytes; the default), adam, sgd, "
             "mixed-sgd, bf16-adam, weights",
-            &a.words.training},
+            &a.words.training,
+            false,
+            {"mixed-adam", "adam", "sgd", "mixed-sgd", "bf16-adam", "weights"}},
            {"--place",
             "Choose the devices of the new positions so that as little as possible is "
             "moved",
@@ -137,9 +167,9 @@ Verb plan_verb() {
             &a.export_folder},
            {"--json", "Print exact figures as JSON, for programs", &a.json}},
       .run = [arguments](const Context& context) -> Result<ExitCode> {
-        HOLDFAST_TRY(not_found_is_a_wrong_call(arguments->words.model.empty()
-                                                   ? plan_files(context, *arguments)
-                                                   : plan_model(context, *arguments)));
+        const bool files = arguments->words.model.empty() && arguments->module.empty();
+        HOLDFAST_TRY(not_found_is_a_wrong_call(
+            files ? plan_files(context, *arguments) : plan_model(context, *arguments)));
         return ExitCode::kDone;
       },
   };

@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kMatrixHosts = 8;
 constexpr size_t kLinksShown = 10;
+constexpr size_t kPositionsShown = 64;
 
 // One line of the report: its label, and the text of a plan in it.
 struct Line {
@@ -68,10 +69,10 @@ std::string matrix_text(const Plan& plan, const Topology& topology) {
   return table.text();
 }
 
-std::string busiest_text(const Plan& plan, const Topology& topology) {
+std::string busiest_text(const Plan& plan, const Topology& topology, size_t most) {
   std::vector<LinkLoad> links = plan.links;
   std::ranges::stable_sort(links, std::greater{}, &LinkLoad::bytes);
-  const size_t shown = std::min(links.size(), kLinksShown);
+  const size_t shown = std::min(links.size(), most);
   Table table;
   for (size_t i = 0; i < shown; ++i) {
     table.add({fmt::format("{} -> {}", printable(topology.hosts[links[i].from].name),
@@ -80,7 +81,18 @@ std::string busiest_text(const Plan& plan, const Topology& topology) {
   }
   std::string text = table.text();
   if (links.size() > shown) {
-    text += fmt::format("and {} more\n", links.size() - shown);
+    text += fmt::format("and {} more (-v lists all)\n", links.size() - shown);
+  }
+  return text;
+}
+
+// The numbers with spaces between them. Thousands of them are cut, unless `all`.
+std::string list_text(std::span<const uint32_t> numbers, bool all) {
+  const size_t shown =
+      all || numbers.size() <= kPositionsShown ? numbers.size() : kPositionsShown;
+  std::string text = fmt::format("{}", fmt::join(numbers.first(shown), " "));
+  if (shown < numbers.size()) {
+    text += fmt::format(" and {} more (-v lists all)", numbers.size() - shown);
   }
   return text;
 }
@@ -100,24 +112,36 @@ std::string figures_text(const std::vector<PlanColumn>& columns) {
   return table.text();
 }
 
-std::string links_text(const Plan& plan, const Topology& topology) {
+std::string links_text(const Plan& plan, const Topology& topology, bool all) {
   if (plan.links.empty()) return "no bytes between devices\n";
-  return topology.hosts.size() <= kMatrixHosts ? matrix_text(plan, topology)
-                                               : busiest_text(plan, topology);
+  if (topology.hosts.size() <= kMatrixHosts) return matrix_text(plan, topology);
+  return busiest_text(plan, topology, all ? plan.links.size() : kLinksShown);
 }
 
-std::string placement_text(const Resize& resize) {
+std::string speed_text(const Topology& topology) {
+  return fmt::format("times assume that each device sends {} a second\n",
+                     human_bytes(topology.memory_bandwidth));
+}
+
+std::string placement_text(const Resize& resize, int64_t group, bool all) {
   const Placement& placement = *resize.placement;
-  std::string text = fmt::format("position p goes to device: {}\n",
-                                 fmt::join(placement.device_of_position, " "));
+  std::string text =
+      "position p goes to device: " + list_text(placement.device_of_position, all) +
+      "\n";
   if (!placement.released.empty()) {
-    text += fmt::format("devices to release: {}\n", fmt::join(placement.released, " "));
+    text += "devices to release: " + list_text(placement.released, all) + "\n";
   }
-  if (!placement.exact) {
+  const std::string cost = human_bytes(placement.kept_bound - placement.kept);
+  if (placement.kept == placement.kept_bound) {
+    if (group > 1) text += "keeping tensor-parallel groups on hosts costs nothing\n";
+  } else if (placement.exact) {
     text += fmt::format(
-        "not proven best: without keeping tensor-parallel groups on hosts, {} more "
-        "could stay in place\n",
-        human_bytes(placement.kept_bound - placement.kept));
+        "keeping tensor-parallel groups on hosts costs {} that could stay in place\n",
+        cost);
+  } else {
+    text += fmt::format(
+        "not proven best: at most {} more could stay in place{}\n", cost,
+        group > 1 ? " if tensor-parallel groups were not kept on hosts" : "");
   }
   return text;
 }

@@ -142,7 +142,7 @@ TEST_F(ScheduleCommandTest, EventsOfEarlierRunsGiveCostsAndFailures) {
 }
 
 TEST_F(ScheduleCommandTest, TiersHaveNestedIntervals) {
-  const Json seen = json("interval --tier memory,50ms,1s,6h disk,1s,10s,2d");
+  const Json seen = json("interval --tier memory,50ms,1s,6h disk,1s,10s,2d")["tiers"];
   ASSERT_EQ(seen.size(), 2u);
   EXPECT_EQ(seen[0]["each"], 1);
   EXPECT_GT(seen[1]["each"].get<int64_t>(), 5);

@@ -21,7 +21,9 @@ Examples:
 
 PATH is a file or folder of a known format, the folder of a step, or a run directory.
 RUN@STEP is a step of a run; if it was saved several times, the last one. A run may be in
-an object store: s3://bucket/prefix.)";
+an object store: s3://bucket/prefix. Objects are cut after 1,000 characters, unless
+--objects is given. Of long bytes the first 16 and the size are shown, unless -v is given.
+--json has all of them.)";
 
 // How many characters of the objects are printed, unless --objects asks for all.
 constexpr size_t kObjectsShown = 1000;
@@ -100,11 +102,43 @@ void print_layout(const Context& context, const Collection& collection) {
   fmt::print(context.out, "\n{}", table.text());
 }
 
+// Shortens bytes and texts of many hexadecimal digits in the text of an object
+// (object_json.h):
+//
+//   {"$bytes":"0000008000000000be58cba900000000..., 5,000 bytes"}
+std::string fold_hex(std::string_view text) {
+  constexpr std::string_view kBytes = "\"$bytes\":\"";
+  constexpr size_t kDigits = 32, kFolded = 64;
+  std::string out;
+  for (size_t quote; (quote = text.find('"')) != text.npos;) {
+    const size_t begin = quote + 1;
+    const size_t end =
+        std::min(text.find_first_not_of("0123456789abcdef", begin), text.size());
+    out += text.substr(0, begin);
+    const auto digits = static_cast<int64_t>(end - begin);
+    if (end - begin > kFolded && text.substr(end).starts_with('"')) {
+      const bool bytes = out.ends_with(kBytes);
+      out += fmt::format("{}..., {} {}", text.substr(begin, kDigits),
+                         human_count(bytes ? digits / 2 : digits),
+                         bytes ? "bytes" : "digits");
+    } else {
+      out += text.substr(begin, end - begin);
+    }
+    text.remove_prefix(end);
+  }
+  return out.append(text);
+}
+
+std::string object_text(const Object& object, bool fold) {
+  const Result<std::string> text = encode_object(object);
+  if (!text.ok()) return text.error().message();
+  return fold ? fold_hex(*text) : *text;
+}
+
 void print_object(const Context& context, const std::string& label,
                   const Object& object, bool all) {
   if (object.none()) return;
-  const Result<std::string> text = encode_object(object);
-  const std::string words = text.ok() ? *text : text.error().message();
+  const std::string words = object_text(object, !context.verbose);
   const bool cut = !all && words.size() > kObjectsShown;
   fmt::print(
       context.out, "\n{}: {}{}\n", label,
@@ -207,7 +241,7 @@ Verb show_verb() {
                    &a.tensors},
                   {"--layout", "List which file holds which box, and at which byte",
                    &a.layout},
-                  {"--objects", "Print the objects in full, however long", &a.objects},
+                  {"--objects", "Print all objects, however long they are", &a.objects},
                   {"--json",
                    "Print everything as JSON, for programs (boxes with --layout)",
                    &a.json}},

@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <utility>
 
 #include "holdfast/base/json_text.h"
+#include "holdfast/base/result.h"
 
 namespace holdfast {
 namespace {
@@ -153,19 +155,85 @@ std::string printable(std::string_view text) {
   return shown;
 }
 
+std::string shorten(std::string_view text, size_t width) {
+  constexpr std::string_view kGap = "...";
+  if (width_of(text) <= width || width <= kGap.size()) return std::string(text);
+  const size_t head = (width - kGap.size() + 1) / 2;
+  const size_t tail = width - kGap.size() - head;
+  const size_t all = width_of(text);
+  std::string shown;
+  for (size_t at = 0; !text.empty(); ++at) {
+    const std::string_view character =
+        text.substr(0, std::max<size_t>(character_bytes(text), 1));
+    if (at == head) shown += kGap;
+    if (at < head || at >= all - tail) shown += character;
+    text.remove_prefix(character.size());
+  }
+  return shown;
+}
+
+std::string wrap(std::string_view text, size_t width) {
+  std::string out, line;
+  while (!text.empty()) {
+    const size_t end = std::min(text.find(' '), text.size());
+    const std::string_view word = text.substr(0, end);
+    const bool fits = width == 0 || width_of(line) + 1 + width_of(word) <= width;
+    if (line.size() > 1 && !fits) out += std::exchange(line, " ") + "\n";
+    line += (line.empty() ? "" : " ") + std::string(word);
+    text.remove_prefix(std::min(end + 1, text.size()));
+  }
+  return out + line;
+}
+
 std::string paint(std::string_view text, Colour colour, bool on) {
   if (!on || colour == Colour::kNone) return std::string(text);
   const int code = colour == Colour::kRed ? 31 : colour == Colour::kGreen ? 32 : 33;
   return fmt::format("\033[{}m{}\033[0m", code, text);
 }
 
-std::string Table::text() const {
+std::vector<size_t> Table::widths() const {
   std::vector<size_t> width;
   for (const auto& row : rows_) {
     width.resize(std::max(width.size(), row.size()));
     for (size_t c = 0; c < row.size(); ++c)
       width[c] = std::max(width[c], width_of(row[c]));
   }
+  return width;
+}
+
+size_t Table::width() const {
+  size_t all = 0;
+  for (const size_t width : widths()) all += width + (all == 0 ? 0 : 2);
+  return all;
+}
+
+size_t Table::column(std::string_view title) const {
+  const auto found = std::ranges::find(rows_.front(), title);
+  HOLDFAST_CHECK(found != rows_.front().end(), "no column {}", title);
+  return static_cast<size_t>(found - rows_.front().begin());
+}
+
+void Table::remove(std::string_view title) {
+  const size_t at = column(title);
+  sides_.resize(std::max(sides_.size(), rows_.front().size()), sides_.back());
+  sides_.erase(at, 1);
+  for (auto& row : rows_) {
+    if (at < row.size()) row.erase(row.begin() + static_cast<ptrdiff_t>(at));
+  }
+}
+
+void Table::shrink(std::string_view title, size_t width) {
+  constexpr size_t kLeast = 8;
+  const size_t at = column(title), now = widths()[at], all = this->width();
+  if (all <= width) return;
+  const size_t room = now > all - width ? now - (all - width) : 0;
+  for (auto& row : rows_) {
+    if (at < row.size()) row[at] = shorten(row[at], std::max(room, kLeast));
+  }
+}
+
+std::string Table::text() const {
+  const std::vector<size_t> width = widths();
   std::string text;
   for (const auto& row : rows_) {
     std::string line;

@@ -39,6 +39,13 @@ std::string human_work_clock(double seconds, bool tenths);
 // or a path.
 std::string printable(std::string_view text);
 
+// Shortens a text of more than `width` characters in its middle: "runs/exp...m/seed-3".
+// The text must be printable and without colours.
+std::string shorten(std::string_view text, size_t width);
+// Breaks a line of more than `width` characters at its spaces. The lines after the first
+// begin with two spaces. A width of 0 means that no line is too long.
+std::string wrap(std::string_view text, size_t width);
+
 enum class Colour { kNone, kRed, kGreen, kYellow };
 // Returns the text in that colour if `on`, otherwise the plain text.
 std::string paint(std::string_view text, Colour colour, bool on);
@@ -52,8 +59,18 @@ class Table {
 
   void add(std::vector<std::string> row) { rows_.push_back(std::move(row)); }
   std::string text() const;
+  // The number of characters of the longest line.
+  size_t width() const;
+  // Removes the column with this title in the first row.
+  void remove(std::string_view title);
+  // Shortens the cells of the column with this title until no line has more than `width`
+  // characters, but not below 8 characters.
+  void shrink(std::string_view title, size_t width);
 
  private:
+  size_t column(std::string_view title) const;
+  std::vector<size_t> widths() const;
+
   std::string sides_;
   std::vector<std::vector<std::string>> rows_;
 };

@@ -78,7 +78,9 @@ Result<ExitCode> verify_paths(const Context& context,
   if (arguments.json) {
     fmt::print(context.out, "{}\n", verify_json(all, failed));
   } else {
-    for (const Verified& one : all) print_one(context, one);
+    for (const Verified& one : all) {
+      if (!context.quiet || !one.whole()) print_one(context, one);
+    }
   }
   const bool whole = std::ranges::all_of(all, &Verified::whole);
   const ExitCode told = tell_failed(context, failed);
@@ -97,7 +99,8 @@ Verb verify_verb() {
                        &a.paths, true},
                       {"--fast", "Check only names, sizes and small files", &a.fast},
                       {"--json", "Print the result as JSON, for programs", &a.json}},
-          .run = [arguments](const Context& c) { return verify_paths(c, *arguments); }};
+          .run = [arguments](const Context& c) { return verify_paths(c, *arguments); },
+          .finds_faults = true};
 }
 
 }  // namespace holdfast

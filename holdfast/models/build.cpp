@@ -293,19 +293,49 @@ Result<Collection> Assembly::build(std::vector<Holder> devices,
 
 }  // namespace
 
+namespace {
+
+// About how many pieces the layout has. A position has about all tensors of its stage,
+// except where ZeRO divides a layer or a stage as a whole: then it has one part of each
+// of these units, which crosses few borders between tensors.
+int64_t about_pieces(const Model& model, const Parallel& parallel,
+                     const Training& training) {
+  const auto states =
+      static_cast<int64_t>(state_tensors({.name = "any"}, training).size());
+  const auto parameters = static_cast<int64_t>(model.parameters.size());
+  const auto whole = [&](int64_t tensors) {
+    return divide_up(tensors * parameters, parallel.pp) * parallel.positions();
+  };
+  const bool by_unit =
+      parallel.shard == ShardUnit::kLayer || parallel.shard == ShardUnit::kStage;
+  if (parallel.zero == 0 || !by_unit) return whole(states);
+  const int64_t units = parallel.shard == ShardUnit::kStage
+                            ? 1
+                            : divide_up(model.layers + 2, parallel.pp);
+  const int64_t of_unit = parallel.tp * parameters + units * parallel.positions();
+  const int64_t unsharded = parallel.zero == 3 ? 0 : 1;
+  return whole(unsharded) + (states - unsharded) * of_unit;
+}
+
+}  // namespace
+
 Result<Collection> build_collection(const Model& model, const Parallel& parallel,
                                     const Training& training,
                                     std::vector<Holder> devices,
                                     std::span<const uint32_t> device_of_position) {
   HOLDFAST_TRY(check(parallel));
-  // Every position has about all tensors of its stage. Too many are refused here,
-  // before the process runs out of memory.
-  const auto tensors = static_cast<int64_t>(
-      model.parameters.size() * state_tensors({.name = "any"}, training).size());
-  const int64_t pieces = divide_up(tensors, parallel.pp) * parallel.positions();
+  // Too many pieces are refused here, before the process runs out of memory.
+  const int64_t pieces = about_pieces(model, parallel, training);
   if (pieces > kMaxPieces) {
-    return unsupported("{} of {}: about {} pieces; expected at most {}",
-                       to_string(parallel), model.name, pieces, kMaxPieces);
+    // ZeRO 1 and 2 cut the optimizer's state in another way than the weights.
+    const bool alike = parallel.zero == 0 || parallel.zero == 3;
+    return unsupported(
+        "{} of {}: about {} pieces; expected at most {}: {}--training weights plans "
+        "the "
+        "weights alone{}",
+        to_string(parallel), model.name, pieces, kMaxPieces,
+        parallel.zero > 0 ? "shard=layer and shard=stage have far fewer; " : "",
+        alike ? ", to which all bytes are in proportion" : "");
   }
   return Assembly(model, parallel, training)
       .build(std::move(devices), device_of_position);

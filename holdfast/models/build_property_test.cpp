@@ -10,6 +10,7 @@
 #include <set>
 
 #include "holdfast/models/build.h"
+#include "holdfast/models/named_model.h"
 #include "holdfast/models/transformers.h"
 
 namespace holdfast::build_property_test {
@@ -76,6 +77,15 @@ class Account {
     return owns(p_.split, groups * m, head, t, p_.tp);
   }
 
+  // A rank has a KV head if it has one of the query heads that use it.
+  bool key_owned(const Parameter& parameter, int64_t group, int64_t t) const {
+    const int64_t m = parameter.queries;
+    for (int64_t c = 0; c < m; ++c) {
+      if (query_head_owned(parameter, group * m + c, t)) return true;
+    }
+    return false;
+  }
+
   bool qkv_owned(const Parameter& parameter, const Index& x, int64_t t) const {
     const Shape& shape = parameter.tensor.shape;
     const int64_t m = parameter.queries;
@@ -85,10 +95,7 @@ class Account {
     }
     if (p_.qkv != QkvLayout::kBlocked) return owns(p_.split, shape[0], x[0], t, p_.tp);
     if (x[1] < m) return query_head_owned(parameter, x[0] * m + x[1], t);
-    for (int64_t c = 0; c < m; ++c) {
-      if (query_head_owned(parameter, x[0] * m + c, t)) return true;
-    }
-    return false;
+    return key_owned(parameter, x[0], t);
   }
 
   bool vocabulary_owned(const Tensor& tensor, int64_t row, int64_t t) const {
@@ -113,10 +120,15 @@ class Account {
       case Cut::kAxis: return owns(p_.split, shape[parameter.axis], x[k], t, ways);
       case Cut::kVocabulary: return vocabulary_owned(parameter.tensor, x[0], t);
       case Cut::kQkv: return qkv_owned(parameter, x, t);
-      case Cut::kHeads: break;
+      case Cut::kHeads:
+      case Cut::kKvHeads: break;
     }
     if (p_.qkv == QkvLayout::kInterleaved) {
       return owns(p_.split, shape[parameter.axis], x[k], t, ways);
+    }
+    if (parameter.cut == Cut::kKvHeads) {
+      const int64_t group = x[k] / (shape[parameter.axis] / parameter.groups);
+      return key_owned(parameter, group, t);
     }
     const int64_t head = shape[parameter.axis] / (parameter.groups * parameter.queries);
     return query_head_owned(parameter, x[k] / head, t);
@@ -270,6 +282,41 @@ Parallel random_parallel(bool experts) {
   return p;
 }
 
+// A model that is known by the names of its tensors, as those of transformers are.
+Model random_named_model(int64_t layers, HeadCounts heads, bool experts) {
+  const int64_t hidden = pick(1, 4), inner = pick(1, 5), head = pick(1, 2);
+  const int64_t count = pick(1, 5);
+  std::vector<NamedTensor> tensors;
+  const auto add = [&](std::string name, Shape shape, bool transposed = false) {
+    tensors.push_back({{.name = std::move(name), .shape = shape}, transposed});
+  };
+  add("model.embed_tokens.weight", {pick(1, 12), hidden});
+  const bool fused = pick(0, 1) == 1, transposed = pick(0, 1) == 1;
+  for (int64_t layer = 0; layer < layers; ++layer) {
+    const std::string at = fmt::format("model.layers.{}.", layer);
+    if (fused) {
+      add(at + "qkv_proj.weight", {(heads.heads + 2 * heads.kv_heads) * head, hidden});
+    } else {
+      add(at + "q_proj.weight", {heads.heads * head, hidden});
+      add(at + "k_proj.weight", {heads.kv_heads * head, hidden});
+      add(at + "v_proj.bias", {heads.kv_heads * head});
+    }
+    add(at + "o_proj.weight", {hidden, heads.heads * head});
+    if (experts) {
+      add(at + "mlp.experts.gate_up_proj", {count, 2 * inner, hidden});
+      add(at + "mlp.experts.down_proj", {count, hidden, inner});
+    } else if (transposed) {
+      add(at + "mlp.c_fc.weight", {hidden, inner}, true);
+      add(at + "mlp.c_proj.weight", {inner, hidden}, true);
+    } else {
+      add(at + "mlp.gate_up_proj.weight", {2 * inner, hidden});
+      add(at + "mlp.down_proj.weight", {hidden, inner});
+    }
+  }
+  add("model.norm.weight", {hidden});
+  return model_of_tensors("named", std::move(tensors), heads).value();
+}
+
 Model random_model(const Parallel& p, bool experts) {
   const int64_t layers = p.pp * p.vpp + pick(0, 2);
   const int64_t groups = pick(1, 6);
@@ -283,6 +330,10 @@ Model random_model(const Parallel& p, bool experts) {
                      .positions = pick(1, 3),
                      .inner = pick(1, 6),
                      .tied = pick(0, 1) == 1});
+  }
+  if (pick(0, 1) == 0) {
+    const int64_t queries = multi_head ? 1 : pick(1, 3);
+    return random_named_model(layers, {groups * queries, groups}, experts);
   }
   return make_llama({.layers = layers,
                      .hidden = pick(1, 4),

@@ -395,5 +395,32 @@ TEST(BuildTest, AModelBeyondTheAddressSpaceIsRefused) {
   EXPECT_THAT(refusal(model, "tp=1"), HasSubstr("2^63"));
 }
 
+// 405B parameters on 16,384 ranks with ZeRO 3.
+TEST(BuildTest, TooManyPiecesAreRefusedWithWhatToDo) {
+  const Model model = make_llama({.name = "llama",
+                                  .layers = 126,
+                                  .hidden = 16384,
+                                  .heads = 128,
+                                  .kv_heads = 8,
+                                  .inner = 53248,
+                                  .vocabulary = 128256});
+  const auto refusal = [&](const char* text) {
+    const Parallel parallel = parse_parallel(text).value();
+    const auto made = build_collection(model, parallel, {}, make_devices(1, 1), {});
+    return made.ok() ? "" : made.error().message();
+  };
+  EXPECT_EQ(refusal("dp=16384,zero=3"),
+            "tp=1,pp=1,dp=16384,zero=3 of llama: about 49741824 pieces; expected at "
+            "most 33554432: shard=layer and shard=stage have far fewer; --training "
+            "weights plans the weights alone, to which all bytes are in proportion");
+  EXPECT_THAT(refusal("dp=16384,zero=1"), testing::EndsWith("plans the weights alone"));
+  // These are not refused for their pieces, but because only one device is given.
+  for (const char* text : {"dp=16384,zero=3,shard=layer", "dp=16384,zero=3,shard=stage",
+                           "tp=8,pp=16,dp=128", "dp=8192,zero=3"}) {
+    EXPECT_NE(refusal(text).find("devices, there are 1"), std::string::npos)
+        << refusal(text);
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::build_test

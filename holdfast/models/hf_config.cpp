@@ -1,48 +1,19 @@
 #include "holdfast/models/hf_config.h"
 
+#include <fmt/ranges.h>
+
+#include <algorithm>
 #include <initializer_list>
 
 #include "holdfast/base/checked.h"
-#include "holdfast/base/json.h"
+#include "holdfast/models/hf_families.h"
+#include "holdfast/models/hf_fields.h"
 #include "holdfast/models/transformers.h"
 
 namespace holdfast {
 namespace {
 
-constexpr int64_t kMaxLayers = int64_t{1} << 13;
-constexpr int64_t kMaxHeads = int64_t{1} << 16;
-constexpr int64_t kMaxSize = int64_t{1} << 28;
 constexpr int64_t kMaxParameters = int64_t{1} << 50;
-
-// True if the key is there and is not null. In these files null means the default.
-bool is_given(Fields& fields, const std::string& key) {
-  if (!fields.has(key)) return false;
-  const auto value = fields.any(key);
-  return value.ok() && !(*value)->is_null();
-}
-
-Result<int64_t> size_of(Fields& fields, const std::string& key,
-                        int64_t most = kMaxSize) {
-  return fields.integer(key, 1, most);
-}
-
-Result<int64_t> size_or(Fields& fields, const std::string& key, int64_t otherwise,
-                        int64_t most = kMaxSize) {
-  if (!is_given(fields, key)) return otherwise;
-  return size_of(fields, key, most);
-}
-
-Result<bool> flag_or(Fields& fields, const std::string& key, bool otherwise) {
-  if (!is_given(fields, key)) return otherwise;
-  return fields.boolean(key);
-}
-
-Result<void> check_multiple(const Fields& fields, const char* what, int64_t size,
-                            const char* by, int64_t divisor) {
-  if (size % divisor == 0) return {};
-  return invalid("{}: {} is {}; expected a multiple of {} = {}", fields.where(), what,
-                 size, by, divisor);
-}
 
 // Fails if the product, which is a lower bound of the model's size, is above 2^50.
 Result<void> check_product(const Fields& fields, const char* what,
@@ -121,14 +92,24 @@ Result<Model> read_llama(Fields& fields, bool mixtral) {
 
 }  // namespace
 
+std::vector<std::string> config_types() {
+  std::vector<std::string> types = table_types();
+  types.insert(types.end(), {"gpt2", "llama", "mixtral"});
+  std::ranges::sort(types);
+  return types;
+}
+
 Result<Model> model_from_config(const Json& config, std::string_view where) {
   Fields fields = HOLDFAST_TRY(Fields::of(config, std::string(where)));
   const std::string type = HOLDFAST_TRY(fields.text("model_type"));
   if (type == "gpt2") return read_gpt2(fields);
   if (type == "llama") return read_llama(fields, false);
   if (type == "mixtral") return read_llama(fields, true);
-  return unsupported("{}.model_type: \"{}\"; expected gpt2, llama or mixtral", where,
-                     type.substr(0, 40));
+  if (std::ranges::count(table_types(), type) > 0)
+    return read_table_model(fields, type);
+  return unsupported(
+      "{}.model_type: \"{}\"; expected one of {} (plan --module takes any model)",
+      where, type.substr(0, 40), fmt::join(config_types(), ", "));
 }
 
 }  // namespace holdfast

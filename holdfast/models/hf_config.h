@@ -1,14 +1,21 @@
-// Makes a model from a Hugging Face config.json of the GPT-2, Llama or Mixtral kind,
-// because users have such files at hand. Keys that do not change the tensors are
-// ignored; keys that do are read, or refused.
+// Makes a model from a Hugging Face config.json, because users have such files at hand.
+// Keys that do not change the tensors are ignored; keys that do are read, or refused.
+//
+// The tensors of gpt2, llama and mixtral have Holdfast's own names and the fused shapes
+// of Megatron (transformers.h). Those of all other types have the names of transformers.
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "holdfast/base/json_value.h"
 #include "holdfast/models/model.h"
 
 namespace holdfast {
+
+// The types that model_from_config() reads, in order of name.
+std::vector<std::string> config_types();
 
 // The model's name is its model_type. `where` names the file in messages. Fails with
 // kUnsupported on another model_type, and with kInvalid on sizes that are missing, not

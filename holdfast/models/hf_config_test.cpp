@@ -95,11 +95,14 @@ TEST(HfConfigTest, HeadDimIsFreeOfTheHiddenSizeAndBiasesAreCounted) {
 }
 
 TEST(HfConfigTest, UnknownModelTypeIsUnsupportedAndNamed) {
-  const auto model = model_from_config(with(kGpt2, {{"model_type", "bert"}}), "c.json");
+  const auto model = model_from_config(with(kGpt2, {{"model_type", "t5"}}), "c.json");
   ASSERT_FALSE(model.ok());
   EXPECT_EQ(model.error().code(), ErrorCode::kUnsupported);
-  EXPECT_EQ(model.error().message(),
-            "c.json.model_type: \"bert\"; expected gpt2, llama or mixtral");
+  EXPECT_EQ(
+      model.error().message(),
+      "c.json.model_type: \"t5\"; expected one of bert, deepseek_v2, deepseek_v3, "
+      "gemma, gemma2, gemma3_text, gpt2, gpt_neox, llama, mistral, mixtral, opt, "
+      "phi3, qwen2, qwen2_moe, qwen3, qwen3_moe, vit (plan --module takes any model)");
   EXPECT_EQ(refusal(without(kGpt2, "model_type")),
             "config.json: no key \"model_type\"");
   EXPECT_EQ(refusal(Json::array()), "config.json: array; expected an object");

@@ -33,6 +33,10 @@ enum class Cut : uint8_t {
   // projection of the attention's output. If ranks have whole heads (see QkvLayout), a
   // rank has the columns of its query heads.
   kHeads,
+  // Cut along dimension `axis`, which has the KV heads side by side, as in a projection
+  // of keys or values. If ranks have whole heads, a rank has the KV heads that its query
+  // heads use.
+  kKvHeads,
   // A fused projection [groups, queries + 2, head, ...]: component c of a group is
   // query head c for c < queries, then the key, then the value. Parallel::qkv says how
   // ranks cut and store it.
@@ -48,9 +52,9 @@ struct Parameter {
   bool also_last = false;  // the head is an alias of it, so the last stage holds it too
   bool expert = false;  // dimension 0 counts experts; expert parallelism cuts it first
   Cut cut = Cut::kReplicated;
-  int axis = 0;         // for kAxis and kHeads
-  int64_t groups = 0;   // for kHeads and kQkv: the number of KV heads
-  int64_t queries = 0;  // for kHeads and kQkv: query heads for each KV head
+  int axis = 0;         // for kAxis, kHeads and kKvHeads
+  int64_t groups = 0;   // for kHeads, kKvHeads and kQkv: the number of KV heads
+  int64_t queries = 0;  // for the same: query heads for each KV head
   // How many leading canonical dimensions are one dimension, the rows, in the
   // framework's tensor: 3 for a fused QKV, 2 for a fused GLU.
   int rows = 1;

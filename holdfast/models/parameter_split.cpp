@@ -96,9 +96,12 @@ Extent head_columns(const Parameter& parameter, const Parallel& parallel, int64_
   if (parallel.qkv == QkvLayout::kInterleaved) {
     return split(columns, t, parallel.tp, parallel.split);
   }
-  const int64_t head = columns / (parameter.groups * parameter.queries);
   const Heads heads = whole_heads(parameter, t, parallel.tp, parallel.split);
-  return {heads.queries.lo * head, heads.queries.hi * head};
+  const bool of_queries = parameter.cut == Cut::kHeads;
+  const Extent own = of_queries ? heads.queries : heads.groups;
+  const int64_t head =
+      columns / (parameter.groups * (of_queries ? parameter.queries : 1));
+  return {own.lo * head, own.hi * head};
 }
 
 }  // namespace
@@ -163,6 +166,7 @@ std::vector<Part> split_parameter(const Parameter& parameter, const Parallel& pa
       box = box.with(0, vocabulary_rows(parameter.tensor, t, ways));
       break;
     case Cut::kHeads:
+    case Cut::kKvHeads:
       box = box.with(parameter.axis, head_columns(parameter, parallel, t));
       break;
     case Cut::kReplicated:

@@ -7,6 +7,7 @@
 #include "holdfast/base/json.h"
 #include "holdfast/models/families.h"
 #include "holdfast/models/hf_config.h"
+#include "holdfast/models/model_json.h"
 #include "holdfast/plan/plan_json.h"
 #include "holdfast/state/collection_json.h"
 
@@ -14,7 +15,7 @@ namespace holdfast {
 namespace {
 
 constexpr uint32_t kDevicesAHost = 8;
-constexpr int64_t kConfigLimit = 16 << 20;
+constexpr int64_t kConfigLimit = 256 << 20;
 constexpr int64_t kLayoutLimit = int64_t{1} << 30;
 
 Result<Json> read_json(Env& env, const Path& path, int64_t limit) {
@@ -27,8 +28,15 @@ Result<Model> read_model(Env& env, const std::string& name) {
   const auto info = env.info(name);
   if (!info.ok()) return known;
   const Path path = info->folder ? Path(name) / "config.json" : Path(name);
-  return model_from_config(HOLDFAST_TRY(read_json(env, path, kConfigLimit)),
-                           path.native());
+  const Json json = HOLDFAST_TRY(read_json(env, path, kConfigLimit));
+  return is_model_json(json) ? model_from_json(json, path.native())
+                             : model_from_config(json, path.native());
+}
+
+Result<Model> read_model(Env& env, const ResizeWords& words) {
+  if (words.description.empty()) return read_model(env, words.model);
+  const Json json = HOLDFAST_TRY(parse_json(words.description, words.model));
+  return model_from_json(json, words.model);
 }
 
 std::optional<uint32_t> parse_number(std::string_view text) {
@@ -67,7 +75,7 @@ Result<HostGrid> parse_hosts(std::string_view text) {
 
 Result<ResizeRequest> read_resize(Env& env, const ResizeWords& words) {
   ResizeRequest request;
-  request.model = HOLDFAST_TRY(read_model(env, words.model));
+  request.model = HOLDFAST_TRY(read_model(env, words));
   request.from = HOLDFAST_TRY(parse_parallel(words.from).within("from"));
   request.to = HOLDFAST_TRY(parse_parallel(words.to).within("to"));
   if (!words.training.empty()) {

@@ -48,14 +48,16 @@ struct Resize {
 
 // A request in the words of a user. Empty words mean the defaults of ResizeRequest.
 struct ResizeWords {
-  // The name of a built-in model, or the path of a Hugging Face config.json or of its
-  // folder.
+  // The name of a built-in model, or the path of a Hugging Face config.json, of its folder
+  // or of a model as JSON (model_json.h).
   std::string model;
   std::string from;  // such as "tp=4,pp=2,dp=1"
   std::string to;
   std::string hosts{};     // such as "4x8"
   std::string training{};  // such as "mixed-adam"
   bool place = false;
+  // The text of a model as JSON. If it is given, `model` is its name in messages.
+  std::string description{};
 };
 
 // Fails with kNotFound if there is no such model, and with kInvalid on words that

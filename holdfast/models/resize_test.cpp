@@ -33,6 +33,27 @@ TEST(ResizeTest, EgressOfRealChangesIsWithinTwoPercentOfTheOptimum) {
   }
 }
 
+// Halving the replicas of 16,384 ranks needs no byte to move, if the ranks that stay have
+// what they need. In order, most would need something else.
+TEST(ResizeTest, SixteenThousandPositionsArePlaced) {
+  const ResizeRequest request{
+      .model = make_gpt(
+          {.layers = 8, .hidden = 64, .heads = 8, .vocabulary = 1000, .positions = 32}),
+      .from = parse_parallel("tp=8,pp=8,dp=256").value(),
+      .to = parse_parallel("tp=8,pp=8,dp=128").value(),
+      .training = find_training("weights").value(),
+      .place = true};
+  const Resize shrunk = plan_resize(request).value();
+  EXPECT_EQ(shrunk.plan.figures.moved, 0);
+  EXPECT_TRUE(shrunk.placement->exact);
+  EXPECT_EQ(shrunk.placement->released.size(), 8192u);
+  ResizeRequest other = request;
+  std::swap(other.from, other.to);
+  const Resize grown = plan_resize(other).value();
+  EXPECT_EQ(grown.placement->device_of_position.size(), 16384u);
+  EXPECT_EQ(grown.plan.figures.moved, grown.plan.figures.needed / 2);
+}
+
 // A plan must be the same on every rank, with every compiler and on every CPU. These
 // numbers come from one machine and one compiler; every other one that runs the tests
 // must find the same.

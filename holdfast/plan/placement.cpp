@@ -7,14 +7,13 @@
 
 #include "holdfast/plan/assignment.h"
 #include "holdfast/plan/atoms.h"
+#include "holdfast/plan/large_placement.h"
 
 namespace holdfast {
 namespace {
 
 using Worth = std::vector<std::vector<Int128>>;  // position x device
 using Indices = std::vector<uint32_t>;
-
-constexpr uint32_t kMaxPlaced = 1 << 13;
 
 // How many bytes of each position each device holds.
 Result<std::vector<std::vector<int64_t>>> held_bytes(const Collection& source,
@@ -51,7 +50,7 @@ Result<std::vector<std::vector<int64_t>>> held_bytes(const Collection& source,
 // count the bytes on the device. Then count (roughly) the bytes on the device's host,
 // which have a shorter way. Then count positions that are on the device of their own
 // number, so that nothing changes without need. Each of the three has enough bits for
-// the sum over kMaxPlaced positions.
+// the sum over 2^13 positions.
 Worth worth_of(const std::vector<std::vector<int64_t>>& held,
                const std::vector<Holder>& devices) {
   Worth worth(held.size(), std::vector<Int128>(devices.size()));
@@ -300,10 +299,6 @@ Result<Placement> place(const Collection& source, const Collection& target,
     return invalid("place: {} positions, but only {} devices", options.positions,
                    devices.size());
   }
-  if (options.positions > kMaxPlaced) {
-    return unsupported("place: {} positions; expected at most {}", options.positions,
-                       kMaxPlaced);
-  }
   const std::vector<int64_t> wanted = target.bytes_held();
   for (size_t h = options.positions; h < wanted.size(); ++h) {
     if (wanted[h] > 0) {
@@ -314,6 +309,11 @@ Result<Placement> place(const Collection& source, const Collection& target,
   if (options.group == 0 || options.positions % options.group != 0) {
     return invalid("place: {} positions do not divide into groups of {}",
                    options.positions, options.group);
+  }
+  if (options.positions > options.assigned_at_once) {
+    Placement greedy =
+        HOLDFAST_TRY(place_greedily(source, target, topology, devices, options));
+    if (greedy.exact || options.positions > options.assigned_at_most) return greedy;
   }
   const auto held =
       HOLDFAST_TRY(held_bytes(source, target, topology, devices, options.positions));

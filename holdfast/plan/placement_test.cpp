@@ -99,6 +99,14 @@ class Search {
     return best_;
   }
 
+  int64_t kept(const std::vector<uint32_t>& device_of_position) const {
+    int64_t sum = 0;
+    for (size_t p = 0; p < device_of_position.size(); ++p) {
+      sum += meet(wanted_[p], held_[device_of_position[p]]);
+    }
+    return sum;
+  }
+
  private:
   void descend(uint32_t p, uint32_t used, uint32_t hosts, int64_t kept) {
     if (p == s_.options.positions) {
@@ -203,6 +211,74 @@ TEST(PlaceTest, ShrinkingKeepsTheDevicesThatHaveMostAndReleasesTheOthers) {
   EXPECT_EQ(placement.kept, 1000);
 }
 
+// The same setting, as if it had too many positions for an exact assignment.
+Setting greedy(Setting s) {
+  s.options.assigned_at_once = s.options.assigned_at_most = 0;
+  return s;
+}
+
+// The bytes that positions find on their devices, counted from the ranges.
+int64_t kept_of(const Setting& s, const Placement& placement) {
+  const Search search(s, true);
+  return search.kept(placement.device_of_position);
+}
+
+RC_GTEST_PROP(PlaceTest, GreedyPlacementObeysTheRuleAndTellsABound, (uint64_t seed)) {
+  const auto some = static_cast<uint32_t>(1 + seed % 2);
+  for (const Setting& s : {greedy(random_setting(seed, 3, 2, 1, 3 * some)),
+                           greedy(random_setting(seed, 2, 4, 2, 2 * some)),
+                           greedy(random_setting(seed, 4, 2, 4, some))}) {
+    const Placement placement = place(s);
+    check_grouped(s, placement);
+    const uint32_t group = s.options.group, most = group == 4 ? 2 : 1;
+    for (uint32_t p = 0; p < s.options.positions; p += group) {
+      std::set<HostId> hosts;
+      for (uint32_t i = 0; i < group; ++i) {
+        hosts.insert(s.devices[placement.device_of_position[p + i]].host);
+      }
+      RC_ASSERT(hosts.size() <= most);
+    }
+    RC_ASSERT(placement.kept == kept_of(s, placement));
+    RC_ASSERT(placement.kept_bound >= best_by_trying_all(s, false));
+    if (placement.exact) RC_ASSERT(placement.kept == best_by_trying_all(s, true));
+  }
+}
+
+TEST(PlaceTest, GreedyPlacementComesWithinATenthOfTheBestOnAverage) {
+  int64_t kept = 0, best = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    for (const Setting& s :
+         {random_setting(seed, 2, 4, 2, 3), random_setting(seed, 3, 2, 1, 5),
+          random_setting(seed, 4, 2, 4, 2)}) {
+      kept += place(greedy(s)).kept;
+      best += best_by_trying_all(s, true);
+    }
+  }
+  EXPECT_LE(kept, best);
+  EXPECT_GE(static_cast<double>(kept), 0.9 * static_cast<double>(best));
+}
+
+// A greedy placement that is not proven to be the best is not kept if there are few enough
+// positions for an exact one.
+TEST(PlaceTest, WhatIsNotProvenBestIsAssignedIfItCanBe) {
+  for (uint64_t seed = 0; seed < 20; ++seed) {
+    Setting s = random_setting(seed, 3, 2, 1, 5);
+    s.options.assigned_at_once = 0;
+    EXPECT_EQ(place(s).kept, best_by_trying_all(s, false));
+  }
+}
+
+TEST(PlaceTest, GreedyPlacementChangesNothingWithoutNeed) {
+  std::vector<std::vector<Extent>> rows;
+  for (int64_t d = 0; d < 8; ++d) rows.push_back({{d / 4 * 500, d / 4 * 500 + 500}});
+  const Placement placement =
+      place(greedy(setting(2, 4, {.positions = 8, .group = 2}, {rows, rows})));
+  EXPECT_EQ(placement.device_of_position,
+            (std::vector<uint32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_TRUE(placement.exact);
+  EXPECT_EQ(placement.kept, 4000);
+}
+
 TEST(PlaceTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
   Setting s = random_setting(1, 2, 2, 1, 4);
   s.options.positions = 5;
@@ -210,6 +286,10 @@ TEST(PlaceTest, WhatDoesNotFitIsRefusedWithTheNumbers) {
       place(s.source, s.target, s.topology, s.devices, s.options).error().message(),
       "place: 5 positions, but only 4 devices");
   s = random_setting(1, 2, 3, 2, 3);
+  EXPECT_EQ(
+      place(s.source, s.target, s.topology, s.devices, s.options).error().message(),
+      "place: 3 groups of 2 positions, but the hosts have room for 2");
+  s = greedy(s);
   EXPECT_EQ(
       place(s.source, s.target, s.topology, s.devices, s.options).error().message(),
       "place: 3 groups of 2 positions, but the hosts have room for 2");

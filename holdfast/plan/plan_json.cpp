@@ -21,6 +21,8 @@ OrderedJson to_json(const Figures& f) {
 
 OrderedJson to_json(const Plan& plan, const Topology& topology) {
   OrderedJson json{{"figures", to_json(plan.figures)}, {"moves", plan.moves.size()}};
+  json["assumed"] = {{"memory_bandwidth", topology.memory_bandwidth},
+                     {"file_bandwidth", topology.file_bandwidth}};
   json["links"] = OrderedJson::array();
   for (const LinkLoad& link : plan.links) {
     json["links"].push_back({{"from", topology.hosts[link.from].name},
@@ -46,6 +48,7 @@ OrderedJson to_json(const Placement& placement, const std::vector<Holder>& devic
           {"released", released},
           {"kept", placement.kept},
           {"kept_bound", placement.kept_bound},
+          {"host_rule_cost", placement.kept_bound - placement.kept},
           {"exact", placement.exact}};
 }
 

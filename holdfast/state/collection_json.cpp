@@ -116,31 +116,7 @@ class CollectionReader {
 
   Result<Tensor> read_tensor(const Json& json, std::string where) {
     Fields fields = HOLDFAST_TRY(Fields::of(json, std::move(where)));
-    Tensor tensor;
-    tensor.name = HOLDFAST_TRY(fields.text("name"));
-    tensor.dtype = HOLDFAST_TRY(
-        parse_dtype(HOLDFAST_TRY(fields.text("dtype"))).within(fields.where()));
-    const auto sizes = HOLDFAST_TRY(read_integers(*HOLDFAST_TRY(fields.array("shape")),
-                                                  fields.where() + ".shape", 0));
-    tensor.shape = HOLDFAST_TRY(Shape::create(sizes).within(fields.where()));
-    if (fields.has("role")) {
-      tensor.role = HOLDFAST_TRY(
-          parse_role(HOLDFAST_TRY(fields.text("role"))).within(fields.where()));
-    }
-    if (fields.has("of")) tensor.of = HOLDFAST_TRY(fields.text("of"));
-    if (fields.has("pad_multiple")) {
-      tensor.pad_multiple =
-          HOLDFAST_TRY(fields.integer("pad_multiple", 0, int64_t{1} << 32));
-    }
-    if (fields.has("ties")) {
-      for (const Json& alias : *HOLDFAST_TRY(fields.array("ties"))) {
-        if (!alias.is_string()) {
-          return invalid("{}.ties: {}; expected a string", fields.where(),
-                         alias.type_name());
-        }
-        tensor.aliases.push_back(alias.get<std::string>());
-      }
-    }
+    Tensor tensor = HOLDFAST_TRY(tensor_from_fields(fields));
     HOLDFAST_TRY(fields.done());
     return tensor;
   }
@@ -265,6 +241,34 @@ OrderedJson to_json(const Collection& collection, const Topology& topology) {
     }
   }
   return json;
+}
+
+Result<Tensor> tensor_from_fields(Fields& fields) {
+  Tensor tensor;
+  tensor.name = HOLDFAST_TRY(fields.text("name"));
+  tensor.dtype = HOLDFAST_TRY(
+      parse_dtype(HOLDFAST_TRY(fields.text("dtype"))).within(fields.where()));
+  const auto sizes = HOLDFAST_TRY(read_integers(*HOLDFAST_TRY(fields.array("shape")),
+                                                fields.where() + ".shape", 0));
+  tensor.shape = HOLDFAST_TRY(Shape::create(sizes).within(fields.where()));
+  if (fields.has("role")) {
+    tensor.role = HOLDFAST_TRY(
+        parse_role(HOLDFAST_TRY(fields.text("role"))).within(fields.where()));
+  }
+  if (fields.has("of")) tensor.of = HOLDFAST_TRY(fields.text("of"));
+  if (fields.has("pad_multiple")) {
+    tensor.pad_multiple =
+        HOLDFAST_TRY(fields.integer("pad_multiple", 0, int64_t{1} << 32));
+  }
+  if (!fields.has("ties")) return tensor;
+  for (const Json& alias : *HOLDFAST_TRY(fields.array("ties"))) {
+    if (!alias.is_string()) {
+      return invalid("{}.ties: {}; expected a string", fields.where(),
+                     alias.type_name());
+    }
+    tensor.aliases.push_back(alias.get<std::string>());
+  }
+  return tensor;
 }
 
 Result<Collection> collection_from_json(const Json& json, std::string_view where,

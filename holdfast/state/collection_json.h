@@ -19,6 +19,8 @@
 
 namespace holdfast {
 
+class Fields;
+
 inline constexpr int64_t kCollectionVersion = 1;
 
 OrderedJson to_json(const Collection& collection, const Topology& topology);
@@ -28,5 +30,8 @@ OrderedJson to_json(const Collection& collection, const Topology& topology);
 // have the same description.
 Result<Collection> collection_from_json(const Json& json, std::string_view where,
                                         Topology& topology);
+
+// Reads the keys of one entry of "tensors". The caller checks that there are no others.
+Result<Tensor> tensor_from_fields(Fields& fields);
 
 }  // namespace holdfast

@@ -35,11 +35,13 @@ from holdfast.planning import plan
 if TYPE_CHECKING:
     from holdfast.torch.checkpointer import Checkpointer
     from holdfast.torch.files.single_file import load, save
+    from holdfast.torch.model_layout import layout_of
     from holdfast.torch.state.weights_file import load_into
 
 # These names need torch. Each is imported when it is first used.
 _WITH_TORCH = {
     "Checkpointer": "holdfast.torch.checkpointer",
+    "layout_of": "holdfast.torch.model_layout",
     "load": "holdfast.torch.files.single_file",
     "load_into": "holdfast.torch.state.weights_file",
     "save": "holdfast.torch.files.single_file",
@@ -88,6 +90,7 @@ __all__ = [
     "data",
     "export",
     "intersect",
+    "layout_of",
     "load",
     "load_into",
     "model_names",

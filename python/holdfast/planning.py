@@ -1,6 +1,9 @@
 """Plans a change of layout: what it would move, before anything is moved."""
 
+import json
+from collections.abc import Mapping
 from os import PathLike, fspath
+from typing import Any
 
 from holdfast import _native
 
@@ -11,15 +14,16 @@ def plan(
     source: _Path,
     target: _Path,
     *,
-    model: _Path | None = None,
+    model: _Path | Mapping[str, Any] | None = None,
     hosts: str | None = None,
     training: str | None = None,
     place: bool = False,
 ) -> _native.Plan:
     """Plans how the bytes of `source` become `target` with the least movement.
 
-    With a `model` (a built-in name, or a Hugging Face config.json or its folder) both are
-    parallel configurations such as "tp=4,pp=2,dp=1". Without a model, both are layout files.
+    With a `model` both are parallel configurations such as "tp=4,pp=2,dp=1". It is a built-in
+    name, a Hugging Face config.json or its folder, or for any other model what
+    `holdfast.layout_of(module)` returns. Without a model, both are layout files.
     `hosts` is hosts x devices, such as "4x8". With `place`, the plan also chooses the devices of
     the new positions so that as little as possible is moved. `training` says what is kept of a
     parameter: "mixed-adam" (14 bytes, the default), "adam" or "weights". The figures are those of
@@ -31,5 +35,7 @@ def plan(
         if hosts is not None or training is not None or place:
             raise ValueError("plan: hosts, training or place without a model; expected model=")
         return _native.plan_layouts(source, target)
-    return _native.plan_model(fspath(model), fspath(source), fspath(target), hosts or "",
-                              training or "", place)
+    described = isinstance(model, Mapping)
+    return _native.plan_model(str(model.get("name", "model")) if described else fspath(model),
+                              fspath(source), fspath(target), hosts or "", training or "", place,
+                              json.dumps(model) if described else "")

@@ -6,7 +6,7 @@
 
 #include "env.h"
 #include "errors.h"
-#include "holdfast/base/json.h"
+#include "holdfast/base/report_json.h"
 #include "holdfast/models/families.h"
 #include "holdfast/models/resize.h"
 #include "holdfast/plan/plan_json.h"
@@ -25,14 +25,14 @@ Planned plan_model(const ResizeWords& words) {
   const nb::gil_scoped_release unlocked;
   const ResizeRequest request = unwrap(read_resize(env(), words));
   Resize resize = unwrap(plan_resize(request));
-  std::string json = to_json(request, resize).dump();
+  std::string json = with_version(to_json(request, resize)).dump();
   return {std::move(resize.plan), std::move(resize.placement), std::move(json)};
 }
 
 Planned plan_layouts(const Path& source, const Path& target) {
   const nb::gil_scoped_release unlocked;
   LayoutPlan made = unwrap(plan_layout_files(env(), source, target));
-  std::string json = to_json(made.plan, made.topology).dump();
+  std::string json = with_version(to_json(made.plan, made.topology)).dump();
   return {std::move(made.plan), std::nullopt, std::move(json)};
 }
 
@@ -79,10 +79,8 @@ void bind_plan(nb::module_& m) {
       .def_ro("released", &Placement::released, "Devices that get no position.")
       .def_ro("kept", &Placement::kept,
               "Bytes that the positions find on their devices already.")
-      .def_ro(
-          "kept_bound", &Placement::kept_bound,
-          "The most that `kept` could be if tensor-parallel groups need not stay on\n"
-          "one host.")
+      .def_ro("kept_bound", &Placement::kept_bound,
+              "No placement keeps more, even if tensor-parallel groups are torn apart.")
       .def_ro("exact", &Placement::exact, "True if no allowed placement is better.");
   nb::class_<Planned>(m, "Plan", "How one layout becomes another.")
       .def_prop_ro(
@@ -97,18 +95,20 @@ void bind_plan(nb::module_& m) {
   m.def(
       "plan_model",
       [](std::string model, std::string source, std::string target, std::string hosts,
-         std::string training, bool place) {
+         std::string training, bool place, std::string description) {
         return plan_model({.model = std::move(model),
                            .from = std::move(source),
                            .to = std::move(target),
                            .hosts = std::move(hosts),
                            .training = std::move(training),
-                           .place = place});
+                           .place = place,
+                           .description = std::move(description)});
       },
       nb::arg("model"), nb::arg("source"), nb::arg("target"), nb::arg("hosts"),
-      nb::arg("training"), nb::arg("place"),
+      nb::arg("training"), nb::arg("place"), nb::arg("description"),
       "The plan between two parallel configurations of a model: a built-in name, or\n"
-      "the path of a config.json or of its folder. Empty texts mean the defaults.");
+      "the path of a config.json or of its folder. `description` is a model as JSON\n"
+      "instead. Empty texts mean the defaults.");
   m.def("plan_layouts", &plan_layouts, nb::arg("source"), nb::arg("target"),
         "The plan between the layouts of two files.");
   m.def("model_names", &model_names, "The names of the built-in models.");

@@ -8,13 +8,15 @@ from pathlib import Path
 
 NEEDS = {"test_accelerate.py": "accelerate", "test_document.py": "lightning",
          "test_huggingface.py": "transformers", "test_lightning.py": "lightning",
-         "test_torchdata.py": "torchdata", "test_weights.py": "peft"}
+         "test_planned_models.py": "transformers", "test_torchdata.py": "torchdata",
+         "test_weights.py": "peft"}
 
 collect_ignore = [name for name, package in NEEDS.items()
                   if importlib.util.find_spec(package) is None]
 
 _HERE = Path(__file__).parent
 sys.path.insert(0, str(_HERE.parent / "torch"))
+sys.path.insert(0, str(_HERE))
 
 import ranks  # noqa: E402
 

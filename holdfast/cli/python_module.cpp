@@ -1,0 +1,92 @@
+#include "holdfast/cli/python_module.h"
+
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <array>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <vector>
+
+#include "holdfast/base/json.h"
+
+namespace holdfast {
+namespace {
+
+constexpr size_t kMostBytes = size_t{256} << 20;
+
+std::string python_program() {
+  const char* named = std::getenv("HOLDFAST_PYTHON");
+  if (named != nullptr && *named != '\0') return named;
+  std::error_code failed;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", failed);
+  const std::string beside = (self.parent_path() / "python3").native();
+  return !failed && access(beside.c_str(), X_OK) == 0 ? beside : "python3";
+}
+
+// Reads all that the child prints, and closes the pipe.
+std::string read_all(int pipe) {
+  std::string text;
+  std::array<char, 1 << 16> some;
+  while (text.size() < kMostBytes) {
+    const ssize_t count = read(pipe, some.data(), some.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count <= 0) break;
+    text.append(some.data(), static_cast<size_t>(count));
+  }
+  close(pipe);
+  return text;
+}
+
+// Runs the words, and returns what the process prints to stdout. Its stderr is ours.
+Result<std::string> run_process(const std::vector<std::string>& words) {
+  int ends[2];
+  if (pipe2(ends, O_CLOEXEC) != 0) return io_error("pipe: {}", std::strerror(errno));
+  posix_spawn_file_actions_t actions;
+  posix_spawn_file_actions_init(&actions);
+  posix_spawn_file_actions_adddup2(&actions, ends[1], STDOUT_FILENO);
+  std::vector<char*> arguments;
+  for (const std::string& word : words)
+    arguments.push_back(const_cast<char*>(word.c_str()));
+  arguments.push_back(nullptr);
+  pid_t child = 0;
+  const int failed = posix_spawnp(&child, words[0].c_str(), &actions, nullptr,
+                                  arguments.data(), environ);
+  posix_spawn_file_actions_destroy(&actions);
+  close(ends[1]);
+  if (failed != 0) {
+    close(ends[0]);
+    return unsupported(
+        "{}: {}; expected a Python with torch (HOLDFAST_PYTHON names another)",
+        words[0], std::strerror(failed));
+  }
+  std::string text = read_all(ends[0]);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return text;
+}
+
+}  // namespace
+
+Result<std::string> describe_module(const std::string& module) {
+  const std::string python = python_program();
+  std::string text =
+      HOLDFAST_TRY(run_process({python, "-m", "holdfast.module_layout", module}));
+  const Result<Json> json = parse_json(text, "the answer");
+  if (!json.ok() || !json->is_object()) {
+    return unsupported(
+        "--module {}: {} -m holdfast.module_layout gave no answer; expected a Python "
+        "in which \"import holdfast\" works (HOLDFAST_PYTHON names another)",
+        module, python);
+  }
+  const auto error = json->find("error");
+  if (error == json->end()) return text;
+  return invalid("--module {}", error->is_string() ? error->get<std::string>() : "");
+}
+
+}  // namespace holdfast

@@ -1,0 +1,204 @@
+// Compares the tensors that configurations give with those of transformers' classes. The
+// table was made by python/tests/adapters/planned_models.py.
+#include "holdfast/models/hf_families.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "holdfast/base/testing.h"
+#include "holdfast/models/build.h"
+#include "holdfast/models/hf_config.h"
+#include "holdfast/models/model_testing.h"
+
+namespace holdfast {
+namespace {
+
+Json table() {
+  std::ifstream file(HOLDFAST_MODEL_FIXTURES "/transformers.json");
+  const std::string text(std::istreambuf_iterator<char>(file), {});
+  return parse_json(text, "transformers.json").value()["models"];
+}
+
+// The sizes in which the fused dimensions of a canonical shape are one dimension.
+Json framework_shape(const Parameter& parameter) {
+  const Shape& shape = parameter.tensor.shape;
+  const int fused = parameter.expert && shape.rank() == 4 ? 1 : 0;
+  const int end = fused == 1 ? 3 : parameter.rows;
+  Json sizes = Json::array();
+  int64_t product = 1;
+  for (int k = 0; k < shape.rank(); ++k) {
+    if (fused <= k && k < end) {
+      product *= shape[k];
+      if (k + 1 == end) sizes.push_back(product);
+    } else {
+      sizes.push_back(shape[k]);
+    }
+  }
+  return sizes;
+}
+
+// "outputs", "inputs" or "none", in the words of the table.
+std::string cut_of(const Parameter& parameter) {
+  const int inputs = parameter.tensor.shape.rank() - 1;
+  const bool has_inputs = inputs > 0 && !parameter.tensor.name.ends_with("bias");
+  switch (parameter.cut) {
+    case Cut::kReplicated: return "none";
+    case Cut::kQkv:
+    case Cut::kVocabulary: return "outputs";
+    default: return has_inputs && parameter.axis == inputs ? "inputs" : "outputs";
+  }
+}
+
+Model model_of(const Json& config) {
+  return model_from_config(config, "config.json").value();
+}
+
+const Parameter& find(const Model& model, std::string_view name) {
+  const auto found = std::ranges::find_if(
+      model.parameters, [&](const Parameter& p) { return p.tensor.name == name; });
+  HOLDFAST_CHECK(found != model.parameters.end(), "no {}", name);
+  return *found;
+}
+
+TEST(HfFamiliesTest, EveryTensorHasTheNameAndShapeOfTransformers) {
+  for (const Json& row : table()) {
+    SCOPED_TRACE(row["config"].dump());
+    Json shapes = Json::object(), ties = Json::object();
+    for (const Parameter& parameter : model_of(row["config"]).parameters) {
+      shapes[parameter.tensor.name] = framework_shape(parameter);
+      for (const std::string& alias : parameter.tensor.aliases) {
+        ties[alias] = parameter.tensor.name;
+      }
+    }
+    EXPECT_EQ(shapes, row["tensors"]);
+    EXPECT_EQ(ties, row["ties"]);
+  }
+}
+
+// A row-wise projection adds its bias once, so the bias is not cut; transformers lists
+// the module and not its tensors.
+TEST(HfFamiliesTest, TensorParallelismCutsWhatTransformersCuts) {
+  int seen = 0;
+  for (const Json& row : table()) {
+    const Model model = model_of(row["config"]);
+    SCOPED_TRACE(model.name);
+    for (const auto& [name, cut] : row["cuts"].items()) {
+      const bool added_once = cut == "inputs" && name.ends_with(".bias");
+      EXPECT_EQ(cut_of(find(model, name)), added_once ? "none" : cut) << name;
+      ++seen;
+    }
+  }
+  EXPECT_GT(seen, 300);
+}
+
+TEST(HfFamiliesTest, FamiliesWithoutAPlanOfTransformersAreCutByTheSameRules) {
+  std::map<std::string, Model> models;
+  for (const Json& row : table())
+    models[row["config"]["architectures"][0]] = model_of(row["config"]);
+  const std::tuple<const char*, const char*, const char*> expected[] = {
+      {"OPTForCausalLM", "model.decoder.embed_tokens.weight", "outputs"},
+      {"OPTForCausalLM", "model.decoder.embed_positions.weight", "none"},
+      {"OPTForCausalLM", "model.decoder.layers.0.self_attn.k_proj.weight", "outputs"},
+      {"OPTForCausalLM", "model.decoder.layers.0.self_attn.out_proj.weight", "inputs"},
+      {"OPTForCausalLM", "model.decoder.layers.1.fc1.weight", "outputs"},
+      {"OPTForCausalLM", "model.decoder.layers.1.fc2.weight", "inputs"},
+      {"BertForMaskedLM", "bert.encoder.layer.0.attention.self.query.bias", "outputs"},
+      {"BertForMaskedLM", "bert.encoder.layer.0.attention.output.dense.weight",
+       "inputs"},
+      {"BertForMaskedLM", "bert.encoder.layer.0.attention.output.dense.bias", "none"},
+      {"BertForMaskedLM", "bert.encoder.layer.0.intermediate.dense.weight", "outputs"},
+      {"BertForMaskedLM", "bert.encoder.layer.0.output.dense.weight", "inputs"},
+      {"BertForMaskedLM", "cls.predictions.bias", "outputs"},
+      {"BertForMaskedLM", "cls.predictions.transform.dense.weight", "none"},
+      {"ViTForImageClassification", "vit.layers.1.attention.v_proj.weight", "outputs"},
+      {"ViTForImageClassification", "vit.layers.1.attention.o_proj.weight", "inputs"},
+      {"ViTForImageClassification", "vit.layers.1.mlp.fc2.bias", "none"},
+      {"ViTForImageClassification", "vit.embeddings.patch_embeddings.projection.weight",
+       "none"},
+      {"DeepseekV3ForCausalLM", "model.layers.0.self_attn.q_a_proj.weight", "none"},
+      {"DeepseekV3ForCausalLM", "model.layers.0.self_attn.q_b_proj.weight", "outputs"},
+      {"DeepseekV3ForCausalLM", "model.layers.0.self_attn.kv_b_proj.weight", "outputs"},
+      {"DeepseekV3ForCausalLM", "model.layers.0.self_attn.o_proj.weight", "inputs"},
+  };
+  for (const auto& [type, name, cut] : expected) {
+    EXPECT_EQ(cut_of(find(models.at(type), name)), cut) << name;
+  }
+}
+
+TEST(HfFamiliesTest, LayersAndEndsAreOnTheirStages) {
+  for (const Json& row : table()) {
+    const Model model = model_of(row["config"]);
+    SCOPED_TRACE(row["config"].dump());
+    EXPECT_EQ(model.layers, row["config"]["num_hidden_layers"].get<int64_t>());
+    EXPECT_EQ(model.parameters.front().site, Site::kFirst);
+    EXPECT_EQ(model.parameters.back().site, Site::kLast);
+    EXPECT_EQ(model.parameters.front().also_last, !row["ties"].empty());
+  }
+}
+
+// Sizes of well-known models, from their model cards and papers.
+TEST(HfFamiliesTest, WellKnownModelsHaveTheirSizes) {
+  const auto count = [](const char* text) {
+    return tests::parameter_count(model_of(parse_json(text, "test").value()));
+  };
+  EXPECT_EQ(count(R"({"model_type": "mistral", "hidden_size": 4096,
+      "intermediate_size": 14336, "num_attention_heads": 32, "num_hidden_layers": 32,
+      "num_key_value_heads": 8, "vocab_size": 32000})"),
+            7'241'732'096);
+  EXPECT_EQ(count(R"({"model_type": "qwen2", "hidden_size": 3584,
+      "intermediate_size": 18944, "num_attention_heads": 28, "num_hidden_layers": 28,
+      "num_key_value_heads": 4, "vocab_size": 152064})"),
+            7'615'616'512);
+  EXPECT_EQ(count(R"({"model_type": "phi3", "hidden_size": 3072,
+      "intermediate_size": 8192, "num_attention_heads": 32, "num_hidden_layers": 32,
+      "num_key_value_heads": 32, "vocab_size": 32064})"),
+            3'821'079'552);
+  EXPECT_EQ(count(R"({"model_type": "bert", "hidden_size": 768,
+      "architectures": ["BertModel"], "intermediate_size": 3072,
+      "num_attention_heads": 12, "num_hidden_layers": 12, "vocab_size": 30522})"),
+            109'482'240);
+}
+
+constexpr const char* kQwen = R"({"model_type": "qwen2", "hidden_size": 64,
+    "intermediate_size": 160, "num_attention_heads": 8, "num_hidden_layers": 2,
+    "num_key_value_heads": 2, "vocab_size": 300})";
+
+// With whole heads, 4 ranks share 2 KV heads: each KV head has two holders.
+TEST(HfFamiliesTest, WithWholeHeadsKvHeadsHaveReplicas) {
+  const Model model = model_of(parse_json(kQwen, "test").value());
+  const auto held = [&](const char* text) {
+    const Parallel parallel = parse_parallel(text).value();
+    const Collection made =
+        build_collection(model, parallel, find_training("weights").value(),
+                         make_devices(1, 4), {})
+            .value();
+    return made.bytes_held()[0];
+  };
+  const int64_t heads = 2 * (8 * 64 + 8);  // K and V, 8 rows of a head with their bias
+  EXPECT_EQ(held("tp=4,qkv=blocked") - held("tp=4"), 2 * 2 * heads / 2);
+}
+
+TEST(HfFamiliesTest, WrongConfigurationsGetOneSentence) {
+  const auto refusal = [](const Json& patch) {
+    Json config = parse_json(kQwen, "test").value();
+    config.update(patch);
+    const auto model = model_from_config(config, "c.json");
+    return model.ok() ? "" : model.error().message();
+  };
+  EXPECT_EQ(refusal({{"architectures", Json::array({"Qwen2ForTokenClassification"})}}),
+            "c.json.architectures: \"Qwen2ForTokenClassification\"; expected a class "
+            "that ends in ForCausalLM (plan --module takes any model)");
+  EXPECT_EQ(refusal({{"num_key_value_heads", 3}}),
+            "c.json: num_attention_heads is 8; expected a multiple of "
+            "num_key_value_heads = 3");
+  EXPECT_THAT(
+      refusal({{"hidden_size", int64_t{1} << 28}, {"vocab_size", int64_t{1} << 28}}),
+      testing::HasSubstr("2^50"));
+  EXPECT_THAT(refusal({{"model_type", "gemma3"}}),
+              testing::HasSubstr("gemma3_text, gpt2, gpt_neox, llama, mistral"));
+}
+
+}  // namespace
+}  // namespace holdfast

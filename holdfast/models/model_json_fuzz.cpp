@@ -1,0 +1,21 @@
+// model_from_json over arbitrary bytes: it must return a model or an error, and a
+// model that is accepted has a sane size.
+#include <cstddef>
+#include <cstdint>
+
+#include "holdfast/base/json.h"
+#include "holdfast/models/model_json.h"
+#include "holdfast/models/model_testing.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  using namespace holdfast;
+  const auto json =
+      parse_json({reinterpret_cast<const char*>(data), size}, "model.json");
+  if (!json.ok()) return 0;
+  const auto model = model_from_json(*json, "model.json");
+  if (!model.ok()) return 0;
+  HOLDFAST_CHECK(0 <= tests::parameter_count(*model) &&
+                     tests::parameter_count(*model) < int64_t{1} << 54,
+                 "{} parameters", tests::parameter_count(*model));
+  return 0;
+}

@@ -1,0 +1,384 @@
+#include "holdfast/models/named_model.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <unordered_set>
+
+#include "holdfast/base/checked.h"
+#include "holdfast/models/transformers.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kMaxElements = int64_t{1} << 50;
+
+// What a tensor is, as far as tensor parallelism is concerned.
+enum class Kind : uint8_t {
+  kOther,       // not cut
+  kColumn,      // the outputs are cut, and so is the bias
+  kRow,         // the inputs are cut; the bias is added once and not cut
+  kQueries,     // like kColumn; the outputs are query heads
+  kKeyValues,   // like kColumn; the outputs are KV heads
+  kFromHeads,   // like kRow; the inputs are query heads
+  kFusedQkv,    // queries, keys and values in one weight
+  kFusedGlu,    // the gate and the up projection of an MLP in one weight
+  kVocabulary,  // the rows are words
+};
+
+struct NameRule {
+  std::string_view leaf;    // the name of the module
+  std::string_view parent;  // a name among the modules around it; empty for any
+  Kind kind;
+};
+
+// The first rule that fits counts.
+constexpr std::array kRules{
+    NameRule{"q_proj", "", Kind::kQueries},
+    NameRule{"q_b_proj", "", Kind::kQueries},
+    NameRule{"kv_b_proj", "", Kind::kQueries},  // latent attention: a part of each head
+    NameRule{"query", "", Kind::kQueries},
+    NameRule{"to_q", "", Kind::kQueries},
+    NameRule{"wq", "", Kind::kQueries},
+    NameRule{"q", "SelfAttention", Kind::kQueries},
+    NameRule{"q", "EncDecAttention", Kind::kQueries},
+    NameRule{"k_proj", "", Kind::kKeyValues},
+    NameRule{"v_proj", "", Kind::kKeyValues},
+    NameRule{"key", "", Kind::kKeyValues},
+    NameRule{"value", "", Kind::kKeyValues},
+    NameRule{"to_k", "", Kind::kKeyValues},
+    NameRule{"to_v", "", Kind::kKeyValues},
+    NameRule{"wk", "", Kind::kKeyValues},
+    NameRule{"wv", "", Kind::kKeyValues},
+    NameRule{"k", "SelfAttention", Kind::kKeyValues},
+    NameRule{"k", "EncDecAttention", Kind::kKeyValues},
+    NameRule{"v", "SelfAttention", Kind::kKeyValues},
+    NameRule{"v", "EncDecAttention", Kind::kKeyValues},
+    NameRule{"qkv_proj", "", Kind::kFusedQkv},
+    NameRule{"query_key_value", "", Kind::kFusedQkv},
+    NameRule{"qkv", "", Kind::kFusedQkv},
+    NameRule{"Wqkv", "", Kind::kFusedQkv},
+    NameRule{"in_proj", "", Kind::kFusedQkv},
+    NameRule{"c_attn", "", Kind::kFusedQkv},
+    NameRule{"o_proj", "", Kind::kFromHeads},
+    NameRule{"out_proj", "", Kind::kFromHeads},
+    NameRule{"wo", "attention", Kind::kFromHeads},
+    NameRule{"o", "SelfAttention", Kind::kFromHeads},
+    NameRule{"o", "EncDecAttention", Kind::kFromHeads},
+    NameRule{"c_proj", "attn", Kind::kFromHeads},
+    NameRule{"proj", "attn", Kind::kFromHeads},
+    NameRule{"dense", "attention", Kind::kFromHeads},  // also attention.output.dense
+    NameRule{"dense", "self_attention", Kind::kFromHeads},
+    NameRule{"gate_up_proj", "", Kind::kFusedGlu},
+    NameRule{"gate_proj", "", Kind::kColumn},
+    NameRule{"up_proj", "", Kind::kColumn},
+    NameRule{"fc1", "", Kind::kColumn},
+    NameRule{"c_fc", "", Kind::kColumn},
+    NameRule{"dense_h_to_4h", "", Kind::kColumn},
+    NameRule{"dense", "intermediate", Kind::kColumn},
+    NameRule{"linear1", "", Kind::kColumn},
+    NameRule{"w1", "", Kind::kColumn},
+    NameRule{"w3", "", Kind::kColumn},
+    NameRule{"wi", "", Kind::kColumn},
+    NameRule{"wi_0", "", Kind::kColumn},
+    NameRule{"wi_1", "", Kind::kColumn},
+    NameRule{"down_proj", "", Kind::kRow},
+    NameRule{"fc2", "", Kind::kRow},
+    NameRule{"c_proj", "", Kind::kRow},
+    NameRule{"dense_4h_to_h", "", Kind::kRow},
+    NameRule{"dense", "output", Kind::kRow},
+    NameRule{"linear2", "", Kind::kRow},
+    NameRule{"w2", "", Kind::kRow},
+    NameRule{"wo", "", Kind::kRow},
+    NameRule{"embed_tokens", "", Kind::kVocabulary},
+    NameRule{"embed_in", "", Kind::kVocabulary},
+    NameRule{"embed_out", "", Kind::kVocabulary},
+    NameRule{"word_embeddings", "", Kind::kVocabulary},
+    NameRule{"tok_embeddings", "", Kind::kVocabulary},
+    NameRule{"wte", "", Kind::kVocabulary},
+    NameRule{"lm_head", "", Kind::kVocabulary},
+    NameRule{"decoder", "predictions", Kind::kVocabulary},
+    NameRule{"predictions", "cls", Kind::kVocabulary},  // the bias of its decoder
+};
+
+// Modules that come after the layers, though some models list them before.
+constexpr std::array<std::string_view, 14> kAfterLayers{"lm_head",
+                                                        "embed_out",
+                                                        "head",
+                                                        "classifier",
+                                                        "score",
+                                                        "pooler",
+                                                        "norm",
+                                                        "ln_f",
+                                                        "cls",
+                                                        "project_out",
+                                                        "layernorm",
+                                                        "final_layer_norm",
+                                                        "final_layernorm",
+                                                        "output"};
+
+// A name such as model.layers.3.mlp.down_proj.weight in its parts.
+struct NameParts {
+  std::vector<std::string_view> modules;  // model, layers, 3, mlp, down_proj
+  bool bias = false;
+};
+
+NameParts parts_of(std::string_view name) {
+  NameParts parts;
+  while (true) {
+    const size_t dot = name.find('.');
+    parts.modules.push_back(name.substr(0, dot));
+    if (dot == name.npos) break;
+    name.remove_prefix(dot + 1);
+  }
+  std::string_view& last = parts.modules.back();
+  parts.bias = last == "bias" || last.ends_with("_bias");
+  if ((last == "weight" || last == "bias") && parts.modules.size() > 1) {
+    parts.modules.pop_back();
+  } else if (last.ends_with("_weight") || last.ends_with("_bias")) {
+    last.remove_suffix(last.size() - last.rfind('_'));  // in_proj_weight
+  }
+  return parts;
+}
+
+Kind kind_of(const NameParts& parts) {
+  const auto& modules = parts.modules;
+  for (const NameRule& rule : kRules) {
+    if (modules.back() != rule.leaf) continue;
+    if (rule.parent.empty()) return rule.kind;
+    if (std::count(modules.begin(), modules.end() - 1, rule.parent) > 0) {
+      return rule.kind;
+    }
+  }
+  return Kind::kOther;
+}
+
+bool is_number(std::string_view text) {
+  return !text.empty() && text.find_first_not_of("0123456789") == text.npos;
+}
+
+// Sets how the parameter is cut, and gives fused weights an axis for their components.
+class Cutter {
+ public:
+  explicit Cutter(HeadCounts heads) : heads_(heads) {}
+
+  void cut(Parameter& parameter, const NameParts& parts, bool transposed) const {
+    const Kind kind = kind_of(parts);
+    const bool stacked = is_expert(parameter, parts);
+    const int rank = parameter.tensor.shape.rank() - (stacked ? 1 : 0);
+    if (kind == Kind::kOther || rank < 1 || rank > 2) return;
+    if (rank == 1 && !parts.bias) return;  // a norm of that name
+    // The axes of the outputs and of the inputs, after the axis of experts.
+    const int first = stacked ? 1 : 0;
+    const int outputs = rank == 2 && transposed ? first + 1 : first;
+    const int inputs = rank == 2 ? 2 * first + 1 - outputs : -1;
+    parameter.expert = stacked;
+    set(parameter, kind, outputs, inputs);
+  }
+
+ private:
+  // Experts are one tensor with an axis for the expert: mlp.experts.down_proj.
+  static bool is_expert(const Parameter& parameter, const NameParts& parts) {
+    const auto& modules = parts.modules;
+    return modules.size() > 1 && modules[modules.size() - 2] == "experts" &&
+           parameter.tensor.shape.rank() == (parts.bias ? 2 : 3);
+  }
+
+  void set(Parameter& parameter, Kind kind, int outputs, int inputs) const {
+    switch (kind) {
+      case Kind::kOther: return;
+      case Kind::kColumn: return cut_axis(parameter, outputs);
+      case Kind::kQueries: return cut_heads(parameter, outputs, Cut::kHeads);
+      case Kind::kKeyValues: return cut_heads(parameter, outputs, Cut::kKvHeads);
+      case Kind::kRow:
+        if (inputs >= 0) cut_axis(parameter, inputs);
+        return;
+      case Kind::kFromHeads:
+        if (inputs >= 0) cut_heads(parameter, inputs, Cut::kHeads);
+        return;
+      case Kind::kFusedQkv: return cut_qkv(parameter, outputs);
+      case Kind::kFusedGlu: return cut_fused(parameter, outputs, 2);
+      case Kind::kVocabulary:
+        parameter.cut = Cut::kVocabulary;
+        parameter.tensor.pad_multiple = kVocabularyPad;
+        return;
+    }
+  }
+
+  static std::vector<int64_t> sizes_of(const Parameter& parameter) {
+    const auto sizes = parameter.tensor.shape.sizes();
+    return {sizes.begin(), sizes.end()};
+  }
+
+  static void cut_axis(Parameter& parameter, int axis) {
+    parameter.cut = Cut::kAxis;
+    parameter.axis = axis;
+  }
+
+  void cut_heads(Parameter& parameter, int axis, Cut cut) const {
+    const int64_t heads = cut == Cut::kHeads ? heads_.heads : heads_.kv_heads;
+    cut_axis(parameter, axis);
+    if (heads == 0 || parameter.tensor.shape[axis] % heads != 0) return;
+    parameter.cut = cut;
+    parameter.groups = heads_.kv_heads;
+    parameter.queries = heads_.heads / heads_.kv_heads;
+  }
+
+  // Replaces the axis by one of `count` components and one of their size, which is cut.
+  static void cut_fused(Parameter& parameter, int axis, int64_t count) {
+    std::vector<int64_t> sizes = sizes_of(parameter);
+    cut_axis(parameter, axis);
+    const auto at = static_cast<size_t>(axis);
+    if (count == 1 || sizes[at] % count != 0) return;
+    sizes[at] /= count;
+    sizes.insert(sizes.begin() + axis, count);
+    parameter.tensor.shape = Shape::create(sizes).value();
+    parameter.axis = axis + 1;
+    if (axis == 0) parameter.rows = 2;
+  }
+
+  // With known heads the components are [group, query heads + key + value, head, ...].
+  // Otherwise three components of equal size are assumed if the other axis says so, and
+  // equal parts of the rows if it does not.
+  void cut_qkv(Parameter& parameter, int axis) const {
+    std::vector<int64_t> sizes = sizes_of(parameter);
+    const int64_t outputs = sizes[static_cast<size_t>(axis)];
+    const int64_t parts = heads_.heads + 2 * heads_.kv_heads;
+    if (axis == 0 && parts > 0 && outputs % parts == 0 && !parameter.expert) {
+      const int64_t queries = heads_.heads / heads_.kv_heads;
+      sizes.erase(sizes.begin());
+      sizes.insert(sizes.begin(), {heads_.kv_heads, queries + 2, outputs / parts});
+      parameter.tensor.shape = Shape::create(sizes).value();
+      parameter.cut = Cut::kQkv;
+      parameter.groups = heads_.kv_heads;
+      parameter.queries = queries;
+      parameter.rows = 3;
+      return;
+    }
+    const bool square = sizes.size() < 2 || std::ranges::min(sizes) * 3 == outputs;
+    return cut_fused(parameter, axis, square ? 3 : 1);
+  }
+
+  HeadCounts heads_;
+};
+
+// Finds the layer of each tensor by the numbers in names.
+class Layers {
+ public:
+  explicit Layers(const std::vector<NamedTensor>& tensors) {
+    std::map<std::string, int64_t> elements;  // in each list of numbered modules
+    int64_t all = 0;
+    for (const NamedTensor& each : tensors) {
+      const auto list = list_of(each.tensor.name);
+      if (!list) continue;
+      elements[list->first] += each.tensor.shape.elements();
+      all += each.tensor.shape.elements();
+    }
+    numbered_ = !elements.empty();
+    for (const auto& [list, size] : elements) {
+      if (size >= all - size) only_ = list;
+    }
+    for (const NamedTensor& each : tensors) {
+      const auto key = key_of(each.tensor.name);
+      if (key) number_.emplace(*key, std::ssize(number_));
+    }
+  }
+
+  int64_t count() const { return std::max<int64_t>(std::ssize(number_), 1); }
+
+  std::optional<int64_t> of(std::string_view name) const {
+    const auto key = key_of(name);
+    if (!key) return std::nullopt;
+    return number_.at(*key);
+  }
+
+ private:
+  // The name of the list and the number in it: model.layers and 3.
+  static std::optional<std::pair<std::string, std::string>> list_of(
+      std::string_view name) {
+    for (size_t begin = 0; begin < name.size();) {
+      const size_t end = std::min(name.find('.', begin), name.size());
+      if (is_number(name.substr(begin, end - begin))) {
+        return std::pair(std::string(name.substr(0, begin)),
+                         std::string(name.substr(begin, end - begin)));
+      }
+      begin = end + 1;
+    }
+    return std::nullopt;
+  }
+
+  std::optional<std::string> key_of(std::string_view name) const {
+    if (!numbered_) return std::string(name.substr(0, name.find('.')));
+    const auto list = list_of(name);
+    if (!list || (only_ && list->first != *only_)) return std::nullopt;
+    return list->first + list->second;
+  }
+
+  bool numbered_ = false;
+  std::optional<std::string> only_;
+  std::map<std::string, int64_t> number_;
+};
+
+bool is_after_layers(std::string_view name) {
+  const NameParts parts = parts_of(name);
+  if (std::ranges::count(parts.modules, "embeddings") > 0) return false;
+  return std::ranges::any_of(parts.modules, [](std::string_view module) {
+    return std::ranges::count(kAfterLayers, module) > 0;
+  });
+}
+
+Result<void> check_tensors(const std::string& name,
+                           const std::vector<NamedTensor>& tensors) {
+  std::unordered_set<std::string_view> names;
+  int64_t all = 0;
+  for (const NamedTensor& each : tensors) {
+    const Tensor& tensor = each.tensor;
+    if (!names.insert(tensor.name).second) {
+      return invalid("{}: {} is listed twice", name, tensor.name);
+    }
+    const auto sum = checked_add(all, tensor.shape.elements());
+    if (!sum || *sum > kMaxElements) {
+      return invalid("{}: its tensors have more than 2^50 elements", name);
+    }
+    all = *sum;
+  }
+  if (all == 0) return invalid("{}: has no parameters; expected a model", name);
+  return {};
+}
+
+}  // namespace
+
+Result<Model> model_of_tensors(std::string name, std::vector<NamedTensor> tensors,
+                               HeadCounts heads) {
+  HOLDFAST_TRY(check_tensors(name, tensors));
+  const Layers layers(tensors);
+  const Cutter cutter(heads);
+  Model model;
+  model.name = std::move(name);
+  model.layers = layers.count();
+  bool seen_layer = false;
+  for (NamedTensor& each : tensors) {
+    Parameter parameter;
+    parameter.tensor = std::move(each.tensor);
+    const std::string& own = parameter.tensor.name;
+    const std::optional<int64_t> layer = layers.of(own);
+    seen_layer |= layer.has_value();
+    parameter.layer = layer.value_or(0);
+    parameter.site = layer                                ? Site::kLayer
+                     : seen_layer || is_after_layers(own) ? Site::kLast
+                                                          : Site::kFirst;
+    parameter.also_last =
+        parameter.site == Site::kFirst &&
+        std::ranges::any_of(parameter.tensor.aliases, is_after_layers);
+    if (parameter.tensor.role == Role::kParameter) {
+      cutter.cut(parameter, parts_of(own), each.transposed);
+    }
+    if (parameter.expert) {
+      model.experts = std::max(model.experts, parameter.tensor.shape[0]);
+    }
+    model.parameters.push_back(std::move(parameter));
+  }
+  return model;
+}
+
+}  // namespace holdfast
