@@ -49,7 +49,8 @@ def _describe(target: str) -> dict[str, Any]:
     with torch.device("meta"):
         model = found if isinstance(found, torch.nn.Module) else found()
     if not isinstance(model, torch.nn.Module):
-        raise _WrongCallError(f"{target}: gave a {type(model).__name__}; expected a torch.nn.Module")
+        raise _WrongCallError(f"{target}: gave a {type(model).__name__}; expected a "
+                              "torch.nn.Module")
     return layout_of(model)
 
 
