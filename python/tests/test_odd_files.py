@@ -241,8 +241,10 @@ def test_verbs_of_many_paths_list_their_failures(verb):
 def stop_in_the_middle(source, target, number, ending=""):
     """Starts a conversion, and sends the signal once it writes bytes."""
     before = set(os.listdir(target.parent))
+    # A shell starts what it puts into the background with SIGINT ignored, and tests inherit that.
     process = subprocess.Popen([PROGRAM, "convert", source, f"{target}{ending}"],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     while process.poll() is None:
         if is_writing(process.pid, target.parent):
             os.kill(process.pid, number)
