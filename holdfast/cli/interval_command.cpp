@@ -28,7 +28,7 @@ and rollbacks cost. priced adds a price for each save.)";
 struct IntervalArguments {
   ScheduleArguments job;
   std::vector<std::string> tiers;
-  std::string slack = "0.001";
+  std::string slack = "0";
 };
 
 // What the same rule recommends for another failure rate. The recommendation is even if
@@ -115,9 +115,9 @@ Verb interval_verb() {
        &arguments->job.run});
   options.push_back(
       {"--slack",
-       "Choose the longest even interval that costs at most this share of "
-       "the work (of the fall of the loss, if the objective is a loss) "
-       "more than the least cost",
+       "For fewer saves: the longest even interval that costs at most this share of "
+       "the work (of the fall of the loss, if the objective is a loss) more than the "
+       "least cost",
        &arguments->slack});
   options.push_back(
       {"--tier",

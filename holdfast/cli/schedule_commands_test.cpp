@@ -24,15 +24,24 @@ class ScheduleCommandTest : public tests::CommandTest {
 TEST_F(ScheduleCommandTest, IntervalSaysHowOftenAndWhy) {
   const Ran ran = run("interval --stall 200ms --persist 5s --mtbf 8h");
   EXPECT_EQ(ran.code, 0) << ran.err;
-  EXPECT_NE(ran.out.find("save every 3.7 min (393 times): the longest even interval "
-                         "that costs at most\n0.1 % of the work (86.4 s) more than the "
-                         "least; it costs 7.1 min, the least is 5.6 min\n"),
+  EXPECT_NE(ran.out.find("save every 107.2 s (805 times): the best of all even "
+                         "intervals; it costs 5.6 min, the least is 5.6 min\n"),
             std::string::npos)
       << ran.out;
   EXPECT_NE(ran.out.find(
-                "recommended     393    3.7 min   3.7 min   7.1 min         +25.6 %"),
+                "recommended     805    107.2 s   107.2 s   5.6 min          +0.0 %"),
             std::string::npos)
       << ran.out;
+  const Ran fewer = run("interval --stall 200ms --persist 5s --mtbf 8h --slack 0.001");
+  EXPECT_NE(fewer.out.find("save every 3.7 min (393 times): the longest even interval "
+                           "that costs at most\n0.1 % of the work (86.4 s) more than "
+                           "the least; it costs 7.1 min, the least is 5.6 min\n"),
+            std::string::npos)
+      << fewer.out;
+  EXPECT_NE(fewer.out.find(
+                "recommended     393    3.7 min   3.7 min   7.1 min         +25.6 %"),
+            std::string::npos)
+      << fewer.out;
   EXPECT_NE(ran.out.find("costs are the exact expectation for any number of failures"),
             std::string::npos);
   EXPECT_NE(ran.out.find("objective: delay, because nothing stops the job early"),

@@ -72,7 +72,7 @@ std::string rule_text(const IntervalReport& report) {
   const std::string costs =
       fmt::format("; it costs {}, the least is {}", cost_text(p, best.cost),
                   cost_text(p, best.optimum));
-  if (best.even > best.optimum + best.allowed) {
+  if (best.allowed == 0 || best.even > best.optimum + best.allowed) {
     return "the best of all even intervals" + costs;
   }
   const bool time = p.objective == Objective::kDelay;

@@ -46,7 +46,7 @@ LocalPiece whole_piece(Tensor tensor, ByteSpan memory, const Map& map) {
 Result<const Device*> device_of(ByteView memory) {
   // The driver and the devices are never destroyed, because our streams may be used
   // until the process ends.
-  static CudaDriver* const driver = [] {
+  static CudaDriver* driver = [] {
     Result<std::unique_ptr<CudaDriver>> loaded = load_cuda_driver();
     return loaded.ok() ? loaded->release() : nullptr;
   }();
