@@ -63,7 +63,7 @@ class TensorSource : public Source {
 
 }  // namespace
 
-Result<Contents> select_tensors(std::shared_ptr<const Contents> from,
+Result<Contents> select_tensors(const std::shared_ptr<const Contents>& from,
                                 std::span<const Pick> picks) {
   std::vector<Tensor> tensors;
   std::vector<Holder> holders;

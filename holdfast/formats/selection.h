@@ -23,7 +23,7 @@ struct Pick {
 // times: it is then stored several times. Fails with kInvalid for a name that is there
 // twice. A dtype that differs from the tensor's must be convertible
 // (state/float_convert.h), as that of the tensor.
-Result<Contents> select_tensors(std::shared_ptr<const Contents> from,
+Result<Contents> select_tensors(const std::shared_ptr<const Contents>& from,
                                 std::span<const Pick> picks);
 
 }  // namespace holdfast
