@@ -12,7 +12,7 @@ import torch
 from holdfast.torch.state.change_detection import TensorVersions
 
 RANK_WAIT = 5.0  # close() waits so long for the other ranks to call it, too
-_SAMPLE = 32  # so many tensors of the model are looked at, to cost a step only microseconds
+_SAMPLE = 8  # so many tensors of the model are looked at, to cost a step only microseconds
 
 
 class LastStep:
