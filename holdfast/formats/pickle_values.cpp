@@ -90,8 +90,9 @@ Object integer_from_bytes(ByteView bytes) {
   }
   while (!words.empty() && words.back() == 0) words.pop_back();
   // A small number may be written in more bytes than it needs.
-  return *integer_from_decimal((negative ? "-" : "") +
-                               (words.empty() ? "0" : decimal_of(std::move(words))));
+  std::string text(negative ? "-" : "");
+  text += words.empty() ? "0" : decimal_of(std::move(words));
+  return *integer_from_decimal(text);
 }
 
 std::optional<Object> integer_from_decimal(std::string_view decimal) {
@@ -101,7 +102,9 @@ std::optional<Object> integer_from_decimal(std::string_view decimal) {
     return std::nullopt;
   }
   digits.remove_prefix(std::min(digits.find_first_not_of('0'), digits.size() - 1));
-  const std::string text = (negative ? "-" : "") + std::string(digits);
+  // Appended, because GCC 12 warns wrongly of a text that is put before another.
+  std::string text(negative ? "-" : "");
+  text += digits;
   int64_t small = 0;
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), small);
