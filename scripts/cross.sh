@@ -33,13 +33,14 @@ fetch() {
   mv "$root.new" "$root"  # comes last, so that a failed download is tried again
 }
 
+# Warnings are no errors here: GCC 12 for x86-64 warns wrongly at -O3. Other builds check warnings.
 build() {
   cmake -S . -B build/cross -G Ninja -D CMAKE_BUILD_TYPE=Release \
     -D CMAKE_SYSTEM_NAME=Linux -D CMAKE_SYSTEM_PROCESSOR="$cpu" \
     -D CMAKE_CXX_COMPILER="$triple-g++" -D CMAKE_LIBRARY_ARCHITECTURE="$triple" \
     -D CMAKE_FIND_ROOT_PATH="$root" -D CMAKE_FIND_ROOT_PATH_MODE_PROGRAM=NEVER \
     -D CMAKE_FIND_ROOT_PATH_MODE_LIBRARY=ONLY -D CMAKE_FIND_ROOT_PATH_MODE_INCLUDE=ONLY \
-    -D CMAKE_FIND_ROOT_PATH_MODE_PACKAGE=ONLY -D HOLDFAST_S3=OFF \
+    -D CMAKE_FIND_ROOT_PATH_MODE_PACKAGE=ONLY -D HOLDFAST_S3=OFF -D HOLDFAST_WERROR=OFF \
     -D "CMAKE_CROSSCOMPILING_EMULATOR=qemu-$cpu;-cpu;max;-L;/usr/$triple;-E;LD_LIBRARY_PATH=$root/usr/lib/$triple" \
     -D "CMAKE_EXE_LINKER_FLAGS=-Wl,-rpath-link,$root/usr/lib/$triple" >build/cross.log 2>&1 ||
     { cat build/cross.log >&2; exit 1; }
