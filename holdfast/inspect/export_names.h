@@ -1,4 +1,4 @@
-// Which tensors of a checkpoint are exported, and what they are called then.
+// Chooses the tensors of a checkpoint that are exported, and their names.
 #pragma once
 
 #include <optional>

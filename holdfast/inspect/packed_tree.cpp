@@ -5,6 +5,7 @@
 
 #include "holdfast/base/bytes.h"
 #include "holdfast/inspect/training_objects.h"
+#include "holdfast/state/number.h"
 
 namespace holdfast {
 namespace {
@@ -36,36 +37,39 @@ Result<Object> dict_of(const Object* pairs, std::string_view where) {
   return Object(std::move(dict));
 }
 
-template <typename Stored, typename Value>
-std::optional<Object> number_from(const Bytes& bytes) {
-  if (bytes.size() != sizeof(Stored)) return std::nullopt;
-  return Object(static_cast<Value>(load_little_endian<Stored>(bytes)));
+// The dtype, given its name in torch ("float32") or numpy ("<f4").
+std::optional<Dtype> dtype_named(const std::string& name) {
+  constexpr std::array<std::pair<std::string_view, Dtype>, 5> kOfNumpy{
+      {{"<f4", Dtype::kF32},
+       {"<f8", Dtype::kF64},
+       {"<i4", Dtype::kI32},
+       {"<i8", Dtype::kI64},
+       {"|b1", Dtype::kBool}}};
+  for (const auto& [text, dtype] : kOfNumpy) {
+    if (name == text) return dtype;
+  }
+  const Result<Dtype> parsed = parse_dtype(name);
+  return parsed.ok() ? std::optional(*parsed) : std::nullopt;
 }
 
-// One number, given its bytes and the name of its type in torch or numpy.
+// One number, given its bytes and the name of its type. Nullopt if it is no single
+// number, or one that an Object does not hold (complex, or of 64 bits without a sign).
 std::optional<Object> number_of(const Object* data, const Object* type) {
   const auto* bytes = data == nullptr ? nullptr : data->as<Bytes>();
   const auto* name = type == nullptr ? nullptr : type->as<std::string>();
   if (bytes == nullptr || name == nullptr) return std::nullopt;
-  if (*name == "float32" || *name == "<f4") {
-    const auto bits = number_from<uint32_t, int64_t>(*bytes);
-    if (!bits) return std::nullopt;
-    const auto word = static_cast<uint32_t>(*bits->as<int64_t>());
-    return Object(static_cast<double>(std::bit_cast<float>(word)));
-  }
-  if (*name == "float64" || *name == "<f8") {
-    const auto bits = number_from<uint64_t, int64_t>(*bytes);
-    if (!bits) return std::nullopt;
-    return Object(std::bit_cast<double>(*bits->as<int64_t>()));
-  }
-  if (*name == "int64" || *name == "<i8") return number_from<uint64_t, int64_t>(*bytes);
-  if (*name == "int32" || *name == "<i4") {
-    const auto bits = number_from<uint32_t, int64_t>(*bytes);
-    if (!bits) return std::nullopt;
-    return Object(int64_t{static_cast<int32_t>(*bits->as<int64_t>())});
-  }
-  if (*name == "bool" || *name == "|b1") return number_from<uint8_t, bool>(*bytes);
-  return std::nullopt;
+  const std::optional<Dtype> dtype = dtype_named(*name);
+  if (!dtype || *dtype == Dtype::kU64) return std::nullopt;
+  if (info(*dtype).components != 1) return std::nullopt;
+  if (std::ssize(*bytes) != bytes_of(*dtype)) return std::nullopt;
+  Bytes padded(*bytes);
+  padded.resize(sizeof(uint64_t));
+  const auto bits = load_little_endian<uint64_t>(padded);
+  if (*dtype == Dtype::kBool) return Object(bits != 0);
+  if (*dtype == Dtype::kI64) return Object(static_cast<int64_t>(bits));
+  const double number = to_double(*dtype, bits);
+  if (info(*dtype).kind == DtypeKind::kFloat) return Object(number);
+  return Object(static_cast<int64_t>(number));  // exact: at most 32 bits
 }
 
 Result<Object> plain_of_kind(const Object& node, const std::string& kind,

@@ -136,7 +136,7 @@ Result<void> read_heads(Fields& fields, const Decoder& family, TableModel& model
   return {};
 }
 
-// Which layers of a Qwen model have experts.
+// Tells which layers of a Qwen model have experts.
 Result<void> read_qwen_experts(Fields& fields, TableModel& model) {
   auto& values = model.values;
   values.sizes["E"] = HOLDFAST_TRY(size_of(fields, "num_experts", kMaxHeads));

@@ -193,7 +193,7 @@ class GreedyPlacer {
       size_t last = first;
       while (last < choices.size() && choices[last].worth == choices[first].worth)
         ++last;
-      // Of equal choices, a group's own host comes first.
+      // A group's own host comes first if two hosts are equally good.
       for (size_t c = first; c < last; ++c) take_own(choices[c]);
       for (size_t c = first; c < last; ++c) take_any(choices[c]);
       first = last;

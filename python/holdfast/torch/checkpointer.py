@@ -32,7 +32,6 @@ from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
 from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps
 from holdfast.torch.loop.resume import Resume
-from holdfast.torch.loop.resume_report import Report
 from holdfast.torch.loop.saves import Save, Saves
 from holdfast.torch.loop.settle_thread import SettleThread
 from holdfast.torch.loop.step_numbers import StepNumbers, whole_number
@@ -43,6 +42,7 @@ from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.model_tensors import Exclude
 from holdfast.torch.state.plain_values import PlainValues
+from holdfast.torch.state.report import Report
 from holdfast.torch.state.tensor_state import Models, Optimizers
 from holdfast.torch.state.training_state import TrainingState
 

@@ -27,12 +27,8 @@ def layout_of(model: nn.Module) -> dict[str, Any]:
         "version": 1,
         "name": type(model).__name__,
         **_heads_of(model),
-        "tensors": [_tensor(entry) for entry in entries_of(model) if _is_saved(entry)],
+        "tensors": [_tensor(entry) for entry in entries_of(model) if not entry.is_transient],
     }
-
-
-def _is_saved(entry: Entry) -> bool:
-    return entry.is_parameter or entry.attribute not in entry.module._non_persistent_buffers_set
 
 
 def _tensor(entry: Entry) -> dict[str, Any]:

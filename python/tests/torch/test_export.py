@@ -178,6 +178,18 @@ def test_an_optimizer_loads_what_is_exported_of_it(tmp_path, make):
     assert_same(fresh_model.state_dict(), model.state_dict())  # and it goes on with the same bits
 
 
+def test_options_that_are_tensors_or_of_numpy_become_numbers(tmp_path):
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=torch.tensor(0.25), capturable=True)
+    optimizer.param_groups[0] |= {"decay": numpy.float64(0.1), "rounds": numpy.int32(-7)}
+    with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer, every="never",
+                               writing=WRITING) as ck:
+        ck.save(0)
+    holdfast.export(tmp_path / "run", tmp_path / "opt.pt", optimizer=True)
+    group = torch.load(tmp_path / "opt.pt", weights_only=True)["param_groups"][0]
+    assert (group["lr"], group["decay"], group["rounds"]) == (0.25, 0.1, -7)
+
+
 def test_several_models_and_optimizers_are_exported_by_name(tmp_path):
     model, other = Counting(), nn.Linear(3, 2)
     first = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)

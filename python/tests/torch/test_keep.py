@@ -1,4 +1,4 @@
-"""Which steps a Checkpointer keeps: by default it fills no disk, and removes nothing of value."""
+"""Tests which steps a Checkpointer keeps: its default fills no disk and removes nothing dear."""
 
 import subprocess
 from pathlib import Path

@@ -106,7 +106,7 @@ def test_a_layout_in_a_file_is_a_model(tmp_path):
 
 
 def test_tensor_parallelism_cuts_the_projections():
-    """Of the attention and the MLP every rank of two has half; norms and positions are whole."""
+    """Each of two ranks has half of the attention and the MLP, and all of norms and positions."""
     model = build()
     planned = holdfast.plan("tp=2", "tp=2", model=holdfast.layout_of(model), training="weights")
     cut = ("in_proj_weight", "in_proj_bias", "out_proj.weight", "linear1.weight", "linear1.bias",

@@ -1,4 +1,4 @@
-"""Where a training begins: resume(initial=), resume(step=), load_into() and exclude=."""
+"""Tests where a training begins: resume(initial=), resume(step=), load_into() and exclude=."""
 
 import pytest
 import torch

@@ -1,4 +1,4 @@
-"""Where a training begins: what resume(step=) and resume(initial=) mean, which apply only once.
+"""Decides where a training begins: resume(step=) and resume(initial=) apply only once.
 
 A script that asks for resume(step=400) asks for it again whenever it is started again. So every
 checkpoint says which choices led to it, and a choice that has led to the newest checkpoint is not

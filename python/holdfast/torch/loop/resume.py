@@ -5,9 +5,9 @@ from collections.abc import Mapping
 
 from holdfast import _native
 from holdfast.torch.loop.cuda_stream import current_stream
-from holdfast.torch.loop.resume_report import Report
 from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
+from holdfast.torch.state.report import Report
 from holdfast.torch.state.stateful_objects import is_internal
 from holdfast.torch.state.training_state import TrainingState, saved_extra_names
 from holdfast.torch.values.dotted_names import plain_name

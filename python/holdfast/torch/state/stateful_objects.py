@@ -27,7 +27,7 @@ from holdfast.torch.state.stateful import (
     class_names,
 )
 from holdfast.torch.values.boxes import Rule, rule_for
-from holdfast.torch.values.dotted_names import join
+from holdfast.torch.values.dotted_names import join, name_a_few
 
 
 class StatefulObjects:
@@ -181,12 +181,6 @@ class StatefulObjects:
 def is_internal(key: str) -> bool:
     """True for an object that Holdfast added itself: the keys of the user's have no dot."""
     return "." in key
-
-
-def name_a_few(names: Sequence[str]) -> str:
-    """The first three names, and how many more there are."""
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return ", ".join(names[:3]) + more
 
 
 def _short(kinds: Mapping[str, str]) -> dict[str, str]:

@@ -75,10 +75,11 @@ class TensorState:
     `model` is a module, a list of pipeline stages, or several modules by name; `optimizer`
     likewise. `names` renames tensors of stages whose names begin anew on each stage (one for all
     stages, or a list with one per stage); `rules` are rules, by name pattern, for tensors that
-    do not show how they are cut; `exclude` says which tensors are left out. Make it once, after the model is wrapped and sharded and the
-    optimizer is made: it keeps the sharded parameters, which FSDP replaces by gathered ones at
-    times. It follows tensors that are put into the model or the optimizer later, but refuses a
-    parameter that takes the place of another: the optimizer would go on with the old one.
+    do not show how they are cut; `exclude` says which tensors are left out. Make it once, after
+    the model is wrapped and sharded and the optimizer is made: it keeps the sharded parameters,
+    which FSDP replaces by gathered ones at times. It follows tensors that are put into the model
+    or the optimizer later, but refuses a parameter that takes the place of another: the optimizer
+    would go on with the old one.
     """
 
     def __init__(

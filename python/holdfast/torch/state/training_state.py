@@ -28,11 +28,12 @@ from holdfast.torch.state.module_names import by_key
 from holdfast.torch.state.param_groups import merge_optimizer_objects
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.stateful import Stateful, class_name
-from holdfast.torch.state.stateful_objects import StatefulObjects, is_internal, name_a_few
+from holdfast.torch.state.stateful_objects import StatefulObjects, is_internal
 from holdfast.torch.state.tensor_state import Models, Optimizers, TensorState
 from holdfast.torch.state.weights_file import load_weights
 from holdfast.torch.values import generators as random_generators
-from holdfast.torch.values.dotted_names import own_name, plain_name
+from holdfast.torch.values.all_ranks import all_ranks
+from holdfast.torch.values.dotted_names import name_a_few, own_name, plain_name
 from holdfast.torch.values.dtypes import SavedTensor
 from holdfast.torch.values.generators import is_generator
 
@@ -201,7 +202,8 @@ class TrainingState:
 
     def known_names(self) -> set[str]:
         """Names of tensors, and what names of tensors begin with: parameters, objects."""
-        names = {name for entry in self._tensors.all_entries for name in (entry.name, *entry.aliases)}
+        names = {name for entry in self._tensors.all_entries
+                 for name in (entry.name, *entry.aliases)}
         names |= {one.key for one in self._objects.without_hooks}
         names |= {ddp_comm_hooks.KEY, gradients.KEY}
         return names | self._tensors.slot_prefixes() | self._extra.all_names
@@ -222,11 +224,7 @@ class TrainingState:
 
     def all_ranks(self, value: Any) -> list[Any]:
         """The values that all ranks pass, by rank. A collective call."""
-        if self._world == 1:
-            return [value]
-        values: list[Any] = [None] * self._world
-        dist.all_gather_object(values, value, self._group)
-        return values
+        return all_ranks(value, self._group)
 
     # Restoring
 

@@ -6,18 +6,19 @@ it holds.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from os import PathLike
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
-import torch.distributed as dist
 
 from holdfast import Contents, open
 from holdfast.arrays import describe
 from holdfast.torch.state.piece import Piece
+from holdfast.torch.state.report import Report
 from holdfast.torch.state.tensor_state import Models, TensorState
-from holdfast.torch.values.dotted_names import own_name, plain_name
+from holdfast.torch.values.all_ranks import all_ranks
+from holdfast.torch.values.dotted_names import name_a_few, own_name, plain_name
 from holdfast.torch.values.dtypes import torch_dtype
 
 _Path = str | PathLike[str]
@@ -26,7 +27,6 @@ _ROOT = "model."  # what names of a model's tensors begin with in a checkpoint
 # What names in files often begin with. Of two that fit equally well, the first is taken.
 _USUAL = ("", "model.", "state_dict.", "model_state_dict.", "module.")
 _WRAPPERS = {"_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"}
-_NAMED = 8  # so many names are listed in a message
 
 
 class LoadedWeights(NamedTuple):
@@ -61,7 +61,7 @@ def load_weights(tensors: TensorState, path: _Path, *, strict: bool = True) -> L
         weights = _WeightsFile(path)
     except Exception as failure:  # told to all ranks before it is raised
         error = failure
-    ranks = _all_ranks((None if error is None else str(error), live))
+    ranks = all_ranks((None if error is None else str(error), live))
     if error is not None:
         raise error
     for rank, (text, _) in enumerate(ranks):
@@ -70,19 +70,20 @@ def load_weights(tensors: TensorState, path: _Path, *, strict: bool = True) -> L
     known = set().union(*(names for _, names in ranks))
     weights.match(known)
     missing, reshaped = weights.compare(pieces, transient)
-    lists = _all_ranks((missing, reshaped))
+    lists = all_ranks((missing, reshaped))
     missing = _once(name for one, _ in lists for name in one)
     reshaped = _once(line for _, one in lists for line in one)
-    unexpected = weights.unexpected(known)
-    if reshaped or (strict and (missing or unexpected)):
-        raise ValueError(f"{path}: {_refusal(missing, unexpected, reshaped)}")
+    report = Report(missing, weights.unexpected(known), reshaped)
+    if reshaped or (strict and not report.exact):
+        way_out = "" if reshaped else "; strict=False leaves that out"
+        raise ValueError(f"{path}: {report}{way_out}")
     if len(missing) == len(known):
         raise ValueError(f"{path}: has none of the model's tensors; expected weights of this "
-                         f"model, such as {_few(sorted(known)[:2])}")
+                         f"model, such as {name_a_few(sorted(known))}")
     with torch.no_grad():
         for piece in pieces:
             weights.fill(piece)
-    return LoadedWeights(missing, unexpected)
+    return LoadedWeights(missing, report.unexpected)
 
 
 class _WeightsFile:
@@ -151,25 +152,5 @@ def _rank_of(prefix: str) -> int:
     return _USUAL.index(prefix) if prefix in _USUAL else len(_USUAL)
 
 
-def _all_ranks(value: Any) -> list[Any]:
-    if not (dist.is_available() and dist.is_initialized()) or dist.get_world_size() == 1:
-        return [value]
-    values: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(values, value)
-    return values
-
-
 def _once(names: Iterable[str]) -> list[str]:
     return list(dict.fromkeys(names))
-
-
-def _refusal(missing: list[str], unexpected: list[str], reshaped: list[str]) -> str:
-    parts: Mapping[str, list[str]] = {"not in it: ": missing, "not expected: ": unexpected,
-                                      "different: ": reshaped}
-    text = "; ".join(what + _few(names) for what, names in parts.items() if names)
-    return text if reshaped else f"{text}; strict=False leaves that out"
-
-
-def _few(names: list[str]) -> str:
-    text = ", ".join(names[:_NAMED])
-    return text if len(names) <= _NAMED else f"{text} and {len(names) - _NAMED} more"

@@ -1,6 +1,7 @@
 """The names of tensors in a checkpoint: words with dots between them."""
 
 import re
+from collections.abc import Sequence
 
 
 def join(*parts: str) -> str:
@@ -16,3 +17,9 @@ def own_name(name: str, rank: int) -> str:
 def plain_name(name: str) -> str:
     """The name without the rank that own_name() added."""
     return re.sub(r"@rank\d+$", "", name)
+
+
+def name_a_few(names: Sequence[str], most: int = 3) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

@@ -2,6 +2,8 @@
 
 from dataclasses import dataclass, field
 
+from holdfast.torch.values.dotted_names import name_a_few
+
 _NAMED = 8  # so many names are listed in a message
 
 
@@ -30,9 +32,4 @@ class Report:
     def __str__(self) -> str:
         parts = [("not in it: ", self.missing), ("not expected: ", self.unexpected),
                  ("different: ", self.reshaped)]
-        return "; ".join(what + _few(names) for what, names in parts if names)
-
-
-def _few(names: list[str]) -> str:
-    text = ", ".join(names[:_NAMED])
-    return text if len(names) <= _NAMED else f"{text} and {len(names) - _NAMED} more"
+        return "; ".join(what + name_a_few(names, _NAMED) for what, names in parts if names)
