@@ -196,6 +196,17 @@ def test_a_step_before_which_a_process_died_can_be_gone_back_to(tmp_path):
         assert ck.resume(step=2) == 3
 
 
+def test_a_resumed_run_saves_the_objects_of_one_that_never_stopped(tmp_path):
+    for name, lives in {"whole": [(0, 4)], "resumed": [(0, 2), (2, 4)]}.items():
+        for first, last in lives:
+            model, optimizer = training()
+            with checkpointer(tmp_path / name, model, optimizer) as ck:
+                assert ck.resume() == first
+                steps(ck, model, optimizer, first, last)
+    whole, resumed = (holdfast.open(tmp_path / name).objects for name in ("whole", "resumed"))
+    assert whole == resumed
+
+
 def test_a_branch_of_a_branch(tmp_path):
     run = tmp_path / "run"
     model, optimizer = training(1)

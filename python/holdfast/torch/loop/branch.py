@@ -32,6 +32,10 @@ class Branch:
         saved = objects.get(BRANCH) if isinstance(objects, Mapping) else None
         return cls(**saved) if saved else cls()
 
+    def to_save(self) -> dict[str, Any]:
+        """What a checkpoint keeps: nothing of a run that never chose, resumed or not."""
+        return {name: value for name, value in asdict(self).items() if value}
+
 
 class Start:
     """One call of resume(). All ranks make it together."""
@@ -61,7 +65,7 @@ class Start:
         if not self._initial:
             return f"{self._run}: no checkpoint yet, begins with step 0"
         self._state.load_weights(self._initial, strict=strict)
-        self._state.branch = asdict(Branch(self._initial))
+        self._state.branch = Branch(self._initial).to_save()
         return f"{self._run}: no checkpoint yet, begins with the weights of {self._initial}"
 
     def resumed(self, step: int, objects: Any) -> str:
@@ -73,7 +77,7 @@ class Start:
             text += ", as asked; newer steps are not used"
         elif self._asked is not None:
             text += f", which descends from step {self._asked}"
-        self._state.branch = asdict(branch)
+        self._state.branch = branch.to_save()
         if self._initial and branch.initial == self._initial:
             text += f"; the run began with {self._initial}"
         elif self._initial:
