@@ -17,5 +17,7 @@ inline constexpr Tag kOpenTag = 0x480e;      // Saver::open()
 inline constexpr Tag kCloseTag = 0x4810;     // Saver::close()
 inline constexpr Tag kReadableTag = 0x4812;  // restore.h
 inline constexpr Tag kEndTag = 0x4814;       // Job::all_agree()
+inline constexpr Tag kGateTag = 0x4820;      // recovery/gate.h: I am ready
+inline constexpr Tag kRecordTag = 0x4822;    // recovery/gate.h: records for buddies
 
 }  // namespace holdfast

@@ -6,6 +6,7 @@
 #include "holdfast/env/memory_env.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/transport/local_transport.h"
+#include "holdfast/transport/switch_transport.h"
 #include "holdfast/transport/transport_testing.h"
 
 namespace holdfast::transport_conformance_test {
@@ -41,6 +42,30 @@ class TcpNetwork : public Network {
   TcpRanks ranks_;
 };
 
+// Ranks behind a SwitchTransport whose inner transport was replaced once.
+class SwitchedRanks : public Network {
+ public:
+  SwitchedRanks(Env& env, int size, size_t queue)
+      : old_(std::make_shared<LocalNetwork>(env, size, queue)),
+        network_(std::make_shared<LocalNetwork>(env, size, queue)) {
+    for (int rank = 0; rank < size; ++rank) {
+      ranks_.push_back(std::make_unique<SwitchTransport>(in(old_, rank)));
+      ranks_.back()->replace(in(network_, rank));
+    }
+  }
+  Transport& at(int rank) override { return *ranks_[static_cast<size_t>(rank)]; }
+  void kill(int rank) override { network_->kill(rank); }
+
+ private:
+  using Networks = std::shared_ptr<LocalNetwork>;
+  static std::shared_ptr<Transport> in(const Networks& network, int rank) {
+    return {network, &network->endpoint(rank)};
+  }
+
+  Networks old_, network_;
+  std::vector<std::unique_ptr<SwitchTransport>> ranks_;
+};
+
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<Network>(Env&, int, size_t)> make;
@@ -70,7 +95,8 @@ class TransportConformanceTest : public ::testing::TestWithParam<Kind> {
 
 INSTANTIATE_TEST_SUITE_P(All, TransportConformanceTest,
                          ::testing::Values(Kind{"Local", make<LocalRanks>},
-                                           Kind{"Tcp", make<TcpNetwork>}),
+                                           Kind{"Tcp", make<TcpNetwork>},
+                                           Kind{"Switched", make<SwitchedRanks>}),
                          [](const auto& kind) { return kind.param.name; });
 
 TEST_P(TransportConformanceTest, EndpointsKnowTheirPlace) {

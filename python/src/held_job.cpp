@@ -7,7 +7,7 @@ namespace holdfast::python {
 HeldJob::HeldJob(const Path& run, nb::object transport, JobOptions options)
     : transport_(std::move(transport)) {
   Transport* const over =
-      transport_.is_none() ? nullptr : &nb::cast<HeldTransport&>(transport_).get();
+      transport_.is_none() ? nullptr : &nb::cast<HeldTransport&>(transport_).over();
   options.saver.interrupted = [this] { return interruption_.seen(); };
   const nb::gil_scoped_release unlocked;
   job_ = unwrap(Job::open(env(), run, over, std::move(options)));

@@ -41,9 +41,9 @@ void listen(HeldTransport* self, int rank, int size, const nb::bytes& token,
 
 void connect(HeldTransport& self, const std::vector<std::string>& addresses,
              Timeout timeout) {
-  TcpTransport& transport = self.get();
+  const std::shared_ptr<TcpTransport> transport = self.get();
   const nb::gil_scoped_release unlocked;
-  unwrap(transport.connect(addresses, deadline_of(timeout)));
+  unwrap(transport->connect(addresses, deadline_of(timeout)));
 }
 
 void check(const TcpTransport& transport, int rank, Tag tag) {
@@ -56,32 +56,32 @@ void check(const TcpTransport& transport, int rank, Tag tag) {
 
 void send(HeldTransport& self, int to, Tag tag, const nb::bytes& message,
           Timeout timeout) {
-  TcpTransport& transport = self.get();
-  check(transport, to, tag);
+  const std::shared_ptr<TcpTransport> transport = self.get();
+  check(*transport, to, tag);
   const nb::gil_scoped_release unlocked;
-  unwrap(transport.send(to, tag, view_of(message), deadline_of(timeout)));
+  unwrap(transport->send(to, tag, view_of(message), deadline_of(timeout)));
 }
 
 nb::bytes recv(HeldTransport& self, int from, Tag tag, Timeout timeout) {
-  TcpTransport& transport = self.get();
-  check(transport, from, tag);
+  const std::shared_ptr<TcpTransport> transport = self.get();
+  check(*transport, from, tag);
   return to_python(unwrap(wait_interruptibly(
-      timeout, [&](Instant until) { return transport.recv(from, tag, until); },
+      timeout, [&](Instant until) { return transport->recv(from, tag, until); },
       [] { return false; })));
 }
 
 void barrier(HeldTransport& self, Timeout timeout) {
-  TcpTransport& transport = self.get();
+  const std::shared_ptr<TcpTransport> transport = self.get();
   const nb::gil_scoped_release unlocked;
-  unwrap(transport.barrier(deadline_of(timeout)));
+  unwrap(transport->barrier(deadline_of(timeout)));
 }
 
 std::vector<nb::bytes> all_gather(HeldTransport& self, const nb::bytes& message,
                                   Timeout timeout) {
-  TcpTransport& transport = self.get();
+  const std::shared_ptr<TcpTransport> transport = self.get();
   const std::vector<Bytes> all = [&] {
     const nb::gil_scoped_release unlocked;
-    return unwrap(transport.all_gather(view_of(message), deadline_of(timeout)));
+    return unwrap(transport->all_gather(view_of(message), deadline_of(timeout)));
   }();
   std::vector<nb::bytes> messages;
   for (const Bytes& one : all) messages.push_back(to_python(one));
@@ -89,9 +89,9 @@ std::vector<nb::bytes> all_gather(HeldTransport& self, const nb::bytes& message,
 }
 
 void close(HeldTransport& self) {
-  TcpTransport& transport = self.get();
+  const std::shared_ptr<TcpTransport> transport = self.get();
   const nb::gil_scoped_release unlocked;
-  transport.close();
+  transport->close();
 }
 
 }  // namespace
@@ -112,12 +112,12 @@ void bind_transport(nb::module_& m) {
           "of one job and different in every other job. A connection on which nothing\n"
           "arrives for `silence` seconds counts as broken.")
       .def_prop_ro(
-          "address", [](const T& self) { return self.get().address(); },
+          "address", [](const T& self) { return self.get()->address(); },
           "The address at which other ranks reach this rank.")
       .def_prop_ro(
-          "rank", [](const T& self) { return self.get().rank(); }, "This rank.")
+          "rank", [](const T& self) { return self.get()->rank(); }, "This rank.")
       .def_prop_ro(
-          "size", [](const T& self) { return self.get().size(); },
+          "size", [](const T& self) { return self.get()->size(); },
           "The number of ranks.")
       .def("connect", &connect, nb::arg("addresses"), nb::arg("timeout") = nb::none(),
            "Returns when this rank is connected to all others. Called once.")
@@ -134,6 +134,13 @@ void bind_transport(nb::module_& m) {
            "The messages that all ranks passed, ordered by rank.")
       .def("close", &close,
            "Leaves the job. Calls of other ranks to this rank then raise.")
+      .def("replace", &T::replace, nb::arg("next"),
+           "Closes the connections and goes on with those of `next`, a transport of "
+           "the\n"
+           "same rank and size that is connected already. All that holds this "
+           "transport,\n"
+           "such as a Job and a Gate, then uses the new connections. Calls that wait\n"
+           "raise UnavailableError.")
       .def("let_go_in_child", &T::let_go_in_child,
            "Called in the child after a fork: closes its copies of the connections.\n\n"
            "While the child kept them open, other ranks could not notice that the\n"

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "env.h"
+#include "holdfast/transport/switch_transport.h"
 #include "holdfast/transport/tcp_transport.h"
 
 namespace holdfast::python {
@@ -16,26 +17,46 @@ namespace holdfast::python {
 // thread stays with the parent.
 class HeldTransport {
  public:
-  explicit HeldTransport(std::unique_ptr<TcpTransport> transport)
-      : transport_(std::move(transport)) {}
+  explicit HeldTransport(std::shared_ptr<TcpTransport> transport)
+      : over_(std::make_unique<SwitchTransport>(transport)),
+        transport_(std::move(transport)) {}
   ~HeldTransport() {
     if (::getpid() != process_) {
-      static_cast<void>(transport_.release());
+      static_cast<void>(over_.release());  // it keeps the transport alive for ever
       return;
     }
     const nb::gil_scoped_release unlocked;
+    over_.reset();
     transport_.reset();
   }
   HeldTransport(const HeldTransport&) = delete;
   HeldTransport& operator=(const HeldTransport&) = delete;
 
-  // Throws in a forked process.
-  TcpTransport& get() const {
-    if (::getpid() == process_) return *transport_;
-    throw Raised(invalid(
-        "transport: it belongs to process {}, and this is its child {}; expected "
-        "a call from the process that opened it",
-        process_, ::getpid()));
+  // The transport of this generation. A call holds the pointer while it runs, because
+  // another thread may call replace(). Throws in a forked process.
+  std::shared_ptr<TcpTransport> get() const {
+    check_process();
+    return transport_;
+  }
+  // The same for objects that stay for several generations. Throws in a forked process.
+  SwitchTransport& over() const {
+    check_process();
+    return *over_;
+  }
+  // Closes the transport and goes on with that of `next`.
+  void replace(const HeldTransport& next) {
+    const auto old = get(), inner = next.get();
+    if (inner->rank() != old->rank() || inner->size() != old->size()) {
+      throw Raised(
+          invalid("transport: rank {} of {} in place of rank {} of {}; expected "
+                  "the same rank and size",
+                  inner->rank(), inner->size(), old->rank(), old->size()));
+    }
+    if (inner == old) return;
+    transport_ = inner;
+    over_->replace(inner);
+    const nb::gil_scoped_release unlocked;
+    old->close();
   }
   // Called in the child after a fork. Does nothing in the parent.
   void let_go_in_child() {
@@ -43,8 +64,19 @@ class HeldTransport {
   }
 
  private:
+  void check_process() const {
+    if (::getpid() == process_) return;
+    throw Raised(invalid(
+        "transport: it belongs to process {}, and this is its child {}; expected "
+        "a call from the process that opened it",
+        process_, ::getpid()));
+  }
+
   const pid_t process_ = ::getpid();
-  std::unique_ptr<TcpTransport> transport_;
+  std::unique_ptr<SwitchTransport> over_;
+  // Shared with the switch, with calls that wait, and after replace() with the object
+  // that it came from.
+  std::shared_ptr<TcpTransport> transport_;
 };
 
 }  // namespace holdfast::python

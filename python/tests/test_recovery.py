@@ -1,0 +1,92 @@
+"""The bindings of the gate and of the decision after a rank was lost; no torch."""
+
+import os
+import threading
+import time
+
+import pytest
+
+from holdfast import _native
+from holdfast.errors import UnavailableError
+
+
+def connected(size):
+    """The transports of all ranks of a job in this process."""
+    token = os.urandom(32)
+    ranks = [_native.TcpTransport(r, size, token=token, host="127.0.0.1") for r in range(size)]
+    addresses = [rank.address for rank in ranks]
+    on_all(ranks, lambda rank: rank.connect(addresses, 10))
+    return ranks
+
+
+def on_all(ranks, call):
+    """What call(rank) returns or raises on each rank, each in a thread of its own."""
+    outcomes = [None] * len(ranks)
+
+    def run(i):
+        try:
+            outcomes[i] = call(ranks[i])
+        except Exception as error:
+            outcomes[i] = error
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(ranks))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    return outcomes
+
+
+def test_survivors_go_on_with_a_replacement():
+    transports = connected(2)
+    gates = [_native.Gate(transport, hosts=[0, 1]) for transport in transports]
+    assert on_all(gates, lambda g: g.pass_gate(1, b"in 1 of %d" % g.buddy, 10)) == [None, None]
+    gates[0].refresh(1, b"after 1")
+
+    transports[0].close()  # rank 0 is lost
+    with pytest.raises(UnavailableError):
+        gates[1].pass_gate(2, b"in 2", 10)
+    gates[1].interrupt()
+    assert (gates[1].committed, gates[1].ready) == (1, 1)
+    assert gates[1].record_of_peer(1, timeout=10) == (b"after 1", True)
+    decision = _native.decide([(1, gates[1].committed, gates[1].ready, True)])
+    assert (decision.target, decision.courses, decision.refused) == (1, {1: "back"}, None)
+
+    fresh = connected(2)
+    transports[1].replace(fresh[1])
+    assert transports[1].address == fresh[1].address
+    gates[0] = _native.Gate(fresh[0], hosts=[0, 1])
+    assert on_all(gates, lambda g: g.begin(1, 1, b"after 1", 10)) == [None, None]
+    assert on_all(gates, lambda g: g.pass_gate(2, b"in 2", 10)) == [None, None]
+    assert gates[0].record_of_peer(1) == (b"after 1", True)
+    assert gates[0].record_of_peer(2) == (b"in 2", False)
+    assert [gate.generation for gate in gates] == [1, 1]
+
+
+def test_interrupt_ends_a_gate_that_waits():
+    ranks = connected(2)
+    gate = _native.Gate(ranks[0])
+    took = []
+
+    def interrupt():
+        time.sleep(0.05)
+        took.append(time.monotonic())
+        gate.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    with pytest.raises(UnavailableError, match="interrupted"):
+        gate.pass_gate(1, b"", 60)
+    assert time.monotonic() - took[0] < 1
+    thread.join()
+
+
+def test_what_cannot_be_is_refused():
+    decision = _native.decide([(0, 5, 5, False), (2, 4, 4, True)])
+    assert decision.refused.startswith("rank 2 is committed to update 4")
+    assert _native.decide([(0, 5, 6, True)], floor=6).courses == {0: "forward"}
+    with pytest.raises(ValueError, match="hosts: 3 numbers; expected one for each of 2"):
+        _native.Gate(connected(2)[0], hosts=[0, 0, 1])
+    ranks = connected(2)
+    with pytest.raises(ValueError, match="expected the same rank and size"):
+        ranks[0].replace(ranks[1])
