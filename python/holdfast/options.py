@@ -161,8 +161,19 @@ GROUPS: dict[str, type] = {"writing": Writing, "resuming": Resuming, "failures":
                            "schedule": Schedule, "layout": Layout}
 
 
-def unknown_keyword(where: str, name: str, known: Iterable[str]) -> TypeError:
-    """The error for a keyword that does not exist. It suggests the nearest one."""
+def check_known(where: str, unknown: Iterable[str], known: Iterable[str]) -> None:
+    """TypeError if there is an unknown keyword. It suggests the nearest one."""
+    for name in unknown:
+        raise _unknown_keyword(where, name, known)
+
+
+def check_every(every: Any) -> None:
+    """TypeError for what is no text and no function."""
+    if not (isinstance(every, str) or callable(every)):
+        raise TypeError(f'every={every!r}; expected "500 steps", "10m", a policy or a function')
+
+
+def _unknown_keyword(where: str, name: str, known: Iterable[str]) -> TypeError:
     spellings = {keyword: f"{keyword}=" for keyword in known}
     for keyword, group in GROUPS.items():
         for field in fields(group):

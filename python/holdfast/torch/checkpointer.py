@@ -1,32 +1,39 @@
 """The checkpoints of a training loop: `holdfast.Checkpointer`."""
 
+import functools
 import inspect
 import logging
-import time
 from collections.abc import Callable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import torch
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, absolute_path, log_messages
-from holdfast.errors import NotFoundError, UnavailableError
 from holdfast.options import (
     Failures,
     Layout,
     Resuming,
     Schedule,
     Writing,
+    check_every,
     check_groups,
+    check_known,
     check_object_names,
-    unknown_keyword,
 )
+from holdfast.torch.loop import messages
 from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.closing import Closing, close_at_exit
+from holdfast.torch.loop.due_save import DueSave
 from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
-from holdfast.torch.loop.end_of_training import RANK_WAIT, LastStep, is_exception_on_its_way
+from holdfast.torch.loop.end_of_training import (
+    RANK_WAIT,
+    LastStep,
+    is_exception_on_its_way,
+    why_no_end,
+)
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
@@ -36,8 +43,8 @@ from holdfast.torch.loop.saves import Save, Saves
 from holdfast.torch.loop.settle_thread import SettleThread
 from holdfast.torch.loop.step_numbers import StepNumbers, whole_number
 from holdfast.torch.loop.stop_grace import with_grace
-from holdfast.torch.loop.transport import connect
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
+from holdfast.torch.recover.recovery import recovery_for
 from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.model_tensors import Exclude
@@ -45,6 +52,8 @@ from holdfast.torch.state.plain_values import PlainValues
 from holdfast.torch.state.report import Report
 from holdfast.torch.state.tensor_state import Models, Optimizers
 from holdfast.torch.state.training_state import TrainingState
+
+Result = TypeVar("Result")
 
 STOPPED = 143  # the exit code of a process that was asked to stop and has saved
 
@@ -86,9 +95,7 @@ class Checkpointer:
                 removes only what the schedule has saved under "auto", nothing by save().
     tiers       further places for copies of each step, made in the background once it is
                 durable: folders, "s3://bucket/prefix", Tier (holdfast.Saver says more). A run
-                directory that was lost is brought back from whichever tier is left. A run
-                without a step does not start while a tier does not answer, nor if all that a
-                tier holds is damaged or belongs to another run.
+                directory that was lost is brought back from whichever tier is left.
 
     The other options are in groups; help(holdfast.Writing) and so on describe them:
 
@@ -105,11 +112,13 @@ class Checkpointer:
     verbose     True: a line on stderr for each save, with its reason; False: only warnings. By
                 default there is one line at resume and one at the end, from rank 0. The
                 environment variable HOLDFAST_LOG (info or warning) does the same.
+    recover     whether a rank that dies is replaced while the others keep their processes, for
+                steps made by run(): True under `holdfast launch`, and refused elsewhere.
 
     A save that fails for a reason that may pass (a full disk) is dropped and tried again, with
-    pauses that grow to a minute, while training goes on; a warning at least every minute names
-    the last durable step. close() raises the error if the last save failed. Any other error is
-    raised by the next step() that may save. Both are raised on all ranks alike.
+    pauses that grow to a minute, while training goes on, with a warning every minute. close()
+    raises the error if the last save failed. Any other error is raised by the next step() that
+    may save. Both are raised on all ranks alike.
     """
 
     def __init__(
@@ -134,12 +143,11 @@ class Checkpointer:
         exclude: Exclude = (),
         on_durable: OnDurable | None = None,
         verbose: bool | None = None,
+        recover: bool | None = None,
         **unknown: Any,
     ) -> None:
-        for name in unknown:
-            raise unknown_keyword("Checkpointer", name, _KEYWORDS)
-        if not (isinstance(every, str) or callable(every)):
-            raise TypeError(f'every={every!r}; expected "500 steps", "10m", a policy or a function')
+        check_known("Checkpointer", unknown, _KEYWORDS)
+        check_every(every)
         check_groups(writing=writing, resuming=resuming, failures=failures, schedule=schedule,
                      layout=layout)
         check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
@@ -151,35 +159,41 @@ class Checkpointer:
         self._messages = Messages(self._state.rank, verbose)
         self._durable = DurableSteps(on_durable)
         self._last_step = LastStep(self._state.model_tensors)
-        self._never_saves = every == "never"
+        self._never_saves, self._resuming = every == "never", resuming
         self._buckets = BucketOrders(model)
-        self._resuming = resuming
         self._boundaries = UpdateBoundaries(self._state.optimizers, self._state.models)
-        self._due: tuple[bool, str] | None = None  # a save that is due: is it the last, and why
-        self._calls_waited = 0  # calls of step() that the due save has waited
+        self._due = DueSave()
         self._unknown_optimizer = False  # an optimizer that was not given has updated the model
         self._steps = StepNumbers(schedule.total_steps)
         self._run_is_checked = False  # resume() was called, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
-        self.report = Report()
-        failures = with_grace(failures)
-        self._transport = connect(layout.group)
-        job = open_job(
-            self._run, self._transport, every=every if isinstance(every, str) else "never",
-            keep=keep, tiers=tiers, writing=writing, failures=failures, schedule=schedule,
-            allow_unreachable_tiers=resuming.allow_unreachable_tiers,
-        )
-        log_messages(job)
-        self._saves = Saves(job, self._state, self._buckets)
-        self._closing = Closing(self._saves, self._transport, failures.grace, self._release)
-        # Ranks with several optimizers, or none, may see other boundaries than their peers.
-        self._asks_all_ranks = job.any(self._boundaries.number != 1)
-        self._decide = every if callable(every) else None
-        self._started = time.monotonic()
-        self._losses = Losses()
+        self.report, failures = Report(), with_grace(failures)
+        self._recovery = recovery_for(recover, self._state, self._buckets, scaler, layout.group)
+        transport = self._recovery.connect()
+        self._open_job = functools.partial(
+            open_job, self._run, every=every if isinstance(every, str) else "never", keep=keep,
+            tiers=tiers, writing=writing, failures=failures, schedule=schedule, resuming=resuming)
+        self._saves = Saves(self._open_job(transport=transport), self._state, self._buckets)
+        self._closing = Closing(self._saves, transport, failures.grace, self._release)
+        self._agree_on_job()
+        self._recovery.serve(self._reopen, self._saves.objects)
+        self._losses = Losses(every if callable(every) else None)
         self._hooks = hook_optimizer_steps(self._before_update, self._after_update)
         self._settle_thread = SettleThread(self._saves.settle_if_copied)
         close_at_exit(self._closing)
+
+    def _reopen(self, transport: _native.TcpTransport) -> None:
+        """Opens the job anew, together with the replacement of a lost rank."""
+        self._closing.transport = transport
+        self._saves.replace_job(lambda: self._open_job(transport=transport))
+        self._is_attached = False
+        self._agree_on_job()
+
+    def _agree_on_job(self) -> None:
+        job = self._saves.live_job()
+        log_messages(job)
+        # Ranks with several optimizers, or none, may see other boundaries than their peers.
+        self._asks_all_ranks = job.any(self._boundaries.number != 1)
 
     @property
     def stall(self) -> float:
@@ -221,28 +235,42 @@ class Checkpointer:
         anything is changed, if the checkpoint is of another model and resuming is strict, or if
         a tensor has another shape or dtype. NotFoundError if there is no checkpoint of `step`.
         """
+        return self._recovery.resume(functools.partial(self._resume, step, initial),
+                                     self._take_over)
+
+    def _take_over(self, step: int) -> int:
+        """Goes on after that step, in the place of a lost rank."""
+        self._run_is_checked = True
+        return self._steps.take_over(step) + 1
+
+    def _resume(self, step: int | None, initial: str | PathLike[str] | None) -> int:
         self._run_is_checked = True
         self._values.before_resume()
         self._saves.wait_until_done()
         start = Start(self._run, self._state, step, initial)
-        resume = Resume(self._state, self._buckets, strict=self._resuming.strict)
+        resume = Resume(self._state, self._buckets, self._resuming)
         try:
-            restored = resume.run(self._saves.live_job(), start.step,
-                                  verify_all=self._resuming.verify == "full")
-        except NotFoundError:
-            if step is not None:
-                raise
-            self._messages.tell(start.begin(strict=self._resuming.strict))
-            self._saves.attach()
-            return 0
+            restored = resume.run_or_begin(self._saves, start)
         finally:
             self.report = resume.report
-        self._saves.is_attached = True
-        self._saves.handle = None  # of a step that may be newer than the resumed one
+        self._messages.tell(start.sentence)
+        if restored is None:
+            return 0
         self._steps.resumed(restored.step)
         self._durable.resumed(restored.step)
-        self._messages.tell(start.resumed(restored.step, restored.objects))
         return restored.step + 1
+
+    def run(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
+        """Makes a step: calls the function, and again if a rank dies before the update in it.
+
+            loss = ck.run(train, batch)     # it was: loss = train(batch)
+
+        Under `holdfast launch`, the rank that died is replaced, and gets its state from the
+        others. What ranks exchange must come before the update of the optimizer, and all
+        micro-batches of the update belong into one call. What else the function does (prints,
+        counters) may happen twice. Without `holdfast launch` this is a plain call.
+        """
+        return self._recovery.run(function, args, kwargs)
 
     def step(self, step: int, loss: Any = None) -> None:
         """Call it when `step` is done. It saves if it is time, in the background.
@@ -256,8 +284,11 @@ class Checkpointer:
         The loss is saved as the metric "loss", for Keep(best=). Reading a loss from the GPU would
         block training, so the saved metric may lag the step by up to about 20 steps.
         """
-        job = self._saves.live_job()
         step = self._steps.check_next(step)
+        self._recovery.after_step(step, functools.partial(self._step, step, loss))
+
+    def _step(self, step: int, loss: Any) -> None:
+        job = self._saves.live_job()
         self._durable.look()
         self._boundaries.next_call()
         if not self._is_attached and not self._is_mid_update():
@@ -266,35 +297,23 @@ class Checkpointer:
             self._saves.attach_all()
         idle = self._boundaries.is_idle
         if not idle:
-            self._tell_policies(step, loss)
+            self._losses.tell(job, step, loss)
         due, last = job.due(step, not idle), self._steps.is_last_of_all(step)
-        if due is not None or (last and self._due is None):
-            self._due = due or (False, "the last step")
+        self._due.ask(due, last)
         if self._unknown_optimizer:
-            self._messages.warn_once("an optimizer that the Checkpointer was not given has updated "
-                                     "the model: such steps are not saved; expected a new "
-                                     "Checkpointer")
+            self._messages.warn_once(messages.UNKNOWN_OPTIMIZER)
         self._last_step.note(step)
-        if self._due is not None and (self._due[0] or not self._unknown_optimizer):
-            self._save_due(step, loss, last, *self._due)
+        if self._due.reason and (self._due.reason[0] or not self._unknown_optimizer):
+            self._save_due(step, loss, last)
 
-    def _tell_policies(self, step: int, loss: Any) -> None:
-        job = self._saves.live_job()
-        if loss is not None and (known := self._losses.record(step, loss)) is not None:
-            job.loss(*known)
-        if self._decide is not None and self._decide(step, time.monotonic() - self._started):
-            job.want("asked for by every=")
-
-    def _save_due(self, step: int, loss: Any, last: bool, stop: bool, why: str) -> None:
+    def _save_due(self, step: int, loss: Any, last: bool) -> None:
         """Makes the save that is due, unless it should wait for the end of an update."""
-        mid_update = self._is_mid_update()
-        self._calls_waited += 1
+        stop, why, mid_update = *self._due.reason, self._is_mid_update()
+        if self._due.waits(mid_update and not (stop or last), self._boundaries.patience):
+            return
         if mid_update and not (stop or last):
-            if self._calls_waited <= self._boundaries.patience:
-                return
-            self._messages.warn_once("gradients have waited for an update for %d steps: saved with "
-                                     "them, in the middle of it", self._calls_waited)
-        self._due, self._calls_waited = None, 0
+            self._messages.warn_once(messages.PENDING_GRADIENTS, self._due.calls_waited)
+        self._due = DueSave()
         handle = self._save(step, loss, why, automatic=not last, with_gradients=mid_update)
         if stop:
             self._stop(step, handle, why)
@@ -333,16 +352,11 @@ class Checkpointer:
         self._steps.saved(step)
         self._messages.detail(f"saving after step {step}: {why}")
         if self._boundaries.updates_unseen:
-            self._messages.warn_once("no hook tells of the optimizer's updates (it is no torch "
-                                     "optimizer, or a CUDA graph replays its steps): each step() "
-                                     "is taken for the end of an update, and every save waits "
-                                     "until it is copied")
+            self._messages.warn_once(messages.NO_HOOK)
             self._saves.settle()  # no hook will do it before the next update
         return handle
 
-    def check_new(
-        self, expected: str = "resume() before the first step, or another folder"
-    ) -> None:
+    def check_new(self, expected: str = "resume() before the first step, or another folder") -> None:
         """ValueError, on all ranks, if the run has steps; `expected` says what to do then.
 
         The first step() and save() call it, unless resume() was called: steps of another training
@@ -353,16 +367,8 @@ class Checkpointer:
         self._run_is_checked = True
 
     def _stop(self, step: int, handle: _native.SaveHandle, why: str) -> None:
-        self._saves.settle()
-        job = self._saves.live_job()
-        try:
-            job.wait_stopped(handle)
-        except UnavailableError:
-            if not handle.is_torn:
-                raise
-            handle = self._save(step, None, why)  # all ranks do so: replicas were seen to differ
-            self._saves.settle()
-            job.wait_stopped(handle)
+        # A torn save is made again by all ranks: replicas were seen to differ.
+        self._saves.wait_stopped(handle, lambda: self._save(step, None, why))
         self._closing.close()
         _log.warning("stopped after step %d, which is saved: %s", step, why)
         raise SystemExit(STOPPED)
@@ -371,9 +377,11 @@ class Checkpointer:
 
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Settles the newest save: the update changes its tensors."""
+        changed = self._recovery.before_update(args, kwargs)
+        args, kwargs = changed or (args, kwargs)
         if not self._saves.is_unsettled or not self._boundaries.knows(optimizer):
-            return None
-        return self._saves.settle_before_update(optimizer, args, kwargs)
+            return changed
+        return self._saves.settle_before_update(optimizer, args, kwargs) or changed
 
     def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
         self._last_step.note_update()
@@ -391,31 +399,27 @@ class Checkpointer:
         within 5 seconds of each other, no exception is on its way, and no write to the model was
         seen since then. Otherwise it warns. With save=False, or every="never", it saves nothing.
         """
+        close = functools.partial(self._close, timeout, save)
+        close() if is_exception_on_its_way() else self._recovery.at_end(close)
+
+    def _close(self, timeout: float | None, save: bool) -> None:
         if self._saves.job is not None and self._steps.unsaved is not None:
             self._save_end(self._steps.unsaved, save)
         self._closing.close(timeout)
 
     def _save_end(self, step: int, wanted: bool) -> None:
         """Saves the last step, unless there is a reason not to, which is then told."""
-        why, job = self._why_no_end(step, wanted), self._saves.live_job()
+        why = why_no_end(wanted, self._never_saves, self._has_changed_since(step))
         # A rank that an exception has led here does not ask the others: they may be anywhere.
-        if not is_exception_on_its_way() and not job.all_agree(why is None, RANK_WAIT):
+        if not is_exception_on_its_way() and not self._saves.live_job().all_agree(
+                why is None, RANK_WAIT):
+            self._recovery.check_not_broken()
             why = why or "not all ranks came to close() in time, or one of them does not save it"
         if why is None:
             self._save(step, None, "the end of the training",
                        with_gradients=self._is_mid_update())
         else:
             _log.warning("%s", self._steps.unsaved_warning(why))
-
-    def _why_no_end(self, step: int, wanted: bool) -> str | None:
-        """Why close() does not save that step; None if it does, as far as this rank knows."""
-        reasons = {
-            "close(save=False) was asked for": not wanted,
-            'every="never" leaves saving to save()': self._never_saves,
-            "an exception has ended the training": is_exception_on_its_way(),
-            "the model has changed since then": self._has_changed_since(step),
-        }
-        return next((why for why, holds in reasons.items() if holds), None)
 
     def _has_changed_since(self, step: int) -> bool:
         return self._unknown_optimizer or not self._last_step.is_unchanged(step)
@@ -425,10 +429,7 @@ class Checkpointer:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
-        if error is None:
-            self.close()
-        else:
-            self._closing.leave(error)
+        self.close() if error is None else self._closing.leave(error)
 
     def leave(self, error: BaseException | None) -> None:
         """Closes it without a save of the end; a failure becomes a note of the error, if any."""
@@ -441,7 +442,6 @@ class Checkpointer:
             hook.remove()
         self._buckets.close()
         log_messages(job)
-        self._durable.look()
         self._messages.tell(f"{self._run}: {self._durable.summary()}, for which training waited "
                             f"{self.stall:.2g} s")
 

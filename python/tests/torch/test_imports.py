@@ -19,7 +19,8 @@ ARROWS = {
     "state": {"values", "data"},
     "loop": {"values", "data", "state"},
     "dcp": {"values", "loop"},
-    "": {"values", "files", "data", "state", "loop"},
+    "recover": {"values", "state", "loop"},
+    "": {"values", "files", "data", "state", "loop", "recover"},
 }
 MOST_FILES = 50
 MOST_LINES = 450

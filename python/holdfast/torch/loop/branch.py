@@ -49,6 +49,8 @@ class Start:
         self._asked = step
         self._initial = "" if initial is None else absolute_path(initial)
         self.step = None if step is None or self._has_led_to_newest(step) else step
+        self.may_begin = step is None  # else a step was asked for, and must be there
+        self.sentence = ""  # where the training begins, for the user
 
     def _has_led_to_newest(self, step: int) -> bool:
         newest: Branch | None = None
@@ -60,16 +62,18 @@ class Start:
         newest = self._state.all_ranks(newest)[0]
         return newest is not None and step in newest.steps
 
-    def begin(self, *, strict: bool) -> str:
-        """Begins a run that has no checkpoint. Returns a sentence for the user."""
+    def begin(self, *, strict: bool) -> None:
+        """Begins a run that has no checkpoint."""
         if not self._initial:
-            return f"{self._run}: no checkpoint yet, begins with step 0"
+            self.sentence = f"{self._run}: no checkpoint yet, begins with step 0"
+            return
         self._state.load_weights(self._initial, strict=strict)
         self._state.branch = Branch(self._initial).to_save()
-        return f"{self._run}: no checkpoint yet, begins with the weights of {self._initial}"
+        self.sentence = (f"{self._run}: no checkpoint yet, begins with the weights of "
+                         f"{self._initial}")
 
-    def resumed(self, step: int, objects: Any) -> str:
-        """Notes that a checkpoint is restored. Returns a sentence for the user."""
+    def resumed(self, step: int, objects: Any) -> None:
+        """Notes that a checkpoint is restored."""
         branch = Branch.of(objects)
         text = f"{self._run}: resumed after step {step}{self._state.position_text()}"
         if self.step is not None:
@@ -84,4 +88,4 @@ class Start:
             began = f"began with {branch.initial}" if branch.initial else "began without weights"
             _log.warning("resume: the run %s, and its newest checkpoint is taken; expected another "
                          "folder to begin with %s", began, self._initial)
-        return text
+        self.sentence = text

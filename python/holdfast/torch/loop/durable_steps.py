@@ -30,6 +30,7 @@ class DurableSteps:
 
     def summary(self) -> str:
         """What is saved, for a message."""
+        self.look()
         kept = "no step is saved" if self.latest is None else f"step {self.latest} is the newest saved"
         return f"{kept}; {self.count} saves"
 

@@ -51,3 +51,14 @@ def _sample_of(tensors: Mapping[str, torch.Tensor]) -> TensorVersions:
 def is_exception_on_its_way() -> bool:
     """True in an `except` or `finally` that an exception has led to."""
     return sys.exc_info()[1] is not None
+
+
+def why_no_end(wanted: bool, never_saves: bool, has_changed: bool) -> str | None:
+    """Why close() does not save the last step; None if it does, as far as this rank knows."""
+    reasons = {
+        "close(save=False) was asked for": not wanted,
+        'every="never" leaves saving to save()': never_saves,
+        "an exception has ended the training": is_exception_on_its_way(),
+        "the model has changed since then": has_changed,
+    }
+    return next((why for why, holds in reasons.items() if holds), None)

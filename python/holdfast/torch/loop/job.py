@@ -7,7 +7,7 @@ import torch
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, open_tiers, parse_duration, parse_keep
-from holdfast.options import Failures, Schedule, Writing
+from holdfast.options import Failures, Resuming, Schedule, Writing
 
 
 def open_job(
@@ -20,14 +20,14 @@ def open_job(
     writing: Writing,
     failures: Failures,
     schedule: Schedule = Schedule(),
-    allow_unreachable_tiers: bool = False,
+    resuming: Resuming = Resuming(),
 ) -> _native.Job:
     """Opens the job on all ranks together. The options are those of a Checkpointer."""
     return _native.Job(run, transport, {
         **vars(writing), **vars(failures), **vars(schedule), "every": every,
         "keep": parse_keep(keep), "tiers": open_tiers(tiers),
         "fail_after": parse_duration(failures.fail_after),
-        "allow_unreachable_tiers": allow_unreachable_tiers,
+        "allow_unreachable_tiers": resuming.allow_unreachable_tiers,
         "software": {"holdfast": _native.version, "torch": torch.__version__,
                      "python": platform.python_version()},
     })

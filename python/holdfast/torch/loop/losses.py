@@ -1,8 +1,12 @@
-"""The losses of the training loop, read without waiting for a GPU."""
+"""The losses of the training loop, read without waiting for a GPU, and who is told of them."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from holdfast import _native
 
 _EVERY = 16  # steps between two losses that are read from a GPU
 
@@ -28,10 +32,20 @@ def _is_on_gpu(loss: Any) -> bool:
 class Losses:
     """The losses so far. One on the CPU is known at once, one on a GPU some steps later."""
 
-    def __init__(self) -> None:
+    def __init__(self, decide: Callable[[int, float], bool] | None = None) -> None:
+        """`decide` is a function of (step, seconds since now) that says whether to save."""
+        self._decide = decide
+        self._started = time.monotonic()
         self._newest: float | None = None
         self._coming: tuple[int, torch.Tensor, torch.cuda.Event] | None = None
         self._next = 0
+
+    def tell(self, job: _native.Job, step: int, loss: Any) -> None:
+        """Tells the job what decides about saves: the loss of a step, and what `decide` says."""
+        if loss is not None and (known := self.record(step, loss)) is not None:
+            job.loss(*known)
+        if self._decide is not None and self._decide(step, time.monotonic() - self._started):
+            job.want("asked for by every=")
 
     def record(self, step: int, loss: Any) -> tuple[int, float] | None:
         """Records a loss. Returns a step and its loss, if one has become known."""

@@ -12,6 +12,15 @@ import sys
 from typing import Any
 
 _log = logging.getLogger("holdfast")
+
+UNKNOWN_OPTIMIZER = ("an optimizer that the Checkpointer was not given has updated the model: such "
+                     "steps are not saved; expected a new Checkpointer")
+NO_HOOK = ("no hook tells of the optimizer's updates (it is no torch optimizer, or a CUDA graph "
+           "replays its steps): each step() is taken for the end of an update, and every save waits "
+           "until it is copied")
+PENDING_GRADIENTS = ("gradients have waited for an update for %d steps: saved with them, in the "
+                     "middle of it")
+
 _LEVELS = {"info": True, "warning": False, "": None}
 
 

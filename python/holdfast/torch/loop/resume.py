@@ -1,10 +1,15 @@
 """Brings a training process back to its newest whole checkpoint."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from holdfast import _native
+from holdfast.errors import NotFoundError
+from holdfast.options import Resuming
+from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.cuda_stream import current_stream
+from holdfast.torch.loop.saves import Saves
 from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.report import Report
@@ -19,20 +24,35 @@ _log = logging.getLogger("holdfast")
 class Resume:
     """One resume. `report` says how the checkpoint fits, also after an error."""
 
-    def __init__(self, state: TrainingState, buckets: BucketOrders, *, strict: bool) -> None:
+    def __init__(self, state: TrainingState, buckets: BucketOrders, options: Resuming) -> None:
         self.report = Report()
         self._state = state
         self._buckets = buckets
-        self._strict = strict
+        self._strict = options.strict
+        self._verify_all = options.verify == "full"
         self._tried: list[_native.SavedStep] = []  # checkpoints, the newest first
 
-    def run(self, job: _native.Job, step: int | None, *, verify_all: bool) -> _native.Restored:
+    def run_or_begin(self, saves: Saves, start: Start) -> _native.Restored | None:
+        """Restores a checkpoint, or begins a run that has none and returns None."""
+        try:
+            restored = self.run(saves.live_job(), start.step)
+        except NotFoundError:
+            if not start.may_begin:
+                raise
+            start.begin(strict=self._strict)
+            saves.attach()
+            return None
+        saves.resumed()
+        start.resumed(restored.step, restored.objects)
+        return restored
+
+    def run(self, job: _native.Job, step: int | None) -> _native.Restored:
         """Restores the newest whole checkpoint, or that of `step`.
 
         NotFoundError if there is none. ValueError, before anything is changed, if the checkpoint
         does not fit.
         """
-        restored = job.resume(self._allocate, step, verify_all, current_stream())
+        restored = job.resume(self._allocate, step, self._verify_all, current_stream())
         found = self._tried[-1]
         self._state.load(found)
         self.report.tier = restored.tier
@@ -100,6 +120,13 @@ def compare_with_checkpoint(state: TrainingState, found: _native.SavedStep) -> R
     report.unexpected += sorted(saved_objects - ranks[0][2])
     report.unexpected += kinds
     return report
+
+
+def missing_or_reshaped(expected: Mapping[str, SavedTensor], tensors: Iterable[Any]) -> list[str]:
+    """Sentences about expected tensors that are not there, or have another dtype or shape."""
+    saved = {name: info for info in tensors for name in (info.name, *info.aliases)}
+    missing, reshaped = _differences(expected, saved)
+    return [f"{name} is missing" for name in missing] + reshaped
 
 
 def _object_keys(found: _native.SavedStep) -> set[str]:

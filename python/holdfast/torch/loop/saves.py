@@ -18,6 +18,7 @@ import torch
 
 from holdfast import _native
 from holdfast.checkpoint import log_messages
+from holdfast.errors import UnavailableError
 from holdfast.torch.loop.cuda_stream import current_stream
 from holdfast.torch.loop.optimizer_hooks import replace_closure
 from holdfast.torch.state.capture import Captured
@@ -51,6 +52,27 @@ class Saves:
         if self.job is None:
             raise ValueError("Checkpointer: closed; expected a call before close()")
         return self.job
+
+    def replace_job(self, open_job: Callable[[], _native.Job]) -> None:
+        """Goes on with another job. Saves of the old one that are not durable yet are dropped."""
+        with self._lock:
+            old, self.job = self.job, None
+            self.is_attached, self.is_unsettled = False, False
+            self.handle, self._captured = None, None
+            if old is not None:
+                with contextlib.suppress(Exception):
+                    old.close(1.0, alone=True, orderly=True)
+                del old
+            self.job = open_job()
+
+    def objects(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The plain values of a save, as they are now: those of all ranks, and this rank's."""
+        return self._objects_of(self._state.capture())
+
+    def resumed(self) -> None:
+        """Notes that a checkpoint was restored: its tensors are known to the engine."""
+        self.is_attached = True
+        self.handle = None  # of a step that may be newer than the resumed one
 
     def attach(self) -> None:
         """Makes the tensors of the model and its optimizers known to the engine."""
@@ -135,6 +157,19 @@ class Saves:
                 self._settle(self._stream, None)
         finally:
             self._lock.release()
+
+    def wait_stopped(self, handle: _native.SaveHandle,
+                     save_again: Callable[[], _native.SaveHandle]) -> None:
+        """Waits for the last save of a job that stops; a torn one is made again, once."""
+        self.settle()
+        try:
+            self.live_job().wait_stopped(handle)
+        except UnavailableError:
+            if not handle.is_torn:
+                raise
+            again = save_again()
+            self.settle()
+            self.live_job().wait_stopped(again)
 
     def newest(self) -> _native.SaveHandle:
         """The newest save; ValueError if there is none."""

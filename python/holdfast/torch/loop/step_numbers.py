@@ -28,6 +28,11 @@ class StepNumbers:
         """Notes that training goes on after that step, which is saved."""
         self._last = self.saved_last = step
 
+    def take_over(self, step: int) -> int:
+        """Notes, and returns, the step after which training goes on; it may not be saved."""
+        self._last = step
+        return step
+
     def saved(self, step: int) -> None:
         """Notes that a save of that step has begun."""
         self.saved_last = step

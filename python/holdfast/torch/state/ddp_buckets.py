@@ -65,6 +65,28 @@ class BucketOrders:
                 failed.append(f"{name or 'model'}: {reason}")
         return failed
 
+    def sync_flags(self) -> list[bool]:
+        """Whether the next forward pass of each module broadcasts its buffers.
+
+        It does so after a pass that reduced gradients, and not inside no_sync(), where the pass
+        before it was.
+        """
+        return [order.ddp.require_forward_param_sync for _, order in self._orders]
+
+    def set_sync_flags(self, flags: Sequence[bool]) -> None:
+        """Sets what sync_flags() returned, here or on a rank with the same modules."""
+        for (_, order), flag in zip(self._orders, flags, strict=True):
+            order.ddp.require_forward_param_sync = flag
+
+    def ensure(self) -> None:
+        """Has DDP rebuild buckets now that it would rebuild after its first pass.
+
+        For steps that may have to be made again: DDP rebuilds its buckets once, and would not do
+        it again. A collective call.
+        """
+        for _, order in self._orders:
+            order.ensure()
+
     def close(self) -> None:
         """Removes the hooks that are still there."""
         for _, order in self._orders:
@@ -73,7 +95,7 @@ class BucketOrders:
 
 class _BucketOrder:
     def __init__(self, ddp: DistributedDataParallel) -> None:
-        self._ddp = ddp
+        self.ddp = ddp
         self._parameters = _reduced(ddp)
         names = {id(entry.kept): entry.name for entry in entries_of(ddp)}
         self._names = [names[id(parameter)] for parameter in self._parameters]
@@ -92,14 +114,14 @@ class _BucketOrder:
 
     def fits(self, names: list[str]) -> bool:
         """True if these are the names of this module's parameters."""
-        counted_only = self._ddp.static_graph and not names
+        counted_only = self.ddp.static_graph and not names
         return counted_only or sorted(names) == sorted(self._names)
 
     def restore(self, names: list[str]) -> str | None:
         """Rebuilds the buckets. Returns why that was not possible, or None."""
         if not self._rebuilds:
             return None
-        counted_only = self._ddp.static_graph and not names  # saved after its first pass
+        counted_only = self.ddp.static_graph and not names  # saved after its first pass
         if not self.fits(names):
             return "the saved bucket order is of other parameters"
         if any(hasattr(p, "_in_backward_optimizers") for p in self._parameters):
@@ -111,17 +133,22 @@ class _BucketOrder:
         self.forget()
         index = {name: k for k, name in enumerate(self._names)}
         order = [index[name] for name in names]
-        if self._ddp.static_graph:
+        if self.ddp.static_graph:
             self._count_hooks()
         if counted_only:  # the next pass will decide the order
             self._seen = list(range(len(self._parameters)))
             self._watch()
             return None
         self._replay(order)
-        if not self._ddp.reducer._rebuild_buckets():
+        if not self.ddp.reducer._rebuild_buckets():
             return "DDP had its buckets rebuilt already"
         self._order = order
         return None
+
+    def ensure(self) -> None:
+        """Rebuilds the buckets in the reverse order of declaration, if they are not rebuilt."""
+        if self._known() is None:
+            self.restore(self._names[::-1])
 
     def forget(self) -> None:
         for hook in self._hooks:
@@ -134,16 +161,16 @@ class _BucketOrder:
 
     def _replay(self, order: Iterable[int]) -> None:
         """Makes a backward pass of zeros in which gradients become ready in that order."""
-        reducer = self._ddp.reducer
+        reducer = self.ddp.reducer
         reducer.prepare_for_forward()
         reducer.prepare_for_backward([])
         try:
             with torch.enable_grad():
                 for index in order:
                     torch.autograd.backward((self._parameters[index] * 0).sum())
-            if self._ddp.static_graph and not self._ddp._static_graph_delay_allreduce_enqueued:
+            if self.ddp.static_graph and not self.ddp._static_graph_delay_allreduce_enqueued:
                 reducer._delay_all_reduce()
-                self._ddp._static_graph_delay_allreduce_enqueued = True
+                self.ddp._static_graph_delay_allreduce_enqueued = True
         finally:
             for parameter in self._parameters:
                 parameter.grad = None
@@ -154,13 +181,13 @@ class _BucketOrder:
     def _known(self) -> list[int] | None:
         if self._order is None and self._rebuilds:
             # A static graph is trusted only if it was seen to use each parameter once.
-            self._order = self._counted() if self._ddp.static_graph else self._told()
+            self._order = self._counted() if self.ddp.static_graph else self._told()
         if self._order is not None:
             self.forget()
             return self._order
         if not self._rebuilds or sorted(self._seen) != list(range(len(self._parameters))):
             return None
-        return [] if self._ddp.static_graph else list(self._seen)
+        return [] if self.ddp.static_graph else list(self._seen)
 
     def _counted(self) -> list[int] | None:
         count = len(self._parameters)
@@ -168,14 +195,14 @@ class _BucketOrder:
         return second if sorted(first) == sorted(second) == list(range(count)) else None
 
     def _told(self) -> list[int] | None:
-        data: Mapping[str, Any] = self._ddp._get_ddp_logging_data()
+        data: Mapping[str, Any] = self.ddp._get_ddp_logging_data()
         words = data.get("rebuilt_per_bucket_param_indices", "")
         order = [int(word) for word in re.findall(r"\d+", words)]
         return order if sorted(order) == list(range(len(self._parameters))) else None
 
     def _hook(self, index: int) -> Any:
         def ready(_: torch.Tensor) -> None:
-            if not self._ddp.require_backward_grad_sync:  # a pass that only accumulates
+            if not self.ddp.require_backward_grad_sync:  # a pass that only accumulates
                 return
             self._seen.append(index)
             if len(self._seen) == self._wanted:

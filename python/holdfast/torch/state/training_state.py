@@ -26,6 +26,7 @@ from holdfast.torch.state.extra_state import ExtraState, differing_extra_states,
 from holdfast.torch.state.model_tensors import Exclude
 from holdfast.torch.state.module_names import by_key
 from holdfast.torch.state.param_groups import merge_optimizer_objects
+from holdfast.torch.state.peer_step import Record, describe, is_of_record
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.stateful import Stateful, class_name
 from holdfast.torch.state.stateful_objects import StatefulObjects, is_internal
@@ -70,12 +71,13 @@ class TrainingState:
         self._capture = TensorCapture(self._tensors.pieces, self._tensors.ddp_group, self._rank)
         self._extra = ExtraState(model, layout.names)
         self._data = data
-        self._generators = {name: one for name, one in objects.items() if is_generator(one)}
+        # Those that the caller gave; a process has others.
+        self.generators = {name: one for name, one in objects.items() if is_generator(one)}
         others = {name: one for name, one in objects.items() if not is_generator(one)}
         self._objects = StatefulObjects(model, keyed, others, data, layout.rules or {}, self._rank,
                                         self._world)
         # Done here because it is slow the first time.
-        random_generators.capture(self._generators)
+        random_generators.capture(self.generators)
         self._notes: dict[str, str] = {}  # why what is restored may not be exactly right
         self._pending: Stateful | None = None  # gradients that are being restored
         self.parallel = f"{self._world} ranks"
@@ -140,7 +142,7 @@ class TrainingState:
         captured.objects.update(self._objects.kinds())
         captured.rank_objects["optimizer"] = self._tensors.objects(looked=True)
         captured.rank_objects["transient"] = self._tensors.transient
-        captured.rank_objects["generators"] = random_generators.capture(self._generators)
+        captured.rank_objects["generators"] = random_generators.capture(self.generators)
         loader = self._objects.foreign_loader
         if loader is not None:
             loader.stop_restoring()
@@ -171,6 +173,42 @@ class TrainingState:
         """
         return any(self._tensors.has(parameter) for group in optimizer.param_groups
                    for parameter in group["params"][:1])
+
+    # For the replacement of a lost rank
+
+    def record(self) -> Record:
+        """What only this rank has. Nothing is copied yet."""
+        values: dict[str, Any] = {"things": {}}
+        pieces = [(piece, self._capture.saved_name(piece)) for piece in self._tensors.pieces()
+                  if is_of_record(piece)]
+        for one in self._objects.to_save:
+            values["things"][one.key], found = one.capture()
+            pieces += [(piece, self._name_of_object_tensor(piece, True)) for piece in found
+                       if piece.copies == "own" or self._objects.is_rank_own(one)]
+        values["generators"] = random_generators.capture(self.generators)
+        if (loader := self._objects.foreign_loader) is not None:
+            values["data draws"] = loader.draws
+        values["tensors"] = [describe(piece, name) for piece, name in pieces]
+        return Record(values, [piece.tensor for piece, _ in pieces])
+
+    def shared_pieces(self) -> list[tuple[Piece, str]]:
+        """The tensors that other ranks may hold alike, and their names in a checkpoint."""
+        shared = [(piece, self._capture.saved_name(piece)) for piece in self._tensors.pieces()
+                  if not is_of_record(piece)]
+        for one in self._objects.to_save:
+            if not self._objects.is_rank_own(one):
+                shared += [(piece, self._name_of_object_tensor(piece, False))
+                           for piece in one.capture()[1] if piece.copies != "own"]
+        return shared
+
+    def describe(self, pieces: list[tuple[Piece, str]]) -> list[_native.Piece]:
+        """The pieces as the engine takes them."""
+        return [self._capture.describe(piece, name) for piece, name in pieces]
+
+    @property
+    def own_keys(self) -> set[str]:
+        """The keys of objects that each rank has for itself."""
+        return {one.key for one in self._objects.to_save if self._objects.is_rank_own(one)}
 
     # Comparing with a checkpoint
 
@@ -230,6 +268,10 @@ class TrainingState:
 
     def allocate(self, found: _native.SavedStep) -> list[_native.Piece]:
         """Memory for all that is in the checkpoint, as pieces to fill."""
+        return self.describe(self.allocate_all(found))
+
+    def allocate_all(self, found: _native.SavedStep) -> list[tuple[Piece, str]]:
+        """Memory for all that is in the checkpoint, and the names that it has there."""
         saved, mine = _saved_tensors(found), self._saved_for_me(found)
         ranks = len(found.rank_objects)
         self._notes, self._objects.notes = {}, {}
@@ -254,8 +296,7 @@ class TrainingState:
         if ranks != self._world:
             self._note_own([piece.name for piece, name in to_fill if name != piece.name], found)
         extra = self._extra.allocate(self._rank, _extra_trees(found), saved)
-        to_fill += [(piece, piece.name) for piece in extra]
-        return [self._capture.describe(piece, name) for piece, name in to_fill]
+        return to_fill + [(piece, piece.name) for piece in extra]
 
     def _allocate_slots(self, found: _native.SavedStep, mine: Mapping[str, SavedTensor]) -> None:
         objects = None
@@ -327,7 +368,7 @@ class TrainingState:
         own = found.rank_objects[self._rank]
 
         def restore() -> None:
-            lines = random_generators.restore(own["generators"], self._generators)
+            lines = random_generators.restore(own["generators"], self.generators)
             inexact.extend(line for line in lines if line not in inexact)
 
         loader = self._objects.foreign_loader

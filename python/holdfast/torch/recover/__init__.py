@@ -1,0 +1,1 @@
+"""Recovery of a training job while its survivors keep their processes."""

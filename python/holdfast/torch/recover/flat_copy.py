@@ -1,0 +1,52 @@
+"""Copies of many small tensors in one block of memory, made by one call."""
+
+from collections.abc import Sequence
+
+import torch
+
+_ALIGNMENT = 16
+
+
+class FlatCopy:
+    """The copy of a fixed list of tensors."""
+
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
+        self._tensors = list(tensors)
+        ends, at = [], 0
+        for tensor in self._tensors:
+            ends.append(at)
+            at += -(-tensor.nbytes // _ALIGNMENT) * _ALIGNMENT
+        self._block = torch.zeros(at, dtype=torch.uint8)
+        self._views = [self._block[first:first + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+                       for first, tensor in zip(ends, self._tensors, strict=True)]
+
+    def is_of(self, tensors: Sequence[torch.Tensor]) -> bool:
+        """True if the copy is of these very tensors."""
+        return len(tensors) == len(self._tensors) and all(
+            one.data_ptr() == other.data_ptr() and one.shape == other.shape
+            and one.dtype == other.dtype
+            for one, other in zip(tensors, self._tensors, strict=True))
+
+    def take(self) -> None:
+        """Copies the tensors as they are now."""
+        if self._views:
+            with torch.no_grad():
+                torch._foreach_copy_(self._views, self._tensors)
+
+    def put_back(self) -> None:
+        """Gives the tensors the values of the copy."""
+        if self._views:
+            with torch.no_grad():
+                torch._foreach_copy_(self._tensors, self._views)
+
+    def data(self) -> bytes:
+        """The bytes of the copy."""
+        return self._block.numpy().tobytes()
+
+    def load(self, data: bytes) -> None:
+        """Makes these bytes the copy; ValueError if they are of other tensors."""
+        if len(data) != self._block.numel():
+            raise ValueError(f"record: {len(data)} bytes of tensors; expected "
+                             f"{self._block.numel()}")
+        if data:
+            self._block.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))

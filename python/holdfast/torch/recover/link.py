@@ -1,0 +1,100 @@
+"""The connection of a worker to its launcher, and what the launcher has said."""
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.launch.messages import Reader, send
+from holdfast.launch.place import PAGE_STEP, Place
+
+_PATIENCE = 10.0  # seconds that a worker waits to hear why a collective call has failed
+
+
+class Link:
+    """A thread listens to the launcher; the training thread asks what it has heard."""
+
+    def __init__(self, place: Place, on_lost: Callable[[list[int]], None]) -> None:
+        self.rank, self.world, self.incarnation = place.rank, place.world, place.incarnation
+        self.is_replacement = place.is_replacement
+        self.generation = -1 if place.is_replacement else place.generation  # that it is part of
+        self.announced = place.generation  # the newest one that the launcher has begun
+        self._page = place.page
+        self._connection = place.connection
+        self._on_lost = on_lost
+        self._decided: dict[str, Any] | None = None
+        self._reported = -1
+        self._news = threading.Condition()
+        self._is_closed = False
+        threading.Thread(target=self._listen, name="holdfast-link", daemon=True).start()
+
+    @property
+    def is_current(self) -> bool:
+        """True as long as no rank was lost since this process became part of the job."""
+        return self.announced == self.generation
+
+    def note_step(self, step: int) -> None:
+        """Tells the launcher which step this rank is in, for its messages."""
+        self._page[PAGE_STEP] = step
+
+    def say(self, kind: str, **message: Any) -> None:
+        """Sends a message. If the launcher is gone, this process will end soon."""
+        try:
+            send(self._connection, say=kind, **message)
+        except OSError:
+            self._close()
+
+    def hears_of_loss(self, patience: float = _PATIENCE) -> bool:
+        """Waits for the launcher to say that a rank was lost. False if it says nothing."""
+        with self._news:
+            return self._news.wait_for(lambda: not self.is_current or self._is_closed, patience)
+
+    def agree(self, status: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What is decided about the newest generation; `status` says where this rank is."""
+        with self._news:
+            while True:
+                generation = self.announced
+                if self._decided is not None and self._decided["generation"] == generation:
+                    return self._decided
+                if self._reported != generation and not (self.is_replacement
+                                                         and self.generation < 0):
+                    self._reported = generation
+                    self.say("at", generation=generation, **status())
+                self._wait()
+
+    def wait_a_moment(self, seconds: float) -> None:
+        """Waits, but not beyond the next message."""
+        deadline = time.monotonic() + seconds
+        with self._news:
+            self._news.wait(max(0.0, deadline - time.monotonic()))
+
+    def _wait(self) -> None:
+        if self._is_closed:
+            raise SystemExit(143)
+        self._news.wait(1.0)
+
+    def _listen(self) -> None:
+        reader = Reader(self._connection)
+        while (messages := reader.read()) is not None:
+            for message in messages:
+                self._hear(message)
+        self._close()
+        os.kill(os.getpid(), signal.SIGTERM)  # the launcher is gone: save and stop
+
+    def _hear(self, message: dict[str, Any]) -> None:
+        kind = message.pop("say")
+        with self._news:
+            if kind == "lost":
+                self.announced = message["generation"]
+            elif kind == "decided":
+                self._decided = message
+            self._news.notify_all()
+        if kind == "lost":
+            self._on_lost(message["ranks"])
+
+    def _close(self) -> None:
+        with self._news:
+            self._is_closed = True
+            self._news.notify_all()

@@ -1,0 +1,45 @@
+"""Ranks of a new generation meet: they tell each other their addresses, and connect."""
+
+import hashlib
+import os
+import time
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+from holdfast._native import TcpTransport
+from holdfast.errors import UnavailableError
+from holdfast.torch.recover.link import Link
+
+_CONNECT = 20.0  # seconds
+_LOOK = 0.005  # seconds between two looks at the store
+
+
+def meet(link: Link, generation: int, *, host: str = "127.0.0.1") -> TcpTransport:
+    """A transport between all ranks of the generation.
+
+    UnavailableError if the launcher begins a newer generation meanwhile.
+    """
+    store = dist.PrefixStore(f"holdfast/{link.incarnation}/{generation}", _store())
+    transport = TcpTransport(link.rank, link.world, token=_token(link, generation), host=host)
+    store.set(f"address/{link.rank}", transport.address)
+    keys = [f"address/{rank}" for rank in range(link.world)]
+    while not store.check(keys):
+        if link.announced != generation:
+            raise UnavailableError("a rank was lost while ranks met again")
+        time.sleep(_LOOK)
+    transport.connect([store.get(key).decode() for key in keys], _CONNECT)
+    return transport
+
+
+def _token(link: Link, generation: int) -> bytes:
+    """A process of an older generation does not know it, so it cannot disturb this one."""
+    text = f"{os.environ['HOLDFAST_LAUNCH_ID']}/{link.incarnation}/{generation}"
+    return hashlib.sha256(text.encode()).digest()
+
+
+def _store() -> Any:
+    store = dist.distributed_c10d._get_default_store()
+    store.set_timeout(timedelta(seconds=_CONNECT))
+    return store

@@ -1,0 +1,36 @@
+"""Steps of a training that `holdfast launch` did not start: as plain as the program makes them."""
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import _native
+from holdfast.torch.loop.transport import connect
+
+
+class PlainSteps:
+    """Has the calls of Recovery, and recovers nothing."""
+
+    def __init__(self, group: Any) -> None:
+        self._group = group
+
+    def connect(self) -> _native.TcpTransport | None:
+        return connect(self._group)
+
+    def serve(self, reopen: Any, objects: Any) -> None: ...
+
+    def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
+        return resume()
+
+    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        return function(*args, **kwargs)
+
+    def before_update(self, args: Any, kwargs: Any) -> Any:
+        return None
+
+    def after_step(self, step: int, function: Callable[[], None]) -> None:
+        function()
+
+    def at_end(self, function: Callable[[], None]) -> None:
+        function()
+
+    def check_not_broken(self) -> None: ...

@@ -1,0 +1,297 @@
+"""Checkpointer.run(): a step that is made again if a rank dies in it.
+
+A step has a gate, right before its first update. A rank that has passed it knows that all ranks
+can make this update, and makes it. After a death the launcher asks all survivors: if one of them
+has passed the gate, all others make the update, too (forward); otherwise all make the step again
+(back). So all ranks have made the same updates, and none has to be undone.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from holdfast import _native
+from holdfast.errors import Error, UnavailableError
+from holdfast.torch.loop.optimizer_hooks import replace_closure
+from holdfast.torch.recover import peers
+from holdfast.torch.recover.meet import meet
+from holdfast.torch.recover.plain_steps import PlainSteps
+from holdfast.torch.recover.step_start import StepStart
+from holdfast.torch.recover.worker_side import WorkerSide, current
+from holdfast.torch.state.ddp_buckets import BucketOrders
+from holdfast.torch.state.training_state import TrainingState
+
+_log = logging.getLogger("holdfast")
+
+_FAILURES = (Error, OSError, RuntimeError, TimeoutError, LookupError, ValueError)
+_END = 3600.0  # seconds until the launcher ends a process that has asked for it
+
+
+class _Back(BaseException):
+    """Leaves the step, which is then made again. No training catches it."""
+
+
+class Recovery:
+    """The part of a worker of `holdfast launch` that makes steps."""
+
+    def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders,
+                 scalers: list[Any]) -> None:
+        self._link, self._groups = side.link, side.groups
+        self._state, self._buckets = state, buckets
+        self._start = StepStart(state, buckets, scalers)
+        self._phase: Literal["between", "step", "updated"] = "between"
+        self._record = b""  # of the last update
+        self._gate: _native.Gate | None = None  # None in a job of one rank
+        self._has_run = False
+        self._has_warned = False
+        self._last_step = -1
+        self._transport: _native.TcpTransport | None = None
+        self._reopen: Callable[[_native.TcpTransport], None] = _nothing
+        self._objects: Callable[[], tuple[Any, Any]] = lambda: ({}, {})
+        side.tell_losses_to(self)
+        self._groups.on_call = self._on_call
+        for scaler in scalers:
+            self._guard(scaler)
+
+    @property
+    def is_replacement(self) -> bool:
+        """True until the state of the lost rank is here."""
+        return self._link.is_replacement and self._link.generation < 0
+
+    @property
+    def is_broken(self) -> bool:
+        """True if a rank was lost, and this process has not met its replacement yet."""
+        return not self._link.is_current
+
+    def on_lost(self) -> None:
+        """Called by another thread when a rank was lost: ends what waits for other ranks."""
+        if self._gate is not None and self._transport is not None:
+            self._gate.interrupt(self._link.announced - 1)
+            self._transport.close()
+
+    def serve(self, reopen: Callable[[_native.TcpTransport], None],
+              objects: Callable[[], tuple[Any, Any]]) -> None:
+        """`reopen` opens the job over another transport, `objects` makes a save's plain values."""
+        self._reopen, self._objects = reopen, objects
+
+    def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
+        """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step."""
+        if self.is_replacement:
+            return take_over(self._take_over())
+        with self._groups.unrecorded():
+            start = resume()
+        self._last_step = start - 1
+        self._link.note_step(start)
+        return start
+
+    def after_step(self, step: int, function: Callable[[], None]) -> None:
+        """Calls the function, unless a rank was lost: what it does needs all ranks."""
+        self._last_step = step
+        self._link.note_step(step + 1)
+        if self.is_broken:
+            return
+        try:
+            function()
+        except (Error, TimeoutError):
+            if not self._link.hears_of_loss():
+                raise
+
+    # Steps
+
+    def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        """Makes a step, as often as it takes."""
+        self._prepare()
+        while True:
+            self.join()
+            self._start.keep()
+            self._phase, self._groups.may_repeat = "step", True
+            try:
+                result = function(*args, **kwargs)
+                if self._phase == "step":
+                    self._pass_gate()
+                return result
+            except _Back:
+                pass
+            except Exception:
+                if self._phase != "step" or not self._was_void():
+                    raise
+                self._link.agree(self._status)
+            finally:
+                self._phase, self._groups.may_repeat = "between", False
+            self._start.restore()
+
+    def before_update(self, args: Any, kwargs: Any) -> Any:
+        """The hook before an update. Returns other arguments for it, or None."""
+        if self._phase != "step":
+            return None
+        changed = replace_closure(args, kwargs, self._gate_after)
+        if changed is None:
+            self._pass_gate()
+        return changed
+
+    def _gate_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
+        def then_pass() -> Any:
+            result = closure()
+            if self._phase == "step":
+                self._pass_gate()
+            return result
+
+        return then_pass
+
+    def _pass_gate(self) -> None:
+        if self._gate is None:
+            return self._commit()
+        self._groups.wait_for_calls()
+        made = peers.pack_record(self._state.record())
+        try:
+            if self._groups.failure is not None:
+                raise self._groups.failure
+            self._gate.pass_gate(self._gate.committed + 1, made)
+        except (Error, TimeoutError, RuntimeError):
+            if not self._link.hears_of_loss():
+                raise
+            if self._link.agree(self._status)["course"] != "forward":
+                raise _Back from None
+            self._gate.forward(self._gate.committed + 1)
+        self._record = made
+        self._commit()
+
+    def _commit(self) -> None:
+        self._phase, self._groups.may_repeat = "updated", False
+        if not self._has_run:
+            self._has_run = True
+            self._link.say("running")
+
+    def _was_void(self) -> bool:
+        return self._groups.failure is not None and self._link.hears_of_loss()
+
+    def _status(self) -> dict[str, Any]:
+        assert self._gate is not None
+        return {"committed": self._gate.committed, "ready": self._gate.ready,
+                "begun": self._phase == "step"}
+
+    def _prepare(self) -> None:
+        """Before the first step: DDP must have made its buckets before a step can be repeated."""
+        if self._groups.is_recording:
+            self._groups.is_recording = False
+            if not self._link.is_replacement:
+                self._buckets.ensure()
+
+    def _guard(self, scaler: Any) -> None:
+        """A GradScaler that skips an update calls no hook; it changes in its own update()."""
+        update = scaler.update
+
+        def guarded(*args: Any, **kwargs: Any) -> Any:
+            if self._phase == "step":
+                self._pass_gate()
+            return update(*args, **kwargs)
+
+        scaler.update = guarded
+
+    def _on_call(self, name: str) -> None:
+        if self._phase == "updated" and not self._has_warned:
+            self._has_warned = True
+            _log.warning("%s is called after the update of a step: if a rank dies then, all ranks "
+                         "start again from a checkpoint; expected calls of other ranks before the "
+                         "update, and one ck.run() for each update", name)
+
+    # The end
+
+    def at_end(self, function: Callable[[], None]) -> None:
+        """Calls the function, which needs all ranks, and again if a rank died meanwhile."""
+        while True:
+            self.join()
+            try:
+                return function()
+            except (Error, TimeoutError):
+                if not self._link.hears_of_loss():
+                    raise
+
+    def check_not_broken(self) -> None:
+        """UnavailableError if a rank was lost; also if the launcher says so in a moment."""
+        if self._link.hears_of_loss(0.5):
+            raise UnavailableError("a rank was lost")
+
+    # Meeting again
+
+    def connect(self) -> _native.TcpTransport | None:
+        """The transport of the first generation, or of the one that a replacement joins."""
+        if self._link.world == 1:
+            return None
+        generation = self._link.announced
+        if self.is_replacement:
+            self._link.say("started")
+            generation = self._link.agree(dict)["generation"]
+        self._transport = meet(self._link, generation)
+        self._gate = _native.Gate(self._transport)
+        return self._transport
+
+    def _take_over(self) -> int:
+        """Fills this replacement. Returns the last step that is done."""
+        decided = self._link.agree(dict)
+        try:
+            with self._groups.silent():
+                filled, record = peers.receive(self._transport, self._state, self._buckets,
+                                               self._link.rank)
+            self._has_run = True
+            self._last_step = filled.step
+            self._become_part(decided, record, step=filled.step + 1, bytes=filled.moved,
+                              inexact=filled.inexact)
+        except _FAILURES as error:
+            self._ask_to_restart(error)
+        return self._last_step
+
+    def join(self) -> None:
+        """Returns when this process is part of the newest generation."""
+        while not self._link.is_current:
+            decided = self._link.agree(self._status)
+            try:
+                self._rejoin(decided)
+            except _FAILURES as error:
+                if not (self._link.announced == decided["generation"]):
+                    continue
+                self._link.wait_a_moment(5.0)
+                if self._link.announced == decided["generation"]:
+                    self._ask_to_restart(error)
+
+    def _rejoin(self, decided: dict[str, Any]) -> None:
+        assert self._gate is not None and self._transport is not None
+        kept = self._gate.record_of_peer(self._gate.committed)
+        self._transport.replace(meet(self._link, decided["generation"]))
+        self._reopen(self._transport)
+        peers.give(self._transport, self._state, self._buckets, self._objects(), step=self._last_step,
+                   record=self._record, peer=self._gate.peer,
+                   record_of_peer=None if kept is None else kept[0])
+        self._become_part(decided, self._record)
+
+    def _become_part(self, decided: dict[str, Any], record: bytes, **told: Any) -> None:
+        assert self._gate is not None
+        generation, self._record = decided["generation"], record
+        self._groups.replace(f"{self._link.incarnation}.{generation}")
+        self._gate.begin(generation, decided["target"], record)
+        self._link.generation = generation
+        self._link.say("joined", generation=generation, **told)
+
+    def _ask_to_restart(self, error: Exception) -> None:
+        self._link.say("restart", why=str(error))
+        time.sleep(_END)
+
+
+def recovery_for(wanted: bool | None, state: TrainingState, buckets: BucketOrders, scaler: Any,
+                 group: Any) -> Recovery | PlainSteps:
+    """How a Checkpointer makes steps: plainly outside of `holdfast launch`, or if so wanted."""
+    side = current()
+    if wanted and (side is None or group is not None):
+        where = "this process was not started by holdfast launch" if side is None else "group="
+        raise ValueError(f"recover=True: {where}; expected `holdfast launch -n N script.py`, and "
+                         "one Checkpointer for all ranks")
+    if side is None or wanted is False or group is not None:
+        return PlainSteps(group)
+    scalers = scaler if isinstance(scaler, list) else [scaler]
+    return Recovery(side, state, buckets, [one for one in scalers if one is not None])
+
+
+def _nothing(_: Any) -> None: ...

@@ -1,0 +1,63 @@
+"""What a worker of `holdfast launch` has from its beginning: a link to the launcher, and groups."""
+
+import os
+import weakref
+from typing import Any
+
+from holdfast.launch.place import Place
+from holdfast.torch.recover import pipelines
+from holdfast.torch.recover.group import Groups, Interrupted, install
+from holdfast.torch.recover.link import Link
+from holdfast.torch.recover.startup_log import StartupLog
+
+
+class WorkerSide:
+    """One for each worker process."""
+
+    def __init__(self, place: Place) -> None:
+        self.groups = Groups(StartupLog(place.log), f"{place.incarnation}.{place.generation}")
+        if place.is_replacement:
+            self.groups.mode = "replay"
+        self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
+        self.groups.on_failure = self._on_failure
+        self.link = Link(place, self._on_lost)
+        install(self.groups)
+        pipelines.install(self.groups, is_replacement=place.is_replacement)
+
+    def tell_losses_to(self, listener: Any) -> None:
+        """Calls listener.on_lost() when ranks were lost, from the thread of the link."""
+        self._listeners.add(listener)
+
+    def _on_lost(self, ranks: list[int]) -> None:
+        for listener in list(self._listeners):
+            listener.on_lost()
+        self.groups.break_off(RuntimeError(f"rank {', '.join(map(str, ranks))} died"))
+
+    def _on_failure(self, why: Exception) -> None:
+        """A collective call has failed. Raises Interrupted if that ends the training here."""
+        if not self.groups.may_repeat and self.link.hears_of_loss():
+            raise Interrupted(
+                f"{why}; a rank died during a collective call outside of Checkpointer.run(): all "
+                "ranks start again from the newest checkpoint; expected calls of other ranks, as "
+                "in a validation, inside ck.run(function)") from why
+
+
+_side: WorkerSide | None = None
+_process = 0
+
+
+def start(place: Place) -> None:
+    """Called once in a new worker, before its program runs."""
+    global _side, _process
+    _side, _process = WorkerSide(place), os.getpid()
+
+
+def current() -> WorkerSide | None:
+    """That of this process; None if it was not started by `holdfast launch`."""
+    return _side if _process == os.getpid() else None
+
+
+def tell_why(error: BaseException) -> None:
+    """Tells the launcher why this process ends, if that concerns all ranks."""
+    if _side is not None and isinstance(error, Interrupted):
+        _side.link.say("restart", why=str(error))

@@ -1,0 +1,75 @@
+"""What living ranks tell a replacement: the state between two updates, as a checkpoint has it.
+
+Tensors that ranks hold alike come from any of them. What only the lost rank had is its record,
+which another rank keeps: its generators, the position of its loader, its buffers (recover/).
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from holdfast import Dtype, parse_dtype
+from holdfast.torch.state.piece import Piece
+
+
+@dataclass(frozen=True)
+class PeerTensor:
+    """The description of a tensor, with the attributes that a checkpoint's has."""
+
+    name: str
+    dtype: Dtype
+    shape: tuple[int, ...]
+    aliases: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, wire: Sequence[Any]) -> "PeerTensor":
+        """From what describe() made."""
+        name, dtype, shape, aliases = wire
+        return cls(name, parse_dtype(dtype), tuple(shape), tuple(aliases))
+
+
+def describe(piece: Piece, name: str) -> tuple[str, str, tuple[int, ...], tuple[str, ...]]:
+    """The description of a piece's whole tensor, as plain values."""
+    dtype = str(piece.tensor.dtype).removeprefix("torch.")
+    return name, dtype, tuple(piece.shape), piece.aliases
+
+
+@dataclass
+class PeerStep:
+    """The state of a step, with the attributes that a checkpoint's has (_native.SavedStep)."""
+
+    step: int
+    tensors: list[PeerTensor]
+    objects: dict[str, Any]
+    rank_objects: list[dict[str, Any]]
+    folder: str = "the other ranks"
+
+
+@dataclass
+class Record:
+    """What only one rank has."""
+
+    values: dict[str, Any]  # "things", "generators", "data draws" and "tensors"
+    tensors: list[torch.Tensor]  # in the order of values["tensors"]
+
+
+def is_of_record(piece: Piece) -> bool:
+    """True for a buffer of which each rank has its own values, whether all are saved or not."""
+    return piece.kind == "buffer" and piece.copies != "equal"
+
+
+def own_objects(record: Mapping[str, Any], own_keys: set[str], twin: Mapping[str, Any],
+                differing: set[str]) -> dict[str, Any]:
+    """The objects of the lost rank: those of a rank like it, with what is in the record.
+
+    Of the objects in `things`, those count that are each rank's own, and those whose values the
+    two ranks did not share.
+    """
+    things = {key: tree for key, tree in record["things"].items()
+              if key in own_keys or key in differing}
+    made = {**twin, "generators": record["generators"], "things": things}
+    if "data draws" in record:
+        made["data draws"] = record["data draws"]
+    return made
