@@ -70,6 +70,15 @@ class Channel {
   // receives the answer in its next call.
   Result<void> agree(const Result<void>& own, Duration at_most);
 
+  // Numbers the calls of agree() from the start again and forgets early messages. For a
+  // conversation with a new set of processes, over a transport that has no messages of
+  // the old one.
+  void reset() {
+    early_.clear();
+    agreed_ = 0;
+    reported_ = false;
+  }
+
  private:
   Result<Message> receive(int from, Tag tag, int64_t serial, Instant deadline);
   // Receives one message from each of the ranks, and tells the late watch whom it waits

@@ -97,6 +97,13 @@ class Committer {
   bool replicas_differ() const { return trusted_from_ == kNone; }
   void trust_replicas(int64_t from) { trusted_from_ = from; }
 
+  // Talks to a new set of processes from now on. Called while no save is committed.
+  void rejoin() {
+    begin_.reset();
+    vote_.reset();
+    if (!replicas_differ()) trusted_from_ = 0;  // serials begin at 1 again
+  }
+
   // Returns the names of steps that retention must not remove, because saves under way
   // build upon them or they are being copied to a tier.
   using Busy = std::function<std::set<std::string>()>;

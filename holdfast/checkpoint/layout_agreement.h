@@ -54,6 +54,10 @@ class LayoutAgreement {
   Result<std::vector<Differing>> differing(const LocalState& state,
                                            CudaStream stream = nullptr);
 
+  // Makes the next agree() exchange all descriptions, also those that have not changed,
+  // because a rank was replaced and knows none of them.
+  void forget_ranks() { seen_.clear(); }
+
   // Called instead of agree() on a rank that has failed before it. agree() then fails
   // on all other ranks with this error. Returns `why`.
   Error fail(const Error& why);

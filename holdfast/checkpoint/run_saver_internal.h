@@ -34,6 +34,8 @@ class RunSaver : public Saver {
   void trust_replicas() override { committer_.trust_replicas(serial_ + 1); }
   Result<void> close(Instant deadline) override;
   Result<void> close_alone(Instant deadline) override;
+  Result<void> drop_saves(Instant deadline) override;
+  Result<void> rejoin() override;
 
  private:
   // Shared by the training thread, the capturing thread and the committing thread.
@@ -74,6 +76,8 @@ class RunSaver : public Saver {
   void commit_tasks();
   Task next_to_commit();
   void commit(SaveTask& task);
+  bool is_dropping();
+  bool is_skipped(const SaveTask& task, const Result<Durable>& outcome);
   void complete(SaveTask& task, const Result<Durable>& outcome);
   void record_outcome(const SaveTask& task, const Result<Durable>& outcome);
   void keep_lease();
@@ -94,6 +98,7 @@ class RunSaver : public Saver {
   }
 
   Env& env_;
+  Transport* const transport_;  // null in a job of one rank
   Run run_;
   std::optional<Owner> owner_;  // set on rank 0 only
   const SaverOptions options_;
@@ -132,6 +137,8 @@ class RunSaver : public Saver {
   Condition stops_;     // the thread that renews the lease
   std::deque<Task> to_capture_ HOLDFAST_GUARDED_BY(mutex_);
   std::deque<Task> to_commit_ HOLDFAST_GUARDED_BY(mutex_);
+  Task committing_ HOLDFAST_GUARDED_BY(mutex_);  // the save that is being committed
+  bool dropping_ HOLDFAST_GUARDED_BY(mutex_) = false;  // drop_saves() is under way
   int in_flight_ HOLDFAST_GUARDED_BY(mutex_) = 0;
   // The saves in flight, and those that were superseded and are not over yet.
   int unfinished_ HOLDFAST_GUARDED_BY(mutex_) = 0;

@@ -60,6 +60,7 @@ bool may_pass(const Error& error) {
 RunSaver::RunSaver(Env& env, Run run, std::optional<Owner> owner, Transport* transport,
                    SaverOptions options, int ranks_here)
     : env_(env),
+      transport_(transport),
       run_(std::move(run)),
       owner_(std::move(owner)),
       options_(std::move(options)),

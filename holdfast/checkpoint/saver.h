@@ -91,6 +91,9 @@ struct SaverOptions {
   // save() returns an error that may pass once no save has succeeded for this long. If
   // it is not set, save() never returns such an error.
   std::optional<Duration> fail_after{};
+  // Lost ranks are replaced (rejoin()). A save that fails with kUnavailable, as it does
+  // when a rank is lost, then counts as skipped.
+  bool ranks_are_replaced = false;
   // How long ranks wait for each other to agree on a decision.
   Duration timeout = std::chrono::seconds(60);
   // How long ranks wait for each other until all have written their shards.
@@ -273,6 +276,20 @@ class Saver {
   // are over, or with kTimeout at the deadline. The caller then closes the transport,
   // which tells the other ranks that this one is gone.
   virtual Result<void> close_alone(Instant deadline = kNoDeadline) = 0;
+
+  // After a rank was lost, on every survivor: ends all saves under way. They count as
+  // skipped, not as failed; a save that all ranks had voted for may still be durable.
+  // Failures of earlier saves that may pass are forgotten, because they may be due to
+  // the lost rank. Call it when the transport is closed or broken, so that nothing waits
+  // for other ranks, and before it is given to the next generation. kTimeout if a save
+  // is still under way at the deadline.
+  virtual Result<void> drop_saves(Instant deadline) = 0;
+
+  // Then, when the transport reaches the new set of processes: talks to those that call
+  // open() in place of the lost ranks. All survivors call it together. The one that
+  // owns the run stays its owner; a new rank 0 becomes the owner in open(). Fails on all
+  // ranks alike, and may be called again in the next generation.
+  virtual Result<void> rejoin() = 0;
 
   virtual const Path& run() const = 0;
 };

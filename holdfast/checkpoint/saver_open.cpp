@@ -1,5 +1,5 @@
 // Saver::open(): checks the options, opens the run directory and acquires its
-// ownership.
+// ownership. Saver::rejoin(): the part of survivors in the same conversation.
 #include <algorithm>
 
 #include "holdfast/checkpoint/fetch.h"
@@ -106,25 +106,36 @@ Result<Opened> own_run(Env& env, const Path& path, const SaverOptions& options) 
   return Opened{.run = std::move(run), .owner = std::move(owner)};
 }
 
-// Opens the run. The other ranks wait until rank 0 has made the directory.
+// The other ranks wait until rank 0 has made the directory.
+Result<void> hear_opened(Channel& channel, const SaverOptions& options) {
+  // Rank 0 may ask a tier that does not answer for longer than ranks wait for a
+  // decision.
+  const Duration within =
+      options.tiers.empty() ? options.timeout : options.write_timeout;
+  const Message told = HOLDFAST_TRY(channel.hear(0, within));
+  if (told.error.has_value()) return *told.error;
+  return {};
+}
+
+// A rank that this message does not reach does not answer in agree(), so that all ranks
+// fail to open the run.
+void tell_opened(Channel& channel, const std::optional<Error>& error,
+                 const SaverOptions& options) {
+  static_cast<void>(
+      channel.tell_all({.serial = 0, .kind = "open", .error = error}, options.timeout));
+}
+
+// Opens the run.
 Result<Opened> open_run(Env& env, const Path& path, Channel& channel,
                         const SaverOptions& options) {
   if (!channel.coordinator()) {
-    // Rank 0 may ask a tier that does not answer for longer than ranks wait for a
-    // decision.
-    const Duration within =
-        options.tiers.empty() ? options.timeout : options.write_timeout;
-    const Message told = HOLDFAST_TRY(channel.hear(0, within));
-    if (told.error.has_value()) return *told.error;
+    HOLDFAST_TRY(hear_opened(channel, options));
     return Opened{.run = HOLDFAST_TRY(Run::open(env, path).within(
                       fmt::format("rank {}", channel.rank())))};
   }
   Result<Opened> owned = own_run(env, path, options);
-  Message outcome{.serial = 0, .kind = "open"};
-  if (!owned.ok()) outcome.error = owned.error();
-  // A rank that this message does not reach does not answer in agree(), so that all
-  // ranks fail to open the run.
-  static_cast<void>(channel.tell_all(outcome, options.timeout));
+  tell_opened(channel, owned.ok() ? std::nullopt : std::optional(owned.error()),
+              options);
   return owned;
 }
 
@@ -148,6 +159,29 @@ Result<std::unique_ptr<Saver>> Saver::open(Env& env, const Path& run,
     static_cast<void>(std::move(*opened->owner).release());
   }
   return agreed.error();
+}
+
+Result<void> RunSaver::rejoin() {
+  if (transport_ == nullptr) return {};
+  if (closed_) return invalid("{}: the saver is closed", run_.path().native());
+  static_cast<void>(HOLDFAST_TRY(
+      holdfast::ranks_here(env_, transport_, options_.identity, options_.timeout)
+          .within("rejoin")));
+  Channel channel(env_, transport_, kOpenTag);
+  Result<void> own;
+  if (channel.coordinator()) {
+    own = owner_->check();
+    tell_opened(channel, own.ok() ? std::nullopt : std::optional(own.error()),
+                options_);
+  } else {
+    own = hear_opened(channel, options_);
+  }
+  HOLDFAST_TRY(channel.agree(own, options_.timeout).within("rejoin"));
+  serial_ = 0;
+  agree_.reset();
+  close_.reset();
+  committer_.rejoin();
+  return {};
 }
 
 }  // namespace holdfast

@@ -13,6 +13,10 @@ constexpr std::chrono::milliseconds kMostObjectsWait{10};
 // Up to this many bytes are hashed so fast that the capture may wait for it.
 constexpr int64_t kFewBytes = int64_t{1} << 20;
 
+Error lost_rank(const SaveTask& task) {
+  return unavailable("step {}: skipped, because a rank was lost", task.step);
+}
+
 }  // namespace
 
 void RunSaver::capture_tasks() {
@@ -83,9 +87,9 @@ RunSaver::Task RunSaver::next_to_commit() {
   MutexLock lock(mutex_);
   while (to_commit_.empty() && !stopping_) commits_.wait(mutex_);
   if (to_commit_.empty()) return nullptr;
-  const Task task = to_commit_.front();
+  committing_ = to_commit_.front();
   to_commit_.pop_front();
-  return task;
+  return committing_;
 }
 
 // Renews the lease three times in its duration, also during a long write, so that other
@@ -112,11 +116,12 @@ void RunSaver::renew_lease() {
 void RunSaver::commit(SaveTask& task) {
   renew_lease();
   const auto busy = [this] { return bases_in_use(); };
-  const Result<Durable> outcome = committer_.commit(task, busy);
+  const Result<Durable> outcome =
+      is_dropping() ? Result<Durable>(lost_rank(task)) : committer_.commit(task, busy);
   if (outcome.ok() && task.index.has_value()) {
     history_.remember(outcome->folder, task.attempt, *task.index);
   }
-  if (task.dropped) {
+  if (is_skipped(task, outcome)) {
     tell(SaveSkipped{.step = task.step});
   } else {
     record_outcome(task, outcome);
@@ -130,8 +135,42 @@ void RunSaver::commit(SaveTask& task) {
     copier_.committed();
   }
   MutexLock lock(mutex_);
+  committing_ = nullptr;
   --unfinished_;
   changed_.notify_all();
+}
+
+// A save that ends because a rank was lost is not held against the disk. This rank may
+// notice the loss before drop_saves() is called.
+bool RunSaver::is_skipped(const SaveTask& task, const Result<Durable>& outcome) {
+  if (task.dropped) return true;
+  if (outcome.ok() || task.torn) return false;
+  return is_dropping() || (options_.ranks_are_replaced &&
+                           outcome.error().code() == ErrorCode::kUnavailable);
+}
+
+bool RunSaver::is_dropping() {
+  MutexLock lock(mutex_);
+  return dropping_;
+}
+
+Result<void> RunSaver::drop_saves(Instant deadline) {
+  {
+    MutexLock lock(mutex_);
+    dropping_ = true;
+    std::deque<Task> tasks = to_commit_;
+    if (committing_ != nullptr) tasks.push_front(committing_);
+    for (const Task& task : tasks) {
+      if (task->writer != nullptr) task->writer->cancel(lost_rank(*task));
+    }
+  }
+  settle({}, nullptr);
+  if (!wait_idle(deadline)) return still_under_way();
+  MutexLock lock(mutex_);
+  dropping_ = false;
+  failing_since_.reset();
+  if (failure_.has_value() && may_pass(*failure_)) failure_.reset();
+  return {};
 }
 
 // Sets the outcome of the handle and lets another save begin, both under one lock, so

@@ -165,6 +165,7 @@ Result<void> read_event_files(const Context& context, const ScheduleArguments& a
     if (!log.ok()) return as_wrong_call(log.error());
     const Learned learned = learn(log->events);
     read.learned.failures += learned.failures;
+    read.learned.recovered += learned.recovered;
     read.learned.worker_seconds += learned.worker_seconds;
     read.learned.stall = std::max(read.learned.stall, learned.stall);
     read.learned.persist = std::max(read.learned.persist, learned.persist);

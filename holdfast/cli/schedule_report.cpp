@@ -38,10 +38,13 @@ std::string workers_text(const Workers& workers) {
 std::string prior_text(const ReadProblem& read) {
   const Learned& seen = read.learned;
   if (seen.worker_seconds > 0) {
-    return fmt::format(" ({}, corrected by {:g} {} in {} that the events show)",
+    const std::string more =
+        seen.recovered > 0 ? fmt::format("; {:g} more without one", seen.recovered)
+                           : "";
+    return fmt::format(" ({}, corrected by {:g} {} in {} that the events show{})",
                        read.mtbf_known ? "--mtbf" : "a prior", seen.failures,
                        seen.failures == 1 ? "failure" : "failures",
-                       human_seconds(seen.worker_seconds));
+                       human_seconds(seen.worker_seconds), more);
   }
   return read.mtbf_known ? "" : " (a prior: --mtbf, --events or a run know better)";
 }

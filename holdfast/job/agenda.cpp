@@ -137,6 +137,15 @@ void Agenda::note(int64_t until, const std::optional<Appointment>& appointment) 
   appointed_[appointment->step] = appointment->due;
 }
 
+void Agenda::rejoin(int64_t last) {
+  channel_.reset();
+  serial_ = 0;
+  until_ = last < 0 ? std::nullopt : std::optional(last);
+  appointed_.clear();
+  stopping_ = false;
+  last_.reset();
+}
+
 Result<void> Agenda::ask_to_stop(const std::string& why) {
   if (channel_.coordinator()) {
     stop_ = why;

@@ -43,6 +43,11 @@ class Agenda {
   // with kTimeout or kUnavailable if no message of rank 0 arrives.
   Result<Due> at(int64_t step);
 
+  // Begins again with a new set of processes, over a transport that has no messages of
+  // the old one. `last` is the newest step that at() was called with on any rank, or -1:
+  // nothing is due up to it. A stop that was asked for is announced again.
+  void rejoin(int64_t last);
+
   // Tells rank 0 that this process was asked to stop, so that all ranks stop soon.
   // Called at most once.
   Result<void> ask_to_stop(const std::string& why);

@@ -1,5 +1,5 @@
 // The events of a job (env/event.h). schedule/learn.h counts the failures of a run by
-// JobOpened and JobClosed, and learns the cost of its saves from SaveCost.
+// JobOpened, JobRejoined and JobClosed, and learns the cost of its saves from SaveCost.
 #pragma once
 
 #include <string>
@@ -12,6 +12,13 @@ namespace holdfast {
 // This process has opened the run and is about to train.
 struct JobOpened {
   static constexpr std::string_view kName = "job_opened";
+  bool joined = false;  // it replaces a lost rank of a job whose other ranks live
+  static void fields(auto& self, auto&& field) { field("joined", self.joined); }
+};
+
+// This process goes on, together with a new process for every rank that was lost.
+struct JobRejoined {
+  static constexpr std::string_view kName = "job_rejoined";
   static void fields(auto& /*self*/, auto&& /*field*/) {}
 };
 

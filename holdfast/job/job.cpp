@@ -18,7 +18,6 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kFetch = 1;  // the serial number of the only message with this tag
 // Rank 0 sends this word instead of a decision when all ranks must compare replicas
 // first.
 const char* const kCompare = "compare";
@@ -116,7 +115,8 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
 Result<void> RunJob::open_run(const Path& run) {
   HOLDFAST_TRY(fetch(run));
   saver_ = HOLDFAST_TRY(Saver::open(env_, run, transport_, options_.saver));
-  emit(warnings_, env_, JobOpened{});
+  const bool joined = HOLDFAST_TRY(meet_ranks(false));
+  emit(warnings_, env_, JobOpened{.joined = joined});
   // Opening the saver adds an event that says who owned the run before and how that
   // process ended, so the log is read only now.
   learned_ = learn_from(env_, run, transport_);
@@ -130,12 +130,8 @@ Result<void> RunJob::fetch(const Path& run) {
   const std::vector<std::shared_ptr<StorageTier>> tiers =
       tiers_of(options_.saver.tiers);
   if (tiers.empty()) return {};
-  if (!ranks_.coordinator()) {
-    const Message told =
-        HOLDFAST_TRY(ranks_.hear(kFetch, options_.saver.write_timeout));
-    return told.error.has_value() ? Result<void>(*told.error) : Result<void>();
-  }
-  Message message{.serial = kFetch, .kind = "fetch"};
+  if (!ranks_.coordinator()) return hear_fetched();
+  Message message{.serial = kFetchSerial, .kind = "fetch"};
   const FetchOptions how{
       .allow_unreachable_tiers = options_.saver.allow_unreachable_tiers,
       .events = &warnings_};
@@ -240,6 +236,7 @@ bool RunJob::all_agree(bool own, Duration at_most) {
 
 Result<Due> RunJob::due(int64_t step, bool updated) {
   doing_ = fmt::format("step {}", step);
+  reached_ = std::max(reached_, step);
   if (signals_ != nullptr && !asked_) {
     if (const std::optional<int> signal = signals_->caught()) {
       asked_ = true;

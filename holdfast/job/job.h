@@ -157,6 +157,19 @@ class Job {
   // (Saver::await_capture).
   virtual Result<void> await_capture(Instant deadline) = 0;
 
+  // After a rank was lost, on every survivor: drop_saves() ends the saves under way, and
+  // when the transport reaches the new set of processes (switch_transport.h), rejoin()
+  // goes on together with the processes that open their job in place of the lost ranks.
+  //
+  //   close the transport; drop_saves(); replace the transport; rejoin()
+  //
+  // The tensors may change after drop_saves(). rejoin() is kInvalid without it, because a
+  // save under way would send its messages to the new processes. A save that was dropped is made again soon, and no save is due at the steps that any
+  // rank has reached already. Both fail as those of Saver do; after a failure, rejoin()
+  // may be called in the next generation.
+  virtual Result<void> drop_saves(Instant deadline = kNoDeadline) = 0;
+  virtual Result<void> rejoin() = 0;
+
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
   // Closes without waiting for other ranks, in a process that ends early
   // (Saver::close_alone). `orderly` says that the program ends by itself and nothing

@@ -19,6 +19,9 @@
 
 namespace holdfast {
 
+// The serial number of the message about steps from tiers, the only one with its tag.
+inline constexpr int64_t kFetchSerial = 1;
+
 class RunJob : public Job {
  public:
   RunJob(Env& env, const Path& run, Transport* transport, JobOptions options,
@@ -51,11 +54,16 @@ class RunJob : public Job {
   bool may_tear() const override { return saver_->may_tear(); }
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
   Result<void> await_capture(Instant deadline) override;
+  Result<void> drop_saves(Instant deadline) override;
+  Result<void> rejoin() override;
   Result<void> close(Instant deadline) override;
   Result<void> close_alone(Instant deadline, bool orderly) override;
 
  private:
   Result<void> fetch(const Path& run);
+  Result<void> hear_fetched();
+  Result<bool> meet_ranks(bool survivor);
+  bool drop_newest();
   std::optional<Appointment> decide(int64_t first, int64_t last);
   void consult(int64_t step);
   void learn_outcome();
@@ -81,10 +89,11 @@ class RunJob : public Job {
   LayoutAgreement layouts_;
   Agenda agenda_;
   Channel ranks_;
-  Channel end_;            // for all_agree()
-  bool asked_ = false;     // a signal was passed on to the agenda
-  bool stopping_ = false;  // the next save is the last
-  std::string parent_;     // the step folder that the job resumed from
+  Channel end_;                 // for all_agree()
+  bool dropped_saves_ = false;  // drop_saves() was called since the last rejoin()
+  bool asked_ = false;          // a signal was passed on to the agenda
+  bool stopping_ = false;       // the next save is the last
+  std::string parent_;          // the step folder that the job resumed from
   // How often replicas seemed to differ in a save and were equal in the check after it.
   // The same number on all ranks.
   int false_alarms_ = 0;
@@ -94,6 +103,7 @@ class RunJob : public Job {
   Scheduler scheduler_;
   std::optional<int64_t> resumed_;     // the step that the job resumed from
   bool started_ = false;               // the scheduler was started
+  int64_t reached_ = -1;               // the newest step that due() was called with
   int64_t appointed_ = -1;             // the newest step that EverySteps has chosen
   std::optional<std::string> wanted_;  // why a save should be made as soon as possible
   Retries retries_;

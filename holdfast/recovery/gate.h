@@ -86,7 +86,7 @@ class Gate {
   // none. Kept are those of the last two updates that this rank was committed to, and
   // newer ones. Until the deadline it waits for more: it returns earlier only if the
   // transport says that the peer is gone, because then all that the peer sent has
-  // arrived. Call it before the transport is given to the next generation.
+  // arrived. Call it before the transport is closed, which loses what was not received.
   std::optional<KeptRecord> record_of_peer(int64_t update,
                                            Instant deadline = Instant::min());
 

@@ -33,7 +33,9 @@ class Reader {
     if (record.name == "job_opened") return opened(record);
     if (record.name == "restored") return restored(record);
     const bool closed = record.name == "job_closed";
-    if (!closed && !record.name.starts_with("save_")) return;
+    const bool rejoined = record.name == "job_rejoined";
+    if (rejoined) learned_.recovered += 1;
+    if (!closed && !rejoined && !record.name.starts_with("save_")) return;
     alive(record.wall);
     if (record.name == "save_captured") captured(record);
     if (record.name == "save_durable") durable(record);
@@ -58,7 +60,8 @@ class Reader {
   }
 
   void end_process(bool clean) {
-    if (last_ && !clean) learned_.failures += 1;
+    failed_ = last_ && !clean;
+    if (failed_) learned_.failures += 1;
     last_ = std::nullopt;
     marked_ = false;
     first_ = true;
@@ -76,10 +79,20 @@ class Reader {
       alive(WallTime(Duration(*seen)));
     }
     end_process(let_go && !marked_);
+    taken_over_ = true;
   }
 
   void opened(const EventRecord& record) {
-    end_process(false);
+    const EventValue* field = record.find("joined");
+    const bool joined = field != nullptr && *field == EventValue(true);
+    // If the run was taken over, the end of the process before was counted then. A lost
+    // process that was only stopped may emit events after that, which say nothing.
+    if (!std::exchange(taken_over_, false) || !joined) end_process(false);
+    if (joined) {
+      last_ = std::nullopt;
+      learned_.recovered += 1;
+      if (failed_) learned_.failures -= 1;
+    }
     alive(record.wall);
     marked_ = true;
   }
@@ -127,8 +140,10 @@ class Reader {
   SaveCosts costs_;
   Window stalls_, persists_;
   std::optional<WallTime>
-      last_;             // last event of this process; nullopt before its first
-  bool marked_ = false;  // whether the process began with job_opened
+      last_;                 // last event of this process; nullopt before its first
+  bool marked_ = false;      // whether the process began with job_opened
+  bool failed_ = false;      // the process before this one has failed
+  bool taken_over_ = false;  // the run was taken over, and job_opened has not come yet
   std::optional<double> captured_step_;
   double captured_seconds_ = -1;
   bool first_ = true, only_first_ = false, first_cost_ = true;

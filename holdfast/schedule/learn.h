@@ -16,6 +16,10 @@ namespace holdfast {
 // has failed. That counts as a failure, whatever step the next process restored. The
 // last process in the list may still be running and does not count as a failure.
 //
+// job_rejoined, and a job_opened that says that it joined others, show that a rank was
+// lost and the others went on. Nothing was read from a checkpoint then, so that counts as
+// recovered and not as a failure.
+//
 // Logs of older versions have neither job_opened nor job_closed. In them run_taken_over
 // tells how a process ended: it has failed unless its owner "let go". `restored`
 // without run_taken_over ends a process too.

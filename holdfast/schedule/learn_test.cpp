@@ -51,6 +51,25 @@ TEST(LearnTest, EveryUncleanEndIsAFailureWhateverStepWasRestored) {
   EXPECT_NEAR(learned.worker_seconds / learned.failures, kHour, 1);
 }
 
+TEST(LearnTest, ADeathAfterWhichTheOtherRanksWentOnIsRecovered) {
+  Log log;
+  log.add("job_opened", {{"joined", false}});
+  log.work();
+  log.add("job_rejoined");  // another rank was lost
+  log.work();
+  log.take_over("it was an earlier start of the same job", log.now);
+  log.save(1);  // the lost process was only stopped for a while
+  log.add("job_opened", {{"joined", true}});
+  log.work();
+  EXPECT_EQ(learn(log.events).failures, 0);
+  EXPECT_EQ(learn(log.events).recovered, 2);
+  EXPECT_NEAR(learn(log.events).worker_seconds, 3 * kHour, 1);
+  log.take_over("its process is gone", log.now);  // now all ranks were lost
+  log.add("job_opened", {{"joined", false}});
+  EXPECT_EQ(learn(log.events).failures, 1);
+  EXPECT_EQ(learn(log.events).recovered, 2);
+}
+
 TEST(LearnTest, AnOrderlyEndIsNone) {
   Log log;
   for (int start = 0; start < 5; ++start) {

@@ -66,8 +66,9 @@ Result<std::string> read_line(Env& env, const Path& path) {
   return text;
 }
 
-// A job's restart number is Slurm's restarts times this limit plus torchrun's restarts,
-// so that it grows with every restart. Both counts are below the limit.
+// A job's restart number is Slurm's restarts times this limit plus the restarts of the
+// launcher (torchrun or our own), so that it grows with every restart. Both counts are
+// below the limit.
 constexpr int64_t kRestartLimit = 1'000'000;
 
 // The count in the environment variable `name`, 0 if it is not set, and nullopt if its
@@ -102,17 +103,24 @@ std::string torchrun_job(const Variables& variables) {
                          : fmt::format("torchrun {} at {}", run, address);
 }
 
+std::string launched_job(const Variables& variables) {
+  const std::string launch = variables("HOLDFAST_LAUNCH_ID").value_or("");
+  return launch.empty() ? torchrun_job(variables) : "launch " + launch;
+}
+
 }  // namespace
 
 // Empty if there is no scheduler, or if one of its variables cannot be read.
 SchedulerJob scheduler_job(const Variables& variables) {
   const std::string slurm = slurm_job(variables);
-  const std::string name = slurm.empty() ? torchrun_job(variables) : slurm;
+  const std::string name = slurm.empty() ? launched_job(variables) : slurm;
   const auto by_slurm = restarts_in(variables, "SLURM_RESTART_COUNT");
-  const auto by_torchrun = restarts_in(variables, "TORCHELASTIC_RESTART_COUNT");
-  if (name.empty() || !is_utf8(name) || !by_slurm || !by_torchrun) return {};
+  const bool ours = !variables("HOLDFAST_LAUNCH_ID").value_or("").empty();
+  const auto by_launcher = restarts_in(
+      variables, ours ? "HOLDFAST_GENERATION" : "TORCHELASTIC_RESTART_COUNT");
+  if (name.empty() || !is_utf8(name) || !by_slurm || !by_launcher) return {};
   const int64_t before = slurm.empty() ? 0 : *by_slurm * kRestartLimit;
-  return {.name = name, .restart = before + *by_torchrun};
+  return {.name = name, .restart = before + *by_launcher};
 }
 
 Result<Identity> this_process(Env& env, std::string job, int64_t restart) {

@@ -15,10 +15,11 @@ namespace holdfast {
 // Reads the job from environment variables:
 //   Slurm     SLURM_JOB_ID, or SLURM_ARRAY_JOB_ID and SLURM_ARRAY_TASK_ID;
 //             SLURM_CLUSTER_NAME; SLURM_RESTART_COUNT
+//   holdfast launch  HOLDFAST_LAUNCH_ID; HOLDFAST_GENERATION
 //   torchrun  TORCHELASTIC_RUN_ID, unless it is the default "none"; MASTER_ADDR, which
 //             tells apart jobs with equal ids; TORCHELASTIC_RESTART_COUNT
-// If both are there, the job is named by Slurm, and restarts by torchrun count after
-// those by Slurm. If a restart count is not a number, the job is unknown.
+// If Slurm and a launcher are there, the job is named by Slurm, and restarts by the
+// launcher count after those by Slurm. If a restart count is not a number, the job is unknown.
 SchedulerJob scheduler_job(const Variables& variables);
 
 // Reads the identity of this process from /proc. `job` and `restart` are those of the

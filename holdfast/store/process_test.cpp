@@ -40,6 +40,17 @@ TEST(Process, IsOfTheJobThatSchedulerAndLauncherName) {
                                         {"MASTER_ADDR", "node1"}});
   EXPECT_EQ(launched, (SchedulerJob{.name = "torchrun gpt at node1", .restart = 2}));
 
+  // Holdfast's own launcher counts generations.
+  EXPECT_EQ(job_by({{"HOLDFAST_LAUNCH_ID", "12"},
+                    {"HOLDFAST_GENERATION", "3"},
+                    {"TORCHELASTIC_RUN_ID", "gpt"},
+                    {"TORCHELASTIC_RESTART_COUNT", "1"}}),
+            (SchedulerJob{.name = "launch 12", .restart = 3}));
+  EXPECT_EQ(job_by({{"SLURM_JOB_ID", "77"},
+                    {"HOLDFAST_LAUNCH_ID", "12"},
+                    {"HOLDFAST_GENERATION", "3"}}),
+            (SchedulerJob{.name = "slurm 77", .restart = 3}));
+
   // Slurm restarts torchrun, whose own count then begins at 0 again.
   const SchedulerJob inner = job_by({{"SLURM_JOB_ID", "77"},
                                      {"TORCHELASTIC_RUN_ID", "gpt"},

@@ -298,7 +298,8 @@ void bind_job(nb::module_& m) {
                "collections.abc.Callable[[list[tuple[str, int, "
                "int, bool, bool]]], Pieces] | None = None, why: str = \"\", "
                "automatic: bool = False) -> SaveHandle"),
-           "Begins to save, for the reason `why`. `automatic` says that the schedule asked\n"
+           "Begins to save, for the reason `why`. `automatic` says that the schedule "
+           "asked\n"
            "for it. While tensors are copied, calls\n"
            "`objects`, which returns the objects that are the same on all ranks and "
            "those\n"
@@ -392,6 +393,21 @@ void bind_job(nb::module_& m) {
           },
           nb::arg("handle"),
           "Waits until the last save is durable, at most for `grace` seconds.")
+      .def(
+          "drop_saves",
+          [](HeldJob& self, std::optional<double> timeout) {
+            const Instant deadline = deadline_of(timeout);
+            self.call([&](Job& job) { return job.drop_saves(deadline); });
+          },
+          nb::arg("timeout") = nb::none(),
+          "After a rank was lost, on every survivor: ends the saves under way. Called "
+          "when\n"
+          "the transport is closed, before transport.replace().")
+      .def(
+          "rejoin",
+          [](HeldJob& self) { self.call([](Job& job) { return job.rejoin(); }); },
+          "After transport.replace(), on every survivor: goes on together with the\n"
+          "processes that open their job in place of the lost ranks.")
       .def(
           "close", &HeldJob::close, nb::arg("timeout") = nb::none(),
           nb::arg("alone") = false, nb::arg("orderly") = true,

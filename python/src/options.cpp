@@ -146,6 +146,7 @@ void read_saver_options(OptionReader& given, SaverOptions& options) {
   given.read("space_reserve", options.space_reserve);
   given.read("direct", options.direct);
   given.parse("fail_after", options.fail_after, parse_fail_after);
+  given.read("recover", options.ranks_are_replaced);
   given.read_seconds("timeout", options.timeout);
   given.read("software", options.software);
   options.job = scheduler_job(variable);

@@ -170,7 +170,7 @@ void bind_recovery(nb::module_& m) {
            "Waits\n"
            "for newer ones until the timeout, or until the peer is known to be gone. "
            "Call\n"
-           "it before transport.replace().")
+           "it before the transport is closed.")
       .def_prop_ro(
           "buddy", [](HeldGate& self) { return self.get().buddy(); },
           "The rank that keeps this rank's record.")

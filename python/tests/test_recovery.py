@@ -90,3 +90,29 @@ def test_what_cannot_be_is_refused():
     ranks = connected(2)
     with pytest.raises(ValueError, match="expected the same rank and size"):
         ranks[0].replace(ranks[1])
+
+
+def test_a_job_goes_on_with_a_new_process(tmp_path):
+    transports = connected(2)
+    options = {"every": "4 steps", "signals": False, "recover": True}
+
+    def open_job(transport):
+        return _native.Job(tmp_path, transport, options)
+
+    jobs = on_all(transports, open_job)
+    assert on_all(jobs, lambda job: job.due(0)) == [None, None]
+    for transport in transports:
+        transport.close()
+    with pytest.raises(ValueError, match=r"expected drop_saves\(\)"):
+        jobs[0].rejoin()
+    jobs[0].drop_saves(10)
+
+    fresh = connected(2)
+    transports[0].replace(fresh[0])
+    rejoined, new = on_all([jobs[0].rejoin, lambda: open_job(fresh[1])], lambda call: call())
+    assert rejoined is None
+    jobs[1] = new
+    assert on_all(jobs, lambda job: [job.due(step) for step in range(1, 4)]) == [
+        [None, None, (False, "every 4 steps")]] * 2
+    assert on_all(jobs, lambda job: job.any(job is new)) == [True, True]
+    assert on_all(jobs, lambda job: job.close(10)) == [None, None]
