@@ -15,6 +15,7 @@ void bind_checkpoint(nb::module_& m);
 void bind_files(nb::module_& m);
 void bind_job(nb::module_& m);
 void bind_transport(nb::module_& m);
+void bind_exchange(nb::module_& m);
 
 namespace {
 
@@ -53,6 +54,7 @@ NB_MODULE(_native, m) {
   bind_files(m);
   bind_transport(m);
   bind_job(m);
+  bind_exchange(m);
   m.def("_raise_error", &raise_error, nb::arg("code"), nb::arg("message"));
 }
 
