@@ -6,7 +6,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::string_view kMagic = "hfast01\n";
+constexpr std::string_view kMagic = "hfast02\n";
 
 // Compares in the same time for any bytes, so that nobody can guess a token byte by
 // byte from the time that the answer takes.
@@ -14,6 +14,15 @@ bool equal(ByteView a, ByteView b) {
   std::byte different{};
   for (size_t i = 0; i < a.size(); ++i) different |= a[i] ^ b[i];
   return different == std::byte{};
+}
+
+Bytes encode_header(FrameKind kind, int64_t number, size_t length) {
+  Bytes bytes(kFrameHeaderBytes);
+  const ByteSpan head = bytes;
+  store_little_endian(static_cast<uint32_t>(kind), head);
+  store_little_endian(static_cast<uint64_t>(number), head.subspan(4));
+  store_little_endian(uint64_t{length}, head.subspan(12));
+  return bytes;
 }
 
 }  // namespace
@@ -48,12 +57,15 @@ Result<int> decode_hello(ByteView bytes, const JobToken& token, int size) {
 
 Outgoing encode_frame(FrameKind kind, int64_t number,
                       std::shared_ptr<const Bytes> body) {
-  Outgoing frame{.head = Bytes(kFrameHeaderBytes), .body = nullptr};
-  const ByteSpan head = frame.head;
-  store_little_endian(static_cast<uint32_t>(kind), head);
-  store_little_endian(static_cast<uint64_t>(number), head.subspan(4));
-  store_little_endian(uint64_t{body == nullptr ? 0 : body->size()}, head.subspan(12));
-  frame.body = std::move(body);
+  const size_t length = body == nullptr ? 0 : body->size();
+  return {.head = encode_header(kind, number, length), .body = std::move(body)};
+}
+
+Outgoing lend_message(int64_t tag, const std::shared_ptr<LentBytes>& body) {
+  Outgoing frame{.head = encode_header(FrameKind::kMessage, tag, body->size()),
+                 .body = nullptr};
+  frame.lent = std::shared_ptr<LentBytes>(
+      body.get(), [body](LentBytes* lent) { lent->give_back(); });
   return frame;
 }
 
@@ -95,6 +107,10 @@ Result<void> FrameReader::begin_frame() {
   frame_.kind = static_cast<FrameKind>(kind);
   frame_.number = number;
   missing_ = static_cast<size_t>(length);
+  // Bulk messages have at most this size. Without it their bytes would be copied again
+  // and again while the memory grows.
+  constexpr size_t kReserved = size_t{1} << 20;
+  if (missing_ > 0) frame_.bytes.reserve(std::min(missing_, kReserved));
   return {};
 }
 

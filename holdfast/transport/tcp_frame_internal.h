@@ -11,6 +11,7 @@
 #include <memory>
 #include <vector>
 
+#include "holdfast/base/mutex.h"
 #include "holdfast/transport/tcp_transport.h"
 
 namespace holdfast {
@@ -24,7 +25,7 @@ Result<int> decode_hello(ByteView bytes, const JobToken& token, int size);
 
 enum class FrameKind : uint32_t {
   kMessage = 0x31666d68,   // a message; its number is the tag
-  kReceived = 0x31667268,  // its number says how many messages were received; no bytes
+  kReceived = 0x31667268,  // a message of so many bytes was received; no bytes
 };
 inline constexpr size_t kFrameHeaderBytes = 4 + 8 + 8;
 
@@ -34,16 +35,64 @@ struct Frame {
   Bytes bytes;
 };
 
+// Bytes that a caller of send_in_place() lends to the transport while it waits. If the
+// caller must leave before all were sent, the transport goes on with a copy.
+class LentBytes {
+ public:
+  explicit LentBytes(ByteView bytes) : size_(bytes.size()), bytes_(bytes) {}
+
+  size_t size() const { return size_; }
+  // Calls use(bytes), in which the bytes stay valid.
+  auto use(const auto& use) {
+    MutexLock lock(mutex_);
+    return use(bytes_);
+  }
+  // The transport does not need the bytes any more.
+  void give_back() {
+    MutexLock lock(mutex_);
+    is_back_ = true;
+    changed_.notify_all();
+  }
+  // Waits until the bytes are back, at most until the deadline. Returns false if they
+  // were not, and the transport has a copy instead.
+  bool wait(Env& env, Instant deadline) {
+    MutexLock lock(mutex_);
+    while (!is_back_ && env.now() < deadline) {
+      env.wait_until(changed_, mutex_, deadline);
+    }
+    if (is_back_) return true;
+    copy_ = copy_of(bytes_);
+    bytes_ = copy_;
+    return false;
+  }
+
+ private:
+  const size_t size_;
+  Mutex mutex_;
+  Condition changed_;
+  ByteView bytes_ HOLDFAST_GUARDED_BY(mutex_);
+  Bytes copy_ HOLDFAST_GUARDED_BY(mutex_);
+  bool is_back_ HOLDFAST_GUARDED_BY(mutex_) = false;
+};
+
 // Bytes to be sent. The body is shared, because one message may go to several ranks.
 struct Outgoing {
   Bytes head;
   std::shared_ptr<const Bytes> body;  // may be null
+  // The body, if it is lent. Destroying the last pointer gives it back.
+  std::shared_ptr<LentBytes> lent{};
 
-  size_t size() const { return head.size() + (body == nullptr ? 0 : body->size()); }
+  size_t body_size() const {
+    if (lent != nullptr) return lent->size();
+    return body == nullptr ? 0 : body->size();
+  }
+  size_t size() const { return head.size() + body_size(); }
 };
 
 Outgoing encode_frame(FrameKind kind, int64_t number,
                       std::shared_ptr<const Bytes> body = nullptr);
+// A message whose body is lent. `body` is given back when the frame is destroyed.
+Outgoing lend_message(int64_t tag, const std::shared_ptr<LentBytes>& body);
 
 // Cuts the bytes that arrive into frames.
 class FrameReader {

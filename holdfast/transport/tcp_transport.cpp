@@ -17,7 +17,7 @@ class TcpTransport::Mailbox : public TcpEvents {
       : rank_(rank),
         size_(size),
         env_(env),
-        queue_(static_cast<int64_t>(options.queue)),
+        queue_{static_cast<int64_t>(options.queue), options.queue_bytes},
         most_bytes_(options.most_bytes),
         inbox_(size),
         peers_(static_cast<size_t>(size)) {
@@ -32,6 +32,7 @@ class TcpTransport::Mailbox : public TcpEvents {
   void close();
   Result<void> send(int to, int64_t tag, const std::shared_ptr<const Bytes>& bytes,
                     Instant deadline);
+  Result<void> send_in_place(int to, int64_t tag, ByteView bytes, Instant deadline);
   Result<Bytes> recv(int from, int64_t tag, Instant deadline);
   Result<std::vector<Bytes>> gather(const Transport& self, ByteView bytes,
                                     Instant deadline);
@@ -47,7 +48,7 @@ class TcpTransport::Mailbox : public TcpEvents {
   struct Peer {
     bool up = false;
     std::optional<std::string> gone{};  // the reason, if the peer is gone
-    int64_t unreceived = 0;             // messages to it that it has not received yet
+    QueueLoad unreceived{};             // messages to it that it has not received yet
   };
 
   Peer& at(int rank) HOLDFAST_REQUIRES(mutex_) {
@@ -59,11 +60,14 @@ class TcpTransport::Mailbox : public TcpEvents {
   // Fails with the reason why a call that needs the peer cannot be made.
   Result<void> check_alive(int peer) HOLDFAST_REQUIRES(mutex_);
   std::string missing() HOLDFAST_REQUIRES(mutex_);
+  // Waits until a message of this size may be sent, and counts it.
+  Result<void> wait_for_room(int to, int64_t tag, size_t size, Instant deadline)
+      HOLDFAST_REQUIRES(mutex_);
 
   const int rank_;
   const int size_;
   Env& env_;
-  const int64_t queue_;
+  const QueueLimit queue_;
   const int64_t most_bytes_;
   Mutex mutex_;
   Condition changed_;
@@ -122,28 +126,33 @@ Result<void> TcpTransport::Mailbox::check_alive(int peer) {
   return {};
 }
 
-Result<void> TcpTransport::Mailbox::send(int to, int64_t tag,
-                                         const std::shared_ptr<const Bytes>& bytes,
-                                         Instant deadline) {
+Result<void> TcpTransport::Mailbox::wait_for_room(int to, int64_t tag, size_t size,
+                                                  Instant deadline) {
   check_rank(to);
-  if (bytes->size() > static_cast<size_t>(most_bytes_)) {
-    return invalid("rank {}: message of {} bytes, limit {}", rank_, bytes->size(),
-                   most_bytes_);
+  if (size > static_cast<size_t>(most_bytes_)) {
+    return invalid("rank {}: message of {} bytes, limit {}", rank_, size, most_bytes_);
   }
   // Messages of collective calls have no limit: those calls wait for each other anyway.
   const bool own = tag >= 0;
-  MutexLock lock(mutex_);
   HOLDFAST_TRY(check_alive(to));
-  while (!at(to).up || (own && at(to).unreceived >= queue_)) {
+  while (!at(to).up || (own && !at(to).unreceived.has_room(size, queue_))) {
     if (env_.now() >= deadline) {
       if (!at(to).up) return timed_out("rank {}: not connected to rank {}", rank_, to);
       return timed_out("rank {}: send to rank {}, tag {}: queue of {} is full", rank_,
-                       to, tag, queue_);
+                       to, tag, queue_.messages);
     }
     env_.wait_until(changed_, mutex_, deadline);
     HOLDFAST_TRY(check_alive(to));
   }
-  if (own) ++at(to).unreceived;
+  if (own) at(to).unreceived.add(size);
+  return {};
+}
+
+Result<void> TcpTransport::Mailbox::send(int to, int64_t tag,
+                                         const std::shared_ptr<const Bytes>& bytes,
+                                         Instant deadline) {
+  MutexLock lock(mutex_);
+  HOLDFAST_TRY(wait_for_room(to, tag, bytes->size(), deadline));
   if (to == rank_) {
     inbox_.put(to, tag, *bytes);
     changed_.notify_all();
@@ -151,6 +160,22 @@ Result<void> TcpTransport::Mailbox::send(int to, int64_t tag,
     loop_->send(to, encode_frame(FrameKind::kMessage, tag, bytes));
   }
   return {};
+}
+
+Result<void> TcpTransport::Mailbox::send_in_place(int to, int64_t tag, ByteView bytes,
+                                                  Instant deadline) {
+  if (to == rank_) {
+    return send(to, tag, std::make_shared<const Bytes>(copy_of(bytes)), deadline);
+  }
+  const auto lent = std::make_shared<LentBytes>(bytes);
+  {
+    MutexLock lock(mutex_);
+    HOLDFAST_TRY(wait_for_room(to, tag, bytes.size(), deadline));
+    loop_->send(to, lend_message(tag, lent));
+  }
+  if (lent->wait(env_, deadline)) return {};
+  return timed_out("rank {}: send to rank {}, tag {}: {} bytes were not sent in time",
+                   rank_, to, tag, bytes.size());
 }
 
 Result<Bytes> TcpTransport::Mailbox::recv(int from, int64_t tag, Instant deadline) {
@@ -165,13 +190,15 @@ Result<Bytes> TcpTransport::Mailbox::recv(int from, int64_t tag, Instant deadlin
     env_.wait_until(changed_, mutex_, deadline);
   }
   if (closed_) return unavailable("rank {}: the transport is closed", rank_);
+  Bytes message = inbox_.take_message(from, tag);
   if (tag >= 0 && from == rank_) {
-    --at(from).unreceived;
+    at(from).unreceived.remove(message.size());
     changed_.notify_all();
   } else if (tag >= 0) {
-    loop_->send(from, encode_frame(FrameKind::kReceived, 1));
+    const auto size = static_cast<int64_t>(message.size());
+    loop_->send(from, encode_frame(FrameKind::kReceived, size));
   }
-  return inbox_.take_message(from, tag);
+  return message;
 }
 
 Result<std::vector<Bytes>> TcpTransport::Mailbox::gather(const Transport& self,
@@ -196,17 +223,20 @@ void TcpTransport::Mailbox::on_up(int rank) {
 Result<void> TcpTransport::Mailbox::on_frame(int rank, Frame frame) {
   MutexLock lock(mutex_);
   if (frame.kind == FrameKind::kMessage) {
-    if (frame.number >= 0 && inbox_.waiting(rank) >= queue_) {
-      return invalid("more than {} messages wait to be received", queue_);
+    if (frame.number >= 0 &&
+        !inbox_.waiting(rank).has_room(frame.bytes.size(), queue_)) {
+      return invalid("more than {} messages or {} bytes wait to be received",
+                     queue_.messages, queue_.bytes);
     }
     inbox_.put(rank, frame.number, std::move(frame.bytes));
   } else {
-    int64_t& unreceived = at(rank).unreceived;
-    if (frame.number <= 0 || frame.number > unreceived) {
-      return invalid("{} messages confirmed, but only {} were on their way",
-                     frame.number, unreceived);
+    QueueLoad& unreceived = at(rank).unreceived;
+    if (frame.number < 0 || frame.number > unreceived.bytes ||
+        unreceived.messages == 0) {
+      return invalid("a message of {} bytes confirmed, but {} of {} were on their way",
+                     frame.number, unreceived.messages, unreceived.bytes);
     }
-    unreceived -= frame.number;
+    unreceived.remove(static_cast<size_t>(frame.number));
   }
   changed_.notify_all();
   return {};
@@ -257,6 +287,12 @@ Result<void> TcpTransport::send(int to, Tag tag, ByteView bytes, Instant deadlin
   HOLDFAST_CHECK(tag >= 0, "tag {}", tag);
   const auto message = std::make_shared<const Bytes>(copy_of(bytes));
   return mailbox_->send(to, tag, message, deadline);
+}
+
+Result<void> TcpTransport::send_in_place(int to, Tag tag, ByteView bytes,
+                                         Instant deadline) {
+  HOLDFAST_CHECK(tag >= 0, "tag {}", tag);
+  return mailbox_->send_in_place(to, tag, bytes, deadline);
 }
 
 Result<Bytes> TcpTransport::recv(int from, Tag tag, Instant deadline) {
