@@ -42,7 +42,7 @@ class TransportInlet : public Inlet {
     const size_t got = HOLDFAST_TRY(
         link_.transport->recv_into(link_.peer, link_.tag, place, link_.deadline));
     if (got == size) return ByteView(place);
-    if (got == 0) return unavailable("rank {}: could not send all", link_.peer);
+    if (got == 0) return gave_up(link_);
     return corrupt("rank {}: sent a window of {} bytes; expected {}", link_.peer, got,
                    size);
   }

@@ -16,8 +16,9 @@ struct PairLink {
   Env* env;
   Transport* transport;
   int peer;
-  Tag tag;
+  Tag tag;  // and the next one, with which nothing is sent
   Instant deadline;
+  bool one_machine = false;  // both ranks may use shared memory
 };
 
 class Outlet {
@@ -44,6 +45,14 @@ class Inlet {
   // carrier may put it there and return `place`, or return other memory.
   virtual Result<ByteView> receive(size_t size, ByteSpan place) = 0;
 };
+
+// Make the carrier for the two ranks: through shared memory if they are on one machine
+// and it gives them the memory, else over the transport. Both ranks must call it.
+Result<std::unique_ptr<Outlet>> open_outlet(const PairLink& link);
+Result<std::unique_ptr<Inlet>> open_inlet(const PairLink& link);
+
+// The error of a receiver whose sender has failed.
+Error gave_up(const PairLink& link);
 
 // Carriers that use the messages of the transport.
 std::unique_ptr<Outlet> outlet_over_transport(const PairLink& link);

@@ -54,15 +54,17 @@ struct Ranks {
 
   // Makes the call on all ranks, each with its own transport.
   std::vector<Result<Filled>> run(Env& env, const std::function<Transport&(int)>& at,
-                                  Duration at_most = std::chrono::seconds(60)) {
+                                  Duration at_most = std::chrono::seconds(60),
+                                  bool shared_memory = true) {
     std::vector<Result<Filled>> outcomes(whole.size(), Result<Filled>(Filled{}));
     on_ranks(size(), [&](int rank) {
       const auto r = static_cast<size_t>(rank);
       const LocalPieces pieces =
           pieces_in(all, static_cast<HolderId>(rank), memories[r]);
-      outcomes[r] =
-          fill_from_peers(env, at(rank), pieces,
-                          {.is_whole = whole[r], .deadline = env.now() + at_most});
+      outcomes[r] = fill_from_peers(env, at(rank), pieces,
+                                    {.is_whole = whole[r],
+                                     .deadline = env.now() + at_most,
+                                     .shared_memory = shared_memory});
     });
     return outcomes;
   }

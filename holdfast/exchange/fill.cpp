@@ -1,6 +1,7 @@
 #include "holdfast/exchange/fill.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <thread>
 #include <utility>
@@ -122,7 +123,7 @@ Result<std::vector<Seal>> send_windows(Outlet& outlet, const PairStream& stream)
 
 Result<void> send_stream(const PairLink& link, const PairStream& stream,
                          const Result<void>& ready) {
-  const std::unique_ptr<Outlet> outlet = outlet_over_transport(link);
+  const std::unique_ptr<Outlet> outlet = HOLDFAST_TRY(open_outlet(link));
   if (!ready.ok()) {
     outlet->give_up();
     return ready;
@@ -140,7 +141,7 @@ class StreamReceiver {
   // After a failure of this rank it goes on to receive, so that the sender, which must
   // not fail for another reason than this rank, is not left waiting.
   Result<void> run(Result<void> outcome) {
-    const std::unique_ptr<Inlet> inlet = inlet_over_transport(link_);
+    const std::unique_ptr<Inlet> inlet = HOLDFAST_TRY(open_inlet(link_));
     for (int64_t at = 0; at < stream_.bytes(); at += inlet->window_bytes()) {
       const int64_t size = std::min(inlet->window_bytes(), stream_.bytes() - at);
       const ByteSpan place = stream_.view(at, size).value_or(ByteSpan());
@@ -215,24 +216,21 @@ Result<void> first_failure(const std::vector<Result<void>>& outcomes) {
 
 // Carries out this rank's moves, each pair in a thread of its own, so that a pair that
 // waits holds up no other.
-Result<void> carry_out(const PairLink& any, const OwnMoves& moves,
-                       const LocalPieces& pieces, CudaStream stream) {
+Result<void> carry_out(const std::function<PairLink(int)>& link_to,
+                       const OwnMoves& moves, const LocalPieces& pieces,
+                       CudaStream stream) {
   const Result<void> ready = follow_stream(devices_of(pieces), stream);
   PieceWriter writer(moves.receives.empty() ? std::span<const LocalPiece>() : pieces);
   std::vector<StreamReceiver> receivers;
   for (const auto& [from, part] : moves.receives) {
-    PairLink link = any;
-    link.peer = from;
-    receivers.emplace_back(link, part, writer);
+    receivers.emplace_back(link_to(from), part, writer);
   }
   std::vector<Result<void>> outcomes(moves.sends.size() + receivers.size());
   {
     std::vector<std::jthread> threads;
     auto outcome = outcomes.begin();
     for (const auto& [to, part] : moves.sends) {
-      PairLink link = any;
-      link.peer = to;
-      threads.emplace_back([link, &part, &ready, &into = *outcome++] {
+      threads.emplace_back([link = link_to(to), &part, &ready, &into = *outcome++] {
         into = send_stream(link, part, ready);
       });
     }
@@ -251,16 +249,23 @@ Result<void> carry_out(const PairLink& any, const OwnMoves& moves,
 
 Result<Filled> fill_from_peers(Env& env, Transport& transport,
                                const LocalPieces& pieces, const FillOptions& options) {
-  const Meeting meeting = HOLDFAST_TRY(
-      meet(env, transport, pieces, options.is_whole, options.deadline).within("fill"));
+  const Meeting meeting =
+      HOLDFAST_TRY(meet(env, transport, pieces, options).within("fill"));
   const FillPlan fill = HOLDFAST_TRY(plan_fill(meeting.peers).within("fill"));
   const OwnMoves moves(fill, pieces, transport.rank());
-  const PairLink link{.env = &env,
-                      .transport = &transport,
-                      .peer = transport.rank(),
-                      .tag = meeting.tag,
-                      .deadline = meeting.moved_by};
-  const Result<void> own = carry_out(link, moves, pieces, options.stream);
+  const std::string& machine =
+      meeting.peers[static_cast<size_t>(transport.rank())].machine;
+  const auto link_to = [&](int peer) {
+    const bool one_machine =
+        !machine.empty() && meeting.peers[static_cast<size_t>(peer)].machine == machine;
+    return PairLink{.env = &env,
+                    .transport = &transport,
+                    .peer = peer,
+                    .tag = meeting.tag,
+                    .deadline = meeting.moved_by,
+                    .one_machine = one_machine};
+  };
+  const Result<void> own = carry_out(link_to, moves, pieces, options.stream);
   HOLDFAST_TRY(settle(transport, own, meeting.settled_by).within("fill"));
   const HolderLoad& load = fill.plan.loads[static_cast<size_t>(transport.rank())];
   return Filled{

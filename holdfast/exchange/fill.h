@@ -6,8 +6,9 @@
 //      to those of the ranks that are to be filled. The load is spread over all
 //      replicas that are equally near.
 //   3. For each pair of ranks, a thread of the sender sends the boxes and a thread of
-//      the receiver puts them into place. At most some megabytes are under way between
-//      two ranks.
+//      the receiver puts them into place. On one machine they go through shared
+//      memory, else over the transport. At most 16 MiB are under way between two
+//      ranks.
 //   4. The sender says the seal of each box. The receiver compares it with the seal of
 //      what is in its own memory.
 //   5. The ranks tell each other how it went. If anything failed, the call fails on all
@@ -32,6 +33,9 @@ struct FillOptions {
   // Pieces on CUDA devices are read and written after the work that is in this stream
   // when the call is made.
   CudaStream stream = nullptr;
+  // False: the bytes of this rank go over the transport also if the other rank is on the
+  // same machine.
+  bool shared_memory = true;
 };
 
 // Numbers of bytes.

@@ -70,7 +70,7 @@ class FillFailuresTest : public ::testing::Test {
         .results = ranks.run(
             *env_,
             [&](int r) -> Transport& { return *counting[static_cast<size_t>(r)]; },
-            at_most)};
+            at_most, shared_memory_)};
     EXPECT_TRUE(ranks.whole_ranks_are_unchanged());
     outcome.right = ranks.is_right();
     for (const auto& one : counting) outcome.calls.push_back(one->calls());
@@ -86,6 +86,8 @@ class FillFailuresTest : public ::testing::Test {
   }
 
   std::unique_ptr<Env> env_ = make_posix_env();
+  // Through shared memory, the number of calls depends on how long ranks wait.
+  bool shared_memory_ = false;
 };
 
 TEST_F(FillFailuresTest, EachRankIsKilledAtEachOfItsCalls) {
@@ -146,6 +148,23 @@ TEST_F(FillFailuresTest, EachDamagedMessageIsCorruptOnAllRanks) {
       }
       EXPECT_NE(message_of(outcome.results[0]).find(fmt::format("rank {}", sender)),
                 std::string::npos);
+    }
+  }
+}
+
+TEST_F(FillFailuresTest, ARankIsKilledWhileBytesGoThroughSharedMemory) {
+  shared_memory_ = true;
+  for (int rank = 0; rank < 4; ++rank) {
+    // The meeting, the address of the ring or the answer to it, and what follows.
+    for (int call = 1; call <= 3; ++call) {
+      LocalNetwork network(*env_, 4);
+      const auto kill = [&](int r, int c) {
+        if (r == rank && c == call) network.kill(rank);
+        return false;
+      };
+      for (const Result<Filled>& result : run(network, kill, 60s).results) {
+        EXPECT_ERROR(result, ErrorCode::kUnavailable);
+      }
     }
   }
 }

@@ -12,14 +12,20 @@ using namespace std::chrono_literals;
 
 class FillTest : public ::testing::Test {
  protected:
-  std::vector<Result<Filled>> run(Ranks& ranks) {
+  std::vector<Result<Filled>> run(Ranks& ranks, bool shared_memory = true) {
     LocalNetwork network(*env_, ranks.size());
-    return ranks.run(*env_, [&](int r) -> Transport& { return network.endpoint(r); });
+    return ranks.run(
+        *env_, [&](int r) -> Transport& { return network.endpoint(r); }, 60s,
+        shared_memory);
   }
-  void expect_filled(Ranks& ranks) {
-    for (const Result<Filled>& outcome : run(ranks)) EXPECT_OK(outcome);
-    EXPECT_TRUE(ranks.is_right());
-    EXPECT_TRUE(ranks.whole_ranks_are_unchanged());
+  void expect_filled(const Ranks& fresh) {
+    for (const bool shared_memory : {false, true}) {
+      Ranks ranks = fresh;
+      for (const Result<Filled>& outcome : run(ranks, shared_memory)) {
+        EXPECT_OK(outcome);
+      }
+      EXPECT_TRUE(ranks.is_right());
+    }
   }
   // Expects the same error on all ranks, and returns its message.
   std::string expect_refused(Ranks& ranks, ErrorCode code) {
@@ -118,8 +124,9 @@ RC_GTEST_PROP(FillProperty, AnyLayoutWithAnyMapsArrivesBitForBit, (uint64_t seed
   std::fill(is_whole.begin() + whole, is_whole.end(), false);
   Ranks ranks(std::move(layout).collection(), is_whole, seed);
   LocalNetwork network(*env, ranks.size());
-  for (const auto& outcome :
-       ranks.run(*env, [&](int r) -> Transport& { return network.endpoint(r); })) {
+  for (const auto& outcome : ranks.run(
+           *env, [&](int r) -> Transport& { return network.endpoint(r); }, 60s,
+           dice.one_in(2))) {
     RC_ASSERT(outcome.ok());
   }
   RC_ASSERT(ranks.is_right());
@@ -163,15 +170,18 @@ TEST_F(FillTest, PiecesThatShareMemoryAreRefusedByAllRanks) {
   });
 }
 
-TEST_F(FillTest, OverTcpWithRealThreads) {
+TEST_F(FillTest, OverTcpWithRealThreadsWithAndWithoutSharedMemory) {
   const std::vector<Tensor> tensors{tensor_of("w", {1500, 900}),
                                     tensor_of("v", {100, 3})};
-  Ranks ranks(replicas(tensors, 4), {true, false, true, false});
-  TcpRanks tcp(*env_, 4);
-  const auto outcomes =
-      ranks.run(*env_, [&](int r) -> Transport& { return tcp.at(r); });
-  for (const Result<Filled>& outcome : outcomes) EXPECT_OK(outcome);
-  EXPECT_TRUE(ranks.is_right());
+  const Ranks fresh(replicas(tensors, 4), {true, false, true, false});
+  for (const bool shared_memory : {false, true}) {
+    Ranks ranks = fresh;
+    TcpRanks tcp(*env_, 4);
+    const auto outcomes = ranks.run(
+        *env_, [&](int r) -> Transport& { return tcp.at(r); }, 60s, shared_memory);
+    for (const Result<Filled>& outcome : outcomes) EXPECT_OK(outcome);
+    EXPECT_TRUE(ranks.is_right());
+  }
 }
 
 }  // namespace

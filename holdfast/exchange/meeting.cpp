@@ -14,7 +14,7 @@ constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
 // The tags of exchanges are those from here on. Each exchange draws its own, so that
 // late messages of one that failed do not reach the next.
 constexpr Tag kFirstTag = 0x40000000;
-constexpr uint64_t kTags = 0x3fffffff;
+constexpr uint64_t kTags = 0x1fffffff;  // each exchange has two
 
 // The first line of what a rank says; the description of its pieces follows.
 struct Hello {
@@ -53,12 +53,14 @@ std::string machine_of(Env& env) {
   return fmt::format("{} {}", boot->substr(0, boot->find('\n')), processes->inode);
 }
 
-Hello hello_of(Env& env, bool is_whole, Instant deadline) {
-  const int64_t left = deadline == kNoDeadline
-                           ? kForever
-                           : std::max<int64_t>((deadline - env.now()).count(), 0);
-  const auto tag = static_cast<Tag>(kFirstTag + env.random64() % kTags);
-  return {.is_whole = is_whole, .machine = machine_of(env), .left = left, .tag = tag};
+Hello hello_of(Env& env, const FillOptions& options) {
+  Hello hello{.is_whole = options.is_whole};
+  if (options.shared_memory) hello.machine = machine_of(env);
+  if (options.deadline != kNoDeadline) {
+    hello.left = std::max<int64_t>((options.deadline - env.now()).count(), 0);
+  }
+  hello.tag = static_cast<Tag>(kFirstTag + 2 * (env.random64() % kTags));
+  return hello;
 }
 
 // Checks this rank's pieces and returns their collection.
@@ -110,14 +112,15 @@ int weight_of(const Error& error) {
 }  // namespace
 
 Result<Meeting> meet(Env& env, Transport& transport, const LocalPieces& pieces,
-                     bool is_whole, Instant deadline) {
-  const Result<SharedCollection> own = check_pieces(pieces, is_whole);
+                     const FillOptions& options) {
+  const Result<SharedCollection> own = check_pieces(pieces, options.is_whole);
   const Bytes own_text =
       own.ok() ? description_of(**own) : failed_description(own.error());
-  const std::string hello = to_text(hello_of(env, is_whole, deadline)) + '\n';
+  const std::string hello = to_text(hello_of(env, options)) + '\n';
   Bytes said = copy_of(bytes_of(hello));
   said.insert(said.end(), own_text.begin(), own_text.end());
-  const std::vector<Bytes> all = HOLDFAST_TRY(transport.all_gather(said, deadline));
+  const std::vector<Bytes> all =
+      HOLDFAST_TRY(transport.all_gather(said, options.deadline));
 
   Meeting meeting;
   int64_t left = kForever;

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "holdfast/env/env.h"
+#include "holdfast/exchange/fill.h"
 #include "holdfast/memory/piece_description.h"
 #include "holdfast/transport/transport.h"
 
@@ -14,8 +15,8 @@ namespace holdfast {
 // What a rank says about itself.
 struct Peer {
   bool is_whole = false;
-  // Equal for ranks of one machine that can open each other's memory; empty if this
-  // rank could not find out.
+  // Equal for ranks of one machine that can open each other's shared memory; empty if
+  // this rank could not find out, or shall not use it.
   std::string machine{};
   SharedCollection pieces{};
 };
@@ -30,7 +31,7 @@ struct Meeting {
 // All ranks call it together. Fails alike on all ranks, naming the rank, if one of them
 // passes pieces that are wrong.
 Result<Meeting> meet(Env& env, Transport& transport, const LocalPieces& pieces,
-                     bool is_whole, Instant deadline);
+                     const FillOptions& options);
 
 // All ranks call it together, each with its own outcome. If any rank failed, all return
 // the same error: the one that says most.
