@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "holdfast/device/device_testing.h"
 #include "holdfast/exchange/exchange_testing.h"
 
 namespace holdfast::tests {
@@ -98,6 +99,58 @@ TEST_F(FillTest, WithoutAWholeRankNothingIsFoundAndWithoutAReplacementNothingMov
   for (const Result<Filled>& outcome : run(all)) {
     ASSERT_OK(outcome);
     EXPECT_EQ(outcome->moved, 0);
+  }
+}
+
+// Ranks with a tensor on a device each: a whole one, whose training still works on it,
+// and one that is to be filled.
+TEST_F(FillTest, TensorsOnDevicesAreFilledAfterTheWorkThatIsQueued) {
+  constexpr size_t kBytes = 5 << 20;
+  FakeCuda cuda;
+  const auto device = Device::open(cuda, 0).value();
+  const ByteSpan tensors[] = {cuda.new_tensor(kBytes), cuda.new_tensor(kBytes)};
+  const CudaStream training = cuda.new_stream();
+  cuda.set(training, tensors[0], std::byte{7});
+  cuda.set(training, tensors[1], std::byte{8});
+  LocalNetwork network(*env_, 2);
+  on_ranks(2, [&](int r) {
+    const Shape shape{static_cast<int64_t>(kBytes)};
+    LocalPiece piece = whole_piece(tensor_of("w", shape, Dtype::kU8), tensors[r],
+                                   Map::dense(Box::whole(shape), 1));
+    piece.device = device.get();
+    EXPECT_OK(fill_from_peers(*env_, network.endpoint(r),
+                              std::vector<LocalPiece>{piece},
+                              {.is_whole = r == 0, .stream = training}));
+  });
+  cuda.run_all();
+  EXPECT_TRUE(std::ranges::all_of(tensors[0],
+                                  [](std::byte byte) { return byte == std::byte{7}; }));
+  EXPECT_TRUE(std::ranges::equal(tensors[0], tensors[1]));
+}
+
+TEST_F(FillTest, ADeviceThatFailsEndsTheCallOnAllRanks) {
+  constexpr size_t kBytes = 5 << 20;
+  for (const int failing : {0, 1}) {
+    FakeCuda cuda, broken;
+    const auto good = Device::open(cuda, 0).value();
+    const auto bad = Device::open(broken, 0).value();
+    broken.copies_until_failure = 1;
+    LocalNetwork network(*env_, 2);
+    std::vector<std::string> messages(2);
+    on_ranks(2, [&](int r) {
+      const Shape shape{static_cast<int64_t>(kBytes)};
+      FakeCuda& own = r == failing ? broken : cuda;
+      LocalPiece piece =
+          whole_piece(tensor_of("w", shape, Dtype::kU8), own.new_tensor(kBytes),
+                      Map::dense(Box::whole(shape), 1));
+      piece.device = r == failing ? bad.get() : good.get();
+      const auto outcome =
+          fill_from_peers(*env_, network.endpoint(r), std::vector<LocalPiece>{piece},
+                          {.is_whole = r == 0});
+      EXPECT_FALSE(outcome.ok());
+      messages[static_cast<size_t>(r)] = message_of(outcome);
+    });
+    EXPECT_EQ(messages[0], messages[1]);
   }
 }
 
