@@ -10,6 +10,7 @@ class TransportOutlet : public Outlet {
   explicit TransportOutlet(const PairLink& link) : link_(link) {}
 
   int64_t window_bytes() const override { return kMessage; }
+  bool shares_memory() const override { return false; }
   bool takes_views() const override { return true; }
   Result<ByteSpan> room(size_t size) override {
     buffer_.resize(size);
@@ -34,6 +35,7 @@ class TransportInlet : public Inlet {
   explicit TransportInlet(const PairLink& link) : link_(link) {}
 
   int64_t window_bytes() const override { return kMessage; }
+  bool shares_memory() const override { return false; }
   Result<ByteView> receive(size_t size, ByteSpan place) override {
     if (place.empty()) {
       buffer_.resize(size);

@@ -26,6 +26,8 @@ class Outlet {
   virtual ~Outlet() = default;
   // How many bytes each window has, but the last, which may have fewer.
   virtual int64_t window_bytes() const = 0;
+  // True if the windows go through shared memory.
+  virtual bool shares_memory() const = 0;
   // True if send() takes a window from any memory; false if only from that of room().
   virtual bool takes_views() const = 0;
   // Memory for the next window. Waits until there is some.
@@ -39,6 +41,7 @@ class Outlet {
 class Inlet {
  public:
   virtual ~Inlet() = default;
+  virtual bool shares_memory() const = 0;
   virtual int64_t window_bytes() const = 0;
   // Waits for the next window, which must have `size` bytes. The view is valid until
   // the next call. If `place` is not empty, the caller wants the window there; the

@@ -1,6 +1,7 @@
 #include "holdfast/exchange/fill.h"
 
 #include <algorithm>
+#include <atomic>
 #include <functional>
 #include <map>
 #include <thread>
@@ -121,9 +122,13 @@ Result<std::vector<Seal>> send_windows(Outlet& outlet, const PairStream& stream)
   return seals;
 }
 
+// Both sides add the bytes that went through shared memory to `shared`.
+using SharedBytes = std::atomic<int64_t>;
+
 Result<void> send_stream(const PairLink& link, const PairStream& stream,
-                         const Result<void>& ready) {
+                         const Result<void>& ready, SharedBytes& shared) {
   const std::unique_ptr<Outlet> outlet = HOLDFAST_TRY(open_outlet(link));
+  if (outlet->shares_memory()) shared += stream.bytes();
   if (!ready.ok()) {
     outlet->give_up();
     return ready;
@@ -140,8 +145,9 @@ class StreamReceiver {
 
   // After a failure of this rank it goes on to receive, so that the sender, which must
   // not fail for another reason than this rank, is not left waiting.
-  Result<void> run(Result<void> outcome) {
+  Result<void> run(Result<void> outcome, SharedBytes& shared) {
     const std::unique_ptr<Inlet> inlet = HOLDFAST_TRY(open_inlet(link_));
+    if (inlet->shares_memory()) shared += stream_.bytes();
     for (int64_t at = 0; at < stream_.bytes(); at += inlet->window_bytes()) {
       const int64_t size = std::min(inlet->window_bytes(), stream_.bytes() - at);
       const ByteSpan place = stream_.view(at, size).value_or(ByteSpan());
@@ -218,7 +224,7 @@ Result<void> first_failure(const std::vector<Result<void>>& outcomes) {
 // waits holds up no other.
 Result<void> carry_out(const std::function<PairLink(int)>& link_to,
                        const OwnMoves& moves, const LocalPieces& pieces,
-                       CudaStream stream) {
+                       CudaStream stream, SharedBytes& shared) {
   const Result<void> ready = follow_stream(devices_of(pieces), stream);
   PieceWriter writer(moves.receives.empty() ? std::span<const LocalPiece>() : pieces);
   std::vector<StreamReceiver> receivers;
@@ -230,13 +236,15 @@ Result<void> carry_out(const std::function<PairLink(int)>& link_to,
     std::vector<std::jthread> threads;
     auto outcome = outcomes.begin();
     for (const auto& [to, part] : moves.sends) {
-      threads.emplace_back([link = link_to(to), &part, &ready, &into = *outcome++] {
-        into = send_stream(link, part, ready);
-      });
+      threads.emplace_back(
+          [link = link_to(to), &part, &ready, &shared, &into = *outcome++] {
+            into = send_stream(link, part, ready, shared);
+          });
     }
     for (StreamReceiver& receiver : receivers) {
-      threads.emplace_back(
-          [&receiver, &ready, &into = *outcome++] { into = receiver.run(ready); });
+      threads.emplace_back([&receiver, &ready, &shared, &into = *outcome++] {
+        into = receiver.run(ready, shared);
+      });
     }
   }
   outcomes.push_back(writer.finish());
@@ -265,11 +273,14 @@ Result<Filled> fill_from_peers(Env& env, Transport& transport,
                     .deadline = meeting.moved_by,
                     .one_machine = one_machine};
   };
-  const Result<void> own = carry_out(link_to, moves, pieces, options.stream);
+  SharedBytes shared = 0;
+  const Result<void> own = carry_out(link_to, moves, pieces, options.stream, shared);
   HOLDFAST_TRY(settle(transport, own, meeting.settled_by).within("fill"));
   const HolderLoad& load = fill.plan.loads[static_cast<size_t>(transport.rank())];
-  return Filled{
-      .received = load.received, .sent = load.sent, .moved = fill.plan.figures.moved};
+  return Filled{.received = load.received,
+                .sent = load.sent,
+                .moved = fill.plan.figures.moved,
+                .shared = shared};
 }
 
 }  // namespace holdfast

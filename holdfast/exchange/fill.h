@@ -43,6 +43,7 @@ struct Filled {
   int64_t received = 0;  // by this rank
   int64_t sent = 0;      // by this rank
   int64_t moved = 0;     // between all ranks together
+  int64_t shared = 0;    // the part of this rank that went through shared memory
 };
 
 // Called by all ranks of the transport together; it makes collective calls. Any number

@@ -232,7 +232,11 @@ TEST_F(FillTest, OverTcpWithRealThreadsWithAndWithoutSharedMemory) {
     TcpRanks tcp(*env_, 4);
     const auto outcomes = ranks.run(
         *env_, [&](int r) -> Transport& { return tcp.at(r); }, 60s, shared_memory);
-    for (const Result<Filled>& outcome : outcomes) EXPECT_OK(outcome);
+    for (const Result<Filled>& outcome : outcomes) {
+      ASSERT_OK(outcome);
+      const int64_t own = outcome->received + outcome->sent;
+      EXPECT_EQ(outcome->shared, shared_memory ? own : 0);
+    }
     EXPECT_TRUE(ranks.is_right());
   }
 }

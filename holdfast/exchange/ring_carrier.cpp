@@ -27,6 +27,7 @@ class RingOutlet : public Outlet {
       : link_(link), ring_(std::move(ring)) {}
 
   int64_t window_bytes() const override { return SharedRing::kSlotBytes; }
+  bool shares_memory() const override { return true; }
   bool takes_views() const override { return false; }
   Result<ByteSpan> room(size_t size) override {
     while (true) {
@@ -52,6 +53,7 @@ class RingInlet : public Inlet {
       : link_(link), ring_(std::move(ring)) {}
 
   int64_t window_bytes() const override { return SharedRing::kSlotBytes; }
+  bool shares_memory() const override { return true; }
   Result<ByteView> receive(size_t size, ByteSpan) override {
     if (holds_slot_) ring_->release();
     holds_slot_ = false;

@@ -55,7 +55,9 @@ void bind_exchange(nb::module_& m) {
   nb::class_<Filled>(m, "Filled", "Numbers of bytes that fill_from_peers moved.")
       .def_ro("received", &Filled::received, "Bytes that this rank received.")
       .def_ro("sent", &Filled::sent, "Bytes that this rank sent.")
-      .def_ro("moved", &Filled::moved, "Bytes that all ranks together received.");
+      .def_ro("moved", &Filled::moved, "Bytes that all ranks together received.")
+      .def_ro("shared", &Filled::shared,
+              "Bytes of this rank that went through shared memory.");
   m.def(
       "fill_from_peers", &fill, nb::arg("transport"), nb::arg("pieces"),
       nb::arg("is_whole"), nb::arg("timeout") = nb::none(), nb::arg("stream") = 0,

@@ -1,5 +1,7 @@
 """Filling the memory of a rank from its peers, over real connections."""
 
+import multiprocessing
+import os
 import secrets
 import signal
 import threading
@@ -98,4 +100,75 @@ def test_a_rank_that_does_not_come_is_a_timeout_and_ctrl_c_ends_the_wait():
     start = time.monotonic()
     with pytest.raises(KeyboardInterrupt):
         _native.fill_from_peers(transports[0], pieces, True)
+    assert time.monotonic() - start < 10
+
+
+def be_rank(rank, size, token, pipe, megabytes):
+    """A rank in a process of its own. Rank 0 is to be filled."""
+    transport = _native.TcpTransport(rank, size, token=token, host="127.0.0.1")
+    pipe.send(transport.address)
+    transport.connect(pipe.recv(), 30.0)
+    state = {f"t{index}": np.full((1 << 17,), float(index * (rank > 0)))
+             for index in range(megabytes)}
+    pieces = pieces_of(state)
+    pipe.send("ready")
+    pipe.recv()
+    try:
+        filled = _native.fill_from_peers(transport, pieces, rank > 0, 60.0)
+        right = all((array == float(name[1:])).all() for name, array in state.items())
+        pipe.send((filled.received, filled.shared, right))
+    except Exception as error:
+        pipe.send(error)
+    pipe.recv()
+
+
+class Processes:
+    """Ranks in processes of their own, up to the call."""
+
+    def __init__(self, size, megabytes):
+        context = multiprocessing.get_context("spawn")
+        token = secrets.token_bytes(32)
+        self.pipes, self.processes = [], []
+        for rank in range(size):
+            own, other = context.Pipe()
+            self.pipes.append(own)
+            self.processes.append(context.Process(
+                target=be_rank, args=(rank, size, token, other, megabytes), daemon=True))
+            self.processes[-1].start()
+        addresses = [pipe.recv() for pipe in self.pipes]
+        for pipe in self.pipes:
+            pipe.send(addresses)
+        for pipe in self.pipes:
+            assert pipe.recv() == "ready"
+
+    def go(self):
+        for pipe in self.pipes:
+            pipe.send("go")
+
+    def end(self):
+        for process in self.processes:
+            process.kill()
+            process.join()
+
+
+def test_processes_of_one_machine_fill_through_shared_memory():
+    ranks = Processes(3, 16)
+    ranks.go()
+    results = [pipe.recv() for pipe in ranks.pipes]
+    ranks.end()
+    assert results[0] == (16 << 20, 16 << 20, True)
+    assert sum(shared for _, shared, _ in results[1:]) == 16 << 20
+
+
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_killed_process_ends_the_call_of_the_others(killed):
+    ranks = Processes(3, 128)
+    ranks.go()
+    time.sleep(0.03)
+    os.kill(ranks.processes[killed].pid, signal.SIGKILL)
+    start = time.monotonic()
+    for rank in {0, 1, 2} - {killed}:
+        result = ranks.pipes[rank].recv()
+        assert isinstance(result, UnavailableError) or result[-1]
+    ranks.end()
     assert time.monotonic() - start < 10
