@@ -101,8 +101,8 @@ class FrameReader {
   explicit FrameReader(int64_t limit) : limit_(limit) {}
 
   // Reads all these bytes, and adds the frames that they complete. kInvalid for bytes
-  // that are no frame; no call may follow then. Memory grows with the bytes that have
-  // arrived, not with the length in a header.
+  // that are no frame; no call may follow then. Beyond a megabyte, memory grows with the
+  // bytes that have arrived, not with the length in a header.
   Result<void> feed(ByteView bytes, std::vector<Frame>& frames);
 
  private:
