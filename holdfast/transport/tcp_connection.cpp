@@ -103,6 +103,10 @@ bool TcpLoop::accept_peer(Connection& connection) {
   const int descriptor = connection.socket.number();
   const auto peer = static_cast<size_t>(connection.peer);
   connection.stage = Stage::kUp;
+  connection.reader.set_find_landing(
+      [this, rank = connection.peer](int64_t tag, size_t length) {
+        return events_.find_landing(rank, tag, length);
+      });
   by_rank_[peer] = descriptor;
   descriptors_[peer] = descriptor;
   if (!connection.dialed) {
@@ -117,13 +121,9 @@ bool TcpLoop::accept_peer(Connection& connection) {
 }
 
 bool TcpLoop::read_frames(Connection& connection, ByteView bytes) {
-  std::vector<Frame> frames;
-  const Result<void> cut = connection.reader.feed(bytes, frames);
-  Result<void> outcome;
-  for (size_t i = 0; i < frames.size() && outcome.ok(); ++i) {
-    outcome = events_.on_frame(connection.peer, std::move(frames[i]));
-  }
-  if (outcome.ok()) outcome = cut;
+  const Result<void> outcome = connection.reader.feed(bytes, [&](Frame frame) {
+    return events_.on_frame(connection.peer, std::move(frame));
+  });
   if (outcome.ok()) return true;
   close(connection, outcome.error().message());
   return false;

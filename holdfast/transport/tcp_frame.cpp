@@ -69,24 +69,32 @@ Outgoing lend_message(int64_t tag, const std::shared_ptr<LentBytes>& body) {
   return frame;
 }
 
-Result<void> FrameReader::feed(ByteView bytes, std::vector<Frame>& frames) {
+Result<void> FrameReader::feed(ByteView bytes, const OnFrame& on_frame) {
   while (!bytes.empty()) {
     const bool in_header = header_.size() < kFrameHeaderBytes;
     const size_t want = in_header ? kFrameHeaderBytes - header_.size() : missing_;
     const ByteView part = bytes.first(std::min(want, bytes.size()));
     bytes = bytes.subspan(part.size());
-    Bytes& to = in_header ? header_ : frame_.bytes;
-    to.insert(to.end(), part.begin(), part.end());
+    if (in_header) {
+      header_.insert(header_.end(), part.begin(), part.end());
+    } else {
+      append(part);
+    }
     if (part.size() < want) {
       if (!in_header) missing_ -= part.size();
       return {};
     }
     if (in_header) HOLDFAST_TRY(begin_frame());
     if (in_header && missing_ > 0) continue;
-    frames.push_back(std::exchange(frame_, {}));
     header_.clear();
+    HOLDFAST_TRY(on_frame(std::exchange(frame_, {})));
   }
   return {};
+}
+
+void FrameReader::append(ByteView part) {
+  if (frame_.landing != nullptr) return frame_.landing->append(part);
+  frame_.bytes.insert(frame_.bytes.end(), part.begin(), part.end());
 }
 
 Result<void> FrameReader::begin_frame() {
@@ -110,7 +118,10 @@ Result<void> FrameReader::begin_frame() {
   // Bulk messages have at most this size. Without it their bytes would be copied again
   // and again while the memory grows.
   constexpr size_t kReserved = size_t{1} << 20;
-  if (missing_ > 0) frame_.bytes.reserve(std::min(missing_, kReserved));
+  if (message && missing_ > 0 && find_landing_ != nullptr) {
+    frame_.landing = find_landing_(number, missing_);
+  }
+  if (frame_.landing == nullptr) frame_.bytes.reserve(std::min(missing_, kReserved));
   return {};
 }
 

@@ -149,6 +149,34 @@ TEST_P(TransportConformanceTest, BytesAreSentFromTheirPlaceAndReceivedIntoOne) {
                ErrorCode::kInvalid);
 }
 
+TEST_P(TransportConformanceTest, MessagesKeepTheirOrderWhereverTheyAreReceived) {
+  const auto env = make_posix_env();
+  const auto network = GetParam().make(*env, 2, 100);
+  constexpr int kMessages = 400;
+  const auto size_of = [](int i) { return static_cast<size_t>(1 + i * 37 % 900); };
+  std::jthread sender([&] {
+    for (int i = 0; i < kMessages; ++i) {
+      const Bytes message(size_of(i), static_cast<std::byte>(i % 251));
+      EXPECT_OK(network->at(0).send_in_place(1, 0, message, kNoDeadline));
+    }
+  });
+  Bytes into(1000);
+  for (int i = 0; i < kMessages; ++i) {
+    // Some waits end before the message is there, perhaps in its middle.
+    auto got = network->at(1).recv_into(0, 0, into, env->now());
+    while (!got.ok()) {
+      ASSERT_EQ(got.error().code(), ErrorCode::kTimeout);
+      got =
+          network->at(1).recv_into(0, 0, into, env->now() + (i % 3 == 0 ? 0us : 200us));
+    }
+    ASSERT_EQ(*got, size_of(i));
+    EXPECT_TRUE(
+        std::all_of(into.begin(), into.begin() + static_cast<long>(*got),
+                    [&](std::byte b) { return b == static_cast<std::byte>(i % 251); }))
+        << i;
+  }
+}
+
 TEST_P(TransportConformanceTest, MessagesOfADeadRankAreReceivedBeforeItIsMissed) {
   ASSERT_OK(at(0).send(1, 0, bytes_of("last words"), past()));
   network_->kill(0);
