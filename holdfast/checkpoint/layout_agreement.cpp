@@ -4,81 +4,17 @@
 
 #include <algorithm>
 #include <map>
-#include <nlohmann/json.hpp>
-#include <unordered_map>
 
-#include "holdfast/base/json.h"
 #include "holdfast/base/result.h"
 #include "holdfast/device/device.h"
+#include "holdfast/memory/piece_description.h"
 #include "holdfast/state/box_stream.h"
-#include "holdfast/state/collection_json.h"
 #include "holdfast/state/seal.h"
 
 namespace holdfast {
 namespace {
 
 constexpr size_t kDigest = 32;  // the digits of a description's digest
-// Begins the message of a rank that failed. A description is JSON and never begins with
-// it.
-constexpr std::string_view kFailed = "failed: ";
-
-std::string rank_text(int rank) { return fmt::format("rank {}", rank); }
-
-// Collects the tensors of several ranks, each once, and which rank has which box.
-class Union {
- public:
-  explicit Union(int ranks) {
-    for (int r = 0; r < ranks; ++r) holders_.push_back({.name = rank_text(r)});
-  }
-
-  Result<void> add(int rank, const Tensor& tensor, const Box& box) {
-    const auto [found, added] =
-        ids_.emplace(tensor.name, static_cast<TensorId>(tensors_.size()));
-    if (added) {
-      tensors_.push_back(tensor);
-      first_.push_back(rank);
-    } else if (tensors_[found->second] != tensor) {
-      return differ(tensors_[found->second], first_[found->second], tensor, rank);
-    }
-    pieces_.push_back({found->second, box, static_cast<HolderId>(rank)});
-    return {};
-  }
-
-  // Builds the collection. Does not check that the boxes cover the tensors (see
-  // check_tiled).
-  Result<Collection> build() && {
-    LayoutBuilder builder(tensors_, holders_);
-    std::vector<int64_t> ends(holders_.size());
-    for (const Piece& piece : pieces_) {
-      builder.add(piece.tensor, piece.box, piece.holder, ends[piece.holder]);
-      ends[piece.holder] +=
-          piece.box.elements() * bytes_of(tensors_[piece.tensor].dtype);
-    }
-    Layout layout = HOLDFAST_TRY(std::move(builder).build());
-    return Collection::create(std::move(tensors_), std::move(layout));
-  }
-
- private:
-  struct Piece {
-    TensorId tensor;
-    Box box;
-    HolderId holder;
-  };
-
-  static Error differ(const Tensor& a, int rank_a, const Tensor& b, int rank_b) {
-    return invalid(
-        "{}: rank {} has {} {}, rank {} has {} {}; expected one tensor for one name "
-        "(pipeline stages that each count their layers from 0 need different names)",
-        a.name, rank_a, name_of(a.dtype), to_string(a.shape), rank_b, name_of(b.dtype),
-        to_string(b.shape));
-  }
-
-  std::vector<Tensor> tensors_;
-  std::vector<int> first_;  // the rank that first named the tensor
-  std::unordered_map<std::string, TensorId> ids_;
-  std::vector<Holder> holders_;
-  std::vector<Piece> pieces_;
-};
 
 Result<void> check_tiled(const Collection& all) {
   for (TensorId t = 0; t < all.tensors().size(); ++t) {
@@ -96,49 +32,6 @@ Result<void> check_tiled(const Collection& all) {
   return {};
 }
 
-// True for an empty part of a tensor that is not empty. A small tensor that is cut for
-// many ranks leaves some ranks such a part, which counts as no piece.
-bool is_nothing(const LocalPiece& piece) {
-  return piece.box.empty() && piece.tensor->shape.elements() > 0;
-}
-
-using SharedCollection = std::shared_ptr<const Collection>;
-
-// Makes a collection of one rank's pieces. It does not say where they lie in memory,
-// because other ranks do not need to know.
-Result<SharedCollection> collection_of(std::span<const LocalPiece> pieces) {
-  Union own(1);
-  for (const LocalPiece& piece : pieces) {
-    if (!is_nothing(piece)) HOLDFAST_TRY(own.add(0, *piece.tensor, piece.box));
-  }
-  return std::make_shared<const Collection>(HOLDFAST_TRY(std::move(own).build()));
-}
-
-Bytes description_of(const Collection& collection) {
-  const std::string text = to_json(collection, Topology::uniform(1)).dump();
-  return copy_of(bytes_of(text));
-}
-
-Result<SharedCollection> parse_description(int rank, std::string_view text) {
-  const std::string where = rank_text(rank);
-  if (text.starts_with(kFailed)) {
-    return invalid("{}: {}", where, text.substr(kFailed.size()));
-  }
-  Topology topology;
-  const Json json = HOLDFAST_TRY(parse_json(text, where));
-  return std::make_shared<const Collection>(
-      HOLDFAST_TRY(collection_from_json(json, where, topology)));
-}
-
-Result<void> add_described(Union& all, int rank, const Collection& own) {
-  for (TensorId t = 0; t < own.tensors().size(); ++t) {
-    for (const Slice& slice : own.layout().slices(t)) {
-      HOLDFAST_TRY(all.add(rank, own.tensor(t), slice.box));
-    }
-  }
-  return {};
-}
-
 // Calls visit(tensor, slice) for every box that several ranks have.
 void for_each_replica(const Collection& all, const auto& visit) {
   for (TensorId t = 0; t < all.tensors().size(); ++t) {
@@ -146,23 +39,6 @@ void for_each_replica(const Collection& all, const auto& visit) {
       if (slice.last - slice.first > 1) visit(t, slice);
     }
   }
-}
-
-Result<Seal> seal_of(const LocalPiece& piece) {
-  const Tensor& tensor = *piece.tensor;
-  if (piece.device == nullptr) {
-    return seal_box(tensor.shape, tensor.dtype, piece.box, piece.map, piece.memory);
-  }
-  constexpr int64_t kWindow = int64_t{16} << 20;  // a multiple of every element's size
-  Bytes buffer(static_cast<size_t>(std::min(kWindow, piece.bytes())));
-  Seal seal;
-  for (int64_t at = 0; at < piece.bytes(); at += kWindow) {
-    const ByteSpan window = ByteSpan(buffer).first(
-        static_cast<size_t>(std::min(kWindow, piece.bytes() - at)));
-    HOLDFAST_TRY(read_piece(piece, at, window));
-    seal += seal_stream(tensor.shape, tensor.dtype, piece.box, at, window);
-  }
-  return seal;
 }
 
 // Returns the seals of the rank's replicas, in the order of for_each_replica. The seal
@@ -210,8 +86,8 @@ Result<std::vector<Bytes>> LayoutAgreement::exchange_digests(std::string_view ow
       HOLDFAST_TRY(all(said, rank() == 0 ? Duration{} : longer));
   for (size_t r = 0; r < digests.size(); ++r) {
     if (digests[r].size() < kDigest) {
-      return corrupt("{}: sent a digest of {} bytes; expected a whole one",
-                     rank_text(static_cast<int>(r)), digests[r].size());
+      return corrupt("rank {}: sent a digest of {} bytes; expected a whole one", r,
+                     digests[r].size());
     }
   }
   word.assign(digests[0].begin() + kDigest, digests[0].end());
@@ -232,7 +108,7 @@ Result<void> LayoutAgreement::describe(const LocalPieces& pieces) {
     return {};  // only the addresses in memory have changed
   }
   text_.clear();
-  own_ = HOLDFAST_TRY(collection_of(pieces));
+  own_ = HOLDFAST_TRY(collection_of_pieces(pieces));
   if (transport_ == nullptr) {  // no other rank reads the description
     text_ = Bytes(1);
     digest_ = fmt::format("{:032}", ++descriptions_);
@@ -278,8 +154,9 @@ Error LayoutAgreement::fail(const Error& why) {
 Error LayoutAgreement::fail(const Error& why, Bytes& word, Duration longer) {
   text_.clear();
   seen_.clear();
-  const std::string said = std::string(kFailed) + why.message();
-  if (exchange_digests("", word, longer).ok()) static_cast<void>(all(bytes_of(said)));
+  if (exchange_digests("", word, longer).ok()) {
+    static_cast<void>(all(failed_description(why)));
+  }
   return why;
 }
 
@@ -289,20 +166,15 @@ Result<std::shared_ptr<const Collection>> LayoutAgreement::merge(
     HOLDFAST_TRY(check_tiled(*own_));
     return own_;
   }
-  // Ranks that hold replicas send equal texts. Each different text is parsed once, and
-  // this rank's own text is not parsed at all.
-  std::unordered_map<std::string_view, SharedCollection> read{{text_of(text_), own_}};
-  Union all(static_cast<int>(texts.size()));
-  for (size_t r = 0; r < texts.size(); ++r) {
-    const int rank = static_cast<int>(r);
-    SharedCollection& one = read[text_of(texts[r])];
-    if (one == nullptr) {
-      one = HOLDFAST_TRY(parse_description(rank, text_of(texts[r])));
-    }
-    HOLDFAST_TRY(add_described(all, rank, *one));
+  std::vector<std::string_view> said;
+  for (const Bytes& text : texts) said.push_back(text_of(text));
+  const std::vector<SharedCollection> read =
+      HOLDFAST_TRY(parse_descriptions(said, text_of(text_), own_));
+  PiecesOfRanks all(holders_of_ranks(static_cast<int>(texts.size())));
+  for (size_t r = 0; r < read.size(); ++r) {
+    HOLDFAST_TRY(all.add_all(static_cast<int>(r), *read[r]));
   }
-  auto merged =
-      std::make_shared<const Collection>(HOLDFAST_TRY(std::move(all).build()));
+  auto merged = std::make_shared<const Collection>(HOLDFAST_TRY(all.build()));
   HOLDFAST_TRY(check_tiled(*merged));
   return SharedCollection(std::move(merged));
 }

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <utility>
 
-#include "holdfast/checkpoint/piece_writer_internal.h"
 #include "holdfast/checkpoint/read_plan_internal.h"
 #include "holdfast/env/source_sink.h"
+#include "holdfast/memory/piece_writer.h"
 #include "holdfast/state/box_stream.h"
 
 namespace holdfast {
@@ -214,7 +214,7 @@ Result<PiecesRead> read_pieces(Env& env, const StepFiles& step, const LocalState
   HOLDFAST_TRY(into.check());
   ReadPlan reads = HOLDFAST_TRY(plan_reads(step, into));
   PiecesRead filled;
-  PieceWriter writer(into);
+  PieceWriter writer(into.pieces);
   std::vector<FileFiller> fillers;
   for (size_t f = 0; f < step.files.size(); ++f) {
     if (reads[f].empty()) continue;

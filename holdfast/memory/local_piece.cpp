@@ -83,4 +83,21 @@ Result<Digest128> digest_of(const LocalPiece& piece, int64_t first, int64_t size
   return stream.digest();
 }
 
+Result<Seal> seal_of(const LocalPiece& piece) {
+  const Tensor& tensor = *piece.tensor;
+  if (piece.device == nullptr) {
+    return seal_box(tensor.shape, tensor.dtype, piece.box, piece.map, piece.memory);
+  }
+  constexpr int64_t kWindow = int64_t{16} << 20;  // a multiple of every element's size
+  Bytes buffer(static_cast<size_t>(std::min(kWindow, piece.bytes())));
+  Seal seal;
+  for (int64_t at = 0; at < piece.bytes(); at += kWindow) {
+    const ByteSpan window = ByteSpan(buffer).first(
+        static_cast<size_t>(std::min(kWindow, piece.bytes() - at)));
+    HOLDFAST_TRY(read_piece(piece, at, window));
+    seal += seal_stream(tensor.shape, tensor.dtype, piece.box, at, window);
+  }
+  return seal;
+}
+
 }  // namespace holdfast

@@ -16,6 +16,7 @@ namespace holdfast {
 class Device;
 struct BoxMemory;
 struct Digest128;
+struct Seal;
 
 // A stream of CUDA, as in cuda_driver.h. Null is the default stream.
 using CudaStream = void*;
@@ -62,6 +63,8 @@ Result<const Device*> device_of(ByteView memory);
 // [first, first + size) of its stream.
 Result<Digest128> digest_of(const LocalPiece& piece);
 Result<Digest128> digest_of(const LocalPiece& piece, int64_t first, int64_t size);
+// The seal of the bytes that are in memory now, as a part of the tensor's seal.
+Result<Seal> seal_of(const LocalPiece& piece);
 // Copies a window of the piece's stream as it is now. If the piece is on a device,
 // waits until the device has copied it.
 Result<void> read_piece(const LocalPiece& piece, int64_t first, ByteSpan into);

@@ -102,6 +102,11 @@ class RandomLayout {
     used_[h] += bytes + dice_.below(3) * 16;
   }
 
+  // The layout of what was put.
+  Collection collection() && {
+    return Collection::create(tensors_, std::move(builder_).build().value()).value();
+  }
+
   // A layout in which every element has a holder, and some have several. Each holder's
   // boxes are cut independently, so boxes of different holders overlap in any way.
   Collection complete() && {

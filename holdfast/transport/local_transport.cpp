@@ -1,7 +1,5 @@
 #include "holdfast/transport/local_transport.h"
 
-#include "holdfast/transport/transport_internal.h"
-
 namespace holdfast {
 
 struct LocalNetwork::Rank {
@@ -43,8 +41,8 @@ class LocalNetwork::Endpoint : public Transport {
   const int rank_;
 };
 
-LocalNetwork::LocalNetwork(Env& env, int size, size_t queue)
-    : env_(env), queue_(queue) {
+LocalNetwork::LocalNetwork(Env& env, int size, size_t queue, int64_t queue_bytes)
+    : env_(env), queue_{static_cast<int64_t>(queue), queue_bytes} {
   HOLDFAST_CHECK(size > 0, "{} ranks", size);
   HOLDFAST_CHECK(queue > 0, "a queue without room");
   MutexLock lock(mutex_);
@@ -102,13 +100,13 @@ Result<void> LocalNetwork::send(int from, int to, int64_t tag, ByteView bytes,
   check_rank(to);
   MutexLock lock(mutex_);
   HOLDFAST_TRY(check_alive(from, to));
-  const int64_t& waiting = at(to).inbox.waiting(from);
+  const QueueLoad& waiting = at(to).inbox.waiting(from);
   // Messages of collective calls have no limit: those calls wait for each other anyway.
   const bool own = tag >= 0;
-  while (own && waiting >= static_cast<int64_t>(queue_)) {
+  while (own && !waiting.has_room(bytes.size(), queue_)) {
     if (env_.now() >= deadline) {
       return timed_out("rank {}: send to rank {}, tag {}: queue of {} is full", from,
-                       to, tag, queue_);
+                       to, tag, queue_.messages);
     }
     env_.wait_until(changed_, mutex_, deadline);
     HOLDFAST_TRY(check_alive(from, to));

@@ -8,6 +8,7 @@
 #include "holdfast/base/mutex.h"
 #include "holdfast/env/env.h"
 #include "holdfast/transport/transport.h"
+#include "holdfast/transport/transport_internal.h"
 
 namespace holdfast {
 
@@ -16,8 +17,10 @@ namespace holdfast {
 // endpoints. Safe from all threads.
 class LocalNetwork {
  public:
-  // `queue` messages may wait for one receiver from one sender before send blocks.
-  LocalNetwork(Env& env, int size, size_t queue = 1024);
+  // `queue` messages of together `queue_bytes` may wait for one receiver from one
+  // sender before send blocks. A longer message may wait alone.
+  LocalNetwork(Env& env, int size, size_t queue = 1024,
+               int64_t queue_bytes = kQueueBytes);
   ~LocalNetwork();
 
   Transport& endpoint(int rank);
@@ -45,7 +48,7 @@ class LocalNetwork {
   bool lose(int from, int to) HOLDFAST_REQUIRES(mutex_);
 
   Env& env_;
-  const size_t queue_;
+  const QueueLimit queue_;
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   Mutex mutex_;
   Condition changed_;

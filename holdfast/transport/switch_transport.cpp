@@ -28,6 +28,16 @@ Result<void> SwitchTransport::send(int to, Tag tag, ByteView bytes, Instant dead
   return inner()->send(to, tag, bytes, deadline);
 }
 
+Result<void> SwitchTransport::send_in_place(int to, Tag tag, ByteView bytes,
+                                            Instant deadline) {
+  return inner()->send_in_place(to, tag, bytes, deadline);
+}
+
+Result<size_t> SwitchTransport::recv_into(int from, Tag tag, ByteSpan into,
+                                          Instant deadline) {
+  return inner()->recv_into(from, tag, into, deadline);
+}
+
 Result<Bytes> SwitchTransport::recv(int from, Tag tag, Instant deadline) {
   return inner()->recv(from, tag, deadline);
 }

@@ -23,7 +23,9 @@ class SwitchTransport : public Transport {
   int rank() const override { return rank_; }
   int size() const override { return size_; }
   Result<void> send(int to, Tag tag, ByteView bytes, Instant deadline) override;
+  Result<void> send_in_place(int to, Tag tag, ByteView bytes, Instant deadline) override;
   Result<Bytes> recv(int from, Tag tag, Instant deadline) override;
+  Result<size_t> recv_into(int from, Tag tag, ByteSpan into, Instant deadline) override;
   Result<void> barrier(Instant deadline) override;
   Result<std::vector<Bytes>> all_gather(ByteView bytes, Instant deadline) override;
 

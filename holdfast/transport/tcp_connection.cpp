@@ -13,6 +13,18 @@ namespace {
 // How often one connection is read before others have their turn.
 constexpr int kReadsAtOnce = 8;
 
+// Sends what the socket takes of the frame's head, or of its body if the head was sent.
+ssize_t send_part(int descriptor, const Outgoing& frame, size_t sent) {
+  const auto send = [&](ByteView from, size_t at, int more) {
+    const ByteView part = from.subspan(at);
+    return ::send(descriptor, part.data(), part.size(), MSG_NOSIGNAL | more);
+  };
+  const size_t head = frame.head.size();
+  if (sent < head) return send(frame.head, sent, frame.body_size() > 0 ? MSG_MORE : 0);
+  if (frame.lent == nullptr) return send(*frame.body, sent - head, 0);
+  return frame.lent->use([&](ByteView body) { return send(body, sent - head, 0); });
+}
+
 }  // namespace
 
 void TcpLoop::serve(int descriptor, uint32_t events) {
@@ -91,6 +103,10 @@ bool TcpLoop::accept_peer(Connection& connection) {
   const int descriptor = connection.socket.number();
   const auto peer = static_cast<size_t>(connection.peer);
   connection.stage = Stage::kUp;
+  connection.reader.set_find_landing(
+      [this, rank = connection.peer](int64_t tag, size_t length) {
+        return events_.find_landing(rank, tag, length);
+      });
   by_rank_[peer] = descriptor;
   descriptors_[peer] = descriptor;
   if (!connection.dialed) {
@@ -105,13 +121,9 @@ bool TcpLoop::accept_peer(Connection& connection) {
 }
 
 bool TcpLoop::read_frames(Connection& connection, ByteView bytes) {
-  std::vector<Frame> frames;
-  const Result<void> cut = connection.reader.feed(bytes, frames);
-  Result<void> outcome;
-  for (size_t i = 0; i < frames.size() && outcome.ok(); ++i) {
-    outcome = events_.on_frame(connection.peer, std::move(frames[i]));
-  }
-  if (outcome.ok()) outcome = cut;
+  const Result<void> outcome = connection.reader.feed(bytes, [&](Frame frame) {
+    return events_.on_frame(connection.peer, std::move(frame));
+  });
   if (outcome.ok()) return true;
   close(connection, outcome.error().message());
   return false;
@@ -122,13 +134,7 @@ void TcpLoop::flush(Connection& connection) {
   bool full = false;
   while (!connection.sending.empty() && !full) {
     const Outgoing& first = connection.sending.front();
-    const bool in_head = connection.sent < first.head.size();
-    const ByteView part =
-        in_head ? ByteView(first.head).subspan(connection.sent)
-                : ByteView(*first.body).subspan(connection.sent - first.head.size());
-    const int more = in_head && first.size() > first.head.size() ? MSG_MORE : 0;
-    const ssize_t count =
-        ::send(descriptor, part.data(), part.size(), MSG_NOSIGNAL | more);
+    const ssize_t count = send_part(descriptor, first, connection.sent);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && !is_temporary(errno)) {
       connection.sending.clear();  // receive() will notice the end and close

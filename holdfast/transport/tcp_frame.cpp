@@ -6,7 +6,7 @@
 namespace holdfast {
 namespace {
 
-constexpr std::string_view kMagic = "hfast01\n";
+constexpr std::string_view kMagic = "hfast02\n";
 
 // Compares in the same time for any bytes, so that nobody can guess a token byte by
 // byte from the time that the answer takes.
@@ -14,6 +14,15 @@ bool equal(ByteView a, ByteView b) {
   std::byte different{};
   for (size_t i = 0; i < a.size(); ++i) different |= a[i] ^ b[i];
   return different == std::byte{};
+}
+
+Bytes encode_header(FrameKind kind, int64_t number, size_t length) {
+  Bytes bytes(kFrameHeaderBytes);
+  const ByteSpan head = bytes;
+  store_little_endian(static_cast<uint32_t>(kind), head);
+  store_little_endian(static_cast<uint64_t>(number), head.subspan(4));
+  store_little_endian(uint64_t{length}, head.subspan(12));
+  return bytes;
 }
 
 }  // namespace
@@ -48,33 +57,44 @@ Result<int> decode_hello(ByteView bytes, const JobToken& token, int size) {
 
 Outgoing encode_frame(FrameKind kind, int64_t number,
                       std::shared_ptr<const Bytes> body) {
-  Outgoing frame{.head = Bytes(kFrameHeaderBytes), .body = nullptr};
-  const ByteSpan head = frame.head;
-  store_little_endian(static_cast<uint32_t>(kind), head);
-  store_little_endian(static_cast<uint64_t>(number), head.subspan(4));
-  store_little_endian(uint64_t{body == nullptr ? 0 : body->size()}, head.subspan(12));
-  frame.body = std::move(body);
+  const size_t length = body == nullptr ? 0 : body->size();
+  return {.head = encode_header(kind, number, length), .body = std::move(body)};
+}
+
+Outgoing lend_message(int64_t tag, const std::shared_ptr<LentBytes>& body) {
+  Outgoing frame{.head = encode_header(FrameKind::kMessage, tag, body->size()),
+                 .body = nullptr};
+  frame.lent = std::shared_ptr<LentBytes>(
+      body.get(), [body](LentBytes* lent) { lent->give_back(); });
   return frame;
 }
 
-Result<void> FrameReader::feed(ByteView bytes, std::vector<Frame>& frames) {
+Result<void> FrameReader::feed(ByteView bytes, const OnFrame& on_frame) {
   while (!bytes.empty()) {
     const bool in_header = header_.size() < kFrameHeaderBytes;
     const size_t want = in_header ? kFrameHeaderBytes - header_.size() : missing_;
     const ByteView part = bytes.first(std::min(want, bytes.size()));
     bytes = bytes.subspan(part.size());
-    Bytes& to = in_header ? header_ : frame_.bytes;
-    to.insert(to.end(), part.begin(), part.end());
+    if (in_header) {
+      header_.insert(header_.end(), part.begin(), part.end());
+    } else {
+      append(part);
+    }
     if (part.size() < want) {
       if (!in_header) missing_ -= part.size();
       return {};
     }
     if (in_header) HOLDFAST_TRY(begin_frame());
     if (in_header && missing_ > 0) continue;
-    frames.push_back(std::exchange(frame_, {}));
     header_.clear();
+    HOLDFAST_TRY(on_frame(std::exchange(frame_, {})));
   }
   return {};
+}
+
+void FrameReader::append(ByteView part) {
+  if (frame_.landing != nullptr) return frame_.landing->append(part);
+  frame_.bytes.insert(frame_.bytes.end(), part.begin(), part.end());
 }
 
 Result<void> FrameReader::begin_frame() {
@@ -95,6 +115,13 @@ Result<void> FrameReader::begin_frame() {
   frame_.kind = static_cast<FrameKind>(kind);
   frame_.number = number;
   missing_ = static_cast<size_t>(length);
+  // Bulk messages have at most this size. Without it their bytes would be copied again
+  // and again while the memory grows.
+  constexpr size_t kReserved = size_t{1} << 20;
+  if (message && missing_ > 0 && find_landing_ != nullptr) {
+    frame_.landing = find_landing_(number, missing_);
+  }
+  if (frame_.landing == nullptr) frame_.bytes.reserve(std::min(missing_, kReserved));
   return {};
 }
 

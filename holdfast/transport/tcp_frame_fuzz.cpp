@@ -9,10 +9,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size >= kHelloBytes) (void)decode_hello(bytes.first(kHelloBytes), JobToken{}, 4);
   FrameReader whole(kLimit), slow(kLimit);
   std::vector<Frame> at_once, one_by_one;
-  const bool good = whole.feed(bytes, at_once).ok();
+  const auto keep_in = [](std::vector<Frame>& frames) {
+    return [&frames](Frame frame) {
+      frames.push_back(std::move(frame));
+      return Result<void>();
+    };
+  };
+  const bool good = whole.feed(bytes, keep_in(at_once)).ok();
   bool slow_good = true;
   for (size_t i = 0; i < size && slow_good; ++i) {
-    slow_good = slow.feed(bytes.subspan(i, 1), one_by_one).ok();
+    slow_good = slow.feed(bytes.subspan(i, 1), keep_in(one_by_one)).ok();
   }
   HOLDFAST_CHECK(good == slow_good && at_once.size() == one_by_one.size(), "differ");
   for (size_t i = 0; i < at_once.size(); ++i) {

@@ -58,6 +58,9 @@ class TcpEvents {
   virtual void on_up(int rank) = 0;
   // If this fails, the loop closes the connection to that rank.
   virtual Result<void> on_frame(int rank, Frame frame) = 0;
+  // The memory in which a receiver waits for this message; null if none does.
+  virtual std::shared_ptr<Landing> find_landing(int rank, int64_t tag,
+                                                size_t length) = 0;
   // The last call for that rank. Also made for a rank that could not be reached.
   virtual void on_gone(int rank, const std::string& why) = 0;
 };

@@ -40,9 +40,10 @@ struct TcpOptions {
   // empty: an address of this host's name; else of an interface that is up; else
   // loopback.
   std::string host{};
-  // How many messages may be on their way to one rank before send() waits. The same on
-  // all ranks.
+  // How many messages, and how many bytes, may be on their way to one rank before send()
+  // waits. A longer message may be on its way alone. The same on all ranks.
   size_t queue = 1024;
+  int64_t queue_bytes = kQueueBytes;
   // The longest message. The same on all ranks.
   int64_t most_bytes = int64_t{256} << 20;
   // Peers notice the end of a host or of the network within this time.
@@ -81,7 +82,10 @@ class TcpTransport : public Transport {
   int rank() const override;
   int size() const override;
   Result<void> send(int to, Tag tag, ByteView bytes, Instant deadline) override;
+  Result<void> send_in_place(int to, Tag tag, ByteView bytes,
+                             Instant deadline) override;
   Result<Bytes> recv(int from, Tag tag, Instant deadline) override;
+  Result<size_t> recv_into(int from, Tag tag, ByteSpan into, Instant deadline) override;
   Result<void> barrier(Instant deadline) override;
   Result<std::vector<Bytes>> all_gather(ByteView bytes, Instant deadline) override;
 

@@ -245,6 +245,19 @@ TEST_F(TcpTransportTest, WhatWasSentArrivesThoughItsSenderLeavesAtOnce) {
   EXPECT_ERROR(ranks.at(0).recv(1, 0, kNoDeadline), ErrorCode::kUnavailable);
 }
 
+TEST_F(TcpTransportTest, BytesThatWereNotSentInTimeAreSentAsTheyWere) {
+  const auto transport = listen(0, 2);
+  const auto peer = rank_1(*transport);
+  say(*peer, message(4, "here"));
+  ASSERT_OK(transport->recv(1, 4, kNoDeadline));
+  EXPECT_GT(peer->hear(kFrameHeaderBytes).size(), 0u);  // "received"
+  Bytes large(size_t{20} << 20, std::byte{7});          // more than the sockets hold
+  EXPECT_ERROR(transport->send_in_place(1, 4, large, env_.now()), ErrorCode::kTimeout);
+  std::ranges::fill(large, std::byte{8});
+  EXPECT_EQ(peer->hear(kFrameHeaderBytes).size(), kFrameHeaderBytes);
+  EXPECT_TRUE(peer->hear(large.size()) == Bytes(large.size(), std::byte{7}));
+}
+
 TEST_F(TcpTransportTest, ManyThreadsAndTagsAtOnce) {
   constexpr int kRanks = 3;
   constexpr int kTags = 4;

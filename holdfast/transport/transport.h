@@ -1,5 +1,6 @@
-// Transport: small messages between the ranks of a job, each call with a deadline. It
-// is for agreeing, voting and handing out plans, not for the bytes of tensors.
+// Transport: messages between the ranks of a job, each call with a deadline. It is for
+// agreeing, voting and handing out plans. The bytes of tensors go in messages of a
+// megabyte or so, by send_in_place() and recv_into().
 //
 // Messages of one sender, receiver and tag arrive in order, or not at all. Failures:
 //
@@ -13,6 +14,7 @@
 // may come from several threads, collective calls from one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <utility>
@@ -26,6 +28,10 @@ namespace holdfast {
 
 // Tells messages between the same two ranks apart. Chosen by the caller, >= 0.
 using Tag = int32_t;
+
+// How many bytes may be on their way from one rank to another before send() waits,
+// unless the transport's options say otherwise.
+inline constexpr int64_t kQueueBytes = int64_t{16} << 20;
 
 // Every wait that takes longer than `after` calls `tell` once with the ranks that it
 // still waits for, and then waits on. The thread that waits makes the call.
@@ -49,8 +55,25 @@ class Transport {
   // Returns when the bytes may be changed again, which does not mean that they arrived.
   // A rank may send to itself.
   virtual Result<void> send(int to, Tag tag, ByteView bytes, Instant deadline) = 0;
+  // The same, for many bytes: the transport sends them from where they are, if it can,
+  // instead of copying them first.
+  virtual Result<void> send_in_place(int to, Tag tag, ByteView bytes,
+                                     Instant deadline) {
+    return send(to, tag, bytes, deadline);
+  }
   // The next message from that rank with that tag.
   virtual Result<Bytes> recv(int from, Tag tag, Instant deadline) = 0;
+  // Receives the message into this memory, and returns its length. kInvalid if the
+  // message is longer; it is then lost. After a failure the memory has any contents.
+  virtual Result<size_t> recv_into(int from, Tag tag, ByteSpan into, Instant deadline) {
+    const Bytes message = HOLDFAST_TRY(recv(from, tag, deadline));
+    if (message.size() > into.size()) {
+      return invalid("rank {}: message of {} bytes from rank {}; expected at most {}",
+                     rank(), message.size(), from, into.size());
+    }
+    std::copy(message.begin(), message.end(), into.begin());
+    return message.size();
+  }
   // Returns when all ranks have called it.
   virtual Result<void> barrier(Instant deadline) = 0;
   // Returns the bytes that every rank passed, by rank. Lengths may differ.

@@ -14,6 +14,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
+constexpr int64_t kFewBytes = 1000;  // may wait for one receiver
+
 // Connected ranks.
 class Network {
  public:
@@ -24,7 +26,8 @@ class Network {
 
 class LocalRanks : public Network {
  public:
-  LocalRanks(Env& env, int size, size_t queue) : network_(env, size, queue) {}
+  LocalRanks(Env& env, int size, size_t queue)
+      : network_(env, size, queue, kFewBytes) {}
   Transport& at(int rank) override { return network_.endpoint(rank); }
   void kill(int rank) override { network_.kill(rank); }
 
@@ -34,7 +37,8 @@ class LocalRanks : public Network {
 
 class TcpNetwork : public Network {
  public:
-  TcpNetwork(Env& env, int size, size_t queue) : ranks_(env, size, {.queue = queue}) {}
+  TcpNetwork(Env& env, int size, size_t queue)
+      : ranks_(env, size, {.queue = queue, .queue_bytes = kFewBytes}) {}
   Transport& at(int rank) override { return ranks_.at(rank); }
   void kill(int rank) override { ranks_.at(rank).close(); }
 
@@ -139,6 +143,64 @@ TEST_P(TransportConformanceTest, AFullQueueIsATimeoutUntilSomebodyReceives) {
   EXPECT_OK(at(2).send(1, 9, {}, past()));
   ASSERT_OK(at(1).recv(0, 2, kNoDeadline));
   EXPECT_OK(at(0).send(1, 9, {}, kNoDeadline));
+}
+
+TEST_P(TransportConformanceTest, AQueueFullOfBytesIsATimeoutUntilSomebodyReceives) {
+  ASSERT_OK(at(0).send(1, 0, Bytes(600), past()));
+  EXPECT_ERROR(at(0).send(1, 0, Bytes(401), past()), ErrorCode::kTimeout);
+  EXPECT_ERROR(at(0).send_in_place(1, 0, Bytes(401), past()), ErrorCode::kTimeout);
+  ASSERT_OK(at(0).send(1, 0, Bytes(400), past()));
+  ASSERT_OK(at(1).recv(0, 0, kNoDeadline));
+  ASSERT_OK(at(1).recv(0, 0, kNoDeadline));
+  // A message that is longer than the limit is on its way alone.
+  ASSERT_OK(at(0).send(1, 0, Bytes(5000), kNoDeadline));
+  EXPECT_ERROR(at(0).send(1, 0, Bytes(1), past()), ErrorCode::kTimeout);
+  EXPECT_EQ(at(1).recv(0, 0, kNoDeadline)->size(), 5000u);
+  EXPECT_OK(at(0).send(1, 0, Bytes(1), kNoDeadline));
+}
+
+TEST_P(TransportConformanceTest, BytesAreSentFromTheirPlaceAndReceivedIntoOne) {
+  Bytes large(size_t{5} << 20, std::byte{3});
+  std::jthread sender([&] {
+    EXPECT_OK(at(0).send_in_place(1, 0, large, kNoDeadline));
+    std::fill(large.begin(), large.end(), std::byte{4});  // too late to be sent
+    EXPECT_OK(at(0).send_in_place(1, 0, bytes_of("end"), kNoDeadline));
+  });
+  Bytes into(large.size());
+  const auto size = at(1).recv_into(0, 0, into, kNoDeadline);
+  ASSERT_OK(size);
+  EXPECT_EQ(*size, into.size());
+  EXPECT_EQ(into, Bytes(into.size(), std::byte{3}));
+  EXPECT_ERROR(at(1).recv_into(0, 0, ByteSpan(into).first(2), kNoDeadline),
+               ErrorCode::kInvalid);
+}
+
+TEST_P(TransportConformanceTest, MessagesKeepTheirOrderWhereverTheyAreReceived) {
+  const auto env = make_posix_env();
+  const auto network = GetParam().make(*env, 2, 100);
+  constexpr int kMessages = 400;
+  const auto size_of = [](int i) { return static_cast<size_t>(1 + i * 37 % 900); };
+  std::jthread sender([&] {
+    for (int i = 0; i < kMessages; ++i) {
+      const Bytes message(size_of(i), static_cast<std::byte>(i % 251));
+      EXPECT_OK(network->at(0).send_in_place(1, 0, message, kNoDeadline));
+    }
+  });
+  Bytes into(1000);
+  for (int i = 0; i < kMessages; ++i) {
+    // Some waits end before the message is there, perhaps in its middle.
+    auto got = network->at(1).recv_into(0, 0, into, env->now());
+    while (!got.ok()) {
+      ASSERT_EQ(got.error().code(), ErrorCode::kTimeout);
+      got =
+          network->at(1).recv_into(0, 0, into, env->now() + (i % 3 == 0 ? 0us : 200us));
+    }
+    ASSERT_EQ(*got, size_of(i));
+    EXPECT_TRUE(
+        std::all_of(into.begin(), into.begin() + static_cast<long>(*got),
+                    [&](std::byte b) { return b == static_cast<std::byte>(i % 251); }))
+        << i;
+  }
 }
 
 TEST_P(TransportConformanceTest, MessagesOfADeadRankAreReceivedBeforeItIsMissed) {

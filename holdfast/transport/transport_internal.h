@@ -13,6 +13,33 @@
 
 namespace holdfast {
 
+// How much one rank may send to another before the other has received it.
+struct QueueLimit {
+  int64_t messages = 0;
+  int64_t bytes = 0;
+};
+
+// The messages from one rank to another that were not received yet.
+struct QueueLoad {
+  int64_t messages = 0;
+  int64_t bytes = 0;
+
+  void add(size_t message) {
+    ++messages;
+    bytes += static_cast<int64_t>(message);
+  }
+  void remove(size_t message) {
+    --messages;
+    bytes -= static_cast<int64_t>(message);
+  }
+  // True if one more message fits. A message longer than the limit fits alone.
+  bool has_room(size_t message, const QueueLimit& limit) const {
+    if (messages == 0) return true;
+    return messages < limit.messages &&
+           bytes + static_cast<int64_t>(message) <= limit.bytes;
+  }
+};
+
 // Messages that have arrived and that nobody has received yet. Tags >= 0 belong to
 // callers of send(); collective call number n has the tag -n.
 class Inbox {
@@ -20,8 +47,8 @@ class Inbox {
   explicit Inbox(int size) : waiting_(static_cast<size_t>(size)) {}
 
   void put(int from, int64_t tag, Bytes message) {
+    if (tag >= 0) waiting(from).add(message.size());
     messages_[{from, tag}].push_back(std::move(message));
-    if (tag >= 0) ++waiting(from);
   }
   bool has(int from, int64_t tag) const { return messages_.contains({from, tag}); }
   // Removes and returns the oldest message, which must exist.
@@ -30,11 +57,11 @@ class Inbox {
     Bytes message = std::move(channel->second.front());
     channel->second.pop_front();
     if (channel->second.empty()) messages_.erase(channel);
-    if (tag >= 0) --waiting(from);
+    if (tag >= 0) waiting(from).remove(message.size());
     return message;
   }
-  // How many messages of that rank wait, without those of collective calls.
-  int64_t& waiting(int from) { return waiting_[static_cast<size_t>(from)]; }
+  // The messages of that rank that wait, without those of collective calls.
+  QueueLoad& waiting(int from) { return waiting_[static_cast<size_t>(from)]; }
 
   // The tag of this rank's next collective call. Removes messages that failed
   // collective calls left behind.
@@ -49,7 +76,7 @@ class Inbox {
 
  private:
   std::map<std::pair<int, int64_t>, std::deque<Bytes>> messages_;  // by sender and tag
-  std::vector<int64_t> waiting_;                                   // by sender
+  std::vector<QueueLoad> waiting_;                                 // by sender
   int64_t collectives_ = 0;
 };
 

@@ -16,6 +16,7 @@ void bind_files(nb::module_& m);
 void bind_job(nb::module_& m);
 void bind_recovery(nb::module_& m);
 void bind_transport(nb::module_& m);
+void bind_exchange(nb::module_& m);
 
 namespace {
 
@@ -55,6 +56,7 @@ NB_MODULE(_native, m) {
   bind_transport(m);
   bind_job(m);
   bind_recovery(m);
+  bind_exchange(m);
   m.def("_raise_error", &raise_error, nb::arg("code"), nb::arg("message"));
 }
 

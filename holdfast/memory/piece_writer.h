@@ -1,8 +1,9 @@
-// Writes bytes that were read from files into the pieces of a rank, in host memory or
-// on devices. Several threads may write at once, into boxes that do not overlap.
+// Writes bytes that come from files or from other ranks into the pieces of a rank, in
+// host memory or on devices. Several threads may write at once, into boxes that do not overlap.
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "holdfast/device/device_upload.h"
 #include "holdfast/memory/local_state.h"
@@ -13,7 +14,7 @@ class PieceWriter {
  public:
   // Makes a ring of pinned blocks if any piece is on a device. Bytes pass through it on
   // their way to the device.
-  explicit PieceWriter(const LocalState& into);
+  explicit PieceWriter(std::span<const LocalPiece> into);
 
   // Writes `window`, the bytes from byte `at` on of the stream (box_stream.h) of `box`.
   // `box` is a part of the piece `to`, and `element` is the size of an element in

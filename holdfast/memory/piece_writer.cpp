@@ -1,10 +1,11 @@
-#include "holdfast/checkpoint/piece_writer_internal.h"
+#include "holdfast/memory/piece_writer.h"
+
 #include "holdfast/state/box_stream.h"
 
 namespace holdfast {
 
-PieceWriter::PieceWriter(const LocalState& into) {
-  for (const LocalPiece& piece : into.pieces) {
+PieceWriter::PieceWriter(std::span<const LocalPiece> into) {
+  for (const LocalPiece& piece : into) {
     if (piece.device == nullptr || ring_ != nullptr) continue;
     ring_ = std::make_unique<StagingRing>(
         RingOptions{.bytes = int64_t{128} << 20,

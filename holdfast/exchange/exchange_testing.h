@@ -1,0 +1,144 @@
+// For tests of exchanges: ranks with pieces in memory, over LocalNetwork.
+#pragma once
+
+#include <atomic>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "holdfast/base/testing.h"
+#include "holdfast/env/posix_env.h"
+#include "holdfast/exchange/fill.h"
+#include "holdfast/state/layout_testing.h"
+#include "holdfast/transport/local_transport.h"
+#include "holdfast/transport/transport_testing.h"
+
+namespace holdfast::tests {
+
+// The pieces of one holder of the collection, in that holder's memory.
+inline LocalPieces pieces_in(const Collection& collection, HolderId holder,
+                             Memory& memory) {
+  std::vector<LocalPiece> pieces;
+  for_each_piece(collection,
+                 [&](TensorId t, HolderId h, const Box& box, const Map& map) {
+                   if (h != holder) return;
+                   pieces.push_back(make_piece(collection.tensor(t), box, memory, map));
+                 });
+  return pieces;
+}
+
+// Ranks of a job, each with the memory that the layout says, some of them whole and the
+// others with other bytes.
+struct Ranks {
+  Ranks(const Collection& collection, std::vector<bool> is_whole, uint64_t seed = 1)
+      : all(collection), whole(std::move(is_whole)) {
+    Dice dice(seed);
+    const std::vector<Memory> values = random_values(dice, all.tensors());
+    right = empty_memories(all);
+    for (Memory& memory : right) std::ranges::fill(memory, kOther);
+    memories = right;
+    for_each_piece(all, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
+      const Tensor& tensor = all.tensor(t);
+      for_each_element(tensor, box, map, [&](int64_t canonical, int64_t local) {
+        std::copy_n(values[t].begin() + canonical, bytes_of(tensor.dtype),
+                    right[h].begin() + local);
+      });
+    });
+    for (size_t r = 0; r < memories.size(); ++r) {
+      if (whole[r]) memories[r] = right[r];
+    }
+  }
+
+  int size() const { return static_cast<int>(whole.size()); }
+
+  // Makes the call on all ranks, each with its own transport.
+  std::vector<Result<Filled>> run(Env& env, const std::function<Transport&(int)>& at,
+                                  Duration at_most = std::chrono::seconds(60),
+                                  bool shared_memory = true) {
+    std::vector<Result<Filled>> outcomes(whole.size(), Result<Filled>(Filled{}));
+    on_ranks(size(), [&](int rank) {
+      const auto r = static_cast<size_t>(rank);
+      const LocalPieces pieces =
+          pieces_in(all, static_cast<HolderId>(rank), memories[r]);
+      outcomes[r] = fill_from_peers(env, at(rank), pieces,
+                                    {.is_whole = whole[r],
+                                     .deadline = env.now() + at_most,
+                                     .shared_memory = shared_memory});
+    });
+    return outcomes;
+  }
+  // True if every rank has the right bytes, and nothing was written beside them.
+  bool is_right() const {
+    bool same = true;
+    for (size_t r = 0; r < whole.size(); ++r) same &= is_right(r);
+    return same;
+  }
+  // True if no byte of a whole rank has changed.
+  bool whole_ranks_are_unchanged() const {
+    bool same = true;
+    for (size_t r = 0; r < whole.size(); ++r) same &= !whole[r] || is_right(r);
+    return same;
+  }
+
+  Collection all;
+  std::vector<bool> whole;
+  Memories right, memories;
+
+ private:
+  static constexpr std::byte kOther{0x5a};  // what is in memory that nobody has filled
+
+  bool is_right(size_t r) const {
+    return std::memcmp(memories[r].data(), right[r].data(), right[r].size()) == 0;
+  }
+};
+
+inline Tensor tensor_of(std::string name, Shape shape, Dtype dtype = Dtype::kF32) {
+  return {.name = std::move(name), .dtype = dtype, .shape = shape};
+}
+
+// A collection whose holders are ranks on one host: boxes are placed one after another.
+class RankLayout {
+ public:
+  RankLayout(std::vector<Tensor> tensors, int ranks)
+      : tensors_(std::move(tensors)), used_(static_cast<size_t>(ranks)) {
+    for (int r = 0; r < ranks; ++r) {
+      holders_.push_back({.name = fmt::format("rank {}", r)});
+    }
+  }
+  void put(TensorId t, const Box& box, int rank) {
+    int64_t& used = used_[static_cast<size_t>(rank)];
+    placed_.push_back({t, box, static_cast<HolderId>(rank), used});
+    used += box.elements() * bytes_of(tensors_[t].dtype);
+  }
+  Collection build() const {
+    LayoutBuilder builder(tensors_, holders_);
+    for (const auto& [t, box, h, offset] : placed_) builder.add(t, box, h, offset);
+    return Collection::create(tensors_, std::move(builder).build().value()).value();
+  }
+
+ private:
+  struct Placed {
+    TensorId t;
+    Box box;
+    HolderId h;
+    int64_t offset;
+  };
+  std::vector<Tensor> tensors_;
+  std::vector<Holder> holders_;
+  std::vector<int64_t> used_;
+  std::vector<Placed> placed_;
+};
+
+// Every rank holds all tensors.
+inline Collection replicas(const std::vector<Tensor>& tensors, int ranks) {
+  RankLayout layout(tensors, ranks);
+  for (int r = 0; r < ranks; ++r) {
+    for (TensorId t = 0; t < tensors.size(); ++t) {
+      layout.put(t, Box::whole(tensors[t].shape), r);
+    }
+  }
+  return layout.build();
+}
+
+}  // namespace holdfast::tests

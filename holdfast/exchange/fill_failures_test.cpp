@@ -1,0 +1,173 @@
+// Loses each message and ends each rank at each of its calls: the memory is right, or
+// the call is refused, and it always ends.
+#include <gtest/gtest.h>
+
+#include "holdfast/exchange/exchange_testing.h"
+
+namespace holdfast::tests {
+namespace {
+
+using namespace std::chrono_literals;
+
+// A transport that counts the calls of its rank and calls `at_call` before each. If
+// `at_call` is true for a send, the message is lost.
+class CountingTransport : public Transport {
+ public:
+  using AtCall = std::function<bool(int rank, int call)>;
+  CountingTransport(Transport& under, AtCall at_call)
+      : under_(under), at_call_(std::move(at_call)) {}
+
+  int rank() const override { return under_.rank(); }
+  int size() const override { return under_.size(); }
+  int calls() const { return calls_; }
+  Result<void> send(int to, Tag tag, ByteView bytes, Instant deadline) override {
+    const int call = ++calls_;
+    if (at_call_(rank(), call)) return {};
+    Bytes copy = copy_of(bytes);
+    if (damage == call && !copy.empty()) copy[copy.size() / 2] ^= std::byte{4};
+    return under_.send(to, tag, copy, deadline);
+  }
+  Result<Bytes> recv(int from, Tag tag, Instant deadline) override {
+    static_cast<void>(at_call_(rank(), ++calls_));
+    return under_.recv(from, tag, deadline);
+  }
+  Result<void> barrier(Instant deadline) override { return under_.barrier(deadline); }
+  Result<std::vector<Bytes>> all_gather(ByteView bytes, Instant deadline) override {
+    static_cast<void>(at_call_(rank(), ++calls_));
+    return under_.all_gather(bytes, deadline);
+  }
+
+  int damage = -1;  // the number of the send of which a bit is flipped
+
+ private:
+  Transport& under_;
+  AtCall at_call_;
+  std::atomic<int> calls_ = 0;
+};
+
+class FillFailuresTest : public ::testing::Test {
+ protected:
+  struct Outcome {
+    std::vector<Result<Filled>> results;
+    bool right = false;
+    std::vector<int> calls{};
+  };
+
+  // Fills ranks 1 and 3 of four from ranks 0 and 2. The messages are several windows.
+  Outcome run(LocalNetwork& network, const CountingTransport::AtCall& at_call,
+              Duration at_most, int damaging = -1, int damage = -1) {
+    static const Ranks kFresh(
+        replicas({tensor_of("w", {900, 700}), tensor_of("b", {3})}, 4),
+        {true, false, true, false});
+    Ranks ranks = kFresh;
+    std::vector<std::unique_ptr<CountingTransport>> counting;
+    for (int r = 0; r < 4; ++r) {
+      counting.push_back(
+          std::make_unique<CountingTransport>(network.endpoint(r), at_call));
+      if (r == damaging) counting.back()->damage = damage;
+    }
+    Outcome outcome{
+        .results = ranks.run(
+            *env_,
+            [&](int r) -> Transport& { return *counting[static_cast<size_t>(r)]; },
+            at_most, shared_memory_)};
+    EXPECT_TRUE(ranks.whole_ranks_are_unchanged());
+    outcome.right = ranks.is_right();
+    for (const auto& one : counting) outcome.calls.push_back(one->calls());
+    return outcome;
+  }
+  // How many calls each rank makes if nothing fails.
+  std::vector<int> calls() {
+    LocalNetwork network(*env_, 4);
+    const Outcome outcome = run(
+        network, [](int, int) { return false; }, 60s);
+    EXPECT_TRUE(outcome.right);
+    return outcome.calls;
+  }
+
+  std::unique_ptr<Env> env_ = make_posix_env();
+  // Through shared memory, the number of calls depends on how long ranks wait.
+  bool shared_memory_ = false;
+};
+
+TEST_F(FillFailuresTest, EachRankIsKilledAtEachOfItsCalls) {
+  const std::vector<int> count = calls();
+  for (int rank = 0; rank < 4; ++rank) {
+    for (int call = 1; call <= count[static_cast<size_t>(rank)]; ++call) {
+      LocalNetwork network(*env_, 4);
+      const auto kill = [&](int r, int c) {
+        if (r == rank && c == call) network.kill(rank);
+        return false;
+      };
+      const Outcome outcome = run(network, kill, 60s);
+      for (int r = 0; r < 4; ++r) {
+        const Result<Filled>& result = outcome.results[static_cast<size_t>(r)];
+        EXPECT_ERROR(result, ErrorCode::kUnavailable);
+      }
+    }
+  }
+}
+
+TEST_F(FillFailuresTest, EachMessageIsLost) {
+  const std::vector<int> count = calls();
+  for (int rank = 0; rank < 4; ++rank) {
+    for (int call = 1; call <= count[static_cast<size_t>(rank)]; ++call) {
+      LocalNetwork network(*env_, 4);
+      // Where the call is a collective one, the message to the next rank is lost.
+      const auto lose = [&](int r, int c) {
+        if (r != rank || c != call) return false;
+        const bool collective = c == 1 || c == count[static_cast<size_t>(rank)];
+        if (collective) network.drop(r, (r + 1) % 4);
+        return !collective;
+      };
+      const Outcome outcome = run(network, lose, 400ms);
+      int good = 0;
+      for (const Result<Filled>& result : outcome.results) {
+        good += result.ok() ? 1 : 0;
+        EXPECT_TRUE(outcome.right || !result.ok()) << rank << " " << call;
+      }
+      // Only a lost message about the outcome is noticed by its receiver alone.
+      const bool last = call == count[static_cast<size_t>(rank)];
+      EXPECT_TRUE(good == 0 || good == 4 || (last && good == 3)) << rank << " " << call;
+    }
+  }
+}
+
+TEST_F(FillFailuresTest, EachDamagedMessageIsCorruptOnAllRanks) {
+  const std::vector<int> count = calls();
+  for (const int sender : {0, 2}) {
+    // The first call is the meeting and the last says how it went. Between them come
+    // windows and seals.
+    for (int call = 2; call < count[static_cast<size_t>(sender)]; ++call) {
+      LocalNetwork network(*env_, 4);
+      const Outcome outcome = run(
+          network, [](int, int) { return false; }, 60s, sender, call);
+      for (const Result<Filled>& result : outcome.results) {
+        EXPECT_ERROR(result, ErrorCode::kCorrupt);
+        EXPECT_EQ(message_of(result), message_of(outcome.results[0]));
+      }
+      EXPECT_NE(message_of(outcome.results[0]).find(fmt::format("rank {}", sender)),
+                std::string::npos);
+    }
+  }
+}
+
+TEST_F(FillFailuresTest, ARankIsKilledWhileBytesGoThroughSharedMemory) {
+  shared_memory_ = true;
+  for (int rank = 0; rank < 4; ++rank) {
+    // The meeting, the address of the ring or the answer to it, and what follows.
+    for (int call = 1; call <= 3; ++call) {
+      LocalNetwork network(*env_, 4);
+      const auto kill = [&](int r, int c) {
+        if (r == rank && c == call) network.kill(rank);
+        return false;
+      };
+      for (const Result<Filled>& result : run(network, kill, 60s).results) {
+        EXPECT_ERROR(result, ErrorCode::kUnavailable);
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace holdfast::tests

@@ -1,0 +1,121 @@
+#include "holdfast/memory/piece_description.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "holdfast/base/json.h"
+#include "holdfast/state/collection_json.h"
+
+namespace holdfast {
+namespace {
+
+// Begins the message of a rank that failed. A description is JSON and never begins with
+// it.
+constexpr std::string_view kFailed = "failed: ";
+
+std::string name_of_rank(int rank) { return fmt::format("rank {}", rank); }
+
+Result<SharedCollection> parse_description(int rank, std::string_view text) {
+  const std::string where = name_of_rank(rank);
+  if (text.starts_with(kFailed)) {
+    return invalid("{}: {}", where, text.substr(kFailed.size()));
+  }
+  Topology topology;
+  const Json json = HOLDFAST_TRY(parse_json(text, where));
+  return std::make_shared<const Collection>(
+      HOLDFAST_TRY(collection_from_json(json, where, topology)));
+}
+
+}  // namespace
+
+std::vector<Holder> holders_of_ranks(int ranks) {
+  std::vector<Holder> holders;
+  for (int r = 0; r < ranks; ++r) holders.push_back({.name = name_of_rank(r)});
+  return holders;
+}
+
+bool is_nothing(const LocalPiece& piece) {
+  return piece.box.empty() && piece.tensor->shape.elements() > 0;
+}
+
+Result<SharedCollection> collection_of_pieces(std::span<const LocalPiece> pieces) {
+  PiecesOfRanks own(holders_of_ranks(1));
+  for (const LocalPiece& piece : pieces) {
+    if (!is_nothing(piece)) HOLDFAST_TRY(own.add(0, *piece.tensor, piece.box));
+  }
+  return std::make_shared<const Collection>(HOLDFAST_TRY(own.build()));
+}
+
+Bytes description_of(const Collection& collection) {
+  const std::string text = to_json(collection, Topology::uniform(1)).dump();
+  return copy_of(bytes_of(text));
+}
+
+Bytes failed_description(const Error& why) {
+  const std::string said = std::string(kFailed) + why.message();
+  return copy_of(bytes_of(said));
+}
+
+Result<std::vector<SharedCollection>> parse_descriptions(
+    std::span<const std::string_view> texts, std::string_view own,
+    const SharedCollection& own_pieces) {
+  std::unordered_map<std::string_view, SharedCollection> read{{own, own_pieces}};
+  std::vector<SharedCollection> all;
+  for (size_t r = 0; r < texts.size(); ++r) {
+    SharedCollection& one = read[texts[r]];
+    if (one == nullptr) {
+      one = HOLDFAST_TRY(parse_description(static_cast<int>(r), texts[r]));
+    }
+    all.push_back(one);
+  }
+  return all;
+}
+
+Result<void> PiecesOfRanks::add(int rank, const Tensor& tensor, const Box& box) {
+  const auto [found, added] =
+      ids_.emplace(tensor.name, static_cast<TensorId>(tensors_.size()));
+  if (added) {
+    tensors_.push_back(tensor);
+    first_.push_back(rank);
+  } else if (tensors_[found->second] != tensor) {
+    return differ(tensors_[found->second], first_[found->second], tensor, rank);
+  }
+  pieces_.push_back({found->second, box, static_cast<HolderId>(rank)});
+  return {};
+}
+
+Result<void> PiecesOfRanks::add_all(int rank, const Collection& own) {
+  for (TensorId t = 0; t < own.tensors().size(); ++t) {
+    for (const Slice& slice : own.layout().slices(t)) {
+      HOLDFAST_TRY(add(rank, own.tensor(t), slice.box));
+    }
+  }
+  return {};
+}
+
+Result<Collection> PiecesOfRanks::build() const {
+  return build_for(std::vector<bool>(holders_.size(), true));
+}
+
+Result<Collection> PiecesOfRanks::build_for(const std::vector<bool>& chosen) const {
+  LayoutBuilder builder(tensors_, holders_);
+  std::vector<int64_t> ends(holders_.size());
+  for (const Piece& piece : pieces_) {
+    if (!chosen[piece.holder]) continue;
+    builder.add(piece.tensor, piece.box, piece.holder, ends[piece.holder]);
+    ends[piece.holder] += piece.box.elements() * bytes_of(tensors_[piece.tensor].dtype);
+  }
+  Layout layout = HOLDFAST_TRY(std::move(builder).build());
+  return Collection::create(tensors_, std::move(layout));
+}
+
+Error PiecesOfRanks::differ(const Tensor& a, int rank_a, const Tensor& b, int rank_b) {
+  return invalid(
+      "{}: rank {} has {} {}, rank {} has {} {}; expected one tensor for one name "
+      "(pipeline stages that each count their layers from 0 need different names)",
+      a.name, rank_a, name_of(a.dtype), to_string(a.shape), rank_b, name_of(b.dtype),
+      to_string(b.shape));
+}
+
+}  // namespace holdfast

@@ -1,0 +1,77 @@
+// What the ranks of a job tell each other about their pieces: which boxes of which
+// tensors each rank holds. Where the boxes lie in a rank's memory is not said, because
+// other ranks do not need to know.
+//
+// A rank sends a description, which is a text. A rank that has failed sends its error
+// instead, so that all ranks fail alike. All functions are pure.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "holdfast/memory/local_state.h"
+#include "holdfast/state/collection.h"
+
+namespace holdfast {
+
+using SharedCollection = std::shared_ptr<const Collection>;
+
+// One holder in memory for each rank, called "rank 0", "rank 1", ..., all on host 0.
+std::vector<Holder> holders_of_ranks(int ranks);
+
+// True for an empty part of a tensor that is not empty. A small tensor that is cut for
+// many ranks leaves some ranks such a part, which counts as no piece.
+bool is_nothing(const LocalPiece& piece);
+
+// A collection of one rank's pieces, without those that are nothing.
+Result<SharedCollection> collection_of_pieces(std::span<const LocalPiece> pieces);
+
+// The text for other ranks.
+Bytes description_of(const Collection& collection);
+// What a rank sends instead of its description if it has failed.
+Bytes failed_description(const Error& why);
+
+// Reads the descriptions of all ranks, by rank. Ranks that hold replicas send equal
+// texts, and each different text is read once; `own`, the text of this rank, is not
+// read at all. Fails with kInvalid, naming the rank, if a rank has failed.
+Result<std::vector<SharedCollection>> parse_descriptions(
+    std::span<const std::string_view> texts, std::string_view own,
+    const SharedCollection& own_pieces);
+
+// Collects the tensors of several ranks, each once, and which rank has which box.
+class PiecesOfRanks {
+ public:
+  explicit PiecesOfRanks(std::vector<Holder> ranks) : holders_(std::move(ranks)) {}
+
+  // Fails with kInvalid, naming both ranks, if another rank has a different tensor of
+  // the same name.
+  Result<void> add(int rank, const Tensor& tensor, const Box& box);
+  Result<void> add_all(int rank, const Collection& own);
+
+  // The collection of all ranks. Does not check that the boxes cover the tensors.
+  Result<Collection> build() const;
+  // All tensors, but only the boxes that the chosen ranks have. `chosen` has one entry
+  // for each rank.
+  Result<Collection> build_for(const std::vector<bool>& chosen) const;
+
+ private:
+  struct Piece {
+    TensorId tensor;
+    Box box;
+    HolderId holder;
+  };
+
+  static Error differ(const Tensor& a, int rank_a, const Tensor& b, int rank_b);
+
+  std::vector<Tensor> tensors_;
+  std::vector<int> first_;  // the rank that first named the tensor
+  std::unordered_map<std::string, TensorId> ids_;
+  std::vector<Holder> holders_;
+  std::vector<Piece> pieces_;
+};
+
+}  // namespace holdfast
