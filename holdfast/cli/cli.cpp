@@ -52,9 +52,9 @@ struct Report {
 };
 
 std::vector<Verb> all_verbs() {
-  return {ls_verb(),     show_verb(),    verify_verb(),   diff_verb(),
-          export_verb(), convert_verb(), gc_verb(),       pin_verb(),
-          unpin_verb(),  plan_verb(),    interval_verb(), simulate_verb()};
+  return {ls_verb(),       show_verb(),     verify_verb(), diff_verb(),  export_verb(),
+          convert_verb(),  gc_verb(),       pin_verb(),    unpin_verb(), plan_verb(),
+          interval_verb(), simulate_verb(), launch_verb()};
 }
 
 // The flags that every verb has. They may stand before the verb, too.

@@ -78,6 +78,7 @@ Verb diff_verb();
 Verb export_verb();
 Verb gc_verb();
 Verb interval_verb();
+Verb launch_verb();
 Verb ls_verb();
 Verb pin_verb();
 Verb plan_verb();

@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "holdfast/cli/cli.h"
+#include "holdfast/cli/python_module.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/remote/s3_store.h"
 #include "holdfast/store/object_store_env.h"
@@ -43,6 +44,12 @@ std::optional<std::string> variable(const std::string& name) {
 
 int main(int argc, char** argv) {
   try {
+    // The launcher is a program of Python, with options of its own.
+    if (argc > 1 && std::string_view(argv[1]) == "launch") {
+      const holdfast::Error why = holdfast::become_launcher({argv + 2, argv + argc});
+      std::cerr << "holdfast: " << why.message() << '\n';
+      return static_cast<int>(holdfast::ExitCode::kFailed);
+    }
     const auto machine = holdfast::make_posix_env();
     holdfast::ObjectStoreEnv env(*machine, [&](const std::string& bucket) {
       return holdfast::open_s3_from(*machine, variable, bucket);

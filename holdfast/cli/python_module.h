@@ -1,7 +1,8 @@
-// Asks Python to describe a user's model.
+// Asks Python to describe a user's model, and to launch a training.
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "holdfast/base/result.h"
 
@@ -13,5 +14,9 @@ namespace holdfast {
 // if the function cannot be called, and with kUnsupported if Python, torch or Holdfast's
 // package is missing.
 Result<std::string> describe_module(const std::string& module);
+
+// Becomes `python3 -m holdfast.launch ARGUMENTS`, with the same Python. Returns only if
+// that is not possible.
+Error become_launcher(const std::vector<std::string>& arguments);
 
 }  // namespace holdfast

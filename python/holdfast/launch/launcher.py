@@ -77,6 +77,7 @@ class Launcher:
         self._pages = mmap.mmap(-1, PAGE_BYTES * options.ranks)
         self._recovery: Recovery | None = None
         self._last_loss: tuple[int, int] | None = None  # the step and the exit code
+        self._has_begun = False  # all ranks have made an update
         self._losses = 0  # how often the step of the last loss was lost
         self._stopping = False
         self._wakeup, self._woken = socket.socketpair()
@@ -234,7 +235,7 @@ class Launcher:
             return self._end(lost[0].exit_code)
         if self._is_lost_again(lost[0]):
             return self._end(lost[0].exit_code)
-        if not all(one.is_running for one in self._workers.values()):
+        if not self._has_begun:
             return self._restart("a rank died before the first update of all ranks was made")
         self._generation += 1
         self._recovery = Recovery(time.monotonic(), [one.rank for one in lost])
@@ -270,7 +271,7 @@ class Launcher:
         self._kill_all()
         self._incarnation += 1
         self._generation += 1
-        self._target, self._recovery = 0, None
+        self._target, self._recovery, self._has_begun = 0, None, False
         self._start_all()
 
     def _end(self, code: int | None) -> None:
@@ -282,6 +283,7 @@ class Launcher:
 
     def _on_running(self, one: Worker, _: dict[str, Any]) -> None:
         one.is_running = True
+        self._has_begun = all(other.is_running for other in self._workers.values())
 
     def _on_started(self, one: Worker, _: dict[str, Any]) -> None:
         if self._recovery is not None:
@@ -306,7 +308,7 @@ class Launcher:
     def _on_joined(self, one: Worker, message: dict[str, Any]) -> None:
         if message.pop("generation") != self._generation or self._recovery is None:
             return
-        one.has_joined = one.is_whole = one.is_running = True
+        one.has_joined = one.is_whole = True
         self._recovery.told |= message
         if all(other.has_joined for other in self._workers.values()):
             self._recovery.reached("filled")

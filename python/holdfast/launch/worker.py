@@ -32,8 +32,8 @@ def run(place: Place, program: list[str], is_module: bool) -> int:
         code = _code_of(error)
     except BaseException as error:
         sys.last_value = error
-        _explain(error)
         worker_side.tell_why(error)
+        _explain(error)
     with contextlib.suppress(BaseException):
         threading._shutdown()
     atexit._run_exitfuncs()

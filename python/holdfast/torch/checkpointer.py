@@ -170,22 +170,22 @@ class Checkpointer:
         self.report, failures = Report(), with_grace(failures)
         self._recovery = recovery_for(recover, self._state, self._buckets, scaler, layout.group)
         transport = self._recovery.connect()
-        self._open_job = functools.partial(
-            open_job, self._run, every=every if isinstance(every, str) else "never", keep=keep,
-            tiers=tiers, writing=writing, failures=failures, schedule=schedule, resuming=resuming)
-        self._saves = Saves(self._open_job(transport=transport), self._state, self._buckets)
+        job = open_job(
+            self._run, transport, every=every if isinstance(every, str) else "never", keep=keep,
+            tiers=tiers, writing=writing, failures=failures, schedule=schedule, resuming=resuming,
+            recover=self._recovery.is_active)
+        self._saves = Saves(job, self._state, self._buckets)
         self._closing = Closing(self._saves, transport, failures.grace, self._release)
         self._agree_on_job()
-        self._recovery.serve(self._reopen, self._saves.objects)
+        self._recovery.serve(self._saves, self._rejoin)
         self._losses = Losses(every if callable(every) else None)
         self._hooks = hook_optimizer_steps(self._before_update, self._after_update)
         self._settle_thread = SettleThread(self._saves.settle_if_copied)
         close_at_exit(self._closing)
 
-    def _reopen(self, transport: _native.TcpTransport) -> None:
-        """Opens the job anew, together with the replacement of a lost rank."""
-        self._closing.transport = transport
-        self._saves.replace_job(lambda: self._open_job(transport=transport))
+    def _rejoin(self) -> None:
+        """Goes on with the job, together with the replacement of a lost rank."""
+        self._saves.live_job().rejoin()
         self._is_attached = False
         self._agree_on_job()
 

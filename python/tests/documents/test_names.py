@@ -2,7 +2,9 @@
 
 import importlib.util
 import inspect
+import os
 import re
+import sys
 import subprocess
 
 import pytest
@@ -30,6 +32,7 @@ def options_of():
     """The options of every verb, from its help."""
     def help_of(*verb):
         return subprocess.run([BIN / "holdfast", *verb, "--help"], capture_output=True, text=True,
+                              env={**os.environ, "HOLDFAST_PYTHON": sys.executable},
                               check=True).stdout
 
     subcommands = help_of().partition("Subcommands:")[2]

@@ -20,7 +20,7 @@ class Closing:
     def __init__(self, saves: Saves, transport: TcpTransport | None, grace: float,
                  release: Callable[[], None]) -> None:
         self._saves = saves
-        self.transport = transport
+        self._transport = transport
         self._grace = grace
         self._release = release
 
@@ -60,7 +60,7 @@ class Closing:
             return
         # The next process counts any other end as a failure, and saves more often.
         orderly = error is None or isinstance(error, SystemExit)
-        if self.transport is None:
+        if self._transport is None:
             self.close(orderly=orderly)
             return
         timeout = _AT_EXIT if orderly else self._grace
@@ -68,7 +68,7 @@ class Closing:
             self._saves.settle(timeout)
             job.close(timeout, alone=True, orderly=orderly)
         finally:
-            self.transport.close()  # threads here that wait for other ranks give up
+            self._transport.close()  # threads here that wait for other ranks give up
             self._let_go()
 
     def _let_go(self) -> None:

@@ -21,11 +21,12 @@ def open_job(
     failures: Failures,
     schedule: Schedule = Schedule(),
     resuming: Resuming = Resuming(),
+    recover: bool = False,
 ) -> _native.Job:
     """Opens the job on all ranks together. The options are those of a Checkpointer."""
     return _native.Job(run, transport, {
         **vars(writing), **vars(failures), **vars(schedule), "every": every,
-        "keep": parse_keep(keep), "tiers": open_tiers(tiers),
+        "keep": parse_keep(keep), "recover": recover, "tiers": open_tiers(tiers),
         "fail_after": parse_duration(failures.fail_after),
         "allow_unreachable_tiers": resuming.allow_unreachable_tiers,
         "software": {"holdfast": _native.version, "torch": torch.__version__,

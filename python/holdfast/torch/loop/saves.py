@@ -28,6 +28,8 @@ from holdfast.torch.state.training_state import TrainingState
 
 _log = logging.getLogger("holdfast")
 
+_DROP = 10.0  # seconds for saves to end that are given up
+
 
 class Saves:
     """The saves of one Checkpointer. The lock is for the thread that settles in the background."""
@@ -53,17 +55,12 @@ class Saves:
             raise ValueError("Checkpointer: closed; expected a call before close()")
         return self.job
 
-    def replace_job(self, open_job: Callable[[], _native.Job]) -> None:
-        """Goes on with another job. Saves of the old one that are not durable yet are dropped."""
+    def drop(self) -> None:
+        """Gives up the saves that are not durable yet: a rank that they need was lost."""
         with self._lock:
-            old, self.job = self.job, None
-            self.is_attached, self.is_unsettled = False, False
-            self.handle, self._captured = None, None
-            if old is not None:
-                with contextlib.suppress(Exception):
-                    old.close(1.0, alone=True, orderly=True)
-                del old
-            self.job = open_job()
+            self.live_job().drop_saves(_DROP)
+            self.is_attached = self.is_unsettled = False
+            self.handle = self._captured = None
 
     def objects(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The plain values of a save, as they are now: those of all ranks, and this rank's."""

@@ -16,9 +16,9 @@ Otherwise it raises `Interrupted`.
 """
 
 import contextlib
-import os
-import socket
+import math
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -28,9 +28,19 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from holdfast.torch.recover.inner_group import (
+    connect_to_store,
+    cut_sockets,
+    make_inner,
+    open_sockets,
+    wait_for,
+)
 from holdfast.torch.recover.startup_log import StartupLog
 
 Mode = Literal["live", "void", "replay", "silent"]
+
+_SLICE = timedelta(seconds=0.2)  # in which a call is waited for
+_LONG = 0.3  # seconds after which a call that was cut off should have ended
 
 NAME = "holdfast"  # of the backend, as torch knows it
 
@@ -64,6 +74,7 @@ class Groups:
         self.on_failure: Callable[[Exception], None] = _ignore  # called from any thread
         self.on_call: Callable[[str], None] = _ignore  # called before each live call
         self.failure: Exception | None = None  # why the groups are void
+        self._cut_at = math.inf  # when connections were cut
         self._groups: list[SwapGroup] = []
         self._lock = threading.Lock()
 
@@ -76,16 +87,31 @@ class Groups:
         with self._lock:
             self.failure = self.failure or why
             self.mode = "void" if self.mode == "live" else self.mode
+            self._cut_at = time.monotonic()
         for group in list(self._groups):
             group.cut()
+        timer = threading.Timer(2 * _LONG, self._give_up)
+        timer.daemon = True
+        timer.start()
 
-    def replace(self, prefix: str) -> None:
-        """Makes new inner groups, together with all their members, which use the same prefix."""
+    def _give_up(self) -> None:
+        for group in list(self._groups):
+            group.give_up()
+
+    def is_cut_for_long(self) -> bool:
+        """True if connections were cut so long ago that a call that still waits never ends."""
+        return self.mode == "void" and time.monotonic() - self._cut_at > _LONG
+
+    def replace(self, prefix: str, is_stale: Callable[[], bool]) -> None:
+        """Makes new inner groups, together with all their members, which use the same prefix.
+
+        UnavailableError if `is_stale` becomes true meanwhile: a member was lost.
+        """
         self.prefix = prefix
         for group in self._groups:
-            group.connect(prefix)
+            group.connect(prefix, is_stale)
         with self._lock:
-            self.failure, self.mode = None, "live"
+            self.failure, self.mode, self._cut_at = None, "live", math.inf
 
     def wait_for_calls(self) -> None:
         """Waits for calls whose results were not waited for yet."""
@@ -144,37 +170,43 @@ class SwapGroup(dist.ProcessGroup):
     def __init__(self, groups: Groups, options: Any, wanted: str) -> None:
         super().__init__(options.group_rank, options.group_size)
         self._groups = groups
-        self._store, self._wanted = options.store, wanted
+        self._id, self._wanted = options.group_id, wanted
         self._rank, self._size = options.group_rank, options.group_size
         self._timeout: timedelta = options.timeout
         self._name: str | None = None
         self._inner: dist.ProcessGroup | None = None
         self._sockets: set[tuple[int, str]] = set()
         self._waiting: weakref.WeakSet[_Call] = weakref.WeakSet()
+        self._stuck: list[Any] = []
         self._index = groups.add(self)
         if groups.mode == "live":
             self.connect(groups.prefix)
 
-    def connect(self, prefix: str) -> None:
+    def connect(self, prefix: str, is_stale: Callable[[], bool] = lambda: False) -> None:
         """Makes the inner group anew."""
-        before = _open_sockets()
+        before = open_sockets()
+        if any(not call.is_completed_inside() for call in list(self._waiting)):
+            self._stuck.append(self._inner)  # to destroy it would wait for its threads
+        self._waiting.clear()
         self._inner = None
-        self._inner = _make_inner(self._wanted, dist.PrefixStore(prefix, self._store), self._rank,
-                                  self._size, self._timeout)
-        self._sockets = _open_sockets() - before
+        # A connection of its own to the store: a thread that was left waiting would block another.
+        store = dist.PrefixStore(f"holdfast/{prefix}/{self._id}", connect_to_store(self._timeout))
+        self._inner = wait_for(lambda: make_inner(self._wanted, store, self._rank, self._size,
+                                                  self._timeout), is_stale)
+        self._sockets = open_sockets() - before
 
     def cut(self) -> None:
         """Ends the calls that wait in the inner group: Gloo has no call for that."""
-        for descriptor, _ in self._sockets & _open_sockets():
-            with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
-                # To touch a listening socket aborts the process.
-                if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                    one.getpeername()
-                    one.shutdown(socket.SHUT_RDWR)
+        cut_sockets(self._sockets)
 
     def wait_for_calls(self) -> None:
         for call in list(self._waiting):
             call.wait()
+
+    def give_up(self) -> None:
+        if self._groups.is_cut_for_long():
+            for call in list(self._waiting):
+                call.give_up()
 
     def _call(self, name: str, outputs: Any, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         groups = self._groups
@@ -234,24 +266,40 @@ for _name in (*_REDUCE, *_NO_OUTPUT):
 
 
 class _Call(dist._Work):
-    """A call that was passed to the inner group. If it fails, it completes with zeros."""
+    """A call that was passed to the inner group. If it fails, it completes with zeros.
+
+    Gloo may never end a call that it began just when its connections were cut. So a call on the
+    CPU is waited for in slices, and given up some time after the cut. It cannot write any more:
+    nothing can arrive for it.
+    """
 
     def __init__(self, groups: Groups, inner: Any, outputs: Any) -> None:
         super().__init__()
         self._groups, self._inner, self._outputs = groups, inner, outputs
         self._is_done = False
+        self._future: torch.futures.Future[Any] | None = None
+        self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        if not self._is_done:
+        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        while not self._is_done:
             try:
-                self._inner.wait() if timeout is None else self._inner.wait(timeout)
+                self._inner.wait() if self._is_on_gpu() else self._inner.wait(_SLICE)
+                self._is_done = True
             except RuntimeError as error:
-                self._fail(error)
-            self._is_done = True
+                if self._inner.is_completed() or self._groups.is_cut_for_long():
+                    self._fail(error)
+                    self._is_done = True
+                elif deadline is not None and time.monotonic() > deadline:
+                    raise
         return True
 
     def is_completed(self) -> bool:
         return self._is_done or self._inner.is_completed()
+
+    def is_completed_inside(self) -> bool:
+        """Whether the inner group has ended it."""
+        return self._inner.is_completed()
 
     def is_success(self) -> bool:
         return True
@@ -260,14 +308,35 @@ class _Call(dist._Work):
         self.wait()
 
     def get_future(self) -> Any:
-        return self._inner.get_future().then(self._finish)
+        if self._is_on_gpu():
+            return self._inner.get_future().then(self._value_of)
+        self._future = torch.futures.Future()
+        self._inner.get_future().add_done_callback(self._complete)
+        return self._future
 
-    def _finish(self, future: Any) -> Any:
+    def give_up(self) -> None:
+        """Completes the future of a call that Gloo does not end."""
+        if self._future is not None and not self._inner.is_completed():
+            self._complete(None)
+
+    def _complete(self, future: Any) -> None:
+        with self._lock:
+            if self._is_done or self._future is None:
+                return
+            self._is_done = True
+        self._future.set_result(self._value_of(future))
+
+    def _value_of(self, future: Any) -> Any:
         try:
-            return future.value()
+            if future is not None:
+                return future.value()
+            raise RuntimeError("a rank was lost")
         except RuntimeError as error:
             self._fail(error)
             return self._outputs
+
+    def _is_on_gpu(self) -> bool:
+        return any(one.is_cuda for one in _tensors(self._outputs)[:1])
 
     def _fail(self, error: Exception) -> None:
         self._groups.note_failure(error)
@@ -317,36 +386,6 @@ def install(groups: Groups) -> None:
     c10d._new_process_group_helper = make_around
 
 
-def _make_inner(wanted: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
-    """A plain process group of torch with the backends that the program named."""
-    group = dist.ProcessGroup(store, rank, size)
-    made: dict[str, tuple[Any, Any]] = {}
-    for device, backend in c10d.BackendConfig(dist.Backend(wanted)).get_device_backend_map().items():
-        if device != "cpu" and not torch.cuda.is_available():
-            continue
-        if backend not in made:
-            made[backend] = _make_backend(backend, dist.PrefixStore(backend, store), rank, size,
-                                          timeout)
-        group._register_backend(torch.device(device), *made[backend])
-    group._set_default_backend(next(reversed(made.values()))[0])
-    return group
-
-
-def _make_backend(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Any, Any]:
-    kinds = dist.ProcessGroup.BackendType
-    if name == "gloo":
-        made = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
-    elif name == "nccl":
-        options = dist.ProcessGroupNCCL.Options()
-        options._timeout = timeout
-        made = dist.ProcessGroupNCCL(store, rank, size, options)
-    else:
-        raise ValueError(f"backend {name}: not known to holdfast launch; expected gloo or nccl, or "
-                         "Checkpointer(recover=False) and torchrun")
-    made._set_sequence_number_for_group()
-    return (kinds.GLOO if name == "gloo" else kinds.NCCL), made
-
-
 def _tensors(outputs: Any) -> list[torch.Tensor]:
     if isinstance(outputs, torch.Tensor):
         return [outputs]
@@ -356,16 +395,6 @@ def _tensors(outputs: Any) -> list[torch.Tensor]:
 def _zero(outputs: Any) -> None:
     for tensor in _tensors(outputs):
         tensor.detach().zero_()
-
-
-def _open_sockets() -> set[tuple[int, str]]:
-    found = set()
-    for name in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError):
-            link = os.readlink(f"/proc/self/fd/{name}")
-            if link.startswith("socket:"):
-                found.add((int(name), link))
-    return found
 
 
 def _ignore(*_: Any) -> None: ...

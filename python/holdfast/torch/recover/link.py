@@ -3,7 +3,6 @@
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ class Link:
         self.rank, self.world, self.incarnation = place.rank, place.world, place.incarnation
         self.is_replacement = place.is_replacement
         self.generation = -1 if place.is_replacement else place.generation  # that it is part of
+        self.born = place.generation
         self.announced = place.generation  # the newest one that the launcher has begun
         self._page = place.page
         self._connection = place.connection
@@ -64,11 +64,11 @@ class Link:
                     self.say("at", generation=generation, **status())
                 self._wait()
 
-    def wait_a_moment(self, seconds: float) -> None:
-        """Waits, but not beyond the next message."""
-        deadline = time.monotonic() + seconds
+    def hears_of_newer(self, generation: int, patience: float = _PATIENCE) -> bool:
+        """Waits for the launcher to begin a newer generation than that one. False if it does not."""
         with self._news:
-            self._news.wait(max(0.0, deadline - time.monotonic()))
+            return self._news.wait_for(lambda: self.announced > generation or self._is_closed,
+                                       patience)
 
     def _wait(self) -> None:
         if self._is_closed:

@@ -4,12 +4,12 @@ import hashlib
 import os
 import time
 from datetime import timedelta
-from typing import Any
 
 import torch.distributed as dist
 
 from holdfast._native import TcpTransport
 from holdfast.errors import UnavailableError
+from holdfast.torch.recover.inner_group import connect_to_store
 from holdfast.torch.recover.link import Link
 
 _CONNECT = 20.0  # seconds
@@ -21,7 +21,8 @@ def meet(link: Link, generation: int, *, host: str = "127.0.0.1") -> TcpTranspor
 
     UnavailableError if the launcher begins a newer generation meanwhile.
     """
-    store = dist.PrefixStore(f"holdfast/{link.incarnation}/{generation}", _store())
+    store = dist.PrefixStore(f"holdfast/{link.incarnation}.{generation}",
+                             connect_to_store(timedelta(seconds=_CONNECT)))
     transport = TcpTransport(link.rank, link.world, token=_token(link, generation), host=host)
     store.set(f"address/{link.rank}", transport.address)
     keys = [f"address/{rank}" for rank in range(link.world)]
@@ -38,8 +39,3 @@ def _token(link: Link, generation: int) -> bytes:
     text = f"{os.environ['HOLDFAST_LAUNCH_ID']}/{link.incarnation}/{generation}"
     return hashlib.sha256(text.encode()).digest()
 
-
-def _store() -> Any:
-    store = dist.distributed_c10d._get_default_store()
-    store.set_timeout(timedelta(seconds=_CONNECT))
-    return store

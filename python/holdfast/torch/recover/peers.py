@@ -43,7 +43,7 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
         "flags": buckets.sync_flags(), "peer": peer, "record": record_of_peer,
         "differing": _differing(record, record_of_peer, state.own_keys),
     })
-    _fill_slowly(transport, shared, True)
+    _native.fill_from_peers(transport, state.describe(shared), True, _PATIENCE)
 
 
 def receive(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
@@ -87,13 +87,13 @@ def _fill(transport: _native.TcpTransport, state: TrainingState, found: PeerStep
         raise ValueError(f"the replacement is of another model: {wrong[0]}")
     pieces = state.allocate_all(found)  # type: ignore[arg-type]
     shared = [(piece, name) for piece, name in pieces if name not in own]
-    _fill_slowly(transport, shared, False)
+    filled = _native.fill_from_peers(transport, state.describe(shared), False, _PATIENCE)
     of_record = sorted(((own[name], piece) for piece, name in pieces if name in own),
                        key=lambda pair: pair[0])
     copy = FlatCopy([piece.tensor for _, piece in of_record])
     copy.load(flat)
     copy.put_back()
-    return sum(piece.tensor.nbytes for piece, _ in pieces)
+    return filled.received
 
 
 def _at_record(objects: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
@@ -127,14 +127,3 @@ def _all_tensors(told: dict[int, Any]) -> list[Any]:
 def _unique(tensors: list[Any]) -> list[Any]:
     return list({one[0]: one for one in tensors}.values())
 
-
-def _fill_slowly(transport, shared, whole):
-    from holdfast.torch.values.dtypes import bytes_of
-    import torch
-    got = tell(transport, {(n, repr(p.box)): bytes_of(p.tensor) for p, n in shared} if whole else None)
-    if whole: return
-    for p, n in shared:
-        data = next((g[(n, repr(p.box))] for g in got if g and (n, repr(p.box)) in g), None)
-        if data is None: raise LookupError(f"{n}: no rank has box {p.box}")
-        if data:
-            p.tensor.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8).view(p.tensor.dtype).view(p.tensor.shape))

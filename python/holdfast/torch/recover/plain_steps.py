@@ -10,13 +10,15 @@ from holdfast.torch.loop.transport import connect
 class PlainSteps:
     """Has the calls of Recovery, and recovers nothing."""
 
+    is_active = False
+
     def __init__(self, group: Any) -> None:
         self._group = group
 
     def connect(self) -> _native.TcpTransport | None:
         return connect(self._group)
 
-    def serve(self, reopen: Any, objects: Any) -> None: ...
+    def serve(self, saves: Any, rejoin: Any) -> None: ...
 
     def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
         return resume()

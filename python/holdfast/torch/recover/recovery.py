@@ -7,27 +7,27 @@ has passed the gate, all others make the update, too (forward); otherwise all ma
 """
 
 import logging
-import time
 from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 
 from holdfast import _native
-from holdfast.errors import Error, UnavailableError
+from holdfast.errors import Error, NotFoundError, UnavailableError
 from holdfast.torch.loop.optimizer_hooks import replace_closure
+from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import peers
+from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.meet import meet
 from holdfast.torch.recover.plain_steps import PlainSteps
 from holdfast.torch.recover.step_start import StepStart
-from holdfast.torch.recover.worker_side import WorkerSide, current
+from holdfast.torch.recover.worker_side import WorkerSide, current, wait_for_end
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 
 _log = logging.getLogger("holdfast")
 
 _FAILURES = (Error, OSError, RuntimeError, TimeoutError, LookupError, ValueError)
-_END = 3600.0  # seconds until the launcher ends a process that has asked for it
 
 
 class _Back(BaseException):
@@ -36,6 +36,8 @@ class _Back(BaseException):
 
 class Recovery:
     """The part of a worker of `holdfast launch` that makes steps."""
+
+    is_active = True
 
     def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders,
                  scalers: list[Any]) -> None:
@@ -49,8 +51,8 @@ class Recovery:
         self._has_warned = False
         self._last_step = -1
         self._transport: _native.TcpTransport | None = None
-        self._reopen: Callable[[_native.TcpTransport], None] = _nothing
-        self._objects: Callable[[], tuple[Any, Any]] = lambda: ({}, {})
+        self._saves: Saves | None = None
+        self._rejoin_job: Callable[[], None] = _nothing
         side.tell_losses_to(self)
         self._groups.on_call = self._on_call
         for scaler in scalers:
@@ -72,10 +74,9 @@ class Recovery:
             self._gate.interrupt(self._link.announced - 1)
             self._transport.close()
 
-    def serve(self, reopen: Callable[[_native.TcpTransport], None],
-              objects: Callable[[], tuple[Any, Any]]) -> None:
-        """`reopen` opens the job over another transport, `objects` makes a save's plain values."""
-        self._reopen, self._objects = reopen, objects
+    def serve(self, saves: Saves, rejoin: Callable[[], None]) -> None:
+        """`rejoin` has the job of these saves go on with the replacement of a lost rank."""
+        self._saves, self._rejoin_job = saves, rejoin
 
     def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
         """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step."""
@@ -146,6 +147,7 @@ class Recovery:
             return self._commit()
         self._groups.wait_for_calls()
         made = peers.pack_record(self._state.record())
+        reach("gate")
         try:
             if self._groups.failure is not None:
                 raise self._groups.failure
@@ -157,6 +159,7 @@ class Recovery:
                 raise _Back from None
             self._gate.forward(self._gate.committed + 1)
         self._record = made
+        reach("committed")
         self._commit()
 
     def _commit(self) -> None:
@@ -224,6 +227,7 @@ class Recovery:
         generation = self._link.announced
         if self.is_replacement:
             self._link.say("started")
+            reach("started")
             generation = self._link.agree(dict)["generation"]
         self._transport = meet(self._link, generation)
         self._gate = _native.Gate(self._transport)
@@ -236,11 +240,15 @@ class Recovery:
             with self._groups.silent():
                 filled, record = peers.receive(self._transport, self._state, self._buckets,
                                                self._link.rank)
+            reach("filled")
             self._has_run = True
             self._last_step = filled.step
             self._become_part(decided, record, step=filled.step + 1, bytes=filled.moved,
                               inexact=filled.inexact)
         except _FAILURES as error:
+            is_sure = isinstance(error, (LookupError, NotFoundError))  # nobody has what it needs
+            if not is_sure and self._link.hears_of_newer(decided["generation"]):
+                wait_for_end()  # another rank died, and another process takes this one's place
             self._ask_to_restart(error)
         return self._last_step
 
@@ -251,33 +259,37 @@ class Recovery:
             try:
                 self._rejoin(decided)
             except _FAILURES as error:
-                if not (self._link.announced == decided["generation"]):
-                    continue
-                self._link.wait_a_moment(5.0)
-                if self._link.announced == decided["generation"]:
+                if not self._link.hears_of_newer(decided["generation"]):
                     self._ask_to_restart(error)
 
     def _rejoin(self, decided: dict[str, Any]) -> None:
-        assert self._gate is not None and self._transport is not None
+        assert self._gate and self._transport and self._saves
         kept = self._gate.record_of_peer(self._gate.committed)
+        self._saves.drop()
+        reach("dropped")
         self._transport.replace(meet(self._link, decided["generation"]))
-        self._reopen(self._transport)
-        peers.give(self._transport, self._state, self._buckets, self._objects(), step=self._last_step,
-                   record=self._record, peer=self._gate.peer,
+        reach("met")
+        self._rejoin_job()
+        reach("rejoined")
+        peers.give(self._transport, self._state, self._buckets, self._saves.objects(),
+                   step=self._last_step, record=self._record, peer=self._gate.peer,
                    record_of_peer=None if kept is None else kept[0])
+        reach("given")
         self._become_part(decided, self._record)
 
     def _become_part(self, decided: dict[str, Any], record: bytes, **told: Any) -> None:
         assert self._gate is not None
         generation, self._record = decided["generation"], record
-        self._groups.replace(f"{self._link.incarnation}.{generation}")
+        self._groups.replace(f"{self._link.incarnation}.{generation}",
+                             lambda: self._link.announced != generation)
         self._gate.begin(generation, decided["target"], record)
+        reach("joined")
         self._link.generation = generation
         self._link.say("joined", generation=generation, **told)
 
     def _ask_to_restart(self, error: Exception) -> None:
         self._link.say("restart", why=str(error))
-        time.sleep(_END)
+        wait_for_end()
 
 
 def recovery_for(wanted: bool | None, state: TrainingState, buckets: BucketOrders, scaler: Any,
@@ -294,4 +306,4 @@ def recovery_for(wanted: bool | None, state: TrainingState, buckets: BucketOrder
     return Recovery(side, state, buckets, [one for one in scalers if one is not None])
 
 
-def _nothing(_: Any) -> None: ...
+def _nothing() -> None: ...

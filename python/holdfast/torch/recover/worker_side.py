@@ -1,6 +1,7 @@
 """What a worker of `holdfast launch` has from its beginning: a link to the launcher, and groups."""
 
 import os
+import time
 import weakref
 from typing import Any
 
@@ -9,6 +10,9 @@ from holdfast.torch.recover import pipelines
 from holdfast.torch.recover.group import Groups, Interrupted, install
 from holdfast.torch.recover.link import Link
 from holdfast.torch.recover.startup_log import StartupLog
+
+
+_TICK = 1.0  # seconds
 
 
 class WorkerSide:
@@ -59,5 +63,16 @@ def current() -> WorkerSide | None:
 
 def tell_why(error: BaseException) -> None:
     """Tells the launcher why this process ends, if that concerns all ranks."""
-    if _side is not None and isinstance(error, Interrupted):
-        _side.link.say("restart", why=str(error))
+    if _side is None:
+        return
+    link = _side.link
+    if isinstance(error, Interrupted):
+        link.say("restart", why=str(error))
+    elif link.is_replacement and link.generation < 0 and link.hears_of_newer(link.born, 2 * _TICK):
+        wait_for_end()  # another rank died, and another process takes this one's place
+
+
+def wait_for_end() -> None:
+    """Waits until the launcher ends this process."""
+    while True:
+        time.sleep(_TICK)

@@ -1,0 +1,96 @@
+"""Makes the process groups of torch that carry collective calls, and cuts their connections."""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.distributed import distributed_c10d as c10d
+
+from holdfast.errors import UnavailableError
+
+_LOOK = 0.05  # seconds between two looks whether to go on waiting
+
+
+def connect_to_store(timeout: timedelta) -> Any:
+    """A new connection to the store of the job, which the launcher keeps."""
+    return dist.TCPStore(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]),
+                         is_master=False, timeout=timeout)
+
+
+def wait_for(make: Callable[[], Any], is_stale: Callable[[], bool]) -> Any:
+    """What `make` returns; it runs in a thread of its own, because nothing can interrupt it."""
+    made: list[Any] = []
+    failed: list[Exception] = []
+
+    def run() -> None:
+        try:
+            made.append(make())
+        except Exception as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    while thread.is_alive():
+        thread.join(_LOOK)
+        if is_stale():
+            raise UnavailableError("a rank was lost while process groups were made")
+    if failed:
+        raise failed[0]
+    return made[0]
+
+
+def make_inner(wanted: str, store: Any, rank: int, size: int, timeout: timedelta) -> Any:
+    """A plain process group of torch with the backends that the program named."""
+    group = dist.ProcessGroup(store, rank, size)
+    made: dict[str, tuple[Any, Any]] = {}
+    for device, backend in c10d.BackendConfig(dist.Backend(wanted)).get_device_backend_map().items():
+        if device != "cpu" and not torch.cuda.is_available():
+            continue
+        if backend not in made:
+            made[backend] = _make_backend(backend, dist.PrefixStore(backend, store), rank, size,
+                                          timeout)
+        group._register_backend(torch.device(device), *made[backend])
+    group._set_default_backend(next(reversed(made.values()))[0])
+    return group
+
+
+def _make_backend(name: str, store: Any, rank: int, size: int, timeout: timedelta) -> tuple[Any, Any]:
+    kinds = dist.ProcessGroup.BackendType
+    if name == "gloo":
+        made = dist.ProcessGroupGloo(store, rank, size, timeout=timeout)
+    elif name == "nccl":
+        options = dist.ProcessGroupNCCL.Options()
+        options._timeout = timeout
+        made = dist.ProcessGroupNCCL(store, rank, size, options)
+    else:
+        raise ValueError(f"backend {name}: not known to holdfast launch; expected gloo or nccl, or "
+                         "Checkpointer(recover=False) and torchrun")
+    made._set_sequence_number_for_group()
+    return (kinds.GLOO if name == "gloo" else kinds.NCCL), made
+
+
+def open_sockets() -> set[tuple[int, str]]:
+    """The sockets of this process: descriptors, and names that tell whether they are the same."""
+    found = set()
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            link = os.readlink(f"/proc/self/fd/{name}")
+            if link.startswith("socket:"):
+                found.add((int(name), link))
+    return found
+
+
+def cut_sockets(sockets: set[tuple[int, str]]) -> None:
+    """Shuts those of them down that are still open and are connected."""
+    for descriptor, _ in sockets & open_sockets():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as one:
+            # To touch a listening socket aborts the process.
+            if not one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                one.getpeername()
+                one.shutdown(socket.SHUT_RDWR)
