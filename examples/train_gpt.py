@@ -2,6 +2,7 @@
 
     python examples/train_gpt.py runs/gpt
     torchrun --nproc-per-node 4 examples/train_gpt.py runs/gpt                       # DDP
+    holdfast launch -n 4 examples/train_gpt.py runs/gpt             # goes on when a rank dies
     torchrun --nproc-per-node 8 examples/train_gpt.py runs/gpt --dp 2 --tp 2 --pp 2  # a mesh
 
 Stop it in any way and start it again, on any number of processes and with any other mesh: it
@@ -190,12 +191,20 @@ def main(args: argparse.Namespace) -> None:
         args.run, model=model, optimizer=optimizer, scheduler=warm_up, data=loader,
         every=args.every, schedule=holdfast.Schedule(mtbf=args.mtbf),
     )  # fmt: skip
-    start = ck.resume()
-    for step, (x, y) in zip(range(start, args.steps), loader):
+
+    def train(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor | None:
         loss = backward(model, schedule, x.to(args.device), y.to(args.device))
+        if mesh and loss is not None:  # what ranks exchange comes before the update
+            dist.all_reduce(loss, group=mesh.get_group("dp"))
+            loss /= args.dp
         optimizer.step()
         warm_up.step()
         optimizer.zero_grad()
+        return loss
+
+    start = ck.resume()
+    for step, batch in zip(range(start, args.steps), loader):
+        loss = ck.run(train, *batch)
         report(step, loss, mesh, args)
         ck.step(step, loss=loss)
     ck.close()
@@ -205,9 +214,6 @@ def report(step: int, loss: torch.Tensor | None, mesh: DeviceMesh | None, args) 
     """Prints the mean loss of all replicas. With --losses, writes all bits of it to that file."""
     if loss is None:
         return
-    if mesh:
-        dist.all_reduce(loss, group=mesh.get_group("dp"))
-        loss /= args.dp
     if mesh and mesh.get_local_rank("dp") + mesh.get_local_rank("tp") > 0:
         return
     if step % 10 == 0 or step == args.steps - 1:

@@ -237,6 +237,8 @@ class Launcher:
             return self._end(lost[0].exit_code)
         if not self._has_begun:
             return self._restart("a rank died before the first update of all ranks was made")
+        if not any(one.is_whole for one in self._living()):
+            return self._restart("no rank is left that has the state")
         self._generation += 1
         self._recovery = Recovery(time.monotonic(), [one.rank for one in lost])
         for one in list(self._workers.values()):

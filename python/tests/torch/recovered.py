@@ -123,6 +123,8 @@ class Training:
         here("forward")
         loss = self._backward(batch[0])
         here("after backward")
+        if "accumulates" in how and step == 3:
+            return loss.detach()
         self.optimizer.step()
         here("after update")
         self.scheduler.step()
@@ -154,6 +156,12 @@ class Training:
         return made.hexdigest()
 
 
+def validate():
+    value = torch.ones(1)
+    here("validation")
+    dist.all_reduce(value)
+
+
 def main():
     global step
     Path(f"{run}.killed").mkdir(exist_ok=True)
@@ -177,9 +185,9 @@ def main():
             ck.step(step, loss=loss)
             here("after step")
             if "validates" in how and step % 3 == 2:
-                value = torch.ones(1)
-                here("validation")
-                dist.all_reduce(value)
+                validate()
+            if "validates in run" in how and step % 3 == 2:
+                ck.run(validate)
     ck.close()
     Path(f"{run}.end.{rank}").write_text(training.digest())
     dist.destroy_process_group()

@@ -129,8 +129,22 @@ def test_without_what_a_step_restores_bits_differ(tmp_path, whole):
 def test_a_death_in_a_validation_restarts_all_ranks(tmp_path, whole):
     ran = Ran("ddp", tmp_path / "run", 18, ["1:8:validation"], ["validates"])
     assert ran.code == 0, ran.said
-    assert "start again from the newest checkpoint" in ran.said and "ck.run(function)" in ran.said
+    assert "start again from the newest checkpoint" in ran.said
+    assert "a collective call outside of Checkpointer.run()" in ran.said
     assert ran.end == whole("ddp", 18).end
+
+
+def test_a_death_in_a_validation_inside_run_restarts_all_ranks(tmp_path, whole):
+    ran = Ran("ddp", tmp_path / "run", 18, ["1:8:validation"], ["validates in run"])
+    assert ran.code == 0, ran.said
+    assert "start again from the newest checkpoint" in ran.said and "ck.run(validate)" in ran.said
+    assert ran.end == whole("ddp", 18).end
+
+
+def test_an_update_in_several_runs_is_refused(tmp_path):
+    ran = Ran("ddp", tmp_path / "run", 18, [], ["accumulates"])
+    assert ran.code == 1
+    assert "expected all micro-batches of an update in one ck.run()" in ran.said
 
 
 def test_another_model_in_the_replacement_is_refused(tmp_path):

@@ -27,18 +27,19 @@ class Filled:
 
     step: int  # the last step that is done
     moved: int  # bytes that it got
+    function: str  # that the survivors are making a step with; "" if they are at the end
     inexact: list[str] = field(default_factory=list)
 
 
 def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
-         objects: tuple[Any, Any], *, step: int, record: bytes, peer: int, record_of_peer: bytes | None) -> None:
+         objects: tuple[Any, Any], *, step: int, function: str, record: bytes, peer: int, record_of_peer: bytes | None) -> None:
     """Gives replacements what they need of this rank. Called by all survivors.
 
     `record` is this rank's own of the last update, and `record_of_peer` what it keeps of `peer`.
     """
     shared = state.shared_pieces()
     tell(transport, {
-        "step": step, "objects": objects[0], "rank objects": objects[1],
+        "step": step, "function": function, "objects": objects[0], "rank objects": objects[1],
         "tensors": [describe(piece, name) for piece, name in shared],
         "flags": buckets.sync_flags(), "peer": peer, "record": record_of_peer,
         "differing": _differing(record, record_of_peer, state.own_keys),
@@ -71,7 +72,7 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
         raise ValueError(f"buckets of {failed[0]}")  # its collective calls would not fit
     buckets.set_sync_flags(twin["flags"])
     state.restore_generators(found, inexact)
-    return Filled(first["step"], moved, inexact), kept["record"]
+    return Filled(first["step"], moved, first["function"], inexact), kept["record"]
 
 
 def tell(transport: _native.TcpTransport, message: Any) -> list[Any]:

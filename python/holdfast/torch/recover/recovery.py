@@ -47,6 +47,9 @@ class Recovery:
         self._phase: Literal["between", "step", "updated"] = "between"
         self._record = b""  # of the last update
         self._gate: _native.Gate | None = None  # None in a job of one rank
+        self._runs = 0  # calls of run() since the last step()
+        self._function = ""  # the name of the one that run() was given last
+        self._expected: str | None = None  # the function that survivors were in
         self._has_run = False
         self._has_warned = False
         self._last_step = -1
@@ -90,7 +93,7 @@ class Recovery:
 
     def after_step(self, step: int, function: Callable[[], None]) -> None:
         """Calls the function, unless a rank was lost: what it does needs all ranks."""
-        self._last_step = step
+        self._last_step, self._runs = step, 0
         self._link.note_step(step + 1)
         if self.is_broken:
             return
@@ -105,6 +108,11 @@ class Recovery:
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Makes a step, as often as it takes."""
         self._prepare()
+        self._runs += 1
+        self._function = getattr(function, "__qualname__", "")
+        if self._expected not in (None, self._function):
+            self._ask_to_restart(ValueError(f"other ranks were in ck.run({self._expected})"))
+        self._expected = None
         while True:
             self.join()
             self._start.keep()
@@ -112,6 +120,7 @@ class Recovery:
             try:
                 result = function(*args, **kwargs)
                 if self._phase == "step":
+                    self._start.check_no_gradients_wait()
                     self._pass_gate()
                 return result
             except _Back:
@@ -206,6 +215,7 @@ class Recovery:
     def at_end(self, function: Callable[[], None]) -> None:
         """Calls the function, which needs all ranks, and again if a rank died meanwhile."""
         while True:
+            self._function = ""
             self.join()
             try:
                 return function()
@@ -242,7 +252,7 @@ class Recovery:
                                                self._link.rank)
             reach("filled")
             self._has_run = True
-            self._last_step = filled.step
+            self._last_step, self._expected = filled.step, filled.function or None
             self._become_part(decided, record, step=filled.step + 1, bytes=filled.moved,
                               inexact=filled.inexact)
         except _FAILURES as error:
@@ -256,6 +266,9 @@ class Recovery:
         """Returns when this process is part of the newest generation."""
         while not self._link.is_current:
             decided = self._link.agree(self._status)
+            if self._runs > 1:  # a replacement begins with the first one
+                self._ask_to_restart(ValueError(f"ck.run({self._function}) was call {self._runs} "
+                                                f"since ck.step({self._last_step})"))
             try:
                 self._rejoin(decided)
             except _FAILURES as error:
@@ -272,7 +285,7 @@ class Recovery:
         self._rejoin_job()
         reach("rejoined")
         peers.give(self._transport, self._state, self._buckets, self._saves.objects(),
-                   step=self._last_step, record=self._record, peer=self._gate.peer,
+                   step=self._last_step, function=self._function, record=self._record, peer=self._gate.peer,
                    record_of_peer=None if kept is None else kept[0])
         reach("given")
         self._become_part(decided, self._record)

@@ -27,7 +27,7 @@ class StepStart:
         self._own_generators = state.generators
         self._buffers = FlatCopy([])
         self._generators: dict[str, Any] = {}
-        self._had_gradients: list[bool] = []
+        self._gradients: list[int | None] = []
 
     def keep(self) -> None:
         """Keeps what is to be restored, now."""
@@ -37,20 +37,31 @@ class StepStart:
             self._buffers = FlatCopy(buffers)
         self._buffers.take()
         self._flags = self._ddp_buckets.sync_flags()
-        self._had_gradients = [one.grad is not None for one in self._first_parameters()]
+        self._gradients = self._gradients_now()
 
     def restore(self) -> None:
         """Goes back to what keep() has seen."""
         random_generators.restore(self._generators, self._own_generators)
         self._buffers.put_back()
         self._ddp_buckets.set_sync_flags(self._flags)
-        had = any(self._had_gradients)
+        had = any(version is not None for version in self._gradients)
         for optimizer in self._optimizers:
             optimizer.zero_grad(set_to_none=not had)
         for model in self._models:
             model.zero_grad(set_to_none=not had)
         for scaler in self._scalers:
             _forget_stage(scaler)
+
+    def check_no_gradients_wait(self) -> None:
+        """ValueError if the step has made gradients and no update: they would be lost."""
+        if self._gradients != self._gradients_now():
+            raise ValueError("run: gradients were made, and no update; expected all micro-batches "
+                             "of an update in one ck.run()")
+
+    def _gradients_now(self) -> list[int | None]:
+        """The versions of some gradients; None where there is none."""
+        return [None if one.grad is None else one.grad._version
+                for one in self._first_parameters()]
 
     def _first_parameters(self) -> list[torch.Tensor]:
         return [group["params"][0] for optimizer in self._optimizers

@@ -41,9 +41,8 @@ class WorkerSide:
         """A collective call has failed. Raises Interrupted if that ends the training here."""
         if not self.groups.may_repeat and self.link.hears_of_loss():
             raise Interrupted(
-                f"{why}; a rank died during a collective call outside of Checkpointer.run(): all "
-                "ranks start again from the newest checkpoint; expected calls of other ranks, as "
-                "in a validation, inside ck.run(function)") from why
+                f"{why}; a rank died during a collective call outside of Checkpointer.run()"
+                ) from why
 
 
 _side: WorkerSide | None = None
