@@ -229,7 +229,7 @@ class SwapGroup(dist.ProcessGroup):
             self._groups.note_failure(error)
             _zero(outputs)
             return _Done(outputs)
-        if self._groups.is_recording:
+        if self._groups.is_recording and not self._groups.log.is_full:
             call.wait()
             self._groups.log.record(self._index, name, _tensors(outputs))
         else:

@@ -94,6 +94,7 @@ class Recovery:
     def after_step(self, step: int, function: Callable[[], None]) -> None:
         """Calls the function, unless a rank was lost: what it does needs all ranks."""
         self._last_step, self._runs = step, 0
+        self._groups.is_recording = False  # also if steps are not made by run()
         self._link.note_step(step + 1)
         if self.is_broken:
             return

@@ -19,6 +19,7 @@ import torch
 from holdfast.torch.values.dtypes import bytes_of, tensor_from
 
 _MOST = 1 << 20  # bytes of a result that is kept
+_FULL = 64 << 20  # bytes of a log; a program that never trains by run() would fill the memory
 _HEAD = struct.Struct("<II")  # the length of the description, and of the bytes behind it
 
 
@@ -30,6 +31,11 @@ class StartupLog:
         self._file = descriptor
         self._at = 0
         self.unanswered: list[torch.Tensor] = []
+
+    @property
+    def is_full(self) -> bool:
+        """True if nothing more is added: the rank cannot be replaced then."""
+        return self._at > _FULL
 
     def record(self, group: int, name: str, outputs: list[torch.Tensor]) -> None:
         """Adds what a call returned."""
