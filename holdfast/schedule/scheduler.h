@@ -48,10 +48,10 @@ namespace holdfast {
 
 // What is known after a process has ended, for start() of the next process.
 struct Learned {
-  double failures = 0;   // after which the job went back to a checkpoint
-  double recovered = 0;  // after which the other ranks went on; they set no interval
+  double failures = 0;  // after which the job went back to a checkpoint
   double worker_seconds = 0;
   double stall = 0, persist = 0;  // 0 if none was measured
+  double recovered = 0;  // deaths after which the other ranks went on; they set no interval
 };
 
 class Scheduler {

@@ -50,8 +50,8 @@ class TcpNetwork : public Network {
 class SwitchedRanks : public Network {
  public:
   SwitchedRanks(Env& env, int size, size_t queue)
-      : old_(std::make_shared<LocalNetwork>(env, size, queue)),
-        network_(std::make_shared<LocalNetwork>(env, size, queue)) {
+      : old_(std::make_shared<LocalNetwork>(env, size, queue, kFewBytes)),
+        network_(std::make_shared<LocalNetwork>(env, size, queue, kFewBytes)) {
     for (int rank = 0; rank < size; ++rank) {
       ranks_.push_back(std::make_unique<SwitchTransport>(in(old_, rank)));
       ranks_.back()->replace(in(network_, rank));

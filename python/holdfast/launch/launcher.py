@@ -90,7 +90,7 @@ class Launcher:
         try:
             while (code := self._outcome()) is None:
                 self._wait()
-            return code
+            return code if code >= 0 else 128 - code  # as a shell says it of a signal
         finally:
             self._kill_all()
             self._store.close()

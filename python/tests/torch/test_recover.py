@@ -26,7 +26,7 @@ PHASES = ["dropped", "met", "rejoined", "given"]  # of a survivor, while another
 REPLACEMENT_PHASES = ["started", "filled"]
 
 
-def launch(arguments, *, ranks, timeout=45):
+def launch(arguments, *, ranks, timeout=120):
     """Runs `holdfast launch`. Returns its exit code and what it printed on stderr."""
     process = subprocess.Popen([sys.executable, "-m", "holdfast.launch", "-n", str(ranks),
                                 *map(str, arguments)], stdout=subprocess.PIPE,
@@ -161,6 +161,15 @@ def test_wrong_command_lines_are_refused(tmp_path, arguments, words):
     done = subprocess.run([sys.executable, "-m", "holdfast.launch", *arguments], cwd=tmp_path,
                           capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2 and words in done.stderr
+
+
+@pytest.mark.parametrize("line, code", [
+    ("sys.exit(5)", 5), ("raise ValueError", 1), ("os.kill(os.getpid(), 9)", 137), ("", 0),
+])
+def test_the_exit_code_of_a_program_is_that_of_the_job(tmp_path, line, code):
+    script = tmp_path / "script.py"
+    script.write_text(f"import os, sys\n{line}\n")
+    assert launch([script], ranks=1)[0] == code
 
 
 def test_the_program_becomes_the_launcher():
