@@ -17,7 +17,7 @@ from torch.futures import Future
 from holdfast import _native
 from holdfast.arrays import describe_one
 from holdfast.checkpoint import Tiers, log_messages
-from holdfast.options import Failures, Writing, check_groups, check_unused
+from holdfast.options import Failures, Resuming, Writing, check_groups, check_unused
 from holdfast.torch.dcp.planners import Values
 from holdfast.torch.dcp.step_ids import FORMAT, box_of, ends_with_number, step_of
 from holdfast.torch.loop.job import open_job
@@ -61,7 +61,7 @@ class Writer(StorageWriter):
             run, self._transport, every="never", keep=keep, tiers=tiers,
             writing=replace(writing, in_flight=1, guard="off"),
             failures=Failures(grace=0, signals=False, timeout=timeout),
-            allow_unreachable_tiers=allow_unreachable_tiers,
+            resuming=Resuming(allow_unreachable_tiers=allow_unreachable_tiers),
         )
         log_messages(self._job)
 
