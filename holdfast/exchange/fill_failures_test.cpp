@@ -113,7 +113,7 @@ TEST_F(FillFailuresTest, EachMessageIsLost) {
   for (int rank = 0; rank < 4; ++rank) {
     for (int call = 1; call <= count[static_cast<size_t>(rank)]; ++call) {
       LocalNetwork network(*env_, 4);
-      // Where the call is a collective one, the message to the next rank is lost.
+      // If the call is a collective one, the message to the next rank is lost.
       const auto lose = [&](int r, int c) {
         if (r != rank || c != call) return false;
         const bool collective = c == 1 || c == count[static_cast<size_t>(rank)];

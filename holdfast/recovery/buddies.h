@@ -1,4 +1,4 @@
-// Which rank keeps the record of which other rank.
+// Chooses for each rank its buddy, the rank that keeps its record.
 #pragma once
 
 #include <span>

@@ -150,7 +150,8 @@ Outgoing lend_message(int64_t tag, const std::shared_ptr<LentBytes>& body);
 class FrameReader {
  public:
   using OnFrame = std::function<Result<void>(Frame)>;
-  // Where a message with this tag and length shall be written; null for anywhere.
+  // Returns the memory that a message with this tag and length is written to; null if
+  // the reader may choose it.
   using FindLanding = std::function<std::shared_ptr<Landing>(int64_t, size_t)>;
 
   // A frame may have at most `limit` bytes.

@@ -85,7 +85,7 @@ class TcpTransport::Mailbox : public TcpEvents {
   Condition changed_;
   Inbox inbox_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<Peer> peers_ HOLDFAST_GUARDED_BY(mutex_);
-  // Where receivers wait for their next message, by sender and tag.
+  // The memory into which waiting receivers want their next message, by sender and tag.
   std::map<std::pair<int, int64_t>, std::shared_ptr<Landing>> landings_
       HOLDFAST_GUARDED_BY(mutex_);
   bool closed_ HOLDFAST_GUARDED_BY(mutex_) = false;

@@ -27,7 +27,14 @@ from holdfast._native import (
 )
 from holdfast._native import version as __version__
 from holdfast.checkpoint import Saver, restore
-from holdfast.errors import ConflictError, CorruptError, Error, NotFoundError, UnavailableError
+from holdfast.errors import (
+    ConflictError,
+    CorruptError,
+    Error,
+    Interrupted,
+    NotFoundError,
+    UnavailableError,
+)
 from holdfast.files import Contents, convert, export, open
 from holdfast.options import Failures, Layout, Resuming, Schedule, Writing
 from holdfast.planning import plan
@@ -69,6 +76,7 @@ __all__ = [
     "Error",
     "Failures",
     "Figures",
+    "Interrupted",
     "Keep",
     "Layout",
     "NotFoundError",

@@ -22,5 +22,13 @@ class ConflictError(Error):
     """Another process owns the run, or the target exists already. Choose another one."""
 
 
+class Interrupted(BaseException):
+    """Another rank died during a collective call outside of Checkpointer.run().
+
+    It is no Exception, so that a training does not catch it by accident. Unless it is caught, all
+    ranks start again from the newest checkpoint.
+    """
+
+
 class UnavailableError(Error):
     """Another rank, a server or a device did not answer. Try again."""

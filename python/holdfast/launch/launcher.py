@@ -16,13 +16,12 @@ from typing import Any
 from holdfast import _native
 from holdfast.launch import worker
 from holdfast.launch.messages import Reader, send
-from holdfast.launch.place import PAGE_BYTES, PAGE_STEP, Place
+from holdfast.launch.place import PAGE_BYTES, PAGE_STEP, STOPPED, Place
 from holdfast.launch.store import StoreProcess
 
-STOPPED = 143  # the exit code of a worker that was asked to stop and has saved
 GAVE_UP = 1
 _TICK = 500  # milliseconds
-_MOST_LOSSES = 4  # of one step, after which it is not tried again
+_MOST_LOSSES = 4  # a step that was lost so often is not tried again
 
 
 @dataclass
@@ -55,7 +54,6 @@ class Recovery:
     """The recovery that is under way."""
 
     began: float
-    ranks: list[int]
     phases: dict[str, float] = field(default_factory=dict)
     told: dict[str, Any] = field(default_factory=dict)  # what the replacement said
 
@@ -240,7 +238,7 @@ class Launcher:
         if not any(one.is_whole for one in self._living()):
             return self._restart("no rank is left that has the state")
         self._generation += 1
-        self._recovery = Recovery(time.monotonic(), [one.rank for one in lost])
+        self._recovery = Recovery(time.monotonic())
         for one in list(self._workers.values()):
             one.status = None
             if not one.is_whole and one.exit_code is None:

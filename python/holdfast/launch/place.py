@@ -18,5 +18,7 @@ class Place:
     page: memoryview  # memory that the launcher reads: PAGE_STEP and so on
 
 
+STOPPED = 143  # the exit code of a worker that was asked to stop and has saved
+
 PAGE_BYTES = 64
 PAGE_STEP = 0  # the index, in 8-byte numbers, of the step that the worker is in

@@ -39,26 +39,20 @@ from holdfast.torch.recover.startup_log import StartupLog
 
 Mode = Literal["live", "void", "replay", "silent"]
 
-_SLICE = timedelta(seconds=0.2)  # in which a call is waited for
+_SLICE = timedelta(seconds=0.2)  # a call is waited for in slices of this length
 _LONG = 0.3  # seconds after which a call that was cut off should have ended
 
-NAME = "holdfast"  # of the backend, as torch knows it
+NAME = "holdfast"  # the name by which torch knows this backend
 
-_REDUCE = ("allreduce", "allreduce_coalesced", "broadcast", "allgather", "allgather_coalesced",
-           "_allgather_base", "allgather_into_tensor_coalesced", "reduce_scatter",
-           "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall_base", "alltoall",
-           "all_gather_single", "reduce_scatter_single", "all_to_all_single",
-           "all_gather_single_coalesced", "reduce_scatter_single_coalesced", "recv",
-           "recv_anysource", "gather", "scatter", "reduce")  # the first argument is the output
+# Calls whose first argument is what they fill.
+_WITH_OUTPUT = ("allreduce", "allreduce_coalesced", "broadcast", "allgather", "allgather_coalesced",
+               "_allgather_base", "allgather_into_tensor_coalesced", "reduce_scatter",
+               "_reduce_scatter_base", "reduce_scatter_tensor_coalesced", "alltoall_base", "alltoall",
+               "all_gather_single", "reduce_scatter_single", "all_to_all_single",
+               "all_gather_single_coalesced", "reduce_scatter_single_coalesced", "recv",
+               "recv_anysource", "gather", "scatter", "reduce")
+# Calls that fill nothing.
 _NO_OUTPUT = ("send", "barrier", "monitored_barrier")
-
-
-class Interrupted(BaseException):
-    """Another rank died during a collective call outside of Checkpointer.run().
-
-    It is no Exception, so that a training does not catch it by accident. Unless it is caught, all
-    ranks start again from the newest checkpoint.
-    """
 
 
 class Groups:
@@ -189,7 +183,8 @@ class SwapGroup(dist.ProcessGroup):
             self._stuck.append(self._inner)  # to destroy it would wait for its threads
         self._waiting.clear()
         self._inner = None
-        # A connection of its own to the store: a thread that was left waiting would block another.
+        # Each attempt has its own connection to the store: a thread that still waits in an older
+        # attempt would block all other calls of a shared connection.
         store = dist.PrefixStore(f"holdfast/{prefix}/{self._id}", connect_to_store(self._timeout))
         self._inner = wait_for(lambda: make_inner(self._wanted, store, self._rank, self._size,
                                                   self._timeout), is_stale)
@@ -261,8 +256,8 @@ def _forward(name: str, has_output: bool) -> Any:
     return call
 
 
-for _name in (*_REDUCE, *_NO_OUTPUT):
-    setattr(SwapGroup, _name, _forward(_name, _name in _REDUCE))
+for _name in (*_WITH_OUTPUT, *_NO_OUTPUT):
+    setattr(SwapGroup, _name, _forward(_name, _name in _WITH_OUTPUT))
 
 
 class _Call(dist._Work):
@@ -276,8 +271,9 @@ class _Call(dist._Work):
     def __init__(self, groups: Groups, inner: Any, outputs: Any) -> None:
         super().__init__()
         self._groups, self._inner, self._outputs = groups, inner, outputs
-        self._is_done = False
+        self._is_done = False  # it was waited for, or its future is complete
         self._future: torch.futures.Future[Any] | None = None
+        self._has_result = False  # the future is complete
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
@@ -321,10 +317,13 @@ class _Call(dist._Work):
 
     def _complete(self, future: Any) -> None:
         with self._lock:
-            if self._is_done or self._future is None:
+            if self._has_result or self._future is None:
                 return
-            self._is_done = True
-        self._future.set_result(self._value_of(future))
+            self._has_result = self._is_done = True
+        try:
+            self._future.set_result(self._value_of(future))
+        except BaseException as error:  # also Interrupted: whoever waits must hear of it
+            self._future.set_exception(RuntimeError(str(error)))
 
     def _value_of(self, future: Any) -> Any:
         try:

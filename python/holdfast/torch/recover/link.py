@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.launch.messages import Reader, send
-from holdfast.launch.place import PAGE_STEP, Place
+from holdfast.launch.place import PAGE_STEP, STOPPED, Place
 
 _PATIENCE = 10.0  # seconds that a worker waits to hear why a collective call has failed
 
@@ -27,7 +27,7 @@ class Link:
         self._decided: dict[str, Any] | None = None
         self._reported = -1
         self._news = threading.Condition()
-        self._is_closed = False
+        self.is_closed = False
         threading.Thread(target=self._listen, name="holdfast-link", daemon=True).start()
 
     @property
@@ -49,7 +49,7 @@ class Link:
     def hears_of_loss(self, patience: float = _PATIENCE) -> bool:
         """Waits for the launcher to say that a rank was lost. False if it says nothing."""
         with self._news:
-            return self._news.wait_for(lambda: not self.is_current or self._is_closed, patience)
+            return self._news.wait_for(lambda: not self.is_current or self.is_closed, patience)
 
     def agree(self, status: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """What is decided about the newest generation; `status` says where this rank is."""
@@ -67,12 +67,12 @@ class Link:
     def hears_of_newer(self, generation: int, patience: float = _PATIENCE) -> bool:
         """Waits for the launcher to begin a newer generation than that one. False if it does not."""
         with self._news:
-            return self._news.wait_for(lambda: self.announced > generation or self._is_closed,
+            return self._news.wait_for(lambda: self.announced > generation or self.is_closed,
                                        patience)
 
     def _wait(self) -> None:
-        if self._is_closed:
-            raise SystemExit(143)
+        if self.is_closed:
+            raise SystemExit(STOPPED)
         self._news.wait(1.0)
 
     def _listen(self) -> None:
@@ -96,5 +96,5 @@ class Link:
 
     def _close(self) -> None:
         with self._news:
-            self._is_closed = True
+            self.is_closed = True
             self._news.notify_all()

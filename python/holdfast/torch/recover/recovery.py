@@ -10,8 +10,6 @@ import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
-import torch
-
 from holdfast import _native
 from holdfast.errors import Error, NotFoundError, UnavailableError
 from holdfast.torch.loop.optimizer_hooks import replace_closure
@@ -45,11 +43,11 @@ class Recovery:
         self._state, self._buckets = state, buckets
         self._start = StepStart(state, buckets, scalers)
         self._phase: Literal["between", "step", "updated"] = "between"
-        self._record = b""  # of the last update
+        self._record = b""  # the record that this rank made for the last update
         self._gate: _native.Gate | None = None  # None in a job of one rank
         self._runs = 0  # calls of run() since the last step()
-        self._function = ""  # the name of the one that run() was given last
-        self._expected: str | None = None  # the function that survivors were in
+        self._function = ""  # the name of the function that run() was given last
+        self._expected: str | None = None  # a replacement's first run() must get this function
         self._has_run = False
         self._has_warned = False
         self._last_step = -1
@@ -286,8 +284,8 @@ class Recovery:
         self._rejoin_job()
         reach("rejoined")
         peers.give(self._transport, self._state, self._buckets, self._saves.objects(),
-                   step=self._last_step, function=self._function, record=self._record, peer=self._gate.peer,
-                   record_of_peer=None if kept is None else kept[0])
+                   step=self._last_step, function=self._function, record=self._record,
+                   peer=self._gate.peer, record_of_peer=None if kept is None else kept[0])
         reach("given")
         self._become_part(decided, self._record)
 

@@ -5,9 +5,10 @@ import time
 import weakref
 from typing import Any
 
-from holdfast.launch.place import Place
+from holdfast.errors import Interrupted
+from holdfast.launch.place import STOPPED, Place
 from holdfast.torch.recover import pipelines
-from holdfast.torch.recover.group import Groups, Interrupted, install
+from holdfast.torch.recover.group import Groups, install
 from holdfast.torch.recover.link import Link
 from holdfast.torch.recover.startup_log import StartupLog
 
@@ -56,7 +57,7 @@ def start(place: Place) -> None:
 
 
 def current() -> WorkerSide | None:
-    """That of this process; None if it was not started by `holdfast launch`."""
+    """The WorkerSide of this process; None if `holdfast launch` did not start the process."""
     return _side if _process == os.getpid() else None
 
 
@@ -72,6 +73,7 @@ def tell_why(error: BaseException) -> None:
 
 
 def wait_for_end() -> None:
-    """Waits until the launcher ends this process."""
-    while True:
+    """Waits until the launcher ends this process; ends it if the launcher is gone."""
+    while _side is None or not _side.link.is_closed:
         time.sleep(_TICK)
+    os._exit(STOPPED)

@@ -71,7 +71,7 @@ class TrainingState:
         self._capture = TensorCapture(self._tensors.pieces, self._tensors.ddp_group, self._rank)
         self._extra = ExtraState(model, layout.names)
         self._data = data
-        # Those that the caller gave; a process has others.
+        # The generators that the caller gave. Those of the process itself are saved anyway.
         self.generators = {name: one for name, one in objects.items() if is_generator(one)}
         others = {name: one for name, one in objects.items() if not is_generator(one)}
         self._objects = StatefulObjects(model, keyed, others, data, layout.rules or {}, self._rank,
