@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 #include "holdfast/shard/shard_index.h"
 #include "holdfast/store/manifest.h"
 

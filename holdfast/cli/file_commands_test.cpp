@@ -8,7 +8,7 @@
 #include "holdfast/base/json.h"
 #include "holdfast/cli/cli_testing.h"
 #include "holdfast/env/memory_env.h"
-#include "holdfast/formats/contents_testing.h"
+#include "holdfast/contents/contents_testing.h"
 #include "holdfast/formats/format.h"
 
 namespace holdfast::tests {

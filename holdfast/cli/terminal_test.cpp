@@ -14,7 +14,7 @@
 #include "holdfast/cli/cli_testing.h"
 #include "holdfast/cli/suggest.h"
 #include "holdfast/env/posix_env.h"
-#include "holdfast/formats/contents_testing.h"
+#include "holdfast/contents/contents_testing.h"
 #include "holdfast/formats/format.h"
 
 namespace holdfast::tests {

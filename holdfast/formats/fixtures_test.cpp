@@ -4,7 +4,7 @@
 
 #include "holdfast/base/json.h"
 #include "holdfast/env/posix_env.h"
-#include "holdfast/formats/contents_testing.h"
+#include "holdfast/contents/contents_testing.h"
 #include "holdfast/formats/format.h"
 
 namespace holdfast::fixtures_test {

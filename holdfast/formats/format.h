@@ -14,7 +14,7 @@
 
 #include "holdfast/env/env.h"
 #include "holdfast/env/source_sink.h"
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 
 namespace holdfast {
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "holdfast/env/memory_env.h"
-#include "holdfast/formats/contents_testing.h"
+#include "holdfast/contents/contents_testing.h"
 
 namespace holdfast {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "holdfast/env/source_sink.h"
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 
 namespace holdfast {
 

@@ -3,7 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "holdfast/env/memory_sink_testing.h"
-#include "holdfast/formats/contents_testing.h"
+#include "holdfast/contents/contents_testing.h"
 
 namespace holdfast::safetensors_test {
 namespace {

@@ -18,7 +18,7 @@
 #include <string_view>
 
 #include "holdfast/env/env.h"
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 
 namespace holdfast {
 

@@ -4,7 +4,7 @@
 
 #include "holdfast/env/memory_env.h"
 #include "holdfast/env/memory_sink_testing.h"
-#include "holdfast/formats/contents_testing.h"
+#include "holdfast/contents/contents_testing.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/formats/safetensors.h"
 

@@ -33,7 +33,7 @@
 #include <memory>
 
 #include "holdfast/env/source_sink.h"
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 
 namespace holdfast {
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/formats/pickle_reader.h"
+#include "holdfast/archive/pickle_reader.h"
 #include "holdfast/state/object.h"
 #include "holdfast/state/strided.h"
 #include "holdfast/state/tensor.h"

@@ -10,7 +10,7 @@
 #include "holdfast/formats/torch_zip.h"
 #include "holdfast/formats/torch_zip_internal.h"
 #include "holdfast/formats/zip_checked_source.h"
-#include "holdfast/formats/zip_reader.h"
+#include "holdfast/archive/zip_reader.h"
 
 namespace holdfast {
 namespace {

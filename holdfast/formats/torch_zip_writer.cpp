@@ -3,10 +3,10 @@
 #include <set>
 
 #include "holdfast/base/xxh3.h"
-#include "holdfast/formats/pickle_writer.h"
+#include "holdfast/archive/pickle_writer.h"
 #include "holdfast/formats/torch_zip.h"
 #include "holdfast/formats/torch_zip_internal.h"
-#include "holdfast/formats/zip_writer.h"
+#include "holdfast/archive/zip_writer.h"
 
 namespace holdfast {
 namespace {

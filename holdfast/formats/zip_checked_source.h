@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "holdfast/base/mutex.h"
-#include "holdfast/formats/contents.h"
-#include "holdfast/formats/zip_reader.h"
+#include "holdfast/contents/contents.h"
+#include "holdfast/archive/zip_reader.h"
 
 namespace holdfast {
 

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 #include "holdfast/store/step_check.h"
 
 namespace holdfast {

@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "holdfast/formats/contents_testing.h"
+#include "holdfast/contents/contents_testing.h"
 
 namespace holdfast::tests {
 namespace {

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "holdfast/formats/selection.h"
+#include "holdfast/contents/selection.h"
 #include "holdfast/inspect/export.h"
 #include "holdfast/inspect/training_objects.h"
 

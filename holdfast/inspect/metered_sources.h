@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 #include "holdfast/store/records.h"
 
 namespace holdfast {

@@ -15,7 +15,7 @@
 #include <vector>
 
 #include "holdfast/env/env.h"
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 #include "holdfast/store/records.h"
 
 namespace holdfast {

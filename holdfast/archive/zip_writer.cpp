@@ -1,6 +1,6 @@
-#include "holdfast/formats/zip_writer.h"
+#include "holdfast/archive/zip_writer.h"
 
-#include "holdfast/formats/zip_internal.h"
+#include "holdfast/archive/zip_internal.h"
 
 namespace holdfast {
 namespace {

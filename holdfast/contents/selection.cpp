@@ -1,4 +1,4 @@
-#include "holdfast/formats/selection.h"
+#include "holdfast/contents/selection.h"
 
 #include <optional>
 

@@ -3,8 +3,8 @@
 #include <bit>
 #include <charconv>
 
-#include "holdfast/formats/pickle_internal.h"
-#include "holdfast/formats/pickle_reader.h"
+#include "holdfast/archive/pickle_internal.h"
+#include "holdfast/archive/pickle_reader.h"
 
 namespace holdfast::pickle {
 namespace {

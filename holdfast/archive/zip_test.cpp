@@ -7,8 +7,8 @@
 
 #include "holdfast/base/testing.h"
 #include "holdfast/env/memory_sink_testing.h"
-#include "holdfast/formats/zip_reader.h"
-#include "holdfast/formats/zip_writer.h"
+#include "holdfast/archive/zip_reader.h"
+#include "holdfast/archive/zip_writer.h"
 
 namespace holdfast {
 namespace {

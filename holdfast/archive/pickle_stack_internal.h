@@ -4,8 +4,8 @@
 
 #include <vector>
 
-#include "holdfast/formats/pickle_internal.h"
-#include "holdfast/formats/pickle_reader.h"
+#include "holdfast/archive/pickle_internal.h"
+#include "holdfast/archive/pickle_reader.h"
 
 namespace holdfast::pickle {
 

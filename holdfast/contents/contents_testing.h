@@ -12,7 +12,7 @@
 
 #include "holdfast/base/testing.h"
 #include "holdfast/env/source_sink.h"
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 #include "holdfast/state/layout_testing.h"
 
 namespace holdfast::tests {

@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "holdfast/base/checked.h"
-#include "holdfast/formats/zip_directory_internal.h"
-#include "holdfast/formats/zip_internal.h"
+#include "holdfast/archive/zip_directory_internal.h"
+#include "holdfast/archive/zip_internal.h"
 
 namespace holdfast::zip {
 namespace {

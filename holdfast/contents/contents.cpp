@@ -1,6 +1,6 @@
 // Reads boxes of tensors from files, whatever the strides in the file and in memory
 // are.
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 
 #include <algorithm>
 #include <array>

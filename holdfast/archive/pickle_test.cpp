@@ -3,9 +3,9 @@
 #include <rapidcheck/gtest.h>
 
 #include "holdfast/base/testing.h"
-#include "holdfast/formats/pickle_internal.h"
-#include "holdfast/formats/pickle_reader.h"
-#include "holdfast/formats/pickle_writer.h"
+#include "holdfast/archive/pickle_internal.h"
+#include "holdfast/archive/pickle_reader.h"
+#include "holdfast/archive/pickle_writer.h"
 
 namespace holdfast {
 namespace {

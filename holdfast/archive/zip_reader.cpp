@@ -1,10 +1,10 @@
-#include "holdfast/formats/zip_reader.h"
+#include "holdfast/archive/zip_reader.h"
 
 #include <algorithm>
 #include <optional>
 
-#include "holdfast/formats/zip_directory_internal.h"
-#include "holdfast/formats/zip_internal.h"
+#include "holdfast/archive/zip_directory_internal.h"
+#include "holdfast/archive/zip_internal.h"
 
 namespace holdfast {
 namespace {

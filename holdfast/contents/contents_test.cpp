@@ -1,9 +1,9 @@
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
-#include "holdfast/formats/contents_testing.h"
+#include "holdfast/contents/contents_testing.h"
 
 namespace holdfast {
 namespace {

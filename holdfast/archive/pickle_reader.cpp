@@ -1,10 +1,10 @@
-#include "holdfast/formats/pickle_reader.h"
+#include "holdfast/archive/pickle_reader.h"
 
 #include <unordered_map>
 
 #include "holdfast/base/json_text.h"
-#include "holdfast/formats/pickle_internal.h"
-#include "holdfast/formats/pickle_stack_internal.h"
+#include "holdfast/archive/pickle_internal.h"
+#include "holdfast/archive/pickle_stack_internal.h"
 
 namespace holdfast {
 namespace {

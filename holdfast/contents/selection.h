@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/formats/contents.h"
+#include "holdfast/contents/contents.h"
 
 namespace holdfast {
 
