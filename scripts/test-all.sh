@@ -20,8 +20,10 @@ release() {
 # Uses the release build that the suite before has made.
 kills() {
   HOLDFAST_KILLS=${HOLDFAST_KILLS:-300} HOLDFAST_RANK_KILLS=${HOLDFAST_RANK_KILLS:-50} \
+    HOLDFAST_RECOVERIES=${HOLDFAST_RECOVERIES:-200} \
     PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q \
-    python/tests/test_kill.py python/tests/torch/test_kill_ranks.py
+    python/tests/test_kill.py python/tests/torch/test_kill_ranks.py \
+    python/tests/torch/test_many_kills.py
 }
 
 train_cpp() { tests/examples/train_cpp_test.sh release; }

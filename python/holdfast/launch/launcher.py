@@ -334,8 +334,10 @@ class Launcher:
             send(one.connection, **message)
 
     def _kill(self, one: Worker) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(one.pid, signal.SIGKILL)
+        # A process that was forked a moment ago leads no group yet, so that there is none to kill.
+        for end in (os.killpg, os.kill):
+            with contextlib.suppress(ProcessLookupError):
+                end(one.pid, signal.SIGKILL)
         os.waitpid(one.pid, 0)
         one.exit_code = -signal.SIGKILL
         os.close(one.ended)

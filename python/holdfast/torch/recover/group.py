@@ -277,13 +277,18 @@ class _Call(dist._Work):
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        # torch passes no time, or none left, for a call that may take as long as its group allows.
+        is_limited = timeout is not None and timeout.total_seconds() > 0
+        deadline = time.monotonic() + timeout.total_seconds() if is_limited else None
         while not self._is_done:
+            # A call may complete just after its slice is over: only a second wait tells whether it
+            # has failed or was late.
+            is_over = self._is_on_gpu() or self._inner.is_completed()
             try:
-                self._inner.wait() if self._is_on_gpu() else self._inner.wait(_SLICE)
+                self._inner.wait() if is_over else self._inner.wait(_SLICE)
                 self._is_done = True
             except RuntimeError as error:
-                if self._inner.is_completed() or self._groups.is_cut_for_long():
+                if is_over or self._groups.is_cut_for_long():
                     self._fail(error)
                     self._is_done = True
                 elif deadline is not None and time.monotonic() > deadline:
