@@ -12,9 +12,11 @@
 #include <string_view>
 #include <vector>
 
+#include "holdfast/contents/contents.h"
+#include "holdfast/contents/damage.h"
+#include "holdfast/contents/patch.h"
 #include "holdfast/env/env.h"
 #include "holdfast/env/source_sink.h"
-#include "holdfast/contents/contents.h"
 
 namespace holdfast {
 
@@ -51,8 +53,19 @@ struct Format {
   Result<void> (*write)(Env& env, const Path& path, const Contents& contents) = nullptr;
   // The same into a sink. Null for formats that are folders.
   Result<void> (*stream)(Sink& sink, const Contents& contents) = nullptr;
+  // Computes which bytes the flips change, and changes nothing (contents/patch.h). Reads
+  // no more than it must: the same for a large file as for a small one, unless the
+  // format is compressed. Null if the format cannot be patched.
+  Result<Patch> (*plan_patch)(Env& env, const Path& path, std::span<const Flip> flips,
+                              Checksums checksums) = nullptr;
+  // Reads everything and finds all damage. A failure says that the file cannot be read
+  // or is not of this format; kCorrupt means that it is too damaged to go on. Null if
+  // the format has no checksums: then opening checks all that can be checked.
+  Result<FormatReport> (*verify)(Env& env, const Path& path,
+                                 const Progress& progress) = nullptr;
 
   bool can_write() const { return write != nullptr; }
+  bool can_patch() const { return plan_patch != nullptr; }
 };
 
 std::span<const Format> formats();
