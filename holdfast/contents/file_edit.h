@@ -9,6 +9,7 @@
 //   return std::move(plan).finish();
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
@@ -49,17 +50,19 @@ class FileEdit : public Source {
 
  private:
   struct Piece {
-    Bytes before;  // shorter than `after` where the file was shorter
+    Bytes before;
     Bytes after;
+    // The two differ in length if the end of the file moves.
+    int64_t extent() const { return std::max(std::ssize(before), std::ssize(after)); }
   };
 
-  // The piece that covers these bytes. Makes one from the file and from pieces that
-  // touch it, if there is none.
+  // The piece that covers these bytes. If there is none, makes one from the file and
+  // from the pieces that overlap it. Moves the end of the file if they reach beyond it.
   Result<std::map<int64_t, Piece>::iterator> cover(int64_t offset, int64_t count);
 
   const std::shared_ptr<const Source> inner_;
   int64_t size_;
-  // By offset; pieces neither overlap nor touch.
+  // By offset. Pieces do not overlap.
   std::map<int64_t, Piece> pieces_;
 };
 
@@ -96,5 +99,10 @@ struct PlacedFlip {
 //   kInvalid   the element is outside the tensor, or the mask is longer than an element
 Result<void> place_flips(const Contents& contents, std::span<const Flip> flips,
                          const std::function<Result<void>(const PlacedFlip&)>& visit);
+
+// The patch of a format without checksums whose sources are files: each flip changes
+// just the bytes of its element.
+Result<Patch> plan_plain_patch(Env& env, const Path& path, const Contents& contents,
+                               std::span<const Flip> flips);
 
 }  // namespace holdfast

@@ -6,7 +6,8 @@
 //   apply_patch()  carries a patch out, so that a crash leaves the old or the new bytes
 //
 // A format computes a patch (Format::plan_patch) and writes nothing. One executor
-// carries out the patches of all formats. It keeps a journal beside the named path:
+// carries out the patches of all formats. It keeps a journal beside the named file, or in
+// the named folder:
 //
 //   1. The sizes and the old bytes of all files are compared with the patch.
 //   2. The journal, which has the whole patch, is written under another name, synced
@@ -75,9 +76,9 @@ struct FilePatch {
 };
 
 struct Patch {
-  // What the user named: a file, or a folder of files. The journal lies beside it.
+  // A file, or a folder of files, which ends in '/'. It says where the journal lies.
   Path path{};
-  // All files are in the folder that `path` is in, or below it. Each is there once.
+  // All files are in the folder that `path` is or is in, or below it. Each is there once.
   std::vector<FilePatch> files{};
 
   // How many bytes the changes write.
@@ -99,16 +100,18 @@ Patch inverse(const Patch& patch);
 // journal stays, and the error names it. Only one process at a time may patch a path.
 Result<void> apply_patch(Env& env, const Patch& patch);
 
-// Undoes what a crash left of a patch of this path. Returns whether there was a journal.
-// Fails with kCorrupt, and changes nothing, if the journal is damaged, or if a file has
-// bytes that are neither the old nor the new ones.
+// Undoes what a crash left of patches of this path, of the folder that it is, and of the
+// folder that it is in. Returns whether there was a journal. Fails with kCorrupt, and
+// changes nothing, if the journal is damaged, or if a file has bytes that are neither
+// the old nor the new ones.
 Result<bool> repair_patch(Env& env, const Path& path);
 
-// Fails with kConflict, naming the journal, if a crash left a patch of this path, or of
-// the folder that it is in, unfinished. Calls that only read use it.
+// Fails with kConflict, naming the journal, if repair_patch() would find one. Calls that
+// only read use it.
 Result<void> check_no_journal(Env& env, const Path& path);
 
-// Where the journal of a path lies: ".model.pt.holdfast-patch" beside model.pt.
+// Where the journal of a patch lies: ".model.pt.holdfast-patch" beside model.pt, and
+// "shards/.holdfast-patch" for the folder "shards/".
 Path journal_of(const Path& path);
 
 }  // namespace holdfast

@@ -1,12 +1,14 @@
 // The formats that this build knows, and opening and writing files of any of them.
 //
-// A format is one entry of formats(). The entry says how the format is recognised by
-// the first bytes of a file, and how it is opened and written. To add a format, add a
+// A format is one entry of formats(). The entry says how the format is recognised by the
+// bytes of a file, and how it is opened, written, verified and patched. To add a format, add a
 // source file and an entry: the conformance suite then tests it, and open_file(),
 // convert() and diff() support it.
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -26,6 +28,16 @@ struct Glance {
   bool folder = false;
   Bytes head{};                      // the first bytes of a file, at most kGlanceBytes
   std::vector<std::string> names{};  // the names in a folder
+  // The file. Null for a folder. Shared, because Glance can be copied.
+  std::shared_ptr<const Source> source{};
+  // The names of the records, if the file is a zip archive whose directory can be read.
+  std::optional<std::vector<std::string>> records{};
+
+  // Bytes of the file at an offset, or before its end if the offset is negative. Empty if
+  // the file does not have all of them.
+  Bytes bytes_at(int64_t offset, int64_t count) const;
+  // Whether the file begins like a zip archive.
+  bool zip() const;
 };
 
 inline constexpr int64_t kGlanceBytes = 4096;
@@ -82,7 +94,23 @@ Result<const Format*> format_of(Env& env, const Path& path);
 // other name.
 Result<const Format*> format_for(const Path& path);
 
+// The file or folder that a path names. That is the path itself, or, if nothing is there,
+// the index of the TensorFlow checkpoint whose prefix it is: "ck-12" stands for
+// "ck-12.index". Fails with kNotFound if there is neither.
+Result<Path> find_named(Env& env, const Path& path);
+
+// Opens what a path names. Fails with kConflict if a patch of it was interrupted
+// (contents/patch.h).
 Result<Contents> open_file(Env& env, const Path& path);
+
+// Computes which bytes the flips change (Format::plan_patch), and changes nothing. Fails
+// with kUnsupported if the format cannot be patched.
+Result<Patch> plan_patch(Env& env, const Path& path, std::span<const Flip> flips,
+                         Checksums checksums);
+// Undoes what a crash left of a patch of what the path names. Returns whether there was
+// something to undo.
+Result<bool> repair_file(Env& env, const Path& path);
+
 struct NewFileOptions {
   const Format* format = nullptr;  // null: format_for() the path
   // The name beside the path under which the file is written first, if the file system
