@@ -180,11 +180,23 @@ Result<void> FileEdit::write_tail(int64_t offset, ByteView bytes) {
     return corrupt("{}: its end from {} on is to change; expected a place in its {}",
                    name(), offset, size_);
   }
-  if (offset == size_) return write(offset, bytes);
-  // One piece from `offset` or before to the end has all that is cut off.
-  const auto piece = HOLDFAST_TRY(cover(offset, size_ - offset));
-  piece->second.after.resize(as_size(offset - piece->first));
-  piece->second.after.insert(piece->second.after.end(), bytes.begin(), bytes.end());
+  // One piece, which begins where the piece around `offset` begins, has everything up to
+  // the end of the file before and after.
+  auto first = pieces_.upper_bound(offset);
+  if (first != pieces_.begin()) {
+    const auto around = std::prev(first);
+    if (around->first + around->second.extent() >= offset) first = around;
+  }
+  const int64_t lo =
+      first == pieces_.end() ? offset : std::min(offset, first->first);
+  Piece piece;
+  if (lo < inner_->size()) {
+    piece.before = HOLDFAST_TRY(inner_->read_bytes(lo, inner_->size() - lo));
+  }
+  piece.after = HOLDFAST_TRY(read_bytes(lo, offset - lo));
+  piece.after.insert(piece.after.end(), bytes.begin(), bytes.end());
+  pieces_.erase(first, pieces_.end());
+  pieces_.insert_or_assign(lo, std::move(piece));
   size_ = offset + std::ssize(bytes);
   return {};
 }

@@ -169,7 +169,8 @@ TEST_F(ApplyTest, AnErrorAtAnyCallLeavesTheOldOrAJournalThatGivesItBack) {
       }
       const auto applied = apply_patch(env, patch());
       if (!applied.ok() && check_no_journal(disk, "f").ok()) {
-        EXPECT_TRUE(state(disk) == kOld || k == counted.calls()) << k;
+        // The last two calls remove the journal and sync its folder.
+        EXPECT_TRUE(state(disk) == kOld || k >= counted.calls() - 1) << k;
       }
       // The machine fails later; then the state is repaired and the patch applied again.
       const auto after = disk.after_crash({.unsynced = Unsynced::kReordered,
