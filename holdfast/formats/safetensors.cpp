@@ -1,5 +1,6 @@
 #include "holdfast/formats/safetensors.h"
 
+#include "holdfast/contents/file_edit.h"
 #include "holdfast/contents/kept_beside.h"
 #include "holdfast/formats/safetensors_internal.h"
 #include "holdfast/state/object_json.h"
@@ -157,6 +158,13 @@ Result<Contents> open_safetensors(std::shared_ptr<const Source> source) {
   std::vector<SafetensorsHeader> headers;
   headers.push_back(HOLDFAST_TRY(read_safetensors_header(*source)));
   return contents_of({std::move(source)}, std::move(headers));
+}
+
+Result<Patch> plan_safetensors_patch(Env& env, const Path& path,
+                                     std::span<const Flip> flips, Checksums) {
+  const Contents contents =
+      HOLDFAST_TRY(open_safetensors(HOLDFAST_TRY(FileSource::open(env, path))));
+  return plan_plain_patch(env, path, contents, flips);
 }
 
 }  // namespace holdfast
