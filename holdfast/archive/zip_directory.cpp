@@ -234,8 +234,10 @@ Result<Directory> read_directory(const Source& source) {
   directory.entries.reserve(static_cast<size_t>(end.entries));
   ByteView rest = bytes;
   for (int64_t i = 0; i < end.entries; ++i) {
+    const int64_t at = end.offset + std::ssize(bytes) - std::ssize(rest);
     directory.entries.push_back(HOLDFAST_TRY(read_entry(source, rest)));
-    const DirectoryEntry& entry = directory.entries.back();
+    DirectoryEntry& entry = directory.entries.back();
+    entry.listed_offset = at;
     if (entry.header_offset > end.offset || entry.packed_size > end.offset) {
       return corrupt("{}: entry {}: {} bytes at {}, but the directory begins at {}",
                      source.name(), entry.name, entry.packed_size, entry.header_offset,

@@ -19,6 +19,13 @@ inline constexpr int64_t kEnd64Bytes = 56;
 inline constexpr int64_t kLocator64Bytes = 20;
 inline constexpr int64_t kEndBytes = 22;
 
+// Where a CRC lies in its structure.
+inline constexpr int64_t kLocalCrc = 14;
+inline constexpr int64_t kCentralCrc = 16;
+
+inline constexpr uint16_t kStored = 0;
+inline constexpr uint16_t kDeflated = 8;
+
 inline constexpr uint16_t kEncrypted = 1;
 inline constexpr uint16_t kHasDescriptor = 1 << 3;
 inline constexpr uint16_t kUtf8Names = 1 << 11;

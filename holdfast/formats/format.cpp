@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "holdfast/archive/zip_reader.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
 #include "holdfast/formats/torch_zip.h"
@@ -31,8 +32,16 @@ Result<void> stream_safetensors(Sink& sink, const Contents& contents) {
   return write_safetensors(sink, contents);
 }
 
+// A zip archive whose directory cannot be read is damaged. Opening it as a file of torch
+// says so, unless its name says that it is something else.
 bool is_torch(const Glance& glance) {
-  return !glance.folder && looks_like_torch(glance.head);
+  if (glance.records) return is_torch_archive(*glance.records);
+  return glance.zip() || is_legacy_torch(glance.head);
+}
+
+Result<FormatReport> verify_torch_file(Env& env, const Path& path,
+                                       const Progress& progress) {
+  return verify_torch(HOLDFAST_TRY(FileSource::open(env, path)), progress);
 }
 
 Result<Contents> open_torch_file(Env& env, const Path& path) {
@@ -74,7 +83,8 @@ const std::vector<Format>& all() {
        .keeps_dtype = any_dtype,
        .recognises = is_sharded_safetensors,
        .open = open_sharded_safetensors,
-       .write = write_shards},
+       .write = write_shards,
+       .plan_patch = plan_sharded_safetensors_patch},
       {.name = "safetensors",
        .what = "one safetensors file",
        .extensions = {".safetensors"},
@@ -85,7 +95,8 @@ const std::vector<Format>& all() {
        .recognises = is_safetensors,
        .open = open_safetensors_file,
        .write = write_by<stream_safetensors>,
-       .stream = stream_safetensors},
+       .stream = stream_safetensors,
+       .plan_patch = plan_safetensors_patch},
       {.name = "torch",
        .what = "file of torch.save",
        .extensions = {".pt", ".pth", ".bin"},
@@ -95,7 +106,9 @@ const std::vector<Format>& all() {
        .recognises = is_torch,
        .open = open_torch_file,
        .write = write_by<write_torch>,
-       .stream = write_torch},
+       .stream = write_torch,
+       .plan_patch = plan_torch_patch,
+       .verify = verify_torch_file},
   };
   return kFormats;
 }
@@ -113,9 +126,17 @@ Result<Glance> glance_at(Env& env, const Path& path) {
     glance.names = HOLDFAST_TRY(env.list(path));
     return glance;
   }
-  const auto source = HOLDFAST_TRY(FileSource::open(env, path));
-  glance.head =
-      HOLDFAST_TRY(source->read_bytes(0, std::min(source->size(), kGlanceBytes)));
+  glance.source = HOLDFAST_TRY(FileSource::open(env, path));
+  const Source& file = *glance.source;
+  glance.head = HOLDFAST_TRY(file.read_bytes(0, std::min(file.size(), kGlanceBytes)));
+  if (!glance.zip()) return glance;
+  Result<std::vector<std::string>> records = list_zip(file);
+  if (records.ok()) {
+    glance.records = *std::move(records);
+  } else if (records.error().code() != ErrorCode::kCorrupt &&
+             records.error().code() != ErrorCode::kUnsupported) {
+    return records.error();
+  }
   return glance;
 }
 
@@ -160,6 +181,19 @@ Path hidden_name(Env& env, const Path& path) {
 
 }  // namespace
 
+Bytes Glance::bytes_at(int64_t offset, int64_t count) const {
+  if (source == nullptr) return {};
+  if (offset < 0) offset += source->size();
+  if (offset < 0 || offset > source->size() - count) return {};
+  Result<Bytes> bytes = source->read_bytes(offset, count);
+  return bytes.ok() ? *std::move(bytes) : Bytes();
+}
+
+bool Glance::zip() const {
+  const std::string_view text = text_of(head);
+  return text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06");
+}
+
 std::span<const Format> formats() { return all(); }
 
 Result<const Format*> find_format(std::string_view name) {
@@ -170,7 +204,19 @@ Result<const Format*> find_format(std::string_view name) {
                      names_of_formats());
 }
 
+Result<Path> find_named(Env& env, const Path& path) {
+  const Result<FileInfo> info = env.info(path);
+  if (info.ok()) return path;
+  if (is_missing(info.error()) && path.has_filename()) {
+    Path index = path;
+    index += ".index";
+    if (env.info(index).ok()) return index;
+  }
+  return info.error();
+}
+
 Result<const Format*> format_of(Env& env, const Path& path) {
+  HOLDFAST_TRY(check_no_journal(env, path));
   const Glance glance = HOLDFAST_TRY(glance_at(env, path));
   for (const Format& format : formats()) {
     if (format.recognises(glance)) return &format;
@@ -192,8 +238,22 @@ Result<const Format*> format_for(const Path& path) {
 }
 
 Result<Contents> open_file(Env& env, const Path& path) {
-  const Format* format = HOLDFAST_TRY(format_of(env, path));
-  return format->open(env, path);
+  const Path named = HOLDFAST_TRY(find_named(env, path));
+  const Format* format = HOLDFAST_TRY(format_of(env, named));
+  return format->open(env, named);
+}
+
+Result<Patch> plan_patch(Env& env, const Path& path, std::span<const Flip> flips,
+                         Checksums checksums) {
+  const Path named = HOLDFAST_TRY(find_named(env, path));
+  const Format* format = HOLDFAST_TRY(format_of(env, named));
+  if (format->can_patch()) return format->plan_patch(env, named, flips, checksums);
+  return unsupported("{}: the format {} can be read, but not patched", path.native(),
+                     format->name);
+}
+
+Result<bool> repair_file(Env& env, const Path& path) {
+  return repair_patch(env, HOLDFAST_TRY(find_named(env, path)));
 }
 
 Result<void> write_file(Env& env, const Path& path, const Contents& contents,
