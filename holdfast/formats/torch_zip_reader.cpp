@@ -192,7 +192,7 @@ HolderId choose_holders(std::vector<Placed>& placed) {
   return std::max<HolderId>(count, 1);
 }
 
-Result<Contents> make_contents(std::shared_ptr<const ZipCheckedSource> source,
+Result<Contents> make_contents(std::shared_ptr<const CheckedSource> source,
                                std::vector<Placed> placed, Tree tree) {
   const HolderId count = choose_holders(placed);
   std::vector<Holder> holders;
@@ -269,9 +269,8 @@ Result<Contents> open_torch(std::shared_ptr<const Source> source) {
       read_pickle(bytes, {.where = where, .allow_global = torch_zip::may_occur}));
   Tree tree = HOLDFAST_TRY(torch_zip::read_tree(pickle, where, bytes.size()));
   auto placed = HOLDFAST_TRY(place_views(archive, folder, std::move(tree.views)));
-  return make_contents(
-      std::make_shared<ZipCheckedSource>(std::move(source), archive.entries()),
-      std::move(placed), std::move(tree));
+  return make_contents(make_zip_checked_source(std::move(source), archive.entries()),
+                       std::move(placed), std::move(tree));
 }
 
 }  // namespace holdfast
