@@ -8,6 +8,7 @@
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
 #include "holdfast/formats/torch_zip.h"
+#include "holdfast/hdf5/hdf5.h"
 
 namespace holdfast {
 namespace {
@@ -46,6 +47,14 @@ Result<FormatReport> verify_torch_file(Env& env, const Path& path,
 
 Result<Contents> open_torch_file(Env& env, const Path& path) {
   return open_torch(HOLDFAST_TRY(FileSource::open(env, path)));
+}
+
+bool is_hdf5(const Glance& glance) {
+  return glance.source != nullptr && looks_like_hdf5(*glance.source);
+}
+
+Result<Contents> open_hdf5_file(Env& env, const Path& path) {
+  return open_hdf5(HOLDFAST_TRY(FileSource::open(env, path)));
 }
 
 // Writes a file of a format that can be written to a sink.
@@ -109,6 +118,15 @@ const std::vector<Format>& all() {
        .stream = write_torch,
        .plan_patch = plan_torch_patch,
        .verify = verify_torch_file},
+      {.name = "hdf5",
+       .what = "HDF5 file, as of Keras and Chainer",
+       .extensions = {".h5", ".hdf5"},
+       .keeps_objects = true,
+       .keeps_aliases = true,
+       .keeps_metadata = true,
+       .keeps_dtype = any_dtype,
+       .recognises = is_hdf5,
+       .open = open_hdf5_file},
   };
   return kFormats;
 }
