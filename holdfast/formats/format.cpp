@@ -57,6 +57,12 @@ Result<Contents> open_hdf5_file(Env& env, const Path& path) {
   return open_hdf5(HOLDFAST_TRY(FileSource::open(env, path)));
 }
 
+Result<FormatReport> verify_hdf5_file(Env& env, const Path& path,
+                                      const Progress& progress) {
+  return verify_hdf5(HOLDFAST_TRY(FileSource::open(env, path)),
+                     path.filename().native(), progress);
+}
+
 // Writes a file of a format that can be written to a sink.
 template <Result<void> (*kStream)(Sink&, const Contents&)>
 Result<void> write_by(Env& env, const Path& path, const Contents& contents) {
@@ -126,7 +132,11 @@ const std::vector<Format>& all() {
        .keeps_metadata = true,
        .keeps_dtype = any_dtype,
        .recognises = is_hdf5,
-       .open = open_hdf5_file},
+       .open = open_hdf5_file,
+       .write = write_by<write_hdf5>,
+       .stream = write_hdf5,
+       .plan_patch = plan_patch_hdf5,
+       .verify = verify_hdf5_file},
   };
   return kFormats;
 }
