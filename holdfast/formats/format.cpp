@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "holdfast/archive/zip_reader.h"
+#include "holdfast/formats/keras.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
 #include "holdfast/formats/torch_zip.h"
@@ -47,6 +48,19 @@ Result<FormatReport> verify_torch_file(Env& env, const Path& path,
 
 Result<Contents> open_torch_file(Env& env, const Path& path) {
   return open_torch(HOLDFAST_TRY(FileSource::open(env, path)));
+}
+
+bool is_keras(const Glance& glance) {
+  return glance.records && is_keras_archive(*glance.records);
+}
+
+Result<Contents> open_keras_file(Env& env, const Path& path) {
+  return open_keras(HOLDFAST_TRY(FileSource::open(env, path)));
+}
+
+Result<FormatReport> verify_keras_file(Env& env, const Path& path,
+                                       const Progress& progress) {
+  return verify_keras(HOLDFAST_TRY(FileSource::open(env, path)), progress);
 }
 
 bool is_hdf5(const Glance& glance) {
@@ -137,6 +151,14 @@ const std::vector<Format>& all() {
        .stream = write_hdf5,
        .plan_patch = plan_patch_hdf5,
        .verify = verify_hdf5_file},
+      {.name = "keras",
+       .what = ".keras file, read and patched, but not written",
+       .extensions = {".keras"},
+       .keeps_dtype = any_dtype,
+       .recognises = is_keras,
+       .open = open_keras_file,
+       .plan_patch = plan_keras_patch,
+       .verify = verify_keras_file},
   };
   return kFormats;
 }
