@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "holdfast/archive/zip_reader.h"
+#include "holdfast/formats/keras.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
 #include "holdfast/formats/torch_zip.h"
@@ -49,12 +50,31 @@ Result<Contents> open_torch_file(Env& env, const Path& path) {
   return open_torch(HOLDFAST_TRY(FileSource::open(env, path)));
 }
 
+bool is_keras(const Glance& glance) {
+  return glance.records && is_keras_archive(*glance.records);
+}
+
+Result<Contents> open_keras_file(Env& env, const Path& path) {
+  return open_keras(HOLDFAST_TRY(FileSource::open(env, path)));
+}
+
+Result<FormatReport> verify_keras_file(Env& env, const Path& path,
+                                       const Progress& progress) {
+  return verify_keras(HOLDFAST_TRY(FileSource::open(env, path)), progress);
+}
+
 bool is_hdf5(const Glance& glance) {
   return glance.source != nullptr && looks_like_hdf5(*glance.source);
 }
 
 Result<Contents> open_hdf5_file(Env& env, const Path& path) {
   return open_hdf5(HOLDFAST_TRY(FileSource::open(env, path)));
+}
+
+Result<FormatReport> verify_hdf5_file(Env& env, const Path& path,
+                                      const Progress& progress) {
+  return verify_hdf5(HOLDFAST_TRY(FileSource::open(env, path)),
+                     path.filename().native(), progress);
 }
 
 // Writes a file of a format that can be written to a sink.
@@ -126,7 +146,19 @@ const std::vector<Format>& all() {
        .keeps_metadata = true,
        .keeps_dtype = any_dtype,
        .recognises = is_hdf5,
-       .open = open_hdf5_file},
+       .open = open_hdf5_file,
+       .write = write_by<write_hdf5>,
+       .stream = write_hdf5,
+       .plan_patch = plan_patch_hdf5,
+       .verify = verify_hdf5_file},
+      {.name = "keras",
+       .what = ".keras file, read and patched, but not written",
+       .extensions = {".keras"},
+       .keeps_dtype = any_dtype,
+       .recognises = is_keras,
+       .open = open_keras_file,
+       .plan_patch = plan_keras_patch,
+       .verify = verify_keras_file},
   };
   return kFormats;
 }

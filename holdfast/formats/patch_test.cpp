@@ -125,9 +125,12 @@ TEST_P(PatchConformanceTest, RawFlipsLeaveTheChecksumsWrong) {
   if (format().verify != nullptr) {
     const auto report = format().verify(env_, "file", {});
     ASSERT_OK(report);
-    ASSERT_EQ(report->damage.size(), 1u);
-    EXPECT_EQ(report->damage[0].tensors, std::vector<std::string>{flip.tensor});
-    EXPECT_GT(report->damage[0].bytes, 0);
+    // The files that we write in HDF5 have no checksums.
+    ASSERT_EQ(report->damage.size(), report->checked ? 1u : 0u);
+    if (report->checked) {
+      EXPECT_EQ(report->damage[0].tensors, std::vector<std::string>{flip.tensor});
+      EXPECT_GT(report->damage[0].bytes, 0);
+    }
   }
   ASSERT_OK(apply_patch(env_, inverse(*patch)));
   EXPECT_EQ(files_under(env_, "file"), before);

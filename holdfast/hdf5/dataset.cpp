@@ -259,6 +259,21 @@ Result<Dataset> read_dataset(const File& file, const ObjectHeader& header,
   return DatasetReader(file, header, where).read();
 }
 
+InChunk chunk_of(const Dataset& dataset, int64_t element) {
+  InChunk in;
+  int64_t chunks = 1, elements = 1;  // of the dimensions after k
+  for (int k = dataset.shape.rank() - 1; k >= 0; --k) {
+    const int64_t at = element % dataset.shape[k], size = dataset.chunk_shape[k];
+    element /= dataset.shape[k];
+    in.number += at / size * chunks;
+    in.inside += at % size * elements;
+    chunks *= dataset.grid(k);
+    elements *= size;
+  }
+  in.inside *= dataset.element_bytes();
+  return in;
+}
+
 void swap_numbers(ByteSpan bytes, int64_t width) {
   if (width < 2) return;
   const auto step = static_cast<size_t>(width);

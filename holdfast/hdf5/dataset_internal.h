@@ -56,6 +56,14 @@ bool is_dataset(const ObjectHeader& header);
 Result<Dataset> read_dataset(const File& file, const ObjectHeader& header,
                              const std::string& where);
 
+// Which chunk an element of the dataset, counted in row-major order, is in: the chunk's
+// number, and the byte of the chunk at which the element begins.
+struct InChunk {
+  int64_t number = 0;
+  int64_t inside = 0;
+};
+InChunk chunk_of(const Dataset& dataset, int64_t element);
+
 // Swaps big-endian numbers of `width` bytes.
 void swap_numbers(ByteSpan bytes, int64_t width);
 

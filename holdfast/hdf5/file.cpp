@@ -19,8 +19,9 @@ Result<int64_t> find_signature(const Source& source) {
     if (text_of(head) == kSignature) return at;
     if (at > source.size() / 2) break;
   }
-  return corrupt("{}: has no superblock of HDF5; expected one at byte 0, 512, 1024, ...",
-                 source.name());
+  return corrupt(
+      "{}: has no superblock of HDF5; expected one at byte 0, 512, 1024, ...",
+      source.name());
 }
 
 std::string printable(std::string_view name) {
