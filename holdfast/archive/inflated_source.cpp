@@ -66,7 +66,8 @@ Result<void> InflatedSource::read_inside(int64_t offset, ByteSpan into) const {
     return decode(cursor, into);
   };
   Result<void> done = skip_and_read(*cursor_);
-  if (!done.ok()) cursor_.reset();
+  // At the end the memory is given back: there may be thousands of records.
+  if (!done.ok() || cursor_->at == entry_.size) cursor_.reset();
   return done;
 }
 

@@ -178,7 +178,8 @@ std::shared_ptr<const Source> ZipArchive::open_record(const ZipEntry& entry) con
   if (entry.deflated) {
     return std::make_shared<InflatedSource>(source_, entry, name_of_record(entry));
   }
-  return std::make_shared<SliceSource>(source_, entry.offset, entry.size);
+  return std::make_shared<SliceSource>(source_, entry.offset, entry.size,
+                                       name_of_record(entry));
 }
 
 std::string ZipArchive::name_of_record(const ZipEntry& entry) const {

@@ -43,6 +43,10 @@ struct ZipOptions {
   bool deflated = false;
 };
 
+// Whether a name may be that of a record: not absolute, without "..", and without
+// characters that could make it look like another name.
+bool is_safe_zip_name(std::string_view name);
+
 // The names of all records in an archive, also of compressed ones, in the order of the
 // directory.
 Result<std::vector<std::string>> list_zip(const Source& source);
@@ -78,7 +82,7 @@ class ZipArchive {
   // The bytes of a record by range. Those of a deflated record are decoded while they are
   // read, so reading from front to back is fast and going back begins anew.
   std::shared_ptr<const Source> open_record(const ZipEntry& entry) const;
-  // The name of the source of a deflated record.
+  // The name of its source: "model.npz: entry w.npy".
   std::string name_of_record(const ZipEntry& entry) const;
   // The offsets of all copies of a record's CRC in the file: in the directory, in the
   // local header and behind the bytes, as far as they are there.

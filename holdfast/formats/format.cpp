@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "holdfast/archive/zip_reader.h"
+#include "holdfast/formats/npz.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
 #include "holdfast/formats/torch_zip.h"
@@ -24,12 +25,17 @@ bool is_safetensors(const Glance& glance) {
          text[first] == '{';
 }
 
-Result<Contents> open_safetensors_file(Env& env, const Path& path) {
-  return open_safetensors(HOLDFAST_TRY(FileSource::open(env, path)));
-}
-
 Result<void> stream_safetensors(Sink& sink, const Contents& contents) {
   return write_safetensors(sink, contents);
+}
+
+bool is_npz(const Glance& glance) {
+  if (glance.records) return is_npz_archive(*glance.records);
+  return glance.zip() && glance.path.native().ends_with(".npz");
+}
+
+bool is_npy_file(const Glance& glance) {
+  return !glance.folder && is_npy(glance.head);
 }
 
 // A zip archive whose directory cannot be read is damaged. Opening it as a file of torch
@@ -39,14 +45,6 @@ bool is_torch(const Glance& glance) {
   return glance.zip() || is_legacy_torch(glance.head);
 }
 
-Result<FormatReport> verify_torch_file(Env& env, const Path& path,
-                                       const Progress& progress) {
-  return verify_torch(HOLDFAST_TRY(FileSource::open(env, path)), progress);
-}
-
-Result<Contents> open_torch_file(Env& env, const Path& path) {
-  return open_torch(HOLDFAST_TRY(FileSource::open(env, path)));
-}
 
 // Writes a file of a format that can be written to a sink.
 template <Result<void> (*kStream)(Sink&, const Contents&)>
@@ -67,6 +65,17 @@ bool is_sharded_safetensors(const Glance& glance) {
 
 Result<void> write_shards(Env& env, const Path& path, const Contents& contents) {
   return write_sharded_safetensors(env, path, contents);
+}
+
+template <Result<Contents> (*kOpen)(std::shared_ptr<const Source>)>
+Result<Contents> open_by(Env& env, const Path& path) {
+  return kOpen(HOLDFAST_TRY(FileSource::open(env, path)));
+}
+
+template <Result<FormatReport> (*kVerify)(std::shared_ptr<const Source>,
+                                          const Progress&)>
+Result<FormatReport> verify_by(Env& env, const Path& path, const Progress& progress) {
+  return kVerify(HOLDFAST_TRY(FileSource::open(env, path)), progress);
 }
 
 // All formats, in the order in which they are asked whether they recognise a file.
@@ -93,10 +102,30 @@ const std::vector<Format>& all() {
        .keeps_metadata = true,
        .keeps_dtype = any_dtype,
        .recognises = is_safetensors,
-       .open = open_safetensors_file,
+       .open = open_by<open_safetensors>,
        .write = write_by<stream_safetensors>,
        .stream = stream_safetensors,
        .plan_patch = plan_safetensors_patch},
+      {.name = "npz",
+       .what = "archive of NumPy arrays (numpy.savez), as Chainer writes it",
+       .extensions = {".npz"},
+       .keeps_objects = true,
+       .keeps_aliases = true,
+       .keeps_metadata = true,
+       .keeps_dtype = any_dtype,
+       .recognises = is_npz,
+       .open = open_by<open_npz>,
+       .write = write_by<write_npz>,
+       .stream = write_npz,
+       .plan_patch = plan_npz_patch,
+       .verify = verify_by<verify_npz>},
+      {.name = "npy",
+       .what = "one NumPy array (numpy.save)",
+       .extensions = {".npy"},
+       .keeps_dtype = any_dtype,
+       .recognises = is_npy_file,
+       .open = open_by<open_npy>,
+       .plan_patch = plan_npy_patch},
       {.name = "torch",
        .what = "file of torch.save",
        .extensions = {".pt", ".pth", ".bin"},
@@ -104,11 +133,11 @@ const std::vector<Format>& all() {
        .keeps_aliases = true,
        .keeps_dtype = any_dtype,
        .recognises = is_torch,
-       .open = open_torch_file,
+       .open = open_by<open_torch>,
        .write = write_by<write_torch>,
        .stream = write_torch,
        .plan_patch = plan_torch_patch,
-       .verify = verify_torch_file},
+       .verify = verify_by<verify_torch>},
   };
   return kFormats;
 }
@@ -191,7 +220,9 @@ Bytes Glance::bytes_at(int64_t offset, int64_t count) const {
 
 bool Glance::zip() const {
   const std::string_view text = text_of(head);
-  return text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06");
+  // The first record, or the end of an archive that has none.
+  return text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06") ||
+         text.starts_with("PK\x06\x06");
 }
 
 std::span<const Format> formats() { return all(); }
