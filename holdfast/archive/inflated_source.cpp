@@ -15,7 +15,8 @@ Result<Inflater::Progress> InflatedSource::decode_some(Cursor& cursor,
                                                        ByteSpan into) const {
   if (cursor.used == cursor.input.size() && cursor.taken < entry_.packed_size) {
     const int64_t count = std::min(kInputBytes, entry_.packed_size - cursor.taken);
-    cursor.input = HOLDFAST_TRY(inner_->read_bytes(entry_.offset + cursor.taken, count));
+    cursor.input =
+        HOLDFAST_TRY(inner_->read_bytes(entry_.offset + cursor.taken, count));
     cursor.taken += count;
     cursor.used = 0;
   }

@@ -57,11 +57,11 @@ class InflatedSource : public Source {
   // Where decoding is.
   struct Cursor {
     Inflater inflater{DeflateWrapper::kNone};
-    int64_t taken = 0;    // bytes of the record that were read from the file
-    Bytes input{};        // those that were read last
-    size_t used = 0;      // how many of them are decoded
-    int64_t at = 0;       // the next decoded byte
-    Crc32 crc = 0;        // of the decoded bytes before it
+    int64_t taken = 0;  // bytes of the record that were read from the file
+    Bytes input{};      // those that were read last
+    size_t used = 0;    // how many of them are decoded
+    int64_t at = 0;     // the next decoded byte
+    Crc32 crc = 0;      // of the decoded bytes before it
   };
 
   Result<void> decode(Cursor& cursor, ByteSpan into) const;

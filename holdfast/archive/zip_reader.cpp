@@ -19,9 +19,10 @@ Result<void> check_method(const Source& source, const DirectoryEntry& entry,
                           ZipOptions options) {
   if (entry.method == zip::kStored) return {};
   if (entry.method != zip::kDeflated || !options.deflated) {
-    return unsupported("{}: entry {}: is compressed by method {}; expected 0 (stored){}",
-                       source.name(), entry.name, entry.method,
-                       options.deflated ? " or 8 (deflated)" : "");
+    return unsupported(
+        "{}: entry {}: is compressed by method {}; expected 0 (stored){}",
+        source.name(), entry.name, entry.method,
+        options.deflated ? " or 8 (deflated)" : "");
   }
   if (entry.size <= most_inflated(entry.packed_size)) return {};
   return corrupt("{}: entry {}: {} bytes are said to decode to {}; expected at most {}",

@@ -3,11 +3,11 @@
 // Others may be deflated.
 //
 // Fails with kUnsupported if a record is compressed in a way that the caller does not
-// allow or is encrypted, and if the archive is spread over several files. Fails with kCorrupt if directory and headers contradict
-// each other or the size of the file, if records share bytes, if a name is there twice
-// or leads out of the archive, and if there is a comment, in which other tools could
-// see another archive. All of this is checked when the archive is opened. The bytes of
-// the records are checked later.
+// allow or is encrypted, and if the archive is spread over several files. Fails with
+// kCorrupt if directory and headers contradict each other or the size of the file, if
+// records share bytes, if a name is there twice or leads out of the archive, and if
+// there is a comment, in which other tools could see another archive. All of this is
+// checked when the archive is opened. The bytes of the records are checked later.
 #pragma once
 
 #include <memory>

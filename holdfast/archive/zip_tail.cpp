@@ -27,8 +27,8 @@ Result<Listed> read_listed(const Source& source, const ZipEntry& entry) {
       HOLDFAST_TRY(source.read_bytes(entry.listed_offset, zip::kCentralBytes));
   const int64_t more =
       load_u16(fixed, 28) + load_u16(fixed, 30) + int64_t{load_u16(fixed, 32)};
-  return Listed{HOLDFAST_TRY(
-      source.read_bytes(entry.listed_offset, zip::kCentralBytes + more))};
+  return Listed{
+      HOLDFAST_TRY(source.read_bytes(entry.listed_offset, zip::kCentralBytes + more))};
 }
 
 // The new record has no descriptor, because its sizes are known.
@@ -75,9 +75,10 @@ Result<Bytes> make_zip_tail(const Source& edited, const ZipArchive& archive,
   for (const ReplacedRecord& record : records) {
     const ZipEntry& entry = *record.entry;
     if (std::ssize(record.packed) >= zip::kIn64 || entry.size >= zip::kIn64) {
-      return unsupported("{}: a compressed record of {} bytes cannot be patched; expected "
-                         "less than 4 GiB",
-                         archive.name_of_record(entry), entry.size);
+      return unsupported(
+          "{}: a compressed record of {} bytes cannot be patched; expected "
+          "less than 4 GiB",
+          archive.name_of_record(entry), entry.size);
     }
     const Listed listed = HOLDFAST_TRY(read_listed(edited, entry));
     const int64_t at = archive.directory_offset() + std::ssize(tail);
@@ -96,9 +97,9 @@ Result<Bytes> make_zip_tail(const Source& edited, const ZipArchive& archive,
                      : HOLDFAST_TRY(read_listed(edited, *entry)).whole);
   }
   const int64_t end = archive.directory_offset() + std::ssize(tail);
-  append(tail, zip::end_records({.entries = std::ssize(order),
-                                 .offset = offset,
-                                 .size = end - offset}));
+  append(tail,
+         zip::end_records(
+             {.entries = std::ssize(order), .offset = offset, .size = end - offset}));
   return tail;
 }
 

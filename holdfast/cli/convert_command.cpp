@@ -101,11 +101,8 @@ Verb convert_verb() {
           .footer = kConvertStart + describe_formats() + kConvertEnd,
           .options = {{"FROM", "A file, a step, a run, or RUN@STEP", &a.from, true},
                       {"TO", "The new file, or folder if it ends in /", &a.to, true},
-                      {"--format",
-                       "The format of TO, if its name does not tell it",
-                       &a.format,
-                       false,
-                       writable_names()},
+                      {"--format", "The format of TO, if its name does not tell it",
+                       &a.format, false, writable_names()},
                       {"--json", "Print the result as JSON, for programs", &a.json}},
           .run = [arguments](const Context& c) { return convert_path(c, *arguments); }};
 }

@@ -20,9 +20,10 @@ struct NumpyName {
   Dtype dtype;
 };
 constexpr NumpyName kNumpyNames[] = {
-    {"b1", Dtype::kBool}, {"u1", Dtype::kU8},  {"u2", Dtype::kU16}, {"u4", Dtype::kU32},
-    {"u8", Dtype::kU64},  {"i1", Dtype::kI8},  {"i2", Dtype::kI16}, {"i4", Dtype::kI32},
-    {"i8", Dtype::kI64},  {"f2", Dtype::kF16}, {"f4", Dtype::kF32}, {"f8", Dtype::kF64},
+    {"b1", Dtype::kBool}, {"u1", Dtype::kU8},   {"u2", Dtype::kU16},
+    {"u4", Dtype::kU32},  {"u8", Dtype::kU64},  {"i1", Dtype::kI8},
+    {"i2", Dtype::kI16},  {"i4", Dtype::kI32},  {"i8", Dtype::kI64},
+    {"f2", Dtype::kF16},  {"f4", Dtype::kF32},  {"f8", Dtype::kF64},
     {"c8", Dtype::kC64},  {"c16", Dtype::kC128}};
 
 // What the text of a header says.
@@ -47,8 +48,8 @@ class LiteralReader {
       if (!take(',') && peek() != '}') return std::nullopt;
     }
     skip_space();
-    const bool whole =
-        rest_.empty() && !literal.descr.empty() && literal.fortran_order && literal.shape;
+    const bool whole = rest_.empty() && !literal.descr.empty() &&
+                       literal.fortran_order && literal.shape;
     return whole ? std::optional(std::move(literal)) : std::nullopt;
   }
 
@@ -160,11 +161,13 @@ Result<void> set_dtype(NpyHeader& header, const std::string& descr,
     return {};
   }
   if (descr == "[") {
-    return unsupported("{}: is an array of records with fields; expected numbers", where);
+    return unsupported("{}: is an array of records with fields; expected numbers",
+                       where);
   }
-  return unsupported("{}: has the NumPy dtype {}; expected booleans, integers, floats or "
-                     "complex numbers",
-                     where, descr.substr(0, 40));
+  return unsupported(
+      "{}: has the NumPy dtype {}; expected booleans, integers, floats or "
+      "complex numbers",
+      where, descr.substr(0, 40));
 }
 
 // Checks that the array ends where the source ends.
@@ -182,7 +185,8 @@ Result<std::string> read_text(const Source& source, int64_t& bytes) {
   const Bytes head = HOLDFAST_TRY(source.read_bytes(0, some));
   const auto version = some < 10 ? 0 : static_cast<int>(head[6]);
   if (!text_of(head).starts_with(kNpyMark) || some < (version == 1 ? 10 : 12)) {
-    return corrupt("{}: does not begin with the header of a NumPy array", source.name());
+    return corrupt("{}: does not begin with the header of a NumPy array",
+                   source.name());
   }
   if (version < 1 || version > 3 || head[7] != std::byte{0}) {
     return unsupported("{}: version {}.{} of the NumPy format; expected 1.0 to 3.0",
@@ -217,9 +221,10 @@ Result<NpyHeader> read_npy_header(const Source& source) {
   const std::string text = HOLDFAST_TRY(read_text(source, header.bytes));
   const std::optional<Literal> literal = LiteralReader(text).read();
   if (!literal) {
-    return corrupt("{}: the header of the NumPy array is not a dict of descr, "
-                   "fortran_order and shape",
-                   source.name());
+    return corrupt(
+        "{}: the header of the NumPy array is not a dict of descr, "
+        "fortran_order and shape",
+        source.name());
   }
   HOLDFAST_TRY(set_dtype(header, literal->descr, source.name()));
   auto shape = Shape::create(*literal->shape);

@@ -59,7 +59,8 @@ class FileDigests : public DigestCheck {
  public:
   explicit FileDigests(std::shared_ptr<const DigestCheck> file)
       : file_(std::move(file)) {}
-  Result<void> check_record(HolderId holder, int64_t offset, bool whole) const override {
+  Result<void> check_record(HolderId holder, int64_t offset,
+                            bool whole) const override {
     return holder == 0 ? file_->check_record(holder, offset, whole) : Result<void>();
   }
 
@@ -75,8 +76,7 @@ class NpzOpener {
 
   Result<npz::Opened> open(const std::shared_ptr<const Source>& file) && {
     for (size_t i = 0; i < archive_.entries().size(); ++i) HOLDFAST_TRY(add(i));
-    RestoredTexts restored =
-        HOLDFAST_TRY(restore_kept(texts_, tensors_, file->name()));
+    RestoredTexts restored = HOLDFAST_TRY(restore_kept(texts_, tensors_, file->name()));
     if (restored.objects.none() && !nones_.items.empty()) {
       restored.objects = Object(std::move(nones_));
     }
@@ -207,8 +207,9 @@ std::vector<StoredAs> choose_stored(const Contents& contents) {
       if (taken.insert(name).second) break;
     }
     stored.push_back({.name = std::move(name),
-                      .dtype = is_numpy_dtype(tensor.dtype) ? tensor.dtype
-                                                            : unsigned_like(tensor.dtype)});
+                      .dtype = is_numpy_dtype(tensor.dtype)
+                                   ? tensor.dtype
+                                   : unsigned_like(tensor.dtype)});
   }
   return stored;
 }
@@ -235,9 +236,7 @@ Result<void> write_array(ZipWriter& zip, const Contents& contents, TensorId id,
 
 }  // namespace
 
-int64_t npz::width_of(Dtype dtype) {
-  return bytes_of(dtype) / info(dtype).components;
-}
+int64_t npz::width_of(Dtype dtype) { return bytes_of(dtype) / info(dtype).components; }
 
 Bytes npz::stored_mask(const NpyHeader& header, Dtype dtype, ByteView mask) {
   Bytes bytes = copy_of(mask);
@@ -279,10 +278,9 @@ Result<Contents> open_npy(std::shared_ptr<const Source> source) {
   Layout layout = HOLDFAST_TRY(std::move(builder).build().within(source->name()));
   if (header.big_endian) {
     source = HOLDFAST_TRY(SwappingSource::create(
-        std::move(source),
-        {{.offset = header.bytes,
-          .bytes = header.shape.elements() * bytes_of(header.dtype),
-          .width = npz::width_of(header.dtype)}}));
+        std::move(source), {{.offset = header.bytes,
+                             .bytes = header.shape.elements() * bytes_of(header.dtype),
+                             .width = npz::width_of(header.dtype)}}));
   }
   return Contents{
       .collection = HOLDFAST_TRY(Collection::create(std::move(tensors), layout)),
@@ -293,8 +291,7 @@ Result<Contents> open_npy(std::shared_ptr<const Source> source) {
 
 Result<void> write_npz(Sink& sink, const Contents& contents) {
   const std::vector<StoredAs> stored = choose_stored(contents);
-  const KeptTexts texts =
-      HOLDFAST_TRY(keep_beside(contents, contents.objects, stored));
+  const KeptTexts texts = HOLDFAST_TRY(keep_beside(contents, contents.objects, stored));
   ZipWriter zip(sink);
   for (TensorId t = 0; t < stored.size(); ++t) {
     HOLDFAST_TRY(write_array(zip, contents, t, stored[t]));

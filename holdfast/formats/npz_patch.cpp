@@ -63,14 +63,14 @@ Result<FormatReport> verify_npz(std::shared_ptr<const Source> source,
 
 Result<Patch> plan_npz_patch(Env& env, const Path& path, std::span<const Flip> flips,
                              Checksums checksums) {
-  const npz::Opened opened = HOLDFAST_TRY(
-      npz::open_archive(HOLDFAST_TRY(FileSource::open(env, path))));
+  const npz::Opened opened =
+      HOLDFAST_TRY(npz::open_archive(HOLDFAST_TRY(FileSource::open(env, path))));
   PatchPlan plan(env, path);
   FileEdit& edit = *HOLDFAST_TRY(plan.edit(path));
   ZipCrcEdit crcs(opened.archive, edit);
   DecodedRecords decoded(opened.archive);
-  HOLDFAST_TRY(place_flips(
-      opened.contents, flips, [&](const PlacedFlip& at) -> Result<void> {
+  HOLDFAST_TRY(
+      place_flips(opened.contents, flips, [&](const PlacedFlip& at) -> Result<void> {
         const npz::Array& array = opened.arrays[at.tensor];
         const Bytes mask = npz::stored_mask(array.header, array.header.dtype, at.mask);
         if (array.holder != 0) return decoded.flip(array.record, at.offset, mask);
@@ -79,8 +79,8 @@ Result<Patch> plan_npz_patch(Env& env, const Path& path, std::span<const Flip> f
       }));
   if (checksums == Checksums::kConsistent) HOLDFAST_TRY(crcs.write());
   if (!decoded.empty()) {
-    const Bytes tail = HOLDFAST_TRY(
-        make_zip_tail(edit, opened.archive, decoded.encode(checksums)));
+    const Bytes tail =
+        HOLDFAST_TRY(make_zip_tail(edit, opened.archive, decoded.encode(checksums)));
     HOLDFAST_TRY(edit.write_tail(opened.archive.directory_offset(), tail));
   }
   return std::move(plan).finish();

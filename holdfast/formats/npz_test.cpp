@@ -45,18 +45,23 @@ std::string hex_of(const Bytes& file) {
 }
 
 TEST(NpyTest, ReadsWhatNumpyOfAnyAgeWrites) {
-  EXPECT_EQ(hex_of(npy("{'descr': '<i2', 'fortran_order': False, 'shape': (2,), } \n", 4)),
-            "I16 [2] 00010203");
-  EXPECT_EQ(hex_of(npy("{'shape': (2L, 1L), 'descr': \"|u1\", 'fortran_order': True}", 2)),
-            "U8 [2, 1] 0001");
+  EXPECT_EQ(
+      hex_of(npy("{'descr': '<i2', 'fortran_order': False, 'shape': (2,), } \n", 4)),
+      "I16 [2] 00010203");
+  EXPECT_EQ(
+      hex_of(npy("{'shape': (2L, 1L), 'descr': \"|u1\", 'fortran_order': True}", 2)),
+      "U8 [2, 1] 0001");
   EXPECT_EQ(hex_of(npy("{'descr':'>f4','fortran_order':False,'shape':()}", 4, 2)),
             "F32 [] 03020100");
-  EXPECT_EQ(hex_of(npy("{'descr': '>c8', 'fortran_order': False, 'shape': (1,), }", 8, 3)),
-            "C64 [1] 0302010007060504");
-  EXPECT_EQ(hex_of(npy("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3), }", 6)),
-            "U8 [2, 3] 000204010305");
-  EXPECT_EQ(hex_of(npy("{'descr': '|b1', 'fortran_order': False, 'shape': (0, 7), }", 0)),
-            "BOOL [0, 7] ");
+  EXPECT_EQ(
+      hex_of(npy("{'descr': '>c8', 'fortran_order': False, 'shape': (1,), }", 8, 3)),
+      "C64 [1] 0302010007060504");
+  EXPECT_EQ(
+      hex_of(npy("{'descr': '|u1', 'fortran_order': True, 'shape': (2, 3), }", 6)),
+      "U8 [2, 3] 000204010305");
+  EXPECT_EQ(
+      hex_of(npy("{'descr': '|b1', 'fortran_order': False, 'shape': (0, 7), }", 0)),
+      "BOOL [0, 7] ");
 }
 
 TEST(NpyTest, WhatIsNoHeaderIsRefusedByItsSentence) {
@@ -78,7 +83,8 @@ TEST(NpyTest, WhatIsNoHeaderIsRefusedByItsSentence) {
   text("{'descr': '<f4', 'fortran_order': False, 'shape': (1,)", no_dict);
   text("{'descr': '<f4', 'fortran_order': 0, 'shape': (1,), }", no_dict);
   text("{'descr': '<f4', 'fortran_order': False, 'shape': [1], }", no_dict);
-  text("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (1,)}", no_dict);
+  text("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (1,)}",
+       no_dict);
   text("{'descr': '<f4', 'fortran_order': False, 'shape': (1,), 'more': 1}", no_dict);
   text("{'descr': '\\x3cf4', 'fortran_order': False, 'shape': (1,), }", no_dict);
   text("{'descr': __import__('os'), 'fortran_order': False, 'shape': (1,), }", no_dict);
