@@ -15,7 +15,8 @@ Result<Inflater::Progress> InflatedSource::decode_some(Cursor& cursor,
                                                        ByteSpan into) const {
   if (cursor.used == cursor.input.size() && cursor.taken < entry_.packed_size) {
     const int64_t count = std::min(kInputBytes, entry_.packed_size - cursor.taken);
-    cursor.input = HOLDFAST_TRY(inner_->read_bytes(entry_.offset + cursor.taken, count));
+    cursor.input =
+        HOLDFAST_TRY(inner_->read_bytes(entry_.offset + cursor.taken, count));
     cursor.taken += count;
     cursor.used = 0;
   }
@@ -66,7 +67,8 @@ Result<void> InflatedSource::read_inside(int64_t offset, ByteSpan into) const {
     return decode(cursor, into);
   };
   Result<void> done = skip_and_read(*cursor_);
-  if (!done.ok()) cursor_.reset();
+  // At the end the memory is given back: there may be thousands of records.
+  if (!done.ok() || cursor_->at == entry_.size) cursor_.reset();
   return done;
 }
 

@@ -11,14 +11,18 @@
 
 namespace holdfast {
 
-// A range of another source. Messages name the other source.
+// A range of another source.
 class SliceSource : public Source {
  public:
   // The caller has checked that the range is inside `inner`.
-  SliceSource(std::shared_ptr<const Source> inner, int64_t offset, int64_t size)
-      : inner_(std::move(inner)), offset_(offset), size_(size) {}
+  SliceSource(std::shared_ptr<const Source> inner, int64_t offset, int64_t size,
+              std::string name)
+      : inner_(std::move(inner)),
+        offset_(offset),
+        size_(size),
+        name_(std::move(name)) {}
 
-  const std::string& name() const override { return inner_->name(); }
+  const std::string& name() const override { return name_; }
   int64_t size() const override { return size_; }
 
  protected:
@@ -30,6 +34,7 @@ class SliceSource : public Source {
   const std::shared_ptr<const Source> inner_;  // shared with the archive
   const int64_t offset_;
   const int64_t size_;
+  const std::string name_;
 };
 
 // The decoded bytes of a deflated record. It needs about 200 KiB of memory, whatever the
@@ -52,11 +57,11 @@ class InflatedSource : public Source {
   // Where decoding is.
   struct Cursor {
     Inflater inflater{DeflateWrapper::kNone};
-    int64_t taken = 0;    // bytes of the record that were read from the file
-    Bytes input{};        // those that were read last
-    size_t used = 0;      // how many of them are decoded
-    int64_t at = 0;       // the next decoded byte
-    Crc32 crc = 0;        // of the decoded bytes before it
+    int64_t taken = 0;  // bytes of the record that were read from the file
+    Bytes input{};      // those that were read last
+    size_t used = 0;    // how many of them are decoded
+    int64_t at = 0;     // the next decoded byte
+    Crc32 crc = 0;      // of the decoded bytes before it
   };
 
   Result<void> decode(Cursor& cursor, ByteSpan into) const;

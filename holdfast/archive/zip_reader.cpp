@@ -19,9 +19,10 @@ Result<void> check_method(const Source& source, const DirectoryEntry& entry,
                           ZipOptions options) {
   if (entry.method == zip::kStored) return {};
   if (entry.method != zip::kDeflated || !options.deflated) {
-    return unsupported("{}: entry {}: is compressed by method {}; expected 0 (stored){}",
-                       source.name(), entry.name, entry.method,
-                       options.deflated ? " or 8 (deflated)" : "");
+    return unsupported(
+        "{}: entry {}: is compressed by method {}; expected 0 (stored){}",
+        source.name(), entry.name, entry.method,
+        options.deflated ? " or 8 (deflated)" : "");
   }
   if (entry.size <= most_inflated(entry.packed_size)) return {};
   return corrupt("{}: entry {}: {} bytes are said to decode to {}; expected at most {}",
@@ -178,7 +179,8 @@ std::shared_ptr<const Source> ZipArchive::open_record(const ZipEntry& entry) con
   if (entry.deflated) {
     return std::make_shared<InflatedSource>(source_, entry, name_of_record(entry));
   }
-  return std::make_shared<SliceSource>(source_, entry.offset, entry.size);
+  return std::make_shared<SliceSource>(source_, entry.offset, entry.size,
+                                       name_of_record(entry));
 }
 
 std::string ZipArchive::name_of_record(const ZipEntry& entry) const {

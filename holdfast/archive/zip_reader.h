@@ -3,11 +3,11 @@
 // Others may be deflated.
 //
 // Fails with kUnsupported if a record is compressed in a way that the caller does not
-// allow or is encrypted, and if the archive is spread over several files. Fails with kCorrupt if directory and headers contradict
-// each other or the size of the file, if records share bytes, if a name is there twice
-// or leads out of the archive, and if there is a comment, in which other tools could
-// see another archive. All of this is checked when the archive is opened. The bytes of
-// the records are checked later.
+// allow or is encrypted, and if the archive is spread over several files. Fails with
+// kCorrupt if directory and headers contradict each other or the size of the file, if
+// records share bytes, if a name is there twice or leads out of the archive, and if
+// there is a comment, in which other tools could see another archive. All of this is
+// checked when the archive is opened. The bytes of the records are checked later.
 #pragma once
 
 #include <memory>
@@ -42,6 +42,10 @@ struct ZipOptions {
   // Whether records may be deflated.
   bool deflated = false;
 };
+
+// Whether a name may be that of a record: not absolute, without "..", and without
+// characters that could make it look like another name.
+bool is_safe_zip_name(std::string_view name);
 
 // The names of all records in an archive, also of compressed ones, in the order of the
 // directory.
@@ -78,7 +82,7 @@ class ZipArchive {
   // The bytes of a record by range. Those of a deflated record are decoded while they are
   // read, so reading from front to back is fast and going back begins anew.
   std::shared_ptr<const Source> open_record(const ZipEntry& entry) const;
-  // The name of the source of a deflated record.
+  // The name of its source: "model.npz: entry w.npy".
   std::string name_of_record(const ZipEntry& entry) const;
   // The offsets of all copies of a record's CRC in the file: in the directory, in the
   // local header and behind the bytes, as far as they are there.

@@ -27,8 +27,8 @@ Crc32 crc32_combine(Crc32 of_a, Crc32 of_b, uint64_t length_of_b) {
 
 Crc32 crc32_change(ByteView mask, uint64_t bytes_after) {
   // The CRC of the mask as a register that begins with 0 and is not inverted.
-  const Crc32 reg = crc32(mask) ^ Arithmetic32::shift(~uint32_t{0}, mask.size()) ^
-                    ~uint32_t{0};
+  const Crc32 reg =
+      crc32(mask) ^ Arithmetic32::shift(~uint32_t{0}, mask.size()) ^ ~uint32_t{0};
   return Arithmetic32::shift(reg, bytes_after);
 }
 

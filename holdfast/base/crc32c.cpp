@@ -39,8 +39,8 @@ Crc32c crc32c_combine(Crc32c of_a, Crc32c of_b, uint64_t length_of_b) {
 
 Crc32c crc32c_change(ByteView mask, uint64_t bytes_after) {
   // The CRC of the mask as a register that begins with 0 and is not inverted.
-  const Crc32c reg = crc32c(mask) ^ Arithmetic32c::shift(~uint32_t{0}, mask.size()) ^
-                     ~uint32_t{0};
+  const Crc32c reg =
+      crc32c(mask) ^ Arithmetic32c::shift(~uint32_t{0}, mask.size()) ^ ~uint32_t{0};
   return Arithmetic32c::shift(reg, bytes_after);
 }
 

@@ -33,7 +33,8 @@ TEST(DeflateTest, WhatIsEncodedIsDecoded) {
 }
 
 TEST(DeflateTest, PartsOfAnySizeDecodeToTheSame) {
-  const Bytes bytes = mixed_bytes(200000, 1), packed = deflate(bytes, DeflateWrapper::kNone);
+  const Bytes bytes = mixed_bytes(200000, 1),
+              packed = deflate(bytes, DeflateWrapper::kNone);
   std::mt19937_64 random(2);
   for (int round = 0; round < 20; ++round) {
     Inflater inflater(DeflateWrapper::kNone);
@@ -41,8 +42,8 @@ TEST(DeflateTest, PartsOfAnySizeDecodeToTheSame) {
     ByteView rest = packed;
     while (!inflater.finished()) {
       Bytes room(1 + random() % 5000);
-      const auto done =
-          inflater.decode(rest.first(std::min<size_t>(rest.size(), random() % 3000)), room);
+      const auto done = inflater.decode(
+          rest.first(std::min<size_t>(rest.size(), random() % 3000)), room);
       ASSERT_OK(done);
       seen.insert(seen.end(), room.begin(),
                   room.begin() + static_cast<std::ptrdiff_t>(done->made));

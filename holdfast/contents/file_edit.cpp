@@ -187,8 +187,7 @@ Result<void> FileEdit::write_tail(int64_t offset, ByteView bytes) {
     const auto around = std::prev(first);
     if (around->first + around->second.extent() >= offset) first = around;
   }
-  const int64_t lo =
-      first == pieces_.end() ? offset : std::min(offset, first->first);
+  const int64_t lo = first == pieces_.end() ? offset : std::min(offset, first->first);
   Piece piece;
   if (lo < inner_->size()) {
     piece.before = HOLDFAST_TRY(inner_->read_bytes(lo, inner_->size() - lo));
@@ -241,8 +240,7 @@ Result<FileEdit*> PatchPlan::edit(const Path& file) {
   auto found = edits_.find(file);
   if (found == edits_.end()) {
     std::shared_ptr<const Source> source = HOLDFAST_TRY(FileSource::open(env_, file));
-    found =
-        edits_.emplace(file, std::make_unique<FileEdit>(std::move(source))).first;
+    found = edits_.emplace(file, std::make_unique<FileEdit>(std::move(source))).first;
   }
   return found->second.get();
 }
@@ -268,14 +266,13 @@ Result<Patch> plan_plain_patch(Env& env, const Path& path, const Contents& conte
                                std::span<const Flip> flips) {
   PatchPlan plan(env, path);
   std::vector<FileEdit*> edits(contents.sources.size());
-  HOLDFAST_TRY(
-      place_flips(contents, flips, [&](const PlacedFlip& at) -> Result<void> {
-        FileEdit*& edit = edits[at.holder];
-        if (edit == nullptr) {
-          edit = HOLDFAST_TRY(plan.edit(contents.sources[at.holder]->name()));
-        }
-        return edit->flip(at.offset, at.mask);
-      }));
+  HOLDFAST_TRY(place_flips(contents, flips, [&](const PlacedFlip& at) -> Result<void> {
+    FileEdit*& edit = edits[at.holder];
+    if (edit == nullptr) {
+      edit = HOLDFAST_TRY(plan.edit(contents.sources[at.holder]->name()));
+    }
+    return edit->flip(at.offset, at.mask);
+  }));
   return std::move(plan).finish();
 }
 

@@ -25,8 +25,8 @@ Path unfinished_of(const Path& journal) {
 Result<void> check_change(const FilePatch& file, const Change& change, int64_t from) {
   const int64_t before = change.offset + std::ssize(change.before);
   const int64_t after = change.offset + std::ssize(change.after);
-  const bool inside = change.offset >= from && before <= file.size_before &&
-                      after <= file.size_after;
+  const bool inside =
+      change.offset >= from && before <= file.size_before && after <= file.size_after;
   const bool tail = before == file.size_before && after == file.size_after;
   if (inside && (before == after || tail)) return {};
   return invalid(
@@ -41,8 +41,8 @@ Result<void> check_file(const FilePatch& file) {
   bool moved = file.size_before == file.size_after;
   for (const Change& change : file.changes) {
     HOLDFAST_TRY(check_change(file, change, from));
-    from = change.offset +
-           std::max(std::ssize(change.before), std::ssize(change.after));
+    from =
+        change.offset + std::max(std::ssize(change.before), std::ssize(change.after));
     moved = moved || change.before.size() != change.after.size();
   }
   if (moved) return {};
@@ -89,8 +89,8 @@ class Target {
       return conflict(
           "{}: has other bytes at {} than when the patch was planned; expected {}",
           name(), change.offset,
-          to_hex(ByteView(change.before).first(std::min<size_t>(
-              change.before.size(), 16))));
+          to_hex(ByteView(change.before)
+                     .first(std::min<size_t>(change.before.size(), 16))));
     }
     return {};
   }
@@ -106,8 +106,10 @@ class Target {
     }
     if (fits) return {};
     return corrupt(
-        "{}: has bytes that are neither those before nor those after the patch in {}, so "
-        "somebody else has changed it; expected the file that was patched, or the journal "
+        "{}: has bytes that are neither those before nor those after the patch in {}, "
+        "so "
+        "somebody else has changed it; expected the file that was patched, or the "
+        "journal "
         "removed",
         name(), journal.native());
   }
@@ -210,10 +212,11 @@ Result<void> undo(Env& env, const std::vector<Target>& targets, const Path& jour
 }
 
 Error keeps_journal(const Error& error, const Path& journal) {
-  return Error(error.code(),
-               fmt::format("{}; the patch may be done in part, and {} has the old bytes: "
-                           "apply or repair again to put them back",
-                           error.message(), journal.native()));
+  return Error(
+      error.code(),
+      fmt::format("{}; the patch may be done in part, and {} has the old bytes: "
+                  "apply or repair again to put them back",
+                  error.message(), journal.native()));
 }
 
 // Writes the new bytes. A failed write is undone at once. After a failed sync nothing is
@@ -284,7 +287,8 @@ Patch inverse(const Patch& patch) {
 
 Path journal_of(const Path& path) {
   if (!path.has_filename()) return path / kJournalSuffix;
-  return folder_of(path) / fmt::format(".{}{}", path.filename().native(), kJournalSuffix);
+  return folder_of(path) /
+         fmt::format(".{}{}", path.filename().native(), kJournalSuffix);
 }
 
 Result<void> apply_patch(Env& env, const Patch& patch) {

@@ -4,9 +4,8 @@
 //   after, the number of changes, and for each change: offset, lengths of the bytes
 //   before and after, these bytes. Then the XXH3-128 of all that. Numbers have 8 bytes,
 //   little-endian; a name has its length before it.
-#include "holdfast/contents/patch_journal_internal.h"
-
 #include "holdfast/base/xxh3.h"
+#include "holdfast/contents/patch_journal_internal.h"
 
 namespace holdfast {
 namespace {
@@ -120,7 +119,8 @@ Result<Patch> decode_journal(ByteView bytes, const Path& journal) {
     patch.files.push_back(read_file_patch(reader, folder_of(journal)));
     if (reader.failed()) break;
     const Result<std::string> name = name_in_journal(patch, patch.files.back().file);
-    if (!name.ok()) return name.error().as(ErrorCode::kCorrupt).within(journal.native());
+    if (!name.ok())
+      return name.error().as(ErrorCode::kCorrupt).within(journal.native());
   }
   if (!reader.failed() && reader.at_end()) return patch;
   return corrupt(

@@ -138,7 +138,9 @@ TEST_F(ApplyTest, ACrashAtAnyCallLeavesTheOldOrTheNewAfterRepair) {
         const auto after = disk.after_crash({.unsynced = unsynced, .seed = seed});
         const bool readable = check_no_journal(*after, "f").ok();
         journal_seen = journal_seen || !readable;
-        const auto whole = [&] { return state(*after) == kOld || state(*after) == kNew; };
+        const auto whole = [&] {
+          return state(*after) == kOld || state(*after) == kNew;
+        };
         EXPECT_TRUE(!readable || whole()) << k << " " << seed << " " << state(*after);
         const auto repaired = repair_patch(*after, "f");
         ASSERT_OK(repaired);
@@ -173,8 +175,8 @@ TEST_F(ApplyTest, AnErrorAtAnyCallLeavesTheOldOrAJournalThatGivesItBack) {
         EXPECT_TRUE(state(disk) == kOld || k >= counted.calls() - 1) << k;
       }
       // The machine fails later; then the state is repaired and the patch applied again.
-      const auto after = disk.after_crash({.unsynced = Unsynced::kReordered,
-                                           .seed = static_cast<uint64_t>(k)});
+      const auto after = disk.after_crash(
+          {.unsynced = Unsynced::kReordered, .seed = static_cast<uint64_t>(k)});
       for (Env* next : {static_cast<Env*>(&disk), static_cast<Env*>(after.get())}) {
         EXPECT_TRUE(next == &disk || !applied.ok() || state(*next) == kNew) << k;
         ASSERT_OK(repair_patch(*next, "f"));

@@ -6,6 +6,7 @@
 
 #include "holdfast/archive/zip_reader.h"
 #include "holdfast/formats/keras.h"
+#include "holdfast/formats/npz.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
 #include "holdfast/formats/torch_zip.h"
@@ -26,12 +27,17 @@ bool is_safetensors(const Glance& glance) {
          text[first] == '{';
 }
 
-Result<Contents> open_safetensors_file(Env& env, const Path& path) {
-  return open_safetensors(HOLDFAST_TRY(FileSource::open(env, path)));
-}
-
 Result<void> stream_safetensors(Sink& sink, const Contents& contents) {
   return write_safetensors(sink, contents);
+}
+
+bool is_npz(const Glance& glance) {
+  if (glance.records) return is_npz_archive(*glance.records);
+  return glance.zip() && glance.path.native().ends_with(".npz");
+}
+
+bool is_npy_file(const Glance& glance) {
+  return !glance.folder && is_npy(glance.head);
 }
 
 // A zip archive whose directory cannot be read is damaged. Opening it as a file of torch
@@ -41,34 +47,12 @@ bool is_torch(const Glance& glance) {
   return glance.zip() || is_legacy_torch(glance.head);
 }
 
-Result<FormatReport> verify_torch_file(Env& env, const Path& path,
-                                       const Progress& progress) {
-  return verify_torch(HOLDFAST_TRY(FileSource::open(env, path)), progress);
-}
-
-Result<Contents> open_torch_file(Env& env, const Path& path) {
-  return open_torch(HOLDFAST_TRY(FileSource::open(env, path)));
-}
-
 bool is_keras(const Glance& glance) {
   return glance.records && is_keras_archive(*glance.records);
 }
 
-Result<Contents> open_keras_file(Env& env, const Path& path) {
-  return open_keras(HOLDFAST_TRY(FileSource::open(env, path)));
-}
-
-Result<FormatReport> verify_keras_file(Env& env, const Path& path,
-                                       const Progress& progress) {
-  return verify_keras(HOLDFAST_TRY(FileSource::open(env, path)), progress);
-}
-
 bool is_hdf5(const Glance& glance) {
   return glance.source != nullptr && looks_like_hdf5(*glance.source);
-}
-
-Result<Contents> open_hdf5_file(Env& env, const Path& path) {
-  return open_hdf5(HOLDFAST_TRY(FileSource::open(env, path)));
 }
 
 Result<FormatReport> verify_hdf5_file(Env& env, const Path& path,
@@ -98,6 +82,17 @@ Result<void> write_shards(Env& env, const Path& path, const Contents& contents) 
   return write_sharded_safetensors(env, path, contents);
 }
 
+template <Result<Contents> (*kOpen)(std::shared_ptr<const Source>)>
+Result<Contents> open_by(Env& env, const Path& path) {
+  return kOpen(HOLDFAST_TRY(FileSource::open(env, path)));
+}
+
+template <Result<FormatReport> (*kVerify)(std::shared_ptr<const Source>,
+                                          const Progress&)>
+Result<FormatReport> verify_by(Env& env, const Path& path, const Progress& progress) {
+  return kVerify(HOLDFAST_TRY(FileSource::open(env, path)), progress);
+}
+
 // All formats, in the order in which they are asked whether they recognise a file.
 const std::vector<Format>& all() {
   static const std::vector<Format> kFormats{
@@ -122,10 +117,30 @@ const std::vector<Format>& all() {
        .keeps_metadata = true,
        .keeps_dtype = any_dtype,
        .recognises = is_safetensors,
-       .open = open_safetensors_file,
+       .open = open_by<open_safetensors>,
        .write = write_by<stream_safetensors>,
        .stream = stream_safetensors,
        .plan_patch = plan_safetensors_patch},
+      {.name = "npz",
+       .what = "archive of NumPy arrays (numpy.savez), as Chainer writes it",
+       .extensions = {".npz"},
+       .keeps_objects = true,
+       .keeps_aliases = true,
+       .keeps_metadata = true,
+       .keeps_dtype = any_dtype,
+       .recognises = is_npz,
+       .open = open_by<open_npz>,
+       .write = write_by<write_npz>,
+       .stream = write_npz,
+       .plan_patch = plan_npz_patch,
+       .verify = verify_by<verify_npz>},
+      {.name = "npy",
+       .what = "one NumPy array (numpy.save)",
+       .extensions = {".npy"},
+       .keeps_dtype = any_dtype,
+       .recognises = is_npy_file,
+       .open = open_by<open_npy>,
+       .plan_patch = plan_npy_patch},
       {.name = "torch",
        .what = "file of torch.save",
        .extensions = {".pt", ".pth", ".bin"},
@@ -133,11 +148,11 @@ const std::vector<Format>& all() {
        .keeps_aliases = true,
        .keeps_dtype = any_dtype,
        .recognises = is_torch,
-       .open = open_torch_file,
+       .open = open_by<open_torch>,
        .write = write_by<write_torch>,
        .stream = write_torch,
        .plan_patch = plan_torch_patch,
-       .verify = verify_torch_file},
+       .verify = verify_by<verify_torch>},
       {.name = "hdf5",
        .what = "HDF5 file, as of Keras and Chainer",
        .extensions = {".h5", ".hdf5"},
@@ -146,7 +161,7 @@ const std::vector<Format>& all() {
        .keeps_metadata = true,
        .keeps_dtype = any_dtype,
        .recognises = is_hdf5,
-       .open = open_hdf5_file,
+       .open = open_by<open_hdf5>,
        .write = write_by<write_hdf5>,
        .stream = write_hdf5,
        .plan_patch = plan_patch_hdf5,
@@ -156,9 +171,9 @@ const std::vector<Format>& all() {
        .extensions = {".keras"},
        .keeps_dtype = any_dtype,
        .recognises = is_keras,
-       .open = open_keras_file,
+       .open = open_by<open_keras>,
        .plan_patch = plan_keras_patch,
-       .verify = verify_keras_file},
+       .verify = verify_by<verify_keras>},
   };
   return kFormats;
 }
@@ -241,7 +256,9 @@ Bytes Glance::bytes_at(int64_t offset, int64_t count) const {
 
 bool Glance::zip() const {
   const std::string_view text = text_of(head);
-  return text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06");
+  // The first record, or the end of an archive that has none.
+  return text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06") ||
+         text.starts_with("PK\x06\x06");
 }
 
 std::span<const Format> formats() { return all(); }

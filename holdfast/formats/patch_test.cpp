@@ -31,7 +31,8 @@ class PatchConformanceTest : public ::testing::TestWithParam<const Format*> {
     std::vector<Tensor> tensors;
     for (const DtypeInfo& dtype : all_dtypes()) {
       if (!format().keeps_dtype(dtype.dtype)) continue;
-      for (const Shape& shape : {Shape{}, Shape{7}, Shape{3, 0}, Shape{2, 3, 1, 2, 5}}) {
+      for (const Shape& shape :
+           {Shape{}, Shape{7}, Shape{3, 0}, Shape{2, 3, 1, 2, 5}}) {
         tensors.push_back({.name = fmt::format("{}.{}", dtype.name, shape.rank()),
                            .dtype = dtype.dtype,
                            .shape = shape});
@@ -99,7 +100,8 @@ TEST_P(PatchConformanceTest, EachOfManySinglePatchesKeepsTheChecksumsRight) {
   const std::vector<Flip> flips = random_flips(dice, contents, 60);
   std::vector<Patch> patches;
   for (const Flip& flip : flips) {
-    const auto patch = plan_patch(env_, "file", std::array{flip}, Checksums::kConsistent);
+    const auto patch =
+        plan_patch(env_, "file", std::array{flip}, Checksums::kConsistent);
     ASSERT_OK(patch);
     ASSERT_OK(apply_patch(env_, *patch));
     patches.push_back(*patch);
@@ -167,10 +169,10 @@ TEST_P(PatchConformanceTest, ACrashOrErrorAtAnyCallLeavesTheOldOrTheNew) {
         const auto after =
             disk.after_crash({.unsynced = unsynced, .seed = static_cast<uint64_t>(k)});
         const auto read = open_file(*after, "file");
-        EXPECT_TRUE(read.ok() ? files_under(*after, "file") == old ||
-                                    files_under(*after, "file") == now
-                              : message_of(read).find("holdfast-patch") !=
-                                    std::string::npos)
+        EXPECT_TRUE(read.ok()
+                        ? files_under(*after, "file") == old ||
+                              files_under(*after, "file") == now
+                        : message_of(read).find("holdfast-patch") != std::string::npos)
             << k << " " << message_of(read);
         ASSERT_OK(repair_file(*after, "file"));
         const Snapshot seen = files_under(*after, "file");

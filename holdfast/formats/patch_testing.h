@@ -59,7 +59,8 @@ inline std::vector<Flip> random_flips(Dice& dice, const Contents& contents, int 
   std::vector<Flip> flips;
   while (std::ssize(flips) < count) {
     const auto& tensors = contents.collection.tensors();
-    const Tensor& tensor = tensors[static_cast<size_t>(dice.below(std::ssize(tensors)))];
+    const Tensor& tensor =
+        tensors[static_cast<size_t>(dice.below(std::ssize(tensors)))];
     if (tensor.shape.elements() == 0) continue;
     Flip flip{.tensor = tensor.name, .element = dice.below(tensor.shape.elements())};
     const int64_t bits = 8 * bytes_of(tensor.dtype);
@@ -77,7 +78,8 @@ inline void apply_flips(const Contents& contents, std::span<const Flip> flips,
                         std::map<std::string, Bytes>& values) {
   for (const Flip& flip : flips) {
     const TensorId t = contents.collection.find(flip.tensor).value();
-    const auto size = static_cast<size_t>(bytes_of(contents.collection.tensor(t).dtype));
+    const auto size =
+        static_cast<size_t>(bytes_of(contents.collection.tensor(t).dtype));
     Bytes& bytes = values.at(contents.collection.tensor(t).name);
     for (size_t i = 0; i < size; ++i) {
       bytes[static_cast<size_t>(flip.element) * size + i] ^= flip.mask[i];
@@ -109,9 +111,10 @@ class SparseSink : public Sink {
   explicit SparseSink(std::unique_ptr<File> file) : file_(std::move(file)) {}
 
   Result<void> append(ByteView bytes) override {
-    const bool zeros = bytes.size() >= 4096 &&
-                       std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0 &&
-                       bytes[0] == std::byte{0};
+    const bool zeros =
+        bytes.size() >= 4096 &&
+        std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0 &&
+        bytes[0] == std::byte{0};
     if (!zeros) HOLDFAST_TRY(file_->write_at(size_, bytes));
     size_ += std::ssize(bytes);
     return {};

@@ -19,8 +19,8 @@ void ZipCrcEdit::add(int64_t offset, ByteView mask) {
   if (record == archive_.entries().size()) return;
   const ZipEntry& entry = archive_.entries()[record];
   const int64_t end = entry.offset + entry.size;
-  changes_[record] ^= crc32_change(
-      mask, static_cast<uint64_t>(end - offset - std::ssize(mask)));
+  changes_[record] ^=
+      crc32_change(mask, static_cast<uint64_t>(end - offset - std::ssize(mask)));
 }
 
 Result<void> ZipCrcEdit::write() const {
