@@ -74,11 +74,11 @@ Result<void> write_shards(Env& env, const Path& path, const Contents& contents) 
 // checkpoint. An index is recognised by the mark at its end.
 bool is_tensor_bundle(const Glance& glance) {
   if (!glance.folder) return is_tensor_bundle_index(glance.bytes_at(-8, 8));
-  const auto indexes = std::ranges::count_if(
-      glance.names,
-      [](const std::string& name) { return name.ends_with(kTensorBundleIndexSuffix); });
-  const bool state = std::ranges::find(glance.names, kTensorBundleStateFile) !=
-                     glance.names.end();
+  const auto indexes = std::ranges::count_if(glance.names, [](const std::string& name) {
+    return name.ends_with(kTensorBundleIndexSuffix);
+  });
+  const bool state =
+      std::ranges::find(glance.names, kTensorBundleStateFile) != glance.names.end();
   return indexes == 1 || (indexes > 1 && state);
 }
 
