@@ -11,6 +11,7 @@
 #include "holdfast/formats/sharded_safetensors.h"
 #include "holdfast/formats/torch_zip.h"
 #include "holdfast/hdf5/hdf5.h"
+#include "holdfast/tensorflow/tensor_bundle.h"
 
 namespace holdfast {
 namespace {
@@ -91,6 +92,18 @@ template <Result<FormatReport> (*kVerify)(std::shared_ptr<const Source>,
                                           const Progress&)>
 Result<FormatReport> verify_by(Env& env, const Path& path, const Progress& progress) {
   return kVerify(HOLDFAST_TRY(FileSource::open(env, path)), progress);
+}
+
+// A folder of TensorFlow's checkpoints has a file that names the newest, or has only one
+// checkpoint. An index is recognised by the mark at its end.
+bool is_tensor_bundle(const Glance& glance) {
+  if (!glance.folder) return is_tensor_bundle_index(glance.bytes_at(-8, 8));
+  const auto indexes = std::ranges::count_if(glance.names, [](const std::string& name) {
+    return name.ends_with(kTensorBundleIndexSuffix);
+  });
+  const bool state =
+      std::ranges::find(glance.names, kTensorBundleStateFile) != glance.names.end();
+  return indexes == 1 || (indexes > 1 && state);
 }
 
 // All formats, in the order in which they are asked whether they recognise a file.
@@ -174,6 +187,19 @@ const std::vector<Format>& all() {
        .open = open_by<open_keras>,
        .plan_patch = plan_keras_patch,
        .verify = verify_by<verify_keras>},
+      {.name = "tensorflow",
+       .what = "TensorFlow checkpoint",
+       .extensions = {},
+       .folder = true,
+       .keeps_objects = true,
+       .keeps_aliases = true,
+       .keeps_metadata = true,
+       .keeps_dtype = any_dtype,
+       .recognises = is_tensor_bundle,
+       .open = open_tensor_bundle,
+       .write = write_tensor_bundle,
+       .plan_patch = plan_patch_tensor_bundle,
+       .verify = verify_tensor_bundle},
   };
   return kFormats;
 }
