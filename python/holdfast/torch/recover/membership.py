@@ -1,0 +1,148 @@
+"""A rank's part in the generations of a job: after a death it meets the others again.
+
+Survivors connect to the process that takes the place of the lost rank, and give it the state that
+it needs. The replacement does the same from its side.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast import _native
+from holdfast.errors import NotFoundError, UnavailableError
+from holdfast.torch.loop.saves import Saves
+from holdfast.torch.recover import peers
+from holdfast.torch.recover.crash_points import reach
+from holdfast.torch.recover.group import Mode
+from holdfast.torch.recover.meet import meet
+from holdfast.torch.recover.records import Records
+from holdfast.torch.recover.trail import SkippedCalls, Trail
+from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
+from holdfast.torch.state.ddp_buckets import BucketOrders
+from holdfast.torch.state.training_state import TrainingState
+
+_LAST_WORDS = 0.02  # seconds to wait for what a lost rank has sent
+
+
+class Membership:
+    """The part of one worker of `holdfast launch`."""
+
+    def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders) -> None:
+        self.link, self.groups = side.link, side.groups
+        self.gate: _native.Gate | None = None  # None in a job of one rank
+        self.trail, self.records = Trail(), Records(state)
+        self.is_outside = False  # collective calls were made since the last batch, outside of run()
+        self._state, self._buckets = state, buckets
+        self._transport: _native.TcpTransport | None = None
+        self._saves: Saves | None = None
+        self._rejoin_job: Callable[[], None] = _nothing
+        side.tell_losses_to(self)
+
+    @property
+    def is_replacement(self) -> bool:
+        """True until the state of the lost rank is here."""
+        return self.link.is_replacement and self.link.generation < 0
+
+    @property
+    def is_broken(self) -> bool:
+        """True if a rank was lost, and this process has not met its replacement yet."""
+        return not self.link.is_current
+
+    def on_lost(self) -> None:
+        """Called by another thread when a rank was lost: ends what waits for other ranks."""
+        if self.gate is not None and self._transport is not None:
+            self.gate.interrupt(self.link.announced - 1)
+            self.gate.record_of_peer(self.gate.committed, _LAST_WORDS)
+            self._transport.close()
+
+    def serve(self, saves: Saves, rejoin: Callable[[], None]) -> None:
+        """`rejoin` has the job of these saves go on with the replacement of a lost rank."""
+        self._saves, self._rejoin_job = saves, rejoin
+
+    def check_not_broken(self) -> None:
+        """UnavailableError if a rank was lost; also if the launcher says so in a moment."""
+        if self.link.hears_of_loss(0.5):
+            raise UnavailableError("a rank was lost")
+
+    def connect(self) -> _native.TcpTransport | None:
+        """The transport of the first generation, or of the one that a replacement joins."""
+        if self.link.world == 1:
+            return None
+        generation = self.link.announced
+        if self.is_replacement:
+            self.link.say("started")
+            reach("started")
+            generation = self.link.agree(dict)["generation"]
+        self._transport = meet(self.link, generation)
+        self.gate = _native.Gate(self._transport)
+        return self._transport
+
+    def take_over(self) -> SkippedCalls:
+        """Fills this replacement. Returns the calls that lead to where the others are."""
+        decided = self.link.agree(dict)
+        arrive = _nothing
+        try:
+            with self.groups.silent():
+                filled = peers.receive(self._transport, self._state, self._buckets, self.link.rank)
+            reach("filled")
+            arrive = filled.arrive
+            self.trail.load(filled.trail, filled.calls)
+            self.records.load(filled.record)
+            self.groups.on_unanswered = self.ask_to_restart
+            self._become_part(decided, "replay", step=self.trail.last_step + 1, bytes=filled.moved,
+                              inexact=filled.inexact)
+        except Exception as error:
+            is_sure = isinstance(error, (LookupError, NotFoundError))  # nobody has what it needs
+            if not is_sure and self.link.hears_of_newer(decided["generation"]):
+                wait_for_end()  # another rank died, and another process takes this one's place
+            self.ask_to_restart(error)
+        return SkippedCalls(self.trail, self.ask_to_restart, arrive, self._has_batch)
+
+    def _has_batch(self) -> bool:
+        loader = self._state.loader
+        return loader is not None and loader.handed_out > 0
+
+    def join(self, status: Callable[[], dict[str, Any]]) -> None:
+        """Returns when this process is part of the newest generation."""
+        while self.is_broken:
+            decided = self.link.agree(status)
+            try:
+                self._rejoin(decided)
+            except Exception as error:
+                if not self.link.hears_of_newer(decided["generation"]):
+                    self.ask_to_restart(error)
+
+    def _rejoin(self, decided: dict[str, Any]) -> None:
+        assert self.gate and self._transport and self._saves
+        kept = self.gate.record_of_peer(self.gate.committed)
+        has_moved = self.records.has_moved()
+        if not (has_moved or self.records.is_at_end or self.trail.is_top(has_moved)):
+            self.records.make_at_end(self.trail.calls)
+        self._saves.drop()
+        reach("dropped")
+        self._transport.replace(meet(self.link, decided["generation"]))
+        reach("met")
+        self._rejoin_job()
+        reach("rejoined")
+        peers.give(self._transport, self._state, self._buckets, self._saves.objects(),
+                   trail=self.trail.state(has_moved), records=self.records, peer=self.gate.peer,
+                   kept=kept, is_outside=self.is_outside)
+        reach("given")
+        self._become_part(decided, "live")
+
+    def _become_part(self, decided: dict[str, Any], mode: Mode, **told: Any) -> None:
+        assert self.gate is not None
+        generation = decided["generation"]
+        self.groups.replace(f"{self.link.incarnation}.{generation}",
+                            lambda: self.link.announced != generation, mode)
+        self.gate.begin(generation, decided["target"], self.records.newest)
+        reach("joined")
+        self.link.generation = generation
+        self.link.say("joined", generation=generation, **told)
+
+    def ask_to_restart(self, error: Exception) -> None:
+        """Has the launcher start all ranks again, this one too. Does not return."""
+        self.link.say("restart", why=str(error))
+        wait_for_end()
+
+
+def _nothing() -> None: ...
