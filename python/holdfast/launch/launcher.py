@@ -21,6 +21,7 @@ from holdfast.launch.store import StoreProcess
 
 GAVE_UP = 1
 _TICK = 500  # milliseconds
+_PHASES = ("agreed", "started", "filled")  # as they are printed; they may come in another order
 _MOST_LOSSES = 4  # a step that was lost so often is not tried again
 
 
@@ -319,7 +320,8 @@ class Launcher:
         self._restart(f"rank {one.rank}: {message['why']}")
 
     def _report(self, done: Recovery) -> None:
-        phases = " ".join(f"{name} {seconds:.2f}" for name, seconds in done.phases.items())
+        phases = " ".join(f"{name} {done.phases[name]:.2f}" for name in _PHASES
+                          if name in done.phases)
         why = done.told.get("inexact")
         say(f"step {done.told['step']} goes on after {done.phases['filled']:.1f} s: replica, "
             f"{f'not exact: {why[0]}' if why else 'exact'}, 0 steps lost ({phases})")
