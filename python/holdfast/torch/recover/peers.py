@@ -21,6 +21,12 @@ def pack_record(record: Record) -> bytes:
     return pickle.dumps((record.values, flat.data()))
 
 
+def values_of(record: bytes) -> dict[str, Any]:
+    """The plain values of a record."""
+    values: dict[str, Any] = pickle.loads(record)[0]
+    return values
+
+
 @dataclass
 class Filled:
     """How a replacement was filled."""

@@ -48,12 +48,12 @@ class Recovery:
         self._runs = 0  # calls of run() since the last step()
         self._function = ""  # the name of the function that run() was given last
         self._expected: str | None = None  # a replacement's first run() must get this function
-        self._has_run = False
         self._has_warned = False
         self._last_step = -1
         self._transport: _native.TcpTransport | None = None
         self._saves: Saves | None = None
         self._rejoin_job: Callable[[], None] = _nothing
+        self._leave: Callable[[int, str, int], None] = _nothing
         side.tell_losses_to(self)
         self._groups.on_call = self._on_call
         for scaler in scalers:
@@ -75,9 +75,14 @@ class Recovery:
             self._gate.interrupt(self._link.announced - 1)
             self._transport.close()
 
-    def serve(self, saves: Saves, rejoin: Callable[[], None]) -> None:
-        """`rejoin` has the job of these saves go on with the replacement of a lost rank."""
-        self._saves, self._rejoin_job = saves, rejoin
+    def serve(self, saves: Saves, rejoin: Callable[[], None],
+              leave: Callable[[int, str, int], None]) -> None:
+        """`rejoin` has the job of these saves go on with the replacement of a lost rank.
+
+        `leave` saves a step, for a reason, and ends the process with an exit code.
+        """
+        self._saves, self._rejoin_job, self._leave = saves, rejoin, leave
+        self._link.events.write_to(saves.live_job())
 
     def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
         """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step."""
@@ -87,6 +92,7 @@ class Recovery:
             start = resume()
         self._last_step = start - 1
         self._link.note_step(start)
+        self._link.say("resumed", step=start)
         return start
 
     def after_step(self, step: int, function: Callable[[], None]) -> None:
@@ -114,6 +120,7 @@ class Recovery:
         self._expected = None
         while True:
             self.join()
+            self._leave_if_told()
             self._start.keep()
             self._phase, self._groups.may_repeat = "step", True
             try:
@@ -159,7 +166,8 @@ class Recovery:
         try:
             if self._groups.failure is not None:
                 raise self._groups.failure
-            self._gate.pass_gate(self._gate.committed + 1, made)
+            with self._groups.at_gate():
+                self._gate.pass_gate(self._gate.committed + 1, made)
         except (Error, TimeoutError, RuntimeError):
             if not self._link.hears_of_loss():
                 raise
@@ -172,9 +180,17 @@ class Recovery:
 
     def _commit(self) -> None:
         self._phase, self._groups.may_repeat = "updated", False
-        if not self._has_run:
-            self._has_run = True
-            self._link.say("running")
+        self._link.note_commit()
+
+    def _leave_if_told(self) -> None:
+        """Saves the last step that is done and ends, if the launcher has told all ranks to."""
+        told = self._link.leave
+        if told is None:
+            return
+        if self._last_step >= 0 and self._runs <= 1 and self._saves is not None:
+            self._saves.record = peers.values_of(self._record)
+            self._leave(self._last_step, told["why"], told["code"])
+        raise SystemExit(told["code"])
 
     def _was_void(self) -> bool:
         return self._groups.failure is not None and self._link.hears_of_loss()
@@ -216,6 +232,7 @@ class Recovery:
         while True:
             self._function = ""
             self.join()
+            self._link.note_commit()  # there is no other one
             try:
                 return function()
             except (Error, TimeoutError):
@@ -239,7 +256,7 @@ class Recovery:
             reach("started")
             generation = self._link.agree(dict)["generation"]
         self._transport = meet(self._link, generation)
-        self._gate = _native.Gate(self._transport)
+        self._gate = _native.Gate(self._transport, self._link.hosts)
         return self._transport
 
     def _take_over(self) -> int:
@@ -250,7 +267,6 @@ class Recovery:
                 filled, record = peers.receive(self._transport, self._state, self._buckets,
                                                self._link.rank)
             reach("filled")
-            self._has_run = True
             self._last_step, self._expected = filled.step, filled.function or None
             self._become_part(decided, record, step=filled.step + 1, bytes=filled.moved,
                               inexact=filled.inexact)
@@ -296,8 +312,7 @@ class Recovery:
                              lambda: self._link.announced != generation)
         self._gate.begin(generation, decided["target"], record)
         reach("joined")
-        self._link.generation = generation
-        self._link.say("joined", generation=generation, **told)
+        self._link.join(generation, **told)
 
     def _ask_to_restart(self, error: Exception) -> None:
         self._link.say("restart", why=str(error))
@@ -318,4 +333,4 @@ def recovery_for(wanted: bool | None, state: TrainingState, buckets: BucketOrder
     return Recovery(side, state, buckets, [one for one in scalers if one is not None])
 
 
-def _nothing() -> None: ...
+def _nothing(*_: Any) -> None: ...
