@@ -53,7 +53,7 @@ class Cluster:
         return "".join(f"--- host {host}\n{one.said()}" for host, one in self.launchers.items())
 
     def end_well(self, whole, ranks):
-        codes = {host: one.process.wait(60) for host, one in self.launchers.items()
+        codes = {host: one.process.wait(200) for host, one in self.launchers.items()
                  if one.process.returncode is None}
         assert set(codes.values()) == {0}, self.said()
         ends = {Path(f"{self.run}.end.{rank}").read_text() for rank in range(ranks)}
@@ -81,7 +81,7 @@ def test_a_rank_of_another_host_is_replaced_and_a_spare_takes_the_place_of_a_hos
     with Cluster(tmp_path / "run", 16, ["1:4:kill"], pace=0.1) as job:
         job.add("spare")
         first = job.launchers[0]
-        until(lambda: "step 4 goes on" in first.said(), 60, job)
+        until(lambda: "step 4 goes on" in first.said(), 200, job)
         job.launchers[1].process.kill()
         assert job.launchers[1].process.wait() == -signal.SIGKILL
         job.end_well(whole(2), 2)

@@ -298,7 +298,8 @@ class _Call(dist._Work):
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        deadline = None if timeout is None else time.monotonic() + timeout.total_seconds()
+        # A timeout of 0 is what torch's C++ code passes if it has none.
+        deadline = time.monotonic() + timeout.total_seconds() if timeout else None
         while not self._is_done:
             try:
                 self._inner.wait() if self._is_on_gpu() else self._inner.wait(_SLICE)
