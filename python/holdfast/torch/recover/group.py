@@ -298,8 +298,9 @@ class _Call(dist._Work):
         self._lock = threading.Lock()
 
     def wait(self, timeout: timedelta | None = None) -> bool:
-        # A timeout of 0 is what torch's C++ code passes if it has none.
-        deadline = time.monotonic() + timeout.total_seconds() if timeout else None
+        # torch passes no time, or none left, for a call that may take as long as its group allows.
+        is_limited = timeout is not None and timeout.total_seconds() > 0
+        deadline = time.monotonic() + timeout.total_seconds() if is_limited else None
         while not self._is_done:
             try:
                 self._inner.wait() if self._is_on_gpu() else self._inner.wait(_SLICE)

@@ -1,0 +1,158 @@
+"""A rank's part in the generations of a job: after a death it meets the others again.
+
+Survivors connect to the process that takes the place of the lost rank, and give it the state that
+it needs. The replacement does the same from its side.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast import _native
+from holdfast.errors import Error, NotFoundError, UnavailableError
+from holdfast.torch.loop.saves import Saves
+from holdfast.torch.recover import peers
+from holdfast.torch.recover.crash_points import reach
+from holdfast.torch.recover.meet import meet
+from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
+from holdfast.torch.state.ddp_buckets import BucketOrders
+from holdfast.torch.state.training_state import TrainingState
+
+_FAILURES = (Error, OSError, RuntimeError, TimeoutError, LookupError, ValueError)
+
+
+@dataclass
+class Position:
+    """Where a rank is in its training."""
+
+    last_step: int = -1  # the last one that is done
+    runs: int = 0  # calls of run() since then
+    function: str = ""  # the name of the function that run() was given last
+    record: bytes = b""  # the record that this rank made for the last update
+
+
+class Membership:
+    """The part of one worker of `holdfast launch`."""
+
+    def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders) -> None:
+        self.link, self.groups = side.link, side.groups
+        self.gate: _native.Gate | None = None  # None in a job of one rank
+        self._state, self._buckets = state, buckets
+        self._transport: _native.TcpTransport | None = None
+        self._saves: Saves | None = None
+        self._rejoin_job: Callable[[], None] = _nothing
+        self._leave: Callable[[int, str, int], None] = _nothing
+        side.tell_losses_to(self)
+
+    @property
+    def is_replacement(self) -> bool:
+        """True until the state of the lost rank is here."""
+        return self.link.is_replacement and self.link.generation < 0
+
+    @property
+    def is_broken(self) -> bool:
+        """True if a rank was lost, and this process has not met its replacement yet."""
+        return not self.link.is_current
+
+    def on_lost(self) -> None:
+        """Called by another thread when a rank was lost: ends what waits for other ranks."""
+        if self.gate is not None and self._transport is not None:
+            self.gate.interrupt(self.link.announced - 1)
+            self._transport.close()
+
+    def serve(self, saves: Saves, rejoin: Callable[[], None],
+              leave: Callable[[int, str, int], None]) -> None:
+        """As Recovery.serve() says."""
+        self._saves, self._rejoin_job, self._leave = saves, rejoin, leave
+
+    def check_not_broken(self) -> None:
+        """UnavailableError if a rank was lost; also if the launcher says so in a moment."""
+        if self.link.hears_of_loss(0.5):
+            raise UnavailableError("a rank was lost")
+
+    def connect(self) -> _native.TcpTransport | None:
+        """The transport of the first generation, or of the one that a replacement joins."""
+        if self.link.world == 1:
+            return None
+        generation = self.link.announced
+        if self.is_replacement:
+            self.link.say("started")
+            reach("started")
+            generation = self.link.agree(dict)["generation"]
+        self._transport = meet(self.link, generation)
+        self.gate = _native.Gate(self._transport, self.link.hosts)
+        return self._transport
+
+    def take_over(self, position: Position) -> None:
+        """Fills this replacement, and sets the position."""
+        decided = self.link.agree(dict)
+        try:
+            with self.groups.silent():
+                filled, record = peers.receive(self._transport, self._state, self._buckets,
+                                               self.link.rank)
+            reach("filled")
+            position.last_step, position.function = filled.step, filled.function
+            self._become_part(decided, position, record, step=filled.step + 1, bytes=filled.moved,
+                              inexact=filled.inexact)
+        except _FAILURES as error:
+            is_sure = isinstance(error, (LookupError, NotFoundError))  # nobody has what it needs
+            if not is_sure and self.link.hears_of_newer(decided["generation"]):
+                wait_for_end()  # another rank died, and another process takes this one's place
+            self.ask_to_restart(error)
+
+    def join(self, position: Position, status: Callable[[], dict[str, Any]]) -> None:
+        """Returns when this process is part of the newest generation."""
+        while self.is_broken:
+            decided = self.link.agree(status)
+            if position.runs > 1:  # a replacement begins with the first one
+                self.ask_to_restart(ValueError(
+                    f"ck.run({position.function}) was call {position.runs} since "
+                    f"ck.step({position.last_step})"))
+            try:
+                self._rejoin(decided, position)
+            except _FAILURES as error:
+                if not self.link.hears_of_newer(decided["generation"]):
+                    self.ask_to_restart(error)
+
+    def _rejoin(self, decided: dict[str, Any], position: Position) -> None:
+        assert self.gate and self._transport and self._saves
+        kept = self.gate.record_of_peer(self.gate.committed)
+        self._saves.drop()
+        reach("dropped")
+        self._transport.replace(meet(self.link, decided["generation"]))
+        reach("met")
+        self._rejoin_job()
+        reach("rejoined")
+        peers.give(self._transport, self._state, self._buckets, self._saves.objects(),
+                   step=position.last_step, function=position.function, record=position.record,
+                   peer=self.gate.peer, record_of_peer=None if kept is None else kept[0])
+        reach("given")
+        self._become_part(decided, position, position.record)
+
+    def _become_part(self, decided: dict[str, Any], position: Position, record: bytes,
+                     **told: Any) -> None:
+        assert self.gate is not None
+        generation, position.record = decided["generation"], record
+        self.groups.replace(f"{self.link.incarnation}.{generation}",
+                            lambda: self.link.announced != generation)
+        self.gate.begin(generation, decided["target"], record)
+        reach("joined")
+        self.link.join(generation, **told)
+
+    def leave_if_told(self, position: Position) -> None:
+        """Saves the last step that is done and ends, if the launcher has told all ranks to."""
+        told = self.link.leave
+        if told is None:
+            return
+        if position.last_step >= 0 and position.runs <= 1 and self._saves is not None:
+            self._saves.record = peers.values_of(position.record)
+            self._leave(position.last_step, told["why"], told["code"])
+        raise SystemExit(told["code"])
+
+    def ask_to_restart(self, error: Exception) -> None:
+        """Has the launcher start all ranks again, this one too. Does not return."""
+        self.link.say("restart", why=str(error))
+        wait_for_end()
+
+
+def _nothing(*_: Any) -> None: ...
