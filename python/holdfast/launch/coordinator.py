@@ -299,7 +299,7 @@ class Coordinator:
         if message["generation"] != self._ranks.generation or self._recovery is None:
             return
         rank.status = (rank.number, message["committed"], message["ready"], message["begun"])
-        statuses = [other.status for other in self._ranks.all if other.is_whole]
+        statuses = [other.status for other in self._ranks.living() if other.is_whole]
         if None in statuses:
             return
         self._recovery.reach("agreed")
