@@ -3,12 +3,16 @@
 import os
 import sys
 
+from holdfast.launch.door import Refused, open_door
 from holdfast.launch.options import parse
+
+REFUSED = 1
 
 
 def main() -> int:
     """Runs the job. Returns its exit code."""
     options = parse(sys.argv[1:])
+    door = open_door(options)
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
     # Imported here, once, so that no worker and no replacement has to.
     import torch  # noqa: F401
@@ -19,11 +23,14 @@ def main() -> int:
     import holdfast.torch.checkpointer  # noqa: F401
     from holdfast.launch.launcher import launch
 
-    return launch(options)
+    return launch(options, door)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
+    except Refused as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        sys.exit(REFUSED)
     except KeyboardInterrupt:  # before the launcher has begun to watch for signals
         sys.exit(130)

@@ -172,8 +172,8 @@ class Coordinator:
         if kind == "signal":
             self.signal(report["number"])
         elif kind == "log":
-            self._ranks.logs[report["rank"]] = host, report["data"]
-        elif kind != "alive" and self._ranks.all:
+            self._ranks.keep_log(host, {key: report[key] for key in ("rank", "at", "data")})
+        elif kind not in ("alive", "beat") and self._ranks.all:
             rank = self._ranks.all[report["rank"]]
             if rank.serial == report["serial"] and rank.host is host:
                 getattr(self, f"_on_{kind}")(rank, report)
@@ -191,7 +191,8 @@ class Coordinator:
     def _on_ended(self, rank: Rank, report: dict[str, Any]) -> None:
         code = rank.exit_code = report["code"]
         leaving = self._leaving is not None
-        if code in (0, STOPPED) or (leaving and code == self._leaving["code"]):
+        has_left = leaving and code == self._leaving["code"] and rank.is_whole and not rank.failed
+        if code in (0, STOPPED) or has_left:
             return
         loss = Loss(rank.number, report["step"], code, report["why"] or rank.failed.get("why", ""),
                     rank.failed.get("is_final", code > 0))
@@ -206,13 +207,13 @@ class Coordinator:
     def _on_loss(self, lost: list[tuple[Loss, float]]) -> None:
         # A rank that ends with an error may have lost its connection to one that was killed.
         cause, began = min(lost, key=lambda one: (one[0].code > 0, one[1]))
-        if any(code in (0, STOPPED) for code in self._ranks.codes()):
-            say("other ranks have ended already: the job ends")
-            return self._end(cause.code)
         if self._leaving is not None:
             say("not all ranks could save: the job ends, and continues from its newest checkpoint "
                 "when it is started again")
             return self._end(self._leaving["code"])
+        if any(code in (0, STOPPED) for code in self._ranks.codes()):
+            say("other ranks have ended already: the job ends")
+            return self._end(cause.code)
         can_recover = self._ranks.has_begun and any(one.is_whole for one in self._ranks.living())
         if why := self._losses.why_no_more(cause, self._ranks.has_begun):
             if not can_recover:

@@ -8,6 +8,7 @@ import socket
 import time
 from typing import Any
 
+from holdfast.launch.door import LOOK, Refused, no_answer
 from holdfast.launch.hosts import prepare, proof, token
 from holdfast.launch.loop import Loop
 from holdfast.launch.messages import Reader, send
@@ -16,24 +17,19 @@ from holdfast.launch.place import STOPPED
 from holdfast.launch.processes import SILENCE, Workers
 from holdfast.launch.recoveries import say
 
-REFUSED = 1
-_LOOK = 0.2  # seconds between two attempts to connect
 _TO_SAVE = 60.0  # seconds for workers to save if only the other launcher has ended
 _TO_END = 10.0  # the same if its host is gone, with ranks that a save needs
-
-
-class Refused(Exception):
-    """The other launcher does not want this one."""
 
 
 class Follower:
     """Carries out what the launcher of host 0 decides."""
 
     def __init__(self, options: Options) -> None:
-        self._at, self._token = options.at, token(options.at_text)
+        self._token = token(options.at_text)
         self._connection, self._reader = self._connect(options)
         self._loop = Loop(self._on_signal)
         self._workers = Workers(options.program, options.is_module, self._loop, self._report)
+        self._workers.beat = self._beat
         self._sent_logs: set[tuple[int, int]] = set()  # by rank and serial number
         self._heard = time.monotonic()
         self._ends_at: float | None = None  # when the workers are ended, without their leader
@@ -58,6 +54,9 @@ class Follower:
         if self._ends_at is not None and (self._workers.is_empty or now > self._ends_at):
             self._code = STOPPED
 
+    def _beat(self) -> None:
+        self._send({"say": "beat"})
+
     def _on_alone(self, why: str, seconds: float) -> None:
         say(f"the launcher of host 0: {why}: ranks here save if they can, and end")
         self._loop.close(self._connection)
@@ -79,12 +78,17 @@ class Follower:
         """The start of this rank is over: keeps what it heard safe from the loss of this host."""
         if (rank, serial) not in self._sent_logs:
             self._sent_logs.add((rank, serial))
-            self._send({"say": "log", "rank": rank, "data": self._workers.log_of(rank)})
+            for part in self._workers.log_of(rank):
+                self._send({"say": "log", **part})
 
     def _send(self, report: dict[str, Any]) -> None:
-        with contextlib.suppress(OSError):  # a silence that is noticed elsewhere
-            if self._ends_at is None:
-                send(self._connection, **report)
+        if self._ends_at is not None:
+            return
+        try:
+            send(self._connection, **report)
+        except OSError:  # half a message may be sent: nothing can follow it
+            with contextlib.suppress(OSError):
+                self._connection.shutdown(socket.SHUT_RDWR)
 
     def _hear(self) -> None:
         messages = self._reader.read()
@@ -116,9 +120,8 @@ class Follower:
             if connection is not None:
                 connection.close()
             if time.monotonic() > deadline:
-                raise Refused(f"--at {options.at_text}: {why}, for {options.wait:g} s; expected the "
-                              "launcher of host 0 there")
-            time.sleep(_LOOK)
+                raise no_answer(options, why)
+            time.sleep(LOOK)
 
     def _introduce(self, connection: socket.socket, reader: Reader, options: Options) -> str:
         """Returns why the other launcher does not take this one yet; "" if it does."""

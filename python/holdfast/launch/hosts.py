@@ -67,15 +67,16 @@ class Host:
 class Hosts:
     """All hosts. `job` hears of what happens: report(), host_came() and host_lost()."""
 
-    def __init__(self, number: int, at: tuple[str, int] | None, loop: Loop, job: Any) -> None:
+    def __init__(self, number: int, at: str, door: socket.socket | None, loop: Loop,
+                 job: Any) -> None:
         self.number = number
         self.living: dict[int, Host] = {}
         self.spares: list[Host] = []
         self._loop, self._job = loop, job
-        self._token = token(f"{at[0]}:{at[1]}") if at else b""
+        self._token = token(at)
         self._guests: dict[socket.socket, tuple[float, str]] = {}  # since when, and their number
-        if at:
-            self._listen(at[1])
+        if door is not None:
+            loop.watch(door, lambda: self._greet(door))
 
     def add_own(self, workers: Workers, ranks: int) -> None:
         """Makes this host part of the job."""
@@ -97,14 +98,18 @@ class Hosts:
             if host.connection is not None:
                 host.do({"do": "end", "code": code})
 
+    def beat(self) -> None:
+        """Says that this launcher lives."""
+        for host in [*self.living.values(), *self.spares]:
+            if host.connection is not None:
+                host.do({"do": "alive"})
+
     def tick(self) -> None:
         """Called often: says that this launcher lives, and finds the hosts that do not."""
+        self.beat()
         now = time.monotonic()
         for host in [*self.living.values(), *self.spares]:
-            if host.connection is None:
-                continue
-            host.do({"do": "alive"})
-            if now - host.heard > SILENCE:
+            if host.connection is not None and now - host.heard > SILENCE:
                 self._lose(host, f"no sign of life for {SILENCE:.0f} s")
         for guest, (since, _) in list(self._guests.items()):
             if now - since > _GREETING:
@@ -120,12 +125,6 @@ class Hosts:
                     break
 
     # Guests
-
-    def _listen(self, port: int) -> None:
-        family = socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET
-        listener = socket.create_server(("", port), family=family,
-                                        dualstack_ipv6=family == socket.AF_INET6)
-        self._loop.watch(listener, lambda: self._greet(listener))
 
     def _greet(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
@@ -150,7 +149,7 @@ class Hosts:
     def _why_not(self, guest: socket.socket, hello: dict[str, Any]) -> tuple[str, bool] | None:
         """Why a guest is not admitted, and whether it may ask again later."""
         expected = proof(self._token, self._guests[guest][1], "host")
-        if not hmac.compare_digest(str(hello.get("proof", "")).encode(), expected.encode()):
+        if not isinstance(hello, dict) or not hmac.compare_digest(str(hello.get("proof", "")).encode(), expected.encode()):
             return "another token; expected the same HOLDFAST_LAUNCH_TOKEN on all hosts", False
         number = hello.get("host")
         if number is None:

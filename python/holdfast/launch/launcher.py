@@ -1,34 +1,34 @@
 """The launcher: puts its parts together, and runs its loop until the job has ended."""
 
+import socket
 from typing import Any
 
 from holdfast.launch.coordinator import Coordinator
-from holdfast.launch.follower import REFUSED, Follower, Refused
+from holdfast.launch.follower import Follower
 from holdfast.launch.hosts import Hosts
 from holdfast.launch.loop import Loop
 from holdfast.launch.options import Options
 from holdfast.launch.processes import Workers
-from holdfast.launch.recoveries import say
 from holdfast.launch.store import StoreProcess
 
 
-def launch(options: Options) -> int:
-    """Runs the job, or the part of it that is on this host. Returns the exit code of the job."""
-    try:
-        return coordinate(options) if options.host == 0 else Follower(options).run()
-    except Refused as error:
-        say(str(error))
-        return REFUSED
+def launch(options: Options, door: socket.socket | None) -> int:
+    """Runs the job, or the part of it that is on this host. Returns the exit code of the job.
+
+    `door` is where other launchers connect to this one.
+    """
+    return coordinate(options, door) if options.host == 0 else Follower(options).run()
 
 
-def coordinate(options: Options) -> int:
+def coordinate(options: Options, door: socket.socket | None) -> int:
     """The launcher of host 0, which decides for all."""
-    store = StoreProcess()
+    store = StoreProcess(door)
     coordinator = Coordinator(options, store.port)
     loop = Loop(coordinator.signal)
     try:
-        hosts = _hosts(options, loop, coordinator)
+        hosts = Hosts(options.hosts, options.at_text, door, loop, coordinator)
         workers = Workers(options.program, options.is_module, loop, _reporter(hosts, coordinator))
+        workers.beat = hosts.beat
         hosts.add_own(workers, options.ranks)
         coordinator.begin(hosts)
         while (code := coordinator.outcome()) is None:
@@ -43,14 +43,6 @@ def coordinate(options: Options) -> int:
         return code
     finally:
         store.close()
-
-
-def _hosts(options: Options, loop: Loop, coordinator: Coordinator) -> Hosts:
-    try:
-        return Hosts(options.hosts, options.at, loop, coordinator)
-    except OSError as error:
-        raise Refused(f"--at {options.at_text}: {error.strerror}; expected a free port of this "
-                      "machine") from error
 
 
 def _reporter(hosts: Hosts, coordinator: Coordinator) -> Any:

@@ -43,6 +43,10 @@ class Loop:
             if number in self._handlers:  # another handler may have closed it
                 self._handlers[number][1]()
 
+    def is_ready(self, source: Source) -> bool:
+        """Waits for one tick at most. True if the source can be read."""
+        return bool(select.select([source], [], [], TICK)[0])
+
     def let_go_in_child(self) -> None:
         """In a new worker: closes what belongs to the launcher alone."""
         self._wakeup.close()

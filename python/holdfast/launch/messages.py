@@ -39,7 +39,7 @@ class Reader:
         try:
             data = self._connection.recv(_MOST)
             return self._take(data) if data else None
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return None
 
     def _take(self, data: bytes) -> list[dict[str, Any]]:

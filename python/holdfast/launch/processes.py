@@ -9,6 +9,8 @@ was replaced meanwhile is told from one about its successor.
     tell    a message to a process                 message  what a process says
     kill    ends a process, and says why           ended    its exit code, and where it was
     signal  for all processes                      alive    steps of ranks, and which wait in calls
+    log     a part of a start-up log, for a        log      the same, from another host
+            rank that ran on another host
 """
 
 import base64
@@ -19,7 +21,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,6 +42,8 @@ from holdfast.launch.place import (
 # happens within 3 s.
 SILENCE = 2.7
 _STUCK = 5.0  # seconds after which a process that has not looked at its calls cannot
+
+_PART = 1 << 19  # bytes of a start-up log in one message
 
 Report = Callable[[dict[str, Any]], None]
 
@@ -67,6 +71,7 @@ class Workers:
         self._processes: dict[int, Process] = {}  # those that live, by rank
         self._logs: dict[int, int] = {}  # start-up logs, by rank
         self._pages: dict[int, memoryview] = {}
+        self.beat: Callable[[], None] = lambda: None  # called while the end of a process takes long
         self._last_tick = 0.0
         self._awake_since = 0.0  # this process was not stopped itself since then
 
@@ -84,19 +89,21 @@ class Workers:
     def is_empty(self) -> bool:
         return not self._processes
 
-    def log_of(self, rank: int) -> str:
-        """The start-up log of a rank, for a replacement on another host."""
+    def log_of(self, rank: int) -> Iterator[dict[str, Any]]:
+        """The start-up log of a rank, for a replacement on another host: arguments of `log`."""
         descriptor = self._logs[rank]
-        data = os.pread(descriptor, os.fstat(descriptor).st_size, 0)
-        return base64.b64encode(data).decode()
+        for at in range(0, os.fstat(descriptor).st_size, _PART):
+            data = os.pread(descriptor, _PART, at)
+            yield {"rank": rank, "at": at, "data": base64.b64encode(data).decode()}
 
     # Commands
 
     def _do_start(self, *, rank: int, serial: int, generation: int, incarnation: int,
-                  is_replacement: bool, job: dict[str, Any], log: str | None = None) -> None:
+                  is_replacement: bool, job: dict[str, Any]) -> None:
         if rank in self._processes:
             self._remove(self._processes[rank])
-        self._prepare_log(rank, is_replacement, log)
+        if not is_replacement or rank not in self._logs:
+            self._make_log(rank)
         page = self._fresh_page(rank, keeps_step=is_replacement)
         ours, theirs = socket.socketpair()
         sys.stdout.flush()
@@ -111,6 +118,11 @@ class Workers:
             self._become(place, environment(place, job))
         theirs.close()
         self._add(Process(rank, serial, pid, os.pidfd_open(pid), ours, Reader(ours)))
+
+    def _do_log(self, *, rank: int, at: int, data: str) -> None:
+        if at == 0:
+            self._make_log(rank)
+        os.pwrite(self._logs[rank], base64.b64decode(data), at)
 
     def _do_tell(self, *, rank: int, serial: int, message: dict[str, Any]) -> None:
         process = self._processes.get(rank)
@@ -149,13 +161,10 @@ class Workers:
         self._report({"say": "born", "rank": process.rank, "serial": process.serial,
                       "pid": process.pid})
 
-    def _prepare_log(self, rank: int, is_replacement: bool, given: str | None) -> None:
-        if is_replacement and given is None and rank in self._logs:
-            return
+    def _make_log(self, rank: int) -> None:
         if rank in self._logs:
             os.close(self._logs[rank])
         self._logs[rank] = os.memfd_create(f"holdfast-start-{rank}")
-        os.pwrite(self._logs[rank], base64.b64decode(given or ""), 0)
 
     def _fresh_page(self, rank: int, *, keeps_step: bool) -> memoryview:
         if rank not in self._pages:
@@ -222,6 +231,8 @@ class Workers:
         """Ends a process with all its children, such as loaders, which hold its connections."""
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
+        while not self._loop.is_ready(process.ended):  # memory of a device may be freed for seconds
+            self.beat()
         _, status = os.waitpid(process.pid, 0)
         self._loop.close(process.ended)
         if process.connection.fileno() >= 0:

@@ -51,7 +51,8 @@ class Ranks:
         self.generation = 0
         self.incarnation = 0  # how often all ranks were started again
         self.has_begun = False  # all ranks have made an update
-        self.logs: dict[int, tuple[Host, str]] = {}  # start-up logs of ranks on other hosts
+        # Start-up logs of ranks on other hosts, in parts: arguments of the command `log`.
+        self.logs: dict[int, tuple[Host, list[dict[str, Any]]]] = {}
         self.decided: dict[str, Any] = {}  # what was decided in this generation
         self._starts = 0
         self._events: list[dict[str, Any]] = []  # that no worker has been given yet
@@ -79,20 +80,33 @@ class Ranks:
         """Starts a process for the rank: a replacement if the others are in mid-training."""
         self._starts += 1
         is_replacement = self.has_begun
-        moved = None
-        if is_replacement and rank.number in self.logs and self.logs[rank.number][0] is not host:
-            moved = self.logs[rank.number][1]
+        if is_replacement:
+            self._move_log(rank.number, host)
         self.all[rank.number] = started = Rank(
             rank.number, rank.home, host, self._starts, is_whole=not is_replacement,
             has_joined=not is_replacement, exit_code=None)
         host.steps[rank.number] = rank.step if is_replacement else -1
         host.do({"do": "start", "rank": rank.number, "serial": started.serial,
                  "generation": self.generation, "incarnation": self.incarnation,
-                 "is_replacement": is_replacement, "log": moved,
+                 "is_replacement": is_replacement,
                  "job": {**job, "hosts": [one.home for one in self.all]}})
         if is_replacement and self.decided:
             started.tell(say="decided", course="fill", **self.decided)
         return started
+
+    def keep_log(self, host: Host, part: dict[str, Any]) -> None:
+        """Keeps a part of the start-up log of a rank on another host."""
+        if part["at"] == 0:
+            self.logs[part["rank"]] = host, []
+        self.logs[part["rank"]][1].append(part)
+
+    def _move_log(self, rank: int, host: Host) -> None:
+        """Gives a host the start-up log of a rank that ran on another one."""
+        if rank in self.logs and self.logs[rank][0] is not host:
+            parts = self.logs[rank][1]
+            for part in parts:
+                host.do({"do": "log", **part})
+            self.logs[rank] = host, parts
 
     def next_generation(self) -> None:
         """Begins a generation. A replacement that was not whole yet begins anew."""

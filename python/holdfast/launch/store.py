@@ -4,6 +4,7 @@ with a rank."""
 import contextlib
 import os
 import signal
+import socket
 import struct
 
 
@@ -11,13 +12,16 @@ class StoreProcess:
     """Made before the first worker. It ends with the launcher, or, if that was killed, with the
     last worker: workers that save after that may need it."""
 
-    def __init__(self) -> None:
+    def __init__(self, door: socket.socket | None) -> None:
+        """`door` is a socket of the launcher, which must end with it."""
         read, write = os.pipe()
         theirs, self._alive = os.pipe()  # the store reads the end of this pipe: its last holder's
         self._pid = os.fork()
         if self._pid == 0:
             os.close(read)
             os.close(self._alive)
+            if door is not None:
+                door.close()
             _serve(write, theirs)
         os.close(write)
         os.close(theirs)

@@ -13,6 +13,8 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parent / "launched.py"
+LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
+PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
 
 
 class Launch:
@@ -51,9 +53,12 @@ class Launch:
     def pids(self):
         return [int(line) for line in _text(f"{self.run}.pids").split()]
 
+    def lines(self, rank=0):
+        return [json.loads(line) for line in _text(f"{self.run}.losses.{rank}").splitlines()
+                if line.endswith("]")]
+
     def losses(self, rank=0):
-        return {step: loss for step, loss, _ in
-                map(json.loads, _text(f"{self.run}.losses.{rank}").splitlines())}
+        return {step: loss for step, loss, _ in self.lines(rank)}
 
     def until_step(self, step, timeout=200):
         until(lambda: step in self.losses(), timeout, self)
@@ -62,7 +67,7 @@ class Launch:
         lines = [json.loads(line) for path in sorted(Path(self.run).glob("events/*.jsonl"))
                  for line in path.read_text().splitlines()]
         return {name: [line for line in lines if line["event"] == name]
-                for name in ("rank_lost", "recovered", "restored")}
+                for name in ("rank_lost", "recovered")}
 
 
 def until(condition, timeout, job):
@@ -92,23 +97,30 @@ def whole(tmp_path_factory):
     return Path(f"{run}.end.0").read_text()
 
 
-def test_a_stopped_process_is_replaced(tmp_path, whole):
-    with Launch(tmp_path / "run", 12, ["1:4:stop"]) as job:
-        until(lambda: len(job.pids()) == 2, 200, job)
-        first = job.pids()
+def test_processes_that_stop_or_die_are_replaced_and_events_tell_it(tmp_path, whole):
+    with Launch(tmp_path / "run", 12, ["1:4:stop", "0:8:kill"], pace=0.1) as job:
         code, said = job.end()
         assert code == 0, said
         assert Path(f"{job.run}.end.0").read_text() == whole
         assert re.search(r"rank 1 \(pid \d+\) died in step 4: no sign of life for 3 s", said)
-        lost, recovered = job.events()["rank_lost"], job.events()["recovered"]
-        assert [(one["rank"], one["step"], one["why"]) for one in lost] == [
-            (1, 4, "no sign of life for 3 s")]
-        assert lost[0]["pid"] in first and lost[0]["generation"] == 0
-        assert 2.5 < recovered[0]["seen"] < 3.2
-        with pytest.raises(ProcessLookupError):
-            os.kill(lost[0]["pid"], signal.SIGCONT)
+        assert re.search(r"step 8 goes on after [0-9.]+ s: replica, exact, 0 steps lost \(seen .* agreed "
+                         r".* started .* joined .* filled .* redone .*\)", said), said
+        stopped, killed = sorted(job.events()["rank_lost"], key=lambda one: one["step"])
+        first, second = sorted(job.events()["recovered"], key=lambda one: one["step"])
+    assert (stopped["rank"], stopped["step"], stopped["generation"]) == (1, 4, 0)
+    assert (killed["rank"], killed["step"], killed["why"]) == (0, 8, "signal 9")
+    assert 2.5 < first["seen"] < 3.5
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped["pid"], signal.SIGCONT)  # it was ended, although it was stopped
+    assert {"step": 8, "generation": 2, "outcome": "back", "rung": "replica", "reason": "",
+            "exact": True, "steps_lost": 0}.items() <= second.items() and second["bytes"] > 0
+    died = Path(f"{tmp_path}/run.did-kill-0-8").stat().st_mtime
+    total = sum(second[phase] for phase in PHASES)
+    # The event is written right after the update, as soon as a thread of a busy machine gets to it.
+    assert total == pytest.approx(second["wall_ns"] / 1e9 - died, rel=0.05, abs=0.2)
 
 
+@LONG
 def test_a_rank_that_does_not_come_to_a_collective_call_is_replaced(tmp_path, whole):
     with Launch(tmp_path / "run", 12, ["1:4:sleep"], options=["--hang", 2]) as job:
         code, said = job.end()
@@ -118,45 +130,33 @@ def test_a_rank_that_does_not_come_to_a_collective_call_is_replaced(tmp_path, wh
                          "waited in for 2 s", said)
 
 
+@LONG
 def test_all_ranks_restart_if_each_waits_in_another_call(tmp_path, whole):
     with Launch(tmp_path / "run", 12, ["1:4:other"], options=["--hang", 2]) as job:
         code, said = job.end()
         assert code == 0, said
+        assert Path(f"{job.run}.end.0").read_text() == whole
         assert "all ranks have waited in collective calls for 2 s" in said
         (recovered,) = job.events()["recovered"]
         assert recovered["rung"] == "disk" and recovered["outcome"] == "restart"
         assert recovered["steps_lost"] == 4 and "all ranks have waited" in recovered["reason"]
 
 
-def test_phases_of_a_recovery_sum_to_its_time(tmp_path, whole):
-    with Launch(tmp_path / "run", 12, ["1:4:kill"], pace=0.2) as job:
-        code, said = job.end()
-        assert code == 0, said
-        assert Path(f"{job.run}.end.0").read_text() == whole
-        line = re.search(r"step 4 goes on after ([0-9.]+) s: replica, exact, 0 steps lost \(seen .* "
-                         r"agreed .* started .* joined .* filled .* redone .*\)", said)
-        assert line, said
-        (lost,), (recovered,) = job.events()["rank_lost"], job.events()["recovered"]
-        assert (lost["rank"], lost["why"]) == (1, "signal 9")
-        assert {"step": 4, "outcome": "back", "rung": "replica", "exact": True, "steps_lost": 0,
-                "generation": 1}.items() <= recovered.items() and recovered["bytes"] > 0
-        died = Path(f"{job.run}.did-kill-1-4").stat().st_mtime
-        total = sum(recovered[phase] for phase in
-                    ("seen", "agreed", "started", "joined", "filled", "redone"))
-        # The event is written right after the update.
-        assert total == pytest.approx(recovered["wall_ns"] / 1e9 - died, rel=0.05, abs=0.2)
-
-
-def test_a_launcher_that_is_killed_leaves_nothing_but_a_checkpoint(tmp_path):
+def test_a_run_in_use_is_refused_and_a_killed_launcher_leaves_a_checkpoint(tmp_path):
     with Launch(tmp_path / "run", 1000, pace=0.05) as job:
-        job.until_step(5)
+        job.until_step(1)
+        second = subprocess.run(job.process.args, capture_output=True, text=True, timeout=200,
+                                check=False)
+        assert second.returncode == 1
+        assert ("the program has failed before the first update of all ranks: exit code 1 "
+                "(ConflictError: ") in second.stderr and "starts again" not in second.stderr
         os.kill(job.process.pid, signal.SIGKILL)
-        until(lambda: not any(map(_lives, job.pids())), 30, job)
+        until(lambda: not any(map(_lives, job.pids())), 60, job)
         last = max(job.losses())
         assert f"stopped after step {last}, which is saved" in job.said()
-    with Launch(tmp_path / "run", last + 3) as job:
-        assert job.end()[0] == 0, job.said()
-        assert len(job.losses()) == last + 3
+        assert (tmp_path / "run" / f"step-{last:08}").is_dir()
+        until(lambda: subprocess.run(["pgrep", "-f", str(tmp_path)], check=False,
+                                     stdout=subprocess.DEVNULL).returncode == 1, 10, job)
 
 
 def test_a_step_that_fails_again_ends_the_job_and_loses_no_step(tmp_path, whole):
@@ -170,20 +170,7 @@ def test_a_step_that_fails_again_ends_the_job_and_loses_no_step(tmp_path, whole)
         code, said = job.end()
         assert code == 0, said
         assert Path(f"{job.run}.end.0").read_text() == whole
-        assert [one["step"] for one in job.events()["restored"]] == [3, 3]
-        assert job.losses() and len(_text(f"{job.run}.losses.0").splitlines()) == 12
-
-
-def test_a_second_launch_on_a_live_run_is_refused(tmp_path):
-    with Launch(tmp_path / "run", 1000, pace=0.05) as job:
-        job.until_step(1)
-        began = time.monotonic()
-        second = subprocess.run(job.process.args, capture_output=True, text=True, timeout=60,
-                                check=False)
-        assert second.returncode == 1, second.stderr
-        assert "the program has failed before the first update of all ranks: exit code 1 (Conflict" \
-            in second.stderr
-        assert job.process.poll() is None
+        assert [step for step, *_ in job.lines()] == list(range(12))
 
 
 @pytest.mark.parametrize("arguments, words", [
