@@ -55,6 +55,7 @@ class Host:
     steps: dict[int, int] = field(default_factory=dict)  # by rank
     heard: float = 0.0  # when its launcher was last heard of
     connection: socket.socket | None = None  # None for this host
+    is_broken: bool = False  # nothing can be sent to it any more
 
     def hear(self, report: dict[str, Any]) -> None:
         """Notes what every report shows."""
@@ -109,7 +110,9 @@ class Hosts:
         self.beat()
         now = time.monotonic()
         for host in [*self.living.values(), *self.spares]:
-            if host.connection is not None and now - host.heard > SILENCE:
+            if host.is_broken:
+                self._lose(host, "its launcher has ended")
+            elif host.connection is not None and now - host.heard > SILENCE:
                 self._lose(host, f"no sign of life for {SILENCE:.0f} s")
         for guest, (since, _) in list(self._guests.items()):
             if now - since > _GREETING:
@@ -186,7 +189,7 @@ class Hosts:
             assert host.connection is not None
             send(host.connection, **command)
         except OSError:
-            host.heard = float("-inf")  # the next tick finds it lost
+            host.is_broken = True  # the next tick finds it lost
 
     def _hear(self, host: Host, reader: Reader) -> None:
         messages = reader.read()
