@@ -9,9 +9,9 @@ import time
 from typing import Any
 
 from holdfast.launch.door import LOOK, Refused, no_answer
-from holdfast.launch.hosts import prepare, proof, token
+from holdfast.launch.hosts import proof, token
 from holdfast.launch.loop import Loop
-from holdfast.launch.messages import Reader, send
+from holdfast.launch.messages import Reader, Sender, send
 from holdfast.launch.options import Options
 from holdfast.launch.place import STOPPED
 from holdfast.launch.processes import SILENCE, Workers
@@ -27,6 +27,7 @@ class Follower:
     def __init__(self, options: Options) -> None:
         self._token = token(options.at_text)
         self._connection, self._reader = self._connect(options)
+        self._sender = Sender(self._connection)
         self._loop = Loop(self._on_signal)
         self._workers = Workers(options.program, options.is_module, self._loop, self._report)
         self._workers.beat = self._beat
@@ -84,11 +85,11 @@ class Follower:
     def _send(self, report: dict[str, Any]) -> None:
         if self._ends_at is not None:
             return
-        try:
-            send(self._connection, **report)
-        except OSError:  # half a message may be sent: nothing can follow it
-            with contextlib.suppress(OSError):
-                self._connection.shutdown(socket.SHUT_RDWR)
+        with contextlib.suppress(OSError):  # the end of the connection is noticed elsewhere
+            if report["say"] not in ("alive", "beat") or self._sender.is_idle:
+                self._sender.put(report)
+            else:
+                self._sender.flush()
 
     def _hear(self) -> None:
         messages = self._reader.read()
@@ -111,9 +112,10 @@ class Follower:
             connection = None
             try:
                 connection = socket.create_connection(options.at, timeout=SILENCE)
-                prepare(connection)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 reader = Reader(connection)
                 if not (why := self._introduce(connection, reader, options)):
+                    connection.setblocking(False)
                     return connection, reader
             except OSError as error:
                 why = error.strerror or str(error)

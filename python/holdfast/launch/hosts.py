@@ -18,7 +18,7 @@ from hashlib import sha256
 from typing import Any
 
 from holdfast.launch.loop import Loop
-from holdfast.launch.messages import Reader, send
+from holdfast.launch.messages import Reader, Sender, send
 from holdfast.launch.processes import SILENCE, Workers
 
 _GREETING = 5.0  # seconds for a connection to say what it is
@@ -38,12 +38,6 @@ def proof(secret: bytes, number: str, side: str) -> str:
     return hmac.new(secret, f"{side} {number}".encode(), sha256).hexdigest()
 
 
-def prepare(connection: socket.socket) -> None:
-    """A launcher that does not read must not block the others."""
-    connection.settimeout(SILENCE)
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-
 @dataclass(eq=False)
 class Host:
     """A host whose launcher lives."""
@@ -55,6 +49,7 @@ class Host:
     steps: dict[int, int] = field(default_factory=dict)  # by rank
     heard: float = 0.0  # when its launcher was last heard of
     connection: socket.socket | None = None  # None for this host
+    sender: Sender | None = None
     is_broken: bool = False  # nothing can be sent to it any more
 
     def hear(self, report: dict[str, Any]) -> None:
@@ -98,12 +93,15 @@ class Hosts:
         for host in [*self.living.values(), *self.spares]:
             if host.connection is not None:
                 host.do({"do": "end", "code": code})
+                host.connection.setblocking(True)
+                host.connection.settimeout(SILENCE)
+                self._send(host, None)  # what still waits
 
     def beat(self) -> None:
         """Says that this launcher lives."""
         for host in [*self.living.values(), *self.spares]:
-            if host.connection is not None:
-                host.do({"do": "alive"})
+            if host.sender is not None:
+                self._send(host, {"do": "alive"} if host.sender.is_idle else None)
 
     def tick(self) -> None:
         """Called often: says that this launcher lives, and finds the hosts that do not."""
@@ -132,7 +130,8 @@ class Hosts:
     def _greet(self, listener: socket.socket) -> None:
         with contextlib.suppress(OSError):
             guest, _ = listener.accept()
-            prepare(guest)
+            guest.setblocking(False)
+            guest.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             number, reader = secrets.token_hex(16), Reader(guest)
             self._guests[guest] = time.monotonic(), number
             self._loop.watch(guest, lambda: self._hear_guest(guest, reader))
@@ -169,7 +168,7 @@ class Hosts:
     def _admit(self, guest: socket.socket, reader: Reader, hello: dict[str, Any]) -> None:
         del self._guests[guest]
         host = Host(None, hello["ranks"], lambda command: self._send(host, command),
-                    heard=time.monotonic(), connection=guest)
+                    heard=time.monotonic(), connection=guest, sender=Sender(guest))
         self._loop.watch(guest, lambda: self._hear(host, reader))
         host.do({"do": "welcome", "proof": proof(self._token, hello["number"], "coordinator")})
         if hello.get("host") is None:
@@ -184,10 +183,10 @@ class Hosts:
 
     # Talking to hosts
 
-    def _send(self, host: Host, command: dict[str, Any]) -> None:
+    def _send(self, host: Host, command: dict[str, Any] | None) -> None:
         try:
-            assert host.connection is not None
-            send(host.connection, **command)
+            assert host.sender is not None
+            host.sender.flush() if command is None else host.sender.put(command)
         except OSError:
             host.is_broken = True  # the next tick finds it lost
 

@@ -14,6 +14,7 @@
 Launchers of several hosts talk to each other in the same way, over TCP (hosts.py).
 """
 
+import contextlib
 import json
 import socket
 from typing import Any
@@ -24,6 +25,31 @@ _MOST = 1 << 16  # bytes that are read at once
 def send(connection: socket.socket, **message: Any) -> None:
     """Sends a message. OSError if the other side is gone."""
     connection.sendall(json.dumps(message).encode() + b"\n")
+
+
+class Sender:
+    """Sends messages without waiting: one host that does not read must not stop the launcher."""
+
+    def __init__(self, connection: socket.socket) -> None:
+        """The connection does not block."""
+        self._connection = connection
+        self._waiting = bytearray()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if all is sent, as far as this host knows."""
+        return not self._waiting
+
+    def put(self, message: dict[str, Any]) -> None:
+        """Sends a message, or as much of it as the network takes now; flush() sends the rest."""
+        self._waiting += json.dumps(message).encode() + b"\n"
+        self.flush()
+
+    def flush(self) -> None:
+        """Sends what waits, as far as possible. OSError if the other side is gone."""
+        with contextlib.suppress(BlockingIOError):
+            while self._waiting:
+                del self._waiting[:self._connection.send(self._waiting[:_MOST])]
 
 
 class Reader:
@@ -39,6 +65,8 @@ class Reader:
         try:
             data = self._connection.recv(_MOST)
             return self._take(data) if data else None
+        except BlockingIOError:
+            return []
         except (OSError, ValueError, RecursionError):
             return None
 
