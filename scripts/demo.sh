@@ -54,6 +54,43 @@ printf '$ torchrun --nproc-per-node 2 train_gpt.py runs/gpt --steps 160\n\n'
 grep -E '^(holdfast|step)' two.log
 grep -q 'resumed after step 129' two.log || { cat two.log >&2; exit 1; }
 
+scene "Recover: a worker is killed in its update, and the job goes on in seconds, bit for bit"
+# Trains as train_gpt.py does. With RUN.killed missing, rank 1 dies when it updates for the 40th time.
+cat >unlucky.py <<'PYTHON'
+import os, runpy, signal, sys
+from pathlib import Path
+from torch.optim import adam
+mark, updates, update = Path(sys.argv[2] + ".killed"), [], adam.adam
+def die_once(*arguments, **options):
+    updates.append(1)
+    if len(updates) == 40 and os.environ["RANK"] == "1" and not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    update(*arguments, **options)
+adam.adam = die_once
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+PYTHON
+export HOLDFAST_PYTHON=$python
+# launch RUN: trains with 3 ranks, in the background of the other run.
+launch() {
+  printf '$ holdfast launch -n 3 train_gpt.py %s --steps 60%s\n' "$1" "$2"
+  "$bin/holdfast" launch -n 3 unlucky.py "$root/examples/train_gpt.py" "$1" --steps 60 \
+    --layers 2 --batch 12 >"$1.log" 2>&1 &
+}
+touch runs/calm.killed
+launch runs/calm ''
+calm=$!
+launch runs/unlucky '    # rank 1 is killed'
+unlucky=$!
+wait "$unlucky" || { cat runs/unlucky.log >&2; exit 1; }
+wait "$calm" || { cat runs/calm.log >&2; exit 1; }
+echo
+grep -E '^holdfast: (rank|generation|step)' runs/unlucky.log
+grep -q 'goes on after' runs/unlucky.log || { cat runs/unlucky.log >&2; exit 1; }
+echo
+show holdfast diff runs/calm runs/unlucky
+
 scene "Cost: how long training waits for a save"
 printf '$ save_cost.py saves\n\n'
 "$python" "$root/examples/save_cost.py" saves

@@ -20,8 +20,10 @@ release() {
 # Uses the release build that the suite before has made.
 kills() {
   HOLDFAST_KILLS=${HOLDFAST_KILLS:-300} HOLDFAST_RANK_KILLS=${HOLDFAST_RANK_KILLS:-50} \
+    HOLDFAST_RECOVERIES=${HOLDFAST_RECOVERIES:-200} \
     PYTHONPATH=$PWD/build/release/python .venv/bin/python -m pytest -q \
-    python/tests/test_kill.py python/tests/torch/test_kill_ranks.py
+    python/tests/test_kill.py python/tests/torch/test_kill_ranks.py \
+    python/tests/torch/test_many_kills.py
 }
 
 train_cpp() { tests/examples/train_cpp_test.sh release; }
@@ -48,6 +50,19 @@ adapters() {
     .venv/bin/python -m pytest -q python/tests/adapters
 }
 
+# Uses the build of make test. A framework that cannot be installed is skipped by name.
+tensorflow() {
+  local python
+  if ! python=$(scripts/foreign_environment.sh tensorflow); then
+    echo "skipped: TensorFlow could not be installed" >&2
+    return
+  fi
+  export HOLDFAST_TENSORFLOW_PYTHON=$python
+  build/check/holdfast/tensorflow/tensorflow_test --gtest_filter='*RealTensorFlow*'
+  PYTHONPATH=$PWD/build/check/python \
+    .venv/bin/python -m pytest -q python/tests/test_tensorflow_files.py
+}
+
 threads() {
   scripts/build.sh tsan
   ctest --preset tsan -j "$jobs"
@@ -59,7 +74,7 @@ tidy() {
 }
 
 failed=()
-suites="addresses leaks release kills train_cpp slurm newcomer adapters threads tidy"
+suites="addresses leaks release kills train_cpp slurm newcomer adapters tensorflow threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # Runs in a shell of its own, because set -e does not stop a function inside a condition.

@@ -5,6 +5,7 @@
 #include "holdfast/base/checked.h"
 #include "holdfast/archive/zip_directory_internal.h"
 #include "holdfast/archive/zip_internal.h"
+#include "holdfast/archive/zip_reader.h"
 
 namespace holdfast::zip {
 namespace {
@@ -132,20 +133,20 @@ Result<void> check_end(const Source& source, const End& end) {
   return {};
 }
 
-// Whether a name is safe: not absolute, without "..", and without characters that could
-// make it look like another name.
-bool is_safe_name(std::string_view name) {
-  if (name.empty() || name.front() == '/') return false;
-  if (name.find('\\') != name.npos || name.find('\0') != name.npos) return false;
-  while (true) {
-    const size_t slash = name.find('/');
-    const std::string_view part = name.substr(0, slash);
-    if (part == "." || part == ".." || (part.empty() && slash != name.npos)) {
-      return false;
-    }
-    if (slash == name.npos) return true;
-    name.remove_prefix(slash + 1);
+Result<void> check_entry(const Source& source, const DirectoryEntry& entry) {
+  if (!is_safe_zip_name(entry.name)) {
+    return corrupt("{}: entry \"{}\": is not a safe name for a record", source.name(),
+                   entry.name);
   }
+  if ((entry.flags & kEncrypted) != 0) {
+    return unsupported("{}: entry {}: is encrypted; expected one that is not",
+                       source.name(), entry.name);
+  }
+  if (entry.method == 0 && entry.packed_size != entry.size) {
+    return corrupt("{}: entry {}: {} bytes are stored as {}", source.name(), entry.name,
+                   entry.size, entry.packed_size);
+  }
+  return {};
 }
 
 // Reads the zip64 field of an entry. Its values replace the values in `wanted`, which
@@ -169,22 +170,6 @@ Result<void> read_extra64(const Source& source, std::string_view name, ByteView 
   }
   return corrupt("{}: entry {}: has no zip64 field, although its sizes refer to one",
                  source.name(), name);
-}
-
-Result<void> check_entry(const Source& source, const DirectoryEntry& entry) {
-  if (!is_safe_name(entry.name)) {
-    return corrupt("{}: entry \"{}\": is not a safe name for a record", source.name(),
-                   entry.name);
-  }
-  if ((entry.flags & kEncrypted) != 0) {
-    return unsupported("{}: entry {}: is encrypted; expected one that is not",
-                       source.name(), entry.name);
-  }
-  if (entry.method == 0 && entry.packed_size != entry.size) {
-    return corrupt("{}: entry {}: {} bytes are stored as {}", source.name(), entry.name,
-                   entry.size, entry.packed_size);
-  }
-  return {};
 }
 
 // Reads the entry at the front of `rest` and removes it from there.
@@ -234,8 +219,10 @@ Result<Directory> read_directory(const Source& source) {
   directory.entries.reserve(static_cast<size_t>(end.entries));
   ByteView rest = bytes;
   for (int64_t i = 0; i < end.entries; ++i) {
+    const int64_t at = end.offset + std::ssize(bytes) - std::ssize(rest);
     directory.entries.push_back(HOLDFAST_TRY(read_entry(source, rest)));
-    const DirectoryEntry& entry = directory.entries.back();
+    DirectoryEntry& entry = directory.entries.back();
+    entry.listed_offset = at;
     if (entry.header_offset > end.offset || entry.packed_size > end.offset) {
       return corrupt("{}: entry {}: {} bytes at {}, but the directory begins at {}",
                      source.name(), entry.name, entry.packed_size, entry.header_offset,
@@ -250,3 +237,21 @@ Result<Directory> read_directory(const Source& source) {
 }
 
 }  // namespace holdfast::zip
+
+namespace holdfast {
+
+bool is_safe_zip_name(std::string_view name) {
+  if (name.empty() || name.front() == '/') return false;
+  if (name.find('\\') != name.npos || name.find('\0') != name.npos) return false;
+  while (true) {
+    const size_t slash = name.find('/');
+    const std::string_view part = name.substr(0, slash);
+    if (part == "." || part == ".." || (part.empty() && slash != name.npos)) {
+      return false;
+    }
+    if (slash == name.npos) return true;
+    name.remove_prefix(slash + 1);
+  }
+}
+
+}  // namespace holdfast

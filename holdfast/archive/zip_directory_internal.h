@@ -12,6 +12,8 @@ namespace holdfast::zip {
 
 struct DirectoryEntry {
   std::string name{};
+  // The offsets of its own bytes in the directory, and of its local header.
+  int64_t listed_offset = 0;
   int64_t header_offset = 0;
   int64_t size = 0;         // before compression
   int64_t packed_size = 0;  // in the file; the same unless the entry is compressed

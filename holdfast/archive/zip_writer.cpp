@@ -5,29 +5,7 @@
 namespace holdfast {
 namespace {
 
-// Collects the fields of a header.
-class Header {
- public:
-  Header& u16(uint64_t value) { return number(static_cast<uint16_t>(value)); }
-  Header& u32(uint64_t value) { return number(static_cast<uint32_t>(value)); }
-  Header& u64(int64_t value) { return number(static_cast<uint64_t>(value)); }
-  Header& text(std::string_view text) {
-    const ByteView bytes = bytes_of(text);
-    bytes_.insert(bytes_.end(), bytes.begin(), bytes.end());
-    return *this;
-  }
-  Header& fill(size_t count, char with) { return text(std::string(count, with)); }
-  const Bytes& bytes() const { return bytes_; }
-
- private:
-  template <typename T>
-  Header& number(T value) {
-    bytes_.resize(bytes_.size() + sizeof(T));
-    store_little_endian(value, ByteSpan(bytes_).last(sizeof(T)));
-    return *this;
-  }
-  Bytes bytes_;
-};
+using zip::Header;
 
 constexpr uint16_t kFlags = zip::kHasDescriptor | zip::kUtf8Names;
 
@@ -133,22 +111,27 @@ Result<void> ZipWriter::finish() {
   return write_ends(offset, position() - offset);
 }
 
-// Always writes the zip64 record, as torch does.
 Result<void> ZipWriter::write_ends(int64_t offset, int64_t size) {
-  const auto count = static_cast<int64_t>(entries_.size());
-  const int64_t end64 = position();
+  return sink_.append(zip::end_records({.entries = std::ssize(entries_),
+                                        .offset = offset,
+                                        .size = size,
+                                        .zip64_from = options_.zip64_from}));
+}
+
+Bytes zip::end_records(const Ends& ends) {
   const auto field_of = [&](int64_t value) {
-    return large(value) ? zip::kIn64 : static_cast<uint64_t>(value);
+    return value >= ends.zip64_from ? kIn64 : static_cast<uint64_t>(value);
   };
-  const uint64_t count_field = count < zip::kIn64Short ? static_cast<uint64_t>(count)
-                                                       : uint64_t{zip::kIn64Short};
+  const uint64_t count_field = ends.entries < kIn64Short
+                                   ? static_cast<uint64_t>(ends.entries)
+                                   : uint64_t{kIn64Short};
   Header header;
-  header.u32(zip::kEnd64Mark).u64(zip::kEnd64Bytes - 12).u16(45).u16(45).u32(0).u32(0);
-  header.u64(count).u64(count).u64(size).u64(offset);
-  header.u32(zip::kLocator64Mark).u32(0).u64(end64).u32(1);
-  header.u32(zip::kEndMark).u16(0).u16(0).u16(count_field).u16(count_field);
-  header.u32(field_of(size)).u32(field_of(offset)).u16(0);
-  return sink_.append(header.bytes());
+  header.u32(kEnd64Mark).u64(kEnd64Bytes - 12).u16(45).u16(45).u32(0).u32(0);
+  header.u64(ends.entries).u64(ends.entries).u64(ends.size).u64(ends.offset);
+  header.u32(kLocator64Mark).u32(0).u64(ends.offset + ends.size).u32(1);
+  header.u32(kEndMark).u16(0).u16(0).u16(count_field).u16(count_field);
+  header.u32(field_of(ends.size)).u32(field_of(ends.offset)).u16(0);
+  return header.bytes();
 }
 
 }  // namespace holdfast

@@ -2,7 +2,14 @@
 
 #include <isa-l/crc.h>
 
+#include "holdfast/base/crc_polynomial_internal.h"
+
 namespace holdfast {
+namespace {
+
+using Arithmetic32 = CrcArithmetic<0xedb88320>;
+
+}  // namespace
 
 Crc32 crc32(ByteView bytes) { return crc32_extend(0, bytes); }
 
@@ -10,6 +17,19 @@ Crc32 crc32_extend(Crc32 of_a, ByteView b) {
   // ISA-L inverts the register before and after, so we do not.
   return crc32_gzip_refl(of_a, reinterpret_cast<const unsigned char*>(b.data()),
                          b.size());
+}
+
+Crc32 crc32_combine(Crc32 of_a, Crc32 of_b, uint64_t length_of_b) {
+  // The inversions before and after cancel out, so finished values combine in the same
+  // way as registers.
+  return Arithmetic32::shift(of_a, length_of_b) ^ of_b;
+}
+
+Crc32 crc32_change(ByteView mask, uint64_t bytes_after) {
+  // The CRC of the mask as a register that begins with 0 and is not inverted.
+  const Crc32 reg =
+      crc32(mask) ^ Arithmetic32::shift(~uint32_t{0}, mask.size()) ^ ~uint32_t{0};
+  return Arithmetic32::shift(reg, bytes_after);
 }
 
 }  // namespace holdfast

@@ -51,5 +51,26 @@ TEST(Crc32Test, PartsExtendToTheWhole) {
   }
 }
 
+TEST(Crc32Test, PartsCombineToTheWhole) {
+  const Bytes bytes = random_bytes(3000);
+  for (size_t cut = 0; cut <= bytes.size(); cut += 37) {
+    const ByteView a = ByteView(bytes).first(cut), b = ByteView(bytes).subspan(cut);
+    ASSERT_EQ(crc32_combine(crc32(a), crc32(b), b.size()), crc32(bytes));
+  }
+}
+
+TEST(Crc32Test, AMaskChangesTheCrcAsComputedAnew) {
+  Bytes bytes = random_bytes(100000);
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 2000; ++i) {
+    const Bytes mask = random_bytes(random() % 17);
+    const size_t at = random() % (bytes.size() - mask.size() + 1);
+    const Crc32 old = crc32(bytes);
+    for (size_t k = 0; k < mask.size(); ++k) bytes[at + k] ^= mask[k];
+    const Crc32 change = crc32_change(mask, bytes.size() - at - mask.size());
+    ASSERT_EQ(old ^ change, crc32(bytes)) << at << " " << mask.size();
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::crc32_test

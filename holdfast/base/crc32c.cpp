@@ -3,41 +3,13 @@
 #include <isa-l/crc.h>
 
 #include <algorithm>
-#include <array>
+
+#include "holdfast/base/crc_polynomial_internal.h"
 
 namespace holdfast {
 namespace {
 
-// Polynomials over GF(2) modulo P, as CRC registers hold them: bit 31 is the
-// coefficient of x^0, bit 0 is the coefficient of x^31. kPolynomial is P without x^32.
-using Polynomial = uint32_t;
-constexpr Polynomial kPolynomial = 0x82f63b78;
-constexpr Polynomial kOne = 0x80000000;
-
-constexpr Polynomial times_x(Polynomial p) {
-  return (p >> 1) ^ ((p & 1) != 0 ? kPolynomial : 0);
-}
-
-constexpr Polynomial multiply(Polynomial a, Polynomial b) {
-  Polynomial product = 0;
-  for (; a != 0; a <<= 1, b = times_x(b)) {
-    if ((a & kOne) != 0) product ^= b;
-  }
-  return product;
-}
-
-// Entry k is x^(8 * 2^k). Appending 2^k zero bytes multiplies a register by it.
-constexpr std::array<Polynomial, 64> make_powers() {
-  std::array<Polynomial, 64> powers{};
-  Polynomial power = kOne >> 8;
-  for (Polynomial& entry : powers) {
-    entry = power;
-    power = multiply(power, power);
-  }
-  return powers;
-}
-
-constexpr auto kPowers = make_powers();
+using Arithmetic32c = CrcArithmetic<0x82f63b78>;
 
 // ISA-L counts bytes in an int, so longer input goes to it in parts of this size.
 constexpr size_t kMostAtOnce = size_t{1} << 30;
@@ -62,10 +34,14 @@ Crc32c crc32c_extend(Crc32c of_a, ByteView b) {
 Crc32c crc32c_combine(Crc32c of_a, Crc32c of_b, uint64_t length_of_b) {
   // The inversions before and after cancel out, so finished values combine in the same
   // way as registers.
-  for (size_t k = 0; length_of_b != 0; ++k, length_of_b >>= 1) {
-    if ((length_of_b & 1) != 0) of_a = multiply(of_a, kPowers[k]);
-  }
-  return of_a ^ of_b;
+  return Arithmetic32c::shift(of_a, length_of_b) ^ of_b;
+}
+
+Crc32c crc32c_change(ByteView mask, uint64_t bytes_after) {
+  // The CRC of the mask as a register that begins with 0 and is not inverted.
+  const Crc32c reg =
+      crc32c(mask) ^ Arithmetic32c::shift(~uint32_t{0}, mask.size()) ^ ~uint32_t{0};
+  return Arithmetic32c::shift(reg, bytes_after);
 }
 
 }  // namespace holdfast

@@ -23,4 +23,10 @@ Crc32c crc32c_extend(Crc32c of_a, ByteView b);
 // no bytes, so its time grows only with the logarithm of b's length.
 Crc32c crc32c_combine(Crc32c of_a, Crc32c of_b, uint64_t length_of_b);
 
+// What changes in the digest of a longer record if some of its bytes are XORed with `mask`
+// and `bytes_after` bytes follow them: the new digest is the old one XOR this value. It needs
+// neither the old bytes nor the others, so its time grows only with the logarithm of
+// bytes_after.
+Crc32c crc32c_change(ByteView mask, uint64_t bytes_after);
+
 }  // namespace holdfast

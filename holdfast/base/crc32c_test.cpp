@@ -89,5 +89,18 @@ TEST(Crc32cTest, MoreThanTwoToThe31BytesAreTakenInPieces) {
   EXPECT_EQ(seen, want);
 }
 
+TEST(Crc32cTest, AMaskChangesTheDigestAsComputedAnew) {
+  Bytes bytes = random_bytes(100000, 1);
+  std::mt19937_64 random(1);
+  for (int i = 0; i < 2000; ++i) {
+    const Bytes mask = random_bytes(random() % 17, random());
+    const size_t at = random() % (bytes.size() - mask.size() + 1);
+    const Crc32c old = crc32c(bytes);
+    for (size_t k = 0; k < mask.size(); ++k) bytes[at + k] ^= mask[k];
+    const Crc32c change = crc32c_change(mask, bytes.size() - at - mask.size());
+    ASSERT_EQ(old ^ change, crc32c(bytes)) << at << " " << mask.size();
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::crc32c_test

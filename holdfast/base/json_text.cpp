@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "holdfast/base/json.h"
 #include "holdfast/base/result.h"
 
 namespace holdfast {
@@ -90,6 +91,13 @@ void append_json_double(std::string& out, double number) {
   const std::string_view digits(text.begin(), static_cast<size_t>(end - text.begin()));
   out += digits;
   if (digits.find_first_of(".e") == digits.npos) out += ".0";
+}
+
+std::string shown(std::string_view name) {
+  constexpr size_t kMost = 80;
+  std::string text = Json(name).dump(-1, ' ', true, Json::error_handler_t::replace);
+  if (text.size() > kMost) text.replace(kMost, text.npos, "...\"");
+  return text;
 }
 
 }  // namespace holdfast

@@ -20,4 +20,7 @@ void append_json_integer(std::string& out, int64_t number);
 // an 'e' that tells it from an integer. Aborts unless the number is finite.
 void append_json_double(std::string& out, double number);
 
+// Formats a name from an unknown source for a message: quoted, escaped and short.
+std::string shown(std::string_view name);
+
 }  // namespace holdfast

@@ -1,5 +1,6 @@
 // `holdfast convert`: converts a file, step or run into a file of another format.
 #include <fmt/ostream.h>
+#include <fmt/ranges.h>
 
 #include <memory>
 
@@ -8,12 +9,13 @@
 #include "holdfast/cli/json_report.h"
 #include "holdfast/cli/progress.h"
 #include "holdfast/cli/text.h"
+#include "holdfast/formats/format.h"
 #include "holdfast/inspect/convert.h"
 
 namespace holdfast {
 namespace {
 
-constexpr const char* kConvertExample = R"(
+constexpr const char* kConvertStart = R"(
 Examples:
   holdfast convert model.pt model.safetensors
   holdfast convert runs/gpt model.pt               the newest whole step
@@ -21,12 +23,33 @@ Examples:
   holdfast convert runs/gpt weights --format torch
 
 FROM is a file or folder of a known format, the folder of a step, or a run directory.
-RUN@STEP is a step of a run; if it was saved several times, the last one. Formats:
-safetensors (.safetensors), safetensors-folder (a name that ends in /), torch (.pt, .pth,
-.bin). A target that exists is not overwritten.
-
+RUN@STEP is a step of a run; if it was saved several times, the last one. A target that
+exists is not overwritten. Formats:
+)";
+constexpr const char* kConvertEnd = R"(
 All that the checkpoint holds is written: weights, optimizer and bookkeeping, under the
 names that they have in it. For weights that another tool loads, use holdfast export.)";
+
+// One line for each format: its name, what it is, and the names that choose it.
+std::string describe_formats() {
+  std::string lines;
+  for (const Format& format : formats()) {
+    std::vector<std::string> names(format.extensions.begin(), format.extensions.end());
+    if (format.folder && format.can_write()) names.push_back("a name that ends in /");
+    lines += fmt::format("  {:<20}{}{}{}\n", format.name, format.what,
+                         names.empty() ? "" : ": ", fmt::join(names, ", "));
+    if (!format.can_write()) lines.insert(lines.size() - 1, " (only read)");
+  }
+  return lines;
+}
+
+std::vector<std::string> writable_names() {
+  std::vector<std::string> names;
+  for (const Format& format : formats()) {
+    if (format.can_write()) names.emplace_back(format.name);
+  }
+  return names;
+}
 
 struct ConvertArguments {
   std::string from, to, format;
@@ -75,14 +98,11 @@ Verb convert_verb() {
   ConvertArguments& a = *arguments;
   return {.name = "convert",
           .summary = "Write a checkpoint in another format",
-          .footer = kConvertExample,
+          .footer = kConvertStart + describe_formats() + kConvertEnd,
           .options = {{"FROM", "A file, a step, a run, or RUN@STEP", &a.from, true},
                       {"TO", "The new file, or folder if it ends in /", &a.to, true},
-                      {"--format",
-                       "The format of TO, if its name does not tell it",
-                       &a.format,
-                       false,
-                       {"safetensors", "safetensors-folder", "torch"}},
+                      {"--format", "The format of TO, if its name does not tell it",
+                       &a.format, false, writable_names()},
                       {"--json", "Print the result as JSON, for programs", &a.json}},
           .run = [arguments](const Context& c) { return convert_path(c, *arguments); }};
 }

@@ -195,7 +195,9 @@ Result<void> check_digests(const Contents& contents, TensorId tensor, bool whole
   const Layout& layout = contents.collection.layout();
   for (const Slice& slice : layout.slices(tensor)) {
     const int64_t offset = layout.map(slice.first, bytes_of(of.dtype)).offset;
-    HOLDFAST_TRY(contents.digests->check_record(offset, whole).within(of.name));
+    const HolderId holder = layout.holder(slice.first);
+    HOLDFAST_TRY(
+        contents.digests->check_record(holder, offset, whole).within(of.name));
   }
   return {};
 }

@@ -24,11 +24,12 @@ class Source;
 class DigestCheck {
  public:
   virtual ~DigestCheck() = default;
-  // Called after bytes of the record at this offset of the file were read. Reads the
-  // rest of the record and fails with kCorrupt if its digest is wrong. `whole` says
-  // that the caller has used all of a tensor. If it is false, the rest of a large
-  // record is not read, and the bytes that the caller has got stay unchecked.
-  virtual Result<void> check_record(int64_t offset, bool whole) const = 0;
+  // Called after bytes of the record at this offset of the holder's file were read.
+  // Reads the rest of the record and fails with kCorrupt if its digest is wrong.
+  // `whole` says that the caller has used all of a tensor. If it is false, the rest of
+  // a large record is not read, and the bytes that the caller has got stay unchecked.
+  virtual Result<void> check_record(HolderId holder, int64_t offset,
+                                    bool whole) const = 0;
 };
 
 struct Contents {

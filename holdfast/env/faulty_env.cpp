@@ -143,7 +143,8 @@ class FaultyEnv::OpenFile : public File {
  protected:
   Result<size_t> read_some(int64_t offset, ByteSpan into) override {
     return env_.run(Op::kRead, path(), [&](size_t most) {
-      return inner_->read_at(offset, into.first(std::min(most, into.size())));
+      return env_.count_bytes(
+          Op::kRead, inner_->read_at(offset, into.first(std::min(most, into.size()))));
     });
   }
 
@@ -151,7 +152,7 @@ class FaultyEnv::OpenFile : public File {
     return env_.run(Op::kWrite, path(), [&](size_t most) -> Result<size_t> {
       const ByteView part = bytes.first(std::min(most, bytes.size()));
       HOLDFAST_TRY(inner_->write_at(offset, part));
-      return part.size();
+      return env_.count_bytes(Op::kWrite, part.size());
     });
   }
 
@@ -159,7 +160,7 @@ class FaultyEnv::OpenFile : public File {
     return env_.run(Op::kWrite, path(), [&](size_t most) -> Result<size_t> {
       const ByteView part = bytes.first(std::min(most, bytes.size()));
       HOLDFAST_TRY(inner_->append(part));
-      return part.size();
+      return env_.count_bytes(Op::kWrite, part.size());
     });
   }
 
@@ -172,6 +173,17 @@ class FaultyEnv::OpenFile : public File {
   const std::unique_ptr<File> inner_;
   const Identity identity_;
 };
+
+Result<size_t> FaultyEnv::count_bytes(Op op, Result<size_t> moved) {
+  MutexLock lock(mutex_);
+  if (moved.ok()) bytes_[static_cast<size_t>(op)] += static_cast<int64_t>(*moved);
+  return moved;
+}
+
+int64_t FaultyEnv::bytes(Op op) const {
+  MutexLock lock(mutex_);
+  return bytes_[static_cast<size_t>(op)];
+}
 
 void FaultyEnv::add(int64_t k, Fault fault) {
   HOLDFAST_CHECK(k >= 1, "call {} from now", k);

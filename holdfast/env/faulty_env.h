@@ -96,6 +96,8 @@ class FaultyEnv : public EnvWrapper {
   bool crashed() const;
   // The number of calls so far, including those that failed.
   int64_t calls(Op op = Op::kAny) const;
+  // How many bytes were read, or written, so far. `op` is kRead or kWrite.
+  int64_t bytes(Op op) const;
   std::vector<Call> log() const;
 
   Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override;
@@ -148,6 +150,8 @@ class FaultyEnv : public EnvWrapper {
   using Identity = std::pair<uint64_t, uint64_t>;  // device and inode
 
   void add(int64_t k, Fault fault);
+  // Counts the bytes of a transfer that was made.
+  Result<size_t> count_bytes(Op op, Result<size_t> moved);
   // Counts the call and returns what happens to it.
   Plan enter(Op op, const Path& path);
   static void apply(const Fault& fault, Error error, Plan& plan);
@@ -164,6 +168,7 @@ class FaultyEnv : public EnvWrapper {
 
   mutable Mutex mutex_;
   std::array<int64_t, kOps> counts_ HOLDFAST_GUARDED_BY(mutex_){};
+  std::array<int64_t, kOps> bytes_ HOLDFAST_GUARDED_BY(mutex_){};
   std::vector<Call> log_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<Fault> faults_ HOLDFAST_GUARDED_BY(mutex_);
   std::vector<BadFile> bad_files_ HOLDFAST_GUARDED_BY(mutex_);

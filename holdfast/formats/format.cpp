@@ -4,9 +4,14 @@
 
 #include <algorithm>
 
+#include "holdfast/archive/zip_reader.h"
+#include "holdfast/formats/keras.h"
+#include "holdfast/formats/npz.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
 #include "holdfast/formats/torch_zip.h"
+#include "holdfast/hdf5/hdf5.h"
+#include "holdfast/tensorflow/tensor_bundle.h"
 
 namespace holdfast {
 namespace {
@@ -23,20 +28,38 @@ bool is_safetensors(const Glance& glance) {
          text[first] == '{';
 }
 
-Result<Contents> open_safetensors_file(Env& env, const Path& path) {
-  return open_safetensors(HOLDFAST_TRY(FileSource::open(env, path)));
-}
-
 Result<void> stream_safetensors(Sink& sink, const Contents& contents) {
   return write_safetensors(sink, contents);
 }
 
-bool is_torch(const Glance& glance) {
-  return !glance.folder && looks_like_torch(glance.head);
+bool is_npz(const Glance& glance) {
+  if (glance.records) return is_npz_archive(*glance.records);
+  return glance.zip() && glance.path.native().ends_with(".npz");
 }
 
-Result<Contents> open_torch_file(Env& env, const Path& path) {
-  return open_torch(HOLDFAST_TRY(FileSource::open(env, path)));
+bool is_npy_file(const Glance& glance) {
+  return !glance.folder && is_npy(glance.head);
+}
+
+// A zip archive whose directory cannot be read is damaged. Opening it as a file of torch
+// says so, unless its name says that it is something else.
+bool is_torch(const Glance& glance) {
+  if (glance.records) return is_torch_archive(*glance.records);
+  return glance.zip() || is_legacy_torch(glance.head);
+}
+
+bool is_keras(const Glance& glance) {
+  return glance.records && is_keras_archive(*glance.records);
+}
+
+bool is_hdf5(const Glance& glance) {
+  return glance.source != nullptr && looks_like_hdf5(*glance.source);
+}
+
+Result<FormatReport> verify_hdf5_file(Env& env, const Path& path,
+                                      const Progress& progress) {
+  return verify_hdf5(HOLDFAST_TRY(FileSource::open(env, path)),
+                     path.filename().native(), progress);
 }
 
 // Writes a file of a format that can be written to a sink.
@@ -60,6 +83,29 @@ Result<void> write_shards(Env& env, const Path& path, const Contents& contents) 
   return write_sharded_safetensors(env, path, contents);
 }
 
+template <Result<Contents> (*kOpen)(std::shared_ptr<const Source>)>
+Result<Contents> open_by(Env& env, const Path& path) {
+  return kOpen(HOLDFAST_TRY(FileSource::open(env, path)));
+}
+
+template <Result<FormatReport> (*kVerify)(std::shared_ptr<const Source>,
+                                          const Progress&)>
+Result<FormatReport> verify_by(Env& env, const Path& path, const Progress& progress) {
+  return kVerify(HOLDFAST_TRY(FileSource::open(env, path)), progress);
+}
+
+// A folder of TensorFlow's checkpoints has a file that names the newest, or has only one
+// checkpoint. An index is recognised by the mark at its end.
+bool is_tensor_bundle(const Glance& glance) {
+  if (!glance.folder) return is_tensor_bundle_index(glance.bytes_at(-8, 8));
+  const auto indexes = std::ranges::count_if(glance.names, [](const std::string& name) {
+    return name.ends_with(kTensorBundleIndexSuffix);
+  });
+  const bool state =
+      std::ranges::find(glance.names, kTensorBundleStateFile) != glance.names.end();
+  return indexes == 1 || (indexes > 1 && state);
+}
+
 // All formats, in the order in which they are asked whether they recognise a file.
 const std::vector<Format>& all() {
   static const std::vector<Format> kFormats{
@@ -74,7 +120,8 @@ const std::vector<Format>& all() {
        .keeps_dtype = any_dtype,
        .recognises = is_sharded_safetensors,
        .open = open_sharded_safetensors,
-       .write = write_shards},
+       .write = write_shards,
+       .plan_patch = plan_sharded_safetensors_patch},
       {.name = "safetensors",
        .what = "one safetensors file",
        .extensions = {".safetensors"},
@@ -83,9 +130,30 @@ const std::vector<Format>& all() {
        .keeps_metadata = true,
        .keeps_dtype = any_dtype,
        .recognises = is_safetensors,
-       .open = open_safetensors_file,
+       .open = open_by<open_safetensors>,
        .write = write_by<stream_safetensors>,
-       .stream = stream_safetensors},
+       .stream = stream_safetensors,
+       .plan_patch = plan_safetensors_patch},
+      {.name = "npz",
+       .what = "archive of NumPy arrays (numpy.savez), as Chainer writes it",
+       .extensions = {".npz"},
+       .keeps_objects = true,
+       .keeps_aliases = true,
+       .keeps_metadata = true,
+       .keeps_dtype = any_dtype,
+       .recognises = is_npz,
+       .open = open_by<open_npz>,
+       .write = write_by<write_npz>,
+       .stream = write_npz,
+       .plan_patch = plan_npz_patch,
+       .verify = verify_by<verify_npz>},
+      {.name = "npy",
+       .what = "one NumPy array (numpy.save)",
+       .extensions = {".npy"},
+       .keeps_dtype = any_dtype,
+       .recognises = is_npy_file,
+       .open = open_by<open_npy>,
+       .plan_patch = plan_npy_patch},
       {.name = "torch",
        .what = "file of torch.save",
        .extensions = {".pt", ".pth", ".bin"},
@@ -93,9 +161,45 @@ const std::vector<Format>& all() {
        .keeps_aliases = true,
        .keeps_dtype = any_dtype,
        .recognises = is_torch,
-       .open = open_torch_file,
+       .open = open_by<open_torch>,
        .write = write_by<write_torch>,
-       .stream = write_torch},
+       .stream = write_torch,
+       .plan_patch = plan_torch_patch,
+       .verify = verify_by<verify_torch>},
+      {.name = "hdf5",
+       .what = "HDF5 file, as of Keras and Chainer",
+       .extensions = {".h5", ".hdf5"},
+       .keeps_objects = true,
+       .keeps_aliases = true,
+       .keeps_metadata = true,
+       .keeps_dtype = any_dtype,
+       .recognises = is_hdf5,
+       .open = open_by<open_hdf5>,
+       .write = write_by<write_hdf5>,
+       .stream = write_hdf5,
+       .plan_patch = plan_patch_hdf5,
+       .verify = verify_hdf5_file},
+      {.name = "keras",
+       .what = ".keras file, read and patched, but not written",
+       .extensions = {".keras"},
+       .keeps_dtype = any_dtype,
+       .recognises = is_keras,
+       .open = open_by<open_keras>,
+       .plan_patch = plan_keras_patch,
+       .verify = verify_by<verify_keras>},
+      {.name = "tensorflow",
+       .what = "TensorFlow checkpoint",
+       .extensions = {},
+       .folder = true,
+       .keeps_objects = true,
+       .keeps_aliases = true,
+       .keeps_metadata = true,
+       .keeps_dtype = any_dtype,
+       .recognises = is_tensor_bundle,
+       .open = open_tensor_bundle,
+       .write = write_tensor_bundle,
+       .plan_patch = plan_patch_tensor_bundle,
+       .verify = verify_tensor_bundle},
   };
   return kFormats;
 }
@@ -113,9 +217,17 @@ Result<Glance> glance_at(Env& env, const Path& path) {
     glance.names = HOLDFAST_TRY(env.list(path));
     return glance;
   }
-  const auto source = HOLDFAST_TRY(FileSource::open(env, path));
-  glance.head =
-      HOLDFAST_TRY(source->read_bytes(0, std::min(source->size(), kGlanceBytes)));
+  glance.source = HOLDFAST_TRY(FileSource::open(env, path));
+  const Source& file = *glance.source;
+  glance.head = HOLDFAST_TRY(file.read_bytes(0, std::min(file.size(), kGlanceBytes)));
+  if (!glance.zip()) return glance;
+  Result<std::vector<std::string>> records = list_zip(file);
+  if (records.ok()) {
+    glance.records = *std::move(records);
+  } else if (records.error().code() != ErrorCode::kCorrupt &&
+             records.error().code() != ErrorCode::kUnsupported) {
+    return records.error();
+  }
   return glance;
 }
 
@@ -160,6 +272,21 @@ Path hidden_name(Env& env, const Path& path) {
 
 }  // namespace
 
+Bytes Glance::bytes_at(int64_t offset, int64_t count) const {
+  if (source == nullptr) return {};
+  if (offset < 0) offset += source->size();
+  if (offset < 0 || offset > source->size() - count) return {};
+  Result<Bytes> bytes = source->read_bytes(offset, count);
+  return bytes.ok() ? *std::move(bytes) : Bytes();
+}
+
+bool Glance::zip() const {
+  const std::string_view text = text_of(head);
+  // The first record, or the end of an archive that has none.
+  return text.starts_with("PK\x03\x04") || text.starts_with("PK\x05\x06") ||
+         text.starts_with("PK\x06\x06");
+}
+
 std::span<const Format> formats() { return all(); }
 
 Result<const Format*> find_format(std::string_view name) {
@@ -170,7 +297,19 @@ Result<const Format*> find_format(std::string_view name) {
                      names_of_formats());
 }
 
+Result<Path> find_named(Env& env, const Path& path) {
+  const Result<FileInfo> info = env.info(path);
+  if (info.ok()) return path;
+  if (is_missing(info.error()) && path.has_filename()) {
+    Path index = path;
+    index += ".index";
+    if (env.info(index).ok()) return index;
+  }
+  return info.error();
+}
+
 Result<const Format*> format_of(Env& env, const Path& path) {
+  HOLDFAST_TRY(check_no_journal(env, path));
   const Glance glance = HOLDFAST_TRY(glance_at(env, path));
   for (const Format& format : formats()) {
     if (format.recognises(glance)) return &format;
@@ -192,8 +331,22 @@ Result<const Format*> format_for(const Path& path) {
 }
 
 Result<Contents> open_file(Env& env, const Path& path) {
-  const Format* format = HOLDFAST_TRY(format_of(env, path));
-  return format->open(env, path);
+  const Path named = HOLDFAST_TRY(find_named(env, path));
+  const Format* format = HOLDFAST_TRY(format_of(env, named));
+  return format->open(env, named);
+}
+
+Result<Patch> plan_patch(Env& env, const Path& path, std::span<const Flip> flips,
+                         Checksums checksums) {
+  const Path named = HOLDFAST_TRY(find_named(env, path));
+  const Format* format = HOLDFAST_TRY(format_of(env, named));
+  if (format->can_patch()) return format->plan_patch(env, named, flips, checksums);
+  return unsupported("{}: the format {} can be read, but not patched", path.native(),
+                     format->name);
+}
+
+Result<bool> repair_file(Env& env, const Path& path) {
+  return repair_patch(env, HOLDFAST_TRY(find_named(env, path)));
 }
 
 Result<void> write_file(Env& env, const Path& path, const Contents& contents,

@@ -1,20 +1,24 @@
 // The formats that this build knows, and opening and writing files of any of them.
 //
-// A format is one entry of formats(). The entry says how the format is recognised by
-// the first bytes of a file, and how it is opened and written. To add a format, add a
+// A format is one entry of formats(). The entry says how the format is recognised by the
+// bytes of a file, and how it is opened, written, verified and patched. To add a format, add a
 // source file and an entry: the conformance suite then tests it, and open_file(),
 // convert() and diff() support it.
 #pragma once
 
 #include <functional>
+#include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "holdfast/contents/contents.h"
+#include "holdfast/contents/damage.h"
+#include "holdfast/contents/patch.h"
 #include "holdfast/env/env.h"
 #include "holdfast/env/source_sink.h"
-#include "holdfast/contents/contents.h"
 
 namespace holdfast {
 
@@ -24,6 +28,16 @@ struct Glance {
   bool folder = false;
   Bytes head{};                      // the first bytes of a file, at most kGlanceBytes
   std::vector<std::string> names{};  // the names in a folder
+  // The file. Null for a folder. Shared, because Glance can be copied.
+  std::shared_ptr<const Source> source{};
+  // The names of the records, if the file is a zip archive whose directory can be read.
+  std::optional<std::vector<std::string>> records{};
+
+  // Bytes of the file at an offset, or before its end if the offset is negative. Empty if
+  // the file does not have all of them.
+  Bytes bytes_at(int64_t offset, int64_t count) const;
+  // Whether the file begins like a zip archive.
+  bool zip() const;
 };
 
 inline constexpr int64_t kGlanceBytes = 4096;
@@ -51,8 +65,19 @@ struct Format {
   Result<void> (*write)(Env& env, const Path& path, const Contents& contents) = nullptr;
   // The same into a sink. Null for formats that are folders.
   Result<void> (*stream)(Sink& sink, const Contents& contents) = nullptr;
+  // Computes which bytes the flips change, and changes nothing (contents/patch.h). Reads
+  // no more than it must: the same for a large file as for a small one, unless the
+  // format is compressed. Null if the format cannot be patched.
+  Result<Patch> (*plan_patch)(Env& env, const Path& path, std::span<const Flip> flips,
+                              Checksums checksums) = nullptr;
+  // Reads everything and finds all damage. A failure says that the file cannot be read
+  // or is not of this format; kCorrupt means that it is too damaged to go on. Null if
+  // the format has no checksums: then opening checks all that can be checked.
+  Result<FormatReport> (*verify)(Env& env, const Path& path,
+                                 const Progress& progress) = nullptr;
 
   bool can_write() const { return write != nullptr; }
+  bool can_patch() const { return plan_patch != nullptr; }
 };
 
 std::span<const Format> formats();
@@ -69,7 +94,23 @@ Result<const Format*> format_of(Env& env, const Path& path);
 // other name.
 Result<const Format*> format_for(const Path& path);
 
+// The file or folder that a path names. That is the path itself, or, if nothing is there,
+// the index of the TensorFlow checkpoint whose prefix it is: "ck-12" stands for
+// "ck-12.index". Fails with kNotFound if there is neither.
+Result<Path> find_named(Env& env, const Path& path);
+
+// Opens what a path names. Fails with kConflict if a patch of it was interrupted
+// (contents/patch.h).
 Result<Contents> open_file(Env& env, const Path& path);
+
+// Computes which bytes the flips change (Format::plan_patch), and changes nothing. Fails
+// with kUnsupported if the format cannot be patched.
+Result<Patch> plan_patch(Env& env, const Path& path, std::span<const Flip> flips,
+                         Checksums checksums);
+// Undoes what a crash left of a patch of what the path names. Returns whether there was
+// something to undo.
+Result<bool> repair_file(Env& env, const Path& path);
+
 struct NewFileOptions {
   const Format* format = nullptr;  // null: format_for() the path
   // The name beside the path under which the file is written first, if the file system

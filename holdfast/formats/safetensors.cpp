@@ -1,5 +1,7 @@
 #include "holdfast/formats/safetensors.h"
 
+#include "holdfast/contents/file_edit.h"
+#include "holdfast/contents/kept_beside.h"
 #include "holdfast/formats/safetensors_internal.h"
 #include "holdfast/state/object_json.h"
 
@@ -128,26 +130,6 @@ Result<Collection> collection_of(std::span<const std::shared_ptr<const Source>> 
 
 }  // namespace
 
-Result<void> check_tensor_names(const Object& objects, const Collection& collection) {
-  const auto check_all = [&](const std::vector<Object>& items) -> Result<void> {
-    for (const Object& item : items) HOLDFAST_TRY(check_tensor_names(item, collection));
-    return {};
-  };
-  if (const auto* tensor = objects.as<Object::TensorName>()) {
-    if (collection.find(tensor->name)) return {};
-    return invalid("objects: {} is not a tensor of this file", shown(tensor->name));
-  }
-  if (const auto* list = objects.as<Object::List>()) return check_all(list->items);
-  if (const auto* tuple = objects.as<Object::Tuple>()) return check_all(tuple->items);
-  const auto* dict = objects.as<Object::Dict>();
-  if (dict == nullptr) return {};
-  for (const auto& [key, value] : dict->items) {
-    HOLDFAST_TRY(check_tensor_names(key, collection));
-    HOLDFAST_TRY(check_tensor_names(value, collection));
-  }
-  return {};
-}
-
 Result<Contents> contents_of(std::vector<std::shared_ptr<const Source>> sources,
                              std::vector<SafetensorsHeader> headers) {
   Object objects;
@@ -164,7 +146,8 @@ Result<Contents> contents_of(std::vector<std::shared_ptr<const Source>> sources,
   const std::string where = sources.empty() ? "safetensors" : sources.front()->name();
   Collection collection =
       HOLDFAST_TRY(as_corrupt(collection_of(sources, headers).within(where)));
-  HOLDFAST_TRY(as_corrupt(check_tensor_names(objects, collection).within(where)));
+  HOLDFAST_TRY(
+      as_corrupt(check_tensor_names(objects, collection.tensors()).within(where)));
   return Contents{.collection = std::move(collection),
                   .sources = std::move(sources),
                   .objects = std::move(objects),
@@ -175,6 +158,13 @@ Result<Contents> open_safetensors(std::shared_ptr<const Source> source) {
   std::vector<SafetensorsHeader> headers;
   headers.push_back(HOLDFAST_TRY(read_safetensors_header(*source)));
   return contents_of({std::move(source)}, std::move(headers));
+}
+
+Result<Patch> plan_safetensors_patch(Env& env, const Path& path,
+                                     std::span<const Flip> flips, Checksums) {
+  const Contents contents =
+      HOLDFAST_TRY(open_safetensors(HOLDFAST_TRY(FileSource::open(env, path))));
+  return plan_plain_patch(env, path, contents, flips);
 }
 
 }  // namespace holdfast

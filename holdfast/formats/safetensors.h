@@ -28,8 +28,9 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/env/source_sink.h"
 #include "holdfast/contents/contents.h"
+#include "holdfast/contents/patch.h"
+#include "holdfast/env/source_sink.h"
 
 namespace holdfast {
 
@@ -47,6 +48,10 @@ Result<Contents> open_safetensors(std::shared_ptr<const Source> source);
 // first; otherwise the order is that of the collection. Fails with kInvalid for names
 // or objects that the format cannot express.
 Result<void> write_safetensors(Sink& sink, const Contents& contents);
+
+// Plans a patch of a safetensors file (Format::plan_patch). The format has no checksums.
+Result<Patch> plan_safetensors_patch(Env& env, const Path& path,
+                                     std::span<const Flip> flips, Checksums checksums);
 
 // For writers that place the bytes and choose the metadata themselves.
 struct SafetensorsEntry {

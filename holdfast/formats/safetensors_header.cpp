@@ -302,13 +302,6 @@ bool is_plain(std::string_view name) {
 
 }  // namespace
 
-std::string shown(std::string_view name) {
-  constexpr size_t kMost = 80;
-  std::string text = Json(name).dump(-1, ' ', true, Json::error_handler_t::replace);
-  if (text.size() > kMost) text.replace(kMost, text.npos, "...\"");
-  return text;
-}
-
 Result<SafetensorsHeader> read_safetensors_header(const Source& source) {
   const std::string text = HOLDFAST_TRY(read_header_text(source));
   HeaderReader reader(source.name());

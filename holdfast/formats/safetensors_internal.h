@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "holdfast/base/json_text.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/contents/contents.h"
 
@@ -48,12 +49,6 @@ Result<void> write_tensors(Sink& sink, const Contents& contents,
 
 // All tensors in the order in which they are written.
 std::vector<TensorId> storage_order(const Collection& collection);
-
-// Fails with kInvalid if the objects name a tensor that the collection does not have.
-Result<void> check_tensor_names(const Object& objects, const Collection& collection);
-
-// Formats a name from an unknown source for a message: quoted, escaped and short.
-std::string shown(std::string_view name);
 
 // Makes an error kCorrupt. For checks that blame the caller, while here the bytes of a
 // file are to blame.

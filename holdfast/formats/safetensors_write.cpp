@@ -5,6 +5,7 @@
 
 #include "holdfast/base/checked.h"
 #include "holdfast/base/json_text.h"
+#include "holdfast/contents/kept_beside.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/safetensors_internal.h"
 #include "holdfast/state/object_json.h"
@@ -221,7 +222,7 @@ std::vector<TensorId> storage_order(const Collection& collection) {
 
 Result<void> write_tensors(Sink& sink, const Contents& contents,
                            std::span<const TensorId> tensors, const Object& objects) {
-  HOLDFAST_TRY(check_tensor_names(objects, contents.collection));
+  HOLDFAST_TRY(check_tensor_names(objects, contents.collection.tensors()));
   std::vector<SafetensorsEntry> entries;
   for (const TensorId t : tensors) {
     const Tensor& tensor = contents.collection.tensor(t);

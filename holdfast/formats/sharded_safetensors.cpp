@@ -3,6 +3,7 @@
 #include <set>
 
 #include "holdfast/base/json_text.h"
+#include "holdfast/contents/file_edit.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/safetensors_internal.h"
 
@@ -168,6 +169,13 @@ Result<Contents> open_sharded_safetensors(Env& env, const Path& path) {
   }
   HOLDFAST_TRY(check_all_there(headers, map, where));
   return contents_of(std::move(sources), std::move(headers));
+}
+
+Result<Patch> plan_sharded_safetensors_patch(Env& env, const Path& path,
+                                             std::span<const Flip> flips, Checksums) {
+  const Contents contents = HOLDFAST_TRY(open_sharded_safetensors(env, path));
+  const bool folder = HOLDFAST_TRY(env.info(path)).folder;
+  return plan_plain_patch(env, (folder ? path : folder_of(path)) / "", contents, flips);
 }
 
 Result<void> write_sharded_safetensors(Env& env, const Path& folder,

@@ -14,11 +14,13 @@
 
 #include <cstdint>
 #include <map>
+#include <span>
 #include <string>
 #include <string_view>
 
-#include "holdfast/env/env.h"
 #include "holdfast/contents/contents.h"
+#include "holdfast/contents/patch.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast {
 
@@ -33,6 +35,11 @@ inline constexpr int64_t kShardBytes = 5'000'000'000;
 // several shards have the same metadata key, the first one counts. The files must not
 // change while the contents are in use, and the Env must outlive the contents.
 Result<Contents> open_sharded_safetensors(Env& env, const Path& path);
+
+// Plans a patch of the shards (Format::plan_patch). Its journal lies in the folder.
+Result<Patch> plan_sharded_safetensors_patch(Env& env, const Path& path,
+                                             std::span<const Flip> flips,
+                                             Checksums checksums);
 
 // Writes a new folder with shards of at most `shard_bytes` of data each; a larger
 // tensor gets a shard of its own. Everything is durable afterwards except for the

@@ -31,15 +31,21 @@
 #pragma once
 
 #include <memory>
+#include <span>
+#include <string>
 
-#include "holdfast/env/source_sink.h"
 #include "holdfast/contents/contents.h"
+#include "holdfast/contents/damage.h"
+#include "holdfast/contents/patch.h"
+#include "holdfast/env/source_sink.h"
 
 namespace holdfast {
 
-// True for the first bytes of a zip archive, and of a file that torch wrote before 1.6.
-// open_torch() refuses the latter with an error that says so.
-bool looks_like_torch(ByteView head);
+// True for the names of the records in a zip archive of torch.
+bool is_torch_archive(std::span<const std::string> names);
+// True for the first bytes of a file that torch wrote before 1.6. open_torch() refuses it
+// with an error that says so.
+bool is_legacy_torch(ByteView head);
 
 // Reads the directory and the pickle, but no tensors. If several names refer to the
 // same view (same storage, offset, shape, strides and dtype), they are one tensor with
@@ -48,9 +54,16 @@ bool looks_like_torch(ByteView head);
 // (contents.h).
 Result<Contents> open_torch(std::shared_ptr<const Source> source);
 
-// Reads every record and checks its CRC, in bounded memory. Fails with kCorrupt, naming
-// the record. Returns how many records have no CRC, because torch can leave CRCs out.
-Result<int64_t> verify_torch(std::shared_ptr<const Source> source);
+// Reads every record and checks its CRC, in bounded memory. Lists each record that is
+// damaged, with the tensors in it. torch can leave CRCs out; then not all is checked.
+Result<FormatReport> verify_torch(std::shared_ptr<const Source> source,
+                                  const Progress& progress = {});
+
+// Plans a patch (Format::plan_patch). The CRC of a record that changes is made right
+// behind the record, in its header and in the directory; a CRC that was left out stays
+// so. The record .data/serialization_id, which no reader checks, stays as it is.
+Result<Patch> plan_torch_patch(Env& env, const Path& path, std::span<const Flip> flips,
+                               Checksums checksums);
 
 // Streams the file in bounded memory. torch.load can read it with weights_only=True and
 // with mmap=True. Each tensor has a storage of its own, which its aliases share. All

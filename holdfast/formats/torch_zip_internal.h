@@ -9,11 +9,19 @@
 #include <vector>
 
 #include "holdfast/archive/pickle_reader.h"
+#include "holdfast/archive/zip_reader.h"
 #include "holdfast/state/object.h"
 #include "holdfast/state/strided.h"
 #include "holdfast/state/tensor.h"
 
 namespace holdfast::torch_zip {
+
+// How torch reads the names of records. It never compresses them.
+inline constexpr ZipOptions kZipOptions{.ignore_case = true, .deflated = false};
+
+// Fail with kUnsupported for the format before torch 1.6, and for TorchScript.
+Result<void> refuse_legacy(const Source& source);
+Result<void> refuse_script(const Source& source);
 
 // A tensor as the pickle describes it. Only its shape has been checked.
 struct View {

@@ -18,6 +18,9 @@ namespace {
 using torch_zip::Tree;
 using torch_zip::View;
 
+using torch_zip::refuse_legacy;
+using torch_zip::refuse_script;
+
 constexpr std::string_view kPickleName = "/data.pkl";
 constexpr int64_t kMaxPickleBytes = int64_t{1} << 28;
 constexpr int64_t kMaxNoteBytes = 4096;
@@ -28,29 +31,6 @@ constexpr int kMaxVersion = 10;
 // of a magic number.
 constexpr std::string_view kLegacyMagic =
     "\x80\x02\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19";
-
-Result<void> refuse_legacy(const Source& source) {
-  const auto count = static_cast<int64_t>(kLegacyMagic.size());
-  if (source.size() < count) return {};
-  if (text_of(HOLDFAST_TRY(source.read_bytes(0, count))) != kLegacyMagic) return {};
-  return unsupported(
-      "{}: is in the format before torch 1.6; expected a file that torch >= 1.6 saved "
-      "again",
-      source.name());
-}
-
-// A TorchScript file has constants.pkl beside data.pkl. This check must come before
-// ZipArchive::open(), which would refuse the compressed code in it with a less helpful
-// error.
-Result<void> refuse_script(const Source& source) {
-  for (const std::string& name : HOLDFAST_TRY(list_zip(source))) {
-    if (!name.ends_with("/constants.pkl")) continue;
-    return unsupported(
-        "{}: is a TorchScript program (torch.jit.save); expected a file of torch.save",
-        source.name());
-  }
-  return {};
-}
 
 // Finds the only folder of the archive, the one that has data.pkl. torch takes the
 // folder of the first entry in the directory, so that entry must be in the same folder.
@@ -212,7 +192,7 @@ HolderId choose_holders(std::vector<Placed>& placed) {
   return std::max<HolderId>(count, 1);
 }
 
-Result<Contents> make_contents(std::shared_ptr<const ZipCheckedSource> source,
+Result<Contents> make_contents(std::shared_ptr<const CheckedSource> source,
                                std::vector<Placed> placed, Tree tree) {
   const HolderId count = choose_holders(placed);
   std::vector<Holder> holders;
@@ -239,15 +219,47 @@ Result<Contents> make_contents(std::shared_ptr<const ZipCheckedSource> source,
 
 }  // namespace
 
-bool looks_like_torch(ByteView head) {
-  const std::string_view text = text_of(head);
-  return text.starts_with("PK\x03\x04") || text.starts_with(kLegacyMagic);
+namespace torch_zip {
+
+Result<void> refuse_legacy(const Source& source) {
+  const auto count = static_cast<int64_t>(kLegacyMagic.size());
+  if (source.size() < count) return {};
+  if (text_of(HOLDFAST_TRY(source.read_bytes(0, count))) != kLegacyMagic) return {};
+  return unsupported(
+      "{}: is in the format before torch 1.6; expected a file that torch >= 1.6 saved "
+      "again",
+      source.name());
 }
+
+// A TorchScript file has constants.pkl beside data.pkl. This check must come before
+// ZipArchive::open(), which would refuse the compressed code in it with a less helpful
+// error.
+Result<void> refuse_script(const Source& source) {
+  for (const std::string& name : HOLDFAST_TRY(list_zip(source))) {
+    if (!name.ends_with("/constants.pkl")) continue;
+    return unsupported(
+        "{}: is a TorchScript program (torch.jit.save); expected a file of torch.save",
+        source.name());
+  }
+  return {};
+}
+
+}  // namespace torch_zip
+
+bool is_torch_archive(std::span<const std::string> names) {
+  return std::ranges::any_of(names, [](const std::string& name) {
+    const size_t slash = name.find('/');
+    return slash != name.npos && std::string_view(name).substr(slash) == kPickleName;
+  });
+}
+
+bool is_legacy_torch(ByteView head) { return text_of(head).starts_with(kLegacyMagic); }
 
 Result<Contents> open_torch(std::shared_ptr<const Source> source) {
   HOLDFAST_TRY(refuse_legacy(*source));
   HOLDFAST_TRY(refuse_script(*source));
-  const ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(source));
+  const ZipArchive archive =
+      HOLDFAST_TRY(ZipArchive::open(source, torch_zip::kZipOptions));
   const std::string folder = HOLDFAST_TRY(find_folder(archive));
   HOLDFAST_TRY(check_byte_order_and_version(archive, folder));
   const ZipEntry& entry = *archive.find(folder + std::string(kPickleName));
@@ -257,21 +269,8 @@ Result<Contents> open_torch(std::shared_ptr<const Source> source) {
       read_pickle(bytes, {.where = where, .allow_global = torch_zip::may_occur}));
   Tree tree = HOLDFAST_TRY(torch_zip::read_tree(pickle, where, bytes.size()));
   auto placed = HOLDFAST_TRY(place_views(archive, folder, std::move(tree.views)));
-  return make_contents(
-      std::make_shared<ZipCheckedSource>(std::move(source), archive.entries()),
-      std::move(placed), std::move(tree));
-}
-
-Result<int64_t> verify_torch(std::shared_ptr<const Source> source) {
-  HOLDFAST_TRY(refuse_legacy(*source));
-  HOLDFAST_TRY(refuse_script(*source));
-  const ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(std::move(source)));
-  int64_t unchecked = 0;
-  for (const ZipEntry& entry : archive.entries()) {
-    HOLDFAST_TRY(archive.verify(entry));
-    unchecked += entry.size > 0 && entry.crc == 0 ? 1 : 0;
-  }
-  return unchecked;
+  return make_contents(make_zip_checked_source(std::move(source), archive.entries()),
+                       std::move(placed), std::move(tree));
 }
 
 }  // namespace holdfast

@@ -116,9 +116,11 @@ Result<Step> find_step(const Run& run, std::string_view text) {
   return run.step(*name);
 }
 
-Result<Found> use_any(Env& env, const Path& path, const Use& use) {
-  HOLDFAST_TRY(check_place(path));
+Result<Found> use_any(Env& env, const Path& named, const Use& use) {
+  HOLDFAST_TRY(check_place(named));
   PatientEnv patient(env);
+  const Result<Path> file = find_named(patient, named);
+  const Path& path = file.ok() ? *file : named;
   const auto once = [&](Found found) -> Result<Found> {
     HOLDFAST_TRY(use(found));
     return found;

@@ -4,7 +4,6 @@
 
 #include "holdfast/env/patient_env.h"
 #include "holdfast/formats/format.h"
-#include "holdfast/formats/torch_zip.h"
 #include "holdfast/inspect/open_any.h"
 #include "holdfast/store/run.h"
 
@@ -27,49 +26,25 @@ Result<Verified> verify_step(Env& env, const Path& folder,
                   .digests = options.depth == Depth::kFull};
 }
 
-// Passes reads on and reports their progress.
-class WatchedSource : public Source {
- public:
-  WatchedSource(std::unique_ptr<FileSource> inner, Progress progress)
-      : inner_(std::move(inner)), progress_(std::move(progress)) {}
-
-  const std::string& name() const override { return inner_->name(); }
-  int64_t size() const override { return inner_->size(); }
-
- protected:
-  Result<void> read_inside(int64_t offset, ByteSpan into) const override {
-    HOLDFAST_TRY(inner_->read(offset, into));
-    if (progress_) progress_(offset + std::ssize(into), size());
-    return {};
-  }
-
- private:
-  const std::unique_ptr<FileSource> inner_;
-  const Progress progress_;
-};
-
-// Checks the CRCs in a zip file that torch wrote.
-Result<void> check_torch(Env& env, const Path& path, const VerifyOptions& options,
-                         Verified& verified) {
+// Checks all checksums of a file, if its format has some, and that it can be opened.
+Result<void> check_format(Env& env, const Found& found, const VerifyOptions& options,
+                          Verified& verified) {
   PatientEnv patient(env);
-  auto file = HOLDFAST_TRY(FileSource::open(patient, path));
-  verified.bytes_read = file->size();
-  const int64_t unchecked = HOLDFAST_TRY(verify_torch(
-      std::make_shared<WatchedSource>(std::move(file), progress_of(options, path))));
-  verified.digests = unchecked == 0;
+  if (found.format->verify != nullptr && options.depth == Depth::kFull) {
+    FormatReport report = HOLDFAST_TRY(
+        found.format->verify(patient, found.path, progress_of(options, found.path)));
+    verified.bytes_read = report.bytes_read;
+    verified.digests = report.checked;
+    verified.damage = std::move(report.damage);
+  }
+  if (verified.damage.empty()) HOLDFAST_TRY(open_found(env, found));
   return {};
 }
 
 Result<Verified> verify_file(Env& env, const Found& found,
                              const VerifyOptions& options) {
   Verified verified{.path = found.path, .kind = std::string(found.kind())};
-  const auto look = [&]() -> Result<void> {
-    HOLDFAST_TRY(open_found(env, found));
-    if (found.kind() != "torch" || options.depth != Depth::kFull) return {};
-    verified.digests = true;
-    return check_torch(env, found.path, options, verified);
-  };
-  const Result<void> looked = look();
+  const Result<void> looked = check_format(env, found, options, verified);
   if (looked.ok()) return verified;
   if (looked.error().code() != ErrorCode::kCorrupt) return looked.error();
   const Result<FileInfo> info = env.info(found.path);

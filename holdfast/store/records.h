@@ -1,14 +1,14 @@
 // What is recorded about a run and its steps, as plain data: the manifest of a step,
-// what is damaged in it, which steps are kept, and which process writes.
+// which steps are kept, and which process writes.
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "holdfast/base/result.h"
+#include "holdfast/contents/damage.h"
 #include "holdfast/env/env.h"
 
 namespace holdfast {
@@ -62,28 +62,6 @@ enum class Depth {
   // Checks also every chunk of every shard.
   kFull,
 };
-
-// One thing that is wrong with a step.
-struct Damage {
-  std::string file{};
-  // The tensors that have bytes in the chunk, if they are known.
-  std::vector<std::string> tensors{};
-  // The number of the chunk in the shard. -1 if the damage concerns the whole file.
-  int64_t chunk = -1;
-  // The first byte that is wrong, as far as it is known.
-  int64_t offset = 0;
-  int64_t bytes = 0;
-  std::string what{};
-  friend bool operator==(const Damage&, const Damage&) = default;
-};
-
-// Example: "rank-0000.safetensors: chunk 3 (bytes 8192 to 12288; w1, w2) has crc ...;
-// expected ..."
-std::string to_string(const Damage& damage);
-
-// Called now and then with the bytes of shards that were read so far, and with the
-// bytes of all shards.
-using Progress = std::function<void(int64_t done, int64_t total)>;
 
 enum class Best { kMin, kMax };
 

@@ -228,16 +228,6 @@ class Checker {
 
 }  // namespace
 
-std::string to_string(const Damage& damage) {
-  if (damage.chunk < 0) return fmt::format("{}: {}", damage.file, damage.what);
-  std::string names;
-  for (const std::string& name : damage.tensors) {
-    names += (names.empty() ? "; " : ", ") + name;
-  }
-  return fmt::format("{}: chunk {} (bytes {} to {}{}) {}", damage.file, damage.chunk,
-                     damage.offset, damage.offset + damage.bytes, names, damage.what);
-}
-
 Error StepReport::error() const {
   HOLDFAST_CHECK(!whole(), "error of a whole step");
   return corrupt("{} of its files or chunks are damaged; {}", damage.size(),

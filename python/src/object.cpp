@@ -3,6 +3,8 @@
 #include <nanobind/operators.h>
 #include <nanobind/stl/string.h>
 
+#include "holdfast/state/object_json.h"
+
 namespace holdfast::python {
 namespace {
 
@@ -157,7 +159,25 @@ nb::object to_python(const Object& object) {
   return std::visit(ToPython(), object.value());
 }
 
+namespace {
+
+nb::bytes encode(nb::handle value) {
+  const std::string text = unwrap(encode_object(to_object(value, "objects")));
+  return nb::bytes(text.data(), text.size());
+}
+
+nb::object decode(const nb::bytes& text) {
+  const ByteView view(static_cast<const std::byte*>(text.data()), text.size());
+  return to_python(unwrap(decode_object(view, "objects")));
+}
+
+}  // namespace
+
 void bind_object(nb::module_& m) {
+  m.def("encode_objects", &encode, nb::arg("objects").none(),
+        "A tree of plain values as bytes: what a save stores as objects.");
+  m.def("decode_objects", &decode, nb::arg("data"),
+        "The tree that encode_objects() was given. Runs no code that the bytes name.");
   using Name = Object::TensorName;
   nb::class_<Name>(
       m, "TensorName",

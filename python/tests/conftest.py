@@ -2,12 +2,17 @@
 
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
 
 MEMORY = Path("/dev/shm")
+
+# A shell script starts what it puts into the background with SIGINT ignored. Tests of Ctrl-C would
+# then wait for ever, here and in the processes that they start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

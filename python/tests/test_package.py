@@ -107,3 +107,12 @@ def test_every_stubbed_function_is_fully_typed():
 def test_everything_public_has_a_doc_string():
     for name in holdfast.__all__:
         assert getattr(holdfast, name).__doc__, name
+
+
+def test_the_module_exports_nothing_but_its_entry_point():
+    """Other libraries of a process must not bind to its copies of their symbols, which may abort."""
+    symbols = subprocess.run(["nm", "-D", "--defined-only", _native.__file__], capture_output=True,
+                             text=True, check=True).stdout.split("\n")
+    names = {line.split()[-1].split("@")[0] for line in symbols if line}
+    # A sanitizer adds symbols of its own.
+    assert {name for name in names if "san" not in name} == {"PyInit__native"}

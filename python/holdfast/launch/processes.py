@@ -213,8 +213,7 @@ class Workers:
     def _end(self, process: Process, why: str) -> None:
         """Ends a process; its end is noticed as any other."""
         process.why = why
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process.pid)
 
     def _bury(self, process: Process) -> None:
         """Reports the end of a process."""
@@ -229,8 +228,7 @@ class Workers:
 
     def _remove(self, process: Process) -> int:
         """Ends a process with all its children, such as loaders, which hold its connections."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
+        _kill(process.pid)
         while not self._loop.is_ready(process.ended):  # memory of a device may be freed for seconds
             self.beat()
         _, status = os.waitpid(process.pid, 0)
@@ -239,3 +237,10 @@ class Workers:
             self._loop.close(process.connection)
         del self._processes[process.rank]
         return os.waitstatus_to_exitcode(status)
+
+
+def _kill(pid: int) -> None:
+    # A process that was forked a moment ago leads no group yet, so that there is none to kill.
+    for end in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            end(pid, signal.SIGKILL)

@@ -48,7 +48,7 @@ def run_ranks(
     """Runs fn(rank, world, *args) on every rank of a new process group.
 
     Collectives have the same timeout. If a rank fails, the others are ended shortly after, and
-    RankError shows what each of them raised.
+    RankError shows what each of them raised. With backend="" there is no process group.
     """
     job = pickle.dumps((world, fn, args, timeout, backend))
     answers = _nursery.run(job) if _nursery is not None else _run(job)
@@ -160,6 +160,7 @@ def _body(rank: int, job: bytes, folder: str) -> Any:
     logging.getLogger("torch").setLevel(logging.ERROR)
     warnings.filterwarnings("ignore", module="torch")
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), LOCAL_RANK=str(rank))
-    dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank,
-                            world_size=world, timeout=timedelta(seconds=timeout))
+    if backend:
+        dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank,
+                                world_size=world, timeout=timedelta(seconds=timeout))
     return fn(rank, world, *args)

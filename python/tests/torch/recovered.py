@@ -1,11 +1,11 @@
 """A training for the tests of recovery, run by `holdfast launch`:
 
-    recovered.py KIND RUN STEPS KILLS
+    recovered.py KIND RUN STEPS KILLS HOW...
 
 KIND is ddp, hsdp (2 x 2 ranks) or pipeline (2 stages x 2 replicas). KILLS is a list, with commas, of
 rank:step:point: that rank ends itself with SIGKILL, once, when it is there; a step of * stands for
 any. RUN.losses.R has a line for each step of rank R, RUN.end.R digests of all that it ends with,
-and RUN.killed a file for each kill.
+and RUN.killed a file for each kill. HOW are words for what the training does else (HOW below).
 """
 
 import hashlib
@@ -14,6 +14,7 @@ import os
 import random
 import signal
 import sys
+import time
 from pathlib import Path
 
 import torch
@@ -24,6 +25,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim.swa_utils import AveragedModel
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 import holdfast
@@ -32,8 +34,33 @@ from holdfast.torch.recover.step_start import StepStart
 
 WIDTH, BATCH = 16, 12
 
+HOW = {
+    "critic": "a second model with an update of its own, in a ck.run() before that of the first",
+    "validates": "a collective call behind ck.step(), outside of ck.run()",
+    "validates in run": "the same in ck.run()",
+    "validates first": "the same before the step, at the top of the loop",
+    "validates before": "the same in ck.run() before the loop",
+    "returns a model": "the critic's ck.run() returns what no other rank can be told",
+    "average": "an average of the model, with its statistics, behind the update",
+    "draws": "random numbers drawn between ck.run() and ck.step()",
+    "tracks": "an object that differs between ranks, changed between ck.run() and ck.step()",
+    "counts": "an object that the loop changes before ck.run()",
+    "in place": "the step writes to its batch, and takes things out of it",
+    "reads": "the step reads a second batch itself",
+    "accumulates": "gradients of one update in two ck.run(), which is refused",
+    "micro": "two micro-batches in one step, with no_sync()",
+    "scaler": "a GradScaler, with a gradient that is infinite in step 5",
+    "views": "gradient_as_bucket_view", "static": "static_graph", "unused": "a parameter unused",
+    "lbfgs": "an optimizer with a closure",
+    "barrier": "a barrier behind ck.resume()",
+    "table": "a large buffer that the forward pass writes to",
+    "other model": "the replacement has another model",
+    "restores nothing": "a control: the step is made again from where it was",
+}
+
 kind, run, steps, kills = sys.argv[1], sys.argv[2], int(sys.argv[3]), sys.argv[4].split(",")
 how = set(sys.argv[5:])
+assert how <= set(HOW), how
 rank = int(os.environ["RANK"])
 step = -1
 
@@ -44,6 +71,7 @@ def here(point):
         mark = Path(f"{run}.killed") / kill
         if kill in kills and not mark.exists():
             mark.touch()
+            time.sleep(0.05)  # what it has sent leaves the process
             os.kill(os.getpid(), signal.SIGKILL)
 
 
@@ -86,16 +114,32 @@ class Training:
         self.data_rank, self.data_world = rank, dist.get_world_size()
         getattr(self, f"_make_{kind}")()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
+        if "lbfgs" in how:
+            self.optimizer = torch.optim.LBFGS(self.model.parameters(), lr=1e-2, max_iter=3)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=3) \
+            if "scaler" in how else None
+        self.average = AveragedModel(self.net, use_buffers=True) if "average" in how else None
+        self.critic = self.critic_optimizer = None
+        if "critic" in how:
+            self.critic = DistributedDataParallel(nn.Sequential(nn.Linear(WIDTH, 4), nn.Dropout(0.5)))
+            self.critic_optimizer = torch.optim.SGD(self.critic.parameters(), lr=0.1, momentum=0.9)
         self.scheduler = torch.optim.lr_scheduler.LinearLR(self.optimizer, 0.1, total_iters=12)
         self.loader = holdfast.data.loader(
-            Samples(), BATCH, seed=3, epochs=None, num_workers=2 if kind == "ddp" else 0,
+            Samples(), BATCH, seed=3, epochs=None,
+            num_workers=2 if kind == "ddp" and "validates in run" not in how else 0,
             rank=self.data_rank, world=self.data_world)
         torch.manual_seed(100 + self.data_rank)
 
     def _make_ddp(self):
         width = int(os.environ.get("HOLDFAST_GENERATION", "0")) if "other model" in how else 0
         self.net = Blocks() if width == 0 else nn.Sequential(Blocks(), nn.Linear(WIDTH, WIDTH))
-        self.model = DistributedDataParallel(self.net, bucket_cap_mb=0.003)
+        if "unused" in how:
+            self.net.unused = nn.Linear(2, 2)
+        if "table" in how:
+            self.net.register_buffer("table", torch.zeros(1 << 19))
+        self.model = DistributedDataParallel(
+            self.net, bucket_cap_mb=0.003, gradient_as_bucket_view="views" in how,
+            static_graph="static" in how, find_unused_parameters="unused" in how)
         first = next(self.net.parameters())
         first.register_hook(lambda _: here("backward"))
 
@@ -121,45 +165,127 @@ class Training:
 
     def step(self, batch):
         here("forward")
-        loss = self._backward(batch[0])
+        if "in place" in how:
+            batch.pop()
+        loss = self._make_gradients(batch)
         here("after backward")
         if "accumulates" in how and step == 3:
             return loss.detach()
-        self.optimizer.step()
+        self._update(batch)
         here("after update")
+        if self.average is not None:
+            self.average.update_parameters(self.net)
         self.scheduler.step()
         self.optimizer.zero_grad()
         here("end")
         return loss.detach()
+
+    def _make_gradients(self, batch):
+        x = batch[0]
+        if "in place" in how:
+            x.mul_(0.5)
+        if "reads" in how:
+            x = x + next(batches)[0]
+        if "lbfgs" in how:
+            return torch.zeros(())
+        if "micro" in how:
+            with self.model.no_sync():
+                self._backward(x[:2])
+            return self._backward(x[2:])
+        return self._backward(x)
+
+    def _update(self, batch):
+        if "lbfgs" in how:
+            def closure():
+                self.optimizer.zero_grad()
+                return self._backward(batch[0])
+            return self.optimizer.step(closure)
+        if self.scaler is None:
+            return self.optimizer.step()
+        if step == 5:
+            next(self.net.parameters()).grad[0] = torch.inf
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+
+    def critic_step(self, batch):
+        here("critic")
+        loss = self.critic(batch[0]).mean()
+        loss.backward()
+        self.critic_optimizer.step()
+        self.critic_optimizer.zero_grad()
+        here("after critic")
+        return self.critic if "returns a model" in how else loss.item()
 
     def _backward(self, x):
         if self.schedule is None:
             made = self.model(x)
             here("after forward")
             loss = (made - x).pow(2).mean()
-            loss.backward()
+            (loss if self.scaler is None else self.scaler.scale(loss)).backward()
             return loss
         losses = []
         self.schedule.step(*([x] if self.stage == 0 else []),
                            **({"target": x, "losses": losses} if self.stage == 1 else {}))
         return torch.stack(losses).mean() if losses else torch.zeros(())
 
+    @property
+    def objects(self):
+        """The models and optimizers as a Checkpointer takes them."""
+        if self.critic is None:
+            return self.model, self.optimizer
+        return ({"net": self.model, "critic": self.critic},
+                {"net": self.optimizer, "critic": self.critic_optimizer})
+
     def digest(self):
-        tensors = [*self.net.parameters(), *self.net.buffers()]
-        tensors += [v for p in self.net.parameters() for v in self.optimizer.state[p].values()]
+        modules = [one for one in (self.net, self.critic, self.average) if one is not None]
+        tensors = [one for module in modules for one in (*module.parameters(), *module.buffers())]
+        for optimizer in (self.optimizer, self.critic_optimizer):
+            tensors += [] if optimizer is None else _tensors(
+                [optimizer.state[p] for group in optimizer.param_groups for p in group["params"]
+                 if p in optimizer.state])
         made = hashlib.sha256()
         for one in tensors:
             local = one.to_local() if isinstance(one, DTensor) else one
             made.update(local.detach().contiguous().numpy().tobytes())
         made.update(torch.get_rng_state().numpy().tobytes())
-        made.update(repr((random.getstate(), self.scheduler.state_dict())).encode())
+        scaler = None if self.scaler is None else self.scaler.state_dict()
+        made.update(repr((random.getstate(), self.scheduler.state_dict(), scaler, vars(tracker),
+                          vars(counter))).encode())
         return made.hexdigest()
+
+
+def _tensors(value):
+    if isinstance(value, torch.Tensor):
+        return [value]
+    inside = value.values() if isinstance(value, dict) else value
+    return [one for item in inside for one in _tensors(item)] \
+        if isinstance(value, (list, tuple, dict)) else []
+
+
+class Numbers:
+    """An object of the user's own."""
+
+    def __init__(self):
+        self.total = 0.0
+
+    def state_dict(self):
+        return {"total": self.total}
+
+    def load_state_dict(self, state):
+        self.total = state["total"]
+
+
+tracker, counter = Numbers(), Numbers()
+batches = None
 
 
 def validate():
     value = torch.ones(1)
     here("validation")
     dist.all_reduce(value)
+    here("after validation")
+    assert value.item() == dist.get_world_size()
+    return value.item()
 
 
 def main():
@@ -170,27 +296,55 @@ def main():
         StepStart.restore = lambda self: None
     dist.init_process_group("gloo")
     training = Training()
-    ck = holdfast.Checkpointer(run, model=training.model, optimizer=training.optimizer,
-                               scheduler=training.scheduler, data=training.loader,
-                               every="5 steps", writing=holdfast.Writing(space_reserve=0))
+    model, optimizer = training.objects
+    ck = holdfast.Checkpointer(run, model=model, optimizer=optimizer, scheduler=training.scheduler,
+                               data=training.loader, ema=training.average, scaler=training.scaler,
+                               objects={"tracker": tracker, "counter": counter}, every="5 steps",
+                               writing=holdfast.Writing(space_reserve=0))
     start = ck.resume()
     register_optimizer_step_pre_hook(lambda *_: here("in update"))
+    if "barrier" in how:
+        dist.barrier()
+    if "validates before" in how:
+        assert ck.run(validate) == dist.get_world_size()
+    global batches
+    batches = iter(training.loader)
     with open(f"{run}.losses.{rank}", "a") as losses:
-        for step, batch in zip(range(start, steps), training.loader):
-            here("before")
-            loss = ck.run(training.step, batch)
-            here("after run")
-            losses.write(json.dumps([step, loss.item().hex(), batch[1].tolist(), os.getpid()]) + "\n")
+        for step, batch in zip(range(start, steps), batches):
+            made = make_step(ck, training, batch)
+            losses.write(json.dumps([step, made, batch[-1].tolist(), os.getpid()]) + "\n")
             losses.flush()
-            ck.step(step, loss=loss)
+            ck.step(step, loss=float.fromhex(made[0]))
             here("after step")
             if "validates" in how and step % 3 == 2:
                 validate()
             if "validates in run" in how and step % 3 == 2:
-                ck.run(validate)
+                torch.rand(1)
+                assert ck.run(validate) == dist.get_world_size()
     ck.close()
     Path(f"{run}.end.{rank}").write_text(training.digest())
     dist.destroy_process_group()
+
+
+def make_step(ck, training, batch):
+    """What the runs of a step have returned, as texts."""
+    here("before")
+    made = []
+    if "counts" in how:
+        counter.total += 1
+    if "validates first" in how and step % 3 == 2:
+        assert ck.run(validate) == dist.get_world_size()
+    if "critic" in how:
+        found = ck.run(training.critic_step, batch)
+        made.append(found.hex() if isinstance(found, float) else "")
+        here("between")
+    loss = ck.run(training.step, [*batch, "labels"] if "in place" in how else batch)
+    here("after run")
+    if "draws" in how:
+        torch.rand(1)
+    if "tracks" in how:
+        tracker.total += loss.item()
+    return [loss.item().hex(), *made]
 
 
 main()

@@ -5,6 +5,7 @@ handed out, and a checkpoint saves that count.
 """
 
 import abc
+import collections
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
@@ -13,6 +14,7 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Sampler
 
 from holdfast.torch.data.read_batch import BatchReader, InitWorker, ReadTask, keep_batch
+from holdfast.torch.values import generators
 
 Epochs = int | None | Literal["each"]
 
@@ -58,7 +60,11 @@ class Loader(abc.ABC):
 
     per_rank: bool
     after_iter: Callable[[], None] | None = None
+    handed_out = 0  # batches, over all iterations
     _newest: object = None
+    _kept: list[tuple[Any, Any]] | None = None  # batches handed out, and the generators then
+    _on_batch: Callable[[Any], None] | None = None
+    _again: collections.deque[tuple[Any, Any]] | None = None  # to be handed out before others
 
     @property
     @abc.abstractmethod
@@ -86,11 +92,50 @@ class Loader(abc.ABC):
         return self._guarded(self._batches(), token)
 
     def _guarded(self, batches: Iterator[Any], token: object) -> Iterator[Any]:
-        for batch in batches:
+        again: collections.deque[tuple[Any, Any]] = collections.deque()
+        self._again = again
+        while True:
+            if again:
+                batch, state = again.popleft()
+                generators.restore(state)  # as if the batch had been read again
+            else:
+                try:
+                    batch = next(batches)
+                except StopIteration:
+                    self._again = None
+                    return
+            self._note(batch)
             yield batch
             if token is not self._newest:
                 raise RuntimeError("data: the loader is iterated by a newer loop; expected one "
                                    "loop at a time")
+
+    # For steps that may have to be made again
+
+    def keep_batches(self, on_batch: Callable[[Any], None]) -> None:
+        """Keeps the batches that are handed out from now on, and calls on_batch with each."""
+        self._kept, self._on_batch = [], on_batch
+
+    def forget_batches(self) -> None:
+        """Ends what keep_batches() began."""
+        self._kept = self._on_batch = None
+
+    def hand_out_again(self) -> bool:
+        """The next batches are those that were handed out since keep_batches().
+
+        False if that is not possible, because the iteration has ended since then.
+        """
+        kept = self._kept
+        self.forget_batches()
+        if kept and self._again is not None:
+            self._again.extendleft(reversed(kept))
+        return not kept or self._again is not None
+
+    def _note(self, batch: Any) -> None:
+        self.handed_out += 1
+        if self._kept is not None and self._on_batch is not None:
+            self._kept.append((batch, generators.capture()))
+            self._on_batch(batch)
 
     def _restore_generators(self) -> None:
         callback, self.after_iter = self.after_iter, None

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-POINTS = ("gate", "committed", "dropped", "met", "rejoined", "given", "joined", "started", "filled")
+POINTS = ("gate", "committed", "step", "dropped", "met", "rejoined", "given", "joined", "started", "filled")
 
 on_reach: Callable[[str], None] | None = None  # set by tests
 

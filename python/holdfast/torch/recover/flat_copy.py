@@ -39,6 +39,11 @@ class FlatCopy:
             with torch.no_grad():
                 torch._foreach_copy_(self._tensors, self._views)
 
+    def equals(self, index: int) -> bool:
+        """True if that tensor has the bits of its copy."""
+        one, copy = self._tensors[index].cpu().contiguous(), self._views[index]
+        return torch.equal(one.view(-1).view(torch.uint8), copy.reshape(-1).view(torch.uint8))
+
     def data(self) -> bytes:
         """The bytes of the copy."""
         return self._block.numpy().tobytes()

@@ -6,16 +6,17 @@ has passed the gate, all others make the update, too (forward); otherwise all ma
 (back). So all ranks have made the same updates, and none has to be undone.
 """
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any, Literal
 
 from holdfast.errors import Error
 from holdfast.torch.loop.optimizer_hooks import replace_closure
-from holdfast.torch.recover import peers
 from holdfast.torch.recover.crash_points import reach
-from holdfast.torch.recover.membership import Membership, Position
+from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.step_start import StepStart
+from holdfast.torch.recover.trail import Call, SkippedCalls
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 
@@ -33,33 +34,42 @@ class GatedSteps:
                  scalers: list[Any]) -> None:
         self._membership = membership
         self._link, self._groups = membership.link, membership.groups
-        self._state, self._buckets = state, buckets
+        self._trail, self._records = membership.trail, membership.records
+        self._loader, self._buckets = state.loader, buckets
         self._start = StepStart(state, buckets, scalers)
         self._phase: Literal["between", "step", "updated"] = "between"
-        self.position = Position()
-        self.expected: str | None = None  # a replacement's first run() must get this function
+        self._skipped: SkippedCalls | None = None  # of a replacement
+        self._batch_outside = -1  # the batch after which a collective call was made outside of run()
+        self._updates = False  # the newest run has made an update
         self._has_warned = False
         self._groups.on_call = self._on_call
         for scaler in scalers:
             self._guard(scaler)
 
+    def take_over(self) -> int:
+        """Takes the place of a lost rank. Returns the last step that is done where it begins."""
+        self._skipped = self._membership.take_over()
+        return self._trail.first_step
+
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Makes a step, as often as it takes."""
         self._prepare()
-        self.position.runs += 1
-        self.position.function = getattr(function, "__qualname__", "")
-        self._check_function()
+        name = getattr(function, "__qualname__", type(function).__qualname__)
+        skipped = self._skip("run", name)
+        if skipped is not None:
+            return skipped.result
+        self._trail.function = name
         while True:
             self.join()
-            self._membership.leave_if_told(self.position)
-            self._start.keep()
+            self._membership.leave_if_told()
+            self._start.keep(args, kwargs)
             self._phase, self._groups.may_repeat = "step", True
             try:
                 result = function(*args, **kwargs)
                 if self._phase == "step":
                     self._start.check_no_gradients_wait()
-                    self._pass_gate()
-                return result
+                    self._pass_gate(updates=False)
+                return self._end_run(result)
             except _Back:
                 pass
             except Exception:
@@ -68,11 +78,56 @@ class GatedSteps:
                 self._link.agree(self._status)
             finally:
                 self._phase, self._groups.may_repeat = "between", False
-            self._start.restore()
+            if why := self._start.restore():
+                self._membership.ask_to_restart(ValueError(f"ck.run({name}): {why}"))
+
+    def step(self, step: int) -> bool:
+        """Notes that a step is done. False if the others have done it already."""
+        if self._skip("step", str(step)) is not None:
+            return False
+        self._trail.stepped(step)
+        self._refresh()
+        return True
+
+    def end(self) -> None:
+        """Returns when this process is part of the newest generation, behind its last step."""
+        self._skip("run", "")
+        self._trail.function = ""
+        self.join()
 
     def join(self) -> None:
         """Returns when this process is part of the newest generation."""
-        self._membership.join(self.position, self._status)
+        if self._membership.is_broken:
+            self._membership.is_outside = self._batch_outside == self._batches()
+        self._membership.join(self._status)
+
+    def _skip(self, kind: Literal["run", "step"], name: str) -> Call | None:
+        """The call, with its result, if a replacement makes it that the others have made."""
+        if self._skipped is None:
+            return None
+        call = self._skipped.skips(kind, name)
+        if call is None:
+            self._skipped = None
+            self._groups.go_live()
+        return call
+
+    def _end_run(self, result: Any) -> Any:
+        self._start.look(self._trail.function)
+        if self._membership.gate is not None:
+            self._trail.returned(result)
+            if self._trail.has_more_runs or not self._updates or self._membership.is_broken:
+                self._refresh()
+        return result
+
+    def _refresh(self) -> None:
+        """Makes the record again, and sends it: the step may have changed more since the gate."""
+        gate = self._membership.gate
+        if gate is None or gate.committed == 0:
+            return
+        made = self._records.make_at_end(self._trail.calls)
+        if not self._membership.is_broken:
+            with contextlib.suppress(Error, TimeoutError):  # a rank was lost just now
+                gate.refresh(gate.committed, made)
 
     def before_update(self, args: Any, kwargs: Any) -> Any:
         """The hook before an update. Returns other arguments for it, or None."""
@@ -80,49 +135,46 @@ class GatedSteps:
             return None
         changed = replace_closure(args, kwargs, self._gate_after)
         if changed is None:
-            self._pass_gate()
+            self._pass_gate(updates=True)
         return changed
 
     def _gate_after(self, closure: Callable[[], Any]) -> Callable[[], Any]:
         def then_pass() -> Any:
             result = closure()
             if self._phase == "step":
-                self._pass_gate()
+                self._pass_gate(updates=True)
             return result
 
         return then_pass
 
-    def _pass_gate(self) -> None:
+    def _pass_gate(self, *, updates: bool) -> None:
         gate = self._membership.gate
         if gate is None:
             return self._commit()
         self._groups.wait_for_calls()
-        made = peers.pack_record(self._state.record())
+        is_top = self._trail.is_top(self._records.has_moved(), updates)
+        made = self._records.make_at_gate(self._trail.calls, is_top=is_top)
         reach("gate")
         try:
             if self._groups.failure is not None:
                 raise self._groups.failure
             with self._groups.at_gate():
-                gate.pass_gate(gate.committed + 1, made)
+                gate.pass_gate(gate.committed + 1, made.packed)
         except (Error, TimeoutError, RuntimeError):
             if not self._link.hears_of_loss():
                 raise
             if self._link.agree(self._status)["course"] != "forward":
                 raise _Back from None
             gate.forward(gate.committed + 1)
-        self.position.record = made
+        self._records.take(made)
+        self._trail.commit(is_top=is_top, updates=updates)
+        self._updates = updates
         reach("committed")
         self._commit()
 
     def _commit(self) -> None:
         self._phase, self._groups.may_repeat = "updated", False
         self._link.note_commit()
-
-    def _check_function(self) -> None:
-        if self.expected not in (None, self.position.function):
-            self._membership.ask_to_restart(
-                ValueError(f"other ranks were in ck.run({self.expected})"))
-        self.expected = None
 
     def _was_void(self) -> bool:
         return self._groups.failure is not None and self._link.hears_of_loss()
@@ -145,12 +197,18 @@ class GatedSteps:
 
         def guarded(*args: Any, **kwargs: Any) -> Any:
             if self._phase == "step":
-                self._pass_gate()
+                self._pass_gate(updates=True)
             return update(*args, **kwargs)
 
         scaler.update = guarded
 
+    def _batches(self) -> int:
+        """How many batches the loader has handed out; -2 if nobody counts them."""
+        return -2 if self._loader is None else self._loader.handed_out
+
     def _on_call(self, name: str) -> None:
+        if self._phase == "between" and not self._groups.is_recording:
+            self._batch_outside = self._batches()
         if self._phase == "updated" and not self._has_warned:
             self._has_warned = True
             _log.warning("%s is called after the update of a step: if a rank dies then, all ranks "

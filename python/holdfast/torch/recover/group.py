@@ -67,6 +67,7 @@ class Groups:
         self.may_repeat = False  # a step is being made that can be repeated
         self.on_failure: Callable[[Exception], None] = _ignore  # called from any thread
         self.on_call: Callable[[str], None] = _ignore  # called before each live call
+        self.on_unanswered: Callable[[Exception], None] = _ignore  # in mode replay
         self.failure: Exception | None = None  # why the groups are void
         self._cut_at = math.inf  # when connections were cut
         self._groups: list[SwapGroup] = []
@@ -113,16 +114,22 @@ class Groups:
         """True if connections were cut so long ago that a call that still waits never ends."""
         return self.mode == "void" and time.monotonic() - self._cut_at > _LONG
 
-    def replace(self, prefix: str, is_stale: Callable[[], bool]) -> None:
+    def replace(self, prefix: str, is_stale: Callable[[], bool], mode: Mode = "live") -> None:
         """Makes new inner groups, together with all their members, which use the same prefix.
 
-        UnavailableError if `is_stale` becomes true meanwhile: a member was lost.
+        The mode is then that one. UnavailableError if `is_stale` becomes true meanwhile: a member
+        was lost.
         """
         self.prefix = prefix
         for group in self._groups:
             group.connect(prefix, is_stale)
         with self._lock:
-            self.failure, self.mode, self._cut_at = None, "live", math.inf
+            self.failure, self.mode, self._cut_at = None, mode, math.inf
+
+    def go_live(self) -> None:
+        """Ends the start-up of a replacement: from now on, calls go to the other ranks."""
+        with self._lock:
+            self.mode = "live" if self.failure is None else "void"
 
     def wait_for_calls(self) -> None:
         """Waits for calls whose results were not waited for yet."""
@@ -153,8 +160,7 @@ class Groups:
         try:
             yield
         finally:
-            with self._lock:
-                self.mode = "live" if self.failure is None else "void"
+            self.go_live()
 
     @contextlib.contextmanager
     def unrecorded(self) -> Iterator[None]:
@@ -234,8 +240,15 @@ class SwapGroup(dist.ProcessGroup):
                 groups.note_failure(groups.failure or RuntimeError("a rank was lost"))
             _zero(outputs)
         elif groups.mode == "replay":
-            groups.log.answer(self._index, name, _tensors(outputs))
+            self._answer(name, outputs)
         return _Done(outputs)
+
+    def _answer(self, name: str, outputs: Any) -> None:
+        try:
+            self._groups.log.answer(self._index, name, _tensors(outputs))
+        except RuntimeError as error:
+            self._groups.on_unanswered(error)
+            raise
 
     def _call_live(self, name: str, outputs: Any, args: tuple[Any, ...],
                    options: dict[str, Any]) -> Any:
@@ -302,11 +315,14 @@ class _Call(dist._Work):
         is_limited = timeout is not None and timeout.total_seconds() > 0
         deadline = time.monotonic() + timeout.total_seconds() if is_limited else None
         while not self._is_done:
+            # A call may complete just after its slice is over: only a second wait tells whether it
+            # has failed or was late.
+            is_over = self._is_on_gpu() or self._inner.is_completed()
             try:
-                self._inner.wait() if self._is_on_gpu() else self._inner.wait(_SLICE)
+                self._inner.wait() if is_over else self._inner.wait(_SLICE)
                 self._is_done = True
             except RuntimeError as error:
-                if self._inner.is_completed() or self._groups.is_cut_for_long():
+                if is_over or self._groups.is_cut_for_long():
                     self._fail(error)
                     self._is_done = True
                 elif deadline is not None and time.monotonic() > deadline:

@@ -5,30 +5,22 @@ it needs. The replacement does the same from its side.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from holdfast import _native
-from holdfast.errors import Error, NotFoundError, UnavailableError
+from holdfast.errors import NotFoundError, UnavailableError
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.recover import peers
 from holdfast.torch.recover.crash_points import reach
+from holdfast.torch.recover.group import Mode
 from holdfast.torch.recover.meet import meet
+from holdfast.torch.recover.records import Records
+from holdfast.torch.recover.trail import SkippedCalls, Trail
 from holdfast.torch.recover.worker_side import WorkerSide, wait_for_end
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 
-_FAILURES = (Error, OSError, RuntimeError, TimeoutError, LookupError, ValueError)
-
-
-@dataclass
-class Position:
-    """Where a rank is in its training."""
-
-    last_step: int = -1  # the last one that is done
-    runs: int = 0  # calls of run() since then
-    function: str = ""  # the name of the function that run() was given last
-    record: bytes = b""  # the record that this rank made for the last update
+_LAST_WORDS = 0.02  # seconds to wait for what a lost rank has sent
 
 
 class Membership:
@@ -37,6 +29,8 @@ class Membership:
     def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders) -> None:
         self.link, self.groups = side.link, side.groups
         self.gate: _native.Gate | None = None  # None in a job of one rank
+        self.trail, self.records = Trail(), Records(state)
+        self.is_outside = False  # collective calls were made since the last batch, outside of run()
         self._state, self._buckets = state, buckets
         self._transport: _native.TcpTransport | None = None
         self._saves: Saves | None = None
@@ -58,6 +52,7 @@ class Membership:
         """Called by another thread when a rank was lost: ends what waits for other ranks."""
         if self.gate is not None and self._transport is not None:
             self.gate.interrupt(self.link.announced - 1)
+            self.gate.record_of_peer(self.gate.committed, _LAST_WORDS)
             self._transport.close()
 
     def serve(self, saves: Saves, rejoin: Callable[[], None],
@@ -83,40 +78,47 @@ class Membership:
         self.gate = _native.Gate(self._transport, self.link.hosts)
         return self._transport
 
-    def take_over(self, position: Position) -> None:
-        """Fills this replacement, and sets the position."""
+    def take_over(self) -> SkippedCalls:
+        """Fills this replacement. Returns the calls that lead to where the others are."""
         decided = self.link.agree(dict)
+        arrive = _nothing
         try:
             with self.groups.silent():
-                filled, record = peers.receive(self._transport, self._state, self._buckets,
-                                               self.link.rank)
+                filled = peers.receive(self._transport, self._state, self._buckets, self.link.rank)
             reach("filled")
-            position.last_step, position.function = filled.step, filled.function
-            self._become_part(decided, position, record, step=filled.step + 1, bytes=filled.moved,
+            arrive = filled.arrive
+            self.trail.load(filled.trail, filled.calls)
+            self.records.load(filled.record)
+            self.groups.on_unanswered = self.ask_to_restart
+            self._become_part(decided, "replay", step=self.trail.last_step + 1, bytes=filled.moved,
                               inexact=filled.inexact)
-        except _FAILURES as error:
+        except Exception as error:
             is_sure = isinstance(error, (LookupError, NotFoundError))  # nobody has what it needs
             if not is_sure and self.link.hears_of_newer(decided["generation"]):
                 wait_for_end()  # another rank died, and another process takes this one's place
             self.ask_to_restart(error)
+        return SkippedCalls(self.trail, self.ask_to_restart, arrive, self._has_batch)
 
-    def join(self, position: Position, status: Callable[[], dict[str, Any]]) -> None:
+    def _has_batch(self) -> bool:
+        loader = self._state.loader
+        return loader is not None and loader.handed_out > 0
+
+    def join(self, status: Callable[[], dict[str, Any]]) -> None:
         """Returns when this process is part of the newest generation."""
         while self.is_broken:
             decided = self.link.agree(status)
-            if position.runs > 1:  # a replacement begins with the first one
-                self.ask_to_restart(ValueError(
-                    f"ck.run({position.function}) was call {position.runs} since "
-                    f"ck.step({position.last_step})"))
             try:
-                self._rejoin(decided, position)
-            except _FAILURES as error:
+                self._rejoin(decided)
+            except Exception as error:
                 if not self.link.hears_of_newer(decided["generation"]):
                     self.ask_to_restart(error)
 
-    def _rejoin(self, decided: dict[str, Any], position: Position) -> None:
+    def _rejoin(self, decided: dict[str, Any]) -> None:
         assert self.gate and self._transport and self._saves
         kept = self.gate.record_of_peer(self.gate.committed)
+        has_moved = self.records.has_moved()
+        if not (has_moved or self.records.is_at_end or self.trail.is_top(has_moved)):
+            self.records.make_at_end(self.trail.calls)
         self._saves.drop()
         reach("dropped")
         self._transport.replace(meet(self.link, decided["generation"]))
@@ -124,29 +126,30 @@ class Membership:
         self._rejoin_job()
         reach("rejoined")
         peers.give(self._transport, self._state, self._buckets, self._saves.objects(),
-                   step=position.last_step, function=position.function, record=position.record,
-                   peer=self.gate.peer, record_of_peer=None if kept is None else kept[0])
+                   trail=self.trail.state(has_moved), records=self.records, peer=self.gate.peer,
+                   kept=kept, is_outside=self.is_outside)
         reach("given")
-        self._become_part(decided, position, position.record)
+        self._become_part(decided, "live")
 
-    def _become_part(self, decided: dict[str, Any], position: Position, record: bytes,
-                     **told: Any) -> None:
+    def _become_part(self, decided: dict[str, Any], mode: Mode, **told: Any) -> None:
         assert self.gate is not None
-        generation, position.record = decided["generation"], record
+        generation = decided["generation"]
         self.groups.replace(f"{self.link.incarnation}.{generation}",
-                            lambda: self.link.announced != generation)
-        self.gate.begin(generation, decided["target"], record)
+                            lambda: self.link.announced != generation, mode)
+        self.gate.begin(generation, decided["target"], self.records.newest)
         reach("joined")
         self.link.join(generation, **told)
 
-    def leave_if_told(self, position: Position) -> None:
+    def leave_if_told(self) -> None:
         """Saves the last step that is done and ends, if the launcher has told all ranks to."""
         told = self.link.leave
         if told is None:
             return
-        if position.last_step >= 0 and position.runs <= 1 and self._saves is not None:
-            self._saves.record = peers.values_of(position.record)
-            self._leave(position.last_step, told["why"], told["code"])
+        # Between two runs of one step there is no step that is done, so that nothing is saved.
+        if self.trail.last_step >= 0 and self._saves is not None \
+                and self.trail.is_top(self.records.has_moved()):
+            self._saves.record = self.records.values
+            self._leave(self.trail.last_step, told["why"], told["code"])
         raise SystemExit(told["code"])
 
     def ask_to_restart(self, error: Exception) -> None:

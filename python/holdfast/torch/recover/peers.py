@@ -1,89 +1,151 @@
-"""Carries the state of a lost rank from the others to its replacement."""
+"""Carries the state of a lost rank from the others to its replacement.
 
-import pickle
-from dataclasses import dataclass, field
+Everything that ranks tell each other is plain values, encoded as in a checkpoint: nothing is pickled.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from holdfast import _native
 from holdfast.torch.loop.resume import missing_or_reshaped
 from holdfast.torch.recover.flat_copy import FlatCopy
+from holdfast.torch.recover.records import Records, pack_record, start_of, unpack_record
+from holdfast.torch.recover.trail import Call, unpack_calls
 from holdfast.torch.state.ddp_buckets import BucketOrders
-from holdfast.torch.state.peer_step import PeerStep, PeerTensor, Record, describe, own_objects
+from holdfast.torch.state.peer_step import PeerStep, PeerTensor, describe, own_objects
 from holdfast.torch.state.training_state import TrainingState
+from holdfast.torch.values import generators as random_generators
 
 _PATIENCE = 600.0  # seconds that ranks wait for each other while a replacement is filled
-
-
-def pack_record(record: Record) -> bytes:
-    """A record as bytes."""
-    flat = FlatCopy(record.tensors)
-    flat.take()
-    return pickle.dumps((record.values, flat.data()))
-
-
-def values_of(record: bytes) -> dict[str, Any]:
-    """The plain values of a record."""
-    values: dict[str, Any] = pickle.loads(record)[0]
-    return values
 
 
 @dataclass
 class Filled:
     """How a replacement was filled."""
 
-    step: int  # the last step that is done
     moved: int  # bytes that it got
-    function: str  # that the survivors are making a step with; "" if they are at the end
-    inexact: list[str] = field(default_factory=list)
+    trail: dict[str, Any]  # of a survivor
+    calls: list[Call]  # that this rank makes until it is where the others are
+    record: bytes  # of this rank
+    inexact: list[str]
+    arrive: Callable[[], None]  # restores what may have changed on the way to the others
 
 
 def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
-         objects: tuple[Any, Any], *, step: int, function: str, record: bytes, peer: int, record_of_peer: bytes | None) -> None:
+         objects: tuple[Any, Any], *, trail: dict[str, Any], records: Records, peer: int,
+         kept: tuple[bytes, bool] | None, is_outside: bool) -> None:
     """Gives replacements what they need of this rank. Called by all survivors.
 
-    `record` is this rank's own of the last update, and `record_of_peer` what it keeps of `peer`.
+    `kept` is the record of `peer`, and whether it was made at the end of a step. `is_outside` if
+    this rank has made collective calls since its last batch and outside of ck.run().
     """
     shared = state.shared_pieces()
     tell(transport, {
-        "step": step, "function": function, "objects": objects[0], "rank objects": objects[1],
+        "trail": trail, "objects": _at_record(objects[0], records.values),
+        "rank objects": _at_record(objects[1], records.values),
         "tensors": [describe(piece, name) for piece, name in shared],
-        "flags": buckets.sync_flags(), "peer": peer, "record": record_of_peer,
-        "differing": _differing(record, record_of_peer, state.own_keys),
+        "flags": buckets.sync_flags(), "peer": peer, "record": None if kept is None else kept[0],
+        "is at end": kept is not None and kept[1], "is outside": is_outside,
+        "changed": records.changed(), "changed things": records.changed_things(),
+        "differing": _differing(records, kept, state.own_keys),
     })
     _native.fill_from_peers(transport, state.describe(shared), True, _PATIENCE)
 
 
 def receive(transport: _native.TcpTransport, state: TrainingState, buckets: BucketOrders,
-            rank: int) -> tuple[Filled, bytes]:
-    """Fills this replacement. Returns how, and its record."""
-    told = {other: one for other, one in enumerate(tell(transport, None)) if one is not None}
-    first = told[min(told)]
+            rank: int) -> Filled:
+    """Fills this replacement."""
+    told = {other: one for other, one in enumerate(tell(transport, {})) if one}
     kept = next((one for one in told.values() if one["peer"] == rank), None)
     if kept is None or kept["record"] is None:
         raise LookupError("the rank that kept its record is lost, too")
-    values, flat = pickle.loads(kept["record"])
+    values, flat = unpack_record(kept["record"])
     twin = _twin(state, told)
-    ranks = [_at_record(told[other]["rank objects"], values) if other in told else None
-             for other in range(transport.size)]
-    mine = own_objects(values, state.own_keys, twin["rank objects"], set(kept["differing"]))
-    found = PeerStep(
-        first["step"],
-        [PeerTensor.of(one) for one in _unique([*_all_tensors(told), *values["tensors"]])],
-        _at_record(first["objects"], values), [mine if one is None else one for one in ranks])
+    inexact = _find_inexact(told, kept)
+    calls = _choose_calls(values, twin, told, inexact)
+    found = _make_step(values, start_of(values) if not calls else values["top"], twin, kept, told,
+                       transport.size, rank, state)
     moved = _fill(transport, state, found, values, flat)
-    state.load(found)
-    inexact = [f"{key}: differs between ranks, and is as it was before the update"
-               for key in kept["differing"]]
+    state.load(found, keep=bool(calls))  # type: ignore[arg-type]
     if failed := buckets.restore(twin["objects"]["buckets"]):
         raise ValueError(f"buckets of {failed[0]}")  # its collective calls would not fit
     buckets.set_sync_flags(twin["flags"])
-    state.restore_generators(found, inexact)
-    return Filled(first["step"], moved, first["function"], inexact), kept["record"]
+    things = {**state.things(), **{key: tree for key, tree in values["things"].items()
+                                   if key == "data"}}
+    state.restore_generators(found, inexact)  # type: ignore[arg-type]
+
+    def arrive() -> None:
+        if calls:
+            state.load_again(found)  # type: ignore[arg-type]
+            random_generators.restore(values["generators"], state.generators)
+
+    return Filled(moved, twin["trail"], calls, pack_record({**values, "things": things}, flat),
+                  inexact, arrive)
 
 
 def tell(transport: _native.TcpTransport, message: Any) -> list[Any]:
     """What all ranks tell each other, by rank."""
-    return [pickle.loads(one) for one in transport.all_gather(pickle.dumps(message), _PATIENCE)]
+    return [_native.decode_objects(one)
+            for one in transport.all_gather(_native.encode_objects(message), _PATIENCE)]
+
+
+def _make_step(values: dict[str, Any], start: dict[str, Any], twin: Any, kept: Any,
+               told: dict[int, Any], world: int, rank: int, state: TrainingState) -> PeerStep:
+    """The state as a checkpoint would have it; the loop begins with `start`."""
+    first = told[min(told)]
+    mine = own_objects(values, state.own_keys, twin["rank objects"], set(kept["differing"]))
+    mine["generators"] = start["generators"]
+    if start["data draws"] is not None:
+        mine["data draws"] = start["data draws"]
+    ranks = [told[other]["rank objects"] if other in told else mine for other in range(world)]
+    tensors = [PeerTensor.of(one) for one in _unique([*_all_tensors(told), *values["tensors"]])]
+    return PeerStep(first["trail"]["last step"], tensors, _begin_at(first["objects"], start),
+                    [_begin_at(one, start) for one in ranks])
+
+
+def _choose_calls(values: dict[str, Any], twin: Any, told: dict[int, Any],
+                  inexact: list[str]) -> list[Call]:
+    """The calls to skip: with the results of the lost rank, else with those of one like it."""
+    trail = twin["trail"]
+    if any(one["is outside"] for one in told.values()):
+        raise LookupError("ranks made collective calls between two calls of ck.run() or ck.step(), "
+                          "and a replacement cannot; expected them inside of ck.run()")
+    if not trail["is known"]:
+        raise LookupError("the loop has made too many calls since it took a batch")
+    if trail["calls"] and values["top"] is None:
+        raise LookupError("a rank died in the first step")
+    own = {place: call for place, call in enumerate(values["calls"])}
+    chosen = []
+    for place, call in enumerate(trail["calls"]):
+        mine = own.get(place)
+        is_own = mine is not None and mine[:2] == call[:2] and not mine[3]
+        chosen.append(mine if is_own else call)
+        others = [one["trail"]["calls"][place] for one in told.values()]
+        if not is_own and any(one != call for one in others):
+            inexact.append(f"ck.{call[0]}({call[1]}): returned in the replacement what it had "
+                           "returned in another rank")
+    for kind, name, _, unkept in chosen:
+        if unkept:
+            raise LookupError(f"ck.{kind}({name}) was made already, and returned {unkept}; expected "
+                              "numbers or small tensors")
+    return unpack_calls(chosen)
+
+
+def _find_inexact(told: dict[int, Any], kept: Any) -> list[str]:
+    """What the lost rank has changed behind its update, where it did not live to tell."""
+    if kept["is at end"]:
+        return []
+    when = "between the update and the end of its step"
+    changed = {key for one in told.values() for key in one["changed"]}
+    lines = [f"{key}: changes {when}, in which the rank was lost" for key in sorted(changed)]
+    things = [one["objects"].get("things", {}) | one["rank objects"].get("things", {})
+              for one in told.values()]
+    unequal = {key for one in things for key in one if key != "data"
+               and any(key in other and other[key] != one[key] for other in things)}
+    unequal |= set(kept["differing"])
+    return lines + [f"{key}: differs between ranks, and changes {when}, in which the rank was lost"
+                    for key in sorted(unequal & set(kept["changed things"]) - changed)]
 
 
 def _fill(transport: _native.TcpTransport, state: TrainingState, found: PeerStep,
@@ -103,17 +165,27 @@ def _fill(transport: _native.TcpTransport, state: TrainingState, found: PeerStep
     return filled.received
 
 
-def _at_record(objects: dict[str, Any], record: dict[str, Any]) -> dict[str, Any]:
-    """The objects, with the loader where it was: survivors hold their next batch already."""
-    data = {key: tree for key, tree in record["things"].items() if key == "data"}
-    return {**objects, "things": {**objects.get("things", {}), **data}}
+def _at_record(objects: dict[str, Any], values: dict[str, Any]) -> dict[str, Any]:
+    """The objects as they were at the end of the step: the loop may have changed them since."""
+    things = {key: values["things"].get(key, tree)
+              for key, tree in objects.get("things", {}).items()}
+    return {**objects, "things": things}
 
 
-def _differing(mine: bytes, other: bytes | None, own_keys: set[str]) -> list[str]:
+def _begin_at(objects: dict[str, Any], start: dict[str, Any]) -> dict[str, Any]:
+    """The objects, with the loader where the loop begins."""
+    things = dict(objects.get("things", {}))
+    if start["data"] is not None:
+        things["data"] = start["data"]
+    return {**objects, "things": things}
+
+
+def _differing(records: Records, kept: tuple[bytes, bool] | None, own_keys: set[str]) -> list[str]:
     """The keys of objects whose values two ranks did not share when they made their records."""
-    if other is None:
+    if kept is None:
         return []
-    ours, theirs = (pickle.loads(one)[0]["things"] for one in (mine, other))
+    ours = (records.values if kept[1] else records.at_gate)["things"]
+    theirs = unpack_record(kept[0])[0]["things"]
     return [key for key in theirs if key not in {*own_keys, "data"} and ours.get(key) != theirs[key]]
 
 
@@ -133,4 +205,3 @@ def _all_tensors(told: dict[int, Any]) -> list[Any]:
 
 def _unique(tensors: list[Any]) -> list[Any]:
     return list({one[0]: one for one in tensors}.values())
-

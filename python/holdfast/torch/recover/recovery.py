@@ -6,6 +6,7 @@ from typing import Any
 from holdfast import _native
 from holdfast.errors import Error
 from holdfast.torch.loop.saves import Saves
+from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.gated_steps import GatedSteps
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.plain_steps import PlainSteps
@@ -40,14 +41,11 @@ class Recovery:
 
     def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
         """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step."""
-        position = self._steps.position
         if self._membership.is_replacement:
-            self._membership.take_over(position)
-            self._steps.expected = position.function or None
-            return take_over(position.last_step)
+            return take_over(self._steps.take_over())
         with self._groups.unrecorded():
             start = resume()
-        position.last_step = start - 1
+        self._membership.trail.resumed(start - 1)
         self._link.note_step(start)
         self._link.say("resumed", step=start)
         return start
@@ -62,10 +60,11 @@ class Recovery:
 
     def after_step(self, step: int, function: Callable[[], None]) -> None:
         """Calls the function, unless a rank was lost: what it does needs all ranks."""
-        position = self._steps.position
-        position.last_step, position.runs = step, 0
         self._groups.is_recording = False  # also if steps are not made by run()
+        if not self._steps.step(step):
+            return
         self._link.note_step(step + 1)
+        reach("step")
         if self._membership.is_broken:
             return
         try:
@@ -77,8 +76,7 @@ class Recovery:
     def at_end(self, function: Callable[[], None]) -> None:
         """Calls the function, which needs all ranks, and again if a rank died meanwhile."""
         while True:
-            self._steps.position.function = ""
-            self._steps.join()
+            self._steps.end()
             self._link.note_commit()  # there is no other one
             try:
                 return function()

@@ -1,16 +1,17 @@
 """What a step changes before its update, so that it can be made again.
 
 Kept at its beginning: the random generators, the buffers, which a forward pass may write to
-(BatchNorm), and whether there are gradients. Parameters and moments change only in the update.
+(BatchNorm), its arguments, and whether there are gradients. Batches that it reads are handed out
+again. Parameters and moments change only in the update.
 """
 
 from collections import defaultdict
 from typing import Any
 
 import torch
-from torch.distributed.tensor import DTensor
 
-from holdfast.torch.recover.flat_copy import FlatCopy
+from holdfast.torch.recover.buffer_copies import BufferCopies
+from holdfast.torch.recover.step_inputs import StepInputs
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values import generators as random_generators
@@ -25,24 +26,36 @@ class StepStart:
         self._flags: list[bool] = []  # of DDP
         self._scalers = scalers
         self._own_generators = state.generators
-        self._buffers = FlatCopy([])
+        self._buffers = BufferCopies(state.models)
+        self._inputs = StepInputs()
+        self._loader = state.loader
         self._generators: dict[str, Any] = {}
         self._gradients: list[int | None] = []
 
-    def keep(self) -> None:
+    def keep(self, args: Any, kwargs: Any) -> None:
         """Keeps what is to be restored, now."""
         self._generators = random_generators.capture(self._own_generators)
-        buffers = [_local(one) for model in self._models for one in model.buffers()]
-        if not self._buffers.is_of(buffers):
-            self._buffers = FlatCopy(buffers)
-        self._buffers.take()
+        self._buffers.keep()
+        self._inputs.keep(args, kwargs)
+        if self._loader is not None:
+            self._loader.keep_batches(self._inputs.add)
         self._flags = self._ddp_buckets.sync_flags()
         self._gradients = self._gradients_now()
 
-    def restore(self) -> None:
-        """Goes back to what keep() has seen."""
+    def look(self, function: str) -> None:
+        """After an undisturbed step: notes what it has changed that must be kept from now on."""
+        if self._loader is not None:
+            self._loader.forget_batches()
+        self._buffers.look()
+        self._inputs.look(function)
+
+    def restore(self) -> str:
+        """Goes back to what keep() has seen. Returns why that was not possible, or ""."""
         random_generators.restore(self._generators, self._own_generators)
-        self._buffers.put_back()
+        why = self._buffers.restore()
+        why = self._inputs.restore() or why
+        if self._loader is not None and not self._loader.hand_out_again():
+            why = "the step had read batches up to the end of an iteration"
         self._ddp_buckets.set_sync_flags(self._flags)
         had = any(version is not None for version in self._gradients)
         for optimizer in self._optimizers:
@@ -51,6 +64,7 @@ class StepStart:
             model.zero_grad(set_to_none=not had)
         for scaler in self._scalers:
             _forget_stage(scaler)
+        return why
 
     def check_no_gradients_wait(self) -> None:
         """ValueError if the step has made gradients and no update: they would be lost."""
@@ -74,6 +88,3 @@ def _forget_stage(scaler: Any) -> None:
     if isinstance(states, defaultdict):
         states.clear()
 
-
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor.detach()

@@ -35,6 +35,7 @@ class Stateful:
         self._rules = dict(rules or {})
         self._known: dict[str, tuple[tuple[Any, ...] | None, Piece | None]] = {}
         self._allocated: tuple[Any, dict[str, torch.Tensor]] | None = None
+        self._loaded: tuple[Any, dict[str, torch.Tensor]] | None = None  # for load_again()
 
     def capture(self) -> tuple[Any, list[Piece]]:
         """The object's plain values and its tensors as they are now. Nothing is copied."""
@@ -57,13 +58,25 @@ class Stateful:
         self._allocated = (tree, tensors)
         return self._pieces(tensors)
 
-    def load(self) -> None:
-        """Gives the object its state, after the pieces of allocate() are filled."""
+    def load(self, *, keep: bool = False) -> None:
+        """Gives the object its state, after the pieces of allocate() are filled.
+
+        With `keep`, load_again() can be called, once.
+        """
         if self._allocated is None:
             raise ValueError(f"{self.key}: nothing to load; expected allocate() first")
         tree, tensors = self._allocated
         self._allocated, self._known = None, {}
+        if keep:
+            kept = {name: one.detach().clone() for name, one in tensors.items()}
+            self._loaded = (tree, kept)
         _load_into(self._thing, unpack(tree, tensors))
+
+    def load_again(self) -> None:
+        """Gives the object the state that load() gave it, if it did."""
+        loaded, self._loaded, self._known = self._loaded, None, {}
+        if loaded is not None:
+            _load_into(self._thing, unpack(*loaded))
 
     def _pieces(self, tensors: Mapping[str, torch.Tensor]) -> list[Piece]:
         # Only the tensors of this call are remembered: others would be kept alive.

@@ -80,6 +80,8 @@ class TrainingState:
         random_generators.capture(self.generators)
         self._notes: dict[str, str] = {}  # why what is restored may not be exactly right
         self._pending: Stateful | None = None  # gradients that are being restored
+        # All pieces, and those of them that are in a record.
+        self._of_record: tuple[list[Piece], list[tuple[Piece, str]]] | None = None
         self.parallel = f"{self._world} ranks"
         self.branch: dict[str, Any] = {}  # what led to the state (loop/branch.py), to be saved
         _forget_tensors_on_load(self)
@@ -160,9 +162,11 @@ class TrainingState:
     def mark_diverged(self, found: Iterable[Divergence]) -> None:
         """From now on, these tensors, which ranks were to hold alike, are each rank's own."""
         self._capture.mark_diverged(found)
+        self._of_record = None  # they have other names now
 
     def forget(self) -> None:
         """Lets go of tensors that may have been replaced, so that their memory can be freed."""
+        self._of_record = None
         self._capture.forget()
         self._tensors.forget()
 
@@ -179,8 +183,7 @@ class TrainingState:
     def record(self) -> Record:
         """What only this rank has. Nothing is copied yet."""
         values: dict[str, Any] = {"things": {}}
-        pieces = [(piece, self._capture.saved_name(piece)) for piece in self._tensors.pieces()
-                  if is_of_record(piece)]
+        pieces = self._record_pieces()
         for one in self._objects.to_save:
             values["things"][one.key], found = one.capture()
             pieces += [(piece, self._name_of_object_tensor(piece, True)) for piece in found
@@ -190,6 +193,27 @@ class TrainingState:
             values["data draws"] = loader.draws
         values["tensors"] = [describe(piece, name) for piece, name in pieces]
         return Record(values, [piece.tensor for piece, _ in pieces])
+
+    def _record_pieces(self) -> list[tuple[Piece, str]]:
+        """The buffers in a record, with their names; found anew only if tensors were replaced."""
+        pieces = self._tensors.pieces()
+        if self._of_record is None or self._of_record[0] is not pieces:
+            self._of_record = (pieces, [(piece, self._capture.saved_name(piece))
+                                        for piece in pieces if is_of_record(piece)])
+        return list(self._of_record[1])
+
+    @property
+    def loader(self) -> Loader | None:
+        """The loader of Holdfast that this process reads; None if it reads another, or none."""
+        return self._data if isinstance(self._data, Loader) else None
+
+    def loader_state(self) -> Any:
+        """The position of the loader as a record has it; None if there is no loader."""
+        return next((one.capture()[0] for one in self._objects.to_save if one.key == "data"), None)
+
+    def things(self) -> dict[str, Any]:
+        """The plain values of all objects as a record has them."""
+        return {one.key: one.capture()[0] for one in self._objects.to_save}
 
     def shared_pieces(self) -> list[tuple[Piece, str]]:
         """The tensors that other ranks may hold alike, and their names in a checkpoint."""
@@ -217,6 +241,7 @@ class TrainingState:
         several = self._world > 1
         self._capture.diverged = DivergedReplicas.of(found) if several else DivergedReplicas()
         self._capture.forget()
+        self._of_record = None
 
     def inexact_replicas(self, found: _native.SavedStep) -> list[str]:
         """Sentences about tensors of which a rank gets what another rank had."""
@@ -314,8 +339,11 @@ class TrainingState:
             self._notes["own"] = (f"{name_a_few(names)}: each of {len(found.rank_objects)} ranks "
                                   "had its own, and those of one of them are taken")
 
-    def load(self, found: _native.SavedStep) -> None:
-        """Gives the objects what was saved of them; the tensors are filled already."""
+    def load(self, found: _native.SavedStep, *, keep: bool = False) -> None:
+        """Gives the objects what was saved of them; the tensors are filled already.
+
+        With `keep`, load_again() can be called.
+        """
         self._tensors.forget_gradients()
         if self.optimizers and not self._objects.other_optimizers(found):
             objects = self._optimizer_objects(found)
@@ -323,11 +351,19 @@ class TrainingState:
             self._tensors.remove_unsaved(self._saved_for_me(found), objects)
         for one in self._objects.without_hooks:
             if self._objects.saved_tree(one, found) is not None:
-                one.load()
+                one.load(keep=keep)
         self._extra.load()
         if self._extra.not_loaded:
             self._notes["extra"] = (f"{name_a_few(self._extra.not_loaded)}: from a state_dict of "
                                     "the module's own, which did not load it from the checkpoint")
+
+    def load_again(self, found: _native.SavedStep) -> None:
+        """Gives the objects again what load() gave them, all but the loader."""
+        if self.optimizers:
+            self._tensors.load_objects(self._optimizer_objects(found))
+        for one in self._objects.without_hooks:
+            if one.key != "data":
+                one.load_again()
 
     def load_weights(self, path: str, *, strict: bool) -> None:
         """Fills the model from a file or another run (weights_file.py). A collective call."""

@@ -1,0 +1,91 @@
+#include "holdfast/formats/keras.h"
+
+#include <algorithm>
+
+#include "holdfast/contents/file_edit.h"
+#include "holdfast/formats/zip_patch.h"
+#include "holdfast/formats/zip_verify.h"
+#include "holdfast/hdf5/hdf5.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::string_view kWeightsRecord = "model.weights.h5";
+constexpr std::string_view kJsonRecords[] = {"config.json", "metadata.json"};
+constexpr int64_t kMaxKerasJson = int64_t{64} << 20;
+
+Result<ZipArchive> open_keras_archive(std::shared_ptr<const Source> source) {
+  return ZipArchive::open(std::move(source), {.deflated = true});
+}
+
+Result<const ZipEntry*> find_weights(const ZipArchive& archive) {
+  const ZipEntry* entry = archive.find(kWeightsRecord);
+  if (entry != nullptr) return entry;
+  return unsupported("{}: has no record {}; expected a file of Keras",
+                     archive.source().name(), kWeightsRecord);
+}
+
+// Makes the CRCs right for everything that was changed in the records.
+Result<void> write_crcs(const ZipArchive& archive, FileEdit& edit) {
+  ZipCrcEdit crcs(archive, edit);
+  for (const Change& change : edit.patch().changes) {
+    Bytes mask = change.before;
+    for (size_t i = 0; i < mask.size(); ++i) mask[i] ^= change.after[i];
+    crcs.add(change.offset, mask);
+  }
+  return crcs.write();
+}
+
+}  // namespace
+
+bool is_keras_archive(std::span<const std::string> names) {
+  return std::ranges::find(names, kWeightsRecord) != names.end();
+}
+
+Result<Contents> open_keras(std::shared_ptr<const Source> source) {
+  const ZipArchive archive = HOLDFAST_TRY(open_keras_archive(std::move(source)));
+  const ZipEntry* weights = HOLDFAST_TRY(find_weights(archive));
+  Contents contents = HOLDFAST_TRY(open_hdf5(archive.open_record(*weights)));
+  for (const std::string_view name : kJsonRecords) {
+    const ZipEntry* entry = archive.find(name);
+    if (entry == nullptr) continue;
+    const Bytes text = HOLDFAST_TRY(archive.read(*entry, kMaxKerasJson));
+    contents.metadata.emplace(name, text_of(text));
+  }
+  return contents;
+}
+
+Result<Patch> plan_keras_patch(Env& env, const Path& path, std::span<const Flip> flips,
+                               Checksums checksums) {
+  const ZipArchive archive =
+      HOLDFAST_TRY(open_keras_archive(HOLDFAST_TRY(FileSource::open(env, path))));
+  const ZipEntry* weights = HOLDFAST_TRY(find_weights(archive));
+  if (weights->deflated) {
+    return unsupported("{}: {} is deflated; expected it stored, as Keras writes it",
+                       path.native(), kWeightsRecord);
+  }
+  PatchPlan plan(env, path);
+  FileEdit* edit = HOLDFAST_TRY(plan.edit(path));
+  const Hdf5Edit part{.file = edit, .begin = weights->offset, .may_grow = false};
+  HOLDFAST_TRY(edit_hdf5(part, archive.open_record(*weights), flips, checksums));
+  if (checksums == Checksums::kConsistent) HOLDFAST_TRY(write_crcs(archive, *edit));
+  return std::move(plan).finish();
+}
+
+Result<FormatReport> verify_keras(std::shared_ptr<const Source> source,
+                                  const Progress& progress) {
+  const ZipArchive archive = HOLDFAST_TRY(open_keras_archive(source));
+  const ZipEntry* weights = HOLDFAST_TRY(find_weights(archive));
+  FormatReport report = HOLDFAST_TRY(verify_zip(archive, nullptr, progress));
+  // If the weights are too damaged to be opened, their tensors are not known.
+  const Result<Contents> contents = open_keras(std::move(source));
+  for (Damage& damage : report.damage) {
+    if (damage.offset != weights->offset || !contents.ok()) continue;
+    for (const Tensor& tensor : contents->collection.tensors()) {
+      damage.tensors.push_back(tensor.name);
+    }
+  }
+  return report;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,70 @@
+// Datasets: their type and shape, and where their elements lie in the file.
+#pragma once
+
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "holdfast/hdf5/datatype_internal.h"
+#include "holdfast/hdf5/filters_internal.h"
+#include "holdfast/hdf5/object_header_internal.h"
+
+namespace holdfast::hdf5 {
+
+struct Chunk {
+  int64_t offset = 0;  // in the source
+  int64_t bytes = 0;   // as stored
+  uint32_t mask = 0;   // which filters were not applied
+  // Where the B-tree has the chunk: its size, and its address.
+  int64_t size_field = 0;
+  int64_t address_field = 0;
+};
+
+enum class Storage { kNone, kPlain, kChunked };
+
+struct Dataset {
+  std::string where{};  // for messages: "model.h5: /dense/kernel"
+  Datatype type{};
+  bool null = false;
+  Shape shape{};
+  Storage storage = Storage::kNone;  // kNone: all elements have the fill value
+  // Of plain storage: where the elements lie in the source.
+  int64_t offset = 0;
+  // If the elements lie in an object header that has a checksum: where the block of the
+  // header lies in the source, and its bytes with the checksum. 0 bytes if not.
+  int64_t header_block = 0;
+  int64_t header_block_bytes = 0;
+  // Of chunked storage: the shape of all chunks, filters, and the chunks that are there
+  // by their number in the grid of chunks.
+  Shape chunk_shape{};
+  Filters filters{};
+  std::unordered_map<int64_t, Chunk> chunks{};
+  // One element, little-endian. Empty for zeros.
+  Bytes fill{};
+
+  int64_t element_bytes() const { return static_cast<int64_t>(type.bytes); }
+  int64_t bytes() const { return shape.elements() * element_bytes(); }
+  int64_t chunk_bytes() const { return chunk_shape.elements() * element_bytes(); }
+  // How many chunks the grid has in dimension k.
+  int64_t grid(int k) const;
+};
+
+bool is_dataset(const ObjectHeader& header);
+// Reads all messages of a dataset, and the B-tree of its chunks. Fails with
+// kUnsupported, naming the structure, for what cannot be read. Elements that no tensor
+// can hold are allowed here.
+Result<Dataset> read_dataset(const File& file, const ObjectHeader& header,
+                             const std::string& where);
+
+// Which chunk an element of the dataset, counted in row-major order, is in: the chunk's
+// number, and the byte of the chunk at which the element begins.
+struct InChunk {
+  int64_t number = 0;
+  int64_t inside = 0;
+};
+InChunk chunk_of(const Dataset& dataset, int64_t element);
+
+// Swaps big-endian numbers of `width` bytes.
+void swap_numbers(ByteSpan bytes, int64_t width);
+
+}  // namespace holdfast::hdf5

@@ -1,0 +1,40 @@
+// Datatypes and dataspaces of HDF5, as far as tensors and their notes have them.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "holdfast/hdf5/file_internal.h"
+#include "holdfast/state/tensor.h"
+
+namespace holdfast::hdf5 {
+
+struct Datatype {
+  enum class Kind {
+    kNumber,    // what a tensor can hold: `dtype` says it
+    kText,      // strings of a fixed length
+    kHeapText,  // strings in the global heap
+    kOpaque,    // bytes without a meaning; Keras stores bf16 as such
+    kOther,     // `what` says it
+  };
+  Kind kind = Kind::kOther;
+  Dtype dtype = Dtype::kU8;
+  uint64_t bytes = 0;  // of one element
+  // The bytes of a big-endian number; 0 if the elements need no swapping.
+  int64_t swapped = 0;
+  // For messages: "a compound type".
+  std::string what{};
+};
+
+Result<Datatype> read_datatype(const File& file, ByteView data,
+                               const std::string& where);
+
+struct Dataspace {
+  bool null = false;  // a dataset without a value
+  std::vector<int64_t> sizes{};
+};
+
+Result<Dataspace> read_dataspace(const File& file, ByteView data,
+                                 const std::string& where);
+
+}  // namespace holdfast::hdf5

@@ -1,0 +1,390 @@
+// HDF5 files: those of h5py are read as h5py reads them, and malicious ones are
+// refused.
+#include "holdfast/hdf5/hdf5.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <sstream>
+#include <thread>
+
+#include "holdfast/base/testing.h"
+#include "holdfast/contents/contents_testing.h"
+#include "holdfast/contents/patch.h"
+#include "holdfast/env/memory_env.h"
+#include "holdfast/env/memory_sink_testing.h"
+#include "holdfast/env/posix_env.h"
+
+namespace holdfast::hdf5_test {
+namespace {
+
+const std::filesystem::path kAttacks = HOLDFAST_HDF5_ATTACKS;
+const std::filesystem::path kFixtures = HOLDFAST_HDF5_FIXTURES;
+
+Result<Contents> open_path(const Path& path) {
+  const auto env = make_posix_env();
+  // A source of its own memory, because the Env does not live as long as the contents.
+  return open_hdf5(std::make_shared<MemorySource>(path.filename(),
+                                                  HOLDFAST_TRY(env->read_file(path))));
+}
+
+Result<void> read_all(const Contents& contents) {
+  for (TensorId t = 0; t < contents.collection.tensors().size(); ++t) {
+    // A few bytes of a file can stand for a gigabyte that was never written.
+    Bytes bytes(static_cast<size_t>(
+        std::min<int64_t>(contents.collection.tensor(t).bytes(), 1 << 20)));
+    HOLDFAST_TRY(read_canonical(contents, t, 0, bytes));
+  }
+  return {};
+}
+
+// What random_files.py writes about a file: one line for each path to a tensor.
+std::vector<std::string> lines_of(const Contents& contents) {
+  std::vector<std::string> lines;
+  for (TensorId t = 0; t < contents.collection.tensors().size(); ++t) {
+    const Tensor& tensor = contents.collection.tensor(t);
+    std::vector<std::string> names = tensor.aliases;
+    names.push_back(tensor.name);
+    const std::string hex = to_hex(tests::canonical_bytes(contents, t));
+    for (const std::string& name : names) {
+      lines.push_back(fmt::format("{}\t{}\t{}\t{}", name, name_of(tensor.dtype),
+                                  to_string(tensor.shape), hex));
+    }
+  }
+  std::ranges::sort(lines);
+  return lines;
+}
+
+std::vector<std::string> read_lines(const Path& path) {
+  std::istringstream text(make_posix_env()->read_text(path).value());
+  std::vector<std::string> lines;
+  for (std::string line; std::getline(text, line);) lines.push_back(line);
+  return lines;
+}
+
+TEST(Hdf5AttackTest, EachMaliciousFileIsRefusedByItsSentence) {
+  std::map<std::string, std::string> expected;
+  for (const std::string& line : read_lines(kAttacks / "expected.txt")) {
+    expected[line.substr(0, line.find(": "))] = line;
+  }
+  size_t seen = 0;
+  for (const auto& entry : std::filesystem::directory_iterator(kAttacks)) {
+    if (entry.path().extension() != ".h5") continue;
+    const auto opened = open_path(entry.path());
+    const Result<void> read = opened.ok() ? read_all(*opened) : opened.error();
+    ASSERT_FALSE(read.ok()) << entry.path();
+    EXPECT_TRUE(read.error().code() == ErrorCode::kCorrupt ||
+                read.error().code() == ErrorCode::kUnsupported)
+        << entry.path();
+    // A failure to read begins with the name of the tensor.
+    const std::string name = entry.path().filename();
+    const size_t begin = read.error().message().find(name);
+    ASSERT_NE(begin, std::string::npos) << read.error().message();
+    EXPECT_EQ(read.error().message().substr(begin), expected[name]);
+    ++seen;
+  }
+  EXPECT_EQ(seen, expected.size());
+  EXPECT_GE(seen, 70U);
+}
+
+// The long run changes every byte in three ways.
+TEST(Hdf5AttackTest, WithAnyByteChangedAFileIsReadOrRefused) {
+  const size_t step = std::getenv("HOLDFAST_LONG") != nullptr ? 1 : 23;
+  for (const char* name : {"older.h5", "newer.h5"}) {
+    const Bytes bytes = make_posix_env()->read_file(kFixtures / name).value();
+    for (size_t i = 0; i < bytes.size(); i += step) {
+      for (const std::byte mask : {std::byte{1}, std::byte{0x80}, std::byte{0xff}}) {
+        Bytes changed = bytes;
+        changed[i] ^= mask;
+        const auto opened = open_hdf5(std::make_shared<MemorySource>(name, changed));
+        const Result<void> read = opened.ok() ? read_all(*opened) : opened.error();
+        EXPECT_TRUE(read.ok() || !read.error().message().empty());
+      }
+    }
+  }
+}
+
+TEST(Hdf5Test, FixturesAreReadAsH5pyReadsThem) {
+  for (const char* name : {"older", "newer"}) {
+    const auto contents = open_path(kFixtures / (std::string(name) + ".h5"));
+    ASSERT_OK(contents);
+    EXPECT_EQ(lines_of(*contents),
+              read_lines(kFixtures / (std::string(name) + ".txt")));
+  }
+}
+
+TEST(Hdf5Test, CutAnywhereAFixtureIsRefused) {
+  const Bytes bytes = make_posix_env()->read_file(kFixtures / "older.h5").value();
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const auto opened = open_hdf5(
+        std::make_shared<MemorySource>("cut", copy_of(ByteView(bytes).first(size))));
+    ASSERT_FALSE(opened.ok()) << size;
+  }
+}
+
+TEST(Hdf5Test, StringsAttributesAndNoneAreObjects) {
+  const auto contents = open_path(kFixtures / "older.h5");
+  ASSERT_OK(contents);
+  const auto text = [](const char* value) { return Object(std::string(value)); };
+  const auto dict = [](std::vector<std::pair<Object, Object>> items) {
+    return Object(Object::Dict{std::move(items)});
+  };
+  const Object names(Object::List{{text("x"), text("yy")}});
+  EXPECT_TRUE(
+      contents->objects ==
+      dict({{text("attributes"),
+             dict({{text("/"), dict({{text("big"), Object(Object::BigInteger{
+                                                       "18446744073709551615"})},
+                                     {text("layer_names"), names},
+                                     {text("lr"), Object(0.5)}})},
+                   {text("brain"), dict({{text("dtype"), text("bfloat16")}})}})},
+            {text("values"), dict({{text("none"), Object()},
+                                   {text("text"), text("héllo")},
+                                   {text("texts"), names}})}}));
+  EXPECT_EQ(contents->simplified.size(), 1U);
+  const auto brain = contents->collection.find("brain");
+  ASSERT_TRUE(brain);
+  EXPECT_EQ(contents->collection.tensor(*brain).dtype, Dtype::kBf16);
+}
+
+TEST(Hdf5Test, SeveralThreadsReadOneFile) {
+  const auto contents = open_path(kFixtures / "older.h5");
+  ASSERT_OK(contents);
+  const auto expected = read_lines(kFixtures / "older.txt");
+  std::vector<std::jthread> threads;
+  for (int i = 0; i < 4; ++i) {
+    threads.emplace_back([&] { EXPECT_EQ(lines_of(*contents), expected); });
+  }
+}
+
+TEST(Hdf5Test, AnyRangeOfBytesOfACompressedTensorIsRead) {
+  const auto contents = open_path(kFixtures / "older.h5");
+  ASSERT_OK(contents);
+  const TensorId t = contents->collection.find("group/packed").value();
+  const Bytes whole = tests::canonical_bytes(*contents, t);
+  for (int64_t first = 0; first < std::ssize(whole); first += 7) {
+    for (int64_t count : {1, 5, 64, 333}) {
+      Bytes part(static_cast<size_t>(std::min(count, std::ssize(whole) - first)));
+      ASSERT_OK(read_canonical(*contents, t, first, part));
+      EXPECT_TRUE(std::equal(part.begin(), part.end(), whole.begin() + first));
+    }
+  }
+}
+
+Bytes written(const Contents& contents) {
+  MemorySink sink;
+  EXPECT_OK(write_hdf5(sink, contents));
+  return std::move(sink).take_bytes();
+}
+
+Contents contents_of(Bytes bytes) {
+  return open_hdf5(std::make_shared<MemorySource>("written", std::move(bytes))).value();
+}
+
+// More links in a group than one node of its B-tree can have, and groups in groups.
+Contents many_tensors() {
+  std::vector<Tensor> tensors;
+  for (int i = 0; i < 600; ++i) {
+    tensors.push_back({.name = fmt::format("layer {}", i), .shape = {i % 3, 2}});
+  }
+  for (const DtypeInfo& dtype : all_dtypes()) {
+    if (dtype.dtype == Dtype::kBf16 || dtype.name.starts_with("F8")) continue;
+    tensors.push_back({.name = fmt::format("dtypes/é/{}", dtype.name),
+                       .dtype = dtype.dtype,
+                       .shape = {2, 3}});
+    // numpy makes 1 of any other byte of a scalar that is a boolean.
+    if (dtype.dtype == Dtype::kBool) continue;
+    tensors.push_back(
+        {.name = fmt::format("dtypes/scalar/{}", dtype.name), .dtype = dtype.dtype});
+  }
+  return tests::random_contents(std::move(tensors));
+}
+
+TEST(Hdf5WriteTest, WhatHdf5CannotHoldIsKeptBeside) {
+  Contents contents = tests::random_contents(
+      {{.name = "a/b", .dtype = Dtype::kBf16, .shape = {3}, .aliases = {"tied"}},
+       {.name = "a", .dtype = Dtype::kF8E4m3fn, .shape = {4}},
+       {.name = "a/b/c", .dtype = Dtype::kF8E8m0},
+       {.name = "..", .shape = {2}},
+       {.name = "/", .shape = {0}},
+       {.name = "holdfast.tensor.1", .shape = {1}}});
+  contents.metadata = {{"key", "text"}};
+  // Longer than what fits into an object header.
+  contents.objects = Object(std::string(100000, 'x'));
+  const Contents again = contents_of(written(contents));
+  tests::expect_same_tensors(again, contents);
+  EXPECT_EQ(again.metadata, contents.metadata);
+  EXPECT_TRUE(again.objects == contents.objects);
+  EXPECT_TRUE(again.simplified.empty());
+}
+
+TEST(Hdf5WriteTest, ManyTensorsComeBack) {
+  const Contents contents = many_tensors();
+  tests::expect_same_tensors(contents_of(written(contents)), contents);
+}
+
+// Random flips in all tensors of a file that have bytes, except those never written.
+std::vector<Flip> random_flips(const Contents& contents, tests::Dice& dice) {
+  std::vector<Flip> flips;
+  for (const Tensor& tensor : contents.collection.tensors()) {
+    if (tensor.shape.elements() == 0 || tensor.name == "never") continue;
+    for (int i = 0; i < 5; ++i) {
+      Flip flip{.tensor = tensor.name};
+      flip.element = tensor.name == "unwritten" ? dice.below(2) + 2
+                                                : dice.below(tensor.shape.elements());
+      for (int64_t b = 0; b < bytes_of(tensor.dtype); ++b) {
+        const auto bits =
+            tensor.dtype == Dtype::kBool ? dice.below(2) : dice.below(256);
+        flip.mask[static_cast<size_t>(b)] = static_cast<std::byte>(bits);
+      }
+      flips.push_back(flip);
+    }
+  }
+  return flips;
+}
+
+std::map<std::string, Bytes> values_of(const Contents& contents) {
+  std::map<std::string, Bytes> values;
+  for (TensorId t = 0; t < contents.collection.tensors().size(); ++t) {
+    values[contents.collection.tensor(t).name] = tests::canonical_bytes(contents, t);
+  }
+  return values;
+}
+
+void apply(const std::vector<Flip>& flips, const Contents& contents,
+           std::map<std::string, Bytes>& values) {
+  for (const Flip& flip : flips) {
+    const TensorId t = contents.collection.find(flip.tensor).value();
+    const int64_t bytes = bytes_of(contents.collection.tensor(t).dtype);
+    for (int64_t b = 0; b < bytes; ++b) {
+      values[flip.tensor][static_cast<size_t>(flip.element * bytes + b)] ^=
+          flip.mask[static_cast<size_t>(b)];
+    }
+  }
+}
+
+Result<Contents> open_in(Env& env, const Path& path) {
+  return open_hdf5(std::make_shared<MemorySource>(path, env.read_file(path).value()));
+}
+
+class Hdf5PatchTest : public ::testing::TestWithParam<const char*> {
+ protected:
+  void SetUp() override {
+    whole_ = make_posix_env()->read_file(kFixtures / GetParam()).value();
+    ASSERT_OK(env_.write_file("file", whole_));
+  }
+
+  MemoryEnv env_;
+  Bytes whole_;
+};
+
+TEST_P(Hdf5PatchTest, JustThePlannedBitsChangeAndTheInverseRestoresTheFile) {
+  tests::Dice dice(3);
+  for (int round = 0; round < 40; ++round) {
+    const Contents before = open_in(env_, "file").value();
+    auto expected = values_of(before);
+    const auto flips = random_flips(before, dice);
+    apply(flips, before, expected);
+    const auto patch = plan_patch_hdf5(env_, "file", flips, Checksums::kConsistent);
+    ASSERT_OK(patch);
+    ASSERT_OK(apply_patch(env_, *patch));
+    const auto after = open_in(env_, "file");
+    ASSERT_OK(after);
+    EXPECT_TRUE(values_of(*after) == expected);
+    const auto report = verify_hdf5(FileSource::open(env_, "file").value(), "file", {});
+    ASSERT_OK(report);
+    EXPECT_TRUE(report->damage.empty());
+    if (round % 4 == 3) continue;  // further rounds change a changed file
+    ASSERT_OK(apply_patch(env_, inverse(*patch)));
+    EXPECT_TRUE(values_of(*open_in(env_, "file")) == values_of(before));
+    if (round < 3) {
+      EXPECT_TRUE(env_.read_file("file").value() == whole_);
+    }
+  }
+}
+
+TEST_P(Hdf5PatchTest, RawChangesAreFoundWhereThereAreChecksums) {
+  const std::array<std::byte, 16> mask{std::byte{4}};
+  const std::vector<Flip> flips{{"group/packed", 100, mask}, {"group/sum", 9, mask}};
+  const auto patch = plan_patch_hdf5(env_, "file", flips, Checksums::kRaw);
+  ASSERT_OK(patch);
+  ASSERT_OK(apply_patch(env_, *patch));
+  const auto report = verify_hdf5(FileSource::open(env_, "file").value(), "file", {});
+  ASSERT_OK(report);
+  std::vector<std::string> damaged;
+  for (const Damage& damage : report->damage) {
+    damaged.push_back(damage.tensors.at(0));
+    EXPECT_GT(damage.bytes, 0);
+  }
+  std::ranges::sort(damaged);
+  EXPECT_EQ(damaged, (std::vector<std::string>{"group/packed", "group/sum"}));
+}
+
+TEST_P(Hdf5PatchTest, ElementsWithoutBytesAreRefused) {
+  for (const auto& [name, element] : {std::pair("unwritten", 0), {"never", 0}}) {
+    const std::vector<Flip> flips{{name, element, {std::byte{1}}}};
+    EXPECT_ERROR(plan_patch_hdf5(env_, "file", flips, Checksums::kConsistent),
+                 ErrorCode::kUnsupported);
+  }
+  const std::vector<Flip> flips{{"text", 0, {std::byte{1}}}};
+  EXPECT_ERROR(plan_patch_hdf5(env_, "file", flips, Checksums::kConsistent),
+               ErrorCode::kNotFound);
+  EXPECT_TRUE(env_.read_file("file").value() == whole_);
+}
+
+INSTANTIATE_TEST_SUITE_P(Fixtures, Hdf5PatchTest,
+                         ::testing::Values("older.h5", "newer.h5"), [](const auto& of) {
+                           return std::string(of.param).substr(0, 5);
+                         });
+
+#ifdef HOLDFAST_H5PY_PYTHON
+TEST(Hdf5InteropTest, RandomFilesOfH5pyAreReadBitEqual) {
+  const int count = std::getenv("HOLDFAST_LONG") != nullptr ? 500 : 60;
+  const TempFolder folder;
+  const std::string command = fmt::format("'{}' '{}' '{}' 0 {}", HOLDFAST_H5PY_PYTHON,
+                                          (kFixtures / "random_files.py").native(),
+                                          folder.path().native(), count);
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  for (int i = 0; i < count; ++i) {
+    const auto contents = open_path(folder.path() / fmt::format("{}.h5", i));
+    ASSERT_OK(contents);
+    EXPECT_EQ(lines_of(*contents), read_lines(folder.path() / fmt::format("{}.txt", i)))
+        << i;
+  }
+}
+
+// One process checks all files, because importing h5py takes most of the time.
+TEST(Hdf5InteropTest, H5pyReadsWhatWeWroteAndPatched) {
+  const TempFolder folder;
+  const auto env = make_posix_env();
+  std::string command = fmt::format("'{}' '{}'", HOLDFAST_H5PY_PYTHON,
+                                    (kFixtures / "check_written.py").native());
+  const auto check = [&](const Path& path, const Contents& contents) {
+    std::string text;
+    for (const std::string& line : lines_of(contents)) text += line + "\n";
+    ASSERT_OK(env->write_file(path.native() + ".txt", bytes_of(text)));
+    command += fmt::format(" '{}'", path.native());
+  };
+  const Contents many = many_tensors();
+  ASSERT_OK(env->write_file(folder.path() / "many.h5", written(many)));
+  check(folder.path() / "many.h5", many);
+  ASSERT_OK(
+      env->write_file(folder.path() / "none.h5", written(tests::random_contents({}))));
+  check(folder.path() / "none.h5", tests::random_contents({}));
+  tests::Dice dice(7);
+  for (const char* name : {"older.h5", "newer.h5"}) {
+    const Path path = folder.path() / name;
+    ASSERT_OK(env->write_file(path, env->read_file(kFixtures / name).value()));
+    const auto flips = random_flips(open_path(path).value(), dice);
+    const auto patch = plan_patch_hdf5(*env, path, flips, Checksums::kConsistent);
+    ASSERT_OK(patch);
+    ASSERT_OK(apply_patch(*env, *patch));
+    check(path, open_path(path).value());
+  }
+  EXPECT_EQ(std::system(command.c_str()), 0);
+}
+#endif
+
+}  // namespace
+}  // namespace holdfast::hdf5_test

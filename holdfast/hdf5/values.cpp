@@ -1,0 +1,257 @@
+#include <algorithm>
+
+#include "holdfast/base/checked.h"
+#include "holdfast/base/json_text.h"
+#include "holdfast/hdf5/fractal_heap_internal.h"
+#include "holdfast/hdf5/links_internal.h"
+#include "holdfast/hdf5/values_internal.h"
+#include "holdfast/state/number.h"
+
+namespace holdfast::hdf5 {
+namespace {
+
+constexpr std::string_view kAttributeMessage = "attribute message";
+constexpr std::string_view kGlobalHeap = "global heap";
+constexpr uint8_t kTreeOfAttributeNames = 8;
+// Keras writes lists of names, and models as JSON. An attribute of more elements is not
+// for people.
+constexpr int64_t kMostElements = int64_t{1} << 20;
+
+// Text that is not UTF-8 becomes bytes, so that nothing of it is lost.
+Object text_or_bytes(std::string_view text) {
+  if (is_utf8(text)) return Object(std::string(text));
+  return Object(copy_of(bytes_of(text)));
+}
+
+Object number_of_bits(Dtype dtype, uint64_t bits) {
+  switch (info(dtype).kind) {
+    case DtypeKind::kBool: return Object(bits != 0);
+    case DtypeKind::kFloat: return Object(to_double(dtype, bits));
+    case DtypeKind::kUnsigned:
+      if (bits > uint64_t{INT64_MAX}) {
+        return Object(Object::BigInteger{std::to_string(bits)});
+      }
+      return Object(static_cast<int64_t>(bits));
+    default: {
+      const int unused = 64 - 8 * info(dtype).bytes;
+      return Object(static_cast<int64_t>(bits << unused) >> unused);
+    }
+  }
+}
+
+}  // namespace
+
+Result<ByteView> GlobalHeap::find(uint64_t address, uint32_t number,
+                                  const std::string& where) {
+  const auto known = collections_.find(address);
+  const Collection* collection = known == collections_.end()
+                                     ? HOLDFAST_TRY(read_collection(address, where))
+                                     : &known->second;
+  const auto found = collection->objects.find(number);
+  if (found != collection->objects.end()) return found->second;
+  return corrupt("{}: {} at {} has no object {}", where, kGlobalHeap, address, number);
+}
+
+Result<GlobalHeap::Collection*> GlobalHeap::read_collection(uint64_t address,
+                                                            const std::string& where) {
+  const uint64_t head_bytes = 8 + uint64_t{file_.sizes().length};
+  const Bytes head =
+      HOLDFAST_TRY(file_.read_block(address, head_bytes, "GCOL", where, kGlobalHeap));
+  Cursor sizes = file_.cursor(head);
+  sizes.skip(8);
+  const uint64_t bytes = sizes.length();
+  Collection collection;
+  collection.bytes = HOLDFAST_TRY(file_.read(address, bytes, where, kGlobalHeap));
+  total_ += bytes;
+  if (total_ > static_cast<uint64_t>(file_.source()->size())) {
+    return corrupt("{}: {} has collections that overlap", where, kGlobalHeap);
+  }
+  Cursor cursor = file_.cursor(collection.bytes);
+  cursor.skip(head_bytes);
+  while (cursor.left() >= head_bytes) {
+    const uint16_t number = cursor.u16();
+    cursor.skip(6);
+    const uint64_t size = cursor.length();
+    if (number == 0) break;  // the rest is free
+    collection.objects[number] = cursor.take(size);
+    if (cursor.left() == 0) break;
+    cursor.align();
+  }
+  HOLDFAST_TRY(cursor.check(where, kGlobalHeap));
+  return &(collections_[address] = std::move(collection));
+}
+
+Result<std::vector<Attribute>> ValueReader::read_attributes(const ObjectHeader& header,
+                                                            const std::string& where) {
+  std::vector<Attribute> attributes;
+  for (const Message& message : header.messages) {
+    if (message.type != MessageType::kAttribute) continue;
+    if (message.shared()) {
+      simplified_.push_back(where + ": an attribute in the heap of shared messages");
+      continue;
+    }
+    HOLDFAST_TRY(add_attribute(message.data, where, attributes));
+  }
+  if (const Message* info = header.find(MessageType::kAttributeInfo)) {
+    HOLDFAST_TRY(add_heap_attributes(*info, where, attributes));
+  }
+  std::ranges::sort(attributes, {}, &Attribute::name);
+  for (size_t i = 1; i < attributes.size(); ++i) {
+    if (attributes[i].name != attributes[i - 1].name) continue;
+    return corrupt("{}: has the attribute {} twice", where,
+                   printable(attributes[i].name));
+  }
+  return attributes;
+}
+
+Result<void> ValueReader::add_attribute(ByteView data, const std::string& where,
+                                        std::vector<Attribute>& into) {
+  auto attribute = HOLDFAST_TRY(read_attribute(data, where));
+  if (attribute) into.push_back(*std::move(attribute));
+  return {};
+}
+
+// Attributes that lie in a fractal heap, because there are many.
+Result<void> ValueReader::add_heap_attributes(const Message& info,
+                                              const std::string& where,
+                                              std::vector<Attribute>& into) {
+  Cursor cursor = file_.cursor(info.data);
+  cursor.skip(1);
+  if ((cursor.u8() & 1) != 0) cursor.skip(2);
+  const uint64_t address = cursor.address(), names = cursor.address();
+  HOLDFAST_TRY(cursor.check(where, "attribute info message"));
+  if (address == kUndefined) return {};
+  FractalHeap heap = HOLDFAST_TRY(FractalHeap::open(file_, address, where));
+  const auto add = [&](ByteView record) -> Result<void> {
+    if (record.size() < heap.id_bytes()) {
+      return corrupt("{}: B-tree of attributes has records of {} bytes", where,
+                     record.size());
+    }
+    const auto object = HOLDFAST_TRY(heap.read_object(record));
+    if (object) return add_attribute(*object, where, into);
+    simplified_.push_back(where + ": an attribute that is too large");
+    return {};
+  };
+  return visit_new_tree(file_, names, kTreeOfAttributeNames, where, add);
+}
+
+Result<std::optional<Attribute>> ValueReader::read_attribute(ByteView data,
+                                                             const std::string& where) {
+  Cursor cursor = file_.cursor(data);
+  const uint8_t version = cursor.u8(), flags = cursor.u8();
+  const uint16_t name_bytes = cursor.u16(), type_bytes = cursor.u16(),
+                 space_bytes = cursor.u16();
+  if (version == 3) cursor.skip(1);
+  const auto field = [&](uint16_t bytes) {
+    const ByteView taken = cursor.take(bytes);
+    if (version == 1) cursor.align();
+    return taken;
+  };
+  const std::string_view padded = text_of(field(name_bytes));
+  const ByteView type_data = field(type_bytes), space_data = field(space_bytes);
+  HOLDFAST_TRY(cursor.check(where, kAttributeMessage));
+  if (version < 1 || version > 3) {
+    return corrupt("{}: {} has the version {}; expected 1 to 3", where,
+                   kAttributeMessage, version);
+  }
+  const std::string name(padded.substr(0, padded.find('\0')));
+  const std::string place = fmt::format("{}: attribute {}", where, printable(name));
+  const auto leave_out = [&](std::string_view what) {
+    simplified_.push_back(fmt::format("{}: {}", place, what));
+    return std::optional<Attribute>();
+  };
+  if (version > 1 && (flags & 2) != 0) return leave_out("a shared dataspace");
+  const Bytes resolved =
+      HOLDFAST_TRY(resolve_shared(file_, version > 1 && (flags & 1) != 0, type_data,
+                                  MessageType::kDatatype, place));
+  const Datatype type = HOLDFAST_TRY(read_datatype(file_, resolved, place));
+  const Dataspace space = HOLDFAST_TRY(read_dataspace(file_, space_data, place));
+  if (!is_utf8(name)) return leave_out("its name is not UTF-8");
+  if (space.null) return std::optional(Attribute{name, Object()});
+  const auto shape = Shape::create(space.sizes);
+  if (!shape.ok() || shape->elements() > kMostElements)
+    return leave_out("a large value");
+  auto value = HOLDFAST_TRY(value_of(type, *shape, cursor.take(cursor.left()), place));
+  if (!value) return leave_out(type.what);
+  return std::optional(Attribute{name, *std::move(value)});
+}
+
+Result<std::optional<Object>> ValueReader::value_of(const Datatype& type,
+                                                    const Shape& shape, ByteView data,
+                                                    const std::string& where) {
+  const bool is_text =
+      type.kind == Datatype::Kind::kText || type.kind == Datatype::Kind::kHeapText;
+  if (!is_text && type.kind != Datatype::Kind::kNumber) return std::optional<Object>();
+  const auto bytes = checked_mul(shape.elements(), static_cast<int64_t>(type.bytes));
+  if (!bytes || *bytes > std::ssize(data)) {
+    return corrupt("{}: has {} bytes; expected {} elements of {}", where, data.size(),
+                   shape.elements(), type.bytes);
+  }
+  Cursor cursor = file_.cursor(data);
+  return std::optional(HOLDFAST_TRY(nested(type, shape, 0, cursor, where)));
+}
+
+Result<Object> ValueReader::nested(const Datatype& type, const Shape& shape, int k,
+                                   Cursor& cursor, const std::string& where) {
+  if (k == shape.rank()) return element(type, cursor, where);
+  Object::List list;
+  if (shape.elements() == 0) return Object(std::move(list));
+  for (int64_t i = 0; i < shape[k]; ++i) {
+    list.items.push_back(HOLDFAST_TRY(nested(type, shape, k + 1, cursor, where)));
+  }
+  return Object(std::move(list));
+}
+
+Result<Object> ValueReader::element(const Datatype& type, Cursor& cursor,
+                                    const std::string& where) {
+  if (type.kind == Datatype::Kind::kText) {
+    const std::string_view padded = text_of(cursor.take(type.bytes));
+    return text_or_bytes(padded.substr(0, padded.find('\0')));
+  }
+  if (type.kind == Datatype::Kind::kHeapText) {
+    const uint32_t length = cursor.u32();
+    const uint64_t address = cursor.address();
+    const uint32_t number = cursor.u32();
+    if (length == 0) return Object(std::string());
+    const ByteView text = HOLDFAST_TRY(heap_.find(address, number, where));
+    if (text.size() < length) {
+      return corrupt("{}: string of {} bytes lies in an object of {}", where, length,
+                     text.size());
+    }
+    return text_or_bytes(text_of(text.first(length)));
+  }
+  Bytes bytes = copy_of(cursor.take(type.bytes));
+  swap_numbers(bytes, type.swapped);
+  const DtypeInfo& of = info(type.dtype);
+  const auto part = static_cast<size_t>(of.bytes / of.components);
+  const auto bits = [&](size_t i) {
+    return Cursor(ByteView(bytes).subspan(i * part, part), {}).number(part);
+  };
+  if (of.components == 1) return number_of_bits(type.dtype, bits(0));
+  return Object(Object::Tuple{{Object(to_double(type.dtype, bits(0))),
+                               Object(to_double(type.dtype, bits(1)))}});
+}
+
+Result<Object> ValueReader::read_strings(const Dataset& dataset) {
+  if (dataset.shape.elements() > kMostElements) {
+    return unsupported("{} has {} strings; expected at most {}", dataset.where,
+                       dataset.shape.elements(), kMostElements);
+  }
+  if (dataset.storage == Storage::kChunked) {
+    return unsupported("{} has strings in chunks; expected them without",
+                       dataset.where);
+  }
+  // Strings that were never written are empty.
+  if (dataset.storage == Storage::kNone && dataset.bytes() > 16 * kMostElements) {
+    return unsupported("{} has {} bytes of strings that were never written",
+                       dataset.where, dataset.bytes());
+  }
+  Bytes data(static_cast<size_t>(dataset.bytes()));
+  if (dataset.storage == Storage::kPlain) {
+    HOLDFAST_TRY(file_.source()->read(dataset.offset, data));
+  }
+  auto value = HOLDFAST_TRY(value_of(dataset.type, dataset.shape, data, dataset.where));
+  return value ? *std::move(value) : Object();
+}
+
+}  // namespace holdfast::hdf5

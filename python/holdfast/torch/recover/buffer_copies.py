@@ -1,0 +1,90 @@
+"""Copies of the buffers of a model, which a forward pass may write to (BatchNorm).
+
+Small buffers are copied before each step. Most large ones are tables that nothing writes to: they
+are copied before the first steps only, to see whether they change. Later, torch's counter of
+writes tells it, and a buffer that was written to is copied again from then on. Copies take a
+limited amount of memory.
+"""
+
+import logging
+from typing import Any
+
+import torch
+from torch.distributed.tensor import DTensor
+
+from holdfast.torch.recover.flat_copy import FlatCopy
+
+_log = logging.getLogger("holdfast")
+
+_LARGE = 1 << 20  # bytes
+_LOOKED_AT = 3  # steps in which all buffers are compared with their copies
+_MOST = 48 << 20  # bytes of all copies, and 1 % of the parameters
+
+
+class BufferCopies:
+    """The copies for the newest step."""
+
+    def __init__(self, models: list[Any]) -> None:
+        self._models = models
+        self._most = _MOST + sum(one.nbytes for model in models for one in model.parameters()) // 100
+        self._steps = 0
+        self._written: set[str] = set()  # large buffers that are known to change
+        self._left_out: set[str] = set()  # and those of them that there is no memory for
+        self._flat = FlatCopy([])
+        self._watched: dict[str, tuple[torch.Tensor, int]] = {}  # not copied; with its version
+        self._looked_at: dict[str, tuple[torch.Tensor, int]] = {}  # copied, to see if it changes
+
+    def keep(self) -> None:
+        """Copies the buffers that may change."""
+        chosen, size = [], 0
+        self._watched, self._looked_at = {}, {}
+        for name, one in self._buffers():
+            is_large = one.nbytes > _LARGE
+            if is_large and not self._is_copied(name, size + one.nbytes):
+                self._watched[name] = (one, one._version)
+                continue
+            if is_large and name not in self._written:
+                self._looked_at[name] = (one, len(chosen))
+            chosen.append(local_of(one))
+            size += one.nbytes
+        if not self._flat.is_of(chosen):
+            self._flat = FlatCopy(chosen)
+        self._flat.take()
+
+    def look(self) -> None:
+        """After an undisturbed step: which large buffers has it changed?"""
+        self._steps += 1
+        found = [name for name, (one, place) in self._looked_at.items()
+                 if not self._flat.equals(place)]
+        found += [name for name, (one, version) in self._watched.items()
+                  if one._version != version and name not in self._left_out]
+        for name in found:
+            self._written.add(name)
+
+    def restore(self) -> str:
+        """Puts the buffers back. Returns why that was not possible, or ""."""
+        self._flat.put_back()
+        for name, (one, version) in self._watched.items():
+            if one._version != version:
+                return f"the step had written to the buffer {name}, of which there was no copy"
+        return ""
+
+    def _buffers(self) -> list[tuple[str, torch.Tensor]]:
+        return [(f"{index}.{name}" if index else name, one)
+                for index, model in enumerate(self._models) for name, one in model.named_buffers()]
+
+    def _is_copied(self, name: str, size: int) -> bool:
+        if self._steps >= _LOOKED_AT and name not in self._written:
+            return False
+        if size <= self._most:
+            return True
+        if name in self._written and name not in self._left_out:
+            self._left_out.add(name)
+            _log.warning("buffer %s is written to by steps, and too large for a copy: all ranks "
+                         "start again from a checkpoint if a rank dies in such a step", name)
+        return False
+
+
+def local_of(tensor: torch.Tensor) -> torch.Tensor:
+    """The memory of this rank."""
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor.detach()

@@ -1,0 +1,132 @@
+"""The records of a rank: what no other rank has, for the process that may replace it.
+
+A record is made at the gate of each update, and goes to another rank, the buddy, before any rank
+makes the update. It is made again at the end of each step, and sent without waiting, because a
+training may change more until then: an average of its own statistics, a counter, a generator that
+it draws from. If the rank dies in between, the record is of the gate, and what the other ranks saw
+changing since then is named as not exact.
+"""
+
+import struct
+from typing import Any
+
+import torch
+
+from holdfast import _native
+from holdfast.torch.recover.flat_copy import FlatCopy
+from holdfast.torch.recover.trail import Call, pack_calls
+from holdfast.torch.state.training_state import TrainingState
+
+_HEAD = struct.Struct("<Q")  # the length of the values, which the bytes of the tensors follow
+
+
+class Records:
+    """The newest records of this rank."""
+
+    def __init__(self, state: TrainingState) -> None:
+        self._state = state
+        self._flat = FlatCopy([])
+        self._versions: list[int] = []
+        self.newest = b""
+        self.is_at_end = False  # the newest was made at the end of a step or run
+        self.values: dict[str, Any] = {}  # of the newest
+        self.data = b""  # of its tensors
+        self.at_gate: dict[str, Any] = {}  # the values of the newest one made at a gate
+        self._data_at_gate = b""
+        # The values when the loop took its last batch, or None if that was before the first step.
+        self._at_top: dict[str, Any] | None = None
+
+    def has_moved(self) -> bool:
+        """Whether the loader gave batches since the newest record."""
+        return bool(self.values) and self._state.loader_state() != _loader_state(self.values)
+
+    def make_at_gate(self, calls: list[Call], *, is_top: bool) -> "Made":
+        """The record for the gate of an update; `is_top` if it is the first at a new batch."""
+        top = self._at_top
+        if is_top:
+            calls, top = [], start_of(self.values) if self.values else None
+        return self._make(calls, top, must_copy=True)
+
+    def make_at_end(self, calls: list[Call]) -> bytes:
+        """The record at the end of a step, or of a run that others follow."""
+        self._take(self._make(calls, self._at_top, must_copy=False))
+        self.is_at_end = True
+        return self.newest
+
+    def _take(self, made: "Made") -> None:
+        self.values, self.data, self.newest = made.values, made.data, made.packed
+
+    def take(self, made: "Made") -> None:
+        """Makes a record of a gate the newest one: the update is committed."""
+        self._at_top = made.values["top"]
+        self.at_gate, self._data_at_gate, self.is_at_end = made.values, made.data, False
+        self._take(made)
+
+    def load(self, packed: bytes) -> None:
+        """Takes over the record of a lost rank."""
+        values, data = unpack_record(packed)
+        self.take(Made(values, data, packed))
+        self.is_at_end = True
+
+    def changed(self) -> list[str]:
+        """What of this rank's own has changed between the last gate and the newest record."""
+        if not self.at_gate:
+            return []
+        keys = [key for key in sorted(self._state.own_keys | {"data"})
+                if self.values["things"].get(key) != self.at_gate["things"].get(key)]
+        keys += ["generators"] if self.values["generators"] != self.at_gate["generators"] else []
+        return keys + (["tensors"] if self.data != self._data_at_gate else [])
+
+    def changed_things(self) -> list[str]:
+        """The keys of objects that have changed between the last gate and the newest record."""
+        gate = self.at_gate.get("things", {})
+        return [key for key, tree in self.values["things"].items() if gate.get(key) != tree]
+
+    def _make(self, calls: list[Call], top: Any, *, must_copy: bool) -> "Made":
+        record = self._state.record()
+        values = {**record.values, "top": top,
+                  "calls": pack_calls(calls, on_cpu_only=True)}
+        data = self._copy(record.tensors, must_copy)
+        return Made(values, data, pack_record(values, data))
+
+    def _copy(self, tensors: list[torch.Tensor], must_copy: bool) -> bytes:
+        """The bytes of the tensors. To read those of a GPU takes time, so they must have changed."""
+        versions = [one._version for one in tensors]
+        is_same = self._flat.is_of(tensors)
+        if not is_same:
+            self._flat = FlatCopy(tensors)
+        elif not must_copy and versions == self._versions and any(one.is_cuda for one in tensors):
+            return self.data
+        self._versions = versions
+        self._flat.take()
+        return self._flat.data()
+
+
+class Made:
+    """A record that was made: its values, the bytes of its tensors, and both as bytes."""
+
+    def __init__(self, values: dict[str, Any], data: bytes, packed: bytes) -> None:
+        self.values, self.data, self.packed = values, data, packed
+
+
+def pack_record(values: dict[str, Any], data: bytes) -> bytes:
+    """The values of a record and the bytes of its tensors, as bytes."""
+    text = _native.encode_objects(values)
+    return _HEAD.pack(len(text)) + text + data
+
+
+def unpack_record(packed: bytes) -> tuple[dict[str, Any], bytes]:
+    """The values of a record, and the bytes of its tensors."""
+    (length,) = _HEAD.unpack_from(packed)
+    end = _HEAD.size + length
+    return _native.decode_objects(packed[_HEAD.size:end]), packed[end:]
+
+
+def start_of(values: dict[str, Any]) -> dict[str, Any]:
+    """What a loop begins with: the position of the loader, and the generators."""
+    return {"data": values["things"].get("data"), "generators": values["generators"],
+            "data draws": values.get("data draws")}
+
+
+def _loader_state(values: dict[str, Any]) -> Any:
+    return values["things"].get("data")

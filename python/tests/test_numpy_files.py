@@ -1,0 +1,63 @@
+"""NumPy's files, as NumPy itself reads and writes them."""
+
+import zipfile
+
+import numpy as np
+import pytest
+
+import holdfast
+
+DTYPES = "bool u1 u2 u4 u8 i1 i2 i4 i8 f2 f4 f8 c8 c16".split()
+
+
+def arrays():
+    random = np.random.default_rng(1)
+    made = {}
+    for dtype in DTYPES:
+        for order in "<>":
+            kind = np.dtype(dtype).newbyteorder(order)
+            raw = random.integers(0, 2 if dtype == "bool" else 256, 24 * kind.itemsize, np.uint8)
+            made[f"{order}{dtype}"] = raw.view(kind).reshape(2, 3, 4)
+    made["fortran"] = np.asfortranarray(made["<f4"])
+    made["transposed"] = made[">f8"].T
+    made["scalar"] = np.float32(2.5)
+    made["empty"] = np.zeros((0, 3), np.int16)
+    made["W"], made["w"] = np.ones(2), np.zeros(3)
+    return made
+
+
+def bits(array):
+    array = np.asarray(array)
+    little = array.astype(array.dtype.newbyteorder("<"), order="C")
+    return little.shape, little.tobytes()
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_what_numpy_saves_is_read(tmp_path, save):
+    save(tmp_path / "a.npz", **arrays())
+    opened = holdfast.open(tmp_path / "a.npz")
+    assert sorted(opened.keys()) == sorted(arrays())
+    for name, array in arrays().items():
+        assert bits(opened.read(name)) == bits(array), name
+
+
+def test_npy_is_one_tensor(tmp_path):
+    np.save(tmp_path / "a.npy", arrays()[">c16"])
+    assert bits(holdfast.open(tmp_path / "a.npy").read("tensor")) == bits(arrays()[">c16"])
+
+
+def test_what_is_written_numpy_reads(tmp_path):
+    np.savez(tmp_path / "a.npz", **arrays())
+    for target in ("b.safetensors", "c.pt", "d.npz"):
+        holdfast.convert(tmp_path / "a.npz", tmp_path / target)
+        holdfast.convert(tmp_path / target, tmp_path / f"{target}.npz")
+        with np.load(tmp_path / f"{target}.npz", allow_pickle=False) as read:
+            for name, array in arrays().items():
+                assert bits(read[name]) == bits(array), name
+        assert zipfile.ZipFile(tmp_path / f"{target}.npz").testzip() is None
+
+
+def test_object_arrays_are_refused_by_name(tmp_path):
+    np.savez(tmp_path / "a.npz", w=np.ones(2), bad=np.array([{}], dtype=object))
+    with pytest.raises(NotImplementedError, match=r"bad\.npy: is an array of Python objects"):
+        holdfast.open(tmp_path / "a.npz")

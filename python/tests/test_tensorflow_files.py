@@ -1,0 +1,95 @@
+"""TensorFlow's checkpoints on the command line, and with real TensorFlow where it is installed."""
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+ROOT = Path(__file__).parents[2]
+FIXTURES = ROOT / "tests" / "fixtures" / "tensorflow"
+PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
+
+
+def run(*words, code=0):
+    done = subprocess.run([PROGRAM, *map(str, words)], capture_output=True, text=True)
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_a_checkpoint_is_shown_verified_converted_and_compared(tmp_path):
+    prefix = FIXTURES / "variables"
+    shown = run("show", prefix, "--tensors")
+    assert "TensorFlow checkpoint" in shown and "301 tensors" in shown
+    assert "model/layers/7/.ATTRIBUTES/VARIABLE_VALUE" in shown
+    run("verify", prefix)
+    for target in ("there.safetensors", "there.pt"):
+        run("convert", prefix, tmp_path / target)
+        assert "301 of 301 tensors are equal" in run("diff", prefix, tmp_path / target)
+        back = tmp_path / f"back-{target}"
+        run("convert", tmp_path / target, back, "--format", "tensorflow")
+        assert "301 of 301 tensors are equal" in run("diff", prefix, back)
+        run("verify", back)
+
+
+def test_damage_is_named_by_file_bytes_and_tensor(tmp_path):
+    for path in FIXTURES.glob("two_shards.*"):
+        shutil.copy(path, tmp_path)
+    shard = tmp_path / "two_shards.data-00000-of-00002"
+    data = bytearray(shard.read_bytes())
+    data[50] ^= 1
+    shard.write_bytes(data)
+    report = run("verify", tmp_path / "two_shards", code=3)
+    assert f"{shard.name}, bytes 48 to 58, in b: has crc32c " in report, report
+
+
+SAVE = """
+import sys
+import tensorflow as tf
+model = tf.Module()
+model.w = tf.Variable(tf.random.stateless_normal((5, 3), (1, 2)))
+model.b = tf.Variable(tf.cast(tf.random.stateless_normal((7,), (3, 4)), tf.bfloat16))
+model.table = tf.Variable([b"a", b"bc"])
+tf.train.CheckpointManager(
+    tf.train.Checkpoint(model=model, step=tf.Variable(12, dtype=tf.int64)), sys.argv[1], 3
+).save()
+"""
+RESTORE = """
+import sys
+import numpy as np
+import tensorflow as tf
+model = tf.Module()
+model.w = tf.Variable(tf.zeros((5, 3)))
+model.b = tf.Variable(tf.zeros((7,), tf.bfloat16))
+model.table = tf.Variable([b"", b""])
+step = tf.Variable(0, dtype=tf.int64)
+checkpoint = tf.train.Checkpoint(model=model, step=step)
+newest = tf.train.latest_checkpoint(sys.argv[1])
+checkpoint.restore(newest).assert_consumed()
+assert int(step) == 12
+assert np.array_equal(model.w.numpy(), tf.random.stateless_normal((5, 3), (1, 2)).numpy())
+b = tf.cast(tf.random.stateless_normal((7,), (3, 4)), tf.bfloat16)
+assert model.b.numpy().tobytes() == b.numpy().tobytes()
+assert model.table.numpy().tolist() == [b"a", b"bc"]
+"""
+
+
+def test_tensorflow_restores_what_was_converted_there_and_back(tmp_path):
+    python = os.environ.get("HOLDFAST_TENSORFLOW_PYTHON")
+    if not python:
+        pytest.skip("HOLDFAST_TENSORFLOW_PYTHON names no Python with TensorFlow")
+
+    def tensorflow(program, folder):
+        done = subprocess.run([python, "-c", program, folder], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+    tensorflow(SAVE, tmp_path / "saved")
+    run("verify", tmp_path / "saved")
+    for target in ("there.safetensors", "there.pt"):
+        run("convert", tmp_path / "saved", tmp_path / target)
+        back = tmp_path / f"back-{target}"
+        run("convert", tmp_path / target, back, "--format", "tensorflow")
+        tensorflow(RESTORE, back)

@@ -1,0 +1,113 @@
+"""Runs recovered.py under `holdfast launch`, and compares what a job with deaths has left with what
+one without has."""
+
+import contextlib
+import fcntl
+import json
+import logging
+import os
+import pickle
+import signal
+import sys
+from pathlib import Path
+
+from ranks import run_ranks
+
+import holdfast
+
+SCRIPT = Path(__file__).parent / "recovered.py"
+RANKS = {"ddp": 3, "hsdp": 4, "pipeline": 4}
+
+
+def launch(arguments, *, ranks, said, timeout=180):
+    """Runs `holdfast launch` in a forked process, in which torch is already imported.
+
+    Returns its exit code and what it has written to the file `said`.
+    """
+    command = ["-n", str(ranks), *map(str, arguments)]
+    (code,) = run_ranks(1, _launch, command, str(said), timeout=timeout, backend="")
+    return code, Path(said).read_text()
+
+
+def _launch(rank, world, command, said):
+    from holdfast.launch import __main__ as program
+
+    out = os.open(said, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
+    os.dup2(out, 1)
+    os.dup2(out, 2)
+    os.setsid()
+    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
+        os.environ.pop(name, None)
+    logging.getLogger().handlers.clear()  # those of pytest
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    sys.argv = ["holdfast launch", *command]
+    return program.main()
+
+
+class Ran:
+    """What a run has left."""
+
+    def __init__(self, kind, run, steps, kills=(), how=(), ranks=None):
+        self.kills = list(kills)
+        ranks = range(ranks or RANKS[kind])
+        self.code, self.said = launch([SCRIPT, kind, run, steps, ",".join(kills), *how],
+                                      ranks=len(ranks), said=f"{run}.said")
+        lines = [[json.loads(line) for line in _text(f"{run}.losses.{rank}").splitlines()]
+                 for rank in ranks]
+        self.losses = [{step: (loss, samples) for step, loss, samples, _ in own} for own in lines]
+        self.pids = [list(dict.fromkeys(pid for *_, pid in own)) for own in lines]
+        self.end = [_text(f"{run}.end.{rank}") for rank in ranks]
+        killed = Path(f"{run}.killed")
+        self.killed = {one.name for one in killed.iterdir()} if killed.exists() else set()
+
+    def check(self, whole):
+        """Fails unless it has the bits of a run in which nobody died, and lost no process else."""
+        assert self.code == 0, self.said
+        assert self.killed == set(self.kills), self.said
+        for rank, (own, expected) in enumerate(zip(self.losses, whole.losses, strict=True)):
+            other = [step for step in own if own[step] != expected[step]]
+            assert not other, f"rank {rank}: {other}: {own[other[0]]} is not {expected[other[0]]}\n" \
+                              f"{self.said}"
+            # A rank that died after its update has not written that loss.
+            assert len(expected) - len(own) <= len(self.kills)
+        assert self.end == whole.end, self.said
+        assert "start again from" not in self.said and "not exact" not in self.said, self.said
+        for rank, pids in enumerate(self.pids):
+            assert len(pids) <= 1 + sum(kill.startswith(f"{rank}:") for kill in self.kills)
+
+    def check_restart(self, whole, why):
+        """Fails unless all ranks have started again, for that reason, and ended with its bits."""
+        assert self.code == 0, self.said
+        assert self.killed == set(self.kills), self.said
+        assert "start again from the newest checkpoint" in self.said and why in self.said, self.said
+        assert self.end == whole.end, self.said
+
+
+class Whole:
+    """Runs in which nobody dies. The processes of one session of tests share them."""
+
+    def __init__(self, factory):
+        base = factory.getbasetemp()
+        self._folder = base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+    def __call__(self, kind, steps, how=(), ranks=None):
+        name = "-".join(["whole", kind, str(steps), *sorted(how), str(ranks)]).replace(" ", "_")
+        kept = self._folder / f"{name}.pickle"
+        with open(self._folder / f"{name}.lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                ran = Ran(kind, self._folder / name, steps, how=how, ranks=ranks)
+                assert ran.code == 0, ran.said
+                kept.write_bytes(pickle.dumps(ran))
+        return pickle.loads(kept.read_bytes())
+
+
+def program():
+    """The path of the program `holdfast`."""
+    return Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
+
+
+def _text(path):
+    with contextlib.suppress(FileNotFoundError):
+        return Path(path).read_text()
+    return ""

@@ -1,0 +1,33 @@
+"""Collective calls of a process group that can be replaced, on a machine that is busy."""
+
+import os
+
+import torch
+
+from holdfast.torch.recover.group import Groups, _Call
+from holdfast.torch.recover.startup_log import StartupLog
+
+
+class LateWork:
+    """A call of Gloo that completes right after the first wait for it has timed out."""
+
+    def __init__(self):
+        self.is_over = False
+
+    def wait(self, timeout=None):
+        if not self.is_over:
+            self.is_over = True
+            raise RuntimeError("Operation timed out!")
+        return True
+
+    def is_completed(self):
+        return self.is_over
+
+
+def test_a_call_that_completes_just_after_its_slice_has_not_failed():
+    groups = Groups(StartupLog(os.memfd_create("log")), "0.0")
+    groups.may_repeat = True
+    output = torch.ones(2)
+    assert _Call(groups, LateWork(), [output]).wait()
+    assert output.tolist() == [1, 1]  # a call that has failed gives zeros
+    assert groups.mode == "live" and groups.failure is None
