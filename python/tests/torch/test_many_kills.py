@@ -63,7 +63,7 @@ class Running:
 
     def _hear(self, rank, line):
         step, loss, samples, pid = json.loads(line)
-        self.losses.setdefault((rank, step), set()).add((loss, tuple(samples)))
+        self.losses.setdefault((rank, step), set()).add((str(loss), tuple(samples)))
         self.pids[rank] = pid
         self.newest = max(self.newest, step)
 
