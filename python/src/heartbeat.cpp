@@ -7,8 +7,8 @@
 #include <csignal>
 #include <thread>
 
-#include "holdfast/env/env.h"
 #include "errors.h"
+#include "holdfast/env/env.h"
 
 namespace holdfast::python {
 namespace {
