@@ -12,17 +12,8 @@ import torch
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, absolute_path, log_messages
-from holdfast.options import (
-    Failures,
-    Layout,
-    Resuming,
-    Schedule,
-    Writing,
-    check_every,
-    check_groups,
-    check_known,
-    check_object_names,
-)
+from holdfast.options import Failures, Layout, Resuming, Schedule, Writing
+from holdfast.options import check_every, check_groups, check_known, check_object_names
 from holdfast.torch.loop import messages
 from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.closing import Closing, close_at_exit

@@ -6,8 +6,6 @@ that it holds, the extra state of its modules, the position of a loader that dif
 the values of objects on all ranks but rank 0, which may differ from rank 0's (rank_values.py).
 """
 
-import contextlib
-import weakref
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -22,12 +20,19 @@ from holdfast.torch.data.plain_loader import adopt_plain
 from holdfast.torch.state import ddp_comm_hooks, gradients
 from holdfast.torch.state.capture import Captured, TensorCapture
 from holdfast.torch.state.diverged_replicas import DivergedReplicas, Divergence
-from holdfast.torch.state.extra_state import ExtraState, differing_extra_states, extra_state_names
+from holdfast.torch.state.extra_state import ExtraState, differing_extra_states
 from holdfast.torch.state.model_tensors import Exclude
 from holdfast.torch.state.module_names import by_key
 from holdfast.torch.state.param_groups import merge_optimizer_objects
 from holdfast.torch.state.peer_step import Record, describe, is_of_record
 from holdfast.torch.state.piece import Piece
+from holdfast.torch.state.saved_names import (
+    extra_trees,
+    forget_on_load,
+    name_in,
+    saved_for_rank,
+    saved_tensors,
+)
 from holdfast.torch.state.stateful import Stateful, class_name
 from holdfast.torch.state.stateful_objects import StatefulObjects, is_internal
 from holdfast.torch.state.tensor_state import Models, Optimizers, TensorState
@@ -84,7 +89,7 @@ class TrainingState:
         self._of_record: tuple[list[Piece], list[tuple[Piece, str]]] | None = None
         self.parallel = f"{self._world} ranks"
         self.branch: dict[str, Any] = {}  # what led to the state (loop/branch.py), to be saved
-        _forget_tensors_on_load(self)
+        forget_on_load(self)
 
     def position_text(self) -> str:
         """Text for a message that names the data loader's epoch; "" if it does not have one."""
@@ -252,14 +257,14 @@ class TrainingState:
 
         Given a checkpoint, a buffer has the shape that it has there, if its module loads it so.
         """
-        reshaped = {} if found is None else self._tensors.reshaped(self._saved_for_me(found))
+        reshaped = {} if found is None else self._tensors.reshaped(saved_for_rank(found, self._rank))
         return {self._capture.saved_name(piece): reshaped.get(
                     piece.name, SavedTensor(piece.tensor.dtype, tuple(piece.shape)))
                 for piece in self._tensors.pieces() if piece.kind in ("parameter", "buffer")}
 
     def has_any(self, found: _native.SavedStep) -> bool:
         """True if the checkpoint has a parameter or buffer of some rank. A collective call."""
-        saved = {plain_name(name) for name in _saved_tensors(found)}
+        saved = {plain_name(name) for name in saved_tensors(found)}
         wanted = {plain_name(name) for name in self.expected()}
         return any(self.all_ranks(not wanted or bool(saved & wanted)))
 
@@ -297,8 +302,9 @@ class TrainingState:
 
     def allocate_all(self, found: _native.SavedStep) -> list[tuple[Piece, str]]:
         """Memory for all that is in the checkpoint, and the names that it has there."""
-        saved, mine = _saved_tensors(found), self._saved_for_me(found)
+        saved, mine = saved_tensors(found), saved_for_rank(found, self._rank)
         ranks = len(found.rank_objects)
+        like = self._rank % ranks  # the rank whose own tensors this one gets
         self._notes, self._objects.notes = {}, {}
         to_fill = []
         for one in self._objects.to_restore:
@@ -307,20 +313,20 @@ class TrainingState:
                 continue
             for piece in one.allocate(tree, mine):
                 copies = "own" if self._objects.is_rank_own(one) else piece.copies
-                to_fill.append((piece, self._name_in(piece.name, copies, saved, ranks)))
+                to_fill.append((piece, name_in(saved, piece.name, copies, like)))
         tree = self._gradient_tree(found)
         self._pending = None if tree is None else Stateful(gradients.KEY, self._gradients())
         if self._pending is not None:
-            to_fill += [(piece, self._name_in(piece.name, "own", saved, ranks))
+            to_fill += [(piece, name_in(saved, piece.name, "own", like))
                         for piece in self._pending.allocate(tree, mine)]
         self._allocate_slots(found, mine)  # after all that may fail: it changes the optimizers
         for piece in self._tensors.pieces():
-            name = self._name_in(piece.name, piece.copies, saved, ranks)
+            name = name_in(saved, piece.name, piece.copies, like)
             if name in saved:
                 to_fill.append((piece, name))
         if ranks != self._world:
             self._note_own([piece.name for piece, name in to_fill if name != piece.name], found)
-        extra = self._extra.allocate(self._rank, _extra_trees(found), saved)
+        extra = self._extra.allocate(self._rank, extra_trees(found), saved)
         return to_fill + [(piece, piece.name) for piece in extra]
 
     def _allocate_slots(self, found: _native.SavedStep, mine: Mapping[str, SavedTensor]) -> None:
@@ -334,7 +340,7 @@ class TrainingState:
 
     def _note_own(self, tensors: list[str], found: _native.SavedStep) -> None:
         """On another number of ranks, a rank gets what was the own of some other rank."""
-        names = [*tensors, *differing_extra_states(_extra_trees(found))]
+        names = [*tensors, *differing_extra_states(extra_trees(found))]
         if names:
             self._notes["own"] = (f"{name_a_few(names)}: each of {len(found.rank_objects)} ranks "
                                   "had its own, and those of one of them are taken")
@@ -348,7 +354,7 @@ class TrainingState:
         if self.optimizers and not self._objects.other_optimizers(found):
             objects = self._optimizer_objects(found)
             self._tensors.load_objects(objects)
-            self._tensors.remove_unsaved(self._saved_for_me(found), objects)
+            self._tensors.remove_unsaved(saved_for_rank(found, self._rank), objects)
         for one in self._objects.without_hooks:
             if self._objects.saved_tree(one, found) is not None:
                 one.load(keep=keep)
@@ -438,48 +444,3 @@ class TrainingState:
     def _name_of_object_tensor(self, piece: Piece, is_own: bool) -> str:
         own = piece.copies == "own" or is_own or piece.name in self._capture.diverged.own
         return own_name(piece.name, self._rank) if own and self._world > 1 else piece.name
-
-    def _name_in(self, name: str, copies: str, saved: Mapping[str, SavedTensor],
-                 ranks: int) -> str:
-        """The checkpoint's tensor for one of this rank; where it is own, that of a like rank."""
-        own = own_name(name, self._rank % ranks)
-        if own in saved and (copies == "own" or name not in saved):
-            return own
-        return name
-
-    def _saved_for_me(self, found: _native.SavedStep) -> dict[str, SavedTensor]:
-        """The tensors of the checkpoint, by the names that this rank has for them."""
-        saved = _saved_tensors(found)
-        end = own_name("", self._rank % len(found.rank_objects))
-        mine = {name.removesuffix(end): info for name, info in saved.items()
-                if name.endswith(end)}
-        of_all = {name: info for name, info in saved.items() if plain_name(name) == name}
-        return {**of_all, **mine}
-
-
-def saved_extra_names(found: _native.SavedStep) -> list[str]:
-    """Names of the extra state of modules in a checkpoint."""
-    return extra_state_names(_extra_trees(found))
-
-
-def _forget_tensors_on_load(state: TrainingState) -> None:
-    """An optimizer that loads a state_dict replaces all its tensors: they are let go then."""
-    ref = weakref.ref(state)
-
-    def forget(optimizer: torch.optim.Optimizer) -> None:
-        live = ref()
-        if live is not None:
-            live.forget()
-
-    for one in state.optimizers:
-        with contextlib.suppress(AttributeError):  # what only looks like an optimizer has no hooks
-            one.register_load_state_dict_post_hook(forget)
-
-
-def _saved_tensors(found: _native.SavedStep) -> dict[str, SavedTensor]:
-    return {name: SavedTensor.of(info) for info in found.tensors
-            for name in (info.name, *info.aliases)}
-
-
-def _extra_trees(found: _native.SavedStep) -> list[Any]:
-    return [own.get("extra", {}) for own in found.rank_objects]
