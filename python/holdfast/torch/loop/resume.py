@@ -13,8 +13,8 @@ from holdfast.torch.loop.saves import Saves
 from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.report import Report
-from holdfast.torch.state.stateful_objects import is_internal
 from holdfast.torch.state.saved_names import saved_extra_names
+from holdfast.torch.state.stateful_objects import is_internal
 from holdfast.torch.state.training_state import TrainingState
 from holdfast.torch.values.dotted_names import plain_name
 from holdfast.torch.values.dtypes import SavedTensor

@@ -30,6 +30,7 @@ from holdfast.torch.state.saved_names import (
     extra_trees,
     forget_on_load,
     name_in,
+    saved_extra_names,
     saved_for_rank,
     saved_tensors,
 )
