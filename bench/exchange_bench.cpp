@@ -3,6 +3,10 @@
 // memory, which plans nothing, agrees on nothing and checks nothing; and beside one that
 // also computes the seals, which take longer than the copy.
 //
+// The bar is against the copy with seals: a fill must not hand a replacement bytes that
+// nobody has checked, and no code that checks them can be as fast as one that does not.
+// The other ratio is printed without a bar.
+//
 //   exchange_bench [megabytes]   default 256
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
@@ -153,7 +157,7 @@ void measure(Env& env, int peers, int64_t bytes, Figures& figures) {
   figures.show(fmt::format("fill, {}", name), fill, "GB/s", 1e9);
   figures.at_least(fmt::format("fill / raw copy and seals, {}", name),
                    ratios(fill, sealed), kBar);
-  figures.at_least(fmt::format("fill / raw copy, {}", name), ratios(fill, raw), kBar);
+  figures.show(fmt::format("fill / raw copy, {}", name), ratios(fill, raw), "");
 }
 
 }  // namespace

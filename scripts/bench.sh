@@ -22,6 +22,9 @@ if ! cmp -s scripts/requirements-bench.txt $rivals/requirements-bench.txt; then
     echo "bench: scripts/requirements-bench.txt could not be installed; some rivals are left out" >&2
   fi
 fi
+if ! scripts/rivals.sh; then
+  echo "bench: scripts/rivals.sh failed; Elastic Horovod is left out" >&2
+fi
 for source in bench/*_bench.py; do
   echo "== $(basename "$source" .py)"
   PYTHONPATH=build/release/python:$rivals .venv/bin/python "$source" || failed+=("$source")

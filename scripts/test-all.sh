@@ -31,6 +31,7 @@ train_cpp() { tests/examples/train_cpp_test.sh release; }
 slurm() {
   tests/slurm/preempt_test.sh build/release
   tests/slurm/examples_test.sh build/release
+  tests/slurm/launch_test.sh build/release
 }
 
 newcomer() { tests/scripts/newcomer_test.sh; }

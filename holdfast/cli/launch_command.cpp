@@ -8,8 +8,9 @@ namespace holdfast {
 namespace {
 
 constexpr const char* kLaunchExample = R"(
-Example:
-  holdfast launch -n 4 train.py --batch 32)";
+Examples:
+  holdfast launch -n 4 train.py --batch 32
+  srun --no-kill --ntasks-per-node=1 holdfast launch -n 8 train.py)";
 
 }  // namespace
 

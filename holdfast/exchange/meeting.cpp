@@ -45,12 +45,15 @@ Result<Hello> parse_hello(std::string_view text, const std::string& where) {
   return hello;
 }
 
-// The boot of the machine, and the namespace in which process numbers mean the same.
+// The boot of the machine, the namespace in which process numbers mean the same, and that
+// of the network: ranks without a common one count as ranks of different machines.
 std::string machine_of(Env& env) {
   const Result<std::string> boot = env.read_text("/proc/sys/kernel/random/boot_id");
   const Result<FileInfo> processes = env.info("/proc/self/ns/pid");
-  if (!boot.ok() || !processes.ok()) return "";
-  return fmt::format("{} {}", boot->substr(0, boot->find('\n')), processes->inode);
+  const Result<FileInfo> network = env.info("/proc/self/ns/net");
+  if (!boot.ok() || !processes.ok() || !network.ok()) return "";
+  return fmt::format("{} {} {}", boot->substr(0, boot->find('\n')), processes->inode,
+                     network->inode);
 }
 
 Hello hello_of(Env& env, const FillOptions& options) {

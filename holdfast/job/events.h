@@ -58,4 +58,52 @@ struct RanksLate {
   }
 };
 
+// A rank was lost. Written by the first of the survivors, or by rank 0 after a restart.
+struct RankLost {
+  static constexpr std::string_view kName = "rank_lost";
+  int64_t rank = 0;
+  int64_t pid = 0;
+  std::string why{};       // how the process ended
+  int64_t step = 0;        // the step that it was in; -1 before its first
+  int64_t generation = 0;  // that it was part of
+  static void fields(auto& self, auto&& field) {
+    field("rank", self.rank);
+    field("pid", self.pid);
+    field("why", self.why);
+    field("step", self.step);
+    field("generation", self.generation);
+  }
+};
+
+// The job went on after ranks were lost.
+struct Recovered {
+  static constexpr std::string_view kName = "recovered";
+  int64_t generation = 0;  // that the ranks are part of now
+  int64_t step = 0;        // the step that goes on
+  std::string outcome{};   // "forward", "back" or "go on" (decide.h), or "restart"
+  std::string rung{};      // where the state came from: "replica" or "disk"
+  std::string reason{};    // why it is not "replica"
+  bool exact = false;      // every bit is that of a training in which nobody died
+  int64_t steps_lost = 0;  // steps that are made again although they were committed
+  int64_t bytes = 0;       // that replacements got from other ranks
+  // Seconds of each phase. Their sum is the time from the death to the next commit.
+  double seen = 0, agreed = 0, started = 0, joined = 0, filled = 0, redone = 0;
+  static void fields(auto& self, auto&& field) {
+    field("generation", self.generation);
+    field("step", self.step);
+    field("outcome", self.outcome);
+    field("rung", self.rung);
+    field("reason", self.reason);
+    field("exact", self.exact);
+    field("steps_lost", self.steps_lost);
+    field("bytes", self.bytes);
+    field("seen", self.seen);
+    field("agreed", self.agreed);
+    field("started", self.started);
+    field("joined", self.joined);
+    field("filled", self.filled);
+    field("redone", self.redone);
+  }
+};
+
 }  // namespace holdfast

@@ -170,6 +170,10 @@ class Job {
   virtual Result<void> drop_saves(Instant deadline = kNoDeadline) = 0;
   virtual Result<void> rejoin() = 0;
 
+  // Where the events of the job go, for those that only the caller can know. May be
+  // used from any thread.
+  virtual EventSink& events() = 0;
+
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;
   // Closes without waiting for other ranks, in a process that ends early
   // (Saver::close_alone). `orderly` says that the program ends by itself and nothing

@@ -57,6 +57,7 @@ class RunJob : public Job {
   Result<void> drop_saves(Instant deadline) override;
   Result<void> rejoin() override;
   Result<void> close(Instant deadline) override;
+  EventSink& events() override { return warnings_; }
   Result<void> close_alone(Instant deadline, bool orderly) override;
 
  private:

@@ -47,6 +47,14 @@ class HeldJob {
     return job_->take_notes();
   }
 
+  // Writes an event. Does not take the mutex either.
+  template <typename Event>
+  void write(const Event& event) {
+    check_process();
+    const nb::gil_scoped_release unlocked;
+    emit(job_->events(), env(), event);
+  }
+
   HeldHandle save(JobState state, nb::object owners);
 
   // If Ctrl-C or the timeout ends the wait for the capture, raises and settles nothing.

@@ -10,6 +10,7 @@
 
 #include "held_job.h"
 #include "holdfast/checkpoint/step_files.h"
+#include "holdfast/job/events.h"
 #include "options.h"
 #include "restored.h"
 #include "transport.h"
@@ -180,6 +181,22 @@ void attach(HeldJob& self, const LocalPieces& pieces, uint64_t stream,
   with_own(own, [&](const OwnPieces& ask) {
     self.call([&](Job& job) { return job.attach(pieces, stream_of(stream), ask); });
   });
+}
+
+// Sets a field of an event from a dict of Python.
+struct FromDict {
+  const nb::dict& values;
+  template <typename T>
+  void operator()(std::string_view name, T& value) const {
+    value = nb::cast<T>(values[nb::str(name.data(), name.size())]);
+  }
+};
+
+template <typename Event>
+void write_event(HeldJob& self, const nb::dict& fields) {
+  Event event;
+  Event::fields(event, FromDict{fields});
+  self.write(event);
 }
 
 void bind_pieces(nb::module_& m) {
@@ -408,6 +425,14 @@ void bind_job(nb::module_& m) {
           [](HeldJob& self) { self.call([](Job& job) { return job.rejoin(); }); },
           "After transport.replace(), on every survivor: goes on together with the\n"
           "processes that open their job in place of the lost ranks.")
+      .def("rank_lost", &write_event<RankLost>, nb::arg("fields"),
+           "Writes the event rank_lost, with the fields of job/events.h. May be called "
+           "from\n"
+           "any thread.")
+      .def("recovered", &write_event<Recovered>, nb::arg("fields"),
+           "Writes the event recovered, with the fields of job/events.h. May be called "
+           "from\n"
+           "any thread.")
       .def(
           "close", &HeldJob::close, nb::arg("timeout") = nb::none(),
           nb::arg("alone") = false, nb::arg("orderly") = true,

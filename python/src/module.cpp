@@ -17,6 +17,7 @@ void bind_job(nb::module_& m);
 void bind_recovery(nb::module_& m);
 void bind_transport(nb::module_& m);
 void bind_exchange(nb::module_& m);
+void bind_heartbeat(nb::module_& m);
 
 namespace {
 
@@ -57,6 +58,7 @@ NB_MODULE(_native, m) {
   bind_job(m);
   bind_recovery(m);
   bind_exchange(m);
+  bind_heartbeat(m);
   m.def("_raise_error", &raise_error, nb::arg("code"), nb::arg("message"));
 }
 

@@ -1,6 +1,10 @@
-"""`holdfast launch`: starts the ranks of a training job on this machine, and replaces those that die.
+"""`holdfast launch`: starts the ranks of a training job, and replaces those that die.
 
-This process imports torch and runs none of it, so that it can be forked: a replacement begins where
-imports end. It has one thread, makes all decisions about who is part of the job, and keeps no
-state of the training.
+The launcher imports torch and runs none of it, so that it can be forked: a replacement begins where
+imports end. It has one thread, and keeps no state of the training.
+
+  processes.py     the workers of this host: commands and reports
+  coordinator.py   makes all decisions, on host 0; ranks.py, losses.py and recoveries.py are what it knows
+  hosts.py         the other hosts, as it sees them
+  follower.py      the launcher of another host
 """

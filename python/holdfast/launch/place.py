@@ -9,16 +9,24 @@ class Place:
     """Given to a worker when it is forked."""
 
     rank: int
-    world: int
     generation: int  # the one that it is born into
     incarnation: int  # how often all ranks were started again
     is_replacement: bool  # it takes the place of a lost rank: the others are in mid-training
+    hosts: list[int]  # the number of the host of each rank, by rank
     connection: socket.socket  # to the launcher
     log: int  # descriptor of the memory for the start-up log
     page: memoryview  # memory that the launcher reads: PAGE_STEP and so on
+
+    @property
+    def world(self) -> int:
+        return len(self.hosts)
 
 
 STOPPED = 143  # the exit code of a worker that was asked to stop and has saved
 
 PAGE_BYTES = 64
-PAGE_STEP = 0  # the index, in 8-byte numbers, of the step that the worker is in
+# Indices, in 8-byte numbers. Times are nanoseconds of the monotonic clock.
+PAGE_STEP = 0  # the step that the worker is in; -1 before the first
+PAGE_BEAT = 1  # when a native thread of the worker was last at work; 0 before the first time
+PAGE_LOOKED = 2  # when the worker last looked which collective calls it waits in
+PAGE_WAITS_SINCE = 3  # since when it has waited in one; 0 if it waits in none

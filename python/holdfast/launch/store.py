@@ -4,20 +4,24 @@ with a rank."""
 import contextlib
 import os
 import signal
+import socket
 import struct
 
 
 class StoreProcess:
-    """Made before the first worker."""
+    """Made before the first worker. It ends with the launcher, or, if that was killed, with the
+    last worker: workers that save after that may need it."""
 
-    def __init__(self) -> None:
+    def __init__(self, door: socket.socket | None) -> None:
+        """`door` is a socket of the launcher, which must end with it."""
         read, write = os.pipe()
-        self._alive, theirs = os.pipe()  # the store reads the end of this pipe: the launcher's
-        theirs, self._alive = self._alive, theirs
+        theirs, self._alive = os.pipe()  # the store reads the end of this pipe: its last holder's
         self._pid = os.fork()
         if self._pid == 0:
             os.close(read)
             os.close(self._alive)
+            if door is not None:
+                door.close()
             _serve(write, theirs)
         os.close(write)
         os.close(theirs)
@@ -26,10 +30,6 @@ class StoreProcess:
         if len(data) < 4:
             raise OSError("launch: the store did not start; expected a free port")
         (self.port,) = struct.unpack("<I", data)
-
-    def let_go_in_child(self) -> None:
-        """Called in a forked worker."""
-        os.close(self._alive)
 
     def close(self) -> None:
         """Ends the store."""
@@ -48,7 +48,7 @@ def _serve(write: int, alive: int) -> None:
         store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         os.write(write, struct.pack("<I", store.port))
         os.close(write)
-        os.read(alive, 1)  # returns when the launcher has ended
+        os.read(alive, 1)  # returns when nobody holds the other end
         code = 0
     finally:
         os._exit(code)

@@ -168,7 +168,7 @@ class Checkpointer:
         self._saves = Saves(job, self._state, self._buckets)
         self._closing = Closing(self._saves, transport, failures.grace, self._release)
         self._agree_on_job()
-        self._recovery.serve(self._saves, self._rejoin)
+        self._recovery.serve(self._saves, self._rejoin, self._leave)
         self._losses = Losses(every if callable(every) else None)
         self._hooks = hook_optimizer_steps(self._before_update, self._after_update)
         self._settle_thread = SettleThread(self._saves.settle_if_copied)
@@ -357,12 +357,16 @@ class Checkpointer:
             self._saves.live_job().check_new(expected)
         self._run_is_checked = True
 
-    def _stop(self, step: int, handle: _native.SaveHandle, why: str) -> None:
+    def _leave(self, step: int, why: str, code: int) -> None:
+        """Saves what is done, because the job cannot go on, and ends the process."""
+        self._stop(step, self._save(step, None, why), why, code)
+
+    def _stop(self, step: int, handle: _native.SaveHandle, why: str, code: int = STOPPED) -> None:
         # A torn save is made again by all ranks: replicas were seen to differ.
         self._saves.wait_stopped(handle, lambda: self._save(step, None, why))
         self._closing.close()
         _log.warning("stopped after step %d, which is saved: %s", step, why)
-        raise SystemExit(STOPPED)
+        raise SystemExit(code)
 
     # Around every update of an optimizer
 

@@ -24,6 +24,7 @@ from holdfast.torch.loop.optimizer_hooks import replace_closure
 from holdfast.torch.state.capture import Captured
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.diverged_replicas import Divergence, divergence_warning
+from holdfast.torch.state.peer_step import put_back_position
 from holdfast.torch.state.training_state import TrainingState
 
 _log = logging.getLogger("holdfast")
@@ -40,6 +41,9 @@ class Saves:
         self.handle: _native.SaveHandle | None = None  # the newest save
         self.is_unsettled = False  # whether the newest save must be settled
         self.stalled = 0.0  # seconds that training has waited
+        # The plain values of a record (state/peer_step.py), if the next save is of the moment at
+        # which it was made: the loader has handed out another batch since.
+        self.record: dict[str, Any] | None = None
         self._state = state
         self._buckets = buckets
         self._lock = threading.RLock()
@@ -224,6 +228,8 @@ class Saves:
     def _objects_of(self, captured: Captured) -> tuple[dict[str, Any], dict[str, Any]]:
         self._state.add_plain_values(captured)
         captured.objects["buckets"] = self._buckets.state()
+        if self.record is not None:
+            put_back_position(self.record, captured.objects, captured.rank_objects)
         return captured.objects, captured.rank_objects
 
     def _settle(self, stream: int, timeout: float | None) -> None:

@@ -40,7 +40,6 @@ class GatedSteps:
         self._phase: Literal["between", "step", "updated"] = "between"
         self._skipped: SkippedCalls | None = None  # of a replacement
         self._batch_outside = -1  # the batch after which a collective call was made outside of run()
-        self.has_run = False
         self._updates = False  # the newest run has made an update
         self._has_warned = False
         self._groups.on_call = self._on_call
@@ -49,7 +48,7 @@ class GatedSteps:
 
     def take_over(self) -> int:
         """Takes the place of a lost rank. Returns the last step that is done where it begins."""
-        self._skipped, self.has_run = self._membership.take_over(), True
+        self._skipped = self._membership.take_over()
         return self._trail.first_step
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -62,6 +61,7 @@ class GatedSteps:
         self._trail.function = name
         while True:
             self.join()
+            self._membership.leave_if_told()
             self._start.keep(args, kwargs)
             self._phase, self._groups.may_repeat = "step", True
             try:
@@ -158,7 +158,8 @@ class GatedSteps:
         try:
             if self._groups.failure is not None:
                 raise self._groups.failure
-            gate.pass_gate(gate.committed + 1, made.packed)
+            with self._groups.at_gate():
+                gate.pass_gate(gate.committed + 1, made.packed)
         except (Error, TimeoutError, RuntimeError):
             if not self._link.hears_of_loss():
                 raise
@@ -173,9 +174,7 @@ class GatedSteps:
 
     def _commit(self) -> None:
         self._phase, self._groups.may_repeat = "updated", False
-        if not self.has_run:
-            self.has_run = True
-            self._link.say("running")
+        self._link.note_commit()
 
     def _was_void(self) -> bool:
         return self._groups.failure is not None and self._link.hears_of_loss()

@@ -71,7 +71,24 @@ class Groups:
         self.failure: Exception | None = None  # why the groups are void
         self._cut_at = math.inf  # when connections were cut
         self._groups: list[SwapGroup] = []
+        self._gate_since = 0  # when this process began to wait at the gate
         self._lock = threading.Lock()
+
+    def waits_since(self) -> int:
+        """When the oldest call was made that is not complete, in ns; 0 if all are."""
+        since = [self._gate_since] if self._gate_since else []
+        with contextlib.suppress(RuntimeError):  # the training thread makes a call right now
+            since += [call.began for group in list(self._groups) for call in group.pending()]
+        return min(since, default=0)
+
+    @contextlib.contextmanager
+    def at_gate(self) -> Iterator[None]:
+        """Inside it, this process waits for all ranks."""
+        self._gate_since = time.monotonic_ns()
+        try:
+            yield
+        finally:
+            self._gate_since = 0
 
     def add(self, group: "SwapGroup") -> int:
         self._groups.append(group)
@@ -204,6 +221,10 @@ class SwapGroup(dist.ProcessGroup):
         for call in list(self._waiting):
             call.wait()
 
+    def pending(self) -> list["_Call"]:
+        """The calls that are not complete."""
+        return [call for call in list(self._waiting) if not call.is_completed()]
+
     def give_up(self) -> None:
         if self._groups.is_cut_for_long():
             for call in list(self._waiting):
@@ -237,11 +258,10 @@ class SwapGroup(dist.ProcessGroup):
             self._groups.note_failure(error)
             _zero(outputs)
             return _Done(outputs)
+        self._waiting.add(call)
         if self._groups.is_recording and not self._groups.log.is_full:
             call.wait()
             self._groups.log.record(self._index, name, _tensors(outputs))
-        else:
-            self._waiting.add(call)
         return call
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's name)
@@ -284,6 +304,7 @@ class _Call(dist._Work):
     def __init__(self, groups: Groups, inner: Any, outputs: Any) -> None:
         super().__init__()
         self._groups, self._inner, self._outputs = groups, inner, outputs
+        self.began = time.monotonic_ns()
         self._is_done = False  # it was waited for, or its future is complete
         self._future: torch.futures.Future[Any] | None = None
         self._has_result = False  # the future is complete

@@ -35,6 +35,7 @@ class Membership:
         self._transport: _native.TcpTransport | None = None
         self._saves: Saves | None = None
         self._rejoin_job: Callable[[], None] = _nothing
+        self._leave: Callable[[int, str, int], None] = _nothing
         side.tell_losses_to(self)
 
     @property
@@ -54,9 +55,10 @@ class Membership:
             self.gate.record_of_peer(self.gate.committed, _LAST_WORDS)
             self._transport.close()
 
-    def serve(self, saves: Saves, rejoin: Callable[[], None]) -> None:
-        """`rejoin` has the job of these saves go on with the replacement of a lost rank."""
-        self._saves, self._rejoin_job = saves, rejoin
+    def serve(self, saves: Saves, rejoin: Callable[[], None],
+              leave: Callable[[int, str, int], None]) -> None:
+        """As Recovery.serve() says."""
+        self._saves, self._rejoin_job, self._leave = saves, rejoin, leave
 
     def check_not_broken(self) -> None:
         """UnavailableError if a rank was lost; also if the launcher says so in a moment."""
@@ -73,7 +75,7 @@ class Membership:
             reach("started")
             generation = self.link.agree(dict)["generation"]
         self._transport = meet(self.link, generation)
-        self.gate = _native.Gate(self._transport)
+        self.gate = _native.Gate(self._transport, self.link.hosts)
         return self._transport
 
     def take_over(self) -> SkippedCalls:
@@ -136,8 +138,19 @@ class Membership:
                             lambda: self.link.announced != generation, mode)
         self.gate.begin(generation, decided["target"], self.records.newest)
         reach("joined")
-        self.link.generation = generation
-        self.link.say("joined", generation=generation, **told)
+        self.link.join(generation, **told)
+
+    def leave_if_told(self) -> None:
+        """Saves the last step that is done and ends, if the launcher has told all ranks to."""
+        told = self.link.leave
+        if told is None:
+            return
+        # Between two runs of one step there is no step that is done, so that nothing is saved.
+        if self.trail.last_step >= 0 and self._saves is not None \
+                and self.trail.is_top(self.records.has_moved()):
+            self._saves.record = self.records.values
+            self._leave(self.trail.last_step, told["why"], told["code"])
+        raise SystemExit(told["code"])
 
     def ask_to_restart(self, error: Exception) -> None:
         """Has the launcher start all ranks again, this one too. Does not return."""
@@ -145,4 +158,4 @@ class Membership:
         wait_for_end()
 
 
-def _nothing() -> None: ...
+def _nothing(*_: Any) -> None: ...

@@ -18,7 +18,7 @@ class PlainSteps:
     def connect(self) -> _native.TcpTransport | None:
         return connect(self._group)
 
-    def serve(self, saves: Any, rejoin: Any) -> None: ...
+    def serve(self, saves: Any, rejoin: Any, leave: Any) -> None: ...
 
     def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
         return resume()

@@ -30,9 +30,14 @@ class Recovery:
         """The transport of the first generation, or of the one that a replacement joins."""
         return self._membership.connect()
 
-    def serve(self, saves: Saves, rejoin: Callable[[], None]) -> None:
-        """`rejoin` has the job of these saves go on with the replacement of a lost rank."""
-        self._membership.serve(saves, rejoin)
+    def serve(self, saves: Saves, rejoin: Callable[[], None],
+              leave: Callable[[int, str, int], None]) -> None:
+        """`rejoin` has the job of these saves go on with the replacement of a lost rank.
+
+        `leave` saves a step, for a reason, and ends the process with an exit code.
+        """
+        self._membership.serve(saves, rejoin, leave)
+        self._link.events.write_to(saves.live_job())
 
     def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
         """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step."""
@@ -42,6 +47,7 @@ class Recovery:
             start = resume()
         self._membership.trail.resumed(start - 1)
         self._link.note_step(start)
+        self._link.say("resumed", step=start)
         return start
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -71,6 +77,7 @@ class Recovery:
         """Calls the function, which needs all ranks, and again if a rank died meanwhile."""
         while True:
             self._steps.end()
+            self._link.note_commit()  # there is no other one
             try:
                 return function()
             except (Error, TimeoutError):

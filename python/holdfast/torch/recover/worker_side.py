@@ -5,7 +5,7 @@ import time
 import weakref
 from typing import Any
 
-from holdfast.errors import Interrupted
+from holdfast.errors import Interrupted, UnavailableError
 from holdfast.launch.place import STOPPED, Place
 from holdfast.torch.recover import pipelines
 from holdfast.torch.recover.group import Groups, install
@@ -14,6 +14,10 @@ from holdfast.torch.recover.startup_log import StartupLog
 
 
 _TICK = 1.0  # seconds
+_LONGEST = 300  # characters of a message to the launcher
+
+# Exceptions that may be due to another rank, or to what passes.
+_MAY_PASS = (RuntimeError, OSError, UnavailableError)
 
 
 class WorkerSide:
@@ -25,7 +29,7 @@ class WorkerSide:
             self.groups.mode = "replay"
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         self.groups.on_failure = self._on_failure
-        self.link = Link(place, self._on_lost)
+        self.link = Link(place, self._on_lost, self.groups.waits_since)
         install(self.groups)
         pipelines.install(self.groups, is_replacement=place.is_replacement)
 
@@ -68,8 +72,16 @@ def tell_why(error: BaseException) -> None:
     link = _side.link
     if isinstance(error, Interrupted):
         link.say("restart", why=str(error))
-    elif link.is_replacement and link.generation < 0 and link.hears_of_newer(link.born, 2 * _TICK):
+        return
+    if link.is_replacement and link.generation < 0 and link.hears_of_newer(link.born, 2 * _TICK):
         wait_for_end()  # another rank died, and another process takes this one's place
+    link.say("failed", why=_in_a_line(error), is_final=not isinstance(error, _MAY_PASS))
+
+
+def _in_a_line(error: BaseException) -> str:
+    first = str(error).strip().split("\n")[0]
+    name = type(error).__name__
+    return f"{name}: {first}"[:_LONGEST] if first else name
 
 
 def wait_for_end() -> None:

@@ -73,3 +73,15 @@ def own_objects(record: Mapping[str, Any], own_keys: set[str], twin: Mapping[str
     if "data draws" in record:
         made["data draws"] = record["data draws"]
     return made
+
+
+def put_back_position(record: Mapping[str, Any], objects: dict[str, Any],
+                      rank_objects: dict[str, Any]) -> None:
+    """Puts loader and random generators, in the objects of a save, back to where they were when
+    the record was made."""
+    rank_objects["generators"] = record["generators"]
+    if "data draws" in record:
+        rank_objects["data draws"] = record["data draws"]
+    for tree in (objects, rank_objects):
+        if "data" in tree.get("things", {}):
+            tree["things"]["data"] = record["things"]["data"]

@@ -1,0 +1,352 @@
+"""Measures recovery: how long a job stands still after a kill, and what recovery costs without one.
+
+    recovery_bench.py [--sequences N] [--rivals LIST] [--parts LIST] [--json PATH] [--doc]
+
+The job is the GPT of the examples (bench/recovery_training.py). If there are more ranks than cores,
+compute is paced: each step sleeps for a fixed time, which stands for the work of a device.
+
+kills     Ranks are killed one after the other, at random times. Measured is the time from the kill
+          to the end of the first step of a new process: under holdfast launch, and under torchrun
+          with --max-restarts, where the same script resumes from a checkpoint of Holdfast. What
+          torchrun loses since that checkpoint is not in this time; it is counted beside it.
+cost      Two ranks, nobody dies: blocks of steps with ck.run() and without Holdfast take turns in
+          the same processes. And the memory that recovery takes, in all processes of a job.
+totals    Every way meets the same kills, at times drawn from an exponential distribution with a
+          seed: its total time, its steps, its memory, its final loss.
+rates     The same for other failure rates, by `holdfast simulate`, from what totals has measured.
+          At which rate is Holdfast 1.16 times as fast as its rivals, as SWIFT's abstract says?
+fill      How fast a replacement is filled, beside raw copies (bench/exchange_bench.cpp).
+
+`make bench` runs one sequence of kills. The figures of docs/recovery.md are made by
+
+    recovery_bench.py --sequences 5 --json bench/results/recovery.json
+    recovery_bench.py --doc     # writes the figures of that file into the pages; measures nothing
+
+Rivals that are not installed are left out by name; scripts/rivals.sh installs them.
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import holdfast
+from failures_bench import mean_interval
+from paired import interval
+from recovery_jobs import HOROVOD, ROOT, Job, Plan, Ran, Way, exponential_times
+from recovery_page import write_pages
+from recovery_rates import rates_of
+
+BUILD = Path(holdfast._native.__file__).parents[2]
+RESULTS = ROOT / "bench/results/recovery.json"
+
+RANKS, PACE = 4, 0.2
+STEPS, MTBF = 160, 15.0  # of a job that is killed as others are
+BAR_SECONDS, BAR_FASTER, BAR_PHASES = 3.0, 5.0, 0.05
+BAR_COST, BAR_MEMORY = 0.01, 64 << 20
+BAR_FILL = 0.8
+PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
+PAIRS, BLOCK = 20, 8  # pairs of blocks, and steps of a block
+
+HOLDFAST = Way("Holdfast", "holdfast", ("--every", "auto"))
+PLAIN = Way("nothing fails, nothing is saved", "torchrun", ("--every", "never"))
+# Sums of DDP differ in their last bits between the launchers: it orders its buckets earlier here.
+CALM = Way("Holdfast, nothing fails", "holdfast", HOLDFAST.options)
+RIVALS = {
+    "checkfreq": Way("CheckFreq", "torchrun", ("--every", "checkfreq")),
+    "young": Way("torchrun, saves by Young's rule", "torchrun",
+                 ("--every", "young", "--mtbf", str(MTBF))),
+    "each": Way("torchrun, a save in each step", "torchrun", ("--every", "1 steps")),
+    "horovod": Way("Elastic Horovod, a commit in each step", "horovod", ("--commits", "1")),
+}  # fmt: skip
+
+
+def progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def left_out(rivals: list[str]) -> dict[str, str]:
+    """The rivals that cannot run here, and why."""
+    out = {}
+    if "horovod" in rivals and not (HOROVOD / "horovod").exists():
+        out["Elastic Horovod"] = "scripts/rivals.sh could not install it here"
+    out["torchft"] = "it has no package for this machine, and its source needs Rust packages"
+    if platform.machine() == "x86_64":
+        out["torchft"] = "there is no training for it here yet"
+    return out
+
+
+# Kills
+
+
+def measure_kills(folder: Path, kills: int, restarts: int) -> dict:
+    """Kills ranks under holdfast launch and under torchrun."""
+    options = ("--pace", str(PACE), "--every", "5 steps")
+    ways = {"holdfast": Way("Holdfast", "holdfast"), "torchrun": Way("torchrun", "torchrun")}
+    out: dict = {"ranks": RANKS, "pace": PACE}
+    for (name, way), enough in zip(ways.items(), (kills, restarts), strict=True):
+        dice = random.Random(f"kills {name}")
+        times = tuple(2.0 * i + dice.uniform(1, 2) for i in range(500))
+        plan = Plan(RANKS, 100000, options, times, victims=1, enough=enough)
+        ran = Job(way, plan, folder / name).run()
+        out[name] = {"recovery": [kill.recovery for kill in ran.kills],
+                     "lost": [kill.lost for kill in ran.kills], "step": ran.step}  # fmt: skip
+        progress(f"{name}: " + " ".join(f"{kill.recovery:.2f}" for kill in ran.kills) + " s")
+        if name == "holdfast":
+            out["phases"] = phases_of(ran, folder / name)
+    return out
+
+
+def phases_of(ran: Ran, folder: Path) -> list[dict]:
+    """For each kill: the wall time until an update began again, and the phases as reported."""
+    told = [{name: event[name] for name in PHASES} for event in events_of(folder / "run", "recovered")]
+    if not told:  # the line that the launcher prints has the same, rounded
+        lines = re.findall(r"goes on after .*\((seen .* redone .*)\)", ran.said)
+        told = [{name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+)", line)}
+                for line in lines]  # fmt: skip
+    walls = [kill.back.allowed - kill.at for kill in ran.kills if kill.back]
+    return [{"wall": wall, "phases": phases} for wall, phases in zip(walls, told)]
+
+
+def events_of(run: Path, name: str) -> list[dict]:
+    """The events of that name in the order in which they happened."""
+    out = []
+    for path in (run / "events").glob("*.jsonl"):
+        for line in path.read_text().splitlines():
+            try:
+                event = json.loads(line)
+            except ValueError:  # a kill cut this line off
+                continue
+            if event["event"] == name:
+                out.append(event)
+    return sorted(out, key=lambda event: event["mono_ns"])
+
+
+# Cost
+
+
+def measure_cost(folder: Path, pairs: int) -> dict:
+    """Blocks of steps with and without recovery in turns; then the memory of two jobs."""
+    folder.mkdir()
+    command = [sys.executable, "-m", "holdfast.launch", "-n", "2",
+               str(ROOT / "bench/recovery_cost.py"), str(folder), str(pairs), str(BLOCK)]
+    subprocess.run(command, check=True, env=os.environ | {"OMP_NUM_THREADS": "1"},
+                   stdout=sys.stderr)  # fmt: skip
+    seen = json.loads((folder / "cost.json").read_text())
+    out = {key: seen[key] for key in ("recovers", "plain", "state", "steps")}
+    large = ("--pace", "0.05", "--width", "512", "--head", "64", "--layers", "4", "--batch", "2")
+    for name, how in (("recovers", ()), ("without", ("--no-recovery",))):
+        ran = Job(Way(name, "holdfast", how), Plan(2, 24, large), folder / name).run()
+        out[f"memory_{name}"] = ran.memory
+    out["memory_state"] = 3 * 4 * parameters_of(512, 4)
+    return out
+
+
+def parameters_of(width: int, layers: int) -> int:
+    """The number of parameters of the GPT with a context of 64 bytes."""
+    block = 12 * width * width + 13 * width
+    return layers * block + (256 + 64) * width + 2 * width + 256 * width + 256
+
+
+# Totals
+
+
+def measure_totals(folder: Path, rivals: list[Way], sequences: int, steps: int) -> list[dict]:
+    """All ways under the same kills. Each sequence has its own order of ways."""
+    rows = []
+    for sequence in range(sequences):
+        dice = random.Random(f"totals {sequence}")
+        times = tuple(exponential_times(MTBF, dice))
+        ways = dice.sample([HOLDFAST, CALM, *rivals, PLAIN], len(rivals) + 3)
+        ran = {}
+        for way in ways:
+            plan = Plan(RANKS, steps, ("--pace", str(PACE)), () if way in (PLAIN, CALM) else times,
+                        victims=sequence)  # fmt: skip
+            place = folder / f"{sequence}-{way.name.replace(' ', '-').replace(',', '')}"
+            ran[way.name] = Job(way, plan, place).run()
+            rows.append(row_of(sequence, ran[way.name], place))
+            progress(f"sequence {sequence}, {way.name}: {len(ran[way.name].kills)} kills, "
+                     f"{ran[way.name].total:.1f} s")  # fmt: skip
+        for row in rows[-len(ways):]:
+            own = ran[row["way"]]
+            calm = ran[(CALM if own.way.starter == "holdfast" else PLAIN).name]
+            row["same_bits"] = own.losses() == calm.losses()
+    return rows
+
+
+def row_of(sequence: int, ran: Ran, folder: Path) -> dict:
+    captured = events_of(folder / "run", "save_captured")
+    durable = {event["step"]: event["mono_ns"] for event in events_of(folder / "run", "save_durable")}
+    took = [(durable[one["step"]] - one["mono_ns"]) / 1e9 for one in captured
+            if durable.get(one["step"], 0) > one["mono_ns"]]  # fmt: skip
+    kills = [kill for kill in ran.kills if kill.back is not None]
+    return {"sequence": sequence, "way": ran.way.name, "total": ran.total, "step": ran.step,
+            "memory": ran.memory, "kills": len(kills),
+            "recovery": [kill.recovery for kill in kills], "lost": [kill.lost for kill in kills],
+            "steps": len(ran.lines) / RANKS, "saves": len(captured),
+            "persist": statistics.fmean(took) if took else 0.0,
+            "loss": float.fromhex(ran.losses()[max(ran.losses())])}  # fmt: skip
+
+
+# Filling
+
+
+def measure_fill() -> dict:
+    """What bench/exchange_bench.cpp prints; {} if it is not built."""
+    program = BUILD / "bench/exchange_bench"
+    if not program.exists():
+        return {}
+    said = subprocess.run([program], capture_output=True, text=True, check=False).stdout
+    found = re.findall(r"^ *(fill / [^,]*), (\d peers?) +([\d.]+)", said, re.M)
+    return {f"{name}, {peers}": float(value) for name, peers, value in found}
+
+
+# Bars
+
+
+class Bars:
+    """Prints whether each bar is met, and keeps it."""
+
+    def __init__(self) -> None:
+        self.met: list[dict] = []
+
+    def check(self, name: str, value: float, bar: float, *, most: bool, unit: str = "") -> None:
+        passed = value <= bar if most else value >= bar
+        self.met.append({"name": name, "value": value, "bar": bar, "most": most, "unit": unit,
+                         "passed": passed})  # fmt: skip
+        print(f"  {name}: {value:.3g}{unit}; expected {'at most' if most else 'at least'} "
+              f"{bar:.3g}{unit}  {'PASS' if passed else 'FAIL'}")  # fmt: skip
+
+    def judge(self, seen: dict) -> None:
+        if "kills" in seen:
+            self._judge_kills(seen["kills"])
+        if "cost" in seen:
+            self._judge_cost(seen["cost"])
+        if "totals" in seen:
+            self._judge_totals(seen["totals"])
+        for name, value in seen.get("fill", {}).items():
+            if "seals" in name:
+                self.check(name, value, BAR_FILL, most=False)
+
+    def _judge_kills(self, seen: dict) -> None:
+        ours, theirs = (statistics.median(seen[way]["recovery"]) for way in ("holdfast", "torchrun"))
+        self.check("kill to the next step, median", ours, BAR_SECONDS, most=True, unit=" s")
+        self.check("torchrun restart / recovery", theirs / ours, BAR_FASTER, most=False)
+        self.check("steps lost", sum(seen["holdfast"]["lost"]), 0, most=True)
+        parts = [abs(sum(one["phases"].values()) / one["wall"] - 1) for one in seen["phases"]]
+        if parts:
+            self.check("sum of the phases / wall time, away from 1, median",
+                       statistics.median(parts), BAR_PHASES, most=True)  # fmt: skip
+
+    def _judge_cost(self, seen: dict) -> None:
+        self.check("a step, ms", 1e3 * statistics.median(seen["plain"]) / seen["steps"], 100,
+                   most=False)  # fmt: skip
+        self.check("cost of a step, upper end of the 95 % interval", cost_of(seen).high, BAR_COST,
+                   most=True)  # fmt: skip
+        extra = seen["memory_recovers"] - seen["memory_without"]
+        self.check("extra memory, MiB", extra / 2**20,
+                   (0.01 * seen["memory_state"] + BAR_MEMORY) / 2**20, most=True)  # fmt: skip
+
+    def _judge_totals(self, rows: list[dict]) -> None:
+        recovery = by_way(rows, "recovery")
+        ours = statistics.median(recovery.pop(HOLDFAST.name))
+        for way, seconds in recovery.items():
+            if seconds:
+                self.check(f"recovery of {way} / Holdfast's", statistics.median(seconds) / ours, 1,
+                           most=False)  # fmt: skip
+        same = all(row["same_bits"] for row in rows if row["way"] == HOLDFAST.name)
+        self.check("Holdfast: all losses have the bits of the run without kills", float(same), 1,
+                   most=False)  # fmt: skip
+
+
+def cost_of(seen: dict):
+    """By which share steps take longer with recovery, with its interval."""
+    return interval([with_it / without - 1 for with_it, without
+                     in zip(seen["recovers"], seen["plain"], strict=True)])  # fmt: skip
+
+
+def by_way(rows: list[dict], key: str) -> dict[str, list]:
+    """The values of a column by way; lists are joined."""
+    out: dict[str, list] = {}
+    for row in rows:
+        value = row[key]
+        out.setdefault(row["way"], []).extend(value if isinstance(value, list) else [value])
+    return out
+
+
+def parse_arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--sequences", type=int, default=1,
+                        help="how many sequences of kills all ways meet (default: 1)")
+    parser.add_argument("--steps", type=int, default=STEPS, help="steps of these jobs")
+    parser.add_argument("--kills", type=int, default=10)
+    parser.add_argument("--restarts", type=int, default=5, help="kills under torchrun")
+    parser.add_argument("--pairs", type=int, default=PAIRS)
+    parser.add_argument("--rivals", default=",".join(RIVALS))
+    parser.add_argument("--parts", default="kills,cost,totals,rates,fill")
+    parser.add_argument("--json", type=Path, help="a file to which the figures are written, too")
+    parser.add_argument("--doc", action="store_true",
+                        help="write the pages from bench/results/recovery.json, and measure nothing")
+    return parser.parse_args()
+
+
+def measure(args: argparse.Namespace) -> dict:
+    parts, names = args.parts.split(","), args.rivals.split(",")
+    missing = left_out(names)
+    rivals = [RIVALS[name] for name in names if name != "horovod" or "Elastic Horovod" not in missing]
+    out: dict = {"cores": os.cpu_count(), "machine": platform.machine(), "mtbf": MTBF,
+                 "load": os.getloadavg()[0], "left_out": missing}  # fmt: skip
+    with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
+        if "kills" in parts:
+            out["kills"] = measure_kills(Path(folder) / "kills", args.kills, args.restarts)
+        if "cost" in parts:
+            out["cost"] = measure_cost(Path(folder) / "cost", args.pairs)
+        if "totals" in parts:
+            out["totals"] = measure_totals(Path(folder) / "totals", rivals, args.sequences,
+                                           args.steps)  # fmt: skip
+        if "rates" in parts and "totals" in parts:
+            rows = [row for row in out["totals"] if row["way"] != CALM.name]
+            out["rates"] = rates_of(rows, BUILD / "bin/holdfast", HOLDFAST.name, PLAIN.name)
+        if "fill" in parts:
+            out["fill"] = measure_fill()
+    return out
+
+
+def show_totals(rows: list[dict]) -> None:
+    ours = by_way(rows, "total")[HOLDFAST.name]
+    recovery = by_way(rows, "recovery")
+    for way, totals in by_way(rows, "total").items():
+        ratio, half = mean_interval([other / own for other, own in zip(totals, ours, strict=True)])
+        seconds = f"{statistics.median(recovery[way]):.2f} s" if recovery[way] else "-"
+        print(f"{way:>42}  total {statistics.fmean(totals):6.1f} s, of Holdfast's "
+              f"{ratio:.3f} +- {half:.3f}, recovery {seconds}")  # fmt: skip
+
+
+def main() -> int:
+    args = parse_arguments()
+    if args.doc:
+        write_pages(json.loads(RESULTS.read_text()))
+        return 0
+    seen, bars = measure(args), Bars()
+    for rival, why in seen["left_out"].items():
+        print(f"left out: {rival}: {why}")
+    if "totals" in seen:
+        show_totals(seen["totals"])
+    bars.judge(seen)
+    seen["bars"] = bars.met
+    if args.json:
+        args.json.write_text(json.dumps(seen, indent=1) + "\n")
+    return 0 if all(one["passed"] for one in bars.met) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,162 @@
+"""Makes the measured sections of docs/recovery.md and docs/papers.md from the figures of
+bench/recovery_bench.py."""
+
+import math
+import statistics
+from pathlib import Path
+
+from failures_bench import mean_interval
+from paired import interval
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+BEGIN = "<!-- made by bench/recovery_bench.py --doc: begin -->\n"
+END = "<!-- made by bench/recovery_bench.py --doc: end -->\n"
+OURS, PLAIN = "Holdfast", "nothing fails, nothing is saved"
+CALM = "Holdfast, nothing fails"
+SWIFT = 1.16
+BUSY = 0.5  # the load of a core above which a machine is not quiet
+
+
+def write_pages(seen: dict) -> None:
+    """Replaces what stands between the marks of each page."""
+    for page, text in sections(seen).items():
+        before, _, rest = page.read_text().partition(BEGIN)
+        page.write_text(before + BEGIN + text + END + rest.partition(END)[2])
+
+
+def sections(seen: dict) -> dict[Path, str]:
+    """The text between the marks, by page."""
+    parts = [kills_text(seen), cost_text(seen["cost"]), totals_text(seen), rates_text(seen["rates"]),
+             fill_text(seen["fill"])]  # fmt: skip
+    if seen["load"] > BUSY * seen["cores"]:
+        parts.insert(0, f"The machine was busy with other work while this was measured (a load of "
+                        f"{seen['load']:.0f} on {seen['cores']} cores), so all times are too long.\n")
+    return {DOCS / "recovery.md": "\n" + "\n".join(part for part in parts if part) + "\n",
+            DOCS / "papers.md": papers_text(seen["rates"])}  # fmt: skip
+
+
+def papers_text(rates: dict) -> str:
+    return (f"Simulated from times measured on one machine ([recovery.md](recovery.md"
+            f"#what-it-costs-measured)): {swift_sentence(rates)}\n")  # fmt: skip
+
+
+def swift_sentence(rates: dict) -> str:
+    """At which failure rates rivals take as much longer as SWIFT's abstract says."""
+    told = [f"{way}, {'at no rate' if mtbf is None else 'up to a failure in ' + duration(mtbf)}"
+            for way, mtbf in rates["swift"].items()]  # fmt: skip
+    return f"training takes at least {SWIFT} times as long as with Holdfast with {'; '.join(told)}."
+
+
+def kills_text(seen: dict) -> str:
+    kills = seen["kills"]
+    ours, theirs = (interval(kills[way]["recovery"]) for way in ("holdfast", "torchrun"))
+    lost = statistics.fmean(kills["torchrun"]["lost"])
+    phases = mean_phases(kills["phases"])
+    text = (
+        f"**After a kill.** {kills['ranks']} ranks on {seen['cores']} cores; compute is paced, each "
+        f"step sleeps {1e3 * kills['pace']:.0f} ms and takes {1e3 * kills['holdfast']['step']:.0f} ms. "
+        f"From the kill to the end of the next step: {ours} s with 95 % interval, median of "
+        f"{len(kills['holdfast']['recovery'])} kills. With `torchrun --max-restarts`, the same script "
+        f"resumed from a save of Holdfast, it is {theirs} s, "
+        f"{theirs.median / ours.median:.0f} times as long, and {lost:.1f} steps have to be made again.\n"
+    )
+    if phases:
+        text += "\n" + table(["phase", "seconds, mean"],
+                             [[name, f"{value:.2f}"] for name, value in phases.items()])  # fmt: skip
+    return text
+
+
+def mean_phases(kills: list[dict]) -> dict[str, float]:
+    if not kills:
+        return {}
+    return {name: statistics.fmean(one["phases"].get(name, 0.0) for one in kills)
+            for name in kills[0]["phases"]}  # fmt: skip
+
+
+def cost_text(cost: dict) -> str:
+    found = interval([100 * (a / b - 1) for a, b in zip(cost["recovers"], cost["plain"])])
+    step = 1e3 * statistics.median(cost["plain"]) / cost["steps"]
+    extra = (cost["memory_recovers"] - cost["memory_without"]) / 2**20
+    return (
+        f"**While nobody dies.** 2 ranks, steps of {step:.0f} ms: `ck.run()` and `ck.step()` add "
+        f"{found} % to a step (95 % interval; {len(cost['plain'])} pairs of blocks in turns, "
+        f"against DDP without Holdfast). All processes together take {extra:+.0f} MiB, beside a "
+        f"state of {cost['memory_state'] / 2**20:.0f} MiB on each rank.\n"
+    )
+
+
+def totals_text(seen: dict) -> str:
+    rows = by_way(seen["totals"])
+    ours = [row["total"] for row in rows[OURS]]
+    head = ["way", "total, s", "of Holdfast's", "step, ms", "recovery, s", "steps lost",
+            "memory, MiB", "final loss", "bits"]  # fmt: skip
+    body = [way_row(way, rows[way], ours) for way in (OURS, *(w for w in rows if w not in (OURS, PLAIN, CALM)))]
+    body += [way_row(way, rows[way], ours) for way in (CALM, PLAIN)]
+    kills = statistics.fmean(row["kills"] for row in rows[OURS])
+    text = (
+        f"**Beside others.** {seen['kills']['ranks']} ranks, paced; every way meets the same kills, on "
+        f"average one in {seen['mtbf']:.0f} s ({kills:.1f} in a run). Means over "
+        f"{len(ours)} sequences of kills, with 95 % intervals. CheckFreq and torchrun run with "
+        "Holdfast's saves; Holdfast itself saves by its default rule. The last two rows have no kills.\n\n" + table(head, body)
+    )
+    for rival, why in seen["left_out"].items():
+        text += f"\nNot measured: {rival}; {why}.\n"
+    return text
+
+
+def way_row(way: str, rows: list[dict], ours: list[float]) -> list[str]:
+    recovery = [seconds for row in rows for seconds in row["recovery"]]
+    lost = [steps for row in rows for steps in row["lost"]]
+    ratios = [row["total"] / own for row, own in zip(rows, ours)]
+    return [way, spread([row["total"] for row in rows], 1), spread(ratios, 3),
+            spread([1e3 * row["step"] for row in rows], 0),
+            spread(recovery, 2) if recovery else "–",
+            f"{statistics.fmean(lost):.1f}" if lost else "–",
+            f"{statistics.fmean(row['memory'] for row in rows) / 2**20:.0f}",
+            f"{statistics.fmean(row['loss'] for row in rows):.4f}",
+            "same" if all(row["same_bits"] for row in rows) else "other"]  # fmt: skip
+
+
+def rates_text(rates: dict) -> str:
+    head = ["a failure in", *(duration(mtbf) for mtbf in rates["mtbfs"])]
+    body = [[way, *(f"{ratio:.3f}" for ratio in ratios)]
+            for way, ratios in rates["ratios"].items() if way != OURS]  # fmt: skip
+    text = ("**Other failure rates, simulated** by `holdfast simulate` with the times measured above: "
+            "the total time divided by Holdfast's.\n\n" + table(head, body))  # fmt: skip
+    return (text + f"\nSWIFT's abstract says that training is up to {SWIFT} times shorter than with its "
+            f"rivals. Here, {swift_sentence(rates)}\n")  # fmt: skip
+
+
+def fill_text(fill: dict) -> str:
+    if not fill:
+        return ""
+    parts = "; ".join(f"{name.removeprefix('fill / ')}: {value:.2f}" for name, value in fill.items())
+    return (
+        f"**Filling a replacement** through shared memory, as a share of the speed of a copy: {parts}. "
+        "The bar of 0.8 is set against the copy with seals, because a fill checks the seal of every "
+        "byte on both sides, which takes longer than to copy it.\n"
+    )
+
+
+def by_way(rows: list[dict]) -> dict[str, list[dict]]:
+    out: dict[str, list[dict]] = {}
+    for row in sorted(rows, key=lambda row: row["sequence"]):
+        out.setdefault(row["way"], []).append(row)
+    return out
+
+
+def spread(values: list[float], digits: int) -> str:
+    mean, half = mean_interval(values)
+    return f"{mean:.{digits}f}" + ("" if math.isinf(half) else f" ± {half:.{digits}f}")
+
+
+def duration(seconds: float) -> str:
+    for unit, size in (("d", 86400), ("h", 3600), ("min", 60)):
+        if seconds >= size:
+            return f"{seconds / size:.2g} {unit}"
+    return f"{seconds:.2g} s"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)

@@ -1,0 +1,351 @@
+"""Decides who is part of the job: it alone makes generations.
+
+A generation is a set of processes, one for each rank. When a rank was lost, the survivors say where
+they are in their update, and are told what to do about it; a new process takes the lost rank's
+place, is filled by the others, and all go on as the next generation. Where that is impossible, all
+ranks start again from the newest checkpoint.
+"""
+
+import secrets
+import signal
+import time
+from typing import Any
+
+from holdfast import _native
+from holdfast.launch.hosts import Host, Hosts
+from holdfast.launch.losses import Loss, Losses
+from holdfast.launch.options import Options
+from holdfast.launch.place import STOPPED
+from holdfast.launch.ranks import Rank, Ranks, waiting_too_long
+from holdfast.launch.recoveries import Recovery, say, words_of
+
+GAVE_UP = 1
+
+
+class Coordinator:
+    """All decisions about one job."""
+
+    def __init__(self, options: Options, port: int) -> None:
+        """`port` is that of the store of the job, on this host."""
+        self._options = options
+        self._id = secrets.token_hex(8)
+        self._port = port
+        self._hosts: Hosts | None = None
+        self._ranks = Ranks()
+        self._target = 0  # the update of the last decision
+        self._recovery: Recovery | None = None
+        self._losses = Losses()
+        self._lost: list[tuple[Loss, float]] = []  # deaths, with their times, not acted upon yet
+        self._leaving: dict[str, Any] | None = None  # all save and leave: the code, and why
+        self._wait_until: float | None = None  # when the wait for another host ends
+        self._stopping = False
+        self._code: int | None = None
+
+    def begin(self, hosts: Hosts) -> None:
+        """Begins when all hosts are there."""
+        self._hosts = hosts
+        self._wait_until = time.monotonic() + self._options.wait
+        self.host_came(hosts.living[0])
+
+    def outcome(self) -> int | None:
+        """The exit code of the job, once all workers have ended and none is replaced."""
+        codes = self._ranks.codes()
+        if self._code is not None or self._wait_until is not None or None in codes:
+            return self._code
+        if self._leaving is not None:
+            return int(self._leaving["code"])
+        bad = [code for code in codes if code not in (0, None)]
+        return 0 if not bad else STOPPED if set(bad) == {STOPPED} else bad[0]
+
+    def signal(self, number: int) -> None:
+        """Passes a signal on; workers save and stop after it. A second Ctrl-C ends them."""
+        if not self._ranks.all or (self._stopping and number == signal.SIGINT):
+            return self._end(STOPPED if number != signal.SIGINT else 128 + number)
+        self._stopping = True
+        if self._wait_until is not None:
+            self._wait_until = 0.0  # it must save now
+        passed = signal.SIGTERM if number == signal.SIGINT else number
+        self._all.do_all({"do": "signal", "number": int(passed)})
+
+    def tick(self) -> None:
+        """Called often."""
+        if self._wait_until is not None and time.monotonic() > self._wait_until:
+            self._wait_until = None
+            self._go_on_without_hosts()
+        if self._options.hang > 0 and self._ranks.all and self._code is None:
+            self._end_hangs(self._options.hang)
+
+    def settle(self) -> None:
+        """Called after each round of reports: ranks that died together are lost together."""
+        if self._lost and self._code is None:
+            lost, self._lost = self._lost, []
+            self._on_loss(lost)
+        self._ranks.flush_events()
+
+    def close(self) -> None:
+        """Called at the end of the job."""
+        if self._leaving is None:
+            self._supersede()
+        self._all.do_all({"do": "close"})
+
+    # Hosts
+
+    @property
+    def _all(self) -> Hosts:
+        assert self._hosts is not None
+        return self._hosts
+
+    def ranks_of(self, host: int) -> int | None:
+        """How many ranks a host has; None as long as that is not decided."""
+        return self._ranks.number_on(host) if self._ranks.all else None
+
+    def host_came(self, host: Host) -> None:
+        """A host is there, or a spare that may take the place of one."""
+        if self._ranks.all:
+            self._start_missing()
+        elif not self._all.missing:
+            self._wait_until = None
+            self._ranks.place({number: one.ranks for number, one in self._all.living.items()})
+            self._start_missing()
+
+    def host_lost(self, host: Host, why: str) -> None:
+        """A host is gone, with all its ranks."""
+        say(f"host {host.number}: {why}")
+        for rank in self._ranks.living():
+            if rank.host is host:
+                self._on_ended(rank, {"code": -signal.SIGKILL, "why": f"host {host.number} is lost",
+                                      "step": host.steps.get(rank.number, -1),
+                                      "ago": time.monotonic() - host.heard})
+
+    def _start_missing(self) -> None:
+        """Starts the ranks that have no process, if their host is there."""
+        if self._lost or self._code is not None or self._stopping:
+            return
+        self._all.fill_places(self.ranks_of)
+        for rank in self._ranks.all:
+            host = self._all.living.get(rank.home)
+            if rank.exit_code not in (None, 0, STOPPED) and host is not None:
+                self._start(rank, host)
+        waits = any(rank.exit_code is not None for rank in self._ranks.all)
+        if waits and self._wait_until is None:
+            say(f"waits up to {self._options.wait:g} s for another host in place of "
+                f"{', '.join(f'host {number}' for number in self._all.missing)}")
+            self._wait_until = time.monotonic() + self._options.wait
+        elif not waits:
+            self._wait_until = None
+
+    def _start(self, rank: Rank, host: Host) -> None:
+        started = self._ranks.start(rank, host, job={
+            "id": self._id, "address": self._options.address, "port": self._port})
+        if self._leaving is not None:
+            started.tell(say="leave", **self._leaving)
+
+    def _go_on_without_hosts(self) -> None:
+        """No other host came in time."""
+        names = ", ".join(f"host {number}" for number in self._all.missing)
+        late = f"{names}: not there after {self._options.wait:g} s"
+        if not self._ranks.all:
+            say(f"{late}; expected a launcher there with --at {self._options.at_text}")
+            return self._end(GAVE_UP)
+        if not self._ranks.has_begun or self._leaving is not None:
+            say(f"{late}: the job ends, and continues from its newest checkpoint when it is "
+                "started again")
+            return self._end(STOPPED)
+        if self._resize():
+            return
+        say(f"{late}: processes on the other hosts take the places of its ranks, all ranks save, "
+            "and the job ends; it continues when it is started again")
+        self._leave(STOPPED, late)
+        hosts = list(self._all.living.values())
+        for k, rank in enumerate(self._ranks.missing()):
+            self._start(rank, hosts[k % len(hosts)])
+
+    def _resize(self) -> bool:
+        """Whether the job goes on with fewer ranks. It cannot yet."""
+        return False
+
+    # What is reported
+
+    def report(self, host: Host, report: dict[str, Any]) -> None:
+        """Something happened on a host."""
+        kind = report["say"]
+        if kind == "signal":
+            self.signal(report["number"])
+        elif kind == "log":
+            self._ranks.keep_log(host, {key: report[key] for key in ("rank", "at", "data")})
+        elif kind not in ("alive", "beat") and self._ranks.all:
+            rank = self._ranks.all[report["rank"]]
+            if rank.serial == report["serial"] and rank.host is host:
+                getattr(self, f"_on_{kind}")(rank, report)
+
+    def _on_born(self, rank: Rank, report: dict[str, Any]) -> None:
+        rank.pid = report["pid"]
+        if not rank.is_whole:
+            say(f"generation {self._ranks.generation}: rank {rank.number} starts again (pid "
+                f"{rank.pid})")
+
+    def _on_message(self, rank: Rank, report: dict[str, Any]) -> None:
+        message = report["message"]
+        getattr(self, f"_said_{message.pop('say')}")(rank, message)
+
+    def _on_ended(self, rank: Rank, report: dict[str, Any]) -> None:
+        code = rank.exit_code = report["code"]
+        leaving = self._leaving is not None
+        has_left = leaving and code == self._leaving["code"] and rank.is_whole and not rank.failed
+        if code in (0, STOPPED) or has_left:
+            return
+        loss = Loss(rank.number, report["step"], code, report["why"] or rank.failed.get("why", ""),
+                    rank.failed.get("is_final", code > 0))
+        say(f"rank {rank.number} (pid {rank.pid}) died {loss.where}: {words_of(code, loss.why)}")
+        self._ranks.emit("rank_lost", rank=rank.number, pid=rank.pid, step=loss.step,
+                         why=words_of(code, loss.why), generation=self._ranks.generation)
+        if not self._stopping or leaving:
+            self._lost.append((loss, time.monotonic() - report["ago"]))
+
+    # Deaths
+
+    def _on_loss(self, lost: list[tuple[Loss, float]]) -> None:
+        # A rank that ends with an error may have lost its connection to one that was killed.
+        cause, began = min(lost, key=lambda one: (one[0].code > 0, one[1]))
+        if self._leaving is not None:
+            say("not all ranks could save: the job ends, and continues from its newest checkpoint "
+                "when it is started again")
+            return self._end(self._leaving["code"])
+        if any(code in (0, STOPPED) for code in self._ranks.codes()):
+            say("other ranks have ended already: the job ends")
+            return self._end(cause.code)
+        can_recover = self._ranks.has_begun and any(one.is_whole for one in self._ranks.living())
+        if why := self._losses.why_no_more(cause, self._ranks.has_begun):
+            if not can_recover:
+                say(f"{why}: the job ends")
+                return self._end(cause.code)
+            say(f"{why}: all ranks save what is done, and the job ends")
+            self._leave(cause.code if cause.code > 0 else 128 - cause.code, why)
+        if can_recover:
+            return self._recover(cause, began)
+        self._restart("no rank is left that has the state" if self._ranks.has_begun else
+                      "a rank died before the first update of all ranks was made", began, cause.step)
+
+    def _recover(self, cause: Loss, began: float) -> None:
+        self._supersede()
+        self._ranks.next_generation()
+        self._recovery = Recovery(self._ranks.generation, began, cause.step)
+        missing = [rank.number for rank in self._ranks.missing()]
+        for rank in self._ranks.living():
+            rank.tell(say="lost", generation=self._ranks.generation, ranks=missing)
+        self._recovery.reach("seen")
+        self._start_missing()
+
+    def _restart(self, why: str, began: float, step: int) -> None:
+        say(f"all ranks start again from the newest checkpoint: {why}")
+        self._supersede()
+        self._all.do_all({"do": "close"})
+        self._ranks.next_incarnation()
+        self._target = 0
+        self._recovery = Recovery(self._ranks.generation, began, step, why)
+        self._recovery.reach("seen")
+        self._start_missing()
+
+    def _leave(self, code: int, why: str) -> None:
+        """Has all ranks save the last step that is done, as soon as they are whole, and end."""
+        self._leaving = {"code": code, "why": why}
+        for rank in self._ranks.living():
+            rank.tell(say="leave", **self._leaving)
+
+    def _end(self, code: int) -> None:
+        self._code = (code if code >= 0 else 128 - code) or GAVE_UP
+        self._all.do_all({"do": "close"})
+
+    def _end_hangs(self, most: float) -> None:
+        if self._recovery is not None and not self._recovery.is_filled:
+            if self._recovery.age() > most and not self._recovery.is_restart \
+                    and self._wait_until is None:
+                self._restart(f"generation {self._ranks.generation} was not complete after "
+                              f"{most:g} s", time.monotonic(), self._recovery.step)
+            return
+        found = waiting_too_long(self._ranks.living(), most)
+        if found is None:
+            return
+        rank, others = found
+        for other in others:
+            other.kill(f"it is not in the collective call that rank {rank.number} has waited in for "
+                       f"{most:g} s")
+        if not others:
+            self._restart(f"all ranks have waited in collective calls for {most:g} s; expected the "
+                          "same calls on all ranks, and a network between them", time.monotonic(),
+                          rank.step)
+
+    # What workers say
+
+    def _said_resumed(self, rank: Rank, message: dict[str, Any]) -> None:
+        rank.is_open = True
+        if self._recovery is not None and self._recovery.is_restart:
+            self._recovery.reach("started")
+            if rank.number == 0:
+                self._recovery.resumed_at(message["step"])
+
+    def _said_committed(self, rank: Rank, message: dict[str, Any]) -> None:
+        self._ranks.note_running(rank)
+        done = self._recovery
+        if done is not None and message["generation"] == self._ranks.generation \
+                and (done.is_filled or done.is_restart):
+            done.reach("redone")
+            self._finish(done)
+
+    def _said_started(self, rank: Rank, _: dict[str, Any]) -> None:
+        if self._recovery is not None:
+            self._recovery.reach("started")
+
+    def _said_at(self, rank: Rank, message: dict[str, Any]) -> None:
+        if message["generation"] != self._ranks.generation or self._recovery is None:
+            return
+        rank.status = (rank.number, message["committed"], message["ready"], message["begun"])
+        statuses = [other.status for other in self._ranks.living() if other.is_whole]
+        if None in statuses:
+            return
+        self._recovery.reach("agreed")
+        decision = _native.decide(statuses, self._target)
+        if decision.refused:
+            return self._restart(decision.refused, time.monotonic(), self._recovery.step)
+        self._target = decision.target
+        self._recovery.outcome = next((course for course in ("forward", "back")
+                                       if course in decision.courses.values()), "go on")
+        self._ranks.decided = {"generation": self._ranks.generation, "target": self._target}
+        for other in self._ranks.living():
+            other.tell(say="decided", course=decision.courses.get(other.number, "fill"),
+                       **self._ranks.decided)
+
+    def _said_met(self, rank: Rank, message: dict[str, Any]) -> None:
+        if self._recovery is not None and message["generation"] == self._ranks.generation:
+            self._recovery.reach("joined")
+
+    def _said_joined(self, rank: Rank, message: dict[str, Any]) -> None:
+        if message["generation"] != self._ranks.generation or self._recovery is None:
+            return
+        rank.has_joined = rank.is_whole = rank.is_open = True
+        self._recovery.note_filled(message)
+        if all(other.has_joined for other in self._ranks.all):
+            self._recovery.reach("filled")
+            self._recovery.is_filled = True
+
+    def _said_restart(self, rank: Rank, message: dict[str, Any]) -> None:
+        why = f"rank {rank.number}: {message['why']}"
+        if no_more := self._losses.why_no_more(Loss(rank.number, rank.step, -1, why), True):
+            say(f"{no_more}: the job ends")
+            return self._end(GAVE_UP)
+        self._restart(why, time.monotonic(), rank.step)
+
+    def _said_failed(self, rank: Rank, message: dict[str, Any]) -> None:
+        rank.failed = message
+
+    # Telling
+
+    def _supersede(self) -> None:
+        """Another rank was lost: the recovery before ends here."""
+        if self._recovery is not None and self._recovery.is_filled:
+            self._finish(self._recovery)
+
+    def _finish(self, done: Recovery) -> None:
+        say(done.text())
+        self._ranks.emit("recovered", **done.event())
+        self._recovery = None

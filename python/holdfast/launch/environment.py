@@ -1,0 +1,56 @@
+"""The environment variables of a worker: those that torchrun sets, and ours."""
+
+import contextlib
+import fcntl
+import os
+import socket
+import struct
+from typing import Any
+
+from holdfast.launch.place import Place
+
+_SIOCGIFADDR = 0x8915
+
+
+def environment(place: Place, job: dict[str, Any]) -> dict[str, str]:
+    """`job` is what the deciding launcher says of the job: id, address, port, host."""
+    rank, world, host = str(place.rank), str(place.world), place.hosts[place.rank]
+    local = [other for other in range(place.world) if place.hosts[other] == host]
+    made = {
+        "RANK": rank, "LOCAL_RANK": str(local.index(place.rank)), "GROUP_RANK": str(host),
+        "ROLE_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": str(len(local)),
+        "ROLE_WORLD_SIZE": world, "GROUP_WORLD_SIZE": str(len(set(place.hosts))),
+        "MASTER_ADDR": job["address"], "MASTER_PORT": str(job["port"]),
+        "TORCHELASTIC_USE_AGENT_STORE": "True", "TORCHELASTIC_RUN_ID": job["id"],
+        "TORCHELASTIC_RESTART_COUNT": str(place.incarnation),
+        "HOLDFAST_LAUNCH_ID": job["id"], "HOLDFAST_GENERATION": str(place.generation),
+    }
+    if "OMP_NUM_THREADS" not in os.environ and world != "1":
+        made["OMP_NUM_THREADS"] = "1"
+    if len(set(place.hosts)) > 1 and "GLOO_SOCKET_IFNAME" not in os.environ:
+        # Gloo would take the address of the host's name, which often is not that of the network.
+        if name := interface_to(job["address"]):
+            made["GLOO_SOCKET_IFNAME"] = name
+    return made
+
+
+def own_address_to(address: str) -> str:
+    """The address of this host that leads to that one; "" if none does."""
+    with contextlib.suppress(OSError):
+        family, kind, _, _, target = socket.getaddrinfo(address, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind) as probe:
+            probe.connect(target)  # sends nothing
+            return str(probe.getsockname()[0])
+    return ""
+
+
+def interface_to(address: str) -> str:
+    """The name of the network interface that leads to the address; "" if it is not found."""
+    own = own_address_to(address)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asked:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(asked, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+                if socket.inet_ntoa(answer[20:24]) == own:
+                    return name
+    return "lo" if own.startswith("127.") or own == "::1" else ""

@@ -1,0 +1,45 @@
+"""Tells whether a step that was lost is worth another try."""
+
+from dataclasses import dataclass
+
+from holdfast.launch.recoveries import words_of
+
+_MOST = 4  # a step that was lost so often is not tried again
+
+
+@dataclass
+class Loss:
+    """The death of a rank."""
+
+    rank: int
+    step: int  # -1 before its first step
+    code: int
+    why: str = ""
+    is_final: bool = False  # the program has failed in a way that a second try does not change
+
+    @property
+    def where(self) -> str:
+        return f"in step {self.step}" if self.step >= 0 else "before its first step"
+
+
+class Losses:
+    """All deaths so far."""
+
+    def __init__(self) -> None:
+        self._last: Loss | None = None
+        self._times = 0  # that the step of the last loss was lost
+
+    def why_no_more(self, loss: Loss, has_begun: bool) -> str | None:
+        """Why the step is not tried again: it would be lost for ever. None if it is."""
+        before, self._last = self._last, loss
+        is_same_step = before is not None and before.step == loss.step
+        self._times = self._times + 1 if is_same_step else 1
+        how = words_of(loss.code, loss.why)
+        if not has_begun and loss.is_final:
+            return f"the program has failed before the first update of all ranks: {how}"
+        is_same_end = is_same_step and before is not None and before.code == loss.code
+        most = 2 if is_same_end and (loss.code > 0 or loss.step < 0) else _MOST
+        if self._times < most:
+            return None
+        where = f"step {loss.step}" if loss.step >= 0 else "the start"
+        return f"{where} was lost {self._times} times, the last time by {how}"

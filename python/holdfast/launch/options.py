@@ -1,0 +1,141 @@
+"""What the command line of `holdfast launch` and the variables of Slurm say."""
+
+import argparse
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+_EXAMPLES = """examples:
+  holdfast launch -n 4 train.py --batch 32
+  srun --no-kill --ntasks-per-node=1 holdfast launch -n 8 train.py
+  holdfast launch -n 8 --hosts 2 --host 0 --at 10.0.0.1:29400 train.py
+"""
+
+SPARE = "spare"
+
+
+@dataclass
+class Options:
+    """The options."""
+
+    ranks: int
+    program: Sequence[str]
+    is_module: bool = False
+    hang: float = 600.0  # seconds
+    wait: float = 60.0  # seconds
+    hosts: int = 1
+    host: int | None = 0  # None: a spare
+    at: tuple[str, int] | None = None  # where the launcher of host 0 listens
+
+    @property
+    def address(self) -> str:
+        """By which all ranks reach host 0."""
+        return self.at[0] if self.at else "127.0.0.1"
+
+    @property
+    def at_text(self) -> str:
+        return f"{self.at[0]}:{self.at[1]}" if self.at else ""
+
+
+def parse(arguments: list[str], variables: Mapping[str, str] = os.environ) -> Options:
+    """The options, or an exit with a sentence about what is wrong."""
+    parser = _parser()
+    given = parser.parse_args(arguments)
+    if given.ranks < 1:
+        parser.error(f"-n {given.ranks}; expected 1 or more")
+    if not given.module and not Path(given.program).is_file():
+        parser.error(f"{given.program}: no such file; expected a Python script")
+    made = Options(given.ranks, [given.program, *given.arguments], given.module, given.hang,
+                   given.wait)
+    try:
+        _place(made, given, variables)
+    except ValueError as error:
+        parser.error(str(error))
+    return made
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="holdfast launch", epilog=_EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+        description="Starts the ranks of a training job on this machine, or with several launchers "
+                    "on several. A rank that dies is replaced, and gets its state from the others, "
+                    "which keep their processes.")
+    parser.add_argument("-n", "--ranks", type=int, default=1, metavar="N",
+                        help="how many ranks to start on this machine (default: 1)")
+    parser.add_argument("-m", "--module", action="store_true",
+                        help="the program is a module, as with python -m")
+    parser.add_argument("--hang", type=_seconds, default=600.0, metavar="SECONDS",
+                        help="a collective call that waits for longer ends the ranks that are not "
+                             "in it; 0: never (default: 600)")
+    parser.add_argument("--hosts", type=int, metavar="H",
+                        help="of how many machines the job is made (default: 1, or Slurm's nodes)")
+    parser.add_argument("--host", metavar="I",
+                        help="which of them this is: 0 to H - 1, or spare (default: Slurm's)")
+    parser.add_argument("--at", metavar="ADDRESS:PORT",
+                        help="where the launcher of host 0 listens (default: Slurm's first node)")
+    parser.add_argument("--wait", type=_seconds, default=60.0, metavar="SECONDS",
+                        help="how long to wait for a host (default: 60)")
+    parser.add_argument("program", help="the training script")
+    parser.add_argument("arguments", nargs=argparse.REMAINDER, help="its arguments")
+    return parser
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text}; expected seconds, 0 or more")
+    return value
+
+
+def _place(made: Options, given: argparse.Namespace, variables: Mapping[str, str]) -> None:
+    """Finds the place of this host. ValueError if something is missing or wrong."""
+    nodes = _whole(variables.get("SLURM_STEP_NUM_NODES", "1"), "SLURM_STEP_NUM_NODES")
+    made.hosts = given.hosts if given.hosts is not None else nodes
+    if made.hosts < 1:
+        raise ValueError(f"--hosts {made.hosts}; expected 1 or more")
+    if made.hosts == 1:
+        if given.host not in (None, "0") or given.at is not None:
+            raise ValueError("--host and --at; expected them together with --hosts")
+        return
+    under_slurm = nodes > 1
+    if under_slurm and variables.get("SLURM_LOCALID", "0") != "0":
+        raise ValueError("srun has started several launchers on this node; expected "
+                         "--ntasks-per-node=1, and the number of ranks as -n")
+    host = given.host or (variables.get("SLURM_NODEID") if under_slurm else None)
+    if host is None:
+        raise ValueError("--hosts without --host; expected the number of this machine")
+    made.host = None if host == SPARE else _whole(host, "--host")
+    if made.host is not None and made.host >= made.hosts:
+        if given.host is not None:
+            raise ValueError(f"--host {host}; expected 0 to {made.hosts - 1}, or spare")
+        made.host = None  # Slurm has given the job more nodes than it needs
+    at = given.at or (_slurm_at(variables) if under_slurm else None)
+    if at is None:
+        raise ValueError("--hosts without --at; expected the ADDRESS:PORT of host 0")
+    made.at = _address(at)
+
+
+def _whole(text: str, what: str) -> int:
+    if not re.fullmatch(r"\d{1,6}", text):
+        raise ValueError(f"{what} {text}; expected a whole number")
+    return int(text)
+
+
+def _address(text: str) -> tuple[str, int]:
+    found = re.fullmatch(r"(?:\[(?P<six>[^\]]+)\]|(?P<name>[^:]+)):(?P<port>\d{1,5})", text)
+    if found is None or not 0 < int(found["port"]) < 65536:
+        raise ValueError(f"--at {text}; expected ADDRESS:PORT, such as 10.0.0.1:29400")
+    return found["six"] or found["name"], int(found["port"])
+
+
+def _slurm_at(variables: Mapping[str, str]) -> str | None:
+    """The first node of the job step, and a port that other jobs of that node hardly have."""
+    nodes = variables.get("SLURM_STEP_NODELIST", "")
+    found = re.match(r"([^,\[]+)(?:\[([0-9]+)[^\]]*\]([^,]*))?", nodes)
+    if found is None:
+        return None
+    port = 20000 + int(variables.get("SLURM_JOB_ID", "0")) % 10000
+    return f"{found[1]}{found[2] or ''}{found[3] or ''}:{port}"

@@ -1,0 +1,246 @@
+"""The worker processes of this host: starts them, watches them and ends them.
+
+It takes commands and makes reports, both plain dicts, so that the launcher that decides may be on
+another host (hosts.py). Every process has a serial number, by which a report about a process that
+was replaced meanwhile is told from one about its successor.
+
+    command                                        report
+    start   a process for a rank                   born     its process id
+    tell    a message to a process                 message  what a process says
+    kill    ends a process, and says why           ended    its exit code, and where it was
+    signal  for all processes                      alive    steps of ranks, and which wait in calls
+    log     a part of a start-up log, for a        log      the same, from another host
+            rank that ran on another host
+"""
+
+import base64
+import contextlib
+import mmap
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from holdfast.launch import worker
+from holdfast.launch.environment import environment
+from holdfast.launch.loop import Loop
+from holdfast.launch.messages import Reader, send
+from holdfast.launch.place import (
+    PAGE_BEAT,
+    PAGE_BYTES,
+    PAGE_LOOKED,
+    PAGE_STEP,
+    PAGE_WAITS_SINCE,
+    Place,
+)
+
+# Seconds without a beat after which a process is ended. Beats and ticks add up to 0.3 s, so that it
+# happens within 3 s.
+SILENCE = 2.7
+_STUCK = 5.0  # seconds after which a process that has not looked at its calls cannot
+
+_PART = 1 << 19  # bytes of a start-up log in one message
+
+Report = Callable[[dict[str, Any]], None]
+
+
+@dataclass
+class Process:
+    """One worker."""
+
+    rank: int
+    serial: int
+    pid: int
+    ended: int  # a descriptor that becomes readable when the process has ended
+    connection: socket.socket
+    reader: Reader
+    why: str = ""  # why the launcher has ended it
+    silent_since: float | None = None  # its last sign of life, if it was ended for its silence
+
+
+class Workers:
+    """All of them."""
+
+    def __init__(self, program: Sequence[str], is_module: bool, loop: Loop, report: Report) -> None:
+        self._program, self._is_module = list(program), is_module
+        self._loop, self._report = loop, report
+        self._processes: dict[int, Process] = {}  # those that live, by rank
+        self._logs: dict[int, int] = {}  # start-up logs, by rank
+        self._pages: dict[int, memoryview] = {}
+        self.beat: Callable[[], None] = lambda: None  # called while the end of a process takes long
+        self._last_tick = 0.0
+        self._awake_since = 0.0  # this process was not stopped itself since then
+
+    def do(self, command: dict[str, Any]) -> None:
+        """Carries out a command."""
+        command = dict(command)
+        getattr(self, f"_do_{command.pop('do')}")(**command)
+
+    def close(self) -> None:
+        """Ends all processes."""
+        for process in list(self._processes.values()):
+            self._remove(process)
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._processes
+
+    def log_of(self, rank: int) -> Iterator[dict[str, Any]]:
+        """The start-up log of a rank, for a replacement on another host: arguments of `log`."""
+        descriptor = self._logs[rank]
+        for at in range(0, os.fstat(descriptor).st_size, _PART):
+            data = os.pread(descriptor, _PART, at)
+            yield {"rank": rank, "at": at, "data": base64.b64encode(data).decode()}
+
+    # Commands
+
+    def _do_start(self, *, rank: int, serial: int, generation: int, incarnation: int,
+                  is_replacement: bool, job: dict[str, Any]) -> None:
+        if rank in self._processes:
+            self._remove(self._processes[rank])
+        if not is_replacement or rank not in self._logs:
+            self._make_log(rank)
+        page = self._fresh_page(rank, keeps_step=is_replacement)
+        ours, theirs = socket.socketpair()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()  # so that its own children can be ended with it
+            ours.close()
+            self._loop.let_go_in_child()
+            place = Place(rank, generation, incarnation, is_replacement, job["hosts"], theirs,
+                          self._logs[rank], page)
+            self._become(place, environment(place, job))
+        theirs.close()
+        self._add(Process(rank, serial, pid, os.pidfd_open(pid), ours, Reader(ours)))
+
+    def _do_log(self, *, rank: int, at: int, data: str) -> None:
+        if at == 0:
+            self._make_log(rank)
+        os.pwrite(self._logs[rank], base64.b64decode(data), at)
+
+    def _do_tell(self, *, rank: int, serial: int, message: dict[str, Any]) -> None:
+        process = self._processes.get(rank)
+        if process is not None and process.serial == serial:
+            with contextlib.suppress(OSError):  # its death is noticed elsewhere
+                send(process.connection, **message)
+
+    def _do_kill(self, *, rank: int, serial: int, why: str) -> None:
+        process = self._processes.get(rank)
+        if process is not None and process.serial == serial:
+            self._end(process, why)
+
+    def _do_signal(self, *, number: int) -> None:
+        for process in self._processes.values():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, number)
+
+    def _do_close(self) -> None:
+        self.close()
+
+    # Starting
+
+    def _become(self, place: Place, variables: dict[str, str]) -> None:
+        """What the forked process does; it does not return."""
+        code = worker.FAILED
+        try:
+            os.environ.update(variables)
+            code = worker.run(place, self._program, self._is_module)
+        finally:
+            os._exit(code)
+
+    def _add(self, process: Process) -> None:
+        self._processes[process.rank] = process
+        self._loop.watch(process.ended, lambda: self._bury(process))
+        self._loop.watch(process.connection, lambda: self._hear(process))
+        self._report({"say": "born", "rank": process.rank, "serial": process.serial,
+                      "pid": process.pid})
+
+    def _make_log(self, rank: int) -> None:
+        if rank in self._logs:
+            os.close(self._logs[rank])
+        self._logs[rank] = os.memfd_create(f"holdfast-start-{rank}")
+
+    def _fresh_page(self, rank: int, *, keeps_step: bool) -> memoryview:
+        if rank not in self._pages:
+            self._pages[rank] = memoryview(mmap.mmap(-1, PAGE_BYTES)).cast("q")
+            self._pages[rank][PAGE_STEP] = -1
+        page = self._pages[rank]
+        page[PAGE_BEAT] = page[PAGE_LOOKED] = page[PAGE_WAITS_SINCE] = 0
+        if not keeps_step:
+            page[PAGE_STEP] = -1
+        return page
+
+    # Watching
+
+    def tick(self) -> None:
+        """Called often: ends processes that show no sign of life, and reports on the others."""
+        now = time.monotonic()
+        if now - self._last_tick > 1.0:  # this process was stopped, and perhaps the workers, too
+            self._awake_since = now
+        self._last_tick = now
+        for process in list(self._processes.values()):
+            beat = self._pages[process.rank][PAGE_BEAT] / 1e9
+            if beat and now - max(beat, self._awake_since) > SILENCE and not process.why:
+                process.silent_since = beat
+                self._end(process, f"no sign of life for {SILENCE:.0f} s")
+        self._report({
+            "say": "alive", "waits": {str(rank): self._wait_of(rank, now) for rank in self._processes},
+            "steps": {str(rank): self._pages[rank][PAGE_STEP] for rank in self._processes}})
+
+    def _wait_of(self, rank: int, now: float) -> float | None:
+        """For how long a rank has waited in a collective call; None if it is in none."""
+        page = self._pages[rank]
+        since = page[PAGE_WAITS_SINCE] / 1e9
+        is_stuck = now - page[PAGE_LOOKED] / 1e9 > _STUCK  # something holds Python's lock
+        return None if not since or is_stuck else now - since
+
+    def _hear(self, process: Process) -> None:
+        messages = process.reader.read()
+        if messages is None:
+            self._loop.close(process.connection)
+        for message in messages or ():
+            self._report({"say": "message", "rank": process.rank, "serial": process.serial,
+                          "message": message})
+
+    # Ending
+
+    def _end(self, process: Process, why: str) -> None:
+        """Ends a process; its end is noticed as any other."""
+        process.why = why
+        _kill(process.pid)
+
+    def _bury(self, process: Process) -> None:
+        """Reports the end of a process."""
+        if process.connection.fileno() >= 0:
+            process.connection.setblocking(False)
+            self._hear(process)  # its last words
+        now = time.monotonic()
+        self._report({"say": "ended", "rank": process.rank, "serial": process.serial,
+                      "code": self._remove(process), "why": process.why,
+                      "step": self._pages[process.rank][PAGE_STEP],
+                      "ago": now - (process.silent_since or now)})
+
+    def _remove(self, process: Process) -> int:
+        """Ends a process with all its children, such as loaders, which hold its connections."""
+        _kill(process.pid)
+        while not self._loop.is_ready(process.ended):  # memory of a device may be freed for seconds
+            self.beat()
+        _, status = os.waitpid(process.pid, 0)
+        self._loop.close(process.ended)
+        if process.connection.fileno() >= 0:
+            self._loop.close(process.connection)
+        del self._processes[process.rank]
+        return os.waitstatus_to_exitcode(status)
+
+
+def _kill(pid: int) -> None:
+    # A process that was forked a moment ago leads no group yet, so that there is none to kill.
+    for end in (os.killpg, os.kill):
+        with contextlib.suppress(ProcessLookupError):
+            end(pid, signal.SIGKILL)

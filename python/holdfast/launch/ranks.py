@@ -1,0 +1,152 @@
+"""The ranks of a job, as the launcher that decides sees them: where each runs, and how far it is."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.launch.hosts import Host
+
+
+@dataclass
+class Rank:
+    """One rank, and the process that it has now."""
+
+    number: int
+    home: int  # the number of the host that it belongs to
+    host: Host | None = None  # where its process runs
+    serial: int = 0  # of its process
+    pid: int = 0
+    is_whole: bool = True  # it has its state: it began with the job, or was filled
+    is_running: bool = False  # it has committed an update
+    is_open: bool = False  # it can write events
+    has_joined: bool = True
+    status: tuple[int, int, int, bool] | None = None  # in the generation that is being made
+    failed: dict[str, Any] = field(default_factory=dict)  # the exception that ends it
+    exit_code: int | None = -1  # None as long as its process lives
+
+    @property
+    def step(self) -> int:
+        return self.host.steps.get(self.number, -1) if self.host else -1
+
+    @property
+    def waits(self) -> float | None:
+        return self.host.waits.get(self.number) if self.host else None
+
+    def tell(self, **message: Any) -> None:
+        """Sends a message to its process."""
+        if self.host is not None:
+            self.host.do({"do": "tell", "rank": self.number, "serial": self.serial,
+                          "message": message})
+
+    def kill(self, why: str) -> None:
+        """Ends its process, which is then lost."""
+        if self.host is not None:
+            self.host.do({"do": "kill", "rank": self.number, "serial": self.serial, "why": why})
+
+
+class Ranks:
+    """All ranks of a job, and the generation that they are part of."""
+
+    def __init__(self) -> None:
+        self.all: list[Rank] = []
+        self.generation = 0
+        self.incarnation = 0  # how often all ranks were started again
+        self.has_begun = False  # all ranks have made an update
+        # Start-up logs of ranks on other hosts, in parts: arguments of the command `log`.
+        self.logs: dict[int, tuple[Host, list[dict[str, Any]]]] = {}
+        self.decided: dict[str, Any] = {}  # what was decided in this generation
+        self._starts = 0
+        self._events: list[dict[str, Any]] = []  # that no worker has been given yet
+
+    def place(self, on_hosts: dict[int, int]) -> None:
+        """Gives each host its number of ranks, in the order of the hosts."""
+        for host in sorted(on_hosts):
+            for _ in range(on_hosts[host]):
+                self.all.append(Rank(len(self.all), host))
+
+    def number_on(self, host: int) -> int:
+        return sum(rank.home == host for rank in self.all)
+
+    def codes(self) -> list[int | None]:
+        """Exit codes; None for a rank that lives, or if there are no ranks yet."""
+        return [rank.exit_code for rank in self.all] or [None]
+
+    def living(self) -> list[Rank]:
+        return [rank for rank in self.all if rank.exit_code is None]
+
+    def missing(self) -> list[Rank]:
+        return [rank for rank in self.all if rank.exit_code is not None]
+
+    def start(self, rank: Rank, host: Host, job: dict[str, Any]) -> Rank:
+        """Starts a process for the rank: a replacement if the others are in mid-training."""
+        self._starts += 1
+        is_replacement = self.has_begun
+        if is_replacement:
+            self._move_log(rank.number, host)
+        self.all[rank.number] = started = Rank(
+            rank.number, rank.home, host, self._starts, is_whole=not is_replacement,
+            has_joined=not is_replacement, exit_code=None)
+        host.steps[rank.number] = rank.step if is_replacement else -1
+        host.do({"do": "start", "rank": rank.number, "serial": started.serial,
+                 "generation": self.generation, "incarnation": self.incarnation,
+                 "is_replacement": is_replacement,
+                 "job": {**job, "hosts": [one.home for one in self.all]}})
+        if is_replacement and self.decided:
+            started.tell(say="decided", course="fill", **self.decided)
+        return started
+
+    def keep_log(self, host: Host, part: dict[str, Any]) -> None:
+        """Keeps a part of the start-up log of a rank on another host."""
+        if part["at"] == 0:
+            self.logs[part["rank"]] = host, []
+        self.logs[part["rank"]][1].append(part)
+
+    def _move_log(self, rank: int, host: Host) -> None:
+        """Gives a host the start-up log of a rank that ran on another one."""
+        if rank in self.logs and self.logs[rank][0] is not host:
+            parts = self.logs[rank][1]
+            for part in parts:
+                host.do({"do": "log", **part})
+            self.logs[rank] = host, parts
+
+    def next_generation(self) -> None:
+        """Begins a generation. A replacement that was not whole yet begins anew."""
+        self.generation += 1
+        self.decided = {}
+        for rank in self.all:
+            rank.status, rank.has_joined = None, False
+            if not rank.is_whole and rank.exit_code is None:
+                rank.exit_code = -1
+
+    def next_incarnation(self) -> None:
+        """All processes have ended, and start again."""
+        self.generation += 1
+        self.incarnation += 1
+        self.decided, self.logs, self.has_begun = {}, {}, False
+        for rank in self.all:
+            rank.exit_code = -1
+
+    def note_running(self, rank: Rank) -> None:
+        rank.is_running = True
+        self.has_begun = self.has_begun or all(one.is_running for one in self.all)
+
+    # Events of the run: the launcher does not know where the run is, so a worker writes them.
+
+    def emit(self, name: str, **fields: Any) -> None:
+        self._events.append({"name": name, "fields": fields})
+
+    def flush_events(self) -> None:
+        """Gives the events to the first rank that can write them."""
+        writer = next((rank for rank in self.living() if rank.is_open), None)
+        if writer is not None:
+            events, self._events = self._events, []
+            for event in events:
+                writer.tell(say="event", **event)
+
+
+def waiting_too_long(ranks: list[Rank], most: float) -> tuple[Rank, list[Rank]] | None:
+    """A rank that has waited for others in a collective call for too long, and the ranks that are
+    in none; None if there is no such rank."""
+    first = next((rank for rank in ranks if (rank.waits or 0.0) > most), None)
+    if first is None:
+        return None
+    return first, [rank for rank in ranks if rank.waits is None]

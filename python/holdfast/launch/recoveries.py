@@ -1,0 +1,89 @@
+"""What a recovery is made of, and how it is told: in a line, and as an event of the run."""
+
+import sys
+import time
+from typing import Any
+
+# In this order, and each lasts from the end of the one before:
+#   seen     from the death until the survivors have heard of it
+#   agreed   until all survivors have said where they are
+#   started  until the last replacement has come to Checkpointer()
+#   joined   until all ranks are connected to each other
+#   filled   until all ranks have their state and their process groups
+#   redone   until an update is committed
+PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
+
+
+def say(text: str) -> None:
+    """A line for the user."""
+    print(f"holdfast: {text}", file=sys.stderr, flush=True)
+
+
+def words_of(code: int, why: str = "") -> str:
+    """How a process has ended."""
+    if why:
+        return why if code < 0 else f"exit code {code} ({why})"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+class Recovery:
+    """A recovery that is under way. With a reason, it is a restart of all ranks."""
+
+    def __init__(self, generation: int, began: float, step: int, reason: str = "") -> None:
+        self.generation, self._began, self.reason = generation, began, reason
+        self.step = step  # the one in which ranks were lost, later the one that goes on
+        self.is_filled = False  # all ranks go on
+        self.outcome = "restart" if reason else "go on"
+        self.steps_lost = 0
+        self._bytes = 0
+        self._inexact = ""
+        self._reached: dict[str, float] = {}
+
+    def reach(self, phase: str) -> None:
+        """Notes the end of a phase; of several ranks the last one counts."""
+        self._reached[phase] = time.monotonic()
+
+    def note_filled(self, told: dict[str, Any]) -> None:
+        """Notes what a replacement said of itself."""
+        self._bytes += told.get("bytes", 0)
+        self.step = told.get("step", self.step)
+        self._inexact = self._inexact or next(iter(told.get("inexact") or ()), "")
+
+    def resumed_at(self, step: int) -> None:
+        """Notes where a restarted rank goes on."""
+        self.steps_lost, self.step = max(0, self.step - step), step
+
+    @property
+    def is_restart(self) -> bool:
+        return bool(self.reason)
+
+    def seconds(self) -> dict[str, float]:
+        """How long each phase took. The sum is the time from the death to the last phase."""
+        made, before = {}, self._began
+        for phase in PHASES:
+            if phase in self._reached:
+                at = max(before, self._reached[phase])
+                made[phase], before = at - before, at
+        return made
+
+    def age(self) -> float:
+        """Seconds since the death."""
+        return time.monotonic() - self._began
+
+    def text(self) -> str:
+        """The line for the user."""
+        seconds = self.seconds()
+        phases = " ".join(f"{name} {took:.2f}" for name, took in seconds.items())
+        how = "checkpoint" if self.is_restart else "replica"
+        exact = f"not exact: {self._inexact}" if self._inexact else "exact"
+        lost = f"{self.steps_lost} step{'' if self.steps_lost == 1 else 's'} lost"
+        return (f"step {self.step} goes on after {sum(seconds.values()):.1f} s: {how}, {exact}, "
+                f"{lost} ({phases})")
+
+    def event(self) -> dict[str, Any]:
+        """The fields of the event `recovered`."""
+        seconds = self.seconds()
+        return {"generation": self.generation, "step": self.step, "outcome": self.outcome,
+                "rung": "disk" if self.is_restart else "replica", "reason": self.reason,
+                "exact": not self._inexact, "steps_lost": self.steps_lost, "bytes": self._bytes,
+                **{phase: seconds.get(phase, 0.0) for phase in PHASES}}

@@ -1,0 +1,189 @@
+"""What `holdfast launch` does when processes stop, hang, fail or lose their launcher."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent / "launched.py"
+LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
+PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
+
+
+class Launch:
+    """A job that runs. Use it as a context, so that nothing of it stays."""
+
+    def __init__(self, run, steps, events=(), *, options=(), ranks=2, pace=0.0, variables=(),
+                 prefix=()):
+        self.run, self.ranks = run, ranks
+        self.out = Path(f"{run}.out-{len(list(Path(run).parent.glob('*.out-*')))}")
+        command = [*prefix, sys.executable, "-m", "holdfast.launch", "-n", str(ranks), *map(str, options),
+                   str(SCRIPT), str(run), str(steps), str(pace), *events]
+        self.process = subprocess.Popen(command, stdout=self.out.open("w"),
+                                        stderr=subprocess.STDOUT, start_new_session=True,
+                                        env={**os.environ, **dict(variables)})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+        for pid in self.pids():
+            with contextlib.suppress(OSError):  # forked workers have the command line of the launcher
+                if str(self.run) in Path(f"/proc/{pid}/cmdline").read_text():
+                    os.killpg(pid, signal.SIGKILL)
+
+    def end(self, timeout=200):
+        """Its exit code, and what it said."""
+        code = self.process.wait(timeout)
+        return code, self.said()
+
+    def said(self):
+        return self.out.read_text()
+
+    def pids(self):
+        return [int(line) for line in _text(f"{self.run}.pids").split()]
+
+    def lines(self, rank=0):
+        return [json.loads(line) for line in _text(f"{self.run}.losses.{rank}").splitlines()
+                if line.endswith("]")]
+
+    def losses(self, rank=0):
+        return {step: loss for step, loss, _ in self.lines(rank)}
+
+    def until_step(self, step, timeout=200):
+        until(lambda: step in self.losses(), timeout, self)
+
+    def events(self):
+        lines = [json.loads(line) for path in sorted(Path(self.run).glob("events/*.jsonl"))
+                 for line in path.read_text().splitlines()]
+        return {name: [line for line in lines if line["event"] == name]
+                for name in ("rank_lost", "recovered")}
+
+
+def until(condition, timeout, job):
+    end = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < end, job.said()
+        time.sleep(0.02)
+
+
+def _text(path):
+    return Path(path).read_text() if Path(path).exists() else ""
+
+
+def _lives(pid):
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] not in "ZX"
+    return False
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The end of rank 0 of a run of 2 ranks and 12 steps in which nothing happens."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    with Launch(run, 12) as job:
+        code, said = job.end()
+    assert code == 0, said
+    return Path(f"{run}.end.0").read_text()
+
+
+def test_processes_that_stop_or_die_are_replaced_and_events_tell_it(tmp_path, whole):
+    with Launch(tmp_path / "run", 12, ["1:4:stop", "0:8:kill"], pace=0.1) as job:
+        code, said = job.end()
+        assert code == 0, said
+        assert Path(f"{job.run}.end.0").read_text() == whole
+        assert re.search(r"rank 1 \(pid \d+\) died in step 4: no sign of life for 3 s", said)
+        assert re.search(r"step 8 goes on after [0-9.]+ s: replica, exact, 0 steps lost \(seen .* agreed "
+                         r".* started .* joined .* filled .* redone .*\)", said), said
+        stopped, killed = sorted(job.events()["rank_lost"], key=lambda one: one["step"])
+        first, second = sorted(job.events()["recovered"], key=lambda one: one["step"])
+    assert (stopped["rank"], stopped["step"], stopped["generation"]) == (1, 4, 0)
+    assert (killed["rank"], killed["step"], killed["why"]) == (0, 8, "signal 9")
+    assert 2.5 < first["seen"] < 3.5
+    with pytest.raises(ProcessLookupError):
+        os.kill(stopped["pid"], signal.SIGCONT)  # it was ended, although it was stopped
+    assert {"step": 8, "generation": 2, "outcome": "back", "rung": "replica", "reason": "",
+            "exact": True, "steps_lost": 0}.items() <= second.items() and second["bytes"] > 0
+    died = Path(f"{tmp_path}/run.did-kill-0-8").stat().st_mtime
+    total = sum(second[phase] for phase in PHASES)
+    # The event is written right after the update, as soon as a thread of a busy machine gets to it.
+    assert total == pytest.approx(second["wall_ns"] / 1e9 - died, rel=0.05, abs=0.2)
+
+
+@LONG
+def test_a_rank_that_does_not_come_to_a_collective_call_is_replaced(tmp_path, whole):
+    with Launch(tmp_path / "run", 12, ["1:4:sleep"], options=["--hang", 2]) as job:
+        code, said = job.end()
+        assert code == 0, said
+        assert Path(f"{job.run}.end.0").read_text() == whole
+        assert re.search(r"rank 1 .* died in step 4: it is not in the collective call that rank 0 has "
+                         "waited in for 2 s", said)
+
+
+@LONG
+def test_all_ranks_restart_if_each_waits_in_another_call(tmp_path, whole):
+    with Launch(tmp_path / "run", 12, ["1:4:other"], options=["--hang", 2]) as job:
+        code, said = job.end()
+        assert code == 0, said
+        assert Path(f"{job.run}.end.0").read_text() == whole
+        assert "all ranks have waited in collective calls for 2 s" in said
+        (recovered,) = job.events()["recovered"]
+        assert recovered["rung"] == "disk" and recovered["outcome"] == "restart"
+        assert recovered["steps_lost"] == 4 and "all ranks have waited" in recovered["reason"]
+
+
+def test_a_run_in_use_is_refused_and_a_killed_launcher_leaves_a_checkpoint(tmp_path):
+    with Launch(tmp_path / "run", 1000, pace=0.05) as job:
+        job.until_step(1)
+        second = subprocess.run(job.process.args, capture_output=True, text=True, timeout=200,
+                                check=False)
+        assert second.returncode == 1
+        assert ("the program has failed before the first update of all ranks: exit code 1 "
+                "(ConflictError: ") in second.stderr and "starts again" not in second.stderr
+        os.kill(job.process.pid, signal.SIGKILL)
+        until(lambda: not any(map(_lives, job.pids())), 60, job)
+        last = max(job.losses())
+        assert f"stopped after step {last}, which is saved" in job.said()
+        assert (tmp_path / "run" / f"step-{last:08}").is_dir()
+        until(lambda: subprocess.run(["pgrep", "-f", str(tmp_path)], check=False,
+                                     stdout=subprocess.DEVNULL).returncode == 1, 10, job)
+
+
+def test_a_step_that_fails_again_ends_the_job_and_loses_no_step(tmp_path, whole):
+    with Launch(tmp_path / "run", 12, ["1:4:fail"]) as job:
+        code, said = job.end()
+        assert code == 1, said
+        assert ("step 4 was lost 2 times, the last time by exit code 1 (ValueError: this batch is "
+                "bad): all ranks save what is done, and the job ends") in said
+        assert "stopped after step 3, which is saved" in said
+    with Launch(tmp_path / "run", 12) as job:
+        code, said = job.end()
+        assert code == 0, said
+        assert Path(f"{job.run}.end.0").read_text() == whole
+        assert [step for step, *_ in job.lines()] == list(range(12))
+
+
+@pytest.mark.parametrize("arguments, words", [
+    (["-n", "0", "train.py"], "-n 0; expected 1 or more"),
+    (["missing.py"], "missing.py: no such file; expected a Python script"),
+    (["--rank", "3", "train.py"], "unrecognized arguments"),
+    (["--hang", "-1", "train.py"], "--hang: -1; expected seconds, 0 or more"),
+    (["--hosts", "2", str(SCRIPT)], "--hosts without --host"),
+    (["--hosts", "2", "--host", "1", str(SCRIPT)], "--hosts without --at"),
+    (["--hosts", "2", "--host", "2", "--at", "h:1", str(SCRIPT)], "--host 2; expected 0 to 1, or spare"),
+    (["--hosts", "2", "--host", "0", "--at", "h", str(SCRIPT)], "--at h; expected ADDRESS:PORT"),
+])
+def test_wrong_options_are_refused_in_a_sentence(arguments, words):
+    done = subprocess.run([sys.executable, "-m", "holdfast.launch", *arguments],
+                          capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2 and words in done.stderr, done.stderr

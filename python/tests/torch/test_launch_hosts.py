@@ -1,0 +1,214 @@
+"""`holdfast launch` on several hosts. In the quick tests they are launchers that share this machine's
+address; in the long ones each has a network namespace of its own."""
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from test_launch import LONG, Launch, until
+
+NAMESPACES = pytest.mark.skipif(
+    not os.environ.get("HOLDFAST_LONG") or os.getuid() != 0 or not shutil.which("ip"),
+    reason="needs HOLDFAST_LONG=1, root and ip")
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+class Cluster:
+    """Launchers of one job, by host."""
+
+    def __init__(self, run, steps, events=(), *, hosts=2, of=None, ranks=1, wait=60, pace=0.05, at=None,
+                 prefix=None):
+        self.at = at or f"127.0.0.1:{free_port()}"
+        self._make = lambda host, wait=wait: Launch(
+            run, steps, events, ranks=ranks, pace=pace, prefix=prefix(host) if prefix else (),
+            options=["--hosts", of or hosts, "--host", host, "--at", self.at, "--wait", wait])
+        self.run = run
+        self.launchers = {}
+        self._stack = contextlib.ExitStack()
+        for host in range(hosts):
+            self.add(host)
+
+    def add(self, host, **options):
+        self.launchers[host] = self._stack.enter_context(self._make(host, **options))
+        return self.launchers[host]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self._stack.__exit__(*error)
+
+    def said(self):
+        return "".join(f"--- host {host}\n{one.said()}" for host, one in self.launchers.items())
+
+    def end_well(self, whole, ranks):
+        codes = {host: one.process.wait(200) for host, one in self.launchers.items()
+                 if one.process.returncode is None}
+        assert set(codes.values()) == {0}, self.said()
+        ends = {Path(f"{self.run}.end.{rank}").read_text() for rank in range(ranks)}
+        assert ends == {whole}, self.said()
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What runs of 2 and of 4 ranks and 16 steps end with if nothing happens."""
+    made = {}
+
+    def run(ranks):
+        if ranks not in made:
+            path = tmp_path_factory.mktemp("whole") / "run"
+            with Launch(path, 16, ranks=ranks) as job:
+                code, said = job.end()
+            assert code == 0, said
+            made[ranks] = Path(f"{path}.end.0").read_text()
+        return made[ranks]
+
+    return run
+
+
+def test_a_rank_of_another_host_is_replaced_and_a_spare_takes_the_place_of_a_host(tmp_path, whole):
+    with Cluster(tmp_path / "run", 16, ["1:4:kill"], pace=0.1) as job:
+        job.add("spare")
+        first = job.launchers[0]
+        until(lambda: "step 4 goes on" in first.said(), 200, job)
+        job.launchers[1].process.kill()
+        assert job.launchers[1].process.wait() == -signal.SIGKILL
+        job.end_well(whole(2), 2)
+        said = first.said()
+        assert "host 1: its launcher has ended" in said
+        assert len(re.findall("replica, exact, 0 steps lost", said)) == 2, job.said()
+
+
+@LONG
+def test_survivors_save_if_no_other_host_comes(tmp_path, whole):
+    with Cluster(tmp_path / "run", 1000, pace=0.1, wait=1) as job:
+        first = job.launchers[0]
+        first.until_step(3)
+        job.launchers[1].process.kill()
+        code, said = first.end()
+        assert code == 143, said
+        assert "host 1: not there after 1 s" in said and "which is saved" in said
+        last = max(first.losses())
+        assert f"stopped after step {last}, which is saved" in said
+    with Launch(tmp_path / "run", last + 2) as again:
+        assert again.end()[0] == 0, again.said()
+        assert [step for step, *_ in again.lines()] == list(range(last + 2))
+
+
+@LONG
+def test_the_other_ranks_save_if_the_first_launcher_is_killed(tmp_path):
+    with Cluster(tmp_path / "run", 1000) as job:
+        job.launchers[0].until_step(3)
+        job.launchers[0].process.kill()
+        code, said = job.launchers[1].end()
+        assert code == 143 and "the launcher of host 0: it has ended" in said
+        until(lambda: "which is saved" in job.launchers[0].said(), 30, job)
+
+
+def test_a_dead_address_is_refused_in_seconds(tmp_path):
+    began = time.monotonic()
+    with Launch(tmp_path / "run", 1, options=["--hosts", 2, "--host", 1, "--wait", 1, "--at",
+                                              f"127.0.0.1:{free_port()}"]) as job:
+        code, said = job.end()
+    assert code == 1 and "for 1 s; expected the launcher of host 0 there" in said
+    assert time.monotonic() - began < 20
+
+
+@LONG
+def test_another_token_is_refused(tmp_path):
+    with Cluster(tmp_path / "run", 1, hosts=1, of=2) as job:
+        with Launch(tmp_path / "other", 1, variables={"HOLDFAST_LAUNCH_TOKEN": "another"}, options=[
+                "--hosts", 2, "--host", 1, "--at", job.at]) as other:
+            code, said = other.end()
+        assert code == 1 and "refused: another token; expected the same HOLDFAST_LAUNCH_TOKEN" in said
+        job.launchers[0].process.send_signal(signal.SIGTERM)
+        assert job.launchers[0].process.wait(60) == 143
+
+
+# Each host has a network namespace of its own.
+
+
+class Network:
+    """Two network namespaces, with a bridge between them."""
+
+    def __init__(self, name):
+        self.name = name
+        self._ip("link", "add", f"{name}b", "type", "bridge")
+        self._ip("link", "set", f"{name}b", "up")
+        for host in range(3):
+            self._ip("netns", "add", f"{name}-{host}")
+            self._ip("link", "add", f"{name}v{host}", "type", "veth", "peer", "name", "eth0", "netns",
+                     f"{name}-{host}")
+            self._ip("link", "set", f"{name}v{host}", "master", f"{name}b", "up")
+            for command in (["addr", "add", f"10.87.0.{host + 1}/24", "dev", "eth0"],
+                            ["link", "set", "eth0", "up"], ["link", "set", "lo", "up"]):
+                self._ip("-n", f"{name}-{host}", *command)
+
+    def prefix(self, host):
+        return ["ip", "netns", "exec", f"{self.name}-{2 if host == 'spare' else host}"]
+
+    def cut(self, host):
+        self._ip("link", "set", f"{self.name}v{host}", "down")
+
+    def close(self):
+        for host in range(3):
+            self._ip("netns", "del", f"{self.name}-{host}", check=False)
+            self._ip("link", "del", f"{self.name}v{host}", check=False)
+        self._ip("link", "del", f"{self.name}b", check=False)
+
+    @staticmethod
+    def _ip(*arguments, check=True):
+        subprocess.run(["ip", *arguments], check=check, capture_output=not check)
+
+
+@pytest.fixture
+def network():
+    made = Network(f"hf{os.getpid() % 100000}")
+    yield made
+    made.close()
+
+
+@NAMESPACES
+def test_ranks_of_two_hosts_with_networks_of_their_own_are_replaced(tmp_path, whole, network):
+    with Cluster(tmp_path / "run", 16, ["0:4:kill", "3:7:kill", "2:9:stop", "1:11:kill"], ranks=2,
+                 at="10.87.0.1:29400", prefix=network.prefix) as job:
+        job.end_well(whole(4), 4)
+        assert len(re.findall("replica, exact, 0 steps lost", job.said())) == 4, job.said()
+
+
+@NAMESPACES
+def test_after_a_partition_the_side_of_host_0_goes_on_with_a_spare(tmp_path, whole, network):
+    with Cluster(tmp_path / "run", 16, ranks=2, at="10.87.0.1:29400", prefix=network.prefix,
+                 pace=0.2) as job:
+        job.add("spare")
+        job.launchers[0].until_step(4)
+        network.cut(1)
+        code, said = job.launchers[1].end()
+        assert code == 143 and "the launcher of host 0: no sign of life for 3 s" in said
+        job.end_well(whole(4), 4)
+        assert "host 1: no sign of life for 3 s" in job.said()
+
+
+@NAMESPACES
+def test_after_a_partition_without_a_spare_the_side_of_host_0_saves(tmp_path, network):
+    with Cluster(tmp_path / "run", 1000, ranks=2, at="10.87.0.1:29400", prefix=network.prefix,
+                 pace=0.1, wait=2) as job:
+        first = job.launchers[0]
+        first.until_step(4)
+        network.cut(1)
+        code, said = first.end()
+        assert code == 143, job.said()
+        assert f"stopped after step {max(first.losses())}, which is saved" in said
+        assert job.launchers[1].end()[0] == 143
