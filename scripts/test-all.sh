@@ -10,6 +10,9 @@ addresses() {
   ctest --preset asan -j "$jobs"
 }
 
+# The C++ tests that HOLDFAST_LONG=1 makes longer; uses the build of scripts/test.sh.
+long_formats() { HOLDFAST_LONG=1 ctest --preset check -j "$jobs" -R '^(formats|hdf5)\.'; }
+
 leaks() { ctest --test-dir build/asan --output-on-failure -L leaks; }
 
 release() {
@@ -74,7 +77,7 @@ tidy() {
 }
 
 failed=()
-suites="addresses leaks release kills train_cpp slurm newcomer adapters tensorflow threads tidy"
+suites="long_formats addresses leaks release kills train_cpp slurm newcomer adapters tensorflow threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # Runs in a shell of its own, because set -e does not stop a function inside a condition.

@@ -54,7 +54,7 @@ class InflatedSource : public Source {
   Result<void> read_inside(int64_t offset, ByteSpan into) const override;
 
  private:
-  // Where decoding is.
+  // How far the record is decoded.
   struct Cursor {
     Inflater inflater{DeflateWrapper::kNone};
     int64_t taken = 0;  // bytes of the record that were read from the file

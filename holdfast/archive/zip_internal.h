@@ -23,7 +23,7 @@ inline constexpr int64_t kEnd64Bytes = 56;
 inline constexpr int64_t kLocator64Bytes = 20;
 inline constexpr int64_t kEndBytes = 22;
 
-// Where a CRC lies in its structure.
+// The offset of the CRC in a local header and in a central one.
 inline constexpr int64_t kLocalCrc = 14;
 inline constexpr int64_t kCentralCrc = 16;
 
@@ -42,7 +42,7 @@ inline constexpr uint16_t kPaddingExtra = 0x4246;
 inline constexpr uint32_t kIn64 = 0xffffffff;
 inline constexpr uint16_t kIn64Short = 0xffff;
 
-// Where the directory is, for the records behind it.
+// What the records at the end of an archive say about its directory.
 struct Ends {
   int64_t entries = 0;
   int64_t offset = 0;

@@ -83,7 +83,7 @@ class PatchPlan {
   std::map<Path, std::unique_ptr<FileEdit>> edits_;
 };
 
-// Where the bytes of a flip lie.
+// One place of a flip: the bytes of a file that it changes.
 struct PlacedFlip {
   const Flip* flip = nullptr;
   TensorId tensor = 0;

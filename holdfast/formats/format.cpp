@@ -37,9 +37,7 @@ bool is_npz(const Glance& glance) {
   return glance.zip() && glance.path.native().ends_with(".npz");
 }
 
-bool is_npy_file(const Glance& glance) {
-  return !glance.folder && is_npy(glance.head);
-}
+bool is_npy_file(const Glance& glance) { return !glance.folder && is_npy(glance.head); }
 
 // A zip archive whose directory cannot be read is damaged. Opening it as a file of torch
 // says so, unless its name says that it is something else.
@@ -204,9 +202,11 @@ const std::vector<Format>& all() {
   return kFormats;
 }
 
-std::string names_of_formats() {
+std::string names_of_formats(bool only_writable = false) {
   std::vector<std::string_view> names;
-  for (const Format& format : formats()) names.push_back(format.name);
+  for (const Format& format : formats()) {
+    if (format.can_write() || !only_writable) names.push_back(format.name);
+  }
   return fmt::format("{}", fmt::join(names, ", "));
 }
 
@@ -327,7 +327,7 @@ Result<const Format*> format_for(const Path& path) {
   }
   return unsupported(
       "{}: the name does not tell the format; expected a name or option for one of {}",
-      path.native(), names_of_formats());
+      path.native(), names_of_formats(true));
 }
 
 Result<Contents> open_file(Env& env, const Path& path) {

@@ -23,7 +23,7 @@ struct NpyHeader {
   bool objects = false;
   int64_t bytes = 0;  // of the header with its mark; the data begins here
 
-  // Where the elements lie, if the header begins at `offset`.
+  // Maps the elements to bytes of the source, if the header begins at `offset`.
   Map map(int64_t offset) const;
 };
 

@@ -15,7 +15,8 @@ struct Chunk {
   int64_t offset = 0;  // in the source
   int64_t bytes = 0;   // as stored
   uint32_t mask = 0;   // which filters were not applied
-  // Where the B-tree has the chunk: its size, and its address.
+  // The offsets of the two fields of the B-tree that say how large the chunk is and
+  // where it lies.
   int64_t size_field = 0;
   int64_t address_field = 0;
 };
@@ -28,14 +29,14 @@ struct Dataset {
   bool null = false;
   Shape shape{};
   Storage storage = Storage::kNone;  // kNone: all elements have the fill value
-  // Of plain storage: where the elements lie in the source.
+  // In plain storage, the elements begin at this byte of the source.
   int64_t offset = 0;
   // If the elements lie in an object header that has a checksum: where the block of the
   // header lies in the source, and its bytes with the checksum. 0 bytes if not.
   int64_t header_block = 0;
   int64_t header_block_bytes = 0;
-  // Of chunked storage: the shape of all chunks, filters, and the chunks that are there
-  // by their number in the grid of chunks.
+  // Chunked storage has chunks of one shape, and filters that decode them. A chunk that
+  // is not in the map was never written.
   Shape chunk_shape{};
   Filters filters{};
   std::unordered_map<int64_t, Chunk> chunks{};
@@ -56,8 +57,8 @@ bool is_dataset(const ObjectHeader& header);
 Result<Dataset> read_dataset(const File& file, const ObjectHeader& header,
                              const std::string& where);
 
-// Which chunk an element of the dataset, counted in row-major order, is in: the chunk's
-// number, and the byte of the chunk at which the element begins.
+// The place of an element in chunked storage: the number of its chunk, and the byte of
+// the chunk at which the element begins.
 struct InChunk {
   int64_t number = 0;
   int64_t inside = 0;

@@ -16,7 +16,7 @@ namespace holdfast::hdf5 {
 // Attributes of the root: texts by name.
 using KeptAttributes = std::map<std::string, std::string>;
 
-// Where a group lies. All are kUndefined for a dataset.
+// The addresses of the structures of a group. All are kUndefined for a dataset.
 struct GroupPlace {
   uint64_t header = kUndefined;
   uint64_t tree = kUndefined;

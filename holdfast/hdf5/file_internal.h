@@ -13,8 +13,8 @@ namespace holdfast::hdf5 {
 inline constexpr std::string_view kSignature = "\x89HDF\r\n\x1a\n";
 inline constexpr int64_t kSignatureBytes = 8;
 
-// Where the superblock lies: at byte 0, 512, 1024, 2048 or so on. kCorrupt if there is
-// none.
+// Returns the offset of the superblock, which is 0, 512, 1024, 2048 and so on. Fails
+// with kCorrupt if there is none.
 Result<int64_t> find_signature(const Source& source);
 
 // Replaces what does not belong into a message, and cuts long names.
@@ -33,10 +33,10 @@ class File {
   Sizes sizes() const { return sizes_; }
   // The object header of the root group.
   uint64_t root() const { return root_; }
-  // Where the superblock lies in the source. Addresses count from there.
+  // The offset of the superblock in the source. Addresses count from there.
   int64_t base() const { return base_; }
-  // Where the superblock has the end of the file, and what it says, counted from its
-  // base. Its checksum, if it has one, ends at `superblock_bytes`.
+  // The offset of the superblock's field for the end of the file, and the base that the
+  // field counts from. The superblock's checksum, if it has one, ends at `superblock_bytes`.
   int64_t end_field() const { return end_field_; }
   uint64_t end_base() const { return end_base_; }
   int superblock_version() const { return version_; }

@@ -37,9 +37,9 @@ struct BundleEntry {
   int64_t shard = 0;
   int64_t offset = 0;
   int64_t size = 0;
-  // Of the bytes as they are stored. nullopt if the writer left it out.
+  // The CRC of the stored bytes. nullopt if the writer left it out.
   std::optional<Crc32c> crc{};
-  // Where the 4 bytes of the CRC begin in the encoded entry.
+  // The offset of the 4 bytes of the CRC in the encoded entry.
   int64_t crc_offset = 0;
   // If there are any, the entry stands for a partitioned variable and has no bytes of
   // its own.

@@ -30,7 +30,7 @@ inline constexpr int64_t kTrailerBytes = 5;
 // An index of a million tensors has about half of this.
 inline constexpr int64_t kMaxIndexBytes = int64_t{256} << 20;
 
-// Where a block lies in the file, without its trailer.
+// The bytes of the file that a block takes, without its trailer.
 struct BlockHandle {
   int64_t offset = 0;
   int64_t size = 0;
