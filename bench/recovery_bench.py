@@ -9,8 +9,8 @@ kills     Ranks are killed one after the other, at random times. Measured is the
           to the end of the first step of a new process: under holdfast launch, and under torchrun
           with --max-restarts, where the same script resumes from a checkpoint of Holdfast. What
           torchrun loses since that checkpoint is not in this time; it is counted beside it.
-cost      Two ranks, nobody dies: blocks of steps with ck.run() and without Holdfast take turns in
-          the same processes. And the memory that recovery takes, in all processes of a job.
+cost      Two ranks, nobody dies: steps with ck.run() and steps without Holdfast take turns in the
+          same processes. And the memory that recovery takes, in all processes of a job.
 totals    Every way meets the same kills, at times drawn from an exponential distribution with a
           seed: its total time, its steps, its memory, its final loss.
 rates     The same for other failure rates, by `holdfast simulate`, from what totals has measured.
@@ -53,7 +53,7 @@ BAR_SECONDS, BAR_FASTER, BAR_PHASES = 3.0, 5.0, 0.05
 BAR_COST, BAR_MEMORY = 0.01, 64 << 20
 BAR_FILL = 0.8
 PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
-PAIRS, BLOCK = 20, 8  # pairs of blocks, and steps of a block
+PAIRS, BLOCK = 20, 8  # pairs, and steps of each half of one
 
 HOLDFAST = Way("Holdfast", "holdfast", ("--every", "auto"))
 PLAIN = Way("nothing fails, nothing is saved", "torchrun", ("--every", "never"))
@@ -133,7 +133,7 @@ def events_of(run: Path, name: str) -> list[dict]:
 
 
 def measure_cost(folder: Path, pairs: int) -> dict:
-    """Blocks of steps with and without recovery in turns; then the memory of two jobs."""
+    """Steps with and without recovery in turns; then the memory of two jobs."""
     folder.mkdir()
     command = [sys.executable, "-m", "holdfast.launch", "-n", "2",
                str(ROOT / "bench/recovery_cost.py"), str(folder), str(pairs), str(BLOCK)]

@@ -4,12 +4,14 @@
 
 Each rank has two copies of the GPT. One trains as a user of Holdfast does: its process group can be
 replaced, its steps are made by ck.run(), and ck.step() follows. The other trains as without
-Holdfast, over a plain Gloo group and without any call of Holdfast. Blocks of STEPS steps of both
-take turns, in a random order within each pair. Rank 0 writes FOLDER/cost.json: the seconds of each
-block, as rank 0 sees them.
+Holdfast, over a plain Gloo group and without any call of Holdfast. Steps of both take turns, in a
+random order each time, so that a machine which becomes slower or faster for a second disturbs both
+alike. STEPS steps of each are one pair. Rank 0 writes FOLDER/cost.json: the seconds of each half of
+a pair, as rank 0 sees them.
 """
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -91,8 +93,11 @@ def main(folder: Path, pairs: int, steps: int) -> None:
             way()
     dice = random.Random(1)  # the same order on all ranks
     for _ in range(pairs):
-        for name in dice.sample(sorted(ways), 2):
-            seen[name].append(block(ways[name], steps))
+        took = dict.fromkeys(ways, 0.0)
+        for name in itertools.chain.from_iterable(dice.sample(sorted(ways), 2) for _ in range(steps)):
+            took[name] += timed(ways[name])
+        for name, seconds in took.items():
+            seen[name].append(seconds)
     if rank == 0:
         (folder / "cost.json").write_text(json.dumps(seen | {"state": state_bytes(recovers),
                                                              "steps": steps}))  # fmt: skip
@@ -101,11 +106,9 @@ def main(folder: Path, pairs: int, steps: int) -> None:
     os._exit(0)  # the plain group is not known to torch
 
 
-def block(step: Callable[[], None], steps: int) -> float:
-    dist.barrier()
+def timed(step: Callable[[], None]) -> float:
     begun = time.perf_counter()
-    for _ in range(steps):
-        step()
+    step()
     return time.perf_counter() - begun
 
 

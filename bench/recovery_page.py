@@ -79,7 +79,7 @@ def cost_text(cost: dict) -> str:
     extra = (cost["memory_recovers"] - cost["memory_without"]) / 2**20
     return (
         f"**While nobody dies.** 2 ranks, steps of {step:.0f} ms: `ck.run()` and `ck.step()` add "
-        f"{found} % to a step (95 % interval; {len(cost['plain'])} pairs of blocks in turns, "
+        f"{found} % to a step (95 % interval; {len(cost['plain'])} pairs in turns, "
         f"against DDP without Holdfast). All processes together take {extra:+.0f} MiB, beside a "
         f"state of {cost['memory_state'] / 2**20:.0f} MiB on each rank.\n"
     )

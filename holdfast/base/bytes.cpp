@@ -50,11 +50,10 @@ void AlignedBytes::Free::operator()(std::byte* memory) const {
 
 std::string to_hex(ByteView bytes) {
   static constexpr std::string_view kDigits = "0123456789abcdef";
-  std::string hex;
-  hex.reserve(2 * bytes.size());
-  for (const std::byte byte : bytes) {
-    hex += kDigits[std::to_integer<size_t>(byte >> 4)];
-    hex += kDigits[std::to_integer<size_t>(byte & std::byte{15})];
+  std::string hex(2 * bytes.size(), '0');
+  for (size_t i = 0; i < bytes.size(); ++i) {
+    hex[2 * i] = kDigits[std::to_integer<size_t>(bytes[i] >> 4)];
+    hex[2 * i + 1] = kDigits[std::to_integer<size_t>(bytes[i] & std::byte{15})];
   }
   return hex;
 }

@@ -244,9 +244,10 @@ Result<Due> RunJob::due(int64_t step, bool updated) {
     }
   }
   if (ranks_.coordinator() && updated) consult(step);
-  Due due = HOLDFAST_TRY(
-      agenda_.at(step).within(fmt::format("step {}: waiting for what is due", step)));
-  stopping_ |= due.stop;
+  Result<Due> due = agenda_.at(step);
+  // This runs in every step, so the context is made only for an error.
+  if (!due.ok()) return std::move(due).within(doing_ + ": waiting for what is due");
+  stopping_ |= due->stop;
   return due;
 }
 

@@ -92,7 +92,9 @@ class Writer {
   }
   Result<void> put_value(const std::string& value) { return put_string(value); }
   Result<void> put_value(const Bytes& value) {
-    return put_marked("$bytes", to_hex(value));
+    // Not put_marked: hex is UTF-8 without escapes, and a step of a training may wait.
+    out_.append("{\"$bytes\":\"").append(to_hex(value)).append("\"}");
+    return {};
   }
   Result<void> put_value(const Object::TensorName& value) {
     return put_marked("$tensor", value.name);

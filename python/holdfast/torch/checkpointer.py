@@ -276,7 +276,7 @@ class Checkpointer:
         block training, so the saved metric may lag the step by up to about 20 steps.
         """
         step = self._steps.check_next(step)
-        self._recovery.after_step(step, functools.partial(self._step, step, loss))
+        self._recovery.after_step(self._step, step, loss)
 
     def _step(self, step: int, loss: Any) -> None:
         job = self._saves.live_job()
@@ -372,8 +372,10 @@ class Checkpointer:
 
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Settles the newest save: the update changes its tensors."""
-        changed = self._recovery.before_update(args, kwargs)
-        args, kwargs = changed or (args, kwargs)
+        changed = None
+        if self._recovery.is_active:
+            changed = self._recovery.before_update(args, kwargs)
+            args, kwargs = changed or (args, kwargs)
         if not self._saves.is_unsettled or not self._boundaries.knows(optimizer):
             return changed
         return self._saves.settle_before_update(optimizer, args, kwargs) or changed

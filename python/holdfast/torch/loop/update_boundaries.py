@@ -81,7 +81,7 @@ class UpdateBoundaries:
     @property
     def is_idle(self) -> bool:
         """True if no update was seen before this call, as while gradients accumulate."""
-        return bool(self._tracked) and not (self._done or self.updates_unseen)
+        return not self._done and bool(self._tracked) and not self.updates_unseen
 
     def is_mid_update(self) -> bool:
         """True if gradients wait for an update, as far as can be told."""

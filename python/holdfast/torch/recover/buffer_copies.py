@@ -13,6 +13,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from holdfast.torch.recover.flat_copy import FlatCopy
+from holdfast.torch.state.live_buffers import LiveBuffers
 
 _log = logging.getLogger("holdfast")
 
@@ -25,7 +26,7 @@ class BufferCopies:
     """The copies for the newest step."""
 
     def __init__(self, models: list[Any]) -> None:
-        self._models = models
+        self._live = LiveBuffers(models)
         self._most = _MOST + sum(one.nbytes for model in models for one in model.parameters()) // 100
         self._steps = 0
         self._written: set[str] = set()  # large buffers that are known to change
@@ -38,7 +39,7 @@ class BufferCopies:
         """Copies the buffers that may change."""
         chosen, size = [], 0
         self._watched, self._looked_at = {}, {}
-        for name, one in self._buffers():
+        for name, one in self._live.now():
             is_large = one.nbytes > _LARGE
             if is_large and not self._is_copied(name, size + one.nbytes):
                 self._watched[name] = (one, one._version)
@@ -68,10 +69,6 @@ class BufferCopies:
             if one._version != version:
                 return f"the step had written to the buffer {name}, of which there was no copy"
         return ""
-
-    def _buffers(self) -> list[tuple[str, torch.Tensor]]:
-        return [(f"{index}.{name}" if index else name, one)
-                for index, model in enumerate(self._models) for name, one in model.named_buffers()]
 
     def _is_copied(self, name: str, size: int) -> bool:
         if self._steps >= _LOOKED_AT and name not in self._written:

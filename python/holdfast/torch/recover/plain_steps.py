@@ -26,11 +26,8 @@ class PlainSteps:
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         return function(*args, **kwargs)
 
-    def before_update(self, args: Any, kwargs: Any) -> Any:
-        return None
-
-    def after_step(self, step: int, function: Callable[[], None]) -> None:
-        function()
+    def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> None:
+        function(step, loss)
 
     def at_end(self, function: Callable[[], None]) -> None:
         function()

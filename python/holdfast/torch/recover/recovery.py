@@ -58,7 +58,7 @@ class Recovery:
         """The hook before an update. Returns other arguments for it, or None."""
         return self._steps.before_update(args, kwargs)
 
-    def after_step(self, step: int, function: Callable[[], None]) -> None:
+    def after_step(self, function: Callable[[int, Any], None], step: int, loss: Any) -> None:
         """Calls the function, unless a rank was lost: what it does needs all ranks."""
         self._groups.is_recording = False  # also if steps are not made by run()
         if not self._steps.step(step):
@@ -68,7 +68,7 @@ class Recovery:
         if self._membership.is_broken:
             return
         try:
-            function()
+            function(step, loss)
         except (Error, TimeoutError):
             if not self._link.hears_of_loss():
                 raise

@@ -24,6 +24,7 @@ from holdfast.torch.state.extra_state import ExtraState, differing_extra_states
 from holdfast.torch.state.model_tensors import Exclude
 from holdfast.torch.state.module_names import by_key
 from holdfast.torch.state.param_groups import merge_optimizer_objects
+from holdfast.torch.state.live_buffers import LiveBuffers
 from holdfast.torch.state.peer_step import Record, describe, is_of_record
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.saved_names import (
@@ -86,8 +87,9 @@ class TrainingState:
         random_generators.capture(self.generators)
         self._notes: dict[str, str] = {}  # why what is restored may not be exactly right
         self._pending: Stateful | None = None  # gradients that are being restored
-        # All pieces, and those of them that are in a record.
-        self._of_record: tuple[list[Piece], list[tuple[Piece, str]]] | None = None
+        self._buffers = LiveBuffers(self.models)
+        # All buffers, and the pieces of those that are in a record.
+        self._of_record: tuple[list[Any], list[tuple[Piece, str]]] | None = None
         self.parallel = f"{self._world} ranks"
         self.branch: dict[str, Any] = {}  # what led to the state (loop/branch.py), to be saved
         forget_on_load(self)
@@ -201,11 +203,11 @@ class TrainingState:
         return Record(values, [piece.tensor for piece, _ in pieces])
 
     def _record_pieces(self) -> list[tuple[Piece, str]]:
-        """The buffers in a record, with their names; found anew only if tensors were replaced."""
-        pieces = self._tensors.pieces()
-        if self._of_record is None or self._of_record[0] is not pieces:
-            self._of_record = (pieces, [(piece, self._capture.saved_name(piece))
-                                        for piece in pieces if is_of_record(piece)])
+        """The buffers in a record, with their names; found anew only if one was replaced."""
+        buffers = self._buffers.now()
+        if self._of_record is None or self._of_record[0] is not buffers:
+            self._of_record = (buffers, [(piece, self._capture.saved_name(piece))
+                                         for piece in self._tensors.pieces() if is_of_record(piece)])
         return list(self._of_record[1])
 
     @property
