@@ -3,10 +3,13 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <cstring>
+#include <optional>
 #include <random>
 #include <set>
 
 #include "holdfast/state/seal_kernel.h"
+#include "holdfast/state/seal_mend.h"
 #include "holdfast/state/strided_testing.h"
 
 namespace holdfast::seal_test {
@@ -303,6 +306,95 @@ TEST(SealTest, OffsetsBeyondFourGigabytesCount) {
   const Box last{{rows - 1, rows}, {0, 3}};
   EXPECT_EQ(seal_box({rows, 3}, Dtype::kF32, last, Map::dense(last, 4), row),
             naive_seal(row, static_cast<uint64_t>(rows - 1) * 12));
+}
+
+// Damages words of a tensor and looks for the damage.
+struct Damaged {
+  explicit Damaged(size_t size, uint64_t seed)
+      : bytes(random_bytes(size, seed)), sealed(seal_bytes(bytes, 0)) {}
+
+  uint32_t word(uint64_t i) const {
+    uint32_t value = 0;
+    std::memcpy(&value, bytes.data() + 4 * i,
+                std::min<size_t>(4, bytes.size() - 4 * i));
+    return value;
+  }
+  void set(uint64_t i, uint32_t value) {
+    std::memcpy(bytes.data() + 4 * i, &value,
+                std::min<size_t>(4, bytes.size() - 4 * i));
+  }
+  std::optional<ChangedWord> find() const {
+    return find_changed_word(sealed, seal_bytes(bytes, 0));
+  }
+
+  Bytes bytes;
+  const Seal sealed;
+};
+
+// A change of a word: one bit, the top bit, some bits, or any other value.
+uint32_t other_word(std::mt19937_64& engine, uint32_t word) {
+  switch (engine() % 4) {
+    case 0: return word ^ (1u << (engine() % 32));
+    case 1: return word ^ 0x80000000u;
+    case 2: return word ^ (1u << (engine() % 31)) ^ (1u << 31);
+    default: return word + 1 + static_cast<uint32_t>(engine() % 0xfffffffeu);
+  }
+}
+
+TEST(SealMendTest, ThousandDamagedWordsAreFoundAndMended) {
+  std::mt19937_64 engine(20);
+  Damaged damaged(4 * 5000 + 3, 1);  // the last word has 3 bytes
+  for (int trial = 0; trial < 1000; ++trial) {
+    const uint64_t i = trial < 10 ? 5000 : engine() % 5000;
+    const uint32_t before = damaged.word(i);
+    const uint32_t limit = i == 5000 ? 0xffffffu : 0xffffffffu;
+    damaged.set(i, other_word(engine, before) & limit);
+    if (damaged.word(i) == before) continue;
+    const auto found = damaged.find();
+    ASSERT_TRUE(found) << "trial " << trial;
+    EXPECT_EQ(found->word, i);
+    EXPECT_EQ(word_before(*found, damaged.word(i)), before);
+    damaged.set(i, before);
+  }
+  EXPECT_EQ(damaged.find(), std::nullopt) << "equal seals";
+}
+
+TEST(SealMendTest, ThousandPairsOfDamagedWordsAreRefused) {
+  std::mt19937_64 engine(21);
+  Damaged damaged(4 * 5000, 2);
+  for (int trial = 0; trial < 1000; ++trial) {
+    const uint64_t a = engine() % 5000;
+    const uint64_t b =
+        trial % 2 == 0 ? (a + 1) % 5000 : (a + 1 + engine() % 4999) % 5000;
+    const uint32_t was_a = damaged.word(a), was_b = damaged.word(b);
+    damaged.set(a, other_word(engine, was_a));
+    damaged.set(b, other_word(engine, was_b));
+    EXPECT_EQ(damaged.find(), std::nullopt) << "words " << a << " and " << b;
+    damaged.set(a, was_a);
+    damaged.set(b, was_b);
+  }
+}
+
+// A part of a tensor, as a rank holds it, with offsets beyond 2^32 words.
+TEST(SealMendTest, AWordOfAPartIsFoundAtItsPlaceInTheWholeTensor) {
+  const uint64_t offset = (uint64_t{5} << 34) + 4 * 1000;
+  Bytes bytes = random_bytes(40000, 3);
+  const Seal sealed = seal_bytes(bytes, offset);
+  bytes[4 * 321 + 3] ^= std::byte{0x40};
+  const uint64_t first = offset / 4;
+  const auto found =
+      find_changed_word(sealed, seal_bytes(bytes, offset), first, first + 10000);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->word, first + 321);
+  EXPECT_EQ(std::abs(found->difference), 0x40000000);
+  const Seal shorter = seal_bytes(std::span(bytes).first(39996), offset);
+  EXPECT_EQ(find_changed_word(sealed, shorter, first, first + 10000), std::nullopt);
+}
+
+TEST(SealMendTest, AResultThatIsNoWordIsRefused) {
+  EXPECT_EQ(word_before({.difference = -5}, 4), std::nullopt);
+  EXPECT_EQ(word_before({.difference = 1}, 0xffffffffu), std::nullopt);
+  EXPECT_EQ(word_before({.difference = -4}, 4), 0u);
 }
 
 TEST(SealDeathTest, BoxOutsideTheTensorOrTheHolderAborts) {

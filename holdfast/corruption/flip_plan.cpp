@@ -1,0 +1,73 @@
+#include "holdfast/corruption/flip_plan.h"
+
+#include <fmt/ranges.h>
+
+#include <utility>
+
+namespace holdfast {
+
+FlipPlan inverse(FlipPlan plan) {
+  for (PlannedFlip& flip : plan.flips) std::swap(flip.before, flip.after);
+  for (PlannedByte& byte : plan.bytes) std::swap(byte.before, byte.after);
+  return plan;
+}
+
+Result<void> check_plan(const Contents& contents, const FlipPlan& plan) {
+  const Collection& collection = contents.collection;
+  for (const PlannedFlip& flip : plan.flips) {
+    const auto tensor = collection.find(flip.tensor);
+    if (!tensor) {
+      return not_found(
+          "{}: there is no tensor of this name; expected those of the plan",
+          flip.tensor);
+    }
+    const Tensor& of = collection.tensor(*tensor);
+    if (of.dtype != flip.dtype || flip.element >= of.shape.elements()) {
+      return conflict(
+          "{}: is {} {}; expected {} with more than {} elements, as in the plan",
+          flip.tensor, name_of(of.dtype), to_string(of.shape), name_of(flip.dtype),
+          flip.element);
+    }
+    Bytes bytes(static_cast<size_t>(bytes_of(of.dtype)));
+    HOLDFAST_TRY(
+        read_canonical(contents, *tensor, flip.element * bytes_of(of.dtype), bytes));
+    const ElementBits seen = element_bits(bytes);
+    if (seen == flip.before) continue;
+    return conflict("{} {}: has the bits {} ({}); expected {} ({}), as in the plan",
+                    flip.tensor, index_text(of.shape, flip.element),
+                    bits_text(of.dtype, seen), value_text(of.dtype, seen),
+                    bits_text(of.dtype, flip.before),
+                    value_text(of.dtype, flip.before));
+  }
+  return {};
+}
+
+std::vector<Flip> flips_of(const FlipPlan& plan) {
+  std::vector<Flip> flips;
+  for (const PlannedFlip& flip : plan.flips) {
+    flips.push_back(
+        {.tensor = flip.tensor, .element = flip.element, .mask = flip.mask()});
+  }
+  return flips;
+}
+
+std::string bits_in_words(const ElementBits& mask) {
+  const std::vector<int> bits = set_bits(mask);
+  if (bits.empty()) return "no bit";
+  return fmt::format("{} {}", bits.size() == 1 ? "bit" : "bits", fmt::join(bits, ", "));
+}
+
+std::string describe(const PlannedFlip& flip) {
+  return fmt::format("{} [{}]  {} {}  {} -> {}", flip.tensor,
+                     fmt::join(flip.index, ", "), name_of(flip.dtype),
+                     bits_in_words(flip.mask()), value_text(flip.dtype, flip.before),
+                     value_text(flip.dtype, flip.after));
+}
+
+std::string describe(const PlannedByte& byte) {
+  return fmt::format("{}  byte {}  {} -> {}", byte.file, byte.offset,
+                     to_hex(ByteView(&byte.before, 1)),
+                     to_hex(ByteView(&byte.after, 1)));
+}
+
+}  // namespace holdfast

@@ -1,0 +1,211 @@
+#include "holdfast/corruption/sites.h"
+
+#include <algorithm>
+#include <charconv>
+
+#include "holdfast/state/tensor_names.h"
+
+namespace holdfast {
+namespace {
+
+std::optional<int64_t> number_in(std::string_view text) {
+  int64_t number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error != std::errc() || stop != end || number < 0) return std::nullopt;
+  return number;
+}
+
+bool is_chosen(const DtypeInfo& type, const BitChoice& choice, int bit, int in_part) {
+  const bool sign = in_part >= type.exponent_bits + type.mantissa_bits;
+  const bool exponent = !sign && in_part >= type.mantissa_bits;
+  switch (choice.field) {
+    case BitChoice::Field::kAll: return true;
+    case BitChoice::Field::kSign: return sign;
+    case BitChoice::Field::kExponent: return exponent;
+    case BitChoice::Field::kTopExponent:
+      return exponent && in_part == type.exponent_bits + type.mantissa_bits - 1;
+    case BitChoice::Field::kMantissa: return !sign && !exponent;
+    case BitChoice::Field::kRange: return choice.first <= bit && bit <= choice.last;
+  }
+  return false;
+}
+
+// The layers of a file's parameters, each once.
+std::vector<std::string> layers_of(const Collection& collection) {
+  std::vector<std::string> layers;
+  for (const Tensor& tensor : collection.tensors()) {
+    if (role_of(tensor) != Role::kParameter) continue;
+    std::string layer(layer_of(tensor.name));
+    if (std::ranges::find(layers, layer) == layers.end()) layers.push_back(layer);
+  }
+  return layers;
+}
+
+// The name of the layer that the words of the selection mean.
+Result<std::string> find_layer(const std::vector<std::string>& layers,
+                               const std::string& text) {
+  if (layers.empty()) return not_found("layer {}: there are no parameters", text);
+  if (text == "first") return layers.front();
+  if (text == "middle") return layers[layers.size() / 2];
+  if (text == "last") return layers.back();
+  const auto number = number_in(text);
+  if (!number) {
+    return invalid("layer \"{}\": expected first, middle, last or a number", text);
+  }
+  if (*number < std::ssize(layers)) return layers[static_cast<size_t>(*number)];
+  return not_found("layer {}: there are {} layers; expected a number below that", text,
+                   layers.size());
+}
+
+bool in_layer(const Tensor& tensor, const std::string& layer) {
+  return layer_of(tensor.name) == layer || layer_of(tensor.of) == layer ||
+         (!layer.empty() && tensor.of.empty() && role_of(tensor) == Role::kSlot &&
+          tensor.name.find(layer + ".") != std::string::npos);
+}
+
+// Whether a tensor is selected, and which words of the selection have selected nothing.
+class Selector {
+ public:
+  static Result<Selector> create(const Collection& collection,
+                                 const SiteSelection& selection) {
+    Selector selector(selection);
+    if (selection.layers.empty()) return selector;
+    const std::vector<std::string> layers = layers_of(collection);
+    for (const std::string& text : selection.layers) {
+      selector.layers_.push_back(HOLDFAST_TRY(find_layer(layers, text)));
+    }
+    return selector;
+  }
+
+  bool operator()(const Tensor& tensor) {
+    const bool named = any_pattern(tensor);
+    const bool role = selection_->roles.empty() ||
+                      std::ranges::count(selection_->roles, role_of(tensor)) > 0;
+    const bool layer =
+        layers_.empty() || std::ranges::any_of(layers_, [&](const std::string& one) {
+          return in_layer(tensor, one);
+        });
+    return named && role && layer;
+  }
+
+  // Fails for a pattern that no tensor has matched.
+  Result<void> check_used() const {
+    for (size_t i = 0; i < used_.size(); ++i) {
+      if (used_[i]) continue;
+      return not_found("{}: no tensor has such a name", selection_->tensors[i]);
+    }
+    return {};
+  }
+
+ private:
+  explicit Selector(const SiteSelection& selection)
+      : selection_(&selection), used_(selection.tensors.size()) {}
+
+  bool any_pattern(const Tensor& tensor) {
+    bool any = selection_->tensors.empty();
+    for (size_t i = 0; i < used_.size(); ++i) {
+      const std::string& pattern = selection_->tensors[i];
+      const bool match = selects(pattern, tensor.name) ||
+                         std::ranges::any_of(tensor.aliases, [&](const auto& alias) {
+                           return selects(pattern, alias);
+                         });
+      used_[i] = used_[i] || match;
+      any = any || match;
+    }
+    return any;
+  }
+
+  const SiteSelection* selection_;
+  std::vector<bool> used_;
+  std::vector<std::string> layers_;
+};
+
+// The first bits of all runs of `length` neighbouring bits.
+std::vector<int> starts_of_runs(const std::vector<int>& bits, int length) {
+  std::vector<int> starts;
+  for (size_t i = 0; i + static_cast<size_t>(length) <= bits.size(); ++i) {
+    const int last = bits[i + static_cast<size_t>(length) - 1];
+    if (last - bits[i] == length - 1) starts.push_back(bits[i]);
+  }
+  return starts;
+}
+
+}  // namespace
+
+Result<BitChoice> parse_bit_choice(std::string_view text) {
+  using enum BitChoice::Field;
+  if (text == "all") return BitChoice{.field = kAll};
+  if (text == "sign") return BitChoice{.field = kSign};
+  if (text == "exponent") return BitChoice{.field = kExponent};
+  if (text == "top-exponent") return BitChoice{.field = kTopExponent};
+  if (text == "mantissa") return BitChoice{.field = kMantissa};
+  const size_t dash = std::min(text.find('-'), text.size());
+  const auto first = number_in(text.substr(0, dash));
+  const auto last = dash == text.size() ? first : number_in(text.substr(dash + 1));
+  if (first && last && *first <= *last && *last < 128) {
+    return BitChoice{.field = kRange,
+                     .first = static_cast<int>(*first),
+                     .last = static_cast<int>(*last)};
+  }
+  return invalid(
+      "bits \"{}\": expected all, sign, exponent, top-exponent, mantissa, a bit such "
+      "as "
+      "30 or a range such as 23-30",
+      text);
+}
+
+std::vector<int> chosen_bits(Dtype dtype, const BitChoice& choice) {
+  const DtypeInfo& type = info(dtype);
+  const int width = type.kind == DtypeKind::kBool ? 1 : 8 * type.bytes;
+  const int part = 8 * type.bytes / type.components;
+  std::vector<int> bits;
+  for (int bit = 0; bit < width; ++bit) {
+    if (is_chosen(type, choice, bit, bit % part)) bits.push_back(bit);
+  }
+  return bits;
+}
+
+Result<std::vector<TensorId>> select_sites(const Collection& collection,
+                                           const SiteSelection& selection) {
+  Selector selector = HOLDFAST_TRY(Selector::create(collection, selection));
+  std::vector<TensorId> chosen;
+  for (TensorId t = 0; t < collection.tensors().size(); ++t) {
+    const Tensor& tensor = collection.tensor(t);
+    if (selector(tensor) && tensor.shape.elements() > 0) chosen.push_back(t);
+  }
+  HOLDFAST_TRY(selector.check_used());
+  if (chosen.empty()) {
+    return not_found(
+        "the selection has no tensor with elements; expected at least one");
+  }
+  std::ranges::sort(chosen, {}, [&](TensorId t) { return collection.tensor(t).name; });
+  return chosen;
+}
+
+Sites::Sites(const Collection& collection, const std::vector<TensorId>& tensors,
+             const BitChoice& bits, int length, bool whole_elements) {
+  for (const TensorId t : tensors) {
+    const Tensor& tensor = collection.tensor(t);
+    auto [entry, added] = bits_.try_emplace(tensor.dtype);
+    if (added) {
+      entry->second = whole_elements
+                          ? std::vector<int>{0}
+                          : starts_of_runs(chosen_bits(tensor.dtype, bits), length);
+    }
+    if (entry->second.empty()) continue;
+    parts_.push_back({t, size_, &entry->second});
+    size_ += tensor.shape.elements() * std::ssize(entry->second);
+  }
+}
+
+Site Sites::operator[](int64_t number) const {
+  const auto after = std::ranges::upper_bound(parts_, number, {}, &Part::first);
+  const Part& part = *std::prev(after);
+  const int64_t count = std::ssize(*part.bits), place = number - part.first;
+  return {.tensor = part.tensor,
+          .element = place / count,
+          .bit = (*part.bits)[static_cast<size_t>(place % count)]};
+}
+
+}  // namespace holdfast
