@@ -1,6 +1,7 @@
 #include "holdfast/checkpoint/range_check.h"
 
 #include <map>
+#include <set>
 
 #include "holdfast/shard/step_name.h"
 #include "holdfast/state/box_index.h"
@@ -54,8 +55,8 @@ class ListReader {
   size_t next_ = 0;
 };
 
-// Decodes [tensor number, the seal's two lanes and its number of bytes, lo, hi, lo, hi,
-// ...], with lo and hi for each dimension.
+// Decodes [tensor number, whether digests were checked, the seal's two lanes and its
+// number of bytes, lo, hi, lo, hi, ...], with lo and hi for each dimension.
 Result<RangeRead> parse_range(const Object& object, std::span<const Tensor> tensors) {
   ListReader items(object);
   RangeRead range;
@@ -65,6 +66,7 @@ Result<RangeRead> parse_range(const Object& object, std::span<const Tensor> tens
                    kRankReport, tensor, tensors.size());
   }
   range.tensor = static_cast<TensorId>(tensor);
+  range.digested = HOLDFAST_TRY(items.take<int64_t>()) != 0;
   for (uint64_t& lane : range.seal.lanes) lane = HOLDFAST_TRY(items.take_hex());
   range.seal.bytes = HOLDFAST_TRY(items.take_hex());
   std::vector<Extent> extents;
@@ -97,8 +99,10 @@ Result<std::vector<std::string>> check_ranges(std::span<const RangeRead> ranges,
                                               std::span<const Tensor> tensors,
                                               std::span<const Seal> seals) {
   std::map<TensorId, std::map<Box, Seal>> parts;
+  std::set<TensorId> undigested;
   std::vector<std::string> unverified;
   for (const RangeRead& range : ranges) {
+    if (!range.digested) undigested.insert(range.tensor);
     const auto [entry, added] = parts[range.tensor].emplace(range.box, range.seal);
     // Several ranks may read the same box. It counts once.
     if (added || entry->second == range.seal) continue;
@@ -106,8 +110,9 @@ Result<std::vector<std::string>> check_ranges(std::span<const RangeRead> ranges,
                    tensors[range.tensor].name, to_string(range.box));
   }
   for (const auto& [tensor, boxes] : parts) {
-    if (!covers_tensor(boxes, tensors[tensor].shape)) {
-      unverified.push_back(tensors[tensor].name);
+    const bool is_sealed = seals[tensor].bytes > 0;
+    if (!is_sealed || !covers_tensor(boxes, tensors[tensor].shape)) {
+      if (undigested.contains(tensor)) unverified.push_back(tensors[tensor].name);
       continue;
     }
     Seal sum;
@@ -125,7 +130,8 @@ Result<std::vector<std::string>> check_ranges(std::span<const RangeRead> ranges,
 std::string encode_ranges(std::span<const RangeRead> ranges) {
   std::vector<Object> all;
   for (const RangeRead& range : ranges) {
-    std::vector<Object> items{int_object(range.tensor)};
+    std::vector<Object> items{int_object(range.tensor),
+                              int_object(range.digested ? 1 : 0)};
     for (const uint64_t lane : range.seal.lanes) items.push_back(hex_object(lane));
     items.push_back(hex_object(range.seal.bytes));
     for (const Extent& extent : range.box.extents()) {

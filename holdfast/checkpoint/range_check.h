@@ -1,4 +1,4 @@
-// Checks tensors that ranks have read in parts, without checking the digests of chunks.
+// Checks tensors that ranks have read in parts.
 // A seal (seal.h) is a checksum that can be added: the seals of disjoint parts sum up to
 // the seal of the whole tensor, which was saved.
 #pragma once
@@ -11,8 +11,8 @@
 
 namespace holdfast {
 
-// Returns the names of tensors that cannot be checked because their parts do not cover
-// the whole tensor. Fails with kCorrupt for a tensor whose sum is wrong. A part that
+// Returns the names of tensors that are not checked at all: their parts do not cover the
+// whole tensor, and the digests of some chunks were not checked. Fails with kCorrupt for a tensor whose sum is wrong. A part that
 // several ranks have read counts once.
 Result<std::vector<std::string>> check_ranges(std::span<const RangeRead> ranges,
                                               std::span<const Tensor> tensors,

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "holdfast/base/mutex.h"
 #include "holdfast/checkpoint/read_plan_internal.h"
+#include "holdfast/checkpoint/seal_repair.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/memory/piece_writer.h"
 #include "holdfast/state/box_stream.h"
@@ -24,6 +26,28 @@ ByteRange range_of_rows(const PlannedRead& planned) {
                   planned.element);
 }
 
+// The memory that a read fills, as a piece of its own.
+LocalPiece filled_piece(const PlannedRead& planned) {
+  LocalPiece piece = *planned.to;
+  piece.map = piece.map.narrowed(piece.box, planned.box);
+  piece.box = planned.box;
+  return piece;
+}
+
+// The seal of a window of the piece's stream, read back from its memory. Bytes on their
+// way to a device are not there yet, so `window` is sealed instead.
+Seal seal_filled(const LocalPiece& piece, const Tensor& tensor, int64_t at,
+                 ByteView window) {
+  const auto size = static_cast<int64_t>(window.size());
+  if (piece.device != nullptr)
+    return seal_stream(tensor.shape, tensor.dtype, piece.box, at, window);
+  if (const std::optional<ByteView> memory = piece.window(at, size))
+    return seal_stream(tensor.shape, tensor.dtype, piece.box, at, *memory);
+  Bytes copy(window.size());
+  gather(piece.place(), piece.memory, at, copy);
+  return seal_stream(tensor.shape, tensor.dtype, piece.box, at, copy);
+}
+
 // Reads one file and fills the pieces that need its bytes.
 class FileFiller {
  public:
@@ -37,6 +61,7 @@ class FileFiller {
     for (const PlannedRead& planned : reads) {
       (is_faster_by_rows(planned) ? by_row_ : by_chunk_).push_back(planned);
     }
+    seen_ = std::make_unique<SeenSeals>(by_chunk_.size());
   }
 
   // Opens the file. From now on it can be read even if its name is removed.
@@ -59,7 +84,34 @@ class FileFiller {
     return {};
   }
 
+  // Compares seals, when all bytes have arrived.
+  Result<void> check_seals(PiecesRead& filled) const {
+    MutexLock lock(seen_->mutex);
+    for (size_t i = 0; i < by_chunk_.size(); ++i) {
+      const PlannedRead& planned = by_chunk_[i];
+      const Seal& seen = seen_->seals[i];
+      if (!planned.whole()) {
+        filled.by_range.push_back({.tensor = planned.tensor,
+                                   .box = planned.box,
+                                   .seal = seen,
+                                   .digested = true});
+      } else if (planned.sealed.bytes > 0 && seen != planned.sealed) {
+        filled.mended.push_back(
+            HOLDFAST_TRY(mend_piece(filled_piece(planned), planned.sealed, seen)
+                             .within(path_.native())));
+      }
+    }
+    return {};
+  }
+
  private:
+  // The seals of what has arrived, for each read by chunks.
+  struct SeenSeals {
+    explicit SeenSeals(size_t reads) : seals(reads) {}
+    Mutex mutex;
+    std::vector<Seal> seals HOLDFAST_GUARDED_BY(mutex);
+  };
+
   bool is_faster_by_rows(const PlannedRead& planned) const {
     if (!file_.packed.empty() || planned.to->device != nullptr) return false;
     const StridedCopy rows = planned.rows();
@@ -108,13 +160,17 @@ class FileFiller {
         });
     for (; next != by_chunk_.end() && next->offset < chunk.offset + chunk.bytes;
          ++next) {
-      HOLDFAST_TRY(fill_part(*next, chunk, found.bytes));
+      const Seal seal = HOLDFAST_TRY(fill_part(*next, chunk, found.bytes));
+      MutexLock lock(seen_->mutex);
+      seen_->seals[static_cast<size_t>(next - by_chunk_.begin())] += seal;
     }
     return {};
   }
 
-  Result<void> fill_part(const PlannedRead& planned, const Chunk& chunk,
+  // Returns the seal of what it has filled.
+  Result<Seal> fill_part(const PlannedRead& planned, const Chunk& chunk,
                          ByteView bytes) const {
+    const Tensor& tensor = step_.collection.tensor(planned.tensor);
     const int64_t first = std::max(chunk.offset, planned.offset);
     const int64_t last =
         std::min(chunk.offset + chunk.bytes, planned.offset + planned.stored_bytes());
@@ -123,7 +179,8 @@ class FileFiller {
     const int64_t at = first - planned.offset;  // in the piece's stream
     const LocalPiece& to = *planned.to;
     if (planned.whole()) {
-      return writer_.put(to, planned.box, planned.element, at, window);
+      HOLDFAST_TRY(writer_.put(to, planned.box, planned.element, at, window));
+      return seal_filled(filled_piece(planned), tensor, at, window);
     }
     const int64_t end = last - planned.offset;
     if (at % planned.element != 0 || end % planned.element != 0) {
@@ -131,14 +188,19 @@ class FileFiller {
                      path_.native(), chunk.offset);
     }
     const Map stream = Map::dense(planned.stored, planned.element, -at);
+    Seal seal;
     for (const Box& part :
          flat_range(planned.stored, at / planned.element, end / planned.element)) {
       const std::optional<Box> common = intersect(part, planned.box);
       if (!common.has_value()) continue;
       const Map from = stream.narrowed(planned.stored, *common);
       HOLDFAST_TRY(writer_.put_part(to, *common, planned.element, from, window));
+      const bool here = to.device == nullptr;
+      seal += seal_box(tensor.shape, tensor.dtype, *common,
+                       here ? to.map.narrowed(to.box, *common) : from,
+                       here ? ByteView(to.memory) : window);
     }
-    return {};
+    return seal;
   }
 
   Result<void> read_rows(PiecesRead& filled) {
@@ -188,6 +250,7 @@ class FileFiller {
   const Path path_;
   PieceWriter& writer_;
   std::vector<PlannedRead> by_chunk_, by_row_;
+  std::unique_ptr<SeenSeals> seen_;
   OpenShard opened_;
   std::unique_ptr<FileSource> rows_;
 };
@@ -223,6 +286,7 @@ Result<PiecesRead> read_pieces(Env& env, const StepFiles& step, const LocalState
   HOLDFAST_TRY(hold_all(fillers, options));
   for (FileFiller& filler : fillers) HOLDFAST_TRY(filler.run(options, filled));
   HOLDFAST_TRY(writer.finish());
+  for (const FileFiller& filler : fillers) HOLDFAST_TRY(filler.check_seals(filled));
   return filled;
 }
 

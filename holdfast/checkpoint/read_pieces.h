@@ -6,6 +6,12 @@
 // enough to be worth a read each, only the rows are read, and all ranks together must
 // check their tensors afterwards (`by_range`, restore.h).
 //
+// A digest shows damage to the file. What was damaged before it was written has a good
+// digest, and only the seal shows it. So the bytes are sealed again where they have
+// arrived, in this rank's memory. If a stored piece was read as a whole, its seal must
+// be the one that was saved, else one damaged word is mended (seal_repair.h). Parts of
+// pieces are checked by all ranks together.
+//
 // All files are opened before the first byte is read, so that a step which retention
 // removes meanwhile can still be read to its end. If that would take more than some
 // hundred descriptors, each file is opened when its turn comes, and a file that is gone
@@ -18,18 +24,20 @@
 
 namespace holdfast {
 
-// A box that was read without checking chunk digests, and what it adds to its tensor's
-// seal.
+// A part of a stored piece that was read, and what it adds to its tensor's seal.
 struct RangeRead {
   TensorId tensor = 0;  // in the step's collection
   Box box;
   Seal seal;
+  // False if the digests of its chunks were not checked.
+  bool digested = false;
 };
 
 struct PiecesRead {
   int64_t needed = 0;  // bytes of this rank's pieces
   int64_t read = 0;    // bytes read from the disk for them
   std::vector<RangeRead> by_range;
+  std::vector<std::string> mended;  // sentences about words that were mended in memory
 };
 
 // Tensors are found by name or alias. If two names were aliases in the step and are

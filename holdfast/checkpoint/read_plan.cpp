@@ -142,13 +142,17 @@ Result<ReadPlan> assign_reads(const StepFiles& step, const Wanted& wanted) {
   ReadPlan reads(step.files.size());
   for (const Move& move : plan.moves) {
     const int64_t element = bytes_of(step.collection.tensor(move.tensor).dtype);
-    reads[source.holder(move.from)].push_back(
+    const HolderId file = source.holder(move.from);
+    const int64_t offset = source.map(move.from, element).offset;
+    const auto sealed = step.piece_seals[file].find(offset);
+    reads[file].push_back(
         {.tensor = move.tensor,
          .stored = source.box(move.from),
-         .offset = source.map(move.from, element).offset,
+         .offset = offset,
          .element = element,
          .box = plan.boxes[move.box],
-         .to = wanted.pieces[move.to]});
+         .to = wanted.pieces[move.to],
+         .sealed = sealed == step.piece_seals[file].end() ? Seal() : sealed->second});
   }
   for (std::vector<PlannedRead>& of_file : reads) {
     std::sort(of_file.begin(), of_file.end(),

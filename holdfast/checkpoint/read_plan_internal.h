@@ -4,6 +4,7 @@
 
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/memory/local_state.h"
+#include "holdfast/state/seal.h"
 #include "holdfast/state/strided.h"
 
 namespace holdfast {
@@ -16,6 +17,7 @@ struct PlannedRead {
   int64_t element;  // bytes of an element
   Box box;          // the part of `stored` that is wanted
   const LocalPiece* to;
+  Seal sealed{};  // the seal of the stored piece; no bytes if it was not sealed
 
   int64_t stored_bytes() const { return stored.elements() * element; }
   int64_t bytes() const { return box.elements() * element; }

@@ -249,6 +249,7 @@ class Restore {
                          .skipped = {},
                          .unused = unused_tensors(step, into),
                          .unverified = {},
+                         .mended = std::move(filled.mended),
                          .needed = filled.needed,
                          .read = filled.read};
   }

@@ -4,9 +4,9 @@
 //   2. All ranks open the step and agree that they have.
 //   3. Every rank plans which bytes of the files it needs, reads them and checks them.
 //   4. All ranks report to rank 0. If any rank found damage, all go back to 1 and try
-//      an older step. A rank that read parts of tensors without checking digests of
-//      chunks (read_pieces.h) sends the seals of these parts along, and rank 0 compares
-//      their sums with the seals that were saved.
+//      an older step. A rank that read parts of stored pieces (read_pieces.h) sends the
+//      seals of these parts along, and rank 0 compares their sums with the seals that
+//      were saved.
 //   5. Rank 0 tells all ranks the outcome.
 //
 // A read that fails is tried again after a pause (env/patient_env.h). If the disk still
@@ -73,6 +73,9 @@ struct RestoredState {
   std::vector<std::string> unused;  // tensors of the step that the state lacks
   // Tensors that were read only in part, so that their seals could not be checked.
   std::vector<std::string> unverified;
+  // Sentences about words that were damaged before they were written and that this rank
+  // has mended in its memory.
+  std::vector<std::string> mended;
   int64_t needed = 0;  // bytes of this rank's pieces
   int64_t read = 0;    // bytes that were read for them
 };

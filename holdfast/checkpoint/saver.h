@@ -76,6 +76,10 @@ struct SaverOptions {
   // shards are smaller and take longer to write and read, and only Holdfast can read
   // them.
   int compress = 0;
+  // Seal tensors in host memory as they are while they are copied, so that damage to
+  // the copy is found, and one word of it mended, when the step is restored. The copy
+  // then takes about twice as long.
+  bool seal_at_source = false;
   // Before the commit, read each shard again and check its digests.
   bool read_back = false;
   int64_t space_reserve = 64 << 20;  // bytes that a save leaves free on the disk

@@ -34,10 +34,14 @@ class Merger {
   Result<void> add(const ShardIndex& index) {
     const auto first_file = static_cast<uint32_t>(files_.size());
     for (const ShardFile& file : index.files) files_.push_back(file);
+    piece_seals_.resize(files_.size());
     for (const StoredPiece& piece : index.pieces) {
       const TensorId tensor = HOLDFAST_TRY(number_of(index.tensors[piece.tensor]));
       pieces_.push_back({tensor, piece.box, first_file + piece.file, piece.offset});
       seals_[tensor] += piece.seal;
+      if (piece.seal.bytes > 0) {
+        piece_seals_[first_file + piece.file][piece.offset] = piece.seal;
+      }
     }
     // A tensor without elements has no pieces, but it is a tensor of the step too.
     for (const Tensor& tensor : index.tensors) HOLDFAST_TRY(number_of(tensor));
@@ -65,7 +69,8 @@ class Merger {
                      .manifest = std::move(manifest),
                      .collection = *std::move(made),
                      .files = std::move(files_),
-                     .seals = std::move(seals_)};
+                     .seals = std::move(seals_),
+                     .piece_seals = std::move(piece_seals_)};
   }
 
  private:
@@ -97,6 +102,7 @@ class Merger {
   std::vector<ShardFile> files_;
   std::vector<Tensor> tensors_;
   std::vector<Seal> seals_;
+  std::vector<std::unordered_map<int64_t, Seal>> piece_seals_;
   std::vector<Piece> pieces_;
   std::unordered_map<std::string, TensorId> numbers_;
 };

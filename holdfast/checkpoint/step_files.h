@@ -3,6 +3,7 @@
 
 #include <map>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "holdfast/contents/contents.h"
@@ -21,6 +22,9 @@ struct StepFiles {
   // The seal of each whole tensor: the sum of the seals that the indexes have for its
   // pieces.
   std::vector<Seal> seals;
+  // The seals of the pieces of each file, by their offsets. A piece that was not sealed
+  // has none.
+  std::vector<std::unordered_map<int64_t, Seal>> piece_seals;
 };
 
 // Reads the manifest and the indexes, but not the shards. Fails with kCorrupt if a

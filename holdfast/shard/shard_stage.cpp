@@ -9,6 +9,7 @@ namespace {
 
 // How many blocks the devices fill at the same time.
 constexpr size_t kAhead = 8;
+constexpr size_t kSealSlice = size_t{64} << 10;
 
 // The bytes [first, last) of the file. in() returns them inside a window that begins at
 // byte `begin` of the file.
@@ -166,6 +167,10 @@ Result<void> ShardWriter::fill(int64_t offset, ByteSpan into,
 
 Result<void> ShardWriter::fill_piece(const LocalPiece& piece, int64_t first,
                                      ByteSpan into, std::vector<const Device*>& busy) {
+  if (is_sealed_at_source(piece)) {
+    copy_and_seal(piece, first, into);
+    return {};
+  }
   if (piece.device == nullptr) {
     gather(piece.place(), piece.memory, first, into);
     return {};
@@ -174,6 +179,25 @@ Result<void> ShardWriter::fill_piece(const LocalPiece& piece, int64_t first,
     busy.push_back(piece.device);
   }
   return piece.device->read(piece.place(), piece.memory, first, into);
+}
+
+bool ShardWriter::is_sealed_at_source(const LocalPiece& piece) const {
+  return seal_at_ == SealAt::kSource && piece.device == nullptr;
+}
+
+// Copies a window of the piece that stage() is at, and adds it to the piece's seal. The
+// memory is read twice; by slices, so that the CPU's cache has it the second time.
+void ShardWriter::copy_and_seal(const LocalPiece& piece, int64_t first, ByteSpan into) {
+  const BoxMemory place = piece.place();
+  for (size_t at = 0; at < into.size(); at += kSealSlice) {
+    const ByteSpan slice = into.subspan(at, std::min(kSealSlice, into.size() - at));
+    const int64_t begin = first + static_cast<int64_t>(at);
+    gather(place, piece.memory, begin, slice);
+    const auto live = piece.window(begin, static_cast<int64_t>(slice.size()));
+    // What does not lie in memory as it does in the file is sealed as it was copied.
+    source_seals_[piece_] += seal_stream(piece.tensor->shape, piece.tensor->dtype,
+                                         piece.box, begin, live.value_or(slice));
+  }
 }
 
 // Records that the copies of the first `pieces` pieces are begun. The copies of the

@@ -67,8 +67,11 @@ std::vector<Chunk> cut_chunks(const ShardToWrite& shard) {
 // Computes chunk digests and seals of bytes that arrive in file order.
 class ShardWriter::Digester {
  public:
-  explicit Digester(const ShardToWrite& shard)
-      : shard_(shard), seals_(shard.pieces.size()), chunks_(cut_chunks(shard)) {}
+  explicit Digester(const ShardWriter& writer)
+      : writer_(writer),
+        shard_(writer.shard_),
+        seals_(shard_.pieces.size()),
+        chunks_(cut_chunks(shard_)) {}
 
   void add(int64_t offset, ByteView bytes) {
     for (int64_t at = 0; at < length(bytes); at += kSlice) {
@@ -79,6 +82,10 @@ class ShardWriter::Digester {
   }
 
   WrittenShard finish(int64_t bytes, const WriteTimes& times) && {
+    for (size_t i = 0; i < seals_.size(); ++i) {
+      if (writer_.is_sealed_at_source(shard_.pieces[i]))
+        seals_[i] = writer_.source_seals_[i];
+    }
     return {.bytes = bytes,
             .chunks = std::move(chunks_),
             .packed = {},
@@ -104,7 +111,7 @@ class ShardWriter::Digester {
       const LocalPiece& piece = shard_.pieces[piece_];
       const int64_t begin = shard_.offsets[piece_], bytes = piece.bytes();
       const Common part = common(offset, length(slice), begin, bytes);
-      if (!part.empty()) {
+      if (!part.empty() && !writer_.is_sealed_at_source(piece)) {
         seals_[piece_] += seal_stream(
             piece.tensor->shape, piece.tensor->dtype, piece.box, part.first - begin,
             slice_of(slice, part.first - offset, part.last - offset));
@@ -113,6 +120,7 @@ class ShardWriter::Digester {
     }
   }
 
+  const ShardWriter& writer_;
   const ShardToWrite& shard_;
   std::vector<Seal> seals_;
   std::vector<Chunk> chunks_;
@@ -247,8 +255,12 @@ class ShardWriter::Output {
   std::deque<Flight> in_flight_;
 };
 
-ShardWriter::ShardWriter(StagingRing& ring, const ShardToWrite& shard)
-    : ring_(ring), shard_(shard), bytes_(shard_.bytes()) {
+ShardWriter::ShardWriter(StagingRing& ring, const ShardToWrite& shard, SealAt seal_at)
+    : ring_(ring),
+      shard_(shard),
+      bytes_(shard_.bytes()),
+      seal_at_(seal_at),
+      source_seals_(shard_.pieces.size()) {
   int64_t end = length(shard_.header);
   for (size_t i = 0; i < shard_.pieces.size(); ++i) {
     HOLDFAST_CHECK(shard_.offsets[i] == end, "piece at byte {}; expected {}",
@@ -278,7 +290,7 @@ Result<std::optional<ShardWriter::Block>> ShardWriter::next(bool wait) {
 Result<WrittenShard> ShardWriter::write(Env& env, const Path& path,
                                         const WriteOptions& options) {
   if (options.pack_level > 0) return write_packed(env, path, options.pack_level);
-  Digester digester(shard_);
+  Digester digester(*this);
   Output output(env, path, options, ring_);
   WriteTimes times;
   Result<void> written = output.open(bytes_);
@@ -314,7 +326,7 @@ Result<void> ShardWriter::write_blocks(Output& output, Digester& digester,
 }
 
 Result<WrittenShard> ShardWriter::write_packed(Env& env, const Path& path, int level) {
-  Digester digester(shard_);
+  Digester digester(*this);
   std::vector<Chunk> chunks = cut_chunks(shard_);
   std::vector<int> widths = widths_of(chunks);
   ChunkCompressor packer(std::move(chunks), std::move(widths), level);

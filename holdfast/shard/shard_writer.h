@@ -16,6 +16,11 @@
 // make_wait() makes a stream of the device wait for the copies, so that it cannot
 // change a piece too early.
 //
+// The seals of the pieces (seal.h) are computed from the blocks, beside the digests, or
+// by stage() from the memory of the pieces (SealAt). In the latter case a bit that flips
+// in the ring is seen when the shard is restored: the digest is that of the damaged
+// bytes, but the seal is that of the piece.
+//
 // If the ring has room for the whole shard, stage() can finish before write() begins.
 // Then both may run on one thread, one after the other. A failure of one half ends the
 // other half. The file is written once from front to back and never in place. After a
@@ -77,12 +82,21 @@ struct WriteOptions {
   int pack_level = 0;
 };
 
+enum class SealAt {
+  kStaged,  // from the blocks of the ring, while they are written
+  // From the memory of the pieces, while it is copied. Pieces on a device are sealed in
+  // the blocks all the same.
+  kSource,
+};
+
 class ShardWriter {
  public:
   // Aborts if the pieces leave a hole or overlap, because that is a bug. Ring and shard
   // must outlive the writer.
-  ShardWriter(StagingRing& ring, const ShardToWrite& shard);
-  ShardWriter(StagingRing& ring, ShardToWrite&& shard) = delete;
+  ShardWriter(StagingRing& ring, const ShardToWrite& shard,
+              SealAt seal_at = SealAt::kStaged);
+  ShardWriter(StagingRing& ring, ShardToWrite&& shard,
+              SealAt seal_at = SealAt::kStaged) = delete;
   // stage() and write() must have returned before.
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
@@ -122,6 +136,8 @@ class ShardWriter {
   Result<void> fill(int64_t offset, ByteSpan into, std::vector<const Device*>& busy);
   Result<void> fill_piece(const LocalPiece& piece, int64_t first, ByteSpan into,
                           std::vector<const Device*>& busy);
+  bool is_sealed_at_source(const LocalPiece& piece) const;
+  void copy_and_seal(const LocalPiece& piece, int64_t first, ByteSpan into);
   void note_begun(size_t pieces, const std::vector<DeviceMark>& marks);
   bool put(const Block& block);
   Result<std::optional<Block>> next(bool wait);
@@ -136,6 +152,10 @@ class ShardWriter {
   StagingRing& ring_;
   const ShardToWrite& shard_;
   const int64_t bytes_;
+  const SealAt seal_at_;
+  // The seals that stage() has computed, one for each piece. write() reads them when
+  // all blocks are staged.
+  std::vector<Seal> source_seals_;
   // The first piece that stage() has not copied completely.
   size_t piece_ = 0;
 

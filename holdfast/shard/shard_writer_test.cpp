@@ -311,5 +311,32 @@ TEST(ShardWriter, AShardLargerThanTheRingIsWrittenInARush) {
   EXPECT_EQ(env.read_file("shard").value(), made.file());
 }
 
+TEST(ShardWriter, ASealAtTheSourceShowsABitThatFlipsInTheRing) {
+  StagingRing ring = ring_of(32 * kBlock);
+  const Made made({100'000, 3, 70'000});
+  Result<WrittenShard> whole = invalid("not written");
+  Result<WrittenShard> flipped = invalid("not written");
+  for (Result<WrittenShard>* const written : {&whole, &flipped}) {
+    ShardWriter writer(ring, made.shard, SealAt::kSource);
+    ASSERT_OK(writer.stage([&](int64_t offset, ByteView block) {
+      if (written == &whole || offset != kBlock) return;
+      // The block belongs to the ring, whose memory may be written to.
+      const_cast<std::byte&>(block[5]) ^= std::byte{64};
+    }));
+    MemoryEnv env(1);
+    *written = writer.write(env, "shard");
+    ASSERT_OK(*written);
+  }
+  MemoryEnv env(1);
+  ShardWriter staged(ring, made.shard);
+  ASSERT_OK(staged.stage());
+  const Result<WrittenShard> usual = staged.write(env, "shard");
+  ASSERT_OK(usual);
+  EXPECT_EQ(whole->seals, usual->seals);
+  EXPECT_EQ(whole->chunks, usual->chunks);
+  EXPECT_EQ(flipped->seals, usual->seals);
+  EXPECT_NE(flipped->chunks, usual->chunks);
+}
+
 }  // namespace
 }  // namespace holdfast::shard_writer_test

@@ -203,4 +203,12 @@ def restore(
                                open_tiers(tiers), allow_unreachable_tiers)
     for folder, why in restored.skipped:
         _log.warning("restore: %s is passed over: %s", folder, why)
+    warn_of_mended(restored)
     return restored
+
+
+def warn_of_mended(restored: _native.Restored) -> None:
+    """Warns of each word that was damaged before it was written, and is mended in memory."""
+    for sentence in restored.mended:
+        _log.warning("%s: %s: damaged between seal and file, not on the disk; mended in memory",
+                     os.path.basename(restored.folder), sentence)

@@ -46,6 +46,10 @@ class Writing:
     incremental    True: tensors that did not change are linked to the last step, not written.
     full_every     with `incremental`, every so many saves all tensors are written.
     compress       a level of zstd, 1 to 22, for files that only Holdfast reads; 0 for none.
+    seal           from which bytes the seal of a tensor is computed, which resume() compares:
+                   "staged" (from the copy that is written) or "source" (from the tensor itself,
+                   while it is copied: a bit that flips in the copy is then found and mended, and
+                   copying takes about twice as long).
     space_reserve  bytes that stay free on the disk.
     direct         True: writes past the system's page cache where that is possible.
     guard          what notices that a tensor is written to before it is copied: "sample" (the
@@ -63,6 +67,7 @@ class Writing:
     incremental: bool = False
     full_every: int = 16
     compress: int = 0
+    seal: Literal["staged", "source"] = "staged"
     space_reserve: int = 64 << 20
     direct: bool = True
     guard: Literal["sample", "full", "off"] = "sample"

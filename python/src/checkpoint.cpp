@@ -131,8 +131,7 @@ void bind_saver(nb::module_& m) {
       .def(
           "__init__",
           [](Keep* self, int64_t last, int64_t every, int64_t best,
-             const std::string& metric, const std::string& order,
-             bool only_temporary) {
+             const std::string& metric, const std::string& order, bool only_temporary) {
             new (self)
                 Keep(make_keep(last, every, best, metric, order, only_temporary));
           },
@@ -205,6 +204,10 @@ void bind_checkpoint(nb::module_& m) {
       .def_prop_ro(
           "unverified", [](const R& r) { return r.state.unverified; },
           "Tensors of which only a part was read, so that their seal was not checked.")
+      .def_prop_ro(
+          "mended", [](const R& r) { return r.state.mended; },
+          "Sentences about words that were damaged before they were written, and that "
+          "are\nmended in memory now.")
       .def_prop_ro(
           "needed", [](const R& r) { return r.state.needed; },
           "The size of the arrays in bytes.")

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from holdfast import _native
+from holdfast.checkpoint import warn_of_mended
 from holdfast.errors import NotFoundError
 from holdfast.options import Resuming
 from holdfast.torch.loop.branch import Start
@@ -60,6 +61,7 @@ class Resume:
         self.report.skipped = restored.skipped
         for folder, why in restored.skipped:
             _log.warning("resume: %s is passed over: %s", folder, why)
+        warn_of_mended(restored)
         self._restore_what_changes_bits(restored, found)
         return restored
 
