@@ -129,6 +129,10 @@ void PickleWriter::global(std::string_view module, std::string_view name) {
 
 void PickleWriter::call() { op(kReduce); }
 
+void PickleWriter::new_object() { op(kNewObject); }
+
+void PickleWriter::set_state() { op(kBuild); }
+
 void PickleWriter::persistent() { op(kBinPersistent); }
 
 Bytes PickleWriter::finish() && {

@@ -45,6 +45,12 @@ class PickleWriter {
   void global(std::string_view module, std::string_view name);
   // Calls the global below the top of the stack with the tuple on top as its arguments.
   void call();
+  // Makes an object of the class below the top of the stack. The tuple on top has the
+  // arguments of its constructor.
+  void new_object();
+  // Sets the attributes of the object below the top of the stack to the value on top,
+  // which is usually a dict.
+  void set_state();
   // Makes a reference to an object outside of the pickle. The tuple on top of the stack
   // is its id.
   void persistent();

@@ -35,7 +35,8 @@ std::string describe_formats() {
   std::string lines;
   for (const Format& format : formats()) {
     std::vector<std::string> names(format.extensions.begin(), format.extensions.end());
-    if (format.folder && format.can_write()) names.push_back("a name that ends in /");
+    if (&format == format_for("folder/").value())
+      names.push_back("a name that ends in /");
     lines += fmt::format("  {:<20}{}{}{}\n", format.name, format.what,
                          names.empty() ? "" : ": ", fmt::join(names, ", "));
     if (!format.can_write()) lines.insert(lines.size() - 1, " (only read)");

@@ -66,4 +66,20 @@ class CheckedSource : public Source, public DigestCheck {
   mutable std::vector<Progress> progress_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
+// The checks of contents with several files: passes each record to the file that has it.
+class HolderDigests : public DigestCheck {
+ public:
+  // `sources` has one source for each holder. Shared with the sources of the contents.
+  explicit HolderDigests(std::vector<std::shared_ptr<const CheckedSource>> sources)
+      : sources_(std::move(sources)) {}
+
+  Result<void> check_record(HolderId holder, int64_t offset,
+                            bool whole) const override {
+    return sources_[holder]->check_record(holder, offset, whole);
+  }
+
+ private:
+  const std::vector<std::shared_ptr<const CheckedSource>> sources_;
+};
+
 }  // namespace holdfast

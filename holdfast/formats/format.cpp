@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "holdfast/archive/zip_reader.h"
+#include "holdfast/formats/dcp.h"
 #include "holdfast/formats/keras.h"
 #include "holdfast/formats/npz.h"
 #include "holdfast/formats/safetensors.h"
@@ -70,6 +71,7 @@ Result<void> write_by(Env& env, const Path& path, const Contents& contents) {
 
 bool is_sharded_safetensors(const Glance& glance) {
   if (!glance.folder) return glance.path.native().ends_with(kShardIndexSuffix);
+  if (is_dcp_folder(glance.names)) return false;
   const auto count = [&](std::string_view suffix) {
     return std::ranges::count_if(
         glance.names, [&](const std::string& name) { return name.ends_with(suffix); });
@@ -198,6 +200,19 @@ const std::vector<Format>& all() {
        .write = write_tensor_bundle,
        .plan_patch = plan_patch_tensor_bundle,
        .verify = verify_tensor_bundle},
+      {.name = "dcp",
+       .what = "folder of torch.distributed.checkpoint",
+       .extensions = {},
+       .folder = true,
+       .keeps_objects = true,
+       .keeps_aliases = true,
+       .keeps_metadata = true,
+       .keeps_dtype = any_dtype,
+       .recognises = [](const Glance& g) { return is_dcp_folder(g.names); },
+       .open = open_dcp,
+       .write = write_dcp,
+       .plan_patch = plan_dcp_patch,
+       .verify = verify_dcp},
   };
   return kFormats;
 }

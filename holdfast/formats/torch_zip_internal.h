@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "holdfast/archive/pickle_reader.h"
 #include "holdfast/archive/zip_reader.h"
+#include "holdfast/contents/contents.h"
 #include "holdfast/state/object.h"
 #include "holdfast/state/strided.h"
 #include "holdfast/state/tensor.h"
@@ -41,6 +43,33 @@ struct Tree {
   std::vector<View> views{};              // in order of the tree
   std::vector<std::string> simplified{};  // as in Contents
 };
+
+// One tensor of an archive and where it lies, for all places in the tree that refer to
+// it.
+struct Placed {
+  Tensor tensor;
+  Map map;
+  ByteRange range;
+  // Views that overlap have different holders, all of which are the archive.
+  HolderId holder = 0;
+};
+
+// What is in a zip archive of torch.
+struct OpenedArchive {
+  std::vector<ZipEntry> entries{};  // in order of offset
+  std::vector<Placed> placed{};
+  HolderId holders = 1;  // how many holders the tensors have
+  Object objects{};
+  std::vector<std::string> simplified{};  // as in Contents
+};
+
+// Reads the directory and the pickle of an archive, but no tensors. Fails as
+// open_torch() does.
+Result<OpenedArchive> open_archive(const std::shared_ptr<const Source>& source);
+
+// Writes an archive that has this object and the tensors that it names, and nothing
+// else. It begins at the current end of the sink.
+Result<void> write_object(Sink& sink, const Contents& contents, const Object& object);
 
 // False for names that only an attack uses: functions that run programs, open files or
 // evaluate text. They would not be called, but a file with such a name is refused.

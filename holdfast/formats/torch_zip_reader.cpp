@@ -15,11 +15,10 @@
 namespace holdfast {
 namespace {
 
+using torch_zip::OpenedArchive;
+using torch_zip::Placed;
 using torch_zip::Tree;
 using torch_zip::View;
-
-using torch_zip::refuse_legacy;
-using torch_zip::refuse_script;
 
 constexpr std::string_view kPickleName = "/data.pkl";
 constexpr int64_t kMaxPickleBytes = int64_t{1} << 28;
@@ -122,14 +121,6 @@ Result<Map> map_of(const View& view, const std::string& where, const ZipEntry& r
   return map;
 }
 
-// One tensor and where it lies, for all places in the tree that refer to it.
-struct Placed {
-  Tensor tensor;
-  Map map;
-  ByteRange range;
-  HolderId holder = 0;
-};
-
 Result<std::vector<Placed>> place_views(const ZipArchive& archive,
                                         const std::string& folder,
                                         std::vector<View> views) {
@@ -193,28 +184,28 @@ HolderId choose_holders(std::vector<Placed>& placed) {
 }
 
 Result<Contents> make_contents(std::shared_ptr<const CheckedSource> source,
-                               std::vector<Placed> placed, Tree tree) {
-  const HolderId count = choose_holders(placed);
+                               OpenedArchive opened) {
   std::vector<Holder> holders;
-  for (HolderId i = 0; i < count; ++i) {
+  for (HolderId i = 0; i < opened.holders; ++i) {
     const std::string more = i == 0 ? "" : fmt::format("#{}", i);
     holders.push_back({.name = source->name() + more, .kind = HolderKind::kFile});
   }
   std::vector<Tensor> tensors;
-  for (Placed& one : placed) tensors.push_back(std::move(one.tensor));
+  for (Placed& one : opened.placed) tensors.push_back(std::move(one.tensor));
   LayoutBuilder builder(tensors, std::move(holders));
   for (TensorId t = 0; t < tensors.size(); ++t) {
-    builder.add(t, Box::whole(tensors[t].shape), placed[t].holder, placed[t].map);
+    builder.add(t, Box::whole(tensors[t].shape), opened.placed[t].holder,
+                opened.placed[t].map);
   }
   Layout layout = HOLDFAST_TRY(std::move(builder).build().within(source->name()));
   auto collection = Collection::create(std::move(tensors), std::move(layout));
   if (!collection.ok()) return collection.error().within(source->name());
   return Contents{.collection = *std::move(collection),
-                  .sources = {count, source},
-                  .objects = std::move(tree.objects),
+                  .sources = {opened.holders, source},
+                  .objects = std::move(opened.objects),
                   .metadata = {},
                   .digests = source,
-                  .simplified = std::move(tree.simplified)};
+                  .simplified = std::move(opened.simplified)};
 }
 
 }  // namespace
@@ -244,6 +235,26 @@ Result<void> refuse_script(const Source& source) {
   return {};
 }
 
+Result<OpenedArchive> open_archive(const std::shared_ptr<const Source>& source) {
+  HOLDFAST_TRY(refuse_legacy(*source));
+  HOLDFAST_TRY(refuse_script(*source));
+  const ZipArchive archive = HOLDFAST_TRY(ZipArchive::open(source, kZipOptions));
+  const std::string folder = HOLDFAST_TRY(find_folder(archive));
+  HOLDFAST_TRY(check_byte_order_and_version(archive, folder));
+  const ZipEntry& entry = *archive.find(folder + std::string(kPickleName));
+  const Bytes bytes = HOLDFAST_TRY(archive.read(entry, kMaxPickleBytes));
+  const std::string where = fmt::format("{}: {}", source->name(), entry.name);
+  const Pickle pickle =
+      HOLDFAST_TRY(read_pickle(bytes, {.where = where, .allow_global = may_occur}));
+  Tree tree = HOLDFAST_TRY(read_tree(pickle, where, bytes.size()));
+  OpenedArchive opened{.entries = archive.entries(),
+                       .objects = std::move(tree.objects),
+                       .simplified = std::move(tree.simplified)};
+  opened.placed = HOLDFAST_TRY(place_views(archive, folder, std::move(tree.views)));
+  opened.holders = choose_holders(opened.placed);
+  return opened;
+}
+
 }  // namespace torch_zip
 
 bool is_torch_archive(std::span<const std::string> names) {
@@ -256,21 +267,9 @@ bool is_torch_archive(std::span<const std::string> names) {
 bool is_legacy_torch(ByteView head) { return text_of(head).starts_with(kLegacyMagic); }
 
 Result<Contents> open_torch(std::shared_ptr<const Source> source) {
-  HOLDFAST_TRY(refuse_legacy(*source));
-  HOLDFAST_TRY(refuse_script(*source));
-  const ZipArchive archive =
-      HOLDFAST_TRY(ZipArchive::open(source, torch_zip::kZipOptions));
-  const std::string folder = HOLDFAST_TRY(find_folder(archive));
-  HOLDFAST_TRY(check_byte_order_and_version(archive, folder));
-  const ZipEntry& entry = *archive.find(folder + std::string(kPickleName));
-  const Bytes bytes = HOLDFAST_TRY(archive.read(entry, kMaxPickleBytes));
-  const std::string where = fmt::format("{}: {}", source->name(), entry.name);
-  const Pickle pickle = HOLDFAST_TRY(
-      read_pickle(bytes, {.where = where, .allow_global = torch_zip::may_occur}));
-  Tree tree = HOLDFAST_TRY(torch_zip::read_tree(pickle, where, bytes.size()));
-  auto placed = HOLDFAST_TRY(place_views(archive, folder, std::move(tree.views)));
-  return make_contents(make_zip_checked_source(std::move(source), archive.entries()),
-                       std::move(placed), std::move(tree));
+  OpenedArchive opened = HOLDFAST_TRY(torch_zip::open_archive(source));
+  auto checked = make_zip_checked_source(std::move(source), opened.entries);
+  return make_contents(std::move(checked), std::move(opened));
 }
 
 }  // namespace holdfast

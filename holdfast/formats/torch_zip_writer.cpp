@@ -1,6 +1,7 @@
 // Writes torch's zip files: the pickle, then the storages as streams.
 #include <algorithm>
 #include <set>
+#include <unordered_map>
 
 #include "holdfast/base/xxh3.h"
 #include "holdfast/archive/pickle_writer.h"
@@ -17,8 +18,7 @@ constexpr std::string_view kFolder = "archive/";
 // Writes the pickle, and assigns a storage to each tensor on the way.
 class Emitter {
  public:
-  explicit Emitter(const Collection& collection)
-      : collection_(collection), key_of_(collection.tensors().size(), kNoKey) {}
+  explicit Emitter(const Collection& collection) : collection_(collection) {}
 
   Result<void> emit(const Object& objects) {
     find_leaves(objects, 1);
@@ -40,13 +40,14 @@ class Emitter {
     return emit_extended(*dict, missing);
   }
 
+  // Writes an object as it is.
+  Result<void> emit_object(const Object& object) { return emit_object(object, 1); }
+
   Bytes finish() && { return std::move(writer_).finish(); }
   // The tensors in the order of the keys of their storages.
   const std::vector<TensorId>& storages() const { return storages_; }
 
  private:
-  static constexpr size_t kNoKey = SIZE_MAX;
-
   // Collects the names of all tensors in the tree. Does not look into trees that are
   // too deep: emit_object() refuses them.
   void find_leaves(const Object& object, int depth) {
@@ -190,10 +191,8 @@ class Emitter {
   Result<void> emit_storage(TensorId id) {
     const Tensor& tensor = collection_.tensor(id);
     const std::string_view type = torch_zip::storage_of_dtype(tensor.dtype);
-    if (key_of_[id] == kNoKey) {
-      key_of_[id] = storages_.size();
-      storages_.push_back(id);
-    }
+    const auto [key, is_new] = key_of_.emplace(id, storages_.size());
+    if (is_new) storages_.push_back(id);
     writer_.begin_tuple();
     HOLDFAST_TRY(writer_.text("storage"));
     if (type.empty()) {
@@ -201,7 +200,7 @@ class Emitter {
     } else {
       writer_.global("torch", type);
     }
-    HOLDFAST_TRY(writer_.text(std::to_string(key_of_[id])));
+    HOLDFAST_TRY(writer_.text(std::to_string(key->second)));
     HOLDFAST_TRY(writer_.text("cpu"));
     writer_.integer(type.empty() ? tensor.bytes() : tensor.shape.elements());
     writer_.end_tuple();
@@ -230,7 +229,7 @@ class Emitter {
   const Collection& collection_;
   PickleWriter writer_;
   std::set<std::string, std::less<>> leaves_;
-  std::vector<size_t> key_of_;
+  std::unordered_map<TensorId, size_t> key_of_;
   std::vector<TensorId> storages_;
 };
 
@@ -280,12 +279,8 @@ class Archive {
   Xxh3Stream identity_;
 };
 
-}  // namespace
-
 // The records and their order are as in torch 2.13.
-Result<void> write_torch(Sink& sink, const Contents& contents) {
-  Emitter emitter(contents.collection);
-  HOLDFAST_TRY(emitter.emit(contents.objects));
+Result<void> write_archive(Sink& sink, const Contents& contents, Emitter emitter) {
   const std::vector<TensorId> storages = emitter.storages();
   Archive archive(sink);
   HOLDFAST_TRY(archive.add("data.pkl", std::move(emitter).finish()));
@@ -297,6 +292,21 @@ Result<void> write_torch(Sink& sink, const Contents& contents) {
   }
   HOLDFAST_TRY(archive.add("version", bytes_of("3\n")));
   return archive.finish();
+}
+
+}  // namespace
+
+Result<void> write_torch(Sink& sink, const Contents& contents) {
+  Emitter emitter(contents.collection);
+  HOLDFAST_TRY(emitter.emit(contents.objects));
+  return write_archive(sink, contents, std::move(emitter));
+}
+
+Result<void> torch_zip::write_object(Sink& sink, const Contents& contents,
+                                     const Object& object) {
+  Emitter emitter(contents.collection);
+  HOLDFAST_TRY(emitter.emit_object(object));
+  return write_archive(sink, contents, std::move(emitter));
 }
 
 }  // namespace holdfast

@@ -15,6 +15,7 @@ size_t record_at(const ZipArchive& archive, int64_t offset) {
 }
 
 void ZipCrcEdit::add(int64_t offset, ByteView mask) {
+  offset -= begin_;
   const size_t record = record_at(archive_, offset);
   if (record == archive_.entries().size()) return;
   const ZipEntry& entry = archive_.entries()[record];
@@ -30,7 +31,7 @@ Result<void> ZipCrcEdit::write() const {
     std::array<std::byte, 4> bytes{};
     store_little_endian(entry.crc ^ change, bytes);
     for (const int64_t at : HOLDFAST_TRY(archive_.find_crcs(entry))) {
-      HOLDFAST_TRY(edit_.write(at, bytes));
+      HOLDFAST_TRY(edit_.write(begin_ + at, bytes));
     }
   }
   return {};

@@ -12,9 +12,10 @@ namespace holdfast {
 // their CRCs. A CRC of 0 means that the writer left it out, and it stays so.
 class ZipCrcEdit {
  public:
-  // `archive` is the archive as it is before the patch. It and `edit` must outlive this.
-  ZipCrcEdit(const ZipArchive& archive, FileEdit& edit)
-      : archive_(archive), edit_(edit) {}
+  // `archive` is the archive as it is before the patch. It begins at byte `begin` of the
+  // file. It and `edit` must outlive this.
+  ZipCrcEdit(const ZipArchive& archive, FileEdit& edit, int64_t begin = 0)
+      : archive_(archive), edit_(edit), begin_(begin) {}
 
   // Called for each mask that is XORed to bytes of the file.
   void add(int64_t offset, ByteView mask);
@@ -24,6 +25,7 @@ class ZipCrcEdit {
  private:
   const ZipArchive& archive_;
   FileEdit& edit_;
+  const int64_t begin_;
   // What changes in the CRC of a record, by its number in the archive.
   std::map<size_t, Crc32> changes_;
 };

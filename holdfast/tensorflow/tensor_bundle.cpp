@@ -15,22 +15,6 @@ namespace holdfast {
 namespace bundle {
 namespace {
 
-// Passes each record to the shard that has it.
-class ShardDigests : public DigestCheck {
- public:
-  explicit ShardDigests(std::vector<std::shared_ptr<const CheckedSource>> shards)
-      : shards_(std::move(shards)) {}
-
-  Result<void> check_record(HolderId holder, int64_t offset,
-                            bool whole) const override {
-    return shards_[holder]->check_record(holder, offset, whole);
-  }
-
- private:
-  // Shared with the sources of the contents.
-  const std::vector<std::shared_ptr<const CheckedSource>> shards_;
-};
-
 // A box of a tensor in a shard.
 struct PlacedBox {
   TensorId tensor = 0;
@@ -156,7 +140,7 @@ class BundleOpener {
       contents.sources.push_back(
           HOLDFAST_TRY(SwappingSource::create(checked.back(), swapped_in(h))));
     }
-    contents.digests = std::make_shared<ShardDigests>(std::move(checked));
+    contents.digests = std::make_shared<HolderDigests>(std::move(checked));
     return {};
   }
 
