@@ -66,6 +66,16 @@ tensorflow() {
     .venv/bin/python -m pytest -q python/tests/test_tensorflow_files.py
 }
 
+chainer() {
+  local python
+  if ! python=$(scripts/foreign_environment.sh chainer); then
+    echo "skipped: Chainer could not be installed" >&2
+    return
+  fi
+  HOLDFAST_CHAINER_PYTHON=$python \
+    build/check/holdfast/formats/formats_test --gtest_filter='*RealChainer*'
+}
+
 threads() {
   scripts/build.sh tsan
   ctest --preset tsan -j "$jobs"
@@ -77,7 +87,7 @@ tidy() {
 }
 
 failed=()
-suites="long_formats addresses leaks release kills train_cpp slurm newcomer adapters tensorflow threads tidy"
+suites="long_formats addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # Runs in a shell of its own, because set -e does not stop a function inside a condition.

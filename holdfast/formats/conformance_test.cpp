@@ -1,5 +1,6 @@
-// What every format must do. These tests run over each format that this build can
-// write.
+// What every format must do. These tests run over each format that this build can write
+// and that holds any number of tensors. fixtures_test.cpp has what formats that can only
+// be read must do.
 #include <gtest/gtest.h>
 
 #include "holdfast/env/faulty_env.h"
@@ -309,7 +310,7 @@ TEST_P(ConformanceTest, ACrashLeavesTheWholeOrNothingOfThatName) {
 std::vector<const Format*> writable_formats() {
   std::vector<const Format*> writable;
   for (const Format& format : formats()) {
-    if (format.can_write()) writable.push_back(&format);
+    if (format.can_write() && !format.one_tensor) writable.push_back(&format);
   }
   return writable;
 }

@@ -7,6 +7,8 @@
 #include "holdfast/archive/zip_reader.h"
 #include "holdfast/formats/dcp.h"
 #include "holdfast/formats/keras.h"
+#include "holdfast/formats/keras_shards.h"
+#include "holdfast/formats/npy.h"
 #include "holdfast/formats/npz.h"
 #include "holdfast/formats/safetensors.h"
 #include "holdfast/formats/sharded_safetensors.h"
@@ -49,6 +51,10 @@ bool is_torch(const Glance& glance) {
 
 bool is_keras(const Glance& glance) {
   return glance.records && is_keras_archive(*glance.records);
+}
+
+bool is_keras_index(const Glance& glance) {
+  return !glance.folder && glance.path.native().ends_with(kKerasIndexSuffix);
 }
 
 bool is_hdf5(const Glance& glance) {
@@ -95,9 +101,13 @@ Result<FormatReport> verify_by(Env& env, const Path& path, const Progress& progr
 }
 
 // A folder of TensorFlow's checkpoints has a file that names the newest, or has only one
-// checkpoint. An index is recognised by the mark at its end.
+// checkpoint. An index is recognised by the mark at its end. If no format recognises a
+// file that is called like an index, it is an index whose end is damaged.
 bool is_tensor_bundle(const Glance& glance) {
-  if (!glance.folder) return is_tensor_bundle_index(glance.bytes_at(-8, 8));
+  if (!glance.folder) {
+    return is_tensor_bundle_index(glance.bytes_at(-8, 8)) ||
+           glance.path.native().ends_with(kTensorBundleIndexSuffix);
+  }
   const auto indexes = std::ranges::count_if(glance.names, [](const std::string& name) {
     return name.ends_with(kTensorBundleIndexSuffix);
   });
@@ -150,9 +160,13 @@ const std::vector<Format>& all() {
       {.name = "npy",
        .what = "one NumPy array (numpy.save)",
        .extensions = {".npy"},
-       .keeps_dtype = any_dtype,
+       .one_tensor = true,
+       .keeps_empty = false,
+       .keeps_dtype = is_numpy_dtype,
        .recognises = is_npy_file,
        .open = open_by<open_npy>,
+       .write = write_by<write_npy>,
+       .stream = write_npy,
        .plan_patch = plan_npy_patch},
       {.name = "torch",
        .what = "file of torch.save",
@@ -187,6 +201,14 @@ const std::vector<Format>& all() {
        .open = open_by<open_keras>,
        .plan_patch = plan_keras_patch,
        .verify = verify_by<verify_keras>},
+      {.name = "keras-shards",
+       .what = "weights of Keras in several files, read and patched, but not written",
+       .extensions = {".weights.json"},
+       .keeps_dtype = any_dtype,
+       .recognises = is_keras_index,
+       .open = open_keras_shards,
+       .plan_patch = plan_keras_shards_patch,
+       .verify = verify_keras_shards},
       {.name = "tensorflow",
        .what = "TensorFlow checkpoint",
        .extensions = {},

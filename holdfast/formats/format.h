@@ -49,6 +49,8 @@ struct Format {
   // formats that are folders.
   std::vector<std::string_view> extensions;
   bool folder = false;
+  // Whether a file holds exactly one tensor, without its name.
+  bool one_tensor = false;
   // What is the same after it was written and opened again.
   bool keeps_objects = false;
   bool keeps_aliases = false;

@@ -214,22 +214,31 @@ std::vector<StoredAs> choose_stored(const Contents& contents) {
   return stored;
 }
 
+// Appends the header of an array and its elements to a ZipWriter or a Sink.
+template <typename Target>
+Result<void> append_array(Target& target, const Contents& contents, TensorId id,
+                          const Bytes& header) {
+  HOLDFAST_TRY(target.append(header));
+  const int64_t bytes = contents.collection.tensor(id).bytes();
+  Bytes buffer(std::min(kNpzChunk, static_cast<size_t>(bytes)));
+  CanonicalStream stream(contents, id);
+  for (int64_t left = bytes; left > 0;) {
+    const ByteSpan part =
+        ByteSpan(buffer).first(std::min(buffer.size(), static_cast<size_t>(left)));
+    HOLDFAST_TRY(stream.read(part));
+    HOLDFAST_TRY(target.append(part));
+    left -= std::ssize(part);
+  }
+  return {};
+}
+
 Result<void> write_array(ZipWriter& zip, const Contents& contents, TensorId id,
                          const StoredAs& stored) {
   const Tensor& tensor = contents.collection.tensor(id);
   const Bytes header = write_npy_header(stored.dtype, tensor.shape);
   HOLDFAST_TRY(zip.begin(stored.name + std::string(kArraySuffix),
                          std::ssize(header) + tensor.bytes()));
-  HOLDFAST_TRY(zip.append(header));
-  Bytes buffer(std::min(kNpzChunk, static_cast<size_t>(tensor.bytes())));
-  CanonicalStream stream(contents, id);
-  for (int64_t left = tensor.bytes(); left > 0;) {
-    const ByteSpan part =
-        ByteSpan(buffer).first(std::min(buffer.size(), static_cast<size_t>(left)));
-    HOLDFAST_TRY(stream.read(part));
-    HOLDFAST_TRY(zip.append(part));
-    left -= std::ssize(part);
-  }
+  HOLDFAST_TRY(append_array(zip, contents, id, header));
   HOLDFAST_TRY(zip.end());
   return {};
 }
@@ -287,6 +296,25 @@ Result<Contents> open_npy(std::shared_ptr<const Source> source) {
       .sources = {std::move(source)},
       .objects = {},
       .metadata = {}};
+}
+
+Result<void> write_npy(Sink& sink, const Contents& contents) {
+  const auto tensors = contents.collection.tensors();
+  if (tensors.size() != 1) {
+    return unsupported(
+        "a .npy file holds one array, but there are {} tensors; expected one, or a "
+        ".npz "
+        "file",
+        tensors.size());
+  }
+  if (!is_numpy_dtype(tensors[0].dtype)) {
+    return unsupported(
+        "{}: has the dtype {}, which NumPy does not have; expected a .npz "
+        "file",
+        tensors[0].name, name_of(tensors[0].dtype));
+  }
+  return append_array(sink, contents, 0,
+                      write_npy_header(tensors[0].dtype, tensors[0].shape));
 }
 
 Result<void> write_npz(Sink& sink, const Contents& contents) {

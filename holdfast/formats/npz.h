@@ -5,7 +5,7 @@
 // by name. Only the array that stands for None is understood, because Chainer writes it
 // for parameters that have no value yet; contents.objects then has {"name": None}.
 //
-// Files are written with stored records. What NumPy has no words for is kept as text in
+// An .npz file is written with stored records. What NumPy has no words for is kept as text in
 // records of their own, which NumPy shows as arrays of bytes (contents/kept_beside.h).
 #pragma once
 
@@ -33,8 +33,11 @@ Result<Contents> open_npz(std::shared_ptr<const Source> source);
 // A .npy file has one tensor, which is called "tensor".
 Result<Contents> open_npy(std::shared_ptr<const Source> source);
 
-// Streams the file in bounded memory.
+// Stream the file in bounded memory. A .npy file holds one array and nothing beside it:
+// write_npy() fails with kUnsupported unless there is exactly one tensor, of a dtype that
+// NumPy has.
 Result<void> write_npz(Sink& sink, const Contents& contents);
+Result<void> write_npy(Sink& sink, const Contents& contents);
 
 Result<FormatReport> verify_npz(std::shared_ptr<const Source> source,
                                 const Progress& progress = {});

@@ -4,19 +4,14 @@
 #include <gtest/gtest.h>
 
 #include "holdfast/archive/zip_writer.h"
-#include "holdfast/base/json.h"
-#include "holdfast/env/memory_env.h"
+#include "holdfast/contents/contents_testing.h"
 #include "holdfast/env/memory_sink_testing.h"
-#include "holdfast/env/posix_env.h"
 #include "holdfast/formats/npy.h"
-#include "holdfast/formats/patch_testing.h"
 
 namespace holdfast::npz_test {
 namespace {
 
 using testing::HasSubstr;
-
-const std::filesystem::path kChainer = HOLDFAST_CHAINER_FIXTURES;
 
 std::shared_ptr<const Source> source_of(Bytes bytes) {
   return std::make_shared<MemorySource>("a.npy", std::move(bytes));
@@ -111,6 +106,27 @@ TEST(NpyTest, WhatIsNoHeaderIsRefusedByItsSentence) {
   refused(cut, "limit");
 }
 
+TEST(NpyTest, OneTensorIsWrittenAndSeveralAreRefused) {
+  const auto written = [](std::vector<Tensor> tensors) -> Result<Bytes> {
+    MemorySink sink;
+    HOLDFAST_TRY(write_npy(sink, tests::random_contents(std::move(tensors))));
+    return std::move(sink).take_bytes();
+  };
+  for (const Shape& shape : {Shape{}, Shape{7}, Shape{0, 3}, Shape{2, 3, 4}}) {
+    const Tensor tensor{.name = "tensor", .dtype = Dtype::kC64, .shape = shape};
+    const auto bytes = written({tensor});
+    ASSERT_OK(bytes);
+    const auto again = open_npy(source_of(*bytes));
+    ASSERT_OK(again);
+    tests::expect_same_tensors(*again, tests::random_contents({tensor}));
+  }
+  EXPECT_THAT(message_of(written({})), HasSubstr("there are 0 tensors"));
+  EXPECT_THAT(message_of(written({{.name = "a"}, {.name = "b"}})),
+              HasSubstr("there are 2 tensors; expected one, or a .npz file"));
+  EXPECT_ERROR(written({{.name = "a", .dtype = Dtype::kBf16}}),
+               ErrorCode::kUnsupported);
+}
+
 TEST(NpzTest, NamesDifferByCaseAndObjectsAreRefusedByName) {
   const auto archive = [](const std::vector<std::pair<std::string, Bytes>>& records) {
     MemorySink sink;
@@ -129,74 +145,6 @@ TEST(NpzTest, NamesDifferByCaseAndObjectsAreRefusedByName) {
   EXPECT_ERROR(objects, ErrorCode::kUnsupported);
   EXPECT_THAT(message_of(objects), HasSubstr("entry bad.npy: is an array of Python"));
   EXPECT_ERROR(archive({{"w.npy", one}, {"notes.txt", one}}), ErrorCode::kUnsupported);
-}
-
-void expect_chainer(const Contents& contents, const Json& expected) {
-  size_t tensors = 0;
-  for (const auto& [name, value] : expected.items()) {
-    const auto found = contents.collection.find(name);
-    if (value["dtype"] == "none") {
-      EXPECT_FALSE(found);
-      const auto* dict = contents.objects.as<Object::Dict>();
-      ASSERT_TRUE(dict != nullptr);
-      EXPECT_TRUE(dict->items.at(0).first == Object(name));
-      continue;
-    }
-    ++tensors;
-    ASSERT_TRUE(found) << name;
-    const Tensor& tensor = contents.collection.tensor(*found);
-    EXPECT_EQ(name_of(tensor.dtype), value["dtype"].get<std::string>());
-    EXPECT_EQ(Json(tensor.shape.sizes()), value["shape"]);
-    EXPECT_EQ(to_hex(tests::canonical_bytes(contents, *found)),
-              value["hex"].get<std::string>());
-  }
-  EXPECT_EQ(contents.collection.tensors().size(), tensors);
-}
-
-TEST(NpzTest, FilesOfChainerAreReadAndPatched) {
-  const auto disk = make_posix_env();
-  const auto expected =
-      parse_json(disk->read_text(kChainer / "expected.json").value(), "expected.json");
-  ASSERT_OK(expected);
-  int seen = 0;
-  for (const auto& [file, values] : (*expected)["files"].items()) {
-    if (!file.ends_with(".npz")) continue;
-    ++seen;
-    MemoryEnv env;
-    const Bytes before = disk->read_file(kChainer / file).value();
-    ASSERT_OK(env.write_file("file", before));
-    EXPECT_EQ(format_of(env, "file").value()->name, "npz");
-    const auto contents = open_file(env, "file");
-    ASSERT_OK(contents);
-    expect_chainer(*contents, values);
-    std::map<std::string, Bytes> old;
-    for (TensorId t = 0; t < contents->collection.tensors().size(); ++t) {
-      old[contents->collection.tensor(t).name] = tests::canonical_bytes(*contents, t);
-    }
-    tests::Dice dice(4);
-    const std::vector<Flip> flips = tests::random_flips(dice, *contents, 40);
-    for (const Checksums checksums : {Checksums::kRaw, Checksums::kConsistent}) {
-      const auto patch = plan_patch(env, "file", flips, checksums);
-      ASSERT_OK(patch);
-      ASSERT_OK(apply_patch(env, *patch));
-      const auto report = format_of(env, "file").value()->verify(env, "file", {});
-      ASSERT_OK(report);
-      EXPECT_EQ(report->damage.empty(), checksums == Checksums::kConsistent) << file;
-      if (checksums == Checksums::kConsistent) {
-        const auto flipped = open_file(env, "file");
-        ASSERT_OK(flipped);
-        std::map<std::string, Bytes> want = old;
-        tests::apply_flips(*contents, flips, want);
-        for (const auto& [name, bytes] : want) {
-          const TensorId t = flipped->collection.find(name).value();
-          EXPECT_TRUE(tests::canonical_bytes(*flipped, t) == bytes) << name;
-        }
-      }
-      ASSERT_OK(apply_patch(env, inverse(*patch)));
-      EXPECT_TRUE(env.read_file("file").value() == before);
-    }
-  }
-  EXPECT_EQ(seen, 4);
 }
 
 }  // namespace

@@ -1,21 +1,24 @@
-// For tests of patches: random flips, the bytes of all files under a path, and large
-// sparse files of any format.
+// For tests of patches: random flips, and the bytes of all files under a path.
 #pragma once
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "holdfast/contents/contents_testing.h"
+#include "holdfast/env/faulty_env.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/formats/format.h"
 
 namespace holdfast::tests {
 
-// The bytes of a file, or of all files in a folder, by path. Journals are left out.
+// The bytes of a file, or of all files in a folder, by path. Journals are left out, also
+// those that were not finished.
 using Snapshot = std::map<std::string, Bytes>;
 
 inline Snapshot files_under(Env& env, const Path& path) {
@@ -25,7 +28,7 @@ inline Snapshot files_under(Env& env, const Path& path) {
     return files;
   }
   for (const std::string& name : env.list(path).value()) {
-    if (name.starts_with(".holdfast-patch")) continue;
+    if (name.find(".holdfast-patch") != name.npos) continue;
     files.merge(files_under(env, path / name));
   }
   return files;
@@ -87,62 +90,48 @@ inline void apply_flips(const Contents& contents, std::span<const Flip> flips,
   }
 }
 
-// A source of zeros.
-class ZeroSource : public Source {
- public:
-  explicit ZeroSource(int64_t size) : size_(size) {}
-  const std::string& name() const override { return name_; }
-  int64_t size() const override { return size_; }
-
- protected:
-  Result<void> read_inside(int64_t, ByteSpan into) const override {
-    std::memset(into.data(), 0, into.size());
-    return {};
+// Applies the patch once for each call of Env that it makes, with an error or a crash at
+// that call. Expects that the files are the old or the new ones afterwards. `put` makes the
+// files that the patch is for.
+inline void expect_old_or_new(const std::function<void(MemoryEnv&)>& put,
+                              const Path& path, const Patch& patch) {
+  MemoryEnv counted_disk;
+  put(counted_disk);
+  const Path folder = counted_disk.info(path).value().folder ? path : folder_of(path);
+  const Snapshot old = files_under(counted_disk, folder);
+  FaultyEnv counted(counted_disk);
+  ASSERT_OK(apply_patch(counted, patch));
+  EXPECT_LE(counted.calls(Op::kSync) + counted.calls(Op::kSyncFolder),
+            3 + std::ssize(patch.files));
+  const Snapshot now = files_under(counted_disk, folder);
+  for (int64_t k = 1; k <= counted.calls(); ++k) {
+    for (const bool crash : {false, true}) {
+      MemoryEnv disk;
+      put(disk);
+      FaultyEnv env(disk);
+      if (crash) {
+        env.crash_at(Op::kAny, k);
+      } else {
+        env.fail_at(Op::kAny, k, ErrorCode::kNoSpace);
+      }
+      const bool done = apply_patch(env, patch).ok();
+      EXPECT_FALSE(crash && done);
+      for (const Unsynced unsynced : {Unsynced::kLost, Unsynced::kReordered}) {
+        const auto after =
+            disk.after_crash({.unsynced = unsynced, .seed = static_cast<uint64_t>(k)});
+        const auto read = open_file(*after, path);
+        EXPECT_TRUE(read.ok()
+                        ? files_under(*after, folder) == old ||
+                              files_under(*after, folder) == now
+                        : message_of(read).find("holdfast-patch") != std::string::npos)
+            << k << " " << message_of(read);
+        ASSERT_OK(repair_file(*after, path));
+        const Snapshot seen = files_under(*after, folder);
+        EXPECT_TRUE(seen == (done ? now : old) || (!done && seen == now)) << k;
+        EXPECT_OK(open_file(*after, path));
+      }
+    }
   }
-
- private:
-  const std::string name_ = "zeros";
-  const int64_t size_;
-};
-
-// Writes a file with holes where long runs of zeros are.
-class SparseSink : public Sink {
- public:
-  explicit SparseSink(std::unique_ptr<File> file) : file_(std::move(file)) {}
-
-  Result<void> append(ByteView bytes) override {
-    const bool zeros =
-        bytes.size() >= 4096 &&
-        std::memcmp(bytes.data(), bytes.data() + 1, bytes.size() - 1) == 0 &&
-        bytes[0] == std::byte{0};
-    if (!zeros) HOLDFAST_TRY(file_->write_at(size_, bytes));
-    size_ += std::ssize(bytes);
-    return {};
-  }
-  int64_t size() const override { return size_; }
-  Result<void> finish() { return file_->truncate(size_); }
-
- private:
-  const std::unique_ptr<File> file_;
-  int64_t size_ = 0;
-};
-
-// Writes a file with the tensor "large", F32 zeros, that takes little space on the disk.
-inline Result<void> write_sparse(Env& env, const Path& path, const Format& format,
-                                 int64_t bytes) {
-  std::vector<Tensor> tensors{
-      {.name = "large", .dtype = Dtype::kF32, .shape = {bytes / 4}}};
-  LayoutBuilder builder(tensors, {{.name = "zeros", .kind = HolderKind::kFile}});
-  builder.add(0, Box::whole(tensors[0].shape), 0, 0);
-  Layout layout = HOLDFAST_TRY(std::move(builder).build());
-  const Contents contents{
-      .collection = Collection::create(std::move(tensors), layout).value(),
-      .sources = {std::make_shared<ZeroSource>(bytes)},
-      .objects = {},
-      .metadata = {}};
-  SparseSink sink(HOLDFAST_TRY(env.open(path, {.mode = OpenMode::kCreate})));
-  HOLDFAST_TRY(format.stream(sink, contents));
-  return sink.finish();
 }
 
 }  // namespace holdfast::tests

@@ -293,14 +293,12 @@ Result<SafetensorsHeader> check_entries(std::vector<Entry>& entries, int64_t sta
   return header;
 }
 
-// Whether the name is a plain file name, so that an index cannot lead out of its
-// folder.
-bool is_plain(std::string_view name) {
+}  // namespace
+
+bool is_plain_file_name(std::string_view name) {
   return !name.empty() && name != "." && name != ".." &&
          name.find_first_of(std::string_view("/\\\0", 3)) == name.npos;
 }
-
-}  // namespace
 
 Result<SafetensorsHeader> read_safetensors_header(const Source& source) {
   const std::string text = HOLDFAST_TRY(read_header_text(source));
@@ -329,7 +327,7 @@ Result<std::map<std::string, std::string>> decode_weight_map(std::string_view js
                      shown(name), file.type_name());
     }
     const auto& plain = file.get_ref<const std::string&>();
-    if (!is_plain(plain)) {
+    if (!is_plain_file_name(plain)) {
       return corrupt("{}: {} is in {}; expected a plain name of a file", where,
                      shown(name), shown(plain));
     }

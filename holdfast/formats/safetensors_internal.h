@@ -31,6 +31,9 @@ struct SafetensorsHeader {
 
 Result<SafetensorsHeader> read_safetensors_header(const Source& source);
 
+// Whether the name is a plain file name, so that an index cannot lead out of its folder.
+bool is_plain_file_name(std::string_view name);
+
 // Decodes the weight_map in the index of a folder: maps the name of a tensor to the
 // name of its file. Fails with kCorrupt if there is no such map, or if the name of a
 // file is not a plain name.

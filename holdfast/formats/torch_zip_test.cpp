@@ -8,8 +8,10 @@
 #include <optional>
 
 #include "holdfast/base/testing.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/env/memory_sink_testing.h"
 #include "holdfast/env/posix_env.h"
+#include "holdfast/formats/patch_testing.h"
 #include "holdfast/formats/torch_zip_testing.h"
 
 namespace holdfast::torch_zip_test {
@@ -279,9 +281,46 @@ TEST(TorchZipInteropTest, TorchReadsWhatWeWrote) {
     ASSERT_OK(env->write_file(file.native() + ".txt", bytes_of(want)));
     command += fmt::format(" '{}'", file.native());
   }
+  // torch reads a patched file with its changed bits, and does so whether the checksums
+  // are right or not. Only zipfile notices a raw patch.
+  std::string want;
+  for (const bool raw : {false, true}) {
+    const Path file = folder.path() / (raw ? "patched.raw.pt" : "patched.pt");
+    ASSERT_OK(env->write_file(file, read_whole(kFixtures / "training.pt")));
+    const Contents before = open_path(file).value();
+    tests::Dice dice(3);
+    const auto patch =
+        plan_torch_patch(*env, file, tests::random_flips(dice, before, 200),
+                         raw ? Checksums::kRaw : Checksums::kConsistent);
+    ASSERT_OK(patch);
+    ASSERT_OK(apply_patch(*env, *patch));
+    if (!raw) {
+      for (const auto& line : describe("f", open_path(file).value()))
+        want += line + "\n";
+    }
+    ASSERT_OK(env->write_file(file.native() + ".txt", bytes_of(want)));
+    command += fmt::format(" '{}'", file.native());
+  }
   EXPECT_EQ(std::system(command.c_str()), 0);
 }
 #endif
+
+// torch can be told to write no CRCs: torch.utils.serialization.config.save.compute_crc32.
+TEST(TorchZipTest, APatchLeavesAnAbsentCrcAbsent) {
+  MemoryEnv env;
+  const Bytes before = read_whole(kFixtures / "no_crc.pt");
+  ASSERT_OK(env.write_file("f.pt", before));
+  const Contents contents = open_path(kFixtures / "no_crc.pt").value();
+  const Flip flip{contents.collection.tensor(0).name, 0, {std::byte{1}}};
+  const auto patch =
+      plan_torch_patch(env, "f.pt", std::array{flip}, Checksums::kConsistent);
+  ASSERT_OK(patch);
+  ASSERT_OK(apply_patch(env, *patch));
+  EXPECT_EQ(tests::changed_bytes(before, env.read_file("f.pt").value()), 1);
+  const auto verified = verify_torch(source_of(env.read_file("f.pt").value()));
+  EXPECT_TRUE(verified->damage.empty());
+  EXPECT_FALSE(verified->checked);
+}
 
 }  // namespace
 }  // namespace holdfast::torch_zip_test

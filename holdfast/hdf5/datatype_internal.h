@@ -9,6 +9,10 @@
 
 namespace holdfast::hdf5 {
 
+// The attribute by which Keras says that elements of two bytes are bf16, and its value.
+inline constexpr std::string_view kDtypeAttribute = "dtype";
+inline constexpr std::string_view kBfloat16 = "bfloat16";
+
 struct Datatype {
   enum class Kind {
     kNumber,    // what a tensor can hold: `dtype` says it

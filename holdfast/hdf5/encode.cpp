@@ -2,6 +2,7 @@
 #include <array>
 
 #include "holdfast/base/checked.h"
+#include "holdfast/hdf5/datatype_internal.h"
 #include "holdfast/hdf5/encode_internal.h"
 #include "holdfast/hdf5/object_header_internal.h"
 
@@ -93,8 +94,18 @@ Bytes complex_type(int bytes, ByteView part) {
   return fields.take();
 }
 
+// Bytes without a meaning, as Keras stores bf16.
+Bytes opaque_type(int bytes) {
+  return Fields()
+      .number(0x15, 1)
+      .number(0, 3)
+      .number(static_cast<uint64_t>(bytes), 4)
+      .take();
+}
+
 Bytes type_of(Dtype dtype) {
   const DtypeInfo& of = info(dtype);
+  if (dtype == Dtype::kBf16) return opaque_type(of.bytes);
   switch (of.kind) {
     case DtypeKind::kBool: return bool_type();
     case DtypeKind::kComplex:
@@ -116,8 +127,7 @@ Bytes space_of(const Shape& shape) {
 }
 
 // A text in the global heap, in UTF-8, of any length.
-Bytes text_attribute(const std::string& name, size_t length, uint64_t heap,
-                     uint64_t number) {
+Bytes text_attribute(std::string_view name, size_t length, const HeapText& text) {
   const Bytes type = Fields()
                          .number(0x19, 1)
                          .number(0x101, 3)
@@ -130,7 +140,7 @@ Bytes text_attribute(const std::string& name, size_t length, uint64_t heap,
   fields.number(space.size(), 2).text(name, rounded(name.size() + 1));
   fields.append(type).append(Bytes(rounded(type.size()) - type.size()));
   fields.append(space);
-  return fields.number(length, 4).number(heap, 8).number(number, 4).take();
+  return fields.number(length, 4).number(text.heap, 8).number(text.number, 4).take();
 }
 
 }  // namespace
@@ -177,11 +187,11 @@ void Encoder::put_address(size_t at, uint64_t address) {
   store_little_endian(address, ByteSpan(bytes_).subspan(at, 8));
 }
 
-uint64_t Encoder::add_texts(const KeptAttributes& texts) {
+uint64_t Encoder::add_texts(std::span<const std::string_view> texts) {
   if (texts.empty()) return kUndefined;
   align(8);
   size_t size = 16;
-  for (const auto& [name, text] : texts) size += 16 + rounded(text.size());
+  for (const std::string_view text : texts) size += 16 + rounded(text.size());
   // HDF5 reads no smaller collection. What is left is one free object, with its header.
   const size_t whole = std::max<size_t>(4096, rounded(size + 16));
   const uint64_t address = bytes_.size();
@@ -189,7 +199,7 @@ uint64_t Encoder::add_texts(const KeptAttributes& texts) {
   number(1, 4);
   number(whole, 8);
   uint64_t index = 1;
-  for (const auto& [name, text] : texts) {
+  for (const std::string_view text : texts) {
     number(index++, 2);
     number(1, 6);  // one reference
     number(text.size(), 8);
@@ -223,7 +233,8 @@ uint64_t Encoder::add_header(std::span<const Message> messages) {
 }
 
 std::pair<uint64_t, size_t> Encoder::add_dataset(Dtype dtype, const Shape& shape,
-                                                 int64_t elements_bytes) {
+                                                 int64_t elements_bytes,
+                                                 const HeapText& bfloat16) {
   const auto type = [](MessageType of) { return static_cast<uint16_t>(of); };
   // Elements are allocated late, and the fill value is the usual one.
   const Bytes fill =
@@ -234,10 +245,15 @@ std::pair<uint64_t, size_t> Encoder::add_dataset(Dtype dtype, const Shape& shape
                            .number(kUndefined, 8)
                            .number(static_cast<uint64_t>(elements_bytes), 8)
                            .take();
-  const std::array messages{Message{type(MessageType::kDataspace), space_of(shape)},
-                            Message{type(MessageType::kDatatype), type_of(dtype)},
-                            Message{type(MessageType::kFill), fill},
-                            Message{type(MessageType::kLayout), layout}};
+  std::vector<Message> messages{{type(MessageType::kDataspace), space_of(shape)},
+                                {type(MessageType::kDatatype), type_of(dtype)},
+                                {type(MessageType::kFill), fill}};
+  if (dtype == Dtype::kBf16) {
+    messages.push_back({type(MessageType::kAttribute),
+                        text_attribute(kDtypeAttribute, kBfloat16.size(), bfloat16)});
+  }
+  // The layout is last, because the place of the address counts from the end.
+  messages.push_back({type(MessageType::kLayout), layout});
   const uint64_t header = add_header(messages);
   return {header, bytes_.size() - rounded(layout.size()) + 2};
 }
@@ -254,7 +270,7 @@ GroupPlace Encoder::add_group(std::span<const Symbol> symbols,
   uint64_t index = 1;
   for (const auto& [name, text] : attributes) {
     messages.push_back({static_cast<uint16_t>(MessageType::kAttribute),
-                        text_attribute(name, text.size(), heap, index++)});
+                        text_attribute(name, text.size(), {heap, index++})});
   }
   place.header = add_header(messages);
   return place;

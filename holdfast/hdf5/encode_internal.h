@@ -5,6 +5,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -15,6 +16,12 @@ namespace holdfast::hdf5 {
 
 // Attributes of the root: texts by name.
 using KeptAttributes = std::map<std::string, std::string>;
+
+// A text in a global heap: the address of the heap, and the number of the text in it.
+struct HeapText {
+  uint64_t heap = kUndefined;
+  uint64_t number = 0;
+};
 
 // The addresses of the structures of a group. All are kUndefined for a dataset.
 struct GroupPlace {
@@ -43,16 +50,19 @@ class Encoder {
   void put_end(uint64_t end);
   void put_address(size_t at, uint64_t address);
 
-  // Adds the texts to a global heap, as objects 1, 2, … in order of their names.
-  // Returns kUndefined if there are none.
-  uint64_t add_texts(const KeptAttributes& texts);
-  // The symbols are in order of their names. The attributes are texts in the heap.
+  // Adds the texts to a global heap, as objects 1, 2, … Returns kUndefined if there are
+  // none.
+  uint64_t add_texts(std::span<const std::string_view> texts);
+  // The symbols are in order of their names. The attributes are the first texts in the
+  // heap, in order of their names.
   GroupPlace add_group(std::span<const Symbol> symbols,
                        const KeptAttributes& attributes, uint64_t heap);
   // Returns the address of the header, and where in bytes() it has the address of the
-  // elements, which is kUndefined until put_address().
+  // elements, which is kUndefined until put_address(). A dataset of BF16 needs the text
+  // kBfloat16.
   std::pair<uint64_t, size_t> add_dataset(Dtype dtype, const Shape& shape,
-                                          int64_t elements_bytes);
+                                          int64_t elements_bytes,
+                                          const HeapText& bfloat16);
 
  private:
   struct Message {

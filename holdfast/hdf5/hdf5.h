@@ -39,8 +39,8 @@ Result<Contents> open_hdf5(std::shared_ptr<const Source> source);
 
 // Writes a file that every version of HDF5 reads: each tensor is a contiguous dataset
 // at the path that it is called by. What HDF5 cannot hold is kept in attributes of the
-// root (contents/kept_beside.h): objects, aliases, dtypes such as BF16, which is stored
-// as integers, and names that cannot be paths.
+// root (contents/kept_beside.h): objects, aliases, floats of one byte, which are stored as
+// integers, and names that cannot be paths. BF16 is stored as Keras does it.
 Result<void> write_hdf5(Sink& sink, const Contents& contents);
 
 // Plans the change of bits (contents/patch.h). Elements that lie plainly in the file

@@ -45,13 +45,15 @@ void join_split_attribute(std::vector<Attribute>& attributes, std::string_view n
   if (parts > 0) attributes.push_back({std::string(name), Object(std::move(all))});
 }
 
-// Keras stores bf16 as bytes without a meaning and says so in an attribute.
+// Keras stores bf16 as bytes without a meaning and says so in an attribute, which is then
+// the dtype of the tensor and no object.
 void apply_keras_dtype(Dataset& dataset, std::vector<Attribute>& attributes) {
-  const Attribute* dtype = find_attribute(attributes, "dtype");
+  const Attribute* dtype = find_attribute(attributes, kDtypeAttribute);
   if (dtype == nullptr || dataset.type.kind != Datatype::Kind::kOpaque) return;
-  if (dtype->value == Object(std::string("bfloat16")) && dataset.type.bytes == 2) {
+  if (dtype->value == Object(std::string(kBfloat16)) && dataset.type.bytes == 2) {
     dataset.type.kind = Datatype::Kind::kNumber;
     dataset.type.dtype = Dtype::kBf16;
+    attributes.erase(attributes.begin() + (dtype - attributes.data()));
   }
 }
 

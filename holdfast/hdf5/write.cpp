@@ -12,6 +12,7 @@
 #include "holdfast/base/checked.h"
 #include "holdfast/base/json_text.h"
 #include "holdfast/contents/kept_beside.h"
+#include "holdfast/hdf5/datatype_internal.h"
 #include "holdfast/hdf5/encode_internal.h"
 #include "holdfast/hdf5/hdf5.h"
 
@@ -72,11 +73,10 @@ bool place(Node& root, std::string_view path, TensorId tensor) {
   return true;
 }
 
-// How HDF5 stores a dtype: those that it does not have as integers.
+// How HDF5 stores a dtype: floats of one byte, which it does not have, as integers. BF16
+// is stored as Keras does it.
 Dtype stored_as(Dtype dtype) {
-  const bool is_foreign =
-      dtype == Dtype::kBf16 ||
-      (info(dtype).kind == DtypeKind::kFloat && bytes_of(dtype) == 1);
+  const bool is_foreign = info(dtype).kind == DtypeKind::kFloat && bytes_of(dtype) == 1;
   return is_foreign ? unsigned_like(dtype) : dtype;
 }
 
@@ -111,7 +111,13 @@ class FileMaker {
     const hdf5::KeptAttributes kept =
         HOLDFAST_TRY(keep_beside(contents_, contents_.objects, stored_));
     const size_t superblock = encoder_.begin_file();
-    const uint64_t heap = encoder_.add_texts(kept);
+    std::vector<std::string_view> texts;
+    for (const auto& [name, text] : kept) texts.push_back(text);
+    if (std::ranges::find(stored_, Dtype::kBf16, &StoredAs::dtype) != stored_.end()) {
+      texts.push_back(hdf5::kBfloat16);
+    }
+    const uint64_t heap = encoder_.add_texts(texts);
+    bfloat16_ = {.heap = heap, .number = texts.size()};
     const auto root = encode_group(root_, kept, heap);
     encoder_.align(kAlignment);
     encoder_.finish_superblock(superblock, root);
@@ -136,7 +142,7 @@ class FileMaker {
   uint64_t encode_dataset(TensorId t) {
     const Tensor& tensor = contents_.collection.tensor(t);
     const auto [header, address_at] =
-        encoder_.add_dataset(stored_[t].dtype, tensor.shape, tensor.bytes());
+        encoder_.add_dataset(stored_[t].dtype, tensor.shape, tensor.bytes(), bfloat16_);
     pending_.push_back({t, address_at});
     return header;
   }
@@ -183,6 +189,7 @@ class FileMaker {
   Node root_;
   std::vector<StoredAs> stored_;
   Encoder encoder_;
+  hdf5::HeapText bfloat16_;  // if a tensor is BF16
   std::vector<Pending> pending_;
   int64_t end_ = 0;
 };

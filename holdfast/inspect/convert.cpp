@@ -2,6 +2,7 @@
 
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/inspect/attempt_path.h"
+#include "holdfast/inspect/diff.h"
 #include "holdfast/shard/step_name.h"
 #include "holdfast/store/location.h"
 #include "holdfast/store/step_check.h"
@@ -21,7 +22,8 @@ Result<void> check_kept(const Contents& contents, const Format& format) {
                          tensor.name, tensor.aliases.front(), format.name);
     }
   }
-  if (!format.keeps_objects && !contents.objects.none()) {
+  // Objects that only nest tensors say nothing that a format without objects loses.
+  if (!format.keeps_objects && first_difference(contents.objects, Object())) {
     return unsupported("{} stores only tensors, but the source has objects",
                        format.name);
   }
@@ -35,6 +37,11 @@ std::vector<std::string> what_is_left_out(Env& env, const Found& from,
   std::vector<std::string> words;
   for (const std::string& object : contents.simplified) {
     words.push_back("class of " + object);
+  }
+  if (format.one_tensor) {
+    for (const Tensor& tensor : contents.collection.tensors()) {
+      words.push_back("name " + tensor.name);
+    }
   }
   if (!format.keeps_metadata) {
     for (const auto& [key, value] : contents.metadata) {

@@ -55,6 +55,9 @@ Result<Path> find_index(Env& env, const Path& path);
 Result<BundleIndex> read_index(Env& env, const Path& index,
                                std::vector<BadBlock>* bad = nullptr);
 
+// Opens the checkpoint whose index was read (tensor_bundle.h).
+Result<Contents> open_indexed(Env& env, const BundleIndex& index);
+
 // Fails with kCorrupt unless the entry's bytes are in the shard, which must be one that
 // the header knows.
 Result<void> check_shard_range(const BundleIndex& index, const IndexedEntry& entry,

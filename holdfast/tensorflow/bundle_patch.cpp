@@ -127,7 +127,7 @@ Result<Patch> plan_patch_tensor_bundle(Env& env, const Path& path,
                                        Checksums checksums) {
   const Path at = HOLDFAST_TRY(bundle::find_index(env, path));
   const bundle::BundleIndex index = HOLDFAST_TRY(bundle::read_index(env, at));
-  const Contents contents = HOLDFAST_TRY(open_tensor_bundle(env, at));
+  const Contents contents = HOLDFAST_TRY(bundle::open_indexed(env, index));
   HOLDFAST_TRY(bundle::refuse_strings(index, contents, flips));
   bundle::BundlePatcher patcher(env, path, index, contents);
   HOLDFAST_TRY(patcher.open());

@@ -146,7 +146,7 @@ Result<FormatReport> verify_tensor_bundle(Env& env, const Path& path,
       HOLDFAST_TRY(bundle::verify_entries(env, *index, bad, progress));
   if (!report.damage.empty()) return report;
   // The checksums are right, but the index may still contradict itself.
-  const Result<Contents> opened = open_tensor_bundle(env, at);
+  const Result<Contents> opened = bundle::open_indexed(env, *index);
   if (opened.ok()) return report;
   if (opened.error().code() != ErrorCode::kCorrupt) return opened.error();
   report.damage = bundle::damaged(at, opened.error()).damage;

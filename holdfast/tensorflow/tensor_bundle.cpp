@@ -171,6 +171,11 @@ class BundleOpener {
 };
 
 }  // namespace
+
+Result<Contents> open_indexed(Env& env, const BundleIndex& index) {
+  return BundleOpener(env, index).open();
+}
+
 }  // namespace bundle
 
 bool is_tensor_bundle_index(ByteView tail) {
@@ -179,8 +184,7 @@ bool is_tensor_bundle_index(ByteView tail) {
 
 Result<Contents> open_tensor_bundle(Env& env, const Path& path) {
   const Path at = HOLDFAST_TRY(bundle::find_index(env, path));
-  const bundle::BundleIndex index = HOLDFAST_TRY(bundle::read_index(env, at));
-  return bundle::BundleOpener(env, index).open();
+  return bundle::open_indexed(env, HOLDFAST_TRY(bundle::read_index(env, at)));
 }
 
 }  // namespace holdfast

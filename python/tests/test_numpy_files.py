@@ -44,6 +44,12 @@ def test_what_numpy_saves_is_read(tmp_path, save):
 def test_npy_is_one_tensor(tmp_path):
     np.save(tmp_path / "a.npy", arrays()[">c16"])
     assert bits(holdfast.open(tmp_path / "a.npy").read("tensor")) == bits(arrays()[">c16"])
+    holdfast.convert(tmp_path / "a.npy", tmp_path / "b.safetensors")
+    holdfast.convert(tmp_path / "b.safetensors", tmp_path / "c.npy")
+    assert bits(np.load(tmp_path / "c.npy", allow_pickle=False)) == bits(arrays()[">c16"])
+    np.savez(tmp_path / "two.npz", v=np.ones(2), w=np.ones(3))
+    with pytest.raises(NotImplementedError, match="there are 2 tensors; expected one, or a .npz"):
+        holdfast.convert(tmp_path / "two.npz", tmp_path / "two.npy")
 
 
 def test_what_is_written_numpy_reads(tmp_path):

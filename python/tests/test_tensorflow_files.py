@@ -26,13 +26,25 @@ def test_a_checkpoint_is_shown_verified_converted_and_compared(tmp_path):
     assert "TensorFlow checkpoint" in shown and "301 tensors" in shown
     assert "model/layers/7/.ATTRIBUTES/VARIABLE_VALUE" in shown
     run("verify", prefix)
-    for target in ("there.safetensors", "there.pt"):
+    for target in ("there.safetensors", "there.pt", "there.npz", "there.h5"):
         run("convert", prefix, tmp_path / target)
         assert "301 of 301 tensors are equal" in run("diff", prefix, tmp_path / target)
         back = tmp_path / f"back-{target}"
         run("convert", tmp_path / target, back, "--format", "tensorflow")
         assert "301 of 301 tensors are equal" in run("diff", prefix, back)
         run("verify", back)
+
+
+def test_an_index_whose_end_is_damaged_is_damage(tmp_path):
+    for path in FIXTURES.glob("two_shards.*"):
+        shutil.copy(path, tmp_path)
+    index = tmp_path / "two_shards.index"
+    data = bytearray(index.read_bytes())
+    data[-1] ^= 1
+    index.write_bytes(data)
+    for name in ("two_shards", "two_shards.index"):
+        report = run("verify", tmp_path / name, code=3)
+        assert "DAMAGED" in report and "the mark of an index" in report, report
 
 
 def test_damage_is_named_by_file_bytes_and_tensor(tmp_path):
@@ -88,7 +100,7 @@ def test_tensorflow_restores_what_was_converted_there_and_back(tmp_path):
 
     tensorflow(SAVE, tmp_path / "saved")
     run("verify", tmp_path / "saved")
-    for target in ("there.safetensors", "there.pt"):
+    for target in ("there.safetensors", "there.pt", "there.npz", "there.h5"):
         run("convert", tmp_path / "saved", tmp_path / target)
         back = tmp_path / f"back-{target}"
         run("convert", tmp_path / target, back, "--format", "tensorflow")

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 NEEDS = {"test_accelerate.py": "accelerate", "test_document.py": "lightning",
-         "test_huggingface.py": "transformers", "test_lightning.py": "lightning",
+         "test_huggingface.py": "transformers", "test_keras.py": "keras",
+         "test_lightning.py": "lightning",
          "test_planned_models.py": "transformers", "test_torchdata.py": "torchdata",
          "test_weights.py": "peft"}
 

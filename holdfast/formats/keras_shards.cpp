@@ -1,0 +1,209 @@
+#include "holdfast/formats/keras_shards.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "holdfast/base/json.h"
+#include "holdfast/base/json_text.h"
+#include "holdfast/contents/file_edit.h"
+#include "holdfast/formats/safetensors_internal.h"
+#include "holdfast/hdf5/hdf5.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kMaxKerasIndex = int64_t{64} << 20;
+
+// The groups of each file, without the slash in front.
+using GroupsOfFiles = std::map<std::string, std::set<std::string>>;
+
+Result<void> add_keras_file(GroupsOfFiles& groups, const std::string& group,
+                            const Json& file, const std::string& where) {
+  if (!file.is_string() || !is_plain_file_name(file.get_ref<const std::string&>())) {
+    return corrupt("{}: {} is in {}; expected the plain name of a file", where,
+                   shown(group), shown(file.dump()));
+  }
+  const size_t slash = group.starts_with('/') ? 1 : 0;
+  groups[file.get<std::string>()].insert(group.substr(slash));
+  return {};
+}
+
+Result<GroupsOfFiles> read_keras_index(Env& env, const Path& path) {
+  const std::string& where = path.native();
+  const std::string text = HOLDFAST_TRY(env.read_text(path, kMaxKerasIndex));
+  const Json root = HOLDFAST_TRY(as_corrupt(parse_json(text, where)));
+  if (!root.is_object() || !root.contains("weight_map") ||
+      !root["weight_map"].is_object()) {
+    return corrupt("{}: has no weight_map; expected an index of Keras", where);
+  }
+  GroupsOfFiles groups;
+  for (const auto& [group, files] : root["weight_map"].items()) {
+    const Json list = files.is_array() ? files : Json::array({files});
+    for (const Json& file : list) {
+      HOLDFAST_TRY(add_keras_file(groups, group, file, where));
+    }
+  }
+  return groups;
+}
+
+Result<std::shared_ptr<const Source>> open_keras_file(Env& env, const Path& index,
+                                                      const std::string& file) {
+  auto source = FileSource::open(env, folder_of(index) / file);
+  if (!source.ok() && is_missing(source.error())) {
+    return corrupt("{}: {} is missing, but the index names it", index.native(),
+                   shown(file));
+  }
+  return std::shared_ptr<const Source>(HOLDFAST_TRY(std::move(source)));
+}
+
+// Adds the items of `more` to a dict. A dict that both have is merged in the same way.
+Result<void> merge_objects(Object& all, Object more, const std::string& where) {
+  if (more.none() || all == more) return {};
+  if (all.none()) {
+    all = std::move(more);
+    return {};
+  }
+  auto* into = std::get_if<Object::Dict>(&all.value());
+  auto* from = std::get_if<Object::Dict>(&more.value());
+  if (into == nullptr || from == nullptr) {
+    return corrupt("{}: another file has a different value; expected the same", where);
+  }
+  for (auto& [key, value] : from->items) {
+    const auto found = std::ranges::find_if(
+        into->items, [&key = key](const auto& item) { return item.first == key; });
+    const auto* name = key.as<std::string>();
+    if (found == into->items.end()) {
+      into->items.emplace_back(key, std::move(value));
+    } else {
+      HOLDFAST_TRY(merge_objects(found->second, std::move(value),
+                                 where + ": " + (name ? shown(*name) : "a key")));
+    }
+  }
+  return {};
+}
+
+// Collects the contents of the files.
+class KerasShards {
+ public:
+  Result<void> add(Contents file, const std::set<std::string>& groups) {
+    const std::string& where = file.sources.at(0)->name();
+    HOLDFAST_TRY(check_groups(file, groups, where));
+    HOLDFAST_TRY(merge_objects(all_.objects, std::move(file.objects), where));
+    all_.metadata.merge(file.metadata);
+    std::ranges::copy(file.simplified, std::back_inserter(all_.simplified));
+    const Layout& layout = file.collection.layout();
+    const auto holder = static_cast<HolderId>(all_.sources.size());
+    for (TensorId t = 0; t < file.collection.tensors().size(); ++t) {
+      const Tensor& tensor = file.collection.tensor(t);
+      for (const Slice& slice : layout.slices(t)) {
+        pieces_.push_back({static_cast<TensorId>(tensors_.size()), slice.box, holder,
+                           layout.map(slice.first, bytes_of(tensor.dtype))});
+      }
+      tensors_.push_back(tensor);
+    }
+    all_.sources.push_back(std::move(file.sources[0]));
+    return {};
+  }
+
+  Result<Contents> take(const std::string& where) && {
+    std::vector<Holder> holders;
+    for (const auto& source : all_.sources) {
+      holders.push_back({.name = source->name(), .kind = HolderKind::kFile});
+    }
+    LayoutBuilder builder(tensors_, std::move(holders));
+    for (const Piece& piece : pieces_) {
+      builder.add(piece.tensor, piece.box, piece.holder, piece.map);
+    }
+    Layout layout = HOLDFAST_TRY(as_corrupt(std::move(builder).build().within(where)));
+    all_.collection = HOLDFAST_TRY(as_corrupt(
+        Collection::create(std::move(tensors_), std::move(layout)).within(where)));
+    return std::move(all_);
+  }
+
+ private:
+  struct Piece {
+    TensorId tensor;
+    Box box;
+    HolderId holder;
+    Map map;
+  };
+
+  static Result<void> check_groups(const Contents& file,
+                                   const std::set<std::string>& groups,
+                                   const std::string& where) {
+    for (const std::string& group : groups) {
+      const auto tensors = file.collection.tensors();
+      const bool there = std::ranges::any_of(tensors, [&](const Tensor& tensor) {
+        return tensor.name.starts_with(group + "/");
+      });
+      if (there) continue;
+      return corrupt("{}: has no tensor in {}, but the index maps it to this file",
+                     where, shown(group));
+    }
+    return {};
+  }
+
+  Contents all_{.collection = Collection::create({}, empty_layout()).value(),
+                .sources = {},
+                .objects = {},
+                .metadata = {}};
+  std::vector<Tensor> tensors_;
+  std::vector<Piece> pieces_;
+
+  static Layout empty_layout() { return LayoutBuilder({}, {}).build().value(); }
+};
+
+}  // namespace
+
+Result<Contents> open_keras_shards(Env& env, const Path& path) {
+  KerasShards shards;
+  for (const auto& [file, groups] : HOLDFAST_TRY(read_keras_index(env, path))) {
+    HOLDFAST_TRY(shards.add(
+        HOLDFAST_TRY(open_hdf5(HOLDFAST_TRY(open_keras_file(env, path, file)))),
+        groups));
+  }
+  return std::move(shards).take(path.native());
+}
+
+Result<Patch> plan_keras_shards_patch(Env& env, const Path& path,
+                                      std::span<const Flip> flips,
+                                      Checksums checksums) {
+  const Contents contents = HOLDFAST_TRY(open_keras_shards(env, path));
+  // The flips of each file, found by the holder of their tensor.
+  std::map<HolderId, std::vector<Flip>> by_holder;
+  HOLDFAST_TRY(place_flips(contents, flips, [&](const PlacedFlip& at) -> Result<void> {
+    by_holder[at.holder].push_back(*at.flip);
+    return {};
+  }));
+  PatchPlan plan(env, folder_of(path) / "");
+  for (const auto& [holder, part] : by_holder) {
+    const Path file = contents.sources[holder]->name();
+    FileEdit* edit = HOLDFAST_TRY(plan.edit(file));
+    HOLDFAST_TRY(edit_hdf5({.file = edit}, HOLDFAST_TRY(FileSource::open(env, file)),
+                           part, checksums));
+  }
+  return std::move(plan).finish();
+}
+
+Result<FormatReport> verify_keras_shards(Env& env, const Path& path,
+                                         const Progress& progress) {
+  FormatReport report{.checked = true};
+  for (const auto& [file, groups] : HOLDFAST_TRY(read_keras_index(env, path))) {
+    const Result<std::shared_ptr<const Source>> source =
+        open_keras_file(env, path, file);
+    const Result<FormatReport> one =
+        source.ok() ? verify_hdf5(*source, file, progress) : source.error();
+    if (!one.ok() && one.error().code() != ErrorCode::kCorrupt) return one.error();
+    if (!one.ok()) {
+      report.damage.push_back({.file = file, .what = one.error().message()});
+      continue;
+    }
+    std::ranges::copy(one->damage, std::back_inserter(report.damage));
+    report.bytes_read += one->bytes_read;
+    report.checked = report.checked && one->checked;
+  }
+  return report;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,57 @@
+"""The files of real Keras, with torch under it, are read, and Keras reads what was converted."""
+
+import os
+
+os.environ["KERAS_BACKEND"] = "torch"
+
+import keras
+import numpy as np
+import pytest
+
+import holdfast
+
+
+def make_model(seed):
+    keras.utils.set_random_seed(seed)
+    model = keras.Sequential([
+        keras.Input((3,)),
+        keras.layers.Dense(4),
+        keras.layers.BatchNormalization(),
+        keras.layers.Dense(5, dtype=keras.DTypePolicy("bfloat16")),
+    ])
+    model.compile(optimizer="adam", loss="mse")
+    model.fit(np.ones((2, 3)), np.ones((2, 5)), verbose=0)
+    return model
+
+
+def bits(weights):
+    return sorted((w.shape, np.ascontiguousarray(w).tobytes()) for w in weights)
+
+
+def read_all(path):
+    opened = holdfast.open(path)
+    return [np.asarray(opened.read(name)) for name in opened.keys() if "optimizer" not in name]
+
+
+def test_each_kind_of_file_has_the_weights(tmp_path):
+    model = make_model(1)
+    model.save(tmp_path / "a.keras")
+    model.save_weights(tmp_path / "a.weights.h5")
+    model.save_weights(tmp_path / "b.weights.json", max_shard_size=100 / 1024**3)
+    assert len(list(tmp_path.glob("b_*.weights.h5"))) > 1
+    want = bits(model.get_weights())
+    for name in ("a.keras", "a.weights.h5", "b.weights.json"):
+        seen = bits(read_all(tmp_path / name))
+        assert all(one in seen for one in want), name
+
+
+@pytest.mark.parametrize("between", ["a.npz", "a.safetensors", "a.pt"])
+def test_keras_loads_what_was_converted(tmp_path, between):
+    model = make_model(1)
+    model.save_weights(tmp_path / "a.weights.h5")
+    holdfast.convert(tmp_path / "a.weights.h5", tmp_path / between)
+    holdfast.convert(tmp_path / between, tmp_path / "b.weights.h5")
+    other = make_model(2)
+    assert bits(other.get_weights()) != bits(model.get_weights())
+    other.load_weights(tmp_path / "b.weights.h5")
+    assert bits(other.get_weights()) == bits(model.get_weights())
