@@ -172,7 +172,7 @@ class Checkpointer:
     def _rejoin(self) -> None:
         """Goes on with the job, together with the replacement of a lost rank."""
         self._saves.live_job().rejoin()
-        self._is_attached = False
+        self._is_attached, self._due = False, DueSave()  # the new process knows of no save that waits
         self._agree_on_job()
 
     def _agree_on_job(self) -> None:

@@ -31,7 +31,7 @@ def points_of(kind):
 def check(tmp_path, whole, kind, kills, how=(), ranks=None):
     """Runs a training with these kills, and compares it with one without."""
     steps = max(int(kill.split(":")[1]) for kill in kills if ":*:" not in kill) + 3
-    ran = Ran(kind, tmp_path / "run", steps, kills, how, ranks, timeout=900)
+    ran = Ran(kind, tmp_path / "run", steps, kills, how, ranks, timeout=240)
     ran.check(whole(kind, steps, how, ranks))
 
 
