@@ -10,7 +10,17 @@ REFUSED = 1
 
 
 def main() -> int:
-    """Runs the job. Returns its exit code."""
+    """Runs the job, or says why not. Returns the exit code."""
+    try:
+        return _run()
+    except Refused as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return REFUSED
+    except KeyboardInterrupt:  # before the launcher has begun to watch for signals
+        return 130
+
+
+def _run() -> int:
     options = parse(sys.argv[1:])
     door = open_door(options)
     os.environ.setdefault("PYTHONUNBUFFERED", "1")
@@ -27,10 +37,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    try:
-        sys.exit(main())
-    except Refused as error:
-        print(f"holdfast: {error}", file=sys.stderr)
-        sys.exit(REFUSED)
-    except KeyboardInterrupt:  # before the launcher has begun to watch for signals
-        sys.exit(130)
+    sys.exit(main())

@@ -214,7 +214,8 @@ class Coordinator:
         if any(code in (0, STOPPED) for code in self._ranks.codes()):
             say("other ranks have ended already: the job ends")
             return self._end(cause.code)
-        can_recover = self._ranks.has_begun and any(one.is_whole for one in self._ranks.living())
+        has_state = any(one.is_whole for one in self._ranks.living())
+        can_recover = self._ranks.has_begun and has_state and not self._ranks.why_plain()
         if why := self._losses.why_no_more(cause, self._ranks.has_begun):
             if not can_recover:
                 say(f"{why}: the job ends")
@@ -223,8 +224,10 @@ class Coordinator:
             self._leave(cause.code if cause.code > 0 else 128 - cause.code, why)
         if can_recover:
             return self._recover(cause, began)
-        self._restart("no rank is left that has the state" if self._ranks.has_begun else
-                      "a rank died before the first update of all ranks was made", began, cause.step)
+        why = self._ranks.why_plain() or (
+            "no rank is left that has the state" if self._ranks.has_begun else
+            "a rank died before the first update of all ranks was made")
+        self._restart(why, began, cause.step)
 
     def _recover(self, cause: Loss, began: float) -> None:
         self._supersede()
@@ -334,6 +337,9 @@ class Coordinator:
             say(f"{no_more}: the job ends")
             return self._end(GAVE_UP)
         self._restart(why, time.monotonic(), rank.step)
+
+    def _said_plain(self, rank: Rank, message: dict[str, Any]) -> None:
+        rank.plain, rank.is_open = message["why"], message["is_open"]
 
     def _said_failed(self, rank: Rank, message: dict[str, Any]) -> None:
         rank.failed = message

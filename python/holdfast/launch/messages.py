@@ -10,6 +10,8 @@
     joined     it is whole, and goes on
     restart    it cannot go on: all must restart
     failed     the exception that ends it
+    plain      a lost rank cannot be replaced
+               from now on, and why
 
 Launchers of several hosts talk to each other in the same way, over TCP (hosts.py).
 """

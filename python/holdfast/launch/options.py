@@ -3,9 +3,11 @@
 import argparse
 import os
 import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NoReturn
 
 _EXAMPLES = """examples:
   holdfast launch -n 4 train.py --batch 32
@@ -56,8 +58,15 @@ def parse(arguments: list[str], variables: Mapping[str, str] = os.environ) -> Op
     return made
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        """Says what is wrong, in one sentence."""
+        print(f"holdfast: launch: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="holdfast launch", epilog=_EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
         description="Starts the ranks of a training job on this machine, or with several launchers "

@@ -23,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from holdfast.launch import worker
@@ -60,6 +61,7 @@ class Process:
     reader: Reader
     why: str = ""  # why the launcher has ended it
     silent_since: float | None = None  # its last sign of life, if it was ended for its silence
+    traced_at: float = 0.0  # when a debugger was last seen to hold it
 
 
 class Workers:
@@ -185,13 +187,21 @@ class Workers:
             self._awake_since = now
         self._last_tick = now
         for process in list(self._processes.values()):
-            beat = self._pages[process.rank][PAGE_BEAT] / 1e9
-            if beat and now - max(beat, self._awake_since) > SILENCE and not process.why:
-                process.silent_since = beat
-                self._end(process, f"no sign of life for {SILENCE:.0f} s")
+            self._end_if_silent(process, now)
         self._report({
             "say": "alive", "waits": {str(rank): self._wait_of(rank, now) for rank in self._processes},
             "steps": {str(rank): self._pages[rank][PAGE_STEP] for rank in self._processes}})
+
+    def _end_if_silent(self, process: Process, now: float) -> None:
+        beat = self._pages[process.rank][PAGE_BEAT] / 1e9
+        if not beat or process.why \
+                or now - max(beat, self._awake_since, process.traced_at) <= SILENCE:
+            return
+        if _is_traced(process.pid):
+            process.traced_at = now
+            return
+        process.silent_since = beat
+        self._end(process, f"no sign of life for {SILENCE:.0f} s")
 
     def _wait_of(self, rank: int, now: float) -> float | None:
         """For how long a rank has waited in a collective call; None if it is in none."""
@@ -237,6 +247,13 @@ class Workers:
             self._loop.close(process.connection)
         del self._processes[process.rank]
         return os.waitstatus_to_exitcode(status)
+
+
+def _is_traced(pid: int) -> bool:
+    """True if a debugger holds the process."""
+    with contextlib.suppress(OSError):
+        return "\nTracerPid:\t0\n" not in Path(f"/proc/{pid}/status").read_text()
+    return False
 
 
 def _kill(pid: int) -> None:

@@ -18,6 +18,7 @@ class Rank:
     is_whole: bool = True  # it has its state: it began with the job, or was filled
     is_running: bool = False  # it has committed an update
     is_open: bool = False  # it can write events
+    plain: str = ""  # why no rank can be replaced, if it has said so
     has_joined: bool = True
     status: tuple[int, int, int, bool] | None = None  # in the generation that is being made
     failed: dict[str, Any] = field(default_factory=dict)  # the exception that ends it
@@ -75,6 +76,10 @@ class Ranks:
 
     def missing(self) -> list[Rank]:
         return [rank for rank in self.all if rank.exit_code is not None]
+
+    def why_plain(self) -> str:
+        """Why a lost rank cannot be replaced, if a rank has said so."""
+        return next((rank.plain for rank in self.all if rank.plain), "")
 
     def start(self, rank: Rank, host: Host, job: dict[str, Any]) -> Rank:
         """Starts a process for the rank: a replacement if the others are in mid-training."""

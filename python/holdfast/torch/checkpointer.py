@@ -19,15 +19,11 @@ from holdfast.torch.loop.branch import Start
 from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
 from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
-from holdfast.torch.loop.end_of_training import (
-    RANK_WAIT,
-    LastStep,
-    is_exception_on_its_way,
-    why_no_end,
-)
+from holdfast.torch.loop.end_of_training import RANK_WAIT, is_exception_on_its_way, why_no_end
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
+from holdfast.torch.loop.model_changes import ModelChanges
 from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps
 from holdfast.torch.loop.resume import Resume
 from holdfast.torch.loop.saves import Save, Saves
@@ -149,12 +145,11 @@ class Checkpointer:
         self._state = TrainingState(model, optimizer, named, data, layout, exclude)
         self._messages = Messages(self._state.rank, verbose)
         self._durable = DurableSteps(on_durable)
-        self._last_step = LastStep(self._state.model_tensors)
         self._never_saves, self._resuming = every == "never", resuming
         self._buckets = BucketOrders(model)
         self._boundaries = UpdateBoundaries(self._state.optimizers, self._state.models)
+        self._changes = ModelChanges(self._state, self._boundaries)
         self._due = DueSave()
-        self._unknown_optimizer = False  # an optimizer that was not given has updated the model
         self._steps = StepNumbers(schedule.total_steps)
         self._run_is_checked = False  # resume() was called, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
@@ -170,14 +165,14 @@ class Checkpointer:
         self._agree_on_job()
         self._recovery.serve(self._saves, self._rejoin, self._leave)
         self._losses = Losses(every if callable(every) else None)
-        self._hooks = hook_optimizer_steps(self._before_update, self._after_update)
+        self._hooks = hook_optimizer_steps(self._before_update, self._changes.after_update)
         self._settle_thread = SettleThread(self._saves.settle_if_copied)
         close_at_exit(self._closing)
 
     def _rejoin(self) -> None:
         """Goes on with the job, together with the replacement of a lost rank."""
         self._saves.live_job().rejoin()
-        self._is_attached = False
+        self._is_attached, self._due = False, DueSave()  # the new process knows of no save that waits
         self._agree_on_job()
 
     def _agree_on_job(self) -> None:
@@ -291,10 +286,10 @@ class Checkpointer:
             self._losses.tell(job, step, loss)
         due, last = job.due(step, not idle), self._steps.is_last_of_all(step)
         self._due.ask(due, last)
-        if self._unknown_optimizer:
+        if self._changes.by_unknown:
             self._messages.warn_once(messages.UNKNOWN_OPTIMIZER)
-        self._last_step.note(step)
-        if self._due.reason and (self._due.reason[0] or not self._unknown_optimizer):
+        self._changes.note(step)
+        if self._due.reason and (self._due.reason[0] or not self._changes.by_unknown):
             self._save_due(step, loss, last)
 
     def _save_due(self, step: int, loss: Any, last: bool) -> None:
@@ -324,12 +319,12 @@ class Checkpointer:
         if loss is None and number == self._steps.saved_last and self._is_saved(number):
             return Save(self._saves, self._saves.newest())
         handle = self._save(number, wait_for_value(loss), "asked for")
-        self._last_step.note(number)
+        self._changes.note(number)
         return Save(self._saves, handle)
 
     def _is_saved(self, step: int) -> bool:
         """True if on all ranks the newest save is of that step, and the model has not changed."""
-        is_saved = self._saves.is_newest_good() and not self._has_changed_since(step)
+        is_saved = self._saves.is_newest_good() and not self._changes.is_changed_since(step)
         return not self._saves.live_job().any(not is_saved)
 
     def _save(self, step: int, loss: Any, why: str, *, automatic: bool = False,
@@ -368,8 +363,6 @@ class Checkpointer:
         _log.warning("stopped after step %d, which is saved: %s", step, why)
         raise SystemExit(code)
 
-    # Around every update of an optimizer
-
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Settles the newest save: the update changes its tensors."""
         changed = None
@@ -379,13 +372,6 @@ class Checkpointer:
         if not self._saves.is_unsettled or not self._boundaries.knows(optimizer):
             return changed
         return self._saves.settle_before_update(optimizer, args, kwargs) or changed
-
-    def _after_update(self, optimizer: torch.optim.Optimizer) -> None:
-        self._last_step.note_update()
-        if self._boundaries.note_update(optimizer):
-            self._unknown_optimizer = False  # it was an optimizer inside this one
-        elif not (self._unknown_optimizer or self._boundaries.has_stepped):
-            self._unknown_optimizer = self._state.owns(optimizer)
 
     # The end
 
@@ -406,7 +392,7 @@ class Checkpointer:
 
     def _save_end(self, step: int, wanted: bool) -> None:
         """Saves the last step, unless there is a reason not to, which is then told."""
-        why = why_no_end(wanted, self._never_saves, self._has_changed_since(step))
+        why = why_no_end(wanted, self._never_saves, self._changes.is_changed_since(step))
         # A rank that an exception has led here does not ask the others: they may be anywhere.
         if not is_exception_on_its_way() and not self._saves.live_job().all_agree(
                 why is None, RANK_WAIT):
@@ -417,9 +403,6 @@ class Checkpointer:
                        with_gradients=self._is_mid_update())
         else:
             _log.warning("%s", self._steps.unsaved_warning(why))
-
-    def _has_changed_since(self, step: int) -> bool:
-        return self._unknown_optimizer or not self._last_step.is_unchanged(step)
 
     def __enter__(self) -> Self:
         return self
@@ -434,6 +417,7 @@ class Checkpointer:
 
     def _release(self) -> None:
         self._settle_thread.close()
+        self._recovery.close()
         job, self._saves.job = self._saves.live_job(), None
         for hook in self._hooks:
             hook.remove()

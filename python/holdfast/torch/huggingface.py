@@ -26,6 +26,7 @@ from holdfast.checkpoint import open_tiers
 from holdfast.errors import NotFoundError
 from holdfast.options import Layout, Resuming
 from holdfast.torch.checkpointer import Checkpointer
+from holdfast.torch.recover.restarted_steps import without_run
 from holdfast.torch.values import generators
 
 
@@ -39,6 +40,9 @@ class HoldfastTrainer:
     there is one, and a path is one of the Trainer's own checkpoints. Upon SIGTERM and SIGUSR1 the
     Trainer saves, and the process exits with 143. The number of a step is that of updates done.
 
+    Under `holdfast launch`, all ranks start again from the newest checkpoint if a rank dies; for that,
+    resume_from_checkpoint="auto" is needed.
+
     trainer.save_model() saves the final model as usual. ValueError for arguments that need the
     Trainer's own files: save_only_model, load_best_model_at_end, DeepSpeed.
     """
@@ -46,7 +50,7 @@ class HoldfastTrainer:
     def __init__(self, *args: Any, holdfast: Mapping[str, Any] | None = None,
                  **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._options = dict(holdfast or {})
+        self._options = without_run(holdfast or {}, "the Trainer")
         self._checkpointer: Checkpointer | None = None
         self._state: _TrainerState | None = None
         self._resumed: Any = None  # the restored generators, until training begins

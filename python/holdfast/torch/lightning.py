@@ -32,6 +32,7 @@ from holdfast.torch.checkpointer import Checkpointer
 from holdfast.torch.data.base_loader import Loader
 from holdfast.torch.files import replace_folder
 from holdfast.torch.files.single_file import load
+from holdfast.torch.recover.restarted_steps import without_run
 from holdfast.torch.values import generators
 from holdfast.torch.values.trees import pack
 
@@ -50,13 +51,14 @@ class HoldfastCallback(pl.Callback):
     an empty dict, and what it puts there is saved. Upon SIGTERM and SIGUSR1 the callback saves,
     and the process exits with 143.
 
-    With resume=False, or a `ckpt_path` for fit(), the run is not resumed.
+    With resume=False, or a `ckpt_path` for fit(), the run is not resumed. Under `holdfast launch`, all
+    ranks start again from the newest checkpoint if a rank dies.
     """
 
     def __init__(self, run: _Path, *, resume: bool = True, **options: Any) -> None:
         self._run = run
         self._resume = resume
-        self._options = options
+        self._options = without_run(options, "Lightning")
         self._checkpointer: Checkpointer | None = None
         # (generators, whether the epoch is over), from on_fit_start until on_train_start
         self._resumed: tuple[Any, bool] | None = None

@@ -17,6 +17,8 @@ import contextlib
 import logging
 import os
 import pickle
+import signal
+import subprocess
 import tempfile
 import time
 import traceback
@@ -76,6 +78,45 @@ class Nursery:
         self._process.join()
 
 
+class Started:
+    """A process that start() has forked, with the calls of subprocess.Popen that tests need."""
+
+    def __init__(self, pid: int) -> None:
+        self.pid, self.returncode = pid, None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            self.returncode = _ask(_poll, self.pid)
+        return self.returncode
+
+    def wait(self, timeout: float | None = None) -> int:
+        end = None if timeout is None else time.monotonic() + timeout
+        while self.poll() is None:
+            if end is not None and time.monotonic() > end:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout)
+            time.sleep(0.01)
+        return self.returncode
+
+    def send_signal(self, number: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self.send_signal(signal.SIGKILL)
+
+
+def start(fn: Callable[..., int], *args: Any) -> Started:
+    """Begins a process that calls the function and ends with the exit code that it returns."""
+    return Started(_ask(_start, fn, args))
+
+
+def _ask(fn: Callable[..., Any], *args: Any) -> Any:
+    ((is_good, result),) = _nursery.run(pickle.dumps((0, fn, args, 0, "")))
+    if not is_good:
+        raise RankError(result)
+    return result
+
+
 _nursery: Nursery | None = None
 
 
@@ -102,7 +143,9 @@ def _serve(pipe: Connection, other_end: Connection) -> None:
 
 
 def _run(job: bytes) -> list[tuple[bool, Any]]:
-    world, _, _, timeout, _ = pickle.loads(job)
+    world, fn, args, timeout, _ = pickle.loads(job)
+    if world == 0:  # not for ranks, but for the nursery itself
+        return [(True, fn(*args))]
     with tempfile.TemporaryDirectory() as folder:
         pipes, processes = [], []
         for rank in range(world):
@@ -121,6 +164,31 @@ def _run(job: bytes) -> list[tuple[bool, Any]]:
             if answers[rank] == _SILENT:
                 answers[rank] = (False, f"no answer, exit code {process.exitcode}")
     return answers
+
+
+_started: dict[int, Any] = {}  # processes, by their ids
+
+
+def _start(fn: Callable[..., int], args: tuple[Any, ...]) -> int:
+    process = _CONTEXT.Process(target=_become, args=(fn, args))
+    process.start()
+    _started[process.pid] = process
+    return process.pid
+
+
+def _become(fn: Callable[..., int], args: tuple[Any, ...]) -> None:
+    code = 1
+    try:
+        code = fn(*args)
+    except SystemExit as error:
+        code = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        traceback.print_exc()
+    os._exit(code)
+
+
+def _poll(pid: int) -> int | None:
+    return _started[pid].exitcode
 
 
 _SILENT = (False, None)

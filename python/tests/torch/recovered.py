@@ -33,6 +33,7 @@ from holdfast.torch.recover import crash_points
 from holdfast.torch.recover.step_start import StepStart
 
 WIDTH, BATCH = 16, 12
+INFINITE = 1  # modulo 4
 
 HOW = {
     "critic": "a second model with an update of its own, in a ck.run() before that of the first",
@@ -49,9 +50,9 @@ HOW = {
     "reads": "the step reads a second batch itself",
     "accumulates": "gradients of one update in two ck.run(), which is refused",
     "micro": "two micro-batches in one step, with no_sync()",
-    "scaler": "a GradScaler, with a gradient that is infinite in step 5",
+    "scaler": "a GradScaler, with a gradient that is infinite in one step of four (INFINITE)",
     "views": "gradient_as_bucket_view", "static": "static_graph", "unused": "a parameter unused",
-    "lbfgs": "an optimizer with a closure",
+    "lbfgs": "an optimizer with a closure, which it calls once", "searches": "it calls it 3 times",
     "barrier": "a barrier behind ck.resume()",
     "table": "a large buffer that the forward pass writes to",
     "other model": "the replacement has another model",
@@ -115,8 +116,9 @@ class Training:
         getattr(self, f"_make_{kind}")()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-2)
         if "lbfgs" in how:
-            self.optimizer = torch.optim.LBFGS(self.model.parameters(), lr=1e-2, max_iter=3)
-        self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=3) \
+            self.optimizer = torch.optim.LBFGS(self.model.parameters(), lr=1e-2,
+                                               max_iter=3 if "searches" in how else 1)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=16.0, growth_interval=2) \
             if "scaler" in how else None
         self.average = AveragedModel(self.net, use_buffers=True) if "average" in how else None
         self.critic = self.critic_optimizer = None
@@ -202,7 +204,7 @@ class Training:
             return self.optimizer.step(closure)
         if self.scaler is None:
             return self.optimizer.step()
-        if step == 5:
+        if step % 4 == INFINITE:
             next(self.net.parameters()).grad[0] = torch.inf
         self.scaler.step(self.optimizer)
         self.scaler.update()

@@ -8,10 +8,11 @@ import logging
 import os
 import pickle
 import signal
+import subprocess
 import sys
 from pathlib import Path
 
-from ranks import run_ranks
+from ranks import start
 
 import holdfast
 
@@ -22,22 +23,33 @@ RANKS = {"ddp": 3, "hsdp": 4, "pipeline": 4}
 def launch(arguments, *, ranks, said, timeout=180):
     """Runs `holdfast launch` in a forked process, in which torch is already imported.
 
-    Returns its exit code and what it has written to the file `said`.
+    Returns its exit code, None if it took too long, and what it has written to the file `said`.
     """
     command = ["-n", str(ranks), *map(str, arguments)]
-    (code,) = run_ranks(1, _launch, command, str(said), timeout=timeout, backend="")
+    process, code = begin_launch(command, said), None
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        code = process.wait(timeout)
+    if code is None:
+        process.send_signal(signal.SIGTERM)  # so that its workers end, too
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(10)
+        process.kill()
     return code, Path(said).read_text()
 
 
-def _launch(rank, world, command, said):
+def begin_launch(command, said, variables=()):
+    """Begins `holdfast launch` in the same way. Returns the process."""
+    return start(_launch, [str(one) for one in command], str(said), dict(variables))
+
+
+def _launch(command, said, variables):
     from holdfast.launch import __main__ as program
 
     out = os.open(said, os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(out, 1)
     os.dup2(out, 2)
     os.setsid()
-    for name in ("RANK", "WORLD_SIZE", "LOCAL_RANK"):
-        os.environ.pop(name, None)
+    os.environ.update(variables)
     logging.getLogger().handlers.clear()  # those of pytest
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     sys.argv = ["holdfast launch", *command]
@@ -47,11 +59,11 @@ def _launch(rank, world, command, said):
 class Ran:
     """What a run has left."""
 
-    def __init__(self, kind, run, steps, kills=(), how=(), ranks=None):
+    def __init__(self, kind, run, steps, kills=(), how=(), ranks=None, timeout=180):
         self.kills = list(kills)
         ranks = range(ranks or RANKS[kind])
         self.code, self.said = launch([SCRIPT, kind, run, steps, ",".join(kills), *how],
-                                      ranks=len(ranks), said=f"{run}.said")
+                                      ranks=len(ranks), said=f"{run}.said", timeout=timeout)
         lines = [[json.loads(line) for line in _text(f"{run}.losses.{rank}").splitlines()]
                  for rank in ranks]
         self.losses = [{step: (loss, samples) for step, loss, samples, _ in own} for own in lines]

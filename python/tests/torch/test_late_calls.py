@@ -4,7 +4,8 @@ import os
 
 import torch
 
-from holdfast.torch.recover.group import Groups, _Call
+from holdfast.torch.recover.group import Groups
+from holdfast.torch.recover.group_calls import Call
 from holdfast.torch.recover.startup_log import StartupLog
 
 
@@ -28,6 +29,6 @@ def test_a_call_that_completes_just_after_its_slice_has_not_failed():
     groups = Groups(StartupLog(os.memfd_create("log")), "0.0")
     groups.may_repeat = True
     output = torch.ones(2)
-    assert _Call(groups, LateWork(), [output]).wait()
+    assert Call(groups, LateWork(), [output]).wait()
     assert output.tolist() == [1, 1]  # a call that has failed gives zeros
     assert groups.mode == "live" and groups.failure is None

@@ -11,6 +11,9 @@ import time
 from pathlib import Path
 
 import pytest
+from recovered_jobs import begin_launch
+
+from holdfast.launch.options import parse
 
 SCRIPT = Path(__file__).parent / "launched.py"
 LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
@@ -18,17 +21,26 @@ PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
 
 
 class Launch:
-    """A job that runs. Use it as a context, so that nothing of it stays."""
+    """A job that runs. Use it as a context, so that nothing of it stays.
+
+    Its launcher is forked from a process that has imported torch, or, with a prefix, is a new program:
+    the prefix is the beginning of its command line.
+    """
 
     def __init__(self, run, steps, events=(), *, options=(), ranks=2, pace=0.0, variables=(),
-                 prefix=()):
+                 prefix=None):
         self.run, self.ranks = run, ranks
         self.out = Path(f"{run}.out-{len(list(Path(run).parent.glob('*.out-*')))}")
-        command = [*prefix, sys.executable, "-m", "holdfast.launch", "-n", str(ranks), *map(str, options),
-                   str(SCRIPT), str(run), str(steps), str(pace), *events]
-        self.process = subprocess.Popen(command, stdout=self.out.open("w"),
-                                        stderr=subprocess.STDOUT, start_new_session=True,
-                                        env={**os.environ, **dict(variables)})
+        self.out.touch()
+        command = ["-n", str(ranks), *map(str, options), str(SCRIPT), str(run), str(steps), str(pace),
+                   *events]
+        if prefix is None:
+            self.process = begin_launch(command, self.out, variables)
+        else:
+            self.process = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "holdfast.launch", *command],
+                stdout=self.out.open("w"), stderr=subprocess.STDOUT, start_new_session=True,
+                env={**os.environ, **dict(variables)})
 
     def __enter__(self):
         return self
@@ -39,7 +51,8 @@ class Launch:
             self.process.wait()
         for pid in self.pids():
             with contextlib.suppress(OSError):  # forked workers have the command line of the launcher
-                if str(self.run) in Path(f"/proc/{pid}/cmdline").read_text():
+                words = Path(f"/proc/{pid}/cmdline").read_text()
+                if str(self.run) in words or words == Path("/proc/self/cmdline").read_text():
                     os.killpg(pid, signal.SIGKILL)
 
     def end(self, timeout=200):
@@ -121,6 +134,38 @@ def test_processes_that_stop_or_die_are_replaced_and_events_tell_it(tmp_path, wh
 
 
 @LONG
+def test_a_process_in_a_debugger_is_not_taken_for_stopped(tmp_path, whole):
+    with Launch(tmp_path / "run", 12, pace=0.1) as job:
+        job.until_step(2)
+        pid = job.pids()[1]
+        held = subprocess.run([sys.executable, "-c", HOLD, str(pid)], check=False, timeout=60,
+                              capture_output=True, text=True)
+        if held.returncode == 77:
+            pytest.skip("this system forbids ptrace")
+        assert held.returncode == 0, held.stderr
+        code, said = job.end()
+        assert code == 0 and "died" not in said, said
+        assert Path(f"{job.run}.end.0").read_text() == whole
+
+
+# What a debugger does: it stops all threads of a process, here for 5 s.
+HOLD = """
+import ctypes, os, sys, time
+attach, detach, all_kinds = 16, 17, 0x40000000
+call = ctypes.CDLL(None, use_errno=True).ptrace
+call.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+threads = [int(one) for one in os.listdir(f"/proc/{sys.argv[1]}/task")]
+for one in threads:
+    if call(attach, one, None, None) != 0:
+        sys.exit(77)
+    os.waitpid(one, all_kinds)
+time.sleep(5)
+for one in threads:
+    call(detach, one, None, None)
+"""
+
+
+@LONG
 def test_a_rank_that_does_not_come_to_a_collective_call_is_replaced(tmp_path, whole):
     with Launch(tmp_path / "run", 12, ["1:4:sleep"], options=["--hang", 2]) as job:
         code, said = job.end()
@@ -143,13 +188,12 @@ def test_all_ranks_restart_if_each_waits_in_another_call(tmp_path, whole):
 
 
 def test_a_run_in_use_is_refused_and_a_killed_launcher_leaves_a_checkpoint(tmp_path):
-    with Launch(tmp_path / "run", 1000, pace=0.05) as job:
+    with Launch(tmp_path / "run", 1000, pace=0.05, prefix=[]) as job:
         job.until_step(1)
-        second = subprocess.run(job.process.args, capture_output=True, text=True, timeout=200,
-                                check=False)
-        assert second.returncode == 1
+        code, said = Launch(tmp_path / "run", 1000).end()
+        assert code == 1
         assert ("the program has failed before the first update of all ranks: exit code 1 "
-                "(ConflictError: ") in second.stderr and "starts again" not in second.stderr
+                "(ConflictError: ") in said and "starts again" not in said
         os.kill(job.process.pid, signal.SIGKILL)
         until(lambda: not any(map(_lives, job.pids())), 60, job)
         last = max(job.losses())
@@ -183,7 +227,9 @@ def test_a_step_that_fails_again_ends_the_job_and_loses_no_step(tmp_path, whole)
     (["--hosts", "2", "--host", "2", "--at", "h:1", str(SCRIPT)], "--host 2; expected 0 to 1, or spare"),
     (["--hosts", "2", "--host", "0", "--at", "h", str(SCRIPT)], "--at h; expected ADDRESS:PORT"),
 ])
-def test_wrong_options_are_refused_in_a_sentence(arguments, words):
-    done = subprocess.run([sys.executable, "-m", "holdfast.launch", *arguments],
-                          capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 2 and words in done.stderr, done.stderr
+def test_wrong_options_are_refused_in_a_sentence(arguments, words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        parse(arguments, {})
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and said.count("\n") == 1
+    assert said.startswith("holdfast: launch: ") and words in said, said

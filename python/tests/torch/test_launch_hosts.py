@@ -32,7 +32,7 @@ class Cluster:
                  prefix=None):
         self.at = at or f"127.0.0.1:{free_port()}"
         self._make = lambda host, wait=wait: Launch(
-            run, steps, events, ranks=ranks, pace=pace, prefix=prefix(host) if prefix else (),
+            run, steps, events, ranks=ranks, pace=pace, prefix=prefix(host) if prefix else None,
             options=["--hosts", of or hosts, "--host", host, "--at", self.at, "--wait", wait])
         self.run = run
         self.launchers = {}

@@ -37,12 +37,15 @@ class GatedSteps:
         self._trail, self._records = membership.trail, membership.records
         self._loader, self._buckets = state.loader, buckets
         self._start = StepStart(state, buckets, scalers)
-        self._phase: Literal["between", "step", "updated"] = "between"
+        self._phase: Literal["between", "step", "updated", "saving"] = "between"
+        self._steps_done = 0
         self._skipped: SkippedCalls | None = None  # of a replacement
         self._batch_outside = -1  # the batch after which a collective call was made outside of run()
         self._updates = False  # the newest run has made an update
+        self.has_run = False  # run() was called
         self._has_warned = False
         self._groups.on_call = self._on_call
+        self._scalers = scalers
         for scaler in scalers:
             self._guard(scaler)
 
@@ -53,6 +56,7 @@ class GatedSteps:
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
         """Makes a step, as often as it takes."""
+        self.has_run = True
         self._prepare()
         name = getattr(function, "__qualname__", type(function).__qualname__)
         skipped = self._skip("run", name)
@@ -86,14 +90,30 @@ class GatedSteps:
         if self._skip("step", str(step)) is not None:
             return False
         self._trail.stepped(step)
+        self._steps_done += 1
         self._refresh()
         return True
+
+    def save(self, function: Callable[[], None]) -> None:
+        """Calls the function, whose collective calls a replacement does not have to make."""
+        self._phase = "saving"
+        try:
+            function()
+        finally:
+            self._phase = "between"
 
     def end(self) -> None:
         """Returns when this process is part of the newest generation, behind its last step."""
         self._skip("run", "")
         self._trail.function = ""
         self.join()
+
+    def close(self) -> None:
+        """The training is over: takes back what it has put into other objects."""
+        self._groups.on_call = _ignore
+        for scaler in self._scalers:
+            vars(scaler).pop("update", None)
+        self._membership.close()
 
     def join(self) -> None:
         """Returns when this process is part of the newest generation."""
@@ -203,8 +223,9 @@ class GatedSteps:
         scaler.update = guarded
 
     def _batches(self) -> int:
-        """How many batches the loader has handed out; -2 if nobody counts them."""
-        return -2 if self._loader is None else self._loader.handed_out
+        """How many batches the loader has handed out, or, if it is not ours, below -1 and another
+        number after each step."""
+        return -2 - self._steps_done if self._loader is None else self._loader.handed_out
 
     def _on_call(self, name: str) -> None:
         if self._phase == "between" and not self._groups.is_recording:
@@ -214,3 +235,6 @@ class GatedSteps:
             _log.warning("%s is called after the update of a step: if a rank dies then, all ranks "
                          "start again from a checkpoint; expected calls of other ranks before the "
                          "update, and one ck.run() for each update", name)
+
+
+def _ignore(_: str) -> None: ...

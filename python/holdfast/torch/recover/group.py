@@ -24,10 +24,11 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any, Literal
 
-import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
+from holdfast.errors import UnavailableError
+from holdfast.torch.recover.group_calls import Call, Done, tensors_in, zero
 from holdfast.torch.recover.inner_group import (
     connect_to_store,
     cut_sockets,
@@ -39,7 +40,6 @@ from holdfast.torch.recover.startup_log import StartupLog
 
 Mode = Literal["live", "void", "replay", "silent"]
 
-_SLICE = timedelta(seconds=0.2)  # a call is waited for in slices of this length
 _LONG = 0.3  # seconds after which a call that was cut off should have ended
 
 NAME = "holdfast"  # the name by which torch knows this backend
@@ -193,25 +193,35 @@ class SwapGroup(dist.ProcessGroup):
         self._name: str | None = None
         self._inner: dist.ProcessGroup | None = None
         self._sockets: set[tuple[int, str]] = set()
-        self._waiting: weakref.WeakSet[_Call] = weakref.WeakSet()
-        self._stuck: list[Any] = []
+        self._waiting: weakref.WeakSet[Call] = weakref.WeakSet()
+        # Inner groups of earlier generations with calls that had not ended when they were replaced.
+        self._old: list[tuple[dist.ProcessGroup | None, list[Call]]] = []
         self._index = groups.add(self)
         if groups.mode == "live":
             self.connect(groups.prefix)
 
     def connect(self, prefix: str, is_stale: Callable[[], bool] = lambda: False) -> None:
         """Makes the inner group anew."""
+        self._let_go_of_inner()
         before = open_sockets()
-        if any(not call.is_completed_inside() for call in list(self._waiting)):
-            self._stuck.append(self._inner)  # to destroy it would wait for its threads
-        self._waiting.clear()
-        self._inner = None
         # Each attempt has its own connection to the store: a thread that still waits in an older
         # attempt would block all other calls of a shared connection.
         store = dist.PrefixStore(f"holdfast/{prefix}/{self._id}", connect_to_store(self._timeout))
-        self._inner = wait_for(lambda: make_inner(self._wanted, store, self._rank, self._size,
-                                                  self._timeout), is_stale)
+        try:
+            self._inner = wait_for(lambda: make_inner(self._wanted, store, self._rank, self._size,
+                                                      self._timeout), is_stale)
+        except UnavailableError:
+            cut_sockets(open_sockets() - before)  # else the attempt waits for its timeout
+            raise
         self._sockets = open_sockets() - before
+
+    def _let_go_of_inner(self) -> None:
+        """To destroy a group waits for its calls, so groups whose calls have not ended are kept."""
+        self._old.append((self._inner, list(self._waiting)))
+        self._waiting.clear()
+        self._inner = None
+        self._old = [(inner, calls) for inner, calls in self._old
+                     if any(not call.is_completed_inside() for call in calls)]
 
     def cut(self) -> None:
         """Ends the calls that wait in the inner group: Gloo has no call for that."""
@@ -221,7 +231,7 @@ class SwapGroup(dist.ProcessGroup):
         for call in list(self._waiting):
             call.wait()
 
-    def pending(self) -> list["_Call"]:
+    def pending(self) -> list[Call]:
         """The calls that are not complete."""
         return [call for call in list(self._waiting) if not call.is_completed()]
 
@@ -238,14 +248,14 @@ class SwapGroup(dist.ProcessGroup):
         if groups.mode == "void":
             if not groups.may_repeat:
                 groups.note_failure(groups.failure or RuntimeError("a rank was lost"))
-            _zero(outputs)
+            zero(outputs)
         elif groups.mode == "replay":
             self._answer(name, outputs)
-        return _Done(outputs)
+        return Done(outputs)
 
     def _answer(self, name: str, outputs: Any) -> None:
         try:
-            self._groups.log.answer(self._index, name, _tensors(outputs))
+            self._groups.log.answer(self._index, name, tensors_in(outputs))
         except RuntimeError as error:
             self._groups.on_unanswered(error)
             raise
@@ -253,15 +263,15 @@ class SwapGroup(dist.ProcessGroup):
     def _call_live(self, name: str, outputs: Any, args: tuple[Any, ...],
                    options: dict[str, Any]) -> Any:
         try:
-            call = _Call(self._groups, getattr(self._inner, name)(*args, **options), outputs)
+            call = Call(self._groups, getattr(self._inner, name)(*args, **options), outputs)
         except RuntimeError as error:
             self._groups.note_failure(error)
-            _zero(outputs)
-            return _Done(outputs)
+            zero(outputs)
+            return Done(outputs)
         self._waiting.add(call)
         if self._groups.is_recording and not self._groups.log.is_full:
             call.wait()
-            self._groups.log.record(self._index, name, _tensors(outputs))
+            self._groups.log.record(self._index, name, tensors_in(outputs))
         return call
 
     def getBackendName(self) -> str:  # noqa: N802  (torch's name)
@@ -293,118 +303,6 @@ for _name in (*_WITH_OUTPUT, *_NO_OUTPUT):
     setattr(SwapGroup, _name, _forward(_name, _name in _WITH_OUTPUT))
 
 
-class _Call(dist._Work):
-    """A call that was passed to the inner group. If it fails, it completes with zeros.
-
-    Gloo may never end a call that it began just when its connections were cut. So a call on the
-    CPU is waited for in slices, and given up some time after the cut. It cannot write any more:
-    nothing can arrive for it.
-    """
-
-    def __init__(self, groups: Groups, inner: Any, outputs: Any) -> None:
-        super().__init__()
-        self._groups, self._inner, self._outputs = groups, inner, outputs
-        self.began = time.monotonic_ns()
-        self._is_done = False  # it was waited for, or its future is complete
-        self._future: torch.futures.Future[Any] | None = None
-        self._has_result = False  # the future is complete
-        self._lock = threading.Lock()
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        # torch passes no time, or none left, for a call that may take as long as its group allows.
-        is_limited = timeout is not None and timeout.total_seconds() > 0
-        deadline = time.monotonic() + timeout.total_seconds() if is_limited else None
-        while not self._is_done:
-            # A call may complete just after its slice is over: only a second wait tells whether it
-            # has failed or was late.
-            is_over = self._is_on_gpu() or self._inner.is_completed()
-            try:
-                self._inner.wait() if is_over else self._inner.wait(_SLICE)
-                self._is_done = True
-            except RuntimeError as error:
-                if is_over or self._groups.is_cut_for_long():
-                    self._fail(error)
-                    self._is_done = True
-                elif deadline is not None and time.monotonic() > deadline:
-                    raise
-        return True
-
-    def is_completed(self) -> bool:
-        return self._is_done or self._inner.is_completed()
-
-    def is_completed_inside(self) -> bool:
-        """Whether the inner group has ended it."""
-        return self._inner.is_completed()
-
-    def is_success(self) -> bool:
-        return True
-
-    def synchronize(self) -> None:
-        self.wait()
-
-    def get_future(self) -> Any:
-        if self._is_on_gpu():
-            return self._inner.get_future().then(self._value_of)
-        self._future = torch.futures.Future()
-        self._inner.get_future().add_done_callback(self._complete)
-        return self._future
-
-    def give_up(self) -> None:
-        """Completes the future of a call that Gloo does not end."""
-        if self._future is not None and not self._inner.is_completed():
-            self._complete(None)
-
-    def _complete(self, future: Any) -> None:
-        with self._lock:
-            if self._has_result or self._future is None:
-                return
-            self._has_result = self._is_done = True
-        try:
-            self._future.set_result(self._value_of(future))
-        except BaseException as error:  # also Interrupted: whoever waits must hear of it
-            self._future.set_exception(RuntimeError(str(error)))
-
-    def _value_of(self, future: Any) -> Any:
-        try:
-            if future is not None:
-                return future.value()
-            raise RuntimeError("a rank was lost")
-        except RuntimeError as error:
-            self._fail(error)
-            return self._outputs
-
-    def _is_on_gpu(self) -> bool:
-        return any(one.is_cuda for one in _tensors(self._outputs)[:1])
-
-    def _fail(self, error: Exception) -> None:
-        self._groups.note_failure(error)
-        _zero(self._outputs)
-
-
-class _Done(dist._Work):
-    """A call that is complete already."""
-
-    def __init__(self, outputs: Any) -> None:
-        super().__init__()
-        self._outputs = outputs
-
-    def wait(self, timeout: timedelta | None = None) -> bool:
-        return True
-
-    def is_completed(self) -> bool:
-        return True
-
-    def is_success(self) -> bool:
-        return True
-
-    def synchronize(self) -> None: ...
-
-    def get_future(self) -> Any:
-        future: torch.futures.Future[Any] = torch.futures.Future()
-        future.set_result(self._outputs)
-        return future
-
-
 def install(groups: Groups) -> None:
     """From now on, every process group that torch makes is a SwapGroup."""
     wanted: list[str] = []  # the backend of the first group, and that of the one being made
@@ -422,17 +320,6 @@ def install(groups: Groups) -> None:
     dist.Backend.register_backend(NAME, lambda options, _: SwapGroup(groups, options, wanted[-1]),
                                   extended_api=True, devices=["cpu", "cuda"])
     c10d._new_process_group_helper = make_around
-
-
-def _tensors(outputs: Any) -> list[torch.Tensor]:
-    if isinstance(outputs, torch.Tensor):
-        return [outputs]
-    return [tensor for one in outputs or () for tensor in _tensors(one)]
-
-
-def _zero(outputs: Any) -> None:
-    for tensor in _tensors(outputs):
-        tensor.detach().zero_()
 
 
 def _ignore(*_: Any) -> None: ...

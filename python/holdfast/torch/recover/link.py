@@ -42,6 +42,7 @@ class Link:
         self.leave: dict[str, Any] | None = None  # all ranks are to save and end: the code, and why
         self.events = RunEvents()
         self._stepped = 0  # when note_step() was called
+        self._has_told_start = False
         self._has_to_tell_commit = True  # the launcher has not heard of one in this generation
         self._decided: dict[str, Any] | None = None
         self._reported = -1
@@ -59,6 +60,13 @@ class Link:
         """Tells the launcher which step this rank is in, for its messages."""
         self._page[PAGE_STEP] = step
         self._stepped = time.monotonic_ns()
+
+    def note_start(self, step: int) -> None:
+        """Tells the launcher where the training of this process begins, once."""
+        if not self._has_told_start:
+            self._has_told_start = True
+            self.note_step(step)
+            self.say("resumed", step=step)
 
     def note_commit(self) -> None:
         """Called after each update: tells the launcher of the first one in each generation."""

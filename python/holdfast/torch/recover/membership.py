@@ -27,7 +27,7 @@ class Membership:
     """The part of one worker of `holdfast launch`."""
 
     def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders) -> None:
-        self.link, self.groups = side.link, side.groups
+        self.link, self.groups, self._side = side.link, side.groups, side
         self.gate: _native.Gate | None = None  # None in a job of one rank
         self.trail, self.records = Trail(), Records(state)
         self.is_outside = False  # collective calls were made since the last batch, outside of run()
@@ -59,6 +59,10 @@ class Membership:
               leave: Callable[[int, str, int], None]) -> None:
         """As Recovery.serve() says."""
         self._saves, self._rejoin_job, self._leave = saves, rejoin, leave
+
+    def close(self) -> None:
+        """This process is done with its training."""
+        self._side.stop_telling(self)
 
     def check_not_broken(self) -> None:
         """UnavailableError if a rank was lost; also if the launcher says so in a moment."""

@@ -40,7 +40,7 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
     `kept` is the record of `peer`, and whether it was made at the end of a step. `is_outside` if
     this rank has made collective calls since its last batch and outside of ck.run().
     """
-    shared = state.shared_pieces()
+    shared = state.peers.shared_pieces()
     tell(transport, {
         "trail": trail, "objects": _at_record(objects[0], records.values),
         "rank objects": _at_record(objects[1], records.values),
@@ -48,7 +48,7 @@ def give(transport: _native.TcpTransport, state: TrainingState, buckets: BucketO
         "flags": buckets.sync_flags(), "peer": peer, "record": None if kept is None else kept[0],
         "is at end": kept is not None and kept[1], "is outside": is_outside,
         "changed": records.changed(), "changed things": records.changed_things(),
-        "differing": _differing(records, kept, state.own_keys),
+        "differing": _differing(records, kept, state.peers.own_keys),
     })
     _native.fill_from_peers(transport, state.describe(shared), True, _PATIENCE)
 
@@ -71,7 +71,7 @@ def receive(transport: _native.TcpTransport, state: TrainingState, buckets: Buck
     if failed := buckets.restore(twin["objects"]["buckets"]):
         raise ValueError(f"buckets of {failed[0]}")  # its collective calls would not fit
     buckets.set_sync_flags(twin["flags"])
-    things = {**state.things(), **{key: tree for key, tree in values["things"].items()
+    things = {**state.peers.things(), **{key: tree for key, tree in values["things"].items()
                                    if key == "data"}}
     state.restore_generators(found, inexact)  # type: ignore[arg-type]
 
@@ -94,7 +94,7 @@ def _make_step(values: dict[str, Any], start: dict[str, Any], twin: Any, kept: A
                told: dict[int, Any], world: int, rank: int, state: TrainingState) -> PeerStep:
     """The state as a checkpoint would have it; the loop begins with `start`."""
     first = told[min(told)]
-    mine = own_objects(values, state.own_keys, twin["rank objects"], set(kept["differing"]))
+    mine = own_objects(values, state.peers.own_keys, twin["rank objects"], set(kept["differing"]))
     mine["generators"] = start["generators"]
     if start["data draws"] is not None:
         mine["data draws"] = start["data draws"]

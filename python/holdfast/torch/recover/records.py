@@ -38,7 +38,7 @@ class Records:
 
     def has_moved(self) -> bool:
         """Whether the loader gave batches since the newest record."""
-        return bool(self.values) and self._state.loader_state() != _loader_state(self.values)
+        return bool(self.values) and self._state.peers.loader_state() != _loader_state(self.values)
 
     def make_at_gate(self, calls: list[Call], *, is_top: bool) -> "Made":
         """The record for the gate of an update; `is_top` if it is the first at a new batch."""
@@ -72,7 +72,7 @@ class Records:
         """What of this rank's own has changed between the last gate and the newest record."""
         if not self.at_gate:
             return []
-        keys = [key for key in sorted(self._state.own_keys | {"data"})
+        keys = [key for key in sorted(self._state.peers.own_keys | {"data"})
                 if self.values["things"].get(key) != self.at_gate["things"].get(key)]
         keys += ["generators"] if self.values["generators"] != self.at_gate["generators"] else []
         return keys + (["tensors"] if self.data != self._data_at_gate else [])
@@ -83,7 +83,7 @@ class Records:
         return [key for key, tree in self.values["things"].items() if gate.get(key) != tree]
 
     def _make(self, calls: list[Call], top: Any, *, must_copy: bool) -> "Made":
-        record = self._state.record()
+        record = self._state.peers.record()
         values = {**record.values, "top": top,
                   "calls": pack_calls(calls, on_cpu_only=True)}
         data = self._copy(record.tensors, must_copy)

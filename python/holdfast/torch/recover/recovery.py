@@ -1,5 +1,6 @@
 """How a Checkpointer makes steps under `holdfast launch`: they survive the death of a rank."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ from holdfast.torch.recover.crash_points import reach
 from holdfast.torch.recover.gated_steps import GatedSteps
 from holdfast.torch.recover.membership import Membership
 from holdfast.torch.recover.plain_steps import PlainSteps
+from holdfast.torch.recover.restarted_steps import RestartedSteps, warn
 from holdfast.torch.recover.worker_side import WorkerSide, current
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.training_state import TrainingState
@@ -22,9 +24,11 @@ class Recovery:
 
     def __init__(self, side: WorkerSide, state: TrainingState, buckets: BucketOrders,
                  scalers: list[Any]) -> None:
-        self._link, self._groups = side.link, side.groups
+        self._side, self._link, self._groups = side, side.link, side.groups
         self._membership = Membership(side, state, buckets)
         self._steps = GatedSteps(self._membership, state, buckets, scalers)
+        self._is_plain = False  # the launcher was told that a lost rank cannot be replaced
+        self._job: _native.Job | None = None
 
     def connect(self) -> _native.TcpTransport | None:
         """The transport of the first generation, or of the one that a replacement joins."""
@@ -36,8 +40,10 @@ class Recovery:
 
         `leave` saves a step, for a reason, and ends the process with an exit code.
         """
+        self._side.has_checkpointer = True
         self._membership.serve(saves, rejoin, leave)
-        self._link.events.write_to(saves.live_job())
+        self._job = saves.live_job()
+        self._link.events.write_to(self._job)
 
     def resume(self, resume: Callable[[], int], take_over: Callable[[int], int]) -> int:
         """Resumes from a checkpoint, or in the place of a lost rank. Returns the next step."""
@@ -46,8 +52,7 @@ class Recovery:
         with self._groups.unrecorded():
             start = resume()
         self._membership.trail.resumed(start - 1)
-        self._link.note_step(start)
-        self._link.say("resumed", step=start)
+        self._link.note_start(start)
         return start
 
     def run(self, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
@@ -64,11 +69,16 @@ class Recovery:
         if not self._steps.step(step):
             return
         self._link.note_step(step + 1)
+        if not (self._steps.has_run or self._is_plain):
+            warn(self._side, "steps are not made by ck.run()",
+                 "ck.run(train, batch) in place of train(batch)")
+            self._tell_plain("steps are not made by ck.run()", is_open=True)
+            self._link.note_commit()
         reach("step")
         if self._membership.is_broken:
             return
         try:
-            function(step, loss)
+            self._steps.save(functools.partial(function, step, loss))
         except (Error, TimeoutError):
             if not self._link.hears_of_loss():
                 raise
@@ -79,10 +89,23 @@ class Recovery:
             self._steps.end()
             self._link.note_commit()  # there is no other one
             try:
-                return function()
+                function()
             except (Error, TimeoutError):
                 if not self._link.hears_of_loss():
                     raise
+            else:
+                return self._tell_plain("the Checkpointer was closed", is_open=False)
+
+    def _tell_plain(self, why: str, *, is_open: bool) -> None:
+        """From now on, all ranks start again if one dies. `is_open` if events can be written."""
+        self._is_plain = True
+        self._link.say("plain", why=why, is_open=is_open)
+
+    def close(self) -> None:
+        """Ends it. What is made after it in this process is not recovered."""
+        self._steps.close()
+        self._link.events.stop(self._job)
+        self._job = None
 
     def check_not_broken(self) -> None:
         """UnavailableError if a rank was lost; also if the launcher says so in a moment."""
@@ -93,11 +116,25 @@ def recovery_for(wanted: bool | None, state: TrainingState, buckets: BucketOrder
                  group: Any) -> Recovery | PlainSteps:
     """How a Checkpointer makes steps: plainly outside of `holdfast launch`, or if so wanted."""
     side = current()
-    if wanted and (side is None or group is not None):
-        where = "this process was not started by holdfast launch" if side is None else "group="
-        raise ValueError(f"recover=True: {where}; expected `holdfast launch -n N script.py`, and "
-                         "one Checkpointer for all ranks")
-    if side is None or wanted is False or group is not None:
+    why = _why_not(side, group)
+    if wanted and why:
+        raise ValueError(f"recover=True: {why}; expected `holdfast launch -n N script.py`, and "
+                         "one Checkpointer for all ranks and models")
+    if side is None:
         return PlainSteps(group)
+    if wanted is False or why:
+        if wanted is None:
+            warn(side, why, "one Checkpointer for all ranks and models, or recover=False to accept "
+                 "this")
+        return RestartedSteps(side, group, why if wanted is None else "recover=False")
     scalers = scaler if isinstance(scaler, list) else [scaler]
     return Recovery(side, state, buckets, [one for one in scalers if one is not None])
+
+
+def _why_not(side: WorkerSide | None, group: Any) -> str:
+    """Why no rank can be replaced; "" if one can."""
+    if side is None:
+        return "this process was not started by holdfast launch"
+    if group is not None:
+        return "group= is not all ranks"
+    return "this is a second Checkpointer of the program" if side.has_checkpointer else ""

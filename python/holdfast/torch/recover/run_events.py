@@ -22,6 +22,12 @@ class RunEvents:
                 getattr(job, name)(fields)
             self._waiting = []
 
+    def stop(self, job: _native.Job | None) -> None:
+        """This job ends: what comes waits for another."""
+        with self._lock:
+            if self._job is job:
+                self._job = None
+
     def put(self, name: str, fields: dict[str, Any]) -> None:
         """Called from any thread."""
         with self._lock:

@@ -27,6 +27,7 @@ class WorkerSide:
         self.groups = Groups(StartupLog(place.log), f"{place.incarnation}.{place.generation}")
         if place.is_replacement:
             self.groups.mode = "replay"
+        self.has_checkpointer = False  # this process has made a Checkpointer
         self._listeners: weakref.WeakSet[Any] = weakref.WeakSet()
         self.groups.on_failure = self._on_failure
         self.link = Link(place, self._on_lost, self.groups.waits_since)
@@ -36,6 +37,10 @@ class WorkerSide:
     def tell_losses_to(self, listener: Any) -> None:
         """Calls listener.on_lost() when ranks were lost, from the thread of the link."""
         self._listeners.add(listener)
+
+    def stop_telling(self, listener: Any) -> None:
+        """Ends what tell_losses_to() began."""
+        self._listeners.discard(listener)
 
     def _on_lost(self, ranks: list[int]) -> None:
         for listener in list(self._listeners):

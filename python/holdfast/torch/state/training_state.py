@@ -25,7 +25,7 @@ from holdfast.torch.state.model_tensors import Exclude
 from holdfast.torch.state.module_names import by_key
 from holdfast.torch.state.param_groups import merge_optimizer_objects
 from holdfast.torch.state.live_buffers import LiveBuffers
-from holdfast.torch.state.peer_step import Record, describe, is_of_record
+from holdfast.torch.state.peer_state import PeerState
 from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.saved_names import (
     extra_trees,
@@ -87,9 +87,9 @@ class TrainingState:
         random_generators.capture(self.generators)
         self._notes: dict[str, str] = {}  # why what is restored may not be exactly right
         self._pending: Stateful | None = None  # gradients that are being restored
-        self._buffers = LiveBuffers(self.models)
-        # All buffers, and the pieces of those that are in a record.
-        self._of_record: tuple[list[Any], list[tuple[Piece, str]]] | None = None
+        # How other ranks see the state.
+        self.peers = PeerState(self._tensors, self._capture, self._objects, self.generators,
+                               self._name_of_object_tensor)
         self.parallel = f"{self._world} ranks"
         self.branch: dict[str, Any] = {}  # what led to the state (loop/branch.py), to be saved
         forget_on_load(self)
@@ -170,11 +170,11 @@ class TrainingState:
     def mark_diverged(self, found: Iterable[Divergence]) -> None:
         """From now on, these tensors, which ranks were to hold alike, are each rank's own."""
         self._capture.mark_diverged(found)
-        self._of_record = None  # they have other names now
+        self.peers.forget()  # they have other names now
 
     def forget(self) -> None:
         """Lets go of tensors that may have been replaced, so that their memory can be freed."""
-        self._of_record = None
+        self.peers.forget()
         self._capture.forget()
         self._tensors.forget()
 
@@ -186,61 +186,14 @@ class TrainingState:
         return any(self._tensors.has(parameter) for group in optimizer.param_groups
                    for parameter in group["params"][:1])
 
-    # For the replacement of a lost rank
-
-    def record(self) -> Record:
-        """What only this rank has. Nothing is copied yet."""
-        values: dict[str, Any] = {"things": {}}
-        pieces = self._record_pieces()
-        for one in self._objects.to_save:
-            values["things"][one.key], found = one.capture()
-            pieces += [(piece, self._name_of_object_tensor(piece, True)) for piece in found
-                       if piece.copies == "own" or self._objects.is_rank_own(one)]
-        values["generators"] = random_generators.capture(self.generators)
-        if (loader := self._objects.foreign_loader) is not None:
-            values["data draws"] = loader.draws
-        values["tensors"] = [describe(piece, name) for piece, name in pieces]
-        return Record(values, [piece.tensor for piece, _ in pieces])
-
-    def _record_pieces(self) -> list[tuple[Piece, str]]:
-        """The buffers in a record, with their names; found anew only if one was replaced."""
-        buffers = self._buffers.now()
-        if self._of_record is None or self._of_record[0] is not buffers:
-            self._of_record = (buffers, [(piece, self._capture.saved_name(piece))
-                                         for piece in self._tensors.pieces() if is_of_record(piece)])
-        return list(self._of_record[1])
-
     @property
     def loader(self) -> Loader | None:
         """The loader of Holdfast that this process reads; None if it reads another, or none."""
         return self._data if isinstance(self._data, Loader) else None
 
-    def loader_state(self) -> Any:
-        """The position of the loader as a record has it; None if there is no loader."""
-        return next((one.capture()[0] for one in self._objects.to_save if one.key == "data"), None)
-
-    def things(self) -> dict[str, Any]:
-        """The plain values of all objects as a record has them."""
-        return {one.key: one.capture()[0] for one in self._objects.to_save}
-
-    def shared_pieces(self) -> list[tuple[Piece, str]]:
-        """The tensors that other ranks may hold alike, and their names in a checkpoint."""
-        shared = [(piece, self._capture.saved_name(piece)) for piece in self._tensors.pieces()
-                  if not is_of_record(piece)]
-        for one in self._objects.to_save:
-            if not self._objects.is_rank_own(one):
-                shared += [(piece, self._name_of_object_tensor(piece, False))
-                           for piece in one.capture()[1] if piece.copies != "own"]
-        return shared
-
     def describe(self, pieces: list[tuple[Piece, str]]) -> list[_native.Piece]:
         """The pieces as the engine takes them."""
         return [self._capture.describe(piece, name) for piece, name in pieces]
-
-    @property
-    def own_keys(self) -> set[str]:
-        """The keys of objects that each rank has for itself."""
-        return {one.key for one in self._objects.to_save if self._objects.is_rank_own(one)}
 
     # Comparing with a checkpoint
 
@@ -249,7 +202,7 @@ class TrainingState:
         several = self._world > 1
         self._capture.diverged = DivergedReplicas.of(found) if several else DivergedReplicas()
         self._capture.forget()
-        self._of_record = None
+        self.peers.forget()
 
     def inexact_replicas(self, found: _native.SavedStep) -> list[str]:
         """Sentences about tensors of which a rank gets what another rank had."""

@@ -1,0 +1,139 @@
+"""Collective calls of a process group whose connections may be cut (group.py)."""
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+
+if TYPE_CHECKING:
+    from holdfast.torch.recover.group import Groups
+
+_SLICE = timedelta(seconds=0.2)  # a call is waited for in slices of this length
+
+
+class Call(dist._Work):
+    """A call that was passed to the inner group. If it fails, it completes with zeros.
+
+    Gloo may never end a call that it began just when its connections were cut. So a call on the
+    CPU is waited for in slices, and given up some time after the cut. It cannot write any more:
+    nothing can arrive for it.
+    """
+
+    def __init__(self, groups: "Groups", inner: Any, outputs: Any) -> None:
+        super().__init__()
+        self._groups, self._inner, self._outputs = groups, inner, outputs
+        self.began = time.monotonic_ns()
+        self._is_done = False  # it was waited for, or its future is complete
+        self._future: torch.futures.Future[Any] | None = None
+        self._has_result = False  # the future is complete
+        self._lock = threading.Lock()
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        # torch passes no time, or none left, for a call that may take as long as its group allows.
+        is_limited = timeout is not None and timeout.total_seconds() > 0
+        deadline = time.monotonic() + timeout.total_seconds() if is_limited else None
+        while not self._is_done:
+            # A call may complete just after its slice is over: only a second wait tells whether it
+            # has failed or was late.
+            is_over = self._is_on_gpu() or self._inner.is_completed()
+            try:
+                self._inner.wait() if is_over else self._inner.wait(_SLICE)
+                self._is_done = True
+            except RuntimeError as error:
+                if is_over or self._groups.is_cut_for_long():
+                    self._fail(error)
+                    self._is_done = True
+                elif deadline is not None and time.monotonic() > deadline:
+                    raise
+        return True
+
+    def is_completed(self) -> bool:
+        return self._is_done or self._inner.is_completed()
+
+    def is_completed_inside(self) -> bool:
+        """Whether the inner group has ended it."""
+        return self._inner.is_completed()
+
+    def is_success(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        self.wait()
+
+    def get_future(self) -> Any:
+        if self._is_on_gpu():
+            return self._inner.get_future().then(self._value_of)
+        self._future = torch.futures.Future()
+        self._inner.get_future().add_done_callback(self._complete)
+        return self._future
+
+    def give_up(self) -> None:
+        """Completes the future of a call that Gloo does not end."""
+        if self._future is not None and not self._inner.is_completed():
+            self._complete(None)
+
+    def _complete(self, future: Any) -> None:
+        with self._lock:
+            if self._has_result or self._future is None:
+                return
+            self._has_result = self._is_done = True
+        try:
+            self._future.set_result(self._value_of(future))
+        except BaseException as error:  # also Interrupted: whoever waits must hear of it
+            self._future.set_exception(RuntimeError(str(error)))
+
+    def _value_of(self, future: Any) -> Any:
+        try:
+            if future is not None:
+                return future.value()
+            raise RuntimeError("a rank was lost")
+        except RuntimeError as error:
+            self._fail(error)
+            return self._outputs
+
+    def _is_on_gpu(self) -> bool:
+        return any(one.is_cuda for one in tensors_in(self._outputs)[:1])
+
+    def _fail(self, error: Exception) -> None:
+        self._groups.note_failure(error)
+        zero(self._outputs)
+
+
+class Done(dist._Work):
+    """A call that is complete already."""
+
+    def __init__(self, outputs: Any) -> None:
+        super().__init__()
+        self._outputs = outputs
+
+    def wait(self, timeout: timedelta | None = None) -> bool:
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def synchronize(self) -> None: ...
+
+    def get_future(self) -> Any:
+        future: torch.futures.Future[Any] = torch.futures.Future()
+        future.set_result(self._outputs)
+        return future
+
+
+def tensors_in(outputs: Any) -> list[torch.Tensor]:
+    """The tensors that a call fills."""
+    if isinstance(outputs, torch.Tensor):
+        return [outputs]
+    return [tensor for one in outputs or () for tensor in tensors_in(one)]
+
+
+def zero(outputs: Any) -> None:
+    """Fills them with zeros."""
+    for tensor in tensors_in(outputs):
+        tensor.detach().zero_()

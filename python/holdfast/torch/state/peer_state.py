@@ -1,0 +1,79 @@
+"""The state of this process as other ranks need it: what ranks hold alike, and what only this one has.
+
+With the one, the process that replaces a lost rank is filled. The other is the lost rank's record,
+which another rank keeps (recover/).
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.torch.state.capture import TensorCapture
+from holdfast.torch.state.live_buffers import LiveBuffers
+from holdfast.torch.state.peer_step import Record, describe, is_of_record
+from holdfast.torch.state.piece import Piece
+from holdfast.torch.state.stateful_objects import StatefulObjects
+from holdfast.torch.state.tensor_state import TensorState
+from holdfast.torch.values import generators as random_generators
+
+
+class PeerState:
+    """A view of a TrainingState."""
+
+    def __init__(self, tensors: TensorState, capture: TensorCapture, objects: StatefulObjects,
+                 generators: Mapping[str, Any], name_of: Callable[[Piece, bool], str],
+                 buffers: LiveBuffers) -> None:
+        """`name_of` gives the name, in a checkpoint, of a tensor of an object."""
+        self._tensors, self._capture, self._objects = tensors, capture, objects
+        self._generators, self._name_of = generators, name_of
+        self._buffers = buffers
+        # All buffers, and the pieces of those that are in a record.
+        self._of_record: tuple[list[Any], list[tuple[Piece, str]]] | None = None
+
+    def forget(self) -> None:
+        """Tensors may have been replaced, or have other names now."""
+        self._of_record = None
+
+    def record(self) -> Record:
+        """What only this rank has. Nothing is copied yet."""
+        values: dict[str, Any] = {"things": {}}
+        pieces = self._record_pieces()
+        for one in self._objects.to_save:
+            values["things"][one.key], found = one.capture()
+            pieces += [(piece, self._name_of(piece, True)) for piece in found
+                       if piece.copies == "own" or self._objects.is_rank_own(one)]
+        values["generators"] = random_generators.capture(self._generators)
+        if (loader := self._objects.foreign_loader) is not None:
+            values["data draws"] = loader.draws
+        values["tensors"] = [describe(piece, name) for piece, name in pieces]
+        return Record(values, [piece.tensor for piece, _ in pieces])
+
+    def _record_pieces(self) -> list[tuple[Piece, str]]:
+        """The buffers in a record, with their names; found anew only if one was replaced."""
+        buffers = self._buffers.now()
+        if self._of_record is None or self._of_record[0] is not buffers:
+            self._of_record = (buffers, [(piece, self._capture.saved_name(piece))
+                                         for piece in self._tensors.pieces() if is_of_record(piece)])
+        return list(self._of_record[1])
+
+    def shared_pieces(self) -> list[tuple[Piece, str]]:
+        """The tensors that other ranks may hold alike, and their names in a checkpoint."""
+        shared = [(piece, self._capture.saved_name(piece)) for piece in self._tensors.pieces()
+                  if not is_of_record(piece)]
+        for one in self._objects.to_save:
+            if not self._objects.is_rank_own(one):
+                shared += [(piece, self._name_of(piece, False))
+                           for piece in one.capture()[1] if piece.copies != "own"]
+        return shared
+
+    def loader_state(self) -> Any:
+        """The position of the loader as a record has it; None if there is no loader."""
+        return next((one.capture()[0] for one in self._objects.to_save if one.key == "data"), None)
+
+    def things(self) -> dict[str, Any]:
+        """The plain values of all objects as a record has them."""
+        return {one.key: one.capture()[0] for one in self._objects.to_save}
+
+    @property
+    def own_keys(self) -> set[str]:
+        """The keys of objects that each rank has for itself."""
+        return {one.key for one in self._objects.to_save if self._objects.is_rank_own(one)}
