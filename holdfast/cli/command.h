@@ -77,6 +77,7 @@ Verb convert_verb();
 Verb diff_verb();
 Verb export_verb();
 Verb gc_verb();
+Verb inject_verb();
 Verb interval_verb();
 Verb launch_verb();
 Verb ls_verb();

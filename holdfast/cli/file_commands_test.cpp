@@ -189,5 +189,68 @@ TEST_F(FileCommandsTest, ProgressIsShownOnlyOnATerminalAndWipedInTheEnd) {
   EXPECT_TRUE(ran.err.ends_with("\r\033[K")) << ran.err;
 }
 
+TEST_F(FileCommandsTest, InjectFlipsWhatTheSeedChoosesAndUndoesIt) {
+  write("a.pt", floats({0.5f, 0.25f, 3, 4}));
+  const Bytes before = env_.read_file("a.pt").value();
+  const std::string call = "inject a.pt --tensors w --bits 30 --seed 7";
+  const Ran shown = run(call + " --dry-run");
+  EXPECT_EQ(shown.code, 0) << shown.err;
+  const Ran done = run(call + " b.pt --checksums consistent --save-plan p.json");
+  EXPECT_EQ(done.code, 0) << done.err;
+  EXPECT_EQ(done.out, shown.out);
+  EXPECT_TRUE(done.out.starts_with("w [") &&
+              done.out.find("F32 bit 30  ") != std::string::npos)
+      << done.out;
+  EXPECT_EQ(run("verify b.pt").code, 0);
+  EXPECT_EQ(json("diff a.pt b.pt")["tensors"][0]["differing"], 1);
+  EXPECT_EQ(run(call + " c.pt --checksums raw").code, 0);
+  EXPECT_EQ(run("verify c.pt").code, 3);
+  EXPECT_EQ(run("inject b.pt --in-place --undo p.json --checksums consistent").code, 0);
+  EXPECT_TRUE(env_.read_file("b.pt").value() == before);
+  EXPECT_EQ(run("inject a.pt d.pt --plan p.json --checksums consistent").code, 0);
+  EXPECT_EQ(run("inject d.pt e.pt --plan p.json --checksums consistent").code, 1);
+  EXPECT_EQ(json("inject a.pt --dry-run")["holdfast"], "flip plan");
+  EXPECT_TRUE(env_.read_file("a.pt").value() == before);
+}
+
+TEST_F(FileCommandsTest, InjectSaysWhatIsWrongInOneSentenceAndTouchesNothing) {
+  write("a.pt", floats({1, 2}));
+  const auto fails = [&](const std::string& rest, int code, const std::string& words) {
+    const Ran ran = run("inject a.pt " + rest);
+    EXPECT_EQ(ran.code, code) << rest;
+    EXPECT_NE(ran.err.find(words), std::string::npos) << ran.err;
+    EXPECT_EQ(std::ranges::count(ran.err, '\n'), 1) << ran.err;
+    EXPECT_EQ(env_.list("").value().size(), 1u) << rest;
+  };
+  fails("b.pt", 2, "--checksums is not given");
+  fails("b.pt --checksums exact", 2, "raw, consistent or sealed");
+  fails("--checksums raw", 2, "--in-place");
+  fails("b.pt --in-place --checksums raw", 2, "both given");
+  fails("b.pt --checksums sealed", 2, "no seals");
+  fails("b.pt --checksums raw --tensors x", 4, "no tensor has such a name");
+  fails("b.pt --checksums raw --bits 40", 2, "such bits");
+  fails("b.pt --checksums raw --flips 65", 2, "no site left");
+  fails("b.pt --checksums consistent --anywhere", 2, "raw");
+  fails("b.pt --checksums raw --plan p.json", 4, "p.json");
+  fails("a.pt --checksums raw", 1, "exists already");
+}
+
+TEST_F(FileCommandsTest, ShowTellsTheRolesOfTensorsByTheirNames) {
+  write("a.pt", random_contents({{.name = "bn.running_var", .shape = {2}},
+                                 {.name = "bn.weight", .shape = {2}},
+                                 {.name = "state.0.exp_avg", .shape = {2}}}));
+  const Json tensors = json("show a.pt")["tensors"];
+  const auto role = [&](const std::string& name) {
+    for (const Json& tensor : tensors) {
+      if (tensor["name"] == name) return tensor["role"].get<std::string>();
+    }
+    return std::string();
+  };
+  EXPECT_EQ(role("bn.running_var"), "buffer");
+  EXPECT_EQ(role("bn.weight"), "parameter");
+  EXPECT_EQ(role("state.0.exp_avg"), "slot");
+  EXPECT_NE(run("show a.pt --tensors").out.find("buffer"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace holdfast::tests

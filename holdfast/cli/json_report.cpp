@@ -2,6 +2,7 @@
 
 #include "holdfast/cli/json_print.h"
 #include "holdfast/state/object_json.h"
+#include "holdfast/state/tensor_names.h"
 
 namespace holdfast {
 namespace {
@@ -122,6 +123,7 @@ OrderedJson tensor_json(const PathSummary& shown, TensorId id, bool layout) {
                    {"dtype", name_of(tensor.dtype)},
                    {"shape", tensor.shape.sizes()},
                    {"bytes", tensor.bytes()},
+                   {"role", name_of(role_of(tensor))},
                    {"aliases", tensor.aliases},
                    {"seal", text_or_null(seal_text(shown, id).value_or(""))}};
   if (layout) json["pieces"] = pieces_json(shown.collection, id);

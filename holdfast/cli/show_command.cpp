@@ -9,6 +9,7 @@
 #include "holdfast/cli/json_report.h"
 #include "holdfast/cli/text.h"
 #include "holdfast/state/object_json.h"
+#include "holdfast/state/tensor_names.h"
 
 namespace holdfast {
 namespace {
@@ -71,12 +72,13 @@ void print_summary(const Context& context, const Collection& collection) {
 }
 
 void print_tensors(const Context& context, const PathSummary& shown) {
-  Table table("llrrl");
-  table.add({"tensor", "dtype", "shape", "size", "seal"});
+  Table table("llrrll");
+  table.add({"tensor", "dtype", "shape", "size", "role", "seal"});
   for (TensorId id = 0; id < shown.collection.tensors().size(); ++id) {
     const Tensor& tensor = shown.collection.tensor(id);
     table.add({printable(tensor.name), std::string(name_of(tensor.dtype)),
                to_string(tensor.shape), human_bytes(tensor.bytes()),
+               std::string(name_of(role_of(tensor))),
                seal_text(shown, id).value_or("-")});
     for (const std::string& alias : tensor.aliases) {
       table.add({"  = " + printable(alias)});
@@ -237,7 +239,7 @@ Verb show_verb() {
       .summary = "Show what a checkpoint or file contains, and where",
       .footer = kShowExample,
       .options = {{"PATH", "A file, a step, a run, or RUN@STEP", &a.path, true},
-                  {"--tensors", "List every tensor: dtype, shape, size, seal",
+                  {"--tensors", "List every tensor: dtype, shape, size, role, seal",
                    &a.tensors},
                   {"--layout", "List which file holds which box, and at which byte",
                    &a.layout},

@@ -51,17 +51,10 @@ std::vector<Flip> flips_of(const FlipPlan& plan) {
   return flips;
 }
 
-std::string bits_in_words(const ElementBits& mask) {
-  const std::vector<int> bits = set_bits(mask);
-  if (bits.empty()) return "no bit";
-  return fmt::format("{} {}", bits.size() == 1 ? "bit" : "bits", fmt::join(bits, ", "));
-}
-
 std::string describe(const PlannedFlip& flip) {
-  return fmt::format("{} [{}]  {} {}  {} -> {}", flip.tensor,
-                     fmt::join(flip.index, ", "), name_of(flip.dtype),
-                     bits_in_words(flip.mask()), value_text(flip.dtype, flip.before),
-                     value_text(flip.dtype, flip.after));
+  return fmt::format("{} [{}]  {} {}  {}", flip.tensor, fmt::join(flip.index, ", "),
+                     name_of(flip.dtype), bits_in_words(flip.mask()),
+                     change_text(flip.dtype, flip.before, flip.after));
 }
 
 std::string describe(const PlannedByte& byte) {

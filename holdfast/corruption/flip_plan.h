@@ -5,7 +5,7 @@
 // is needed to repeat a fault, to check that it strikes the bits that it was made for,
 // and to undo it. As a file it is JSON:
 //
-//   {"holdfast": "flip plan", "version": 1, "seed": 7, "trial": 0, "fault": "flip",
+//   {"version": 1, "holdfast": "flip plan", "seed": 7, "trial": 0, "fault": "flip",
 //    "sites": 1024, "passed_over": 0,
 //    "flips": [{"tensor": "model.conv2.weight", "index": [3, 0, 1, 2], "element": 113,
 //               "dtype": "F32", "mask": "40000000",
@@ -83,7 +83,5 @@ std::vector<Flip> flips_of(const FlipPlan& plan);
 // Example: "model.conv2.weight [3, 0, 1, 2]  F32 bit 30  0.0213 -> 7.25e+36".
 std::string describe(const PlannedFlip& flip);
 std::string describe(const PlannedByte& byte);
-// Example: "bit 30", "bits 3, 30", "no bit".
-std::string bits_in_words(const ElementBits& mask);
 
 }  // namespace holdfast

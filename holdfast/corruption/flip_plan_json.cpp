@@ -111,8 +111,8 @@ std::string encode_flip_plan(const FlipPlan& plan) {
   OrderedJson flips = OrderedJson::array(), bytes = OrderedJson::array();
   for (const PlannedFlip& flip : plan.flips) flips.push_back(flip_json(flip));
   for (const PlannedByte& byte : plan.bytes) bytes.push_back(byte_json(byte));
-  const OrderedJson json{{"holdfast", kKind},
-                         {"version", kVersion},
+  const OrderedJson json{{"version", kVersion},
+                         {"holdfast", kKind},
                          {"seed", plan.seed},
                          {"trial", plan.trial},
                          {"fault", plan.fault},

@@ -152,17 +152,34 @@ Result<ElementBits> parse_bits(Dtype dtype, std::string_view text) {
   return element_bits(*bytes);
 }
 
-std::string value_text(Dtype dtype, const ElementBits& bits) {
+std::string value_text(Dtype dtype, const ElementBits& bits, int digits) {
   switch (info(dtype).kind) {
     case DtypeKind::kSigned:
     case DtypeKind::kUnsigned:
     case DtypeKind::kBool: return integer_text(dtype, component(dtype, bits, 0));
     case DtypeKind::kFloat:
-      return fmt::format("{:.3g}", to_double(dtype, component(dtype, bits, 0)));
+      return fmt::format("{:.{}g}", to_double(dtype, component(dtype, bits, 0)),
+                         digits);
     case DtypeKind::kComplex: break;
   }
-  return fmt::format("{:.3g}{:+.3g}i", to_double(dtype, component(dtype, bits, 0)),
-                     to_double(dtype, component(dtype, bits, 1)));
+  return fmt::format("{:.{}g}{:+.{}g}i", to_double(dtype, component(dtype, bits, 0)),
+                     digits, to_double(dtype, component(dtype, bits, 1)), digits);
+}
+
+std::string change_text(Dtype dtype, const ElementBits& before,
+                        const ElementBits& after) {
+  std::string a = value_text(dtype, before), b = value_text(dtype, after);
+  if (a == b && before != after) {  // a few digits do not show the change
+    a = value_text(dtype, before, kAllDigits);
+    b = value_text(dtype, after, kAllDigits);
+  }
+  return fmt::format("{} -> {}", a, b);
+}
+
+std::string bits_in_words(const ElementBits& mask) {
+  const std::vector<int> bits = set_bits(mask);
+  if (bits.empty()) return "no bit";
+  return fmt::format("{} {}", bits.size() == 1 ? "bit" : "bits", fmt::join(bits, ", "));
 }
 
 bool is_finite(Dtype dtype, const ElementBits& bits) {

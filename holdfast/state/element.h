@@ -28,9 +28,15 @@ std::string bits_text(Dtype dtype, const ElementBits& bits);
 // Reads what bits_text() wrote. Fails with kInvalid on any other text.
 Result<ElementBits> parse_bits(Dtype dtype, std::string_view text);
 
-// The number for people, in a few digits: "0.0213", "7.25e+36", "nan", "1+2i". Integers
-// are exact.
-std::string value_text(Dtype dtype, const ElementBits& bits);
+// Enough digits to tell any two numbers apart.
+inline constexpr int kAllDigits = 17;
+// The number for people: "0.0213", "7.25e+36", "nan", "1+2i". Integers are exact.
+std::string value_text(Dtype dtype, const ElementBits& bits, int digits = 3);
+// "0.0213 -> 7.25e+36", with as many digits as the difference needs.
+std::string change_text(Dtype dtype, const ElementBits& before,
+                        const ElementBits& after);
+// "bit 30", "bits 3, 30", "no bit".
+std::string bits_in_words(const ElementBits& mask);
 // False if the element, or a part of a complex one, is infinite or NaN.
 bool is_finite(Dtype dtype, const ElementBits& bits);
 

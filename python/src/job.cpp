@@ -22,12 +22,15 @@ using Numbers = std::map<std::string, double>;
 
 // The piece for an array that is the part `box` of a tensor with this shape.
 LocalPiece part_of(const Array& array, const std::vector<int64_t>& shape,
-                   const Box& box, bool at_once) {
+                   const Box& box, bool at_once, const std::string& role,
+                   std::string of) {
   LocalPiece piece = array.piece;
   piece.box = box;
   piece.at_once = at_once;
   Tensor tensor = *array.piece.tensor;
   tensor.shape = unwrap(Shape::create(shape).within(tensor.name));
+  tensor.role = unwrap(parse_role(role).within(tensor.name));
+  tensor.of = std::move(of);
   if (box.shape() != array.piece.tensor->shape || !box.inside(tensor.shape)) {
     throw Raised(
         invalid("{}: an array of shape {} for the box {} of {}; expected the "
@@ -213,11 +216,14 @@ void bind_pieces(nb::module_& m) {
       .def(
           "__init__",
           [](LocalPiece* self, const Array& array, const std::vector<int64_t>& shape,
-             const Box& box, bool at_once) {
-            new (self) LocalPiece(part_of(array, shape, box, at_once));
+             const Box& box, bool at_once, const std::string& role, std::string of) {
+            new (self)
+                LocalPiece(part_of(array, shape, box, at_once, role, std::move(of)));
           },
-          nb::arg("array"), nb::arg("shape"), nb::arg("box"),
-          nb::arg("at_once") = false);
+          nb::arg("array"), nb::arg("shape"), nb::arg("box"), nb::arg("at_once") = false,
+          nb::arg("role") = "parameter", nb::arg("of") = "",
+          "`role` is parameter, slot, master, buffer or counter; `of` names the\n"
+          "parameter that a slot belongs to.");
   nb::class_<LocalPieces>(m, "Pieces",
                           "A list of pieces. Make it once, and pass it again for as "
                           "long as the tensors are\n"

@@ -1,5 +1,7 @@
 """Models and optimizers as pieces: which tensors are found, refused and restored."""
 
+import json
+
 import pytest
 import torch
 import torch.distributed as dist
@@ -11,6 +13,7 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.nn.parallel import DistributedDataParallel
 
+import holdfast
 from holdfast import Box
 from holdfast.torch.state.param_groups import merge_optimizer_objects
 from holdfast.torch.state.tensor_state import TensorState
@@ -118,6 +121,22 @@ def test_every_tensor_is_a_piece_with_its_name_and_class():
     assert (weight.shape, weight.box) == ((12, 6), Box([(0, 12), (0, 6)]))
     assert pieces["model.count"].at_once and pieces["optimizer.a.bias.step"].at_once
     assert not pieces["optimizer.a.bias.exp_avg"].at_once
+
+
+def test_a_step_records_what_each_tensor_is_for(tmp_path):
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(4, 2)).sum().backward()
+    optimizer.step()
+    with holdfast.Checkpointer(tmp_path / "run", model=model, optimizer=optimizer) as ck:
+        ck.save(1)
+    index = json.loads((tmp_path / "run/step-00000001/rank-0000.index.json").read_text())
+    roles = {name: (role, of) for name, _, _, role, of, *_ in index["tensors"]}
+    assert roles["model.0.weight"] == ("parameter", "")
+    assert roles["model.1.running_var"] == ("buffer", "")
+    assert roles["model.1.num_batches_tracked"] == ("counter", "")
+    assert roles["optimizer.0.weight.exp_avg"] == ("slot", "model.0.weight")
+    assert roles["optimizer.0.weight.step"] == ("counter", "model.0.weight")
 
 
 def test_walking_changes_nothing_and_a_fresh_optimizer_stays_fresh():

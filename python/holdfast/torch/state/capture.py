@@ -146,7 +146,8 @@ class TensorCapture:
             aliases = tuple(own_name(alias, self._rank) for alias in aliases)
         array = describe_one(name, piece.tensor, aliases)
         return _native.Piece(array, list(piece.shape), piece.box,
-                                 at_once or piece.at_once or name in self._at_once)
+                             at_once or piece.at_once or name in self._at_once, piece.role,
+                             piece.of)
 
     def copy_at_once(self, names: Iterable[str]) -> None:
         """From now on, save() itself copies these tensors, before it returns."""

@@ -23,6 +23,19 @@ class Piece:
     at_once: bool = False  # save() copies it before it returns: it may change before the update
     aliases: tuple[str, ...] = ()  # other names of the whole tensor
     outer: torch.Tensor | None = field(default=None, repr=False)  # its _version counts writes
+    of: str = ""  # the parameter that a slot belongs to
+
+    @property
+    def role(self) -> str:
+        """What the tensor is for, in the words of `holdfast show --tensors`.
+
+        A tensor of an object counts as a parameter: its name tells more.
+        """
+        is_count = self.shape == () and (self.kind == "slot" or
+                                         not self.tensor.dtype.is_floating_point)
+        if self.kind in ("buffer", "slot") and is_count:
+            return "counter"
+        return "parameter" if self.kind == "object" else self.kind
 
 
 def piece_of(name: str, tensor: torch.Tensor, rules: Mapping[str, Rule]) -> Piece | None:
@@ -38,8 +51,8 @@ def piece_of(name: str, tensor: torch.Tensor, rules: Mapping[str, Rule]) -> Piec
 
 def make_piece(name: str, tensor: torch.Tensor, part: Part,
                kind: Literal["parameter", "buffer", "slot", "object"],
-               aliases: tuple[str, ...] = ()) -> Piece:
+               aliases: tuple[str, ...] = (), of: str = "") -> Piece:
     """The piece of a tensor of which this rank holds that part."""
     local = local_of(tensor)
     return Piece(name, local, part.shape, part.box, kind, part.copies,
-                 kind == "buffer" or local.numel() <= 1, aliases, tensor)
+                 kind == "buffer" or local.numel() <= 1, aliases, tensor, of)

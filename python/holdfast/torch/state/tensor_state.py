@@ -307,7 +307,8 @@ class TensorState:
         if name != entry.name:
             if _are_alike(tensor, before.outer):
                 return Piece(name, tensor.detach(), before.shape, before.box, before.kind,
-                             before.copies, before.at_once, before.aliases, tensor)
+                             before.copies, before.at_once, before.aliases, tensor,
+                             before.of)
             if tensor.dim() == 0:
                 self._scalars[cell.key] = tensor.device.type
         elif not entry.is_parameter:
@@ -368,7 +369,8 @@ class TensorState:
             aliases = self._optimizers.slot_aliases(name, source)
         if part is None:
             return None
-        return make_piece(name, tensor, part, kind, aliases)  # type: ignore[arg-type]
+        of = source.name if kind == "slot" else ""
+        return make_piece(name, tensor, part, kind, aliases, of)  # type: ignore[arg-type]
 
     def _part_of_entry(self, entry: Entry) -> Part | None:
         tensor, rule = entry.kept, rule_for(entry.name, self._rules)

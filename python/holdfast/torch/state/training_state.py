@@ -89,7 +89,7 @@ class TrainingState:
         self._pending: Stateful | None = None  # gradients that are being restored
         # How other ranks see the state.
         self.peers = PeerState(self._tensors, self._capture, self._objects, self.generators,
-                               self._name_of_object_tensor)
+                               self._name_of_object_tensor, LiveBuffers(self.models))
         self.parallel = f"{self._world} ranks"
         self.branch: dict[str, Any] = {}  # what led to the state (loop/branch.py), to be saved
         forget_on_load(self)

@@ -1,0 +1,263 @@
+// `holdfast inject`: flips bits of a checkpoint by a plan that can be repeated.
+#include <fmt/ostream.h>
+#include <fmt/ranges.h>
+
+#include <charconv>
+#include <memory>
+
+#include "holdfast/cli/command.h"
+#include "holdfast/cli/json_print.h"
+#include "holdfast/cli/text.h"
+#include "holdfast/corruption/alter.h"
+#include "holdfast/corruption/legacy_sampling.h"
+#include "holdfast/store/location.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* kInjectExample = R"(
+Examples:
+  holdfast inject base.pt hurt.pt --tensors 'model.*' --seed 7 --checksums consistent
+  holdfast inject base.pt --flips 10 --bits exponent --dry-run
+  holdfast inject runs/gpt@400 hurt --roles slot --checksums raw --save-plan p.json
+  holdfast inject hurt.pt --in-place --undo p.json --checksums consistent
+
+Flips bits that the seed chooses: the same seed, trial and selection give the same bits
+on every machine and in every format. FROM is a file or folder of a known format, a
+step, or a run. Without --in-place a copy is altered. The copy of a step is a run
+directory with this one step. A step of a run that a live process writes, and a file
+with several hard links, are not altered in place.
+
+Without --tensors, --roles and --layers all tensors are chosen. A pattern of --tensors
+may have * and ?, and matches a whole name or its beginning up to a separator: conv1 is
+not conv10. Bits that tensors share count once.
+
+What happens to digests must be said, because results depend on it:
+  raw         they stay and so are wrong, as after a fault of the disk
+  consistent  checksums are made right, seals stay, as after a fault of the memory
+              between the seal and the file
+  sealed      seals are made right, too, as after a fault before the seal: no digest
+              can show it
+
+--sampling legacy chooses as hdf5_corrupter does, the tool of the first studies: each
+tensor is equally likely, whatever its size. --sequence repeats a file of that tool.)";
+
+// How many flips are listed, unless -v is given.
+constexpr size_t kFlipsShown = 20;
+
+struct InjectArguments {
+  std::string from, to;
+  std::vector<std::string> tensors, roles, layers;
+  std::string bits = "all";
+  int64_t flips = 1, seed = 0, trial = 0, burst = 0;
+  std::string rate, mask, stuck_at, scale, value;
+  std::string finite = "any", sampling = "bits";
+  bool anywhere = false;
+  std::string checksums, plan, save_plan, undo, sequence;
+  bool dry_run = false, in_place = false, json = false;
+};
+
+Result<double> read_number(const std::string& option, const std::string& text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && stop == end) return number;
+  return invalid("{}: \"{}\" is no number; expected one such as 0.001", option, text);
+}
+
+Result<Fault> read_fault(const InjectArguments& a) {
+  using enum Fault::Kind;
+  const int given = (a.burst != 0) + !a.mask.empty() + !a.stuck_at.empty() +
+                    !a.scale.empty() + !a.value.empty();
+  if (given > 1) {
+    return invalid(
+        "--burst, --mask, --stuck-at, --scale and --value: {} of them are given; "
+        "expected at most one",
+        given);
+  }
+  if (a.burst != 0) {
+    if (a.burst < 1 || a.burst > 128) {
+      return invalid("--burst: {} bits; expected from 1 to 128", a.burst);
+    }
+    return Fault{.kind = kBurst, .length = static_cast<int>(a.burst)};
+  }
+  if (!a.mask.empty()) return Fault{.kind = kMask, .pattern = a.mask};
+  if (!a.stuck_at.empty()) {
+    if (a.stuck_at != "0" && a.stuck_at != "1") {
+      return invalid("--stuck-at: \"{}\"; expected 0 or 1", a.stuck_at);
+    }
+    return Fault{.kind = kStuckAt, .level = a.stuck_at == "1"};
+  }
+  if (!a.scale.empty()) {
+    return Fault{.kind = kScale,
+                 .number = HOLDFAST_TRY(read_number("--scale", a.scale))};
+  }
+  if (!a.value.empty()) {
+    return Fault{.kind = kValue,
+                 .number = HOLDFAST_TRY(read_number("--value", a.value))};
+  }
+  return Fault{};
+}
+
+Result<Finite> read_finite(const std::string& text) {
+  if (text == "any") return Finite::kAny;
+  if (text == "must") return Finite::kMust;
+  if (text == "never") return Finite::kNever;
+  return invalid("--finite: \"{}\"; expected any, must or never", text);
+}
+
+Result<PlanRequest> read_request(const InjectArguments& a) {
+  PlanRequest request{.count = a.flips, .seed = a.seed, .trial = a.trial};
+  request.sites.tensors = a.tensors;
+  for (const std::string& role : a.roles) {
+    request.sites.roles.push_back(HOLDFAST_TRY(parse_role(role)));
+  }
+  request.sites.layers = a.layers;
+  request.sites.bits = HOLDFAST_TRY(parse_bit_choice(a.bits));
+  request.fault = HOLDFAST_TRY(read_fault(a));
+  if (!a.rate.empty()) request.rate = HOLDFAST_TRY(read_number("--rate", a.rate));
+  request.finite = HOLDFAST_TRY(read_finite(a.finite));
+  if (a.sampling != "bits" && a.sampling != "legacy") {
+    return invalid("--sampling: \"{}\"; expected bits or legacy", a.sampling);
+  }
+  if (a.sampling == "legacy") request.sampling = Sampling::kLegacy;
+  return request;
+}
+
+// Checks what the parser of options cannot check.
+Result<void> check_call(const InjectArguments& a) {
+  const int plans = !a.plan.empty() + !a.undo.empty() + !a.sequence.empty();
+  if (plans > 1) {
+    return invalid("--plan, --undo and --sequence: {} are given; expected one", plans);
+  }
+  if (a.dry_run) return {};
+  if (a.checksums.empty()) {
+    return invalid(
+        "inject: --checksums is not given; expected raw, consistent or sealed (see "
+        "--help)");
+  }
+  if (a.to.empty() && !a.in_place) {
+    return invalid("inject: no TO; expected a new name, --in-place or --dry-run");
+  }
+  if (!a.to.empty() && a.in_place) {
+    return invalid("inject: TO and --in-place are both given; expected one of them");
+  }
+  return {};
+}
+
+Result<FlipPlan> read_plan_file(Env& env, const std::string& path) {
+  return decode_flip_plan(HOLDFAST_TRY(env.read_text(path)), path);
+}
+
+Result<FlipPlan> choose_plan(Env& env, const InjectArguments& a, const Found& found) {
+  if (!a.plan.empty()) return read_plan_file(env, a.plan);
+  if (!a.undo.empty()) return inverse(HOLDFAST_TRY(read_plan_file(env, a.undo)));
+  const PlanRequest request = HOLDFAST_TRY(read_request(a));
+  if (a.anywhere) {
+    return make_byte_plan(env, HOLDFAST_TRY(files_of(env, found)), a.flips, a.seed,
+                          a.trial);
+  }
+  const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
+  if (!a.sequence.empty()) {
+    return plan_from_sequence(contents, HOLDFAST_TRY(env.read_text(a.sequence)),
+                              a.sequence, request);
+  }
+  return make_plan(contents, request);
+}
+
+void print_plan(const Context& context, const FlipPlan& plan) {
+  const size_t count = plan.flips.size() + plan.bytes.size();
+  const size_t most = context.verbose ? count : kFlipsShown;
+  for (size_t i = 0; i < std::min(count, most); ++i) {
+    const std::string line = i < plan.flips.size()
+                                 ? describe(plan.flips[i])
+                                 : describe(plan.bytes[i - plan.flips.size()]);
+    fmt::print(context.out, "{}\n", printable(line));
+  }
+  if (count > most) {
+    fmt::print(context.out, "and {} more (-v lists all)\n",
+               human_count(static_cast<int64_t>(count - most)));
+  }
+}
+
+Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
+  Env& env = context.env;
+  HOLDFAST_TRY(check_call(a));
+  Fixing fixing = Fixing::kRaw;
+  if (!a.checksums.empty()) fixing = HOLDFAST_TRY(parse_fixing(a.checksums));
+  if (!a.to.empty()) HOLDFAST_TRY(check_place(a.to));
+  const Found found = HOLDFAST_TRY(find_any(env, a.from));
+  tell_skipped(context, found);
+  const FlipPlan plan = HOLDFAST_TRY(choose_plan(env, a, found));
+  if (a.dry_run) {
+    HOLDFAST_TRY(check_alteration(env, found, plan, fixing));
+  } else if (a.in_place) {
+    HOLDFAST_TRY(alter_in_place(env, found, plan, fixing));
+  } else {
+    HOLDFAST_TRY(alter_copy(env, found, plan, fixing, a.to));
+  }
+  const std::string text = encode_flip_plan(plan);
+  if (!a.save_plan.empty()) {
+    HOLDFAST_TRY(env.replace_file(a.save_plan, bytes_of(text + "\n")));
+  }
+  if (a.json) {
+    fmt::print(context.out, "{}\n", text);
+  } else {
+    print_plan(context, plan);
+  }
+  return ExitCode::kDone;
+}
+
+}  // namespace
+
+Verb inject_verb() {
+  auto arguments = std::make_shared<InjectArguments>();  // shared with `run` below
+  InjectArguments& a = *arguments;
+  return {
+      .name = "inject",
+      .summary = "Flip bits of a checkpoint by a plan that can be repeated",
+      .footer = kInjectExample,
+      .options =
+          {{"FROM", "A file, a step, a run, or RUN@STEP", &a.from, true},
+           {"TO", "The altered copy, a new name", &a.to},
+           {"--checksums",
+            "What happens to digests: raw, consistent or sealed",
+            &a.checksums,
+            false,
+            {"raw", "consistent", "sealed"}},
+           {"--tensors", "Patterns of names", &a.tensors},
+           {"--roles",
+            "Roles: parameter, slot, master, buffer, counter",
+            &a.roles,
+            false,
+            {"parameter", "slot", "master", "buffer", "counter"}},
+           {"--layers", "Layers: first, middle, last, or numbers from 0", &a.layers},
+           {"--bits", "all, sign, exponent, top-exponent, mantissa, 30, or 23-30",
+            &a.bits},
+           {"--anywhere", "Any bit of the files, not only of tensors", &a.anywhere},
+           {"--flips", "How many faults", &a.flips},
+           {"--rate", "Or the probability that a site is struck", &a.rate},
+           {"--burst", "A fault flips so many neighbouring bits", &a.burst},
+           {"--mask", "A fault flips the bits of a pattern such as 1011", &a.mask},
+           {"--stuck-at", "A fault makes a bit 0 or 1", &a.stuck_at},
+           {"--scale", "A fault multiplies a number", &a.scale},
+           {"--value", "A fault replaces a number", &a.value},
+           {"--finite",
+            "Whether numbers stay finite: any, must, never",
+            &a.finite,
+            false,
+            {"any", "must", "never"}},
+           {"--sampling", "bits or legacy", &a.sampling, false, {"bits", "legacy"}},
+           {"--seed", "Chooses the sites", &a.seed},
+           {"--trial", "Chooses others with the same seed", &a.trial},
+           {"--plan", "Carry out the plan of this file", &a.plan},
+           {"--undo", "Undo the plan of this file", &a.undo},
+           {"--sequence", "Repeat a sequence of hdf5_corrupter", &a.sequence},
+           {"--save-plan", "Write the plan to this file", &a.save_plan},
+           {"--dry-run", "Only show what would change", &a.dry_run},
+           {"--in-place", "Alter the original", &a.in_place},
+           {"--json", "Print the plan as JSON, for programs", &a.json}},
+      .run = [arguments](const Context& c) { return inject(c, *arguments); }};
+}
+
+}  // namespace holdfast
