@@ -83,8 +83,8 @@ struct CutParts {
 
 class Assembly {
  public:
-  Assembly(const Model& model, const Parallel& parallel, const Training& training)
-      : model_(model), parallel_(parallel), training_(training) {}
+  Assembly(const Model& model, const Parallel& parallel, const StatesOf& states_of)
+      : model_(model), parallel_(parallel), states_of_(states_of) {}
 
   Result<Collection> build(std::vector<Holder> devices,
                            std::span<const uint32_t> device_of_position);
@@ -111,7 +111,7 @@ class Assembly {
 
   const Model& model_;
   const Parallel& parallel_;
-  const Training& training_;
+  const StatesOf& states_of_;
   std::vector<HolderId> device_of_;
   std::vector<Tensor> tensors_;
   std::vector<int64_t> base_;           // the first byte of each tensor
@@ -121,9 +121,9 @@ class Assembly {
 
 Result<void> Assembly::add_tensors() {
   int64_t base = 0;
-  for (const Parameter& parameter : model_.parameters) {
+  for (size_t i = 0; i < model_.parameters.size(); ++i) {
     first_tensor_.push_back(static_cast<TensorId>(tensors_.size()));
-    for (Tensor& tensor : state_tensors(parameter.tensor, training_)) {
+    for (Tensor& tensor : states_of_(i)) {
       base_.push_back(base);
       const auto end = checked_add(base, tensor.bytes());
       const auto next = end ? checked_add(*end, kAlignment - 1) : std::nullopt;
@@ -337,7 +337,18 @@ Result<Collection> build_collection(const Model& model, const Parallel& parallel
         parallel.zero > 0 ? "shard=layer and shard=stage have far fewer; " : "",
         alike ? ", to which all bytes are in proportion" : "");
   }
-  return Assembly(model, parallel, training)
+  const auto states_of = [&](size_t i) {
+    return state_tensors(model.parameters[i].tensor, training);
+  };
+  return build_collection_of(model, parallel, states_of, std::move(devices),
+                             device_of_position);
+}
+
+Result<Collection> build_collection_of(const Model& model, const Parallel& parallel,
+                                       const StatesOf& states_of,
+                                       std::vector<Holder> devices,
+                                       std::span<const uint32_t> device_of_position) {
+  return Assembly(model, parallel, states_of)
       .build(std::move(devices), device_of_position);
 }
 

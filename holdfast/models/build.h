@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -35,5 +36,12 @@ Result<Collection> build_collection(const Model& model, const Parallel& parallel
                                     const Training& training,
                                     std::vector<Holder> devices,
                                     std::span<const uint32_t> device_of_position = {});
+
+// The same for state that is known tensor by tensor. The function returns the parameter's
+// own tensor and then its optimizer state, all with the parameter's shape.
+using StatesOf = std::function<std::vector<Tensor>(size_t parameter)>;
+Result<Collection> build_collection_of(
+    const Model& model, const Parallel& parallel, const StatesOf& states_of,
+    std::vector<Holder> devices, std::span<const uint32_t> device_of_position = {});
 
 }  // namespace holdfast

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -43,6 +44,12 @@ enum class Cut : uint8_t {
   kQkv,
 };
 
+// One of the experts of a layer, if each of them has a tensor of its own.
+struct ExpertNumber {
+  int64_t number = 0;
+  int64_t count = 1;  // of all experts of the layer
+};
+
 struct Parameter {
   // A tensor of role kParameter, or a buffer or counter, which has no optimizer state
   // and is never sharded. The training's dtype replaces the dtype of a parameter.
@@ -51,6 +58,8 @@ struct Parameter {
   int64_t layer = 0;       // for kLayer, from 0
   bool also_last = false;  // the head is an alias of it, so the last stage holds it too
   bool expert = false;  // dimension 0 counts experts; expert parallelism cuts it first
+  // If it is set, the tensor is only this expert, and dimension 0 does not count experts.
+  std::optional<ExpertNumber> only{};
   Cut cut = Cut::kReplicated;
   int axis = 0;         // for kAxis, kHeads and kKvHeads
   int64_t groups = 0;   // for kHeads, kKvHeads and kQkv: the number of KV heads

@@ -155,7 +155,13 @@ std::vector<Part> split_parameter(const Parameter& parameter, const Parallel& pa
   if (parameter.expert) {
     ways = parallel.expert_tp();
     t = way % ways;
-    box = box.with(0, split(box.size(0), way / ways, parallel.ep, SplitRule::kEven));
+    const int64_t experts = parameter.only ? parameter.only->count : box.size(0);
+    const Extent own = split(experts, way / ways, parallel.ep, SplitRule::kEven);
+    if (!parameter.only) {
+      box = box.with(0, own);
+    } else if (parameter.only->number < own.lo || parameter.only->number >= own.hi) {
+      return {};
+    }
   }
   switch (parameter.cut) {
     case Cut::kAxis:

@@ -1,0 +1,202 @@
+// Cuts a checkpoint by rules, and finds the rules of a checkpoint without names that are
+// known.
+#include <algorithm>
+#include <map>
+#include <optional>
+
+#include "holdfast/models/build.h"
+#include "holdfast/models/named_model.h"
+#include "holdfast/models/parameter_split.h"
+#include "holdfast/models/rules.h"
+
+namespace holdfast {
+namespace {
+
+// The axis along which the boxes cut the tensor; -1 if they are not cut. Returns nullopt if
+// there is no such axis.
+std::optional<int> axis_of_boxes(const Shape& shape, std::span<const Slice> slices) {
+  int axis = -1;
+  for (const Slice& slice : slices) {
+    for (int k = 0; k < shape.rank(); ++k) {
+      if (slice.box.size(k) == shape[k]) continue;
+      if (axis >= 0 && axis != k) return std::nullopt;
+      axis = k;
+    }
+  }
+  return axis;
+}
+
+// The name after its first module: "0.weight" of "model.0.weight".
+std::string_view behind_first(std::string_view name) {
+  const size_t dot = name.find('.');
+  return dot == name.npos ? name : name.substr(dot + 1);
+}
+
+std::string_view without_last(std::string_view name) {
+  return name.substr(0, name.rfind('.'));
+}
+
+// The boxes of a stored tensor that a box of the model's tensor is.
+std::vector<Box> stored_boxes(const Box& box, const Shape& shape,
+                              const StoredTensor& stored) {
+  if (stored.parts == 1) return {box};
+  const int axis = stored.axis;
+  const int64_t size = shape[axis] / stored.parts;
+  const Extent parts = box[axis], inner = box[axis + 1];
+  Box result = Box::whole(shape);
+  for (int k = 0; k < result.rank(); ++k) {
+    if (k != axis) result = result.with(k, box[k < axis ? k : k + 1]);
+  }
+  if (inner.size() == size) {
+    return {result.with(axis, {parts.lo * size, parts.hi * size})};
+  }
+  std::vector<Box> boxes;
+  for (int64_t p = parts.lo; p < parts.hi; ++p) {
+    boxes.push_back(result.with(axis, {p * size + inner.lo, p * size + inner.hi}));
+  }
+  return boxes;
+}
+
+// The same layout for the tensors as they are stored.
+Result<Collection> as_stored(const Collection& cut,
+                             std::span<const StoredTensor> stored,
+                             std::span<const Tensor> tensors) {
+  std::vector<Tensor> own;
+  for (const StoredTensor& each : stored) own.push_back(tensors[each.tensor]);
+  const Layout& layout = cut.layout();
+  const auto holders = layout.holders();
+  LayoutBuilder builder(own, {holders.begin(), holders.end()});
+  std::vector<int64_t> ends(holders.size());
+  for (TensorId t = 0; t < own.size(); ++t) {
+    for (const Slice& slice : layout.slices(t)) {
+      for (const Box& box : stored_boxes(slice.box, own[t].shape, stored[t])) {
+        for (PieceId p = slice.first; p < slice.last; ++p) {
+          const HolderId holder = layout.holder(p);
+          builder.add(t, box, holder, ends[holder]);
+          ends[holder] += box.elements() * bytes_of(own[t].dtype);
+        }
+      }
+    }
+  }
+  Layout made = HOLDFAST_TRY(std::move(builder).build());
+  return Collection::create(std::move(own), std::move(made));
+}
+
+Result<void> check_degree(const Parameter& parameter, int64_t unit,
+                          const Parallel& parallel) {
+  const std::string& name = parameter.tensor.name;
+  if (parameter.expert) {
+    const int64_t experts =
+        parameter.only ? parameter.only->count : parameter.tensor.shape[0];
+    if (experts % parallel.ep != 0) {
+      return invalid("{}: ep={} does not divide its {} experts", name, parallel.ep,
+                     experts);
+    }
+  }
+  if (parameter.cut != Cut::kAxis) return {};
+  const int64_t ways = parameter.expert ? parallel.expert_tp() : parallel.tp;
+  const int64_t size = parameter.tensor.shape[parameter.axis];
+  if (size % (ways * unit) == 0) return {};
+  return invalid("{}: {}={} does not divide its dimension of {}{}", name,
+                 parameter.expert && parallel.etp > 0 ? "etp" : "tp", ways, size,
+                 unit == 1 ? "" : fmt::format(" in units of {}", unit));
+}
+
+}  // namespace
+
+Result<RuledModel> rules_of_cut(const Collection& collection) {
+  const std::span<const Tensor> tensors = collection.tensors();
+  std::map<std::string_view, TensorId> by_tail;
+  for (TensorId t = 0; t < tensors.size(); ++t) {
+    by_tail.emplace(behind_first(tensors[t].name), t);
+  }
+  std::vector<NamedTensor> parameters;
+  std::vector<TensorId> ids;
+  std::multimap<TensorId, TensorId> slots;
+  for (TensorId t = 0; t < tensors.size(); ++t) {
+    const auto of = by_tail.find(without_last(behind_first(tensors[t].name)));
+    if (of != by_tail.end() && of->second != t &&
+        tensors[of->second].shape == tensors[t].shape) {
+      slots.emplace(of->second, t);
+      continue;
+    }
+    parameters.push_back({.tensor = tensors[t]});
+    ids.push_back(t);
+  }
+  RuledModel ruled{.rules = "as-cut"};
+  ruled.model = HOLDFAST_TRY(model_of_tensors("as-cut", std::move(parameters), {}));
+  ruled.model.experts = 0;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Tensor& tensor = tensors[ids[i]];
+    const auto axis = axis_of_boxes(tensor.shape, collection.layout().slices(ids[i]));
+    if (!axis) {
+      return invalid("{}: is cut along several dimensions; expected rules for it",
+                     tensor.name);
+    }
+    Parameter& parameter = ruled.model.parameters[i];
+    parameter = {.tensor = tensor,
+                 .site = parameter.site,
+                 .layer = parameter.layer,
+                 .also_last = parameter.also_last,
+                 .cut = *axis < 0 ? Cut::kReplicated : Cut::kAxis,
+                 .axis = std::max(*axis, 0)};
+    std::vector<StoredTensor>& states = ruled.states.emplace_back();
+    states.push_back({.tensor = ids[i]});
+    const auto [first, last] = slots.equal_range(ids[i]);
+    for (auto slot = first; slot != last; ++slot) {
+      states.push_back({.tensor = slot->second});
+    }
+    ruled.units.push_back(1);
+  }
+  return ruled;
+}
+
+Result<RuledModel> choose_rules(std::string_view name, const Collection& collection) {
+  if (name == "as-cut") return rules_of_cut(collection);
+  if (!name.empty()) {
+    return apply_rules(HOLDFAST_TRY(find_rule_set(name)), collection.tensors());
+  }
+  for (const std::string& each : rule_set_names()) {
+    auto ruled = apply_rules(HOLDFAST_TRY(find_rule_set(each)), collection.tensors());
+    if (ruled.ok()) return ruled;
+  }
+  return rules_of_cut(collection);
+}
+
+Result<void> check_degrees(const RuledModel& ruled, const Parallel& parallel) {
+  for (size_t i = 0; i < ruled.model.parameters.size(); ++i) {
+    HOLDFAST_TRY(check_degree(ruled.model.parameters[i], ruled.units[i], parallel));
+  }
+  return {};
+}
+
+Result<Collection> cut_by_rules(const RuledModel& ruled,
+                                std::span<const Tensor> tensors,
+                                const Parallel& parallel) {
+  HOLDFAST_TRY(check(parallel));
+  HOLDFAST_TRY(check_degrees(ruled, parallel));
+  std::vector<StoredTensor> stored;
+  for (const auto& states : ruled.states) {
+    stored.insert(stored.end(), states.begin(), states.end());
+  }
+  const auto states_of = [&](size_t i) {
+    std::vector<Tensor> states;
+    for (const StoredTensor& each : ruled.states[i]) {
+      Tensor& tensor = states.emplace_back(ruled.model.parameters[i].tensor);
+      tensor.name = tensors[each.tensor].name;
+      tensor.aliases = tensors[each.tensor].aliases;
+      tensor.dtype = tensors[each.tensor].dtype;
+      if (states.size() > 1) tensor.role = Role::kSlot;
+    }
+    return states;
+  };
+  std::vector<Holder> files;
+  for (int64_t p = 0; p < parallel.positions(); ++p) {
+    files.push_back({.name = fmt::format("position-{}", p), .kind = HolderKind::kFile});
+  }
+  const Collection cut = HOLDFAST_TRY(
+      build_collection_of(ruled.model, parallel, states_of, std::move(files)));
+  return as_stored(cut, stored, tensors);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,396 @@
+#include "holdfast/models/rules.h"
+
+#include <algorithm>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <set>
+#include <tuple>
+
+#include "holdfast/base/json.h"
+#include "holdfast/models/transformers.h"
+
+namespace holdfast {
+namespace {
+
+// How many modules may stand around the model: a name such as
+// "optimizer.module.model.layers.0.mlp.up.weight".
+constexpr int kMostWrappers = 3;
+
+constexpr int64_t kRulesVersion = 1;
+
+bool is_digit(char c) { return c >= '0' && c <= '9'; }
+
+// Reads the number at the beginning of the text and removes it.
+std::optional<int64_t> take_number(std::string_view& text) {
+  int64_t number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || text.empty() || !is_digit(text.front())) {
+    return std::nullopt;
+  }
+  text.remove_prefix(static_cast<size_t>(end - text.data()));
+  return number;
+}
+
+struct Numbers {
+  int64_t layer = 0;
+  int64_t expert = -1;
+  friend auto operator<=>(const Numbers&, const Numbers&) = default;
+};
+
+std::optional<Numbers> match(std::string_view pattern, std::string_view name) {
+  Numbers numbers;
+  for (; !pattern.empty(); pattern.remove_prefix(1)) {
+    if (pattern.front() == '#' || pattern.front() == '%') {
+      const auto number = take_number(name);
+      if (!number) return std::nullopt;
+      (pattern.front() == '#' ? numbers.layer : numbers.expert) = *number;
+      continue;
+    }
+    if (name.empty() || name.front() != pattern.front()) return std::nullopt;
+    name.remove_prefix(1);
+  }
+  return name.empty() ? std::optional(numbers) : std::nullopt;
+}
+
+// The name of a pattern for these numbers.
+std::string name_at(std::string_view pattern, const Numbers& at) {
+  std::string name;
+  for (const char c : pattern) {
+    if (c == '#') {
+      name += std::to_string(at.layer);
+    } else if (c == '%') {
+      name += std::to_string(at.expert);
+    } else {
+      name += c;
+    }
+  }
+  return name;
+}
+
+struct Found {
+  size_t rule = 0;
+  Numbers numbers{};
+  std::string_view bare{};  // the name without the modules around the model
+};
+
+// Finds the rule of a name. Modules before the pattern are skipped, but no numbered ones,
+// because what is behind a number is inside a layer.
+std::optional<Found> find_rule(const RuleSet& set, std::string_view name) {
+  for (int skipped = 0; skipped <= kMostWrappers; ++skipped) {
+    for (size_t i = 0; i < set.rules.size(); ++i) {
+      const auto numbers = match(set.rules[i].pattern, name);
+      if (numbers) return Found{i, *numbers, name};
+    }
+    const size_t dot = name.find('.');
+    if (dot == name.npos || is_digit(name.front())) break;
+    name.remove_prefix(dot + 1);
+  }
+  return std::nullopt;
+}
+
+std::optional<Found> find_rule(const RuleSet& set, const Tensor& tensor) {
+  auto found = find_rule(set, tensor.name);
+  for (const std::string& alias : tensor.aliases) {
+    if (!found) found = find_rule(set, alias);
+  }
+  return found;
+}
+
+// The parameter of a rule, and how the tensor is stored.
+Result<std::pair<Parameter, StoredTensor>> make_parameter(const Rule& rule,
+                                                          const Tensor& tensor) {
+  const int first = rule.stacked ? 1 : 0;
+  const int axis = rule.axis + first;
+  const bool cut = rule.cut != Cut::kReplicated;
+  if (tensor.shape.rank() <= (cut ? axis : first - 1)) {
+    return invalid(
+        "{}: has the shape {}; expected at least {} dimensions by the rule {}",
+        tensor.name, to_string(tensor.shape), axis + 1, rule.pattern);
+  }
+  Parameter parameter{.tensor = tensor, .site = rule.site, .expert = rule.stacked};
+  parameter.tensor.role = rule.buffer ? Role::kBuffer : Role::kParameter;
+  parameter.cut = rule.cut;
+  parameter.axis = axis;
+  if (rule.cut == Cut::kVocabulary) parameter.tensor.pad_multiple = kVocabularyPad;
+  if (rule.parts == 1) return std::pair(std::move(parameter), StoredTensor{});
+  if (tensor.shape[axis] % rule.parts != 0) {
+    return invalid(
+        "{}: has the shape {}; expected {} equal components along dimension {}",
+        tensor.name, to_string(tensor.shape), rule.parts, axis);
+  }
+  const auto stored = tensor.shape.sizes();
+  std::vector<int64_t> sizes(stored.begin(), stored.end());
+  sizes[static_cast<size_t>(axis)] /= rule.parts;
+  sizes.insert(sizes.begin() + axis, rule.parts);
+  parameter.tensor.shape = HOLDFAST_TRY(Shape::create(sizes).within(tensor.name));
+  parameter.axis = axis + 1;
+  if (axis == 0) parameter.rows = 2;
+  return std::pair(std::move(parameter),
+                   StoredTensor{.axis = axis, .parts = rule.parts});
+}
+
+// Carries out one call of apply_rules().
+class Applied {
+ public:
+  Applied(const RuleSet& set, std::span<const Tensor> tensors)
+      : set_(set), tensors_(tensors) {}
+
+  Result<RuledModel> run() {
+    for (TensorId t = 0; t < tensors_.size(); ++t) HOLDFAST_TRY(add(t));
+    HOLDFAST_TRY(check_any());
+    HOLDFAST_TRY(add_states());
+    HOLDFAST_TRY(check_complete());
+    return finish();
+  }
+
+ private:
+  struct Entry {
+    // Entries are sorted by these, so that the order of the files does not matter.
+    std::tuple<Site, int64_t, size_t, int64_t, std::string> order;
+    Parameter parameter;
+    std::vector<StoredTensor> states;
+    int64_t unit = 1;
+  };
+
+  Result<void> add(TensorId t) {
+    const auto found = find_rule(set_, tensors_[t]);
+    if (!found) {
+      others_.push_back(t);
+      return {};
+    }
+    const Rule& rule = set_.rules[found->rule];
+    auto made = HOLDFAST_TRY(make_parameter(rule, tensors_[t]));
+    made.second.tensor = t;
+    auto& [parameter, stored] = made;
+    const Numbers& at = found->numbers;
+    parameter.layer = at.layer;
+    if (at.expert >= 0) {
+      parameter.expert = true;
+      parameter.only = ExpertNumber{.number = at.expert};
+    }
+    model_.layers = std::max(model_.layers, at.layer + 1);
+    model_.experts = std::max(
+        {model_.experts, at.expert + 1, rule.stacked ? parameter.tensor.shape[0] : 0});
+    seen_[found->rule].insert(at);
+    by_name_.emplace(found->bare, entries_.size());
+    entries_.push_back({{rule.site, at.layer, found->rule, at.expert, tensors_[t].name},
+                        std::move(parameter),
+                        {stored},
+                        rule.unit});
+    return {};
+  }
+
+  Result<void> check_any() const {
+    if (!entries_.empty()) return {};
+    return invalid(
+        "rules {}: none of {} tensors has a rule, so they are another model's; "
+        "expected "
+        "names such as {}",
+        set_.name, tensors_.size(), name_at(set_.rules.front().pattern, {}));
+  }
+
+  Result<void> add_states() {
+    for (const TensorId t : others_) HOLDFAST_TRY(add_state(t));
+    return {};
+  }
+
+  // Adds optimizer state to its parameter. A count of steps and other single numbers are
+  // a parameter of their own, on the same stage.
+  Result<void> add_state(TensorId t) {
+    const Tensor& tensor = tensors_[t];
+    const std::string_view name = tensor.name;
+    const auto found = find_rule(set_, name.substr(0, name.rfind('.')));
+    const auto of = found ? by_name_.find(found->bare) : by_name_.end();
+    if (of == by_name_.end()) {
+      return invalid("{}: has no rule in {}; expected rules for every tensor", name,
+                     set_.name);
+    }
+    Entry& entry = entries_[of->second];
+    const TensorId own = entry.states.front().tensor;
+    if (tensor.shape == tensors_[own].shape) {
+      StoredTensor stored = entry.states.front();
+      stored.tensor = t;
+      entry.states.push_back(stored);
+      return {};
+    }
+    if (tensor.shape.elements() != 1) {
+      return invalid("{}: has the shape {}; expected that of its parameter, {}", name,
+                     to_string(tensor.shape), to_string(tensors_[own].shape));
+    }
+    Entry single{
+        .order = entry.order, .parameter = {.tensor = tensor}, .states = {{t}}};
+    std::get<4>(single.order) = name;
+    single.parameter.tensor.role = Role::kCounter;
+    single.parameter.site = entry.parameter.site;
+    single.parameter.layer = entry.parameter.layer;
+    entries_.push_back(std::move(single));
+    return {};
+  }
+
+  Result<void> check_complete() const {
+    for (size_t i = 0; i < set_.rules.size(); ++i) {
+      const Rule& rule = set_.rules[i];
+      const auto seen = seen_.find(i);
+      if (rule.some || (seen == seen_.end() && !rule.required)) continue;
+      HOLDFAST_TRY(
+          check_rule(rule, seen == seen_.end() ? std::set<Numbers>() : seen->second));
+    }
+    return {};
+  }
+
+  Result<void> check_rule(const Rule& rule, const std::set<Numbers>& seen) const {
+    const bool by_expert = rule.pattern.find('%') != std::string::npos;
+    const int64_t layers = rule.site == Site::kLayer ? model_.layers : 1;
+    for (int64_t layer = 0; layer < layers; ++layer) {
+      for (int64_t e = 0; e < (by_expert ? model_.experts : 1); ++e) {
+        const Numbers at{layer, by_expert ? e : -1};
+        if (seen.contains(at)) continue;
+        return invalid("{}: is missing; expected it in a checkpoint of {}",
+                       name_at(rule.pattern, at), set_.name);
+      }
+    }
+    return {};
+  }
+
+  RuledModel finish() {
+    std::ranges::sort(entries_, {}, &Entry::order);
+    model_.name = set_.name;
+    model_.layers = std::max<int64_t>(model_.layers, 1);
+    const bool head = std::ranges::any_of(entries_, [](const Entry& entry) {
+      return entry.parameter.site == Site::kLast &&
+             entry.parameter.cut == Cut::kVocabulary;
+    });
+    RuledModel ruled{.rules = set_.name};
+    for (Entry& entry : entries_) {
+      Parameter& parameter = entry.parameter;
+      if (parameter.only) parameter.only->count = model_.experts;
+      const Rule& rule = set_.rules[std::get<2>(entry.order)];
+      parameter.also_last =
+          rule.tied && !head && parameter.tensor.role == Role::kParameter;
+      std::ranges::sort(entry.states.begin() + 1, entry.states.end(), {},
+                        [&](const StoredTensor& s) { return tensors_[s.tensor].name; });
+      model_.parameters.push_back(std::move(parameter));
+      ruled.states.push_back(std::move(entry.states));
+      ruled.units.push_back(entry.unit);
+    }
+    ruled.model = std::move(model_);
+    return ruled;
+  }
+
+  const RuleSet& set_;
+  const std::span<const Tensor> tensors_;
+  Model model_;
+  std::vector<Entry> entries_;
+  std::map<std::string_view, size_t> by_name_;  // entry of a name without wrappers
+  std::map<size_t, std::set<Numbers>> seen_;    // by rule
+  std::vector<TensorId> others_;
+};
+
+// Reads one word of a rule. Returns false if it is none.
+bool read_word(std::string_view word, Rule& rule) {
+  const auto flag = [&](std::string_view name, bool& into, bool value) {
+    if (word == name) into = value;
+    return word == name;
+  };
+  if (word == "first" || word == "last") {
+    rule.site = word == "first" ? Site::kFirst : Site::kLast;
+    return true;
+  }
+  if (word == "whole") return true;
+  if (word == "vocabulary") {
+    rule.cut = Cut::kVocabulary;
+    return true;
+  }
+  if (word == "some") rule.required = false;
+  if (flag("stacked", rule.stacked, true) || flag("tied", rule.tied, true) ||
+      flag("buffer", rule.buffer, true) || flag("optional", rule.required, false) ||
+      flag("some", rule.some, true)) {
+    return true;
+  }
+  for (const std::string_view name : {"rows", "columns", "unit"}) {
+    if (!word.starts_with(name)) continue;
+    word.remove_prefix(name.size());
+    const bool unit = name == "unit";
+    int64_t number = 1;
+    if (!word.empty() || unit) {
+      if (word.empty() || word.front() != (unit ? '=' : '/')) return false;
+      word.remove_prefix(1);
+      const auto read = take_number(word);
+      if (!read || *read < 1 || !word.empty()) return false;
+      number = *read;
+    }
+    if (unit) {
+      rule.unit = number;
+      return true;
+    }
+    rule.cut = Cut::kAxis;
+    rule.axis = name == "rows" ? 0 : 1;
+    rule.parts = number;
+    return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+Result<Rule> parse_rule(std::string_view pattern, std::string_view words) {
+  Rule rule{.pattern = std::string(pattern)};
+  bool placed = false;
+  while (!words.empty()) {
+    const std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(std::min(word.size() + 1, words.size()));
+    if (word.empty()) continue;
+    if (!read_word(word, rule)) {
+      return invalid(
+          "{}: \"{}\" is no word of a rule; expected words such as first, last, whole, "
+          "rows, columns/3 or vocabulary (docs/reshard.md)",
+          pattern, word.substr(0, 80));
+    }
+    placed = placed || word == "first" || word == "last";
+  }
+  const auto count = std::ranges::count(pattern, '#');
+  if (pattern.empty() || count > 1 || std::ranges::count(pattern, '%') > 1 ||
+      (count == 1) == placed) {
+    return invalid(
+        "{}: is no pattern of a rule; expected one # for the layer, or the word first "
+        "or "
+        "last",
+        pattern.substr(0, 200));
+  }
+  return rule;
+}
+
+Result<RuleSet> rule_set_from_json(const Json& json, std::string_view where) {
+  Fields fields = HOLDFAST_TRY(Fields::of(json, std::string(where)));
+  const std::string kind = HOLDFAST_TRY(fields.text("holdfast"));
+  if (kind != "rules") {
+    return invalid("{}: holds a \"{}\"; expected \"rules\"", where, kind.substr(0, 80));
+  }
+  const int64_t version = HOLDFAST_TRY(fields.integer("version"));
+  if (version != kRulesVersion) {
+    return unsupported("{}: version {}; expected {}", where, version, kRulesVersion);
+  }
+  RuleSet set{.name = HOLDFAST_TRY(fields.text("name"))};
+  const Json* rules = HOLDFAST_TRY(fields.any("rules"));
+  HOLDFAST_TRY(fields.done());
+  if (!rules->is_object() || rules->empty()) {
+    return invalid("{}: rules: expected an object of patterns and words", where);
+  }
+  for (const auto& [pattern, words] : rules->items()) {
+    if (!words.is_string()) {
+      return invalid("{}: rules: {}: expected a text of words", where,
+                     pattern.substr(0, 80));
+    }
+    set.rules.push_back(
+        HOLDFAST_TRY(parse_rule(pattern, words.get<std::string>()).within(where)));
+  }
+  return set;
+}
+
+Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors) {
+  return Applied(rules, tensors).run();
+}
+
+}  // namespace holdfast

@@ -1,0 +1,116 @@
+// Rule sets: how the tensors of a checkpoint are cut, by their names. A rule set reads the
+// names and shapes of a checkpoint as a Model, so that a parallel configuration such as
+// tp=2,pp=4 means something for files that other programs have written.
+//
+// A rule is a pattern of names and words that say what tensors of such a name are:
+//
+//   layers.#.self_attn.q_proj.weight     rows
+//   layers.#.experts.%.w2.weight         columns
+//   embed_tokens.weight                  first vocabulary tied
+//
+// In a pattern, '#' is the number of the layer and '%' that of an expert. Modules around
+// the model may stand before the pattern, such as "model." or "module.". The words:
+//
+//   first, last      the stage of a tensor outside the layers
+//   whole            not cut: every tensor-parallel rank has all of it
+//   rows, columns    cut along the first or the second dimension
+//   rows/3           that dimension has 3 components one after the other, each of which is
+//                    cut: queries, keys and values, or gate and up ("columns/3", too)
+//   vocabulary       cut by rows, which are words, as Megatron pads them
+//   stacked          one dimension for the experts stands before all others
+//   tied             the last stage needs it too, if the checkpoint has no head
+//   buffer           it has no optimizer state
+//   optional         either all layers have it, or none
+//   some             any layers may have it
+//   unit=64          cut only between multiples of 64, such as the size of a head
+//
+// Optimizer state follows its parameter. Its name is that of the parameter with another
+// module before it and with the name of the slot behind it, as in
+// "optimizer.layers.0.mlp.up.weight.exp_avg".
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "holdfast/base/json_value.h"
+#include "holdfast/models/model.h"
+#include "holdfast/models/parallel.h"
+#include "holdfast/state/collection.h"
+
+namespace holdfast {
+
+struct Rule {
+  std::string pattern{};
+  Site site = Site::kLayer;  // kLayer for patterns with '#'
+  Cut cut = Cut::kReplicated;
+  int axis = 0;       // for kAxis
+  int64_t parts = 1;  // how many components lie along the axis
+  int64_t unit = 1;
+  bool stacked = false;
+  bool tied = false;
+  bool buffer = false;
+  bool required = true;  // every layer has it
+  bool some = false;     // not required, and some layers may have it without the others
+};
+
+struct RuleSet {
+  std::string name{};
+  std::vector<Rule> rules{};
+};
+
+// A rule from its pattern and words. Fails with kInvalid, naming the pattern.
+Result<Rule> parse_rule(std::string_view pattern, std::string_view words);
+
+// hf-gpt2, hf-llama, hf-mixtral, megatron-gpt.
+std::vector<std::string> rule_set_names();
+// Fails with kNotFound, listing the names, if there is no built-in set of that name.
+Result<RuleSet> find_rule_set(std::string_view name);
+
+// Reads {"holdfast": "rules", "version": 1, "name": ..., "rules": {PATTERN: WORDS}}.
+Result<RuleSet> rule_set_from_json(const Json& json, std::string_view where);
+
+// Where a tensor of the checkpoint is in the model, whose shape has an axis of its own
+// for the components: the dimension `axis` of the stored tensor is the dimensions
+// `axis` and `axis + 1` of the model's, [parts, size / parts].
+struct StoredTensor {
+  TensorId tensor = 0;  // in the checkpoint
+  int axis = 0;
+  int64_t parts = 1;
+};
+
+// A checkpoint as a model.
+struct RuledModel {
+  Model model{};
+  std::string rules{};  // the name of the rule set
+  // For each parameter of the model, its own tensor and then its optimizer state.
+  std::vector<std::vector<StoredTensor>> states{};
+  std::vector<int64_t> units{};  // Rule::unit of each parameter
+};
+
+// Fails with kInvalid, naming the tensor: if it has no rule, if its shape does not fit the
+// rule, and if a tensor that the rules require is missing.
+Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors);
+
+// The same without rules: each tensor is cut along the axis along which the checkpoint
+// cuts it, and stages divide the numbered layers of the names. Fails with kInvalid, naming
+// the tensor, if its boxes are not cut along one axis.
+Result<RuledModel> rules_of_cut(const Collection& collection);
+
+// The rules for a checkpoint: the set with that name, or the first built-in set that fits,
+// or rules_of_cut() if the name is "as-cut" or no set fits a checkpoint that is cut.
+Result<RuledModel> choose_rules(std::string_view name, const Collection& collection);
+
+// Fails with kInvalid, naming a tensor, unless the configuration cuts all tensors into
+// equal parts. A vocabulary may have short parts.
+Result<void> check_degrees(const RuledModel& ruled, const Parallel& parallel);
+
+// The tensors of the checkpoint, cut by the configuration. Holder p is position p, a file.
+// The tensors keep their names and shapes, and are in the order of the model. Fails like
+// check_degrees() and build_collection().
+Result<Collection> cut_by_rules(const RuledModel& ruled,
+                                std::span<const Tensor> tensors,
+                                const Parallel& parallel);
+
+}  // namespace holdfast
