@@ -53,7 +53,7 @@ BAR_SECONDS, BAR_FASTER, BAR_PHASES = 3.0, 5.0, 0.05
 BAR_COST, BAR_MEMORY = 0.01, 64 << 20
 BAR_FILL = 0.8
 PHASES = ("seen", "agreed", "started", "joined", "filled", "redone")
-PAIRS, BLOCK = 20, 8  # pairs, and steps of each half of one
+PAIRS, BLOCK = 20, 5  # pairs, and steps of each half of one
 
 HOLDFAST = Way("Holdfast", "holdfast", ("--every", "auto"))
 PLAIN = Way("nothing fails, nothing is saved", "torchrun", ("--every", "never"))

@@ -33,7 +33,7 @@ from train_gpt import GPT, TEXT, Windows, loss_of  # noqa: E402
 
 WARM_UP = 3  # steps of each kind before the first pair
 SHAPE = argparse.Namespace(width=256, head=32, layers=6, context=128, dropout=0.1)
-BATCH = 2  # samples of a rank in a step
+BATCH = 4  # samples of a rank in a step
 
 
 def plain_group() -> dist.ProcessGroup:
