@@ -56,7 +56,10 @@ class InflatedSource : public Source {
  private:
   // How far the record is decoded.
   struct Cursor {
-    Inflater inflater{DeflateWrapper::kNone};
+    // Clang 14 cannot make an optional of a nested struct without a constructor.
+    Cursor() : inflater(DeflateWrapper::kNone) {}
+
+    Inflater inflater;
     int64_t taken = 0;  // bytes of the record that were read from the file
     Bytes input{};      // those that were read last
     size_t used = 0;    // how many of them are decoded
