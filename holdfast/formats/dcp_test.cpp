@@ -217,6 +217,29 @@ TEST(DcpTest, DamageIsNamedByFileBytesAndTensor) {
   EXPECT_THAT(missing->damage.at(0).what, HasSubstr("is missing"));
 }
 
+// A rank that has nothing of a tensor has written an item that is never read.
+TEST(DcpTest, AFileThatWasCutAnywhereIsRefused) {
+  const auto disk = make_posix_env();
+  MemoryEnv env;
+  ASSERT_OK(env.create_folder("f"));
+  const auto names = disk->list(kDcpFixtures / "sharded");
+  ASSERT_OK(names);
+  for (const std::string& name : *names) {
+    const Bytes bytes = read_whole(kDcpFixtures / "sharded" / name);
+    ASSERT_OK(env.write_file(Path("f") / name, bytes));
+  }
+  ASSERT_OK(open_dcp(env, "f"));
+  for (const std::string& name : *names) {
+    const Bytes bytes = env.read_file(Path("f") / name).value();
+    for (size_t left = 1; left < bytes.size(); left += 97) {
+      ASSERT_OK(env.write_file(Path("f") / name, ByteView(bytes).first(left)));
+      SCOPED_TRACE(fmt::format("{} cut to {}", name, left));
+      EXPECT_ERROR(open_dcp(env, "f"), ErrorCode::kCorrupt);
+    }
+    ASSERT_OK(env.write_file(Path("f") / name, bytes));
+  }
+}
+
 TEST(DcpTest, AFolderWithItemsIsNotTakenForOneOfSafetensors) {
   const std::vector<std::string> items{".metadata", "__0_0.distcp", "x.safetensors"};
   const std::vector<std::string> other{".metadata", "model.safetensors"};
