@@ -16,7 +16,7 @@ import sys
 import types
 from pathlib import Path, PosixPath
 
-from make_torch import archive, dict_of, program, tensor, text
+from make_torch import archive, program, tensor, text
 
 FOLDER = Path(__file__).parent / "dcp"
 METADATA = "torch.distributed.checkpoint.metadata"
