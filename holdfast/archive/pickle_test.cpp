@@ -170,5 +170,27 @@ TEST(PickleTest, IntegersTakeNoMoreBytesThanPythonGivesThem) {
   EXPECT_EQ(bytes_of_decimal("1e5"), std::nullopt);
 }
 
+TEST(PickleTest, AnObjectIsReadAsACallWithItsAttributes) {
+  PickleWriter writer;
+  writer.global("builtins", "set");
+  writer.begin_tuple();
+  writer.end_tuple();
+  writer.new_object();
+  writer.begin_dict();
+  ASSERT_OK(writer.text("offset"));
+  writer.integer(7);
+  writer.end_dict();
+  writer.set_state();
+  const Bytes program = std::move(writer).finish();
+  const auto pickle = read(text_of(program));
+  ASSERT_OK(pickle);
+  const auto* call = (*pickle)[pickle->root].as<PickleNode::Call>();
+  ASSERT_NE(call, nullptr);
+  const auto* state = (*pickle)[call->state].as<PickleNode::Dict>();
+  ASSERT_TRUE(state != nullptr && state->items.size() == 1);
+  EXPECT_EQ(*(*pickle)[state->items[0].first].as<std::string>(), "offset");
+  EXPECT_EQ(*(*pickle)[state->items[0].second].as<int64_t>(), 7);
+}
+
 }  // namespace
 }  // namespace holdfast

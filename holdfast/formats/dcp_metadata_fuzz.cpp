@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "holdfast/env/memory_env.h"
+#include "holdfast/env/source_sink.h"
 #include "holdfast/formats/dcp.h"
 
 namespace {

@@ -51,7 +51,7 @@ class FolderOpener {
         files_(env, folder) {}
 
   Result<OpenedFolder> open() {
-    HOLDFAST_TRY(check_apart());
+    HOLDFAST_TRY(check_items());
     for (const Entry& entry : metadata_.entries) {
       HOLDFAST_TRY(entry.tensor ? add_tensor(entry) : add_object(entry));
     }
@@ -83,8 +83,9 @@ class FolderOpener {
     Object object{};
   };
 
-  // Items may be the same, but may not share some bytes.
-  Result<void> check_apart() const {
+  // Items may be the same, but may not share some bytes. All must be in their files, also
+  // those without elements, which are not read.
+  Result<void> check_items() {
     const NamedItem* before = nullptr;
     for (const NamedItem& next : metadata_.items) {
       const bool apart = before == nullptr || before->item == next.item ||
@@ -94,6 +95,7 @@ class FolderOpener {
         return corrupt("{}: the items of {} and {} share bytes of {}", where_,
                        shown(before->entry), shown(next.entry), shown(next.item.file));
       }
+      HOLDFAST_TRY(open_item(HOLDFAST_TRY(file_of(next))->source, next));
       before = &next;
     }
     return {};
@@ -209,11 +211,16 @@ class FolderOpener {
 
   // Items.
 
-  Result<OpenedArchive> open_archive_of(const NamedItem& item) {
+  Result<ItemFile*> file_of(const NamedItem& item) {
     ItemFile& file = item_files_[item.item.file];
     if (file.source == nullptr) {
       file.source = HOLDFAST_TRY(files_.open(item.item.file));
     }
+    return &file;
+  }
+
+  Result<OpenedArchive> open_archive_of(const NamedItem& item) {
+    ItemFile& file = *HOLDFAST_TRY(file_of(item));
     OpenedArchive archive = HOLDFAST_TRY(
         torch_zip::open_archive(HOLDFAST_TRY(open_item(file.source, item))));
     for (const ZipEntry& entry : archive.entries) {

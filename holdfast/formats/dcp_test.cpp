@@ -91,7 +91,7 @@ TEST(DcpAttackTest, WhatIsUnusualButGoodIsUnderstood) {
 TEST(DcpTest, FoldersOfTorchAreReadAsTheyWereSaved) {
   const auto env = make_posix_env();
   const Json folders = read_json(kDcpFixtures / "expected.json");
-  EXPECT_EQ(folders.size(), 2U);
+  EXPECT_EQ(folders.size(), 5U);
   for (const auto& [folder, expected] : folders.items()) {
     SCOPED_TRACE(folder);
     const auto contents = open_file(*env, kDcpFixtures / folder);
@@ -215,6 +215,29 @@ TEST(DcpTest, DamageIsNamedByFileBytesAndTensor) {
   const auto missing = verify_dcp(disk, "out", {});
   ASSERT_OK(missing);
   EXPECT_THAT(missing->damage.at(0).what, HasSubstr("is missing"));
+}
+
+// A rank that has nothing of a tensor has written an item that is never read.
+TEST(DcpTest, AFileThatWasCutAnywhereIsRefused) {
+  const auto disk = make_posix_env();
+  MemoryEnv env;
+  ASSERT_OK(env.create_folder("f"));
+  const auto names = disk->list(kDcpFixtures / "sharded");
+  ASSERT_OK(names);
+  for (const std::string& name : *names) {
+    const Bytes bytes = read_whole(kDcpFixtures / "sharded" / name);
+    ASSERT_OK(env.write_file(Path("f") / name, bytes));
+  }
+  ASSERT_OK(open_dcp(env, "f"));
+  for (const std::string& name : *names) {
+    const Bytes bytes = env.read_file(Path("f") / name).value();
+    for (size_t left = 1; left < bytes.size(); left += 97) {
+      ASSERT_OK(env.write_file(Path("f") / name, ByteView(bytes).first(left)));
+      SCOPED_TRACE(fmt::format("{} cut to {}", name, left));
+      EXPECT_ERROR(open_dcp(env, "f"), ErrorCode::kCorrupt);
+    }
+    ASSERT_OK(env.write_file(Path("f") / name, bytes));
+  }
 }
 
 TEST(DcpTest, AFolderWithItemsIsNotTakenForOneOfSafetensors) {

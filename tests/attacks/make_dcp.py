@@ -16,7 +16,7 @@ import sys
 import types
 from pathlib import Path, PosixPath
 
-from make_torch import archive, dict_of, program, tensor, text
+from make_torch import archive, program, tensor, text
 
 FOLDER = Path(__file__).parent / "dcp"
 METADATA = "torch.distributed.checkpoint.metadata"
@@ -237,6 +237,10 @@ FOLDERS = {
     "an_end_that_wraps": (one(items=[(index(), info(offset=2**63 - 1))]), None,
                           "expected a range in a file"),
     "behind_the_end": (one(items=[(index(), info(offset=len(GOOD_ITEMS)))]), None, "the file has"),
+    "an_item_of_nothing_behind_the_end": (
+        metadata({"w": of_tensor((4,), [chunk((0,), (4,)), chunk((4,), (0,))])},
+                 [(index(), info()), (index(offset=(4,)), info(offset=len(GOOD_ITEMS)))]),
+        None, "the file has"),
     "an_item_cut_short": (one(items=[(index(), info(length=PLACES["w"][1] - 1))]), None,
                           "no end of a zip directory"),
     "an_item_of_no_bytes": (one(items=[(index(), info(length=0))]), None, '"w"'),
