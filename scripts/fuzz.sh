@@ -5,7 +5,7 @@
 #
 #   HOLDFAST_FUZZ_SECONDS   time for each target (default 60)
 #
-# The first inputs, some of them malicious, are beside the target in testdata/NAME/.
+# The first inputs, some of them malicious, are beside the target in testdata/NAME/ and NAME.*/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 seconds=${HOLDFAST_FUZZ_SECONDS:-60}
@@ -16,7 +16,9 @@ while read -r name folder; do
   corpus=.cache/fuzz/$name
   mkdir -p "$corpus"
   inputs=("$corpus")
-  if [[ -d $folder/testdata/$name ]]; then inputs+=("$folder/testdata/$name"); fi
+  for seeds in "$folder/testdata/$name" "$folder/testdata/$name".*; do
+    if [[ -d $seeds ]]; then inputs+=("$seeds"); fi
+  done
   "build/fuzz/fuzz/$name" -max_total_time="$seconds" -timeout=10 -rss_limit_mb=2048 \
     -verbosity=0 -print_funcs=0 -print_final_stats=1 -artifact_prefix="build/fuzz/$name-" "${inputs[@]}"
   count=$((count + 1))

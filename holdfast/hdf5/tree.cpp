@@ -14,6 +14,9 @@ namespace {
 // link may lead to another one. More is taken for an attack.
 constexpr int kMostGroups = 64;
 constexpr int64_t kMostPaths = int64_t{1} << 20;
+// A link takes 40 bytes or more, but links to groups multiply: 25 groups can have 2^24
+// paths. A small file may have this many paths, and a large one a path for 8 bytes.
+constexpr int64_t kFewPaths = int64_t{1} << 14;
 constexpr int kMostSoftLinks = 16;
 // A dataset may have this many bytes even if the file has hardly any.
 constexpr int64_t kMostUnwritten = int64_t{1} << 30;
@@ -59,7 +62,10 @@ void apply_keras_dtype(Dataset& dataset, std::vector<Attribute>& attributes) {
 
 class Walker {
  public:
-  explicit Walker(const File& file) : file_(file), values_(file) {}
+  explicit Walker(const File& file)
+      : file_(file),
+        values_(file),
+        most_paths_(std::min(kMostPaths, kFewPaths + file.source()->size() / 8)) {}
 
   Result<Tree> walk() && {
     HOLDFAST_TRY(visit(file_.root(), "", 0, false));
@@ -84,9 +90,12 @@ class Walker {
 
   Result<void> visit(uint64_t address, const std::string& path, int depth, bool soft) {
     const std::string where = place(path);
-    if (++paths_ > kMostPaths || depth > kMostGroups) {
-      return unsupported("{}: has more than {} paths or {} groups inside each other",
-                         where, kMostPaths, kMostGroups);
+    if (depth > kMostGroups) {
+      return unsupported("{}: lies in more than {} groups", where, kMostGroups);
+    }
+    if (++paths_ > most_paths_) {
+      return unsupported("{}: is one of more than {} paths in a file of {} bytes", where,
+                         most_paths_, file_.source()->size());
     }
     const bool is_new = !known_.contains(address);
     if (is_new) HOLDFAST_TRY(read_object(address, path, where));
@@ -249,6 +258,7 @@ class Walker {
   Tree tree_;
   std::unordered_map<uint64_t, Known> known_;
   std::unordered_map<uint64_t, std::vector<Link>> peeked_;
+  const int64_t most_paths_;
   int64_t paths_ = 0;
 };
 
