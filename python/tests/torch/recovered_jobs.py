@@ -83,7 +83,8 @@ class Ran:
             # A rank that died after its update has not written that loss.
             assert len(expected) - len(own) <= len(self.kills)
         self.check_end(whole)
-        assert "holdfast: all ranks start again" not in self.said and "not exact" not in self.said, self.said
+        assert "holdfast: all ranks start again" not in self.said, self.said
+        assert "not exact" not in self.said, self.said
         for rank, pids in enumerate(self.pids):
             assert len(pids) <= 1 + sum(kill.startswith(f"{rank}:") for kill in self.kills)
 
