@@ -239,29 +239,38 @@ class Training:
                 {"net": self.optimizer, "critic": self.critic_optimizer})
 
     def digest(self):
-        modules = [one for one in (self.net, self.critic, self.average) if one is not None]
-        tensors = [one for module in modules for one in (*module.parameters(), *module.buffers())]
-        for optimizer in (self.optimizer, self.critic_optimizer):
-            tensors += [] if optimizer is None else _tensors(
-                [optimizer.state[p] for group in optimizer.param_groups for p in group["params"]
-                 if p in optimizer.state])
-        made = hashlib.sha256()
-        for one in tensors:
-            local = one.to_local() if isinstance(one, DTensor) else one
-            made.update(local.detach().contiguous().numpy().tobytes())
-        made.update(torch.get_rng_state().numpy().tobytes())
-        scaler = None if self.scaler is None else self.scaler.state_dict()
-        made.update(repr((random.getstate(), self.scheduler.state_dict(), scaler, vars(tracker),
-                          vars(counter))).encode())
-        return made.hexdigest()
+        """Digests of all that this rank has, by name, as text."""
+        modules = {name: one for name, one in (("net", self.net), ("critic", self.critic),
+                                               ("average", self.average)) if one is not None}
+        tensors = {f"{key}.{name}": one for key, module in modules.items() for name, one in (
+            *module.named_parameters(), *module.named_buffers())}
+        for key, optimizer in (("optimizer", self.optimizer), ("critic's", self.critic_optimizer)):
+            if optimizer is not None:
+                tensors |= _tensors(key, [optimizer.state.get(p) for group in optimizer.param_groups
+                                          for p in group["params"]])
+        made = {name: _digest((one.to_local() if isinstance(one, DTensor) else one).detach()
+                              .contiguous().numpy().tobytes()) for name, one in tensors.items()}
+        for name, value in {
+                "generator": torch.get_rng_state().tolist(), "random": random.getstate(),
+                "scheduler": self.scheduler.state_dict(), "tracker": vars(tracker),
+                "scaler": None if self.scaler is None else self.scaler.state_dict(),
+                "counter": vars(counter)}.items():
+            made[name] = _digest(repr(value).encode())
+        return json.dumps(made)
 
 
-def _tensors(value):
-    if isinstance(value, torch.Tensor):
-        return [value]
-    inside = value.values() if isinstance(value, dict) else value
-    return [one for item in inside for one in _tensors(item)] \
-        if isinstance(value, (list, tuple, dict)) else []
+def _digest(data):
+    return hashlib.sha256(data).hexdigest()
+
+
+def _tensors(name, value):
+    """The tensors and numbers in a state, by name."""
+    if isinstance(value, (list, tuple)):
+        value = dict(enumerate(value))
+    if isinstance(value, dict):
+        return {key: one for inside in value
+                for key, one in _tensors(f"{name}.{inside}", value[inside]).items()}
+    return {name: value if isinstance(value, torch.Tensor) else torch.tensor(value or 0.0)}
 
 
 class Numbers:

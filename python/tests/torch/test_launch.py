@@ -122,7 +122,7 @@ def test_processes_that_stop_or_die_are_replaced_and_events_tell_it(tmp_path, wh
         first, second = sorted(job.events()["recovered"], key=lambda one: one["step"])
     assert (stopped["rank"], stopped["step"], stopped["generation"]) == (1, 4, 0)
     assert (killed["rank"], killed["step"], killed["why"]) == (0, 8, "signal 9")
-    assert 2.5 < first["seen"] < 3.5
+    assert 2.5 < first["seen"] < 5  # 3 s, and what a busy machine adds
     with pytest.raises(ProcessLookupError):
         os.kill(stopped["pid"], signal.SIGCONT)  # it was ended, although it was stopped
     assert {"step": 8, "generation": 2, "outcome": "back", "rung": "replica", "reason": "",

@@ -45,11 +45,12 @@ def test_every_rank_may_die_at_every_point(tmp_path, whole, kind, ranks):
 
 @pytest.mark.parametrize("how", [
     ["micro"], ["views"], ["static"], ["unused"], ["lbfgs"], ["static", "views"],
-    ["views", "micro", "scaler"], ["micro", "unused", "average", "reads", "table", "counts"],
+    ["views", "micro", "scaler"], ["micro", "unused", "reads", "table", "counts"],
 ], ids="-".join)
 def test_a_rank_may_die_at_every_point_of(tmp_path, whole, how):
+    # Two ranks must not die at once, so there is a step between two kills.
     check(tmp_path, whole, "ddp",
-          [f"{k % 3}:{FIRST + k}:{point}" for k, point in enumerate(points_of("ddp"))], how)
+          [f"{k % 3}:{FIRST + 2 * k}:{point}" for k, point in enumerate(points_of("ddp"))], how)
 
 
 @pytest.mark.parametrize("first", [0, 1], ids=["updates", "no updates"])
@@ -90,7 +91,7 @@ def test_a_rank_may_die_in_the_first_steps(tmp_path, whole, kind, point):
     """In the first step all ranks begin anew, before or behind its update."""
     ran = Ran(kind, tmp_path / "run", 6, [f"1:0:{point}", f"2:1:{point}"])
     assert ran.code == 0 and ran.killed == set(ran.kills), ran.said
-    assert ran.end == whole(kind, 6).end, ran.said
+    ran.check_end(whole(kind, 6))
     assert "not exact" not in ran.said, ran.said
 
 
@@ -99,12 +100,13 @@ def test_all_ranks_restart_if_a_rank_dies_between_two_calls_of_a_closure(tmp_pat
     how = ["lbfgs", "searches"]
     ran = Ran("ddp", tmp_path / "run", 12, [f"1:8:{point}"], how)
     assert ran.code == 0 and ran.killed == set(ran.kills), ran.said
-    assert ran.end == whole("ddp", 12, how).end, ran.said
+    ran.check_end(whole("ddp", 12, how))
 
 
 def test_a_closure_that_is_called_again_is_made_again_if_a_rank_dies_before_the_gate(tmp_path, whole):
     points = [point for point in points_of("ddp") if point not in AFTER_GATE]
-    check(tmp_path, whole, "ddp", [f"{k % 3}:{FIRST + k}:{point}" for k, point in enumerate(points)],
+    check(tmp_path, whole, "ddp",
+          [f"{k % 3}:{FIRST + 2 * k}:{point}" for k, point in enumerate(points)],
           ["lbfgs", "searches"])
 
 
