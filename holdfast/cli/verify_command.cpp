@@ -22,7 +22,9 @@ Examples:
 
 Prints the file, tensors, chunk and bytes of all damage, and exits with 3 if there is
 any, even if other paths could not be read. Safetensors files have no digests of their
-own: if such a file is not part of a run, only its header is checked.)";
+own: if such a file is not part of a run, only its header is checked. If seals lie beside
+a file (holdfast seal), its tensors are compared with them: if one word of a tensor
+differs, its elements, bits and true values are named.)";
 
 struct VerifyArguments {
   std::vector<std::string> paths;

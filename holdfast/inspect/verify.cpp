@@ -5,6 +5,7 @@
 #include "holdfast/env/patient_env.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/open_any.h"
+#include "holdfast/inspect/seal_check.h"
 #include "holdfast/store/run.h"
 
 namespace holdfast {
@@ -41,10 +42,47 @@ Result<void> check_format(Env& env, const Found& found, const VerifyOptions& opt
   return {};
 }
 
+// Compares the tensors with the seals beside the file, if there are some. Tensors that
+// cannot be read are damage that check_format() has found already.
+Result<void> check_seals_beside(Env& env, const Found& found,
+                                const VerifyOptions& options, Verified& verified) {
+  if (options.depth != Depth::kFull) return {};
+  const Result<std::vector<SealedTensor>> seals = read_seals(env, found.path);
+  if (!seals.ok() && is_missing(seals.error())) return {};
+  const Result<Contents> contents = open_found(env, found);
+  if (!contents.ok()) return {};
+  const Result<std::vector<BrokenSeal>> broken =
+      seals.ok() ? check_seals(*contents, *seals, progress_of(options, found.path))
+                 : seals.error();
+  if (!broken.ok() && !verified.damage.empty()) return {};
+  if (!seals.ok() && seals.error().code() == ErrorCode::kCorrupt) {
+    verified.damage.push_back({.file = seals_path(found.path).filename().native(),
+                               .what = seals.error().message()});
+    return {};
+  }
+  if (!broken.ok()) return broken.error();
+  for (const BrokenSeal& one : *broken) {
+    verified.damage.push_back({.file = found.path.filename().native(),
+                               .tensors = {one.tensor},
+                               .what = one.what});
+  }
+  verified.bytes_read += contents->collection.bytes();
+  verified.sealed = true;
+  verified.digests =
+      verified.digests || seals->size() == contents->collection.tensors().size();
+  return {};
+}
+
+Result<void> check_file(Env& env, const Found& found, const VerifyOptions& options,
+                        Verified& verified) {
+  HOLDFAST_TRY(check_format(env, found, options, verified));
+  return check_seals_beside(env, found, options, verified);
+}
+
 Result<Verified> verify_file(Env& env, const Found& found,
                              const VerifyOptions& options) {
   Verified verified{.path = found.path, .kind = std::string(found.kind())};
-  const Result<void> looked = check_format(env, found, options, verified);
+  const Result<void> looked = check_file(env, found, options, verified);
   if (looked.ok()) return verified;
   if (looked.error().code() != ErrorCode::kCorrupt) return looked.error();
   const Result<FileInfo> info = env.info(found.path);
