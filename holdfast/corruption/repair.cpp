@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "holdfast/checkpoint/step_files.h"
 #include "holdfast/corruption/alter.h"
 #include "holdfast/corruption/crc_repair.h"
 #include "holdfast/formats/format.h"
@@ -19,14 +18,7 @@ Result<std::vector<SealedTensor>> seals_of(Env& env, const Found& found) {
     const bool none = !seals.ok() && is_missing(seals.error());
     return none ? std::vector<SealedTensor>() : std::move(seals);
   }
-  const StepFiles step = HOLDFAST_TRY(open_step(env, found.path));
-  std::vector<SealedTensor> seals;
-  for (TensorId t = 0; t < step.seals.size(); ++t) {
-    const Tensor& tensor = step.collection.tensor(t);
-    if (step.seals[t].bytes != static_cast<uint64_t>(tensor.bytes())) continue;
-    seals.push_back({tensor.name, tensor.dtype, tensor.shape, step.seals[t]});
-  }
-  return seals;
+  return seals_of_step(env, found.path);
 }
 
 void add_broken(const Found& found, const BrokenSeal& broken, RepairReport& report) {

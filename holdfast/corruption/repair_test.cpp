@@ -191,6 +191,10 @@ TEST(RepairTest, AStepIsMendedByItsSealsWhateverItsChecksumsSay) {
     const FlipPlan plan = make_plan(contents, {.seed = 5}).value();
     ASSERT_OK(alter_copy(env, found, plan, fixing, "/runs/hurt"));
     const Found hurt = find_any(env, "/runs/hurt").value();
+    EXPECT_EQ(damage_of(env, hurt.path).empty(), fixing != Fixing::kRaw);
+    const auto sealed = verify(env, hurt.path, {.seals = true});
+    ASSERT_OK(sealed);
+    EXPECT_EQ(sealed->at(0).whole(), fixing == Fixing::kSealed);
     const auto report = plan_repair(env, hurt);
     ASSERT_OK(report);
     if (fixing == Fixing::kSealed) {

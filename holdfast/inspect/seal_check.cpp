@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "holdfast/checkpoint/step_files.h"
 #include "holdfast/state/seal_mend.h"
 
 namespace holdfast {
@@ -86,7 +87,8 @@ Result<std::vector<ChangedElement>> elements_of(const Contents& contents, Tensor
 
 std::string describe(const BrokenSeal& broken) {
   if (broken.changes.empty()) {
-    return "has another seal; expected the one of its seals file, and more than one "
+    return "has another seal; expected the one that was made earlier, and more than "
+           "one "
            "word "
            "differs";
   }
@@ -146,6 +148,17 @@ Result<std::vector<SealedTensor>> seal_tensors(const Contents& contents,
     sealed.push_back({tensor.name, tensor.dtype, tensor.shape, seal});
   }
   return sealed;
+}
+
+Result<std::vector<SealedTensor>> seals_of_step(Env& env, const Path& folder) {
+  const StepFiles step = HOLDFAST_TRY(open_step(env, folder));
+  std::vector<SealedTensor> seals;
+  for (TensorId t = 0; t < step.seals.size(); ++t) {
+    const Tensor& tensor = step.collection.tensor(t);
+    if (step.seals[t].bytes != static_cast<uint64_t>(tensor.bytes())) continue;
+    seals.push_back({tensor.name, tensor.dtype, tensor.shape, step.seals[t]});
+  }
+  return seals;
 }
 
 Result<std::vector<BrokenSeal>> check_seals(const Contents& contents,

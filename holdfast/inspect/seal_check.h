@@ -37,6 +37,10 @@ struct BrokenSeal {
 Result<std::vector<SealedTensor>> seal_tensors(const Contents& contents,
                                                const Progress& progress = {});
 
+// The seals that a step has for its tensors, without those of tensors that were not
+// sealed as a whole.
+Result<std::vector<SealedTensor>> seals_of_step(Env& env, const Path& folder);
+
 // The tensors that are not as `sealed` says, in the order of `sealed`. A tensor that is
 // not there, or has another dtype or shape, is broken, too. Tensors without a seal are
 // not looked at.

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "holdfast/checkpoint/step_files.h"
 #include "holdfast/env/patient_env.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/open_any.h"
@@ -15,8 +16,29 @@ Progress progress_of(const VerifyOptions& options, const Path& path) {
   return options.progress ? options.progress(path) : Progress();
 }
 
-Result<Verified> verify_step(Env& env, const Path& folder,
-                             const VerifyOptions& options) {
+void add_broken(const Path& path, std::span<const BrokenSeal> broken,
+                Verified& verified) {
+  for (const BrokenSeal& one : broken) {
+    verified.damage.push_back(
+        {.file = path.filename().native(), .tensors = {one.tensor}, .what = one.what});
+  }
+  verified.sealed = true;
+}
+
+Result<void> check_seals_of_step(Env& env, const Path& folder,
+                                 const VerifyOptions& options, Verified& verified) {
+  PatientEnv patient(env);
+  const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of_step(patient, folder));
+  const Contents contents = HOLDFAST_TRY(open_step_contents(patient, folder));
+  add_broken(folder,
+             HOLDFAST_TRY(check_seals(contents, seals, progress_of(options, folder))),
+             verified);
+  verified.bytes_read += contents.collection.bytes();
+  return {};
+}
+
+Result<Verified> verify_digests(Env& env, const Path& folder,
+                                const VerifyOptions& options) {
   StepReport report = HOLDFAST_TRY(
       check_step(env, folder, options.depth, progress_of(options, folder)));
   return Verified{.path = folder,
@@ -25,6 +47,15 @@ Result<Verified> verify_step(Env& env, const Path& folder,
                   .extra = std::move(report.extra),
                   .bytes_read = report.bytes_read,
                   .digests = options.depth == Depth::kFull};
+}
+
+Result<Verified> verify_step(Env& env, const Path& folder,
+                             const VerifyOptions& options) {
+  Verified verified = HOLDFAST_TRY(verify_digests(env, folder, options));
+  if (options.seals && verified.whole()) {
+    HOLDFAST_TRY(check_seals_of_step(env, folder, options, verified));
+  }
+  return verified;
 }
 
 // Checks all checksums of a file, if its format has some, and that it can be opened.
@@ -61,13 +92,8 @@ Result<void> check_seals_beside(Env& env, const Found& found,
     return {};
   }
   if (!broken.ok()) return broken.error();
-  for (const BrokenSeal& one : *broken) {
-    verified.damage.push_back({.file = found.path.filename().native(),
-                               .tensors = {one.tensor},
-                               .what = one.what});
-  }
+  add_broken(found.path, *broken, verified);
   verified.bytes_read += contents->collection.bytes();
-  verified.sealed = true;
   verified.digests =
       verified.digests || seals->size() == contents->collection.tensors().size();
   return {};

@@ -32,6 +32,10 @@ struct Verified {
 
 struct VerifyOptions {
   Depth depth = Depth::kFull;
+  // Whether the tensors of a step are compared with its seals, too, if its digests are
+  // right. That shows damage that happened between the seal and the file, and reads
+  // everything a second time.
+  bool seals = false;
   // Called when the verification of a step or file begins. Returns the function that
   // gets its progress.
   std::function<Progress(const Path&)> progress{};
