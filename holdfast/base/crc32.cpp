@@ -32,4 +32,8 @@ Crc32 crc32_change(ByteView mask, uint64_t bytes_after) {
   return Arithmetic32::shift(reg, bytes_after);
 }
 
+std::vector<uint64_t> crc32_find_flips(Crc32 difference, uint64_t bytes) {
+  return Arithmetic32::find_flips(difference, bytes);
+}
+
 }  // namespace holdfast

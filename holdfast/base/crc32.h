@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 #include "holdfast/base/bytes.h"
 
@@ -28,5 +29,10 @@ Crc32 crc32_combine(Crc32 of_a, Crc32 of_b, uint64_t length_of_b);
 // neither the old bytes nor the others, so its time grows only with the logarithm of
 // bytes_after.
 Crc32 crc32_change(ByteView mask, uint64_t bytes_after);
+
+// The bits of a record whose flip alone changes its CRC by `difference`, which is the
+// CRC before XOR the CRC after. Bit b of byte i is 8 * i + b. There is at most one
+// in a record of less than 512 MiB. Takes milliseconds for a gigabyte.
+std::vector<uint64_t> crc32_find_flips(Crc32 difference, uint64_t bytes);
 
 }  // namespace holdfast

@@ -72,5 +72,22 @@ TEST(Crc32Test, AMaskChangesTheCrcAsComputedAnew) {
   }
 }
 
+TEST(Crc32Test, AFlippedBitIsFoundByTheChangeOfTheDigest) {
+  const size_t size = 3000;
+  for (uint64_t bit = 0; bit < 8 * size; ++bit) {
+    const std::byte mask{static_cast<unsigned char>(1 << (bit % 8))};
+    const auto change = crc32_change(ByteView(&mask, 1), size - 1 - bit / 8);
+    ASSERT_EQ(crc32_find_flips(change, size), std::vector{bit});
+    if (bit > 100 && bit < 8 * size - 100) bit += 37;
+  }
+  EXPECT_EQ(crc32_find_flips(0x12345678, size), std::vector<uint64_t>());
+  const uint64_t large = uint64_t{500} << 20;
+  for (const uint64_t bit : {uint64_t{0}, 4 * large + 5, 8 * large - 1}) {
+    const std::byte mask{static_cast<unsigned char>(1 << (bit % 8))};
+    const auto change = crc32_change(ByteView(&mask, 1), large - 1 - bit / 8);
+    EXPECT_EQ(crc32_find_flips(change, large), std::vector{bit});
+  }
+}
+
 }  // namespace
 }  // namespace holdfast::crc32_test

@@ -44,4 +44,8 @@ Crc32c crc32c_change(ByteView mask, uint64_t bytes_after) {
   return Arithmetic32c::shift(reg, bytes_after);
 }
 
+std::vector<uint64_t> crc32c_find_flips(Crc32c difference, uint64_t bytes) {
+  return Arithmetic32c::find_flips(difference, bytes);
+}
+
 }  // namespace holdfast

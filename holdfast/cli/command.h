@@ -83,6 +83,8 @@ Verb launch_verb();
 Verb ls_verb();
 Verb pin_verb();
 Verb plan_verb();
+Verb repair_verb();
+Verb seal_verb();
 Verb show_verb();
 Verb simulate_verb();
 Verb unpin_verb();

@@ -252,5 +252,30 @@ TEST_F(FileCommandsTest, ShowTellsTheRolesOfTensorsByTheirNames) {
   EXPECT_NE(run("show a.pt --tensors").out.find("buffer"), std::string::npos);
 }
 
+TEST_F(FileCommandsTest, ASealedFileIsVerifiedAndMendedByItsSeals) {
+  write("a.safetensors", floats({0.5f, 0.25f, 3, 4}));
+  const Bytes before = env_.read_file("a.safetensors").value();
+  EXPECT_EQ(run("seal a.safetensors").code, 0);
+  EXPECT_EQ(run("seal a.safetensors").code, 1) << "the seals are not replaced";
+  EXPECT_EQ(json("verify a.safetensors")["verified"][0]["digests"], true);
+  ASSERT_EQ(run("inject a.safetensors --in-place --bits 30 --checksums raw").code, 0);
+  const Ran verified = run("verify a.safetensors");
+  EXPECT_EQ(verified.code, 3);
+  EXPECT_NE(verified.out.find("in w: ["), std::string::npos) << verified.out;
+  EXPECT_NE(verified.out.find("bit 30 is "), std::string::npos) << verified.out;
+  EXPECT_EQ(run("repair a.safetensors").code, 2);
+  EXPECT_EQ(run("repair a.safetensors --dry-run").code, 3);
+  const Ran mended = run("repair a.safetensors b.safetensors");
+  EXPECT_EQ(mended.code, 0) << mended.err;
+  EXPECT_NE(mended.out.find("by its seal\nb.safetensors is whole"), std::string::npos)
+      << mended.out;
+  EXPECT_TRUE(env_.read_file("b.safetensors").value() == before);
+  EXPECT_EQ(run("verify b.safetensors").code, 0);
+  EXPECT_EQ(json("repair a.safetensors --in-place")["mended"].size(), 1u);
+  EXPECT_TRUE(env_.read_file("a.safetensors").value() == before);
+  EXPECT_NE(run("repair a.safetensors --in-place").out.find("nothing"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace holdfast::tests

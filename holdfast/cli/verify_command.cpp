@@ -22,11 +22,14 @@ Examples:
 
 Prints the file, tensors, chunk and bytes of all damage, and exits with 3 if there is
 any, even if other paths could not be read. Safetensors files have no digests of their
-own: if such a file is not part of a run, only its header is checked.)";
+own: if such a file is not part of a run, only its header is checked. If seals lie beside
+a file (holdfast seal), its tensors are compared with them: if one word of a tensor
+differs, its elements, bits and true values are named.)";
 
 struct VerifyArguments {
   std::vector<std::string> paths;
   bool fast = false;
+  bool seals = false;
   bool json = false;
 };
 
@@ -63,7 +66,8 @@ Result<ExitCode> verify_paths(const Context& context,
   std::vector<FailedPath> failed;
   for (const std::string& path : arguments.paths) {
     std::unique_ptr<ProgressBar> bar;
-    VerifyOptions options{.depth = arguments.fast ? Depth::kFast : Depth::kFull};
+    VerifyOptions options{.depth = arguments.fast ? Depth::kFast : Depth::kFull,
+                          .seals = arguments.seals};
     options.progress = [&](const Path& at) {
       bar = std::make_unique<ProgressBar>(context, "verify " + at.filename().native());
       return bar->callback();
@@ -98,6 +102,9 @@ Verb verify_verb() {
           .options = {{"PATH", "Files, steps, runs (all their steps), or RUN@STEP",
                        &a.paths, true},
                       {"--fast", "Check only names, sizes and small files", &a.fast},
+                      {"--seals",
+                       "Compare steps with their seals, too, which reads them twice",
+                       &a.seals},
                       {"--json", "Print the result as JSON, for programs", &a.json}},
           .run = [arguments](const Context& c) { return verify_paths(c, *arguments); },
           .finds_faults = true};

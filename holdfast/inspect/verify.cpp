@@ -2,9 +2,11 @@
 
 #include <algorithm>
 
+#include "holdfast/checkpoint/step_files.h"
 #include "holdfast/env/patient_env.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/open_any.h"
+#include "holdfast/inspect/seal_check.h"
 #include "holdfast/store/run.h"
 
 namespace holdfast {
@@ -14,8 +16,29 @@ Progress progress_of(const VerifyOptions& options, const Path& path) {
   return options.progress ? options.progress(path) : Progress();
 }
 
-Result<Verified> verify_step(Env& env, const Path& folder,
-                             const VerifyOptions& options) {
+void add_broken(const Path& path, std::span<const BrokenSeal> broken,
+                Verified& verified) {
+  for (const BrokenSeal& one : broken) {
+    verified.damage.push_back(
+        {.file = path.filename().native(), .tensors = {one.tensor}, .what = one.what});
+  }
+  verified.sealed = true;
+}
+
+Result<void> check_seals_of_step(Env& env, const Path& folder,
+                                 const VerifyOptions& options, Verified& verified) {
+  PatientEnv patient(env);
+  const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of_step(patient, folder));
+  const Contents contents = HOLDFAST_TRY(open_step_contents(patient, folder));
+  add_broken(folder,
+             HOLDFAST_TRY(check_seals(contents, seals, progress_of(options, folder))),
+             verified);
+  verified.bytes_read += contents.collection.bytes();
+  return {};
+}
+
+Result<Verified> verify_digests(Env& env, const Path& folder,
+                                const VerifyOptions& options) {
   StepReport report = HOLDFAST_TRY(
       check_step(env, folder, options.depth, progress_of(options, folder)));
   return Verified{.path = folder,
@@ -24,6 +47,15 @@ Result<Verified> verify_step(Env& env, const Path& folder,
                   .extra = std::move(report.extra),
                   .bytes_read = report.bytes_read,
                   .digests = options.depth == Depth::kFull};
+}
+
+Result<Verified> verify_step(Env& env, const Path& folder,
+                             const VerifyOptions& options) {
+  Verified verified = HOLDFAST_TRY(verify_digests(env, folder, options));
+  if (options.seals && verified.whole()) {
+    HOLDFAST_TRY(check_seals_of_step(env, folder, options, verified));
+  }
+  return verified;
 }
 
 // Checks all checksums of a file, if its format has some, and that it can be opened.
@@ -41,10 +73,42 @@ Result<void> check_format(Env& env, const Found& found, const VerifyOptions& opt
   return {};
 }
 
+// Compares the tensors with the seals beside the file, if there are some. Tensors that
+// cannot be read are damage that check_format() has found already.
+Result<void> check_seals_beside(Env& env, const Found& found,
+                                const VerifyOptions& options, Verified& verified) {
+  if (options.depth != Depth::kFull) return {};
+  const Result<std::vector<SealedTensor>> seals = read_seals(env, found.path);
+  if (!seals.ok() && is_missing(seals.error())) return {};
+  const Result<Contents> contents = open_found(env, found);
+  if (!contents.ok()) return {};
+  const Result<std::vector<BrokenSeal>> broken =
+      seals.ok() ? check_seals(*contents, *seals, progress_of(options, found.path))
+                 : seals.error();
+  if (!broken.ok() && !verified.damage.empty()) return {};
+  if (!seals.ok() && seals.error().code() == ErrorCode::kCorrupt) {
+    verified.damage.push_back({.file = seals_path(found.path).filename().native(),
+                               .what = seals.error().message()});
+    return {};
+  }
+  if (!broken.ok()) return broken.error();
+  add_broken(found.path, *broken, verified);
+  verified.bytes_read += contents->collection.bytes();
+  verified.digests =
+      verified.digests || seals->size() == contents->collection.tensors().size();
+  return {};
+}
+
+Result<void> check_file(Env& env, const Found& found, const VerifyOptions& options,
+                        Verified& verified) {
+  HOLDFAST_TRY(check_format(env, found, options, verified));
+  return check_seals_beside(env, found, options, verified);
+}
+
 Result<Verified> verify_file(Env& env, const Found& found,
                              const VerifyOptions& options) {
   Verified verified{.path = found.path, .kind = std::string(found.kind())};
-  const Result<void> looked = check_format(env, found, options, verified);
+  const Result<void> looked = check_file(env, found, options, verified);
   if (looked.ok()) return verified;
   if (looked.error().code() != ErrorCode::kCorrupt) return looked.error();
   const Result<FileInfo> info = env.info(found.path);

@@ -24,12 +24,18 @@ struct Verified {
   // because the depth did not ask for more, because the format has no digests
   // (safetensors), or because some were left out (torch can do that).
   bool digests = false;
+  // Whether the tensors were compared with seals beside the file (store/seal_file.h).
+  bool sealed = false;
 
   bool whole() const { return damage.empty(); }
 };
 
 struct VerifyOptions {
   Depth depth = Depth::kFull;
+  // Whether the tensors of a step are compared with its seals, too, if its digests are
+  // right. That shows damage that happened between the seal and the file, and reads
+  // everything a second time.
+  bool seals = false;
   // Called when the verification of a step or file begins. Returns the function that
   // gets its progress.
   std::function<Progress(const Path&)> progress{};
