@@ -82,6 +82,7 @@ Verb launch_verb();
 Verb ls_verb();
 Verb pin_verb();
 Verb plan_verb();
+Verb reshard_verb();
 Verb show_verb();
 Verb simulate_verb();
 Verb unpin_verb();
