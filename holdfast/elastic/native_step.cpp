@@ -23,7 +23,6 @@ namespace holdfast {
 namespace {
 
 constexpr std::string_view kPlanName = "reshard.txt";
-constexpr std::string_view kFilesName = "files";
 
 // The memory of one file that is being written. With the windows and chunks of its reader
 // a writer needs less than 48 MiB.
@@ -91,8 +90,8 @@ class NativeWriter {
         plan_(plan),
         to_(to),
         options_(options),
-        work_(folder_of(to) / fmt::format(".{}.reshard", to.filename().native())),
-        files_(work_ / kFilesName),
+        work_(work_folder(to).run),
+        files_(work_folder(to).files),
         ranks_(static_cast<int>(plan.files->layout().holders().size())),
         counter_(options.reading, plan.files->bytes()) {
     for (TensorId t = 0; t < plan.files->tensors().size(); ++t) {
@@ -234,6 +233,7 @@ class NativeWriter {
     if (!plan_.step) manifest.world = ranks_;
     manifest.files.clear();
     manifest.parent.clear();
+    manifest.temporary = false;  // somebody has asked for it
     Attempt attempt = HOLDFAST_TRY(
         Attempt::begin(run, owner, plan_.step ? manifest.step : 0, env_.random64()));
     for (int rank = 0; rank < ranks_; ++rank) {

@@ -31,9 +31,22 @@ Result<Seal> seal_of_tensor(const Contents& contents, TensorId tensor) {
   return seal;
 }
 
+// The bytes that an interrupted call has written for the target.
+int64_t bytes_there(Env& env, const Path& to) {
+  const Path files = work_folder(to).files;
+  const Result<std::vector<std::string>> names = env.list(files);
+  if (!names.ok()) return 0;
+  int64_t bytes = 0;
+  for (const std::string& name : *names) {
+    const Result<FileInfo> info = env.info(files / name);
+    if (info.ok()) bytes += info->size;
+  }
+  return bytes;
+}
+
 Result<void> check_space_for(Env& env, const Path& to, int64_t bytes) {
   const int64_t free = HOLDFAST_TRY(env.free_space(folder_of(to)));
-  if (free - kBesides >= bytes) return {};
+  if (free - kBesides >= bytes - bytes_there(env, to)) return {};
   return Error(ErrorCode::kNoSpace,
                fmt::format("{}: {} bytes are free; expected {} for the target",
                            to.native(), free, bytes + kBesides));
@@ -70,6 +83,11 @@ Result<Resharded> write_format(Env& env, const ReshardPlan& plan, const Path& to
 }
 
 }  // namespace
+
+WorkFolder work_folder(const Path& to) {
+  const Path run = folder_of(to) / fmt::format(".{}.reshard", to.filename().native());
+  return {.run = run, .files = run / "files"};
+}
 
 TensorId source_tensor(const ReshardPlan& plan, TensorId of_target) {
   return plan.contents->collection.find(plan.files->tensor(of_target).name).value();

@@ -17,6 +17,13 @@ Result<Resharded> write_native(Env& env, const ReshardPlan& plan, const Path& to
 // the seals by the numbers of plan.files. Returns how many were compared.
 Result<int64_t> compare_seals(const ReshardPlan& plan, std::span<const Seal> of_target);
 
+// Where the files of a target are until it is whole.
+struct WorkFolder {
+  Path run;    // the run while it is written
+  Path files;  // its finished shards
+};
+WorkFolder work_folder(const Path& to);
+
 // The number of the target's tensor in the source.
 TensorId source_tensor(const ReshardPlan& plan, TensorId of_target);
 

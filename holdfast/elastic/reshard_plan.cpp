@@ -8,18 +8,46 @@ namespace {
 
 constexpr std::string_view kFolderFormat = "safetensors-folder";
 
+constexpr int64_t kMostConfigBytes = int64_t{1} << 20;
+constexpr int64_t kMostHead = int64_t{1} << 20;
+
 // A configuration, or "whole".
 Result<Parallel> parse_target(std::string_view text) {
   return text == "whole" ? Result<Parallel>(Parallel()) : parse_parallel(text);
 }
 
-Result<RuledModel> find_rules(Env& env, const std::string& name,
+// The size of a head by the config.json of transformers beside the tensors; 0 without one.
+int64_t head_size(Env& env, const Found& from) {
+  const Result<FileInfo> info = env.info(from.path);
+  if (from.step() || !info.ok()) return 0;
+  const Path path = (info->folder ? from.path : folder_of(from.path)) / "config.json";
+  const Result<std::string> text = env.read_text(path, kMostConfigBytes);
+  if (!text.ok()) return 0;
+  const Result<Json> config = parse_json(*text, path.native());
+  if (!config.ok() || !config->is_object()) return 0;
+  const auto number = [&](std::initializer_list<const char*> keys) -> int64_t {
+    for (const char* key : keys) {
+      const auto found = config->find(key);
+      if (found == config->end() || !found->is_number_integer()) continue;
+      return found->get<int64_t>();
+    }
+    return 0;
+  };
+  const int64_t head = number({"head_dim"});
+  const int64_t hidden = number({"hidden_size", "n_embd"});
+  const int64_t heads = number({"num_attention_heads", "n_head"});
+  const int64_t size = head > 0 || heads <= 0 ? head : hidden / heads;
+  return size > 0 && size <= kMostHead ? size : 0;
+}
+
+Result<RuledModel> find_rules(Env& env, const std::string& name, const Found& from,
                               const Collection& collection) {
-  if (!name.ends_with(".json")) return choose_rules(name, collection);
+  const int64_t head = head_size(env, from);
+  if (!name.ends_with(".json")) return choose_rules(name, collection, head);
   const std::string text = HOLDFAST_TRY(env.read_text(name, int64_t{16} << 20));
   const Json json = HOLDFAST_TRY(parse_json(text, name));
-  return apply_rules(HOLDFAST_TRY(rule_set_from_json(json, name)),
-                     collection.tensors());
+  return apply_rules(HOLDFAST_TRY(rule_set_from_json(json, name)), collection.tensors(),
+                     head);
 }
 
 // All tensors whole in one file, in the order of the source.
@@ -69,7 +97,7 @@ Result<void> open_source(Env& env, const Path& path, ReshardPlan& plan) {
 Result<Collection> cut_target(Env& env, const std::string& rules, ReshardPlan& plan) {
   const Collection& source = plan.contents->collection;
   if (plan.whole) return merge_all(source);
-  const RuledModel ruled = HOLDFAST_TRY(find_rules(env, rules, source));
+  const RuledModel ruled = HOLDFAST_TRY(find_rules(env, rules, plan.from, source));
   plan.rules = ruled.rules;
   const Collection cut =
       HOLDFAST_TRY(cut_by_rules(ruled, source.tensors(), plan.parallel));

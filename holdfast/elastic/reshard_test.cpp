@@ -189,6 +189,16 @@ TEST_F(Reshard, FilesForAnotherTargetAreNotKept) {
   expect_same_values("/gpt2.safetensors", "/a");
 }
 
+TEST_F(Reshard, ADamagedSourceGivesNoTarget) {
+  ASSERT_OK(cut("/gpt2.safetensors", "/a", "tp=2"));
+  const Path shard = find_any(env_, "/a").value().path / "rank-0001.safetensors";
+  Bytes bytes = env_.read_file(shard).value();
+  bytes[bytes.size() / 2] ^= std::byte{1};
+  ASSERT_OK(env_.write_file(shard, bytes));
+  EXPECT_ERROR(cut("/a", "/b", "tp=4"), ErrorCode::kCorrupt);
+  EXPECT_FALSE(env_.info("/b").ok());
+}
+
 TEST_F(Reshard, WhatCannotBeDoneIsRefusedBeforeAByteIsWritten) {
   EXPECT_THAT(refusal("/gpt2.safetensors", "/a", options("tp=3")),
               HasSubstr("tp=3 does not divide its dimension of 16"));
@@ -196,6 +206,10 @@ TEST_F(Reshard, WhatCannotBeDoneIsRefusedBeforeAByteIsWritten) {
   EXPECT_THAT(refusal("/gpt2.safetensors", "/a", options("tp=two")), HasSubstr("tp"));
   EXPECT_THAT(refusal("/gpt2.safetensors", "/gpt2.safetensors", options("tp=2")),
               HasSubstr("exists"));
+  const std::string config = R"({"n_embd": 16, "n_head": 2})";  // two heads
+  ASSERT_OK(env_.write_file("/config.json", bytes_of(config)));
+  EXPECT_THAT(refusal("/gpt2.safetensors", "/a", options("tp=4")),
+              HasSubstr("in units of 8"));
   ReshardOptions other = options("tp=2");
   other.rules = "hf-llama";
   EXPECT_THAT(refusal("/gpt2.safetensors", "/a", other), HasSubstr("another model's"));
