@@ -37,16 +37,27 @@ Result<void> VerifiedSource::load(size_t number) const {
 Result<void> VerifiedSource::read_inside(int64_t offset, ByteSpan into) const {
   const int64_t end = offset + static_cast<int64_t>(into.size());
   const ChunkRange range = chunks_of(file_, offset, end);
-  MutexLock lock(mutex_);
   for (size_t number = range.first; number < range.last; ++number) {
-    HOLDFAST_TRY(load(number));
     const Chunk& chunk = file_.chunks[number];
     const int64_t first = std::max(offset, chunk.offset);
     const int64_t last = std::min(end, chunk.offset + chunk.bytes);
-    std::memcpy(into.data() + (first - offset), chunk_.data() + (first - chunk.offset),
-                static_cast<size_t>(last - first));
+    const ByteSpan part = into.subspan(static_cast<size_t>(first - offset),
+                                       static_cast<size_t>(last - first));
+    if (last - first == chunk.bytes && file_.packed.empty()) {
+      HOLDFAST_TRY(read_whole(number, part));
+      continue;
+    }
+    MutexLock lock(mutex_);
+    HOLDFAST_TRY(load(number));
+    std::memcpy(part.data(), chunk_.data() + (first - chunk.offset), part.size());
   }
   return {};
+}
+
+Result<void> VerifiedSource::read_whole(size_t number, ByteSpan into) const {
+  HOLDFAST_TRY(source_->read(place_of(file_, number).offset, into));
+  return check_chunk(name(), file_,
+                     {.number = number, .bytes = into, .crc = crc32c(into)});
 }
 
 }  // namespace holdfast

@@ -28,6 +28,9 @@ class VerifiedSource : public Source {
       : source_(std::move(source)), file_(std::move(file)) {}
 
   Result<void> load(size_t chunk) const HOLDFAST_REQUIRES(mutex_);
+  // Reads a chunk that is not compressed to where the caller wants it, so that several
+  // threads can read at once.
+  Result<void> read_whole(size_t chunk, ByteSpan into) const;
 
   const std::unique_ptr<FileSource> source_;
   const ShardFile file_;

@@ -115,15 +115,37 @@ std::vector<LocalPiece> WritePlan::in_memory(const LocalState& state) const {
   return pieces;
 }
 
-ShardPlan WritePlan::shard(const LocalState& state) const {
+ShardPlan WritePlan::shard_of(std::vector<LocalPiece> pieces) const {
   ShardPlan plan;
   plan.collection_ = collection_;
-  plan.shard_ = {.header = header_, .pieces = in_memory(state), .offsets = {}};
+  plan.shard_ = {.header = header_, .pieces = std::move(pieces), .offsets = {}};
   std::vector<ShardPlan::Entry>& entries = plan.entries_.edit();
   for (const Piece& piece : pieces_) {
     entries.push_back({piece.tensor, piece.box, std::nullopt});
     plan.shard_.offsets.edit().push_back(piece.offset);
   }
+  return plan;
+}
+
+ShardPlan WritePlan::shard(const LocalState& state) const {
+  return shard_of(in_memory(state));
+}
+
+ShardPlan WritePlan::shard(const ReadBox& read) const {
+  std::vector<LocalPiece> pieces;
+  std::unordered_map<TensorId, std::shared_ptr<const Tensor>> tensors;
+  for (const Piece& piece : pieces_) {
+    std::shared_ptr<const Tensor>& tensor = tensors[piece.tensor];
+    if (tensor == nullptr) {
+      tensor = std::make_shared<const Tensor>(collection_->tensor(piece.tensor));
+    }
+    pieces.push_back({.tensor = tensor, .box = piece.box, .memory = {}, .map = {}});
+  }
+  ShardPlan plan = shard_of(std::move(pieces));
+  plan.shard_.read = [read, own = plan.entries_](size_t i, int64_t first,
+                                                 ByteSpan into) {
+    return read(own[i].tensor, own[i].box, first, into);
+  };
   return plan;
 }
 

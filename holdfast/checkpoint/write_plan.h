@@ -6,6 +6,8 @@
 // now, and which of them need not be written because an older step has them (reuse.h).
 #pragma once
 
+#include <functional>
+
 #include "holdfast/checkpoint/reuse.h"
 #include "holdfast/memory/local_state.h"
 #include "holdfast/shard/shard_index.h"
@@ -76,6 +78,12 @@ class WritePlan {
   // saves.
   Result<ShardPlan> shard(const LocalState& state,
                           std::shared_ptr<const ReusableStep> base) const;
+  // A shard of all pieces, whose bytes are read when they are written: `read` gets a
+  // tensor of the collection, a box of it and a window of the box's stream. It is called
+  // by one thread at a time.
+  using ReadBox = std::function<Result<void>(TensorId tensor, const Box& box,
+                                             int64_t first, ByteSpan into)>;
+  ShardPlan shard(const ReadBox& read) const;
 
  private:
   struct Piece {
@@ -92,6 +100,7 @@ class WritePlan {
   void take_pieces(const Collection& files, int rank);
   Result<Header> lay_out(std::span<const Piece> pieces) const;
   std::vector<LocalPiece> in_memory(const LocalState& state) const;
+  ShardPlan shard_of(std::vector<LocalPiece> pieces) const;
 
   std::shared_ptr<const Collection> collection_;
   std::string shard_name_;

@@ -52,10 +52,11 @@ struct Report {
 };
 
 std::vector<Verb> all_verbs() {
-  return {ls_verb(),     show_verb(),    verify_verb(),   diff_verb(),
-          export_verb(), convert_verb(), gc_verb(),       pin_verb(),
-          unpin_verb(),  plan_verb(),    interval_verb(), simulate_verb(),
-          launch_verb(), inject_verb(),  seal_verb(),     repair_verb()};
+  return {ls_verb(),       show_verb(),    verify_verb(),  diff_verb(),
+          export_verb(),   convert_verb(), gc_verb(),      pin_verb(),
+          unpin_verb(),    plan_verb(),    reshard_verb(), interval_verb(),
+          simulate_verb(), launch_verb(),  inject_verb(),  seal_verb(),
+          repair_verb()};
 }
 
 // The flags that every verb has. They may stand before the verb, too.
@@ -86,8 +87,9 @@ std::string verb_word(const std::vector<std::string>& arguments) {
 
 // Whether the verb's arguments are files and folders of any kind.
 bool reads_files(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 9> kVerbs{
-      "ls", "show", "verify", "diff", "export", "convert", "inject", "seal", "repair"};
+  constexpr std::array<std::string_view, 10> kVerbs{
+      "ls",      "show",   "verify", "diff",   "export",
+      "convert", "inject", "seal",   "repair", "reshard"};
   return std::ranges::count(kVerbs, verb_word(arguments)) > 0;
 }
 

@@ -84,6 +84,7 @@ Verb ls_verb();
 Verb pin_verb();
 Verb plan_verb();
 Verb repair_verb();
+Verb reshard_verb();
 Verb seal_verb();
 Verb show_verb();
 Verb simulate_verb();

@@ -280,4 +280,27 @@ std::string export_json(const Exported& done) {
                      {"skipped", skipped_json(done.from.skipped)}});
 }
 
+std::string reshard_json(const ReshardPlan& plan, const std::string& to,
+                         const std::optional<Resharded>& done) {
+  OrderedJson json{
+      {"from", plan.from.path.native()},
+      {"kind", plan.from.kind()},
+      {"to", to},
+      {"format", plan.format},
+      {"configuration", plan.whole ? "whole" : to_string(plan.parallel)},
+      {"rules", text_or_null(plan.rules)},
+      {"tensors", plan.files->tensors().size()},
+      {"bytes", plan.files->bytes()},
+      {"reads", plan.figures.moved},
+      {"reads_bound", plan.figures.moved_bound},
+      {"skipped", skipped_json(plan.from.skipped)}};
+  if (done) {
+    json["folder"] = done->folder.native();
+    json["files"] = done->files;
+    json["kept"] = done->kept;
+    json["seals_equal"] = done->seals;
+  }
+  return print_json(json);
+}
+
 }  // namespace holdfast

@@ -9,6 +9,7 @@
 
 #include "holdfast/cli/command.h"
 #include "holdfast/cli/path_summary.h"
+#include "holdfast/elastic/reshard.h"
 #include "holdfast/inspect/convert.h"
 #include "holdfast/inspect/export.h"
 #include "holdfast/inspect/diff.h"
@@ -30,5 +31,8 @@ std::string gc_json(const std::string& run, bool dry_run, const GcResult& done);
 std::string pin_json(const std::string& run, const std::string& folder, bool pinned);
 std::string convert_json(const Converted& done);
 std::string export_json(const Exported& done);
+// `done` is empty if the plan was not carried out.
+std::string reshard_json(const ReshardPlan& plan, const std::string& to,
+                         const std::optional<Resharded>& done);
 
 }  // namespace holdfast

@@ -196,19 +196,18 @@ Result<void> check_digests(const Contents& contents, TensorId tensor, bool whole
   for (const Slice& slice : layout.slices(tensor)) {
     const int64_t offset = layout.map(slice.first, bytes_of(of.dtype)).offset;
     const HolderId holder = layout.holder(slice.first);
-    HOLDFAST_TRY(
-        contents.digests->check_record(holder, offset, whole).within(of.name));
+    HOLDFAST_TRY(contents.digests->check_record(holder, offset, whole).within(of.name));
   }
   return {};
 }
 
-// Reads some bytes of one element: as many as `into` takes, from byte `skip` on.
-Result<void> read_part(const Contents& contents, TensorId tensor, int64_t element,
-                       int64_t skip, ByteSpan into) {
-  const Tensor& of = contents.collection.tensor(tensor);
-  const int64_t bytes = bytes_of(of.dtype);
+// Reads some bytes of one element of the box `in`: as many as `into` takes, from byte
+// `skip` on.
+Result<void> read_part(const Contents& contents, TensorId tensor, const Box& in,
+                       int64_t element, int64_t skip, ByteSpan into) {
+  const int64_t bytes = bytes_of(contents.collection.tensor(tensor).dtype);
   std::array<std::byte, 16> whole{};
-  const Box box = flat_range(Box::whole(of.shape), element, element + 1).at(0);
+  const Box box = flat_range(in, element, element + 1).at(0);
   HOLDFAST_TRY(read_unchecked(contents, tensor, box, Map::dense(box, bytes),
                               ByteSpan(whole).first(static_cast<size_t>(bytes))));
   std::copy_n(whole.begin() + skip, into.size(), into.begin());
@@ -238,28 +237,39 @@ Result<void> read_box(const Contents& contents, TensorId tensor, const Box& box,
 Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t offset,
                             ByteSpan into) {
   const Tensor& of = contents.collection.tensor(tensor);
-  const int64_t bytes = bytes_of(of.dtype);
   if (offset < 0 || offset > of.bytes() - std::ssize(into)) {
     return invalid("{}: {} bytes at {}; expected a range inside its {} bytes", of.name,
                    into.size(), offset, of.bytes());
   }
+  return read_stream(contents, tensor, Box::whole(of.shape), offset, into);
+}
+
+Result<void> read_stream(const Contents& contents, TensorId tensor, const Box& in,
+                         int64_t offset, ByteSpan into) {
+  const int64_t bytes = bytes_of(contents.collection.tensor(tensor).dtype);
+  HOLDFAST_CHECK(offset >= 0 && offset <= in.elements() * bytes - std::ssize(into),
+                 "{} bytes at {} of {}", into.size(), offset, to_string(in));
   if (into.empty()) return {};
   if (const int64_t skip = offset % bytes; skip != 0) {
     const int64_t head = std::min<int64_t>(bytes - skip, std::ssize(into));
-    HOLDFAST_TRY(read_part(contents, tensor, offset / bytes, skip,
+    HOLDFAST_TRY(read_part(contents, tensor, in, offset / bytes, skip,
                            into.first(static_cast<size_t>(head))));
     offset += head;
     into = into.subspan(static_cast<size_t>(head));
   }
   const int64_t whole = std::ssize(into) / bytes, first = offset / bytes;
-  for (const Box& box : flat_range(Box::whole(of.shape), first, first + whole)) {
+  for (const Box& box : flat_range(in, first, first + whole)) {
     const auto size = static_cast<size_t>(box.elements() * bytes);
     HOLDFAST_TRY(read_unchecked(contents, tensor, box, Map::dense(box, bytes),
                                 into.first(size)));
     into = into.subspan(size);
   }
   if (into.empty()) return {};
-  return read_part(contents, tensor, first + whole, 0, into);
+  return read_part(contents, tensor, in, first + whole, 0, into);
+}
+
+Result<void> check_tensor(const Contents& contents, TensorId tensor) {
+  return check_digests(contents, tensor, true);
 }
 
 CanonicalStream::CanonicalStream(const Contents& contents, TensorId tensor)

@@ -151,13 +151,15 @@ Result<RuledModel> rules_of_cut(const Collection& collection) {
   return ruled;
 }
 
-Result<RuledModel> choose_rules(std::string_view name, const Collection& collection) {
+Result<RuledModel> choose_rules(std::string_view name, const Collection& collection,
+                                int64_t head) {
   if (name == "as-cut") return rules_of_cut(collection);
   if (!name.empty()) {
-    return apply_rules(HOLDFAST_TRY(find_rule_set(name)), collection.tensors());
+    return apply_rules(HOLDFAST_TRY(find_rule_set(name)), collection.tensors(), head);
   }
   for (const std::string& each : rule_set_names()) {
-    auto ruled = apply_rules(HOLDFAST_TRY(find_rule_set(each)), collection.tensors());
+    auto ruled =
+        apply_rules(HOLDFAST_TRY(find_rule_set(each)), collection.tensors(), head);
     if (ruled.ok()) return ruled;
   }
   return rules_of_cut(collection);

@@ -19,6 +19,9 @@ constexpr int kMostWrappers = 3;
 
 constexpr int64_t kRulesVersion = 1;
 
+// Numbers of layers and experts, components and units are far below this.
+constexpr int64_t kMostNumber = int64_t{1} << 20;
+
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
 
 // Reads the number at the beginning of the text and removes it.
@@ -26,9 +29,7 @@ std::optional<int64_t> take_number(std::string_view& text) {
   int64_t number = 0;
   const auto [end, error] =
       std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || text.empty() || !is_digit(text.front())) {
-    return std::nullopt;
-  }
+  if (error != std::errc() || number < 0 || number > kMostNumber) return std::nullopt;
   text.remove_prefix(static_cast<size_t>(end - text.data()));
   return number;
 }
@@ -134,8 +135,8 @@ Result<std::pair<Parameter, StoredTensor>> make_parameter(const Rule& rule,
 // Carries out one call of apply_rules().
 class Applied {
  public:
-  Applied(const RuleSet& set, std::span<const Tensor> tensors)
-      : set_(set), tensors_(tensors) {}
+  Applied(const RuleSet& set, std::span<const Tensor> tensors, int64_t head)
+      : set_(set), tensors_(tensors), head_(head) {}
 
   Result<RuledModel> run() {
     for (TensorId t = 0; t < tensors_.size(); ++t) HOLDFAST_TRY(add(t));
@@ -178,7 +179,7 @@ class Applied {
     entries_.push_back({{rule.site, at.layer, found->rule, at.expert, tensors_[t].name},
                         std::move(parameter),
                         {stored},
-                        rule.unit});
+                        rule.heads && head_ > 0 ? head_ : rule.unit});
     return {};
   }
 
@@ -281,6 +282,7 @@ class Applied {
 
   const RuleSet& set_;
   const std::span<const Tensor> tensors_;
+  const int64_t head_;
   Model model_;
   std::vector<Entry> entries_;
   std::map<std::string_view, size_t> by_name_;  // entry of a name without wrappers
@@ -305,8 +307,8 @@ bool read_word(std::string_view word, Rule& rule) {
   }
   if (word == "some") rule.required = false;
   if (flag("stacked", rule.stacked, true) || flag("tied", rule.tied, true) ||
-      flag("buffer", rule.buffer, true) || flag("optional", rule.required, false) ||
-      flag("some", rule.some, true)) {
+      flag("buffer", rule.buffer, true) || flag("heads", rule.heads, true) ||
+      flag("optional", rule.required, false) || flag("some", rule.some, true)) {
     return true;
   }
   for (const std::string_view name : {"rows", "columns", "unit"}) {
@@ -389,8 +391,9 @@ Result<RuleSet> rule_set_from_json(const Json& json, std::string_view where) {
   return set;
 }
 
-Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors) {
-  return Applied(rules, tensors).run();
+Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors,
+                               int64_t head) {
+  return Applied(rules, tensors, head).run();
 }
 
 }  // namespace holdfast

@@ -23,6 +23,7 @@
 //   optional         either all layers have it, or none
 //   some             any layers may have it
 //   unit=64          cut only between multiples of 64, such as the size of a head
+//   heads            cut only between heads, if their size is known
 //
 // Optimizer state follows its parameter. Its name is that of the parameter with another
 // module before it and with the name of the slot behind it, as in
@@ -48,6 +49,7 @@ struct Rule {
   int axis = 0;       // for kAxis
   int64_t parts = 1;  // how many components lie along the axis
   int64_t unit = 1;
+  bool heads = false;
   bool stacked = false;
   bool tied = false;
   bool buffer = false;
@@ -86,12 +88,15 @@ struct RuledModel {
   std::string rules{};  // the name of the rule set
   // For each parameter of the model, its own tensor and then its optimizer state.
   std::vector<std::vector<StoredTensor>> states{};
-  std::vector<int64_t> units{};  // Rule::unit of each parameter
+  // For each parameter: cuts lie between multiples of this number along its axis.
+  std::vector<int64_t> units{};
 };
 
 // Fails with kInvalid, naming the tensor: if it has no rule, if its shape does not fit the
 // rule, and if a tensor that the rules require is missing.
-Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors);
+// `head` is the size of a head; 0 if it is not known.
+Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors,
+                               int64_t head = 0);
 
 // The same without rules: each tensor is cut along the axis along which the checkpoint
 // cuts it, and stages divide the numbered layers of the names. Fails with kInvalid, naming
@@ -100,7 +105,8 @@ Result<RuledModel> rules_of_cut(const Collection& collection);
 
 // The rules for a checkpoint: the set with that name, or the first built-in set that fits,
 // or rules_of_cut() if the name is "as-cut" or no set fits a checkpoint that is cut.
-Result<RuledModel> choose_rules(std::string_view name, const Collection& collection);
+Result<RuledModel> choose_rules(std::string_view name, const Collection& collection,
+                                int64_t head = 0);
 
 // Fails with kInvalid, naming a tensor, unless the configuration cuts all tensors into
 // equal parts. A vocabulary may have short parts.

@@ -214,6 +214,12 @@ TEST(Rules, WhatDoesNotFitIsRefusedByName) {
   };
   EXPECT_EQ(degree(gpt2(), "tp=5"),
             "h.0.attn.c_attn.weight: tp=5 does not divide its dimension of 768");
+  const RuledModel heads = choose_rules("", whole(gpt2()), 64).value();
+  EXPECT_EQ(
+      check_degrees(heads, parse_parallel("tp=8").value()).error().message(),
+      "h.0.attn.c_attn.weight: tp=8 does not divide its dimension of 768 in units "
+      "of 64");
+  EXPECT_TRUE(check_degrees(heads, parse_parallel("tp=6").value()).ok());
   EXPECT_THAT(degree(llama(true), "dp=3,ep=3"),
               HasSubstr("ep=3 does not divide its 8"));
   EXPECT_THAT(degree(gpt2(), "pp=13"), HasSubstr("13"));

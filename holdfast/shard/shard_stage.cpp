@@ -157,8 +157,9 @@ Result<void> ShardWriter::fill(int64_t offset, ByteSpan into,
     const LocalPiece& piece = shard_.pieces[piece_];
     const int64_t begin = shard_.offsets[piece_], bytes = piece.bytes();
     if (const auto part = overlap(offset, into, begin, bytes)) {
-      HOLDFAST_TRY(
-          fill_piece(piece, part->first - begin, part->in(into, offset), busy));
+      const ByteSpan to = part->in(into, offset);
+      HOLDFAST_TRY(shard_.read ? shard_.read(piece_, part->first - begin, to)
+                               : fill_piece(piece, part->first - begin, to, busy));
     }
     if (begin + bytes > end) return {};
   }

@@ -49,6 +49,9 @@ struct ShardToWrite {
   // The pieces follow the header. Each begins where the one before it ends.
   LocalPieces pieces;
   SharedList<int64_t> offsets;  // where each piece begins in the file
+  // If it is set, the pieces have no memory: this reads the bytes [first, first +
+  // into.size()) of the stream of a piece, which is given by its number.
+  std::function<Result<void>(size_t piece, int64_t first, ByteSpan into)> read{};
 
   int64_t bytes() const;
 };

@@ -1,0 +1,82 @@
+// Cuts a checkpoint again, from files to files, for another parallel configuration.
+//
+// The source is whatever open_any.h opens. A rule set (models/rules.h) says how its tensors
+// are cut. Names, shapes and values stay; only the boxes in the files change:
+//
+//   native              a new run with one step, which has a file for each position of the
+//                       configuration and the objects of all ranks; resume() takes it like
+//                       the original
+//   safetensors-folder  whole tensors only
+//
+// Bytes pass through a few MiB of memory: a file of the target is written from front to
+// back, and each window of it is read from the files that have it. Several files are
+// written at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "holdfast/checkpoint/step_files.h"
+#include "holdfast/inspect/metered_sources.h"
+#include "holdfast/inspect/open_any.h"
+#include "holdfast/models/rules.h"
+#include "holdfast/plan/plan.h"
+
+namespace holdfast {
+
+inline constexpr std::string_view kNativeFormat = "native";
+
+struct ReshardOptions {
+  std::string to{};      // a configuration such as "tp=2,pp=4", or "whole"
+  std::string rules{};   // as choose_rules() takes it, or the path of a JSON file
+  std::string format{};  // if empty, that of the source, if it can hold what is asked
+  int threads = 0;  // how many files are written at once; 0: as the machine has cores
+  Reading reading{};
+  std::optional<Identity> identity{};  // of this process; if not set, from /proc
+};
+
+// What reshard() would do.
+struct ReshardPlan {
+  Found from{};
+  // Set if the source is a step.
+  std::optional<StepFiles> step{};
+  std::shared_ptr<const Contents> contents{};
+  Parallel parallel{};
+  bool whole = false;
+  std::string rules{};   // the name of the rule set; empty if nothing is cut
+  std::string format{};  // "native", or the name of a format
+  // The tensors, in the files that will be written. Each element is in one of them.
+  std::shared_ptr<const Collection> files{};
+  // moved is what is read, and moved_bound the least that can be read.
+  Figures figures{};
+};
+
+// Reads headers and indexes, but no tensors. Fails with kInvalid, naming the tensor, if the
+// rules do not fit the checkpoint or the configuration does not fit the rules; with
+// kUnsupported if the format cannot hold the target; and like use_any().
+Result<ReshardPlan> plan_reshard(Env& env, const Path& from,
+                                 const ReshardOptions& options);
+
+struct Resharded {
+  int64_t files = 0;
+  int64_t kept = 0;   // files that an earlier, interrupted call had finished
+  int64_t seals = 0;  // tensors whose seals are equal in source and target
+  int64_t bytes = 0;  // of all tensors
+  Path folder{};      // the step's folder, or the target itself
+};
+
+// Carries out the plan. The target appears under its name when it is whole and its seals
+// equal those of the source. Until then its files are in the hidden folder ".NAME.reshard"
+// beside it. If the process is killed, the next call with the same source and configuration
+// continues there, and keeps the files that are finished (native only). Failures, besides
+// those of plan_reshard():
+//   kConflict  the target exists, or another process is writing it
+//   kNoSpace   there is not enough space; nothing is written
+//   kCorrupt   the source's bytes are not those that were saved, or a seal differs
+Result<Resharded> reshard(Env& env, const ReshardPlan& plan, const Path& to,
+                          const ReshardOptions& options);
+
+}  // namespace holdfast

@@ -1,0 +1,237 @@
+#include "holdfast/elastic/reshard.h"
+
+#include <gmock/gmock.h>
+
+#include "holdfast/base/testing.h"
+#include "holdfast/env/memory_env.h"
+#include "holdfast/formats/format.h"
+#include "holdfast/formats/safetensors.h"
+#include "holdfast/state/layout_testing.h"
+#include "holdfast/store/step_check.h"
+
+namespace holdfast {
+namespace {
+
+using testing::HasSubstr;
+
+// A small GPT-2 with the state of Adam, and some values for it.
+std::vector<Tensor> small_gpt2() {
+  std::vector<Tensor> tensors;
+  const auto add = [&](std::string name, Shape shape, Dtype dtype = Dtype::kBf16) {
+    tensors.push_back({.name = std::move(name), .dtype = dtype, .shape = shape});
+  };
+  const auto add_with_state = [&](const std::string& name, Shape shape) {
+    add("model.transformer." + name, shape);
+    add("optimizer.transformer." + name + ".exp_avg", shape, Dtype::kF32);
+    add("optimizer.transformer." + name + ".step", {}, Dtype::kF32);
+  };
+  add_with_state("wte.weight", {1000, 16});
+  add_with_state("wpe.weight", {33, 16});
+  for (int i = 0; i < 4; ++i) {
+    const std::string h = fmt::format("h.{}.", i);
+    for (const char* norm : {"ln_1", "ln_2"}) {
+      add_with_state(h + norm + ".weight", {16}),
+          add_with_state(h + norm + ".bias", {16});
+    }
+    add_with_state(h + "attn.c_attn.weight", {16, 48});
+    add_with_state(h + "attn.c_attn.bias", {48});
+    add_with_state(h + "attn.c_proj.weight", {16, 16});
+    add_with_state(h + "attn.c_proj.bias", {16});
+    add_with_state(h + "mlp.c_fc.weight", {16, 64});
+    add_with_state(h + "mlp.c_fc.bias", {64});
+    add_with_state(h + "mlp.c_proj.weight", {64, 16});
+    add_with_state(h + "mlp.c_proj.bias", {16});
+  }
+  add_with_state("ln_f.weight", {16});
+  add_with_state("ln_f.bias", {16});
+  return tensors;
+}
+
+class Reshard : public ::testing::Test {
+ protected:
+  void SetUp() override { write_source("/gpt2.safetensors", small_gpt2()); }
+
+  void write_source(const std::string& path, std::vector<Tensor> tensors) {
+    LayoutBuilder builder(tensors, {{.name = "memory", .kind = HolderKind::kFile}});
+    int64_t bytes = 0;
+    for (TensorId t = 0; t < tensors.size(); ++t) {
+      builder.add(t, Box::whole(tensors[t].shape), 0, bytes);
+      bytes += tensors[t].bytes();
+    }
+    tests::Dice dice(7);
+    Bytes values(static_cast<size_t>(bytes));
+    for (std::byte& value : values) value = static_cast<std::byte>(dice.below(256));
+    Layout layout = std::move(builder).build().value();
+    const Contents contents{
+        .collection = Collection::create(std::move(tensors), std::move(layout)).value(),
+        .sources = {std::make_shared<MemorySource>("memory", std::move(values))},
+        .objects = {},
+        .metadata = {}};
+    ASSERT_OK(write_file(env_, path, contents));
+  }
+
+  ReshardOptions options(std::string to) {
+    return {
+        .to = std::move(to), .threads = 2, .identity = Identity{.host = "a", .pid = 1}};
+  }
+
+  Result<Resharded> cut(const Path& from, const Path& to,
+                        const ReshardOptions& options) {
+    const ReshardPlan plan = HOLDFAST_TRY(plan_reshard(env_, from, options));
+    return reshard(env_, plan, to, options);
+  }
+  Result<Resharded> cut(const Path& from, const Path& to, const std::string& config) {
+    return cut(from, to, options(config));
+  }
+
+  // The shards of a run's only step, by name.
+  std::map<std::string, Bytes> shards(const Path& run) {
+    std::map<std::string, Bytes> files;
+    const Path folder = find_any(env_, run).value().path;
+    for (const std::string& name : env_.list(folder).value()) {
+      if (!name.ends_with(".safetensors")) continue;
+      files[name] = env_.read_file(folder / name).value();
+    }
+    return files;
+  }
+
+  void expect_same_values(const Path& a, const Path& b) {
+    const OpenedAny one = open_any(env_, a).value(), two = open_any(env_, b).value();
+    ASSERT_EQ(one.contents.collection.tensors().size(),
+              two.contents.collection.tensors().size());
+    for (TensorId t = 0; t < one.contents.collection.tensors().size(); ++t) {
+      const Tensor& tensor = one.contents.collection.tensor(t);
+      Bytes left(static_cast<size_t>(tensor.bytes())), right = left;
+      ASSERT_OK(read_canonical(one.contents, t, 0, left));
+      const auto other = two.contents.collection.find(tensor.name);
+      ASSERT_TRUE(other) << tensor.name;
+      EXPECT_EQ(two.contents.collection.tensor(*other).shape, tensor.shape);
+      ASSERT_OK(read_canonical(two.contents, *other, 0, right));
+      EXPECT_EQ(left, right) << tensor.name;
+    }
+  }
+
+  std::string refusal(const Path& from, const Path& to, const ReshardOptions& options) {
+    const auto before = env_.list("/").value();
+    const Result<Resharded> done = cut(from, to, options);
+    EXPECT_EQ(env_.list("/").value(), before);  // not a byte was written
+    return done.ok() ? "" : done.error().message();
+  }
+
+  MemoryEnv env_;
+};
+
+TEST_F(Reshard, ThereAndBackGivesTheSameFiles) {
+  const Resharded first = cut("/gpt2.safetensors", "/a", "tp=4,pp=2").value();
+  EXPECT_EQ(first.files, 8);
+  EXPECT_EQ(first.seals, std::ssize(small_gpt2()));
+  ASSERT_OK(cut("/a", "/b", "tp=2,pp=4"));
+  ASSERT_OK(cut("/b", "/c", "tp=4,pp=2"));
+  EXPECT_EQ(shards("/a"), shards("/c"));
+  EXPECT_NE(shards("/a"), shards("/b"));
+  EXPECT_EQ(shards("/b").size(), 8u);
+  for (const char* run : {"/a", "/b", "/c"})
+    expect_same_values("/gpt2.safetensors", run);
+  const Path folder = find_any(env_, "/b").value().path;
+  EXPECT_TRUE(check_step(env_, folder, Depth::kFull).value().whole());
+  EXPECT_EQ(read_manifest(env_, folder).value().parallel, "tp=2,pp=4,dp=1");
+  for (const std::string& name : env_.list("/").value()) {
+    EXPECT_FALSE(name.starts_with(".")) << name;
+  }
+}
+
+TEST_F(Reshard, AnyConfigurationCanBeMerged) {
+  ASSERT_OK(cut("/gpt2.safetensors", "/zero", "tp=2,pp=2,dp=3,zero=1"));
+  expect_same_values("/gpt2.safetensors", "/zero");
+  ASSERT_OK(cut("/zero", "/one", "whole"));
+  EXPECT_EQ(shards("/one").size(), 1u);
+  expect_same_values("/gpt2.safetensors", "/one");
+  ReshardOptions folder = options("whole");
+  folder.format = "safetensors";
+  EXPECT_EQ(cut("/zero", "/folder", folder).value().seals, std::ssize(small_gpt2()));
+  expect_same_values("/gpt2.safetensors", "/folder");
+}
+
+TEST_F(Reshard, EveryByteIsReadOnce) {
+  const ReshardPlan plan =
+      plan_reshard(env_, "/gpt2.safetensors", options("tp=2,pp=2,dp=2")).value();
+  EXPECT_EQ(plan.figures.moved, plan.figures.moved_bound);
+  EXPECT_EQ(plan.figures.moved, plan.contents->collection.bytes());
+  EXPECT_EQ(plan.rules, "hf-gpt2");
+}
+
+TEST_F(Reshard, AnInterruptedCallIsContinued) {
+  ASSERT_OK(cut("/gpt2.safetensors", "/whole", "tp=2,pp=4"));
+  for (const int64_t after : {1, 30'000, 60'000, 90'000}) {
+    ReshardOptions stopped = options("tp=2,pp=4");
+    stopped.threads = 1;
+    int64_t seen = 0;
+    stopped.reading.progress = [&](int64_t done, int64_t) { seen = done; };
+    stopped.reading.stop = [&] { return seen >= after; };
+    EXPECT_ERROR(cut("/gpt2.safetensors", "/again", stopped), ErrorCode::kUnavailable);
+    EXPECT_FALSE(env_.info("/again").ok());
+  }
+  const Resharded done = cut("/gpt2.safetensors", "/again", "tp=2,pp=4").value();
+  EXPECT_GT(done.kept, 0);
+  EXPECT_LT(done.kept, 8);
+  EXPECT_EQ(shards("/again"), shards("/whole"));
+  EXPECT_FALSE(env_.info("/.again.reshard").ok());
+}
+
+TEST_F(Reshard, FilesForAnotherTargetAreNotKept) {
+  ReshardOptions stopped = options("tp=2,pp=4");
+  int64_t seen = 0;
+  stopped.threads = 1;
+  stopped.reading.progress = [&](int64_t done, int64_t) { seen = done; };
+  stopped.reading.stop = [&] { return seen >= 90'000; };
+  EXPECT_ERROR(cut("/gpt2.safetensors", "/a", stopped), ErrorCode::kUnavailable);
+  EXPECT_EQ(cut("/gpt2.safetensors", "/a", "tp=4,pp=2").value().kept, 0);
+  expect_same_values("/gpt2.safetensors", "/a");
+}
+
+TEST_F(Reshard, ADamagedSourceGivesNoTarget) {
+  ASSERT_OK(cut("/gpt2.safetensors", "/a", "tp=2"));
+  const Path shard = find_any(env_, "/a").value().path / "rank-0001.safetensors";
+  Bytes bytes = env_.read_file(shard).value();
+  bytes[bytes.size() / 2] ^= std::byte{1};
+  ASSERT_OK(env_.write_file(shard, bytes));
+  EXPECT_ERROR(cut("/a", "/b", "tp=4"), ErrorCode::kCorrupt);
+  EXPECT_FALSE(env_.info("/b").ok());
+}
+
+TEST_F(Reshard, WhatCannotBeDoneIsRefusedBeforeAByteIsWritten) {
+  EXPECT_THAT(refusal("/gpt2.safetensors", "/a", options("tp=3")),
+              HasSubstr("tp=3 does not divide its dimension of 16"));
+  EXPECT_THAT(refusal("/gpt2.safetensors", "/a", options("pp=5")), HasSubstr("5"));
+  EXPECT_THAT(refusal("/gpt2.safetensors", "/a", options("tp=two")), HasSubstr("tp"));
+  EXPECT_THAT(refusal("/gpt2.safetensors", "/gpt2.safetensors", options("tp=2")),
+              HasSubstr("exists"));
+  const std::string config = R"({"n_embd": 16, "n_head": 2})";  // two heads
+  ASSERT_OK(env_.write_file("/config.json", bytes_of(config)));
+  EXPECT_THAT(refusal("/gpt2.safetensors", "/a", options("tp=4")),
+              HasSubstr("in units of 8"));
+  ReshardOptions other = options("tp=2");
+  other.rules = "hf-llama";
+  EXPECT_THAT(refusal("/gpt2.safetensors", "/a", other), HasSubstr("another model's"));
+  other.rules = "hf-bert";
+  EXPECT_THAT(refusal("/gpt2.safetensors", "/a", other), HasSubstr("not known"));
+  other = options("tp=2");
+  other.format = "safetensors";
+  EXPECT_THAT(refusal("/gpt2.safetensors", "/a", other), HasSubstr("--to whole"));
+  std::vector<Tensor> missing = small_gpt2();
+  std::erase_if(missing, [](const Tensor& tensor) {
+    return tensor.name == "model.transformer.h.2.mlp.c_fc.weight";
+  });
+  write_source("/missing.safetensors", missing);
+  other = options("tp=2");
+  other.rules = "hf-gpt2";
+  EXPECT_THAT(
+      refusal("/missing.safetensors", "/a", other),
+      HasSubstr("optimizer.transformer.h.2.mlp.c_fc.weight.exp_avg: has no rule"));
+  env_.set_capacity(1'000'000);
+  EXPECT_THAT(refusal("/gpt2.safetensors", "/a", options("tp=2")),
+              HasSubstr("bytes are free"));
+}
+
+}  // namespace
+}  // namespace holdfast
