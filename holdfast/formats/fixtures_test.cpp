@@ -45,7 +45,9 @@ bool belongs_to(const std::string& fixture, const std::string& file) {
 bool is_fixture(const std::filesystem::path& path) {
   const std::string name = path.filename();
   const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
-  if (std::filesystem::is_directory(path)) return name == "sharded";
+  if (std::filesystem::is_directory(path)) {
+    return name == "sharded" || std::filesystem::exists(path / ".metadata");
+  }
   // The shards of Keras and of safetensors are tested with their index.
   if (name.find("_0000") != name.npos || name.find("-of-") != name.npos) return false;
   return ends(".index") || ends(".weights.json") || ends(".keras") || ends(".h5") ||
