@@ -47,7 +47,7 @@ class LegacyDrawer {
     const std::vector<int> bits = HOLDFAST_TRY(bits_of(id, element));
     if (bits.empty()) return {};
     for (int attempt = 0; attempt < kMostBits; ++attempt) {
-      const Site site{id, element, bits[pick(bits.size())]};
+      const FlipSite site{id, element, bits[pick(bits.size())]};
       if (HOLDFAST_TRY(builder_.add(site))) return {};
       HOLDFAST_TRY(builder_.pass_over());
     }

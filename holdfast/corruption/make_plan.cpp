@@ -73,7 +73,7 @@ Result<void> draw_sites(const Contents& contents, const PlanRequest& request,
           "wider selection",
           left, sites.size());
     }
-    const Site site = sites[order(place)];
+    const FlipSite site = sites[order(place)];
     if (shared.is_taken(site.tensor, site.element)) continue;
     if (HOLDFAST_TRY(builder.add(site))) {
       --left;
@@ -165,7 +165,7 @@ bool PlanBuilder::is_allowed(Dtype dtype, const ElementBits& bits) const {
   return is_finite(dtype, bits) == (request_.finite == Finite::kMust);
 }
 
-Result<bool> PlanBuilder::add(const Site& site) {
+Result<bool> PlanBuilder::add(const FlipSite& site) {
   const Tensor& tensor = contents_.collection.tensor(site.tensor);
   Change& change = *HOLDFAST_TRY(change_at(site.tensor, site.element));
   const ElementBits after = HOLDFAST_TRY(

@@ -35,7 +35,7 @@ class PlanBuilder {
   Result<ElementBits> bits_at(TensorId tensor, int64_t element);
   // Adds a fault of the request's kind at this site. Returns false, and adds nothing, if
   // the request does not allow what the element would become.
-  Result<bool> add(const Site& site);
+  Result<bool> add(const FlipSite& site);
   // Adds a fault that flips these bits.
   Result<bool> add_bits(TensorId tensor, int64_t element, std::span<const int> bits);
   // Counts a site that was passed over. Fails with kNotFound after too many of them.

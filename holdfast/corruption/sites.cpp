@@ -199,7 +199,7 @@ Sites::Sites(const Collection& collection, const std::vector<TensorId>& tensors,
   }
 }
 
-Site Sites::operator[](int64_t number) const {
+FlipSite Sites::operator[](int64_t number) const {
   const auto after = std::ranges::upper_bound(parts_, number, {}, &Part::first);
   const Part& part = *std::prev(after);
   const int64_t count = std::ssize(*part.bits), place = number - part.first;

@@ -53,7 +53,7 @@ struct SiteSelection {
 Result<std::vector<TensorId>> select_sites(const Collection& collection,
                                            const SiteSelection& selection);
 
-struct Site {
+struct FlipSite {
   TensorId tensor = 0;
   int64_t element = 0;
   int bit = 0;  // the lowest of the bits that the fault changes
@@ -68,7 +68,7 @@ class Sites {
 
   int64_t size() const { return size_; }
   // The site of a number in [0, size()).
-  Site operator[](int64_t number) const;
+  FlipSite operator[](int64_t number) const;
 
  private:
   struct Part {

@@ -1,6 +1,7 @@
 #include "holdfast/models/rules.h"
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <map>
 #include <optional>
@@ -130,6 +131,35 @@ Result<std::pair<Parameter, StoredTensor>> make_parameter(const Rule& rule,
   if (axis == 0) parameter.rows = 2;
   return std::pair(std::move(parameter),
                    StoredTensor{.axis = axis, .parts = rule.parts});
+}
+
+// The two weights of an MLP, as Megatron names them.
+constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kMlps{
+    {{"mlp.dense_h_to_4h.weight", "mlp.dense_4h_to_h.weight"},
+     {"mlp.linear_fc1.weight", "mlp.linear_fc2.weight"}}};
+
+// Refuses a gate that is stored in one tensor with the weight it gates (SwiGLU). Only
+// the shapes show it: the first weight has twice the rows that the second has columns.
+// Cut as plain rows, one rank would get all of the gate and another one none.
+Result<void> check_gates(const RuleSet& set, std::span<const Tensor> tensors) {
+  std::map<std::string_view, const Tensor*> named;
+  for (const Tensor& tensor : tensors) named[tensor.name] = &tensor;
+  for (const Tensor& up : tensors) {
+    for (const auto& [first, second] : kMlps) {
+      if (!up.name.ends_with(first)) continue;
+      const std::string stem = up.name.substr(0, up.name.size() - first.size());
+      const auto down = named.find(stem + std::string(second));
+      const auto rule = find_rule(set, up.name);
+      if (down == named.end() || !rule || set.rules[rule->rule].parts != 1) continue;
+      if (up.shape.rank() != 2 || down->second->shape.rank() != 2) continue;
+      if (up.shape[0] != 2 * down->second->shape[1]) continue;
+      return invalid(
+          "{}: has {} rows, twice the columns of {}, so it holds a gate, too; expected "
+          "--rules with a file that says \"rows/2\" for it",
+          up.name, up.shape[0], down->second->name);
+    }
+  }
+  return {};
 }
 
 // Carries out one call of apply_rules().
@@ -393,6 +423,7 @@ Result<RuleSet> rule_set_from_json(const Json& json, std::string_view where) {
 
 Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors,
                                int64_t head) {
+  HOLDFAST_TRY(check_gates(rules, tensors));
   return Applied(rules, tensors, head).run();
 }
 

@@ -225,6 +225,14 @@ TEST(Rules, WhatDoesNotFitIsRefusedByName) {
   EXPECT_THAT(degree(gpt2(), "pp=13"), HasSubstr("13"));
 }
 
+TEST(Rules, AGateInsideAnotherWeightIsNotCutAsPlainRows) {
+  EXPECT_THAT(
+      refusal("megatron-gpt", bf16({{"layers.0.mlp.linear_fc1.weight", {64, 8}},
+                                    {"layers.0.mlp.linear_fc2.weight", {8, 32}}})),
+      StartsWith("layers.0.mlp.linear_fc1.weight: has 64 rows, twice the columns "
+                 "of layers.0.mlp.linear_fc2.weight"));
+}
+
 TEST(Rules, AJsonFileHasRules) {
   const auto read = [](std::string_view rules) {
     const std::string text = fmt::format(
