@@ -30,7 +30,8 @@ Result<void> copy_folder(Env& env, const Path& from, const Path& to) {
   HOLDFAST_TRY(env.create_folder(to));
   const std::vector<std::string> names = HOLDFAST_TRY(env.list(from));
   for (const std::string& name : names) {
-    if (name.starts_with('.')) continue;  // attempts and journals
+    // Attempts are hidden, and so is the index of a DCP folder, which is copied.
+    if (name.starts_with('.') && name.ends_with(".tmp")) continue;
     const bool folder = HOLDFAST_TRY(env.info(from / name)).folder;
     HOLDFAST_TRY(folder ? copy_folder(env, from / name, to / name)
                         : copy_file(env, from / name, to / name));
