@@ -66,8 +66,9 @@ class Call(dist._Work):
     def get_future(self) -> Any:
         if self._is_on_gpu():
             return self._inner.get_future().then(self._value_of)
-        self._future = torch.futures.Future()
-        self._inner.get_future().add_done_callback(self._complete)
+        if self._future is None:
+            self._future = torch.futures.Future()
+            self._inner.get_future().add_done_callback(self._complete)
         return self._future
 
     def give_up(self) -> None:
@@ -79,11 +80,12 @@ class Call(dist._Work):
         with self._lock:
             if self._has_result or self._future is None:
                 return
-            self._has_result = self._is_done = True
+            self._has_result = True
         try:
             self._future.set_result(self._value_of(future))
         except BaseException as error:  # also Interrupted: whoever waits must hear of it
             self._future.set_exception(RuntimeError(str(error)))
+        self._is_done = True  # not before a failure is noted: the gate looks for one
 
     def _value_of(self, future: Any) -> Any:
         try:
