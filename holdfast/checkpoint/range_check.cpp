@@ -56,7 +56,8 @@ class ListReader {
 };
 
 // Decodes [tensor number, whether digests were checked, the seal's two lanes and its
-// number of bytes, lo, hi, lo, hi, ...], with lo and hi for each dimension.
+// number of bytes, lo, hi, lo, hi, ...], with lo and hi for each dimension of the stored
+// box and then for those of the part.
 Result<RangeRead> parse_range(const Object& object, std::span<const Tensor> tensors) {
   ListReader items(object);
   RangeRead range;
@@ -74,57 +75,76 @@ Result<RangeRead> parse_range(const Object& object, std::span<const Tensor> tens
     const int64_t lo = HOLDFAST_TRY(items.take<int64_t>());
     extents.push_back({lo, HOLDFAST_TRY(items.take<int64_t>())});
   }
-  range.box = HOLDFAST_TRY(Box::create(extents));
-  if (range.box.inside(tensors[range.tensor].shape)) return range;
+  const std::span<const Extent> all(extents);
+  range.stored = HOLDFAST_TRY(Box::create(all.first(all.size() / 2)));
+  range.box = HOLDFAST_TRY(Box::create(all.subspan(all.size() / 2)));
+  const Shape& shape = tensors[range.tensor].shape;
+  if (range.stored.inside(shape) && range.box.inside(shape)) return range;
   return corrupt("{}: box {} is not inside tensor number {}", kRankReport,
                  to_string(range.box), tensor);
 }
 
-// True if the boxes tile the tensor. They have as many elements as the tensor and leave
-// no gap, so they cannot overlap.
-bool covers_tensor(const std::map<Box, Seal>& parts, const Shape& shape) {
+// True if the boxes tile the stored one. They have as many elements and leave no gap, so
+// they cannot overlap.
+bool covers(const std::map<Box, Seal>& parts, const Box& stored) {
   int64_t elements = 0;
   std::vector<Box> boxes;
   for (const auto& [box, seal] : parts) {
     elements += box.elements();
     boxes.push_back(box);
   }
-  if (elements != shape.elements()) return false;
-  return !first_gap(Box::whole(shape), boxes).has_value();
+  return elements == stored.elements() && !first_gap(stored, boxes).has_value();
 }
 
 }  // namespace
 
+PieceSeals seals_of_pieces(const StepFiles& step) {
+  PieceSeals seals;
+  const Layout& layout = step.collection.layout();
+  for (TensorId t = 0; t < layout.tensor_count(); ++t) {
+    const int64_t element = bytes_of(step.collection.tensor(t).dtype);
+    for (const Slice& slice : layout.slices(t)) {
+      for (PieceId p = slice.first; p < slice.last; ++p) {
+        const auto& of_file = step.piece_seals[layout.holder(p)];
+        const auto found = of_file.find(layout.map(p, element).offset);
+        if (found != of_file.end()) seals[{t, slice.box}] = found->second;
+      }
+    }
+  }
+  return seals;
+}
+
 Result<std::vector<std::string>> check_ranges(std::span<const RangeRead> ranges,
                                               std::span<const Tensor> tensors,
-                                              std::span<const Seal> seals) {
-  std::map<TensorId, std::map<Box, Seal>> parts;
-  std::set<TensorId> undigested;
-  std::vector<std::string> unverified;
+                                              const PieceSeals& seals) {
+  std::map<PieceBox, std::map<Box, Seal>> parts;
+  std::set<PieceBox> undigested;
   for (const RangeRead& range : ranges) {
-    if (!range.digested) undigested.insert(range.tensor);
-    const auto [entry, added] = parts[range.tensor].emplace(range.box, range.seal);
+    const PieceBox piece{range.tensor, range.stored};
+    if (!range.digested) undigested.insert(piece);
+    const auto [entry, added] = parts[piece].emplace(range.box, range.seal);
     // Several ranks may read the same box. It counts once.
     if (added || entry->second == range.seal) continue;
-    return corrupt("{}: two ranks have read different bytes for the same box {}",
+    return corrupt("{}: box {} has different bytes on two ranks; expected the same",
                    tensors[range.tensor].name, to_string(range.box));
   }
-  for (const auto& [tensor, boxes] : parts) {
-    const bool is_sealed = seals[tensor].bytes > 0;
-    if (!is_sealed || !covers_tensor(boxes, tensors[tensor].shape)) {
-      if (undigested.contains(tensor)) unverified.push_back(tensors[tensor].name);
+  std::set<std::string> unverified;
+  for (const auto& [piece, boxes] : parts) {
+    const auto saved = seals.find(piece);
+    const std::string& name = tensors[piece.first].name;
+    if (saved == seals.end() || !covers(boxes, piece.second)) {
+      if (undigested.contains(piece)) unverified.insert(name);
       continue;
     }
     Seal sum;
     for (const auto& [box, seal] : boxes) sum += seal;
-    if (sum == seals[tensor]) continue;
+    if (sum == saved->second) continue;
     return corrupt(
-        "{}: the bytes that the ranks have read have another checksum (seal) than "
-        "those "
-        "that were saved",
-        tensors[tensor].name);
+        "{}: what the ranks have read has another seal; expected the one that was "
+        "saved",
+        name);
   }
-  return unverified;
+  return std::vector<std::string>(unverified.begin(), unverified.end());
 }
 
 std::string encode_ranges(std::span<const RangeRead> ranges) {
@@ -134,9 +154,11 @@ std::string encode_ranges(std::span<const RangeRead> ranges) {
                               int_object(range.digested ? 1 : 0)};
     for (const uint64_t lane : range.seal.lanes) items.push_back(hex_object(lane));
     items.push_back(hex_object(range.seal.bytes));
-    for (const Extent& extent : range.box.extents()) {
-      items.push_back(int_object(extent.lo));
-      items.push_back(int_object(extent.hi));
+    for (const Box* const box : {&range.stored, &range.box}) {
+      for (const Extent& extent : box->extents()) {
+        items.push_back(int_object(extent.lo));
+        items.push_back(int_object(extent.hi));
+      }
     }
     all.push_back(list_object(std::move(items)));
   }

@@ -92,6 +92,7 @@ class FileFiller {
       const Seal& seen = seen_->seals[i];
       if (!planned.whole()) {
         filled.by_range.push_back({.tensor = planned.tensor,
+                                   .stored = planned.stored,
                                    .box = planned.box,
                                    .seal = seen,
                                    .digested = true});
@@ -213,6 +214,7 @@ class FileFiller {
       const LocalPiece& to = *planned.to;
       filled.by_range.push_back(
           {.tensor = planned.tensor,
+           .stored = planned.stored,
            .box = planned.box,
            .seal = seal_box(tensor.shape, tensor.dtype, planned.box,
                             to.map.narrowed(to.box, planned.box), to.memory)});

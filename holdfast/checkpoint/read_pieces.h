@@ -27,7 +27,8 @@ namespace holdfast {
 // A part of a stored piece that was read, and what it adds to its tensor's seal.
 struct RangeRead {
   TensorId tensor = 0;  // in the step's collection
-  Box box;
+  Box stored;           // the box of the stored piece
+  Box box;              // the part of it
   Seal seal;
   // False if the digests of its chunks were not checked.
   bool digested = false;

@@ -238,7 +238,7 @@ class Restore {
     PiecesRead filled =
         HOLDFAST_TRY(read_pieces(patient_, step, into, {.threads = 2, .in_flight = 4}));
     ranges_ = std::move(filled.by_range);
-    seals_ = step.seals;
+    seals_ = channel_.rank() == 0 ? seals_of_pieces(step) : PieceSeals();
     tensors_.assign(step.collection.tensors().begin(), step.collection.tensors().end());
     return RestoredState{.step = step.manifest.step,
                          .folder = opened.folder,
@@ -321,7 +321,7 @@ class Restore {
   std::vector<SkippedStep> skipped_;
   // These three belong to the step that was read last.
   std::vector<RangeRead> ranges_;
-  std::vector<Seal> seals_;
+  PieceSeals seals_;  // on rank 0 only
   std::vector<Tensor> tensors_;
 };
 

@@ -93,18 +93,20 @@ Result<ElementBits> read_element(const LocalPiece& piece, int64_t place) {
 
 std::string describe(const Tensor& tensor, int64_t element, const ElementBits& now,
                      const ElementBits& before) {
-  std::string bits;
-  for (const int bit : set_bits(difference(now, before))) {
-    bits += (bits.empty() ? "" : ", ") + std::to_string(bit);
-  }
-  return fmt::format("{} {} bit {} is {}; expected {}", tensor.name,
-                     index_text(tensor.shape, element), bits,
-                     value_text(tensor.dtype, now), value_text(tensor.dtype, before));
+  const auto text = [&](const ElementBits& bits, int digits) {
+    return value_text(tensor.dtype, bits, digits);
+  };
+  constexpr int kFew = 3;
+  const int digits = text(now, kFew) == text(before, kFew) ? kAllDigits : kFew;
+  return fmt::format(
+      "{} {} {} is {}; expected {}", tensor.name, index_text(tensor.shape, element),
+      bits_in_words(difference(now, before)), text(now, digits), text(before, digits));
 }
 
 Error beyond_repair(const LocalPiece& piece) {
   return corrupt(
-      "{}: its seal is not the one that was saved, and more than one word differs",
+      "{}: more than one word differs from what was sealed; expected the seal that was "
+      "saved",
       piece.tensor->name);
 }
 
@@ -131,7 +133,10 @@ Result<std::string> mend_piece(const LocalPiece& piece, const Seal& sealed,
   const int64_t place = place_in(piece.box, shape, hit).value_or(0);
   const ElementBits bad = HOLDFAST_TRY(read_element(piece, place));
   HOLDFAST_TRY(word.write(*before));
-  if (HOLDFAST_TRY(seal_of(piece)) != sealed) return beyond_repair(piece);
+  if (HOLDFAST_TRY(seal_of(piece)) != sealed) {
+    HOLDFAST_TRY(word.write(now));
+    return beyond_repair(piece);
+  }
   return describe(*piece.tensor, hit, bad, HOLDFAST_TRY(read_element(piece, place)));
 }
 

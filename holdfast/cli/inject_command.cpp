@@ -189,16 +189,18 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
   const Found found = HOLDFAST_TRY(find_any(env, a.from));
   tell_skipped(context, found);
   const FlipPlan plan = HOLDFAST_TRY(choose_plan(env, a, found));
-  if (a.dry_run) {
-    HOLDFAST_TRY(check_alteration(env, found, plan, fixing));
-  } else if (a.in_place) {
-    HOLDFAST_TRY(alter_in_place(env, found, plan, fixing));
-  } else {
-    HOLDFAST_TRY(alter_copy(env, found, plan, fixing, a.to));
-  }
   const std::string text = encode_flip_plan(plan);
+  if (a.dry_run || a.in_place) {
+    HOLDFAST_TRY(check_alteration(env, found, plan, fixing));
+  }
+  // Before the alteration: without its plan it could not be undone.
   if (!a.save_plan.empty()) {
     HOLDFAST_TRY(env.replace_file(a.save_plan, bytes_of(text + "\n")));
+  }
+  if (!a.dry_run && a.in_place) {
+    HOLDFAST_TRY(alter_in_place(env, found, plan, fixing));
+  } else if (!a.dry_run) {
+    HOLDFAST_TRY(alter_copy(env, found, plan, fixing, a.to));
   }
   if (a.json) {
     fmt::print(context.out, "{}\n", text);

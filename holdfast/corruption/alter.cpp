@@ -31,7 +31,9 @@ Result<std::vector<NamedFile>> files_with_prefix(Env& env, const Path& folder,
   std::vector<NamedFile> files;
   const std::vector<std::string> names = HOLDFAST_TRY(env.list(folder));
   for (const std::string& name : names) {
-    const bool hidden = prefix.empty() && name.starts_with('.');
+    // Attempts and journals are hidden, but so is the index of a DCP folder.
+    const bool hidden = prefix.empty() && name.starts_with('.') &&
+                        (name.ends_with(".tmp") || name.ends_with(".holdfast-patch"));
     if (!name.starts_with(prefix) || hidden) continue;
     const std::string rest = name.substr(prefix.size());
     const bool part =

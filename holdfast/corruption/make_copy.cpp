@@ -153,6 +153,12 @@ Result<void> make_copy(Env& env, const Found& found, const Path& to,
   if (!folder && found.format->name == "tensorflow") {
     return copy_bundle(env, found, to, change);
   }
+  if (found.format->name == "keras-shards") {
+    // A copy of the index alone would name the shards of the original.
+    return unsupported(
+        "{}: its weights are in several files beside it; expected --in-place",
+        found.path.native());
+  }
   // The index of a folder of shards stands for the folder.
   const bool index = !folder && found.format->folder;
   return copy_one(env, index ? folder_of(found.path) : found.path, found.format, to,

@@ -44,7 +44,7 @@ Result<void> check_request(const PlanRequest& request) {
 // between struck sites have a geometric distribution.
 Result<int64_t> draw_count(int64_t sites, const PlanRequest& request) {
   if (!request.rate) return request.count;
-  if (*request.rate == 1) return std::min(sites, kMostFaults);
+  if (*request.rate == 1 && sites <= kMostFaults) return sites;
   Draws draws(request.seed, request.trial);
   const double scale = reproducible::log1p(-*request.rate);
   constexpr int64_t kSteps = int64_t{1} << 53;

@@ -34,9 +34,17 @@ void set_component(Dtype dtype, ElementBits& bits, int number, uint64_t value) {
   }
 }
 
+// Larger than every number of one byte. Seen from far larger numbers, all of them would
+// be equally near.
+constexpr double kBeyondAll = 1e39;
+
 // The code of the nearest number, found by trying all 256. Of two that are equally near,
-// the even code.
+// the even code. An infinity is infinity, if the dtype has one.
 uint64_t nearest_code(Dtype dtype, double number) {
+  for (uint64_t code = 0; std::isinf(number) && code < 256; ++code) {
+    if (to_double(dtype, code) == number) return code;
+  }
+  number = std::clamp(number, -kBeyondAll, kBeyondAll);
   uint64_t best = 0;
   double least = std::numeric_limits<double>::infinity();
   for (uint64_t code = 0; code < 256; ++code) {
