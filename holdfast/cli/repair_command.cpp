@@ -49,7 +49,8 @@ Result<bool> undo_patches(Env& env, const std::string& path) {
 
 void print_report(const Context& context, const RepairArguments& a, const Found& found,
                   const RepairReport& report, bool undone) {
-  const Path& kept = a.to.empty() ? found.path : Path(a.to);
+  const Path kept = a.to.empty() ? found.path : Path(a.to);
+  const bool written = !a.dry_run && !report.whole();
   if (a.json) {
     OrderedJson mended = OrderedJson::array();
     for (const Mended& one : report.mended) {
@@ -57,7 +58,7 @@ void print_report(const Context& context, const RepairArguments& a, const Found&
           {{"file", one.file}, {"tensor", one.tensor}, {"what", one.what}});
     }
     const OrderedJson json{{"path", found.path.native()},
-                           {"to", kept.native()},
+                           {"to", written ? OrderedJson(kept.native()) : OrderedJson()},
                            {"undone", undone},
                            {"mended", mended}};
     fmt::print(context.out, "{}\n", print_json(json));
@@ -69,8 +70,9 @@ void print_report(const Context& context, const RepairArguments& a, const Found&
     fmt::print(context.out, "{} {}\n", printable(where), printable(one.what));
   }
   if (report.whole()) {
-    fmt::print(context.out, "{} is whole, nothing is to be mended\n",
-               printable(found.path.native()));
+    fmt::print(context.out, "{} is whole, nothing is to be mended{}\n",
+               printable(found.path.native()),
+               a.to.empty() ? "" : ", and no copy is written");
   } else if (!a.dry_run) {
     fmt::print(context.out, "{} is whole\n", printable(kept.native()));
   }

@@ -15,6 +15,9 @@
 namespace holdfast {
 namespace {
 
+// Of a compressed shard. A patch holds these bytes several times in memory.
+constexpr int64_t kMostWrittenAgain = int64_t{1} << 30;
+
 constexpr int kPatchLevel = 1;  // of zstd, for chunks that are compressed anew
 
 size_t as_size(int64_t n) { return static_cast<size_t>(n); }
@@ -69,12 +72,19 @@ class ShardEdit {
         });
   }
 
-  // Compresses the chunks that have changed, and writes what follows them again if their
-  // sizes have changed.
+  // Compresses the chunks that have changed, and writes them and what follows again: a
+  // chunk that is compressed anew seldom has its old size.
   Result<void> finish() {
     if (unpacked_.empty()) return {};
     const size_t first = unpacked_.begin()->first;
     const int64_t begin = place_of(file_, first).offset;
+    if (file_.bytes - begin > kMostWrittenAgain) {
+      return unsupported(
+          "{}: {} bytes behind the change must be written again; expected at most {}, "
+          "or "
+          "a checkpoint that is not compressed",
+          file_.name, file_.bytes - begin, kMostWrittenAgain);
+    }
     Bytes tail;
     for (size_t c = first; c < file_.chunks.size(); ++c) {
       HOLDFAST_TRY(append_packed(tail, c));
