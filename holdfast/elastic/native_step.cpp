@@ -74,7 +74,7 @@ int64_t bytes_in(const ShardIndex& index) {
 class LeaseKeeper {
  public:
   LeaseKeeper(Env& env, const Owner& owner)
-      : env_(env), owner_(owner), thread_([this] { keep(); }) {}
+      : env_(env), owner_(owner), thread_([this, now = env.now()] { keep(now); }) {}
   ~LeaseKeeper() {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -82,10 +82,13 @@ class LeaseKeeper {
   }
 
  private:
-  void keep() {
+  void keep(Instant renewed) {
     const OwnerRecord record = owner_.record();
     const Duration third = (record.lease_until - record.renewed) / 3;
-    while (sleep_until(env_.now() + third)) static_cast<void>(owner_.renew());
+    while (sleep_until(renewed + third)) {
+      renewed = env_.now();
+      static_cast<void>(owner_.renew());
+    }
   }
 
   // False if the keeper is being destroyed.

@@ -221,6 +221,8 @@ TEST_F(Reshard, AStopLeavesFinishedShardsAndNoOthers) {
 }
 
 TEST_F(Reshard, TheSecondReadIsCountedAndCanBeStopped) {
+  const int64_t bytes =
+      plan_reshard(env_, "/gpt2.safetensors", options("whole")).value().files->bytes();
   for (const char* format : {"native", "safetensors"}) {
     ReshardOptions whole = options("whole");
     whole.format = format;
@@ -228,6 +230,7 @@ TEST_F(Reshard, TheSecondReadIsCountedAndCanBeStopped) {
     whole.reading.progress = [&](int64_t done, int64_t total) { last = {done, total}; };
     ASSERT_OK(cut("/gpt2.safetensors", Path("/") / format, whole));
     EXPECT_EQ(last.at(0), last.at(1)) << format;
+    EXPECT_EQ(last.at(1), bytes * (whole.format == "native" ? 2 : 3));
     ReshardOptions stopped = stopped_after(last.at(1) - 1000, "whole");
     stopped.format = format;
     EXPECT_ERROR(cut("/gpt2.safetensors", "/stopped", stopped),
