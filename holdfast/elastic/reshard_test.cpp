@@ -257,6 +257,23 @@ TEST_F(Reshard, FilesWithAnotherSealAreRemoved) {
   EXPECT_EQ(cut("/gpt2.safetensors", "/a", "tp=2").value().kept, 0);
 }
 
+TEST_F(Reshard, OnlyFilesThatAreContinuedSaveSpace) {
+  ReshardOptions whole = options("whole");
+  const int64_t bytes =
+      plan_reshard(env_, "/gpt2.safetensors", whole).value().files->bytes();
+  ReshardOptions stopped = stopped_after(bytes, "whole");
+  stopped.format = "native";
+  EXPECT_ERROR(cut("/gpt2.safetensors", "/a", stopped), ErrorCode::kUnavailable);
+  const int64_t capacity = int64_t{1} << 30;
+  env_.set_capacity(capacity);
+  const int64_t used = capacity - env_.free_space("/").value();
+  env_.set_capacity(used + (int64_t{16} << 20) + bytes / 2);
+  whole.format = "safetensors";
+  EXPECT_ERROR(cut("/gpt2.safetensors", "/a", whole), ErrorCode::kNoSpace);
+  whole.format = "native";
+  EXPECT_EQ(cut("/gpt2.safetensors", "/a", whole).value().kept, 1);
+}
+
 // The owner of the hidden run is at work for longer than its lease.
 TEST_F(Reshard, ALongCallKeepsItsRunAndLetsGoAtTheEnd) {
   const auto renewed = [&] {
