@@ -268,10 +268,6 @@ Result<void> read_stream(const Contents& contents, TensorId tensor, const Box& i
   return read_part(contents, tensor, in, first + whole, 0, into);
 }
 
-Result<void> check_tensor(const Contents& contents, TensorId tensor) {
-  return check_digests(contents, tensor, true);
-}
-
 CanonicalStream::CanonicalStream(const Contents& contents, TensorId tensor)
     : contents_(contents), tensor_(tensor), ahead_(!lies_row_major(contents, tensor)) {}
 

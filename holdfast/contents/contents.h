@@ -76,10 +76,6 @@ Result<void> read_canonical(const Contents& contents, TensorId tensor, int64_t o
 Result<void> read_stream(const Contents& contents, TensorId tensor, const Box& box,
                          int64_t first, ByteSpan into);
 
-// Checks the digests of the records that hold the tensor, if the format has such digests.
-// For a caller that has read all of the tensor in parts.
-Result<void> check_tensor(const Contents& contents, TensorId tensor);
-
 // Reads the canonical bytes of a tensor from front to back. The last read checks the
 // digest of the whole tensor, if the format has one. A tensor that is not stored in
 // row-major order (because it was transposed, for example) is read ahead in large

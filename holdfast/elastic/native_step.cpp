@@ -59,26 +59,51 @@ Result<std::string> fingerprint_of(Env& env, const ReshardPlan& plan) {
   return xxh3_digest(bytes_of(text));
 }
 
-// Counts bytes of all writers. The callback is called by one thread at a time.
-class Counter {
- public:
-  Counter(const Reading& reading, int64_t total) : reading_(reading), total_(total) {}
+// The bytes of the tensors in a shard.
+int64_t bytes_in(const ShardIndex& index) {
+  int64_t bytes = 0;
+  for (const StoredPiece& piece : index.pieces) {
+    bytes += piece.box.elements() * bytes_of(index.tensors[piece.tensor].dtype);
+  }
+  return bytes;
+}
 
-  Result<void> add(int64_t bytes) {
-    if (reading_.stop && reading_.stop()) {
-      return unavailable("reshard: was told to stop");
-    }
+// Renews the lease of a run three times in its duration, so that processes on other
+// machines see that its owner is at work. Ignores failures: the owner is checked before
+// anything is published.
+class LeaseKeeper {
+ public:
+  LeaseKeeper(Env& env, const Owner& owner)
+      : env_(env), owner_(owner), thread_([this, now = env.now()] { keep(now); }) {}
+  ~LeaseKeeper() {
     MutexLock lock(mutex_);
-    done_ += bytes;
-    if (reading_.progress) reading_.progress(done_, total_);
-    return {};
+    stopping_ = true;
+    stops_.notify_all();
   }
 
  private:
-  const Reading& reading_;
-  const int64_t total_;
+  void keep(Instant renewed) {
+    const OwnerRecord record = owner_.record();
+    const Duration third = (record.lease_until - record.renewed) / 3;
+    while (sleep_until(renewed + third)) {
+      renewed = env_.now();
+      static_cast<void>(owner_.renew());
+    }
+  }
+
+  // False if the keeper is being destroyed.
+  bool sleep_until(Instant end) {
+    MutexLock lock(mutex_);
+    while (!stopping_ && env_.now() < end) env_.wait_until(stops_, mutex_, end);
+    return !stopping_;
+  }
+
+  Env& env_;
+  Owner owner_;
   Mutex mutex_;
-  int64_t done_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+  Condition stops_;
+  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
+  std::jthread thread_;  // the last member: it is joined before the others go
 };
 
 // Carries out one call of write_native().
@@ -93,7 +118,7 @@ class NativeWriter {
         work_(work_folder(to).run),
         files_(work_folder(to).files),
         ranks_(static_cast<int>(plan.files->layout().holders().size())),
-        counter_(options.reading, plan.files->bytes()) {
+        counter_(options.reading, plan.files->bytes() + bytes_to_seal(plan)) {
     for (TensorId t = 0; t < plan.files->tensors().size(); ++t) {
       source_of_.push_back(source_tensor(plan, t));
     }
@@ -104,29 +129,41 @@ class NativeWriter {
     const Run run = HOLDFAST_TRY(Run::create_or_open(env_, work_));
     const Identity self =
         options_.identity ? *options_.identity : HOLDFAST_TRY(this_process(env_));
-    Owner owner = HOLDFAST_TRY(run.acquire(self));
-    static_cast<void>(run.sweep(owner, {}));
-    Result<Resharded> done = write_owned(run, owner);
-    const Result<void> released = std::move(owner).release();
+    owner_ = HOLDFAST_TRY(run.acquire(self));
+    static_cast<void>(run.sweep(*owner_, {}));
+    Result<Resharded> done = write_owned(run);
+    // The run is owned until it has its name: a process that took it earlier would empty
+    // the folder that is being published.
+    if (done.ok()) {
+      const Result<void> published = publish();
+      if (!published.ok()) done = published.error();
+    }
+    // A failure is ignored: the owner is dead when this process ends.
+    static_cast<void>(done.ok() ? std::move(*owner_).release_at(to_)
+                                : std::move(*owner_).release());
     HOLDFAST_TRY(done);
-    HOLDFAST_TRY(released);
-    HOLDFAST_TRY(env_.rename_new(work_, to_));
     HOLDFAST_TRY(env_.sync_names(folder_of(to_)));
     return done;
   }
 
  private:
-  Result<Resharded> write_owned(const Run& run, const Owner& owner) {
+  Result<Resharded> write_owned(const Run& run) {
+    const LeaseKeeper keeper(env_, *owner_);
     HOLDFAST_TRY(begin_or_continue(run));
     HOLDFAST_TRY(write_shards());
     done_.files = ranks_;
     done_.bytes = plan_.files->bytes();
-    done_.seals = HOLDFAST_TRY(check_seals());
-    const Path folder = HOLDFAST_TRY(commit(run, owner));
+    done_.seals = HOLDFAST_TRY(check_or_remove());
+    const Path folder = HOLDFAST_TRY(commit(run));
     done_.folder = to_ / folder.filename();
     HOLDFAST_TRY(env_.remove_all(files_));
     HOLDFAST_TRY(env_.remove_all(work_ / kPlanName));
     return done_;
+  }
+
+  Result<void> publish() {
+    HOLDFAST_TRY(owner_->check());
+    return env_.rename_new(work_, to_);
   }
 
   // Keeps what an earlier call for the same source and target has left, and removes
@@ -163,7 +200,11 @@ class NativeWriter {
     }
     Result<ShardIndex> index = finished(rank);
     const bool kept = index.ok();
-    if (!kept) index = write_shard(rank);
+    if (!kept) {
+      index = write_shard(rank);
+    } else if (const auto counted = counter_.add(bytes_in(*index)); !counted.ok()) {
+      index = counted.error();
+    }
     MutexLock lock(mutex_);
     if (!index.ok()) {
       if (!error_) error_ = index.error();
@@ -180,9 +221,9 @@ class NativeWriter {
     ShardIndex index = HOLDFAST_TRY(decode_shard_index(bytes, path.native()));
     const FileInfo info = HOLDFAST_TRY(env_.info(files_ / index.files.front().name));
     if (info.size != index.files.front().bytes) {
-      return corrupt("{}: is not finished", path.native());
+      return corrupt("{}: is of {} bytes; expected {}", path.native(), info.size,
+                     index.files.front().bytes);
     }
-    HOLDFAST_TRY(counter_.add(info.size));
     return index;
   }
 
@@ -192,20 +233,45 @@ class NativeWriter {
         plan.shard([this](TensorId tensor, const Box& box, int64_t first,
                           ByteSpan into) { return read(tensor, box, first, into); });
     const Path path = files_ / plan.shard_name();
-    HOLDFAST_TRY(env_.remove_all(path));
+    HOLDFAST_TRY(remove_shard(rank, path));
     StagingRing ring({.bytes = kRingBytes, .block = kBlockBytes});
     ShardWriter writer(ring, shard.shard());
     const std::jthread stager([&] { static_cast<void>(writer.stage()); });
-    const WrittenShard written = HOLDFAST_TRY(writer.write(env_, path));
-    ShardIndex index = shard.index(plan.shard_name(), written);
+    const Result<WrittenShard> written = writer.write(env_, path);
+    if (!written.ok()) {
+      static_cast<void>(remove_shard(rank, path));
+      return written.error();
+    }
+    ShardIndex index = shard.index(plan.shard_name(), *written);
+    HOLDFAST_TRY(owner_->check());
     HOLDFAST_TRY(
         env_.replace_file(files_ / plan.index_name(), encode_shard_index(index)));
     return index;
   }
 
+  // An index says that its shard is finished, so it goes before the shard does, also if
+  // the power fails in between. A process that has lost the run removes nothing.
+  Result<void> remove_shard(int rank, const Path& shard) {
+    HOLDFAST_TRY(owner_->check());
+    HOLDFAST_TRY(env_.remove_all(files_ / index_name(rank)));
+    HOLDFAST_TRY(env_.sync_names(files_));
+    return env_.remove_all(shard);
+  }
+
   Result<void> read(TensorId tensor, const Box& box, int64_t first, ByteSpan into) {
     HOLDFAST_TRY(counter_.add(std::ssize(into)));
     return read_stream(*plan_.contents, source_of_[tensor], box, first, into);
+  }
+
+  // Files with other seals than the source must not be kept by the next call.
+  Result<int64_t> check_or_remove() {
+    const Result<int64_t> checked = check_seals();
+    if (checked.ok() || checked.error().code() != ErrorCode::kCorrupt) return checked;
+    HOLDFAST_TRY(owner_->check());
+    HOLDFAST_TRY(env_.remove_all(files_));
+    HOLDFAST_TRY(env_.remove_all(work_ / kPlanName));
+    return corrupt("{} (what was written is removed, so the same command begins anew)",
+                   checked.error().message());
   }
 
   // The seals of the target are the sums over the pieces of all shards, which were
@@ -215,17 +281,17 @@ class NativeWriter {
     for (const ShardIndex& index : indexes_) {
       for (const StoredPiece& piece : index.pieces) {
         const auto id = plan_.files->find(index.tensors[piece.tensor].name);
-        if (!id) return corrupt("{}: is not of this target", files_.native());
+        if (!id) {
+          return corrupt("{}: has the tensor {}; expected only those of the target",
+                         files_.native(), index.tensors[piece.tensor].name);
+        }
         seals[*id] += piece.seal;
       }
     }
-    for (const TensorId source : source_of_) {
-      HOLDFAST_TRY(check_tensor(*plan_.contents, source));
-    }
-    return compare_seals(plan_, seals);
+    return compare_seals(plan_, seals, counter_);
   }
 
-  Result<Path> commit(const Run& run, const Owner& owner) {
+  Result<Path> commit(const Run& run) {
     Manifest manifest;
     if (plan_.step) manifest = plan_.step->manifest;
     manifest.parallel = plan_.whole ? "" : to_string(plan_.parallel);
@@ -235,7 +301,7 @@ class NativeWriter {
     manifest.parent.clear();
     manifest.temporary = false;  // somebody has asked for it
     Attempt attempt = HOLDFAST_TRY(
-        Attempt::begin(run, owner, plan_.step ? manifest.step : 0, env_.random64()));
+        Attempt::begin(run, *owner_, plan_.step ? manifest.step : 0, env_.random64()));
     for (int rank = 0; rank < ranks_; ++rank) {
       const ShardFile& shard = indexes_[static_cast<size_t>(rank)].files.front();
       HOLDFAST_TRY(take(attempt.folder(), shard.name));
@@ -295,6 +361,7 @@ class NativeWriter {
   const Path files_;  // its finished shards
   const int ranks_;
   Counter counter_;
+  std::optional<Owner> owner_;       // set first of all
   std::vector<TensorId> source_of_;  // by the target's numbers
 
   Mutex mutex_;

@@ -17,7 +17,8 @@ Path without_slash(const Path& path) {
   return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
 }
 
-Result<Seal> seal_of_tensor(const Contents& contents, TensorId tensor) {
+Result<Seal> seal_of_tensor(const Contents& contents, TensorId tensor,
+                            Counter& counter) {
   const int64_t bytes = contents.collection.tensor(tensor).bytes();
   CanonicalStream stream(contents, tensor);
   Bytes window(static_cast<size_t>(std::min(kSealWindow, bytes)));
@@ -25,10 +26,31 @@ Result<Seal> seal_of_tensor(const Contents& contents, TensorId tensor) {
   for (int64_t at = 0; at < bytes; at += kSealWindow) {
     const ByteSpan part =
         ByteSpan(window).first(static_cast<size_t>(std::min(kSealWindow, bytes - at)));
+    HOLDFAST_TRY(counter.add(std::ssize(part)));
     HOLDFAST_TRY(stream.read(part));
     seal += seal_bytes(part, static_cast<uint64_t>(at));
   }
   return seal;
+}
+
+// The seal that the source has recorded for a tensor, if it has one.
+std::optional<Seal> recorded_seal(const ReshardPlan& plan, TensorId tensor) {
+  const int64_t bytes = plan.contents->collection.tensor(tensor).bytes();
+  if (!plan.step) return std::nullopt;
+  const Seal& seal = plan.step->seals[tensor];
+  if (seal.bytes != static_cast<uint64_t>(bytes)) return std::nullopt;
+  return seal;
+}
+
+// The seal of each tensor of the source, by the source's numbers.
+Result<std::vector<Seal>> source_seals(const ReshardPlan& plan, Counter& counter) {
+  std::vector<Seal> seals;
+  for (TensorId t = 0; t < plan.contents->collection.tensors().size(); ++t) {
+    const std::optional<Seal> seal = recorded_seal(plan, t);
+    seals.push_back(seal ? *seal
+                         : HOLDFAST_TRY(seal_of_tensor(*plan.contents, t, counter)));
+  }
+  return seals;
 }
 
 // The bytes that an interrupted call has written for the target.
@@ -44,9 +66,12 @@ int64_t bytes_there(Env& env, const Path& to) {
   return bytes;
 }
 
-Result<void> check_space_for(Env& env, const Path& to, int64_t bytes) {
+Result<void> check_space_for(Env& env, const Path& to, const ReshardPlan& plan) {
   const int64_t free = HOLDFAST_TRY(env.free_space(folder_of(to)));
-  if (free - kBesides >= bytes - bytes_there(env, to)) return {};
+  const int64_t bytes = plan.files->bytes();
+  // Only the native format continues an interrupted call.
+  const int64_t there = plan.format == kNativeFormat ? bytes_there(env, to) : 0;
+  if (free - kBesides >= bytes - there) return {};
   return Error(ErrorCode::kNoSpace,
                fmt::format("{}: {} bytes are free; expected {} for the target",
                            to.native(), free, bytes + kBesides));
@@ -63,8 +88,16 @@ Result<Resharded> write_format(Env& env, const ReshardPlan& plan, const Path& to
                        name_of(tensor.dtype), format->name);
   }
   Contents source = *plan.contents;
-  meter_sources(source, options.reading, source.collection.bytes());
-  Resharded done{.bytes = source.collection.bytes(), .folder = to};
+  const int64_t bytes = source.collection.bytes();
+  // The tensors are read, read back, and read again for the seals of the source.
+  const int64_t total = bytes + plan.files->bytes() + bytes_to_seal(plan);
+  Reading first = options.reading;
+  first.progress = [&](int64_t read, int64_t) {
+    if (options.reading.progress) options.reading.progress(read, total);
+  };
+  meter_sources(source, first, bytes);
+  Counter counter(options.reading, total, bytes);
+  Resharded done{.bytes = bytes, .folder = to};
   HOLDFAST_TRY(write_new_folder(
       env, to, choose_attempt(env, to), [&](const Path& folder) -> Result<void> {
         HOLDFAST_TRY(format->write(env, folder, source));
@@ -73,10 +106,13 @@ Result<Resharded> write_format(Env& env, const ReshardPlan& plan, const Path& to
         std::vector<Seal> seals;
         for (const Tensor& tensor : plan.files->tensors()) {
           const auto id = written.collection.find(tensor.name);
-          if (!id) return corrupt("{}: is not in the target", tensor.name);
-          seals.push_back(HOLDFAST_TRY(seal_of_tensor(written, *id)));
+          if (!id) {
+            return corrupt("{}: is not in the target; expected all tensors",
+                           tensor.name);
+          }
+          seals.push_back(HOLDFAST_TRY(seal_of_tensor(written, *id, counter)));
         }
-        done.seals = HOLDFAST_TRY(compare_seals(plan, seals));
+        done.seals = HOLDFAST_TRY(compare_seals(plan, seals, counter));
         return {};
       }));
   return done;
@@ -93,27 +129,34 @@ TensorId source_tensor(const ReshardPlan& plan, TensorId of_target) {
   return plan.contents->collection.find(plan.files->tensor(of_target).name).value();
 }
 
-Result<std::vector<Seal>> source_seals(const ReshardPlan& plan) {
-  const Contents& contents = *plan.contents;
-  std::vector<Seal> seals;
-  for (TensorId t = 0; t < contents.collection.tensors().size(); ++t) {
-    const auto bytes = static_cast<uint64_t>(contents.collection.tensor(t).bytes());
-    if (plan.step && plan.step->seals[t].bytes == bytes) {
-      seals.push_back(plan.step->seals[t]);
-    } else {
-      seals.push_back(HOLDFAST_TRY(seal_of_tensor(contents, t)));
-    }
+Result<void> Counter::add(int64_t bytes) {
+  if (reading_.stop && reading_.stop()) {
+    return unavailable("reshard: was told to stop");
   }
-  return seals;
+  MutexLock lock(mutex_);
+  done_ += bytes;
+  if (reading_.progress) reading_.progress(done_, total_);
+  return {};
 }
 
-Result<int64_t> compare_seals(const ReshardPlan& plan,
-                              std::span<const Seal> of_target) {
-  const std::vector<Seal> seals = HOLDFAST_TRY(source_seals(plan));
+int64_t bytes_to_seal(const ReshardPlan& plan) {
+  int64_t bytes = 0;
+  for (TensorId t = 0; t < plan.contents->collection.tensors().size(); ++t) {
+    if (!recorded_seal(plan, t)) bytes += plan.contents->collection.tensor(t).bytes();
+  }
+  return bytes;
+}
+
+Result<int64_t> compare_seals(const ReshardPlan& plan, std::span<const Seal> of_target,
+                              Counter& counter) {
+  const std::vector<Seal> seals = HOLDFAST_TRY(source_seals(plan, counter));
   for (TensorId t = 0; t < of_target.size(); ++t) {
-    if (of_target[t] == seals[source_tensor(plan, t)]) continue;
-    return corrupt("{}: its seal in the target is not that of the source",
-                   plan.files->tensor(t).name);
+    const Seal& expected = seals[source_tensor(plan, t)];
+    if (of_target[t] == expected) continue;
+    const Tensor& tensor = plan.files->tensor(t);
+    return corrupt("{}: has the seal {} in the target; expected {} as in the source",
+                   tensor.name, print_seal(of_target[t], tensor.dtype, tensor.shape),
+                   print_seal(expected, tensor.dtype, tensor.shape));
   }
   return std::ssize(of_target);
 }
@@ -122,8 +165,10 @@ Result<Resharded> reshard(Env& env, const ReshardPlan& plan, const Path& named,
                           const ReshardOptions& options) {
   HOLDFAST_TRY(check_place(named));
   const Path to = without_slash(named);
-  if (env.info(to).ok()) return conflict("{}: exists", to.native());
-  HOLDFAST_TRY(check_space_for(env, to, plan.files->bytes()));
+  if (env.info(to).ok()) {
+    return conflict("{}: exists; expected a path where there is nothing", to.native());
+  }
+  HOLDFAST_TRY(check_space_for(env, to, plan));
   return plan.format == kNativeFormat ? write_native(env, plan, to, options)
                                       : write_format(env, plan, to, options);
 }

@@ -2,11 +2,15 @@
 
 #include <gmock/gmock.h>
 
+#include <thread>
+
 #include "holdfast/base/testing.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/formats/safetensors.h"
+#include "holdfast/shard/shard_index.h"
 #include "holdfast/state/layout_testing.h"
+#include "holdfast/store/owner.h"
 #include "holdfast/store/step_check.h"
 
 namespace holdfast {
@@ -111,6 +115,25 @@ class Reshard : public ::testing::Test {
     }
   }
 
+  // Stops the call when this many bytes were counted.
+  ReshardOptions stopped_after(int64_t bytes, const std::string& config) {
+    ReshardOptions stopped = options(config);
+    stopped.threads = 1;
+    const auto seen = std::make_shared<int64_t>(0);
+    stopped.reading.progress = [seen](int64_t done, int64_t) { *seen = done; };
+    stopped.reading.stop = [seen, bytes] { return *seen >= bytes; };
+    return stopped;
+  }
+
+  // The files of an interrupted call, by name.
+  std::map<std::string, Bytes> left(const Path& files) {
+    std::map<std::string, Bytes> there;
+    for (const std::string& name : env_.list(files).value()) {
+      there[name] = env_.read_file(files / name).value();
+    }
+    return there;
+  }
+
   std::string refusal(const Path& from, const Path& to, const ReshardOptions& options) {
     const auto before = env_.list("/").value();
     const Result<Resharded> done = cut(from, to, options);
@@ -163,12 +186,8 @@ TEST_F(Reshard, EveryByteIsReadOnce) {
 TEST_F(Reshard, AnInterruptedCallIsContinued) {
   ASSERT_OK(cut("/gpt2.safetensors", "/whole", "tp=2,pp=4"));
   for (const int64_t after : {1, 30'000, 60'000, 90'000}) {
-    ReshardOptions stopped = options("tp=2,pp=4");
-    stopped.threads = 1;
-    int64_t seen = 0;
-    stopped.reading.progress = [&](int64_t done, int64_t) { seen = done; };
-    stopped.reading.stop = [&] { return seen >= after; };
-    EXPECT_ERROR(cut("/gpt2.safetensors", "/again", stopped), ErrorCode::kUnavailable);
+    EXPECT_ERROR(cut("/gpt2.safetensors", "/again", stopped_after(after, "tp=2,pp=4")),
+                 ErrorCode::kUnavailable);
     EXPECT_FALSE(env_.info("/again").ok());
   }
   const Resharded done = cut("/gpt2.safetensors", "/again", "tp=2,pp=4").value();
@@ -178,13 +197,109 @@ TEST_F(Reshard, AnInterruptedCallIsContinued) {
   EXPECT_FALSE(env_.info("/.again.reshard").ok());
 }
 
-TEST_F(Reshard, FilesForAnotherTargetAreNotKept) {
-  ReshardOptions stopped = options("tp=2,pp=4");
-  int64_t seen = 0;
-  stopped.threads = 1;
-  stopped.reading.progress = [&](int64_t done, int64_t) { seen = done; };
-  stopped.reading.stop = [&] { return seen >= 90'000; };
+TEST_F(Reshard, AStopLeavesFinishedShardsAndNoOthers) {
+  const Path files = "/.a.reshard/files";
+  const auto stop_after = [&](int64_t bytes) {
+    EXPECT_ERROR(cut("/gpt2.safetensors", "/a", stopped_after(bytes, "tp=2,pp=4")),
+                 ErrorCode::kUnavailable);
+  };
+  stop_after(90'000);
+  const std::map<std::string, Bytes> before = left(files);
+  ASSERT_TRUE(before.contains("rank-0000.index.json"));
+  EXPECT_EQ(before.size() % 2, 0u);  // each shard has its index
+  stop_after(0);
+  EXPECT_EQ(left(files), before);
+  // A shard that is not finished loses its index before it is written anew.
+  ASSERT_OK(env_.remove_file(files / "rank-0000.safetensors"));
+  stop_after(0);
+  EXPECT_FALSE(left(files).contains("rank-0000.index.json"));
+  EXPECT_FALSE(left(files).contains("rank-0000.safetensors"));
+  ASSERT_OK(cut("/gpt2.safetensors", "/a", "tp=2,pp=4"));
+  const Path folder = find_any(env_, "/a").value().path;
+  EXPECT_TRUE(check_step(env_, folder, Depth::kFull).value().whole());
+  expect_same_values("/gpt2.safetensors", "/a");
+}
+
+TEST_F(Reshard, TheSecondReadIsCountedAndCanBeStopped) {
+  const int64_t bytes =
+      plan_reshard(env_, "/gpt2.safetensors", options("whole")).value().files->bytes();
+  for (const char* format : {"native", "safetensors"}) {
+    ReshardOptions whole = options("whole");
+    whole.format = format;
+    std::vector<int64_t> last;
+    whole.reading.progress = [&](int64_t done, int64_t total) { last = {done, total}; };
+    ASSERT_OK(cut("/gpt2.safetensors", Path("/") / format, whole));
+    EXPECT_EQ(last.at(0), last.at(1)) << format;
+    EXPECT_EQ(last.at(1), bytes * (whole.format == "native" ? 2 : 3));
+    ReshardOptions stopped = stopped_after(last.at(1) - 1000, "whole");
+    stopped.format = format;
+    EXPECT_ERROR(cut("/gpt2.safetensors", "/stopped", stopped),
+                 ErrorCode::kUnavailable);
+    EXPECT_FALSE(env_.info("/stopped").ok());
+  }
+}
+
+TEST_F(Reshard, FilesWithAnotherSealAreRemoved) {
+  const int64_t all =
+      plan_reshard(env_, "/gpt2.safetensors", options("tp=2")).value().files->bytes();
+  EXPECT_ERROR(cut("/gpt2.safetensors", "/a", stopped_after(all, "tp=2")),
+               ErrorCode::kUnavailable);
+  const Path path = "/.a.reshard/files/rank-0000.index.json";
+  ShardIndex index =
+      decode_shard_index(env_.read_file(path).value(), path.native()).value();
+  index.pieces.front().seal.lanes[0] += 1;
+  ASSERT_OK(env_.write_file(path, encode_shard_index(index)));
+  const Result<Resharded> differs = cut("/gpt2.safetensors", "/a", "tp=2");
+  ASSERT_FALSE(differs.ok());
+  EXPECT_EQ(differs.error().code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(differs.error().message(), HasSubstr("; expected"));
+  EXPECT_THAT(differs.error().message(), HasSubstr("begins anew"));
+  EXPECT_EQ(cut("/gpt2.safetensors", "/a", "tp=2").value().kept, 0);
+}
+
+TEST_F(Reshard, OnlyFilesThatAreContinuedSaveSpace) {
+  ReshardOptions whole = options("whole");
+  const int64_t bytes =
+      plan_reshard(env_, "/gpt2.safetensors", whole).value().files->bytes();
+  ReshardOptions stopped = stopped_after(bytes, "whole");
+  stopped.format = "native";
   EXPECT_ERROR(cut("/gpt2.safetensors", "/a", stopped), ErrorCode::kUnavailable);
+  const int64_t capacity = int64_t{1} << 30;
+  env_.set_capacity(capacity);
+  const int64_t used = capacity - env_.free_space("/").value();
+  env_.set_capacity(used + (int64_t{16} << 20) + bytes / 2);
+  whole.format = "safetensors";
+  EXPECT_ERROR(cut("/gpt2.safetensors", "/a", whole), ErrorCode::kNoSpace);
+  whole.format = "native";
+  EXPECT_EQ(cut("/gpt2.safetensors", "/a", whole).value().kept, 1);
+}
+
+// The owner of the hidden run is at work for longer than its lease.
+TEST_F(Reshard, ALongCallKeepsItsRunAndLetsGoAtTheEnd) {
+  const auto renewed = [&] {
+    const auto owner = read_owner(env_, "/.a.reshard");
+    return owner.ok() && *owner && (*owner)->renewed == env_.wall_now();
+  };
+  ReshardOptions other = options("tp=2");
+  other.identity = Identity{.host = "b", .pid = 2};
+  ReshardOptions slow = options("tp=2");
+  int calls = 0;
+  slow.reading.progress = [&](int64_t, int64_t) {
+    if (++calls > 4) return;
+    env_.advance(std::chrono::seconds(50));
+    for (int i = 0; i < 5000 && !renewed(); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_ERROR(cut("/gpt2.safetensors", "/a", other), ErrorCode::kConflict);
+  };
+  ASSERT_OK(cut("/gpt2.safetensors", "/a", slow));
+  EXPECT_GE(calls, 4);
+  EXPECT_TRUE(read_owner(env_, "/a").value()->released);
+}
+
+TEST_F(Reshard, FilesForAnotherTargetAreNotKept) {
+  EXPECT_ERROR(cut("/gpt2.safetensors", "/a", stopped_after(90'000, "tp=2,pp=4")),
+               ErrorCode::kUnavailable);
   EXPECT_EQ(cut("/gpt2.safetensors", "/a", "tp=4,pp=2").value().kept, 0);
   expect_same_values("/gpt2.safetensors", "/a");
 }

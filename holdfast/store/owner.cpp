@@ -244,6 +244,7 @@ struct Owner::State {
   // claim of this process again.
   Result<void> complete_or_remove_claim(const OwnerOptions& options);
   Result<void> write() HOLDFAST_REQUIRES(mutex);
+  Result<void> release();
   void remove_older() HOLDFAST_REQUIRES(mutex);
 };
 
@@ -355,11 +356,18 @@ Result<void> Owner::renew() {
   return state_->write();
 }
 
-Result<void> Owner::release() && {
-  MutexLock lock(state_->mutex);
-  HOLDFAST_TRY(state_->check());
-  state_->record.released = true;
-  return state_->write();
+Result<void> Owner::State::release() {
+  MutexLock lock(mutex);
+  HOLDFAST_TRY(check());
+  record.released = true;
+  return write();
+}
+
+Result<void> Owner::release() && { return state_->release(); }
+
+Result<void> Owner::release_at(const Path& run) && {
+  State moved(state_->env, run, {.lease = state_->lease}, record());
+  return moved.release();
 }
 
 }  // namespace holdfast

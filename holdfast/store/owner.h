@@ -125,6 +125,9 @@ class Owner {
   Result<void> renew();
   // Gives up the run, so that the next owner need not wait until the lease runs out.
   Result<void> release() &&;
+  // The same after the run directory was renamed to `run`. So a process can own a run
+  // until it has its final name.
+  Result<void> release_at(const Path& run) &&;
 
  private:
   struct State;

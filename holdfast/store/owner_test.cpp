@@ -78,6 +78,15 @@ TEST_F(OwnerTest, OneThatLetGoNeedNotBeDead) {
   EXPECT_EQ(second->epoch(), 2);
 }
 
+TEST_F(OwnerTest, ARunCanBeReleasedUnderANewName) {
+  Result<Owner> owner = take(disk, test_process(1));
+  const Path moved = Path(kTestRun).concat("-moved");
+  ASSERT_OK(disk.rename_new(kTestRun, moved));
+  EXPECT_FALSE(read_owner(disk, moved).value()->released);
+  ASSERT_OK(std::move(*owner).release_at(moved));
+  EXPECT_TRUE(read_owner(disk, moved).value()->released);
+}
+
 // The process that asks is process 9 on the machine alpha, in the second start of job
 // 7.
 TEST_F(OwnerTest, DeathIsToldByTheWholeMatrix) {
