@@ -124,7 +124,8 @@ Result<RuledModel> rules_of_cut(const Collection& collection) {
     ids.push_back(t);
   }
   RuledModel ruled{.rules = "as-cut"};
-  ruled.model = HOLDFAST_TRY(model_of_tensors("as-cut", std::move(parameters), {}));
+  ruled.model = HOLDFAST_TRY(
+      model_of_tensors("as-cut", std::move(parameters), {}, TensorOrder::kAny));
   ruled.model.experts = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
     const Tensor& tensor = tensors[ids[i]];

@@ -233,6 +233,25 @@ TEST(Rules, AGateInsideAnotherWeightIsNotCutAsPlainRows) {
                  "of layers.0.mlp.linear_fc2.weight"));
 }
 
+TEST(Rules, StagesGoByNumbersAndNamesInFilesThatAreSortedByName) {
+  std::vector<std::pair<std::string, Shape>> rows;
+  for (const int i : {0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9}) {
+    rows.push_back({fmt::format("blocks.{}.a", i), {4}});
+  }
+  for (const char* name : {"lm_head.bias", "wpe.table", "x_embed"}) {
+    rows.push_back({name, {2}});
+  }
+  const Collection all = cut(bf16(rows), "pp=2");
+  for (int i = 0; i < 12; ++i) {
+    const std::string name = fmt::format("blocks.{}.a", i);
+    EXPECT_EQ(boxes_at(all, name, 0), i < 6 ? "[0:4]" : "") << name;
+    EXPECT_EQ(boxes_at(all, name, 1), i < 6 ? "" : "[0:4]") << name;
+  }
+  EXPECT_EQ(boxes_at(all, "lm_head.bias", 1), "[0:2]");
+  EXPECT_EQ(boxes_at(all, "wpe.table", 0), "[0:2]");
+  EXPECT_EQ(boxes_at(all, "x_embed", 0), "[0:2]");
+}
+
 TEST(Rules, AJsonFileHasRules) {
   const auto read = [](std::string_view rules) {
     const std::string text = fmt::format(
