@@ -62,7 +62,8 @@ struct RuleSet {
   std::vector<Rule> rules{};
 };
 
-// A rule from its pattern and words. Fails with kInvalid, naming the pattern.
+// A rule from its pattern and words. Fails with kInvalid, naming the pattern, also on words
+// that contradict each other.
 Result<Rule> parse_rule(std::string_view pattern, std::string_view words);
 
 // hf-gpt2, hf-llama, hf-mixtral, megatron-gpt.

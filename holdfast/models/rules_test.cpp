@@ -252,6 +252,20 @@ TEST(Rules, StagesGoByNumbersAndNamesInFilesThatAreSortedByName) {
   EXPECT_EQ(boxes_at(all, "x_embed", 0), "[0:2]");
 }
 
+TEST(Rules, WordsThatContradictEachOtherAreRefused) {
+  for (const char* words : {"rows columns", "whole rows", "rows/2 vocabulary",
+                            "optional some", "unit=2 unit=4", "rows rows"}) {
+    EXPECT_FALSE(parse_rule("layers.#.w", words).ok()) << words;
+  }
+  EXPECT_EQ(parse_rule("w", "first last whole").error().message(),
+            "w: says both \"first\" and \"last\"; expected one of them");
+  for (const char* words : {"rows/0", "rows/", "rows/x", "rowsy", "unit", "unit="}) {
+    EXPECT_THAT(parse_rule("layers.#.w", words).error().message(),
+                HasSubstr("is no word of a rule"));
+  }
+  EXPECT_TRUE(parse_rule("layers.#.w", "rows/3 heads unit=2 optional").ok());
+}
+
 TEST(Rules, AJsonFileHasRules) {
   const auto read = [](std::string_view rules) {
     const std::string text = fmt::format(
