@@ -168,6 +168,7 @@ class Applied {
   Result<RuledModel> run() {
     for (TensorId t = 0; t < tensors_.size(); ++t) HOLDFAST_TRY(add(t));
     HOLDFAST_TRY(check_any());
+    HOLDFAST_TRY(check_biases());
     HOLDFAST_TRY(add_states());
     HOLDFAST_TRY(check_complete());
     return finish();
@@ -217,6 +218,42 @@ class Applied {
         "expected "
         "names such as {}",
         set_.name, tensors_.size(), name_at(set_.rules.front().pattern, {}));
+  }
+
+  const Rule& rule_of(const Entry& entry) const {
+    return set_.rules[std::get<2>(entry.order)];
+  }
+  const Tensor& tensor_of(const Entry& entry) const {
+    return tensors_[entry.states.front().tensor];
+  }
+
+  // A bias that is cut has a value for each output of its weight, so it shows which
+  // dimension of the weight has the outputs. nanoGPT has the names of transformers' GPT-2
+  // and the other order of dimensions.
+  Result<void> check_biases() const {
+    for (const auto& [name, entry] : by_name_) {
+      if (!name.ends_with(".weight")) continue;
+      const std::string stem(name.substr(0, name.rfind('.')));
+      const auto bias = by_name_.find(stem + ".bias");
+      if (bias != by_name_.end()) {
+        HOLDFAST_TRY(check_bias(entries_[entry], entries_[bias->second]));
+      }
+    }
+    return {};
+  }
+
+  Result<void> check_bias(const Entry& of_weight, const Entry& of_bias) const {
+    const Tensor& weight = tensor_of(of_weight);
+    const Shape& bias = tensor_of(of_bias).shape;
+    const Rule& rule = rule_of(of_weight);
+    if (rule.cut != Cut::kAxis || rule_of(of_bias).cut != Cut::kAxis) return {};
+    if (rule.stacked || weight.shape.rank() != 2 || bias.rank() != 1) return {};
+    if (weight.shape[rule.axis] == bias[0]) return {};
+    return invalid(
+        "{}: has the shape {}, but its bias has {} values; expected {}, or --rules "
+        "with a file",
+        weight.name, to_string(weight.shape), bias[0],
+        rule.axis == 1 ? "[inputs, outputs], as Conv1D has them" : "[outputs, inputs]");
   }
 
   Result<void> add_states() {
@@ -294,7 +331,7 @@ class Applied {
     for (Entry& entry : entries_) {
       Parameter& parameter = entry.parameter;
       if (parameter.only) parameter.only->count = model_.experts;
-      const Rule& rule = set_.rules[std::get<2>(entry.order)];
+      const Rule& rule = rule_of(entry);
       parameter.also_last =
           rule.tied && !head && parameter.tensor.role == Role::kParameter;
       std::ranges::sort(entry.states.begin() + 1, entry.states.end(), {},
@@ -318,6 +355,12 @@ class Applied {
 };
 
 }  // namespace
+
+int64_t count_ruled(const RuleSet& rules, std::span<const Tensor> tensors) {
+  return std::ranges::count_if(tensors, [&](const Tensor& tensor) {
+    return find_rule(rules, tensor).has_value();
+  });
+}
 
 Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors,
                                int64_t head) {
