@@ -40,14 +40,40 @@ int64_t head_size(Env& env, const Found& from) {
   return size > 0 && size <= kMostHead ? size : 0;
 }
 
-Result<RuledModel> find_rules(Env& env, const std::string& name, const Found& from,
-                              const Collection& collection) {
-  const int64_t head = head_size(env, from);
-  if (!name.ends_with(".json")) return choose_rules(name, collection, head);
+Result<RuledModel> find_rules(Env& env, const std::string& name,
+                              const ReshardPlan& plan) {
+  const Collection& collection = plan.contents->collection;
+  const int64_t head = head_size(env, plan.from);
+  if (!name.ends_with(".json")) {
+    return choose_rules(name, collection, plan.parallel, head);
+  }
   const std::string text = HOLDFAST_TRY(env.read_text(name, int64_t{16} << 20));
   const Json json = HOLDFAST_TRY(parse_json(text, name));
   return apply_rules(HOLDFAST_TRY(rule_set_from_json(json, name)), collection.tensors(),
                      head);
+}
+
+// Refuses files of old versions of Megatron-LM, which order the rows of a fused QKV in
+// another way than by head. Files that do not tell their version are taken for new ones.
+Result<void> check_megatron_version(const Object& objects) {
+  const auto* dict = objects.as<Object::Dict>();
+  if (dict == nullptr) return {};
+  for (const auto& [key, value] : dict->items) {
+    const auto* name = key.as<std::string>();
+    if (name == nullptr || *name != "checkpoint_version") continue;
+    const auto* integer = value.as<int64_t>();
+    const auto* number = value.as<double>();
+    const double version = integer != nullptr  ? static_cast<double>(*integer)
+                           : number != nullptr ? *number
+                                               : 2.0;
+    if (version < 2.0) {
+      return unsupported(
+          "checkpoint_version: is {}, in which the rows of query_key_value are not "
+          "ordered by head; expected 2 or newer",
+          version);
+    }
+  }
+  return {};
 }
 
 // All tensors whole in one file, in the order of the source.
@@ -97,8 +123,12 @@ Result<void> open_source(Env& env, const Path& path, ReshardPlan& plan) {
 Result<Collection> cut_target(Env& env, const std::string& rules, ReshardPlan& plan) {
   const Collection& source = plan.contents->collection;
   if (plan.whole) return merge_all(source);
-  const RuledModel ruled = HOLDFAST_TRY(find_rules(env, rules, plan.from, source));
+  const RuledModel ruled = HOLDFAST_TRY(find_rules(env, rules, plan));
   plan.rules = ruled.rules;
+  if (plan.rules == "megatron-gpt" && plan.parallel.tp > 1) {
+    HOLDFAST_TRY(
+        check_megatron_version(plan.contents->objects).within(plan.from.path.native()));
+  }
   const Collection cut =
       HOLDFAST_TRY(cut_by_rules(ruled, source.tensors(), plan.parallel));
   return assign_writers(cut, Topology::uniform(1));

@@ -55,7 +55,8 @@ class Reshard : public ::testing::Test {
  protected:
   void SetUp() override { write_source("/gpt2.safetensors", small_gpt2()); }
 
-  void write_source(const std::string& path, std::vector<Tensor> tensors) {
+  void write_source(const std::string& path, std::vector<Tensor> tensors,
+                    const Object& objects = {}) {
     LayoutBuilder builder(tensors, {{.name = "memory", .kind = HolderKind::kFile}});
     int64_t bytes = 0;
     for (TensorId t = 0; t < tensors.size(); ++t) {
@@ -69,7 +70,7 @@ class Reshard : public ::testing::Test {
     const Contents contents{
         .collection = Collection::create(std::move(tensors), std::move(layout)).value(),
         .sources = {std::make_shared<MemorySource>("memory", std::move(values))},
-        .objects = {},
+        .objects = objects,
         .metadata = {}};
     ASSERT_OK(write_file(env_, path, contents));
   }
@@ -346,6 +347,29 @@ TEST_F(Reshard, WhatCannotBeDoneIsRefusedBeforeAByteIsWritten) {
   env_.set_capacity(1'000'000);
   EXPECT_THAT(refusal("/gpt2.safetensors", "/a", options("tp=2")),
               HasSubstr("bytes are free"));
+}
+
+TEST_F(Reshard, RowsOfAnOldMegatronAreNotTakenForRowsByHead) {
+  const auto tensor = [](std::string name, Shape shape) {
+    return Tensor{.name = std::move(name), .dtype = Dtype::kBf16, .shape = shape};
+  };
+  const std::vector<Tensor> tensors{
+      tensor("embedding.word_embeddings.weight", {64, 8}),
+      tensor("layers.0.attention.query_key_value.weight", {24, 8}),
+      tensor("final_layernorm.weight", {8})};
+  const auto source = [&](const std::string& path, const Object& version) {
+    const Object key(std::string("checkpoint_version"));
+    write_source(path, tensors, Object(Object::Dict{{{key, version}}}));
+  };
+  source("/v0.safetensors", Object(int64_t{0}));
+  source("/v1.safetensors", Object(1.0));
+  source("/v3.safetensors", Object(3.0));
+  for (const char* old : {"/v0.safetensors", "/v1.safetensors"}) {
+    EXPECT_THAT(refusal(old, "/a", options("tp=2")), HasSubstr("expected 2 or newer"));
+    EXPECT_OK(plan_reshard(env_, old, options("dp=2")));  // cuts no rows
+  }
+  EXPECT_EQ(plan_reshard(env_, "/v3.safetensors", options("tp=2")).value().rules,
+            "megatron-gpt");
 }
 
 }  // namespace

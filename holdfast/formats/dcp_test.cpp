@@ -141,6 +141,7 @@ Contents odd_contents() {
        {text("pair"), Object(Object::Tuple{{leaf("moment"), Object(true)}})},
        {text("plain"), Object(Object::Tuple{{Object(0.9), Object(0.99)}})},
        {text("list"), Object(Object::List{{Object(Object::Dict{}), leaf("w")}})},
+       {Object(int64_t{7}), Object(true)},  // behind a list, and no index of it
        {text("nothing"), Object(Object::Dict{})}}});
   return contents;
 }
@@ -162,6 +163,7 @@ TEST(DcpTest, WhatDcpCannotHoldIsKeptBeside) {
   ASSERT_TRUE(entries.contains("model.w") && entries.contains("tied"));
   EXPECT_EQ(entries["model.w"]->chunks, entries["tied"]->chunks);
   EXPECT_TRUE(entries.contains("pair.0") && entries.contains("plain"));
+  EXPECT_TRUE(entries.contains("7"));
   EXPECT_TRUE(entries.contains("holdfast.objects"));
 }
 

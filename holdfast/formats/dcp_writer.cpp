@@ -66,7 +66,10 @@ class EntryPlanner {
 
   Result<void> plan() {
     if (const auto* dict = contents_.objects.as<Object::Dict>()) {
-      for (const auto& [key, value] : dict->items) HOLDFAST_TRY(visit(key, value));
+      for (const auto& [key, value] : dict->items) {
+        in_list_ = false;
+        HOLDFAST_TRY(visit(key, value));
+      }
     }
     for (const Tensor& tensor : contents_.collection.tensors()) {
       HOLDFAST_TRY(add_missing(tensor.name));

@@ -12,8 +12,6 @@
 namespace holdfast {
 namespace {
 
-constexpr int64_t kMaxPieces = int64_t{1} << 25;  // they take some gigabytes of memory
-
 constexpr int64_t kAlignment = 64;
 
 Result<void> check_fits(const Model& model, const Parallel& parallel) {

@@ -27,6 +27,9 @@
 
 namespace holdfast {
 
+// A collection has at most about this many pieces. They take some gigabytes of memory.
+inline constexpr int64_t kMaxPieces = int64_t{1} << 25;
+
 // Position p of the configuration is on devices[device_of_position[p]]; with an empty
 // span it is on devices[p]. Devices without a position hold nothing. Fails with
 // kInvalid on a configuration that check() refuses or that does not fit the model, on

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "holdfast/base/checked.h"
 #include "holdfast/models/build.h"
 #include "holdfast/models/named_model.h"
 #include "holdfast/models/parameter_split.h"
@@ -89,17 +90,38 @@ Result<void> check_degree(const Parameter& parameter, int64_t unit,
     const int64_t experts =
         parameter.only ? parameter.only->count : parameter.tensor.shape[0];
     if (experts % parallel.ep != 0) {
-      return invalid("{}: ep={} does not divide its {} experts", name, parallel.ep,
-                     experts);
+      return invalid("{}: ep={} does not divide its {} experts; expected a divisor",
+                     name, parallel.ep, experts);
     }
   }
   if (parameter.cut != Cut::kAxis) return {};
   const int64_t ways = parameter.expert ? parallel.expert_tp() : parallel.tp;
   const int64_t size = parameter.tensor.shape[parameter.axis];
   if (size % (ways * unit) == 0) return {};
-  return invalid("{}: {}={} does not divide its dimension of {}{}", name,
-                 parameter.expert && parallel.etp > 0 ? "etp" : "tp", ways, size,
+  return invalid("{}: {}={} does not divide its dimension of {}{}; expected a divisor",
+                 name, parameter.expert && parallel.etp > 0 ? "etp" : "tp", ways, size,
                  unit == 1 ? "" : fmt::format(" in units of {}", unit));
+}
+
+Result<void> check_qkv(const Parallel& parallel) {
+  if (parallel.qkv == QkvLayout::kInterleaved) return {};
+  return invalid(
+      "parallel: {}: rules do not reorder the rows of a weight; expected "
+      "qkv=interleaved",
+      to_string(parallel));
+}
+
+// Refuses too many pieces before the process runs out of memory.
+Result<void> check_pieces(std::span<const StoredTensor> stored,
+                          const Parallel& parallel) {
+  int64_t components = 0;
+  for (const StoredTensor& each : stored) components += each.parts;
+  const auto pieces =
+      checked_mul(divide_up(components, parallel.pp), parallel.positions());
+  if (pieces && *pieces <= kMaxPieces) return {};
+  return unsupported(
+      "{}: {} tensors on {} ranks are too many pieces; expected at most {}",
+      to_string(parallel), stored.size(), parallel.positions(), kMaxPieces);
 }
 
 }  // namespace
@@ -124,7 +146,8 @@ Result<RuledModel> rules_of_cut(const Collection& collection) {
     ids.push_back(t);
   }
   RuledModel ruled{.rules = "as-cut"};
-  ruled.model = HOLDFAST_TRY(model_of_tensors("as-cut", std::move(parameters), {}));
+  ruled.model = HOLDFAST_TRY(
+      model_of_tensors("as-cut", std::move(parameters), {}, TensorOrder::kAny));
   ruled.model.experts = 0;
   for (size_t i = 0; i < ids.size(); ++i) {
     const Tensor& tensor = tensors[ids[i]];
@@ -152,17 +175,26 @@ Result<RuledModel> rules_of_cut(const Collection& collection) {
 }
 
 Result<RuledModel> choose_rules(std::string_view name, const Collection& collection,
-                                int64_t head) {
+                                const Parallel& parallel, int64_t head) {
   if (name == "as-cut") return rules_of_cut(collection);
   if (!name.empty()) {
     return apply_rules(HOLDFAST_TRY(find_rule_set(name)), collection.tensors(), head);
   }
+  std::optional<Error> refusal;
+  int64_t most = 0;  // tensors for which the set of the refusal has rules
   for (const std::string& each : rule_set_names()) {
-    auto ruled =
-        apply_rules(HOLDFAST_TRY(find_rule_set(each)), collection.tensors(), head);
+    const RuleSet set = HOLDFAST_TRY(find_rule_set(each));
+    auto ruled = apply_rules(set, collection.tensors(), head);
     if (ruled.ok()) return ruled;
+    const int64_t known = count_ruled(set, collection.tensors());
+    if (known > most) refusal = ruled.error();
+    most = std::max(most, known);
   }
-  return rules_of_cut(collection);
+  const bool cuts = parallel.tp > 1 || parallel.ep > 1 || parallel.expert_tp() > 1;
+  if (!refusal || !cuts) return rules_of_cut(collection);
+  return Error(refusal->code(),
+               refusal->message() +
+                   ", or --rules as-cut to cut the tensors as the files are cut");
 }
 
 Result<void> check_degrees(const RuledModel& ruled, const Parallel& parallel) {
@@ -176,11 +208,13 @@ Result<Collection> cut_by_rules(const RuledModel& ruled,
                                 std::span<const Tensor> tensors,
                                 const Parallel& parallel) {
   HOLDFAST_TRY(check(parallel));
-  HOLDFAST_TRY(check_degrees(ruled, parallel));
+  HOLDFAST_TRY(check_qkv(parallel));
   std::vector<StoredTensor> stored;
   for (const auto& states : ruled.states) {
     stored.insert(stored.end(), states.begin(), states.end());
   }
+  HOLDFAST_TRY(check_pieces(stored, parallel));
+  HOLDFAST_TRY(check_degrees(ruled, parallel));
   const auto states_of = [&](size_t i) {
     std::vector<Tensor> states;
     for (const StoredTensor& each : ruled.states[i]) {

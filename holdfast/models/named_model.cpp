@@ -282,6 +282,7 @@ class Layers {
       const auto key = key_of(each.tensor.name);
       if (key) number_.emplace(*key, std::ssize(number_));
     }
+    sort_lists();
   }
 
   int64_t count() const { return std::max<int64_t>(std::ssize(number_), 1); }
@@ -293,6 +294,14 @@ class Layers {
   }
 
  private:
+  // A layer. The shorter of two numbers is the smaller one.
+  struct Key {
+    std::string list{};
+    size_t digits = 0;
+    std::string number{};
+    friend auto operator<=>(const Key&, const Key&) = default;
+  };
+
   // The name of the list and the number in it: model.layers and 3.
   static std::optional<std::pair<std::string, std::string>> list_of(
       std::string_view name) {
@@ -307,16 +316,30 @@ class Layers {
     return std::nullopt;
   }
 
-  std::optional<std::string> key_of(std::string_view name) const {
-    if (!numbered_) return std::string(name.substr(0, name.find('.')));
+  std::optional<Key> key_of(std::string_view name) const {
+    if (!numbered_) return Key{.list = std::string(name.substr(0, name.find('.')))};
     const auto list = list_of(name);
     if (!list || (only_ && list->first != *only_)) return std::nullopt;
-    return list->first + list->second;
+    return Key{list->first, list->second.size(), list->second};
+  }
+
+  // Orders the members of each list by their numbers, on the places that the list has.
+  // In files that are sorted by name, member 10 comes before member 2.
+  void sort_lists() {
+    for (auto first = number_.begin(); first != number_.end();) {
+      std::vector<int64_t> places;
+      for (auto each = first; each != number_.end(); ++each) {
+        if (each->first.list != first->first.list) break;
+        places.push_back(each->second);
+      }
+      std::ranges::sort(places);
+      for (const int64_t place : places) (first++)->second = place;
+    }
   }
 
   bool numbered_ = false;
   std::optional<std::string> only_;
-  std::map<std::string, int64_t> number_;
+  std::map<Key, int64_t> number_;
 };
 
 bool is_after_layers(std::string_view name) {
@@ -325,6 +348,20 @@ bool is_after_layers(std::string_view name) {
   return std::ranges::any_of(parts.modules, [](std::string_view module) {
     return std::ranges::count(kAfterLayers, module) > 0;
   });
+}
+
+bool is_embedding(std::string_view name) {
+  const NameParts parts = parts_of(name);
+  return std::ranges::any_of(parts.modules, [](std::string_view module) {
+    return module == "wte" || module == "wpe" || module.find("emb") != module.npos;
+  });
+}
+
+// The place of a tensor that is in no layer.
+Site site_outside(std::string_view name, bool seen_layer, TensorOrder order) {
+  if (is_after_layers(name)) return Site::kLast;
+  if (order == TensorOrder::kAny && is_embedding(name)) return Site::kFirst;
+  return seen_layer ? Site::kLast : Site::kFirst;
 }
 
 Result<void> check_tensors(const std::string& name,
@@ -349,7 +386,7 @@ Result<void> check_tensors(const std::string& name,
 }  // namespace
 
 Result<Model> model_of_tensors(std::string name, std::vector<NamedTensor> tensors,
-                               HeadCounts heads) {
+                               HeadCounts heads, TensorOrder order) {
   HOLDFAST_TRY(check_tensors(name, tensors));
   const Layers layers(tensors);
   const Cutter cutter(heads);
@@ -364,9 +401,7 @@ Result<Model> model_of_tensors(std::string name, std::vector<NamedTensor> tensor
     const std::optional<int64_t> layer = layers.of(own);
     seen_layer |= layer.has_value();
     parameter.layer = layer.value_or(0);
-    parameter.site = layer                                ? Site::kLayer
-                     : seen_layer || is_after_layers(own) ? Site::kLast
-                                                          : Site::kFirst;
+    parameter.site = layer ? Site::kLayer : site_outside(own, seen_layer, order);
     parameter.also_last =
         parameter.site == Site::kFirst &&
         std::ranges::any_of(parameter.tensor.aliases, is_after_layers);

@@ -6,10 +6,11 @@
 //
 // Layers are found by the numbers in names, such as layers.3. If one list of numbered
 // modules has at least half of what all lists have, its members are the layers;
-// otherwise the members of all lists are, in order. A model without numbers has one layer
-// for each of its outermost modules.
+// otherwise the members of all lists are, in order. Within a list they are ordered by
+// their numbers. A model without numbers has one layer for each of its outermost modules.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -30,10 +31,15 @@ struct HeadCounts {
   int64_t kv_heads = 0;  // divides heads
 };
 
-// The tensors must be in the order of the model. Fused weights get an axis for their
+// kAny is for files, which often have their tensors sorted by name. Then what is called an
+// embedding is before the layers, wherever it is listed.
+enum class TensorOrder : uint8_t { kOfModel, kAny };
+
+// Fused weights get an axis for their
 // components (docs/layouts.md). Fails with kInvalid without parameters, on more than 2^50
 // elements, and on a name that is used twice.
 Result<Model> model_of_tensors(std::string name, std::vector<NamedTensor> tensors,
-                               HeadCounts heads);
+                               HeadCounts heads,
+                               TensorOrder order = TensorOrder::kOfModel);
 
 }  // namespace holdfast

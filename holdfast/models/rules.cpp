@@ -8,7 +8,6 @@
 #include <set>
 #include <tuple>
 
-#include "holdfast/base/json.h"
 #include "holdfast/models/transformers.h"
 
 namespace holdfast {
@@ -18,9 +17,7 @@ namespace {
 // "optimizer.module.model.layers.0.mlp.up.weight".
 constexpr int kMostWrappers = 3;
 
-constexpr int64_t kRulesVersion = 1;
-
-// Numbers of layers and experts, components and units are far below this.
+// Numbers of layers and experts are far below this.
 constexpr int64_t kMostNumber = int64_t{1} << 20;
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
@@ -171,6 +168,7 @@ class Applied {
   Result<RuledModel> run() {
     for (TensorId t = 0; t < tensors_.size(); ++t) HOLDFAST_TRY(add(t));
     HOLDFAST_TRY(check_any());
+    HOLDFAST_TRY(check_biases());
     HOLDFAST_TRY(add_states());
     HOLDFAST_TRY(check_complete());
     return finish();
@@ -220,6 +218,42 @@ class Applied {
         "expected "
         "names such as {}",
         set_.name, tensors_.size(), name_at(set_.rules.front().pattern, {}));
+  }
+
+  const Rule& rule_of(const Entry& entry) const {
+    return set_.rules[std::get<2>(entry.order)];
+  }
+  const Tensor& tensor_of(const Entry& entry) const {
+    return tensors_[entry.states.front().tensor];
+  }
+
+  // A bias that is cut has a value for each output of its weight, so it shows which
+  // dimension of the weight has the outputs. nanoGPT has the names of transformers' GPT-2
+  // and the other order of dimensions.
+  Result<void> check_biases() const {
+    for (const auto& [name, entry] : by_name_) {
+      if (!name.ends_with(".weight")) continue;
+      const std::string stem(name.substr(0, name.rfind('.')));
+      const auto bias = by_name_.find(stem + ".bias");
+      if (bias != by_name_.end()) {
+        HOLDFAST_TRY(check_bias(entries_[entry], entries_[bias->second]));
+      }
+    }
+    return {};
+  }
+
+  Result<void> check_bias(const Entry& of_weight, const Entry& of_bias) const {
+    const Tensor& weight = tensor_of(of_weight);
+    const Shape& bias = tensor_of(of_bias).shape;
+    const Rule& rule = rule_of(of_weight);
+    if (rule.cut != Cut::kAxis || rule_of(of_bias).cut != Cut::kAxis) return {};
+    if (rule.stacked || weight.shape.rank() != 2 || bias.rank() != 1) return {};
+    if (weight.shape[rule.axis] == bias[0]) return {};
+    return invalid(
+        "{}: has the shape {}, but its bias has {} values; expected {}, or --rules "
+        "with a file",
+        weight.name, to_string(weight.shape), bias[0],
+        rule.axis == 1 ? "[inputs, outputs], as Conv1D has them" : "[outputs, inputs]");
   }
 
   Result<void> add_states() {
@@ -297,7 +331,7 @@ class Applied {
     for (Entry& entry : entries_) {
       Parameter& parameter = entry.parameter;
       if (parameter.only) parameter.only->count = model_.experts;
-      const Rule& rule = set_.rules[std::get<2>(entry.order)];
+      const Rule& rule = rule_of(entry);
       parameter.also_last =
           rule.tied && !head && parameter.tensor.role == Role::kParameter;
       std::ranges::sort(entry.states.begin() + 1, entry.states.end(), {},
@@ -320,105 +354,12 @@ class Applied {
   std::vector<TensorId> others_;
 };
 
-// Reads one word of a rule. Returns false if it is none.
-bool read_word(std::string_view word, Rule& rule) {
-  const auto flag = [&](std::string_view name, bool& into, bool value) {
-    if (word == name) into = value;
-    return word == name;
-  };
-  if (word == "first" || word == "last") {
-    rule.site = word == "first" ? Site::kFirst : Site::kLast;
-    return true;
-  }
-  if (word == "whole") return true;
-  if (word == "vocabulary") {
-    rule.cut = Cut::kVocabulary;
-    return true;
-  }
-  if (word == "some") rule.required = false;
-  if (flag("stacked", rule.stacked, true) || flag("tied", rule.tied, true) ||
-      flag("buffer", rule.buffer, true) || flag("heads", rule.heads, true) ||
-      flag("optional", rule.required, false) || flag("some", rule.some, true)) {
-    return true;
-  }
-  for (const std::string_view name : {"rows", "columns", "unit"}) {
-    if (!word.starts_with(name)) continue;
-    word.remove_prefix(name.size());
-    const bool unit = name == "unit";
-    int64_t number = 1;
-    if (!word.empty() || unit) {
-      if (word.empty() || word.front() != (unit ? '=' : '/')) return false;
-      word.remove_prefix(1);
-      const auto read = take_number(word);
-      if (!read || *read < 1 || !word.empty()) return false;
-      number = *read;
-    }
-    if (unit) {
-      rule.unit = number;
-      return true;
-    }
-    rule.cut = Cut::kAxis;
-    rule.axis = name == "rows" ? 0 : 1;
-    rule.parts = number;
-    return true;
-  }
-  return false;
-}
-
 }  // namespace
 
-Result<Rule> parse_rule(std::string_view pattern, std::string_view words) {
-  Rule rule{.pattern = std::string(pattern)};
-  bool placed = false;
-  while (!words.empty()) {
-    const std::string_view word = words.substr(0, words.find(' '));
-    words.remove_prefix(std::min(word.size() + 1, words.size()));
-    if (word.empty()) continue;
-    if (!read_word(word, rule)) {
-      return invalid(
-          "{}: \"{}\" is no word of a rule; expected words such as first, last, whole, "
-          "rows, columns/3 or vocabulary (docs/reshard.md)",
-          pattern, word.substr(0, 80));
-    }
-    placed = placed || word == "first" || word == "last";
-  }
-  const auto count = std::ranges::count(pattern, '#');
-  if (pattern.empty() || count > 1 || std::ranges::count(pattern, '%') > 1 ||
-      (count == 1) == placed) {
-    return invalid(
-        "{}: is no pattern of a rule; expected one # for the layer, or the word first "
-        "or "
-        "last",
-        pattern.substr(0, 200));
-  }
-  return rule;
-}
-
-Result<RuleSet> rule_set_from_json(const Json& json, std::string_view where) {
-  Fields fields = HOLDFAST_TRY(Fields::of(json, std::string(where)));
-  const std::string kind = HOLDFAST_TRY(fields.text("holdfast"));
-  if (kind != "rules") {
-    return invalid("{}: holds a \"{}\"; expected \"rules\"", where, kind.substr(0, 80));
-  }
-  const int64_t version = HOLDFAST_TRY(fields.integer("version"));
-  if (version != kRulesVersion) {
-    return unsupported("{}: version {}; expected {}", where, version, kRulesVersion);
-  }
-  RuleSet set{.name = HOLDFAST_TRY(fields.text("name"))};
-  const Json* rules = HOLDFAST_TRY(fields.any("rules"));
-  HOLDFAST_TRY(fields.done());
-  if (!rules->is_object() || rules->empty()) {
-    return invalid("{}: rules: expected an object of patterns and words", where);
-  }
-  for (const auto& [pattern, words] : rules->items()) {
-    if (!words.is_string()) {
-      return invalid("{}: rules: {}: expected a text of words", where,
-                     pattern.substr(0, 80));
-    }
-    set.rules.push_back(
-        HOLDFAST_TRY(parse_rule(pattern, words.get<std::string>()).within(where)));
-  }
-  return set;
+int64_t count_ruled(const RuleSet& rules, std::span<const Tensor> tensors) {
+  return std::ranges::count_if(tensors, [&](const Tensor& tensor) {
+    return find_rule(rules, tensor).has_value();
+  });
 }
 
 Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors,

@@ -62,7 +62,8 @@ struct RuleSet {
   std::vector<Rule> rules{};
 };
 
-// A rule from its pattern and words. Fails with kInvalid, naming the pattern.
+// A rule from its pattern and words. Fails with kInvalid, naming the pattern, also on words
+// that contradict each other.
 Result<Rule> parse_rule(std::string_view pattern, std::string_view words);
 
 // hf-gpt2, hf-llama, hf-mixtral, megatron-gpt.
@@ -92,8 +93,11 @@ struct RuledModel {
   std::vector<int64_t> units{};
 };
 
+// How many of the tensors have a rule of the set.
+int64_t count_ruled(const RuleSet& rules, std::span<const Tensor> tensors);
+
 // Fails with kInvalid, naming the tensor: if it has no rule, if its shape does not fit the
-// rule, and if a tensor that the rules require is missing.
+// rule or its bias, and if a tensor that the rules require is missing.
 // `head` is the size of a head; 0 if it is not known.
 Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> tensors,
                                int64_t head = 0);
@@ -103,10 +107,14 @@ Result<RuledModel> apply_rules(const RuleSet& rules, std::span<const Tensor> ten
 // the tensor, if its boxes are not cut along one axis.
 Result<RuledModel> rules_of_cut(const Collection& collection);
 
-// The rules for a checkpoint: the set with that name, or the first built-in set that fits,
-// or rules_of_cut() if the name is "as-cut" or no set fits a checkpoint that is cut.
+// The rules for a checkpoint: the set with that name, rules_of_cut() if the name is
+// "as-cut", and otherwise the first built-in set that fits. If none fits, they are
+// rules_of_cut(), too, if no set has a rule for any tensor, or if the configuration has no
+// tensor parallelism and no experts to divide. Fails like apply_rules() with the set that
+// has rules for most tensors: cut as its files are, a model that has one tensor more than
+// the set knows would not be cut as its ranks need it.
 Result<RuledModel> choose_rules(std::string_view name, const Collection& collection,
-                                int64_t head = 0);
+                                const Parallel& parallel, int64_t head = 0);
 
 // Fails with kInvalid, naming a tensor, unless the configuration cuts all tensors into
 // equal parts. A vocabulary may have short parts.
@@ -114,7 +122,8 @@ Result<void> check_degrees(const RuledModel& ruled, const Parallel& parallel);
 
 // The tensors of the checkpoint, cut by the configuration. Holder p is position p, a file.
 // The tensors keep their names and shapes, and are in the order of the model. Fails like
-// check_degrees() and build_collection().
+// check_degrees() and build_collection(), and with kInvalid if `parallel` orders the rows
+// of a fused QKV anew, because rules leave them as they are stored.
 Result<Collection> cut_by_rules(const RuledModel& ruled,
                                 std::span<const Tensor> tensors,
                                 const Parallel& parallel);

@@ -111,8 +111,9 @@ Collection whole(std::vector<Tensor> tensors) {
 
 Collection cut(const std::vector<Tensor>& tensors, std::string_view config,
                std::string_view rules = "") {
-  const RuledModel ruled = choose_rules(rules, whole(tensors)).value();
-  return cut_by_rules(ruled, tensors, parse_parallel(config).value()).value();
+  const Parallel parallel = parse_parallel(config).value();
+  const RuledModel ruled = choose_rules(rules, whole(tensors), parallel).value();
+  return cut_by_rules(ruled, tensors, parallel).value();
 }
 
 // The boxes of a tensor at a position, as texts.
@@ -139,7 +140,7 @@ TEST(Rules, TheBuiltInSetsReadTheirModels) {
       {"hf-mixtral", llama(true), 32},
       {"megatron-gpt", megatron(), 24}};
   for (const auto& [name, tensors, layers] : rows) {
-    const RuledModel ruled = choose_rules("", whole(tensors)).value();
+    const RuledModel ruled = choose_rules("", whole(tensors), {}).value();
     EXPECT_EQ(ruled.rules, name);
     EXPECT_EQ(ruled.model.layers, layers);
     EXPECT_EQ(ruled.model.parameters.size(), tensors.size());
@@ -209,19 +210,20 @@ TEST(Rules, WhatDoesNotFitIsRefusedByName) {
   EXPECT_THAT(refusal("hf-gpt2", bf16({{"a.weight", {2, 3}}})),
               HasSubstr("none of 1 tensors has a rule, so they are another model's"));
   const auto degree = [](const std::vector<Tensor>& of, std::string_view config) {
-    const RuledModel ruled = choose_rules("", whole(of)).value();
+    const RuledModel ruled = choose_rules("", whole(of), {}).value();
     return cut_by_rules(ruled, of, parse_parallel(config).value()).error().message();
   };
   EXPECT_EQ(degree(gpt2(), "tp=5"),
-            "h.0.attn.c_attn.weight: tp=5 does not divide its dimension of 768");
-  const RuledModel heads = choose_rules("", whole(gpt2()), 64).value();
+            "h.0.attn.c_attn.weight: tp=5 does not divide its dimension of 768; "
+            "expected a divisor");
+  const RuledModel heads = choose_rules("", whole(gpt2()), {}, 64).value();
   EXPECT_EQ(
       check_degrees(heads, parse_parallel("tp=8").value()).error().message(),
       "h.0.attn.c_attn.weight: tp=8 does not divide its dimension of 768 in units "
-      "of 64");
+      "of 64; expected a divisor");
   EXPECT_TRUE(check_degrees(heads, parse_parallel("tp=6").value()).ok());
   EXPECT_THAT(degree(llama(true), "dp=3,ep=3"),
-              HasSubstr("ep=3 does not divide its 8"));
+              HasSubstr("ep=3 does not divide its 8 experts; expected a divisor"));
   EXPECT_THAT(degree(gpt2(), "pp=13"), HasSubstr("13"));
 }
 
@@ -231,6 +233,81 @@ TEST(Rules, AGateInsideAnotherWeightIsNotCutAsPlainRows) {
                                     {"layers.0.mlp.linear_fc2.weight", {8, 32}}})),
       StartsWith("layers.0.mlp.linear_fc1.weight: has 64 rows, twice the columns "
                  "of layers.0.mlp.linear_fc2.weight"));
+}
+
+TEST(Rules, AWeightWhoseBiasShowsTheOtherOrderOfDimensionsIsRefused) {
+  std::vector<Tensor> nano = gpt2();  // nanoGPT: the same names, but Linear for Conv1D
+  for (Tensor& tensor : nano) {
+    if (tensor.shape.rank() != 2 || !tensor.name.starts_with("h.")) continue;
+    tensor.shape = Shape{tensor.shape[1], tensor.shape[0]};
+  }
+  EXPECT_EQ(refusal("hf-gpt2", nano),
+            "h.0.attn.c_attn.weight: has the shape [2304, 768], but its bias has 2304 "
+            "values; expected [inputs, outputs], as Conv1D has them, or --rules with a "
+            "file");
+  EXPECT_THAT(choose_rules("", whole(nano), {.tp = 2}).error().message(),
+              HasSubstr("as Conv1D has them"));
+}
+
+TEST(Rules, AModelThatASetAlmostKnowsIsNotCutAsItsFilesAre) {
+  for (const bool experts : {false, true}) {
+    std::vector<Tensor> tensors = llama(experts);
+    tensors.push_back({.name = "model.layers.0.extra.weight", .shape = {8}});
+    EXPECT_EQ(choose_rules("", whole(tensors), {.tp = 2}).error().message(),
+              fmt::format("model.layers.0.extra.weight: has no rule in {}; expected "
+                          "rules for every tensor, or --rules as-cut to cut the "
+                          "tensors as the files are cut",
+                          experts ? "hf-mixtral" : "hf-llama"));
+    // Stages and replicas need no rules.
+    const Parallel stages{.pp = 2, .dp = 2};
+    EXPECT_EQ(choose_rules("", whole(tensors), stages).value().rules, "as-cut");
+    EXPECT_EQ(choose_rules("as-cut", whole(tensors), {.tp = 2}).value().rules,
+              "as-cut");
+  }
+}
+
+TEST(Rules, StagesGoByNumbersAndNamesInFilesThatAreSortedByName) {
+  std::vector<std::pair<std::string, Shape>> rows;
+  for (const int i : {0, 1, 10, 11, 2, 3, 4, 5, 6, 7, 8, 9}) {
+    rows.push_back({fmt::format("blocks.{}.a", i), {4}});
+  }
+  for (const char* name : {"lm_head.bias", "wpe.table", "x_embed"}) {
+    rows.push_back({name, {2}});
+  }
+  const Collection all = cut(bf16(rows), "pp=2");
+  for (int i = 0; i < 12; ++i) {
+    const std::string name = fmt::format("blocks.{}.a", i);
+    EXPECT_EQ(boxes_at(all, name, 0), i < 6 ? "[0:4]" : "") << name;
+    EXPECT_EQ(boxes_at(all, name, 1), i < 6 ? "" : "[0:4]") << name;
+  }
+  EXPECT_EQ(boxes_at(all, "lm_head.bias", 1), "[0:2]");
+  EXPECT_EQ(boxes_at(all, "wpe.table", 0), "[0:2]");
+  EXPECT_EQ(boxes_at(all, "x_embed", 0), "[0:2]");
+}
+
+TEST(Rules, WhatRulesCannotDoIsRefused) {
+  const std::vector<Tensor> tensors = gpt2();
+  const RuledModel ruled = choose_rules("hf-gpt2", whole(tensors), {}).value();
+  EXPECT_EQ(cut_by_rules(ruled, tensors, {.tp = 2, .qkv = QkvLayout::kBlocked})
+                .error()
+                .message(),
+            "parallel: tp=2,pp=1,dp=1,qkv=blocked: rules do not reorder the rows of a "
+            "weight; expected qkv=interleaved");
+  EXPECT_ERROR(cut_by_rules(ruled, tensors, {.dp = 1 << 20}), ErrorCode::kUnsupported);
+}
+
+TEST(Rules, WordsThatContradictEachOtherAreRefused) {
+  for (const char* words : {"rows columns", "whole rows", "rows/2 vocabulary",
+                            "optional some", "unit=2 unit=4", "rows rows"}) {
+    EXPECT_FALSE(parse_rule("layers.#.w", words).ok()) << words;
+  }
+  EXPECT_EQ(parse_rule("w", "first last whole").error().message(),
+            "w: says both \"first\" and \"last\"; expected one of them");
+  for (const char* words : {"rows/0", "rows/", "rows/x", "rowsy", "unit", "unit="}) {
+    EXPECT_THAT(parse_rule("layers.#.w", words).error().message(),
+                HasSubstr("is no word of a rule"));
+  }
+  EXPECT_TRUE(parse_rule("layers.#.w", "rows/3 heads unit=2 optional").ok());
 }
 
 TEST(Rules, AJsonFileHasRules) {
@@ -278,7 +355,7 @@ TEST(Rules, ASourceThatIsCutShowsTheAxes) {
     if (t == 0) return std::vector<Box>{{{0, 8}, {0, 4}}};
     return std::vector<Box>{{{0, 4}, {0, 4}}, {{4, 8}, {0, 4}}};
   });
-  const RuledModel ruled = choose_rules("", source).value();
+  const RuledModel ruled = choose_rules("", source, {.tp = 4}).value();
   EXPECT_EQ(ruled.rules, "as-cut");
   const Collection all =
       cut_by_rules(ruled, tensors, parse_parallel("tp=4,pp=2").value()).value();

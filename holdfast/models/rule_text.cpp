@@ -1,0 +1,149 @@
+// Reads rules: their words, and JSON files of them.
+#include <algorithm>
+#include <array>
+#include <charconv>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "holdfast/base/json.h"
+#include "holdfast/models/rules.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kRulesVersion = 1;
+
+// Components and units are far below this.
+constexpr int64_t kMostComponents = int64_t{1} << 20;
+
+// What a word says. A rule has at most one word about each of these.
+enum class About : uint8_t {
+  kSite,
+  kCut,
+  kPresence,
+  kUnit,
+  kHeads,
+  kStacked,
+  kTied,
+  kBuffer
+};
+
+std::optional<int64_t> number_of(std::string_view text) {
+  int64_t number = 0;
+  const char* const last = text.data() + text.size();
+  const auto [end, error] = std::from_chars(text.data(), last, number);
+  if (error != std::errc() || end != last) return std::nullopt;
+  return number >= 1 && number <= kMostComponents ? std::optional(number)
+                                                  : std::nullopt;
+}
+
+// Reads "rows", "columns/3" and the like.
+bool read_axis(std::string_view word, Rule& rule) {
+  const size_t slash = std::min(word.find('/'), word.size());
+  const std::string_view name = word.substr(0, slash);
+  if (name != "rows" && name != "columns") return false;
+  const auto parts = slash == word.size() ? std::optional<int64_t>(1)
+                                          : number_of(word.substr(slash + 1));
+  rule.cut = Cut::kAxis;
+  rule.axis = name == "rows" ? 0 : 1;
+  rule.parts = parts.value_or(1);
+  return parts.has_value();
+}
+
+// Reads one word of a rule. Returns nullopt if it is none.
+std::optional<About> read_word(std::string_view word, Rule& rule) {
+  if (word == "first" || word == "last") {
+    rule.site = word == "first" ? Site::kFirst : Site::kLast;
+    return About::kSite;
+  }
+  if (word == "whole") return About::kCut;
+  if (word == "vocabulary") {
+    rule.cut = Cut::kVocabulary;
+    return About::kCut;
+  }
+  if (read_axis(word, rule)) return About::kCut;
+  if (word == "optional" || word == "some") {
+    rule.required = false;
+    rule.some = word == "some";
+    return About::kPresence;
+  }
+  if (word.starts_with("unit=")) {
+    const auto unit = number_of(word.substr(word.find('=') + 1));
+    rule.unit = unit.value_or(1);
+    return unit ? std::optional(About::kUnit) : std::nullopt;
+  }
+  const std::array<std::tuple<std::string_view, bool*, About>, 4> flags{
+      {{"heads", &rule.heads, About::kHeads},
+       {"stacked", &rule.stacked, About::kStacked},
+       {"tied", &rule.tied, About::kTied},
+       {"buffer", &rule.buffer, About::kBuffer}}};
+  for (const auto& [name, flag, about] : flags) {
+    if (word != name) continue;
+    *flag = true;
+    return about;
+  }
+  return std::nullopt;
+}
+
+}  // namespace
+
+Result<Rule> parse_rule(std::string_view pattern, std::string_view words) {
+  Rule rule{.pattern = std::string(pattern)};
+  std::map<About, std::string_view> said;
+  while (!words.empty()) {
+    const std::string_view word = words.substr(0, words.find(' '));
+    words.remove_prefix(std::min(word.size() + 1, words.size()));
+    if (word.empty()) continue;
+    const auto about = read_word(word, rule);
+    if (!about) {
+      return invalid(
+          "{}: \"{}\" is no word of a rule; expected words such as first, last, whole, "
+          "rows, columns/3 or vocabulary (docs/reshard.md)",
+          pattern, word.substr(0, 80));
+    }
+    const auto [before, is_new] = said.emplace(*about, word);
+    if (!is_new) {
+      return invalid("{}: says both \"{}\" and \"{}\"; expected one of them", pattern,
+                     before->second, word);
+    }
+  }
+  const auto count = std::ranges::count(pattern, '#');
+  if (pattern.empty() || count > 1 || std::ranges::count(pattern, '%') > 1 ||
+      (count == 1) == said.contains(About::kSite)) {
+    return invalid(
+        "{}: is no pattern of a rule; expected one # for the layer, or the word first "
+        "or last",
+        pattern.substr(0, 200));
+  }
+  return rule;
+}
+
+Result<RuleSet> rule_set_from_json(const Json& json, std::string_view where) {
+  Fields fields = HOLDFAST_TRY(Fields::of(json, std::string(where)));
+  const std::string kind = HOLDFAST_TRY(fields.text("holdfast"));
+  if (kind != "rules") {
+    return invalid("{}: holds a \"{}\"; expected \"rules\"", where, kind.substr(0, 80));
+  }
+  const int64_t version = HOLDFAST_TRY(fields.integer("version"));
+  if (version != kRulesVersion) {
+    return unsupported("{}: version {}; expected {}", where, version, kRulesVersion);
+  }
+  RuleSet set{.name = HOLDFAST_TRY(fields.text("name"))};
+  const Json* rules = HOLDFAST_TRY(fields.any("rules"));
+  HOLDFAST_TRY(fields.done());
+  if (!rules->is_object() || rules->empty()) {
+    return invalid("{}: rules: expected an object of patterns and words", where);
+  }
+  for (const auto& [pattern, words] : rules->items()) {
+    if (!words.is_string()) {
+      return invalid("{}: rules: {}: expected a text of words", where,
+                     pattern.substr(0, 80));
+    }
+    set.rules.push_back(
+        HOLDFAST_TRY(parse_rule(pattern, words.get<std::string>()).within(where)));
+  }
+  return set;
+}
+
+}  // namespace holdfast
