@@ -231,4 +231,6 @@ def _body(rank: int, job: bytes, folder: str) -> Any:
     if backend:
         dist.init_process_group(backend, init_method=f"file://{folder}/store", rank=rank,
                                 world_size=world, timeout=timedelta(seconds=timeout))
+        # A rank that ends at once would break the connections that others still make.
+        dist.barrier()
     return fn(rank, world, *args)
