@@ -78,7 +78,7 @@ struct SaverOptions {
   int compress = 0;
   // Seal tensors in host memory as they are while they are copied, so that damage to
   // the copy is found, and one word of it mended, when the step is restored. The copy
-  // then takes about twice as long.
+  // then takes longer.
   bool seal_at_source = false;
   // Before the commit, read each shard again and check its digests.
   bool read_back = false;

@@ -48,8 +48,8 @@ class Writing:
     compress       a level of zstd, 1 to 22, for files that only Holdfast reads; 0 for none.
     seal           from which bytes the seal of a tensor is computed, which resume() compares:
                    "staged" (from the copy that is written) or "source" (from the tensor itself,
-                   while it is copied: a bit that flips in the copy is then found and mended, and
-                   copying takes about twice as long).
+                   while it is copied: a bit that flips in the copy is then found and mended, but
+                   copying takes longer).
     space_reserve  bytes that stay free on the disk.
     direct         True: writes past the system's page cache where that is possible.
     guard          what notices that a tensor is written to before it is copied: "sample" (the
