@@ -52,8 +52,8 @@ Result<void> add_flip(const Source& source, const BadRecord& record,
   return {};
 }
 
-// Where a record's CRC may be: in the directory, in the local header and behind the
-// bytes. (ZipArchive::find_crcs() finds only those that agree.)
+// Returns all places of a record's CRC: in the directory, in the local header and behind
+// the bytes. (ZipArchive::find_crcs() finds only those that agree.)
 Result<std::vector<int64_t>> places_of_crc(const Source& source,
                                            const ZipEntry& entry) {
   std::vector<int64_t> places{entry.listed_offset + 16, entry.header_offset + 14};

@@ -15,7 +15,7 @@
 
 namespace holdfast {
 
-// Which bits of an element. Bit 0 is the lowest one.
+// Chooses bits of an element. Bit 0 is the lowest one.
 struct BitChoice {
   enum class Field {
     kAll,

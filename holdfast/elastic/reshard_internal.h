@@ -35,7 +35,7 @@ Result<Resharded> write_native(Env& env, const ReshardPlan& plan, const Path& to
 Result<int64_t> compare_seals(const ReshardPlan& plan, std::span<const Seal> of_target,
                               Counter& counter);
 
-// Where the files of a target are until it is whole.
+// The hidden folders that hold the files of a target until it is whole.
 struct WorkFolder {
   Path run;    // the run while it is written
   Path files;  // its finished shards

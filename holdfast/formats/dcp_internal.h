@@ -19,7 +19,7 @@ namespace holdfast::dcp {
 inline constexpr const char* kMetadataFile = ".metadata";
 inline constexpr std::string_view kItemsSuffix = ".distcp";
 
-// Where an item lies: a zip archive of torch.save in a file of the folder.
+// The place of an item, which is a zip archive of torch.save, in a file of the folder.
 struct Item {
   std::string file{};
   int64_t offset = 0;
@@ -43,12 +43,12 @@ struct Entry {
   // before it was flattened.
   std::vector<Object> path{};
   bool tensor = false;
-  // Of a tensor.
+  // A tensor has these three.
   Dtype dtype = Dtype::kF32;
   Shape shape{};
-  // Without those that have no elements, unless the tensor has none.
+  // Parts without elements are left out, unless the tensor itself has none.
   std::vector<Chunk> chunks{};
-  // Of an object.
+  // An object has this one.
   Item object{};
 };
 

@@ -42,7 +42,7 @@ class File {
   int superblock_version() const { return version_; }
   int64_t superblock_bytes() const { return superblock_bytes_; }
 
-  // Where the bytes lie in the source. Fails with kCorrupt, naming object and
+  // Returns the offset of the bytes in the source. Fails with kCorrupt, naming object and
   // structure, if they do not lie inside it.
   Result<int64_t> place_of(uint64_t address, uint64_t count, std::string_view where,
                            std::string_view what) const;

@@ -94,8 +94,8 @@ class Walker {
       return unsupported("{}: lies in more than {} groups", where, kMostGroups);
     }
     if (++paths_ > most_paths_) {
-      return unsupported("{}: is one of more than {} paths in a file of {} bytes", where,
-                         most_paths_, file_.source()->size());
+      return unsupported("{}: is one of more than {} paths in a file of {} bytes",
+                         where, most_paths_, file_.source()->size());
     }
     const bool is_new = !known_.contains(address);
     if (is_new) HOLDFAST_TRY(read_object(address, path, where));
@@ -132,7 +132,8 @@ class Walker {
     return {};
   }
 
-  // Where the path of a soft link leads from a group. kUndefined if nothing is there.
+  // Returns the address that the path of a soft link leads to from a group; kUndefined if
+  // nothing is there.
   Result<uint64_t> resolve(uint64_t group, std::string_view target, int depth) {
     if (depth > kMostSoftLinks) return kUndefined;
     uint64_t at = target.starts_with('/') ? file_.root() : group;

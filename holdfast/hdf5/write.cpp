@@ -33,7 +33,7 @@ struct Node {
   std::optional<TensorId> tensor{};
 };
 
-// Where the address of a tensor's elements must be put when it is known.
+// A place that gets the address of a tensor's elements once it is known.
 struct Pending {
   TensorId tensor = 0;
   size_t at = 0;

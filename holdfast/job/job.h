@@ -170,8 +170,8 @@ class Job {
   virtual Result<void> drop_saves(Instant deadline = kNoDeadline) = 0;
   virtual Result<void> rejoin() = 0;
 
-  // Where the events of the job go, for those that only the caller can know. May be
-  // used from any thread.
+  // Returns the log to which the job writes its events. The caller may write to it what
+  // only the caller can know, from any thread.
   virtual EventSink& events() = 0;
 
   virtual Result<void> close(Instant deadline = kNoDeadline) = 0;

@@ -5,6 +5,7 @@ import collections
 import json
 import logging
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -19,6 +20,7 @@ from safetensors.torch import save_file
 import holdfast
 
 PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
+FIXTURES = Path(__file__).parents[2] / "tests" / "fixtures"
 
 
 def run(*words):
@@ -297,3 +299,15 @@ def test_arrays_that_share_memory_are_refused_by_restore(tmp_path):
     between = np.zeros((6, 2))  # the columns alternate in memory but share no bytes
     holdfast.restore(tmp_path / "run", {"a": between[:, 0], "b": between[:, 1]})
     assert between.T.ravel().tolist() == list(range(12))
+
+
+def test_a_copy_of_sharded_keras_weights_is_refused_and_the_original_stays(tmp_path):
+    """The shards lie beside their index, so a copy of the index would name the original's."""
+    for file in FIXTURES.glob("keras/sharded*"):
+        shutil.copy(file, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    done = run("inject", tmp_path / "sharded.weights.json", tmp_path / "hurt.weights.json",
+               "--seed", "1", "--checksums", "raw")
+    assert done.returncode == 1
+    assert "expected --in-place" in done.stderr
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
