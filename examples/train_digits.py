@@ -160,7 +160,7 @@ class Horovod(Alone):
         return self._hvd.allreduce(loss, name="loss")
 
     def share(self, value: object) -> object:
-        return self._hvd.broadcast_object(value, root_rank=0)
+        return self._hvd.broadcast_object(value, root_rank=0, name="request")
 
     def close(self) -> None:
         self._hvd.shutdown()
