@@ -12,6 +12,8 @@ import pytest
 import holdfast
 
 ROOT = Path(__file__).resolve().parents[2]
+HOROVOD = ROOT / ".cache/horovod/built"
+LONG = bool(os.environ.get("HOLDFAST_LONG"))
 PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
 SCRIPT = ROOT / "examples/train_digits.py"
 FOLDER = ROOT / "study/corruption"
@@ -58,9 +60,13 @@ def test_a_cell_runs_and_continues_and_is_counted(study, tmp_path):
     assert "| one crucial bit | **undecided** | 5 of 3,200 |" in page
 
 
-def test_the_analysis_of_the_program_has_the_same_interval(study, tmp_path):
-    done = run_study(tmp_path, "--only", "bit-weights-30", "--scale", "0.03")
+@pytest.mark.skipif(not LONG, reason="takes a minute: HOLDFAST_LONG=1")
+@pytest.mark.skipif(not HOROVOD.exists(), reason="needs Horovod: scripts/rivals.sh")
+def test_ddp_and_horovod_on_two_ranks_have_equal_bits(study, tmp_path):
+    done = run_study(tmp_path, "--only", "ddp-2", "horovod-2", "--scale", "0.3")
     assert done.returncode == 0, done.stdout + done.stderr
+    pair = study["results"].collect(tmp_path, {})["pairs"]["ddp-2 horovod-2"]
+    assert pair["same_golden"] and pair["same_bits"] == pair["pairs"] == 30
 
 
 def test_the_same_checkpoint_gives_the_same_bits(tmp_path):
