@@ -5,15 +5,16 @@
     python examples/train_digits.py --resume base.pt --log log.jsonl --launcher ddp --ranks 4
     torchrun --nproc-per-node 4 examples/train_digits.py --resume base.pt --launcher ddp
 
-This is the training of docs/corruption.md: one trial of a campaign loads a checkpoint that has flipped
-bits, trains 40 steps and writes what happened. The same checkpoint gives the same bits every time. With
---serve the process, and all ranks of its job, stay for the next trial:
+This is the training of docs/corruption.md: one trial of a campaign loads a checkpoint that has
+flipped bits, trains 40 steps and writes what happened. The same checkpoint gives the same bits
+every time. With --serve the process, and all ranks of its job, stay for the next trial:
 
-    holdfast campaign run base.pt --flips 1 --checksums consistent --trials 100 -o bits --serve -- \\
+    holdfast campaign run base.pt --flips 1 --checksums consistent --trials 9 -o bits --serve -- \\
         python examples/train_digits.py --serve
 
 The log has a JSON line for each step. The line of step 0 has the accuracy on the test set after
-loading, and the last line has the final one. The pictures are in examples/data, nothing is downloaded.
+loading, and the last line has the final one. The pictures are in examples/data; nothing is
+downloaded.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Runs the study of flipped bits (study/corruption), and makes docs/corruption.md from its results. It can
-# be stopped at any time; the next call continues. Passes its options, such as --scale 0.1, on.
+# Runs the study of flipped bits (study/corruption), and makes docs/corruption.md from its results.
+# It can be stopped at any time; the next call continues. Passes options, such as --scale 0.1, on.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/build.sh release holdfast_program holdfast_python_stub

@@ -38,8 +38,8 @@ def run_study(work, *options):
 
 
 def train(*options, cwd):
-    return subprocess.run([sys.executable, SCRIPT, *options], cwd=cwd, capture_output=True, text=True,
-                          timeout=120, check=False)  # fmt: skip
+    return subprocess.run([sys.executable, SCRIPT, *options], cwd=cwd, capture_output=True,
+                          text=True, timeout=120, check=False)  # fmt: skip
 
 
 def test_a_cell_runs_and_continues_and_is_counted(study, tmp_path):
@@ -79,7 +79,8 @@ def test_the_same_checkpoint_gives_the_same_bits(tmp_path):
     assert [json.loads(line)["step"] for line in log.splitlines()] == [0, 1, 2]
 
 
-@pytest.mark.parametrize("options", [("--ranks", "2"), ("--steps", "0"), ("--serve", "--save", "x")])
+@pytest.mark.parametrize(
+    "options", [("--ranks", "2"), ("--steps", "0"), ("--serve", "--save", "x")])
 def test_wrong_options_are_refused_in_words(options, tmp_path):
     done = train(*options, cwd=tmp_path)
     assert done.returncode == 2 and "expected" in done.stderr and "Traceback" not in done.stderr

@@ -1,8 +1,8 @@
 """What the study of flipped bits runs: checkpoints, and campaigns that start from them.
 
-A cell is one campaign: a checkpoint, which bits of it are flipped, how training goes on, and how many
-trials there are. Cells with the same plans flip the same bits in each trial, so that they can be
-compared pair by pair.
+A cell is one campaign: a checkpoint, which bits of it are flipped, how training goes on, and how
+many trials there are. Cells with the same plans flip the same bits in each trial, so that they can
+be compared pair by pair.
 """
 
 import zlib
@@ -102,7 +102,8 @@ def role_cells() -> list[Cell]:
     """Ten flips in the model or in one part of the optimizer. The fourth finding."""
     moments = {"m": ("--tensors", "optimizer.state.*.exp_avg"),
                "v": ("--tensors", "optimizer.state.*.exp_avg_sq")}  # fmt: skip
-    cells = [Cell("role-sgd-weights", 1068, WEIGHTS, 10), Cell("role-sgd-momentum", 1068, MOMENTUM, 10),
+    cells = [Cell("role-sgd-weights", 1068, WEIGHTS, 10),
+             Cell("role-sgd-momentum", 1068, MOMENTUM, 10),
              Cell("role-adam-weights", 1068, WEIGHTS, 10, base="adam")]  # fmt: skip
     return cells + [Cell(f"role-adam-{name}", 1068, selection, 10, base="adam")
                     for name, selection in moments.items()]  # fmt: skip
@@ -111,8 +112,9 @@ def role_cells() -> list[Cell]:
 def further_cells() -> list[Cell]:
     """What else may change the rate of harm."""
     cells = [Cell(f"layer-{layer}", 385, ("--tensors", f"model.{layer}"), 10) for layer in LAYERS]
-    cells += [Cell(f"moment-{base}", 385, WEIGHTS, 10, base=base) for base in ("sgd-early", "sgd-late")]
-    cells += [Cell(f"precision-{base}", 385, WEIGHTS, 10, base=base) for base in WIDTHS]
+    cells += [Cell(f"{kind}-{base}", 385, WEIGHTS, 10, base=base)
+              for kind, bases in (("moment", ("sgd-early", "sgd-late")), ("precision", WIDTHS))
+              for base in bases]  # fmt: skip
     everything = ("--tensors", "model")
     cells += [Cell("sampling-bits", 385, everything, 10),
               Cell("sampling-legacy", 385, (*everything, "--sampling", "legacy"), 10)]  # fmt: skip

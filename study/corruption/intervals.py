@@ -33,12 +33,33 @@ def difference(hits: int, trials: int, other_hits: int,
     return rate - other - below, rate - other + above
 
 
-def paired_difference(only_first: int, only_second: int, pairs: int) -> tuple[float, float]:
-    """The 95 % interval of the difference of two rates over the same plans, by Bonett and Price:
-    Wald's interval with one pair more in each of the two cells that differ."""
-    first, second = (only_first + 1) / (pairs + 2), (only_second + 1) / (pairs + 2)
-    half = Z * math.sqrt((first + second - (first - second) ** 2) / (pairs + 2))
-    return max(-1.0, first - second - half), min(1.0, first - second + half)
+def paired_difference(both: int, only_first: int, only_second: int,
+                      pairs: int) -> tuple[float, float]:
+    """The 95 % interval of the difference of two rates over the same plans, by Newcombe's method 10
+    for pairs: the intervals of both rates, combined with the correlation of the pairs."""
+    if pairs == 0:
+        return -1.0, 1.0
+    hits, other_hits = both + only_first, both + only_second
+    (low, high), (other_low, other_high) = wilson(hits, pairs), wilson(other_hits, pairs)
+    rate, other = hits / pairs, other_hits / pairs
+    linked = 2 * _correlation(both, only_first, only_second, pairs)
+
+    def distance(x: float, y: float) -> float:
+        return math.sqrt(max(0.0, x * x - linked * x * y + y * y))
+
+    return (rate - other - distance(rate - low, other_high - other),
+            rate - other + distance(high - rate, other - other_low))
+
+
+def _correlation(both: int, only_first: int, only_second: int, pairs: int) -> float:
+    """Of the outcomes of a pair. Newcombe makes a positive one smaller by half a pair."""
+    neither = pairs - both - only_first - only_second
+    product = ((both + only_first) * (only_second + neither) * (both + only_second)
+               * (only_first + neither))  # fmt: skip
+    if product == 0:
+        return 0.0
+    excess = both * neither - only_first * only_second
+    return (max(excess - pairs / 2, 0.0) if excess > 0 else excess) / math.sqrt(product)
 
 
 def at_most(hits: int, trials: int, rate: float = 0.5) -> float:

@@ -2,8 +2,8 @@
 
     python study/corruption/page.py
 
-The text of the page stands in template.md beside this script. Nothing is measured here: a test makes
-the page again and compares.
+The text of the page stands in template.md beside this script. Nothing is measured here: a test
+makes the page again and compares.
 """
 
 import json
@@ -13,7 +13,7 @@ from typing import Any
 
 import cells as study
 from cells import BITS, COUNTS, CRUCIAL, LAYERS, ROLES, WIDTHS, Cell, all_cells
-from intervals import wilson
+from intervals import mcnemar, paired_difference, wilson
 from results import OUTCOMES, RESULTS
 from verdicts import (
     Verdict,
@@ -22,8 +22,6 @@ from verdicts import (
     more_resilient,
     more_sensitive,
     p_text,
-    paired_difference,
-    mcnemar,
     signed,
     spreads_alike,
 )
@@ -155,7 +153,8 @@ CAUSES = {
 def cause_row(pair: dict[str, Any], words: str) -> list[str]:
     if not pair["pairs"]:
         return [words, "0", *["not run"] * 6]
-    low, high = paired_difference(pair["only_first"], pair["only_second"], pair["pairs"])
+    low, high = paired_difference(pair["both"], pair["only_first"], pair["only_second"],
+                                  pair["pairs"])  # fmt: skip
     change = 100 * (pair["only_first"] - pair["only_second"]) / pair["pairs"]
     return [words, str(pair["pairs"]), "yes" if pair["same_golden"] else "no",
             str(pair["same_bits"]), str(pair["same_outcome"]), str(pair["overflow"]),
@@ -196,8 +195,8 @@ def ran_sentence(results: Results) -> str:
     ran = results.ran(all_cells())
     hours = sum(cell["seconds"] for cell in results.cells.values()) / 3600
     rest = "" if not results.missing() else (
-        " The rest has not run yet: `make campaign` continues, and a verdict that the trials so far "
-        "cannot give is *undecided*.")  # fmt: skip
+        " The rest has not run yet: `make campaign` continues, and a verdict that the trials so "
+        "far cannot give is *undecided*.")  # fmt: skip
     return f"{ran} planned trials have run; they took {hours:.1f} hours of training.{rest}"
 
 

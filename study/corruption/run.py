@@ -2,9 +2,9 @@
 
     python study/corruption/run.py [--scale 0.1] [--only 'bit-weights-*'] [--jobs 2]
 
-Each cell of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A cell that
-was interrupted is continued, and a greater --scale adds trials to those that are there. Cells with ranks
-run alone, the others side by side.
+Each cell of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A cell
+that was interrupted is continued, and a greater --scale adds trials to those that are there. Cells
+with ranks run alone, the others side by side.
 """
 
 import argparse
@@ -92,7 +92,8 @@ class Study:
         cells = list(cells)
         trials, seconds = 0, 0.0
         for cell in cells:
-            seen = [each for other in cells if other.job == cell.job for each in self.seconds(other)]
+            alike = [other for other in cells if other.job == cell.job]
+            seen = [each for other in alike for each in self.seconds(other)]
             missing = max(0, self.trials(cell) - len(self.seconds(cell)))
             each = sum(seen) / len(seen) if seen else 0.0
             trials += missing
@@ -164,15 +165,16 @@ def parse() -> argparse.Namespace:
     if args.jobs < 1:
         parser.error(f"--jobs: {args.jobs}; expected at least 1")
     if not os.access(args.program, os.X_OK):
-        parser.error(f"--program: {args.program} cannot be run; expected the holdfast command, which "
-                     "`make build` makes")  # fmt: skip
+        parser.error(f"--program: {args.program} cannot be run; expected the holdfast command, "
+                     "which `make build` makes")  # fmt: skip
     return args
 
 
 def choose(patterns: list[str]) -> list[Cell]:
     cells = [cell for cell in all_cells() if any(fnmatch(cell.name, each) for each in patterns)]
     if any(cell.job.launcher == "horovod" for cell in cells) and not (HOROVOD / "built").exists():
-        say("Horovod is not in .cache/horovod (scripts/rivals.sh compiles it); its cells are left out")
+        say("Horovod is not in .cache/horovod, where scripts/rivals.sh puts it; its cells are left "
+            "out")
         cells = [cell for cell in cells if cell.job.launcher != "horovod"]
     return cells
 

@@ -73,8 +73,8 @@ def crucial_bit(cells: Cells) -> Verdict:
     top = cells.get(name(CRUCIAL), {"trials": 0, "outcomes": {}})
     return Verdict(judge(found),
                    f"bit {CRUCIAL}: {harm(top)} of {top['trials']} trials are harmed; above "
-                   f"{sum(each.above for each in found)} of {len(found)} other bits; the nearest is "
-                   f"bit {worst.other.rpartition('-')[2]}, {points(worst)}")  # fmt: skip
+                   f"{sum(each.above for each in found)} of {len(found)} other bits; the nearest "
+                   f"is bit {worst.other.rpartition('-')[2]}, {points(worst)}")  # fmt: skip
 
 
 def points(each: Against) -> str:
@@ -89,7 +89,7 @@ def p_text(p: float) -> str:
 def more_resilient(pair: dict[str, Any]) -> Verdict:
     """Horovod's rate of harm lies below DDP's."""
     first, second, pairs = pair["only_first"], pair["only_second"], pair["pairs"]
-    low, high = paired_difference(first, second, pairs)
+    low, high = paired_difference(pair["both"], first, second, pairs)
     word = UNDECIDED
     if -RELEVANT < low and high < RELEVANT:
         word = NO_DIFFERENCE
@@ -97,9 +97,9 @@ def more_resilient(pair: dict[str, Any]) -> Verdict:
         word = CONFIRMED if low > 0 else REFUTED
     change = rate(first - second, pairs)
     return Verdict(word,
-                   f"DDP's rate of harm less Horovod's: {100 * change:+.2f} points ({100 * low:+.2f} "
-                   f"to {100 * high:+.2f}); harmed only with DDP {first}, only with Horovod "
-                   f"{second}, in both {pair['both']} of {pairs}; p "
+                   f"DDP's rate of harm less Horovod's: {100 * change:+.2f} points "
+                   f"({100 * low:+.2f} to {100 * high:+.2f}); harmed only with DDP {first}, only "
+                   f"with Horovod {second}, in both {pair['both']} of {pairs}; p "
                    f"{p_text(mcnemar(first, second))}")  # fmt: skip
 
 
@@ -121,8 +121,8 @@ def spreads_alike(pair: dict[str, Any]) -> Verdict:
     return Verdict(word,
                    f"median log10 of the ratio in {len(rows)} layers and steps: all intervals lie "
                    f"between {signed(low)} and {signed(high)}; largest corrected p that it lies "
-                   f"within ±{BOUND}: {p_text(max(inside))}; {pair['pairs'] - pair['lost']} pairs, "
-                   f"{pair['lost']} N-EV pairs apart")  # fmt: skip
+                   f"within ±{BOUND}: {p_text(max(inside))}; {pair['pairs'] - pair['lost']} "
+                   f"pairs, {pair['lost']} N-EV pairs apart")  # fmt: skip
 
 
 def is_inside(row: dict[str, Any]) -> bool:
