@@ -98,10 +98,6 @@ class Alone:
         """The mean over all ranks."""
         return loss
 
-    def share(self, value: object) -> object:
-        """Rank 0's value, on every rank."""
-        return value
-
     def close(self) -> None:
         pass
 
@@ -127,11 +123,6 @@ class Ddp(Alone):
         loss = loss / self.world
         self._dist.all_reduce(loss)
         return loss
-
-    def share(self, value: object) -> object:
-        box = [value]
-        self._dist.broadcast_object_list(box)
-        return box[0]
 
     def close(self) -> None:
         self._dist.destroy_process_group()
@@ -159,9 +150,6 @@ class Horovod(Alone):
 
     def mean(self, loss: torch.Tensor) -> torch.Tensor:
         return self._hvd.allreduce(loss, name="loss")
-
-    def share(self, value: object) -> object:
-        return self._hvd.broadcast_object(value, root_rank=0, name="request")
 
     def close(self) -> None:
         self._hvd.shutdown()
@@ -298,18 +286,13 @@ def update(args: argparse.Namespace, ranks: Alone, model: nn.Module,
 
 
 def serve_trials(args: argparse.Namespace, ranks: Alone) -> None:
-    """Trains once for each request of `holdfast campaign run --serve`. Rank 0 tells the others."""
-    if ranks.rank > 0:
-        while request := ranks.share(None):
-            train(args, ranks, *request)
-        return
+    """Trains once for each request of `holdfast campaign run --serve`, which every rank gets."""
     from holdfast.campaign import serve
 
     def trial(checkpoint: str, log: str, state: str | None = None) -> None:
-        train(args, ranks, *ranks.share((checkpoint, log, state)))
+        train(args, ranks, checkpoint, log, state)
 
     serve(trial)
-    ranks.share(None)
 
 
 def parse() -> argparse.Namespace:

@@ -71,13 +71,11 @@ class Study:
     def command(self, cell: Cell, trials: int) -> list[str]:
         script = [sys.executable, str(SCRIPT), "--serve", "--optimizer", cell.optimizer,
                   *cell.job.words]  # fmt: skip
-        names = ["--resume", "{checkpoint}", "--log", "{log}"]
-        if cell.keeps_state:
-            names += ["--state", "{state}"]
+        state = ["--state"] if cell.keeps_state else []
         return [str(self._program), "campaign", "run", str(self.make_base(cell.base)),
                 *cell.selection, "--flips", str(cell.flips), "--bits", cell.bits, "--seed",
                 str(cell.seed), "--checksums", "consistent", "--trials", str(trials), "-o",
-                str(self._work / cell.name), "--serve", "--", *script, *names]  # fmt: skip
+                str(self._work / cell.name), *state, "--serve", "--", *script]  # fmt: skip
 
     def seconds(self, cell: Cell) -> list[float]:
         """How long each finished trial took."""
