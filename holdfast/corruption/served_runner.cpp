@@ -153,6 +153,7 @@ class ServedRunner : public TrialRunner {
 
   Result<TrialEnd> start(const Stopped& stopped) {
     ranks_.clear();
+    failure_.clear();
     listener_ = HOLDFAST_TRY(Listener::create());
     child_.emplace(HOLDFAST_TRY(
         Child::start({.command = options_.command,
