@@ -66,14 +66,10 @@ Result<std::string> text_of_json(const Json& json, const std::string& where) {
 
 Result<void> read_settings(Fields& fields, CampaignFile& file) {
   const std::string where = fields.where();
-  const Json& settings = *HOLDFAST_TRY(fields.array("settings"));
-  for (const Json& setting : settings) {
-    if (!setting.is_array() || setting.size() != 2) {
-      return invalid("{}: settings: expected pairs", where);
-    }
-    std::string name = HOLDFAST_TRY(text_of_json(setting[0], where));
-    file.settings.emplace_back(std::move(name),
-                               HOLDFAST_TRY(text_of_json(setting[1], where)));
+  const Json& settings = *HOLDFAST_TRY(fields.any("settings"));
+  if (!settings.is_object()) return invalid("{}: settings: is no object", where);
+  for (const auto& [name, value] : settings.items()) {
+    file.settings.emplace_back(name, HOLDFAST_TRY(text_of_json(value, where + ": " + name)));
   }
   const Json& command = *HOLDFAST_TRY(fields.array("command"));
   for (const Json& word : command) {
@@ -169,8 +165,8 @@ std::string yes_or_no(bool flag) { return flag ? "yes" : "no"; }
 }  // namespace
 
 std::string encode_campaign(const CampaignFile& file) {
-  OrderedJson settings = OrderedJson::array();
-  for (const auto& [name, value] : file.settings) settings.push_back({name, value});
+  OrderedJson settings = OrderedJson::object();
+  for (const auto& [name, value] : file.settings) settings[name] = value;
   const OrderedJson json{
       {"version", kCampaignVersion},
       {"holdfast", kCampaignKind},

@@ -128,8 +128,6 @@ class ServedRunner : public TrialRunner {
     }
     TrialEnd end{.seconds = seconds_since(env_, began)};
     if (failure_.empty()) return end;
-    // The ranks of a job may be out of step after a failure.
-    if (ranks_.size() > 1) renew();
     return failed_with_answer(end);
   }
 
@@ -146,7 +144,8 @@ class ServedRunner : public TrialRunner {
     listener_.reset();
   }
 
-  bool is_warm() const override { return true; }
+  bool is_running() const override { return child_.has_value(); }
+  std::optional<int64_t> shared_processes() const override { return processes_; }
 
  private:
   Path errors() const { return options_.work / "errors"; }
@@ -160,6 +159,7 @@ class ServedRunner : public TrialRunner {
                       .environment = {{"HOLDFAST_CAMPAIGN", listener_->path()}},
                       .output = options_.work / "output",
                       .errors = errors()})));
+    processes_ += 1;
     const Instant began = env_.now();
     while (!all_connected()) {
       const auto ended = child_->wait(Duration{0});
@@ -303,6 +303,7 @@ class ServedRunner : public TrialRunner {
   std::unique_ptr<Listener> listener_;
   std::optional<Child> child_;
   std::vector<RankLine> ranks_;
+  int64_t processes_ = 0;
   int64_t trial_ = 0;
   std::string failure_;  // what the first rank that failed has said
   int failure_code_ = 0;

@@ -61,7 +61,8 @@ class FreshRunner : public TrialRunner {
   }
 
   void renew() override {}
-  bool is_warm() const override { return false; }
+  bool is_running() const override { return false; }
+  std::optional<int64_t> shared_processes() const override { return std::nullopt; }
 
  private:
   std::vector<std::string> filled(const TrialFiles& files) const {

@@ -34,8 +34,11 @@ class TrialRunner {
                                const Stopped& stopped) = 0;
   // Makes sure that the next trial runs in a new process.
   virtual void renew() = 0;
-  // Whether trials share a process, which could carry something from one to the next.
-  virtual bool is_warm() const = 0;
+  // Whether a process waits for the next trial.
+  virtual bool is_running() const = 0;
+  // How many processes were started, if trials share them and something could leak from
+  // one trial into the next; nullopt if each trial has its own.
+  virtual std::optional<int64_t> shared_processes() const = 0;
 };
 
 struct RunnerOptions {
