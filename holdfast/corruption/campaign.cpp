@@ -254,17 +254,17 @@ class Campaign {
   Result<void> run_trials(TrialFile& trials) {
     while (!todo_.empty() && !result_.stopped) {
       const int64_t trial = todo_.front();
-      const auto processes = runner_->shared_processes();
       auto record = HOLDFAST_TRY(run_trial(trial));
       if (!record) {
         result_.stopped = true;
         break;
       }
       todo_.pop_front();
-      const bool lost = processes && process_was_lost(*processes, *record);
+      // Without the process nobody can find out whether something had leaked.
+      const bool lost = runner_->is_shared() && !runner_->is_running();
       if (lost) HOLDFAST_TRY(start_anew(trial, record));
       if (!record) break;
-      if (!processes || lost) {
+      if (lost || !runner_->is_shared()) {
         HOLDFAST_TRY(write(trials, {*record}));
         continue;
       }
@@ -274,15 +274,6 @@ class Campaign {
       }
     }
     return confirm(trials);
-  }
-
-  // Whether the process that has served this trial is gone, and with it the means to
-  // find out whether something had leaked.
-  bool process_was_lost(int64_t before, const TrialRecord& record) const {
-    const bool failed =
-        record.outcome == Outcome::kCrashed || record.outcome == Outcome::kTimedOut;
-    const auto now = runner_->shared_processes();
-    return failed && (now != before || !runner_->is_running());
   }
 
   // Repeats the trial in a process of its own, and puts the trials that the lost process

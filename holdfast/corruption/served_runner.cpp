@@ -145,7 +145,7 @@ class ServedRunner : public TrialRunner {
   }
 
   bool is_running() const override { return child_.has_value(); }
-  std::optional<int64_t> shared_processes() const override { return processes_; }
+  bool is_shared() const override { return true; }
 
  private:
   Path errors() const { return options_.work / "errors"; }
@@ -159,7 +159,6 @@ class ServedRunner : public TrialRunner {
                       .environment = {{"HOLDFAST_CAMPAIGN", listener_->path()}},
                       .output = options_.work / "output",
                       .errors = errors()})));
-    processes_ += 1;
     const Instant began = env_.now();
     while (!all_connected()) {
       const auto ended = child_->wait(Duration{0});
@@ -303,7 +302,6 @@ class ServedRunner : public TrialRunner {
   std::unique_ptr<Listener> listener_;
   std::optional<Child> child_;
   std::vector<RankLine> ranks_;
-  int64_t processes_ = 0;
   int64_t trial_ = 0;
   std::string failure_;  // what the first rank that failed has said
   int failure_code_ = 0;

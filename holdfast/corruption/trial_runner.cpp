@@ -62,7 +62,7 @@ class FreshRunner : public TrialRunner {
 
   void renew() override {}
   bool is_running() const override { return false; }
-  std::optional<int64_t> shared_processes() const override { return std::nullopt; }
+  bool is_shared() const override { return false; }
 
  private:
   std::vector<std::string> filled(const TrialFiles& files) const {

@@ -36,9 +36,8 @@ class TrialRunner {
   virtual void renew() = 0;
   // Whether a process waits for the next trial.
   virtual bool is_running() const = 0;
-  // How many processes were started, if trials share them and something could leak from
-  // one trial into the next; nullopt if each trial has its own.
-  virtual std::optional<int64_t> shared_processes() const = 0;
+  // Whether trials share a process, so that something could leak from one into the next.
+  virtual bool is_shared() const = 0;
 };
 
 struct RunnerOptions {
