@@ -176,7 +176,7 @@ std::vector<Option> campaign_options(CampaignArguments& a) {
   add_flip_options(a.flips, options);
   for (Option& option : std::vector<Option>{
            {"--plan", "Plans of `inject --save-plan`, one for each trial", &a.plans},
-           {"--state", "Compare the state at the end (with {state} by itself)",
+           {"--state", "Compare the state at the end, too; {state} in the command does so",
             &a.state},
            {"--serve", "The command serves many trials", &a.serve},
            {"--deadline", "Seconds for a trial; 10 x the golden run, at least 10",
