@@ -108,7 +108,7 @@ void add_flip_options(FlipArguments& a, std::vector<Option>& options) {
             false,
             {"parameter", "slot", "master", "buffer", "counter"}},
            {"--layers", "Layers: first, middle, last, or numbers from 0", &a.layers},
-           {"--bits", "all, sign, exponent, top-exponent, mantissa, 30, or 23-30",
+           {"--bits", "all, sign, exponent, top-exponent, mantissa, 30, 23-30, 0-29,31",
             &a.bits},
            {"--anywhere", "Any bit of the files, not only of tensors", &a.anywhere},
            {"--flips", "How many faults", &a.flips},
