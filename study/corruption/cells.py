@@ -10,13 +10,13 @@ from dataclasses import dataclass
 
 # The checkpoints, by name, and the options of examples/train_digits.py that make them.
 BASES = {
-    "sgd": ("--steps", "200"),
-    "sgd-early": ("--steps", "25"),
+    "sgd": ("--steps", "400"),
+    "sgd-early": ("--steps", "60"),
     "sgd-late": ("--steps", "2000"),
-    "sgd-float16": ("--steps", "200", "--precision", "float16"),
-    "sgd-bfloat16": ("--steps", "200", "--precision", "bfloat16"),
-    "sgd-float64": ("--steps", "200", "--precision", "float64"),
-    "adam": ("--steps", "200", "--optimizer", "adam"),
+    "sgd-float16": ("--steps", "400", "--precision", "float16"),
+    "sgd-bfloat16": ("--steps", "400", "--precision", "bfloat16"),
+    "sgd-float64": ("--steps", "400", "--precision", "float64"),
+    "adam": ("--steps", "400", "--optimizer", "adam"),
 }
 
 WEIGHTS = ("--tensors", "model.conv1", "model.conv2", "model.fc")
