@@ -108,7 +108,8 @@ class Ddp(Alone):
     def __init__(self, args: argparse.Namespace) -> None:
         import torch.distributed as dist
 
-        self._dist, self._broadcast = dist, not args.no_broadcast
+        self._dist = dist
+        self._options = {"broadcast_buffers": False} if args.no_broadcast else {}
         place = os.environ.get("DIGITS_MEETING")  # start_ranks() sets it, torchrun does not
         numbers = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
         dist.init_process_group("gloo", init_method=place or "env://", **numbers)
@@ -117,7 +118,7 @@ class Ddp(Alone):
     def distribute(self, model: Digits, optimizer: torch.optim.Optimizer):
         from torch.nn.parallel import DistributedDataParallel
 
-        return DistributedDataParallel(model, broadcast_buffers=self._broadcast), optimizer
+        return DistributedDataParallel(model, **self._options), optimizer
 
     def mean(self, loss: torch.Tensor) -> torch.Tensor:
         loss = loss / self.world
@@ -184,8 +185,9 @@ class Ranks:
         self._server = RendezvousServer(0)
         port = self._server.start()
         self._server.init(get_host_assignments(parse_hosts(f"localhost:{count}"), count))
-        return {"HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1", "HOROVOD_HOSTNAME": "localhost",
-                "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port), "HOROVOD_GLOO_IFACE": "lo",
+        # A busy machine may take longer than Horovod's 30 seconds to start all ranks.
+        return {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+                "HOROVOD_HOSTNAME": "localhost", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port), "HOROVOD_GLOO_IFACE": "lo",
                 "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
 
     def wait(self) -> None:

@@ -16,7 +16,7 @@ def variances_after_a_step(rank, world, struck, broadcast):
     samples. Bit 30 of one of them was flipped on the struck rank."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3))
-    ddp = DistributedDataParallel(model, broadcast_buffers=broadcast)
+    ddp = DistributedDataParallel(model, **({} if broadcast else {"broadcast_buffers": False}))
     if rank == struck:
         model[1].running_var.view(torch.int32)[1] ^= 1 << 30
     ddp(torch.randn(4, 1, 8, 8)).sum().backward()
