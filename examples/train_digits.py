@@ -187,8 +187,9 @@ class Ranks:
         self._server.init(get_host_assignments(parse_hosts(f"localhost:{count}"), count))
         # A busy machine may take longer than Horovod's 30 seconds to start all ranks.
         return {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
-                "HOROVOD_HOSTNAME": "localhost", "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port), "HOROVOD_GLOO_IFACE": "lo",
-                "HOROVOD_CONTROLLER": "gloo", "HOROVOD_CPU_OPERATIONS": "gloo"}
+                "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port), "HOROVOD_GLOO_IFACE": "lo",
+                "HOROVOD_HOSTNAME": "localhost", "HOROVOD_CONTROLLER": "gloo",
+                "HOROVOD_CPU_OPERATIONS": "gloo"}
 
     def wait(self) -> None:
         for process in self._processes:
