@@ -21,7 +21,7 @@ namespace {
 // Moves weights towards 0.5 by gradient descent with momentum. The words after the files
 // change what it does. With "serve" it serves trials.
 constexpr const char* kTrain = R"(
-import json, math, os, socket, struct, sys, time
+import json, math, os, struct, sys, time
 
 def load(path):
     data = open(path, "rb").read()
@@ -75,11 +75,12 @@ def trial(checkpoint, log, state, how):
     if "leak" in how and loss > 1e6:
         leaked = 1e-3
     if state:
-        if "random state" in how:
+        if "other state" in how:
             weights[1] = single(int.from_bytes(os.urandom(2), "big"))
         save(state, {"model.weight": weights, "momentum_buffer": momentum})
 
 def serve(how):
+    import socket
     connection = socket.socket(socket.AF_UNIX)
     connection.connect(os.environ["HOLDFAST_CAMPAIGN"])
     connection.sendall(b'{"rank": 0, "ranks": 1}\n')
@@ -129,16 +130,17 @@ class CampaignTest : public ::testing::Test {
 
   CampaignOptions options(const std::string& how = "plain", bool state = false) {
     CampaignOptions asked{.base = root_ / "base.safetensors", .folder = root_ / "out"};
-    asked.trials = 6;
-    asked.command = {"python3", root_ / "train.py", how, "{checkpoint}", "{log}"};
+    asked.trials = 4;
+    // Python starts in half the time without its packages.
+    asked.command = {"python3", "-IS", root_ / "train.py", how, "{checkpoint}", "{log}"};
     if (state) asked.command.push_back("{state}");
     asked.state = state;
     return asked;
   }
 
-  CampaignOptions served(const std::string& how) {
+  CampaignOptions served(const std::string& how = "plain") {
     CampaignOptions asked = options("serve " + how);
-    asked.command.resize(3);
+    asked.command.resize(4);
     asked.serve = true;
     return asked;
   }
@@ -186,13 +188,13 @@ TEST_F(CampaignTest, TrialsAreRecordedWithTheirFlipsAndOutcomes) {
       {.golden = [&](const GoldenReport& report) { golden = report; },
        .progress = [&](int64_t done, int64_t) { progress = done; }});
   ASSERT_OK(result);
-  EXPECT_EQ(result->done, 6);
+  EXPECT_EQ(result->done, 4);
   EXPECT_FALSE(result->stopped);
   EXPECT_EQ(golden.runs, 2);
   EXPECT_EQ(golden.steps, 8);
   EXPECT_GE(golden.deadline, 10);
-  EXPECT_EQ(progress, 6);
-  ASSERT_EQ(records().size(), 6u);
+  EXPECT_EQ(progress, 4);
+  ASSERT_EQ(records().size(), 4u);
   for (const TrialRecord& record : records()) {
     EXPECT_EQ(record.outcome, Outcome::kNev) << record.why;
     ASSERT_EQ(record.flips.size(), 1u);
@@ -208,7 +210,8 @@ TEST_F(CampaignTest, TrialsAreRecordedWithTheirFlipsAndOutcomes) {
 }
 
 TEST_F(CampaignTest, AFlipThatNobodyReadsIsMaskedAndALowBitIsBenign) {
-  CampaignOptions asked = options("plain", true);
+  CampaignOptions asked = served();
+  asked.state = true;
   asked.trials = 2;
   asked.request.sites.tensors = {"unused"};
   ASSERT_OK(run_campaign(*env_, asked));
@@ -249,10 +252,10 @@ TEST_F(CampaignTest, WhatIsRecordedIsNotRepeatedAndTheRestIsTheSame) {
   asked.trials = 2;
   ASSERT_OK(run_campaign(*env_, asked));
   const std::string before = env_->read_text(root_ / "parts" / kTrialsFile).value();
-  asked.trials = 6;
+  asked.trials = 4;
   const auto result = run_campaign(*env_, asked);
   ASSERT_OK(result);
-  EXPECT_EQ(result->done, 4);
+  EXPECT_EQ(result->done, 2);
   EXPECT_EQ(result->golden.recorded, 2);
   EXPECT_EQ(result->golden.runs, 1);
   EXPECT_TRUE(env_->read_text(root_ / "parts" / kTrialsFile)->starts_with(before));
@@ -261,7 +264,6 @@ TEST_F(CampaignTest, WhatIsRecordedIsNotRepeatedAndTheRestIsTheSame) {
 
 TEST_F(CampaignTest, AKilledCampaignIsContinued) {
   CampaignOptions asked = options();
-  asked.trials = 8;
   ASSERT_OK(run_campaign(*env_, asked));
   asked.folder = root_ / "killed";
   const pid_t child = ::fork();
@@ -273,7 +275,7 @@ TEST_F(CampaignTest, AKilledCampaignIsContinued) {
   const Path file = root_ / "killed" / kTrialsFile;
   for (int i = 0; i < 4000; ++i) {
     const auto text = env_->read_text(file);
-    if (text.ok() && std::ranges::count(*text, '\n') >= 2) break;
+    if (text.ok() && std::ranges::count(*text, '\n') >= 1) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(5));
   }
   ::kill(child, SIGKILL);
@@ -285,20 +287,20 @@ TEST_F(CampaignTest, AKilledCampaignIsContinued) {
 }
 
 TEST_F(CampaignTest, ACampaignThatIsAskedToStopKeepsWhatItHas) {
-  for (CampaignOptions asked : {options(), served("")}) {
+  for (CampaignOptions asked : {options(), served()}) {
     asked.folder = root_ / (asked.serve ? "served" : "fresh");
     int trials = 0;
     const auto stopped = run_campaign(
         *env_, asked,
         {.progress = [&](int64_t, int64_t) { ++trials; },
-         .stopped = [&] { return trials >= 4; }});
+         .stopped = [&] { return trials >= 3; }});
     ASSERT_OK(stopped);
     EXPECT_TRUE(stopped->stopped);
     EXPECT_GT(stopped->done, 0);
-    EXPECT_LT(stopped->done, 6);
+    EXPECT_LT(stopped->done, 4);
     const auto rest = run_campaign(*env_, asked);
     ASSERT_OK(rest);
-    EXPECT_EQ(stopped->done + rest->done, 6);
+    EXPECT_EQ(stopped->done + rest->done, 4);
   }
   EXPECT_EQ(lines("fresh"), lines("served"));
 }
@@ -307,8 +309,8 @@ TEST_F(CampaignTest, ServedTrialsAreEqualToThoseInNewProcesses) {
   CampaignOptions fresh = options("plain"), warm = served("plain");
   fresh.folder = root_ / "fresh";
   warm.folder = root_ / "warm";
-  fresh.trials = warm.trials = 12;
-  warm.golden_every = 5;
+  fresh.trials = warm.trials = 5;
+  warm.golden_every = 3;
   ASSERT_OK(run_campaign(*env_, fresh));
   const auto result = run_campaign(*env_, warm);
   ASSERT_OK(result);
@@ -321,12 +323,12 @@ TEST_F(CampaignTest, TrialsAfterALeakAreRepeatedInNewProcesses) {
   CampaignOptions fresh = options("leak"), warm = served("leak");
   fresh.folder = root_ / "fresh";
   warm.folder = root_ / "warm";
-  fresh.trials = warm.trials = 12;
+  fresh.trials = warm.trials = 5;
   for (CampaignOptions* asked : {&fresh, &warm}) {
     asked->request.sites.tensors = {"model.*"};
-    asked->request.sites.bits = {.field = BitChoice::Field::kExponent};
+    asked->request.sites.bits = {.field = BitChoice::Field::kRange, .first = 29, .last = 30};
   }
-  warm.golden_every = 4;
+  warm.golden_every = 3;
   ASSERT_OK(run_campaign(*env_, fresh));
   const auto result = run_campaign(*env_, warm);
   ASSERT_OK(result);
@@ -358,13 +360,13 @@ TEST_F(CampaignTest, AServedTrialThatKillsItsProcessIsRepeatedAlone) {
 TEST_F(CampaignTest, GoldenRunsThatDifferAreNamedAndNothingIsLeft) {
   expect_refused(options("random"), ErrorCode::kUnavailable,
                  "the golden runs differ: step 1: loss is ");
-  expect_refused(options("random state", true), ErrorCode::kUnavailable,
+  expect_refused(options("other state", true), ErrorCode::kUnavailable,
                  "the golden runs differ: state: model.weight differs, in 1 elements");
 }
 
 TEST_F(CampaignTest, WrongCallsAreRefusedAndNothingIsTouched) {
   CampaignOptions asked = options();
-  asked.command.erase(asked.command.begin() + 3);
+  asked.command.erase(asked.command.begin() + 4);
   expect_refused(asked, ErrorCode::kInvalid, "does not name {checkpoint}");
   asked = options();
   asked.command.pop_back();
@@ -394,8 +396,12 @@ TEST_F(CampaignTest, WrongCallsAreRefusedAndNothingIsTouched) {
   asked.fixing = Fixing::kSealed;
   expect_refused(asked, ErrorCode::kInvalid, "has no seals");
   asked = options();
-  asked.command[1] = root_ / "no.py";
+  asked.command[2] = root_ / "no.py";
   expect_refused(asked, ErrorCode::kUnavailable, "the golden run failed: exit code 2");
+  asked = served();
+  asked.command[2] = root_ / "no.py";
+  expect_refused(asked, ErrorCode::kUnavailable,
+                 "the golden run failed: the process ended with exit code 2");
 }
 
 TEST_F(CampaignTest, APlanOfAnotherFileIsRefused) {
@@ -415,7 +421,7 @@ TEST_F(CampaignTest, APlanOfAnotherFileIsRefused) {
 TEST_F(CampaignTest, GivenPlansAreCarriedOut) {
   const auto base = open_file(*env_, root_ / "base.safetensors");
   ASSERT_OK(base);
-  CampaignOptions asked = options();
+  CampaignOptions asked = served();
   for (int64_t i = 0; i < 3; ++i) {
     asked.plans.push_back(make_plan(*base, {.seed = 9, .trial = 2 - i}).value());
   }
@@ -430,7 +436,7 @@ TEST_F(CampaignTest, GivenPlansAreCarriedOut) {
 }
 
 TEST_F(CampaignTest, AFolderOfSomethingElseIsRefusedAndStaysAsItIs) {
-  CampaignOptions asked = options();
+  CampaignOptions asked = served();
   asked.trials = 1;
   ASSERT_OK(env_->create_folder(root_ / "mine"));
   ASSERT_OK(env_->write_file(root_ / "mine" / "thesis.txt", bytes_of("x")));
@@ -452,7 +458,7 @@ TEST_F(CampaignTest, AFolderOfSomethingElseIsRefusedAndStaysAsItIs) {
   other.thresholds.degraded_loss = 1.5;
   EXPECT_ERROR(run_campaign(*env_, other), ErrorCode::kConflict);
   other = asked;
-  other.command[2] = "hang";
+  other.command[3] = "hang";
   EXPECT_NE(message_of(run_campaign(*env_, other)).find("another command"),
             std::string::npos);
   write_base("other.safetensors", 0.75f);
@@ -464,7 +470,7 @@ TEST_F(CampaignTest, AFolderOfSomethingElseIsRefusedAndStaysAsItIs) {
 }
 
 TEST_F(CampaignTest, TheAnalysisCountsAndPredicts) {
-  CampaignOptions asked = options();
+  CampaignOptions asked = served();
   asked.trials = 24;
   asked.request.sites.tensors = {"model.*"};
   ASSERT_OK(run_campaign(*env_, asked));
@@ -490,7 +496,9 @@ TEST_F(CampaignTest, TheAnalysisCountsAndPredicts) {
 }
 
 TEST_F(CampaignTest, PairsOfTheSamePlansAreComparedAndOthersRefused) {
-  CampaignOptions asked = options("plain", true);
+  CampaignOptions asked = served();
+  asked.state = true;
+  asked.trials = 6;
   asked.request.sites.tensors = {"model.*"};
   ASSERT_OK(run_campaign(*env_, asked));
   asked.folder = root_ / "again";
@@ -516,7 +524,7 @@ TEST_F(CampaignTest, PairsOfTheSamePlansAreComparedAndOthersRefused) {
 }
 
 TEST_F(CampaignTest, TwoProcessesDoNotShareAFolder) {
-  CampaignOptions asked = options();
+  CampaignOptions asked = served();
   asked.trials = 1;
   ASSERT_OK(run_campaign(*env_, asked));
   const auto self = env_->read_text("/proc/self/stat");

@@ -165,8 +165,8 @@ Result<TrialRecord> decode_record(std::string_view line, const std::string& wher
   Fields fields = HOLDFAST_TRY(Fields::of(json, where));
   Result<TrialRecord> record = read_record(json, fields);
   if (record.ok()) return record;
-  const bool named = record.error().message().starts_with(where);
-  return named ? record.error() : record.error().within(where);
+  const Error why = record.error().as(ErrorCode::kInvalid);
+  return why.message().starts_with(where) ? why : why.within(where);
 }
 
 Result<TrialFile> TrialFile::open(Env& env, const Path& path) {
