@@ -37,6 +37,12 @@ def run_study(work, *options):
         env=os.environ | {"PYTHONPATH": str(Path(holdfast.__file__).parents[1])})  # fmt: skip
 
 
+def analyse(*folders):
+    done = subprocess.run([PROGRAM, "campaign", "analyse", "--json", *folders], capture_output=True,
+                          text=True, check=True)  # fmt: skip
+    return json.loads(done.stdout)
+
+
 def train(*options, cwd):
     return subprocess.run([sys.executable, SCRIPT, *options], cwd=cwd, capture_output=True,
                           text=True, timeout=120, check=False)  # fmt: skip
@@ -56,6 +62,9 @@ def test_a_cell_runs_and_continues_and_is_counted(study, tmp_path):
     assert cell["trials"] == sum(cell["outcomes"].values()) == 5
     assert cell["struck"] == cell["outcomes"]  # each trial has flipped bit 30
     assert cell["golden"]["first"] > 0.9
+    for outcome, seen in analyse(tmp_path / "bit-weights-30")["outcomes"].items():
+        assert seen["count"] == cell["outcomes"].get(outcome, 0)
+        assert seen["interval"] == pytest.approx(study["intervals"].wilson(seen["count"], 5))
     page = study["page"].make_page(found)
     assert "| one crucial bit | **undecided** | 5 of 3,200 |" in page
 
@@ -67,6 +76,10 @@ def test_ddp_and_horovod_on_two_ranks_have_equal_bits(study, tmp_path):
     assert done.returncode == 0, done.stdout + done.stderr
     pair = study["results"].collect(tmp_path, {})["pairs"]["ddp-2 horovod-2"]
     assert pair["same_golden"] and pair["same_bits"] == pair["pairs"] == 30
+    seen = analyse(tmp_path / "ddp-2", tmp_path / "horovod-2")
+    counts = [pair[name] for name in ("both", "only_first", "only_second", "pairs")]
+    assert [seen["harm"][name] for name in ("both", "only_a", "only_b")] == counts[:3]
+    assert seen["interval"] == pytest.approx(study["intervals"].paired_difference(*counts))
 
 
 def test_the_same_checkpoint_gives_the_same_bits(tmp_path):
