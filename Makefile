@@ -1,12 +1,14 @@
 # Two commands for a newcomer: make test and make demo. Each first installs what the machine
 # lacks (scripts/setup.sh says what), and can be run again at no cost.
 
-.PHONY: help setup build test test-all demo bench clean distclean
+.PHONY: help setup build test test-all demo bench campaign clean distclean
 
 help:
 	@echo "make test      all quick tests, C++ and Python, on an optimised build with asserts"
 	@echo "make demo      what Holdfast does, on this machine, with the same build"
 	@echo "make bench     the benchmarks"
+	@echo "make campaign  the study of flipped bits (docs/corruption.md): up to 2.5 hours, continues"
+	@echo "               where it was stopped"
 	@echo "make test-all  also: address, undefined-behaviour and thread sanitizers, leaks,"
 	@echo "               hundreds of kills, the wheel, Slurm, the documents in a fresh clone,"
 	@echo "               the adapters with their real packages, clang-tidy, fuzzing, the other CPU"
@@ -38,6 +40,9 @@ demo: setup
 
 bench: setup
 	@scripts/bench.sh
+
+campaign: setup
+	@scripts/campaign.sh
 
 clean:
 	rm -rf build dist

@@ -76,6 +76,16 @@ chainer() {
     build/check/holdfast/formats/formats_test --gtest_filter='*RealChainer*'
 }
 
+# The same plans with DDP and with Horovod, which is compiled here. Uses the build of make test.
+horovod() {
+  if ! scripts/rivals.sh; then
+    echo "skipped: Horovod could not be compiled" >&2
+    return
+  fi
+  HOLDFAST_LONG=1 PYTHONPATH=$PWD/build/check/python \
+    .venv/bin/python -m pytest -q python/tests/test_corruption_study.py
+}
+
 threads() {
   scripts/build.sh tsan
   ctest --preset tsan -j "$jobs"
@@ -87,7 +97,7 @@ tidy() {
 }
 
 failed=()
-suites="long_formats addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer threads tidy"
+suites="long_formats addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # Runs in a shell of its own, because set -e does not stop a function inside a condition.

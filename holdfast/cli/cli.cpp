@@ -55,8 +55,8 @@ std::vector<Verb> all_verbs() {
   return {ls_verb(),       show_verb(),    verify_verb(),  diff_verb(),
           export_verb(),   convert_verb(), gc_verb(),      pin_verb(),
           unpin_verb(),    plan_verb(),    reshard_verb(), interval_verb(),
-          simulate_verb(), launch_verb(),  inject_verb(),  seal_verb(),
-          repair_verb()};
+          simulate_verb(), launch_verb(),  inject_verb(),  campaign_verb(),
+          seal_verb(),     repair_verb()};
 }
 
 // The flags that every verb has. They may stand before the verb, too.
@@ -87,10 +87,21 @@ std::string verb_word(const std::vector<std::string>& arguments) {
 
 // Whether the verb's arguments are files and folders of any kind.
 bool reads_files(const std::vector<std::string>& arguments) {
-  constexpr std::array<std::string_view, 10> kVerbs{
-      "ls",      "show",   "verify", "diff",   "export",
-      "convert", "inject", "seal",   "repair", "reshard"};
+  constexpr std::array<std::string_view, 11> kVerbs{
+      "ls",     "show",     "verify", "diff",   "export", "convert",
+      "inject", "campaign", "seal",   "repair", "reshard"};
   return std::ranges::count(kVerbs, verb_word(arguments)) > 0;
+}
+
+// Moves the words after "--" to the verb that takes them as a command.
+void split_command(std::vector<std::string>& arguments,
+                   const std::vector<Verb>& verbs) {
+  const auto verb = std::ranges::find(verbs, verb_word(arguments), &Verb::name);
+  if (verb == verbs.end() || verb->command == nullptr) return;
+  const auto marker = std::ranges::find(arguments, "--");
+  if (marker == arguments.end()) return;
+  verb->command->assign(marker + 1, arguments.end());
+  arguments.erase(marker, arguments.end());
 }
 
 std::vector<std::string> names_of(const std::vector<Verb>& verbs) {
@@ -226,6 +237,7 @@ int run_cli(std::vector<std::string> arguments, Env& env, std::ostream& out,
   CommonFlags flags;
   std::vector<Verb> verbs;
   add_all_verbs(verbs, flags);
+  split_command(arguments, verbs);
   // Made before the arguments are parsed, so that a wrong call is reported in the same
   // way.
   const Report report{.out = out,

@@ -69,10 +69,14 @@ struct Verb {
   // True for verbs that look for faults and print those they find to `out`. Such a verb
   // obeys Context::quiet itself. For other verbs, `out` swallows everything with -q.
   bool finds_faults = false;
+  // If set, gets the words after "--", which are no options of the verb. For verbs that
+  // start a program.
+  std::vector<std::string>* command = nullptr;
 };
 
 // Prints scripts that complete `verbs`, which must outlive it and may contain it.
 Verb completion_verb(const std::vector<Verb>& verbs);
+Verb campaign_verb();
 Verb convert_verb();
 Verb diff_verb();
 Verb export_verb();

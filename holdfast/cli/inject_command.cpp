@@ -2,10 +2,10 @@
 #include <fmt/ostream.h>
 #include <fmt/ranges.h>
 
-#include <charconv>
 #include <memory>
 
 #include "holdfast/cli/command.h"
+#include "holdfast/cli/flip_options.h"
 #include "holdfast/cli/json_print.h"
 #include "holdfast/cli/text.h"
 #include "holdfast/corruption/alter.h"
@@ -47,82 +47,11 @@ constexpr size_t kFlipsShown = 20;
 
 struct InjectArguments {
   std::string from, to;
-  std::vector<std::string> tensors, roles, layers;
-  std::string bits = "all";
-  int64_t flips = 1, seed = 0, trial = 0, burst = 0;
-  std::string rate, mask, stuck_at, scale, value;
-  std::string finite = "any", sampling = "bits";
-  bool anywhere = false;
-  std::string checksums, plan, save_plan, undo, sequence;
+  FlipArguments flips;
+  int64_t trial = 0;
+  std::string plan, save_plan, undo, sequence;
   bool dry_run = false, in_place = false, json = false;
 };
-
-Result<double> read_number(const std::string& option, const std::string& text) {
-  double number = 0;
-  const char* end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  if (error == std::errc() && stop == end) return number;
-  return invalid("{}: \"{}\" is no number; expected one such as 0.001", option, text);
-}
-
-Result<Fault> read_fault(const InjectArguments& a) {
-  using enum Fault::Kind;
-  const int given = (a.burst != 0) + !a.mask.empty() + !a.stuck_at.empty() +
-                    !a.scale.empty() + !a.value.empty();
-  if (given > 1) {
-    return invalid(
-        "--burst, --mask, --stuck-at, --scale and --value: {} of them are given; "
-        "expected at most one",
-        given);
-  }
-  if (a.burst != 0) {
-    if (a.burst < 1 || a.burst > 128) {
-      return invalid("--burst: {} bits; expected from 1 to 128", a.burst);
-    }
-    return Fault{.kind = kBurst, .length = static_cast<int>(a.burst)};
-  }
-  if (!a.mask.empty()) return Fault{.kind = kMask, .pattern = a.mask};
-  if (!a.stuck_at.empty()) {
-    if (a.stuck_at != "0" && a.stuck_at != "1") {
-      return invalid("--stuck-at: \"{}\"; expected 0 or 1", a.stuck_at);
-    }
-    return Fault{.kind = kStuckAt, .level = a.stuck_at == "1"};
-  }
-  if (!a.scale.empty()) {
-    return Fault{.kind = kScale,
-                 .number = HOLDFAST_TRY(read_number("--scale", a.scale))};
-  }
-  if (!a.value.empty()) {
-    return Fault{.kind = kValue,
-                 .number = HOLDFAST_TRY(read_number("--value", a.value))};
-  }
-  return Fault{};
-}
-
-Result<Finite> read_finite(const std::string& text) {
-  if (text == "any") return Finite::kAny;
-  if (text == "must") return Finite::kMust;
-  if (text == "never") return Finite::kNever;
-  return invalid("--finite: \"{}\"; expected any, must or never", text);
-}
-
-Result<PlanRequest> read_request(const InjectArguments& a) {
-  PlanRequest request{.count = a.flips, .seed = a.seed, .trial = a.trial};
-  request.sites.tensors = a.tensors;
-  for (const std::string& role : a.roles) {
-    request.sites.roles.push_back(HOLDFAST_TRY(parse_role(role)));
-  }
-  request.sites.layers = a.layers;
-  request.sites.bits = HOLDFAST_TRY(parse_bit_choice(a.bits));
-  request.fault = HOLDFAST_TRY(read_fault(a));
-  if (!a.rate.empty()) request.rate = HOLDFAST_TRY(read_number("--rate", a.rate));
-  request.finite = HOLDFAST_TRY(read_finite(a.finite));
-  if (a.sampling != "bits" && a.sampling != "legacy") {
-    return invalid("--sampling: \"{}\"; expected bits or legacy", a.sampling);
-  }
-  if (a.sampling == "legacy") request.sampling = Sampling::kLegacy;
-  return request;
-}
 
 // Checks what the parser of options cannot check.
 Result<void> check_call(const InjectArguments& a) {
@@ -131,7 +60,7 @@ Result<void> check_call(const InjectArguments& a) {
     return invalid("--plan, --undo and --sequence: {} are given; expected one", plans);
   }
   if (a.dry_run) return {};
-  if (a.checksums.empty()) {
+  if (a.flips.checksums.empty()) {
     return invalid(
         "inject: --checksums is not given; expected raw, consistent or sealed (see "
         "--help)");
@@ -145,17 +74,14 @@ Result<void> check_call(const InjectArguments& a) {
   return {};
 }
 
-Result<FlipPlan> read_plan_file(Env& env, const std::string& path) {
-  return decode_flip_plan(HOLDFAST_TRY(env.read_text(path)), path);
-}
-
 Result<FlipPlan> choose_plan(Env& env, const InjectArguments& a, const Found& found) {
   if (!a.plan.empty()) return read_plan_file(env, a.plan);
   if (!a.undo.empty()) return inverse(HOLDFAST_TRY(read_plan_file(env, a.undo)));
-  const PlanRequest request = HOLDFAST_TRY(read_request(a));
-  if (a.anywhere) {
-    return make_byte_plan(env, HOLDFAST_TRY(files_of(env, found)), a.flips, a.seed,
-                          a.trial);
+  PlanRequest request = HOLDFAST_TRY(read_request(a.flips));
+  request.trial = a.trial;
+  if (a.flips.anywhere) {
+    return make_byte_plan(env, HOLDFAST_TRY(files_of(env, found)), request.count,
+                          request.seed, request.trial);
   }
   const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
   if (!a.sequence.empty()) {
@@ -184,7 +110,9 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
   Env& env = context.env;
   HOLDFAST_TRY(check_call(a));
   Fixing fixing = Fixing::kRaw;
-  if (!a.checksums.empty()) fixing = HOLDFAST_TRY(parse_fixing(a.checksums));
+  if (!a.flips.checksums.empty()) {
+    fixing = HOLDFAST_TRY(parse_fixing(a.flips.checksums));
+  }
   if (!a.to.empty()) HOLDFAST_TRY(check_place(a.to));
   const Found found = HOLDFAST_TRY(find_any(env, a.from));
   tell_skipped(context, found);
@@ -215,42 +143,10 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
 Verb inject_verb() {
   auto arguments = std::make_shared<InjectArguments>();  // shared with `run` below
   InjectArguments& a = *arguments;
-  return {
-      .name = "inject",
-      .summary = "Flip bits of a checkpoint by a plan that can be repeated",
-      .footer = kInjectExample,
-      .options =
-          {{"FROM", "A file, a step, a run, or RUN@STEP", &a.from, true},
-           {"TO", "The altered copy, a new name", &a.to},
-           {"--checksums",
-            "What happens to digests: raw, consistent or sealed",
-            &a.checksums,
-            false,
-            {"raw", "consistent", "sealed"}},
-           {"--tensors", "Patterns of names", &a.tensors},
-           {"--roles",
-            "Roles: parameter, slot, master, buffer, counter",
-            &a.roles,
-            false,
-            {"parameter", "slot", "master", "buffer", "counter"}},
-           {"--layers", "Layers: first, middle, last, or numbers from 0", &a.layers},
-           {"--bits", "all, sign, exponent, top-exponent, mantissa, 30, or 23-30",
-            &a.bits},
-           {"--anywhere", "Any bit of the files, not only of tensors", &a.anywhere},
-           {"--flips", "How many faults", &a.flips},
-           {"--rate", "Or the probability that a site is struck", &a.rate},
-           {"--burst", "A fault flips so many neighbouring bits", &a.burst},
-           {"--mask", "A fault flips the bits of a pattern such as 1011", &a.mask},
-           {"--stuck-at", "A fault makes a bit 0 or 1", &a.stuck_at},
-           {"--scale", "A fault multiplies a number", &a.scale},
-           {"--value", "A fault replaces a number", &a.value},
-           {"--finite",
-            "Whether numbers stay finite: any, must, never",
-            &a.finite,
-            false,
-            {"any", "must", "never"}},
-           {"--sampling", "bits or legacy", &a.sampling, false, {"bits", "legacy"}},
-           {"--seed", "Chooses the sites", &a.seed},
+  std::vector<Option> options{{"FROM", "A file, a step, a run, or RUN@STEP", &a.from, true},
+                              {"TO", "The altered copy, a new name", &a.to}};
+  add_flip_options(a.flips, options);
+  for (Option& option : std::vector<Option>{
            {"--trial", "Chooses others with the same seed", &a.trial},
            {"--plan", "Carry out the plan of this file", &a.plan},
            {"--undo", "Undo the plan of this file", &a.undo},
@@ -258,8 +154,14 @@ Verb inject_verb() {
            {"--save-plan", "Write the plan to this file", &a.save_plan},
            {"--dry-run", "Only show what would change", &a.dry_run},
            {"--in-place", "Alter the original", &a.in_place},
-           {"--json", "Print the plan as JSON, for programs", &a.json}},
-      .run = [arguments](const Context& c) { return inject(c, *arguments); }};
+           {"--json", "Print the plan as JSON, for programs", &a.json}}) {
+    options.push_back(std::move(option));
+  }
+  return {.name = "inject",
+          .summary = "Flip bits of a checkpoint by a plan that can be repeated",
+          .footer = kInjectExample,
+          .options = std::move(options),
+          .run = [arguments](const Context& c) { return inject(c, *arguments); }};
 }
 
 }  // namespace holdfast

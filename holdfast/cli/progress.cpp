@@ -17,10 +17,12 @@ constexpr const char* kWipe = "\r\033[K";
 
 }  // namespace
 
-ProgressBar::ProgressBar(const Context& context, const std::string& label)
+ProgressBar::ProgressBar(const Context& context, const std::string& label,
+                         ProgressUnit unit)
     : env_(context.env),
       stream_(context.terminal.progress ? &context.err : nullptr),
       label_(printable(label)),
+      unit_(unit),
       began_(env_.now()) {}
 
 void ProgressBar::update(int64_t done, int64_t total) {
@@ -41,18 +43,28 @@ Progress ProgressBar::callback() {
   return [this](int64_t done, int64_t total) { update(done, total); };
 }
 
+std::string ProgressBar::amount(int64_t count) const {
+  return unit_ == ProgressUnit::kBytes ? human_bytes(count) : human_count(count);
+}
+
+std::string ProgressBar::rate(double each_second) const {
+  return unit_ == ProgressUnit::kBytes
+             ? human_bytes(static_cast<int64_t>(each_second))
+             : human_figure(each_second);
+}
+
 std::string ProgressBar::line(int64_t done, int64_t total, Duration passed) const {
   const double part =
       total <= 0 ? 1
                  : std::clamp(static_cast<double>(done) / static_cast<double>(total),
                               0.0, 1.0);
   std::string text = fmt::format("{}  {:3.0f} %  {} of {}", label_, 100 * part,
-                                 human_bytes(done), human_bytes(total));
+                                 amount(done), amount(total));
   const double seconds = std::chrono::duration<double>(passed).count();
   if (seconds <= 0 || done <= 0) return text;
-  const double rate = static_cast<double>(done) / seconds;
-  const double left = static_cast<double>(std::max<int64_t>(total - done, 0)) / rate;
-  text += fmt::format("  {}/s  {} left", human_bytes(static_cast<int64_t>(rate)),
+  const double speed = static_cast<double>(done) / seconds;
+  const double left = static_cast<double>(std::max<int64_t>(total - done, 0)) / speed;
+  text += fmt::format("  {}/s  {} left", rate(speed),
                       human_clock(static_cast<int64_t>(std::min(left, 1e9))));
   return text;
 }

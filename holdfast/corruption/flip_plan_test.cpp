@@ -260,7 +260,12 @@ TEST(FlipPlanTest, PatternsRolesLayersAndBitFieldsSelect) {
   EXPECT_EQ(chosen_bits(Dtype::kF16, parse_bit_choice("30").value()),
             std::vector<int>{});
   EXPECT_EQ(chosen_bits(Dtype::kI8, parse_bit_choice("mantissa").value()).size(), 7u);
-  EXPECT_ERROR(parse_bit_choice("31-30"), ErrorCode::kInvalid);
+  EXPECT_EQ(chosen_bits(Dtype::kF16, parse_bit_choice("0-1,14,15").value()),
+            (std::vector<int>{0, 1, 14, 15}));
+  EXPECT_EQ(chosen_bits(Dtype::kF32, parse_bit_choice("0-29,31").value()).size(), 31u);
+  for (const char* wrong : {"31-30", "", ",", "3,", ",3", "1-2-3", "128", "3,x"}) {
+    EXPECT_ERROR(parse_bit_choice(wrong), ErrorCode::kInvalid);
+  }
 }
 
 TEST(FlipPlanTest, NamesTellRoles) {

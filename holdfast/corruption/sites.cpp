@@ -16,6 +16,28 @@ std::optional<int64_t> number_in(std::string_view text) {
   return number;
 }
 
+// Reads "30" or "23-30".
+std::optional<BitChoice::Range> read_range(std::string_view text) {
+  const size_t dash = std::min(text.find('-'), text.size());
+  const auto first = number_in(text.substr(0, dash));
+  const auto last = dash == text.size() ? first : number_in(text.substr(dash + 1));
+  if (!first || !last || *first > *last || *last >= 128) return std::nullopt;
+  return BitChoice::Range{static_cast<int>(*first), static_cast<int>(*last)};
+}
+
+// Reads ranges with commas between them. Empty if one of them is none.
+std::vector<BitChoice::Range> read_ranges(std::string_view text) {
+  std::vector<BitChoice::Range> ranges;
+  while (true) {
+    const size_t comma = std::min(text.find(','), text.size());
+    const auto range = read_range(text.substr(0, comma));
+    if (!range) return {};
+    ranges.push_back(*range);
+    if (comma == text.size()) return ranges;
+    text.remove_prefix(comma + 1);
+  }
+}
+
 bool is_chosen(const DtypeInfo& type, const BitChoice& choice, int bit, int in_part) {
   const bool sign = in_part >= type.exponent_bits + type.mantissa_bits;
   const bool exponent = !sign && in_part >= type.mantissa_bits;
@@ -26,7 +48,10 @@ bool is_chosen(const DtypeInfo& type, const BitChoice& choice, int bit, int in_p
     case BitChoice::Field::kTopExponent:
       return exponent && in_part == type.exponent_bits + type.mantissa_bits - 1;
     case BitChoice::Field::kMantissa: return !sign && !exponent;
-    case BitChoice::Field::kRange: return choice.first <= bit && bit <= choice.last;
+    case BitChoice::Field::kRanges:
+      return std::ranges::any_of(choice.ranges, [&](const BitChoice::Range& range) {
+        return range.first <= bit && bit <= range.last;
+      });
   }
   return false;
 }
@@ -140,18 +165,13 @@ Result<BitChoice> parse_bit_choice(std::string_view text) {
   if (text == "exponent") return BitChoice{.field = kExponent};
   if (text == "top-exponent") return BitChoice{.field = kTopExponent};
   if (text == "mantissa") return BitChoice{.field = kMantissa};
-  const size_t dash = std::min(text.find('-'), text.size());
-  const auto first = number_in(text.substr(0, dash));
-  const auto last = dash == text.size() ? first : number_in(text.substr(dash + 1));
-  if (first && last && *first <= *last && *last < 128) {
-    return BitChoice{.field = kRange,
-                     .first = static_cast<int>(*first),
-                     .last = static_cast<int>(*last)};
+  std::vector<BitChoice::Range> ranges = read_ranges(text);
+  if (!ranges.empty()) {
+    return BitChoice{.field = kRanges, .ranges = std::move(ranges)};
   }
   return invalid(
       "bits \"{}\": expected all, sign, exponent, top-exponent, mantissa, a bit such "
-      "as "
-      "30 or a range such as 23-30",
+      "as 30, a range such as 23-30, or several such as 0-29,31",
       text);
 }
 

@@ -23,14 +23,18 @@ struct BitChoice {
     kExponent,
     kTopExponent,  // the highest bit of the exponent
     kMantissa,     // all bits of an integer, except for its sign
-    kRange,        // from `first` to `last`
+    kRanges,       // those in `ranges`
+  };
+  struct Range {
+    int first = 0;
+    int last = 0;
   };
   Field field = Field::kAll;
-  int first = 0;
-  int last = 0;
+  std::vector<Range> ranges{};
 };
 
-// Reads "all", "sign", "exponent", "top-exponent", "mantissa", "30" or "23-30".
+// Reads "all", "sign", "exponent", "top-exponent", "mantissa", "30", "23-30" or
+// "0-29,31".
 Result<BitChoice> parse_bit_choice(std::string_view text);
 
 // The bits of an element of this dtype that are chosen, from the lowest up. A bool has

@@ -6,7 +6,7 @@ The package can be imported without torch. With torch installed, it takes torch 
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from holdfast import data
+from holdfast import campaign, data
 from holdfast._native import (
     Box,
     Dtype,
@@ -94,6 +94,7 @@ __all__ = [
     "Writing",
     "__version__",
     "bytes_of",
+    "campaign",
     "convert",
     "data",
     "export",

@@ -1,0 +1,355 @@
+"""Two convolutions with batch normalization that learn small pictures of handwritten digits.
+
+    python examples/train_digits.py --steps 400 --save base.pt
+    python examples/train_digits.py --resume base.pt --log log.jsonl
+    python examples/train_digits.py --resume base.pt --log log.jsonl --launcher ddp --ranks 4
+    torchrun --nproc-per-node 4 examples/train_digits.py --resume base.pt --launcher ddp
+
+This is the training of docs/corruption.md: one trial of a campaign loads a checkpoint that has
+flipped bits, trains 40 steps and writes what happened. The same checkpoint gives the same bits
+every time. With --serve the process, and all ranks of its job, stay for the next trial:
+
+    holdfast campaign run base.pt --flips 1 --checksums consistent --trials 9 -o bits --serve -- \\
+        python examples/train_digits.py --serve
+
+The log has a JSON line for each step. The line of step 0 has the accuracy on the test set after
+loading, and the last line has the final one. The pictures are in examples/data; nothing is
+downloaded.
+"""
+
+import argparse
+import csv
+import gzip
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from functools import cache
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+DATA = Path(__file__).resolve().parent / "data/digits.csv.gz"
+SEED = 0
+TESTED = 360  # the last samples of the file are the test set
+STATES = (1, 10, 40)  # the steps after which --state keeps the parameters
+
+
+class Digits(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 8, 3, padding=1)
+        self.bn1 = nn.BatchNorm2d(8)
+        self.conv2 = nn.Conv2d(8, 16, 3, padding=1)
+        self.bn2 = nn.BatchNorm2d(16)
+        self.fc = nn.Linear(16 * 4 * 4, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 2)
+        x = F.relu(self.bn2(self.conv2(x)))
+        return self.fc(x.flatten(1))
+
+
+@cache
+def read_digits() -> tuple[torch.Tensor, torch.Tensor]:
+    """All pictures, with values from 0 to 1, and their labels."""
+    with gzip.open(DATA, "rt") as file:
+        rows = torch.tensor([[int(cell) for cell in row] for row in csv.reader(file)])
+    return rows[:, :64].reshape(-1, 1, 8, 8) / 16, rows[:, 64]
+
+
+@cache
+def order_of(epoch: int) -> torch.Tensor:
+    """The order in which an epoch reads the training set."""
+    generator = torch.Generator().manual_seed(SEED + epoch)
+    return torch.randperm(len(read_digits()[0]) - TESTED, generator=generator)
+
+
+def batch_of(step: int, size: int) -> torch.Tensor:
+    """The numbers of the samples of a step. The last samples of an epoch that fill no batch are
+    left out."""
+    epoch, place = divmod(step, (len(read_digits()[0]) - TESTED) // size)
+    return order_of(epoch)[place * size : (place + 1) * size]
+
+
+def accuracy_of(model: Digits) -> float:
+    """The share of the test set that the model tells right."""
+    images, labels = (part[-TESTED:] for part in read_digits())
+    model.eval()
+    with torch.no_grad():
+        right = (model(images).argmax(1) == labels).float().mean().item()
+    model.train()
+    return right
+
+
+class Alone:
+    """A job of one process."""
+
+    rank, world = 0, 1
+
+    def distribute(self, model: Digits, optimizer: torch.optim.Optimizer):
+        return model, optimizer
+
+    def mean(self, loss: torch.Tensor) -> torch.Tensor:
+        """The mean over all ranks."""
+        return loss
+
+    def close(self) -> None:
+        pass
+
+
+class Ddp(Alone):
+    """A rank of a job with PyTorch's DistributedDataParallel."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        import torch.distributed as dist
+
+        self._dist = dist
+        self._options = {"broadcast_buffers": False} if args.no_broadcast else {}
+        place = os.environ.get("DIGITS_MEETING")  # start_ranks() sets it, torchrun does not
+        numbers = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
+        dist.init_process_group("gloo", init_method=place or "env://", **numbers)
+        self.rank, self.world = dist.get_rank(), dist.get_world_size()
+
+    def distribute(self, model: Digits, optimizer: torch.optim.Optimizer):
+        from torch.nn.parallel import DistributedDataParallel
+
+        return DistributedDataParallel(model, **self._options), optimizer
+
+    def mean(self, loss: torch.Tensor) -> torch.Tensor:
+        loss = loss / self.world
+        self._dist.all_reduce(loss)
+        return loss
+
+    def close(self) -> None:
+        self._dist.destroy_process_group()
+
+
+class Horovod(Alone):
+    """A rank of a job with Horovod's DistributedOptimizer."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        # Horovod puts the gradients that are ready at the same time into one buffer, and where a
+        # gradient lies in the buffer decides the order of its sums. Without this setting, chance
+        # would change the last bits of a run on 4 ranks.
+        os.environ["HOROVOD_FUSION_THRESHOLD"] = "0"
+        import horovod.torch as hvd
+
+        hvd.init()
+        self._hvd = hvd
+        self.rank, self.world = hvd.rank(), hvd.size()
+        self._divisor = float(self.world) if args.divide_first else 1.0
+
+    def distribute(self, model: Digits, optimizer: torch.optim.Optimizer):
+        names = list(model.named_parameters())
+        return model, self._hvd.DistributedOptimizer(
+            optimizer, named_parameters=names, gradient_predivide_factor=self._divisor)
+
+    def mean(self, loss: torch.Tensor) -> torch.Tensor:
+        return self._hvd.allreduce(loss, name="loss")
+
+    def close(self) -> None:
+        self._hvd.shutdown()
+
+
+class Ranks:
+    """The other ranks of a job whose rank 0 this process becomes."""
+
+    def __init__(self, count: int, launcher: str) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        common = {"OMP_NUM_THREADS": "1", "DIGITS_MEETING": f"file://{self._folder.name}/store"}
+        if launcher == "horovod":
+            common |= self._meet_horovod(count)
+        self._processes = [
+            subprocess.Popen([sys.executable, *sys.argv], stdin=subprocess.DEVNULL,
+                             env=os.environ | common | self._numbers(rank, count))
+            for rank in range(1, count)
+        ]
+        os.environ.update(common | self._numbers(0, count))
+
+    def _numbers(self, rank: int, count: int) -> dict[str, str]:
+        horovod = {"RANK": rank, "SIZE": count, "LOCAL_RANK": rank, "LOCAL_SIZE": count,
+                   "CROSS_RANK": 0, "CROSS_SIZE": 1}
+        out = {f"HOROVOD_{name}": str(number) for name, number in horovod.items()}
+        return out | {"RANK": str(rank), "WORLD_SIZE": str(count)}
+
+    def _meet_horovod(self, count: int) -> dict[str, str]:
+        """Starts the server through which Horovod's ranks find each other, as horovodrun does."""
+        from horovod.runner.common.util.hosts import get_host_assignments, parse_hosts
+        from horovod.runner.http.http_server import RendezvousServer
+
+        self._server = RendezvousServer(0)
+        port = self._server.start()
+        self._server.init(get_host_assignments(parse_hosts(f"localhost:{count}"), count))
+        # A busy machine may take longer than Horovod's 30 seconds to start all ranks.
+        return {"HOROVOD_GLOO_TIMEOUT_SECONDS": "600", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "127.0.0.1",
+                "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port), "HOROVOD_GLOO_IFACE": "lo",
+                "HOROVOD_HOSTNAME": "localhost", "HOROVOD_CONTROLLER": "gloo",
+                "HOROVOD_CPU_OPERATIONS": "gloo"}
+
+    def wait(self) -> None:
+        for process in self._processes:
+            process.wait()
+
+
+def make_optimizer(args: argparse.Namespace, model: Digits) -> torch.optim.Optimizer:
+    if args.optimizer == "adam":
+        return torch.optim.Adam(model.parameters(), lr=0.002)
+    return torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
+
+
+def load(path: str, model: Digits, optimizer: torch.optim.Optimizer) -> int:
+    """Returns the number of steps that were made before."""
+    loaded = torch.load(path)
+    model.load_state_dict(loaded["model"])
+    optimizer.load_state_dict(loaded["optimizer"])
+    return loaded["step"]
+
+
+def save(args: argparse.Namespace, model: Digits, optimizer: torch.optim.Optimizer,
+         step: int) -> None:
+    dtype = getattr(torch, args.precision)
+
+    def cast(value: object) -> object:
+        if isinstance(value, dict):
+            return {key: cast(each) for key, each in value.items()}
+        # Only tensors of float32 are cast. A counter, such as Adam's step, keeps its dtype.
+        if isinstance(value, torch.Tensor) and value.is_floating_point() and value.dim() > 0:
+            return value.to(dtype)
+        return value
+
+    torch.save({"model": cast(model.state_dict()), "optimizer": cast(optimizer.state_dict()),
+                "step": step}, args.save)
+
+
+def parameters_of(model: Digits, step: int) -> dict[str, torch.Tensor]:
+    """A copy of the parameters of each layer, as one tensor."""
+    return {f"step-{step}.{name}": torch.cat([each.detach().flatten() for each in
+                                              layer.parameters()])
+            for name, layer in model.named_children()}  # fmt: skip
+
+
+class Log:
+    """Writes JSON lines, unless it has no path. Python's NaN and Infinity stay as they are."""
+
+    def __init__(self, path: str | None) -> None:
+        self._file = open(path, "w") if path else None
+
+    def write(self, **line: float) -> None:
+        if self._file:
+            self._file.write(json.dumps(line) + "\n")
+
+    def close(self) -> None:
+        if self._file:
+            self._file.close()
+
+
+def train(args: argparse.Namespace, ranks: Alone, checkpoint: str | None, log: str | None,
+          state: str | None) -> float:
+    """Trains from a checkpoint, or from the beginning. Returns the final accuracy on rank 0."""
+    torch.manual_seed(SEED)
+    model = Digits()
+    wrapped, optimizer = ranks.distribute(model, make_optimizer(args, model))
+    begin = load(checkpoint, model, optimizer) if checkpoint else 0
+    first = ranks.rank == 0
+    lines, kept = Log(log if first else None), {}
+    lines.write(step=0, accuracy=accuracy_of(model) if first else 0.0)
+    right = 0.0
+    for step in range(1, args.steps + 1):
+        loss = ranks.mean(update(args, ranks, wrapped, optimizer, begin + step - 1)).item()
+        if step in STATES and state and first:
+            kept |= parameters_of(model, step)
+        if step < args.steps:
+            lines.write(step=step, loss=loss)
+        else:
+            right = accuracy_of(model) if first else 0.0
+            lines.write(step=step, loss=loss, accuracy=right)
+    lines.close()
+    if state and first:
+        torch.save(kept, state)
+    if args.save and first:
+        save(args, model, optimizer, begin + args.steps)
+    return right
+
+
+def update(args: argparse.Namespace, ranks: Alone, model: nn.Module,
+           optimizer: torch.optim.Optimizer, step: int) -> torch.Tensor:
+    """Makes one step. Returns the loss of this rank."""
+    images, labels = read_digits()
+    own = batch_of(step, args.batch)[ranks.rank :: ranks.world]
+    optimizer.zero_grad()
+    loss = F.cross_entropy(model(images[own]), labels[own])
+    loss.backward()
+    optimizer.step()
+    return loss.detach()
+
+
+def serve_trials(args: argparse.Namespace, ranks: Alone) -> None:
+    """Trains once for each request of `holdfast campaign run --serve`, which every rank gets."""
+    from holdfast.campaign import serve
+
+    def trial(checkpoint: str, log: str, state: str | None = None) -> None:
+        train(args, ranks, checkpoint, log, state)
+
+    serve(trial)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--resume", metavar="CHECKPOINT", help="go on from this file")
+    parser.add_argument("--log", help="write a JSON line for each step to this file")
+    parser.add_argument("--state", help=f"write the parameters after steps {STATES} to this file")
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--batch", type=int, default=32, help="samples in a step, over all ranks")
+    parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
+    parser.add_argument("--save", metavar="PATH", help="write a checkpoint at the end")
+    parser.add_argument("--precision", choices=("float16", "bfloat16", "float32", "float64"),
+                        default="float32", help="the dtype in which --save stores numbers")
+    parser.add_argument("--launcher", choices=("none", "ddp", "horovod"), default="none")
+    parser.add_argument("--ranks", type=int,
+                        help="start so many ranks; without it torchrun or horovodrun has done so")
+    parser.add_argument("--no-broadcast", action="store_true",
+                        help="DDP leaves the running statistics of each rank alone")
+    parser.add_argument("--divide-first", action="store_true",
+                        help="Horovod divides gradients before it sums them, as DDP does")
+    parser.add_argument("--serve", action="store_true",
+                        help="serve the trials of holdfast campaign run --serve")
+    args = parser.parse_args()
+    if args.steps < 1 or args.batch < 1:
+        parser.error("--steps and --batch: expected at least 1")
+    if args.serve and args.save:
+        parser.error("--serve and --save: expected only one of them")
+    if args.ranks is not None and (args.ranks < 1 or args.launcher == "none"):
+        parser.error("--ranks: expected at least 1, and --launcher ddp or horovod")
+    return args
+
+
+def main() -> None:
+    args = parse()
+    torch.set_num_threads(1)
+    torch.backends.mkldnn.enabled = False  # torch's own convolutions are faster for such small ones
+    torch.use_deterministic_algorithms(True)
+    started = None
+    if args.ranks and "RANK" not in os.environ:
+        started = Ranks(args.ranks, args.launcher)
+    ranks = {"none": lambda _: Alone(), "ddp": Ddp, "horovod": Horovod}[args.launcher](args)
+    if args.serve:
+        serve_trials(args, ranks)
+    else:
+        begun = time.monotonic()
+        right = train(args, ranks, args.resume, args.log, args.state)
+        if ranks.rank == 0:
+            print(f"{args.steps} steps in {time.monotonic() - begun:.2f} s, {100 * right:.1f} % of "
+                  "the test set are right")
+    ranks.close()
+    if started:
+        started.wait()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,269 @@
+#include "holdfast/cli/campaign_report.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+
+#include "holdfast/cli/json_print.h"
+#include "holdfast/cli/text.h"
+
+namespace holdfast {
+namespace {
+
+// "3.1 %".
+std::string percent(double rate) { return fmt::format("{:.1f} %", 100 * rate); }
+
+// "1.8 to 5.4".
+std::string range_text(const Interval& interval) {
+  return fmt::format("{:.1f} to {:.1f}", 100 * interval.low, 100 * interval.high);
+}
+
+std::string of_text(const CountedRate& rate) {
+  return fmt::format("{} of {}", human_count(rate.count), human_count(rate.total));
+}
+
+std::vector<std::string> rate_row(std::string name, const CountedRate& rate) {
+  return {std::move(name), of_text(rate), percent(rate.rate()),
+          range_text(rate.interval)};
+}
+
+const CountedRate& nev_of(const CampaignAnalysis& analysis) {
+  return analysis.outcomes[static_cast<size_t>(Outcome::kNev)].rate;
+}
+
+void add_groups(Table& table, const char* title,
+                const std::vector<TrialGroup>& groups) {
+  if (groups.empty()) return;
+  table.add({title, "N-EV", "harm", "%", "95 %"});
+  for (const TrialGroup& group : groups) {
+    table.add({printable(group.name), of_text(group.nev), of_text(group.harm),
+               fmt::format("{:.1f}", 100 * group.harm.rate()),
+               range_text(group.harm.interval)});
+  }
+  table.add({});
+}
+
+// "; bit 30: 12 of 12, others 0 of 373": the group with most N-EV against the rest.
+std::string worst_bit_text(const CampaignAnalysis& analysis) {
+  const auto worst = std::ranges::max_element(
+      analysis.by_bit, {}, [](const TrialGroup& group) { return group.nev.count; });
+  if (worst == analysis.by_bit.end() || worst->nev.count == 0) return "";
+  const CountedRate& all = nev_of(analysis);
+  return fmt::format(";  {}: {}, others {} of {}", worst->name, of_text(worst->nev),
+                     human_count(all.count - worst->nev.count),
+                     human_count(all.total - worst->nev.total));
+}
+
+std::string nev_text(const CampaignAnalysis& analysis) {
+  const CountedRate& nev = nev_of(analysis);
+  std::string text = fmt::format("N-EV  {}   {} ({})", of_text(nev),
+                                 percent(nev.rate()), range_text(nev.interval));
+  if (analysis.file.predicted) {
+    text += ", predicted " + percent(*analysis.file.predicted);
+  }
+  return text + worst_bit_text(analysis) + "\n";
+}
+
+OrderedJson interval_json(const Interval& interval) {
+  return {json_number(interval.low), json_number(interval.high)};
+}
+
+OrderedJson rate_json(const CountedRate& rate) {
+  return {{"count", rate.count},
+          {"total", rate.total},
+          {"rate", rate.rate()},
+          {"interval", interval_json(rate.interval)}};
+}
+
+OrderedJson groups_json(const std::vector<TrialGroup>& groups) {
+  OrderedJson list = OrderedJson::array();
+  for (const TrialGroup& group : groups) {
+    list.push_back({{"name", group.name},
+                    {"nev", rate_json(group.nev)},
+                    {"harm", rate_json(group.harm)}});
+  }
+  return list;
+}
+
+OrderedJson outcomes_json(const CampaignAnalysis& analysis) {
+  OrderedJson outcomes = OrderedJson::object();
+  for (const auto& [outcome, rate] : analysis.outcomes) {
+    outcomes[std::string(name_of(outcome))] = rate_json(rate);
+  }
+  return outcomes;
+}
+
+OrderedJson estimate_json(const RateEstimate& estimate) {
+  return {{"rate", estimate.rate}, {"interval", interval_json(estimate.interval)}};
+}
+
+OrderedJson distances_json(const std::vector<DistancePairs>& distances) {
+  OrderedJson list = OrderedJson::array();
+  for (const DistancePairs& one : distances) {
+    list.push_back({{"tensor", one.tensor},
+                    {"pairs", one.pairs},
+                    {"median_log10_ratio", json_number(one.log_ratio.median)},
+                    {"interval", interval_json(one.log_ratio.interval)},
+                    {"margin", kDistanceMargin},
+                    {"within_p", one.within_p},
+                    {"within_holm_p", one.within_holm_p}});
+  }
+  return list;
+}
+
+// "12 N-EV, 3 degraded, 370 benign".
+std::string outcome_counts(const CampaignAnalysis& analysis) {
+  std::vector<std::string> parts;
+  for (const auto& [outcome, rate] : analysis.outcomes) {
+    if (rate.count == 0) continue;
+    parts.push_back(fmt::format("{} {}", human_count(rate.count), name_of(outcome)));
+  }
+  return fmt::format("{}", fmt::join(parts, ", "));
+}
+
+}  // namespace
+
+std::string golden_text(const GoldenReport& golden) {
+  const std::string runs = golden.runs == 1 ? "1 run, bit-equal to the first"
+                                            : fmt::format("{} runs, bit-equal", golden.runs);
+  const int64_t left = golden.trials - golden.recorded;
+  const std::string known =
+      golden.recorded == 0 ? ""
+                           : fmt::format(" ({} are there already)", human_count(golden.recorded));
+  return fmt::format(
+      "golden: {}, {} each, {} steps; {} trials{}, about {}; deadline {}\n", runs,
+      human_seconds(golden.seconds), human_count(golden.steps),
+      human_count(golden.trials), known,
+      human_seconds(golden.seconds * static_cast<double>(left)),
+      human_seconds(golden.deadline));
+}
+
+std::string campaign_text(const std::string& folder, const CampaignResult& done,
+                          const CampaignAnalysis& analysis) {
+  std::string text = fmt::format("{} trials recorded", human_count(analysis.trials));
+  if (analysis.trials > 0) text += ": " + outcome_counts(analysis);
+  if (done.repeated > 0) {
+    text += fmt::format(
+        "; {} were repeated in processes of their own, because the golden run had "
+        "changed in the shared one",
+        human_count(done.repeated));
+  }
+  text += done.stopped
+              ? "; stopped: the same command continues it\n"
+              : fmt::format("; see holdfast campaign analyse {}\n", printable(folder));
+  return text;
+}
+
+std::string analysis_text(const std::string& folder, const CampaignAnalysis& analysis) {
+  std::string text = fmt::format("{}: {} trials of {}\n{}\n\n", printable(folder),
+                                 human_count(analysis.trials),
+                                 printable(analysis.file.base),
+                                 to_string(analysis.file.thresholds));
+  Table outcomes;
+  outcomes.add({"outcome", "trials", "rate", "95 %"});
+  for (const auto& [outcome, rate] : analysis.outcomes) {
+    outcomes.add(rate_row(std::string(name_of(outcome)), rate));
+  }
+  outcomes.add(rate_row("harm", analysis.harm));
+  if (analysis.low_after_loading.total > 0) {
+    outcomes.add(rate_row("low accuracy after loading", analysis.low_after_loading));
+  }
+  Table groups;
+  add_groups(groups, "by bit", analysis.by_bit);
+  add_groups(groups, "by role", analysis.by_role);
+  add_groups(groups, "by layer", analysis.by_layer);
+  return text + outcomes.text() + "\n" + groups.text() + nev_text(analysis);
+}
+
+std::string pairs_text(const PairedAnalysis& pairs) {
+  const PairCounts& harm = pairs.harm;
+  std::string text = fmt::format(
+      "{} pairs, {} with the same outcome\nharm: {} in both, {} only in the first, {} "
+      "only in the second, {} in neither\ndifference {:.2f} points ({}), p = {:.3g} "
+      "(exact McNemar)\n",
+      human_count(harm.total()), human_count(pairs.equal), human_count(harm.both),
+      human_count(harm.only_a), human_count(harm.only_b), human_count(harm.neither),
+      100 * pairs.difference, range_text(pairs.interval), pairs.p);
+  if (pairs.distances.empty()) return text;
+  Table table;
+  table.add({"distance to golden", "pairs", "median log10 ratio", "95 %",
+             fmt::format("p within {}, Holm", kDistanceMargin)});
+  for (const DistancePairs& one : pairs.distances) {
+    table.add({printable(one.tensor), human_count(one.pairs),
+               fmt::format("{:.3f}", one.log_ratio.median),
+               fmt::format("{:.3f} to {:.3f}", one.log_ratio.interval.low,
+                           one.log_ratio.interval.high),
+               fmt::format("{:.3g}", one.within_holm_p)});
+  }
+  return text + table.text();
+}
+
+std::string strata_text(const StrataAnalysis& strata) {
+  return fmt::format("together: {} trials, weighted by sites\nN-EV {} ({})\nharm {} ({})\n",
+                     human_count(strata.trials), percent(strata.nev.rate),
+                     range_text(strata.nev.interval), percent(strata.harm.rate),
+                     range_text(strata.harm.interval));
+}
+
+std::string campaign_json(const std::string& folder, const CampaignResult& done,
+                          const CampaignAnalysis& analysis) {
+  const GoldenReport& golden = done.golden;
+  return print_json({{"folder", folder},
+                     {"golden",
+                      {{"runs", golden.runs},
+                       {"seconds", golden.seconds},
+                       {"steps", golden.steps}}},
+                     {"deadline", golden.deadline},
+                     {"trials", golden.trials},
+                     {"recorded", analysis.trials},
+                     {"done", done.done},
+                     {"repeated", done.repeated},
+                     {"stopped", done.stopped},
+                     {"outcomes", outcomes_json(analysis)}});
+}
+
+std::string analysis_json(const std::string& folder, const CampaignAnalysis& analysis) {
+  const Thresholds& limits = analysis.file.thresholds;
+  OrderedJson report{{"folder", folder},
+                     {"base", analysis.file.base},
+                     {"thresholds",
+                      {{"extreme_loss", limits.extreme_loss},
+                       {"degraded_accuracy", limits.degraded_accuracy},
+                       {"degraded_loss", limits.degraded_loss},
+                       {"spiked_loss", limits.spiked_loss}}},
+                     {"trials", analysis.trials},
+                     {"outcomes", outcomes_json(analysis)},
+                     {"harm", rate_json(analysis.harm)},
+                     {"low_after_loading", rate_json(analysis.low_after_loading)}};
+  report["predicted_nev"] =
+      analysis.file.predicted ? OrderedJson(*analysis.file.predicted) : nullptr;
+  report["by_bit"] = groups_json(analysis.by_bit);
+  report["by_role"] = groups_json(analysis.by_role);
+  report["by_layer"] = groups_json(analysis.by_layer);
+  return print_json(std::move(report));
+}
+
+std::string pairs_json(const std::string& a, const std::string& b,
+                       const PairedAnalysis& pairs) {
+  return print_json({{"a", a},
+                     {"b", b},
+                     {"pairs", pairs.harm.total()},
+                     {"same_outcome", pairs.equal},
+                     {"harm",
+                      {{"both", pairs.harm.both},
+                       {"only_a", pairs.harm.only_a},
+                       {"only_b", pairs.harm.only_b},
+                       {"neither", pairs.harm.neither}}},
+                     {"difference", pairs.difference},
+                     {"interval", interval_json(pairs.interval)},
+                     {"p", pairs.p},
+                     {"distances", distances_json(pairs.distances)}});
+}
+
+std::string strata_json(const StrataAnalysis& strata) {
+  return print_json({{"trials", strata.trials},
+                     {"nev", estimate_json(strata.nev)},
+                     {"harm", estimate_json(strata.harm)}});
+}
+
+}  // namespace holdfast

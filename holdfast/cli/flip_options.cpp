@@ -1,0 +1,132 @@
+#include "holdfast/cli/flip_options.h"
+
+#include <fmt/ranges.h>
+
+#include <charconv>
+
+namespace holdfast {
+namespace {
+
+Result<Fault> read_fault(const FlipArguments& a) {
+  using enum Fault::Kind;
+  const int given = (a.burst != 0) + !a.mask.empty() + !a.stuck_at.empty() +
+                    !a.scale.empty() + !a.value.empty();
+  if (given > 1) {
+    return invalid(
+        "--burst, --mask, --stuck-at, --scale and --value: {} of them are given; "
+        "expected at most one",
+        given);
+  }
+  if (a.burst != 0) {
+    if (a.burst < 1 || a.burst > 128) {
+      return invalid("--burst: {} bits; expected from 1 to 128", a.burst);
+    }
+    return Fault{.kind = kBurst, .length = static_cast<int>(a.burst)};
+  }
+  if (!a.mask.empty()) return Fault{.kind = kMask, .pattern = a.mask};
+  if (!a.stuck_at.empty()) {
+    if (a.stuck_at != "0" && a.stuck_at != "1") {
+      return invalid("--stuck-at: \"{}\"; expected 0 or 1", a.stuck_at);
+    }
+    return Fault{.kind = kStuckAt, .level = a.stuck_at == "1"};
+  }
+  if (!a.scale.empty()) {
+    return Fault{.kind = kScale,
+                 .number = HOLDFAST_TRY(read_number("--scale", a.scale))};
+  }
+  if (!a.value.empty()) {
+    return Fault{.kind = kValue,
+                 .number = HOLDFAST_TRY(read_number("--value", a.value))};
+  }
+  return Fault{};
+}
+
+Result<Finite> read_finite(const std::string& text) {
+  if (text == "any") return Finite::kAny;
+  if (text == "must") return Finite::kMust;
+  if (text == "never") return Finite::kNever;
+  return invalid("--finite: \"{}\"; expected any, must or never", text);
+}
+
+}  // namespace
+
+Result<double> read_number(const std::string& option, const std::string& text) {
+  double number = 0;
+  const char* end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, number);
+  if (error == std::errc() && stop == end) return number;
+  return invalid("{}: \"{}\" is no number; expected one such as 0.001", option, text);
+}
+
+Result<PlanRequest> read_request(const FlipArguments& a) {
+  PlanRequest request{.count = a.flips, .seed = a.seed};
+  request.sites.tensors = a.tensors;
+  for (const std::string& role : a.roles) {
+    request.sites.roles.push_back(HOLDFAST_TRY(parse_role(role)));
+  }
+  request.sites.layers = a.layers;
+  request.sites.bits = HOLDFAST_TRY(parse_bit_choice(a.bits));
+  request.fault = HOLDFAST_TRY(read_fault(a));
+  if (!a.rate.empty()) request.rate = HOLDFAST_TRY(read_number("--rate", a.rate));
+  request.finite = HOLDFAST_TRY(read_finite(a.finite));
+  if (a.sampling != "bits" && a.sampling != "legacy") {
+    return invalid("--sampling: \"{}\"; expected bits or legacy", a.sampling);
+  }
+  if (a.sampling == "legacy") request.sampling = Sampling::kLegacy;
+  return request;
+}
+
+Result<FlipPlan> read_plan_file(Env& env, const std::string& path) {
+  return decode_flip_plan(HOLDFAST_TRY(env.read_text(path)), path);
+}
+
+std::vector<std::pair<std::string, std::string>> settings_of(const FlipArguments& a) {
+  const auto joined = [](const std::vector<std::string>& words) {
+    return fmt::format("{}", fmt::join(words, " "));
+  };
+  return {{"tensors", joined(a.tensors)},
+          {"roles", joined(a.roles)},
+          {"layers", joined(a.layers)},
+          {"bits", a.bits},
+          {"flips", fmt::format("{}", a.flips)},
+          {"rate", a.rate},
+          {"finite", a.finite},
+          {"sampling", a.sampling}};
+}
+
+void add_flip_options(FlipArguments& a, std::vector<Option>& options) {
+  for (Option& option : std::vector<Option>{
+           {"--checksums",
+            "What happens to digests: raw, consistent or sealed",
+            &a.checksums,
+            false,
+            {"raw", "consistent", "sealed"}},
+           {"--tensors", "Patterns of names", &a.tensors},
+           {"--roles",
+            "Roles: parameter, slot, master, buffer, counter",
+            &a.roles,
+            false,
+            {"parameter", "slot", "master", "buffer", "counter"}},
+           {"--layers", "Layers: first, middle, last, or numbers from 0", &a.layers},
+           {"--bits", "all, sign, exponent, top-exponent, mantissa, 30, 23-30, 0-29,31",
+            &a.bits},
+           {"--anywhere", "Any bit of the files, not only of tensors", &a.anywhere},
+           {"--flips", "How many faults", &a.flips},
+           {"--rate", "Or the probability that a site is struck", &a.rate},
+           {"--burst", "A fault flips so many neighbouring bits", &a.burst},
+           {"--mask", "A fault flips the bits of a pattern such as 1011", &a.mask},
+           {"--stuck-at", "A fault makes a bit 0 or 1", &a.stuck_at},
+           {"--scale", "A fault multiplies a number", &a.scale},
+           {"--value", "A fault replaces a number", &a.value},
+           {"--finite",
+            "Whether numbers stay finite: any, must, never",
+            &a.finite,
+            false,
+            {"any", "must", "never"}},
+           {"--sampling", "bits or legacy", &a.sampling, false, {"bits", "legacy"}},
+           {"--seed", "Chooses the sites", &a.seed}}) {
+    options.push_back(std::move(option));
+  }
+}
+
+}  // namespace holdfast

@@ -1,0 +1,317 @@
+// Trials that share a process. The program is started once. Each of its ranks connects
+// to a socket whose path is in the variable HOLDFAST_CAMPAIGN, and speaks lines of JSON:
+//
+//   rank        {"rank": 0, "ranks": 1}                         once, first
+//   campaign    {"trial": 7, "checkpoint": PATH, "log": PATH, "state": PATH or null}
+//   rank        {"done": 7}, or {"failed": 7, "why": TEXT, "code": EXIT CODE}
+//
+// The campaign sends a request to all ranks and waits for the answers of all. A rank ends
+// when the campaign closes the connection.
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+
+#include "holdfast/base/json.h"
+#include "holdfast/corruption/trial_runner.h"
+#include "holdfast/env/child.h"
+#include "holdfast/env/errno_error.h"
+
+namespace holdfast {
+namespace {
+
+// How long the program may take until all ranks have connected.
+constexpr Duration kStartTime = std::chrono::minutes(10);
+// How long other ranks may take to fail after one of them has.
+constexpr Duration kFailTogether = std::chrono::seconds(2);
+constexpr size_t kMostLine = size_t{1} << 20;
+constexpr int64_t kMostRanks = 4096;
+
+// A descriptor that is closed by the destructor.
+class Descriptor {
+ public:
+  explicit Descriptor(int number = -1) : number_(number) {}
+  ~Descriptor() {
+    if (number_ >= 0) ::close(number_);
+  }
+  Descriptor(Descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  Descriptor& operator=(Descriptor&& other) noexcept {
+    std::swap(number_, other.number_);
+    return *this;
+  }
+  int number() const { return number_; }
+
+ private:
+  int number_;
+};
+
+// A socket in a folder that only this user may enter.
+class Listener {
+ public:
+  static Result<std::unique_ptr<Listener>> create() {
+    std::error_code failed;
+    const Path temporary = std::filesystem::temp_directory_path(failed);
+    std::string folder = ((failed ? Path("/tmp") : temporary) / "holdfast-XXXXXX");
+    if (::mkdtemp(folder.data()) == nullptr)
+      return errno_error(errno, "mkdtemp", folder);
+    auto made = std::unique_ptr<Listener>(new Listener(folder));
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    if (made->path().size() >= sizeof(address.sun_path)) {
+      return invalid("{}: is too long for a socket; expected a shorter TMPDIR", folder);
+    }
+    std::memcpy(address.sun_path, made->path().c_str(), made->path().size());
+    made->socket_ = Descriptor(
+        ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int socket = made->socket_.number();
+    if (socket < 0 ||
+        ::bind(socket, reinterpret_cast<sockaddr*>(&address), sizeof(address)) != 0 ||
+        ::listen(socket, 128) != 0) {
+      return errno_error(errno, "socket", made->path());
+    }
+    return made;
+  }
+  ~Listener() {
+    ::unlink(path().c_str());
+    ::rmdir(folder_.c_str());
+  }
+
+  std::string path() const { return folder_ + "/campaign"; }
+  int number() const { return socket_.number(); }
+
+ private:
+  explicit Listener(std::string folder) : folder_(std::move(folder)) {}
+
+  const std::string folder_;
+  Descriptor socket_;
+};
+
+// The connection of one rank.
+struct RankLine {
+  Descriptor socket;
+  std::string read{};             // what has come of the next line
+  std::optional<int64_t> ranks{};  // how many ranks there are, once it has said so
+  bool answered = false;
+  bool closed = false;
+};
+
+class ServedRunner : public TrialRunner {
+ public:
+  ServedRunner(Env& env, RunnerOptions options)
+      : env_(env), options_(std::move(options)) {}
+  ~ServedRunner() override { renew(); }
+
+  Result<TrialEnd> run(const TrialFiles& files, Duration most,
+                       const Stopped& stopped) override {
+    if (!child_) {
+      const TrialEnd started = HOLDFAST_TRY(start(stopped));
+      if (started.kind != TrialEnd::Kind::kFinished) return started;
+    }
+    const Instant began = env_.now();
+    send_request(files);
+    Instant deadline = began + most;
+    while (!all_answered()) {
+      if (!failure_.empty()) deadline = std::min(deadline, failed_at_ + kFailTogether);
+      const auto ended = child_->wait(Duration{0});
+      // A rank that exits on purpose may still have an answer on its way.
+      read_some(ended ? Duration{0} : deadline - env_.now());
+      if (stopped()) return ended_as(TrialEnd::Kind::kStopped, began);
+      if (all_answered()) break;
+      if (ended) return died(*ended, began);
+      if (env_.now() >= deadline) return given_up(began);
+    }
+    TrialEnd end{.seconds = seconds_since(env_, began)};
+    if (failure_.empty()) return end;
+    return failed_with_answer(end);
+  }
+
+  void renew() override {
+    ranks_.clear();
+    if (child_) {
+      // A rank ends by itself when its connection is closed.
+      const Instant deadline = env_.now() + kTrialGrace;
+      while (!child_->wait(deadline - env_.now()) && env_.now() < deadline) {
+      }
+      child_->end(kTrialGrace);
+    }
+    child_.reset();
+    listener_.reset();
+  }
+
+  bool is_running() const override { return child_.has_value(); }
+  bool is_shared() const override { return true; }
+
+ private:
+  Path errors() const { return options_.work / "errors"; }
+
+  Result<TrialEnd> start(const Stopped& stopped) {
+    ranks_.clear();
+    failure_.clear();
+    listener_ = HOLDFAST_TRY(Listener::create());
+    child_.emplace(HOLDFAST_TRY(
+        Child::start({.command = options_.command,
+                      .environment = {{"HOLDFAST_CAMPAIGN", listener_->path()}},
+                      .output = options_.work / "output",
+                      .errors = errors()})));
+    const Instant began = env_.now();
+    while (!all_connected()) {
+      const auto ended = child_->wait(Duration{0});
+      if (stopped()) return ended_as(TrialEnd::Kind::kStopped, began);
+      if (ended) return died(*ended, began);
+      if (env_.now() - began >= kStartTime) {
+        return ended_as(TrialEnd::Kind::kTimedOut, began);
+      }
+      read_some(kStartTime - (env_.now() - began));
+    }
+    return TrialEnd{};
+  }
+
+  bool all_connected() const {
+    return !ranks_.empty() && ranks_[0].ranks && std::ssize(ranks_) >= *ranks_[0].ranks;
+  }
+
+  bool all_answered() const {
+    return std::ranges::all_of(ranks_, &RankLine::answered);
+  }
+
+  void send_request(const TrialFiles& files) {
+    trial_ += 1;
+    failure_.clear();
+    failure_code_ = 0;
+    OrderedJson request{{"trial", trial_},
+                        {"checkpoint", files.checkpoint.native()},
+                        {"log", files.log.native()}};
+    request["state"] = files.state ? OrderedJson(files.state->native()) : nullptr;
+    const std::string line =
+        request.dump(-1, ' ', true, OrderedJson::error_handler_t::replace) + "\n";
+    for (RankLine& rank : ranks_) {
+      rank.answered = false;
+      // A rank that is gone is noticed by its closed connection.
+      (void)::send(rank.socket.number(), line.data(), line.size(), MSG_NOSIGNAL);
+    }
+  }
+
+  // Waits a short time for connections and lines, and takes them.
+  void read_some(Duration most) {
+    std::vector<pollfd> waiting{
+        {.fd = listener_->number(), .events = POLLIN, .revents = 0}};
+    for (const RankLine& rank : ranks_) {
+      // poll() passes over negative numbers.
+      const int number = rank.closed ? -1 : rank.socket.number();
+      waiting.push_back({.fd = number, .events = POLLIN, .revents = 0});
+    }
+    const auto wait = std::clamp<Duration>(most, Duration{0}, kReadTime);
+    const auto milliseconds = std::chrono::ceil<std::chrono::milliseconds>(wait);
+    if (::poll(waiting.data(), waiting.size(),
+               static_cast<int>(milliseconds.count())) <= 0) {
+      return;
+    }
+    const size_t known = ranks_.size();
+    if (waiting[0].revents != 0) accept_one();
+    for (size_t i = 0; i < known; ++i) {
+      if (waiting[i + 1].revents != 0) receive(ranks_[i]);
+    }
+  }
+
+  void accept_one() {
+    Descriptor socket(::accept4(listener_->number(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (socket.number() < 0 || std::ssize(ranks_) >= kMostRanks) return;
+    ranks_.push_back({.socket = std::move(socket)});
+  }
+
+  void receive(RankLine& rank) {
+    std::array<char, 1 << 12> some;
+    const ssize_t count = ::recv(rank.socket.number(), some.data(), some.size(), 0);
+    if (count < 0 && errno == EINTR) return;
+    if (count <= 0 || rank.read.size() > kMostLine) {
+      rank.closed = true;
+      return;
+    }
+    rank.read.append(some.data(), static_cast<size_t>(count));
+    for (size_t end = rank.read.find('\n'); end != std::string::npos;
+         end = rank.read.find('\n')) {
+      take_line(rank, rank.read.substr(0, end));
+      rank.read.erase(0, end + 1);
+    }
+  }
+
+  void take_line(RankLine& rank, const std::string& line) {
+    const Result<Json> json = parse_json(line, "answer");
+    if (!json.ok() || !json->is_object()) return;
+    const auto number = [&](const char* name) -> std::optional<int64_t> {
+      const auto found = json->find(name);
+      if (found == json->end() || !found->is_number_integer()) return std::nullopt;
+      return found->get<int64_t>();
+    };
+    if (const auto ranks = number("ranks")) rank.ranks = ranks;
+    const auto failed = number("failed");
+    if (number("done") == trial_ || failed == trial_) rank.answered = true;
+    if (failed != trial_ || !failure_.empty()) return;
+    failed_at_ = env_.now();
+    failure_ = json->contains("why") && (*json)["why"].is_string()
+                   ? (*json)["why"].get<std::string>()
+                   : "it gave no reason";
+    failure_code_ = static_cast<int>(number("code").value_or(0));
+  }
+
+  // Ends the process, because it cannot serve another trial.
+  TrialEnd ended_as(TrialEnd::Kind kind, Instant began) {
+    TrialEnd end{.kind = kind, .seconds = seconds_since(env_, began)};
+    end.how = fmt::format("did not end within {:.3g} s", end.seconds);
+    ranks_.clear();
+    child_->end(kTrialGrace);
+    renew();
+    return end;
+  }
+
+  TrialEnd failed_with_answer(TrialEnd end) const {
+    end.kind = TrialEnd::Kind::kFailed;
+    end.code = failure_code_;
+    end.how = "the trial failed";
+    end.said = failure_;
+    return end;
+  }
+
+  TrialEnd given_up(Instant began) {
+    TrialEnd end = ended_as(TrialEnd::Kind::kTimedOut, began);
+    return failure_.empty() ? end : failed_with_answer(end);
+  }
+
+  TrialEnd died(const ChildEnd& ended, Instant began) {
+    TrialEnd end{.kind = TrialEnd::Kind::kFailed,
+                 .code = ended.code,
+                 .how = "the process ended with " + ended.text(),
+                 .seconds = seconds_since(env_, began)};
+    end.said = tail_of_errors(env_, errors(), options_.folder);
+    if (!failure_.empty()) end.said = failure_;
+    renew();
+    return end;
+  }
+
+  // How often a waiting campaign looks at the process and whether it should stop.
+  static constexpr Duration kReadTime = std::chrono::milliseconds(200);
+
+  Env& env_;
+  const RunnerOptions options_;
+  std::unique_ptr<Listener> listener_;
+  std::optional<Child> child_;
+  std::vector<RankLine> ranks_;
+  int64_t trial_ = 0;
+  std::string failure_;  // what the first rank that failed has said
+  int failure_code_ = 0;
+  Instant failed_at_{};
+};
+
+}  // namespace
+
+std::unique_ptr<TrialRunner> make_served_runner(Env& env, RunnerOptions options) {
+  return std::make_unique<ServedRunner>(env, std::move(options));
+}
+
+}  // namespace holdfast

@@ -1,0 +1,11 @@
+#!/usr/bin/env bash
+# Runs the study of flipped bits (study/corruption), and makes docs/corruption.md from its results.
+# It can be stopped at any time; the next call continues. Passes options, such as --scale 0.1, on.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+scripts/build.sh release holdfast_program holdfast_python_stub
+if ! scripts/rivals.sh; then
+  echo "campaign: scripts/rivals.sh failed; cells with Horovod are left out" >&2
+fi
+PYTHONPATH=$PWD/build/release/python exec .venv/bin/python study/corruption/run.py \
+  --program build/release/bin/holdfast "$@"

@@ -1,0 +1,130 @@
+"""What the study of flipped bits runs: checkpoints, and campaigns that start from them.
+
+A cell is one campaign: a checkpoint, which bits of it are flipped, how training goes on, and how
+many trials there are. Cells with the same plans flip the same bits in each trial, so that they can
+be compared pair by pair.
+"""
+
+import zlib
+from dataclasses import dataclass
+
+# The checkpoints, by name, and the options of examples/train_digits.py that make them.
+BASES = {
+    "sgd": ("--steps", "400"),
+    "sgd-early": ("--steps", "60"),
+    "sgd-late": ("--steps", "2000"),
+    "sgd-float16": ("--steps", "400", "--precision", "float16"),
+    "sgd-bfloat16": ("--steps", "400", "--precision", "bfloat16"),
+    "sgd-float64": ("--steps", "400", "--precision", "float64"),
+    "adam": ("--steps", "400", "--optimizer", "adam"),
+}
+
+WEIGHTS = ("--tensors", "model.conv1", "model.conv2", "model.fc")
+NORMS = ("--tensors", "model.bn1", "model.bn2", "--roles", "parameter", "buffer")
+MODEL = ("--tensors", "model", "--roles", "parameter", "buffer")
+MOMENTUM = ("--tensors", "optimizer", "--roles", "slot")
+ROLES = {"weights": WEIGHTS, "norms": NORMS, "momentum": MOMENTUM}
+
+BITS = range(32)
+CRUCIAL = 30  # the highest bit of the exponent of a float32
+OTHERS = "0-29,31"
+COUNTS = (1, 10, 100, 1000)
+LAYERS = ("conv1", "conv2", "fc")
+WIDTHS = {"sgd-float16": 16, "sgd-bfloat16": 16, "sgd": 32, "sgd-float64": 64}
+
+
+@dataclass(frozen=True)
+class Job:
+    """How a trial trains."""
+
+    launcher: str = "none"
+    ranks: int = 1
+    options: tuple[str, ...] = ()
+
+    @property
+    def words(self) -> list[str]:
+        if self.launcher == "none":
+            return []
+        return ["--launcher", self.launcher, "--ranks", str(self.ranks), *self.options]
+
+
+@dataclass(frozen=True)
+class Cell:
+    name: str
+    trials: int
+    selection: tuple[str, ...]
+    flips: int = 1
+    bits: str = "all"
+    base: str = "sgd"
+    job: Job = Job()
+    plans: str = ""  # cells with the same word, base and selection flip the same bits
+    keeps_state: bool = False  # whether the parameters of each trial are compared with golden's
+
+    @property
+    def seed(self) -> int:
+        return zlib.crc32((self.plans or self.name).encode())
+
+    @property
+    def optimizer(self) -> str:
+        return self.base.partition("-")[0]
+
+
+def bit_cells() -> list[Cell]:
+    """One flip in one bit of one role. The first finding."""
+    return [Cell(f"bit-{role}-{bit}", 100, selection, bits=str(bit))
+            for role, selection in ROLES.items() for bit in BITS]  # fmt: skip
+
+
+def count_cells() -> list[Cell]:
+    """More and more flips in weights, with the crucial bit and without. The first finding."""
+    return [Cell(f"count-{count}-{'all' if bits == 'all' else 'others'}", 385, WEIGHTS, count, bits)
+            for count in COUNTS for bits in ("all", OTHERS)]  # fmt: skip
+
+
+DDP, HOROVOD = Job("ddp", 4), Job("horovod", 4)
+SILENT, DIVIDED = Job("ddp", 4, ("--no-broadcast",)), Job("horovod", 4, ("--divide-first",))
+
+
+def pair_cells() -> list[Cell]:
+    """The same plans with DDP and with Horovod. The second and the third finding, and what may
+    cause a difference."""
+
+    def pair(name: str, trials: int, job: Job) -> Cell:
+        return Cell(name, trials, MODEL, 10, job=job, plans="pairs", keeps_state=True)
+
+    return [pair("ddp-2", 100, Job("ddp", 2)), pair("horovod-2", 100, Job("horovod", 2)),
+            pair("ddp-4", 1068, DDP), pair("horovod-4", 1068, HOROVOD),
+            pair("ddp-4-silent", 385, SILENT),
+            pair("horovod-4-divided", 385, DIVIDED)]  # fmt: skip
+
+
+def role_cells() -> list[Cell]:
+    """Ten flips in the model or in one part of the optimizer. The fourth finding."""
+    moments = {"m": ("--tensors", "optimizer.state.*.exp_avg"),
+               "v": ("--tensors", "optimizer.state.*.exp_avg_sq")}  # fmt: skip
+    cells = [Cell("role-sgd-weights", 1068, WEIGHTS, 10),
+             Cell("role-sgd-momentum", 1068, MOMENTUM, 10),
+             Cell("role-adam-weights", 1068, WEIGHTS, 10, base="adam")]  # fmt: skip
+    return cells + [Cell(f"role-adam-{name}", 1068, selection, 10, base="adam")
+                    for name, selection in moments.items()]  # fmt: skip
+
+
+def further_cells() -> list[Cell]:
+    """What else may change the rate of harm."""
+    cells = [Cell(f"layer-{layer}", 385, ("--tensors", f"model.{layer}"), 10) for layer in LAYERS]
+    cells += [Cell(f"{kind}-{base}", 385, WEIGHTS, 10, base=base)
+              for kind, bases in (("moment", ("sgd-early", "sgd-late")), ("precision", WIDTHS))
+              for base in bases]  # fmt: skip
+    everything = ("--tensors", "model")
+    cells += [Cell("sampling-bits", 385, everything, 10),
+              Cell("sampling-legacy", 385, (*everything, "--sampling", "legacy"), 10)]  # fmt: skip
+    return cells
+
+
+# Small cells of each kind come first, so that the time of the rest is known early.
+GROUPS = {"pairs": pair_cells, "roles": role_cells, "counts": count_cells, "bits": bit_cells,
+          "further": further_cells}  # fmt: skip
+
+
+def all_cells() -> list[Cell]:
+    return [cell for make in GROUPS.values() for cell in make()]

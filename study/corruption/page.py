@@ -1,0 +1,253 @@
+"""Makes docs/corruption.md, and the verdicts in docs/papers.md, from the compact results.
+
+    python study/corruption/page.py
+
+The text of the page stands in template.md beside this script. Nothing is measured here: a test
+makes the page again and compares.
+"""
+
+import json
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import cells as study
+from cells import BITS, COUNTS, CRUCIAL, LAYERS, ROLES, WIDTHS, Cell, all_cells
+from intervals import mcnemar, paired_difference, wilson
+from results import OUTCOMES, RESULTS
+from verdicts import (
+    Verdict,
+    crucial_bit,
+    harm,
+    more_resilient,
+    more_sensitive,
+    p_text,
+    signed,
+    spreads_alike,
+)
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+TEMPLATE = Path(__file__).with_name("template.md")
+PAGE, PAPERS = DOCS / "corruption.md", DOCS / "papers.md"
+BEGIN = "<!-- made by study/corruption/page.py: begin -->\n"
+END = "<!-- made by study/corruption/page.py: end -->\n"
+
+NONE = {"trials": 0, "outcomes": {}, "struck": {}, "low_first": 0, "seconds": 0.0}
+NO_PAIR = {"pairs": 0, "only_first": 0, "only_second": 0, "both": 0, "same_outcome": 0,
+           "same_bits": 0, "same_golden": False, "overflow": 0, "lost": 0, "spread": {}}
+MAIN = "ddp-4 horovod-4"
+
+
+class Results:
+    """The compact results. A cell or pair that has not run yet has no trials."""
+
+    def __init__(self, given: dict[str, Any]) -> None:
+        self.machine = given["machine"]
+        self.cells = {cell.name: given["cells"].get(cell.name, NONE) for cell in all_cells()}
+        self._pairs = given["pairs"]
+        self._planned = {cell.name: cell.trials for cell in all_cells()}
+
+    def pair(self, names: str) -> dict[str, Any]:
+        return self._pairs.get(names, NO_PAIR)
+
+    def ran(self, chosen: Iterable[Cell]) -> str:
+        """How many of the planned trials have run."""
+        names = [cell.name for cell in chosen]
+        done = sum(self.cells[name]["trials"] for name in names)
+        return f"{done:,} of {sum(self._planned[name] for name in names):,}"
+
+    def missing(self) -> int:
+        return sum(self._planned[name] - cell["trials"] for name, cell in self.cells.items())
+
+
+def findings(results: Results) -> list[tuple[str, str, Verdict]]:
+    """The words of each finding, how many of its trials have run, and its verdict."""
+    pairs = [cell for cell in study.pair_cells() if cell.name in MAIN.split()]
+    bits = [cell for cell in study.bit_cells() if "weights" in cell.name]
+    return [
+        ("one crucial bit", results.ran(bits), crucial_bit(results.cells)),
+        ("Horovod is slightly more resilient than DDP", results.ran(pairs),
+         more_resilient(results.pair(MAIN))),
+        ("faults spread alike in both", results.ran(pairs), spreads_alike(results.pair(MAIN))),
+        ("the model is more sensitive than the optimizer", results.ran(study.role_cells()),
+         more_sensitive(results.cells)),
+    ]  # fmt: skip
+
+
+def table(head: list[str], rows: Iterable[list[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def share(hits: int, trials: int) -> str:
+    """A rate in percent with its interval."""
+    if trials == 0:
+        return "not run"
+    low, high = wilson(hits, trials)
+    return f"{100 * hits / trials:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+
+
+def verdict_table(results: Results) -> str:
+    return table(["finding", "verdict", "trials run", "by"],
+                 [[name, f"**{verdict.word}**", ran, verdict.why]
+                  for name, ran, verdict in findings(results)])  # fmt: skip
+
+
+def bit_row(results: Results, bit: int) -> list[str]:
+    cells = [results.cells[f"bit-{role}-{bit}"] for role in ROLES]
+    return [str(bit), *(share(harm(cell), cell["trials"]) for cell in cells),
+            *(share(cell["low_first"], cell["trials"]) for cell in cells[1:2])]  # fmt: skip
+
+
+def bit_table(results: Results) -> str:
+    return table(["bit", "weights", "BatchNorm", "momentum",
+                  "BatchNorm: low accuracy after loading"],
+                 [bit_row(results, bit) for bit in reversed(BITS)])  # fmt: skip
+
+
+def predicted(flips: int, bits: int = 32) -> str:
+    """The chance that at least one of the flips strikes the highest bit of an exponent."""
+    return f"{100 * (1 - (1 - 1 / bits) ** flips):.1f} %"
+
+
+def count_row(results: Results, flips: int) -> list[str]:
+    every, others = (results.cells[f"count-{flips}-{name}"] for name in ("all", "others"))
+    return [f"{flips:,}", predicted(flips), share(harm(every), every["trials"]),
+            share(every["outcomes"].get("N-EV", 0), every["trials"]),
+            split(every), share(harm(others), others["trials"])]  # fmt: skip
+
+
+def split(cell: dict[str, Any]) -> str:
+    """Harm in the trials that struck the crucial bit, and in those that did not."""
+    hit, struck = harm({"outcomes": cell["struck"]}), sum(cell["struck"].values())
+    rest = harm(cell) - hit
+    return f"{hit} of {struck}; {rest} of {cell['trials'] - struck}"
+
+
+def count_table(results: Results) -> str:
+    return table(["flips", f"bit {CRUCIAL} is struck, predicted", "harm", "N-EV",
+                  f"harm with bit {CRUCIAL} struck; without", f"harm, bit {CRUCIAL} left out"],
+                 [count_row(results, flips) for flips in COUNTS])  # fmt: skip
+
+
+def outcome_row(name: str, cell: dict[str, Any]) -> list[str]:
+    seen = [str(cell["outcomes"].get(outcome, 0)) for outcome in OUTCOMES]
+    return [name, str(cell["trials"]), share(harm(cell), cell["trials"]), *seen]
+
+
+def outcome_table(results: Results, names: dict[str, str]) -> str:
+    """The outcomes of cells, by their words."""
+    return table(["cell", "trials", "harm", *OUTCOMES],
+                 [outcome_row(words, results.cells[name]) for name, words in names.items()])
+
+
+CAUSES = {
+    "ddp-2 horovod-2": "DDP, Horovod; 2 ranks",
+    "ddp-4 horovod-4": "DDP, Horovod; 4 ranks",
+    "ddp-4 horovod-4-divided": "DDP, Horovod that divides before the sum",
+    "horovod-4 horovod-4-divided": "Horovod, Horovod that divides before the sum",
+    "ddp-4 ddp-4-silent": "DDP, DDP that broadcasts no BatchNorm buffers",
+}
+
+
+def cause_row(pair: dict[str, Any], words: str) -> list[str]:
+    if not pair["pairs"]:
+        return [words, "0", *["not run"] * 6]
+    low, high = paired_difference(pair["both"], pair["only_first"], pair["only_second"],
+                                  pair["pairs"])  # fmt: skip
+    change = 100 * (pair["only_first"] - pair["only_second"]) / pair["pairs"]
+    return [words, str(pair["pairs"]), "yes" if pair["same_golden"] else "no",
+            str(pair["same_bits"]), str(pair["same_outcome"]), str(pair["overflow"]),
+            f"{change:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})",
+            p_text(mcnemar(pair["only_first"], pair["only_second"]))]  # fmt: skip
+
+
+def cause_table(results: Results) -> str:
+    return table(["first and second", "pairs", "golden runs equal", "equal bits", "same outcome",
+                  "N-EV in one only", "harm, first less second, points", "p"],
+                 [cause_row(results.pair(names), words) for names, words in CAUSES.items()])
+
+
+def spread_table(results: Results) -> str:
+    rows = [[*name.split("."), str(row["pairs"]), signed(row["median"]),
+             f"{signed(row['low'])} to {signed(row['high'])}", str(row["above"]),
+             str(row["below"])] for name, row in results.pair(MAIN)["spread"].items()]  # fmt: skip
+    return table(["after", "layer", "pairs", "median", "interval", "at least +0.3",
+                  "at most -0.3"], rows)  # fmt: skip
+
+
+def role_names() -> dict[str, str]:
+    return {"role-sgd-weights": "SGD: weights", "role-sgd-momentum": "SGD: momentum",
+            "role-adam-weights": "Adam: weights", "role-adam-m": "Adam: m (`exp_avg`)",
+            "role-adam-v": "Adam: v (`exp_avg_sq`)"}  # fmt: skip
+
+
+def further_names() -> dict[str, str]:
+    names = {f"layer-{layer}": f"only {layer}" for layer in LAYERS}
+    names |= {"moment-sgd-early": "an early checkpoint", "moment-sgd-late": "a late checkpoint"}
+    names |= {f"precision-{base}": f"stored as {base.partition('-')[2] or 'float32'}; predicted "
+              f"{predicted(10, width)}" for base, width in WIDTHS.items()}  # fmt: skip
+    return names | {"sampling-bits": "whole model, every bit equally likely",
+                    "sampling-legacy": "whole model, every tensor equally likely"}  # fmt: skip
+
+
+def ran_sentence(results: Results) -> str:
+    ran = results.ran(all_cells())
+    hours = sum(cell["seconds"] for cell in results.cells.values()) / 3600
+    rest = "" if not results.missing() else (
+        " The rest has not run yet: `make campaign` continues, and a verdict that the trials so "
+        "far cannot give is *undecided*.")  # fmt: skip
+    return f"{ran} planned trials have run; they took {hours:.1f} hours of training.{rest}"
+
+
+def machine_sentence(machine: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in machine.items())
+
+
+def golden_sentence(results: Results) -> str:
+    known = [cell["golden"] for name, cell in results.cells.items()
+             if name.startswith(("role-sgd", "bit-")) and "golden" in cell]  # fmt: skip
+    if not known:
+        return "not run"
+    one = known[0]
+    return (f"{100 * one['first']:.1f} % of the test set after loading, {100 * one['final']:.1f} % "
+            f"at the end, with a loss of {one['loss']:.4f}")
+
+
+def make_page(given: dict[str, Any]) -> str:
+    results = Results(given)
+    return TEMPLATE.read_text().format(
+        verdicts=verdict_table(results),
+        ran=ran_sentence(results),
+        machine=machine_sentence(results.machine),
+        golden=golden_sentence(results),
+        bits=bit_table(results),
+        bits_ran=results.ran(study.bit_cells()),
+        counts=count_table(results),
+        counts_ran=results.ran(study.count_cells()),
+        pair_outcomes=outcome_table(results, {"ddp-4": "DDP", "horovod-4": "Horovod"}),
+        causes=cause_table(results),
+        pairs_ran=results.ran(study.pair_cells()),
+        spread=spread_table(results),
+        roles=outcome_table(results, role_names()),
+        roles_ran=results.ran(study.role_cells()),
+        further=outcome_table(results, further_names()),
+        further_ran=results.ran(study.further_cells()),
+    )
+
+
+def papers_text(given: dict[str, Any]) -> str:
+    rows = [[name, ran, f"{verdict.word}: {verdict.why}"]
+            for name, ran, verdict in findings(Results(given))]  # fmt: skip
+    return ("\nOn a small training, with the rules of [corruption.md](corruption.md):\n\n"
+            + table(["claim", "trials run", "verdict here"], rows) + "\n\n")  # fmt: skip
+
+
+def write_pages(given: dict[str, Any]) -> None:
+    PAGE.write_text(make_page(given))
+    before, _, rest = PAPERS.read_text().partition(BEGIN)
+    PAPERS.write_text(before + BEGIN + papers_text(given) + END + rest.partition(END)[2])
+
+
+if __name__ == "__main__":
+    write_pages(json.loads(RESULTS.read_text()))

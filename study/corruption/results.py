@@ -1,0 +1,161 @@
+"""Makes the compact results of the study from the folders that `holdfast campaign run` wrote."""
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from cells import Cell, all_cells
+from intervals import median_interval
+
+RESULTS = Path(__file__).with_name("results.json")
+
+# An outcome is harm if it stands in this list.
+HARM = ("refused", "crashed", "timed out", "N-EV", "degraded")
+OUTCOMES = (*HARM, "spiked", "benign", "masked")
+LOST = ("refused", "crashed", "timed out", "N-EV")  # outcomes without parameters to compare
+LOW = 0.05  # an accuracy is low if it lies so far below golden's
+
+# Cells that flip the same bits, and so are compared trial by trial.
+PAIRS = (("ddp-2", "horovod-2"), ("ddp-4", "horovod-4"), ("ddp-4", "ddp-4-silent"),
+         ("horovod-4", "horovod-4-divided"), ("ddp-4", "horovod-4-divided"))  # fmt: skip
+BOUND = 0.3  # the log10 of a ratio that counts as alike
+
+# The highest bit of the exponent, by dtype.
+TOP_BITS = {"F16": 14, "BF16": 14, "F32": 30, "F64": 62}
+
+
+class Campaign:
+    """The trials of a cell that are finished."""
+
+    def __init__(self, cell: Cell, folder: Path) -> None:
+        self.cell = cell
+        self.settings = json.loads((folder / "campaign.json").read_text())
+        lines = (folder / "trials.jsonl").read_text().splitlines(keepends=True)
+        # The last line may be torn, because a campaign can be killed.
+        read = [json.loads(line) for line in lines if line.endswith("\n")]
+        self.trials = {trial["trial"]: trial for trial in read if trial["trial"] < cell.trials}
+
+    @property
+    def golden(self) -> list[dict[str, Any]]:
+        """The lines of the golden run's log."""
+        return self.settings["golden"]
+
+    def summary(self) -> dict[str, Any]:
+        trials = list(self.trials.values())
+        first, last = self.golden[0], self.golden[-1]
+        low = sum(number(trial["first_accuracy"]) < first["accuracy"] - LOW for trial in trials
+                  if trial.get("first_accuracy") is not None)  # fmt: skip
+        return {
+            "trials": len(trials),
+            "outcomes": count(trials),
+            "struck": count([trial for trial in trials if is_struck(trial)]),
+            "low_first": low,
+            "golden": {"first": first["accuracy"], "final": last["accuracy"],
+                       "loss": last["loss"]},
+            "seconds": round(sum(trial["seconds"] for trial in trials), 1),
+        }
+
+
+def count(trials: list[dict]) -> dict[str, int]:
+    seen = Counter(trial["outcome"] for trial in trials)
+    unknown = set(seen) - set(OUTCOMES)
+    if unknown:
+        raise ValueError(f"outcome {unknown.pop()}: expected one of {', '.join(OUTCOMES)}")
+    return {outcome: seen[outcome] for outcome in OUTCOMES if seen[outcome]}
+
+
+def is_struck(trial: dict) -> bool:
+    """Whether the highest bit of an exponent was flipped."""
+    return any(flip["dtype"] in TOP_BITS and int(flip["mask"], 16) >> TOP_BITS[flip["dtype"]] & 1
+               for flip in trial["flips"])  # fmt: skip
+
+
+def number(value: float | str | None) -> float:
+    """A number of a log. JSON has no NaN, so null stands for what is not finite."""
+    return math.nan if value is None else float(value)
+
+
+def harmed(trial: dict) -> bool:
+    return trial["outcome"] in HARM
+
+
+def compare(first: Campaign, second: Campaign) -> dict[str, Any]:
+    """What two cells made of the same plans."""
+    both = sorted(first.trials.keys() & second.trials.keys())
+    pairs = [(first.trials[trial], second.trials[trial]) for trial in both]
+    for one, other in pairs:
+        if one["flips"] != other["flips"]:
+            raise ValueError(f"{first.cell.name} and {second.cell.name}, trial {one['trial']}: the "
+                             "flips differ; expected the same plans")
+    kept = [(one, other) for one, other in pairs
+            if one["outcome"] not in LOST and other["outcome"] not in LOST]  # fmt: skip
+    return {
+        "pairs": len(pairs),
+        "only_first": sum(harmed(one) and not harmed(other) for one, other in pairs),
+        "only_second": sum(harmed(other) and not harmed(one) for one, other in pairs),
+        "both": sum(harmed(one) and harmed(other) for one, other in pairs),
+        "same_outcome": sum(one["outcome"] == other["outcome"] for one, other in pairs),
+        "same_bits": sum(fingerprint(one) == fingerprint(other) for one, other in pairs),
+        "same_golden": first.golden == second.golden,
+        "overflow": sum((one["outcome"] == "N-EV") != (other["outcome"] == "N-EV")
+                        for one, other in pairs),
+        "lost": len(pairs) - len(kept),
+        "spread": spread(kept),
+    }  # fmt: skip
+
+
+def fingerprint(trial: dict) -> tuple:
+    """What a trial left: two trials with equal bits have the same one."""
+    return (trial["outcome"], str(trial["final_loss"]), str(trial["final_accuracy"]),
+            str(trial.get("distance")))
+
+
+def spread(pairs: list[tuple[dict, dict]]) -> dict[str, dict[str, Any]]:
+    """By layer and step: the log10 of the second distance to golden divided by the first."""
+    out: dict[str, dict[str, Any]] = {}
+    names = [name for name in pairs[0][0].get("distance", {})] if pairs else []
+    for name in names:
+        ratios = [log_ratio(*(number(each["distance"][name]) for each in pair)) for pair in pairs]
+        known = [ratio for ratio in ratios if not math.isnan(ratio)]
+        if not known:
+            continue
+        median, low, high = (rounded(value) for value in median_interval(known))
+        out[name] = {"pairs": len(known), "above": sum(ratio >= BOUND for ratio in known),
+                     "below": sum(ratio <= -BOUND for ratio in known), "median": median,
+                     "low": low, "high": high}  # fmt: skip
+    return out
+
+
+def log_ratio(first: float, second: float) -> float:
+    """Equal bits have the ratio 1."""
+    if first == second:
+        return 0.0
+    if first == 0 or second == 0:
+        return math.inf if first == 0 else -math.inf
+    return math.log10(second / first)
+
+
+def rounded(value: float) -> float | str:
+    """JSON has no infinity, so it is written as a word, which float() reads."""
+    return round(value, 6) if math.isfinite(value) else str(value)
+
+
+def collect(work: Path, machine: dict[str, Any]) -> dict[str, Any]:
+    """The compact results of all cells that have trials."""
+    found = {cell.name: Campaign(cell, work / cell.name) for cell in all_cells()
+             if (work / cell.name / "trials.jsonl").exists()}  # fmt: skip
+    pairs = {f"{first} {second}": compare(found[first], found[second])
+             for first, second in PAIRS if first in found and second in found}  # fmt: skip
+    return {"machine": machine, "pairs": pairs,
+            "cells": {name: campaign.summary() for name, campaign in found.items()}}  # fmt: skip
+
+
+def write(results: dict[str, Any], path: Path = RESULTS) -> None:
+    """One line for each cell and pair, so that differences can be read."""
+    parts = []
+    for key, value in results.items():
+        rows = [f"  {json.dumps(name)}: {json.dumps(row)}" for name, row in value.items()]
+        parts.append(f"{json.dumps(key)}: {{\n" + ",\n".join(rows) + "\n }")
+    path.write_text("{" + ",\n ".join(parts) + "}\n")

@@ -1,0 +1,202 @@
+"""Runs the study of flipped bits, keeps its compact results, and makes docs/corruption.md.
+
+    python study/corruption/run.py [--scale 0.1] [--only 'bit-weights-*'] [--jobs 2]
+
+Each cell of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A cell
+that was interrupted is continued, and a greater --scale adds trials to those that are there. Cells
+with ranks run alone, the others side by side.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from fnmatch import fnmatch
+from importlib import metadata
+from pathlib import Path
+
+from cells import BASES, Cell, all_cells
+from page import write_pages
+from results import collect, write
+
+ROOT = Path(__file__).resolve().parents[2]
+SCRIPT = ROOT / "examples/train_digits.py"
+HOROVOD = ROOT / ".cache/horovod"
+PROBES = 2  # trials of the first cell of each kind, by which the time of the rest is told
+
+
+class Study:
+    """Where the campaigns are, and how many trials each of them is to have."""
+
+    def __init__(self, work: Path, program: Path, scale: float) -> None:
+        self._work, self._program, self._scale = work, program, scale
+        self._begun = time.monotonic()
+
+    def trials(self, cell: Cell) -> int:
+        return min(cell.trials, math.ceil(cell.trials * self._scale))
+
+    def make_base(self, name: str) -> Path:
+        """Trains the checkpoint from which cells start, unless it is there."""
+        path = self._work / f"{name}.pt"
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fresh = path.with_suffix(".tmp")
+            done = subprocess.run([sys.executable, SCRIPT, *BASES[name], "--save", fresh],
+                                  check=True, env=environment(), stdout=subprocess.PIPE,
+                                  text=True)  # fmt: skip
+            fresh.rename(path)
+            say(f"{name}: {done.stdout.strip()}")
+        return path
+
+    def run(self, cell: Cell, most: int | None = None) -> None:
+        """Runs the trials of a cell that are missing, or only `most` trials."""
+        wanted = self.trials(cell)
+        if most is not None:
+            wanted = min(wanted, most)
+        if len(self.seconds(cell)) >= wanted:
+            return
+        done = subprocess.run(self.command(cell, wanted), env=environment(),
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        if done.returncode != 0:
+            words = (done.stderr or done.stdout).strip()[-2000:]
+            raise RuntimeError(f"{cell.name}: ended with {done.returncode}; {words}")
+
+    def command(self, cell: Cell, trials: int) -> list[str]:
+        script = [sys.executable, str(SCRIPT), "--serve", "--optimizer", cell.optimizer,
+                  *cell.job.words]  # fmt: skip
+        state = ["--state"] if cell.keeps_state else []
+        return [str(self._program), "campaign", "run", str(self.make_base(cell.base)),
+                *cell.selection, "--flips", str(cell.flips), "--bits", cell.bits, "--seed",
+                str(cell.seed), "--checksums", "consistent", "--trials", str(trials), "-o",
+                str(self._work / cell.name), *state, "--serve", "--", *script]  # fmt: skip
+
+    def seconds(self, cell: Cell) -> list[float]:
+        """How long each finished trial took."""
+        try:
+            lines = (self._work / cell.name / "trials.jsonl").read_text().splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        return [json.loads(line)["seconds"] for line in lines if line.endswith("\n")]
+
+    def left(self, cells: Iterable[Cell], jobs: int) -> str:
+        """How many trials are left, and how long they will take."""
+        cells = list(cells)
+        trials, seconds = 0, 0.0
+        for cell in cells:
+            alike = [other for other in cells if other.job == cell.job]
+            seen = [each for other in alike for each in self.seconds(other)]
+            missing = max(0, self.trials(cell) - len(self.seconds(cell)))
+            each = sum(seen) / len(seen) if seen else 0.0
+            trials += missing
+            seconds += missing * each / (jobs if cell.job.ranks == 1 else 1)
+        return f"{trials:,} trials left, about {max(1, round(seconds / 60))} min"
+
+
+def environment() -> dict[str, str]:
+    paths = [str(HOROVOD), os.environ.get("PYTHONPATH", "")]
+    return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(filter(None, paths))}
+
+
+def say(text: str) -> None:
+    print(text, flush=True)
+
+
+def kinds(cells: Iterable[Cell]) -> list[Cell]:
+    """The first cell of each way to train."""
+    return list({cell.job: cell for cell in reversed(list(cells))}.values())
+
+
+def run_all(cells: list[Cell], run: Callable[[Cell], None], done: Callable[[Cell], None],
+            jobs: int) -> list[str]:
+    """Runs all cells, those with ranks alone. Returns what failed."""
+    failed: list[str] = []
+    lock = threading.Lock()
+
+    def one(cell: Cell) -> None:
+        try:
+            run(cell)
+        except (RuntimeError, subprocess.CalledProcessError, OSError) as error:
+            with lock:
+                failed.append(str(error))
+                say(str(error))
+        else:
+            with lock:
+                done(cell)
+
+    for cell in cells:
+        if cell.job.ranks > 1:
+            one(cell)
+    with ThreadPoolExecutor(jobs) as pool:
+        list(pool.map(one, [cell for cell in cells if cell.job.ranks == 1]))
+    return failed
+
+
+def describe_machine() -> dict[str, str]:
+    horovod = metadata.distributions(path=[str(HOROVOD)])
+    versions = {each.name: each.version for each in horovod if each.name == "horovod"}
+    return {"CPU": platform.machine(), "cores": str(os.cpu_count()),
+            "torch": metadata.version("torch"), **versions}  # fmt: skip
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--work", type=Path, default=ROOT / ".cache/campaign",
+                        help="the folder of the campaigns")
+    parser.add_argument("--program", type=Path, default=ROOT / ".venv/bin/holdfast")
+    parser.add_argument("--scale", type=float, default=1.0,
+                        help="the share of the planned trials to run, above 0 and up to 1")
+    parser.add_argument("--only", nargs="*", default=["*"], help="patterns of cells to run")
+    parser.add_argument("--jobs", type=int, default=os.cpu_count(),
+                        help="how many cells run side by side")
+    parser.add_argument("--no-page", action="store_true", help="leave results and page alone")
+    args = parser.parse_args()
+    if not 0 < args.scale <= 1:
+        parser.error(f"--scale: {args.scale}; expected a number above 0 and up to 1")
+    if args.jobs < 1:
+        parser.error(f"--jobs: {args.jobs}; expected at least 1")
+    if not os.access(args.program, os.X_OK):
+        parser.error(f"--program: {args.program} cannot be run; expected the holdfast command, "
+                     "which `make build` makes")  # fmt: skip
+    return args
+
+
+def choose(patterns: list[str]) -> list[Cell]:
+    cells = [cell for cell in all_cells() if any(fnmatch(cell.name, each) for each in patterns)]
+    if any(cell.job.launcher == "horovod" for cell in cells) and not (HOROVOD / "built").exists():
+        say("Horovod is not in .cache/horovod, where scripts/rivals.sh puts it; its cells are left "
+            "out")
+        cells = [cell for cell in cells if cell.job.launcher != "horovod"]
+    return cells
+
+
+def main() -> int:
+    args = parse()
+    cells, study = choose(args.only), Study(args.work, args.program, args.scale)
+    if not cells:
+        say(f"--only {' '.join(args.only)}: no cell has such a name")
+        return 2
+    for base in dict.fromkeys(cell.base for cell in cells):
+        study.make_base(base)
+    failed = run_all(kinds(cells), lambda cell: study.run(cell, PROBES), lambda cell: None, 1)
+    if not failed:
+        say(f"{len(cells)} cells, {study.left(cells, args.jobs)}")
+        failed = run_all(cells, study.run, lambda cell: say(
+            f"{cell.name}: {len(study.seconds(cell))} of {cell.trials}; "
+            f"{study.left(cells, args.jobs)}"), args.jobs)  # fmt: skip
+    if not args.no_page:
+        results = collect(args.work, describe_machine())
+        write(results)
+        write_pages(results)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

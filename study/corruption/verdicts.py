@@ -1,0 +1,146 @@
+"""The four findings of the study, and the rules by which they are confirmed or refuted."""
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+from cells import BITS, CRUCIAL
+from intervals import LEVEL, at_most, difference, fisher, holm, mcnemar, paired_difference
+from results import BOUND, HARM
+
+CONFIRMED, REFUTED, UNDECIDED = "confirmed", "refuted", "undecided"
+NO_DIFFERENCE = "no relevant difference"
+RELEVANT = 0.01  # smaller differences of rates are not relevant
+
+Cells = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Verdict:
+    word: str
+    why: str  # the interval and p
+
+
+def harm(cell: dict[str, Any]) -> int:
+    return sum(cell["outcomes"].get(outcome, 0) for outcome in HARM)
+
+
+@dataclass(frozen=True)
+class Against:
+    """A rate of harm beside another one."""
+
+    name: str
+    other: str
+    low: float
+    high: float
+    change: float
+    p: float  # corrected for all comparisons of the finding
+
+    @property
+    def above(self) -> bool:
+        return self.p < LEVEL and self.change > 0
+
+    @property
+    def below(self) -> bool:
+        return self.p < LEVEL and self.change < 0
+
+
+def against(cells: Cells, names: list[tuple[str, str]]) -> list[Against]:
+    """Compares independent cells. A cell that is missing has no trials."""
+    none = {"trials": 0, "outcomes": {}}
+    sides = [(cells.get(name, none), cells.get(other, none)) for name, other in names]
+    counts = [(harm(one), one["trials"], harm(other), other["trials"]) for one, other in sides]
+    corrected = holm([fisher(*each) if each[1] and each[3] else 1.0 for each in counts])
+    return [Against(*pair, *difference(*each), rate(*each[:2]) - rate(*each[2:]), p)
+            for pair, each, p in zip(names, counts, corrected)]  # fmt: skip
+
+
+def rate(hits: int, trials: int) -> float:
+    return hits / trials if trials else 0.0
+
+
+def judge(found: list[Against]) -> str:
+    if any(each.below for each in found):
+        return REFUTED
+    return CONFIRMED if all(each.above for each in found) else UNDECIDED
+
+
+def crucial_bit(cells: Cells) -> Verdict:
+    """Harm at bit 30 of weights lies above that of every other bit."""
+    name = "bit-weights-{}".format
+    found = against(cells, [(name(CRUCIAL), name(bit)) for bit in BITS if bit != CRUCIAL])
+    worst = max(found, key=lambda each: each.p)
+    top = cells.get(name(CRUCIAL), {"trials": 0, "outcomes": {}})
+    return Verdict(judge(found),
+                   f"bit {CRUCIAL}: {harm(top)} of {top['trials']} trials are harmed; above "
+                   f"{sum(each.above for each in found)} of {len(found)} other bits; the nearest "
+                   f"is bit {worst.other.rpartition('-')[2]}, {points(worst)}")  # fmt: skip
+
+
+def points(each: Against) -> str:
+    return (f"{100 * each.change:+.1f} points ({100 * each.low:+.1f} to {100 * each.high:+.1f}), "
+            f"corrected p {p_text(each.p)}")
+
+
+def p_text(p: float) -> str:
+    return "< 0.0001" if p < 0.0001 else f"{p:.4f}"
+
+
+def more_resilient(pair: dict[str, Any]) -> Verdict:
+    """Horovod's rate of harm lies below DDP's."""
+    first, second, pairs = pair["only_first"], pair["only_second"], pair["pairs"]
+    low, high = paired_difference(pair["both"], first, second, pairs)
+    word = UNDECIDED
+    if -RELEVANT < low and high < RELEVANT:
+        word = NO_DIFFERENCE
+    elif low > 0 or high < 0:
+        word = CONFIRMED if low > 0 else REFUTED
+    change = rate(first - second, pairs)
+    return Verdict(word,
+                   f"DDP's rate of harm less Horovod's: {100 * change:+.2f} points "
+                   f"({100 * low:+.2f} to {100 * high:+.2f}); harmed only with DDP {first}, only "
+                   f"with Horovod {second}, in both {pair['both']} of {pairs}; p "
+                   f"{p_text(mcnemar(first, second))}")  # fmt: skip
+
+
+def spreads_alike(pair: dict[str, Any]) -> Verdict:
+    """In every layer and step the median distance to golden is the same within a factor of 2."""
+    rows = list(pair["spread"].values())
+    if not rows:
+        return Verdict(UNDECIDED, "no pair to compare")
+    inside = holm([max(at_most(row["above"], row["pairs"]), at_most(row["below"], row["pairs"]))
+                   for row in rows])  # fmt: skip
+    outside = holm([at_most(row["pairs"] - max(row["above"], row["below"]), row["pairs"])
+                    for row in rows])  # fmt: skip
+    word = UNDECIDED
+    if any(p < LEVEL / 2 for p in outside):
+        word = REFUTED
+    elif all(p < LEVEL and is_inside(row) for p, row in zip(inside, rows)):
+        word = CONFIRMED
+    low, high = min(float(row["low"]) for row in rows), max(float(row["high"]) for row in rows)
+    return Verdict(word,
+                   f"median log10 of the ratio in {len(rows)} layers and steps: all intervals lie "
+                   f"between {signed(low)} and {signed(high)}; largest corrected p that it lies "
+                   f"within ±{BOUND}: {p_text(max(inside))}; {pair['pairs'] - pair['lost']} "
+                   f"pairs, {pair['lost']} N-EV pairs apart")  # fmt: skip
+
+
+def is_inside(row: dict[str, Any]) -> bool:
+    return -BOUND < float(row["low"]) and float(row["high"]) < BOUND
+
+
+def signed(value: float | str) -> str:
+    value = float(value)
+    return f"{value:+.3f}" if math.isfinite(value) else ("-∞" if value < 0 else "+∞")
+
+
+PARTS = (("role-sgd-weights", "role-sgd-momentum"), ("role-adam-weights", "role-adam-m"),
+         ("role-adam-weights", "role-adam-v"))  # fmt: skip
+
+
+def more_sensitive(cells: Cells) -> Verdict:
+    """The model's rate of harm lies above that of each part of the optimizer."""
+    found = against(cells, list(PARTS))
+    told = [f"{each.name.removeprefix('role-')} against {each.other.rpartition('-')[2]} "
+            f"{points(each)}" for each in found]  # fmt: skip
+    return Verdict(judge(found), "; ".join(told))
