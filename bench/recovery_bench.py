@@ -22,6 +22,8 @@ fill      How fast a replacement is filled, beside raw copies (bench/exchange_be
     recovery_bench.py --sequences 5 --json bench/results/recovery.json
     recovery_bench.py --doc     # writes the figures of that file into the pages; measures nothing
 
+If the file exists, the parts that are not measured again and the sequences that it has are kept.
+
 Rivals that are not installed are left out by name; scripts/rivals.sh installs them.
 """
 
@@ -105,14 +107,18 @@ def measure_kills(folder: Path, kills: int, restarts: int) -> dict:
 
 
 def phases_of(ran: Ran, folder: Path) -> list[dict]:
-    """For each kill: the wall time until an update began again, and the phases as reported."""
+    """For each kill: the wall time until an update began again, and the phases as reported.
+
+    Before the first one, the system ends the process, which nobody can see from outside.
+    """
     told = [{name: event[name] for name in PHASES} for event in events_of(folder / "run", "recovered")]
     if not told:  # the line that the launcher prints has the same, rounded
         lines = re.findall(r"goes on after .*\((seen .* redone .*)\)", ran.said)
         told = [{name: float(value) for name, value in re.findall(r"(\w+) ([\d.]+)", line)}
                 for line in lines]  # fmt: skip
-    walls = [kill.back.allowed - kill.at for kill in ran.kills if kill.back]
-    return [{"wall": wall, "phases": phases} for wall, phases in zip(walls, told)]
+    kills = [kill for kill in ran.kills if kill.back]
+    return [{"wall": kill.back.allowed - kill.at, "phases": {"ended": kill.ended, **phases}}
+            for kill, phases in zip(kills, told)]  # fmt: skip
 
 
 def events_of(run: Path, name: str) -> list[dict]:
@@ -158,10 +164,12 @@ def parameters_of(width: int, layers: int) -> int:
 # Totals
 
 
-def measure_totals(folder: Path, rivals: list[Way], sequences: int, steps: int) -> list[dict]:
-    """All ways under the same kills. Each sequence has its own order of ways."""
-    rows = []
-    for sequence in range(sequences):
+def measure_totals(folder: Path, rivals: list[Way], sequences: int, steps: int,
+                   known: list[dict]) -> list[dict]:
+    """All ways under the same kills. Each sequence has its own order of ways. Those that are known
+    are not measured again."""
+    rows = [row for row in known if row["sequence"] < sequences]
+    for sequence in sorted(set(range(sequences)) - {row["sequence"] for row in rows}):
         dice = random.Random(f"totals {sequence}")
         times = tuple(exponential_times(MTBF, dice))
         ways = dice.sample([HOLDFAST, CALM, *rivals, PLAIN], len(rivals) + 3)
@@ -303,8 +311,12 @@ def measure(args: argparse.Namespace) -> dict:
     parts, names = args.parts.split(","), args.rivals.split(",")
     missing = left_out(names)
     rivals = [RIVALS[name] for name in names if name != "horovod" or "Elastic Horovod" not in missing]
-    out: dict = {"cores": os.cpu_count(), "machine": platform.machine(), "mtbf": MTBF,
-                 "load": os.getloadavg()[0], "left_out": missing}  # fmt: skip
+    kept = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
+    load = kept.get("load", 0.0)
+    if parts != ["rates"]:  # which only simulates
+        load = max(os.getloadavg()[0], load)
+    out: dict = {**kept, "cores": os.cpu_count(), "machine": platform.machine(), "mtbf": MTBF,
+                 "load": load, "left_out": missing}  # fmt: skip
     with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
         if "kills" in parts:
             out["kills"] = measure_kills(Path(folder) / "kills", args.kills, args.restarts)
@@ -312,10 +324,10 @@ def measure(args: argparse.Namespace) -> dict:
             out["cost"] = measure_cost(Path(folder) / "cost", args.pairs)
         if "totals" in parts:
             out["totals"] = measure_totals(Path(folder) / "totals", rivals, args.sequences,
-                                           args.steps)  # fmt: skip
-        if "rates" in parts and "totals" in parts:
+                                           args.steps, kept.get("totals", []))  # fmt: skip
+        if "rates" in parts and "totals" in out:
             rows = [row for row in out["totals"] if row["way"] != CALM.name]
-            out["rates"] = rates_of(rows, BUILD / "bin/holdfast", HOLDFAST.name, PLAIN.name)
+            out["rates"] = rates_of(rows, BUILD / "bin/holdfast", HOLDFAST.name, PLAIN.name, RANKS)
         if "fill" in parts:
             out["fill"] = measure_fill()
     return out

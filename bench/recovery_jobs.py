@@ -71,6 +71,15 @@ class Line:
     loss: str
 
 
+def is_alive(pid: int) -> bool:
+    """False once the process has ended, even if its parent has not looked yet."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in "ZX"
+
+
 @dataclass
 class Kill:
     """A rank that was killed, and how the job went on."""
@@ -79,6 +88,7 @@ class Kill:
     rank: int
     newest: int  # the newest step that any rank had done
     known: set[int]  # the processes that had made a step
+    ended: float = 0.0  # seconds until the system had ended the process and freed its memory
     back: Line | None = None  # the first step of a new process
     new: Line | None = None  # the first step that nobody had done before
 
@@ -244,6 +254,9 @@ class Job:
             os.kill(self._pids[rank], signal.SIGKILL)
         except ProcessLookupError:
             return  # Horovod has given the number of this rank to a process that made no step yet
+        while is_alive(self._pids[rank]):
+            time.sleep(0.0005)
+        kill.ended = time.monotonic() - kill.at
         kills.append(kill)
 
     def _take(self) -> None:

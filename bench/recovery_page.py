@@ -63,6 +63,9 @@ def kills_text(seen: dict) -> str:
     if phases:
         text += "\n" + table(["phase", "seconds, mean"],
                              [[name, f"{value:.2f}"] for name, value in phases.items()])  # fmt: skip
+    if "ended" in phases:
+        text += ("\n*Ended* is the time in which the system ends the killed process and frees its memory; "
+                 "the benchmark measures it, and no event has it.\n")  # fmt: skip
     return text
 
 

@@ -28,7 +28,7 @@ class Cost:
     schedule: str  # as `holdfast simulate` names it
 
 
-def cost_of(rows: list[dict], base: float) -> Cost:
+def cost_of(rows: list[dict], base: float, ranks: int) -> Cost:
     """The costs of a way, from its runs; `base` is the time of a step without any of them."""
     way, step = rows[0]["way"], statistics.fmean(row["step"] for row in rows)
     recovery = [seconds for row in rows for seconds in row["recovery"]]
@@ -37,12 +37,17 @@ def cost_of(rows: list[dict], base: float) -> Cost:
         saves = 1.0
         schedule = f"{base:.6f}s"
     else:
-        saves = sum(row["saves"] for row in rows) / sum(row["steps"] for row in rows)
+        # Each rank has its own events of a save.
+        saves = sum(row["saves"] for row in rows) / ranks / sum(row["steps"] for row in rows)
         schedule = "checkfreq" if way == "CheckFreq" else "young"
     stall = max(LEAST_STALL, (step - base) / max(saves, 1e-3))
     # Holdfast and Horovod have the state of a step in memory when the step is done.
     in_memory = way == "Holdfast" or "Horovod" in way
     persist = 0.0 if in_memory else statistics.fmean(row["persist"] for row in rows)
+    if "each step" in way:
+        # A save begins while the one before is still written. The simulator has one at a time, and
+        # would let the steps wait, which they did not.
+        persist = min(persist, base)
     return Cost(step, restart, stall, persist, schedule)
 
 
@@ -64,13 +69,13 @@ def simulated_total(program: Path, cost: Cost, base: float, mtbf: float) -> floa
     return 1 + json.loads(ran.stdout)["schedules"][0]["time"]["mean"] / length
 
 
-def rates_of(rows: list[dict], program: Path, ours: str, plain: str) -> dict:
+def rates_of(rows: list[dict], program: Path, ours: str, plain: str, ranks: int) -> dict:
     """The total time of each way divided by that of `ours`, by failure rate."""
     by_way: dict[str, list[dict]] = {}
     for row in rows:
         by_way.setdefault(row["way"], []).append(row)
     base = statistics.fmean(row["step"] for row in by_way.pop(plain))
-    costs = {way: cost_of(own, base) for way, own in by_way.items()}
+    costs = {way: cost_of(own, base, ranks) for way, own in by_way.items()}
     totals = {way: [simulated_total(program, cost, base, mtbf) for mtbf in MTBFS]
               for way, cost in costs.items()}  # fmt: skip
     ratios = {way: [other / own for other, own in zip(seen, totals[ours])]

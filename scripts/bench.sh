@@ -3,6 +3,7 @@
 # C++ benchmarks. If a benchmark misses its bar, it fails, and the others still run.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/environment.sh
 scripts/build.sh release all holdfast_bench
 failed=()
 for source in bench/*_bench.cpp; do

@@ -7,6 +7,9 @@ export CXX=${CXX:-g++}
 export LC_CTYPE=${LC_CTYPE:-C.UTF-8}
 export CCACHE_BASEDIR=${CCACHE_BASEDIR:-$PWD}
 export CCACHE_NOHASHDIR=${CCACHE_NOHASHDIR:-1}
+# Tests start hundreds of Python processes, and each imports torch. That takes more than twice as long
+# if Python may not keep what it has compiled.
+unset PYTHONDONTWRITEBYTECODE
 jobs=${HOLDFAST_JOBS:-$(nproc)}
 export CMAKE_BUILD_PARALLEL_LEVEL=$jobs
 export UBSAN_OPTIONS=${UBSAN_OPTIONS:-print_stacktrace=1}

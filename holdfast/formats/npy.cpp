@@ -258,11 +258,12 @@ Bytes write_npy_header(Dtype dtype, const Shape& shape) {
   // The data begins at a multiple of 64, as NumPy has it.
   text.append(63 - (10 + text.size()) % 64, ' ');
   text += '\n';
-  Bytes bytes = copy_of(bytes_of(kNpyMark));
-  bytes.insert(bytes.end(), {std::byte{1}, std::byte{0}, std::byte{0}, std::byte{0}});
+  // The mark, version 1.0, and how long the text is.
+  Bytes bytes(10 + text.size());
+  std::ranges::copy(bytes_of(kNpyMark), bytes.begin());
+  bytes[6] = std::byte{1};
   store_little_endian(static_cast<uint16_t>(text.size()), ByteSpan(bytes).subspan(8));
-  const ByteView more = bytes_of(text);
-  bytes.insert(bytes.end(), more.begin(), more.end());
+  std::ranges::copy(bytes_of(text), bytes.begin() + 10);
   return bytes;
 }
 

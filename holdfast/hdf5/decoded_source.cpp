@@ -1,5 +1,7 @@
 #include <algorithm>
 #include <array>
+#include <atomic>
+#include <thread>
 
 #include "holdfast/base/checked.h"
 #include "holdfast/hdf5/decoded_source_internal.h"
@@ -41,24 +43,61 @@ int64_t number_of(const Dataset& dataset, std::span<const int64_t> grid) {
   return number;
 }
 
-// Calls `visit` with the position in the grid of each chunk that has a part of the box.
-template <typename Visit>
-Result<void> for_each_chunk(const Dataset& dataset, const Box& box,
-                            const Visit& visit) {
+using Grid = std::array<int64_t, kMaxRank>;
+
+// The positions in the grid of the chunks that have a part of the box.
+std::vector<Grid> chunks_in(const Dataset& dataset, const Box& box) {
   const int rank = box.rank();
-  std::array<int64_t, kMaxRank> at{};
+  Grid at{};
   const auto first = [&](int k) { return box[k].lo / dataset.chunk_shape[k]; };
   const auto last = [&](int k) { return (box[k].hi - 1) / dataset.chunk_shape[k]; };
   for (int k = 0; k < rank; ++k) at[static_cast<size_t>(k)] = first(k);
+  std::vector<Grid> found;
   for (;;) {
-    HOLDFAST_TRY(visit(std::span<const int64_t>(at).first(static_cast<size_t>(rank))));
+    found.push_back(at);
     int k = rank - 1;
     for (; k >= 0 && at[static_cast<size_t>(k)] == last(k); --k) {
       at[static_cast<size_t>(k)] = first(k);
     }
-    if (k < 0) return {};
+    if (k < 0) return found;
     ++at[static_cast<size_t>(k)];
   }
+}
+
+// How many threads decode this many chunks. To start a thread takes about as long as to
+// decode some kilobytes.
+size_t decoding_threads(const Dataset& dataset, size_t chunks) {
+  constexpr size_t kMostThreads = 8;
+  constexpr int64_t kLeastBytes = int64_t{256} << 10;  // for each thread
+  if (dataset.filters.empty()) return 1;
+  const int64_t bytes = dataset.chunk_bytes() * static_cast<int64_t>(chunks);
+  const size_t cores = std::max<size_t>(std::thread::hardware_concurrency(), 1);
+  return std::clamp<size_t>(static_cast<size_t>(bytes / kLeastBytes), 1,
+                            std::min({cores, chunks, kMostThreads}));
+}
+
+// Calls `visit` for each number below `count`, on several threads, until one fails.
+template <typename Visit>
+Result<void> visit_on_threads(size_t count, size_t threads, const Visit& visit) {
+  std::vector<Result<void>> outcomes(threads);
+  std::atomic<size_t> next = 0;
+  const auto work = [&](size_t thread) {
+    for (size_t i = next++; i < count; i = next++) {
+      outcomes[thread] = visit(i);
+      if (outcomes[thread].ok()) continue;
+      next = count;
+      return;
+    }
+  };
+  {
+    std::vector<std::jthread> others;
+    for (size_t thread = 1; thread < threads; ++thread) {
+      others.emplace_back(work, thread);
+    }
+    work(0);
+  }
+  for (Result<void>& outcome : outcomes) HOLDFAST_TRY(std::move(outcome));
+  return {};
 }
 
 }  // namespace
@@ -173,18 +212,22 @@ Result<void> DecodedSource::read_box_of(const Region& region, const Box& box,
   const Dataset& dataset = *region.dataset;
   const int64_t element = dataset.element_bytes();
   const Map target = Map::dense(box, element);
-  return for_each_chunk(
-      dataset, box, [&](std::span<const int64_t> grid) -> Result<void> {
-        const Box chunk = chunk_box(dataset, grid);
-        const auto bytes = HOLDFAST_TRY(decoded(region, number_of(dataset, grid)));
-        const auto hit = intersect(box, chunk);
-        HOLDFAST_CHECK(hit.has_value(), "chunk {}", to_string(chunk));
-        const Map from = Map::dense(chunk, element);
-        run_copy(plan_copy(from.narrowed(chunk, *hit), target.narrowed(box, *hit),
-                           hit->shape(), element),
-                 *bytes, into);
-        return {};
-      });
+  const std::vector<Grid> grid = chunks_in(dataset, box);
+  // Each chunk has bytes of its own in `into`, so threads do not meet there.
+  const auto read_one = [&](size_t i) -> Result<void> {
+    const auto at =
+        std::span<const int64_t>(grid[i]).first(static_cast<size_t>(box.rank()));
+    const Box chunk = chunk_box(dataset, at);
+    const auto bytes = HOLDFAST_TRY(decoded(region, number_of(dataset, at)));
+    const auto hit = intersect(box, chunk);
+    HOLDFAST_CHECK(hit.has_value(), "chunk {}", to_string(chunk));
+    const Map from = Map::dense(chunk, element);
+    run_copy(plan_copy(from.narrowed(chunk, *hit), target.narrowed(box, *hit),
+                       hit->shape(), element),
+             *bytes, into);
+    return {};
+  };
+  return visit_on_threads(grid.size(), decoding_threads(dataset, grid.size()), read_one);
 }
 
 Result<std::shared_ptr<const Bytes>> DecodedSource::decoded(const Region& region,
