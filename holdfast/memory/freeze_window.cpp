@@ -146,7 +146,7 @@ Result<std::optional<Bytes>> FreezeWindow::bytes_before(size_t part, const Seal&
       seal_bytes(before, first) != sealed) {
     return std::optional<Bytes>();
   }
-  return before;
+  return std::optional(std::move(before));
 }
 
 Result<Bytes> FreezeWindow::read(size_t part) const {

@@ -35,7 +35,7 @@ PlanRequest request_of(const nb::dict& given) {
 }
 
 nb::bytes to_python(const PlannedFlip& flip, const ElementBits& bits) {
-  return {bits.data(), static_cast<size_t>(bytes_of(flip.dtype))};
+  return nb::bytes(bits.data(), static_cast<size_t>(bytes_of(flip.dtype)));
 }
 
 }  // namespace

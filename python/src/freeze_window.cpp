@@ -14,7 +14,9 @@ namespace {
 // Python sees a seal as the bytes of its two lanes.
 using Lanes = decltype(Seal::lanes);
 
-nb::bytes to_python(const Seal& seal) { return {seal.lanes.data(), sizeof seal.lanes}; }
+nb::bytes to_python(const Seal& seal) {
+  return nb::bytes(seal.lanes.data(), sizeof seal.lanes);
+}
 
 void check_part(const FreezeWindow& window, size_t part) {
   if (part < window.parts()) return;
@@ -59,7 +61,7 @@ nb::bytes seal(const FreezeWindow& self, size_t part) {
 nb::bytes read(const FreezeWindow& self, size_t part) {
   check_part(self, part);
   const Bytes bytes = unwrap(self.read(part));
-  return {bytes.data(), bytes.size()};
+  return nb::bytes(bytes.data(), bytes.size());
 }
 
 std::vector<ChangedElement> write(FreezeWindow& self, size_t part,
