@@ -70,7 +70,7 @@ struct MemoryAlarm {
   std::string before{};   // the value as it was, or as most replicas have it
   std::string after{};
   std::string cause{};   // in words
-  std::string mended{};  // "seal", "replicas", or empty if it was not mended
+  std::string mended{};  // "seal", "replicas", "itself", or empty if it was not mended
   static void fields(auto& self, auto&& field) {
     field("step", self.step);
     field("rank", self.rank);

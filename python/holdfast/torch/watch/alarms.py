@@ -17,6 +17,11 @@ DIFFERS = ("the other ranks agree on another value: a fault in an update of this
            "alone")
 UNDECIDED = ("{} hold different values, and no majority says which is right: a fault of one of "
              "them; if they are meant to differ, expected holdfast.Watch(replicas=False)")
+GONE = ("it was not what the other ranks had after that step, and is now: what it did meanwhile may "
+        "have reached all ranks")
+
+_ENDS = {"seal": "; mended by its seal", "replicas": "; mended from the other replicas",
+         "itself": "; nothing is left to mend", "": ""}
 
 
 @dataclass(frozen=True)
@@ -31,7 +36,7 @@ class Alarm:
     before: str  # the value as it was, or as most replicas have it
     after: str
     cause: str
-    mended: str = ""  # "seal", "replicas", or "" if it was not mended
+    mended: str = ""  # by "seal", by "replicas", by "itself", or "" if it was not mended
 
     @property
     def what(self) -> str:
@@ -42,9 +47,8 @@ class Alarm:
                 f"{self.before}")
 
     def __str__(self) -> str:
-        end = f"; mended by its {self.mended}" if self.mended == "seal" else (
-            "; mended from the other replicas" if self.mended else "")
-        return f"after step {self.step}, rank {self.rank}: {self.what}: {self.cause}{end}"
+        return (f"after step {self.step}, rank {self.rank}: {self.what}: {self.cause}"
+                f"{_ENDS[self.mended]}")
 
     def event(self) -> dict[str, Any]:
         """The fields of the event memory_alarm."""

@@ -17,7 +17,7 @@ from typing import Any
 
 from holdfast import _native
 from holdfast.errors import CorruptError
-from holdfast.torch.watch.alarms import ALIKE, DIFFERS, RESTED, UNDECIDED, Alarm, alarm_of
+from holdfast.torch.watch.alarms import ALIKE, DIFFERS, GONE, RESTED, UNDECIDED, Alarm, alarm_of
 
 _MOST_PARTS = 256  # of a rank are replaced by bytes of another one in a vote
 
@@ -95,7 +95,7 @@ class ReplicaVote:
             else:
                 alarms.append(self._mended(part, changed, found))
         elif part in found:  # it is again what the others have
-            alarms.append(found[part])
+            alarms.append(replace(found[part], cause=GONE, mended="itself"))
 
     def _undecided(self, part: int, seals: Sequence[Mapping[str, str]],
                    found: Mapping[int, Alarm]) -> list[Alarm]:
