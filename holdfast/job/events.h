@@ -58,6 +58,32 @@ struct RanksLate {
   }
 };
 
+// Bytes of a tensor changed that no update has changed, or replicas of it differ.
+// Written by the rank that holds them.
+struct MemoryAlarm {
+  static constexpr std::string_view kName = "memory_alarm";
+  int64_t step = 0;  // the last step before it was seen
+  int64_t rank = 0;
+  std::string tensor{};
+  std::string element{};  // its index: "[3, 17]"; empty if more than one word has changed
+  std::string bits{};     // "bit 30"
+  std::string before{};   // the value as it was, or as most replicas have it
+  std::string after{};
+  std::string cause{};   // in words
+  std::string mended{};  // "seal", "replicas", "itself", or empty if it was not mended
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("rank", self.rank);
+    field("tensor", self.tensor);
+    field("element", self.element);
+    field("bits", self.bits);
+    field("before", self.before);
+    field("after", self.after);
+    field("cause", self.cause);
+    field("mended", self.mended);
+  }
+};
+
 // A rank was lost. Written by the first of the survivors, or by rank 0 after a restart.
 struct RankLost {
   static constexpr std::string_view kName = "rank_lost";

@@ -217,6 +217,12 @@ Result<RestoredState> RunJob::resume(const PiecesFor& pieces_for,
   return restored;
 }
 
+Result<std::vector<Bytes>> RunJob::gather(ByteView own) {
+  if (transport_ == nullptr) return std::vector<Bytes>{copy_of(own)};
+  return transport_->all_gather(
+      own, env_.now() + options_.saver.timeout + options_.saver.write_timeout);
+}
+
 Result<bool> RunJob::any(bool own) {
   if (transport_ == nullptr) return own;
   const std::byte said{static_cast<unsigned char>(own)};

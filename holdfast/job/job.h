@@ -121,6 +121,9 @@ class Job {
   virtual Result<Due> due(int64_t step, bool updated = true) = 0;
   // True if any rank passes true. All ranks call it together.
   virtual Result<bool> any(bool own) = 0;
+  // What every rank passes, by rank. All ranks call it together, and wait for each other
+  // for as long as they wait for what is due. Meant for small messages.
+  virtual Result<std::vector<Bytes>> gather(ByteView own) = 0;
   // True if every rank passes true within that time. False if one passes false, has not
   // called it by then, or is gone; all ranks that call it get the same answer, or, where
   // messages are lost, false. So a rank may call it that does not know whether the

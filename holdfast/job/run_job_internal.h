@@ -41,6 +41,7 @@ class RunJob : public Job {
                                const RestoreOptions& options) override;
   Result<Due> due(int64_t step, bool updated) override;
   Result<bool> any(bool own) override;
+  Result<std::vector<Bytes>> gather(ByteView own) override;
   bool all_agree(bool own, Duration at_most) override;
   void loss(int64_t step, double value) override { scheduler_.loss(step, value); }
   void want(const std::string& why) override {

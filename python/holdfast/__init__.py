@@ -36,18 +36,21 @@ from holdfast.errors import (
     UnavailableError,
 )
 from holdfast.files import Contents, convert, export, open
-from holdfast.options import Failures, Layout, Resuming, Schedule, Writing
+from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing
 from holdfast.planning import plan
 
 if TYPE_CHECKING:
     from holdfast.torch.checkpointer import Checkpointer
     from holdfast.torch.files.single_file import load, save
+    from holdfast.torch.inject import flip_plan, inject
     from holdfast.torch.model_layout import layout_of
     from holdfast.torch.state.weights_file import load_into
 
 # These names need torch. Each is imported when it is first used.
 _WITH_TORCH = {
     "Checkpointer": "holdfast.torch.checkpointer",
+    "flip_plan": "holdfast.torch.inject",
+    "inject": "holdfast.torch.inject",
     "layout_of": "holdfast.torch.model_layout",
     "load": "holdfast.torch.files.single_file",
     "load_into": "holdfast.torch.state.weights_file",
@@ -91,6 +94,7 @@ __all__ = [
     "TensorName",
     "Tier",
     "UnavailableError",
+    "Watch",
     "Writing",
     "__version__",
     "bytes_of",
@@ -98,6 +102,8 @@ __all__ = [
     "convert",
     "data",
     "export",
+    "flip_plan",
+    "inject",
     "intersect",
     "layout_of",
     "load",

@@ -162,8 +162,55 @@ class Layout:
     group: Any = None
 
 
+@_option_group
+class Watch:
+    """Looks for bits of the model and the optimizer that change between two updates.
+
+    Between step() and the next update nothing writes to parameters and to the slots of the
+    optimizer. In each step, another part of them is sealed in step() and sealed again before the
+    update. A seal that differs is an alarm, unless torch has counted a write to the tensor.
+    Tensors on GPUs are not watched, and Checkpointer.watched names them.
+
+    share     how much of the training time the seals may take: 0.005 is half a percent. The parts
+              are as large as this allows, as measured while training runs.
+    on_alarm  "mend": one word that changed is put back, as its seal says; if more has changed, the
+              bytes come from most replicas; if that is not possible, training stops.
+              "stop": training stops, on all ranks, with holdfast.CorruptError.
+              "warn": there is a warning, and training goes on.
+    replicas  True: ranks also compare the seals of what they hold alike, before each save and
+              every `compare_every` seconds, and find a replica that differs from most others.
+    compare_every
+              seconds between two such comparisons, in which all ranks also learn of alarms.
+    exclude   patterns of names of tensors that are not watched, such as "model.embed.*": those
+              that your code writes to between two updates through .data or NumPy, which torch
+              does not count.
+    """
+
+    share: float = 0.005
+    on_alarm: Literal["mend", "stop", "warn"] = "mend"
+    replicas: bool = True
+    compare_every: float = 2.0
+    exclude: Sequence[str] = ()
+
+    def __post_init__(self) -> None:
+        if self.on_alarm not in ("mend", "stop", "warn"):
+            raise ValueError(f"on_alarm={self.on_alarm!r}; expected 'mend', 'stop' or 'warn'")
+        for name in ("share", "compare_every"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise TypeError(f"{name}={value!r}; expected a number")
+        if not self.compare_every > 0:
+            raise ValueError(f"compare_every={self.compare_every!r}; expected more than 0 seconds")
+        if not 0 < self.share <= 1:
+            raise ValueError(f"share={self.share!r}; expected more than 0 and at most 1")
+        if not isinstance(self.replicas, bool):
+            raise TypeError(f"replicas={self.replicas!r}; expected True or False")
+        if isinstance(self.exclude, str) or not all(isinstance(one, str) for one in self.exclude):
+            raise TypeError(f"exclude={self.exclude!r}; expected a list of patterns")
+
+
 GROUPS: dict[str, type] = {"writing": Writing, "resuming": Resuming, "failures": Failures,
-                           "schedule": Schedule, "layout": Layout}
+                           "schedule": Schedule, "layout": Layout, "watch": Watch}
 
 
 def check_known(where: str, unknown: Iterable[str], known: Iterable[str]) -> None:

@@ -431,6 +431,22 @@ void bind_job(nb::module_& m) {
           [](HeldJob& self) { self.call([](Job& job) { return job.rejoin(); }); },
           "After transport.replace(), on every survivor: goes on together with the\n"
           "processes that open their job in place of the lost ranks.")
+      .def(
+          "gather",
+          [](HeldJob& self, const nb::bytes& own) {
+            const ByteView message(static_cast<const std::byte*>(own.data()),
+                                   own.size());
+            std::vector<nb::bytes> messages;
+            for (const Bytes& one :
+                 self.call([&](Job& job) { return job.gather(message); })) {
+              messages.emplace_back(one.data(), one.size());
+            }
+            return messages;
+          },
+          nb::arg("own"),
+          "What every rank passes, by rank. All ranks call it together.")
+      .def("memory_alarm", &write_event<MemoryAlarm>, nb::arg("fields"),
+           "Writes the event memory_alarm, with the fields of job/events.h.")
       .def("rank_lost", &write_event<RankLost>, nb::arg("fields"),
            "Writes the event rank_lost, with the fields of job/events.h. May be called "
            "from\n"

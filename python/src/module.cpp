@@ -18,6 +18,8 @@ void bind_recovery(nb::module_& m);
 void bind_transport(nb::module_& m);
 void bind_exchange(nb::module_& m);
 void bind_heartbeat(nb::module_& m);
+void bind_freeze_window(nb::module_& m);
+void bind_corruption(nb::module_& m);
 
 namespace {
 
@@ -59,6 +61,8 @@ NB_MODULE(_native, m) {
   bind_recovery(m);
   bind_exchange(m);
   bind_heartbeat(m);
+  bind_freeze_window(m);
+  bind_corruption(m);
   m.def("_raise_error", &raise_error, nb::arg("code"), nb::arg("message"));
 }
 

@@ -12,7 +12,7 @@ import torch
 
 from holdfast import _native
 from holdfast.checkpoint import Tiers, absolute_path, log_messages
-from holdfast.options import Failures, Layout, Resuming, Schedule, Writing
+from holdfast.options import Failures, Layout, Resuming, Schedule, Watch, Writing
 from holdfast.options import check_every, check_groups, check_known, check_object_names
 from holdfast.torch.loop import messages
 from holdfast.torch.loop.branch import Start
@@ -35,10 +35,12 @@ from holdfast.torch.recover.recovery import recovery_for
 from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.model_tensors import Exclude
+from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.plain_values import PlainValues
 from holdfast.torch.state.report import Report
 from holdfast.torch.state.tensor_state import Models, Optimizers
 from holdfast.torch.state.training_state import TrainingState
+from holdfast.torch.watch.freeze_watch import FreezeWatch, Watched
 
 Result = TypeVar("Result")
 
@@ -91,6 +93,8 @@ class Checkpointer:
     failures    holdfast.Failures: signals, and saves that fail.
     schedule    holdfast.Schedule: what the policies of `every` know of the job.
     layout      holdfast.Layout: how tensors lie on ranks, where they do not show it.
+    watch       holdfast.Watch: looks for bits that flip in memory while training runs, and mends
+                them. None looks for nothing.
 
     exclude     parameters and buffers that are not saved, and that resume() leaves as they are:
                 patterns of names, such as "encoder.*", or a function of (name, tensor).
@@ -127,6 +131,7 @@ class Checkpointer:
         failures: Failures = Failures(),
         schedule: Schedule = Schedule(),
         layout: Layout = Layout(),
+        watch: Watch | None = None,
         exclude: Exclude = (),
         on_durable: OnDurable | None = None,
         verbose: bool | None = None,
@@ -136,7 +141,7 @@ class Checkpointer:
         check_known("Checkpointer", unknown, _KEYWORDS)
         check_every(every)
         check_groups(writing=writing, resuming=resuming, failures=failures, schedule=schedule,
-                     layout=layout)
+                     layout=layout, **({} if watch is None else {"watch": watch}))
         check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
         self._run = absolute_path(run)
         self._values = PlainValues()
@@ -150,6 +155,7 @@ class Checkpointer:
         self._boundaries = UpdateBoundaries(self._state.optimizers, self._state.models)
         self._changes = ModelChanges(self._state, self._boundaries)
         self._due = DueSave()
+        self._calls_after: dict[int, list[Callable[[], None]]] = {}  # by step
         self._steps = StepNumbers(schedule.total_steps)
         self._run_is_checked = False  # resume() was called, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
@@ -161,6 +167,8 @@ class Checkpointer:
             tiers=tiers, writing=writing, failures=failures, schedule=schedule, resuming=resuming,
             recover=self._recovery.is_active)
         self._saves = Saves(job, self._state, self._buckets)
+        self._watch = None if watch is None else FreezeWatch(watch, self._state, self._saves,
+                                                             self._messages)
         self._closing = Closing(self._saves, transport, failures.grace, self._release)
         self._agree_on_job()
         self._recovery.serve(self._saves, self._rejoin, self._leave)
@@ -173,6 +181,8 @@ class Checkpointer:
         """Goes on with the job, together with the replacement of a lost rank."""
         self._saves.live_job().rejoin()
         self._is_attached, self._due = False, DueSave()  # the new process knows of no save that waits
+        if self._watch is not None:
+            self._watch.restart()
         self._agree_on_job()
 
     def _agree_on_job(self) -> None:
@@ -191,6 +201,11 @@ class Checkpointer:
         """The newest step that no crash can lose, as far as this rank knows; None if there is none."""
         self._durable.look()
         return self._durable.latest
+
+    @property
+    def watched(self) -> Watched | None:
+        """What the watch looks at and has found so far; None without `watch=`."""
+        return None if self._watch is None else self._watch.watched
 
     @property
     def values(self) -> dict[str, Any]:
@@ -231,6 +246,8 @@ class Checkpointer:
 
     def _resume(self, step: int | None, initial: str | PathLike[str] | None) -> int:
         self._run_is_checked = True
+        if self._watch is not None:
+            self._watch.restart()  # tensors are written to in a way that torch does not count
         self._values.before_resume()
         self._saves.wait_until_done()
         start = Start(self._run, self._state, step, initial)
@@ -272,6 +289,16 @@ class Checkpointer:
         """
         step = self._steps.check_next(step)
         self._recovery.after_step(self._step, step, loss)
+        for call in self._calls_after.pop(step, ()):
+            call()
+
+    def call_after(self, step: int, call: Callable[[], None]) -> None:
+        """Calls the function once, at the end of step() for that step, before it returns."""
+        self._calls_after.setdefault(step, []).append(call)
+
+    def pieces(self) -> list[Piece]:
+        """The parameters, buffers and optimizer slots that this process holds, as they are now."""
+        return self._state.pieces()
 
     def _step(self, step: int, loss: Any) -> None:
         job = self._saves.live_job()
@@ -289,6 +316,9 @@ class Checkpointer:
         if self._changes.by_unknown:
             self._messages.warn_once(messages.UNKNOWN_OPTIMIZER)
         self._changes.note(step)
+        if self._watch is not None and self._is_attached:
+            self._watch.step(step, is_blind=not self._boundaries.number or
+                             self._boundaries.updates_unseen)
         if self._due.reason and (self._due.reason[0] or not self._changes.by_unknown):
             self._save_due(step, loss, last)
 
@@ -332,6 +362,8 @@ class Checkpointer:
         if not self._is_attached:
             self.check_new()
         self._durable.look()
+        if self._watch is not None:
+            self._watch.meet(step)
         handle = self._saves.begin(step, self._losses.newest(loss), why, automatic=automatic,
                                    with_gradients=with_gradients)
         self._durable.begun(step, handle)
@@ -366,8 +398,12 @@ class Checkpointer:
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Settles the newest save: the update changes its tensors."""
         changed = None
+        if self._watch is not None and (self._boundaries.knows(optimizer)
+                                        or self._state.owns(optimizer)):
+            changed = self._watch.before_update(optimizer, args, kwargs)
+            args, kwargs = changed or (args, kwargs)
         if self._recovery.is_active:
-            changed = self._recovery.before_update(args, kwargs)
+            changed = self._recovery.before_update(args, kwargs) or changed
             args, kwargs = changed or (args, kwargs)
         if not self._saves.is_unsettled or not self._boundaries.knows(optimizer):
             return changed
@@ -418,6 +454,9 @@ class Checkpointer:
     def _release(self) -> None:
         self._settle_thread.close()
         self._recovery.close()
+        if self._watch is not None:
+            self._messages.tell(str(self._watch.watched))
+            self._watch.forget()
         job, self._saves.job = self._saves.live_job(), None
         for hook in self._hooks:
             hook.remove()

@@ -52,12 +52,21 @@ class Saves:
         # True if every save waits until all tensors are copied. Set when a tensor was written to
         # through .data, which torch's version counter does not see.
         self._settles_at_once = False
+        # Mends tensors of these names whose replicas differ, and returns the names of those mended
+        # (watch/freeze_watch.py); None if nothing watches the tensors.
+        self.vote_on: Callable[[set[str]], set[str]] | None = None
+        self._mended: set[str] = set()  # tensors that were mended while a save copied them
 
     def live_job(self) -> _native.Job:
         """The job; ValueError if the Checkpointer is closed."""
         if self.job is None:
             raise ValueError("Checkpointer: closed; expected a call before close()")
         return self.job
+
+    def note_mended(self, name: str) -> None:
+        """Notes that a damaged tensor was mended: the save that is being copied may have it."""
+        if self.is_unsettled:
+            self._mended.add(name)
 
     def drop(self) -> None:
         """Gives up the saves that are not durable yet: a rank that they need was lost."""
@@ -234,10 +243,15 @@ class Saves:
 
     def _settle(self, stream: int, timeout: float | None) -> None:
         changed = [] if self._captured is None else self._captured.changed()
+        changed += sorted(self._mended - set(changed))
         torn = self.live_job().settle(changed, stream, timeout)
         # Not reached if the wait was interrupted: then the save is still unsettled.
         self.is_unsettled, self._captured = False, None
-        if torn:
+        mended, self._mended = self._mended, set()
+        if torn and mended.issuperset(torn):
+            _log.warning("%s was mended while it was saved: it is saved again at the next step",
+                         torn[0])
+        elif torn:
             self._note_torn(torn, changed)
 
     def _note_torn(self, torn: list[str], changed: list[str]) -> None:
@@ -268,8 +282,12 @@ class Saves:
         return capture_again
 
     def _mark_diverged(self, found: list[Divergence]) -> None:
-        self._state.mark_diverged(found)
-        _log.warning("%s", divergence_warning(found))
+        if self.vote_on is not None:
+            mended = self.vote_on({name for name, *_ in found})
+            found = [one for one in found if one[0] not in mended]
+        if found:
+            self._state.mark_diverged(found)
+            _log.warning("%s", divergence_warning(found))
 
 
 class Save:

@@ -6,7 +6,7 @@ that it holds, the extra state of its modules, the position of a loader that dif
 the values of objects on all ranks but rank 0, which may differ from rank 0's (rank_values.py).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -69,7 +69,7 @@ class TrainingState:
         several = dist.is_available() and dist.is_initialized()
         self._group = layout.group
         self.rank = self._rank = dist.get_rank(layout.group) if several else 0
-        self._world = dist.get_world_size(layout.group) if several else 1
+        self.world = self._world = dist.get_world_size(layout.group) if several else 1
         self.models = [one for _, one in by_key(model)]
         keyed = [] if optimizer is None else by_key(optimizer)
         self.optimizers = [one for _, one in keyed]
@@ -92,6 +92,7 @@ class TrainingState:
                                self._name_of_object_tensor, LiveBuffers(self.models))
         self.parallel = f"{self._world} ranks"
         self.branch: dict[str, Any] = {}  # what led to the state (loop/branch.py), to be saved
+        self.on_forget: list[Callable[[], None]] = []  # called by forget()
         forget_on_load(self)
 
     def position_text(self) -> str:
@@ -163,6 +164,15 @@ class TrainingState:
         return {piece.name: piece.outer for piece in self._tensors.pieces()
                 if piece.kind in ("parameter", "buffer") and piece.outer is not None}
 
+    def pieces(self) -> list[Piece]:
+        """The parameters, buffers and slots that this process holds, as they are now."""
+        return self._tensors.pieces()
+
+    def resting(self) -> list[tuple[Piece, str]]:
+        """What rests between two updates, parameters and slots, and the names in a checkpoint."""
+        return [(piece, self._capture.saved_name(piece)) for piece in self._tensors.pieces()
+                if piece.kind in ("parameter", "slot")]
+
     def copy_at_once(self, names: Iterable[str]) -> None:
         """From now on, save() itself copies these tensors: something writes to them later."""
         self._capture.copy_at_once(names)
@@ -177,6 +187,8 @@ class TrainingState:
         self.peers.forget()
         self._capture.forget()
         self._tensors.forget()
+        for call in self.on_forget:
+            call()
 
     def owns(self, optimizer: torch.optim.Optimizer) -> bool:
         """True if the optimizer updates parameters that are saved here.

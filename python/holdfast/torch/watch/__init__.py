@@ -1,0 +1,1 @@
+"""Finds bits that change in memory while training runs: holdfast.Watch."""

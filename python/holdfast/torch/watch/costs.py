@@ -1,0 +1,79 @@
+"""How large the windows may be: measures what sealing costs, and keeps it below its share."""
+
+import math
+import statistics
+import time
+from collections import deque
+from dataclasses import dataclass
+
+_FIRST_BYTES = 256 << 10  # the window until something is measured
+_LEAST_BYTES = 4 << 10
+_KEPT = 64  # so many steps and windows are remembered
+_MARGIN = 0.8  # of the share is used, because a window may take longer than those before it
+# A window is worth opening if its seals take at least so many times what all else takes.
+_WORTH = 4.0
+_MEETING_PART = 0.1  # of the share may be used by meetings of the ranks
+_LONGEST = 16  # meetings are at most so many times farther apart than asked for
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What all ranks do until their next meeting."""
+
+    every: int = 1  # a window is opened after each so many steps
+    window_bytes: int = _FIRST_BYTES
+    period: int = 4  # the number of steps until the next meeting
+
+    def agreed(self, other: "Plan") -> "Plan":
+        """The plan that costs neither of two ranks more than its own."""
+        return Plan(max(self.every, other.every), min(self.window_bytes, other.window_bytes),
+                    max(self.period, other.period))
+
+
+class Costs:
+    """The times of steps, windows and meetings of this rank."""
+
+    def __init__(self, share: float, apart: float) -> None:
+        """`share` of the time may be used; ranks meet every `apart` seconds, or more seldom."""
+        self._share, self._apart = share, apart
+        self._last_step: float | None = None
+        self._steps: deque[float] = deque(maxlen=_KEPT)
+        self._windows: deque[tuple[int, float, float]] = deque(maxlen=_KEPT)
+        self._meetings: deque[float] = deque(maxlen=8)
+        self.seconds = 0.0  # spent on windows and meetings in all
+        self.elapsed = 0.0  # from the first step to the last one
+
+    def step(self) -> None:
+        """Called at each step."""
+        now = time.perf_counter()
+        if self._last_step is not None:
+            self._steps.append(now - self._last_step)
+            self.elapsed += now - self._last_step
+        self._last_step = now
+
+    def window(self, size: int, sealing: float, all_else: float) -> None:
+        """Notes what a window of so many bytes has cost, opened and closed."""
+        self._windows.append((size, sealing, all_else))
+        self.seconds += sealing + all_else
+
+    def meeting(self, seconds: float, waited: float) -> None:
+        """Notes how long a meeting took, and how much of it was spent waiting for other ranks."""
+        self._meetings.append(seconds)
+        self.seconds += seconds - waited
+
+    def plan(self) -> Plan:
+        """What this rank can afford."""
+        if not self._steps or not self._windows:
+            return Plan()
+        step = statistics.median(self._steps)
+        budget = max(_MARGIN * self._share * step, 1e-9)
+        fixed = statistics.median(rest for _, _, rest in self._windows)
+        sealed = sum(size for size, _, _ in self._windows)
+        rate = sealed / max(sum(seconds for _, seconds, _ in self._windows), 1e-9)
+        every = max(1, math.ceil((1 + _WORTH) * fixed / budget))
+        window_bytes = int((every * budget - fixed) * rate)
+        meeting = statistics.median(self._meetings) if self._meetings else 0.0
+        # A meeting also waits for late ranks, which need not be a cost: so there is a bound.
+        apart = self._apart / step
+        period = min(max(apart, meeting / (_MEETING_PART * budget)), _LONGEST * apart)
+        return Plan(every, max(window_bytes, _LEAST_BYTES), max(4, int(period)))

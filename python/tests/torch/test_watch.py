@@ -1,0 +1,521 @@
+"""holdfast.Watch: bits that flip between two updates are seen, named and mended; nothing else is.
+
+The tests flip bits by holdfast.inject, which torch's version counter does not see.
+"""
+
+import json
+import logging
+import os
+
+import pytest
+import torch
+from ranks import run_ranks
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+import holdfast
+from holdfast.torch.watch.costs import Costs, Plan
+
+LONG = bool(os.environ.get("HOLDFAST_LONG"))
+STEPS = 10_000 if LONG else 60
+
+
+class Lines(logging.Handler):
+    """The warnings of Holdfast."""
+
+    def __init__(self):
+        super().__init__()
+        self.lines = []
+        logging.getLogger("holdfast").addHandler(self)
+
+    def emit(self, record):
+        line = record.getMessage()
+        if not line.startswith("the last step was"):  # a test need not save its end
+            self.lines.append(line)
+
+
+@pytest.fixture
+def warned():
+    lines = Lines()
+    yield lines.lines
+    logging.getLogger("holdfast").removeHandler(lines)
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.conv = nn.Conv2d(2, 4, 3)
+        self.norm = nn.BatchNorm2d(4)
+        self.fc = nn.Linear(16, 8)
+
+    def forward(self, x):
+        return self.fc(self.norm(self.conv(x)).relu().flatten(1))
+
+
+def make(run, model, optimizer, **options):
+    watch = holdfast.Watch(**{"share": 1.0, "compare_every": 1e-3, **options.pop("watch", {})})
+    return holdfast.Checkpointer(run, model=model, optimizer=optimizer, every="never",
+                                 watch=watch, failures=holdfast.Failures(signals=False), **options)
+
+
+def backward(model, step):
+    torch.manual_seed(step)
+    loss = model(torch.randn(4, 2, 4, 4)).square().mean()
+    loss.backward()
+    return loss
+
+
+def train(ck, model, optimizer, first, last, between=None):
+    """Trains; `between` is called with each step before the update that follows it.
+
+    It is called after the backward pass, so that damage that is mended leaves no trace.
+    """
+    for step in range(first, last):
+        backward(model, step)
+        if between is not None and step > first:
+            between(step - 1)
+        optimizer.step()
+        optimizer.zero_grad()
+        ck.step(step)
+
+
+def values(model, optimizer):
+    """The parameters and slots. Buffers are each rank's own until the next forward pass."""
+    named = {f"model.{name}": t.detach().clone().numpy() for name, t in model.named_parameters()}
+    for number, state in enumerate(optimizer.state.values()):
+        named |= {f"{number}.{slot}": t.clone().numpy() for slot, t in state.items()}
+    return named
+
+
+def same(a, b):
+    return all(a[name].tobytes() == b[name].tobytes() for name in a)
+
+
+def events(run, rank=0):
+    lines = (run / "events" / f"rank-{rank:04}.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines if '"memory_alarm"' in line]
+
+
+def golden(steps):
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    for step in range(steps):
+        backward(model, step)
+        optimizer.step()
+        optimizer.zero_grad()
+    return values(model, optimizer)
+
+
+# A flip is seen, named and mended
+
+def test_a_flip_anywhere_is_seen_named_and_mended(tmp_path, warned):
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    plans = []
+
+    def strike(step):
+        if step < 4:
+            return
+        plan = holdfast.flip_plan(ck, roles=["parameter", "slot", "counter"], seed=step)
+        holdfast.inject(ck, plan)
+        plans.append(plan["flips"][0])
+
+    with make(tmp_path / "run", model, optimizer) as ck:
+        train(ck, model, optimizer, 0, 65, strike)
+        alarms = ck.watched.alarms
+    # BatchNorm's counter is a buffer, which the forward pass writes to.
+    plans = [plan for plan in plans if "num_batches" not in plan["tensor"]]
+    assert [(a.tensor, list(a.index)) for a in alarms] == [(p["tensor"], p["index"]) for p in plans]
+    assert all(a.mended == "seal" and a.rank == 0 for a in alarms)
+    mask = int(plans[0]["mask"], 16).bit_length() - 1
+    assert alarms[0].bits == f"bit {mask}"
+    assert same(values(model, optimizer), golden(65))
+    assert len(events(tmp_path / "run")) == len(plans)
+    assert ".data" in warned[0] and "; mended by its seal" in warned[0]
+
+
+@pytest.mark.parametrize("policy", ["stop", "warn", "mend"])
+def test_what_cannot_be_mended_stops_or_warns(tmp_path, warned, policy):
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def strike(step):
+        if step == 5:
+            holdfast.inject(model, holdfast.flip_plan(model, tensors=["model.fc.weight"], flips=9))
+
+    ck = make(tmp_path / "run", model, optimizer, watch={"on_alarm": policy})
+    if policy == "warn":
+        train(ck, model, optimizer, 0, 8, strike)
+    else:
+        with pytest.raises(holdfast.CorruptError, match=r"after step 5, rank 0: model.fc.weight"):
+            train(ck, model, optimizer, 0, 8, strike)
+        assert step_of(optimizer) == 6  # raised before the update that would have used it
+    ck.close(save=False)
+    assert "code that writes through .data" in warned[0]
+    assert [e["tensor"] for e in events(tmp_path / "run")] == ["model.fc.weight"]
+    assert events(tmp_path / "run")[0]["mended"] == ""
+
+
+def step_of(optimizer):
+    return int(next(iter(optimizer.state.values()))["step"])
+
+
+def test_a_stop_names_the_element_and_both_values(tmp_path):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+    with torch.no_grad():
+        model.fc.weight[3, 7] = 0.0625
+    ck = make(tmp_path / "run", model, optimizer, watch={"on_alarm": "stop"})
+
+    def strike(step):
+        if step == 5:
+            model.fc.weight.data.view(torch.int32)[3, 7] ^= 1 << 30
+
+    with pytest.raises(holdfast.CorruptError, match=r"model.fc.weight \[3, 7\] bit 30 is "
+                       r"2.13e\+37; expected 0.0625: it changed between two updates"):
+        train(ck, model, optimizer, 0, 8, strike)
+    ck.close(save=False)
+
+
+def test_a_save_that_copied_the_damage_is_made_again(tmp_path, warned):
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    with make(tmp_path / "run", model, optimizer) as ck:
+        train(ck, model, optimizer, 0, 6)
+        backward(model, 6)
+        optimizer.step()
+        optimizer.zero_grad()
+        ck.step(6)
+        holdfast.inject(ck, holdfast.flip_plan(ck, tensors=["model.fc.weight"], bits="30"))
+        ck.save(6)
+        backward(model, 7)
+        optimizer.step()  # finds and mends the flip before it settles the save
+        assert ck.watched.alarms[0].mended == "seal"
+        optimizer.zero_grad()
+        ck.step(7)
+        train(ck, model, optimizer, 8, 10)
+        ck.save(9)
+    assert len(ck.watched.alarms) == 1
+    assert list((tmp_path / "run").glob("step-*9"))
+    assert not list((tmp_path / "run").glob("step-*6"))
+    assert any("model.fc.weight was mended while it was saved" in line for line in warned)
+
+
+# Nothing else is
+
+OPTIMIZERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9),
+    "sgd foreach": lambda p: torch.optim.SGD(p, lr=1e-2, momentum=0.9, foreach=True),
+    "adam fused": lambda p: torch.optim.Adam(p, lr=1e-3, fused=True),
+    "adamw foreach": lambda p: torch.optim.AdamW(p, lr=1e-3, foreach=True),
+    "adamw amsgrad": lambda p: torch.optim.AdamW(p, lr=1e-3, amsgrad=True),
+}
+
+
+@pytest.mark.parametrize("kind", OPTIMIZERS)
+def test_a_training_without_faults_has_no_alarm(tmp_path, warned, kind):
+    model = Net()
+    optimizer = OPTIMIZERS[kind](model.parameters())
+    with make(tmp_path / "run", model, optimizer) as ck:
+        train(ck, model, optimizer, 0, STEPS)
+        watched = ck.watched
+    assert watched.alarms == [] and warned == []
+    assert watched.cycle == 1 and watched.left_out == []
+    assert watched.window_bytes == watched.bytes > 0
+    assert 0.1 < watched.chance <= 1
+
+
+def test_average_scaler_clipping_and_restored_state_are_no_alarm(tmp_path, warned):
+    model = Net()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    average = torch.optim.swa_utils.AveragedModel(
+        model, multi_avg_fn=torch.optim.swa_utils.get_ema_multi_avg_fn(0.9))
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+    with make(tmp_path / "run", model, optimizer, ema=average, scaler=scaler) as ck:
+        for step in range(60):
+            torch.manual_seed(step)
+            loss = model(torch.randn(4, 2, 4, 4)).square().mean()
+            scaler.scale(loss * (float("inf") if step % 7 == 3 else 1)).backward()
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)  # leaves out the update if a gradient is infinite
+            scaler.update()
+            optimizer.zero_grad()
+            average.update_parameters(model)
+            ck.step(step)
+            if step % 10 == 5:
+                with torch.no_grad():
+                    model.fc.weight.clamp_(-0.05, 0.05)  # torch counts it
+                    model.norm.bias[0] = 0.25
+            if step == 20:
+                model.load_state_dict(model.state_dict())
+                optimizer.load_state_dict(optimizer.state_dict())
+            if step == 30:
+                ck.save(step).durable()
+                optimizer.state[model.fc.weight]["exp_avg"].zero_()
+        assert ck.watched.alarms == []
+        assert ck.resume(step=30) == 31
+        train(ck, model, optimizer, 31, 40)
+        assert ck.watched.alarms == []
+    assert not [line for line in warned if "watch" in line or ".data" in line]
+
+
+def test_accumulation_two_optimizers_and_closures(tmp_path, warned):
+    model, head = Net(), nn.Linear(8, 2)
+    first = torch.optim.SGD(model.parameters(), lr=1e-2, momentum=0.9)
+    second = torch.optim.LBFGS(head.parameters(), lr=0.1, max_iter=3)
+    with make(tmp_path / "run", {"net": model, "head": head},
+              {"net": first, "head": second}) as ck:
+        for step in range(40):
+            def closure():
+                second.zero_grad()
+                loss = head(model(torch.ones(2, 2, 4, 4)).detach()).square().mean()
+                loss.backward()
+                return loss
+
+            backward(model, step)
+            if step % 2:
+                first.step()
+                first.zero_grad()
+            if step % 3 == 0:
+                second.step(closure)
+            ck.step(step)
+        assert ck.watched.alarms == []
+        plan = holdfast.flip_plan(ck, tensors=["model.head.weight"], bits="20")
+        struck = []
+
+        def late():
+            if not struck:  # inside the closure, where Lightning has forward and backward
+                struck.append(holdfast.inject(ck, plan))
+            return closure()
+
+        second.step(late)
+        assert [alarm.tensor for alarm in ck.watched.alarms] == ["model.head.weight"]
+    assert not [line for line in warned if "two optimizers" in line]
+
+
+def test_writes_through_data_are_an_alarm_that_says_so_unless_excluded(tmp_path, warned):
+    for exclude, expected in (["model.fc.*"], 0), ([], 1):
+        model = Net()
+        optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+        ck = make(tmp_path / f"run{expected}", model, optimizer,
+                  watch={"on_alarm": "warn", "exclude": exclude})
+        train(ck, model, optimizer, 0, 7, lambda step, model=model: step == 5 and
+              model.fc.weight.data.mul_(0.5))
+        assert len(ck.watched.alarms) == expected
+        ck.close(save=False)
+        assert bool(ck.watched.left_out) == bool(exclude)
+    assert "code that writes through .data or NumPy" in warned[-1]
+
+
+def test_an_optimizer_without_hooks_is_not_watched(tmp_path, warned):
+    model = Net()
+    inner = torch.optim.SGD(model.parameters(), lr=1e-2)
+
+    class Plain:
+        param_groups, state = inner.param_groups, inner.state
+
+        def state_dict(self):
+            return {}
+
+        def load_state_dict(self, state):
+            pass
+
+        def step(self):
+            for p in model.parameters():
+                p.data -= 0.01 * p.grad
+
+        def zero_grad(self):
+            model.zero_grad()
+
+    optimizer = Plain()
+    with make(tmp_path / "run", model, optimizer) as ck:
+        train(ck, model, optimizer, 0, 20)
+        assert ck.watched.alarms == []
+    assert any("so nothing is watched" in line for line in warned)
+
+
+# Several ranks
+
+def strike(now, step, rank, ck, strikes):
+    """Flips bits that leave numbers finite: with others, all ranks soon have nothing but NaN."""
+    for when, at, who, flips in strikes:
+        if (when, at, who) == (now, step, rank):
+            plan = holdfast.flip_plan(ck, tensors=["model.fc.weight"], bits="0-20", flips=flips)
+            holdfast.inject(ck, plan)
+
+
+def ranks_train(rank, world, run, steps, strikes, watch):
+    """Trains on all ranks; `strikes` are (when, step, rank, number of flips)."""
+    lines = Lines()
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    error = None
+    ck = make(run, model, optimizer, watch=watch)
+    try:
+        for step in range(steps):
+            torch.manual_seed(step * 10 + rank)
+            model(torch.randn(4, 2, 4, 4)).square().mean().backward()
+            strike("after backward", step, rank, ck, strikes)
+            optimizer.step()
+            optimizer.zero_grad()
+            strike("after update", step, rank, ck, strikes)
+            ck.step(step)
+    except holdfast.CorruptError as raised:
+        error = str(raised)
+    ck.close(save=False)
+    alarms = [(a.rank, a.tensor, a.mended, a.cause) for a in ck.watched.alarms]
+    return {"values": values(model.module, optimizer), "alarms": alarms, "error": error,
+            "lines": lines.lines}
+
+
+RESTING, UPDATED = "after backward", "after update"
+
+
+def test_a_flip_on_one_of_two_ranks_is_mended_by_its_seal_and_told_to_all(tmp_path):
+    clean = run_ranks(2, ranks_train, tmp_path / "clean", 20, [], {})
+    assert clean[0]["alarms"] == clean[1]["alarms"] == []
+    hurt = run_ranks(2, ranks_train, tmp_path / "hurt", 20, [(RESTING, 6, 1, 1)], {})
+    for one, other in zip(clean, hurt, strict=True):
+        assert same(one["values"], other["values"])
+        assert [alarm[:3] for alarm in other["alarms"]] == [(1, "model.fc.weight", "seal")]
+    assert len(events(tmp_path / "hurt", 1)) == 1 and not events(tmp_path / "hurt", 0)
+
+
+@pytest.mark.parametrize("flips", [1, 40])
+def test_three_ranks_mend_a_replica_by_their_majority(tmp_path, flips):
+    """The flip comes between the update and step(): no window is open, but replicas differ."""
+    done = run_ranks(3, ranks_train, tmp_path / "run", 20, [(UPDATED, 6, 2, flips)], {})
+    for one in done:
+        assert one["error"] is None
+        assert {alarm[:3] for alarm in one["alarms"]} == {(2, "model.fc.weight", "replicas")}
+        assert "the other ranks agree on another value" in one["alarms"][0][3]
+        assert same(one["values"], done[0]["values"])
+
+
+def test_many_words_in_a_window_are_mended_from_the_other_rank(tmp_path):
+    """Two ranks: the seal shows which of them has changed, so that the other one is right."""
+    done = run_ranks(2, ranks_train, tmp_path / "run", 20, [(RESTING, 6, 1, 40)], {})
+    for one in done:
+        assert one["error"] is None
+        assert [alarm[:3] for alarm in one["alarms"]] == [(1, "model.fc.weight", "replicas")]
+        assert same(one["values"], done[0]["values"])
+
+
+def test_two_replicas_that_differ_without_a_witness_stop_both_ranks_alike(tmp_path):
+    done = run_ranks(2, ranks_train, tmp_path / "run", 20, [(UPDATED, 6, 1, 1)], {})
+    assert done[0]["error"] == done[1]["error"]
+    assert "rank 0 and rank 1 hold different values" in done[0]["error"]
+
+
+def test_stop_is_alike_on_all_ranks(tmp_path):
+    done = run_ranks(3, ranks_train, tmp_path / "run", 20, [(RESTING, 6, 0, 1)],
+                     {"on_alarm": "stop"})
+    assert done[0]["error"] is not None
+    assert done[0]["error"] == done[1]["error"] == done[2]["error"]
+    assert "rank 0: model.fc.weight" in done[0]["error"]
+
+
+def test_warn_goes_on(tmp_path):
+    done = run_ranks(2, ranks_train, tmp_path / "run", 20, [(RESTING, 6, 0, 1)],
+                     {"on_alarm": "warn"})
+    for one in done:
+        assert one["error"] is None and one["alarms"]
+        assert one["alarms"][0][:3] == (0, "model.fc.weight", "")
+
+
+def long_train(rank, world, run, steps):
+    model = DistributedDataParallel(Net())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with make(run, model, optimizer) as ck:
+        for step in range(steps):
+            torch.manual_seed(step * 10 + rank)
+            model(torch.randn(4, 2, 4, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            ck.step(step)
+        return ck.watched.alarms
+
+
+def test_two_ranks_without_faults_have_no_alarm(tmp_path):
+    assert run_ranks(2, long_train, tmp_path / "run", STEPS, timeout=900) == [[], []]
+
+
+def blind_spots(rank, world, run, struck):
+    """Faults that no watch can see: in a gradient before the ranks sum it, and in a buffer."""
+    torch.manual_seed(0)
+    net = Net()
+    model = DistributedDataParallel(net)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    if rank == 1:
+        net.fc.weight.register_hook(lambda gradient: gradient * 2 if struck == "gradient" else None)
+    with make(run, model, optimizer) as ck:
+        for step in range(8):
+            if step == 5 and struck == f"buffer of rank {rank}":
+                plan = holdfast.flip_plan(ck, tensors=["model.norm.running_mean"], bits="30")
+                holdfast.inject(ck, plan)
+            torch.manual_seed(step * 10 + rank)
+            model(torch.randn(4, 2, 4, 4)).square().mean().backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            ck.step(step)
+            if step == 5:
+                mean = net.norm.running_mean.abs().max().item()
+        return ck.watched.alarms, net.fc.weight.detach().clone().numpy(), mean
+
+
+@pytest.mark.parametrize(("struck", "spreads"), [
+    ("gradient", False), ("buffer of rank 1", False), ("buffer of rank 0", True)])
+def test_what_ddp_spreads_or_erases_is_no_alarm(tmp_path, struck, spreads):
+    (alarms, one, mean), (others, other, last) = run_ranks(2, blind_spots, tmp_path / "run", struck)
+    assert alarms == others == []
+    assert one.tobytes() == other.tobytes()  # the sum of the gradients is wrong on both alike
+    # DDP sends the buffers of rank 0 to all before each forward pass.
+    assert (mean > 1e6) == (last > 1e6) == spreads
+
+
+# What it may cost
+
+def test_the_windows_keep_to_their_share(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    costs = Costs(0.005, 2.0)
+    assert costs.plan() == Plan()
+    for _ in range(20):
+        clock[0] += 0.05
+        costs.step()
+        costs.window(1_000_000, 200e-6, 20e-6)  # 5 GB/s
+    plan = costs.plan()
+    assert plan.every == 1 and plan.window_bytes / 5e9 + 20e-6 <= 0.005 * 0.05
+    assert plan.window_bytes / 5e9 > 0.5 * 0.005 * 0.05
+    quick = Costs(0.005, 2.0)
+    for _ in range(20):
+        clock[0] += 0.001
+        quick.step()
+        quick.window(1_000_000, 200e-6, 20e-6)
+    plan = quick.plan()
+    cost = (plan.window_bytes / 5e9 + 20e-6) / plan.every
+    assert plan.every > 1 and cost <= 0.005 * 0.001
+    assert plan.agreed(Plan(1, 5000, 7)) == Plan(plan.every, 5000, plan.period)
+
+
+@pytest.mark.parametrize(("options", "error", "message"), [
+    ({"share": 0}, ValueError, "share=0; expected more than 0"),
+    ({"share": 2}, ValueError, "share=2; expected more than 0 and at most 1"),
+    ({"share": "all"}, TypeError, "share='all'; expected a number"),
+    ({"on_alarm": "pray"}, ValueError, "on_alarm='pray'; expected 'mend', 'stop' or 'warn'"),
+    ({"exclude": "model"}, TypeError, "exclude='model'; expected a list of patterns"),
+    ({"shares": 1}, TypeError, "Watch: unknown keyword shares=; expected share"),
+])
+def test_wrong_options_are_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        holdfast.Watch(**options)
+
+
+def test_a_watch_must_be_of_its_class(tmp_path):
+    model = Net()
+    with pytest.raises(TypeError, match=r"^watch=True; expected holdfast.Watch\("):
+        holdfast.Checkpointer(tmp_path / "run", model=model, watch=True)
+    with holdfast.Checkpointer(tmp_path / "run", model=model) as ck:
+        assert ck.watched is None
