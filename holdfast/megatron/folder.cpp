@@ -1,7 +1,7 @@
 // Finds the folders of the ranks of a checkpoint of Megatron.
 #include <algorithm>
+#include <cctype>
 #include <charconv>
-#include <set>
 
 #include "holdfast/base/json_text.h"
 #include "holdfast/megatron/megatron.h"

@@ -1,6 +1,8 @@
 #include "holdfast/megatron/optimizer.h"
 
+#include <algorithm>
 #include <map>
+#include <optional>
 
 #include "holdfast/base/json_text.h"
 #include "holdfast/megatron/objects.h"
@@ -115,7 +117,7 @@ class Namer {
         form.items.emplace_back(Object::Tuple{{Object(*slot), value}});
       }
     }
-    if (!form_) form_ = std::move(form);
+    if (!form_) form_ = form;
     if (*form_ == form) return {};
     return unsupported(
         "optimizer.state[{}]: has other slots than the parameters before it", number);

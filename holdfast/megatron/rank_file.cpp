@@ -37,8 +37,8 @@ Result<void> read_model(RankFile& file) {
 
 Result<RankFile> open_rank_file(Env& env, const Path& path) {
   std::shared_ptr<const Source> source = HOLDFAST_TRY(FileSource::open(env, path));
-  RankFile file{.name = path.native(),
-                .contents = HOLDFAST_TRY(open_torch(std::move(source)))};
+  Contents contents = HOLDFAST_TRY(open_torch(std::move(source)));
+  RankFile file{.name = path.native(), .contents = std::move(contents)};
   HOLDFAST_TRY(read_model(file));
   const Object* optimizer = find_key(file.contents.objects, "optimizer");
   if (optimizer == nullptr || optimizer->none()) return file;

@@ -339,7 +339,6 @@ class Reader {
     std::vector<Holder> holders;
     std::vector<std::shared_ptr<const Source>> sources;
     auto checks = std::make_shared<ChecksOfFiles>();
-    std::vector<std::string> simplified;
     for (const RankFile& from : files_) {
       checks->add(from.contents);
       for (const Holder& holder : from.contents.collection.layout().holders()) {
@@ -348,22 +347,22 @@ class Reader {
       sources.insert(sources.end(), from.contents.sources.begin(),
                      from.contents.sources.end());
     }
-    simplified = files_.front().contents.simplified;
     LayoutBuilder builder(tensors, std::move(holders));
     for (const Piece& piece : pieces_) {
       builder.add(static_cast<TensorId>(piece.tensor), piece.box, piece.holder,
                   piece.map);
     }
     Layout layout = HOLDFAST_TRY(std::move(builder).build());
+    Collection collection =
+        HOLDFAST_TRY(Collection::create(std::move(tensors), std::move(layout)));
     OpenedMegatron opened{
         .folder = folder_,
-        .contents = {.collection = HOLDFAST_TRY(
-                         Collection::create(std::move(tensors), std::move(layout))),
+        .contents = {.collection = std::move(collection),
                      .sources = std::move(sources),
                      .objects = std::move(objects_),
                      .metadata = {},
                      .digests = std::move(checks),
-                     .simplified = std::move(simplified)},
+                     .simplified = files_.front().contents.simplified},
         .rules = std::move(rules_)};
     if (old_rows_ > 0) {
       opened.notes.push_back(fmt::format(

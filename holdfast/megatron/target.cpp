@@ -7,6 +7,7 @@
 #include "holdfast/megatron/cut.h"
 #include "holdfast/megatron/objects.h"
 #include "holdfast/megatron/optimizer.h"
+#include "holdfast/megatron/rank_objects.h"
 #include "holdfast/megatron/vocabulary.h"
 
 namespace holdfast {
@@ -37,7 +38,6 @@ class MegatronTarget::State {
     std::optional<TensorId> tensor{};
     Rule rule{};
     int64_t stage = 0;
-    bool head = false;  // a copy of the embedding
   };
 
   Result<void> check_parallel() const;
@@ -47,13 +47,15 @@ class MegatronTarget::State {
   Result<void> pad_vocabulary(int64_t asked);
   void plan_random_states();
 
-  std::vector<const Entry*> entries_of(int64_t stage) const;
   Shape shape_of(const Entry& entry, TensorId tensor) const;
   std::vector<AssembledPart> parts_of(const Entry& entry, TensorId tensor,
                                       int64_t rank) const;
   std::optional<TensorId> find_state(const Entry& entry, const std::string& slot) const;
-  Object args_of(int64_t rank, int64_t stage) const;
-  Object random_state_of(int64_t rank, int64_t stage) const;
+
+  struct RankParts;
+  Object add_part(RankParts& rank, const Entry& entry, TensorId tensor) const;
+  Object model_of(RankParts& rank) const;
+  Object optimizer_of(RankParts& rank, const Object& common) const;
 
   const std::shared_ptr<const Contents> source_;
   const RuleSet rules_;
@@ -63,44 +65,9 @@ class MegatronTarget::State {
   megatron::PaddedRows rows_;
   // For pad rows that the source does not have: the bytes of a pad row, by tensor.
   std::map<TensorId, Bytes> pad_rows_;
-  bool keeps_random_ = false;
-  int64_t source_stages_ = 1;
+  megatron::RandomStates random_;
   std::vector<std::string> notes_;
 };
-
-namespace {
-
-// The name of a tensor's file-local part; any unique name serves.
-Object leaf_named(const std::string& name) { return Object(Object::TensorName{name}); }
-
-// Replaces tensors that are stored as bytes by tensors, which are added to the list.
-Object with_tensors(const Object& object, std::vector<AssembledTensor>& tensors) {
-  if (auto stored = megatron::bytes_of_tensor(object)) {
-    AssembledTensor made{.tensor = {.name = fmt::format("bytes.{}", tensors.size()),
-                                    .dtype = stored->dtype,
-                                    .shape = stored->shape}};
-    if (!stored->bytes.empty()) {
-      made.parts.push_back(part_of_bytes(std::move(stored->bytes)));
-    }
-    tensors.push_back(std::move(made));
-    return leaf_named(tensors.back().tensor.name);
-  }
-  Object changed = object;
-  if (auto* list = std::get_if<Object::List>(&changed.value())) {
-    for (Object& item : list->items) item = with_tensors(item, tensors);
-  } else if (auto* tuple = std::get_if<Object::Tuple>(&changed.value())) {
-    for (Object& item : tuple->items) item = with_tensors(item, tensors);
-  } else if (auto* dict = std::get_if<Object::Dict>(&changed.value())) {
-    for (auto& [key, value] : dict->items) value = with_tensors(value, tensors);
-  }
-  return changed;
-}
-
-std::string rank_key(int64_t tensor, int64_t stage) {
-  return fmt::format("{:02}_{:03}", tensor, stage);
-}
-
-}  // namespace
 
 Result<void> MegatronTarget::State::plan(const MegatronOptions& options) {
   HOLDFAST_TRY(check_parallel());
@@ -195,7 +162,6 @@ void MegatronTarget::State::add_head() {
   head.leaf.path = old ? std::vector<std::string>{"word_embeddings_for_head", "weight"}
                        : std::vector<std::string>{"output_layer.weight"};
   head.stage = parallel_.pp - 1;
-  head.head = true;
   entries_.push_back(std::move(head));
 }
 
@@ -231,23 +197,13 @@ Result<void> MegatronTarget::State::pad_vocabulary(int64_t asked) {
   return {};
 }
 
-// Each rank needs a stream of its own for what tensor parallelism cuts, and the ranks of a
-// stage need the same stream for the rest. With more ranks than the source had, there are
-// not enough streams.
 void MegatronTarget::State::plan_random_states() {
-  const Object* ranks = megatron::find_key(source_->objects, megatron::kRanksKey);
-  const auto* dict = ranks == nullptr ? nullptr : ranks->as<Object::Dict>();
-  if (dict == nullptr || dict->items.empty()) return;
-  int64_t tp = 1;
-  while (megatron::find_key(*ranks, rank_key(tp, 0)) != nullptr) ++tp;
-  const auto count = std::ssize(dict->items);
-  source_stages_ = std::max<int64_t>(count / tp, 1);
-  keeps_random_ = count >= files() && count == tp * source_stages_;
-  if (keeps_random_) return;
+  random_ = megatron::RandomStates(source_->objects, parallel_);
+  if (random_.there() == 0 || random_.enough()) return;
   notes_.push_back(fmt::format(
       "rng_state: is left out, because {} ranks need more than the {} streams that the "
       "source has: start Megatron with --no-load-rng",
-      files(), count));
+      files(), random_.there()));
 }
 
 std::string MegatronTarget::State::iteration_folder() const {
@@ -266,15 +222,6 @@ std::string MegatronTarget::State::file_name(int64_t file) const {
   return fmt::format("{}/{}/{}", iteration_folder(),
                      folder.rank_name(file % parallel_.tp, file / parallel_.tp),
                      kMegatronFile);
-}
-
-std::vector<const MegatronTarget::State::Entry*> MegatronTarget::State::entries_of(
-    int64_t stage) const {
-  std::vector<const Entry*> own;
-  for (const Entry& entry : entries_) {
-    if (entry.stage == stage) own.push_back(&entry);
-  }
-  return own;
 }
 
 // The shape of a rank's part.
@@ -330,81 +277,60 @@ std::optional<TensorId> MegatronTarget::State::find_state(
   return source_->collection.find(fmt::format("optimizer.{}.{}", bare, slot));
 }
 
-Object MegatronTarget::State::args_of(int64_t rank, int64_t stage) const {
-  Object args = *megatron::find_key(source_->objects, "args");
-  const int64_t number = rank + parallel_.tp * parallel_.dp * stage;
-  const std::pair<const char*, int64_t> values[] = {
-      {"tensor_model_parallel_size", parallel_.tp},
-      {"pipeline_model_parallel_size", parallel_.pp},
-      {"transformer_pipeline_model_parallel_size", parallel_.pp},
-      {"model_parallel_size", parallel_.tp},
-      {"data_parallel_size", parallel_.dp},
-      {"world_size", parallel_.positions()},
-      {"rank", number},
-      {"padded_vocab_size", rows_.after}};
-  for (const auto& [key, value] : values) {
-    Object* found = megatron::find_key(args, key);
-    if (found != nullptr && !found->none()) *found = Object(value);
-  }
-  return args;
+// The parts of one rank while its file is put together.
+struct MegatronTarget::State::RankParts {
+  megatron::RankPlace place{};
+  std::vector<AssembledTensor> tensors{};
+  std::vector<const Entry*> parameters{};
+  std::vector<LocalParameter> local{};  // the same ones
+};
+
+// Adds the rank's part of a tensor, and returns the leaf that names it.
+Object MegatronTarget::State::add_part(RankParts& rank, const Entry& entry,
+                                       TensorId tensor) const {
+  rank.tensors.push_back({.tensor = {.name = fmt::format("part.{}", rank.tensors.size()),
+                                     .dtype = source_->collection.tensor(tensor).dtype,
+                                     .shape = shape_of(entry, tensor)},
+                          .parts = parts_of(entry, tensor, rank.place.tensor)});
+  return Object(Object::TensorName{rank.tensors.back().tensor.name});
 }
 
-// The model-parallel generators are those of the same number of rank, and the others
-// those of the first rank of the stage that had the same place in the pipeline.
-Object MegatronTarget::State::random_state_of(int64_t rank, int64_t stage) const {
-  const Object& ranks = *megatron::find_key(source_->objects, megatron::kRanksKey);
-  const auto& items = ranks.as<Object::Dict>()->items;
-  const int64_t source_tp = std::ssize(items) / source_stages_;
-  const int64_t number = stage * parallel_.tp + rank;
-  const int64_t from_stage = stage * source_stages_ / parallel_.pp;
-  const Object* shared = megatron::find_key(ranks, rank_key(0, from_stage));
-  const Object* own =
-      megatron::find_key(ranks, rank_key(number % source_tp, number / source_tp));
-  if (shared == nullptr || own == nullptr) return Object();
-  Object state = *shared;
-  auto* list = std::get_if<Object::List>(&state.value());
-  const auto* own_list = own->as<Object::List>();
-  if (list == nullptr || own_list == nullptr) return *own;
-  for (size_t i = 0; i < std::min(list->items.size(), own_list->items.size()); ++i) {
-    const Object* tracker =
-        megatron::find_key(own_list->items[i], "rng_tracker_states");
-    if (tracker != nullptr && list->items[i].as<Object::Dict>() != nullptr) {
-      megatron::set_key(list->items[i], "rng_tracker_states", *tracker);
+Object MegatronTarget::State::model_of(RankParts& rank) const {
+  Object model{Object::Dict{}};
+  const int64_t of_stage = std::max<int64_t>(layers_ / parallel_.pp, 1);
+  for (const Entry& entry : entries_) {
+    if (entry.stage != rank.place.stage) continue;
+    Leaf leaf = entry.leaf;
+    if (const auto layer = megatron::layer_of(leaf.path)) {
+      leaf.path = megatron::with_layer(std::move(leaf.path), *layer % of_stage);
     }
+    if (entry.tensor) {
+      rank.parameters.push_back(&entry);
+      rank.local.push_back({.name = megatron::joined(leaf.path),
+                            .dtype = source_->collection.tensor(*entry.tensor).dtype,
+                            .shape = shape_of(entry, *entry.tensor)});
+      leaf.value = add_part(rank, entry, *entry.tensor);
+    }
+    megatron::add_leaf(model, leaf);
   }
-  return state;
+  return model;
+}
+
+Object MegatronTarget::State::optimizer_of(RankParts& rank, const Object& common) const {
+  const auto leaf_of = [&](size_t i, const std::string& slot) -> Object {
+    const Entry& entry = *rank.parameters[i];
+    const auto state = find_state(entry, slot);
+    return state ? add_part(rank, entry, *state) : Object();
+  };
+  return megatron::number_state(megatron::with_tensors(common, rank.tensors), rank.local,
+                                leaf_of);
 }
 
 Result<Contents> MegatronTarget::State::contents_of(int64_t file,
                                                     const OnRead& on_read) const {
-  const int64_t rank = file % parallel_.tp, stage = file / parallel_.tp;
-  std::vector<AssembledTensor> tensors;
-  const auto add = [&](const Entry& entry, TensorId tensor) {
-    const Tensor& whole = source_->collection.tensor(tensor);
-    tensors.push_back({.tensor = {.name = fmt::format("part.{}", tensors.size()),
-                                  .dtype = whole.dtype,
-                                  .shape = shape_of(entry, tensor)},
-                       .parts = parts_of(entry, tensor, rank)});
-    return leaf_named(tensors.back().tensor.name);
-  };
-  Object model{Object::Dict{}};
-  std::vector<const Entry*> parameters;
-  std::vector<LocalParameter> local;
-  const int64_t of_stage = std::max<int64_t>(layers_ / parallel_.pp, 1);
-  for (const Entry* entry : entries_of(stage)) {
-    Leaf leaf = entry->leaf;
-    if (const auto layer = megatron::layer_of(leaf.path)) {
-      leaf.path = megatron::with_layer(std::move(leaf.path), *layer % of_stage);
-    }
-    if (entry->tensor) {
-      parameters.push_back(entry);
-      local.push_back({.name = megatron::joined(leaf.path),
-                       .dtype = source_->collection.tensor(*entry->tensor).dtype,
-                       .shape = shape_of(*entry, *entry->tensor)});
-      leaf.value = add(*entry, *entry->tensor);
-    }
-    megatron::add_leaf(model, leaf);
-  }
+  RankParts rank{.place = {file % parallel_.tp, file / parallel_.tp}};
+  // The model comes first, because the optimizer is numbered by its parameters.
+  Object model = model_of(rank);
   Object objects{Object::Dict{}};
   for (const auto& [key, value] : source_->objects.as<Object::Dict>()->items) {
     const auto* name = key.as<std::string>();
@@ -412,25 +338,20 @@ Result<Contents> MegatronTarget::State::contents_of(int64_t file,
     if (*name == "model") {
       megatron::set_key(objects, *name, std::move(model));
     } else if (*name == "args") {
-      megatron::set_key(objects, *name, args_of(rank, stage));
-    } else if (*name == megatron::kRanksKey) {
-      if (!keeps_random_) continue;
-      megatron::set_key(objects, megatron::kRandomKey,
-                        with_tensors(random_state_of(rank, stage), tensors));
-    } else if (*name == "optimizer") {
-      const Object common = with_tensors(value, tensors);
       megatron::set_key(
           objects, *name,
-          megatron::number_state(
-              common, local, [&](size_t i, const std::string& slot) -> Object {
-                const auto state = find_state(*parameters[i], slot);
-                return state ? add(*parameters[i], *state) : Object();
-              }));
-    } else {
-      megatron::set_key(objects, *name, with_tensors(value, tensors));
+          megatron::args_of_rank(value, parallel_, rank.place, rows_.after));
+    } else if (*name == "optimizer") {
+      megatron::set_key(objects, *name, optimizer_of(rank, value));
+    } else if (*name != megatron::kRanksKey) {
+      megatron::set_key(objects, *name, megatron::with_tensors(value, rank.tensors));
+    } else if (random_.enough()) {
+      const Object state = random_.state_of(rank.place);
+      megatron::set_key(objects, megatron::kRandomKey,
+                        megatron::with_tensors(state, rank.tensors));
     }
   }
-  return assemble(file_name(file), std::move(tensors), std::move(objects), on_read);
+  return assemble(file_name(file), std::move(rank.tensors), std::move(objects), on_read);
 }
 
 int64_t MegatronTarget::State::bytes() const {
