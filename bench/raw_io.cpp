@@ -144,6 +144,43 @@ Result<double> measure_raw_read(Env& env, const Path& path, const RawShape& shap
   return rate(shape.bytes, start);
 }
 
+Result<double> measure_raw_copy(Env& env, const Path& from, const Path& to,
+                                const RawShape& shape, ByteSpan memory) {
+  HOLDFAST_TRY(check(shape, memory.size()));
+  HOLDFAST_TRY(env.remove_all(to));
+  const auto start = Clock::now();
+  const auto source = HOLDFAST_TRY(env.open(from, {.direct = shape.direct}));
+  const auto target =
+      HOLDFAST_TRY(env.open(to, {.mode = OpenMode::kCreate, .direct = shape.direct}));
+  HOLDFAST_TRY(allocate(*target, shape.bytes));
+  // A block of memory is read again when the write from it is done.
+  std::deque<std::pair<int64_t, Ticket>> reads, writes;
+  int64_t next = 0;
+  while (next < shape.bytes || !reads.empty()) {
+    while (next < shape.bytes && std::ssize(reads) + std::ssize(writes) < shape.depth) {
+      reads.emplace_back(next, source->submit_read(next, block_at(shape, memory, next)));
+      next += shape.block;
+    }
+    if (!reads.empty()) {
+      const auto [offset, ticket] = reads.front();
+      reads.pop_front();
+      HOLDFAST_TRY(wait_whole(*source, ticket, shape.block));
+      writes.emplace_back(
+          offset, target->submit_write(offset, block_at(shape, memory, offset)));
+    }
+    if (std::ssize(reads) + std::ssize(writes) >= shape.depth) {
+      HOLDFAST_TRY(wait_whole(*target, writes.front().second, shape.block));
+      writes.pop_front();
+    }
+  }
+  for (const auto& [offset, ticket] : writes) {
+    HOLDFAST_TRY(wait_whole(*target, ticket, shape.block));
+  }
+  HOLDFAST_TRY(target->sync_data());
+  HOLDFAST_TRY(target->close());
+  return rate(shape.bytes, start);
+}
+
 Result<double> measure_plain_write(const Path& path, const RawShape& shape,
                                    ByteView memory) {
   HOLDFAST_TRY(check(shape, memory.size()));

@@ -31,7 +31,13 @@ Result<double> measure_raw_write(Env& env, const Path& path, const RawShape& sha
 Result<double> measure_raw_read(Env& env, const Path& path, const RawShape& shape,
                                 ByteSpan memory);
 
-// The same with system calls alone: one blocking pwrite or pread after the other.
+// Copies the first `bytes` of a file to a new one, which replaces a file of that name: what
+// is read is written as soon as it is there, with `depth` blocks in flight, and the new file
+// is synced. A program that changes only where bytes lie cannot be faster.
+Result<double> measure_raw_copy(Env& env, const Path& from, const Path& to,
+                                const RawShape& shape, ByteSpan memory);
+
+// Writing and reading with system calls alone: one blocking pwrite or pread after the other.
 // `depth` does not count.
 Result<double> measure_plain_write(const Path& path, const RawShape& shape,
                                    ByteView memory);

@@ -284,15 +284,16 @@ std::string reshard_json(const ReshardPlan& plan, const std::string& to,
                          const std::optional<Resharded>& done) {
   OrderedJson json{
       {"from", plan.from.path.native()},
-      {"kind", plan.from.kind()},
+      {"kind", plan.kind()},
       {"to", to},
       {"format", plan.format},
       {"configuration", plan.whole ? "whole" : to_string(plan.parallel)},
       {"rules", text_or_null(plan.rules)},
       {"tensors", plan.files->tensors().size()},
-      {"bytes", plan.files->bytes()},
+      {"bytes", plan.target_bytes()},
       {"reads", plan.figures.moved},
       {"reads_bound", plan.figures.moved_bound},
+      {"notes", plan.notes},
       {"skipped", skipped_json(plan.from.skipped)}};
   if (done) {
     json["folder"] = done->folder.native();

@@ -18,10 +18,11 @@ Examples:
   holdfast reshard runs/gpt@400 runs/gpt-tp2 --to tp=2,pp=4
   holdfast reshard llama/ runs/llama --to tp=8 --rules hf-llama
   holdfast reshard runs/gpt whole/ --to whole --format safetensors
+  holdfast reshard checkpoints/iter_0000400 out --to tp=2,pp=4
   holdfast reshard runs/gpt --to tp=4 --plan-only --json
 
-SRC is a file or folder of a known format, the folder of a step, a run directory, or
-RUN@STEP. DST must not exist. In the native format it is a new run with one step, which
+SRC is a file or folder of a known format, the folder of a step, a run directory,
+RUN@STEP, or a folder of Megatron-LM. DST must not exist. In the native format it is a new run with one step, which
 has the names, shapes, values and objects of the source. A configuration is a list of
 KEY=VALUE separated by commas, as for holdfast plan; "whole" merges everything.
 
@@ -42,18 +43,23 @@ std::string files_text(int64_t files) {
 }
 
 void print_plan(const Context& context, const ReshardPlan& plan) {
-  const std::string before = plan.step ? plan.step->manifest.parallel : "";
+  std::string before = plan.step ? plan.step->manifest.parallel : "";
+  if (plan.megatron) {
+    before = fmt::format("tp={},pp={}", plan.megatron->tp, plan.megatron->pp);
+  }
   const std::string after = plan.whole ? "whole" : to_string(plan.parallel);
-  fmt::print(context.out, "{}{}{}  {}  {}  ->  {}  {}  {}{}\n", plan.from.kind(),
+  fmt::print(context.out, "{}{}{}  {}  {}  ->  {}  {}  {}{}\n", plan.kind(),
              before.empty() ? "" : "  ", printable(before),
              files_text(std::ssize(plan.contents->sources)),
              human_bytes(plan.contents->collection.bytes()), after, plan.format,
-             plan.format == kNativeFormat
-                 ? files_text(std::ssize(plan.files->layout().holders()))
-                 : "whole tensors",
+             plan.format == "safetensors-folder" ? "whole tensors"
+                                                 : files_text(plan.target_files()),
              plan.rules.empty() ? "" : "  by the rules " + printable(plan.rules));
   fmt::print(context.out, "reads {}{}\n", human_bytes(plan.figures.moved),
              plan.figures.moved == plan.figures.moved_bound ? " (the bound)" : "");
+  for (const std::string& note : plan.notes) {
+    fmt::print(context.out, "{}\n", printable(note));
+  }
 }
 
 Result<ExitCode> reshard_path(const Context& context,
@@ -107,10 +113,13 @@ Verb reshard_verb() {
                       {"--rules", "How tensors are cut: a built-in set or a JSON file",
                        &a.options.rules, false, rules},
                       {"--format",
-                       "The format of DST: native or safetensors",
+                       "The format of DST: native, dcp, megatron or safetensors",
                        &a.options.format,
                        false,
-                       {"native", "safetensors"}},
+                       {"native", "dcp", "megatron", "safetensors"}},
+                      {"--vocabulary",
+                       "The words of a checkpoint of Megatron, without pad rows",
+                       &a.options.vocabulary},
                       {"--plan-only", "Only say what would be read and written",
                        &a.plan_only},
                       {"--json", "Print the result as JSON, for programs", &a.json}},

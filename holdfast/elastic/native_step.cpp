@@ -22,42 +22,10 @@
 namespace holdfast {
 namespace {
 
-constexpr std::string_view kPlanName = "reshard.txt";
-
 // The memory of one file that is being written. With the windows and chunks of its reader
 // a writer needs less than 48 MiB.
 constexpr int64_t kRingBytes = int64_t{32} << 20;
 constexpr int64_t kBlockBytes = int64_t{4} << 20;
-constexpr int kMostWriters = 5;
-
-// A number that identifies the source and the target: files of an earlier call are kept
-// only if theirs is the same.
-Result<std::string> fingerprint_of(Env& env, const ReshardPlan& plan) {
-  std::string text = to_string(plan.parallel);
-  const auto add_file = [&](const Path& path) {
-    const Result<FileInfo> info = env.info(path);
-    if (!info.ok()) return;
-    fmt::format_to(std::back_inserter(text), "\n{} {} {}", path.native(), info->size,
-                   info->modified.time_since_epoch().count());
-  };
-  if (plan.step) {
-    const Bytes manifest =
-        HOLDFAST_TRY(env.read_file(plan.step->folder / kManifestName));
-    text += "\n" + xxh3_digest(manifest);
-  } else {
-    add_file(plan.from.path);
-    for (const auto& source : plan.contents->sources) add_file(source->name());
-  }
-  const Layout& layout = plan.files->layout();
-  for (TensorId t = 0; t < layout.tensor_count(); ++t) {
-    text += "\n" + plan.files->tensor(t).name;
-    for (const Slice& slice : layout.slices(t)) {
-      fmt::format_to(std::back_inserter(text), " {} {}", to_string(slice.box),
-                     layout.holder(slice.first));
-    }
-  }
-  return xxh3_digest(bytes_of(text));
-}
 
 // The bytes of the tensors in a shard.
 int64_t bytes_in(const ShardIndex& index) {
@@ -67,44 +35,6 @@ int64_t bytes_in(const ShardIndex& index) {
   }
   return bytes;
 }
-
-// Renews the lease of a run three times in its duration, so that processes on other
-// machines see that its owner is at work. Ignores failures: the owner is checked before
-// anything is published.
-class LeaseKeeper {
- public:
-  LeaseKeeper(Env& env, const Owner& owner)
-      : env_(env), owner_(owner), thread_([this, now = env.now()] { keep(now); }) {}
-  ~LeaseKeeper() {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    stops_.notify_all();
-  }
-
- private:
-  void keep(Instant renewed) {
-    const OwnerRecord record = owner_.record();
-    const Duration third = (record.lease_until - record.renewed) / 3;
-    while (sleep_until(renewed + third)) {
-      renewed = env_.now();
-      static_cast<void>(owner_.renew());
-    }
-  }
-
-  // False if the keeper is being destroyed.
-  bool sleep_until(Instant end) {
-    MutexLock lock(mutex_);
-    while (!stopping_ && env_.now() < end) env_.wait_until(stops_, mutex_, end);
-    return !stopping_;
-  }
-
-  Env& env_;
-  Owner owner_;
-  Mutex mutex_;
-  Condition stops_;
-  bool stopping_ HOLDFAST_GUARDED_BY(mutex_) = false;
-  std::jthread thread_;  // the last member: it is joined before the others go
-};
 
 // Carries out one call of write_native().
 class NativeWriter {
@@ -181,10 +111,8 @@ class NativeWriter {
   }
 
   Result<void> write_shards() {
-    const int cores = static_cast<int>(std::thread::hardware_concurrency());
-    const int wanted = options_.threads > 0 ? options_.threads : std::max(cores, 2);
     indexes_.resize(static_cast<size_t>(ranks_));
-    ThreadPool pool({.threads = std::min({wanted, ranks_, kMostWriters})});
+    ThreadPool pool({.threads = writers_of(options_, ranks_)});
     for (int rank = 0; rank < ranks_; ++rank) {
       pool.submit([this, rank] { write_rank(rank); });
     }
@@ -301,7 +229,7 @@ class NativeWriter {
     manifest.parent.clear();
     manifest.temporary = false;  // somebody has asked for it
     Attempt attempt = HOLDFAST_TRY(
-        Attempt::begin(run, *owner_, plan_.step ? manifest.step : 0, env_.random64()));
+        Attempt::begin(run, *owner_, step_number(manifest), env_.random64()));
     for (int rank = 0; rank < ranks_; ++rank) {
       const ShardFile& shard = indexes_[static_cast<size_t>(rank)].files.front();
       HOLDFAST_TRY(take(attempt.folder(), shard.name));
@@ -314,6 +242,14 @@ class NativeWriter {
     HOLDFAST_TRY(put_objects(attempt, manifest));
     HOLDFAST_TRY(attempt.sync());
     return attempt.commit(std::move(manifest));
+  }
+
+  // The number of a step that comes from Megatron is that of its iteration.
+  int64_t step_number(const Manifest& manifest) const {
+    if (plan_.step) return manifest.step;
+    const auto iteration = plan_.megatron ? megatron_iteration(plan_.contents->objects)
+                                          : std::optional<int64_t>();
+    return std::max<int64_t>(iteration.value_or(0), 0);
   }
 
   // Links the file into the step. Where there are no links it is moved, and written again

@@ -17,9 +17,10 @@ Path without_slash(const Path& path) {
   return path.has_filename() || !path.has_parent_path() ? path : path.parent_path();
 }
 
-Result<Seal> seal_of_tensor(const Contents& contents, TensorId tensor,
+}  // namespace
+
+Result<Seal> seal_of_tensor(const Contents& contents, TensorId tensor, int64_t bytes,
                             Counter& counter) {
-  const int64_t bytes = contents.collection.tensor(tensor).bytes();
   CanonicalStream stream(contents, tensor);
   Bytes window(static_cast<size_t>(std::min(kSealWindow, bytes)));
   Seal seal;
@@ -33,7 +34,6 @@ Result<Seal> seal_of_tensor(const Contents& contents, TensorId tensor,
   return seal;
 }
 
-// The seal that the source has recorded for a tensor, if it has one.
 std::optional<Seal> recorded_seal(const ReshardPlan& plan, TensorId tensor) {
   const int64_t bytes = plan.contents->collection.tensor(tensor).bytes();
   if (!plan.step) return std::nullopt;
@@ -42,13 +42,17 @@ std::optional<Seal> recorded_seal(const ReshardPlan& plan, TensorId tensor) {
   return seal;
 }
 
+namespace {
+
 // The seal of each tensor of the source, by the source's numbers.
 Result<std::vector<Seal>> source_seals(const ReshardPlan& plan, Counter& counter) {
   std::vector<Seal> seals;
   for (TensorId t = 0; t < plan.contents->collection.tensors().size(); ++t) {
     const std::optional<Seal> seal = recorded_seal(plan, t);
-    seals.push_back(seal ? *seal
-                         : HOLDFAST_TRY(seal_of_tensor(*plan.contents, t, counter)));
+    const int64_t bytes = plan.contents->collection.tensor(t).bytes();
+    seals.push_back(
+        seal ? *seal
+             : HOLDFAST_TRY(seal_of_tensor(*plan.contents, t, bytes, counter)));
   }
   return seals;
 }
@@ -68,8 +72,8 @@ int64_t bytes_there(Env& env, const Path& to) {
 
 Result<void> check_space_for(Env& env, const Path& to, const ReshardPlan& plan) {
   const int64_t free = HOLDFAST_TRY(env.free_space(folder_of(to)));
-  const int64_t bytes = plan.files->bytes();
-  // Only the native format continues an interrupted call.
+  const int64_t bytes = plan.target_bytes();
+  // Only whole files are continued, and a folder of safetensors is not.
   const int64_t there = plan.format == kNativeFormat ? bytes_there(env, to) : 0;
   if (free - kBesides >= bytes - there) return {};
   return Error(ErrorCode::kNoSpace,
@@ -110,7 +114,8 @@ Result<Resharded> write_format(Env& env, const ReshardPlan& plan, const Path& to
             return corrupt("{}: is not in the target; expected all tensors",
                            tensor.name);
           }
-          seals.push_back(HOLDFAST_TRY(seal_of_tensor(written, *id, counter)));
+          seals.push_back(
+              HOLDFAST_TRY(seal_of_tensor(written, *id, tensor.bytes(), counter)));
         }
         done.seals = HOLDFAST_TRY(compare_seals(plan, seals, counter));
         return {};
@@ -119,6 +124,14 @@ Result<Resharded> write_format(Env& env, const ReshardPlan& plan, const Path& to
 }
 
 }  // namespace
+
+int64_t ReshardPlan::target_files() const {
+  return megatron_target ? megatron_target->files() : std::ssize(files->layout().holders());
+}
+
+int64_t ReshardPlan::target_bytes() const {
+  return megatron_target ? megatron_target->bytes() : files->bytes();
+}
 
 WorkFolder work_folder(const Path& to) {
   const Path run = folder_of(to) / fmt::format(".{}.reshard", to.filename().native());
@@ -169,8 +182,16 @@ Result<Resharded> reshard(Env& env, const ReshardPlan& plan, const Path& named,
     return conflict("{}: exists; expected a path where there is nothing", to.native());
   }
   HOLDFAST_TRY(check_space_for(env, to, plan));
-  return plan.format == kNativeFormat ? write_native(env, plan, to, options)
-                                      : write_format(env, plan, to, options);
+  if (plan.megatron) {
+    // Before anything is written, so that it is not counted with what is written.
+    Counter counter({.progress = {}, .stop = options.reading.stop}, 0);
+    HOLDFAST_TRY(check_replicas(*plan.contents, counter));
+  }
+  if (plan.format == kNativeFormat) return write_native(env, plan, to, options);
+  if (plan.format == kDcpFormat || plan.format == kMegatronFormat) {
+    return write_folder(env, plan, to, options);
+  }
+  return write_format(env, plan, to, options);
 }
 
 }  // namespace holdfast

@@ -17,10 +17,11 @@ Result<Parallel> parse_target(std::string_view text) {
 }
 
 // The size of a head by the config.json of transformers beside the tensors; 0 without one.
-int64_t head_size(Env& env, const Found& from) {
-  const Result<FileInfo> info = env.info(from.path);
-  if (from.step() || !info.ok()) return 0;
-  const Path path = (info->folder ? from.path : folder_of(from.path)) / "config.json";
+int64_t head_size(Env& env, const ReshardPlan& plan) {
+  const Path& from = plan.from.path;
+  const Result<FileInfo> info = env.info(from);
+  if (plan.step || plan.megatron || !info.ok()) return 0;
+  const Path path = (info->folder ? from : folder_of(from)) / "config.json";
   const Result<std::string> text = env.read_text(path, kMostConfigBytes);
   if (!text.ok()) return 0;
   const Result<Json> config = parse_json(*text, path.native());
@@ -40,40 +41,41 @@ int64_t head_size(Env& env, const Found& from) {
   return size > 0 && size <= kMostHead ? size : 0;
 }
 
+Result<RuleSet> read_rule_file(Env& env, const std::string& path) {
+  const std::string text = HOLDFAST_TRY(env.read_text(path, int64_t{16} << 20));
+  const Json json = HOLDFAST_TRY(parse_json(text, path));
+  return rule_set_from_json(json, path);
+}
+
+// The rule set of what Megatron has saved. Without a name it is the built-in one.
+Result<RuleSet> megatron_rules(Env& env, const std::string& name) {
+  if (name.ends_with(".json")) return read_rule_file(env, name);
+  return find_rule_set(name.empty() || name == "as-cut" ? "megatron-gpt" : name);
+}
+
 Result<RuledModel> find_rules(Env& env, const std::string& name,
                               const ReshardPlan& plan) {
   const Collection& collection = plan.contents->collection;
-  const int64_t head = head_size(env, plan.from);
+  const int64_t head = head_size(env, plan);
+  if (!plan.rule_set.rules.empty() && name != "as-cut") {
+    return apply_rules(plan.rule_set, collection.tensors(), head);
+  }
   if (!name.ends_with(".json")) {
     return choose_rules(name, collection, plan.parallel, head);
   }
-  const std::string text = HOLDFAST_TRY(env.read_text(name, int64_t{16} << 20));
-  const Json json = HOLDFAST_TRY(parse_json(text, name));
-  return apply_rules(HOLDFAST_TRY(rule_set_from_json(json, name)), collection.tensors(),
+  return apply_rules(HOLDFAST_TRY(read_rule_file(env, name)), collection.tensors(),
                      head);
 }
 
 // Refuses files of old versions of Megatron-LM, which order the rows of a fused QKV in
 // another way than by head. Files that do not tell their version are taken for new ones.
-Result<void> check_megatron_version(const Object& objects) {
-  const auto* dict = objects.as<Object::Dict>();
-  if (dict == nullptr) return {};
-  for (const auto& [key, value] : dict->items) {
-    const auto* name = key.as<std::string>();
-    if (name == nullptr || *name != "checkpoint_version") continue;
-    const auto* integer = value.as<int64_t>();
-    const auto* number = value.as<double>();
-    const double version = integer != nullptr  ? static_cast<double>(*integer)
-                           : number != nullptr ? *number
-                                               : 2.0;
-    if (version < 2.0) {
-      return unsupported(
-          "checkpoint_version: is {}, in which the rows of query_key_value are not "
-          "ordered by head; expected 2 or newer",
-          version);
-    }
-  }
-  return {};
+Result<void> check_row_order(const Object& objects) {
+  const double version = megatron_version(objects).value_or(2.0);
+  if (version >= 2.0) return {};
+  return unsupported(
+      "checkpoint_version: is {}, in which the rows of query_key_value are not ordered by "
+      "head; expected 2 or newer, or the folder that Megatron has saved",
+      version);
 }
 
 // All tensors whole in one file, in the order of the source.
@@ -91,15 +93,24 @@ Result<Collection> merge_all(const Collection& source) {
   return Collection::create(std::move(own), std::move(layout));
 }
 
+// The format of the source, if it can hold what is asked.
+std::string default_format(const ReshardPlan& plan) {
+  if (plan.step) return std::string(kNativeFormat);
+  if (plan.megatron) return std::string(kMegatronFormat);
+  if (plan.kind() == kDcpFormat) return std::string(kDcpFormat);
+  return std::string(plan.whole ? kFolderFormat : kNativeFormat);
+}
+
 Result<std::string> choose_format(const ReshardPlan& plan, const std::string& asked) {
-  if (asked == kNativeFormat) return asked;
-  if (asked.empty()) {
-    const bool native = plan.from.step() || !plan.whole;
-    return std::string(native ? kNativeFormat : kFolderFormat);
+  if (asked.empty()) return default_format(plan);
+  if (asked == kNativeFormat || asked == kDcpFormat || asked == kMegatronFormat) {
+    return asked;
   }
   if (asked != "safetensors" && asked != kFolderFormat) {
-    return invalid("format \"{}\": cannot be cut again; expected native or safetensors",
-                   asked.substr(0, 80));
+    return invalid(
+        "format \"{}\": cannot be cut again; expected native, dcp, megatron or "
+        "safetensors",
+        asked.substr(0, 80));
   }
   if (!plan.whole) {
     return unsupported(
@@ -109,14 +120,31 @@ Result<std::string> choose_format(const ReshardPlan& plan, const std::string& as
   return std::string(kFolderFormat);
 }
 
+Result<void> open_megatron_source(Env& env, const std::string& rules,
+                                  const MegatronFolder& folder, ReshardPlan& plan) {
+  OpenedMegatron opened = HOLDFAST_TRY(
+      open_megatron(env, folder, HOLDFAST_TRY(megatron_rules(env, rules))));
+  plan.from.path = folder.path;
+  plan.megatron = folder;
+  plan.contents = std::make_shared<const Contents>(std::move(opened.contents));
+  plan.rule_set = std::move(opened.rules);
+  plan.notes = std::move(opened.notes);
+  return {};
+}
+
 // Opens the source and fills what the plan says about it.
-Result<void> open_source(Env& env, const Path& path, ReshardPlan& plan) {
-  plan.from = HOLDFAST_TRY(use_any(env, path, [&](const Found& one) -> Result<void> {
-    plan.contents =
-        std::make_shared<const Contents>(HOLDFAST_TRY(open_found(env, one)));
-    if (one.step()) plan.step = HOLDFAST_TRY(open_step(env, one.path));
-    return {};
-  }));
+Result<void> open_source(Env& env, const Path& path, const std::string& rules,
+                         ReshardPlan& plan) {
+  if (const auto folder = HOLDFAST_TRY(find_megatron(env, path))) {
+    HOLDFAST_TRY(open_megatron_source(env, rules, *folder, plan));
+  } else {
+    plan.from = HOLDFAST_TRY(use_any(env, path, [&](const Found& one) -> Result<void> {
+      plan.contents =
+          std::make_shared<const Contents>(HOLDFAST_TRY(open_found(env, one)));
+      if (one.step()) plan.step = HOLDFAST_TRY(open_step(env, one.path));
+      return {};
+    }));
+  }
   return plan.contents->collection.check_covered().within(plan.from.path.native());
 }
 
@@ -127,11 +155,42 @@ Result<Collection> cut_target(Env& env, const std::string& rules, ReshardPlan& p
   plan.rules = ruled.rules;
   if (plan.rules == "megatron-gpt" && plan.parallel.tp > 1) {
     HOLDFAST_TRY(
-        check_megatron_version(plan.contents->objects).within(plan.from.path.native()));
+        check_row_order(plan.contents->objects).within(plan.from.path.native()));
+    HOLDFAST_TRY(check_megatron_heads(plan.contents->objects, plan.parallel.tp));
   }
   const Collection cut =
       HOLDFAST_TRY(cut_by_rules(ruled, source.tensors(), plan.parallel));
   return assign_writers(cut, Topology::uniform(1));
+}
+
+// Plans a folder of Megatron. Its files have copies of some tensors, so each is read as
+// often as it is written.
+Result<void> plan_megatron_target(Env& env, const ReshardOptions& options,
+                                  ReshardPlan& plan) {
+  if (!is_megatron_objects(plan.contents->objects)) {
+    return unsupported(
+        "format megatron: {} has no objects of Megatron; expected a checkpoint of Megatron, "
+        "or one that was cut from it",
+        plan.from.path.native());
+  }
+  if (plan.rule_set.rules.empty()) {
+    plan.rule_set = with_gates(HOLDFAST_TRY(megatron_rules(env, options.rules)),
+                               plan.contents->objects);
+  }
+  const RuledModel ruled = HOLDFAST_TRY(
+      apply_rules(plan.rule_set, plan.contents->collection.tensors()));
+  HOLDFAST_TRY(check_degrees(ruled, plan.parallel));
+  HOLDFAST_TRY(check_row_order(plan.contents->objects));
+  plan.rules = ruled.rules;
+  plan.megatron_target = std::make_shared<const MegatronTarget>(
+      HOLDFAST_TRY(MegatronTarget::create(plan.contents, plan.rule_set, plan.parallel,
+                                          {.vocabulary = options.vocabulary})));
+  plan.notes.insert(plan.notes.end(), plan.megatron_target->notes().begin(),
+                    plan.megatron_target->notes().end());
+  plan.files = std::make_shared<const Collection>(
+      HOLDFAST_TRY(merge_all(plan.contents->collection)));
+  plan.figures.moved = plan.figures.moved_bound = plan.megatron_target->bytes();
+  return {};
 }
 
 }  // namespace
@@ -141,8 +200,12 @@ Result<ReshardPlan> plan_reshard(Env& env, const Path& from,
   ReshardPlan plan;
   plan.parallel = HOLDFAST_TRY(parse_target(options.to));
   plan.whole = options.to == "whole";
-  HOLDFAST_TRY(open_source(env, from, plan));
+  HOLDFAST_TRY(open_source(env, from, options.rules, plan));
   plan.format = HOLDFAST_TRY(choose_format(plan, options.format));
+  if (plan.format == kMegatronFormat) {
+    HOLDFAST_TRY(plan_megatron_target(env, options, plan));
+    return plan;
+  }
   plan.files = std::make_shared<const Collection>(
       HOLDFAST_TRY(cut_target(env, options.rules, plan)));
   plan.figures =

@@ -198,6 +198,69 @@ TEST_F(Reshard, AnInterruptedCallIsContinued) {
   EXPECT_FALSE(env_.info("/.again.reshard").ok());
 }
 
+TEST_F(Reshard, AFolderOfDcpHasAFileForEachPosition) {
+  ReshardOptions dcp = options("tp=4,pp=2");
+  dcp.format = "dcp";
+  const Resharded done = cut("/gpt2.safetensors", "/dcp", dcp).value();
+  EXPECT_EQ(done.files, 8);
+  EXPECT_EQ(done.seals, std::ssize(small_gpt2()));
+  expect_same_values("/gpt2.safetensors", "/dcp");
+  EXPECT_EQ(env_.list("/dcp").value().size(), 9u);
+  // Without --format the target has the format of the source.
+  EXPECT_EQ(plan_reshard(env_, "/dcp", options("tp=2")).value().format, "dcp");
+  ASSERT_OK(cut("/dcp", "/merged", "whole"));
+  EXPECT_EQ(env_.list("/merged").value().size(), 2u);
+  expect_same_values("/gpt2.safetensors", "/merged");
+  EXPECT_FALSE(env_.info("/.dcp.reshard").ok());
+}
+
+TEST_F(Reshard, AnInterruptedFolderOfDcpIsContinued) {
+  ReshardOptions dcp = options("tp=2,pp=4");
+  dcp.format = "dcp";
+  ASSERT_OK(cut("/gpt2.safetensors", "/whole", dcp));
+  for (const int64_t after : {1, 60'000, 120'000}) {
+    ReshardOptions stopped = stopped_after(after, "tp=2,pp=4");
+    stopped.format = "dcp";
+    EXPECT_ERROR(cut("/gpt2.safetensors", "/again", stopped), ErrorCode::kUnavailable);
+    EXPECT_FALSE(env_.info("/again").ok());
+    for (const auto& [name, bytes] : left("/.again.reshard/files")) {
+      EXPECT_TRUE(name.ends_with(".distcp")) << name;  // no part of a file is left
+    }
+  }
+  const Resharded done = cut("/gpt2.safetensors", "/again", dcp).value();
+  EXPECT_GT(done.kept, 0);
+  EXPECT_LT(done.kept, 8);
+  EXPECT_EQ(left("/again"), left("/whole"));
+  EXPECT_FALSE(env_.info("/.again.reshard").ok());
+  // Another process is writing the target.
+  ReshardOptions slow = dcp, other = dcp;
+  other.identity = Identity{.host = "b", .pid = 2};
+  int calls = 0;
+  slow.reading.progress = [&](int64_t, int64_t) {
+    if (++calls == 1) {
+      EXPECT_ERROR(cut("/gpt2.safetensors", "/owned", other), ErrorCode::kConflict);
+    }
+  };
+  ASSERT_OK(cut("/gpt2.safetensors", "/owned", slow));
+}
+
+TEST_F(Reshard, AWrongFileInTheHiddenFolderGivesNoTarget) {
+  ReshardOptions dcp = options("tp=2");
+  dcp.format = "dcp";
+  ReshardOptions stopped =
+      stopped_after(plan_reshard(env_, "/gpt2.safetensors", dcp).value().target_bytes(),
+                    "tp=2");
+  stopped.format = "dcp";
+  EXPECT_ERROR(cut("/gpt2.safetensors", "/a", stopped), ErrorCode::kUnavailable);
+  const Path file = "/.a.reshard/files/__0_0.distcp";
+  Bytes bytes = env_.read_file(file).value();
+  bytes[bytes.size() / 2] ^= std::byte{1};
+  ASSERT_OK(env_.write_file(file, bytes));
+  EXPECT_ERROR(cut("/gpt2.safetensors", "/a", dcp), ErrorCode::kCorrupt);
+  EXPECT_FALSE(env_.info("/a").ok());
+  EXPECT_EQ(cut("/gpt2.safetensors", "/a", dcp).value().kept, 0);
+}
+
 TEST_F(Reshard, AStopLeavesFinishedShardsAndNoOthers) {
   const Path files = "/.a.reshard/files";
   const auto stop_after = [&](int64_t bytes) {
@@ -334,6 +397,9 @@ TEST_F(Reshard, WhatCannotBeDoneIsRefusedBeforeAByteIsWritten) {
   other = options("tp=2");
   other.format = "safetensors";
   EXPECT_THAT(refusal("/gpt2.safetensors", "/a", other), HasSubstr("--to whole"));
+  other.format = "megatron";
+  EXPECT_THAT(refusal("/gpt2.safetensors", "/a", other),
+              HasSubstr("no objects of Megatron"));
   std::vector<Tensor> missing = small_gpt2();
   std::erase_if(missing, [](const Tensor& tensor) {
     return tensor.name == "model.transformer.h.2.mlp.c_fc.weight";

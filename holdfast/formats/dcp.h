@@ -19,13 +19,17 @@
 // another thing: it lets DCP save into the steps of a run.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <string>
+#include <vector>
 
+#include "holdfast/contents/assembled.h"
 #include "holdfast/contents/contents.h"
 #include "holdfast/contents/damage.h"
 #include "holdfast/contents/patch.h"
 #include "holdfast/env/env.h"
+#include "holdfast/env/source_sink.h"
 
 namespace holdfast {
 
@@ -47,6 +51,40 @@ Result<Contents> open_dcp(Env& env, const Path& folder);
 // A tensor with aliases is stored once, and each of its names refers to it. Fails with
 // kConflict if the folder exists, and otherwise as write_torch() does.
 Result<void> write_dcp(Env& env, const Path& folder, const Contents& contents);
+
+// A box of a tensor, by its number in the contents.
+struct DcpBox {
+  TensorId tensor = 0;
+  Box box{};
+};
+
+// Writes a folder in which tensors are cut, as the ranks of a job would write it: each file
+// has some boxes. The files can be written at once, in any order, and in several calls of a
+// program. The state dict is chosen as write_dcp() does it.
+class DcpFolder {
+ public:
+  // `files` has the boxes of each file. Together they are all elements of all tensors, each
+  // once. Fails as write_dcp().
+  static Result<DcpFolder> create(std::shared_ptr<const Contents> contents,
+                                  std::vector<std::vector<DcpBox>> files);
+  ~DcpFolder();
+  DcpFolder(DcpFolder&&) noexcept;
+  DcpFolder& operator=(DcpFolder&&) noexcept;
+
+  static std::string file_name(size_t file);  // "__0_0.distcp"
+  // Writes a file, and returns a text that says where its items are.
+  Result<std::string> write_file(size_t file, Sink& sink, const OnRead& on_read) const;
+  // The metadata, from the texts of all files. It is the file ".metadata" of the folder.
+  // Fails with kCorrupt if a text is another than write_file() has returned.
+  Result<Bytes> metadata(const std::vector<std::string>& places) const;
+
+ private:
+  class State;
+  explicit DcpFolder(std::unique_ptr<State> state);
+  std::unique_ptr<State> state_;
+};
+
+inline constexpr const char* kDcpMetadataFile = ".metadata";
 
 // Reads every record of every item and checks its CRC. Lists all damage. The metadata
 // has no checksum: it is only checked whether it contradicts itself or the items.

@@ -11,12 +11,13 @@
 
 #include "holdfast/archive/inflated_source.h"
 #include "holdfast/contents/contents.h"
+#include "holdfast/formats/dcp.h"
 #include "holdfast/state/object.h"
 #include "holdfast/state/tensor.h"
 
 namespace holdfast::dcp {
 
-inline constexpr const char* kMetadataFile = ".metadata";
+inline constexpr const char* kMetadataFile = kDcpMetadataFile;
 inline constexpr std::string_view kItemsSuffix = ".distcp";
 
 // The place of an item, which is a zip archive of torch.save, in a file of the folder.

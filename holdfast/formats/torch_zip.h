@@ -79,4 +79,10 @@ Result<Patch> plan_torch_patch(Env& env, const Path& path, std::span<const Flip>
 // torch cannot read it.
 Result<void> write_torch(Sink& sink, const Contents& contents);
 
+// The same, but objects of some classes, which are dicts with "__class__" in
+// contents.objects, become objects again when torch.load() reads the file: argparse's
+// Namespace, the arrays and numbers of numpy, dtypes of torch, and the enumerations of
+// Megatron. All other classes stay dicts. Such a file needs weights_only=False.
+Result<void> write_torch_with_classes(Sink& sink, const Contents& contents);
+
 }  // namespace holdfast

@@ -80,7 +80,52 @@ std::optional<Object> scalar_of(std::string_view kind, ByteView bytes) {
   return std::nullopt;
 }
 
+// Classes whose objects a file may make when torch.load() reads it.
+bool may_be_made(std::string_view name) {
+  constexpr std::array<std::string_view, 6> kNames{
+      "argparse.Namespace",
+      "numpy.dtype",
+      "numpy.core.multiarray._reconstruct",
+      "numpy._core.multiarray._reconstruct",
+      "numpy.core.multiarray.scalar",
+      "numpy._core.multiarray.scalar"};
+  return std::ranges::count(kNames, name) != 0 || name.starts_with("megatron.core.transformer.enums.");
+}
+
 }  // namespace
+
+std::optional<InstanceParts> parts_of_instance(const Object::Dict& dict) {
+  const auto* name =
+      dict.items.empty() ? nullptr : dict.items[0].second.as<std::string>();
+  if (name == nullptr || !is_class(dict, *name) || !may_be_made(*name)) {
+    return std::nullopt;
+  }
+  InstanceParts parts{.name = *name};
+  parts.first_is_class = name->ends_with("_reconstruct");
+  for (const auto& [key, value] : dict.items) {
+    const auto* text = key.as<std::string>();
+    if (text == nullptr) return std::nullopt;
+    if (*text == kClassKey) continue;
+    if (*text == kArgumentsKey) {
+      const auto* tuple = value.as<Object::Tuple>();
+      if (tuple == nullptr) return std::nullopt;
+      parts.arguments = tuple->items;
+    } else if (*text == kStateKey) {
+      parts.state = value;
+    } else if (text->starts_with("__")) {
+      return std::nullopt;  // items and entries: lists and dicts of other classes
+    } else {
+      parts.attributes.emplace_back(key, value);
+    }
+  }
+  // An array is made of a class that the file names, and there is only this one.
+  if (parts.first_is_class &&
+      (parts.arguments.empty() ||
+       parts.arguments[0] != Object(std::string("numpy.ndarray")))) {
+    return std::nullopt;
+  }
+  return parts;
+}
 
 bool may_occur(std::string_view global) {
   constexpr std::array<std::string_view, 22> kModules{

@@ -95,6 +95,18 @@ bool has_names(const Pickle& pickle, PickleId id);
 // other object and for numbers that Object cannot represent.
 std::optional<Object> numpy_scalar(const Object::Dict& object);
 
+// The parts of an object that such a dict stands for.
+struct InstanceParts {
+  std::string name{};  // of the class or function
+  std::vector<Object> arguments{};
+  bool first_is_class = false;  // the first argument is the name of a class
+  std::optional<Object> state{};
+  std::vector<std::pair<Object, Object>> attributes{};  // if there is no state
+};
+// Returns nullopt for any other dict, and for classes that write_torch_with_classes() does
+// not name.
+std::optional<InstanceParts> parts_of_instance(const Object::Dict& dict);
+
 // Makes the objects and views of a pickle. `where` is for messages. `pickle_bytes` is
 // the size of the pickle, which limits the size of the result.
 Result<Tree> read_tree(const Pickle& pickle, std::string_view where,

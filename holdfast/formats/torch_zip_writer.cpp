@@ -18,7 +18,8 @@ constexpr std::string_view kFolder = "archive/";
 // Writes the pickle, and assigns a storage to each tensor on the way.
 class Emitter {
  public:
-  explicit Emitter(const Collection& collection) : collection_(collection) {}
+  explicit Emitter(const Collection& collection, bool classes = false)
+      : collection_(collection), classes_(classes) {}
 
   Result<void> emit(const Object& objects) {
     find_leaves(objects, 1);
@@ -127,7 +128,12 @@ class Emitter {
   }
 
   Result<void> emit_plain(const Object& object) {
-    if (const auto* text = object.as<std::string>()) return writer_.text(*text);
+    if (const auto* text = object.as<std::string>()) {
+      const auto dtype = classes_ ? torch_zip::dtype_of_global(*text) : std::nullopt;
+      if (!dtype) return writer_.text(*text);
+      emit_dtype(*dtype);
+      return {};
+    }
     if (const auto* bytes = object.as<Bytes>()) return writer_.bytes(*bytes);
     if (const auto* big = object.as<Object::BigInteger>()) {
       return writer_.big_integer(big->decimal);
@@ -152,8 +158,51 @@ class Emitter {
   }
 
   Result<void> emit_dict(const Object::Dict& dict, int depth) {
+    if (classes_) {
+      if (const auto parts = torch_zip::parts_of_instance(dict)) {
+        return emit_instance(*parts, depth);
+      }
+    }
+    return emit_items_of(dict.items, depth);
+  }
+
+  // Writes a call of the class, and then the attributes or the state that it gets.
+  Result<void> emit_instance(const torch_zip::InstanceParts& parts, int depth) {
+    emit_global(parts.name);
+    writer_.begin_tuple();
+    for (size_t i = 0; i < parts.arguments.size(); ++i) {
+      const auto* text = parts.arguments[i].as<std::string>();
+      if (i == 0 && parts.first_is_class && text != nullptr) {
+        emit_global(*text);
+        continue;
+      }
+      HOLDFAST_TRY(emit_object(parts.arguments[i], depth + 1));
+    }
+    writer_.end_tuple();
+    if (parts.arguments.empty()) {
+      writer_.new_object();
+    } else {
+      writer_.call();
+    }
+    if (parts.state) {
+      HOLDFAST_TRY(emit_object(*parts.state, depth + 1).within(parts.name));
+      writer_.set_state();
+    } else if (!parts.attributes.empty()) {
+      HOLDFAST_TRY(emit_items_of(parts.attributes, depth).within(parts.name));
+      writer_.set_state();
+    }
+    return {};
+  }
+
+  void emit_global(const std::string& name) {
+    const size_t dot = name.rfind('.');
+    writer_.global(name.substr(0, dot), name.substr(dot + 1));
+  }
+
+  Result<void> emit_items_of(const std::vector<std::pair<Object, Object>>& items,
+                             int depth) {
     writer_.begin_dict();
-    for (const auto& [key, value] : dict.items) {
+    for (const auto& [key, value] : items) {
       const auto* text = key.as<std::string>();
       const std::string where = fmt::format("[{}]", text != nullptr ? *text : "...");
       HOLDFAST_TRY(emit_object(key, depth + 1).within(where));
@@ -227,6 +276,7 @@ class Emitter {
   }
 
   const Collection& collection_;
+  const bool classes_;  // whether dicts that stand for objects become objects
   PickleWriter writer_;
   std::set<std::string, std::less<>> leaves_;
   std::unordered_map<TensorId, size_t> key_of_;
@@ -298,6 +348,12 @@ Result<void> write_archive(Sink& sink, const Contents& contents, Emitter emitter
 
 Result<void> write_torch(Sink& sink, const Contents& contents) {
   Emitter emitter(contents.collection);
+  HOLDFAST_TRY(emitter.emit(contents.objects));
+  return write_archive(sink, contents, std::move(emitter));
+}
+
+Result<void> write_torch_with_classes(Sink& sink, const Contents& contents) {
+  Emitter emitter(contents.collection, true);
   HOLDFAST_TRY(emitter.emit(contents.objects));
   return write_archive(sink, contents, std::move(emitter));
 }

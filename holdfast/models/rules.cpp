@@ -356,6 +356,11 @@ class Applied {
 
 }  // namespace
 
+const Rule* rule_of_name(const RuleSet& rules, std::string_view name) {
+  const auto found = find_rule(rules, name);
+  return found ? &rules.rules[found->rule] : nullptr;
+}
+
 int64_t count_ruled(const RuleSet& rules, std::span<const Tensor> tensors) {
   return std::ranges::count_if(tensors, [&](const Tensor& tensor) {
     return find_rule(rules, tensor).has_value();

@@ -93,6 +93,8 @@ struct RuledModel {
   std::vector<int64_t> units{};
 };
 
+// The rule for tensors of this name; null if the set has none.
+const Rule* rule_of_name(const RuleSet& rules, std::string_view name);
 // How many of the tensors have a rule of the set.
 int64_t count_ruled(const RuleSet& rules, std::span<const Tensor> tensors);
 

@@ -6,11 +6,15 @@ import subprocess
 import time
 from pathlib import Path
 
+import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from ranks import run_ranks
 from safetensors.torch import save_file
 from torch import nn
+from torch.distributed.checkpoint.state_dict import get_model_state_dict, set_model_state_dict
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
@@ -107,7 +111,47 @@ def test_a_step_that_was_cut_again_resumes_like_the_original(tmp_path):
     assert run_ranks(2, resume_all, 1, runs[:2]) == [["generator"]] * 2
 
 
-def test_a_killed_call_is_continued(tmp_path):
+def load_dcp(rank, world, tp, folder):
+    """Loads a folder of DCP into the model under FSDP2 and tensor parallelism."""
+    model = Net()
+    mesh = init_device_mesh("cpu", (world // tp, tp), mesh_dim_names=("dp", "tp"))
+    for block in model.blocks:
+        if tp > 1:
+            parallelize_module(block, mesh["tp"],
+                               {"up": ColwiseParallel(), "down": RowwiseParallel()})
+        if tp < world:
+            fully_shard(block, mesh=mesh["dp"])
+    if tp < world:
+        fully_shard(model, mesh=mesh["dp"])
+    state = get_model_state_dict(model)
+    dcp.load(state, checkpoint_id=folder)
+    set_model_state_dict(model, state)
+    return {name: whole(value.detach()).clone() for name, value in model.named_parameters()}
+
+
+def test_torch_loads_the_folder_under_fsdp_and_tensor_parallelism(tmp_path):
+    torch.manual_seed(5)
+    tensors = {name: value.detach().clone() for name, value in Net().named_parameters()}
+    save_file(tensors, tmp_path / "net.safetensors")
+    rules = tmp_path / "rules.json"
+    rules.write_text(json.dumps({"holdfast": "rules", "version": 1, "name": "net",
+                                 "rules": RULES}))
+    said = reshard(tmp_path / "net.safetensors", tmp_path / "cut", "--to", "tp=4,pp=2",
+                   "--rules", rules, "--format", "dcp")
+    assert "dcp  8 files" in said
+    assert len(list((tmp_path / "cut").glob("*.distcp"))) == 8
+    # The format of the source is that of the target.
+    reshard(tmp_path / "cut", tmp_path / "again", "--to", "tp=2", "--rules", rules)
+    assert len(list((tmp_path / "again").glob("*.distcp"))) == 2
+    for folder in ("cut", "again"):
+        for world, tp in ((4, 2), (2, 1), (2, 2)):
+            for state in run_ranks(world, load_dcp, tp, str(tmp_path / folder)):
+                assert state.keys() == tensors.keys()
+                assert all(torch.equal(state[name], tensors[name]) for name in tensors)
+
+
+@pytest.mark.parametrize("form", ["native", "dcp"])
+def test_a_killed_call_is_continued(tmp_path, form):
     """SIGKILL while files are written: the target is not there, and the same command keeps what is
     finished."""
     source, target = tmp_path / "net.safetensors", tmp_path / "cut"
@@ -120,10 +164,12 @@ def test_a_killed_call_is_continued(tmp_path):
     words = {"embed.weight": "first vocabulary", "blocks.#.up.weight": "rows",
              "blocks.#.down.weight": "columns"}
     rules.write_text(json.dumps({"holdfast": "rules", "version": 1, "name": "net", "rules": words}))
-    command = [PROGRAM, "reshard", source, target, "--to", "tp=4,pp=4", "--rules", rules]
+    command = [PROGRAM, "reshard", source, target, "--to", "tp=4,pp=4", "--rules", rules,
+               "--format", form]
     process = subprocess.Popen(command)
     files = tmp_path / ".cut.reshard" / "files"
-    while process.poll() is None and not list(files.glob("*.index.json")):
+    finished = "*.index.json" if form == "native" else "*.distcp"
+    while process.poll() is None and not list(files.glob(finished)):
         time.sleep(0.001)
     process.kill()
     killed = process.wait() == -signal.SIGKILL

@@ -1,0 +1,117 @@
+// Finds the folders of the ranks of a checkpoint of Megatron.
+#include <algorithm>
+#include <cctype>
+#include <charconv>
+
+#include "holdfast/base/json_text.h"
+#include "holdfast/megatron/megatron.h"
+
+namespace holdfast {
+namespace {
+
+constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
+constexpr std::string_view kRankPrefix = "mp_rank_";
+constexpr int64_t kMostRanks = 4096;
+
+struct RankName {
+  int64_t tensor = 0;
+  int64_t stage = 0;
+  bool staged = false;
+};
+
+std::optional<int64_t> number_of(std::string_view text, size_t digits) {
+  int64_t number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool all = error == std::errc() && end == text.data() + text.size();
+  if (!all || text.size() < digits || number < 0 || number >= kMostRanks) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+// Reads mp_rank_XX and mp_rank_XX_YYY.
+std::optional<RankName> parse_rank(std::string_view name) {
+  if (!name.starts_with(kRankPrefix)) return std::nullopt;
+  name.remove_prefix(kRankPrefix.size());
+  const size_t bar = name.find('_');
+  const auto tensor = number_of(name.substr(0, bar), 2);
+  if (!tensor) return std::nullopt;
+  if (bar == name.npos) return RankName{.tensor = *tensor};
+  const auto stage = number_of(name.substr(bar + 1), 3);
+  if (!stage) return std::nullopt;
+  return RankName{.tensor = *tensor, .stage = *stage, .staged = true};
+}
+
+// The folder of the iteration that the tracker names.
+Result<Path> newest_iteration(Env& env, const Path& folder) {
+  std::string text = HOLDFAST_TRY(env.read_text(folder / kTracker, 64));
+  while (!text.empty() && std::isspace(static_cast<unsigned char>(text.back())) != 0) {
+    text.pop_back();
+  }
+  if (text == "release") return folder / text;
+  int64_t number = 0;
+  const auto [end, error] =
+      std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 0) {
+    return corrupt("{}: has the text {}; expected the number of an iteration",
+                   (folder / kTracker).native(), shown(text));
+  }
+  return folder / fmt::format("iter_{:07}", number);
+}
+
+// The ranks whose folders are there. Empty if the folder is none of Megatron.
+Result<std::vector<RankName>> list_ranks(Env& env, const Path& folder) {
+  std::vector<RankName> ranks;
+  const Result<std::vector<std::string>> names = env.list(folder);
+  if (!names.ok()) return ranks;
+  for (const std::string& name : *names) {
+    const auto rank = parse_rank(name);
+    if (!rank) continue;
+    if (env.info(folder / name / "distrib_optim.pt").ok()) {
+      return unsupported(
+          "{}: has the state of the distributed optimizer; expected files saved without "
+          "--use-distributed-optimizer",
+          (folder / name).native());
+    }
+    ranks.push_back(*rank);
+  }
+  return ranks;
+}
+
+Result<void> check_all_there(Env& env, const MegatronFolder& folder) {
+  for (int64_t stage = 0; stage < folder.pp; ++stage) {
+    for (int64_t tensor = 0; tensor < folder.tp; ++tensor) {
+      const Path file = folder.path / folder.rank_name(tensor, stage) / kMegatronFile;
+      if (env.info(file).ok()) continue;
+      return not_found("{}: is missing; expected the files of {} x {} ranks",
+                       file.native(), folder.tp, folder.pp);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+std::string MegatronFolder::rank_name(int64_t tensor, int64_t stage) const {
+  if (!staged) return fmt::format("{}{:02}", kRankPrefix, tensor);
+  return fmt::format("{}{:02}_{:03}", kRankPrefix, tensor, stage);
+}
+
+Result<std::optional<MegatronFolder>> find_megatron(Env& env, const Path& path) {
+  MegatronFolder found{.path = path};
+  if (env.info(path / kTracker).ok()) {
+    found.path = HOLDFAST_TRY(newest_iteration(env, path));
+  }
+  const auto ranks = HOLDFAST_TRY(list_ranks(env, found.path));
+  if (ranks.empty()) return std::optional<MegatronFolder>();
+  for (const RankName& rank : ranks) {
+    found.tp = std::max(found.tp, rank.tensor + 1);
+    found.pp = std::max(found.pp, rank.stage + 1);
+    found.staged |= rank.staged;
+  }
+  HOLDFAST_TRY(check_all_there(env, found));
+  return std::optional(std::move(found));
+}
+
+}  // namespace holdfast
