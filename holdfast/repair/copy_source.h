@@ -40,6 +40,8 @@ class CopySource {
 
 // The same step in another tier. The tier must outlive the source.
 std::unique_ptr<CopySource> copies_in_tier(StorageTier& tier);
+// A tier that could not be opened: says so when it is asked.
+std::unique_ptr<CopySource> copies_out_of_reach(const std::string& tier, Error error);
 // Other steps of the run, and other files of the step: files with the same digest, and
 // pieces with the same seal.
 std::unique_ptr<CopySource> copies_in_run(Env& env, const Path& run);

@@ -108,16 +108,14 @@ Result<void> replace_by_link(Env& env, const Path& hidden, const Path& name) {
   return env.sync_names(folder_of(name));
 }
 
-Result<void> replace_file(Env& env, const StepRepair& repair, const FileMend& mend,
-                          const Path& path, const std::optional<Path>& run) {
+Result<void> replace_file(Env& env, const StepRepair& repair, const FileMend& mend) {
+  const Path path = repair.step->folder / mend.file;
   remove_left(env, path);
   const Path hidden = hidden_beside(env, path);
   const auto write = [&]() -> Result<void> {
     HOLDFAST_TRY(write_mended(env, repair, mend, hidden));
-    if (run) {
-      for (const Path& other : other_names(env, *run, path)) {
-        HOLDFAST_TRY(replace_by_link(env, hidden, other));
-      }
+    for (const Path& other : other_names(env, folder_of(repair.step->folder), path)) {
+      HOLDFAST_TRY(replace_by_link(env, hidden, other));
     }
     HOLDFAST_TRY(env.rename(hidden, path));
     return env.sync_names(folder_of(path));
@@ -129,11 +127,10 @@ Result<void> replace_file(Env& env, const StepRepair& repair, const FileMend& me
 
 }  // namespace
 
-Result<void> apply_step_repair(Env& env, const StepRepair& repair, const Path& into,
-                               const std::optional<Path>& run) {
+Result<void> apply_step_repair(Env& env, const StepRepair& repair) {
   HOLDFAST_CHECK(repair.lost.empty(), "a repair that mends only some of the damage");
   for (const FileMend& mend : repair.files) {
-    HOLDFAST_TRY(replace_file(env, repair, mend, into / mend.file, run));
+    HOLDFAST_TRY(replace_file(env, repair, mend));
   }
   return {};
 }

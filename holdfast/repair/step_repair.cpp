@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "holdfast/base/checked.h"
 #include "holdfast/base/crc32c.h"
 #include "holdfast/env/patient_env.h"
 #include "holdfast/env/source_sink.h"
@@ -36,16 +37,11 @@ Result<Bytes> read_past_cache(Env& env, const Path& path) {
   const auto file = env.open(path, {.direct = true});
   if (!file.ok()) return env.read_file(path);
   const int64_t size = HOLDFAST_TRY((*file)->size());
-  const int64_t whole = (size + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
-  Bytes memory(static_cast<size_t>(whole + kDirectAlignment));
-  void* begin = memory.data();
-  size_t room = memory.size();
-  std::align(static_cast<size_t>(kDirectAlignment), static_cast<size_t>(whole), begin,
-             room);
-  const ByteSpan into(static_cast<std::byte*>(begin), static_cast<size_t>(whole));
-  const Result<size_t> count = (*file)->read_at(0, into);
+  AlignedBytes memory(
+      static_cast<size_t>(divide_up(size, kDirectAlignment) * kDirectAlignment));
+  const Result<size_t> count = (*file)->read_at(0, memory.span());
   if (!count.ok()) return env.read_file(path);
-  return copy_of(into.first(*count));
+  return copy_of(memory.span().first(*count));
 }
 
 MakeBytes keep(Bytes bytes) {

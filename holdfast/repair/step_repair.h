@@ -83,11 +83,9 @@ using CopySources = std::span<const std::unique_ptr<CopySource>>;
 Result<StepRepair> plan_step_repair(Env& env, const Path& folder, CopySources sources,
                                     const Progress& progress = {});
 
-// Replaces the damaged files. `into` is the folder of the step, or a copy of it. With a
-// `run`, all steps in it that have a link to a damaged file get the mended one, too.
-// Fails with kCorrupt if bytes are not as they were when the repair was planned; files
-// that were replaced before stay replaced.
-Result<void> apply_step_repair(Env& env, const StepRepair& repair, const Path& into,
-                               const std::optional<Path>& run);
+// Replaces the damaged files. All steps in the folder above that have a link to a damaged
+// file get the mended one, too. Fails with kCorrupt if bytes are not as they were when
+// the repair was planned; files that were replaced before stay replaced.
+Result<void> apply_step_repair(Env& env, const StepRepair& repair);
 
 }  // namespace holdfast

@@ -78,7 +78,29 @@ class TierCopies : public CopySource {
   std::shared_ptr<const Source> open_;
 };
 
+class OutOfReach : public CopySource {
+ public:
+  OutOfReach(const std::string& tier, Error error)
+      : name_("tier " + tier), error_(std::move(error)) {}
+
+  std::string_view rung() const override { return "tier"; }
+  const std::string& name() const override { return name_; }
+  Result<Bytes> read_chunk(const WantedChunk&) override { return error_; }
+  Result<Bytes> read_file(const StepParts&, const ManifestFile&) override {
+    return error_;
+  }
+  Result<Bytes> read_manifest(const Path&) override { return error_; }
+
+ private:
+  const std::string name_;
+  const Error error_;
+};
+
 }  // namespace
+
+std::unique_ptr<CopySource> copies_out_of_reach(const std::string& tier, Error error) {
+  return std::make_unique<OutOfReach>(tier, std::move(error));
+}
 
 Result<Bytes> CopySource::read_manifest(const Path&) {
   return not_found("has no manifests");
