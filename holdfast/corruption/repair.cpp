@@ -6,6 +6,7 @@
 
 #include "holdfast/corruption/alter.h"
 #include "holdfast/corruption/crc_repair.h"
+#include "holdfast/corruption/header_repair.h"
 #include "holdfast/corruption/step_sources.h"
 #include "holdfast/corruption/witness.h"
 #include "holdfast/formats/format.h"
@@ -223,6 +224,8 @@ Result<RepairReport> plan_repair(Env& env, const Found& found,
   if (found.step()) {
     RepairReport report = HOLDFAST_TRY(plan_by_ladder(env, found, from));
     if (!report.whole()) return report;
+  } else if (HOLDFAST_TRY(has_bad_header(env, found))) {
+    return plan_by_header(env, found);
   }
   std::optional<Witness> copy;
   if (from.from) copy = HOLDFAST_TRY(Witness::open(env, *from.from));

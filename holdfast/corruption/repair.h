@@ -10,6 +10,9 @@
 //   by a CRC   One flipped bit of a record is found by the change of its CRC: in .pt,
 //              .npz and .keras files and in TensorFlow's checkpoints. No other data is
 //              needed.
+//   header     The one bit of a zip directory, a safetensors header, an HDF5 superblock or
+//              a TensorFlow index with which the file can be read again and verifies
+//              (header_repair.h).
 //   by a copy  The elements that differ from those of another checkpoint are taken from
 //              there, if the seals or CRCs of the file then fit.
 //
