@@ -3,10 +3,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <map>
 
 #include "holdfast/corruption/alter.h"
 #include "holdfast/corruption/crc_repair.h"
 #include "holdfast/corruption/header_repair.h"
+#include "holdfast/corruption/shared_storage.h"
 #include "holdfast/corruption/step_sources.h"
 #include "holdfast/corruption/witness.h"
 #include "holdfast/formats/format.h"
@@ -84,6 +86,36 @@ Result<void> add_by_copy(const Found& found, const Contents& contents,
   return {};
 }
 
+// If tensors share bytes, one damaged byte breaks several seals. Each byte is flipped back
+// only once: leaves out flips whose bytes earlier ones change already, to the same values.
+Result<void> drop_repeated(Env& env, const Found& found, const Contents& contents,
+                           RepairReport& report) {
+  std::vector<PlannedFlip>& flips = report.flips.flips;
+  if (flips.size() < 2 || !SharedStorage::is_possible(contents)) return {};
+  std::map<std::pair<Path, int64_t>, std::byte> changed;
+  std::vector<PlannedFlip> once;
+  for (const PlannedFlip& flip : flips) {
+    const Flip one{flip.tensor, flip.element, flip.mask()};
+    const Patch patch = HOLDFAST_TRY(
+        found.format->plan_patch(env, found.path, {&one, 1}, Checksums::kRaw));
+    bool repeated = true;
+    for (const FilePatch& file : patch.files) {
+      for (const Change& change : file.changes) {
+        for (size_t i = 0; i < change.after.size(); ++i) {
+          if (i < change.before.size() && change.before[i] == change.after[i]) continue;
+          const int64_t offset = change.offset + static_cast<int64_t>(i);
+          const auto [entry, added] =
+              changed.try_emplace({file.file, offset}, change.after[i]);
+          repeated = repeated && !added && entry->second == change.after[i];
+        }
+      }
+    }
+    if (!repeated) once.push_back(flip);
+  }
+  flips = std::move(once);
+  return {};
+}
+
 Result<RepairReport> plan_by_seals(Env& env, const Found& found,
                                    std::span<const SealedTensor> seals,
                                    const Witness* copy) {
@@ -100,6 +132,7 @@ Result<RepairReport> plan_by_seals(Env& env, const Found& found,
         std::ranges::find(seals, broken.tensor, &SealedTensor::name);
     HOLDFAST_TRY(add_by_copy(found, contents, *sealed, broken, copy, report));
   }
+  if (!found.step()) HOLDFAST_TRY(drop_repeated(env, found, contents, report));
   return report;
 }
 
@@ -109,9 +142,11 @@ Result<std::vector<Damage>> damage_of(Env& env, const Found& found) {
   return std::move(seen.at(0).damage);
 }
 
-Result<void> check_whole(Env& env, const Found& found) {
+// `seals` are those of the original: a copy of a folder that was named by its index has
+// another name.
+Result<void> check_whole(Env& env, const Found& found,
+                         std::span<const SealedTensor> seals) {
   const std::vector<Damage> damage = HOLDFAST_TRY(damage_of(env, found));
-  const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
   const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
   const std::vector<BrokenSeal> broken = HOLDFAST_TRY(check_seals(contents, seals));
   if (damage.empty() && broken.empty()) return {};
@@ -210,7 +245,7 @@ Result<void> mend_step_copy(Env& env, const Found& copy, const RepairReport& rep
     return corrupt("{}: {}", copy.path.native(), to_string(repair.lost.front()));
   }
   HOLDFAST_TRY(apply_step_repair(env, repair));
-  return check_whole(env, copy);
+  return check_whole(env, copy, HOLDFAST_TRY(seals_of(env, copy)));
 }
 
 }  // namespace
@@ -253,8 +288,9 @@ Result<void> repair_in_place(Env& env, const Found& found, const RepairReport& r
     return apply_step_repair(env, report.step);
   }
   const Fixing fixing = HOLDFAST_TRY(fixing_for(env, found, report));
+  const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
   HOLDFAST_TRY(alter_in_place(env, found, report.flips, fixing));
-  const Result<void> whole = check_whole(env, found);
+  const Result<void> whole = check_whole(env, found, seals);
   if (!whole.ok()) {
     HOLDFAST_TRY(alter_in_place(env, found, inverse(report.flips), fixing));
   }
@@ -272,9 +308,10 @@ Result<void> repair_copy(Env& env, const Found& found, const RepairReport& repor
     });
   }
   const Fixing fixing = HOLDFAST_TRY(fixing_for(env, found, report));
+  const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
   return make_copy(env, found, to, [&](const Found& copy) -> Result<void> {
     HOLDFAST_TRY(alter_in_place(env, copy, report.flips, fixing));
-    return check_whole(env, copy);
+    return check_whole(env, copy, seals);
   });
 }
 
