@@ -281,7 +281,9 @@ Result<WrittenShard> Committer::write_shard(SaveTask& task, const Attempt& attem
   Env& env = run_.env();
   const Instant start = env.now();
   const std::string& name = task.plan->shard_name();
-  WriteOptions options{.direct = options_.direct, .pack_level = options_.compress};
+  WriteOptions options{.direct = options_.direct,
+                       .pack_level = options_.compress,
+                       .strike = options_.strike};
   std::unique_ptr<ParityFile> parity;
   if (options_.parity != 0 && options_.compress == 0) {
     Result<std::unique_ptr<ParityFile>> made =

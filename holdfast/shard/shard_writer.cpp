@@ -317,6 +317,7 @@ Result<void> ShardWriter::write_blocks(const WriteOptions& options, Output& outp
     if (block.has_value()) {
       ring_.hold_off();
       const ByteView bytes = block->memory.first(block->used);
+      if (options.strike) options.strike(block->offset, block->memory.first(block->used));
       digester.add(block->offset, bytes);
       const Result<void> observed =
           options.observe ? options.observe(bytes) : Result<void>();
