@@ -28,7 +28,7 @@ struct Twin {
   int64_t offset = 0;
 };
 
-bool fits(const ShardFile& shard, size_t number, ByteView stored) {
+bool has_stored_crc(const ShardFile& shard, size_t number, ByteView stored) {
   const uint32_t crc =
       shard.packed.empty() ? shard.chunks[number].crc : shard.packed[number].crc;
   return crc32c(stored) == crc;
@@ -102,7 +102,7 @@ class RunCopies : public CopySource {
         const auto source = FileSource::open(env_, other.folder / same.name);
         if (!source.ok()) continue;
         Result<Bytes> bytes = (*source)->read_bytes(place.offset, place.bytes);
-        if (bytes.ok() && fits(wanted.shard, wanted.number, *bytes)) {
+        if (bytes.ok() && has_stored_crc(wanted.shard, wanted.number, *bytes)) {
           return *std::move(bytes);
         }
       }

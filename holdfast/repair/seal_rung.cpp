@@ -13,7 +13,7 @@ namespace holdfast {
 namespace {
 
 constexpr int64_t kWord = 4;
-constexpr int64_t kWindow = int64_t{4} << 20;
+constexpr int64_t kSealWindow = int64_t{4} << 20;
 // The greatest probability with which other damage may pass for one flipped bit.
 constexpr double kMostOdds = 1e-3;
 
@@ -58,8 +58,8 @@ Result<Seal> SealRung::seal_now(const PieceThere& piece) {
   if (known != seals_.end()) return known->second;
   Seal seal;
   Bytes window;
-  for (int64_t at = 0; at < piece.bytes(); at += kWindow) {
-    window.resize(as_size(std::min(kWindow, piece.bytes() - at)));
+  for (int64_t at = 0; at < piece.bytes(); at += kSealWindow) {
+    window.resize(as_size(std::min(kSealWindow, piece.bytes() - at)));
     HOLDFAST_TRY(file_.read(piece.piece->offset + at, window));
     seal += seal_stream(piece.tensor->shape, piece.tensor->dtype, piece.piece->box, at,
                         window);

@@ -88,7 +88,7 @@ int64_t ParityShape::blocks_of(int64_t number) const {
 }
 
 int64_t ParityShape::groups_of(int64_t number) const {
-  return divide_up(blocks_of(number), data);
+  return divide_up(blocks_of(number), int64_t{data});
 }
 
 int64_t ParityShape::offset_of(int64_t number) const {

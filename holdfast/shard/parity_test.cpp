@@ -142,7 +142,9 @@ TEST(ParityTest, ADamagedParityFileIsNeverBelieved) {
       damaged.resize(static_cast<size_t>(dice.below(std::ssize(damaged))));
     }
     const auto mended = recover(damaged, hurt, shape.file_bytes);
-    if (mended.ok()) EXPECT_TRUE(*mended == file) << trial;
+    if (mended.ok()) {
+      EXPECT_TRUE(*mended == file) << trial;
+    }
   }
 }
 
