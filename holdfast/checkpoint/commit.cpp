@@ -1,6 +1,7 @@
 #include "holdfast/checkpoint/commit.h"
 
 #include "holdfast/checkpoint/events.h"
+#include "holdfast/checkpoint/parity_file.h"
 #include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/shard/chunk_reader.h"
 #include "holdfast/state/object_json.h"
@@ -135,7 +136,10 @@ Result<void> Committer::find_space(const SaveTask& task, const Busy& busy) {
   // When the save builds upon an older step, only each rank itself knows how much it
   // writes, so each checks the space for itself.
   const int64_t bytes = task.base.empty() ? task.plan->total_bytes() : own_bytes(task);
-  const auto look = [&] { return check_space(run_, bytes, options_.space_reserve); };
+  const auto parity = static_cast<int64_t>(options_.parity * static_cast<double>(bytes));
+  const auto look = [&] {
+    return check_space(run_, bytes + parity, options_.space_reserve);
+  };
   const Result<void> space = look();
   if (!retention_.has_value() || (space.ok() && !was_full_)) return space;
   retain(true, [&] {
@@ -241,16 +245,12 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
     task.writer->cancel(objects.error());
     return objects.error();
   }
-  const Instant start = run_.env().now();
-  const WrittenShard written = HOLDFAST_TRY(
-      task.writer->write(run_.env(), attempt.folder() / task.plan->shard_name(),
-                         {.direct = options_.direct, .pack_level = options_.compress}));
-  tell_written(task, written, start);
-  HOLDFAST_TRY(link_shards(task, attempt));
+  std::vector<ManifestFile> files;
+  const WrittenShard written = HOLDFAST_TRY(write_shard(task, attempt, files));
+  HOLDFAST_TRY(link_shards(task, attempt, files));
   const ShardIndex& index =
       task.index.emplace(task.shard.index(task.plan->shard_name(), written));
   if (options_.read_back) HOLDFAST_TRY(read_back(attempt, index.files.front()));
-  std::vector<ManifestFile> files;
   for (const ShardFile& shard : index.files) {
     files.push_back({.name = shard.name,
                      .bytes = shard.bytes,
@@ -275,6 +275,39 @@ Result<std::vector<ManifestFile>> Committer::write_files(SaveTask& task,
   return files;
 }
 
+// Writes the shard, and its parity if the run has parity, which is added to `files`.
+Result<WrittenShard> Committer::write_shard(SaveTask& task, const Attempt& attempt,
+                                            std::vector<ManifestFile>& files) {
+  Env& env = run_.env();
+  const Instant start = env.now();
+  const std::string& name = task.plan->shard_name();
+  WriteOptions options{.direct = options_.direct,
+                       .pack_level = options_.compress,
+                       .strike = options_.strike};
+  std::unique_ptr<ParityFile> parity;
+  if (options_.parity != 0 && options_.compress == 0) {
+    Result<std::unique_ptr<ParityFile>> made =
+        ParityFile::create(env, attempt.folder(), name, options_.parity,
+                           task.shard.shard().bytes());
+    if (!made.ok()) {
+      task.writer->cancel(made.error());
+      return made.error();
+    }
+    parity = *std::move(made);
+    options.observe = [&](ByteView bytes) { return parity->add(bytes); };
+  }
+  const WrittenShard written =
+      HOLDFAST_TRY(task.writer->write(env, attempt.folder() / name, options));
+  tell_written(task, written, start);
+  if (parity != nullptr) files.push_back(HOLDFAST_TRY(parity->finish()));
+  // The size of a compressed shard is known only now.
+  if (options_.parity != 0 && parity == nullptr) {
+    files.push_back(
+        HOLDFAST_TRY(write_parity(env, attempt.folder(), name, options_.parity)));
+  }
+  return written;
+}
+
 Result<void> Committer::check_guard(SaveTask& task) {
   HOLDFAST_TRY(task.guard->settled());
   // The save is staged and settled, so the next save may use its memory on the devices.
@@ -284,12 +317,20 @@ Result<void> Committer::check_guard(SaveTask& task) {
   return torn_save(task.step, task.torn_names);
 }
 
-// Links the older shards into the attempt. A failure becomes kUnavailable, an error
+// Links the older shards, with their parity, into the attempt. A failure becomes kUnavailable, an error
 // that may pass, because the next save is a full one and needs no links.
-Result<void> Committer::link_shards(SaveTask& task, const Attempt& attempt) {
+Result<void> Committer::link_shards(SaveTask& task, const Attempt& attempt,
+                                    std::vector<ManifestFile>& files) {
+  Env& env = run_.env();
+  const auto link_one = [&](const ReusableFile& link) -> Result<void> {
+    HOLDFAST_TRY(env.link(link.path, attempt.folder() / link.file.name));
+    const auto parity = HOLDFAST_TRY(
+        link_parity(env, link.path, attempt.folder(), link.file.name));
+    if (parity) files.push_back(*parity);
+    return {};
+  };
   for (const ReusableFile* link : task.shard.links()) {
-    const Result<void> linked =
-        run_.env().link(link->path, attempt.folder() / link->file.name);
+    const Result<void> linked = link_one(*link);
     if (linked.ok()) continue;
     task.unlinked = true;
     return linked.error().as(ErrorCode::kUnavailable);

@@ -124,7 +124,10 @@ class Committer {
                         const Result<std::vector<ManifestFile>>& own);
   Result<std::vector<ManifestFile>> join_and_write(SaveTask& task);
   Result<std::vector<ManifestFile>> write_files(SaveTask& task, Attempt& attempt);
-  Result<void> link_shards(SaveTask& task, const Attempt& attempt);
+  Result<WrittenShard> write_shard(SaveTask& task, const Attempt& attempt,
+                                   std::vector<ManifestFile>& files);
+  Result<void> link_shards(SaveTask& task, const Attempt& attempt,
+                           std::vector<ManifestFile>& files);
   Result<void> check_guard(SaveTask& task);
   void tell_written(const SaveTask& task, const WrittenShard& written, Instant start);
   Result<void> read_back(const Attempt& attempt, const ShardFile& file);

@@ -80,6 +80,13 @@ struct SaverOptions {
   // the copy is found, and one word of it mended, when the step is restored. The copy
   // then takes longer.
   bool seal_at_source = false;
+  // The share of parity: each shard gets a file from which lost parts of the shard are
+  // computed (shard/parity.h). 0 for none, else from kLeastParity to kMostParity. Older
+  // versions of Holdfast check such a file and do not use it.
+  double parity = 0;
+  // For tests: a fault of the memory between the copy and the file (shard_writer.h). Has
+  // no effect on compressed shards.
+  std::function<void(int64_t offset, ByteSpan bytes)> strike{};
   // Before the commit, read each shard again and check its digests.
   bool read_back = false;
   int64_t space_reserve = 64 << 20;  // bytes that a save leaves free on the disk

@@ -6,6 +6,7 @@
 #include "holdfast/checkpoint/free_memory.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
 #include "holdfast/checkpoint/wire_tags.h"
+#include "holdfast/shard/parity.h"
 #include "holdfast/store/events.h"
 #include "holdfast/store/location.h"
 
@@ -33,6 +34,7 @@ Result<void> check_options(const SaverOptions& options) {
   if (options.compress < 0 || options.compress > 22) {
     return invalid("compress: {}; expected 0 to 22", options.compress);
   }
+  if (options.parity != 0) HOLDFAST_TRY(parity_shape(options.parity, 0));
   if (options.ring_bytes < 0 || options.ring_bytes > kMost) {
     return invalid("ring: {} bytes; expected 0 to {}", options.ring_bytes, kMost);
   }

@@ -12,19 +12,6 @@ namespace {
 
 constexpr int64_t kWordBytes = 4;
 
-// The place of an element of the tensor, in row-major order, among the elements of the
-// box; nullopt if the box does not have it.
-std::optional<int64_t> place_in(const Box& box, const Shape& shape, int64_t element) {
-  const std::vector<int64_t> index = index_of(shape, element);
-  int64_t place = 0;
-  for (size_t d = 0; d < index.size(); ++d) {
-    const Extent& extent = box.extents()[d];
-    if (index[d] < extent.lo || index[d] >= extent.hi) return std::nullopt;
-    place = place * (extent.hi - extent.lo) + (index[d] - extent.lo);
-  }
-  return place;
-}
-
 // The place of the box's first or last element among those of the tensor.
 int64_t corner(const Box& box, const Shape& shape, bool last) {
   int64_t place = 0;
@@ -43,7 +30,7 @@ class WordOfPiece {
     for (int64_t k = 0; k < kWordBytes; ++k) {
       const int64_t byte = static_cast<int64_t>(word) * kWordBytes + k;
       if (byte / element_ >= piece.tensor->shape.elements()) continue;
-      const auto place = place_in(piece.box, piece.tensor->shape, byte / element_);
+      const auto place = place_in_box(piece.tensor->shape, piece.box, byte / element_);
       if (place.has_value())
         at_[static_cast<size_t>(k)] = *place * element_ + byte % element_;
     }
@@ -130,7 +117,7 @@ Result<std::string> mend_piece(const LocalPiece& piece, const Seal& sealed,
   const int64_t byte = std::countr_zero(now ^ *before) / 8;
   const int64_t hit =
       (static_cast<int64_t>(changed->word) * kWordBytes + byte) / element;
-  const int64_t place = place_in(piece.box, shape, hit).value_or(0);
+  const int64_t place = place_in_box(shape, piece.box, hit).value_or(0);
   const ElementBits bad = HOLDFAST_TRY(read_element(piece, place));
   HOLDFAST_TRY(word.write(*before));
   if (HOLDFAST_TRY(seal_of(piece)) != sealed) {

@@ -91,6 +91,14 @@ Result<FlipPlan> choose_plan(Env& env, const InjectArguments& a, const Found& fo
   return make_plan(contents, request);
 }
 
+// A dry run need not say what happens to the checksums: the plan is fine if it can be
+// carried out with some of them.
+Result<void> check_any_fixing(Env& env, const Found& found, const FlipPlan& plan) {
+  const Result<void> raw = check_alteration(env, found, plan, Fixing::kRaw);
+  if (raw.ok() || !plan.bytes.empty()) return raw;
+  return check_alteration(env, found, plan, Fixing::kConsistent);
+}
+
 void print_plan(const Context& context, const FlipPlan& plan) {
   const size_t count = plan.flips.size() + plan.bytes.size();
   const size_t most = context.verbose ? count : kFlipsShown;
@@ -118,7 +126,9 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
   tell_skipped(context, found);
   const FlipPlan plan = HOLDFAST_TRY(choose_plan(env, a, found));
   const std::string text = encode_flip_plan(plan);
-  if (a.dry_run || a.in_place) {
+  if (a.dry_run && a.checksums.empty()) {
+    HOLDFAST_TRY(check_any_fixing(env, found, plan));
+  } else if (a.dry_run || a.in_place) {
     HOLDFAST_TRY(check_alteration(env, found, plan, fixing));
   }
   // Before the alteration: without its plan it could not be undone.

@@ -1,6 +1,7 @@
 // `holdfast repair`: mends damage, exactly or not at all.
 #include <fmt/ostream.h>
 
+#include <cstdlib>
 #include <memory>
 
 #include "holdfast/cli/command.h"
@@ -16,28 +17,43 @@ namespace {
 
 constexpr const char* kRepairExample = R"(
 Examples:
+  holdfast repair runs/gpt@400            mends the files of a step
+  holdfast repair runs/gpt@400 --tier s3://bucket/gpt
   holdfast repair hurt.pt whole.pt        writes a mended copy
-  holdfast repair runs/gpt@400 --in-place
+  holdfast repair hurt.pt whole.pt --from older_copy.safetensors
   holdfast repair hurt.pt --dry-run       only says what is damaged and what was there
 
-Mends one damaged word of each tensor by its seal: in steps, and in files that were
-sealed (holdfast seal). Without seals, mends one flipped bit of a record by its checksum:
-in .pt, .npz and .keras files and TensorFlow's checkpoints. In a record of more than 0.5
-MB, other damage passes too often for one flipped bit, so nothing is written without
-seals. The result is verified before it is kept. What an interrupted patch has left is
+A step: each damaged chunk is read again, then mended by the first of these that gives
+bytes with the right digest: the seals of its tensors, its CRC, the copy of the step in a
+tier (those that the run was copied to, or --tier), other steps of the run, --from, and
+parity. The mended file then replaces the damaged one, also in other steps that link it.
+
+Other files: one damaged word of each tensor by seals beside the file (holdfast seal), one
+flipped bit of a record by its checksum (.pt, .npz and .keras files and TensorFlow's
+checkpoints), and any elements of which --from has a copy. In a record of more than 0.5 MB,
+other damage passes too often for one flipped bit, so nothing is written without seals or
+--from. The result is verified before it is kept. What an interrupted patch has left is
 always undone first, in place.)";
 
 struct RepairArguments {
-  std::string path, to;
+  std::string path, to, from;
+  std::vector<std::string> tiers;
   bool in_place = false, dry_run = false, json = false;
 };
 
-Result<void> check_call(const RepairArguments& a) {
-  if (a.dry_run || a.in_place != !a.to.empty()) return {};
+// A step is mended by replacing its files, so it needs no other name.
+Result<void> check_call(const RepairArguments& a, bool step) {
+  const bool both = a.in_place && !a.to.empty();
+  if (a.dry_run || a.in_place != !a.to.empty() || (step && !both)) return {};
   if (a.in_place) {
     return invalid("repair: TO and --in-place are both given; expected one of them");
   }
   return invalid("repair: no TO; expected a new name, --in-place or --dry-run");
+}
+
+std::optional<std::string> read_variable(const std::string& name) {
+  const char* const value = std::getenv(name.c_str());
+  return value == nullptr ? std::nullopt : std::optional<std::string>(value);
 }
 
 // Undoes what an interrupted patch has left. Returns whether there was something.
@@ -47,54 +63,99 @@ Result<bool> undo_patches(Env& env, const std::string& path) {
   return false;  // RUN@STEP
 }
 
+OrderedJson json_of(const RepairReport& report) {
+  OrderedJson mended = OrderedJson::array(), lost = OrderedJson::array();
+  for (const Mended& one : report.mended) {
+    mended.push_back({{"file", one.file},
+                      {"tensor", one.tensor},
+                      {"what", one.what},
+                      {"rung", one.rung}});
+  }
+  for (const LostPart& one : report.lost) {
+    OrderedJson rungs = OrderedJson::array();
+    for (const LostPart::Said& said : one.rungs) {
+      rungs.push_back({{"rung", said.rung}, {"why", said.why}});
+    }
+    lost.push_back({{"file", one.damage.file},
+                    {"chunk", one.damage.chunk},
+                    {"offset", one.damage.offset},
+                    {"bytes", one.damage.bytes},
+                    {"tensors", one.damage.tensors},
+                    {"what", one.damage.what},
+                    {"rungs", rungs}});
+  }
+  return {{"mended", mended}, {"lost", lost}};
+}
+
+void print_parts(const Context& context, const RepairReport& report) {
+  for (const Mended& one : report.mended) {
+    const std::string& where = one.tensor.empty() ? one.file : one.tensor;
+    const bool told = one.what.find(", by ") != std::string::npos ||
+                      one.what.find("from ") != std::string::npos;
+    fmt::print(context.out, "{} {}{}\n", printable(where), printable(one.what),
+               told ? "" : fmt::format(" ({})", one.rung));
+  }
+  for (const LostPart& one : report.lost) {
+    fmt::print(context.out, "{}\n", printable(to_string(one)));
+  }
+}
+
 void print_report(const Context& context, const RepairArguments& a, const Found& found,
                   const RepairReport& report, bool undone) {
   const Path kept = a.to.empty() ? found.path : Path(a.to);
-  const bool written = !a.dry_run && !report.whole();
+  const bool written = !a.dry_run && report.lost.empty() && report.changes();
   if (a.json) {
-    OrderedJson mended = OrderedJson::array();
-    for (const Mended& one : report.mended) {
-      mended.push_back(
-          {{"file", one.file}, {"tensor", one.tensor}, {"what", one.what}});
-    }
-    const OrderedJson json{{"path", found.path.native()},
-                           {"to", written ? OrderedJson(kept.native()) : OrderedJson()},
-                           {"undone", undone},
-                           {"mended", mended}};
+    OrderedJson json{{"path", found.path.native()},
+                     {"to", written ? OrderedJson(kept.native()) : OrderedJson()},
+                     {"undone", undone}};
+    json.update(json_of(report));
     fmt::print(context.out, "{}\n", print_json(json));
     return;
   }
   if (undone) fmt::print(context.out, "an interrupted patch was undone\n");
-  for (const Mended& one : report.mended) {
-    const std::string& where = one.tensor.empty() ? one.file : one.tensor;
-    fmt::print(context.out, "{} {}\n", printable(where), printable(one.what));
-  }
-  if (report.whole()) {
-    fmt::print(context.out, "{} is whole, nothing is to be mended{}\n",
-               printable(found.path.native()),
-               a.to.empty() ? "" : ", and no copy is written");
+  print_parts(context, report);
+  const std::string path = printable(found.path.native());
+  const char* const no_copy = a.to.empty() ? "" : ", and no copy is written";
+  if (!report.lost.empty()) {
+    fmt::print(context.out, "{}: {} damaged {} cannot be mended; nothing was changed\n",
+               path, report.lost.size(), report.lost.size() == 1 ? "part" : "parts");
+  } else if (report.whole()) {
+    fmt::print(context.out, "{} is whole, nothing is to be mended{}\n", path, no_copy);
+  } else if (!report.changes()) {
+    fmt::print(context.out, "{} is whole on the disk, nothing was changed{}\n", path,
+               no_copy);
   } else if (!a.dry_run) {
     fmt::print(context.out, "{} is whole\n", printable(kept.native()));
   }
 }
 
+RepairSources sources_of(Env& env, const RepairArguments& a, const Found& found) {
+  RepairSources sources{.tiers = a.tiers, .variables = read_variable};
+  if (sources.tiers.empty()) sources.tiers = recorded_tiers(env, found);
+  if (!a.from.empty()) sources.from = a.from;
+  return sources;
+}
+
 Result<ExitCode> repair_path(const Context& context, const RepairArguments& a) {
   Env& env = context.env;
-  HOLDFAST_TRY(check_call(a));
   if (!a.to.empty()) HOLDFAST_TRY(check_place(a.to));
   bool undone = false;
+  HOLDFAST_TRY(check_call(a, true));
   if (!a.dry_run) undone = HOLDFAST_TRY(undo_patches(env, a.path));
-  const Found found = HOLDFAST_TRY(find_any(env, a.path));
+  const Found found = HOLDFAST_TRY(find_to_repair(env, a.path));
+  HOLDFAST_TRY(check_call(a, found.step()));
   if (found.step() && !a.dry_run) {
     undone = HOLDFAST_TRY(repair_patch(env, found.path / "")) || undone;
   }
-  const RepairReport report = HOLDFAST_TRY(plan_repair(env, found));
-  if (!a.dry_run && !report.whole()) {
-    HOLDFAST_TRY(a.in_place ? repair_in_place(env, found, report)
-                            : repair_copy(env, found, report, a.to));
+  const RepairReport report =
+      HOLDFAST_TRY(plan_repair(env, found, sources_of(env, a, found)));
+  if (!a.dry_run && report.lost.empty() && report.changes()) {
+    HOLDFAST_TRY(a.to.empty() ? repair_in_place(env, found, report)
+                              : repair_copy(env, found, report, a.to));
   }
   print_report(context, a, found, report, undone);
-  return a.dry_run && !report.whole() ? ExitCode::kDamage : ExitCode::kDone;
+  const bool damaged = !report.lost.empty() || (a.dry_run && report.changes());
+  return damaged ? ExitCode::kDamage : ExitCode::kDone;
 }
 
 }  // namespace
@@ -103,11 +164,18 @@ Verb repair_verb() {
   auto arguments = std::make_shared<RepairArguments>();  // shared with `run` below
   RepairArguments& a = *arguments;
   return {.name = "repair",
-          .summary = "Mend damage by seals and checksums, exactly or not at all",
+          .summary = "Mend damage by seals, checksums and copies, exactly or not at all",
           .footer = kRepairExample,
           .options = {{"PATH", "A file, a step, a run, or RUN@STEP", &a.path, true},
                       {"TO", "The mended copy, a new name", &a.to},
-                      {"--in-place", "Mend the original", &a.in_place},
+                      {"--in-place", "Mend the original, as always for a step",
+                       &a.in_place},
+                      {"--tier",
+                       "A tier that has the same step: a folder or s3://bucket/prefix; "
+                       "otherwise the tiers that the run was copied to",
+                       &a.tiers},
+                      {"--from", "Another checkpoint that has some of the same tensors",
+                       &a.from},
                       {"--dry-run", "Only say what would be mended", &a.dry_run},
                       {"--json", "Print the result as JSON, for programs", &a.json}},
           .run = [arguments](const Context& c) { return repair_path(c, *arguments); }};

@@ -5,6 +5,7 @@
 #include "holdfast/checkpoint/step_files.h"
 #include "holdfast/checkpoint/verified_source.h"
 #include "holdfast/contents/file_edit.h"
+#include "holdfast/corruption/shared_storage.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/list_runs.h"
 #include "holdfast/shard/step_name.h"
@@ -75,6 +76,29 @@ Result<Patch> plan_bytes(Env& env, const Found& found, const FlipPlan& plan) {
   return std::move(patch).finish();
 }
 
+// The seal of a tensor that shares bytes with a flipped one would change, too, and nobody
+// says which of its elements has changed.
+Result<void> check_not_shared(Env& env, const Found& found, const FlipPlan& plan) {
+  const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
+  if (!SharedStorage::is_possible(contents)) return {};
+  const Collection& collection = contents.collection;
+  for (const PlannedFlip& flip : plan.flips) {
+    const auto id = collection.find(flip.tensor);
+    if (!id) continue;
+    for (TensorId other = 0; other < collection.tensors().size(); ++other) {
+      if (other == *id) continue;
+      const std::array<TensorId, 2> pair{other, *id};
+      if (!SharedStorage(contents, pair).is_taken(*id, flip.element)) continue;
+      return unsupported(
+          "{} {}: shares its bytes with {}; expected raw or consistent checksums, or "
+          "another element",
+          flip.tensor, index_text(collection.tensor(*id).shape, flip.element),
+          collection.tensor(other).name);
+    }
+  }
+  return {};
+}
+
 // The seals of a file after the flips.
 Result<Bytes> new_seals(Env& env, const Found& found, const FlipPlan& plan) {
   Result<std::vector<SealedTensor>> seals = read_seals(env, found.path);
@@ -85,6 +109,7 @@ Result<Bytes> new_seals(Env& env, const Found& found, const FlipPlan& plan) {
         found.path.native());
   }
   if (!seals.ok()) return seals.error();
+  HOLDFAST_TRY(check_not_shared(env, found, plan));
   for (const PlannedFlip& flip : plan.flips) {
     const auto sealed = std::ranges::find(*seals, flip.tensor, &SealedTensor::name);
     if (sealed == seals->end()) {
@@ -106,7 +131,9 @@ Result<Bytes> new_seals(Env& env, const Found& found, const FlipPlan& plan) {
 // What will change.
 struct Alteration {
   Patch patch;
-  std::optional<Bytes> seals{};  // of the file beside, if it changes
+  // The seals beside a folder, if they change: the journal of a patch lies in the folder,
+  // so they are replaced after it.
+  std::optional<Bytes> seals{};
 };
 
 Result<Alteration> plan_file(Env& env, const Found& found, const FlipPlan& plan,
@@ -119,7 +146,19 @@ Result<Alteration> plan_file(Env& env, const Found& found, const FlipPlan& plan,
       fixing == Fixing::kRaw ? Checksums::kRaw : Checksums::kConsistent;
   Alteration made{.patch = HOLDFAST_TRY(found.format->plan_patch(
                       env, found.path, flips_of(plan), checksums))};
-  if (fixing == Fixing::kSealed) made.seals = HOLDFAST_TRY(new_seals(env, found, plan));
+  if (fixing != Fixing::kSealed) return made;
+  Bytes seals = HOLDFAST_TRY(new_seals(env, found, plan));
+  const Path path = seals_path(found.path);
+  const Path& patched = made.patch.path;
+  const Path folder = patched.has_filename() ? folder_of(patched) : patched.parent_path();
+  if (folder_of(path) != folder) {
+    made.seals = std::move(seals);
+    return made;
+  }
+  PatchPlan beside(env, patched);
+  HOLDFAST_TRY(HOLDFAST_TRY(beside.edit(path))->write_tail(0, seals));
+  Patch more = std::move(beside).finish();
+  std::ranges::move(more.files, std::back_inserter(made.patch.files));
   return made;
 }
 
@@ -200,7 +239,13 @@ Result<std::vector<NamedFile>> files_of(Env& env, const Found& found) {
   if (HOLDFAST_TRY(env.info(found.path)).folder) {
     return files_with_prefix(env, found.path, "");
   }
-  return std::vector<NamedFile>{{found.path.filename().native(), found.path}};
+  std::vector<Path> paths{found.path};
+  if (!found.step() && found.format->list_files != nullptr) {
+    paths = HOLDFAST_TRY(found.format->list_files(env, found.path));
+  }
+  std::vector<NamedFile> files;
+  for (const Path& path : paths) files.push_back({path.filename().native(), path});
+  return files;
 }
 
 Result<void> check_alteration(Env& env, const Found& found, const FlipPlan& plan,

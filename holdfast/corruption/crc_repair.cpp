@@ -26,29 +26,34 @@ std::string hex_of_byte(std::byte byte) { return to_hex(ByteView(&byte, 1)); }
 
 // Adds the flip of the record's only bit that explains its CRC.
 Result<void> add_flip(const Source& source, const BadRecord& record,
-                      CrcRepair& repair) {
+                      const Confirm& confirm, CrcRepair& repair) {
   if (record.flips.size() != 1) {
     return corrupt(
         "{}: record {} has more damage than one flipped bit; expected seals "
         "or another copy to mend it",
         source.name(), record.name);
   }
-  const double odds = 8.0 * static_cast<double>(record.size) / 4294967296.0;
-  if (odds > kMostOdds) {
-    return corrupt(
-        "{}: a flipped bit explains the crc of record {}, but of its {} bytes other "
-        "damage would do so once in {:.0f} times; expected seals to confirm it",
-        source.name(), record.name, record.size, 1 / odds);
-  }
   const uint64_t bit = record.flips[0];
   const int64_t offset = record.offset + static_cast<int64_t>(bit / 8);
   const std::byte seen = HOLDFAST_TRY(source.read_bytes(offset, 1))[0];
   const std::byte right = seen ^ static_cast<std::byte>(1 << (bit % 8));
-  repair.bytes.push_back({record.file, offset, seen, right});
+  const PlannedByte byte{record.file, offset, seen, right};
+  const double odds = 8.0 * static_cast<double>(record.size) / 4294967296.0;
+  const bool confirmed =
+      odds <= kMostOdds || (confirm && HOLDFAST_TRY(confirm(byte)));
+  if (!confirmed) {
+    return corrupt(
+        "{}: a flipped bit explains the crc of record {}, but of its {} bytes other "
+        "damage would do so once in {:.0f} times; expected seals or a copy (--from) to "
+        "confirm it",
+        source.name(), record.name, record.size, 1 / odds);
+  }
+  repair.bytes.push_back(byte);
   repair.mended.push_back(
       {.file = record.file,
        .what = fmt::format("byte {}: {} -> {}, by the crc of {}", offset,
-                           hex_of_byte(seen), hex_of_byte(right), record.name)});
+                           hex_of_byte(seen), hex_of_byte(right), record.name),
+       .rung = "crc"});
   return {};
 }
 
@@ -88,11 +93,12 @@ Result<bool> mend_crc(const ZipArchive& archive, const ZipEntry& entry, Crc32 co
   repair.mended.push_back(
       {.file = file,
        .what = fmt::format(
-           "the crc of {}, which its bytes and its other crc contradict", entry.name)});
+           "the crc of {}, which its bytes and its other crc contradict", entry.name),
+       .rung = "crc"});
   return true;
 }
 
-Result<CrcRepair> mend_zip(Env& env, const Found& found) {
+Result<CrcRepair> mend_zip(Env& env, const Found& found, const Confirm& confirm) {
   const std::shared_ptr<const Source> source =
       HOLDFAST_TRY(FileSource::open(env, found.path));
   const ZipArchive archive = HOLDFAST_TRY(
@@ -118,7 +124,7 @@ Result<CrcRepair> mend_zip(Env& env, const Found& found) {
                            .size = entry.size,
                            .flips = crc32_find_flips(
                                entry.crc ^ *crc, static_cast<uint64_t>(entry.size))},
-                          repair));
+                          confirm, repair));
   }
   return repair;
 }
@@ -133,7 +139,8 @@ Result<Crc32c> crc_of_range(const Source& source, int64_t offset, int64_t size) 
   return crc;
 }
 
-Result<CrcRepair> mend_bundle(Env& env, const Found& found) {
+Result<CrcRepair> mend_bundle(Env& env, const Found& found,
+                              const Confirm& confirm) {
   const Path index_path = HOLDFAST_TRY(bundle::find_index(env, found.path));
   const bundle::BundleIndex index = HOLDFAST_TRY(bundle::read_index(env, index_path));
   const bool folder = HOLDFAST_TRY(env.info(found.path)).folder;
@@ -156,19 +163,19 @@ Result<CrcRepair> mend_bundle(Env& env, const Found& found) {
                            .size = entry.size,
                            .flips = crc32c_find_flips(
                                *entry.crc ^ crc, static_cast<uint64_t>(entry.size))},
-                          repair));
+                          confirm, repair));
   }
   return repair;
 }
 
 }  // namespace
 
-Result<CrcRepair> find_by_crc(Env& env, const Found& found) {
+Result<CrcRepair> find_by_crc(Env& env, const Found& found, const Confirm& confirm) {
   const std::string_view format = found.format->name;
   if (format == "torch" || format == "npz" || format == "keras") {
-    return mend_zip(env, found);
+    return mend_zip(env, found, confirm);
   }
-  if (format == "tensorflow") return mend_bundle(env, found);
+  if (format == "tensorflow") return mend_bundle(env, found, confirm);
   return unsupported(
       "{}: the format {} has no crc that finds a flipped bit; expected "
       "seals beside it (holdfast seal), made before the damage",

@@ -13,7 +13,8 @@
 //    "bytes": [{"file": "model.pt", "offset": 70, "mask": "08",
 //               "before": "50", "after": "58"}]}
 //
-// Bits are one hexadecimal number, whose lowest bit is bit 0 of the element.
+// Bits are one hexadecimal number, whose lowest bit is bit 0 of the element. A name that is
+// not UTF-8 is written as "tensor_hex" or "file_hex", in hexadecimal digits.
 #pragma once
 
 #include <cstdint>

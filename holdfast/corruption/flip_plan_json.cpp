@@ -1,5 +1,6 @@
 // Flip plans as JSON.
 #include "holdfast/base/json.h"
+#include "holdfast/base/json_text.h"
 #include "holdfast/corruption/flip_plan.h"
 
 namespace holdfast {
@@ -8,8 +9,24 @@ namespace {
 constexpr const char* kKind = "flip plan";
 constexpr int64_t kVersion = 1;
 
+// A name under its key. JSON holds only UTF-8, so any other name is written as its bytes,
+// in hexadecimal digits, under KEY_hex.
+OrderedJson::object_t::value_type name_json(const std::string& key,
+                                            const std::string& name) {
+  if (is_utf8(name)) return {key, name};
+  return {key + "_hex", to_hex(bytes_of(name))};
+}
+
+Result<std::string> read_name(Fields& fields, const std::string& key) {
+  if (!fields.has(key + "_hex")) return fields.text(key);
+  const Bytes bytes =
+      HOLDFAST_TRY(from_hex(HOLDFAST_TRY(fields.text(key + "_hex"))).within(fields.where()));
+  return std::string(text_of(bytes));
+}
+
 OrderedJson flip_json(const PlannedFlip& flip) {
-  return {{"tensor", flip.tensor},
+  const auto [key, name] = name_json("tensor", flip.tensor);
+  return {{key, name},
           {"index", flip.index},
           {"element", flip.element},
           {"dtype", name_of(flip.dtype)},
@@ -21,7 +38,8 @@ OrderedJson flip_json(const PlannedFlip& flip) {
 std::string hex_of(std::byte byte) { return to_hex(ByteView(&byte, 1)); }
 
 OrderedJson byte_json(const PlannedByte& byte) {
-  return {{"file", byte.file},
+  const auto [key, name] = name_json("file", byte.file);
+  return {{key, name},
           {"offset", byte.offset},
           {"mask", hex_of(byte.before ^ byte.after)},
           {"before", hex_of(byte.before)},
@@ -35,7 +53,7 @@ Error mask_differs(const Fields& fields) {
 Result<PlannedFlip> read_flip(const Json& json, const std::string& where) {
   Fields fields = HOLDFAST_TRY(Fields::of(json, where));
   PlannedFlip flip;
-  flip.tensor = HOLDFAST_TRY(fields.text("tensor"));
+  flip.tensor = HOLDFAST_TRY(read_name(fields, "tensor"));
   flip.element = HOLDFAST_TRY(fields.integer("element"));
   flip.dtype =
       HOLDFAST_TRY(parse_dtype(HOLDFAST_TRY(fields.text("dtype"))).within(where));
@@ -65,7 +83,7 @@ Result<std::byte> read_byte_field(Fields& fields, const char* key) {
 Result<PlannedByte> read_byte(const Json& json, const std::string& where) {
   Fields fields = HOLDFAST_TRY(Fields::of(json, where));
   PlannedByte byte;
-  byte.file = HOLDFAST_TRY(fields.text("file"));
+  byte.file = HOLDFAST_TRY(read_name(fields, "file"));
   byte.offset = HOLDFAST_TRY(fields.integer("offset"));
   byte.before = HOLDFAST_TRY(read_byte_field(fields, "before"));
   byte.after = HOLDFAST_TRY(read_byte_field(fields, "after"));

@@ -5,6 +5,7 @@
 
 #include "holdfast/base/json.h"
 #include "holdfast/corruption/plan_builder.h"
+#include "holdfast/corruption/shared_storage.h"
 #include "holdfast/state/tensor_names.h"
 
 namespace holdfast {
@@ -14,6 +15,8 @@ namespace {
 constexpr int kMostDimensions = 4;
 // How often another bit is drawn if the request does not allow what comes of the first.
 constexpr int kMostBits = 1000;
+// How many drawn elements may belong to an earlier tensor.
+constexpr int kMostTaken = 1000;
 
 // The bits of an integer up to the highest one that is set in its amount.
 std::vector<int> significant_bits(Dtype dtype, const ElementBits& bits) {
@@ -37,6 +40,7 @@ class LegacyDrawer {
         request_(request),
         tensors_(tensors),
         builder_(builder),
+        shared_(contents, tensors),
         draws_(request.seed, request.trial) {}
 
   Result<void> draw() {
@@ -44,6 +48,8 @@ class LegacyDrawer {
     const Tensor& tensor = contents_.collection.tensor(id);
     if (tensor.shape.rank() > kMostDimensions) return {};
     const int64_t element = draws_.below(tensor.shape.elements());
+    // A byte that an earlier tensor has, too, would be struck more often than others.
+    if (shared_.is_taken(id, element)) return draw_again();
     const std::vector<int> bits = HOLDFAST_TRY(bits_of(id, element));
     if (bits.empty()) return {};
     for (int attempt = 0; attempt < kMostBits; ++attempt) {
@@ -58,6 +64,13 @@ class LegacyDrawer {
   }
 
  private:
+  Result<void> draw_again() {
+    if (++taken_ < kMostTaken) return draw();
+    return not_found("{} drawn elements belong to other tensors, too; expected a "
+                     "selection with others",
+                     taken_);
+  }
+
   size_t pick(size_t count) {
     return static_cast<size_t>(draws_.below(static_cast<int64_t>(count)));
   }
@@ -74,7 +87,9 @@ class LegacyDrawer {
   const PlanRequest& request_;
   const std::vector<TensorId>& tensors_;
   PlanBuilder& builder_;
+  const SharedStorage shared_;
   Draws draws_;
+  int taken_ = 0;
 };
 
 // One entry of a sequence.

@@ -153,11 +153,11 @@ Result<void> make_copy(Env& env, const Found& found, const Path& to,
   if (!folder && found.format->name == "tensorflow") {
     return copy_bundle(env, found, to, change);
   }
-  if (found.format->name == "keras-shards") {
-    // A copy of the index alone would name the shards of the original.
-    return unsupported(
-        "{}: its weights are in several files beside it; expected --in-place",
-        found.path.native());
+  if (found.format->list_files != nullptr) {
+    // A copy of the index alone would name the files of the original.
+    const auto files = HOLDFAST_TRY(found.format->list_files(env, found.path));
+    return unsupported("{}: its weights are in {} files beside it; expected --in-place",
+                       found.path.native(), files.size() - 1);
   }
   // The index of a folder of shards stands for the folder.
   const bool index = !folder && found.format->folder;

@@ -1,9 +1,16 @@
 #include "holdfast/corruption/repair.h"
 
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <map>
 
 #include "holdfast/corruption/alter.h"
 #include "holdfast/corruption/crc_repair.h"
+#include "holdfast/corruption/header_repair.h"
+#include "holdfast/corruption/shared_storage.h"
+#include "holdfast/corruption/step_sources.h"
+#include "holdfast/corruption/witness.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/inspect/seal_check.h"
 #include "holdfast/inspect/verify.h"
@@ -36,23 +43,96 @@ void add_broken(const Found& found, const BrokenSeal& broken, RepairReport& repo
          .what = fmt::format("{} {}: {}, by its seal",
                              index_text(broken.shape, one.element),
                              bits_in_words(flip.mask()),
-                             change_text(broken.dtype, one.seen, one.sealed))});
+                             change_text(broken.dtype, one.seen, one.sealed)),
+         .rung = "seal"});
   }
 }
 
+// Adds the elements of a tensor in which a copy differs.
+void add_differences(const Found& found, const Path& copy,
+                     const std::vector<PlannedFlip>& flips, RepairReport& report) {
+  if (flips.empty()) return;
+  report.flips.flips.insert(report.flips.flips.end(), flips.begin(), flips.end());
+  report.mended.push_back(
+      {.file = found.path.filename().native(),
+       .tensor = flips.front().tensor,
+       .what = flips.size() == 1
+                   ? fmt::format("{} {}: {}, from {}",
+                                 fmt::format("[{}]", fmt::join(flips.front().index, ", ")),
+                                 bits_in_words(flips.front().mask()),
+                                 change_text(flips.front().dtype, flips.front().before,
+                                             flips.front().after),
+                                 copy.native())
+                   : fmt::format("{} elements, from {}", flips.size(), copy.native()),
+       .rung = "copy"});
+}
+
+// Mends a tensor of which more than one word is damaged, if the copy has the tensor with
+// the same seal.
+Result<void> add_by_copy(const Found& found, const Contents& contents,
+                         const SealedTensor& sealed, const BrokenSeal& broken,
+                         const Witness* copy, RepairReport& report) {
+  if (copy == nullptr) {
+    return corrupt("{}: {}: {}; expected another copy (--from) to mend it",
+                   found.path.native(), broken.tensor, broken.what);
+  }
+  if (HOLDFAST_TRY(copy->seal_of(broken.tensor)) != sealed.seal) {
+    return corrupt("{}: {}: {}, and {} has another seal, too; expected a copy",
+                   found.path.native(), broken.tensor, broken.what,
+                   copy->path().native());
+  }
+  add_differences(found, copy->path(),
+                  HOLDFAST_TRY(copy->differences(contents, broken.tensor)), report);
+  return {};
+}
+
+// If tensors share bytes, one damaged byte breaks several seals. Each byte is flipped back
+// only once: leaves out flips whose bytes earlier ones change already, to the same values.
+Result<void> drop_repeated(Env& env, const Found& found, const Contents& contents,
+                           RepairReport& report) {
+  std::vector<PlannedFlip>& flips = report.flips.flips;
+  if (flips.size() < 2 || !SharedStorage::is_possible(contents)) return {};
+  std::map<std::pair<Path, int64_t>, std::byte> changed;
+  std::vector<PlannedFlip> once;
+  for (const PlannedFlip& flip : flips) {
+    const Flip one{flip.tensor, flip.element, flip.mask()};
+    const Patch patch = HOLDFAST_TRY(
+        found.format->plan_patch(env, found.path, {&one, 1}, Checksums::kRaw));
+    bool repeated = true;
+    for (const FilePatch& file : patch.files) {
+      for (const Change& change : file.changes) {
+        for (size_t i = 0; i < change.after.size(); ++i) {
+          if (i < change.before.size() && change.before[i] == change.after[i]) continue;
+          const int64_t offset = change.offset + static_cast<int64_t>(i);
+          const auto [entry, added] =
+              changed.try_emplace({file.file, offset}, change.after[i]);
+          repeated = repeated && !added && entry->second == change.after[i];
+        }
+      }
+    }
+    if (!repeated) once.push_back(flip);
+  }
+  flips = std::move(once);
+  return {};
+}
+
 Result<RepairReport> plan_by_seals(Env& env, const Found& found,
-                                   std::span<const SealedTensor> seals) {
+                                   std::span<const SealedTensor> seals,
+                                   const Witness* copy) {
   const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
   const std::vector<BrokenSeal> all = HOLDFAST_TRY(check_seals(contents, seals));
   RepairReport report;
   report.flips.fault = "repair";
   for (const BrokenSeal& broken : all) {
-    if (broken.changes.empty()) {
-      return corrupt("{}: {}: {}; expected another copy to mend it",
-                     found.path.native(), broken.tensor, broken.what);
+    if (!broken.changes.empty()) {
+      add_broken(found, broken, report);
+      continue;
     }
-    add_broken(found, broken, report);
+    const auto sealed =
+        std::ranges::find(seals, broken.tensor, &SealedTensor::name);
+    HOLDFAST_TRY(add_by_copy(found, contents, *sealed, broken, copy, report));
   }
+  if (!found.step()) HOLDFAST_TRY(drop_repeated(env, found, contents, report));
   return report;
 }
 
@@ -62,9 +142,11 @@ Result<std::vector<Damage>> damage_of(Env& env, const Found& found) {
   return std::move(seen.at(0).damage);
 }
 
-Result<void> check_whole(Env& env, const Found& found) {
+// `seals` are those of the original: a copy of a folder that was named by its index has
+// another name.
+Result<void> check_whole(Env& env, const Found& found,
+                         std::span<const SealedTensor> seals) {
   const std::vector<Damage> damage = HOLDFAST_TRY(damage_of(env, found));
-  const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
   const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
   const std::vector<BrokenSeal> broken = HOLDFAST_TRY(check_seals(contents, seals));
   if (damage.empty() && broken.empty()) return {};
@@ -91,38 +173,124 @@ Result<Fixing> fixing_for(Env& env, const Found& found, const RepairReport& repo
   return seen.damage.empty() ? Fixing::kConsistent : Fixing::kRaw;
 }
 
+std::vector<std::string> damaged_tensors(std::span<const Damage> damage) {
+  std::vector<std::string> names;
+  for (const Damage& one : damage) {
+    names.insert(names.end(), one.tensors.begin(), one.tensors.end());
+  }
+  return names;
+}
+
+// Takes all elements of the damaged tensors that differ from a copy. Whether they are
+// right shows when the file is verified.
+Result<RepairReport> plan_by_copy(Env& env, const Found& found, const Witness& copy,
+                                  std::span<const Damage> damage, const Error& why) {
+  const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
+  RepairReport report;
+  for (const std::string& name : damaged_tensors(damage)) {
+    add_differences(found, copy.path(), HOLDFAST_TRY(copy.differences(contents, name)),
+                    report);
+  }
+  if (report.mended.empty()) return why;
+  return report;
+}
+
+Result<RepairReport> plan_by_crc(Env& env, const Found& found, const Witness* copy,
+                                 std::span<const Damage> damage) {
+  Confirm confirm;
+  if (copy != nullptr) {
+    confirm = [&](const PlannedByte& byte) -> Result<bool> {
+      const Contents contents = HOLDFAST_TRY(open_to_alter(env, found));
+      return copy->confirms(env, found, contents, damaged_tensors(damage), byte);
+    };
+  }
+  Result<CrcRepair> by_crc = find_by_crc(env, found, confirm);
+  if (by_crc.ok() && by_crc->bytes.empty()) {
+    by_crc = corrupt("{}: {}; expected another copy to mend it", found.path.native(),
+                     to_string(damage.front()));
+  }
+  if (!by_crc.ok()) {
+    if (copy == nullptr) return by_crc.error();
+    return plan_by_copy(env, found, *copy, damage, by_crc.error());
+  }
+  RepairReport report;
+  report.flips.bytes = std::move(by_crc->bytes);
+  report.mended = std::move(by_crc->mended);
+  return report;
+}
+
+// Climbs the ladder of a step. An empty report if its digests show no damage.
+Result<RepairReport> plan_by_ladder(Env& env, const Found& found,
+                                    const RepairSources& from) {
+  RepairReport report;
+  report.sources =
+      HOLDFAST_TRY(StepSources::open(env, folder_of(found.path), from));
+  report.step =
+      HOLDFAST_TRY(plan_step_repair(env, found.path, report.sources->list()));
+  for (const MendedPart& part : report.step.mended) {
+    const std::string chunk =
+        part.damage.chunk < 0 ? "" : fmt::format("chunk {}: ", part.damage.chunk);
+    report.mended.push_back(
+        {.file = part.damage.file, .what = chunk + part.what, .rung = part.rung});
+  }
+  report.lost = report.step.lost;
+  return report;
+}
+
+// Mends a copy of a step from the same sources as the original.
+Result<void> mend_step_copy(Env& env, const Found& copy, const RepairReport& report) {
+  const StepRepair repair =
+      HOLDFAST_TRY(plan_step_repair(env, copy.path, report.sources->list()));
+  if (!repair.lost.empty()) {
+    return corrupt("{}: {}", copy.path.native(), to_string(repair.lost.front()));
+  }
+  HOLDFAST_TRY(apply_step_repair(env, repair));
+  return check_whole(env, copy, HOLDFAST_TRY(seals_of(env, copy)));
+}
+
 }  // namespace
 
-Result<RepairReport> plan_repair(Env& env, const Found& found) {
+bool RepairReport::changes() const {
+  return !flips.flips.empty() || !flips.bytes.empty() || !step.files.empty();
+}
+
+Result<RepairReport> plan_repair(Env& env, const Found& found,
+                                 const RepairSources& from) {
+  if (found.step()) {
+    RepairReport report = HOLDFAST_TRY(plan_by_ladder(env, found, from));
+    if (!report.whole()) return report;
+  } else if (HOLDFAST_TRY(has_bad_header(env, found))) {
+    return plan_by_header(env, found);
+  }
+  std::optional<Witness> copy;
+  if (from.from) copy = HOLDFAST_TRY(Witness::open(env, *from.from));
+  const Witness* const witness = copy ? &*copy : nullptr;
   const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
   RepairReport report;
   if (!seals.empty()) {
-    report = HOLDFAST_TRY(plan_by_seals(env, found, seals));
+    report = HOLDFAST_TRY(plan_by_seals(env, found, seals, witness));
     if (!report.whole()) return report;
   }
   const std::vector<Damage> damage = HOLDFAST_TRY(damage_of(env, found));
   if (damage.empty()) return report;
-  if (found.step()) {
-    return corrupt(
-        "{}: {}; the tensors are as they were sealed, and expected is another "
-        "copy of this file",
-        found.path.native(), to_string(damage.front()));
-  }
-  CrcRepair by_crc = HOLDFAST_TRY(find_by_crc(env, found));
-  if (by_crc.bytes.empty()) {
-    return corrupt("{}: {}; expected another copy to mend it", found.path.native(),
-                   to_string(damage.front()));
-  }
+  report = HOLDFAST_TRY(plan_by_crc(env, found, witness, damage));
   report.flips.fault = "repair";
-  report.flips.bytes = std::move(by_crc.bytes);
-  report.mended = std::move(by_crc.mended);
   return report;
 }
 
 Result<void> repair_in_place(Env& env, const Found& found, const RepairReport& report) {
+  if (!report.lost.empty()) {
+    return corrupt("{}: {}", found.path.native(), to_string(report.lost.front()));
+  }
+  if (!report.changes()) return {};
+  if (!report.step.files.empty()) {
+    HOLDFAST_TRY(check_not_live(env, found));
+    return apply_step_repair(env, report.step);
+  }
   const Fixing fixing = HOLDFAST_TRY(fixing_for(env, found, report));
+  const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
   HOLDFAST_TRY(alter_in_place(env, found, report.flips, fixing));
-  const Result<void> whole = check_whole(env, found);
+  const Result<void> whole = check_whole(env, found, seals);
   if (!whole.ok()) {
     HOLDFAST_TRY(alter_in_place(env, found, inverse(report.flips), fixing));
   }
@@ -131,10 +299,19 @@ Result<void> repair_in_place(Env& env, const Found& found, const RepairReport& r
 
 Result<void> repair_copy(Env& env, const Found& found, const RepairReport& report,
                          const Path& to) {
+  if (!report.lost.empty()) {
+    return corrupt("{}: {}", found.path.native(), to_string(report.lost.front()));
+  }
+  if (!report.step.files.empty()) {
+    return make_copy(env, found, to, [&](const Found& copy) {
+      return mend_step_copy(env, copy, report);
+    });
+  }
   const Fixing fixing = HOLDFAST_TRY(fixing_for(env, found, report));
+  const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
   return make_copy(env, found, to, [&](const Found& copy) -> Result<void> {
     HOLDFAST_TRY(alter_in_place(env, copy, report.flips, fixing));
-    return check_whole(env, copy);
+    return check_whole(env, copy, seals);
   });
 }
 

@@ -1,24 +1,36 @@
 // Mends damage of files and steps, exactly or not at all.
 //
-//   by seals   One damaged word of a tensor is found and mended by its seal, whether the
-//              checksums of the file agree with the damage or not (inspect/seal_check.h).
-//              The seals are those of a step, or those beside a file.
+//   steps      A ladder of sources gives the right bytes of each damaged chunk: the seals
+//              and CRCs of the step, its copies in tiers, other steps of the run, another
+//              checkpoint, parity (repair/step_repair.h). If the digests of the step
+//              agree with the damage, its seals still show it, and mend one word.
+//   by seals   One damaged word of a tensor is found and mended by the seals beside a
+//              file, whether the checksums of the file agree with the damage or not
+//              (inspect/seal_check.h).
 //   by a CRC   One flipped bit of a record is found by the change of its CRC: in .pt,
 //              .npz and .keras files and in TensorFlow's checkpoints. No other data is
 //              needed.
+//   header     The one bit of a zip directory, a safetensors header, an HDF5 superblock or
+//              a TensorFlow index with which the file can be read again and verifies
+//              (header_repair.h).
+//   by a copy  The elements that differ from those of another checkpoint are taken from
+//              there, if the seals or CRCs of the file then fit.
 //
 // Other damage can pass for one flipped bit: a random change of a record of n bytes does
-// so with a probability of 8 n / 2^32. Where that is more than kMostOdds and no seal
-// confirms the result, nothing is written.
+// so with a probability of 8 n / 2^32. Where that is more than kMostOdds, and neither a
+// seal nor a copy confirms the result, nothing is written.
 //
 // Whatever was mended is verified before it is kept.
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "holdfast/base/variables.h"
 #include "holdfast/corruption/flip_plan.h"
 #include "holdfast/inspect/open_any.h"
+#include "holdfast/repair/step_repair.h"
 
 namespace holdfast {
 
@@ -31,20 +43,53 @@ struct Mended {
   // "[12, 7] bit 30: 7.25e+36 -> 0.0213, by its seal", or "byte 70: 58 -> 50, by the crc
   // of data/0".
   std::string what{};
+  // What mended it: "seal", "crc", "copy", or a rung of the ladder of steps.
+  std::string rung{};
   friend bool operator==(const Mended&, const Mended&) = default;
 };
 
-struct RepairReport {
-  std::vector<Mended> mended{};
-  // What was flipped back: flips of elements by seals, bytes by CRCs.
-  FlipPlan flips{};
-
-  bool whole() const { return mended.empty(); }  // nothing was damaged
+// Where right bytes may be found besides the checkpoint itself.
+struct RepairSources {
+  // Names of tiers (store/tier.h) that may have the same step.
+  std::vector<std::string> tiers{};
+  // Looks up the keys and the server of object stores.
+  Variables variables{};
+  // Another checkpoint of any kind with the same tensors.
+  std::optional<Path> from{};
 };
 
-// Finds out how to mend what was found, and changes nothing. Fails with kCorrupt, saying
-// what is damaged and why it cannot be mended.
-Result<RepairReport> plan_repair(Env& env, const Found& found);
+// What a step is mended from, opened.
+class StepSources;
+
+struct RepairReport {
+  std::vector<Mended> mended{};
+  // What cannot be mended. If there is something, nothing may be mended.
+  std::vector<LostPart> lost{};
+  // What was flipped back: flips of elements by seals or a copy, bytes by CRCs.
+  FlipPlan flips{};
+  // For a step whose digests show the damage. Shared with the functions of the repair.
+  std::shared_ptr<const StepSources> sources{};
+  StepRepair step{};
+
+  bool whole() const { return mended.empty() && lost.empty(); }
+  // Whether something has to be written. False if all that was damaged was right when it
+  // was read again.
+  bool changes() const;
+};
+
+// find_any() for what may be damaged: also finds a step whose manifest cannot be read, and
+// a file whose format only its name tells.
+Result<Found> find_to_repair(Env& env, const Path& path);
+
+// The tiers that the run of a step has been copied to, by its event log. Empty for
+// anything else.
+std::vector<std::string> recorded_tiers(Env& env, const Found& found);
+
+// Finds out how to mend what was found, and changes nothing. Parts of a step that cannot
+// be mended are in the report. Other failures: kCorrupt, saying what is damaged and why it
+// cannot be mended.
+Result<RepairReport> plan_repair(Env& env, const Found& found,
+                                 const RepairSources& from = {});
 
 // Mends the original. If the result is not whole, the change is undone, and the call
 // fails with kCorrupt. Fails as alter_in_place() does.

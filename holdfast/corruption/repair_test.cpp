@@ -214,5 +214,100 @@ TEST(RepairTest, AStepIsMendedByItsSealsWhateverItsChecksumsSay) {
   }
 }
 
+TEST(RepairTest, TheHeadersOfManyFormatsAreMendedByOneBit) {
+  for (const char* name : {"torch", "npz", "safetensors", "hdf5", "tensorflow"}) {
+    const Format& format = *find_format(name).value();
+    MemoryEnv env;
+    const Contents contents = random_contents(
+        {{.name = "w", .dtype = Dtype::kF32, .shape = {40, 50}},
+         {.name = "b", .dtype = Dtype::kU8, .shape = {5}}});
+    const Path path = fmt::format(
+        "a{}", format.extensions.empty() ? std::string_view() : format.extensions[0]);
+    ASSERT_OK(write_file(env, path, contents, {.format = &format}));
+    seal(env, path, contents);
+    const Snapshot good = files_under(env, path);
+    Dice dice(7);
+    int mended = 0, refused = 0, harmless = 0;
+    for (int trial = 0; trial < 24; ++trial) {
+      // A bit of the first 300 or of the last 300 bytes of a small file of it.
+      auto file = good.begin();
+      while (format.folder && !file->first.ends_with(".index")) ++file;
+      Bytes bytes = file->second;
+      const int64_t at = dice.below(std::min<int64_t>(300, std::ssize(bytes)));
+      const int64_t offset = trial % 2 == 0 ? at : std::ssize(bytes) - 1 - at;
+      bytes[static_cast<size_t>(offset)] ^= static_cast<std::byte>(1 << dice.below(8));
+      SCOPED_TRACE(fmt::format("{} byte {} of {}", name, offset, bytes.size()));
+      ASSERT_OK(env.write_file(file->first, bytes));
+      const auto found = find_to_repair(env, path);
+      ASSERT_OK(found);
+      const auto report = plan_repair(env, *found);
+      if (!report.ok()) {
+        ++refused;
+      } else if (!report->changes()) {
+        expect_same_tensors(open_file(env, path).value(), contents);
+        ++harmless;
+      } else {
+        ASSERT_OK(repair_in_place(env, *found, *report));
+        EXPECT_TRUE(files_under(env, path) == good);
+        ++mended;
+      }
+      ASSERT_OK(env.write_file(file->first, file->second));
+    }
+    std::printf("%s: %d mended, %d harmless, %d refused\n", name, mended, harmless,
+                refused);
+    EXPECT_GT(mended, 0) << name;
+  }
+}
+
+TEST(RepairTest, ACopyOfAnyFormatMendsWhatChecksumsThenConfirm) {
+  MemoryEnv env;
+  const Contents contents = random_contents(net());
+  ASSERT_OK(write_file(env, "a.pt", contents));
+  ASSERT_OK(write_file(env, "copy.safetensors", contents));
+  const Bytes good = env.read_file("a.pt").value();
+  const Found found = find_any(env, "a.pt").value();
+  const FlipPlan plan =
+      make_plan(contents, {.sites = {.tensors = {"conv"}}, .count = 9}).value();
+  ASSERT_OK(alter_in_place(env, found, plan, Fixing::kRaw));
+  const Bytes bad = env.read_file("a.pt").value();
+  EXPECT_ERROR(plan_repair(env, found), ErrorCode::kCorrupt);
+  const auto report = plan_repair(env, found, {.from = "copy.safetensors"});
+  ASSERT_OK(report);
+  EXPECT_EQ(report->mended.at(0).rung, "copy");
+  ASSERT_OK(repair_copy(env, found, *report, "b.pt"));
+  EXPECT_TRUE(env.read_file("b.pt").value() == good);
+  ASSERT_OK(repair_in_place(env, found, *report));
+  EXPECT_TRUE(env.read_file("a.pt").value() == good);
+  // Another model is no copy: what comes of it does not have the CRC, and nothing changes.
+  ASSERT_OK(alter_in_place(env, found, plan, Fixing::kRaw));
+  ASSERT_OK(write_file(env, "other.safetensors", random_contents(net(), 99)));
+  const auto wrong = plan_repair(env, found, {.from = "other.safetensors"});
+  if (wrong.ok()) {
+    EXPECT_ERROR(repair_in_place(env, found, *wrong), ErrorCode::kCorrupt);
+  }
+  EXPECT_TRUE(env.read_file("a.pt").value() == bad);
+}
+
+TEST(RepairTest, ACopyIsTheWitnessOfABitInALargeRecord) {
+  MemoryEnv env;
+  const Contents contents =
+      random_contents({{.name = "w", .dtype = Dtype::kF32, .shape = {150'000}}});
+  ASSERT_OK(write_file(env, "a.pt", contents));
+  // The copy is damaged elsewhere, and still confirms the bit.
+  ASSERT_OK(write_file(env, "copy.safetensors", contents));
+  const Found copy = find_any(env, "copy.safetensors").value();
+  ASSERT_OK(alter_in_place(env, copy, make_plan(contents, {.count = 3, .seed = 5}).value(),
+                           Fixing::kRaw));
+  const Bytes good = env.read_file("a.pt").value();
+  const Found found = find_any(env, "a.pt").value();
+  ASSERT_OK(alter_in_place(env, found, make_plan(contents, {}).value(), Fixing::kRaw));
+  EXPECT_ERROR(plan_repair(env, found), ErrorCode::kCorrupt);
+  const auto report = plan_repair(env, found, {.from = "copy.safetensors"});
+  ASSERT_OK(report);
+  EXPECT_EQ(report->mended.at(0).rung, "crc");
+  ASSERT_OK(repair_in_place(env, found, *report));
+  EXPECT_TRUE(env.read_file("a.pt").value() == good);
+}
+
 }  // namespace
 }  // namespace holdfast::tests::repair_test

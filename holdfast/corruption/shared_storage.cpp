@@ -53,15 +53,6 @@ Box box_of_element(const Shape& shape, int64_t element) {
   return Box::create(extents).value();
 }
 
-// True if two holders are the same file: only then can tensors share bytes.
-bool has_shared_files(const Contents& contents) {
-  std::set<std::string> names;
-  for (const auto& source : contents.sources) {
-    if (!names.insert(source->name()).second) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 std::vector<SharedStorage::Place> SharedStorage::places_of(const Contents& contents,
@@ -84,9 +75,17 @@ std::vector<SharedStorage::Place> SharedStorage::places_of(const Contents& conte
   return places;
 }
 
+// Only tensors in the same file can share bytes.
+bool SharedStorage::is_possible(const Contents& contents) {
+  std::set<std::string> names;
+  return std::ranges::any_of(contents.sources, [&](const auto& source) {
+    return !names.insert(source->name()).second;
+  });
+}
+
 SharedStorage::SharedStorage(const Contents& contents,
                              std::span<const TensorId> tensors) {
-  if (!has_shared_files(contents)) return;
+  if (!is_possible(contents)) return;
   std::vector<Place> all;
   for (const TensorId tensor : tensors) {
     Entry entry{.own = places_of(contents, tensor), .earlier = {}};

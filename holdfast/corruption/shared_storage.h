@@ -16,6 +16,9 @@ class SharedStorage {
   // `tensors` are in order: a byte that several of them have belongs to the first one.
   SharedStorage(const Contents& contents, std::span<const TensorId> tensors);
 
+  // Whether tensors of these contents can share bytes at all.
+  static bool is_possible(const Contents& contents);
+
   // Whether the element has a byte that belongs to an earlier tensor.
   bool is_taken(TensorId tensor, int64_t element) const;
 

@@ -104,28 +104,50 @@ class Selector {
   }
 
   bool operator()(const Tensor& tensor) {
+    if (tensor.shape.elements() == 0) return false;
     const bool named = any_pattern(tensor);
-    const bool role = selection_->roles.empty() ||
-                      std::ranges::count(selection_->roles, role_of(tensor)) > 0;
-    const bool layer =
-        layers_.empty() || std::ranges::any_of(layers_, [&](const std::string& one) {
-          return in_layer(tensor, one);
-        });
-    return named && role && layer;
+    const Role role = role_of(tensor);
+    const bool has_role = roles_.empty() || std::ranges::count(roles_, role) > 0;
+    bool has_layer = layers_.empty();
+    for (size_t i = 0; i < layers_.size(); ++i) {
+      const bool inside = in_layer(tensor, layers_[i]);
+      has_layer = has_layer || inside;
+      if (inside && named && has_role) used_layers_[i] = true;
+    }
+    if (!named || !has_role || !has_layer) return false;
+    for (size_t i = 0; i < roles_.size(); ++i) {
+      if (roles_[i] == role) used_roles_[i] = true;
+    }
+    return true;
   }
 
-  // Fails for a pattern that no tensor has matched.
+  // Fails for a pattern that no tensor has matched, and for a role or layer that has
+  // selected no tensor.
   Result<void> check_used() const {
     for (size_t i = 0; i < used_.size(); ++i) {
       if (used_[i]) continue;
       return not_found("{}: no tensor has such a name", selection_->tensors[i]);
+    }
+    for (size_t i = 0; i < used_roles_.size(); ++i) {
+      if (used_roles_[i]) continue;
+      return not_found("role {}: no selected tensor has it; expected another role",
+                       name_of(roles_[i]));
+    }
+    for (size_t i = 0; i < used_layers_.size(); ++i) {
+      if (used_layers_[i]) continue;
+      return not_found("layer {}: no selected tensor is in it; expected another layer",
+                       selection_->layers[i]);
     }
     return {};
   }
 
  private:
   explicit Selector(const SiteSelection& selection)
-      : selection_(&selection), used_(selection.tensors.size()) {}
+      : selection_(&selection),
+        roles_(selection.roles),
+        used_(selection.tensors.size()),
+        used_roles_(selection.roles.size()),
+        used_layers_(selection.layers.size()) {}
 
   bool any_pattern(const Tensor& tensor) {
     bool any = selection_->tensors.empty();
@@ -142,8 +164,10 @@ class Selector {
   }
 
   const SiteSelection* selection_;
-  std::vector<bool> used_;
-  std::vector<std::string> layers_;
+  std::vector<Role> roles_;
+  std::vector<std::string> layers_;  // the names of the selected layers
+  std::vector<bool> used_;           // patterns
+  std::vector<bool> used_roles_, used_layers_;
 };
 
 // The first bits of all runs of `length` neighbouring bits.
@@ -192,7 +216,7 @@ Result<std::vector<TensorId>> select_sites(const Collection& collection,
   std::vector<TensorId> chosen;
   for (TensorId t = 0; t < collection.tensors().size(); ++t) {
     const Tensor& tensor = collection.tensor(t);
-    if (selector(tensor) && tensor.shape.elements() > 0) chosen.push_back(t);
+    if (selector(tensor)) chosen.push_back(t);
   }
   HOLDFAST_TRY(selector.check_used());
   if (chosen.empty()) {

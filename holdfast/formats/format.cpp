@@ -204,6 +204,7 @@ const std::vector<Format>& all() {
       {.name = "keras-shards",
        .what = "weights of Keras in several files, read and patched, but not written",
        .extensions = {".weights.json"},
+       .list_files = list_keras_shards,
        .keeps_dtype = any_dtype,
        .recognises = is_keras_index,
        .open = open_keras_shards,

@@ -49,6 +49,9 @@ struct Format {
   // formats that are folders.
   std::vector<std::string_view> extensions;
   bool folder = false;
+  // The files that belong to a checkpoint of several files which one of them names, with
+  // that one first. Null if the file or folder itself is all of it.
+  Result<std::vector<Path>> (*list_files)(Env& env, const Path& path) = nullptr;
   // Whether a file holds exactly one tensor, without its name.
   bool one_tensor = false;
   // What is the same after it was written and opened again.

@@ -156,6 +156,13 @@ class KerasShards {
 
 }  // namespace
 
+Result<std::vector<Path>> list_keras_shards(Env& env, const Path& path) {
+  std::vector<Path> files{path};
+  const GroupsOfFiles groups = HOLDFAST_TRY(read_keras_index(env, path));
+  for (const auto& [file, names] : groups) files.push_back(folder_of(path) / file);
+  return files;
+}
+
 Result<Contents> open_keras_shards(Env& env, const Path& path) {
   KerasShards shards;
   for (const auto& [file, groups] : HOLDFAST_TRY(read_keras_index(env, path))) {

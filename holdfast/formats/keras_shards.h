@@ -11,6 +11,7 @@
 
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "holdfast/contents/contents.h"
 #include "holdfast/contents/damage.h"
@@ -26,6 +27,9 @@ inline constexpr std::string_view kKerasIndexSuffix = ".weights.json";
 // index maps to it, if two files have a tensor of the same name or different values of the
 // same attribute, and if a file name has a path in it.
 Result<Contents> open_keras_shards(Env& env, const Path& path);
+
+// The index, then the files that it names (Format::list_files).
+Result<std::vector<Path>> list_keras_shards(Env& env, const Path& path);
 
 // Plans a patch (Format::plan_patch). Its journal lies in the folder.
 Result<Patch> plan_keras_shards_patch(Env& env, const Path& path,

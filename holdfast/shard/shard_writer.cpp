@@ -295,7 +295,7 @@ Result<WrittenShard> ShardWriter::write(Env& env, const Path& path,
   WriteTimes times;
   Result<void> written = output.open(bytes_);
   Stopwatch watch(env);
-  if (written.ok()) written = write_blocks(output, digester, watch, times);
+  if (written.ok()) written = write_blocks(options, output, digester, watch, times);
   if (written.ok()) written = output.finish(bytes_);
   watch.lap(times.sync);
   if (!written.ok()) {
@@ -305,8 +305,9 @@ Result<WrittenShard> ShardWriter::write(Env& env, const Path& path,
   return std::move(digester).finish(bytes_, times);
 }
 
-Result<void> ShardWriter::write_blocks(Output& output, Digester& digester,
-                                       Stopwatch& watch, WriteTimes& times) {
+Result<void> ShardWriter::write_blocks(const WriteOptions& options, Output& output,
+                                       Digester& digester, Stopwatch& watch,
+                                       WriteTimes& times) {
   while (true) {
     // Waits for a block to be filled only if no write is in flight. Otherwise the
     // blocks in flight, which may be all blocks of the ring, would never come back.
@@ -315,7 +316,15 @@ Result<void> ShardWriter::write_blocks(Output& output, Digester& digester,
     if (!block.has_value() && output.idle()) return {};
     if (block.has_value()) {
       ring_.hold_off();
-      digester.add(block->offset, block->memory.first(block->used));
+      const ByteView bytes = block->memory.first(block->used);
+      if (options.strike) options.strike(block->offset, block->memory.first(block->used));
+      digester.add(block->offset, bytes);
+      const Result<void> observed =
+          options.observe ? options.observe(bytes) : Result<void>();
+      if (!observed.ok()) {
+        ring_.give_back(block->memory);
+        return observed;
+      }
       watch.lap(times.digest);
       HOLDFAST_TRY(output.write(*block));
     } else {

@@ -83,6 +83,12 @@ struct WriteOptions {
   // The compression level of zstd, 1 to 22; 0 turns compression off. A compressed shard
   // is written through the system's cache.
   int pack_level = 0;
+  // For tests: may change the staged bytes at this offset of the contents before they are
+  // digested and written, as a fault of the memory does.
+  std::function<void(int64_t offset, ByteSpan bytes)> strike{};
+  // Gets all bytes of a shard that is not compressed, in their order, on the thread that
+  // writes. A failure ends the write.
+  std::function<Result<void>(ByteView bytes)> observe{};
 };
 
 enum class SealAt {
@@ -144,8 +150,8 @@ class ShardWriter {
   void note_begun(size_t pieces, const std::vector<DeviceMark>& marks);
   bool put(const Block& block);
   Result<std::optional<Block>> next(bool wait);
-  Result<void> write_blocks(Output& output, Digester& digester, Stopwatch& watch,
-                            WriteTimes& times);
+  Result<void> write_blocks(const WriteOptions& options, Output& output,
+                            Digester& digester, Stopwatch& watch, WriteTimes& times);
   Result<WrittenShard> write_packed(Env& env, const Path& path, int level);
   Result<void> compress_blocks(Env& env, const Path& path, ChunkCompressor& packer,
                                Digester& digester);

@@ -7,6 +7,8 @@
 namespace holdfast {
 namespace {
 
+constexpr std::string_view kParityEnd = ".parity";
+
 constexpr std::string_view kStepPrefix = "step-";
 constexpr std::string_view kAttemptSuffix = ".tmp";
 constexpr std::string_view kTrashSuffix = ".trash";
@@ -116,6 +118,17 @@ std::string shard_name(int rank, bool compressed) {
 
 std::string index_name(int rank) {
   return fmt::format("{}{}", rank_text(rank), kIndexSuffix);
+}
+
+std::string parity_name(std::string_view shard) {
+  return std::string(shard) + std::string(kParityEnd);
+}
+
+std::optional<std::string> shard_of_parity(std::string_view name) {
+  if (!name.ends_with(kParityEnd) || name.size() == kParityEnd.size()) {
+    return std::nullopt;
+  }
+  return std::string(name.substr(0, name.size() - kParityEnd.size()));
 }
 
 bool is_index_name(std::string_view name) { return name.ends_with(kIndexSuffix); }

@@ -12,6 +12,7 @@
 //   manifest.json           what the step is made of
 //   rank-0000.safetensors   a shard; rank-0000.packed if it is compressed
 //   rank-0000.index.json    the index of that shard
+//   rank-0000.safetensors.parity  parity of that shard, if the run has it (parity.h)
 //   objects.json            the objects that are the same on all ranks
 //   rank-0000.objects.json  the objects of one rank
 #pragma once
@@ -67,6 +68,9 @@ std::string event_log_name(int rank);
 std::string shard_name(int rank, bool compressed);
 std::string index_name(int rank);
 bool is_index_name(std::string_view name);
+// The name of a shard's parity file, and the shard of such a name; nullopt for others.
+std::string parity_name(std::string_view shard);
+std::optional<std::string> shard_of_parity(std::string_view name);
 // Without a rank, the file of the objects that are the same on all ranks.
 std::string objects_name(std::optional<int> rank = std::nullopt);
 // The rank if the name is that of a rank's objects, else nullopt.

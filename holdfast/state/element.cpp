@@ -223,6 +223,19 @@ std::vector<int64_t> index_of(const Shape& shape, int64_t element) {
   return index;
 }
 
+std::optional<int64_t> place_in_box(const Shape& shape, const Box& box,
+                                    int64_t element) {
+  int64_t place = 0, step = 1;
+  for (int k = shape.rank() - 1; k >= 0; --k) {
+    const int64_t at = element % shape[k];
+    if (at < box[k].lo || at >= box[k].hi) return std::nullopt;
+    place += (at - box[k].lo) * step;
+    step *= box.size(k);
+    element /= shape[k];
+  }
+  return place;
+}
+
 std::string index_text(const Shape& shape, int64_t element) {
   return fmt::format("[{}]", fmt::join(index_of(shape, element), ", "));
 }

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -52,6 +53,10 @@ Result<ElementBits> scaled(Dtype dtype, const ElementBits& bits, double factor);
 
 // The index of an element, given by its place in row-major order, in each dimension.
 std::vector<int64_t> index_of(const Shape& shape, int64_t element);
+// The place of an element of a tensor among the elements of a box of it, both in
+// row-major order; nullopt if the box does not have the element.
+std::optional<int64_t> place_in_box(const Shape& shape, const Box& box,
+                                    int64_t element);
 // "[3, 0, 1, 2]"; "[]" for the element of a scalar.
 std::string index_text(const Shape& shape, int64_t element);
 

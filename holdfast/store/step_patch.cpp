@@ -10,6 +10,7 @@
 #include "holdfast/shard/shard_index.h"
 #include "holdfast/shard/step_name.h"
 #include "holdfast/shard/zstd.h"
+#include "holdfast/state/element.h"
 #include "holdfast/store/step_check.h"
 
 namespace holdfast {
@@ -26,21 +27,6 @@ struct NamedIndex {
   std::string name;
   ShardIndex index;
 };
-
-// The place of an element in the box of a piece, counted in elements; nullopt if the
-// element is not in the box.
-std::optional<int64_t> place_in_box(const Shape& shape, const Box& box,
-                                    int64_t element) {
-  int64_t place = 0, step = 1;
-  for (int k = shape.rank() - 1; k >= 0; --k) {
-    const int64_t at = element % shape[k];
-    if (at < box[k].lo || at >= box[k].hi) return std::nullopt;
-    place += (at - box[k].lo) * step;
-    step *= box.size(k);
-    element /= shape[k];
-  }
-  return place;
-}
 
 bool has_name(const Tensor& tensor, const std::string& name) {
   return tensor.name == name || std::ranges::count(tensor.aliases, name) > 0;

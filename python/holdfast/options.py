@@ -50,6 +50,8 @@ class Writing:
                    "staged" (from the copy that is written) or "source" (from the tensor itself,
                    while it is copied: a bit that flips in the copy is then found and mended, but
                    copying takes longer).
+    parity         a share, such as 0.01, of parity beside each checkpoint file, from which
+                   `holdfast repair` computes parts that a disk has lost; 0 for none.
     space_reserve  bytes that stay free on the disk.
     direct         True: writes past the system's page cache where that is possible.
     guard          what notices that a tensor is written to before it is copied: "sample" (the
@@ -68,6 +70,7 @@ class Writing:
     full_every: int = 16
     compress: int = 0
     seal: Literal["staged", "source"] = "staged"
+    parity: float = 0
     space_reserve: int = 64 << 20
     direct: bool = True
     guard: Literal["sample", "full", "off"] = "sample"

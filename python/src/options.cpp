@@ -143,6 +143,7 @@ void read_saver_options(OptionReader& given, SaverOptions& options) {
   given.read("incremental", options.incremental);
   given.read("full_every", options.full_every);
   given.read("compress", options.compress);
+  given.read("parity", options.parity);
   given.read("read_back", options.read_back);
   given.read("space_reserve", options.space_reserve);
   given.read("direct", options.direct);

@@ -1,0 +1,28 @@
+// Finds the one flipped bit of a header because of which a file cannot be opened. For
+// repair.cpp.
+//
+// Each bit of the header is tried: the file is read as if the bit was flipped back. The
+// bit is found if the file can then be opened, all its checksums fit, and so do the seals
+// beside it, and if no other bit does the same. What is searched:
+//
+//   .pt, .npz, .keras   entries of the zip directory that contradict themselves or the
+//                       headers of their records, those headers, and the end of the file
+//   .safetensors        the header, up to kMostHeader bytes
+//   HDF5                the superblock
+//   TensorFlow          the index file, up to kMostHeader bytes
+#pragma once
+
+#include "holdfast/corruption/repair.h"
+
+namespace holdfast {
+
+inline constexpr int64_t kMostHeader = int64_t{16} << 10;
+
+// Whether the file cannot be opened, or has not all tensors that were sealed.
+Result<bool> has_bad_header(Env& env, const Found& found);
+
+// Fails with kCorrupt if no bit explains the damage, or more than one; with kUnsupported
+// if the format has no header that is searched.
+Result<RepairReport> plan_by_header(Env& env, const Found& found);
+
+}  // namespace holdfast

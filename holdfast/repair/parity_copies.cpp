@@ -1,0 +1,112 @@
+// The parity files of a step, as a source of right bytes.
+#include <algorithm>
+
+#include "holdfast/env/source_sink.h"
+#include "holdfast/repair/copy_source.h"
+#include "holdfast/shard/chunk_reader.h"
+#include "holdfast/shard/parity.h"
+#include "holdfast/shard/step_name.h"
+
+namespace holdfast {
+namespace {
+
+// Keeps what is appended in memory.
+class BytesSink : public Sink {
+ public:
+  Result<void> append(ByteView more) override {
+    bytes.insert(bytes.end(), more.begin(), more.end());
+    return {};
+  }
+  int64_t size() const override { return std::ssize(bytes); }
+  Bytes bytes;
+};
+
+// A shard that cannot be opened: all of it is lost.
+class LostSource : public Source {
+ public:
+  explicit LostSource(std::string name) : name_(std::move(name)) {}
+  const std::string& name() const override { return name_; }
+  int64_t size() const override { return 0; }
+
+ protected:
+  Result<void> read_inside(int64_t, ByteSpan) const override { return {}; }
+
+ private:
+  const std::string name_;
+};
+
+bool has_file(const StepParts& step, const std::string& name) {
+  return std::ranges::count(step.manifest.files, name, &ManifestFile::name) > 0;
+}
+
+class ParityCopies : public CopySource {
+ public:
+  explicit ParityCopies(Env& env) : env_(env) {}
+
+  std::string_view rung() const override { return "parity"; }
+  const std::string& name() const override { return name_; }
+
+  Result<Bytes> read_chunk(const WantedChunk& wanted) override {
+    const std::string& shard = wanted.shard.name;
+    if (!has_file(wanted.step, parity_name(shard))) {
+      return not_found("the shard was saved without parity");
+    }
+    const ParityReader reader = HOLDFAST_TRY(open(wanted.step, shard));
+    const Path path = wanted.step.folder / shard;
+    Result<std::unique_ptr<FileSource>> file = FileSource::open(env_, path);
+    const LostSource lost(path.native());
+    const ByteExtent place = place_of(wanted.shard, wanted.number);
+    return reader.recover(file.ok() ? static_cast<const Source&>(**file) : lost,
+                          place.offset, place.bytes);
+  }
+
+  // A parity file is computed again from its shard.
+  Result<Bytes> read_file(const StepParts& step, const ManifestFile& file) override {
+    const auto shard = shard_of_parity(file.name);
+    if (!shard) return not_found("has no parity of this file");
+    const auto source = HOLDFAST_TRY(FileSource::open(env_, step.folder / *shard));
+    const ParityShape shape = HOLDFAST_TRY(find_shape(step, *shard, file, *source));
+    BytesSink sink;
+    ParityEncoder encoder(shape, sink);
+    constexpr int64_t kWindow = int64_t{4} << 20;
+    for (int64_t at = 0; at < shape.file_bytes; at += kWindow) {
+      HOLDFAST_TRY(encoder.add(HOLDFAST_TRY(
+          source->read_bytes(at, std::min(kWindow, shape.file_bytes - at)))));
+    }
+    HOLDFAST_TRY(encoder.finish());
+    return std::move(sink.bytes);
+  }
+
+ private:
+  Result<ParityReader> open(const StepParts& step, const std::string& shard) {
+    return ParityReader::open(
+        HOLDFAST_TRY(FileSource::open(env_, step.folder / parity_name(shard))));
+  }
+
+  // The shape of a damaged parity file: that of its header, or, if that is damaged, the
+  // one with a usual share that gives a file of this size.
+  Result<ParityShape> find_shape(const StepParts& step, const std::string& shard,
+                                 const ManifestFile& file, const Source& source) {
+    const Result<ParityReader> reader = open(step, shard);
+    if (reader.ok() && reader->shape().file_bytes == source.size()) {
+      return reader->shape();
+    }
+    for (int thousandths = 5; thousandths <= 500; ++thousandths) {
+      const ParityShape shape =
+          HOLDFAST_TRY(parity_shape(thousandths / 1000.0, source.size()));
+      if (shape.parity_bytes() == file.bytes) return shape;
+    }
+    return not_found("the header is damaged, and its share of parity is not known");
+  }
+
+  Env& env_;
+  const std::string name_ = "parity";
+};
+
+}  // namespace
+
+std::unique_ptr<CopySource> copies_by_parity(Env& env) {
+  return std::make_unique<ParityCopies>(env);
+}
+
+}  // namespace holdfast

@@ -1,0 +1,215 @@
+#include "holdfast/repair/seal_rung.h"
+
+#include <algorithm>
+#include <bit>
+
+#include "holdfast/base/crc32c.h"
+#include "holdfast/shard/chunk_reader.h"
+#include "holdfast/state/box_stream.h"
+#include "holdfast/state/element.h"
+#include "holdfast/state/seal_mend.h"
+
+namespace holdfast {
+namespace {
+
+constexpr int64_t kWord = 4;
+constexpr int64_t kSealWindow = int64_t{4} << 20;
+// The greatest probability with which other damage may pass for one flipped bit.
+constexpr double kMostOdds = 1e-3;
+
+size_t as_size(int64_t n) { return static_cast<size_t>(n); }
+
+// The place of a corner of the box among the elements of the tensor.
+int64_t corner(const Shape& shape, const Box& box, bool last) {
+  int64_t place = 0;
+  for (int k = 0; k < shape.rank(); ++k) {
+    place = place * shape[k] + (last ? box[k].hi - 1 : box[k].lo);
+  }
+  return place;
+}
+
+void add_change(Seal& seal, const Seal& before, const Seal& after) {
+  for (size_t j = 0; j < seal.lanes.size(); ++j) {
+    seal.lanes[j] += after.lanes[j] - before.lanes[j];
+  }
+}
+
+// Where the byte of a tensor, counted in canonical order, is in the stream of a piece;
+// nullopt if the piece does not have it.
+std::optional<int64_t> place_of_byte(const PieceThere& piece, int64_t byte) {
+  const Tensor& tensor = *piece.tensor;
+  const int64_t size = bytes_of(tensor.dtype);
+  if (byte / size >= tensor.shape.elements()) return std::nullopt;
+  const auto place = place_in_box(tensor.shape, piece.piece->box, byte / size);
+  if (!place) return std::nullopt;
+  return *place * size + byte % size;
+}
+
+std::string hex_of(std::byte byte) { return to_hex(ByteView(&byte, 1)); }
+
+}  // namespace
+
+SealRung::SealRung(const StepParts& step, const ShardFile& shard, const Source& file,
+                   std::span<const size_t> bad)
+    : step_(step), shard_(shard), file_(file), bad_(bad) {}
+
+Result<Seal> SealRung::seal_now(const PieceThere& piece) {
+  const auto known = seals_.find(piece.piece->offset);
+  if (known != seals_.end()) return known->second;
+  Seal seal;
+  Bytes window;
+  for (int64_t at = 0; at < piece.bytes(); at += kSealWindow) {
+    window.resize(as_size(std::min(kSealWindow, piece.bytes() - at)));
+    HOLDFAST_TRY(file_.read(piece.piece->offset + at, window));
+    seal += seal_stream(piece.tensor->shape, piece.tensor->dtype, piece.piece->box, at,
+                        window);
+  }
+  seals_.emplace(piece.piece->offset, seal);
+  return seal;
+}
+
+Result<SealMend> SealRung::by_seal(size_t number) {
+  if (!shard_.packed.empty()) {
+    return corrupt("the chunk is compressed, so a word of it is no word of a tensor");
+  }
+  const Chunk& chunk = shard_.chunks[number];
+  SealMend all;
+  for (const PieceThere& piece :
+       pieces_in(step_, shard_.name, chunk.offset, chunk.bytes)) {
+    if (!piece.sealed()) return corrupt("{} has no seal", piece.tensor->name);
+    if (HOLDFAST_TRY(seal_now(piece)) == piece.piece->seal) continue;
+    SealMend one = HOLDFAST_TRY(mend_word(piece));
+    all.bytes.insert(all.bytes.end(), one.bytes.begin(), one.bytes.end());
+    all.what += (all.what.empty() ? "" : ", and ") + one.what;
+  }
+  if (all.bytes.empty()) {
+    return corrupt("all tensors in the chunk are as they were sealed");
+  }
+  return all;
+}
+
+Result<SealMend> SealRung::mend_word(const PieceThere& piece) {
+  const Tensor& tensor = *piece.tensor;
+  const int64_t size = bytes_of(tensor.dtype);
+  const Box& box = piece.piece->box;
+  const auto first = static_cast<uint64_t>(corner(tensor.shape, box, false) * size / kWord);
+  const auto last = static_cast<uint64_t>(
+      ((corner(tensor.shape, box, true) + 1) * size - 1) / kWord);
+  const Error several =
+      corrupt("more than one word of {} differs from what was sealed", tensor.name);
+  const Seal seen = HOLDFAST_TRY(seal_now(piece));
+  const auto changed = find_changed_word(piece.piece->seal, seen, first, last + 1);
+  if (!changed) return several;
+  std::array<std::byte, kWord> now{}, before{};
+  std::array<std::optional<int64_t>, kWord> places;
+  for (size_t k = 0; k < now.size(); ++k) {
+    places[k] = place_of_byte(
+        piece, static_cast<int64_t>(changed->word) * kWord + static_cast<int64_t>(k));
+    if (!places[k]) continue;
+    HOLDFAST_TRY(
+        file_.read(piece.piece->offset + *places[k], ByteSpan(now).subspan(k, 1)));
+  }
+  const auto word = word_before(*changed, load_little_endian<uint32_t>(now));
+  if (!word) return several;
+  store_little_endian(*word, ByteSpan(before));
+  SealMend mend;
+  std::optional<int64_t> hit;  // the first byte that changes, in the stream
+  for (size_t k = 0; k < now.size(); ++k) {
+    if (now[k] == before[k]) continue;
+    if (!places[k]) return several;
+    if (!hit) hit = places[k];
+    mend.bytes.push_back({piece.piece->offset + *places[k], now[k], before[k]});
+  }
+  if (!hit) return several;
+  const int64_t begin = *hit / size * size;  // of the element, in the stream
+  Bytes bytes = HOLDFAST_TRY(file_.read_bytes(piece.piece->offset + begin, size));
+  const ElementBits bad = element_bits(bytes);
+  for (const RightByte& one : mend.bytes) {
+    const int64_t inside = one.offset - piece.piece->offset - begin;
+    if (inside >= 0 && inside < size) bytes[as_size(inside)] = one.right;
+  }
+  const ElementBits good = element_bits(bytes);
+  const int64_t element =
+      (static_cast<int64_t>(changed->word) * kWord +
+       std::countr_zero(load_little_endian<uint32_t>(now) ^ *word) / 8) /
+      size;
+  mend.what = fmt::format("{} {} {}: {}, by its seal", tensor.name,
+                          index_text(tensor.shape, element),
+                          bits_in_words(difference(bad, good)),
+                          change_text(tensor.dtype, bad, good));
+  return mend;
+}
+
+// The one bit that explains the CRC of the stored bytes of a chunk.
+Result<SealRung::FlippedBit> SealRung::find_bit(size_t number) {
+  const ByteExtent place = place_of(shard_, number);
+  const uint32_t crc =
+      shard_.packed.empty() ? shard_.chunks[number].crc : shard_.packed[number].crc;
+  const Bytes stored = HOLDFAST_TRY(file_.read_bytes(place.offset, place.bytes));
+  const std::vector<uint64_t> flips =
+      crc32c_find_flips(crc32c(stored) ^ crc, static_cast<uint64_t>(place.bytes));
+  if (flips.size() != 1) {
+    return corrupt("the chunk has more damage than one flipped bit");
+  }
+  const auto byte = static_cast<size_t>(flips[0] / 8);
+  const int bit = static_cast<int>(flips[0] % 8);
+  return FlippedBit{.byte = {place.offset + static_cast<int64_t>(byte), stored[byte],
+                             stored[byte] ^ static_cast<std::byte>(1 << bit)},
+                    .bit = bit};
+}
+
+Result<SealMend> SealRung::by_crc(size_t chunk) {
+  const FlippedBit bit = HOLDFAST_TRY(find_bit(chunk));
+  HOLDFAST_TRY(confirm(chunk, bit));
+  return SealMend{.bytes = {bit.byte},
+                  .what = fmt::format("byte {} bit {}: {} -> {}, by the crc of the chunk",
+                                      bit.byte.offset, bit.bit, hex_of(bit.byte.seen),
+                                      hex_of(bit.byte.right))};
+}
+
+Result<void> SealRung::confirm(size_t number, const FlippedBit& bit) {
+  const ByteExtent place = place_of(shard_, number);
+  if (!shard_.packed.empty()) {
+    Bytes stored = HOLDFAST_TRY(file_.read_bytes(place.offset, place.bytes));
+    stored[as_size(bit.byte.offset - place.offset)] = bit.byte.right;
+    Bytes unpacked;
+    const ByteView chunk = HOLDFAST_TRY(open_chunk(shard_, number, stored, unpacked));
+    if (crc32c(chunk) == shard_.chunks[number].crc) return {};
+    return corrupt("a flipped bit explains the crc of the compressed chunk only");
+  }
+  for (const PieceThere& piece : pieces_in(step_, shard_.name, bit.byte.offset, 1)) {
+    if (piece.sealed()) return confirm_by_seal(piece);
+  }
+  const double odds = 8.0 * static_cast<double>(place.bytes) / 4294967296.0;
+  if (odds <= kMostOdds) return {};
+  return corrupt(
+      "a flipped bit explains the crc, but other damage would do so once in {:.0f} "
+      "times; expected a seal or a copy to confirm it",
+      1 / odds);
+}
+
+// Checks that the piece is as it was sealed if the bits of all bad chunks in it are
+// flipped back.
+Result<void> SealRung::confirm_by_seal(const PieceThere& piece) {
+  Seal seal = HOLDFAST_TRY(seal_now(piece));
+  const int64_t begin = piece.piece->offset;
+  for (const size_t number : bad_) {
+    const Chunk& chunk = shard_.chunks[number];
+    if (chunk.offset + chunk.bytes <= begin || chunk.offset >= begin + piece.bytes()) {
+      continue;
+    }
+    const RightByte byte = HOLDFAST_TRY(find_bit(number)).byte;
+    if (byte.offset < begin || byte.offset >= begin + piece.bytes()) continue;
+    const auto part = [&](const std::byte& value) {
+      return seal_stream(piece.tensor->shape, piece.tensor->dtype, piece.piece->box,
+                         byte.offset - begin, ByteView(&value, 1));
+    };
+    add_change(seal, part(byte.seen), part(byte.right));
+  }
+  if (seal == piece.piece->seal) return {};
+  return corrupt(
+      "a flipped bit explains the crc, but then {} does not have the seal that was saved",
+      piece.tensor->name);
+}
+
+}  // namespace holdfast
