@@ -3,8 +3,8 @@
 
 #include <string>
 
-#include "holdfast/corruption/analysis.h"
-#include "holdfast/corruption/campaign.h"
+#include "holdfast/campaign/analysis.h"
+#include "holdfast/campaign/campaign.h"
 
 namespace holdfast {
 

@@ -19,7 +19,7 @@
 #include <array>
 #include <string>
 
-#include "holdfast/corruption/training_log.h"
+#include "holdfast/campaign/training_log.h"
 
 namespace holdfast {
 

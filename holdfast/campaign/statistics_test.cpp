@@ -1,5 +1,5 @@
 // Tests the statistics against published tables, exact fractions, and simulations.
-#include "holdfast/corruption/statistics.h"
+#include "holdfast/campaign/statistics.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "holdfast/corruption/trial_runner.h"
+#include "holdfast/campaign/trial_runner.h"
 
 #include <algorithm>
 

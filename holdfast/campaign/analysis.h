@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/corruption/campaign_file.h"
-#include "holdfast/corruption/statistics.h"
-#include "holdfast/corruption/trial_record.h"
+#include "holdfast/campaign/campaign_file.h"
+#include "holdfast/campaign/statistics.h"
+#include "holdfast/campaign/trial_record.h"
 
 namespace holdfast {
 

@@ -1,4 +1,4 @@
-#include "holdfast/corruption/analysis.h"
+#include "holdfast/campaign/analysis.h"
 
 #include <algorithm>
 #include <cmath>

@@ -29,8 +29,8 @@
 
 #include "holdfast/corruption/alter.h"
 #include "holdfast/corruption/make_plan.h"
-#include "holdfast/corruption/outcome.h"
-#include "holdfast/corruption/trial_runner.h"
+#include "holdfast/campaign/outcome.h"
+#include "holdfast/campaign/trial_runner.h"
 #include "holdfast/store/step_check.h"
 
 namespace holdfast {

@@ -1,4 +1,4 @@
-#include "holdfast/corruption/trial_record.h"
+#include "holdfast/campaign/trial_record.h"
 
 #include "holdfast/base/json.h"
 #include "holdfast/env/file.h"

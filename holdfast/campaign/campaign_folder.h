@@ -1,8 +1,8 @@
 // The folder of a campaign while a process works in it.
 #pragma once
 
-#include "holdfast/corruption/campaign_file.h"
-#include "holdfast/corruption/trial_record.h"
+#include "holdfast/campaign/campaign_file.h"
+#include "holdfast/campaign/trial_record.h"
 
 namespace holdfast {
 

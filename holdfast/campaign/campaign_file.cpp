@@ -1,4 +1,4 @@
-#include "holdfast/corruption/campaign_file.h"
+#include "holdfast/campaign/campaign_file.h"
 
 #include <algorithm>
 #include <cmath>

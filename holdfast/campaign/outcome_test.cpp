@@ -1,6 +1,6 @@
 // Tests the logs of trainings, the outcomes of recorded curves, and the records of
 // trials.
-#include "holdfast/corruption/outcome.h"
+#include "holdfast/campaign/outcome.h"
 
 #include <gtest/gtest.h>
 
@@ -9,8 +9,8 @@
 
 #include "holdfast/base/testing.h"
 #include "holdfast/contents/contents_testing.h"
-#include "holdfast/corruption/state_distance.h"
-#include "holdfast/corruption/trial_record.h"
+#include "holdfast/campaign/state_distance.h"
+#include "holdfast/campaign/trial_record.h"
 #include "holdfast/env/memory_env.h"
 
 namespace holdfast::outcome_test {

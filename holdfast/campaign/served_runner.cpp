@@ -19,7 +19,7 @@
 #include <filesystem>
 
 #include "holdfast/base/json.h"
-#include "holdfast/corruption/trial_runner.h"
+#include "holdfast/campaign/trial_runner.h"
 #include "holdfast/env/child.h"
 #include "holdfast/env/errno_error.h"
 

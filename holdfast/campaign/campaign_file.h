@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "holdfast/corruption/campaign.h"
-#include "holdfast/corruption/training_log.h"
+#include "holdfast/campaign/campaign.h"
+#include "holdfast/campaign/training_log.h"
 
 namespace holdfast {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/corruption/outcome.h"
+#include "holdfast/campaign/outcome.h"
 #include "holdfast/env/env.h"
 
 namespace holdfast {

@@ -1,4 +1,4 @@
-#include "holdfast/corruption/state_distance.h"
+#include "holdfast/campaign/state_distance.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,6 +1,6 @@
 // Tests campaigns with a real program: a small training in Python that needs nothing but
 // Python itself.
-#include "holdfast/corruption/campaign.h"
+#include "holdfast/campaign/campaign.h"
 
 #include <gtest/gtest.h>
 #include <signal.h>
@@ -11,7 +11,7 @@
 
 #include "holdfast/base/testing.h"
 #include "holdfast/contents/contents_testing.h"
-#include "holdfast/corruption/analysis.h"
+#include "holdfast/campaign/analysis.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/formats/format.h"
 

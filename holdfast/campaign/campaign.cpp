@@ -1,10 +1,10 @@
-#include "holdfast/corruption/campaign.h"
+#include "holdfast/campaign/campaign.h"
 
 #include <algorithm>
 #include <deque>
 
-#include "holdfast/corruption/campaign_folder.h"
-#include "holdfast/corruption/state_distance.h"
+#include "holdfast/campaign/campaign_folder.h"
+#include "holdfast/campaign/state_distance.h"
 #include "holdfast/inspect/diff.h"
 #include "holdfast/state/tensor_names.h"
 

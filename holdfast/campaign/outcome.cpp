@@ -1,4 +1,4 @@
-#include "holdfast/corruption/outcome.h"
+#include "holdfast/campaign/outcome.h"
 
 #include <algorithm>
 #include <cctype>

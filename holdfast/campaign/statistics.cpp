@@ -1,4 +1,4 @@
-#include "holdfast/corruption/statistics.h"
+#include "holdfast/campaign/statistics.h"
 
 #include <algorithm>
 #include <cmath>

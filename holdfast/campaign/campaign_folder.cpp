@@ -1,4 +1,4 @@
-#include "holdfast/corruption/campaign_folder.h"
+#include "holdfast/campaign/campaign_folder.h"
 
 #include <charconv>
 

@@ -1,4 +1,4 @@
-#include "holdfast/corruption/training_log.h"
+#include "holdfast/campaign/training_log.h"
 
 #include <bit>
 #include <cmath>
