@@ -221,7 +221,7 @@ TEST_F(CampaignTest, AFlipThatNobodyReadsIsMaskedAndALowBitIsBenign) {
   }
   asked.folder = root_ / "low";
   asked.request.sites.tensors = {"model.weight"};
-  asked.request.sites.bits = {.field = BitChoice::Field::kRange, .first = 2, .last = 4};
+  asked.request.sites.bits = {.field = BitChoice::Field::kRanges, .ranges = {{2, 4}}};
   ASSERT_OK(run_campaign(*env_, asked));
   for (const TrialRecord& record : records("low")) {
     EXPECT_EQ(record.outcome, Outcome::kBenign) << record.why;
@@ -326,7 +326,7 @@ TEST_F(CampaignTest, TrialsAfterALeakAreRepeatedInNewProcesses) {
   fresh.trials = warm.trials = 5;
   for (CampaignOptions* asked : {&fresh, &warm}) {
     asked->request.sites.tensors = {"model.*"};
-    asked->request.sites.bits = {.field = BitChoice::Field::kRange, .first = 29, .last = 30};
+    asked->request.sites.bits = {.field = BitChoice::Field::kRanges, .ranges = {{29, 30}}};
   }
   warm.golden_every = 3;
   ASSERT_OK(run_campaign(*env_, fresh));
@@ -342,7 +342,7 @@ TEST_F(CampaignTest, AServedTrialThatKillsItsProcessIsRepeatedAlone) {
   warm.folder = root_ / "warm";
   for (CampaignOptions* asked : {&fresh, &warm}) {
     asked->request.sites.tensors = {"model.*"};
-    asked->request.sites.bits = {.field = BitChoice::Field::kRange, .first = 29, .last = 30};
+    asked->request.sites.bits = {.field = BitChoice::Field::kRanges, .ranges = {{29, 30}}};
   }
   ASSERT_OK(run_campaign(*env_, fresh));
   ASSERT_OK(run_campaign(*env_, warm));

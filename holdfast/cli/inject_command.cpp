@@ -126,7 +126,7 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
   tell_skipped(context, found);
   const FlipPlan plan = HOLDFAST_TRY(choose_plan(env, a, found));
   const std::string text = encode_flip_plan(plan);
-  if (a.dry_run && a.checksums.empty()) {
+  if (a.dry_run && a.flips.checksums.empty()) {
     HOLDFAST_TRY(check_any_fixing(env, found, plan));
   } else if (a.dry_run || a.in_place) {
     HOLDFAST_TRY(check_alteration(env, found, plan, fixing));
