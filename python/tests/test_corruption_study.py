@@ -15,7 +15,6 @@ ROOT = Path(__file__).resolve().parents[2]
 HOROVOD = ROOT / ".cache/horovod/built"
 LONG = bool(os.environ.get("HOLDFAST_LONG"))
 PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
-SCRIPT = ROOT / "examples/train_digits.py"
 FOLDER = ROOT / "study/corruption"
 
 
@@ -33,7 +32,7 @@ def study():
 def run_study(work, *options):
     return subprocess.run(
         [sys.executable, FOLDER / "run.py", "--work", work, "--program", PROGRAM, "--no-page",
-         "--jobs", "1", *options], capture_output=True, text=True, timeout=120, check=False,
+         "--jobs", "1", *options], capture_output=True, text=True, timeout=500, check=False,
         env=os.environ | {"PYTHONPATH": str(Path(holdfast.__file__).parents[1])})  # fmt: skip
 
 
@@ -43,30 +42,33 @@ def analyse(*folders):
     return json.loads(done.stdout)
 
 
-def train(*options, cwd):
-    return subprocess.run([sys.executable, SCRIPT, *options], cwd=cwd, capture_output=True,
-                          text=True, timeout=120, check=False)  # fmt: skip
-
-
-def test_a_cell_runs_and_continues_and_is_counted(study, tmp_path):
-    done = run_study(tmp_path, "--only", "bit-weights-30", "--scale", "0.03")
+def test_a_cell_runs_and_is_counted(study, tmp_path):
+    done = run_study(tmp_path, "--only", "role-sgd-weights", "--scale", "0.0025")
     assert done.returncode == 0, done.stdout + done.stderr
-    lines = (tmp_path / "bit-weights-30/trials.jsonl").read_text().splitlines()
-    assert len(lines) == 3
-    done = run_study(tmp_path, "--only", "bit-weights-30", "--scale", "0.05")
-    assert done.returncode == 0, done.stdout + done.stderr
-    more = (tmp_path / "bit-weights-30/trials.jsonl").read_text().splitlines()
-    assert more[:3] == lines and len(more) == 5
     found = study["results"].collect(tmp_path, {"CPU": "any"})
-    cell = found["cells"]["bit-weights-30"]
-    assert cell["trials"] == sum(cell["outcomes"].values()) == 5
-    assert cell["struck"] == cell["outcomes"]  # each trial has flipped bit 30
+    cell = found["cells"]["role-sgd-weights"]
+    assert cell["trials"] == sum(cell["outcomes"].values()) == 3
     assert cell["golden"]["first"] > 0.9
-    for outcome, seen in analyse(tmp_path / "bit-weights-30")["outcomes"].items():
+    for outcome, seen in analyse(tmp_path / "role-sgd-weights")["outcomes"].items():
         assert seen["count"] == cell["outcomes"].get(outcome, 0)
-        assert seen["interval"] == pytest.approx(study["intervals"].wilson(seen["count"], 5))
+        assert seen["interval"] == pytest.approx(study["intervals"].wilson(seen["count"], 3))
     page = study["page"].make_page(found)
-    assert "| one crucial bit | **undecided** | 5 of 3,200 |" in page
+    assert "the optimizer | **undecided** | 3 of 5,340 |" in page
+
+
+@pytest.mark.skipif(not LONG, reason="takes half a minute: HOLDFAST_LONG=1")
+def test_a_greater_scale_adds_trials_and_bits_take_turns(study, tmp_path):
+    trials = tmp_path / "bit-weights/trials.jsonl"
+    seen = []
+    for scale in ("0.001", "0.01"):
+        done = run_study(tmp_path, "--only", "bit-weights", "--scale", scale)
+        assert done.returncode == 0, done.stdout + done.stderr
+        seen.append(trials.read_text().splitlines())
+    assert len(seen[0]) == 4 and len(seen[1]) == 32 and seen[1][:4] == seen[0]
+    cells = study["results"].collect(tmp_path, {})["cells"]
+    assert [cells[f"bit-weights-{bit}"]["trials"] for bit in range(32)] == [1] * 32
+    assert cells["bit-weights-30"]["struck"] == cells["bit-weights-30"]["outcomes"]
+    assert not cells["bit-weights-29"]["struck"]
 
 
 @pytest.mark.skipif(not LONG, reason="takes a minute: HOLDFAST_LONG=1")
@@ -82,22 +84,14 @@ def test_ddp_and_horovod_on_two_ranks_have_equal_bits(study, tmp_path):
     assert seen["interval"] == pytest.approx(study["intervals"].paired_difference(*counts))
 
 
-def test_the_same_checkpoint_gives_the_same_bits(tmp_path):
-    assert train("--steps", "3", "--save", "base.pt", cwd=tmp_path).returncode == 0
-    for name in ("a", "b"):
-        done = train("--resume", "base.pt", "--steps", "2", "--log", name, cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-    log = (tmp_path / "a").read_text()
-    assert log == (tmp_path / "b").read_text()
-    assert [json.loads(line)["step"] for line in log.splitlines()] == [0, 1, 2]
-
-
 @pytest.mark.parametrize(
     "options", [("--ranks", "2"), ("--steps", "0"), ("--serve", "--save", "x")])
-def test_wrong_options_are_refused_in_words(options, tmp_path):
-    done = train(*options, cwd=tmp_path)
-    assert done.returncode == 2 and "expected" in done.stderr and "Traceback" not in done.stderr
-    assert not list(tmp_path.iterdir())
+def test_wrong_options_of_the_training_are_refused_in_words(options, monkeypatch, capsys):
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    monkeypatch.setattr(sys, "argv", ["train_digits.py", *options])
+    with pytest.raises(SystemExit):
+        importlib.import_module("train_digits").parse()
+    assert "expected" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("options", [("--scale", "0"), ("--scale", "nan"), ("--jobs", "0")])

@@ -1,8 +1,9 @@
 """What the study of flipped bits runs: checkpoints, and campaigns that start from them.
 
-A cell is one campaign: a checkpoint, which bits of it are flipped, how training goes on, and how
-many trials there are. Cells with the same plans flip the same bits in each trial, so that they can
-be compared pair by pair.
+A cell is a checkpoint, which bits of it are flipped, how training goes on, and how many trials there
+are. Cells with the same plans flip the same bits in each trial, so that they can be compared pair by
+pair. Most cells are one campaign each. The cells of single bits are one campaign for each role, whose
+trials take the bits in turn.
 """
 
 import zlib
@@ -57,6 +58,7 @@ class Cell:
     bits: str = "all"
     base: str = "sgd"
     job: Job = Job()
+    turns: int = 0  # trial i flips the bit i modulo this number, if it is not 0
     plans: str = ""  # cells with the same word, base and selection flip the same bits
     keeps_state: bool = False  # whether the parameters of each trial are compared with golden's
 
@@ -73,6 +75,12 @@ def bit_cells() -> list[Cell]:
     """One flip in one bit of one role. The first finding."""
     return [Cell(f"bit-{role}-{bit}", 100, selection, bits=str(bit))
             for role, selection in ROLES.items() for bit in BITS]  # fmt: skip
+
+
+def bit_campaigns() -> list[Cell]:
+    """The campaigns of bit_cells()."""
+    return [Cell(f"bit-{role}", 100 * len(BITS), selection, turns=len(BITS))
+            for role, selection in ROLES.items()]  # fmt: skip
 
 
 def count_cells() -> list[Cell]:
@@ -121,10 +129,9 @@ def further_cells() -> list[Cell]:
     return cells
 
 
-# Small cells of each kind come first, so that the time of the rest is known early.
-GROUPS = {"pairs": pair_cells, "roles": role_cells, "counts": count_cells, "bits": bit_cells,
-          "further": further_cells}  # fmt: skip
-
-
 def all_cells() -> list[Cell]:
-    return [cell for make in GROUPS.values() for cell in make()]
+    return [*bit_cells(), *count_cells(), *pair_cells(), *role_cells(), *further_cells()]
+
+
+def all_campaigns() -> list[Cell]:
+    return [*bit_campaigns(), *count_cells(), *pair_cells(), *role_cells(), *further_cells()]

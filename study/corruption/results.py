@@ -6,7 +6,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from cells import Cell, all_cells
+from cells import Cell, all_campaigns
 from intervals import median_interval
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -42,8 +42,17 @@ class Campaign:
         """The lines of the golden run's log."""
         return self.settings["golden"]
 
-    def summary(self) -> dict[str, Any]:
+    def summaries(self) -> dict[str, dict[str, Any]]:
+        """By the name of a cell. A campaign that takes bits in turn has a cell for each bit."""
         trials = list(self.trials.values())
+        if not self.cell.turns:
+            return {self.cell.name: self.summary(trials)}
+        parts: dict[int, list[dict]] = {}
+        for trial in trials:
+            parts.setdefault(trial["flips"][0]["bits"][0], []).append(trial)
+        return {f"{self.cell.name}-{bit}": self.summary(parts[bit]) for bit in sorted(parts)}
+
+    def summary(self, trials: list[dict]) -> dict[str, Any]:
         first, last = self.golden[0], self.golden[-1]
         low = sum(number(trial["first_accuracy"]) < first["accuracy"] - LOW for trial in trials
                   if trial.get("first_accuracy") is not None)  # fmt: skip
@@ -144,12 +153,14 @@ def rounded(value: float) -> float | str:
 
 def collect(work: Path, machine: dict[str, Any]) -> dict[str, Any]:
     """The compact results of all cells that have trials."""
-    found = {cell.name: Campaign(cell, work / cell.name) for cell in all_cells()
+    found = {cell.name: Campaign(cell, work / cell.name) for cell in all_campaigns()
              if (work / cell.name / "trials.jsonl").exists()}  # fmt: skip
     pairs = {f"{first} {second}": compare(found[first], found[second])
              for first, second in PAIRS if first in found and second in found}  # fmt: skip
-    return {"machine": machine, "pairs": pairs,
-            "cells": {name: campaign.summary() for name, campaign in found.items()}}  # fmt: skip
+    cells: dict[str, dict[str, Any]] = {}
+    for campaign in found.values():
+        cells |= campaign.summaries()
+    return {"machine": machine, "pairs": pairs, "cells": cells}
 
 
 def write(results: dict[str, Any], path: Path = RESULTS) -> None:

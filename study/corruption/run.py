@@ -1,8 +1,8 @@
 """Runs the study of flipped bits, keeps its compact results, and makes docs/corruption.md.
 
-    python study/corruption/run.py [--scale 0.1] [--only 'bit-weights-*'] [--jobs 2]
+    python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2]
 
-Each cell of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A cell
+Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A cell
 that was interrupted is continued, and a greater --scale adds trials to those that are there. Cells
 with ranks run alone, the others side by side.
 """
@@ -15,14 +15,13 @@ import platform
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
 
-from cells import BASES, Cell, all_cells
+from cells import BASES, Cell, all_campaigns
 from page import write_pages
 from results import collect, write
 
@@ -30,6 +29,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples/train_digits.py"
 HOROVOD = ROOT / ".cache/horovod"
 PROBES = 2  # trials of the first cell of each kind, by which the time of the rest is told
+WORTH = 50  # trials above which it is worth to ask for that time
 
 
 class Study:
@@ -37,7 +37,6 @@ class Study:
 
     def __init__(self, work: Path, program: Path, scale: float) -> None:
         self._work, self._program, self._scale = work, program, scale
-        self._begun = time.monotonic()
 
     def trials(self, cell: Cell) -> int:
         return min(cell.trials, math.ceil(cell.trials * self._scale))
@@ -72,10 +71,28 @@ class Study:
         script = [sys.executable, str(SCRIPT), "--serve", "--optimizer", cell.optimizer,
                   *cell.job.words]  # fmt: skip
         state = ["--state"] if cell.keeps_state else []
-        return [str(self._program), "campaign", "run", str(self.make_base(cell.base)),
-                *cell.selection, "--flips", str(cell.flips), "--bits", cell.bits, "--seed",
-                str(cell.seed), "--checksums", "consistent", "--trials", str(trials), "-o",
+        plans = self.make_plans(cell)
+        chosen = ["--plan", *plans] if plans else [*self.site_options(cell), "--bits", cell.bits]
+        return [str(self._program), "campaign", "run", str(self.make_base(cell.base)), *chosen,
+                "--checksums", "consistent", "--trials", str(trials), "-o",
                 str(self._work / cell.name), *state, "--serve", "--", *script]  # fmt: skip
+
+    def site_options(self, cell: Cell) -> list[str]:
+        return [*cell.selection, "--flips", str(cell.flips), "--seed", str(cell.seed)]
+
+    def make_plans(self, cell: Cell) -> list[str]:
+        """The plans of a campaign that takes bits in turn, made unless they are there. All of them
+        are made at once, because a campaign is continued only with the same plans."""
+        folder = self._work / "plans" / cell.name
+        folder.mkdir(parents=True, exist_ok=True)
+        paths = [folder / f"{trial}.json" for trial in range(cell.trials if cell.turns else 0)]
+        for trial, path in enumerate(paths):
+            if not path.exists():
+                subprocess.run(
+                    [self._program, "inject", self.make_base(cell.base), *self.site_options(cell),
+                     "--bits", str(trial % cell.turns), "--trial", str(trial), "--dry-run",
+                     "--save-plan", path], check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+        return list(map(str, paths))
 
     def seconds(self, cell: Cell) -> list[float]:
         """How long each finished trial took."""
@@ -169,7 +186,7 @@ def parse() -> argparse.Namespace:
 
 
 def choose(patterns: list[str]) -> list[Cell]:
-    cells = [cell for cell in all_cells() if any(fnmatch(cell.name, each) for each in patterns)]
+    cells = [cell for cell in all_campaigns() if any(fnmatch(cell.name, each) for each in patterns)]
     if any(cell.job.launcher == "horovod" for cell in cells) and not (HOROVOD / "built").exists():
         say("Horovod is not in .cache/horovod, where scripts/rivals.sh puts it; its cells are left "
             "out")
@@ -185,7 +202,9 @@ def main() -> int:
         return 2
     for base in dict.fromkeys(cell.base for cell in cells):
         study.make_base(base)
-    failed = run_all(kinds(cells), lambda cell: study.run(cell, PROBES), lambda cell: None, 1)
+    failed = []
+    if sum(map(study.trials, cells)) > WORTH:
+        failed = run_all(kinds(cells), lambda cell: study.run(cell, PROBES), lambda cell: None, 1)
     if not failed:
         say(f"{len(cells)} cells, {study.left(cells, args.jobs)}")
         failed = run_all(cells, study.run, lambda cell: say(
