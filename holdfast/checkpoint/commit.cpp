@@ -317,8 +317,9 @@ Result<void> Committer::check_guard(SaveTask& task) {
   return torn_save(task.step, task.torn_names);
 }
 
-// Links the older shards, with their parity, into the attempt. A failure becomes kUnavailable, an error
-// that may pass, because the next save is a full one and needs no links.
+// Links the older shards, with their parity, into the attempt. A failure becomes
+// kUnavailable, an error that may pass, because the next save is a full one and needs no
+// links.
 Result<void> Committer::link_shards(SaveTask& task, const Attempt& attempt,
                                     std::vector<ManifestFile>& files) {
   Env& env = run_.env();

@@ -219,6 +219,15 @@ Result<RepairReport> plan_by_crc(Env& env, const Found& found, const Witness* co
   return report;
 }
 
+// "chunk 17: ", or "chunk 17 (h.3.weight): " if the rest does not name the tensors.
+std::string chunk_text(const MendedPart& part) {
+  if (part.damage.chunk < 0) return "";
+  const bool named = part.rung == "seal" || part.damage.tensors.empty();
+  return named ? fmt::format("chunk {}: ", part.damage.chunk)
+               : fmt::format("chunk {} ({}): ", part.damage.chunk,
+                             fmt::join(part.damage.tensors, ", "));
+}
+
 // Climbs the ladder of a step. An empty report if its digests show no damage.
 Result<RepairReport> plan_by_ladder(Env& env, const Found& found,
                                     const RepairSources& from) {
@@ -228,10 +237,9 @@ Result<RepairReport> plan_by_ladder(Env& env, const Found& found,
   report.step =
       HOLDFAST_TRY(plan_step_repair(env, found.path, report.sources->list()));
   for (const MendedPart& part : report.step.mended) {
-    const std::string chunk =
-        part.damage.chunk < 0 ? "" : fmt::format("chunk {}: ", part.damage.chunk);
-    report.mended.push_back(
-        {.file = part.damage.file, .what = chunk + part.what, .rung = part.rung});
+    report.mended.push_back({.file = part.damage.file,
+                             .what = chunk_text(part) + part.what,
+                             .rung = part.rung});
   }
   report.lost = report.step.lost;
   return report;

@@ -53,9 +53,8 @@ std::vector<Path> other_names(Env& env, const Path& run, const Path& path) {
 }
 
 // Writes the shard with its mended chunks, and checks every chunk on the way.
-Result<void> write_shard(const StepRepair& repair, const FileMend& mend,
+Result<void> write_shard(const ShardFile& shard, const FileMend& mend,
                          const Source* old, Sink& sink) {
-  const ShardFile& shard = *repair.step->find_shard(mend.file);
   for (size_t c = 0; c < shard.chunks.size(); ++c) {
     const ByteExtent place = place_of(shard, c);
     const auto mended = mend.chunks.find(c);
@@ -90,8 +89,13 @@ Result<void> write_mended(Env& env, const StepRepair& repair, const FileMend& me
   if (mend.whole) {
     HOLDFAST_TRY(write_whole(repair, mend, *sink));
   } else {
-    const auto old = FileSource::open(env, repair.step->folder / mend.file);
-    HOLDFAST_TRY(write_shard(repair, mend, old.ok() ? old->get() : nullptr, *sink));
+    // If the file is missing, all of its chunks are mended.
+    const ShardFile& shard = *repair.step->find_shard(mend.file);
+    std::unique_ptr<FileSource> old;
+    if (mend.chunks.size() < shard.chunks.size()) {
+      old = HOLDFAST_TRY(FileSource::open(env, repair.step->folder / mend.file));
+    }
+    HOLDFAST_TRY(write_shard(shard, mend, old.get(), *sink));
   }
   return sink->finish();
 }

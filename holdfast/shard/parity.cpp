@@ -114,14 +114,15 @@ Result<ParityShape> parity_shape(double share, int64_t file_bytes) {
   const int parity = std::max(1, static_cast<int>(most * rest));
   const int data = std::min(static_cast<int>(std::ceil(parity / rest)),
                             ReedSolomon::kMostBlocks - parity);
-  ParityShape shape{.data = data,
-                    .parity = parity,
-                    .block = kMostBlock,
-                    .file_bytes = file_bytes};
-  while (shape.block > kLeastBlock && shape.blocks() < data) shape.block /= 2;
   const int64_t regions = std::max<int64_t>(1, divide_up(file_bytes, kMostRegion));
-  shape.region = std::max<int64_t>(1, divide_up(shape.blocks(), regions));
-  return shape;
+  std::optional<ParityShape> best;
+  for (int64_t block = kMostBlock; block >= kLeastBlock; block /= 2) {
+    ParityShape shape{
+        .data = data, .parity = parity, .block = block, .file_bytes = file_bytes};
+    shape.region = std::max<int64_t>(1, divide_up(shape.blocks(), regions));
+    if (!best || shape.parity_bytes() < best->parity_bytes()) best = shape;
+  }
+  return *best;
 }
 
 ParityEncoder::ParityEncoder(const ParityShape& shape, Sink& sink)

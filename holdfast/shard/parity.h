@@ -46,8 +46,8 @@ struct ParityShape {
   friend bool operator==(const ParityShape&, const ParityShape&) = default;
 };
 
-// The shape with which a file has at most this share of parity. A file of less than about
-// 200 KB has more. Fails with kInvalid unless the share is from kLeastParity to
+// The shape with which a file has about this share of parity. Files of less than some MB
+// have more, because each group has a whole number of blocks. Fails with kInvalid unless the share is from kLeastParity to
 // kMostParity.
 Result<ParityShape> parity_shape(double share, int64_t file_bytes);
 

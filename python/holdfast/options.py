@@ -70,7 +70,7 @@ class Writing:
     full_every: int = 16
     compress: int = 0
     seal: Literal["staged", "source"] = "staged"
-    parity: float = 0
+    parity: float = 0.0
     space_reserve: int = 64 << 20
     direct: bool = True
     guard: Literal["sample", "full", "off"] = "sample"
