@@ -30,7 +30,8 @@ std::optional<double> megatron_version(const Object& objects) {
 }
 
 std::optional<int64_t> megatron_iteration(const Object& objects) {
-  return megatron::integer_at(objects, "iteration");
+  const auto iteration = megatron::integer_at(objects, "iteration");
+  return iteration && *iteration >= 0 ? iteration : std::nullopt;
 }
 
 bool is_megatron_objects(const Object& objects) {
