@@ -12,12 +12,13 @@ from safetensors.torch import load_file
 
 import holdfast
 
+EMBEDDING = "embedding.word_embeddings.weight"
 PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
 
 
 def reshard(*arguments, fails=False):
-    done = subprocess.run([PROGRAM, "reshard", *map(str, arguments)], capture_output=True, text=True,
-                          timeout=60)
+    done = subprocess.run([PROGRAM, "reshard", *map(str, arguments)], capture_output=True,
+                          text=True, timeout=60)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stderr if fails else done.stdout
 
@@ -112,7 +113,8 @@ def test_one_rank_gets_the_whole_model(tmp_path, gpt):
     tensors = {key: value for file in (tmp_path / "whole").glob("*.safetensors")
                for key, value in load_file(file).items()}
     name = "language_model.encoder.layers.3.mlp.dense_4h_to_h.weight"
-    assert torch.equal(tensors["model." + name], gpt.whole("layers.3.mlp.dense_4h_to_h.weight", "weight"))
+    assert torch.equal(tensors["model." + name],
+                       gpt.whole("layers.3.mlp.dense_4h_to_h.weight", "weight"))
     assert torch.equal(tensors[f"optimizer.{name}.exp_avg"],
                        gpt.whole("layers.3.mlp.dense_4h_to_h.weight", "exp_avg"))
 
@@ -140,8 +142,10 @@ def test_pad_rows_are_kept_dropped_and_copied(tmp_path):
     told = reshard(tmp_path / "one", tmp_path / "four", "--to", "tp=4")
     assert "128 pad rows are added, which are copies of the last one" in told
     files = load(tmp_path / "four").values()
-    rows = torch.cat([f["model"]["language_model"]["embedding"]["word_embeddings"]["weight"] for f in files])
-    assert torch.equal(rows[:384], weight[:384]) and torch.equal(rows[384:], weight[383:384].expand(128, -1))
+    rows = torch.cat([f["model"]["language_model"]["embedding"]["word_embeddings"]["weight"]
+                      for f in files])
+    assert torch.equal(rows[:384], weight[:384])
+    assert torch.equal(rows[384:], weight[383:384].expand(128, -1))
     moments = torch.cat([f["optimizer"]["optimizer"]["state"][0]["exp_avg"] for f in files])
     moment = gpt.whole("embedding.word_embeddings.weight", "exp_avg")
     assert torch.equal(moments[384:], moment[383:384].expand(128, -1))
@@ -225,7 +229,8 @@ def test_args_are_never_executed(tmp_path, gpt):
     change(source, lambda saved: setattr(saved["args"], "attack", Attack()), "mp_rank_00")
     reshard(source, tmp_path / "out", "--to", "tp=2")
     made = load(tmp_path / "out")
-    assert not (tmp_path / "attacked").exists() and isinstance(made["mp_rank_00"]["args"].attack, dict)
+    assert not (tmp_path / "attacked").exists()
+    assert isinstance(made["mp_rank_00"]["args"].attack, dict)
 
 
 def test_the_fixtures_have_the_names_and_shapes_of_the_public_files():
@@ -268,7 +273,8 @@ def test_the_fixtures_have_the_names_and_shapes_of_the_public_files():
     assert [[list(t.shape) for t in group] for group in masters] == [
         [shrunken(s) for s in weights], [shrunken(s) for s in others]]
     state = last["optimizer"]["optimizer"]["state"]
-    assert [list(state[i]["exp_avg"].shape) for i in range(27)] == [shrunken(s) for s in weights + others]
+    assert [list(state[i]["exp_avg"].shape) for i in range(27)] == [
+        shrunken(s) for s in weights + others]
     assert [g["params"] for g in last["optimizer"]["optimizer"]["param_groups"]] == [
         list(range(9)), list(range(9, 27))]
 
@@ -292,7 +298,7 @@ def save_core(folder, tp, pp, whole):
         for rank in range(tp):
             model = {}
             if stage == 0:
-                model["embedding.word_embeddings.weight"] = part("embedding.word_embeddings.weight", rank)
+                model[EMBEDDING] = part(EMBEDDING, rank)
             for i in range(4 // pp):
                 name = f"decoder.layers.{i + stage * (4 // pp)}."
                 model |= {f"decoder.layers.{i}.{key[len(name):]}": part(key, rank)
@@ -301,8 +307,9 @@ def save_core(folder, tp, pp, whole):
             if stage == pp - 1:
                 model["decoder.final_layernorm.weight"] = whole["decoder.final_layernorm.weight"]
                 if pp > 1:
-                    model["output_layer.weight"] = part("embedding.word_embeddings.weight", rank)
-            path = folder / "iter_0000007" / (f"mp_rank_{rank:02}" + (f"_{stage:03}" if pp > 1 else ""))
+                    model["output_layer.weight"] = part(EMBEDDING, rank)
+            name = f"mp_rank_{rank:02}" + (f"_{stage:03}" if pp > 1 else "")
+            path = folder / "iter_0000007" / name
             path.mkdir(parents=True)
             torch.save({"args": args, "checkpoint_version": 3.0, "iteration": 7, "model": model},
                        path / "model_optim_rng.pt")
@@ -310,7 +317,7 @@ def save_core(folder, tp, pp, whole):
 
 
 def test_names_of_megatron_core_and_gates_are_cut_too(tmp_path):
-    whole = {"embedding.word_embeddings.weight": torch.randn(256, 8)}
+    whole = {EMBEDDING: torch.randn(256, 8)}
     for i in range(4):
         whole |= {f"decoder.layers.{i}.self_attention.linear_qkv.layer_norm_weight": torch.randn(8),
                   f"decoder.layers.{i}.self_attention.linear_qkv.weight": torch.randn(16, 8),
