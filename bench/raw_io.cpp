@@ -158,7 +158,8 @@ Result<double> measure_raw_copy(Env& env, const Path& from, const Path& to,
   int64_t next = 0;
   while (next < shape.bytes || !reads.empty()) {
     while (next < shape.bytes && std::ssize(reads) + std::ssize(writes) < shape.depth) {
-      reads.emplace_back(next, source->submit_read(next, block_at(shape, memory, next)));
+      const ByteSpan block = block_at(shape, memory, next);
+      reads.emplace_back(next, source->submit_read(next, block));
       next += shape.block;
     }
     if (!reads.empty()) {

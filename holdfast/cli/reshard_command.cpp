@@ -22,8 +22,8 @@ Examples:
   holdfast reshard runs/gpt --to tp=4 --plan-only --json
 
 SRC is a file or folder of a known format, the folder of a step, a run directory,
-RUN@STEP, or a folder of Megatron-LM. DST must not exist. In the native format it is a new run with one step, which
-has the names, shapes, values and objects of the source. A configuration is a list of
+RUN@STEP, or a folder of Megatron-LM. DST must not exist. In the native format it is a new
+run with one step, which has the names, shapes, values and objects of the source. A configuration is a list of
 KEY=VALUE separated by commas, as for holdfast plan; "whole" merges everything.
 
 Rules say how tensors are cut, by their names: hf-gpt2, hf-llama, hf-mixtral, megatron-gpt,

@@ -256,7 +256,8 @@ class FolderWriter {
   // Files with other seals than the source must not be kept by the next call.
   Result<int64_t> check_or_remove() {
     const Result<int64_t> checked = check_seals();
-    if (checked.ok() || checked.error().code() == ErrorCode::kUnavailable) return checked;
+    if (checked.ok()) return checked;
+    if (checked.error().code() == ErrorCode::kUnavailable) return checked;  // stopped
     HOLDFAST_TRY(owner_->check());
     HOLDFAST_TRY(remove_files());
     return corrupt("{} (what was written is removed, so the same command begins anew)",

@@ -45,8 +45,9 @@ Result<void> compare_box(const Contents& a, const Contents& b, TensorId tensor,
                    right.begin())) {
       continue;
     }
-    return invalid("{}: two ranks have other values of its box {}; expected equal copies",
-                   shown(of.name), to_string(box));
+    return invalid(
+        "{}: two ranks have other values of its box {}; expected equal copies",
+        shown(of.name), to_string(box));
   }
   return {};
 }

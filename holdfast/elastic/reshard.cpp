@@ -126,7 +126,8 @@ Result<Resharded> write_format(Env& env, const ReshardPlan& plan, const Path& to
 }  // namespace
 
 int64_t ReshardPlan::target_files() const {
-  return megatron_target ? megatron_target->files() : std::ssize(files->layout().holders());
+  if (megatron_target) return megatron_target->files();
+  return std::ssize(files->layout().holders());
 }
 
 int64_t ReshardPlan::target_bytes() const {

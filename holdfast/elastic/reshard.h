@@ -1,7 +1,7 @@
 // Cuts a checkpoint again, from files to files, for another parallel configuration.
 //
-// The source is whatever open_any.h opens, or a folder of Megatron-LM. A rule set (models/rules.h) says how its tensors
-// are cut. Names, shapes and values stay; only the boxes in the files change:
+// The source is whatever open_any.h opens, or a folder of Megatron-LM. A rule set
+// (models/rules.h) says how its tensors are cut. Names, shapes and values stay; only the boxes in the files change:
 //
 //   native              a new run with one step, which has a file for each position of the
 //                       configuration and the objects of all ranks; resume() takes it like

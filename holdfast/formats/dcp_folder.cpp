@@ -14,7 +14,9 @@ class DcpFolder::State {
  public:
   State(std::shared_ptr<const Contents> contents,
         std::vector<std::vector<DcpBox>> files)
-      : contents_(std::move(contents)), files_(std::move(files)), planner_(*contents_) {}
+      : contents_(std::move(contents)),
+        files_(std::move(files)),
+        planner_(*contents_) {}
 
   Result<void> plan();
   Result<std::string> write_file(size_t file, Sink& sink, const OnRead& on_read) const;

@@ -89,7 +89,8 @@ bool may_be_made(std::string_view name) {
       "numpy._core.multiarray._reconstruct",
       "numpy.core.multiarray.scalar",
       "numpy._core.multiarray.scalar"};
-  return std::ranges::count(kNames, name) != 0 || name.starts_with("megatron.core.transformer.enums.");
+  return std::ranges::count(kNames, name) != 0 ||
+         name.starts_with("megatron.core.transformer.enums.");
 }
 
 }  // namespace

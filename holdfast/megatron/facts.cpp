@@ -24,13 +24,15 @@ RuleSet with_gates(RuleSet rules, const Object& objects) {
 std::optional<double> megatron_version(const Object& objects) {
   const Object* version = megatron::find_key(objects, "checkpoint_version");
   if (version == nullptr) return std::nullopt;
-  if (const auto* integer = version->as<int64_t>()) return static_cast<double>(*integer);
+  const auto* integer = version->as<int64_t>();
+  if (integer != nullptr) return static_cast<double>(*integer);
   const auto* number = version->as<double>();
   return number == nullptr ? std::nullopt : std::optional(*number);
 }
 
 std::optional<int64_t> megatron_iteration(const Object& objects) {
-  return megatron::integer_at(objects, "iteration");
+  const auto iteration = megatron::integer_at(objects, "iteration");
+  return iteration && *iteration >= 0 ? iteration : std::nullopt;
 }
 
 bool is_megatron_objects(const Object& objects) {
@@ -48,8 +50,8 @@ Result<void> check_megatron_heads(const Object& objects, int64_t tp) {
     }
     const auto count = megatron::integer_at(*args, key);
     if (!count || *count <= 0 || *count % tp == 0) continue;
-    return invalid("args.{}: is {}, which tp={} does not divide; expected a divisor", key,
-                   *count, tp);
+    return invalid("args.{}: is {}, which tp={} does not divide; expected a divisor",
+                   key, *count, tp);
   }
   return {};
 }

@@ -76,6 +76,7 @@ Result<OpenedMegatron> open_megatron(Env& env, const MegatronFolder& folder,
 RuleSet with_gates(RuleSet rules, const Object& objects);
 
 // The version of a checkpoint and the iteration that it was saved after, if it has them.
+// Megatron takes a checkpoint without a version for one of version 0.
 std::optional<double> megatron_version(const Object& objects);
 std::optional<int64_t> megatron_iteration(const Object& objects);
 // Whether these are objects of a checkpoint of Megatron, as open_megatron() makes them.

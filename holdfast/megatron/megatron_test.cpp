@@ -78,7 +78,9 @@ TEST(MegatronVocabulary, IsPaddedForTheNumberOfRanks) {
   EXPECT_ERROR(rows(unknown, 50432, 1), ErrorCode::kInvalid);
   EXPECT_ERROR(rows(unknown, 50432, 8), ErrorCode::kInvalid);
   EXPECT_ERROR(rows(known, 50432, 1, 60000), ErrorCode::kInvalid);
-  // 32768 words need no pad rows for 128 ranks and 30 more for 129: one word decides.
+  const Object without = args_with({});
+  EXPECT_ERROR(rows(without, 256, 1), ErrorCode::kInvalid);
+  // With 256 words one more word decides about 128 rows.
   const Object edge = args_with({{"vocab_size", 255}, {"tensor_model_parallel_size", 3}});
   EXPECT_EQ(rows(edge, 384, 1).value().after, 256);
   const Object over = args_with({{"vocab_size", 256}, {"tensor_model_parallel_size", 3}});

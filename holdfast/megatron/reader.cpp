@@ -92,7 +92,12 @@ class Reader {
     HOLDFAST_TRY(check_degree("tensor_model_parallel_size", folder_.tp));
     HOLDFAST_TRY(check_degree("pipeline_model_parallel_size", folder_.pp));
     rules_ = with_gates(std::move(rules_), objects);
+    const bool told = find_key(objects, "checkpoint_version") != nullptr;
     const double version = megatron_version(objects).value_or(0.0);
+    if (!(version >= 0) || (told && !megatron_version(objects))) {
+      return unsupported("{}: checkpoint_version is no number; expected 0 to 3",
+                         files_.front().name);
+    }
     qkv_.version = version < 1.0 ? 0 : version < 2.0 ? 1 : 2;
     qkv_.heads = integer_at(args_, "num_attention_heads").value_or(0);
     return {};

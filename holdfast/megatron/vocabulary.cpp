@@ -30,9 +30,9 @@ Result<PaddedRows> pad_rows(const Object& objects, int64_t rows, int64_t tp,
   // The number of words is from `fewest` to `most`.
   int64_t fewest = asked, most = asked;
   if (asked == 0) {
-    const int64_t before =
-        by * integer_at(args, "tensor_model_parallel_size").value_or(1);
-    fewest = std::max<int64_t>(rows - before + 1, 1);
+    const auto ranks = integer_at(args, "tensor_model_parallel_size");
+    const bool bounded = ranks && *ranks > 0 && *ranks <= rows / by;
+    fewest = bounded ? rows - by * *ranks + 1 : 1;
     most = rows;
     const auto told = integer_at(args, "vocab_size");
     if (told && *told >= fewest && *told <= rows) {

@@ -11,7 +11,8 @@ import numpy
 import torch
 
 LAYER = {"input_layernorm.weight": "h", "input_layernorm.bias": "h",
-         "self_attention.query_key_value.weight": "qkv h", "self_attention.query_key_value.bias": "qkv",
+         "self_attention.query_key_value.weight": "qkv h",
+         "self_attention.query_key_value.bias": "qkv",
          "self_attention.dense.weight": "h h/t", "self_attention.dense.bias": "h",
          "post_attention_layernorm.weight": "h", "post_attention_layernorm.bias": "h",
          "mlp.dense_h_to_4h.weight": "4h/t h", "mlp.dense_h_to_4h.bias": "4h/t",
@@ -32,8 +33,11 @@ class Gpt:
     def names(self, stage, pp):
         """The names that a stage has, with numbers of layers that count through all stages."""
         own = self.layers // pp
-        names = ["embedding.word_embeddings.weight", "embedding.position_embeddings.weight"] * (stage == 0)
-        names += [f"layers.{i}.{name}" for i in range(stage * own, (stage + 1) * own) for name in LAYER]
+        names = [f"layers.{i}.{name}" for i in range(stage * own, (stage + 1) * own)
+                 for name in LAYER]
+        if stage == 0:
+            names = ["embedding.word_embeddings.weight",
+                     "embedding.position_embeddings.weight", *names]
         if stage == pp - 1:
             names += ["final_layernorm.weight", "final_layernorm.bias"]
             names += ["head"] * (pp > 1)
@@ -108,15 +112,19 @@ class Gpt:
         decay = [n for n in names if self.whole(n, "master").dim() > 1]
         groups = [decay, [n for n in names if n not in decay]]
         numbers = {name: i for i, name in enumerate(groups[0] + groups[1])}
-        shared = {"lr": 5.25e-05, "bias_correction": True, "betas": (0.9, 0.999), "eps": 1e-08, "step": 35}
+        shared = {"lr": 5.25e-05, "bias_correction": True, "betas": (0.9, 0.999), "eps": 1e-08,
+                  "step": 35}
         optimizer = {
             "optimizer": {
-                "state": {i: {slot: self.part(name, slot, rank, tp) for slot in ("exp_avg", "exp_avg_sq")}
+                "state": {i: {slot: self.part(name, slot, rank, tp)
+                              for slot in ("exp_avg", "exp_avg_sq")}
                           for name, i in numbers.items()},
-                "param_groups": [{"wd_mult": float(g == 0), **shared, "params": [numbers[n] for n in group]}
+                "param_groups": [{"wd_mult": float(g == 0), **shared,
+                                  "params": [numbers[n] for n in group]}
                                  for g, group in enumerate(groups)]},
             "grad_scaler": {"scale": torch.tensor([65536.0]), "growth_tracker": 35},
-            "fp32_from_fp16_params": [[self.part(n, "master", rank, tp) for n in group] for group in groups]}
+            "fp32_from_fp16_params": [[self.part(n, "master", rank, tp) for n in group]
+                                      for group in groups]}
         generator = torch.Generator().manual_seed(1000 + stage)
         own = torch.Generator().manual_seed(2000 + 10 * stage + rank)
         states = [{"random_rng_state": random.Random(stage).getstate(),
@@ -126,7 +134,8 @@ class Gpt:
                    "rng_tracker_states": {"model-parallel-rng": own.get_state()[:32].clone()}}]
         return {"args": self.args(rank, tp, pp, stage), "checkpoint_version": self.version,
                 "iteration": 50, "model": model, "optimizer": optimizer,
-                "opt_param_scheduler": {"max_lr": 0.00015, "num_steps": 1120, "lr_decay_style": "cosine"},
+                "opt_param_scheduler": {"max_lr": 0.00015, "num_steps": 1120,
+                                        "lr_decay_style": "cosine"},
                 "rng_state": states}
 
     def save(self, folder, tp, pp):

@@ -12,12 +12,13 @@ from safetensors.torch import load_file
 
 import holdfast
 
+EMBEDDING = "embedding.word_embeddings.weight"
 PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
 
 
 def reshard(*arguments, fails=False):
-    done = subprocess.run([PROGRAM, "reshard", *map(str, arguments)], capture_output=True, text=True,
-                          timeout=60)
+    done = subprocess.run([PROGRAM, "reshard", *map(str, arguments)], capture_output=True,
+                          text=True, timeout=60)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     return done.stderr if fails else done.stdout
 
@@ -112,7 +113,8 @@ def test_one_rank_gets_the_whole_model(tmp_path, gpt):
     tensors = {key: value for file in (tmp_path / "whole").glob("*.safetensors")
                for key, value in load_file(file).items()}
     name = "language_model.encoder.layers.3.mlp.dense_4h_to_h.weight"
-    assert torch.equal(tensors["model." + name], gpt.whole("layers.3.mlp.dense_4h_to_h.weight", "weight"))
+    assert torch.equal(tensors["model." + name],
+                       gpt.whole("layers.3.mlp.dense_4h_to_h.weight", "weight"))
     assert torch.equal(tensors[f"optimizer.{name}.exp_avg"],
                        gpt.whole("layers.3.mlp.dense_4h_to_h.weight", "exp_avg"))
 
@@ -140,8 +142,10 @@ def test_pad_rows_are_kept_dropped_and_copied(tmp_path):
     told = reshard(tmp_path / "one", tmp_path / "four", "--to", "tp=4")
     assert "128 pad rows are added, which are copies of the last one" in told
     files = load(tmp_path / "four").values()
-    rows = torch.cat([f["model"]["language_model"]["embedding"]["word_embeddings"]["weight"] for f in files])
-    assert torch.equal(rows[:384], weight[:384]) and torch.equal(rows[384:], weight[383:384].expand(128, -1))
+    rows = torch.cat([f["model"]["language_model"]["embedding"]["word_embeddings"]["weight"]
+                      for f in files])
+    assert torch.equal(rows[:384], weight[:384])
+    assert torch.equal(rows[384:], weight[383:384].expand(128, -1))
     moments = torch.cat([f["optimizer"]["optimizer"]["state"][0]["exp_avg"] for f in files])
     moment = gpt.whole("embedding.word_embeddings.weight", "exp_avg")
     assert torch.equal(moments[384:], moment[383:384].expand(128, -1))
@@ -225,7 +229,8 @@ def test_args_are_never_executed(tmp_path, gpt):
     change(source, lambda saved: setattr(saved["args"], "attack", Attack()), "mp_rank_00")
     reshard(source, tmp_path / "out", "--to", "tp=2")
     made = load(tmp_path / "out")
-    assert not (tmp_path / "attacked").exists() and isinstance(made["mp_rank_00"]["args"].attack, dict)
+    assert not (tmp_path / "attacked").exists()
+    assert isinstance(made["mp_rank_00"]["args"].attack, dict)
 
 
 def test_the_fixtures_have_the_names_and_shapes_of_the_public_files():
@@ -268,6 +273,68 @@ def test_the_fixtures_have_the_names_and_shapes_of_the_public_files():
     assert [[list(t.shape) for t in group] for group in masters] == [
         [shrunken(s) for s in weights], [shrunken(s) for s in others]]
     state = last["optimizer"]["optimizer"]["state"]
-    assert [list(state[i]["exp_avg"].shape) for i in range(27)] == [shrunken(s) for s in weights + others]
+    assert [list(state[i]["exp_avg"].shape) for i in range(27)] == [
+        shrunken(s) for s in weights + others]
     assert [g["params"] for g in last["optimizer"]["optimizer"]["param_groups"]] == [
         list(range(9)), list(range(9, 27))]
+
+
+def save_core(folder, tp, pp, whole):
+    """The weights of Megatron Core with SwiGLU and a tied output layer: other names, and a gate
+    that each rank has before the weight that it gates."""
+    args = Namespace(num_layers=4, num_attention_heads=4, num_query_groups=2, vocab_size=250,
+                     group_query_attention=True, swiglu=True, tensor_model_parallel_size=tp,
+                     pipeline_model_parallel_size=pp, untie_embeddings_and_output_weights=False)
+
+    def part(name, rank):
+        tensor = whole[name]
+        if "fc1" in name:
+            return torch.cat([half.chunk(tp)[rank] for half in tensor.chunk(2)])
+        if "norm" in name:
+            return tensor.clone()
+        return tensor.chunk(tp, 1 if "proj" in name or "fc2" in name else 0)[rank].clone()
+
+    for stage in range(pp):
+        for rank in range(tp):
+            model = {}
+            if stage == 0:
+                model[EMBEDDING] = part(EMBEDDING, rank)
+            for i in range(4 // pp):
+                name = f"decoder.layers.{i + stage * (4 // pp)}."
+                model |= {f"decoder.layers.{i}.{key[len(name):]}": part(key, rank)
+                          for key in whole if key.startswith(name)}
+                model[f"decoder.layers.{i}.self_attention.core_attention._extra_state"] = None
+            if stage == pp - 1:
+                model["decoder.final_layernorm.weight"] = whole["decoder.final_layernorm.weight"]
+                if pp > 1:
+                    model["output_layer.weight"] = part(EMBEDDING, rank)
+            name = f"mp_rank_{rank:02}" + (f"_{stage:03}" if pp > 1 else "")
+            path = folder / "iter_0000007" / name
+            path.mkdir(parents=True)
+            torch.save({"args": args, "checkpoint_version": 3.0, "iteration": 7, "model": model},
+                       path / "model_optim_rng.pt")
+    return folder
+
+
+def test_names_of_megatron_core_and_gates_are_cut_too(tmp_path):
+    whole = {EMBEDDING: torch.randn(256, 8)}
+    for i in range(4):
+        whole |= {f"decoder.layers.{i}.self_attention.linear_qkv.layer_norm_weight": torch.randn(8),
+                  f"decoder.layers.{i}.self_attention.linear_qkv.weight": torch.randn(16, 8),
+                  f"decoder.layers.{i}.self_attention.linear_proj.weight": torch.randn(8, 8),
+                  f"decoder.layers.{i}.mlp.linear_fc1.weight": torch.randn(32, 8),
+                  f"decoder.layers.{i}.mlp.linear_fc2.weight": torch.randn(8, 16)}
+    whole["decoder.final_layernorm.weight"] = torch.randn(8)
+    source = save_core(tmp_path / "source", 2, 2, whole)
+    for tp, pp in ((1, 1), (1, 4), (2, 1)):
+        target, expected = tmp_path / f"out-{tp}-{pp}", tmp_path / f"expected-{tp}-{pp}"
+        reshard(source, target, "--to", f"tp={tp},pp={pp}")
+        for name, file in load(save_core(expected, tp, pp, whole)).items():
+            assert_equal(load(target)[name]["model"], file["model"], name)
+    reshard(source, tmp_path / "step", "--to", "whole", "--format", "native")
+    made = holdfast.load(tmp_path / "step")
+    assert made.keys() == {"model." + name for name in whole}
+    assert all(torch.equal(made["model." + name], value) for name, value in whole.items())
+    # Two query groups cannot be cut for four ranks.
+    told = reshard(source, tmp_path / "four", "--to", "tp=4", fails=True)
+    assert "args.num_query_groups: is 2, which tp=4 does not divide" in told
