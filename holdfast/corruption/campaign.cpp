@@ -5,6 +5,7 @@
 
 #include "holdfast/corruption/campaign_folder.h"
 #include "holdfast/corruption/state_distance.h"
+#include "holdfast/env/unsynced_env.h"
 #include "holdfast/inspect/diff.h"
 #include "holdfast/state/tensor_names.h"
 
@@ -61,6 +62,7 @@ class Campaign {
   Campaign(Env& env, const CampaignOptions& options, const CampaignWatch& watch,
            Found base, Contents contents)
       : env_(env),
+        scratch_(env),
         options_(options),
         watch_(watch),
         base_(std::move(base)),
@@ -137,7 +139,7 @@ class Campaign {
   // The golden run, or nullopt if the campaign was asked to stop.
   Result<std::optional<GoldenRun>> run_golden(const Stopped& stopped) {
     HOLDFAST_TRY(clear_work());
-    HOLDFAST_TRY(make_copy(env_, base_, files_.checkpoint,
+    HOLDFAST_TRY(make_copy(scratch_, base_, files_.checkpoint,
                            [](const Found&) { return Result<void>(); }));
     const Duration most = file_.golden_seconds > 0 ? deadline() : kGoldenTime;
     const TrialEnd end = HOLDFAST_TRY(runner_->run(files_, most, stopped));
@@ -328,7 +330,7 @@ class Campaign {
     const FlipPlan plan = HOLDFAST_TRY(plan_of(trial));
     HOLDFAST_TRY(clear_work());
     HOLDFAST_TRY(
-        alter_copy(env_, base_, plan, options_.fixing, files_.checkpoint));
+        alter_copy(scratch_, base_, plan, options_.fixing, files_.checkpoint));
     const TrialEnd end =
         HOLDFAST_TRY(runner_->run(files_, deadline(), watch_stopped()));
     if (end.kind == TrialEnd::Kind::kStopped) return std::optional<TrialRecord>();
@@ -382,6 +384,7 @@ class Campaign {
   static constexpr const char* kFirstState = "first-state";
 
   Env& env_;
+  UnsyncedEnv scratch_;  // for the copies
   const CampaignOptions& options_;
   const CampaignWatch& watch_;
   const Found base_;

@@ -11,6 +11,7 @@
 #include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/env/posix_env.h"
+#include "holdfast/env/unsynced_env.h"
 
 namespace holdfast::env_conformance_test {
 namespace {
@@ -53,6 +54,14 @@ class FaultyPlace : public MemoryPlace {
   FaultyEnv faulty_{memory_};
 };
 
+class UnsyncedPlace : public MemoryPlace {
+ public:
+  Env& env() override { return unsynced_; }
+
+ private:
+  UnsyncedEnv unsynced_{memory_};
+};
+
 struct Kind {
   const char* name;
   std::function<std::unique_ptr<Place>()> make;
@@ -85,7 +94,9 @@ INSTANTIATE_TEST_SUITE_P(
                       Kind{"PosixThreads",
                            [] { return std::make_unique<PosixPlace>(false); }},
                       Kind{"Memory", [] { return std::make_unique<MemoryPlace>(); }},
-                      Kind{"Faulty", [] { return std::make_unique<FaultyPlace>(); }}),
+                      Kind{"Faulty", [] { return std::make_unique<FaultyPlace>(); }},
+                      Kind{"Unsynced",
+                           [] { return std::make_unique<UnsyncedPlace>(); }}),
     [](const auto& test) { return test.param.name; });
 
 TEST_P(EnvTest, FilesReadBackWhatWasWritten) {
