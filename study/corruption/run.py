@@ -20,10 +20,11 @@ from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 from cells import BASES, Cell, all_campaigns
 from page import write_pages
-from results import collect, write
+from results import RESULTS, collect, write
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "examples/train_digits.py"
@@ -134,9 +135,11 @@ def run_all(cells: list[Cell], run: Callable[[Cell], None], done: Callable[[Cell
             jobs: int) -> list[str]:
     """Runs all cells, those with ranks alone. Returns what failed."""
     failed: list[str] = []
-    lock = threading.Lock()
+    lock, stop = threading.Lock(), threading.Event()
 
     def one(cell: Cell) -> None:
+        if stop.is_set():
+            return
         try:
             run(cell)
         except (RuntimeError, subprocess.CalledProcessError, OSError) as error:
@@ -151,7 +154,11 @@ def run_all(cells: list[Cell], run: Callable[[Cell], None], done: Callable[[Cell
         if cell.job.ranks > 1:
             one(cell)
     with ThreadPoolExecutor(jobs) as pool:
-        list(pool.map(one, [cell for cell in cells if cell.job.ranks == 1]))
+        try:
+            list(pool.map(one, [cell for cell in cells if cell.job.ranks == 1]))
+        except KeyboardInterrupt:
+            stop.set()  # otherwise the pool would begin all other cells before it ends
+            raise
     return failed
 
 
@@ -211,11 +218,28 @@ def main() -> int:
             f"{cell.name}: {len(study.seconds(cell))} of {cell.trials}; "
             f"{study.left(cells, args.jobs)}"), args.jobs)  # fmt: skip
     if not args.no_page:
-        results = collect(args.work, describe_machine())
-        write(results)
-        write_pages(results)
+        keep_results(args.work)
     return 1 if failed else 0
 
 
+def keep_results(work: Path) -> None:
+    """Writes results and page, unless results of more trials are there."""
+    results, known = collect(work, describe_machine()), json.loads(RESULTS.read_text())
+    if count_trials(results) < count_trials(known):
+        say(f"{count_trials(results):,} trials are in {work}, and {RESULTS.name} has "
+            f"{count_trials(known):,}; results and page are left alone")
+        return
+    write(results)
+    write_pages(results)
+
+
+def count_trials(results: dict[str, Any]) -> int:
+    return sum(cell["trials"] for cell in results["cells"].values())
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        say("stopped; the same call continues")
+        sys.exit(130)

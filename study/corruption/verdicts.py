@@ -131,6 +131,8 @@ def is_inside(row: dict[str, Any]) -> bool:
 
 def signed(value: float | str) -> str:
     value = float(value)
+    if abs(value) < 0.0005:
+        return "0.000"
     return f"{value:+.3f}" if math.isfinite(value) else ("-∞" if value < 0 else "+∞")
 
 
