@@ -38,6 +38,7 @@ _BLIND = ("watch: no hook tells of the optimizer's updates (it is no torch optim
           "graph replays its steps), so nothing is watched")
 
 _log = logging.getLogger("holdfast")
+_FIRST_MEETINGS = 3
 _version_of = operator.attrgetter("_version")
 
 
@@ -48,7 +49,7 @@ class Watched:
     bytes: int  # of all parameters and slots that this rank holds
     window_bytes: int  # of them that are looked at in one step, on average
     cycle: int  # the number of steps in which all of them are looked at once; 0 if none are
-    chance: float  # that a flip at a random time and place was seen between two updates
+    chance: float  # that a flip at a random time and place is seen between two updates
     share: float  # the part of the training time that it has taken
     left_out: list[str]  # names of parameters and slots that are not watched
     alarms: list[Alarm]
@@ -87,7 +88,10 @@ class FreezeWatch:
         self._names: list[str] = []
         self._left_out: list[str] = []
         self._all_bytes = 0
-        self._covered = 0.0  # byte seconds
+        self._covered = 0.0  # byte seconds since counting began
+        self._counted_from = 0.0  # when that was, in seconds of training
+        self._meetings = 0
+        self._chance = 0.0
         self._told = False
         self._window: _native.FreezeWindow | None = None
         self._starts: list[int] = []
@@ -106,9 +110,8 @@ class FreezeWatch:
         cycle = max(len(self._starts) - 1, 0) * self._plan.every
         elapsed = max(self._costs.elapsed, 1e-9)
         size = 0 if self._window is None or not cycle else self._window.bytes // cycle
-        return Watched(self._all_bytes, size, cycle,
-                       min(1.0, self._covered / max(self._all_bytes * elapsed, 1e-9)),
-                       self._costs.seconds / elapsed, list(self._left_out), list(self.alarms))
+        return Watched(self._all_bytes, size, cycle, self._chance, self._costs.seconds / elapsed,
+                       list(self._left_out), list(self.alarms))
 
     # What the Checkpointer calls
 
@@ -118,7 +121,7 @@ class FreezeWatch:
         `is_blind` says that updates call no hook, so that no window could be closed in time.
         """
         self._costs.step()
-        self._step = step
+        self._step, is_blind = step, is_blind or not self._state.optimizers
         if self._next_meeting is None or step >= self._next_meeting:
             self.meet(step)
         if is_blind:
@@ -142,7 +145,7 @@ class FreezeWatch:
         An optimizer of torch changes nothing before it has called its closure, in which forward
         and backward are. So the window stays open until then.
         """
-        if self._open is None:
+        if self._open is None or not self._state.owns(optimizer):
             return None
         if type(optimizer).__module__.startswith("torch.optim."):
             changed = replace_closure(args, kwargs, self._close_after)
@@ -163,6 +166,11 @@ class FreezeWatch:
         self._window, self._open, self._starts = None, None, []
         self._pieces, self._names = [], []
         self._meeting.forget()
+
+    def close(self) -> None:
+        """Tells what was watched, and lets go of all tensors."""
+        self._messages.tell(str(self.watched))
+        self.forget()
 
     def vote_on(self, names: set[str]) -> set[str]:
         """Mends tensors whose replicas differ, on all ranks together. Returns those mended."""
@@ -249,6 +257,7 @@ class FreezeWatch:
         alarms, plan = self._meeting.hold(self._window, self._names, step, self._costs.plan(),
                                           self._flagged)
         self._flagged = {}
+        self._count_covered()
         if any(alarm.mended == "replicas" for alarm in alarms):
             self._open = None  # its seals may be those of the damaged bytes
         looked_again = self._look()
@@ -261,6 +270,18 @@ class FreezeWatch:
         if not self._told and self._costs.elapsed > 0 and self._window is not None:
             self._told = True
             self._messages.tell(str(self.watched))
+
+    def _count_covered(self) -> None:
+        """Computes the chance that a flip would have been seen.
+
+        Counts anew after each of the first meetings, which find out how large windows may be.
+        """
+        elapsed = self._costs.elapsed - self._counted_from
+        if elapsed > 0:
+            self._chance = min(1.0, self._covered / max(self._all_bytes * elapsed, 1e-9))
+        self._meetings += 1
+        if self._meetings <= _FIRST_MEETINGS:
+            self._covered, self._counted_from = 0.0, self._costs.elapsed
 
     def _look(self) -> bool:
         """Finds the tensors as they are now. False if they are the same as before."""
@@ -305,3 +326,25 @@ class FreezeWatch:
                 self._saves.live_job().memory_alarm(alarm.event())
                 if alarm.mended:
                     self._saves.note_mended(alarm.tensor)
+
+
+class NoWatch:
+    """Has the calls of FreezeWatch, and watches nothing."""
+
+    watched = None
+
+    def step(self, step: int, *, is_blind: bool) -> None: ...
+
+    def meet(self, step: int) -> None: ...
+
+    def before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any: ...
+
+    def restart(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def watch_for(options: Watch | None, state: TrainingState, saves: Saves,
+              messages: Messages) -> FreezeWatch | NoWatch:
+    """The watch of a Checkpointer with these options."""
+    return NoWatch() if options is None else FreezeWatch(options, state, saves, messages)
