@@ -15,7 +15,7 @@ import logging
 import operator
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -57,8 +57,9 @@ class Watched:
     def __str__(self) -> str:
         if not self.cycle:
             return "watch: no tensor is watched yet"
+        steps = "1 step" if self.cycle == 1 else f"{self.cycle} steps"
         return (f"watch: {self.window_bytes:,} of {self.bytes:,} bytes in each step, all in "
-                f"{self.cycle} steps; a flip at a random time and place is seen between two "
+                f"{steps}; a flip at a random time and place is seen between two "
                 f"updates with a chance of {self.chance:.2g}; {self.share:.2%} of the time")
 
 
@@ -81,6 +82,7 @@ class FreezeWatch:
     def __init__(self, options: Watch, state: TrainingState, saves: Saves,
                  messages: Messages) -> None:
         self.alarms: list[Alarm] = []
+        self._closed: Watched | None = None  # what was watched, after close()
         self._options, self._state, self._saves = options, state, saves
         self._messages = messages
         self._costs, self._plan = Costs(options.share, options.compare_every), Plan()
@@ -107,6 +109,8 @@ class FreezeWatch:
     @property
     def watched(self) -> Watched:
         """What is looked at, and what was found."""
+        if self._closed is not None:
+            return self._closed
         cycle = max(len(self._starts) - 1, 0) * self._plan.every
         elapsed = max(self._costs.elapsed, 1e-9)
         size = 0 if self._window is None or not cycle else self._window.bytes // cycle
@@ -170,7 +174,9 @@ class FreezeWatch:
     def close(self) -> None:
         """Tells what was watched, and lets go of all tensors."""
         self._messages.tell(str(self.watched))
+        before = self.watched
         self.forget()
+        self._closed = replace(before, alarms=self.alarms)
 
     def vote_on(self, names: set[str]) -> set[str]:
         """Mends tensors whose replicas differ, on all ranks together. Returns those mended."""
