@@ -309,6 +309,16 @@ def test_writes_through_data_are_an_alarm_that_says_so_unless_excluded(tmp_path,
     assert "code that writes through .data or NumPy" in warned[-1]
 
 
+def test_a_tensor_that_is_written_to_in_each_step_is_not_told_of_for_ever(tmp_path, warned):
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    ck = make(tmp_path / "run", model, optimizer, watch={"on_alarm": "warn"})
+    train(ck, model, optimizer, 0, 120, lambda step: model.fc.weight.data.mul_(0.5))
+    ck.close(save=False)
+    assert len(ck.watched.alarms) == len(warned) == 100
+    assert warned[-1].endswith("(no more is told of this tensor)")
+
+
 def test_an_optimizer_without_hooks_is_not_watched(tmp_path, warned):
     model = Net()
     inner = torch.optim.SGD(model.parameters(), lr=1e-2)

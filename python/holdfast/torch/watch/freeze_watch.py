@@ -14,6 +14,7 @@ allows (costs.py).
 import logging
 import operator
 import time
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
@@ -39,6 +40,7 @@ _BLIND = ("watch: no hook tells of the optimizer's updates (it is no torch optim
 
 _log = logging.getLogger("holdfast")
 _FIRST_MEETINGS = 3
+_MOST_TOLD = 100  # alarms about one tensor
 _version_of = operator.attrgetter("_version")
 
 
@@ -95,6 +97,7 @@ class FreezeWatch:
         self._meetings = 0
         self._chance = 0.0
         self._told = False
+        self._count_told: Counter[str] = Counter()  # alarms of each tensor
         self._window: _native.FreezeWindow | None = None
         self._starts: list[int] = []
         self._open: _Open | None = None
@@ -249,8 +252,9 @@ class FreezeWatch:
             except CorruptError:
                 changed = []
             else:
-                self._tell([alarm_of(changed, name, step, rank, RESTED, "seal")])
-                self._meeting.untold.append(self.alarms[-1])
+                alarm = alarm_of(changed, name, step, rank, RESTED, "seal")
+                self._tell([alarm])
+                self._meeting.untold.append(alarm)
                 return
         else:
             changed = self._window.find(part, sealed)
@@ -317,6 +321,7 @@ class FreezeWatch:
     def _finish(self, alarms: list[Alarm]) -> None:
         """Tells the alarms, which all ranks have, and stops training if it cannot go on."""
         self._flagged = {}
+        alarms = list(dict.fromkeys(alarms))  # parts of one tensor may have the same alarm
         self._tell(alarms)
         policy = self._options.on_alarm
         grave = [one for one in alarms if policy == "stop" or policy == "mend" and not one.mended]
@@ -325,13 +330,18 @@ class FreezeWatch:
             raise CorruptError(f"{grave[0]}{more}")
 
     def _tell(self, alarms: list[Alarm]) -> None:
+        """Tells alarms, but not for ever: code that writes through .data may do so in each step."""
         for alarm in alarms:
+            if alarm.rank == self._state.rank and alarm.mended:
+                self._saves.note_mended(alarm.tensor)
+            self._count_told[alarm.tensor] += 1
+            if self._count_told[alarm.tensor] > _MOST_TOLD:
+                continue
             self.alarms.append(alarm)
-            _log.warning("%s", alarm)
+            last = self._count_told[alarm.tensor] == _MOST_TOLD
+            _log.warning("%s%s", alarm, " (no more is told of this tensor)" if last else "")
             if alarm.rank == self._state.rank:
                 self._saves.live_job().memory_alarm(alarm.event())
-                if alarm.mended:
-                    self._saves.note_mended(alarm.tensor)
 
 
 class NoWatch:
