@@ -350,9 +350,10 @@ def test_an_optimizer_without_hooks_is_not_watched(tmp_path, warned):
 
 def strike(now, step, rank, ck, strikes):
     """Flips bits that leave numbers finite: with others, all ranks soon have nothing but NaN."""
-    for when, at, who, flips in strikes:
+    for when, at, who, flips, *bits in strikes:
         if (when, at, who) == (now, step, rank):
-            plan = holdfast.flip_plan(ck, tensors=["model.fc.weight"], bits="0-20", flips=flips)
+            plan = holdfast.flip_plan(ck, tensors=["model.fc.weight"], bits=[*bits, "0-20"][0],
+                                      flips=flips)
             holdfast.inject(ck, plan)
 
 
@@ -405,7 +406,7 @@ def test_three_ranks_mend_a_replica_by_their_majority(tmp_path, flips):
 
 
 def test_a_replica_that_a_save_finds_is_mended_by_the_majority(tmp_path):
-    """The windows are too seldom to find it, but each save compares all replicas of a small model."""
+    """The windows are too seldom to find it, but a save compares all of a small model."""
     done = run_ranks(3, ranks_train, tmp_path / "run", 40, [(UPDATED, 20, 2, 1)],
                      {"share": 1e-9}, "2 steps")
     for one in done:
@@ -413,6 +414,15 @@ def test_a_replica_that_a_save_finds_is_mended_by_the_majority(tmp_path):
         assert {alarm[:3] for alarm in one["alarms"]} == {(2, "model.fc.weight", "replicas")}
         assert not [line for line in one["lines"] if "hold it with different values" in line]
         assert same(one["values"], done[0]["values"])
+
+
+def test_damage_that_has_reached_all_ranks_is_told(tmp_path):
+    """One rank's huge weights make all gradients NaN, and so all weights, before the ranks meet."""
+    done = run_ranks(3, ranks_train, tmp_path / "run", 20, [(UPDATED, 6, 2, 40, "30")], {})
+    for one in done:
+        assert one["error"] is None
+        assert {(alarm[0], alarm[2]) for alarm in one["alarms"]} == {(2, "itself")}
+        assert "what it did meanwhile may have reached all ranks" in one["lines"][0]
 
 
 def test_many_words_in_a_window_are_mended_from_the_other_rank(tmp_path):
