@@ -16,6 +16,7 @@ itself reports.
 import argparse
 import contextlib
 import json
+import logging
 import math
 import random
 import statistics
@@ -51,27 +52,38 @@ class Training:
                                            fused=True)
         for parameter in self.model:
             parameter.grad = torch.zeros_like(parameter)
-        watch = None if share is None else holdfast.Watch(share=share, on_alarm="warn")
+        watch = None if share is None else holdfast.Watch(share=share)
         self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
                                         every="never", watch=watch, verbose=False,
                                         failures=holdfast.Failures(signals=False))
         self._step, self._number = step, 0
         self.spent: list[float] = []  # seconds in step() and in the optimizer, for each step
 
-    def run(self, steps: int, flip: Any = None) -> None:
-        """Makes steps; `flip` is called at a random time of the next wait, once."""
+    def run(self, steps: int) -> None:
+        """Makes steps."""
         for _ in range(steps):
-            begin = time.perf_counter()
-            self.optimizer.step()
-            self.ck.step(self._number)
-            self._number += 1
-            self.spent.append(time.perf_counter() - begin)
-            end = begin + self._step
-            if flip is not None:
-                time.sleep(max(0.0, random.uniform(0, 1) * (end - time.perf_counter())))
-                flip()
-                flip = None
-            time.sleep(max(0.0, end - time.perf_counter()))
+            self._run_one(math.inf, lambda: None, lambda: None)
+
+    def run_with(self, flip: Any, undo: Any) -> None:
+        """Makes two steps: `flip` is called at a random time of the first, `undo` in the update."""
+        self._run_one(random.uniform(0, self._step), flip, lambda: None)
+        self._run_one(math.inf, lambda: None, undo)
+
+    def _run_one(self, when: float, flip: Any, undo: Any) -> None:
+        begin = time.perf_counter()
+        self.optimizer.step()
+        undo()
+        # A flip during the update or the call of step() is made between the two.
+        is_late = bool(self.spent) and when > self.spent[-1]
+        if not is_late:
+            flip()
+        self.ck.step(self._number)
+        self._number += 1
+        self.spent.append(time.perf_counter() - begin)
+        if is_late and when < math.inf:
+            time.sleep(max(0.0, begin + when - time.perf_counter()))
+            flip()
+        time.sleep(max(0.0, begin + self._step - time.perf_counter()))
 
     def median(self, steps: int) -> float:
         """Seconds that a step spends in the optimizer and in the Checkpointer."""
@@ -112,6 +124,20 @@ def interval(seen: int, trials: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def is_seen(one: Training, plan: dict[str, Any]) -> bool:
+    """True if the watch names the flip of the plan, and mends it. Otherwise undoes the flip."""
+    struck: list[Any] = []
+    known, flip = len(one.ck.watched.alarms), plan["flips"][0]
+
+    def found() -> bool:
+        return any((alarm.tensor, list(alarm.index or ())) == (flip["tensor"], flip["index"])
+                   for alarm in one.ck.watched.alarms[known:])
+
+    one.run_with(lambda: struck.append(holdfast.inject(one.ck, plan)),
+                 lambda: None if found() else struck[0].undo())
+    return found()
+
+
 def detection(size: int, step: float, share: float, flips: int) -> dict[str, Any]:
     """Which part of the flips the watch sees before the next update."""
     seen = 0
@@ -121,15 +147,7 @@ def detection(size: int, step: float, share: float, flips: int) -> dict[str, Any
         for trial in range(flips):
             plan = holdfast.flip_plan(one.ck, tensors=["model.*"], bits="mantissa", seed=1,
                                       trial=trial)
-            struck: list[Any] = []
-            known = len(one.ck.watched.alarms)
-            one.run(1, lambda: struck.append(holdfast.inject(one.ck, plan)))
-            one.run(1)
-            found = one.ck.watched.alarms[known:]
-            flip = plan["flips"][0]
-            seen += any((alarm.tensor, list(alarm.index or ())) == (flip["tensor"], flip["index"])
-                        for alarm in found)
-            struck[0].undo()
+            seen += is_seen(one, plan)
             one.run(1)
         report = one.ck.watched
     low, high = interval(seen, flips)
@@ -145,6 +163,7 @@ def main() -> None:
     parser.add_argument("--flips", type=int, default=1000)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
+    logging.getLogger("holdfast").setLevel(logging.ERROR)  # a warning for each flip
     torch.set_num_threads(1)
     random.seed(0)
     costs = cost(options.bytes, options.step)

@@ -6,8 +6,10 @@ with a state_dict) as named pieces of tensors and plain objects, and writes them
     checkpointer  holdfast.Checkpointer
     huggingface, lightning, dcp
                   adapters for other trainers
+    inject        holdfast.inject and holdfast.flip_plan
     loop/         what happens at a step: when a save is made, and how it is made
     state/        what is saved
+    watch/        bits that flip in memory while training runs: holdfast.Watch
     data/         loaders that can be resumed
     files/        holdfast.save and holdfast.load
     values/       how tensors and plain values are named and described

@@ -28,6 +28,7 @@ from holdfast.torch.loop.optimizer_hooks import hook_optimizer_steps
 from holdfast.torch.loop.resume import Resume
 from holdfast.torch.loop.saves import Save, Saves
 from holdfast.torch.loop.settle_thread import SettleThread
+from holdfast.torch.loop.step_calls import StepCalls
 from holdfast.torch.loop.step_numbers import StepNumbers, whole_number
 from holdfast.torch.loop.stop_grace import with_grace
 from holdfast.torch.loop.update_boundaries import UpdateBoundaries
@@ -35,12 +36,11 @@ from holdfast.torch.recover.recovery import recovery_for
 from holdfast.torch.state import plain_values
 from holdfast.torch.state.ddp_buckets import BucketOrders
 from holdfast.torch.state.model_tensors import Exclude
-from holdfast.torch.state.piece import Piece
 from holdfast.torch.state.plain_values import PlainValues
 from holdfast.torch.state.report import Report
 from holdfast.torch.state.tensor_state import Models, Optimizers
 from holdfast.torch.state.training_state import TrainingState
-from holdfast.torch.watch.freeze_watch import FreezeWatch, Watched
+from holdfast.torch.watch.freeze_watch import Watched, watch_for
 
 Result = TypeVar("Result")
 
@@ -93,8 +93,7 @@ class Checkpointer:
     failures    holdfast.Failures: signals, and saves that fail.
     schedule    holdfast.Schedule: what the policies of `every` know of the job.
     layout      holdfast.Layout: how tensors lie on ranks, where they do not show it.
-    watch       holdfast.Watch: looks for bits that flip in memory while training runs, and mends
-                them. None looks for nothing.
+    watch       holdfast.Watch: finds and mends bits that flip in memory while training runs.
 
     exclude     parameters and buffers that are not saved, and that resume() leaves as they are:
                 patterns of names, such as "encoder.*", or a function of (name, tensor).
@@ -155,7 +154,7 @@ class Checkpointer:
         self._boundaries = UpdateBoundaries(self._state.optimizers, self._state.models)
         self._changes = ModelChanges(self._state, self._boundaries)
         self._due = DueSave()
-        self._calls_after: dict[int, list[Callable[[], None]]] = {}  # by step
+        self.step_calls, self.pieces = StepCalls(), self._state.pieces  # for holdfast.inject
         self._steps = StepNumbers(schedule.total_steps)
         self._run_is_checked = False  # resume() was called, or the run has no steps
         self._is_attached = False  # all that will be saved is known to the engine
@@ -167,8 +166,7 @@ class Checkpointer:
             tiers=tiers, writing=writing, failures=failures, schedule=schedule, resuming=resuming,
             recover=self._recovery.is_active)
         self._saves = Saves(job, self._state, self._buckets)
-        self._watch = None if watch is None else FreezeWatch(watch, self._state, self._saves,
-                                                             self._messages)
+        self._watch = watch_for(watch, self._state, self._saves, self._messages)
         self._closing = Closing(self._saves, transport, failures.grace, self._release)
         self._agree_on_job()
         self._recovery.serve(self._saves, self._rejoin, self._leave)
@@ -181,8 +179,7 @@ class Checkpointer:
         """Goes on with the job, together with the replacement of a lost rank."""
         self._saves.live_job().rejoin()
         self._is_attached, self._due = False, DueSave()  # the new process knows of no save that waits
-        if self._watch is not None:
-            self._watch.restart()
+        self._watch.restart()
         self._agree_on_job()
 
     def _agree_on_job(self) -> None:
@@ -205,7 +202,7 @@ class Checkpointer:
     @property
     def watched(self) -> Watched | None:
         """What the watch looks at and has found so far; None without `watch=`."""
-        return None if self._watch is None else self._watch.watched
+        return self._watch.watched
 
     @property
     def values(self) -> dict[str, Any]:
@@ -246,8 +243,7 @@ class Checkpointer:
 
     def _resume(self, step: int | None, initial: str | PathLike[str] | None) -> int:
         self._run_is_checked = True
-        if self._watch is not None:
-            self._watch.restart()  # tensors are written to in a way that torch does not count
+        self._watch.restart()  # tensors are written to in a way that torch does not count
         self._values.before_resume()
         self._saves.wait_until_done()
         start = Start(self._run, self._state, step, initial)
@@ -289,16 +285,7 @@ class Checkpointer:
         """
         step = self._steps.check_next(step)
         self._recovery.after_step(self._step, step, loss)
-        for call in self._calls_after.pop(step, ()):
-            call()
-
-    def call_after(self, step: int, call: Callable[[], None]) -> None:
-        """Calls the function once, at the end of step() for that step, before it returns."""
-        self._calls_after.setdefault(step, []).append(call)
-
-    def pieces(self) -> list[Piece]:
-        """The parameters, buffers and optimizer slots that this process holds, as they are now."""
-        return self._state.pieces()
+        self.step_calls.run(step)
 
     def _step(self, step: int, loss: Any) -> None:
         job = self._saves.live_job()
@@ -316,9 +303,8 @@ class Checkpointer:
         if self._changes.by_unknown:
             self._messages.warn_once(messages.UNKNOWN_OPTIMIZER)
         self._changes.note(step)
-        if self._watch is not None and self._is_attached:
-            self._watch.step(step, is_blind=not self._boundaries.number or
-                             self._boundaries.updates_unseen)
+        if self._is_attached:
+            self._watch.step(step, is_blind=self._boundaries.updates_unseen)
         if self._due.reason and (self._due.reason[0] or not self._changes.by_unknown):
             self._save_due(step, loss, last)
 
@@ -362,8 +348,7 @@ class Checkpointer:
         if not self._is_attached:
             self.check_new()
         self._durable.look()
-        if self._watch is not None:
-            self._watch.meet(step)
+        self._watch.meet(step)
         handle = self._saves.begin(step, self._losses.newest(loss), why, automatic=automatic,
                                    with_gradients=with_gradients)
         self._durable.begun(step, handle)
@@ -397,11 +382,8 @@ class Checkpointer:
 
     def _before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any:
         """Settles the newest save: the update changes its tensors."""
-        changed = None
-        if self._watch is not None and (self._boundaries.knows(optimizer)
-                                        or self._state.owns(optimizer)):
-            changed = self._watch.before_update(optimizer, args, kwargs)
-            args, kwargs = changed or (args, kwargs)
+        changed = self._watch.before_update(optimizer, args, kwargs)
+        args, kwargs = changed or (args, kwargs)
         if self._recovery.is_active:
             changed = self._recovery.before_update(args, kwargs) or changed
             args, kwargs = changed or (args, kwargs)
@@ -454,9 +436,7 @@ class Checkpointer:
     def _release(self) -> None:
         self._settle_thread.close()
         self._recovery.close()
-        if self._watch is not None:
-            self._messages.tell(str(self._watch.watched))
-            self._watch.forget()
+        self._watch.close()
         job, self._saves.job = self._saves.live_job(), None
         for hook in self._hooks:
             hook.remove()

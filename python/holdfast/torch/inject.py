@@ -57,7 +57,7 @@ def inject(target: Target, plan: Plan, *, optimizer: Optimizers | None = None,
     # The slots of an optimizer may not exist before its first step.
     _check_known([flip for flip in flips if not flip.tensor.startswith("optimizer.")], find())
     if isinstance(target, Checkpointer):
-        target.call_after(at_step, injection.strike)
+        target.step_calls.add(at_step, injection.strike)
     else:
         _after_update(at_step, injection, find)
     return injection

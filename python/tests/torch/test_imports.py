@@ -20,7 +20,8 @@ ARROWS = {
     "loop": {"values", "data", "state"},
     "dcp": {"values", "loop"},
     "recover": {"values", "state", "loop"},
-    "": {"values", "files", "data", "state", "loop", "recover"},
+    "watch": {"values", "state", "loop"},
+    "": {"values", "files", "data", "state", "loop", "recover", "watch"},
 }
 MOST_FILES = 50
 MOST_LINES = 450

@@ -1,4 +1,4 @@
-"""What the watch reports: which bits of which tensor changed on which rank, and the likely cause."""
+"""What the watch reports: which bits of which tensor changed on which rank, and why."""
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -17,8 +17,8 @@ DIFFERS = ("the other ranks agree on another value: a fault in an update of this
            "alone")
 UNDECIDED = ("{} hold different values, and no majority says which is right: a fault of one of "
              "them; if they are meant to differ, expected holdfast.Watch(replicas=False)")
-GONE = ("it was not what the other ranks had after that step, and is now: what it did meanwhile may "
-        "have reached all ranks")
+GONE = ("this tensor, or one after it, was not what the other ranks had, and is equal again: what "
+        "it did meanwhile may have reached all ranks")
 
 _ENDS = {"seal": "; mended by its seal", "replicas": "; mended from the other replicas",
          "itself": "; nothing is left to mend", "": ""}
@@ -42,7 +42,7 @@ class Alarm:
     def what(self) -> str:
         """Which element of which tensor, and its values."""
         if self.index is None:
-            return f"{self.tensor}: more than one word is not what it was"
+            return f"{self.tensor}: is not what it was, in more than one word"
         return (f"{self.tensor} {list(self.index)} {self.bits} is {self.after}; expected "
                 f"{self.before}")
 

@@ -14,8 +14,9 @@ allows (costs.py).
 import logging
 import operator
 import time
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -38,6 +39,8 @@ _BLIND = ("watch: no hook tells of the optimizer's updates (it is no torch optim
           "graph replays its steps), so nothing is watched")
 
 _log = logging.getLogger("holdfast")
+_FIRST_MEETINGS = 3
+_MOST_TOLD = 100  # alarms about one tensor
 _version_of = operator.attrgetter("_version")
 
 
@@ -48,7 +51,7 @@ class Watched:
     bytes: int  # of all parameters and slots that this rank holds
     window_bytes: int  # of them that are looked at in one step, on average
     cycle: int  # the number of steps in which all of them are looked at once; 0 if none are
-    chance: float  # that a flip at a random time and place was seen between two updates
+    chance: float  # that a flip at a random time and place is seen between two updates
     share: float  # the part of the training time that it has taken
     left_out: list[str]  # names of parameters and slots that are not watched
     alarms: list[Alarm]
@@ -56,8 +59,9 @@ class Watched:
     def __str__(self) -> str:
         if not self.cycle:
             return "watch: no tensor is watched yet"
+        steps = "1 step" if self.cycle == 1 else f"{self.cycle} steps"
         return (f"watch: {self.window_bytes:,} of {self.bytes:,} bytes in each step, all in "
-                f"{self.cycle} steps; a flip at a random time and place is seen between two "
+                f"{steps}; a flip at a random time and place is seen between two "
                 f"updates with a chance of {self.chance:.2g}; {self.share:.2%} of the time")
 
 
@@ -80,6 +84,7 @@ class FreezeWatch:
     def __init__(self, options: Watch, state: TrainingState, saves: Saves,
                  messages: Messages) -> None:
         self.alarms: list[Alarm] = []
+        self._closed: Watched | None = None  # what was watched, after close()
         self._options, self._state, self._saves = options, state, saves
         self._messages = messages
         self._costs, self._plan = Costs(options.share, options.compare_every), Plan()
@@ -87,8 +92,12 @@ class FreezeWatch:
         self._names: list[str] = []
         self._left_out: list[str] = []
         self._all_bytes = 0
-        self._covered = 0.0  # byte seconds
+        self._covered = 0.0  # byte seconds since counting began
+        self._counted_from = 0.0  # when that was, in seconds of training
+        self._meetings = 0
+        self._chance = 0.0
         self._told = False
+        self._count_told: Counter[str] = Counter()  # alarms of each tensor
         self._window: _native.FreezeWindow | None = None
         self._starts: list[int] = []
         self._open: _Open | None = None
@@ -103,12 +112,13 @@ class FreezeWatch:
     @property
     def watched(self) -> Watched:
         """What is looked at, and what was found."""
+        if self._closed is not None:
+            return self._closed
         cycle = max(len(self._starts) - 1, 0) * self._plan.every
         elapsed = max(self._costs.elapsed, 1e-9)
         size = 0 if self._window is None or not cycle else self._window.bytes // cycle
-        return Watched(self._all_bytes, size, cycle,
-                       min(1.0, self._covered / max(self._all_bytes * elapsed, 1e-9)),
-                       self._costs.seconds / elapsed, list(self._left_out), list(self.alarms))
+        return Watched(self._all_bytes, size, cycle, self._chance, self._costs.seconds / elapsed,
+                       list(self._left_out), list(self.alarms))
 
     # What the Checkpointer calls
 
@@ -118,7 +128,7 @@ class FreezeWatch:
         `is_blind` says that updates call no hook, so that no window could be closed in time.
         """
         self._costs.step()
-        self._step = step
+        self._step, is_blind = step, is_blind or not self._state.optimizers
         if self._next_meeting is None or step >= self._next_meeting:
             self.meet(step)
         if is_blind:
@@ -142,7 +152,7 @@ class FreezeWatch:
         An optimizer of torch changes nothing before it has called its closure, in which forward
         and backward are. So the window stays open until then.
         """
-        if self._open is None:
+        if self._open is None or not self._state.owns(optimizer):
             return None
         if type(optimizer).__module__.startswith("torch.optim."):
             changed = replace_closure(args, kwargs, self._close_after)
@@ -163,6 +173,13 @@ class FreezeWatch:
         self._window, self._open, self._starts = None, None, []
         self._pieces, self._names = [], []
         self._meeting.forget()
+
+    def close(self) -> None:
+        """Tells what was watched, and lets go of all tensors."""
+        self._messages.tell(str(self.watched))
+        before = self.watched
+        self.forget()
+        self._closed = replace(before, alarms=self.alarms)
 
     def vote_on(self, names: set[str]) -> set[str]:
         """Mends tensors whose replicas differ, on all ranks together. Returns those mended."""
@@ -235,8 +252,9 @@ class FreezeWatch:
             except CorruptError:
                 changed = []
             else:
-                self._tell([alarm_of(changed, name, step, rank, RESTED, "seal")])
-                self._meeting.untold.append(self.alarms[-1])
+                alarm = alarm_of(changed, name, step, rank, RESTED, "seal")
+                self._tell([alarm])
+                self._meeting.untold.append(alarm)
                 return
         else:
             changed = self._window.find(part, sealed)
@@ -249,6 +267,7 @@ class FreezeWatch:
         alarms, plan = self._meeting.hold(self._window, self._names, step, self._costs.plan(),
                                           self._flagged)
         self._flagged = {}
+        self._count_covered()
         if any(alarm.mended == "replicas" for alarm in alarms):
             self._open = None  # its seals may be those of the damaged bytes
         looked_again = self._look()
@@ -261,6 +280,18 @@ class FreezeWatch:
         if not self._told and self._costs.elapsed > 0 and self._window is not None:
             self._told = True
             self._messages.tell(str(self.watched))
+
+    def _count_covered(self) -> None:
+        """Computes the chance that a flip would have been seen.
+
+        Counts anew after each of the first meetings, which find out how large windows may be.
+        """
+        elapsed = self._costs.elapsed - self._counted_from
+        if elapsed > 0:
+            self._chance = min(1.0, self._covered / max(self._all_bytes * elapsed, 1e-9))
+        self._meetings += 1
+        if self._meetings <= _FIRST_MEETINGS:
+            self._covered, self._counted_from = 0.0, self._costs.elapsed
 
     def _look(self) -> bool:
         """Finds the tensors as they are now. False if they are the same as before."""
@@ -290,6 +321,7 @@ class FreezeWatch:
     def _finish(self, alarms: list[Alarm]) -> None:
         """Tells the alarms, which all ranks have, and stops training if it cannot go on."""
         self._flagged = {}
+        alarms = list(dict.fromkeys(alarms))  # parts of one tensor may have the same alarm
         self._tell(alarms)
         policy = self._options.on_alarm
         grave = [one for one in alarms if policy == "stop" or policy == "mend" and not one.mended]
@@ -298,10 +330,37 @@ class FreezeWatch:
             raise CorruptError(f"{grave[0]}{more}")
 
     def _tell(self, alarms: list[Alarm]) -> None:
+        """Tells alarms, but not for ever: code that writes through .data may do so in each step."""
         for alarm in alarms:
+            if alarm.rank == self._state.rank and alarm.mended:
+                self._saves.note_mended(alarm.tensor)
+            self._count_told[alarm.tensor] += 1
+            if self._count_told[alarm.tensor] > _MOST_TOLD:
+                continue
             self.alarms.append(alarm)
-            _log.warning("%s", alarm)
+            last = self._count_told[alarm.tensor] == _MOST_TOLD
+            _log.warning("%s%s", alarm, " (no more is told of this tensor)" if last else "")
             if alarm.rank == self._state.rank:
                 self._saves.live_job().memory_alarm(alarm.event())
-                if alarm.mended:
-                    self._saves.note_mended(alarm.tensor)
+
+
+class NoWatch:
+    """Has the calls of FreezeWatch, and watches nothing."""
+
+    watched = None
+
+    def step(self, step: int, *, is_blind: bool) -> None: ...
+
+    def meet(self, step: int) -> None: ...
+
+    def before_update(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> Any: ...
+
+    def restart(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def watch_for(options: Watch | None, state: TrainingState, saves: Saves,
+              messages: Messages) -> FreezeWatch | NoWatch:
+    """The watch of a Checkpointer with these options."""
+    return NoWatch() if options is None else FreezeWatch(options, state, saves, messages)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import astuple
 from functools import reduce
@@ -12,7 +13,7 @@ from holdfast import _native
 from holdfast.options import Watch
 from holdfast.torch.loop.saves import Saves
 from holdfast.torch.state.piece import Piece
-from holdfast.torch.watch.alarms import Alarm
+from holdfast.torch.watch.alarms import GONE, Alarm, alarm_of
 from holdfast.torch.watch.costs import Plan
 from holdfast.torch.watch.vote import ReplicaVote
 
@@ -44,7 +45,9 @@ class Meeting:
     def hold(self, window: _native.FreezeWindow | None, names: Sequence[str], step: int, plan: Plan,
              flagged: Mapping[int, Alarm]) -> tuple[list[Alarm], Plan]:
         """Meets all ranks. Returns the alarms, the same on all ranks, and the plan of all."""
-        own = {"fingerprint": self.fingerprint, "plan": astuple(plan),
+        # Without a comparison of replicas each rank is alone, also in a vote.
+        alone = "" if self._options.replicas else f" of rank {self._rank}"
+        own = {"fingerprint": self.fingerprint + alone, "plan": astuple(plan),
                "seen": self._seen if self._options.replicas else {},
                "flagged": sorted(flagged), "alarms": [one.packed() for one in self.untold]}
         self._seen, self.untold = {}, []
@@ -57,8 +60,22 @@ class Meeting:
             vote = ReplicaVote(window, names, self._rank, step,
                                [answer["fingerprint"] for answer in ranks],
                                [answer["flagged"] for answer in ranks])
-            alarms += self._run(vote, suspects[self._rank], flagged)
+            voted = self._run(vote, suspects[self._rank], flagged)
+            alarms += voted or self._tell_gone(window, names, ranks)
         return alarms, agreed
+
+    def _tell_gone(self, window: _native.FreezeWindow | None, names: Sequence[str],
+                   ranks: Sequence[Mapping[str, Any]]) -> list[Alarm]:
+        """The alarms about windows that differed when they were opened, and are equal now."""
+        group = [one for one in ranks if one["fingerprint"] == ranks[self._rank]["fingerprint"]]
+        gone = []
+        for step, (first, _, digest) in ranks[self._rank]["seen"].items():
+            digests = Counter(one["seen"][step][2] for one in group if step in one["seen"])
+            if window is not None and digest != digests.most_common(1)[0][0]:
+                name = names[window.piece_of(first)]
+                gone.append(alarm_of([], name, int(step), self._rank, GONE, "itself"))
+        answers = self._gather([one.packed() for one in gone])
+        return [Alarm.unpacked(one) for answer in answers for one in answer]
 
     def vote(self, window: _native.FreezeWindow | None, names: Sequence[str], step: int,
              parts: Sequence[int]) -> list[Alarm]:
