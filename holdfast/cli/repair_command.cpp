@@ -143,6 +143,7 @@ Result<ExitCode> repair_path(const Context& context, const RepairArguments& a) {
   HOLDFAST_TRY(check_call(a, true));
   if (!a.dry_run) undone = HOLDFAST_TRY(undo_patches(env, a.path));
   const Found found = HOLDFAST_TRY(find_to_repair(env, a.path));
+  tell_skipped(context, found);
   HOLDFAST_TRY(check_call(a, found.step()));
   if (found.step() && !a.dry_run) {
     undone = HOLDFAST_TRY(repair_patch(env, found.path / "")) || undone;

@@ -222,9 +222,11 @@ Result<RepairReport> plan_by_header(Env& env, const Found& found) {
     return !is_whole(flipped, found);
   });
   if (fitting.size() != 1) {
-    return corrupt("{}: the header is damaged, and {} flipped bit explains it; expected "
-                   "another copy",
-                   found.path.native(), fitting.empty() ? "no" : "more than one");
+    const Result<Contents> opened = found.format->open(env, found.path);
+    return corrupt("{}; {} flipped bit of the header explains it, and expected is one",
+                   opened.ok() ? found.path.native() + ": a sealed tensor is missing"
+                               : opened.error().message(),
+                   fitting.empty() ? "no" : "more than one");
   }
   const FlippedByte& byte = fitting.front();
   const auto source = HOLDFAST_TRY(FileSource::open(env, byte.path));

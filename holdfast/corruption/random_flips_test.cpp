@@ -52,7 +52,7 @@ TEST(RandomFlips, EveryBitOfAStepIsFoundAndNoneIsMendedWrongly) {
     total += std::ssize(files.back().second);
   }
   Outcome outcome;
-  for (int64_t trial = 0; trial < flips(800); ++trial) {
+  for (int64_t trial = 0; trial < flips(1300); ++trial) {
     int64_t at = dice.below(total);
     size_t file = 0;
     while (at >= std::ssize(files[file].second)) {
@@ -88,7 +88,7 @@ TEST(RandomFlips, EveryBitOfAStagedBlockIsFoundOrChangesNoTensor) {
   SaverOptions options = test_options();
   options.seal_at_source = true;
   Outcome outcome;
-  for (int64_t trial = 0; trial < flips(600); ++trial) {
+  for (int64_t trial = 0; trial < flips(250); ++trial) {
     const int64_t header = 4096, data = 100 * 70 * 4 + 301 * 2 + 8;
     const int64_t at = dice.below(header + data);
     const auto mask = static_cast<std::byte>(1 << dice.below(8));
@@ -126,7 +126,7 @@ TEST(RandomFlips, EveryBitOfAPtFileIsFoundOrChangesNothingThatIsRead) {
   const Object objects = open_file(env, "a.pt").value().objects;
   Dice dice(13);
   Outcome outcome;
-  for (int64_t trial = 0; trial < flips(600); ++trial) {
+  for (int64_t trial = 0; trial < flips(450); ++trial) {
     const int64_t at = dice.below(std::ssize(good));
     Bytes bytes = good;
     bytes[static_cast<size_t>(at)] ^= static_cast<std::byte>(1 << dice.below(8));
