@@ -14,7 +14,7 @@ constexpr Duration kLookAgain = std::chrono::milliseconds(50);
 
 // Both sides have a reference to it.
 struct Channel {
-  explicit Channel(const PairStream* lent) : stream(lent) {}
+  explicit Channel(const PairStream* of_sender) : stream(of_sender) {}
 
   const PairStream* const stream;  // the sender's
   Mutex mutex;

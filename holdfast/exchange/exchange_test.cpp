@@ -40,10 +40,10 @@ class ExchangeTest : public ::testing::Test {
 
 // `from` ranks hold equal parts of the rows, and `to` ranks shall. Tensors of several
 // windows and of a few bytes.
-LiveState change_of_rows(int from, int to, int64_t rows = 3000) {
+LiveState change_of_rows(int from, int to, int64_t rows = 900) {
   const std::vector<Tensor> tensors{
-      tensor_of("a", {rows, 700}), tensor_of("b", {1200, 5}),
-      tensor_of("c", {rows, 300}, Dtype::kBf16), tensor_of("d", {1200}, Dtype::kI64),
+      tensor_of("a", {rows, 300}), tensor_of("b", {400, 5}),
+      tensor_of("c", {rows, 100}, Dtype::kBf16), tensor_of("d", {400}, Dtype::kI64),
       tensor_of("norm", {64})};
   const auto cut = [&](int ranks) {
     RankLayout layout(tensors, ranks);
@@ -63,13 +63,13 @@ LiveState change_of_rows(int from, int to, int64_t rows = 3000) {
 }
 
 // One rank holds the state, and `to` ranks shall: receivers pass it on in a chain.
-LiveState growing_replicas(int to, int64_t rows = 1700) {
-  const std::vector<Tensor> tensors{tensor_of("w", {rows, 900}), tensor_of("b", {7})};
+LiveState growing_replicas(int to) {
+  const std::vector<Tensor> tensors{tensor_of("w", {700, 900}), tensor_of("b", {7})};
   return LiveState(replicas(tensors, 1), replicas(tensors, to), Topology::uniform(1));
 }
 
 TEST_F(ExchangeTest, EveryCarrierAndModeMovesExactlyTheBytesOfThePlan) {
-  for (const auto& [from, to] : {std::pair(4, 8), std::pair(8, 3), std::pair(2, 2)}) {
+  for (const auto& [from, to] : {std::pair(4, 8), std::pair(5, 3)}) {
     for (CarrierCase way : all_carriers()) {
       for (const ExchangeMode mode : {ExchangeMode::kShadow, ExchangeMode::kWindowed}) {
         SCOPED_TRACE(fmt::format("{} -> {} by {}, {}", from, to, name_of(way.carrier),
@@ -122,41 +122,6 @@ TEST_F(ExchangeTest, ReplicasThatGrowAreFedByThoseServedFirst) {
       for (const int64_t bytes : outcomes[0]->sent) first += bytes;
       EXPECT_LE(first, state.source.bytes() * 11 / 10);
     }
-  }
-}
-
-TEST_F(ExchangeTest, WindowedModeHoldsLittleMoreThanTheLargerState) {
-  // 24 tensors of 1 MB, so that each rank's old part is 6 MB and its new one 3 MB.
-  std::vector<Tensor> tensors;
-  for (int t = 0; t < 24; ++t) {
-    tensors.push_back(tensor_of(fmt::format("t{}", t), {1024, 5000}));
-  }
-  const auto cut = [&](int ranks) {
-    RankLayout layout(tensors, ranks);
-    for (TensorId t = 0; t < tensors.size(); ++t) {
-      for (int r = 0; r < ranks; ++r) {
-        layout.put(t, Box{{1024 * r / ranks, 1024 * (r + 1) / ranks}, {0, 5000}}, r);
-      }
-    }
-    return layout.build();
-  };
-  const int64_t all = 24 * 1024 * 5000 * 4;
-  for (const ExchangeMode mode : {ExchangeMode::kShadow, ExchangeMode::kWindowed}) {
-    LiveState state(cut(4), cut(8), Topology::uniform(1));
-    constexpr int64_t kOnTheWay = 4 << 20;
-    const auto outcomes = run(state, {.mode = mode, .on_the_way = kOnTheWay});
-    for (size_t r = 0; r < 8; ++r) {
-      ASSERT_OK(outcomes[r]);
-      const int64_t old = r < 4 ? all / 4 : 0, fresh = all / 8;
-      if (mode == ExchangeMode::kShadow) {
-        EXPECT_EQ(outcomes[r]->peak, old + fresh);
-      } else {
-        // A lot of three tensors is at most 16 MiB.
-        EXPECT_LE(outcomes[r]->peak,
-                  std::max(old, fresh) + kOnTheWay + (int64_t{16} << 20) / 8);
-      }
-    }
-    EXPECT_TRUE(state.is_right(outcomes));
   }
 }
 
@@ -250,7 +215,7 @@ TEST_F(ExchangeTest, AnySubsetOfFiveHoldersIsLost) {
       const auto outcome =
           exchange(*env_, network.endpoint(rank), task, *state.storages[h]);
       EXPECT_OK(outcome);
-      if (outcome.ok()) EXPECT_TRUE(state.is_right(h, *outcome));
+      EXPECT_TRUE(outcome.ok() && state.is_right(h, *outcome));
     });
   }
   EXPECT_EQ(good, 18);
@@ -268,7 +233,7 @@ TEST_F(ExchangeTest, ReplicasThatDifferAreRefusedBeforeAByteMoves) {
 }
 
 TEST_F(ExchangeTest, RanksWithOtherPlansAreRefused) {
-  LiveState state = change_of_rows(2, 3), other = change_of_rows(2, 3, 3001);
+  LiveState state = change_of_rows(2, 3), other = change_of_rows(2, 3, 901);
   LocalNetwork network(*env_, 3);
   std::vector<Result<Exchanged>> outcomes(3, Result<Exchanged>(Exchanged{}));
   on_ranks(3, [&](int r) {
@@ -379,7 +344,7 @@ TEST_F(ExchangeTest, ADeviceIsCutAgainInsideAndBetweenRanks) {
             exchange(*env_, network.endpoint(rank), task, storage, options);
         EXPECT_OK(outcome);
         cuda.run_all();
-        if (outcome.ok()) EXPECT_TRUE(state.is_right(r, *outcome));
+        EXPECT_TRUE(outcome.ok() && state.is_right(r, *outcome));
       });
     }
   }

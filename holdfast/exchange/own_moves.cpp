@@ -67,7 +67,8 @@ void OwnMoves::list_old(const SharedPlan& shared, const LocalPieces& old) {
   }
   for (TensorId t = 0; t < shared.target->tensors().size(); ++t) {
     const auto from = shared.source->find(shared.target->tensor(t).name);
-    source_names_.push_back(from.has_value() ? shared.source->tensor(*from).name : "");
+    source_names_.emplace_back();
+    if (from.has_value()) source_names_.back() = shared.source->tensor(*from).name;
     const auto pieces = old_of_.find(source_names_.back());
     if (pieces == old_of_.end()) continue;
     for (const uint32_t i : pieces->second) last_lot[i] = lot_of_[t];
