@@ -81,13 +81,12 @@ Result<bool> offer(const PairLink& link, Carrier carrier, std::string_view addre
   const std::string said = fmt::format("{} {}", name_of(carrier), address);
   HOLDFAST_TRY(
       link.transport->send(link.peer, link.tag, bytes_of(said), link.deadline));
-  const Bytes answer =
-      HOLDFAST_TRY(link.transport->recv(link.peer, link.tag, link.deadline));
-  // A rank that has failed before answers nothing.
-  if (answer.empty()) {
-    return unavailable("rank {}: could not receive all", link.peer);
-  }
-  return text_of(answer) == kAccepted;
+  const Bytes answer = HOLDFAST_TRY(
+      link.transport->recv(link.peer, link.tag + kBackwards, link.deadline));
+  if (text_of(answer) == kAccepted) return true;
+  if (text_of(answer) == kRefused) return false;
+  // A rank that has failed before answers something else.
+  return unavailable("rank {}: could not receive all", link.peer);
 }
 
 // The inlet for an offer, if it can be made.
@@ -171,8 +170,8 @@ Result<std::unique_ptr<Inlet>> open_inlet(const PairLink& link) {
     if (said.empty()) return gave_up(link);
     Result<std::unique_ptr<Inlet>> inlet = accept_offer(link, text_of(said));
     const std::string_view answer = inlet.ok() ? kAccepted : kRefused;
-    HOLDFAST_TRY(
-        link.transport->send(link.peer, link.tag, bytes_of(answer), link.deadline));
+    HOLDFAST_TRY(link.transport->send(link.peer, link.tag + kBackwards,
+                                      bytes_of(answer), link.deadline));
     if (inlet.ok()) return inlet;
   }
 }

@@ -33,8 +33,9 @@ struct PairLink {
   Env* env;
   Transport* transport;
   int peer;
-  // Windows have this tag and answers the next two: with tag + 1 nothing is sent, and
-  // grants have tag + 2.
+  // Offers and windows have this tag. With tag + 1 nothing is sent. What goes from the
+  // receiver to the sender has tag + kBackwards, because two ranks may have a stream in
+  // each direction.
   Tag tag;
   Instant deadline;
   bool one_machine = false;  // both ranks may use shared memory
@@ -42,6 +43,8 @@ struct PairLink {
   // If it becomes true, this rank has failed, and its waits end soon.
   const std::atomic<bool>* stopped = nullptr;
 };
+
+inline constexpr Tag kBackwards = 2;
 
 class Outlet {
  public:

@@ -40,7 +40,7 @@ class ExchangeTest : public ::testing::Test {
 
 // `from` ranks hold equal parts of the rows, and `to` ranks shall. Tensors of several
 // windows and of a few bytes.
-LiveState change_of_rows(int from, int to, int64_t rows = 900) {
+LiveState change_of_rows(int from, int to, int64_t rows = 300) {
   const std::vector<Tensor> tensors{
       tensor_of("a", {rows, 300}), tensor_of("b", {400, 5}),
       tensor_of("c", {rows, 100}, Dtype::kBf16), tensor_of("d", {400}, Dtype::kI64),
@@ -64,7 +64,7 @@ LiveState change_of_rows(int from, int to, int64_t rows = 900) {
 
 // One rank holds the state, and `to` ranks shall: receivers pass it on in a chain.
 LiveState growing_replicas(int to) {
-  const std::vector<Tensor> tensors{tensor_of("w", {700, 900}), tensor_of("b", {7})};
+  const std::vector<Tensor> tensors{tensor_of("w", {500, 600}), tensor_of("b", {7})};
   return LiveState(replicas(tensors, 1), replicas(tensors, to), Topology::uniform(1));
 }
 
@@ -233,7 +233,7 @@ TEST_F(ExchangeTest, ReplicasThatDifferAreRefusedBeforeAByteMoves) {
 }
 
 TEST_F(ExchangeTest, RanksWithOtherPlansAreRefused) {
-  LiveState state = change_of_rows(2, 3), other = change_of_rows(2, 3, 901);
+  LiveState state = change_of_rows(2, 3), other = change_of_rows(2, 3, 301);
   LocalNetwork network(*env_, 3);
   std::vector<Result<Exchanged>> outcomes(3, Result<Exchanged>(Exchanged{}));
   on_ranks(3, [&](int r) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <cstring>
 #include <functional>
 #include <memory>
 #include <string>
@@ -24,7 +25,8 @@ inline bool pieces_hold(const LocalPieces& pieces, const Collection& collection,
     // A whole tensor without gaps is compared at once, because that is much faster.
     if (piece.box == Box::whole(piece.tensor->shape) &&
         piece.window(0, piece.bytes()).has_value()) {
-      same &= std::ranges::equal(*piece.window(0, piece.bytes()), value);
+      same &= value.empty() || std::memcmp(piece.window(0, piece.bytes())->data(),
+                                           value.data(), value.size()) == 0;
       continue;
     }
     for_each_element(*piece.tensor, piece.box, piece.map,

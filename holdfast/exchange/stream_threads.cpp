@@ -8,7 +8,6 @@
 namespace holdfast {
 namespace {
 
-constexpr Tag kGrants = 2;  // added to the tag of the windows
 constexpr uint64_t kRefusal = UINT64_MAX;
 constexpr Duration kGrantWait = std::chrono::milliseconds(50);
 constexpr size_t kPartSealBytes = 2 * sizeof(uint64_t);
@@ -61,13 +60,14 @@ std::vector<bool> OldPieces::released() const {
   return released_;
 }
 
-// An empty message is no window, no offer and no answer to one: the other side gives up.
+// An empty message is no window and no offer, and the refusal is no answer to one: the
+// other side gives up.
 void refuse_stream(const PairLink& link) {
   Bytes refusal(sizeof(kRefusal));
   store_little_endian(kRefusal, ByteSpan(refusal));
   static_cast<void>(link.transport->send(link.peer, link.tag, {}, link.deadline));
   static_cast<void>(
-      link.transport->send(link.peer, link.tag + kGrants, refusal, link.deadline));
+      link.transport->send(link.peer, link.tag + kBackwards, refusal, link.deadline));
 }
 
 Result<void> StreamSender::run() {
@@ -110,7 +110,7 @@ Result<void> StreamSender::wait_for_grant(int64_t end) {
   while (work_.options->grants && granted_ < end) {
     const Instant soon = std::min(link_.deadline, link_.env->now() + kGrantWait);
     const Result<Bytes> said =
-        link_.transport->recv(link_.peer, link_.tag + kGrants, soon);
+        link_.transport->recv(link_.peer, link_.tag + kBackwards, soon);
     if (!said.ok() && said.error().code() == ErrorCode::kTimeout) {
       HOLDFAST_TRY(check_link(link_));
       continue;
@@ -219,7 +219,7 @@ Result<void> StreamReceiver::send_grant(uint64_t limit) {
   if (!work_.options->grants) return {};
   Bytes said(sizeof(limit));
   store_little_endian(limit, ByteSpan(said));
-  return link_.transport->send(link_.peer, link_.tag + kGrants, said, link_.deadline);
+  return link_.transport->send(link_.peer, link_.tag + kBackwards, said, link_.deadline);
 }
 
 Result<void> StreamReceiver::note_arrivals(int64_t first, int64_t end) {
