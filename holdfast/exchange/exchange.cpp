@@ -155,12 +155,12 @@ class Exchange {
                            .agreed = common_text(task_, options_.mode),
                            .direct = options_.direct,
                            .shared_memory = options_.shared_memory,
-                           .deadline = times_.prepared_by},
+                           .deadline = deadline},
                           {}));
     meeting_ = meeting;
-    // The ranks have met at about the same time, and have agreed on the time for phase 1.
-    const Instant met = env_.now();
-    times_ = PhaseTimes(met, std::min(deadline, met + (meeting.deadline - met) * 4));
+    // From here on the time counts, for all ranks alike: they have met at about the same
+    // time, and a rank that came early has waited for the others.
+    times_ = PhaseTimes(env_.now(), std::min(options_.deadline, meeting.deadline));
     for (size_t r = 0; r < meeting.peers.size(); ++r) {
       if (meeting.peers[r].agreed == meeting.peers[0].agreed) continue;
       return invalid(

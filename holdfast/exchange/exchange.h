@@ -49,8 +49,9 @@ std::string_view name_of(ExchangeMode mode);  // "shadow", "windowed"
 
 struct ExchangeOptions {
   ExchangeMode mode = ExchangeMode::kShadow;
-  // The call ends after `patience`, and so much more as the busiest rank needs to move
-  // and seal its bytes at `slowest` bytes a second; or at `deadline` if that is earlier.
+  // A rank waits for the others to come, and from then on the call ends, within
+  // `patience` and so much more as the busiest rank needs to move and seal its bytes at
+  // `slowest` bytes a second; or at `deadline` if that is earlier.
   Duration patience = std::chrono::seconds(30);
   int64_t slowest = 50'000'000;
   Instant deadline = kNoDeadline;

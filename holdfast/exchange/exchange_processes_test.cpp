@@ -201,6 +201,7 @@ TEST(ExchangeProcessesTest, FourBecomeEightWithinTheMemoryOfTheLargerState) {
     const int64_t old_bytes = transport.rank() < 4 ? all / 4 : 0, fresh = all / 8;
     HostStorage storage;
     const LocalPieces old = make_old(change.source, transport.rank(), storage);
+    transport.barrier(env.now() + 60s).value();  // all have written their values
     const PssWatch watch(env);
     const auto done =
         change.run(env, transport, old, storage,
@@ -233,6 +234,7 @@ TEST(ExchangeProcessesTest, AKilledProcessLeavesTheOthersWithTheirOldBytes) {
       HostStorage storage;
       const LocalPieces old = make_old(change.source, transport.rank(), storage);
       const int64_t before = storage.bytes();
+      static_cast<void>(transport.barrier(env.now() + 60s));
       const auto done = change.run(env, transport, old, storage, {});
       if (done.ok()) return has_right_values(done->pieces) ? kCommitted : kHarmed;
       const bool unharmed = has_right_values(old) && storage.bytes() == before;

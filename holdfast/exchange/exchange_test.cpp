@@ -315,13 +315,13 @@ TEST_F(ExchangeTest, AnEmptyStateAndALonelyRankAreFine) {
 TEST_F(ExchangeTest, ADeviceIsCutAgainInsideAndBetweenRanks) {
   // Two ranks hold halves of the columns on a device each, and shall hold halves of the
   // rows; the third one gets a replica of the upper half.
-  const Tensor tensor = tensor_of("w", {800, 1000});
+  const Tensor tensor = tensor_of("w", {80, 1000});
   RankLayout before({tensor}, 3), after({tensor}, 3);
-  before.put(0, Box{{0, 800}, {0, 500}}, 0);
-  before.put(0, Box{{0, 800}, {500, 1000}}, 1);
-  after.put(0, Box{{0, 400}, {0, 1000}}, 0);
-  after.put(0, Box{{400, 800}, {0, 1000}}, 1);
-  after.put(0, Box{{0, 400}, {0, 1000}}, 2);
+  before.put(0, Box{{0, 80}, {0, 500}}, 0);
+  before.put(0, Box{{0, 80}, {500, 1000}}, 1);
+  after.put(0, Box{{0, 40}, {0, 1000}}, 0);
+  after.put(0, Box{{40, 80}, {0, 1000}}, 1);
+  after.put(0, Box{{0, 40}, {0, 1000}}, 2);
   for (const ExchangeMode mode : {ExchangeMode::kShadow, ExchangeMode::kWindowed}) {
     for (const CarrierCase& way : all_carriers()) {
       LiveState state(before.build(), after.build(), Topology::uniform(1));

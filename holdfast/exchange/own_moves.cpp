@@ -128,6 +128,7 @@ void OwnMoves::add_move(const SharedPlan& shared, uint32_t number, int rank,
   const std::string& name = shared.target->tensor(move.tensor).name;
   const Layout& target = shared.target->layout();
   PairStream::Part about{.piece = {}, .lot = lot_of_[move.tensor]};
+  about.passed_on = move.after != kNoMove;
   if (to == rank) {
     about.held = fresh_.at({name, target.box(move.to)});
     const auto passed_on = arrival_of_.find(number);

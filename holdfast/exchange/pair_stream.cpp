@@ -50,12 +50,14 @@ void PairStream::add(const LocalPiece& piece, Part about, const Box& box) {
   about.first = bytes_;
   if (about.piece.bytes() == 0) return;
   bytes_ += about.piece.bytes();
-  if (lots_.empty() || lots_.back().lot != about.lot) {
-    HOLDFAST_CHECK(lots_.empty() || lots_.back().lot < about.lot,
-                   "lot {} comes after lot {}", about.lot, lots_.back().lot);
-    lots_.push_back({.lot = about.lot});
+  const bool continues = !runs_.empty() && runs_.back().lot == about.lot &&
+                         !runs_.back().passed_on && !about.passed_on;
+  if (!continues) {
+    HOLDFAST_CHECK(runs_.empty() || runs_.back().lot <= about.lot,
+                   "lot {} comes after lot {}", about.lot, runs_.back().lot);
+    runs_.push_back({.lot = about.lot, .passed_on = about.passed_on});
   }
-  lots_.back().end = bytes_;
+  runs_.back().end = bytes_;
   parts_.push_back(std::move(about));
 }
 
@@ -72,13 +74,13 @@ size_t PairStream::part_at(int64_t byte) const {
 }
 
 int64_t PairStream::window_end(int64_t first, int64_t at_most) const {
-  const auto lot = std::ranges::upper_bound(lots_, first, {}, &LotEnd::end);
-  return std::min(first + at_most, lot->end);
+  const auto run = std::ranges::upper_bound(runs_, first, {}, &Run::end);
+  return std::min(first + at_most, run->end);
 }
 
 int64_t PairStream::end_of_lots(uint32_t lot) const {
-  const auto first_not = std::ranges::lower_bound(lots_, lot, {}, &LotEnd::lot);
-  return first_not == lots_.begin() ? 0 : std::prev(first_not)->end;
+  const auto first_not = std::ranges::lower_bound(runs_, lot, {}, &Run::lot);
+  return first_not == runs_.begin() ? 0 : std::prev(first_not)->end;
 }
 
 template <typename Span, typename Visit>

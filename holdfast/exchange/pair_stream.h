@@ -4,7 +4,9 @@
 //
 // The boxes belong to lots: tensors that come up together in an exchange. A window of
 // the stream never has bytes of two lots, because a receiver may have memory for the
-// first lot only.
+// first lot only. A box that the sender passes on is never in a window with others: the
+// sender waits for it, and two ranks that pass boxes on to each other would wait for ever
+// if windows held back what they could send.
 #pragma once
 
 #include <cstdint>
@@ -30,6 +32,7 @@ class PairStream {
     // At the receiver: the number under which the box's arrival is counted. At a sender
     // that passes the box on: the number of the arrival that it waits for.
     uint32_t arrival = kNothing;
+    bool passed_on = false;  // the sender has received it itself
 
     int64_t end() const { return first + piece.bytes(); }
   };
@@ -38,8 +41,8 @@ class PairStream {
   void add(const LocalPiece& piece, const Box& box) {
     add(piece, {.piece = {}, .held = kNothing}, box);
   }
-  // The same with what is known about the box: lot, held and arrival of `about`. Lots
-  // must not decrease. The piece may have no memory yet.
+  // The same with what is known about the box: lot, held, arrival and passed_on of
+  // `about`. Lots must not decrease. The piece may have no memory yet.
   void add(const LocalPiece& piece, Part about, const Box& box);
   // Gives the part the memory of the piece that it is a part of.
   void place(size_t part, const LocalPiece& held);
@@ -66,9 +69,11 @@ class PairStream {
   void add_seals(int64_t first, ByteView window, std::vector<Seal>& seals) const;
 
  private:
-  struct LotEnd {
+  // Bytes that windows do not go beyond.
+  struct Run {
     uint32_t lot = 0;
     int64_t end = 0;
+    bool passed_on = false;
   };
 
   // Calls visit(number of the part, offset in the part, window's bytes of the part) and
@@ -77,7 +82,7 @@ class PairStream {
   Result<void> for_each_part(int64_t first, Span window, const Visit& visit) const;
 
   std::vector<Part> parts_;
-  std::vector<LotEnd> lots_;  // those that have bytes
+  std::vector<Run> runs_;
   int64_t bytes_ = 0;
 };
 
