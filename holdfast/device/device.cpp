@@ -144,16 +144,16 @@ Result<void> Device::write(const BoxMemory& to, ByteSpan memory, int64_t first,
 void Device::InsideCopies::add(const BoxMemory& from, ByteView memory, ByteSpan into) {
   // Most boxes have no gaps. They skip plan_gather(), because training waits for this.
   if (from.map == Map::dense(from.box, from.element_bytes, from.map.offset)) {
-    add_part({.from = from.map.offset, .run = std::ssize(into)}, memory, into);
+    add(StridedCopy{.from = from.map.offset, .run = std::ssize(into)}, memory, into);
     return;
   }
   for (const StridedCopy& part : plan_gather(from, 0, std::ssize(into))) {
-    add_part(part, memory, into);
+    add(part, memory, into);
   }
 }
 
-void Device::InsideCopies::add_part(const StridedCopy& part, ByteView memory,
-                                    ByteSpan into) {
+void Device::InsideCopies::add(const StridedCopy& part, ByteView memory,
+                               ByteSpan into) {
   const CudaCopy run{.to = address_of(into.data() + part.to),
                      .from = address_of(memory.data() + part.from),
                      .bytes = part.run};

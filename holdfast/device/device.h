@@ -88,6 +88,7 @@ class Device : public HostPinner {
    public:
     explicit InsideCopies(const Device& device) : device_(&device) {}
     void add(const BoxMemory& from, ByteView memory, ByteSpan into);
+    void add(const StridedCopy& copy, ByteView memory, ByteSpan into);
     // Puts all copies into our stream, by a few calls of the driver.
     Result<void> run() const;
     const Device& device() const { return *device_; }
@@ -98,7 +99,6 @@ class Device : public HostPinner {
       ByteView from;
       ByteView to;
     };
-    void add_part(const StridedCopy& part, ByteView memory, ByteSpan into);
 
     const Device* device_;
     std::vector<CudaCopy> runs_;      // copied all together by our kernel

@@ -93,6 +93,42 @@ struct Ranks {
   }
 };
 
+// A transport that counts the calls of its rank and calls `at_call` before each. If
+// `at_call` is true for a send, the message is lost.
+class CountingTransport : public Transport {
+ public:
+  using AtCall = std::function<bool(int rank, int call)>;
+  CountingTransport(Transport& under, AtCall at_call)
+      : under_(under), at_call_(std::move(at_call)) {}
+
+  int rank() const override { return under_.rank(); }
+  int size() const override { return under_.size(); }
+  int calls() const { return calls_; }
+  Result<void> send(int to, Tag tag, ByteView bytes, Instant deadline) override {
+    const int call = ++calls_;
+    if (at_call_(rank(), call)) return {};
+    Bytes copy = copy_of(bytes);
+    if (damage == call && !copy.empty()) copy[copy.size() / 2] ^= std::byte{4};
+    return under_.send(to, tag, copy, deadline);
+  }
+  Result<Bytes> recv(int from, Tag tag, Instant deadline) override {
+    static_cast<void>(at_call_(rank(), ++calls_));
+    return under_.recv(from, tag, deadline);
+  }
+  Result<void> barrier(Instant deadline) override { return under_.barrier(deadline); }
+  Result<std::vector<Bytes>> all_gather(ByteView bytes, Instant deadline) override {
+    static_cast<void>(at_call_(rank(), ++calls_));
+    return under_.all_gather(bytes, deadline);
+  }
+
+  int damage = -1;  // the number of the send of which a bit is flipped
+
+ private:
+  Transport& under_;
+  AtCall at_call_;
+  std::atomic<int> calls_ = 0;
+};
+
 inline Tensor tensor_of(std::string name, Shape shape, Dtype dtype = Dtype::kF32) {
   return {.name = std::move(name), .dtype = dtype, .shape = shape};
 }

@@ -1,22 +1,16 @@
 #include "holdfast/exchange/fill.h"
 
 #include <algorithm>
-#include <atomic>
-#include <functional>
 #include <map>
-#include <thread>
 #include <utility>
 
-#include "holdfast/device/device.h"
-#include "holdfast/exchange/carrier.h"
 #include "holdfast/exchange/meeting.h"
-#include "holdfast/exchange/pair_stream.h"
+#include "holdfast/exchange/move_pieces.h"
+#include "holdfast/memory/piece_description.h"
 #include "holdfast/plan/plan.h"
 
 namespace holdfast {
 namespace {
-
-constexpr size_t kSealBytes = 2 * sizeof(uint64_t);
 
 // The two collections have the same tensors and the same holders: holder r is rank r.
 struct FillPlan {
@@ -25,262 +19,137 @@ struct FillPlan {
   Plan plan;
 };
 
-// Ranks of one machine are on one host.
-Topology place_on_hosts(const std::vector<Peer>& peers, std::vector<Holder>& ranks) {
-  std::map<std::string, HostId> hosts;
-  for (size_t r = 0; r < peers.size(); ++r) {
-    const std::string& machine = peers[r].machine;
-    const std::string name = machine.empty() ? ranks[r].name : machine;
-    ranks[r].host =
-        hosts.emplace(name, static_cast<HostId>(hosts.size())).first->second;
+// The memory of a rank that is to be filled. It is there already.
+class GivenStorage : public PieceStorage {
+ public:
+  explicit GivenStorage(const LocalPieces& pieces) {
+    for (const LocalPiece& piece : pieces) {
+      pieces_[{piece.tensor->name, piece.box}] = &piece;
+    }
   }
-  return Topology::uniform(static_cast<uint32_t>(hosts.size()));
+
+  Result<LocalPiece> make(const std::shared_ptr<const Tensor>& tensor,
+                          const Box& box) override {
+    const auto piece = pieces_.find({tensor->name, box});
+    HOLDFAST_CHECK(piece != pieces_.end(), "a box that this rank lacks");
+    return *piece->second;
+  }
+  void release(const LocalPiece&) override {}
+  void discard(const LocalPiece&) override {}
+  bool keeps_boxes() const override { return false; }
+
+ private:
+  std::map<std::pair<std::string_view, Box>, const LocalPiece*> pieces_;
+};
+
+// Checks this rank's pieces and returns their collection.
+Result<SharedCollection> check_pieces(const LocalPieces& pieces, bool is_whole) {
+  LocalState state{.collection = HOLDFAST_TRY(collection_of_pieces(pieces)),
+                   .pieces = pieces};
+  if (std::ranges::any_of(pieces, is_nothing)) {
+    std::erase_if(state.pieces.edit(), is_nothing);
+  }
+  HOLDFAST_TRY(state.check());
+  if (!is_whole) HOLDFAST_TRY(check_no_overlap(state));
+  return state.collection;
+}
+
+// What a rank hears of the pieces of all ranks, by rank.
+struct FillMeeting {
+  Meeting meeting;
+  std::vector<SharedCollection> pieces;
+};
+
+// Fails alike on all ranks, naming the rank, if one of them passes pieces that are wrong.
+Result<FillMeeting> meet_for_fill(Env& env, Transport& transport,
+                                  const LocalPieces& pieces,
+                                  const FillOptions& options) {
+  const Result<SharedCollection> own = check_pieces(pieces, options.is_whole);
+  const Bytes own_text =
+      own.ok() ? description_of(**own) : failed_description(own.error());
+  FillMeeting met{.meeting = HOLDFAST_TRY(
+                      meet(env, transport,
+                           {.is_whole = options.is_whole,
+                            .direct = false,
+                            .shared_memory = options.shared_memory,
+                            .deadline = options.deadline},
+                           own_text)),
+                  .pieces = {}};
+  std::vector<std::string_view> texts;
+  for (const Peer& peer : met.meeting.peers) texts.push_back(text_of(peer.said));
+  met.pieces = HOLDFAST_TRY(parse_descriptions(
+      texts, text_of(own_text), own.ok() ? *own : SharedCollection()));
+  return met;
 }
 
 // The same on all ranks, also its errors.
-Result<FillPlan> plan_fill(const std::vector<Peer>& peers) {
-  std::vector<Holder> ranks = holders_of_ranks(static_cast<int>(peers.size()));
-  const Topology topology = place_on_hosts(peers, ranks);
-  PiecesOfRanks all(std::move(ranks));
+Result<FillPlan> plan_fill(const FillMeeting& met) {
+  LiveHolders live = holders_of(met.meeting.peers);
+  PiecesOfRanks all(std::move(live.holders));
   std::vector<bool> whole, to_fill;
-  for (size_t r = 0; r < peers.size(); ++r) {
-    HOLDFAST_TRY(all.add_all(static_cast<int>(r), *peers[r].pieces));
-    whole.push_back(peers[r].is_whole);
-    to_fill.push_back(!peers[r].is_whole);
+  for (size_t r = 0; r < met.pieces.size(); ++r) {
+    HOLDFAST_TRY(all.add_all(static_cast<int>(r), *met.pieces[r]));
+    whole.push_back(met.meeting.peers[r].is_whole);
+    to_fill.push_back(!whole.back());
   }
   Collection source = HOLDFAST_TRY(all.build_for(whole));
   Collection target = HOLDFAST_TRY(all.build_for(to_fill));
   // No rank passes on what it received, so no move waits for another.
-  Plan moves =
-      HOLDFAST_TRY(plan(source, target, topology, PlanOptions{.forwarding = false}));
+  Plan moves = HOLDFAST_TRY(
+      plan(source, target, live.topology, PlanOptions{.forwarding = false}));
   return FillPlan{std::move(source), std::move(target), std::move(moves)};
 }
 
-using Streams = std::map<int, PairStream>;  // by the other rank
-
-// The part of the plan that is about this rank.
-class OwnMoves {
- public:
-  OwnMoves(const FillPlan& fill, const LocalPieces& pieces, int rank) {
-    for (const LocalPiece& piece : pieces) {
-      pieces_[{piece.tensor->name, piece.box}] = &piece;
-    }
-    const auto own = static_cast<HolderId>(rank);
-    for (const Move& move : fill.plan.moves) {
-      if (move.from_holder == own) {
-        add(fill, move, fill.source.layout().box(move.from), move.to_holder, sends);
-      } else if (move.to_holder == own) {
-        add(fill, move, fill.target.layout().box(move.to), move.from_holder, receives);
-      }
-    }
-  }
-
-  Streams sends;
-  Streams receives;
-
- private:
-  void add(const FillPlan& fill, const Move& move, const Box& held, HolderId other,
-           Streams& streams) {
-    const auto piece = pieces_.find({fill.target.tensor(move.tensor).name, held});
-    HOLDFAST_CHECK(piece != pieces_.end(), "a move of a box that this rank lacks");
-    streams[static_cast<int>(other)].add(*piece->second, fill.plan.boxes[move.box]);
-  }
-
-  std::map<std::pair<std::string_view, Box>, const LocalPiece*> pieces_;
-};
-
-Bytes encode_seals(const std::vector<Seal>& seals) {
-  Bytes said(seals.size() * kSealBytes);
-  ByteSpan rest = said;
-  for (const Seal& seal : seals) {
-    store_little_endian(seal.lanes[0], rest);
-    store_little_endian(seal.lanes[1], rest.subspan(sizeof(uint64_t)));
-    rest = rest.subspan(kSealBytes);
-  }
-  return said;
+// Some of the time is left for telling all ranks how it went.
+Instant moved_by(Env& env, Instant deadline) {
+  if (deadline == kNoDeadline) return kNoDeadline;
+  constexpr Duration kMostToSettle = std::chrono::seconds(5);
+  return deadline - std::min<Duration>((deadline - env.now()) / 4, kMostToSettle);
 }
 
-// Sends all windows of the stream, and returns the seals of its boxes.
-Result<std::vector<Seal>> send_windows(Outlet& outlet, const PairStream& stream) {
-  std::vector<Seal> seals(stream.parts().size());
-  for (int64_t at = 0; at < stream.bytes(); at += outlet.window_bytes()) {
-    const int64_t size = std::min(outlet.window_bytes(), stream.bytes() - at);
-    ByteView window;
-    if (const auto view = stream.view(at, size); view && outlet.takes_views()) {
-      window = *view;
-    } else {
-      const ByteSpan room = HOLDFAST_TRY(outlet.room(static_cast<size_t>(size)));
-      if (const Result<void> read = stream.read(at, room); !read.ok()) {
-        outlet.give_up();
-        return read.error();
-      }
-      window = room;
-    }
-    stream.add_seals(at, window, seals);
-    HOLDFAST_TRY(outlet.send(window));
+Result<MoveCounts> carry_out(const FillPlan& fill, const LocalPieces& pieces,
+                             bool is_whole, int rank, const MoveOptions& options) {
+  SharedPlan shared{
+      .source = &fill.source, .target = &fill.target, .plan = &fill.plan};
+  for (size_t r = 0; r < fill.plan.holders.size(); ++r) {
+    shared.rank_of.push_back(static_cast<int>(r));
   }
-  return seals;
-}
-
-// Both sides add the bytes that went through shared memory to `shared`.
-using SharedBytes = std::atomic<int64_t>;
-
-Result<void> send_stream(const PairLink& link, const PairStream& stream,
-                         const Result<void>& ready, SharedBytes& shared) {
-  const std::unique_ptr<Outlet> outlet = HOLDFAST_TRY(open_outlet(link));
-  if (outlet->shares_memory()) shared += stream.bytes();
-  if (!ready.ok()) {
-    outlet->give_up();
-    return ready;
+  const LocalPieces old = is_whole ? pieces : LocalPieces();
+  GivenStorage storage(pieces);
+  OwnMoves moves(shared, rank, old, storage.keeps_boxes());
+  MemoryCount memory;
+  for (uint32_t i = 0; i < moves.fresh.size(); ++i) {
+    HOLDFAST_TRY(make_piece_of(moves, i, storage, memory));
   }
-  const std::vector<Seal> seals = HOLDFAST_TRY(send_windows(*outlet, stream));
-  return link.transport->send(link.peer, link.tag, encode_seals(seals), link.deadline);
-}
-
-// Receives the stream of one sender and puts it into place.
-class StreamReceiver {
- public:
-  StreamReceiver(const PairLink& link, const PairStream& stream, PieceWriter& writer)
-      : link_(link), stream_(stream), writer_(writer), own_(stream.parts().size()) {}
-
-  // After a failure of this rank it goes on to receive, so that the sender, which must
-  // not fail for another reason than this rank, is not left waiting.
-  Result<void> run(Result<void> outcome, SharedBytes& shared) {
-    const std::unique_ptr<Inlet> inlet = HOLDFAST_TRY(open_inlet(link_));
-    if (inlet->shares_memory()) shared += stream_.bytes();
-    for (int64_t at = 0; at < stream_.bytes(); at += inlet->window_bytes()) {
-      const int64_t size = std::min(inlet->window_bytes(), stream_.bytes() - at);
-      const ByteSpan place = stream_.view(at, size).value_or(ByteSpan());
-      const ByteView window =
-          HOLDFAST_TRY(inlet->receive(static_cast<size_t>(size), place));
-      if (outcome.ok() && window.data() != place.data()) {
-        outcome = stream_.write(at, window, writer_);
-      }
-      if (outcome.ok()) outcome = seal_until(at + size);
-    }
-    sent_ = HOLDFAST_TRY(link_.transport->recv(link_.peer, link_.tag, link_.deadline));
-    return outcome;
-  }
-
-  // Compares the seals. Called when the writer has finished.
-  Result<void> check() {
-    HOLDFAST_TRY(seal_rest());
-    const Bytes expected = encode_seals(own_);
-    if (sent_.size() != expected.size()) {
-      return corrupt("rank {}: sent {} bytes of seals; expected {}", link_.peer,
-                     sent_.size(), expected.size());
-    }
-    for (size_t p = 0; p < own_.size(); ++p) {
-      const auto seal = [&](const Bytes& of) {
-        return ByteView(of).subspan(p * kSealBytes, kSealBytes);
-      };
-      if (!std::ranges::equal(seal(sent_), seal(expected))) return differs(p);
-    }
-    return {};
-  }
-
- private:
-  // Seals the boxes in the host's memory that are complete up to this byte, while their
-  // last bytes are in the processor's cache.
-  Result<void> seal_until(int64_t end) {
-    for (; sealed_ < own_.size() && stream_.parts()[sealed_].end() <= end; ++sealed_) {
-      const LocalPiece& piece = stream_.parts()[sealed_].piece;
-      if (piece.device == nullptr) own_[sealed_] = HOLDFAST_TRY(seal_of(piece));
-    }
-    return {};
-  }
-  Result<void> seal_rest() {
-    for (size_t p = 0; p < own_.size(); ++p) {
-      const LocalPiece& piece = stream_.parts()[p].piece;
-      if (piece.device != nullptr) own_[p] = HOLDFAST_TRY(seal_of(piece));
-    }
-    return {};
-  }
-  Error differs(size_t p) const {
-    const LocalPiece& piece = stream_.parts()[p].piece;
-    return corrupt(
-        "{}: the seal of box {} at rank {} is not the one that rank {} sent; expected "
-        "equal ones",
-        piece.tensor->name, to_string(piece.box), link_.transport->rank(), link_.peer);
-  }
-
-  const PairLink link_;
-  const PairStream& stream_;
-  PieceWriter& writer_;
-  std::vector<Seal> own_;  // of this rank's memory, by part
-  size_t sealed_ = 0;      // the first so many parts are in own_, if on the host
-  Bytes sent_;             // the seals that the sender sent
-};
-
-// Keeps the first failure of several threads' outcomes.
-Result<void> first_failure(const std::vector<Result<void>>& outcomes) {
-  for (const Result<void>& outcome : outcomes) {
-    if (!outcome.ok()) return outcome;
-  }
-  return {};
-}
-
-// Carries out this rank's moves, each pair in a thread of its own, so that a pair that
-// waits holds up no other.
-Result<void> carry_out(const std::function<PairLink(int)>& link_to,
-                       const OwnMoves& moves, const LocalPieces& pieces,
-                       CudaStream stream, SharedBytes& shared) {
-  const Result<void> ready = follow_stream(devices_of(pieces), stream);
-  PieceWriter writer(moves.receives.empty() ? std::span<const LocalPiece>() : pieces);
-  std::vector<StreamReceiver> receivers;
-  for (const auto& [from, part] : moves.receives) {
-    receivers.emplace_back(link_to(from), part, writer);
-  }
-  std::vector<Result<void>> outcomes(moves.sends.size() + receivers.size());
-  {
-    std::vector<std::jthread> threads;
-    auto outcome = outcomes.begin();
-    for (const auto& [to, part] : moves.sends) {
-      threads.emplace_back(
-          [link = link_to(to), &part, &ready, &shared, &into = *outcome++] {
-            into = send_stream(link, part, ready, shared);
-          });
-    }
-    for (StreamReceiver& receiver : receivers) {
-      threads.emplace_back([&receiver, &ready, &shared, &into = *outcome++] {
-        into = receiver.run(ready, shared);
-      });
-    }
-  }
-  outcomes.push_back(writer.finish());
-  HOLDFAST_TRY(first_failure(outcomes));
-  for (StreamReceiver& receiver : receivers) HOLDFAST_TRY(receiver.check());
-  return {};
+  std::vector<bool> released;
+  return move_pieces(moves, old, storage, options, memory, released);
 }
 
 }  // namespace
 
 Result<Filled> fill_from_peers(Env& env, Transport& transport,
                                const LocalPieces& pieces, const FillOptions& options) {
-  const Meeting meeting =
-      HOLDFAST_TRY(meet(env, transport, pieces, options).within("fill"));
-  const FillPlan fill = HOLDFAST_TRY(plan_fill(meeting.peers).within("fill"));
-  const OwnMoves moves(fill, pieces, transport.rank());
-  const std::string& machine =
-      meeting.peers[static_cast<size_t>(transport.rank())].machine;
-  const auto link_to = [&](int peer) {
-    const bool one_machine =
-        !machine.empty() && meeting.peers[static_cast<size_t>(peer)].machine == machine;
-    return PairLink{.env = &env,
-                    .transport = &transport,
-                    .peer = peer,
-                    .tag = meeting.tag,
-                    .deadline = meeting.moved_by,
-                    .one_machine = one_machine};
-  };
-  SharedBytes shared = 0;
-  const Result<void> own = carry_out(link_to, moves, pieces, options.stream, shared);
-  HOLDFAST_TRY(settle(transport, own, meeting.settled_by).within("fill"));
-  const HolderLoad& load = fill.plan.loads[static_cast<size_t>(transport.rank())];
-  return Filled{.received = load.received,
-                .sent = load.sent,
-                .moved = fill.plan.figures.moved,
-                .shared = shared};
+  const FillMeeting met =
+      HOLDFAST_TRY(meet_for_fill(env, transport, pieces, options).within("fill"));
+  const FillPlan fill = HOLDFAST_TRY(plan_fill(met).within("fill"));
+  const Instant until = moved_by(env, met.meeting.deadline);
+  const Result<MoveCounts> moved = carry_out(
+      fill, pieces, options.is_whole, transport.rank(),
+      {.env = &env,
+       .link_to =
+           [&](int peer) { return met.meeting.link_to(env, transport, peer, until); },
+       .stream = options.stream,
+       .grants = false,
+       .seals = true,
+       .deadline = until});
+  const Result<void> own = moved.ok() ? Result<void>() : moved.error();
+  HOLDFAST_TRY(settle(transport, own, met.meeting.deadline).within("fill"));
+  constexpr auto kRing = static_cast<size_t>(Carrier::kRing);
+  Filled filled{.moved = fill.plan.figures.moved,
+                .shared = moved->received[kRing] + moved->sent[kRing]};
+  for (const int64_t bytes : moved->received) filled.received += bytes;
+  for (const int64_t bytes : moved->sent) filled.sent += bytes;
+  return filled;
 }
 
 }  // namespace holdfast

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "holdfast/base/json.h"
+#include "holdfast/exchange/lot_progress.h"
+#include "holdfast/exchange/worker.h"
 
 namespace holdfast {
 namespace {
@@ -14,19 +16,22 @@ constexpr int64_t kForever = std::numeric_limits<int64_t>::max();
 // The tags of exchanges are those from here on. Each exchange draws its own, so that
 // late messages of one that failed do not reach the next.
 constexpr Tag kFirstTag = 0x40000000;
-constexpr uint64_t kTags = 0x1fffffff;  // each exchange has two
+constexpr uint64_t kTags = 0x0fffffff;  // each exchange has four
 
-// The first line of what a rank says; the description of its pieces follows.
+// The first line of what a rank says; its own bytes follow.
 struct Hello {
-  bool is_whole = false;
-  std::string machine{};
+  Peer peer{};
   int64_t left = kForever;  // nanoseconds until the rank's deadline
   Tag tag = 0;              // the tag of rank 0 counts
 };
 
 std::string to_text(const Hello& hello) {
-  return OrderedJson{{"whole", hello.is_whole},
-                     {"machine", hello.machine},
+  return OrderedJson{{"name", hello.peer.name},
+                     {"host", hello.peer.host},
+                     {"machine", hello.peer.machine},
+                     {"process", hello.peer.process},
+                     {"whole", hello.peer.is_whole},
+                     {"agreed", hello.peer.agreed},
                      {"left", hello.left},
                      {"tag", hello.tag}}
       .dump();
@@ -36,8 +41,12 @@ Result<Hello> parse_hello(std::string_view text, const std::string& where) {
   const Json json = HOLDFAST_TRY(parse_json(text, where));
   Fields fields = HOLDFAST_TRY(Fields::of(json, where));
   Hello hello;
-  hello.is_whole = HOLDFAST_TRY(fields.boolean("whole"));
-  hello.machine = HOLDFAST_TRY(fields.text("machine"));
+  hello.peer.name = HOLDFAST_TRY(fields.text("name"));
+  hello.peer.host = HOLDFAST_TRY(fields.text("host"));
+  hello.peer.machine = HOLDFAST_TRY(fields.text("machine"));
+  hello.peer.process = HOLDFAST_TRY(fields.text("process"));
+  hello.peer.is_whole = HOLDFAST_TRY(fields.boolean("whole"));
+  hello.peer.agreed = HOLDFAST_TRY(fields.text("agreed"));
   hello.left = HOLDFAST_TRY(fields.integer("left"));
   hello.tag = static_cast<Tag>(
       HOLDFAST_TRY(fields.integer("tag", kFirstTag, std::numeric_limits<Tag>::max())));
@@ -45,119 +54,127 @@ Result<Hello> parse_hello(std::string_view text, const std::string& where) {
   return hello;
 }
 
-// The boot of the machine, the namespace in which process numbers mean the same, and that
-// of the network: ranks without a common one count as ranks of different machines.
-std::string machine_of(Env& env) {
-  const Result<std::string> boot = env.read_text("/proc/sys/kernel/random/boot_id");
-  const Result<FileInfo> processes = env.info("/proc/self/ns/pid");
-  const Result<FileInfo> network = env.info("/proc/self/ns/net");
-  if (!boot.ok() || !processes.ok() || !network.ok()) return "";
-  return fmt::format("{} {} {}", boot->substr(0, boot->find('\n')), processes->inode,
-                     network->inode);
-}
-
-Hello hello_of(Env& env, const FillOptions& options) {
-  Hello hello{.is_whole = options.is_whole};
-  if (options.shared_memory) hello.machine = machine_of(env);
-  if (options.deadline != kNoDeadline) {
-    hello.left = std::max<int64_t>((options.deadline - env.now()).count(), 0);
+Hello hello_of(Env& env, const Greeting& greeting) {
+  const Worker worker = this_worker(env);
+  Hello hello;
+  hello.peer.name = greeting.name.empty() ? worker.name : greeting.name;
+  hello.peer.host = worker.host;
+  if (greeting.shared_memory) hello.peer.machine = worker.machine;
+  if (greeting.direct) hello.peer.process = worker.name;
+  hello.peer.is_whole = greeting.is_whole;
+  hello.peer.agreed = greeting.agreed;
+  if (greeting.deadline != kNoDeadline) {
+    hello.left = std::max<int64_t>((greeting.deadline - env.now()).count(), 0);
   }
-  hello.tag = static_cast<Tag>(kFirstTag + 2 * (env.random64() % kTags));
+  hello.tag = static_cast<Tag>(kFirstTag + 4 * (env.random64() % kTags));
   return hello;
 }
 
-// Checks this rank's pieces and returns their collection.
-Result<SharedCollection> check_pieces(const LocalPieces& pieces, bool is_whole) {
-  LocalState state{.collection = HOLDFAST_TRY(collection_of_pieces(pieces)),
-                   .pieces = pieces};
-  if (std::ranges::any_of(pieces, is_nothing)) {
-    std::erase_if(state.pieces.edit(), is_nothing);
-  }
-  HOLDFAST_TRY(state.check());
-  if (!is_whole) HOLDFAST_TRY(check_no_overlap(state));
-  return state.collection;
-}
-
-void set_deadlines(Env& env, int64_t left, Meeting& meeting) {
-  meeting.moved_by = meeting.settled_by = kNoDeadline;
-  if (left == kForever) return;
-  constexpr Duration kMostToSettle = std::chrono::seconds(5);
-  const Duration all(left);
-  meeting.settled_by = env.now() + all;
-  meeting.moved_by = meeting.settled_by - std::min(all / 4, kMostToSettle);
-}
-
 // What the rank says about its outcome: a byte that is 0 if all went well and else
-// tells the code, then the message.
-Bytes encode_outcome(const Result<void>& outcome) {
-  if (outcome.ok()) return Bytes(1);
-  Bytes said{static_cast<std::byte>(static_cast<int>(outcome.error().code()) + 1)};
-  const ByteView message = bytes_of(outcome.error().message());
-  said.insert(said.end(), message.begin(), message.end());
+// tells the code, then its bytes or the message.
+Bytes encode_outcome(const Result<Bytes>& outcome) {
+  Bytes said(1);
+  ByteView rest;
+  if (outcome.ok()) {
+    rest = *outcome;
+  } else {
+    said[0] = static_cast<std::byte>(static_cast<int>(outcome.error().code()) + 1);
+    rest = bytes_of(outcome.error().message());
+  }
+  said.insert(said.end(), rest.begin(), rest.end());
   return said;
 }
 
-Result<void> decode_outcome(ByteView said) {
+Result<Bytes> decode_outcome(ByteView said) {
   constexpr int kMost = static_cast<int>(ErrorCode::kIo) + 1;
   const int code = said.empty() ? kMost + 1 : static_cast<int>(said[0]);
-  if (code == 0) return {};
   if (code > kMost) return corrupt("an outcome that cannot be read; expected one");
+  if (code == 0) return copy_of(said.subspan(1));
   return Error(static_cast<ErrorCode>(code - 1), std::string(text_of(said.subspan(1))));
-}
-
-// A low number for errors that are a cause, a high one for those that are a
-// consequence: when one rank fails, others lose it or wait in vain.
-int weight_of(const Error& error) {
-  if (error.code() == ErrorCode::kTimeout) return 2;
-  return error.code() == ErrorCode::kUnavailable ? 1 : 0;
 }
 
 }  // namespace
 
-Result<Meeting> meet(Env& env, Transport& transport, const LocalPieces& pieces,
-                     const FillOptions& options) {
-  const Result<SharedCollection> own = check_pieces(pieces, options.is_whole);
-  const Bytes own_text =
-      own.ok() ? description_of(**own) : failed_description(own.error());
-  const std::string hello = to_text(hello_of(env, options)) + '\n';
-  Bytes said = copy_of(bytes_of(hello));
-  said.insert(said.end(), own_text.begin(), own_text.end());
-  const std::vector<Bytes> all =
-      HOLDFAST_TRY(transport.all_gather(said, options.deadline));
+PairLink Meeting::link_to(Env& env, Transport& transport, int peer,
+                          Instant until) const {
+  const Peer& own = peers[static_cast<size_t>(transport.rank())];
+  const Peer& other = peers[static_cast<size_t>(peer)];
+  return {.env = &env,
+          .transport = &transport,
+          .peer = peer,
+          .tag = tag,
+          .deadline = until,
+          .one_machine = !own.machine.empty() && own.machine == other.machine,
+          .one_process = !own.process.empty() && own.process == other.process};
+}
 
+Result<Meeting> meet(Env& env, Transport& transport, const Greeting& greeting,
+                     ByteView said) {
+  const std::string hello = to_text(hello_of(env, greeting)) + '\n';
+  Bytes own = copy_of(bytes_of(hello));
+  own.insert(own.end(), said.begin(), said.end());
+  const std::vector<Bytes> all =
+      HOLDFAST_TRY(transport.all_gather(own, greeting.deadline));
   Meeting meeting;
   int64_t left = kForever;
-  std::vector<std::string_view> texts;
   for (size_t r = 0; r < all.size(); ++r) {
     const std::string_view text = text_of(all[r]);
     const size_t line = std::min(text.find('\n'), text.size());
-    const Hello one =
+    Hello one =
         HOLDFAST_TRY(parse_hello(text.substr(0, line), fmt::format("rank {}", r)));
     if (r == 0) meeting.tag = one.tag;
     left = std::min(left, one.left);
-    texts.push_back(text.substr(std::min(line + 1, text.size())));
-    meeting.peers.push_back({.is_whole = one.is_whole, .machine = one.machine});
+    one.peer.said = copy_of(bytes_of(text.substr(std::min(line + 1, text.size()))));
+    meeting.peers.push_back(std::move(one.peer));
   }
-  const std::vector<SharedCollection> read = HOLDFAST_TRY(parse_descriptions(
-      texts, text_of(own_text), own.ok() ? *own : SharedCollection()));
-  for (size_t r = 0; r < read.size(); ++r) meeting.peers[r].pieces = read[r];
-  set_deadlines(env, left, meeting);
+  meeting.deadline = left == kForever ? kNoDeadline : env.now() + Duration(left);
   return meeting;
 }
 
-Result<void> settle(Transport& transport, const Result<void>& own, Instant deadline) {
+LiveHolders holders_of(const std::vector<Peer>& peers) {
+  LiveHolders live;
+  std::map<std::string, HostId> hosts;
+  std::map<std::string, int> names;
+  for (const Peer& peer : peers) {
+    const HostId host =
+        hosts.emplace(peer.host, static_cast<HostId>(hosts.size())).first->second;
+    // Several ranks may be in one process, as in tests. Each is a holder of its own.
+    const int before = names[peer.name]++;
+    live.holders.push_back(
+        {.name = before == 0 ? peer.name : fmt::format("{}#{}", peer.name, before + 1),
+         .host = host});
+  }
+  live.topology = Topology::uniform(static_cast<uint32_t>(hosts.size()));
+  return live;
+}
+
+Heard tell_all(Transport& transport, const Result<Bytes>& own, Instant deadline) {
+  Heard heard;
   const Result<std::vector<Bytes>> all =
       transport.all_gather(encode_outcome(own), deadline);
-  if (!all.ok()) return own.ok() ? Result<void>(all.error()) : own;
-  std::optional<Error> worst;
+  if (!all.ok()) {
+    heard.missed = all.error();
+    return heard;
+  }
   for (const Bytes& said : *all) {
-    const Result<void> outcome = decode_outcome(said);
-    if (outcome.ok()) continue;
-    if (!worst.has_value() || weight_of(outcome.error()) < weight_of(*worst)) {
-      worst = outcome.error();
+    Result<Bytes> outcome = decode_outcome(said);
+    if (outcome.ok()) {
+      heard.said.push_back(*std::move(outcome));
+    } else if (!heard.failed.has_value() ||
+               weight_of(outcome.error()) < weight_of(*heard.failed)) {
+      heard.failed = outcome.error();
     }
   }
-  return worst.has_value() ? Result<void>(*worst) : Result<void>();
+  if (heard.failed.has_value()) heard.said.clear();
+  return heard;
+}
+
+Result<void> settle(Transport& transport, const Result<void>& own, Instant deadline) {
+  const Result<Bytes> said = own.ok() ? Result<Bytes>(Bytes()) : own.error();
+  const Heard heard = tell_all(transport, said, deadline);
+  if (heard.failed.has_value()) return *heard.failed;
+  if (heard.missed.has_value()) return own.ok() ? Result<void>(*heard.missed) : own;
+  return {};
 }
 
 }  // namespace holdfast

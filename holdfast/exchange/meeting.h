@@ -1,37 +1,75 @@
-// How the ranks of an exchange begin and end it together: each says what it has, and
-// later how it went.
+// How the ranks of an exchange begin and end it together: each says who it is and what
+// it has, and later how it went.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "holdfast/env/env.h"
-#include "holdfast/exchange/fill.h"
-#include "holdfast/memory/piece_description.h"
+#include "holdfast/exchange/carrier.h"
+#include "holdfast/state/layout.h"
 #include "holdfast/transport/transport.h"
 
 namespace holdfast {
 
 // What a rank says about itself.
+struct Greeting {
+  std::string name{};        // the holder that the rank is; empty for its worker's name
+  bool is_whole = false;     // of a fill
+  std::string agreed{};      // what all ranks must have in common, such as a digest
+  bool direct = true;        // may use the memory of ranks in the same process
+  bool shared_memory = true;  // may use shared memory
+  Instant deadline = kNoDeadline;
+};
+
+// What a rank has heard of another.
 struct Peer {
-  bool is_whole = false;
-  // Equal for ranks of one machine that can open each other's shared memory; empty if
-  // this rank could not find out, or shall not use it.
+  std::string name{};
+  std::string host{};  // equal for ranks of one host
+  // Equal for ranks that can try to share memory, or that are in one process; empty if
+  // this rank could not find out, or shall not.
   std::string machine{};
-  SharedCollection pieces{};
+  std::string process{};
+  bool is_whole = false;
+  std::string agreed{};
+  Bytes said{};  // what the rank said besides
 };
 
 struct Meeting {
   std::vector<Peer> peers;  // by rank
-  Tag tag = 0;              // of the messages of this exchange
-  Instant moved_by{};       // when moving must have ended
-  Instant settled_by{};     // when all ranks must have heard how it went
+  Tag tag = 0;              // of the messages of this exchange, and the next three
+  Instant deadline{};       // the earliest of all ranks
+
+  // The link to another rank.
+  PairLink link_to(Env& env, Transport& transport, int peer, Instant until) const;
 };
 
-// All ranks call it together. Fails alike on all ranks, naming the rank, if one of them
-// passes pieces that are wrong.
-Result<Meeting> meet(Env& env, Transport& transport, const LocalPieces& pieces,
-                     const FillOptions& options);
+// All ranks call it together.
+Result<Meeting> meet(Env& env, Transport& transport, const Greeting& greeting,
+                     ByteView said);
+
+// The holders that the ranks are, each on its host.
+struct LiveHolders {
+  std::vector<Holder> holders;  // by rank
+  Topology topology;
+};
+LiveHolders holders_of(const std::vector<Peer>& peers);
+
+// What all ranks said about their outcomes.
+struct Heard {
+  // Each rank's bytes, by rank; empty unless all ranks were heard and went well.
+  std::vector<Bytes> said{};
+  // The error of a rank that failed: the one that says most. All ranks hear the same.
+  std::optional<Error> failed{};
+  // Why this rank did not hear all others.
+  std::optional<Error> missed{};
+
+  bool all_well() const { return !failed.has_value() && !missed.has_value(); }
+};
+
+// All ranks call it together, each with its own bytes or error.
+Heard tell_all(Transport& transport, const Result<Bytes>& own, Instant deadline);
 
 // All ranks call it together, each with its own outcome. If any rank failed, all return
 // the same error: the one that says most.

@@ -2,22 +2,85 @@
 
 #include <algorithm>
 
+#include "holdfast/device/device.h"
 #include "holdfast/state/box_stream.h"
 
 namespace holdfast {
+namespace {
 
-void PairStream::add(const LocalPiece& piece, const Box& box) {
-  Part part{.piece = piece, .first = bytes_};
-  part.piece.box = box;
-  part.piece.map = piece.map.narrowed(piece.box, box);
-  if (part.piece.bytes() == 0) return;
-  bytes_ += part.piece.bytes();
-  parts_.push_back(std::move(part));
+// Small enough to stay in the processor's cache between the gather and the scatter.
+constexpr int64_t kThrough = int64_t{256} << 10;
+
+// Only the elements of `box`, which must lie inside the piece.
+LocalPiece narrowed(const LocalPiece& piece, const Box& box) {
+  LocalPiece part = piece;
+  part.box = box;
+  part.map = piece.map.narrowed(piece.box, box);
+  return part;
+}
+
+// Copies [first, first + size) of the stream of a box between two of its pieces.
+Result<void> copy_stream(const LocalPiece& from, const LocalPiece& to, int64_t first,
+                         int64_t size, PieceWriter& writer) {
+  if (to.device == nullptr) {
+    if (const auto view = to.window(first, size)) {
+      const auto at = static_cast<size_t>(view->data() - to.memory.data());
+      return read_piece(from, first, to.memory.subspan(at, view->size()));
+    }
+  }
+  Bytes buffer(static_cast<size_t>(std::min(size, kThrough)));
+  const int64_t end = first + size;
+  for (int64_t at = first; at < end; at += kThrough) {
+    const ByteSpan window =
+        ByteSpan(buffer).first(static_cast<size_t>(std::min(kThrough, end - at)));
+    HOLDFAST_TRY(read_piece(from, at, window));
+    HOLDFAST_TRY(writer.put(to, to.box, bytes_of(to.tensor->dtype), at, window));
+  }
+  return {};
+}
+
+StridedCopy plan_copy_of(const LocalPiece& from, const LocalPiece& to) {
+  return plan_copy(from.map, to.map, to.box.shape(), bytes_of(to.tensor->dtype));
+}
+
+}  // namespace
+
+void PairStream::add(const LocalPiece& piece, Part about, const Box& box) {
+  about.piece = narrowed(piece, box);
+  about.first = bytes_;
+  if (about.piece.bytes() == 0) return;
+  bytes_ += about.piece.bytes();
+  const bool continues = !runs_.empty() && runs_.back().lot == about.lot &&
+                         !runs_.back().passed_on && !about.passed_on;
+  if (!continues) {
+    HOLDFAST_CHECK(runs_.empty() || runs_.back().lot <= about.lot,
+                   "lot {} comes after lot {}", about.lot, runs_.back().lot);
+    runs_.push_back({.lot = about.lot, .passed_on = about.passed_on});
+  }
+  runs_.back().end = bytes_;
+  parts_.push_back(std::move(about));
+}
+
+void PairStream::place(size_t part, const LocalPiece& held) {
+  LocalPiece& piece = parts_[part].piece;
+  piece.memory = held.memory;
+  piece.map = held.map.narrowed(held.box, piece.box);
+  piece.device = held.device;
 }
 
 size_t PairStream::part_at(int64_t byte) const {
   const auto after = std::ranges::upper_bound(parts_, byte, {}, &Part::first);
   return static_cast<size_t>(after - parts_.begin()) - 1;
+}
+
+int64_t PairStream::window_end(int64_t first, int64_t at_most) const {
+  const auto run = std::ranges::upper_bound(runs_, first, {}, &Run::end);
+  return std::min(first + at_most, run->end);
+}
+
+int64_t PairStream::end_of_lots(uint32_t lot) const {
+  const auto first_not = std::ranges::lower_bound(runs_, lot, {}, &Run::lot);
+  return first_not == runs_.begin() ? 0 : std::prev(first_not)->end;
 }
 
 template <typename Span, typename Visit>
@@ -57,6 +120,23 @@ Result<void> PairStream::write(int64_t first, ByteView from,
   });
 }
 
+Result<void> PairStream::copy_from(const PairStream& sender, int64_t first,
+                                   int64_t size, PieceWriter& writer) const {
+  const int64_t end = first + size;
+  for (size_t p = part_at(first); first < end; ++p) {
+    const Part &to = parts_[p], &from = sender.parts_[p];
+    const int64_t until = std::min(to.end(), end);
+    if (first == to.first && until == to.end()) {
+      HOLDFAST_TRY(copy_box(from.piece, to.piece, to.piece.box, writer));
+    } else {
+      HOLDFAST_TRY(copy_stream(from.piece, to.piece, first - to.first, until - first,
+                               writer));
+    }
+    first = until;
+  }
+  return {};
+}
+
 void PairStream::add_seals(int64_t first, ByteView window,
                            std::vector<Seal>& seals) const {
   static_cast<void>(
@@ -66,6 +146,22 @@ void PairStream::add_seals(int64_t first, ByteView window,
             seal_stream(piece.tensor->shape, piece.tensor->dtype, piece.box, at, bytes);
         return Result<void>();
       }));
+}
+
+Result<void> copy_box(const LocalPiece& from, const LocalPiece& to, const Box& box,
+                      PieceWriter& writer) {
+  const LocalPiece source = narrowed(from, box), target = narrowed(to, box);
+  if (source.bytes() == 0) return {};
+  if (source.device != target.device) {
+    return copy_stream(source, target, 0, target.bytes(), writer);
+  }
+  if (source.device == nullptr) {
+    run_copy(plan_copy_of(source, target), source.memory, target.memory);
+    return {};
+  }
+  Device::InsideCopies copies(*source.device);
+  copies.add(plan_copy_of(source, target), source.memory, target.memory);
+  return copies.run();
 }
 
 }  // namespace holdfast

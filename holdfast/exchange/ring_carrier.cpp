@@ -7,42 +7,34 @@
 namespace holdfast {
 namespace {
 
-constexpr std::string_view kNoRing = "none";
-constexpr std::string_view kAccepted = "accepted";
-
-// Fails if the deadline has passed or the other rank is gone. Nobody sends with this
-// tag, so receiving fails with kTimeout as long as the other rank is alive.
-Result<void> check_peer(const PairLink& link) {
-  const Instant now = link.env->now();
-  const Result<Bytes> said = link.transport->recv(link.peer, link.tag + 1, now);
-  if (!said.ok() && said.error().code() != ErrorCode::kTimeout) return said.error();
-  if (now < link.deadline) return {};
-  return timed_out("rank {}: no answer from rank {} in time", link.transport->rank(),
-                   link.peer);
-}
-
 class RingOutlet : public Outlet {
  public:
   RingOutlet(const PairLink& link, std::unique_ptr<SharedRing> ring)
       : link_(link), ring_(std::move(ring)) {}
 
+  Carrier carrier() const override { return Carrier::kRing; }
   int64_t window_bytes() const override { return SharedRing::kSlotBytes; }
-  bool shares_memory() const override { return true; }
-  bool takes_views() const override { return false; }
-  Result<ByteSpan> room(size_t size) override {
-    while (true) {
-      const ByteSpan slot = ring_->free_slot();
-      if (!slot.empty()) return slot.first(size);
-      HOLDFAST_TRY(check_peer(link_));
-    }
-  }
-  Result<void> send(ByteView) override {
+  Result<ByteView> send(const PairStream& stream, int64_t first,
+                        int64_t size) override {
+    // An answer to the offer means that the receiver has the memory.
+    ring_->close_descriptor();
+    const ByteSpan slot = HOLDFAST_TRY(free_slot()).first(static_cast<size_t>(size));
+    HOLDFAST_TRY(stream.read(first, slot));
     ring_->publish();
-    return {};
+    // The receiver does not write to the slot, and this side not before it is free.
+    return ByteView(slot);
   }
   void give_up() override { ring_->give_up(); }
 
  private:
+  Result<ByteSpan> free_slot() {
+    while (true) {
+      const ByteSpan slot = ring_->free_slot();
+      if (!slot.empty()) return slot;
+      HOLDFAST_TRY(check_link(link_));
+    }
+  }
+
   const PairLink link_;
   const std::unique_ptr<SharedRing> ring_;
 };
@@ -52,57 +44,51 @@ class RingInlet : public Inlet {
   RingInlet(const PairLink& link, std::unique_ptr<SharedRing> ring)
       : link_(link), ring_(std::move(ring)) {}
 
+  Carrier carrier() const override { return Carrier::kRing; }
   int64_t window_bytes() const override { return SharedRing::kSlotBytes; }
-  bool shares_memory() const override { return true; }
-  Result<ByteView> receive(size_t size, ByteSpan) override {
-    if (holds_slot_) ring_->release();
-    holds_slot_ = false;
-    while (true) {
-      const ByteView slot = ring_->filled_slot();
-      holds_slot_ = !slot.empty();
-      if (holds_slot_) return slot.first(size);
-      if (ring_->given_up()) return gave_up(link_);
-      HOLDFAST_TRY(check_peer(link_));
-    }
+  Result<void> receive(const PairStream& stream, int64_t first, int64_t size,
+                       PieceWriter& writer, Result<void>& put) override {
+    const ByteView slot = HOLDFAST_TRY(filled_slot());
+    put = stream.write(first, slot.first(static_cast<size_t>(size)), writer);
+    ring_->release();
+    return {};
+  }
+  Result<void> skip(int64_t) override {
+    HOLDFAST_TRY(filled_slot());
+    ring_->release();
+    return {};
   }
 
  private:
+  Result<ByteView> filled_slot() {
+    while (true) {
+      const ByteView slot = ring_->filled_slot();
+      if (!slot.empty()) return slot;
+      if (ring_->given_up()) return gave_up(link_);
+      // A receiver whose rank has failed goes on until the sender gives up.
+      PairLink link = link_;
+      link.stopped = nullptr;
+      HOLDFAST_TRY(check_link(link));
+    }
+  }
+
   const PairLink link_;
   const std::unique_ptr<SharedRing> ring_;
-  bool holds_slot_ = false;
 };
 
 }  // namespace
 
-Error gave_up(const PairLink& link) {
-  return unavailable("rank {}: could not send all", link.peer);
+Result<AddressedOutlet> outlet_over_ring(const PairLink& link) {
+  std::unique_ptr<SharedRing> ring = HOLDFAST_TRY(SharedRing::create(*link.env));
+  std::string address = ring->address();
+  return AddressedOutlet{.outlet = std::make_unique<RingOutlet>(link, std::move(ring)),
+                         .address = std::move(address)};
 }
 
-Result<std::unique_ptr<Outlet>> open_outlet(const PairLink& link) {
-  if (!link.one_machine) return outlet_over_transport(link);
-  Result<std::unique_ptr<SharedRing>> ring = SharedRing::create(*link.env);
-  const std::string address = ring.ok() ? (*ring)->address() : std::string(kNoRing);
-  HOLDFAST_TRY(
-      link.transport->send(link.peer, link.tag, bytes_of(address), link.deadline));
-  if (!ring.ok()) return outlet_over_transport(link);
-  const Bytes answer =
-      HOLDFAST_TRY(link.transport->recv(link.peer, link.tag, link.deadline));
-  (*ring)->close_descriptor();
-  if (text_of(answer) != kAccepted) return outlet_over_transport(link);
-  return std::unique_ptr<Outlet>(std::make_unique<RingOutlet>(link, *std::move(ring)));
-}
-
-Result<std::unique_ptr<Inlet>> open_inlet(const PairLink& link) {
-  if (!link.one_machine) return inlet_over_transport(link);
-  const Bytes address =
-      HOLDFAST_TRY(link.transport->recv(link.peer, link.tag, link.deadline));
-  if (text_of(address) == kNoRing) return inlet_over_transport(link);
-  Result<std::unique_ptr<SharedRing>> ring = SharedRing::open(text_of(address));
-  const std::string_view answer = ring.ok() ? kAccepted : kNoRing;
-  HOLDFAST_TRY(
-      link.transport->send(link.peer, link.tag, bytes_of(answer), link.deadline));
-  if (!ring.ok()) return inlet_over_transport(link);
-  return std::unique_ptr<Inlet>(std::make_unique<RingInlet>(link, *std::move(ring)));
+Result<std::unique_ptr<Inlet>> inlet_over_ring(const PairLink& link,
+                                               std::string_view address) {
+  std::unique_ptr<SharedRing> ring = HOLDFAST_TRY(SharedRing::open(address));
+  return std::unique_ptr<Inlet>(std::make_unique<RingInlet>(link, std::move(ring)));
 }
 
 }  // namespace holdfast

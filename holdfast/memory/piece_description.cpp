@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "holdfast/base/checked.h"
 #include "holdfast/base/json.h"
 #include "holdfast/state/collection_json.h"
 
@@ -100,14 +103,30 @@ Result<Collection> PiecesOfRanks::build() const {
 
 Result<Collection> PiecesOfRanks::build_for(const std::vector<bool>& chosen) const {
   LayoutBuilder builder(tensors_, holders_);
-  std::vector<int64_t> ends(holders_.size());
+  const std::vector<int64_t> bases = HOLDFAST_TRY(base_addresses());
+  std::map<std::pair<HolderId, TensorId>, int64_t> used;
   for (const Piece& piece : pieces_) {
     if (!chosen[piece.holder]) continue;
-    builder.add(piece.tensor, piece.box, piece.holder, ends[piece.holder]);
-    ends[piece.holder] += piece.box.elements() * bytes_of(tensors_[piece.tensor].dtype);
+    int64_t& here = used[{piece.holder, piece.tensor}];
+    builder.add(piece.tensor, piece.box, piece.holder, bases[piece.tensor] + here);
+    here += piece.box.elements() * bytes_of(tensors_[piece.tensor].dtype);
   }
   Layout layout = HOLDFAST_TRY(std::move(builder).build());
   return Collection::create(tensors_, std::move(layout));
+}
+
+Result<std::vector<int64_t>> PiecesOfRanks::base_addresses() const {
+  constexpr int64_t kAlignment = 64;
+  std::vector<int64_t> bases;
+  int64_t base = 0;
+  for (const Tensor& tensor : tensors_) {
+    bases.push_back(base);
+    const auto end = checked_add(base, tensor.bytes());
+    const auto aligned = end ? checked_add(*end, kAlignment - 1) : std::nullopt;
+    if (!aligned) return invalid("{}: too many bytes before it", tensor.name);
+    base = *aligned / kAlignment * kAlignment;
+  }
+  return bases;
 }
 
 Error PiecesOfRanks::differ(const Tensor& a, int rank_a, const Tensor& b, int rank_b) {

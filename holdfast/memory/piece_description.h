@@ -42,7 +42,10 @@ Result<std::vector<SharedCollection>> parse_descriptions(
     std::span<const std::string_view> texts, std::string_view own,
     const SharedCollection& own_pieces);
 
-// Collects the tensors of several ranks, each once, and which rank has which box.
+// Collects the tensors of several ranks, each once, and which rank has which box. In the
+// layouts, tensor i starts at the same byte on every rank: at the sum of the full sizes
+// of the tensors before it, each rounded up to 64, as in those that build_collection()
+// makes. So a box that a rank has before and after a change is found in place.
 class PiecesOfRanks {
  public:
   explicit PiecesOfRanks(std::vector<Holder> ranks) : holders_(std::move(ranks)) {}
@@ -65,6 +68,8 @@ class PiecesOfRanks {
     HolderId holder;
   };
 
+  // The first byte of each tensor.
+  Result<std::vector<int64_t>> base_addresses() const;
   static Error differ(const Tensor& a, int rank_a, const Tensor& b, int rank_b);
 
   std::vector<Tensor> tensors_;

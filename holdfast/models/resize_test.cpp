@@ -67,7 +67,7 @@ TEST(ResizeTest, IsTheSameWithEveryCompilerAndOnEveryMachine) {
                           .from = parse_parallel(from).value(),
                           .to = parse_parallel(to).value(),
                           .place = true};
-    return tests::fingerprint(plan_resize(request).value().plan).hex();
+    return fingerprint(plan_resize(request).value().plan).hex();
   };
   EXPECT_EQ(hex("tp=4,pp=2,dp=2", "tp=2,pp=3,dp=3"),
             "17fe37c4f9ef63da08c1635e69a3f084");

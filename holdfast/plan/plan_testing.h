@@ -1,9 +1,7 @@
-// Carries out plans in memory, element by element, and compares plans, for tests.
+// Carries out plans in memory, element by element, for tests.
 #pragma once
 
-#include <array>
-
-#include "holdfast/base/xxh3.h"
+#include "holdfast/plan/fingerprint.h"
 #include "holdfast/plan/plan.h"
 #include "holdfast/state/layout_testing.h"
 #include "holdfast/state/strided.h"
@@ -36,35 +34,6 @@ inline Memories carry_out(const Plan& plan, const Collection& source,
     run_copy(copy, from, fresh[target_of[move.to_holder]]);
   }
   return fresh;
-}
-
-// A digest of the whole plan, including the numbers of holders, tensors and pieces.
-inline Digest128 fingerprint(const Plan& plan) {
-  Xxh3Stream stream;
-  const auto add = [&](std::span<const uint64_t> words) {
-    Bytes bytes(words.size() * sizeof(uint64_t));
-    for (size_t i = 0; i < words.size(); ++i) {
-      store_little_endian(words[i], ByteSpan(bytes).subspan(i * sizeof(uint64_t)));
-    }
-    stream.append(bytes);
-  };
-  add(std::array<uint64_t, 2>{plan.holders.size(), plan.moves.size()});
-  for (const Holder& holder : plan.holders) {
-    add(std::array<uint64_t, 3>{static_cast<uint64_t>(holder.kind), holder.host,
-                                holder.name.size()});
-    stream.append(std::as_bytes(std::span(holder.name)));
-  }
-  for (const Move& move : plan.moves) {
-    const Box& box = plan.boxes[move.box];
-    add(std::array<uint64_t, 7>{move.tensor, move.from, move.to, move.from_holder,
-                                move.to_holder, move.after,
-                                static_cast<uint64_t>(box.rank())});
-    for (const Extent& extent : box.extents()) {
-      add(std::array{static_cast<uint64_t>(extent.lo),
-                     static_cast<uint64_t>(extent.hi)});
-    }
-  }
-  return stream.digest();
 }
 
 }  // namespace holdfast::tests

@@ -1,0 +1,332 @@
+#include "holdfast/exchange/exchange.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <numeric>
+
+#include "holdfast/exchange/meeting.h"
+#include "holdfast/exchange/move_pieces.h"
+#include "holdfast/exchange/state_seals.h"
+#include "holdfast/memory/piece_description.h"
+#include "holdfast/plan/fingerprint.h"
+
+namespace holdfast {
+namespace {
+
+constexpr Tag kCommit = 3;  // added to the tag of the exchange
+constexpr std::string_view kCommitWord = "commit";
+constexpr std::string_view kAbortWord = "abort";
+
+// When the phases must have ended.
+struct PhaseTimes {
+  Instant prepared_by{}, moved_by{}, verified_by{}, committed_by{};
+
+  PhaseTimes() = default;
+  PhaseTimes(Instant now, Instant deadline) : committed_by(deadline) {
+    const Duration all = std::max<Duration>(deadline - now, Duration(0));
+    prepared_by = now + all / 4;
+    moved_by = now + all / 2;
+    verified_by = now + all * 3 / 4;
+  }
+};
+
+// How long the busiest rank may take.
+Duration time_for(const ExchangeTask& task, const ExchangeOptions& options) {
+  int64_t moved = 0, held = 0;
+  for (const HolderLoad& load : task.plan->loads) {
+    moved = std::max(moved, load.sent + load.forwarded + load.received);
+  }
+  for (const Collection* state : {task.source, task.target}) {
+    for (const int64_t bytes : state->bytes_held()) held = std::max(held, bytes);
+  }
+  const double seconds = static_cast<double>(moved + 2 * held) /
+                         static_cast<double>(std::max<int64_t>(options.slowest, 1));
+  return options.patience +
+         std::chrono::duration_cast<Duration>(
+             std::chrono::duration<double>(std::min(seconds, 1e9)));
+}
+
+// What must be the same on all ranks.
+std::string common_text(const ExchangeTask& task, ExchangeMode mode) {
+  return fmt::format("{} {} {} {}", fingerprint(*task.source).hex(),
+                     fingerprint(*task.target).hex(), fingerprint(*task.plan).hex(),
+                     name_of(mode));
+}
+
+// The ranks of the holders, by their names. Fails if two ranks say the same name, or a
+// holder that has pieces has no rank.
+Result<std::vector<int>> ranks_of(std::span<const Holder> holders,
+                                  const std::vector<bool>& has_pieces,
+                                  const std::vector<Peer>& peers) {
+  std::map<std::string_view, int> by_name;
+  for (size_t r = 0; r < peers.size(); ++r) {
+    const auto [known, added] =
+        by_name.emplace(peers[r].name, static_cast<int>(r));
+    if (!added) {
+      return invalid("{}: ranks {} and {} both say that they are this holder; expected "
+                     "one",
+                     peers[r].name, known->second, r);
+    }
+  }
+  std::vector<int> ranks;
+  for (size_t h = 0; h < holders.size(); ++h) {
+    const auto found = by_name.find(holders[h].name);
+    ranks.push_back(found == by_name.end() ? -1 : found->second);
+    if (!has_pieces[h]) continue;
+    if (holders[h].kind != HolderKind::kMemory) {
+      return unsupported("{}: is a file; expected the memory of a rank",
+                         holders[h].name);
+    }
+    if (ranks.back() < 0) {
+      return invalid("{}: no rank is this holder; expected one", holders[h].name);
+    }
+  }
+  return ranks;
+}
+
+std::vector<bool> with_pieces(const Layout& layout) {
+  std::vector<bool> has(layout.holders().size());
+  for (PieceId p = 0; p < layout.piece_count(); ++p) has[layout.holder(p)] = true;
+  return has;
+}
+
+class Exchange {
+ public:
+  Exchange(Env& env, Transport& transport, const ExchangeTask& task,
+           PieceStorage& storage, const ExchangeOptions& options)
+      : env_(env),
+        transport_(transport),
+        task_(task),
+        storage_(storage),
+        options_(options),
+        old_(task.old) {
+    if (std::ranges::any_of(old_, is_nothing)) {
+      std::erase_if(old_.edit(), is_nothing);
+    }
+  }
+
+  Result<Exchanged> run() {
+    Result<Exchanged> done = carry_out();
+    if (done.ok()) return done;
+    for (const NewPiece& piece : fresh()) {
+      const bool made = piece.kept == kNothing && piece.piece.memory.data() != nullptr;
+      if (made) storage_.discard(piece.piece);
+    }
+    if (std::ranges::count(released_, true) == 0) return done;
+    return Error(done.error().code(),
+                 done.error().message() +
+                     " (old pieces were released, so the state of this rank is lost)");
+  }
+
+ private:
+  Result<Exchanged> carry_out() {
+    const Instant begun = env_.now();
+    const Result<void> agreed = agree(begun);
+    const Result<Bytes> sealed = agreed.ok() ? prepare() : agreed.error();
+    const Heard ready = tell_all(transport_, sealed, times_.prepared_by);
+    // Either all ranks heard it, or this rank has no streams to end.
+    if (ready.failed.has_value()) return *ready.failed;
+    if (!agreed.ok()) return agreed.error();
+    const Result<std::vector<Seal>> before = merged(*before_, ready);
+    // All ranks that heard all others come to the same result.
+    if (ready.all_well() && !before.ok()) return before.error();
+
+    const Instant prepared = env_.now();
+    const Result<MoveCounts> moved = before.ok() ? move() : refuse(before.error());
+    const Instant copied = env_.now();
+    const Result<Bytes> resealed = moved.ok() ? seal_fresh() : moved.error();
+    const Heard finished = tell_all(transport_, resealed, times_.verified_by);
+    if (finished.failed.has_value()) return *finished.failed;
+    const Result<void> verdict = before.ok() ? judge(*before, finished) : before.error();
+    if (finished.all_well() && !verdict.ok()) return verdict.error();
+    HOLDFAST_TRY(commit(verdict));
+    return result(*moved, prepared - begun, copied - prepared, env_.now() - copied);
+  }
+
+  // Phase 1, until all ranks know each other.
+  Result<void> agree(Instant begun) {
+    const Instant deadline =
+        std::min(options_.deadline, begun + time_for(task_, options_));
+    times_ = PhaseTimes(begun, deadline);
+    const Meeting meeting =
+        HOLDFAST_TRY(meet(env_, transport_,
+                          {.name = task_.holder,
+                           .agreed = common_text(task_, options_.mode),
+                           .direct = options_.direct,
+                           .shared_memory = options_.shared_memory,
+                           .deadline = deadline},
+                          {}));
+    meeting_ = meeting;
+    // From here on the time counts, for all ranks alike: they have met at about the same
+    // time, and a rank that came early has waited for the others.
+    times_ = PhaseTimes(env_.now(), std::min(options_.deadline, meeting.deadline));
+    for (size_t r = 0; r < meeting.peers.size(); ++r) {
+      if (meeting.peers[r].agreed == meeting.peers[0].agreed) continue;
+      return invalid(
+          "rank {}: has other layouts, another plan or another mode than rank 0; "
+          "expected the same",
+          r);
+    }
+    const Layout &source = task_.source->layout(), &target = task_.target->layout();
+    before_ = std::make_unique<StateSeals>(
+        *task_.source, *task_.target,
+        HOLDFAST_TRY(ranks_of(source.holders(), with_pieces(source), meeting.peers)));
+    after_ = std::make_unique<StateSeals>(
+        *task_.target, *task_.target,
+        HOLDFAST_TRY(ranks_of(target.holders(), with_pieces(target), meeting.peers)));
+    const std::vector<Holder>& holders = task_.plan->holders;
+    shared_ = {.source = task_.source, .target = task_.target, .plan = task_.plan};
+    shared_.rank_of = HOLDFAST_TRY(
+        ranks_of(holders, std::vector<bool>(holders.size()), meeting.peers));
+    return {};
+  }
+
+  // The rest of phase 1: what this rank does alone.
+  Result<Bytes> prepare() {
+    HOLDFAST_TRY(check_old());
+    moves_ = std::make_unique<OwnMoves>(shared_, transport_.rank(), old_,
+                                        storage_.keeps_boxes());
+    for (const LocalPiece& piece : old_) memory_.add(piece.bytes());
+    if (options_.mode == ExchangeMode::kShadow) {
+      for (uint32_t i = 0; i < moves_->fresh.size(); ++i) {
+        HOLDFAST_TRY(make_piece_of(*moves_, i, storage_, memory_));
+      }
+    }
+    return before_->seal_own(transport_.rank(), old_);
+  }
+
+  Result<void> check_old() const {
+    const auto holders = task_.source->layout().holders();
+    const auto own = std::ranges::find(holders, task_.holder, &Holder::name);
+    if (own == holders.end()) {
+      if (old_.empty()) return {};
+      return invalid("{}: has pieces, but is no holder of the source; expected none",
+                     task_.holder);
+    }
+    // Somebody else owns the collection.
+    const std::shared_ptr<const Collection> source(std::shared_ptr<const Collection>(),
+                                                   task_.source);
+    const LocalState state{.collection = source,
+                           .rank = static_cast<int>(own - holders.begin()),
+                           .pieces = old_};
+    return state.check();
+  }
+
+  MoveOptions move_options() {
+    return {.env = &env_,
+            .link_to =
+                [this](int peer) {
+                  return meeting_.link_to(env_, transport_, peer, times_.moved_by);
+                },
+            .stream = options_.stream,
+            .windowed = options_.mode == ExchangeMode::kWindowed,
+            .on_the_way = options_.on_the_way,
+            .deadline = times_.moved_by};
+  }
+  Result<MoveCounts> move() {
+    return move_pieces(*moves_, old_, storage_, move_options(), memory_, released_);
+  }
+  // This rank does not know whether the others go on. Those that do must not wait for it.
+  Error refuse(const Error& why) {
+    if (moves_ != nullptr) refuse_streams(*moves_, move_options());
+    return why;
+  }
+
+  Result<Bytes> seal_fresh() {
+    std::vector<LocalPiece> pieces;
+    for (const NewPiece& piece : fresh()) pieces.push_back(piece.piece);
+    pieces_ = std::move(pieces);
+    return after_->seal_own(transport_.rank(), pieces_);
+  }
+
+  static Result<std::vector<Seal>> merged(const StateSeals& seals, const Heard& heard) {
+    if (heard.missed.has_value()) return *heard.missed;
+    return seals.merge(heard.said);
+  }
+  Result<void> judge(const std::vector<Seal>& before, const Heard& heard) const {
+    const std::vector<Seal> after = HOLDFAST_TRY(merged(*after_, heard));
+    return compare_seals(*task_.target, before, after);
+  }
+
+  // Phase 4.
+  Result<void> commit(const Result<void>& verdict) {
+    const std::string_view word = verdict.ok() ? kCommitWord : kAbortWord;
+    const int size = transport_.size(), own = transport_.rank();
+    const Tag tag = meeting_.tag + kCommit;
+    for (int r = 0; r < size; ++r) {
+      if (r == own) continue;
+      // A rank that is gone cannot be told.
+      static_cast<void>(transport_.send(r, tag, bytes_of(word), times_.committed_by));
+    }
+    HOLDFAST_TRY(verdict);
+    int heard = 0;
+    for (int r = 0; r < size; ++r) {
+      if (r == own) continue;
+      const Result<Bytes> said = transport_.recv(r, tag, times_.committed_by);
+      if (!said.ok()) continue;
+      ++heard;
+      if (text_of(*said) != kCommitWord) {
+        return unavailable("rank {}: did not hear all ranks, so nothing is committed", r);
+      }
+    }
+    if (heard > 0 || size == 1) return {};
+    return unavailable("rank {}: heard no other rank in time", own);
+  }
+
+  Result<Exchanged> result(const MoveCounts& counts, Duration prepared, Duration copied,
+                           Duration verified) {
+    Exchanged done{.mode = options_.mode,
+                   .pieces = pieces_,
+                   .received = counts.received,
+                   .sent = counts.sent,
+                   .copied = counts.copied,
+                   .peak = memory_.most(),
+                   .moved = task_.plan->figures.moved,
+                   .prepared = prepared,
+                   .copied_for = copied,
+                   .verified = verified};
+    std::vector<bool> kept(old_.size());
+    for (const NewPiece& piece : fresh()) {
+      if (piece.kept == kNothing) continue;
+      kept[piece.kept] = true;
+      done.kept += piece.piece.bytes();
+    }
+    for (size_t i = 0; i < old_.size(); ++i) {
+      if (!kept[i] && !released_[i]) storage_.release(old_[i]);
+    }
+    return done;
+  }
+
+  std::span<const NewPiece> fresh() const {
+    return moves_ == nullptr ? std::span<const NewPiece>() : moves_->fresh;
+  }
+
+  Env& env_;
+  Transport& transport_;
+  const ExchangeTask& task_;
+  PieceStorage& storage_;
+  const ExchangeOptions& options_;
+  LocalPieces old_;
+  PhaseTimes times_;
+  Meeting meeting_;
+  SharedPlan shared_;
+  std::unique_ptr<StateSeals> before_, after_;
+  std::unique_ptr<OwnMoves> moves_;
+  MemoryCount memory_;
+  std::vector<bool> released_;
+  LocalPieces pieces_;
+};
+
+}  // namespace
+
+std::string_view name_of(ExchangeMode mode) {
+  return mode == ExchangeMode::kShadow ? "shadow" : "windowed";
+}
+
+Result<Exchanged> exchange(Env& env, Transport& transport, const ExchangeTask& task,
+                           PieceStorage& storage, const ExchangeOptions& options) {
+  return Exchange(env, transport, task, storage, options).run().within("exchange");
+}
+
+}  // namespace holdfast

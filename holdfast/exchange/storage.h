@@ -1,0 +1,82 @@
+// Where the pieces of a rank get their memory from when an exchange makes new ones.
+#pragma once
+
+#include <map>
+#include <memory>
+
+#include "holdfast/base/mutex.h"
+#include "holdfast/memory/local_state.h"
+
+namespace holdfast {
+
+// Calls come from several threads, one at a time.
+class PieceStorage {
+ public:
+  virtual ~PieceStorage() = default;
+
+  // Memory for a new piece. It has any contents. kNoSpace if there is none.
+  virtual Result<LocalPiece> make(const std::shared_ptr<const Tensor>& tensor,
+                                  const Box& box) = 0;
+  // An old piece is not needed any more.
+  virtual void release(const LocalPiece& old) = 0;
+  // The exchange failed, and this new piece is not needed.
+  virtual void discard(const LocalPiece& made) = 0;
+  // True if a box that the rank has before and after stays where it is. If false, make()
+  // is called for it, too.
+  virtual bool keeps_boxes() const { return true; }
+  // The device that make() takes memory of; null for the host.
+  virtual const Device* device() const { return nullptr; }
+};
+
+// Memory of the host, one block for each piece, row-major without gaps. Large blocks ask
+// for huge pages. Frees what it made; other old pieces belong to the caller. Its memory
+// goes with it.
+class HostStorage : public PieceStorage {
+ public:
+  HostStorage() = default;
+  ~HostStorage() override;
+  HostStorage(const HostStorage&) = delete;
+  HostStorage& operator=(const HostStorage&) = delete;
+
+  Result<LocalPiece> make(const std::shared_ptr<const Tensor>& tensor,
+                          const Box& box) override;
+  void release(const LocalPiece& old) override { free(old); }
+  void discard(const LocalPiece& made) override { free(made); }
+  // How many bytes of pieces it has made and not freed.
+  int64_t bytes() const;
+
+ private:
+  void free(const LocalPiece& piece);
+
+  mutable Mutex mutex_;
+  std::map<std::byte*, size_t> blocks_ HOLDFAST_GUARDED_BY(mutex_);  // mapped bytes
+  int64_t bytes_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+};
+
+// Memory of a device.
+class DeviceStorage : public PieceStorage {
+ public:
+  // kNoSpace if fewer than `reserve` bytes of the device would stay free. The device
+  // must outlive the storage.
+  explicit DeviceStorage(const Device& device, int64_t reserve = 0)
+      : device_(device), reserve_(reserve) {}
+  ~DeviceStorage() override;
+  DeviceStorage(const DeviceStorage&) = delete;
+  DeviceStorage& operator=(const DeviceStorage&) = delete;
+
+  Result<LocalPiece> make(const std::shared_ptr<const Tensor>& tensor,
+                          const Box& box) override;
+  void release(const LocalPiece& old) override { free(old); }
+  void discard(const LocalPiece& made) override { free(made); }
+  const Device* device() const override { return &device_; }
+
+ private:
+  void free(const LocalPiece& piece);
+
+  const Device& device_;
+  const int64_t reserve_;
+  Mutex mutex_;
+  std::map<std::byte*, ByteSpan> blocks_ HOLDFAST_GUARDED_BY(mutex_);
+};
+
+}  // namespace holdfast
