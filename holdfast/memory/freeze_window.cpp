@@ -111,20 +111,20 @@ Result<Seal> FreezeWindow::seal(size_t part) const {
   return seal_bytes(buffer_, offset);
 }
 
-Result<std::vector<ChangedElement>> FreezeWindow::find(size_t part,
+Result<std::vector<RestingChange>> FreezeWindow::find(size_t part,
                                                        const Seal& sealed) const {
   const Bytes now = HOLDFAST_TRY(read(part));
   const std::optional<Bytes> before = HOLDFAST_TRY(bytes_before(part, sealed, now));
-  if (!before.has_value()) return std::vector<ChangedElement>();
+  if (!before.has_value()) return std::vector<RestingChange>();
   return compare(part, *before, now);
 }
 
-Result<std::vector<ChangedElement>> FreezeWindow::mend(size_t part,
+Result<std::vector<RestingChange>> FreezeWindow::mend(size_t part,
                                                        const Seal& sealed) {
   const Bytes now = HOLDFAST_TRY(read(part));
   const std::optional<Bytes> before = HOLDFAST_TRY(bytes_before(part, sealed, now));
   if (!before.has_value()) return beyond_repair(part);
-  std::vector<ChangedElement> changed = HOLDFAST_TRY(write(part, *before));
+  std::vector<RestingChange> changed = HOLDFAST_TRY(write(part, *before));
   if (HOLDFAST_TRY(seal(part)) == sealed) return changed;
   HOLDFAST_TRY(write(part, now));
   return beyond_repair(part);
@@ -155,7 +155,7 @@ Result<Bytes> FreezeWindow::read(size_t part) const {
   return bytes;
 }
 
-Result<std::vector<ChangedElement>> FreezeWindow::write(size_t part, ByteView bytes) {
+Result<std::vector<RestingChange>> FreezeWindow::write(size_t part, ByteView bytes) {
   const auto& [p, first, size] = parts_[part];
   const LocalPiece& piece = pieces_[p];
   if (std::ssize(bytes) != size) {
@@ -171,12 +171,12 @@ Result<std::vector<ChangedElement>> FreezeWindow::write(size_t part, ByteView by
 }
 
 // The elements in which the two differ, up to kNamed of them.
-std::vector<ChangedElement> FreezeWindow::compare(size_t part, ByteView before,
+std::vector<RestingChange> FreezeWindow::compare(size_t part, ByteView before,
                                                   ByteView after) const {
   const LocalPiece& piece = pieces_[parts_[part].piece];
   const Tensor& tensor = *piece.tensor;
   const auto size = static_cast<size_t>(bytes_of(tensor.dtype));
-  std::vector<ChangedElement> changed;
+  std::vector<RestingChange> changed;
   for (size_t at = 0; at < after.size() && changed.size() < kNamed; at += size) {
     if (std::ranges::equal(before.subspan(at, size), after.subspan(at, size))) continue;
     const ElementBits was = element_bits(before.subspan(at, size));

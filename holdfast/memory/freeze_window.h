@@ -30,7 +30,7 @@
 namespace holdfast {
 
 // An element whose bits are not what they were, in words for people.
-struct ChangedElement {
+struct RestingChange {
   std::string tensor{};
   std::vector<int64_t> index{};
   std::string bits{};    // "bit 30"
@@ -70,14 +70,14 @@ class FreezeWindow {
   Result<Seal> seal(size_t part) const;
   // The elements that would change if mend() were called. Empty if more than one word of
   // the part has changed, or none.
-  Result<std::vector<ChangedElement>> find(size_t part, const Seal& sealed) const;
+  Result<std::vector<RestingChange>> find(size_t part, const Seal& sealed) const;
   // Makes the part what it was when it had the seal `sealed`. Returns the elements that
   // were wrong. Fails with kCorrupt, and changes nothing, if more than one word differs.
-  Result<std::vector<ChangedElement>> mend(size_t part, const Seal& sealed);
+  Result<std::vector<RestingChange>> mend(size_t part, const Seal& sealed);
   // The bytes of a part, and the reverse. write() returns the elements that differed, up
   // to kNamed of them. It fails with kInvalid for another number of bytes.
   Result<Bytes> read(size_t part) const;
-  Result<std::vector<ChangedElement>> write(size_t part, ByteView bytes);
+  Result<std::vector<RestingChange>> write(size_t part, ByteView bytes);
 
   // So many elements of a part are named at most.
   static constexpr size_t kNamed = 4;
@@ -91,7 +91,7 @@ class FreezeWindow {
 
   Result<std::optional<Bytes>> bytes_before(size_t part, const Seal& sealed,
                                             ByteView now) const;
-  std::vector<ChangedElement> compare(size_t part, ByteView before,
+  std::vector<RestingChange> compare(size_t part, ByteView before,
                                       ByteView after) const;
   Error beyond_repair(size_t part) const;
 

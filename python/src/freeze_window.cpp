@@ -64,7 +64,7 @@ nb::bytes read(const FreezeWindow& self, size_t part) {
   return nb::bytes(bytes.data(), bytes.size());
 }
 
-std::vector<ChangedElement> write(FreezeWindow& self, size_t part,
+std::vector<RestingChange> write(FreezeWindow& self, size_t part,
                                   const nb::bytes& bytes) {
   check_part(self, part);
   return unwrap(self.write(
@@ -75,12 +75,12 @@ std::vector<ChangedElement> write(FreezeWindow& self, size_t part,
 
 void bind_freeze_window(nb::module_& m) {
   using W = FreezeWindow;
-  nb::class_<ChangedElement>(m, "ChangedElement", "An element that has changed.")
-      .def_ro("tensor", &ChangedElement::tensor, "The name of its tensor.")
-      .def_ro("index", &ChangedElement::index, "Its index in each dimension.")
-      .def_ro("bits", &ChangedElement::bits, "The bits that differ: \"bit 30\".")
-      .def_ro("before", &ChangedElement::before, "The value as it was.")
-      .def_ro("after", &ChangedElement::after, "The value as it is.");
+  nb::class_<RestingChange>(m, "ChangedElement", "An element that has changed.")
+      .def_ro("tensor", &RestingChange::tensor, "The name of its tensor.")
+      .def_ro("index", &RestingChange::index, "Its index in each dimension.")
+      .def_ro("bits", &RestingChange::bits, "The bits that differ: \"bit 30\".")
+      .def_ro("before", &RestingChange::before, "The value as it was.")
+      .def_ro("after", &RestingChange::after, "The value as it is.");
   nb::class_<W>(m, "FreezeWindow",
                 "Seals parts of pieces, and finds out later which parts have changed.")
       .def(nb::init<LocalPieces>(), nb::arg("pieces"),

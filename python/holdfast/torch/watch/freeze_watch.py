@@ -38,6 +38,9 @@ from holdfast.torch.watch.meeting import Meeting, fingerprint_of
 _BLIND = ("watch: no hook tells of the optimizer's updates (it is no torch optimizer, or a CUDA "
           "graph replays its steps), so nothing is watched")
 
+_NOTHING = ("watch: no parameter or slot can be watched: all are on devices, empty or excluded; "
+            "expected tensors in host memory")
+
 _log = logging.getLogger("holdfast")
 _FIRST_MEETINGS = 3
 _MOST_TOLD = 100  # alarms about one tensor
@@ -189,6 +192,8 @@ class FreezeWatch:
                  for part in range(*self._window.parts_of(k))] if self._window else []
         alarms = self._meeting.vote(self._window, self._names, self._step, parts)
         self._tell(alarms)
+        if any(alarm.mended for alarm in alarms):
+            self._open = None  # its seals may be those of the damaged bytes
         bad = {alarm.tensor for alarm in alarms if not alarm.mended}
         return {alarm.tensor for alarm in alarms if alarm.mended} - bad
 
@@ -298,6 +303,9 @@ class FreezeWatch:
         found = self._state.resting()
         chosen = [one for one in found if self._why_not(*one) is None]
         pieces = [piece for piece, _ in chosen]
+        if found and not chosen:
+            self._left_out = [name for _, name in found]
+            self._messages.warn_once(_NOTHING)
         if len(pieces) == len(self._pieces) and all(map(operator.is_, pieces, self._pieces)):
             return False
         self._open = None
