@@ -56,7 +56,7 @@ void expect_mended(int data, int parity, std::mt19937_64& random) {
 
 TEST(ReedSolomonTest, AsManyBlocksAsThereAreParityBlocksMayBeLost) {
   std::mt19937_64 random(1);
-  for (int trial = 0; trial < 50; ++trial) {
+  for (int trial = 0; trial < 8; ++trial) {
     for (const auto& [data, parity] :
          {std::pair(1, 1), {5, 2}, {206, 2}, {40, 8}, {169, 84}}) {
       expect_mended(data, parity, random);
