@@ -391,7 +391,7 @@ class Bench {
   LocalState state_;
   Path last_;  // the folder of the newest step
   std::vector<Raw> writes_, reads_;
-  Figures figures_;
+  Report figures_;
 };
 
 }  // namespace

@@ -137,7 +137,7 @@ double copy_raw(Env& env, int peers, ByteView from, ByteSpan to, bool sealed) {
   });
 }
 
-void measure(Env& env, int peers, int64_t bytes, Figures& figures) {
+void measure(Env& env, int peers, int64_t bytes, Report& figures) {
   Job job(env, peers + 1, bytes);
   const Bytes from(static_cast<size_t>(bytes), std::byte{7});
   Bytes to(from.size());
@@ -170,7 +170,7 @@ int main(int count, char** arguments) {
     return 2;
   }
   const auto env = holdfast::make_posix_env();
-  holdfast::Figures figures;
+  holdfast::Report figures;
   const int64_t tensors = std::max<int64_t>(megabytes / 4, 2);
   for (const int peers : {1, 2}) {
     holdfast::measure(*env, peers, tensors * holdfast::kTensor, figures);

@@ -35,7 +35,7 @@ Series ratios(const Series& a, const Series& b) {
   return series;
 }
 
-void Figures::show(std::string_view name, const Series& series, std::string_view unit,
+void Report::show(std::string_view name, const Series& series, std::string_view unit,
                    double scale) {
   fmt::print("  {:<44} {:>8.3f}  ({:.3f} to {:.3f}) {}\n", name,
              series.median() / scale, series.quantile(0.25) / scale,
@@ -45,15 +45,15 @@ void Figures::show(std::string_view name, const Series& series, std::string_view
   json_ += '}';
 }
 
-void Figures::at_least(std::string_view name, const Series& series, double bar) {
+void Report::at_least(std::string_view name, const Series& series, double bar) {
   judge(name, series, bar, series.median() >= bar, ">=");
 }
 
-void Figures::at_most(std::string_view name, const Series& series, double bar) {
+void Report::at_most(std::string_view name, const Series& series, double bar) {
   judge(name, series, bar, series.median() <= bar, "<=");
 }
 
-void Figures::judge(std::string_view name, const Series& series, double bar,
+void Report::judge(std::string_view name, const Series& series, double bar,
                     bool passed, std::string_view expected) {
   fmt::print("  {:<44} {:>8.3f}  ({:.3f} to {:.3f}); expected {} {}  {}\n", name,
              series.median(), series.quantile(0.25), series.quantile(0.75), expected,
@@ -66,7 +66,7 @@ void Figures::judge(std::string_view name, const Series& series, double bar,
   json_ += fmt::format(", \"passed\": {}}}", passed);
 }
 
-void Figures::keep(std::string_view name, const Series& series, double scale) {
+void Report::keep(std::string_view name, const Series& series, double scale) {
   json_ += json_.empty() ? "  " : ",\n  ";
   append_json_string(json_, name);
   json_ += ": {\"median\": ";
@@ -77,7 +77,7 @@ void Figures::keep(std::string_view name, const Series& series, double scale) {
   append_json_double(json_, series.quantile(0.75) / scale);
 }
 
-Result<void> Figures::write_json(Env& env, const Path& path) const {
+Result<void> Report::write_json(Env& env, const Path& path) const {
   return env.replace_file(path, bytes_of("{\n" + json_ + "\n}\n"));
 }
 

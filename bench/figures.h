@@ -28,7 +28,7 @@ Series ratios(const Series& a, const Series& b);
 // Reads a number above 0. Returns false if the text is anything else.
 bool parse_number(std::string_view text, int64_t& into);
 
-class Figures {
+class Report {
  public:
   // Prints "name   median (lower to upper quartile) unit". All values are divided by
   // `scale`.

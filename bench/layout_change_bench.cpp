@@ -347,7 +347,7 @@ double copy_bare(Env& env, const Baseline& base, ByteView from, Target& target,
   });
 }
 
-void measure(Env& env, int tensors, const Baseline& base, Figures& figures) {
+void measure(Env& env, int tensors, const Baseline& base, Report& figures) {
   State state(env, tensors, base.touched);
   const Plan made = plan(state.source, state.target, Topology::uniform(1)).value();
   const auto bytes = static_cast<size_t>(made.figures.needed);
@@ -369,7 +369,7 @@ void measure(Env& env, int tensors, const Baseline& base, Figures& figures) {
   figures.at_least(base.name, ratios(changed, bare), base.bar);
 }
 
-void measure_rivals(Env& env, int tensors, Figures& figures) {
+void measure_rivals(Env& env, int tensors, Report& figures) {
   State state(env, tensors, true);
   const ExchangeOptions options{.direct = false};
   Ranks ranks(env, kNew);
@@ -406,7 +406,7 @@ int main(int count, char** arguments) {
     }
   }
   const auto env = holdfast::make_posix_env();
-  holdfast::Figures figures;
+  holdfast::Report figures;
   const int tensors = static_cast<int>(std::max<int64_t>(megabytes / 64, 2));
   for (const holdfast::Baseline& base : holdfast::baselines()) {
     holdfast::measure(*env, tensors, base, figures);

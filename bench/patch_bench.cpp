@@ -189,7 +189,7 @@ class Bench {
   const Settings settings_;
   const std::unique_ptr<Env> env_ = make_posix_env();
   const Path folder_ = Path(settings_.folder) / "patch-bench";
-  Figures figures_;
+  Report figures_;
 };
 
 // Returns false for a wrong option. Options of other benchmarks are ignored.

@@ -149,6 +149,7 @@ class ExchangeFailuresTest : public ::testing::Test {
   }
 
   static constexpr Duration kPatience = 1200ms;
+  static constexpr Duration kSlow = 2s;  // a machine with other load
   // No bytes of this test need more time.
   static ExchangeOptions options_for(CarrierCase way) {
     way.options.patience = kPatience;
@@ -163,7 +164,7 @@ TEST_F(ExchangeFailuresTest, EachMessageIsLost) {
   for (const CarrierCase& way : all_carriers()) {
     SCOPED_TRACE(name_of(way.carrier));
     const ExchangeOptions options = options_for(way);
-    const Ended well = run_with(*env_, {}, options);
+    const Ended well = run_with(*env_, {}, way.options);
     for (const auto& outcome : well.outcomes) ASSERT_OK(outcome);
     std::vector<Fault> faults;
     for (int rank = 0; rank < 3; ++rank) {
@@ -176,7 +177,7 @@ TEST_F(ExchangeFailuresTest, EachMessageIsLost) {
     for (size_t i = 0; i < all.size(); ++i) {
       SCOPED_TRACE(fmt::format("rank {}, call {}", faults[i].rank, faults[i].lose));
       expect_agreed(all[i]);
-      EXPECT_LT(all[i].took, kPatience + 500ms);
+      EXPECT_LT(all[i].took, kPatience + kSlow);
     }
   }
 }
@@ -185,7 +186,7 @@ TEST_F(ExchangeFailuresTest, EachRankIsKilledAtEachOfItsCalls) {
   for (const CarrierCase& way : all_carriers()) {
     SCOPED_TRACE(name_of(way.carrier));
     const ExchangeOptions options = options_for(way);
-    const Ended well = run_with(*env_, {}, options);
+    const Ended well = run_with(*env_, {}, way.options);
     std::vector<Fault> faults;
     for (int rank = 0; rank < 3; ++rank) {
       const int calls = well.calls[static_cast<size_t>(rank)];
@@ -197,13 +198,13 @@ TEST_F(ExchangeFailuresTest, EachRankIsKilledAtEachOfItsCalls) {
     for (size_t i = 0; i < all.size(); ++i) {
       SCOPED_TRACE(fmt::format("rank {}, call {}", faults[i].rank, faults[i].kill));
       expect_agreed(all[i], faults[i].rank);
-      EXPECT_LT(all[i].took, kPatience + 500ms);
+      EXPECT_LT(all[i].took, kPatience + kSlow);
     }
   }
 }
 
 TEST_F(ExchangeFailuresTest, EachDamagedWindowIsFoundByTheSeals) {
-  const ExchangeOptions options = options_for(all_carriers()[2]);
+  const ExchangeOptions options = all_carriers()[2].options;
   const Ended well = run_with(*env_, {}, options);
   int found = 0;
   for (int rank = 0; rank < 3; ++rank) {

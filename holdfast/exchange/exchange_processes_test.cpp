@@ -34,10 +34,12 @@ Collection shared_rows(int tensors, int ranks) {
   return layout.build();
 }
 
-// The bits of an element, from the tensor's name and the element's number.
-uint32_t value_at(const std::string& name, int64_t number) {
-  return static_cast<uint32_t>(number) * 2654435761u +
-         static_cast<uint32_t>(std::stoi(name.substr(1)));
+// The bits of an element, from the number of the tensor and that of the element.
+uint32_t value_at(uint32_t tensor, int64_t number) {
+  return static_cast<uint32_t>(number) * 2654435761u + tensor;
+}
+uint32_t number_of(const Tensor& tensor) {
+  return static_cast<uint32_t>(std::stoi(tensor.name.substr(1)));
 }
 
 // Calls visit(element in memory, number) for a piece that is dense and has whole rows.
@@ -51,8 +53,9 @@ void for_each_value(const LocalPiece& piece, Visit&& visit) {
 bool has_right_values(const LocalPieces& pieces) {
   bool right = true;
   for (const LocalPiece& piece : pieces) {
+    const uint32_t tensor = number_of(*piece.tensor);
     for_each_value(piece, [&](uint32_t value, int64_t number) {
-      right &= value == value_at(piece.tensor->name, number);
+      right &= value == value_at(tensor, number);
     });
   }
   return right;
@@ -65,8 +68,9 @@ LocalPieces make_old(const Collection& source, int rank, HostStorage& storage) {
     if (h != static_cast<HolderId>(rank)) return;
     const auto tensor = std::make_shared<const Tensor>(source.tensor(t));
     pieces.push_back(storage.make(tensor, box).value());
+    const uint32_t which = number_of(*tensor);
     for_each_value(pieces.back(), [&](uint32_t& value, int64_t number) {
-      value = value_at(tensor->name, number);
+      value = value_at(which, number);
     });
   });
   return pieces;
@@ -201,7 +205,7 @@ TEST(ExchangeProcessesTest, FourBecomeEightWithinTheMemoryOfTheLargerState) {
     const int64_t old_bytes = transport.rank() < 4 ? all / 4 : 0, fresh = all / 8;
     HostStorage storage;
     const LocalPieces old = make_old(change.source, transport.rank(), storage);
-    transport.barrier(env.now() + 60s).value();  // all have written their values
+    transport.barrier(kNoDeadline).value();  // all have written their values
     const PssWatch watch(env);
     const auto done =
         change.run(env, transport, old, storage,
@@ -234,7 +238,7 @@ TEST(ExchangeProcessesTest, AKilledProcessLeavesTheOthersWithTheirOldBytes) {
       HostStorage storage;
       const LocalPieces old = make_old(change.source, transport.rank(), storage);
       const int64_t before = storage.bytes();
-      static_cast<void>(transport.barrier(env.now() + 60s));
+      static_cast<void>(transport.barrier(kNoDeadline));
       const auto done = change.run(env, transport, old, storage, {});
       if (done.ok()) return has_right_values(done->pieces) ? kCommitted : kHarmed;
       const bool unharmed = has_right_values(old) && storage.bytes() == before;
