@@ -63,8 +63,9 @@ Result<Thresholds> read_thresholds(const CampaignArguments& a) {
 
 Result<void> check_run_call(const CampaignArguments& a) {
   if (a.paths.size() != 1) {
-    return invalid("campaign run: {} paths; expected one BASE, and the command after --",
-                   a.paths.size());
+    return invalid(
+        "campaign run: {} paths; expected one BASE, and the command after --",
+        a.paths.size());
   }
   if (a.folder.empty()) {
     return invalid("campaign run: -o is not given; expected a folder for the results");
@@ -151,7 +152,8 @@ Result<ExitCode> analyse(const Context& context, const CampaignArguments& a) {
   } else if (a.paths.size() == 2) {
     const PairedAnalysis pairs =
         HOLDFAST_TRY(analyse_pairs(context.env, a.paths[0], a.paths[1]));
-    text = a.json ? pairs_json(a.paths[0], a.paths[1], pairs) + "\n" : pairs_text(pairs);
+    text = a.json ? pairs_json(a.paths[0], a.paths[1], pairs) + "\n"
+                  : pairs_text(pairs);
   } else {
     return invalid("campaign analyse: {} folders; expected one or two, or --strata",
                    a.paths.size());

@@ -124,12 +124,14 @@ std::string outcome_counts(const CampaignAnalysis& analysis) {
 }  // namespace
 
 std::string golden_text(const GoldenReport& golden) {
-  const std::string runs = golden.runs == 1 ? "1 run, bit-equal to the first"
-                                            : fmt::format("{} runs, bit-equal", golden.runs);
+  const std::string runs = golden.runs == 1
+                               ? "1 run, bit-equal to the first"
+                               : fmt::format("{} runs, bit-equal", golden.runs);
   const int64_t left = golden.trials - golden.recorded;
   const std::string known =
-      golden.recorded == 0 ? ""
-                           : fmt::format(" ({} are there already)", human_count(golden.recorded));
+      golden.recorded == 0
+          ? ""
+          : fmt::format(" ({} are there already)", human_count(golden.recorded));
   return fmt::format(
       "golden: {}, {} each, {} steps; {} trials{}, about {}; deadline {}\n", runs,
       human_seconds(golden.seconds), human_count(golden.steps),
@@ -199,10 +201,11 @@ std::string pairs_text(const PairedAnalysis& pairs) {
 }
 
 std::string strata_text(const StrataAnalysis& strata) {
-  return fmt::format("together: {} trials, weighted by sites\nN-EV {} ({})\nharm {} ({})\n",
-                     human_count(strata.trials), percent(strata.nev.rate),
-                     range_text(strata.nev.interval), percent(strata.harm.rate),
-                     range_text(strata.harm.interval));
+  return fmt::format(
+      "together: {} trials, weighted by sites\nN-EV {} ({})\nharm {} ({})\n",
+      human_count(strata.trials), percent(strata.nev.rate),
+      range_text(strata.nev.interval), percent(strata.harm.rate),
+      range_text(strata.harm.interval));
 }
 
 std::string campaign_json(const std::string& folder, const CampaignResult& done,

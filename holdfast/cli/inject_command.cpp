@@ -143,8 +143,9 @@ Result<ExitCode> inject(const Context& context, const InjectArguments& a) {
 Verb inject_verb() {
   auto arguments = std::make_shared<InjectArguments>();  // shared with `run` below
   InjectArguments& a = *arguments;
-  std::vector<Option> options{{"FROM", "A file, a step, a run, or RUN@STEP", &a.from, true},
-                              {"TO", "The altered copy, a new name", &a.to}};
+  std::vector<Option> options{
+      {"FROM", "A file, a step, a run, or RUN@STEP", &a.from, true},
+      {"TO", "The altered copy, a new name", &a.to}};
   add_flip_options(a.flips, options);
   for (Option& option : std::vector<Option>{
            {"--trial", "Chooses others with the same seed", &a.trial},

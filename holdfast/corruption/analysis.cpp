@@ -54,8 +54,8 @@ std::string bit_name(const TrialRecord& record) {
 }
 
 std::string top_bit_name(const TrialRecord& record) {
-  return std::ranges::any_of(record.flips, flips_top_exponent) ? "with a top exponent bit"
-                                                               : "without one";
+  const bool top = std::ranges::any_of(record.flips, flips_top_exponent);
+  return top ? "with a top exponent bit" : "without one";
 }
 
 template <typename Name>

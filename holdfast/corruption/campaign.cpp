@@ -152,7 +152,8 @@ class Campaign {
     }
     run.log = HOLDFAST_TRY(read_log(false).within("the golden run"));
     if (run.log.lines.empty()) {
-      return unavailable("the golden run has logged nothing; expected lines in {{log}}");
+      return unavailable(
+          "the golden run has logged nothing; expected lines in {{log}}");
     }
     if (files_.state) {
       HOLDFAST_TRY(open_any(env_, *files_.state).within("the golden run"));

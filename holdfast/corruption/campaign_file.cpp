@@ -69,7 +69,8 @@ Result<void> read_settings(Fields& fields, CampaignFile& file) {
   const Json& settings = *HOLDFAST_TRY(fields.any("settings"));
   if (!settings.is_object()) return invalid("{}: settings: is no object", where);
   for (const auto& [name, value] : settings.items()) {
-    file.settings.emplace_back(name, HOLDFAST_TRY(text_of_json(value, where + ": " + name)));
+    file.settings.emplace_back(
+        name, HOLDFAST_TRY(text_of_json(value, where + ": " + name)));
   }
   const Json& command = *HOLDFAST_TRY(fields.array("command"));
   for (const Json& word : command) {
@@ -117,7 +118,8 @@ struct SiteShare {
   double top = 0;
 };
 
-Result<SiteShare> share_of_top_bit(const Contents& contents, const PlanRequest& request) {
+Result<SiteShare> share_of_top_bit(const Contents& contents,
+                                   const PlanRequest& request) {
   const auto tensors =
       HOLDFAST_TRY(select_sites(contents.collection, request.sites));
   const BitChoice top_bit{.field = BitChoice::Field::kTopExponent};
@@ -206,8 +208,9 @@ Result<void> check_same_campaign(const CampaignFile& there, const CampaignFile& 
                                  const Path& folder) {
   const auto differs = [&](const std::string& what, const std::string& seen,
                            const std::string& asked) {
-    return conflict("{}: is a campaign with {} \"{}\", not \"{}\"; expected another folder",
-                    folder.native(), what, seen, asked);
+    return conflict(
+        "{}: is a campaign with {} \"{}\", not \"{}\"; expected another folder",
+        folder.native(), what, seen, asked);
   };
   if (there.base_digest != wanted.base_digest) {
     return conflict("{}: is a campaign of another base, {}; expected another folder",

@@ -41,4 +41,9 @@ Result<std::unique_ptr<File>> UnsyncedEnv::open(const Path& path, OpenOptions op
       HOLDFAST_TRY(inner_.open(path, options)), options));
 }
 
+Result<void> UnsyncedEnv::sync_folder(const Path& folder) {
+  if (HOLDFAST_TRY(inner_.info(folder)).folder) return {};
+  return invalid("{}: is a file; expected a folder", folder.native());
+}
+
 }  // namespace holdfast

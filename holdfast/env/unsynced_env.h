@@ -11,7 +11,8 @@ class UnsyncedEnv : public EnvWrapper {
   using EnvWrapper::EnvWrapper;
 
   Result<std::unique_ptr<File>> open(const Path& path, OpenOptions options) override;
-  Result<void> sync_folder(const Path&) override { return {}; }
+  // Only checks that it is a folder.
+  Result<void> sync_folder(const Path& folder) override;
 };
 
 }  // namespace holdfast

@@ -30,9 +30,9 @@ def serve(trial: Trial, *, rank: int | None = None, ranks: int | None = None) ->
 
     Every rank of a job calls it. The campaign tells all ranks the same files and waits for all of
     them, so the trial itself decides which rank writes log and state. `state` is None unless the
-    campaign compares states. An exception that the trial raises is the trial's failure, and the next
-    trial follows. The rank and the number of ranks come from the launcher's variables unless they
-    are given.
+    campaign compares states. An exception that the trial raises is the trial's failure, and the
+    next trial follows. The rank and the number of ranks come from the launcher's variables unless
+    they are given.
 
     ValueError if the program was not started by a campaign.
     """

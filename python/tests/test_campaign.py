@@ -1,4 +1,4 @@
-"""Campaigns whose trials are served by holdfast.campaign.serve(), and the command line around them."""
+"""Campaigns with holdfast.campaign.serve(), and the command line around them."""
 
 import json
 import os
@@ -167,13 +167,14 @@ def test_launchers_tell_the_rank(variables, place):
     (["analyse"], "no FOLDER"),
     (["analyse", "a", "b", "c"], "3 folders; expected one or two, or --strata"),
     (["analyse", "a", "--", "python"], "a command is given; expected folders only"),
-    (["run", "base.npz", "-o", "out", "--checksums", "raw", "--trials", "2"], "no command is given"),
+    (["run", "base.npz", "-o", "out", "--checksums", "raw", "--trials", "2"], "no command"),
     (["run", "base.npz", "-o", "out", "--checksums", "raw", "--trials", "x"], "x"),
     (["run", "base.npz", "-o", "out", "--checksums", "raw", "--trials", "2", "--deadline", "soon",
       "--", "true"], '--deadline: "soon" is no number'),
 ])
 def test_wrong_calls_are_one_sentence(folder, words, sentence):
-    done = subprocess.run([PROGRAM, "campaign", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run([PROGRAM, "campaign", *words], capture_output=True, text=True,
+                          check=False)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert done.stderr.count("\n") == 1
