@@ -2,8 +2,8 @@
 
     python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2]
 
-Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A cell
-that was interrupted is continued, and a greater --scale adds trials to those that are there. Cells
+Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A
+cell that was interrupted is continued, and a greater --scale adds trials to those that are there. Cells
 with ranks run alone, the others side by side.
 """
 
@@ -27,8 +27,8 @@ from page import write_pages
 from results import RESULTS, collect, write
 
 ROOT = Path(__file__).resolve().parents[2]
-# Relative to the root, so that a folder of campaigns can be moved to another checkout: a campaign is
-# continued only with the same command.
+# Relative to the root, so that a folder of campaigns can be moved to another checkout: a campaign
+# is continued only with the same command.
 SCRIPT = "examples/train_digits.py"
 HOROVOD = ROOT / ".cache/horovod"
 PROBES = 2  # trials of the first cell of each kind, by which the time of the rest is told
