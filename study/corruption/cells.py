@@ -1,9 +1,9 @@
 """What the study of flipped bits runs: checkpoints, and campaigns that start from them.
 
-A cell is a checkpoint, which bits of it are flipped, how training goes on, and how many trials there
-are. Cells with the same plans flip the same bits in each trial, so that they can be compared pair by
-pair. Most cells are one campaign each. The cells of single bits are one campaign for each role, whose
-trials take the bits in turn.
+A cell is a checkpoint, which bits of it are flipped, how training goes on, and how many trials
+there are. Cells with the same plans flip the same bits in each trial, so that they can be compared
+pair by pair. Most cells are one campaign each. The cells of single bits are one campaign for each
+role, whose trials take the bits in turn.
 """
 
 import zlib

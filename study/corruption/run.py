@@ -2,8 +2,8 @@
 
     python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2]
 
-Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A cell
-that was interrupted is continued, and a greater --scale adds trials to those that are there. Cells
+Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A
+cell that was interrupted is continued, and a greater --scale adds trials to those that are there. Cells
 with ranks run alone, the others side by side.
 """
 
@@ -27,7 +27,9 @@ from page import write_pages
 from results import RESULTS, collect, write
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPT = ROOT / "examples/train_digits.py"
+# Relative to the root, so that a folder of campaigns can be moved to another checkout: a campaign
+# is continued only with the same command.
+SCRIPT = "examples/train_digits.py"
 HOROVOD = ROOT / ".cache/horovod"
 PROBES = 2  # trials of the first cell of each kind, by which the time of the rest is told
 WORTH = 50  # trials above which it is worth to ask for that time
@@ -37,7 +39,7 @@ class Study:
     """Where the campaigns are, and how many trials each of them is to have."""
 
     def __init__(self, work: Path, program: Path, scale: float) -> None:
-        self._work, self._program, self._scale = work, program, scale
+        self._work, self._program, self._scale = work.resolve(), program.resolve(), scale
 
     def trials(self, cell: Cell) -> int:
         return min(cell.trials, math.ceil(cell.trials * self._scale))
@@ -49,8 +51,8 @@ class Study:
             path.parent.mkdir(parents=True, exist_ok=True)
             fresh = path.with_suffix(".tmp")
             done = subprocess.run([sys.executable, SCRIPT, *BASES[name], "--save", fresh],
-                                  check=True, env=environment(), stdout=subprocess.PIPE,
-                                  text=True)  # fmt: skip
+                                  check=True, env=environment(), cwd=ROOT,
+                                  stdout=subprocess.PIPE, text=True)  # fmt: skip
             fresh.rename(path)
             say(f"{name}: {done.stdout.strip()}")
         return path
@@ -62,14 +64,14 @@ class Study:
             wanted = min(wanted, most)
         if len(self.seconds(cell)) >= wanted:
             return
-        done = subprocess.run(self.command(cell, wanted), env=environment(),
+        done = subprocess.run(self.command(cell, wanted), env=environment(), cwd=ROOT,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True)
         if done.returncode != 0:
             words = (done.stderr or done.stdout).strip()[-2000:]
             raise RuntimeError(f"{cell.name}: ended with {done.returncode}; {words}")
 
     def command(self, cell: Cell, trials: int) -> list[str]:
-        script = [sys.executable, str(SCRIPT), "--serve", "--optimizer", cell.optimizer,
+        script = [python_name(), SCRIPT, "--serve", "--optimizer", cell.optimizer,
                   *cell.job.words]  # fmt: skip
         state = ["--state"] if cell.keeps_state else []
         plans = self.make_plans(cell)
@@ -120,6 +122,12 @@ class Study:
 def environment() -> dict[str, str]:
     paths = [str(HOROVOD), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(filter(None, paths))}
+
+
+def python_name() -> str:
+    """This Python. Relative to the root if it is inside of it."""
+    path = Path(sys.executable)
+    return str(path.relative_to(ROOT) if path.is_relative_to(ROOT) else path)
 
 
 def say(text: str) -> None:
