@@ -48,20 +48,6 @@ void run_ranks(Env& env, int ranks, const std::function<void(int, Transport&)>& 
   threads.clear();
 }
 
-TEST(Job, GatherReturnsTheMessagesOfAllRanksByRank) {
-  MemoryEnv env(1);
-  run_ranks(env, 3, [&](int rank, Transport& transport) {
-    const auto job = Job::open(env, "run", &transport, {.signals = false});
-    ASSERT_OK(job);
-    const std::string own(static_cast<size_t>(rank), 'x');
-    const auto all = (*job)->gather(bytes_of(own));
-    ASSERT_OK(all);
-    ASSERT_EQ(all->size(), 3u);
-    for (size_t r = 0; r < 3; ++r) EXPECT_EQ(text_of((*all)[r]), std::string(r, 'x'));
-    EXPECT_OK((*job)->close());
-  });
-}
-
 TEST(Agenda, AllRanksSaveAtTheSameSteps) {
   MemoryEnv env(1);
   std::vector<std::vector<int64_t>> saved(3);
@@ -387,6 +373,20 @@ TEST_F(TwoRanks, ANewTrainingIsRefusedOnAllRanksIfTheRunHasSteps) {
   run_ranks(env, 2, begin);
   EXPECT_EQ(told, std::vector<std::string>(
                       2, "run: step-00000003 is there already; expected resume()"));
+}
+
+TEST_F(TwoRanks, GatherReturnsWhatEveryRankPassedByRank) {
+  const JobOptions never = options(Never{});
+  run_ranks(env, 3, [&](int rank, Transport& transport) {
+    const auto job = Job::open(env, "run", &transport, never);
+    ASSERT_OK(job);
+    const std::string own(static_cast<size_t>(rank), 'x');
+    const auto all = (*job)->gather(bytes_of(own));
+    ASSERT_OK(all);
+    ASSERT_EQ(all->size(), 3u);
+    for (size_t r = 0; r < 3; ++r) EXPECT_EQ(text_of((*all)[r]), std::string(r, 'x'));
+    EXPECT_OK((*job)->close());
+  });
 }
 
 TEST_F(TwoRanks, SavesThatFailAreTriedAgainAfterPausesAndEndNothing) {
