@@ -197,8 +197,10 @@ def test_a_kind_that_fails_leaves_out_only_its_cells(study, tmp_path, capsys):
 
 
 @pytest.mark.parametrize(
-    "options", [("--ranks", "2"), ("--steps", "0"), ("--serve", "--save", "x")])
+    "options", [("--ranks", "2"), ("--steps", "0"), ("--serve", "--save", "x"),
+                ("--batch", "2000"), ("--launcher", "ddp")])
 def test_wrong_options_of_the_training_are_refused_in_words(options, monkeypatch, capsys):
+    monkeypatch.delenv("RANK", raising=False)
     monkeypatch.syspath_prepend(ROOT / "examples")
     monkeypatch.setattr(sys, "argv", ["train_digits.py", *options])
     with pytest.raises(SystemExit):
