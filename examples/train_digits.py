@@ -326,6 +326,11 @@ def parse() -> argparse.Namespace:
         parser.error("--serve and --save: expected only one of them")
     if args.ranks is not None and (args.ranks < 1 or args.launcher == "none"):
         parser.error("--ranks: expected at least 1, and --launcher ddp or horovod")
+    if args.launcher == "ddp" and args.ranks is None and "RANK" not in os.environ:
+        parser.error("--launcher ddp: there is no RANK; expected --ranks, or a start by torchrun")
+    samples = len(read_digits()[0]) - TESTED
+    if args.batch > samples:
+        parser.error(f"--batch: {args.batch}; expected at most {samples}, the training set")
     return args
 
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Compiles Elastic Horovod into .cache/horovod, for bench/recovery_bench.py. It uses the torch of
-# .venv. Horovod 0.28.1 is older than this torch, so it is compiled with C++20, which torch's headers
+# Compiles Elastic Horovod into .cache/horovod, for bench/recovery_bench.py and for the study of flipped
+# bits (study/corruption). It uses the torch of .venv. Horovod 0.28.1 is older than this torch, so it is compiled with C++20, which torch's headers
 # need, with setuptools as they were in its time, and with the Gloo that comes with it.
 set -euo pipefail
 cd "$(dirname "$0")/.."

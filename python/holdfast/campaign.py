@@ -60,6 +60,9 @@ def serve(trial: Trial, *, rank: int | None = None, ranks: int | None = None) ->
 def _place(variables: Mapping[str, str]) -> tuple[int, int]:
     """The rank of this process and the number of ranks."""
     for rank, ranks in _RANKS:
+        # A batch script also has Slurm's numbers, but only srun starts one process for each.
+        if rank == "SLURM_PROCID" and not variables.get("SLURM_STEP_ID", "").isdigit():
+            continue
         if variables.get(rank, "").isdigit() and variables.get(ranks, "").isdigit():
             return int(variables[rank]), int(variables[ranks])
     return 0, 1

@@ -152,6 +152,8 @@ def test_serving_needs_a_campaign(monkeypatch):
     ({}, (0, 1)),
     ({"RANK": "2", "WORLD_SIZE": "4"}, (2, 4)),
     ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, (1, 2)),
+    ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_ID": "0"}, (1, 4)),
+    ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, (0, 1)),  # a batch script, without srun
     ({"RANK": "x", "WORLD_SIZE": "4", "HOROVOD_RANK": "3", "HOROVOD_SIZE": "8"}, (3, 8)),
 ])
 def test_launchers_tell_the_rank(variables, place):

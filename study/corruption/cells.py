@@ -123,7 +123,7 @@ def further_cells() -> list[Cell]:
     cells += [Cell(f"{kind}-{base}", 385, WEIGHTS, 10, base=base)
               for kind, bases in (("moment", ("sgd-early", "sgd-late")), ("precision", WIDTHS))
               for base in bases]  # fmt: skip
-    everything = ("--tensors", "model")
+    everything = ("--tensors", "model")  # also BatchNorm's counters, which MODEL leaves out
     cells += [Cell("sampling-bits", 385, everything, 10),
               Cell("sampling-legacy", 385, (*everything, "--sampling", "legacy"), 10)]  # fmt: skip
     return cells

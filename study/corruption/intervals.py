@@ -114,12 +114,3 @@ def median_interval(values: Sequence[float]) -> tuple[float, float, float]:
     if count % 2 == 0 and ordered[count // 2 - 1] != middle:
         middle = (middle + ordered[count // 2 - 1]) / 2
     return middle, low, high
-
-
-def within_p(values: Sequence[float], bound: float) -> float:
-    """The p of the two sign tests by which the median lies between -bound and bound. A small p
-    says that it does."""
-    count = len(values)
-    above = sum(value >= bound for value in values)
-    below = sum(value <= -bound for value in values)
-    return max(at_most(above, count), at_most(below, count)) if count else 1.0

@@ -24,6 +24,7 @@ from verdicts import (
     p_text,
     signed,
     spreads_alike,
+    when_all_have_run,
 )
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -50,11 +51,15 @@ class Results:
     def pair(self, names: str) -> dict[str, Any]:
         return self._pairs.get(names, NO_PAIR)
 
+    def counts(self, chosen: Iterable[Cell]) -> tuple[int, int]:
+        """How many trials have run, and how many are planned."""
+        names = [cell.name for cell in chosen]
+        done = sum(min(self.cells[name]["trials"], self._planned[name]) for name in names)
+        return done, sum(self._planned[name] for name in names)
+
     def ran(self, chosen: Iterable[Cell]) -> str:
         """How many of the planned trials have run."""
-        names = [cell.name for cell in chosen]
-        done = sum(self.cells[name]["trials"] for name in names)
-        return f"{done:,} of {sum(self._planned[name] for name in names):,}"
+        return "{:,} of {:,}".format(*self.counts(chosen))
 
     def missing(self) -> int:
         return sum(self._planned[name] - cell["trials"] for name, cell in self.cells.items())
@@ -64,14 +69,15 @@ def findings(results: Results) -> list[tuple[str, str, Verdict]]:
     """The words of each finding, how many of its trials have run, and its verdict."""
     pairs = [cell for cell in study.pair_cells() if cell.name in MAIN.split()]
     bits = [cell for cell in study.bit_cells() if "weights" in cell.name]
-    return [
-        ("one crucial bit", results.ran(bits), crucial_bit(results.cells)),
-        ("Horovod is slightly more resilient than DDP", results.ran(pairs),
-         more_resilient(results.pair(MAIN))),
-        ("faults spread alike in both", results.ran(pairs), spreads_alike(results.pair(MAIN))),
-        ("the model is more sensitive than the optimizer", results.ran(study.role_cells()),
+    found = [
+        ("one crucial bit", bits, crucial_bit(results.cells)),
+        ("Horovod is slightly more resilient than DDP", pairs, more_resilient(results.pair(MAIN))),
+        ("faults spread alike in both", pairs, spreads_alike(results.pair(MAIN))),
+        ("the model is more sensitive than the optimizer", study.role_cells(),
          more_sensitive(results.cells)),
     ]  # fmt: skip
+    return [(name, results.ran(cells), when_all_have_run(verdict, *results.counts(cells)))
+            for name, cells, verdict in found]  # fmt: skip
 
 
 def table(head: list[str], rows: Iterable[list[str]]) -> str:
@@ -119,6 +125,8 @@ def count_row(results: Results, flips: int) -> list[str]:
 
 def split(cell: dict[str, Any]) -> str:
     """Harm in the trials that struck the crucial bit, and in those that did not."""
+    if not cell["trials"]:
+        return "not run"
     hit, struck = harm({"outcomes": cell["struck"]}), sum(cell["struck"].values())
     rest = harm(cell) - hit
     return f"{hit} of {struck}; {rest} of {cell['trials'] - struck}"
@@ -157,18 +165,21 @@ def cause_row(pair: dict[str, Any], words: str) -> list[str]:
                                   pair["pairs"])  # fmt: skip
     change = 100 * (pair["only_first"] - pair["only_second"]) / pair["pairs"]
     return [words, str(pair["pairs"]), "yes" if pair["same_golden"] else "no",
-            str(pair["same_bits"]), str(pair["same_outcome"]), str(pair["overflow"]),
+            f"{pair['same_bits']} of {pair['pairs'] - pair['lost']}", str(pair["same_outcome"]), str(pair["overflow"]),
             f"{change:+.2f} ({100 * low:+.2f} to {100 * high:+.2f})",
             p_text(mcnemar(pair["only_first"], pair["only_second"]))]  # fmt: skip
 
 
 def cause_table(results: Results) -> str:
-    return table(["first and second", "pairs", "golden runs equal", "equal bits", "same outcome",
+    return table(["first and second", "pairs", "golden runs equal", "equal bits, where both ended",
+                  "same outcome",
                   "N-EV in one only", "harm, first less second, points", "p"],
                  [cause_row(results.pair(names), words) for names, words in CAUSES.items()])
 
 
 def spread_table(results: Results) -> str:
+    if not results.pair(MAIN)["spread"]:
+        return "Not run."
     rows = [[*name.split("."), str(row["pairs"]), signed(row["median"]),
              f"{signed(row['low'])} to {signed(row['high'])}", str(row["above"]),
              str(row["below"])] for name, row in results.pair(MAIN)["spread"].items()]  # fmt: skip
@@ -192,25 +203,28 @@ def further_names() -> dict[str, str]:
 
 
 def ran_sentence(results: Results) -> str:
-    ran = results.ran(all_cells())
+    done, planned = results.counts(all_cells())
+    if not done:
+        return f"None of {planned:,} planned trials has run yet."
     hours = sum(cell["seconds"] for cell in results.cells.values()) / 3600
     rest = "" if not results.missing() else (
-        " The rest has not run yet: `make campaign` continues, and a verdict that the trials so "
-        "far cannot give is *undecided*.")  # fmt: skip
-    return f"{ran} planned trials have run; they took {hours:.1f} hours of training.{rest}"
+        " The rest has not run yet: `make campaign` continues.")  # fmt: skip
+    return f"{done:,} of {planned:,} planned trials have run; they took {hours:.1f} hours of training.{rest}"
 
 
 def machine_sentence(machine: dict[str, Any]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in machine.items())
+    """A sentence with the space before it; nothing if the machine is not known."""
+    words = ", ".join(f"{name} {value}" for name, value in machine.items())
+    return f" The machine: {words}." if words else ""
 
 
 def golden_sentence(results: Results) -> str:
     known = [cell["golden"] for name, cell in results.cells.items()
              if name.startswith(("role-sgd", "bit-")) and "golden" in cell]  # fmt: skip
     if not known:
-        return "not run"
+        return ""
     one = known[0]
-    return (f"{100 * one['first']:.1f} % of the test set after loading, {100 * one['final']:.1f} % "
+    return (f": {100 * one['first']:.1f} % of the test set after loading, {100 * one['final']:.1f} % "
             f"at the end, with a loss of {one['loss']:.4f}")
 
 
@@ -237,7 +251,7 @@ def make_page(given: dict[str, Any]) -> str:
 
 
 def papers_text(given: dict[str, Any]) -> str:
-    rows = [[name, ran, f"{verdict.word}: {verdict.why}"]
+    rows = [[name, ran, ": ".join(filter(None, (verdict.word, verdict.why)))]
             for name, ran, verdict in findings(Results(given))]  # fmt: skip
     return ("\nOn a small training, with the rules of [corruption.md](corruption.md):\n\n"
             + table(["claim", "trials run", "verdict here"], rows) + "\n\n")  # fmt: skip

@@ -15,7 +15,9 @@ RESULTS = Path(__file__).with_name("results.json")
 HARM = ("refused", "crashed", "timed out", "N-EV", "degraded")
 OUTCOMES = (*HARM, "spiked", "benign", "masked")
 LOST = ("refused", "crashed", "timed out", "N-EV")  # outcomes without parameters to compare
-LOW = 0.05  # an accuracy is low if it lies so far below golden's
+# An accuracy is low if it lies so far below golden's. A millionth is left to rounding, as in
+# `holdfast campaign analyse`: 0.95 - 0.90 is less than 0.05.
+LOW = 0.05 - 1e-6
 
 # Cells that flip the same bits, and so are compared trial by trial.
 PAIRS = (("ddp-2", "horovod-2"), ("ddp-4", "horovod-4"), ("ddp-4", "ddp-4-silent"),
@@ -54,7 +56,7 @@ class Campaign:
 
     def summary(self, trials: list[dict]) -> dict[str, Any]:
         first, last = self.golden[0], self.golden[-1]
-        low = sum(number(trial["first_accuracy"]) < first["accuracy"] - LOW for trial in trials
+        low = sum(first["accuracy"] - number(trial["first_accuracy"]) >= LOW for trial in trials
                   if trial.get("first_accuracy") is not None)  # fmt: skip
         return {
             "trials": len(trials),
@@ -106,13 +108,21 @@ def compare(first: Campaign, second: Campaign) -> dict[str, Any]:
         "only_second": sum(harmed(other) and not harmed(one) for one, other in pairs),
         "both": sum(harmed(one) and harmed(other) for one, other in pairs),
         "same_outcome": sum(one["outcome"] == other["outcome"] for one, other in pairs),
-        "same_bits": sum(fingerprint(one) == fingerprint(other) for one, other in pairs),
+        "same_bits": sum(is_finite(one) and fingerprint(one) == fingerprint(other)
+                         for one, other in kept),
         "same_golden": first.golden == second.golden,
         "overflow": sum((one["outcome"] == "N-EV") != (other["outcome"] == "N-EV")
                         for one, other in pairs),
         "lost": len(pairs) - len(kept),
         "spread": spread(kept),
     }  # fmt: skip
+
+
+def is_finite(trial: dict) -> bool:
+    """Whether all numbers that a trial left are finite. All NaNs are written alike, so they say
+    nothing about bits."""
+    left = [trial["final_loss"], trial["final_accuracy"], *(trial.get("distance") or {}).values()]
+    return all(math.isfinite(number(each)) for each in left)
 
 
 def fingerprint(trial: dict) -> tuple:
@@ -138,7 +148,9 @@ def spread(pairs: list[tuple[dict, dict]]) -> dict[str, dict[str, Any]]:
 
 
 def log_ratio(first: float, second: float) -> float:
-    """Equal bits have the ratio 1."""
+    """Equal bits have the ratio 1. Distances that are not finite have no ratio."""
+    if not (math.isfinite(first) and math.isfinite(second)):
+        return math.nan
     if first == second:
         return 0.0
     if first == 0 or second == 0:

@@ -1,10 +1,11 @@
 """Runs the study of flipped bits, keeps its compact results, and makes docs/corruption.md.
 
-    python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2]
+    python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2] [--write]
 
-Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A
-cell that was interrupted is continued, and a greater --scale adds trials to those that are there. Cells
-with ranks run alone, the others side by side.
+Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A cell
+that was interrupted is continued, and a greater --scale adds trials to those that are there. Cells
+with ranks run alone, the others side by side. Results and page are left alone if a cell of them would
+lose trials, unless --write is given.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from cells import BASES, Cell, all_campaigns
+from cells import BASES, Cell, Job, all_campaigns
 from page import write_pages
 from results import RESULTS, collect, write
 
@@ -40,6 +41,7 @@ class Study:
 
     def __init__(self, work: Path, program: Path, scale: float) -> None:
         self._work, self._program, self._scale = work.resolve(), program.resolve(), scale
+        self._seen: dict[str, tuple[int, float]] = {}
 
     def trials(self, cell: Cell) -> int:
         return min(cell.trials, math.ceil(cell.trials * self._scale))
@@ -62,10 +64,11 @@ class Study:
         wanted = self.trials(cell)
         if most is not None:
             wanted = min(wanted, most)
-        if len(self.seconds(cell)) >= wanted:
+        if self.seen(cell)[0] >= wanted:
             return
         done = subprocess.run(self.command(cell, wanted), env=environment(), cwd=ROOT,
                               stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        self._seen.pop(cell.name, None)
         if done.returncode != 0:
             words = (done.stderr or done.stdout).strip()[-2000:]
             raise RuntimeError(f"{cell.name}: ended with {done.returncode}; {words}")
@@ -97,26 +100,39 @@ class Study:
                      "--save-plan", path], check=True, stdout=subprocess.DEVNULL)  # fmt: skip
         return list(map(str, paths))
 
-    def seconds(self, cell: Cell) -> list[float]:
-        """How long each finished trial took."""
-        try:
-            lines = (self._work / cell.name / "trials.jsonl").read_text().splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
-        return [json.loads(line)["seconds"] for line in lines if line.endswith("\n")]
+    def seen(self, cell: Cell) -> tuple[int, float]:
+        """How many trials are finished, and how many seconds they took. The file is read once,
+        and again after run()."""
+        found = self._seen.get(cell.name)
+        if found is None:
+            found = read_seconds(self._work / cell.name / "trials.jsonl")
+            self._seen[cell.name] = found
+        return found
 
     def left(self, cells: Iterable[Cell], jobs: int) -> str:
         """How many trials are left, and how long they will take."""
         cells = list(cells)
+        by_job: dict[Job, list[tuple[int, float]]] = {}
+        for cell in cells:
+            by_job.setdefault(cell.job, []).append(self.seen(cell))
+        each = {job: sum(took for _, took in seen) / max(1, sum(done for done, _ in seen))
+                for job, seen in by_job.items()}  # fmt: skip
         trials, seconds = 0, 0.0
         for cell in cells:
-            alike = [other for other in cells if other.job == cell.job]
-            seen = [each for other in alike for each in self.seconds(other)]
-            missing = max(0, self.trials(cell) - len(self.seconds(cell)))
-            each = sum(seen) / len(seen) if seen else 0.0
+            missing = max(0, self.trials(cell) - self.seen(cell)[0])
             trials += missing
-            seconds += missing * each / (jobs if cell.job.ranks == 1 else 1)
+            seconds += missing * each[cell.job] / (jobs if cell.job.ranks == 1 else 1)
         return f"{trials:,} trials left, about {max(1, round(seconds / 60))} min"
+
+
+def read_seconds(path: Path) -> tuple[int, float]:
+    """How many trials a file has, and how many seconds they took. The last line may be torn."""
+    try:
+        lines = path.read_text().splitlines(keepends=True)
+    except FileNotFoundError:
+        return 0, 0.0
+    took = [json.loads(line)["seconds"] for line in lines if line.endswith("\n")]
+    return len(took), sum(took)
 
 
 def environment() -> dict[str, str]:
@@ -139,10 +155,11 @@ def kinds(cells: Iterable[Cell]) -> list[Cell]:
     return list({cell.job: cell for cell in reversed(list(cells))}.values())
 
 
-def run_all(cells: list[Cell], run: Callable[[Cell], None], done: Callable[[Cell], None],
-            jobs: int) -> list[str]:
-    """Runs all cells, those with ranks alone. Returns what failed."""
-    failed: list[str] = []
+def run_all(cells: list[Cell], run: Callable[[Cell], None], tell: Callable[[Cell], str],
+            jobs: int) -> list[Cell]:
+    """Runs all cells, those with ranks alone, and says what tell() returns for each. Returns the
+    cells that failed."""
+    failed: list[Cell] = []
     lock, stop = threading.Lock(), threading.Event()
 
     def one(cell: Cell) -> None:
@@ -151,12 +168,13 @@ def run_all(cells: list[Cell], run: Callable[[Cell], None], done: Callable[[Cell
         try:
             run(cell)
         except (RuntimeError, subprocess.CalledProcessError, OSError) as error:
-            with lock:
-                failed.append(str(error))
-                say(str(error))
+            text = str(error)
+            failed.append(cell)
         else:
-            with lock:
-                done(cell)
+            text = tell(cell)
+        with lock:
+            if text:
+                say(text)
 
     for cell in cells:
         if cell.job.ranks > 1:
@@ -189,6 +207,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(),
                         help="how many cells run side by side")
     parser.add_argument("--no-page", action="store_true", help="leave results and page alone")
+    parser.add_argument("--write", action="store_true",
+                        help="replace results and page, also if cells of them would lose trials")
     args = parser.parse_args()
     if not 0 < args.scale <= 1:
         parser.error(f"--scale: {args.scale}; expected a number above 0 and up to 1")
@@ -217,32 +237,43 @@ def main() -> int:
         return 2
     for base in dict.fromkeys(cell.base for cell in cells):
         study.make_base(base)
-    failed = []
-    if sum(map(study.trials, cells)) > WORTH:
-        failed = run_all(kinds(cells), lambda cell: study.run(cell, PROBES), lambda cell: None, 1)
-    if not failed:
-        say(f"{len(cells)} cells, {study.left(cells, args.jobs)}")
-        failed = run_all(cells, study.run, lambda cell: say(
-            f"{cell.name}: {len(study.seconds(cell))} of {cell.trials}; "
-            f"{study.left(cells, args.jobs)}"), args.jobs)  # fmt: skip
+    failed = run_cells(cells, study, args.jobs)
     if not args.no_page:
-        keep_results(args.work)
+        update_pages(collect(args.work, describe_machine()), args.write)
     return 1 if failed else 0
 
 
-def keep_results(work: Path) -> None:
-    """Writes results and page, unless results of more trials are there."""
-    results, known = collect(work, describe_machine()), json.loads(RESULTS.read_text())
-    if count_trials(results) < count_trials(known):
-        say(f"{count_trials(results):,} trials are in {work}, and {RESULTS.name} has "
-            f"{count_trials(known):,}; results and page are left alone")
+def run_cells(cells: list[Cell], study: Study, jobs: int) -> list[Cell]:
+    """Runs the cells, after a few trials of each kind. Returns those that failed."""
+    failed: list[Cell] = []
+    if sum(map(study.trials, cells)) > WORTH:
+        failed = run_all(kinds(cells), lambda cell: study.run(cell, PROBES), lambda cell: "", 1)
+    wrong = {cell.job for cell in failed}
+    rest = [cell for cell in cells if cell.job not in wrong]
+    if len(rest) < len(cells):
+        say(f"{len(cells) - len(rest)} cells are left out, because one of their kind failed")
+    say(f"{len(rest)} cells, {study.left(rest, jobs)}")
+    return failed + run_all(rest, study.run, lambda cell: (
+        f"{cell.name}: {study.seen(cell)[0]} of {cell.trials}; {study.left(rest, jobs)}"), jobs)
+
+
+def update_pages(results: dict[str, Any], anyway: bool) -> None:
+    """Replaces results and page, unless a cell of them would lose trials."""
+    lost = loses(json.loads(RESULTS.read_text()), results)
+    if lost and not anyway:
+        say(f"results and page stay as they are, because {lost}; --write replaces them")
         return
     write(results)
     write_pages(results)
 
 
-def count_trials(results: dict[str, Any]) -> int:
-    return sum(cell["trials"] for cell in results["cells"].values())
+def loses(before: dict[str, Any], after: dict[str, Any]) -> str:
+    """The first cell that has fewer trials than before, in words; empty if there is none."""
+    for name, cell in before["cells"].items():
+        now = after["cells"].get(name, {"trials": 0})["trials"]
+        if now < cell["trials"]:
+            return f"{name} has {cell['trials']} trials there and {now} in --work"
+    return ""
 
 
 if __name__ == "__main__":

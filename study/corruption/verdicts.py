@@ -10,6 +10,7 @@ from results import BOUND, HARM
 
 CONFIRMED, REFUTED, UNDECIDED = "confirmed", "refuted", "undecided"
 NO_DIFFERENCE = "no relevant difference"
+NOT_RUN = "not run"
 RELEVANT = 0.01  # smaller differences of rates are not relevant
 
 Cells = dict[str, dict[str, Any]]
@@ -19,6 +20,16 @@ Cells = dict[str, dict[str, Any]]
 class Verdict:
     word: str
     why: str  # the interval and p
+
+
+def when_all_have_run(verdict: Verdict, done: int, planned: int) -> Verdict:
+    """The verdict if all planned trials have run. Whoever tests again after every few trials finds
+    something in the end, so before that there is none."""
+    if done >= planned:
+        return verdict
+    if done == 0:
+        return Verdict(NOT_RUN, "")
+    return Verdict(UNDECIDED, f"{done:,} of {planned:,} trials run; so far: {verdict.why}")
 
 
 def harm(cell: dict[str, Any]) -> int:
@@ -122,7 +133,7 @@ def spreads_alike(pair: dict[str, Any]) -> Verdict:
                    f"median log10 of the ratio in {len(rows)} layers and steps: all intervals lie "
                    f"between {signed(low)} and {signed(high)}; largest corrected p that it lies "
                    f"within ±{BOUND}: {p_text(max(inside))}; {pair['pairs'] - pair['lost']} "
-                   f"pairs, {pair['lost']} N-EV pairs apart")  # fmt: skip
+                   f"pairs, and {pair['lost']} without an end to compare")  # fmt: skip
 
 
 def is_inside(row: dict[str, Any]) -> bool:
