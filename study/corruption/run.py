@@ -2,8 +2,8 @@
 
     python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2] [--write]
 
-Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. A cell
-that was interrupted is continued, and a greater --scale adds trials to those that are there. Cells
+Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. What
+was interrupted is continued, and a greater --scale adds trials to those that are there. Campaigns
 with ranks run alone, the others side by side. Results and page are left alone if a cell of them would
 lose trials, unless --write is given.
 """
