@@ -122,6 +122,7 @@ class Processes {
     std::string all;
     for (const auto& ends : up) all += read_line(ends[0]);
     for (const auto& ends : down) write_all(ends[1], all);
+    for (const auto& ends : up) read_line(ends[0]);  // all are connected
     for (auto* pipes : {&up, &down}) {
       for (const auto& ends : *pipes) {
         ::close(ends[0]);
@@ -169,6 +170,7 @@ class Processes {
       addresses.back().pop_back();
     }
     transport->connect(addresses, env->now() + 60s).value();
+    write_all(to_parent, "connected\n");
     return body(*env, *transport);
   }
 
