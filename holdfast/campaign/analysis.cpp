@@ -173,6 +173,51 @@ std::vector<DistancePairs> compare_distances(const std::vector<Pair>& pairs) {
   return found;
 }
 
+std::string setting_of(const CampaignFile& file, const char* name) {
+  for (const auto& [key, value] : file.settings) {
+    if (key == name) return value;
+  }
+  return "";
+}
+
+// Fails unless the same end of a trial has the same outcome in both campaigns.
+Result<void> check_comparable(const CampaignFile& a, const CampaignFile& b,
+                              const Path& of_a, const Path& of_b) {
+  const auto differ = [&](const char* what, const std::string& one,
+                          const std::string& other) {
+    return conflict("{} and {}: have the {} \"{}\" and \"{}\"; expected the same",
+                    of_a.native(), of_b.native(), what, one, other);
+  };
+  if (a.thresholds != b.thresholds) {
+    return differ("thresholds", to_string(a.thresholds), to_string(b.thresholds));
+  }
+  const std::string one = setting_of(a, "checksums"), other = setting_of(b, "checksums");
+  if (one != other) return differ("checksums", one, other);
+  return {};
+}
+
+// Fails unless the campaigns can be parts of one population.
+Result<void> check_strata(const std::vector<CampaignFile>& files,
+                          std::span<const Path> folders) {
+  for (size_t i = 0; i < files.size(); ++i) {
+    if (files[i].sites == 0) {
+      return invalid("{}: has no number of sites; expected a campaign that draws them",
+                     folders[i].native());
+    }
+    if (files[i].base_digest != files[0].base_digest) {
+      return conflict("{} and {}: have different bases; expected parts of one",
+                      folders[0].native(), folders[i].native());
+    }
+    HOLDFAST_TRY(check_comparable(files[0], files[i], folders[0], folders[i]));
+    for (size_t j = 0; j < i; ++j) {
+      if (files[j].settings != files[i].settings) continue;
+      return conflict("{} and {}: are the same stratum; expected each once",
+                      folders[j].native(), folders[i].native());
+    }
+  }
+  return {};
+}
+
 }  // namespace
 
 double CountedRate::rate() const {
@@ -203,6 +248,7 @@ Result<PairedAnalysis> analyse_pairs(Env& env, const Path& a, const Path& b) {
     return conflict("{} and {}: have different bases; expected the same for pairs",
                     a.native(), b.native());
   }
+  HOLDFAST_TRY(check_comparable(file_a, file_b, a, b));
   const Records of_a = HOLDFAST_TRY(records_of(env, a));
   const Records of_b = HOLDFAST_TRY(records_of(env, b));
   const std::vector<Pair> pairs = HOLDFAST_TRY(match(of_a, of_b));
@@ -222,16 +268,16 @@ Result<PairedAnalysis> analyse_pairs(Env& env, const Path& a, const Path& b) {
 
 Result<StrataAnalysis> analyse_strata(Env& env, std::span<const Path> folders) {
   StrataAnalysis found;
-  std::vector<Stratum> harm, nev;
+  std::vector<CampaignFile> files;
   for (const Path& folder : folders) {
-    const CampaignFile file = HOLDFAST_TRY(read_campaign(env, folder));
-    if (file.sites == 0) {
-      return invalid("{}: has no number of sites; expected a campaign that draws them",
-                     folder.native());
-    }
-    const Records records = HOLDFAST_TRY(records_of(env, folder));
+    files.push_back(HOLDFAST_TRY(read_campaign(env, folder)));
+  }
+  HOLDFAST_TRY(check_strata(files, folders));
+  std::vector<Stratum> harm, nev;
+  for (size_t i = 0; i < files.size(); ++i) {
+    const Records records = HOLDFAST_TRY(records_of(env, folders[i]));
     const auto all = pointers(records);
-    const auto weight = static_cast<double>(file.sites);
+    const auto weight = static_cast<double>(files[i].sites);
     harm.push_back({weight, count_of(all, is_harmed).count, std::ssize(records)});
     nev.push_back({weight, count_of(all, is_nev).count, std::ssize(records)});
     found.trials += std::ssize(records);

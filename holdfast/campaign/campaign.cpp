@@ -4,52 +4,20 @@
 #include <deque>
 
 #include "holdfast/campaign/campaign_folder.h"
+#include "holdfast/campaign/campaign_options.h"
 #include "holdfast/campaign/state_distance.h"
 #include "holdfast/env/unsynced_env.h"
-#include "holdfast/inspect/diff.h"
 #include "holdfast/state/tensor_names.h"
 
 namespace holdfast {
 namespace {
 
 constexpr double kDeadlineFactor = 10, kLeastDeadline = 10;
-// The golden run has no golden run to take a deadline from.
+// The first golden run has no golden run to take a deadline from.
 constexpr Duration kGoldenTime = std::chrono::hours(24);
-constexpr int64_t kMostTrials = 10'000'000;
 
-Result<void> check_options(const CampaignOptions& options) {
-  if (options.trials < 1 || options.trials > kMostTrials) {
-    return invalid("{} trials; expected from 1 to {}", options.trials, kMostTrials);
-  }
-  if (!options.plans.empty() && options.trials > std::ssize(options.plans)) {
-    return invalid("{} trials with {} plans; expected at most a trial for each plan",
-                   options.trials, options.plans.size());
-  }
-  if (options.deadline && !(*options.deadline > 0 && *options.deadline <= 1e9)) {
-    return invalid("a deadline of {} s; expected more than 0", *options.deadline);
-  }
-  const Thresholds& limits = options.thresholds;
-  if (!(limits.extreme_loss >= 1 && limits.degraded_loss >= 1 &&
-        limits.spiked_loss >= 1 && limits.degraded_accuracy > 0)) {
-    return invalid("thresholds: {}; expected factors from 1 up and more than 0 points",
-                   to_string(limits));
-  }
-  return check_command(options.command, options.state, options.serve);
-}
-
-// The difference between two states that were written by golden runs.
-Result<std::optional<std::string>> state_difference(Env& env, const Path& a,
-                                                    const Path& b) {
-  const OpenedAny of_a = HOLDFAST_TRY(open_any(env, a));
-  const OpenedAny of_b = HOLDFAST_TRY(open_any(env, b));
-  const DiffReport report =
-      HOLDFAST_TRY(diff(of_a.contents, of_b.contents, {.objects = false}));
-  for (const TensorDiff& tensor : report.tensors) {
-    if (tensor.verdict == Verdict::kEqual) continue;
-    return std::optional(fmt::format("state: {} {}, in {} elements", tensor.name,
-                                     name_of(tensor.verdict), tensor.differing));
-  }
-  return std::optional<std::string>();
+Duration duration_of(double seconds) {
+  return std::chrono::duration_cast<Duration>(std::chrono::duration<double>(seconds));
 }
 
 struct GoldenRun {
@@ -105,14 +73,13 @@ class Campaign {
   }
 
   void choose_files() {
-    const Path work = folder_->work();
+    const Path& work = folder_->work();
     Path checkpoint = work / "checkpoint";
     // Some programs tell a format by the ending of the name.
     if (!base_.step()) checkpoint += base_.path.extension();
     files_ = {.checkpoint = checkpoint, .log = work / "log.jsonl"};
     if (options_.state) files_.state = work / "state.pt";
-    RunnerOptions runner{
-        .command = options_.command, .work = work, .folder = folder_->path()};
+    RunnerOptions runner{.command = options_.command, .work = work};
     runner_ = options_.serve ? make_served_runner(env_, std::move(runner))
                              : make_fresh_runner(env_, std::move(runner));
   }
@@ -141,8 +108,7 @@ class Campaign {
     HOLDFAST_TRY(clear_work());
     HOLDFAST_TRY(make_copy(scratch_, base_, files_.checkpoint,
                            [](const Found&) { return Result<void>(); }));
-    const Duration most = file_.golden_seconds > 0 ? deadline() : kGoldenTime;
-    const TrialEnd end = HOLDFAST_TRY(runner_->run(files_, most, stopped));
+    const TrialEnd end = HOLDFAST_TRY(runner_->run(files_, golden_deadline(), stopped));
     if (end.kind == TrialEnd::Kind::kStopped) return std::optional<GoldenRun>();
     GoldenRun run{.seconds = end.seconds};
     if (end.kind != TrialEnd::Kind::kFinished) {
@@ -155,6 +121,7 @@ class Campaign {
       return unavailable(
           "the golden run has logged nothing; expected lines in {{log}}");
     }
+    HOLDFAST_TRY(check_losses(run.log).within("the golden run"));
     if (files_.state) {
       HOLDFAST_TRY(open_any(env_, *files_.state).within("the golden run"));
     }
@@ -166,7 +133,9 @@ class Campaign {
                                                        const Path& state) {
     if (auto found = first_difference(file_.golden, run.log)) return found;
     if (!files_.state) return std::optional<std::string>();
-    return state_difference(env_, state, *files_.state);
+    const OpenedAny first = HOLDFAST_TRY(open_any(env_, state));
+    const OpenedAny other = HOLDFAST_TRY(open_any(env_, *files_.state));
+    return state_difference(first.contents, other.contents);
   }
 
   Result<void> find_golden() {
@@ -249,9 +218,11 @@ class Campaign {
     return {};
   }
 
-  Duration deadline() const {
-    return std::chrono::duration_cast<Duration>(
-        std::chrono::duration<double>(file_.deadline));
+  Duration deadline() const { return duration_of(file_.deadline); }
+
+  Duration golden_deadline() const {
+    if (file_.golden_seconds > 0) return deadline();
+    return options_.deadline ? duration_of(*options_.deadline) : kGoldenTime;
   }
 
   Result<void> run_trials(TrialFile& trials) {
@@ -296,14 +267,19 @@ class Campaign {
   // Writes the records that wait, if the golden run is as before. If it is not, the
   // trials are repeated first.
   Result<void> confirm(TrialFile& trials) {
-    if (pending_.empty()) return {};
-    const auto run = run_golden([] { return false; });
-    bool same = run.ok() && *run;
+    std::vector<TrialRecord> records = std::exchange(pending_, {});
+    if (records.empty()) return {};
+    // A stop within a trial has ended the process. A new process would be as before
+    // whatever had leaked in the old one, so these trials stay to do.
+    if (!runner_->is_running()) return {};
+    const auto run = run_golden(
+        [this] { return watch_.stopped_again && watch_.stopped_again(); });
+    if (run.ok() && !*run) return note_stop();
+    bool same = run.ok();
     if (same) {
       const auto why = golden_difference(**run, folder_->golden_state());
       same = why.ok() && !*why;
     }
-    std::vector<TrialRecord> records = std::exchange(pending_, {});
     if (same) return write(trials, records);
     for (TrialRecord& record : records) {
       if (result_.stopped) break;
@@ -350,7 +326,8 @@ class Campaign {
     const auto distance = finished ? state_distance() : StateDistance();
     if (finished && (!log.ok() || !distance.ok())) {
       record.outcome = Outcome::kCrashed;
-      record.why = log.ok() ? distance.error().message() : log.error().message();
+      record.why = without_paths(
+          log.ok() ? distance.error().message() : log.error().message(), files_);
       return record;
     }
     const TrainingLog seen = log.ok() ? *log : TrainingLog{};

@@ -19,7 +19,7 @@
 //   campaign.json   the settings, the golden log, what is predicted (campaign_file.h)
 //   trials.jsonl    the records (trial_record.h)
 //   golden-state    the state at the end of the golden run, if states are compared
-//   work            the files of the trial that runs
+//   work.*          the files of the trial that runs; each call has a folder of its own
 #pragma once
 
 #include <functional>
@@ -50,7 +50,8 @@ struct CampaignOptions {
   bool state = false;
   bool serve = false;
   Thresholds thresholds{};
-  // How long a trial may take. By default 10 times the golden run, at least 10 s.
+  // How long a trial or a golden run may take. By default 10 times the golden run, at
+  // least 10 s.
   std::optional<double> deadline{};
   int64_t golden_every = 50;  // trials, for programs that serve many
 };
@@ -68,7 +69,11 @@ struct GoldenReport {
 struct CampaignWatch {
   std::function<void(const GoldenReport&)> golden{};
   Progress progress{};  // in trials of this call
+  // Asks to stop. Trials that share a process are checked by a golden run first, unless a
+  // trial was under way: that ends the process, and the unchecked trials stay to do.
   Stopped stopped{};
+  // Asks to stop at once, also within that golden run.
+  Stopped stopped_again{};
 };
 
 struct CampaignResult {

@@ -230,6 +230,10 @@ Result<void> check_same_campaign(const CampaignFile& there, const CampaignFile& 
     return differs("thresholds", to_string(there.thresholds),
                    to_string(wanted.thresholds));
   }
+  if (wanted.deadline > 0 && there.deadline != wanted.deadline) {
+    return differs("a deadline of", fmt::format("{} s", there.deadline),
+                   fmt::format("{} s", wanted.deadline));
+  }
   return {};
 }
 
@@ -240,7 +244,8 @@ Result<CampaignFile> describe_campaign(Env& env, const CampaignOptions& options,
                     .base_digest = {},
                     .settings = options.selection,
                     .command = options.command,
-                    .thresholds = options.thresholds};
+                    .thresholds = options.thresholds,
+                    .deadline = options.deadline.value_or(0)};
   file.base_digest = HOLDFAST_TRY(digest_of(env, base));
   for (auto& setting : std::vector<std::pair<std::string, std::string>>{
            {"fault", options.request.fault.text()},

@@ -22,7 +22,7 @@ struct CampaignFile {
   std::vector<std::pair<std::string, std::string>> settings{};
   std::vector<std::string> command{};
   Thresholds thresholds{};
-  double deadline = 0;
+  double deadline = 0;  // in seconds; 0 if it is not known yet
   double golden_seconds = 0;
   TrainingLog golden{};
   int64_t sites = 0;  // that the selection has

@@ -7,6 +7,8 @@
 #include <sys/wait.h>
 
 #include <fstream>
+#include <limits>
+#include <set>
 #include <thread>
 
 #include "holdfast/base/testing.h"
@@ -14,6 +16,7 @@
 #include "holdfast/campaign/analysis.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/formats/format.h"
+#include "holdfast/store/process.h"
 
 namespace holdfast::campaign_test {
 namespace {
@@ -60,6 +63,8 @@ def trial(checkpoint, log, state, how):
         time.sleep(1000)
     if "refuse" in how and max(map(abs, weights)) > 1e6:
         raise ValueError("the checkpoint is damaged")
+    if "path" in how and max(map(abs, weights)) > 1e6:
+        raise ValueError("cannot read " + checkpoint)
     if "die" in how and max(map(abs, weights)) > 1e6:
         os.kill(os.getpid(), 9)
     if "random" in how:
@@ -67,7 +72,7 @@ def trial(checkpoint, log, state, how):
     with open(log, "w") as out:
         for step in range(1, 9):
             gradient = [w - 0.5 + leaked for w in weights]
-            loss = sum(g * g for g in gradient) / len(weights)
+            loss = sum(g * g for g in gradient) / len(weights) - ("negative" in how)
             momentum = [single(0.5 * m + g) for m, g in zip(momentum, gradient)]
             weights = [single(w - 0.2 * m) for w, m in zip(weights, momentum)]
             accuracy = sum(abs(g) < 0.3 for g in gradient) / len(weights)
@@ -243,7 +248,7 @@ TEST_F(CampaignTest, FailuresOfTheProgramAreOutcomes) {
     CampaignOptions asked = options(how);
     asked.folder = root_ / how;
     asked.trials = 1;
-    if (outcome == Outcome::kTimedOut) asked.deadline = 1;
+    if (outcome == Outcome::kTimedOut) asked.deadline = 3;
     asked.request.sites.tensors = {"model.*"};
     asked.request.sites.bits = {.field = BitChoice::Field::kTopExponent};
     ASSERT_OK(run_campaign(*env_, asked));
@@ -311,6 +316,102 @@ TEST_F(CampaignTest, ACampaignThatIsAskedToStopKeepsWhatItHas) {
     EXPECT_EQ(stopped->done + rest->done, 4);
   }
   EXPECT_EQ(lines("fresh"), lines("served"));
+}
+
+// The process has ended, so nobody knows whether something had leaked.
+TEST_F(CampaignTest, AStopInsideAServedTrialLeavesUncheckedTrialsToDo) {
+  CampaignOptions fresh = options("leak"), warm = served("leak");
+  fresh.folder = root_ / "fresh";
+  warm.folder = root_ / "warm";
+  for (CampaignOptions* asked : {&fresh, &warm}) {
+    asked->request.sites.tensors = {"model.*"};
+    asked->request.sites.bits = {.field = BitChoice::Field::kRanges, .ranges = {{29, 30}}};
+  }
+  int trials = 0, looks = 0;
+  // The first look is before the third trial, the second one is inside of it.
+  const auto result =
+      run_campaign(*env_, warm,
+                   {.progress = [&](int64_t, int64_t) { ++trials; },
+                    .stopped = [&] { return trials >= 2 && ++looks >= 2; }});
+  ASSERT_OK(result);
+  EXPECT_TRUE(result->stopped);
+  EXPECT_EQ(result->done, 0);
+  EXPECT_TRUE(records("warm").empty());
+  ASSERT_OK(run_campaign(*env_, warm));
+  ASSERT_OK(run_campaign(*env_, fresh));
+  EXPECT_EQ(lines("warm"), lines("fresh"));
+}
+
+TEST_F(CampaignTest, ASecondStopEndsTheGoldenRunThatChecks) {
+  CampaignOptions asked = served();
+  int trials = 0;
+  const auto enough = [&] { return trials >= 2; };
+  const auto result = run_campaign(*env_, asked,
+                                   {.progress = [&](int64_t, int64_t) { ++trials; },
+                                    .stopped = enough,
+                                    .stopped_again = enough});
+  ASSERT_OK(result);
+  EXPECT_TRUE(result->stopped);
+  EXPECT_EQ(result->done, 0);
+  EXPECT_TRUE(records().empty());
+}
+
+TEST_F(CampaignTest, TheFolderOfACampaignIsNoReasonForARefusal) {
+  for (CampaignOptions asked : {options("path"), served("path")}) {
+    asked.folder = root_ / (asked.serve ? "damaged" : "corrupted");
+    asked.trials = 1;
+    asked.request.sites.tensors = {"model.*"};
+    asked.request.sites.bits = {.field = BitChoice::Field::kTopExponent};
+    ASSERT_OK(run_campaign(*env_, asked));
+    const auto seen = records(asked.folder.filename().c_str());
+    ASSERT_EQ(seen.size(), 1u);
+    EXPECT_EQ(seen[0].outcome, Outcome::kCrashed) << seen[0].why;
+    EXPECT_NE(seen[0].why.find("cannot read {checkpoint}"), std::string::npos)
+        << seen[0].why;
+  }
+}
+
+TEST_F(CampaignTest, LossesOfZeroAndBelowAreRefused) {
+  expect_refused(options("negative"), ErrorCode::kInvalid,
+                 "the golden run: step 1: loss is -0.");
+}
+
+TEST_F(CampaignTest, WhatAKilledCallHasLeftIsRemoved) {
+  const Path out = root_ / "out";
+  CampaignOptions asked = options("plain", true);
+  asked.trials = 1;
+  const auto leave = [&] {
+    ASSERT_OK(env_->create_folders(out / "work.0123456789abcdef"));
+    for (const char* name :
+         {"running", "running.0123456789abcdef.tmp", "campaign.json.0123456789abcdef.tmp",
+          "work.0123456789abcdef/log.jsonl"}) {
+      ASSERT_OK(env_->write_file(out / name, bytes_of("1 2")));
+    }
+  };
+  leave();
+  ASSERT_OK(env_->write_file(out / "golden-state", bytes_of("x")));
+  const std::vector<std::string> wanted{"campaign.json", "golden-state", "trials.jsonl"};
+  ASSERT_OK(run_campaign(*env_, asked));
+  EXPECT_EQ(env_->list(out).value(), wanted);
+  leave();
+  ASSERT_OK(run_campaign(*env_, asked));
+  EXPECT_EQ(env_->list(out).value(), wanted);
+}
+
+// A program whose campaign was killed may still write into the old work folder.
+TEST_F(CampaignTest, EveryCallHasAWorkFolderOfItsOwn) {
+  CampaignOptions asked = served();
+  asked.trials = 1;
+  std::set<std::string> seen;
+  for (int call = 0; call < 2; ++call) {
+    ASSERT_OK(run_campaign(*env_, asked, {.golden = [&](const GoldenReport&) {
+                             const auto names = env_->list(root_ / "out").value();
+                             for (const std::string& name : names) {
+                               if (name.starts_with("work")) seen.insert(name);
+                             }
+                           }}));
+  }
+  EXPECT_EQ(seen.size(), 2u);
 }
 
 TEST_F(CampaignTest, ServedTrialsAreEqualToThoseInNewProcesses) {
@@ -398,6 +499,9 @@ TEST_F(CampaignTest, WrongCallsAreRefusedAndNothingIsTouched) {
   asked.thresholds.spiked_loss = 0.5;
   expect_refused(asked, ErrorCode::kInvalid, "thresholds");
   asked = options();
+  asked.thresholds.extreme_loss = std::numeric_limits<double>::infinity();
+  expect_refused(asked, ErrorCode::kInvalid, "thresholds: N-EV above inf x");
+  asked = options();
   asked.base = root_ / "none.pt";
   expect_refused(asked, ErrorCode::kNotFound, "none.pt");
   asked = options();
@@ -466,6 +570,10 @@ TEST_F(CampaignTest, AFolderOfSomethingElseIsRefusedAndStaysAsItIs) {
   other.thresholds.degraded_loss = 1.5;
   EXPECT_ERROR(run_campaign(*env_, other), ErrorCode::kConflict);
   other = asked;
+  other.deadline = 1000;
+  EXPECT_NE(message_of(run_campaign(*env_, other)).find("with a deadline of"),
+            std::string::npos);
+  other = asked;
   other.command[3] = "hang";
   EXPECT_NE(message_of(run_campaign(*env_, other)).find("another command"),
             std::string::npos);
@@ -524,6 +632,24 @@ TEST_F(CampaignTest, PairsOfTheSamePlansAreComparedAndOthersRefused) {
   EXPECT_EQ(pairs->distances[0].log_ratio.median, 0);
   EXPECT_ERROR(analyse_pairs(*env_, root_ / "out", root_ / "other"),
                ErrorCode::kConflict);
+  asked.thresholds.spiked_loss = 3;
+  asked.trials = 1;
+  asked.folder = root_ / "lenient";
+  ASSERT_OK(run_campaign(*env_, asked));
+  EXPECT_NE(message_of(analyse_pairs(*env_, root_ / "other", root_ / "lenient"))
+                .find("have the thresholds"),
+            std::string::npos);
+  const std::vector<Path> twice{root_ / "out", root_ / "again"};
+  EXPECT_NE(message_of(analyse_strata(*env_, twice)).find("are the same stratum"),
+            std::string::npos);
+  write_base("other.safetensors", 0.75f);
+  asked.base = root_ / "other.safetensors";
+  asked.thresholds = {};
+  asked.folder = root_ / "elsewhere";
+  ASSERT_OK(run_campaign(*env_, asked));
+  const std::vector<Path> bases{root_ / "out", root_ / "elsewhere"};
+  EXPECT_NE(message_of(analyse_strata(*env_, bases)).find("have different bases"),
+            std::string::npos);
   const std::vector<Path> both{root_ / "out", root_ / "other"};
   const auto strata = analyse_strata(*env_, both);
   ASSERT_OK(strata);
@@ -535,19 +661,23 @@ TEST_F(CampaignTest, TwoProcessesDoNotShareAFolder) {
   CampaignOptions asked = served();
   asked.trials = 1;
   ASSERT_OK(run_campaign(*env_, asked));
-  const auto self = env_->read_text("/proc/self/stat");
+  const auto self = this_process(*env_);
   ASSERT_OK(self);
-  // A mark of this process, which lives.
-  const std::string after = self->substr(self->rfind(')') + 2);
-  std::istringstream words(after);
-  std::string word;
-  for (int i = 0; i < 20; ++i) words >> word;
-  const std::string mark = fmt::format("{} {}\n", ::getpid(), word);
-  ASSERT_OK(env_->write_file(root_ / "out" / "running", bytes_of(mark)));
-  const auto refused = run_campaign(*env_, asked);
-  EXPECT_ERROR(refused, ErrorCode::kConflict);
-  EXPECT_NE(message_of(refused).find("works in it"), std::string::npos);
-  ASSERT_OK(env_->write_file(root_ / "out" / "running", bytes_of("999999 1\n")));
+  const auto run_with_mark = [&](int64_t pid, const std::string& boot,
+                                 const std::string& host) {
+    const std::string mark =
+        fmt::format("{} {} {} {}\n", pid, self->started, boot, host);
+    EXPECT_OK(env_->write_file(root_ / "out" / "running", bytes_of(mark)));
+    return message_of(run_campaign(*env_, asked));
+  };
+  EXPECT_NE(run_with_mark(self->pid, self->boot, self->host).find("works in it"),
+            std::string::npos);
+  EXPECT_NE(run_with_mark(1, self->boot, "elsewhere").find("process 1 on elsewhere"),
+            std::string::npos);
+  EXPECT_EQ(run_with_mark(999999, self->boot, self->host), "");
+  EXPECT_EQ(run_with_mark(self->pid, "another-boot", self->host), "");
+  // A mark that was not written as a whole.
+  ASSERT_OK(env_->write_file(root_ / "out" / "running", bytes_of("12 3")));
   EXPECT_OK(run_campaign(*env_, asked));
 }
 

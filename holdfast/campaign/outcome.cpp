@@ -141,6 +141,17 @@ bool is_refusal(const TrialEnd& end, const TrainingLog& log) {
   });
 }
 
+Result<void> check_losses(const TrainingLog& golden) {
+  for (const LogLine& line : golden.lines) {
+    const auto loss = line.metric("loss");
+    if (!loss || !std::isfinite(*loss) || *loss > 0) continue;
+    return invalid(
+        "step {}: loss is {}; expected losses above 0, or another name for this metric",
+        line.step, *loss);
+  }
+  return {};
+}
+
 Judged judge(const TrialEnd& end, const TrainingLog& log, const TrainingLog& golden,
              bool same_state, const Thresholds& thresholds) {
   if (end.kind != TrialEnd::Kind::kFinished) return judge_failure(end, log);

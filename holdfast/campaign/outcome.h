@@ -74,6 +74,10 @@ struct TrialEnd {
 // one of the words with which known libraries report a damaged file.
 bool is_refusal(const TrialEnd& end, const TrainingLog& log);
 
+// Fails with kInvalid, naming the first step, unless all losses of a golden run are above
+// 0 or not finite. Losses are compared as ratios, which say nothing at 0 and below.
+Result<void> check_losses(const TrainingLog& golden);
+
 struct Judged {
   Outcome outcome = Outcome::kBenign;
   std::string why{};

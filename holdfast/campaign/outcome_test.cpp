@@ -52,6 +52,16 @@ TEST(OutcomeTest, RecordedCurvesHaveTheirOutcomes) {
   EXPECT_EQ(outcome_of(curve(0.90, {0.4, 0.3}, 0.95)), "crashed");
 }
 
+TEST(OutcomeTest, AGoldenRunHasLossesAboveZero) {
+  EXPECT_OK(check_losses(golden()));
+  EXPECT_OK(check_losses(curve(0.90, {0.4, kNaN, kInfinity}, 0.95)));
+  for (const double loss : {0.0, -0.5}) {
+    const auto refused = check_losses(curve(0.90, {0.4, loss}, 0.95));
+    EXPECT_ERROR(refused, ErrorCode::kInvalid);
+    EXPECT_TRUE(message_of(refused).starts_with(fmt::format("step 2: loss is {};", loss)));
+  }
+}
+
 TEST(OutcomeTest, ThresholdsAreWhatTheCallerSays) {
   const TrainingLog spiked = curve(0.90, {0.9, 0.5, 0.25, 0.21}, 0.94);
   EXPECT_EQ(outcome_of(spiked, true, {}, {.spiked_loss = 3}), "benign");

@@ -5,8 +5,9 @@
 //   campaign    {"trial": 7, "checkpoint": PATH, "log": PATH, "state": PATH or null}
 //   rank        {"done": 7}, or {"failed": 7, "why": TEXT, "code": EXIT CODE}
 //
-// The campaign sends a request to all ranks and waits for the answers of all. A rank ends
-// when the campaign closes the connection.
+// The campaign sends a request to all ranks and waits for the answers of all. A rank that
+// closes its connection without an answer has failed. A rank ends when the campaign closes
+// the connection.
 #include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -26,9 +27,7 @@
 namespace holdfast {
 namespace {
 
-// How long the program may take until all ranks have connected.
-constexpr Duration kStartTime = std::chrono::minutes(10);
-// How long other ranks may take to fail after one of them has.
+// How long other ranks, and the program itself, may take to end after one rank has failed.
 constexpr Duration kFailTogether = std::chrono::seconds(2);
 constexpr size_t kMostLine = size_t{1} << 20;
 constexpr int64_t kMostRanks = 4096;
@@ -114,9 +113,12 @@ class ServedRunner : public TrialRunner {
       if (started.kind != TrialEnd::Kind::kFinished) return started;
     }
     const Instant began = env_.now();
-    send_request(files);
+    files_ = files;
+    send_request();
     Instant deadline = began + most;
     while (!all_answered()) {
+      note_gone_rank();
+      HOLDFAST_TRY(check_number());
       if (!failure_.empty()) deadline = std::min(deadline, failed_at_ + kFailTogether);
       const auto ended = child_->wait(Duration{0});
       // A rank that exits on purpose may still have an answer on its way.
@@ -153,6 +155,8 @@ class ServedRunner : public TrialRunner {
   Result<TrialEnd> start(const Stopped& stopped) {
     ranks_.clear();
     failure_.clear();
+    failure_code_ = 0;
+    is_gone_ = false;
     listener_ = HOLDFAST_TRY(Listener::create());
     child_.emplace(HOLDFAST_TRY(
         Child::start({.command = options_.command,
@@ -160,34 +164,75 @@ class ServedRunner : public TrialRunner {
                       .output = options_.work / "output",
                       .errors = errors()})));
     const Instant began = env_.now();
+    Instant deadline = began + options_.start;
     while (!all_connected()) {
+      note_gone_rank();
+      HOLDFAST_TRY(check_number());
+      if (!failure_.empty()) deadline = std::min(deadline, failed_at_ + kFailTogether);
       const auto ended = child_->wait(Duration{0});
       if (stopped()) return ended_as(TrialEnd::Kind::kStopped, began);
       if (ended) return died(*ended, began);
-      if (env_.now() - began >= kStartTime) {
-        return ended_as(TrialEnd::Kind::kTimedOut, began);
-      }
-      read_some(kStartTime - (env_.now() - began));
+      if (env_.now() >= deadline) return not_connected(began);
+      read_some(deadline - env_.now());
     }
     return TrialEnd{};
   }
 
+  // How many ranks there are, by the first that has said so.
+  std::optional<int64_t> announced() const {
+    for (const RankLine& rank : ranks_) {
+      if (rank.ranks) return rank.ranks;
+    }
+    return std::nullopt;
+  }
+
   bool all_connected() const {
-    return !ranks_.empty() && ranks_[0].ranks && std::ssize(ranks_) >= *ranks_[0].ranks;
+    return announced() && std::ssize(ranks_) == *announced() &&
+           std::ranges::all_of(ranks_, [](const RankLine& r) { return r.ranks && !r.closed; });
+  }
+
+  int64_t open_ranks() const {
+    return std::ranges::count(ranks_, false, &RankLine::closed);
+  }
+
+  // A rank that is not known would never be asked, so nothing of this job could be
+  // believed.
+  Result<void> check_number() {
+    const auto count = announced();
+    if (!count || open_ranks() <= *count) return {};
+    const int64_t seen = open_ranks();
+    (void)ended_as(TrialEnd::Kind::kFailed, env_.now());
+    return invalid("{} ranks connected, and one says that there are {}; expected the same "
+                   "number, as from the launcher or serve(ranks=)",
+                   seen, *count);
+  }
+
+  // Finds a failure of which no rank tells: a rank that is gone.
+  void note_gone_rank() {
+    if (!failure_.empty()) return;
+    if (std::ranges::none_of(
+            ranks_, [](const RankLine& r) { return r.closed && !r.answered; })) {
+      return;
+    }
+    failure_ = fmt::format("a rank closed its connection without an answer, {} of {} are left",
+                           open_ranks(), announced().value_or(std::ssize(ranks_)));
+    failed_at_ = env_.now();
+    is_gone_ = true;
   }
 
   bool all_answered() const {
     return std::ranges::all_of(ranks_, &RankLine::answered);
   }
 
-  void send_request(const TrialFiles& files) {
+  void send_request() {
     trial_ += 1;
     failure_.clear();
     failure_code_ = 0;
+    is_gone_ = false;
     OrderedJson request{{"trial", trial_},
-                        {"checkpoint", files.checkpoint.native()},
-                        {"log", files.log.native()}};
-    request["state"] = files.state ? OrderedJson(files.state->native()) : nullptr;
+                        {"checkpoint", files_.checkpoint.native()},
+                        {"log", files_.log.native()}};
+    request["state"] = files_.state ? OrderedJson(files_.state->native()) : nullptr;
     const std::string line =
         request.dump(-1, ' ', true, OrderedJson::error_handler_t::replace) + "\n";
     for (RankLine& rank : ranks_) {
@@ -213,16 +258,18 @@ class ServedRunner : public TrialRunner {
       return;
     }
     const size_t known = ranks_.size();
-    if (waiting[0].revents != 0) accept_one();
+    if (waiting[0].revents != 0) accept_all();
     for (size_t i = 0; i < known; ++i) {
       if (waiting[i + 1].revents != 0) receive(ranks_[i]);
     }
   }
 
-  void accept_one() {
-    Descriptor socket(::accept4(listener_->number(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (socket.number() < 0 || std::ssize(ranks_) >= kMostRanks) return;
-    ranks_.push_back({.socket = std::move(socket)});
+  void accept_all() {
+    while (std::ssize(ranks_) < kMostRanks) {
+      Descriptor socket(::accept4(listener_->number(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (socket.number() < 0) return;
+      ranks_.push_back({.socket = std::move(socket)});
+    }
   }
 
   void receive(RankLine& rank) {
@@ -252,11 +299,14 @@ class ServedRunner : public TrialRunner {
     if (const auto ranks = number("ranks")) rank.ranks = ranks;
     const auto failed = number("failed");
     if (number("done") == trial_ || failed == trial_) rank.answered = true;
-    if (failed != trial_ || !failure_.empty()) return;
-    failed_at_ = env_.now();
+    // What a rank says is more than that another one is gone.
+    if (failed != trial_ || (!failure_.empty() && !is_gone_)) return;
+    if (!is_gone_) failed_at_ = env_.now();
+    is_gone_ = false;
     failure_ = json->contains("why") && (*json)["why"].is_string()
                    ? (*json)["why"].get<std::string>()
                    : "it gave no reason";
+    failure_ = without_paths(std::move(failure_), files_);
     failure_code_ = static_cast<int>(number("code").value_or(0));
   }
 
@@ -279,8 +329,22 @@ class ServedRunner : public TrialRunner {
   }
 
   TrialEnd given_up(Instant began) {
-    TrialEnd end = ended_as(TrialEnd::Kind::kTimedOut, began);
+    // A rank that is gone may have said why.
+    if (is_gone_) {
+      failure_ = tail_of_errors(env_, errors(), files_) + "\n" + failure_;
+    }
+    const TrialEnd end = ended_as(TrialEnd::Kind::kTimedOut, began);
     return failure_.empty() ? end : failed_with_answer(end);
+  }
+
+  TrialEnd not_connected(Instant began) {
+    if (!failure_.empty()) return given_up(began);
+    const auto count = announced();
+    const std::string seen = count ? fmt::format("{} of {} ranks", open_ranks(), *count)
+                                   : fmt::format("{} ranks", open_ranks());
+    TrialEnd end = ended_as(TrialEnd::Kind::kTimedOut, began);
+    end.how = fmt::format("{} connected within {:.3g} s", seen, end.seconds);
+    return end;
   }
 
   TrialEnd died(const ChildEnd& ended, Instant began) {
@@ -288,8 +352,8 @@ class ServedRunner : public TrialRunner {
                  .code = ended.code,
                  .how = "the process ended with " + ended.text(),
                  .seconds = seconds_since(env_, began)};
-    end.said = tail_of_errors(env_, errors(), options_.folder);
-    if (!failure_.empty()) end.said = failure_;
+    end.said = tail_of_errors(env_, errors(), files_);
+    if (!failure_.empty() && !is_gone_) end.said = failure_;
     renew();
     return end;
   }
@@ -302,8 +366,10 @@ class ServedRunner : public TrialRunner {
   std::unique_ptr<Listener> listener_;
   std::optional<Child> child_;
   std::vector<RankLine> ranks_;
+  TrialFiles files_{};  // of the trial that runs
   int64_t trial_ = 0;
-  std::string failure_;  // what the first rank that failed has said
+  std::string failure_;   // what the first rank that failed has said
+  bool is_gone_ = false;  // whether that rank just closed its connection
   int failure_code_ = 0;
   Instant failed_at_{};
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "holdfast/inspect/diff.h"
 #include "holdfast/state/number.h"
 
 namespace holdfast {
@@ -78,6 +79,17 @@ Result<StateDistance> distance_between(const Contents& golden, const Contents& s
         HOLDFAST_TRY(tensor_distance(golden, t, state, *seen, distance.equal));
   }
   return distance;
+}
+
+Result<std::optional<std::string>> state_difference(const Contents& a,
+                                                    const Contents& b) {
+  const DiffReport report = HOLDFAST_TRY(diff(a, b, {.objects = false}));
+  for (const TensorDiff& tensor : report.tensors) {
+    if (tensor.verdict == Verdict::kEqual) continue;
+    return std::optional(fmt::format("state: {} {}, in {} elements", tensor.name,
+                                     name_of(tensor.verdict), tensor.differing));
+  }
+  return std::optional<std::string>();
 }
 
 }  // namespace holdfast

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <string>
 
 #include "holdfast/contents/contents.h"
@@ -19,5 +20,9 @@ struct StateDistance {
 // Fails with kInvalid if a tensor of the golden state is missing or has another dtype or
 // shape. Tensors that only `state` has are not looked at.
 Result<StateDistance> distance_between(const Contents& golden, const Contents& state);
+
+// The first difference between two states of golden runs, in words; nullopt if all bits
+// are equal.
+Result<std::optional<std::string>> state_difference(const Contents& a, const Contents& b);
 
 }  // namespace holdfast

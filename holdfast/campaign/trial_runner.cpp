@@ -1,6 +1,7 @@
 #include "holdfast/campaign/trial_runner.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "holdfast/env/child.h"
 #include "holdfast/env/source_sink.h"
@@ -56,7 +57,7 @@ class FreshRunner : public TrialRunner {
     end.kind = TrialEnd::Kind::kFailed;
     end.code = ended->code;
     end.how = ended->text();
-    end.said = tail_of_errors(env_, *child_options.errors, options_.folder);
+    end.said = tail_of_errors(env_, *child_options.errors, files);
     return end;
   }
 
@@ -100,15 +101,28 @@ Result<void> check_command(const std::vector<std::string>& command, bool state,
   return find_program(command[0]);
 }
 
-std::string tail_of_errors(Env& env, const Path& errors, const Path& folder) {
+std::string without_paths(std::string text, const TrialFiles& files) {
+  const auto replace_path = [&](const Path& path, const char* word) {
+    if (path.empty()) return;
+    // A program may have made a path absolute.
+    std::error_code failed;
+    const Path whole = std::filesystem::absolute(path, failed).lexically_normal();
+    if (!failed) text = replaced(std::move(text), whole.native(), word);
+    text = replaced(std::move(text), path.native(), word);
+  };
+  replace_path(files.checkpoint, "{checkpoint}");
+  replace_path(files.log, "{log}");
+  replace_path(files.state.value_or(Path()), "{state}");
+  return text;
+}
+
+std::string tail_of_errors(Env& env, const Path& errors, const TrialFiles& files) {
   const auto source = FileSource::open(env, errors);
   if (!source.ok()) return "";
   const int64_t count = std::min((*source)->size(), kTailBytes);
   const auto bytes = (*source)->read_bytes((*source)->size() - count, count);
   if (!bytes.ok()) return "";
-  std::string text(text_of(*bytes));
-  const std::string name = folder.native();
-  return name.empty() ? text : replaced(std::move(text), name, "...");
+  return without_paths(std::string(text_of(*bytes)), files);
 }
 
 double seconds_since(Env& env, Instant began) {

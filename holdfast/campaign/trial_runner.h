@@ -45,9 +45,8 @@ struct RunnerOptions {
   // words.
   std::vector<std::string> command{};
   Path work{};  // a folder for what the program prints
-  // The campaign's folder. Its name is no part of what the program says, so that a
-  // folder called "damaged" is no refusal.
-  Path folder{};
+  // How long a program that serves may take until all of its ranks have connected.
+  Duration start = std::chrono::minutes(10);
 };
 
 // Fails with kInvalid if the command does not have the words that it needs, and with
@@ -62,9 +61,12 @@ std::unique_ptr<TrialRunner> make_fresh_runner(Env& env, RunnerOptions options);
 // holdfast.campaign.serve(), or speak as docs/campaigns.md says.
 std::unique_ptr<TrialRunner> make_served_runner(Env& env, RunnerOptions options);
 
-// For the runners: the end of what the program has printed on stderr, without the name
-// of the campaign's folder.
-std::string tail_of_errors(Env& env, const Path& errors, const Path& folder);
+// Replaces the paths of the trial's files by {checkpoint}, {log} and {state}, so that a
+// folder called "damaged" is no refusal, and equal trials have equal words.
+std::string without_paths(std::string text, const TrialFiles& files);
+
+// For the runners: the end of what the program has printed on stderr, without paths.
+std::string tail_of_errors(Env& env, const Path& errors, const TrialFiles& files);
 double seconds_since(Env& env, Instant began);
 
 // How long a program gets to clean up when it is ended.

@@ -78,6 +78,7 @@ Result<void> check_run_call(const CampaignArguments& a) {
   if (a.trials == 0 && a.plans.empty()) {
     return invalid("campaign run: --trials is not given; expected a number");
   }
+  if (!a.plans.empty()) HOLDFAST_TRY(check_without_sites(a.flips, "--plan"));
   return check_place(a.folder);
 }
 
@@ -119,6 +120,7 @@ Result<ExitCode> run(const Context& context, const CampaignArguments& a) {
   };
   watch.progress = bar.callback();
   watch.stopped = [&] { return interruption.came(); };
+  watch.stopped_again = [&] { return interruption.came_again(); };
   const CampaignResult done =
       HOLDFAST_TRY(run_campaign(context.env, options, watch));
   bar.clear();

@@ -232,6 +232,10 @@ TEST_F(FileCommandsTest, InjectSaysWhatIsWrongInOneSentenceAndTouchesNothing) {
   fails("b.pt --checksums raw --flips 65", 2, "no site left");
   fails("b.pt --checksums consistent --anywhere", 2, "raw");
   fails("b.pt --checksums raw --plan p.json", 4, "p.json");
+  fails("b.pt --checksums raw --plan p.json --tensors w", 2, "--plan and --tensors");
+  fails("b.pt --checksums raw --undo p.json --flips 2", 2, "--undo and --flips");
+  fails("b.pt --checksums raw --anywhere --bits 30", 2, "--anywhere and --bits");
+  fails("b.pt --checksums raw --anywhere --rate 0.1", 2, "--anywhere and --rate");
   fails("a.pt --checksums raw", 1, "exists already");
 }
 

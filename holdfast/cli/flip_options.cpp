@@ -48,6 +48,31 @@ Result<Finite> read_finite(const std::string& text) {
   return invalid("--finite: \"{}\"; expected any, must or never", text);
 }
 
+// The options that choose sites or faults and do not have their default values.
+std::vector<std::string> given_choices(const FlipArguments& a) {
+  const FlipArguments none;
+  std::vector<std::string> given;
+  for (const auto& [option, differs] : std::vector<std::pair<const char*, bool>>{
+           {"--tensors", a.tensors != none.tensors},
+           {"--roles", a.roles != none.roles},
+           {"--layers", a.layers != none.layers},
+           {"--bits", a.bits != none.bits},
+           {"--anywhere", a.anywhere},
+           {"--flips", a.flips != none.flips},
+           {"--rate", a.rate != none.rate},
+           {"--burst", a.burst != none.burst},
+           {"--mask", a.mask != none.mask},
+           {"--stuck-at", a.stuck_at != none.stuck_at},
+           {"--scale", a.scale != none.scale},
+           {"--value", a.value != none.value},
+           {"--finite", a.finite != none.finite},
+           {"--sampling", a.sampling != none.sampling},
+           {"--seed", a.seed != none.seed}}) {
+    if (differs) given.emplace_back(option);
+  }
+  return given;
+}
+
 }  // namespace
 
 Result<double> read_number(const std::string& option, const std::string& text) {
@@ -58,7 +83,17 @@ Result<double> read_number(const std::string& option, const std::string& text) {
   return invalid("{}: \"{}\" is no number; expected one such as 0.001", option, text);
 }
 
+Result<void> check_without_sites(const FlipArguments& a, const std::string& option) {
+  for (const std::string& other : given_choices(a)) {
+    if (other == option) continue;
+    if (option == "--anywhere" && (other == "--flips" || other == "--seed")) continue;
+    return invalid("{} and {}: both are given; expected one of them", option, other);
+  }
+  return {};
+}
+
 Result<PlanRequest> read_request(const FlipArguments& a) {
+  if (a.anywhere) HOLDFAST_TRY(check_without_sites(a, "--anywhere"));
   PlanRequest request{.count = a.flips, .seed = a.seed};
   request.sites.tensors = a.tensors;
   for (const std::string& role : a.roles) {

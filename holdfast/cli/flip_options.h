@@ -26,6 +26,10 @@ void add_flip_options(FlipArguments& arguments, std::vector<Option>& options);
 // Fails with kInvalid, naming the option, if a value makes no sense.
 Result<PlanRequest> read_request(const FlipArguments& arguments);
 
+// Fails with kInvalid, naming both options, if `option`, which names plans that have their
+// sites already, is given together with an option that chooses sites or faults.
+Result<void> check_without_sites(const FlipArguments& arguments, const std::string& option);
+
 // What was asked for, as names and texts, except for the kind of the fault, which
 // Fault::text() says.
 std::vector<std::pair<std::string, std::string>> settings_of(

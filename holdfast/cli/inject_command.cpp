@@ -59,6 +59,8 @@ Result<void> check_call(const InjectArguments& a) {
   if (plans > 1) {
     return invalid("--plan, --undo and --sequence: {} are given; expected one", plans);
   }
+  if (!a.plan.empty()) HOLDFAST_TRY(check_without_sites(a.flips, "--plan"));
+  if (!a.undo.empty()) HOLDFAST_TRY(check_without_sites(a.flips, "--undo"));
   if (a.dry_run) return {};
   if (a.flips.checksums.empty()) {
     return invalid(

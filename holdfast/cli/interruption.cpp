@@ -3,16 +3,20 @@
 namespace holdfast {
 namespace {
 
-// Set by the signal handler. A signal handler may write only to a variable of this
-// type.
+// Set by the signal handler. A signal handler may write only to variables of this type.
 volatile std::sig_atomic_t signal_that_came = 0;
+volatile std::sig_atomic_t second_came = 0;
 
-void store_signal(int signal) { signal_that_came = signal; }
+void store_signal(int signal) {
+  if (signal_that_came != 0) second_came = 1;
+  signal_that_came = signal;
+}
 
 }  // namespace
 
 Interruption::Interruption() {
   signal_that_came = 0;
+  second_came = 0;
   struct sigaction action {};
   action.sa_handler = store_signal;
   ::sigaction(SIGINT, &action, &before_int_);
@@ -26,5 +30,7 @@ Interruption::~Interruption() {
 }
 
 bool Interruption::came() const { return signal_that_came != 0; }
+
+bool Interruption::came_again() const { return second_came != 0; }
 
 }  // namespace holdfast

@@ -16,6 +16,8 @@ class Interruption {
   Interruption& operator=(const Interruption&) = delete;
 
   bool came() const;
+  // Whether a second signal came, from somebody who cannot wait for the clean-up.
+  bool came_again() const;
 
  private:
   struct sigaction before_int_ {};
