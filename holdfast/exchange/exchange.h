@@ -101,7 +101,7 @@ struct Exchanged {
 //   kUnsupported  A holder is not a rank's memory.
 //   kNoSpace      A rank has no memory for its new pieces.
 //   kCorrupt      Replicas differ before or after, or a tensor is not what it was.
-//   kUnavailable  A rank is gone.
+//   kUnavailable  A rank is gone, or the system refuses a thread.
 //   kTimeout      The deadline passed.
 //
 // All ranks return the same error, as far as they can hear each other. After one of the

@@ -1,6 +1,8 @@
 #include "holdfast/exchange/exchange.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <rapidcheck/gtest.h>
 
 #include "holdfast/device/device_testing.h"
@@ -348,6 +350,62 @@ TEST_F(ExchangeTest, ADeviceIsCutAgainInsideAndBetweenRanks) {
       });
     }
   }
+}
+
+// Training still works on the old pieces when the call is made.
+TEST_F(ExchangeTest, TensorsOnDevicesAreSealedAfterTheWorkThatIsQueued) {
+  const std::vector<Tensor> tensors{tensor_of("w", {300})};
+  LiveState state(replicas(tensors, 1), replicas(tensors, 2), Topology::uniform(1));
+  FakeCuda cuda;
+  const auto device = Device::open(cuda, 0).value();
+  const CudaStream training = cuda.new_stream();
+  const ByteSpan memory = cuda.new_tensor(1200);
+  cuda.set(training, memory, std::byte{7});
+  std::ranges::fill(state.values[0], std::byte{7});
+  LocalNetwork network(*env_, 2);
+  on_ranks(2, [&](int rank) {
+    DeviceStorage storage(*device);
+    ExchangeTask task = state.task_of(rank);
+    for (LocalPiece& piece : task.old.edit()) {
+      piece.memory = memory;
+      piece.device = device.get();
+    }
+    const auto outcome = exchange(*env_, network.endpoint(rank), task, storage,
+                                  {.stream = training});
+    EXPECT_OK(outcome);
+    cuda.run_all();
+    EXPECT_TRUE(outcome.ok() && state.is_right(static_cast<size_t>(rank), *outcome));
+  });
+}
+
+// From the first new piece on, the system has no room for the stack of a thread.
+class NoThreadsStorage : public CountedStorage {
+ public:
+  Result<LocalPiece> make(const std::shared_ptr<const Tensor>& tensor,
+                          const Box& box) override {
+    pthread_attr_t huge;
+    pthread_attr_init(&huge);
+    pthread_attr_setstacksize(&huge, size_t{1} << 56);
+    pthread_setattr_default_np(&huge);
+    pthread_attr_destroy(&huge);
+    return CountedStorage::make(tensor, box);
+  }
+};
+
+TEST_F(ExchangeTest, ASystemThatRefusesThreadsEndsTheCallBeforeAByteMoves) {
+  pthread_attr_t before;
+  pthread_getattr_default_np(&before);
+  LiveState state = change_of_rows(2, 3);
+  state.storages[0] = std::make_unique<NoThreadsStorage>();
+  const auto outcomes = run(state);
+  pthread_setattr_default_np(&before);
+  pthread_attr_destroy(&before);
+  for (const auto& outcome : outcomes) {
+    EXPECT_ERROR(outcome, ErrorCode::kUnavailable);
+    EXPECT_THAT(message_of(outcome), testing::HasSubstr("refuses a thread"));
+  }
+  EXPECT_TRUE(state.nothing_is_left());
+  EXPECT_TRUE(state.old_is_untouched());
 }
 
 TEST_F(ExchangeTest, AWorkerHasALastingNameAndAHost) {

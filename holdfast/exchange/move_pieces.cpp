@@ -2,6 +2,9 @@
 
 #include <algorithm>
 #include <deque>
+#include <functional>
+#include <future>
+#include <system_error>
 #include <thread>
 
 #include "holdfast/device/device.h"
@@ -129,6 +132,31 @@ void count_work(const OwnMoves& moves, LotProgress& progress) {
   for (uint32_t lot = 0; lot < moves.lots; ++lot) progress.add_work(lot, 1);
 }
 
+// Runs each of `work` in a thread of its own, and `own` in this one, until all have ended.
+// If the system refuses a thread, nothing is run.
+Result<void> on_threads(const std::vector<std::function<void()>>& work,
+                        const std::function<void()>& own) {
+  std::promise<bool> all_there;
+  const std::shared_future<bool> begin = all_there.get_future().share();
+  std::vector<std::jthread> threads;
+  threads.reserve(work.size());
+  try {
+    for (const auto& one : work) {
+      threads.emplace_back([&one, begin] {
+        if (begin.get()) one();
+      });
+    }
+  } catch (const std::system_error& refused) {
+    all_there.set_value(false);
+    return unavailable("threads: the system refuses a thread after {} ({}); expected {}, "
+                       "one for each stream",
+                       threads.size(), refused.code().message(), work.size());
+  }
+  all_there.set_value(true);
+  own();
+  return {};
+}
+
 }  // namespace
 
 Result<void> make_piece_of(OwnMoves& moves, uint32_t number, PieceStorage& storage,
@@ -185,13 +213,13 @@ Result<MoveCounts> move_pieces(OwnMoves& moves, const LocalPieces& old,
     if (!outcome.ok()) progress.fail(outcome.error());
   };
   Conductor conductor(moves, old, storage, work);
-  {
-    std::vector<std::jthread> threads;
-    for (StreamSender& one : senders) threads.emplace_back([&] { note(one.run()); });
-    for (StreamReceiver& one : receivers) {
-      threads.emplace_back([&] { note(one.run()); });
-    }
-    note(conductor.run());
+  std::vector<std::function<void()>> ends;
+  for (StreamSender& one : senders) ends.emplace_back([&] { note(one.run()); });
+  for (StreamReceiver& one : receivers) ends.emplace_back([&] { note(one.run()); });
+  const Result<void> begun = on_threads(ends, [&] { note(conductor.run()); });
+  if (!begun.ok()) {
+    progress.fail(begun.error());
+    refuse_streams(moves, options);
   }
   note(writer.finish());
   for (StreamReceiver& one : receivers) {
