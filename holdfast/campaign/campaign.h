@@ -27,10 +27,10 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/corruption/alter.h"
-#include "holdfast/corruption/make_plan.h"
 #include "holdfast/campaign/outcome.h"
 #include "holdfast/campaign/trial_runner.h"
+#include "holdfast/corruption/alter.h"
+#include "holdfast/corruption/make_plan.h"
 #include "holdfast/store/step_check.h"
 
 namespace holdfast {

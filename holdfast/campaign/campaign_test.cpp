@@ -12,8 +12,8 @@
 #include <thread>
 
 #include "holdfast/base/testing.h"
-#include "holdfast/contents/contents_testing.h"
 #include "holdfast/campaign/analysis.h"
+#include "holdfast/contents/contents_testing.h"
 #include "holdfast/env/posix_env.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/store/process.h"

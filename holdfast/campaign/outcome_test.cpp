@@ -8,9 +8,9 @@
 #include <limits>
 
 #include "holdfast/base/testing.h"
-#include "holdfast/contents/contents_testing.h"
 #include "holdfast/campaign/state_distance.h"
 #include "holdfast/campaign/trial_record.h"
+#include "holdfast/contents/contents_testing.h"
 #include "holdfast/env/memory_env.h"
 
 namespace holdfast::outcome_test {

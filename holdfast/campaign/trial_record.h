@@ -7,9 +7,10 @@
 #include <string>
 #include <vector>
 
-#include "holdfast/corruption/flip_plan.h"
 #include "holdfast/campaign/outcome.h"
+#include "holdfast/corruption/flip_plan.h"
 #include "holdfast/env/env.h"
+#include "holdfast/env/file.h"
 
 namespace holdfast {
 

@@ -177,9 +177,14 @@ bool Child::note_end(bool block) {
   if (failed == 0 && seen.si_pid == 0) return false;
   ::kill(-pid_, SIGKILL);
   int status = 0;
-  while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {
-  }
+  pid_t waited = 0;
+  do {
+    waited = ::waitpid(pid_, &status, 0);
+  } while (waited < 0 && errno == EINTR);
   ended_.emplace();
+  // Where this process ignores SIGCHLD, the system keeps no exit code. An end that is not
+  // known is no success.
+  if (waited < 0) ended_->code = 255;
   if (WIFSIGNALED(status)) ended_->signal = WTERMSIG(status);
   if (WIFEXITED(status)) ended_->code = WEXITSTATUS(status);
   return true;
