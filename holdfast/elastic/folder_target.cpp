@@ -253,11 +253,11 @@ class FolderWriter {
     return env_.sync_names(files_);
   }
 
-  // Files with other seals than the source must not be kept by the next call.
+  // Files with other seals than the source must not be kept by the next call. All others
+  // are kept: a stop or a disk that fails says nothing about them.
   Result<int64_t> check_or_remove() {
     const Result<int64_t> checked = check_seals();
-    if (checked.ok()) return checked;
-    if (checked.error().code() == ErrorCode::kUnavailable) return checked;  // stopped
+    if (checked.ok() || checked.error().code() != ErrorCode::kCorrupt) return checked;
     HOLDFAST_TRY(owner_->check());
     HOLDFAST_TRY(remove_files());
     return corrupt("{} (what was written is removed, so the same command begins anew)",
@@ -276,7 +276,16 @@ class FolderWriter {
       }
       HOLDFAST_TRY(compare(written, *id, t).within(shown(tensor.name)));
     }
+    HOLDFAST_TRY(check_copies(written));
     return std::ssize(source.tensors());
+  }
+
+  // The seals are those of the first copy of each box.
+  Result<void> check_copies(const Contents& written) const {
+    Counter counter({.stop = options_.reading.stop}, 0);
+    const Result<void> equal = check_replicas(written, counter);
+    if (equal.ok() || equal.error().code() != ErrorCode::kInvalid) return equal;
+    return corrupt("{}", equal.error().message());
   }
 
   // Pad rows, which are the last ones, may be fewer or more than in the source.

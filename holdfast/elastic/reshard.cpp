@@ -58,14 +58,15 @@ Result<std::vector<Seal>> source_seals(const ReshardPlan& plan, Counter& counter
 }
 
 // The bytes that an interrupted call has written for the target.
-int64_t bytes_there(Env& env, const Path& to) {
-  const Path files = work_folder(to).files;
-  const Result<std::vector<std::string>> names = env.list(files);
+// What is not continued is removed before anything is written.
+int64_t bytes_there(Env& env, const Path& folder) {
+  const Result<std::vector<std::string>> names = env.list(folder);
   if (!names.ok()) return 0;
   int64_t bytes = 0;
   for (const std::string& name : *names) {
-    const Result<FileInfo> info = env.info(files / name);
-    if (info.ok()) bytes += info->size;
+    const Result<FileInfo> info = env.info(folder / name);
+    if (!info.ok() || info->symlink) continue;
+    bytes += info->folder ? bytes_there(env, folder / name) : info->size;
   }
   return bytes;
 }
@@ -73,8 +74,10 @@ int64_t bytes_there(Env& env, const Path& to) {
 Result<void> check_space_for(Env& env, const Path& to, const ReshardPlan& plan) {
   const int64_t free = HOLDFAST_TRY(env.free_space(folder_of(to)));
   const int64_t bytes = plan.target_bytes();
-  // Only whole files are continued, and a folder of safetensors is not.
-  const int64_t there = plan.format == kNativeFormat ? bytes_there(env, to) : 0;
+  // A folder of safetensors is not continued.
+  const bool continued = plan.format == kNativeFormat || plan.format == kDcpFormat ||
+                         plan.format == kMegatronFormat;
+  const int64_t there = continued ? bytes_there(env, work_folder(to).files) : 0;
   if (free - kBesides >= bytes - there) return {};
   return Error(ErrorCode::kNoSpace,
                fmt::format("{}: {} bytes are free; expected {} for the target",

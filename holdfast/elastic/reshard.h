@@ -1,7 +1,8 @@
 // Cuts a checkpoint again, from files to files, for another parallel configuration.
 //
 // The source is whatever open_any.h opens, or a folder of Megatron-LM. A rule set
-// (models/rules.h) says how its tensors are cut. Names, shapes and values stay; only the boxes in the files change:
+// (models/rules.h) says how its tensors are cut. Names, shapes and values stay; only the
+// boxes in the files change:
 //
 //   native              a new run with one step, which has a file for each position of the
 //                       configuration and the objects of all ranks; resume() takes it like
@@ -65,6 +66,7 @@ struct ReshardPlan {
   // Set if the target is a folder of Megatron. Then `files` has the tensors whole. Shared,
   // because a plan can be copied.
   std::shared_ptr<const MegatronTarget> megatron_target{};
+  int64_t vocabulary = 0;  // as in ReshardOptions
   // moved is what is read, and moved_bound the least that can be read.
   Figures figures{};
   // What is not as in the source, for people.

@@ -182,6 +182,7 @@ Result<void> plan_megatron_target(Env& env, const ReshardOptions& options,
   HOLDFAST_TRY(check_degrees(ruled, plan.parallel));
   HOLDFAST_TRY(check_row_order(plan.contents->objects));
   plan.rules = ruled.rules;
+  plan.vocabulary = options.vocabulary;
   plan.megatron_target = std::make_shared<const MegatronTarget>(
       HOLDFAST_TRY(MegatronTarget::create(plan.contents, plan.rule_set, plan.parallel,
                                           {.vocabulary = options.vocabulary})));

@@ -5,9 +5,11 @@
 #include <thread>
 
 #include "holdfast/base/testing.h"
+#include "holdfast/env/faulty_env.h"
 #include "holdfast/env/memory_env.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/formats/safetensors.h"
+#include "holdfast/megatron/objects.h"
 #include "holdfast/shard/shard_index.h"
 #include "holdfast/state/layout_testing.h"
 #include "holdfast/store/owner.h"
@@ -130,9 +132,62 @@ class Reshard : public ::testing::Test {
   std::map<std::string, Bytes> left(const Path& files) {
     std::map<std::string, Bytes> there;
     for (const std::string& name : env_.list(files).value()) {
-      there[name] = env_.read_file(files / name).value();
+      if (!env_.info(files / name).value().folder) {
+        there[name] = env_.read_file(files / name).value();
+        continue;
+      }
+      for (auto& [below, bytes] : left(files / name)) there[name + "/" + below] = bytes;
     }
     return there;
+  }
+
+  // A small GPT of Megatron: all stages together, with its objects.
+  void write_megatron(const std::string& path) {
+    std::vector<Tensor> tensors;
+    Object model{Object::Dict{}};
+    const auto add = [&](const std::string& name, Shape shape) {
+      tensors.push_back(
+          {.name = "model." + name, .dtype = Dtype::kBf16, .shape = shape});
+      megatron::set_key(model, name, Object(Object::TensorName{"model." + name}));
+    };
+    add("embedding.word_embeddings.weight", {1024, 16});
+    for (int i = 0; i < 4; ++i) {
+      const std::string layer = fmt::format("decoder.layers.{}.", i);
+      add(layer + "mlp.linear_fc1.weight", {512, 16});
+      add(layer + "pre_mlp_layernorm.weight", {16});
+    }
+    add("decoder.final_layernorm.weight", {16});
+    Object args{Object::Dict{}}, objects{Object::Dict{}};
+    megatron::set_key(args, "vocab_size", Object(int64_t{1000}));
+    megatron::set_key(args, "make_vocab_size_divisible_by", Object(int64_t{128}));
+    megatron::set_key(objects, "args", std::move(args));
+    megatron::set_key(objects, "model", std::move(model));
+    megatron::set_key(objects, "checkpoint_version", Object(3.0));
+    megatron::set_key(objects, "iteration", Object(int64_t{5}));
+    write_source(path, std::move(tensors), objects);
+  }
+
+  // Interrupts a call, and leaves the disk no room for the whole target.
+  void continue_on_a_full_disk(const Path& from, const std::string& format) {
+    SCOPED_TRACE(format);
+    ReshardOptions wanted = options("tp=2,pp=2");
+    wanted.format = format;
+    const Path whole = "/whole-" + format, to = "/again-" + format;
+    ASSERT_OK(cut(from, whole, wanted));
+    const int64_t bytes = plan_reshard(env_, from, wanted).value().target_bytes();
+    ReshardOptions stopped = stopped_after(bytes * 7 / 10, "tp=2,pp=2");
+    stopped.format = format;
+    EXPECT_ERROR(cut(from, to, stopped), ErrorCode::kUnavailable);
+    const int64_t capacity = int64_t{1} << 30;
+    env_.set_capacity(capacity);
+    const int64_t used = capacity - env_.free_space("/").value();
+    env_.set_capacity(used + (int64_t{16} << 20) + bytes / 2);
+    const Result<Resharded> done = cut(from, to, wanted);
+    env_.set_capacity(capacity);
+    ASSERT_OK(done);
+    EXPECT_GT(done->kept, 0);
+    EXPECT_LT(done->kept, done->files);
+    EXPECT_EQ(left(to), left(whole));
   }
 
   std::string refusal(const Path& from, const Path& to, const ReshardOptions& options) {
@@ -336,6 +391,94 @@ TEST_F(Reshard, OnlyFilesThatAreContinuedSaveSpace) {
   EXPECT_ERROR(cut("/gpt2.safetensors", "/a", whole), ErrorCode::kNoSpace);
   whole.format = "native";
   EXPECT_EQ(cut("/gpt2.safetensors", "/a", whole).value().kept, 1);
+}
+
+TEST_F(Reshard, AnInterruptedFolderNeedsRoomOnlyForItsRest) {
+  write_megatron("/megatron.safetensors");
+  continue_on_a_full_disk("/gpt2.safetensors", "dcp");
+  continue_on_a_full_disk("/megatron.safetensors", "megatron");
+}
+
+TEST_F(Reshard, CopiesInAFolderOfMegatronAreCompared) {
+  write_megatron("/megatron.safetensors");
+  ReshardOptions wanted = options("tp=2");
+  wanted.format = "megatron";
+  const ReshardPlan plan = plan_reshard(env_, "/megatron.safetensors", wanted).value();
+  ReshardOptions stopped = stopped_after(plan.target_bytes(), "tp=2");
+  stopped.format = "megatron";
+  EXPECT_ERROR(cut("/megatron.safetensors", "/a", stopped), ErrorCode::kUnavailable);
+  // The second rank has a copy of each norm, whose values it has nowhere else.
+  const OpenedAny source = open_any(env_, "/megatron.safetensors").value();
+  const auto norm =
+      source.contents.collection.find("model.decoder.layers.1.pre_mlp_layernorm.weight");
+  Bytes value(32);
+  ASSERT_OK(read_canonical(source.contents, *norm, 0, value));
+  const Path file = "/.a.reshard/files/iter_0000005/mp_rank_01/model_optim_rng.pt";
+  Bytes bytes = env_.read_file(file).value();
+  const auto found = std::ranges::search(bytes, value);
+  ASSERT_FALSE(found.empty());
+  found.front() ^= std::byte{1};
+  ASSERT_OK(env_.write_file(file, bytes));
+  const Result<Resharded> done = cut("/megatron.safetensors", "/a", wanted);
+  EXPECT_ERROR(done, ErrorCode::kCorrupt);
+  EXPECT_FALSE(env_.info("/a").ok());
+  EXPECT_EQ(cut("/megatron.safetensors", "/a", wanted).value().kept, 0);
+}
+
+TEST_F(Reshard, AFolderOfMegatronForOtherRulesOrWordsIsNotContinued) {
+  write_megatron("/megatron.safetensors");
+  ReshardOptions wanted = options("tp=2");
+  wanted.format = "megatron";
+  const auto interrupt = [&] {
+    ReshardOptions stopped = stopped_after(80'000, "tp=2");
+    stopped.format = "megatron";
+    EXPECT_ERROR(cut("/megatron.safetensors", "/a", stopped), ErrorCode::kUnavailable);
+  };
+  const auto kept = [&](const ReshardOptions& how) {
+    interrupt();
+    const Result<Resharded> done = cut("/megatron.safetensors", "/a", how);
+    EXPECT_OK(done);
+    EXPECT_OK(env_.remove_all("/a"));
+    return done.ok() ? done->kept : -1;
+  };
+  EXPECT_EQ(kept(wanted), 1);
+  ReshardOptions other = wanted;
+  other.vocabulary = 1001;
+  EXPECT_EQ(kept(other), 0);
+  const auto with_rule = [&](const char* words) {
+    const std::string text = fmt::format(
+        R"({{"holdfast": "rules", "version": 1, "name": "own", "rules": {{
+        "embedding.word_embeddings.weight": "first vocabulary tied",
+        "layers.#.mlp.linear_fc1.weight": "{}",
+        "layers.#.pre_mlp_layernorm.weight": "whole",
+        "final_layernorm.weight": "last whole"}}}})",
+        words);
+    EXPECT_OK(env_.write_file("/rules.json", bytes_of(text)));
+    ReshardOptions ruled = wanted;
+    ruled.rules = "/rules.json";
+    return ruled;
+  };
+  EXPECT_EQ(kept(with_rule("columns")), 0);
+  EXPECT_THAT(refusal("/megatron.safetensors", "/b", with_rule("columns/2")),
+              HasSubstr("components of rows"));
+}
+
+// A disk that fails says nothing about the files.
+TEST_F(Reshard, OnlyFilesThatDifferAreRemovedAfterTheCheck) {
+  ReshardOptions dcp = options("tp=2");
+  dcp.format = "dcp";
+  const ReshardPlan plan = plan_reshard(env_, "/gpt2.safetensors", dcp).value();
+  FaultyEnv failing(env_);
+  ReshardOptions broken = dcp;
+  broken.threads = 1;
+  broken.reading.progress = [&, begun = false](int64_t done, int64_t) mutable {
+    if (done < plan.target_bytes() + 1 || std::exchange(begun, true)) return;
+    failing.fail_from(Op::kRead);
+  };
+  EXPECT_ERROR(reshard(failing, plan_reshard(failing, "/gpt2.safetensors", dcp).value(),
+                       "/a", broken),
+               ErrorCode::kIo);
+  EXPECT_EQ(cut("/gpt2.safetensors", "/a", dcp).value().kept, 2);
 }
 
 // The owner of the hidden run is at work for longer than its lease.

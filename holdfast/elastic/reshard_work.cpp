@@ -13,6 +13,14 @@ namespace {
 // Each writer has some tens of MiB of memory.
 constexpr int kMostWriters = 5;
 
+// What the rule says about files.
+std::string text_of_rule(const Rule& rule) {
+  return fmt::format("{} {} {} {} {} {} {} {} {} {}", rule.pattern,
+                     static_cast<int>(rule.site), static_cast<int>(rule.cut), rule.axis,
+                     rule.parts, rule.unit, rule.heads, rule.stacked, rule.tied,
+                     rule.buffer);
+}
+
 }  // namespace
 
 LeaseKeeper::LeaseKeeper(Env& env, const Owner& owner)
@@ -49,6 +57,9 @@ int writers_of(const ReshardOptions& options, int64_t files) {
 Result<std::string> fingerprint_of(Env& env, const ReshardPlan& plan) {
   std::string text = fmt::format("{} {}", plan.format, to_string(plan.parallel));
   for (const std::string& note : plan.notes) text += "\n" + note;
+  // The files of a Megatron target are not in `plan.files`, but follow from these.
+  fmt::format_to(std::back_inserter(text), "\n{} {}", plan.rules, plan.vocabulary);
+  for (const Rule& rule : plan.rule_set.rules) text += "\n" + text_of_rule(rule);
   const auto add_file = [&](const Path& path) {
     const Result<FileInfo> info = env.info(path);
     if (!info.ok()) return;

@@ -17,6 +17,7 @@ struct RankName {
   int64_t tensor = 0;
   int64_t stage = 0;
   bool staged = false;
+  bool experts = false;  // the name also has a rank of expert parallelism
 };
 
 std::optional<int64_t> number_of(std::string_view text, size_t digits) {
@@ -30,7 +31,8 @@ std::optional<int64_t> number_of(std::string_view text, size_t digits) {
   return number;
 }
 
-// Reads mp_rank_XX and mp_rank_XX_YYY.
+// Reads mp_rank_XX and mp_rank_XX_YYY, and with experts mp_rank_XX_YYY_ZZZ. Without stages
+// the name of a rank of experts is mp_rank_XX_ZZZ, which only `args` can tell apart.
 std::optional<RankName> parse_rank(std::string_view name) {
   if (!name.starts_with(kRankPrefix)) return std::nullopt;
   name.remove_prefix(kRankPrefix.size());
@@ -38,9 +40,15 @@ std::optional<RankName> parse_rank(std::string_view name) {
   const auto tensor = number_of(name.substr(0, bar), 2);
   if (!tensor) return std::nullopt;
   if (bar == name.npos) return RankName{.tensor = *tensor};
-  const auto stage = number_of(name.substr(bar + 1), 3);
+  name.remove_prefix(bar + 1);
+  const size_t second = name.find('_');
+  const auto stage = number_of(name.substr(0, second), 3);
   if (!stage) return std::nullopt;
-  return RankName{.tensor = *tensor, .stage = *stage, .staged = true};
+  RankName rank{.tensor = *tensor, .stage = *stage, .staged = true};
+  if (second == name.npos) return rank;
+  if (!number_of(name.substr(second + 1), 3)) return std::nullopt;
+  rank.experts = true;
+  return rank;
 }
 
 // The folder of the iteration that the tracker names.
@@ -68,6 +76,11 @@ Result<std::vector<RankName>> list_ranks(Env& env, const Path& folder) {
   for (const std::string& name : *names) {
     const auto rank = parse_rank(name);
     if (!rank) continue;
+    if (rank->experts) {
+      return unsupported("{}: is a rank of experts; expected files saved without expert "
+                         "parallelism",
+                         (folder / name).native());
+    }
     if (env.info(folder / name / "distrib_optim.pt").ok()) {
       return unsupported(
           "{}: has the state of the distributed optimizer; expected files saved without "
@@ -102,6 +115,10 @@ Result<std::optional<MegatronFolder>> find_megatron(Env& env, const Path& path) 
   MegatronFolder found{.path = path};
   if (env.info(path / kTracker).ok()) {
     found.path = HOLDFAST_TRY(newest_iteration(env, path));
+    if (!env.info(found.path).ok()) {
+      return not_found("{}: is missing; expected the iteration that {} names",
+                       found.path.native(), (path / kTracker).native());
+    }
   }
   const auto ranks = HOLDFAST_TRY(list_ranks(env, found.path));
   if (ranks.empty()) return std::optional<MegatronFolder>();

@@ -52,7 +52,8 @@ struct MegatronFolder {
 
 // Finds the newest iteration in a folder, or the iteration whose folder the path is.
 // Returns nullopt if the path is something else. Fails with kNotFound, naming the folder,
-// if a rank is missing, and with kUnsupported for files of the distributed optimizer.
+// if a rank or the newest iteration is missing, and with kUnsupported for files of the
+// distributed optimizer and for ranks of experts.
 Result<std::optional<MegatronFolder>> find_megatron(Env& env, const Path& path);
 
 struct OpenedMegatron {

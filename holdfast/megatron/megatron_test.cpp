@@ -161,6 +161,19 @@ TEST(MegatronFolders, AreFoundByTheirNames) {
   EXPECT_ERROR(find_megatron(env, "/c"), ErrorCode::kUnsupported);
   ASSERT_OK(env.write_file("/c/latest_checkpointed_iteration.txt", bytes_of("-4")));
   EXPECT_ERROR(find_megatron(env, "/c"), ErrorCode::kCorrupt);
+  ASSERT_OK(env.write_file("/c/latest_checkpointed_iteration.txt", bytes_of("500")));
+  EXPECT_ERROR(find_megatron(env, "/c"), ErrorCode::kNotFound);
+  EXPECT_THAT(find_megatron(env, "/c").error().message(),
+              HasSubstr("/c/iter_0000500: is missing"));
+}
+
+TEST(MegatronFolders, RanksOfExpertsAreRefused) {
+  MemoryEnv env;
+  const Path folder = "/c/mp_rank_00_000_001";
+  ASSERT_OK(env.create_folders(folder));
+  ASSERT_OK(env.write_file(folder / "model_optim_rng.pt", bytes_of("x")));
+  EXPECT_ERROR(find_megatron(env, "/c"), ErrorCode::kUnsupported);
+  EXPECT_THAT(find_megatron(env, "/c").error().message(), HasSubstr("experts"));
 }
 
 }  // namespace

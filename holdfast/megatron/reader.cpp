@@ -89,6 +89,7 @@ class Reader {
     const Object& objects = files_.front().contents.objects;
     const Object* args = find_key(objects, "args");
     if (args != nullptr) args_ = *args;
+    HOLDFAST_TRY(check_no_experts());
     HOLDFAST_TRY(check_degree("tensor_model_parallel_size", folder_.tp));
     HOLDFAST_TRY(check_degree("pipeline_model_parallel_size", folder_.pp));
     rules_ = with_gates(std::move(rules_), objects);
@@ -101,6 +102,16 @@ class Reader {
     qkv_.version = version < 1.0 ? 0 : version < 2.0 ? 1 : 2;
     qkv_.heads = integer_at(args_, "num_attention_heads").value_or(0);
     return {};
+  }
+
+  // Without stages, the names of ranks of experts look like those of stages.
+  Result<void> check_no_experts() const {
+    const auto degree = integer_at(args_, "expert_model_parallel_size");
+    if (!degree || *degree <= 1) return {};
+    return unsupported(
+        "{}: args.expert_model_parallel_size is {}, so ranks have experts of their own; "
+        "expected files saved without expert parallelism",
+        folder_.path.native(), *degree);
   }
 
   Result<void> check_degree(std::string_view key, int64_t there) const {

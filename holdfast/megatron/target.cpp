@@ -129,6 +129,10 @@ Result<void> MegatronTarget::State::add_entries() {
                        rule == nullptr ? "has no rule in " + rules_.name
                                        : "is not in the source");
       }
+      // What cannot be read back must not be written.
+      HOLDFAST_TRY(
+          megatron::whole_shape(*rule, source_->collection.tensor(*entry.tensor).shape, 1)
+              .within(shown(tensor->name)));
       entry.rule = *rule;
     }
     entries_.push_back(std::move(entry));

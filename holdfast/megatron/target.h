@@ -25,8 +25,9 @@ struct MegatronOptions {
 class MegatronTarget {
  public:
   // `source` has objects of Megatron (is_megatron_objects()). Failures:
-  //   kInvalid      degrees that do not divide layers or heads, or a vocabulary that is
-  //                 not known and would have to be padded in another way
+  //   kInvalid      degrees that do not divide layers or heads, rules that Megatron does
+  //                 not have (stacked experts, components of columns), or a vocabulary that
+  //                 is not known and would have to be padded in another way
   //   kUnsupported  expert parallelism, ZeRO or interleaved stages
   static Result<MegatronTarget> create(std::shared_ptr<const Contents> source,
                                        const RuleSet& rules, const Parallel& parallel,
