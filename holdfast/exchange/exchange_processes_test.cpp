@@ -1,5 +1,7 @@
-// An exchange between real processes, and how much memory they take.
+// Exchanges between real processes: how much memory they take, and what becomes of the
+// others when one of them is killed.
 #include <gtest/gtest.h>
+#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -129,6 +131,7 @@ class Processes {
     }
   }
 
+  pid_t child(int rank) const { return children_[static_cast<size_t>(rank)]; }
   // The exit codes; 128 and the signal for a process that was killed.
   std::vector<int> wait() {
     std::vector<int> codes;
@@ -225,6 +228,31 @@ TEST(ExchangeProcessesTest, FourBecomeEightWithinTheMemoryOfTheLargerState) {
     return 4;
   });
   for (const int code : processes.wait()) EXPECT_EQ(code, 0);
+}
+
+// Exit codes of a process whose exchange was committed or dropped, with the right bytes.
+constexpr int kCommitted = 10, kDropped = 11, kHarmed = 12;
+
+TEST(ExchangeProcessesTest, AKilledProcessLeavesTheOthersWithTheirOldBytes) {
+  const Change change(8, 4, 3);
+  for (const auto after : {1ms, 15ms, 40ms}) {
+    Processes processes(4, [&](Env& env, TcpTransport& transport) {
+      HostStorage storage;
+      const LocalPieces old = make_old(change.source, transport.rank(), storage);
+      const int64_t before = storage.bytes();
+      static_cast<void>(transport.barrier(kNoDeadline));
+      const auto done = change.run(env, transport, old, storage, {});
+      if (done.ok()) return has_right_values(done->pieces) ? kCommitted : kHarmed;
+      const bool unharmed = has_right_values(old) && storage.bytes() == before;
+      return unharmed ? kDropped : kHarmed;
+    });
+    std::this_thread::sleep_for(after);
+    ::kill(processes.child(3), SIGKILL);
+    const std::vector<int> codes = processes.wait();
+    EXPECT_TRUE(codes[0] == kCommitted || codes[0] == kDropped) << codes[0];
+    EXPECT_EQ(codes[1], codes[0]);
+    EXPECT_EQ(codes[2], codes[0]);
+  }
 }
 
 }  // namespace
