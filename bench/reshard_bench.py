@@ -73,12 +73,12 @@ def make_tensors(total: int) -> dict[str, torch.Tensor]:
 
 
 def forget() -> None:
-    """Drops the page cache, if this process may."""
+    """Drops the page cache, or says that this process may not."""
     os.sync()
     try:
         Path("/proc/sys/vm/drop_caches").write_text("1")
-    except OSError:
-        pass
+    except OSError as error:
+        print(f"  the page cache is kept: {error}", flush=True)
 
 
 class Bench:

@@ -23,8 +23,9 @@ Examples:
 
 SRC is a file or folder of a known format, the folder of a step, a run directory,
 RUN@STEP, or a folder of Megatron-LM. DST must not exist. In the native format it is a new
-run with one step, which has the names, shapes, values and objects of the source. A configuration is a list of
-KEY=VALUE separated by commas, as for holdfast plan; "whole" merges everything.
+run with one step, which has the names, shapes, values and objects of the source. A
+configuration is a list of KEY=VALUE separated by commas, as for holdfast plan; "whole"
+merges everything.
 
 Rules say how tensors are cut, by their names: hf-gpt2, hf-llama, hf-mixtral, megatron-gpt,
 as-cut (along the axes along which the source is cut) or a JSON file (docs/reshard.md).

@@ -142,7 +142,7 @@ class Reshard : public ::testing::Test {
   }
 
   // A small GPT of Megatron: all stages together, with its objects.
-  void write_megatron(const std::string& path) {
+  void write_megatron(const std::string& path, int64_t expert_ranks = 1) {
     std::vector<Tensor> tensors;
     Object model{Object::Dict{}};
     const auto add = [&](const std::string& name, Shape shape) {
@@ -160,6 +160,7 @@ class Reshard : public ::testing::Test {
     Object args{Object::Dict{}}, objects{Object::Dict{}};
     megatron::set_key(args, "vocab_size", Object(int64_t{1000}));
     megatron::set_key(args, "make_vocab_size_divisible_by", Object(int64_t{128}));
+    megatron::set_key(args, "expert_model_parallel_size", Object(expert_ranks));
     megatron::set_key(objects, "args", std::move(args));
     megatron::set_key(objects, "model", std::move(model));
     megatron::set_key(objects, "checkpoint_version", Object(3.0));
@@ -423,6 +424,16 @@ TEST_F(Reshard, CopiesInAFolderOfMegatronAreCompared) {
   EXPECT_ERROR(done, ErrorCode::kCorrupt);
   EXPECT_FALSE(env_.info("/a").ok());
   EXPECT_EQ(cut("/megatron.safetensors", "/a", wanted).value().kept, 0);
+}
+
+TEST_F(Reshard, AFolderOfMegatronWhoseRanksHaveExpertsIsRefused) {
+  write_megatron("/experts.safetensors", 2);
+  ReshardOptions wanted = options("tp=2");
+  wanted.format = "megatron";
+  const Result<Resharded> done = cut("/experts.safetensors", "/a", wanted);
+  EXPECT_ERROR(done, ErrorCode::kUnsupported);
+  EXPECT_THAT(message_of(done), HasSubstr("experts"));
+  EXPECT_FALSE(env_.info("/a").ok());
 }
 
 TEST_F(Reshard, AFolderOfMegatronForOtherRulesOrWordsIsNotContinued) {

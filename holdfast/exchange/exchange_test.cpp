@@ -378,6 +378,42 @@ TEST_F(ExchangeTest, TensorsOnDevicesAreSealedAfterTheWorkThatIsQueued) {
   });
 }
 
+// Old memory has other bytes as soon as it is released.
+class OverwrittenStorage : public DeviceStorage {
+ public:
+  using DeviceStorage::DeviceStorage;
+  void release(const LocalPiece& old) override {
+    std::ranges::fill(old.memory, std::byte{0x5a});
+  }
+};
+
+TEST_F(ExchangeTest, OldPiecesOfADeviceAreReleasedAfterTheirCopies) {
+  const std::vector<Tensor> tensors{tensor_of("w", {300}), tensor_of("v", {500, 3})};
+  RankLayout before(tensors, 2), after(tensors, 2);
+  for (TensorId t = 0; t < 2; ++t) {
+    before.put(t, Box::whole(tensors[t].shape), 0);
+    after.put(t, Box::whole(tensors[t].shape), 1);
+  }
+  LiveState state(before.build(), after.build(), Topology::uniform(1));
+  FakeCuda cuda;
+  const auto device = Device::open(cuda, 0).value();
+  LocalNetwork network(*env_, 2);
+  on_ranks(2, [&](int rank) {
+    OverwrittenStorage storage(*device);
+    ExchangeTask task = state.task_of(rank);
+    for (LocalPiece& piece : task.old.edit()) {
+      const ByteSpan memory = cuda.new_tensor(piece.memory.size());
+      std::ranges::copy(piece.memory, memory.begin());
+      piece.memory = memory;
+      piece.device = device.get();
+    }
+    const auto outcome = exchange(*env_, network.endpoint(rank), task, storage,
+                                  {.mode = ExchangeMode::kWindowed});
+    EXPECT_OK(outcome);
+    EXPECT_TRUE(outcome.ok() && state.is_right(static_cast<size_t>(rank), *outcome));
+  });
+}
+
 // From the first new piece on, the system has no room for the stack of a thread.
 class NoThreadsStorage : public CountedStorage {
  public:

@@ -123,8 +123,12 @@ Result<void> PairStream::write(int64_t first, ByteView from,
 Result<void> PairStream::copy_from(const PairStream& sender, int64_t first,
                                    int64_t size, PieceWriter& writer) const {
   const int64_t end = first + size;
+  std::vector<LocalPiece> inside;  // copies of a device only begin here
   for (size_t p = part_at(first); first < end; ++p) {
     const Part &to = parts_[p], &from = sender.parts_[p];
+    if (to.piece.device != nullptr && to.piece.device == from.piece.device) {
+      inside.push_back(to.piece);
+    }
     const int64_t until = std::min(to.end(), end);
     if (first == to.first && until == to.end()) {
       HOLDFAST_TRY(copy_box(from.piece, to.piece, to.piece.box, writer));
@@ -133,6 +137,10 @@ Result<void> PairStream::copy_from(const PairStream& sender, int64_t first,
                                writer));
     }
     first = until;
+  }
+  for (const Device* device : devices_of(inside)) {
+    const DeviceMark copied = HOLDFAST_TRY(device->mark());
+    HOLDFAST_TRY(copied.wait());
   }
   return {};
 }

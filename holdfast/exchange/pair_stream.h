@@ -61,7 +61,7 @@ class PairStream {
   Result<void> read(int64_t first, ByteSpan into) const;
   Result<void> write(int64_t first, ByteView from, PieceWriter& writer) const;
   // Writes the window from the memory of the sender's own stream, which has the same
-  // boxes. Both are in this process.
+  // boxes. Both are in this process. Then the sender's memory is not read any more.
   Result<void> copy_from(const PairStream& sender, int64_t first, int64_t size,
                          PieceWriter& writer) const;
   // Adds the seals of what is in the window to those of the parts. `seals` has one
