@@ -353,31 +353,6 @@ TEST_F(ExchangeTest, ADeviceIsCutAgainInsideAndBetweenRanks) {
 }
 
 // Training still works on the old pieces when the call is made.
-TEST_F(ExchangeTest, TensorsOnDevicesAreSealedAfterTheWorkThatIsQueued) {
-  const std::vector<Tensor> tensors{tensor_of("w", {300})};
-  LiveState state(replicas(tensors, 1), replicas(tensors, 2), Topology::uniform(1));
-  FakeCuda cuda;
-  const auto device = Device::open(cuda, 0).value();
-  const CudaStream training = cuda.new_stream();
-  const ByteSpan memory = cuda.new_tensor(1200);
-  cuda.set(training, memory, std::byte{7});
-  std::ranges::fill(state.values[0], std::byte{7});
-  LocalNetwork network(*env_, 2);
-  on_ranks(2, [&](int rank) {
-    DeviceStorage storage(*device);
-    ExchangeTask task = state.task_of(rank);
-    for (LocalPiece& piece : task.old.edit()) {
-      piece.memory = memory;
-      piece.device = device.get();
-    }
-    const auto outcome = exchange(*env_, network.endpoint(rank), task, storage,
-                                  {.stream = training});
-    EXPECT_OK(outcome);
-    cuda.run_all();
-    EXPECT_TRUE(outcome.ok() && state.is_right(static_cast<size_t>(rank), *outcome));
-  });
-}
-
 // Old memory has other bytes as soon as it is released.
 class OverwrittenStorage : public DeviceStorage {
  public:
