@@ -148,11 +148,13 @@ Result<ExitCode> repair_path(const Context& context, const RepairArguments& a) {
   if (found.step() && !a.dry_run) {
     undone = HOLDFAST_TRY(repair_patch(env, found.path / "")) || undone;
   }
-  const RepairReport report =
+  RepairReport report =
       HOLDFAST_TRY(plan_repair(env, found, sources_of(env, a, found)));
   if (!a.dry_run && report.lost.empty() && report.changes()) {
-    HOLDFAST_TRY(a.to.empty() ? repair_in_place(env, found, report)
-                              : repair_copy(env, found, report, a.to));
+    const std::vector<Mended> more =
+        HOLDFAST_TRY(a.to.empty() ? repair_in_place(env, found, report)
+                                  : repair_copy(env, found, report, a.to));
+    report.mended.insert(report.mended.end(), more.begin(), more.end());
   }
   print_report(context, a, found, report, undone);
   const bool damaged = !report.lost.empty() || (a.dry_run && report.changes());

@@ -18,11 +18,14 @@ namespace holdfast {
 
 inline constexpr int64_t kMostHeader = int64_t{16} << 10;
 
-// Whether the file cannot be opened, or has not all tensors that were sealed.
+// Whether the file cannot be opened, or has not all tensors that were sealed. Fails with
+// the error of opening it if the file is more likely whole, but cannot be read by this
+// code: kUnsupported or kInvalid, and no checksum or seal that could show a flipped bit.
 Result<bool> has_bad_header(Env& env, const Found& found);
 
-// Fails with kCorrupt if no bit explains the damage, or more than one; with kUnsupported
-// if the format has no header that is searched.
+// Fails with kCorrupt if no bit explains the damage, or more than one; with the error of
+// opening the file if that is not kCorrupt; with kUnsupported if the format has no header
+// that is searched.
 Result<RepairReport> plan_by_header(Env& env, const Found& found);
 
 }  // namespace holdfast

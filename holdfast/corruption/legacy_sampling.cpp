@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <optional>
 
 #include "holdfast/base/json.h"
 #include "holdfast/corruption/plan_builder.h"
@@ -15,7 +16,7 @@ namespace {
 constexpr int kMostDimensions = 4;
 // How often another bit is drawn if the request does not allow what comes of the first.
 constexpr int kMostBits = 1000;
-// How many drawn elements may belong to an earlier tensor.
+// How many elements that are drawn for one flip may belong to an earlier tensor.
 constexpr int kMostTaken = 1000;
 
 // The bits of an integer up to the highest one that is set in its amount.
@@ -44,12 +45,10 @@ class LegacyDrawer {
         draws_(request.seed, request.trial) {}
 
   Result<void> draw() {
-    const TensorId id = tensors_[pick(tensors_.size())];
+    const std::optional<Drawn> drawn = HOLDFAST_TRY(draw_element());
+    if (!drawn) return {};
+    const auto [id, element] = *drawn;
     const Tensor& tensor = contents_.collection.tensor(id);
-    if (tensor.shape.rank() > kMostDimensions) return {};
-    const int64_t element = draws_.below(tensor.shape.elements());
-    // A byte that an earlier tensor has, too, would be struck more often than others.
-    if (shared_.is_taken(id, element)) return draw_again();
     const std::vector<int> bits = HOLDFAST_TRY(bits_of(id, element));
     if (bits.empty()) return {};
     for (int attempt = 0; attempt < kMostBits; ++attempt) {
@@ -64,11 +63,24 @@ class LegacyDrawer {
   }
 
  private:
-  Result<void> draw_again() {
-    if (++taken_ < kMostTaken) return draw();
+  struct Drawn {
+    TensorId id;
+    int64_t element;
+  };
+
+  // Nullopt for a tensor of too many dimensions.
+  Result<std::optional<Drawn>> draw_element() {
+    for (int taken = 0; taken < kMostTaken; ++taken) {
+      const TensorId id = tensors_[pick(tensors_.size())];
+      const Tensor& tensor = contents_.collection.tensor(id);
+      if (tensor.shape.rank() > kMostDimensions) return std::optional<Drawn>();
+      const int64_t element = draws_.below(tensor.shape.elements());
+      // A byte that an earlier tensor has, too, would be struck more often than others.
+      if (!shared_.is_taken(id, element)) return std::optional(Drawn{id, element});
+    }
     return not_found("{} drawn elements belong to other tensors, too; expected a "
                      "selection with others",
-                     taken_);
+                     kMostTaken);
   }
 
   size_t pick(size_t count) {
@@ -89,7 +101,6 @@ class LegacyDrawer {
   PlanBuilder& builder_;
   const SharedStorage shared_;
   Draws draws_;
-  int taken_ = 0;
 };
 
 // One entry of a sequence.

@@ -152,11 +152,10 @@ Result<void> check_whole(Env& env, const Found& found,
   if (damage.empty() && broken.empty()) return {};
   if (damage.empty()) {
     return corrupt(
-        "{}: is not as it was sealed after it was mended, so nothing was "
-        "changed: {}: {}",
+        "{}: is not as it was sealed after it was mended: {}: {}",
         found.path.native(), broken.front().tensor, broken.front().what);
   }
-  return corrupt("{}: is not whole after it was mended, so nothing was changed: {}",
+  return corrupt("{}: is not whole after it was mended: {}",
                  found.path.native(), to_string(damage.front()));
 }
 
@@ -176,7 +175,10 @@ Result<Fixing> fixing_for(Env& env, const Found& found, const RepairReport& repo
 std::vector<std::string> damaged_tensors(std::span<const Damage> damage) {
   std::vector<std::string> names;
   for (const Damage& one : damage) {
-    names.insert(names.end(), one.tensors.begin(), one.tensors.end());
+    for (const std::string& name : one.tensors) {
+      // A tensor in two damaged parts is named twice.
+      if (std::ranges::count(names, name) == 0) names.push_back(name);
+    }
   }
   return names;
 }
@@ -192,6 +194,7 @@ Result<RepairReport> plan_by_copy(Env& env, const Found& found, const Witness& c
                     report);
   }
   if (report.mended.empty()) return why;
+  HOLDFAST_TRY(drop_repeated(env, found, contents, report));
   return report;
 }
 
@@ -242,18 +245,46 @@ Result<RepairReport> plan_by_ladder(Env& env, const Found& found,
                              .rung = part.rung});
   }
   report.lost = report.step.lost;
+  report.from = from.from;
   return report;
 }
 
+// After its files have their digests again, a step may still have damage that the digests
+// agree with: only the seals show it. Mends it, and returns what was mended.
+Result<std::vector<Mended>> mend_by_seals(Env& env, const Found& found,
+                                          const std::optional<Path>& from) {
+  const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
+  std::optional<Witness> copy;
+  if (from) copy = HOLDFAST_TRY(Witness::open(env, *from));
+  RepairReport report =
+      HOLDFAST_TRY(plan_by_seals(env, found, seals, copy ? &*copy : nullptr));
+  if (report.changes()) {
+    HOLDFAST_TRY(alter_in_place(env, found, report.flips, Fixing::kConsistent));
+  }
+  HOLDFAST_TRY(check_whole(env, found, seals));
+  return std::move(report.mended);
+}
+
+Result<std::vector<Mended>> mend_step(Env& env, const Found& found,
+                                      const RepairReport& report) {
+  HOLDFAST_TRY(check_not_live(env, found));
+  HOLDFAST_TRY(apply_step_repair(env, report.step));
+  Result<std::vector<Mended>> more = mend_by_seals(env, found, report.from);
+  if (more.ok()) return more;
+  return corrupt("{}; the parts whose digests were wrong are mended",
+                 more.error().message());
+}
+
 // Mends a copy of a step from the same sources as the original.
-Result<void> mend_step_copy(Env& env, const Found& copy, const RepairReport& report) {
+Result<std::vector<Mended>> mend_step_copy(Env& env, const Found& copy,
+                                           const RepairReport& report) {
   const StepRepair repair =
       HOLDFAST_TRY(plan_step_repair(env, copy.path, report.sources->list()));
   if (!repair.lost.empty()) {
     return corrupt("{}: {}", copy.path.native(), to_string(repair.lost.front()));
   }
   HOLDFAST_TRY(apply_step_repair(env, repair));
-  return check_whole(env, copy, HOLDFAST_TRY(seals_of(env, copy)));
+  return mend_by_seals(env, copy, report.from);
 }
 
 }  // namespace
@@ -264,19 +295,26 @@ bool RepairReport::changes() const {
 
 Result<RepairReport> plan_repair(Env& env, const Found& found,
                                  const RepairSources& from) {
+  RepairReport report;
   if (found.step()) {
-    RepairReport report = HOLDFAST_TRY(plan_by_ladder(env, found, from));
-    if (!report.whole()) return report;
+    report = HOLDFAST_TRY(plan_by_ladder(env, found, from));
+    if (report.changes() || !report.lost.empty()) return report;
   } else if (HOLDFAST_TRY(has_bad_header(env, found))) {
-    return plan_by_header(env, found);
+    Result<RepairReport> by_header = plan_by_header(env, found);
+    const bool lost = !by_header.ok() && by_header.error().code() == ErrorCode::kCorrupt;
+    if (!lost || !from.from) return by_header;
+    return corrupt("{}; {} was not used, because a copy does not mend a header",
+                   by_header.error().message(), from.from->native());
   }
   std::optional<Witness> copy;
   if (from.from) copy = HOLDFAST_TRY(Witness::open(env, *from.from));
   const Witness* const witness = copy ? &*copy : nullptr;
   const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
-  RepairReport report;
   if (!seals.empty()) {
+    // What was right when it was read again is said, too.
+    std::vector<Mended> reread = std::move(report.mended);
     report = HOLDFAST_TRY(plan_by_seals(env, found, seals, witness));
+    report.mended.insert(report.mended.begin(), reread.begin(), reread.end());
     if (!report.whole()) return report;
   }
   const std::vector<Damage> damage = HOLDFAST_TRY(damage_of(env, found));
@@ -286,41 +324,42 @@ Result<RepairReport> plan_repair(Env& env, const Found& found,
   return report;
 }
 
-Result<void> repair_in_place(Env& env, const Found& found, const RepairReport& report) {
+Result<std::vector<Mended>> repair_in_place(Env& env, const Found& found,
+                                            const RepairReport& report) {
   if (!report.lost.empty()) {
     return corrupt("{}: {}", found.path.native(), to_string(report.lost.front()));
   }
-  if (!report.changes()) return {};
-  if (!report.step.files.empty()) {
-    HOLDFAST_TRY(check_not_live(env, found));
-    return apply_step_repair(env, report.step);
-  }
+  if (!report.changes()) return std::vector<Mended>();
+  if (!report.step.files.empty()) return mend_step(env, found, report);
   const Fixing fixing = HOLDFAST_TRY(fixing_for(env, found, report));
   const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
   HOLDFAST_TRY(alter_in_place(env, found, report.flips, fixing));
   const Result<void> whole = check_whole(env, found, seals);
-  if (!whole.ok()) {
-    HOLDFAST_TRY(alter_in_place(env, found, inverse(report.flips), fixing));
-  }
-  return whole;
+  if (whole.ok()) return std::vector<Mended>();
+  HOLDFAST_TRY(alter_in_place(env, found, inverse(report.flips), fixing));
+  return corrupt("{}; nothing was changed", whole.error().message());
 }
 
-Result<void> repair_copy(Env& env, const Found& found, const RepairReport& report,
-                         const Path& to) {
+Result<std::vector<Mended>> repair_copy(Env& env, const Found& found,
+                                        const RepairReport& report, const Path& to) {
   if (!report.lost.empty()) {
     return corrupt("{}: {}", found.path.native(), to_string(report.lost.front()));
   }
+  std::vector<Mended> more;
   if (!report.step.files.empty()) {
-    return make_copy(env, found, to, [&](const Found& copy) {
-      return mend_step_copy(env, copy, report);
-    });
+    HOLDFAST_TRY(make_copy(env, found, to, [&](const Found& copy) -> Result<void> {
+      more = HOLDFAST_TRY(mend_step_copy(env, copy, report));
+      return {};
+    }));
+    return more;
   }
   const Fixing fixing = HOLDFAST_TRY(fixing_for(env, found, report));
   const std::vector<SealedTensor> seals = HOLDFAST_TRY(seals_of(env, found));
-  return make_copy(env, found, to, [&](const Found& copy) -> Result<void> {
+  HOLDFAST_TRY(make_copy(env, found, to, [&](const Found& copy) -> Result<void> {
     HOLDFAST_TRY(alter_in_place(env, copy, report.flips, fixing));
     return check_whole(env, copy, seals);
-  });
+  }));
+  return more;
 }
 
 }  // namespace holdfast

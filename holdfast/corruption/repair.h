@@ -70,6 +70,7 @@ struct RepairReport {
   // For a step whose digests show the damage. Shared with the functions of the repair.
   std::shared_ptr<const StepSources> sources{};
   StepRepair step{};
+  std::optional<Path> from{};  // for a step: as in RepairSources
 
   bool whole() const { return mended.empty() && lost.empty(); }
   // Whether something has to be written. False if all that was damaged was right when it
@@ -91,13 +92,16 @@ std::vector<std::string> recorded_tiers(Env& env, const Found& found);
 Result<RepairReport> plan_repair(Env& env, const Found& found,
                                  const RepairSources& from = {});
 
-// Mends the original. If the result is not whole, the change is undone, and the call
-// fails with kCorrupt. Fails as alter_in_place() does.
-Result<void> repair_in_place(Env& env, const Found& found, const RepairReport& report);
+// Mends the original. Returns what was mended besides what the report says: damage of a
+// step with which its digests agree shows only in its seals, after the rest was mended.
+// If the result is not whole, the call fails with kCorrupt, and the change is undone; but
+// files of a step that have their digests again stay. Fails as alter_in_place() does.
+Result<std::vector<Mended>> repair_in_place(Env& env, const Found& found,
+                                            const RepairReport& report);
 
-// Writes a mended copy to `to`, which must not exist. A copy that is not whole is not
-// kept, and the call fails with kCorrupt.
-Result<void> repair_copy(Env& env, const Found& found, const RepairReport& report,
-                         const Path& to);
+// Writes a mended copy to `to`, which must not exist, and returns the same. A copy that is
+// not whole is not kept, and the call fails with kCorrupt.
+Result<std::vector<Mended>> repair_copy(Env& env, const Found& found,
+                                        const RepairReport& report, const Path& to);
 
 }  // namespace holdfast

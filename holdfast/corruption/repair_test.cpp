@@ -214,6 +214,50 @@ TEST(RepairTest, AStepIsMendedByItsSealsWhateverItsChecksumsSay) {
   }
 }
 
+// The ladder mends what the digests show; what they agree with, only the seals show then.
+TEST(RepairTest, AStepMendedByItsDigestsIsAlsoCheckedByItsSeals) {
+  MemoryEnv env;
+  const std::vector<std::string> names{"a", "b"};
+  const std::vector<Tensor> tensors{
+      {.name = names[0], .dtype = Dtype::kF32, .shape = {30, 100}},
+      {.name = names[1], .dtype = Dtype::kF32, .shape = {4, 8}}};
+  Dice dice(1);
+  Job job(replicated(tensors, 1));
+  job.set(random_values(dice, tensors));
+  ASSERT_OK(save_alone(env, job, 1));
+  const Found found = find_any(env, kRun).value();
+  const Contents contents = open_found(env, found).value();
+  const Snapshot good = files_under(env, found.path);
+  const auto hurt = [&](const std::string& name, int64_t count, Fixing fixing) {
+    const auto plan = make_plan(contents, {.sites = {.tensors = {name}}, .count = count});
+    ASSERT_OK(plan);
+    ASSERT_OK(alter_in_place(env, found, *plan, fixing));
+  };
+  hurt(names[0], 1, Fixing::kConsistent);
+  hurt(names[1], 1, Fixing::kRaw);
+  const auto report = plan_repair(env, found);
+  ASSERT_OK(report);
+  ASSERT_TRUE(report->changes());
+  ASSERT_OK(repair_copy(env, found, *report, "/runs/mended"));
+  const Path copy = Path("/runs/mended") / found.path.filename();
+  for (const auto& [path, bytes] : good) {
+    EXPECT_TRUE(env.read_file(copy / Path(path).filename()).value() == bytes) << path;
+  }
+  const auto more = repair_in_place(env, found, *report);
+  ASSERT_OK(more);
+  ASSERT_EQ(more->size(), 1u);
+  EXPECT_EQ(more->at(0).tensor, names[0]);
+  EXPECT_TRUE(files_under(env, found.path) == good);
+  // More than the seals can mend is an error, and the step is never called whole.
+  hurt(names[0], 5, Fixing::kConsistent);
+  hurt(names[1], 1, Fixing::kRaw);
+  const auto again = plan_repair(env, found);
+  ASSERT_OK(again);
+  const auto refused = repair_in_place(env, found, *again);
+  EXPECT_ERROR(refused, ErrorCode::kCorrupt);
+  EXPECT_NE(message_of(refused).find(names[0]), std::string::npos);
+}
+
 TEST(RepairTest, TheHeadersOfManyFormatsAreMendedByOneBit) {
   for (const char* name : {"torch", "npz", "safetensors", "hdf5", "tensorflow"}) {
     const Format& format = *find_format(name).value();
@@ -257,6 +301,40 @@ TEST(RepairTest, TheHeadersOfManyFormatsAreMendedByOneBit) {
                 refused);
     EXPECT_GT(mended, 0) << name;
   }
+}
+
+// A file that only newer code can read is not damaged.
+TEST(RepairTest, WhatCannotBeReadIsNotCalledDamaged) {
+  for (const bool sealed : {false, true}) {
+    MemoryEnv env;
+    const Contents contents = random_contents(net());
+    ASSERT_OK(write_file(env, "a.safetensors", contents));
+    if (sealed) seal(env, "a.safetensors", contents);
+    Bytes bytes = env.read_file("a.safetensors").value();
+    const size_t at = text_of(bytes).find("\"F32\"");
+    ASSERT_NE(at, std::string::npos);
+    bytes[at + 2] = bytes[at + 3] = std::byte{'Z'};
+    ASSERT_OK(env.write_file("a.safetensors", bytes));
+    const Found found = find_to_repair(env, "a.safetensors").value();
+    const auto said = plan_repair(env, found);
+    EXPECT_ERROR(said, ErrorCode::kUnsupported);
+    EXPECT_NE(message_of(said).find("FZZ"), std::string::npos) << message_of(said);
+    EXPECT_EQ(message_of(said).find("flipped bit"), std::string::npos);
+  }
+}
+
+TEST(RepairTest, ACopyThatIsOfNoUseForAHeaderIsNamed) {
+  MemoryEnv env;
+  const Contents contents = random_contents(net());
+  ASSERT_OK(write_file(env, "a.safetensors", contents));
+  ASSERT_OK(write_file(env, "copy.pt", contents));
+  Bytes bytes = env.read_file("a.safetensors").value();
+  for (size_t i = 8; i < 30; ++i) bytes[i] = std::byte{'x'};
+  ASSERT_OK(env.write_file("a.safetensors", bytes));
+  const Found found = find_to_repair(env, "a.safetensors").value();
+  const auto said = plan_repair(env, found, {.from = "copy.pt"});
+  EXPECT_ERROR(said, ErrorCode::kCorrupt);
+  EXPECT_NE(message_of(said).find("copy.pt was not used"), std::string::npos);
 }
 
 TEST(RepairTest, ACopyOfAnyFormatMendsWhatChecksumsThenConfirm) {

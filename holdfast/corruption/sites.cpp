@@ -104,8 +104,11 @@ class Selector {
   }
 
   bool operator()(const Tensor& tensor) {
-    if (tensor.shape.elements() == 0) return false;
-    const bool named = any_pattern(tensor);
+    if (tensor.shape.elements() == 0) {
+      any_pattern(tensor, empty_);
+      return false;
+    }
+    const bool named = any_pattern(tensor, used_);
     const Role role = role_of(tensor);
     const bool has_role = roles_.empty() || std::ranges::count(roles_, role) > 0;
     bool has_layer = layers_.empty();
@@ -126,6 +129,10 @@ class Selector {
   Result<void> check_used() const {
     for (size_t i = 0; i < used_.size(); ++i) {
       if (used_[i]) continue;
+      if (empty_[i]) {
+        return not_found("{}: has no elements; expected a tensor with elements",
+                         selection_->tensors[i]);
+      }
       return not_found("{}: no tensor has such a name", selection_->tensors[i]);
     }
     for (size_t i = 0; i < used_roles_.size(); ++i) {
@@ -146,18 +153,20 @@ class Selector {
       : selection_(&selection),
         roles_(selection.roles),
         used_(selection.tensors.size()),
+        empty_(selection.tensors.size()),
         used_roles_(selection.roles.size()),
         used_layers_(selection.layers.size()) {}
 
-  bool any_pattern(const Tensor& tensor) {
+  // Whether a pattern selects the tensor. Marks all that do.
+  bool any_pattern(const Tensor& tensor, std::vector<bool>& marks) {
     bool any = selection_->tensors.empty();
-    for (size_t i = 0; i < used_.size(); ++i) {
+    for (size_t i = 0; i < marks.size(); ++i) {
       const std::string& pattern = selection_->tensors[i];
       const bool match = selects(pattern, tensor.name) ||
                          std::ranges::any_of(tensor.aliases, [&](const auto& alias) {
                            return selects(pattern, alias);
                          });
-      used_[i] = used_[i] || match;
+      marks[i] = marks[i] || match;
       any = any || match;
     }
     return any;
@@ -167,6 +176,7 @@ class Selector {
   std::vector<Role> roles_;
   std::vector<std::string> layers_;  // the names of the selected layers
   std::vector<bool> used_;           // patterns
+  std::vector<bool> empty_;          // patterns that select an empty tensor
   std::vector<bool> used_roles_, used_layers_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "holdfast/corruption/alter.h"
 #include "holdfast/formats/format.h"
 #include "holdfast/state/element.h"
 
@@ -84,6 +85,8 @@ Result<bool> Witness::confirms(Env& env, const Found& found, const Contents& con
                                std::span<const std::string> tensors,
                                const PlannedByte& byte) const {
   if (!found.format->can_patch()) return false;
+  const std::vector<NamedFile> files = HOLDFAST_TRY(files_of(env, found));
+  const auto own = std::ranges::find(files, byte.file, &NamedFile::name);
   for (const std::string& name : tensors) {
     const auto flips = differences(contents, name);
     if (!flips.ok() || flips->size() > kMostCompared) continue;
@@ -92,6 +95,7 @@ Result<bool> Witness::confirms(Env& env, const Found& found, const Contents& con
       const Patch patch = HOLDFAST_TRY(
           found.format->plan_patch(env, found.path, {&one, 1}, Checksums::kRaw));
       for (const FilePatch& file : patch.files) {
+        if (own != files.end() && own->path != file.file) continue;
         for (const Change& change : file.changes) {
           const int64_t at = byte.offset - change.offset;
           if (at < 0 || at >= std::ssize(change.after)) continue;

@@ -6,6 +6,7 @@
 #include "holdfast/shard/chunk_reader.h"
 #include "holdfast/shard/parity.h"
 #include "holdfast/shard/step_name.h"
+#include "holdfast/store/manifest.h"
 
 namespace holdfast {
 namespace {
@@ -65,16 +66,14 @@ class ParityCopies : public CopySource {
     const auto shard = shard_of_parity(file.name);
     if (!shard) return not_found("has no parity of this file");
     const auto source = HOLDFAST_TRY(FileSource::open(env_, step.folder / *shard));
-    const ParityShape shape = HOLDFAST_TRY(find_shape(step, *shard, file, *source));
-    BytesSink sink;
-    ParityEncoder encoder(shape, sink);
-    constexpr int64_t kWindow = int64_t{4} << 20;
-    for (int64_t at = 0; at < shape.file_bytes; at += kWindow) {
-      HOLDFAST_TRY(encoder.add(HOLDFAST_TRY(
-          source->read_bytes(at, std::min(kWindow, shape.file_bytes - at)))));
+    const auto shapes = HOLDFAST_TRY(possible_shapes(step, *shard, file, *source));
+    for (const ParityShape& shape : shapes) {
+      BytesSink sink;
+      const uint32_t crc = HOLDFAST_TRY(encode(*source, shape, sink));
+      if (crc_digest(crc) == file.digest) return std::move(sink.bytes);
     }
-    HOLDFAST_TRY(encoder.finish());
-    return std::move(sink.bytes);
+    if (!shapes.empty()) return corrupt("the parity of the shard has another digest");
+    return not_found("the header is damaged, and its share of parity is not known");
   }
 
  private:
@@ -83,20 +82,36 @@ class ParityCopies : public CopySource {
         HOLDFAST_TRY(FileSource::open(env_, step.folder / parity_name(shard))));
   }
 
-  // The shape of a damaged parity file: that of its header, or, if that is damaged, the
-  // one with a usual share that gives a file of this size.
-  Result<ParityShape> find_shape(const StepParts& step, const std::string& shard,
-                                 const ManifestFile& file, const Source& source) {
+  // Returns the CRC of the parity.
+  static Result<uint32_t> encode(const Source& source, const ParityShape& shape,
+                                 Sink& sink) {
+    constexpr int64_t kWindow = int64_t{4} << 20;
+    ParityEncoder encoder(shape, sink);
+    for (int64_t at = 0; at < shape.file_bytes; at += kWindow) {
+      HOLDFAST_TRY(encoder.add(HOLDFAST_TRY(
+          source.read_bytes(at, std::min(kWindow, shape.file_bytes - at)))));
+    }
+    HOLDFAST_TRY(encoder.finish());
+    return encoder.crc();
+  }
+
+  // The shapes that a damaged parity file may have had: that of its header, or, if that is
+  // damaged, all with which a usual share gives a file of this size. The digest decides.
+  Result<std::vector<ParityShape>> possible_shapes(const StepParts& step,
+                                                   const std::string& shard,
+                                                   const ManifestFile& file,
+                                                   const Source& source) {
     const Result<ParityReader> reader = open(step, shard);
     if (reader.ok() && reader->shape().file_bytes == source.size()) {
-      return reader->shape();
+      return std::vector{reader->shape()};
     }
-    for (int thousandths = 5; thousandths <= 500; ++thousandths) {
-      const ParityShape shape =
-          HOLDFAST_TRY(parity_shape(thousandths / 1000.0, source.size()));
-      if (shape.parity_bytes() == file.bytes) return shape;
+    std::vector<ParityShape> shapes;
+    for (int i = 50; i <= 5000; ++i) {
+      const ParityShape shape = HOLDFAST_TRY(parity_shape(i / 10'000.0, source.size()));
+      const bool known = std::ranges::count(shapes, shape) > 0;
+      if (shape.parity_bytes() == file.bytes && !known) shapes.push_back(shape);
     }
-    return not_found("the header is damaged, and its share of parity is not known");
+    return shapes;
   }
 
   Env& env_;

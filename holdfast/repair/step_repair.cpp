@@ -383,7 +383,7 @@ class Ladder {
     const bool hurt = std::ranges::count(repair_.files, shard, &FileMend::file) > 0;
     for (const auto& one : sources_) {
       if (!hurt || one->rung() != "parity") continue;
-      add_mended(damage, "parity", "is computed again from " + shard);
+      add_mended(damage, "parity", "is to be computed from " + shard + " when that is mended");
       repair_.files.push_back(
           {.file = file.name, .whole = [from = one.get(), step = step_, file] {
              return from->read_file(*step, file);

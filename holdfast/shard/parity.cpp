@@ -34,11 +34,16 @@ Bytes encode_header(const ParityShape& shape) {
 
 // Whether the numbers of a header can be those of a file that this code has written.
 bool makes_sense(const ParityShape& shape) {
-  return shape.data >= 1 && shape.parity >= 1 &&
-         shape.data + shape.parity <= ReedSolomon::kMostBlocks &&
-         shape.block >= kLeastBlock && shape.block <= kMostBlock &&
-         shape.region >= 1 && shape.region <= kMostRegion / kLeastBlock &&
-         shape.file_bytes >= 0 && shape.file_bytes <= int64_t{1} << 60;
+  const bool fits = shape.data >= 1 && shape.parity >= 1 &&
+                    shape.data <= ReedSolomon::kMostBlocks &&
+                    shape.parity <= ReedSolomon::kMostBlocks - shape.data &&
+                    shape.block >= kLeastBlock && shape.block <= kMostBlock &&
+                    shape.region >= 1 && shape.region <= kMostRegion / kLeastBlock &&
+                    shape.file_bytes >= 0 && shape.file_bytes <= int64_t{1} << 60;
+  if (!fits) return false;
+  // No region has more bytes than the first one.
+  const auto all = checked_mul(shape.regions(), shape.parity_bytes_of(0));
+  return all && checked_add(*all, kHeaderBytes);
 }
 
 Result<ParityShape> decode_header(ByteView bytes, const std::string& where) {
@@ -91,16 +96,17 @@ int64_t ParityShape::groups_of(int64_t number) const {
   return divide_up(blocks_of(number), int64_t{data});
 }
 
+int64_t ParityShape::parity_bytes_of(int64_t number) const {
+  const int64_t sums = groups_of(number) * parity;
+  return (blocks_of(number) + sums + 1) * kCrcBytes + sums * block;
+}
+
 int64_t ParityShape::offset_of(int64_t number) const {
   // All regions before the last one have the same size.
-  const auto size = [&](int64_t r) {
-    const int64_t sums = groups_of(r) * parity;
-    return (blocks_of(r) + sums + 1) * kCrcBytes + sums * block;
-  };
   if (number == 0) return kHeaderBytes;
   const int64_t whole = number == regions() ? number - 1 : number;
-  return kHeaderBytes + (whole > 0 ? whole * size(0) : 0) +
-         (number == regions() ? size(number - 1) : 0);
+  return kHeaderBytes + (whole > 0 ? whole * parity_bytes_of(0) : 0) +
+         (number == regions() ? parity_bytes_of(number - 1) : 0);
 }
 
 Result<ParityShape> parity_shape(double share, int64_t file_bytes) {

@@ -38,17 +38,20 @@ struct ParityShape {
 
   int64_t blocks() const;  // of the file
   int64_t regions() const;
-  // Of a region: its blocks, its groups, and where it begins in the parity file.
+  // Of a region: its blocks, its groups, the size of its part of the parity file, and
+  // where that begins.
   int64_t blocks_of(int64_t region) const;
   int64_t groups_of(int64_t region) const;
+  int64_t parity_bytes_of(int64_t region) const;
   int64_t offset_of(int64_t region) const;
   int64_t parity_bytes() const { return offset_of(regions()); }  // of the parity file
   friend bool operator==(const ParityShape&, const ParityShape&) = default;
 };
 
-// The shape with which a file has about this share of parity. Files of less than some MB
-// have more, because each group has a whole number of blocks. Fails with kInvalid unless the share is from kLeastParity to
-// kMostParity.
+// The shape with which a file has about this share of parity. It may be more, because
+// groups have whole blocks: a little for large files, and up to about twice the share for
+// files of a few MB; below that, one group is the least. Fails with kInvalid unless the
+// share is from kLeastParity to kMostParity.
 Result<ParityShape> parity_shape(double share, int64_t file_bytes);
 
 // Computes parity of bytes that arrive in order. Needs memory for the parity of a region:

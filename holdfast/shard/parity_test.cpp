@@ -55,6 +55,35 @@ TEST(ParityTest, TheShareIsKept) {
   }
 }
 
+// The header is right by its CRC, and its numbers are not.
+TEST(ParityTest, AnImpossibleShapeIsRefused) {
+  Dice dice(5);
+  const Bytes good = encode(dice, parity_shape(0.02, 5000).value(), random_bytes(dice, 5000));
+  const auto open_with = [&](uint32_t k, uint32_t m, uint32_t block, uint64_t region,
+                             uint64_t bytes) {
+    Bytes parity = good;
+    const ByteSpan all(parity);
+    store_little_endian(k, all.subspan(12));
+    store_little_endian(m, all.subspan(16));
+    store_little_endian(block, all.subspan(20));
+    store_little_endian(region, all.subspan(24));
+    store_little_endian(bytes, all.subspan(32));
+    store_little_endian(crc32c(all.first(60)), all.subspan(60));
+    return ParityReader::open(std::make_shared<MemorySource>("a.parity", parity));
+  };
+  // The size of this parity file is more than 2^63 bytes.
+  const auto huge = open_with(1, 254, 1024, 1, uint64_t{1} << 60);
+  EXPECT_ERROR(huge, ErrorCode::kCorrupt);
+  EXPECT_NE(message_of(huge).find("impossible"), std::string::npos);
+  for (const uint32_t k : {0u, 1u, 255u, 1u << 30, ~0u}) {
+    for (const uint32_t m : {0u, 254u, 1u << 30, ~0u}) {
+      for (const uint64_t large : {uint64_t{0}, uint64_t{1} << 20, ~uint64_t{0}}) {
+        EXPECT_ERROR(open_with(k, m, 16 << 10, large, large), ErrorCode::kCorrupt);
+      }
+    }
+  }
+}
+
 TEST(ParityTest, AStretchAnywhereIsMended) {
   Dice dice(3);
   for (const int64_t bytes : {int64_t{1}, int64_t{1023}, int64_t{1024}, int64_t{300'001},
