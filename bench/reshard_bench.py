@@ -148,7 +148,7 @@ class Bench:
         self.judge("memory, MiB", peak, 512, least=False)
 
     def peak_memory(self) -> float:
-        """Of one call in MiB. A process of its own counts its children alone."""
+        """The most memory that a call of reshard takes, in MiB."""
         words = [str(PROGRAM), "reshard", str(self.folder / "cut"), str(self.folder / "peak"),
                  "--to", "tp=2,pp=4"]
         code = ("import resource, subprocess, sys; subprocess.run(sys.argv[1:], check=True, "

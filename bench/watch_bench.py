@@ -139,7 +139,7 @@ def is_seen(one: Training, plan: dict[str, Any]) -> bool:
 
 
 def detection(size: int, step: float, share: float, flips: int) -> dict[str, Any]:
-    """Which part of the flips the watch sees before the next update."""
+    """Measures the share of flips that the watch sees before the next update."""
     seen = 0
     # Without a learning rate an update changes no parameter, so that a flip that was not seen can
     # be undone afterwards.

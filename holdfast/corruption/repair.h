@@ -48,7 +48,7 @@ struct Mended {
   friend bool operator==(const Mended&, const Mended&) = default;
 };
 
-// Where right bytes may be found besides the checkpoint itself.
+// The places besides the checkpoint itself where repair looks for right bytes.
 struct RepairSources {
   // Names of tiers (store/tier.h) that may have the same step.
   std::vector<std::string> tiers{};

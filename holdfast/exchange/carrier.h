@@ -6,7 +6,7 @@
 //   ring       both are on one machine: through memory that they share (shared_ring.h)
 //   transport  any two ranks: windows are messages
 //
-// Which one is possible is tried and not assumed: processes of one machine may be in
+// Ranks try a carrier before they use it, because processes of one machine may be in
 // containers that do not see each other.
 #pragma once
 

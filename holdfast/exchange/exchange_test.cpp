@@ -183,7 +183,7 @@ TEST_F(ExchangeTest, AnySubsetOfFiveHoldersIsLost) {
     int left = 0;
     for (int r = 0; r < 5; ++r) left += is_left(r) ? 1 : 0;
     if (left == 0) continue;
-    // Those that are left share the rows, and each has the bias.
+    // The holders that are left share the rows, and each of them has the bias.
     for (int r = 0, part = 0; r < 5; ++r) {
       if (!is_left(r)) continue;
       after.put(0, Box{{40 * part / left, 40 * (part + 1) / left}, {0, 30}}, r);

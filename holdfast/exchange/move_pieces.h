@@ -50,7 +50,7 @@ struct MoveCounts {
   int64_t peak = 0;
 };
 
-// Which memory a rank has had so far.
+// Counts the bytes that a rank holds, and remembers the most that it held.
 class MemoryCount {
  public:
   void add(int64_t bytes) {

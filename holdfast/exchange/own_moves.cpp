@@ -7,8 +7,8 @@ namespace {
 
 constexpr int64_t kLotBytes = int64_t{16} << 20;
 
-// Of the holders that a plan and a layout name, those that are this rank. Holders of
-// the plan have other numbers than those of the target.
+// True if this rank is the holder. The holder is found by its name, because the plan
+// numbers holders in another order than the target.
 bool is_own(const SharedPlan& shared, const Holder& holder, int rank) {
   for (size_t h = 0; h < shared.plan->holders.size(); ++h) {
     if (shared.plan->holders[h].name == holder.name) return shared.rank_of[h] == rank;

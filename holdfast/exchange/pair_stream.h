@@ -51,7 +51,7 @@ class PairStream {
   const std::vector<Part>& parts() const { return parts_; }
   // The number of the part that has this byte.
   size_t part_at(int64_t byte) const;
-  // Where the window that begins at this byte ends, if it has at most so many bytes.
+  // The end of the window that begins at byte `first` and has `at_most` bytes.
   int64_t window_end(int64_t first, int64_t at_most) const;
   // Where the bytes of the lots below `lot` end.
   int64_t end_of_lots(uint32_t lot) const;
