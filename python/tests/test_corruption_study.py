@@ -22,7 +22,7 @@ FOLDER = ROOT / "study/corruption"
 def study():
     """The modules of the study by name, imported as its scripts import each other."""
     sys.path.insert(0, str(FOLDER))
-    names = ("cells", "intervals", "results", "verdicts", "page", "run")
+    names = ("cells", "intervals", "results", "verdicts", "page", "run", "archive")
     yield {name: importlib.import_module(name) for name in names}
     sys.path.remove(str(FOLDER))
     for name in names:  # these names are too common to stay
@@ -45,7 +45,7 @@ def analyse(*folders):
 def test_a_cell_runs_and_is_counted(study, tmp_path):
     done = run_study(tmp_path, "--only", "role-sgd-weights", "--scale", "0.0025")
     assert done.returncode == 0, done.stdout + done.stderr
-    found = study["results"].collect(tmp_path, {"CPU": "any"})
+    found = study["results"].collect(tmp_path)
     cell = found["cells"]["role-sgd-weights"]
     assert cell["trials"] == sum(cell["outcomes"].values()) == 3
     assert cell["golden"]["first"] > 0.9
@@ -58,15 +58,15 @@ def test_a_cell_runs_and_is_counted(study, tmp_path):
 
 @pytest.mark.skipif(not LONG, reason="takes half a minute: HOLDFAST_LONG=1")
 def test_a_greater_scale_adds_trials_and_bits_take_turns(study, tmp_path):
-    trials = tmp_path / "bit-weights/trials.jsonl"
+    trials = tmp_path / "bit-weights.24-31/trials.jsonl"
     seen = []
-    for scale in ("0.001", "0.01"):
-        done = run_study(tmp_path, "--only", "bit-weights", "--scale", scale)
+    for scale in ("0.005", "0.01"):
+        done = run_study(tmp_path, "--only", "bit-weights.24-31", "--scale", scale)
         assert done.returncode == 0, done.stdout + done.stderr
         seen.append(trials.read_text().splitlines())
-    assert len(seen[0]) == 4 and len(seen[1]) == 32 and seen[1][:4] == seen[0]
-    cells = study["results"].collect(tmp_path, {})["cells"]
-    assert [cells[f"bit-weights-{bit}"]["trials"] for bit in range(32)] == [1] * 32
+    assert len(seen[0]) == 4 and len(seen[1]) == 8 and seen[1][:4] == seen[0]
+    cells = study["results"].collect(tmp_path)["cells"]
+    assert [cells[f"bit-weights-{bit}"]["trials"] for bit in range(24, 32)] == [1] * 8
     assert cells["bit-weights-30"]["struck"] == cells["bit-weights-30"]["outcomes"]
     assert not cells["bit-weights-29"]["struck"]
 
@@ -76,7 +76,7 @@ def test_a_greater_scale_adds_trials_and_bits_take_turns(study, tmp_path):
 def test_ddp_and_horovod_on_two_ranks_have_equal_bits(study, tmp_path):
     done = run_study(tmp_path, "--only", "ddp-2", "horovod-2", "--scale", "0.3")
     assert done.returncode == 0, done.stdout + done.stderr
-    pair = study["results"].collect(tmp_path, {})["pairs"]["ddp-2 horovod-2"]
+    pair = study["results"].collect(tmp_path)["pairs"]["ddp-2 horovod-2"]
     assert pair["same_golden"] and pair["pairs"] == 30
     assert pair["same_bits"] == pair["pairs"] - pair["lost"]
     seen = analyse(tmp_path / "ddp-2", tmp_path / "horovod-2")
@@ -126,7 +126,7 @@ def test_a_verdict_needs_all_planned_trials(study):
     page = study["page"]
 
     def verdict():
-        found = page.findings(page.Results({"machine": {}, "pairs": {}, "cells": cells}))
+        found = page.findings(page.Results({"machines": {}, "pairs": {}, "cells": cells}))
         return next(each for name, _, each in found if name.startswith("the model"))
 
     assert verdict().word == "confirmed"
@@ -138,7 +138,7 @@ def test_a_verdict_needs_all_planned_trials(study):
 
 
 def test_a_page_without_trials_has_no_empty_sentences(study):
-    given = {"machine": {}, "pairs": {}, "cells": {}}
+    given = {"machines": {}, "pairs": {}, "cells": {}}
     page = study["page"].make_page(given)
     for words in ("The machine", ": .", " of 0", "checkpoint: not run"):
         assert words not in page
@@ -147,7 +147,7 @@ def test_a_page_without_trials_has_no_empty_sentences(study):
 
 def test_results_are_not_replaced_by_fewer_trials(study, monkeypatch, tmp_path, capsys):
     run = study["run"]
-    before, fewer, more = ({"machine": {}, "pairs": {}, "cells": {"layer-fc": {"trials": trials}}}
+    before, fewer, more = ({"machines": {}, "pairs": {}, "cells": {"layer-fc": {"trials": trials}}}
                            for trials in (20, 19, 21))
     path = tmp_path / "results.json"
     path.write_text(json.dumps(before))
@@ -160,6 +160,38 @@ def test_results_are_not_replaced_by_fewer_trials(study, monkeypatch, tmp_path, 
     run.update_pages(more, False)
     run.update_pages(fewer, True)
     assert written == [more, more, fewer, fewer]
+
+
+def test_cells_of_two_machines_are_named_and_not_paired(study, tmp_path):
+    results = study["results"]
+    for name, machine in (("ddp-2", "a"), ("horovod-2", "b"), ("layer-fc", "b")):
+        make_campaign(study, tmp_path / name, name, [trial_line(0)])
+        results.machine_note(tmp_path / name).write_text(json.dumps({"CPU": machine}))
+    found = results.collect(tmp_path)
+    assert found["machines"] == {"A": {"CPU": "a"}, "B": {"CPU": "b"}} and not found["pairs"]
+    page = study["page"].make_page(found)
+    assert "Machine A: CPU a. Machine B: CPU b." in page
+    assert "2 of 3,106 trials on machines A and B" in page
+    assert "1 of 4,235 trials on machine B" in page
+    results.machine_note(tmp_path / "ddp-2").write_text(json.dumps({"CPU": "b"}))
+    assert "ddp-2 horovod-2" in results.collect(tmp_path)["pairs"]
+
+
+def test_campaigns_are_carried_to_another_folder_and_replace_none(study, tmp_path):
+    results, archive = study["results"], study["archive"]
+    work, out, other = tmp_path / "work", tmp_path / "out", tmp_path / "other"
+    work.mkdir()
+    for name in ("layer-fc", "layer-conv1", "ddp-2"):
+        make_campaign(study, work / name, name, [trial_line(0)])
+        results.machine_note(work / name).write_text(json.dumps({"CPU": "a"}))
+    assert len(archive.pack(work, out)) == len(archive.unpack(out, other)) == 2
+    assert results.collect(other) == results.collect(work)
+    archive.unpack(out, other)  # once more changes nothing
+    (other / "ddp-2/trials.jsonl").write_text("")
+    (other / "layer-fc/trials.jsonl").unlink()
+    with pytest.raises(ValueError, match="ddp-2/trials.jsonl: is there and differs"):
+        archive.unpack(out, other)
+    assert not (other / "layer-fc/trials.jsonl").exists()
 
 
 PROGRAM_THAT_WRITES = """#!/usr/bin/env python3
@@ -196,6 +228,41 @@ def test_a_kind_that_fails_leaves_out_only_its_cells(study, tmp_path, capsys):
     assert work.left(rest, 1) == "0 trials left, about 1 min"
 
 
+def test_another_machine_does_not_continue_a_cell(study, tmp_path):
+    run = study["run"]
+    program = tmp_path / "holdfast"
+    program.write_text(PROGRAM_THAT_WRITES)
+    program.chmod(0o755)
+    (tmp_path / "sgd.pt").touch()
+    cell = next(cell for cell in study["cells"].all_campaigns() if cell.name == "layer-fc")
+    run.Study(tmp_path, program, 0.1).run(cell)
+    note = study["results"].machine_note(tmp_path / cell.name)
+    note.write_text(json.dumps({"CPU": "another"}))
+    run.Study(tmp_path, program, 0.1).run(cell)  # nothing is left to do
+    more = run.Study(tmp_path, program, 0.2)
+    with pytest.raises(RuntimeError, match="layer-fc: its 39 trials ran on CPU another, and this"):
+        more.run(cell)
+    assert more.seen(cell)[0] == 39
+    (tmp_path / cell.name / "old").touch()
+    anew = run.Study(tmp_path, program, 0.2, anew=True)
+    anew.run(cell)
+    assert anew.seen(cell)[0] == 77 and not (tmp_path / cell.name / "old").exists()
+    assert json.loads(note.read_text()) == run.describe_machine()
+
+
+def test_the_study_ends_its_campaigns_when_the_minutes_have_passed(study, tmp_path):
+    run = study["run"]
+    program = tmp_path / "holdfast"
+    program.write_text(f"#!/bin/sh\ntrap 'touch {tmp_path}/asked; exit 1' INT\nwhile :; do sleep 0.1; done\n")
+    program.chmod(0o755)
+    (tmp_path / "sgd.pt").touch()
+    cells = [cell for cell in study["cells"].all_campaigns() if cell.name.startswith("layer")]
+    work = run.Study(tmp_path, program, 1.0, minutes=0.005)
+    assert run.run_cells(cells, work, 1) == []  # no failure, and the other cells do not begin
+    assert (tmp_path / "asked").exists() and work.is_over()
+    assert len(list(tmp_path.glob("*.machine.json"))) == 1
+
+
 @pytest.mark.parametrize(
     "options", [("--ranks", "2"), ("--steps", "0"), ("--serve", "--save", "x"),
                 ("--batch", "2000"), ("--launcher", "ddp")])
@@ -208,7 +275,7 @@ def test_wrong_options_of_the_training_are_refused_in_words(options, monkeypatch
     assert "expected" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("options", [("--scale", "0"), ("--scale", "nan"), ("--jobs", "0")])
+@pytest.mark.parametrize("options", [("--scale", "0"), ("--scale", "nan"), ("--jobs", "0"), ("--minutes", "nan")])
 def test_wrong_options_of_the_study_are_refused_in_words(options, tmp_path):
     done = run_study(tmp_path / "work", *options)
     assert done.returncode == 2 and "expected" in done.stderr and "Traceback" not in done.stderr

@@ -2,8 +2,9 @@
 
 A cell is a checkpoint, which bits of it are flipped, how training goes on, and how many trials
 there are. Cells with the same plans flip the same bits in each trial, so that they can be compared
-pair by pair. Most cells are one campaign each. The cells of single bits are one campaign for each
-role, whose trials take the bits in turn.
+pair by pair. Most cells are one campaign each. The cells of single bits are four campaigns for each
+role, whose trials take eight bits in turn: fewer start a training less often, and more can run side
+by side.
 """
 
 import zlib
@@ -58,7 +59,7 @@ class Cell:
     bits: str = "all"
     base: str = "sgd"
     job: Job = Job()
-    turns: int = 0  # trial i flips the bit i modulo this number, if it is not 0
+    turns: range = range(0)  # trial i flips bit number i modulo their count, if there are any
     plans: str = ""  # cells with the same word, base and selection flip the same bits
     keeps_state: bool = False  # whether the parameters of each trial are compared with golden's
 
@@ -70,6 +71,10 @@ class Cell:
     def optimizer(self) -> str:
         return self.base.partition("-")[0]
 
+    def cell_of(self, bit: int) -> str:
+        """The name of the cell of one bit, in a campaign whose trials take bits in turn."""
+        return f"{self.name.partition('.')[0]}-{bit}"
+
 
 def bit_cells() -> list[Cell]:
     """One flip in one bit of one role. The first finding."""
@@ -79,8 +84,9 @@ def bit_cells() -> list[Cell]:
 
 def bit_campaigns() -> list[Cell]:
     """The campaigns of bit_cells()."""
-    return [Cell(f"bit-{role}", 100 * len(BITS), selection, turns=len(BITS))
-            for role, selection in ROLES.items()]  # fmt: skip
+    parts = [BITS[first : first + 8] for first in BITS[::8]]
+    return [Cell(f"bit-{role}.{bits[0]}-{bits[-1]}", 100 * len(bits), selection, turns=bits)
+            for role, selection in ROLES.items() for bits in parts]  # fmt: skip
 
 
 def count_cells() -> list[Cell]:

@@ -14,7 +14,7 @@ from typing import Any
 import cells as study
 from cells import BITS, COUNTS, CRUCIAL, LAYERS, ROLES, WIDTHS, Cell, all_cells
 from intervals import mcnemar, paired_difference, wilson
-from results import OUTCOMES, RESULTS
+from results import OUTCOMES, RESULTS, Machine, machine_words
 from verdicts import (
     Verdict,
     crucial_bit,
@@ -43,7 +43,7 @@ class Results:
     """The compact results. A cell or pair that has not run yet has no trials."""
 
     def __init__(self, given: dict[str, Any]) -> None:
-        self.machine = given["machine"]
+        self.machines = given["machines"]
         self.cells = {cell.name: given["cells"].get(cell.name, NONE) for cell in all_cells()}
         self._pairs = given["pairs"]
         self._planned = {cell.name: cell.trials for cell in all_cells()}
@@ -60,6 +60,13 @@ class Results:
     def ran(self, chosen: Iterable[Cell]) -> str:
         """How many of the planned trials have run."""
         return "{:,} of {:,}".format(*self.counts(chosen))
+
+    def ran_where(self, chosen: list[Cell]) -> str:
+        """How many of the planned trials have run, and on which machines if there are several."""
+        cells = [self.cells[cell.name] for cell in chosen]
+        names = sorted({cell["machine"] for cell in cells if cell["trials"]})
+        where = f" on machine{'s' if len(names) > 1 else ''} {' and '.join(names)}"
+        return f"{self.ran(chosen)} trials{where if names and len(self.machines) > 1 else ''}"
 
     def missing(self) -> int:
         return sum(self._planned[name] - cell["trials"] for name, cell in self.cells.items())
@@ -212,10 +219,12 @@ def ran_sentence(results: Results) -> str:
     return f"{done:,} of {planned:,} planned trials have run; they took {hours:.1f} hours of training.{rest}"
 
 
-def machine_sentence(machine: dict[str, Any]) -> str:
-    """A sentence with the space before it; nothing if the machine is not known."""
-    words = ", ".join(f"{name} {value}" for name, value in machine.items())
-    return f" The machine: {words}." if words else ""
+def machine_sentence(machines: dict[str, Machine]) -> str:
+    """A sentence for each machine, with a space before it; nothing if none is known."""
+    words = {name: machine_words(machine) for name, machine in machines.items()}
+    if len(words) < 2:
+        return "".join(f" The machine: {each}." for each in words.values())
+    return "".join(f" Machine {name}: {each}." for name, each in words.items())
 
 
 def golden_sentence(results: Results) -> str:
@@ -233,20 +242,20 @@ def make_page(given: dict[str, Any]) -> str:
     return TEMPLATE.read_text().format(
         verdicts=verdict_table(results),
         ran=ran_sentence(results),
-        machine=machine_sentence(results.machine),
+        machines=machine_sentence(results.machines),
         golden=golden_sentence(results),
         bits=bit_table(results),
-        bits_ran=results.ran(study.bit_cells()),
+        bits_ran=results.ran_where(study.bit_cells()),
         counts=count_table(results),
-        counts_ran=results.ran(study.count_cells()),
+        counts_ran=results.ran_where(study.count_cells()),
         pair_outcomes=outcome_table(results, {"ddp-4": "DDP", "horovod-4": "Horovod"}),
         causes=cause_table(results),
-        pairs_ran=results.ran(study.pair_cells()),
+        pairs_ran=results.ran_where(study.pair_cells()),
         spread=spread_table(results),
         roles=outcome_table(results, role_names()),
-        roles_ran=results.ran(study.role_cells()),
+        roles_ran=results.ran_where(study.role_cells()),
         further=outcome_table(results, further_names()),
-        further_ran=results.ran(study.further_cells()),
+        further_ran=results.ran_where(study.further_cells()),
     )
 
 

@@ -1,9 +1,16 @@
-"""Makes the compact results of the study from the folders that `holdfast campaign run` wrote."""
+"""Makes the compact results of the study from the folders that `holdfast campaign run` wrote.
+
+Beside the folder of each campaign lies a note of the machine on which its trials ran. Another
+machine computes other last bits, so a campaign has one machine, and only campaigns of the same
+machine are compared pair by pair.
+"""
 
 import json
 import math
 from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
+from string import ascii_uppercase
 from typing import Any
 
 from cells import Cell, all_campaigns
@@ -28,11 +35,29 @@ BOUND = 0.3  # the log10 of a ratio that counts as alike
 TOP_BITS = {"F16": 14, "BF16": 14, "F32": 30, "F64": 62}
 
 
+Machine = dict[str, str]
+
+
+def machine_note(folder: Path) -> Path:
+    """Where the machine of a campaign is written."""
+    return folder.with_name(f"{folder.name}.machine.json")
+
+
+def read_machine(folder: Path) -> Machine:
+    """The machine of a campaign; empty if it is not known."""
+    note = machine_note(folder)
+    return json.loads(note.read_text()) if note.exists() else {}
+
+
+def machine_words(machine: Machine) -> str:
+    return ", ".join(f"{name} {value}" for name, value in machine.items()) or "an unknown machine"
+
+
 class Campaign:
     """The trials of a cell that are finished."""
 
     def __init__(self, cell: Cell, folder: Path) -> None:
-        self.cell = cell
+        self.cell, self.machine = cell, read_machine(folder)
         self.settings = json.loads((folder / "campaign.json").read_text())
         lines = (folder / "trials.jsonl").read_text().splitlines(keepends=True)
         # The last line may be torn, because a campaign can be killed.
@@ -52,7 +77,7 @@ class Campaign:
         parts: dict[int, list[dict]] = {}
         for trial in trials:
             parts.setdefault(trial["flips"][0]["bits"][0], []).append(trial)
-        return {f"{self.cell.name}-{bit}": self.summary(parts[bit]) for bit in sorted(parts)}
+        return {self.cell.cell_of(bit): self.summary(parts[bit]) for bit in sorted(parts)}
 
     def summary(self, trials: list[dict]) -> dict[str, Any]:
         first, last = self.golden[0], self.golden[-1]
@@ -163,16 +188,28 @@ def rounded(value: float) -> float | str:
     return round(value, 6) if math.isfinite(value) else str(value)
 
 
-def collect(work: Path, machine: dict[str, Any]) -> dict[str, Any]:
+def collect(work: Path) -> dict[str, Any]:
     """The compact results of all cells that have trials."""
     found = {cell.name: Campaign(cell, work / cell.name) for cell in all_campaigns()
              if (work / cell.name / "trials.jsonl").exists()}  # fmt: skip
+    machines = name_machines(campaign.machine for campaign in found.values())
     pairs = {f"{first} {second}": compare(found[first], found[second])
-             for first, second in PAIRS if first in found and second in found}  # fmt: skip
+             for first, second in PAIRS if first in found and second in found
+             and found[first].machine == found[second].machine}  # fmt: skip
     cells: dict[str, dict[str, Any]] = {}
     for campaign in found.values():
-        cells |= campaign.summaries()
-    return {"machine": machine, "pairs": pairs, "cells": cells}
+        name = next(name for name, each in machines.items() if each == campaign.machine)
+        cells |= {cell: {"machine": name} | row for cell, row in campaign.summaries().items()}
+    return {"machines": machines, "pairs": pairs, "cells": cells}
+
+
+def name_machines(machines: Iterable[Machine]) -> dict[str, Machine]:
+    """Every machine once, with a letter as its name."""
+    known: list[Machine] = []
+    for machine in machines:
+        if machine not in known:
+            known.append(machine)
+    return dict(zip(ascii_uppercase, known))
 
 
 def write(results: dict[str, Any], path: Path = RESULTS) -> None:

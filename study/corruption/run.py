@@ -1,11 +1,14 @@
 """Runs the study of flipped bits, keeps its compact results, and makes docs/corruption.md.
 
-    python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2] [--write]
+    python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2] [--minutes 60] [--write]
 
 Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. What
 was interrupted is continued, and a greater --scale adds trials to those that are there. Campaigns
-with ranks run alone, the others side by side. Results and page are left alone if a cell of them would
-lose trials, unless --write is given.
+with ranks run alone, the others side by side, the longest first. Results and page are left alone if a
+cell of them would lose trials, unless --write is given.
+
+A campaign is continued only on a machine like the one that began it. archive.py carries finished
+campaigns from one machine to another.
 """
 
 import argparse
@@ -13,9 +16,12 @@ import json
 import math
 import os
 import platform
+import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from fnmatch import fnmatch
@@ -25,7 +31,15 @@ from typing import Any
 
 from cells import BASES, Cell, Job, all_campaigns
 from page import write_pages
-from results import RESULTS, collect, write
+from results import (
+    RESULTS,
+    Machine,
+    collect,
+    machine_note,
+    machine_words,
+    read_machine,
+    write,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 # Relative to the root, so that a folder of campaigns can be moved to another checkout: a campaign
@@ -34,14 +48,26 @@ SCRIPT = "examples/train_digits.py"
 HOROVOD = ROOT / ".cache/horovod"
 PROBES = 2  # trials of the first cell of each kind, by which the time of the rest is told
 WORTH = 50  # trials above which it is worth to ask for that time
+GRACE = 60  # seconds for a campaign to end after it was asked to
 
 
 class Study:
     """Where the campaigns are, and how many trials each of them is to have."""
 
-    def __init__(self, work: Path, program: Path, scale: float) -> None:
+    def __init__(self, work: Path, program: Path, scale: float, minutes: float = math.inf,
+                 anew: bool = False) -> None:
         self._work, self._program, self._scale = work.resolve(), program.resolve(), scale
+        self._until, self._anew = time.monotonic() + 60 * minutes, anew
+        self._machine = describe_machine()
         self._seen: dict[str, tuple[int, float]] = {}
+
+    @property
+    def has_end(self) -> bool:
+        return math.isfinite(self._until)
+
+    def is_over(self) -> bool:
+        """Whether the minutes that were given have passed."""
+        return time.monotonic() >= self._until
 
     def trials(self, cell: Cell) -> int:
         return min(cell.trials, math.ceil(cell.trials * self._scale))
@@ -64,14 +90,45 @@ class Study:
         wanted = self.trials(cell)
         if most is not None:
             wanted = min(wanted, most)
-        if self.seen(cell)[0] >= wanted:
+        if self.seen(cell)[0] >= wanted or self.is_over():
             return
-        done = subprocess.run(self.command(cell, wanted), env=environment(), cwd=ROOT,
-                              stdin=subprocess.DEVNULL, capture_output=True, text=True)
+        self.note_machine(cell)
+        process = subprocess.Popen(self.command(cell, wanted), env=environment(), cwd=ROOT,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                   stderr=subprocess.PIPE, text=True)  # fmt: skip
+        out, errors = self.wait(process)
         self._seen.pop(cell.name, None)
-        if done.returncode != 0:
-            words = (done.stderr or done.stdout).strip()[-2000:]
-            raise RuntimeError(f"{cell.name}: ended with {done.returncode}; {words}")
+        if process.returncode != 0 and not self.is_over():
+            words = (errors or out).strip()[-2000:]
+            raise RuntimeError(f"{cell.name}: ended with {process.returncode}; {words}")
+
+    def wait(self, process: subprocess.Popen[str]) -> tuple[str, str]:
+        """What a campaign prints until it ends. It is asked to end when the time is over."""
+        try:
+            left = max(0.0, self._until - time.monotonic()) if self.has_end else None
+            return process.communicate(timeout=left)
+        except subprocess.TimeoutExpired:
+            process.send_signal(signal.SIGINT)
+        try:
+            return process.communicate(timeout=GRACE)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            return process.communicate()
+
+    def note_machine(self, cell: Cell) -> None:
+        """Writes down on which machine a campaign runs. A campaign that another machine began is
+        refused, or begun anew if that was asked for."""
+        folder = self._work / cell.name
+        there = read_machine(folder)
+        if folder.exists() and there != self._machine:
+            if not self._anew:
+                raise RuntimeError(
+                    f"{cell.name}: its {self.seen(cell)[0]} trials ran on {machine_words(there)}, "
+                    f"and this is {machine_words(self._machine)}; expected the same machine, or "
+                    "--anew to begin again")
+            shutil.rmtree(folder)
+        machine_note(folder).parent.mkdir(parents=True, exist_ok=True)
+        machine_note(folder).write_text(json.dumps(self._machine) + "\n")
 
     def command(self, cell: Cell, trials: int) -> list[str]:
         script = [python_name(), SCRIPT, "--serve", "--optimizer", cell.optimizer,
@@ -90,14 +147,15 @@ class Study:
         """The plans of a campaign that takes bits in turn, made unless they are there. All of them
         are made at once, because a campaign is continued only with the same plans."""
         folder = self._work / "plans" / cell.name
-        folder.mkdir(parents=True, exist_ok=True)
         paths = [folder / f"{trial}.json" for trial in range(cell.trials if cell.turns else 0)]
         for trial, path in enumerate(paths):
             if not path.exists():
+                folder.mkdir(parents=True, exist_ok=True)
                 subprocess.run(
                     [self._program, "inject", self.make_base(cell.base), *self.site_options(cell),
-                     "--bits", str(trial % cell.turns), "--trial", str(trial), "--dry-run",
-                     "--save-plan", path], check=True, stdout=subprocess.DEVNULL)  # fmt: skip
+                     "--bits", str(cell.turns[trial % len(cell.turns)]), "--trial", str(trial),
+                     "--dry-run", "--save-plan", path], check=True,
+                    stdout=subprocess.DEVNULL)  # fmt: skip
         return list(map(str, paths))
 
     def seen(self, cell: Cell) -> tuple[int, float]:
@@ -188,11 +246,21 @@ def run_all(cells: list[Cell], run: Callable[[Cell], None], tell: Callable[[Cell
     return failed
 
 
-def describe_machine() -> dict[str, str]:
+def describe_machine() -> Machine:
     horovod = metadata.distributions(path=[str(HOROVOD)])
     versions = {each.name: each.version for each in horovod if each.name == "horovod"}
-    return {"CPU": platform.machine(), "cores": str(os.cpu_count()),
-            "torch": metadata.version("torch"), **versions}  # fmt: skip
+    return {"CPU": " ".join(filter(None, (platform.machine(), cpu_model()))),
+            "cores": str(os.cpu_count()), "torch": metadata.version("torch"), **versions}  # fmt: skip
+
+
+def cpu_model() -> str:
+    """The model of the CPU, as Linux names it; empty if it does not."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines
+                 if line.startswith("model name")), "")  # fmt: skip
 
 
 def parse() -> argparse.Namespace:
@@ -206,12 +274,20 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--only", nargs="*", default=["*"], help="patterns of cells to run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(),
                         help="how many cells run side by side")
+    parser.add_argument("--minutes", type=float, default=math.inf,
+                        help="stop after so many minutes; the next call continues")
+    parser.add_argument("--anew", action="store_true",
+                        help="begin campaigns again that another machine left unfinished")
+    parser.add_argument("--prepare", action="store_true",
+                        help="make the checkpoints and plans, and run nothing")
     parser.add_argument("--no-page", action="store_true", help="leave results and page alone")
     parser.add_argument("--write", action="store_true",
                         help="replace results and page, also if cells of them would lose trials")
     args = parser.parse_args()
     if not 0 < args.scale <= 1:
         parser.error(f"--scale: {args.scale}; expected a number above 0 and up to 1")
+    if not args.minutes > 0:
+        parser.error(f"--minutes: {args.minutes}; expected a number above 0")
     if args.jobs < 1:
         parser.error(f"--jobs: {args.jobs}; expected at least 1")
     if not os.access(args.program, os.X_OK):
@@ -231,30 +307,45 @@ def choose(patterns: list[str]) -> list[Cell]:
 
 def main() -> int:
     args = parse()
-    cells, study = choose(args.only), Study(args.work, args.program, args.scale)
+    cells = choose(args.only)
     if not cells:
         say(f"--only {' '.join(args.only)}: no cell has such a name")
         return 2
+    study = Study(args.work, args.program, args.scale, args.minutes, args.anew)
     for base in dict.fromkeys(cell.base for cell in cells):
         study.make_base(base)
+    if args.prepare:
+        make_all_plans(cells, study, args.jobs)
+        return 0
     failed = run_cells(cells, study, args.jobs)
     if not args.no_page:
-        update_pages(collect(args.work, describe_machine()), args.write)
+        update_pages(collect(args.work), args.write)
     return 1 if failed else 0
 
 
+def make_all_plans(cells: list[Cell], study: Study, jobs: int) -> None:
+    with ThreadPoolExecutor(jobs) as pool:
+        made = sum(len(plans) for plans in pool.map(study.make_plans, cells))
+    say(f"{made:,} plans are there")
+
+
 def run_cells(cells: list[Cell], study: Study, jobs: int) -> list[Cell]:
-    """Runs the cells, after a few trials of each kind. Returns those that failed."""
+    """Runs the cells. If nobody has said how long that may take, a few trials of each kind come
+    first and tell how long it will. Returns the cells that failed."""
+    cells = sorted(cells, key=lambda cell: study.seen(cell)[0] - study.trials(cell))
     failed: list[Cell] = []
-    if sum(map(study.trials, cells)) > WORTH:
+    if not study.has_end and sum(map(study.trials, cells)) > WORTH:
         failed = run_all(kinds(cells), lambda cell: study.run(cell, PROBES), lambda cell: "", 1)
     wrong = {cell.job for cell in failed}
     rest = [cell for cell in cells if cell.job not in wrong]
     if len(rest) < len(cells):
         say(f"{len(cells) - len(rest)} cells are left out, because one of their kind failed")
     say(f"{len(rest)} cells, {study.left(rest, jobs)}")
-    return failed + run_all(rest, study.run, lambda cell: (
+    failed += run_all(rest, study.run, lambda cell: (
         f"{cell.name}: {study.seen(cell)[0]} of {cell.trials}; {study.left(rest, jobs)}"), jobs)
+    if study.is_over():
+        say("the minutes have passed; the same call continues")
+    return failed
 
 
 def update_pages(results: dict[str, Any], anyway: bool) -> None:

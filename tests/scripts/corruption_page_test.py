@@ -33,9 +33,9 @@ class PageTest(unittest.TestCase):
         self.assertNotEqual(page.papers_text(GIVEN), page.papers_text(other))
 
     def test_a_study_that_has_not_run_says_so(self):
-        empty = page.Results({"machine": {}, "cells": {}, "pairs": {}})
+        empty = page.Results({"machines": {}, "cells": {}, "pairs": {}})
         self.assertEqual({verdict.word for _, _, verdict in page.findings(empty)}, {"not run"})
-        page.make_page({"machine": {}, "cells": {}, "pairs": {}})
+        page.make_page({"machines": {}, "cells": {}, "pairs": {}})
 
     def test_cells_have_names_of_their_own(self):
         names = [cell.name for cell in all_cells()]

@@ -1,0 +1,101 @@
+"""Carries the campaigns of the study from one machine to another.
+
+    python study/corruption/archive.py pack WORK OUT
+    python study/corruption/archive.py unpack OUT WORK
+
+pack writes a file for each group of campaigns, such as OUT/role.tar.xz, with what results.py needs:
+the records of the trials, the golden run, and the note of the machine. unpack puts them beside the
+campaigns that are in WORK. It touches nothing if one of them is there already with other contents.
+"""
+
+import argparse
+import sys
+import tarfile
+from concurrent.futures import ProcessPoolExecutor
+from itertools import repeat
+from pathlib import Path
+
+from cells import all_campaigns
+from results import machine_note
+
+KEPT = ("campaign.json", "trials.jsonl")
+SMALL = 3  # of xz: records shrink to 7 % within seconds
+
+
+def files_of(name: str) -> list[str]:
+    """The files of a campaign, relative to the folder of all campaigns."""
+    return [*(f"{name}/{file}" for file in KEPT), str(machine_note(Path(name)))]
+
+
+def group_of(name: str) -> str:
+    return name.partition("-")[0]
+
+
+def pack(work: Path, out: Path) -> list[str]:
+    """Returns what was packed, in words."""
+    names = [cell.name for cell in all_campaigns() if (work / cell.name / KEPT[1]).exists()]
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(group_of(name), []).append(name)
+    out.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor() as pool:
+        return list(pool.map(pack_group, repeat(work), repeat(out), groups, groups.values()))
+
+
+def pack_group(work: Path, out: Path, group: str, names: list[str]) -> str:
+    path = out / f"{group}.tar.xz"
+    with tarfile.open(path, "w:xz", preset=SMALL) as archive:
+        for file in (file for name in names for file in files_of(name)):
+            archive.add(work / file, file)
+    return f"{path}: {len(names)} campaigns, {path.stat().st_size:,} bytes"
+
+
+def unpack(out: Path, work: Path) -> list[str]:
+    """Returns what was unpacked, in words. ValueError if nothing could be."""
+    paths = sorted(out.glob("*.tar.xz"))
+    if not paths:
+        raise ValueError(f"{out}: has no .tar.xz; expected what pack has written")
+    for path in paths:
+        check(path, work)
+    return [unpack_group(path, work) for path in paths]
+
+
+def check(path: Path, work: Path) -> None:
+    """ValueError if an archive has something else than campaigns, or would change one."""
+    known = {file for cell in all_campaigns() for file in files_of(cell.name)}
+    with tarfile.open(path) as archive:
+        for member in archive:
+            source = archive.extractfile(member)
+            if member.name not in known or source is None:
+                raise ValueError(f"{path}: has {member.name}; expected files of campaigns only")
+            place = work / member.name
+            if place.exists() and place.read_bytes() != source.read():
+                raise ValueError(f"{place}: is there and differs from that of {path}; expected no "
+                                 "such campaign, or an equal one")  # fmt: skip
+
+
+def unpack_group(path: Path, work: Path) -> str:
+    with tarfile.open(path) as archive:
+        archive.extractall(work, filter="data")
+        count = sum(name.endswith(KEPT[1]) for name in archive.getnames())
+    return f"{path}: {count} campaigns"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("action", choices=("pack", "unpack"))
+    parser.add_argument("source", type=Path)
+    parser.add_argument("target", type=Path)
+    args = parser.parse_args()
+    try:
+        done = {"pack": pack, "unpack": unpack}[args.action](args.source, args.target)
+    except (ValueError, OSError, tarfile.TarError) as error:
+        print(f"{args.action}: {error}", file=sys.stderr)
+        return 1
+    print(*done, sep="\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
