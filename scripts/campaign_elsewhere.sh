@@ -7,7 +7,8 @@
 #   python study/corruption/archive.py unpack OUT .cache/campaign     here, with OUT brought back
 #
 # The checkpoints and the plans are made here, so that both machines flip the same bits of the same files.
-# `run` stops by itself after MINUTES. More options of it go to study/corruption/run.py.
+# `run` stops by itself after MINUTES, and the same call continues. More options of it go to
+# study/corruption/run.py.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 place=.cache/elsewhere
@@ -34,23 +35,25 @@ prepare() { # OPTIONS of run.py...
   rm -rf $place
   copy_program "$program"
   # serve() is all that the training needs of the package, and the file needs no other one.
-  mkdir -p $place/python/holdfast $place/work
+  mkdir -p $place/python/holdfast
   cp python/holdfast/campaign.py $place/python/holdfast/
   .venv/bin/python study/corruption/run.py --prepare --program "$program" --only "${cells[@]}" "$@"
-  cp -r .cache/campaign/*.pt .cache/campaign/plans $place/work/
+  (cd .cache/campaign && tar -cz -- *.pt plans) >$place/work.tar.gz
   du -sh $place
 }
 
 run() { # OUT MINUTES OPTIONS of run.py...
-  local out=$1 minutes=$2 work
-  work=$(mktemp -d)
-  cp -r $place/work/. "$work"
+  local out=$1 minutes=$2 work=$place/work
+  if [[ ! -d $work ]]; then
+    mkdir $work
+    tar -xzf $place/work.tar.gz -C $work
+  fi
+  chmod +x $place/holdfast $place/lib/* # a copy may have lost that
   # Training is on the CPU, also where there is a GPU.
   CUDA_VISIBLE_DEVICES='' PYTHONPATH=$PWD/$place/python python3 study/corruption/run.py \
-    --work "$work" --program $place/holdfast --no-page --only "${cells[@]}" --minutes "$minutes" \
+    --work $work --program $place/holdfast --no-page --only "${cells[@]}" --minutes "$minutes" \
     "${@:3}" || echo "campaign_elsewhere: some campaigns failed" >&2
-  python3 study/corruption/archive.py pack "$work" "$out"
-  rm -rf "$work"
+  python3 study/corruption/archive.py pack $work "$out"
 }
 
 case ${1:-} in

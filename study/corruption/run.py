@@ -247,10 +247,8 @@ def run_all(cells: list[Cell], run: Callable[[Cell], None], tell: Callable[[Cell
 
 
 def describe_machine() -> Machine:
-    horovod = metadata.distributions(path=[str(HOROVOD)])
-    versions = {each.name: each.version for each in horovod if each.name == "horovod"}
     return {"CPU": " ".join(filter(None, (platform.machine(), cpu_model()))),
-            "cores": str(os.cpu_count()), "torch": metadata.version("torch"), **versions}  # fmt: skip
+            "cores": str(os.cpu_count()), "torch": metadata.version("torch")}  # fmt: skip
 
 
 def cpu_model() -> str:
