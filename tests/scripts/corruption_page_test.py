@@ -28,7 +28,8 @@ class PageTest(unittest.TestCase):
 
     def test_other_results_give_another_page(self):
         other = copy.deepcopy(GIVEN)
-        other["cells"]["bit-weights-30"] = page.NONE | {"trials": 7, "outcomes": {"N-EV": 7}}
+        other["cells"]["bit-weights-30"] = page.NONE | {
+            "machine": "A", "trials": 7, "outcomes": {"N-EV": 7}}
         self.assertNotEqual(page.make_page(GIVEN), page.make_page(other))
         self.assertNotEqual(page.papers_text(GIVEN), page.papers_text(other))
 
