@@ -4,11 +4,11 @@ A cell is a checkpoint, which bits of it are flipped, how training goes on, and 
 there are. Cells with the same plans flip the same bits in each trial, so that they can be compared
 pair by pair. Most cells are one campaign each. The cells of single bits are four campaigns for each
 role, whose trials take eight bits in turn: fewer start a training less often, and more can run side
-by side.
+by side. For the same reason the cells with ranks have several campaigns, called parts.
 """
 
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 # The checkpoints, by name, and the options of examples/train_digits.py that make them.
 BASES = {
@@ -71,9 +71,18 @@ class Cell:
     def optimizer(self) -> str:
         return self.base.partition("-")[0]
 
+    @property
+    def stem(self) -> str:
+        """The name without the part."""
+        return self.name.partition(".")[0]
+
+    @property
+    def part(self) -> str:
+        return self.name.partition(".")[2]
+
     def cell_of(self, bit: int) -> str:
         """The name of the cell of one bit, in a campaign whose trials take bits in turn."""
-        return f"{self.name.partition('.')[0]}-{bit}"
+        return f"{self.stem}-{bit}"
 
 
 def bit_cells() -> list[Cell]:
@@ -95,6 +104,7 @@ def count_cells() -> list[Cell]:
             for count in COUNTS for bits in ("all", OTHERS)]  # fmt: skip
 
 
+PART = 77  # trials of a part, a fifth of the smaller cells with ranks
 DDP, HOROVOD = Job("ddp", 4), Job("horovod", 4)
 SILENT, DIVIDED = Job("ddp", 4, ("--no-broadcast",)), Job("horovod", 4, ("--divide-first",))
 
@@ -110,6 +120,14 @@ def pair_cells() -> list[Cell]:
             pair("ddp-4", 1068, DDP), pair("horovod-4", 1068, HOROVOD),
             pair("ddp-4-silent", 385, SILENT),
             pair("horovod-4-divided", 385, DIVIDED)]  # fmt: skip
+
+
+def pair_campaigns() -> list[Cell]:
+    """The campaigns of pair_cells(): equal parts of different cells flip the same bits."""
+    return [replace(cell, name=f"{cell.name}.{part}", plans=f"{cell.plans}.{part}",
+                    trials=min(PART, cell.trials - first))
+            for cell in pair_cells()
+            for part, first in enumerate(range(0, cell.trials, PART))]  # fmt: skip
 
 
 def role_cells() -> list[Cell]:
@@ -140,4 +158,4 @@ def all_cells() -> list[Cell]:
 
 
 def all_campaigns() -> list[Cell]:
-    return [*bit_campaigns(), *count_cells(), *pair_cells(), *role_cells(), *further_cells()]
+    return [*bit_campaigns(), *count_cells(), *pair_campaigns(), *role_cells(), *further_cells()]

@@ -62,7 +62,15 @@ class Campaign:
         lines = (folder / "trials.jsonl").read_text().splitlines(keepends=True)
         # The last line may be torn, because a campaign can be killed.
         read = [json.loads(line) for line in lines if line.endswith("\n")]
-        self.trials = {trial["trial"]: trial for trial in read if trial["trial"] < cell.trials}
+        self.trials = {(cell.part, trial["trial"]): trial for trial in read
+                       if trial["trial"] < cell.trials}  # fmt: skip
+
+    def add(self, other: "Campaign") -> None:
+        """Adds the trials of another part of the same cell."""
+        if (self.machine, self.golden) != (other.machine, other.golden):
+            raise ValueError(f"{other.cell.name}: its golden run or its machine is not that of "
+                             f"{self.cell.name}; expected equal bits: run it --anew")
+        self.trials |= other.trials
 
     @property
     def golden(self) -> list[dict[str, Any]]:
@@ -73,7 +81,7 @@ class Campaign:
         """By the name of a cell. A campaign that takes bits in turn has a cell for each bit."""
         trials = list(self.trials.values())
         if not self.cell.turns:
-            return {self.cell.name: self.summary(trials)}
+            return {self.cell.stem: self.summary(trials)}
         parts: dict[int, list[dict]] = {}
         for trial in trials:
             parts.setdefault(trial["flips"][0]["bits"][0], []).append(trial)
@@ -190,8 +198,7 @@ def rounded(value: float) -> float | str:
 
 def collect(work: Path) -> dict[str, Any]:
     """The compact results of all cells that have trials."""
-    found = {cell.name: Campaign(cell, work / cell.name) for cell in all_campaigns()
-             if (work / cell.name / "trials.jsonl").exists()}  # fmt: skip
+    found = read_all(work)
     machines = name_machines(campaign.machine for campaign in found.values())
     pairs = {f"{first} {second}": compare(found[first], found[second])
              for first, second in PAIRS if first in found and second in found
@@ -201,6 +208,19 @@ def collect(work: Path) -> dict[str, Any]:
         name = next(name for name, each in machines.items() if each == campaign.machine)
         cells |= {cell: {"machine": name} | row for cell, row in campaign.summaries().items()}
     return {"machines": machines, "pairs": pairs, "cells": cells}
+
+
+def read_all(work: Path) -> dict[str, Campaign]:
+    """The campaigns that have trials, by name; the parts of a cell as one."""
+    found: dict[str, Campaign] = {}
+    for cell in all_campaigns():
+        if (work / cell.name / "trials.jsonl").exists():
+            campaign = Campaign(cell, work / cell.name)
+            if cell.stem in found:
+                found[cell.stem].add(campaign)
+            else:
+                found[cell.stem] = campaign
+    return found
 
 
 def name_machines(machines: Iterable[Machine]) -> dict[str, Machine]:

@@ -3,8 +3,8 @@
     python study/corruption/run.py [--scale 0.1] [--only 'role-*'] [--jobs 2] [--minutes 60] [--write]
 
 Each campaign of cells.py is one `holdfast campaign run`, in a folder of its own below --work. What
-was interrupted is continued, and a greater --scale adds trials to those that are there. Campaigns
-with ranks run alone, the others side by side, the longest first. Results and page are left alone if a
+was interrupted is continued, and a greater --scale adds trials to those that are there. As many
+campaigns run side by side as there are cores for their ranks, the longest first. Results and page are left alone if a
 cell of them would lose trials, unless --write is given.
 
 A campaign is continued only on a machine like the one that began it. archive.py carries finished
@@ -179,7 +179,7 @@ class Study:
         for cell in cells:
             missing = max(0, self.trials(cell) - self.seen(cell)[0])
             trials += missing
-            seconds += missing * each[cell.job] / (jobs if cell.job.ranks == 1 else 1)
+            seconds += missing * each[cell.job] / side_by_side(cell, jobs)
         return f"{trials:,} trials left, about {max(1, round(seconds / 60))} min"
 
 
@@ -215,8 +215,8 @@ def kinds(cells: Iterable[Cell]) -> list[Cell]:
 
 def run_all(cells: list[Cell], run: Callable[[Cell], None], tell: Callable[[Cell], str],
             jobs: int) -> list[Cell]:
-    """Runs all cells, those with ranks alone, and says what tell() returns for each. Returns the
-    cells that failed."""
+    """Runs all cells, first those with most ranks, and says what tell() returns for each. Returns
+    the cells that failed."""
     failed: list[Cell] = []
     lock, stop = threading.Lock(), threading.Event()
 
@@ -234,16 +234,20 @@ def run_all(cells: list[Cell], run: Callable[[Cell], None], tell: Callable[[Cell
             if text:
                 say(text)
 
-    for cell in cells:
-        if cell.job.ranks > 1:
-            one(cell)
-    with ThreadPoolExecutor(jobs) as pool:
-        try:
-            list(pool.map(one, [cell for cell in cells if cell.job.ranks == 1]))
-        except KeyboardInterrupt:
-            stop.set()  # otherwise the pool would begin all other cells before it ends
-            raise
+    for ranks in sorted({cell.job.ranks for cell in cells}, reverse=True):
+        some = [cell for cell in cells if cell.job.ranks == ranks]
+        with ThreadPoolExecutor(side_by_side(some[0], jobs)) as pool:
+            try:
+                list(pool.map(one, some))
+            except KeyboardInterrupt:
+                stop.set()  # otherwise the pool would begin all other cells before it ends
+                raise
     return failed
+
+
+def side_by_side(cell: Cell, jobs: int) -> int:
+    """How many such cells run at the same time, so that there are no more processes than jobs."""
+    return max(1, jobs // cell.job.ranks)
 
 
 def describe_machine() -> Machine:
@@ -271,7 +275,7 @@ def parse() -> argparse.Namespace:
                         help="the share of the planned trials to run, above 0 and up to 1")
     parser.add_argument("--only", nargs="*", default=["*"], help="patterns of cells to run")
     parser.add_argument("--jobs", type=int, default=os.cpu_count(),
-                        help="how many cells run side by side")
+                        help="how many processes train side by side")
     parser.add_argument("--minutes", type=float, default=math.inf,
                         help="stop after so many minutes; the next call continues")
     parser.add_argument("--anew", action="store_true",
