@@ -38,7 +38,7 @@ class Job:
     """The processes of a job."""
 
     def __init__(self, ranks: int, script: list[str]) -> None:
-        self._script, port = script, free_port()
+        self._script, self._parent, port = script, os.getppid(), free_port()
         self._environment = os.environ | {"TORCHFT_LIGHTHOUSE": f"http://localhost:{port}",
                                           "NUM_REPLICA_GROUPS": str(ranks)}  # fmt: skip
         # More than half of the ranks, so that no two quorums exist beside each other.
@@ -66,7 +66,7 @@ class Job:
             if status == 0:
                 # A process that was started again in the last steps comes too late, and would wait.
                 signal.alarm(GRACE)
-            else:
+            elif os.getppid() == self._parent:  # else the benchmark was killed
                 self._start(rank)
 
     def end(self) -> None:

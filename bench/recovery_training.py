@@ -164,6 +164,18 @@ def train_with_horovod(args: argparse.Namespace) -> None:
 def train_with_torchft(args: argparse.Namespace) -> None:
     import torchft
 
+    class Averaging(torchft.DistributedDataParallel):
+        """torchft's wrapper with a hook that survives. The hook of torchft 0.2.0 fails with an
+        AssertionError if a collective call fails, so that all survivors would die with the lost rank."""
+
+        @staticmethod
+        def _comm_hook(manager: torchft.Manager,
+                       bucket: torch.distributed.GradBucket) -> torch.futures.Future[torch.Tensor]:
+            manager.allreduce(bucket.buffer()).wait()  # tells the manager if it fails
+            done = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
     rank, ranks = (int(os.environ[name]) for name in ("REPLICA_GROUP_ID", "NUM_REPLICA_GROUPS"))
     model, optimizer = make_model(args, rank)
     batches, lines = Batches(args), Lines(args.folder, rank)
@@ -183,7 +195,7 @@ def train_with_torchft(args: argparse.Namespace) -> None:
         store_addr="localhost", store_port=store.port, replica_id=f"rank_{rank}",
         init_sync=False,  # the seed gives all ranks the same model
     )  # fmt: skip
-    ddp, wrapped = torchft.DistributedDataParallel(manager, model), torchft.Optimizer(manager, optimizer)
+    ddp, wrapped = Averaging(manager, model), torchft.Optimizer(manager, optimizer)
     wait_for_all(args.folder, rank, ranks)
     while manager.current_step() < args.steps:
         x, y = batches.of(manager.current_step(), rank, ranks)
