@@ -122,7 +122,8 @@ def torchft_text(rows: list[dict], settings: dict) -> str:
         f"`heartbeat_timeout_ms` {settings['heartbeat_timeout_ms']} (the default is 5000), "
         f"`join_timeout_ms` {settings['join_timeout_ms']} and `quorum_tick_ms` "
         f"{settings['quorum_tick_ms']}, as its README has them; Gloo with a timeout of "
-        f"{settings['patience']:g} s (5 s in torchft's example); all else by default.\n"
+        f"{settings['patience']:g} s (5 s in torchft's example); all else by default. Its hook for DDP is "
+        "mended, because that of 0.2.0 ends all survivors with an error.\n"
     )
 
 
