@@ -208,7 +208,7 @@ def row_of(sequence: int, ran: Ran, folder: Path) -> dict:
     return {"sequence": sequence, "way": ran.way.name, "total": ran.total, "step": ran.step,
             "memory": ran.memory, "kills": len(kills),
             "recovery": [kill.recovery for kill in kills], "lost": [kill.lost for kill in kills],
-            "standstill": [kill.standstill for kill in kills],
+            "standstill": [kill.standstill for kill in ran.kills if kill.standstill],
             "delay": [kill.delay(ran.step) for kill in kills if kill.new],
             "share": ran.share(RANKS), "steps": len(ran.lines) / RANKS, "saves": len(captured),
             "persist": statistics.fmean(took) if took else 0.0,
