@@ -1,6 +1,6 @@
 """Measures recovery: how long a job stands still after a kill, and what recovery costs without one.
 
-    recovery_bench.py [--sequences N] [--rivals LIST] [--parts LIST] [--json PATH] [--doc]
+    recovery_bench.py [--sequences N] [--rivals LIST] [--parts LIST] [--json PATH] [--anew] [--doc]
 
 The job is the GPT of the examples (bench/recovery_training.py). If there are more ranks than cores,
 compute is paced: each step sleeps for a fixed time, which stands for the work of a device.
@@ -12,7 +12,9 @@ kills     Ranks are killed one after the other, at random times. Measured is the
 cost      Two ranks, nobody dies: steps with ck.run() and steps without Holdfast take turns in the
           same processes. And the memory that recovery takes, in all processes of a job.
 totals    Every way meets the same kills, at times drawn from an exponential distribution with a
-          seed: its total time, its steps, its memory, its final loss.
+          seed: its total time, its steps, its memory, its final loss. With torchft the survivors go
+          on without the killed rank; so the time from the kill until its new process has done a step
+          is not the time for which the job stood still, which is measured, too.
 rates     The same for other failure rates, by `holdfast simulate`, from what totals has measured.
           At which rate is Holdfast 1.16 times as fast as its rivals, as SWIFT's abstract says?
 fill      How fast a replacement is filled, beside raw copies (bench/exchange_bench.cpp).
@@ -22,7 +24,10 @@ fill      How fast a replacement is filled, beside raw copies (bench/exchange_be
     recovery_bench.py --sequences 5 --json bench/results/recovery.json
     recovery_bench.py --doc     # writes the figures of that file into the pages; measures nothing
 
-If the file exists, the parts that are not measured again and the sequences that it has are kept.
+If the file exists, the parts that are not measured again and the sequences that it has are kept; with
+--anew, the sequences are measured again. Each part has the machine on which it was measured. Sequences
+from another machine are refused. The file is written after each part and each sequence, so that a
+measurement can be stopped and continued.
 
 Rivals that are not installed are left out by name; scripts/rivals.sh installs them.
 """
@@ -37,20 +42,27 @@ import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import holdfast
 from failures_bench import mean_interval
 from paired import interval
+from recovery_figures import Figures
 from recovery_jobs import HOROVOD, ROOT, Job, Plan, Ran, Way, exponential_times
-from recovery_page import write_pages
+from recovery_page import by_way as rows_by_way
+from recovery_page import ratios, write_pages
 from recovery_rates import rates_of
+from recovery_torchft import SETTINGS, TORCHFT
 
 BUILD = Path(holdfast._native.__file__).parents[2]
 RESULTS = ROOT / "bench/results/recovery.json"
 
 RANKS, PACE = 4, 0.2
 STEPS, MTBF = 160, 15.0  # of a job that is killed as others are
+# Seconds for a collective call of torchft. Survivors that are no neighbours of the lost rank notice its
+# death only then. The example of torchft has 5; a step takes less than half a second here.
+PATIENCE = 1.0
 BAR_SECONDS, BAR_FASTER, BAR_PHASES = 3.0, 5.0, 0.05
 BAR_COST, BAR_MEMORY = 0.01, 64 << 20
 BAR_FILL = 0.8
@@ -67,6 +79,7 @@ RIVALS = {
                  ("--every", "young", "--mtbf", str(MTBF))),
     "each": Way("torchrun, a save in each step", "torchrun", ("--every", "1 steps")),
     "horovod": Way("Elastic Horovod, a commit in each step", "horovod", ("--commits", "1")),
+    "torchft": Way("torchft", "torchft", ("--patience", str(PATIENCE))),
 }  # fmt: skip
 
 
@@ -75,13 +88,12 @@ def progress(text: str) -> None:
 
 
 def left_out(rivals: list[str]) -> dict[str, str]:
-    """The rivals that cannot run here, and why."""
-    out = {}
-    if "horovod" in rivals and not (HOROVOD / "horovod").exists():
-        out["Elastic Horovod"] = "scripts/rivals.sh could not install it here"
-    out["torchft"] = "it has no package for this machine, and its source needs Rust packages"
-    if platform.machine() == "x86_64":
-        out["torchft"] = "there is no training for it here yet"
+    """The rivals that cannot run here, by key, and why."""
+    places = {"horovod": HOROVOD / "horovod", "torchft": TORCHFT / "requirements.txt"}
+    out = {name: "scripts/rivals.sh could not install it here"
+           for name, place in places.items() if name in rivals and not place.exists()}  # fmt: skip
+    if "torchft" in out and platform.machine() != "x86_64":
+        out["torchft"] = "it has no package for this machine, and its source needs Rust packages"
     return out
 
 
@@ -164,16 +176,14 @@ def parameters_of(width: int, layers: int) -> int:
 # Totals
 
 
-def measure_totals(folder: Path, rivals: list[Way], sequences: int, steps: int,
-                   known: list[dict]) -> list[dict]:
-    """All ways under the same kills. Each sequence has its own order of ways. Those that are known
-    are not measured again."""
-    rows = [row for row in known if row["sequence"] < sequences]
-    for sequence in sorted(set(range(sequences)) - {row["sequence"] for row in rows}):
+def measure_totals(folder: Path, rivals: list[Way], sequences: list[int],
+                   steps: int) -> Iterator[list[dict]]:
+    """All ways under the same kills: the rows of each sequence, which has its own order of ways."""
+    for sequence in sequences:
         dice = random.Random(f"totals {sequence}")
         times = tuple(exponential_times(MTBF, dice))
         ways = dice.sample([HOLDFAST, CALM, *rivals, PLAIN], len(rivals) + 3)
-        ran = {}
+        rows, ran = [], {}
         for way in ways:
             plan = Plan(RANKS, steps, ("--pace", str(PACE)), () if way in (PLAIN, CALM) else times,
                         victims=sequence)  # fmt: skip
@@ -182,11 +192,11 @@ def measure_totals(folder: Path, rivals: list[Way], sequences: int, steps: int,
             rows.append(row_of(sequence, ran[way.name], place))
             progress(f"sequence {sequence}, {way.name}: {len(ran[way.name].kills)} kills, "
                      f"{ran[way.name].total:.1f} s")  # fmt: skip
-        for row in rows[-len(ways):]:
+        for row in rows:
             own = ran[row["way"]]
             calm = ran[(CALM if own.way.starter == "holdfast" else PLAIN).name]
             row["same_bits"] = own.losses() == calm.losses()
-    return rows
+        yield rows
 
 
 def row_of(sequence: int, ran: Ran, folder: Path) -> dict:
@@ -198,7 +208,9 @@ def row_of(sequence: int, ran: Ran, folder: Path) -> dict:
     return {"sequence": sequence, "way": ran.way.name, "total": ran.total, "step": ran.step,
             "memory": ran.memory, "kills": len(kills),
             "recovery": [kill.recovery for kill in kills], "lost": [kill.lost for kill in kills],
-            "steps": len(ran.lines) / RANKS, "saves": len(captured),
+            "standstill": [kill.standstill for kill in ran.kills if kill.standstill],
+            "delay": [kill.delay(ran.step) for kill in kills if kill.new],
+            "share": ran.share(RANKS), "steps": len(ran.lines) / RANKS, "saves": len(captured),
             "persist": statistics.fmean(took) if took else 0.0,
             "loss": float.fromhex(ran.losses()[max(ran.losses())])}  # fmt: skip
 
@@ -269,9 +281,20 @@ class Bars:
             if seconds:
                 self.check(f"recovery of {way} / Holdfast's", statistics.median(seconds) / ours, 1,
                            most=False)  # fmt: skip
+        self._judge_standstill([row for row in rows if "standstill" in row])
         same = all(row["same_bits"] for row in rows if row["way"] == HOLDFAST.name)
         self.check("Holdfast: all losses have the bits of the run without kills", float(same), 1,
                    most=False)  # fmt: skip
+
+
+    def _judge_standstill(self, rows: list[dict]) -> None:
+        """For the rivals whose survivors go on before the rank is back."""
+        standstill = by_way(rows, "standstill")
+        ours = standstill.get(HOLDFAST.name)
+        for way in (RIVALS["torchft"].name,):
+            if ours and standstill.get(way):
+                ratio = statistics.median(standstill[way]) / statistics.median(ours)
+                self.check(f"standstill of {way} / Holdfast's", ratio, 1, most=False)
 
 
 def cost_of(seen: dict):
@@ -302,44 +325,59 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--rivals", default=",".join(RIVALS))
     parser.add_argument("--parts", default="kills,cost,totals,rates,fill")
     parser.add_argument("--json", type=Path, help="a file to which the figures are written, too")
+    parser.add_argument("--anew", action="store_true",
+                        help="measure the sequences again that the file has")
     parser.add_argument("--doc", action="store_true",
                         help="write the pages from bench/results/recovery.json, and measure nothing")
     return parser.parse_args()
 
 
-def measure(args: argparse.Namespace) -> dict:
-    parts, names = args.parts.split(","), args.rivals.split(",")
-    missing = left_out(names)
-    rivals = [RIVALS[name] for name in names if name != "horovod" or "Elastic Horovod" not in missing]
-    kept = json.loads(args.json.read_text()) if args.json and args.json.exists() else {}
-    load = kept.get("load", 0.0)
-    if parts != ["rates"]:  # which only simulates
-        load = max(os.getloadavg()[0], load)
-    out: dict = {**kept, "cores": os.cpu_count(), "machine": platform.machine(), "mtbf": MTBF,
-                 "load": load, "left_out": missing}  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="recovery-") as folder:
+def measure(args: argparse.Namespace) -> Figures:
+    parts, figures = args.parts.split(","), Figures(args.json)
+    known = [] if args.anew or "totals" not in parts else figures.totals_of_this_machine()
+    with tempfile.TemporaryDirectory(prefix="recovery-") as name:
+        folder = Path(name)
         if "kills" in parts:
-            out["kills"] = measure_kills(Path(folder) / "kills", args.kills, args.restarts)
+            figures.keep("kills", measure_kills(folder / "kills", args.kills, args.restarts))
         if "cost" in parts:
-            out["cost"] = measure_cost(Path(folder) / "cost", args.pairs)
+            figures.keep("cost", measure_cost(folder / "cost", args.pairs))
         if "totals" in parts:
-            out["totals"] = measure_totals(Path(folder) / "totals", rivals, args.sequences,
-                                           args.steps, kept.get("totals", []))  # fmt: skip
-        if "rates" in parts and "totals" in out:
-            rows = [row for row in out["totals"] if row["way"] != CALM.name]
-            out["rates"] = rates_of(rows, BUILD / "bin/holdfast", HOLDFAST.name, PLAIN.name, RANKS)
-        if "fill" in parts:
-            out["fill"] = measure_fill()
-    return out
+            keep_totals(figures, folder / "totals", args, known)
+    if "rates" in parts and "totals" in figures.seen:
+        keep_rates(figures)
+    if "fill" in parts:
+        figures.keep("fill", measure_fill())
+    return figures
+
+
+def keep_totals(figures: Figures, folder: Path, args: argparse.Namespace, known: list[dict]) -> None:
+    """Adds the sequences that are not known yet, one by one."""
+    names = args.rivals.split(",")
+    missing = left_out(names)
+    rivals = [RIVALS[name] for name in names if name not in missing]
+    sequences = sorted(set(range(args.sequences)) - {row["sequence"] for row in known})
+    for rows in measure_totals(folder, rivals, sequences, args.steps):
+        known = known + rows
+        figures.seen |= {"mtbf": MTBF, "torchft": {**SETTINGS, "patience": PATIENCE},
+                         "left_out": {RIVALS[name].name.partition(",")[0]: why
+                                      for name, why in missing.items()}}  # fmt: skip
+        figures.keep("totals", known)
+
+
+def keep_rates(figures: Figures) -> None:
+    """Simulates from the totals, so that the machine is theirs."""
+    rows = [row for row in figures.seen["totals"] if row["way"] != CALM.name]
+    rates = rates_of(rows, BUILD / "bin/holdfast", HOLDFAST.name, PLAIN.name, RANKS)
+    figures.keep("rates", rates, figures.seen["machines"]["totals"])
 
 
 def show_totals(rows: list[dict]) -> None:
-    ours = by_way(rows, "total")[HOLDFAST.name]
+    ways = rows_by_way(rows)
     recovery = by_way(rows, "recovery")
-    for way, totals in by_way(rows, "total").items():
-        ratio, half = mean_interval([other / own for other, own in zip(totals, ours, strict=True)])
+    for way, own in ways.items():
+        ratio, half = mean_interval(ratios(own, ways[HOLDFAST.name]))
         seconds = f"{statistics.median(recovery[way]):.2f} s" if recovery[way] else "-"
-        print(f"{way:>42}  total {statistics.fmean(totals):6.1f} s, of Holdfast's "
+        print(f"{way:>42}  total {statistics.fmean(row['total'] for row in own):6.1f} s, of Holdfast's "
               f"{ratio:.3f} +- {half:.3f}, recovery {seconds}")  # fmt: skip
 
 
@@ -348,15 +386,15 @@ def main() -> int:
     if args.doc:
         write_pages(json.loads(RESULTS.read_text()))
         return 0
-    seen, bars = measure(args), Bars()
-    for rival, why in seen["left_out"].items():
+    figures, bars = measure(args), Bars()
+    seen = figures.seen
+    for rival, why in seen.get("left_out", {}).items():
         print(f"left out: {rival}: {why}")
     if "totals" in seen:
         show_totals(seen["totals"])
     bars.judge(seen)
     seen["bars"] = bars.met
-    if args.json:
-        args.json.write_text(json.dumps(seen, indent=1) + "\n")
+    figures.write()
     return 0 if all(one["passed"] for one in bars.met) else 1
 
 

@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from pathlib import Path
 
+from recovery_torchft import TORCHFT
+
 ROOT = Path(__file__).resolve().parents[1]
 HOROVOD = ROOT / ".cache/horovod"
 # Names of this machine. Horovod never uses a host again on which a process has died, so each
@@ -31,7 +33,7 @@ class Way:
     """A way to keep a training going."""
 
     name: str
-    starter: str  # "holdfast", "torchrun" or "horovod"
+    starter: str  # "holdfast", "torchrun", "horovod" or "torchft"
     options: tuple[str, ...] = ()
 
     def command(self, ranks: int, folder: Path, options: list[str]) -> list[str]:
@@ -42,6 +44,8 @@ class Way:
         if self.starter == "torchrun":
             return [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node",
                     str(ranks), "--max-restarts", "1000", *script]  # fmt: skip
+        if self.starter == "torchft":
+            return [python, str(ROOT / "bench/recovery_torchft.py"), str(ranks), *script, "--torchft"]
         hosts = folder / "hosts"
         hosts.write_text("#!/bin/sh\n" + "".join(f"echo {host}:1\n" for host in HOSTS))
         hosts.chmod(0o755)
@@ -54,9 +58,15 @@ class Way:
         # Without the second variable, ranks that torchrun has started again find the addresses of
         # the ranks before them in its store, and cannot connect (torch 2.13).
         out = os.environ | {"OMP_NUM_THREADS": "1", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE": "1"}
-        if self.starter == "horovod":
-            out["PYTHONPATH"] = f"{HOROVOD}:{out.get('PYTHONPATH', '')}"
+        installed = {"horovod": HOROVOD, "torchft": TORCHFT}.get(self.starter)
+        if installed:
+            out["PYTHONPATH"] = f"{installed}:{out.get('PYTHONPATH', '')}"
         return out
+
+    @property
+    def goes_on(self) -> bool:
+        """True if the survivors make steps without the rank that was killed."""
+        return self.starter == "torchft"
 
 
 @dataclass
@@ -69,6 +79,7 @@ class Line:
     allowed: float
     done: float
     loss: str
+    averaged: int | None = None  # over how many ranks; None if it is always all of them
 
 
 def is_alive(pid: int) -> bool:
@@ -90,7 +101,9 @@ class Kill:
     known: set[int]  # the processes that had made a step
     ended: float = 0.0  # seconds until the system had ended the process and freed its memory
     back: Line | None = None  # the first step of a new process
-    new: Line | None = None  # the first step that nobody had done before
+    new: Line | None = None  # the first step then that had not been done when the rank was killed
+    standstill: float = 0.0  # the longest time until then in which nobody did such a step
+    progress: tuple[int, float] = (-1, 0.0)  # the newest such step, and when it was done
 
     @property
     def recovery(self) -> float:
@@ -104,13 +117,25 @@ class Kill:
         assert self.back is not None
         return max(0, self.newest + 1 - self.back.step)
 
+    def delay(self, step: float) -> float:
+        """By how many seconds the job is late because of the kill, if a step takes `step` seconds."""
+        assert self.new is not None
+        return self.new.done - self.at - step * (self.new.step - self.newest)
+
     def hear(self, line: Line) -> None:
-        if line.done <= self.at:
+        if line.done <= self.at or self.new is not None:
             return
         if self.back is None and line.pid not in self.known:
             self.back = line
-        if self.back is not None and self.new is None and line.step > self.newest:
+        self._follow_progress(line)
+        if self.back is not None and line.step > self.newest:
             self.new = line
+
+    def _follow_progress(self, line: Line) -> None:
+        step, since = max(self.progress, (self.newest, self.at))
+        if line.step > step:
+            self.standstill = max(self.standstill, line.done - since)
+            self.progress = (line.step, line.done)
 
 
 @dataclass
@@ -141,6 +166,11 @@ class Ran:
     def losses(self) -> dict[int, str]:
         """The loss of each step, as the last process that made the step has seen it."""
         return {line.step: line.loss for line in self.lines}
+
+    def share(self, ranks: int) -> float:
+        """The share of all samples of the steps that are in an update."""
+        parts = {line.step: (line.averaged or ranks) / ranks for line in self.lines}
+        return statistics.fmean(parts.values())
 
     def _pairs(self) -> Iterator[tuple[Line, Line]]:
         last: dict[int, Line] = {}
@@ -225,7 +255,13 @@ class Job:
         if self._enough is not None and len(self.ran.kills) >= self._enough:
             return self.ran.kills[-1].new is not None
         last = self._steps - 1
-        return len({line.rank for line in self.ran.lines if line.step == last}) == self._ranks
+        return len({line.rank for line in self.ran.lines if line.step == last}) >= self._needed()
+
+    def _needed(self) -> int:
+        """How many ranks make the last step."""
+        kills = self.ran.kills
+        is_missing = self.ran.way.goes_on and kills and kills[-1].back is None
+        return self._ranks - 1 if is_missing else self._ranks
 
     def _is_steady(self) -> bool:
         """True if some steps were made, and the job is not recovering."""

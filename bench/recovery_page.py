@@ -7,6 +7,7 @@ from pathlib import Path
 
 from failures_bench import mean_interval
 from paired import interval
+from recovery_figures import machines_text
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 BEGIN = "<!-- made by bench/recovery_bench.py --doc: begin -->\n"
@@ -14,7 +15,7 @@ END = "<!-- made by bench/recovery_bench.py --doc: end -->\n"
 OURS, PLAIN = "Holdfast", "nothing fails, nothing is saved"
 CALM = "Holdfast, nothing fails"
 SWIFT = 1.16
-BUSY = 0.5  # the load of a core above which a machine is not quiet
+TORCHFT = "torchft"
 
 
 def write_pages(seen: dict) -> None:
@@ -28,9 +29,7 @@ def sections(seen: dict) -> dict[Path, str]:
     """The text between the marks, by page."""
     parts = [kills_text(seen), cost_text(seen["cost"]), totals_text(seen), rates_text(seen["rates"]),
              fill_text(seen["fill"])]  # fmt: skip
-    if seen["load"] > BUSY * seen["cores"]:
-        parts.insert(0, f"The machine was busy with other work while this was measured (a load of "
-                        f"{seen['load']:.0f} on {seen['cores']} cores), so all times are too long.\n")
+    parts.insert(0, machines_text(seen["machines"]))
     return {DOCS / "recovery.md": "\n" + "\n".join(part for part in parts if part) + "\n",
             DOCS / "papers.md": papers_text(seen["rates"])}  # fmt: skip
 
@@ -53,7 +52,7 @@ def kills_text(seen: dict) -> str:
     lost = statistics.fmean(kills["torchrun"]["lost"])
     phases = mean_phases(kills["phases"])
     text = (
-        f"**After a kill.** {kills['ranks']} ranks on {seen['cores']} cores; compute is paced, each "
+        f"**After a kill.** {kills['ranks']} ranks on {seen['machines']['kills']['cores']} cores; compute is paced, each "
         f"step sleeps {1e3 * kills['pace']:.0f} ms and takes {1e3 * kills['holdfast']['step']:.0f} ms. "
         f"From the kill to the end of the next step: {ours} s with 95 % interval, median of "
         f"{len(kills['holdfast']['recovery'])} kills. With `torchrun --max-restarts`, the same script "
@@ -91,34 +90,63 @@ def cost_text(cost: dict) -> str:
 
 def totals_text(seen: dict) -> str:
     rows = by_way(seen["totals"])
-    ours = [row["total"] for row in rows[OURS]]
-    head = ["way", "total, s", "of Holdfast's", "step, ms", "recovery, s", "steps lost",
-            "memory, MiB", "final loss", "bits"]  # fmt: skip
-    body = [way_row(way, rows[way], ours) for way in (OURS, *(w for w in rows if w not in (OURS, PLAIN, CALM)))]
-    body += [way_row(way, rows[way], ours) for way in (CALM, PLAIN)]
+    head = ["way", "total, s", "of Holdfast's", "step, ms", "recovery, s", "standstill, s", "steps lost",
+            "memory, MiB", "final loss", "exact"]  # fmt: skip
+    body = [way_row(way, rows[way], rows[OURS])
+            for way in (OURS, *(w for w in rows if w not in (OURS, PLAIN, CALM)), CALM, PLAIN)]  # fmt: skip
     kills = statistics.fmean(row["kills"] for row in rows[OURS])
     text = (
         f"**Beside others.** {seen['kills']['ranks']} ranks, paced; every way meets the same kills, on "
         f"average one in {seen['mtbf']:.0f} s ({kills:.1f} in a run). Means over "
-        f"{len(ours)} sequences of kills, with 95 % intervals. CheckFreq and torchrun run with "
-        "Holdfast's saves; Holdfast itself saves by its default rule. The last two rows have no kills.\n\n" + table(head, body)
+        f"{len(rows[OURS])} sequences of kills, with 95 % intervals. CheckFreq and torchrun run with "
+        "Holdfast's saves; Holdfast itself saves by its default rule. The last two rows have no kills. "
+        "*Recovery* is the time from a kill until a new process has done a step, *standstill* the longest "
+        "time in it in which no rank did a new step. A way is *exact* if all losses have the bits of a "
+        "run without kills.\n\n" + table(head, body)
     )
+    if TORCHFT in rows:
+        text += "\n" + torchft_text(rows[TORCHFT], seen["torchft"])
     for rival, why in seen["left_out"].items():
         text += f"\nNot measured: {rival}; {why}.\n"
     return text
 
 
-def way_row(way: str, rows: list[dict], ours: list[float]) -> list[str]:
-    recovery = [seconds for row in rows for seconds in row["recovery"]]
-    lost = [steps for row in rows for steps in row["lost"]]
-    ratios = [row["total"] / own for row, own in zip(rows, ours)]
-    return [way, spread([row["total"] for row in rows], 1), spread(ratios, 3),
+def torchft_text(rows: list[dict], settings: dict) -> str:
+    """What a reader must know to compare torchft's row with the others."""
+    share = 100 * (1 - statistics.fmean(row["share"] for row in rows))
+    return (
+        f"With torchft the survivors go on without the killed rank, so its steps average fewer samples: "
+        f"{share:.0f} % of the samples are in no update, and the final loss is that of another training. "
+        "torchft leaves the restart of a process to torchrun, torchx or Slurm; here, a small program does "
+        "it at once (`bench/recovery_torchft.py`), as a new Python process. The lighthouse ran with "
+        f"`heartbeat_timeout_ms` {settings['heartbeat_timeout_ms']} (the default is 5000), "
+        f"`join_timeout_ms` {settings['join_timeout_ms']} and `quorum_tick_ms` "
+        f"{settings['quorum_tick_ms']}, as its README has them; Gloo with a timeout of "
+        f"{settings['patience']:g} s (5 s in torchft's example); all else by default. Its hook for DDP is "
+        "mended, because that of 0.2.0 ends all survivors with an error.\n"
+    )
+
+
+def way_row(way: str, rows: list[dict], ours: list[dict]) -> list[str]:
+    lost = joined(rows, "lost")
+    return [way, spread([row["total"] for row in rows], 1), spread(ratios(rows, ours), 3),
             spread([1e3 * row["step"] for row in rows], 0),
-            spread(recovery, 2) if recovery else "–",
+            spread(joined(rows, "recovery"), 2), spread(joined(rows, "standstill"), 2),
             f"{statistics.fmean(lost):.1f}" if lost else "–",
             f"{statistics.fmean(row['memory'] for row in rows) / 2**20:.0f}",
             f"{statistics.fmean(row['loss'] for row in rows):.4f}",
-            "same" if all(row["same_bits"] for row in rows) else "other"]  # fmt: skip
+            "yes" if all(row["same_bits"] for row in rows) else "no"]  # fmt: skip
+
+
+def joined(rows: list[dict], key: str) -> list[float]:
+    """The values of all kills. Rows that were measured before the column existed have none."""
+    return [value for row in rows for value in row.get(key, [])]
+
+
+def ratios(rows: list[dict], ours: list[dict]) -> list[float]:
+    """The total of each run divided by Holdfast's in the same sequence of kills."""
+    own = {row["sequence"]: row["total"] for row in ours}
+    return [row["total"] / own[row["sequence"]] for row in rows if row["sequence"] in own]
 
 
 def rates_text(rates: dict) -> str:
@@ -150,6 +178,8 @@ def by_way(rows: list[dict]) -> dict[str, list[dict]]:
 
 
 def spread(values: list[float], digits: int) -> str:
+    if not values:
+        return "–"
     mean, half = mean_interval(values)
     return f"{mean:.{digits}f}" + ("" if math.isinf(half) else f" ± {half:.{digits}f}")
 

@@ -12,6 +12,7 @@ from pathlib import Path
 MTBFS = (15, 60, 300, 900, 3600, 4 * 3600, 24 * 3600)
 SWIFT = 1.16  # SWIFT's abstract: training is up to this factor shorter than with its rivals
 FAILURES = 60  # how many failures a simulated run meets in the mean
+TORCHFT = "torchft"
 RUNS, MOST_RUNS = 40, 2000
 MOST_STEPS = 40000
 LEAST_STALL = 1e-4  # seconds; no save is quite free, and the noise of a measurement may say less
@@ -22,7 +23,7 @@ class Cost:
     """What was measured of a way, in seconds."""
 
     step: float
-    restart: float  # after a kill, until a new process begins its first step
+    restart: float  # by which a kill delays the job: until a new process begins its first step
     stall: float  # by which a save makes the steps longer
     persist: float
     schedule: str  # as `holdfast simulate` names it
@@ -33,7 +34,11 @@ def cost_of(rows: list[dict], base: float, ranks: int) -> Cost:
     way, step = rows[0]["way"], statistics.fmean(row["step"] for row in rows)
     recovery = [seconds for row in rows for seconds in row["recovery"]]
     restart = max(0.0, statistics.fmean(recovery) - step) if recovery else 0.0
-    if way == "Holdfast" or "each step" in way:  # each step is a save: what it adds is the stall
+    if way == TORCHFT:  # its survivors go on: the restart takes only the time by which the job is late
+        restart = max(0.0, statistics.fmean([late for row in rows for late in row["delay"]] or [0.0]))
+    # Holdfast, Horovod and torchft have the state of a step in memory when the step is done.
+    in_memory = way in ("Holdfast", TORCHFT) or "Horovod" in way
+    if in_memory or "each step" in way:  # each step is a save: what it adds is the stall
         saves = 1.0
         schedule = f"{base:.6f}s"
     else:
@@ -41,8 +46,6 @@ def cost_of(rows: list[dict], base: float, ranks: int) -> Cost:
         saves = sum(row["saves"] for row in rows) / ranks / sum(row["steps"] for row in rows)
         schedule = "checkfreq" if way == "CheckFreq" else "young"
     stall = max(LEAST_STALL, (step - base) / max(saves, 1e-3))
-    # Holdfast and Horovod have the state of a step in memory when the step is done.
-    in_memory = way == "Holdfast" or "Horovod" in way
     persist = 0.0 if in_memory else statistics.fmean(row["persist"] for row in rows)
     if "each step" in way:
         # A save begins while the one before is still written. The simulator has one at a time, and

@@ -4,7 +4,7 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 scripts/build.sh release holdfast_program holdfast_python_stub
-if ! scripts/rivals.sh; then
+if ! scripts/rivals.sh horovod; then
   echo "campaign: scripts/rivals.sh failed; cells with Horovod are left out" >&2
 fi
 PYTHONPATH=$PWD/build/release/python exec .venv/bin/python study/corruption/run.py \

@@ -78,7 +78,7 @@ chainer() {
 
 # The same plans with DDP and with Horovod, which is compiled here. Uses the build of make test.
 horovod() {
-  if ! scripts/rivals.sh; then
+  if ! scripts/rivals.sh horovod; then
     echo "skipped: Horovod could not be compiled" >&2
     return
   fi

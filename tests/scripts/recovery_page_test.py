@@ -1,17 +1,25 @@
 """Checks that the measured sections of docs/recovery.md and docs/papers.md are made from the
-committed figures."""
+committed figures, and that figures of different machines are kept apart."""
 
 import copy
 import json
 import sys
+import tempfile
 import unittest
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "bench"))
-from recovery_page import BEGIN, END, sections
+from recovery_figures import Figures, this_machine
+from recovery_jobs import Kill, Line
+from recovery_page import BEGIN, DOCS, END, ratios, sections
 
 FIGURES = json.loads((ROOT / "bench/results/recovery.json").read_text())
+OTHER = {"machine": "pdp11", "processor": "", "cores": 1, "load": 0.0}
+
+
+def recovery_page(figures: dict) -> str:
+    return sections(figures)[DOCS / "recovery.md"]
 
 
 class RecoveryPageTest(unittest.TestCase):
@@ -27,6 +35,80 @@ class RecoveryPageTest(unittest.TestCase):
         made, changed = sections(FIGURES), sections(other)
         for page in made:
             self.assertNotEqual(made[page], changed[page], page)
+
+    def test_the_page_says_which_part_comes_from_another_machine(self):
+        other = copy.deepcopy(FIGURES)
+        other["machines"]["totals"] = OTHER
+        self.assertIn("*totals* on pdp11 with 1 cores", recovery_page(other))
+        other["machines"] = dict.fromkeys(FIGURES["machines"], OTHER)
+        self.assertNotIn("different machines", recovery_page(other))
+
+    def test_the_page_says_which_part_was_measured_on_a_busy_machine(self):
+        other = copy.deepcopy(FIGURES)
+        other["machines"] = {part: OTHER | {"load": 3.0 if part == "cost" else 0.0}
+                             for part in FIGURES["machines"]}  # fmt: skip
+        self.assertIn("too long: *cost* (a load of 3 on 1 cores)", recovery_page(other))
+
+    def test_a_way_whose_survivors_go_on_is_not_exact(self):
+        other = copy.deepcopy(FIGURES)
+        row = next(row for row in other["totals"] if row["way"] == "Holdfast")
+        row = row | {"way": "torchft", "same_bits": False, "standstill": [1.25], "share": 0.75}
+        other["totals"] = [one for one in other["totals"] if one["way"] != "torchft"] + [row]
+        other["torchft"] = {"heartbeat_timeout_ms": 1000, "join_timeout_ms": 10000,
+                            "quorum_tick_ms": 100, "patience": 2.0}  # fmt: skip
+        page = recovery_page(other)
+        line = next(line for line in page.splitlines() if line.startswith("| torchft |"))
+        self.assertIn("| 1.25 |", line)
+        self.assertTrue(line.endswith("| no |"), line)
+        self.assertIn("25 % of the samples are in no update", page)
+
+    def test_a_run_is_compared_with_holdfast_under_the_same_kills(self):
+        ours = [{"sequence": 0, "total": 1.0}, {"sequence": 1, "total": 2.0}]
+        self.assertEqual(ratios([{"sequence": 1, "total": 6.0}], ours), [3.0])
+
+
+class FiguresTest(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory()
+        self.addCleanup(folder.cleanup)
+        self.path = Path(folder.name) / "figures.json"
+
+    def figures(self, machine: dict | None) -> Figures:
+        machines = {"totals": machine, "cost": OTHER} if machine else {}
+        self.path.write_text(json.dumps({"machines": machines, "totals": [{"sequence": 0}], "cost": 1}))
+        return Figures(self.path)
+
+    def test_totals_of_this_machine_are_continued(self):
+        figures = self.figures(this_machine() | {"load": 0.0})
+        self.assertEqual(figures.totals_of_this_machine(), [{"sequence": 0}])
+
+    def test_totals_of_another_machine_are_refused(self):
+        with self.assertRaisesRegex(SystemExit, "come from pdp11 with 1 cores; expected .* --anew"):
+            self.figures(OTHER).totals_of_this_machine()
+        with self.assertRaisesRegex(SystemExit, "a machine that is not named"):
+            self.figures(None).totals_of_this_machine()
+
+    def test_a_part_that_is_measured_again_has_this_machine_and_others_keep_theirs(self):
+        self.figures(OTHER).keep("totals", [])
+        held = json.loads(self.path.read_text())
+        self.assertLessEqual(this_machine().items(), held["machines"]["totals"].items())
+        self.assertEqual(held["machines"]["cost"], OTHER)
+
+
+class KillTest(unittest.TestCase):
+    def test_survivors_that_go_on_stand_still_for_less_than_the_recovery(self):
+        kill = Kill(at=10.0, rank=1, newest=5, known={1, 2})
+        for pid, step, done in ((1, 6, 10.1), (1, 7, 12.0), (1, 8, 12.5), (3, 9, 13.0), (1, 10, 20.0)):
+            kill.hear(Line(0, pid, step, 0.0, done, ""))
+        self.assertEqual((kill.recovery, kill.lost), (3.0, 0))
+        self.assertAlmostEqual(kill.standstill, 1.9)
+        self.assertAlmostEqual(kill.delay(0.5), 1.0)
+
+    def test_steps_that_are_made_again_are_standstill(self):
+        kill = Kill(at=10.0, rank=1, newest=5, known={1, 2})
+        for step, done in ((4, 18.0), (5, 18.5), (6, 19.0)):
+            kill.hear(Line(0, 3, step, 0.0, done, ""))
+        self.assertEqual((kill.recovery, kill.lost, kill.standstill), (8.0, 2, 9.0))
 
 
 if __name__ == "__main__":
