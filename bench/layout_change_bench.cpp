@@ -1,13 +1,15 @@
 // Measures how fast the state of four ranks becomes that of eight, by each carrier, beside
-// what the carrier can do without a plan: memcpy by as many threads, a bare ring, a bare
-// connection. Then beside other ways to do it (rivals/through_stores.h).
+// what the carrier can do without a plan: memcpy by as many threads, a bare ring between two
+// processes, a bare connection. Then beside other ways to do it (rivals/through_stores.h).
+// Ranks are processes for the rings and threads of one process otherwise.
 //
 // A figure is about the copy phase. What the seals before and after take is printed apart.
 //
-//   layout_change_bench [megabytes] [--json FILE]   default 1536
+//   layout_change_bench [megabytes] [--only rings] [--json FILE]   default 1536
 #include <benchmark/benchmark.h>
 #include <fmt/core.h>
 #include <netinet/in.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,6 +26,7 @@
 #include "holdfast/env/posix_env.h"
 #include "holdfast/exchange/exchange.h"
 #include "holdfast/exchange/shared_ring.h"
+#include "holdfast/transport/processes_testing.h"
 #include "holdfast/transport/tcp_transport.h"
 #include "rivals/through_stores.h"
 
@@ -86,6 +89,8 @@ class PoolStorage : public PieceStorage {
     return host_.make(tensor, box);
   }
   void release(const LocalPiece&) override {}
+  // Memory that it gives again is not free before.
+  bool takes_host_memory() const override { return !touched_; }
   void discard(const LocalPiece& made) override {
     if (touched_) {
       spare_[made.bytes()].push_back(made.memory);
@@ -161,6 +166,22 @@ class Ranks {
   std::map<std::string, LocalPieces> made_;
 };
 
+// The pieces of a holder, each of which has bytes of its own.
+LocalPieces make_old(const Collection& source, HolderId holder, HostStorage& memory) {
+  std::vector<LocalPiece> pieces;
+  const Layout& layout = source.layout();
+  for (TensorId t = 0; t < source.tensors().size(); ++t) {
+    const auto tensor = std::make_shared<const Tensor>(source.tensor(t));
+    for (const Slice& slice : layout.slices(t)) {
+      if (layout.holder(slice.first) != holder) continue;
+      pieces.push_back(memory.make(tensor, slice.box).value());
+      std::memset(pieces.back().memory.data(), static_cast<int>(t + holder + 1),
+                  pieces.back().memory.size());
+    }
+  }
+  return pieces;
+}
+
 // A state that is changed again and again.
 class State {
  public:
@@ -169,15 +190,9 @@ class State {
     for (int r = 0; r < kNew; ++r) {
       storages_[fmt::format("rank {}", r)] = std::make_unique<PoolStorage>(touched);
     }
-    for (TensorId t = 0; t < source.tensors().size(); ++t) {
-      const auto tensor = std::make_shared<const Tensor>(source.tensor(t));
-      for (const Slice& slice : source.layout().slices(t)) {
-        const HolderId h = source.layout().holder(slice.first);
-        LocalPiece piece = old_memory_.make(tensor, slice.box).value();
-        std::memset(piece.memory.data(), static_cast<int>(t + h + 1),
-                    piece.memory.size());
-        pieces_[source.layout().holders()[h].name].edit().push_back(piece);
-      }
+    const auto holders = source.layout().holders();
+    for (HolderId h = 0; h < holders.size(); ++h) {
+      pieces_[holders[h].name] = make_old(source, h, old_memory_);
     }
   }
 
@@ -234,23 +249,23 @@ void copy_by_threads(ByteView from, ByteSpan to) {
   });
 }
 
-void copy_through_ring(Env& env, ByteView from, ByteSpan to) {
-  const auto ring = SharedRing::create(env).value();
-  const auto other = SharedRing::open(ring->address()).value();
-  const auto window = static_cast<size_t>(SharedRing::kSlotBytes);
-  std::jthread sender([&] {
-    for (size_t at = 0; at < from.size(); at += window) {
-      ByteSpan slot;
-      while (slot.empty()) slot = ring->free_slot();
-      std::memcpy(slot.data(), from.data() + at, std::min(window, from.size() - at));
-      ring->publish();
-    }
-  });
-  for (size_t at = 0; at < to.size(); at += window) {
+constexpr size_t kWindow = static_cast<size_t>(SharedRing::kSlotBytes);
+
+void send_through(SharedRing& ring, ByteView from) {
+  for (size_t at = 0; at < from.size(); at += kWindow) {
+    ByteSpan slot;
+    while (slot.empty()) slot = ring.free_slot();
+    std::memcpy(slot.data(), from.data() + at, std::min(kWindow, from.size() - at));
+    ring.publish();
+  }
+}
+
+void receive_through(SharedRing& ring, ByteSpan to) {
+  for (size_t at = 0; at < to.size(); at += kWindow) {
     ByteView slot;
-    while (slot.empty()) slot = other->filled_slot();
-    std::memcpy(to.data() + at, slot.data(), std::min(window, to.size() - at));
-    other->release();
+    while (slot.empty()) slot = ring.filled_slot();
+    std::memcpy(to.data() + at, slot.data(), std::min(kWindow, to.size() - at));
+    ring.release();
   }
 }
 
@@ -306,7 +321,6 @@ std::vector<Baseline> baselines() {
   const auto tcp = [](Env&, ByteView from, ByteSpan to) { copy_over_tcp(from, to); };
   return {{"one process, touched / memcpy", {}, true, 0.8, threads},
           {"one process, new / memcpy", {}, false, 0.8, threads},
-          {"rings / bare ring", {.direct = false}, true, 0.7, copy_through_ring},
           {"transport / bare TCP",
            {.direct = false, .shared_memory = false},
            true,
@@ -369,6 +383,120 @@ void measure(Env& env, int tensors, const Baseline& base, Report& figures) {
   figures.at_least(base.name, ratios(changed, bare), base.bar);
 }
 
+// What a process has measured in a round, in memory that all of them share.
+struct RoundOfRank {
+  double bare = 0;  // of the two ranks that copy bare
+  double copy = 0, verify = 0;
+};
+using Rounds = std::array<std::array<RoundOfRank, kNew>, kRounds + 1>;
+
+Rounds& shared_rounds() {
+  void* memory = ::mmap(nullptr, sizeof(Rounds), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  HOLDFAST_CHECK(memory != MAP_FAILED, "mmap");
+  return *new (memory) Rounds();
+}
+
+// A rank that is a process.
+class RankProcess {
+ public:
+  RankProcess(Env& env, TcpTransport& transport, const Collection& source,
+              const Collection& target, const Plan& made)
+      : env_(env),
+        transport_(transport),
+        plan_(made),
+        task_{.source = &source,
+              .target = &target,
+              .plan = &made,
+              .holder = made.holders[static_cast<size_t>(rank())].name,
+              .old = make_old(source, static_cast<HolderId>(rank()), memory_)} {
+    // Rank 0 sends the bare bytes, rank 1 receives them.
+    if (rank() < 2) bare_.resize(static_cast<size_t>(made.figures.needed), std::byte{7});
+  }
+
+  RoundOfRank run() {
+    RoundOfRank round;
+    transport_.barrier(kNoDeadline).value();
+    if (rank() < 2) round.bare = copy_bare();
+    transport_.barrier(kNoDeadline).value();
+    const Exchanged done =
+        exchange(env_, transport_, task_, pool_, {.direct = false}).value();
+    round.copy = std::chrono::duration<double>(done.copied_for).count();
+    round.verify = std::chrono::duration<double>(done.prepared + done.verified).count();
+    for (const LocalPiece& piece : done.pieces) pool_.discard(piece);
+    return round;
+  }
+
+ private:
+  static constexpr Tag kTag = 9;
+  int rank() const { return transport_.rank(); }
+
+  // What moves goes through the ring, the rest is copied in the receiver.
+  double copy_bare() {
+    const auto moved = static_cast<size_t>(plan_.figures.moved);
+    if (rank() == 0) {
+      const auto ring = SharedRing::create(env_).value();
+      transport_.send(1, kTag, bytes_of(ring->address()), kNoDeadline).value();
+      transport_.recv(1, kTag, kNoDeadline).value();
+      const double took = seconds(
+          env_, [&] { send_through(*ring, ByteView(bare_).first(moved)); });
+      transport_.recv(1, kTag, kNoDeadline).value();
+      return took;
+    }
+    const Bytes address = transport_.recv(0, kTag, kNoDeadline).value();
+    const auto ring = SharedRing::open(text_of(address)).value();
+    const ByteSpan to(bare_);
+    transport_.send(0, kTag, bytes_of("go"), kNoDeadline).value();
+    const double took = seconds(env_, [&] {
+      receive_through(*ring, to.first(moved));
+      std::memcpy(to.data() + moved, to.data(), to.size() - moved);
+    });
+    transport_.send(0, kTag, bytes_of("done"), kNoDeadline).value();
+    return took;
+  }
+
+  Env& env_;
+  TcpTransport& transport_;
+  const Plan& plan_;
+  HostStorage memory_;
+  PoolStorage pool_{true};
+  ExchangeTask task_;
+  Bytes bare_;
+};
+
+void measure_rings(int tensors, Report& figures) {
+  const Collection source = cut(tensors, kOld), target = cut(tensors, kNew);
+  const Plan made = plan(source, target, Topology::uniform(1)).value();
+  Rounds& rounds = shared_rounds();
+  tests::Processes processes(kNew, [&](Env& env, TcpTransport& transport) {
+    RankProcess rank(env, transport, source, target, made);
+    for (auto& round : rounds) {
+      round[static_cast<size_t>(transport.rank())] = rank.run();
+    }
+    transport.barrier(kNoDeadline).value();
+    return 0;
+  });
+  for (const int code : processes.wait()) HOLDFAST_CHECK(code == 0, "a rank failed");
+  const auto bytes = static_cast<double>(made.figures.needed);
+  Series bare, changed, verified, whole;
+  for (size_t i = 1; i < rounds.size(); ++i) {  // the first round touches all pages
+    RoundOfRank most;
+    for (const RoundOfRank& one : rounds[i]) {
+      most = {std::max(most.bare, one.bare), std::max(most.copy, one.copy),
+              std::max(most.verify, one.verify)};
+    }
+    bare.add(bytes / most.bare);
+    changed.add(bytes / most.copy);
+    verified.add(most.verify);
+    whole.add(most.copy + most.verify);
+  }
+  figures.show("rings / bare ring: bare", bare, "GB/s", 1e9);
+  figures.show("rings / bare ring: exchange", changed, "GB/s", 1e9);
+  figures.show("rings / bare ring: seals before and after", verified, "s");
+  figures.show("rings: copy and seals", whole, "s");
+  figures.at_least("rings / bare ring", ratios(changed, bare), 0.7);
+}
+
 void measure_rivals(Env& env, int tensors, Report& figures) {
   State state(env, tensors, true);
   const ExchangeOptions options{.direct = false};
@@ -395,23 +523,30 @@ void measure_rivals(Env& env, int tensors, Report& figures) {
 
 int main(int count, char** arguments) {
   int64_t megabytes = 1536;
-  std::string json;
+  std::string json, only;
   for (int i = 1; i < count; ++i) {
     const std::string_view word = arguments[i];
     if (word == "--json" && i + 1 < count) {
       json = arguments[++i];
+    } else if (word == "--only" && i + 1 < count && arguments[i + 1] == std::string_view("rings")) {
+      only = arguments[++i];
     } else if (!holdfast::parse_number(word, megabytes)) {
-      fmt::print(stderr, "usage: layout_change_bench [megabytes] [--json FILE]\n");
+      fmt::print(stderr,
+                 "usage: layout_change_bench [megabytes] [--only rings] [--json FILE]\n");
       return 2;
     }
   }
   const auto env = holdfast::make_posix_env();
   holdfast::Report figures;
   const int tensors = static_cast<int>(std::max<int64_t>(megabytes / 64, 2));
-  for (const holdfast::Baseline& base : holdfast::baselines()) {
-    holdfast::measure(*env, tensors, base, figures);
+  // Before any thread is there, because processes are made by fork.
+  holdfast::measure_rings(tensors, figures);
+  if (only.empty()) {
+    for (const holdfast::Baseline& base : holdfast::baselines()) {
+      holdfast::measure(*env, tensors, base, figures);
+    }
+    holdfast::measure_rivals(*env, tensors, figures);
   }
-  holdfast::measure_rivals(*env, tensors, figures);
   if (!json.empty()) figures.write_json(*env, json).value();
   return figures.passed() ? 0 : 1;
 }

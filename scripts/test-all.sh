@@ -13,6 +13,13 @@ addresses() {
 # The C++ tests that HOLDFAST_LONG=1 makes longer; uses the build of scripts/test.sh.
 long_formats() { HOLDFAST_LONG=1 ctest --preset check -j "$jobs" -R '^(formats|hdf5)\.'; }
 
+# Exchanges between network namespaces, and with states of 2 GB. One after the other, because each
+# takes several GB of memory.
+long_exchanges() {
+  HOLDFAST_LONG=1 ctest --preset check -j 1 --timeout 1800 \
+    -R '(ExchangeHostsTest|LargeExchangeTest)'
+}
+
 leaks() { ctest --test-dir build/asan --output-on-failure -L leaks; }
 
 release() {
@@ -97,7 +104,7 @@ tidy() {
 }
 
 failed=()
-suites="long_formats addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
+suites="long_formats long_exchanges addresses leaks release kills train_cpp slurm newcomer adapters tensorflow chainer horovod threads tidy"
 for suite in scripts/test.sh $suites scripts/fuzz.sh scripts/cross.sh; do
   echo "==== $suite"
   # Runs in a shell of its own, because set -e does not stop a function inside a condition.

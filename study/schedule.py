@@ -18,6 +18,7 @@ from itertools import chain, product
 from pathlib import Path
 from typing import Any
 
+from program import Program, table
 from schedule_jobs import (
     HOUR,
     INJECTED,
@@ -30,7 +31,6 @@ from schedule_jobs import (
     STARTS,
     STOPPED,
     THETAS,
-    Program,
     Workers,
     exponential,
     halving,
@@ -38,7 +38,6 @@ from schedule_jobs import (
     median,
     percent,
     phases_text,
-    table,
 )
 from schedule_parallel import parallel_table
 

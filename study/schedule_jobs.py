@@ -1,10 +1,6 @@
-"""What the scripts of the schedule study share: COCI's range of parameters, the holdfast program,
-jobs and tables."""
+"""What the scripts of the schedule study share: COCI's range of parameters, and jobs."""
 
-import json
-import subprocess
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
 
 MINUTE, HOUR = 60.0, 3600.0
@@ -32,28 +28,6 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 }
 
 
-class Program:
-    """The holdfast program, asked for JSON."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def interval(self, **options: Any) -> dict[str, Any]:
-        return self._ask("interval", options)
-
-    def simulate(self, schedules: Iterable[str], **options: Any) -> dict[str, dict[str, Any]]:
-        """What each schedule cost, in the order of the schedules."""
-        answer = self._ask("simulate", {"schedules": ",".join(schedules), **options})
-        return {each["schedule"]: each for each in answer["schedules"]}
-
-    def _ask(self, verb: str, options: dict[str, Any]) -> dict[str, Any]:
-        command = [str(self.path), verb, "--json"]
-        for name, value in options.items():
-            values = value if isinstance(value, list) else [value]
-            command += ["--" + name.replace("_", "-"), *map(str, values)]
-        return json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE).stdout)
-
-
 def hour(stall: float, rate: float, theta1: float, first: float = 1) -> dict[str, Any]:
     """The options that describe one hour of training."""
     return {"length": HOUR, "stall": stall, "step": 0.25, "mtbf": MINUTE / rate,
@@ -63,11 +37,6 @@ def hour(stall: float, rate: float, theta1: float, first: float = 1) -> dict[str
 def exponential(first: float, theta1: float) -> str:
     """The loss first * exp(theta1 t), with t in minutes."""
     return f"exp:{first},{MINUTE / -theta1}"
-
-
-def table(head: list[str], rows: Iterable[list[str]]) -> str:
-    first, *others = (f"| {' | '.join(row)} |" for row in (head, *rows))
-    return "\n".join([first, "|---" * len(head) + "|", *others])
 
 
 def percent(share: float) -> str:

@@ -8,6 +8,7 @@ from functools import partial
 from itertools import product
 from typing import Any
 
+from program import Program, table
 from schedule_jobs import (
     HOUR,
     MINUTE,
@@ -17,13 +18,11 @@ from schedule_jobs import (
     SCENARIOS,
     STALLS,
     STARTS,
-    Program,
     Workers,
     exponential,
     halving,
     percent,
     phases_text,
-    table,
 )
 
 

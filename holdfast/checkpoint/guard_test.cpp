@@ -8,6 +8,7 @@
 #include "holdfast/checkpoint/checkpoint_testing.h"
 #include "holdfast/checkpoint/layout_agreement.h"
 #include "holdfast/checkpoint/write_plan.h"
+#include "holdfast/transport/worker.h"
 
 namespace holdfast::tests::guard_test {
 namespace {
@@ -310,6 +311,18 @@ TEST_F(Gather, BoxesOfAllRanksMakeOneCollection) {
   }
 }
 
+// Here all ranks are threads of one process.
+TEST_F(Gather, RanksAreNamedByTheirWorkers) {
+  const std::string worker = this_worker(env).name;
+  const auto states = agree({{0, 4}, {4, 7}});
+  for (const auto& state : states) {
+    ASSERT_OK(state);
+    const auto holders = state->collection->layout().holders();
+    EXPECT_EQ(holders[0], (Holder{.name = worker}));
+    EXPECT_EQ(holders[1], (Holder{.name = worker + "#2"}));
+  }
+}
+
 TEST_F(Gather, ARankWithoutAPartHasNoPiece) {
   const auto states = agree({{0, 4}, {4, 7}, {7, 7}});
   ASSERT_OK(states[2]);
@@ -368,6 +381,7 @@ TEST_F(Gather, WhatStaysAsItIsIsTheSameObject) {
   const Box box = Box::whole(tensor.shape);
   const std::vector<LocalPiece> pieces{whole_piece(tensor, memory, Map::dense(box, 4))};
   const auto first = layouts.agree(pieces, true).value();
+  EXPECT_EQ(first.collection->layout().holders()[0].name, this_worker(env).name);
   EXPECT_EQ(layouts.agree(pieces, true).value().collection, first.collection);
   std::vector<LocalPiece> other = pieces;
   Tensor renamed = tensor;

@@ -10,6 +10,7 @@
 #include "holdfast/memory/piece_description.h"
 #include "holdfast/state/box_stream.h"
 #include "holdfast/state/seal.h"
+#include "holdfast/transport/worker.h"
 
 namespace holdfast {
 namespace {
@@ -108,13 +109,16 @@ Result<void> LayoutAgreement::describe(const LocalPieces& pieces) {
     return {};  // only the addresses in memory have changed
   }
   text_.clear();
-  own_ = HOLDFAST_TRY(collection_of_pieces(pieces));
+  const Worker worker = this_worker(env_);
   if (transport_ == nullptr) {  // no other rank reads the description
+    own_ = HOLDFAST_TRY(collection_of_pieces(pieces, worker.name));
     text_ = Bytes(1);
     digest_ = fmt::format("{:032}", ++descriptions_);
     return {};
   }
-  text_ = description_of(*own_);
+  // Replicas have equal descriptions, so the worker is not named in them.
+  own_ = HOLDFAST_TRY(collection_of_pieces(pieces));
+  text_ = introduce({worker.name, worker.host}, description_of(*own_));
   digest_ = xxh3_128(text_).hex();
   return {};
 }
@@ -167,10 +171,16 @@ Result<std::shared_ptr<const Collection>> LayoutAgreement::merge(
     return own_;
   }
   std::vector<std::string_view> said;
-  for (const Bytes& text : texts) said.push_back(text_of(text));
-  const std::vector<SharedCollection> read =
-      HOLDFAST_TRY(parse_descriptions(said, text_of(text_), own_));
-  PiecesOfRanks all(holders_of_ranks(static_cast<int>(texts.size())));
+  std::vector<RankIdentity> ranks;
+  for (size_t r = 0; r < texts.size(); ++r) {
+    Introduced one =
+        HOLDFAST_TRY(parse_introduced(static_cast<int>(r), text_of(texts[r])));
+    said.push_back(one.description);
+    ranks.push_back(std::move(one.who));
+  }
+  const std::vector<SharedCollection> read = HOLDFAST_TRY(
+      parse_descriptions(said, said[static_cast<size_t>(rank())], own_));
+  PiecesOfRanks all(holders_of(ranks).holders);
   for (size_t r = 0; r < read.size(); ++r) {
     HOLDFAST_TRY(all.add_all(static_cast<int>(r), *read[r]));
   }

@@ -6,7 +6,7 @@
 
 #include "holdfast/base/json_text.h"
 #include "holdfast/checkpoint/events.h"
-#include "holdfast/checkpoint/free_memory.h"
+#include "holdfast/checkpoint/ring_share.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
 #include "holdfast/checkpoint/wire_tags.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "holdfast/checkpoint/fetch.h"
-#include "holdfast/checkpoint/free_memory.h"
+#include "holdfast/checkpoint/ring_share.h"
 #include "holdfast/checkpoint/run_saver_internal.h"
 #include "holdfast/checkpoint/wire_tags.h"
 #include "holdfast/shard/parity.h"

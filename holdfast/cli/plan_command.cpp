@@ -23,9 +23,15 @@ Examples:
   holdfast plan --model path/to/config.json --from dp=8,zero=3 --to tp=2,dp=2 --json
   holdfast plan --module my_models:build --from dp=8,zero=3 --to tp=2,dp=2
   holdfast plan --from old_layout.json --to new_layout.json
+  holdfast plan --model llama-3-70b --from tp=8,pp=4,dp=2 --to tp=8,pp=4,dp=4
+    --speeds device=450,adapter=50,host=400
 
 A configuration is a list of KEY=VALUE separated by commas. The keys are tp, pp, dp, ep,
 etp, zero, vpp, shard, qkv, split, layers, stages and world (docs/layouts.md).
+
+--speeds says how fast the links are, in 10^9 bytes a second: device (from a device to
+others of its host), adapter (from a device to other hosts), host (from a host to others),
+copy (inside a device). latency and move are in microseconds (docs/elastic.md).
 
 --module starts the Python beside this program, or python3, or the one that HOLDFAST_PYTHON
 names. It needs torch. The function is called on the meta device, so the model takes no
@@ -68,6 +74,7 @@ void print_resize(const Context& context, const ResizeRequest& request,
   fmt::print(out, "{}\nbytes moved{}\n{}", speed_text(resize.topology),
              in_order ? ", placed" : "",
              links_text(resize.plan, resize.topology, context.verbose));
+  if (resize.cost) fmt::print(out, "\n{}", cost_text(*resize.cost));
 }
 
 Result<ResizeWords> words_of(const PlanArguments& arguments) {
@@ -102,11 +109,13 @@ Result<void> plan_model(const Context& context, const PlanArguments& arguments) 
 }
 
 Result<void> plan_files(const Context& context, const PlanArguments& arguments) {
-  const auto& [model, from, to, hosts, training, place, description] = arguments.words;
-  if (place || !hosts.empty() || !training.empty() ||
+  const auto& [model, from, to, hosts, training, speeds, place, description] =
+      arguments.words;
+  if (place || !hosts.empty() || !training.empty() || !speeds.empty() ||
       !arguments.export_folder.empty()) {
     return invalid(
-        "plan: --place, --hosts, --training and --export need --model or --module");
+        "plan: --place, --hosts, --training, --speeds and --export need --model or "
+        "--module");
   }
   const auto [topology, made] = HOLDFAST_TRY(plan_layout_files(context.env, from, to));
   if (arguments.json) {
@@ -163,6 +172,8 @@ Verb plan_verb() {
             "Choose the devices of the new positions so that as little as possible is "
             "moved",
             &a.words.place},
+           {"--speeds", "Say how long it takes with these speeds of links, in GB/s",
+            &a.words.speeds},
            {"--export", "Write both layouts to this folder, as from.json and to.json",
             &a.export_folder},
            {"--json", "Print exact figures as JSON, for programs", &a.json}},

@@ -3,6 +3,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 
 #include "holdfast/cli/text.h"
@@ -121,6 +122,19 @@ std::string links_text(const Plan& plan, const Topology& topology, bool all) {
 std::string speed_text(const Topology& topology) {
   return fmt::format("times assume that each device sends {} a second\n",
                      human_bytes(topology.memory_bandwidth));
+}
+
+std::string cost_text(const Cost& cost) {
+  const auto time = [](double seconds) {
+    return human_time(static_cast<int64_t>(std::llround(seconds * 1e9)));
+  };
+  std::string text = fmt::format("by the given speeds it takes {}; busiest: {}\n",
+                                 time(cost.seconds), name_of(cost.busiest));
+  for (size_t i = 0; i < kLinks; ++i) {
+    if (cost.each[i] == 0) continue;
+    text += fmt::format("  {} {}\n", name_of(static_cast<Link>(i)), time(cost.each[i]));
+  }
+  return text;
 }
 
 std::string placement_text(const Resize& resize, int64_t group, bool all) {

@@ -20,6 +20,8 @@ std::string figures_text(const std::vector<PlanColumn>& columns);
 std::string links_text(const Plan& plan, const Topology& topology, bool all);
 // The speed at which times were counted.
 std::string speed_text(const Topology& topology);
+// How long the plan takes by the speeds that were given.
+std::string cost_text(const Cost& cost);
 // Prints the device of each position, the devices that can be released, and what it costs
 // that groups of `group` positions stay together. Of more than 64 positions, only the
 // first are printed unless `all`.

@@ -56,8 +56,13 @@ void print_plan(const Context& context, const ReshardPlan& plan) {
              plan.format == "safetensors-folder" ? "whole tensors"
                                                  : files_text(plan.target_files()),
              plan.rules.empty() ? "" : "  by the rules " + printable(plan.rules));
-  fmt::print(context.out, "reads {}{}\n", human_bytes(plan.figures.moved),
-             plan.figures.moved == plan.figures.moved_bound ? " (the bound)" : "");
+  const Figures& figures = plan.figures;
+  fmt::print(context.out, "reads {}{}\n", human_bytes(figures.moved),
+             figures.moved == figures.moved_bound
+                 ? " (the bound)"
+                 : fmt::format(" (the bound is {}; what several files have is read for "
+                               "each of them)",
+                               human_bytes(figures.moved_bound)));
   for (const std::string& note : plan.notes) {
     fmt::print(context.out, "{}\n", printable(note));
   }

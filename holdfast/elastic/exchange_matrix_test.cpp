@@ -2,6 +2,8 @@
 // and exchanges of every element at shrunken shapes.
 #include <gtest/gtest.h>
 
+#include <cstdlib>
+
 #include "holdfast/exchange/live_state_testing.h"
 #include "holdfast/models/build.h"
 #include "holdfast/models/families.h"
@@ -222,6 +224,66 @@ TEST_F(ExchangeMatrixTest, PackedBlocksAdaptersAndSmallTypes) {
     for (const auto& outcome : outcomes) ASSERT_OK(outcome);
     EXPECT_TRUE(state.is_right(outcomes));
   }
+}
+
+// The same kinds of changes with states of up to 2 GB, of which every byte is compared.
+// HOLDFAST_LONG=1 runs them; they take some minutes, and 9 GB of memory.
+class LargeExchangeTest : public ExchangeMatrixTest {
+ protected:
+  void SetUp() override {
+    if (std::getenv("HOLDFAST_LONG") == nullptr) GTEST_SKIP() << "needs HOLDFAST_LONG=1";
+  }
+  static Model gpt(int64_t layers, int64_t hidden, int64_t vocabulary = 50257) {
+    return make_gpt({.layers = layers,
+                     .hidden = hidden,
+                     .heads = 16,
+                     .vocabulary = vocabulary,
+                     .positions = 1024});
+  }
+  static Model llama(int64_t heads, int64_t kv_heads, int64_t experts = 0) {
+    return make_llama({.layers = 2,
+                       .hidden = 1024,
+                       .heads = heads,
+                       .kv_heads = kv_heads,
+                       .head = 32,
+                       .inner = 2048,
+                       .vocabulary = 32003,
+                       .experts = experts});
+  }
+};
+
+TEST_F(LargeExchangeTest, TensorAndPipelineParallelism) {
+  expect_exchanged(gpt(4, 2048), {"tp=4,pp=2", "tp=2,pp=4"}, "bf16-adam");  // 1.9 GB
+  expect_exchanged(gpt(8, 768), {"tp=2,pp=4,dp=2", "tp=2,pp=2"});
+}
+TEST_F(LargeExchangeTest, VocabulariesAndUnequalStages) {
+  expect_exchanged(gpt(1, 1024), {"tp=2", "tp=3"});
+  expect_exchanged(gpt(7, 512), {"pp=4", "pp=3,stages=0+6/1-3/4-5"});
+}
+TEST_F(LargeExchangeTest, GroupedQueriesAndExperts) {
+  expect_exchanged(llama(32, 8), {"tp=4", "tp=16"});
+  expect_exchanged(llama(64, 2), {"tp=2,qkv=blocked", "tp=8,qkv=blocked"});
+  expect_exchanged(llama(32, 8, 8), {"tp=1,dp=2,ep=2", "tp=2,dp=4,ep=8,etp=1"}, "bf16-adam");
+}
+TEST_F(LargeExchangeTest, FlatShards) {
+  expect_exchanged(gpt(4, 512), {"dp=5,zero=3,shard=stage", "dp=8,zero=3,shard=layer"}, "adam");
+}
+TEST_F(LargeExchangeTest, MoreThanTwoToThe31Elements) {
+  const std::vector<Tensor> tensors{tensor_of("elements", {46'349, 46'337}, Dtype::kU8)};
+  const auto cut = [&](int ranks) {
+    RankLayout layout(tensors, ranks);
+    const int64_t n = tensors[0].shape[0];
+    for (int r = 0; r < ranks; ++r) {
+      layout.put(0, Box{{n * r / ranks, n * (r + 1) / ranks}, {0, 46'337}}, r);
+    }
+    return layout.build();
+  };
+  LiveState state(cut(2), cut(3), Topology::uniform(1));
+  LocalNetwork network(*env_, state.ranks());
+  const auto outcomes =
+      state.run(*env_, [&](int r) -> Transport& { return network.endpoint(r); });
+  for (const auto& outcome : outcomes) ASSERT_OK(outcome);
+  EXPECT_TRUE(state.is_right(outcomes));
 }
 
 // Tensors of more than 2^31 elements and more than 4 GiB are planned to the byte.

@@ -1,24 +1,18 @@
 // Writes a re-cut checkpoint as a folder of another program.
 //
-//   1. The hidden folder ".NAME.reshard" is a run, only for its owner: two processes never
-//      write the same target.
-//   2. Each file is written and synced as "files/FILE.part". What later steps need to know
-//      about it is written as "notes/N". Then the file gets its name: so a file with its
-//      name is finished.
-//   3. When all files are finished, what depends on all of them is written, the folder is
-//      opened and its seals are compared with those of the source.
-//   4. "files" is renamed to the target, and the hidden folder is removed.
+// Each file is written and synced as "files/FILE.part". What later steps need to know about
+// it is written as "notes/N". Then the file gets its name: so a file with its name is
+// finished. When all files are finished, what depends on all of them is written, and the
+// folder is opened for its seals. At the end "files" is renamed to the target.
 #include <algorithm>
+#include <charconv>
 
 #include "holdfast/base/json_text.h"
-#include "holdfast/base/thread_pool.h"
-#include "holdfast/elastic/reshard_internal.h"
+#include "holdfast/elastic/target_writer.h"
 #include "holdfast/env/source_sink.h"
 #include "holdfast/formats/dcp.h"
 #include "holdfast/formats/torch_zip.h"
 #include "holdfast/store/location.h"
-#include "holdfast/store/process.h"
-#include "holdfast/store/run.h"
 
 namespace holdfast {
 namespace {
@@ -118,132 +112,89 @@ Result<std::unique_ptr<FolderKind>> kind_of(const ReshardPlan& plan) {
 }
 
 // Carries out one call of write_folder().
-class FolderWriter {
+class FolderWriter : public TargetWriter {
  public:
   FolderWriter(Env& env, const ReshardPlan& plan, const Path& to,
                const ReshardOptions& options, const FolderKind& kind)
-      : env_(env),
-        plan_(plan),
-        to_(to),
-        options_(options),
+      : TargetWriter(env, plan, to, options, kind.files(),
+                     plan.target_bytes() + plan.files->bytes() + bytes_to_seal(plan)),
         kind_(kind),
-        work_(work_folder(to).run),
-        files_(work_folder(to).files),
-        counter_(options.reading,
-                 plan.target_bytes() + plan.files->bytes() + bytes_to_seal(plan)) {}
-
-  Result<Resharded> write() {
-    HOLDFAST_TRY(env_.create_folders(work_));
-    const Run run = HOLDFAST_TRY(Run::create_or_open(env_, work_));
-    const Identity self =
-        options_.identity ? *options_.identity : HOLDFAST_TRY(this_process(env_));
-    owner_ = HOLDFAST_TRY(run.acquire(self));
-    Result<Resharded> done = write_owned();
-    if (!done.ok()) {
-      // A failure is ignored: the owner is dead when this process ends.
-      static_cast<void>(std::move(*owner_).release());
-      return done;
-    }
-    HOLDFAST_TRY(owner_->check());
-    HOLDFAST_TRY(env_.rename_new(files_, to_));
-    HOLDFAST_TRY(env_.sync_names(folder_of(to_)));
-    static_cast<void>(env_.remove_all(work_));
-    return done;
-  }
+        notes_(static_cast<size_t>(kind.files())) {}
 
  private:
-  Result<Resharded> write_owned() {
-    const LeaseKeeper keeper(env_, *owner_);
-    HOLDFAST_TRY(begin_or_continue());
-    HOLDFAST_TRY(write_files());
-    HOLDFAST_TRY(kind_.finish(env_, files_, notes_));
-    HOLDFAST_TRY(sync_folders());
-    done_.files = kind_.files();
-    done_.bytes = plan_.target_bytes();
-    done_.folder = to_;
-    done_.seals = HOLDFAST_TRY(check_or_remove());
-    return done_;
-  }
+  // What is kept about a finished file.
+  struct Note {
+    int64_t bytes = 0;   // that were read for it
+    std::string text{};  // of the kind of folder
 
-  Result<void> begin_or_continue() {
-    const std::string own = HOLDFAST_TRY(fingerprint_of(env_, plan_));
-    const Result<std::string> left = env_.read_text(work_ / kPlanName);
-    if (!left.ok() || *left != own) HOLDFAST_TRY(remove_files());
-    HOLDFAST_TRY(env_.replace_file(work_ / kPlanName, bytes_of(own)));
+    std::string encoded() const { return fmt::format("{}\n{}", bytes, text); }
+    static Result<Note> decode(const std::string& encoded) {
+      Note note;
+      const char* end = encoded.data() + encoded.size();
+      const auto [rest, error] = std::from_chars(encoded.data(), end, note.bytes);
+      if (error != std::errc() || rest == end || *rest != '\n') {
+        return corrupt("a note without the bytes of its file");
+      }
+      note.text.assign(rest + 1, end);
+      return note;
+    }
+  };
+
+  Result<void> begin(const Run&) override {
     HOLDFAST_TRY(env_.create_folders(work_ / "notes"));
-    HOLDFAST_TRY(env_.create_folders(files_));
     for (int64_t file = 0; file < kind_.files(); ++file) {
       HOLDFAST_TRY(env_.create_folders(folder_of(files_ / kind_.file_name(file))));
     }
     return {};
   }
 
-  Result<void> remove_files() {
+  Result<void> remove_files() override {
     HOLDFAST_TRY(env_.remove_all(files_));
     return env_.remove_all(work_ / "notes");
   }
 
-  Result<void> write_files() {
-    notes_.resize(static_cast<size_t>(kind_.files()));
-    ThreadPool pool({.threads = writers_of(options_, kind_.files())});
-    for (int64_t file = 0; file < kind_.files(); ++file) {
-      pool.submit([this, file] { write_or_keep(file); });
-    }
-    pool.wait_idle();
-    MutexLock lock(mutex_);
-    return error_ ? Result<void>(*error_) : Result<void>();
-  }
-
-  void write_or_keep(int64_t file) {
-    {
-      MutexLock lock(mutex_);
-      if (error_) return;
-    }
-    Result<std::string> note = finished(file);
-    const bool kept = note.ok();
-    if (!kept) note = write_file(file);
-    MutexLock lock(mutex_);
-    if (!note.ok()) {
-      if (!error_) error_ = note.error();
-      return;
-    }
-    done_.kept += kept ? 1 : 0;
-    notes_[static_cast<size_t>(file)] = *std::move(note);
-  }
-
   Path note_path(int64_t file) const { return work_ / "notes" / std::to_string(file); }
 
-  // The note of a file that an earlier call has finished.
-  Result<std::string> finished(int64_t file) const {
+  Result<int64_t> load_finished(int64_t file) override {
     HOLDFAST_TRY(env_.info(files_ / kind_.file_name(file)));
-    return env_.read_text(note_path(file), int64_t{1} << 30);
+    Note note = HOLDFAST_TRY(
+        Note::decode(HOLDFAST_TRY(env_.read_text(note_path(file), int64_t{1} << 30))));
+    notes_[static_cast<size_t>(file)] = std::move(note.text);
+    return note.bytes;
   }
 
-  Result<std::string> write_file(int64_t file) {
+  Result<void> write_file(int64_t file) override {
     const Path path = files_ / kind_.file_name(file);
     const Path part = path.native() + ".part";
     HOLDFAST_TRY(env_.remove_all(part));
-    std::string note = HOLDFAST_TRY(write_part(file, part));
+    Note note = HOLDFAST_TRY(write_part(file, part));
     HOLDFAST_TRY(owner_->check());
-    HOLDFAST_TRY(env_.replace_file(note_path(file), bytes_of(note)));
+    HOLDFAST_TRY(env_.replace_file(note_path(file), bytes_of(note.encoded())));
     HOLDFAST_TRY(env_.rename(part, path));
     HOLDFAST_TRY(env_.sync_names(folder_of(path)));
-    return note;
+    notes_[static_cast<size_t>(file)] = std::move(note.text);
+    return {};
   }
 
-  Result<std::string> write_part(int64_t file, const Path& part) {
+  Result<Note> write_part(int64_t file, const Path& part) {
     const auto sink = HOLDFAST_TRY(FileSink::create(env_, part));
-    const OnRead count = [this](int64_t bytes) { return counter_.add(bytes); };
-    Result<std::string> note = kind_.write(file, *sink, count);
-    if (!note.ok()) {
+    Note note;
+    const OnRead count = [&](int64_t bytes) {
+      note.bytes += bytes;
+      return counter_.add(bytes);
+    };
+    Result<std::string> text = kind_.write(file, *sink, count);
+    if (!text.ok()) {
       static_cast<void>(env_.remove_all(part));
-      return note;
+      return text.error();
     }
     HOLDFAST_TRY(sink->finish());
+    note.text = *std::move(text);
     return note;
   }
 
-  Result<void> sync_folders() const {
+  Result<void> join_files() override {
+    HOLDFAST_TRY(kind_.finish(env_, files_, notes_));
     for (int64_t file = 0; file < kind_.files(); ++file) {
       for (Path folder = folder_of(files_ / kind_.file_name(file)); folder != files_;
            folder = folder_of(folder)) {
@@ -253,18 +204,10 @@ class FolderWriter {
     return env_.sync_names(files_);
   }
 
-  // Files with other seals than the source must not be kept by the next call. All others
-  // are kept: a stop or a disk that fails says nothing about them.
-  Result<int64_t> check_or_remove() {
-    const Result<int64_t> checked = check_seals();
-    if (checked.ok() || checked.error().code() != ErrorCode::kCorrupt) return checked;
-    HOLDFAST_TRY(owner_->check());
-    HOLDFAST_TRY(remove_files());
-    return corrupt("{} (what was written is removed, so the same command begins anew)",
-                   checked.error().message());
-  }
+  Result<void> publish() override { return env_.rename_new(files_, to_); }
+  void leave() override { static_cast<void>(env_.remove_all(work_)); }
 
-  Result<int64_t> check_seals() {
+  Result<int64_t> check_seals() override {
     const Contents written = HOLDFAST_TRY(kind_.open(env_, files_));
     const Collection& source = plan_.contents->collection;
     for (TensorId t = 0; t < source.tensors().size(); ++t) {
@@ -310,20 +253,8 @@ class FolderWriter {
                    print_seal(expected, source.dtype, source.shape));
   }
 
-  Env& env_;
-  const ReshardPlan& plan_;
-  const Path to_;
-  const ReshardOptions& options_;
   const FolderKind& kind_;
-  const Path work_;
-  const Path files_;
-  Counter counter_;
-  std::optional<Owner> owner_;  // set first of all
-
-  Mutex mutex_;
-  std::vector<std::string> notes_;  // each writer sets its own
-  Resharded done_;
-  std::optional<Error> error_ HOLDFAST_GUARDED_BY(mutex_);
+  std::vector<std::string> notes_;  // each thread sets those of its files
 };
 
 }  // namespace

@@ -190,7 +190,9 @@ Result<void> plan_megatron_target(Env& env, const ReshardOptions& options,
                     plan.megatron_target->notes().end());
   plan.files = std::make_shared<const Collection>(
       HOLDFAST_TRY(merge_all(plan.contents->collection)));
-  plan.figures.moved = plan.figures.moved_bound = plan.megatron_target->bytes();
+  const MegatronTarget::Reads reads = plan.megatron_target->reads();
+  plan.figures.moved = reads.all;
+  plan.figures.moved_bound = reads.once;
   return {};
 }
 

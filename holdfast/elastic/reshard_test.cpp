@@ -283,9 +283,13 @@ TEST_F(Reshard, AnInterruptedFolderOfDcpIsContinued) {
       EXPECT_TRUE(name.ends_with(".distcp")) << name;  // no part of a file is left
     }
   }
-  const Resharded done = cut("/gpt2.safetensors", "/again", dcp).value();
+  ReshardOptions watched = dcp;
+  std::pair<int64_t, int64_t> counted;
+  watched.reading.progress = [&](int64_t seen, int64_t all) { counted = {seen, all}; };
+  const Resharded done = cut("/gpt2.safetensors", "/again", watched).value();
   EXPECT_GT(done.kept, 0);
   EXPECT_LT(done.kept, 8);
+  EXPECT_EQ(counted.first, counted.second);  // files that are kept count, too
   EXPECT_EQ(left("/again"), left("/whole"));
   EXPECT_FALSE(env_.info("/.again.reshard").ok());
   // Another process is writing the target.

@@ -4,8 +4,10 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <set>
 
 #include "holdfast/device/device.h"
+#include "holdfast/env/free_memory.h"
 #include "holdfast/exchange/meeting.h"
 #include "holdfast/exchange/move_pieces.h"
 #include "holdfast/exchange/state_seals.h"
@@ -18,6 +20,9 @@ namespace {
 constexpr Tag kCommit = 3;  // added to the tag of the exchange
 constexpr std::string_view kCommitWord = "commit";
 constexpr std::string_view kAbortWord = "abort";
+constexpr int64_t kMostBytes = int64_t{1} << 60;
+// Memory of a host that is left for buffers and for everything else.
+constexpr int64_t kMemoryReserve = int64_t{64} << 20;
 
 // When the phases must have ended.
 struct PhaseTimes {
@@ -92,6 +97,32 @@ std::vector<bool> with_pieces(const Layout& layout) {
   return has;
 }
 
+// The bytes of the boxes that a holder has in the target and not in the source.
+int64_t new_bytes(const Collection& source, const Collection& target,
+                  std::string_view holder) {
+  std::set<std::pair<std::string_view, Box>> old;
+  const auto visit = [&](const Collection& state, const auto& each) {
+    const Layout& layout = state.layout();
+    for (TensorId t = 0; t < layout.tensor_count(); ++t) {
+      for (const Slice& slice : layout.slices(t)) {
+        for (PieceId p = slice.first; p < slice.last; ++p) {
+          if (layout.holders()[layout.holder(p)].name == holder) {
+            each(state.tensor(t), slice.box);
+          }
+        }
+      }
+    }
+  };
+  visit(source, [&](const Tensor& tensor, const Box& box) {
+    old.emplace(tensor.name, box);
+  });
+  int64_t bytes = 0;
+  visit(target, [&](const Tensor& tensor, const Box& box) {
+    if (!old.contains({tensor.name, box})) bytes += box.elements() * bytes_of(tensor.dtype);
+  });
+  return bytes;
+}
+
 class Exchange {
  public:
   Exchange(Env& env, Transport& transport, const ExchangeTask& task,
@@ -154,6 +185,7 @@ class Exchange {
         HOLDFAST_TRY(meet(env_, transport_,
                           {.name = task_.holder,
                            .agreed = common_text(task_, options_.mode),
+                           .needs = host_bytes_needed(),
                            .direct = options_.direct,
                            .shared_memory = options_.shared_memory,
                            .deadline = deadline},
@@ -169,6 +201,7 @@ class Exchange {
           "expected the same",
           r);
     }
+    HOLDFAST_TRY(check_host_memory());
     const Layout &source = task_.source->layout(), &target = task_.target->layout();
     before_ = std::make_unique<StateSeals>(
         *task_.source, *task_.target,
@@ -181,6 +214,37 @@ class Exchange {
     shared_.rank_of = HOLDFAST_TRY(
         ranks_of(holders, std::vector<bool>(holders.size()), meeting.peers));
     return {};
+  }
+
+  // In windowed mode old pieces make room for new ones: then this is what is needed at
+  // least.
+  int64_t host_bytes_needed() const {
+    if (!storage_.takes_host_memory()) return 0;
+    const int64_t fresh = new_bytes(*task_.source, *task_.target, task_.holder);
+    if (options_.mode == ExchangeMode::kShadow) return fresh;
+    int64_t held = 0;
+    for (const LocalPiece& piece : old_) {
+      held += piece.device == nullptr ? piece.bytes() : 0;
+    }
+    return std::max<int64_t>(fresh - held, 0);
+  }
+
+  // No rank has written to new memory yet, so that all ranks of a host see the same.
+  Result<void> check_host_memory() {
+    const Peer& own = meeting_.peers[static_cast<size_t>(transport_.rank())];
+    int64_t needed = 0;
+    int ranks = 0;
+    for (const Peer& peer : meeting_.peers) {
+      if (peer.host != own.host || peer.needs == 0) continue;
+      needed += std::min(peer.needs, kMostBytes - needed);
+      ++ranks;
+    }
+    const int64_t free = needed > 0 ? free_memory(env_) : 0;
+    if (needed == 0 || free - kMemoryReserve >= needed) return {};
+    return no_space(
+        "memory: {} bytes of this host are free; expected {} for the new pieces of {} "
+        "ranks, and a reserve of {}",
+        free, needed, ranks, kMemoryReserve);
   }
 
   // The rest of phase 1: what this rank does alone.

@@ -1,15 +1,19 @@
-// Exchanges between real processes: how much memory they take, and what becomes of the
-// others when one of them is killed.
+// Exchanges between real processes: how much memory they take, what becomes of the others
+// when one of them is killed, and which bytes go between two hosts.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
+#include <sys/mman.h>
 
+#include <array>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
 #include <thread>
 
 #include "holdfast/exchange/live_state_testing.h"
+#include "holdfast/transport/processes_testing.h"
 
 namespace holdfast::tests {
 namespace {
@@ -102,81 +106,6 @@ class PssWatch {
   std::jthread thread_;
 };
 
-// Starts `ranks` processes that are connected over TCP. Each runs the body with its rank
-// and transport, and its exit code is what the body returns.
-class Processes {
- public:
-  Processes(int ranks, const std::function<int(Env&, TcpTransport&)>& body) {
-    std::vector<std::array<int, 2>> up(static_cast<size_t>(ranks)), down(up);
-    for (auto* pipes : {&up, &down}) {
-      for (auto& ends : *pipes) HOLDFAST_CHECK(::pipe(ends.data()) == 0, "pipe");
-    }
-    for (int rank = 0; rank < ranks; ++rank) {
-      const pid_t child = ::fork();
-      if (child == 0) {
-        const auto r = static_cast<size_t>(rank);
-        ::_exit(run_child(rank, ranks, up[r][1], down[r][0], body));
-      }
-      children_.push_back(child);
-    }
-    std::string all;
-    for (const auto& ends : up) all += read_line(ends[0]);
-    for (const auto& ends : down) write_all(ends[1], all);
-    for (const auto& ends : up) read_line(ends[0]);  // all are connected
-    for (auto* pipes : {&up, &down}) {
-      for (const auto& ends : *pipes) {
-        ::close(ends[0]);
-        ::close(ends[1]);
-      }
-    }
-  }
-
-  pid_t child(int rank) const { return children_[static_cast<size_t>(rank)]; }
-  // The exit codes; 128 and the signal for a process that was killed.
-  std::vector<int> wait() {
-    std::vector<int> codes;
-    for (const pid_t child : children_) {
-      int status = 0;
-      HOLDFAST_CHECK(::waitpid(child, &status, 0) == child, "waitpid");
-      codes.push_back(WIFEXITED(status) ? WEXITSTATUS(status)
-                                        : 128 + WTERMSIG(status));
-    }
-    return codes;
-  }
-
- private:
-  static std::string read_line(int from) {
-    std::string line;
-    for (char c = 0; c != '\n';) {
-      HOLDFAST_CHECK(::read(from, &c, 1) == 1, "a process ended early");
-      line += c;
-    }
-    return line;
-  }
-  static void write_all(int to, const std::string& text) {
-    HOLDFAST_CHECK(::write(to, text.data(), text.size()) ==
-                       static_cast<ssize_t>(text.size()),
-                   "write");
-  }
-  static int run_child(int rank, int ranks, int to_parent, int from_parent,
-                       const std::function<int(Env&, TcpTransport&)>& body) {
-    const auto env = make_posix_env();
-    const auto transport =
-        TcpTransport::listen(*env, rank, ranks, {.host = "127.0.0.1"}).value();
-    write_all(to_parent, transport->address() + "\n");
-    std::vector<std::string> addresses;
-    for (int r = 0; r < ranks; ++r) {
-      addresses.push_back(read_line(from_parent));
-      addresses.back().pop_back();
-    }
-    transport->connect(addresses, env->now() + 60s).value();
-    write_all(to_parent, "connected\n");
-    return body(*env, *transport);
-  }
-
-  std::vector<pid_t> children_;
-};
-
 struct Change {
   Change(int tensors, int from, int to)
       : source(shared_rows(tensors, from)),
@@ -253,6 +182,135 @@ TEST(ExchangeProcessesTest, AKilledProcessLeavesTheOthersWithTheirOldBytes) {
     EXPECT_EQ(codes[1], codes[0]);
     EXPECT_EQ(codes[2], codes[0]);
   }
+}
+
+constexpr int kRanksOnHosts = 6;
+constexpr int kSkipped = 77;  // an exit code
+
+// Ranks 2 and 3 are on the second host.
+int host_of(int rank) { return rank / 2 % 2; }
+
+bool run(const std::string& command) {
+  return std::system((command + " >/dev/null 2>&1").c_str()) == 0;
+}
+
+// Two hosts are two network namespaces of this machine with a cable between them. This
+// process is on the first one, and a child stays on the second one for as long as this
+// object lives.
+class TwoHosts {
+ public:
+  bool make() {
+    if (::unshare(CLONE_NEWNET) != 0) return false;
+    std::array<int, 2> made{}, wait{};
+    if (::pipe(made.data()) != 0 || ::pipe(wait.data()) != 0) return false;
+    other_ = ::fork();
+    if (other_ == 0) {
+      ::close(wait[1]);
+      char byte = ::unshare(CLONE_NEWNET) == 0 ? 1 : 0;
+      static_cast<void>(!::write(made[1], &byte, 1));
+      static_cast<void>(!::read(wait[0], &byte, 1));  // until the other process ends
+      ::_exit(0);
+    }
+    ::close(wait[0]);
+    char byte = 0;
+    if (::read(made[0], &byte, 1) != 1 || byte != 1) return false;
+    const std::string space = fmt::format("/proc/{}/ns/net", other_);
+    second_ = ::open(space.c_str(), O_RDONLY | O_CLOEXEC);
+    const std::string there = fmt::format("nsenter --net={} ", space);
+    return second_ >= 0 && run("ip link set lo up") &&
+           run(fmt::format("ip link add hold0 type veth peer name hold1 netns {}",
+                           other_)) &&
+           run("ip address add 10.231.7.1/24 dev hold0") &&
+           run("ip link set hold0 up") && run(there + "ip link set lo up") &&
+           run(there + "ip address add 10.231.7.2/24 dev hold1") &&
+           run(there + "ip link set hold1 up");
+  }
+  // Called in the process of a rank. Returns the address of its host.
+  std::string settle(int rank) const {
+    if (host_of(rank) == 0) return "10.231.7.1";
+    HOLDFAST_CHECK(::setns(second_, CLONE_NEWNET) == 0, "setns");
+    return "10.231.7.2";
+  }
+
+ private:
+  pid_t other_ = -1;
+  int second_ = -1;
+};
+
+// The same boxes on holders of the same names, each on its host.
+Collection on_two_hosts(const Collection& collection) {
+  std::vector<Holder> holders(collection.layout().holders().begin(),
+                              collection.layout().holders().end());
+  for (size_t r = 0; r < holders.size(); ++r) {
+    holders[r].host = static_cast<HostId>(host_of(static_cast<int>(r)));
+  }
+  const std::vector<Tensor> tensors(collection.tensors().begin(),
+                                    collection.tensors().end());
+  LayoutBuilder builder(tensors, holders);
+  for_each_piece(collection, [&](TensorId t, HolderId h, const Box& box, const Map& map) {
+    builder.add(t, box, h, map);
+  });
+  return Collection::create(tensors, std::move(builder).build().value()).value();
+}
+
+// What the ranks have received by each carrier, in memory that they share.
+using Received = std::array<std::array<int64_t, kCarriers>, kRanksOnHosts>;
+
+// Runs in a process of its own, which goes into namespaces. Returns an exit code.
+int change_between_hosts(Received& received) {
+  TwoHosts hosts;
+  if (!hosts.make()) return kSkipped;
+  Change change(1, 3, kRanksOnHosts);
+  change.source = on_two_hosts(change.source);
+  change.target = on_two_hosts(change.target);
+  change.made = plan(change.source, change.target, Topology::uniform(2)).value();
+  Processes processes(
+      kRanksOnHosts,
+      [&](Env& env, TcpTransport& transport) {
+        HostStorage storage;
+        const int rank = transport.rank();
+        const LocalPieces old = make_old(change.source, rank, storage);
+        const auto done = change.run(env, transport, old, storage, {});
+        if (!done.ok()) {
+          fmt::print(stderr, "rank {}: {}\n", rank, message_of(done));
+          return 1;
+        }
+        received[static_cast<size_t>(rank)] = done->received;
+        return has_right_values(done->pieces) ? 0 : 2;
+      },
+      [&](int rank) { return hosts.settle(rank); });
+  int worst = 0;
+  for (const int code : processes.wait()) worst = std::max(worst, code);
+  if (worst != 0) return worst;
+  std::array<int64_t, kCarriers> sum{};
+  for (const auto& one : received) {
+    for (size_t c = 0; c < one.size(); ++c) sum[c] += one[c];
+  }
+  // Only what crosses hosts goes over the network.
+  const auto& [moved, crossing] =
+      std::pair(change.made.figures.moved, change.made.figures.crossing);
+  const bool counted = crossing > 0 && crossing < moved &&
+                       sum[static_cast<size_t>(Carrier::kTransport)] == crossing &&
+                       sum[static_cast<size_t>(Carrier::kRing)] == moved - crossing;
+  return counted ? 0 : 3;
+}
+
+// Only with HOLDFAST_LONG=1, and as root.
+TEST(ExchangeHostsTest, OnlyWhatCrossesHostsGoesOverTheNetwork) {
+  if (std::getenv("HOLDFAST_LONG") == nullptr) GTEST_SKIP() << "needs HOLDFAST_LONG=1";
+  void* memory = ::mmap(nullptr, sizeof(Received), PROT_READ | PROT_WRITE,
+                        MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  auto& received = *new (memory) Received();
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(change_between_hosts(received));
+  int status = 0;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status)) << status;
+  if (WEXITSTATUS(status) == kSkipped) {
+    GTEST_SKIP() << "needs the right to make network namespaces, and ip";
+  }
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

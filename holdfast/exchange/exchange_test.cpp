@@ -6,9 +6,10 @@
 #include <rapidcheck/gtest.h>
 
 #include "holdfast/device/device_testing.h"
+#include "holdfast/env/memory_env.h"
 #include "holdfast/exchange/live_state_testing.h"
-#include "holdfast/exchange/worker.h"
 #include "holdfast/memory/piece_description.h"
+#include "holdfast/transport/worker.h"
 
 namespace holdfast::tests {
 namespace {
@@ -306,6 +307,32 @@ TEST_F(ExchangeTest, ARankWithoutMemoryRefusesForAll) {
   EXPECT_TRUE(late.nothing_is_left());
 }
 
+// The memory of the host is only promised when pieces are made, and a process that writes
+// to promised memory that is not there is killed.
+TEST_F(ExchangeTest, RanksThatTogetherNeedMoreThanTheirHostHasRefuseBeforeAByteMoves) {
+  MemoryEnv env;
+  ASSERT_OK(env.create_folders("/proc"));
+  const auto refuses = [&](int64_t missing, ExchangeMode mode) {
+    LiveState state = growing_replicas(3);  // two ranks need the whole state
+    const int64_t needed = 2 * state.source.bytes() + (int64_t{64} << 20) - missing;
+    EXPECT_OK(env.replace_file(
+        "/proc/meminfo",
+        bytes_of(fmt::format("MemAvailable: {} kB\n", needed / 1024 + (missing > 0 ? 0 : 1)))));
+    LocalNetwork network(env, state.ranks());
+    const auto outcomes = state.run(
+        env, [&](int r) -> Transport& { return network.endpoint(r); }, {.mode = mode});
+    if (outcomes[0].ok()) return !state.is_right(outcomes);
+    const std::string message = expect_refused(state, outcomes, ErrorCode::kNoSpace);
+    EXPECT_THAT(message, testing::HasSubstr("bytes of this host are free"));
+    return true;
+  };
+  for (const ExchangeMode mode : {ExchangeMode::kShadow, ExchangeMode::kWindowed}) {
+    EXPECT_TRUE(refuses(1 << 20, mode));
+    EXPECT_TRUE(refuses(1, mode));
+    EXPECT_FALSE(refuses(0, mode));
+  }
+}
+
 TEST_F(ExchangeTest, AnEmptyStateAndALonelyRankAreFine) {
   LiveState nothing(replicas({}, 1), replicas({}, 3), Topology::uniform(1));
   for (const auto& outcome : run(nothing)) EXPECT_OK(outcome);
@@ -352,7 +379,34 @@ TEST_F(ExchangeTest, ADeviceIsCutAgainInsideAndBetweenRanks) {
   }
 }
 
-// Training still works on the old pieces when the call is made.
+// Training still works on the old pieces when the call is made. A seal of what they were
+// before would not be that of what is moved.
+TEST_F(ExchangeTest, OldPiecesOfADeviceAreSealedAfterTheWorkOfTheCallersStream) {
+  RankLayout before({tensor_of("w", {300})}, 2), after({tensor_of("w", {300})}, 2);
+  before.put(0, Box{{0, 300}}, 0);
+  after.put(0, Box{{0, 300}}, 1);
+  LiveState state(before.build(), after.build(), Topology::uniform(1));
+  std::ranges::fill(state.values[0], std::byte{7});
+  FakeCuda cuda(First::kOurs);
+  const auto device = Device::open(cuda, 0).value();
+  const CudaStream stream = cuda.new_stream();
+  LocalNetwork network(*env_, 2);
+  on_ranks(2, [&](int rank) {
+    DeviceStorage storage(*device);
+    ExchangeTask task = state.task_of(rank);
+    for (LocalPiece& piece : task.old.edit()) {
+      piece.memory = cuda.new_tensor(piece.memory.size());
+      piece.device = device.get();
+      cuda.set(stream, piece.memory, std::byte{7});
+    }
+    const auto outcome =
+        exchange(*env_, network.endpoint(rank), task, storage, {.stream = stream});
+    EXPECT_OK(outcome);
+    cuda.run_all();
+    EXPECT_TRUE(outcome.ok() && state.is_right(static_cast<size_t>(rank), *outcome));
+  });
+}
+
 // Old memory has other bytes as soon as it is released.
 class OverwrittenStorage : public DeviceStorage {
  public:
@@ -425,6 +479,24 @@ TEST_F(ExchangeTest, AWorkerHasALastingNameAndAHost) {
   EXPECT_EQ(one.host, again.host);
   EXPECT_FALSE(one.name.empty());
   EXPECT_FALSE(one.host.empty());
+}
+
+TEST_F(ExchangeTest, RanksOfOneHostHaveItsNumberAndADescriptionSaysWhoseItIs) {
+  const LiveHolders live = holders_of(std::vector<RankIdentity>{
+      {"a/1/x", "boot 7"}, {"b/1/y", "boot 8"}, {"a/2/z", "boot 7"}, {"a/1/x", "boot 7"}});
+  EXPECT_EQ(live.topology.hosts.size(), 2u);
+  std::vector<std::pair<std::string, HostId>> seen;
+  for (const Holder& holder : live.holders) seen.emplace_back(holder.name, holder.host);
+  EXPECT_EQ(seen, (std::vector<std::pair<std::string, HostId>>{
+                      {"a/1/x", 0}, {"b/1/y", 1}, {"a/2/z", 0}, {"a/1/x#2", 0}}));
+  const Bytes text = introduce({"a/1/x", "boot 7"}, bytes_of("{\n}"));
+  const Introduced read = parse_introduced(3, text_of(text)).value();
+  EXPECT_EQ(read.who.name, "a/1/x");
+  EXPECT_EQ(read.who.host, "boot 7");
+  EXPECT_EQ(read.description, "{\n}");
+  EXPECT_ERROR(parse_introduced(3, "a/1/x\nboot 7"), ErrorCode::kCorrupt);
+  EXPECT_ERROR(parse_introduced(3, ""), ErrorCode::kCorrupt);
+  EXPECT_EQ(parse_introduced(3, "failed: because").value().description, "failed: because");
 }
 
 // Tensors begin at the same byte on every rank, so that the planner finds a box that

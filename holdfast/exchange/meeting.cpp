@@ -2,12 +2,11 @@
 
 #include <algorithm>
 #include <limits>
-#include <map>
 #include <nlohmann/json.hpp>
 
 #include "holdfast/base/json.h"
 #include "holdfast/exchange/lot_progress.h"
-#include "holdfast/exchange/worker.h"
+#include "holdfast/transport/worker.h"
 
 namespace holdfast {
 namespace {
@@ -32,6 +31,7 @@ std::string to_text(const Hello& hello) {
                      {"process", hello.peer.process},
                      {"whole", hello.peer.is_whole},
                      {"agreed", hello.peer.agreed},
+                     {"needs", hello.peer.needs},
                      {"left", hello.left},
                      {"tag", hello.tag}}
       .dump();
@@ -47,6 +47,8 @@ Result<Hello> parse_hello(std::string_view text, const std::string& where) {
   hello.peer.process = HOLDFAST_TRY(fields.text("process"));
   hello.peer.is_whole = HOLDFAST_TRY(fields.boolean("whole"));
   hello.peer.agreed = HOLDFAST_TRY(fields.text("agreed"));
+  hello.peer.needs = HOLDFAST_TRY(
+      fields.integer("needs", 0, std::numeric_limits<int64_t>::max()));
   hello.left = HOLDFAST_TRY(fields.integer("left"));
   hello.tag = static_cast<Tag>(
       HOLDFAST_TRY(fields.integer("tag", kFirstTag, std::numeric_limits<Tag>::max())));
@@ -63,6 +65,7 @@ Hello hello_of(Env& env, const Greeting& greeting) {
   if (greeting.direct) hello.peer.process = worker.name;
   hello.peer.is_whole = greeting.is_whole;
   hello.peer.agreed = greeting.agreed;
+  hello.peer.needs = greeting.needs;
   if (greeting.deadline != kNoDeadline) {
     hello.left = std::max<int64_t>((greeting.deadline - env.now()).count(), 0);
   }
@@ -132,20 +135,9 @@ Result<Meeting> meet(Env& env, Transport& transport, const Greeting& greeting,
 }
 
 LiveHolders holders_of(const std::vector<Peer>& peers) {
-  LiveHolders live;
-  std::map<std::string, HostId> hosts;
-  std::map<std::string, int> names;
-  for (const Peer& peer : peers) {
-    const HostId host =
-        hosts.emplace(peer.host, static_cast<HostId>(hosts.size())).first->second;
-    // Several ranks may be in one process, as in tests. Each is a holder of its own.
-    const int before = names[peer.name]++;
-    live.holders.push_back(
-        {.name = before == 0 ? peer.name : fmt::format("{}#{}", peer.name, before + 1),
-         .host = host});
-  }
-  live.topology = Topology::uniform(static_cast<uint32_t>(hosts.size()));
-  return live;
+  std::vector<RankIdentity> ranks;
+  for (const Peer& peer : peers) ranks.push_back({peer.name, peer.host});
+  return holders_of(ranks);
 }
 
 Heard tell_all(Transport& transport, const Result<Bytes>& own, Instant deadline) {

@@ -8,7 +8,7 @@
 
 #include "holdfast/env/env.h"
 #include "holdfast/exchange/carrier.h"
-#include "holdfast/state/layout.h"
+#include "holdfast/memory/piece_description.h"
 #include "holdfast/transport/transport.h"
 
 namespace holdfast {
@@ -18,6 +18,7 @@ struct Greeting {
   std::string name{};        // the holder that the rank is; empty for its worker's name
   bool is_whole = false;     // of a fill
   std::string agreed{};      // what all ranks must have in common, such as a digest
+  int64_t needs = 0;         // bytes of the host's memory for what the rank will make
   bool direct = true;        // may use the memory of ranks in the same process
   bool shared_memory = true;  // may use shared memory
   Instant deadline = kNoDeadline;
@@ -33,6 +34,7 @@ struct Peer {
   std::string process{};
   bool is_whole = false;
   std::string agreed{};
+  int64_t needs = 0;
   Bytes said{};  // what the rank said besides
 };
 
@@ -49,11 +51,6 @@ struct Meeting {
 Result<Meeting> meet(Env& env, Transport& transport, const Greeting& greeting,
                      ByteView said);
 
-// The holders that the ranks are, each on its host.
-struct LiveHolders {
-  std::vector<Holder> holders;  // by rank
-  Topology topology;
-};
 LiveHolders holders_of(const std::vector<Peer>& peers);
 
 // What all ranks said about their outcomes.

@@ -26,10 +26,13 @@ class PieceStorage {
   virtual bool keeps_boxes() const { return true; }
   // The device that make() takes memory of; null for the host.
   virtual const Device* device() const { return nullptr; }
+  // Whether make() takes memory of the host that was free before.
+  virtual bool takes_host_memory() const { return device() == nullptr; }
 };
 
 // Memory of the host, one block for each piece, row-major without gaps. Large blocks ask
-// for huge pages. Frees what it made; other old pieces belong to the caller. Its memory
+// for huge pages. The system only promises the memory until it is written: exchange()
+// looks before whether there is enough. Frees what it made; other old pieces belong to the caller. Its memory
 // goes with it.
 class HostStorage : public PieceStorage {
  public:

@@ -218,6 +218,7 @@ std::vector<std::vector<size_t>> parameters_of_groups(
     const std::vector<LocalParameter>& parameters, size_t groups) {
   std::vector<std::vector<size_t>> of(groups);
   for (size_t i = 0; i < parameters.size(); ++i) {
+    if (parameters[i].buffer) continue;
     of[groups == 1 || decays(parameters[i]) ? 0 : 1].push_back(i);
   }
   return of;

@@ -26,11 +26,12 @@ inline constexpr const char* kGroupsKey = "param_groups";
 inline constexpr const char* kNumbersKey = "params";
 inline constexpr const char* kMastersKey = "fp32_from_fp16_params";
 
-// A parameter of a rank.
+// A parameter or a buffer of a rank.
 struct LocalParameter {
   std::string name{};  // without "model."
   Dtype dtype = Dtype::kF32;
   Shape shape{};
+  bool buffer = false;  // the optimizer does not know it
 };
 
 // A tensor of the optimizer's state.
@@ -49,7 +50,8 @@ struct OptimizerState {
 };
 
 // The parameters of each group: with weight decay and without, or all of them if there is
-// one group. A parameter has weight decay unless it is a bias or has one dimension.
+// one group. A parameter has weight decay unless it is a bias or has one dimension. A
+// buffer is in no group.
 std::vector<std::vector<size_t>> parameters_of_groups(
     const std::vector<LocalParameter>& parameters, size_t groups);
 

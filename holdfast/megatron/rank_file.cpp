@@ -7,7 +7,7 @@
 namespace holdfast::megatron {
 namespace {
 
-Result<void> read_model(RankFile& file) {
+Result<void> read_model(RankFile& file, const RuleSet& rules) {
   const Object* model = find_key(file.contents.objects, "model");
   if (model == nullptr || model->as<Object::Dict>() == nullptr) {
     const bool chunks = find_key(file.contents.objects, "model0") != nullptr;
@@ -24,9 +24,12 @@ Result<void> read_model(RankFile& file) {
     if (made.tensor) {
       const Tensor& stored = file.contents.collection.tensor(*made.tensor);
       file.parameters.push_back(file.model.size());
-      file.local.push_back({.name = joined(made.leaf.path),
+      std::string name = joined(made.leaf.path);
+      const Rule* rule = rule_of_name(rules, name);
+      file.local.push_back({.name = std::move(name),
                             .dtype = stored.dtype,
-                            .shape = stored.shape});
+                            .shape = stored.shape,
+                            .buffer = rule != nullptr && rule->buffer});
     }
     file.model.push_back(std::move(made));
   }
@@ -35,11 +38,11 @@ Result<void> read_model(RankFile& file) {
 
 }  // namespace
 
-Result<RankFile> open_rank_file(Env& env, const Path& path) {
+Result<RankFile> open_rank_file(Env& env, const Path& path, const RuleSet& rules) {
   std::shared_ptr<const Source> source = HOLDFAST_TRY(FileSource::open(env, path));
   Contents contents = HOLDFAST_TRY(open_torch(std::move(source)));
   RankFile file{.name = path.native(), .contents = std::move(contents)};
-  HOLDFAST_TRY(read_model(file));
+  HOLDFAST_TRY(read_model(file, rules));
   const Object* optimizer = find_key(file.contents.objects, "optimizer");
   if (optimizer == nullptr || optimizer->none()) return file;
   file.optimizer =

@@ -9,6 +9,7 @@
 #include "holdfast/env/env.h"
 #include "holdfast/megatron/objects.h"
 #include "holdfast/megatron/optimizer.h"
+#include "holdfast/models/rules.h"
 
 namespace holdfast::megatron {
 
@@ -29,9 +30,9 @@ struct RankFile {
   int64_t layers = 0;
 };
 
-// Reads headers and the pickle. Fails like open_torch(), with kUnsupported if the file has
+// Reads headers and the pickle. The rules say which tensors are buffers. Fails like open_torch(), with kUnsupported if the file has
 // no model or has interleaved stages, and like name_state().
-Result<RankFile> open_rank_file(Env& env, const Path& path);
+Result<RankFile> open_rank_file(Env& env, const Path& path, const RuleSet& rules);
 
 // Compares the first values of each weight with those of its master, rounded. They are
 // equal unless the numbers of the optimizer mean other parameters. Fails with kInvalid,

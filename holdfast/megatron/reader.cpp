@@ -76,7 +76,8 @@ class Reader {
     for (int64_t stage = 0; stage < folder_.pp; ++stage) {
       for (int64_t tensor = 0; tensor < folder_.tp; ++tensor) {
         files_.push_back(HOLDFAST_TRY(open_rank_file(
-            env_, folder_.path / folder_.rank_name(tensor, stage) / kMegatronFile)));
+            env_, folder_.path / folder_.rank_name(tensor, stage) / kMegatronFile,
+            rules_)));
         HOLDFAST_TRY(check_masters(files_.back()));
         first_holder_.push_back(next);
         next += static_cast<HolderId>(files_.back().contents.sources.size());

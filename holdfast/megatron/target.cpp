@@ -1,7 +1,9 @@
 #include "holdfast/megatron/target.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
+#include <set>
 
 #include "holdfast/base/json_text.h"
 #include "holdfast/megatron/cut.h"
@@ -29,6 +31,7 @@ class MegatronTarget::State {
   std::string tracker_text() const;
   Result<Contents> contents_of(int64_t file, const OnRead& on_read) const;
   int64_t bytes() const;
+  Reads reads() const;
   const std::vector<std::string>& notes() const { return notes_; }
 
  private:
@@ -47,6 +50,11 @@ class MegatronTarget::State {
   Result<void> pad_vocabulary(int64_t asked);
   void plan_random_states();
 
+  // Calls `visit` for each tensor of the source that a file has because of the entry: the
+  // parameter itself and its optimizer state.
+  void for_each_state(
+      const std::function<void(const Entry& entry, TensorId tensor)>& visit) const;
+  bool is_vocabulary(const Entry& entry, TensorId tensor) const;
   Shape shape_of(const Entry& entry, TensorId tensor) const;
   std::vector<AssembledPart> parts_of(const Entry& entry, TensorId tensor,
                                       int64_t rank) const;
@@ -228,6 +236,12 @@ std::string MegatronTarget::State::file_name(int64_t file) const {
                      kMegatronFile);
 }
 
+bool MegatronTarget::State::is_vocabulary(const Entry& entry, TensorId tensor) const {
+  return entry.rule.cut == Cut::kVocabulary &&
+         source_->collection.tensor(tensor).shape ==
+             source_->collection.tensor(*entry.tensor).shape;
+}
+
 // The shape of a rank's part.
 Shape MegatronTarget::State::shape_of(const Entry& entry, TensorId tensor) const {
   const Shape& whole = source_->collection.tensor(tensor).shape;
@@ -235,7 +249,7 @@ Shape MegatronTarget::State::shape_of(const Entry& entry, TensorId tensor) const
   if (entry.rule.cut == Cut::kReplicated || whole != of_parameter) return whole;
   const auto sizes = whole.sizes();
   std::vector<int64_t> own(sizes.begin(), sizes.end());
-  if (entry.rule.cut == Cut::kVocabulary) {
+  if (is_vocabulary(entry, tensor)) {
     own[0] = rows_.after / parallel_.tp;
   } else {
     own[static_cast<size_t>(entry.rule.axis)] /= parallel_.tp;
@@ -248,8 +262,9 @@ std::vector<AssembledPart> MegatronTarget::State::parts_of(const Entry& entry,
                                                            int64_t rank) const {
   const Tensor& whole = source_->collection.tensor(tensor);
   std::vector<AssembledPart> parts;
-  const bool like = whole.shape == source_->collection.tensor(*entry.tensor).shape;
-  if (!like || entry.rule.cut != Cut::kVocabulary) {
+  if (!is_vocabulary(entry, tensor)) {
+    const bool like =
+        whole.shape == source_->collection.tensor(*entry.tensor).shape;
     const Rule rule = like ? entry.rule : Rule{};
     for (const auto& part :
          megatron::local_parts(rule, whole.shape, parallel_.tp, rank)) {
@@ -312,7 +327,8 @@ Object MegatronTarget::State::model_of(RankParts& rank) const {
       rank.parameters.push_back(&entry);
       rank.local.push_back({.name = megatron::joined(leaf.path),
                             .dtype = source_->collection.tensor(*entry.tensor).dtype,
-                            .shape = shape_of(entry, *entry.tensor)});
+                            .shape = shape_of(entry, *entry.tensor),
+                            .buffer = entry.rule.buffer});
       leaf.value = add_part(rank, entry, *entry.tensor);
     }
     megatron::add_leaf(model, leaf);
@@ -358,8 +374,8 @@ Result<Contents> MegatronTarget::State::contents_of(int64_t file,
   return assemble(file_name(file), std::move(rank.tensors), std::move(objects), on_read);
 }
 
-int64_t MegatronTarget::State::bytes() const {
-  int64_t bytes = 0;
+void MegatronTarget::State::for_each_state(
+    const std::function<void(const Entry& entry, TensorId tensor)>& visit) const {
   for (const Entry& entry : entries_) {
     if (!entry.tensor) continue;
     const std::string& name = source_->collection.tensor(*entry.tensor).name;
@@ -367,11 +383,35 @@ int64_t MegatronTarget::State::bytes() const {
     const std::string prefix = fmt::format("optimizer.{}.", bare);
     for (TensorId t = 0; t < source_->collection.tensors().size(); ++t) {
       const Tensor& tensor = source_->collection.tensor(t);
-      if (t != *entry.tensor && !tensor.name.starts_with(prefix)) continue;
-      bytes += shape_of(entry, t).elements() * bytes_of(tensor.dtype) * parallel_.tp;
+      if (t == *entry.tensor || tensor.name.starts_with(prefix)) visit(entry, t);
     }
   }
+}
+
+int64_t MegatronTarget::State::bytes() const {
+  int64_t bytes = 0;
+  for_each_state([&](const Entry& entry, TensorId t) {
+    bytes += shape_of(entry, t).elements() *
+             bytes_of(source_->collection.tensor(t).dtype) * parallel_.tp;
+  });
   return bytes;
+}
+
+MegatronTarget::Reads MegatronTarget::State::reads() const {
+  Reads reads;
+  std::set<TensorId> seen;
+  for_each_state([&](const Entry& entry, TensorId t) {
+    const Tensor& tensor = source_->collection.tensor(t);
+    const bool words = is_vocabulary(entry, t);
+    const int64_t kept = std::min(rows_.before, rows_.after);
+    const int64_t once = words && rows_.before > 0
+                             ? tensor.bytes() / rows_.before * kept
+                             : tensor.bytes();
+    const bool whole = shape_of(entry, t) == tensor.shape && !words;
+    reads.all += whole ? once * parallel_.tp : once;
+    if (seen.insert(t).second) reads.once += once;
+  });
+  return reads;
 }
 
 MegatronTarget::MegatronTarget(std::unique_ptr<State> state)
@@ -402,6 +442,7 @@ Result<Contents> MegatronTarget::contents_of(int64_t file,
   return state_->contents_of(file, on_read);
 }
 int64_t MegatronTarget::bytes() const { return state_->bytes(); }
+MegatronTarget::Reads MegatronTarget::reads() const { return state_->reads(); }
 const std::vector<std::string>& MegatronTarget::notes() const {
   return state_->notes();
 }

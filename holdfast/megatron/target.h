@@ -45,6 +45,13 @@ class MegatronTarget {
   Result<Contents> contents_of(int64_t file, const OnRead& on_read) const;
   // The bytes of the tensors of all files.
   int64_t bytes() const;
+  // What is read of the source for them: more than once what several files have, and not at
+  // all the pad rows that are added.
+  struct Reads {
+    int64_t all = 0;
+    int64_t once = 0;  // if each byte were read once: no target needs less
+  };
+  Reads reads() const;
   const std::vector<std::string>& notes() const;
 
  private:

@@ -32,18 +32,29 @@ Result<SharedCollection> parse_description(int rank, std::string_view text) {
 
 }  // namespace
 
-std::vector<Holder> holders_of_ranks(int ranks) {
-  std::vector<Holder> holders;
-  for (int r = 0; r < ranks; ++r) holders.push_back({.name = name_of_rank(r)});
-  return holders;
+LiveHolders holders_of(std::span<const RankIdentity> ranks) {
+  LiveHolders live;
+  std::map<std::string, HostId> hosts;
+  std::map<std::string, int> names;
+  for (const RankIdentity& rank : ranks) {
+    const HostId host =
+        hosts.emplace(rank.host, static_cast<HostId>(hosts.size())).first->second;
+    const int before = names[rank.name]++;
+    live.holders.push_back(
+        {.name = before == 0 ? rank.name : fmt::format("{}#{}", rank.name, before + 1),
+         .host = host});
+  }
+  live.topology = Topology::uniform(static_cast<uint32_t>(hosts.size()));
+  return live;
 }
 
 bool is_nothing(const LocalPiece& piece) {
   return piece.box.empty() && piece.tensor->shape.elements() > 0;
 }
 
-Result<SharedCollection> collection_of_pieces(std::span<const LocalPiece> pieces) {
-  PiecesOfRanks own(holders_of_ranks(1));
+Result<SharedCollection> collection_of_pieces(std::span<const LocalPiece> pieces,
+                                              std::string holder) {
+  PiecesOfRanks own({{.name = std::move(holder)}});
   for (const LocalPiece& piece : pieces) {
     if (!is_nothing(piece)) HOLDFAST_TRY(own.add(0, *piece.tensor, piece.box));
   }
@@ -58,6 +69,26 @@ Bytes description_of(const Collection& collection) {
 Bytes failed_description(const Error& why) {
   const std::string said = std::string(kFailed) + why.message();
   return copy_of(bytes_of(said));
+}
+
+Bytes introduce(const RankIdentity& who, ByteView description) {
+  const std::string lines = fmt::format("{}\n{}\n", who.name, who.host);
+  Bytes text = copy_of(bytes_of(lines));
+  text.insert(text.end(), description.begin(), description.end());
+  return text;
+}
+
+Result<Introduced> parse_introduced(int rank, std::string_view text) {
+  if (text.starts_with(kFailed)) return Introduced{.description = text};
+  const size_t name = text.find('\n');
+  const size_t host = name == text.npos ? text.npos : text.find('\n', name + 1);
+  if (host == text.npos) {
+    return corrupt("{}: does not say who it is; expected its name and its host",
+                   name_of_rank(rank));
+  }
+  return Introduced{.who = {.name = std::string(text.substr(0, name)),
+                            .host = std::string(text.substr(name + 1, host - name - 1))},
+                    .description = text.substr(host + 1)};
 }
 
 Result<std::vector<SharedCollection>> parse_descriptions(

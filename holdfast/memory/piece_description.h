@@ -20,20 +20,41 @@ namespace holdfast {
 
 using SharedCollection = std::shared_ptr<const Collection>;
 
-// One holder in memory for each rank, called "rank 0", "rank 1", ..., all on host 0.
-std::vector<Holder> holders_of_ranks(int ranks);
+// Who a rank is, apart from its number, which may change (transport/worker.h).
+struct RankIdentity {
+  std::string name{};  // the name of its process
+  std::string host{};  // equal for ranks of one host
+};
+
+// The holders that the ranks are, each on its host. Several ranks may be in one process, as
+// in tests; each is a holder of its own.
+struct LiveHolders {
+  std::vector<Holder> holders;  // by rank
+  Topology topology;
+};
+LiveHolders holders_of(std::span<const RankIdentity> ranks);
 
 // True for an empty part of a tensor that is not empty. A small tensor that is cut for
 // many ranks leaves some ranks such a part, which counts as no piece.
 bool is_nothing(const LocalPiece& piece);
 
-// A collection of one rank's pieces, without those that are nothing.
-Result<SharedCollection> collection_of_pieces(std::span<const LocalPiece> pieces);
+// A collection of one rank's pieces, without those that are nothing. `holder` is the name
+// of its only holder.
+Result<SharedCollection> collection_of_pieces(std::span<const LocalPiece> pieces,
+                                              std::string holder = "this rank");
 
 // The text for other ranks.
 Bytes description_of(const Collection& collection);
 // What a rank sends instead of its description if it has failed.
 Bytes failed_description(const Error& why);
+
+// A description with who sends it before it. A failed rank only says that it has failed.
+Bytes introduce(const RankIdentity& who, ByteView description);
+struct Introduced {
+  RankIdentity who{};
+  std::string_view description{};  // in the text that was read
+};
+Result<Introduced> parse_introduced(int rank, std::string_view text);
 
 // Reads the descriptions of all ranks, by rank. Ranks that hold replicas send equal
 // texts, and each different text is read once; `own`, the text of this rank, is not

@@ -27,6 +27,7 @@ constexpr std::array kGpts{
     GptRow{"gpt-6.7b", 32, 4096, 32, 2048},
     GptRow{"gpt-13b", 40, 5120, 40, 2048},
     GptRow{"gpt-175b", 96, 12288, 96, 2048},
+    GptRow{"tenplex-large", 24, 1536, 16, 1024},
     GptRow{"tenplex-1.3b", 24, 2064, 24, 1024},
     GptRow{"tenplex-2.7b", 32, 2560, 32, 1024},
     GptRow{"tenplex-6.7b", 32, 4096, 32, 1024},
@@ -40,6 +41,7 @@ struct LlamaRow {
 constexpr std::array kLlamas{
     LlamaRow{"llama-3-8b", 32, 4096, 32, 8, 14336, 128256, 0},
     LlamaRow{"llama-3-70b", 80, 8192, 64, 8, 28672, 128256, 0},
+    LlamaRow{"llama-3-405b", 126, 16384, 128, 8, 53248, 128256, 0},
     LlamaRow{"mixtral-8x7b", 32, 4096, 32, 8, 14336, 32000, 8},
 };
 

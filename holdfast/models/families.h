@@ -2,8 +2,8 @@
 //
 //   gpt2, gpt2-medium, gpt2-large, gpt2-xl     vocabulary 50257, 1024 positions
 //   gpt-125m ... gpt-175b                      GPT-3's sizes; 2048 positions
-//   tenplex-1.3b, -2.7b, -6.7b                 of Tenplex's evaluation; 1024 positions
-//   llama-3-8b, llama-3-70b, mixtral-8x7b
+//   tenplex-large, -1.3b, -2.7b, -6.7b         of Tenplex's evaluation; 1024 positions
+//   llama-3-8b, llama-3-70b, llama-3-405b, mixtral-8x7b
 //   resnet50, vgg16
 //
 // GPT-3's published table contradicts itself in two rows, where the hidden size is not

@@ -23,6 +23,7 @@ TEST(FamiliesTest, ParameterCountsAreThePublishedOnes) {
       {"gpt2-xl", 1'557'611'200},
       {"llama-3-8b", 8'030'261'248},
       {"llama-3-70b", 70'553'706'496},
+      {"llama-3-405b", 405'853'388'800},
       {"resnet50", 25'557'032},
       {"vgg16", 138'357'544},
       {"mixtral-8x7b", 46'702'792'704},
@@ -47,6 +48,7 @@ TEST(FamiliesTest, GptSizesFollowTheClosedForm) {
         Row{"gpt-6.7b", 32, 4096, 2048, 6.65e9},
         Row{"gpt-13b", 40, 5120, 2048, 12.85e9},
         Row{"gpt-175b", 96, 12288, 2048, 174.6e9},
+        Row{"tenplex-large", 24, 1536, 1024, 758e6},
         Row{"tenplex-1.3b", 24, 2064, 1024, 1.33e9},
         Row{"tenplex-2.7b", 32, 2560, 1024, 2.65e9},
         Row{"tenplex-6.7b", 32, 4096, 1024, 6.65e9}}) {

@@ -82,6 +82,9 @@ Result<ResizeRequest> read_resize(Env& env, const ResizeWords& words) {
     request.training = HOLDFAST_TRY(find_training(words.training));
   }
   if (!words.hosts.empty()) request.hosts = HOLDFAST_TRY(parse_hosts(words.hosts));
+  if (!words.speeds.empty()) {
+    request.speeds = HOLDFAST_TRY(parse_speeds(words.speeds));
+  }
   request.place = words.place;
   return request;
 }
@@ -118,8 +121,11 @@ Result<Resize> plan_resize(const ResizeRequest& request) {
     target = HOLDFAST_TRY(build(request.to, placement->device_of_position));
   }
   Plan made = HOLDFAST_TRY(plan(source, target, topology));
-  return Resize{std::move(topology), std::move(devices),   std::move(source),
-                std::move(target),   std::move(placement), std::move(made)};
+  std::optional<Cost> cost;
+  if (request.speeds) cost = cost_of(made, target, *request.speeds);
+  return Resize{std::move(topology),  std::move(devices), std::move(source),
+                std::move(target),    std::move(placement), std::move(made),
+                std::move(cost)};
 }
 
 OrderedJson to_json(const ResizeRequest& request, const Resize& resize) {
@@ -133,6 +139,7 @@ OrderedJson to_json(const ResizeRequest& request, const Resize& resize) {
   if (resize.placement) {
     json["placement"] = to_json(*resize.placement, resize.devices);
   }
+  if (resize.cost) json["cost"] = to_json(*resize.cost);
   json.update(to_json(resize.plan, resize.topology));
   return json;
 }

@@ -9,6 +9,7 @@
 #include "holdfast/base/json_value.h"
 #include "holdfast/env/env.h"
 #include "holdfast/models/build.h"
+#include "holdfast/plan/cost.h"
 #include "holdfast/plan/placement.h"
 #include "holdfast/plan/plan.h"
 
@@ -35,6 +36,7 @@ struct ResizeRequest {
   // If true, place() chooses the device of each new position by what the devices hold.
   // If false, position p is on device p before and after.
   bool place = false;
+  std::optional<LinkSpeeds> speeds{};  // if given, the cost is computed
 };
 
 struct Resize {
@@ -44,6 +46,7 @@ struct Resize {
   Collection target;
   std::optional<Placement> placement;
   Plan plan;
+  std::optional<Cost> cost;
 };
 
 // A request in the words of a user. Empty words mean the defaults of ResizeRequest.
@@ -55,6 +58,7 @@ struct ResizeWords {
   std::string to;
   std::string hosts{};     // such as "4x8"
   std::string training{};  // such as "mixed-adam"
+  std::string speeds{};    // such as "device=450,host=400" (plan/cost.h)
   bool place = false;
   // The text of a model as JSON. If it is given, `model` is its name in messages.
   std::string description{};
@@ -67,8 +71,8 @@ Result<ResizeRequest> read_resize(Env& env, const ResizeWords& words);
 // Fails like build_collection, place and plan.
 Result<Resize> plan_resize(const ResizeRequest& request);
 
-// {"from": ..., "to": ..., "hosts": ..., "state": bytes, "placement": ..., ...},
-// followed by the keys of the plan (plan_json.h).
+// {"from": ..., "to": ..., "hosts": ..., "state": bytes, "placement": ...,
+// "cost": ...}, followed by the keys of the plan (plan_json.h).
 OrderedJson to_json(const ResizeRequest& request, const Resize& resize);
 
 // The plan between the layouts of two files (collection_json.h).

@@ -37,7 +37,7 @@ struct PlaceOptions {
   // Positions [k*group, (k+1)*group) must stay together. It is the tensor-parallel
   // degree.
   uint32_t group = 1;
-  uint32_t assigned_at_once = 1 << 11;  // takes seconds
+  uint32_t assigned_at_once = 1 << 9;   // takes less than a second
   uint32_t assigned_at_most = 1 << 13;  // takes minutes
 };
 

@@ -95,17 +95,19 @@ void bind_plan(nb::module_& m) {
   m.def(
       "plan_model",
       [](std::string model, std::string source, std::string target, std::string hosts,
-         std::string training, bool place, std::string description) {
+         std::string training, std::string speeds, bool place,
+         std::string description) {
         return plan_model({.model = std::move(model),
                            .from = std::move(source),
                            .to = std::move(target),
                            .hosts = std::move(hosts),
                            .training = std::move(training),
+                           .speeds = std::move(speeds),
                            .place = place,
                            .description = std::move(description)});
       },
       nb::arg("model"), nb::arg("source"), nb::arg("target"), nb::arg("hosts"),
-      nb::arg("training"), nb::arg("place"), nb::arg("description"),
+      nb::arg("training"), nb::arg("speeds"), nb::arg("place"), nb::arg("description"),
       "The plan between two parallel configurations of a model: a built-in name, or\n"
       "the path of a config.json or of its folder. `description` is a model as JSON\n"
       "instead. Empty texts mean the defaults.");

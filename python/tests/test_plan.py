@@ -36,6 +36,22 @@ def test_python_and_the_command_line_print_the_same(model, source, target, hosts
     assert (plan.placement is not None) == place
 
 
+def test_speeds_of_links_give_a_cost():
+    change = {"source": "tp=4,pp=2", "target": "tp=4,pp=4", "model": "tenplex-6.7b", "hosts": "4x4"}
+    speeds = "device=31.5,host=12.5,latency=10"
+    plan = holdfast.plan(**change, speeds=speeds)
+    done = run("--model", "tenplex-6.7b", "--from", change["source"], "--to", change["target"],
+               "--hosts", "4x4", "--speeds", speeds)  # fmt: skip
+    cost = json.loads(plan.json)["cost"]
+    assert cost["busiest"] == "host"
+    # A host gets 1/4 of the state, all of it from others.
+    assert cost["seconds"] == pytest.approx(plan.figures.crossing / 2 / 12.5e9, rel=0.4)
+    assert cost["least"] <= cost["seconds"]
+    assert "by the given speeds it takes" in done.stdout and "busiest: host" in done.stdout
+    with pytest.raises(ValueError, match="speeds: \"hots\" is not known"):
+        holdfast.plan(**change, speeds="hots=1")
+
+
 def test_the_published_case_moves_what_it_must():
     figures = holdfast.plan(
         "tp=4,pp=2", "tp=4,pp=4", model="tenplex-6.7b", hosts="4x4", place=True

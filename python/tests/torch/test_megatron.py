@@ -1,13 +1,15 @@
 """Folders of Megatron-LM are cut again, and read by torch as Megatron would read them."""
 
+import json
 import subprocess
 from argparse import Namespace
+from collections import OrderedDict
 from pathlib import Path
 
 import numpy
 import pytest
 import torch
-from megatron_folders import Gpt, load
+from megatron_folders import LAYER, Gpt, load
 from safetensors.torch import load_file
 
 import holdfast
@@ -60,6 +62,7 @@ def test_every_value_is_where_megatron_saves_it(tmp_path, gpt):
     source = gpt.save(tmp_path / "source", 4, 2)
     told = reshard(source, tmp_path / "out", "--to", "tp=2,pp=4")
     assert "megatron  tp=4,pp=2  8 files" in told and "megatron  8 files" in told
+    assert "what several files have is read for each of them" in told
     assert (tmp_path / "out" / "latest_checkpointed_iteration.txt").read_text() == "50"
     made = load(tmp_path / "out")
     expected = load(Gpt().save(tmp_path / "expected", 2, 4))
@@ -117,6 +120,49 @@ def test_one_rank_gets_the_whole_model(tmp_path, gpt):
                        gpt.whole("layers.3.mlp.dense_4h_to_h.weight", "weight"))
     assert torch.equal(tensors[f"optimizer.{name}.exp_avg"],
                        gpt.whole("layers.3.mlp.dense_4h_to_h.weight", "exp_avg"))
+
+
+def test_what_is_read_is_compared_with_each_byte_once(tmp_path, gpt):
+    """The source has 1,024 rows of words and the targets of one and two ranks, too."""
+    source = gpt.save(tmp_path / "source", 4, 2)
+    whole = [gpt.whole(name, "master").numel() * 14 for name in gpt.names(0, 1)]
+    copied = gpt.whole(EMBEDDING, "master").numel() * 14
+    for to, copies in (("whole", 0), ("tp=1,pp=2", copied)):
+        told = json.loads(reshard(source, "--to", to, "--plan-only", "--json"))
+        assert (told["reads"], told["reads_bound"]) == (sum(whole) + copies, sum(whole))
+
+
+class BufferedGpt(Gpt):
+    """Each layer has a buffer between its parameters, which the optimizer does not know."""
+
+    def rank_file(self, rank, stage, tp, pp):
+        file = super().rank_file(rank, stage, tp, pp)
+        encoder = file["model"]["language_model"]["encoder"]
+        with_buffers = OrderedDict()
+        for name, tensor in encoder.items():
+            with_buffers[name] = tensor
+            if name.endswith("query_key_value.bias"):
+                buffer = name.replace("query_key_value.bias", "rotary.inv_freq")
+                with_buffers[buffer] = torch.arange(4).half()
+        file["model"]["language_model"]["encoder"] = with_buffers
+        return file
+
+
+def test_a_buffer_has_no_optimizer_state(tmp_path):
+    words = {"h": "whole", "qkv h": "rows", "qkv": "rows", "h h/t": "columns", "4h/t h": "rows",
+             "4h/t": "rows", "h 4h/t": "columns"}
+    rules = {f"layers.#.{name}": words[shape] for name, shape in LAYER.items()}
+    rules |= {EMBEDDING: "first vocabulary tied", "final_layernorm.weight": "last whole",
+              "final_layernorm.bias": "last whole",
+              "embedding.position_embeddings.weight": "first whole",
+              "layers.#.self_attention.rotary.inv_freq": "whole buffer"}
+    file = tmp_path / "rules.json"
+    file.write_text(json.dumps({"holdfast": "rules", "version": 1, "name": "r", "rules": rules}))
+    source = BufferedGpt().save(tmp_path / "source", 2, 1)
+    reshard(source, tmp_path / "out", "--to", "tp=1,pp=2", "--rules", file)
+    expected = load(BufferedGpt().save(tmp_path / "expected", 1, 2))
+    for name, made in load(tmp_path / "out").items():
+        assert_equal(made, plain(expected[name]), name, ignored=("rng_state", "args"))
 
 
 @pytest.mark.parametrize("version", [0, 1.0, 2.0])

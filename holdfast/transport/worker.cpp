@@ -1,4 +1,4 @@
-#include "holdfast/exchange/worker.h"
+#include "holdfast/transport/worker.h"
 
 #include <unistd.h>
 

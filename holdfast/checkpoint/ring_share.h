@@ -1,4 +1,4 @@
-// How much memory is free on this machine, and how many ranks share it.
+// How much memory of the machine a rank may use for its ring, beside the other ranks.
 #pragma once
 
 #include <optional>
@@ -8,11 +8,6 @@
 #include "holdfast/transport/transport.h"
 
 namespace holdfast {
-
-// Bytes that can be used without swapping: MemAvailable of /proc/meminfo, or one GiB if
-// there is no such file, but not more than the control group of this process may still
-// use.
-int64_t free_memory(Env& env);
 
 // How many ranks, this one included, share the memory of this rank's machine. Called by
 // all ranks together, which compare the boot ids of their machines. Ranks that do not

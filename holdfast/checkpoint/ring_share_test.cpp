@@ -1,15 +1,15 @@
-#include "holdfast/checkpoint/free_memory.h"
+#include "holdfast/checkpoint/ring_share.h"
 
 #include <gtest/gtest.h>
 
 #include "holdfast/checkpoint/checkpoint_testing.h"
 
-namespace holdfast::tests::free_memory_test {
+namespace holdfast::tests::ring_share_test {
 namespace {
 
 constexpr Duration kSoon = std::chrono::seconds(10);
 
-TEST(FreeMemory, RanksOfOneMachineShareAQuarterOfIt) {
+TEST(RingShare, RanksOfOneMachineShareAQuarterOfIt) {
   MemoryEnv env(1);
   ASSERT_OK(env.create_folders("/proc"));
   ASSERT_OK(env.write_file("/proc/meminfo", bytes_of("MemAvailable:    4096 kB\n")));
@@ -17,7 +17,7 @@ TEST(FreeMemory, RanksOfOneMachineShareAQuarterOfIt) {
   EXPECT_EQ(ring_share(env, 8), 1 << 17);
 }
 
-TEST(FreeMemory, RanksAreCountedByTheStartOfTheirMachine) {
+TEST(RingShare, RanksAreCountedByTheStartOfTheirMachine) {
   MemoryEnv env(1);
   const std::vector<std::string> boots{"a", "b", "a", "a"};
   std::vector<int> counted(boots.size());
@@ -31,7 +31,7 @@ TEST(FreeMemory, RanksAreCountedByTheStartOfTheirMachine) {
 }
 
 // Ranks that do not know their boot id count as being on one machine.
-TEST(FreeMemory, RanksThatDoNotKnowAreTogether) {
+TEST(RingShare, RanksThatDoNotKnowAreTogether) {
   MemoryEnv env(1);
   run_ranks(env, 2, [&](int, Transport& transport) {
     EXPECT_EQ(ranks_here(env, &transport, std::nullopt, kSoon).value(), 2);
@@ -39,4 +39,4 @@ TEST(FreeMemory, RanksThatDoNotKnowAreTogether) {
 }
 
 }  // namespace
-}  // namespace holdfast::tests::free_memory_test
+}  // namespace holdfast::tests::ring_share_test

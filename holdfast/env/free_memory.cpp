@@ -1,4 +1,4 @@
-#include "holdfast/checkpoint/free_memory.h"
+#include "holdfast/env/free_memory.h"
 
 #include <algorithm>
 #include <charconv>
@@ -35,6 +35,14 @@ Path control_group(Env& env) {
   return group / text->substr(begin, text->find('\n', begin) - begin);
 }
 
+// What a group has used for files that it has read. The system gives it up when memory is
+// needed.
+int64_t page_cache(Env& env, const Path& group) {
+  const Path path = group / "memory.stat";
+  return number_in(env, path, "\nactive_file").value_or(0) +
+         number_in(env, path, "\ninactive_file").value_or(0);
+}
+
 }  // namespace
 
 int64_t free_memory(Env& env) {
@@ -44,24 +52,10 @@ int64_t free_memory(Env& env) {
   const Path group = control_group(env);
   const std::optional<int64_t> limit = number_in(env, group / "memory.max", "");
   const std::optional<int64_t> used = number_in(env, group / "memory.current", "");
-  if (limit.has_value() && used.has_value()) free = std::min(free, *limit - *used);
+  if (limit.has_value() && used.has_value()) {
+    free = std::min(free, *limit - *used + page_cache(env, group));
+  }
   return std::max<int64_t>(free, 0);
-}
-
-Result<int> ranks_here(Env& env, Transport* transport,
-                       const std::optional<Identity>& self, Duration at_most) {
-  if (transport == nullptr) return 1;
-  const Result<Identity> found =
-      self.has_value() ? Result<Identity>(*self) : this_process(env);
-  const std::string boot = found.ok() ? found->boot : "";
-  const std::vector<Bytes> all =
-      HOLDFAST_TRY(transport->all_gather(bytes_of(boot), env.now() + at_most));
-  return static_cast<int>(std::ranges::count_if(
-      all, [&](const Bytes& other) { return text_of(other) == boot; }));
-}
-
-int64_t ring_share(Env& env, int ranks_here) {
-  return free_memory(env) / 4 / ranks_here;
 }
 
 }  // namespace holdfast

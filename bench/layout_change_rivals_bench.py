@@ -1,0 +1,190 @@
+"""Compares an exchange between processes with other libraries: Gloo, and DCP's save and load.
+
+    layout_change_rivals_bench.py [MEGABYTES] [--folder PATH] [--json FILE]      default 1536
+
+Four ranks hold a state and eight shall, each rank a process. The exchange is that of
+bench/layout_change_bench.cpp by rings, which is run first.
+
+- Gloo: each pair of ranks sends and receives its rows by isend and irecv, into memory that was
+  touched before. It has no seals, so its speed is compared with that of the copy. Bar: 2.5 times.
+- torch.distributed.checkpoint: four ranks save, synced as it does by default, and eight load while
+  the files are in the page cache. Its time is compared with that of the copy and the seals. Bar: 5
+  times.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+import torch.multiprocessing as mp
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard
+
+BUILD = Path(os.environ.get("HOLDFAST_BUILD", Path(__file__).parent.parent / "build/release"))
+OLD, NEW, SIDE, ROUNDS = 4, 8, 4096, 5
+TENSOR = 4 * SIDE * SIDE
+GLOO_BAR, DCP_BAR = 2.5, 5
+
+
+def part(rank: int, ranks: int) -> tuple[int, int]:
+    return SIDE * rank // ranks, SIDE * (rank + 1) // ranks
+
+
+def common(old: int, new: int) -> tuple[int, int]:
+    """The rows that a rank has before and another one shall have."""
+    (a, b), (c, d) = part(old, OLD), part(new, NEW)
+    return max(a, c), min(b, d)
+
+
+def time_rounds(work: Callable[[], None]) -> list[float]:
+    """Seconds of each round but the first, in which pages are touched."""
+    took = []
+    for _ in range(ROUNDS + 1):
+        dist.barrier()
+        begun = time.perf_counter()
+        work()
+        dist.barrier()
+        took.append(time.perf_counter() - begun)
+    return took[1:]
+
+
+def run_gloo(rank: int, tensors: int) -> list[float]:
+    low, high = part(rank, OLD) if rank < OLD else (0, 0)
+    start, end = part(rank, NEW)
+    old = [torch.full((high - low, SIDE), float(rank)) for _ in range(tensors)]
+    new = [torch.zeros(end - start, SIDE) for _ in range(tensors)]
+    took = time_rounds(lambda: [exchange_tensor(rank, old[t], low, new[t], start)
+                                for t in range(tensors)])  # fmt: skip
+    # Two new ranks have the rows of one old rank.
+    assert all((tensor == rank // 2).all() for tensor in new), "Gloo: wrong bytes"
+    return took
+
+
+def exchange_tensor(rank: int, old: torch.Tensor, low: int, new: torch.Tensor, start: int) -> None:
+    waiting = []
+    for other in range(OLD):
+        first, last = common(other, rank)
+        if first >= last:
+            continue
+        place = new[first - start : last - start]
+        if other == rank:
+            place.copy_(old[first - low : last - low])
+        else:
+            waiting.append(dist.irecv(place, other))
+    if rank < OLD:
+        for other in range(NEW):
+            first, last = common(rank, other)
+            if other != rank and first < last:
+                waiting.append(dist.isend(old[first - low : last - low], other))
+    for one in waiting:
+        one.wait()
+
+
+def cut_state(rank: int, ranks: int, tensors: int, value: float) -> dict[str, DTensor]:
+    """As tensor parallelism cuts: every second tensor by columns, the others by rows."""
+    mesh = init_device_mesh("cpu", (ranks,))
+    size = SIDE // ranks
+    return {f"t{t}": DTensor.from_local(torch.full((size, SIDE) if t % 2 == 0 else (SIDE, size), value),
+                                        mesh, [Shard(t % 2)], run_check=False)
+            for t in range(tensors)}  # fmt: skip
+
+
+def run_save(rank: int, tensors: int, folder: str) -> list[float]:
+    state = cut_state(rank, OLD, tensors, float(rank))
+    return time_rounds(lambda: dcp.save(state, checkpoint_id=folder))
+
+
+def run_load(rank: int, tensors: int, folder: str) -> list[float]:
+    state = cut_state(rank, NEW, tensors, -1.0)
+    took = time_rounds(lambda: dcp.load(state, checkpoint_id=folder))
+    assert all((tensor.to_local() == rank // 2).all() for tensor in state.values()), "DCP: wrong bytes"
+    return took
+
+
+def run_rank(rank: int, ranks: int, port: int, said: str, work: Callable, *arguments) -> None:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "RANK": str(rank),
+                   "WORLD_SIZE": str(ranks)}  # fmt: skip
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", rank=rank, world_size=ranks)
+    took = work(rank, *arguments)
+    if rank == 0:
+        Path(said).write_text(json.dumps(took))
+    dist.destroy_process_group()
+
+
+def run_ranks(ranks: int, work: Callable, *arguments) -> list[float]:
+    """What rank 0 has measured."""
+    with tempfile.TemporaryDirectory() as folder:
+        said = Path(folder) / "said"
+        port = 20000 + os.getpid() % 20000 + ranks
+        mp.start_processes(run_rank, (ranks, port, str(said), work, *arguments), ranks,
+                           start_method="spawn")  # fmt: skip
+        return json.loads(said.read_text())
+
+
+def measure_exchange(megabytes: int) -> dict[str, dict[str, float]]:
+    with tempfile.TemporaryDirectory() as folder:
+        said = Path(folder) / "said.json"
+        program = BUILD / "bench/layout_change_bench"
+        subprocess.run([program, str(megabytes), "--only", "rings", "--json", said],
+                       stdout=subprocess.DEVNULL, check=False)  # fmt: skip
+        return json.loads(said.read_text())
+
+
+class Figures:
+    def __init__(self) -> None:
+        self.all: dict[str, dict[str, float]] = {}
+
+    def show(self, name: str, value: float, unit: str) -> None:
+        self.all[name] = {"median": value}
+        print(f"  {name:44} {value:8.2f} {unit}", flush=True)
+
+    def at_least(self, name: str, value: float, bar: float) -> None:
+        self.all[name] = {"median": value, "bar": bar, "passed": value >= bar}
+        print(f"  {name:44} {value:8.2f}; expected >= {bar}  {'PASS' if value >= bar else 'FAIL'}",
+              flush=True)  # fmt: skip
+
+    @property
+    def passed(self) -> bool:
+        return all(figure.get("passed", True) for figure in self.all.values())
+
+
+def main() -> int:
+    options = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    options.add_argument("megabytes", nargs="?", type=int, default=1536)
+    options.add_argument("--folder", type=Path, default=Path("."))
+    options.add_argument("--json", type=Path)
+    chosen = options.parse_args()
+    tensors = max(chosen.megabytes // 64, 2)
+    exchange = measure_exchange(chosen.megabytes)
+    speed = exchange["rings / bare ring: exchange"]["median"]
+    whole = exchange["rings: copy and seals"]["median"]
+    gloo = tensors * TENSOR / statistics.median(run_ranks(NEW, run_gloo, tensors)) / 1e9
+    with tempfile.TemporaryDirectory(dir=chosen.folder, prefix="dcp-bench-") as folder:
+        saved = statistics.median(run_ranks(OLD, run_save, tensors, folder))
+        loaded = statistics.median(run_ranks(NEW, run_load, tensors, folder))
+    figures = Figures()
+    figures.show("exchange by rings, copy", speed, "GB/s")
+    figures.show("Gloo", gloo, "GB/s")
+    figures.at_least("exchange / Gloo", speed / gloo, GLOO_BAR)
+    figures.show("exchange by rings, copy and seals", whole, "s")
+    figures.show("DCP save by 4 ranks", saved, "s")
+    figures.show("DCP load by 8 ranks", loaded, "s")
+    figures.at_least("DCP save + load / exchange with seals", (saved + loaded) / whole, DCP_BAR)
+    if chosen.json:
+        chosen.json.write_text(json.dumps(figures.all, indent=1) + "\n")
+    return 0 if figures.passed else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""study/elastic.py makes the tables of docs/elastic.md. `make bench` checks the large ones, too."""
+
+import importlib
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+
+ROOT = Path(__file__).resolve().parents[2]
+PROGRAM = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
+PAGE = (ROOT / "docs/elastic.md").read_text()
+
+
+@pytest.fixture(scope="module")
+def study():
+    """The study's main script. It imports the scripts beside it, as it does when it is run."""
+    sys.path.insert(0, str(ROOT / "study"))
+    yield importlib.import_module("elastic")
+    sys.path.remove(str(ROOT / "study"))
+
+
+def test_the_tables_of_the_page_are_made_again(study):
+    makers = study.makers(study.Program(PROGRAM))
+    for name in makers.keys() - {"llama-70b", "llama-405b"}:
+        assert study.held(name, PAGE) == makers[name](), f"run study/elastic.py {name} --doc"
+
+
+def test_the_large_tables_have_all_their_rows(study):
+    tables = importlib.import_module("elastic_tables")
+    for name, changes in (("llama-70b", tables.LLAMA_70B), ("llama-405b", tables.LLAMA_405B)):
+        rows = study.held(name, PAGE).splitlines()[2:]
+        assert [row.split(" | ")[3] for row in rows] == [
+            f"{tables.ranks(c.source)} → {tables.ranks(c.target)}" for c in changes]
+    first = tables.LLAMA_70B[0]
+    row = tables.row(study.Program(PROGRAM), first)
+    assert f"| {' | '.join(row)} |\n" in study.held("llama-70b", PAGE)
+
+
+def test_a_table_that_the_page_does_not_have_is_named(study):
+    with pytest.raises(SystemExit, match="no place for the table fig-99"):
+        study.held("fig-99", PAGE)
+    changed = study.replaced("machines", "other\n", PAGE)
+    assert study.held("machines", changed) == "other\n"
+    assert study.held("fig-14", changed) == study.held("fig-14", PAGE)
+
+
+def test_figures_with_and_without_bars_are_shown(study, tmp_path):
+    measured = importlib.import_module("elastic_measured")
+    assert measured.figures_table("reshard", tmp_path) == "Not measured on a quiet machine yet.\n"
+    (tmp_path / "reshard.json").write_text(json.dumps({
+        "copy": {"GB/s": [1.0, 3.0, 2.0]},
+        "ratio": {"median": 0.5, "lower": 0.25, "upper": 0.75, "bar": 0.8, "passed": False}}))
+    assert measured.figures_table("reshard", tmp_path).splitlines()[2:] == [
+        "| copy | 2.00 |  |", "| ratio | 0.50 (0.25 to 0.75) | 0.8, **missed** |"]
