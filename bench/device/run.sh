@@ -2,11 +2,11 @@
 # Builds device_probe.cpp and runs device_check.py on this machine's GPU: bench/device/run.sh [carried]
 #
 # Needs g++, CMake, Ninja or make, fmt, nlohmann-json and a Python with torch. ISA-L and xxHash are
-# also looked for in the folder `carried` (default: build/carried), which pack.sh fills on a machine
+# also looked for in the folder `carried` (default: .cache/carried), which pack.sh fills on a machine
 # that has them.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-carried=$(realpath -m "${1:-build/carried}")
+carried=.cache/carried
 generator=()
 mkdir -p build
 if command -v ninja >/dev/null; then generator=(-G Ninja); fi
