@@ -62,21 +62,24 @@ SealTable::Entry entry_of(ByteView bytes, uint64_t offset) {
 }
 
 TEST(SealerKernel, SumsUpAsTheHostDoesWhereverARunBeginsAndEnds) {
-  for (const size_t size : {0, 1, 3, 4, 17, 4095, 4096, 5000, 20000, 40961}) {
-    for (const size_t shift : {0, 1, 4, 12}) {
-      Memory memory(size, shift);
-      for (const uint64_t offset : {uint64_t{0}, uint64_t{1}, uint64_t{4084 + shift},
-                                    uint64_t{shift}, (uint64_t{5} << 33) + 16 + shift}) {
-        ASSERT_EQ(seal_by_kernel(entry_of(memory.span(), offset), 1),
-                  seal_bytes(memory.span(), offset))
-            << size << " bytes at " << shift << ", offset " << offset;
-      }
-    }
+  struct Case {
+    size_t size, shift;  // of the memory
+    uint64_t offset;
+  };
+  constexpr uint64_t kFar = (uint64_t{5} << 33) + 16;
+  for (const auto& [size, shift, offset] :
+       {Case{0, 0, 0}, Case{1, 1, 3}, Case{3, 4, 4094}, Case{17, 12, kFar + 12},
+        Case{4096, 0, 0}, Case{4095, 1, 1}, Case{5000, 4, 4084}, Case{20000, 0, kFar},
+        Case{20000, 12, 4092}, Case{40961, 0, 4080}}) {
+    Memory memory(size, shift);
+    ASSERT_EQ(seal_by_kernel(entry_of(memory.span(), offset), 1),
+              seal_bytes(memory.span(), offset))
+        << size << " bytes at " << shift << ", offset " << offset;
   }
 }
 
 TEST(SealerKernel, SharesALongRunAmongItsBlocks) {
-  Memory memory((size_t{300} << 10) + 20, 0);
+  Memory memory((size_t{200} << 10) + 20, 0);
   const uint64_t offset = uint64_t{7} << 20;
   EXPECT_EQ(seal_by_kernel(entry_of(memory.span(), offset), 2),
             seal_bytes(memory.span(), offset));

@@ -7,6 +7,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <map>
 #include <string>
@@ -53,12 +54,18 @@ class PtxKernel {
     std::vector<size_t> members{};
     bool displaced = false;
   };
+  enum class Action { kJump, kEnd, kShuffle, kWait, kTransfer, kCompute };
+  using Inputs = std::array<uint64_t, 4>;
   struct Instruction {
     int predicate = -1;
     bool negated = false;
     std::vector<std::string> words{};  // "setp", "lt", "and", "u64"
     std::vector<Operand> operands{};
     std::string label{};
+    size_t target = 0;  // of a jump
+    Action action = Action::kCompute;
+    size_t size = 0;  // of its type, in bytes
+    uint64_t (*compute)(const Instruction&, const Inputs&) = nullptr;
   };
   enum class State { kRuns, kShuffles, kWaits, kDone };
   struct Thread {
@@ -122,6 +129,9 @@ class PtxKernel {
       }
       code_.push_back(read_instruction(one));
     }
+    for (Instruction& one : code_) {
+      if (one.action == Action::kJump) one.target = labels_.at(one.label);
+    }
   }
   // "name:" becomes "$name$".
   static std::string replace_labels(std::string_view text) {
@@ -147,12 +157,24 @@ class PtxKernel {
     const std::string rest = trimmed(std::string_view(text).substr(end));
     if (read.words[0] == "bra") {
       read.label = rest;
+      read.action = Action::kJump;
       return read;
     }
     for (const std::string& one : split(rest, ',')) {
       read.operands.push_back(read_operand(one));
     }
+    read.action = action_of(read.words[0]);
+    if (read.action == Action::kTransfer || read.action == Action::kCompute) {
+      read.size = size_of(read.words.back());
+    }
+    if (read.action == Action::kCompute) read.compute = function_of(read.words);
     return read;
+  }
+  static Action action_of(std::string_view word) {
+    if (word == "ret") return Action::kEnd;
+    if (word == "shfl") return Action::kShuffle;
+    if (word == "bar") return Action::kWait;
+    return word == "ld" || word == "st" ? Action::kTransfer : Action::kCompute;
   }
 
   Operand read_operand(std::string text) {
@@ -275,52 +297,42 @@ class PtxKernel {
 
   void step(Thread& thread) {
     const Instruction& one = code_[thread.at];
-    const std::string& what = one.words[0];
     if (one.predicate >= 0 &&
         (thread.registers[static_cast<size_t>(one.predicate)] != 0) == one.negated) {
       ++thread.at;
-    } else if (what == "bra") {
-      thread.at = labels_.at(one.label);
-    } else if (what == "ret") {
-      thread.state = State::kDone;
-    } else if (what == "shfl") {
-      thread.state = State::kShuffles;
-    } else if (what == "bar") {
-      thread.state = State::kWaits;
-    } else {
-      if (what == "ld" || what == "st") {
-        transfer(thread, one);
-      } else {
-        compute(thread, one);
-      }
-      ++thread.at;
+      return;
     }
+    switch (one.action) {
+      case Action::kJump: thread.at = one.target; return;
+      case Action::kEnd: thread.state = State::kDone; return;
+      case Action::kShuffle: thread.state = State::kShuffles; return;
+      case Action::kWait: thread.state = State::kWaits; return;
+      case Action::kTransfer: transfer(thread, one); break;
+      case Action::kCompute: compute(thread, one); break;
+    }
+    ++thread.at;
   }
 
   void transfer(Thread& thread, const Instruction& one) {
     const bool load = one.words[0] == "ld";
-    const Operand& memory = one.operands[load ? 1 : 0];
     const Operand& data = one.operands[load ? 0 : 1];
-    const size_t size = size_of(one.words.back());
-    std::byte* const at = address(thread, memory);
-    const std::vector<size_t> registers =
-        data.kind == Operand::Kind::kVector ? data.members
-                                            : std::vector<size_t>{data.number};
-    HOLDFAST_CHECK(reinterpret_cast<uint64_t>(at) % (size * registers.size()) == 0,
+    std::byte* const at = address(thread, one.operands[load ? 1 : 0]);
+    const bool vector = data.kind == Operand::Kind::kVector;
+    const size_t count = vector ? data.members.size() : 1;
+    HOLDFAST_CHECK(reinterpret_cast<uint64_t>(at) % (one.size * count) == 0,
                    "an address that is not aligned");
-    for (size_t i = 0; i < registers.size(); ++i) {
-      uint64_t& held = thread.registers[registers[i]];
+    for (size_t i = 0; i < count; ++i) {
+      uint64_t& held = thread.registers[vector ? data.members[i] : data.number];
       if (load) {
         held = 0;
-        std::memcpy(&held, at + i * size, size);
+        std::memcpy(&held, at + i * one.size, one.size);
       } else {
-        std::memcpy(at + i * size, &held, size);
+        std::memcpy(at + i * one.size, &held, one.size);
       }
     }
   }
 
   void compute(Thread& thread, const Instruction& one) {
-    const size_t size = one.words.back() == "pred" ? 1 : size_of(one.words.back());
     const Operand& to = one.operands[0];
     if (to.kind == Operand::Kind::kVector) {
       const uint64_t whole = value(thread, one.operands[1]);
@@ -328,36 +340,53 @@ class PtxKernel {
       thread.registers[to.members[1]] = whole >> 32;
       return;
     }
-    std::vector<uint64_t> in;
+    Inputs in{};
     for (size_t i = 1; i < one.operands.size(); ++i) {
-      in.push_back(value(thread, one.operands[i]));
+      in[i - 1] = value(thread, one.operands[i]);
     }
-    thread.registers[to.number] = result(one.words, in, size);
+    thread.registers[to.number] = one.compute(one, in);
   }
 
-  static uint64_t result(const std::vector<std::string>& words,
-                         const std::vector<uint64_t>& in, size_t size) {
+  // The function that computes an instruction. Its inputs are cut to the size of the type
+  // first, but for predicates, distances of shifts and what a wide product is added to.
+  static uint64_t (*function_of(const std::vector<std::string>& words))(const Instruction&,
+                                                                        const Inputs&) {
+    using I = const Instruction&;
+    using V = const Inputs&;
     const std::string& what = words[0];
-    const auto at = [&](size_t i) { return cut(in[i], size); };
-    if (what == "cvt") return cut(at(0), size_of(words[1]));
-    if (what == "mov") return at(0);
-    if (what == "setp") return compare(words[1], at(0), at(1)) && (in.size() < 3 || in[2] != 0);
-    if (what == "selp") return in[2] != 0 ? at(0) : at(1);
-    if (words[1] == "wide") return at(0) * at(1) + (what == "mad" ? in[2] : 0);
-    if (what == "mul") return cut(at(0) * at(1), size);
-    if (what == "mad") return cut(at(0) * at(1) + at(2), size);
-    if (what == "add") return cut(at(0) + at(1), size);
-    if (what == "sub") return cut(at(0) - at(1), size);
-    if (what == "div") return at(0) / at(1);
-    if (what == "rem") return at(0) % at(1);
-    if (what == "and") return at(0) & at(1);
-    if (what == "or") return at(0) | at(1);
-    if (what == "xor") return at(0) ^ at(1);
-    if (what == "min") return std::min(at(0), at(1));
-    if (what == "shl") return cut(at(0) << in[1], size);
-    if (what == "shr") return at(0) >> in[1];
-    HOLDFAST_CHECK(false, "{}: no such instruction", what);
-    return 0;
+    if (what == "cvt") {
+      return [](I i, V v) { return cut(cut(v[0], i.size), size_of(i.words[1])); };
+    }
+    if (what == "mov") return [](I i, V v) { return cut(v[0], i.size); };
+    if (what == "setp") {
+      return [](I i, V v) {
+        return uint64_t{compare(i.words[1], cut(v[0], i.size), cut(v[1], i.size)) &&
+                        (i.operands.size() < 4 || v[2] != 0)};
+      };
+    }
+    if (what == "selp") return [](I i, V v) { return cut(v[v[2] != 0 ? 0 : 1], i.size); };
+    if (words[1] == "wide") {
+      return [](I i, V v) { return cut(v[0], i.size) * cut(v[1], i.size) + v[2]; };
+    }
+    if (what == "mul") return [](I i, V v) { return cut(v[0] * v[1], i.size); };
+    if (what == "mad") return [](I i, V v) { return cut(v[0] * v[1] + v[2], i.size); };
+    if (what == "add") return [](I i, V v) { return cut(v[0] + v[1], i.size); };
+    if (what == "sub") return [](I i, V v) { return cut(v[0] - v[1], i.size); };
+    if (what == "div") {
+      return [](I i, V v) { return cut(v[0], i.size) / cut(v[1], i.size); };
+    }
+    if (what == "rem") {
+      return [](I i, V v) { return cut(v[0], i.size) % cut(v[1], i.size); };
+    }
+    if (what == "and") return [](I i, V v) { return cut(v[0] & v[1], i.size); };
+    if (what == "or") return [](I i, V v) { return cut(v[0] | v[1], i.size); };
+    if (what == "xor") return [](I i, V v) { return cut(v[0] ^ v[1], i.size); };
+    if (what == "min") {
+      return [](I i, V v) { return std::min(cut(v[0], i.size), cut(v[1], i.size)); };
+    }
+    if (what == "shl") return [](I i, V v) { return cut(v[0] << v[1], i.size); };
+    HOLDFAST_CHECK(what == "shr", "{}: no such instruction", what);
+    return [](I i, V v) { return cut(v[0], i.size) >> v[1]; };
   }
   // All comparisons of the kernels are unsigned.
   static bool compare(std::string_view how, uint64_t a, uint64_t b) {
