@@ -385,7 +385,7 @@ TEST_P(StagingTest, TheDeviceSealsItsPiecesBeforeTheyAreCopied) {
     ShardWriter writer(ring, shard_);
     std::jthread stager([&] { EXPECT_OK(writer.stage()); });
     const auto strike = [](int64_t offset, ByteSpan bytes) {
-      if (offset == 2 * kBlock) bytes[100] ^= std::byte{1};  // in the second piece
+      if (offset == 3 * kBlock) bytes[100] ^= std::byte{1};  // in piece 2
     };
     const auto written =
         writer.write(env_, fmt::format("shard-{}", kernel), {.strike = strike});
