@@ -10,7 +10,7 @@
 
 #include "gpu_memory.h"
 #include "holdfast/device/device_seals.h"
-#include "holdfast/memory/piece_seals.h"
+#include "holdfast/memory/seals_on_devices.h"
 
 namespace holdfast {
 namespace {
@@ -33,7 +33,7 @@ LocalPiece piece_at(const Gpu& gpu, ByteSpan memory, int number) {
 size_t shift_of(int number) { return static_cast<size_t>(number) * 4096; }
 
 int count_wrong(std::span<const LocalPiece> pieces, const Pattern& pattern) {
-  const PieceSeals by_gpu(pieces);
+  const SealsOnDevices by_gpu(pieces);
   const std::vector<Seal> seals = seals_of(pieces).value();
   int wrong = 0;
   for (size_t i = 0; i < pieces.size(); ++i) {

@@ -4,7 +4,7 @@
 #include "holdfast/device/cuda_driver.h"
 #include "holdfast/device/device.h"
 #include "holdfast/memory/local_state.h"
-#include "holdfast/memory/piece_seals.h"
+#include "holdfast/memory/seals_on_devices.h"
 #include "holdfast/state/box_stream.h"
 
 namespace holdfast {
@@ -109,7 +109,7 @@ Result<Seal> seal_of(const LocalPiece& piece) {
 }
 
 Result<std::vector<Seal>> seals_of(std::span<const LocalPiece> pieces) {
-  PieceSeals by_devices(pieces);
+  SealsOnDevices by_devices(pieces);
   std::vector<Seal> seals(pieces.size());
   for (size_t i = 0; i < pieces.size(); ++i) {
     if (!by_devices.has(i)) seals[i] = HOLDFAST_TRY(seal_on_host(pieces[i]));

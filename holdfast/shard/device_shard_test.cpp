@@ -414,7 +414,7 @@ TEST_P(DeviceTest, PiecesAreSealedAlikeByADeviceAndByTheHost) {
   std::vector<LocalPiece> on_host = pieces;
   for (LocalPiece& piece : pieces) piece.device = device_.get();
   for (LocalPiece& piece : on_host) piece.device = nullptr;
-  const PieceSeals by_device(pieces);
+  const SealsOnDevices by_device(pieces);
   EXPECT_EQ(by_device.has(0) && by_device.has(1) && by_device.has(2), true);
   EXPECT_FALSE(by_device.has(3));
   EXPECT_EQ(seals_of(pieces).value(), seals_of(on_host).value());

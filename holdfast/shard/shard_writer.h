@@ -38,7 +38,7 @@
 #include "holdfast/device/staging_ring.h"
 #include "holdfast/env/env.h"
 #include "holdfast/memory/local_state.h"
-#include "holdfast/memory/piece_seals.h"
+#include "holdfast/memory/seals_on_devices.h"
 #include "holdfast/shard/shard_index.h"
 
 namespace holdfast {
@@ -163,7 +163,7 @@ class ShardWriter {
   // The seals that stage() has computed, one for each piece. write() reads them when
   // all blocks are staged.
   std::vector<Seal> source_seals_;
-  std::optional<PieceSeals> by_devices_;
+  std::optional<SealsOnDevices> by_devices_;
   // The first piece that stage() has not copied completely.
   size_t piece_ = 0;
 

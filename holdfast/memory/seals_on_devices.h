@@ -11,11 +11,11 @@
 namespace holdfast {
 
 // Used by one thread at a time.
-class PieceSeals {
+class SealsOnDevices {
  public:
   // Each device begins to seal its pieces, as they are after the work that is in its
   // stream now. The memory must not change before that work is done.
-  explicit PieceSeals(std::span<const LocalPiece> pieces);
+  explicit SealsOnDevices(std::span<const LocalPiece> pieces);
 
   // Whether a device seals the piece. If not, the host has to: it has the piece, or the
   // device has no kernel or no memory for the sums, or the piece has too short rows.

@@ -1,12 +1,12 @@
-#include "holdfast/memory/piece_seals.h"
+#include "holdfast/memory/seals_on_devices.h"
 
 namespace holdfast {
 
-PieceSeals::PieceSeals(std::span<const LocalPiece> pieces) : has_(pieces.size()) {
+SealsOnDevices::SealsOnDevices(std::span<const LocalPiece> pieces) : has_(pieces.size()) {
   for (const Device* device : devices_of(pieces)) begin(*device, pieces);
 }
 
-void PieceSeals::begin(const Device& device, std::span<const LocalPiece> pieces) {
+void SealsOnDevices::begin(const Device& device, std::span<const LocalPiece> pieces) {
   DeviceSeals work(device);
   std::vector<size_t> added;
   for (size_t i = 0; i < pieces.size(); ++i) {
@@ -23,7 +23,7 @@ void PieceSeals::begin(const Device& device, std::span<const LocalPiece> pieces)
   for (const size_t i : added) has_[i] = true;
 }
 
-Result<void> PieceSeals::finish(std::span<Seal> seals) {
+Result<void> SealsOnDevices::finish(std::span<Seal> seals) {
   for (const auto& sums : sums_) {
     const std::vector<Seal> made = HOLDFAST_TRY(sums->wait());
     for (size_t i = 0; i < made.size(); ++i) seals[i] += made[i];
