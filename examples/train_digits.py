@@ -4,6 +4,7 @@
     python examples/train_digits.py --resume base.pt --log log.jsonl
     python examples/train_digits.py --resume base.pt --log log.jsonl --launcher ddp --ranks 4
     torchrun --nproc-per-node 4 examples/train_digits.py --resume base.pt --launcher ddp
+    python examples/train_digits.py --model resnet50 --device cuda --steps 100 --save base.pt
 
 This is the training of docs/corruption.md: one trial of a campaign loads a checkpoint that has
 flipped bits, trains 40 steps and writes what happened. The same checkpoint gives the same bits
@@ -54,12 +55,69 @@ class Digits(nn.Module):
         return self.fc(x.flatten(1))
 
 
+class Bottleneck(nn.Module):
+    """Three convolutions with a shortcut around them."""
+
+    def __init__(self, inward: int, width: int, stride: int) -> None:
+        super().__init__()
+        outward = 4 * width
+        self.conv1 = nn.Conv2d(inward, width, 1, bias=False)
+        self.bn1 = nn.BatchNorm2d(width)
+        self.conv2 = nn.Conv2d(width, width, 3, stride, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(width)
+        self.conv3 = nn.Conv2d(width, outward, 1, bias=False)
+        self.bn3 = nn.BatchNorm2d(outward)
+        self.downsample = None
+        if stride != 1 or inward != outward:
+            self.downsample = nn.Sequential(
+                nn.Conv2d(inward, outward, 1, stride, bias=False), nn.BatchNorm2d(outward))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        short = x if self.downsample is None else self.downsample(x)
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = F.relu(self.bn2(self.conv2(x)))
+        return F.relu(self.bn3(self.conv3(x)) + short)
+
+
+class ResNet50(nn.Module):
+    """ResNet-50 for small pictures: its first convolution does not shrink them, and no pooling
+    follows it, as is usual for pictures of this size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(1, 64, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(64)
+        inward = 64
+        for number, (blocks, width) in enumerate(((3, 64), (4, 128), (6, 256), (3, 512)), 1):
+            layer = nn.Sequential()
+            for block in range(blocks):
+                stride = 2 if number > 1 and block == 0 else 1
+                layer.append(Bottleneck(inward, width, stride))
+                inward = 4 * width
+            self.add_module(f"layer{number}", layer)
+        self.fc = nn.Linear(inward, 10)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = F.relu(self.bn1(self.conv1(x)))
+        x = self.layer4(self.layer3(self.layer2(self.layer1(x))))
+        return self.fc(x.mean((2, 3)))
+
+
+MODELS = {"digits": Digits, "resnet50": ResNet50}
+
+
 @cache
 def read_digits() -> tuple[torch.Tensor, torch.Tensor]:
     """All pictures, with values from 0 to 1, and their labels."""
     with gzip.open(DATA, "rt") as file:
         rows = torch.tensor([[int(cell) for cell in row] for row in csv.reader(file)])
     return rows[:, :64].reshape(-1, 1, 8, 8) / 16, rows[:, 64]
+
+
+@cache
+def digits_on(device: str) -> tuple[torch.Tensor, torch.Tensor]:
+    images, labels = read_digits()
+    return images.to(device), labels.to(device)
 
 
 @cache
@@ -76,9 +134,9 @@ def batch_of(step: int, size: int) -> torch.Tensor:
     return order_of(epoch)[place * size : (place + 1) * size]
 
 
-def accuracy_of(model: Digits) -> float:
+def accuracy_of(model: nn.Module, device: str) -> float:
     """The share of the test set that the model tells right."""
-    images, labels = (part[-TESTED:] for part in read_digits())
+    images, labels = (part[-TESTED:] for part in digits_on(device))
     model.eval()
     with torch.no_grad():
         right = (model(images).argmax(1) == labels).float().mean().item()
@@ -91,7 +149,7 @@ class Alone:
 
     rank, world = 0, 1
 
-    def distribute(self, model: Digits, optimizer: torch.optim.Optimizer):
+    def distribute(self, model: nn.Module, optimizer: torch.optim.Optimizer):
         return model, optimizer
 
     def mean(self, loss: torch.Tensor) -> torch.Tensor:
@@ -115,7 +173,7 @@ class Ddp(Alone):
         dist.init_process_group("gloo", init_method=place or "env://", **numbers)
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
 
-    def distribute(self, model: Digits, optimizer: torch.optim.Optimizer):
+    def distribute(self, model: nn.Module, optimizer: torch.optim.Optimizer):
         from torch.nn.parallel import DistributedDataParallel
 
         return DistributedDataParallel(model, **self._options), optimizer
@@ -144,7 +202,7 @@ class Horovod(Alone):
         self.rank, self.world = hvd.rank(), hvd.size()
         self._divisor = float(self.world) if args.divide_first else 1.0
 
-    def distribute(self, model: Digits, optimizer: torch.optim.Optimizer):
+    def distribute(self, model: nn.Module, optimizer: torch.optim.Optimizer):
         names = list(model.named_parameters())
         return model, self._hvd.DistributedOptimizer(
             optimizer, named_parameters=names, gradient_predivide_factor=self._divisor)
@@ -196,21 +254,21 @@ class Ranks:
             process.wait()
 
 
-def make_optimizer(args: argparse.Namespace, model: Digits) -> torch.optim.Optimizer:
+def make_optimizer(args: argparse.Namespace, model: nn.Module) -> torch.optim.Optimizer:
     if args.optimizer == "adam":
         return torch.optim.Adam(model.parameters(), lr=0.002)
     return torch.optim.SGD(model.parameters(), lr=0.005, momentum=0.9)
 
 
-def load(path: str, model: Digits, optimizer: torch.optim.Optimizer) -> int:
+def load(path: str, model: nn.Module, optimizer: torch.optim.Optimizer, device: str) -> int:
     """Returns the number of steps that were made before."""
-    loaded = torch.load(path)
+    loaded = torch.load(path, map_location=device)
     model.load_state_dict(loaded["model"])
     optimizer.load_state_dict(loaded["optimizer"])
     return loaded["step"]
 
 
-def save(args: argparse.Namespace, model: Digits, optimizer: torch.optim.Optimizer,
+def save(args: argparse.Namespace, model: nn.Module, optimizer: torch.optim.Optimizer,
          step: int) -> None:
     dtype = getattr(torch, args.precision)
 
@@ -226,7 +284,7 @@ def save(args: argparse.Namespace, model: Digits, optimizer: torch.optim.Optimiz
                 "step": step}, args.save)
 
 
-def parameters_of(model: Digits, step: int) -> dict[str, torch.Tensor]:
+def parameters_of(model: nn.Module, step: int) -> dict[str, torch.Tensor]:
     """A copy of the parameters of each layer, as one tensor."""
     return {f"step-{step}.{name}": torch.cat([each.detach().flatten() for each in
                                               layer.parameters()])
@@ -252,12 +310,12 @@ def train(args: argparse.Namespace, ranks: Alone, checkpoint: str | None, log: s
           state: str | None) -> float:
     """Trains from a checkpoint, or from the beginning. Returns the final accuracy on rank 0."""
     torch.manual_seed(SEED)
-    model = Digits()
+    model = MODELS[args.model]().to(args.device)
     wrapped, optimizer = ranks.distribute(model, make_optimizer(args, model))
-    begin = load(checkpoint, model, optimizer) if checkpoint else 0
+    begin = load(checkpoint, model, optimizer, args.device) if checkpoint else 0
     first = ranks.rank == 0
     lines, kept = Log(log if first else None), {}
-    lines.write(step=0, accuracy=accuracy_of(model) if first else 0.0)
+    lines.write(step=0, accuracy=accuracy_of(model, args.device) if first else 0.0)
     right = 0.0
     for step in range(1, args.steps + 1):
         loss = ranks.mean(update(args, ranks, wrapped, optimizer, begin + step - 1)).item()
@@ -266,7 +324,7 @@ def train(args: argparse.Namespace, ranks: Alone, checkpoint: str | None, log: s
         if step < args.steps:
             lines.write(step=step, loss=loss)
         else:
-            right = accuracy_of(model) if first else 0.0
+            right = accuracy_of(model, args.device) if first else 0.0
             lines.write(step=step, loss=loss, accuracy=right)
     lines.close()
     if state and first:
@@ -279,7 +337,7 @@ def train(args: argparse.Namespace, ranks: Alone, checkpoint: str | None, log: s
 def update(args: argparse.Namespace, ranks: Alone, model: nn.Module,
            optimizer: torch.optim.Optimizer, step: int) -> torch.Tensor:
     """Makes one step. Returns the loss of this rank."""
-    images, labels = read_digits()
+    images, labels = digits_on(args.device)
     own = batch_of(step, args.batch)[ranks.rank :: ranks.world]
     optimizer.zero_grad()
     loss = F.cross_entropy(model(images[own]), labels[own])
@@ -304,6 +362,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--resume", metavar="CHECKPOINT", help="go on from this file")
     parser.add_argument("--log", help="write a JSON line for each step to this file")
     parser.add_argument("--state", help=f"write the parameters after steps {STATES} to this file")
+    parser.add_argument("--model", choices=tuple(MODELS), default="digits")
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--batch", type=int, default=32, help="samples in a step, over all ranks")
     parser.add_argument("--optimizer", choices=("sgd", "adam"), default="sgd")
@@ -322,6 +382,8 @@ def parse() -> argparse.Namespace:
     args = parser.parse_args()
     if args.steps < 1 or args.batch < 1:
         parser.error("--steps and --batch: expected at least 1")
+    if args.device == "cuda" and (args.launcher != "none" or not torch.cuda.is_available()):
+        parser.error("--device cuda: expected a GPU, and a job of one process")
     if args.serve and args.save:
         parser.error("--serve and --save: expected only one of them")
     if args.ranks is not None and (args.ranks < 1 or args.launcher == "none"):
@@ -339,6 +401,7 @@ def main() -> None:
     torch.set_num_threads(1)
     torch.backends.mkldnn.enabled = False  # torch's own convolutions are faster for such small ones
     torch.use_deterministic_algorithms(True)
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # cuBLAS is deterministic with it
     started = None
     if args.ranks and "RANK" not in os.environ:
         started = Ranks(args.ranks, args.launcher)

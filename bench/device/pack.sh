@@ -1,13 +1,43 @@
 #!/usr/bin/env bash
-# Copies the x86-64 headers and libraries that a machine with few packages lacks into build/carried.
-# They come from the Debian packages that scripts/cross.sh has unpacked, by default below
-# .cache/cross/amd64: bench/device/pack.sh [root]
+# Copies what a machine with a GPU and few packages lacks into .cache/carried, for x86-64: headers and
+# libraries, nanobind, and the headers of Python 3.12. all.sh builds with them there.
+#
+#   bench/device/pack.sh [root]
+#
+# The Debian packages are those of this machine or, on another CPU, those that scripts/cross.sh has
+# unpacked below .cache/cross/amd64. nanobind is that of .venv. The headers of Python come from
+# Ubuntu's package, because Debian 12 has no Python 3.12; they are kept in .cache.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
-root=${1:-.cache/cross/amd64}/usr
-rm -rf build/carried
-mkdir -p build/carried/include build/carried/lib
-cp -r "$root"/include/isa-l* "$root"/include/xxh*.h build/carried/include/
-cp -L "$root"/lib/x86_64-linux-gnu/libisal.so.2 build/carried/lib/
-cp build/carried/lib/libisal.so.2 build/carried/lib/libisal.so  # a link might not be copied along
-du -sh build/carried
+root=${1:-$([[ $(uname -m) == x86_64 ]] || echo .cache/cross/amd64)}/usr
+carried=.cache/carried
+headers=.cache/python3.12
+
+fetch_python() {
+  local mirror=http://archive.ubuntu.com/ubuntu new=$headers.new path
+  rm -rf "$new"
+  mkdir -p "$new"
+  path=$(curl -sSf "$mirror/dists/noble/main/binary-amd64/Packages.gz" | gunzip |
+    awk '/^Package: /{name=$2} /^Filename: / && name == "libpython3.12-dev" {print $2}')
+  curl -sSf "$mirror/$path" -o "$new/python.deb"
+  dpkg -x "$new/python.deb" "$new"
+  mv "$new" "$headers"  # comes last, so that a failed download is tried again
+}
+
+[[ -d $headers ]] || fetch_python
+rm -rf $carried
+mkdir -p $carried/include $carried/lib $carried/python
+cp -r "$root"/include/isa-l* "$root"/include/xxh*.h "$root"/include/CLI $carried/include/
+cp -r "$root"/include/liburing* $carried/include/
+for library in isal:2 uring:2; do
+  name=lib${library%:*}.so
+  cp -L "$root/lib/x86_64-linux-gnu/$name.${library#*:}" $carried/lib/
+  cp "$carried/lib/$name.${library#*:}" $carried/lib/$name  # a link might not be copied along
+done
+mkdir -p $carried/share/cmake
+cp -r "$root/share/cmake/CLI11" $carried/share/cmake/
+cp -r $headers/usr/include/python3.12 $carried/include/
+cp -r $headers/usr/include/x86_64-linux-gnu $carried/include/
+cp -r "$(.venv/bin/python -c 'import nanobind; print(list(nanobind.__path__)[0])')" $carried/python/
+find $carried -name __pycache__ -exec rm -r {} +
+du -sh $carried

@@ -264,9 +264,8 @@ Result<void> RunSaver::fill_task(SaveTask& task, SaveRequest&& request,
       std::ranges::any_of(task.shard.shard().pieces, [](const LocalPiece& piece) {
         return piece.device == nullptr && !piece.at_once && piece.bytes() > 0;
       });
-  task.writer = std::make_unique<ShardWriter>(
-      *ring_, task.shard.shard(),
-      options_.seal_at_source ? SealAt::kSource : SealAt::kStaged);
+  task.writer =
+      std::make_unique<ShardWriter>(*ring_, task.shard.shard(), options_.seal_at);
   task.manifest.software = options_.software;
   task.manifest.metrics = request.metrics;
   task.manifest.parallel = request.parallel;

@@ -76,10 +76,10 @@ struct SaverOptions {
   // shards are smaller and take longer to write and read, and only Holdfast can read
   // them.
   int compress = 0;
-  // Seal tensors in host memory as they are while they are copied, so that damage to
-  // the copy is found, and one word of it mended, when the step is restored. The copy
-  // then takes longer.
-  bool seal_at_source = false;
+  // Where the seals of tensors come from. If from the tensors, and not from what is
+  // written, damage to the copy in between is found, and one word of it mended, when the
+  // step is restored. In host memory the copy then takes longer.
+  SealAt seal_at = SealAt::kDevices;
   // The share of parity: each shard gets a file from which lost parts of the shard are
   // computed (shard/parity.h). 0 for none, else from kLeastParity to kMostParity. Older
   // versions of Holdfast check such a file and do not use it.

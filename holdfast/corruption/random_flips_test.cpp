@@ -86,7 +86,7 @@ TEST(RandomFlips, EveryBitOfAStagedBlockIsFoundOrChangesNoTensor) {
   const std::vector<Memory> values = random_values(dice, net());
   job.set(values);
   SaverOptions options = test_options();
-  options.seal_at_source = true;
+  options.seal_at = SealAt::kSource;
   Outcome outcome;
   for (int64_t trial = 0; trial < flips(250); ++trial) {
     const int64_t header = 4096, data = 100 * 70 * 4 + 301 * 2 + 8;

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace holdfast {
 
@@ -104,5 +105,27 @@ done:
   ret;
 }
 )";
+
+// A second kernel copies rows, with a table of up to kRowCopiesPerLaunch entries. All
+// addresses, sizes and pitches must be multiples of 16. A thread divides only once to find
+// its row and its place in the row. Then it goes on by the same number of rows and places
+// each time, with four copies under way at once.
+inline constexpr size_t kRowCopiesPerLaunch = 84;
+
+struct RowCopyTable {
+  struct Entry {
+    uint64_t to;
+    uint64_t from;
+    uint64_t bytes;  // of a row
+    uint64_t rows;
+    uint64_t to_pitch;
+    uint64_t from_pitch;
+  };
+  Entry entries[kRowCopiesPerLaunch];
+};
+static_assert(sizeof(RowCopyTable) == 4032);
+
+inline constexpr const char* kRowCopierName = "holdfast_copy_rows";
+std::string make_row_copier();
 
 }  // namespace holdfast

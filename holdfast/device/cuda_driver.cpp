@@ -3,8 +3,10 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "holdfast/device/cuda_copier_internal.h"
+#include "holdfast/device/cuda_sealer_internal.h"
 
 namespace holdfast {
 namespace {
@@ -239,13 +241,9 @@ class LoadedDriver : public CudaDriver {
     return outcome(f_.copy_2d(&copy, stream), "cuMemcpy2DAsync");
   }
 
-  Result<CudaKernel> load_copier() override {
-    void* module = nullptr;
-    CudaKernel kernel = nullptr;
-    HOLDFAST_TRY(outcome(f_.load_module(&module, kCopier), "cuModuleLoadData"));
-    HOLDFAST_TRY(
-        outcome(f_.find_kernel(&kernel, module, kCopierName), "cuModuleGetFunction"));
-    return kernel;
+  Result<CudaKernel> load_copier() override { return load(kCopier, kCopierName); }
+  Result<CudaKernel> load_sealer() override {
+    return load(make_sealer().c_str(), kSealerName);
   }
 
   // Long copies are cut, so that all blocks of a launch have about the same work.
@@ -261,11 +259,47 @@ class LoadedDriver : public CudaDriver {
             copy.to + first, copy.from + first,
             static_cast<uint64_t>(std::min(kPart, copy.bytes - at))};
         if (count < kCopiesPerLaunch) continue;
-        HOLDFAST_TRY(launch(copier, table, count, stream));
+        HOLDFAST_TRY(launch(copier, &table, count, stream));
         count = 0;
       }
     }
-    return count == 0 ? Result<void>() : launch(copier, table, count, stream);
+    return count == 0 ? Result<void>() : launch(copier, &table, count, stream);
+  }
+
+  Result<CudaKernel> load_row_copier() override {
+    return load(make_row_copier().c_str(), kRowCopierName);
+  }
+
+  // Many rows are cut likewise, and so are long ones: the kernel counts in 32 bits.
+  Result<void> copy_all_rows(CudaKernel copier, std::span<const CudaRows> copies,
+                             CudaStream stream) override {
+    constexpr int64_t kPart = int64_t{4} << 20;
+    std::vector<RowCopyTable::Entry> entries;
+    for (const CudaRows& copy : copies) {
+      for (int64_t at = 0; at < copy.bytes; at += kPart) {
+        const int64_t bytes = std::min(kPart, copy.bytes - at);
+        add_rows(copy, at, bytes, kPart / bytes, entries);
+      }
+    }
+    for (size_t first = 0; first < entries.size(); first += kRowCopiesPerLaunch) {
+      const size_t count = std::min(kRowCopiesPerLaunch, entries.size() - first);
+      RowCopyTable table;
+      std::copy_n(entries.begin() + static_cast<std::ptrdiff_t>(first), count,
+                  table.entries);
+      HOLDFAST_TRY(launch(copier, &table, count, stream));
+    }
+    return {};
+  }
+
+  Result<void> seal_all(CudaKernel sealer, std::span<const CudaSealRun> runs,
+                        DeviceAddress sums, CudaStream stream) override {
+    while (!runs.empty()) {
+      const auto some = runs.first(std::min(runs.size(), kSealRunsPerLaunch));
+      HOLDFAST_TRY(launch(sealer, some, sums, stream));
+      sums += some.size() * CudaSealRun::kSums * sizeof(CudaSealSum);
+      runs = runs.subspan(some.size());
+    }
+    return {};
   }
 
   Result<CudaEvent> create_event() override {
@@ -291,11 +325,53 @@ class LoadedDriver : public CudaDriver {
   }
 
  private:
-  Result<void> launch(CudaKernel copier, CopyTable& table, size_t count,
+  Result<CudaKernel> load(const char* text, const char* name) {
+    void* module = nullptr;
+    CudaKernel kernel = nullptr;
+    HOLDFAST_TRY(outcome(f_.load_module(&module, text), "cuModuleLoadData"));
+    HOLDFAST_TRY(outcome(f_.find_kernel(&kernel, module, name), "cuModuleGetFunction"));
+    return kernel;
+  }
+
+  Result<void> launch(CudaKernel sealer, std::span<const CudaSealRun> runs,
+                      DeviceAddress sums, CudaStream stream) const {
+    SealTable table;
+    for (size_t i = 0; i < runs.size(); ++i) {
+      const CudaSealRun& run = runs[i];
+      table.entries[i] = {.from = run.from,
+                          .offset = run.offset,
+                          .bytes = static_cast<uint64_t>(run.bytes),
+                          .rows = static_cast<uint64_t>(run.rows),
+                          .from_pitch = static_cast<uint64_t>(run.from_pitch),
+                          .offset_pitch = static_cast<uint64_t>(run.offset_pitch)};
+    }
+    void* parameters[] = {&table, &sums};
+    return outcome(f_.launch(sealer, CudaSealRun::kSums,
+                             static_cast<unsigned>(runs.size()), 1, kSealThreads, 1, 1, 0,
+                             stream, parameters, nullptr),
+                   "cuLaunchKernel");
+  }
+  // Adds the bytes [at, at + bytes) of each row, `at_once` rows for each entry.
+  static void add_rows(const CudaRows& copy, int64_t at, int64_t bytes, int64_t at_once,
+                       std::vector<RowCopyTable::Entry>& entries) {
+    for (int64_t row = 0; row < copy.rows; row += at_once) {
+      const int64_t to = row * copy.to_pitch + at, from = row * copy.from_pitch + at;
+      entries.push_back(
+          {.to = copy.to + static_cast<DeviceAddress>(to),
+           .from = copy.from + static_cast<DeviceAddress>(from),
+           .bytes = static_cast<uint64_t>(bytes),
+           .rows = static_cast<uint64_t>(std::min(at_once, copy.rows - row)),
+           .to_pitch = static_cast<uint64_t>(copy.to_pitch),
+           .from_pitch = static_cast<uint64_t>(copy.from_pitch)});
+    }
+  }
+
+  // The table of a copier is its only parameter.
+  Result<void> launch(CudaKernel copier, void* table, size_t count,
                       CudaStream stream) const {
     constexpr unsigned kBlocks = 4;  // for each copy, so that a device runs all at once
     constexpr unsigned kThreads = 256;
-    void* parameters[] = {&table};
+    void* parameters[] = {table};
     return outcome(f_.launch(copier, kBlocks, static_cast<unsigned>(count), 1, kThreads,
                              1, 1, 0, stream, parameters, nullptr),
                    "cuLaunchKernel");

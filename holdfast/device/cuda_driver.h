@@ -54,6 +54,25 @@ struct CudaCopy {
   int64_t bytes = 0;
 };
 
+// Bytes of one device that belong to one seal (state/seal.h): `rows` rows of `bytes` bytes
+// each. The pitches are the distances between the starts of neighbouring rows, in memory
+// and in the tensor. The addresses may have any alignment.
+struct CudaSealRun {
+  static constexpr int64_t kSums = 8;  // so many sums are written for each run
+
+  DeviceAddress from = 0;
+  uint64_t offset = 0;  // of the first byte in the tensor
+  int64_t bytes = 0;
+  int64_t rows = 1;
+  int64_t from_pitch = 0;
+  int64_t offset_pitch = 0;
+};
+
+// A part of the sums of a run. The sums of all parts add up to the seal of the run.
+struct CudaSealSum {
+  uint64_t lanes[2];
+};
+
 struct CudaMemory {
   int64_t free = 0;
   int64_t total = 0;
@@ -106,6 +125,20 @@ class CudaDriver {
   // copies or more, because copy() keeps the calling thread for microseconds each time.
   virtual Result<void> copy_all(CudaKernel copier, std::span<const CudaCopy> copies,
                                 CudaStream stream) = 0;
+
+  // The same for rows: addresses, pitches and bytes must be multiples of
+  // CudaCopy::kAlignment, and rows must have a byte at least.
+  virtual Result<CudaKernel> load_row_copier() = 0;
+  virtual Result<void> copy_all_rows(CudaKernel copier, std::span<const CudaRows> copies,
+                                     CudaStream stream) = 0;
+
+  // In a context. Loads the kernel that seal_all() runs.
+  virtual Result<CudaKernel> load_sealer() = 0;
+  // Puts the computation of the sums of all runs into the stream. `sums` is memory of the
+  // device, aligned to 16 bytes, for CudaSealRun::kSums times as many CudaSealSum as there
+  // are runs. Runs of more than a few MiB, or with fewer bytes than rows, are slow.
+  virtual Result<void> seal_all(CudaKernel sealer, std::span<const CudaSealRun> runs,
+                                DeviceAddress sums, CudaStream stream) = 0;
 
   // In a context. A new event counts as reached.
   virtual Result<CudaEvent> create_event() = 0;

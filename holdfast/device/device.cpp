@@ -1,6 +1,10 @@
 #include "holdfast/device/device.h"
 
+#include <cstdlib>
 #include <limits>
+#include <new>
+
+#include "holdfast/base/checked.h"
 
 namespace holdfast {
 namespace {
@@ -13,6 +17,24 @@ bool is_pitch(int64_t stride, int64_t run) {
 
 bool is_aligned(const CudaCopy& copy) {
   return (copy.to | copy.from) % CudaCopy::kAlignment == 0;
+}
+
+// True if our kernel can make the copy: everything is a multiple of 16, and the outer loops
+// do not make too many single copies.
+bool are_aligned_rows(const CudaCopy& first, const StridedCopy& copy) {
+  constexpr int64_t kMostCopies = 4096;
+  constexpr auto kAlignment = static_cast<int64_t>(CudaCopy::kAlignment);
+  if (!is_aligned(first) || copy.run % kAlignment != 0) return false;
+  int64_t outer = 1;
+  for (int k = 0; k < copy.loops; ++k) {
+    const StridedCopy::Loop& loop = copy.loop[static_cast<size_t>(k)];
+    if ((loop.from_stride | loop.to_stride) % kAlignment != 0) return false;
+    if (loop.from_stride < 0 || loop.to_stride < 0) return false;
+    if (k == copy.loops - 1) break;
+    if (loop.count > kMostCopies / outer) return false;
+    outer *= loop.count;
+  }
+  return true;
 }
 
 }  // namespace
@@ -53,11 +75,25 @@ Result<std::unique_ptr<Device>> Device::open(CudaDriver& driver, int number) {
   const Entered entered(*device);
   HOLDFAST_TRY(entered.outcome());
   device->stream_ = HOLDFAST_TRY(driver.create_stream());
-  // If the kernel cannot be loaded, copies inside the device are made one by one.
-  if (const Result<CudaKernel> copier = driver.load_copier(); copier.ok()) {
-    device->copier_ = *copier;
-  }
+  device->load_kernels();
   return device;
+}
+
+// If a kernel cannot be loaded, copies inside the device are made one by one, and seals are
+// computed on the host.
+void Device::load_kernels() {
+  if (const Result<CudaKernel> copier = driver_.load_copier(); copier.ok()) {
+    copier_ = *copier;
+  }
+  if (const Result<CudaKernel> copier = driver_.load_row_copier(); copier.ok()) {
+    row_copier_ = *copier;
+  }
+  Result<CudaKernel> sealer = driver_.load_sealer();
+  if (sealer.ok()) {
+    sealer_ = *sealer;
+  } else {
+    seal_error_ = std::move(sealer).error();
+  }
 }
 
 Device::~Device() {
@@ -72,8 +108,61 @@ Device::~Device() {
     const Entered entered(*this);
     MutexLock lock(spare_mutex_);
     for (CudaEvent const event : spare_) driver_.destroy_event(event);
+    for (const HeldRoom& held : seal_rooms_) {
+      driver_.free(address_of(held.room->on_device_.data()));
+      if (held.room->pinned_) driver_.unpin(held.room->on_host_.get());
+    }
   }
   driver_.release_context(number_);
+}
+
+void SealRoom::Free::operator()(std::byte* memory) const { std::free(memory); }
+
+Result<std::unique_ptr<SealRoom>> Device::make_seal_room(int64_t bytes) const {
+  constexpr int64_t kLeast = int64_t{256} << 10;  // whole pages, because it is pinned
+  const auto size = static_cast<size_t>(divide_up(std::max<int64_t>(bytes, 1), kLeast) * kLeast);
+  auto* const on_host = static_cast<std::byte*>(std::aligned_alloc(kDirectAlignment, size));
+  if (on_host == nullptr) throw std::bad_alloc();
+  auto room = std::make_unique<SealRoom>(ByteSpan(), on_host);
+  room->on_device_ = HOLDFAST_TRY(allocate(static_cast<int64_t>(size), 0));
+  // Into memory that is not pinned, the copy of the sums is only slower.
+  room->pinned_ = driver_.pin(on_host, static_cast<int64_t>(size)).ok();
+  return room;
+}
+
+Result<SealRoom*> Device::take_seal_room(int64_t bytes) const {
+  {
+    MutexLock lock(spare_mutex_);
+    for (HeldRoom& held : seal_rooms_) {
+      if (held.taken || std::ssize(held.room->on_device_) < bytes) continue;
+      held.taken = true;
+      return held.room.get();
+    }
+  }
+  const Entered entered(*this);
+  HOLDFAST_TRY(entered.outcome());
+  std::unique_ptr<SealRoom> made = HOLDFAST_TRY(make_seal_room(bytes).within("seals"));
+  MutexLock lock(spare_mutex_);
+  seal_rooms_.push_back({.room = std::move(made), .taken = true});
+  return seal_rooms_.back().room.get();
+}
+
+void Device::give_back(SealRoom& room) const {
+  MutexLock lock(spare_mutex_);
+  for (HeldRoom& held : seal_rooms_) {
+    if (held.room.get() == &room) held.taken = false;
+  }
+}
+
+Result<void> Device::seal(std::span<const CudaSealRun> runs, const SealRoom& room) const {
+  if (runs.empty()) return {};
+  const Entered entered(*this);
+  HOLDFAST_TRY(entered.outcome());
+  const DeviceAddress sums = address_of(room.on_device_.data());
+  HOLDFAST_TRY(driver_.seal_all(sealer_, runs, sums, stream_));
+  const auto bytes =
+      std::ssize(runs) * CudaSealRun::kSums * static_cast<int64_t>(sizeof(CudaSealSum));
+  return driver_.copy(address_of(room.on_host_.get()), sums, bytes, stream_);
 }
 
 // The stream itself if it belongs to this device, else this device's default stream.
@@ -157,12 +246,40 @@ void Device::InsideCopies::add(const StridedCopy& part, ByteView memory,
   const CudaCopy run{.to = address_of(into.data() + part.to),
                      .from = address_of(memory.data() + part.from),
                      .bytes = part.run};
-  if (device_->copier_ == nullptr || part.loops > 0 || !is_aligned(run)) {
+  if (part.run == 0) return;
+  check_copy(part, memory.size(), into.size());
+  if (part.loops > 0 && device_->row_copier_ != nullptr && are_aligned_rows(run, part)) {
+    add_rows(part, 0, run.from, run.to);
+  } else if (part.loops == 0 && device_->copier_ != nullptr && is_aligned(run)) {
+    runs_.push_back(run);
+  } else {
     scattered_.push_back({.copy = part, .from = memory, .to = into});
+  }
+}
+
+// The innermost loop becomes the rows of one copy.
+void Device::InsideCopies::add_rows(const StridedCopy& copy, int depth,
+                                    DeviceAddress from, DeviceAddress to) {
+  const StridedCopy::Loop& loop = copy.loop[static_cast<size_t>(depth)];
+  if (depth == copy.loops - 1) {
+    rows_.push_back({.to = to,
+                     .to_pitch = loop.to_stride,
+                     .from = from,
+                     .from_pitch = loop.from_stride,
+                     .bytes = copy.run,
+                     .rows = loop.count});
     return;
   }
-  check_copy(part, memory.size(), into.size());
-  runs_.push_back(run);
+  for (int64_t i = 0; i < loop.count; ++i) {
+    add_rows(copy, depth + 1, from + static_cast<DeviceAddress>(i * loop.from_stride),
+             to + static_cast<DeviceAddress>(i * loop.to_stride));
+  }
+}
+
+void Device::InsideCopies::clear() {
+  runs_.clear();
+  rows_.clear();
+  scattered_.clear();
 }
 
 Result<void> Device::InsideCopies::run() const {
@@ -170,6 +287,10 @@ Result<void> Device::InsideCopies::run() const {
   HOLDFAST_TRY(entered.outcome());
   for (const Strided& one : scattered_) {
     HOLDFAST_TRY(device_->copy(one.copy, one.from, one.to));
+  }
+  if (!rows_.empty()) {
+    HOLDFAST_TRY(device_->driver_.copy_all_rows(device_->row_copier_, rows_,
+                                                device_->stream_));
   }
   if (runs_.empty()) return {};
   return device_->driver_.copy_all(device_->copier_, runs_, device_->stream_);

@@ -23,6 +23,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -51,6 +52,23 @@ class DeviceMark {
 
   const Device* device_;
   std::shared_ptr<void> event_;  // shared by all copies of the mark
+};
+
+// Memory for the sums of seals, on the device and a pinned copy on the host.
+class SealRoom {
+ public:
+  SealRoom(ByteSpan on_device, std::byte* on_host)
+      : on_device_(on_device), on_host_(on_host) {}
+  const std::byte* on_host() const { return on_host_.get(); }
+
+ private:
+  friend class Device;
+  struct Free {
+    void operator()(std::byte* memory) const;
+  };
+  ByteSpan on_device_;
+  std::unique_ptr<std::byte[], Free> on_host_;
+  bool pinned_ = false;
 };
 
 class Device : public HostPinner {
@@ -92,6 +110,8 @@ class Device : public HostPinner {
     // Puts all copies into our stream, by a few calls of the driver.
     Result<void> run() const;
     const Device& device() const { return *device_; }
+    // Forgets what was added.
+    void clear();
 
    private:
     struct Strided {
@@ -101,7 +121,11 @@ class Device : public HostPinner {
     };
 
     const Device* device_;
+    void add_rows(const StridedCopy& copy, int depth, DeviceAddress from,
+                  DeviceAddress to);
+
     std::vector<CudaCopy> runs_;      // copied all together by our kernel
+    std::vector<CudaRows> rows_;      // likewise
     std::vector<Strided> scattered_;  // each needs one or more calls of the driver
   };
 
@@ -109,6 +133,15 @@ class Device : public HostPinner {
   // free. Freeing may make the device wait.
   Result<ByteSpan> allocate(int64_t bytes, int64_t reserve) const;
   void free(ByteSpan memory) const;
+
+  // Why the device cannot compute seals (device_seals.h); nullopt if it can.
+  const std::optional<Error>& seal_error() const { return seal_error_; }
+  bool can_seal() const { return sealer_ != nullptr; }
+  // For DeviceSeals: a room for so many bytes of sums, which are kept for the next time;
+  // and the work that computes the sums of the runs there and copies them to the host.
+  Result<SealRoom*> take_seal_room(int64_t bytes) const;
+  void give_back(SealRoom& room) const;
+  Result<void> seal(std::span<const CudaSealRun> runs, const SealRoom& room) const;
 
   // Pin host memory for all devices.
   Result<void> pin(ByteSpan memory) override;
@@ -121,6 +154,8 @@ class Device : public HostPinner {
 
   Device(CudaDriver& driver, int number, CudaContext context)
       : driver_(driver), number_(number), context_(context) {}
+  void load_kernels();
+  Result<std::unique_ptr<SealRoom>> make_seal_room(int64_t bytes) const;
   CudaStream stream_on_this_device(CudaStream stream) const;
   Result<CudaEvent> take_event() const;
   Result<void> copy(const StridedCopy& copy, ByteView from, ByteView to) const;
@@ -132,10 +167,19 @@ class Device : public HostPinner {
   const CudaContext context_;
   CudaStream stream_ = nullptr;
   CudaKernel copier_ = nullptr;  // null if the driver could not load the kernel
+  CudaKernel row_copier_ = nullptr;  // likewise
+  CudaKernel sealer_ = nullptr;  // likewise
+  std::optional<Error> seal_error_;
   // Events that no mark uses any more, kept because creating an event takes longer than
   // recording one.
   mutable Mutex spare_mutex_;
   mutable std::vector<CudaEvent> spare_ HOLDFAST_GUARDED_BY(spare_mutex_);
+  // Kept, because freeing device memory makes the device wait.
+  struct HeldRoom {
+    std::unique_ptr<SealRoom> room;
+    bool taken;
+  };
+  mutable std::vector<HeldRoom> seal_rooms_ HOLDFAST_GUARDED_BY(spare_mutex_);
 };
 
 // The devices that the pieces are on, each once.

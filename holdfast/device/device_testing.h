@@ -13,6 +13,7 @@
 #include "holdfast/base/mutex.h"
 #include "holdfast/device/cuda_driver.h"
 #include "holdfast/device/device.h"
+#include "holdfast/state/seal.h"
 
 namespace holdfast {
 
@@ -69,6 +70,8 @@ class FakeCuda : public CudaDriver {
   int copies = 0;
   int launches = 0;
   bool has_copier = true;
+  bool has_sealer = true;
+  int seals = 0;  // runs that were sealed
 
   Result<int> device_count() override { return 2; }
   Result<std::optional<int>> device_of(DeviceAddress address) override {
@@ -164,6 +167,49 @@ class FakeCuda : public CudaDriver {
     }
     return {};
   }
+  Result<CudaKernel> load_row_copier() override { return load_copier(); }
+  Result<void> copy_all_rows(CudaKernel copier, std::span<const CudaRows> all,
+                             CudaStream stream) override {
+    HOLDFAST_CHECK(copier == &copier_, "a kernel that was not loaded");
+    ++launches;
+    for (const CudaRows& one : all) {
+      const auto numbers = {static_cast<int64_t>(one.to), static_cast<int64_t>(one.from),
+                            one.to_pitch, one.from_pitch, one.bytes};
+      for (const int64_t number : numbers) {
+        HOLDFAST_CHECK(number % int64_t{CudaCopy::kAlignment} == 0, "not aligned");
+      }
+      HOLDFAST_CHECK(one.bytes > 0 && device_of(one.to)->has_value(), "not inside");
+      HOLDFAST_TRY(copy_rows(one, stream));
+    }
+    return {};
+  }
+  Result<CudaKernel> load_sealer() override {
+    if (!has_sealer) return unsupported("no compiler");
+    return reinterpret_cast<CudaKernel>(&sealer_);
+  }
+  // The first place of a run gets its sums, and the others get none.
+  Result<void> seal_all(CudaKernel sealer, std::span<const CudaSealRun> runs,
+                        DeviceAddress sums, CudaStream stream) override {
+    HOLDFAST_CHECK(sealer == &sealer_, "a kernel that was not loaded");
+    HOLDFAST_CHECK(device_of(sums)->has_value(), "sums that are not on the device");
+    MutexLock lock(mutex_);
+    check_entered();
+    for (const CudaSealRun& run : runs) {
+      ++seals;
+      auto* const to = reinterpret_cast<CudaSealSum*>(sums);
+      streams_.at(stream).work.push_back({.run = [run, to] {
+        std::fill_n(to, CudaSealRun::kSums, CudaSealSum{});
+        for (int64_t row = 0; row < run.rows; ++row) {
+          const auto* from = reinterpret_cast<const std::byte*>(run.from) + row * run.from_pitch;
+          const Seal seal = seal_bytes({from, static_cast<size_t>(run.bytes)},
+                                       run.offset + static_cast<uint64_t>(row * run.offset_pitch));
+          for (size_t lane = 0; lane < 2; ++lane) to->lanes[lane] += seal.lanes[lane];
+        }
+      }});
+      sums += CudaSealRun::kSums * sizeof(CudaSealSum);
+    }
+    return {};
+  }
   Result<void> copy_rows(const CudaRows& rows, CudaStream stream) override {
     MutexLock lock(mutex_);
     check_entered();
@@ -236,6 +282,7 @@ class FakeCuda : public CudaDriver {
 
  private:
   char copier_ = 0;  // its address is the kernel
+  char sealer_ = 0;  // likewise
   struct Work {
     std::function<void()> run;
     std::shared_ptr<const bool> after{};

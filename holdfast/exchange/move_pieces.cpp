@@ -68,7 +68,7 @@ class Conductor {
       work_.progress->finish_work(lot);
       next_ = end;
     }
-    return {};
+    return inside_.wait();
   }
   int64_t copied() const { return copied_; }
 
@@ -92,22 +92,18 @@ class Conductor {
     work_.progress->come_up(lot + 1);
     return {};
   }
-  // Makes the copies into the new pieces before `end`, and waits for the devices, because
-  // the old pieces may be released afterwards.
+  // Makes the copies into the new pieces before `end`. Waits for the devices only if the
+  // old pieces may be released afterwards.
   Result<void> copy_into(size_t end) {
-    std::vector<LocalPiece> touched;
     for (; copy_ < moves_.copies.size() && moves_.copies[copy_].to < end; ++copy_) {
       const OwnCopy& copy = moves_.copies[copy_];
       const LocalPiece& to = moves_.fresh[copy.to].piece;
-      HOLDFAST_TRY(copy_box(old_[copy.from], to, copy.box, *work_.writer));
+      HOLDFAST_TRY(copy_box(old_[copy.from], to, copy.box, *work_.writer, inside_));
       copied_ += copy.box.elements() * bytes_of(to.tensor->dtype);
-      if (to.device != nullptr) touched.push_back(to);
     }
-    for (const Device* device : devices_of(touched)) {
-      const DeviceMark copied = HOLDFAST_TRY(device->mark());
-      HOLDFAST_TRY(copied.wait());
-    }
-    return {};
+    const bool last = copy_ == moves_.copies.size();
+    if (work_.options->windowed || last) HOLDFAST_TRY(inside_.begin());
+    return work_.options->windowed ? inside_.wait() : Result<void>();
   }
 
   OwnMoves& moves_;
@@ -117,6 +113,7 @@ class Conductor {
   std::vector<std::vector<uint32_t>> not_needed_;  // old pieces, by lot
   size_t next_ = 0;                                // the first new piece of the lot
   size_t copy_ = 0;
+  CollectedCopies inside_;
   int64_t copied_ = 0;
 };
 

@@ -123,26 +123,20 @@ Result<void> PairStream::write(int64_t first, ByteView from,
 Result<void> PairStream::copy_from(const PairStream& sender, int64_t first,
                                    int64_t size, PieceWriter& writer) const {
   const int64_t end = first + size;
-  std::vector<LocalPiece> inside;  // copies of a device only begin here
+  CollectedCopies inside;
   for (size_t p = part_at(first); first < end; ++p) {
     const Part &to = parts_[p], &from = sender.parts_[p];
-    if (to.piece.device != nullptr && to.piece.device == from.piece.device) {
-      inside.push_back(to.piece);
-    }
     const int64_t until = std::min(to.end(), end);
     if (first == to.first && until == to.end()) {
-      HOLDFAST_TRY(copy_box(from.piece, to.piece, to.piece.box, writer));
+      HOLDFAST_TRY(copy_box(from.piece, to.piece, to.piece.box, writer, inside));
     } else {
       HOLDFAST_TRY(copy_stream(from.piece, to.piece, first - to.first, until - first,
                                writer));
     }
     first = until;
   }
-  for (const Device* device : devices_of(inside)) {
-    const DeviceMark copied = HOLDFAST_TRY(device->mark());
-    HOLDFAST_TRY(copied.wait());
-  }
-  return {};
+  HOLDFAST_TRY(inside.begin());
+  return inside.wait();
 }
 
 void PairStream::add_seals(int64_t first, ByteView window,
@@ -157,19 +151,43 @@ void PairStream::add_seals(int64_t first, ByteView window,
 }
 
 Result<void> copy_box(const LocalPiece& from, const LocalPiece& to, const Box& box,
-                      PieceWriter& writer) {
+                      PieceWriter& writer, CollectedCopies& inside) {
   const LocalPiece source = narrowed(from, box), target = narrowed(to, box);
   if (source.bytes() == 0) return {};
   if (source.device != target.device) {
     return copy_stream(source, target, 0, target.bytes(), writer);
   }
+  const StridedCopy copy = plan_copy_of(source, target);
   if (source.device == nullptr) {
-    run_copy(plan_copy_of(source, target), source.memory, target.memory);
-    return {};
+    run_copy(copy, source.memory, target.memory);
+  } else {
+    inside.add(*source.device, copy, source.memory, target.memory);
   }
-  Device::InsideCopies copies(*source.device);
-  copies.add(plan_copy_of(source, target), source.memory, target.memory);
-  return copies.run();
+  return {};
+}
+
+void CollectedCopies::add(const Device& device, const StridedCopy& copy, ByteView from,
+                          ByteSpan to) {
+  auto found = std::ranges::find_if(copies_, [&](const Device::InsideCopies& one) {
+    return &one.device() == &device;
+  });
+  if (found == copies_.end()) found = copies_.emplace(copies_.end(), device);
+  found->add(copy, from, to);
+}
+
+Result<void> CollectedCopies::begin() {
+  for (Device::InsideCopies& one : copies_) {
+    HOLDFAST_TRY(one.run());
+    one.clear();
+  }
+  return {};
+}
+
+Result<void> CollectedCopies::wait() {
+  for (const Device::InsideCopies& one : copies_) {
+    HOLDFAST_TRY(HOLDFAST_TRY(one.device().mark()).wait());
+  }
+  return {};
 }
 
 }  // namespace holdfast

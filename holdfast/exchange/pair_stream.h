@@ -13,6 +13,7 @@
 #include <optional>
 #include <vector>
 
+#include "holdfast/device/device.h"
 #include "holdfast/memory/local_state.h"
 #include "holdfast/memory/piece_writer.h"
 #include "holdfast/state/seal.h"
@@ -86,10 +87,23 @@ class PairStream {
   int64_t bytes_ = 0;
 };
 
+// Copies inside devices that are collected, because one call of the driver makes many of
+// them.
+class CollectedCopies {
+ public:
+  void add(const Device& device, const StridedCopy& copy, ByteView from, ByteSpan to);
+  // Begins the copies, and forgets them.
+  Result<void> begin();
+  // Waits until all copies that were begun are made.
+  Result<void> wait();
+
+ private:
+  std::vector<Device::InsideCopies> copies_;  // one for each device
+};
+
 // Copies a box between two pieces of this process that both contain it: directly in the
-// host's memory or inside one device, else through the writer. The copy inside a device
-// is finished when the device's stream has made it.
+// host's memory, else through the writer. A copy inside a device is only added to `inside`.
 Result<void> copy_box(const LocalPiece& from, const LocalPiece& to, const Box& box,
-                      PieceWriter& writer);
+                      PieceWriter& writer, CollectedCopies& inside);
 
 }  // namespace holdfast

@@ -74,29 +74,25 @@ Result<Bytes> StateSeals::seal_own(int rank, const LocalPieces& pieces) const {
   for (const LocalPiece& piece : pieces) {
     found[{piece.tensor->name, piece.box}] = &piece;
   }
-  Bytes said;
-  Result<void> outcome;
+  std::vector<LocalPiece> parts;
   for (const SealedTensor& sealed : tensors_) {
     const std::string& name = state_.tensor(sealed.tensor).name;
     for_each_box(sealed, [&](const Box& box, PieceId p, const Slice*) {
-      if (rank_of(p) != rank || !outcome.ok()) return;
+      if (rank_of(p) != rank) return;
       const auto held = found.find({name, state_.layout().box(p)});
       HOLDFAST_CHECK(held != found.end(), "{}: a box that this rank lacks", name);
-      LocalPiece part = *held->second;
+      LocalPiece& part = parts.emplace_back(*held->second);
       part.map = part.map.narrowed(part.box, box);
       part.box = box;
-      const Result<Seal> seal = seal_of(part);
-      if (!seal.ok()) {
-        outcome = seal.error();
-        return;
-      }
-      said.resize(said.size() + kSealBytes);
-      const ByteSpan into = ByteSpan(said).last(kSealBytes);
-      store_little_endian(seal->lanes[0], into);
-      store_little_endian(seal->lanes[1], into.subspan(sizeof(uint64_t)));
     });
   }
-  HOLDFAST_TRY(outcome);
+  const std::vector<Seal> seals = HOLDFAST_TRY(seals_of(parts));
+  Bytes said(seals.size() * kSealBytes);
+  for (size_t i = 0; i < seals.size(); ++i) {
+    const ByteSpan into = ByteSpan(said).subspan(i * kSealBytes, kSealBytes);
+    store_little_endian(seals[i].lanes[0], into);
+    store_little_endian(seals[i].lanes[1], into.subspan(sizeof(uint64_t)));
+  }
   return said;
 }
 

@@ -251,12 +251,23 @@ Result<void> StreamReceiver::seal_until(int64_t end) {
   return {};
 }
 
+// Seals the boxes that are on devices, all at once.
+Result<void> StreamReceiver::seal_devices() {
+  std::vector<LocalPiece> pieces;
+  std::vector<size_t> numbers;
+  for (size_t p = 0; p < own_.size(); ++p) {
+    if (stream_.parts()[p].piece.device == nullptr) continue;
+    pieces.push_back(stream_.parts()[p].piece);
+    numbers.push_back(p);
+  }
+  const std::vector<Seal> seals = HOLDFAST_TRY(seals_of(pieces));
+  for (size_t i = 0; i < numbers.size(); ++i) own_[numbers[i]] = seals[i];
+  return {};
+}
+
 Result<void> StreamReceiver::check_seals() {
   if (!work_.options->seals) return {};
-  for (size_t p = 0; p < own_.size(); ++p) {
-    const LocalPiece& piece = stream_.parts()[p].piece;
-    if (piece.device != nullptr) own_[p] = HOLDFAST_TRY(seal_of(piece));
-  }
+  HOLDFAST_TRY(seal_devices());
   const Bytes expected = encode_seals(own_);
   if (said_.size() != expected.size()) {
     return corrupt("rank {}: sent {} bytes of seals; expected {}", link_.peer,

@@ -95,6 +95,7 @@ class StreamReceiver {
   Result<void> drop_rest(Inlet& inlet);
   Result<void> note_arrivals(int64_t first, int64_t end);
   Result<void> seal_until(int64_t end);
+  Result<void> seal_devices();
   Error differs(size_t part) const;
 
   const PairLink link_;

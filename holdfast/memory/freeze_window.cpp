@@ -47,6 +47,8 @@ FreezeWindow::FreezeWindow(LocalPieces pieces) : pieces_(std::move(pieces)) {
   for (size_t p = 0; p < pieces_.size(); ++p) {
     const int64_t bytes = pieces_[p].bytes();
     first_parts_.push_back(parts_.size());
+    streams_.push_back(std::make_shared<const Tensor>(
+        Tensor{.name = pieces_[p].tensor->name, .dtype = Dtype::kU8, .shape = {bytes}}));
     for (int64_t first = 0; first < bytes; first += kPart) {
       parts_.push_back(
           {.piece = p, .first = first, .size = std::min(kPart, bytes - first)});
@@ -82,33 +84,59 @@ std::vector<size_t> FreezeWindow::cut(int64_t window_bytes) const {
 
 Result<std::string> FreezeWindow::open(size_t first, size_t last) {
   first_ = first;
-  sealed_.clear();
+  sealed_ = HOLDFAST_TRY(seals(first, last));
   std::vector<uint64_t> lanes;
-  for (size_t part = first; part < last; ++part) {
-    const Seal& now = sealed_.emplace_back(HOLDFAST_TRY(seal(part)));
+  for (const Seal& now : sealed_) {
     lanes.insert(lanes.end(), now.lanes.begin(), now.lanes.end());
   }
   return xxh3_128(std::as_bytes(std::span(lanes))).hex();
 }
 
 Result<std::vector<size_t>> FreezeWindow::close() {
+  const std::vector<Seal> now = HOLDFAST_TRY(seals(first_, first_ + sealed_.size()));
   std::vector<size_t> changed;
-  for (size_t part = first_; part < first_ + sealed_.size(); ++part) {
-    if (HOLDFAST_TRY(seal(part)) != sealed(part)) changed.push_back(part);
+  for (size_t i = 0; i < now.size(); ++i) {
+    if (now[i] != sealed_[i]) changed.push_back(first_ + i);
   }
   return changed;
 }
 
 Result<Seal> FreezeWindow::seal(size_t part) const {
-  const auto& [p, first, size] = parts_[part];
-  const LocalPiece& piece = pieces_[p];
-  const auto offset = static_cast<uint64_t>(first);
-  if (piece.device == nullptr) {
-    if (const auto live = piece.window(first, size)) return seal_bytes(*live, offset);
+  return HOLDFAST_TRY(seals(part, part + 1)).front();
+}
+
+// The seals of the parts [first, last) as they are now.
+Result<std::vector<Seal>> FreezeWindow::seals(size_t first, size_t last) const {
+  std::vector<Seal> all(last - first);
+  std::vector<LocalPiece> plain;
+  std::vector<size_t> numbers;
+  for (size_t i = 0; i < all.size(); ++i) {
+    const Part& part = parts_[first + i];
+    if (auto bytes = plain_bytes_of(part)) {
+      plain.push_back(*std::move(bytes));
+      numbers.push_back(i);
+      continue;
+    }
+    buffer_.resize(static_cast<size_t>(part.size));
+    HOLDFAST_TRY(read_piece(pieces_[part.piece], part.first, buffer_));
+    all[i] = seal_bytes(buffer_, static_cast<uint64_t>(part.first));
   }
-  buffer_.resize(static_cast<size_t>(size));
-  HOLDFAST_TRY(read_piece(piece, first, buffer_));
-  return seal_bytes(buffer_, offset);
+  const std::vector<Seal> made = HOLDFAST_TRY(seals_of(plain));
+  for (size_t i = 0; i < made.size(); ++i) all[numbers[i]] = made[i];
+  return all;
+}
+
+// The part as a box of a tensor of bytes; nullopt if it is not contiguous in memory.
+std::optional<LocalPiece> FreezeWindow::plain_bytes_of(const Part& part) const {
+  const LocalPiece& piece = pieces_[part.piece];
+  const auto live = piece.window(part.first, part.size);
+  if (!live.has_value()) return std::nullopt;
+  const Box box{{part.first, part.first + part.size}};
+  return LocalPiece{.tensor = streams_[part.piece],
+                    .box = box,
+                    .memory = piece.memory,
+                    .map = Map::dense(box, 1, live->data() - piece.memory.data()),
+                    .device = piece.device};
 }
 
 Result<std::vector<RestingChange>> FreezeWindow::find(size_t part,

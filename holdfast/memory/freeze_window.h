@@ -89,6 +89,8 @@ class FreezeWindow {
     int64_t size;
   };
 
+  Result<std::vector<Seal>> seals(size_t first, size_t last) const;
+  std::optional<LocalPiece> plain_bytes_of(const Part& part) const;
   Result<std::optional<Bytes>> bytes_before(size_t part, const Seal& sealed,
                                             ByteView now) const;
   std::vector<RestingChange> compare(size_t part, ByteView before,
@@ -96,12 +98,13 @@ class FreezeWindow {
   Error beyond_repair(size_t part) const;
 
   const LocalPieces pieces_;
+  std::vector<std::shared_ptr<const Tensor>> streams_;  // of the pieces, as bytes
   std::vector<Part> parts_;
   std::vector<size_t> first_parts_;  // the first part of each piece, and then parts()
   int64_t bytes_ = 0;
   size_t first_ = 0;          // the first part of the window
   std::vector<Seal> sealed_;  // the seals of the window's parts
-  mutable Bytes buffer_;      // for pieces that are not contiguous in host memory
+  mutable Bytes buffer_;      // for pieces that are not contiguous in memory
 };
 
 }  // namespace holdfast

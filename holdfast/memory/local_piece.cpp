@@ -4,9 +4,30 @@
 #include "holdfast/device/cuda_driver.h"
 #include "holdfast/device/device.h"
 #include "holdfast/memory/local_state.h"
+#include "holdfast/memory/seals_on_devices.h"
 #include "holdfast/state/box_stream.h"
 
 namespace holdfast {
+namespace {
+
+Result<Seal> seal_on_host(const LocalPiece& piece) {
+  const Tensor& tensor = *piece.tensor;
+  if (piece.device == nullptr) {
+    return seal_box(tensor.shape, tensor.dtype, piece.box, piece.map, piece.memory);
+  }
+  constexpr int64_t kWindow = int64_t{16} << 20;  // a multiple of every element's size
+  Bytes buffer(static_cast<size_t>(std::min(kWindow, piece.bytes())));
+  Seal seal;
+  for (int64_t at = 0; at < piece.bytes(); at += kWindow) {
+    const ByteSpan window = ByteSpan(buffer).first(
+        static_cast<size_t>(std::min(kWindow, piece.bytes() - at)));
+    HOLDFAST_TRY(read_piece(piece, at, window));
+    seal += seal_stream(tensor.shape, tensor.dtype, piece.box, at, window);
+  }
+  return seal;
+}
+
+}  // namespace
 
 Result<void> read_piece(const LocalPiece& piece, int64_t first, ByteSpan into) {
   if (piece.device == nullptr) {
@@ -84,20 +105,17 @@ Result<Digest128> digest_of(const LocalPiece& piece, int64_t first, int64_t size
 }
 
 Result<Seal> seal_of(const LocalPiece& piece) {
-  const Tensor& tensor = *piece.tensor;
-  if (piece.device == nullptr) {
-    return seal_box(tensor.shape, tensor.dtype, piece.box, piece.map, piece.memory);
+  return HOLDFAST_TRY(seals_of({&piece, 1})).front();
+}
+
+Result<std::vector<Seal>> seals_of(std::span<const LocalPiece> pieces) {
+  SealsOnDevices by_devices(pieces);
+  std::vector<Seal> seals(pieces.size());
+  for (size_t i = 0; i < pieces.size(); ++i) {
+    if (!by_devices.has(i)) seals[i] = HOLDFAST_TRY(seal_on_host(pieces[i]));
   }
-  constexpr int64_t kWindow = int64_t{16} << 20;  // a multiple of every element's size
-  Bytes buffer(static_cast<size_t>(std::min(kWindow, piece.bytes())));
-  Seal seal;
-  for (int64_t at = 0; at < piece.bytes(); at += kWindow) {
-    const ByteSpan window = ByteSpan(buffer).first(
-        static_cast<size_t>(std::min(kWindow, piece.bytes() - at)));
-    HOLDFAST_TRY(read_piece(piece, at, window));
-    seal += seal_stream(tensor.shape, tensor.dtype, piece.box, at, window);
-  }
-  return seal;
+  HOLDFAST_TRY(by_devices.finish(seals));
+  return seals;
 }
 
 }  // namespace holdfast

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "holdfast/base/bytes.h"
@@ -63,8 +64,10 @@ Result<const Device*> device_of(ByteView memory);
 // [first, first + size) of its stream.
 Result<Digest128> digest_of(const LocalPiece& piece);
 Result<Digest128> digest_of(const LocalPiece& piece, int64_t first, int64_t size);
-// The seal of the bytes that are in memory now, as a part of the tensor's seal.
+// The seal of the bytes that are in memory now, as a part of the tensor's seal. A device
+// seals its own memory, if it can (device_seals.h), and all of seals_of() at once.
 Result<Seal> seal_of(const LocalPiece& piece);
+Result<std::vector<Seal>> seals_of(std::span<const LocalPiece> pieces);
 // Copies a window of the piece's stream as it is now. If the piece is on a device,
 // waits until the device has copied it.
 Result<void> read_piece(const LocalPiece& piece, int64_t first, ByteSpan into);
@@ -98,6 +101,14 @@ enum class Guard {
   kOff,     // the caller waits for captured() itself
   kSample,  // compares some lines of every piece
   kFull,    // compares every byte, by digests
+};
+
+// From which bytes a save computes the seals of pieces (state/seal.h).
+enum class SealAt {
+  kStaged,  // from the copy that is written
+  // The same, but a device that can seals its own memory. That takes little of its time.
+  kDevices,
+  kSource,  // also from the memory of pieces on the host, while it is copied
 };
 
 // The state of a job of one rank, which holds whole tensors. `like` is the state of an

@@ -6,13 +6,19 @@ namespace holdfast {
 
 PieceWriter::PieceWriter(std::span<const LocalPiece> into) {
   for (const LocalPiece& piece : into) {
-    if (piece.device == nullptr || ring_ != nullptr) continue;
-    ring_ = std::make_unique<StagingRing>(
-        RingOptions{.bytes = int64_t{128} << 20,
-                    .block = int64_t{8} << 20,
-                    .pinner = const_cast<Device*>(piece.device)});
+    if (piece.device != nullptr) pinner_ = const_cast<Device*>(piece.device);
+  }
+}
+
+DeviceUpload& PieceWriter::upload() {
+  MutexLock lock(mutex_);
+  if (upload_ == nullptr) {
+    ring_ = std::make_unique<StagingRing>(RingOptions{.bytes = int64_t{128} << 20,
+                                                      .block = int64_t{8} << 20,
+                                                      .pinner = pinner_});
     upload_ = std::make_unique<DeviceUpload>(*ring_);
   }
+  return *upload_;
 }
 
 Result<void> PieceWriter::put(const LocalPiece& to, const Box& box, int64_t element,
@@ -20,7 +26,7 @@ Result<void> PieceWriter::put(const LocalPiece& to, const Box& box, int64_t elem
   const BoxMemory place{
       .box = box, .element_bytes = element, .map = to.map.narrowed(to.box, box)};
   if (to.device != nullptr) {
-    return upload_->put(*to.device, place, to.memory, at, window);
+    return upload().put(*to.device, place, to.memory, at, window);
   }
   scatter(place, to.memory, at, window);
   return {};
@@ -40,7 +46,12 @@ Result<void> PieceWriter::put_part(const LocalPiece& to, const Box& box,
 }
 
 Result<void> PieceWriter::finish() {
-  return upload_ == nullptr ? Result<void>() : upload_->finish();
+  DeviceUpload* begun = nullptr;
+  {
+    MutexLock lock(mutex_);
+    begun = upload_.get();
+  }
+  return begun == nullptr ? Result<void>() : begun->finish();
 }
 
 }  // namespace holdfast

@@ -12,8 +12,8 @@ namespace holdfast {
 
 class PieceWriter {
  public:
-  // Makes a ring of pinned blocks if any piece is on a device. Bytes pass through it on
-  // their way to the device.
+  // Bytes for pieces on devices pass through a ring of pinned blocks, which is made when the
+  // first of them come, because pinning takes a while.
   explicit PieceWriter(std::span<const LocalPiece> into);
 
   // Writes `window`, the bytes from byte `at` on of the stream (box_stream.h) of `box`.
@@ -28,8 +28,12 @@ class PieceWriter {
   Result<void> finish();
 
  private:
-  std::unique_ptr<StagingRing> ring_;
-  std::unique_ptr<DeviceUpload> upload_;
+  DeviceUpload& upload();
+
+  Device* pinner_ = nullptr;  // null if no piece is on a device
+  Mutex mutex_;
+  std::unique_ptr<StagingRing> ring_ HOLDFAST_GUARDED_BY(mutex_);
+  std::unique_ptr<DeviceUpload> upload_ HOLDFAST_GUARDED_BY(mutex_);
 };
 
 }  // namespace holdfast

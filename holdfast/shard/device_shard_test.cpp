@@ -370,6 +370,76 @@ TEST_P(StagingTest, ASnapshotIsStagedLikeTheTensors) {
   EXPECT_EQ(env_.read_file("shard").value(), expected_);
 }
 
+// The device seals its pieces before they go through the ring, if it has the kernel. So a
+// bit that flips in the ring changes the file, but not the seal.
+TEST_P(StagingTest, TheDeviceSealsItsPiecesBeforeTheyAreCopied) {
+  make({10, 9000, 30000, 10, 5000});
+  for (const bool kernel : {true, false}) {
+    cuda_.has_sealer = kernel;
+    const auto device = Device::open(cuda_, 0).value();
+    EXPECT_EQ(device->seal_error().has_value(), !kernel);
+    for (LocalPiece& piece : shard_.pieces.edit()) {
+      if (piece.device != nullptr) piece.device = device.get();
+    }
+    StagingRing ring({.bytes = 3 * kBlock, .block = kBlock, .pinner = device.get()});
+    ShardWriter writer(ring, shard_);
+    std::jthread stager([&] { EXPECT_OK(writer.stage()); });
+    const auto strike = [](int64_t offset, ByteSpan bytes) {
+      if (offset == 3 * kBlock) bytes[100] ^= std::byte{1};  // in piece 2
+    };
+    const auto written =
+        writer.write(env_, fmt::format("shard-{}", kernel), {.strike = strike});
+    stager.join();
+    ASSERT_OK(written);
+    for (size_t i = 0; i < shard_.pieces.size(); ++i) {
+      const bool damaged = i == 2 && !kernel;
+      EXPECT_EQ(written->seals[i] == seal_bytes(memory_of(i), 0), !damaged) << i;
+    }
+  }
+  EXPECT_GT(cuda_.seals, 0);
+}
+
+TEST_P(DeviceTest, PiecesAreSealedAlikeByADeviceAndByTheHost) {
+  const BoxMemory place = inner_matrix(50, 70, false);
+  const BoxMemory turned = inner_matrix(50, 70, true);  // too short rows for the kernel
+  const ByteSpan tensor =
+      cuda_.new_tensor(std::max(bytes_around(place), bytes_around(turned)));
+  fill_random(tensor, 1);
+  const Tensor whole{.name = "w", .dtype = Dtype::kI16, .shape = {50, 70}};
+  std::vector<LocalPiece> pieces{make_piece(whole, place.box, tensor, place.map),
+                                 piece_of(cuda_.new_tensor(0)),
+                                 piece_of(cuda_.new_tensor(5001))};
+  pieces.push_back(make_piece(whole, turned.box, tensor, turned.map));
+  fill_random(pieces[2].memory, 2);
+  std::vector<LocalPiece> on_host = pieces;
+  for (LocalPiece& piece : pieces) piece.device = device_.get();
+  for (LocalPiece& piece : on_host) piece.device = nullptr;
+  const SealsOnDevices by_device(pieces);
+  EXPECT_EQ(by_device.has(0) && by_device.has(1) && by_device.has(2), true);
+  EXPECT_FALSE(by_device.has(3));
+  EXPECT_EQ(seals_of(pieces).value(), seals_of(on_host).value());
+}
+
+TEST_P(DeviceTest, RowsAreCopiedInsideTheDeviceByOneLaunch) {
+  const ByteSpan from = cuda_.new_tensor(4096), to = cuda_.new_tensor(2048);
+  fill_random(from, 1);
+  const StridedCopy rows{.from = 64,
+                         .to = 0,
+                         .run = 32,
+                         .loops = 2,
+                         .loop = {{{.count = 3, .from_stride = 1024, .to_stride = 512},
+                                   {.count = 5, .from_stride = 128, .to_stride = 64}}}};
+  Bytes expected(to.begin(), to.end());
+  run_copy(rows, from, expected);
+  Device::InsideCopies copies(*device_);
+  copies.add(rows, from, to);
+  cuda_.launches = 0;
+  ASSERT_OK(copies.run());
+  cuda_.run_all();
+  EXPECT_EQ(cuda_.launches, 1);
+  EXPECT_TRUE(std::ranges::equal(to, expected));
+}
+
 TEST_P(DeviceTest, WhatIsUploadedFromSeveralThreadsIsThere) {
   const BoxMemory place = inner_matrix(100, 300, true);
   const ByteSpan tensor = cuda_.new_tensor(bytes_around(place));

@@ -116,6 +116,7 @@ Result<void> ShardWriter::stage(const Observe& observe) {
 }
 
 Result<void> ShardWriter::stage_blocks(const Observe& observe) {
+  begin_seals();
   Filling filling(*this, observe);
   for (int64_t offset = 0; offset < bytes_; offset += ring_.block_bytes()) {
     HOLDFAST_TRY(failure());
@@ -140,7 +141,23 @@ Result<void> ShardWriter::stage_blocks(const Observe& observe) {
   while (!filling.empty()) {
     if (!HOLDFAST_TRY(filling.finish_one())) return {};
   }
-  return {};
+  return finish_seals();
+}
+
+// Decides where each piece is sealed. Devices begin to seal theirs now: before the copies
+// into the ring, so that whoever waits for the copy of a piece waits for its seal, too.
+void ShardWriter::begin_seals() {
+  if (seal_at_ == SealAt::kStaged || shard_.read) return;
+  by_devices_.emplace(std::span(shard_.pieces.begin(), shard_.pieces.end()));
+  for (size_t i = 0; i < shard_.pieces.size(); ++i) {
+    const bool on_host = shard_.pieces[i].device == nullptr;
+    sealed_at_source_[i] = on_host ? seal_at_ == SealAt::kSource : by_devices_->has(i);
+  }
+}
+
+// The devices have copied all pieces, and have sealed them before.
+Result<void> ShardWriter::finish_seals() {
+  return by_devices_.has_value() ? by_devices_->finish(source_seals_) : Result<void>();
 }
 
 // Copies the bytes of the file from `offset` on into a block. Adds each device that
@@ -168,7 +185,7 @@ Result<void> ShardWriter::fill(int64_t offset, ByteSpan into,
 
 Result<void> ShardWriter::fill_piece(const LocalPiece& piece, int64_t first,
                                      ByteSpan into, std::vector<const Device*>& busy) {
-  if (is_sealed_at_source(piece)) {
+  if (piece.device == nullptr && sealed_at_source_[piece_]) {
     copy_and_seal(piece, first, into);
     return {};
   }
@@ -180,10 +197,6 @@ Result<void> ShardWriter::fill_piece(const LocalPiece& piece, int64_t first,
     busy.push_back(piece.device);
   }
   return piece.device->read(piece.place(), piece.memory, first, into);
-}
-
-bool ShardWriter::is_sealed_at_source(const LocalPiece& piece) const {
-  return seal_at_ == SealAt::kSource && piece.device == nullptr;
 }
 
 // Copies a window of the piece that stage() is at, and adds it to the piece's seal. The

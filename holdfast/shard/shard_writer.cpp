@@ -83,7 +83,7 @@ class ShardWriter::Digester {
 
   WrittenShard finish(int64_t bytes, const WriteTimes& times) && {
     for (size_t i = 0; i < seals_.size(); ++i) {
-      if (writer_.is_sealed_at_source(shard_.pieces[i]))
+      if (writer_.sealed_at_source_[i])
         seals_[i] = writer_.source_seals_[i];
     }
     return {.bytes = bytes,
@@ -111,7 +111,7 @@ class ShardWriter::Digester {
       const LocalPiece& piece = shard_.pieces[piece_];
       const int64_t begin = shard_.offsets[piece_], bytes = piece.bytes();
       const Common part = common(offset, length(slice), begin, bytes);
-      if (!part.empty() && !writer_.is_sealed_at_source(piece)) {
+      if (!part.empty() && !writer_.sealed_at_source_[piece_]) {
         seals_[piece_] += seal_stream(
             piece.tensor->shape, piece.tensor->dtype, piece.box, part.first - begin,
             slice_of(slice, part.first - offset, part.last - offset));
@@ -260,6 +260,7 @@ ShardWriter::ShardWriter(StagingRing& ring, const ShardToWrite& shard, SealAt se
       shard_(shard),
       bytes_(shard_.bytes()),
       seal_at_(seal_at),
+      sealed_at_source_(shard_.pieces.size()),
       source_seals_(shard_.pieces.size()) {
   int64_t end = length(shard_.header);
   for (size_t i = 0; i < shard_.pieces.size(); ++i) {

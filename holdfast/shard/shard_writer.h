@@ -17,9 +17,9 @@
 // change a piece too early.
 //
 // The seals of the pieces (seal.h) are computed from the blocks, beside the digests, or
-// by stage() from the memory of the pieces (SealAt). In the latter case a bit that flips
-// in the ring is seen when the shard is restored: the digest is that of the damaged
-// bytes, but the seal is that of the piece.
+// from the memory of the pieces (SealAt): by stage(), or by the device that has them, before
+// it copies them. In the latter case a bit that flips in the ring is seen when the shard is
+// restored: the digest is that of the damaged bytes, but the seal is that of the piece.
 //
 // If the ring has room for the whole shard, stage() can finish before write() begins.
 // Then both may run on one thread, one after the other. A failure of one half ends the
@@ -38,6 +38,7 @@
 #include "holdfast/device/staging_ring.h"
 #include "holdfast/env/env.h"
 #include "holdfast/memory/local_state.h"
+#include "holdfast/memory/seals_on_devices.h"
 #include "holdfast/shard/shard_index.h"
 
 namespace holdfast {
@@ -91,21 +92,14 @@ struct WriteOptions {
   std::function<Result<void>(ByteView bytes)> observe{};
 };
 
-enum class SealAt {
-  kStaged,  // from the blocks of the ring, while they are written
-  // From the memory of the pieces, while it is copied. Pieces on a device are sealed in
-  // the blocks all the same.
-  kSource,
-};
-
 class ShardWriter {
  public:
   // Aborts if the pieces leave a hole or overlap, because that is a bug. Ring and shard
   // must outlive the writer.
   ShardWriter(StagingRing& ring, const ShardToWrite& shard,
-              SealAt seal_at = SealAt::kStaged);
+              SealAt seal_at = SealAt::kDevices);
   ShardWriter(StagingRing& ring, ShardToWrite&& shard,
-              SealAt seal_at = SealAt::kStaged) = delete;
+              SealAt seal_at = SealAt::kDevices) = delete;
   // stage() and write() must have returned before.
   ~ShardWriter();
   ShardWriter(const ShardWriter&) = delete;
@@ -145,7 +139,8 @@ class ShardWriter {
   Result<void> fill(int64_t offset, ByteSpan into, std::vector<const Device*>& busy);
   Result<void> fill_piece(const LocalPiece& piece, int64_t first, ByteSpan into,
                           std::vector<const Device*>& busy);
-  bool is_sealed_at_source(const LocalPiece& piece) const;
+  void begin_seals();
+  Result<void> finish_seals();
   void copy_and_seal(const LocalPiece& piece, int64_t first, ByteSpan into);
   void note_begun(size_t pieces, const std::vector<DeviceMark>& marks);
   bool put(const Block& block);
@@ -162,9 +157,13 @@ class ShardWriter {
   const ShardToWrite& shard_;
   const int64_t bytes_;
   const SealAt seal_at_;
+  // Whether stage() computes the seal of a piece. It is decided before the first block is
+  // staged.
+  std::vector<bool> sealed_at_source_;
   // The seals that stage() has computed, one for each piece. write() reads them when
   // all blocks are staged.
   std::vector<Seal> source_seals_;
+  std::optional<SealsOnDevices> by_devices_;
   // The first piece that stage() has not copied completely.
   size_t piece_ = 0;
 

@@ -49,7 +49,8 @@ class Writing:
     seal           from which bytes the seal of a tensor is computed, which resume() compares:
                    "staged" (from the copy that is written) or "source" (from the tensor itself,
                    while it is copied: a bit that flips in the copy is then found and mended, but
-                   copying takes longer).
+                   copying takes longer). "auto": a GPU seals its own memory, which takes little
+                   of its time, and all else is "staged".
     parity         a share, such as 0.01, of parity beside each checkpoint file, from which
                    `holdfast repair` computes parts that a disk has lost; 0 for none.
     space_reserve  bytes that stay free on the disk.
@@ -69,7 +70,7 @@ class Writing:
     incremental: bool = False
     full_every: int = 16
     compress: int = 0
-    seal: Literal["staged", "source"] = "staged"
+    seal: Literal["auto", "staged", "source"] = "auto"
     parity: float = 0.0
     space_reserve: int = 64 << 20
     direct: bool = True

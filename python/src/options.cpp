@@ -134,7 +134,10 @@ void read_saver_options(OptionReader& given, SaverOptions& options) {
   given.choose(
       "guard", options.guard,
       {{"sample", Guard::kSample}, {"full", Guard::kFull}, {"off", Guard::kOff}});
-  given.choose("seal", options.seal_at_source, {{"staged", false}, {"source", true}});
+  given.choose("seal", options.seal_at,
+               {{"auto", SealAt::kDevices},
+                {"staged", SealAt::kStaged},
+                {"source", SealAt::kSource}});
   given.read("keep", options.keep);
   if (const auto tiers = given.value<std::vector<HeldTier>>("tiers")) {
     options.tiers = tier_copies_of(*tiers, options.keep);
