@@ -162,6 +162,24 @@ def test_results_are_not_replaced_by_fewer_trials(study, monkeypatch, tmp_path, 
     assert written == [more, more, fewer, fewer]
 
 
+def test_the_page_can_be_made_without_running_anything(study, monkeypatch, tmp_path):
+    run = study["run"]
+    make_campaign(study, tmp_path / "layer-fc", "layer-fc", [trial_line(0)])
+    written = []
+    monkeypatch.setattr(run, "update_pages", lambda found, anyway: written.append(found))
+    monkeypatch.setattr(sys, "argv", ["run.py", "--work", str(tmp_path), "--only-page",
+                                      "--program", "missing"])
+    assert run.main() == 0 and list(written[0]["cells"]) == ["layer-fc"]
+
+
+def test_strikes_of_the_sign_alone_are_counted_apart(study, tmp_path):
+    trials = [trial_line(i, "N-EV") | {"flips": [{"dtype": "F32", "mask": mask}]}
+              for i, mask in enumerate(("40000000", "80000000", "c0000000", "00000001"))]
+    cell = make_campaign(study, tmp_path / "a", "layer-fc", trials).summary(trials)
+    assert cell["struck"] == {"N-EV": 2} and cell["signed"] == {"N-EV": 1}
+    assert study["page"].split(cell) == "2 of 2; 1 of 1; 1 of 1"
+
+
 def test_cells_of_two_machines_are_named_and_not_paired(study, tmp_path):
     results = study["results"]
     for name, machine in (("ddp-2", "a"), ("horovod-2", "b"), ("layer-fc", "b")):

@@ -33,7 +33,7 @@ PAGE, PAPERS = DOCS / "corruption.md", DOCS / "papers.md"
 BEGIN = "<!-- made by study/corruption/page.py: begin -->\n"
 END = "<!-- made by study/corruption/page.py: end -->\n"
 
-NONE = {"trials": 0, "outcomes": {}, "struck": {}, "low_first": 0, "seconds": 0.0}
+NONE = {"trials": 0, "outcomes": {}, "struck": {}, "signed": {}, "low_first": 0, "seconds": 0.0}
 NO_PAIR = {"pairs": 0, "only_first": 0, "only_second": 0, "both": 0, "same_outcome": 0,
            "same_bits": 0, "same_golden": False, "overflow": 0, "lost": 0, "spread": {}}
 MAIN = "ddp-4 horovod-4"
@@ -118,30 +118,55 @@ def bit_table(results: Results) -> str:
                  [bit_row(results, bit) for bit in reversed(BITS)])  # fmt: skip
 
 
-def predicted(flips: int, bits: int = 32) -> str:
+def predict(flips: int, bits: int = 32) -> float:
     """The chance that at least one of the flips strikes the highest bit of an exponent."""
-    return f"{100 * (1 - (1 - 1 / bits) ** flips):.1f} %"
+    return 1 - (1 - 1 / bits) ** flips
+
+
+def percent(rate: float) -> str:
+    return f"{100 * rate:.1f} %"
+
+
+def fits(flips: int, bits: int, cell: dict[str, Any]) -> str:
+    """Whose interval holds the predicted rate."""
+    if not cell["trials"]:
+        return "not run"
+    hits = {"harm": harm(cell), "N-EV": cell["outcomes"].get("N-EV", 0)}
+    inside = [name for name, count in hits.items() if holds(predict(flips, bits), count, cell)]
+    return " and ".join(inside) or "neither"
+
+
+def holds(rate: float, hits: int, cell: dict[str, Any]) -> bool:
+    low, high = wilson(hits, cell["trials"])
+    return low <= rate <= high
 
 
 def count_row(results: Results, flips: int) -> list[str]:
     every, others = (results.cells[f"count-{flips}-{name}"] for name in ("all", "others"))
-    return [f"{flips:,}", predicted(flips), share(harm(every), every["trials"]),
-            share(every["outcomes"].get("N-EV", 0), every["trials"]),
+    return [f"{flips:,}", percent(predict(flips)), share(harm(every), every["trials"]),
+            share(every["outcomes"].get("N-EV", 0), every["trials"]), fits(flips, 32, every),
             split(every), share(harm(others), others["trials"])]  # fmt: skip
 
 
 def split(cell: dict[str, Any]) -> str:
-    """Harm in the trials that struck the crucial bit, and in those that did not."""
+    """Harm in the trials that struck the highest bit of an exponent, in those that struck only a
+    sign, and in the rest."""
     if not cell["trials"]:
         return "not run"
-    hit, struck = harm({"outcomes": cell["struck"]}), sum(cell["struck"].values())
-    rest = harm(cell) - hit
-    return f"{hit} of {struck}; {rest} of {cell['trials'] - struck}"
+    parts = [(harm({"outcomes": cell[name]}), sum(cell[name].values()))
+             for name in ("struck", "signed")]  # fmt: skip
+    parts.append((harm(cell) - sum(hits for hits, _ in parts),
+                  cell["trials"] - sum(trials for _, trials in parts)))  # fmt: skip
+    return "; ".join(f"{hits} of {trials}" for hits, trials in parts)
+
+
+SPLIT = "harm if the highest exponent bit is struck; only the sign; neither"
 
 
 def count_table(results: Results) -> str:
     return table(["flips", f"bit {CRUCIAL} is struck, predicted", "harm", "N-EV",
-                  f"harm with bit {CRUCIAL} struck; without", f"harm, bit {CRUCIAL} left out"],
+                  "prediction lies within the interval of", SPLIT,
+                  f"harm, bit {CRUCIAL} left out"],
                  [count_row(results, flips) for flips in COUNTS])  # fmt: skip
 
 
@@ -152,8 +177,39 @@ def outcome_row(name: str, cell: dict[str, Any]) -> list[str]:
 
 def outcome_table(results: Results, names: dict[str, str]) -> str:
     """The outcomes of cells, by their words."""
-    return table(["cell", "trials", "harm", *OUTCOMES],
-                 [outcome_row(words, results.cells[name]) for name, words in names.items()])
+    return table(["cell", "trials", "harm", *OUTCOMES, SPLIT],
+                 [[*outcome_row(words, results.cells[name]), split(results.cells[name])]
+                  for name, words in names.items()])  # fmt: skip
+
+
+def precision_table(results: Results) -> str:
+    rows = []
+    for base, width in WIDTHS.items():
+        cell = results.cells[f"precision-{base}"]
+        rows.append([base.partition("-")[2] or "float32", percent(predict(10, width)),
+                     share(harm(cell), cell["trials"]),
+                     share(cell["outcomes"].get("N-EV", 0), cell["trials"]),
+                     fits(10, width, cell), split(cell)])  # fmt: skip
+    return table(["stored as", "highest exponent bit is struck, predicted", "harm", "N-EV",
+                  "prediction lies within the interval of", SPLIT], rows)  # fmt: skip
+
+
+def resilience_sentence(results: Results) -> str:
+    """Up to how many flips outside the crucial bit do harm in less than 5 % of trials."""
+    cells = {flips: results.cells[f"count-{flips}-others"] for flips in COUNTS}
+    if not all(cell["trials"] for cell in cells.values()):
+        return ""
+    rates = {flips: wilson(harm(cell), cell["trials"]) for flips, cell in cells.items()}
+    calm = [flips for flips in COUNTS if rates[flips][1] < 0.05]
+    hurt = [flips for flips in COUNTS if rates[flips][0] > 0.05]
+    if not hurt:
+        return "Without bit 30, no number of flips does harm in more than 5 % of the trials."
+    first = hurt[0]
+    kept = (f"holds here for up to {max(calm):,} flip{'s' * (max(calm) > 1)} at once" if calm
+            else "holds here for no number of flips")  # fmt: skip
+    return (f"That a model is resilient as long as bit {CRUCIAL} is not struck {kept} (less than "
+            f"5 % harm), and not for {' or '.join(f'{flips:,}' for flips in hurt)}: with {first:,} "
+            f"it is {share(harm(cells[first]), cells[first]['trials'])}.")
 
 
 CAUSES = {
@@ -203,8 +259,6 @@ def role_names() -> dict[str, str]:
 def further_names() -> dict[str, str]:
     names = {f"layer-{layer}": f"only {layer}" for layer in LAYERS}
     names |= {"moment-sgd-early": "an early checkpoint", "moment-sgd-late": "a late checkpoint"}
-    names |= {f"precision-{base}": f"stored as {base.partition('-')[2] or 'float32'}; predicted "
-              f"{predicted(10, width)}" for base, width in WIDTHS.items()}  # fmt: skip
     return names | {"sampling-bits": "whole model, every bit equally likely",
                     "sampling-legacy": "whole model, every tensor equally likely"}  # fmt: skip
 
@@ -255,6 +309,8 @@ def make_page(given: dict[str, Any]) -> str:
         roles=outcome_table(results, role_names()),
         roles_ran=results.ran_where(study.role_cells()),
         further=outcome_table(results, further_names()),
+        resilience=resilience_sentence(results),
+        precisions=precision_table(results),
         further_ran=results.ran_where(study.further_cells()),
     )
 

@@ -95,6 +95,8 @@ class Campaign:
             "trials": len(trials),
             "outcomes": count(trials),
             "struck": count([trial for trial in trials if is_struck(trial)]),
+            "signed": count([trial for trial in trials
+                             if is_struck(trial, above=1) and not is_struck(trial)]),
             "low_first": low,
             "golden": {"first": first["accuracy"], "final": last["accuracy"],
                        "loss": last["loss"]},
@@ -110,9 +112,11 @@ def count(trials: list[dict]) -> dict[str, int]:
     return {outcome: seen[outcome] for outcome in OUTCOMES if seen[outcome]}
 
 
-def is_struck(trial: dict) -> bool:
-    """Whether the highest bit of an exponent was flipped."""
-    return any(flip["dtype"] in TOP_BITS and int(flip["mask"], 16) >> TOP_BITS[flip["dtype"]] & 1
+def is_struck(trial: dict, above: int = 0) -> bool:
+    """Whether the highest bit of an exponent was flipped, or the bit so far above it: 1 is the
+    sign."""
+    return any(flip["dtype"] in TOP_BITS
+               and int(flip["mask"], 16) >> (TOP_BITS[flip["dtype"]] + above) & 1
                for flip in trial["flips"])  # fmt: skip
 
 

@@ -282,7 +282,10 @@ def parse() -> argparse.Namespace:
                         help="begin campaigns again that another machine left unfinished")
     parser.add_argument("--prepare", action="store_true",
                         help="make the checkpoints and plans, and run nothing")
-    parser.add_argument("--no-page", action="store_true", help="leave results and page alone")
+    pages = parser.add_mutually_exclusive_group()
+    pages.add_argument("--no-page", action="store_true", help="leave results and page alone")
+    pages.add_argument("--only-page", action="store_true",
+                       help="make results and page from the campaigns in --work, and run nothing")
     parser.add_argument("--write", action="store_true",
                         help="replace results and page, also if cells of them would lose trials")
     args = parser.parse_args()
@@ -292,7 +295,7 @@ def parse() -> argparse.Namespace:
         parser.error(f"--minutes: {args.minutes}; expected a number above 0")
     if args.jobs < 1:
         parser.error(f"--jobs: {args.jobs}; expected at least 1")
-    if not os.access(args.program, os.X_OK):
+    if not args.only_page and not os.access(args.program, os.X_OK):
         parser.error(f"--program: {args.program} cannot be run; expected the holdfast command, "
                      "which `make build` makes")  # fmt: skip
     return args
@@ -309,6 +312,9 @@ def choose(patterns: list[str]) -> list[Cell]:
 
 def main() -> int:
     args = parse()
+    if args.only_page:
+        update_pages(collect(args.work), args.write)
+        return 0
     cells = choose(args.only)
     if not cells:
         say(f"--only {' '.join(args.only)}: no cell has such a name")

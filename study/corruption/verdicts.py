@@ -156,4 +156,5 @@ def more_sensitive(cells: Cells) -> Verdict:
     found = against(cells, list(PARTS))
     told = [f"{each.name.removeprefix('role-')} against {each.other.rpartition('-')[2]} "
             f"{points(each)}" for each in found]  # fmt: skip
-    return Verdict(judge(found), "; ".join(told))
+    return Verdict(judge(found), f"the model lies above in {sum(each.above for each in found)} of "
+                                 f"{len(found)} comparisons: {'; '.join(told)}")  # fmt: skip
