@@ -218,6 +218,15 @@ RunSaver::Task RunSaver::make_task(SaveRequest&& request, const Message& decisio
   return task;
 }
 
+Result<Manifest> RunSaver::next_manifest() {
+  HOLDFAST_TRY(owner_->check());
+  Manifest manifest{.run = run_.id(), .epoch = owner_->epoch()};
+  manifest.sequence = HOLDFAST_TRY(run_.next_sequence());
+  manifest.created = env_.wall_now();
+  manifest.software = options_.software;
+  return manifest;
+}
+
 Result<void> RunSaver::prepare(const LocalState& state) {
   return if_memory_lasts([&] { return plan_state(state, Touch::kAhead); });
 }
