@@ -133,7 +133,7 @@ Result<Survey> survey_memory(const Ranks& ranks, const SharedPlace& place,
   return std::move(found).survey(std::move(places));
 }
 
-Result<Error> name_lost_box(const Ranks& ranks, const SharedPlace& place,
+Result<std::string> name_lost_box(const Ranks& ranks, const SharedPlace& place,
                             const FoundStep& step, Duration at_most) {
   const std::string shard = step.lost().value_or("");
   Message said{.kind = "lost"};
@@ -142,8 +142,8 @@ Result<Error> name_lost_box(const Ranks& ranks, const SharedPlace& place,
   }
   const std::vector<Message> heard = HOLDFAST_TRY(say_and_hear(ranks, said, at_most));
   const std::string& box = heard[static_cast<size_t>(step.ranks.front())].text;
-  return not_found("{} was in {}, which no host of this job has in its memory",
-                   box.empty() ? "a part" : box, shard);
+  return fmt::format("{} was in {}, which no host of this job has in its memory",
+                     box.empty() ? "a part" : box, shard);
 }
 
 Result<Path> folder_of_step(const SharedPlace& place, const Manifest& manifest) {

@@ -108,9 +108,9 @@ Result<std::optional<FoundStep>> RunJob::choose_left(
     if (step && left.manifest.step != *step) continue;
     if (HOLDFAST_TRY(agree_is_older(left, step))) break;
     if (!left.lost()) return std::optional(left);
-    const Error why = HOLDFAST_TRY(
+    const std::string why = HOLDFAST_TRY(
         name_lost_box(ranks(), *place_, left, options_.saver.timeout));
-    skipped.push_back(passed_over(*place_, left, why));
+    skipped.push_back(passed_over(*place_, left, not_found("{}", why)));
   }
   // What is left is older than the newest step on disk, or has lost a part. It goes when
   // the next save is durable; without one, the next process looks at it again.
