@@ -220,8 +220,14 @@ RunSaver::Task RunSaver::make_task(SaveRequest&& request, const Message& decisio
 
 Result<Manifest> RunSaver::next_manifest() {
   HOLDFAST_TRY(owner_->check());
+  int64_t under_way = 0;
+  {
+    MutexLock lock(mutex_);
+    under_way = unfinished_;
+  }
   Manifest manifest{.run = run_.id(), .epoch = owner_->epoch()};
-  manifest.sequence = HOLDFAST_TRY(run_.next_sequence());
+  // Saves under way are older, also if they are committed only later.
+  manifest.sequence = HOLDFAST_TRY(run_.sequence_after(under_way));
   manifest.created = env_.wall_now();
   manifest.software = options_.software;
   return manifest;

@@ -195,6 +195,17 @@ TEST_F(Handover, WhatIsNewerOnDiskWins) {
   EXPECT_TRUE(resume({0, 0}, 1).skipped.empty());
 }
 
+TEST_F(Handover, ASaveThatIsCommittedLaterIsOlder) {
+  job_on({0, 0}, [](int, Job& job, RankState& state) {
+    state.set(1);
+    ASSERT_OK(job.save({.step = 1, .pieces = state.pieces()}));
+    job.settle();
+    state.set(2);
+    ASSERT_OK(job.hand_over({.step = 2, .pieces = state.pieces()}));
+  });
+  EXPECT_TRUE(resume({0, 0}, 2).skipped.empty());
+}
+
 TEST_F(Handover, WithoutRoomNothingIsLeft) {
   reserve_ = int64_t{1} << 60;
   job_on({0, 1}, [](int, Job& job, RankState& state) {

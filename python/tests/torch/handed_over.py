@@ -7,6 +7,7 @@ Each rank adds a line "START WORLD" to RUN.starts when it has resumed, and RUN.e
 what rank R ends with. PACE is the number of seconds that a step takes.
 """
 
+import json
 import os
 import signal
 import sys
@@ -29,6 +30,8 @@ WIDTH, INNER = 24, 36
 def make_model(dp, tp):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(WIDTH, INNER), nn.ReLU(), nn.Linear(INNER, WIDTH))
+    if dp == tp == 1:
+        return model
     mesh = init_device_mesh("cpu", (dp, tp), mesh_dim_names=("dp", "tp"))
     if tp > 1:
         parallelize_module(model, mesh["tp"], {"0": ColwiseParallel(), "2": RowwiseParallel()})
@@ -56,10 +59,23 @@ def gathered(model, optimizer):
     return {name: digest(tensor.detach()) for name, tensor in whole.items()}
 
 
+def make_optimizer(model):
+    return torch.optim.AdamW(model.parameters(), lr=0.01, foreach=False)
+
+
+def undisturbed(steps):
+    """What a training ends with that nobody stops."""
+    model = make_model(1, 1)
+    optimizer = make_optimizer(model)
+    for step in range(steps):
+        update(model, optimizer, step)
+    return gathered(model, optimizer)
+
+
 class Training:
     def __init__(self, run, memory, dp=1, tp=1, **options):
         self.model = make_model(dp, tp)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01, foreach=False)
+        self.optimizer = make_optimizer(self.model)
         self.checkpointer = holdfast.Checkpointer(
             run, model=self.model, optimizer=self.optimizer, handover=memory,
             writing=holdfast.Writing(space_reserve=0), **({"every": "never"} | options))
@@ -69,7 +85,6 @@ class Training:
             time.sleep(pace)
             update(self.model, self.optimizer, step)
             self.checkpointer.step(step)
-        return gathered(self.model, self.optimizer)
 
 
 def stop():
@@ -84,9 +99,9 @@ def main(run, memory, steps, pace):
     start = training.checkpointer.resume()
     with open(f"{run}.starts", "a") as starts:
         starts.write(f"{start} {world}\n")
-    end = training.train(start, int(steps), float(pace))
+    training.train(start, int(steps), float(pace))
     with open(f"{run}.end.{rank}", "w") as made:
-        made.write(repr(sorted(end.items())))
+        json.dump(gathered(training.model, training.optimizer), made)
     training.checkpointer.close(save=False)
     dist.destroy_process_group()
 

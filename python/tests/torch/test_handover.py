@@ -11,8 +11,9 @@ import subprocess
 import sys
 
 import pytest
-from handed_over import Training, gathered, stop
+from handed_over import Training, gathered, stop, undisturbed
 from ranks import run_ranks
+from training import Toy, clear
 
 MORE = 3  # steps of a job that is not asked to stop
 LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
@@ -47,13 +48,11 @@ def run_job(world, *args):
     return outcomes[0]
 
 
-def whole(tmp_path, steps):
-    """What an undisturbed training ends with."""
-    return run_ranks(1, undisturbed, tmp_path / "whole", steps)[0]
-
-
-def undisturbed(rank, world, run, steps):
-    return Training(run, False).train(0, steps)
+def adoptions(run):
+    """How many hosts there were, each time that the state came from memory."""
+    lines = (run / "events" / "rank-0000.jsonl").read_text().splitlines()
+    events = [json.loads(line) for line in lines]
+    return [event["hosts"] for event in events if event["event"] == "adopted_from_memory"]
 
 
 def hosts(tmp_path, *numbers):
@@ -78,8 +77,8 @@ def test_two_ranks_leave_what_three_and_then_four_go_on_with(tmp_path):
     second, code, _ = run_job(3, run, memory, (3, 1), True)
     assert second > 0 and code == 143
     third, end, _ = run_job(4, run, memory, (2, 2), False)
-    assert third > second and end == whole(tmp_path, third + MORE)
-    assert steps_on_disk(run) == []
+    assert third > second and end == undisturbed(third + MORE)
+    assert steps_on_disk(run) == [] and adoptions(run) == [1, 1]
 
 
 def test_between_hosts_the_pieces_travel_and_a_lost_one_is_named(tmp_path):
@@ -87,7 +86,7 @@ def test_between_hosts_the_pieces_travel_and_a_lost_one_is_named(tmp_path):
     assert run_job(4, run, hosts(tmp_path, 0, 0, 1, 1), (4, 1), True, options)[1] == 143
     start, code, said = run_job(3, run, hosts(tmp_path, 1, 0, 2), (3, 1), True, options)
     assert start > 0 and code == 143
-    assert not any("passed over" in line for line in said)
+    assert not any("passed over" in line for line in said) and adoptions(run) == [3]
     (place,) = (tmp_path / "host-1").iterdir()
     shutil.rmtree(place)
     kept = steps_on_disk(run)
@@ -95,7 +94,7 @@ def test_between_hosts_the_pieces_travel_and_a_lost_one_is_named(tmp_path):
     (line,) = [line for line in said if "passed over" in line]
     assert " was in rank-0000.safetensors, which no host of this job has in its memory" in line
     assert kept[-1] == f"step-{begun - 1:08}"
-    assert end == whole(tmp_path, begun + MORE)
+    assert end == undisturbed(begun + MORE)
 
 
 def test_without_a_place_in_memory_it_is_saved_to_disk(tmp_path):
@@ -104,7 +103,7 @@ def test_without_a_place_in_memory_it_is_saved_to_disk(tmp_path):
     assert code == 143 and len(steps_on_disk(run)) == 1
     assert any("is saved to disk, as it cannot stay in memory" in line for line in said)
     start, end, _ = run_job(1, run, memory, (1, 1), False)
-    assert end == whole(tmp_path, start + MORE)
+    assert end == undisturbed(start + MORE)
 
 
 def test_a_step_that_was_gone_back_to_is_not_gone_back_to_again(tmp_path):
@@ -134,5 +133,6 @@ def resume_and_close(rank, world, run, memory):
 
 @pytest.mark.parametrize("handover", [1, "", b"/dev/shm", None])
 def test_what_is_no_folder_is_refused(tmp_path, handover):
-    with pytest.raises(TypeError, match="handover=.*; expected True, False or a folder in memory"):
-        Training(tmp_path / "run", handover)
+    with pytest.raises(TypeError) as error:
+        Toy().checkpointer(tmp_path / "run", handover=handover)
+    assert clear(error, f"handover={handover!r}; expected True, False or a folder in memory")
