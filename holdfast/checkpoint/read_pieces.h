@@ -49,6 +49,12 @@ struct PiecesRead {
 Result<PiecesRead> read_pieces(Env& env, const StepFiles& step, const LocalState& into,
                                const ReadOptions& options = {});
 
+// The tensor of the step that has the name, or else an alias, of `tensor`.
+std::optional<TensorId> find_in(const StepFiles& step, const Tensor& tensor);
+// Fails with kInvalid, as read_pieces() does, unless the step has every tensor of this
+// rank with the same dtype and shape, and one value for all its names here.
+Result<void> check_tensors(const StepFiles& step, const LocalState& into);
+
 // Names of tensors of the step that `into` does not ask for.
 std::vector<std::string> unused_tensors(const StepFiles& step, const LocalState& into);
 

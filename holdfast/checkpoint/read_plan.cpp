@@ -23,15 +23,6 @@ std::string join(const std::vector<std::string>& names) {
   return text;
 }
 
-// Finds the tensor of the step that has the name, or else an alias, of `tensor`.
-std::optional<TensorId> find_in(const StepFiles& step, const Tensor& tensor) {
-  std::optional<TensorId> found = step.collection.find(tensor.name);
-  for (const std::string& alias : tensor.aliases) {
-    if (!found.has_value()) found = step.collection.find(alias);
-  }
-  return found;
-}
-
 // Returns an alias of `tensor` that is a tensor with other values in the step. `as` is
 // `tensor` in the step.
 std::optional<std::string> find_split_alias(const StepFiles& step, const Tensor& tensor,
@@ -41,40 +32,6 @@ std::optional<std::string> find_split_alias(const StepFiles& step, const Tensor&
     if (other.has_value() && step.seals[*other] != step.seals[as]) return alias;
   }
   return std::nullopt;
-}
-
-// Checks that the step has every wanted tensor, with the same dtype and shape, and that
-// the names of one tensor here have one value in the step.
-Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
-  std::vector<std::string> missing, different;
-  std::unordered_set<std::string_view> seen;
-  for (const LocalPiece& piece : into.pieces) {
-    const Tensor& want = *piece.tensor;
-    if (!seen.insert(want.name).second) continue;
-    const std::optional<TensorId> found = find_in(step, want);
-    if (!found.has_value()) {
-      missing.push_back(want.name);
-      continue;
-    }
-    const Tensor& have = step.collection.tensor(*found);
-    if (have.dtype == want.dtype && have.shape == want.shape) {
-      if (const auto alias = find_split_alias(step, want, *found)) {
-        different.push_back(fmt::format(
-            "{} and {} are aliases here and have two values", want.name, *alias));
-      }
-      continue;
-    }
-    different.push_back(fmt::format("{} is {} {} (expected {} {})", want.name,
-                                    name_of(have.dtype), to_string(have.shape),
-                                    name_of(want.dtype), to_string(want.shape)));
-  }
-  if (missing.empty() && different.empty()) return {};
-  std::string what;
-  if (!missing.empty()) what = "not in it: " + join(missing);
-  if (!different.empty()) {
-    what += (what.empty() ? "" : "; ") + std::string("different: ") + join(different);
-  }
-  return invalid("{}: {}", step.folder.native(), what);
 }
 
 // The pieces that this rank wants, as a collection. A layout has one piece per holder
@@ -164,6 +121,46 @@ Result<ReadPlan> assign_reads(const StepFiles& step, const Wanted& wanted) {
 }
 
 }  // namespace
+
+std::optional<TensorId> find_in(const StepFiles& step, const Tensor& tensor) {
+  std::optional<TensorId> found = step.collection.find(tensor.name);
+  for (const std::string& alias : tensor.aliases) {
+    if (!found.has_value()) found = step.collection.find(alias);
+  }
+  return found;
+}
+
+Result<void> check_tensors(const StepFiles& step, const LocalState& into) {
+  std::vector<std::string> missing, different;
+  std::unordered_set<std::string_view> seen;
+  for (const LocalPiece& piece : into.pieces) {
+    const Tensor& want = *piece.tensor;
+    if (!seen.insert(want.name).second) continue;
+    const std::optional<TensorId> found = find_in(step, want);
+    if (!found.has_value()) {
+      missing.push_back(want.name);
+      continue;
+    }
+    const Tensor& have = step.collection.tensor(*found);
+    if (have.dtype == want.dtype && have.shape == want.shape) {
+      if (const auto alias = find_split_alias(step, want, *found)) {
+        different.push_back(fmt::format(
+            "{} and {} are aliases here and have two values", want.name, *alias));
+      }
+      continue;
+    }
+    different.push_back(fmt::format("{} is {} {} (expected {} {})", want.name,
+                                    name_of(have.dtype), to_string(have.shape),
+                                    name_of(want.dtype), to_string(want.shape)));
+  }
+  if (missing.empty() && different.empty()) return {};
+  std::string what;
+  if (!missing.empty()) what = "not in it: " + join(missing);
+  if (!different.empty()) {
+    what += (what.empty() ? "" : "; ") + std::string("different: ") + join(different);
+  }
+  return invalid("{}: {}", step.folder.native(), what);
+}
 
 Result<ReadPlan> plan_reads(const StepFiles& step, const LocalState& into) {
   HOLDFAST_TRY(check_tensors(step, into));

@@ -250,6 +250,7 @@ class Restore {
                          .unused = unused_tensors(step, into),
                          .unverified = {},
                          .mended = std::move(filled.mended),
+                         .in_memory = false,
                          .needed = filled.needed,
                          .read = filled.read};
   }

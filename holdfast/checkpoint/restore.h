@@ -76,6 +76,8 @@ struct RestoredState {
   // Sentences about words that were damaged before they were written and that this rank
   // has mended in its memory.
   std::vector<std::string> mended;
+  // The step was left in the memory of the hosts (job.h), so it is not durable.
+  bool in_memory = false;
   int64_t needed = 0;  // bytes of this rank's pieces
   int64_t read = 0;    // bytes that were read for them
 };

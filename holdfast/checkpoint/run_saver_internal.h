@@ -23,6 +23,9 @@ class RunSaver : public Saver {
   }
 
   const Path& run() const override { return run_.path(); }
+  const std::string& run_id() const override { return run_.id(); }
+  Result<Manifest> next_manifest() override;
+  Result<void> check_owner() const override { return owner_->check(); }
   Result<void> prepare(const LocalState& state) override;
   Message propose(int64_t step, bool last) override;
   Result<SaveHandle> save(SaveRequest request) override;

@@ -218,6 +218,21 @@ RunSaver::Task RunSaver::make_task(SaveRequest&& request, const Message& decisio
   return task;
 }
 
+Result<Manifest> RunSaver::next_manifest() {
+  HOLDFAST_TRY(owner_->check());
+  int64_t under_way = 0;
+  {
+    MutexLock lock(mutex_);
+    under_way = unfinished_;
+  }
+  Manifest manifest{.run = run_.id(), .epoch = owner_->epoch()};
+  // Saves under way are older, also if they are committed only later.
+  manifest.sequence = HOLDFAST_TRY(run_.sequence_after(under_way));
+  manifest.created = env_.wall_now();
+  manifest.software = options_.software;
+  return manifest;
+}
+
 Result<void> RunSaver::prepare(const LocalState& state) {
   return if_memory_lasts([&] { return plan_state(state, Touch::kAhead); });
 }

@@ -231,6 +231,14 @@ class Saver {
   // close() has not done so.
   virtual ~Saver() = default;
 
+  // For a step of this run that somebody else writes (handover/leave.h). next_manifest()
+  // has run, epoch, sequence, time and software, and is newer than all saves so far. It is
+  // called on rank 0 only, as check_owner() is; both fail with kConflict if another
+  // process has taken the run.
+  virtual const std::string& run_id() const = 0;
+  virtual Result<Manifest> next_manifest() = 0;
+  virtual Result<void> check_owner() const = 0;
+
   // Makes the plan for the state and the ring, so that the first save takes no longer
   // than the others. Calling it is optional. Earlier saves must be settled.
   virtual Result<void> prepare(const LocalState& state) = 0;

@@ -18,7 +18,9 @@ Examples:
 
 A step is kept if any rule keeps it, if it is pinned (holdfast pin), or if it is the
 newest whole step. Nobody knows how good a step without the metric is, so --keep-best 2
-also keeps the newest 2 steps without it. What crashed saves have left is removed too.
+also keeps the newest 2 steps without it. What crashed saves have left is removed too,
+and what jobs have left in the memory of this host (handover) if it is not needed any
+more: if a newer step is on disk, or if the run or the boot of the host is gone.
 gc refuses a run that a live job writes to, and a metric that no step has.)";
 
 struct GcArguments {
@@ -70,6 +72,9 @@ void print_collected(const Context& context, const GcResult& done, bool dry_run)
   }
   for (const std::string& name : done.swept) {
     fmt::print(context.out, "{}removed: {}, left by a crash\n", would, name);
+  }
+  for (const std::string& name : done.memory) {
+    fmt::print(context.out, "{}removed: {}, left in memory\n", would, printable(name));
   }
   print_not_removed(context, done);
   if (context.verbose) {

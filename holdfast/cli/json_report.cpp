@@ -250,6 +250,7 @@ std::string gc_json(const std::string& run, bool dry_run, const GcResult& done) 
                      {"removed", removed},
                      {"kept", kept},
                      {"swept", done.swept},
+                     {"memory", done.memory},
                      {"failed", done.failed},
                      {"in_use_by", text_or_null(done.in_use_by.value_or(""))}});
 }

@@ -173,7 +173,10 @@ class Exchange {
     const Result<void> verdict = before.ok() ? judge(*before, finished) : before.error();
     if (finished.all_well() && !verdict.ok()) return verdict.error();
     HOLDFAST_TRY(commit(verdict));
-    return result(*moved, prepared - begun, copied - prepared, env_.now() - copied);
+    Exchanged done =
+        result(*moved, prepared - begun, copied - prepared, env_.now() - copied);
+    done.seals = *before;
+    return done;
   }
 
   // Phase 1, until all ranks know each other.
@@ -339,8 +342,8 @@ class Exchange {
     return {};
   }
 
-  Result<Exchanged> result(const MoveCounts& counts, Duration prepared, Duration copied,
-                           Duration verified) {
+  Exchanged result(const MoveCounts& counts, Duration prepared, Duration copied,
+                   Duration verified) {
     Exchanged done{.mode = options_.mode,
                    .pieces = pieces_,
                    .received = counts.received,

@@ -33,6 +33,7 @@
 #include "holdfast/exchange/carrier.h"
 #include "holdfast/exchange/storage.h"
 #include "holdfast/plan/plan.h"
+#include "holdfast/state/seal.h"
 
 namespace holdfast {
 
@@ -89,6 +90,7 @@ struct Exchanged {
   // The most that old and new pieces and buffers had at one time.
   int64_t peak = 0;
   int64_t moved = 0;  // between all ranks together, by the plan
+  std::vector<Seal> seals{};  // of the target's tensors, before and after
   Duration prepared{}, copied_for{}, verified{};  // how long the phases took
 };
 

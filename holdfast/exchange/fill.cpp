@@ -6,6 +6,7 @@
 
 #include "holdfast/exchange/meeting.h"
 #include "holdfast/exchange/move_pieces.h"
+#include "holdfast/exchange/storage.h"
 #include "holdfast/memory/piece_description.h"
 #include "holdfast/plan/plan.h"
 
@@ -17,29 +18,6 @@ struct FillPlan {
   Collection source;
   Collection target;
   Plan plan;
-};
-
-// The memory of a rank that is to be filled. It is there already.
-class GivenStorage : public PieceStorage {
- public:
-  explicit GivenStorage(const LocalPieces& pieces) {
-    for (const LocalPiece& piece : pieces) {
-      pieces_[{piece.tensor->name, piece.box}] = &piece;
-    }
-  }
-
-  Result<LocalPiece> make(const std::shared_ptr<const Tensor>& tensor,
-                          const Box& box) override {
-    const auto piece = pieces_.find({tensor->name, box});
-    HOLDFAST_CHECK(piece != pieces_.end(), "a box that this rank lacks");
-    return *piece->second;
-  }
-  void release(const LocalPiece&) override {}
-  void discard(const LocalPiece&) override {}
-  bool keeps_boxes() const override { return false; }
-
- private:
-  std::map<std::pair<std::string_view, Box>, const LocalPiece*> pieces_;
 };
 
 // Checks this rank's pieces and returns their collection.

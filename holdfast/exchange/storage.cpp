@@ -81,6 +81,19 @@ int64_t HostStorage::bytes() const {
   return bytes_;
 }
 
+GivenStorage::GivenStorage(const LocalPieces& pieces) {
+  for (const LocalPiece& piece : pieces) {
+    pieces_[{piece.tensor->name, piece.box}] = &piece;
+  }
+}
+
+Result<LocalPiece> GivenStorage::make(const std::shared_ptr<const Tensor>& tensor,
+                                      const Box& box) {
+  const auto piece = pieces_.find({tensor->name, box});
+  HOLDFAST_CHECK(piece != pieces_.end(), "a box that this rank lacks");
+  return *piece->second;
+}
+
 DeviceStorage::~DeviceStorage() {
   MutexLock lock(mutex_);
   for (const auto& [address, block] : blocks_) device_.free(block);

@@ -3,6 +3,8 @@
 
 #include <map>
 #include <memory>
+#include <string_view>
+#include <utility>
 
 #include "holdfast/base/mutex.h"
 #include "holdfast/memory/local_state.h"
@@ -54,6 +56,23 @@ class HostStorage : public PieceStorage {
   mutable Mutex mutex_;
   std::map<std::byte*, size_t> blocks_ HOLDFAST_GUARDED_BY(mutex_);  // mapped bytes
   int64_t bytes_ HOLDFAST_GUARDED_BY(mutex_) = 0;
+};
+
+// Memory that is there already: new pieces are the given ones. The list and its memory
+// must outlive the storage.
+class GivenStorage : public PieceStorage {
+ public:
+  explicit GivenStorage(const LocalPieces& pieces);
+
+  // The box must be that of a given piece.
+  Result<LocalPiece> make(const std::shared_ptr<const Tensor>& tensor,
+                          const Box& box) override;
+  void release(const LocalPiece&) override {}
+  void discard(const LocalPiece&) override {}
+  bool keeps_boxes() const override { return false; }
+
+ private:
+  std::map<std::pair<std::string_view, Box>, const LocalPiece*> pieces_;
 };
 
 // Memory of a device.

@@ -111,6 +111,23 @@ Result<GcResult> sweep_and_remove(const Run& run, const Owner& owner,
   return done;
 }
 
+// The place of this run in memory, if all its steps are older than the newest on disk, and
+// the places of runs and boots that are gone.
+std::vector<std::string> collect_memory(const Run& run, const Path& memory,
+                                        bool dry_run) {
+  std::vector<std::string> gone = remove_old_places(run.env(), memory, dry_run);
+  const SharedPlace place(run.env(), memory, run.path(), run.id());
+  const Result<std::vector<Step>> left = place.steps();
+  const Result<NewestWhole> newest = run.newest_whole(Depth::kFast);
+  if (!left.ok() || left->empty() || !newest.ok()) return gone;
+  if (age_of(left->front().manifest) > age_of(newest->step.manifest)) return gone;
+  if (!dry_run && !(place.remove_steps().ok() && place.remove_if_empty().ok())) {
+    return gone;
+  }
+  gone.push_back(place.path().native());
+  return gone;
+}
+
 Result<GcResult> plan_only(const Run& run, const Keep& keep) {
   GcResult planned;
   const std::optional<OwnerView> owner = view_owner(run.env(), run.path());
@@ -132,11 +149,16 @@ Result<GcResult> collect_garbage(Env& env, const Path& path, const Keep& keep,
                                  const GcOptions& options) {
   const Run run = HOLDFAST_TRY(Run::open(env, path));
   HOLDFAST_TRY(check_metric(run, keep));
-  if (options.dry_run) return plan_only(run, keep);
+  if (options.dry_run) {
+    GcResult planned = HOLDFAST_TRY(plan_only(run, keep));
+    planned.memory = collect_memory(run, options.memory, true);
+    return planned;
+  }
   const Identity self =
       options.identity ? *options.identity : HOLDFAST_TRY(this_process(env));
   Owner owner = HOLDFAST_TRY(run.acquire(self));
   Result<GcResult> done = sweep_and_remove(run, owner, keep);
+  if (done.ok()) done->memory = collect_memory(run, options.memory, false);
   const Result<void> released = std::move(owner).release();
   if (done.ok() && !released.ok()) return released.error();
   return done;

@@ -7,12 +7,15 @@
 
 #include "holdfast/store/process.h"
 #include "holdfast/store/retention.h"
+#include "holdfast/store/shared_place.h"
 
 namespace holdfast {
 
 struct GcOptions {
   // Only tells what would be removed. Takes no ownership and changes nothing.
   bool dry_run = false;
+  // Where jobs leave their state in memory.
+  Path memory{kSharedMemory};
   // The process that does it; this process if not set.
   std::optional<Identity> identity{};
 };
@@ -29,6 +32,9 @@ struct GcResult {
   // Attempts and other things that crashes have left.
   std::vector<std::string> swept{};
   std::vector<std::string> failed{};  // what could not be removed, and why
+  // Folders in shared memory that jobs have left: of this run, if its newest step is on
+  // disk, and of runs and boots that are gone (store/shared_place.h).
+  std::vector<std::string> memory{};
   // Set by a dry run if a live owner has the run, so that gc would be refused. Attempts
   // then belong to that owner and are not in `swept`.
   std::optional<std::string> in_use_by{};

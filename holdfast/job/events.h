@@ -84,6 +84,45 @@ struct MemoryAlarm {
   }
 };
 
+// The state was left in the memory of the hosts for the next processes.
+struct LeftInMemory {
+  static constexpr std::string_view kName = "left_in_memory";
+  int64_t step = 0;
+  std::string folder{};  // on this host
+  int64_t bytes = 0;     // of all ranks
+  int64_t hosts = 0;
+  double seconds = 0;
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("folder", self.folder);
+    field("bytes", self.bytes);
+    field("hosts", self.hosts);
+    field("seconds", self.seconds);
+  }
+};
+
+// The state came from the memory of the hosts, where an earlier process had left it.
+struct AdoptedFromMemory {
+  static constexpr std::string_view kName = "adopted_from_memory";
+  int64_t step = 0;
+  int64_t bytes = 0;  // of this rank
+  int64_t hosts = 0;  // that this job has
+  double seconds = 0;
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("bytes", self.bytes);
+    field("hosts", self.hosts);
+    field("seconds", self.seconds);
+  }
+};
+
+// What an earlier run or an earlier boot had left in the memory of this host was removed.
+struct OldPlaceRemoved {
+  static constexpr std::string_view kName = "old_place_removed";
+  std::string folder{};
+  static void fields(auto& self, auto&& field) { field("folder", self.folder); }
+};
+
 // A rank was lost. Written by the first of the survivors, or by rank 0 after a restart.
 struct RankLost {
   static constexpr std::string_view kName = "rank_lost";

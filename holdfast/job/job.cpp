@@ -115,6 +115,7 @@ Result<std::unique_ptr<Job>> Job::open(Env& env, const Path& run, Transport* tra
 Result<void> RunJob::open_run(const Path& run) {
   HOLDFAST_TRY(fetch(run));
   saver_ = HOLDFAST_TRY(Saver::open(env_, run, transport_, options_.saver));
+  if (options_.handover) place_.emplace(env_, *options_.handover, run, saver_->run_id());
   const bool joined = HOLDFAST_TRY(meet_ranks(false));
   emit(warnings_, env_, JobOpened{.joined = joined});
   // Opening the saver adds an event that says who owned the run before and how that
@@ -146,6 +147,8 @@ Result<void> RunJob::check_new(std::string_view expected) {
   std::string newest;
   if (ranks_.coordinator()) {
     if (const auto step = greatest_step(env_, saver_->run())) newest = step->text();
+    const auto left = place_ ? place_->steps() : std::vector<Step>();
+    if (newest.empty() && left.ok() && !left->empty()) newest = left->front().folder;
   }
   if (transport_ != nullptr) {
     const std::vector<Bytes> all = HOLDFAST_TRY(transport_->all_gather(
@@ -208,8 +211,12 @@ Result<RestoredState> RunJob::resume(const PiecesFor& pieces_for,
   if (told.events == nullptr) told.events = options_.saver.events;
   if (told.tiers.empty()) told.tiers = tiers_of(options_.saver.tiers);
   told.allow_unreachable_tiers |= options_.saver.allow_unreachable_tiers;
+  std::vector<SkippedStep> passed;
+  std::optional<RestoredState> left = HOLDFAST_TRY(adopt_left(state_for, told, passed));
   RestoredState restored =
-      HOLDFAST_TRY(restore(env_, saver_->run(), state_for, transport_, told));
+      left ? *std::move(left)
+           : HOLDFAST_TRY(restore(env_, saver_->run(), state_for, transport_, told));
+  restored.skipped.insert(restored.skipped.begin(), passed.begin(), passed.end());
   if (restored.folder == fetched_.folder) restored.tier = fetched_.tier;
   parent_ = restored.folder.filename().native();
   resumed_ = appointed_ = restored.step;
@@ -253,6 +260,7 @@ Result<Due> RunJob::due(int64_t step, bool updated) {
   Result<Due> due = agenda_.at(step);
   // This runs in every step, so the context is made only for an error.
   if (!due.ok()) return std::move(due).within(doing_ + ": waiting for what is due");
+  forget_left();
   stopping_ |= due->stop;
   return due;
 }
@@ -339,6 +347,7 @@ Result<SaveHandle> RunJob::save(JobState job) {
                     .stream = job.stream,
                     .compare = job.own != nullptr && false_alarms_ < kFalseAlarms,
                     .decision = &*decision}));
+  if (has_left_) replaces_left_ = handle;
   const Instant begun = env_.now();
   newest_ = {.handle = handle,
              .step = job.step,
@@ -428,6 +437,8 @@ Result<void> RunJob::close_alone(Instant deadline, bool orderly) {
 // came too late for a step to stop at, it now does what it does by default. After a
 // timeout saves are still under way, so the handlers stay.
 Result<void> RunJob::let_go(Result<void> closed, bool orderly) {
+  forget_left();
+  if (place_) static_cast<void>(place_->remove_if_empty());
   if (closed.ok() && orderly) emit(warnings_, env_, JobClosed{});
   if (!closed.ok() && closed.error().code() == ErrorCode::kTimeout) return closed;
   const std::optional<int> late =

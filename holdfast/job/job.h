@@ -21,6 +21,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,9 @@ struct JobOptions {
   // durable.
   Duration grace = std::chrono::seconds(60);
   bool signals = true;  // SIGTERM and SIGUSR1 ask all ranks to save and stop
+  // A folder in shared memory, such as /dev/shm: hand_over() leaves the state there, and
+  // resume() takes it from there if it is newer than the run directory's newest step.
+  std::optional<Path> handover{};
   // saver.events gets the events of the job, too. If it is null, they are written to
   // events/rank-0000.jsonl, events/rank-0001.jsonl and so on in the run directory.
   SaverOptions saver{};
@@ -148,6 +152,16 @@ class Job {
   // Saves, on all ranks together, whether a save was due or not. The save after which
   // the job stops waits until earlier saves leave room, whatever Backpressure says.
   virtual Result<SaveHandle> save(JobState state) = 0;
+  // Leaves the state in the memory of the hosts (handover/leave.h) instead of a last save,
+  // for the processes that are started next: on any number of ranks, with any layout. It
+  // is not durable: a step that has lost a part with a host is passed over by resume().
+  // Returns the folder on this host. Fails on all ranks alike, and training may then save
+  // as usual: with kNoSpace if a host has no room.
+  virtual Result<Path> hand_over(JobState state) = 0;
+  // The objects, the same on all ranks, of the newest step in the memory of this host, if
+  // it is newer than those on disk; nullopt if there is none. Whether other hosts have
+  // the rest of the step is not asked.
+  virtual Result<std::optional<Object>> left_objects() = 0;
   // Waits at most JobOptions::grace for the last save to be durable.
   virtual Result<Durable> wait_stopped(const SaveHandle& handle) = 0;
   // settle() must be called before the pieces change. Both do what the functions of the

@@ -10,6 +10,7 @@
 #include "holdfast/checkpoint/channel.h"
 #include "holdfast/checkpoint/fetch.h"
 #include "holdfast/checkpoint/layout_agreement.h"
+#include "holdfast/handover/survey.h"
 #include "holdfast/job/agenda.h"
 #include "holdfast/job/job.h"
 #include "holdfast/job/retries.h"
@@ -51,6 +52,8 @@ class RunJob : public Job {
   std::vector<std::string> take_warnings() override { return warnings_.take(); }
   std::vector<std::string> take_notes() override { return warnings_.take_notes(); }
   Result<SaveHandle> save(JobState state) override;
+  Result<Path> hand_over(JobState state) override;
+  Result<std::optional<Object>> left_objects() override;
   Result<Durable> wait_stopped(const SaveHandle& handle) override;
   bool may_tear() const override { return saver_->may_tear(); }
   Settled settle(const std::vector<std::string>& changed, CudaStream stream) override;
@@ -75,6 +78,21 @@ class RunJob : public Job {
                                         CudaStream stream);
   Result<void> separate_replicas_of(JobState& job, const LocalState& state);
   void tell_late(const std::vector<int>& missing);
+
+  // What a handover needs (handover.cpp).
+  Ranks ranks() const { return {.env = &env_, .transport = transport_}; }
+  Result<std::optional<RestoredState>> adopt_left(const StateFor& into,
+                                                  const RestoreOptions& options,
+                                                  std::vector<SkippedStep>& skipped);
+  Result<std::optional<FoundStep>> choose_left(const Survey& survey,
+                                               std::optional<int64_t> step,
+                                               std::vector<SkippedStep>& skipped);
+  Result<bool> is_older(const Manifest& left, std::optional<int64_t> step) const;
+  Result<bool> agree_is_older(const FoundStep& left, std::optional<int64_t> step);
+  void forget_left();
+  double seconds_since(Instant start) const {
+    return std::chrono::duration<double>(env_.now() - start).count();
+  }
   Result<void> let_go(Result<void> closed, bool orderly);
 
   Env& env_;
@@ -88,6 +106,11 @@ class RunJob : public Job {
   // finishes its last save, a second signal must not end the process.
   std::unique_ptr<StopSignals> signals_;
   std::unique_ptr<Saver> saver_;
+  // Where the state is left in memory, if the options say so.
+  std::optional<SharedPlace> place_;
+  // The memory of this host has steps. They are removed when a newer one is durable.
+  bool has_left_ = false;
+  std::optional<SaveHandle> replaces_left_;  // the newest save since then
   LayoutAgreement layouts_;
   Agenda agenda_;
   Channel ranks_;

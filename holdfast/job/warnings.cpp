@@ -58,6 +58,10 @@ std::optional<std::string> note_of(const EventRecord& record) {
     return fmt::format("step {} was removed from the tier {}", removed->step,
                        removed->tier);
   }
+  if (const auto removed = event_as<OldPlaceRemoved>(record); removed.ok()) {
+    return fmt::format("{}: what a run or a boot that is gone had left was removed",
+                       removed->folder);
+  }
   if (const auto swept = event_as<TierSwept>(record); swept.ok()) {
     return fmt::format(
         "{} leftovers of copies that were cut off were removed from the "

@@ -169,6 +169,17 @@ std::optional<StepName> greatest_step(Env& env, const Path& run) {
 struct Run::State {
   Mutex mutex{};
   std::optional<int64_t> last_sequence HOLDFAST_GUARDED_BY(mutex){};
+
+  // Reads the steps once: while this process owns the run, nobody else commits.
+  Result<int64_t> read_last(const Run& run) HOLDFAST_REQUIRES(mutex) {
+    if (last_sequence) return *last_sequence;
+    int64_t last = 0;
+    for (const Step& step : HOLDFAST_TRY(run.steps()).steps) {
+      last = std::max(last, step.manifest.sequence);
+    }
+    last_sequence = last;
+    return last;
+  }
 };
 
 Run::Run(Env& env, Path path, std::string id, bool checked, std::optional<Error> damage)
@@ -315,15 +326,14 @@ Result<Owner> Run::acquire(const Identity& self, OwnerOptions options) const {
 
 Result<int64_t> Run::next_sequence() const {
   MutexLock lock(state_->mutex);
-  // The steps are read only once: while this process owns the run, nobody else commits.
-  if (!state_->last_sequence) {
-    const StepList list = HOLDFAST_TRY(steps());
-    state_->last_sequence = 0;
-    for (const Step& step : list.steps) {
-      state_->last_sequence = std::max(*state_->last_sequence, step.manifest.sequence);
-    }
-  }
-  return ++*state_->last_sequence;
+  const int64_t last = HOLDFAST_TRY(state_->read_last(*this));
+  state_->last_sequence = last + 1;
+  return last + 1;
+}
+
+Result<int64_t> Run::sequence_after(int64_t commits) const {
+  MutexLock lock(state_->mutex);
+  return HOLDFAST_TRY(state_->read_last(*this)) + commits + 1;
 }
 
 Result<Step> Run::committed(int64_t step_number, uint64_t attempt) const {

@@ -101,6 +101,8 @@ class Run {
   // the numbers of all steps that were there at the first call, and greater than all
   // numbers that were returned before.
   Result<int64_t> next_sequence() const;
+  // The sequence number that the commit after the next `commits` ones will have.
+  Result<int64_t> sequence_after(int64_t commits) const;
   // Finds the step that an attempt became, for a rank that was not told. Fails with
   // kNotFound if the attempt is not committed, or if the step was removed since.
   Result<Step> committed(int64_t step, uint64_t attempt) const;

@@ -185,6 +185,10 @@ void bind_checkpoint(nb::module_& m) {
       .def_prop_ro(
           "tier", [](const R& r) { return r.state.tier; },
           "The tier that the step was copied from; \"\" if the run directory had it.")
+      .def_prop_ro(
+          "in_memory", [](const R& r) { return r.state.in_memory; },
+          "True if the step was left in memory by an earlier process, so that it is not\n"
+          "durable.")
       .def_ro(
           "objects", &R::objects,
           "The saved objects that are the same on all ranks; None if there are none.",

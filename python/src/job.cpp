@@ -179,6 +179,23 @@ HeldHandle save(HeldJob& self, int64_t step, const LocalPieces& pieces,
   return handle;
 }
 
+Path hand_over(HeldJob& self, int64_t step, const LocalPieces& pieces, Numbers metrics,
+               std::string parallel, const nb::callable& objects, uint64_t stream,
+               const nb::object& own) {
+  std::optional<nb::python_error> raised;
+  return with_own(own, [&](const OwnPieces& ask) {
+    return self.call([&](Job& job) {
+      return job.hand_over({.step = step,
+                            .pieces = pieces,
+                            .make_objects = objects_by(objects, raised),
+                            .metrics = std::move(metrics),
+                            .parallel = std::move(parallel),
+                            .stream = stream_of(stream),
+                            .own = ask});
+    });
+  });
+}
+
 void attach(HeldJob& self, const LocalPieces& pieces, uint64_t stream,
             const nb::object& own) {
   with_own(own, [&](const OwnPieces& ask) {
@@ -330,6 +347,29 @@ void bind_job(nb::module_& m) {
            "replicas\n"
            "are compared; if they differ, `own` returns pieces under names of this "
            "rank.")
+      .def("hand_over", &hand_over, nb::arg("step"), nb::arg("pieces"),
+           nb::arg("metrics"), nb::arg("parallel"), nb::arg("objects"),
+           nb::arg("stream") = 0, nb::arg("own") = nb::none(),
+           nb::sig(
+               "def hand_over(self, step: int, pieces: Pieces, "
+               "metrics: collections.abc.Mapping[str, float], parallel: str, "
+               "objects: collections.abc.Callable[[], tuple[typing.Any, typing.Any]], "
+               "stream: int = 0, own: "
+               "collections.abc.Callable[[list[tuple[str, int, "
+               "int, bool, bool]]], Pieces] | None = None) -> pathlib.Path"),
+           "Leaves the state in the memory of the hosts, for the processes that are\n"
+           "started next. Returns the folder on this host. Raises on all ranks alike,\n"
+           "for instance OSError if a host has no room. Arguments are those of save().")
+      .def(
+          "left_objects",
+          [](HeldJob& self) {
+            const std::optional<Object> left =
+                self.call([](Job& job) { return job.left_objects(); });
+            return left ? to_python(*left) : nb::none();
+          },
+          nb::sig("def left_objects(self) -> typing.Any"),
+          "The objects of the newest step in the memory of this host, if it is newer "
+          "than\nthose on disk; else None.")
       .def(
           "loss",
           [](HeldJob& self, int64_t step, double value) {

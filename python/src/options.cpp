@@ -187,6 +187,9 @@ JobOptions job_options_of(const nb::dict& given) {
   read_saver_options(reader, options.saver);
   reader.read_seconds("grace", options.grace);
   reader.read("signals", options.signals);
+  if (const auto folder = reader.value<std::string>("handover")) {
+    options.handover = *folder;
+  }
   reader.check_all_read();
   return options;
 }

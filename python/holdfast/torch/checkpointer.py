@@ -20,6 +20,7 @@ from holdfast.torch.loop.closing import Closing, close_at_exit
 from holdfast.torch.loop.due_save import DueSave
 from holdfast.torch.loop.durable_steps import DurableSteps, OnDurable
 from holdfast.torch.loop.end_of_training import RANK_WAIT, is_exception_on_its_way, why_no_end
+from holdfast.torch.loop.handover import memory_folder
 from holdfast.torch.loop.job import open_job
 from holdfast.torch.loop.losses import Losses, wait_for_value
 from holdfast.torch.loop.messages import Messages
@@ -102,6 +103,12 @@ class Checkpointer:
     verbose     True: a line on stderr for each save, with its reason; False: only warnings. By
                 default there is one line at resume and one at the end, from rank 0. The
                 environment variable HOLDFAST_LOG (info or warning) does the same.
+    handover    True: a job that is asked to stop (SIGTERM, torchrun, requeue) leaves its state
+                in the memory of its hosts, below /dev/shm, and not on disk. The next processes
+                on these hosts take it from there, on any number of ranks and any split, if it
+                is newer than the newest checkpoint. It is lost with its host, and the step() of
+                such a stop saves to disk if a host has no room. A path names another folder in
+                memory than /dev/shm. docs/elastic.md says more.
     recover     whether a rank that dies is replaced while the others keep their processes, for
                 steps made by run(): True under `holdfast launch`, and refused elsewhere.
 
@@ -134,6 +141,7 @@ class Checkpointer:
         exclude: Exclude = (),
         on_durable: OnDurable | None = None,
         verbose: bool | None = None,
+        handover: bool | str | PathLike[str] = False,
         recover: bool | None = None,
         **unknown: Any,
     ) -> None:
@@ -142,7 +150,7 @@ class Checkpointer:
         check_groups(writing=writing, resuming=resuming, failures=failures, schedule=schedule,
                      layout=layout, **({} if watch is None else {"watch": watch}))
         check_object_names(objects or {}, [*_KEYWORDS, plain_values.KEY])
-        self._run = absolute_path(run)
+        self._run, self._handover = absolute_path(run), memory_folder(handover)
         self._values = PlainValues()
         named = {"scheduler": scheduler, "scaler": scaler, "ema": ema, **(objects or {}),
                  plain_values.KEY: self._values}
@@ -164,7 +172,7 @@ class Checkpointer:
         job = open_job(
             self._run, transport, every=every if isinstance(every, str) else "never", keep=keep,
             tiers=tiers, writing=writing, failures=failures, schedule=schedule, resuming=resuming,
-            recover=self._recovery.is_active)
+            recover=self._recovery.is_active, handover=self._handover)
         self._saves = Saves(job, self._state, self._buckets)
         self._watch = watch_for(watch, self._state, self._saves, self._messages)
         self._closing = Closing(self._saves, transport, failures.grace, self._release)
@@ -246,7 +254,7 @@ class Checkpointer:
         self._watch.restart()  # tensors are written to in a way that torch does not count
         self._values.before_resume()
         self._saves.wait_until_done()
-        start = Start(self._run, self._state, step, initial)
+        start = Start(self._run, self._state, step, initial, self._saves.live_job().left_objects)
         resume = Resume(self._state, self._buckets, self._resuming)
         try:
             restored = resume.run_or_begin(self._saves, start)
@@ -255,8 +263,12 @@ class Checkpointer:
         self._messages.tell(start.sentence)
         if restored is None:
             return 0
-        self._steps.resumed(restored.step)
-        self._durable.resumed(restored.step)
+        if restored.in_memory:  # not durable, so close() saves it if no step follows
+            self._steps.take_over(restored.step)
+            self._changes.note(restored.step)
+        else:
+            self._steps.resumed(restored.step)
+            self._durable.resumed(restored.step)
         return restored.step + 1
 
     def run(self, function: Callable[..., Result], *args: Any, **kwargs: Any) -> Result:
@@ -316,9 +328,31 @@ class Checkpointer:
         if mid_update and not (stop or last):
             self._messages.warn_once(messages.PENDING_GRADIENTS, self._due.calls_waited)
         self._due = DueSave()
+        if stop and self._handover is not None:
+            self._hand_over(step, loss, why, mid_update)
         handle = self._save(step, loss, why, automatic=not last, with_gradients=mid_update)
         if stop:
             self._stop(step, handle, why)
+
+    def _hand_over(self, step: int, loss: Any, why: str, with_gradients: bool,
+                   code: int = STOPPED) -> None:
+        """Leaves the state in memory and ends the process; returns if that is not possible."""
+        if not self._is_attached:
+            self.check_new()
+        self._watch.meet(step)
+        try:
+            folder = self._saves.hand_over(step, self._losses.newest(loss),
+                                           with_gradients=with_gradients)
+        except Exception as error:  # the same on all ranks
+            _log.warning("step %d is saved to disk, as it cannot stay in memory: %s", step, error)
+            return
+        try:
+            self._closing.close()
+        except Exception as error:  # of an earlier save, which the state in memory replaces
+            _log.warning("an earlier save has failed: %s", error)
+        _log.warning("stopped after step %d, which is left in memory (%s) and not on disk: %s",
+                     step, folder, why)
+        raise SystemExit(code)
 
     def _is_mid_update(self) -> bool:
         """True if gradients wait for an update on any rank."""
@@ -371,6 +405,8 @@ class Checkpointer:
 
     def _leave(self, step: int, why: str, code: int) -> None:
         """Saves what is done, because the job cannot go on, and ends the process."""
+        if self._handover is not None:
+            self._hand_over(step, None, why, False, code)
         self._stop(step, self._save(step, None, why), why, code)
 
     def _stop(self, step: int, handle: _native.SaveHandle, why: str, code: int = STOPPED) -> None:

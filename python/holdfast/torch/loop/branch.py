@@ -6,7 +6,7 @@ made again.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from os import PathLike
 from typing import Any
@@ -41,26 +41,31 @@ class Start:
     """One call of resume(). All ranks make it together."""
 
     def __init__(self, run: str, state: TrainingState, step: int | None,
-                 initial: str | PathLike[str] | None) -> None:
+                 initial: str | PathLike[str] | None,
+                 left_objects: Callable[[], Any] = lambda: None) -> None:
+        """`left_objects` returns the objects of a step that this host has in its memory."""
         if step is not None and initial is not None:
             raise ValueError(f"step={step} and initial={initial!r}; expected one of them")
         self._run = run
         self._state = state
         self._asked = step
         self._initial = "" if initial is None else absolute_path(initial)
+        self._left_objects = left_objects
         self.step = None if step is None or self._has_led_to_newest(step) else step
         self.may_begin = step is None  # else a step was asked for, and must be there
         self.sentence = ""  # where the training begins, for the user
 
     def _has_led_to_newest(self, step: int) -> bool:
         newest: Branch | None = None
-        if self._state.rank == 0:
-            try:
+        try:
+            if (left := self._left_objects()) is not None:
+                newest = Branch.of(left)
+            elif self._state.rank == 0:
                 newest = Branch.of(open(self._run).objects)
-            except Error:  # there is none that is whole: restoring the step says what is wrong
-                newest = None
-        newest = self._state.all_ranks(newest)[0]
-        return newest is not None and step in newest.steps
+        except Error:  # there is none that is whole: restoring the step says what is wrong
+            newest = None
+        return any(one is not None and step in one.steps
+                   for one in self._state.all_ranks(newest))
 
     def begin(self, *, strict: bool) -> None:
         """Begins a run that has no checkpoint."""

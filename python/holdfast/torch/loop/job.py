@@ -22,11 +22,13 @@ def open_job(
     schedule: Schedule = Schedule(),
     resuming: Resuming = Resuming(),
     recover: bool = False,
+    handover: str | None = None,
 ) -> _native.Job:
     """Opens the job on all ranks together. The options are those of a Checkpointer."""
     return _native.Job(run, transport, {
         **vars(writing), **vars(failures), **vars(schedule), "every": every,
         "keep": parse_keep(keep), "recover": recover, "tiers": open_tiers(tiers),
+        "handover": handover,
         "fail_after": parse_duration(failures.fail_after),
         "allow_unreachable_tiers": resuming.allow_unreachable_tiers,
         "software": {"holdfast": _native.version, "torch": torch.__version__,

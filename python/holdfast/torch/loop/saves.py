@@ -119,6 +119,22 @@ class Saves:
         self.stalled += time.perf_counter() - start
         return self.handle
 
+    def hand_over(self, step: int, loss: float | None, *, with_gradients: bool = False) -> str:
+        """Leaves the state in the memory of the hosts. Returns the folder on this host.
+
+        Raises the same error on all ranks if that is not possible.
+        """
+        with self._lock:
+            self.settle()
+            job = self.live_job()
+            if not self.is_attached:
+                self.attach()
+            captured = self._state.capture(with_gradients=with_gradients)
+            return str(job.hand_over(
+                step, captured.pieces, {} if loss is None else {"loss": loss},
+                self._state.parallel, lambda: self._objects_of(captured), current_stream(),
+                self._capture_again(captured, with_gradients)))
+
     def settle(self, timeout: float | None = None) -> None:
         """Returns when the copies of the newest save are complete and checked."""
         if not self.is_unsettled or self.job is None:

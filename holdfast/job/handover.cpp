@@ -1,0 +1,168 @@
+// Leaves the state of the job in the memory of its hosts, and takes what an earlier
+// process has left there.
+#include <set>
+
+#include "holdfast/checkpoint/restore.h"
+#include "holdfast/handover/adopt.h"
+#include "holdfast/handover/leave.h"
+#include "holdfast/job/events.h"
+#include "holdfast/job/run_job_internal.h"
+#include "holdfast/state/object_json.h"
+
+namespace holdfast {
+namespace {
+
+// True for errors after which the state is restored from the run directory instead.
+bool passes_over(const Error& error) {
+  return error.code() == ErrorCode::kCorrupt || is_missing(error);
+}
+
+SkippedStep passed_over(const SharedPlace& place, const FoundStep& step,
+                        const Error& why) {
+  return {fmt::format("{}/{}", place.path().native(),
+                      StepName{.step = step.manifest.step}.text()),
+          why};
+}
+
+}  // namespace
+
+Result<Path> RunJob::hand_over(JobState job) {
+  doing_ = fmt::format("the handover after step {}", job.step);
+  if (!place_) return invalid("hand_over: the job has no place in memory");
+  saver_->settle({}, job.stream);
+  LocalState state = HOLDFAST_TRY(layouts_.agree(job.pieces, false));
+  if (job.own != nullptr && transport_ != nullptr) {
+    const LocalPieces separated =
+        HOLDFAST_TRY(separate_replicas(job.pieces, state, job.own, job.stream));
+    state = HOLDFAST_TRY(layouts_.agree(separated, false));
+  }
+  LeaveRequest request{.state = &state, .stream = job.stream};
+  request.objects =
+      job.make_objects ? job.make_objects() : Result<SaveObjects>(job.objects);
+  request.manifest =
+      ranks_.coordinator() ? saver_->next_manifest() : Result<Manifest>(Manifest{});
+  if (request.manifest.ok()) {
+    request.manifest->step = job.step;
+    request.manifest->metrics = job.metrics;
+    request.manifest->parallel = job.parallel;
+    request.manifest->parent = parent_;
+  }
+  request.check_owner = [this] { return saver_->check_owner(); };
+  const Instant start = env_.now();
+  const LeftStep left = HOLDFAST_TRY(
+      leave_in_memory(ranks(), *place_, request,
+                      {.reserve = options_.saver.space_reserve,
+                       .timeout = options_.saver.timeout,
+                       .write_timeout = options_.grace}));
+  emit(warnings_, env_,
+       LeftInMemory{.step = job.step,
+                    .folder = left.folder.native(),
+                    .bytes = left.bytes,
+                    .hosts = left.places,
+                    .seconds = seconds_since(start)});
+  has_left_ = false;  // it stays, also if an earlier save becomes durable only now
+  return left.folder;
+}
+
+Result<std::optional<RestoredState>> RunJob::adopt_left(
+    const StateFor& into, const RestoreOptions& options,
+    std::vector<SkippedStep>& skipped) {
+  if (!place_) return std::optional<RestoredState>();
+  for (const std::string& name : remove_old_places(env_, *options_.handover)) {
+    emit(warnings_, env_, OldPlaceRemoved{.folder = name});
+  }
+  const Survey survey = HOLDFAST_TRY(
+      survey_memory(ranks(), *place_, options_.saver.timeout).within("handover"));
+  for (const std::string& why : survey.refused) {
+    skipped.push_back({place_->path().native(), denied("{}", why)});
+  }
+  const std::optional<FoundStep> left =
+      HOLDFAST_TRY(choose_left(survey, options.step, skipped));
+  if (!left) return std::optional<RestoredState>();
+  has_left_ = true;
+  static_cast<void>(place_->remove_steps(left->manifest.attempt));
+  const Instant start = env_.now();
+  Result<RestoredState> adopted =
+      adopt(ranks(), *place_, survey, *left, into, options);
+  if (adopted.ok()) {
+    adopted->in_memory = true;
+    const std::set<std::string> hosts(survey.places.begin(), survey.places.end());
+    emit(warnings_, env_,
+         AdoptedFromMemory{.step = adopted->step,
+                           .bytes = adopted->needed,
+                           .hosts = std::ssize(hosts),
+                           .seconds = seconds_since(start)});
+    return std::optional(*std::move(adopted));
+  }
+  if (!passes_over(adopted.error())) return adopted.error();
+  skipped.push_back(passed_over(*place_, *left, adopted.error()));
+  return std::optional<RestoredState>();
+}
+
+// The newest step in memory, if it is complete and newer than those on disk. Removes all
+// that is older.
+Result<std::optional<FoundStep>> RunJob::choose_left(
+    const Survey& survey, std::optional<int64_t> step,
+    std::vector<SkippedStep>& skipped) {
+  for (const FoundStep& left : survey.steps) {
+    if (step && left.manifest.step != *step) continue;
+    if (HOLDFAST_TRY(agree_is_older(left, step))) break;
+    if (!left.lost()) return std::optional(left);
+    const std::string why = HOLDFAST_TRY(
+        name_lost_box(ranks(), *place_, left, options_.saver.timeout));
+    skipped.push_back(passed_over(*place_, left, not_found("{}", why)));
+  }
+  // What is left is older than the newest step on disk, or has lost a part. It goes when
+  // the next save is durable; without one, the next process looks at it again.
+  has_left_ = !survey.steps.empty();
+  return std::optional<FoundStep>();
+}
+
+// True if the run directory has a whole step that is newer.
+Result<bool> RunJob::is_older(const Manifest& left, std::optional<int64_t> step) const {
+  const Run run = HOLDFAST_TRY(Run::open(env_, saver_->run()));
+  for (const Step& one : HOLDFAST_TRY(run.steps()).steps) {
+    if (age_of(one.manifest) < age_of(left)) break;
+    if (step && one.manifest.step != *step) continue;
+    const Result<StepReport> report = check_step(env_, one.folder, Depth::kFast);
+    if (report.ok() && report->whole()) return true;
+  }
+  return false;
+}
+
+// Rank 0 looks, and tells all ranks.
+Result<bool> RunJob::agree_is_older(const FoundStep& left, std::optional<int64_t> step) {
+  Message said{.kind = "newer"};
+  if (ranks_.coordinator()) {
+    const Result<bool> older = is_older(left.manifest, step);
+    if (!older.ok()) said.error = older.error();
+    if (older.ok() && *older) said.kind = "older";
+  }
+  const std::vector<Message> heard =
+      HOLDFAST_TRY(say_and_hear(ranks(), said, options_.saver.timeout));
+  return heard[0].kind == "older";
+}
+
+Result<std::optional<Object>> RunJob::left_objects() {
+  const auto left = place_ ? place_->steps() : std::vector<Step>();
+  if (!left.ok() || left->empty()) return std::optional<Object>();
+  const Step& newest = left->front();
+  if (HOLDFAST_TRY(is_older(newest.manifest, std::nullopt))) {
+    return std::optional<Object>();
+  }
+  const Path path = newest.folder / objects_name();
+  const Bytes bytes = HOLDFAST_TRY(env_.read_file(path));
+  return std::optional(HOLDFAST_TRY(decode_object(bytes, path.native())));
+}
+
+// Removes what is in memory once a save of this process is durable, which is newer.
+void RunJob::forget_left() {
+  if (!has_left_ || !replaces_left_ || !replaces_left_->is_done()) return;
+  if (replaces_left_->durable().ok()) {
+    has_left_ = false;
+    static_cast<void>(place_->remove_steps());
+  }
+  replaces_left_.reset();
+}
+
+}  // namespace holdfast

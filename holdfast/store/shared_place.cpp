@@ -1,0 +1,219 @@
+#include "holdfast/store/shared_place.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "holdfast/base/json.h"
+#include "holdfast/env/errno_error.h"
+#include "holdfast/store/location.h"
+#include "holdfast/store/process.h"
+
+namespace holdfast {
+namespace {
+
+constexpr std::string_view kPrefix = "holdfast-";
+constexpr std::string_view kPlaceFile = "place.json";
+constexpr int64_t kPlaceFileLimit = int64_t{1} << 16;
+constexpr mode_t kOwnerOnly = 0700;
+
+// Whose place it is. `folder` tells the folder that the run is in from another one of
+// the same path, as in another container.
+struct PlaceRecord {
+  std::string boot{};
+  std::string run{};
+  std::string folder{};
+  std::string id{};
+};
+
+Bytes encode_place(const PlaceRecord& record) {
+  const OrderedJson json{{"boot", record.boot},
+                         {"run", record.run},
+                         {"folder", record.folder},
+                         {"id", record.id}};
+  return copy_of(bytes_of(
+      json.dump(1, ' ', false, OrderedJson::error_handler_t::replace) + "\n"));
+}
+
+Result<PlaceRecord> read_place(Env& env, const Path& place) {
+  const Path file = place / kPlaceFile;
+  const std::string text = HOLDFAST_TRY(env.read_text(file, kPlaceFileLimit));
+  const Json json = HOLDFAST_TRY(parse_json(text, file.native()));
+  Fields fields = HOLDFAST_TRY(Fields::of(json, file.native()));
+  return PlaceRecord{.boot = HOLDFAST_TRY(fields.text("boot")),
+                     .run = HOLDFAST_TRY(fields.text("run")),
+                     .folder = HOLDFAST_TRY(fields.text("folder")),
+                     .id = HOLDFAST_TRY(fields.text("id"))};
+}
+
+// Device and inode of a folder; empty if they are not known.
+std::string folder_number(Env& env, const Path& folder) {
+  const Result<FileInfo> info = env.info(folder);
+  if (!info.ok() || info->inode == 0) return "";
+  return fmt::format("{}:{}", info->device, info->inode);
+}
+
+std::string boot_of(Env& env) {
+  const Result<Identity> self = this_process(env);
+  return self.ok() ? self->boot : "";
+}
+
+// Fails unless the path is a folder of this user that nobody else may enter. It asks the
+// system and not Env, which follows links and does not tell whose a folder is.
+Result<void> check_own(const Path& path) {
+  struct stat info {};
+  if (::lstat(path.c_str(), &info) != 0) return errno_error(errno, "lstat", path);
+  if (!S_ISDIR(info.st_mode)) {
+    return denied("{}: is no folder; expected a folder of this user", path.native());
+  }
+  if (info.st_uid != ::geteuid()) {
+    return denied("{}: belongs to user {}; expected user {}", path.native(), info.st_uid,
+                  ::geteuid());
+  }
+  if ((info.st_mode & 077) == 0) return {};
+  return denied("{}: has mode {:04o}; expected {:04o}", path.native(),
+                info.st_mode & 07777, kOwnerOnly);
+}
+
+// True if the run of a place is gone: its folder is the one that it was, and the run is
+// not in it any more, or another one is.
+bool is_run_gone(Env& env, const PlaceRecord& place) {
+  if (place.folder.empty() || is_object_path(place.run)) return false;
+  if (folder_number(env, folder_of(place.run)) != place.folder) return false;
+  const Result<Run> run = Run::open(env, place.run);
+  if (run.ok()) return run->id() != place.id;
+  return run.error().code() == ErrorCode::kNotFound;
+}
+
+bool is_old(Env& env, const Path& place, const std::string& boot) {
+  if (!check_own(place).ok()) return false;
+  const Result<PlaceRecord> record = read_place(env, place);
+  if (!record.ok()) return false;  // it may be one that is being made
+  return (!boot.empty() && record->boot != boot) || is_run_gone(env, *record);
+}
+
+}  // namespace
+
+std::vector<std::string> shards_of(const Manifest& manifest) {
+  std::vector<std::string> names;
+  for (const ManifestFile& file : manifest.files) {
+    const Result<DigestKind> kind = parse_file_digest(file.digest);
+    if (kind.ok() && *kind == DigestKind::kCrc32c) names.push_back(file.name);
+  }
+  return names;
+}
+
+SharedPlace::SharedPlace(Env& env, const Path& memory, Path run, std::string id)
+    : env_(env),
+      memory_(memory),
+      path_(memory / (std::string(kPrefix) + id)),
+      run_(std::move(run)),
+      id_(std::move(id)) {}
+
+Result<void> SharedPlace::make() const {
+  HOLDFAST_TRY(check_file_name(path_.filename().native()));
+  if (::mkdir(path_.c_str(), kOwnerOnly) != 0 && errno != EEXIST) {
+    return errno_error(errno, "mkdir", path_);
+  }
+  HOLDFAST_TRY(check_own(path_));
+  const PlaceRecord record{.boot = boot_of(env_),
+                           .run = run_.native(),
+                           .folder = folder_number(env_, folder_of(run_)),
+                           .id = id_};
+  return env_.replace_file(path_ / kPlaceFile, encode_place(record));
+}
+
+Result<std::string> SharedPlace::identity() const {
+  HOLDFAST_TRY(check_own(path_));
+  return fmt::format("{}:{}", boot_of(env_), folder_number(env_, path_));
+}
+
+Result<std::vector<Step>> SharedPlace::steps() const {
+  const Result<void> own = check_own(path_);
+  if (!own.ok() && is_missing(own.error())) return std::vector<Step>();
+  HOLDFAST_TRY(own);
+  const Result<PlaceRecord> record = read_place(env_, path_);
+  if (!record.ok() || record->boot != boot_of(env_)) return std::vector<Step>();
+  const Result<Run> run = Run::open(env_, path_);
+  if (!run.ok() || run->id() != id_) return std::vector<Step>();
+  return HOLDFAST_TRY(run->steps()).steps;
+}
+
+Result<int64_t> SharedPlace::free_bytes() const { return env_.free_space(path_); }
+
+Result<Path> SharedPlace::begin(int64_t step, uint64_t attempt) const {
+  const Path folder = path_ / AttemptName{.step = step, .attempt = attempt}.text();
+  const Result<void> made = env_.create_folder(folder);
+  if (!made.ok() && made.error().code() != ErrorCode::kConflict) return made.error();
+  return folder;
+}
+
+// Writes the files that the folder lacks. Ranks that do it at the same time write the
+// same bytes.
+Result<void> SharedPlace::write_all(const Path& folder, const Manifest& manifest,
+                                    const SmallFiles& files) const {
+  for (const auto& [name, bytes] : files) {
+    HOLDFAST_TRY(check_file_name(name));
+    HOLDFAST_TRY(env_.replace_file(folder / name, bytes));
+  }
+  return env_.replace_file(folder / kManifestName, encode_manifest(manifest));
+}
+
+Result<Path> SharedPlace::publish(const Path& begun, const Manifest& manifest,
+                                  const SmallFiles& files) const {
+  const Run run = HOLDFAST_TRY(Run::create_or_open(env_, path_, id_));
+  const Result<void> written = write_all(begun, manifest, files);
+  for (StepName name{.step = manifest.step};; ++name.generation) {
+    const Result<void> renamed =
+        written.ok() ? env_.rename_new(begun, path_ / name.text()) : written;
+    if (renamed.ok()) return path_ / name.text();
+    // Another rank may have been faster.
+    const Result<Step> there = run.committed(manifest.step, manifest.attempt);
+    if (there.ok()) return there->folder;
+    if (renamed.error().code() != ErrorCode::kConflict) return renamed.error();
+  }
+}
+
+Result<void> SharedPlace::remove_steps(std::optional<uint64_t> all_but) const {
+  for (const std::string& name : HOLDFAST_TRY(names())) {
+    if (name == kPlaceFile || name == kRunFile) continue;
+    const Result<Manifest> manifest = read_manifest(env_, path_ / name);
+    const bool stays = all_but && parse_step_name(name) && manifest.ok() &&
+                       manifest->attempt == *all_but;
+    if (!stays) HOLDFAST_TRY(env_.remove_all(path_ / name));
+  }
+  return {};
+}
+
+Result<void> SharedPlace::remove_if_empty() const {
+  const std::vector<std::string> there = HOLDFAST_TRY(names());
+  const bool has_step = std::ranges::any_of(there, [](const std::string& name) {
+    return parse_step_name(name) || parse_attempt_name(name);
+  });
+  return there.empty() || has_step ? Result<void>() : env_.remove_all(path_);
+}
+
+// What is in the place. Empty if there is no place.
+Result<std::vector<std::string>> SharedPlace::names() const {
+  const Result<void> own = check_own(path_);
+  if (!own.ok() && is_missing(own.error())) return std::vector<std::string>();
+  HOLDFAST_TRY(own);
+  return env_.list(path_);
+}
+
+std::vector<std::string> remove_old_places(Env& env, const Path& memory, bool dry_run) {
+  std::vector<std::string> removed;
+  const Result<std::vector<std::string>> names = env.list(memory);
+  if (!names.ok()) return removed;
+  const std::string boot = boot_of(env);
+  for (const std::string& name : *names) {
+    if (!name.starts_with(kPrefix) || !is_old(env, memory / name, boot)) continue;
+    if (dry_run || env.remove_all(memory / name).ok()) {
+      removed.push_back((memory / name).native());
+    }
+  }
+  return removed;
+}
+
+}  // namespace holdfast

@@ -1,0 +1,82 @@
+// The place in a host's shared memory where the ranks of a job that was asked to stop
+// leave their state for the next processes.
+//
+//   /dev/shm/holdfast-<run id>/   only its user may enter it (mode 0700)
+//     place.json                  whose place it is: the run directory and the boot
+//     holdfast.json               a run directory as on disk (run.h), with steps that
+//     step-00000400/              have only the shards of this host's ranks, but the
+//                                 indexes and objects of all ranks
+//
+// Everybody may make folders in /dev/shm, so a place is used only if it is a folder of
+// this user that nobody else may enter. A place goes with the host: it survives the
+// process, not the machine.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "holdfast/store/run.h"
+
+namespace holdfast {
+
+inline constexpr std::string_view kSharedMemory = "/dev/shm";
+
+// Files of a step that every host has: indexes and objects, by their names.
+using SmallFiles = std::map<std::string, Bytes>;
+
+// The names of the shards of a step among its files.
+std::vector<std::string> shards_of(const Manifest& manifest);
+
+class SharedPlace {
+ public:
+  // `memory` is the folder that the place is in, `run` and `id` are those of the run
+  // directory. Env must outlive the place.
+  SharedPlace(Env& env, const Path& memory, Path run, std::string id);
+
+  const Path& path() const { return path_; }
+
+  // Makes the place if it is not there. Several ranks may do it at once. Fails with
+  // kDenied if the folder of that name is not this user's own, and with kNotFound if
+  // there is no `memory`.
+  Result<void> make() const;
+  // Text that is equal for two processes if they see the same place: the boot of the
+  // machine and the folder. kNotFound if there is no place; fails as make() does.
+  Result<std::string> identity() const;
+  // The steps in it, newest first. Empty if there is no place. Steps that are damaged
+  // or of another run are left out. kDenied if the place is not this user's own.
+  Result<std::vector<Step>> steps() const;
+  // How many bytes of shards fit into it now.
+  Result<int64_t> free_bytes() const;
+
+  // A folder for the files of a step that is not whole yet. Ranks of one host get the
+  // same one.
+  Result<Path> begin(int64_t step, uint64_t attempt) const;
+  // Makes the step of a folder from begin() visible. Returns its new folder. Several
+  // ranks may call it, and the step is there afterwards in any case.
+  Result<Path> publish(const Path& begun, const Manifest& manifest,
+                       const SmallFiles& files) const;
+  // Removes all steps and what crashes have left, except the step of this attempt.
+  Result<void> remove_steps(std::optional<uint64_t> all_but = {}) const;
+  // Removes the place if no step is in it.
+  Result<void> remove_if_empty() const;
+
+ private:
+  Result<std::vector<std::string>> names() const;
+  Result<void> write_all(const Path& folder, const Manifest& manifest,
+                         const SmallFiles& files) const;
+
+  Env& env_;
+  const Path memory_;
+  const Path path_;
+  const Path run_;
+  const std::string id_;
+};
+
+// Removes places in `memory` that no job can use any more: of another boot, or of a run
+// that is not there any more although the folder that it was in is. Returns their names.
+// With `dry_run` it only tells them. Places that are not this user's own stay.
+std::vector<std::string> remove_old_places(Env& env, const Path& memory,
+                                           bool dry_run = false);
+
+}  // namespace holdfast
