@@ -58,8 +58,8 @@ struct RanksLate {
   }
 };
 
-// Bytes of a tensor changed that no update has changed, or replicas of it differ.
-// Written by the rank that holds them.
+// Bytes of a tensor changed that no update has changed, or replicas of it differ, or a
+// guard has seen an unusual figure. Written by the rank that has seen it.
 struct MemoryAlarm {
   static constexpr std::string_view kName = "memory_alarm";
   int64_t step = 0;  // the last step before it was seen
@@ -71,6 +71,7 @@ struct MemoryAlarm {
   std::string after{};
   std::string cause{};   // in words
   std::string mended{};  // "seal", "replicas", "itself", or empty if it was not mended
+  std::string guard{};   // "dispersion", "spike" or "range"; empty if bits were seen
   static void fields(auto& self, auto&& field) {
     field("step", self.step);
     field("rank", self.rank);
@@ -81,6 +82,7 @@ struct MemoryAlarm {
     field("after", self.after);
     field("cause", self.cause);
     field("mended", self.mended);
+    field("guard", self.guard);
   }
 };
 

@@ -43,7 +43,8 @@ bool put_word(uint32_t word, ByteSpan bytes, size_t offset) {
 
 }  // namespace
 
-FreezeWindow::FreezeWindow(LocalPieces pieces) : pieces_(std::move(pieces)) {
+FreezeWindow::FreezeWindow(LocalPieces pieces)
+    : pieces_(std::move(pieces)), devices_(devices_of(pieces_)) {
   for (size_t p = 0; p < pieces_.size(); ++p) {
     const int64_t bytes = pieces_[p].bytes();
     first_parts_.push_back(parts_.size());
@@ -68,18 +69,24 @@ std::pair<size_t, size_t> FreezeWindow::parts_of(size_t piece) const {
   return {first_parts_[piece], first_parts_[piece + 1]};
 }
 
-std::vector<size_t> FreezeWindow::cut(int64_t window_bytes) const {
+std::vector<size_t> FreezeWindow::cut(size_t windows) const {
+  const int64_t window_bytes = divide_up(bytes_, static_cast<int64_t>(windows));
   std::vector<size_t> firsts;
-  int64_t filled = 0;
+  int64_t before = 0;  // bytes of the parts before this one
   for (size_t part = 0; part < parts_.size(); ++part) {
-    if (firsts.empty() || filled + parts_[part].size > window_bytes) {
-      firsts.push_back(part);
-      filled = 0;
-    }
-    filled += parts_[part].size;
+    while (window_bytes * std::ssize(firsts) <= before) firsts.push_back(part);
+    before += parts_[part].size;
   }
-  firsts.push_back(parts_.size());
+  firsts.resize(windows + 1, parts_.size());
   return firsts;
+}
+
+Result<void> FreezeWindow::wait_for(CudaStream stream) const {
+  HOLDFAST_TRY(follow_stream(devices_, stream));
+  for (const Device* device : devices_) {
+    HOLDFAST_TRY(HOLDFAST_TRY(device->mark()).wait());
+  }
+  return {};
 }
 
 Result<std::string> FreezeWindow::open(size_t first, size_t last) {

@@ -15,6 +15,9 @@
 // the same boxes of the same tensors in the same order have the same parts, and equal
 // bytes give equal seals, however the tensors lie in memory.
 //
+// Pieces on devices are sealed there, or read through host memory where they cannot be, by
+// a stream of our own, and every call waits until that is done. wait_for() puts these reads behind the training's work.
+//
 // Threads: all calls come from one thread. Nothing may write to the pieces during a call.
 #pragma once
 
@@ -23,6 +26,7 @@
 #include <string>
 #include <vector>
 
+#include "holdfast/device/device.h"
 #include "holdfast/memory/local_state.h"
 #include "holdfast/state/element.h"
 #include "holdfast/state/seal.h"
@@ -54,10 +58,14 @@ class FreezeWindow {
   size_t piece_of(size_t part) const { return parts_[part].piece; }
   // The parts of a piece: [first, last).
   std::pair<size_t, size_t> parts_of(size_t piece) const;
-  // Cuts all parts into windows of at most so many bytes, but of one part at least.
-  // Returns the first part of each window, and then parts().
-  std::vector<size_t> cut(int64_t window_bytes) const;
+  // Cuts all parts into so many windows, of about as many bytes each. A window is empty
+  // if there are more windows than parts. Returns the first part of each window, and
+  // then parts().
+  std::vector<size_t> cut(size_t windows) const;
 
+  // Waits for the work that is in the stream now. Pieces on devices are then read and
+  // written as they are after it. Does nothing if all pieces are in host memory.
+  Result<void> wait_for(CudaStream stream) const;
   // Seals the parts [first, last). Returns a digest of their seals, which is equal for
   // equal bytes.
   Result<std::string> open(size_t first, size_t last);
@@ -98,6 +106,7 @@ class FreezeWindow {
   Error beyond_repair(size_t part) const;
 
   const LocalPieces pieces_;
+  const std::vector<const Device*> devices_;  // that hold pieces
   std::vector<std::shared_ptr<const Tensor>> streams_;  // of the pieces, as bytes
   std::vector<Part> parts_;
   std::vector<size_t> first_parts_;  // the first part of each piece, and then parts()

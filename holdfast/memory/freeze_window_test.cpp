@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "holdfast/base/testing.h"
+#include "holdfast/device/device_testing.h"
 
 namespace holdfast::tests::freeze_window_test {
 namespace {
@@ -39,16 +40,29 @@ TEST(FreezeWindow, PartsAreNumberedThroughAllPieces) {
   EXPECT_EQ(window.piece_of(0), 0u);
   EXPECT_EQ(window.piece_of(3), 1u);
   EXPECT_EQ(window.parts_of(1), (std::pair<size_t, size_t>(1, 4)));
-  EXPECT_EQ(window.cut(kPart), (std::vector<size_t>{0, 1, 2, 3, 4}));
-  EXPECT_EQ(window.cut(kPart + 40), (std::vector<size_t>{0, 2, 4}));
-  EXPECT_EQ(window.cut(1), (std::vector<size_t>{0, 1, 2, 3, 4}));
-  EXPECT_EQ(window.cut(10 * kPart), (std::vector<size_t>{0, 4}));
+}
+
+TEST(FreezeWindow, WindowsHaveAboutAsManyBytesEach) {
+  Held a("a", Dtype::kF32, {10}), b("b", Dtype::kU8, {2 * kPart + 1});
+  const FreezeWindow window = over({a.piece, b.piece});
+  EXPECT_EQ(window.cut(1), (std::vector<size_t>{0, 4}));
+  EXPECT_EQ(window.cut(2), (std::vector<size_t>{0, 2, 4}));
+  EXPECT_EQ(window.cut(3), (std::vector<size_t>{0, 2, 3, 4}));
+  EXPECT_EQ(window.cut(5), (std::vector<size_t>{0, 2, 2, 3, 3, 4}));
+  for (size_t windows = 1; windows < 9; ++windows) {
+    const std::vector<size_t> firsts = window.cut(windows);
+    ASSERT_EQ(firsts.size(), windows + 1);
+    for (size_t k = 0; k < windows; ++k) {
+      EXPECT_LE(window.bytes(firsts[k], firsts[k + 1]),
+                window.bytes() / static_cast<int64_t>(windows) + 1 + kPart);
+    }
+  }
 }
 
 TEST(FreezeWindow, AWindowOfNothingHasNoParts) {
   const FreezeWindow window = over({});
   EXPECT_EQ(window.parts(), 0u);
-  EXPECT_EQ(window.cut(100), (std::vector<size_t>{0}));
+  EXPECT_EQ(window.cut(2), (std::vector<size_t>{0, 0, 0}));
 }
 
 TEST(FreezeWindow, EveryFlippedBitIsSeenNamedAndMended) {
@@ -125,6 +139,31 @@ TEST(FreezeWindow, TheOrderOfTheMemoryDoesNotMatter) {
   ASSERT_OK(mended);
   EXPECT_EQ(mended->front().index, (std::vector<int64_t>{7, 7}));
   EXPECT_EQ(*one.seal(0), *two.seal(0));
+}
+
+// The stream of the training runs last, so that what does not wait for it is too early.
+TEST(FreezeWindow, AFlipOnADeviceIsMendedBehindTheWorkOfTheTraining) {
+  FakeCuda cuda(First::kOurs);
+  const std::unique_ptr<Device> device = Device::open(cuda, 0).value();
+  const CudaStream training = cuda.new_stream();
+  const ByteSpan tensor = cuda.new_tensor(3 * kPart);
+  const Shape shape{std::ssize(tensor)};
+  LocalPiece piece = whole_piece({.name = "w", .dtype = Dtype::kU8, .shape = shape},
+                                 tensor, Map::dense(Box::whole(shape), 1));
+  piece.device = device.get();
+  FreezeWindow window = over({piece});
+  cuda.set(training, tensor, std::byte{7});  // an update that has not run yet
+  ASSERT_OK(window.wait_for(training));
+  ASSERT_OK(window.open(0, 3));
+  EXPECT_TRUE(window.close()->empty());
+  cuda.set(training, tensor.subspan(kPart + 5, 1), std::byte{3});
+  ASSERT_OK(window.wait_for(training));
+  EXPECT_EQ(*window.close(), (std::vector<size_t>{1}));
+  const auto mended = window.mend(1, window.sealed(1));
+  ASSERT_OK(mended);
+  EXPECT_EQ(mended->front().index, (std::vector<int64_t>{kPart + 5}));
+  EXPECT_EQ(mended->front().bits, "bit 2");
+  EXPECT_EQ(tensor[kPart + 5], std::byte{7});
 }
 
 }  // namespace

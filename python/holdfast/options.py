@@ -173,7 +173,8 @@ class Watch:
     Between step() and the next update nothing writes to parameters and to the slots of the
     optimizer. In each step, another part of them is sealed in step() and sealed again before the
     update. A seal that differs is an alarm, unless torch has counted a write to the tensor.
-    Tensors on GPUs are not watched, and Checkpointer.watched names them.
+    Tensors on a CUDA device are read through host memory, for which step() and the update wait until
+    the device has done its work; the parts are as small and as seldom as `share` demands.
 
     share     how much of the training time the seals may take: 0.005 is half a percent. The parts
               are as large as this allows, as measured while training runs.
@@ -188,6 +189,19 @@ class Watch:
     exclude   patterns of names of tensors that are not watched, such as "model.embed.*": those
               that your code writes to between two updates through .data or NumPy, which torch
               does not count.
+
+    Three guards look for figures that a fault makes unusual. Each is a factor, 10 for example, and
+    off if it is None. A guard sees no bits, and an unusual figure may have another cause: its alarm
+    stops training only with on_alarm="stop", and is a warning otherwise.
+
+    dispersion
+              an alarm if the gradient of one rank, before ranks average it, has a norm of more than
+              so many times the median of the other ranks. For models under DDP.
+    spike     an alarm if a loss given to step(), or the norm of the gradient at an update, is more
+              than so many times the largest of the last 100, or is not finite.
+    range     an alarm if an element of a parameter or slot is more than so many times the largest
+              that its tensor had when all of it was looked at before (or 1, if that is more), if it
+              is not finite, or if it is a second moment below 0.
     """
 
     share: float = 0.005
@@ -195,14 +209,19 @@ class Watch:
     replicas: bool = True
     compare_every: float = 2.0
     exclude: Sequence[str] = ()
+    dispersion: float | None = None
+    spike: float | None = None
+    range: float | None = None
 
     def __post_init__(self) -> None:
         if self.on_alarm not in ("mend", "stop", "warn"):
             raise ValueError(f"on_alarm={self.on_alarm!r}; expected 'mend', 'stop' or 'warn'")
         for name in ("share", "compare_every"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int | float):
-                raise TypeError(f"{name}={value!r}; expected a number")
+            _check_number(name, getattr(self, name))
+        for name in ("dispersion", "spike", "range"):
+            factor = getattr(self, name)
+            if factor is not None and not _check_number(name, factor) > 1:
+                raise ValueError(f"{name}={factor!r}; expected a factor above 1, or None")
         if not self.compare_every > 0:
             raise ValueError(f"compare_every={self.compare_every!r}; expected more than 0 seconds")
         if not 0 < self.share <= 1:
@@ -211,6 +230,12 @@ class Watch:
             raise TypeError(f"replicas={self.replicas!r}; expected True or False")
         if isinstance(self.exclude, str) or not all(isinstance(one, str) for one in self.exclude):
             raise TypeError(f"exclude={self.exclude!r}; expected a list of patterns")
+
+
+def _check_number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{name}={value!r}; expected a number")
+    return value
 
 
 GROUPS: dict[str, type] = {"writing": Writing, "resuming": Resuming, "failures": Failures,

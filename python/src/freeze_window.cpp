@@ -34,15 +34,32 @@ Seal to_seal(const FreezeWindow& window, size_t part, const nb::bytes& lanes) {
   return seal;
 }
 
-std::tuple<size_t, size_t, std::string> open(FreezeWindow& self, size_t first,
-                                             size_t last) {
+std::vector<size_t> cut(const FreezeWindow& self, size_t windows) {
+  if (windows == 0) throw Raised(invalid("0 windows; expected at least 1"));
+  return self.cut(windows);
+}
+
+void wait_for(const FreezeWindow& self, uint64_t stream) {
+  const nb::gil_scoped_release unlocked;
+  unwrap(self.wait_for(reinterpret_cast<CudaStream>(stream)));  // NOLINT
+}
+
+std::tuple<size_t, size_t, std::string, nb::bytes> open(FreezeWindow& self,
+                                                        size_t first, size_t last) {
   if (first >= last || last > self.parts()) {
     throw Raised(invalid("parts {} to {}; expected some of {}", first, last,
                          self.parts()));
   }
-  const nb::gil_scoped_release unlocked;
-  std::string digest = unwrap(self.open(first, last));
-  return {self.piece_of(first), self.piece_of(last - 1) + 1, std::move(digest)};
+  std::string digest = [&] {
+    const nb::gil_scoped_release unlocked;
+    return unwrap(self.open(first, last));
+  }();
+  std::vector<Lanes> lanes;
+  for (size_t part = first; part < last; ++part) {
+    lanes.push_back(self.sealed(part).lanes);
+  }
+  return {self.piece_of(first), self.piece_of(last - 1) + 1, std::move(digest),
+          nb::bytes(lanes.data(), lanes.size() * sizeof(Lanes))};
 }
 
 std::vector<size_t> close(FreezeWindow& self) {
@@ -94,10 +111,13 @@ void bind_freeze_window(nb::module_& m) {
            "The number of the piece that a part belongs to.")
       .def("parts_of", &W::parts_of, nb::arg("piece"),
            "The first part of a piece, and the one after its last.")
-      .def("cut", &W::cut, nb::arg("window_bytes"),
-           "The first part of each window of at most so many bytes, and then `parts`.")
+      .def("cut", &cut, nb::arg("windows"),
+           "The first part of each of so many windows, and then `parts`.")
+      .def("wait_for", &wait_for, nb::arg("stream"),
+           "Waits for the work that is in that CUDA stream now, if pieces are on devices.")
       .def("open", &open, nb::arg("first"), nb::arg("last"),
-           "Seals these parts. Returns the range of their pieces, and a digest.")
+           "Seals these parts. Returns the range of their pieces, a digest of the seals,\n"
+           "and the seals.")
       .def("close", &close, "The parts whose seals are not those of open().")
       .def(
           "sealed",

@@ -316,7 +316,7 @@ class Checkpointer:
             self._messages.warn_once(messages.UNKNOWN_OPTIMIZER)
         self._changes.note(step)
         if self._is_attached:
-            self._watch.step(step, is_blind=self._boundaries.updates_unseen)
+            self._watch.step(step, loss, is_blind=self._boundaries.updates_unseen)
         if self._due.reason and (self._due.reason[0] or not self._changes.by_unknown):
             self._save_due(step, loss, last)
 

@@ -17,9 +17,18 @@ DIFFERS = ("the other ranks agree on another value: a fault in an update of this
            "alone")
 UNDECIDED = ("{} hold different values, and no majority says which is right: a fault of one of "
              "them; if they are meant to differ, expected holdfast.Watch(replicas=False)")
-GONE = ("this tensor, or one after it, was not what the other ranks had, and is equal again: what "
-        "it did meanwhile may have reached all ranks")
+GONE = ("it was not what the other ranks had, and is equal again: what it did meanwhile may have "
+        "reached all ranks")
 
+# What a guard has seen is unusual, and may have a cause that is no fault.
+DISPERSED = ("a fault in the backward pass of this rank, or a batch that is unlike those of the "
+             "other ranks")
+SPIKED = ("a fault in a pass or an update, or a learning rate or a batch that makes training "
+          "unstable")
+OUT_OF_RANGE = "a fault in an update or in this rank's memory, or a training that diverges"
+
+_FIGURES = {"dispersion": "the norm of its gradient, the largest part of it in {},",
+            "spike": "the {}", "range": "{}"}
 _ENDS = {"seal": "; mended by its seal", "replicas": "; mended from the other replicas",
          "itself": "; nothing is left to mend", "": ""}
 
@@ -37,10 +46,15 @@ class Alarm:
     after: str
     cause: str
     mended: str = ""  # by "seal", by "replicas", by "itself", or "" if it was not mended
+    guard: str = ""  # "dispersion", "spike" or "range" if a guard saw it; "" if bits were seen
 
     @property
     def what(self) -> str:
         """Which element of which tensor, and its values."""
+        if self.guard:
+            element = "" if self.index is None else f" {list(self.index)}"
+            figure = _FIGURES[self.guard].format(self.tensor + element)
+            return f"{figure} is {self.after}; expected {self.before}"
         if self.index is None:
             return f"{self.tensor}: is not what it was, in more than one word"
         return (f"{self.tensor} {list(self.index)} {self.bits} is {self.after}; expected "

@@ -12,6 +12,7 @@ _KEPT = 64  # so many steps and windows are remembered
 _MARGIN = 0.8  # of the share is used, because a window may take longer than those before it
 # A window is worth opening if its seals take at least so many times what all else takes.
 _WORTH = 4.0
+_LONGEST_WINDOW = 0.25  # of a step: a window that comes only after several steps takes no longer
 _MEETING_PART = 0.1  # of the share may be used by meetings of the ranks
 _LONGEST = 16  # meetings are at most so many times farther apart than asked for
 
@@ -72,6 +73,8 @@ class Costs:
         rate = sealed / max(sum(seconds for _, seconds, _ in self._windows), 1e-9)
         every = max(1, math.ceil((1 + _WORTH) * fixed / budget))
         window_bytes = int((every * budget - fixed) * rate)
+        if every > 1:
+            window_bytes = min(window_bytes, int(_LONGEST_WINDOW * step * rate))
         meeting = statistics.median(self._meetings) if self._meetings else 0.0
         # A meeting also waits for late ranks, which need not be a cost: so there is a bound.
         apart = self._apart / step

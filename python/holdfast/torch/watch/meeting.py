@@ -1,91 +1,139 @@
-"""Where the ranks of a job exchange what their watches have seen: a few small messages."""
+"""Where the ranks of a job exchange what their watches have seen: a few small messages.
 
-import hashlib
+    1. Each rank tells what it holds, what it has seen since the last meeting, and how large a
+       window it can afford.
+    2. Ranks that hold the same pieces vote on parts that differ (vote.py).
+    3. If a rank holds other pieces than before, all ranks find out again which ranks hold the same
+       pieces (replica_groups.py).
+"""
+
 import json
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple
+from dataclasses import astuple, dataclass
 from functools import reduce
 from typing import Any
 
-from holdfast import _native
 from holdfast.options import Watch
 from holdfast.torch.loop.saves import Saves
-from holdfast.torch.state.piece import Piece
 from holdfast.torch.watch.alarms import GONE, Alarm, alarm_of
 from holdfast.torch.watch.costs import Plan
+from holdfast.torch.watch.guards import Guards
+from holdfast.torch.watch.replica_groups import Grouping, Held, Part, PieceGroup, digest_of_lists
 from holdfast.torch.watch.vote import ReplicaVote
+from holdfast.torch.watch.windows import OpenWindow, Seen
+
+_SEAL = 32  # hexadecimal digits of the seal of a part
+_MOST_WINDOWS = 64  # whose seals are compared at a meeting, if they differed and are equal again
+Groups = Mapping[int, PieceGroup]  # of this rank, by number
+Answers = Sequence[Mapping[str, Any]]  # of all ranks
 
 
-def fingerprint_of(pieces: Sequence[tuple[Piece, str]]) -> str:
-    """Equal on two ranks if they hold the same boxes of the same tensors, in the same order."""
-    lines = [f"{name} {piece.shape} {piece.box} {piece.tensor.dtype}" for piece, name in pieces]
-    return hashlib.sha256("\n".join(lines).encode()).hexdigest()
+@dataclass(frozen=True)
+class Outcome:
+    """What a meeting has come to."""
+
+    alarms: list[Alarm]  # the same on all ranks
+    plan: Plan  # of all ranks
+    grouping: Grouping
 
 
 class Meeting:
     """The meetings of one rank with the others."""
 
-    def __init__(self, saves: Saves, rank: int, options: Watch) -> None:
-        self.fingerprint = ""  # "" while nothing is watched
+    def __init__(self, saves: Saves, rank: int, options: Watch, guards: Guards) -> None:
         self.untold: list[Alarm] = []  # this rank's alarms that the others do not know
-        self._saves, self._rank, self._options = saves, rank, options
+        self._saves, self._rank, self._options, self._guards = saves, rank, options, guards
         self._waited = 0.0  # seconds
-        self._seen: dict[str, tuple[int, int, str]] = {}  # by step: first, last part, digest
+        self._seen: dict[str, Seen] = {}  # by step
+        self._seals: dict[str, dict[str, bytes]] = {}  # by step and group
+        self._grouping = Grouping()
 
-    def note(self, step: int, first: int, last: int, digest: str) -> None:
+    def note(self, step: int, opened: OpenWindow) -> None:
         """Notes the window that was opened after a step, to be compared at the next meeting."""
-        self._seen[str(step)] = first, last, digest
+        if opened.seen:
+            self._seen[str(step)], self._seals[str(step)] = opened.seen, opened.seals
 
     def forget(self) -> None:
         """Forgets what would be compared: the tensors may be others now."""
-        self._seen, self.fingerprint = {}, ""
+        self._seen, self._seals = {}, {}
 
-    def hold(self, window: _native.FreezeWindow | None, names: Sequence[str], step: int, plan: Plan,
-             flagged: Mapping[int, Alarm]) -> tuple[list[Alarm], Plan]:
-        """Meets all ranks. Returns the alarms, the same on all ranks, and the plan of all."""
-        # Without a comparison of replicas each rank is alone, also in a vote.
-        alone = "" if self._options.replicas else f" of rank {self._rank}"
-        own = {"fingerprint": self.fingerprint + alone, "plan": astuple(plan),
-               "seen": self._seen if self._options.replicas else {},
-               "flagged": sorted(flagged), "alarms": [one.packed() for one in self.untold]}
+    def restart(self) -> None:
+        """Forgets the other ranks, too."""
+        self.forget()
+        self._grouping = Grouping()
+
+    def hold(self, groups: Groups | None, step: int, plan: Plan, flagged: Mapping[Part, Alarm],
+             held: Held) -> Outcome:
+        """Meets all ranks. `held` is what this rank holds now.
+
+        `groups` is None if this rank has let go of its tensors since the last meeting.
+        """
+        own = {"held": [held.listed, held.bytes], "grouping": self._grouping.digest,
+               "compares": self._options.replicas, "ready": groups is not None,
+               "plan": astuple(plan), "seen": self._seen, "flagged": sorted(map(str, flagged)),
+               "alarms": [one.packed() for one in self.untold], "guards": self._guards.message()}
         self._seen, self.untold = {}, []
+        seals, self._seals = self._seals, {}
         ranks = self._gather(own)
         alarms = [Alarm.unpacked(one) for rank, answer in enumerate(ranks) if rank != self._rank
                   for one in answer["alarms"]]
         agreed = reduce(Plan.agreed, [Plan(*answer["plan"]) for answer in ranks])
-        suspects = [_suspects(ranks, rank) for rank in range(len(ranks))]
-        if any(suspects):
-            vote = ReplicaVote(window, names, self._rank, step,
-                               [answer["fingerprint"] for answer in ranks],
-                               [answer["flagged"] for answer in ranks])
-            voted = self._run(vote, suspects[self._rank], flagged)
-            alarms += voted or self._tell_gone(window, names, ranks)
-        return alarms, agreed
+        suspects = _suspects(ranks)
+        if suspects:
+            vote = ReplicaVote(groups or {}, self._rank, step, [one["ready"] for one in ranks],
+                               [set(one["flagged"]) for one in ranks])
+            mine = sorted(part for part in suspects if part.group in (groups or {}))
+            voted = self._run(vote, mine, flagged)
+            alarms += voted or self._tell_gone(groups or {}, ranks, seals)
+        alarms += self._guards.hear([one["guards"] for one in ranks], self._gather)
+        self._regroup(ranks, held)
+        return Outcome(alarms, agreed, self._grouping)
 
-    def _tell_gone(self, window: _native.FreezeWindow | None, names: Sequence[str],
-                   ranks: Sequence[Mapping[str, Any]]) -> list[Alarm]:
+    def _regroup(self, ranks: Answers, held: Held) -> None:
+        """Finds out which ranks hold the same pieces, if a rank has other pieces than before.
+
+        Ranks with the same list of pieces send it once.
+        """
+        listed, largest = [one["held"][0] for one in ranks], max(one["held"][1] for one in ranks)
+        compares = all(one["compares"] for one in ranks)
+        digest = digest_of_lists(listed, largest, compares)
+        if all(one["grouping"] == digest for one in ranks):
+            return
+        if not compares:
+            self._grouping = Grouping.alone(self._rank, len(ranks), held.keys, digest, largest)
+            return
+        firsts = [listed.index(one) for one in listed]
+        sent: list[list[str]] = [held.keys]
+        if any(firsts):
+            sent = self._gather(held.keys if firsts[self._rank] == self._rank else [])
+        self._grouping = Grouping.of([sent[first] for first in firsts], digest, largest)
+
+    def _tell_gone(self, groups: Groups, ranks: Answers,
+                   seals: Mapping[str, Mapping[str, bytes]]) -> list[Alarm]:
         """The alarms about windows that differed when they were opened, and are equal now."""
-        group = [one for one in ranks if one["fingerprint"] == ranks[self._rank]["fingerprint"]]
+        windows = sorted(_differing(ranks))[:_MOST_WINDOWS]
+        told = self._gather({f"{step} {group}": seals[step][group].hex() for step, group in windows
+                             if group in seals.get(step, {})})
         gone = []
-        for step, (first, _, digest) in ranks[self._rank]["seen"].items():
-            digests = Counter(one["seen"][step][2] for one in group if step in one["seen"])
-            if window is not None and digest != digests.most_common(1)[0][0]:
-                name = names[window.piece_of(first)]
-                gone.append(alarm_of([], name, int(step), self._rank, GONE, "itself"))
+        for key, own in told[self._rank].items():
+            step, group = key.split()
+            first = ranks[self._rank]["seen"][step][group][0]
+            parts = _unusual_parts(own, [one[key] for one in told if key in one])
+            names = dict.fromkeys(groups[int(group)].name_of(first + part) for part in parts)
+            gone += [alarm_of([], name, int(step), self._rank, GONE, "itself") for name in names]
         answers = self._gather([one.packed() for one in gone])
         return [Alarm.unpacked(one) for answer in answers for one in answer]
 
-    def vote(self, window: _native.FreezeWindow | None, names: Sequence[str], step: int,
-             parts: Sequence[int]) -> list[Alarm]:
+    def vote(self, groups: Groups | None, step: int, parts: Sequence[Part]) -> list[Alarm]:
         """Votes on these parts; every rank calls it, also one that watches nothing."""
-        prints = self._gather(self.fingerprint if parts else f"nothing on rank {self._rank}")
-        vote = ReplicaVote(window, names, self._rank, step, prints, [[] for _ in prints])
+        ready = self._gather(groups is not None)
+        vote = ReplicaVote(groups or {}, self._rank, step, ready, [set() for _ in ready])
         return self._run(vote, parts, {})
 
-    def _run(self, vote: ReplicaVote, parts: Sequence[int],
-             found: Mapping[int, Alarm]) -> list[Alarm]:
+    def _run(self, vote: ReplicaVote, parts: Sequence[Part],
+             found: Mapping[Part, Alarm]) -> list[Alarm]:
         return vote.run(self._gather, parts, found, mend=self._options.on_alarm == "mend")
 
     def take_waited(self) -> float:
@@ -101,17 +149,38 @@ class Meeting:
         return [json.loads(answer) for answer in answers]
 
 
-def _suspects(ranks: Sequence[Mapping[str, Any]], rank: int) -> list[int]:
-    """The parts that the group of this rank must vote on.
+def _differing(ranks: Answers) -> dict[tuple[str, str], tuple[int, int]]:
+    """The windows whose digests differ among ranks, by step and group: the first part, the end."""
+    digests: dict[tuple[str, str], str] = {}
+    found = {}
+    for one in ranks:
+        for step, ranges in one["seen"].items():
+            for group, (begin, end, digest) in ranges.items():
+                if digests.setdefault((step, group), digest) != digest:
+                    found[step, group] = begin, end
+    return found
+
+
+def _suspects(ranks: Answers) -> set[Part]:
+    """The parts that ranks must vote on, the same on all ranks.
 
     They are those that changed between two updates, and all parts of windows whose digests differ
     among ranks that opened them after the same step.
     """
-    group = [one for one in ranks if one["fingerprint"] == ranks[rank]["fingerprint"]]
-    parts = {part for one in group for part in one["flagged"]}
-    first: dict[str, tuple[int, int, str]] = {}
-    for one in group:
-        for step, (begin, end, digest) in one["seen"].items():
-            if first.setdefault(step, (begin, end, digest))[2] != digest:
-                parts |= set(range(begin, end))
-    return sorted(parts)
+    parts = {Part.parse(text) for one in ranks for text in one["flagged"]}
+    for (_, group), (begin, end) in _differing(ranks).items():
+        parts |= {Part(int(group), part) for part in range(begin, end)}
+    return parts
+
+
+def _unusual_parts(own: str, of_ranks: Sequence[str]) -> list[int]:
+    """The parts of a window whose seal is not the one that most ranks have.
+
+    Each rank has the seals of all parts as one text.
+    """
+    found = []
+    for part, at in enumerate(range(0, len(own), _SEAL)):
+        seals = Counter(one[at:at + _SEAL] for one in of_ranks)
+        if own[at:at + _SEAL] != seals.most_common(1)[0][0]:
+            found.append(part)
+    return found

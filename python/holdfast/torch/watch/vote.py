@@ -18,6 +18,7 @@ from typing import Any
 from holdfast import _native
 from holdfast.errors import CorruptError
 from holdfast.torch.watch.alarms import ALIKE, DIFFERS, GONE, RESTED, UNDECIDED, Alarm, alarm_of
+from holdfast.torch.watch.replica_groups import Part, PieceGroup
 
 _MOST_PARTS = 256  # of a rank are replaced by bytes of another one in a vote
 
@@ -28,7 +29,7 @@ Gather = Callable[[Any], list[Any]]
 class Verdict:
     """What a vote has found about one part."""
 
-    part: int
+    part: Part
     right: bytes | None  # the seal that the part should have; None if that is not known
     source: int = -1  # the first rank that has the part with that seal
 
@@ -36,26 +37,25 @@ class Verdict:
 class ReplicaVote:
     """One vote, on this rank.
 
-    `fingerprints` says, by rank, what each rank holds: ranks with equal ones hold the same boxes of
-    the same tensors. `flagged` lists, by rank, the parts that have changed between two updates. A
-    rank without a window takes part with no parts of its own.
+    `groups` are the groups of pieces that this rank is in. `ready` says, by rank, whether a rank
+    has the pieces of its groups; one that has let go of them has no vote. `flagged` has, by rank,
+    the parts that have changed between two updates.
     """
 
-    def __init__(self, window: _native.FreezeWindow | None, names: Sequence[str], rank: int,
-                 step: int, fingerprints: Sequence[str],
-                 flagged: Sequence[Sequence[int]]) -> None:
-        self._window: Any = window
-        self._names, self._rank, self._step = names, rank, step
-        self._group = [one for one, mark in enumerate(fingerprints) if mark == fingerprints[rank]]
-        self._flagged = [set(parts) for parts in flagged]
+    def __init__(self, groups: Mapping[int, PieceGroup], rank: int, step: int,
+                 ready: Sequence[bool], flagged: Sequence[set[str]]) -> None:
+        self._groups, self._rank, self._step = groups, rank, step
+        self._ready, self._flagged = ready, flagged
 
-    def run(self, gather: Gather, parts: Sequence[int], found: Mapping[int, Alarm], *,
+    def run(self, gather: Gather, parts: Sequence[Part], found: Mapping[Part, Alarm], *,
             mend: bool) -> list[Alarm]:
         """Votes on these parts. `found` are this rank's alarms about parts that are flagged.
 
         Returns the alarms of all ranks, the same on each.
         """
-        seals = gather({str(part): self._window.seal(part).hex() for part in parts})
+        for number in {part.group for part in parts}:
+            self._groups[number].wait()
+        seals = gather({str(part): self._window(part).seal(part.number).hex() for part in parts})
         verdicts = [self._judge(part, seals) for part in parts]
         alarms: list[Alarm] = []
         failed: list[Verdict] = []
@@ -65,8 +65,14 @@ class ReplicaVote:
         answers = gather([alarm.packed() for alarm in alarms])
         return [Alarm.unpacked(one) for answer in answers for one in answer]
 
-    def _judge(self, part: int, seals: Sequence[Mapping[str, str]]) -> Verdict:
-        voters = [one for one in self._group if part not in self._flagged[one]]
+    def _window(self, part: Part) -> _native.FreezeWindow:
+        return self._groups[part.group].window
+
+    def _holders(self, part: Part) -> list[int]:
+        return [one for one in self._groups[part.group].ranks if self._ready[one]]
+
+    def _judge(self, part: Part, seals: Sequence[Mapping[str, str]]) -> Verdict:
+        voters = [one for one in self._holders(part) if str(part) not in self._flagged[one]]
         values = Counter(seals[one][str(part)] for one in voters)
         if not values:
             return Verdict(part, None)
@@ -77,7 +83,7 @@ class ReplicaVote:
         return Verdict(part, bytes.fromhex(value), source)
 
     def _settle(self, verdict: Verdict, seals: Sequence[Mapping[str, str]],
-                found: Mapping[int, Alarm], mend: bool, alarms: list[Alarm],
+                found: Mapping[Part, Alarm], mend: bool, alarms: list[Alarm],
                 failed: list[Verdict]) -> None:
         """Adds this rank's alarm about a part, or adds the part to those that failed."""
         part, own = verdict.part, seals[self._rank][str(verdict.part)]
@@ -86,10 +92,10 @@ class ReplicaVote:
         elif verdict.right.hex() != own:
             if not mend:
                 alarms.append(found.get(part) or self._alarm(
-                    part, self._window.find(part, verdict.right), DIFFERS))
+                    part, self._window(part).find(part.number, verdict.right), DIFFERS))
                 return
             try:
-                changed = self._window.mend(part, verdict.right)
+                changed = self._window(part).mend(part.number, verdict.right)
             except CorruptError:
                 failed.append(verdict)
             else:
@@ -97,44 +103,48 @@ class ReplicaVote:
         elif part in found:  # it is again what the others have
             alarms.append(replace(found[part], cause=GONE, mended="itself"))
 
-    def _undecided(self, part: int, seals: Sequence[Mapping[str, str]],
-                   found: Mapping[int, Alarm]) -> list[Alarm]:
-        values = [seals[one][str(part)] for one in self._group]
+    def _undecided(self, part: Part, seals: Sequence[Mapping[str, str]],
+                   found: Mapping[Part, Alarm]) -> list[Alarm]:
+        holders = self._holders(part)
+        values = [seals[one][str(part)] for one in holders]
         if len(set(values)) == 1:
             if part not in found:
                 return []
-            alike = len(self._group) > 1
+            alike = len(holders) > 1
             return [replace(found[part], cause=ALIKE if alike else RESTED)]
         # The first rank that differs from the first of all speaks for the group.
-        speaker = next(one for one, value in zip(self._group, values, strict=True)
+        speaker = next(one for one, value in zip(holders, values, strict=True)
                        if value != values[0])
         if self._rank != speaker:
             return []
-        ranks = " and ".join(f"rank {one}" for one in (self._group[0], speaker))
-        changed = self._window.find(part, bytes.fromhex(values[0]))
+        ranks = " and ".join(f"rank {one}" for one in (holders[0], speaker))
+        changed = self._window(part).find(part.number, bytes.fromhex(values[0]))
         return [self._alarm(part, changed, UNDECIDED.format(ranks))]
 
     def _replace_parts(self, gather: Gather, failed: list[Verdict],
-                       found: Mapping[int, Alarm]) -> list[Alarm]:
+                       found: Mapping[Part, Alarm]) -> list[Alarm]:
         """Gets bytes of other ranks for the parts of which more than one word differs."""
-        wanted = gather([(one.part, one.source) for one in failed[:_MOST_PARTS]])
+        wanted = gather([(str(one.part), one.source) for one in failed[:_MOST_PARTS]])
         if not any(wanted):
             return []
-        mine = {part for asked in wanted for part, source in asked if source == self._rank}
-        sent = gather({str(part): base64.b64encode(self._window.read(part)).decode()
-                       for part in sorted(mine)})
+        mine = {text for asked in wanted for text, source in asked if source == self._rank}
+        sent = gather({text: self._read(Part.parse(text)) for text in sorted(mine)})
         alarms = []
         for one in failed[:_MOST_PARTS]:
             data = base64.b64decode(sent[one.source][str(one.part)])
-            alarms.append(self._mended(one.part, self._window.write(one.part, data), found))
+            changed = self._window(one.part).write(one.part.number, data)
+            alarms.append(self._mended(one.part, changed, found))
         alarms += [self._alarm(one.part, [], DIFFERS) for one in failed[_MOST_PARTS:]]
         return alarms
 
-    def _mended(self, part: int, changed: Sequence[_native.ChangedElement],
-                found: Mapping[int, Alarm]) -> Alarm:
+    def _read(self, part: Part) -> str:
+        return base64.b64encode(self._window(part).read(part.number)).decode()
+
+    def _mended(self, part: Part, changed: Sequence[_native.ChangedElement],
+                found: Mapping[Part, Alarm]) -> Alarm:
         cause = RESTED if part in found else DIFFERS
         return replace(self._alarm(part, changed, cause), mended="replicas")
 
-    def _alarm(self, part: int, changed: Sequence[_native.ChangedElement], cause: str) -> Alarm:
-        return alarm_of(changed, self._names[self._window.piece_of(part)], self._step, self._rank,
-                        cause)
+    def _alarm(self, part: Part, changed: Sequence[_native.ChangedElement], cause: str) -> Alarm:
+        return alarm_of(changed, self._groups[part.group].name_of(part.number), self._step,
+                        self._rank, cause)

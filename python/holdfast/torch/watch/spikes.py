@@ -1,0 +1,91 @@
+"""The spike guard: losses, and norms of gradients, that are far larger than those before them."""
+
+import math
+from collections import deque
+from typing import Any
+
+import torch
+
+from holdfast.torch.values.boxes import local_of
+from holdfast.torch.watch.alarms import SPIKED, Alarm
+
+_KEPT = 100  # a figure is compared with so many before it
+_FIRST = 20  # so many figures are only noted
+
+
+def norm_of(gradient: torch.Tensor) -> torch.Tensor:
+    """The norm of what this rank holds of a gradient, not read from its device."""
+    local = local_of(gradient)
+    values = local._values() if local.is_sparse else local
+    values = torch.view_as_real(values) if values.is_complex() else values
+    return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
+
+
+class Figures:
+    """The last values of one figure: the loss, or the norm of the gradient."""
+
+    def __init__(self, factor: float) -> None:
+        self._factor = factor
+        self._kept: deque[float] = deque(maxlen=_KEPT)
+
+    def look(self, value: float) -> str:
+        """What was expected, if the value is a spike; else "". A spike counts as usual later."""
+        if not math.isfinite(value):
+            return "a finite number"
+        usual = max(self._kept, default=0.0)
+        is_spike = len(self._kept) >= _FIRST and abs(value) > self._factor * usual > 0
+        count = len(self._kept)
+        self._kept.append(abs(value))
+        if not is_spike:
+            return ""
+        bound = f"{self._factor * usual:.3g}, {self._factor:g} times"
+        return f"at most {bound} the largest of the last {count}"
+
+
+class SpikeGuard:
+    """Compares losses and norms of gradients with those before them.
+
+    Figures on a GPU are read at the next meeting of the ranks, so that training need not wait.
+    """
+
+    def __init__(self, factor: float, rank: int) -> None:
+        self._factor, self._rank = factor, rank
+        self._figures: dict[Any, Figures] = {}
+        self._coming: list[tuple[int, Any, str, Any]] = []  # (step, series, name, value)
+
+    def note_loss(self, step: int, loss: Any) -> None:
+        """Notes the loss of a step; None, and what is no single number, is left out."""
+        if isinstance(loss, torch.Tensor) and loss.numel() == 1:
+            self._coming.append((step, "loss", "loss", loss.detach().reshape(()).clone()))
+        elif isinstance(loss, int | float):
+            self._coming.append((step, "loss", "loss", float(loss)))
+
+    def note_gradient(self, step: int, optimizer: torch.optim.Optimizer) -> None:
+        """Notes the norm of the gradient that an optimizer is about to use."""
+        norms = [norm_of(p.grad) for group in optimizer.param_groups for p in group["params"]
+                 if p.grad is not None]
+        if not norms:
+            return
+        norm = torch.linalg.vector_norm(torch.stack([one.to(norms[0].device) for one in norms]))
+        # GradScaler lets a fused optimizer find out itself that it must leave out an update.
+        found = getattr(optimizer, "found_inf", None)
+        if isinstance(found, torch.Tensor):
+            norm = torch.where(found.to(norm.device) > 0, torch.zeros_like(norm), norm)
+        self._coming.append((step, id(optimizer), "norm of the gradient", norm))
+
+    def take_alarms(self, *, wait: bool) -> list[Alarm]:
+        """The alarms about what was noted; figures on a GPU are read only if `wait`."""
+        known = [one for one in self._coming if wait or not _is_on_device(one[3])]
+        self._coming = [] if wait else [one for one in self._coming if _is_on_device(one[3])]
+        alarms = []
+        for step, series, name, value in known:
+            number = float(value)
+            expected = self._figures.setdefault(series, Figures(self._factor)).look(number)
+            if expected:
+                alarms.append(Alarm(step, self._rank, name, None, "", expected, f"{number:.3g}",
+                                    SPIKED, guard="spike"))
+        return alarms
+
+
+def _is_on_device(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.device.type != "cpu"
