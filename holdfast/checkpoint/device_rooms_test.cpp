@@ -195,15 +195,18 @@ TEST_P(AtOnceOnADevice, SmallCopiesNeedNoReserve) {
   EXPECT_GT(cuda.allocations, 0);
 }
 
+// For the sums of the seals of two saves. They are small and may use the reserve.
+constexpr int kRoomsForSums = 2;
+
 TEST_P(AtOnceOnADevice, LargeCopiesLeaveTheReserveFree) {
   save_and_overwrite(kLarge, kReserve + kLarge + kLarge / 2);
-  EXPECT_EQ(cuda.allocations, 1);
+  EXPECT_EQ(cuda.allocations, 1 + kRoomsForSums);
   EXPECT_GE(left, kReserve);
 }
 
 TEST_P(AtOnceOnADevice, WhatFindsNoRoomIsCopiedIntoTheHostsMemory) {
   save_and_overwrite(kLarge, kReserve + kLarge - 1);
-  EXPECT_EQ(cuda.allocations, 0);
+  EXPECT_EQ(cuda.allocations, kRoomsForSums);
 }
 
 TEST_P(AtOnceOnADevice, TheSameOfWhatIsSmall) {

@@ -154,6 +154,18 @@ void Device::give_back(SealRoom& room) const {
   }
 }
 
+Result<void> Device::prepare_seal_rooms(size_t count, int64_t bytes) const {
+  std::vector<SealRoom*> rooms;
+  Result<void> made;
+  for (size_t i = 0; i < count && made.ok(); ++i) {
+    const Result<SealRoom*> room = take_seal_room(bytes);
+    if (room.ok()) rooms.push_back(*room);
+    if (!room.ok()) made = room.error();
+  }
+  for (SealRoom* room : rooms) give_back(*room);
+  return made;
+}
+
 Result<void> Device::seal(std::span<const CudaSealRun> runs, const SealRoom& room) const {
   if (runs.empty()) return {};
   const Entered entered(*this);

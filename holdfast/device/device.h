@@ -141,6 +141,8 @@ class Device : public HostPinner {
   // and the work that computes the sums of the runs there and copies them to the host.
   Result<SealRoom*> take_seal_room(int64_t bytes) const;
   void give_back(SealRoom& room) const;
+  // Makes `count` such rooms, unless there are as many, so that no save has to.
+  Result<void> prepare_seal_rooms(size_t count, int64_t bytes) const;
   Result<void> seal(std::span<const CudaSealRun> runs, const SealRoom& room) const;
 
   // Pin host memory for all devices.

@@ -98,10 +98,18 @@ void DeviceSeals::add_run(size_t seal, const CudaSealRun& run) {
   }
 }
 
+int64_t DeviceSeals::bytes_of_sums() const {
+  return std::ssize(runs_) * CudaSealRun::kSums *
+         static_cast<int64_t>(sizeof(CudaSealSum));
+}
+
+Result<void> DeviceSeals::prepare(size_t count) const {
+  return runs_.empty() ? Result<void>()
+                       : device_.prepare_seal_rooms(count, bytes_of_sums());
+}
+
 Result<std::unique_ptr<DeviceSums>> DeviceSeals::begin() const {
-  const auto bytes =
-      std::ssize(runs_) * CudaSealRun::kSums * static_cast<int64_t>(sizeof(CudaSealSum));
-  SealRoom& room = *HOLDFAST_TRY(device_.take_seal_room(bytes));
+  SealRoom& room = *HOLDFAST_TRY(device_.take_seal_room(bytes_of_sums()));
   std::unique_ptr<DeviceSums> sums(new DeviceSums(device_, room, shares_));
   HOLDFAST_TRY(device_.seal(runs_, room));
   sums->made_ = HOLDFAST_TRY(device_.mark());

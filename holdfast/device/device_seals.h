@@ -55,13 +55,15 @@ class DeviceSeals {
   // target side of `runs` is the tensor's canonical bytes. Returns false, and adds
   // nothing, if the device has no kernel or the runs are too short or too many for it.
   bool add(size_t seal, const StridedCopy& runs, ByteView memory);
-  bool empty() const { return runs_.empty(); }
+  // Makes memory for the sums of `count` times this work, so that begin() need not do it.
+  Result<void> prepare(size_t count) const;
 
   // Puts the work into the device's stream, behind all that is in it now. What is added
   // later does not count.
   Result<std::unique_ptr<DeviceSums>> begin() const;
 
  private:
+  int64_t bytes_of_sums() const;
   void add_rows(size_t seal, const CudaSealRun& rows);
   void add_run(size_t seal, const CudaSealRun& run);
   void add_loops(size_t seal, const StridedCopy& runs, int depth, DeviceAddress from,

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "holdfast/memory/sample_lines.h"
+#include "holdfast/memory/seals_on_devices.h"
 
 namespace holdfast {
 namespace {
@@ -96,6 +97,7 @@ bool DeviceRooms::prepare(std::span<const LocalPiece> pieces, bool probed) {
     // A save probes twice: inside save() and before the update.
     rooms.probes.prepare(2 * kSavesAtOnce, probe_bytes(later));
   }
+  prepare_seals(pieces, kSavesAtOnce);
   return enough;
 }
 

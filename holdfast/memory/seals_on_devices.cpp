@@ -1,13 +1,12 @@
 #include "holdfast/memory/seals_on_devices.h"
 
 namespace holdfast {
+namespace {
 
-SealsOnDevices::SealsOnDevices(std::span<const LocalPiece> pieces) : has_(pieces.size()) {
-  for (const Device* device : devices_of(pieces)) begin(*device, pieces);
-}
-
-void SealsOnDevices::begin(const Device& device, std::span<const LocalPiece> pieces) {
-  DeviceSeals work(device);
+// Adds the pieces of the device that it can seal, each as the seal of its number. Returns
+// their numbers.
+std::vector<size_t> add_pieces(const Device& device, std::span<const LocalPiece> pieces,
+                               DeviceSeals& work) {
   std::vector<size_t> added;
   for (size_t i = 0; i < pieces.size(); ++i) {
     const LocalPiece& piece = pieces[i];
@@ -16,6 +15,26 @@ void SealsOnDevices::begin(const Device& device, std::span<const LocalPiece> pie
         plan_seal(piece.tensor->shape, piece.tensor->dtype, piece.box, piece.map);
     if (work.add(i, runs, piece.memory)) added.push_back(i);
   }
+  return added;
+}
+
+}  // namespace
+
+void prepare_seals(std::span<const LocalPiece> pieces, size_t count) {
+  for (const Device* device : devices_of(pieces)) {
+    DeviceSeals work(*device);
+    static_cast<void>(add_pieces(*device, pieces, work));
+    static_cast<void>(work.prepare(count));
+  }
+}
+
+SealsOnDevices::SealsOnDevices(std::span<const LocalPiece> pieces) : has_(pieces.size()) {
+  for (const Device* device : devices_of(pieces)) begin(*device, pieces);
+}
+
+void SealsOnDevices::begin(const Device& device, std::span<const LocalPiece> pieces) {
+  DeviceSeals work(device);
+  const std::vector<size_t> added = add_pieces(device, pieces, work);
   if (added.empty()) return;
   Result<std::unique_ptr<DeviceSums>> begun = work.begin();
   if (!begun.ok()) return;

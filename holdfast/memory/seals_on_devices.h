@@ -10,6 +10,10 @@
 
 namespace holdfast {
 
+// Makes memory on the devices for `count` saves that seal these pieces at the same time. A
+// failure is ignored: the host seals what a device cannot.
+void prepare_seals(std::span<const LocalPiece> pieces, size_t count);
+
 // Used by one thread at a time.
 class SealsOnDevices {
  public:
