@@ -1,5 +1,7 @@
 #include "holdfast/handover/adopt.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 
 #include "holdfast/base/crc32c.h"
@@ -28,18 +30,14 @@ Result<SmallFiles> read_small_files(Env& env, const Path& folder,
   return small;
 }
 
-// Holder r is rank r, on the host whose place it sees.
-std::vector<Holder> holders_on_hosts(const Survey& survey, uint32_t& hosts) {
-  std::vector<Holder> holders = holders_of_ranks(static_cast<int>(survey.places.size()));
-  std::map<std::string, HostId> numbers;
-  for (size_t rank = 0; rank < holders.size(); ++rank) {
-    const std::string& place = survey.places[rank];
-    // Ranks without a place have nothing to give, so it does not matter where they are.
-    const auto next = static_cast<HostId>(numbers.size());
-    holders[rank].host = numbers.try_emplace(place, next).first->second;
+// Holder r is rank r, on the host whose place it sees. Ranks without a place have nothing
+// to give, so it does not matter where they are.
+LiveHolders holders_on_hosts(const Survey& survey) {
+  std::vector<RankIdentity> ranks;
+  for (const std::string& place : survey.places) {
+    ranks.push_back({.name = fmt::format("rank {}", ranks.size()), .host = place});
   }
-  hosts = static_cast<uint32_t>(numbers.size());
-  return holders;
+  return holders_of(ranks);
 }
 
 // The adoption of a step whose shards are on several hosts.
@@ -111,13 +109,12 @@ class Adoption {
   // Phase 3, and the two layouts.
   Result<void> prepare(const LocalState& state) {
     HOLDFAST_TRY(check_tensors(*step_, state));
-    uint32_t hosts = 0;
-    const std::vector<Holder> holders = holders_on_hosts(survey_, hosts);
+    const LiveHolders live = holders_on_hosts(survey_);
     choose_adopters();
     HOLDFAST_TRY(map_shards());
-    source_.emplace(HOLDFAST_TRY(source_layout(state, holders)));
-    target_.emplace(HOLDFAST_TRY(target_layout(*state.collection, holders)));
-    plan_.emplace(HOLDFAST_TRY(plan(*source_, *target_, Topology::uniform(hosts))));
+    source_.emplace(HOLDFAST_TRY(source_layout(state, live.holders)));
+    target_.emplace(HOLDFAST_TRY(target_layout(*state.collection, live.holders)));
+    plan_.emplace(HOLDFAST_TRY(plan(*source_, *target_, live.topology)));
     return {};
   }
 

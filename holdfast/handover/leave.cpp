@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-#include "holdfast/checkpoint/free_memory.h"
+#include "holdfast/env/free_memory.h"
 #include "holdfast/checkpoint/write_plan.h"
 #include "holdfast/device/device.h"
 #include "holdfast/device/staging_ring.h"
