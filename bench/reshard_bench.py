@@ -27,9 +27,7 @@ import torch.distributed.checkpoint as dcp
 from paired import in_turns
 from safetensors.torch import save_file
 
-import holdfast
-
-BUILD = Path(holdfast._native.__file__).parents[2]
+BUILD = Path(os.environ.get("HOLDFAST_BUILD", Path(__file__).parent.parent / "build/release"))
 PROGRAM = BUILD / "bin" / "holdfast"
 RAW = BUILD / "bench" / "raw_io_bench"
 HIDDEN = 2048
