@@ -20,6 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 
@@ -100,6 +101,7 @@ def cut_state(rank: int, ranks: int, tensors: int, value: float) -> dict[str, DT
 
 
 def run_save(rank: int, tensors: int, folder: str) -> list[float]:
+    warnings.filterwarnings("ignore", message="Detected an existing checkpoint")
     state = cut_state(rank, OLD, tensors, float(rank))
     return time_rounds(lambda: dcp.save(state, checkpoint_id=folder))
 

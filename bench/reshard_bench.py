@@ -27,12 +27,9 @@ import torch.distributed.checkpoint as dcp
 from paired import in_turns
 from safetensors.torch import save_file
 
-import holdfast
-
-BUILD = Path(holdfast._native.__file__).parents[2]
+BUILD = Path(os.environ.get("HOLDFAST_BUILD", Path(__file__).parent.parent / "build/release"))
 PROGRAM = BUILD / "bin" / "holdfast"
 RAW = BUILD / "bench" / "raw_io_bench"
-HIDDEN = 2048
 DCP = """
 import os, sys, time, torch
 import torch.distributed.checkpoint as dcp
@@ -56,13 +53,14 @@ def layer_shapes(hidden: int) -> dict[str, tuple[int, ...]]:
 
 
 def make_tensors(total: int) -> dict[str, torch.Tensor]:
-    """GPT-2 with moments, of about as many bytes."""
-    count = sum(torch.Size(shape).numel() for shape in layer_shapes(HIDDEN).values())
+    """GPT-2 with moments, of about as many bytes. Four stages need four layers."""
+    hidden = 2048 if total >= 3e9 else 256
+    count = sum(torch.Size(shape).numel() for shape in layer_shapes(hidden).values())
     layers = max(4, round(total / (4 * 3 * count)) // 4 * 4)
     names = {f"h.{i}.{name}": shape for i in range(layers)
-             for name, shape in layer_shapes(HIDDEN).items()}
-    names |= {"wte.weight": (1024, HIDDEN), "wpe.weight": (1024, HIDDEN), "ln_f.weight": (HIDDEN,),
-              "ln_f.bias": (HIDDEN,)}
+             for name, shape in layer_shapes(hidden).items()}
+    names |= {"wte.weight": (1024, hidden), "wpe.weight": (1024, hidden), "ln_f.weight": (hidden,),
+              "ln_f.bias": (hidden,)}
     generator = torch.Generator().manual_seed(1)
     tensors = {}
     for name, shape in names.items():
