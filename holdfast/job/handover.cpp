@@ -155,6 +155,18 @@ Result<std::optional<Object>> RunJob::left_objects() {
   return std::optional(HOLDFAST_TRY(decode_object(bytes, path.native())));
 }
 
+// A job that was started without the option does not look for what it had left before.
+void RunJob::warn_of_left(const Result<RestoredState>& restored) {
+  if (place_ || !ranks_.coordinator()) return;
+  const SharedPlace place(env_, kSharedMemory, saver_->run(), saver_->run_id());
+  const Result<std::vector<Step>> left = place.steps();
+  if (!left.ok() || left->empty()) return;
+  const Manifest& newest = left->front().manifest;
+  if (restored.ok() && age_of(newest) < age_of(restored->manifest)) return;
+  emit(warnings_, env_,
+       LeftNotTaken{.step = newest.step, .folder = left->front().folder.native()});
+}
+
 // Removes what is in memory once a save of this process is durable, which is newer.
 void RunJob::forget_left() {
   if (!has_left_ || !replaces_left_ || !replaces_left_->is_done()) return;
