@@ -115,6 +115,8 @@ Result<std::optional<FoundStep>> RunJob::choose_left(
   // What is left is older than the newest step on disk, or has lost a part. It goes when
   // the next save is durable; without one, the next process looks at it again.
   has_left_ = !survey.steps.empty();
+  // A process that was killed while it left its state may have left a part of it.
+  if (!has_left_) static_cast<void>(place_->remove_steps());
   return std::optional<FoundStep>();
 }
 

@@ -21,6 +21,8 @@ from ranks import run_ranks
 from test_launch_hosts import NAMESPACES, free_port, network  # noqa: F401
 from training import Toy, clear
 
+import holdfast
+
 MORE = 3  # steps of a job that is not asked to stop
 LONG = pytest.mark.skipif(not os.environ.get("HOLDFAST_LONG"), reason="needs HOLDFAST_LONG=1")
 
@@ -133,6 +135,30 @@ def resume_and_close(rank, world, run, memory):
     training = Training(run, memory, every="1 steps", keep=None)
     training.checkpointer.resume()
     training.checkpointer.close()
+
+
+@pytest.mark.skipif(not os.access("/dev/shm", os.W_OK), reason="no /dev/shm")
+def test_what_is_left_in_dev_shm_is_told_of_and_collected_when_it_is_old(tmp_path):
+    run, every = tmp_path / "run", {"every": "1 steps"}
+    assert run_job(1, run, [True], (1, 1), True, every)[1] == 143
+    place = Path("/dev/shm") / ("holdfast-" + json.loads((run / "holdfast.json").read_text())["run"])
+    try:
+        _, _, said = run_job(1, run, [False], (1, 1), False)
+        assert any(str(place) in line and "is newer and is not taken" in line for line in said)
+        assert str(place) not in collect(run) and place.exists()
+        run_job(1, run, [False], (1, 1), False, every)
+        assert str(place) in collect(run, "--dry-run") and place.exists()
+        assert str(place) in collect(run) and not place.exists()
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+
+
+def collect(run, *options):
+    """What `holdfast gc` removes from memory."""
+    program = Path(holdfast._native.__file__).parents[2] / "bin" / "holdfast"
+    done = subprocess.run([program, "gc", run, "--keep-last", "3", "--json", *options],
+                          capture_output=True, text=True, check=True)
+    return json.loads(done.stdout)["memory"]
 
 
 @pytest.mark.parametrize("handover", [1, "", b"/dev/shm", None])
