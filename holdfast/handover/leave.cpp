@@ -172,7 +172,8 @@ class Leaving {
 
   // Hears the files of all ranks, of which the manifest and the small files are made.
   Result<void> hear_files(const Message& said) {
-    const Round round = HOLDFAST_TRY(note(hold_round(ranks_, said, options_.write_timeout)));
+    const Round round =
+        HOLDFAST_TRY(note(hold_round(ranks_, said, options_.write_timeout)));
     for (const Message& one : round.said) {
       manifest_.files.insert(manifest_.files.end(), one.files.begin(), one.files.end());
       for (auto& [name, bytes] : HOLDFAST_TRY(unpack_files(one.text))) {

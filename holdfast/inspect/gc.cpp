@@ -111,16 +111,19 @@ Result<GcResult> sweep_and_remove(const Run& run, const Owner& owner,
   return done;
 }
 
-// The place of this run in memory, if all its steps are older than the newest on disk, and
-// the places of runs and boots that are gone.
+// Removes the place of this run in memory if all its steps are older than the newest on
+// disk, and the places of runs and boots that are gone. Returns their folders.
 std::vector<std::string> collect_memory(const Run& run, const Path& memory,
                                         bool dry_run) {
   std::vector<std::string> gone = remove_old_places(run.env(), memory, dry_run);
   const SharedPlace place(run.env(), memory, run.path(), run.id());
   const Result<std::vector<Step>> left = place.steps();
-  const Result<NewestWhole> newest = run.newest_whole(Depth::kFast);
-  if (!left.ok() || left->empty() || !newest.ok()) return gone;
-  if (age_of(left->front().manifest) > age_of(newest->step.manifest)) return gone;
+  if (!left.ok() || !run.env().info(place.path()).ok()) return gone;
+  if (!left->empty()) {
+    const Result<NewestWhole> newest = run.newest_whole(Depth::kFast);
+    if (!newest.ok()) return gone;
+    if (age_of(left->front().manifest) > age_of(newest->step.manifest)) return gone;
+  }
   if (!dry_run && !(place.remove_steps().ok() && place.remove_if_empty().ok())) {
     return gone;
   }

@@ -118,6 +118,18 @@ struct AdoptedFromMemory {
   }
 };
 
+// The memory of this host has a newer step than the one that was restored, but the job
+// was not told to take it.
+struct LeftNotTaken {
+  static constexpr std::string_view kName = "left_not_taken";
+  int64_t step = 0;
+  std::string folder{};
+  static void fields(auto& self, auto&& field) {
+    field("step", self.step);
+    field("folder", self.folder);
+  }
+};
+
 // What an earlier run or an earlier boot had left in the memory of this host was removed.
 struct OldPlaceRemoved {
   static constexpr std::string_view kName = "old_place_removed";

@@ -115,6 +115,8 @@ Result<std::optional<FoundStep>> RunJob::choose_left(
   // What is left is older than the newest step on disk, or has lost a part. It goes when
   // the next save is durable; without one, the next process looks at it again.
   has_left_ = !survey.steps.empty();
+  // A process that was killed while it left its state may have left a part of it.
+  if (!has_left_) static_cast<void>(place_->remove_steps());
   return std::optional<FoundStep>();
 }
 
@@ -153,6 +155,18 @@ Result<std::optional<Object>> RunJob::left_objects() {
   const Path path = newest.folder / objects_name();
   const Bytes bytes = HOLDFAST_TRY(env_.read_file(path));
   return std::optional(HOLDFAST_TRY(decode_object(bytes, path.native())));
+}
+
+// A job that was started without the option does not look for what it had left before.
+void RunJob::warn_of_left(const Result<RestoredState>& restored) {
+  if (place_ || !ranks_.coordinator()) return;
+  const SharedPlace place(env_, kSharedMemory, saver_->run(), saver_->run_id());
+  const Result<std::vector<Step>> left = place.steps();
+  if (!left.ok() || left->empty()) return;
+  const Manifest& newest = left->front().manifest;
+  if (restored.ok() && age_of(newest) < age_of(restored->manifest)) return;
+  emit(warnings_, env_,
+       LeftNotTaken{.step = newest.step, .folder = left->front().folder.native()});
 }
 
 // Removes what is in memory once a save of this process is durable, which is newer.

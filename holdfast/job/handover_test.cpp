@@ -238,6 +238,34 @@ TEST_F(Handover, ALinkInThePlaceOfTheFolderIsRefused) {
   EXPECT_EQ(resume({0}, 1).skipped.size(), 1u);
 }
 
+TEST_F(Handover, ARankThatDiesMeanwhileLeavesNothingThatCounts) {
+  save_and_leave({0, 1});
+  for (int again = 1; again <= 2; ++again) {
+    LocalNetwork network(*env_, 2);
+    on_ranks(2, [&](int rank) {
+      Transport& transport = network.endpoint(rank);
+      RankState state(rank, 2);
+      JobOptions options{.signals = false, .handover = host(rank)};
+      options.saver.timeout = std::chrono::seconds(20);
+      const auto job = Job::open(*env_, run(), &transport, options);
+      ASSERT_OK(job);
+      const Result<RestoredState> restored = (*job)->resume(state.pieces());
+      ASSERT_OK(restored);
+      EXPECT_TRUE(state.is(restored->step));
+      EXPECT_EQ(restored->step, 2);
+      const auto dies = [&]() -> Result<SaveObjects> {
+        if (rank == 1) network.kill(1);
+        return SaveObjects{};
+      };
+      const Result<Path> left = (*job)->hand_over(
+          {.step = 2 + again, .pieces = state.pieces(), .make_objects = dies});
+      EXPECT_FALSE(left.ok());
+      static_cast<void>((*job)->close_alone());
+    });
+  }
+  EXPECT_TRUE(resume({0, 1}, 2).skipped.empty());
+}
+
 TEST_F(Handover, AnErrorOfOneRankLeavesNothingOnAnyHost) {
   job_on({0, 1}, [](int rank, Job& job, RankState& state) {
     const auto fails = [&]() -> Result<SaveObjects> {
@@ -256,14 +284,14 @@ TEST_F(Handover, AnErrorOfOneRankLeavesNothingOnAnyHost) {
 TEST_F(Handover, OldPlacesAreRemovedAndOthersStay) {
   save_and_leave({0});
   const Path own = place(0);
-  std::filesystem::copy(own, host(0) / "holdfast-other", std::filesystem::copy_options::recursive);
-  ::chmod((host(0) / "holdfast-other").c_str(), 0700);
+  const Path other = host(0) / "holdfast-other";
+  std::filesystem::copy(own, other, std::filesystem::copy_options::recursive);
+  ASSERT_EQ(::chmod(other.c_str(), 0700), 0);
   std::string record = env_->read_text(own / "place.json").value();
   const size_t boot = record.find("\"boot\": \"") + 9;
   record[boot] = record[boot] == 'x' ? 'y' : 'x';
-  ASSERT_OK(env_->write_file(host(0) / "holdfast-other" / "place.json", bytes_of(record)));
-  EXPECT_EQ(remove_old_places(*env_, host(0)),
-            std::vector<std::string>{host(0) / "holdfast-other"});
+  ASSERT_OK(env_->write_file(other / "place.json", bytes_of(record)));
+  EXPECT_EQ(remove_old_places(*env_, host(0)), std::vector<std::string>{other});
   EXPECT_TRUE(std::filesystem::exists(own));
   std::filesystem::remove_all(run());  // the run itself is gone
   EXPECT_EQ(remove_old_places(*env_, host(0)), std::vector<std::string>{own});

@@ -213,9 +213,11 @@ Result<RestoredState> RunJob::resume(const PiecesFor& pieces_for,
   told.allow_unreachable_tiers |= options_.saver.allow_unreachable_tiers;
   std::vector<SkippedStep> passed;
   std::optional<RestoredState> left = HOLDFAST_TRY(adopt_left(state_for, told, passed));
-  RestoredState restored =
-      left ? *std::move(left)
-           : HOLDFAST_TRY(restore(env_, saver_->run(), state_for, transport_, told));
+  Result<RestoredState> found =
+      left ? Result<RestoredState>(*std::move(left))
+           : restore(env_, saver_->run(), state_for, transport_, told);
+  warn_of_left(found);
+  RestoredState restored = HOLDFAST_TRY(std::move(found));
   restored.skipped.insert(restored.skipped.begin(), passed.begin(), passed.end());
   if (restored.folder == fetched_.folder) restored.tier = fetched_.tier;
   parent_ = restored.folder.filename().native();

@@ -90,6 +90,7 @@ class RunJob : public Job {
   Result<bool> is_older(const Manifest& left, std::optional<int64_t> step) const;
   Result<bool> agree_is_older(const FoundStep& left, std::optional<int64_t> step);
   void forget_left();
+  void warn_of_left(const Result<RestoredState>& restored);
   double seconds_since(Instant start) const {
     return std::chrono::duration<double>(env_.now() - start).count();
   }

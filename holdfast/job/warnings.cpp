@@ -32,6 +32,11 @@ std::optional<std::string> sentence_of(const EventRecord& record) {
         "tensors while a save is made, so replicas are not compared any more",
         ended->false_alarms);
   }
+  if (const auto left = event_as<LeftNotTaken>(record); left.ok()) {
+    return fmt::format(
+        "{}: has step {}, which is newer and is not taken; expected handover=True",
+        left->folder, left->step);
+  }
   if (const auto damaged = event_as<RunFileDamaged>(record); damaged.ok()) {
     return fmt::format("{}; {}", damaged->reason, damaged->remedy);
   }

@@ -1,10 +1,10 @@
 """A training whose updates depend on each element alone, so that it ends with the same bits on any
 number of ranks and with any cut. For the tests of `handover=`; under torchrun:
 
-    handed_over.py RUN MEMORY STEPS PACE
+    handed_over.py RUN MEMORY
 
-Each rank adds a line "START WORLD" to RUN.starts when it has resumed, and RUN.end.R has a digest of
-what rank R ends with. PACE is the number of seconds that a step takes.
+Each rank adds a line "START WORLD" to RUN.starts when it has resumed. It trains until the file
+RUN.steps says after how many steps to end, and RUN.end.R has digests of what rank R ends with.
 """
 
 import json
@@ -12,6 +12,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -25,6 +26,7 @@ from training import digest
 import holdfast
 
 WIDTH, INNER = 24, 36
+PACE = 0.05  # seconds that a step takes under torchrun
 
 
 def make_model(dp, tp):
@@ -80,9 +82,8 @@ class Training:
             run, model=self.model, optimizer=self.optimizer, handover=memory,
             writing=holdfast.Writing(space_reserve=0), **({"every": "never"} | options))
 
-    def train(self, start, steps, pace=0.0):
+    def train(self, start, steps):
         for step in range(start, steps):
-            time.sleep(pace)
             update(self.model, self.optimizer, step)
             self.checkpointer.step(step)
 
@@ -92,16 +93,18 @@ def stop():
     os.kill(os.getpid(), signal.SIGTERM)
 
 
-def main(run, memory, steps, pace):
+def main(run, memory):
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
     training = Training(run, memory, world)
-    start = training.checkpointer.resume()
+    step = start = training.checkpointer.resume()
     with open(f"{run}.starts", "a") as starts:
         starts.write(f"{start} {world}\n")
-    training.train(start, int(steps), float(pace))
-    with open(f"{run}.end.{rank}", "w") as made:
-        json.dump(gathered(training.model, training.optimizer), made)
+    while not os.path.exists(f"{run}.steps") or step < int(Path(f"{run}.steps").read_text()):
+        time.sleep(PACE)
+        training.train(step, step + 1)
+        step += 1
+    Path(f"{run}.end.{rank}").write_text(json.dumps(gathered(training.model, training.optimizer)))
     training.checkpointer.close(save=False)
     dist.destroy_process_group()
 
