@@ -28,7 +28,8 @@ import random
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +47,7 @@ SHARES = (0.005, 0.02, 0.1, 1.0)
 ROUNDS = 7  # of the comparison
 STEPS = 60  # in a round
 _MEET = 40  # steps between two meetings
-_AHEAD = 16  # a flip comes within so many steps: many, so that steps that take longer weigh more
+_APART = 8  # steps between two flips
 WARM = 40  # steps before anything is counted, in which the watch finds its size
 
 
@@ -63,69 +64,97 @@ class Training:
         for parameter in self.model:
             parameter.grad = torch.zeros_like(parameter)
         # Ranks meet often, so that the windows soon have the size that the share allows.
-        watch = None if share is None else holdfast.Watch(share=share, compare_every=_MEET * step)
+        watch = None if share is None else holdfast.Watch(share=share, compare_every=_MEET * step,
+                                                          on_alarm="warn")
         self.ck = holdfast.Checkpointer(run, model=self.model, optimizer=self.optimizer,
                                         every="never", watch=watch, verbose=False,
                                         failures=holdfast.Failures(signals=False))
         self._step, self._number = step, 0
-        self._begun: float | None = None  # when the first step began
         self.spent: list[float] = []  # seconds in step() and in the optimizer, for each step
 
     def run(self, steps: int) -> None:
         """Makes steps."""
         for _ in range(steps):
-            self._run_one()
+            self._run_one(Flips(self.ck, [], []))
 
-    def run_with(self, flip: Callable[[], Any], undo: Callable[[], Any]) -> None:
-        """Calls `flip` at a random time, and `undo` in the next update.
+    def run_with(self, flips: "Flips") -> None:
+        """Makes steps until all flips are made and judged."""
+        while not flips.is_over:
+            self._run_one(flips)
 
-        The time is uniform over some steps as long as they really take, which is longer than asked
-        for on a machine with other work.
-        """
-        when = time.perf_counter() + random.uniform(0, _AHEAD * self._mean_step())
-        is_late = False
-        while True:
-            struck, is_late = self._run_one(when, flip, is_late)
-            if struck:
-                break
-        self._run_one(undo=undo)
-
-    def _mean_step(self) -> float:
-        assert self._begun is not None
-        return (time.perf_counter() - self._begun) / self._number
-
-    def _run_one(self, when: float = math.inf, flip: Callable[[], Any] = lambda: None,
-                 is_late: bool = False, undo: Callable[[], Any] = lambda: None
-                 ) -> tuple[bool, bool]:
-        """Makes a step. Returns whether the flip was made, and whether its time came in step().
-
-        A flip whose time comes in the update or in step() is made between the two, where no window
-        is open; the next step makes one that is late.
-        """
+    def _run_one(self, flips: "Flips") -> None:
         begin = time.perf_counter()
-        self._begun = self._begun or begin
         self.optimizer.step()
-        undo()
-        if struck := is_late or when <= time.perf_counter():
-            flip()
+        flips.judge()
+        # A flip whose time comes in the update or in step() is made between the two, where no
+        # window is open; one that comes in step() waits for the next step.
+        flips.strike(time.perf_counter())
         self.ck.step(self._number)
         self._number += 1
-        end = begin + self._step
         self.spent.append(time.perf_counter() - begin)
-        if struck or when <= time.perf_counter():
-            _sleep_until(end)
-            return struck, not struck
-        _sleep_until(min(when, end))
-        if struck := when <= time.perf_counter():
-            flip()
-        _sleep_until(end)
-        return struck, False
+        flips.defer(time.perf_counter())
+        while (now := time.perf_counter()) < begin + self._step:
+            time.sleep(max(0.0, min(flips.next_time, begin + self._step) - now))
+            flips.strike_in_window(time.perf_counter())
 
     def median(self, steps: int) -> float:
         """Seconds that a step spends in the optimizer and in the Checkpointer."""
         self.spent.clear()
         self.run(steps)
         return statistics.median(self.spent)
+
+
+class Flips:
+    """Flips at given times, and whether the watch names them before the next update."""
+
+    def __init__(self, ck: holdfast.Checkpointer, times: list[float],
+                 plans: list[dict[str, Any]]) -> None:
+        self._ck, self._due = ck, deque(zip(times, plans, strict=True))
+        self._late: list[dict[str, Any]] = []  # their time came inside of step()
+        self._struck: list[tuple[dict[str, Any], Any]] = []
+        self._known = 0  # alarms before those that are in the tensors now
+        self.seen = 0
+
+    @property
+    def is_over(self) -> bool:
+        return not (self._due or self._late or self._struck)
+
+    @property
+    def next_time(self) -> float:
+        return self._due[0][0] if self._due else math.inf
+
+    def defer(self, now: float) -> None:
+        """Keeps those whose time has come for the next call of strike()."""
+        while self.next_time <= now:
+            self._late.append(self._due.popleft()[1])
+
+    def strike(self, now: float) -> None:
+        """Makes all flips whose time has come, also the late ones."""
+        self.defer(now)
+        late, self._late = self._late, []
+        self._make(late)
+
+    def strike_in_window(self, now: float) -> None:
+        """Makes the flips whose time has come since step() returned."""
+        while self.next_time <= now:
+            self._make([self._due.popleft()[1]])
+
+    def _make(self, plans: list[dict[str, Any]]) -> None:
+        if plans and not self._struck:
+            self._known = len(self._ck.watched.alarms)
+        self._struck += [(plan, holdfast.inject(self._ck, plan)) for plan in plans]
+
+    def judge(self) -> None:
+        """Counts the flips that the watch has named, after the update, and undoes all."""
+        if not self._struck:
+            return
+        alarms = self._ck.watched.alarms[self._known:]
+        for plan, injection in self._struck:
+            flip = plan["flips"][0]
+            self.seen += any(alarm.tensor == flip["tensor"]
+                             and alarm.index in (None, tuple(flip["index"])) for alarm in alarms)
+            injection.undo()
+        self._struck = []
 
 
 @contextlib.contextmanager
@@ -138,10 +167,6 @@ def training(size: int, share: float | None, step: float, lr: float = 1e-4,
             yield made
         finally:
             made.ck.close(save=False)
-
-
-def _sleep_until(end: float) -> None:
-    time.sleep(max(0.0, end - time.perf_counter()))
 
 
 def cost(size: int, step: float) -> dict[str, Any]:
@@ -165,33 +190,19 @@ def interval(seen: int, trials: int, chance: float = 0.95) -> tuple[float, float
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def is_seen(one: Training, plan: dict[str, Any]) -> bool:
-    """True if the watch names the flip of the plan, and mends it. Otherwise undoes the flip."""
-    struck: list[Any] = []
-    known, flip = len(one.ck.watched.alarms), plan["flips"][0]
-
-    def found() -> bool:
-        return any((alarm.tensor, list(alarm.index or ())) == (flip["tensor"], flip["index"])
-                   for alarm in one.ck.watched.alarms[known:])
-
-    one.run_with(lambda: struck.append(holdfast.inject(one.ck, plan)),
-                 lambda: None if found() else struck[0].undo())
-    return found()
-
-
 def detection(size: int, step: float, share: float, flips: int) -> dict[str, Any]:
     """Measures the share of flips that the watch sees before the next update."""
-    seen = 0
-    # Without a learning rate an update changes no parameter, so that a flip that was not seen can
-    # be undone afterwards.
+    # Without a learning rate an update changes no parameter, so that a flip can be undone after it.
     with training(size, share, step, lr=0.0, warm=0) as one:
         # Made before the first step, because no flip comes in the time that this takes.
         plans = [holdfast.flip_plan(one.ck, tensors=["model.*"], bits="mantissa", seed=1,
                                     trial=trial) for trial in range(flips)]
         one.run(5 * WARM)  # the first meetings do not count
-        for plan in plans:
-            seen += is_seen(one, plan)
-        report = one.ck.watched
+        # Uniform in real time, also in steps that take longer because the machine is busy.
+        now, apart = time.perf_counter(), _APART * step
+        struck = Flips(one.ck, [now + (k + random.random()) * apart for k in range(flips)], plans)
+        one.run_with(struck)
+        seen, report = struck.seen, one.ck.watched
     low, high = interval(seen, flips)
     least, most = interval(seen, flips, 0.999)
     return {"share": share, "flips": flips, "seen": seen, "part": seen / flips, "low": low,

@@ -26,7 +26,7 @@ def section(seen: dict[str, Any]) -> str:
              f"{one['reported_chance']:.1%}"] for one in curve]  # fmt: skip
     return (
         f"\n{cost_text(seen)} For the table, bits at random places of "
-        f"{curve[0]['bytes'] / 1e6:.0f} MB flipped at random times of steps of 5 ms, one at a time. "
+        f"{curve[0]['bytes'] / 1e6:.0f} MB flipped at random times of steps of 5 ms. "
         f"The last column is what `ck.watched` said by itself; for {agree} of {len(curve)} shares it "
         f"lies inside the 99.9 % interval of what was seen (`bench/watch_bench.py`).\n\n"
         + table(["`share=`", "looked at in a step", "flips seen before the next update",
