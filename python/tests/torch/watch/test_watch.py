@@ -1,5 +1,8 @@
 """holdfast.Watch: bits that flip between two updates are seen and mended; nothing else is."""
 
+import math
+import random
+
 import pytest
 import torch
 from torch import nn
@@ -288,6 +291,32 @@ def test_the_windows_keep_to_their_share(monkeypatch):
         waiting.window(1_000_000, 200e-6, 45e-3)  # for a GPU that has much to do
     plan = waiting.plan()
     assert plan.every > 500 and 0.9 * 0.0125 < plan.window_bytes / 5e9 <= 0.0125
+
+
+def test_the_chance_that_is_told_is_that_of_random_flips(tmp_path, monkeypatch):
+    """A step takes 50 ms, and a window is open for 40 of them; 84 of 220 parameters are watched."""
+    clock, choose, flips = [0.0], random.Random(1), 250
+    monkeypatch.setattr("time.perf_counter", lambda: clock[0])
+    model = Net()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    with make(tmp_path / "run", model, optimizer, watch={"exclude": ["*.fc.*"]}) as ck:
+        for step in range(flips + 20):
+            backward(model, step)
+            optimizer.step()
+            optimizer.zero_grad()
+            is_early = choose.random() < 0.2
+            for now, passed in (True, 0.01), (False, 0.04):
+                clock[0] += passed
+                if step >= 20 and is_early == now:
+                    plan = holdfast.flip_plan(ck, roles=["parameter", "slot"], bits="0-10",
+                                              seed=step)
+                    holdfast.inject(ck, plan)
+                if now:
+                    ck.step(step)
+        watched = ck.watched
+    assert watched.chance == pytest.approx(0.8 * 84 / 220, rel=0.01)
+    deviation = math.sqrt(watched.chance * (1 - watched.chance) / flips)
+    assert abs(len(watched.alarms) / flips - watched.chance) < 3 * deviation
 
 
 @pytest.mark.parametrize(("options", "error", "message"), [

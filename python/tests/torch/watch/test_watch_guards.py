@@ -169,8 +169,7 @@ def spread_train(rank, world, run, steps, factor, watch):
             "error": error, "lines": lines.lines}
 
 
-@pytest.mark.parametrize("world", [2, 3])
-@pytest.mark.parametrize("factor", [1e6, math.nan])
+@pytest.mark.parametrize(("world", "factor"), [(2, 1e6), (3, math.nan)])
 def test_a_gradient_that_is_damaged_before_the_sum_is_told_of_its_rank(tmp_path, world, factor):
     done = run_ranks(world, spread_train, tmp_path / "run", 40, factor, {"dispersion": 10})
     for one in done:
@@ -178,12 +177,6 @@ def test_a_gradient_that_is_damaged_before_the_sum_is_told_of_its_rank(tmp_path,
         assert [(a.step, a.rank, a.tensor, a.guard) for a in one["alarms"]] == [
             (30, 1, "model.fc.weight", "dispersion")]
         assert "times the median of the other ranks" in one["lines"][0]
-
-
-def test_without_the_guard_nothing_sees_it(tmp_path):
-    done = run_ranks(2, spread_train, tmp_path / "run", 40, 1e6, {})
-    assert done[0]["alarms"] == done[1]["alarms"] == []
-    assert done[0]["weights"].tobytes() == done[1]["weights"].tobytes()
 
 
 def test_dispersion_stops_all_ranks_alike(tmp_path):
