@@ -132,7 +132,7 @@ def test_a_verdict_needs_all_planned_trials(study):
     assert verdict().word == "confirmed"
     cells["role-adam-v"]["trials"] -= 1
     assert verdict().word == "undecided"
-    assert verdict().why.startswith("5,339 of 5,340 trials run; so far: sgd-weights against")
+    assert verdict().why.startswith("5,339 of 5,340 trials run; so far: the model lies above")
     cells.clear()
     assert (verdict().word, verdict().why) == ("not run", "")
 
