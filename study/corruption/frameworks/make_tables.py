@@ -76,7 +76,65 @@ def digits() -> list[Layer]:
             layer("linear", "fc", "dense", 10, 256, picture=(16, 4, 4))]  # fmt: skip
 
 
-MODELS = {"digits": digits}
+class KerasNames:
+    """The names that Keras gives layers in a file: by kind, numbered in the order of the model."""
+
+    KINDS = {"conv": "conv2d", "norm": "batch_normalization", "linear": "dense"}
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+
+    def next(self, kind: str) -> str:
+        number = self._counts.get(kind, 0)
+        self._counts[kind] = number + 1
+        return f"layers/{self.KINDS[kind]}" + (f"_{number}" if number else "")
+
+
+def resnet50() -> list[Layer]:
+    """torchvision's resnet50, keras.applications.ResNet50, Chainer's ResNet50Layers. Keras and Chainer also have biases of
+    convolutions that torchvision does not have; they are in no table."""
+    names, layers = KerasNames(), []
+
+    def add(torch: tuple[str, str], chainer: tuple[str, str], *shape: int) -> None:
+        for kind, name, other in zip(("conv", "norm"), torch, chainer):
+            layers.append(Layer(kind, name, names.next(kind), other,
+                                shape if kind == "conv" else shape[:1], bias=kind == "norm"))
+
+    add(("conv1", "bn1"), ("conv1", "bn1"), 64, 3, 7, 7)
+    before = 64
+    for stage, blocks in enumerate((3, 4, 6, 3), 1):
+        inner = 32 * 2**stage
+        for block in range(blocks):
+            torch = f"layer{stage}.{block}"
+            chainer = f"res{stage + 1}/{f'b{block}' if block else 'a'}"
+            shapes = {1: (inner, before, 1, 1), 2: (inner, inner, 3, 3), 3: (4 * inner, inner, 1, 1)}
+            for number, shape in shapes.items():
+                if number == 3 and block == 0:  # Keras has the shortcut before the third one
+                    add((f"{torch}.downsample.0", f"{torch}.downsample.1"),
+                        (f"{chainer}/conv4", f"{chainer}/bn4"), 4 * inner, before, 1, 1)
+                add((f"{torch}.conv{number}", f"{torch}.bn{number}"),
+                    (f"{chainer}/conv{number}", f"{chainer}/bn{number}"), *shape)
+            before = 4 * inner
+    return [*layers, Layer("linear", "fc", names.next("linear"), "fc6", (1000, 2048))]
+
+
+def vgg16() -> list[Layer]:
+    """torchvision's vgg16, keras.applications.VGG16, Chainer's VGG16Layers."""
+    names, layers = KerasNames(), []
+    channels, place = 3, 0  # torchvision counts ReLU and pooling, too
+    for block, (count, wide) in enumerate(((2, 64), (2, 128), (3, 256), (3, 512), (3, 512)), 1):
+        for number in range(1, count + 1):
+            layers.append(Layer("conv", f"features.{place}", names.next("conv"),
+                                f"conv{block}_{number}", (wide, channels, 3, 3)))  # fmt: skip
+            channels, place = wide, place + 2
+        place += 1
+    rows = ((0, 6, (4096, 25088), (512, 7, 7)), (3, 7, (4096, 4096), ()), (6, 8, (1000, 4096), ()))
+    return layers + [Layer("linear", f"classifier.{place}", names.next("linear"), f"fc{number}",
+                           shape, picture=picture)
+                     for place, number, shape, picture in rows]  # fmt: skip
+
+
+MODELS = {"digits": digits, "resnet50": resnet50, "vgg16": vgg16}
 FRAMEWORKS = {"keras": keras_lines, "chainer": chainer_lines}
 
 
