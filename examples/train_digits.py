@@ -5,6 +5,7 @@
     python examples/train_digits.py --resume base.pt --log log.jsonl --launcher ddp --ranks 4
     torchrun --nproc-per-node 4 examples/train_digits.py --resume base.pt --launcher ddp
     python examples/train_digits.py --model resnet50 --device cuda --steps 100 --save base.pt
+    python examples/train_digits.py --resume base.pt --log log.jsonl --launcher pipeline --ranks 2
 
 This is the training of docs/corruption.md: one trial of a campaign loads a checkpoint that has
 flipped bits, trains 40 steps and writes what happened. The same checkpoint gives the same bits
@@ -50,9 +51,13 @@ class Digits(nn.Module):
         self.fc = nn.Linear(16 * 4 * 4, 10)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 2)
-        x = F.relu(self.bn2(self.conv2(x)))
-        return self.fc(x.flatten(1))
+        return self.second(self.first(x))
+
+    def first(self, x: torch.Tensor) -> torch.Tensor:
+        return F.max_pool2d(F.relu(self.bn1(self.conv1(x))), 2)
+
+    def second(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(F.relu(self.bn2(self.conv2(x))).flatten(1))
 
 
 class Bottleneck(nn.Module):
@@ -149,12 +154,29 @@ class Alone:
 
     rank, world = 0, 1
 
+    def __init__(self, args: argparse.Namespace) -> None:
+        pass
+
     def distribute(self, model: nn.Module, optimizer: torch.optim.Optimizer):
         return model, optimizer
+
+    def choose(self, batch: torch.Tensor) -> torch.Tensor:
+        """The samples of a batch that this rank trains on."""
+        return batch[self.rank :: self.world]
+
+    def backward(self, model: nn.Module, images: torch.Tensor,
+                 labels: torch.Tensor) -> torch.Tensor:
+        """Computes gradients. Returns the loss of this rank."""
+        loss = F.cross_entropy(model(images), labels)
+        loss.backward()
+        return loss.detach()
 
     def mean(self, loss: torch.Tensor) -> torch.Tensor:
         """The mean over all ranks."""
         return loss
+
+    def complete(self, model: Digits) -> None:
+        """Gives rank 0 the parameters that only other ranks have trained."""
 
     def close(self) -> None:
         pass
@@ -168,7 +190,7 @@ class Ddp(Alone):
 
         self._dist = dist
         self._options = {"broadcast_buffers": False} if args.no_broadcast else {}
-        place = os.environ.get("DIGITS_MEETING")  # start_ranks() sets it, torchrun does not
+        place = os.environ.get("DIGITS_MEETING")  # Ranks sets it, torchrun does not
         numbers = {"rank": int(os.environ["RANK"]), "world_size": int(os.environ["WORLD_SIZE"])}
         dist.init_process_group("gloo", init_method=place or "env://", **numbers)
         self.rank, self.world = dist.get_rank(), dist.get_world_size()
@@ -212,6 +234,62 @@ class Horovod(Alone):
 
     def close(self) -> None:
         self._hvd.shutdown()
+
+
+class Stage(nn.Module):
+    """A part of the model. It shares the parameters, and takes and returns one tensor."""
+
+    def __init__(self, model: Digits, last: bool) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList([model.conv2, model.bn2, model.fc] if last else
+                                   [model.conv1, model.bn1])  # fmt: skip
+        self._compute = [model.second if last else model.first]  # in a list, it is no submodule
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self._compute[0](x)
+
+
+class Pipeline(Ddp):
+    """A rank of a pipeline of two stages with torch.distributed.pipelining. Each rank loads the
+    whole checkpoint and trains its stage."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__(args)
+        self._parts, self._samples = args.microbatches, args.batch // args.microbatches
+        self._last = self.rank == self.world - 1
+
+    def distribute(self, model: Digits, optimizer: torch.optim.Optimizer):
+        from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+
+        # Without these shapes, the pipeline learns them from an extra forward pass, which would
+        # change the running statistics of BatchNorm.
+        sent = torch.empty(self._samples, 8, 4, 4, requires_grad=True)
+        shapes = (sent, torch.empty(self._samples, 10, requires_grad=True)) if self._last else (
+            torch.empty(self._samples, 1, 8, 8), sent)  # fmt: skip
+        stage = PipelineStage(Stage(model, self._last), self.rank, self.world,
+                              torch.device("cpu"), *shapes)  # fmt: skip
+        self._schedule = ScheduleGPipe(stage, self._parts, loss_fn=F.cross_entropy)
+        return model, optimizer
+
+    def choose(self, batch: torch.Tensor) -> torch.Tensor:
+        return batch
+
+    def backward(self, model: nn.Module, images: torch.Tensor,
+                 labels: torch.Tensor) -> torch.Tensor:
+        if not self._last:
+            self._schedule.step(images)
+            return torch.zeros(())
+        losses: list[torch.Tensor] = []
+        self._schedule.step(target=labels, losses=losses)
+        return torch.stack(losses).mean().detach()
+
+    def mean(self, loss: torch.Tensor) -> torch.Tensor:
+        self._dist.broadcast(loss, self.world - 1)
+        return loss
+
+    def complete(self, model: Digits) -> None:
+        for tensor in Stage(model, last=True).state_dict().values():
+            self._dist.broadcast(tensor, self.world - 1)
 
 
 class Ranks:
@@ -319,6 +397,8 @@ def train(args: argparse.Namespace, ranks: Alone, checkpoint: str | None, log: s
     right = 0.0
     for step in range(1, args.steps + 1):
         loss = ranks.mean(update(args, ranks, wrapped, optimizer, begin + step - 1)).item()
+        if step == args.steps or (step in STATES and state):
+            ranks.complete(model)
         if step in STATES and state and first:
             kept |= parameters_of(model, step)
         if step < args.steps:
@@ -338,12 +418,11 @@ def update(args: argparse.Namespace, ranks: Alone, model: nn.Module,
            optimizer: torch.optim.Optimizer, step: int) -> torch.Tensor:
     """Makes one step. Returns the loss of this rank."""
     images, labels = digits_on(args.device)
-    own = batch_of(step, args.batch)[ranks.rank :: ranks.world]
+    own = ranks.choose(batch_of(step, args.batch))
     optimizer.zero_grad()
-    loss = F.cross_entropy(model(images[own]), labels[own])
-    loss.backward()
+    loss = ranks.backward(model, images[own], labels[own])
     optimizer.step()
-    return loss.detach()
+    return loss
 
 
 def serve_trials(args: argparse.Namespace, ranks: Alone) -> None:
@@ -370,13 +449,15 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--save", metavar="PATH", help="write a checkpoint at the end")
     parser.add_argument("--precision", choices=("float16", "bfloat16", "float32", "float64"),
                         default="float32", help="the dtype in which --save stores numbers")
-    parser.add_argument("--launcher", choices=("none", "ddp", "horovod"), default="none")
+    parser.add_argument("--launcher", choices=tuple(LAUNCHERS), default="none")
     parser.add_argument("--ranks", type=int,
                         help="start so many ranks; without it torchrun or horovodrun has done so")
     parser.add_argument("--no-broadcast", action="store_true",
                         help="DDP leaves the running statistics of each rank alone")
     parser.add_argument("--divide-first", action="store_true",
                         help="Horovod divides gradients before it sums them, as DDP does")
+    parser.add_argument("--microbatches", type=int, default=4,
+                        help="into how many parts a pipeline cuts a batch")
     parser.add_argument("--serve", action="store_true",
                         help="serve the trials of holdfast campaign run --serve")
     args = parser.parse_args()
@@ -387,13 +468,34 @@ def parse() -> argparse.Namespace:
     if args.serve and args.save:
         parser.error("--serve and --save: expected only one of them")
     if args.ranks is not None and (args.ranks < 1 or args.launcher == "none"):
-        parser.error("--ranks: expected at least 1, and --launcher ddp or horovod")
-    if args.launcher == "ddp" and args.ranks is None and "RANK" not in os.environ:
-        parser.error("--launcher ddp: there is no RANK; expected --ranks, or a start by torchrun")
+        parser.error("--ranks: expected at least 1, and --launcher ddp, horovod or pipeline")
+    if issubclass(LAUNCHERS[args.launcher], Ddp) and args.ranks is None and "RANK" not in os.environ:
+        parser.error(f"--launcher {args.launcher}: there is no RANK; expected --ranks, or a start by "
+                     "torchrun")
+    check_pipeline(parser, args)
     samples = len(read_digits()[0]) - TESTED
     if args.batch > samples:
         parser.error(f"--batch: {args.batch}; expected at most {samples}, the training set")
     return args
+
+
+def check_pipeline(parser: argparse.ArgumentParser, args: argparse.Namespace) -> None:
+    if args.launcher != "pipeline":
+        return
+    if args.model != "digits":
+        parser.error(f"--launcher pipeline: --model {args.model}; expected digits")
+    if args.save:
+        parser.error("--save and --launcher pipeline: no rank has the whole optimizer; expected only "
+                     "one of them")
+    ranks = args.ranks or int(os.environ["WORLD_SIZE"])
+    if ranks != 2:
+        parser.error(f"--launcher pipeline: {ranks} ranks; expected 2, one for each stage")
+    if args.microbatches < 1 or args.batch % args.microbatches:
+        parser.error(f"--microbatches: {args.microbatches}; expected a divisor of --batch, which is "
+                     f"{args.batch}")
+
+
+LAUNCHERS = {"none": Alone, "ddp": Ddp, "horovod": Horovod, "pipeline": Pipeline}
 
 
 def main() -> None:
@@ -405,7 +507,7 @@ def main() -> None:
     started = None
     if args.ranks and "RANK" not in os.environ:
         started = Ranks(args.ranks, args.launcher)
-    ranks = {"none": lambda _: Alone(), "ddp": Ddp, "horovod": Horovod}[args.launcher](args)
+    ranks = LAUNCHERS[args.launcher](args)
     if args.serve:
         serve_trials(args, ranks)
     else:

@@ -7,5 +7,10 @@ scripts/build.sh release holdfast_program holdfast_python_stub
 if ! scripts/rivals.sh horovod; then
   echo "campaign: scripts/rivals.sh failed; cells with Horovod are left out" >&2
 fi
+for framework in tensorflow chainer; do
+  if ! scripts/foreign_environment.sh $framework >/dev/null; then
+    echo "campaign: $framework could not be installed; its cells are left out" >&2
+  fi
+done
 PYTHONPATH=$PWD/build/release/python exec .venv/bin/python study/corruption/run.py \
   --program build/release/bin/holdfast "$@"

@@ -23,6 +23,9 @@ CountedRate count_of(const std::vector<const TrialRecord*>& records, Test test) 
 }
 
 bool is_nev(const TrialRecord& record) { return record.outcome == Outcome::kNev; }
+bool has_timed_out(const TrialRecord& record) {
+  return record.outcome == Outcome::kTimedOut;
+}
 bool is_harmed(const TrialRecord& record) { return is_harm(record.outcome); }
 
 // The name that all flips of a trial have in common, or "several".
@@ -144,6 +147,7 @@ void count_pair(const Pair& pair, PairedAnalysis& found) {
    : b    ? found.harm.only_b
           : found.harm.neither) += 1;
   found.equal += pair.first->outcome == pair.second->outcome;
+  found.timed_out_once += has_timed_out(*pair.first) != has_timed_out(*pair.second);
 }
 
 double log_ratio(double a, double b) { return a == b ? 0 : std::log10(a / b); }
@@ -256,7 +260,7 @@ Result<PairedAnalysis> analyse_pairs(Env& env, const Path& a, const Path& b) {
     return not_found("{} and {}: have no trial in common; expected some", a.native(),
                      b.native());
   }
-  PairedAnalysis found;
+  PairedAnalysis found{.deadline_a = file_a.deadline, .deadline_b = file_b.deadline};
   for (const Pair& pair : pairs) count_pair(pair, found);
   found.difference = static_cast<double>(found.harm.only_a - found.harm.only_b) /
                      static_cast<double>(found.harm.total());

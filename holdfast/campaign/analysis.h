@@ -69,6 +69,10 @@ struct PairedAnalysis {
   Interval interval{};
   double p = 1;  // McNemar's
   int64_t equal = 0;  // pairs with the same outcome
+  // The deadlines of A and B in seconds, and the pairs that timed out in one of them
+  // only. If the deadlines differ, that may be all that makes these pairs differ.
+  double deadline_a = 0, deadline_b = 0;
+  int64_t timed_out_once = 0;
   // Pairs of which one has no finite distances are left out.
   std::vector<DistancePairs> distances{};
 };

@@ -111,8 +111,9 @@ Result<std::string> digest_of(Env& env, const Found& base) {
   return digest.digest().hex();
 }
 
-// How many of the sites that a request selects are the highest bit of an exponent, as a
-// share. With legacy sampling each tensor has the same share of the draws.
+// How many sites a request selects, as its plans say, and the share of single bits that
+// are the highest one of an exponent. With legacy sampling each tensor has the same share
+// of the draws.
 struct SiteShare {
   int64_t sites = 0;
   double top = 0;
@@ -123,24 +124,24 @@ Result<SiteShare> share_of_top_bit(const Contents& contents,
   const auto tensors =
       HOLDFAST_TRY(select_sites(contents.collection, request.sites));
   const BitChoice top_bit{.field = BitChoice::Field::kTopExponent};
+  const Sites sites(contents.collection, tensors, request.sites.bits,
+                    request.fault.bits(), request.fault.whole_elements());
   double top = 0, of_tensors = 0;
-  SiteShare share;
   for (const TensorId t : tensors) {
     const Tensor& tensor = contents.collection.tensor(t);
     const auto bits = chosen_bits(tensor.dtype, request.sites.bits);
     const auto tops = chosen_bits(tensor.dtype, top_bit);
     const auto both = std::ranges::count_if(
         bits, [&](int bit) { return std::ranges::count(tops, bit) > 0; });
-    share.sites += tensor.shape.elements() * std::ssize(bits);
     top += static_cast<double>(tensor.shape.elements()) * static_cast<double>(both);
     if (!bits.empty()) {
       of_tensors += static_cast<double>(both) / static_cast<double>(bits.size());
     }
   }
-  share.top = request.sampling == Sampling::kLegacy
-                  ? of_tensors / static_cast<double>(tensors.size())
-                  : top / static_cast<double>(std::max<int64_t>(share.sites, 1));
-  return share;
+  const auto legacy = of_tensors / static_cast<double>(tensors.size());
+  const auto all = static_cast<double>(std::max<int64_t>(sites.size(), 1));
+  return SiteShare{.sites = sites.size(),
+                   .top = request.sampling == Sampling::kLegacy ? legacy : top / all};
 }
 
 void add_prediction(CampaignFile& file, const SiteShare& share,

@@ -256,6 +256,22 @@ TEST_F(CampaignTest, FailuresOfTheProgramAreOutcomes) {
     ASSERT_EQ(recorded.size(), 1u);
     EXPECT_EQ(recorded[0].outcome, outcome) << how << ": " << recorded[0].why;
   }
+  const auto pairs = analyse_pairs(*env_, root_ / "hang", root_ / "die");
+  ASSERT_OK(pairs);
+  EXPECT_EQ(pairs->timed_out_once, 1);
+  EXPECT_EQ(pairs->deadline_a, 3);
+  EXPECT_GE(pairs->deadline_b, 10);
+}
+
+TEST_F(CampaignTest, ACampaignHasTheSitesOfItsPlans) {
+  CampaignOptions asked = options();
+  asked.trials = 1;
+  asked.request.sites.tensors = {"model.*"};
+  asked.request.fault = {.kind = Fault::Kind::kBurst, .length = 4};
+  ASSERT_OK(run_campaign(*env_, asked));
+  const auto analysis = analyse_campaign(*env_, root_ / "out");
+  ASSERT_OK(analysis);
+  EXPECT_EQ(analysis->file.sites, 16 * 29);  // a burst of 4 bits has 29 places in 32
 }
 
 TEST_F(CampaignTest, WhatIsRecordedIsNotRepeatedAndTheRestIsTheSame) {

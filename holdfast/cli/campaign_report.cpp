@@ -186,6 +186,11 @@ std::string pairs_text(const PairedAnalysis& pairs) {
       human_count(harm.total()), human_count(pairs.equal), human_count(harm.both),
       human_count(harm.only_a), human_count(harm.only_b), human_count(harm.neither),
       100 * pairs.difference, range_text(pairs.interval), pairs.p);
+  if (pairs.timed_out_once > 0 && pairs.deadline_a != pairs.deadline_b) {
+    text += fmt::format(
+        "{} pairs timed out in one only; their deadlines differ: {:.3g} s and {:.3g} s\n",
+        human_count(pairs.timed_out_once), pairs.deadline_a, pairs.deadline_b);
+  }
   if (pairs.distances.empty()) return text;
   Table table;
   table.add({"distance to golden", "pairs", "median log10 ratio", "95 %",
@@ -260,6 +265,8 @@ std::string pairs_json(const std::string& a, const std::string& b,
                      {"difference", pairs.difference},
                      {"interval", interval_json(pairs.interval)},
                      {"p", pairs.p},
+                     {"deadlines", {pairs.deadline_a, pairs.deadline_b}},
+                     {"timed_out_in_one_only", pairs.timed_out_once},
                      {"distances", distances_json(pairs.distances)}});
 }
 

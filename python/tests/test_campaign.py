@@ -187,3 +187,50 @@ def test_options_of_the_command_are_not_those_of_holdfast(folder):
     done = run("out", "train.py", "", "{checkpoint}", "{log}", "--json", trials=1)
     assert done.stdout.startswith("golden: 2 runs, bit-equal, ")
     assert (folder / "--json").exists()  # the program took it as the name of its state
+
+
+# A network without a function that hides large numbers: a flip of the highest exponent bit always
+# shows in the loss. All weights lie between 0.1 and 1, so no other bit makes one huge.
+NETWORK = '''
+import json
+import numpy
+import holdfast
+
+
+def trial(checkpoint, log, state):
+    contents = holdfast.open(checkpoint)
+    first, second = (contents.read(name).astype(float) for name in ("first", "second"))
+    rng = numpy.random.default_rng(1)
+    data, target = rng.normal(size=(32, 8)), 5 * rng.normal(size=(32, 2))
+    with open(log, "w") as out, numpy.errstate(all="ignore"):
+        for step in range(1, 6):
+            inner = data @ first
+            hidden = numpy.where(inner > 0, inner, 0.1 * inner)
+            error = (hidden @ second - target) / 32
+            print(json.dumps({"step": step, "loss": float((error * error).sum())}), file=out)
+            back = (error @ second.T) * numpy.where(inner > 0, 1, 0.1)
+            first, second = first - 1e-4 * data.T @ back, second - 1e-4 * hidden.T @ error
+
+
+holdfast.campaign.serve(trial)
+'''
+
+
+@pytest.mark.skipif(TRIALS < 40, reason="takes a minute: HOLDFAST_LONG=1")
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("flips", [1, 10, 100])
+def test_the_rate_of_nev_is_that_of_the_highest_exponent_bit(folder, dtype, flips):
+    rng = numpy.random.default_rng(2)
+    numpy.savez("base.npz", **{name: (rng.uniform(0.1, 1, shape) * rng.choice([-1, 1], shape))
+                               .astype(dtype)
+                               for name, shape in (("first", (8, 16)), ("second", (16, 2)))})
+    (folder / "network.py").write_text(NETWORK)
+    run("out", "network.py", trials=385, options=["--serve", "--flips", str(flips)])
+    seen = analyse("out")
+    bits = numpy.dtype(dtype).itemsize * 8
+    assert seen["predicted_nev"] == pytest.approx(1 - (1 - 1 / bits) ** flips)
+    low, high = seen["outcomes"]["N-EV"]["interval"]
+    assert low <= seen["predicted_nev"] <= high
+    for trial in records("out") if flips == 1 else ():
+        struck = any(bits - 2 in flip["bits"] for flip in trial["flips"])
+        assert (trial["outcome"] == "N-EV") == struck, trial

@@ -85,6 +85,15 @@ def test_ddp_and_horovod_on_two_ranks_have_equal_bits(study, tmp_path):
     assert seen["interval"] == pytest.approx(study["intervals"].paired_difference(*counts))
 
 
+@pytest.mark.skipif(not LONG, reason="takes a minute: HOLDFAST_LONG=1")
+def test_a_pipeline_of_whole_batches_has_the_bits_of_one_process(study, tmp_path):
+    done = run_study(tmp_path, "--only", "alone", "pipeline-2-whole", "--scale", "0.05")
+    assert done.returncode == 0, done.stdout + done.stderr
+    pair = study["results"].collect(tmp_path)["pairs"]["alone pipeline-2-whole"]
+    assert pair["same_golden"] and pair["pairs"] == pair["same_outcome"] == 5
+    assert pair["same_bits"] == pair["pairs"] - pair["lost"]
+
+
 def trial_line(trial, outcome="benign", loss=0.5, accuracy=0.9, first=0.9, distance=1.0):
     return {"trial": trial, "flips": [], "outcome": outcome, "final_loss": loss, "seconds": 1.0,
             "final_accuracy": accuracy, "first_accuracy": first, "distance": {"1.fc": distance}}
@@ -119,6 +128,21 @@ def test_only_finite_pairs_have_equal_bits(study, tmp_path):
     assert "without an end to compare" in study["verdicts"].spreads_alike(pair).why
 
 
+def test_pairs_of_two_frameworks_have_the_same_bits_at_other_names(study, tmp_path):
+    def trial(tensor, mask, **more):
+        flip = {"tensor": tensor, "mask": mask, "old": "0", "new": mask}
+        line = trial_line(0) | {"flips": [flip]} | more
+        return [line]
+
+    one = make_campaign(study, tmp_path / "a", "alone", trial("model.fc.weight", "1"))
+    other = make_campaign(study, tmp_path / "b", "keras", trial("dense", "1", distance=None))
+    pair = study["results"].compare(one, other)
+    assert pair["pairs"] == pair["same_outcome"] == 1 and not pair["spread"]
+    wrong = make_campaign(study, tmp_path / "c", "chainer", trial("fc/W", "2"))
+    with pytest.raises(ValueError, match="alone and chainer, trial 0: the flips differ"):
+        study["results"].compare(one, wrong)
+
+
 def test_a_verdict_needs_all_planned_trials(study):
     roles = study["cells"].role_cells()
     cells = {cell.name: {"trials": 1068, "outcomes": {"N-EV": 500 if "weights" in cell.name else 1},
@@ -132,7 +156,7 @@ def test_a_verdict_needs_all_planned_trials(study):
     assert verdict().word == "confirmed"
     cells["role-adam-v"]["trials"] -= 1
     assert verdict().word == "undecided"
-    assert verdict().why.startswith("5,339 of 5,340 trials run; so far: sgd-weights against")
+    assert verdict().why.startswith("5,339 of 5,340 trials run; so far: the model lies above")
     cells.clear()
     assert (verdict().word, verdict().why) == ("not run", "")
 
@@ -283,7 +307,10 @@ def test_the_study_ends_its_campaigns_when_the_minutes_have_passed(study, tmp_pa
 
 @pytest.mark.parametrize(
     "options", [("--ranks", "2"), ("--steps", "0"), ("--serve", "--save", "x"),
-                ("--batch", "2000"), ("--launcher", "ddp")])
+                ("--batch", "2000"), ("--launcher", "ddp"), ("--launcher", "pipeline"),
+                ("--launcher", "pipeline", "--ranks", "3"),
+                ("--launcher", "pipeline", "--ranks", "2", "--microbatches", "5"),
+                ("--launcher", "pipeline", "--ranks", "2", "--save", "x")])
 def test_wrong_options_of_the_training_are_refused_in_words(options, monkeypatch, capsys):
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.syspath_prepend(ROOT / "examples")

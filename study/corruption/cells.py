@@ -42,6 +42,7 @@ class Job:
     launcher: str = "none"
     ranks: int = 1
     options: tuple[str, ...] = ()
+    framework: str = "torch"  # or one of other_frameworks.py
 
     @property
     def words(self) -> list[str]:
@@ -105,6 +106,8 @@ def count_cells() -> list[Cell]:
 
 
 PART = 77  # trials of a part, a fifth of the smaller cells with ranks
+PAIRED = {"selection": MODEL, "flips": 10, "plans": "pairs", "keeps_state": True}
+CONVERTED = PAIRED | {"keeps_state": False}  # layers have other shapes there
 DDP, HOROVOD = Job("ddp", 4), Job("horovod", 4)
 SILENT, DIVIDED = Job("ddp", 4, ("--no-broadcast",)), Job("horovod", 4, ("--divide-first",))
 
@@ -112,14 +115,24 @@ SILENT, DIVIDED = Job("ddp", 4, ("--no-broadcast",)), Job("horovod", 4, ("--divi
 def pair_cells() -> list[Cell]:
     """The same plans with DDP and with Horovod. The second and the third finding, and what may
     cause a difference."""
+    jobs = {"ddp-2": (100, Job("ddp", 2)), "horovod-2": (100, Job("horovod", 2)),
+            "ddp-4": (1068, DDP), "horovod-4": (1068, HOROVOD), "ddp-4-silent": (385, SILENT),
+            "horovod-4-divided": (385, DIVIDED)}  # fmt: skip
+    return [Cell(name, trials, job=job, **PAIRED) for name, (trials, job) in jobs.items()]
 
-    def pair(name: str, trials: int, job: Job) -> Cell:
-        return Cell(name, trials, MODEL, 10, job=job, plans="pairs", keeps_state=True)
 
-    return [pair("ddp-2", 100, Job("ddp", 2)), pair("horovod-2", 100, Job("horovod", 2)),
-            pair("ddp-4", 1068, DDP), pair("horovod-4", 1068, HOROVOD),
-            pair("ddp-4-silent", 385, SILENT),
-            pair("horovod-4-divided", 385, DIVIDED)]  # fmt: skip
+def pipeline_cells() -> list[Cell]:
+    """The same plans as those of pair_cells(), in one process and in a pipeline of two stages, with
+    four micro-batches and with one."""
+    whole = Job("pipeline", 2, ("--microbatches", "1"))
+    return [Cell("alone", 385, **PAIRED),
+            Cell("pipeline-2", 385, job=Job("pipeline", 2), **PAIRED),
+            Cell("pipeline-2-whole", 100, job=whole, **PAIRED)]  # fmt: skip
+
+
+def framework_cells() -> list[Cell]:
+    """The same plans again, in the same checkpoint, which was converted for other frameworks."""
+    return [Cell(name, 385, job=Job(framework=name), **CONVERTED) for name in ("keras", "chainer")]
 
 
 def pair_campaigns() -> list[Cell]:
@@ -154,8 +167,14 @@ def further_cells() -> list[Cell]:
 
 
 def all_cells() -> list[Cell]:
-    return [*bit_cells(), *count_cells(), *pair_cells(), *role_cells(), *further_cells()]
+    return [*bit_cells(), *pair_cells(), *whole_cells()]
 
 
 def all_campaigns() -> list[Cell]:
-    return [*bit_campaigns(), *count_cells(), *pair_campaigns(), *role_cells(), *further_cells()]
+    return [*bit_campaigns(), *pair_campaigns(), *whole_cells()]
+
+
+def whole_cells() -> list[Cell]:
+    """The cells that are one campaign each."""
+    return [*count_cells(), *pipeline_cells(), *framework_cells(), *role_cells(),
+            *further_cells()]  # fmt: skip

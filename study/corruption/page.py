@@ -221,6 +221,13 @@ CAUSES = {
 }
 
 
+ARMS = {"alone": "PyTorch, one process", "pipeline-2": "PyTorch, pipeline, 4 micro-batches",
+        "pipeline-2-whole": "PyTorch, pipeline, 1 micro-batch", "keras": "Keras on TensorFlow",
+        "chainer": "Chainer"}  # fmt: skip
+ARM_PAIRS = {f"alone {name}": f"one process, {words.removeprefix('PyTorch, ')}"
+             for name, words in ARMS.items() if name != "alone"}  # fmt: skip
+
+
 def cause_row(pair: dict[str, Any], words: str) -> list[str]:
     if not pair["pairs"]:
         return [words, "0", *["not run"] * 6]
@@ -233,11 +240,11 @@ def cause_row(pair: dict[str, Any], words: str) -> list[str]:
             p_text(mcnemar(pair["only_first"], pair["only_second"]))]  # fmt: skip
 
 
-def cause_table(results: Results) -> str:
+def cause_table(results: Results, pairs: dict[str, str]) -> str:
     return table(["first and second", "pairs", "golden runs equal", "equal bits, where both ended",
                   "same outcome",
                   "N-EV in one only", "harm, first less second, points", "p"],
-                 [cause_row(results.pair(names), words) for names, words in CAUSES.items()])
+                 [cause_row(results.pair(names), words) for names, words in pairs.items()])
 
 
 def spread_table(results: Results) -> str:
@@ -303,7 +310,10 @@ def make_page(given: dict[str, Any]) -> str:
         counts=count_table(results),
         counts_ran=results.ran_where(study.count_cells()),
         pair_outcomes=outcome_table(results, {"ddp-4": "DDP", "horovod-4": "Horovod"}),
-        causes=cause_table(results),
+        causes=cause_table(results, CAUSES),
+        arms=outcome_table(results, ARMS),
+        arm_pairs=cause_table(results, ARM_PAIRS),
+        arms_ran=results.ran_where(study.pipeline_cells() + study.framework_cells()),
         pairs_ran=results.ran_where(study.pair_cells()),
         spread=spread_table(results),
         roles=outcome_table(results, role_names()),

@@ -28,7 +28,9 @@ LOW = 0.05 - 1e-6
 
 # Cells that flip the same bits, and so are compared trial by trial.
 PAIRS = (("ddp-2", "horovod-2"), ("ddp-4", "horovod-4"), ("ddp-4", "ddp-4-silent"),
-         ("horovod-4", "horovod-4-divided"), ("ddp-4", "horovod-4-divided"))  # fmt: skip
+         ("horovod-4", "horovod-4-divided"), ("ddp-4", "horovod-4-divided"),
+         ("alone", "pipeline-2"), ("alone", "pipeline-2-whole"),
+         ("alone", "keras"), ("alone", "chainer"))  # fmt: skip
 BOUND = 0.3  # the log10 of a ratio that counts as alike
 
 # The highest bit of the exponent, by dtype.
@@ -134,7 +136,7 @@ def compare(first: Campaign, second: Campaign) -> dict[str, Any]:
     both = sorted(first.trials.keys() & second.trials.keys())
     pairs = [(first.trials[trial], second.trials[trial]) for trial in both]
     for one, other in pairs:
-        if one["flips"] != other["flips"]:
+        if flipped(one) != flipped(other):
             raise ValueError(f"{first.cell.name} and {second.cell.name}, trial {one['trial']}: the "
                              "flips differ; expected the same plans")
     kept = [(one, other) for one, other in pairs
@@ -155,6 +157,11 @@ def compare(first: Campaign, second: Campaign) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def flipped(trial: dict) -> list[tuple[str, str, str]]:
+    """Which bits of which numbers were flipped. Names and places differ between frameworks."""
+    return sorted((flip["mask"], flip["old"], flip["new"]) for flip in trial["flips"])
+
+
 def is_finite(trial: dict) -> bool:
     """Whether all numbers that a trial left are finite. All NaNs are written alike, so they say
     nothing about bits."""
@@ -171,7 +178,8 @@ def fingerprint(trial: dict) -> tuple:
 def spread(pairs: list[tuple[dict, dict]]) -> dict[str, dict[str, Any]]:
     """By layer and step: the log10 of the second distance to golden divided by the first."""
     out: dict[str, dict[str, Any]] = {}
-    names = [name for name in pairs[0][0].get("distance", {})] if pairs else []
+    names = [name for name in pairs[0][0].get("distance") or {}
+             if name in (pairs[0][1].get("distance") or {})] if pairs else []  # fmt: skip
     for name in names:
         ratios = [log_ratio(*(number(each["distance"][name]) for each in pair)) for pair in pairs]
         known = [ratio for ratio in ratios if not math.isnan(ratio)]

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any
 
 from cells import BASES, Cell, Job, all_campaigns
+from other_frameworks import FRAMEWORKS, convert_base, export_start
 from page import write_pages
 from results import (
     RESULTS,
@@ -93,7 +94,7 @@ class Study:
         if self.seen(cell)[0] >= wanted or self.is_over():
             return
         self.note_machine(cell)
-        process = subprocess.Popen(self.command(cell, wanted), env=environment(), cwd=ROOT,
+        process = subprocess.Popen(self.command(cell, wanted), env=environment(cell), cwd=ROOT,
                                    stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                    stderr=subprocess.PIPE, text=True)  # fmt: skip
         out, errors = self.wait(process)
@@ -130,33 +131,60 @@ class Study:
         machine_note(folder).parent.mkdir(parents=True, exist_ok=True)
         machine_note(folder).write_text(json.dumps(self._machine) + "\n")
 
+    def make_start(self, cell: Cell) -> Path:
+        """What a training in another framework starts from, made unless it is there."""
+        start = self._work / f"{cell.base}.start.npz"
+        export_start(sys.executable, self.make_base(cell.base), start, environment())
+        return start
+
+    def make_own_base(self, cell: Cell) -> Path:
+        """The checkpoint of a cell in the format of its framework."""
+        if cell.job.framework == "torch":
+            return self.make_base(cell.base)
+        framework = FRAMEWORKS[cell.job.framework]
+        path = self._work / f"{cell.base}.{framework.name}{framework.ending}"
+        convert_base(framework, self.make_start(cell), path, environment(cell))
+        return path
+
+    def script(self, cell: Cell) -> list[str]:
+        if cell.job.framework != "torch":
+            return [*FRAMEWORKS[cell.job.framework].command(self.make_start(cell)), "--serve"]
+        return [python_name(), SCRIPT, "--serve", "--optimizer", cell.optimizer, *cell.job.words]
+
     def command(self, cell: Cell, trials: int) -> list[str]:
-        script = [python_name(), SCRIPT, "--serve", "--optimizer", cell.optimizer,
-                  *cell.job.words]  # fmt: skip
         state = ["--state"] if cell.keeps_state else []
         plans = self.make_plans(cell)
         chosen = ["--plan", *plans] if plans else [*self.site_options(cell), "--bits", cell.bits]
-        return [str(self._program), "campaign", "run", str(self.make_base(cell.base)), *chosen,
+        return [str(self._program), "campaign", "run", str(self.make_own_base(cell)), *chosen,
                 "--checksums", "consistent", "--trials", str(trials), "-o",
-                str(self._work / cell.name), *state, "--serve", "--", *script]  # fmt: skip
+                str(self._work / cell.name), *state, "--serve", "--", *self.script(cell)]  # fmt: skip
 
     def site_options(self, cell: Cell) -> list[str]:
         return [*cell.selection, "--flips", str(cell.flips), "--seed", str(cell.seed)]
 
     def make_plans(self, cell: Cell) -> list[str]:
-        """The plans of a campaign that takes bits in turn, made unless they are there. All of them
-        are made at once, because a campaign is continued only with the same plans."""
+        """The plans of a campaign that takes bits in turn or belongs to another framework, made
+        unless they are there. All of them are made at once, because a campaign is continued only
+        with the same plans."""
         folder = self._work / "plans" / cell.name
-        paths = [folder / f"{trial}.json" for trial in range(cell.trials if cell.turns else 0)]
+        own = cell.turns or cell.job.framework != "torch"
+        paths = [folder / f"{trial}.json" for trial in range(cell.trials if own else 0)]
         for trial, path in enumerate(paths):
             if not path.exists():
                 folder.mkdir(parents=True, exist_ok=True)
-                subprocess.run(
-                    [self._program, "inject", self.make_base(cell.base), *self.site_options(cell),
-                     "--bits", str(cell.turns[trial % len(cell.turns)]), "--trial", str(trial),
-                     "--dry-run", "--save-plan", path], check=True,
-                    stdout=subprocess.DEVNULL)  # fmt: skip
+                self.make_plan(cell, trial, path)
         return list(map(str, paths))
+
+    def make_plan(self, cell: Cell, trial: int, path: Path) -> None:
+        bits = str(cell.turns[trial % len(cell.turns)]) if cell.turns else cell.bits
+        fresh = path.with_suffix(".tmp")
+        subprocess.run([self._program, "inject", self.make_base(cell.base),
+                        *self.site_options(cell), "--bits", bits, "--trial", str(trial),
+                        "--dry-run", "--save-plan", fresh], check=True,
+                       stdout=subprocess.DEVNULL)  # fmt: skip
+        if cell.job.framework != "torch":
+            FRAMEWORKS[cell.job.framework].translate_plan(fresh, fresh)
+        fresh.rename(path)
 
     def seen(self, cell: Cell) -> tuple[int, float]:
         """How many trials are finished, and how many seconds they took. The file is read once,
@@ -193,8 +221,10 @@ def read_seconds(path: Path) -> tuple[int, float]:
     return len(took), sum(took)
 
 
-def environment() -> dict[str, str]:
-    paths = [str(HOROVOD), os.environ.get("PYTHONPATH", "")]
+def environment(cell: Cell | None = None) -> dict[str, str]:
+    """The variables of a training. Packages beside Horovod's would not fit other frameworks."""
+    alien = cell is not None and cell.job.framework != "torch"
+    paths = ["" if alien else str(HOROVOD), os.environ.get("PYTHONPATH", "")]
     return os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": ":".join(filter(None, paths))}
 
 
@@ -307,6 +337,12 @@ def choose(patterns: list[str]) -> list[Cell]:
         say("Horovod is not in .cache/horovod, where scripts/rivals.sh puts it; its cells are left "
             "out")
         cells = [cell for cell in cells if cell.job.launcher != "horovod"]
+    for framework in FRAMEWORKS.values():
+        chosen = [cell for cell in cells if cell.job.framework == framework.name]
+        if chosen and not framework.is_installed():
+            say(f"{framework.python} is not there, where scripts/foreign_environment.sh "
+                f"{framework.environment} puts it; the cells of {framework.name} are left out")
+            cells = [cell for cell in cells if cell not in chosen]
     return cells
 
 
