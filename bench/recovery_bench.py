@@ -93,7 +93,7 @@ def left_out(rivals: list[str]) -> dict[str, str]:
     out = {name: "scripts/rivals.sh could not install it here"
            for name, place in places.items() if name in rivals and not place.exists()}  # fmt: skip
     if "torchft" in out and platform.machine() != "x86_64":
-        out["torchft"] = "it has no package for this machine, and its source needs Rust packages"
+        out["torchft"] = "PyPI has it for x86-64 only, and its source needs Rust packages"
     return out
 
 

@@ -96,14 +96,18 @@ def totals_text(seen: dict) -> str:
             for way in (OURS, *(w for w in rows if w not in (OURS, PLAIN, CALM)), CALM, PLAIN)]  # fmt: skip
     kills = statistics.fmean(row["kills"] for row in rows[OURS])
     text = (
-        f"**Beside others.** {seen['kills']['ranks']} ranks, paced; every way meets the same kills, on "
-        f"average one in {seen['mtbf']:.0f} s ({kills:.1f} in a run). Means over "
+        f"**Beside others.** {seen['kills']['ranks']} ranks, paced; kills come at the same times for "
+        f"every way, on average one in {seen['mtbf']:.0f} s; a slower way runs longer and meets more, and "
+        f"none comes while a way recovers. Holdfast met {kills:.1f} in a run. Means over "
         f"{len(rows[OURS])} sequences of kills, with 95 % intervals. CheckFreq and torchrun run with "
         "Holdfast's saves; Holdfast itself saves by its default rule. The last two rows have no kills. "
         "*Recovery* is the time from a kill until a new process has done a step, *standstill* the longest "
         "time in it in which no rank did a new step. A way is *exact* if all losses have the bits of a "
         "run without kills.\n\n" + table(head, body)
     )
+    if any("Horovod" in way for way in rows):
+        text += ("\nElastic Horovod ran with its defaults, among them 30 s until Gloo gives up a call; most "
+                 "of its recovery is probably this wait.\n")  # fmt: skip
     if TORCHFT in rows:
         text += "\n" + torchft_text(rows[TORCHFT], seen["torchft"])
     for rival, why in seen["left_out"].items():

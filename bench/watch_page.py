@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from recovery_page import BUSY, table
+from recovery_figures import BUSY
+from recovery_page import table
 
 PAGE = Path(__file__).resolve().parents[1] / "docs/failures.md"
 BEGIN = "<!-- made by bench/watch_bench.py --doc: begin -->\n"

@@ -35,8 +35,8 @@ class Machines:
 LATENCY, MOVE = 10, 5
 
 ON_PREMISE = Machines("4 x RTX A6000", 4, 31.5, 31.5, 12.5, 384,
-                      "Tenplex's own cluster: PCIe 4.0 x16, 100 Gb/s InfiniBand (from memory, not read "
-                      "again), 768 GB/s of memory")  # fmt: skip
+                      "Tenplex's own cluster: PCIe 4.0 x16, 100 Gb/s InfiniBand (not checked against "
+                      "the paper), 768 GB/s of memory")  # fmt: skip
 CLOUD = Machines("4 x V100", 4, 15.75, 15.75, 3, 450,
                  "Azure NC24s_v3, on which Fig. 15 was measured: PCIe 3.0 x16, 24 Gb/s, 900 GB/s of "
                  "memory")  # fmt: skip

@@ -122,8 +122,8 @@ def pair_cells() -> list[Cell]:
 
 
 def pipeline_cells() -> list[Cell]:
-    """The same plans as those of pair_cells(), in one process and in a pipeline of two stages, with
-    four micro-batches and with one."""
+    """The same plans in one process and in a pipeline of two stages, with four micro-batches and
+    with one."""
     whole = Job("pipeline", 2, ("--microbatches", "1"))
     return [Cell("alone", 385, **PAIRED),
             Cell("pipeline-2", 385, job=Job("pipeline", 2), **PAIRED),
@@ -131,7 +131,8 @@ def pipeline_cells() -> list[Cell]:
 
 
 def framework_cells() -> list[Cell]:
-    """The same plans again, in the same checkpoint, which was converted for other frameworks."""
+    """The plans of pipeline_cells(), in the same checkpoint, which was converted for other
+    frameworks."""
     return [Cell(name, 385, job=Job(framework=name), **CONVERTED) for name in ("keras", "chainer")]
 
 

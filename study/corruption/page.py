@@ -8,6 +8,7 @@ makes the page again and compares.
 
 import json
 from collections.abc import Iterable
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -200,16 +201,18 @@ def resilience_sentence(results: Results) -> str:
     if not all(cell["trials"] for cell in cells.values()):
         return ""
     rates = {flips: wilson(harm(cell), cell["trials"]) for flips, cell in cells.items()}
-    calm = [flips for flips in COUNTS if rates[flips][1] < 0.05]
+    calm = list(takewhile(lambda flips: rates[flips][1] < 0.05, COUNTS))
     hurt = [flips for flips in COUNTS if rates[flips][0] > 0.05]
     if not hurt:
-        return "Without bit 30, no number of flips does harm in more than 5 % of the trials."
+        return "Without bit 30, no number of flips is shown to do harm in more than 5 % of the trials."
     first = hurt[0]
+    open_ = [f"{flips:,}" for flips in COUNTS if flips not in (*calm, *hurt)]
+    undecided = f"; for {' and '.join(open_)} it is undecided" if open_ else ""
     kept = (f"holds here for up to {max(calm):,} flip{'s' * (max(calm) > 1)} at once" if calm
             else "holds here for no number of flips")  # fmt: skip
     return (f"That a model is resilient as long as bit {CRUCIAL} is not struck {kept} (less than "
             f"5 % harm), and not for {' or '.join(f'{flips:,}' for flips in hurt)}: with {first:,} "
-            f"it is {share(harm(cells[first]), cells[first]['trials'])}.")
+            f"it is {share(harm(cells[first]), cells[first]['trials'])}{undecided}.")
 
 
 CAUSES = {

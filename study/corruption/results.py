@@ -147,7 +147,7 @@ def compare(first: Campaign, second: Campaign) -> dict[str, Any]:
         "only_second": sum(harmed(other) and not harmed(one) for one, other in pairs),
         "both": sum(harmed(one) and harmed(other) for one, other in pairs),
         "same_outcome": sum(one["outcome"] == other["outcome"] for one, other in pairs),
-        "same_bits": sum(is_finite(one) and fingerprint(one) == fingerprint(other)
+        "same_bits": sum(is_finite(one) and have_equal_bits(one, other)
                          for one, other in kept),
         "same_golden": first.golden == second.golden,
         "overflow": sum((one["outcome"] == "N-EV") != (other["outcome"] == "N-EV")
@@ -169,10 +169,12 @@ def is_finite(trial: dict) -> bool:
     return all(math.isfinite(number(each)) for each in left)
 
 
-def fingerprint(trial: dict) -> tuple:
-    """What a trial left: two trials with equal bits have the same one."""
-    return (trial["outcome"], str(trial["final_loss"]), str(trial["final_accuracy"]),
-            str(trial.get("distance")))
+def have_equal_bits(one: dict, other: dict) -> bool:
+    """Whether two trials left the same numbers. Distances count if both have them."""
+    names = ["outcome", "final_loss", "final_accuracy"]
+    if one.get("distance") and other.get("distance"):
+        names.append("distance")
+    return all(str(one[name]) == str(other[name]) for name in names)
 
 
 def spread(pairs: list[tuple[dict, dict]]) -> dict[str, dict[str, Any]]:

@@ -349,7 +349,7 @@ def choose(patterns: list[str]) -> list[Cell]:
 def main() -> int:
     args = parse()
     if args.only_page:
-        update_pages(collect(args.work), args.write)
+        remake_pages(args.work, args.write)
         return 0
     cells = choose(args.only)
     if not cells:
@@ -363,7 +363,7 @@ def main() -> int:
         return 0
     failed = run_cells(cells, study, args.jobs)
     if not args.no_page:
-        update_pages(collect(args.work), args.write)
+        remake_pages(args.work, args.write)
     return 1 if failed else 0
 
 
@@ -390,6 +390,16 @@ def run_cells(cells: list[Cell], study: Study, jobs: int) -> list[Cell]:
     if study.is_over():
         say("the minutes have passed; the same call continues")
     return failed
+
+
+def remake_pages(work: Path, anyway: bool) -> None:
+    """Makes results and page from the campaigns in a folder."""
+    try:
+        results = collect(work)
+    except ValueError as error:
+        say(f"results and page stay as they are: {error}")
+    else:
+        update_pages(results, anyway)
 
 
 def update_pages(results: dict[str, Any], anyway: bool) -> None:

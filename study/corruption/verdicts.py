@@ -11,6 +11,7 @@ from results import BOUND, HARM
 CONFIRMED, REFUTED, UNDECIDED = "confirmed", "refuted", "undecided"
 NO_DIFFERENCE = "no relevant difference"
 NOT_RUN = "not run"
+NO_PAIR = "no pair to compare: both sides of a pair must have run on the same machine"
 RELEVANT = 0.01  # smaller differences of rates are not relevant
 
 Cells = dict[str, dict[str, Any]]
@@ -100,6 +101,8 @@ def p_text(p: float) -> str:
 def more_resilient(pair: dict[str, Any]) -> Verdict:
     """Horovod's rate of harm lies below DDP's."""
     first, second, pairs = pair["only_first"], pair["only_second"], pair["pairs"]
+    if pairs == 0:
+        return Verdict(UNDECIDED, NO_PAIR)
     low, high = paired_difference(pair["both"], first, second, pairs)
     word = UNDECIDED
     if -RELEVANT < low and high < RELEVANT:
@@ -118,7 +121,7 @@ def spreads_alike(pair: dict[str, Any]) -> Verdict:
     """In every layer and step the median distance to golden is the same within a factor of 2."""
     rows = list(pair["spread"].values())
     if not rows:
-        return Verdict(UNDECIDED, "no pair to compare")
+        return Verdict(UNDECIDED, NO_PAIR)
     inside = holm([max(at_most(row["above"], row["pairs"]), at_most(row["below"], row["pairs"]))
                    for row in rows])  # fmt: skip
     outside = holm([at_most(row["pairs"] - max(row["above"], row["below"]), row["pairs"])
