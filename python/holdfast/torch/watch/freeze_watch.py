@@ -123,7 +123,7 @@ class FreezeWatch:
         """
         self._costs.step()
         self._step, is_blind = step, is_blind or not self._state.optimizers
-        self._guards.step(step, loss)
+        self._guards.step(step, loss, is_blind=is_blind)
         if self._next_meeting is None or step >= self._next_meeting:
             self.meet(step)
         if is_blind:

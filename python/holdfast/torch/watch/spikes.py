@@ -21,6 +21,15 @@ def norm_of(gradient: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
 
 
+def found_inf_of(optimizer: torch.optim.Optimizer) -> torch.Tensor | None:
+    """Above 0 if the update that comes is left out.
+
+    GradScaler lets a fused optimizer find out itself that it must leave out an update.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return found if isinstance(found, torch.Tensor) else None
+
+
 class Figures:
     """The last values of one figure: the loss, or the norm of the gradient."""
 
@@ -67,9 +76,8 @@ class SpikeGuard:
         if not norms:
             return
         norm = torch.linalg.vector_norm(torch.stack([one.to(norms[0].device) for one in norms]))
-        # GradScaler lets a fused optimizer find out itself that it must leave out an update.
-        found = getattr(optimizer, "found_inf", None)
-        if isinstance(found, torch.Tensor):
+        found = found_inf_of(optimizer)
+        if found is not None:
             norm = torch.where(found.to(norm.device) > 0, torch.zeros_like(norm), norm)
         self._coming.append((step, id(optimizer), "norm of the gradient", norm))
 

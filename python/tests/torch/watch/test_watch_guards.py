@@ -186,6 +186,35 @@ def test_dispersion_stops_all_ranks_alike(tmp_path):
     assert {one["error"] for one in done} == {done[0]["error"]}
 
 
+def scaled_train(rank, world, run):
+    """The loss of rank 1 overflows in some steps, and all ranks leave their updates out."""
+    alarms, made = [], []
+    for fused in False, True:
+        model = DistributedDataParallel(Net())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
+        scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+        with make(run / str(fused), model, optimizer, scaler=scaler,
+                  watch={"dispersion": 10}) as ck:
+            for step in range(20):
+                torch.manual_seed(step * 10 + rank)
+                loss = model(torch.randn(4, 2, 4, 4)).square().mean()
+                overflows = rank == 1 and step % 7 == 5
+                scaler.scale(loss * (math.inf if overflows else 1)).backward()
+                scaler.step(optimizer)
+                scaler.update()
+                optimizer.zero_grad()
+                ck.step(step, loss)
+            ck.save(19)  # a meeting of all ranks
+            alarms += map(str, ck.watched.alarms)
+            made.append(scaler.get_scale())
+    return alarms, made
+
+
+def test_an_update_that_a_gradient_scaler_leaves_out_is_no_dispersion(tmp_path):
+    for alarms, made in run_ranks(2, scaled_train, tmp_path):
+        assert alarms == [] and made == [0.5, 0.5]  # both ranks have halved them thrice
+
+
 def test_what_all_ranks_see_is_told_once(tmp_path):
     """The sum of the gradients is the same on all ranks."""
     done = run_ranks(3, spread_train, tmp_path / "run", 50, 1e6, {"spike": 10})
