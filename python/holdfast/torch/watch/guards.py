@@ -49,6 +49,12 @@ class Guards:
         if self._dispersion is not None:
             self._dispersion.close()
 
+    def restart(self) -> None:
+        """Forgets what was usual before: training begins anew, from other values."""
+        for guard in self._spikes, self._ranges:
+            if guard is not None:
+                guard.restart()
+
     def step(self, step: int, loss: Any, *, is_blind: bool) -> None:
         """Notes what belongs to that step. `is_blind` says that nothing tells of updates."""
         if self._spikes is not None:

@@ -38,17 +38,20 @@ class Figures:
         self._kept: deque[float] = deque(maxlen=_KEPT)
 
     def look(self, value: float) -> str:
-        """What was expected, if the value is a spike; else "". A spike counts as usual later."""
+        """What was expected, if the value is a spike; else "".
+
+        A spike counts as the largest value that is none, so that a second one of its size is
+        seen, and figures that stay large become usual.
+        """
         if not math.isfinite(value):
             return "a finite number"
         usual = max(self._kept, default=0.0)
-        is_spike = len(self._kept) >= _FIRST and abs(value) > self._factor * usual > 0
-        count = len(self._kept)
-        self._kept.append(abs(value))
+        bound, count = self._factor * usual, len(self._kept)
+        is_spike = count >= _FIRST and abs(value) > bound > 0
+        self._kept.append(bound if is_spike else abs(value))
         if not is_spike:
             return ""
-        bound = f"{self._factor * usual:.3g}, {self._factor:g} times"
-        return f"at most {bound} the largest of the last {count}"
+        return f"at most {bound:.3g}, {self._factor:g} times the largest of the last {count}"
 
 
 class SpikeGuard:
@@ -61,6 +64,10 @@ class SpikeGuard:
         self._factor, self._rank = factor, rank
         self._figures: dict[Any, Figures] = {}
         self._coming: list[tuple[int, Any, str, Any]] = []  # (step, series, name, value)
+
+    def restart(self) -> None:
+        """Forgets all figures: training begins anew at another step."""
+        self._figures, self._coming = {}, []
 
     def note_loss(self, step: int, loss: Any) -> None:
         """Notes the loss of a step; None, and what is no single number, is left out."""

@@ -122,6 +122,47 @@ def test_an_element_out_of_range_is_named(tmp_path, warned, name, value, text):
     assert text is None or f"{name} [0, 3] is {value:.3g}; expected {text}" in warned[0]
 
 
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_second_flip_is_seen_too(tmp_path, resumes):
+    """The first one must not make its value usual, neither after resume() nor without."""
+    ck, model, optimizer = plain(tmp_path / "run", range=10, spike=10)
+    with ck:
+        for step in range(60):
+            loss = backward(model, step)
+            if step in (30, 53):
+                model.conv.weight.grad.mul_(1e6)
+            optimizer.step()
+            optimizer.zero_grad()
+            if step in (30, 55):
+                damage(model.fc.weight, 1e6 if step == 30 else 1e5)
+            ck.step(step, loss)
+            if step == 25:
+                ck.save(step).durable()
+            if step == 30:
+                first = len(ck.watched.alarms)
+                if resumes:
+                    assert ck.resume(step=25) == 26
+                else:
+                    damage(model.fc.weight, 0.1)
+        second = [(a.step, a.tensor) for a in ck.watched.alarms[first:]]
+    assert first == 2
+    assert [one for one in second if one[1] == "model.fc.weight"][0] == (55, "model.fc.weight")
+    assert (52, "norm of the gradient") in second
+
+
+def test_slots_that_grow_are_in_range(tmp_path):
+    ck, model, optimizer = plain(tmp_path / "run", torch.optim.Adagrad, range=10)
+    with ck:
+        for step in range(20):
+            backward(model, step)
+            for parameter in model.parameters():
+                parameter.grad.mul_(10.0 ** step)
+            optimizer.step()
+            optimizer.zero_grad()
+            ck.step(step)
+        assert ck.watched.alarms == []
+
+
 def test_ranges_of_parts_and_odd_tensors(tmp_path):
     """A tensor of several parts, one that is not contiguous, 16 bits, and a counter."""
     torch.manual_seed(0)
