@@ -183,9 +183,18 @@ class FreezeWatch:
         """Tells what was watched, and lets go of all tensors."""
         self._messages.tell(str(self.watched))
         before = self.watched
-        self._tell(self._guards.take_alarms(wait=True))  # no meeting will come that tells them
+        self._tell_last()
         self.forget()
         self._closed = replace(before, alarms=self.alarms)
+
+    def _tell_last(self) -> None:
+        """Tells the alarms of the guards that no meeting will tell."""
+        try:
+            alarms = self._guards.take_alarms(wait=True)
+        except RuntimeError as error:  # a device that has failed does not give its figures
+            self._messages.warn_once("watch: the last figures of the guards are lost: %s", error)
+            return
+        self._tell(alarms)
 
     def vote_on(self, names: set[str]) -> set[str]:
         """Votes on tensors whose replicas a save has found to differ, on all ranks together.

@@ -283,3 +283,17 @@ def test_wrong_factors_are_refused(name):
         holdfast.Watch(**{name: 0.5})
     with pytest.raises(TypeError, match=rf"{name}='much'; expected a number"):
         holdfast.Watch(**{name: "much"})
+
+
+def test_a_device_that_fails_does_not_keep_a_run_from_closing(tmp_path, warned):
+    class Lost:
+        """A figure of a device that has failed."""
+
+        def __float__(self):
+            raise RuntimeError("CUDA error: an illegal memory access was encountered")
+
+    ck, model, optimizer = plain(tmp_path / "run", spike=10)
+    train(ck, model, optimizer, 0, 3)
+    ck._watch._guards._spikes._coming.append((2, "loss", "loss", Lost()))
+    ck.close(save=False)
+    assert any("the last figures of the guards are lost: CUDA error" in line for line in warned)
