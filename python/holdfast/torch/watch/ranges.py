@@ -65,7 +65,7 @@ class RangeGuard:
             return None
         place = int(where)
         return Alarm(step, self._rank, name, _index_of(piece, begin + place), "", expected,
-                     f"{float(values[place]):.3g}", OUT_OF_RANGE, guard="range")
+                     f"{float(values.flatten()[place]):.3g}", OUT_OF_RANGE, guard="range")
 
 
 def _floats(group: PieceGroup, first: int, last: int) -> Iterator[tuple[int, int, torch.Tensor]]:
@@ -80,14 +80,16 @@ def _floats(group: PieceGroup, first: int, last: int) -> Iterator[tuple[int, int
         tensor = piece.tensor
         if not tensor.dtype.is_floating_point or piece.role == "counter":
             continue
-        if tensor.dtype.itemsize < 2:
-            tensor = tensor.float()  # torch compares no numbers of 8 bits
-        if not tensor.is_contiguous():
-            if first <= begin:
-                yield number, 0, tensor.flatten()
-            continue
-        low, high = _elements(window, piece, begin, max(first, begin), min(last, end))
-        yield number, low, tensor.view(-1)[low:high]
+        if tensor.is_contiguous():
+            low, high = _elements(window, piece, begin, max(first, begin), min(last, end))
+            yield number, low, _comparable(tensor.view(-1)[low:high])
+        elif first <= begin:
+            yield number, 0, _comparable(tensor)
+
+
+def _comparable(values: torch.Tensor) -> torch.Tensor:
+    # torch compares no numbers of 8 bits.
+    return values.float() if values.dtype.itemsize < 2 else values
 
 
 def _elements(window: _native.FreezeWindow, piece: Piece, begin: int, first: int,

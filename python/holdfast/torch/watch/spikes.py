@@ -2,6 +2,7 @@
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -11,13 +12,40 @@ from holdfast.torch.watch.alarms import SPIKED, Alarm
 
 _KEPT = 100  # a figure is compared with so many before it
 _FIRST = 20  # so many figures are only noted
+_WIDE = 4  # bytes
 
 
 def norm_of(gradient: torch.Tensor) -> torch.Tensor:
     """The norm of what this rank holds of a gradient, not read from its device."""
-    local = local_of(gradient)
+    return _norm(_values_of(gradient))
+
+
+def norm_of_all(gradients: Iterable[torch.Tensor]) -> torch.Tensor | None:
+    """The norm of these gradients together; None if there are none.
+
+    Gradients of 32 and 64 bits on one device have their norms taken together, in few kernels.
+    Those of 16 bits do not: their norms may be larger than the largest number of 16 bits.
+    """
+    alike: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = {}
+    for gradient in gradients:
+        values = _values_of(gradient)
+        alike.setdefault((values.device, values.dtype), []).append(values)
+    norms = [norm for (_, dtype), found in alike.items()
+             for norm in (torch._foreach_norm(found) if dtype.itemsize >= _WIDE
+                          else map(_norm, found))]
+    if not norms:
+        return None
+    return torch.linalg.vector_norm(torch.cat([one.to(norms[0].device).reshape(1)
+                                               for one in norms]))
+
+
+def _values_of(gradient: torch.Tensor) -> torch.Tensor:
+    local = local_of(gradient.detach())
     values = local._values() if local.is_sparse else local
-    values = torch.view_as_real(values) if values.is_complex() else values
+    return torch.view_as_real(values) if values.is_complex() else values
+
+
+def _norm(values: torch.Tensor) -> torch.Tensor:
     return torch.linalg.vector_norm(values, dtype=torch.promote_types(values.dtype, torch.float32))
 
 
@@ -78,11 +106,10 @@ class SpikeGuard:
 
     def note_gradient(self, step: int, optimizer: torch.optim.Optimizer) -> None:
         """Notes the norm of the gradient that an optimizer is about to use."""
-        norms = [norm_of(p.grad) for group in optimizer.param_groups for p in group["params"]
-                 if p.grad is not None]
-        if not norms:
+        norm = norm_of_all(p.grad for group in optimizer.param_groups for p in group["params"]
+                           if p.grad is not None)
+        if norm is None:
             return
-        norm = torch.linalg.vector_norm(torch.stack([one.to(norms[0].device) for one in norms]))
         found = found_inf_of(optimizer)
         if found is not None:
             norm = torch.where(found.to(norm.device) > 0, torch.zeros_like(norm), norm)
